@@ -1,0 +1,53 @@
+//! The 64-bit block ciphers of TrueCrypt 1–4, from well-kept crates. All three look up tables by secret bytes.
+
+use cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
+
+use super::{BlockCipher, Cipher, Kernel};
+
+/// Blowfish (Schneier 1993). TrueCrypt's keys are 56 bytes.
+pub static BLOWFISH: Cipher = Cipher {
+    name: "Blowfish",
+    block_size: 8,
+    key_sizes: &[16, 24, 32, 56],
+    kernels: &[portable(wrap::<blowfish::Blowfish>)],
+};
+
+/// CAST5, or CAST-128 (RFC 2144).
+pub static CAST5: Cipher =
+    Cipher { name: "CAST5", block_size: 8, key_sizes: &[16], kernels: &[portable(wrap::<cast5::Cast5>)] };
+
+/// Triple DES in EDE order with three keys (FIPS 46-3).
+pub static TRIPLE_DES: Cipher =
+    Cipher { name: "Triple DES", block_size: 8, key_sizes: &[24], kernels: &[portable(wrap::<des::TdesEde3>)] };
+
+const fn portable(with_key: fn(&[u8]) -> Box<dyn BlockCipher>) -> Kernel {
+    Kernel { name: "portable", usable: || true, aes_instructions: false, constant_time: false, with_key }
+}
+
+/// A cipher of the RustCrypto project behind our trait.
+struct Wrapped<C>(C);
+
+pub(super) fn wrap<C>(key: &[u8]) -> Box<dyn BlockCipher>
+where
+    C: KeyInit + BlockCipherEncrypt + BlockCipherDecrypt + Send + Sync + 'static,
+{
+    Box::new(Wrapped(C::new_from_slice(key).expect("the cipher's table lists its key sizes")))
+}
+
+impl<C: BlockCipherEncrypt + BlockCipherDecrypt + Send + Sync> BlockCipher for Wrapped<C> {
+    fn block_size(&self) -> usize {
+        C::block_size()
+    }
+
+    fn encrypt_blocks(&self, blocks: &mut [u8]) {
+        let (blocks, rest) = Array::slice_as_chunks_mut(blocks);
+        debug_assert!(rest.is_empty());
+        self.0.encrypt_blocks(blocks);
+    }
+
+    fn decrypt_blocks(&self, blocks: &mut [u8]) {
+        let (blocks, rest) = Array::slice_as_chunks_mut(blocks);
+        debug_assert!(rest.is_empty());
+        self.0.decrypt_blocks(blocks);
+    }
+}

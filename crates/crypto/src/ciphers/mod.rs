@@ -1,0 +1,92 @@
+//! Block ciphers, each with several kernels, and one table of them all.
+
+pub mod aes;
+pub mod legacy;
+pub mod serpent;
+pub mod twofish;
+
+use crate::modes::xts;
+
+/// A block cipher with its key in place. Every method works on whole blocks in place.
+///
+/// A kernel implements the two ECB methods; where it can keep tweaks in registers it implements the two XTS methods
+/// too, and otherwise inherits a version that runs through a buffer on the stack.
+pub trait BlockCipher: Send + Sync {
+    /// Block size in bytes: 16, or 8 for the ciphers of the nineties.
+    fn block_size(&self) -> usize;
+
+    /// Encrypts each block by itself. `blocks.len()` is a multiple of the block size.
+    fn encrypt_blocks(&self, blocks: &mut [u8]);
+
+    /// Decrypts each block by itself. `blocks.len()` is a multiple of the block size.
+    fn decrypt_blocks(&self, blocks: &mut [u8]);
+
+    /// One layer of XTS over `tweaks.len()` sectors of `sector` bytes each. `tweaks` are the sectors' encrypted
+    /// tweaks (IEEE 1619-2007, 5.3.2: the value for block 0 of each). Only for ciphers of 16-byte blocks;
+    /// `sector` is a multiple of 16 and `run.len()` is `tweaks.len() * sector`.
+    fn xts_encrypt(&self, tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
+        xts::through_buffer(tweaks, sector, run, |blocks| self.encrypt_blocks(blocks));
+    }
+
+    /// The inverse of [`BlockCipher::xts_encrypt`].
+    fn xts_decrypt(&self, tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
+        xts::through_buffer(tweaks, sector, run, |blocks| self.decrypt_blocks(blocks));
+    }
+}
+
+/// Whether a cipher may use the processor's AES instructions (the switch that TrueCrypt has in its settings).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Acceleration {
+    /// The fastest kernel that this processor can run.
+    #[default]
+    On,
+    /// The fastest kernel that does without AES instructions.
+    Off,
+}
+
+/// One implementation of a cipher.
+pub struct Kernel {
+    /// A short name: `vaes512`, `aesni`, `portable` …
+    pub name: &'static str,
+    /// Whether this processor can run it.
+    pub usable: fn() -> bool,
+    /// Whether it uses AES instructions.
+    pub aes_instructions: bool,
+    /// Whether its timing is independent of key and data: no table look-ups, no branches on secrets.
+    pub constant_time: bool,
+    /// Expands a key whose length is one of the cipher's key sizes.
+    pub with_key: fn(&[u8]) -> Box<dyn BlockCipher>,
+}
+
+/// A block cipher: what it is called, its sizes, and its kernels, the fastest first. The last one runs everywhere.
+pub struct Cipher {
+    /// The name as TrueCrypt prints it: `AES`, `Serpent`, `Triple DES` …
+    pub name: &'static str,
+    /// Block size in bytes.
+    pub block_size: usize,
+    /// Key sizes in bytes.
+    pub key_sizes: &'static [usize],
+    /// Kernels, the fastest first.
+    pub kernels: &'static [Kernel],
+}
+
+/// Every cipher there is.
+pub static CIPHERS: &[&Cipher] =
+    &[&aes::AES, &serpent::SERPENT, &twofish::TWOFISH, &legacy::BLOWFISH, &legacy::CAST5, &legacy::TRIPLE_DES];
+
+impl Cipher {
+    /// The fastest kernel that this processor can run and `acceleration` allows.
+    pub fn best(&self, acceleration: Acceleration) -> &'static Kernel {
+        let allowed = |k: &&Kernel| (acceleration == Acceleration::On || !k.aes_instructions) && (k.usable)();
+        self.kernels.iter().find(allowed).expect("the last kernel of each cipher runs everywhere")
+    }
+
+    /// Expands `key` for the best kernel.
+    ///
+    /// # Panics
+    /// If `key.len()` is not one of `key_sizes`: key sizes come from a format's table, never from input.
+    pub fn with_key(&self, key: &[u8], acceleration: Acceleration) -> Box<dyn BlockCipher> {
+        assert!(self.key_sizes.contains(&key.len()), "{} takes no key of {} bytes", self.name, key.len());
+        (self.best(acceleration).with_key)(key)
+    }
+}

@@ -1,0 +1,59 @@
+//! The hash functions of key derivation, from well-kept crates, and one table of them.
+
+use crate::kdf::pbkdf2_block;
+
+/// A hash function as key derivation uses it.
+pub struct Hash {
+    /// The name as TrueCrypt prints it: `SHA-512`, `RIPEMD-160` …
+    pub name: &'static str,
+    /// Digest size in bytes.
+    pub size: usize,
+    pbkdf2_block: Pbkdf2Block,
+}
+
+/// Password, salt, iterations, index of the block (from 1), the block, whether to go on.
+type Pbkdf2Block = fn(&[u8], &[u8], u32, u32, &mut [u8], &dyn Fn() -> bool) -> bool;
+
+/// Every hash there is.
+pub static HASHES: &[&Hash] = &[&SHA1, &SHA256, &SHA512, &RIPEMD160, &WHIRLPOOL];
+
+/// SHA-1 (FIPS 180-4).
+pub static SHA1: Hash = Hash { name: "SHA-1", size: 20, pbkdf2_block: pbkdf2_block::<sha1::Sha1> };
+/// SHA-256 (FIPS 180-4).
+pub static SHA256: Hash = Hash { name: "SHA-256", size: 32, pbkdf2_block: pbkdf2_block::<sha2::Sha256> };
+/// SHA-512 (FIPS 180-4).
+pub static SHA512: Hash = Hash { name: "SHA-512", size: 64, pbkdf2_block: pbkdf2_block::<sha2::Sha512> };
+/// RIPEMD-160 (ISO/IEC 10118-3).
+pub static RIPEMD160: Hash = Hash { name: "RIPEMD-160", size: 20, pbkdf2_block: pbkdf2_block::<ripemd::Ripemd160> };
+/// Whirlpool (ISO/IEC 10118-3, the final version of 2003).
+pub static WHIRLPOOL: Hash = Hash { name: "Whirlpool", size: 64, pbkdf2_block: pbkdf2_block::<whirlpool::Whirlpool> };
+
+impl Hash {
+    /// PBKDF2 with HMAC of this hash (RFC 8018, 5.2), filling `out`. Every few iterations it asks `go_on` whether
+    /// to; when that says no it returns false and `out` is not complete.
+    pub fn pbkdf2(
+        &self,
+        password: &[u8],
+        salt: &[u8],
+        iterations: u32,
+        out: &mut [u8],
+        go_on: &dyn Fn() -> bool,
+    ) -> bool {
+        let mut blocks = (1..).zip(out.chunks_mut(self.size));
+        blocks.all(|(index, block)| self.pbkdf2_block(password, salt, iterations, index, block, go_on))
+    }
+
+    /// One block of PBKDF2's output, at most `size` bytes, so that blocks can be derived on several threads. `index`
+    /// counts from 1. Returns false when `go_on` said no.
+    pub fn pbkdf2_block(
+        &self,
+        password: &[u8],
+        salt: &[u8],
+        iterations: u32,
+        index: u32,
+        out: &mut [u8],
+        go_on: &dyn Fn() -> bool,
+    ) -> bool {
+        (self.pbkdf2_block)(password, salt, iterations, index, out, go_on)
+    }
+}

@@ -1,0 +1,15 @@
+//! Bytes in, bytes out: the ciphers, modes, hashes and key derivations of storage encryption.
+//!
+//! Nothing in here does I/O. This is the one crate of the project that may hold `unsafe`: vector intrinsics, locked
+//! memory, and the hand-over of borrowed buffers to worker threads.
+
+pub mod ciphers;
+pub mod hash;
+pub mod kdf;
+pub mod modes;
+pub mod pool;
+pub mod secret;
+
+pub use ciphers::{Acceleration, BlockCipher, CIPHERS, Cipher, Kernel};
+pub use modes::SectorCipher;
+pub use secret::Secret;

@@ -1,0 +1,124 @@
+//! XTS (IEEE 1619-2007) with one cipher or a cascade of them.
+//!
+//! The tweak is the sector number as a 64-bit little-endian integer, padded with zeros to 16 bytes. A cascade applies
+//! one whole XTS layer after another (TrueCrypt 7.1a, `EncryptBuffer`), each with a data and a tweak key of its own.
+
+use super::SectorCipher;
+use crate::ciphers::BlockCipher;
+
+/// Sectors whose tweaks are encrypted together: enough to fill the widest kernel's pipeline.
+const TWEAK_BATCH: usize = 16;
+
+/// A cascade works through pieces of about this size, so that each piece stays in a 32-KiB L1 cache from its first
+/// cipher to its last.
+const CASCADE_PIECE: usize = 8 << 10;
+
+/// One cipher of a cascade: its data key and its tweak key.
+pub struct Layer {
+    /// The cipher under the data key.
+    pub data: Box<dyn BlockCipher>,
+    /// The same cipher under the tweak key.
+    pub tweak: Box<dyn BlockCipher>,
+}
+
+/// XTS over one or more ciphers.
+pub struct Xts {
+    layers: Vec<Layer>,
+    sector_size: usize,
+}
+
+impl Xts {
+    /// `layers` in the order in which they encrypt. `sector_size` in bytes.
+    ///
+    /// # Panics
+    /// If there is no layer, a cipher's blocks are not 16 bytes, or `sector_size` is no multiple of 16: a format's
+    /// code decides all three.
+    pub fn new(layers: Vec<Layer>, sector_size: usize) -> Self {
+        assert!(!layers.is_empty() && sector_size > 0 && sector_size.is_multiple_of(16));
+        assert!(layers.iter().all(|l| l.data.block_size() == 16 && l.tweak.block_size() == 16));
+        Self { layers, sector_size }
+    }
+
+    /// Calls `each` with every piece of the run and the number of its first sector.
+    fn pieces(&self, first: u64, run: &mut [u8], mut each: impl FnMut(u64, &mut [u8])) {
+        debug_assert!(run.len().is_multiple_of(self.sector_size));
+        let sectors = match self.layers.len() {
+            1 => TWEAK_BATCH,
+            _ => (CASCADE_PIECE / self.sector_size).clamp(1, TWEAK_BATCH),
+        };
+        let mut number = first;
+        for piece in run.chunks_mut(sectors * self.sector_size) {
+            each(number, piece);
+            number = number.wrapping_add(sectors as u64);
+        }
+    }
+}
+
+impl SectorCipher for Xts {
+    fn sector_size(&self) -> usize {
+        self.sector_size
+    }
+
+    fn encrypt(&self, first: u64, run: &mut [u8]) {
+        self.pieces(first, run, |number, piece| {
+            for layer in &self.layers {
+                layer.with_tweaks(number, piece.len() / self.sector_size, |tweaks| {
+                    layer.data.xts_encrypt(tweaks, self.sector_size, piece);
+                });
+            }
+        });
+    }
+
+    fn decrypt(&self, first: u64, run: &mut [u8]) {
+        self.pieces(first, run, |number, piece| {
+            for layer in self.layers.iter().rev() {
+                layer.with_tweaks(number, piece.len() / self.sector_size, |tweaks| {
+                    layer.data.xts_decrypt(tweaks, self.sector_size, piece);
+                });
+            }
+        });
+    }
+}
+
+impl Layer {
+    /// Encrypts the tweaks of `count` sectors from `number` on, in one go, and hands them to `then`.
+    fn with_tweaks(&self, number: u64, count: usize, then: impl FnOnce(&[[u8; 16]])) {
+        let mut tweaks = [[0u8; 16]; TWEAK_BATCH];
+        let tweaks = &mut tweaks[..count];
+        for (i, tweak) in tweaks.iter_mut().enumerate() {
+            tweak[..8].copy_from_slice(&number.wrapping_add(i as u64).to_le_bytes());
+        }
+        self.tweak.encrypt_blocks(tweaks.as_flattened_mut());
+        then(tweaks);
+    }
+}
+
+/// XTS on top of any ECB kernel: the tweaks of 512 bytes at a time go through a buffer on the stack.
+pub(crate) fn through_buffer(tweaks: &[[u8; 16]], sector: usize, run: &mut [u8], mut ecb: impl FnMut(&mut [u8])) {
+    let mut masks = [0u128; 32];
+    for (tweak, sector) in tweaks.iter().zip(run.chunks_exact_mut(sector)) {
+        let mut t = u128::from_le_bytes(*tweak);
+        for part in sector.chunks_mut(512) {
+            for mask in &mut masks[..part.len() / 16] {
+                *mask = t;
+                t = double(t);
+            }
+            xor(part, &masks);
+            ecb(part);
+            xor(part, &masks);
+        }
+    }
+}
+
+/// Multiplies by x in GF(2^128) modulo x^128 + x^7 + x^2 + x + 1. `t + t`: a shift of 128 bits compiles to a slow shrd.
+pub(crate) fn double(t: u128) -> u128 {
+    let carry = (t as i128 >> 127) as u128;
+    t.wrapping_add(t) ^ (carry & 0x87)
+}
+
+fn xor(part: &mut [u8], masks: &[u128]) {
+    for (block, mask) in part.chunks_exact_mut(16).zip(masks) {
+        let b = u128::from_le_bytes((&*block).try_into().expect("blocks of 16 bytes")) ^ mask;
+        block.copy_from_slice(&b.to_le_bytes());
+    }
+}

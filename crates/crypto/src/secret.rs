@@ -1,0 +1,206 @@
+//! Memory for secrets: locked, left out of core dumps and forked children, wiped when dropped, never printed.
+
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::atomic::{Ordering, compiler_fence};
+use std::{fmt, slice};
+
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+use subtle::ConstantTimeEq;
+use zeroize::Zeroize;
+
+/// Secret bytes: a password, a keyfile's pool, a derived or a volume key.
+///
+/// Each lives in pages of its own that are locked into memory where the limit on locked memory allows, excluded from
+/// core dumps, emptied in forked children and wiped on drop. There is no `Clone`, no `Display`, and `Debug` shows the
+/// length only.
+pub struct Secret(Pages);
+
+impl Secret {
+    /// `len` zero bytes.
+    pub fn zeroed(len: usize) -> Self {
+        Self(Pages::new(len))
+    }
+
+    /// A copy of `bytes`. The caller wipes the original.
+    pub fn copy_from(bytes: &[u8]) -> Self {
+        let mut secret = Self::zeroed(bytes.len());
+        secret.copy_from_slice(bytes);
+        secret
+    }
+
+    /// Moves `bytes` here and wipes where they were, spare capacity included.
+    pub fn from_vec(mut bytes: Vec<u8>) -> Self {
+        let secret = Self::copy_from(&bytes);
+        bytes.zeroize();
+        secret
+    }
+
+    /// Compares in a time that depends on the lengths only.
+    pub fn same_as(&self, other: &[u8]) -> bool {
+        self.ct_eq(other).into()
+    }
+}
+
+impl Deref for Secret {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+impl DerefMut for Secret {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.0.bytes_mut()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secret({} bytes)", self.len())
+    }
+}
+
+/// A value without pointers or destructor, such as a key schedule, in memory like [`Secret`]'s. It starts out as all
+/// zeros.
+pub struct Locked<T: Plain> {
+    pages: Pages,
+    holds: std::marker::PhantomData<T>,
+}
+
+/// Types of which every byte pattern, all zeros included, is a value.
+///
+/// # Safety
+/// The type has no padding that matters, no pointers, no niches, and an alignment of at most a page.
+pub unsafe trait Plain: Copy + 'static {}
+
+// SAFETY: integers have no niches, and arrays of such types have neither padding nor niches.
+unsafe impl<const N: usize> Plain for [u8; N] {}
+// SAFETY: as above.
+unsafe impl<const N: usize> Plain for [u32; N] {}
+// SAFETY: as above.
+unsafe impl<const N: usize> Plain for [u64; N] {}
+
+impl<T: Plain> Locked<T> {
+    /// All zeros.
+    pub fn zeroed() -> Self {
+        Self { pages: Pages::new(size_of::<T>()), holds: std::marker::PhantomData }
+    }
+
+    /// Fills the value in place, so that it is nowhere else.
+    pub fn build(fill: impl FnOnce(&mut T)) -> Self {
+        let mut locked = Self::zeroed();
+        fill(&mut locked);
+        locked
+    }
+}
+
+impl<T: Plain> Deref for Locked<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the pages are mapped, page-aligned, at least `size_of::<T>()` long, live as long as `self`, and any
+        // bytes are a value of a `Plain` type.
+        unsafe { self.pages.at.cast().as_ref() }
+    }
+}
+
+impl<T: Plain> DerefMut for Locked<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`; `&mut self` makes the borrow unique.
+        unsafe { self.pages.at.cast().as_mut() }
+    }
+}
+
+/// Overwrites the part of this thread's stack that lies below the caller, where calls that have returned may have left
+/// secrets.
+#[inline(never)]
+pub fn wipe_stack() {
+    /// The deepest of our key derivations and trials stay far below this.
+    const DEPTH: usize = 64 << 10;
+    // The black box makes the compiler write all of it.
+    std::hint::black_box(&mut [0u8; DEPTH]);
+}
+
+/// Anonymous pages of their own.
+struct Pages {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the pages belong to this value alone; shared references only read them.
+unsafe impl Send for Pages {}
+// SAFETY: as above.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    fn new(len: usize) -> Self {
+        let mapped = Self::mapped(len);
+        // SAFETY: a fresh private anonymous mapping, at an address that the kernel chooses, aliases nothing.
+        let at = unsafe {
+            mm::mmap_anonymous(std::ptr::null_mut(), mapped, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+        };
+        let at: NonNull<u8> = NonNull::new(at.expect("a few pages of memory").cast()).expect("mmap returns no null");
+        // Locking fails past RLIMIT_MEMLOCK, and the advice on old kernels. The secret is then no worse off than in
+        // ordinary memory, and refusing to open a volume over it would help nobody.
+        // SAFETY: the range is the mapping just made.
+        unsafe {
+            let _ = mm::mlock(at.as_ptr().cast(), mapped);
+            let _ = mm::madvise(at.as_ptr().cast(), mapped, Advice::LinuxDontDump);
+            let _ = mm::madvise(at.as_ptr().cast(), mapped, Advice::LinuxWipeOnFork);
+        }
+        Self { at, len }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: `len` bytes are mapped at `at` and, being anonymous memory, initialised.
+        unsafe { slice::from_raw_parts(self.at.as_ptr(), self.len) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; `&mut self` makes the borrow unique.
+        unsafe { slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
+    }
+
+    /// Whole pages for `len` bytes. mmap takes no length of zero.
+    fn mapped(len: usize) -> usize {
+        len.max(1).next_multiple_of(rustix::param::page_size())
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.bytes_mut().zeroize();
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: the mapping is ours, of this size, and nothing refers to it any more. Unmapping unlocks it.
+        let _ = unsafe { mm::munmap(self.at.as_ptr().cast(), Self::mapped(self.len)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_the_length_only() {
+        assert_eq!(format!("{:?}", Secret::copy_from(b"hunter2")), "Secret(7 bytes)");
+    }
+
+    #[test]
+    fn compares_by_content_and_length() {
+        let secret = Secret::from_vec(b"abc".to_vec());
+        assert!(secret.same_as(b"abc"));
+        assert!(!secret.same_as(b"abd") && !secret.same_as(b"ab") && !secret.same_as(b""));
+        assert!(Secret::zeroed(0).same_as(b""));
+    }
+
+    #[test]
+    fn pages_are_marked_for_no_dump_and_wipe_on_fork() {
+        let secret = Secret::zeroed(10_000);
+        let start = format!("{:x}-", secret.as_ptr() as usize);
+        let smaps = std::fs::read_to_string("/proc/self/smaps").expect("procfs");
+        let entry = smaps.split_inclusive("VmFlags:").collect::<Vec<_>>();
+        let at = entry.iter().position(|e| e.contains(&start)).expect("the mapping is listed");
+        let flags = entry[at + 1].lines().next().expect("a line of flags");
+        assert!(flags.contains(" dd") && flags.contains(" wf"), "{flags}");
+    }
+}
