@@ -1,1 +1,32 @@
+//! Identifies, opens and creates encrypted volumes in user space, without root and without a kernel module.
+//!
+//! A format turns a store and a credential into a layout, which is plain data; a [`Volume`] alone carries layouts out.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use claviger_engine::{Credential, Secret, Store, Unlock, Volume, formats, store::{Access, FileStore}};
+//!
+//! let store: Arc<dyn Store> = Arc::new(FileStore::open("old.tc".as_ref(), Access::ReadOnly)?);
+//! let passphrase = [Credential::Passphrase(Secret::copy_from(b"correct horse"))];
+//! let (format, header) = formats::open(&*store, None)?;
+//! let unlocked = header.unlock(&*store, &Unlock::with(&passphrase))?;
+//! let volume = Volume::new(store, unlocked.layout);
+//! println!("{}: {} bytes", format.name(), volume.len());
+//! # Ok::<(), claviger_engine::Error>(())
+//! ```
+#![forbid(unsafe_code)]
 
+pub mod credential;
+pub mod error;
+pub mod formats;
+pub mod spec;
+pub mod store;
+pub mod volume;
+
+pub use claviger_crypto::{Acceleration, Secret, SectorCipher};
+pub use credential::{Credential, Unlock};
+pub use error::{Error, ErrorKind, Result};
+pub use formats::{FORMATS, Format, Header, Unlocked, Verdict};
+pub use spec::Spec;
+pub use store::Store;
+pub use volume::{Layout, Payload, Segment, Volume};

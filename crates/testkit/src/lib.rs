@@ -1,2 +1,5 @@
-//! Vectors, slow scalar reference ciphers and faulty stores, for the tests of the other crates.
+//! Vectors, slow scalar reference ciphers, faulty stores and the programs of others, for the tests of the other crates.
 #![forbid(unsafe_code)]
+
+pub mod tools;
+pub mod uml;

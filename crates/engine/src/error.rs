@@ -1,0 +1,151 @@
+//! What can go wrong, named by who or what is to blame.
+
+use std::path::{Path, PathBuf};
+use std::{fmt, io};
+
+/// The result of an operation of the engine.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error: what kind it is, which file and format it is about, and what to try.
+#[derive(Debug)]
+pub struct Error {
+    /// What is wrong.
+    pub kind: ErrorKind,
+    /// The file or device that it is about.
+    pub path: Option<PathBuf>,
+    /// The format that was being read or written.
+    pub format: Option<&'static str>,
+    /// What the person could try, as a whole sentence.
+    pub hint: Option<String>,
+}
+
+/// What is wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The store failed.
+    #[error("{0}")]
+    Io(io::Error),
+    /// Another process has the store open in a way that excludes this one.
+    #[error("in use by another process{}", .holder.as_deref().map(|h| format!(" ({h})")).unwrap_or_default())]
+    InUse {
+        /// Who holds it, where that can be told.
+        holder: Option<String>,
+    },
+    /// The store does not hold the format that was asked for, or any that is known.
+    #[error("{0}")]
+    NotThisFormat(String),
+    /// The format is recognised, but a field has a value that it cannot have.
+    #[error("damaged: {what} (field {field}, at byte {offset})")]
+    Malformed {
+        /// The field's name.
+        field: &'static str,
+        /// Where it is in the store, in bytes.
+        offset: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A feature of a format that this program does not have.
+    #[error("not supported: {what}")]
+    Unsupported {
+        /// The feature.
+        what: String,
+    },
+    /// No credential opens the volume.
+    #[error("{0}")]
+    WrongCredential(String),
+    /// The format takes no credential of this kind.
+    #[error("{format} volumes take no {kind}")]
+    CredentialKind {
+        /// The format.
+        format: &'static str,
+        /// The kind of credential.
+        kind: &'static str,
+    },
+    /// The caller asked for something that makes no sense.
+    #[error("{0}")]
+    Misuse(String),
+    /// A key derivation needs more memory than there is.
+    #[error("too little memory: {needed} bytes are needed, {available} can be had")]
+    TooLittleMemory {
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes that can be had.
+        available: u64,
+    },
+    /// The caller cancelled the operation.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl Error {
+    /// An error without context.
+    pub fn new(kind: ErrorKind) -> Self {
+        Self { kind, path: None, format: None, hint: None }
+    }
+
+    /// A request that makes no sense.
+    pub fn misuse(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Misuse(what.into()))
+    }
+
+    /// A feature that is not there.
+    pub fn unsupported(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unsupported { what: what.into() })
+    }
+
+    /// Adds the path, unless one is there already.
+    pub fn at(mut self, path: &Path) -> Self {
+        self.path.get_or_insert_with(|| path.to_owned());
+        self
+    }
+
+    /// Adds the format, unless one is there already.
+    pub fn in_format(mut self, format: &'static str) -> Self {
+        self.format.get_or_insert(format);
+        self
+    }
+
+    /// Adds what to try.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Self::new(kind)
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::new(ErrorKind::Io(error))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(path) = &self.path {
+            write!(f, "{}: ", path.display())?;
+        }
+        if let (Some(format), false) = (self.format, matches!(self.kind, ErrorKind::CredentialKind { .. })) {
+            write!(f, "{format}: ")?;
+        }
+        self.kind.fmt(f)?;
+        if let Some(hint) = &self.hint {
+            write!(f, "\n{hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.kind {
+            ErrorKind::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The formats, and one table of them.
+
+pub mod truecrypt;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::credential::{Credential, Unlock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::spec::Spec;
+use crate::store::Store;
+use crate::volume::Layout;
+
+/// Every format there is.
+pub static FORMATS: &[&dyn Format] = &[&truecrypt::TrueCrypt];
+
+/// What a look at a store without any credential tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase", tag = "verdict", content = "why")]
+pub enum Verdict {
+    /// Not this format, and why.
+    No(String),
+    /// It could be: the format has no mark to know it by. And why.
+    Possible(String),
+    /// It is. And why.
+    Yes(String),
+}
+
+/// A format of encrypted volumes.
+pub trait Format: Sync {
+    /// Its name: `TrueCrypt`.
+    fn name(&self) -> &'static str;
+
+    /// What a look at the store tells. Reads little and needs no credential.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn identify(&self, store: &dyn Store) -> Result<Verdict>;
+
+    /// Reads the header, still locked.
+    ///
+    /// # Errors
+    /// `NotThisFormat`, `Malformed`, `Unsupported`, `Io`.
+    fn open(&self, store: &dyn Store) -> Result<Box<dyn Header>>;
+
+    /// Makes a volume that fills `store`, opened by `first`. Writes the header last, so that what is there before the
+    /// end opens with nothing.
+    ///
+    /// # Errors
+    /// `Misuse`, `CredentialKind`, `Cancelled`, `Io`.
+    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()>;
+
+    /// What `Spec` may ask for.
+    fn choices(&self) -> Choices;
+}
+
+/// What a format can create.
+#[derive(Clone, Debug, Serialize)]
+pub struct Choices {
+    /// Ciphers and cascades, the default first.
+    pub ciphers: Vec<&'static str>,
+    /// Hashes, the default first.
+    pub hashes: Vec<&'static str>,
+    /// The smallest volume, in bytes, headers included.
+    pub min_len: u64,
+}
+
+/// A header that has been read and not been unlocked.
+pub trait Header: Send {
+    /// Tries the credentials.
+    ///
+    /// # Errors
+    /// `WrongCredential`, `CredentialKind`, `Malformed`, `Unsupported`, `Cancelled`, `Io`.
+    fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked>;
+}
+
+/// An unlocked volume: the layout, which holds the keys, and what is to be told about it.
+pub struct Unlocked {
+    /// Where the plaintext is.
+    pub layout: Layout,
+    /// What a person may want to know.
+    pub facts: Facts,
+    /// What a person must know: a damaged header, a backup that was used. Whole sentences.
+    pub warnings: Vec<String>,
+    /// Header decryptions that were tried, the right one included.
+    pub trials: u64,
+    /// How long that took.
+    pub took: Duration,
+}
+
+/// What is known about an unlocked volume.
+#[derive(Clone, Debug, Serialize)]
+pub struct Facts {
+    /// The format's name.
+    pub format: &'static str,
+    /// Cipher or cascade: `AES-Twofish-Serpent`.
+    pub cipher: String,
+    /// Mode of operation: `XTS`, `LRW`, `CBC`.
+    pub mode: &'static str,
+    /// Bits of key per cipher and purpose, added up: 256 for AES-256 in XTS.
+    pub key_bits: u32,
+    /// Hash of the key derivation.
+    pub hash: &'static str,
+    /// Iterations of the key derivation.
+    pub iterations: u32,
+    /// Version of the header.
+    pub header_version: u16,
+    /// Which copy of the header opened: `primary`, `hidden`, `backup`, `hidden backup`.
+    pub header: &'static str,
+    /// Whether it is a hidden volume.
+    pub hidden: bool,
+    /// Sector size of the cipher, in bytes.
+    pub sector_size: u32,
+    /// Size of the plaintext, in bytes.
+    pub size: u64,
+    /// Where the plaintext begins in the store, in bytes.
+    pub data_offset: u64,
+    /// When the volume was created, in seconds since 1970, where the header says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created: Option<i64>,
+    /// When the header was written, in seconds since 1970, where the header says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header_written: Option<i64>,
+}
+
+/// Finds the format of `store`, or takes the one that is named, and reads its header. A `Yes` of one format outranks every
+/// `Possible`.
+///
+/// # Errors
+/// `NotThisFormat` if no format says even `Possible`, `Misuse` if there is none of that name, or what the format's own
+/// `open` says.
+pub fn open(store: &dyn Store, name: Option<&str>) -> Result<(&'static dyn Format, Box<dyn Header>)> {
+    if let Some(name) = name {
+        let format = by_name(name)?;
+        return Ok((format, format.open(store).map_err(|e| e.in_format(format.name()))?));
+    }
+    let mut possible = None;
+    let mut reasons = Vec::new();
+    for &format in FORMATS {
+        match format.identify(store)? {
+            Verdict::Yes(_) => return Ok((format, format.open(store)?)),
+            Verdict::Possible(_) => possible = possible.or(Some(format)),
+            Verdict::No(why) => reasons.push(format!("{}: {why}", format.name())),
+        }
+    }
+    match possible {
+        Some(format) => Ok((format, format.open(store)?)),
+        None => Err(ErrorKind::NotThisFormat(format!("no encrypted volume ({})", reasons.join("; "))).into()),
+    }
+}
+
+/// The format of that name, whatever its case.
+///
+/// # Errors
+/// `Misuse` if there is none.
+pub fn by_name(name: &str) -> Result<&'static dyn Format> {
+    FORMATS.iter().copied().find(|f| f.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
+        let all: Vec<_> = FORMATS.iter().map(|f| f.name()).collect();
+        Error::misuse(format!("no format is called {name}; there are: {}", all.join(", ")))
+    })
+}

@@ -1,0 +1,147 @@
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::{Store, check_range};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Never writes a byte. Shares the file with other readers.
+    ReadOnly,
+    /// Reads and writes, and has the file to itself.
+    ReadWrite,
+}
+
+/// A regular file or a block device.
+///
+/// It holds an advisory lock (`flock`) as long as it lives: shared for reading, exclusive for writing, so that two
+/// programs of this project never write to one volume at once.
+pub struct FileStore {
+    file: File,
+    path: PathBuf,
+    len: u64,
+    access: Access,
+    regular: bool,
+}
+
+impl FileStore {
+    /// Opens the file or block device at `path`.
+    ///
+    /// # Errors
+    /// `Io` if it cannot be opened, `InUse` if another process holds the lock, `Misuse` if it is neither a regular file nor
+    /// a block device.
+    pub fn open(path: &Path, access: Access) -> Result<Self> {
+        Self::opened(path, access).map_err(|e| e.at(path))
+    }
+
+    /// Creates the file, which must not exist, with mode 0600 and `len` bytes that are allocated at once, so that a full
+    /// file system shows now and not later.
+    ///
+    /// # Errors
+    /// `Io`. A file that was created and could not be allocated is removed again.
+    pub fn create(path: &Path, len: u64) -> Result<Self> {
+        let create = || -> Result<Self> {
+            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+            let store = Self { file, path: path.to_owned(), len, access: Access::ReadWrite, regular: true };
+            store.allocate(len).and_then(|()| store.lock()).inspect_err(|_| drop(std::fs::remove_file(path)))?;
+            Ok(store)
+        };
+        create().map_err(|e| e.at(path))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it is a block device.
+    pub fn is_block_device(&self) -> bool {
+        !self.regular
+    }
+
+    fn opened(path: &Path, access: Access) -> Result<Self> {
+        let mut file = OpenOptions::new().read(true).write(access == Access::ReadWrite).open(path)?;
+        let kind = file.metadata()?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(Error::misuse("neither a regular file nor a block device"));
+        }
+        // A block device's metadata gives no size, the end of it does.
+        let len = file.seek(SeekFrom::End(0))?;
+        let store = Self { file, path: path.to_owned(), len, access, regular: kind.is_file() };
+        store.lock()?;
+        Ok(store)
+    }
+
+    fn lock(&self) -> Result<()> {
+        let locked = match self.access {
+            Access::ReadOnly => self.file.try_lock_shared(),
+            Access::ReadWrite => self.file.try_lock(),
+        };
+        match locked {
+            Ok(()) => Ok(()),
+            Err(TryLockError::WouldBlock) => Err(Error::new(ErrorKind::InUse { holder: self.holder() })
+                .hint("Close it there first. Nothing was changed.")),
+            Err(TryLockError::Error(e)) => Err(e.into()),
+        }
+    }
+
+    /// The process that holds a lock on this file, from /proc/locks (proc_locks(5)).
+    fn holder(&self) -> Option<String> {
+        let metadata = self.file.metadata().ok()?;
+        let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
+        let inode = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
+        let locks = std::fs::read_to_string("/proc/locks").ok()?;
+        let line = locks.lines().find(|l| l.contains("FLOCK") && l.split_whitespace().any(|w| w == inode))?;
+        let pid = line.split_whitespace().nth(4)?;
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        Some(format!("process {pid}, {}", name.trim_end()))
+    }
+
+    fn allocate(&self, len: u64) -> Result<()> {
+        use rustix::fs::{FallocateFlags, fallocate};
+        use rustix::io::Errno;
+        if len == 0 {
+            return Ok(());
+        }
+        match fallocate(&self.file, FallocateFlags::empty(), 0, len) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(self.file.set_len(len)?),
+            Err(e) => Err(io::Error::from(e).into()),
+        }
+    }
+}
+
+impl Store for FileStore {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(out, offset)
+    }
+
+    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        if self.access == Access::ReadOnly {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "opened for reading only"));
+        }
+        // A container must not grow: what lies past its end is not part of the volume. One that somebody cut short
+        // while it was open must not be stretched again either.
+        let len = if self.regular { self.len.min(self.file.metadata()?.len()) } else { self.len };
+        check_range(offset, data.len(), len)?;
+        self.file.write_all_at(data, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        match self.access {
+            Access::ReadOnly => Ok(()),
+            Access::ReadWrite => self.file.sync_data(),
+        }
+    }
+
+    fn writable(&self) -> bool {
+        self.access == Access::ReadWrite
+    }
+}

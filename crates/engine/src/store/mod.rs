@@ -1,0 +1,98 @@
+//! Positioned bytes: files, block devices, memory, and slices of other stores.
+
+mod file;
+mod memory;
+mod slice;
+
+use std::io;
+use std::sync::Arc;
+
+pub use file::{Access, FileStore};
+pub use memory::MemoryStore;
+pub use slice::SliceStore;
+
+/// Positioned bytes. Each call is exact or an error. Offsets and lengths are in bytes.
+pub trait Store: Send + Sync {
+    /// Size in bytes.
+    fn len(&self) -> u64;
+
+    /// Whether there is not a byte.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Fills `out` from `offset` on.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` where the store ends sooner, or whatever the backing reports.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `data` from `offset` on. Consumes `data`: its contents are unspecified on return, so that a volume may
+    /// encrypt in place.
+    ///
+    /// # Errors
+    /// `PermissionDenied` where nothing may be written, `UnexpectedEof` past the end, or whatever the backing reports.
+    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()>;
+
+    /// Makes all writes that have returned durable.
+    ///
+    /// # Errors
+    /// Whatever the backing reports. What was not durable before may be lost.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Whether writes are possible at all.
+    fn writable(&self) -> bool {
+        true
+    }
+
+    /// Changes the size, where the store can.
+    ///
+    /// # Errors
+    /// `Unsupported` by default.
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Says that a range is not needed any more; what it reads as afterwards is unspecified. Doing nothing is right.
+    ///
+    /// # Errors
+    /// Whatever the backing reports.
+    fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<S: Store + ?Sized> Store for Arc<S> {
+    fn len(&self) -> u64 {
+        (**self).len()
+    }
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        (**self).read_at(offset, out)
+    }
+    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        (**self).write_at(offset, data)
+    }
+    fn flush(&self) -> io::Result<()> {
+        (**self).flush()
+    }
+    fn writable(&self) -> bool {
+        (**self).writable()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        (**self).set_len(len)
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        (**self).discard(offset, len)
+    }
+}
+
+/// Fails unless `len` bytes from `offset` on lie within `size`.
+pub(crate) fn check_range(offset: u64, len: usize, size: u64) -> io::Result<()> {
+    match offset.checked_add(len as u64) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            format!("{len} bytes at {offset} reach past the end at {size}"),
+        )),
+    }
+}

@@ -1,0 +1,53 @@
+use std::io;
+use std::sync::Arc;
+
+use super::{Store, check_range};
+
+/// A part of another store, such as a partition.
+pub struct SliceStore {
+    inner: Arc<dyn Store>,
+    start: u64,
+    len: u64,
+}
+
+impl SliceStore {
+    /// `len` bytes of `inner` from `start` on.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the slice reaches past the end of `inner`.
+    pub fn new(inner: Arc<dyn Store>, start: u64, len: u64) -> io::Result<Self> {
+        match start.checked_add(len) {
+            Some(end) if end <= inner.len() => Ok(Self { inner, start, len }),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+impl Store for SliceStore {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        check_range(offset, out.len(), self.len)?;
+        self.inner.read_at(self.start + offset, out)
+    }
+
+    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        check_range(offset, data.len(), self.len)?;
+        self.inner.write_at(self.start + offset, data)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn writable(&self) -> bool {
+        self.inner.writable()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        check_range(offset, usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?, self.len)?;
+        self.inner.discard(self.start + offset, len)
+    }
+}

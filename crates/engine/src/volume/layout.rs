@@ -1,0 +1,114 @@
+use std::fmt;
+use std::sync::Arc;
+
+use claviger_crypto::SectorCipher;
+
+use crate::error::{Error, Result};
+
+/// Where the bytes of a volume are in its store, and what turns them into plaintext. Plain data: a format makes it, a
+/// [`super::Volume`] carries it out.
+#[derive(Debug)]
+pub struct Layout {
+    segments: Vec<Segment>,
+}
+
+/// A range of a volume.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    /// Where it begins in the volume, in bytes.
+    pub at: u64,
+    /// Its length in bytes: whole sectors where it is encrypted.
+    pub len: u64,
+    /// Where it begins in the store, in bytes.
+    pub stored_at: u64,
+    /// What is there.
+    pub payload: Payload,
+    /// Whether it may be written.
+    pub writable: bool,
+}
+
+/// What a segment holds.
+#[derive(Clone)]
+pub enum Payload {
+    /// Plaintext.
+    Clear,
+    /// Nothing stored: reads as zeros.
+    Zero,
+    /// Whole encrypted sectors.
+    Crypt {
+        /// The cipher, which holds the key.
+        cipher: Arc<dyn SectorCipher>,
+        /// Tweak number of the segment's first sector.
+        first: u64,
+    },
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Clear => f.write_str("Clear"),
+            Self::Zero => f.write_str("Zero"),
+            Self::Crypt { cipher, first } => {
+                write!(f, "Crypt {{ sector_size: {}, first: {first} }}", cipher.sector_size())
+            }
+        }
+    }
+}
+
+impl Layout {
+    /// Checks, once, that the segments follow each other from 0 on without a gap, and that encrypted ones are made of
+    /// whole sectors and do not run out of numbers.
+    ///
+    /// # Errors
+    /// `Misuse`: a format has to check its header's fields before it makes a layout of them.
+    pub fn new(segments: Vec<Segment>) -> Result<Self> {
+        let mut end = 0u64;
+        for s in &segments {
+            let whole = match &s.payload {
+                Payload::Crypt { cipher, .. } => s.len.is_multiple_of(cipher.sector_size() as u64),
+                Payload::Clear | Payload::Zero => true,
+            };
+            let ends = s.at.checked_add(s.len).filter(|_| s.stored_at.checked_add(s.len).is_some());
+            match ends {
+                Some(e) if s.at == end && s.len > 0 && whole => end = e,
+                _ => return Err(Error::misuse(format!("segment at {} of {} bytes does not fit", s.at, s.len))),
+            }
+        }
+        Ok(Self { segments })
+    }
+
+    /// The whole store as it is.
+    ///
+    /// # Errors
+    /// `Misuse` for an empty store.
+    pub fn clear(len: u64) -> Result<Self> {
+        Self::new(vec![Segment { at: 0, len, stored_at: 0, payload: Payload::Clear, writable: true }])
+    }
+
+    /// Makes every segment read-only.
+    pub fn read_only(mut self) -> Self {
+        self.segments.iter_mut().for_each(|s| s.writable = false);
+        self
+    }
+
+    /// The segments, in order.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Size of the volume in bytes.
+    pub fn len(&self) -> u64 {
+        self.segments.last().map_or(0, |s| s.at + s.len)
+    }
+
+    /// Whether the volume has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// The segments that `offset .. end` touches, in order.
+    pub(super) fn touched(&self, offset: u64, end: u64) -> impl Iterator<Item = &Segment> {
+        let from = self.segments.partition_point(|s| s.at + s.len <= offset);
+        self.segments[from..].iter().take_while(move |s| s.at < end)
+    }
+}

@@ -1,0 +1,243 @@
+//! A volume: a store whose bytes are the plaintext of another store.
+
+mod align;
+mod layout;
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use claviger_crypto::SectorCipher;
+use claviger_crypto::pool::{Pool, for_each_piece};
+
+use crate::store::{Store, check_range};
+use align::Cut;
+pub use layout::{Layout, Payload, Segment};
+
+/// Bytes that are read and then decrypted at a time, so that they are still in the L2 cache.
+const CHUNK: usize = 128 << 10;
+
+/// Requests of at least this many bytes are shared out over idle threads: below it, waking a thread costs more than it does.
+const SPLIT: usize = 1 << 20;
+
+/// The plaintext of a layout over a store.
+///
+/// Any offset and length will do. Where a request begins or ends inside a sector, that sector is read, changed and
+/// written back; all else is encrypted and decrypted in the caller's buffer.
+pub struct Volume {
+    store: Arc<dyn Store>,
+    layout: Layout,
+    pool: Option<Arc<Pool>>,
+    /// Requests that are being worked on: only a lone one is shared out over threads.
+    in_flight: AtomicUsize,
+    /// Held for writing while a sector is read, changed and written back, and for reading during other writes: else a
+    /// whole-sector write that fell in between would be undone.
+    partial: RwLock<()>,
+}
+
+impl Volume {
+    /// The volume that `layout` describes on `store`.
+    pub fn new(store: Arc<dyn Store>, layout: Layout) -> Self {
+        Self { store, layout, pool: None, in_flight: AtomicUsize::new(0), partial: RwLock::new(()) }
+    }
+
+    /// Shares large requests out over the threads of `pool`.
+    pub fn with_pool(mut self, pool: Arc<Pool>) -> Self {
+        self.pool = Some(pool);
+        self
+    }
+
+    /// The layout.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Calls `each` with every segment that the request touches, where the request is in that segment, and its buffer.
+    fn each_segment(
+        &self,
+        offset: u64,
+        buffer: &mut [u8],
+        mut each: impl FnMut(&Segment, u64, &mut [u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let end = offset + buffer.len() as u64;
+        let mut rest = buffer;
+        for segment in self.layout.touched(offset, end) {
+            let from = offset.max(segment.at);
+            let to = end.min(segment.at + segment.len);
+            let (part, after) = std::mem::take(&mut rest).split_at_mut((to - from) as usize);
+            each(segment, from - segment.at, part)?;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    fn read_crypt(&self, crypt: &Crypt<'_>, into: u64, out: &mut [u8]) -> io::Result<()> {
+        let cut = Cut::new(into, out.len(), crypt.sector);
+        let (head, rest) = out.split_at_mut(cut.head);
+        let (middle, tail) = rest.split_at_mut(cut.middle);
+        if !head.is_empty() {
+            crypt.read_part(&*self.store, into, head)?;
+        }
+        let into = into + cut.head as u64;
+        self.each_chunk(middle, crypt.sector, |at, chunk| crypt.read_whole(&*self.store, into + at as u64, chunk))?;
+        if !tail.is_empty() {
+            crypt.read_part(&*self.store, into + cut.middle as u64, tail)?;
+        }
+        Ok(())
+    }
+
+    fn write_crypt(&self, crypt: &Crypt<'_>, into: u64, data: &mut [u8]) -> io::Result<()> {
+        let cut = Cut::new(into, data.len(), crypt.sector);
+        let (head, rest) = data.split_at_mut(cut.head);
+        let (middle, tail) = rest.split_at_mut(cut.middle);
+        if !head.is_empty() {
+            let _alone = self.partial.write().unwrap_or_else(PoisonError::into_inner);
+            crypt.write_part(&*self.store, into, head)?;
+        }
+        let into = into + cut.head as u64;
+        if !middle.is_empty() {
+            let _shared = self.partial.read().unwrap_or_else(PoisonError::into_inner);
+            let write = |at, chunk: &mut [u8]| crypt.write_whole(&*self.store, into + at as u64, chunk);
+            self.each_chunk(middle, crypt.sector, write)?;
+        }
+        if !tail.is_empty() {
+            let _alone = self.partial.write().unwrap_or_else(PoisonError::into_inner);
+            crypt.write_part(&*self.store, into + cut.middle as u64, tail)?;
+        }
+        Ok(())
+    }
+
+    /// Calls `each` with every chunk and its offset: here, or shared out where the request is large and alone.
+    fn each_chunk(
+        &self,
+        buffer: &mut [u8],
+        sector: usize,
+        each: impl Fn(usize, &mut [u8]) -> io::Result<()> + Sync,
+    ) -> io::Result<()> {
+        let chunk = CHUNK.next_multiple_of(sector);
+        match &self.pool {
+            Some(pool) if buffer.len() >= SPLIT && self.in_flight.load(Ordering::Relaxed) == 1 => {
+                let failed = Mutex::new(None);
+                for_each_piece(pool, buffer, chunk, |at, piece| {
+                    if let Err(e) = each(at, piece) {
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+                    }
+                });
+                failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+            }
+            _ => buffer.chunks_mut(chunk).enumerate().try_for_each(|(i, piece)| each(i * chunk, piece)),
+        }
+    }
+}
+
+impl Store for Volume {
+    fn len(&self) -> u64 {
+        self.layout.len()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        check_range(offset, out.len(), self.len())?;
+        let _counted = InFlight::new(&self.in_flight);
+        self.each_segment(offset, out, |segment, into, part| match &segment.payload {
+            Payload::Clear => self.store.read_at(segment.stored_at + into, part),
+            Payload::Zero => {
+                part.fill(0);
+                Ok(())
+            }
+            Payload::Crypt { cipher, first } => self.read_crypt(&Crypt::new(segment, &**cipher, *first), into, part),
+        })
+    }
+
+    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        check_range(offset, data.len(), self.len())?;
+        let end = offset + data.len() as u64;
+        // Refused before the first byte: a request is not half allowed.
+        if self.layout.touched(offset, end).any(|s| !s.writable || matches!(s.payload, Payload::Zero)) {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "this part of the volume is read-only"));
+        }
+        let _counted = InFlight::new(&self.in_flight);
+        self.each_segment(offset, data, |segment, into, part| match &segment.payload {
+            Payload::Clear => self.store.write_at(segment.stored_at + into, part),
+            Payload::Zero => unreachable!("refused above"),
+            Payload::Crypt { cipher, first } => self.write_crypt(&Crypt::new(segment, &**cipher, *first), into, part),
+        })
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.store.flush()
+    }
+
+    fn writable(&self) -> bool {
+        self.store.writable() && self.layout.segments().iter().any(|s| s.writable)
+    }
+    // No discard: a hole in the store would show which sectors are unused.
+}
+
+/// Counts a request as long as it lives.
+struct InFlight<'a>(&'a AtomicUsize);
+
+impl<'a> InFlight<'a> {
+    fn new(counter: &'a AtomicUsize) -> Self {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Self(counter)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An encrypted segment. Offsets are relative to its beginning.
+struct Crypt<'a> {
+    cipher: &'a dyn SectorCipher,
+    stored_at: u64,
+    first: u64,
+    sector: usize,
+}
+
+impl<'a> Crypt<'a> {
+    fn new(segment: &Segment, cipher: &'a dyn SectorCipher, first: u64) -> Self {
+        Self { cipher, stored_at: segment.stored_at, first, sector: cipher.sector_size() }
+    }
+
+    fn number(&self, into: u64) -> u64 {
+        self.first.wrapping_add(into / self.sector as u64)
+    }
+
+    fn read_whole(&self, store: &dyn Store, into: u64, out: &mut [u8]) -> io::Result<()> {
+        store.read_at(self.stored_at + into, out)?;
+        self.cipher.decrypt(self.number(into), out);
+        Ok(())
+    }
+
+    fn write_whole(&self, store: &dyn Store, into: u64, data: &mut [u8]) -> io::Result<()> {
+        self.cipher.encrypt(self.number(into), data);
+        store.write_at(self.stored_at + into, data)
+    }
+
+    /// Reads a part of one sector.
+    fn read_part(&self, store: &dyn Store, into: u64, out: &mut [u8]) -> io::Result<()> {
+        let (border, past) = self.border(into);
+        let mut sector = vec![0; self.sector];
+        self.read_whole(store, border, &mut sector)?;
+        out.copy_from_slice(&sector[past..][..out.len()]);
+        Ok(())
+    }
+
+    /// Changes a part of one sector.
+    fn write_part(&self, store: &dyn Store, into: u64, data: &[u8]) -> io::Result<()> {
+        let (border, past) = self.border(into);
+        let mut sector = vec![0; self.sector];
+        self.read_whole(store, border, &mut sector)?;
+        sector[past..][..data.len()].copy_from_slice(data);
+        self.write_whole(store, border, &mut sector)
+    }
+
+    /// The sector border at or before `into`, and how far past it `into` is.
+    fn border(&self, into: u64) -> (u64, usize) {
+        let past = into % self.sector as u64;
+        (into - past, past as usize)
+    }
+}

@@ -1,0 +1,74 @@
+//! A real Linux kernel in a process: user-mode Linux, with dm-crypt, nbd and the file systems, as an oracle.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::tools;
+
+/// What a script printed, and how it ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Exit status of the script.
+    pub status: i32,
+    /// Standard output and standard error.
+    pub output: String,
+}
+
+/// Runs a shell script as root in user-mode Linux, on the host's own files. The images are `/dev/ubda`, `/dev/ubdb` … in
+/// order, at most 16 of them. A reported skip where user-mode Linux is not installed.
+///
+/// # Panics
+/// If the kernel does not come up or the script does not end within `seconds`.
+pub fn run(script: &str, images: &[&Path], seconds: u32) -> Option<Outcome> {
+    let kernel = tools::program("linux.uml")?;
+    let timeout = tools::program("timeout")?;
+    let dir = tempfile::Builder::new().prefix("uml").tempdir().expect("a temporary folder");
+    let path = |name: &str| dir.path().join(name);
+    let here = dir.path().display();
+    // /proc, /sys and /run are the guest's own: dmsetup would wait for ever on the host's udev socket. hostfs has no
+    // /dev/fd and /dev/stdin. Powering off by sysrq skips an init that is not there.
+    let init = format!(
+        "#!/bin/sh\n\
+         export PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin HOME=/tmp DM_DISABLE_UDEV=1\n\
+         mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t tmpfs tmpfs /run; mount -t tmpfs tmpfs /mnt\n\
+         mount --bind /usr/lib/uml/modules /lib/modules; modprobe -qa loop dm-mod\n\
+         ln -s /proc/self/fd /dev/fd; ln -s fd/0 /dev/stdin; ln -s fd/1 /dev/stdout; ln -s fd/2 /dev/stderr\n\
+         mkdir -p /dev/shm; mount -t tmpfs shm /dev/shm\n\
+         cd {here}; sh {here}/script </dev/null >{here}/output 2>&1; echo $? >{here}/status.new\n\
+         mv {here}/status.new {here}/status; sync; echo o >/proc/sysrq-trigger; sleep 100\n"
+    );
+    fs::write(path("script"), script).expect("a script");
+    fs::write(path("init"), init).expect("an init");
+    tools::run(Command::new("chmod").arg("+x").arg(path("init")));
+
+    let mut command = Command::new(timeout);
+    command.args(["-k", "5", &seconds.to_string()]).arg(kernel);
+    command.args(["mem=512M", &format!("uml_dir={here}"), "umid=u"]);
+    for (i, image) in images.iter().enumerate() {
+        command.arg(format!("ubd{i}={}", image.display()));
+    }
+    command.args(["rootfstype=hostfs", "rw", &format!("init={here}/init")]);
+    command.args(["con=null", "con0=null", "quiet", "panic=-1", "noreboot"]);
+    let console = command.stdin(Stdio::null()).output().expect("user-mode Linux starts");
+
+    let output = fs::read(path("output")).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default();
+    let status = fs::read_to_string(path("status")).ok().and_then(|s| s.trim().parse().ok());
+    let Some(status) = status else {
+        panic!("user-mode Linux did not finish:\n{output}\n{}", String::from_utf8_lossy(&console.stdout));
+    };
+    Some(Outcome { status, output })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_runs_and_its_status_comes_back() {
+        let image = tempfile::NamedTempFile::new().expect("an image");
+        image.as_file().set_len(1 << 20).expect("a size");
+        let Some(done) = run("echo here; cat /sys/block/ubda/size; exit 7", &[image.path()], 60) else { return };
+        assert_eq!((done.status, done.output.as_str()), (7, "here\n2048\n"));
+    }
+}
