@@ -46,7 +46,8 @@ pub fn run(script: &str, images: &[&Path], seconds: u32) -> Option<Outcome> {
     command.args(["-k", "5", &seconds.to_string()]).arg(kernel);
     command.args(["mem=512M", &format!("uml_dir={here}"), "umid=u"]);
     for (i, image) in images.iter().enumerate() {
-        command.arg(format!("ubd{i}={}", image.display()));
+        // d: plain data, never a copy-on-write file, whatever the first bytes look like.
+        command.arg(format!("ubd{i}d={}", image.display()));
     }
     command.args(["rootfstype=hostfs", "rw", &format!("init={here}/init")]);
     command.args(["con=null", "con0=null", "quiet", "panic=-1", "noreboot"]);
