@@ -24,7 +24,6 @@ pub struct Lrw {
     cipher: Cascade,
     tweak: Tweak,
     sector_size: usize,
-    index_step: u64,
 }
 
 impl Lrw {
@@ -44,15 +43,19 @@ impl Lrw {
         let block = cipher.block_size();
         assert!(sector_size > 0 && sector_size.is_multiple_of(block));
         let tweak = Tweak::new(block, tweak_key);
-        Self { cipher, tweak, sector_size, index_step: (sector_size / block) as u64 }
+        Self { cipher, tweak, sector_size }
     }
 
-    /// Block indexes from one sector to the next, where that is not the number of blocks in a sector: dm-crypt with
-    /// `sector_size:4096` and `iv_large_sectors` goes on by 512 / block size only, so that the indexes of neighbouring
-    /// sectors overlap (drivers/md/dm-crypt.c, `crypt_iv_benbi_gen`).
-    pub fn with_index_step(mut self, blocks: u64) -> Self {
-        self.index_step = blocks;
-        self
+    /// Encrypts `ivs.len()` sectors, each with its own IV: the big-endian index of its first block, in as many bytes as a
+    /// block has. So dm-crypt's generators of IVs other than `benbi` can drive LRW too: `plain64` puts the sector's
+    /// number into the *high* half of the index, byte by byte from the end (Linux, crypto/lrw.c).
+    pub fn encrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
+        self.sectors(ivs, run, |blocks| self.cipher.encrypt_blocks(blocks));
+    }
+
+    /// The inverse of [`Lrw::encrypt_sectors`].
+    pub fn decrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
+        self.sectors(ivs, run, |blocks| self.cipher.decrypt_blocks(blocks));
     }
 
     /// Encrypts the 448 bytes of a TrueCrypt header from offset 64 on. The indexes of the blocks start at 1.
@@ -65,21 +68,22 @@ impl Lrw {
         self.blocks(1, header, |blocks| self.cipher.decrypt_blocks(blocks));
     }
 
-    /// Runs `ecb` between the two xors over whole sectors.
-    fn sectors(&self, first: u64, run: &mut [u8], ecb: impl Fn(&mut [u8])) {
-        debug_assert!(run.len().is_multiple_of(self.sector_size));
-        let index = |sector: u64| sector.wrapping_mul(self.index_step).wrapping_add(1);
-        if self.index_step == (self.sector_size / self.cipher.block_size()) as u64 {
-            self.blocks(index(first), run, ecb);
-        } else {
-            for (i, sector) in (0u64..).zip(run.chunks_exact_mut(self.sector_size)) {
-                self.blocks(index(first.wrapping_add(i)), sector, &ecb);
-            }
+    /// The index of the first block of a sector. Its arithmetic is of 64 bits, in TrueCrypt and in `benbi` alike.
+    fn index(&self, sector: u64) -> u128 {
+        sector.wrapping_mul((self.sector_size / self.cipher.block_size()) as u64).wrapping_add(1).into()
+    }
+
+    /// Runs `ecb` between the two xors over sectors with an IV each.
+    fn sectors(&self, ivs: &[[u8; 16]], run: &mut [u8], ecb: impl Fn(&mut [u8])) {
+        debug_assert!(run.len() == ivs.len() * self.sector_size);
+        for (iv, sector) in ivs.iter().zip(run.chunks_exact_mut(self.sector_size)) {
+            let index = u128::from_be_bytes(*iv) >> (128 - self.cipher.block_size() * 8);
+            self.blocks(index, sector, &ecb);
         }
     }
 
     /// Runs `ecb` between the two xors over blocks of consecutive indexes.
-    fn blocks(&self, index: u64, run: &mut [u8], ecb: impl Fn(&mut [u8])) {
+    fn blocks(&self, index: u128, run: &mut [u8], ecb: impl Fn(&mut [u8])) {
         debug_assert!(run.len().is_multiple_of(self.cipher.block_size()));
         let mut masks = [0u64; MASK_WORDS];
         let mut index = index;
@@ -89,7 +93,7 @@ impl Lrw {
             xor(part, masks);
             ecb(part);
             xor(part, masks);
-            index = index.wrapping_add((part.len() / self.cipher.block_size()) as u64);
+            index = index.wrapping_add((part.len() / self.cipher.block_size()) as u128);
         }
         // They are linear in the tweak key.
         wipe(&mut masks, 0);
@@ -102,11 +106,13 @@ impl SectorCipher for Lrw {
     }
 
     fn encrypt(&self, first: u64, run: &mut [u8]) {
-        self.sectors(first, run, |blocks| self.cipher.encrypt_blocks(blocks));
+        debug_assert!(run.len().is_multiple_of(self.sector_size));
+        self.blocks(self.index(first), run, |blocks| self.cipher.encrypt_blocks(blocks));
     }
 
     fn decrypt(&self, first: u64, run: &mut [u8]) {
-        self.sectors(first, run, |blocks| self.cipher.decrypt_blocks(blocks));
+        debug_assert!(run.len().is_multiple_of(self.sector_size));
+        self.blocks(self.index(first), run, |blocks| self.cipher.decrypt_blocks(blocks));
     }
 }
 
@@ -118,17 +124,17 @@ struct Tweak {
     /// K·x^k for each bit k of an index, then K·(1 + x + … + x^k): what changes from one index to the next where k
     /// low bits carry. Words in memory order, so that adding them to blocks needs no swapping of bytes. Blocks of 8
     /// bytes use the first half of each.
-    products: Locked<[u64; 256]>,
+    products: Locked<[u64; 512]>,
 }
 
 impl Tweak {
     fn new(block: usize, key: &[u8]) -> Self {
         assert!(matches!(block, 8 | 16) && key.len() >= block);
         let words = block / 8;
-        let products = Locked::build(|products: &mut [u64; 256]| {
-            let (powers, sums) = products.split_at_mut(128);
+        let products = Locked::build(|products: &mut [u64; 512]| {
+            let (powers, sums) = products.split_at_mut(256);
             let (mut power, mut sum) = (0u128, 0u128);
-            for k in 0..64 {
+            for k in 0..block * 8 {
                 power = match (k, block) {
                     (0, _) => key[..block].iter().fold(0, |all, byte| all << 8 | u128::from(*byte)),
                     (_, 8) => u128::from(double64(power as u64)),
@@ -148,8 +154,8 @@ impl Tweak {
     }
 
     /// The T of consecutive blocks from `index` on.
-    fn masks(&self, index: u64, masks: &mut [u64]) {
-        let (powers, sums) = self.products.split_at(128);
+    fn masks(&self, index: u128, masks: &mut [u64]) {
+        let (powers, sums) = self.products.split_at(256);
         match self.words {
             1 => fill::<1>(powers, sums, index, masks),
             _ => fill::<2>(powers, sums, index, masks),
@@ -157,19 +163,16 @@ impl Tweak {
     }
 }
 
-fn fill<const WORDS: usize>(powers: &[u64], sums: &[u64], index: u64, masks: &mut [u64]) {
-    let (powers, sums) = (powers.as_chunks::<WORDS>().0, sums.as_chunks::<WORDS>().0);
+fn fill<const WORDS: usize>(powers: &[u64], sums: &[u64], index: u128, masks: &mut [u64]) {
+    let [powers, sums] = [powers, sums].map(|table| &table.as_chunks::<WORDS>().0[..WORDS * 64]);
     let add = |t: [u64; WORDS], u: &[u64; WORDS]| std::array::from_fn(|i| t[i] ^ u[i]);
-    let bits = (0..64).filter(|k| index >> k & 1 == 1);
+    let bits = (0..WORDS * 64).filter(|k| index >> k & 1 == 1);
     let mut t = bits.fold([0; WORDS], |t, k| add(t, &powers[k]));
     let mut index = index;
     for mask in masks.as_chunks_mut::<WORDS>().0 {
         *mask = t;
         // i ^ (i + 1) has all bits up to the lowest zero of i. After the last index of all comes 0.
-        t = match index.trailing_ones() {
-            64 => [0; WORDS],
-            carries => add(t, &sums[carries as usize]),
-        };
+        t = sums.get(index.trailing_ones() as usize).map_or([0; WORDS], |sum| add(t, sum));
         index = index.wrapping_add(1);
     }
 }
