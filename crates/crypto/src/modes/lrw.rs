@@ -118,21 +118,30 @@ impl SectorCipher for Lrw {
 
 /// Products of the tweak key, ready to be added up. Which of them are looked up depends on block indexes alone, and
 /// those are public: the time is independent of the key.
+///
+/// Words of 8 bytes are in memory order, so that adding them to blocks needs no swapping of bytes.
 struct Tweak {
-    /// Words of 8 bytes in a block: 1 or 2.
+    /// Words in a block: 1 or 2.
     words: usize,
-    /// K·x^k for each bit k of an index, then K·(1 + x + … + x^k): what changes from one index to the next where k
-    /// low bits carry. Words in memory order, so that adding them to blocks needs no swapping of bytes. Blocks of 8
-    /// bytes use the first half of each.
-    products: Locked<[u64; 512]>,
+    /// K·x^k for each bit k of an index; then K·(1 + x + … + x^k); then K·j for the indexes j below [`GROUP`]. Blocks
+    /// of 8 bytes use the first half of each part.
+    products: Locked<[u64; 2 * BITS + 2 * BITS + 2 * GROUP]>,
 }
+
+/// Bits of an index.
+const BITS: usize = 128;
+
+/// Indexes that differ in their low bits alone: their T have all but a known product in common, and are independent of
+/// each other, as vector units like it. A power of two.
+const GROUP: usize = 16;
 
 impl Tweak {
     fn new(block: usize, key: &[u8]) -> Self {
         assert!(matches!(block, 8 | 16) && key.len() >= block);
         let words = block / 8;
-        let products = Locked::build(|products: &mut [u64; 512]| {
-            let (powers, sums) = products.split_at_mut(256);
+        let products = Locked::build(|products: &mut [u64; _]| {
+            let (powers, rest) = products.split_at_mut(2 * BITS);
+            let (sums, low) = rest.split_at_mut(2 * BITS);
             let (mut power, mut sum) = (0u128, 0u128);
             for k in 0..block * 8 {
                 power = match (k, block) {
@@ -149,31 +158,53 @@ impl Tweak {
                     }
                 }
             }
+            for j in 1..GROUP {
+                // One bit less, whose product there is already, and that bit's.
+                let (less, bit) = (j & (j - 1), j.trailing_zeros() as usize);
+                for w in 0..words {
+                    low[j * words + w] = low[less * words + w] ^ powers[bit * words + w];
+                }
+            }
         });
         Self { words, products }
     }
 
     /// The T of consecutive blocks from `index` on.
     fn masks(&self, index: u128, masks: &mut [u64]) {
-        let (powers, sums) = self.products.split_at(256);
         match self.words {
-            1 => fill::<1>(powers, sums, index, masks),
-            _ => fill::<2>(powers, sums, index, masks),
+            1 => self.fill::<1>(index, masks),
+            _ => self.fill::<2>(index, masks),
         }
     }
-}
 
-fn fill<const WORDS: usize>(powers: &[u64], sums: &[u64], index: u128, masks: &mut [u64]) {
-    let [powers, sums] = [powers, sums].map(|table| &table.as_chunks::<WORDS>().0[..WORDS * 64]);
-    let add = |t: [u64; WORDS], u: &[u64; WORDS]| std::array::from_fn(|i| t[i] ^ u[i]);
-    let bits = (0..WORDS * 64).filter(|k| index >> k & 1 == 1);
-    let mut t = bits.fold([0; WORDS], |t, k| add(t, &powers[k]));
-    let mut index = index;
-    for mask in masks.as_chunks_mut::<WORDS>().0 {
-        *mask = t;
-        // i ^ (i + 1) has all bits up to the lowest zero of i. After the last index of all comes 0.
-        t = sums.get(index.trailing_ones() as usize).map_or([0; WORDS], |sum| add(t, sum));
-        index = index.wrapping_add(1);
+    fn fill<const WORDS: usize>(&self, index: u128, masks: &mut [u64]) {
+        let (powers, rest) = self.products.split_at(2 * BITS);
+        let [powers, sums, low] = [powers, &rest[..2 * BITS], &rest[2 * BITS..]].map(|t| t.as_chunks::<WORDS>().0);
+        let add = |t: [u64; WORDS], u: &[u64; WORDS]| std::array::from_fn(|i| t[i] ^ u[i]);
+        let in_group = GROUP.trailing_zeros() as usize;
+        let mut skip = index as usize % GROUP;
+        let mut group = index >> in_group;
+        let mut t = [0; WORDS];
+        let mut bits = group;
+        while bits != 0 {
+            t = add(t, &powers[bits.trailing_zeros() as usize + in_group]);
+            bits &= bits - 1;
+        }
+        let mut masks = masks.as_chunks_mut::<WORDS>().0;
+        while !masks.is_empty() {
+            let now = masks.split_off_mut(..masks.len().min(GROUP - skip)).expect("it is not longer");
+            for (mask, low) in now.iter_mut().zip(&low[skip..]) {
+                *mask = add(t, low);
+            }
+            // g ^ (g + 1) has all bits up to the lowest zero of g. After the last group of all comes 0.
+            let carries = group.trailing_ones() as usize + in_group;
+            t = match carries < WORDS * 64 {
+                true => add(add(t, &sums[carries]), &sums[in_group - 1]),
+                false => [0; WORDS],
+            };
+            group = group.wrapping_add(1);
+            skip = 0;
+        }
     }
 }
 
