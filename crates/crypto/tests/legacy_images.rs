@@ -121,7 +121,10 @@ impl Image {
 
     fn ciphers(&self, key: &[u8]) -> Vec<Box<dyn BlockCipher>> {
         let mut key = &key[MODE_AREA..];
-        let mut next = |c: &Cipher| c.with_key(key.split_off(..c.key_sizes[0]).expect("enough key"), Acceleration::On);
+        let mut next = |cipher: &Cipher| {
+            let size = *cipher.key_sizes.iter().max().expect("a cipher has key sizes");
+            cipher.with_key(key.split_off(..size).expect("enough key"), Acceleration::On)
+        };
         self.ciphers.iter().map(|c| next(c)).collect()
     }
 }
