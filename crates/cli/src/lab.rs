@@ -1,0 +1,10 @@
+//! `claviger lab`
+
+/// Measure what storage encryption costs on this machine
+#[derive(clap::Args)]
+pub struct Args {}
+
+/// Carries the verb out.
+pub fn run(_args: &Args) -> anyhow::Result<()> {
+    anyhow::bail!("being built")
+}

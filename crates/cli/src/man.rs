@@ -1,0 +1,10 @@
+//! `claviger man`
+
+/// Write the man pages
+#[derive(clap::Args)]
+pub struct Args {}
+
+/// Carries the verb out.
+pub fn run(_args: &Args) -> anyhow::Result<()> {
+    anyhow::bail!("being built")
+}
