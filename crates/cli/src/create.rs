@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(value_name = "VOLUME", required_unless_present = "list")]
     path: Option<PathBuf>,
 
-    /// Size of the file: 100M, 1.5GiB, 2GB
+    /// Size of the file: 100M, 1.5GiB, 2GB. Rounded down to whole sectors of 512 bytes
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
 
@@ -66,7 +66,7 @@ pub struct Args {
     yes: bool,
 
     /// Print the ciphers and hashes there are, the defaults first
-    #[arg(long, exclusive = true)]
+    #[arg(long, conflicts_with_all = ["path", "size", "cipher", "hash", "quick", "force"])]
     list: bool,
 
     #[command(flatten)]
@@ -207,7 +207,7 @@ impl<'a> Place<'a> {
             Ok(metadata) => metadata,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let need = || Error::misuse("how large? Say --size 100M, for example").at(path);
-                return Ok(Self::New { path, len: fits(args.size.ok_or_else(need)?)? });
+                return Ok(Self::New { path, len: fits(whole(args.size.ok_or_else(need)?))? });
             }
             Err(e) => return Err(Error::from(e).at(path)),
         };
@@ -222,7 +222,7 @@ impl<'a> Place<'a> {
             fits(old.len())?;
             return Ok(Self::Device(old));
         }
-        let len = fits(args.size.unwrap_or(old.len()))?;
+        let len = fits(whole(args.size.unwrap_or(old.len())))?;
         Ok(Self::Instead { path: path.canonicalize().map_err(|e| Error::from(e).at(path))?, len, old })
     }
 
@@ -289,11 +289,17 @@ impl Drop for NewFile {
     }
 }
 
+/// Whole sectors: 100MB, which is 195,312.5 of them, is no mistake worth an error.
+fn whole(len: u64) -> u64 {
+    len - len % 512
+}
+
 /// Asks before something is lost.
 fn may_overwrite(args: &Args, path: &Path, old: &FileStore) -> claviger_engine::Result<()> {
-    let there = what_is_there(old)?;
+    let there = formats::occupied(old).map_err(|e| e.at(path))?;
     let thing = if old.is_block_device() { "device" } else { "file" };
-    let named = format!("a {thing} of {}: {there}", size::exact(old.len()));
+    let holds = there.unwrap_or_else(|| "nothing but zeros, as far as was looked".to_owned());
+    let named = format!("a {thing} of {} that holds {holds}", size::exact(old.len()));
     if !args.force {
         return Err(Error::misuse(format!("exists already, {named}")).at(path).hint("To replace it, add --force."));
     }
@@ -307,12 +313,6 @@ fn may_overwrite(args: &Args, path: &Path, old: &FileStore) -> claviger_engine::
     })?;
     let question = format!("{} is {named}.\nAll of it will be lost. Replace it? (yes/no) ", path.display());
     if prompt::yes(&terminal, &question)? { Ok(()) } else { Err(refused("not replaced")) }
-}
-
-/// What a person would call the contents.
-fn what_is_there(old: &FileStore) -> claviger_engine::Result<String> {
-    let _ = old;
-    Ok("(being built)".to_owned())
 }
 
 impl Report for Created {

@@ -97,9 +97,8 @@ impl Verb {
             Self::Identify(args) => args.json,
             Self::Info(args) => args.json,
             Self::Create(args) => args.json,
-            Self::Cat(_) | Self::Serve(_) | Self::Benchmark(_) | Self::Lab(_) | Self::Man(_) | Self::Completions(_) => {
-                false
-            }
+            Self::Serve(args) => args.json,
+            Self::Cat(_) | Self::Benchmark(_) | Self::Lab(_) | Self::Man(_) | Self::Completions(_) => false,
         }
     }
 }
