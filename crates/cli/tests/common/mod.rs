@@ -169,7 +169,8 @@ impl Drop for Served {
 /// One command of qemu-io on what is served: whether it succeeded, and what it said.
 pub fn qemu_io(uri: &str, command: &str) -> Option<(bool, String)> {
     let qemu_io = tools::program("qemu-io")?;
-    let output = Command::new(qemu_io).args(["-f", "raw", "-c", command, uri]).output().expect("qemu-io starts");
+    let how = if command.starts_with("read") { "-r" } else { "-n" };
+    let output = Command::new(qemu_io).args([how, "-f", "raw", "-c", command, uri]).output().expect("qemu-io starts");
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     // Some versions end with 0 although a command failed.
     Some((output.status.success() && !text.contains("failed") && !text.contains("error"), text))
