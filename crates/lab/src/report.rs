@@ -26,13 +26,12 @@ pub trait Text {
     fn text(&self) -> String;
 }
 
-/// A size as it is written on a command line: `500KB`, `5MB`, `1GB`, `512`. A KB has 1024 bytes.
+/// A size: `100 KiB`, `5 MiB`, `512 bytes`.
 pub fn size(bytes: u64) -> String {
     match bytes {
-        0 => "0".into(),
-        b if b.is_multiple_of(1 << 30) => format!("{} GB", b >> 30),
-        b if b.is_multiple_of(1 << 20) => format!("{} MB", b >> 20),
-        b if b.is_multiple_of(1 << 10) => format!("{} KB", b >> 10),
+        b if b > 0 && b.is_multiple_of(1 << 30) => format!("{} GiB", b >> 30),
+        b if b > 0 && b.is_multiple_of(1 << 20) => format!("{} MiB", b >> 20),
+        b if b > 0 && b.is_multiple_of(1 << 10) => format!("{} KiB", b >> 10),
         b => format!("{b} bytes"),
     }
 }
