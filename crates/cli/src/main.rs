@@ -2,23 +2,44 @@
 #![forbid(unsafe_code)]
 
 mod benchmark;
+mod cancel;
 mod cat;
 mod completions;
 mod create;
+mod credentials;
 mod exit;
+mod guard;
 mod identify;
 mod info;
 mod lab;
 mod man;
+mod opening;
+mod output;
+mod progress;
+mod prompt;
 mod serve;
+mod size;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// How errors are told, for `--help` and the man pages.
+pub const JSON_ERRORS: &str = "Errors go to standard error as text; with --json as one line with one object, \
+     {\"error\": {\"kind\", \"message\", \"exit_code\"}}.";
 
 /// One key ring for every encrypted disk
+///
+/// Opens, creates, serves and measures encrypted volumes without root and without a kernel module.
 #[derive(Parser)]
-#[command(name = "claviger", version, propagate_version = true, arg_required_else_help = true, max_term_width = 100)]
+#[command(
+    name = "claviger",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_help = after_help()
+)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -39,6 +60,17 @@ enum Verb {
     Completions(completions::Args),
 }
 
+fn after_help() -> String {
+    let examples = "Examples:\n  claviger identify old.tc\n  claviger info old.tc\n  claviger cat old.tc > image.img\n  \
+                    claviger serve old.tc";
+    format!("{examples}\n\n{}\n{JSON_ERRORS}", exit::table())
+}
+
+/// The definitions of all verbs and options.
+fn command() -> clap::Command {
+    Cli::command()
+}
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -55,5 +87,19 @@ fn main() -> ExitCode {
         Verb::Man(args) => man::run(args),
         Verb::Completions(args) => completions::run(args),
     };
-    exit::finish(result)
+    exit::finish(result, cli.verb.json())
+}
+
+impl Verb {
+    /// Whether errors are told as JSON.
+    fn json(&self) -> bool {
+        match self {
+            Self::Identify(args) => args.json,
+            Self::Info(args) => args.json,
+            Self::Create(args) => args.json,
+            Self::Cat(_) | Self::Serve(_) | Self::Benchmark(_) | Self::Lab(_) | Self::Man(_) | Self::Completions(_) => {
+                false
+            }
+        }
+    }
 }
