@@ -97,9 +97,9 @@ impl Verb {
             Self::Identify(args) => args.json,
             Self::Info(args) => args.json,
             Self::Create(args) => args.json,
-            Self::Cat(_) | Self::Serve(_) | Self::Benchmark(_) | Self::Lab(_) | Self::Man(_) | Self::Completions(_) => {
-                false
-            }
+            Self::Benchmark(args) => args.json,
+            Self::Lab(args) => args.json(),
+            Self::Cat(_) | Self::Serve(_) | Self::Man(_) | Self::Completions(_) => false,
         }
     }
 }

@@ -197,8 +197,12 @@ fn measure_buffer(plan: &Plan, size: usize, pool: &Pool, progress: &dyn Fn(u64))
     let mut done = 0;
     for _ in 0..plan.repeats {
         for subject in &mut subjects {
-            subject.encryption.push(runner.sample(subject.passes, &mut buffer, &|n, run| subject.cipher.encrypt(n, run)));
-            subject.decryption.push(runner.sample(subject.passes, &mut buffer, &|n, run| subject.cipher.decrypt(n, run)));
+            subject
+                .encryption
+                .push(runner.sample(subject.passes, &mut buffer, &|n, run| subject.cipher.encrypt(n, run)));
+            subject
+                .decryption
+                .push(runner.sample(subject.passes, &mut buffer, &|n, run| subject.cipher.decrypt(n, run)));
             done += 1;
             progress(done);
         }

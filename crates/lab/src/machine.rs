@@ -33,8 +33,21 @@ pub struct Machine {
 
 /// The processor features worth telling: what AES, XTS and bit-sliced kernels choose by.
 const FEATURES: &[&str] = &[
-    "sse2", "ssse3", "sse4_1", "aes", "pclmulqdq", "avx", "avx2", "vaes", "vpclmulqdq", "avx512f", "avx512bw",
-    "avx512vl", "gfni", "asimd", "pmull",
+    "sse2",
+    "ssse3",
+    "sse4_1",
+    "aes",
+    "pclmulqdq",
+    "avx",
+    "avx2",
+    "vaes",
+    "vpclmulqdq",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "gfni",
+    "asimd",
+    "pmull",
 ];
 
 impl Machine {

@@ -8,6 +8,7 @@ mod compare;
 mod derivation;
 mod table;
 
+pub use compare::findings;
 pub use table::csv;
 
 /// What every text report ends with.

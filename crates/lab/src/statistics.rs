@@ -155,8 +155,7 @@ mod tests {
     #[test]
     fn spread_by_hand() {
         let spread = Spread::of(&[90.0, 100.0, 110.0, 95.0, 105.0]);
-        let expected =
-            Spread { min: 90.0, lower_quartile: 95.0, median: 100.0, upper_quartile: 105.0, max: 110.0 };
+        let expected = Spread { min: 90.0, lower_quartile: 95.0, median: 100.0, upper_quartile: 105.0, max: 110.0 };
         assert_eq!(spread, expected);
         close(spread.relative(), 0.2);
     }

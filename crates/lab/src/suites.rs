@@ -4,7 +4,8 @@ use claviger_crypto::ciphers::{Cipher, aes};
 use claviger_crypto::modes::Xts;
 use claviger_crypto::modes::xts::Layer;
 use claviger_crypto::{Acceleration, CIPHERS, SectorCipher};
-use claviger_engine::{Error, Result};
+use claviger_engine::formats::truecrypt::TrueCrypt;
+use claviger_engine::{Error, Format, Result};
 use serde::Serialize;
 
 /// Key size in bytes of every cipher in TrueCrypt.
@@ -52,21 +53,9 @@ pub struct Suite {
     ciphers: Vec<&'static Cipher>,
 }
 
-/// Names of the suites, in TrueCrypt's order (7.1a, Crypto.c, `EncryptionAlgorithms`).
-const NAMES: &[&str] = &[
-    "AES",
-    "Serpent",
-    "Twofish",
-    "AES-Twofish",
-    "AES-Twofish-Serpent",
-    "Serpent-AES",
-    "Serpent-Twofish-AES",
-    "Twofish-Serpent",
-];
-
-/// All of them, in TrueCrypt's order.
+/// All of them, in the order in which TrueCrypt lists them.
 pub fn all() -> Vec<Suite> {
-    NAMES.iter().map(|name| Suite { name, ciphers: parts(name) }).collect()
+    TrueCrypt.choices().ciphers.into_iter().map(|name| Suite { name, ciphers: parts(name) }).collect()
 }
 
 /// Those of these names, whatever their case, in TrueCrypt's order; all if no name is given.
@@ -76,7 +65,7 @@ pub fn all() -> Vec<Suite> {
 pub fn named(names: &[String]) -> Result<Vec<Suite>> {
     let is = |suite: &Suite, name: &String| suite.name.eq_ignore_ascii_case(name);
     if let Some(unknown) = names.iter().find(|name| !all().iter().any(|s| is(s, name))) {
-        let hint = format!("There are: {}.", NAMES.join(", "));
+        let hint = format!("There are: {}.", TrueCrypt.choices().ciphers.join(", "));
         return Err(Error::misuse(format!("no cipher or cascade is called {unknown}")).hint(hint));
     }
     Ok(all().into_iter().filter(|s| names.is_empty() || names.iter().any(|name| is(s, name))).collect())
@@ -117,7 +106,8 @@ pub struct Chosen {
 
 /// For each cipher of a suite, the kernels that it runs on here.
 pub fn chosen() -> Vec<Chosen> {
-    let used = CIPHERS.iter().filter(|c| NAMES.iter().any(|name| name.split('-').any(|part| part == c.name)));
+    let suites = all();
+    let used = CIPHERS.iter().filter(|c| suites.iter().any(|s| s.ciphers.iter().any(|part| part.name == c.name)));
     let chosen = |c: &&'static Cipher| Chosen {
         cipher: c.name,
         accelerated: c.best(Acceleration::On).name,

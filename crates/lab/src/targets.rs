@@ -6,16 +6,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use claviger_engine::store::{Access, FileStore, SliceStore};
-use claviger_engine::{
-    Acceleration, Credential, Error, Layout, Result, Secret, Spec, Store, Unlock, Volume, formats,
-};
+use claviger_engine::{Acceleration, Credential, Error, Layout, Result, Secret, Spec, Store, Unlock, Volume, formats};
 use rustix::fs::{FallocateFlags, fallocate, statfs};
 use serde::Serialize;
 
+use crate::compare::BASELINE;
 use crate::machine;
 use crate::memory::Buffer;
 use crate::report::size;
-use crate::workload::{Data, Device, Written};
+use crate::workload::{self, Data, Device, Direction, Moved, Transfer, Written};
 
 /// Where containers live: a file system in memory.
 const RAM: &str = "/dev/shm";
@@ -51,9 +50,11 @@ pub struct Target {
     /// `plain`, or the cipher or cascade.
     pub name: String,
     /// How it is reached while it is measured.
-    pub device: Box<dyn Device>,
-    /// What has been written through `device`.
-    pub written: Written,
+    device: Box<dyn Device>,
+    /// What has been written.
+    written: Written,
+    /// The number of the last pass that wrote.
+    pass: u64,
     volume: Arc<Volume>,
     container: Arc<FileStore>,
     encryption: Option<Encryption>,
@@ -81,20 +82,26 @@ impl Target {
     ///
     /// # Errors
     /// `Io`.
-    pub fn plain(len: u64, path: Path) -> Result<Self> {
+    pub fn plain(len: u64, path: Path, queue_depth: usize) -> Result<Self> {
         let container = Arc::new(container(len)?);
         let volume = Volume::new(container.clone(), Layout::clear(len)?);
-        Self::connect("plain".into(), volume, container, None, path)
+        Self::connect(BASELINE.into(), volume, container, None, path, queue_depth)
     }
 
     /// A TrueCrypt volume of at least `len` bytes, opened by a random passphrase that nobody knows.
     ///
     /// # Errors
     /// Those of the format.
-    pub fn encrypted(cipher: &str, len: u64, acceleration: Acceleration, path: Path) -> Result<Self> {
+    pub fn encrypted(
+        cipher: &str,
+        len: u64,
+        acceleration: Acceleration,
+        path: Path,
+        queue_depth: usize,
+    ) -> Result<Self> {
         let container = Arc::new(container(len + HEADERS)?);
         let mut passphrase = Secret::zeroed(32);
-        getrandom::fill(&mut passphrase).map_err(io::Error::from)?;
+        getrandom::fill(&mut passphrase).map_err(|e| io::Error::other(e.to_string()))?;
         // Readable characters, since a format may refuse others.
         passphrase.iter_mut().for_each(|b| *b = b'a' + *b % 26);
         let passphrase = [Credential::Passphrase(passphrase)];
@@ -102,7 +109,8 @@ impl Target {
         formats::by_name("TrueCrypt")?.create(&*container, &spec, &passphrase)?;
         let (volume, data_offset) = open(&container, &passphrase, acceleration)?;
         let [passphrase] = passphrase;
-        Self::connect(cipher.into(), volume, container, Some(Encryption { passphrase, data_offset }), path)
+        let encryption = Encryption { passphrase, data_offset };
+        Self::connect(cipher.into(), volume, container, Some(encryption), path, queue_depth)
     }
 
     fn connect(
@@ -111,31 +119,46 @@ impl Target {
         container: Arc<FileStore>,
         encryption: Option<Encryption>,
         path: Path,
+        queue_depth: usize,
     ) -> Result<Self> {
         let volume = Arc::new(volume);
         let device: Box<dyn Device> = match path {
             Path::Engine => Box::new(Direct(volume.clone())),
-            Path::Nbd => return Err(Error::unsupported("being built")),
+            Path::Nbd => Box::new(Served::new(volume.clone(), queue_depth)?),
         };
-        Ok(Self { name, device, written: Written::default(), volume, container, encryption })
+        Ok(Self { name, device, written: Written::default(), pass: 0, volume, container, encryption })
     }
 
     /// Writes `len` bytes once, not through the connection, so that no measured write meets fresh memory.
     ///
     /// # Errors
     /// Those of the volume.
-    pub fn fill(&mut self, data: &Data, len: u64, pass: u64) -> Result<()> {
+    pub fn fill(&mut self, data: &Data, len: u64) -> Result<()> {
+        self.pass += 1;
         let mut buffer = Buffer::new(LARGE);
         let mut at = 0;
         while at < len {
             let part = &mut buffer[..usize::try_from(len - at).map_or(LARGE, |left| left.min(LARGE))];
-            data.fill(pass, at, part);
+            data.fill(self.pass, at, part);
             self.volume.write_at(at, part)?;
             at += part.len() as u64;
         }
         self.volume.flush()?;
-        self.written.add(len, pass);
+        self.written.add(len, self.pass);
         Ok(())
+    }
+
+    /// Carries a transfer out.
+    ///
+    /// # Errors
+    /// Those of the volume or the connection.
+    pub fn run(&mut self, data: &Data, transfer: &Transfer) -> io::Result<Moved> {
+        self.pass += 1;
+        let moved = workload::run(&mut *self.device, data, transfer, self.pass)?;
+        if transfer.direction == Direction::Write {
+            self.written.add(moved.bytes, self.pass);
+        }
+        Ok(moved)
     }
 
     /// Makes sure that real data moved: everything that was written is read back through the connection and compared;
@@ -176,7 +199,9 @@ impl Target {
 pub fn check_room(count: usize, len: u64) -> Result<()> {
     let ram = statfs(RAM).map_err(|e| Error::from(io::Error::from(e)).at(RAM.as_ref()))?;
     if ram.f_type as u64 != TMPFS {
-        return Err(Error::unsupported(format!("{RAM} is no tmpfs, and a disk would be measured instead of encryption")));
+        return Err(Error::unsupported(format!(
+            "{RAM} is no tmpfs, and a disk would be measured instead of encryption"
+        )));
     }
     let room = (ram.f_bavail as u64 * ram.f_bsize as u64).min(machine::memory_available().saturating_sub(RESERVE));
     match (len.saturating_add(HEADERS)).checked_mul(count as u64) {
@@ -200,11 +225,7 @@ fn container(len: u64) -> Result<FileStore> {
 }
 
 /// The volume in a container, and where its data begins there, in bytes.
-fn open(
-    container: &Arc<FileStore>,
-    passphrase: &[Credential],
-    acceleration: Acceleration,
-) -> Result<(Volume, u64)> {
+fn open(container: &Arc<FileStore>, passphrase: &[Credential], acceleration: Acceleration) -> Result<(Volume, u64)> {
     let (_, header) = formats::open(&**container, Some("TrueCrypt"))?;
     let unlocked = header.unlock(&**container, &Unlock { acceleration, ..Unlock::with(passphrase) })?;
     Ok((Volume::new(container.clone(), unlocked.layout), unlocked.facts.data_offset))
@@ -224,5 +245,13 @@ impl Device for Direct {
 
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
+    }
+}
+
+/// A store behind an NBD server of its own.
+struct Served;
+impl Served {
+    fn new(_: Arc<dyn Store>, _: usize) -> Result<Direct> {
+        Err(Error::unsupported("being built"))
     }
 }
