@@ -29,6 +29,11 @@ impl Progress {
         Self::new(what, "{prefix} {bar:30} trial {pos} of {len}", PATIENCE)
     }
 
+    /// For steps of any kind.
+    pub fn steps(what: &'static str) -> Self {
+        Self::new(what, "{prefix} {bar:30} {pos} of {len}, {eta} left", PATIENCE)
+    }
+
     fn new(what: &'static str, template: &str, patience: Duration) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         bar.set_style(ProgressStyle::with_template(template).expect("a template of ours").progress_chars("=> "));
