@@ -93,20 +93,26 @@ impl Layer {
     }
 }
 
-/// XTS on top of any ECB kernel: the tweaks of 512 bytes at a time go through a buffer on the stack.
+/// XTS on top of any ECB kernel: the tweaks of up to 4 KiB at a time go through a buffer on the stack, so that even a kernel
+/// which works on 64 blocks at once is kept busy.
 pub(crate) fn through_buffer(tweaks: &[[u8; 16]], sector: usize, run: &mut [u8], mut ecb: impl FnMut(&mut [u8])) {
-    let mut masks = [0u128; 32];
-    for (tweak, sector) in tweaks.iter().zip(run.chunks_exact_mut(sector)) {
-        let mut t = u128::from_le_bytes(*tweak);
-        for part in sector.chunks_mut(512) {
-            for mask in &mut masks[..part.len() / 16] {
-                *mask = t;
-                t = double(t);
+    let mut masks = [0u128; 256];
+    let mut sectors = tweaks.iter();
+    let (mut left, mut t) = (0, 0);
+    for part in run.chunks_mut(16 * masks.len()) {
+        let masks = &mut masks[..part.len() / 16];
+        for mask in &mut *masks {
+            if left == 0 {
+                t = u128::from_le_bytes(*sectors.next().expect("a tweak for each sector"));
+                left = sector / 16;
             }
-            xor(part, &masks);
-            ecb(part);
-            xor(part, &masks);
+            *mask = t;
+            t = double(t);
+            left -= 1;
         }
+        xor(part, masks);
+        ecb(part);
+        xor(part, masks);
     }
 }
 
