@@ -3,7 +3,6 @@
 mod support;
 
 use std::process::Command;
-use std::sync::Arc;
 
 use claviger_engine::{Credential, ErrorKind, FORMATS, Unlock, Verdict, formats};
 use claviger_testkit::tools;
@@ -48,7 +47,7 @@ fn volumes_of_truecrypt_itself_hold_their_files() {
         assert_eq!(facts.key_bits, 256 * cipher.split('-').count() as u32);
         assert!(unlocked.warnings.is_empty(), "{:?}", unlocked.warnings);
         let hidden = facts.hidden;
-        let size = if hidden { 98_304 - 4096 } else { 409_600 - 262_144 };
+        let size = if hidden { 98_304 } else { 409_600 - 262_144 };
         assert_eq!(facts.size, size);
         println!("{file}, {header}: {} trials, {:?}", unlocked.trials, unlocked.took);
 
@@ -99,7 +98,6 @@ fn truecrypt_images_of_cryptsetup_open() {
         let before = digest(&path);
         let store = read_only(&path);
         let credentials = credentials_of(&images, name);
-        // Which they are not all for `identify`: blocks that no check reads were wiped.
         let unlocked = unlock(&*store, &Unlock::with(&credentials)).unwrap_or_else(|e| panic!("{name}: {e}"));
         let facts = unlocked.facts.clone();
         println!("{name}: {facts:?}, {} trials, {:?}", unlocked.trials, unlocked.took);
@@ -116,11 +114,17 @@ fn truecrypt_images_of_cryptsetup_open() {
         assert_eq!((facts.hidden, facts.header), (hidden, if hidden { "hidden" } else { "primary" }), "{name}");
         assert_eq!(facts.created.is_some(), facts.header_version <= 3, "{name}");
 
-        assert_eq!(uuid(&blkid, &plaintext(store, unlocked)), "DEAD-BABE", "{name}");
-        // The outer volume of a hidden one has the usual password.
+        assert!(unlocked.warnings.is_empty(), "{name}: {:?}", unlocked.warnings);
+        let expected = if hidden { "CAFE-BABE" } else { "DEAD-BABE" };
+        // Of the one with a cascade in CBC only the headers were kept, as cryptsetup cannot open it.
+        if name != "tc_2-ripemd160-cbc-aes-twofish" {
+            assert_eq!(uuid(&blkid, &plaintext(store, unlocked)), expected, "{name}");
+        }
         if hidden {
-            let outer = unlock(&*read_only(&path), &Unlock::with(&[passphrase(&"a".repeat(12))]));
-            println!("{name}, outer: {:?}", outer.map(|u| u.facts).map_err(|e| e.to_string()));
+            let (store, outer) = (read_only(&path), [passphrase(&"a".repeat(12))]);
+            let unlocked = unlock(&*store, &Unlock::with(&outer)).unwrap_or_else(|e| panic!("{name}, outer: {e}"));
+            assert!(!unlocked.facts.hidden);
+            assert_eq!(uuid(&blkid, &plaintext(store, unlocked)), "DEAD-BABE", "{name}, outer");
         }
         assert_eq!(digest(&path), before, "{name} was changed");
         opened += 1;
@@ -159,5 +163,4 @@ fn other_files_are_not_taken_for_volumes() {
             assert!(formats::occupied(&*store).expect("it can be read").is_some(), "{name}");
         }
     }
-    let _: Arc<dyn claviger_engine::Store> = in_memory(&images.path("tcrypt/keyfile1"));
 }

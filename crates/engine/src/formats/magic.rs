@@ -50,9 +50,6 @@ static FILE_SYSTEMS: &[Mark] = &[
     mark(510, b"\x55\xaa", "a boot sector or partition table"),
 ];
 
-/// Bytes from the beginning of a store that [`known`] wants to see, if it is that long.
-pub(crate) const LOOKED_AT: usize = 0x10040 + 8;
-
 /// The format that `start`, the beginning of a store, is of, if it is one that looks random but has a mark.
 pub(crate) fn compressed_or_encrypted(start: &[u8]) -> Option<&'static str> {
     find(RANDOM_LOOKING, start)
@@ -91,6 +88,9 @@ fn find(marks: &[Mark], start: &[u8]) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Bytes from the beginning that have all marks in them.
+    const LOOKED_AT: usize = 0x10040 + 8;
 
     fn random(len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];

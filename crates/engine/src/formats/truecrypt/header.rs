@@ -143,7 +143,7 @@ pub(super) fn parse(plain: &[u8], at: u64) -> Result<Fields> {
         data_start: be64(plain, DATA_START),
         sector_size,
     };
-    if fields.hidden_size % UNIT != 0 {
+    if !fields.hidden_size.is_multiple_of(UNIT) {
         let what = format!("{} bytes are not whole sectors", fields.hidden_size);
         return Err(wrong("size of the hidden volume", HIDDEN_SIZE, what));
     }

@@ -11,6 +11,7 @@ mod trials;
 
 use std::time::Instant;
 
+use claviger_crypto::SectorCipher;
 use claviger_crypto::secret::wipe_stack;
 
 use super::{Choices, Facts, Format, Header, Unlocked, Verdict, magic};
@@ -233,7 +234,7 @@ impl Locked {
         let mut warnings = self.header_warnings(&found, spoilt, with);
         let copy = &self.copies[found.copy];
         let data = DataArea::of(&found.fields, copy, store.len())?;
-        let layout = data.layout(&found, copy, store.len(), with, &mut warnings)?;
+        let layout = data.layout(&found, copy, store, with, &mut warnings)?;
         let facts = self.facts(&found, &data);
         Ok(Unlocked { layout, facts, warnings, trials, took: begun.elapsed() })
     }
@@ -319,11 +320,12 @@ impl DataArea {
         &self,
         found: &Found,
         copy: &HeaderCopy,
-        store_len: u64,
+        store: &dyn Store,
         with: &Unlock<'_>,
         warnings: &mut Vec<String>,
     ) -> Result<Layout> {
         let Self { start, len } = *self;
+        let store_len = store.len();
         let end = start + len;
         if end > store_len {
             let what = format!(
@@ -341,14 +343,46 @@ impl DataArea {
             warnings.push("The file is cut short behind the data: it has no complete backup headers.".to_owned());
         }
         let cipher = found.suite.data_cipher(found.mode, header::keys(&found.plain), with.acceleration);
+        let mut writable = end <= store_len;
         let first = match found.mode {
-            // LRW counts from the beginning of the data area (Crypto.c, `DataUnit2LRWIndex`), the others from that of the file.
+            Mode::Xts => start / UNIT,
+            // From the beginning of the data area (Crypto.c, `DataUnit2LRWIndex`).
             Mode::Lrw => 0,
-            Mode::Xts | Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => start / UNIT,
+            Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc if copy.position.hidden => {
+                let counted = hidden_cbc_numbering(store, &*cipher, start, len)?;
+                if counted.is_none() {
+                    warnings.push(
+                        "Read-only: hidden CBC volumes count their sectors in one of two ways, and the data do not show which. \
+                         What is read may be wrong."
+                            .to_owned(),
+                    );
+                    writable = false;
+                }
+                counted.unwrap_or(OLD_HEADER / UNIT)
+            }
+            Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => start / UNIT,
         };
         let payload = Payload::Crypt { cipher, first };
-        Layout::new(vec![Segment { at: 0, len, stored_at: start, payload, writable: end <= store_len }])
+        Layout::new(vec![Segment { at: 0, len, stored_at: start, payload, writable }])
     }
+}
+
+/// The number of the first sector of a hidden volume in CBC, if its beginning shows it.
+///
+/// cryptsetup's image `tc_2-ripemd160-cbc-aes-hidden`, made by an old TrueCrypt, counts as if the hidden volume were a file
+/// of its own, with the first sector behind a header as number 1; so does cryptsetup. The sources that survive, of 4.0
+/// (Driver/Ntvol.c, `TCReadWrite`) to 7.1a, count from the beginning of the file. A wrong number turns every byte of a
+/// sector into noise, so the right one is that under which something at the beginning does not look random: a boot sector,
+/// a superblock, zeros.
+fn hidden_cbc_numbering(store: &dyn Store, cipher: &dyn SectorCipher, start: u64, len: u64) -> Result<Option<u64>> {
+    let mut stored = vec![0; (16 * UNIT).min(len) as usize];
+    store.read_at(start, &mut stored)?;
+    let makes_sense = |first: &u64| {
+        let mut plain = stored.clone();
+        cipher.decrypt(*first, &mut plain);
+        plain.chunks(UNIT as usize).any(|sector| !magic::looks_random(sector))
+    };
+    Ok([OLD_HEADER / UNIT, start / UNIT].into_iter().find(makes_sense))
 }
 
 fn wrong_credential(with: &Unlock<'_>) -> Error {

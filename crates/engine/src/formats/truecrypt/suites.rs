@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use claviger_crypto::ciphers::{aes::AES, legacy, serpent::SERPENT, twofish::TWOFISH};
 use claviger_crypto::hash::{self, Hash};
-use claviger_crypto::modes::{Xts, xts};
+use claviger_crypto::modes::{Lrw, TrueCryptCbc, Xts, xts};
 use claviger_crypto::{Acceleration, BlockCipher, Cipher, SectorCipher};
 
 /// Bytes of a header that are encrypted, in one piece: what follows the salt.
@@ -135,16 +135,18 @@ impl Suite {
     pub fn data_cipher(&self, mode: Mode, keys: &[u8], acceleration: Acceleration) -> Arc<dyn SectorCipher> {
         match mode {
             Mode::Xts => Arc::new(self.xts(keys, UNIT as usize, acceleration)),
-            _ => unimplemented!(),
+            Mode::Lrw => Arc::new(self.lrw(keys, acceleration)),
+            Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => Arc::new(self.cbc(mode, keys, acceleration)),
         }
     }
 
     /// Decrypts the body of a header.
     pub fn decrypt_header(&self, mode: Mode, keys: &[u8], body: &mut [u8], acceleration: Acceleration) {
         match mode {
-            // Unit 0, longer than the 448 bytes that there are of it (Crypto.c, `DecryptBuffer`).
+            // The body is the beginning of unit 0, of which the rest does not matter (Crypto.c, `DecryptBuffer`).
             Mode::Xts => self.xts(keys, BODY, acceleration).decrypt(0, body),
-            _ => (),
+            Mode::Lrw => self.lrw(keys, acceleration).decrypt_header(body),
+            Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => self.cbc(mode, keys, acceleration).decrypt_header(body),
         }
     }
 
@@ -157,6 +159,18 @@ impl Suite {
         let data = self.keyed(keys, acceleration);
         let tweak = self.keyed(&keys[self.data_key_len()..], acceleration);
         Xts::new(data.zip(tweak).map(|(data, tweak)| xts::Layer { data, tweak }).collect(), sector_size)
+    }
+
+    fn lrw(&self, keys: &[u8], acceleration: Acceleration) -> Lrw {
+        let (tweak, keys) = keys.split_at(LEGACY_SEED);
+        Lrw::new(self.keyed(keys, acceleration).collect(), tweak, UNIT as usize)
+    }
+
+    fn cbc(&self, mode: Mode, keys: &[u8], acceleration: Acceleration) -> TrueCryptCbc {
+        let (seed, keys) = keys.split_first_chunk::<LEGACY_SEED>().expect("keys are longer than the seed");
+        let ciphers = self.keyed(keys, acceleration).collect();
+        let chained = if mode == Mode::InnerCbc { TrueCryptCbc::inner } else { TrueCryptCbc::outer };
+        chained(ciphers, seed, UNIT as usize)
     }
 
     /// The ciphers under the keys that `keys` begins with.
