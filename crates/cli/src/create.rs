@@ -4,7 +4,8 @@ use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use claviger_engine::formats::{self, Choices};
 use claviger_engine::store::{Access, FileStore};
@@ -37,7 +38,7 @@ pub struct Args {
     #[arg(value_name = "VOLUME", required_unless_present = "list")]
     path: Option<PathBuf>,
 
-    /// Size of the file: 100M, 1.5GiB, 2GB
+    /// Size of the file: 100M, 1.5GiB, 2GB. Rounded down to whole sectors of 512 bytes
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
 
@@ -66,7 +67,7 @@ pub struct Args {
     yes: bool,
 
     /// Print the ciphers and hashes there are, the defaults first
-    #[arg(long, exclusive = true)]
+    #[arg(long, conflicts_with_all = ["path", "size", "cipher", "hash", "quick", "force"])]
     list: bool,
 
     #[command(flatten)]
@@ -95,8 +96,11 @@ struct Created {
     /// Size of the plaintext, in bytes.
     size: u64,
     quick: bool,
-    /// How long it took to write, in seconds.
+    /// How long all of it took, in seconds.
     seconds: f64,
+    /// Seconds that filling the data area took, until all was on the disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filling_seconds: Option<f64>,
 }
 
 /// Carries the verb out.
@@ -121,7 +125,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
     let begin = Instant::now();
     let bar = Progress::bytes(if args.quick { "Creating" } else { "Filling" });
-    let show = |done, all| bar.at(done, all);
+    // Keys are derived before; they do not count for the rate.
+    let filling = OnceLock::new();
+    let show = |done, all| {
+        filling.get_or_init(Instant::now);
+        bar.at(done, all);
+    };
     let spec = Spec { cipher, hash, quick: args.quick, cancel: Some(cancel), progress: Some(&show) };
     let done = format.create(store, &spec, &credentials).and_then(|()| Ok(store.flush()?));
     bar.clear();
@@ -129,11 +138,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         ErrorKind::Cancelled => e.at(path).hint(target.left()),
         _ => e.at(path),
     })?;
-    let took = begin.elapsed();
+    let end = Instant::now();
     let created = Created {
         path: path.display().to_string(),
         stored: store.len(),
-        seconds: took.as_secs_f64(),
+        seconds: (end - begin).as_secs_f64(),
+        filling_seconds: filling.get().map(|begin| (end - *begin).as_secs_f64()),
         quick: args.quick,
         ..check(format, store, &spec, &credentials).map_err(|e| e.at(path))?
     };
@@ -159,6 +169,7 @@ fn check(
         size: facts.size,
         quick: false,
         seconds: 0.0,
+        filling_seconds: None,
     })
 }
 
@@ -207,7 +218,7 @@ impl<'a> Place<'a> {
             Ok(metadata) => metadata,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let need = || Error::misuse("how large? Say --size 100M, for example").at(path);
-                return Ok(Self::New { path, len: fits(args.size.ok_or_else(need)?)? });
+                return Ok(Self::New { path, len: fits(whole(args.size.ok_or_else(need)?))? });
             }
             Err(e) => return Err(Error::from(e).at(path)),
         };
@@ -222,7 +233,7 @@ impl<'a> Place<'a> {
             fits(old.len())?;
             return Ok(Self::Device(old));
         }
-        let len = fits(args.size.unwrap_or(old.len()))?;
+        let len = fits(whole(args.size.unwrap_or(old.len())))?;
         Ok(Self::Instead { path: path.canonicalize().map_err(|e| Error::from(e).at(path))?, len, old })
     }
 
@@ -289,11 +300,17 @@ impl Drop for NewFile {
     }
 }
 
+/// Whole sectors: 100MB, which is 195,312.5 of them, is no mistake worth an error.
+fn whole(len: u64) -> u64 {
+    len - len % 512
+}
+
 /// Asks before something is lost.
 fn may_overwrite(args: &Args, path: &Path, old: &FileStore) -> claviger_engine::Result<()> {
-    let there = what_is_there(old)?;
+    let there = formats::occupied(old).map_err(|e| e.at(path))?;
     let thing = if old.is_block_device() { "device" } else { "file" };
-    let named = format!("a {thing} of {}: {there}", size::exact(old.len()));
+    let holds = there.unwrap_or_else(|| "nothing but zeros, as far as was looked".to_owned());
+    let named = format!("a {thing} of {} that holds {holds}", size::exact(old.len()));
     if !args.force {
         return Err(Error::misuse(format!("exists already, {named}")).at(path).hint("To replace it, add --force."));
     }
@@ -309,25 +326,16 @@ fn may_overwrite(args: &Args, path: &Path, old: &FileStore) -> claviger_engine::
     if prompt::yes(&terminal, &question)? { Ok(()) } else { Err(refused("not replaced")) }
 }
 
-/// What a person would call the contents.
-fn what_is_there(old: &FileStore) -> claviger_engine::Result<String> {
-    let _ = old;
-    Ok("(being built)".to_owned())
-}
-
 impl Report for Created {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, format, cipher, hash, stored, size, quick, seconds } = self;
+        let Self { path, format, cipher, hash, stored: _, size, quick: _, seconds, filling_seconds } = self;
         writeln!(out, "{path}: {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
-        let took = std::time::Duration::from_secs_f64(*seconds);
-        match quick {
-            true => writeln!(out, "Created in {seconds:.1} s; not filled (--quick)."),
-            false => writeln!(
-                out,
-                "Filled {} with random-looking bytes in {seconds:.1} s: {}.",
-                size::short(*stored),
-                size::rate(*stored, took)
-            ),
+        match filling_seconds {
+            None => writeln!(out, "Created in {seconds:.1} s; not filled (--quick)."),
+            Some(filling) => {
+                let rate = size::rate(*size, Duration::from_secs_f64(*filling));
+                writeln!(out, "Filled {} with random-looking bytes in {filling:.1} s: {rate}.", size::short(*size))
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Passwords and keyfiles: where they come from. Never from the command line, which every process can read.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -11,9 +11,6 @@ use crate::prompt;
 
 /// The longest password that is taken from a file.
 const PASSWORD_MAX: usize = 64 << 10;
-
-/// As much of a keyfile as any format reads.
-const KEYFILE_MAX: usize = 1 << 20;
 
 /// What opens the volume.
 #[derive(clap::Args)]
@@ -60,7 +57,7 @@ impl CredentialArgs {
         // Keyfiles first: a typo there should show before somebody types a password.
         let mut credentials = Vec::new();
         for path in &self.keyfiles {
-            read_keyfiles(path, &mut credentials)?;
+            credentials.extend(Credential::keyfiles(path)?);
         }
         let password = match (&self.password_file, self.password_fd) {
             (Some(path), _) if path.as_os_str() == "-" => Some(read_password(io::stdin().as_fd(), path)?),
@@ -100,37 +97,6 @@ fn read_password_fd(number: i32) -> Result<Secret> {
     let name = PathBuf::from(format!("/proc/self/fd/{number}"));
     let file = File::open(&name).map_err(|e| Error::from(e).at(&PathBuf::from(format!("--password-fd {number}"))))?;
     read_password(file.as_fd(), &name)
-}
-
-fn read_keyfiles(path: &Path, into: &mut Vec<Credential>) -> Result<()> {
-    let at = |e: io::Error| Error::from(e).at(path);
-    if !fs::metadata(path).map_err(at)?.is_dir() {
-        into.push(read_keyfile(path)?);
-        return Ok(());
-    }
-    let mut files = Vec::new();
-    for entry in fs::read_dir(path).map_err(at)? {
-        let entry = entry.map_err(at)?;
-        // TrueCrypt leaves hidden files and subfolders out ("Keyfile Search Path" in its user guide).
-        let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        if !hidden && fs::metadata(entry.path()).map_err(at)?.is_file() {
-            files.push(entry.path());
-        }
-    }
-    if files.is_empty() {
-        return Err(Error::misuse("there is no file in this folder of keyfiles").at(path));
-    }
-    files.sort();
-    for file in files {
-        into.push(read_keyfile(&file)?);
-    }
-    Ok(())
-}
-
-fn read_keyfile(path: &Path) -> Result<Credential> {
-    let at = |e: io::Error| Error::from(e).at(path);
-    let file = File::open(path).map_err(at)?;
-    Ok(Credential::Keyfile(read_up_to(file.as_fd(), KEYFILE_MAX).map_err(at)?))
 }
 
 /// Reads to the end of the file or to `max` bytes, into locked memory and nowhere else.

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use claviger_engine::{Error, ErrorKind};
+use serde::Serialize;
 
 use crate::output::ReaderGone;
 
@@ -92,16 +93,27 @@ pub fn finish(result: anyhow::Result<()>, json: bool) -> ExitCode {
     ExitCode::from(classify(&error).number)
 }
 
+#[derive(Serialize)]
+struct Told {
+    error: Failure,
+}
+
+#[derive(Serialize)]
+struct Failure {
+    kind: &'static str,
+    message: String,
+    exit_code: u8,
+}
+
 /// Says on standard error what went wrong: as text, or with `json` as one line with one object.
 pub fn report(error: &anyhow::Error, json: bool) {
+    let message = message(error);
     let text = if json {
-        let code = classify(error);
-        let error = serde_json::json!({
-            "kind": code.name, "message": message(error), "exit_code": code.number
-        });
-        serde_json::json!({ "error": error }).to_string()
+        let &Code { number, name, meaning: _ } = classify(error);
+        let told = Told { error: Failure { kind: name, message, exit_code: number } };
+        serde_json::to_string(&told).expect("strings and a number are JSON")
     } else {
-        format!("claviger: {}", message(error))
+        format!("claviger: {message}")
     };
     let _ = writeln!(io::stderr(), "{text}");
 }

@@ -97,9 +97,10 @@ impl Verb {
             Self::Identify(args) => args.json,
             Self::Info(args) => args.json,
             Self::Create(args) => args.json,
+            Self::Serve(args) => args.json,
             Self::Benchmark(args) => args.json,
             Self::Lab(args) => args.json(),
-            Self::Cat(_) | Self::Serve(_) | Self::Man(_) | Self::Completions(_) => false,
+            Self::Cat(_) | Self::Man(_) | Self::Completions(_) => false,
         }
     }
 }

@@ -8,7 +8,7 @@ use claviger_crypto::pool::Pool;
 use claviger_engine::credential::HeaderChoice;
 use claviger_engine::formats::{self, Facts};
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Acceleration, Store, Unlock, Volume};
+use claviger_engine::{Acceleration, ErrorKind, Store, Unlock, Volume};
 
 use crate::credentials::CredentialArgs;
 use crate::progress::Progress;
@@ -100,7 +100,7 @@ impl OpenArgs {
         let unlocked = header.unlock(&*store, &with);
         drop(credentials);
         drop(bar);
-        let unlocked = unlocked.map_err(at)?;
+        let unlocked = unlocked.map_err(|e| with_option(at(e)))?;
         Ok(Opened {
             volume: Volume::new(store, unlocked.layout),
             facts: unlocked.facts,
@@ -112,11 +112,21 @@ impl OpenArgs {
     }
 }
 
+/// The engine's advice on volumes that were cut short, with the name that this program has for it.
+fn with_option(mut error: claviger_engine::Error) -> claviger_engine::Error {
+    if let (ErrorKind::Malformed { .. }, Some(hint)) = (&error.kind, &mut error.hint)
+        && hint.contains("truncated")
+    {
+        hint.push_str(" The option is --truncated.");
+    }
+    error
+}
+
 /// Opens the file, with a word on what to try where it may not be written.
 pub fn open_file(path: &Path, access: Access) -> claviger_engine::Result<FileStore> {
     use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
     FileStore::open(path, access).map_err(|e| match &e.kind {
-        claviger_engine::ErrorKind::Io(io)
+        ErrorKind::Io(io)
             if access == Access::ReadWrite && matches!(io.kind(), PermissionDenied | ReadOnlyFilesystem) =>
         {
             e.hint("It may not be written. To read it only, add --read-only.")

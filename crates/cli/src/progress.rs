@@ -17,7 +17,11 @@ pub struct Progress {
 impl Progress {
     /// For work that is counted in bytes: shows rate and remaining time, at once.
     pub fn bytes(what: &'static str) -> Self {
-        Self::new(what, "{prefix} {bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left", Duration::ZERO)
+        Self::new(
+            what,
+            "{prefix} {bar:30} {bytes} of {total_bytes}, {decimal_bytes_per_sec}, {eta} left",
+            Duration::ZERO,
+        )
     }
 
     /// For trials of a password.
