@@ -1,9 +1,9 @@
 //! `claviger benchmark`
 
+use clap::ValueEnum;
 use claviger_engine::Acceleration;
 use claviger_lab::report::{Text, csv};
 use claviger_lab::{benchmark, derivation, machine, suites};
-use clap::ValueEnum;
 
 use crate::progress::Progress;
 use crate::{output, size};

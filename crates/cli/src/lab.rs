@@ -2,11 +2,11 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use clap::{Subcommand, ValueEnum};
 use claviger_engine::Acceleration;
 use claviger_lab::compare;
 use claviger_lab::report::{Text, csv};
 use claviger_lab::targets::Path;
-use clap::{Subcommand, ValueEnum};
 
 use crate::benchmark::print;
 use crate::progress::Progress;
@@ -40,8 +40,10 @@ enum Command {
 /// Makes volumes in memory, plain and encrypted, and transfers data to and from them in blocks of several sizes, through the
 /// same layers: the block-size sweep of the BSI's study of TrueCrypt (2010). Needs as much memory as the volumes have.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  claviger lab compare --quick\n  claviger lab compare --suite AES --block 4K --block \
-                        32K\n  claviger lab compare --path engine --json > sweep.json")]
+#[command(
+    after_help = "Examples:\n  claviger lab compare --quick\n  claviger lab compare --suite AES --block 4K --block \
+                        32K\n  claviger lab compare --path engine --json > sweep.json"
+)]
 struct Compare {
     /// Layers between the workload and the container
     #[arg(long, value_enum, default_value_t = Layers::Nbd)]
@@ -127,9 +129,9 @@ impl Compare {
             size: self.size.unwrap_or(size),
             limit_s: self.limit.unwrap_or(limit_s),
             repeats: self.repeats.map_or(repeats, usize::from),
-            seed: self.seed.unwrap_or_else(|| {
-                SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-            }),
+            seed: self
+                .seed
+                .unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())),
             acceleration: if self.no_aes { Acceleration::Off } else { Acceleration::On },
         })
     }

@@ -38,8 +38,22 @@ const LEAD: usize = 4 << 20;
 /// A helper thread looks for work this long before it sleeps: longer than the gaps between passes.
 const SPIN: Duration = Duration::from_millis(2);
 
-/// Buffers smaller than this, in bytes, are not split over threads: handing a piece over costs about a microsecond.
-const MIN_SPLIT: usize = 32 << 10;
+/// From this size on, in bytes, a buffer is always split over the threads. A smaller one is where that turns out to be
+/// faster: handing a part over takes a few microseconds, in which a fast cipher does tens of KiB.
+const SPLIT: usize = 1 << 20;
+
+/// Up to this many bytes, each thread has one part of its own, which then stays in its second-level cache from pass to
+/// pass. Larger parts would not, and are cut up, so that a processor that is disturbed does fewer of them.
+const OWN_PART: usize = 1 << 20;
+
+/// Bytes of a part of a buffer that is cut up.
+const PIECE: usize = 256 << 10;
+
+/// Tries of a small buffer whole and split, of which the best counts: a disturbance only ever slows down.
+const TRIES: u32 = 8;
+
+/// Time for each try.
+const TRY: Duration = Duration::from_millis(1);
 
 /// What to measure.
 #[derive(Clone)]
@@ -172,13 +186,10 @@ impl Plan {
         }
     }
 
-    /// The bytes that a thread takes at a time, or `None` where one thread does the whole buffer.
-    ///
-    /// One piece for each thread keeps each part of a small buffer in the caches of one processor. Past a few hundred
-    /// KiB no part stays there anyway, and smaller pieces even out what a disturbed processor takes longer.
-    fn piece(&self, buffer: usize) -> Option<usize> {
-        let share = buffer.div_ceil(self.threads).next_multiple_of(self.sector.max(64));
-        (self.threads > 1 && buffer >= MIN_SPLIT).then(|| share.min(256 << 10))
+    /// The bytes that a thread takes at a time.
+    fn piece(&self, buffer: usize) -> usize {
+        let share = buffer.div_ceil(self.threads).next_multiple_of(self.sector);
+        if share > OWN_PART { PIECE } else { share }
     }
 }
 
@@ -187,22 +198,26 @@ fn measure_buffer(plan: &Plan, size: usize, pool: &Pool, progress: &dyn Fn(u64))
     let measured_at = machine::utc_now();
     let mut buffer = Buffer::new(size);
     Random::new(size as u64).fill(&mut buffer);
-    let runner = Runner { pool, sector: plan.sector, piece: plan.piece(size) };
+    let runner = Runner { pool, sector: plan.sector };
     let mut subjects: Vec<Subject> = Vec::new();
     for suite in &plan.suites {
         let cipher = suite.keyed(plan.sector, plan.acceleration);
-        let passes = runner.passes(&*cipher, &mut buffer);
-        subjects.push(Subject { suite, cipher, passes, encryption: Vec::new(), decryption: Vec::new() });
+        let piece = runner.choose(&*cipher, plan.piece(size), &mut buffer);
+        let passes = runner.passes(&*cipher, piece, &mut buffer);
+        subjects.push(Subject {
+            suite,
+            cipher,
+            shape: Shape { piece, passes },
+            encryption: Vec::new(),
+            decryption: Vec::new(),
+        });
     }
     let mut done = 0;
     for _ in 0..plan.repeats {
         for subject in &mut subjects {
-            subject
-                .encryption
-                .push(runner.sample(subject.passes, &mut buffer, &|n, run| subject.cipher.encrypt(n, run)));
-            subject
-                .decryption
-                .push(runner.sample(subject.passes, &mut buffer, &|n, run| subject.cipher.decrypt(n, run)));
+            let Subject { cipher, shape, encryption, decryption, .. } = subject;
+            encryption.push(runner.sample(shape, &mut buffer, &|n, run| cipher.encrypt(n, run)));
+            decryption.push(runner.sample(shape, &mut buffer, &|n, run| cipher.decrypt(n, run)));
             done += 1;
             progress(done);
         }
@@ -217,7 +232,7 @@ fn measure_buffer(plan: &Plan, size: usize, pool: &Pool, progress: &dyn Fn(u64))
             cipher: s.suite.name,
             buffer_bytes: size,
             threads: plan.threads,
-            piece_bytes: runner.piece.unwrap_or(size),
+            piece_bytes: s.shape.piece,
             sector_bytes: plan.sector,
             acceleration: AesAcceleration::here(plan.acceleration),
             aes_instructions: s.suite.uses_aes_instructions(plan.acceleration),
@@ -226,7 +241,7 @@ fn measure_buffer(plan: &Plan, size: usize, pool: &Pool, progress: &dyn Fn(u64))
             decrypt_bytes_per_s: decryption,
             mean_bytes_per_s: f64::midpoint(encryption, decryption),
             repeats: plan.repeats,
-            passes: s.passes,
+            passes: s.shape.passes,
             encrypt_spread: Spread::of(&s.encryption),
             decrypt_spread: Spread::of(&s.decryption),
             encrypt_samples: s.encryption,
@@ -243,50 +258,76 @@ fn measure_buffer(plan: &Plan, size: usize, pool: &Pool, progress: &dyn Fn(u64))
 struct Subject<'a> {
     suite: &'a Suite,
     cipher: Box<dyn SectorCipher>,
-    passes: usize,
+    shape: Shape,
     encryption: Vec<f64>,
     decryption: Vec<f64>,
+}
+
+/// How a sample goes over the buffer.
+struct Shape {
+    /// Bytes that a thread takes at a time.
+    piece: usize,
+    /// Times that it goes over all of it.
+    passes: usize,
 }
 
 /// Runs ciphers over a buffer.
 struct Runner<'a> {
     pool: &'a Pool,
     sector: usize,
-    piece: Option<usize>,
 }
 
 type Operation<'a> = dyn Fn(u64, &mut [u8]) + Sync + 'a;
 
 impl Runner<'_> {
-    /// Once over `run`.
-    fn pass(&self, run: &mut [u8], operation: &Operation<'_>) {
-        match self.piece {
-            None => operation(0, run),
-            Some(piece) => for_each_piece(self.pool, run, piece, |at, part| operation((at / self.sector) as u64, part)),
+    /// Once over `run`, in pieces of `piece` bytes.
+    fn pass(&self, piece: usize, run: &mut [u8], operation: &Operation<'_>) {
+        match piece < run.len() {
+            true => for_each_piece(self.pool, run, piece, |at, part| operation((at / self.sector) as u64, part)),
+            false => operation(0, run),
         }
+    }
+
+    /// Encrypts and decrypts what a sample is preceded by, for the time given. Bytes per second.
+    fn there_and_back(&self, cipher: &dyn SectorCipher, piece: usize, buffer: &mut [u8], time: Duration) -> f64 {
+        let lead = self.lead(buffer);
+        let (start, mut bytes) = (Instant::now(), 0);
+        while start.elapsed() < time {
+            self.pass(piece, lead, &|n, run| cipher.encrypt(n, run));
+            self.pass(piece, lead, &|n, run| cipher.decrypt(n, run));
+            bytes += 2 * lead.len();
+        }
+        bytes as f64 / start.elapsed().as_secs_f64()
+    }
+
+    /// Whether to split the buffer into pieces of `piece` bytes: that size, or that of the buffer.
+    fn choose(&self, cipher: &dyn SectorCipher, piece: usize, buffer: &mut [u8]) -> usize {
+        let whole = buffer.len();
+        if whole >= SPLIT || piece >= whole {
+            return piece;
+        }
+        let (mut best_whole, mut best_split) = (0.0, 0.0);
+        for _ in 0..TRIES {
+            best_whole = self.there_and_back(cipher, whole, buffer, TRY).max(best_whole);
+            best_split = self.there_and_back(cipher, piece, buffer, TRY).max(best_split);
+        }
+        if best_split > best_whole { piece } else { whole }
     }
 
     /// Warms up, and finds how many passes a sample needs. Leaves the buffer as it was.
-    fn passes(&self, cipher: &dyn SectorCipher, buffer: &mut [u8]) -> usize {
-        let total = buffer.len();
-        let lead = self.lead(buffer);
-        let (start, mut bytes) = (Instant::now(), 0);
-        while start.elapsed() < WARM_UP {
-            self.pass(lead, &|n, run| cipher.encrypt(n, run));
-            self.pass(lead, &|n, run| cipher.decrypt(n, run));
-            bytes += 2 * lead.len();
-        }
-        let speed = bytes as f64 / start.elapsed().as_secs_f64();
-        ((SAMPLE.as_secs_f64() * speed / total as f64).ceil() as usize).max(1)
+    fn passes(&self, cipher: &dyn SectorCipher, piece: usize, buffer: &mut [u8]) -> usize {
+        let speed = self.there_and_back(cipher, piece, buffer, WARM_UP);
+        ((SAMPLE.as_secs_f64() * speed / buffer.len() as f64).ceil() as usize).max(1)
     }
 
-    /// Speed in bytes per second over `passes` passes, after one over the lead that is not timed: it brings the key and
-    /// the code back into the caches after another suite's turn, and wakes the helpers.
-    fn sample(&self, passes: usize, buffer: &mut [u8], operation: &Operation<'_>) -> f64 {
-        self.pass(self.lead(buffer), operation);
+    /// Speed in bytes per second, after one pass over the lead that is not timed: it brings the key and the code back into
+    /// the caches after another suite's turn, and wakes the helpers.
+    fn sample(&self, shape: &Shape, buffer: &mut [u8], operation: &Operation<'_>) -> f64 {
+        let Shape { piece, passes } = *shape;
+        self.pass(piece, self.lead(buffer), operation);
         let start = Instant::now();
         for _ in 0..passes {
-            self.pass(buffer, operation);
+            self.pass(piece, buffer, operation);
         }
         (passes * buffer.len()) as f64 / start.elapsed().as_secs_f64()
     }

@@ -4,9 +4,12 @@ use std::time::{Duration, Instant};
 
 use claviger_crypto::hash::{self, Hash};
 use claviger_crypto::pool::Pool;
-use claviger_engine::{Error, Result};
+use claviger_engine::formats::truecrypt::TrueCrypt;
+use claviger_engine::store::MemoryStore;
+use claviger_engine::{Credential, Error, ErrorKind, Format, Result, Secret, Unlock};
 use serde::Serialize;
 
+use crate::random::Random;
 use crate::statistics::{Spread, median};
 
 /// Bytes of header key that TrueCrypt derives: data and tweak keys of three ciphers of 32 bytes (7.1a, Pkcs5.c and
@@ -27,17 +30,19 @@ struct Kind {
     hash: &'static Hash,
     iterations: u32,
     used_for: &'static str,
+    /// Whether a password for a volume is tried with it.
+    tried: bool,
 }
 
 /// Every one that TrueCrypt tries (7.1a, Pkcs5.c, `get_pkcs5_iteration_count`). A system encryption's boot loader knows
 /// RIPEMD-160 and, in old versions, SHA-1.
 static KINDS: &[Kind] = &[
-    Kind { hash: &hash::RIPEMD160, iterations: 2000, used_for: "volumes" },
-    Kind { hash: &hash::SHA512, iterations: 1000, used_for: "volumes" },
-    Kind { hash: &hash::WHIRLPOOL, iterations: 1000, used_for: "volumes" },
-    Kind { hash: &hash::SHA1, iterations: 2000, used_for: "volumes up to version 4.3a" },
-    Kind { hash: &hash::RIPEMD160, iterations: 1000, used_for: "system encryption" },
-    Kind { hash: &hash::SHA1, iterations: 1000, used_for: "old system encryption" },
+    Kind { hash: &hash::RIPEMD160, iterations: 2000, used_for: "volumes", tried: true },
+    Kind { hash: &hash::SHA512, iterations: 1000, used_for: "volumes", tried: true },
+    Kind { hash: &hash::WHIRLPOOL, iterations: 1000, used_for: "volumes", tried: true },
+    Kind { hash: &hash::SHA1, iterations: 2000, used_for: "volumes up to version 4.3a", tried: true },
+    Kind { hash: &hash::RIPEMD160, iterations: 1000, used_for: "system encryption", tried: false },
+    Kind { hash: &hash::SHA1, iterations: 1000, used_for: "old system encryption", tried: false },
 ];
 
 /// What was measured.
@@ -47,6 +52,18 @@ pub struct Report {
     pub derivations: Vec<Derivation>,
     /// All of them for one password and one header.
     pub trial: Trial,
+    /// A wrong password, as the engine finds out.
+    pub refusal: Refusal,
+}
+
+/// What it takes the engine to say that a password opens nothing: every key derivation for each copy of the header, and
+/// trial decryptions with every cipher and mode, on one thread for each processor.
+#[derive(Clone, Debug, Serialize)]
+pub struct Refusal {
+    /// Median time in milliseconds.
+    pub milliseconds: f64,
+    /// Every sample, in milliseconds.
+    pub milliseconds_samples: Vec<f64>,
 }
 
 /// A derivation on one thread.
@@ -70,8 +87,8 @@ pub struct Derivation {
     pub milliseconds_samples: Vec<f64>,
 }
 
-/// All derivations that one wrong password costs, for one header. The trial decryptions of the header's few hundred bytes
-/// come on top; they take microseconds.
+/// All derivations that one wrong password for a volume costs, for one header. The trial decryptions of the header's few
+/// hundred bytes come on top; they take microseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Trial {
     /// Threads that shared the work, in blocks of one digest.
@@ -99,11 +116,16 @@ pub fn measure(threads: usize, repeats: usize) -> Result<Report> {
     let pool = Pool::new(threads, SPIN);
     let mut samples = vec![Vec::new(); KINDS.len()];
     let mut trials = Vec::new();
+    let mut refusals = Vec::new();
+    let nothing = Nothing::new();
     for _ in 0..repeats {
         for (kind, samples) in KINDS.iter().zip(&mut samples) {
             samples.push(milliseconds(|| derive(kind)));
         }
         trials.push(milliseconds(|| try_all(&pool)));
+        let start = Instant::now();
+        nothing.refuse()?;
+        refusals.push(start.elapsed().as_secs_f64() * 1000.0);
     }
     let derivation = |(kind, samples): (&Kind, Vec<f64>)| Derivation {
         hash: kind.hash.name,
@@ -119,12 +141,13 @@ pub fn measure(threads: usize, repeats: usize) -> Result<Report> {
         derivations: KINDS.iter().zip(samples).map(derivation).collect(),
         trial: Trial {
             threads: pool.threads(),
-            derivations: KINDS.len(),
+            derivations: KINDS.iter().filter(|k| k.tried).count(),
             milliseconds: median(&trials),
             per_second: 1000.0 / median(&trials),
             milliseconds_spread: Spread::of(&trials),
             milliseconds_samples: trials,
         },
+        refusal: Refusal { milliseconds: median(&refusals), milliseconds_samples: refusals },
     })
 }
 
@@ -147,7 +170,7 @@ fn derive(kind: &Kind) {
 /// All derivations, their blocks shared out over the pool: the longest first, so that no thread is left with one.
 fn try_all(pool: &Pool) {
     let blocks = |kind: &'static Kind| (1..=KEY.div_ceil(kind.hash.size) as u32).map(move |index| (kind, index));
-    let all: Vec<_> = KINDS.iter().flat_map(blocks).collect();
+    let all: Vec<_> = KINDS.iter().filter(|k| k.tried).flat_map(blocks).collect();
     pool.run(all.len(), &|i| {
         let (kind, index) = all[i];
         let mut block = [0; 64];
@@ -155,6 +178,26 @@ fn try_all(pool: &Pool) {
         kind.hash.pbkdf2_block(PASSWORD, &[0x5c; SALT], kind.iterations, index, block, &|| true);
         std::hint::black_box(&block);
     });
+}
+
+/// A store of random bytes, which no password opens.
+struct Nothing(MemoryStore);
+
+impl Nothing {
+    fn new() -> Self {
+        let mut bytes = vec![0; TrueCrypt.choices().min_len as usize];
+        Random::new(1).fill(&mut bytes);
+        Self(MemoryStore::new(bytes))
+    }
+
+    fn refuse(&self) -> Result<()> {
+        let passphrase = [Credential::Passphrase(Secret::copy_from(PASSWORD))];
+        match TrueCrypt.open(&self.0)?.unlock(&self.0, &Unlock::with(&passphrase)) {
+            Err(Error { kind: ErrorKind::WrongCredential(_), .. }) => Ok(()),
+            Err(e) => Err(e),
+            Ok(_) => Err(std::io::Error::other("random bytes were opened by a password").into()),
+        }
+    }
 }
 
 /// Its length makes no difference: HMAC hashes it to one block beforehand.

@@ -13,6 +13,7 @@ pub mod machine;
 pub mod memory;
 pub mod random;
 pub mod report;
+pub mod served;
 pub mod statistics;
 pub mod suites;
 pub mod targets;

@@ -14,6 +14,7 @@ use crate::compare::BASELINE;
 use crate::machine;
 use crate::memory::Buffer;
 use crate::report::size;
+use crate::served::Served;
 use crate::workload::{self, Data, Device, Direction, Moved, Transfer, Written};
 
 /// Where containers live: a file system in memory.
@@ -245,13 +246,5 @@ impl Device for Direct {
 
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
-    }
-}
-
-/// A store behind an NBD server of its own.
-struct Served;
-impl Served {
-    fn new(_: Arc<dyn Store>, _: usize) -> Result<Direct> {
-        Err(Error::unsupported("being built"))
     }
 }

@@ -19,7 +19,7 @@ const POOL: usize = 256 << 10;
 /// The clock is looked at after this many bytes: at 512 bytes a look at each block would be a part of the figure.
 const LOOK: u64 = 64 << 10;
 
-/// What a workload runs on. One request at a time; each call returns when its bytes are there.
+/// What a workload runs on.
 pub trait Device {
     /// Fills `out` from `offset` on.
     ///
@@ -27,13 +27,13 @@ pub trait Device {
     /// Whatever the backing reports.
     fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
-    /// Writes `data` from `offset` on. May leave anything in `data`.
+    /// Writes `data` from `offset` on, or begins to: [`Device::flush`] waits for the rest. May leave anything in `data`.
     ///
     /// # Errors
     /// Whatever the backing reports.
     fn write(&mut self, offset: u64, data: &mut [u8]) -> io::Result<()>;
 
-    /// Makes all writes durable.
+    /// Waits for everything under way and makes all writes durable.
     ///
     /// # Errors
     /// Whatever the backing reports.
@@ -116,7 +116,11 @@ pub fn run(device: &mut dyn Device, data: &Data, transfer: &Transfer, pass: u64)
     if direction == Direction::Write {
         device.flush()?;
     }
-    Ok(Moved { bytes: at, took: start.elapsed(), cpu: CpuTime::now().since(cpu) })
+    let moved = Moved { bytes: at, took: start.elapsed(), cpu: CpuTime::now().since(cpu) };
+    if direction == Direction::Read {
+        device.flush()?; // ends what was read ahead, before another target's turn
+    }
+    Ok(moved)
 }
 
 /// Incompressible data, different at each place and in each pass: random bytes, repeated every 256 KiB, in which each

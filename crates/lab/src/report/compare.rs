@@ -175,7 +175,9 @@ pub fn findings(cells: &[Cell], path: Path) -> Vec<String> {
 fn cost(cell: &Cell) -> String {
     let at = size(cell.block_bytes as u64);
     match &cell.loss {
-        Some(Loss { verdict: Verdict::Same, .. }) => format!("nothing measurable at {at}"),
+        Some(Loss { high, verdict: Verdict::Same, .. }) => {
+            format!("nothing measurable at {at} (at most {} %)", percent(*high))
+        }
         Some(Loss { loss, verdict: Verdict::Faster, .. }) => format!("nothing ({} % faster) at {at}", percent(-loss)),
         Some(Loss { loss, verdict: Verdict::Slower, .. }) => format!("{} % at {at}", percent(*loss)),
         Some(Loss { loss, verdict: Verdict::TooFew, .. }) => {
