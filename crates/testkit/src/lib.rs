@@ -2,5 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod reference;
+pub mod stores;
 pub mod tools;
 pub mod uml;
