@@ -7,6 +7,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use claviger_crypto::ciphers::twofish;
 use claviger_crypto::{BlockCipher, CIPHERS};
 
 /// Bytes of a run: less than any second-level cache.
@@ -41,6 +42,18 @@ fn main() {
                 continue;
             }
             line(&name, key_size, &*(kernel.with_key)(&vec![0x5A; key_size]));
+        }
+    }
+    // What working on several blocks side by side brings.
+    for (blocks, with_key) in [
+        (1, twofish::interleaved::<1> as fn(&[u8]) -> Box<dyn BlockCipher>),
+        (2, twofish::interleaved::<2>),
+        (3, twofish::interleaved::<3>),
+        (4, twofish::interleaved::<4>),
+    ] {
+        let name = format!("Twofish tables, blocks: {blocks}");
+        if name.contains(&filter) {
+            line(&name, 32, &*with_key(&[0x5A; 32]));
         }
     }
 }
