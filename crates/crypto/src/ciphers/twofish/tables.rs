@@ -8,7 +8,7 @@ use crate::modes::xts::Masks;
 use crate::secret::{Locked, Plain};
 
 /// Blocks side by side in the kernel that is used, the best of 1 to 4 as measured by `examples/kernels.rs`.
-pub(super) const BEST: usize = 2;
+pub(super) const BEST: usize = 4;
 
 /// Twofish by tables with `N` blocks side by side, to measure what that brings.
 pub fn interleaved<const N: usize>(key: &[u8]) -> Box<dyn BlockCipher> {
