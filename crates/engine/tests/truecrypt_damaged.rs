@@ -61,8 +61,10 @@ fn is_wrong_credential(error: &Error) {
     assert!(error.to_string().contains("no mark") && error.hint.is_some(), "{error}");
 }
 
-/// Each class of the header's bytes, by what a flipped bit in it garbles, and the field that is named.
-const DAMAGE: [(&str, std::ops::Range<usize>, Option<(&str, u64)>); 5] = [
+/// What it is, the bytes that a flipped bit garbles together, and the field that is named with its place.
+type Damage = (&'static str, std::ops::Range<usize>, Option<(&'static str, u64)>);
+
+const DAMAGE: [Damage; 5] = [
     ("salt", 0..64, None),
     ("magic and version", 64..80, None),
     ("sizes, flags", 80..240, Some(("header checksum", 252))),
