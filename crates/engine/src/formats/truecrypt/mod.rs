@@ -486,7 +486,8 @@ mod tests {
             header::change(&mut plain, self.version, self.required_program, self.hidden_size, self.sector_size);
             let mut key = vec![0; self.suite.key_len(self.mode)];
             self.kdf.hash.pbkdf2(PASSWORD, &salt, self.kdf.iterations, &mut key, &|| true);
-            self.suite.encrypt_header(self.mode, &key, &mut plain[header::SALT..], Acceleration::On);
+            let keys = suites::SharedKeys::new(&key, Acceleration::On);
+            self.suite.encrypt_header(self.mode, &keys, &mut plain[header::SALT..]);
             bytes[self.at..][..header::SIZE].copy_from_slice(&plain);
         }
     }

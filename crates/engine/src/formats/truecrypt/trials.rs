@@ -10,7 +10,7 @@ use claviger_crypto::secret::wipe_stack;
 use zeroize::Zeroize;
 
 use super::header::{self, Fields};
-use super::suites::{Kdf, Mode, Suite};
+use super::suites::{Kdf, Mode, SharedKeys, Suite};
 use super::{HeaderCopy, Position};
 use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
@@ -151,6 +151,7 @@ impl Search<'_> {
 
     /// Tries a derived key in every way.
     fn try_all(&self, derivation: &Derivation<'_>, key: &[u8], go_on: &dyn Fn() -> bool) {
+        let keys = SharedKeys::new(key, self.with.acceleration);
         let mut plain = Secret::copy_from(&derivation.copy.bytes);
         for &(suite, mode) in &derivation.ways {
             if !go_on() {
@@ -159,7 +160,7 @@ impl Search<'_> {
             self.trials.fetch_add(1, Ordering::Relaxed);
             let body = &mut plain[header::SALT..];
             body.copy_from_slice(&derivation.copy.bytes[header::SALT..]);
-            suite.decrypt_header(mode, key, body, self.with.acceleration);
+            suite.decrypt_header(mode, &keys, body);
             if !header::has_magic(body) {
                 continue;
             }
