@@ -8,9 +8,6 @@ use claviger_crypto::hash::{self, Hash};
 use claviger_crypto::modes::{Lrw, TrueCryptCbc, Xts, xts};
 use claviger_crypto::{Acceleration, BlockCipher, Cipher, SectorCipher};
 
-/// Bytes of a header that are encrypted, in one piece: what follows the salt.
-pub(super) const BODY: usize = 448;
-
 /// Encrypted units of a volume, in bytes, whatever sector size its header names (7.1a, `ENCRYPTION_DATA_UNIT_SIZE`).
 pub(super) const UNIT: u64 = 512;
 
@@ -145,11 +142,11 @@ impl Suite {
         }
     }
 
-    /// Decrypts the body of a header.
+    /// Decrypts the body of a header, or its beginning: whole blocks of 16 bytes.
     pub fn decrypt_header(&self, mode: Mode, keys: &SharedKeys<'_>, body: &mut [u8]) {
         match mode {
             // The body is the beginning of unit 0, of which the rest does not matter (Crypto.c, `DecryptBuffer`).
-            Mode::Xts => self.xts(keys, BODY).decrypt(0, body),
+            Mode::Xts => self.xts(keys, body.len()).decrypt(0, body),
             Mode::Lrw => self.lrw(keys).decrypt_header(body),
             Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => self.cbc(mode, keys).decrypt_header(body),
         }
@@ -158,7 +155,7 @@ impl Suite {
     /// The inverse of [`Suite::decrypt_header`].
     pub fn encrypt_header(&self, mode: Mode, keys: &SharedKeys<'_>, body: &mut [u8]) {
         match mode {
-            Mode::Xts => self.xts(keys, BODY).encrypt(0, body),
+            Mode::Xts => self.xts(keys, body.len()).encrypt(0, body),
             Mode::Lrw => self.lrw(keys).encrypt_header(body),
             Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => self.cbc(mode, keys).encrypt_header(body),
         }
@@ -213,8 +210,8 @@ impl Keys for FreshKeys<'_> {
     }
 }
 
-/// A derived key that is tried in many ways. Most of them have ciphers and keys in common, and expanding a key takes much
-/// longer than decrypting a header: so each is expanded once.
+/// A derived key that is tried in many ways. Most of them have ciphers and keys in common, and expanding a key takes
+/// longer than decrypting a block: so each is expanded once.
 pub(super) struct SharedKeys<'a> {
     fresh: FreshKeys<'a>,
     /// What was needed so far.
