@@ -18,22 +18,23 @@ pub(crate) fn pbkdf2_block<D: EagerHash>(
     go_on: &dyn Fn() -> bool,
 ) -> bool {
     let keyed = Hmac::<D>::new_from_slice(password).expect("HMAC takes keys of any length");
-    let mut first = keyed.clone();
-    first.update(salt);
-    first.update(&index.to_be_bytes());
-    let mut u = first.finalize_fixed();
+    let round = |input: &[&[u8]]| {
+        let mut hmac = keyed.clone();
+        input.iter().for_each(|part| hmac.update(part));
+        hmac.finalize_fixed()
+    };
+    let mut u = round(&[salt, &index.to_be_bytes()]);
     let mut sum = u.clone();
-    let mut finished = true;
-    for i in 1..iterations {
-        if i % CHECK_EVERY == 0 && !go_on() {
-            finished = false;
-            break;
+    let mut done = 1;
+    while done < iterations && go_on() {
+        let next = iterations.min(done + CHECK_EVERY);
+        for _ in done..next {
+            u = round(&[&u]);
+            sum.iter_mut().zip(&u).for_each(|(s, u)| *s ^= u);
         }
-        let mut next = keyed.clone();
-        next.update(&u);
-        u = next.finalize_fixed();
-        sum.iter_mut().zip(&u).for_each(|(s, u)| *s ^= u);
+        done = next;
     }
+    let finished = done >= iterations;
     if finished {
         out.copy_from_slice(&sum[..out.len()]);
     }

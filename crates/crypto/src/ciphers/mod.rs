@@ -71,8 +71,15 @@ pub struct Cipher {
 }
 
 /// Every cipher there is.
-pub static CIPHERS: &[&Cipher] =
-    &[&aes::AES, &serpent::SERPENT, &twofish::TWOFISH, &legacy::BLOWFISH, &legacy::CAST5, &legacy::TRIPLE_DES];
+pub static CIPHERS: &[&Cipher] = &[
+    &aes::AES,
+    &serpent::SERPENT,
+    &twofish::TWOFISH,
+    &legacy::BLOWFISH,
+    &legacy::BLOWFISH_BE,
+    &legacy::CAST5,
+    &legacy::TRIPLE_DES,
+];
 
 impl Cipher {
     /// The fastest kernel that this processor can run and `acceleration` allows.

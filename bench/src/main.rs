@@ -1,0 +1,151 @@
+//! Our kernels beside OpenSSL's, on one thread, in one process, turn by turn.
+//!
+//! Each figure is the median over the rounds, in GB/s (10^9 bytes) of a run of 64 KiB that stays in the cache; each round
+//! measures every contender once, so that a drift of the clock hits all alike.
+
+use std::time::Duration;
+
+use claviger_crypto::SectorCipher;
+use claviger_crypto::ciphers::{CIPHERS, Cipher, Kernel, aes::AES};
+use claviger_crypto::hash::HASHES;
+use claviger_crypto::modes::xts::{Layer, Xts};
+use openssl::cipher::Cipher as OpenSslCipher;
+use openssl::cipher_ctx::CipherCtx;
+
+const RUN: usize = 64 << 10;
+const ROUNDS: usize = 21;
+const TURN: Duration = Duration::from_millis(5);
+
+/// A contender: its name, and what handles one run.
+type Contender<'a> = (String, Box<dyn FnMut(&mut [u8]) + 'a>);
+
+fn main() {
+    for sector in [512, 4096] {
+        ciphers(sector);
+    }
+    derivations();
+}
+
+fn ciphers(sector: usize) {
+    println!("\nXTS, 256-bit keys, sectors of {sector} bytes; GB/s");
+    let mut contenders: Vec<Contender> = Vec::new();
+    for (direction, encrypt) in [("encrypt", true), ("decrypt", false)] {
+        let mut openssl = open_ssl(encrypt);
+        let xts = move |run: &mut [u8]| {
+            for (i, sector) in run.chunks_exact_mut(sector).enumerate() {
+                openssl(i as u64, sector);
+            }
+        };
+        contenders.push((format!("AES OpenSSL, IV per sector, {direction}"), Box::new(xts)));
+        for kernel in usable(&AES) {
+            let cipher = (kernel.with_key)(&[7; 32]);
+            let name = format!("AES {} ECB {direction}", kernel.name);
+            let ecb =
+                move |run: &mut [u8]| if encrypt { cipher.encrypt_blocks(run) } else { cipher.decrypt_blocks(run) };
+            contenders.push((name, Box::new(ecb)));
+        }
+        for cipher in CIPHERS.iter().filter(|c| c.block_size == 16) {
+            for kernel in usable(cipher) {
+                let layer = Layer { data: (kernel.with_key)(&[7; 32]), tweak: (kernel.with_key)(&[9; 32]) };
+                let xts = Xts::new(vec![layer], sector);
+                let name = format!("{} {} XTS {direction}", cipher.name, kernel.name);
+                let run = move |run: &mut [u8]| if encrypt { xts.encrypt(0, run) } else { xts.decrypt(0, run) };
+                contenders.push((name, Box::new(run)));
+            }
+        }
+    }
+    print(&measure(&mut contenders));
+}
+
+/// OpenSSL's AES-256-XTS as a program uses it that has a cipher context with a key: a new IV for each sector.
+fn open_ssl(encrypt: bool) -> impl FnMut(u64, &mut [u8]) {
+    let mut context = CipherCtx::new().expect("a context");
+    let key: Vec<u8> = (0..64).collect();
+    let xts = OpenSslCipher::aes_256_xts();
+    match encrypt {
+        true => context.encrypt_init(Some(xts), Some(&key), None).expect("a key"),
+        false => context.decrypt_init(Some(xts), Some(&key), None).expect("a key"),
+    }
+    move |number, sector| {
+        let mut iv = [0; 16];
+        iv[..8].copy_from_slice(&number.to_le_bytes());
+        match encrypt {
+            true => context.encrypt_init(None, None, Some(&iv)).expect("an IV"),
+            false => context.decrypt_init(None, None, Some(&iv)).expect("an IV"),
+        }
+        let len = sector.len();
+        context.cipher_update_inplace(sector, len).expect("a sector");
+    }
+}
+
+fn usable(cipher: &'static Cipher) -> impl Iterator<Item = &'static Kernel> {
+    cipher.kernels.iter().filter(|k| (k.usable)())
+}
+
+/// Bytes per second of each contender in each round.
+fn measure(contenders: &mut [Contender]) -> Vec<(String, Vec<f64>)> {
+    let mut backing = vec![1u8; RUN + 64];
+    let start = backing.as_ptr().align_offset(64);
+    let run = &mut backing[start..][..RUN];
+    let mut results: Vec<_> = contenders.iter().map(|(name, _)| (name.clone(), Vec::new())).collect();
+    for _ in 0..ROUNDS {
+        for ((_, contender), (_, rates)) in contenders.iter_mut().zip(&mut results) {
+            contender(run);
+            let (begin, mut runs) = (cpu_time(), 0);
+            while cpu_time() - begin < TURN {
+                (0..4).for_each(|_| contender(run));
+                runs += 4;
+            }
+            rates.push((runs * RUN) as f64 / (cpu_time() - begin).as_secs_f64());
+        }
+    }
+    results
+}
+
+/// Processor time of this thread: what other programs take of the machine does not count.
+fn cpu_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+fn print(results: &[(String, Vec<f64>)]) {
+    for (name, rates) in results {
+        let (low, middle, high) = spread(rates);
+        println!("{name:44} {:7.3}  ({:.3} … {:.3})", middle / 1e9, low / 1e9, high / 1e9);
+    }
+}
+
+/// Header key derivations as TrueCrypt does them, 192 bytes of key, ours and OpenSSL's; milliseconds.
+fn derivations() {
+    println!("\nPBKDF2, 192 bytes, 20,000 iterations; milliseconds: ours, OpenSSL's, their ratio");
+    for hash in HASHES {
+        let name = hash.name.replace("SHA-", "SHA");
+        let Some(digest) = openssl::hash::MessageDigest::from_name(&name) else { continue };
+        let mut key = [0u8; 192];
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..7 {
+            let begin = cpu_time();
+            hash.pbkdf2(b"correct horse", &[3; 64], 20_000, &mut key, &|| true);
+            ours.push((cpu_time() - begin).as_secs_f64() * 1e3);
+            let expected = key;
+            let begin = cpu_time();
+            if openssl::pkcs5::pbkdf2_hmac(b"correct horse", &[3; 64], 20_000, digest, &mut key).is_err() {
+                break;
+            }
+            theirs.push((cpu_time() - begin).as_secs_f64() * 1e3);
+            assert!(key == expected, "both derive the same key");
+        }
+        if theirs.is_empty() {
+            println!("{:12} {:8.2}  (OpenSSL does not offer it)", hash.name, spread(&ours).1);
+            continue;
+        }
+        let (ours, theirs) = (spread(&ours).1, spread(&theirs).1);
+        println!("{:12} {ours:8.2} {theirs:8.2} {:6.2}", hash.name, ours / theirs);
+    }
+}
+
+fn spread(values: &[f64]) -> (f64, f64, f64) {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    (sorted[0], sorted[sorted.len() / 2], sorted[sorted.len() - 1])
+}

@@ -1,0 +1,29 @@
+//! AES (FIPS 197) with keys of 128, 192 and 256 bits.
+//!
+//! Every kernel runs in constant time: the fast ones use the processor's AES instructions, and the software one is
+//! bit-sliced and looks nothing up, in data or in memory. So does the key schedule.
+
+mod schedule;
+mod soft;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use super::Cipher;
+
+/// AES.
+pub static AES: Cipher = Cipher {
+    name: "AES",
+    block_size: 16,
+    key_sizes: &[16, 24, 32],
+    kernels: &[
+        #[cfg(target_arch = "x86_64")]
+        x86::VAES512,
+        #[cfg(target_arch = "x86_64")]
+        x86::VAES256,
+        #[cfg(target_arch = "x86_64")]
+        x86::AESNI,
+        #[cfg(target_arch = "x86_64")]
+        soft::SOFT_AVX2,
+        soft::SOFT,
+    ],
+};

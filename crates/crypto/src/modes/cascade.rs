@@ -1,0 +1,44 @@
+//! Several block ciphers of one block size, block by block one after the other: a block cipher again.
+//!
+//! LRW volumes and the outer CBC of TrueCrypt chain blocks once around the whole cascade (TrueCrypt 7.1a,
+//! Common/Crypto.c, `EncryptBufferLRW128` and `EncryptBufferCBC`). XTS applies one whole layer after another and has no
+//! use for this.
+
+use crate::ciphers::BlockCipher;
+
+/// A cascade works through pieces of this size, so that each piece stays in the L1 cache from its first cipher to its
+/// last.
+const PIECE: usize = 4 << 10;
+
+/// Ciphers of one block size in a row, as one cipher.
+pub struct Cascade(Vec<Box<dyn BlockCipher>>);
+
+impl Cascade {
+    /// `ciphers` in the order in which they encrypt.
+    ///
+    /// # Panics
+    /// If there is no cipher or their block sizes differ: a format's table decides both.
+    pub fn new(ciphers: Vec<Box<dyn BlockCipher>>) -> Self {
+        let block = ciphers.first().expect("a cascade has at least one cipher").block_size();
+        assert!(ciphers.iter().all(|c| c.block_size() == block), "a cascade block by block needs one block size");
+        Self(ciphers)
+    }
+}
+
+impl BlockCipher for Cascade {
+    fn block_size(&self) -> usize {
+        self.0[0].block_size()
+    }
+
+    fn encrypt_blocks(&self, blocks: &mut [u8]) {
+        for piece in blocks.chunks_mut(PIECE) {
+            self.0.iter().for_each(|c| c.encrypt_blocks(piece));
+        }
+    }
+
+    fn decrypt_blocks(&self, blocks: &mut [u8]) {
+        for piece in blocks.chunks_mut(PIECE) {
+            self.0.iter().rev().for_each(|c| c.decrypt_blocks(piece));
+        }
+    }
+}

@@ -1,0 +1,46 @@
+#!/bin/sh
+# Installs, on Debian and its kin, what is missing for `make try` or `make test`. Asks nothing.
+#   tools/install-deps.sh try|test
+set -eu
+
+# program:package, in pairs. A C compiler links Rust programs.
+try='cc:build-essential mdir:mtools nbdcopy:libnbd-bin nbdkit:nbdkit'
+test="$try"'
+ cryptsetup:cryptsetup-bin dmsetup:dmsetup linux.uml:user-mode-linux tcplay:tcplay losetup:mount
+ qemu-img:qemu-utils qemu-io:qemu-utils nbdinfo:libnbd-bin fio:fio
+ mkfs.vfat:dosfstools mkfs.ext4:e2fsprogs xz:xz-utils openssl:openssl
+ python3:python3 gdb:gdb man:man-db setpriv:util-linux timeout:coreutils'
+
+case ${1-} in
+    try) wanted=$try ;;
+    test) wanted=$test ;;
+    *) echo "usage: $0 try|test" >&2; exit 1 ;;
+esac
+
+PATH=$PATH:/usr/sbin:/sbin
+missing=
+for pair in $wanted; do
+    command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
+done
+# nbdsh's module is not a program.
+if [ "$1" = test ] && ! python3 -c 'import nbd' 2>/dev/null && ! /usr/bin/python3 -c 'import nbd' 2>/dev/null; then
+    missing="$missing python3-libnbd"
+fi
+[ -n "$missing" ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+    echo "Please install by hand:$missing" >&2
+    exit 1
+fi
+root=
+if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || { echo "Please install as root:$missing" >&2; exit 1; }
+    root='sudo -n'
+fi
+echo "Installing:$missing" >&2
+export DEBIAN_FRONTEND=noninteractive
+# shellcheck disable=SC2086 # both are lists of words
+{
+    $root apt-get update -q
+    $root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
+} </dev/null >&2
