@@ -1,20 +1,22 @@
 //! Rates of every kernel that this processor can run, on one thread: `cargo run --release --example kernels [FILTER]`.
 //!
 //! ECB, XTS with sectors of 512 and of 4096 bytes, both directions, in place over a run of 64 KiB that stays in the
-//! cache. Each figure is the median of the repeats, in GB/s (10^9 bytes); the best one follows in brackets.
+//! cache. Each figure is the median of many passes, in GB/s (10^9 bytes); the best one follows in brackets.
 //! FILTER keeps the lines that contain it.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use claviger_crypto::ciphers::twofish;
 use claviger_crypto::{BlockCipher, CIPHERS};
 
 /// Bytes of a run: less than any second-level cache.
 const RUN: usize = 64 << 10;
 
-/// Repeats of a measurement, and how long each takes at least.
-const REPEATS: usize = 15;
-const REPEAT: Duration = Duration::from_millis(10);
+/// How long a measurement takes, and how many passes over the run it has at least. Each pass is timed by itself: it is
+/// shorter than a time slice, so that other processes on the same core hit few of them and the median none.
+const MEASURE: Duration = Duration::from_millis(150);
+const FEWEST: usize = 25;
 
 fn main() {
     let filter = std::env::args().nth(1).unwrap_or_default();
@@ -41,6 +43,18 @@ fn main() {
                 continue;
             }
             line(&name, key_size, &*(kernel.with_key)(&vec![0x5A; key_size]));
+        }
+    }
+    // What working on several blocks side by side brings.
+    for (blocks, with_key) in [
+        (1, twofish::interleaved::<1> as fn(&[u8]) -> Box<dyn BlockCipher>),
+        (2, twofish::interleaved::<2>),
+        (3, twofish::interleaved::<3>),
+        (4, twofish::interleaved::<4>),
+    ] {
+        let name = format!("Twofish tables, blocks: {blocks}");
+        if name.contains(&filter) {
+            line(&name, 32, &*with_key(&[0x5A; 32]));
         }
     }
 }
@@ -71,17 +85,14 @@ fn line(name: &str, key_size: usize, cipher: &dyn BlockCipher) {
 
 /// Prints the rate of `work`, which goes once over the run.
 fn show(mut work: impl FnMut()) {
-    let mut rates: Vec<f64> = (0..REPEATS)
-        .map(|_| {
-            let start = Instant::now();
-            let mut rounds = 0u32;
-            while start.elapsed() < REPEAT {
-                work();
-                rounds += 1;
-            }
-            f64::from(rounds) * RUN as f64 / start.elapsed().as_secs_f64() / 1e9
-        })
-        .collect();
-    rates.sort_by(f64::total_cmp);
-    print!("  {:>7.3} [{:.3}]", rates[REPEATS / 2], rates[REPEATS - 1]);
+    let start = Instant::now();
+    let mut passes = Vec::new();
+    while passes.len() < FEWEST || start.elapsed() < MEASURE {
+        let pass = Instant::now();
+        work();
+        passes.push(pass.elapsed());
+    }
+    passes.sort();
+    let rate = |pass: Duration| RUN as f64 / pass.as_secs_f64() / 1e9;
+    print!("  {:>7.3} [{:.3}]", rate(passes[passes.len() / 2]), rate(passes[0]));
 }

@@ -117,7 +117,7 @@ fn kernel_agrees(of: &[usize]) {
         .collect();
     let scripts: String = (b'a'..).zip(&made).map(|(c, m)| m.script(&format!("ubd{}", c as char))).collect();
     let images: Vec<&Path> = made.iter().map(|m| &*m.path).collect();
-    let Some(done) = uml::run(&format!("set -ex\n{scripts}"), &images, 200) else { return };
+    let Some(done) = uml::run(&format!("set -ex\n{scripts}"), &images, 300) else { return };
     assert_eq!(done.status, 0, "{}", done.output);
     for m in &made {
         let volume = m.volume();

@@ -162,8 +162,6 @@ impl Aligned {
         if self.len >= len {
             return;
         }
-        // A power of two: a client whose requests grow bit by bit makes it grow a few times only.
-        let len = len.next_power_of_two();
         *self = Self::default(); // given back first
         self.memory = vec![0; len + Self::ALIGNMENT];
         self.skip = (self.memory.as_ptr() as usize).wrapping_neg() % Self::ALIGNMENT;

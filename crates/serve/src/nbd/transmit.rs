@@ -16,11 +16,7 @@ use super::{Exported, Phase, Shared};
 /// Bytes that are read from the store and sent at a time: they are still in the L2 cache when the kernel copies them.
 const CHUNK: usize = 256 << 10;
 
-/// Bytes of a WRITE that go to the store at a time. Payloads are kept in pieces of this size because glibc returns freed
-/// memory to the system at once only if it has never seen larger pieces come and go (mallopt(3), M_MMAP_THRESHOLD).
-const PIECE: usize = 1 << 20;
-
-/// Where pieces and chunks of one request meet, in the export: no sector is cut in two.
+/// Where chunks of one request meet, in the export: no sector is cut in two.
 const GRAIN: u64 = 4096;
 
 /// Bytes for requests that arrive together, small payloads included.
@@ -201,7 +197,7 @@ impl Connection<'_> {
         self.outbox.send(self.socket)?;
         let mut from = offset;
         while from < end {
-            let to = piece_end(from, end, CHUNK);
+            let to = chunk_end(from, end);
             let part = (to - from) as usize;
             let at = self.outbox.make_room(self.socket, part)?;
             let read = self.export.store.read_at(from, &mut self.outbox.buffer[at..at + part]);
@@ -261,8 +257,12 @@ impl Connection<'_> {
             store.write_at(offset, data)
         } else {
             self.outbox.send(self.socket)?;
-            self.payload.receive(offset, len, &mut self.inbox, self.socket)?;
-            self.payload.pieces(offset, len).try_for_each(|(at, piece)| store.write_at(at, piece))
+            let data = self.payload.scratch(len);
+            let early = self.inbox.take_some(len);
+            let (first, rest) = data.split_at_mut(early.len());
+            first.copy_from_slice(early);
+            self.socket.receive(rest)?;
+            store.write_at(offset, data)
         };
         let mut done = written.map_err(|e| Errno::of(&e));
         if flags & flag::FUA != 0 && done.is_ok() {
@@ -291,7 +291,7 @@ impl Connection<'_> {
             if self.shared.phase_is(Phase::Cutting) {
                 return Err(Errno::ESHUTDOWN);
             }
-            let to = piece_end(from, end, CHUNK);
+            let to = chunk_end(from, end);
             // Filled each time: a volume encrypts in place.
             let zeros = self.payload.scratch((to - from) as usize);
             zeros.fill(0);
@@ -507,55 +507,25 @@ impl Outbox {
     }
 }
 
-/// The payload of a WRITE, in pieces.
+/// The payload of a WRITE.
 #[derive(Default)]
-struct Payload(Vec<Aligned>);
+struct Payload(Aligned);
 
 impl Payload {
-    /// Receives `len` bytes for `offset`: those that are in `inbox`, then from `socket`.
-    fn receive(&mut self, offset: u64, len: usize, inbox: &mut Inbox, socket: &Socket) -> io::Result<()> {
-        let end = offset + len as u64;
-        let (mut from, mut i) = (offset, 0);
-        while from < end {
-            let to = piece_end(from, end, PIECE);
-            if self.0.len() == i {
-                self.0.push(Aligned::default());
-            }
-            self.0[i].reserve((to - from) as usize);
-            let piece = &mut self.0[i][..(to - from) as usize];
-            let early = inbox.take_some(piece.len());
-            let (first, rest) = piece.split_at_mut(early.len());
-            first.copy_from_slice(early);
-            socket.receive(rest)?;
-            (from, i) = (to, i + 1);
-        }
-        Ok(())
-    }
+    /// Room for the largest payload. Memory that nobody touches costs nothing; and glibc gives freed memory back to the
+    /// system at once, whatever else is allocated, only from 32 MiB on (mallopt(3), M_MMAP_THRESHOLD).
+    const ROOM: usize = MAX_PAYLOAD as usize + (64 << 10);
 
-    /// What was received for `offset`, and where each piece goes.
-    fn pieces(&mut self, offset: u64, len: usize) -> impl Iterator<Item = (u64, &mut [u8])> {
-        let end = offset + len as u64;
-        self.0.iter_mut().scan(offset, move |from, piece| {
-            let (at, to) = (*from, piece_end(*from, end, PIECE));
-            *from = to;
-            (at < end).then(|| (at, &mut piece[..(to - at) as usize]))
-        })
-    }
-
-    /// Memory for other uses, at most [`PIECE`] bytes.
+    /// `len` bytes of memory, at most [`MAX_PAYLOAD`].
     fn scratch(&mut self, len: usize) -> &mut [u8] {
-        if self.0.is_empty() {
-            self.0.push(Aligned::default());
-        }
-        self.0[0].reserve(len);
-        &mut self.0[0][..len]
+        self.0.reserve(Self::ROOM);
+        &mut self.0[..len]
     }
 }
 
-/// Where the piece of a request that begins at `from` ends: at most `size` bytes on, and at a multiple of [`GRAIN`] unless
-/// it is the last.
-fn piece_end(from: u64, end: u64, size: usize) -> u64 {
-    let to = from + size as u64;
+/// Where the chunk of a request that begins at `from` ends: at a multiple of [`GRAIN`] unless it is the last.
+fn chunk_end(from: u64, end: u64) -> u64 {
+    let to = from + CHUNK as u64;
     if to >= end { end } else { to - to % GRAIN }
 }
 
@@ -564,18 +534,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_cover_a_request_and_meet_at_grains() {
+    fn chunks_cover_a_request_and_meet_at_grains() {
         for offset in [0, 1, 511, 4095, 4096, 70_001] {
-            for len in [0usize, 1, 100, 4096, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 17] {
-                let mut payload = Payload((0..5).map(|_| Aligned::default()).collect());
-                payload.0.iter_mut().for_each(|p| p.reserve(PIECE));
-                let mut next = offset;
-                for (at, piece) in payload.pieces(offset, len) {
-                    assert_eq!(at, next);
-                    assert!(at == offset || at % GRAIN == 0);
-                    next += piece.len() as u64;
+            for len in [1, 100, 4096, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 17] {
+                let end = offset + len as u64;
+                let mut from = offset;
+                while from < end {
+                    let to = chunk_end(from, end);
+                    assert!(to > from && to - from <= CHUNK as u64);
+                    assert!(to == end || to % GRAIN == 0);
+                    from = to;
                 }
-                assert_eq!(next, offset + len as u64);
+                assert_eq!(from, end);
             }
         }
     }

@@ -14,6 +14,7 @@ mod x86;
 
 use self::portable::Words;
 use self::rounds::{Lanes, RoundKeys, SBOXES, linear, run};
+use super::wide::block_cipher;
 use super::{BlockCipher, Cipher, Kernel};
 use crate::modes::xts::Masks;
 use crate::secret::Locked;
@@ -45,35 +46,7 @@ impl Portable {
     }
 }
 
-/// Implements [`BlockCipher`] by a kernel's `crypt::<DECRYPT, MASKED>(masks, run)`.
-macro_rules! block_cipher {
-    ($kernel:ty) => {
-        impl BlockCipher for $kernel {
-            fn block_size(&self) -> usize {
-                16
-            }
-
-            fn encrypt_blocks(&self, blocks: &mut [u8]) {
-                self.crypt::<false, false>(Masks::none(), blocks);
-            }
-
-            fn decrypt_blocks(&self, blocks: &mut [u8]) {
-                self.crypt::<true, false>(Masks::none(), blocks);
-            }
-
-            fn xts_encrypt(&self, tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
-                self.crypt::<false, true>(Masks::new(tweaks, sector), run);
-            }
-
-            fn xts_decrypt(&self, tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
-                self.crypt::<true, true>(Masks::new(tweaks, sector), run);
-            }
-        }
-    };
-}
-use block_cipher;
-
-block_cipher!(Portable);
+block_cipher!([] Portable);
 
 /// The round keys of a key of 16, 24 or 32 bytes, with the constants in them that [`rounds`] leaves to them.
 fn schedule(key: &[u8]) -> Locked<RoundKeys> {

@@ -4,8 +4,8 @@ use std::arch::x86_64::*;
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
 use super::rounds::{Lanes, RoundKeys, run};
-use super::{binary, block_cipher, ternary};
-use crate::ciphers::BlockCipher;
+use super::{binary, ternary};
+use crate::ciphers::wide::block_cipher;
 use crate::modes::xts::Masks;
 use crate::secret::Locked;
 
@@ -23,8 +23,8 @@ pub(super) fn avx512_usable() -> bool {
     is_x86_feature_detected!("avx512f")
 }
 
-block_cipher!(Avx2);
-block_cipher!(Avx512);
+block_cipher!([] Avx2);
+block_cipher!([] Avx512);
 
 impl Avx2 {
     fn crypt<const DECRYPT: bool, const MASKED: bool>(&self, masks: Masks<'_>, run: &mut [u8]) {

@@ -93,7 +93,7 @@ fn new_header(
     });
     not_cancelled(spec)?;
     let mut plain = header::compose(&salt, HEADER_GROUP, size, keys);
-    suite.encrypt_header(&header_key, &mut plain[header::SALT..], Acceleration::On);
+    suite.encrypt_header(Mode::Xts, &header_key, &mut plain[header::SALT..], Acceleration::On);
     Ok(plain)
 }
 

@@ -226,6 +226,20 @@ fn seconds(file_time: u64) -> Option<i64> {
     (file_time != 0).then(|| (file_time / 10_000_000) as i64 - 11_644_473_600)
 }
 
+/// Makes a composed header one of another version, with checksums that are right.
+#[cfg(test)]
+pub(super) fn change(plain: &mut [u8], version: u16, required_program: u16, hidden_size: u64, sector_size: u32) {
+    put(plain, VERSION, &version.to_be_bytes());
+    put(plain, REQUIRED_PROGRAM, &required_program.to_be_bytes());
+    put(plain, HIDDEN_SIZE, &hidden_size.to_be_bytes());
+    put(plain, SECTOR_SIZE, &sector_size.to_be_bytes());
+    if version < 4 {
+        return plain[VOLUME_SIZE..KEYS].fill(0);
+    }
+    let crc = crc32fast::hash(&plain[MAGIC..HEADER_CRC]);
+    put(plain, HEADER_CRC, &crc.to_be_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

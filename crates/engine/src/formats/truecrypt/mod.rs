@@ -114,13 +114,10 @@ impl Position {
         if self.old { KDFS } else { suites::modern_kdfs() }
     }
 
-    /// Every suite and mode that a header here can have.
+    /// Every suite and mode that a header here can have, the newest modes first.
     fn ways(&self) -> impl Iterator<Item = trials::Way> {
-        let old = self.old;
-        SUITES
-            .iter()
-            .flat_map(|suite| suite.modes.iter().map(move |mode| (suite, *mode)))
-            .filter(move |(_, mode)| old || *mode == Mode::Xts)
+        let modes = if self.old { &Mode::ALL[..] } else { &[Mode::Xts] };
+        modes.iter().flat_map(|mode| SUITES.iter().filter(|s| s.modes.contains(mode)).map(|suite| (suite, *mode)))
     }
 }
 
@@ -429,4 +426,218 @@ fn chosen(spec: &Spec<'_>) -> Result<(&'static Suite, &'static Kdf)> {
         )));
     }
     Ok((suite, kdf))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use claviger_crypto::{Acceleration, Secret};
+    use claviger_testkit::{tools, uml};
+
+    use super::*;
+    use crate::store::MemoryStore;
+    use crate::volume::Volume;
+
+    /// A header like none that can be created.
+    struct Old {
+        at: usize,
+        suite: &'static Suite,
+        mode: Mode,
+        kdf: &'static Kdf,
+        version: u16,
+        required_program: u16,
+        hidden_size: u64,
+        sector_size: u32,
+    }
+
+    const PASSWORD: &[u8] = b"pw";
+
+    /// Bytes that look random and are the same each time.
+    fn noise(len: usize, seed: u64) -> Vec<u8> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let next = |_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        (0..len).map(next).collect()
+    }
+
+    impl Old {
+        fn new(suite: &'static Suite, mode: Mode) -> Self {
+            let required_program = if mode == Mode::Xts { 0x0500 } else { 0x0100 };
+            let version = if mode == Mode::Xts { 3 } else { 2 };
+            Self { at: 0, suite, mode, kdf: &KDFS[1], version, required_program, hidden_size: 0, sector_size: 0 }
+        }
+
+        fn keys(&self) -> Vec<u8> {
+            noise(self.suite.key_len(self.mode), 77)
+        }
+
+        fn data_cipher(&self) -> Arc<dyn SectorCipher> {
+            self.suite.data_cipher(self.mode, &self.keys(), Acceleration::On)
+        }
+
+        /// Puts the header into a volume whose data, if it is a new one, have the usual place.
+        fn put_into(&self, bytes: &mut [u8]) {
+            let size = (bytes.len() as u64).saturating_sub(2 * HEADER_GROUP);
+            let salt = noise(header::SALT, 5);
+            let mut plain = header::compose(&salt, HEADER_GROUP, size, &self.keys());
+            header::change(&mut plain, self.version, self.required_program, self.hidden_size, self.sector_size);
+            let mut key = vec![0; self.suite.key_len(self.mode)];
+            self.kdf.hash.pbkdf2(PASSWORD, &salt, self.kdf.iterations, &mut key, &|| true);
+            self.suite.encrypt_header(self.mode, &key, &mut plain[header::SALT..], Acceleration::On);
+            bytes[self.at..][..header::SIZE].copy_from_slice(&plain);
+        }
+    }
+
+    fn unlock(bytes: Vec<u8>, suite: &Suite) -> Result<(Unlocked, Arc<MemoryStore>)> {
+        let credentials = [Credential::Passphrase(Secret::copy_from(PASSWORD))];
+        let with = Unlock { hash: Some("SHA-512"), cipher: Some(suite.name), ..Unlock::with(&credentials) };
+        let store = Arc::new(MemoryStore::new(bytes));
+        Ok((TrueCrypt.open(&*store)?.unlock(&*store, &with)?, store))
+    }
+
+    fn all_ways() -> impl Iterator<Item = trials::Way> {
+        POSITIONS[0].ways()
+    }
+
+    #[test]
+    fn every_suite_opens_in_every_mode() {
+        let plain = noise(64 << 10, 9);
+        let mut ways = 0;
+        for (suite, mode) in all_ways() {
+            let old = Old::new(suite, mode);
+            let mut data = plain.clone();
+            let first = if mode == Mode::Lrw { 0 } else { 1 };
+            old.data_cipher().encrypt(first, &mut data);
+            let mut bytes = [vec![0; 512], data].concat();
+            old.put_into(&mut bytes);
+            let (unlocked, store) = unlock(bytes, suite).unwrap_or_else(|e| panic!("{} {mode:?}: {e}", suite.name));
+            let facts = &unlocked.facts;
+            assert_eq!((&*facts.cipher, facts.mode, facts.header_version), (suite.name, mode.name(), old.version));
+            assert_eq!((facts.size, facts.data_offset), (plain.len() as u64, 512));
+            let volume = Volume::new(store, unlocked.layout);
+            let mut back = vec![0; plain.len() - 700];
+            volume.read_at(333, &mut back).expect("it is read");
+            assert!(back == plain[333..][..back.len()], "{} {mode:?}", suite.name);
+            ways += 1;
+        }
+        assert_eq!(ways, 8 + 11 + 6 + 5 + 2);
+    }
+
+    #[test]
+    fn units_have_512_bytes_whatever_the_sectors_of_the_device() {
+        for sector_size in [512, 1024, 2048, 4096] {
+            let mut bytes = noise(1 << 20, 1);
+            let new = Old { version: 5, required_program: 0x0700, sector_size, ..Old::new(&SUITES[0], Mode::Xts) };
+            new.put_into(&mut bytes);
+            let (unlocked, _) = unlock(bytes, new.suite).expect("a good volume");
+            assert_eq!(unlocked.facts.sector_size, sector_size);
+            let Payload::Crypt { cipher, first } = &unlocked.layout.segments()[0].payload else { panic!("encrypted") };
+            assert_eq!((cipher.sector_size(), *first), (512, 256));
+        }
+    }
+
+    #[test]
+    fn impossible_and_newer_headers_are_told_apart() {
+        let error = |old: Old, len: usize| {
+            let mut bytes = noise(len, 1);
+            old.put_into(&mut bytes);
+            unlock(bytes, old.suite).err().expect("it does not open").kind
+        };
+        let new = || Old { version: 5, required_program: 0x0700, sector_size: 512, ..Old::new(&SUITES[0], Mode::Xts) };
+        let field = |kind| match kind {
+            ErrorKind::Malformed { field, offset, .. } => (field, offset),
+            other => panic!("{other}"),
+        };
+        assert_eq!(field(error(Old { sector_size: 100, ..new() }, 1 << 20)), ("sector size", 128));
+        assert_eq!(field(error(Old { hidden_size: 512, ..new() }, 1 << 20)), ("size of the hidden volume", 92));
+        assert_eq!(field(error(Old::new(&SUITES[0], Mode::Cbc), 512)), ("length of the file", 512));
+        let hidden = |hidden_size| Old { at: 65_536 - 1536, hidden_size, ..Old::new(&SUITES[0], Mode::Cbc) };
+        for size in [0, 65_536 - 1536, 512 << 40] {
+            assert_eq!(field(error(hidden(size), 65_536)), ("size of the hidden volume", 64_000 + 92));
+        }
+        assert!(matches!(error(Old { version: 6, ..new() }, 1 << 20), ErrorKind::Unsupported { .. }));
+        assert!(matches!(error(Old { required_program: 0x0800, ..new() }, 1 << 20), ErrorKind::Unsupported { .. }));
+    }
+
+    #[test]
+    fn hidden_cbc_volumes_show_how_they_count() {
+        let (len, size) = (64 << 10, 20 << 10);
+        let start = len - 1536 - size;
+        let at = len - 1536;
+        let old = Old { at, hidden_size: size as u64, ..Old::new(&SUITES[0], Mode::Cbc) };
+        let open = |first: u64, plain: &[u8]| {
+            let mut bytes = noise(len, 1);
+            let data = &mut bytes[start..at];
+            data.copy_from_slice(plain);
+            old.data_cipher().encrypt(first, data);
+            old.put_into(&mut bytes);
+            let (unlocked, store) = unlock(bytes, old.suite).expect("it opens");
+            assert!(unlocked.facts.hidden);
+            let warned = !unlocked.warnings.is_empty();
+            let volume = Volume::new(store, unlocked.layout);
+            let mut back = vec![0; size];
+            volume.read_at(0, &mut back).expect("it is read");
+            (back == plain, volume.writable(), warned)
+        };
+        let mut plain = noise(size, 3);
+        plain[1024..1536].fill(0);
+        for first in [1, start as u64 / 512] {
+            assert_eq!(open(first, &plain), (true, true, false));
+        }
+        let (_, writable, warned) = open(1, &noise(size, 3));
+        assert!(!writable && warned, "nothing shows it");
+    }
+
+    /// Headers in the modes that nothing here creates, as cryptsetup sees them, and the data of those that dm-crypt can open.
+    #[test]
+    fn old_volumes_open_in_cryptsetup() {
+        let Some(_) = tools::program("cryptsetup") else { return };
+        // The kernel has no GF(2^64), and no whitening around more than one cipher.
+        let ways: Vec<_> = all_ways()
+            .filter(|(suite, mode)| *mode != Mode::Xts && !(*mode == Mode::Lrw && !suite.modes.contains(&Mode::Xts)))
+            .collect();
+        for ways in ways.chunks(15) {
+            let dir = tempfile::tempdir().expect("a temporary folder");
+            let mut script = String::from("set -ex\n");
+            let mut images = Vec::new();
+            for ((suite, mode), letter) in ways.iter().zip('a'..) {
+                let old = Old::new(suite, *mode);
+                let plain = noise(40 << 10, 3);
+                let mut data = plain.clone();
+                old.data_cipher().encrypt(if *mode == Mode::Lrw { 0 } else { 1 }, &mut data);
+                let mut bytes = [vec![0; 512], data].concat();
+                old.put_into(&mut bytes);
+                let image = dir.path().join(letter.to_string());
+                let expected = dir.path().join("plain");
+                std::fs::write(&image, bytes).expect("an image");
+                std::fs::write(&expected, plain).expect("its plaintext");
+                images.push(image);
+                // Its names list the ciphers in the order in which they encrypt.
+                let names = suite.name.split('-').rev().map(|name| match name {
+                    "Triple DES" => "des3_ede".to_owned(),
+                    "Blowfish" => "blowfish_le".to_owned(),
+                    name => name.to_lowercase(),
+                });
+                let cipher = names.collect::<Vec<_>>().join("-");
+                let options = format!("--cipher {cipher} --hash sha512 /dev/ubd{letter}");
+                script += &format!(
+                    "printf %s pw | cryptsetup tcryptDump {options} >dump\ngrep -E '^Cipher chain:.{cipher}$' dump\n"
+                );
+                let opens = *mode == Mode::Lrw || *mode == Mode::Cbc && suite.name != "Blowfish";
+                if opens {
+                    script += &format!(
+                        "printf %s pw | cryptsetup tcryptOpen {options} x\ncmp /dev/mapper/x {}\ncryptsetup close x\n",
+                        expected.display()
+                    );
+                }
+            }
+            let images: Vec<&Path> = images.iter().map(|i| &**i).collect();
+            let Some(done) = uml::run(&script, &images, 300) else { return };
+            assert_eq!(done.status, 0, "{}", done.output);
+        }
+    }
 }

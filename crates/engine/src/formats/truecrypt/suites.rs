@@ -100,6 +100,9 @@ pub(super) fn modern_kdfs() -> &'static [Kdf] {
 }
 
 impl Mode {
+    /// Every mode, the newest first.
+    pub const ALL: [Self; 5] = [Self::Xts, Self::Lrw, Self::Cbc, Self::OuterCbc, Self::InnerCbc];
+
     /// The name as TrueCrypt prints it.
     pub fn name(self) -> &'static str {
         match self {
@@ -150,9 +153,13 @@ impl Suite {
         }
     }
 
-    /// Encrypts the body of a header, in XTS.
-    pub fn encrypt_header(&self, keys: &[u8], body: &mut [u8], acceleration: Acceleration) {
-        self.xts(keys, BODY, acceleration).encrypt(0, body);
+    /// The inverse of [`Suite::decrypt_header`].
+    pub fn encrypt_header(&self, mode: Mode, keys: &[u8], body: &mut [u8], acceleration: Acceleration) {
+        match mode {
+            Mode::Xts => self.xts(keys, BODY, acceleration).encrypt(0, body),
+            Mode::Lrw => self.lrw(keys, acceleration).encrypt_header(body),
+            Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => self.cbc(mode, keys, acceleration).encrypt_header(body),
+        }
     }
 
     fn xts(&self, keys: &[u8], sector_size: usize, acceleration: Acceleration) -> Xts {
