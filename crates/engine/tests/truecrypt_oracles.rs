@@ -94,7 +94,7 @@ fn make(folder: &Path, name: &str, cipher: &str, hash: &str, i: usize) -> Made {
         other: folder.join(format!("{name}.other")),
         path,
     };
-    let spec = Spec { cipher: Some(cipher), hash: Some(hash), quick: i % 2 == 0, ..Spec::default() };
+    let spec = Spec { cipher: Some(cipher), hash: Some(hash), quick: i.is_multiple_of(2), ..Spec::default() };
     create(&*read_write(&made.path), &spec, &made.credentials()).expect("a new volume");
     let volume = made.volume();
     let plain = noise(volume.len() as usize, 1000 + i as u64);

@@ -26,9 +26,8 @@ fn every_cell_is_there(plan: &Plan) {
     for direction in Direction::BOTH {
         for &block in &plan.blocks {
             for target in [BASELINE].iter().chain(&plan.suites) {
-                let of_cell = |c: &&compare::Cell| {
-                    c.direction == direction && c.block_bytes == block && c.target == *target
-                };
+                let of_cell =
+                    |c: &&compare::Cell| c.direction == direction && c.block_bytes == block && c.target == *target;
                 let cell = report.cells.iter().find(of_cell).unwrap();
                 assert!(cell.bytes_per_s > 0.0 && cell.baseline_bytes_per_s > 0.0 && cell.cpu_s_per_gb >= 0.0);
                 assert_eq!(cell.loss.is_none(), *target == BASELINE);
