@@ -194,7 +194,7 @@ fn what_tcplay_creates_opens_here() {
     for (i, (cipher, theirs)) in CIPHERS.iter().enumerate() {
         for (j, (hash, their_hash)) in HASHES.iter().enumerate() {
             let path = new_file(dir.path(), &format!("{i}-{j}.tc"), (1 << 20) + 512 * i as u64);
-            let hidden = (i + j) % 2 == 0;
+            let hidden = (i + j).is_multiple_of(2);
             let with_keyfile = i % 3 == 1;
             let (hidden_cipher, hidden_theirs) = CIPHERS[(i + 5) % 8];
             let mut arguments = vec!["-c", "-w", "-z", "-a", their_hash, "-b", theirs];
