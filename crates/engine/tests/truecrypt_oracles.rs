@@ -94,7 +94,7 @@ fn make(folder: &Path, name: &str, cipher: &str, hash: &str, i: usize) -> Made {
         other: folder.join(format!("{name}.other")),
         path,
     };
-    let spec = Spec { cipher: Some(cipher), hash: Some(hash), quick: i % 2 == 0, ..Spec::default() };
+    let spec = Spec { cipher: Some(cipher), hash: Some(hash), quick: i.is_multiple_of(2), ..Spec::default() };
     create(&*read_write(&made.path), &spec, &made.credentials()).expect("a new volume");
     let volume = made.volume();
     let plain = noise(volume.len() as usize, 1000 + i as u64);
@@ -194,7 +194,7 @@ fn what_tcplay_creates_opens_here() {
     for (i, (cipher, theirs)) in CIPHERS.iter().enumerate() {
         for (j, (hash, their_hash)) in HASHES.iter().enumerate() {
             let path = new_file(dir.path(), &format!("{i}-{j}.tc"), (1 << 20) + 512 * i as u64);
-            let hidden = (i + j) % 2 == 0;
+            let hidden = (i + j).is_multiple_of(2);
             let with_keyfile = i % 3 == 1;
             let (hidden_cipher, hidden_theirs) = CIPHERS[(i + 5) % 8];
             let mut arguments = vec!["-c", "-w", "-z", "-a", their_hash, "-b", theirs];

@@ -9,7 +9,9 @@ use claviger_testkit::tools;
 use support::*;
 
 /// File, hash, cipher, passphrase, keyfiles, header.
-const TRUECRYPT: [(&str, &str, &str, &str, &[&str], &str); 6] = [
+type Sample = (&'static str, &'static str, &'static str, &'static str, &'static [&'static str], &'static str);
+
+const TRUECRYPT: [Sample; 6] = [
     ("aes-sha512.tc", "SHA-512", "AES", "correct horse", &[], "primary"),
     ("serpent-ripemd160.tc", "RIPEMD-160", "Serpent", "serpent pass", &[], "primary"),
     ("twofish-whirlpool.tc", "Whirlpool", "Twofish", "twofish pass", &[], "primary"),

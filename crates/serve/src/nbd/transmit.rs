@@ -6,7 +6,7 @@
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::negotiate::Agreed;
 use super::protocol::*;
@@ -26,8 +26,15 @@ const INBOX: usize = 64 << 10;
 /// works on the first while the next are being made.
 const BATCH: usize = 64 << 10;
 
+/// A reply with more data than this is sent apart from its header: the kernel puts it at the beginning of a buffer of its
+/// own then, aligned, and the client's copy is faster by more than the system call costs (a sixth, at 256 KiB).
+const APART: usize = 64 << 10;
+
 /// Replies that are sent together at most.
 const BATCH_REPLIES: usize = 64;
+
+/// A turn of the spinning loop that takes this long was spent on another program: the processor is wanted, so no spinning.
+const ELSEWHERE: Duration = Duration::from_micros(50);
 
 /// Serves requests until the client disconnects or the server stops.
 ///
@@ -101,7 +108,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Looks for more for a while, if that looks worth it and a processor stays free for the client.
+    /// Looks for more for a while, if that looks worth it and this server leaves a processor to the client.
     fn spin(&mut self) -> io::Result<Option<usize>> {
         let spin = self.shared.options.spin;
         let free = || self.shared.running.load(Ordering::Relaxed) < self.shared.processors;
@@ -112,14 +119,19 @@ impl Connection<'_> {
             return Ok(None);
         }
         let start = Instant::now();
-        while free() && start.elapsed() < spin {
+        let mut last = start;
+        while free() && last - start < spin {
             if let Some(n) = self.inbox.receive_now(self.socket)? {
                 self.fruitless = 0;
                 return Ok(Some(n));
             }
-            for _ in 0..32 {
-                std::hint::spin_loop();
+            // The kernel may have woken the client on this processor, expecting this thread to sleep now.
+            std::thread::yield_now();
+            let now = Instant::now();
+            if now - last > ELSEWHERE {
+                break;
             }
+            last = now;
         }
         self.fruitless = self.fruitless.wrapping_add(1);
         Ok(None)
@@ -500,7 +512,15 @@ impl Outbox {
         for (slice, part) in slices.iter_mut().zip(&self.parts) {
             *slice = IoSlice::new(&self.buffer[part.clone()]);
         }
-        socket.send(&mut slices[..self.parts.len()])?;
+        let slices = &mut slices[..self.parts.len()];
+        if let [part] = &self.parts[..]
+            && part.len() > APART
+        {
+            let (header, data) = self.buffer[part.clone()].split_at(part.start.wrapping_neg() % Aligned::ALIGNMENT);
+            socket.send(&mut [IoSlice::new(header)])?;
+            slices[0] = IoSlice::new(data);
+        }
+        socket.send(slices)?;
         self.parts.clear();
         self.used = 0;
         Ok(())
@@ -542,7 +562,7 @@ mod tests {
                 while from < end {
                     let to = chunk_end(from, end);
                     assert!(to > from && to - from <= CHUNK as u64);
-                    assert!(to == end || to % GRAIN == 0);
+                    assert!(to == end || to.is_multiple_of(GRAIN));
                     from = to;
                 }
                 assert_eq!(from, end);

@@ -7,7 +7,7 @@ use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::secret::wipe_stack;
 use claviger_crypto::{Acceleration, Secret};
 
-use super::suites::{Kdf, Mode, Suite, UNIT};
+use super::suites::{Kdf, Mode, SharedKeys, Suite, UNIT};
 use super::{HEADER_GROUP, chosen, header, keyfiles};
 use crate::credential::Credential;
 use crate::error::{Error, ErrorKind, Result};
@@ -93,7 +93,8 @@ fn new_header(
     });
     not_cancelled(spec)?;
     let mut plain = header::compose(&salt, HEADER_GROUP, size, keys);
-    suite.encrypt_header(Mode::Xts, &header_key, &mut plain[header::SALT..], Acceleration::On);
+    let header_keys = SharedKeys::new(&header_key, Acceleration::On);
+    suite.encrypt_header(Mode::Xts, &header_keys, &mut plain[header::SALT..]);
     Ok(plain)
 }
 

@@ -1,14 +1,12 @@
 //! The ciphers, cascades, modes and key derivations that TrueCrypt ever had, as plain data.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use claviger_crypto::ciphers::{aes::AES, legacy, serpent::SERPENT, twofish::TWOFISH};
 use claviger_crypto::hash::{self, Hash};
 use claviger_crypto::modes::{Lrw, TrueCryptCbc, Xts, xts};
 use claviger_crypto::{Acceleration, BlockCipher, Cipher, SectorCipher};
-
-/// Bytes of a header that are encrypted, in one piece: what follows the salt.
-pub(super) const BODY: usize = 448;
 
 /// Encrypted units of a volume, in bytes, whatever sector size its header names (7.1a, `ENCRYPTION_DATA_UNIT_SIZE`).
 pub(super) const UNIT: u64 = 512;
@@ -136,61 +134,130 @@ impl Suite {
 
     /// The cipher of a volume's data. `keys` holds at least `key_len` bytes.
     pub fn data_cipher(&self, mode: Mode, keys: &[u8], acceleration: Acceleration) -> Arc<dyn SectorCipher> {
+        let keys = &FreshKeys { keys, acceleration };
         match mode {
-            Mode::Xts => Arc::new(self.xts(keys, UNIT as usize, acceleration)),
-            Mode::Lrw => Arc::new(self.lrw(keys, acceleration)),
-            Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => Arc::new(self.cbc(mode, keys, acceleration)),
+            Mode::Xts => Arc::new(self.xts(keys, UNIT as usize)),
+            Mode::Lrw => Arc::new(self.lrw(keys)),
+            Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => Arc::new(self.cbc(mode, keys)),
         }
     }
 
-    /// Decrypts the body of a header.
-    pub fn decrypt_header(&self, mode: Mode, keys: &[u8], body: &mut [u8], acceleration: Acceleration) {
+    /// Decrypts the body of a header, or its beginning: whole blocks of 16 bytes.
+    pub fn decrypt_header(&self, mode: Mode, keys: &SharedKeys<'_>, body: &mut [u8]) {
         match mode {
             // The body is the beginning of unit 0, of which the rest does not matter (Crypto.c, `DecryptBuffer`).
-            Mode::Xts => self.xts(keys, BODY, acceleration).decrypt(0, body),
-            Mode::Lrw => self.lrw(keys, acceleration).decrypt_header(body),
-            Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => self.cbc(mode, keys, acceleration).decrypt_header(body),
+            Mode::Xts => self.xts(keys, body.len()).decrypt(0, body),
+            Mode::Lrw => self.lrw(keys).decrypt_header(body),
+            Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => self.cbc(mode, keys).decrypt_header(body),
         }
     }
 
     /// The inverse of [`Suite::decrypt_header`].
-    pub fn encrypt_header(&self, mode: Mode, keys: &[u8], body: &mut [u8], acceleration: Acceleration) {
+    pub fn encrypt_header(&self, mode: Mode, keys: &SharedKeys<'_>, body: &mut [u8]) {
         match mode {
-            Mode::Xts => self.xts(keys, BODY, acceleration).encrypt(0, body),
-            Mode::Lrw => self.lrw(keys, acceleration).encrypt_header(body),
-            Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => self.cbc(mode, keys, acceleration).encrypt_header(body),
+            Mode::Xts => self.xts(keys, body.len()).encrypt(0, body),
+            Mode::Lrw => self.lrw(keys).encrypt_header(body),
+            Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => self.cbc(mode, keys).encrypt_header(body),
         }
     }
 
-    fn xts(&self, keys: &[u8], sector_size: usize, acceleration: Acceleration) -> Xts {
-        let data = self.keyed(keys, acceleration);
-        let tweak = self.keyed(&keys[self.data_key_len()..], acceleration);
-        Xts::new(data.zip(tweak).map(|(data, tweak)| xts::Layer { data, tweak }).collect(), sector_size)
+    fn xts(&self, keys: &dyn Keys, sector_size: usize) -> Xts {
+        let layers = self.keyed(keys, 0).into_iter().zip(self.keyed(keys, self.data_key_len()));
+        Xts::new(layers.map(|(data, tweak)| xts::Layer { data, tweak }).collect(), sector_size)
     }
 
-    fn lrw(&self, keys: &[u8], acceleration: Acceleration) -> Lrw {
-        let (tweak, keys) = keys.split_at(LEGACY_SEED);
-        Lrw::new(self.keyed(keys, acceleration).collect(), tweak, UNIT as usize)
+    fn lrw(&self, keys: &dyn Keys) -> Lrw {
+        Lrw::new(self.keyed(keys, LEGACY_SEED), &keys.bytes()[..LEGACY_SEED], UNIT as usize)
     }
 
-    fn cbc(&self, mode: Mode, keys: &[u8], acceleration: Acceleration) -> TrueCryptCbc {
-        let (seed, keys) = keys.split_first_chunk::<LEGACY_SEED>().expect("keys are longer than the seed");
-        let ciphers = self.keyed(keys, acceleration).collect();
+    fn cbc(&self, mode: Mode, keys: &dyn Keys) -> TrueCryptCbc {
+        let seed = keys.bytes().first_chunk::<LEGACY_SEED>().expect("keys are longer than the seed");
         let chained = if mode == Mode::InnerCbc { TrueCryptCbc::inner } else { TrueCryptCbc::outer };
-        chained(ciphers, seed, UNIT as usize)
+        chained(self.keyed(keys, LEGACY_SEED), seed, UNIT as usize)
     }
 
-    /// The ciphers under the keys that `keys` begins with.
-    fn keyed<'a>(
-        &'a self,
-        mut keys: &'a [u8],
-        acceleration: Acceleration,
-    ) -> impl Iterator<Item = Box<dyn BlockCipher>> + 'a {
-        self.parts.iter().map(move |part| {
-            let (key, rest) = keys.split_at(part.key);
-            keys = rest;
-            part.cipher.with_key(key, acceleration)
-        })
+    /// The ciphers under the keys that follow each other from the byte `at` on.
+    fn keyed(&self, keys: &dyn Keys, mut at: usize) -> Vec<Box<dyn BlockCipher>> {
+        let next = |part: &'static Part| {
+            let cipher = keys.cipher(part, at);
+            at += part.key;
+            cipher
+        };
+        self.parts.iter().map(next).collect()
+    }
+}
+
+/// Key material, and the ciphers under parts of it.
+trait Keys {
+    fn bytes(&self) -> &[u8];
+    /// The cipher under the key that begins at the byte `at`.
+    fn cipher(&self, part: &'static Part, at: usize) -> Box<dyn BlockCipher>;
+}
+
+/// Keys each cipher anew: for a volume, whose cipher nothing may slow down.
+struct FreshKeys<'a> {
+    keys: &'a [u8],
+    acceleration: Acceleration,
+}
+
+impl Keys for FreshKeys<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.keys
+    }
+
+    fn cipher(&self, part: &'static Part, at: usize) -> Box<dyn BlockCipher> {
+        part.cipher.with_key(&self.keys[at..][..part.key], self.acceleration)
+    }
+}
+
+/// A derived key that is tried in many ways. Most of them have ciphers and keys in common, and expanding a key takes
+/// longer than decrypting a block: so each is expanded once.
+pub(super) struct SharedKeys<'a> {
+    fresh: FreshKeys<'a>,
+    /// What was needed so far.
+    keyed: RefCell<Vec<Keyed>>,
+}
+
+/// A cipher, where its key begins, and both together.
+type Keyed = (&'static Cipher, usize, Arc<dyn BlockCipher>);
+
+impl<'a> SharedKeys<'a> {
+    pub fn new(keys: &'a [u8], acceleration: Acceleration) -> Self {
+        Self { fresh: FreshKeys { keys, acceleration }, keyed: RefCell::default() }
+    }
+}
+
+impl Keys for SharedKeys<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.fresh.keys
+    }
+
+    fn cipher(&self, part: &'static Part, at: usize) -> Box<dyn BlockCipher> {
+        let mut keyed = self.keyed.borrow_mut();
+        let known = keyed.iter().find(|(cipher, place, _)| std::ptr::eq(*cipher, part.cipher) && *place == at);
+        let cipher = known.map(|(_, _, cipher)| Arc::clone(cipher)).unwrap_or_else(|| {
+            let cipher: Arc<dyn BlockCipher> = self.fresh.cipher(part, at).into();
+            keyed.push((part.cipher, at, Arc::clone(&cipher)));
+            cipher
+        });
+        Box::new(Shared(cipher))
+    }
+}
+
+/// A cipher that others use too.
+struct Shared(Arc<dyn BlockCipher>);
+
+impl BlockCipher for Shared {
+    fn block_size(&self) -> usize {
+        self.0.block_size()
+    }
+
+    fn encrypt_blocks(&self, blocks: &mut [u8]) {
+        self.0.encrypt_blocks(blocks);
+    }
+
+    fn decrypt_blocks(&self, blocks: &mut [u8]) {
+        self.0.decrypt_blocks(blocks);
     }
 }
 

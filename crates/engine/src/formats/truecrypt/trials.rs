@@ -10,7 +10,7 @@ use claviger_crypto::secret::wipe_stack;
 use zeroize::Zeroize;
 
 use super::header::{self, Fields};
-use super::suites::{Kdf, Mode, Suite};
+use super::suites::{Kdf, Mode, SharedKeys, Suite};
 use super::{HeaderCopy, Position};
 use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
@@ -151,18 +151,23 @@ impl Search<'_> {
 
     /// Tries a derived key in every way.
     fn try_all(&self, derivation: &Derivation<'_>, key: &[u8], go_on: &dyn Fn() -> bool) {
+        let keys = SharedKeys::new(key, self.with.acceleration);
         let mut plain = Secret::copy_from(&derivation.copy.bytes);
         for &(suite, mode) in &derivation.ways {
             if !go_on() {
                 return;
             }
             self.trials.fetch_add(1, Ordering::Relaxed);
-            let body = &mut plain[header::SALT..];
-            body.copy_from_slice(&derivation.copy.bytes[header::SALT..]);
-            suite.decrypt_header(mode, key, body, self.with.acceleration);
-            if !header::has_magic(body) {
+            let encrypted = &derivation.copy.bytes[header::SALT..];
+            // In every mode a block's plaintext depends on nothing after it, and all but one trial end with the first.
+            let mut first: [u8; 16] = *encrypted.first_chunk().expect("a header is longer");
+            suite.decrypt_header(mode, &keys, &mut first);
+            if !header::has_magic(&first) {
                 continue;
             }
+            let body = &mut plain[header::SALT..];
+            body.copy_from_slice(encrypted);
+            suite.decrypt_header(mode, &keys, body);
             match header::parse(&plain, derivation.copy.at) {
                 Ok(fields) => {
                     return self.report(
