@@ -243,6 +243,20 @@ fn stopping_flushes_every_store_that_can_be_written() {
 }
 
 #[test]
+fn a_handle_keeps_no_store_open() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let path = dir.path().join("image");
+    fs::write(&path, [0; 4096]).expect("a file");
+    let serving = Serving::store(volume(&path)); // which has the file to itself
+    let handle = serving.handle.clone();
+    let mut client = serving.client();
+    client.read_at(0, &mut [0; 512]).expect("it reads");
+    serving.stop().expect("all is durable");
+    drop(volume(&path));
+    handle.stop();
+}
+
+#[test]
 fn a_panic_in_a_store_ends_one_connection_only() {
     struct Panicky;
     impl Store for Panicky {

@@ -106,9 +106,9 @@ pub struct Server {
     shared: Arc<Shared>,
 }
 
-/// Stops a server, from any thread.
+/// Stops a server, from any thread. It keeps nothing open: when [`Server::run`] returns, the stores are let go.
 #[derive(Clone)]
-pub struct Handle(Arc<Shared>);
+pub struct Handle(Arc<Control>);
 
 impl Server {
     /// Listens at `address`. Clients can connect from now on; they are served once [`Server::run`] is called.
@@ -125,8 +125,7 @@ impl Server {
         let shared = Shared {
             exports,
             options,
-            wake,
-            phase: AtomicU8::new(Phase::Serving as u8),
+            control: Arc::new(Control { wake, phase: AtomicU8::new(Phase::Serving as u8) }),
             connections: Mutex::default(),
             ended: Condvar::new(),
             running: AtomicUsize::new(0),
@@ -157,7 +156,7 @@ impl Server {
 
     /// What stops it.
     pub fn handle(&self) -> Handle {
-        Handle(Arc::clone(&self.shared))
+        Handle(Arc::clone(&self.shared.control))
     }
 
     /// Serves until [`Handle::stop`]. Then requests that were sent before are answered, connections are closed, all
@@ -208,13 +207,34 @@ enum Phase {
     Cutting,
 }
 
+/// What a server does, and what tells it to do something else.
+struct Control {
+    /// Wakes the thread that accepts.
+    wake: rustix::fd::OwnedFd,
+    phase: AtomicU8,
+}
+
+impl Control {
+    fn phase_is(&self, at_least: Phase) -> bool {
+        self.phase.load(Ordering::Acquire) >= at_least as u8
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.phase.fetch_max(phase as u8, Ordering::AcqRel);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // It fails only if the counter overflows, and then the thread is awake.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
 /// What the threads of a server share.
 struct Shared {
     exports: Exports,
     options: Options,
-    /// Wakes the thread that accepts.
-    wake: rustix::fd::OwnedFd,
-    phase: AtomicU8,
+    control: Arc<Control>,
     connections: Mutex<Connections>,
     /// Notified when a connection has ended.
     ended: Condvar,
@@ -232,27 +252,13 @@ struct Connections {
 }
 
 impl Shared {
-    fn phase_is(&self, at_least: Phase) -> bool {
-        self.phase.load(Ordering::Acquire) >= at_least as u8
-    }
-
-    fn enter(&self, phase: Phase) {
-        self.phase.fetch_max(phase as u8, Ordering::AcqRel);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        // It fails only if the counter overflows, and then the thread is awake.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-
     fn connections(&self) -> MutexGuard<'_, Connections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends all connections: in good order as long as the grace period lasts.
     fn wind_up(&self) {
-        self.enter(Phase::Stopping);
+        self.control.enter(Phase::Stopping);
         let deadline = Instant::now() + self.options.grace;
         let mut connections = self.connections();
         connections.open.values().for_each(|socket| socket.stop_receiving());
@@ -264,7 +270,7 @@ impl Shared {
             connections = self.ended.wait_timeout(connections, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         if !connections.open.is_empty() {
-            self.enter(Phase::Cutting);
+            self.control.enter(Phase::Cutting);
             connections.open.values().for_each(|socket| socket.cut());
         }
     }
@@ -281,17 +287,17 @@ impl Shared {
 
 /// Accepts connections until the server stops.
 fn accept_all(listener: &Listener, shared: &Arc<Shared>, threads: &mut HashMap<u64, JoinHandle<()>>) -> io::Result<()> {
-    while !shared.phase_is(Phase::Stopping) {
-        let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(&shared.wake, PollFlags::IN)];
+    while !shared.control.phase_is(Phase::Stopping) {
+        let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(&shared.control.wake, PollFlags::IN)];
         socket::wait(&mut fds, None)?;
         let [connecting, woken] = fds.map(|fd| !fd.revents().is_empty());
         if woken {
-            let _ = rustix::io::read(&shared.wake, &mut [0; 8]);
+            let _ = rustix::io::read(&shared.control.wake, &mut [0; 8]);
             for id in std::mem::take(&mut shared.connections().finished) {
                 threads.remove(&id).map(JoinHandle::join);
             }
         }
-        if connecting && !shared.phase_is(Phase::Stopping) {
+        if connecting && !shared.control.phase_is(Phase::Stopping) {
             match listener.accept() {
                 Ok(fd) => {
                     // Without a thread to be had, the client sees the connection end.
@@ -303,7 +309,10 @@ fn accept_all(listener: &Listener, shared: &Arc<Shared>, threads: &mut HashMap<u
                 Err(e) if matches!(e.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {}
                 // Too many open files, or too little memory: some of it may come back soon. Other errors stay.
                 Err(e) if matches!(e.raw_os_error(), Some(12 | 23 | 24 | 105)) => {
-                    socket::wait(&mut [PollFd::new(&shared.wake, PollFlags::IN)], Some(Duration::from_millis(100)))?;
+                    socket::wait(
+                        &mut [PollFd::new(&shared.control.wake, PollFlags::IN)],
+                        Some(Duration::from_millis(100)),
+                    )?;
                 }
                 Err(e) => return Err(e),
             }
@@ -352,7 +361,7 @@ impl Drop for Open {
         connections.finished.push(self.id);
         drop(connections);
         self.shared.ended.notify_all();
-        self.shared.wake();
+        self.shared.control.wake();
     }
 }
 

@@ -92,7 +92,7 @@ impl Connection<'_> {
             if let Some(n) = self.inbox.receive_now(self.socket)? {
                 return Ok(n > 0);
             }
-            if self.shared.phase_is(Phase::Stopping) {
+            if self.shared.control.phase_is(Phase::Stopping) {
                 return Ok(false); // all that was sent is answered
             }
             if let Some(n) = self.spin()? {
@@ -142,7 +142,7 @@ impl Connection<'_> {
         match request.command {
             command::READ => match checked {
                 Ok(()) => self.read(request),
-                Err(error) => self.refuse_read(request, error),
+                Err(error) => self.refuse(request, error),
             },
             command::WRITE => self.write(request, checked),
             _ => {
@@ -196,7 +196,7 @@ impl Connection<'_> {
         match self.export.store.read_at(offset, &mut self.outbox.buffer[at..at + len]) {
             Ok(()) if self.structured => self.outbox.commit(at, &Chunk::data(cookie, offset, len, true), len),
             Ok(()) => self.outbox.commit(at, &SimpleReply { error: 0, cookie }.to_bytes(), len),
-            Err(e) => return self.refuse_read(request, Errno::of(&e)),
+            Err(e) => return self.refuse(request, Errno::of(&e)),
         }
         Ok(())
     }
@@ -221,12 +221,12 @@ impl Connection<'_> {
                     self.outbox.commit(at, &Chunk::data(cookie, offset, len as usize, false), part);
                 }
                 Ok(()) => self.outbox.commit(at, &SimpleReply { error: 0, cookie }.to_bytes(), part),
-                Err(e) if from == offset || !whole => return self.refuse_read(request, Errno::of(&e)),
+                Err(e) if from == offset || !whole => return self.refuse(request, Errno::of(&e)),
                 // The header has promised success ("Request types", NBD_CMD_READ, simple replies).
                 Err(e) if !self.structured => return Err(e),
                 Err(e) => {
                     self.pad((end - from) as usize)?;
-                    return self.refuse_read(request, Errno::of(&e));
+                    return self.refuse(request, Errno::of(&e));
                 }
             }
             self.outbox.send(self.socket)?;
@@ -300,7 +300,7 @@ impl Connection<'_> {
 
     fn write_zeroes(&mut self, mut from: u64, end: u64) -> Result<(), Errno> {
         while from < end {
-            if self.shared.phase_is(Phase::Cutting) {
+            if self.shared.control.phase_is(Phase::Cutting) {
                 return Err(Errno::ESHUTDOWN);
             }
             let to = chunk_end(from, end);
@@ -332,7 +332,7 @@ impl Connection<'_> {
     /// Answers any request but a successful READ.
     fn answer(&mut self, request: &Request, done: Result<(), Errno>) -> io::Result<()> {
         match done {
-            Err(error) if self.structured => self.refuse_read(request, error),
+            Err(error) if self.structured => self.refuse(request, error),
             _ => {
                 let error = done.map_or_else(|e| e.0, |()| 0);
                 self.outbox.push(self.socket, &SimpleReply { error, cookie: request.cookie }.to_bytes())
@@ -340,7 +340,8 @@ impl Connection<'_> {
         }
     }
 
-    fn refuse_read(&mut self, request: &Request, error: Errno) -> io::Result<()> {
+    /// Answers any request with an error.
+    fn refuse(&mut self, request: &Request, error: Errno) -> io::Result<()> {
         let cookie = request.cookie;
         if self.structured {
             self.outbox.push(self.socket, &Chunk::error(cookie, error))
