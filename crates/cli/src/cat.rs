@@ -19,9 +19,6 @@ const CHUNK: u64 = 4 << 20;
   claviger cat --offset 1M --length 4K old.tc | xxd
   claviger cat old.tc > fat.img && mdir -i fat.img ::")]
 pub struct Args {
-    #[command(flatten)]
-    open: OpenArgs,
-
     /// Where to begin, in bytes of the plaintext
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size::parse)]
     offset: u64,
@@ -29,6 +26,9 @@ pub struct Args {
     /// How much, instead of all to the end
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     length: Option<u64>,
+
+    #[command(flatten)]
+    open: OpenArgs,
 }
 
 /// Carries the verb out.

@@ -70,12 +70,12 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["path", "size", "cipher", "hash", "quick", "force"])]
     list: bool,
 
-    #[command(flatten)]
-    credentials: CredentialArgs,
-
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+
+    #[command(flatten)]
+    credentials: CredentialArgs,
 }
 
 #[derive(Serialize)]

@@ -20,12 +20,12 @@ use crate::size;
   claviger info --keyfile key1.bin --keyfile key2.bin old.tc
   claviger info --json --password-file - old.tc < password.txt")]
 pub struct Args {
-    #[command(flatten)]
-    open: OpenArgs,
-
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+
+    #[command(flatten)]
+    open: OpenArgs,
 }
 
 #[derive(Serialize)]

@@ -41,9 +41,6 @@ What to do with it, as another command says:
   qemu-system-x86_64 -drive file='nbd+unix:///?socket=PATH',format=raw
   sudo nbd-client -unix PATH /dev/nbd0 && sudo mount /dev/nbd0 /mnt")]
 pub struct Args {
-    #[command(flatten)]
-    open: OpenArgs,
-
     /// Serve on a Unix socket at PATH, instead of one in your runtime folder
     #[arg(long, value_name = "PATH", conflicts_with = "tcp")]
     socket: Option<PathBuf>,
@@ -71,6 +68,9 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+
+    #[command(flatten)]
+    open: OpenArgs,
 }
 
 #[derive(Serialize)]

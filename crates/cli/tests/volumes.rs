@@ -462,11 +462,27 @@ fn a_block_device_is_taken_whole() {
     let output = tools::run(command.args(["--find", "--show"]).arg(folder.path("disk")));
     let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     let create = |more: &[&str]| run(["create", "--password-file", &folder.password, &device].iter().chain(more));
+    // Not while something is mounted on it.
+    let mounted = tools::program("mkfs.ext4").map(|mkfs| {
+        tools::run(Command::new(mkfs).args(["-q", &device]));
+        let at = folder.path("mounted");
+        fs::create_dir(&at).expect("a folder");
+        tools::run(Command::new("mount").arg(&device).arg(&at));
+        let refused = create(&["--force", "--yes"]);
+        tools::run(Command::new("umount").arg(&at));
+        let there = create(&[]);
+        tools::run(Command::new("dd").args(["if=/dev/zero", "bs=2M", "count=1", &format!("of={device}")]));
+        (refused, there)
+    });
     let sized = create(&["--size", "1M"]);
     let unasked = create(&[]);
     let created = create(&["--force", "--yes", "--json"]);
     let info = run(["info", "--json", "--password-file", &folder.password, &device]);
     tools::run(Command::new(&losetup).args(["--detach", &device]));
+    if let Some((refused, there)) = mounted {
+        refused.fails(9, &["in use", "mounted"]);
+        there.fails(1, &["a device of 2097152 bytes", "ext4"]);
+    }
     sized.fails(1, &["leave --size away"]);
     unasked.fails(1, &["a device of 2097152 bytes", "nothing but zeros", "--force"]);
     assert_eq!(created.succeeds().json()["stored"], 2 << 20);

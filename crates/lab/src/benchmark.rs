@@ -32,8 +32,9 @@ const SAMPLE: Duration = Duration::from_millis(100);
 /// Time for which each cipher works before its speed is estimated, so that the clock frequency has risen.
 const WARM_UP: Duration = Duration::from_millis(20);
 
-/// The speed is estimated, and each sample is preceded, by work on at most this much of the buffer, in bytes.
-const LEAD: usize = 4 << 20;
+/// The speed is estimated on a part of the buffer, and each sample is preceded by work on it that is not timed: on this
+/// many bytes, or one piece for each thread if that is more.
+const LEAD: usize = 1 << 20;
 
 /// A helper thread looks for work this long before it sleeps: longer than the gaps between passes.
 const SPIN: Duration = Duration::from_millis(2);
@@ -186,10 +187,10 @@ impl Plan {
         }
     }
 
-    /// The bytes that a thread takes at a time.
+    /// The bytes that a thread takes at a time; all of them where there is one thread.
     fn piece(&self, buffer: usize) -> usize {
         let share = buffer.div_ceil(self.threads).next_multiple_of(self.sector);
-        if share > OWN_PART { PIECE } else { share }
+        if self.threads > 1 && share > OWN_PART { PIECE } else { share }
     }
 }
 
@@ -290,7 +291,7 @@ impl Runner<'_> {
 
     /// Encrypts and decrypts what a sample is preceded by, for the time given. Bytes per second.
     fn there_and_back(&self, cipher: &dyn SectorCipher, piece: usize, buffer: &mut [u8], time: Duration) -> f64 {
-        let lead = self.lead(buffer);
+        let lead = self.lead(piece, buffer);
         let (start, mut bytes) = (Instant::now(), 0);
         while start.elapsed() < time {
             self.pass(piece, lead, &|n, run| cipher.encrypt(n, run));
@@ -324,7 +325,7 @@ impl Runner<'_> {
     /// the caches after another suite's turn, and wakes the helpers.
     fn sample(&self, shape: &Shape, buffer: &mut [u8], operation: &Operation<'_>) -> f64 {
         let Shape { piece, passes } = *shape;
-        self.pass(piece, self.lead(buffer), operation);
+        self.pass(piece, self.lead(piece, buffer), operation);
         let start = Instant::now();
         for _ in 0..passes {
             self.pass(piece, buffer, operation);
@@ -332,8 +333,9 @@ impl Runner<'_> {
         (passes * buffer.len()) as f64 / start.elapsed().as_secs_f64()
     }
 
-    fn lead<'b>(&self, buffer: &'b mut [u8]) -> &'b mut [u8] {
-        let len = buffer.len().min(LEAD);
+    /// The beginning of the buffer, large enough to keep every thread busy.
+    fn lead<'b>(&self, piece: usize, buffer: &'b mut [u8]) -> &'b mut [u8] {
+        let len = piece.saturating_mul(self.pool.threads()).max(LEAD).min(buffer.len());
         &mut buffer[..len]
     }
 }
