@@ -3,6 +3,7 @@
 //! Every kernel runs in constant time: the fast ones use the processor's AES instructions, and the software one is
 //! bit-sliced and looks nothing up, in data or in memory. So does the key schedule.
 
+mod s_box;
 mod schedule;
 mod soft;
 #[cfg(target_arch = "x86_64")]

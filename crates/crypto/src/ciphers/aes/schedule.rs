@@ -1,5 +1,6 @@
 //! The key schedule (FIPS 197, 5.2), without tables.
 
+use super::s_box::sub_word;
 use crate::secret::{Locked, Plain};
 
 /// Round keys for both directions.
@@ -47,11 +48,11 @@ fn expand(key: &[u8], out: &mut [u8]) {
         let mut word: [u8; 4] = out[at - 4..at].try_into().expect("4 bytes");
         if at % key.len() == 0 {
             word.rotate_left(1);
-            word = super::soft::sub_word(word);
+            word = sub_word(word);
             word[0] ^= round_constant;
             round_constant = times_x(round_constant);
         } else if key.len() == 32 && at % 32 == 16 {
-            word = super::soft::sub_word(word);
+            word = sub_word(word);
         }
         for i in 0..4 {
             out[at + i] = out[at + i - key.len()] ^ word[i];
