@@ -65,7 +65,7 @@ say "4. How fast are the ciphers on this machine? (claviger benchmark shows all 
 show benchmark --buffer 1MB --repeats 3
 
 say "5. What does encryption cost on the way to a program? (claviger lab compare without --quick takes its time)"
-show lab compare --quick --repeats 3
+show lab compare --quick
 
 say "Summary"
 cat <<END
