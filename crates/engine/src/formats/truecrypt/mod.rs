@@ -134,10 +134,6 @@ impl Format for TrueCrypt {
         if len < SMALLEST {
             return Ok(Verdict::No(format!("{len} bytes are too few, {SMALLEST} is the smallest volume")));
         }
-        if !len.is_multiple_of(512) {
-            let why = "a container that was cut short is opened by naming the format";
-            return Ok(Verdict::No(format!("{len} bytes are not whole sectors; {why}")));
-        }
         let mut start = [0; 512];
         store.read_at(0, &mut start)?;
         if let Some(other) = magic::compressed_or_encrypted(&start) {
@@ -149,7 +145,11 @@ impl Format for TrueCrypt {
                 "it does not begin with random-looking bytes, as salt and encrypted header do".into(),
             ));
         }
-        Ok(Verdict::Possible("it begins with random-looking bytes; TrueCrypt volumes have no other mark".into()))
+        let mut why = "it begins with random-looking bytes; TrueCrypt volumes have no other mark".to_owned();
+        if !len.is_multiple_of(UNIT) {
+            why += &format!("; its {len} bytes are not whole sectors: if it is a volume, it was cut short");
+        }
+        Ok(Verdict::Possible(why))
     }
 
     fn open(&self, store: &dyn Store) -> Result<Box<dyn Header>> {
@@ -262,7 +262,10 @@ impl Locked {
         let mut warnings = Vec::new();
         if let Some((rank, error)) = spoilt.filter(|(rank, _)| *rank != found.copy) {
             let name = self.copies[rank].position.name;
-            warnings.push(format!("The {name} header opens with this password, but is unusable: {}.", error.kind));
+            warnings.push(format!(
+                "The {name} header opens with this password, but is unusable: {}. The {} header was used instead.",
+                error.kind, position.name
+            ));
         } else if position.backup && with.header == HeaderChoice::Any {
             let primary = if position.hidden { "hidden volume's own header" } else { "primary header" };
             warnings.push(format!(
