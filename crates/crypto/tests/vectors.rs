@@ -1,0 +1,127 @@
+//! Every published vector holds for every kernel that this processor can run, alone and in the midst of a longer run.
+
+mod common;
+
+use claviger_crypto::ciphers::{aes, legacy, serpent, twofish};
+use claviger_crypto::hash::HASHES;
+use claviger_crypto::modes::xts::Layer;
+use claviger_crypto::modes::{SectorCipher, Xts};
+use claviger_crypto::{CIPHERS, Cipher};
+use claviger_testkit::reference::legacy::crc32;
+use claviger_testkit::vectors::{self, Vector, hex};
+use common::{ciphers_of_16, ecb, usable};
+
+/// Folders of vectors for block ciphers. (There are none for Blowfish as only TrueCrypt has it.)
+const BLOCK_CIPHERS: &[(&str, &Cipher)] = &[
+    ("aes", &aes::AES),
+    ("serpent", &serpent::SERPENT),
+    ("twofish", &twofish::TWOFISH),
+    ("blowfish", &legacy::BLOWFISH_BE),
+    ("cast5", &legacy::CAST5),
+    ("triple-des", &legacy::TRIPLE_DES),
+];
+
+/// More blocks than any kernel takes at a time, and no multiple of what it takes.
+const COPIES: usize = 67;
+
+#[test]
+fn block_ciphers() {
+    for (folder, cipher) in BLOCK_CIPHERS {
+        let vectors = vectors::load(folder);
+        let vectors: Vec<_> = vectors.iter().filter(|v| cipher.key_sizes.contains(&v.bytes("key").len())).collect();
+        assert!(!vectors.is_empty(), "{folder}: no vector has a key of a size that {} takes", cipher.name);
+        for kernel in usable(cipher) {
+            for v in &vectors {
+                let keyed = (kernel.with_key)(&v.bytes("key"));
+                let (plain, expected) = (v.bytes("plaintext"), v.bytes("ciphertext"));
+                let times = v.number_or("times", 1);
+                v.finish();
+                let copies = if times == 1 { COPIES } else { 1 };
+                for copies in [1, copies] {
+                    let (plain, expected) = (plain.repeat(copies), expected.repeat(copies));
+                    let mut data = plain.clone();
+                    (0..times).for_each(|_| ecb(&*keyed, true, &mut data));
+                    assert!(data == expected, "{v}, {} × {copies}: encrypts to {}", kernel.name, hex(&data));
+                    (0..times).for_each(|_| ecb(&*keyed, false, &mut data));
+                    assert!(data == plain, "{v}, {} × {copies}: decrypts to {}", kernel.name, hex(&data));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_key_size_has_vectors() {
+    for (cipher, _) in ciphers_of_16() {
+        let (folder, _) = BLOCK_CIPHERS.iter().find(|(_, c)| c.name == cipher.name).expect("a folder for each");
+        let vectors = vectors::load(folder);
+        for size in cipher.key_sizes {
+            assert!(vectors.iter().any(|v| v.bytes("key").len() == *size), "{}: no vector for {size}", cipher.name);
+        }
+    }
+}
+
+#[test]
+fn xts() {
+    for v in vectors::load("xts") {
+        let names: Vec<&str> = v.text("cipher").rsplit('-').collect();
+        let ciphers: Vec<&Cipher> = names.iter().map(|n| by_name(&v, n)).collect();
+        let unit = v.number("unit") as usize;
+        let sector = v.number("sector");
+        let (plain, expected) = (v.bytes("plaintext"), v.bytes_or_none("ciphertext"));
+        let crc = expected.is_none().then(|| v.number("crc32"));
+        let (key, key2) = (v.bytes("key"), v.bytes("key2"));
+        v.finish();
+        let size = key.len() / ciphers.len();
+        if !ciphers.iter().all(|c| c.key_sizes.contains(&size)) {
+            continue;
+        }
+        // Every kernel of every cipher has its turn; those of the others in a cascade go round.
+        let kernels: Vec<Vec<_>> = ciphers.iter().map(|c| usable(c).collect()).collect();
+        for turn in 0..kernels.iter().map(Vec::len).max().expect("a cipher at least") {
+            let kernels: Vec<_> = kernels.iter().map(|k| k[turn % k.len()]).collect();
+            let layers = kernels.iter().zip(key.chunks(size)).zip(key2.chunks(size));
+            let layers = layers.map(|((k, key), key2)| Layer { data: (k.with_key)(key), tweak: (k.with_key)(key2) });
+            let xts = Xts::new(layers.collect(), unit);
+            let what = || format!("{v}, {}", kernels.iter().map(|k| k.name).collect::<Vec<_>>().join(" then "));
+            let mut data = plain.clone();
+            xts.encrypt(sector, &mut data);
+            if let Some(expected) = &expected {
+                assert!(data == *expected, "{}: encrypts to {}", what(), hex(&data));
+            }
+            if let Some(crc) = crc {
+                assert_eq!(u64::from(crc32(&data)), crc, "{}: CRC of the ciphertext", what());
+            }
+            xts.decrypt(sector, &mut data);
+            assert!(data == plain, "{}: does not decrypt to the plaintext", what());
+        }
+    }
+}
+
+fn by_name(v: &Vector, name: &str) -> &'static Cipher {
+    CIPHERS.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("{v}: no cipher {name}"))
+}
+
+#[test]
+fn pbkdf2() {
+    let vectors = vectors::load("pbkdf2");
+    for hash in HASHES {
+        assert!(vectors.iter().any(|v| v.text("hash") == hash.name), "no vector for {}", hash.name);
+    }
+    for v in vectors {
+        let hash = HASHES.iter().find(|h| h.name == v.text("hash")).unwrap_or_else(|| panic!("{v}: no such hash"));
+        let (password, salt, expected) = (v.bytes("password"), v.bytes("salt"), v.bytes("key"));
+        let iterations = v.number("iterations") as u32;
+        v.finish();
+        let mut key = vec![0; expected.len()];
+        assert!(hash.pbkdf2(&password, &salt, iterations, &mut key, &|| true));
+        assert!(key == expected, "{v}: derives {}", hex(&key));
+        // Block by block, the last one first, as threads might come to it.
+        let mut key = vec![0; expected.len()];
+        let blocks: Vec<_> = (1..).zip(key.chunks_mut(hash.size)).collect();
+        for (index, block) in blocks.into_iter().rev() {
+            assert!(hash.pbkdf2_block(&password, &salt, iterations, index, block, &|| true));
+        }
+        assert!(key == expected, "{v}: derives {} block by block", hex(&key));
+    }
+}
