@@ -7,6 +7,9 @@ use claviger_testkit::reference::legacy as reference;
 
 type Ciphers = &'static [&'static Cipher];
 
+/// A cipher under its key, in one direction.
+type Step<'a> = Box<dyn Fn(&mut [u8]) + 'a>;
+
 /// Ciphers in the order in which they encrypt, as TrueCrypt combined them: LRW and outer CBC …
 const UNIFORM: &[Ciphers] = &[
     &[&aes::AES],
@@ -157,7 +160,7 @@ fn blowfish_of_truecrypt_has_its_words_turned_around() {
 
 fn slow_lrw(ciphers: &[&Cipher], index: u64, data: &mut [u8]) {
     let keyed = keyed(ciphers);
-    let steps: Vec<Box<dyn Fn(&mut [u8]) + '_>> =
+    let steps: Vec<Step<'_>> =
         keyed.iter().map(|c| Box::new(|block: &mut [u8]| c.encrypt_blocks(block)) as _).collect();
     let steps: Vec<reference::Block<'_>> = steps.iter().map(|s| &**s).collect();
     reference::lrw(ciphers[0].block_size, &steps, &bytes(16, 99), index, data);
@@ -166,7 +169,7 @@ fn slow_lrw(ciphers: &[&Cipher], index: u64, data: &mut [u8]) {
 /// The ciphers as the reference takes them: one group for outer CBC, one for each cipher for inner CBC.
 fn with_groups(ciphers: &[&Cipher], outer: bool, encrypt: bool, then: impl FnOnce(&[&[reference::Sized<'_>]])) {
     let keyed = keyed(ciphers);
-    let steps: Vec<Box<dyn Fn(&mut [u8]) + '_>> = keyed
+    let steps: Vec<Step<'_>> = keyed
         .iter()
         .map(|c| match encrypt {
             true => Box::new(|block: &mut [u8]| c.encrypt_blocks(block)) as _,

@@ -102,11 +102,13 @@ impl Guarded {
         self.0[start..end].copy_from_slice(input);
         crypt(&mut self.0[start..end]);
         let found = &self.0[start..end];
-        let wrong = found.iter().zip(expected).position(|(a, b)| a != b);
-        assert!(found.len() == expected.len() && wrong.is_none(), "{}: wrong from byte {wrong:?} on", what());
-        let guards = [&self.0[start - Self::GUARD..start], &self.0[end..end + Self::GUARD]];
-        let intact = guards.iter().all(|guard| guard.iter().all(|byte| *byte == Self::GUARD_BYTE));
-        assert!(intact, "{}: wrote beside the run", what());
+        if found != expected {
+            let wrong = found.iter().zip(expected).position(|(a, b)| a != b);
+            panic!("{}: wrong from byte {wrong:?} on", what());
+        }
+        for guard in [&self.0[start - Self::GUARD..start], &self.0[end..end + Self::GUARD]] {
+            assert!(guard == [Self::GUARD_BYTE; Self::GUARD], "{}: wrote beside the run", what());
+        }
         self.0[start..end].fill(Self::GUARD_BYTE);
     }
 }
