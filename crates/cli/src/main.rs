@@ -1,1 +1,106 @@
-fn main() {}
+//! The `claviger` program: one file per verb.
+#![forbid(unsafe_code)]
+
+mod benchmark;
+mod cancel;
+mod cat;
+mod completions;
+mod create;
+mod credentials;
+mod exit;
+mod guard;
+mod identify;
+mod info;
+mod lab;
+mod man;
+mod opening;
+mod output;
+mod progress;
+mod prompt;
+mod serve;
+mod size;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// How errors are told, for `--help` and the man pages.
+pub const JSON_ERRORS: &str = "Errors go to standard error as text; with --json as one line with one object, \
+     {\"error\": {\"kind\", \"message\", \"exit_code\"}}.";
+
+/// One key ring for every encrypted disk
+///
+/// Opens, creates, serves and measures encrypted volumes without root and without a kernel module.
+#[derive(Parser)]
+#[command(
+    name = "claviger",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_help = after_help()
+)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Identify(identify::Args),
+    Info(info::Args),
+    Create(create::Args),
+    Cat(cat::Args),
+    Serve(serve::Args),
+    Benchmark(benchmark::Args),
+    Lab(lab::Args),
+    #[command(hide = true)]
+    Man(man::Args),
+    #[command(hide = true)]
+    Completions(completions::Args),
+}
+
+fn after_help() -> String {
+    let examples = "Examples:\n  claviger identify old.tc\n  claviger info old.tc\n  claviger cat old.tc > image.img\n  \
+                    claviger serve old.tc";
+    format!("{examples}\n\n{}\n{JSON_ERRORS}", exit::table())
+}
+
+/// The definitions of all verbs and options.
+fn command() -> clap::Command {
+    Cli::command()
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(usage) => return exit::usage(&usage),
+    };
+    let result = match &cli.verb {
+        Verb::Identify(args) => identify::run(args),
+        Verb::Info(args) => info::run(args),
+        Verb::Create(args) => create::run(args),
+        Verb::Cat(args) => cat::run(args),
+        Verb::Serve(args) => serve::run(args),
+        Verb::Benchmark(args) => benchmark::run(args),
+        Verb::Lab(args) => lab::run(args),
+        Verb::Man(args) => man::run(args),
+        Verb::Completions(args) => completions::run(args),
+    };
+    exit::finish(result, cli.verb.json())
+}
+
+impl Verb {
+    /// Whether errors are told as JSON.
+    fn json(&self) -> bool {
+        match self {
+            Self::Identify(args) => args.json,
+            Self::Info(args) => args.json,
+            Self::Create(args) => args.json,
+            Self::Serve(args) => args.json,
+            Self::Benchmark(args) => args.json,
+            Self::Lab(args) => args.json(),
+            Self::Cat(_) | Self::Man(_) | Self::Completions(_) => false,
+        }
+    }
+}

@@ -80,6 +80,8 @@ unsafe impl<const N: usize> Plain for [u8; N] {}
 unsafe impl<const N: usize> Plain for [u32; N] {}
 // SAFETY: as above.
 unsafe impl<const N: usize> Plain for [u64; N] {}
+// SAFETY: as above.
+unsafe impl<const N: usize, const M: usize> Plain for [[u32; N]; M] {}
 
 impl<T: Plain> Locked<T> {
     /// All zeros.

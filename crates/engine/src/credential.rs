@@ -1,8 +1,16 @@
 //! What opens a volume, and how to try it.
 
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use claviger_crypto::{Acceleration, Secret};
+
+use crate::error::{Error, Result};
+
+/// As much of a keyfile as any format reads, in bytes (TrueCrypt, Keyfiles.h, `KEYFILE_MAX_READ_LEN`).
+pub const KEYFILE_MAX: usize = 1 << 20;
 
 /// Raw material. A format takes the kinds that it knows, and says which it does not.
 #[derive(Debug)]
@@ -10,7 +18,7 @@ use claviger_crypto::{Acceleration, Secret};
 pub enum Credential {
     /// What a person types, as bytes, without a newline.
     Passphrase(Secret),
-    /// The contents of a keyfile, as much of it as any format reads (TrueCrypt: the first 1,048,576 bytes).
+    /// The contents of a keyfile: its first [`KEYFILE_MAX`] bytes.
     Keyfile(Secret),
 }
 
@@ -22,6 +30,60 @@ impl Credential {
             Self::Keyfile(_) => "keyfile",
         }
     }
+
+    /// Reads a keyfile, or every keyfile of a folder: its regular files, but neither hidden ones (whose names begin with a
+    /// dot) nor those of folders in it (TrueCrypt, user's guide, "Keyfile Search Path").
+    ///
+    /// # Errors
+    /// `Io`; `Misuse` if the folder has no keyfile in it.
+    pub fn keyfiles(path: &Path) -> Result<Vec<Self>> {
+        let keyfiles = || -> Result<Vec<Self>> {
+            if !std::fs::metadata(path)?.is_dir() {
+                return Ok(vec![Self::keyfile(path)?]);
+            }
+            let files = keyfiles_in(path)?;
+            if files.is_empty() {
+                return Err(Error::misuse("this folder has no keyfile in it")
+                    .hint("Hidden files and files in folders below it do not count."));
+            }
+            files.iter().map(|file| Self::keyfile(file)).collect()
+        };
+        keyfiles().map_err(|e| e.at(path))
+    }
+
+    /// Reads one keyfile.
+    fn keyfile(path: &Path) -> Result<Self> {
+        let read = || -> io::Result<Secret> {
+            // Read where it is to stay, not through buffers that nobody wipes.
+            let mut contents = Secret::zeroed(KEYFILE_MAX);
+            let mut file = File::open(path)?;
+            let mut len = 0;
+            while len < KEYFILE_MAX {
+                match file.read(&mut contents[len..]) {
+                    Ok(0) => break,
+                    Ok(more) => len += more,
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(if len == KEYFILE_MAX { contents } else { Secret::copy_from(&contents[..len]) })
+        };
+        Ok(Self::Keyfile(read().map_err(|e| Error::from(e).at(path))?))
+    }
+}
+
+/// The keyfiles of a folder, in order of their names.
+fn keyfiles_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if !hidden && std::fs::metadata(entry.path())?.is_file() {
+            files.push(entry.path());
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// Credentials, and all that narrows or steers the trials.
@@ -40,7 +102,8 @@ pub struct Unlock<'a> {
     pub truncated: bool,
     /// Whether to stop. Looked at every few hundred microseconds.
     pub cancel: Option<&'a AtomicBool>,
-    /// Told of each trial that is done and of how many there are.
+    /// Told of the steps that are done and of how many there are; they take about the same time each. The last call says that
+    /// all are done, except where the caller has cancelled. Called on several threads, one at a time and in order.
     pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
 }
 
@@ -72,5 +135,43 @@ impl<'a> Unlock<'a> {
     /// Whether the caller has cancelled.
     pub fn cancelled(&self) -> bool {
         self.cancel.is_some_and(|c| c.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lens(credentials: &[Credential]) -> Vec<usize> {
+        let len = |c: &Credential| match c {
+            Credential::Keyfile(contents) => contents.len(),
+            Credential::Passphrase(_) => panic!("keyfiles only"),
+        };
+        credentials.iter().map(len).collect()
+    }
+
+    #[test]
+    fn keyfiles_are_read_as_far_as_they_count() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("key");
+        for (len, read) in [(0, 0), (1, 1), (KEYFILE_MAX, KEYFILE_MAX), (KEYFILE_MAX + 1, KEYFILE_MAX)] {
+            std::fs::write(&path, vec![1; len]).expect("a keyfile");
+            assert_eq!(lens(&Credential::keyfiles(&path).expect("a keyfile")), [read]);
+        }
+    }
+
+    #[test]
+    fn a_folder_stands_for_its_regular_visible_files() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = dir.path();
+        std::fs::write(folder.join(".hidden"), "xxxxxx").expect("a file");
+        std::fs::create_dir(folder.join("below")).expect("a folder");
+        std::fs::write(folder.join("below/key"), "xxxxx").expect("a file");
+        let error = Credential::keyfiles(folder).expect_err("none counts");
+        assert!(error.to_string().contains("no keyfile"), "{error}");
+        std::fs::write(folder.join("b"), "bb").expect("a file");
+        std::fs::write(folder.join("a"), "a").expect("a file");
+        assert_eq!(lens(&Credential::keyfiles(folder).expect("two keyfiles")), [1, 2]);
+        assert!(Credential::keyfiles(&folder.join("none")).is_err());
     }
 }

@@ -1,1 +1,4 @@
+//! Serves stores, such as opened volumes, to other programs.
 #![forbid(unsafe_code)]
+
+pub mod nbd;

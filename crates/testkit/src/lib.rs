@@ -3,6 +3,7 @@
 
 pub mod random;
 pub mod reference;
+pub mod stores;
 pub mod tools;
 pub mod uml;
 pub mod vectors;

@@ -15,12 +15,14 @@ pub fn program(name: &str) -> Option<PathBuf> {
     found.or_else(|| skip(&format!("the program {name} is not installed")))
 }
 
-/// A file or folder below the samples, which lie in `shared/samples` beside the checkout, or a reported skip.
+/// A file or folder below the samples, which lie in `shared/samples` beside the checkout or where `CLAVIGER_SAMPLES`
+/// says, or a reported skip.
 ///
 /// # Panics
 /// In CI, where they are there.
 pub fn sample(name: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/samples").join(name);
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/samples");
+    let path = env::var_os("CLAVIGER_SAMPLES").map_or_else(beside, PathBuf::from).join(name);
     if path.exists() { path.canonicalize().ok() } else { skip(&format!("the sample {name} is not there")) }
 }
 

@@ -23,6 +23,8 @@ pub struct Outcome {
 pub fn run(script: &str, images: &[&Path], seconds: u32) -> Option<Outcome> {
     let kernel = tools::program("linux.uml")?;
     let timeout = tools::program("timeout")?;
+    // Debian's user-mode-linux has dm-crypt and the ciphers as modules, and does without the package kmod.
+    tools::program("modprobe")?;
     let dir = tempfile::Builder::new().prefix("uml").tempdir().expect("a temporary folder");
     let path = |name: &str| dir.path().join(name);
     let here = dir.path().display();
@@ -32,7 +34,7 @@ pub fn run(script: &str, images: &[&Path], seconds: u32) -> Option<Outcome> {
         "#!/bin/sh\n\
          export PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin HOME=/tmp DM_DISABLE_UDEV=1\n\
          mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t tmpfs tmpfs /run; mount -t tmpfs tmpfs /mnt\n\
-         mount --bind /usr/lib/uml/modules /lib/modules; modprobe -qa loop dm-mod\n\
+         mkdir -p /lib/modules; mount --bind /usr/lib/uml/modules /lib/modules; modprobe -qa loop dm-mod\n\
          ln -s /proc/self/fd /dev/fd; ln -s fd/0 /dev/stdin; ln -s fd/1 /dev/stdout; ln -s fd/2 /dev/stderr\n\
          mkdir -p /dev/shm; mount -t tmpfs shm /dev/shm\n\
          cd {here}; sh {here}/script </dev/null >{here}/output 2>&1; echo $? >{here}/status.new\n\

@@ -4,6 +4,7 @@ pub mod aes;
 pub mod legacy;
 pub mod serpent;
 pub mod twofish;
+mod wide;
 
 use crate::modes::xts;
 

@@ -76,9 +76,11 @@ impl TrueCryptCbc {
     /// One chain around all `ciphers`, which are in the order in which they encrypt. For a single cipher, too.
     /// `sector_size` in bytes (TrueCrypt's are 512).
     ///
-    /// The `first` of [`SectorCipher`] counts sectors from the start of the *volume's file or device*: the data area of
-    /// a normal volume starts with number 1, right behind its header, and that of a hidden volume with the number of
-    /// the host's sector that it lies in.
+    /// The `first` of [`SectorCipher`] counts sectors of the volume with its header as number 0, so that the data area
+    /// starts with number 1. For hidden volumes the sources disagree: in the one image that there is (cryptsetup's
+    /// `tc_2-ripemd160-cbc-aes-hidden`), as in cryptsetup itself, the data area starts with number 1 as well, but
+    /// TrueCrypt 4.1 to 7.1a (Driver/NTVOL.C, `TCReadWrite`; Volume/Volume.cpp, `ReadSectors`) would start it with its
+    /// sector's number in the *host*. dm-crypt's `tcw` takes the number that its table says.
     ///
     /// # Panics
     /// If there is no cipher, block sizes differ or are neither 8 nor 16, or `sector_size` is no multiple of them: a

@@ -24,7 +24,6 @@ pub struct Lrw {
     cipher: Cascade,
     tweak: Tweak,
     sector_size: usize,
-    index_step: u64,
 }
 
 impl Lrw {
@@ -44,15 +43,19 @@ impl Lrw {
         let block = cipher.block_size();
         assert!(sector_size > 0 && sector_size.is_multiple_of(block));
         let tweak = Tweak::new(block, tweak_key);
-        Self { cipher, tweak, sector_size, index_step: (sector_size / block) as u64 }
+        Self { cipher, tweak, sector_size }
     }
 
-    /// Block indexes from one sector to the next, where that is not the number of blocks in a sector: dm-crypt with
-    /// `sector_size:4096` and `iv_large_sectors` goes on by 512 / block size only, so that the indexes of neighbouring
-    /// sectors overlap (drivers/md/dm-crypt.c, `crypt_iv_benbi_gen`).
-    pub fn with_index_step(mut self, blocks: u64) -> Self {
-        self.index_step = blocks;
-        self
+    /// Encrypts `ivs.len()` sectors, each with its own IV: the big-endian index of its first block, in as many bytes as a
+    /// block has. So dm-crypt's generators of IVs other than `benbi` can drive LRW too: `plain64` puts the sector's
+    /// number into the *high* half of the index, byte by byte from the end (Linux, crypto/lrw.c).
+    pub fn encrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
+        self.sectors(ivs, run, |blocks| self.cipher.encrypt_blocks(blocks));
+    }
+
+    /// The inverse of [`Lrw::encrypt_sectors`].
+    pub fn decrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
+        self.sectors(ivs, run, |blocks| self.cipher.decrypt_blocks(blocks));
     }
 
     /// Encrypts the 448 bytes of a TrueCrypt header from offset 64 on. The indexes of the blocks start at 1.
@@ -65,21 +68,22 @@ impl Lrw {
         self.blocks(1, header, |blocks| self.cipher.decrypt_blocks(blocks));
     }
 
-    /// Runs `ecb` between the two xors over whole sectors.
-    fn sectors(&self, first: u64, run: &mut [u8], ecb: impl Fn(&mut [u8])) {
-        debug_assert!(run.len().is_multiple_of(self.sector_size));
-        let index = |sector: u64| sector.wrapping_mul(self.index_step).wrapping_add(1);
-        if self.index_step == (self.sector_size / self.cipher.block_size()) as u64 {
-            self.blocks(index(first), run, ecb);
-        } else {
-            for (i, sector) in (0u64..).zip(run.chunks_exact_mut(self.sector_size)) {
-                self.blocks(index(first.wrapping_add(i)), sector, &ecb);
-            }
+    /// The index of the first block of a sector. Its arithmetic is of 64 bits, in TrueCrypt and in `benbi` alike.
+    fn index(&self, sector: u64) -> u128 {
+        sector.wrapping_mul((self.sector_size / self.cipher.block_size()) as u64).wrapping_add(1).into()
+    }
+
+    /// Runs `ecb` between the two xors over sectors with an IV each.
+    fn sectors(&self, ivs: &[[u8; 16]], run: &mut [u8], ecb: impl Fn(&mut [u8])) {
+        debug_assert!(run.len() == ivs.len() * self.sector_size);
+        for (iv, sector) in ivs.iter().zip(run.chunks_exact_mut(self.sector_size)) {
+            let index = u128::from_be_bytes(*iv) >> (128 - self.cipher.block_size() * 8);
+            self.blocks(index, sector, &ecb);
         }
     }
 
     /// Runs `ecb` between the two xors over blocks of consecutive indexes.
-    fn blocks(&self, index: u64, run: &mut [u8], ecb: impl Fn(&mut [u8])) {
+    fn blocks(&self, index: u128, run: &mut [u8], ecb: impl Fn(&mut [u8])) {
         debug_assert!(run.len().is_multiple_of(self.cipher.block_size()));
         let mut masks = [0u64; MASK_WORDS];
         let mut index = index;
@@ -89,7 +93,7 @@ impl Lrw {
             xor(part, masks);
             ecb(part);
             xor(part, masks);
-            index = index.wrapping_add((part.len() / self.cipher.block_size()) as u64);
+            index = index.wrapping_add((part.len() / self.cipher.block_size()) as u128);
         }
         // They are linear in the tweak key.
         wipe(&mut masks, 0);
@@ -102,33 +106,44 @@ impl SectorCipher for Lrw {
     }
 
     fn encrypt(&self, first: u64, run: &mut [u8]) {
-        self.sectors(first, run, |blocks| self.cipher.encrypt_blocks(blocks));
+        debug_assert!(run.len().is_multiple_of(self.sector_size));
+        self.blocks(self.index(first), run, |blocks| self.cipher.encrypt_blocks(blocks));
     }
 
     fn decrypt(&self, first: u64, run: &mut [u8]) {
-        self.sectors(first, run, |blocks| self.cipher.decrypt_blocks(blocks));
+        debug_assert!(run.len().is_multiple_of(self.sector_size));
+        self.blocks(self.index(first), run, |blocks| self.cipher.decrypt_blocks(blocks));
     }
 }
 
 /// Products of the tweak key, ready to be added up. Which of them are looked up depends on block indexes alone, and
 /// those are public: the time is independent of the key.
+///
+/// Words of 8 bytes are in memory order, so that adding them to blocks needs no swapping of bytes.
 struct Tweak {
-    /// Words of 8 bytes in a block: 1 or 2.
+    /// Words in a block: 1 or 2.
     words: usize,
-    /// K·x^k for each bit k of an index, then K·(1 + x + … + x^k): what changes from one index to the next where k
-    /// low bits carry. Words in memory order, so that adding them to blocks needs no swapping of bytes. Blocks of 8
-    /// bytes use the first half of each.
-    products: Locked<[u64; 256]>,
+    /// K·x^k for each bit k of an index; then K·(1 + x + … + x^k); then K·j for the indexes j below [`GROUP`]. Blocks
+    /// of 8 bytes use the first half of each part.
+    products: Locked<[u64; 2 * BITS + 2 * BITS + 2 * GROUP]>,
 }
+
+/// Bits of an index.
+const BITS: usize = 128;
+
+/// Indexes that differ in their low bits alone: their T have all but a known product in common, and are independent of
+/// each other, as vector units like it. A power of two.
+const GROUP: usize = 16;
 
 impl Tweak {
     fn new(block: usize, key: &[u8]) -> Self {
         assert!(matches!(block, 8 | 16) && key.len() >= block);
         let words = block / 8;
-        let products = Locked::build(|products: &mut [u64; 256]| {
-            let (powers, sums) = products.split_at_mut(128);
+        let products = Locked::build(|products: &mut [u64; _]| {
+            let (powers, rest) = products.split_at_mut(2 * BITS);
+            let (sums, low) = rest.split_at_mut(2 * BITS);
             let (mut power, mut sum) = (0u128, 0u128);
-            for k in 0..64 {
+            for k in 0..block * 8 {
                 power = match (k, block) {
                     (0, _) => key[..block].iter().fold(0, |all, byte| all << 8 | u128::from(*byte)),
                     (_, 8) => u128::from(double64(power as u64)),
@@ -143,34 +158,53 @@ impl Tweak {
                     }
                 }
             }
+            for j in 1..GROUP {
+                // One bit less, whose product there is already, and that bit's.
+                let (less, bit) = (j & (j - 1), j.trailing_zeros() as usize);
+                for w in 0..words {
+                    low[j * words + w] = low[less * words + w] ^ powers[bit * words + w];
+                }
+            }
         });
         Self { words, products }
     }
 
     /// The T of consecutive blocks from `index` on.
-    fn masks(&self, index: u64, masks: &mut [u64]) {
-        let (powers, sums) = self.products.split_at(128);
+    fn masks(&self, index: u128, masks: &mut [u64]) {
         match self.words {
-            1 => fill::<1>(powers, sums, index, masks),
-            _ => fill::<2>(powers, sums, index, masks),
+            1 => self.fill::<1>(index, masks),
+            _ => self.fill::<2>(index, masks),
         }
     }
-}
 
-fn fill<const WORDS: usize>(powers: &[u64], sums: &[u64], index: u64, masks: &mut [u64]) {
-    let (powers, sums) = (powers.as_chunks::<WORDS>().0, sums.as_chunks::<WORDS>().0);
-    let add = |t: [u64; WORDS], u: &[u64; WORDS]| std::array::from_fn(|i| t[i] ^ u[i]);
-    let bits = (0..64).filter(|k| index >> k & 1 == 1);
-    let mut t = bits.fold([0; WORDS], |t, k| add(t, &powers[k]));
-    let mut index = index;
-    for mask in masks.as_chunks_mut::<WORDS>().0 {
-        *mask = t;
-        // i ^ (i + 1) has all bits up to the lowest zero of i. After the last index of all comes 0.
-        t = match index.trailing_ones() {
-            64 => [0; WORDS],
-            carries => add(t, &sums[carries as usize]),
-        };
-        index = index.wrapping_add(1);
+    fn fill<const WORDS: usize>(&self, index: u128, masks: &mut [u64]) {
+        let (powers, rest) = self.products.split_at(2 * BITS);
+        let [powers, sums, low] = [powers, &rest[..2 * BITS], &rest[2 * BITS..]].map(|t| t.as_chunks::<WORDS>().0);
+        let add = |t: [u64; WORDS], u: &[u64; WORDS]| std::array::from_fn(|i| t[i] ^ u[i]);
+        let in_group = GROUP.trailing_zeros() as usize;
+        let mut skip = index as usize % GROUP;
+        let mut group = index >> in_group;
+        let mut t = [0; WORDS];
+        let mut bits = group;
+        while bits != 0 {
+            t = add(t, &powers[bits.trailing_zeros() as usize + in_group]);
+            bits &= bits - 1;
+        }
+        let mut masks = masks.as_chunks_mut::<WORDS>().0;
+        while !masks.is_empty() {
+            let now = masks.split_off_mut(..masks.len().min(GROUP - skip)).expect("it is not longer");
+            for (mask, low) in now.iter_mut().zip(&low[skip..]) {
+                *mask = add(t, low);
+            }
+            // g ^ (g + 1) has all bits up to the lowest zero of g. After the last group of all comes 0.
+            let carries = group.trailing_ones() as usize + in_group;
+            t = match carries < WORDS * 64 {
+                true => add(add(t, &sums[carries]), &sums[in_group - 1]),
+                false => [0; WORDS],
+            };
+            group = group.wrapping_add(1);
+            skip = 0;
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 //! The tweak is the sector number as a 64-bit little-endian integer, padded with zeros to 16 bytes. A cascade applies
 //! one whole XTS layer after another (TrueCrypt 7.1a, `EncryptBuffer`), each with a data and a tweak key of its own.
 
+use std::slice;
+
 use super::SectorCipher;
 use crate::ciphers::BlockCipher;
 
@@ -113,6 +115,47 @@ pub(crate) fn through_buffer(tweaks: &[[u8; 16]], sector: usize, run: &mut [u8],
         xor(part, masks);
         ecb(part);
         xor(part, masks);
+    }
+}
+
+/// The masks of a run of sectors: for each block the value that XTS xors before and after the cipher.
+pub(crate) struct Masks<'a> {
+    tweaks: slice::Iter<'a, [u8; 16]>,
+    /// Blocks in a sector.
+    per_sector: usize,
+    /// Blocks left in this sector.
+    left: usize,
+    next: u128,
+}
+
+impl<'a> Masks<'a> {
+    /// `tweaks` are the sectors' encrypted tweaks; `sector` is in bytes.
+    pub(crate) fn new(tweaks: &'a [[u8; 16]], sector: usize) -> Self {
+        Self { tweaks: tweaks.iter(), per_sector: sector / 16, left: 0, next: 0 }
+    }
+
+    /// For code that takes masks but runs without.
+    pub(crate) fn none() -> Self {
+        Self::new(&[], 16)
+    }
+
+    /// The masks of the next `out.len() / 16` blocks.
+    #[inline(always)]
+    pub(crate) fn fill(&mut self, out: &mut [u8]) {
+        let (mut out, _) = out.as_chunks_mut::<16>();
+        while !out.is_empty() {
+            if self.left == 0 {
+                self.left = self.per_sector;
+                self.next = u128::from_le_bytes(*self.tweaks.next().expect("a tweak for each sector of the run"));
+            }
+            let (now, later) = out.split_at_mut(self.left.min(out.len()));
+            self.left -= now.len();
+            for mask in now {
+                *mask = self.next.to_le_bytes();
+                self.next = double(self.next);
+            }
+            out = later;
+        }
     }
 }
 

@@ -68,6 +68,9 @@ impl FileStore {
         if !kind.is_file() && !kind.is_block_device() {
             return Err(Error::misuse("neither a regular file nor a block device"));
         }
+        if kind.is_block_device() && access == Access::ReadWrite {
+            file = exclusive(path)?;
+        }
         // A block device's metadata gives no size, the end of it does.
         let len = file.seek(SeekFrom::End(0))?;
         let store = Self { file, path: path.to_owned(), len, access, regular: kind.is_file() };
@@ -112,6 +115,19 @@ impl FileStore {
             Err(e) => Err(io::Error::from(e).into()),
         }
     }
+}
+
+/// A block device for this process and no file system, swap area or device mapper: the kernel refuses O_EXCL to a device
+/// that has one on it, and all of them to one that is held so (open(2)).
+fn exclusive(path: &Path) -> Result<File> {
+    let flags = rustix::fs::OFlags::EXCL.bits().cast_signed();
+    OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).map_err(|e| match e.kind() {
+        io::ErrorKind::ResourceBusy => {
+            Error::new(ErrorKind::InUse { holder: Some("mounted, or part of another device".into()) })
+                .hint("Unmount it first. Nothing was changed.")
+        }
+        _ => e.into(),
+    })
 }
 
 impl Store for FileStore {

@@ -106,9 +106,9 @@ impl Layout {
         self.segments.is_empty()
     }
 
-    /// The segments that `offset .. end` touches, in order.
+    /// The segments that `offset .. end` touches, in order: none if it is empty.
     pub(super) fn touched(&self, offset: u64, end: u64) -> impl Iterator<Item = &Segment> {
         let from = self.segments.partition_point(|s| s.at + s.len <= offset);
-        self.segments[from..].iter().take_while(move |s| s.at < end)
+        self.segments[from..].iter().take_while(move |s| s.at < end && offset < end)
     }
 }

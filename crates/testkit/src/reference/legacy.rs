@@ -11,12 +11,10 @@ pub type Sized<'a> = (usize, Block<'a>);
 
 /// LRW over consecutive blocks, the first of which has the index `index`. `steps` run on each block in order: the
 /// ciphers of a cascade to encrypt, or their inverses, last cipher first, to decrypt.
-pub fn lrw(block_size: usize, steps: &[Block<'_>], tweak_key: &[u8], index: u64, data: &mut [u8]) {
+pub fn lrw(block_size: usize, steps: &[Block<'_>], tweak_key: &[u8], index: u128, data: &mut [u8]) {
     for (i, block) in data.chunks_exact_mut(block_size).enumerate() {
-        let index = index.wrapping_add(i as u64);
-        let mut operand = vec![0; block_size];
-        operand[block_size - 8..].copy_from_slice(&index.to_be_bytes());
-        let t = multiply(&tweak_key[..block_size], &operand);
+        let index = index.wrapping_add(i as u128).to_be_bytes();
+        let t = multiply(&tweak_key[..block_size], &index[16 - block_size..]);
         xor(block, &t);
         steps.iter().for_each(|step| step(block));
         xor(block, &t);

@@ -1,21 +1,643 @@
-//! (being built)
-use super::*;
-/// (being built)
+//! TrueCrypt 1.0 to 7.1a: volumes without any mark, found by trying the password on all that a header could be.
+//!
+//! All facts are those of the source of TrueCrypt 7.1a (files and names are given where they are used), compared with
+//! volumes that it and other programs made.
+
+mod create;
+mod header;
+mod keyfiles;
+mod suites;
+mod trials;
+
+use std::time::Instant;
+
+use claviger_crypto::SectorCipher;
+use claviger_crypto::secret::wipe_stack;
+
+use super::{Choices, Facts, Format, Header, Unlocked, Verdict, magic};
+use crate::credential::{Credential, HeaderChoice, Unlock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::spec::Spec;
+use crate::store::Store;
+use crate::volume::{Layout, Payload, Segment};
+use header::Fields;
+use suites::{KDFS, Kdf, Mode, SUITES, Suite, UNIT};
+use trials::{Found, Outcome};
+
+const NAME: &str = "TrueCrypt";
+
+/// The area that each header has for itself, in bytes (Volumes.h, `TC_VOLUME_HEADER_SIZE`).
+const HEADER_AREA: u64 = 64 << 10;
+
+/// A header area and that of the hidden volume behind it: at the beginning of the file, and as backups at its end
+/// (`TC_VOLUME_HEADER_GROUP_SIZE`).
+const HEADER_GROUP: u64 = 2 * HEADER_AREA;
+
+/// The header in front of a volume of TrueCrypt 1.0 to 5.1a, in bytes (`TC_VOLUME_HEADER_SIZE_LEGACY`).
+const OLD_HEADER: u64 = 512;
+
+/// Where the header of a hidden volume of TrueCrypt 3.0 to 5.1a is, in bytes from the end
+/// (`TC_HIDDEN_VOLUME_HEADER_OFFSET_LEGACY`). The hidden volume ends where it begins.
+const OLD_HIDDEN_HEADER: u64 = 1536;
+
+/// The smallest volume that TrueCrypt opens, in bytes (`TC_MIN_VOLUME_SIZE_LEGACY`).
+const SMALLEST: u64 = 37 * 512;
+
+/// A place where a header can be.
+struct Position {
+    /// What a person calls it.
+    name: &'static str,
+    place: Place,
+    /// Whether the store has to be longer than this, in bytes, for there to be such a header (7.1a, Ntvol.c, `TCOpenVolume`).
+    beyond: u64,
+    hidden: bool,
+    backup: bool,
+    /// Whether volumes of TrueCrypt 1.0 to 5.1a have their header there too.
+    old: bool,
+}
+
+/// Bytes from an end of the store.
+enum Place {
+    Start(u64),
+    End(u64),
+}
+
+/// Every position; where headers in several open, the first counts.
+static POSITIONS: &[Position] = &[
+    Position { name: "primary", place: Place::Start(0), beyond: 0, hidden: false, backup: false, old: true },
+    Position {
+        name: "hidden",
+        place: Place::Start(HEADER_AREA),
+        beyond: HEADER_GROUP,
+        hidden: true,
+        backup: false,
+        old: false,
+    },
+    Position {
+        name: "hidden",
+        place: Place::End(OLD_HIDDEN_HEADER),
+        beyond: OLD_HEADER + OLD_HIDDEN_HEADER,
+        hidden: true,
+        backup: false,
+        old: true,
+    },
+    Position {
+        name: "backup",
+        place: Place::End(HEADER_GROUP),
+        beyond: 2 * HEADER_GROUP,
+        hidden: false,
+        backup: true,
+        old: false,
+    },
+    Position {
+        name: "hidden backup",
+        place: Place::End(HEADER_AREA),
+        beyond: 2 * HEADER_GROUP,
+        hidden: true,
+        backup: true,
+        old: false,
+    },
+];
+
+impl Position {
+    /// Where the header is in a store of `len` bytes, unless that is too short.
+    fn in_store(&self, len: u64) -> Option<u64> {
+        (len > self.beyond).then_some(())?;
+        match self.place {
+            Place::Start(at) => Some(at),
+            Place::End(before) => len.checked_sub(before),
+        }
+    }
+
+    /// Every key derivation that a header here can have.
+    fn kdfs(&self) -> &'static [Kdf] {
+        if self.old { KDFS } else { suites::modern_kdfs() }
+    }
+
+    /// Every suite and mode that a header here can have, the newest modes first.
+    fn ways(&self) -> impl Iterator<Item = trials::Way> {
+        let modes = if self.old { &Mode::ALL[..] } else { &[Mode::Xts] };
+        modes.iter().flat_map(|mode| SUITES.iter().filter(|s| s.modes.contains(mode)).map(|suite| (suite, *mode)))
+    }
+}
+
+/// The format.
 pub struct TrueCrypt;
+
 impl Format for TrueCrypt {
     fn name(&self) -> &'static str {
-        "TrueCrypt"
+        NAME
     }
-    fn identify(&self, _: &dyn Store) -> Result<Verdict> {
-        Ok(Verdict::No("being built".into()))
+
+    fn identify(&self, store: &dyn Store) -> Result<Verdict> {
+        let len = store.len();
+        if len < SMALLEST {
+            return Ok(Verdict::No(format!("{len} bytes are too few, {SMALLEST} is the smallest volume")));
+        }
+        if !len.is_multiple_of(512) {
+            let why = "a container that was cut short is opened by naming the format";
+            return Ok(Verdict::No(format!("{len} bytes are not whole sectors; {why}")));
+        }
+        let mut start = [0; 512];
+        store.read_at(0, &mut start)?;
+        if let Some(other) = magic::compressed_or_encrypted(&start) {
+            return Ok(Verdict::No(format!("it begins as {other} does")));
+        }
+        // The first sector alone: what follows may be sparse in a container that was formatted quickly.
+        if !magic::looks_random(&start) {
+            return Ok(Verdict::No(
+                "it does not begin with random-looking bytes, as salt and encrypted header do".into(),
+            ));
+        }
+        Ok(Verdict::Possible("it begins with random-looking bytes; TrueCrypt volumes have no other mark".into()))
     }
-    fn open(&self, _: &dyn Store) -> Result<Box<dyn Header>> {
-        Err(Error::unsupported("being built"))
+
+    fn open(&self, store: &dyn Store) -> Result<Box<dyn Header>> {
+        let mut copies: Vec<HeaderCopy> = Vec::new();
+        for position in POSITIONS {
+            let Some(at) = position.in_store(store.len()) else { continue };
+            let mut bytes = [0; header::SIZE];
+            match store.read_at(at, &mut bytes) {
+                Ok(()) => {}
+                Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => continue,
+                Err(e) => return Err(e.into()),
+            }
+            // A sector of one byte repeated, such as a hole in a sparse file, is no salt: this saves deriving keys for it.
+            if bytes.iter().any(|b| *b != bytes[0]) && copies.iter().all(|c| c.at != at) {
+                copies.push(HeaderCopy { position, at, bytes });
+            }
+        }
+        if copies.is_empty() {
+            return Err(ErrorKind::NotThisFormat("no sector that could be a header has anything in it".into()).into());
+        }
+        Ok(Box::new(Locked { copies }))
     }
-    fn create(&self, _: &dyn Store, _: &Spec<'_>, _: &[Credential]) -> Result<()> {
-        Err(Error::unsupported("being built"))
+
+    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+        create::create(store, spec, first).map_err(|e| e.in_format(NAME))
     }
+
     fn choices(&self) -> Choices {
-        Choices { ciphers: vec![], hashes: vec![], min_len: 0 }
+        Choices {
+            ciphers: SUITES.iter().filter(|s| s.creatable()).map(|s| s.name).collect(),
+            hashes: suites::modern_kdfs().iter().map(|k| k.hash.name).collect(),
+            min_len: create::MIN_LEN,
+        }
+    }
+}
+
+/// The sector at a position: salt, and what may be a header.
+struct HeaderCopy {
+    position: &'static Position,
+    at: u64,
+    bytes: [u8; header::SIZE],
+}
+
+/// All that could be headers of the volume.
+struct Locked {
+    copies: Vec<HeaderCopy>,
+}
+
+impl Header for Locked {
+    fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+        let unlocked = self.unlocked(store, with).map_err(|e| e.in_format(NAME));
+        wipe_stack();
+        unlocked
+    }
+}
+
+impl Locked {
+    fn unlocked(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+        let begun = Instant::now();
+        let password = keyfiles::password(with.credentials)?;
+        let hash = with.hash.map(|name| by_name("hash", KDFS, |k| k.hash.name, name)).transpose()?;
+        let suite = with.cipher.map(|name| by_name("cipher", SUITES, |s| s.name, name)).transpose()?;
+        let wanted = |position: &Position| with.header == HeaderChoice::Any || position.backup;
+        let outcome = trials::run(
+            &self.copies,
+            &password,
+            |position| {
+                let right = |k: &&Kdf| hash.is_none_or(|h| std::ptr::eq(h, *k)) && wanted(position);
+                position.kdfs().iter().filter(right).collect()
+            },
+            |position| position.ways().filter(|(s, _)| suite.is_none_or(|wanted| std::ptr::eq(wanted, *s))).collect(),
+            with,
+        )?;
+        let Outcome { found, spoilt, trials } = outcome;
+        let Some(found) = found else {
+            return Err(spoilt.map_or_else(|| wrong_credential(with), |(_, error)| error));
+        };
+        let mut warnings = self.header_warnings(&found, spoilt, with);
+        let copy = &self.copies[found.copy];
+        let data = DataArea::of(&found.fields, copy, store.len())?;
+        let layout = data.layout(&found, copy, store, with, &mut warnings)?;
+        let facts = self.facts(&found, &data);
+        Ok(Unlocked { layout, facts, warnings, trials, took: begun.elapsed() })
+    }
+
+    fn facts(&self, found: &Found, data: &DataArea) -> Facts {
+        let Found { copy, kdf, suite, mode, plain: _, fields } = found;
+        let position = self.copies[*copy].position;
+        Facts {
+            format: NAME,
+            cipher: suite.name.to_owned(),
+            mode: mode.name(),
+            key_bits: suite.data_key_len() as u32 * 8,
+            hash: kdf.hash.name,
+            iterations: kdf.iterations,
+            header_version: fields.version,
+            header: position.name,
+            hidden: position.hidden,
+            sector_size: fields.sector_size,
+            size: data.len,
+            data_offset: data.start,
+            created: fields.created,
+            header_written: fields.header_written,
+        }
+    }
+
+    /// What to tell of headers that did not open although another did.
+    fn header_warnings(&self, found: &Found, spoilt: Option<(usize, Error)>, with: &Unlock<'_>) -> Vec<String> {
+        let position = self.copies[found.copy].position;
+        let mut warnings = Vec::new();
+        if let Some((rank, error)) = spoilt.filter(|(rank, _)| *rank != found.copy) {
+            let name = self.copies[rank].position.name;
+            warnings.push(format!("The {name} header opens with this password, but is unusable: {}.", error.kind));
+        } else if position.backup && with.header == HeaderChoice::Any {
+            let primary = if position.hidden { "hidden volume's own header" } else { "primary header" };
+            warnings.push(format!(
+                "Only the {} header opens with this password: the {primary} is damaged or has another password. \
+                 Once the header is restored from the backup, both open with this password.",
+                position.name
+            ));
+        }
+        warnings
+    }
+}
+
+/// Where a volume's data are, in bytes.
+struct DataArea {
+    start: u64,
+    len: u64,
+}
+
+impl DataArea {
+    fn of(fields: &Fields, copy: &HeaderCopy, store_len: u64) -> Result<Self> {
+        if fields.has_backups() {
+            return Ok(Self { start: fields.data_start, len: fields.volume_size });
+        }
+        // Before 6.0 the header's sizes are not used: a volume fills its file, and a hidden one ends at its header
+        // (VolumeLayout.cpp, `VolumeLayoutV1Normal` and `VolumeLayoutV1Hidden`).
+        if !copy.position.hidden {
+            let len = store_len.saturating_sub(OLD_HEADER) / UNIT * UNIT;
+            return match len {
+                0 => Err(ErrorKind::Malformed {
+                    field: "length of the file",
+                    offset: store_len,
+                    what: "nothing follows the header".into(),
+                }
+                .into()),
+                _ => Ok(Self { start: OLD_HEADER, len }),
+            };
+        }
+        let start = copy.at.checked_sub(fields.hidden_size).filter(|s| *s >= OLD_HEADER && fields.hidden_size > 0);
+        match start {
+            Some(start) => Ok(Self { start, len: fields.hidden_size }),
+            None => Err(ErrorKind::Malformed {
+                field: "size of the hidden volume",
+                offset: copy.at + header::HIDDEN_SIZE as u64,
+                what: format!("{} bytes do not fit in front of its header", fields.hidden_size),
+            }
+            .into()),
+        }
+    }
+
+    fn layout(
+        &self,
+        found: &Found,
+        copy: &HeaderCopy,
+        store: &dyn Store,
+        with: &Unlock<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Layout> {
+        let Self { start, len } = *self;
+        let store_len = store.len();
+        let end = start + len;
+        if end > store_len {
+            let what = format!(
+                "the volume ends at byte {end}, but the file is cut short at byte {store_len}: {} bytes are missing",
+                end - store_len
+            );
+            if !with.truncated {
+                let offset = copy.at + header::VOLUME_SIZE as u64;
+                return Err(Error::new(ErrorKind::Malformed { field: "size of the volume", offset, what }).hint(
+                    "Find a complete copy of the file. What is left can be read if a truncated volume is allowed.",
+                ));
+            }
+            warnings.push(format!("Read-only: {what}."));
+        } else if found.fields.has_backups() && end + HEADER_GROUP > store_len {
+            warnings.push("The file is cut short behind the data: it has no complete backup headers.".to_owned());
+        }
+        let cipher = found.suite.data_cipher(found.mode, header::keys(&found.plain), with.acceleration);
+        let mut writable = end <= store_len;
+        let first = match found.mode {
+            Mode::Xts => start / UNIT,
+            // From the beginning of the data area (Crypto.c, `DataUnit2LRWIndex`).
+            Mode::Lrw => 0,
+            Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc if copy.position.hidden => {
+                let counted = hidden_cbc_numbering(store, &*cipher, start, len)?;
+                if counted.is_none() {
+                    warnings.push(
+                        "Read-only: hidden CBC volumes count their sectors in one of two ways, and the data do not show which. \
+                         What is read may be wrong."
+                            .to_owned(),
+                    );
+                    writable = false;
+                }
+                counted.unwrap_or(OLD_HEADER / UNIT)
+            }
+            Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => start / UNIT,
+        };
+        let payload = Payload::Crypt { cipher, first };
+        Layout::new(vec![Segment { at: 0, len, stored_at: start, payload, writable }])
+    }
+}
+
+/// The number of the first sector of a hidden volume in CBC, if its beginning shows it.
+///
+/// cryptsetup's image `tc_2-ripemd160-cbc-aes-hidden`, made by an old TrueCrypt, counts as if the hidden volume were a file
+/// of its own, with the first sector behind a header as number 1; so does cryptsetup. The sources that survive, of 4.0
+/// (Driver/Ntvol.c, `TCReadWrite`) to 7.1a, count from the beginning of the file. A wrong number turns every byte of a
+/// sector into noise, so the right one is that under which something at the beginning does not look random: a boot sector,
+/// a superblock, zeros.
+fn hidden_cbc_numbering(store: &dyn Store, cipher: &dyn SectorCipher, start: u64, len: u64) -> Result<Option<u64>> {
+    let mut stored = vec![0; (16 * UNIT).min(len) as usize];
+    store.read_at(start, &mut stored)?;
+    let makes_sense = |first: &u64| {
+        let mut plain = stored.clone();
+        cipher.decrypt(*first, &mut plain);
+        plain.chunks(UNIT as usize).any(|sector| !magic::looks_random(sector))
+    };
+    Ok([OLD_HEADER / UNIT, start / UNIT].into_iter().find(makes_sense))
+}
+
+fn wrong_credential(with: &Unlock<'_>) -> Error {
+    let mut tries = vec!["check the passphrase, its keyboard layout and the keyfiles (all of them, and no other)"];
+    if with.hash.is_some() || with.cipher.is_some() {
+        tries.push("leave out the cipher and the hash");
+    }
+    if with.header == HeaderChoice::Backup {
+        tries.push("try the primary header too");
+    }
+    Error::new(ErrorKind::WrongCredential(
+        "nothing opens. TrueCrypt volumes have no mark: a wrong passphrase, wrong keyfiles, damaged headers and a file that \
+         is no TrueCrypt volume look the same"
+            .into(),
+    ))
+    .hint(format!("To try: {}; a copy of the headers that was saved elsewhere.", tries.join("; ")))
+}
+
+/// The row of a table with that name, whatever its case.
+fn by_name<T>(kind: &str, table: &'static [T], name_of: impl Fn(&T) -> &'static str, name: &str) -> Result<&'static T> {
+    table.iter().find(|row| name_of(row).eq_ignore_ascii_case(name)).ok_or_else(|| {
+        let all: Vec<_> = table.iter().map(name_of).collect();
+        Error::misuse(format!("no {kind} is called {name}; there are: {}", all.join(", ")))
+    })
+}
+
+/// The suite and key derivation that `spec` asks for, among those that can be created.
+fn chosen(spec: &Spec<'_>) -> Result<(&'static Suite, &'static Kdf)> {
+    let choices = TrueCrypt.choices();
+    let suite = by_name("cipher", SUITES, |s| s.name, spec.cipher.unwrap_or(choices.ciphers[0]))?;
+    let kdf = by_name("hash", KDFS, |k| k.hash.name, spec.hash.unwrap_or(choices.hashes[0]))?;
+    if !choices.ciphers.contains(&suite.name) {
+        return Err(Error::misuse(format!(
+            "new volumes cannot have {}; they can: {}",
+            suite.name,
+            choices.ciphers.join(", ")
+        )));
+    }
+    if !choices.hashes.contains(&kdf.hash.name) {
+        return Err(Error::misuse(format!(
+            "new volumes cannot have {}; they can: {}",
+            kdf.hash.name,
+            choices.hashes.join(", ")
+        )));
+    }
+    Ok((suite, kdf))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use claviger_crypto::{Acceleration, Secret};
+    use claviger_testkit::{tools, uml};
+
+    use super::*;
+    use crate::store::MemoryStore;
+    use crate::volume::Volume;
+
+    /// A header like none that can be created.
+    struct Old {
+        at: usize,
+        suite: &'static Suite,
+        mode: Mode,
+        kdf: &'static Kdf,
+        version: u16,
+        required_program: u16,
+        hidden_size: u64,
+        sector_size: u32,
+    }
+
+    const PASSWORD: &[u8] = b"pw";
+
+    /// Bytes that look random and are the same each time.
+    fn noise(len: usize, seed: u64) -> Vec<u8> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let next = |_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        (0..len).map(next).collect()
+    }
+
+    impl Old {
+        fn new(suite: &'static Suite, mode: Mode) -> Self {
+            let required_program = if mode == Mode::Xts { 0x0500 } else { 0x0100 };
+            let version = if mode == Mode::Xts { 3 } else { 2 };
+            Self { at: 0, suite, mode, kdf: &KDFS[1], version, required_program, hidden_size: 0, sector_size: 0 }
+        }
+
+        fn keys(&self) -> Vec<u8> {
+            noise(self.suite.key_len(self.mode), 77)
+        }
+
+        fn data_cipher(&self) -> Arc<dyn SectorCipher> {
+            self.suite.data_cipher(self.mode, &self.keys(), Acceleration::On)
+        }
+
+        /// Puts the header into a volume whose data, if it is a new one, have the usual place.
+        fn put_into(&self, bytes: &mut [u8]) {
+            let size = (bytes.len() as u64).saturating_sub(2 * HEADER_GROUP);
+            let salt = noise(header::SALT, 5);
+            let mut plain = header::compose(&salt, HEADER_GROUP, size, &self.keys());
+            header::change(&mut plain, self.version, self.required_program, self.hidden_size, self.sector_size);
+            let mut key = vec![0; self.suite.key_len(self.mode)];
+            self.kdf.hash.pbkdf2(PASSWORD, &salt, self.kdf.iterations, &mut key, &|| true);
+            let keys = suites::SharedKeys::new(&key, Acceleration::On);
+            self.suite.encrypt_header(self.mode, &keys, &mut plain[header::SALT..]);
+            bytes[self.at..][..header::SIZE].copy_from_slice(&plain);
+        }
+    }
+
+    fn unlock(bytes: Vec<u8>, suite: &Suite) -> Result<(Unlocked, Arc<MemoryStore>)> {
+        let credentials = [Credential::Passphrase(Secret::copy_from(PASSWORD))];
+        let with = Unlock { hash: Some("SHA-512"), cipher: Some(suite.name), ..Unlock::with(&credentials) };
+        let store = Arc::new(MemoryStore::new(bytes));
+        Ok((TrueCrypt.open(&*store)?.unlock(&*store, &with)?, store))
+    }
+
+    fn all_ways() -> impl Iterator<Item = trials::Way> {
+        POSITIONS[0].ways()
+    }
+
+    #[test]
+    fn every_suite_opens_in_every_mode() {
+        let plain = noise(64 << 10, 9);
+        let mut ways = 0;
+        for (suite, mode) in all_ways() {
+            let old = Old::new(suite, mode);
+            let mut data = plain.clone();
+            let first = if mode == Mode::Lrw { 0 } else { 1 };
+            old.data_cipher().encrypt(first, &mut data);
+            let mut bytes = [vec![0; 512], data].concat();
+            old.put_into(&mut bytes);
+            let (unlocked, store) = unlock(bytes, suite).unwrap_or_else(|e| panic!("{} {mode:?}: {e}", suite.name));
+            let facts = &unlocked.facts;
+            assert_eq!((&*facts.cipher, facts.mode, facts.header_version), (suite.name, mode.name(), old.version));
+            assert_eq!((facts.size, facts.data_offset), (plain.len() as u64, 512));
+            let volume = Volume::new(store, unlocked.layout);
+            let mut back = vec![0; plain.len() - 700];
+            volume.read_at(333, &mut back).expect("it is read");
+            assert!(back == plain[333..][..back.len()], "{} {mode:?}", suite.name);
+            ways += 1;
+        }
+        assert_eq!(ways, 8 + 11 + 6 + 5 + 2);
+    }
+
+    #[test]
+    fn units_have_512_bytes_whatever_the_sectors_of_the_device() {
+        for sector_size in [512, 1024, 2048, 4096] {
+            let mut bytes = noise(1 << 20, 1);
+            let new = Old { version: 5, required_program: 0x0700, sector_size, ..Old::new(&SUITES[0], Mode::Xts) };
+            new.put_into(&mut bytes);
+            let (unlocked, _) = unlock(bytes, new.suite).expect("a good volume");
+            assert_eq!(unlocked.facts.sector_size, sector_size);
+            let Payload::Crypt { cipher, first } = &unlocked.layout.segments()[0].payload else { panic!("encrypted") };
+            assert_eq!((cipher.sector_size(), *first), (512, 256));
+        }
+    }
+
+    #[test]
+    fn impossible_and_newer_headers_are_told_apart() {
+        let error = |old: Old, len: usize| {
+            let mut bytes = noise(len, 1);
+            old.put_into(&mut bytes);
+            unlock(bytes, old.suite).err().expect("it does not open").kind
+        };
+        let new = || Old { version: 5, required_program: 0x0700, sector_size: 512, ..Old::new(&SUITES[0], Mode::Xts) };
+        let field = |kind| match kind {
+            ErrorKind::Malformed { field, offset, .. } => (field, offset),
+            other => panic!("{other}"),
+        };
+        assert_eq!(field(error(Old { sector_size: 100, ..new() }, 1 << 20)), ("sector size", 128));
+        assert_eq!(field(error(Old { hidden_size: 512, ..new() }, 1 << 20)), ("size of the hidden volume", 92));
+        assert_eq!(field(error(Old::new(&SUITES[0], Mode::Cbc), 512)), ("length of the file", 512));
+        let hidden = |hidden_size| Old { at: 65_536 - 1536, hidden_size, ..Old::new(&SUITES[0], Mode::Cbc) };
+        for size in [0, 65_536 - 1536, 512 << 40] {
+            assert_eq!(field(error(hidden(size), 65_536)), ("size of the hidden volume", 64_000 + 92));
+        }
+        assert!(matches!(error(Old { version: 6, ..new() }, 1 << 20), ErrorKind::Unsupported { .. }));
+        assert!(matches!(error(Old { required_program: 0x0800, ..new() }, 1 << 20), ErrorKind::Unsupported { .. }));
+    }
+
+    #[test]
+    fn hidden_cbc_volumes_show_how_they_count() {
+        let (len, size) = (64 << 10, 20 << 10);
+        let start = len - 1536 - size;
+        let at = len - 1536;
+        let old = Old { at, hidden_size: size as u64, ..Old::new(&SUITES[0], Mode::Cbc) };
+        let open = |first: u64, plain: &[u8]| {
+            let mut bytes = noise(len, 1);
+            let data = &mut bytes[start..at];
+            data.copy_from_slice(plain);
+            old.data_cipher().encrypt(first, data);
+            old.put_into(&mut bytes);
+            let (unlocked, store) = unlock(bytes, old.suite).expect("it opens");
+            assert!(unlocked.facts.hidden);
+            let warned = !unlocked.warnings.is_empty();
+            let volume = Volume::new(store, unlocked.layout);
+            let mut back = vec![0; size];
+            volume.read_at(0, &mut back).expect("it is read");
+            (back == plain, volume.writable(), warned)
+        };
+        let mut plain = noise(size, 3);
+        plain[1024..1536].fill(0);
+        for first in [1, start as u64 / 512] {
+            assert_eq!(open(first, &plain), (true, true, false));
+        }
+        let (_, writable, warned) = open(1, &noise(size, 3));
+        assert!(!writable && warned, "nothing shows it");
+    }
+
+    /// Headers in the modes that nothing here creates, as cryptsetup sees them, and the data of those that dm-crypt can open.
+    #[test]
+    fn old_volumes_open_in_cryptsetup() {
+        let Some(_) = tools::program("cryptsetup") else { return };
+        // The kernel has no GF(2^64), and no whitening around more than one cipher.
+        let ways: Vec<_> = all_ways()
+            .filter(|(suite, mode)| *mode != Mode::Xts && (*mode != Mode::Lrw || suite.creatable()))
+            .collect();
+        for ways in ways.chunks(15) {
+            let dir = tempfile::tempdir().expect("a temporary folder");
+            let mut script = String::from("set -ex\n");
+            let mut images = Vec::new();
+            for ((suite, mode), letter) in ways.iter().zip('a'..) {
+                let old = Old::new(suite, *mode);
+                let plain = noise(40 << 10, 3);
+                let mut data = plain.clone();
+                old.data_cipher().encrypt(if *mode == Mode::Lrw { 0 } else { 1 }, &mut data);
+                let mut bytes = [vec![0; 512], data].concat();
+                old.put_into(&mut bytes);
+                let image = dir.path().join(letter.to_string());
+                let expected = dir.path().join("plain");
+                std::fs::write(&image, bytes).expect("an image");
+                std::fs::write(&expected, plain).expect("its plaintext");
+                images.push(image);
+                // Its names list the ciphers in the order in which they encrypt.
+                let names = suite.name.split('-').rev().map(|name| match name {
+                    "Triple DES" => "des3_ede".to_owned(),
+                    "Blowfish" => "blowfish_le".to_owned(),
+                    name => name.to_lowercase(),
+                });
+                let cipher = names.collect::<Vec<_>>().join("-");
+                let options = format!("--cipher {cipher} --hash sha512 /dev/ubd{letter}");
+                script += &format!(
+                    "printf %s pw | cryptsetup tcryptDump {options} >dump\ngrep -E '^Cipher chain:.{cipher}$' dump\n"
+                );
+                let opens = *mode == Mode::Lrw || *mode == Mode::Cbc && suite.name != "Blowfish";
+                if opens {
+                    script += &format!(
+                        "printf %s pw | cryptsetup tcryptOpen {options} x\ncmp /dev/mapper/x {}\ncryptsetup close x\n",
+                        expected.display()
+                    );
+                }
+            }
+            let images: Vec<&Path> = images.iter().map(|i| &**i).collect();
+            let Some(done) = uml::run(&script, &images, 300) else { return };
+            assert_eq!(done.status, 0, "{}", done.output);
+        }
     }
 }

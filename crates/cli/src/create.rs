@@ -1,0 +1,352 @@
+//! `claviger create`: a new volume in a file or on a block device.
+
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use claviger_engine::formats::{self, Choices};
+use claviger_engine::store::{Access, FileStore};
+use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Spec, Store, Unlock};
+use serde::Serialize;
+
+use crate::credentials::CredentialArgs;
+use crate::opening::open_file;
+use crate::output::{self, Report};
+use crate::progress::Progress;
+use crate::{cancel, guard, prompt, size};
+
+/// Create an encrypted volume
+///
+/// In a new file, whose space is taken at once, or on a block device, whose size it takes. All of the volume is filled
+/// with random-looking bytes, so that nobody can tell how much of it is used. Nothing that exists is overwritten without
+/// --force and a question.
+///
+/// Sizes are bytes, or a number with K, M, G, T or KiB, MiB … (powers of 1024) or KB, MB … (powers of 1000).
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger create --size 100M secrets.tc
+  claviger create --size 1G --cipher AES-Twofish-Serpent --hash Whirlpool secrets.tc
+  claviger create --list
+
+The new volume is empty; to make a file system in it:
+  claviger serve secrets.tc --run 'nbdcopy fat.img \"$uri\"'")]
+pub struct Args {
+    /// The file to create, or a block device
+    #[arg(value_name = "VOLUME", required_unless_present = "list")]
+    path: Option<PathBuf>,
+
+    /// Size of the file: 100M, 1.5GiB, 2GB. Rounded down to whole sectors of 512 bytes
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    size: Option<u64>,
+
+    /// Format of the volume
+    #[arg(long, value_name = "NAME", default_value = "TrueCrypt")]
+    format: String,
+
+    /// Cipher or cascade; see --list
+    #[arg(long, value_name = "NAME")]
+    cipher: Option<String>,
+
+    /// Hash of the key derivation; see --list
+    #[arg(long, value_name = "NAME")]
+    hash: Option<String>,
+
+    /// Do not fill the volume. Faster, but shows which parts have been used, and what was there before stays readable
+    #[arg(long)]
+    quick: bool,
+
+    /// Replace what is there, after a question
+    #[arg(long)]
+    force: bool,
+
+    /// Answer the question with yes
+    #[arg(long, requires = "force")]
+    yes: bool,
+
+    /// Print the ciphers and hashes there are, the defaults first
+    #[arg(long, conflicts_with_all = ["path", "size", "cipher", "hash", "quick", "force"])]
+    list: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    credentials: CredentialArgs,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    format: &'static str,
+    #[serde(flatten)]
+    choices: Choices,
+}
+
+#[derive(Serialize)]
+struct Created {
+    path: String,
+    format: &'static str,
+    cipher: String,
+    hash: &'static str,
+    /// Size of the file or device, in bytes.
+    stored: u64,
+    /// Size of the plaintext, in bytes.
+    size: u64,
+    quick: bool,
+    /// How long all of it took, in seconds.
+    seconds: f64,
+    /// Seconds that filling the data area took, until all was on the disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filling_seconds: Option<f64>,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.list {
+        let all = FORMATS.iter().map(|f| Listed { format: f.name(), choices: f.choices() });
+        return output::print(&all.collect::<Vec<_>>(), args.json);
+    }
+    let path = args.path.as_deref().expect("clap requires it without --list");
+    guard::no_dumps();
+    let cancel = cancel::install()?;
+    let format = formats::by_name(&args.format)?;
+    let choices = format.choices();
+    let cipher = choose("cipher", args.cipher.as_deref(), &choices.ciphers)?;
+    let hash = choose("hash", args.hash.as_deref(), &choices.hashes)?;
+
+    let place = Place::find(args, path, choices.min_len)?;
+    let credentials = args.credentials.read_new()?;
+    cancel::check()?;
+    let target = place.make()?;
+    let store = &target.store;
+
+    let begin = Instant::now();
+    let bar = Progress::bytes(if args.quick { "Creating" } else { "Filling" });
+    // Keys are derived before; they do not count for the rate.
+    let filling = OnceLock::new();
+    let show = |done, all| {
+        filling.get_or_init(Instant::now);
+        bar.at(done, all);
+    };
+    let spec = Spec { cipher, hash, quick: args.quick, cancel: Some(cancel), progress: Some(&show) };
+    let done = format.create(store, &spec, &credentials).and_then(|()| Ok(store.flush()?));
+    bar.clear();
+    done.map_err(|e| match &e.kind {
+        ErrorKind::Cancelled => e.at(path).hint(target.left()),
+        _ => e.at(path),
+    })?;
+    let end = Instant::now();
+    let created = Created {
+        path: path.display().to_string(),
+        stored: store.len(),
+        seconds: (end - begin).as_secs_f64(),
+        filling_seconds: filling.get().map(|begin| (end - *begin).as_secs_f64()),
+        quick: args.quick,
+        ..check(format, store, &spec, &credentials).map_err(|e| e.at(path))?
+    };
+    target.keep()?;
+    output::print(&created, args.json)
+}
+
+/// Opens what was made, as whoever wants its contents will.
+fn check(
+    format: &'static dyn Format,
+    store: &FileStore,
+    spec: &Spec<'_>,
+    credentials: &[Credential],
+) -> claviger_engine::Result<Created> {
+    let with = Unlock { cipher: spec.cipher, hash: spec.hash, ..Unlock::with(credentials) };
+    let facts = format.open(store)?.unlock(store, &with)?.facts;
+    Ok(Created {
+        path: String::new(),
+        format: facts.format,
+        cipher: facts.cipher,
+        hash: facts.hash,
+        stored: 0,
+        size: facts.size,
+        quick: false,
+        seconds: 0.0,
+        filling_seconds: None,
+    })
+}
+
+/// The name as the format spells it; the default where none is given.
+fn choose(what: &str, name: Option<&str>, all: &[&'static str]) -> claviger_engine::Result<Option<&'static str>> {
+    let Some(name) = name else { return Ok(all.first().copied()) };
+    let found = all.iter().copied().find(|n| n.eq_ignore_ascii_case(name));
+    found.map(Some).ok_or_else(|| Error::misuse(format!("no {what} is called {name}; there are: {}", all.join(", "))))
+}
+
+/// Where the volume goes, checked before a password is asked for.
+enum Place<'a> {
+    /// A file that does not exist yet.
+    New { path: &'a Path, len: u64 },
+    /// A file that exists and may be replaced. It stays locked, and as it is, until its successor is whole.
+    Instead { path: PathBuf, len: u64, old: FileStore },
+    /// A block device.
+    Device(FileStore),
+}
+
+/// A place with its store.
+struct Target {
+    store: FileStore,
+    /// Removes the new file unless it is kept.
+    file: Option<NewFile>,
+    /// Locked until the new file has taken its place.
+    _old: Option<FileStore>,
+}
+
+/// A file that is removed on drop, or moved to where it belongs.
+struct NewFile {
+    at: PathBuf,
+    to: PathBuf,
+}
+
+impl<'a> Place<'a> {
+    fn find(args: &Args, path: &'a Path, min_len: u64) -> claviger_engine::Result<Self> {
+        let fits = |len: u64| {
+            if len >= min_len {
+                return Ok(len);
+            }
+            let least = size::exact(min_len);
+            Err(Error::misuse(format!("{} is too small: a volume needs {least}", size::exact(len))).at(path))
+        };
+        let metadata = match fs::metadata(path) {
+            Ok(metadata) => metadata,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let need = || Error::misuse("how large? Say --size 100M, for example").at(path);
+                return Ok(Self::New { path, len: fits(whole(args.size.ok_or_else(need)?))? });
+            }
+            Err(e) => return Err(Error::from(e).at(path)),
+        };
+        let device = metadata.file_type().is_block_device();
+        if device && args.size.is_some() {
+            return Err(Error::misuse("a block device has its size already: leave --size away").at(path));
+        }
+        // Takes the lock: a volume that somebody has open is not replaced.
+        let old = open_file(path, Access::ReadWrite)?;
+        may_overwrite(args, path, &old)?;
+        if device {
+            fits(old.len())?;
+            return Ok(Self::Device(old));
+        }
+        let len = fits(whole(args.size.unwrap_or(old.len())))?;
+        Ok(Self::Instead { path: path.canonicalize().map_err(|e| Error::from(e).at(path))?, len, old })
+    }
+
+    /// Creates the new file. What holds the lock on an old one goes along.
+    fn make(self) -> claviger_engine::Result<Target> {
+        match self {
+            Self::New { path, len } => Target::new_file(path, path, len, None),
+            Self::Instead { path, len, old } => {
+                let mut name = std::ffi::OsString::from(".");
+                name.push(path.file_name().unwrap_or_default());
+                name.push(format!(".new-{}", std::process::id()));
+                Target::new_file(&path.with_file_name(name), &path, len, Some(old))
+            }
+            Self::Device(store) => Ok(Target { store, file: None, _old: None }),
+        }
+    }
+}
+
+impl Target {
+    fn new_file(at: &Path, to: &Path, len: u64, old: Option<FileStore>) -> claviger_engine::Result<Self> {
+        let store = FileStore::create(at, len).map_err(|e| Error { path: Some(to.to_owned()), ..e })?;
+        Ok(Self { store, file: Some(NewFile { at: at.to_owned(), to: to.to_owned() }), _old: old })
+    }
+
+    /// What is there after a failure.
+    fn left(&self) -> &'static str {
+        match &self.file {
+            Some(file) if file.at == file.to => "No file was left behind.",
+            Some(_) => "The old file is as it was.",
+            None => "The device holds no volume now.",
+        }
+    }
+
+    /// The volume is whole.
+    fn keep(self) -> claviger_engine::Result<()> {
+        match self.file {
+            Some(file) => file.keep(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl NewFile {
+    fn keep(mut self) -> claviger_engine::Result<()> {
+        let sync = || {
+            if self.at != self.to {
+                fs::rename(&self.at, &self.to)?;
+            }
+            // The name, too, must survive a power cut.
+            let folder = self.to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            fs::File::open(folder)?.sync_all()
+        };
+        sync().map_err(|e| Error::from(e).at(&self.to))?;
+        self.at.clear();
+        Ok(())
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.at.as_os_str().is_empty() {
+            let _ = fs::remove_file(&self.at);
+        }
+    }
+}
+
+/// Whole sectors: 100MB, which is 195,312.5 of them, is no mistake worth an error.
+fn whole(len: u64) -> u64 {
+    len - len % 512
+}
+
+/// Asks before something is lost.
+fn may_overwrite(args: &Args, path: &Path, old: &FileStore) -> claviger_engine::Result<()> {
+    let there = formats::occupied(old).map_err(|e| e.at(path))?;
+    let thing = if old.is_block_device() { "device" } else { "file" };
+    let holds = there.unwrap_or_else(|| "nothing but zeros, as far as was looked".to_owned());
+    let named = format!("a {thing} of {} that holds {holds}", size::exact(old.len()));
+    if !args.force {
+        return Err(Error::misuse(format!("exists already, {named}")).at(path).hint("To replace it, add --force."));
+    }
+    if args.yes {
+        return Ok(());
+    }
+    let refused = |why: &str| Error::misuse(format!("{why}; it is {named}")).at(path);
+    let terminal = prompt::terminal().filter(|t| t.is_terminal());
+    let terminal = terminal.ok_or_else(|| {
+        refused("not replaced, because there is no terminal to ask on").hint("In a script, add --force --yes.")
+    })?;
+    let question = format!("{} is {named}.\nAll of it will be lost. Replace it? (yes/no) ", path.display());
+    if prompt::yes(&terminal, &question)? { Ok(()) } else { Err(refused("not replaced")) }
+}
+
+impl Report for Created {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { path, format, cipher, hash, stored: _, size, quick: _, seconds, filling_seconds } = self;
+        writeln!(out, "{path}: {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
+        match filling_seconds {
+            None => writeln!(out, "Created in {seconds:.1} s; not filled (--quick)."),
+            Some(filling) => {
+                let rate = size::rate(*size, Duration::from_secs_f64(*filling));
+                writeln!(out, "Filled {} with random-looking bytes in {filling:.1} s: {rate}.", size::short(*size))
+            }
+        }
+    }
+}
+
+impl Report for Vec<Listed> {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        for Listed { format, choices } in self {
+            writeln!(out, "{format}, from {} on", size::exact(choices.min_len))?;
+            writeln!(out, "  ciphers: {}", choices.ciphers.join(", "))?;
+            writeln!(out, "  hashes:  {}", choices.hashes.join(", "))?;
+        }
+        writeln!(out, "The first of each is the default.")
+    }
+}

@@ -1,0 +1,157 @@
+//! Passwords and keyfiles: where they come from. Never from the command line, which every process can read.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use claviger_engine::{Credential, Error, Result, Secret};
+
+use crate::prompt;
+
+/// The longest password that is taken from a file.
+const PASSWORD_MAX: usize = 64 << 10;
+
+/// What opens the volume.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Password and keyfiles")]
+pub struct CredentialArgs {
+    /// Read the password from FILE instead of asking; `-` is standard input. One newline at the end is not part of it
+    #[arg(long, value_name = "FILE", group = "password")]
+    password_file: Option<PathBuf>,
+
+    /// Read the password from this open file descriptor. One newline at the end is not part of it
+    #[arg(long, value_name = "N", group = "password")]
+    password_fd: Option<i32>,
+
+    /// There is no password, only keyfiles
+    #[arg(long, group = "password", requires = "keyfiles")]
+    no_password: bool,
+
+    /// A keyfile, or a folder: all files in it but hidden ones. May be repeated
+    #[arg(long = "keyfile", value_name = "FILE", id = "keyfiles")]
+    keyfiles: Vec<PathBuf>,
+}
+
+impl CredentialArgs {
+    /// Reads them, asking where needed.
+    pub fn read(&self) -> Result<Vec<Credential>> {
+        let ask = |terminal: &File| prompt::password(terminal, "Password: ");
+        self.read_with(ask)
+    }
+
+    /// Reads them for a new volume: a password is asked twice.
+    pub fn read_new(&self) -> Result<Vec<Credential>> {
+        let ask = |terminal: &File| {
+            let first = prompt::password(terminal, "Password of the new volume: ")?;
+            let again = prompt::password(terminal, "The same again: ")?;
+            if !first.same_as(&again) {
+                return Err(Error::misuse("the two passwords are not the same"));
+            }
+            Ok(first)
+        };
+        self.read_with(ask)
+    }
+
+    fn read_with(&self, ask: impl Fn(&File) -> Result<Secret>) -> Result<Vec<Credential>> {
+        // Keyfiles first: a typo there should show before somebody types a password.
+        let mut credentials = Vec::new();
+        for path in &self.keyfiles {
+            credentials.extend(Credential::keyfiles(path)?);
+        }
+        let password = match (&self.password_file, self.password_fd) {
+            (Some(path), _) if path.as_os_str() == "-" => Some(read_password(io::stdin().as_fd(), path)?),
+            (Some(path), _) => {
+                Some(read_password(File::open(path).map_err(|e| Error::from(e).at(path))?.as_fd(), path)?)
+            }
+            (None, Some(number)) => Some(read_password_fd(number)?),
+            (None, None) if self.no_password => None,
+            (None, None) => match prompt::terminal() {
+                Some(terminal) => Some(ask(&terminal)?),
+                None => {
+                    return Err(Error::misuse("there is no terminal to ask for the password on").hint(
+                        "Give it with --password-file FILE, --password-fd N, or --no-password with --keyfile FILE.",
+                    ));
+                }
+            },
+        };
+        credentials.extend(password.map(Credential::Passphrase));
+        Ok(credentials)
+    }
+}
+
+/// A password from an open file, without one newline at its end.
+fn read_password(file: BorrowedFd<'_>, name: &Path) -> Result<Secret> {
+    let mut secret = read_up_to(file, PASSWORD_MAX + 1).map_err(|e| Error::from(e).at(name))?;
+    if secret.len() > PASSWORD_MAX {
+        return Err(Error::misuse(format!("longer than {PASSWORD_MAX} bytes: not a password")).at(name));
+    }
+    if secret.last() == Some(&b'\n') {
+        secret = Secret::copy_from(&secret[..secret.len() - 1]);
+    }
+    Ok(secret)
+}
+
+/// The descriptor is opened anew through /proc, which needs no trust in who else owns the number.
+fn read_password_fd(number: i32) -> Result<Secret> {
+    let name = PathBuf::from(format!("/proc/self/fd/{number}"));
+    let file = File::open(&name).map_err(|e| Error::from(e).at(&PathBuf::from(format!("--password-fd {number}"))))?;
+    read_password(file.as_fd(), &name)
+}
+
+/// Reads to the end of the file or to `max` bytes, into locked memory and nowhere else.
+fn read_up_to(file: BorrowedFd<'_>, max: usize) -> io::Result<Secret> {
+    let mut room = Secret::zeroed(4096.min(max));
+    let mut len = 0;
+    loop {
+        if len == room.len() {
+            if len == max {
+                return Ok(room);
+            }
+            let mut larger = Secret::zeroed((len * 4).min(max));
+            larger[..len].copy_from_slice(&room);
+            room = larger;
+        }
+        match rustix::io::read(file, &mut room[len..]) {
+            Ok(0) => return Ok(Secret::copy_from(&room[..len])),
+            Ok(n) => len += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Seek, Write};
+
+    fn file(bytes: &[u8]) -> File {
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        file.write_all(bytes).expect("written");
+        file.rewind().expect("rewound");
+        file
+    }
+
+    #[test]
+    fn one_newline_is_not_part_of_a_password() {
+        for (bytes, password) in
+            [(&b"abc"[..], &b"abc"[..]), (b"abc\n", b"abc"), (b"abc\n\n", b"abc\n"), (b"\n", b""), (b"", b"")]
+        {
+            let read = read_password(file(bytes).as_fd(), Path::new("x")).expect("a password");
+            assert!(read.same_as(password), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn reads_as_much_as_is_wanted() {
+        for len in [0, 1, 4095, 4096, 4097, 100_000] {
+            let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            for max in [1, 5000, 1 << 20] {
+                let read = read_up_to(file(&bytes).as_fd(), max).expect("bytes");
+                assert!(read.same_as(&bytes[..len.min(max)]), "{len} {max}");
+            }
+        }
+        assert!(read_password(file(&vec![b'x'; PASSWORD_MAX + 1]).as_fd(), Path::new("x")).is_err());
+    }
+}

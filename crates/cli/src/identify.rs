@@ -1,0 +1,115 @@
+//! `claviger identify`: what a file is, without a credential.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use claviger_engine::store::Access;
+use claviger_engine::{FORMATS, Store, Verdict};
+use serde::Serialize;
+
+use crate::exit::{self, Silent};
+use crate::opening::open_file;
+use crate::output::{self, Report};
+
+/// Say what files and devices are, without a password
+///
+/// Some formats have no mark to know them by: without the password, such a volume looks like random bytes. It is then
+/// "possibly" a volume. Nothing is written.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger identify old.tc
+  claviger identify --json /dev/sd*")]
+pub struct Args {
+    /// Files or block devices
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Serialize)]
+struct Identified {
+    path: String,
+    /// Size in bytes.
+    size: u64,
+    /// The best of the verdicts.
+    verdict: &'static str,
+    /// The format with that verdict.
+    format: Option<&'static str>,
+    /// What each format says.
+    formats: Vec<Opinion>,
+}
+
+#[derive(Serialize)]
+struct Opinion {
+    format: &'static str,
+    #[serde(flatten)]
+    verdict: Verdict,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let mut found = Vec::new();
+    let mut end = None;
+    for path in &args.files {
+        match identify(path) {
+            Ok(identified) => found.push(identified),
+            // One bad file does not keep the others from being looked at.
+            Err(e) => {
+                let e = anyhow::Error::new(e);
+                exit::report(&e, args.json);
+                end.get_or_insert(Silent::after(&e));
+            }
+        }
+    }
+    output::print(&found, args.json)?;
+    if found.iter().any(|f| f.format.is_none()) {
+        end.get_or_insert(Silent::not_this_format());
+    }
+    end.map_or(Ok(()), |silent| Err(silent.into()))
+}
+
+fn identify(path: &Path) -> claviger_engine::Result<Identified> {
+    let store = open_file(path, Access::ReadOnly)?;
+    let mut formats = Vec::new();
+    for format in FORMATS {
+        let verdict = format.identify(&store).map_err(|e| e.at(path))?;
+        formats.push(Opinion { format: format.name(), verdict });
+    }
+    let best = formats.iter().max_by_key(|o| rank(&o.verdict).0);
+    let (rank, verdict) = best.map_or((0, "no"), |o| rank(&o.verdict));
+    Ok(Identified {
+        path: path.display().to_string(),
+        size: store.len(),
+        verdict,
+        format: best.filter(|_| rank > 0).map(|o| o.format),
+        formats,
+    })
+}
+
+fn rank(verdict: &Verdict) -> (u8, &'static str) {
+    match verdict {
+        Verdict::No(_) => (0, "no"),
+        Verdict::Possible(_) => (1, "possible"),
+        Verdict::Yes(_) => (2, "yes"),
+    }
+}
+
+impl Report for Vec<Identified> {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        for file in self {
+            match (file.verdict, file.format) {
+                ("yes", Some(format)) => writeln!(out, "{}: {format}", file.path)?,
+                (_, Some(format)) => writeln!(out, "{}: possibly {format}", file.path)?,
+                (_, None) => writeln!(out, "{}: not a volume of any known format", file.path)?,
+            }
+            for opinion in &file.formats {
+                let (Verdict::No(why) | Verdict::Possible(why) | Verdict::Yes(why)) = &opinion.verdict;
+                writeln!(out, "  {}: {why}", opinion.format)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! `claviger info`: what an opened volume is made of.
+
+use std::io::{self, Write};
+
+use claviger_engine::formats::Facts;
+use claviger_engine::store::Access;
+use serde::Serialize;
+
+use crate::opening::OpenArgs;
+use crate::output::{self, Report};
+use crate::size;
+
+/// Open a volume and say what it is made of
+///
+/// Prints format, cipher, key derivation, sizes, which copy of the header opened, and how long that took. Nothing is
+/// written.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger info old.tc
+  claviger info --keyfile key1.bin --keyfile key2.bin old.tc
+  claviger info --json --password-file - old.tc < password.txt")]
+pub struct Args {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+#[derive(Serialize)]
+struct Info {
+    path: String,
+    /// Size of the file or device, in bytes.
+    stored: u64,
+    #[serde(flatten)]
+    facts: Facts,
+    /// Whether all of the plaintext could be written.
+    writable: bool,
+    /// Header decryptions that were tried.
+    trials: u64,
+    /// How long they took.
+    seconds: f64,
+    warnings: Vec<String>,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let opened = args.open.open(Access::ReadOnly)?;
+    opened.warn();
+    let info = Info {
+        path: args.open.path.display().to_string(),
+        stored: opened.stored,
+        writable: opened.volume.layout().segments().iter().all(|s| s.writable),
+        trials: opened.trials,
+        seconds: opened.took.as_secs_f64(),
+        facts: opened.facts,
+        warnings: opened.warnings,
+    };
+    output::print(&info, args.json)
+}
+
+impl Report for Info {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let facts = &self.facts;
+        writeln!(out, "{}", self.path)?;
+        let mut line = |name: &str, value: String| writeln!(out, "  {name:<15} {value}");
+        line("format", facts.format.to_owned())?;
+        line("cipher", format!("{} in {} mode, key of {} bits", facts.cipher, facts.mode, facts.key_bits))?;
+        line("key derivation", format!("PBKDF2 with HMAC-{}, {} iterations", facts.hash, facts.iterations))?;
+        line("header", format!("{}, version {}", facts.header, facts.header_version))?;
+        line("hidden volume", if facts.hidden { "yes" } else { "no" }.to_owned())?;
+        line("size", size::exact(facts.size))?;
+        line("stored", format!("{}, the data from byte {} on", size::exact(self.stored), facts.data_offset))?;
+        line("sector size", format!("{} bytes", facts.sector_size))?;
+        if let Some(created) = facts.created {
+            line("created", date(created))?;
+        }
+        if let Some(written) = facts.header_written {
+            line("header written", date(written))?;
+        }
+        line("opened", format!("with trial {} after {:.2} s", self.trials, self.seconds))
+    }
+}
+
+/// Seconds since 1970 as `2012-02-07 11:09:05 UTC`.
+fn date(seconds: i64) -> String {
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Days since 1970 to a date of the Gregorian calendar, in years that begin in March (Howard Hinnant,
+    // "chrono-Compatible Low-Level Date Algorithms", civil_from_days).
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let day_of_era = z.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::date;
+
+    #[test]
+    fn dates() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (-1, "1969-12-31 23:59:59 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (1_328_612_945, "2012-02-07 11:09:05 UTC"),
+            (-11_644_473_600, "1601-01-01 00:00:00 UTC"),
+        ] {
+            assert_eq!(date(seconds), text);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Opening a volume: the options that several verbs share, and the way from a path to an open volume.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use claviger_crypto::pool::Pool;
+use claviger_engine::credential::HeaderChoice;
+use claviger_engine::formats::{self, Facts};
+use claviger_engine::store::{Access, FileStore};
+use claviger_engine::{Acceleration, ErrorKind, Store, Unlock, Volume};
+
+use crate::credentials::CredentialArgs;
+use crate::progress::Progress;
+use crate::{cancel, guard, output};
+
+/// Which volume, what opens it, and what narrows the trials.
+#[derive(clap::Args)]
+pub struct OpenArgs {
+    /// The file or block device that holds the volume
+    #[arg(value_name = "VOLUME")]
+    pub path: PathBuf,
+
+    #[command(flatten)]
+    credentials: CredentialArgs,
+
+    #[command(flatten)]
+    how: How,
+}
+
+/// How to open it.
+#[derive(clap::Args)]
+#[command(next_help_heading = "How to open it")]
+struct How {
+    /// Take it as a volume of this format
+    #[arg(long, value_name = "NAME")]
+    format: Option<String>,
+
+    /// Try only this hash: opens faster
+    #[arg(long, value_name = "NAME")]
+    hash: Option<String>,
+
+    /// Try only this cipher or cascade
+    #[arg(long, value_name = "NAME")]
+    cipher: Option<String>,
+
+    /// Use the backup header at the end of the volume
+    #[arg(long)]
+    backup_header: bool,
+
+    /// Do without the processor's AES instructions
+    #[arg(long)]
+    no_aes: bool,
+
+    /// Open a volume whose file was cut short: what is there can be read, nothing can be written
+    #[arg(long)]
+    truncated: bool,
+}
+
+/// A volume that has been opened.
+pub struct Opened {
+    /// Its plaintext.
+    pub volume: Volume,
+    /// What is known about it.
+    pub facts: Facts,
+    /// Size of the file or device.
+    pub stored: u64,
+    /// What a person must know.
+    pub warnings: Vec<String>,
+    /// Header decryptions that were tried.
+    pub trials: u64,
+    /// How long that took.
+    pub took: Duration,
+}
+
+impl OpenArgs {
+    /// Opens the volume. The password is asked once it is known that there is something to open.
+    pub fn open(&self, access: Access) -> anyhow::Result<Opened> {
+        let access = if self.how.truncated { Access::ReadOnly } else { access };
+        guard::no_dumps();
+        let cancel = cancel::install()?;
+        let store: Arc<dyn Store> = Arc::new(open_file(&self.path, access)?);
+        let stored = store.len();
+        let at = |e: claviger_engine::Error| e.at(&self.path);
+        let (_, header) = formats::open(&*store, self.how.format.as_deref()).map_err(at)?;
+
+        let credentials = self.credentials.read()?;
+        let bar = Progress::trials("Opening");
+        let show = |done, all| bar.at(done, all);
+        let with = Unlock {
+            acceleration: if self.how.no_aes { Acceleration::Off } else { Acceleration::On },
+            hash: self.how.hash.as_deref(),
+            cipher: self.how.cipher.as_deref(),
+            header: if self.how.backup_header { HeaderChoice::Backup } else { HeaderChoice::Any },
+            truncated: self.how.truncated,
+            cancel: Some(cancel),
+            progress: Some(&show),
+            ..Unlock::with(&credentials)
+        };
+        let unlocked = header.unlock(&*store, &with);
+        drop(credentials);
+        drop(bar);
+        let unlocked = unlocked.map_err(|e| with_option(at(e)))?;
+        Ok(Opened {
+            volume: Volume::new(store, unlocked.layout),
+            facts: unlocked.facts,
+            stored,
+            warnings: unlocked.warnings,
+            trials: unlocked.trials,
+            took: unlocked.took,
+        })
+    }
+}
+
+/// The engine's advice on volumes that were cut short, with the name that this program has for it.
+fn with_option(mut error: claviger_engine::Error) -> claviger_engine::Error {
+    if let (ErrorKind::Malformed { .. }, Some(hint)) = (&error.kind, &mut error.hint)
+        && hint.contains("truncated")
+    {
+        hint.push_str(" The option is --truncated.");
+    }
+    error
+}
+
+/// Opens the file, with a word on what to try where it may not be written.
+pub fn open_file(path: &Path, access: Access) -> claviger_engine::Result<FileStore> {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    FileStore::open(path, access).map_err(|e| match &e.kind {
+        ErrorKind::Io(io)
+            if access == Access::ReadWrite && matches!(io.kind(), PermissionDenied | ReadOnlyFilesystem) =>
+        {
+            e.hint("It may not be written. To read it only, add --read-only.")
+        }
+        _ => e,
+    })
+}
+
+impl Opened {
+    /// Tells the warnings.
+    pub fn warn(&self) {
+        self.warnings.iter().for_each(|w| output::warn(w));
+    }
+
+    /// With the threads of this machine, for large reads.
+    pub fn with_threads(mut self) -> Self {
+        // Between two large reads there is a write to standard output: an idle helper may sleep.
+        let pool = Pool::for_this_machine(Duration::ZERO);
+        self.volume = self.volume.with_pool(Arc::new(pool));
+        self
+    }
+}

@@ -1,0 +1,99 @@
+//! Questions to the person at the terminal. Answers are read byte by byte, straight to where they belong: no buffer of
+//! the standard library holds a password.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+
+use claviger_engine::{Error, ErrorKind, Result, Secret};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+
+use crate::cancel;
+
+/// The kernel gives at most 4096 bytes of a line, its newline included (termios(3), canonical mode).
+const LINE: usize = 4096;
+
+/// The terminal of this process, or none.
+pub fn terminal() -> Option<File> {
+    OpenOptions::new().read(true).write(true).open("/dev/tty").ok()
+}
+
+/// Asks for a password without showing it.
+///
+/// # Errors
+/// `Cancelled` after Ctrl-C, with the terminal as it was before; `Io`.
+pub fn password(terminal: &File, question: &str) -> Result<Secret> {
+    cancel::install()?;
+    let hidden = Hidden::new(terminal)?;
+    let line = ask(terminal, question);
+    drop(hidden);
+    // The person's Enter, or Ctrl-C, was not shown either.
+    let _ = (&*terminal).write_all(b"\n");
+    line
+}
+
+/// Asks a question whose answer must be `yes`.
+///
+/// # Errors
+/// `Cancelled`, `Io`.
+pub fn yes(terminal: &File, question: &str) -> Result<bool> {
+    cancel::install()?;
+    let answer = ask(terminal, question)?;
+    Ok(answer.trim_ascii().eq_ignore_ascii_case(b"yes"))
+}
+
+fn ask(mut terminal: &File, question: &str) -> Result<Secret> {
+    terminal.write_all(question.as_bytes())?;
+    let mut line = Secret::zeroed(LINE);
+    let mut len = 0;
+    loop {
+        wait(terminal)?;
+        let read = rustix::io::read(terminal, &mut line[len..]).map_err(io::Error::from)?;
+        if read == 0 && len == 0 {
+            return Err(Error::misuse("the terminal gave no answer"));
+        }
+        len += read;
+        if read == 0 || line[len - 1] == b'\n' || len == LINE {
+            let end = if line[len - 1] == b'\n' { len - 1 } else { len };
+            return Ok(Secret::copy_from(&line[..end]));
+        }
+    }
+}
+
+/// Waits until there is something to read, or a signal has come.
+fn wait(terminal: &File) -> Result<()> {
+    // A signal interrupts the wait, unless it came just before: so it looks again ten times a second.
+    let tick = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    loop {
+        cancel::check()?;
+        match poll(&mut [PollFd::new(terminal, PollFlags::IN)], Some(&tick)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(e) => return Err(ErrorKind::Io(e.into()).into()),
+        }
+    }
+}
+
+/// The terminal does not echo as long as this lives.
+struct Hidden<'a> {
+    terminal: &'a File,
+    before: Termios,
+}
+
+impl<'a> Hidden<'a> {
+    fn new(terminal: &'a File) -> Result<Self> {
+        let before = tcgetattr(terminal).map_err(io::Error::from)?;
+        let mut quiet = before.clone();
+        quiet.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL);
+        quiet.local_modes.insert(LocalModes::ICANON | LocalModes::ISIG);
+        // Flush: what was typed before the question is no answer to it.
+        tcsetattr(terminal, OptionalActions::Flush, &quiet).map_err(io::Error::from)?;
+        Ok(Self { terminal, before })
+    }
+}
+
+impl Drop for Hidden<'_> {
+    fn drop(&mut self) {
+        let _ = tcsetattr(self.terminal, OptionalActions::Flush, &self.before);
+    }
+}

@@ -1,0 +1,211 @@
+//! The rounds of Serpent, bit-sliced, over any vector of 32-bit lanes.
+//!
+//! Bit-sliced, Serpent works on four 32-bit words, and its S-boxes are boolean circuits over those words (Anderson,
+//! Biham, Knudsen: "Serpent: A Proposal for the Advanced Encryption Standard", 1998, section "An Efficient
+//! Implementation"). One word of as many blocks as there are lanes fits one vector.
+//!
+//! The circuits compute N(x) = S(x) ^ S(0), which maps zero to zero and so needs no NOT. What is missing, the constant
+//! S(0), goes through the linear transformation and into the next round key when the schedule is made. The inverse of N
+//! wants just that constant on its input, so one schedule serves both directions.
+
+use std::ops::{BitAnd, BitOr, BitXor, Not};
+
+/// Round keys: 33 of four words.
+pub(super) type RoundKeys = [[u32; 4]; 33];
+
+/// The S-boxes, from the specification.
+pub(super) const SBOXES: [[u8; 16]; 8] = [
+    [3, 8, 15, 1, 10, 6, 5, 11, 14, 13, 4, 2, 7, 0, 9, 12],
+    [15, 12, 2, 7, 9, 0, 5, 10, 1, 11, 14, 8, 6, 13, 3, 4],
+    [8, 6, 7, 9, 3, 12, 10, 15, 13, 1, 14, 4, 0, 11, 5, 2],
+    [0, 15, 11, 8, 12, 9, 6, 3, 13, 1, 2, 4, 10, 7, 5, 14],
+    [1, 15, 8, 3, 12, 0, 11, 6, 2, 5, 4, 10, 9, 14, 7, 13],
+    [15, 5, 2, 11, 4, 10, 9, 12, 0, 3, 14, 8, 13, 6, 7, 1],
+    [7, 2, 12, 5, 8, 4, 6, 11, 14, 9, 1, 15, 13, 3, 10, 0],
+    [1, 13, 15, 0, 14, 8, 2, 11, 7, 4, 12, 10, 9, 3, 5, 6],
+];
+
+/// A vector of 32-bit lanes. Bit operations and shifts work on each lane by itself.
+pub(super) trait Lanes:
+    Copy + BitXor<Output = Self> + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self>
+{
+    /// How many lanes there are, which is how many blocks a set of four vectors holds.
+    const LANES: usize;
+
+    /// Every lane is `word`.
+    fn splat(word: u32) -> Self;
+    /// Shifts left by `N` bits.
+    fn shl<const N: i32>(self) -> Self;
+    /// Rotates left by `N` bits.
+    fn rotl<const N: i32>(self) -> Self;
+
+    /// `LANES * 4` bytes, at any alignment.
+    fn load(bytes: &[u8]) -> Self;
+    /// The inverse of `load`.
+    fn store(self, bytes: &mut [u8]);
+    /// From blocks to words and back: an involution. In which lane a block ends up does not matter.
+    fn transpose(set: [Self; 4]) -> [Self; 4];
+
+    /// N of an S-box.
+    fn substitute<const BOX: usize>(x: [Self; 4]) -> [Self; 4];
+    /// The inverse of `substitute`.
+    fn unsubstitute<const BOX: usize>(y: [Self; 4]) -> [Self; 4];
+}
+
+/// Encrypts `SETS` independent sets, interleaved round by round, so that one set's work hides the latencies of another.
+#[inline(always)]
+pub(super) fn encrypt<L: Lanes, const SETS: usize>(keys: &RoundKeys, sets: &mut [[L; 4]; SETS]) {
+    // Eight rounds a turn: as many as there are S-boxes, and little enough code for the cache of decoded instructions.
+    for turn in 0..4 {
+        let keys = &keys[8 * turn..8 * turn + 9];
+        round::<L, SETS, 0>(keys, sets, true);
+        round::<L, SETS, 1>(keys, sets, true);
+        round::<L, SETS, 2>(keys, sets, true);
+        round::<L, SETS, 3>(keys, sets, true);
+        round::<L, SETS, 4>(keys, sets, true);
+        round::<L, SETS, 5>(keys, sets, true);
+        round::<L, SETS, 6>(keys, sets, true);
+        round::<L, SETS, 7>(keys, sets, turn < 3);
+    }
+    for set in sets {
+        *set = add(*set, &keys[32]);
+    }
+}
+
+/// The inverse of [`encrypt`].
+#[inline(always)]
+pub(super) fn decrypt<L: Lanes, const SETS: usize>(keys: &RoundKeys, sets: &mut [[L; 4]; SETS]) {
+    for set in &mut *sets {
+        *set = add(*set, &keys[32]);
+    }
+    for turn in (0..4).rev() {
+        let keys = &keys[8 * turn..8 * turn + 9];
+        unround::<L, SETS, 7>(keys, sets, turn < 3);
+        unround::<L, SETS, 6>(keys, sets, true);
+        unround::<L, SETS, 5>(keys, sets, true);
+        unround::<L, SETS, 4>(keys, sets, true);
+        unround::<L, SETS, 3>(keys, sets, true);
+        unround::<L, SETS, 2>(keys, sets, true);
+        unround::<L, SETS, 1>(keys, sets, true);
+        unround::<L, SETS, 0>(keys, sets, true);
+    }
+}
+
+/// Key, S-box, and in all rounds but the last the linear transformation.
+#[inline(always)]
+fn round<L: Lanes, const SETS: usize, const BOX: usize>(keys: &[[u32; 4]], sets: &mut [[L; 4]; SETS], mix: bool) {
+    for set in sets {
+        *set = L::substitute::<BOX>(add(*set, &keys[BOX]));
+        if mix {
+            *set = linear(*set);
+        }
+    }
+}
+
+#[inline(always)]
+fn unround<L: Lanes, const SETS: usize, const BOX: usize>(keys: &[[u32; 4]], sets: &mut [[L; 4]; SETS], mix: bool) {
+    for set in sets {
+        if mix {
+            *set = unlinear(*set);
+        }
+        *set = add(L::unsubstitute::<BOX>(*set), &keys[BOX]);
+    }
+}
+
+/// The linear transformation.
+#[inline(always)]
+pub(super) fn linear<L: Lanes>([a, b, c, d]: [L; 4]) -> [L; 4] {
+    let a = a.rotl::<13>();
+    let c = c.rotl::<3>();
+    let b = (b ^ a ^ c).rotl::<1>();
+    let d = (d ^ c ^ a.shl::<3>()).rotl::<7>();
+    let a = (a ^ b ^ d).rotl::<5>();
+    let c = (c ^ d ^ b.shl::<7>()).rotl::<22>();
+    [a, b, c, d]
+}
+
+#[inline(always)]
+fn unlinear<L: Lanes>([a, b, c, d]: [L; 4]) -> [L; 4] {
+    let c = c.rotl::<10>() ^ d ^ b.shl::<7>();
+    let a = a.rotl::<27>() ^ b ^ d;
+    let d = d.rotl::<25>() ^ c ^ a.shl::<3>();
+    let b = b.rotl::<31>() ^ a ^ c;
+    [a.rotl::<19>(), b, c.rotl::<29>(), d]
+}
+
+#[inline(always)]
+fn add<L: Lanes>([a, b, c, d]: [L; 4], key: &[u32; 4]) -> [L; 4] {
+    [a ^ L::splat(key[0]), b ^ L::splat(key[1]), c ^ L::splat(key[2]), d ^ L::splat(key[3])]
+}
+
+/// The rounds over a run of bytes: whole groups of sets, and what is left through a buffer.
+pub(super) mod run {
+    use super::{Lanes, RoundKeys};
+    use crate::modes::xts::Masks;
+
+    /// Blocks in the widest group that there is: two sets of sixteen.
+    const WIDEST: usize = 32;
+
+    /// Bytes for the widest group, aligned for the widest vector.
+    #[repr(C, align(64))]
+    struct Group([u8; 16 * WIDEST]);
+
+    /// Encrypts or decrypts `run`, a whole number of blocks. With `masks`, each block's mask is xored before and after.
+    #[inline(always)]
+    pub(crate) fn crypt<L: Lanes, const SETS: usize, const DECRYPT: bool, const MASKED: bool>(
+        keys: &RoundKeys,
+        mut masks: Masks<'_>,
+        run: &mut [u8],
+    ) {
+        let set = 16 * L::LANES;
+        let mut room = Group([0; 16 * WIDEST]);
+        let mut groups = run.chunks_exact_mut(SETS * set);
+        for whole in &mut groups {
+            if MASKED {
+                masks.fill(&mut room.0[..SETS * set]);
+            }
+            group::<L, SETS, DECRYPT, MASKED>(keys, &room.0, whole);
+        }
+        for rest in groups.into_remainder().chunks_mut(set) {
+            if MASKED {
+                masks.fill(&mut room.0[..rest.len()]);
+            }
+            if rest.len() == set {
+                group::<L, 1, DECRYPT, MASKED>(keys, &room.0, rest);
+            } else {
+                let mut padded = Group([0; 16 * WIDEST]);
+                padded.0[..rest.len()].copy_from_slice(rest);
+                group::<L, 1, DECRYPT, MASKED>(keys, &room.0, &mut padded.0[..set]);
+                rest.copy_from_slice(&padded.0[..rest.len()]);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn group<L: Lanes, const SETS: usize, const DECRYPT: bool, const MASKED: bool>(
+        keys: &RoundKeys,
+        masks: &[u8],
+        blocks: &mut [u8],
+    ) {
+        let vector = 4 * L::LANES;
+        assert!(blocks.len() == SETS * 4 * vector && masks.len() >= blocks.len());
+        let at = |set: usize, i: usize| (4 * set + i) * vector..(4 * set + i + 1) * vector;
+        let mut sets: [[L; 4]; SETS] = std::array::from_fn(|set| {
+            L::transpose(std::array::from_fn(|i| {
+                let block = L::load(&blocks[at(set, i)]);
+                if MASKED { block ^ L::load(&masks[at(set, i)]) } else { block }
+            }))
+        });
+        if DECRYPT {
+            super::decrypt(keys, &mut sets);
+        } else {
+            super::encrypt(keys, &mut sets);
+        }
+        for (set, words) in sets.into_iter().enumerate() {
+            for (i, block) in L::transpose(words).into_iter().enumerate() {
+                let block = if MASKED { block ^ L::load(&masks[at(set, i)]) } else { block };
+                block.store(&mut blocks[at(set, i)]);
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Serpent with AVX2, eight blocks in four vectors, and with AVX-512, sixteen.
+
+use std::arch::x86_64::*;
+use std::ops::{BitAnd, BitOr, BitXor, Not};
+
+use super::rounds::{Lanes, RoundKeys, run};
+use super::{binary, ternary};
+use crate::ciphers::wide::block_cipher;
+use crate::modes::xts::Masks;
+use crate::secret::Locked;
+
+/// Two sets of eight blocks: one set alone waits for its own results half of the time.
+pub(super) struct Avx2(pub(super) Locked<RoundKeys>);
+
+/// Two sets of sixteen blocks.
+pub(super) struct Avx512(pub(super) Locked<RoundKeys>);
+
+pub(super) fn avx2_usable() -> bool {
+    is_x86_feature_detected!("avx2")
+}
+
+pub(super) fn avx512_usable() -> bool {
+    is_x86_feature_detected!("avx512f")
+}
+
+block_cipher!([] Avx2);
+block_cipher!([] Avx512);
+
+impl Avx2 {
+    fn crypt<const DECRYPT: bool, const MASKED: bool>(&self, masks: Masks<'_>, run: &mut [u8]) {
+        #[target_feature(enable = "avx2")]
+        fn with_avx2<const DECRYPT: bool, const MASKED: bool>(keys: &RoundKeys, masks: Masks<'_>, run: &mut [u8]) {
+            run::crypt::<Y, 2, DECRYPT, MASKED>(keys, masks, run);
+        }
+        // SAFETY: the kernel is only made where `avx2_usable`.
+        unsafe { with_avx2::<DECRYPT, MASKED>(&self.0, masks, run) }
+    }
+}
+
+impl Avx512 {
+    fn crypt<const DECRYPT: bool, const MASKED: bool>(&self, masks: Masks<'_>, run: &mut [u8]) {
+        #[target_feature(enable = "avx512f")]
+        fn with_avx512<const DECRYPT: bool, const MASKED: bool>(keys: &RoundKeys, masks: Masks<'_>, run: &mut [u8]) {
+            run::crypt::<Z, 2, DECRYPT, MASKED>(keys, masks, run);
+        }
+        // SAFETY: the kernel is only made where `avx512_usable`.
+        unsafe { with_avx512::<DECRYPT, MASKED>(&self.0, masks, run) }
+    }
+}
+
+/// Eight lanes. Values are made by the two functions above only, hence only where there is AVX2.
+#[derive(Clone, Copy)]
+pub(super) struct Y(__m256i);
+
+/// Sixteen lanes. Values are made by the two functions above only, hence only where there is AVX-512F.
+#[derive(Clone, Copy)]
+pub(super) struct Z(__m512i);
+
+impl Z {
+    /// Any function of three bits: bit 4a + 2b + c of `TABLE` is its value.
+    #[inline(always)]
+    pub(super) fn ternary<const TABLE: i32>(a: Self, b: Self, c: Self) -> Self {
+        // SAFETY: a value of this type exists, so the processor has AVX-512F.
+        Self(unsafe { _mm512_ternarylogic_epi32::<TABLE>(a.0, b.0, c.0) })
+    }
+}
+
+/// Implements the operators of a vector by its intrinsics.
+macro_rules! operators {
+    ($vector:ident, $xor:ident, $and:ident, $or:ident, $ones:expr) => {
+        impl BitXor for $vector {
+            type Output = Self;
+            #[inline(always)]
+            fn bitxor(self, other: Self) -> Self {
+                // SAFETY: a value of this type exists, so the processor has the instructions.
+                Self(unsafe { $xor(self.0, other.0) })
+            }
+        }
+
+        impl BitAnd for $vector {
+            type Output = Self;
+            #[inline(always)]
+            fn bitand(self, other: Self) -> Self {
+                // SAFETY: a value of this type exists, so the processor has the instructions.
+                Self(unsafe { $and(self.0, other.0) })
+            }
+        }
+
+        impl BitOr for $vector {
+            type Output = Self;
+            #[inline(always)]
+            fn bitor(self, other: Self) -> Self {
+                // SAFETY: a value of this type exists, so the processor has the instructions.
+                Self(unsafe { $or(self.0, other.0) })
+            }
+        }
+
+        impl Not for $vector {
+            type Output = Self;
+            #[inline(always)]
+            fn not(self) -> Self {
+                // SAFETY: a value of this type exists, so the processor has the instructions.
+                Self(unsafe { $xor(self.0, $ones) })
+            }
+        }
+    };
+}
+
+operators!(Y, _mm256_xor_si256, _mm256_and_si256, _mm256_or_si256, _mm256_set1_epi32(-1));
+operators!(Z, _mm512_xor_si512, _mm512_and_si512, _mm512_or_si512, _mm512_set1_epi32(-1));
+
+impl Lanes for Y {
+    const LANES: usize = 8;
+
+    #[inline(always)]
+    fn splat(word: u32) -> Self {
+        // SAFETY: the type is used under AVX2 only.
+        Self(unsafe { _mm256_set1_epi32(word as i32) })
+    }
+
+    #[inline(always)]
+    fn shl<const N: i32>(self) -> Self {
+        // SAFETY: as in `splat`.
+        Self(unsafe { _mm256_slli_epi32::<N>(self.0) })
+    }
+
+    #[inline(always)]
+    fn rotl<const N: i32>(self) -> Self {
+        // The count of the right shift is no constant expression in N; the compiler still folds it.
+        // SAFETY: as in `splat`.
+        let right = unsafe { _mm256_srl_epi32(self.0, _mm_cvtsi32_si128(32 - N)) };
+        self.shl::<N>() | Self(right)
+    }
+
+    #[inline(always)]
+    fn load(bytes: &[u8]) -> Self {
+        assert!(bytes.len() >= 32);
+        // SAFETY: as in `splat`; the slice is long enough and the load takes any alignment.
+        Self(unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) })
+    }
+
+    #[inline(always)]
+    fn store(self, bytes: &mut [u8]) {
+        assert!(bytes.len() >= 32);
+        // SAFETY: as in `splat`; the slice is long enough and the store takes any alignment.
+        unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), self.0) }
+    }
+
+    /// Within each half of 128 bits a matrix of four by four words.
+    #[inline(always)]
+    fn transpose([a, b, c, d]: [Self; 4]) -> [Self; 4] {
+        // SAFETY: as in `splat`.
+        unsafe {
+            let ab = (_mm256_unpacklo_epi32(a.0, b.0), _mm256_unpackhi_epi32(a.0, b.0));
+            let cd = (_mm256_unpacklo_epi32(c.0, d.0), _mm256_unpackhi_epi32(c.0, d.0));
+            [
+                Self(_mm256_unpacklo_epi64(ab.0, cd.0)),
+                Self(_mm256_unpackhi_epi64(ab.0, cd.0)),
+                Self(_mm256_unpacklo_epi64(ab.1, cd.1)),
+                Self(_mm256_unpackhi_epi64(ab.1, cd.1)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn substitute<const BOX: usize>(x: [Self; 4]) -> [Self; 4] {
+        binary::forward::<_, BOX>(x)
+    }
+
+    #[inline(always)]
+    fn unsubstitute<const BOX: usize>(y: [Self; 4]) -> [Self; 4] {
+        binary::inverse::<_, BOX>(y)
+    }
+}
+
+impl Lanes for Z {
+    const LANES: usize = 16;
+
+    #[inline(always)]
+    fn splat(word: u32) -> Self {
+        // SAFETY: the type is used under AVX-512F only.
+        Self(unsafe { _mm512_set1_epi32(word as i32) })
+    }
+
+    #[inline(always)]
+    fn shl<const N: i32>(self) -> Self {
+        // SAFETY: as in `splat`.
+        Self(unsafe { _mm512_sll_epi32(self.0, _mm_cvtsi32_si128(N)) })
+    }
+
+    #[inline(always)]
+    fn rotl<const N: i32>(self) -> Self {
+        // SAFETY: as in `splat`.
+        Self(unsafe { _mm512_rol_epi32::<N>(self.0) })
+    }
+
+    #[inline(always)]
+    fn load(bytes: &[u8]) -> Self {
+        assert!(bytes.len() >= 64);
+        // SAFETY: as in `splat`; the slice is long enough and the load takes any alignment.
+        Self(unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) })
+    }
+
+    #[inline(always)]
+    fn store(self, bytes: &mut [u8]) {
+        assert!(bytes.len() >= 64);
+        // SAFETY: as in `splat`; the slice is long enough and the store takes any alignment.
+        unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), self.0) }
+    }
+
+    /// Within each quarter of 128 bits a matrix of four by four words.
+    #[inline(always)]
+    fn transpose([a, b, c, d]: [Self; 4]) -> [Self; 4] {
+        // SAFETY: as in `splat`.
+        unsafe {
+            let ab = (_mm512_unpacklo_epi32(a.0, b.0), _mm512_unpackhi_epi32(a.0, b.0));
+            let cd = (_mm512_unpacklo_epi32(c.0, d.0), _mm512_unpackhi_epi32(c.0, d.0));
+            [
+                Self(_mm512_unpacklo_epi64(ab.0, cd.0)),
+                Self(_mm512_unpackhi_epi64(ab.0, cd.0)),
+                Self(_mm512_unpacklo_epi64(ab.1, cd.1)),
+                Self(_mm512_unpackhi_epi64(ab.1, cd.1)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn substitute<const BOX: usize>(x: [Self; 4]) -> [Self; 4] {
+        ternary::forward::<BOX>(x)
+    }
+
+    #[inline(always)]
+    fn unsubstitute<const BOX: usize>(y: [Self; 4]) -> [Self; 4] {
+        ternary::inverse::<BOX>(y)
+    }
+}

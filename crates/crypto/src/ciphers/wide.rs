@@ -1,0 +1,75 @@
+//! What kernels share that work on several blocks of 16 bytes at a time.
+
+use crate::modes::xts::Masks;
+
+/// Implements [`super::BlockCipher`] by a kernel's `crypt::<DECRYPT, MASKED>(masks, run)`.
+macro_rules! block_cipher {
+    ([$($generics:tt)*] $kernel:ty) => {
+        impl<$($generics)*> $crate::ciphers::BlockCipher for $kernel {
+            fn block_size(&self) -> usize {
+                16
+            }
+
+            fn encrypt_blocks(&self, blocks: &mut [u8]) {
+                self.crypt::<false, false>(Masks::none(), blocks);
+            }
+
+            fn decrypt_blocks(&self, blocks: &mut [u8]) {
+                self.crypt::<true, false>(Masks::none(), blocks);
+            }
+
+            fn xts_encrypt(&self, tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
+                debug_assert_eq!(run.len(), tweaks.len() * sector);
+                self.crypt::<false, true>(Masks::new(tweaks, sector), run);
+            }
+
+            fn xts_decrypt(&self, tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
+                debug_assert_eq!(run.len(), tweaks.len() * sector);
+                self.crypt::<true, true>(Masks::new(tweaks, sector), run);
+            }
+        }
+    };
+}
+pub(super) use block_cipher;
+
+/// Bytes for a group of blocks, aligned for the widest vector.
+#[repr(C, align(64))]
+struct Room<const BYTES: usize>([u8; BYTES]);
+
+/// Calls `group` with the masks and the bytes of `BYTES` at a time (the masks mean nothing unless `MASKED`), and returns
+/// what is left, which is less than a group.
+#[inline(always)]
+pub(super) fn groups<'a, const BYTES: usize, const MASKED: bool>(
+    masks: &mut Masks<'_>,
+    run: &'a mut [u8],
+    mut group: impl FnMut(&[u8; BYTES], &mut [u8; BYTES]),
+) -> &'a mut [u8] {
+    let mut room = Room([0; BYTES]);
+    let (wholes, rest) = run.as_chunks_mut();
+    for whole in wholes {
+        if MASKED {
+            masks.fill(&mut room.0);
+        }
+        group(&room.0, whole);
+    }
+    rest
+}
+
+/// Calls `group` once for all of `rest`, padded with zeros; less than a group, or nothing.
+#[inline(always)]
+pub(super) fn padded<const BYTES: usize, const MASKED: bool>(
+    masks: &mut Masks<'_>,
+    rest: &mut [u8],
+    mut group: impl FnMut(&[u8; BYTES], &mut [u8; BYTES]),
+) {
+    if rest.is_empty() {
+        return;
+    }
+    let (mut room, mut copy) = (Room([0; BYTES]), Room([0; BYTES]));
+    if MASKED {
+        masks.fill(&mut room.0[..rest.len()]);
+    }
+    copy.0[..rest.len()].copy_from_slice(rest);
+    group(&room.0, &mut copy.0);
+    rest.copy_from_slice(&copy.0[..rest.len()]);
+}

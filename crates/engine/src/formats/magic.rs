@@ -1,0 +1,132 @@
+//! What a store holds, told from its first bytes: well-known marks, and whether bytes look random.
+
+/// A mark that a format puts at a fixed place.
+struct Mark {
+    at: usize,
+    bytes: &'static [u8],
+    what: &'static str,
+}
+
+const fn mark(at: usize, bytes: &'static [u8], what: &'static str) -> Mark {
+    Mark { at, bytes, what }
+}
+
+/// Formats that look random behind their mark. Marks of less than four bytes would turn up in random bytes too.
+static RANDOM_LOOKING: &[Mark] = &[
+    mark(0, b"LUKS\xba\xbe", "a LUKS volume"),
+    mark(0, b"SKUL\xba\xbe", "the second header of a LUKS volume"),
+    mark(3, b"-FVE-FS-", "a BitLocker volume"),
+    mark(3, b"MSWIN4.1\0\x02", "a BitLocker To Go volume"),
+    mark(0, b"PK\x03\x04", "a zip archive"),
+    mark(0, b"\x1f\x8b\x08\0", "gzip data"),
+    mark(0, b"\x1f\x8b\x08\x08", "gzip data"),
+    mark(0, b"BZh91AY&SY", "bzip2 data"),
+    mark(0, b"\xfd7zXZ\0", "xz data"),
+    mark(0, b"\x28\xb5\x2f\xfd", "zstd data"),
+    mark(0, b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive"),
+    mark(0, b"Rar!\x1a\x07", "a RAR archive"),
+    mark(0, b"\x89PNG\r\n\x1a\n", "a PNG image"),
+    mark(0, b"\xff\xd8\xff\xe0", "a JPEG image"),
+    mark(0, b"\xff\xd8\xff\xe1", "a JPEG image"),
+    mark(0, b"\x7fELF", "an ELF program"),
+];
+
+/// File systems and the like; offsets as in util-linux's libblkid. More telling ones come first: an NTFS boot sector ends
+/// like a partition table.
+static FILE_SYSTEMS: &[Mark] = &[
+    mark(3, b"NTFS    ", "an NTFS file system"),
+    mark(3, b"EXFAT   ", "an exFAT file system"),
+    mark(82, b"FAT32   ", "a FAT file system"),
+    mark(54, b"FAT12   ", "a FAT file system"),
+    mark(54, b"FAT16   ", "a FAT file system"),
+    mark(54, b"FAT     ", "a FAT file system"),
+    mark(0, b"XFSB", "an XFS file system"),
+    mark(0x10040, b"_BHRfS_M", "a btrfs file system"),
+    mark(0x8001, b"CD001", "an ISO 9660 file system"),
+    mark(4086, b"SWAPSPACE2", "a swap area"),
+    mark(512, b"EFI PART", "a GPT partition table"),
+    mark(4096, b"EFI PART", "a GPT partition table"),
+    mark(0x438, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
+    mark(510, b"\x55\xaa", "a boot sector or partition table"),
+];
+
+/// The format that `start`, the beginning of a store, is of, if it is one that looks random but has a mark.
+pub(crate) fn compressed_or_encrypted(start: &[u8]) -> Option<&'static str> {
+    find(RANDOM_LOOKING, start)
+}
+
+/// The format that `start`, the beginning of a store, is of, if it has a mark that is known.
+pub(crate) fn known(start: &[u8]) -> Option<&'static str> {
+    // A mark of two bytes in bytes that look random means nothing.
+    let marked = |m: &&Mark| m.bytes.len() > 2 || !looks_random(&start[m.at / 512 * 512..][..512]);
+    find(RANDOM_LOOKING, start).or_else(|| FILE_SYSTEMS.iter().filter(|m| m.is_in(start)).find(marked).map(|m| m.what))
+}
+
+/// Whether bytes could be random: salt, ciphertext or well-compressed data. For 512 bytes or more.
+///
+/// Pearson's chi-square over byte values has mean 255 and standard deviation 22.6 for random bytes. Bounds of ten deviations
+/// up (the distribution is skewed) and six down refuse random bytes less than once in 10^9; text, code, tables and a
+/// counter are outside by far.
+pub(crate) fn looks_random(bytes: &[u8]) -> bool {
+    let mut counts = [0u32; 256];
+    bytes.iter().for_each(|b| counts[usize::from(*b)] += 1);
+    let expected = bytes.len() as f64 / 256.0;
+    let chi_square: f64 = counts.iter().map(|c| (f64::from(*c) - expected).powi(2) / expected).sum();
+    (120.0..=480.0).contains(&chi_square)
+}
+
+impl Mark {
+    fn is_in(&self, start: &[u8]) -> bool {
+        start.get(self.at..).is_some_and(|from| from.starts_with(self.bytes))
+    }
+}
+
+fn find(marks: &[Mark], start: &[u8]) -> Option<&'static str> {
+    marks.iter().find(|m| m.is_in(start)).map(|m| m.what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes from the beginning that have all marks in them.
+    const LOOKED_AT: usize = 0x10040 + 8;
+
+    fn random(len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        getrandom::fill(&mut bytes).expect("random bytes");
+        bytes
+    }
+
+    #[test]
+    fn random_bytes_look_random() {
+        for _ in 0..20_000 {
+            assert!(looks_random(&random(512)));
+        }
+        assert!((0..100).all(|_| looks_random(&random(1 << 16))));
+    }
+
+    #[test]
+    fn other_bytes_do_not() {
+        let counter: Vec<u8> = (0..512).map(|i| i as u8).collect();
+        let text = include_bytes!("magic.rs");
+        for bytes in [&[0; 512][..], &counter, &text[..512], &text[1000..1512], text] {
+            assert!(!looks_random(bytes));
+        }
+        let mut half = random(512);
+        half[256..].fill(0);
+        assert!(!looks_random(&half));
+    }
+
+    #[test]
+    fn every_mark_is_seen() {
+        for mark in RANDOM_LOOKING.iter().chain(FILE_SYSTEMS) {
+            assert!(mark.at + mark.bytes.len() <= LOOKED_AT);
+            let mut start = vec![0; LOOKED_AT];
+            start[mark.at..][..mark.bytes.len()].copy_from_slice(mark.bytes);
+            assert_eq!(known(&start), Some(mark.what));
+            assert_eq!(known(&start[..mark.at + mark.bytes.len() - 1]), None);
+        }
+        assert_eq!(known(&[0; LOOKED_AT]), None);
+    }
+}

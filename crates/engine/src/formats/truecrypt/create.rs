@@ -1,0 +1,165 @@
+//! Makes a volume as TrueCrypt 7.1a does.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use claviger_crypto::pool::{Pool, for_each_piece};
+use claviger_crypto::secret::wipe_stack;
+use claviger_crypto::{Acceleration, Secret};
+
+use super::suites::{Kdf, Mode, SharedKeys, Suite, UNIT};
+use super::{HEADER_GROUP, chosen, header, keyfiles};
+use crate::credential::Credential;
+use crate::error::{Error, ErrorKind, Result};
+use crate::spec::Spec;
+use crate::store::Store;
+
+/// The smallest volume, in bytes: four header areas and nine sectors of 4,096 bytes, the smallest FAT file system that 7.1a
+/// makes (Volumes.h, `TC_MIN_VOLUME_SIZE`).
+pub(super) const MIN_LEN: u64 = 2 * HEADER_GROUP + 9 * 4096;
+
+/// The largest, in bytes: 1 PiB, where 7.1a draws the line for XTS with blocks of 128 bits (`TC_MAX_VOLUME_SIZE`).
+const MAX_LEN: u64 = 1 << 50;
+
+/// Bytes that are filled at a time: enough to keep all threads busy, and to notice soon that the caller has cancelled.
+const FILL: usize = 4 << 20;
+
+/// Bytes that a thread encrypts at a time while filling.
+const FILL_PIECE: usize = 128 << 10;
+
+/// Makes a volume that fills `store`.
+///
+/// First of all the old headers go, if the store had any; last of all come the new ones, the primary header at the very
+/// end. So what an interruption leaves opens with nothing, unless it falls between the two last writes: then the volume is
+/// complete but for the primary header, and opens by the backup.
+pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+    let (suite, kdf) = chosen(spec)?;
+    let password = keyfiles::password(first)?;
+    let size = data_size(store.len())?;
+    let pool = Pool::for_this_machine(Duration::from_micros(50));
+
+    let keys = random_secret(suite.key_len(Mode::Xts))?;
+    let primary = new_header(suite, kdf, &password, size, &keys, spec, &pool)?;
+    let backup = new_header(suite, kdf, &password, size, &keys, spec, &pool)?;
+    wipe_stack();
+
+    write_random_group(store, 0)?;
+    write_random_group(store, HEADER_GROUP + size)?;
+    store.flush()?;
+    if !spec.quick {
+        fill(store, size, suite, spec, &pool)?;
+    }
+    store.flush()?;
+    not_cancelled(spec)?;
+    write_headers(store, size, backup, primary).inspect_err(|_| {
+        // As well as can be: the store may be gone.
+        let _ = write_random_group(store, HEADER_GROUP + size);
+        let _ = write_random_group(store, 0);
+        let _ = store.flush();
+    })
+}
+
+/// Bytes of the data area in a store of `len` bytes.
+fn data_size(len: u64) -> Result<u64> {
+    if !(MIN_LEN..=MAX_LEN).contains(&len) {
+        return Err(Error::misuse(format!(
+            "{len} bytes: a TrueCrypt volume has {MIN_LEN} to {MAX_LEN}, headers included"
+        )));
+    }
+    if !len.is_multiple_of(UNIT) {
+        return Err(Error::misuse(format!("{len} bytes: a TrueCrypt volume is made of whole sectors of {UNIT} bytes")));
+    }
+    Ok(len - 2 * HEADER_GROUP)
+}
+
+/// An encrypted header with a salt of its own.
+fn new_header(
+    suite: &Suite,
+    kdf: &Kdf,
+    password: &[u8],
+    size: u64,
+    keys: &[u8],
+    spec: &Spec<'_>,
+    pool: &Pool,
+) -> Result<Secret> {
+    let mut salt = [0; header::SALT];
+    random(&mut salt)?;
+    let mut header_key = Secret::zeroed(suite.key_len(Mode::Xts));
+    let go_on = || !cancelled(spec);
+    for_each_piece(pool, &mut header_key, kdf.hash.size, |at, block| {
+        let index = (at / kdf.hash.size) as u32 + 1;
+        kdf.hash.pbkdf2_block(password, &salt, kdf.iterations, index, block, &go_on);
+        wipe_stack();
+    });
+    not_cancelled(spec)?;
+    let mut plain = header::compose(&salt, HEADER_GROUP, size, keys);
+    let header_keys = SharedKeys::new(&header_key, Acceleration::On);
+    suite.encrypt_header(Mode::Xts, &header_keys, &mut plain[header::SALT..]);
+    Ok(plain)
+}
+
+/// Makes the two header areas from `at` on look as if there were headers in them: the salt and the header of a hidden volume
+/// cannot be told from random bytes, so random bytes have to be where there is none (7.1a does the same).
+fn write_random_group(store: &dyn Store, at: u64) -> Result<()> {
+    let mut bytes = vec![0; HEADER_GROUP as usize];
+    random(&mut bytes)?;
+    Ok(store.write_at(at, &mut bytes)?)
+}
+
+/// Fills the data area with what looks like ciphertext of the volume.
+///
+/// Zeros are encrypted under a key that is thrown away. Whoever has no password cannot tell this from used sectors, unless
+/// the cipher is broken; whoever has one cannot tell it from a hidden volume, since under the volume's key it decrypts to
+/// nothing. The system's random bytes would do as well, only several times more slowly. (7.1a, VolumeCreator.cpp, does so.)
+fn fill(store: &dyn Store, size: u64, suite: &Suite, spec: &Spec<'_>, pool: &Pool) -> Result<()> {
+    let throw_away = random_secret(suite.key_len(Mode::Xts))?;
+    let cipher = suite.data_cipher(Mode::Xts, &throw_away, Acceleration::On);
+    let mut buffer = vec![0; FILL.min(size as usize)];
+    let mut done = 0;
+    tell(spec, done, size);
+    while done < size {
+        not_cancelled(spec)?;
+        let part = &mut buffer[..usize::try_from(size - done).map_or(FILL, |left| left.min(FILL))];
+        let first = (HEADER_GROUP + done) / UNIT;
+        for_each_piece(pool, part, FILL_PIECE, |at, piece| {
+            piece.fill(0);
+            cipher.encrypt(first + at as u64 / UNIT, piece);
+        });
+        store.write_at(HEADER_GROUP + done, part)?;
+        done += part.len() as u64;
+        tell(spec, done, size);
+    }
+    Ok(())
+}
+
+fn write_headers(store: &dyn Store, size: u64, mut backup: Secret, mut primary: Secret) -> Result<()> {
+    store.write_at(HEADER_GROUP + size, &mut backup)?;
+    store.flush()?;
+    store.write_at(0, &mut primary)?;
+    Ok(store.flush()?)
+}
+
+fn random_secret(len: usize) -> Result<Secret> {
+    let mut secret = Secret::zeroed(len);
+    random(&mut secret)?;
+    Ok(secret)
+}
+
+/// The system's random bytes.
+fn random(bytes: &mut [u8]) -> Result<()> {
+    getrandom::fill(bytes).map_err(|e| Error::from(std::io::Error::other(e.to_string())))
+}
+
+fn tell(spec: &Spec<'_>, done: u64, total: u64) {
+    if let Some(progress) = spec.progress {
+        progress(done, total);
+    }
+}
+
+fn cancelled(spec: &Spec<'_>) -> bool {
+    spec.cancel.is_some_and(|c| c.load(Ordering::Relaxed))
+}
+
+fn not_cancelled(spec: &Spec<'_>) -> Result<()> {
+    if cancelled(spec) { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
+}

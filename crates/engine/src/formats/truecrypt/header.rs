@@ -1,0 +1,341 @@
+//! The header: 512 bytes, of which 64 are salt and 448 are encrypted.
+
+use claviger_crypto::Secret;
+
+use super::suites::UNIT;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Bytes of a header.
+pub(super) const SIZE: usize = 512;
+/// Bytes of the salt that it begins with.
+pub(super) const SALT: usize = 64;
+
+// The decrypted header. Numbers are big-endian; source: TrueCrypt 7.1a, Volumes.c, the tables of versions 2 to 5.
+//
+//   0 ┌──────────────────────────────────────────────────────────────┐
+//     │ salt, in the clear                                           │
+//  64 ├──────────────┬───────┬───────┬───────────────┬───────────────┤
+//     │ "TRUE"     4 │ ver 2 │ req 2 │ key CRC-32  4 │ 76 created  8 │
+//  84 ├──────────────┴───────┴───────┼───────────────┴───────────────┤
+//     │ header written             8 │ 92 size if hidden           8 │
+// 100 ├──────────────────────────────┼───────────────────────────────┤
+//     │ size of the volume         8 │ 108 where its data begin    8 │
+// 116 ├──────────────────────────────┼───────────────┬───────────────┤
+//     │ size of the encrypted part 8 │ 124 flags   4 │ 128 sector  4 │
+// 132 ├──────────────────────────────┴───────────────┴───────────────┤
+//     │ zeros                                                        │
+// 252 ├───────────────┬──────────────────────────────────────────────┤
+//     │ CRC-32      4 │ 256 key area: keys, then zeros           256 │
+// 512 └───────────────┴──────────────────────────────────────────────┘
+/// `TRUE`.
+const MAGIC: usize = 64;
+/// Version of the header: 1 and 2 before TrueCrypt 5.0, 3 in 5.x, 4 in 6.x, 5 in 7.x.
+const VERSION: usize = 68;
+/// The oldest program that may open the volume: 0x0600 and more have the layout of 6.0, with backup headers.
+const REQUIRED_PROGRAM: usize = 70;
+/// CRC-32 of the bytes from 256 to the end.
+const KEY_CRC: usize = 72;
+/// Versions 1 to 3: when the volume was created, as a Windows file time. Zero since version 4.
+const CREATED: usize = 76;
+/// Versions 1 to 3: when the header was written, as a Windows file time. Zero since version 4.
+const HEADER_WRITTEN: usize = 84;
+/// Size of the hidden volume in bytes, 0 in the header of another.
+pub(super) const HIDDEN_SIZE: usize = 92;
+/// Since version 3: size of the volume in bytes.
+pub(super) const VOLUME_SIZE: usize = 100;
+/// Since version 3, used since 4: where the data begin, in bytes from the beginning of the file.
+const DATA_START: usize = 108;
+/// Since version 3, used since 4: bytes that are encrypted. Less than the volume's while it is being encrypted in place.
+const ENCRYPTED_SIZE: usize = 116;
+/// Since version 4: bit 0 a system, bit 1 encrypted in place.
+const FLAGS: usize = 124;
+/// Since version 5: sector size of the device that the volume appears as, in bytes.
+const SECTOR_SIZE: usize = 128;
+/// Since version 4: CRC-32 of the bytes from 64 to here.
+const HEADER_CRC: usize = 252;
+/// The volume's keys.
+const KEYS: usize = 256;
+
+/// What the magic is.
+const TRUE: &[u8; 4] = b"TRUE";
+/// The newest version of the header (7.1a, `VOLUME_HEADER_VERSION`).
+const NEWEST_VERSION: u16 = 5;
+/// The program that this one stands in for: 7.1a.
+const NEWEST_PROGRAM: u16 = 0x071a;
+/// What 7.1a writes as the oldest program (`TC_VOLUME_MIN_REQUIRED_PROGRAM_VERSION`).
+const WRITTEN_PROGRAM: u16 = 0x0700;
+/// The first program with the layout that has backup headers (7.1a, `ReadVolumeHeader`).
+const BACKUPS_SINCE: u16 = 0x0600;
+/// Flag: the header of a drive or partition that holds a system.
+const FLAG_SYSTEM: u32 = 1;
+
+/// The fields of a header whose checksums are right, and whose numbers have been looked at one by one.
+#[derive(Debug)]
+pub(super) struct Fields {
+    pub version: u16,
+    pub required_program: u16,
+    /// Seconds since 1970.
+    pub created: Option<i64>,
+    /// Seconds since 1970.
+    pub header_written: Option<i64>,
+    /// Bytes; 0 unless hidden.
+    pub hidden_size: u64,
+    /// Bytes. Not reliable before version 4.
+    pub volume_size: u64,
+    /// Bytes from the beginning of the file. Not reliable before version 4.
+    pub data_start: u64,
+    /// Bytes.
+    pub sector_size: u32,
+}
+
+/// Whether the trial was right: 1 in 2^32 wrong ones passes too, and then fails the checksums.
+pub(super) fn has_magic(body: &[u8]) -> bool {
+    body.starts_with(TRUE)
+}
+
+/// The key area of a decrypted header.
+pub(super) fn keys(plain: &[u8]) -> &[u8] {
+    &plain[KEYS..]
+}
+
+/// Reads a decrypted header that lies at the byte `at` of the store.
+///
+/// # Errors
+/// `Malformed` if a checksum or a field is wrong, `Unsupported` if the header is newer than 7.1a's or belongs to a system.
+pub(super) fn parse(plain: &[u8], at: u64) -> Result<Fields> {
+    let wrong = |field, offset: usize, what: String| {
+        Error::new(ErrorKind::Malformed { field, offset: at + offset as u64, what })
+    };
+    let version = be16(plain, VERSION);
+    if version == 0 {
+        return Err(wrong("header version", VERSION, "there is no version 0".into()));
+    }
+    if version >= 4 && crc32fast::hash(&plain[MAGIC..HEADER_CRC]) != be32(plain, HEADER_CRC) {
+        let what = "the checksum does not match: the header was changed after it was written".into();
+        return Err(wrong("header checksum", HEADER_CRC, what));
+    }
+    if version > NEWEST_VERSION {
+        return Err(Error::unsupported(format!(
+            "header version {version}; TrueCrypt 7.1a, the last one, wrote {NEWEST_VERSION}"
+        )));
+    }
+    if crc32fast::hash(&plain[KEYS..]) != be32(plain, KEY_CRC) {
+        let what = "the checksum does not match: the keys were changed after they were written".into();
+        return Err(wrong("key checksum", KEY_CRC, what));
+    }
+    let required_program = be16(plain, REQUIRED_PROGRAM);
+    if required_program > NEWEST_PROGRAM {
+        let (major, minor) = (required_program >> 8, required_program & 0xff);
+        return Err(Error::unsupported(format!("a volume that needs TrueCrypt {major:x}.{minor:02x} or later")));
+    }
+    let sector_size = if version >= 5 { be32(plain, SECTOR_SIZE) } else { 512 };
+    if !(512..=4096).contains(&sector_size) || !sector_size.is_multiple_of(512) {
+        let what = format!("{sector_size} bytes is no sector size");
+        return Err(wrong("sector size", SECTOR_SIZE, what));
+    }
+    let fields = Fields {
+        version,
+        required_program,
+        created: seconds(be64(plain, CREATED)),
+        header_written: seconds(be64(plain, HEADER_WRITTEN)),
+        hidden_size: be64(plain, HIDDEN_SIZE),
+        volume_size: be64(plain, VOLUME_SIZE),
+        data_start: be64(plain, DATA_START),
+        sector_size,
+    };
+    if !fields.hidden_size.is_multiple_of(UNIT) {
+        let what = format!("{} bytes are not whole sectors", fields.hidden_size);
+        return Err(wrong("size of the hidden volume", HIDDEN_SIZE, what));
+    }
+    if !fields.has_backups() {
+        return Ok(fields);
+    }
+    if be32(plain, FLAGS) & FLAG_SYSTEM != 0 {
+        return Err(Error::unsupported("the header of an encrypted system"));
+    }
+    if fields.volume_size == 0 || !fields.volume_size.is_multiple_of(UNIT) || fields.volume_size > i64::MAX as u64 {
+        let what = format!("{} bytes is no size of a volume", fields.volume_size);
+        return Err(wrong("size of the volume", VOLUME_SIZE, what));
+    }
+    if fields.hidden_size != 0 && fields.hidden_size != fields.volume_size {
+        let what = format!("{} bytes, but the volume has {}", fields.hidden_size, fields.volume_size);
+        return Err(wrong("size of the hidden volume", HIDDEN_SIZE, what));
+    }
+    // The first two headers' areas come before all data (7.1a, `TC_VOLUME_DATA_OFFSET`).
+    let starts_well = fields.data_start >= super::HEADER_GROUP && fields.data_start.is_multiple_of(UNIT);
+    if !starts_well || fields.data_start > i64::MAX as u64 - fields.volume_size {
+        let what = format!("no data of a volume begin at byte {}", fields.data_start);
+        return Err(wrong("beginning of the data", DATA_START, what));
+    }
+    let encrypted = be64(plain, ENCRYPTED_SIZE);
+    if encrypted != fields.volume_size {
+        return Err(Error::unsupported(format!(
+            "a volume of which only {encrypted} of {} bytes have been encrypted so far",
+            fields.volume_size
+        ))
+        .hint("Let TrueCrypt finish encrypting it in place."));
+    }
+    Ok(fields)
+}
+
+impl Fields {
+    /// Whether the volume has the layout of TrueCrypt 6.0: sizes in the header, and headers in areas of 64 KiB with backups.
+    pub fn has_backups(&self) -> bool {
+        self.required_program >= BACKUPS_SINCE
+    }
+}
+
+/// A header as 7.1a writes it, not yet encrypted: `size` bytes of data from byte `start` on, under `keys`.
+pub(super) fn compose(salt: &[u8], start: u64, size: u64, keys: &[u8]) -> Secret {
+    let mut plain = Secret::zeroed(SIZE);
+    plain[..SALT].copy_from_slice(salt);
+    plain[KEYS..][..keys.len()].copy_from_slice(keys);
+    put(&mut plain, MAGIC, TRUE);
+    put(&mut plain, VERSION, &NEWEST_VERSION.to_be_bytes());
+    put(&mut plain, REQUIRED_PROGRAM, &WRITTEN_PROGRAM.to_be_bytes());
+    let key_crc = crc32fast::hash(&plain[KEYS..]);
+    put(&mut plain, KEY_CRC, &key_crc.to_be_bytes());
+    // The times stay zero, as since TrueCrypt 6.0.
+    put(&mut plain, VOLUME_SIZE, &size.to_be_bytes());
+    put(&mut plain, DATA_START, &start.to_be_bytes());
+    put(&mut plain, ENCRYPTED_SIZE, &size.to_be_bytes());
+    put(&mut plain, SECTOR_SIZE, &512u32.to_be_bytes());
+    let header_crc = crc32fast::hash(&plain[MAGIC..HEADER_CRC]);
+    put(&mut plain, HEADER_CRC, &header_crc.to_be_bytes());
+    plain
+}
+
+fn put(plain: &mut [u8], at: usize, bytes: &[u8]) {
+    plain[at..][..bytes.len()].copy_from_slice(bytes);
+}
+
+fn be16(plain: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes(plain[at..][..2].try_into().expect("two bytes"))
+}
+
+fn be32(plain: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(plain[at..][..4].try_into().expect("four bytes"))
+}
+
+fn be64(plain: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(plain[at..][..8].try_into().expect("eight bytes"))
+}
+
+/// A Windows file time, 100 ns since 1601, as seconds since 1970.
+fn seconds(file_time: u64) -> Option<i64> {
+    (file_time != 0).then(|| (file_time / 10_000_000) as i64 - 11_644_473_600)
+}
+
+/// Makes a composed header one of another version, with checksums that are right.
+#[cfg(test)]
+pub(super) fn change(plain: &mut [u8], version: u16, required_program: u16, hidden_size: u64, sector_size: u32) {
+    put(plain, VERSION, &version.to_be_bytes());
+    put(plain, REQUIRED_PROGRAM, &required_program.to_be_bytes());
+    put(plain, HIDDEN_SIZE, &hidden_size.to_be_bytes());
+    put(plain, SECTOR_SIZE, &sector_size.to_be_bytes());
+    if version < 4 {
+        return plain[VOLUME_SIZE..KEYS].fill(0);
+    }
+    let crc = crc32fast::hash(&plain[MAGIC..HEADER_CRC]);
+    put(plain, HEADER_CRC, &crc.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u64 = 131_072;
+
+    fn composed() -> Secret {
+        compose(&[7; SALT], START, 1 << 20, &[9; 64])
+    }
+
+    /// Changes a field and makes the header's checksum right again.
+    fn with(at: usize, bytes: &[u8]) -> Secret {
+        let mut plain = composed();
+        put(&mut plain, at, bytes);
+        let crc = crc32fast::hash(&plain[MAGIC..HEADER_CRC]);
+        put(&mut plain, HEADER_CRC, &crc.to_be_bytes());
+        plain
+    }
+
+    fn field_of(result: Result<Fields>) -> (&'static str, u64) {
+        match result.expect_err("the header is wrong").kind {
+            ErrorKind::Malformed { field, offset, .. } => (field, offset),
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn what_is_composed_is_read() {
+        let plain = composed();
+        assert!(has_magic(&plain[SALT..]));
+        let Fields {
+            version,
+            required_program,
+            created,
+            header_written,
+            hidden_size,
+            volume_size,
+            data_start,
+            sector_size,
+        } = parse(&plain, 0).expect("a good header");
+        assert_eq!((version, required_program, sector_size), (5, 0x0700, 512));
+        assert_eq!((created, header_written, hidden_size), (None, None, 0));
+        assert_eq!((volume_size, data_start), (1 << 20, START));
+        assert_eq!(keys(&plain)[..64], [9; 64]);
+    }
+
+    #[test]
+    fn each_wrong_field_is_named_with_its_place() {
+        let be64 = |n: u64| n.to_be_bytes();
+        let cases: [(usize, &[u8], &str); 11] = [
+            (VERSION, &0u16.to_be_bytes(), "header version"),
+            (SECTOR_SIZE, &0u32.to_be_bytes(), "sector size"),
+            (SECTOR_SIZE, &8192u32.to_be_bytes(), "sector size"),
+            (SECTOR_SIZE, &1000u32.to_be_bytes(), "sector size"),
+            (VOLUME_SIZE, &be64(0), "size of the volume"),
+            (VOLUME_SIZE, &be64(513), "size of the volume"),
+            (VOLUME_SIZE, &be64(1 << 63), "size of the volume"),
+            (HIDDEN_SIZE, &be64(512), "size of the hidden volume"),
+            (DATA_START, &be64(512), "beginning of the data"),
+            (DATA_START, &be64(START + 1), "beginning of the data"),
+            (DATA_START, &be64(u64::MAX - 511), "beginning of the data"),
+        ];
+        for (at, bytes, field) in cases {
+            assert_eq!(field_of(parse(&with(at, bytes), 65_536)), (field, 65_536 + at as u64));
+        }
+    }
+
+    #[test]
+    fn any_other_change_fails_a_checksum() {
+        for at in (VERSION..SIZE).filter(|at| *at != VERSION) {
+            let mut plain = composed();
+            plain[at] ^= 0x10;
+            // Version 0x1005 still has a checksum, and it does not match.
+            let expected =
+                if at >= KEYS { ("key checksum", KEY_CRC as u64) } else { ("header checksum", HEADER_CRC as u64) };
+            assert_eq!(field_of(parse(&plain, 0)), expected, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn what_is_newer_or_of_another_kind_is_not_supported() {
+        let unsupported: [(usize, &[u8]); 4] = [
+            (VERSION, &6u16.to_be_bytes()),
+            (REQUIRED_PROGRAM, &0x0800u16.to_be_bytes()),
+            (FLAGS, &1u32.to_be_bytes()),
+            (ENCRYPTED_SIZE, &512u64.to_be_bytes()),
+        ];
+        for (at, bytes) in unsupported {
+            let error = parse(&with(at, bytes), 0).expect_err("not supported");
+            assert!(matches!(error.kind, ErrorKind::Unsupported { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn file_times_become_seconds() {
+        assert_eq!(seconds(0), None);
+        assert_eq!(seconds(116_444_736_000_000_000), Some(0));
+    }
+}

@@ -1,0 +1,291 @@
+//! The ciphers, cascades, modes and key derivations that TrueCrypt ever had, as plain data.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use claviger_crypto::ciphers::{aes::AES, legacy, serpent::SERPENT, twofish::TWOFISH};
+use claviger_crypto::hash::{self, Hash};
+use claviger_crypto::modes::{Lrw, TrueCryptCbc, Xts, xts};
+use claviger_crypto::{Acceleration, BlockCipher, Cipher, SectorCipher};
+
+/// Encrypted units of a volume, in bytes, whatever sector size its header names (7.1a, `ENCRYPTION_DATA_UNIT_SIZE`).
+pub(super) const UNIT: u64 = 512;
+
+/// Bytes in front of the keys of the modes before XTS: LRW's tweak key or the seed of CBC's IVs and whitening (7.1a,
+/// Volumes.c, `LEGACY_VOL_IV_SIZE`).
+const LEGACY_SEED: usize = 32;
+
+/// A cipher or a cascade.
+pub(super) struct Suite {
+    /// The name as TrueCrypt prints it. It names a cascade's ciphers in the order in which they *decrypt*.
+    pub name: &'static str,
+    /// The ciphers in the order in which they encrypt, which is that of their keys in the key area.
+    pub parts: &'static [Part],
+    /// The modes that it was ever used in.
+    pub modes: &'static [Mode],
+}
+
+/// A cipher and the size of its key in bytes: TrueCrypt always takes the largest.
+pub(super) struct Part {
+    cipher: &'static Cipher,
+    key: usize,
+}
+
+/// A mode of operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// TrueCrypt 5.0 and later.
+    Xts,
+    /// TrueCrypt 4.1 to 4.3a.
+    Lrw,
+    /// TrueCrypt 1.0 to 4.0: one cipher.
+    Cbc,
+    /// The same versions: one chain around all ciphers of a cascade.
+    OuterCbc,
+    /// The same versions: one whole CBC layer for each cipher, since their block sizes differ.
+    InnerCbc,
+}
+
+/// A key derivation: PBKDF2 with this hash.
+pub(super) struct Kdf {
+    pub hash: &'static Hash,
+    pub iterations: u32,
+}
+
+const fn part(cipher: &'static Cipher, key: usize) -> Part {
+    Part { cipher, key }
+}
+
+const A: Part = part(&AES, 32);
+const S: Part = part(&SERPENT, 32);
+const T: Part = part(&TWOFISH, 32);
+const B: Part = part(&legacy::BLOWFISH, 56);
+
+const ONE: &[Mode] = &[Mode::Xts, Mode::Lrw, Mode::Cbc];
+const CASCADE: &[Mode] = &[Mode::Xts, Mode::Lrw, Mode::OuterCbc];
+const SMALL_BLOCKS: &[Mode] = &[Mode::Lrw, Mode::Cbc];
+const MIXED_BLOCKS: &[Mode] = &[Mode::InnerCbc];
+
+/// Every suite (7.1a, Crypto.c, `EncryptionAlgorithms` and `Ciphers`). The first eight can be created.
+pub(super) static SUITES: &[Suite] = &[
+    Suite { name: "AES", parts: &[A], modes: ONE },
+    Suite { name: "Serpent", parts: &[S], modes: ONE },
+    Suite { name: "Twofish", parts: &[T], modes: ONE },
+    Suite { name: "AES-Twofish", parts: &[T, A], modes: CASCADE },
+    Suite { name: "AES-Twofish-Serpent", parts: &[S, T, A], modes: CASCADE },
+    Suite { name: "Serpent-AES", parts: &[A, S], modes: CASCADE },
+    Suite { name: "Serpent-Twofish-AES", parts: &[A, T, S], modes: CASCADE },
+    Suite { name: "Twofish-Serpent", parts: &[S, T], modes: CASCADE },
+    Suite { name: "Blowfish", parts: &[B], modes: SMALL_BLOCKS },
+    Suite { name: "CAST5", parts: &[part(&legacy::CAST5, 16)], modes: SMALL_BLOCKS },
+    Suite { name: "Triple DES", parts: &[part(&legacy::TRIPLE_DES, 24)], modes: SMALL_BLOCKS },
+    Suite { name: "AES-Blowfish", parts: &[B, A], modes: MIXED_BLOCKS },
+    Suite { name: "AES-Blowfish-Serpent", parts: &[S, B, A], modes: MIXED_BLOCKS },
+];
+
+/// Every key derivation of volumes that hold no system (7.1a, Pkcs5.c, `get_pkcs5_iteration_count`). The first three can be
+/// created; 7.1a's own default is first.
+pub(super) static KDFS: &[Kdf] = &[
+    Kdf { hash: &hash::RIPEMD160, iterations: 2000 },
+    Kdf { hash: &hash::SHA512, iterations: 1000 },
+    Kdf { hash: &hash::WHIRLPOOL, iterations: 1000 },
+    Kdf { hash: &hash::SHA1, iterations: 2000 },
+];
+
+/// The key derivations of volumes that TrueCrypt 6.0 and later created: SHA-1 was given up before.
+pub(super) fn modern_kdfs() -> &'static [Kdf] {
+    &KDFS[..3]
+}
+
+impl Mode {
+    /// Every mode, the newest first.
+    pub const ALL: [Self; 5] = [Self::Xts, Self::Lrw, Self::Cbc, Self::OuterCbc, Self::InnerCbc];
+
+    /// The name as TrueCrypt prints it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Xts => "XTS",
+            Self::Lrw => "LRW",
+            Self::Cbc => "CBC",
+            Self::OuterCbc => "Outer-CBC",
+            Self::InnerCbc => "Inner-CBC",
+        }
+    }
+}
+
+impl Suite {
+    /// Whether volumes with it can be created: TrueCrypt 7.1a creates XTS only.
+    pub fn creatable(&self) -> bool {
+        self.modes.contains(&Mode::Xts)
+    }
+
+    /// Bytes of the ciphers' data keys, all together.
+    pub fn data_key_len(&self) -> usize {
+        self.parts.iter().map(|p| p.key).sum()
+    }
+
+    /// Bytes of key material: data keys and tweak keys, or the seed and data keys.
+    pub fn key_len(&self, mode: Mode) -> usize {
+        match mode {
+            Mode::Xts => 2 * self.data_key_len(),
+            Mode::Lrw | Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => LEGACY_SEED + self.data_key_len(),
+        }
+    }
+
+    /// The cipher of a volume's data. `keys` holds at least `key_len` bytes.
+    pub fn data_cipher(&self, mode: Mode, keys: &[u8], acceleration: Acceleration) -> Arc<dyn SectorCipher> {
+        let keys = &FreshKeys { keys, acceleration };
+        match mode {
+            Mode::Xts => Arc::new(self.xts(keys, UNIT as usize)),
+            Mode::Lrw => Arc::new(self.lrw(keys)),
+            Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => Arc::new(self.cbc(mode, keys)),
+        }
+    }
+
+    /// Decrypts the body of a header, or its beginning: whole blocks of 16 bytes.
+    pub fn decrypt_header(&self, mode: Mode, keys: &SharedKeys<'_>, body: &mut [u8]) {
+        match mode {
+            // The body is the beginning of unit 0, of which the rest does not matter (Crypto.c, `DecryptBuffer`).
+            Mode::Xts => self.xts(keys, body.len()).decrypt(0, body),
+            Mode::Lrw => self.lrw(keys).decrypt_header(body),
+            Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => self.cbc(mode, keys).decrypt_header(body),
+        }
+    }
+
+    /// The inverse of [`Suite::decrypt_header`].
+    pub fn encrypt_header(&self, mode: Mode, keys: &SharedKeys<'_>, body: &mut [u8]) {
+        match mode {
+            Mode::Xts => self.xts(keys, body.len()).encrypt(0, body),
+            Mode::Lrw => self.lrw(keys).encrypt_header(body),
+            Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => self.cbc(mode, keys).encrypt_header(body),
+        }
+    }
+
+    fn xts(&self, keys: &dyn Keys, sector_size: usize) -> Xts {
+        let layers = self.keyed(keys, 0).into_iter().zip(self.keyed(keys, self.data_key_len()));
+        Xts::new(layers.map(|(data, tweak)| xts::Layer { data, tweak }).collect(), sector_size)
+    }
+
+    fn lrw(&self, keys: &dyn Keys) -> Lrw {
+        Lrw::new(self.keyed(keys, LEGACY_SEED), &keys.bytes()[..LEGACY_SEED], UNIT as usize)
+    }
+
+    fn cbc(&self, mode: Mode, keys: &dyn Keys) -> TrueCryptCbc {
+        let seed = keys.bytes().first_chunk::<LEGACY_SEED>().expect("keys are longer than the seed");
+        let chained = if mode == Mode::InnerCbc { TrueCryptCbc::inner } else { TrueCryptCbc::outer };
+        chained(self.keyed(keys, LEGACY_SEED), seed, UNIT as usize)
+    }
+
+    /// The ciphers under the keys that follow each other from the byte `at` on.
+    fn keyed(&self, keys: &dyn Keys, mut at: usize) -> Vec<Box<dyn BlockCipher>> {
+        let next = |part: &'static Part| {
+            let cipher = keys.cipher(part, at);
+            at += part.key;
+            cipher
+        };
+        self.parts.iter().map(next).collect()
+    }
+}
+
+/// Key material, and the ciphers under parts of it.
+trait Keys {
+    fn bytes(&self) -> &[u8];
+    /// The cipher under the key that begins at the byte `at`.
+    fn cipher(&self, part: &'static Part, at: usize) -> Box<dyn BlockCipher>;
+}
+
+/// Keys each cipher anew: for a volume, whose cipher nothing may slow down.
+struct FreshKeys<'a> {
+    keys: &'a [u8],
+    acceleration: Acceleration,
+}
+
+impl Keys for FreshKeys<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.keys
+    }
+
+    fn cipher(&self, part: &'static Part, at: usize) -> Box<dyn BlockCipher> {
+        part.cipher.with_key(&self.keys[at..][..part.key], self.acceleration)
+    }
+}
+
+/// A derived key that is tried in many ways. Most of them have ciphers and keys in common, and expanding a key takes
+/// longer than decrypting a block: so each is expanded once.
+pub(super) struct SharedKeys<'a> {
+    fresh: FreshKeys<'a>,
+    /// What was needed so far.
+    keyed: RefCell<Vec<Keyed>>,
+}
+
+/// A cipher, where its key begins, and both together.
+type Keyed = (&'static Cipher, usize, Arc<dyn BlockCipher>);
+
+impl<'a> SharedKeys<'a> {
+    pub fn new(keys: &'a [u8], acceleration: Acceleration) -> Self {
+        Self { fresh: FreshKeys { keys, acceleration }, keyed: RefCell::default() }
+    }
+}
+
+impl Keys for SharedKeys<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.fresh.keys
+    }
+
+    fn cipher(&self, part: &'static Part, at: usize) -> Box<dyn BlockCipher> {
+        let mut keyed = self.keyed.borrow_mut();
+        let known = keyed.iter().find(|(cipher, place, _)| std::ptr::eq(*cipher, part.cipher) && *place == at);
+        let cipher = known.map(|(_, _, cipher)| Arc::clone(cipher)).unwrap_or_else(|| {
+            let cipher: Arc<dyn BlockCipher> = self.fresh.cipher(part, at).into();
+            keyed.push((part.cipher, at, Arc::clone(&cipher)));
+            cipher
+        });
+        Box::new(Shared(cipher))
+    }
+}
+
+/// A cipher that others use too.
+struct Shared(Arc<dyn BlockCipher>);
+
+impl BlockCipher for Shared {
+    fn block_size(&self) -> usize {
+        self.0.block_size()
+    }
+
+    fn encrypt_blocks(&self, blocks: &mut [u8]) {
+        self.0.encrypt_blocks(blocks);
+    }
+
+    fn decrypt_blocks(&self, blocks: &mut [u8]) {
+        self.0.decrypt_blocks(blocks);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_list_the_ciphers_from_the_last_to_the_first() {
+        for suite in SUITES {
+            let names: Vec<_> = suite.parts.iter().rev().map(|p| p.cipher.name).collect();
+            assert_eq!(names.join("-"), suite.name);
+        }
+    }
+
+    #[test]
+    fn names_and_sizes_fit() {
+        for (i, suite) in SUITES.iter().enumerate() {
+            assert!(SUITES[..i].iter().all(|s| s.name != suite.name));
+            assert_eq!(suite.creatable(), i < 8);
+            for part in suite.parts {
+                assert!(part.cipher.key_sizes.contains(&part.key), "{}", part.cipher.name);
+            }
+            for &mode in suite.modes {
+                assert!(suite.key_len(mode) <= 256, "the key area has 256 bytes");
+                let same_blocks = suite.parts.iter().all(|p| p.cipher.block_size == suite.parts[0].cipher.block_size);
+                assert_eq!(same_blocks, mode != Mode::InnerCbc);
+            }
+        }
+    }
+}

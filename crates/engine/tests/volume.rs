@@ -1,0 +1,288 @@
+//! The volume against a model: a plain array of bytes.
+
+mod support;
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use claviger_crypto::ciphers::aes::AES;
+use claviger_crypto::modes::{Xts, xts};
+use claviger_crypto::pool::Pool;
+use claviger_engine::store::MemoryStore;
+use claviger_engine::{Acceleration, Layout, Payload, SectorCipher, Segment, Store, Volume};
+use claviger_testkit::stores::{Fault, FaultStore, Operation};
+use support::noise;
+
+const LEN: usize = 96 << 10;
+/// Where the data begin in the store.
+const AT: u64 = 8192;
+const FIRST: u64 = 5;
+
+fn xts(sector_size: usize, seed: u64) -> Arc<dyn SectorCipher> {
+    let key = |seed| AES.with_key(&noise(32, seed), Acceleration::On);
+    Arc::new(Xts::new(vec![xts::Layer { data: key(seed), tweak: key(seed + 1) }], sector_size))
+}
+
+fn crypt(at: u64, len: u64, stored_at: u64, cipher: &Arc<dyn SectorCipher>, first: u64, writable: bool) -> Segment {
+    Segment { at, len, stored_at, payload: Payload::Crypt { cipher: Arc::clone(cipher), first }, writable }
+}
+
+/// A volume of one segment, its plaintext, and the store below it.
+fn encrypted(sector_size: usize, len: usize) -> (Volume, Vec<u8>, Arc<MemoryStore>) {
+    let cipher = xts(sector_size, 1);
+    let plain = noise(len, 3);
+    let mut stored = plain.clone();
+    cipher.encrypt(FIRST, &mut stored);
+    let whole = [&noise(AT as usize, 4)[..], &stored, &noise(999, 5)].concat();
+    let store = Arc::new(MemoryStore::new(whole));
+    let layout = Layout::new(vec![crypt(0, len as u64, AT, &cipher, FIRST, true)]).expect("a good layout");
+    (Volume::new(Arc::clone(&store) as Arc<dyn Store>, layout), plain, store)
+}
+
+/// Numbers that look random and are the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+
+    /// An offset and a length within `len` bytes: short and long ones, aligned and not.
+    fn range(&mut self, len: usize) -> (usize, usize) {
+        let offset = self.below(len as u64) as usize;
+        let longest = [3, 700, 5000, len][self.below(4) as usize];
+        let (offset, count) = (offset, self.below(longest as u64 + 1) as usize);
+        let (offset, count) =
+            if self.below(3) == 0 { (offset / 512 * 512, count / 512 * 512) } else { (offset, count) };
+        (offset, count.min(len - offset))
+    }
+}
+
+fn same_as_model(volume: &Volume, model: &mut [u8], rounds: usize, dice: &mut Dice) {
+    for round in 0..rounds {
+        let (offset, len) = dice.range(model.len());
+        if dice.below(2) == 0 {
+            let data = noise(len, round as u64);
+            model[offset..][..len].copy_from_slice(&data);
+            volume.write_at(offset as u64, &mut data.clone()).expect("a good write");
+        } else {
+            let mut out = vec![0xee; len];
+            volume.read_at(offset as u64, &mut out).expect("a good read");
+            assert!(out == model[offset..][..len], "{len} bytes at {offset}");
+        }
+    }
+    let mut all = vec![0; model.len()];
+    volume.read_at(0, &mut all).expect("a good read");
+    assert!(all == model);
+}
+
+#[test]
+fn reads_and_writes_of_any_offset_and_length() {
+    for sector_size in [512, 4096] {
+        let (volume, mut model, store) = encrypted(sector_size, LEN);
+        same_as_model(&volume, &mut model, 2000, &mut Dice(sector_size as u64));
+        // Below it is ciphertext of the model, and around it nothing was touched.
+        let cipher = xts(sector_size, 1);
+        let mut stored = store.to_vec();
+        let (before, rest) = stored.split_at_mut(AT as usize);
+        let (data, after) = rest.split_at_mut(LEN);
+        cipher.decrypt(FIRST, data);
+        assert!(data == model && before == noise(AT as usize, 4) && after == noise(999, 5));
+    }
+}
+
+#[test]
+fn large_requests_are_split_over_a_pool() {
+    for sector_size in [512, 4096] {
+        let len = (3 << 20) + 4096;
+        let (volume, mut model, _) = encrypted(sector_size, len);
+        let volume = volume.with_pool(Arc::new(Pool::new(3, Duration::from_micros(20))));
+        let mut dice = Dice(7);
+        for round in 0..12 {
+            let offset = dice.below(5000) as usize;
+            let count = (1 << 20) - 600 + dice.below((len - offset - (1 << 20)) as u64) as usize;
+            let data = noise(count, round);
+            model[offset..][..count].copy_from_slice(&data);
+            volume.write_at(offset as u64, &mut data.clone()).expect("a good write");
+        }
+        same_as_model(&volume, &mut model, 40, &mut dice);
+    }
+}
+
+#[test]
+fn a_failure_in_a_piece_of_a_split_request_is_reported() {
+    let (_, _, store) = encrypted(512, 2 << 20);
+    let cipher = xts(512, 1);
+    let layout = || Layout::new(vec![crypt(0, 2 << 20, AT, &cipher, FIRST, true)]).expect("a good layout");
+    for (operation, nth) in [(Operation::Read, 0), (Operation::Read, 9), (Operation::Write, 15)] {
+        let fault = Fault { operation, nth, for_good: false, transferred: 100 };
+        let faulty = Arc::new(FaultStore::new(Arc::clone(&store) as Arc<dyn Store>, Some(fault)));
+        let volume = Volume::new(faulty, layout()).with_pool(Arc::new(Pool::new(2, Duration::ZERO)));
+        let mut buffer = vec![1; 2 << 20];
+        let done = match operation {
+            Operation::Read => volume.read_at(0, &mut buffer),
+            _ => volume.write_at(0, &mut buffer),
+        };
+        assert_eq!(done.expect_err("planted").kind(), ErrorKind::Other);
+    }
+}
+
+#[test]
+fn threads_that_share_sectors_do_not_undo_each_other() {
+    const THREADS: usize = 4;
+    for sector_size in [512, 4096] {
+        let (volume, mut model, _) = encrypted(sector_size, LEN);
+        // Ranges of odd lengths: every border lies in a sector of two threads.
+        let border = |i: usize| (i * (LEN / THREADS) + i * 37).min(LEN);
+        for round in 0..60 {
+            std::thread::scope(|scope| {
+                let volume = &volume;
+                let mut rest = &mut model[..];
+                for i in 0..THREADS {
+                    let start = border(i);
+                    let end = if i + 1 == THREADS { LEN } else { border(i + 1) };
+                    let (mine, others) = rest.split_at_mut(end - start);
+                    rest = others;
+                    scope.spawn(move || {
+                        let mut dice = Dice((round * THREADS + i) as u64);
+                        for _ in 0..6 {
+                            let (offset, len) = dice.range(mine.len());
+                            let data = noise(len, dice.below(1 << 30));
+                            mine[offset..][..len].copy_from_slice(&data);
+                            volume.write_at((start + offset) as u64, &mut data.clone()).expect("a good write");
+                        }
+                        // The ends of the range, where the neighbours write too.
+                        for offset in [0, mine.len() - 9] {
+                            let data = noise(9, dice.below(1 << 30));
+                            mine[offset..][..9].copy_from_slice(&data);
+                            volume.write_at((start + offset) as u64, &mut data.clone()).expect("a good write");
+                        }
+                    });
+                }
+            });
+            let mut all = vec![0; LEN];
+            volume.read_at(0, &mut all).expect("a good read");
+            assert!(all == model, "round {round}, sectors of {sector_size} bytes");
+        }
+    }
+}
+
+/// Clear, encrypted with two sector sizes, zeros and read-only parts, in another order in the store.
+fn mixed() -> (Volume, Vec<u8>, Arc<MemoryStore>) {
+    let (small, large) = (xts(512, 10), xts(4096, 20));
+    let plain = |payload, at, len, stored_at, writable| Segment { at, len, stored_at, payload, writable };
+    let segments = vec![
+        plain(Payload::Clear, 0, 1000, 40_000, true),
+        crypt(1000, 5120, 0, &small, 77, true),
+        plain(Payload::Zero, 6120, 3000, 0, false),
+        crypt(9120, 8192, 10_000, &large, 1 << 40, true),
+        crypt(17_312, 1024, 30_000, &small, 0, false),
+        plain(Payload::Clear, 18_336, 100, 35_000, false),
+    ];
+    let mut bytes = noise(50_000, 42);
+    let mut model = noise(18_436, 43);
+    model[6120..9120].fill(0);
+    for s in &segments {
+        let part = &model[s.at as usize..][..s.len as usize];
+        match &s.payload {
+            Payload::Zero => {}
+            Payload::Clear => bytes[s.stored_at as usize..][..part.len()].copy_from_slice(part),
+            Payload::Crypt { cipher, first } => {
+                let stored = &mut bytes[s.stored_at as usize..][..part.len()];
+                stored.copy_from_slice(part);
+                cipher.encrypt(*first, stored);
+            }
+        }
+    }
+    let store = Arc::new(MemoryStore::new(bytes));
+    let layout = Layout::new(segments).expect("a good layout");
+    (Volume::new(Arc::clone(&store) as Arc<dyn Store>, layout), model, store)
+}
+
+#[test]
+fn requests_cross_segments_and_refused_writes_change_nothing() {
+    let (volume, mut model, store) = mixed();
+    assert_eq!(volume.len(), 18_436);
+    let writable = |from: usize, to: usize| {
+        // A request of no bytes touches nothing.
+        from == to || (to <= 6120 || from >= 9120) && to <= 17_312
+    };
+    let mut dice = Dice(99);
+    let (mut done, mut refused) = (0, 0);
+    for round in 0..4000 {
+        let (offset, len) = dice.range(model.len());
+        if dice.below(2) == 0 {
+            let mut out = vec![1; len];
+            volume.read_at(offset as u64, &mut out).expect("a good read");
+            assert!(out == model[offset..][..len], "{len} bytes at {offset}");
+            continue;
+        }
+        let data = noise(len, round);
+        let before = store.to_vec();
+        match volume.write_at(offset as u64, &mut data.clone()) {
+            Ok(()) => {
+                assert!(writable(offset, offset + len), "{len} bytes at {offset}");
+                model[offset..][..len].copy_from_slice(&data);
+                done += 1;
+            }
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::PermissionDenied);
+                assert!(!writable(offset, offset + len), "{len} bytes at {offset}");
+                assert!(store.to_vec() == before, "a refused write changed the store");
+                refused += 1;
+            }
+        }
+    }
+    assert!(done > 100 && refused > 100);
+}
+
+#[test]
+fn requests_past_the_end_are_refused() {
+    let (volume, _, store) = encrypted(512, LEN);
+    let before = store.to_vec();
+    for (offset, len) in [(LEN as u64, 1), (LEN as u64 - 5, 6), (u64::MAX, 1), (u64::MAX - 3, 4), (1 << 63, 512)] {
+        let mut buffer = vec![0; len];
+        assert_eq!(volume.read_at(offset, &mut buffer).expect_err("past the end").kind(), ErrorKind::UnexpectedEof);
+        assert_eq!(volume.write_at(offset, &mut buffer).expect_err("past the end").kind(), ErrorKind::UnexpectedEof);
+    }
+    volume.read_at(LEN as u64, &mut []).expect("nothing at the end");
+    assert!(store.to_vec() == before);
+}
+
+#[test]
+fn layouts_that_cannot_be_are_refused() {
+    let cipher = xts(512, 1);
+    let good = || crypt(0, 1024, 0, &cipher, 0, true);
+    let bad = [
+        vec![Segment { len: 1000, ..good() }],
+        vec![Segment { at: 512, ..good() }],
+        vec![Segment { len: 0, ..good() }],
+        vec![good(), good()],
+        vec![good(), Segment { at: 2048, ..good() }],
+        vec![Segment { stored_at: u64::MAX - 100, ..good() }],
+        vec![Segment { len: u64::MAX - 511, stored_at: 512, ..good() }],
+    ];
+    for segments in bad {
+        assert!(Layout::new(segments).is_err());
+    }
+    let two = Layout::new(vec![good(), Segment { at: 1024, ..good() }]).expect("a good layout");
+    assert!(!two.read_only().segments().iter().any(|s| s.writable));
+}
+
+#[test]
+fn a_volume_whose_writes_fail_says_so() {
+    let (_, _, store) = encrypted(512, LEN);
+    let cipher = xts(512, 1);
+    for nth in 0..3 {
+        let fault = Fault { operation: Operation::Write, nth, for_good: true, transferred: 7 };
+        let faulty = Arc::new(FaultStore::new(Arc::clone(&store) as Arc<dyn Store>, Some(fault)));
+        let layout = Layout::new(vec![crypt(0, LEN as u64, AT, &cipher, FIRST, true)]).expect("a good layout");
+        let volume = Volume::new(Arc::clone(&faulty) as Arc<dyn Store>, layout);
+        // Head, middle and tail are one write each.
+        let done = volume.write_at(100, &mut vec![9; 2000]);
+        assert!(done.is_err());
+        assert_eq!(faulty.count(Operation::Write), nth + 1, "it stops at the first failure");
+    }
+}

@@ -1,0 +1,211 @@
+//! What was measured on, and what disturbed it: a figure without these says little.
+
+use std::fs;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+use crate::suites;
+
+/// Facts about this machine and this run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// The processor's own name.
+    pub cpu_model: String,
+    /// Processors that this process may use.
+    pub cpus: usize,
+    /// Processor features that the kernels can make use of, as /proc/cpuinfo names them.
+    pub cpu_features: Vec<String>,
+    /// For each cipher, the kernel that `AES acceleration` being on or off chooses.
+    pub cipher_kernels: Vec<suites::Chosen>,
+    /// Kind and release of the operating system's kernel.
+    pub kernel: String,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// Transparent huge pages: `always`, `madvise` or `never`.
+    pub huge_pages: String,
+    /// This program's version.
+    pub program_version: &'static str,
+    /// The command line.
+    pub command_line: Vec<String>,
+}
+
+/// The processor features worth telling: what AES, XTS and bit-sliced kernels choose by.
+const FEATURES: &[&str] = &[
+    "sse2",
+    "ssse3",
+    "sse4_1",
+    "aes",
+    "pclmulqdq",
+    "avx",
+    "avx2",
+    "vaes",
+    "vpclmulqdq",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "gfni",
+    "asimd",
+    "pmull",
+];
+
+impl Machine {
+    /// This machine.
+    pub fn this() -> Self {
+        let cpuinfo = read("/proc/cpuinfo");
+        let flags = field(&cpuinfo, "flags").or_else(|| field(&cpuinfo, "Features")).unwrap_or_default();
+        let has = |f: &&&str| flags.split_whitespace().any(|flag| flag == **f);
+        Self {
+            cpu_model: field(&cpuinfo, "model name").unwrap_or_else(|| "unknown".into()),
+            cpus: cpus(),
+            cpu_features: FEATURES.iter().filter(has).map(ToString::to_string).collect(),
+            cipher_kernels: suites::chosen(),
+            kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
+            memory_bytes: memory("MemTotal"),
+            huge_pages: bracketed(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
+            program_version: env!("CARGO_PKG_VERSION"),
+            command_line: std::env::args().collect(),
+        }
+    }
+}
+
+/// Processors that this process may use.
+pub fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Memory in bytes that can be had without swapping.
+pub fn memory_available() -> u64 {
+    memory("MemAvailable")
+}
+
+/// How busy the machine was with other things at some moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct Moment {
+    /// Date and time, UTC, ISO 8601.
+    pub at: String,
+    /// Load average of the last minute.
+    pub load_1min: f64,
+    /// Seconds, summed over the processors since the start of the machine, that a hypervisor took for other guests.
+    pub steal_s: f64,
+}
+
+impl Moment {
+    /// Now.
+    pub fn now() -> Self {
+        Self {
+            at: utc_now(),
+            load_1min: read("/proc/loadavg").split(' ').next().and_then(|s| s.parse().ok()).unwrap_or(0.0),
+            steal_s: steal(),
+        }
+    }
+}
+
+/// The date and time, UTC, as ISO 8601.
+pub fn utc_now() -> String {
+    utc(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
+}
+
+/// Processor time used so far.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuTime {
+    /// By all threads of this process.
+    pub process: Duration,
+    /// By the calling thread.
+    pub thread: Duration,
+}
+
+impl CpuTime {
+    /// Up to now.
+    pub fn now() -> Self {
+        let read = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
+        Self { process: read(ClockId::ProcessCPUTime), thread: read(ClockId::ThreadCPUTime) }
+    }
+
+    /// From `earlier` up to this.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            process: self.process.saturating_sub(earlier.process),
+            thread: self.thread.saturating_sub(earlier.thread),
+        }
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The value of the first line `name : value`.
+fn field(text: &str, name: &str) -> Option<String> {
+    text.lines().filter_map(|l| l.split_once(':')).find(|(n, _)| n.trim() == name).map(|(_, v)| v.trim().to_string())
+}
+
+/// A value of /proc/meminfo, in bytes (it counts in units of 1024).
+fn memory(name: &str) -> u64 {
+    let value = field(&read("/proc/meminfo"), name).unwrap_or_default();
+    value.split(' ').next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+/// `always` of `[always] madvise never`.
+fn bracketed(text: &str) -> String {
+    text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or("unknown", |(word, _)| word).to_string()
+}
+
+/// The eighth number of the first line of /proc/stat (proc_stat(5)), which counts hundredths of seconds: USER_HZ is 100
+/// on every architecture that this program runs on.
+fn steal() -> f64 {
+    let stat = read("/proc/stat");
+    let ticks = stat.lines().next().and_then(|line| line.split_whitespace().nth(8)?.parse::<u64>().ok());
+    ticks.unwrap_or(0) as f64 / 100.0
+}
+
+/// Seconds since 1970 as ISO 8601. The days become a date by Hinnant's algorithm "civil_from_days".
+fn utc(seconds: u64) -> String {
+    let (days, second) = (seconds / 86400, seconds % 86400);
+    let shifted = days + 719_468; // days since 1 March of the year 0
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_289_779_200, "2010-11-15T00:00:00Z"),
+            (4_107_542_399, "2100-02-28T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(seconds), text);
+        }
+    }
+
+    #[test]
+    fn this_machine_is_known() {
+        let machine = Machine::this();
+        assert!(machine.cpus > 0 && machine.memory_bytes > 0 && !machine.cipher_kernels.is_empty());
+        assert_eq!(bracketed("always [madvise] never\n"), "madvise");
+    }
+
+    #[test]
+    fn processor_time_grows_with_work() {
+        let before = CpuTime::now();
+        let mut sum = 0u64;
+        while CpuTime::now().since(before).thread < Duration::from_millis(2) {
+            sum = std::hint::black_box(sum + 1);
+        }
+        let used = CpuTime::now().since(before);
+        assert!(used.process >= Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,60 @@
+//! Text for people and CSV for spreadsheets, from the structs that JSON comes from.
+//!
+//! MB/s is 10^6 bytes per second everywhere. TrueCrypt's window and hdparm call 2^20 bytes an MB: their figures are
+//! smaller by 4.6 %.
+
+mod benchmark;
+mod compare;
+mod derivation;
+mod table;
+
+pub use compare::findings;
+pub use table::csv;
+
+/// What every text report ends with.
+const UNITS: &str =
+    "MB/s is 10^6 bytes per second. TrueCrypt's window counts 2^20 bytes as an MB: divide by 1.0486 to compare.";
+
+/// Something that has one line in a CSV file.
+pub trait Record {
+    /// Names and values of the columns. Every record of a kind has the same names.
+    fn record(&self) -> Vec<(&'static str, String)>;
+}
+
+/// Something that is told to people.
+pub trait Text {
+    /// Whole lines.
+    fn text(&self) -> String;
+}
+
+/// A size: `100 KiB`, `5 MiB`, `512 bytes`.
+pub fn size(bytes: u64) -> String {
+    match bytes {
+        b if b > 0 && b.is_multiple_of(1 << 30) => format!("{} GiB", b >> 30),
+        b if b > 0 && b.is_multiple_of(1 << 20) => format!("{} MiB", b >> 20),
+        b if b > 0 && b.is_multiple_of(1 << 10) => format!("{} KiB", b >> 10),
+        b => format!("{b} bytes"),
+    }
+}
+
+/// Bytes per second as MB/s, with four digits or so.
+fn rate(bytes_per_s: f64) -> String {
+    let mb = bytes_per_s / 1e6;
+    match mb {
+        _ if mb >= 100.0 => format!("{mb:.0}"),
+        _ if mb >= 10.0 => format!("{mb:.1}"),
+        _ => format!("{mb:.2}"),
+    }
+}
+
+/// A share as per cent.
+fn percent(share: f64) -> String {
+    // No "-0.0".
+    let value = (share * 1000.0).round() / 10.0;
+    format!("{:.1}", if value == 0.0 { 0.0 } else { value })
+}
+
+/// A value in full, for machines.
+fn number(value: f64) -> String {
+    format!("{value:.6}").trim_end_matches('0').trim_end_matches('.').to_string()
+}

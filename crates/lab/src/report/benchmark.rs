@@ -1,0 +1,143 @@
+//! The benchmark window as text and CSV.
+
+use super::table::{Align, Table, bar};
+use super::{Record, Text, UNITS, number, percent, rate, size};
+use crate::benchmark::Row;
+
+impl Record for Row {
+    fn record(&self) -> Vec<(&'static str, String)> {
+        // Every field is named, so that a new one is not forgotten here.
+        let Self {
+            cipher,
+            buffer_bytes,
+            threads,
+            piece_bytes,
+            sector_bytes,
+            acceleration,
+            aes_instructions,
+            kernel,
+            encrypt_bytes_per_s,
+            decrypt_bytes_per_s,
+            mean_bytes_per_s,
+            repeats,
+            passes,
+            encrypt_spread,
+            decrypt_spread,
+            encrypt_samples: _, // in JSON only
+            decrypt_samples: _,
+            cpu_model,
+            program_version,
+            measured_at,
+        } = self;
+        vec![
+            ("cipher", (*cipher).into()),
+            ("buffer_bytes", buffer_bytes.to_string()),
+            ("threads", threads.to_string()),
+            ("acceleration", acceleration.word().into()),
+            ("encrypt_bytes_per_s", number(*encrypt_bytes_per_s)),
+            ("decrypt_bytes_per_s", number(*decrypt_bytes_per_s)),
+            ("mean_bytes_per_s", number(*mean_bytes_per_s)),
+            ("sector_bytes", sector_bytes.to_string()),
+            ("kernel", kernel.clone()),
+            ("aes_instructions", aes_instructions.to_string()),
+            ("piece_bytes", piece_bytes.to_string()),
+            ("repeats", repeats.to_string()),
+            ("passes", passes.to_string()),
+            ("encrypt_min", number(encrypt_spread.min)),
+            ("encrypt_max", number(encrypt_spread.max)),
+            ("decrypt_min", number(decrypt_spread.min)),
+            ("decrypt_max", number(decrypt_spread.max)),
+            ("cpu_model", cpu_model.clone()),
+            ("program_version", (*program_version).into()),
+            ("measured_at", measured_at.clone()),
+        ]
+    }
+}
+
+impl Text for [Row] {
+    fn text(&self) -> String {
+        let Some(first) = self.first() else { return String::new() };
+        let mut text = format!("Hardware-accelerated AES: {}\n", acceleration(self));
+        text += &format!(
+            "{}, {} {}, sectors of {} bytes, XTS\n",
+            first.cpu_model,
+            first.threads,
+            if first.threads == 1 { "thread" } else { "threads" },
+            first.sector_bytes
+        );
+        for rows in self.chunk_by(|a, b| a.buffer_bytes == b.buffer_bytes) {
+            text += &format!("\nBuffer of {}, median of {}:\n\n", size(rows[0].buffer_bytes as u64), first.repeats);
+            text += &table(rows);
+            text += "\n";
+            text += &summary(rows);
+        }
+        text + "\n" + UNITS + "\n"
+    }
+}
+
+/// TrueCrypt's line, with the kernel.
+fn acceleration(rows: &[Row]) -> String {
+    let word = match rows[0].acceleration.word() {
+        "on" => "Yes",
+        "off" => "No (switched off)",
+        _ => "N/A",
+    };
+    match rows.iter().find(|r| r.cipher == "AES") {
+        Some(aes) => format!("{word}; the kernel of AES is {}", aes.kernel),
+        None => word.into(),
+    }
+}
+
+fn table(rows: &[Row]) -> String {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("cipher", Left),
+        ("encryption", Right),
+        ("decryption", Right),
+        ("mean MB/s", Right),
+        ("spread %", Right),
+        ("", Left),
+        ("kernel", Left),
+    ]);
+    let largest = rows.iter().map(|r| r.mean_bytes_per_s).fold(0.0, f64::max);
+    for r in rows {
+        table.row(vec![
+            r.cipher.into(),
+            rate(r.encrypt_bytes_per_s),
+            rate(r.decrypt_bytes_per_s),
+            rate(r.mean_bytes_per_s),
+            percent(r.encrypt_spread.relative().max(r.decrypt_spread.relative())),
+            format!("{:<24}", bar(r.mean_bytes_per_s, largest)),
+            r.kernel.clone(),
+        ]);
+    }
+    table.text()
+}
+
+fn summary(rows: &[Row]) -> String {
+    let by_mean = |a: &&Row, b: &&Row| a.mean_bytes_per_s.total_cmp(&b.mean_bytes_per_s);
+    let (Some(slow), Some(fast)) = (rows.iter().min_by(by_mean), rows.iter().max_by(by_mean)) else {
+        return String::new();
+    };
+    let mut text = match rows.len() {
+        1 => String::new(),
+        _ => format!(
+            "{} is the fastest with {} MB/s, {:.1} times as fast as {} with {} MB/s.\n",
+            fast.cipher,
+            rate(fast.mean_bytes_per_s),
+            fast.mean_bytes_per_s / slow.mean_bytes_per_s,
+            slow.cipher,
+            rate(slow.mean_bytes_per_s)
+        ),
+    };
+    let wobbles = |r: &&Row| r.encrypt_spread.relative().max(r.decrypt_spread.relative()) > 0.2;
+    let restless = rows.iter().filter(wobbles).count();
+    if restless > 0 {
+        text += &format!(
+            "In {restless} of {} rows the slowest and the fastest sample are more than 20 % apart: something else was \
+             using the machine. Only large differences mean anything here.\n",
+            rows.len()
+        );
+    }
+    text
+}

@@ -1,0 +1,123 @@
+//! A store behind an NBD server and a client, over a Unix socket in this process.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use claviger_engine::{Result, Store};
+use claviger_serve::nbd::{Address, Client, Export, Handle, Options, Server};
+
+use crate::machine;
+use crate::workload::Device;
+
+/// The client looks for a reply this long before it sleeps, as the server does for requests: a wake-up costs about as much.
+/// With one processor it would keep the server from working.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// A connection to a server of its own. Dropping it stops the server.
+pub struct Served {
+    client: Client,
+    queue_depth: usize,
+    /// Requests under way, the oldest first.
+    under_way: VecDeque<Request>,
+    len: u64,
+    handle: Handle,
+    server: Option<JoinHandle<Result<()>>>,
+}
+
+/// A request under way.
+struct Request {
+    cookie: u64,
+    /// Where it reads; nothing for a write.
+    reads: Range<u64>,
+}
+
+impl Served {
+    /// Serves `store` to a client that keeps at most `queue_depth` requests under way.
+    ///
+    /// # Errors
+    /// `Io` where there is no socket or no thread to be had.
+    pub fn new(store: Arc<dyn Store>, queue_depth: usize) -> Result<Self> {
+        // The folder goes at the end of this function, with the socket's name: the connection needs it no more.
+        let folder = tempfile::Builder::new().prefix("claviger-lab-").tempdir()?;
+        let address = Address::Unix(folder.path().join("socket"));
+        let len = store.len();
+        let server = Server::bind(&address, vec![Export::new("", store)], Options::default())?;
+        let handle = server.handle();
+        let server = thread::Builder::new().name("lab-server".into()).spawn(move || server.run())?;
+        let mut client = Client::connect(&address, "").inspect_err(|_| handle.stop())?;
+        if machine::cpus() > 1 {
+            client.set_spin(SPIN);
+        }
+        Ok(Self { client, queue_depth, under_way: VecDeque::new(), len, handle, server: Some(server) })
+    }
+
+    /// Waits for the oldest request. What it has read goes to `out`.
+    fn complete(&mut self, out: &mut [u8]) -> io::Result<()> {
+        let done = self.client.complete(out)?;
+        match self.under_way.pop_front() {
+            Some(request) if request.cookie == done.cookie => done.result,
+            _ => Err(io::Error::other("the server of one thread answers out of order")),
+        }
+    }
+
+    /// Waits for everything under way. What was read ahead is thrown away.
+    fn drain(&mut self) -> io::Result<()> {
+        let longest = self.under_way.iter().map(|r| r.reads.end - r.reads.start).max().unwrap_or(0);
+        let mut thrown_away = vec![0; longest as usize];
+        while !self.under_way.is_empty() {
+            self.complete(&mut thrown_away)?;
+        }
+        Ok(())
+    }
+}
+
+impl Device for Served {
+    /// Reads ahead as far as the queue goes: the next read will be of the next block.
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        if self.queue_depth == 1 {
+            return self.client.read_at(offset, out);
+        }
+        let block = out.len() as u64;
+        if self.under_way.front().is_some_and(|r| r.reads != (offset..offset + block)) {
+            self.drain()?;
+        }
+        let mut next = offset + self.under_way.len() as u64 * block;
+        while self.under_way.len() < self.queue_depth && next + block <= self.len {
+            let cookie = self.client.submit_read(next, block as u32);
+            self.under_way.push_back(Request { cookie, reads: next..next + block });
+            next += block;
+        }
+        self.complete(out)
+    }
+
+    /// Returns with up to as many writes under way as the queue takes.
+    fn write(&mut self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        if self.queue_depth == 1 {
+            return self.client.write_at(offset, data);
+        }
+        if self.under_way.len() == self.queue_depth {
+            self.complete(&mut [])?;
+        }
+        let cookie = self.client.submit_write(offset, data)?;
+        self.under_way.push_back(Request { cookie, reads: 0..0 });
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.drain()?;
+        self.client.flush()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.handle.stop();
+        if let Some(server) = self.server.take() {
+            let _ = server.join(); // it has flushed; what was written was compared before
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! A small blocking client: for measurements, and for tests of servers.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use super::Address;
+use super::listen::connect;
+use super::protocol::*;
+use super::socket::{Aligned, Socket};
+
+/// Bytes of replies that are received together.
+const INBOX: usize = 128 << 10;
+
+/// Data of a reply from this size on is received where it belongs; what is smaller is copied there.
+const LARGE: usize = 16 << 10;
+
+/// Time that the handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Which replies a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replies {
+    /// A header and the data.
+    Simple,
+    /// Chunks, as many as the server likes, if it knows them.
+    Structured,
+}
+
+/// A connection to an export.
+///
+/// Requests are either made one by one, or submitted and completed with several under way. Offsets and lengths are in
+/// bytes; one request reads or writes at most 32 MiB. Errors that the server reports have the kinds of the system errors
+/// of the same names.
+pub struct Client {
+    socket: Socket,
+    len: u64,
+    flags: u16,
+    structured: bool,
+    spin: Duration,
+    next_cookie: u64,
+    pending: HashMap<u64, Pending>,
+    /// Headers that were submitted and not yet sent.
+    outgoing: Vec<u8>,
+    inbox: Aligned,
+    held: Range<usize>,
+}
+
+/// A request that is under way.
+struct Pending {
+    /// Where it reads; nothing for other requests.
+    reads: Range<u64>,
+}
+
+/// A request that is done.
+#[derive(Debug)]
+pub struct Completion {
+    /// What submitting it returned.
+    pub cookie: u64,
+    /// Bytes that it has read: 0 for other requests.
+    pub len: usize,
+    /// What the server says of it.
+    pub result: io::Result<()>,
+}
+
+impl Client {
+    /// Connects to the export `name` and asks for structured replies.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no such export, `InvalidData` for a server that breaks the protocol, `Unsupported` for one
+    /// without fixed newstyle, and whatever the socket reports.
+    pub fn connect(address: &Address, name: &str) -> io::Result<Self> {
+        Self::connect_with(address, name, Replies::Structured)
+    }
+
+    /// Connects to the export `name`.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect_with(address: &Address, name: &str, replies: Replies) -> io::Result<Self> {
+        let mut client = Self {
+            socket: Socket::new(connect(address)?),
+            len: 0,
+            flags: 0,
+            structured: false,
+            spin: Duration::ZERO,
+            next_cookie: 1,
+            pending: HashMap::new(),
+            outgoing: Vec::new(),
+            inbox: Aligned::default(),
+            held: 0..0,
+        };
+        client.negotiate(name, replies, Instant::now() + HANDSHAKE)?;
+        client.inbox.reserve(INBOX);
+        Ok(client)
+    }
+
+    /// Looks for replies for the time `spin` before it sleeps. The default is not to.
+    pub fn set_spin(&mut self, spin: Duration) {
+        self.spin = spin;
+    }
+
+    /// Size of the export in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the export has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether the server says that nothing can be written.
+    pub fn read_only(&self) -> bool {
+        self.flags & export::READ_ONLY != 0
+    }
+
+    /// Fills `out` from `offset` on.
+    ///
+    /// # Errors
+    /// What the server says, or whatever the socket reports.
+    pub fn read_at(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let cookie = self.submit_read(offset, out.len() as u32);
+        self.finish(cookie, out)
+    }
+
+    /// Writes `data` from `offset` on.
+    ///
+    /// # Errors
+    /// As [`Client::read_at`].
+    pub fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let cookie = self.submit_write(offset, data)?;
+        self.finish(cookie, &mut [])
+    }
+
+    /// Makes durable what was written.
+    ///
+    /// # Errors
+    /// As [`Client::read_at`].
+    pub fn flush(&mut self) -> io::Result<()> {
+        let cookie = self.submit(command::FLUSH, 0, 0);
+        self.finish(cookie, &mut [])
+    }
+
+    /// Says that a range is not needed any more.
+    ///
+    /// # Errors
+    /// As [`Client::read_at`].
+    pub fn trim(&mut self, offset: u64, len: u32) -> io::Result<()> {
+        let cookie = self.submit(command::TRIM, offset, len);
+        self.finish(cookie, &mut [])
+    }
+
+    /// Writes zeros.
+    ///
+    /// # Errors
+    /// As [`Client::read_at`].
+    pub fn write_zeroes(&mut self, offset: u64, len: u32) -> io::Result<()> {
+        let cookie = self.submit(command::WRITE_ZEROES, offset, len);
+        self.finish(cookie, &mut [])
+    }
+
+    /// Ends the connection in good order.
+    ///
+    /// # Errors
+    /// Whatever the socket reports.
+    pub fn disconnect(mut self) -> io::Result<()> {
+        self.submit(command::DISC, 0, 0);
+        self.send(&[])
+    }
+
+    /// Begins to read. What is submitted is sent with the next write or the next call of [`Client::complete`].
+    pub fn submit_read(&mut self, offset: u64, len: u32) -> u64 {
+        self.submit(command::READ, offset, len)
+    }
+
+    /// Begins to write: sends `data` at once.
+    ///
+    /// # Errors
+    /// Whatever the socket reports.
+    pub fn submit_write(&mut self, offset: u64, data: &[u8]) -> io::Result<u64> {
+        let cookie = self.submit(command::WRITE, offset, data.len() as u32);
+        self.send(data)?;
+        Ok(cookie)
+    }
+
+    /// Requests that are not completed.
+    pub fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Waits for the next reply, whichever request it is to. What was read is then at the beginning of `out`, which must
+    /// have room for the largest read under way.
+    ///
+    /// # Errors
+    /// Where the connection fails or the server breaks the protocol, and nothing more can be done with it. That a request
+    /// has failed is part of its completion.
+    pub fn complete(&mut self, out: &mut [u8]) -> io::Result<Completion> {
+        self.send(&[])?;
+        let mut chunked = None;
+        let mut failed = None;
+        let mut filled = 0;
+        loop {
+            let magic = be32(self.held(SimpleReply::SIZE)?, 0);
+            match magic {
+                SIMPLE_REPLY_MAGIC if chunked.is_none() => {
+                    let header = self.take(SimpleReply::SIZE)?;
+                    let (error, cookie) = (be32(header, 4), be64(header, 8));
+                    let reads = self.reads_of(cookie)?;
+                    if error != 0 {
+                        return Ok(self.done(cookie, 0, Some(error)));
+                    }
+                    let len = (reads.end - reads.start) as usize;
+                    self.take_data(out.get_mut(..len).ok_or_else(|| broken("no room for what was read"))?)?;
+                    return Ok(self.done(cookie, len, None));
+                }
+                STRUCTURED_REPLY_MAGIC if self.structured => {
+                    let header = self.take(Chunk::SIZE)?;
+                    let (flags, kind, cookie) = (be16(header, 4), be16(header, 6), be64(header, 8));
+                    let len = be32(header, 16) as usize;
+                    if chunked.is_some_and(|c| c != cookie) {
+                        return Err(broken("chunks of several replies in a jumble"));
+                    }
+                    chunked = Some(cookie);
+                    let reads = self.reads_of(cookie)?;
+                    match kind {
+                        chunk::NONE if len == 0 => {}
+                        chunk::OFFSET_DATA if len > 8 => {
+                            let from = be64(self.take(8)?, 0);
+                            let part = place(&reads, from, (len - 8) as u64)?;
+                            filled += part.len();
+                            self.take_data(out.get_mut(part).ok_or_else(|| broken("no room for what was read"))?)?;
+                        }
+                        chunk::OFFSET_HOLE if len == 12 => {
+                            let hole = self.take(12)?;
+                            let part = place(&reads, be64(hole, 0), u64::from(be32(hole, 8)))?;
+                            filled += part.len();
+                            out.get_mut(part).ok_or_else(|| broken("no room for what was read"))?.fill(0);
+                        }
+                        _ if kind & chunk::ERROR_BIT != 0 && (6..=MAX_STRING + 64).contains(&len) => {
+                            failed = Some(be32(self.take(len)?, 0));
+                        }
+                        _ => return Err(broken("a chunk that makes no sense")),
+                    }
+                    if flags & chunk::DONE != 0 {
+                        let len = (reads.end - reads.start) as usize;
+                        if failed.is_none() && filled != len {
+                            return Err(broken("a reply with less data than was asked for"));
+                        }
+                        return Ok(self.done(cookie, if failed.is_none() { len } else { 0 }, failed));
+                    }
+                }
+                _ => return Err(broken("not a reply")),
+            }
+        }
+    }
+
+    fn submit(&mut self, command: u16, offset: u64, len: u32) -> u64 {
+        let cookie = self.next_cookie;
+        self.next_cookie += 1;
+        let reads = if command == command::READ { offset..offset.saturating_add(len.into()) } else { 0..0 };
+        self.outgoing.extend_from_slice(&Request { flags: 0, command, cookie, offset, len }.to_bytes());
+        self.pending.insert(cookie, Pending { reads });
+        cookie
+    }
+
+    /// Sends what was submitted, and `data`.
+    fn send(&mut self, data: &[u8]) -> io::Result<()> {
+        if !self.outgoing.is_empty() {
+            self.socket.send(&mut [IoSlice::new(&self.outgoing), IoSlice::new(data)])?;
+            self.outgoing.clear();
+        }
+        Ok(())
+    }
+
+    /// Waits for the reply to the only request under way.
+    fn finish(&mut self, cookie: u64, out: &mut [u8]) -> io::Result<()> {
+        let done = self.complete(out)?;
+        if done.cookie != cookie {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "other requests are under way"));
+        }
+        done.result
+    }
+
+    fn done(&mut self, cookie: u64, len: usize, error: Option<u32>) -> Completion {
+        self.pending.remove(&cookie);
+        // The protocol's numbers are those of Linux ("Error values").
+        let result = error.map_or(Ok(()), |e| Err(io::Error::from_raw_os_error(e as i32)));
+        Completion { cookie, len, result }
+    }
+
+    fn reads_of(&self, cookie: u64) -> io::Result<Range<u64>> {
+        let pending = self.pending.get(&cookie).ok_or_else(|| broken("a reply to no request"))?;
+        Ok(pending.reads.clone())
+    }
+
+    /// Waits until `len` bytes are here, and shows them.
+    fn held(&mut self, len: usize) -> io::Result<&[u8]> {
+        while self.held.len() < len {
+            if self.held.end + len > self.inbox.len() || self.held.is_empty() {
+                self.inbox.copy_within(self.held.clone(), 0);
+                self.held = 0..self.held.len();
+            }
+            // Large data is received where it belongs, so nothing of it is wanted here.
+            let large = self.pending.values().any(|p| p.reads.end - p.reads.start >= LARGE as u64);
+            let end = if large { self.held.start + len } else { self.inbox.len() };
+            match self.receive_some(self.held.end..end)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => self.held.end += n,
+            }
+        }
+        Ok(&self.inbox[self.held.start..self.held.start + len])
+    }
+
+    fn take(&mut self, len: usize) -> io::Result<&[u8]> {
+        self.held(len)?;
+        self.held.start += len;
+        Ok(&self.inbox[self.held.start - len..self.held.start])
+    }
+
+    fn take_data(&mut self, out: &mut [u8]) -> io::Result<()> {
+        let here = out.len().min(self.held.len());
+        let (first, rest) = out.split_at_mut(here);
+        first.copy_from_slice(&self.inbox[self.held.start..self.held.start + here]);
+        self.held.start += here;
+        self.socket.receive(rest)
+    }
+
+    fn receive_some(&mut self, to: Range<usize>) -> io::Result<usize> {
+        let start = Instant::now();
+        loop {
+            if let Some(n) = self.socket.receive_now(&mut self.inbox[to.clone()])? {
+                return Ok(n);
+            }
+            if self.spin.is_zero() || start.elapsed() > self.spin {
+                self.socket.wait(None)?;
+            }
+        }
+    }
+
+    fn negotiate(&mut self, name: &str, replies: Replies, deadline: Instant) -> io::Result<()> {
+        let greeting: [u8; 18] = self.hear(deadline)?;
+        if be64(&greeting, 0) != MAGIC {
+            return Err(broken("not an NBD server"));
+        }
+        let offered = be16(&greeting, 16);
+        if be64(&greeting, 8) != OPTION_MAGIC || offered & handshake::FIXED_NEWSTYLE == 0 {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "a server without fixed newstyle"));
+        }
+        let flags = offered & (handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
+        self.socket.send_by(deadline, &u32::from(flags).to_be_bytes())?;
+
+        if replies == Replies::Structured {
+            let (kind, _) = self.ask(option::STRUCTURED_REPLY, &[], deadline)?;
+            self.structured = kind == reply::ACK;
+        }
+        let mut data = (name.len() as u32).to_be_bytes().to_vec();
+        data.extend_from_slice(name.as_bytes());
+        data.extend_from_slice(&[0, 0]);
+        match self.ask(option::GO, &data, deadline)? {
+            (reply::ACK, Some((len, flags))) => (self.len, self.flags) = (len, flags),
+            (reply::ERR_UNKNOWN, _) => return Err(io::Error::new(io::ErrorKind::NotFound, "no such export")),
+            (kind, _) => return Err(io::Error::other(format!("the server refuses: reply type {kind:#x}"))),
+        }
+        Ok(())
+    }
+
+    /// Sends an option and hears all replies: the type of the last, and the size and flags of the export if they are told.
+    fn ask(&mut self, option: u32, data: &[u8], deadline: Instant) -> io::Result<(u32, Option<(u64, u16)>)> {
+        let mut message = OptionHeader { option, len: data.len() as u32 }.to_bytes().to_vec();
+        message.extend_from_slice(data);
+        self.socket.send_by(deadline, &message)?;
+        let mut export = None;
+        loop {
+            let header: [u8; 20] = self.hear(deadline)?;
+            let (kind, len) = (be32(&header, 12), be32(&header, 16) as usize);
+            if be64(&header, 0) != OPTION_REPLY_MAGIC || be32(&header, 8) != option || len > 64 << 10 {
+                return Err(broken("not a reply to this option"));
+            }
+            let mut data = vec![0; len];
+            self.socket.receive_by(deadline, &mut data)?;
+            match kind {
+                reply::INFO if len == 12 && be16(&data, 0) == info::EXPORT => {
+                    export = Some((be64(&data, 2), be16(&data, 10)));
+                }
+                reply::INFO => {}
+                _ => return Ok((kind, export)),
+            }
+        }
+    }
+
+    fn hear<const N: usize>(&mut self, deadline: Instant) -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.socket.receive_by(deadline, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// Where in the buffer for `reads` a chunk of `len` bytes from `from` belongs.
+fn place(reads: &Range<u64>, from: u64, len: u64) -> io::Result<Range<usize>> {
+    match from.checked_add(len) {
+        Some(end) if from >= reads.start && end <= reads.end => {
+            Ok((from - reads.start) as usize..(end - reads.start) as usize)
+        }
+        _ => Err(broken("a chunk outside the request")),
+    }
+}
+
+fn broken(how: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, how)
+}

@@ -1,0 +1,153 @@
+//! The sockets that a server listens on.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use claviger_engine::{Error, ErrorKind, Result};
+use rustix::fs::{FlockOperation, Mode, fchmod, flock};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
+
+use super::Address;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 64;
+
+/// A listening socket. A Unix socket's file goes when this does.
+pub struct Listener {
+    fd: OwnedFd,
+    address: Address,
+    file: Option<SocketFile>,
+}
+
+impl Listener {
+    /// Listens at `address`.
+    ///
+    /// # Errors
+    /// `Misuse` for a TCP address that other machines can reach, a path that is too long, and a path at which there is
+    /// something else than a socket; `InUse` where another server answers; `Io`.
+    pub fn new(address: &Address) -> Result<Self> {
+        match address {
+            Address::Unix(path) => Self::unix(path).map_err(|e| e.at(path)),
+            Address::Tcp(address) => Self::tcp(*address),
+        }
+    }
+
+    /// Where it listens: a port of 0 has become a real one.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The next connection; waits for one.
+    pub fn accept(&self) -> io::Result<OwnedFd> {
+        Ok(accept_with(&self.fd, SocketFlags::CLOEXEC)?)
+    }
+
+    fn tcp(address: SocketAddr) -> Result<Self> {
+        if !address.ip().is_loopback() {
+            return Err(Error::misuse(format!(
+                "{address} can be reached from other machines, and TLS is not there yet: \
+                 what it serves would cross the network in the clear"
+            ))
+            .hint("Serve on 127.0.0.1 or a Unix socket, and tunnel that with ssh."));
+        }
+        let listener = TcpListener::bind(address).map_err(|e| match e.kind() {
+            io::ErrorKind::AddrInUse => in_use(&format!("another program listens on {address}")),
+            _ => e.into(),
+        })?;
+        let address = Address::Tcp(listener.local_addr()?);
+        Ok(Self { fd: listener.into(), address, file: None })
+    }
+
+    fn unix(path: &Path) -> Result<Self> {
+        let name = SocketAddrUnix::new(path)
+            .map_err(|_| Error::misuse("too long for the path of a socket: 107 bytes are allowed"))?;
+        // Two servers that find the same stale file at once must not remove each other's new one: whoever holds the lock
+        // on the folder looks, removes and listens. A folder that cannot be opened goes without.
+        let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = fs::File::open(parent).ok();
+        let _locked = folder.as_ref().map(|f| flock(f, FlockOperation::LockExclusive));
+
+        let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(io::Error::from)?;
+        // On Linux the file gets the mode of the socket, less the umask: private from its first moment (net/unix/af_unix.c,
+        // unix_bind_bsd). The umask of the process would do too, but other threads create files meanwhile.
+        fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(io::Error::from)?;
+        match bind(&fd, &name) {
+            Err(Errno::ADDRINUSE) => {
+                remove_stale(path)?;
+                bind(&fd, &name).map_err(io::Error::from)?;
+            }
+            bound => bound.map_err(io::Error::from)?,
+        }
+        let file = SocketFile::new(path)?;
+        listen(&fd, BACKLOG).map_err(io::Error::from)?;
+        Ok(Self { fd, address: Address::Unix(path.to_owned()), file: Some(file) })
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Removed while it still answers: nobody takes it for stale and puts a new one here in between.
+        drop(self.file.take());
+    }
+}
+
+/// Connects to a server.
+pub fn connect(address: &Address) -> io::Result<OwnedFd> {
+    Ok(match address {
+        Address::Unix(path) => UnixStream::connect(path)?.into(),
+        Address::Tcp(address) => TcpStream::connect(address)?.into(),
+    })
+}
+
+/// The file of a Unix socket that this process made.
+struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> io::Result<Self> {
+        let metadata = fs::symlink_metadata(path)?;
+        // The path may be relative, and the folder of the process may change.
+        let path = std::path::absolute(path)?;
+        Ok(Self { path, identity: (metadata.dev(), metadata.ino()) })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Not what somebody else has put there meanwhile.
+        if fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes a socket that a dead server has left, and nothing else.
+fn remove_stale(path: &Path) -> Result<()> {
+    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+        return Err(Error::misuse("there is something already, and it is not a socket"));
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => Err(in_use("another server answers on this socket")),
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => Ok(fs::remove_file(path)?),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn in_use(holder: &str) -> Error {
+    Error::new(ErrorKind::InUse { holder: Some(holder.to_owned()) }).hint("Stop it first, or serve somewhere else.")
+}

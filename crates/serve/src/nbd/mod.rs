@@ -1,0 +1,485 @@
+//! A server for the NBD protocol: other programs, and kernels, use stores as disks.
+//!
+//! It speaks fixed newstyle with simple and structured replies, over Unix sockets and loopback TCP. Each connection is
+//! served by one blocking thread. Source of the protocol: the NBD project's `doc/proto.md`.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use claviger_engine::store::{Access, FileStore};
+//! use claviger_serve::nbd::{Address, Export, Options, Server};
+//!
+//! let store = FileStore::open("disk.img".as_ref(), Access::ReadWrite)?;
+//! let export = Export::new("disk", Arc::new(store));
+//! let server = Server::bind(&Address::Unix("/run/user/1000/disk".into()), vec![export], Options::default())?;
+//! println!("{}", server.uri("disk"));
+//! let handle = server.handle(); // .stop() ends it, from any thread
+//! server.run()?;
+//! # Ok::<(), claviger_engine::Error>(())
+//! ```
+
+mod client;
+mod listen;
+mod negotiate;
+mod protocol;
+mod socket;
+mod transmit;
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use std::{fmt, io, slice};
+
+use claviger_engine::{Error, Result, Store};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+
+pub use client::{Client, Completion, Replies};
+use listen::Listener;
+use protocol::{MAX_STRING, export};
+use socket::Socket;
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A Unix socket, which only this user can connect to.
+    Unix(PathBuf),
+    /// A loopback address. Port 0 takes any free one.
+    Tcp(SocketAddr),
+}
+
+/// A store that is served.
+pub struct Export {
+    /// What clients ask for; at most 4096 bytes. The empty name is the default, and so is the first export where none has
+    /// the empty name.
+    pub name: String,
+    /// A text for people; at most 4096 bytes, or empty.
+    pub description: String,
+    /// What is served.
+    pub store: Arc<dyn Store>,
+    /// Whether writes are refused, even if the store could take them.
+    pub read_only: bool,
+    /// Size in bytes of requests that the store likes best, as a power of two from 512 to 32 Mi: its sector size, or 4096.
+    pub block_size: u32,
+}
+
+impl Export {
+    /// An export without a description that can be written if `store` can.
+    pub fn new(name: impl Into<String>, store: Arc<dyn Store>) -> Self {
+        Self { name: name.into(), description: String::new(), store, read_only: false, block_size: 4096 }
+    }
+}
+
+/// Limits and tuning. The defaults are right for a person's own machine.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Connections at a time; further ones are closed at once.
+    pub max_connections: usize,
+    /// Time that a client has to choose an export.
+    pub handshake_timeout: Duration,
+    /// Time that a connection may look for its next request before it sleeps, while processors are free. A wake-up costs
+    /// more than most requests do; zero never looks.
+    pub spin: Duration,
+    /// Time after which a connection without requests gives its buffers back.
+    pub idle_after: Duration,
+    /// Time that requests have to finish once the server stops; what takes longer is cut off.
+    pub grace: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            max_connections: 64,
+            handshake_timeout: Duration::from_secs(10),
+            spin: Duration::from_micros(100),
+            idle_after: Duration::from_secs(1),
+            grace: Duration::from_secs(5),
+        }
+    }
+}
+
+/// A server that listens.
+pub struct Server {
+    listener: Listener,
+    shared: Arc<Shared>,
+}
+
+/// Stops a server, from any thread. It keeps nothing open: when [`Server::run`] returns, the stores are let go.
+#[derive(Clone)]
+pub struct Handle(Arc<Control>);
+
+impl Server {
+    /// Listens at `address`. Clients can connect from now on; they are served once [`Server::run`] is called.
+    ///
+    /// The file of a Unix socket has mode 0600. One that a dead server has left is replaced.
+    ///
+    /// # Errors
+    /// `Misuse` for exports without sense and for a TCP address that other machines can reach, `InUse` where another
+    /// server answers at the address, and `Io`.
+    pub fn bind(address: &Address, exports: Vec<Export>, options: Options) -> Result<Self> {
+        let exports = Exports::new(exports)?;
+        let listener = Listener::new(address)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?;
+        let shared = Shared {
+            exports,
+            options,
+            control: Arc::new(Control { wake, phase: AtomicU8::new(Phase::Serving as u8) }),
+            connections: Mutex::default(),
+            ended: Condvar::new(),
+            running: AtomicUsize::new(0),
+            processors: thread::available_parallelism().map_or(1, usize::from),
+        };
+        Ok(Self { listener, shared: Arc::new(shared) })
+    }
+
+    /// Where it listens: a port of 0 has become a real one.
+    pub fn address(&self) -> &Address {
+        self.listener.address()
+    }
+
+    /// What to give a client that is to use the export `name`
+    /// (the NBD project's `doc/uri.md`).
+    pub fn uri(&self, name: &str) -> String {
+        let name = percent_encoded(name.as_bytes());
+        match self.address() {
+            Address::Unix(path) => {
+                // A client may run in another folder.
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                let path = percent_encoded(path.as_os_str().as_encoded_bytes());
+                format!("nbd+unix:///{name}?socket={path}")
+            }
+            Address::Tcp(address) => format!("nbd://{address}/{name}"),
+        }
+    }
+
+    /// What stops it.
+    pub fn handle(&self) -> Handle {
+        Handle(Arc::clone(&self.shared.control))
+    }
+
+    /// Serves until [`Handle::stop`]. Then requests that were sent before are answered, connections are closed, all
+    /// threads end, and what was written is made durable.
+    ///
+    /// # Errors
+    /// `Io` if a store cannot be made durable at the end, or the listening socket fails.
+    pub fn run(self) -> Result<()> {
+        let Self { listener, shared } = self;
+        let mut threads = HashMap::new();
+        let served = accept_all(&listener, &shared, &mut threads);
+        drop(listener);
+        shared.wind_up();
+        for (_, thread) in threads {
+            let _ = thread.join(); // one that panicked has told so already
+        }
+        let mut flushed = Ok(());
+        for export in shared.exports.iter().filter(|e| !e.read_only) {
+            flushed = flushed.and(export.flush());
+        }
+        Ok(served.and(flushed)?)
+    }
+}
+
+impl Handle {
+    /// Stops the server: [`Server::run`] returns when all is done. Never waits.
+    pub fn stop(&self) {
+        self.0.enter(Phase::Stopping);
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => path.display().fmt(f),
+            Self::Tcp(address) => address.fmt(f),
+        }
+    }
+}
+
+/// What a server is about to do.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Serving,
+    /// Answers what was sent already.
+    Stopping,
+    /// Gives up on what is not answered.
+    Cutting,
+}
+
+/// What a server does, and what tells it to do something else.
+struct Control {
+    /// Wakes the thread that accepts.
+    wake: rustix::fd::OwnedFd,
+    phase: AtomicU8,
+}
+
+impl Control {
+    fn phase_is(&self, at_least: Phase) -> bool {
+        self.phase.load(Ordering::Acquire) >= at_least as u8
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.phase.fetch_max(phase as u8, Ordering::AcqRel);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // It fails only if the counter overflows, and then the thread is awake.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// What the threads of a server share.
+struct Shared {
+    exports: Exports,
+    options: Options,
+    control: Arc<Control>,
+    connections: Mutex<Connections>,
+    /// Notified when a connection has ended.
+    ended: Condvar,
+    /// Connection threads that do not sleep.
+    running: AtomicUsize,
+    processors: usize,
+}
+
+#[derive(Default)]
+struct Connections {
+    next: u64,
+    open: HashMap<u64, Arc<Socket>>,
+    /// Threads that are about to end and can be joined.
+    finished: Vec<u64>,
+}
+
+impl Shared {
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends all connections: in good order as long as the grace period lasts.
+    fn wind_up(&self) {
+        self.control.enter(Phase::Stopping);
+        let deadline = Instant::now() + self.options.grace;
+        let mut connections = self.connections();
+        connections.open.values().for_each(|socket| socket.stop_receiving());
+        while !connections.open.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            connections = self.ended.wait_timeout(connections, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if !connections.open.is_empty() {
+            self.control.enter(Phase::Cutting);
+            connections.open.values().for_each(|socket| socket.cut());
+        }
+    }
+
+    /// Serves one connection to its end.
+    fn serve(&self, socket: &Socket) {
+        let deadline = Instant::now() + self.options.handshake_timeout;
+        // A connection that breaks concerns its client only, who knows.
+        if let Ok(Some(agreed)) = negotiate::negotiate(socket, &self.exports, deadline) {
+            let _ = transmit::transmit(socket, &agreed, self);
+        }
+    }
+}
+
+/// Accepts connections until the server stops.
+fn accept_all(listener: &Listener, shared: &Arc<Shared>, threads: &mut HashMap<u64, JoinHandle<()>>) -> io::Result<()> {
+    while !shared.control.phase_is(Phase::Stopping) {
+        let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(&shared.control.wake, PollFlags::IN)];
+        socket::wait(&mut fds, None)?;
+        let [connecting, woken] = fds.map(|fd| !fd.revents().is_empty());
+        if woken {
+            let _ = rustix::io::read(&shared.control.wake, &mut [0; 8]);
+            for id in std::mem::take(&mut shared.connections().finished) {
+                threads.remove(&id).map(JoinHandle::join);
+            }
+        }
+        if connecting && !shared.control.phase_is(Phase::Stopping) {
+            match listener.accept() {
+                Ok(fd) => {
+                    // Without a thread to be had, the client sees the connection end.
+                    if let Ok(Some((id, thread))) = begin(Socket::new(fd), shared) {
+                        threads.insert(id, thread);
+                    }
+                }
+                // The client is gone again.
+                Err(e) if matches!(e.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {}
+                // Too many open files, or too little memory: some of it may come back soon. Other errors stay.
+                Err(e) if matches!(e.raw_os_error(), Some(12 | 23 | 24 | 105)) => {
+                    socket::wait(
+                        &mut [PollFd::new(&shared.control.wake, PollFlags::IN)],
+                        Some(Duration::from_millis(100)),
+                    )?;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Serves a new connection on a thread of its own, unless there are too many.
+fn begin(socket: Socket, shared: &Arc<Shared>) -> io::Result<Option<(u64, JoinHandle<()>)>> {
+    /// Bytes of stack: transmission keeps its data on the heap. Ciphers' tables of a few KiB and the standard library fit
+    /// several times.
+    const STACK: usize = 256 << 10;
+
+    let socket = Arc::new(socket);
+    let id = {
+        let mut connections = shared.connections();
+        if connections.open.len() >= shared.options.max_connections {
+            return Ok(None);
+        }
+        connections.next += 1;
+        let id = connections.next;
+        connections.open.insert(id, Arc::clone(&socket));
+        id
+    };
+    let open = Open { id, shared: Arc::clone(shared) };
+    let thread = thread::Builder::new().name(format!("nbd-{id}")).stack_size(STACK).spawn(move || {
+        open.shared.serve(&socket);
+        // The connection is closed before it counts as ended: who waits for that sees it closed.
+        drop(socket);
+        drop(open);
+    })?;
+    Ok(Some((id, thread)))
+}
+
+/// A connection in the list. Dropping it, even while a panic unwinds, takes it off.
+struct Open {
+    id: u64,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let mut connections = self.shared.connections();
+        connections.open.remove(&self.id);
+        connections.finished.push(self.id);
+        drop(connections);
+        self.shared.ended.notify_all();
+        self.shared.control.wake();
+    }
+}
+
+/// The exports of a server, checked.
+struct Exports(Vec<Exported>);
+
+/// An export that is being served.
+struct Exported {
+    name: String,
+    description: String,
+    store: Arc<dyn Store>,
+    len: u64,
+    read_only: bool,
+    block_size: u32,
+    /// A flush has failed.
+    lossy: AtomicBool,
+}
+
+impl Exports {
+    fn new(exports: Vec<Export>) -> Result<Self> {
+        let mut names = HashSet::new();
+        for Export { name, description, store: _, read_only: _, block_size } in &exports {
+            for text in [name, description] {
+                if text.len() > MAX_STRING || text.contains('\0') {
+                    return Err(Error::misuse(
+                        "names and descriptions of exports have at most 4096 bytes, none of them 0",
+                    ));
+                }
+            }
+            if !block_size.is_power_of_two() || !(512..=protocol::MAX_PAYLOAD).contains(block_size) {
+                return Err(Error::misuse(format!("{block_size} bytes are no size for blocks")));
+            }
+            if !names.insert(name) {
+                return Err(Error::misuse(format!("two exports are called {name:?}")));
+            }
+        }
+        if exports.is_empty() {
+            return Err(Error::misuse("there is nothing to serve"));
+        }
+        let exported = |Export { name, description, store, read_only, block_size }| Exported {
+            name,
+            description,
+            len: store.len(),
+            read_only: read_only || !store.writable(),
+            store,
+            block_size,
+            lossy: AtomicBool::new(false),
+        };
+        Ok(Self(exports.into_iter().map(exported).collect()))
+    }
+
+    fn iter(&self) -> slice::Iter<'_, Exported> {
+        self.0.iter()
+    }
+
+    /// The export of this name. The empty name is the default's.
+    fn find(&self, name: &[u8]) -> Option<&Exported> {
+        let named = self.iter().find(|e| e.name.as_bytes() == name);
+        if name.is_empty() { named.or(self.0.first()) } else { named }
+    }
+}
+
+impl Exported {
+    /// The transmission flags.
+    fn flags(&self, structured: bool) -> u16 {
+        // One store serves all connections: what one has flushed, all have.
+        let mut flags = export::HAS_FLAGS | export::SEND_FLUSH | export::SEND_FUA | export::CAN_MULTI_CONN;
+        flags |= if self.read_only { export::READ_ONLY } else { export::SEND_TRIM | export::SEND_WRITE_ZEROES };
+        flags | if structured { export::SEND_DF } else { 0 }
+    }
+
+    /// Makes durable what was written.
+    ///
+    /// Fails for ever once it has failed: the kernel reports lost writes once only (fsync(2)), and other clients,
+    /// who were promised that any flush covers their writes, must hear of it too.
+    fn flush(&self) -> io::Result<()> {
+        let flushed = self.store.flush();
+        if flushed.is_err() {
+            self.lossy.store(true, Ordering::Release);
+        }
+        if self.lossy.load(Ordering::Acquire) && flushed.is_ok() {
+            return Err(io::Error::other("an earlier flush failed: writes may have been lost"));
+        }
+        flushed
+    }
+}
+
+/// All but the unreserved characters and `/` as `%XX` (RFC 3986, sections 2.1 and 2.3).
+fn percent_encoded(bytes: &[u8]) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~/".contains(&b);
+    bytes.iter().map(|&b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use claviger_engine::store::MemoryStore;
+
+    fn export(name: &str) -> Export {
+        Export::new(name, Arc::new(MemoryStore::new(vec![0; 512])))
+    }
+
+    #[test]
+    fn exports_are_checked_and_found() {
+        assert!(Exports::new(vec![]).is_err());
+        assert!(Exports::new(vec![export("a"), export("a")]).is_err());
+        assert!(Exports::new(vec![export(&"x".repeat(4097))]).is_err());
+        assert!(Exports::new(vec![export("a\0")]).is_err());
+        assert!(Exports::new(vec![Export { block_size: 1000, ..export("a") }]).is_err());
+        let exports = Exports::new(vec![export("a"), export("b")]).expect("fine");
+        let found = |name: &str| exports.find(name.as_bytes()).map(|e| e.name.as_str());
+        assert_eq!((found("b"), found(""), found("c")), (Some("b"), Some("a"), None));
+        let exports = Exports::new(vec![export("a"), export("")]).expect("fine");
+        assert_eq!(exports.find(b"").map(|e| e.name.as_str()), Some(""));
+    }
+
+    #[test]
+    fn uris_are_encoded() {
+        assert_eq!(percent_encoded("/run/a b&c?é".as_bytes()), "/run/a%20b%26c%3F%C3%A9");
+    }
+}

@@ -1,0 +1,167 @@
+//! The handshake: which export, and how ("Newstyle negotiation", "Fixed newstyle negotiation", "Option types").
+
+use std::io;
+use std::time::Instant;
+
+use super::protocol::*;
+use super::socket::Socket;
+use super::{Exported, Exports};
+
+/// The longest option, in bytes. The longest that makes sense, `OPT_GO` with a name of 4096 bytes, is far below.
+const MAX_OPTION: u32 = 64 << 10;
+
+/// Options that a client may send: more than a client that asks about every export sends.
+const MAX_OPTIONS: usize = 1024;
+
+/// What was agreed on.
+pub struct Agreed<'a> {
+    pub export: &'a Exported,
+    pub structured: bool,
+}
+
+/// Talks to a new client until it chooses an export, or `None` if it ends the handshake in good order.
+///
+/// # Errors
+/// `InvalidData` for a client that breaks the protocol, `TimedOut` for one that takes its time, and whatever the socket
+/// reports. The connection is to be dropped then.
+pub fn negotiate<'a>(socket: &Socket, exports: &'a Exports, deadline: Instant) -> io::Result<Option<Agreed<'a>>> {
+    Handshake { socket, exports, deadline, structured: false }.run()
+}
+
+struct Handshake<'s, 'a> {
+    socket: &'s Socket,
+    exports: &'a Exports,
+    deadline: Instant,
+    structured: bool,
+}
+
+impl<'a> Handshake<'_, 'a> {
+    fn run(mut self) -> io::Result<Option<Agreed<'a>>> {
+        let offered = handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES;
+        let mut greeting = [0; 18];
+        greeting[..8].copy_from_slice(&MAGIC.to_be_bytes());
+        greeting[8..16].copy_from_slice(&OPTION_MAGIC.to_be_bytes());
+        greeting[16..].copy_from_slice(&offered.to_be_bytes());
+        self.send(&greeting)?;
+
+        let flags = u32::from_be_bytes(self.receive()?);
+        if flags & !u32::from(offered) != 0 {
+            return Err(broken("unknown client flags"));
+        }
+        let fixed = flags & u32::from(handshake::FIXED_NEWSTYLE) != 0;
+        let no_zeroes = flags & u32::from(handshake::NO_ZEROES) != 0;
+
+        for _ in 0..MAX_OPTIONS {
+            let header = OptionHeader::parse(&self.receive()?).ok_or_else(|| broken("not an option"))?;
+            if header.len > MAX_OPTION || (!fixed && header.option != option::EXPORT_NAME) {
+                return Err(broken("an option that is too long, or out of place"));
+            }
+            let mut data = vec![0; header.len as usize];
+            self.socket.receive_by(self.deadline, &mut data)?;
+            match header.option {
+                option::EXPORT_NAME => return self.export_name(&data, no_zeroes).map(Some),
+                option::ABORT => {
+                    // It may be gone already ("Option types", NBD_OPT_ABORT).
+                    let _ = self.answer(option::ABORT, reply::ACK, &[]);
+                    return Ok(None);
+                }
+                option::LIST => self.list(&data)?,
+                option::INFO => drop(self.info(option::INFO, &data)?),
+                option::GO => {
+                    if let Some(export) = self.info(option::GO, &data)? {
+                        return Ok(Some(self.agreed(export)));
+                    }
+                }
+                option::STRUCTURED_REPLY if data.is_empty() => {
+                    self.structured = true;
+                    self.answer(header.option, reply::ACK, &[])?;
+                }
+                option::STRUCTURED_REPLY => self.answer(header.option, reply::ERR_INVALID, b"it takes no data")?,
+                // STARTTLS and the metadata contexts among them.
+                _ => self.answer(header.option, reply::ERR_UNSUP, b"not supported by this server")?,
+            }
+        }
+        Err(broken("too many options"))
+    }
+
+    /// `OPT_EXPORT_NAME`: an export that is not there cannot be reported, so the connection ends.
+    fn export_name(&self, name: &[u8], no_zeroes: bool) -> io::Result<Agreed<'a>> {
+        let export = self.exports.find(name).ok_or_else(|| broken("no such export"))?;
+        let mut answer = [0; 134];
+        answer[..8].copy_from_slice(&export.len.to_be_bytes());
+        answer[8..10].copy_from_slice(&export.flags(self.structured).to_be_bytes());
+        self.send(&answer[..if no_zeroes { 10 } else { 134 }])?;
+        Ok(self.agreed(export))
+    }
+
+    fn list(&self, data: &[u8]) -> io::Result<()> {
+        if !data.is_empty() {
+            return self.answer(option::LIST, reply::ERR_INVALID, b"it takes no data");
+        }
+        let mut answer = Vec::new();
+        for export in self.exports.iter() {
+            let (name, text) = (export.name.as_bytes(), export.description.as_bytes());
+            let len = (name.len() as u32).to_be_bytes();
+            push_option_reply(&mut answer, option::LIST, reply::SERVER, &[&len, name, text]);
+        }
+        push_option_reply(&mut answer, option::LIST, reply::ACK, &[]);
+        self.send(&answer)
+    }
+
+    /// Answers `OPT_INFO` and `OPT_GO`; the export that was found.
+    fn info(&self, option: u32, data: &[u8]) -> io::Result<Option<&'a Exported>> {
+        let Some(request) = InfoRequest::parse(data) else {
+            self.answer(option, reply::ERR_INVALID, b"the lengths do not add up")?;
+            return Ok(None);
+        };
+        let Some(export) = self.exports.find(request.name) else {
+            self.answer(option, reply::ERR_UNKNOWN, b"there is no export of this name")?;
+            return Ok(None);
+        };
+        let mut answer = Vec::new();
+        let mut push = |kind: u16, data: &[&[u8]]| {
+            let kind = kind.to_be_bytes();
+            let data: Vec<&[u8]> = [&kind[..]].into_iter().chain(data.iter().copied()).collect();
+            push_option_reply(&mut answer, option, reply::INFO, &data);
+        };
+        push(info::EXPORT, &[&export.len.to_be_bytes(), &export.flags(self.structured).to_be_bytes()]);
+        if request.asks_for(info::NAME) {
+            push(info::NAME, &[export.name.as_bytes()]);
+        }
+        if request.asks_for(info::DESCRIPTION) && !export.description.is_empty() {
+            push(info::DESCRIPTION, &[export.description.as_bytes()]);
+        }
+        if request.asks_for(info::BLOCK_SIZE) {
+            // Smallest, preferred, and largest payload.
+            let sizes = [1, export.block_size, MAX_PAYLOAD].map(u32::to_be_bytes);
+            push(info::BLOCK_SIZE, &[sizes.as_flattened()]);
+        }
+        push_option_reply(&mut answer, option, reply::ACK, &[]);
+        self.send(&answer)?;
+        Ok(Some(export))
+    }
+
+    fn agreed(&self, export: &'a Exported) -> Agreed<'a> {
+        Agreed { export, structured: self.structured }
+    }
+
+    fn answer(&self, option: u32, kind: u32, text: &[u8]) -> io::Result<()> {
+        let mut answer = Vec::new();
+        push_option_reply(&mut answer, option, kind, &[text]);
+        self.send(&answer)
+    }
+
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        self.socket.send_by(self.deadline, bytes)
+    }
+
+    fn receive<const N: usize>(&self) -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.socket.receive_by(self.deadline, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+fn broken(how: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, how)
+}

@@ -1,0 +1,200 @@
+//! A connected stream socket, and memory that the kernel copies to and from quickly.
+
+use std::io::{self, IoSlice};
+use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg, shutdown, sockopt};
+
+/// Bytes that may be under way in each direction. A whole request of 1 MiB and its successor fit, so that neither side
+/// sleeps in the middle of one; larger ones bring nothing.
+const KERNEL_BUFFER: usize = 4 << 20;
+
+/// A connected stream socket.
+pub struct Socket(OwnedFd);
+
+impl Socket {
+    /// Takes a connected socket over and gives it large buffers, where the system allows.
+    pub fn new(fd: OwnedFd) -> Self {
+        // More than net.core.{w,r}mem_max takes a privilege; what the system allows without it serves too.
+        if sockopt::set_socket_send_buffer_size_force(&fd, KERNEL_BUFFER).is_err() {
+            let _ = sockopt::set_socket_send_buffer_size(&fd, KERNEL_BUFFER);
+        }
+        if sockopt::set_socket_recv_buffer_size_force(&fd, KERNEL_BUFFER).is_err() {
+            let _ = sockopt::set_socket_recv_buffer_size(&fd, KERNEL_BUFFER);
+        }
+        // Fails on a Unix socket, which needs it not.
+        let _ = sockopt::set_tcp_nodelay(&fd, true);
+        Self(fd)
+    }
+
+    /// Receives what is there, without waiting: `None` where nothing is, 0 at the end.
+    pub fn receive_now(&self, to: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match recv(&self.0, &mut *to, RecvFlags::DONTWAIT) {
+                Ok((n, _)) => return Ok(Some(n)),
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Fills `to`.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` where the other side ends the connection sooner.
+    pub fn receive(&self, mut to: &mut [u8]) -> io::Result<()> {
+        while !to.is_empty() {
+            match recv(&self.0, &mut *to, RecvFlags::WAITALL) {
+                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((n, _)) => to = &mut to[n..],
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends everything.
+    pub fn send(&self, mut what: &mut [IoSlice<'_>]) -> io::Result<()> {
+        IoSlice::advance_slices(&mut what, 0);
+        while let [first, rest @ ..] = &*what {
+            let sent = match rest {
+                [] => send(&self.0, first, SendFlags::NOSIGNAL),
+                _ => sendmsg(&self.0, what, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL),
+            };
+            match sent {
+                Ok(n) => IoSlice::advance_slices(&mut what, n),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `to` before `deadline`.
+    ///
+    /// # Errors
+    /// `TimedOut`, or `UnexpectedEof` where the other side ends the connection.
+    pub fn receive_by(&self, deadline: Instant, mut to: &mut [u8]) -> io::Result<()> {
+        while !to.is_empty() {
+            match self.receive_now(to)? {
+                Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Some(n) => to = &mut to[n..],
+                None => self.wait_by(deadline, PollFlags::IN)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends all of `what` before `deadline`.
+    ///
+    /// # Errors
+    /// `TimedOut`, or whatever sending reports.
+    pub fn send_by(&self, deadline: Instant, mut what: &[u8]) -> io::Result<()> {
+        while !what.is_empty() {
+            match send(&self.0, what, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(n) => what = &what[n..],
+                Err(Errno::AGAIN) => self.wait_by(deadline, PollFlags::OUT)?,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something to receive, or the end. `false` if there is nothing after `timeout`.
+    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
+        wait(&mut [PollFd::new(&self.0, PollFlags::IN)], timeout)
+    }
+
+    /// Lets the other side send nothing more; what it has sent can still be received.
+    pub fn stop_receiving(&self) {
+        let _ = shutdown(&self.0, Shutdown::Read);
+    }
+
+    /// Ends the connection, whatever is under way.
+    pub fn cut(&self) {
+        let _ = shutdown(&self.0, Shutdown::Both);
+    }
+
+    fn wait_by(&self, deadline: Instant, flags: PollFlags) -> io::Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !left.is_zero() && wait(&mut [PollFd::new(&self.0, flags)], Some(left))? {
+            return Ok(());
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
+/// Waits for one of `fds`. `false` if nothing has happened after `timeout`.
+pub fn wait(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<bool> {
+    // A timeout that does not fit is for ever.
+    let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
+    loop {
+        match poll(fds, timeout.as_ref()) {
+            Ok(n) => return Ok(n > 0),
+            // Interrupted waits start over: longer than asked for, and nobody measures by them.
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Bytes that begin at a multiple of 64: the kernel copies several times as slowly to an address that is none of 16.
+#[derive(Default)]
+pub struct Aligned {
+    memory: Vec<u8>,
+    skip: usize,
+    len: usize,
+}
+
+impl Aligned {
+    /// What it is aligned to, in bytes.
+    pub const ALIGNMENT: usize = 64;
+
+    /// Makes it at least `len` bytes long. What it held is lost where it has to grow.
+    pub fn reserve(&mut self, len: usize) {
+        if self.len >= len {
+            return;
+        }
+        *self = Self::default(); // given back first
+        self.memory = vec![0; len + Self::ALIGNMENT];
+        self.skip = (self.memory.as_ptr() as usize).wrapping_neg() % Self::ALIGNMENT;
+        self.len = len;
+    }
+}
+
+impl Deref for Aligned {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.skip..self.skip + self.len]
+    }
+}
+
+impl DerefMut for Aligned {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.skip..self.skip + self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_aligned_and_only_grows() {
+        let mut memory = Aligned::default();
+        assert!(memory.is_empty());
+        for len in [1, 64, 100_000, 5, (1 << 20) + 1] {
+            let before = memory.len();
+            memory.reserve(len);
+            assert!(memory.len() >= len.max(before));
+            assert_eq!(memory.as_ptr() as usize % Aligned::ALIGNMENT, 0);
+        }
+    }
+}

@@ -1,0 +1,573 @@
+//! The transmission phase: requests and replies ("Transmission", "Request types").
+//!
+//! One thread receives as many requests as the client has sent, carries them out one after another, and sends their
+//! replies together. Nothing is held back while the thread waits for anything.
+
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::negotiate::Agreed;
+use super::protocol::*;
+use super::socket::{Aligned, Socket};
+use super::{Exported, Phase, Shared};
+
+/// Bytes that are read from the store and sent at a time: they are still in the L2 cache when the kernel copies them.
+const CHUNK: usize = 256 << 10;
+
+/// Where chunks of one request meet, in the export: no sector is cut in two.
+const GRAIN: u64 = 4096;
+
+/// Bytes for requests that arrive together, small payloads included.
+const INBOX: usize = 64 << 10;
+
+/// Bytes of small replies that are sent together at most: enough to save system calls, and little enough that the client
+/// works on the first while the next are being made.
+const BATCH: usize = 64 << 10;
+
+/// A reply with more data than this is sent apart from its header: the kernel puts it at the beginning of a buffer of its
+/// own then, aligned, and the client's copy is faster by more than the system call costs (a sixth, at 256 KiB).
+const APART: usize = 64 << 10;
+
+/// Replies that are sent together at most.
+const BATCH_REPLIES: usize = 64;
+
+/// A turn of the spinning loop that takes this long was spent on another program: the processor is wanted, so no spinning.
+const ELSEWHERE: Duration = Duration::from_micros(50);
+
+/// Serves requests until the client disconnects or the server stops.
+///
+/// # Errors
+/// `InvalidData` for a client that breaks the protocol, and whatever the socket reports. The connection is to be dropped
+/// then.
+pub fn transmit(socket: &Socket, agreed: &Agreed<'_>, shared: &Shared) -> io::Result<()> {
+    let _running = Running::new(shared);
+    let connection = Connection {
+        socket,
+        export: agreed.export,
+        structured: agreed.structured,
+        shared,
+        inbox: Inbox::default(),
+        outbox: Outbox::default(),
+        payload: Payload::default(),
+        fruitless: 0,
+    };
+    connection.run()
+}
+
+struct Connection<'a> {
+    socket: &'a Socket,
+    export: &'a Exported,
+    structured: bool,
+    shared: &'a Shared,
+    inbox: Inbox,
+    outbox: Outbox,
+    payload: Payload,
+    /// Spins in a row during which no request came.
+    fruitless: u32,
+}
+
+impl Connection<'_> {
+    fn run(mut self) -> io::Result<()> {
+        loop {
+            if let Some(bytes) = self.inbox.take_header() {
+                let request = Request::parse(&bytes).ok_or(io::ErrorKind::InvalidData)?;
+                if request.command == command::DISC {
+                    return self.outbox.send(self.socket);
+                }
+                self.handle(&request)?;
+            } else {
+                self.outbox.send(self.socket)?;
+                if !self.wait()? {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Waits for more to be received. `false` at the end.
+    fn wait(&mut self) -> io::Result<bool> {
+        loop {
+            if let Some(n) = self.inbox.receive_now(self.socket)? {
+                return Ok(n > 0);
+            }
+            if self.shared.control.phase_is(Phase::Stopping) {
+                return Ok(false); // all that was sent is answered
+            }
+            if let Some(n) = self.spin()? {
+                return Ok(n > 0);
+            }
+            let _sleeping = Sleeping::new(self.shared);
+            if !self.socket.wait(Some(self.shared.options.idle_after))? {
+                self.inbox.give_back();
+                self.outbox = Outbox::default();
+                self.payload = Payload::default();
+                self.socket.wait(None)?;
+            }
+        }
+    }
+
+    /// Looks for more for a while, if that looks worth it and this server leaves a processor to the client.
+    fn spin(&mut self) -> io::Result<Option<usize>> {
+        let spin = self.shared.options.spin;
+        let free = || self.shared.running.load(Ordering::Relaxed) < self.shared.processors;
+        // After some spins in vain, only every now and then: the client may have become faster.
+        let worth_it = self.fruitless < 4 || self.fruitless.is_multiple_of(16);
+        if spin.is_zero() || !worth_it || !free() {
+            self.fruitless = self.fruitless.wrapping_add(u32::from(!worth_it));
+            return Ok(None);
+        }
+        let start = Instant::now();
+        let mut last = start;
+        while free() && last - start < spin {
+            if let Some(n) = self.inbox.receive_now(self.socket)? {
+                self.fruitless = 0;
+                return Ok(Some(n));
+            }
+            // The kernel may have woken the client on this processor, expecting this thread to sleep now.
+            std::thread::yield_now();
+            let now = Instant::now();
+            if now - last > ELSEWHERE {
+                break;
+            }
+            last = now;
+        }
+        self.fruitless = self.fruitless.wrapping_add(1);
+        Ok(None)
+    }
+
+    fn handle(&mut self, request: &Request) -> io::Result<()> {
+        let checked = self.check(request);
+        match request.command {
+            command::READ => match checked {
+                Ok(()) => self.read(request),
+                Err(error) => self.refuse(request, error),
+            },
+            command::WRITE => self.write(request, checked),
+            _ => {
+                // What follows may take long.
+                self.outbox.send(self.socket)?;
+                let done = checked.and_then(|()| self.carry_out(request));
+                self.answer(request, done)
+            }
+        }
+    }
+
+    /// Whether the request can be carried out at all ("Error values").
+    fn check(&self, request: &Request) -> Result<(), Errno> {
+        let Request { flags, command, cookie: _, offset, len } = *request;
+        let allowed = flag::FUA
+            | match command {
+                command::READ if self.structured => flag::DF,
+                command::WRITE_ZEROES => flag::NO_HOLE,
+                _ => 0,
+            };
+        let writes = match command {
+            command::READ | command::FLUSH => false,
+            command::WRITE | command::TRIM | command::WRITE_ZEROES => true,
+            _ => return Err(Errno::EINVAL),
+        };
+        let inside = offset.checked_add(u64::from(len)).is_some_and(|end| end <= self.export.len);
+        match command {
+            _ if flags & !allowed != 0 => Err(Errno::EINVAL),
+            _ if writes && self.export.read_only => Err(Errno::EPERM),
+            command::FLUSH if offset != 0 || len != 0 => Err(Errno::EINVAL),
+            command::READ if len > MAX_PAYLOAD && flags & flag::DF != 0 => Err(Errno::EOVERFLOW),
+            command::READ if len > MAX_PAYLOAD => Err(Errno::EINVAL),
+            _ if !inside => Err(if writes { Errno::ENOSPC } else { Errno::EINVAL }),
+            _ => Ok(()),
+        }
+    }
+
+    fn read(&mut self, request: &Request) -> io::Result<()> {
+        let Request { flags, command: _, cookie, offset, len } = *request;
+        let len = len as usize;
+        if len > CHUNK {
+            return self.read_in_chunks(request);
+        }
+        if len == 0 && self.structured {
+            // A chunk of data has at least one byte ("Structured reply types").
+            let none = Chunk { flags: chunk::DONE, kind: chunk::NONE, cookie, len: 0 };
+            return self.outbox.push(self.socket, &none.to_bytes());
+        }
+        debug_assert!(flags & !(flag::FUA | flag::DF) == 0);
+        let at = self.outbox.make_room(self.socket, len)?;
+        match self.export.store.read_at(offset, &mut self.outbox.buffer[at..at + len]) {
+            Ok(()) if self.structured => self.outbox.commit(at, &Chunk::data(cookie, offset, len, true), len),
+            Ok(()) => self.outbox.commit(at, &SimpleReply { error: 0, cookie }.to_bytes(), len),
+            Err(e) => return self.refuse(request, Errno::of(&e)),
+        }
+        Ok(())
+    }
+
+    /// A READ that is larger than a chunk: each chunk is sent before the next is read.
+    fn read_in_chunks(&mut self, request: &Request) -> io::Result<()> {
+        let Request { flags, command: _, cookie, offset, len } = *request;
+        let end = offset + u64::from(len);
+        let whole = !self.structured || flags & flag::DF != 0;
+        self.outbox.send(self.socket)?;
+        let mut from = offset;
+        while from < end {
+            let to = chunk_end(from, end);
+            let part = (to - from) as usize;
+            let at = self.outbox.make_room(self.socket, part)?;
+            let read = self.export.store.read_at(from, &mut self.outbox.buffer[at..at + part]);
+            match read {
+                Ok(()) if !whole => self.outbox.commit(at, &Chunk::data(cookie, from, part, to == end), part),
+                // One header for all of it.
+                Ok(()) if from > offset => self.outbox.commit(at, &[], part),
+                Ok(()) if self.structured => {
+                    self.outbox.commit(at, &Chunk::data(cookie, offset, len as usize, false), part);
+                }
+                Ok(()) => self.outbox.commit(at, &SimpleReply { error: 0, cookie }.to_bytes(), part),
+                Err(e) if from == offset || !whole => return self.refuse(request, Errno::of(&e)),
+                // The header has promised success ("Request types", NBD_CMD_READ, simple replies).
+                Err(e) if !self.structured => return Err(e),
+                Err(e) => {
+                    self.pad((end - from) as usize)?;
+                    return self.refuse(request, Errno::of(&e));
+                }
+            }
+            self.outbox.send(self.socket)?;
+            from = to;
+        }
+        if whole && self.structured {
+            let none = Chunk { flags: chunk::DONE, kind: chunk::NONE, cookie, len: 0 };
+            self.outbox.push(self.socket, &none.to_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Completes a chunk whose data cannot be had ("Request types", NBD_CMD_READ, structured replies).
+    fn pad(&mut self, mut len: usize) -> io::Result<()> {
+        while len > 0 {
+            let part = len.min(CHUNK);
+            let at = self.outbox.make_room(self.socket, part)?;
+            self.outbox.buffer[at..at + part].fill(0);
+            self.outbox.commit(at, &[], part);
+            self.outbox.send(self.socket)?;
+            len -= part;
+        }
+        Ok(())
+    }
+
+    /// Receives all of a WRITE before the store sees any of it: a client that vanishes leaves nothing half-written.
+    fn write(&mut self, request: &Request, checked: Result<(), Errno>) -> io::Result<()> {
+        let Request { flags, command: _, cookie: _, offset, len } = *request;
+        if len > MAX_PAYLOAD {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let len = len as usize;
+        self.inbox.expect_payload(len);
+        if let Err(error) = checked {
+            self.skip(len)?;
+            return self.answer(request, Err(error));
+        }
+        let store = &*self.export.store;
+        let written = if let Some(data) = self.inbox.take(len) {
+            store.write_at(offset, data)
+        } else {
+            self.outbox.send(self.socket)?;
+            let data = self.payload.scratch(len);
+            let early = self.inbox.take_some(len);
+            let (first, rest) = data.split_at_mut(early.len());
+            first.copy_from_slice(early);
+            self.socket.receive(rest)?;
+            store.write_at(offset, data)
+        };
+        let mut done = written.map_err(|e| Errno::of(&e));
+        if flags & flag::FUA != 0 && done.is_ok() {
+            self.outbox.send(self.socket)?;
+            done = self.flush();
+        }
+        self.answer(request, done)
+    }
+
+    /// Requests without a payload that answer without data.
+    fn carry_out(&mut self, request: &Request) -> Result<(), Errno> {
+        let Request { flags, command, cookie: _, offset, len } = *request;
+        match command {
+            command::FLUSH => return self.flush(),
+            command::TRIM => {
+                self.export.store.discard(offset, u64::from(len)).map_err(|e| Errno::of(&e))?;
+            }
+            command::WRITE_ZEROES => self.write_zeroes(offset, offset + u64::from(len))?,
+            _ => return Err(Errno::EINVAL),
+        }
+        if flags & flag::FUA != 0 { self.flush() } else { Ok(()) }
+    }
+
+    fn write_zeroes(&mut self, mut from: u64, end: u64) -> Result<(), Errno> {
+        while from < end {
+            if self.shared.control.phase_is(Phase::Cutting) {
+                return Err(Errno::ESHUTDOWN);
+            }
+            let to = chunk_end(from, end);
+            // Filled each time: a volume encrypts in place.
+            let zeros = self.payload.scratch((to - from) as usize);
+            zeros.fill(0);
+            self.export.store.write_at(from, zeros).map_err(|e| Errno::of(&e))?;
+            from = to;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        self.export.flush().map_err(|e| Errno::of(&e))
+    }
+
+    /// Receives `len` bytes and forgets them.
+    fn skip(&mut self, mut len: usize) -> io::Result<()> {
+        len -= self.inbox.take_some(len).len();
+        while len > 0 {
+            self.outbox.send(self.socket)?;
+            let part = len.min(CHUNK);
+            self.socket.receive(self.payload.scratch(part))?;
+            len -= part;
+        }
+        Ok(())
+    }
+
+    /// Answers any request but a successful READ.
+    fn answer(&mut self, request: &Request, done: Result<(), Errno>) -> io::Result<()> {
+        match done {
+            Err(error) if self.structured => self.refuse(request, error),
+            _ => {
+                let error = done.map_or_else(|e| e.0, |()| 0);
+                self.outbox.push(self.socket, &SimpleReply { error, cookie: request.cookie }.to_bytes())
+            }
+        }
+    }
+
+    /// Answers any request with an error.
+    fn refuse(&mut self, request: &Request, error: Errno) -> io::Result<()> {
+        let cookie = request.cookie;
+        if self.structured {
+            self.outbox.push(self.socket, &Chunk::error(cookie, error))
+        } else {
+            self.outbox.push(self.socket, &SimpleReply { error: error.0, cookie }.to_bytes())
+        }
+    }
+}
+
+/// Counts a connection thread among those that do not sleep, as long as it lives.
+struct Running<'a>(&'a Shared);
+
+impl<'a> Running<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        shared.running.fetch_add(1, Ordering::Relaxed);
+        Self(shared)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Takes a running thread out of that count, as long as it lives.
+struct Sleeping<'a>(&'a Shared);
+
+impl<'a> Sleeping<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        shared.running.fetch_sub(1, Ordering::Relaxed);
+        Self(shared)
+    }
+}
+
+impl Drop for Sleeping<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Requests that were received and not yet handled.
+#[derive(Default)]
+struct Inbox {
+    buffer: Aligned,
+    /// What is in it.
+    held: Range<usize>,
+    /// Whether the last payload was large: then the next one is not received in here, for it would have to be moved.
+    large: bool,
+}
+
+impl Inbox {
+    /// A header that begins here has its payload at a multiple of 64.
+    const START: usize = Aligned::ALIGNMENT - Request::SIZE;
+
+    fn take_header(&mut self) -> Option<[u8; Request::SIZE]> {
+        let header = *self.buffer[self.held.clone()].first_chunk::<{ Request::SIZE }>()?;
+        self.held.start += Request::SIZE;
+        Some(header)
+    }
+
+    /// `len` bytes, if they are all here.
+    fn take(&mut self, len: usize) -> Option<&mut [u8]> {
+        (len <= self.held.len()).then(|| self.take_some(len))
+    }
+
+    /// At most `len` bytes.
+    fn take_some(&mut self, len: usize) -> &mut [u8] {
+        let start = self.held.start;
+        self.held.start += len.min(self.held.len());
+        &mut self.buffer[start..self.held.start]
+    }
+
+    fn expect_payload(&mut self, len: usize) {
+        self.large = len > INBOX / 4;
+    }
+
+    /// Receives what the client has sent, behind less than a header that may be here. `None` if there is nothing.
+    fn receive_now(&mut self, socket: &Socket) -> io::Result<Option<usize>> {
+        debug_assert!(self.held.len() < Request::SIZE);
+        if self.buffer.is_empty() {
+            self.buffer.reserve(INBOX);
+        }
+        if self.held.start != Self::START {
+            self.buffer.copy_within(self.held.clone(), Self::START);
+            self.held = Self::START..Self::START + self.held.len();
+        }
+        let end = if self.large { Self::START + Request::SIZE } else { self.buffer.len() };
+        let received = socket.receive_now(&mut self.buffer[self.held.end..end])?;
+        self.held.end += received.unwrap_or(0);
+        Ok(received)
+    }
+
+    /// Gives its memory back, if nothing is in it.
+    fn give_back(&mut self) {
+        if self.held.is_empty() {
+            *self = Self::default();
+        }
+    }
+}
+
+/// Replies that were made and not yet sent.
+struct Outbox {
+    buffer: Aligned,
+    used: usize,
+    /// What is to be sent, in order.
+    parts: Vec<Range<usize>>,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self { buffer: Aligned::default(), used: 0, parts: Vec::with_capacity(BATCH_REPLIES) }
+    }
+}
+
+impl Outbox {
+    /// The longest header of a reply with data.
+    const HEADER: usize = Chunk::SIZE + 8;
+
+    /// Appends a reply without data.
+    fn push(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
+        if self.used + bytes.len() > self.buffer.len() || self.is_full() {
+            self.send(socket)?;
+            self.buffer.reserve(bytes.len().max(4096));
+        }
+        let at = self.used;
+        self.buffer[at..at + bytes.len()].copy_from_slice(bytes);
+        self.append(at..at + bytes.len());
+        Ok(())
+    }
+
+    /// Where in the buffer `len` bytes of data may be put, with room for a header before them. To be followed by
+    /// [`Self::commit`], or by nothing.
+    fn make_room(&mut self, socket: &Socket, len: usize) -> io::Result<usize> {
+        let place = |used: usize| (used + Self::HEADER).next_multiple_of(Aligned::ALIGNMENT);
+        if self.is_full() || (self.used > 0 && place(self.used) + len > self.buffer.len().min(BATCH)) {
+            self.send(socket)?;
+        }
+        if self.used == 0 {
+            self.buffer.reserve((place(0) + len).max(BATCH));
+        }
+        Ok(place(self.used))
+    }
+
+    /// Appends `len` bytes at `at`, and `header` before them.
+    fn commit(&mut self, at: usize, header: &[u8], len: usize) {
+        let start = at - header.len();
+        self.buffer[start..at].copy_from_slice(header);
+        self.append(start..at + len);
+    }
+
+    fn append(&mut self, part: Range<usize>) {
+        self.used = part.end;
+        match self.parts.last_mut() {
+            Some(last) if last.end == part.start => last.end = part.end,
+            _ => self.parts.push(part),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.parts.len() >= BATCH_REPLIES
+    }
+
+    fn send(&mut self, socket: &Socket) -> io::Result<()> {
+        if self.parts.is_empty() {
+            return Ok(());
+        }
+        let mut slices = [IoSlice::new(&[]); BATCH_REPLIES];
+        for (slice, part) in slices.iter_mut().zip(&self.parts) {
+            *slice = IoSlice::new(&self.buffer[part.clone()]);
+        }
+        let slices = &mut slices[..self.parts.len()];
+        if let [part] = &self.parts[..]
+            && part.len() > APART
+        {
+            let (header, data) = self.buffer[part.clone()].split_at(part.start.wrapping_neg() % Aligned::ALIGNMENT);
+            socket.send(&mut [IoSlice::new(header)])?;
+            slices[0] = IoSlice::new(data);
+        }
+        socket.send(slices)?;
+        self.parts.clear();
+        self.used = 0;
+        Ok(())
+    }
+}
+
+/// The payload of a WRITE.
+#[derive(Default)]
+struct Payload(Aligned);
+
+impl Payload {
+    /// Room for the largest payload. Memory that nobody touches costs nothing; and glibc gives freed memory back to the
+    /// system at once, whatever else is allocated, only from 32 MiB on (mallopt(3), M_MMAP_THRESHOLD).
+    const ROOM: usize = MAX_PAYLOAD as usize + (64 << 10);
+
+    /// `len` bytes of memory, at most [`MAX_PAYLOAD`].
+    fn scratch(&mut self, len: usize) -> &mut [u8] {
+        self.0.reserve(Self::ROOM);
+        &mut self.0[..len]
+    }
+}
+
+/// Where the chunk of a request that begins at `from` ends: at a multiple of [`GRAIN`] unless it is the last.
+fn chunk_end(from: u64, end: u64) -> u64 {
+    let to = from + CHUNK as u64;
+    if to >= end { end } else { to - to % GRAIN }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_a_request_and_meet_at_grains() {
+        for offset in [0, 1, 511, 4095, 4096, 70_001] {
+            for len in [1, 100, 4096, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 17] {
+                let end = offset + len as u64;
+                let mut from = offset;
+                while from < end {
+                    let to = chunk_end(from, end);
+                    assert!(to > from && to - from <= CHUNK as u64);
+                    assert!(to == end || to.is_multiple_of(GRAIN));
+                    from = to;
+                }
+                assert_eq!(from, end);
+            }
+        }
+    }
+}

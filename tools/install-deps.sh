@@ -1,0 +1,43 @@
+#!/bin/sh
+# Installs, on Debian and its kin, what is missing for `make try` or `make test`. Asks nothing.
+#   tools/install-deps.sh try|test
+set -eu
+
+# program:package, in pairs. A C compiler links Rust programs.
+try='cc:build-essential mformat:mtools nbdcopy:libnbd-bin'
+test="$try"'
+ cryptsetup:cryptsetup-bin dmsetup:dmsetup linux.uml:user-mode-linux modprobe:kmod tcplay:tcplay
+ losetup:mount blkid:util-linux setpriv:util-linux setsid:util-linux timeout:coreutils
+ qemu-img:qemu-utils qemu-io:qemu-utils nbdinfo:libnbd-bin nbdsh:python3-libnbd nbd-client:nbd-client fio:fio
+ mkfs.vfat:dosfstools mkfs.ext4:e2fsprogs e2fsck:e2fsprogs tar:tar xz:xz-utils
+ python3:python3 gdb:gdb man:man-db'
+
+case ${1-} in
+    try) wanted=$try ;;
+    test) wanted=$test ;;
+    *) echo "usage: $0 try|test" >&2; exit 1 ;;
+esac
+
+PATH=$PATH:/usr/sbin:/sbin
+missing=
+for pair in $wanted; do
+    command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
+done
+[ -n "$missing" ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+    echo "Please install by hand:$missing" >&2
+    exit 1
+fi
+root=
+if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || { echo "Please install as root:$missing" >&2; exit 1; }
+    root='sudo -n'
+fi
+echo "Installing:$missing" >&2
+export DEBIAN_FRONTEND=noninteractive
+# shellcheck disable=SC2086 # both are lists of words
+{
+    $root apt-get update -q
+    $root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
+} </dev/null >&2

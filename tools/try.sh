@@ -1,0 +1,79 @@
+#!/bin/sh
+# A tour of claviger for newcomers: open a volume, make one, measure. Writes to a temporary folder only.
+#   tools/try.sh PROGRAM
+set -eu
+
+case $1 in
+    /*) program=$1 ;;
+    *) program=$PWD/$1 ;;
+esac
+samples=${CLAVIGER_SAMPLES:-$PWD/../shared/samples}/truecrypt
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+trap 'exit 1' INT TERM
+cd "$here"
+
+bold=
+plain=
+[ ! -t 1 ] || { bold=$(printf '\033[1m'); plain=$(printf '\033[0m'); }
+say() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
+# Shows a command as a person would type it, and runs it.
+show() {
+    printf '$ claviger'
+    for word; do
+        case $word in
+            *' '*) printf " '%s'" "$word" ;;
+            *) printf ' %s' "$word" ;;
+        esac
+    done
+    printf '\n'
+    "$program" "$@"
+}
+
+if [ -e "$samples/aes-sha512.tc" ]; then
+    say "1. Open a volume that TrueCrypt 7.1a made. Its password is 'correct horse'."
+    cp "$samples/aes-sha512.tc" old.tc
+    echo 'correct horse' >password.txt
+    text=hello.txt
+    opened="a volume of TrueCrypt 7.1a"
+else
+    say "1. Make a volume. (The samples of TrueCrypt 7.1a are not at $samples.)"
+    echo 'correct horse' >password.txt
+    show create --size 2M --cipher AES --hash SHA-512 --password-file password.txt old.tc
+    mformat -C -T 2048 -h 1 -s 1 -i fat.img ::
+    echo 'Hello from inside a volume.' >note.txt
+    mcopy -i fat.img note.txt ::
+    truncate --size=1835008 fat.img
+    show serve --password-file password.txt old.tc --run 'nbdcopy fat.img "$uri"'
+    text=note.txt
+    opened="a volume of its own"
+fi
+show identify old.tc
+show info --password-file password.txt old.tc
+
+say "2. Read a file in it: claviger decrypts, and mtools reads the FAT file system."
+echo '$ claviger cat --password-file password.txt old.tc >image.img; mtype -i image.img ::'"$text"
+"$program" cat --password-file password.txt old.tc >image.img
+mtype -i image.img "::$text"
+
+say "3. Make a volume of 64 MiB with a cascade of three ciphers, and let another program read all of it over NBD."
+echo 'a better password' >new.txt
+show create --size 64M --cipher AES-Twofish-Serpent --hash Whirlpool --password-file new.txt new.tc
+show serve --read-only --password-file new.txt new.tc --run 'nbdcopy "$uri" copy.img && ls -l copy.img'
+
+say "4. How fast are the ciphers on this machine? (claviger benchmark shows all of them, with more samples)"
+show benchmark --buffer 1MB --repeats 3
+
+say "5. What does encryption cost on the way to a program? (claviger lab compare without --quick takes its time)"
+show lab compare --quick --repeats 3
+
+say "Summary"
+cat <<END
+claviger opened $opened and one that it made itself, without root and without a kernel
+module. Step 4 is how fast the ciphers are in memory. Step 5 is what that does to reads and writes of a
+volume: the row of the plain volume is the same way without encryption.
+
+On your own files:
+  claviger identify FILE        claviger info FILE        claviger serve FILE
+claviger --help says more. The program is at $1. Nothing was installed.
+END
