@@ -8,9 +8,6 @@ use claviger_testkit::reference::legacy as reference;
 type Ciphers = &'static [&'static Cipher];
 type Step<'a> = Box<dyn Fn(&mut [u8]) + 'a>;
 
-/// A cipher under its key, in one direction.
-type Step<'a> = Box<dyn Fn(&mut [u8]) + 'a>;
-
 /// Ciphers in the order in which they encrypt, as TrueCrypt combined them: LRW and outer CBC …
 const UNIFORM: &[Ciphers] = &[
     &[&aes::AES],
