@@ -5,8 +5,8 @@ mod common;
 use claviger_crypto::ciphers::{aes, legacy, serpent, twofish};
 use claviger_crypto::hash::HASHES;
 use claviger_crypto::modes::xts::Layer;
-use claviger_crypto::modes::{SectorCipher, Xts};
-use claviger_crypto::{CIPHERS, Cipher};
+use claviger_crypto::modes::{Lrw, SectorCipher, TrueCryptCbc, Xts};
+use claviger_crypto::{Acceleration, BlockCipher, CIPHERS, Cipher};
 use claviger_testkit::reference::legacy::crc32;
 use claviger_testkit::vectors::{self, Vector, hex};
 use common::{ciphers_of_16, ecb, usable};
@@ -67,29 +67,77 @@ fn xts() {
         let ciphers: Vec<&Cipher> = names.iter().map(|n| by_name(&v, n)).collect();
         let unit = v.number("unit") as usize;
         let sector = v.number("sector");
-        let (plain, expected) = (v.bytes("plaintext"), v.bytes_or_none("ciphertext"));
-        let crc = expected.is_none().then(|| v.number("crc32"));
         let (key, key2) = (v.bytes("key"), v.bytes("key2"));
-        v.finish();
         let size = key.len() / ciphers.len();
         // Every kernel of every cipher has its turn; those of the others in a cascade go round.
         let kernels: Vec<Vec<_>> = ciphers.iter().map(|c| usable(c).collect()).collect();
         for turn in 0..kernels.iter().map(Vec::len).max().expect("a cipher at least") {
-            let kernels: Vec<_> = kernels.iter().map(|k| k[turn % k.len()]).collect();
-            let layers = kernels.iter().zip(key.chunks(size)).zip(key2.chunks(size));
+            let kernels = kernels.iter().map(|k| k[turn % k.len()]);
+            let layers = kernels.zip(key.chunks(size)).zip(key2.chunks(size));
             let layers = layers.map(|((k, key), key2)| Layer { data: (k.with_key)(key), tweak: (k.with_key)(key2) });
             let xts = Xts::new(layers.collect(), unit);
-            let what = || format!("{v}, {}", kernels.iter().map(|k| k.name).collect::<Vec<_>>().join(" then "));
-            let mut data = plain.clone();
-            xts.encrypt(sector, &mut data);
-            if let Some(expected) = &expected {
-                assert!(data == *expected, "{}: encrypts to {}", what(), hex(&data));
+            check(&v, |data| xts.encrypt(sector, data), |data| xts.decrypt(sector, data));
+        }
+    }
+}
+
+/// The ciphers of a cascade under their keys, which lie one behind the other, in the order in which they encrypt.
+fn cascade(v: &Vector, acceleration: Acceleration) -> Vec<Box<dyn BlockCipher>> {
+    let key = v.bytes("key");
+    let mut rest = &key[..];
+    let ciphers = v.text("cipher").rsplit('-').map(|name| {
+        let cipher = by_name(v, name);
+        let (key, others) = rest.split_at(*cipher.key_sizes.last().expect("a cipher has key sizes"));
+        rest = others;
+        cipher.with_key(key, acceleration)
+    });
+    let ciphers = ciphers.collect();
+    assert!(rest.is_empty(), "{v}: {} bytes of key too many", rest.len());
+    ciphers
+}
+
+/// Encrypts, compares the ciphertext or its CRC, and decrypts.
+fn check(v: &Vector, encrypt: impl Fn(&mut [u8]), decrypt: impl Fn(&mut [u8])) {
+    let plain = v.bytes("plaintext");
+    let mut data = plain.clone();
+    encrypt(&mut data);
+    match v.bytes_or_none("ciphertext") {
+        Some(expected) => assert!(data == expected, "{v}: encrypts to {}", hex(&data)),
+        None => assert_eq!(u64::from(crc32(&data)), v.number("crc32"), "{v}: CRC of the ciphertext"),
+    }
+    v.finish();
+    decrypt(&mut data);
+    assert!(data == plain, "{v}: does not decrypt to the plaintext");
+}
+
+#[test]
+fn lrw() {
+    for v in vectors::load("lrw") {
+        for acceleration in [Acceleration::On, Acceleration::Off] {
+            let lrw = Lrw::new(cascade(&v, acceleration), &v.bytes("tweak"), v.number_or("unit", 512) as usize);
+            match v.number_or("sector", u64::MAX) {
+                u64::MAX => check(&v, |data| lrw.encrypt_header(data), |data| lrw.decrypt_header(data)),
+                first => check(&v, |data| lrw.encrypt(first, data), |data| lrw.decrypt(first, data)),
             }
-            if let Some(crc) = crc {
-                assert_eq!(u64::from(crc32(&data)), crc, "{}: CRC of the ciphertext", what());
+        }
+    }
+}
+
+#[test]
+fn truecrypt_cbc() {
+    for v in vectors::load("cbc") {
+        for acceleration in [Acceleration::On, Acceleration::Off] {
+            let new = match v.text("chain") {
+                "inner" => TrueCryptCbc::inner,
+                "outer" => TrueCryptCbc::outer,
+                other => panic!("{v}: no chain is {other}"),
+            };
+            let area = v.bytes("area").try_into().unwrap_or_else(|_| panic!("{v}: the area has 32 bytes"));
+            let cbc = new(cascade(&v, acceleration), &area, v.number_or("unit", 512) as usize);
+            match v.number_or("sector", u64::MAX) {
+                u64::MAX => check(&v, |data| cbc.encrypt_header(data), |data| cbc.decrypt_header(data)),
+                first => check(&v, |data| cbc.encrypt(first, data), |data| cbc.decrypt(first, data)),
             }
-            xts.decrypt(sector, &mut data);
-            assert!(data == plain, "{}: does not decrypt to the plaintext", what());
         }
     }
 }
