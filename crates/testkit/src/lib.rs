@@ -1,7 +1,9 @@
 //! Vectors, slow scalar reference ciphers, faulty stores and the programs of others, for the tests of the other crates.
 #![forbid(unsafe_code)]
 
+pub mod random;
 pub mod reference;
 pub mod stores;
 pub mod tools;
 pub mod uml;
+pub mod vectors;
