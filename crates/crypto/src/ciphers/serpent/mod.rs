@@ -29,6 +29,8 @@ pub static SERPENT: Cipher = Cipher {
         kernel("avx512", x86::avx512_usable, |key| Box::new(x86::Avx512(schedule(key)))),
         #[cfg(target_arch = "x86_64")]
         kernel("avx2", x86::avx2_usable, |key| Box::new(x86::Avx2(schedule(key)))),
+        #[cfg(target_arch = "x86_64")]
+        kernel("sse2", || true, |key| Box::new(x86::Sse2(schedule(key)))),
         kernel("portable", || true, |key| Box::new(Portable(schedule(key)))),
     ],
 };
@@ -37,7 +39,7 @@ const fn kernel(name: &'static str, usable: fn() -> bool, with_key: fn(&[u8]) ->
     Kernel { name, usable, aes_instructions: false, constant_time: true, with_key }
 }
 
-/// Runs everywhere: four blocks at a time, which fills the vectors that every x86-64 and every AArch64 has.
+/// Runs everywhere: four blocks at a time, in case the compiler makes vectors of them.
 struct Portable(Locked<RoundKeys>);
 
 impl Portable {

@@ -1,4 +1,4 @@
-//! Serpent on arrays of words, which any compiler turns into whatever vectors the target has.
+//! Serpent on arrays of words, for any target. The compiler may or may not make vectors of them.
 
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 

@@ -56,19 +56,23 @@ pub(super) trait Lanes:
 #[inline(always)]
 pub(super) fn encrypt<L: Lanes, const SETS: usize>(keys: &RoundKeys, sets: &mut [[L; 4]; SETS]) {
     // Eight rounds a turn: as many as there are S-boxes, and little enough code for the cache of decoded instructions.
-    for turn in 0..4 {
-        let keys = &keys[8 * turn..8 * turn + 9];
-        round::<L, SETS, 0>(keys, sets, true);
-        round::<L, SETS, 1>(keys, sets, true);
-        round::<L, SETS, 2>(keys, sets, true);
-        round::<L, SETS, 3>(keys, sets, true);
-        round::<L, SETS, 4>(keys, sets, true);
-        round::<L, SETS, 5>(keys, sets, true);
-        round::<L, SETS, 6>(keys, sets, true);
-        round::<L, SETS, 7>(keys, sets, turn < 3);
+    let mut turns = keys[..32].chunks_exact(8);
+    let mut keys_now = turns.next().expect("four turns");
+    loop {
+        round::<L, SETS, 0>(keys_now, sets);
+        round::<L, SETS, 1>(keys_now, sets);
+        round::<L, SETS, 2>(keys_now, sets);
+        round::<L, SETS, 3>(keys_now, sets);
+        round::<L, SETS, 4>(keys_now, sets);
+        round::<L, SETS, 5>(keys_now, sets);
+        round::<L, SETS, 6>(keys_now, sets);
+        // The very last round is another one: leaving in the middle keeps the sets in registers.
+        let Some(keys_next) = turns.next() else { break };
+        round::<L, SETS, 7>(keys_now, sets);
+        keys_now = keys_next;
     }
     for set in sets {
-        *set = add(*set, &keys[32]);
+        *set = add(L::substitute::<7>(add(*set, &keys[31])), &keys[32]);
     }
 }
 
@@ -76,39 +80,37 @@ pub(super) fn encrypt<L: Lanes, const SETS: usize>(keys: &RoundKeys, sets: &mut 
 #[inline(always)]
 pub(super) fn decrypt<L: Lanes, const SETS: usize>(keys: &RoundKeys, sets: &mut [[L; 4]; SETS]) {
     for set in &mut *sets {
-        *set = add(*set, &keys[32]);
+        *set = add(L::unsubstitute::<7>(add(*set, &keys[32])), &keys[31]);
     }
-    for turn in (0..4).rev() {
-        let keys = &keys[8 * turn..8 * turn + 9];
-        unround::<L, SETS, 7>(keys, sets, turn < 3);
-        unround::<L, SETS, 6>(keys, sets, true);
-        unround::<L, SETS, 5>(keys, sets, true);
-        unround::<L, SETS, 4>(keys, sets, true);
-        unround::<L, SETS, 3>(keys, sets, true);
-        unround::<L, SETS, 2>(keys, sets, true);
-        unround::<L, SETS, 1>(keys, sets, true);
-        unround::<L, SETS, 0>(keys, sets, true);
-    }
-}
-
-/// Key, S-box, and in all rounds but the last the linear transformation.
-#[inline(always)]
-fn round<L: Lanes, const SETS: usize, const BOX: usize>(keys: &[[u32; 4]], sets: &mut [[L; 4]; SETS], mix: bool) {
-    for set in sets {
-        *set = L::substitute::<BOX>(add(*set, &keys[BOX]));
-        if mix {
-            *set = linear(*set);
-        }
+    let mut turns = keys[..32].chunks_exact(8).rev();
+    let mut keys_now = turns.next().expect("four turns");
+    loop {
+        unround::<L, SETS, 6>(keys_now, sets);
+        unround::<L, SETS, 5>(keys_now, sets);
+        unround::<L, SETS, 4>(keys_now, sets);
+        unround::<L, SETS, 3>(keys_now, sets);
+        unround::<L, SETS, 2>(keys_now, sets);
+        unround::<L, SETS, 1>(keys_now, sets);
+        unround::<L, SETS, 0>(keys_now, sets);
+        let Some(keys_next) = turns.next() else { break };
+        unround::<L, SETS, 7>(keys_next, sets);
+        keys_now = keys_next;
     }
 }
 
+/// Key, S-box, linear transformation.
 #[inline(always)]
-fn unround<L: Lanes, const SETS: usize, const BOX: usize>(keys: &[[u32; 4]], sets: &mut [[L; 4]; SETS], mix: bool) {
+fn round<L: Lanes, const SETS: usize, const BOX: usize>(keys: &[[u32; 4]], sets: &mut [[L; 4]; SETS]) {
     for set in sets {
-        if mix {
-            *set = unlinear(*set);
-        }
-        *set = add(L::unsubstitute::<BOX>(*set), &keys[BOX]);
+        *set = linear(L::substitute::<BOX>(add(*set, &keys[BOX])));
+    }
+}
+
+/// The inverse of [`round`].
+#[inline(always)]
+fn unround<L: Lanes, const SETS: usize, const BOX: usize>(keys: &[[u32; 4]], sets: &mut [[L; 4]; SETS]) {
+    for set in sets {
+        *set = add(L::unsubstitute::<BOX>(unlinear(*set)), &keys[BOX]);
     }
 }
 
@@ -143,14 +145,15 @@ pub(super) mod run {
     use super::{Lanes, RoundKeys};
     use crate::modes::xts::Masks;
 
-    /// Blocks in the widest group that there is: two sets of sixteen.
-    const WIDEST: usize = 32;
+    /// Bytes of the widest group that there is: four sets of sixteen blocks.
+    const WIDEST: usize = 4 * 16 * 16;
 
-    /// Bytes for the widest group, aligned for the widest vector.
+    /// Room for the widest group, aligned for the widest vector.
     #[repr(C, align(64))]
-    struct Group([u8; 16 * WIDEST]);
+    struct Room([u8; WIDEST]);
 
-    /// Encrypts or decrypts `run`, a whole number of blocks. With `masks`, each block's mask is xored before and after.
+    /// Encrypts or decrypts `run`, a whole number of blocks, `SETS` sets at a time and then what is left in pairs of
+    /// sets and single ones. With `MASKED`, each block's mask is xored before and after.
     #[inline(always)]
     pub(crate) fn crypt<L: Lanes, const SETS: usize, const DECRYPT: bool, const MASKED: bool>(
         keys: &RoundKeys,
@@ -158,27 +161,40 @@ pub(super) mod run {
         run: &mut [u8],
     ) {
         let set = 16 * L::LANES;
-        let mut room = Group([0; 16 * WIDEST]);
-        let mut groups = run.chunks_exact_mut(SETS * set);
-        for whole in &mut groups {
-            if MASKED {
-                masks.fill(&mut room.0[..SETS * set]);
-            }
-            group::<L, SETS, DECRYPT, MASKED>(keys, &room.0, whole);
+        let mut rest = wholes::<L, SETS, DECRYPT, MASKED>(keys, &mut masks, run);
+        if SETS > 2 {
+            rest = wholes::<L, 2, DECRYPT, MASKED>(keys, &mut masks, rest);
         }
-        for rest in groups.into_remainder().chunks_mut(set) {
+        rest = wholes::<L, 1, DECRYPT, MASKED>(keys, &mut masks, rest);
+        if !rest.is_empty() {
+            let mut padded = Room([0; WIDEST]);
+            padded.0[..rest.len()].copy_from_slice(rest);
+            let mut room = Room([0; WIDEST]);
             if MASKED {
                 masks.fill(&mut room.0[..rest.len()]);
             }
-            if rest.len() == set {
-                group::<L, 1, DECRYPT, MASKED>(keys, &room.0, rest);
-            } else {
-                let mut padded = Group([0; 16 * WIDEST]);
-                padded.0[..rest.len()].copy_from_slice(rest);
-                group::<L, 1, DECRYPT, MASKED>(keys, &room.0, &mut padded.0[..set]);
-                rest.copy_from_slice(&padded.0[..rest.len()]);
-            }
+            group::<L, 1, DECRYPT, MASKED>(keys, &room.0, &mut padded.0[..set]);
+            rest.copy_from_slice(&padded.0[..rest.len()]);
         }
+    }
+
+    /// As many groups of `SETS` sets as there are. Returns the rest.
+    #[inline(always)]
+    fn wholes<'a, L: Lanes, const SETS: usize, const DECRYPT: bool, const MASKED: bool>(
+        keys: &RoundKeys,
+        masks: &mut Masks<'_>,
+        run: &'a mut [u8],
+    ) -> &'a mut [u8] {
+        let size = SETS * 16 * L::LANES;
+        let mut room = Room([0; WIDEST]);
+        let mut wholes = run.chunks_exact_mut(size);
+        for whole in &mut wholes {
+            if MASKED {
+                masks.fill(&mut room.0[..size]);
+            }
+            group::<L, SETS, DECRYPT, MASKED>(keys, &room.0, whole);
+        }
+        wholes.into_remainder()
     }
 
     #[inline(always)]

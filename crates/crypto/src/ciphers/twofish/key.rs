@@ -88,7 +88,7 @@ pub(super) const fn multiply(a: u8, b: u8, modulus: u16) -> u8 {
     let (mut a, mut b, mut product) = (a as u16, b, 0);
     while b != 0 {
         product ^= a * (b & 1) as u16;
-        a = a << 1 ^ (a >> 7) * modulus;
+        a = (a << 1) ^ ((a >> 7) * modulus);
         b >>= 1;
     }
     product as u8

@@ -76,8 +76,8 @@ fn group<const GROUPS: usize, const DECRYPT: bool, const MASKED: bool>(
                     *row = _mm512_xor_si512(*row, load(&masks[at]));
                 }
             }
-            for (i, word) in transpose(rows).into_iter().enumerate() {
-                state[i][half] = _mm512_xor_si512(word, splat(k[before + i]));
+            for ((words, row), k) in state.iter_mut().zip(transpose(rows)).zip(&k[before..]) {
+                words[half] = _mm512_xor_si512(row, splat(*k));
             }
         }
     }
