@@ -44,7 +44,8 @@ fn every_cell_is_there(plan: &Plan) {
     }
     assert_eq!(report.order.len(), plan.repeats * plan.blocks.len());
     assert!(report.order.iter().all(|o| o.targets.len() == plan.suites.len() + 1));
-    assert_eq!(report.findings.len(), plan.suites.len());
+    // One sentence for each, and perhaps one on a restless machine.
+    assert!(report.findings.len() >= plan.suites.len());
     let text = report.text();
     assert!(text.contains("Writes of 512 bytes") && text.contains("Reads of 64 KiB"), "{text}");
     assert_eq!(csv(&report.cells).lines().count(), report.cells.len() + 1);

@@ -7,6 +7,9 @@ use crate::statistics::{Loss, Verdict};
 use crate::targets::Path;
 use crate::workload::Direction;
 
+/// A row whose samples lie farther apart than this share of the median was disturbed.
+const RESTLESS: f64 = 0.5;
+
 impl Record for Cell {
     fn record(&self) -> Vec<(&'static str, String)> {
         // Every field is named, so that a new one is not forgotten here.
@@ -63,7 +66,7 @@ impl Text for Report {
             verified,
             self.verified.len()
         );
-        self.findings.iter().for_each(|f| text += &format!("{f}\n"));
+        self.findings.iter().for_each(|f| text += &wrapped(f));
         text
     }
 }
@@ -168,7 +171,14 @@ pub fn findings(cells: &[Cell], path: Path) -> Vec<String> {
         };
         format!("{target} {path}: writes lose {}; reads lose {}.", costs(Direction::Write), costs(Direction::Read))
     };
-    targets.iter().map(sentence).collect()
+    let restless = cells.iter().filter(|c| c.spread.relative() > RESTLESS).count();
+    let warning = format!(
+        "In {restless} of {} rows the slowest and the fastest sample are more than {:.0} % apart: something else was using \
+         the machine. The CPU seconds suffer less from that than the rates.",
+        cells.len(),
+        RESTLESS * 100.0
+    );
+    targets.iter().map(sentence).chain((restless > 0).then_some(warning)).collect()
 }
 
 /// `12.3 % at 4 KiB`.
