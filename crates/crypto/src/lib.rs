@@ -9,6 +9,7 @@ pub mod kdf;
 pub mod modes;
 pub mod pool;
 pub mod secret;
+mod tweak;
 
 pub use ciphers::{Acceleration, BlockCipher, CIPHERS, Cipher, Kernel};
 pub use modes::SectorCipher;

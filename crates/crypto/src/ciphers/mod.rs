@@ -6,7 +6,7 @@ pub mod serpent;
 pub mod twofish;
 mod wide;
 
-use crate::modes::xts;
+use crate::tweak;
 
 /// A block cipher with its key in place. Every method works on whole blocks in place.
 ///
@@ -26,12 +26,12 @@ pub trait BlockCipher: Send + Sync {
     /// tweaks (IEEE 1619-2007, 5.3.2: the value for block 0 of each). Only for ciphers of 16-byte blocks;
     /// `sector` is a multiple of 16 and `run.len()` is `tweaks.len() * sector`.
     fn xts_encrypt(&self, tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
-        xts::through_buffer(tweaks, sector, run, |blocks| self.encrypt_blocks(blocks));
+        tweak::through_buffer(tweaks, sector, run, |blocks| self.encrypt_blocks(blocks));
     }
 
     /// The inverse of [`BlockCipher::xts_encrypt`].
     fn xts_decrypt(&self, tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
-        xts::through_buffer(tweaks, sector, run, |blocks| self.decrypt_blocks(blocks));
+        tweak::through_buffer(tweaks, sector, run, |blocks| self.decrypt_blocks(blocks));
     }
 }
 

@@ -1,6 +1,6 @@
 //! What kernels share that work on several blocks of 16 bytes at a time.
 
-use crate::modes::xts::Masks;
+use crate::tweak::Masks;
 
 /// Implements [`super::BlockCipher`] by a kernel's `crypt::<DECRYPT, MASKED>(masks, run)`.
 macro_rules! block_cipher {

@@ -147,7 +147,7 @@ impl Tweak {
                 power = match (k, block) {
                     (0, _) => key[..block].iter().fold(0, |all, byte| all << 8 | u128::from(*byte)),
                     (_, 8) => u128::from(double64(power as u64)),
-                    _ => super::xts::double(power),
+                    _ => crate::tweak::double(power),
                 };
                 sum ^= power;
                 for (table, value) in [(&mut *powers, power), (&mut *sums, sum)] {

@@ -3,8 +3,6 @@
 //! The tweak is the sector number as a 64-bit little-endian integer, padded with zeros to 16 bytes. A cascade applies
 //! one whole XTS layer after another (TrueCrypt 7.1a, `EncryptBuffer`), each with a data and a tweak key of its own.
 
-use std::slice;
-
 use super::SectorCipher;
 use crate::ciphers::BlockCipher;
 
@@ -92,82 +90,5 @@ impl Layer {
         }
         self.tweak.encrypt_blocks(tweaks.as_flattened_mut());
         then(tweaks);
-    }
-}
-
-/// XTS on top of any ECB kernel: the tweaks of up to 4 KiB at a time go through a buffer on the stack, so that even a kernel
-/// which works on 64 blocks at once is kept busy.
-pub(crate) fn through_buffer(tweaks: &[[u8; 16]], sector: usize, run: &mut [u8], mut ecb: impl FnMut(&mut [u8])) {
-    let mut masks = [0u128; 256];
-    let mut sectors = tweaks.iter();
-    let (mut left, mut t) = (0, 0);
-    for part in run.chunks_mut(16 * masks.len()) {
-        let masks = &mut masks[..part.len() / 16];
-        for mask in &mut *masks {
-            if left == 0 {
-                t = u128::from_le_bytes(*sectors.next().expect("a tweak for each sector"));
-                left = sector / 16;
-            }
-            *mask = t;
-            t = double(t);
-            left -= 1;
-        }
-        xor(part, masks);
-        ecb(part);
-        xor(part, masks);
-    }
-}
-
-/// The masks of a run of sectors: for each block the value that XTS xors before and after the cipher.
-pub(crate) struct Masks<'a> {
-    tweaks: slice::Iter<'a, [u8; 16]>,
-    /// Blocks in a sector.
-    per_sector: usize,
-    /// Blocks left in this sector.
-    left: usize,
-    next: u128,
-}
-
-impl<'a> Masks<'a> {
-    /// `tweaks` are the sectors' encrypted tweaks; `sector` is in bytes.
-    pub(crate) fn new(tweaks: &'a [[u8; 16]], sector: usize) -> Self {
-        Self { tweaks: tweaks.iter(), per_sector: sector / 16, left: 0, next: 0 }
-    }
-
-    /// For code that takes masks but runs without.
-    pub(crate) fn none() -> Self {
-        Self::new(&[], 16)
-    }
-
-    /// The masks of the next `out.len() / 16` blocks.
-    #[inline(always)]
-    pub(crate) fn fill(&mut self, out: &mut [u8]) {
-        let (mut out, _) = out.as_chunks_mut::<16>();
-        while !out.is_empty() {
-            if self.left == 0 {
-                self.left = self.per_sector;
-                self.next = u128::from_le_bytes(*self.tweaks.next().expect("a tweak for each sector of the run"));
-            }
-            let (now, later) = out.split_at_mut(self.left.min(out.len()));
-            self.left -= now.len();
-            for mask in now {
-                *mask = self.next.to_le_bytes();
-                self.next = double(self.next);
-            }
-            out = later;
-        }
-    }
-}
-
-/// Multiplies by x in GF(2^128) modulo x^128 + x^7 + x^2 + x + 1. `t + t`: a shift of 128 bits compiles to a slow shrd.
-pub(crate) fn double(t: u128) -> u128 {
-    let carry = (t as i128 >> 127) as u128;
-    t.wrapping_add(t) ^ (carry & 0x87)
-}
-
-fn xor(part: &mut [u8], masks: &[u128]) {
-    for (block, mask) in part.chunks_exact_mut(16).zip(masks) {
-        let b = u128::from_le_bytes((&*block).try_into().expect("blocks of 16 bytes")) ^ mask;
-        block.copy_from_slice(&b.to_le_bytes());
     }
 }

@@ -16,8 +16,8 @@ use self::portable::Words;
 use self::rounds::{Lanes, RoundKeys, SBOXES, linear, run};
 use super::wide::block_cipher;
 use super::{BlockCipher, Cipher, Kernel};
-use crate::modes::xts::Masks;
 use crate::secret::Locked;
+use crate::tweak::Masks;
 
 /// Serpent.
 pub static SERPENT: Cipher = Cipher {

@@ -143,7 +143,7 @@ fn add<L: Lanes>([a, b, c, d]: [L; 4], key: &[u32; 4]) -> [L; 4] {
 /// The rounds over a run of bytes: whole groups of sets, and what is left through a buffer.
 pub(super) mod run {
     use super::{Lanes, RoundKeys};
-    use crate::modes::xts::Masks;
+    use crate::tweak::Masks;
 
     /// Bytes of the widest group that there is: four sets of sixteen blocks.
     const WIDEST: usize = 4 * 16 * 16;

@@ -6,8 +6,8 @@ use std::ops::{BitAnd, BitOr, BitXor, Not};
 use super::rounds::{Lanes, RoundKeys, run};
 use super::{binary, ternary};
 use crate::ciphers::wide::block_cipher;
-use crate::modes::xts::Masks;
 use crate::secret::Locked;
+use crate::tweak::Masks;
 
 /// Two sets of four blocks: what every x86-64 can.
 pub(super) struct Sse2(pub(super) Locked<RoundKeys>);

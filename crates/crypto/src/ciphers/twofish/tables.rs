@@ -4,8 +4,8 @@
 use super::key::{self, mds_column};
 use crate::ciphers::BlockCipher;
 use crate::ciphers::wide::{block_cipher, groups};
-use crate::modes::xts::Masks;
 use crate::secret::{Locked, Plain};
+use crate::tweak::Masks;
 
 /// Blocks side by side in the kernel that is used, the best of 1 to 4 as measured by `examples/kernels.rs`.
 pub(super) const BEST: usize = 4;

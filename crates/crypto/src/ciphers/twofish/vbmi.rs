@@ -9,8 +9,8 @@ use std::arch::x86_64::*;
 use super::key::{self, Key, MDS_MODULUS, multiply};
 use crate::ciphers::BlockCipher;
 use crate::ciphers::wide::{block_cipher, groups, padded};
-use crate::modes::xts::Masks;
 use crate::secret::Locked;
+use crate::tweak::Masks;
 
 pub(super) fn usable() -> bool {
     is_x86_feature_detected!("avx512f")

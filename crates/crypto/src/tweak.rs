@@ -1,0 +1,68 @@
+//! The tweaks of XTS from block to block (IEEE 1619-2007, 5.2 and 5.3.2), for modes and for kernels that have their own XTS.
+
+use std::slice;
+
+/// The masks of a run of sectors: for each block the value that XTS xors before and after the cipher.
+pub(crate) struct Masks<'a> {
+    tweaks: slice::Iter<'a, [u8; 16]>,
+    /// Blocks in a sector.
+    per_sector: usize,
+    /// Blocks left in this sector.
+    left: usize,
+    next: u128,
+}
+
+impl<'a> Masks<'a> {
+    /// `tweaks` are the sectors' encrypted tweaks; `sector` is in bytes.
+    pub(crate) fn new(tweaks: &'a [[u8; 16]], sector: usize) -> Self {
+        Self { tweaks: tweaks.iter(), per_sector: sector / 16, left: 0, next: 0 }
+    }
+
+    /// For code that takes masks but runs without.
+    pub(crate) fn none() -> Self {
+        Self::new(&[], 16)
+    }
+
+    /// The masks of the next `out.len() / 16` blocks.
+    #[inline(always)]
+    pub(crate) fn fill(&mut self, out: &mut [u8]) {
+        let (mut out, _) = out.as_chunks_mut::<16>();
+        while !out.is_empty() {
+            if self.left == 0 {
+                self.left = self.per_sector;
+                self.next = u128::from_le_bytes(*self.tweaks.next().expect("a tweak for each sector of the run"));
+            }
+            let (now, later) = out.split_at_mut(self.left.min(out.len()));
+            self.left -= now.len();
+            for mask in now {
+                *mask = self.next.to_le_bytes();
+                self.next = double(self.next);
+            }
+            out = later;
+        }
+    }
+}
+
+/// XTS on top of any ECB kernel: the masks of up to 4 KiB at a time go through a buffer on the stack, so that even a kernel
+/// which works on 64 blocks at once is kept busy.
+pub(crate) fn through_buffer(tweaks: &[[u8; 16]], sector: usize, run: &mut [u8], ecb: impl Fn(&mut [u8])) {
+    let mut masks = Masks::new(tweaks, sector);
+    let mut room = [0; 4096];
+    for part in run.chunks_mut(room.len()) {
+        let room = &mut room[..part.len()];
+        masks.fill(room);
+        xor(part, room);
+        ecb(part);
+        xor(part, room);
+    }
+}
+
+/// Multiplies by x in GF(2^128) modulo x^128 + x^7 + x^2 + x + 1. `t + t`: a shift of 128 bits compiles to a slow shrd.
+pub(crate) fn double(t: u128) -> u128 {
+    let carry = (t as i128 >> 127) as u128;
+    t.wrapping_add(t) ^ (carry & 0x87)
+}
+
+fn xor(part: &mut [u8], masks: &[u8]) {
+    part.iter_mut().zip(masks).for_each(|(byte, mask)| *byte ^= mask);
+}
