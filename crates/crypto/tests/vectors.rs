@@ -7,9 +7,9 @@ use claviger_crypto::hash::HASHES;
 use claviger_crypto::modes::xts::Layer;
 use claviger_crypto::modes::{Lrw, SectorCipher, TrueCryptCbc, Xts};
 use claviger_crypto::{Acceleration, BlockCipher, CIPHERS, Cipher};
-use claviger_testkit::reference::legacy::crc32;
+use claviger_testkit::reference::{self, legacy::crc32};
 use claviger_testkit::vectors::{self, Vector, hex};
-use common::{ciphers_of_16, ecb, usable};
+use common::{ciphers_of_16, ecb, rust_crypto, usable};
 
 /// Folders of vectors for block ciphers. (There are none for Blowfish as only TrueCrypt has it.)
 const BLOCK_CIPHERS: &[(&str, &Cipher)] = &[
@@ -49,15 +49,31 @@ fn block_ciphers() {
     }
 }
 
+/// So that no value rests on our own code alone: the slow references are held to the vectors beside their definition.
+#[test]
+fn the_other_reference_holds_too() {
+    for (cipher, _) in ciphers_of_16() {
+        for v in vectors::load(folder_of(cipher)) {
+            let theirs = rust_crypto(cipher.name, &v.bytes("key"));
+            let mut data = v.bytes("plaintext");
+            (0..v.number_or("times", 1)).for_each(|_| reference::ecb_encrypt(&*theirs, &mut data));
+            assert!(data == v.bytes("ciphertext"), "{v}: the RustCrypto crate encrypts to {}", hex(&data));
+        }
+    }
+}
+
 #[test]
 fn every_key_size_has_vectors() {
     for (cipher, _) in ciphers_of_16() {
-        let (folder, _) = BLOCK_CIPHERS.iter().find(|(_, c)| c.name == cipher.name).expect("a folder for each");
-        let vectors = vectors::load(folder);
+        let vectors = vectors::load(folder_of(cipher));
         for size in cipher.key_sizes {
             assert!(vectors.iter().any(|v| v.bytes("key").len() == *size), "{}: no vector for {size}", cipher.name);
         }
     }
+}
+
+fn folder_of(cipher: &Cipher) -> &'static str {
+    BLOCK_CIPHERS.iter().find(|(_, c)| c.name == cipher.name).expect("each has a folder").0
 }
 
 #[test]
