@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use claviger_crypto::SectorCipher;
-use claviger_crypto::ciphers::{CIPHERS, Cipher, Kernel, aes::AES};
+use claviger_crypto::ciphers::{Acceleration, CIPHERS, Cipher, Kernel, aes::AES};
 use claviger_crypto::hash::HASHES;
 use claviger_crypto::modes::xts::{Layer, Xts};
 use openssl::cipher::Cipher as OpenSslCipher;
@@ -23,20 +23,62 @@ fn main() {
     for sector in [512, 4096] {
         ciphers(sector);
     }
+    cascades();
     derivations();
+}
+
+/// TrueCrypt's cascades, in the order in which their ciphers encrypt.
+const CASCADES: &[&[&str]] = &[
+    &["Twofish", "AES"],
+    &["Serpent", "Twofish", "AES"],
+    &["AES", "Serpent"],
+    &["AES", "Twofish", "Serpent"],
+    &["Serpent", "Twofish"],
+];
+
+/// Each cascade beside what its parts would give one after the other over the same run: 1 / (1/a + 1/b + …).
+fn cascades() {
+    println!("\nCascades in XTS, sectors of 512 bytes; GB/s, the harmonic sum of the parts, and the ratio");
+    let cipher = |name: &str| *CIPHERS.iter().find(|c| c.name == name).expect("a cipher of the table");
+    let layer = |name: &&str| {
+        let with_key = |key: u8| cipher(name).with_key(&[key; 32], Acceleration::On);
+        Layer { data: with_key(7), tweak: with_key(9) }
+    };
+    let singles: &[&[&str]] = &[&["AES"], &["Serpent"], &["Twofish"]];
+    let all = || singles.iter().chain(CASCADES).flat_map(|names| [(names, true), (names, false)]);
+    let mut contenders: Vec<Contender> = all()
+        .map(|(names, encrypt)| {
+            let xts = Xts::new(names.iter().map(layer).collect(), 512);
+            let run = move |run: &mut [u8]| if encrypt { xts.encrypt(0, run) } else { xts.decrypt(0, run) };
+            (names.join("-"), Box::new(run) as Box<dyn FnMut(&mut [u8])>)
+        })
+        .collect();
+    let results = measure(&mut contenders);
+    let medians: Vec<_> = all().zip(&results).map(|(what, (_, rates))| (what, spread(rates).1)).collect();
+    let single = |name: &str, encrypt: bool| {
+        medians.iter().find(|((names, e), _)| **names == [name] && *e == encrypt).expect("measured").1
+    };
+    for ((names, encrypt), rate) in medians.iter().filter(|((names, _), _)| names.len() > 1) {
+        let sum = 1.0 / names.iter().map(|name| 1.0 / single(name, *encrypt)).sum::<f64>();
+        let direction = if *encrypt { "encrypt" } else { "decrypt" };
+        let name = format!("{} {direction}", names.join("-"));
+        println!("{name:44} {:7.3} {:7.3} {:6.3}", rate / 1e9, sum / 1e9, rate / sum);
+    }
 }
 
 fn ciphers(sector: usize) {
     println!("\nXTS, 256-bit keys, sectors of {sector} bytes; GB/s");
     let mut contenders: Vec<Contender> = Vec::new();
     for (direction, encrypt) in [("encrypt", true), ("decrypt", false)] {
-        let mut openssl = open_ssl(encrypt);
-        let xts = move |run: &mut [u8]| {
-            for (i, sector) in run.chunks_exact_mut(sector).enumerate() {
-                openssl(i as u64, sector);
-            }
-        };
-        contenders.push((format!("AES OpenSSL, IV per sector, {direction}"), Box::new(xts)));
+        for (what, rekey) in [("IV", false), ("key and IV", true)] {
+            let mut openssl = open_ssl(encrypt, rekey);
+            let xts = move |run: &mut [u8]| {
+                for (i, sector) in run.chunks_exact_mut(sector).enumerate() {
+                    openssl(i as u64, sector);
+                }
+            };
+            contenders.push((format!("AES OpenSSL, {what} per sector, {direction}"), Box::new(xts)));
+        }
         for kernel in usable(&AES) {
             let cipher = (kernel.with_key)(&[7; 32]);
             let name = format!("AES {} ECB {direction}", kernel.name);
@@ -57,8 +99,9 @@ fn ciphers(sector: usize) {
     print(&measure(&mut contenders));
 }
 
-/// OpenSSL's AES-256-XTS as a program uses it that has a cipher context with a key: a new IV for each sector.
-fn open_ssl(encrypt: bool) -> impl FnMut(u64, &mut [u8]) {
+/// OpenSSL's AES-256-XTS as a program uses it that has a cipher context: for each sector a new IV, and the key again if
+/// `rekey` (as many programs do that have one context for several volumes).
+fn open_ssl(encrypt: bool, rekey: bool) -> impl FnMut(u64, &mut [u8]) {
     let mut context = CipherCtx::new().expect("a context");
     let key: Vec<u8> = (0..64).collect();
     let xts = OpenSslCipher::aes_256_xts();
@@ -69,9 +112,10 @@ fn open_ssl(encrypt: bool) -> impl FnMut(u64, &mut [u8]) {
     move |number, sector| {
         let mut iv = [0; 16];
         iv[..8].copy_from_slice(&number.to_le_bytes());
+        let key = rekey.then_some(&key[..]);
         match encrypt {
-            true => context.encrypt_init(None, None, Some(&iv)).expect("an IV"),
-            false => context.decrypt_init(None, None, Some(&iv)).expect("an IV"),
+            true => context.encrypt_init(None, key, Some(&iv)).expect("an IV"),
+            false => context.decrypt_init(None, key, Some(&iv)).expect("an IV"),
         }
         let len = sector.len();
         context.cipher_update_inplace(sector, len).expect("a sector");
