@@ -33,8 +33,9 @@ gbps() { # COMMAND…: GB/s of moving the whole image once
 }
 iops() { # server, mode, depth: thousand operations a second
     fio --name=t --ioengine=nbd --uri="$(uri "$1")" --rw="$2" --bs=4k --iodepth="$3" --size=$size --time_based --runtime=2 \
-        --iomem_align=4096 --output-format=json 2>/dev/null |
-        python3 -c 'import json, sys; j = json.load(sys.stdin)["jobs"][0]; print((j["read"]["iops"] + j["write"]["iops"]) / 1000)'
+        --iomem_align=4096 --output-format=json --output="$dir/fio.json" >/dev/null
+    python3 -c 'import json, sys; j = json.load(open(sys.argv[1]))["jobs"][0]; print((j["read"]["iops"] + j["write"]["iops"]) / 1000)' \
+        "$dir/fio.json"
 }
 test_one() { # server, test
     case $2 in
