@@ -3,12 +3,15 @@
 //! Each figure is the median over the rounds, in GB/s (10^9 bytes) of a run of 64 KiB that stays in the cache; each round
 //! measures every contender once, so that a drift of the clock hits all alike.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use claviger_crypto::SectorCipher;
 use claviger_crypto::ciphers::{Acceleration, CIPHERS, Cipher, Kernel, aes::AES};
-use claviger_crypto::hash::HASHES;
+use claviger_crypto::hash::{self, HASHES};
 use claviger_crypto::modes::xts::{Layer, Xts};
+use claviger_crypto::pool::Pool;
+use claviger_engine::store::MemoryStore;
+use claviger_engine::{Credential, Secret, Spec, Unlock, formats};
 use openssl::cipher::Cipher as OpenSslCipher;
 use openssl::cipher_ctx::CipherCtx;
 
@@ -20,6 +23,9 @@ const TURN: Duration = Duration::from_millis(5);
 type Contender<'a> = (String, Box<dyn FnMut(&mut [u8]) + 'a>);
 
 fn main() {
+    if std::env::args().nth(1).as_deref() == Some("opening") {
+        return opening();
+    }
     for sector in [512, 4096] {
         ciphers(sector);
     }
@@ -144,6 +150,49 @@ fn measure(contenders: &mut [Contender]) -> Vec<(String, Vec<f64>)> {
         }
     }
     results
+}
+
+/// A wrong password tried on all that a TrueCrypt volume of today could be, beside the key derivations that this takes,
+/// spread over as many threads. Wall-clock time: run it on idle processors.
+fn opening() {
+    let store = MemoryStore::new(vec![0; 1 << 20]);
+    let format = formats::by_name("TrueCrypt").expect("a format");
+    let passphrase = |text: &[u8]| [Credential::Passphrase(Secret::copy_from(text))];
+    format.create(&store, &Spec::default(), &passphrase(b"right")).expect("a volume");
+    let wrong = passphrase(b"wrong");
+    // Hash, iterations, and the places where a header with it can be; each has a salt of its own.
+    let derivations =
+        [(&hash::SHA512, 1000, 5), (&hash::WHIRLPOOL, 1000, 5), (&hash::RIPEMD160, 2000, 5), (&hash::SHA1, 2000, 2)];
+    let blocks: Vec<_> = derivations
+        .iter()
+        .flat_map(|(hash, iterations, places)| {
+            (0..192usize.div_ceil(hash.size) * places).map(move |_| (*hash, *iterations))
+        })
+        .collect();
+    let derive = || {
+        let pool = Pool::for_this_machine(Duration::ZERO);
+        pool.run(blocks.len(), &|i| {
+            let (hash, iterations) = blocks[i];
+            hash.pbkdf2_block(b"wrong", &[1; 64], iterations, 1, &mut [0; 64][..hash.size], &|| true);
+        });
+    };
+    let try_all = || {
+        let header = format.open(&store).expect("something that could be a header");
+        assert!(header.unlock(&store, &Unlock::with(&wrong)).is_err(), "nothing opens");
+    };
+    let (mut alone, mut whole) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        for (times, work) in [(&mut alone, &derive as &dyn Fn()), (&mut whole, &try_all)] {
+            let begin = Instant::now();
+            work();
+            times.push(begin.elapsed().as_secs_f64() * 1e3);
+        }
+    }
+    let ratios: Vec<f64> = whole.iter().zip(&alone).map(|(w, a)| w / a).collect();
+    for (name, values) in [("derivations alone, ms", alone), ("all trials, ms", whole), ("ratio", ratios)] {
+        let (low, middle, high) = spread(&values);
+        println!("{name:24} {middle:7.2}  ({low:.2} … {high:.2})");
+    }
 }
 
 /// Processor time of this thread: what other programs take of the machine does not count.

@@ -5,7 +5,6 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
-use std::time::Instant;
 
 use claviger_engine::credential::HeaderChoice;
 use claviger_engine::store::MemoryStore;
@@ -300,50 +299,4 @@ fn a_file_is_the_same_before_and_after() {
         }
     }
     assert_eq!(digest(file.path()), before);
-}
-
-/// Seconds that processors spent on this process, in steps of a hundredth.
-fn processor_time() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("procfs");
-    let after_name = stat.rsplit(')').next().expect("the name is in parentheses");
-    after_name.split_whitespace().skip(11).take(2).map(|n| n.parse::<f64>().expect("ticks") / 100.0).sum()
-}
-
-/// Measures; run it alone: `cargo test -p claviger-engine --test truecrypt_damaged -- --ignored --nocapture`.
-#[test]
-#[ignore = "measures time, so it wants the process for itself"]
-fn trials_cost_little_more_than_their_key_derivations() {
-    use claviger_crypto::{hash, pool::Pool};
-    let store = MemoryStore::new(volume());
-    let credentials = [passphrase("wrong")];
-    // What all key derivations take alone, spread over as many threads: 192 bytes for each of the positions.
-    let kdfs =
-        [(&hash::SHA512, 1000, 5), (&hash::WHIRLPOOL, 1000, 5), (&hash::RIPEMD160, 2000, 5), (&hash::SHA1, 2000, 2)];
-    let blocks: Vec<_> = kdfs
-        .iter()
-        .flat_map(|(hash, iterations, positions)| {
-            (0..192usize.div_ceil(hash.size) * positions).map(move |b| (*hash, *iterations, b as u32 % 10 + 1))
-        })
-        .collect();
-    let derive = || {
-        let pool = Pool::for_this_machine(std::time::Duration::ZERO);
-        pool.run(blocks.len(), &|i| {
-            let (hash, iterations, index) = blocks[i];
-            hash.pbkdf2_block(b"wrong", &[1; 64], iterations, index, &mut [0; 64][..hash.size], &|| true);
-        });
-    };
-    let unlock_all = || is_wrong_credential(&failed(unlock(&store, &Unlock::with(&credentials))));
-    let (mut derivations, mut trials) = ((0.0, 0.0), (0.0, 0.0));
-    for _ in 0..30 {
-        for (sum, work) in [(&mut derivations, &derive as &dyn Fn()), (&mut trials, &unlock_all)] {
-            let (wall, processor) = (Instant::now(), processor_time());
-            work();
-            sum.0 += wall.elapsed().as_secs_f64() / 30.0;
-            sum.1 += (processor_time() - processor) / 30.0;
-        }
-    }
-    println!("derivations alone: {:.1} ms, {:.1} ms of processors", derivations.0 * 1e3, derivations.1 * 1e3);
-    println!("all trials:        {:.1} ms, {:.1} ms of processors", trials.0 * 1e3, trials.1 * 1e3);
-    println!("ratio:             {:.3}, {:.3} of processors", trials.0 / derivations.0, trials.1 / derivations.1);
-    assert!(trials.1 < derivations.1 * 1.3);
 }
