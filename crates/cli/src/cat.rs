@@ -9,6 +9,9 @@ use crate::{cancel, output, size};
 /// Bytes that are decrypted at a time: enough to keep every processor busy.
 const CHUNK: u64 = 4 << 20;
 
+/// Bytes that are read at a time where a chunk cannot be.
+const SECTOR: usize = 512;
+
 /// Write the decrypted contents to standard output
 ///
 /// Nothing is written to the volume. Sizes are bytes, or a number with K, M, G, T or KiB, MiB … (powers of 1024) or KB,
@@ -54,8 +57,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let end = args.offset + length;
     while at < end {
         let chunk = &mut buffer[..(end - at).min(CHUNK) as usize];
-        opened.volume.read_at(at, chunk).map_err(|e| Error::from(e).at(&args.open.path))?;
-        output::write(&mut stdout, chunk)?;
+        if opened.volume.read_at(at, chunk).is_ok() {
+            output::write(&mut stdout, chunk)?;
+        } else {
+            // What lies before the bytes that cannot be read is not given up with them.
+            for (i, sector) in chunk.chunks_mut(SECTOR).enumerate() {
+                let from = at + (i * SECTOR) as u64;
+                opened.volume.read_at(from, sector).map_err(|e| Error::from(e).at(&args.open.path))?;
+                output::write(&mut stdout, sector)?;
+            }
+        }
         at += chunk.len() as u64;
     }
     Ok(())

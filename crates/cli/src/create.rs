@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use claviger_engine::formats::{self, Choices};
@@ -121,7 +121,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let credentials = args.credentials.read_new()?;
     cancel::check()?;
     let target = place.make()?;
-    let store = &target.store;
+    let store = &*target.store;
 
     let begin = Instant::now();
     let bar = Progress::bytes(if args.quick { "Creating" } else { "Filling" });
@@ -192,17 +192,18 @@ enum Place<'a> {
 
 /// A place with its store.
 struct Target {
-    store: FileStore,
+    store: Arc<FileStore>,
     /// Removes the new file unless it is kept.
     file: Option<NewFile>,
-    /// Locked until the new file has taken its place.
-    _old: Option<FileStore>,
 }
 
 /// A file that is removed on drop, or moved to where it belongs.
 struct NewFile {
     at: PathBuf,
     to: PathBuf,
+    store: Arc<FileStore>,
+    /// What it replaces: locked until the new file has taken its place.
+    old: Option<FileStore>,
 }
 
 impl<'a> Place<'a> {
@@ -247,7 +248,7 @@ impl<'a> Place<'a> {
                 name.push(format!(".new-{}", std::process::id()));
                 Target::new_file(&path.with_file_name(name), &path, len, Some(old))
             }
-            Self::Device(store) => Ok(Target { store, file: None, _old: None }),
+            Self::Device(store) => Ok(Target { store: Arc::new(store), file: None }),
         }
     }
 }
@@ -255,7 +256,9 @@ impl<'a> Place<'a> {
 impl Target {
     fn new_file(at: &Path, to: &Path, len: u64, old: Option<FileStore>) -> claviger_engine::Result<Self> {
         let store = FileStore::create(at, len).map_err(|e| Error { path: Some(to.to_owned()), ..e })?;
-        Ok(Self { store, file: Some(NewFile { at: at.to_owned(), to: to.to_owned() }), _old: old })
+        let store = Arc::new(store);
+        let file = NewFile { at: at.to_owned(), to: to.to_owned(), store: Arc::clone(&store), old };
+        Ok(Self { store, file: Some(file) })
     }
 
     /// What is there after a failure.
@@ -263,7 +266,7 @@ impl Target {
         match &self.file {
             Some(file) if file.at == file.to => "No file was left behind.",
             Some(_) => "The old file is as it was.",
-            None => "The device holds no volume now.",
+            None => "If writing had begun, what the device held is lost.",
         }
     }
 
@@ -278,23 +281,30 @@ impl Target {
 
 impl NewFile {
     fn keep(mut self) -> claviger_engine::Result<()> {
+        if !self.store.is_at(&self.at) || self.old.as_ref().is_some_and(|old| !old.is_at(&self.to)) {
+            let holder = Some("another file has taken its place meanwhile".to_owned());
+            return Err(Error::new(ErrorKind::InUse { holder }).hint("Nothing was replaced.").at(&self.to));
+        }
+        if self.at != self.to {
+            fs::rename(&self.at, &self.to).map_err(|e| Error::from(e).at(&self.to))?;
+        }
+        // It is in its place: nothing below may remove it, or pass for a failure.
+        self.at.clear();
         let sync = || {
-            if self.at != self.to {
-                fs::rename(&self.at, &self.to)?;
-            }
             // The name, too, must survive a power cut.
             let folder = self.to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
             fs::File::open(folder)?.sync_all()
         };
-        sync().map_err(|e| Error::from(e).at(&self.to))?;
-        self.at.clear();
+        if let Err(e) = sync() {
+            output::warn(&format!("{}: its name may not survive a power cut: {e}", self.to.display()));
+        }
         Ok(())
     }
 }
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        if !self.at.as_os_str().is_empty() {
+        if !self.at.as_os_str().is_empty() && self.store.is_at(&self.at) {
             let _ = fs::remove_file(&self.at);
         }
     }
@@ -348,5 +358,41 @@ impl Report for Vec<Listed> {
             writeln!(out, "  hashes:  {}", choices.hashes.join(", "))?;
         }
         writeln!(out, "The first of each is the default.")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: u64 = 4096;
+
+    #[test]
+    fn only_its_own_file_is_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("new");
+        drop(Target::new_file(&path, &path, LEN, None).expect("there is room"));
+        assert!(!path.exists());
+        let target = Target::new_file(&path, &path, LEN, None).expect("there is room");
+        let other = folder.path().join("other");
+        fs::write(&other, "precious").and_then(|()| fs::rename(&other, &path)).expect("it takes the place");
+        assert!(matches!(target.keep().map_err(|e| e.kind), Err(ErrorKind::InUse { .. })));
+        assert_eq!(fs::read(&path).expect("it is there"), b"precious");
+    }
+
+    #[test]
+    fn only_the_file_that_was_asked_about_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, at) = (folder.path().join("v.tc"), folder.path().join(".v.tc.new"));
+        fs::write(&path, "old").expect("a file");
+        let open = || FileStore::open(&path, Access::ReadWrite).expect("nobody has it");
+        let target = Target::new_file(&at, &path, LEN, Some(open())).expect("there is room");
+        let newer = folder.path().join("newer");
+        fs::write(&newer, "precious").and_then(|()| fs::rename(&newer, &path)).expect("it takes the place");
+        assert!(target.keep().is_err());
+        assert_eq!(fs::read(&path).expect("it is there"), b"precious");
+        assert!(!at.exists(), "the new one is removed");
+        Target::new_file(&at, &path, LEN, Some(open())).expect("there is room").keep().expect("it is the same file");
+        assert_eq!(fs::metadata(&path).expect("it is there").len(), LEN);
     }
 }

@@ -82,7 +82,7 @@ impl OpenArgs {
         let store: Arc<dyn Store> = Arc::new(open_file(&self.path, access)?);
         let stored = store.len();
         let at = |e: claviger_engine::Error| e.at(&self.path);
-        let (_, header) = formats::open(&*store, self.how.format.as_deref()).map_err(at)?;
+        let (_, header) = formats::open(&*store, self.how.format.as_deref()).map_err(|e| with_option(at(e)))?;
 
         let credentials = self.credentials.read()?;
         let bar = Progress::trials("Opening");
@@ -112,12 +112,14 @@ impl OpenArgs {
     }
 }
 
-/// The engine's advice on volumes that were cut short, with the name that this program has for it.
+/// The engine's advice, with the name that this program has for it.
 fn with_option(mut error: claviger_engine::Error) -> claviger_engine::Error {
-    if let (ErrorKind::Malformed { .. }, Some(hint)) = (&error.kind, &mut error.hint)
-        && hint.contains("truncated")
-    {
-        hint.push_str(" The option is --truncated.");
+    match (&error.kind, &mut error.hint) {
+        (ErrorKind::Malformed { .. }, Some(hint)) if hint.contains("truncated") => {
+            hint.push_str(" The option is --truncated.");
+        }
+        (ErrorKind::NotThisFormat(_), Some(hint)) => hint.push_str(" The option is --format."),
+        _ => {}
     }
     error
 }

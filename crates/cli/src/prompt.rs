@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use claviger_engine::{Error, ErrorKind, Result, Secret};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcsetattr};
 
 use crate::cancel;
 
@@ -38,6 +38,8 @@ pub fn password(terminal: &File, question: &str) -> Result<Secret> {
 /// `Cancelled`, `Io`.
 pub fn yes(terminal: &File, question: &str) -> Result<bool> {
     cancel::install()?;
+    // What was typed before the question is no answer to it.
+    tcflush(terminal, QueueSelector::IFlush).map_err(io::Error::from)?;
     let answer = ask(terminal, question)?;
     Ok(answer.trim_ascii().eq_ignore_ascii_case(b"yes"))
 }

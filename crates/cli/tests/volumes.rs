@@ -307,7 +307,20 @@ fn a_volume_cut_short_is_4() {
     let left = (512 << 10) - (128 << 10);
     let args = ["cat", "--truncated", "--length", &left.to_string(), "--password-file", &folder.password, &volume];
     assert!(run(args).succeeds().out == whole[..left]);
-    run(["cat", "--truncated", "--password-file", &folder.password, &volume]).fails(6, &[]);
+    // All that is there comes out before the error, whatever the size of the chunks.
+    let all = run(["cat", "--truncated", "--password-file", &folder.password, &volume]).fails(6, &[]);
+    assert!(all.out == whole[..left]);
+}
+
+#[test]
+fn a_volume_whose_beginning_is_gone_opens_by_its_name_and_backup() {
+    let folder = Folder::new();
+    let volume = folder.volume("v.tc", "1M", &[]);
+    let file = fs::OpenOptions::new().write(true).open(&volume).expect("a file");
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0; 512], 0).expect("overwritten");
+    run(["info", "--password-file", &folder.password, &volume]).fails(3, &["backup header", "--format"]);
+    let info = run(["info", "--json", "--format", "truecrypt", "--password-file", &folder.password, &volume]);
+    assert_eq!(info.fails(0, &["warning"]).json()["header"], "backup");
 }
 
 #[test]

@@ -201,6 +201,10 @@ fn what_a_store_holds_is_named() {
     let occupied = |bytes: Vec<u8>| formats::occupied(&MemoryStore::new(bytes)).expect("it can be read");
     assert_eq!(occupied(vec![]), None);
     assert_eq!(occupied(vec![0; 100]), None);
+    // The mark of ext4 in a file that ends within that sector.
+    let mut short = vec![0; 1100];
+    short[0x438..0x43a].copy_from_slice(b"\x53\xef");
+    assert!(occupied(short).is_some());
     assert_eq!(occupied(vec![0; 5 << 20]), None);
     let random = Some("random-looking data, possibly an encrypted volume".to_owned());
     assert_eq!(occupied(created(MIN, &Spec::default(), "pw")), random);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use claviger_crypto::ciphers::aes::AES;
-use claviger_crypto::modes::{Xts, xts};
+use claviger_crypto::modes::{TrueCryptCbc, Xts, xts};
 use claviger_crypto::pool::Pool;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Acceleration, Layout, Payload, SectorCipher, Segment, Store, Volume};
@@ -285,4 +285,45 @@ fn a_volume_whose_writes_fail_says_so() {
         assert!(done.is_err());
         assert_eq!(faulty.count(Operation::Write), nth + 1, "it stops at the first failure");
     }
+}
+
+/// A store in which a write becomes visible bit by bit, as it may in a file.
+struct Gradual(Arc<MemoryStore>);
+
+impl Store for Gradual {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.0.read_at(offset, out)
+    }
+    fn write_at(&self, offset: u64, data: &mut [u8]) -> std::io::Result<()> {
+        for (i, part) in data.chunks_mut(64).enumerate() {
+            self.0.write_at(offset + 64 * i as u64, part)?;
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+    fn flush(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// In CBC one byte changes the ciphertext of all that follows in its sector.
+#[test]
+fn bytes_beside_those_that_are_written_read_as_they_are() {
+    let key = AES.with_key(&noise(32, 1), Acceleration::On);
+    let cipher: Arc<dyn SectorCipher> = Arc::new(TrueCryptCbc::outer(vec![key], &[5; 32], 512));
+    let mut stored = vec![7; 512];
+    cipher.encrypt(0, &mut stored);
+    let store = Arc::new(Gradual(Arc::new(MemoryStore::new(stored))));
+    let volume = Volume::new(store, Layout::new(vec![crypt(0, 512, 0, &cipher, 0, true)]).expect("a good layout"));
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| (0..2000u32).for_each(|i| volume.write_at(0, &mut [i as u8]).expect("written")));
+        while !writer.is_finished() {
+            let mut beside = [0; 4];
+            volume.read_at(400, &mut beside).expect("read");
+            assert_eq!(beside, [7; 4]);
+        }
+    });
 }

@@ -8,7 +8,8 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -84,7 +85,7 @@ fn of_many_servers_that_begin_at_once_one_listens() {
     for round in 0..20 {
         let path = dir.path().join(format!("socket{round}"));
         drop(UnixListener::bind(&path).expect("a stale socket"));
-        let begin = std::sync::Barrier::new(4);
+        let begin = Barrier::new(4);
         let servers: Vec<_> = thread::scope(|s| {
             let one = || {
                 begin.wait();
@@ -233,11 +234,11 @@ fn stopping_flushes_every_store_that_can_be_written() {
     });
     let serving = Serving::with(exports.collect(), Options::default());
     serving.stop().expect("all is durable");
-    let flushes = stores.map(|s| s.flushes.load(std::sync::atomic::Ordering::SeqCst));
+    let flushes = stores.map(|s| s.flushes.load(Ordering::SeqCst));
     assert_eq!(flushes, [1, 0, 1]);
 
     let store = Faulty::new(&[0; 512]);
-    store.fail_flush.store(true, std::sync::atomic::Ordering::SeqCst);
+    store.fail_flush.store(true, Ordering::SeqCst);
     let error = Serving::store(store).stop().expect_err("the flush fails");
     assert!(matches!(error.kind, ErrorKind::Io(_)), "{error}");
 }
@@ -254,6 +255,50 @@ fn a_handle_keeps_no_store_open() {
     serving.stop().expect("all is durable");
     drop(volume(&path));
     handle.stop();
+}
+
+/// As the kernel does with a file: of two flushes at a time only one hears that a write was lost.
+struct LosesOneWrite {
+    told: AtomicBool,
+    begun: Barrier,
+    go_on: Barrier,
+}
+
+impl Store for LosesOneWrite {
+    fn len(&self) -> u64 {
+        4096
+    }
+    fn read_at(&self, _: u64, _: &mut [u8]) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn write_at(&self, _: u64, _: &mut [u8]) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn flush(&self) -> std::io::Result<()> {
+        if self.told.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.begun.wait();
+        self.go_on.wait();
+        Err(std::io::ErrorKind::Other.into())
+    }
+}
+
+#[test]
+fn a_flush_beside_one_that_fails_does_not_succeed() {
+    let store = LosesOneWrite { told: AtomicBool::new(false), begun: Barrier::new(2), go_on: Barrier::new(2) };
+    let store = Arc::new(store);
+    let serving = Serving::store(Arc::clone(&store) as Arc<dyn Store>);
+    let (mut one, mut other) = (serving.client(), serving.client());
+    let (first, second) = thread::scope(|scope| {
+        let first = scope.spawn(move || one.flush());
+        store.begun.wait();
+        let second = scope.spawn(move || other.flush());
+        store.go_on.wait();
+        (first.join().expect("no panic"), second.join().expect("no panic"))
+    });
+    assert!(first.is_err() && second.is_err(), "{first:?} {second:?}");
+    assert!(serving.stop().is_err(), "the last flush tells it once more");
 }
 
 #[test]

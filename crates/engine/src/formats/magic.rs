@@ -58,7 +58,9 @@ pub(crate) fn compressed_or_encrypted(start: &[u8]) -> Option<&'static str> {
 /// The format that `start`, the beginning of a store, is of, if it has a mark that is known.
 pub(crate) fn known(start: &[u8]) -> Option<&'static str> {
     // A mark of two bytes in bytes that look random means nothing.
-    let marked = |m: &&Mark| m.bytes.len() > 2 || !looks_random(&start[m.at / 512 * 512..][..512]);
+    let marked = |m: &&Mark| {
+        m.bytes.len() > 2 || start[m.at / 512 * 512..].first_chunk::<512>().is_none_or(|sector| !looks_random(sector))
+    };
     find(RANDOM_LOOKING, start).or_else(|| FILE_SYSTEMS.iter().filter(|m| m.is_in(start)).find(marked).map(|m| m.what))
 }
 

@@ -147,7 +147,11 @@ pub fn open(store: &dyn Store, name: Option<&str>) -> Result<(&'static dyn Forma
     }
     match possible {
         Some(format) => Ok((format, format.open(store)?)),
-        None => Err(ErrorKind::NotThisFormat(format!("no encrypted volume ({})", reasons.join("; "))).into()),
+        None => {
+            let what = ErrorKind::NotThisFormat(format!("no encrypted volume ({})", reasons.join("; ")));
+            Err(Error::new(what)
+                .hint("If its beginning was overwritten, name its format: a backup header may still open it."))
+        }
     }
 }
 

@@ -46,7 +46,12 @@ impl FileStore {
         let create = || -> Result<Self> {
             let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
             let store = Self { file, path: path.to_owned(), len, access: Access::ReadWrite, regular: true };
-            store.allocate(len).and_then(|()| store.lock()).inspect_err(|_| drop(std::fs::remove_file(path)))?;
+            // Locked first: allocating may take long, and nobody else may take the file meanwhile.
+            store.lock().and_then(|()| store.allocate(len)).inspect_err(|_| {
+                if store.is_at(path) {
+                    let _ = std::fs::remove_file(path);
+                }
+            })?;
             Ok(store)
         };
         create().map_err(|e| e.at(path))
@@ -62,12 +67,22 @@ impl FileStore {
         !self.regular
     }
 
+    /// Whether `path` itself, and no symbolic link there, is this file: not one that has taken its place meanwhile.
+    pub fn is_at(&self, path: &Path) -> bool {
+        Self::same(self.file.metadata(), std::fs::symlink_metadata(path))
+    }
+
+    fn same(a: io::Result<std::fs::Metadata>, b: io::Result<std::fs::Metadata>) -> bool {
+        a.is_ok_and(|a| b.is_ok_and(|b| (a.dev(), a.ino()) == (b.dev(), b.ino())))
+    }
+
     fn opened(path: &Path, access: Access) -> Result<Self> {
-        let mut file = OpenOptions::new().read(true).write(access == Access::ReadWrite).open(path)?;
-        let kind = file.metadata()?.file_type();
+        // Looked at before it is opened: a FIFO would wait for a writer, and opening some devices has effects.
+        let kind = std::fs::metadata(path)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(Error::misuse("neither a regular file nor a block device"));
         }
+        let mut file = OpenOptions::new().read(true).write(access == Access::ReadWrite).open(path)?;
         if kind.is_block_device() && access == Access::ReadWrite {
             file = exclusive(path)?;
         }
@@ -75,6 +90,14 @@ impl FileStore {
         let len = file.seek(SeekFrom::End(0))?;
         let store = Self { file, path: path.to_owned(), len, access, regular: kind.is_file() };
         store.lock()?;
+        // Another process may have put a new file in its place between the opening and the lock.
+        if !Self::same(store.file.metadata(), std::fs::metadata(path)) {
+            return Err(Error::new(ErrorKind::InUse { holder: Some("replaced just now".into()) }).hint("Try again."));
+        }
+        if let Some(device) = store.loop_device().filter(|_| access == Access::ReadWrite) {
+            let holder = Some(format!("attached to {device}"));
+            return Err(Error::new(ErrorKind::InUse { holder }).hint("Detach it there first. Nothing was changed."));
+        }
         Ok(store)
     }
 
@@ -101,6 +124,16 @@ impl FileStore {
         let pid = line.split_whitespace().nth(4)?;
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
         Some(format!("process {pid}, {}", name.trim_end()))
+    }
+
+    /// The loop device that this file is attached to: the kernel writes to it without a lock.
+    fn loop_device(&self) -> Option<String> {
+        let backs = |device: &std::fs::DirEntry| {
+            let file = std::fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
+            Self::same(self.file.metadata(), std::fs::metadata(file.trim_end_matches('\n')))
+        };
+        let device = std::fs::read_dir("/sys/block").ok()?.flatten().find(backs)?;
+        Some(format!("/dev/{}", device.file_name().display()))
     }
 
     fn allocate(&self, len: u64) -> Result<()> {

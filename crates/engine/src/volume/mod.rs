@@ -72,6 +72,7 @@ impl Volume {
     }
 
     fn read_crypt(&self, crypt: &Crypt<'_>, into: u64, out: &mut [u8]) -> io::Result<()> {
+        let _shared = self.partial.read().unwrap_or_else(PoisonError::into_inner);
         let cut = Cut::new(into, out.len(), crypt.sector);
         let (head, rest) = out.split_at_mut(cut.head);
         let (middle, tail) = rest.split_at_mut(cut.middle);

@@ -27,7 +27,7 @@ mod transmit;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -377,7 +377,7 @@ struct Exported {
     read_only: bool,
     block_size: u32,
     /// A flush has failed.
-    lossy: AtomicBool,
+    lossy: Mutex<bool>,
 }
 
 impl Exports {
@@ -408,7 +408,7 @@ impl Exports {
             read_only: read_only || !store.writable(),
             store,
             block_size,
-            lossy: AtomicBool::new(false),
+            lossy: Mutex::new(false),
         };
         Ok(Self(exports.into_iter().map(exported).collect()))
     }
@@ -438,13 +438,13 @@ impl Exported {
     /// Fails for ever once it has failed: the kernel reports lost writes once only (fsync(2)), and other clients,
     /// who were promised that any flush covers their writes, must hear of it too.
     fn flush(&self) -> io::Result<()> {
+        // Held all the while: the kernel tells one fsync of a lost write, and another that runs beside it nothing.
+        let mut lossy = self.lossy.lock().unwrap_or_else(PoisonError::into_inner);
         let flushed = self.store.flush();
-        if flushed.is_err() {
-            self.lossy.store(true, Ordering::Release);
-        }
-        if self.lossy.load(Ordering::Acquire) && flushed.is_ok() {
+        if *lossy && flushed.is_ok() {
             return Err(io::Error::other("an earlier flush failed: writes may have been lost"));
         }
+        *lossy |= flushed.is_err();
         flushed
     }
 }

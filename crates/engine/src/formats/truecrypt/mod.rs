@@ -227,6 +227,14 @@ impl Locked {
         let Some(found) = found else {
             return Err(spoilt.map_or_else(|| wrong_credential(with), |(_, error)| error));
         };
+        let spoilt = match spoilt {
+            // A sound header that says what this program cannot do is no damage: a backup that says otherwise, such as that
+            // of a volume which was being encrypted in place, must not overrule it.
+            Some((rank, error)) if rank < found.copy && matches!(error.kind, ErrorKind::Unsupported { .. }) => {
+                return Err(error);
+            }
+            other => other,
+        };
         let mut warnings = self.header_warnings(&found, spoilt, with);
         let copy = &self.copies[found.copy];
         let data = DataArea::of(&found.fields, copy, store.len())?;
@@ -593,6 +601,19 @@ mod tests {
         }
         let (_, writable, warned) = open(1, &noise(size, 3));
         assert!(!writable && warned, "nothing shows it");
+    }
+
+    #[test]
+    fn a_backup_does_not_overrule_a_sound_header_of_a_newer_program() {
+        let len = 1 << 20;
+        let today = Old { version: 5, required_program: 0x0700, sector_size: 512, ..Old::new(&SUITES[0], Mode::Xts) };
+        let mut bytes = noise(len, 1);
+        Old { at: len - HEADER_GROUP as usize, ..today }.put_into(&mut bytes);
+        let (unlocked, _) = unlock(bytes.clone(), today.suite).expect("it opens by its backup");
+        assert_eq!(unlocked.facts.header, "backup");
+        Old { required_program: 0x0800, ..today }.put_into(&mut bytes);
+        let error = unlock(bytes, today.suite).err().expect("the primary header counts");
+        assert!(matches!(error.kind, ErrorKind::Unsupported { .. }), "{error}");
     }
 
     /// Headers in the modes that nothing here creates, as cryptsetup sees them, and the data of those that dm-crypt can open.

@@ -1,0 +1,76 @@
+//! Files as stores: whose they are, and what is not opened.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use claviger_engine::store::{Access, FileStore};
+use claviger_engine::{ErrorKind, Store};
+use claviger_testkit::tools;
+
+fn in_use(opened: claviger_engine::Result<FileStore>) -> String {
+    match opened {
+        Err(e) if matches!(e.kind, ErrorKind::InUse { .. }) => e.to_string(),
+        Err(e) => panic!("{e}"),
+        Ok(_) => panic!("it is in use"),
+    }
+}
+
+#[test]
+fn writers_exclude_everybody_and_readers_only_writers() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let writer = FileStore::open(file.path(), Access::ReadWrite).expect("nobody has it");
+    let said = in_use(FileStore::open(file.path(), Access::ReadOnly));
+    assert!(said.contains(&format!("process {}", std::process::id())), "{said}");
+    drop(writer);
+    let _reader = FileStore::open(file.path(), Access::ReadOnly).expect("nobody has it");
+    let _another = FileStore::open(file.path(), Access::ReadOnly).expect("readers share");
+    in_use(FileStore::open(file.path(), Access::ReadWrite));
+}
+
+#[test]
+fn a_file_knows_whether_it_still_has_its_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("new");
+    let store = FileStore::create(&path, 4096).expect("there is room");
+    assert!(store.is_at(&path));
+    assert_eq!(store.len(), 4096);
+    fs::rename(&path, folder.path().join("elsewhere")).expect("it moves");
+    assert!(!store.is_at(&path));
+    fs::write(&path, "of somebody else").expect("another file");
+    assert!(!store.is_at(&path));
+}
+
+#[test]
+fn a_file_that_is_there_is_not_created_again() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(file.path(), "precious").expect("its contents");
+    assert!(FileStore::create(file.path(), 4096).is_err());
+    assert_eq!(fs::read(file.path()).expect("it is there"), b"precious");
+}
+
+#[test]
+fn what_is_no_file_is_refused_without_opening_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let fifo = folder.path().join("fifo");
+    tools::run(Command::new("mkfifo").arg(&fifo));
+    for path in [fifo.as_path(), folder.path(), Path::new("/dev/null")] {
+        let error = FileStore::open(path, Access::ReadOnly).err().expect("it is no file");
+        assert!(matches!(error.kind, ErrorKind::Misuse(_)), "{error}");
+    }
+}
+
+#[test]
+fn a_file_that_the_kernel_writes_to_is_opened_for_reading_only() {
+    let (Some(()), Some(losetup)) = (tools::root(), tools::program("losetup")) else { return };
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    file.as_file().set_len(1 << 20).expect("a size");
+    let output = tools::run(Command::new(&losetup).args(["--find", "--show"]).arg(file.path()));
+    let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let written = FileStore::open(file.path(), Access::ReadWrite);
+    let read = FileStore::open(file.path(), Access::ReadOnly).map(|_| ());
+    tools::run(Command::new(&losetup).args(["--detach", &device]));
+    let said = in_use(written);
+    assert!(said.contains(&device), "{said}");
+    read.expect("reading does no harm");
+}
