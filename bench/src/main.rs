@@ -86,7 +86,7 @@ fn ciphers(sector: usize) {
             contenders.push((format!("AES OpenSSL, {what} per sector, {direction}"), Box::new(xts)));
         }
         for kernel in usable(&AES) {
-            let cipher = (kernel.with_key)(&[7; 32]);
+            let cipher = kernel.with_key(&[7; 32]);
             let name = format!("AES {} ECB {direction}", kernel.name);
             let ecb =
                 move |run: &mut [u8]| if encrypt { cipher.encrypt_blocks(run) } else { cipher.decrypt_blocks(run) };
@@ -94,7 +94,7 @@ fn ciphers(sector: usize) {
         }
         for cipher in CIPHERS.iter().filter(|c| c.block_size == 16) {
             for kernel in usable(cipher) {
-                let layer = Layer { data: (kernel.with_key)(&[7; 32]), tweak: (kernel.with_key)(&[9; 32]) };
+                let layer = Layer { data: kernel.with_key(&[7; 32]), tweak: kernel.with_key(&[9; 32]) };
                 let xts = Xts::new(vec![layer], sector);
                 let name = format!("{} {} XTS {direction}", cipher.name, kernel.name);
                 let run = move |run: &mut [u8]| if encrypt { xts.encrypt(0, run) } else { xts.decrypt(0, run) };

@@ -34,6 +34,11 @@ pub struct CredentialArgs {
 }
 
 impl CredentialArgs {
+    /// Whether the password is read from standard input.
+    pub fn on_stdin(&self) -> bool {
+        self.password_file.as_deref().is_some_and(|path| path.as_os_str() == "-")
+    }
+
     /// Reads them, asking where needed.
     pub fn read(&self) -> Result<Vec<Credential>> {
         let ask = |terminal: &File| prompt::password(terminal, "Password: ");
@@ -60,7 +65,7 @@ impl CredentialArgs {
             credentials.extend(Credential::keyfiles(path)?);
         }
         let password = match (&self.password_file, self.password_fd) {
-            (Some(path), _) if path.as_os_str() == "-" => Some(read_password(io::stdin().as_fd(), path)?),
+            (Some(path), _) if self.on_stdin() => Some(read_password(io::stdin().as_fd(), path)?),
             (Some(path), _) => {
                 Some(read_password(File::open(path).map_err(|e| Error::from(e).at(path))?.as_fd(), path)?)
             }

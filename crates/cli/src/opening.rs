@@ -74,6 +74,11 @@ pub struct Opened {
 }
 
 impl OpenArgs {
+    /// Whether the password is read from standard input.
+    pub fn password_on_stdin(&self) -> bool {
+        self.credentials.on_stdin()
+    }
+
     /// Opens the volume. The password is asked once it is known that there is something to open.
     pub fn open(&self, access: Access) -> anyhow::Result<Opened> {
         let access = if self.how.truncated { Access::ReadOnly } else { access };

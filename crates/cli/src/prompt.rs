@@ -6,7 +6,9 @@ use std::io::{self, Write};
 
 use claviger_engine::{Error, ErrorKind, Result, Secret};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::termios::{LocalModes, OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcsetattr};
+use rustix::termios::{
+    LocalModes, OptionalActions, QueueSelector, SpecialCodeIndex, Termios, tcflush, tcgetattr, tcsetattr,
+};
 
 use crate::cancel;
 
@@ -88,6 +90,9 @@ impl<'a> Hidden<'a> {
         let mut quiet = before.clone();
         quiet.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL);
         quiet.local_modes.insert(LocalModes::ICANON | LocalModes::ISIG);
+        // Ctrl-\\ and Ctrl-Z would leave the terminal without echo.
+        quiet.special_codes[SpecialCodeIndex::VQUIT] = 0;
+        quiet.special_codes[SpecialCodeIndex::VSUSP] = 0;
         // Flush: what was typed before the question is no answer to it.
         tcsetattr(terminal, OptionalActions::Flush, &quiet).map_err(io::Error::from)?;
         Ok(Self { terminal, before })

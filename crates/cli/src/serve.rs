@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -125,7 +125,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     cancel::check()?;
     let ended = match &args.run {
         Some(command) => {
-            let child = client.start(command, &serving)?;
+            // Standard input that held the password is not for the command.
+            let stdin = if args.open.password_on_stdin() { Stdio::null() } else { Stdio::inherit() };
+            let child = client.start(command, &serving, stdin)?;
             let (client, handle) = (Arc::clone(&client), server.handle());
             Some(thread::spawn(move || {
                 let status = client.wait(child);
@@ -173,9 +175,9 @@ fn watch_signals(server: Handle, client: Arc<Running>) -> io::Result<signal_hook
 struct Running(Mutex<Option<Pid>>);
 
 impl Running {
-    fn start(&self, command: &OsString, serving: &Serving) -> anyhow::Result<Child> {
+    fn start(&self, command: &OsString, serving: &Serving, stdin: Stdio) -> anyhow::Result<Child> {
         let mut shell = Command::new("/bin/sh");
-        shell.arg("-c").arg(command).env("uri", &serving.uri);
+        shell.arg("-c").arg(command).env("uri", &serving.uri).stdin(stdin);
         match &serving.socket {
             Some(path) => shell.env("socket", path),
             None => shell.env_remove("socket"),
@@ -217,7 +219,11 @@ impl Report for Serving {
         writeln!(out, "  {uri}")?;
         writeln!(out, "To copy it:             nbdcopy '{uri}' image.img")?;
         match socket {
-            Some(path) => writeln!(out, "As a disk, being root:  nbd-client -unix '{path}' /dev/nbd0")?,
+            Some(path) => {
+                // What is printed is there to be pasted into a shell, whatever the name of the volume.
+                let path = path.replace('\'', r"'\''").replace(char::is_control, "?");
+                writeln!(out, "As a disk, being root:  nbd-client -unix '{path}' /dev/nbd0")?;
+            }
             None => writeln!(out, "With qemu:              -drive 'file={uri},format=raw'")?,
         }
         writeln!(out, "Ctrl-C writes everything to the disk and ends it.")

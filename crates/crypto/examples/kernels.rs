@@ -42,7 +42,7 @@ fn main() {
                 println!("{name:<28} (this processor cannot run it)");
                 continue;
             }
-            line(&name, key_size, &*(kernel.with_key)(&vec![0x5A; key_size]));
+            line(&name, key_size, &*kernel.with_key(&vec![0x5A; key_size]));
         }
     }
     // What working on several blocks side by side brings.

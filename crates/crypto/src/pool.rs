@@ -3,6 +3,7 @@
 //! It lives in this crate because lending a borrowed task to a thread that outlives the call takes `unsafe`.
 
 use std::hint;
+use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -116,7 +117,7 @@ struct Posted<'a>(&'a Shared);
 impl Drop for Posted<'_> {
     fn drop(&mut self) {
         // No piece is left for a helper to begin: matters when the caller's own piece panicked.
-        self.0.next.store(usize::MAX / 2, Ordering::Relaxed);
+        self.0.next.swap(usize::MAX / 2, Ordering::SeqCst);
         let mut spins = 0u32;
         while self.0.inside.load(Ordering::Acquire) != 0 {
             spins += 1;
@@ -188,11 +189,12 @@ impl Shared {
             }
             seen = self.posted.load(Ordering::Acquire);
             let Some(task) = state.task else { continue };
-            self.inside.fetch_add(1, Ordering::Relaxed);
+            self.inside.fetch_add(1, Ordering::SeqCst);
             drop(state);
             // SAFETY: this helper is inside, so the caller of `run`, which has the task borrowed, is still waiting.
             let call = unsafe { &*task.call };
-            if catch_unwind(AssertUnwindSafe(|| self.claim(task.pieces, call))).is_err() {
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.claim(task.pieces, call))) {
+                forget(payload); // dropping it could panic again, and the caller would wait for ever
                 self.panicked.store(true, Ordering::Relaxed);
             }
             self.inside.fetch_sub(1, Ordering::Release);

@@ -116,7 +116,7 @@ fn ecb_of_the_64_bit_ciphers_works_at_every_length_and_alignment() {
 fn check_ecb(cipher: &'static Cipher, key: &[u8], encrypt: bool, input: &[u8], expected: &[u8], random: &mut Random) {
     let mut memory = Guarded::new(LONGEST);
     for kernel in usable(cipher) {
-        let keyed = (kernel.with_key)(key);
+        let keyed = kernel.with_key(key);
         assert_eq!(keyed.block_size(), cipher.block_size);
         for (len, alignment) in lengths_and_alignments(cipher.block_size, random) {
             let crypt = |run: &mut [u8]| ecb(&*keyed, encrypt, run);
@@ -143,7 +143,7 @@ fn xts_equals_the_references_at_every_sector_size() {
             };
             let mut memory = Guarded::new(MOST * LONGEST);
             for kernel in usable(cipher) {
-                let keyed = (kernel.with_key)(&key);
+                let keyed = kernel.with_key(&key);
                 let mut check = |len, count, alignment| {
                     let (input, expected) = (shortened(&input, count, len), shortened(&expected, count, len));
                     let crypt = |run: &mut [u8]| common::xts(&*keyed, encrypt, &tweaks[..count], len, run);
@@ -173,7 +173,7 @@ fn xts_equals_the_references_at_every_number_of_sectors() {
             for encrypt in [true, false] {
                 let expected = slow.xts(encrypt, &tweaks, *sector, input);
                 for kernel in usable(cipher) {
-                    let keyed = (kernel.with_key)(&key);
+                    let keyed = kernel.with_key(&key);
                     let mut check = |count, alignment| {
                         let (input, expected) = (&input[..count * sector], &expected[..count * sector]);
                         let crypt = |run: &mut [u8]| common::xts(&*keyed, encrypt, &tweaks[..count], *sector, run);
@@ -210,7 +210,7 @@ fn nothing_is_a_run_too() {
     for cipher in CIPHERS {
         let key = Random::new(0).bytes(cipher.key_sizes[0]);
         for kernel in usable(cipher) {
-            let keyed = (kernel.with_key)(&key);
+            let keyed = kernel.with_key(&key);
             keyed.encrypt_blocks(&mut []);
             keyed.decrypt_blocks(&mut []);
             if cipher.block_size == 16 {
@@ -228,7 +228,7 @@ fn threads_share_a_cipher() {
         let input = random.bytes(LONGEST);
         let expected = slow.ecb(true, &input);
         for kernel in usable(cipher) {
-            let keyed: Box<dyn BlockCipher> = (kernel.with_key)(&key);
+            let keyed: Box<dyn BlockCipher> = kernel.with_key(&key);
             std::thread::scope(|scope| {
                 for _ in 0..4 {
                     scope.spawn(|| {
@@ -292,7 +292,7 @@ mod registry {
         for cipher in CIPHERS {
             for kernel in usable(cipher) {
                 for size in cipher.key_sizes {
-                    let keyed = (kernel.with_key)(&Random::new(7).bytes(*size));
+                    let keyed = kernel.with_key(&Random::new(7).bytes(*size));
                     assert_eq!(keyed.block_size(), cipher.block_size, "{} {}", cipher.name, kernel.name);
                 }
             }
@@ -323,6 +323,22 @@ mod registry {
                 };
                 assert_eq!(kernel.constant_time, expected, "{} {}", cipher.name, kernel.name);
             }
+        }
+    }
+}
+
+/// Kernels that go by pointers check that what they were given is there, whatever a product wraps around to.
+#[test]
+fn lengths_that_do_not_fit_are_refused() {
+    let aes = CIPHERS.iter().find(|c| c.name == "AES").expect("it is in the table");
+    for kernel in aes.kernels.iter().filter(|k| k.aes_instructions && (k.usable)()) {
+        let cipher = kernel.with_key(&[1; 32]);
+        for (tweaks, sector, run) in
+            [(4, (1 << 62) + 128, 512), (2, (1 << 63) + 128, 256), (1, 512, 1024), (2, 512, 512)]
+        {
+            let mut run = vec![0; run];
+            let call = || cipher.xts_encrypt(&vec![[0; 16]; tweaks], sector, &mut run);
+            assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err(), "{}", kernel.name);
         }
     }
 }

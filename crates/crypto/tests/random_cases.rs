@@ -57,7 +57,7 @@ fn random_cases_equal_the_reference() {
             xts::crypt(|b| slow(&*data, encrypt, b), |t| tweak.encrypt(t), sector, first, &mut expected);
         }
 
-        let data = (kernel.with_key)(&key);
+        let data = kernel.with_key(&key);
         match mode {
             0 => memory.check(alignment, &input, &expected, |run| ecb(&*data, encrypt, run), &what),
             1 => {
@@ -66,7 +66,7 @@ fn random_cases_equal_the_reference() {
                 memory.check(alignment, &input, &expected, crypt, &what);
             }
             _ => {
-                let tweak = (random.choose(kernels).with_key)(&key2);
+                let tweak = random.choose(kernels).with_key(&key2);
                 let xts = Xts::new(vec![Layer { data, tweak }], sector);
                 let crypt = |run: &mut [u8]| if encrypt { xts.encrypt(first, run) } else { xts.decrypt(first, run) };
                 memory.check(alignment, &input, &expected, crypt, &what);

@@ -30,7 +30,7 @@ fn block_ciphers() {
         let vectors = vectors::load(folder);
         for kernel in usable(cipher) {
             for v in &vectors {
-                let keyed = (kernel.with_key)(&v.bytes("key"));
+                let keyed = kernel.with_key(&v.bytes("key"));
                 let (plain, expected) = (v.bytes("plaintext"), v.bytes("ciphertext"));
                 let times = v.number_or("times", 1);
                 v.finish();
@@ -90,7 +90,7 @@ fn xts() {
         for turn in 0..kernels.iter().map(Vec::len).max().expect("a cipher at least") {
             let kernels = kernels.iter().map(|k| k[turn % k.len()]);
             let layers = kernels.zip(key.chunks(size)).zip(key2.chunks(size));
-            let layers = layers.map(|((k, key), key2)| Layer { data: (k.with_key)(key), tweak: (k.with_key)(key2) });
+            let layers = layers.map(|((k, key), key2)| Layer { data: k.with_key(key), tweak: k.with_key(key2) });
             let xts = Xts::new(layers.collect(), unit);
             check(&v, |data| xts.encrypt(sector, data), |data| xts.decrypt(sector, data));
         }

@@ -14,7 +14,7 @@ fn key_schedules_live_in_pages_that_go_with_the_cipher() {
         let key = Random::new(5).bytes(*cipher.key_sizes.last().expect("a cipher has key sizes"));
         for kernel in usable(cipher) {
             let before = secret_kib();
-            let keyed: Vec<_> = (0..10).map(|_| (kernel.with_key)(&key)).collect();
+            let keyed: Vec<_> = (0..10).map(|_| kernel.with_key(&key)).collect();
             let during = secret_kib();
             drop(keyed);
             let after = secret_kib();

@@ -322,7 +322,8 @@ fn bytes_beside_those_that_are_written_read_as_they_are() {
         let writer = scope.spawn(|| (0..2000u32).for_each(|i| volume.write_at(0, &mut [i as u8]).expect("written")));
         while !writer.is_finished() {
             let mut beside = [0; 4];
-            volume.read_at(400, &mut beside).expect("read");
+            // The first block of a part depends on the last of the part before.
+            volume.read_at(448, &mut beside).expect("read");
             assert_eq!(beside, [7; 4]);
         }
     });

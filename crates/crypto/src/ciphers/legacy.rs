@@ -25,8 +25,8 @@ pub static CAST5: Cipher =
 pub static TRIPLE_DES: Cipher =
     Cipher { name: "Triple DES", block_size: 8, key_sizes: &[24], kernels: &[portable(wrap::<des::TdesEde3>)] };
 
-const fn portable(with_key: fn(&[u8]) -> Box<dyn BlockCipher>) -> Kernel {
-    Kernel { name: "portable", usable: || true, aes_instructions: false, constant_time: false, with_key }
+const fn portable(expand: fn(&[u8]) -> Box<dyn BlockCipher>) -> Kernel {
+    Kernel { name: "portable", usable: || true, aes_instructions: false, constant_time: false, expand }
 }
 
 /// A cipher of the RustCrypto project behind our trait.

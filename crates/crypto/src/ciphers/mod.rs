@@ -55,8 +55,19 @@ pub struct Kernel {
     pub aes_instructions: bool,
     /// Whether its timing is independent of key and data: no table look-ups, no branches on secrets.
     pub constant_time: bool,
+    /// Expands a key whose length is one of the cipher's key sizes, for a processor that can run the kernel.
+    expand: fn(&[u8]) -> Box<dyn BlockCipher>,
+}
+
+impl Kernel {
     /// Expands a key whose length is one of the cipher's key sizes.
-    pub with_key: fn(&[u8]) -> Box<dyn BlockCipher>,
+    ///
+    /// # Panics
+    /// If this processor cannot run the kernel: that is what its use of instructions relies on.
+    pub fn with_key(&self, key: &[u8]) -> Box<dyn BlockCipher> {
+        assert!((self.usable)(), "this processor cannot run {}", self.name);
+        (self.expand)(key)
+    }
 }
 
 /// A block cipher: what it is called, its sizes, and its kernels, the fastest first. The last one runs everywhere.
@@ -95,6 +106,6 @@ impl Cipher {
     /// If `key.len()` is not one of `key_sizes`: key sizes come from a format's table, never from input.
     pub fn with_key(&self, key: &[u8], acceleration: Acceleration) -> Box<dyn BlockCipher> {
         assert!(self.key_sizes.contains(&key.len()), "{} takes no key of {} bytes", self.name, key.len());
-        (self.best(acceleration).with_key)(key)
+        self.best(acceleration).with_key(key)
     }
 }

@@ -30,8 +30,8 @@ pub struct Volume {
     pool: Option<Arc<Pool>>,
     /// Requests that are being worked on: only a lone one is shared out over threads.
     in_flight: AtomicUsize,
-    /// Held for writing while a sector is read, changed and written back, and for reading during other writes: else a
-    /// whole-sector write that fell in between would be undone.
+    /// Held for writing while a sector is read, changed and written back, and for reading by all else: a whole-sector write
+    /// that fell in between would be undone, and a read could see half of the change, which in CBC garbles the bytes beside.
     partial: RwLock<()>,
 }
 

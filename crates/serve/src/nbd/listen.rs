@@ -7,6 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use claviger_engine::{Error, ErrorKind, Result};
 use rustix::fs::{FlockOperation, Mode, fchmod, flock};
@@ -68,10 +70,10 @@ impl Listener {
         let name = SocketAddrUnix::new(path)
             .map_err(|_| Error::misuse("too long for the path of a socket: 107 bytes are allowed"))?;
         // Two servers that find the same stale file at once must not remove each other's new one: whoever holds the lock
-        // on the folder looks, removes and listens. A folder that cannot be opened goes without.
+        // on the folder looks, removes and listens. A folder that cannot be opened or locked goes without.
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let folder = fs::File::open(parent).ok();
-        let _locked = folder.as_ref().map(|f| flock(f, FlockOperation::LockExclusive));
+        let _locked = folder.as_ref().is_some_and(locked);
 
         let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(io::Error::from)?;
@@ -134,6 +136,17 @@ impl Drop for SocketFile {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Locks a folder, unless somebody holds its lock for longer than a server takes to begin: anyone who may read the folder can.
+fn locked(folder: &fs::File) -> bool {
+    (0..100).any(|_| {
+        let locked = flock(folder, FlockOperation::NonBlockingLockExclusive);
+        if locked == Err(Errno::WOULDBLOCK) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        locked.is_ok()
+    })
 }
 
 /// Removes a socket that a dead server has left, and nothing else.

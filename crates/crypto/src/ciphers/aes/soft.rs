@@ -21,7 +21,7 @@ pub(super) const SOFT: Kernel = Kernel {
     usable: || true,
     aes_instructions: false,
     constant_time: true,
-    with_key: |key| Box::new(Soft { keys: SlicedKeys::new(key), crypt: crypt::<Portable> }),
+    expand: |key| Box::new(Soft { keys: SlicedKeys::new(key), crypt: crypt::<Portable> }),
 };
 
 /// With AVX2: 64 blocks at a time.
@@ -31,10 +31,10 @@ pub(super) const SOFT_AVX2: Kernel = Kernel {
     usable: || is_x86_feature_detected!("avx2"),
     aes_instructions: false,
     constant_time: true,
-    with_key: |key| {
+    expand: |key| {
         Box::new(Soft {
             keys: SlicedKeys::new(key),
-            // SAFETY: `usable` was asked before this kernel was chosen.
+            // SAFETY: `Kernel::with_key` asks `usable`.
             crypt: |keys, decrypt, blocks| unsafe { crypt_avx2(keys, decrypt, blocks) },
         })
     },

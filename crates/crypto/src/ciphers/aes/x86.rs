@@ -15,25 +15,29 @@ use crate::ciphers::{BlockCipher, Kernel};
 pub(super) const VAES512: Kernel = Kernel {
     name: "vaes512",
     usable: || {
-        is_x86_feature_detected!("vaes")
+        is_x86_feature_detected!("aes")
+            && is_x86_feature_detected!("vaes")
             && is_x86_feature_detected!("vpclmulqdq")
             && is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
     },
     aes_instructions: true,
     constant_time: true,
-    with_key: |key| Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_512, xts: xts_512 }),
+    expand: |key| Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_512, xts: xts_512 }),
 };
 
 /// VAES on 256-bit vectors.
 pub(super) const VAES256: Kernel = Kernel {
     name: "vaes256",
     usable: || {
-        is_x86_feature_detected!("vaes") && is_x86_feature_detected!("vpclmulqdq") && is_x86_feature_detected!("avx2")
+        is_x86_feature_detected!("aes")
+            && is_x86_feature_detected!("vaes")
+            && is_x86_feature_detected!("vpclmulqdq")
+            && is_x86_feature_detected!("avx2")
     },
     aes_instructions: true,
     constant_time: true,
-    with_key: |key| Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_256, xts: xts_256 }),
+    expand: |key| Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_256, xts: xts_256 }),
 };
 
 /// AES-NI.
@@ -42,7 +46,7 @@ pub(super) const AESNI: Kernel = Kernel {
     usable: || is_x86_feature_detected!("aes") && is_x86_feature_detected!("pclmulqdq"),
     aes_instructions: true,
     constant_time: true,
-    with_key: |key| Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_128, xts: xts_128 }),
+    expand: |key| Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_128, xts: xts_128 }),
 };
 
 /// Round keys in order of use, whether to decrypt, the blocks.
@@ -70,7 +74,7 @@ impl BlockCipher for Aes {
         16
     }
     fn encrypt_blocks(&self, blocks: &mut [u8]) {
-        // SAFETY: a kernel's `usable` was asked before it was chosen.
+        // SAFETY: `Kernel::with_key` asks `usable`.
         unsafe { (self.ecb)(self.encrypt_keys(), false, blocks) }
     }
     fn decrypt_blocks(&self, blocks: &mut [u8]) {
@@ -194,7 +198,7 @@ unsafe fn ecb_group<V: Vector, const N: usize, const DECRYPT: bool>(keys: &[[u8;
 
 #[inline(always)]
 unsafe fn xts<V: Vector, const DECRYPT: bool>(keys: &[[u8; 16]], tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
-    assert_eq!(run.len(), tweaks.len() * sector);
+    assert_eq!(Some(run.len()), tweaks.len().checked_mul(sector));
     let abreast = if sector.is_multiple_of(16 * STEP) { tweaks.len() / V::BLOCKS * V::BLOCKS } else { 0 };
     let (together, alone) = run.split_at_mut(abreast * sector);
     // SAFETY: as many sectors as a vector has blocks, each with its tweak; the caller vouches for the instructions.

@@ -35,8 +35,8 @@ pub static SERPENT: Cipher = Cipher {
     ],
 };
 
-const fn kernel(name: &'static str, usable: fn() -> bool, with_key: fn(&[u8]) -> Box<dyn BlockCipher>) -> Kernel {
-    Kernel { name, usable, aes_instructions: false, constant_time: true, with_key }
+const fn kernel(name: &'static str, usable: fn() -> bool, expand: fn(&[u8]) -> Box<dyn BlockCipher>) -> Kernel {
+    Kernel { name, usable, aes_instructions: false, constant_time: true, expand }
 }
 
 /// Runs everywhere: four blocks at a time, in case the compiler makes vectors of them.

@@ -28,7 +28,7 @@ const fn kernel(
     name: &'static str,
     usable: fn() -> bool,
     constant_time: bool,
-    with_key: fn(&[u8]) -> Box<dyn BlockCipher>,
+    expand: fn(&[u8]) -> Box<dyn BlockCipher>,
 ) -> Kernel {
-    Kernel { name, usable, aes_instructions: false, constant_time, with_key }
+    Kernel { name, usable, aes_instructions: false, constant_time, expand }
 }

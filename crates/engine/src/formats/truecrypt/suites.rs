@@ -218,8 +218,9 @@ pub(super) struct SharedKeys<'a> {
     keyed: RefCell<Vec<Keyed>>,
 }
 
-/// A cipher, where its key begins, and both together.
-type Keyed = (&'static Cipher, usize, Arc<dyn BlockCipher>);
+/// A cipher, where its key begins, and both together. An `Arc` of the box, not of what is in it: turning one into the other
+/// copies a key schedule and frees the original unwiped.
+type Keyed = (&'static Cipher, usize, Arc<Box<dyn BlockCipher>>);
 
 impl<'a> SharedKeys<'a> {
     pub fn new(keys: &'a [u8], acceleration: Acceleration) -> Self {
@@ -236,7 +237,7 @@ impl Keys for SharedKeys<'_> {
         let mut keyed = self.keyed.borrow_mut();
         let known = keyed.iter().find(|(cipher, place, _)| std::ptr::eq(*cipher, part.cipher) && *place == at);
         let cipher = known.map(|(_, _, cipher)| Arc::clone(cipher)).unwrap_or_else(|| {
-            let cipher: Arc<dyn BlockCipher> = self.fresh.cipher(part, at).into();
+            let cipher = Arc::new(self.fresh.cipher(part, at));
             keyed.push((part.cipher, at, Arc::clone(&cipher)));
             cipher
         });
@@ -245,7 +246,7 @@ impl Keys for SharedKeys<'_> {
 }
 
 /// A cipher that others use too.
-struct Shared(Arc<dyn BlockCipher>);
+struct Shared(Arc<Box<dyn BlockCipher>>);
 
 impl BlockCipher for Shared {
     fn block_size(&self) -> usize {
