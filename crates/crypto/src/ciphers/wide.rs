@@ -36,8 +36,8 @@ pub(super) use block_cipher;
 #[repr(C, align(64))]
 struct Room<const BYTES: usize>([u8; BYTES]);
 
-/// Calls `group` with the masks and the bytes of `BYTES` at a time (the masks mean nothing unless `MASKED`), and returns
-/// what is left, which is less than a group.
+/// Calls `group` with the masks and the bytes of `BYTES` at a time (the masks mean nothing unless `MASKED`), and
+/// returns what is left, which is less than a group.
 #[inline(always)]
 pub(super) fn groups<'a, const BYTES: usize, const MASKED: bool>(
     masks: &mut Masks<'_>,

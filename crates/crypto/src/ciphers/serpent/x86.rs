@@ -12,8 +12,8 @@ use crate::tweak::Masks;
 /// Two sets of four blocks: what every x86-64 can.
 pub(super) struct Sse2(pub(super) Locked<RoundKeys>);
 
-/// Four sets of eight blocks. One set alone waits for its own results half of the time; four are faster than two, though
-/// they keep some words in memory.
+/// Four sets of eight blocks. One set alone waits for its own results half of the time; four are faster than two,
+/// though they keep some words in memory.
 pub(super) struct Avx2(pub(super) Locked<RoundKeys>);
 
 /// Four sets of sixteen blocks, which fit the 32 registers.

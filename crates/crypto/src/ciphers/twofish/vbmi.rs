@@ -184,8 +184,8 @@ fn times_ef(x: __m512i) -> __m512i {
     _mm512_gf2p8affine_epi64_epi8::<0>(x, _mm512_set1_epi64(const { matrix(0xEF) }))
 }
 
-/// The multiplication by `factor` in the field of the MDS matrix as a matrix of bits: the byte 7 - i selects the bits of
-/// the input whose sum is bit i of the output (Intel's manual, GF2P8AFFINEQB).
+/// The multiplication by `factor` in the field of the MDS matrix as a matrix of bits: the byte 7 - i selects the bits
+/// of the input whose sum is bit i of the output (Intel's manual, GF2P8AFFINEQB).
 const fn matrix(factor: u8) -> i64 {
     let mut matrix = 0u64;
     let mut bit = 0;
@@ -199,8 +199,8 @@ const fn matrix(factor: u8) -> i64 {
     matrix as i64
 }
 
-/// Within each quarter of 128 bits: byte `low` of the four words of the first vector, of the second one, then byte `high`
-/// of both.
+/// Within each quarter of 128 bits: byte `low` of the four words of the first vector, of the second one, then byte
+/// `high` of both.
 const fn gather(low: usize, high: usize) -> [u8; 64] {
     let mut indices = [0; 64];
     let mut i = 0;
