@@ -176,7 +176,7 @@ fn check(
 /// The name as the format spells it; the default where none is given.
 fn choose(what: &str, name: Option<&str>, all: &[&'static str]) -> claviger_engine::Result<Option<&'static str>> {
     let Some(name) = name else { return Ok(all.first().copied()) };
-    let found = all.iter().copied().find(|n| n.eq_ignore_ascii_case(name));
+    let found = all.iter().copied().find(|n| formats::same_name(n, name));
     found.map(Some).ok_or_else(|| Error::misuse(format!("no {what} is called {name}; there are: {}", all.join(", "))))
 }
 

@@ -87,7 +87,7 @@ impl CredentialArgs {
 
 /// A password from an open file, without one newline at its end.
 fn read_password(file: BorrowedFd<'_>, name: &Path) -> Result<Secret> {
-    let mut secret = read_up_to(file, PASSWORD_MAX + 1).map_err(|e| Error::from(e).at(name))?;
+    let mut secret = read_up_to(file, PASSWORD_MAX + 1).map_err(|e| e.at(name))?;
     if secret.len() > PASSWORD_MAX {
         return Err(Error::misuse(format!("longer than {PASSWORD_MAX} bytes: not a password")).at(name));
     }
@@ -105,7 +105,7 @@ fn read_password_fd(number: i32) -> Result<Secret> {
 }
 
 /// Reads to the end of the file or to `max` bytes, into locked memory and nowhere else.
-fn read_up_to(file: BorrowedFd<'_>, max: usize) -> io::Result<Secret> {
+fn read_up_to(file: BorrowedFd<'_>, max: usize) -> Result<Secret> {
     let mut room = Secret::zeroed(4096.min(max));
     let mut len = 0;
     loop {
@@ -117,11 +117,12 @@ fn read_up_to(file: BorrowedFd<'_>, max: usize) -> io::Result<Secret> {
             larger[..len].copy_from_slice(&room);
             room = larger;
         }
+        prompt::wait(file)?;
         match rustix::io::read(file, &mut room[len..]) {
             Ok(0) => return Ok(Secret::copy_from(&room[..len])),
             Ok(n) => len += n,
             Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
+            Err(e) => return Err(io::Error::from(e).into()),
         }
     }
 }

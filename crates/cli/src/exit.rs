@@ -70,7 +70,13 @@ impl Silent {
 }
 
 /// A command line that clap did not accept, or a call for help.
-pub fn usage(error: &clap::Error) -> ExitCode {
+pub fn usage(error: &clap::Error, json: bool) -> ExitCode {
+    if json && error.use_stderr() {
+        let text = error.render().to_string();
+        let what = text.trim().trim_start_matches("error: ").to_owned();
+        report(&Error::misuse(what).into(), true);
+        return number(MISUSE);
+    }
     let printed = error.print();
     match printed {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => number(IO),

@@ -69,7 +69,8 @@ impl Report for Info {
         line("cipher", format!("{} in {} mode, key of {} bits", facts.cipher, facts.mode, facts.key_bits))?;
         line("key derivation", format!("PBKDF2 with HMAC-{}, {} iterations", facts.hash, facts.iterations))?;
         line("header", format!("{}, version {}", facts.header, facts.header_version))?;
-        line("hidden volume", if facts.hidden { "yes" } else { "no" }.to_owned())?;
+        let kind = if facts.hidden { "hidden volume" } else { "normal volume; a hidden one inside it would not show" };
+        line("kind", kind.to_owned())?;
         line("size", size::exact(facts.size))?;
         line("stored", format!("{}, the data from byte {} on", size::exact(self.stored), facts.data_offset))?;
         line("sector size", format!("{} bytes", facts.sector_size))?;

@@ -74,7 +74,7 @@ fn command() -> clap::Command {
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(usage) => return exit::usage(&usage),
+        Err(usage) => return exit::usage(&usage, std::env::args_os().any(|word| word == "--json")),
     };
     let result = match &cli.verb {
         Verb::Identify(args) => identify::run(args),

@@ -87,7 +87,11 @@ impl OpenArgs {
         let store: Arc<dyn Store> = Arc::new(open_file(&self.path, access)?);
         let stored = store.len();
         let at = |e: claviger_engine::Error| e.at(&self.path);
-        let (_, header) = formats::open(&*store, self.how.format.as_deref()).map_err(|e| with_option(at(e)))?;
+        let opened = match &self.how.format {
+            None if self.how.backup_header => formats::open_by_backup(&*store),
+            name => formats::open(&*store, name.as_deref()),
+        };
+        let (_, header) = opened.map_err(|e| with_option(at(e)))?;
 
         let credentials = self.credentials.read()?;
         let bar = Progress::trials("Opening");
@@ -136,7 +140,7 @@ pub fn open_file(path: &Path, access: Access) -> claviger_engine::Result<FileSto
         ErrorKind::Io(io)
             if access == Access::ReadWrite && matches!(io.kind(), PermissionDenied | ReadOnlyFilesystem) =>
         {
-            e.hint("It may not be written. To read it only, add --read-only.")
+            e.hint("It may not be written. To read it, `serve` has --read-only; `info` and `cat` never write.")
         }
         _ => e,
     })

@@ -3,6 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 
 use claviger_engine::{Error, ErrorKind, Result, Secret};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -65,12 +66,15 @@ fn ask(mut terminal: &File, question: &str) -> Result<Secret> {
 }
 
 /// Waits until there is something to read, or a signal has come.
-fn wait(terminal: &File) -> Result<()> {
+///
+/// # Errors
+/// `Cancelled`, `Io`.
+pub fn wait(file: impl AsFd) -> Result<()> {
     // A signal interrupts the wait, unless it came just before: so it looks again ten times a second.
     let tick = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
     loop {
         cancel::check()?;
-        match poll(&mut [PollFd::new(terminal, PollFlags::IN)], Some(&tick)) {
+        match poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&tick)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
             Ok(_) => return Ok(()),
             Err(e) => return Err(ErrorKind::Io(e.into()).into()),

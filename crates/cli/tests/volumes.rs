@@ -319,8 +319,10 @@ fn a_volume_whose_beginning_is_gone_opens_by_its_name_and_backup() {
     let file = fs::OpenOptions::new().write(true).open(&volume).expect("a file");
     std::os::unix::fs::FileExt::write_all_at(&file, &[0; 512], 0).expect("overwritten");
     run(["info", "--password-file", &folder.password, &volume]).fails(3, &["backup header", "--format"]);
-    let info = run(["info", "--json", "--format", "truecrypt", "--password-file", &folder.password, &volume]);
-    assert_eq!(info.fails(0, &["warning"]).json()["header"], "backup");
+    for how in [&["--format", "truecrypt"][..], &["--backup-header"]] {
+        let info = run(["info", "--json", "--password-file", &folder.password, &volume].iter().chain(how));
+        assert_eq!(info.fails(0, &[]).json()["header"], "backup");
+    }
 }
 
 #[test]
@@ -512,4 +514,22 @@ fn reading_changes_nothing() {
     run(["cat", "--password-file", &folder.password, &volume]).succeeds();
     let after = (fs::read(&volume).expect("a file"), fs::metadata(&volume).expect("a file").mtime_nsec());
     assert!(before == after);
+}
+
+#[test]
+fn misuse_is_json_too_if_json_was_asked_for() {
+    for words in [&["info", "--json", "--bogus"][..], &["info", "--json"]] {
+        let told = run(words).fails(1, &["exit_code"]);
+        let error: serde_json::Value = serde_json::from_str(&told.err).expect("one object");
+        assert_eq!((&error["error"]["kind"], &error["error"]["exit_code"]), (&"misuse".into(), &1.into()));
+    }
+}
+
+#[test]
+fn names_are_known_without_their_hyphens() {
+    let folder = Folder::new();
+    let volume = folder.volume("v.tc", "1M", &["--cipher", "serpentaes"]);
+    let info =
+        run(["info", "--json", "--hash", "sha512", "--password-file", &folder.password, &volume]).succeeds().json();
+    assert_eq!((&info["hash"], &info["cipher"]), (&"SHA-512".into(), &"Serpent-AES".into()));
 }

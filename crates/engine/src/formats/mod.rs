@@ -212,12 +212,28 @@ impl Seen {
     }
 }
 
+/// Like [`open`] for a volume whose beginning may be overwritten: takes the first format that finds anything that could be a
+/// header, wherever it keeps its copies.
+///
+/// # Errors
+/// Those of [`open`].
+pub fn open_by_backup(store: &dyn Store) -> Result<(&'static dyn Format, Box<dyn Header>)> {
+    let opened = FORMATS.iter().find_map(|&format| Some((format, format.open(store).ok()?)));
+    opened.map_or_else(|| open(store, None), Ok)
+}
+
+/// Whether two names mean the same: whatever their case, and with or without hyphens. `sha512` is `SHA-512`.
+pub fn same_name(one: &str, other: &str) -> bool {
+    let plain = |name: &str| name.replace('-', "").to_ascii_lowercase();
+    plain(one) == plain(other)
+}
+
 /// The format of that name, whatever its case.
 ///
 /// # Errors
 /// `Misuse` if there is none.
 pub fn by_name(name: &str) -> Result<&'static dyn Format> {
-    FORMATS.iter().copied().find(|f| f.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
+    FORMATS.iter().copied().find(|f| same_name(f.name(), name)).ok_or_else(|| {
         let all: Vec<_> = FORMATS.iter().map(|f| f.name()).collect();
         Error::misuse(format!("no format is called {name}; there are: {}", all.join(", ")))
     })

@@ -169,7 +169,13 @@ impl Store for FileStore {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(out, offset)
+        self.file.read_exact_at(out, offset).map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                let what = format!("{} bytes at {offset} reach past the end of the file", out.len());
+                io::Error::new(io::ErrorKind::UnexpectedEof, what)
+            }
+            _ => e,
+        })
     }
 
     fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {

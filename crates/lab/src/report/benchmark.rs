@@ -75,17 +75,19 @@ impl Text for [Row] {
     }
 }
 
-/// TrueCrypt's line, with the kernel.
+/// TrueCrypt's line, with the kernel of each cipher: `Yes; kernels: AES vaes512, Serpent avx2`.
 fn acceleration(rows: &[Row]) -> String {
     let word = match rows[0].acceleration.word() {
         "on" => "Yes",
         "off" => "No (switched off)",
         _ => "N/A",
     };
-    match rows.iter().find(|r| r.cipher == "AES") {
-        Some(aes) => format!("{word}; the kernel of AES is {}", aes.kernel),
-        None => word.into(),
-    }
+    // A cascade names its ciphers and its kernels in the same order.
+    let of_row = |r: &Row| r.cipher.split('-').zip(r.kernel.split(" + ")).map(|(c, k)| format!("{c} {k}")).collect();
+    let mut kernels: Vec<String> = rows.iter().flat_map(|r| -> Vec<String> { of_row(r) }).collect();
+    kernels.sort();
+    kernels.dedup();
+    format!("{word}; kernels: {}", kernels.join(", "))
 }
 
 fn table(rows: &[Row]) -> String {
@@ -97,7 +99,6 @@ fn table(rows: &[Row]) -> String {
         ("mean MB/s", Right),
         ("spread %", Right),
         ("", Left),
-        ("kernel", Left),
     ]);
     let largest = rows.iter().map(|r| r.mean_bytes_per_s).fold(0.0, f64::max);
     for r in rows {
@@ -107,8 +108,7 @@ fn table(rows: &[Row]) -> String {
             rate(r.decrypt_bytes_per_s),
             rate(r.mean_bytes_per_s),
             percent(r.encrypt_spread.relative().max(r.decrypt_spread.relative())),
-            format!("{:<24}", bar(r.mean_bytes_per_s, largest)),
-            r.kernel.clone(),
+            bar(r.mean_bytes_per_s, largest),
         ]);
     }
     table.text()

@@ -3,7 +3,7 @@
 use super::Record;
 
 /// Widest bar, in characters.
-const BAR: usize = 24;
+const BAR: usize = 12;
 
 /// How a column is aligned.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -9,12 +9,12 @@ mod keyfiles;
 mod suites;
 mod trials;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use claviger_crypto::SectorCipher;
 use claviger_crypto::secret::wipe_stack;
 
-use super::{Choices, Facts, Format, Header, Unlocked, Verdict, magic};
+use super::{Choices, Facts, Format, Header, Unlocked, Verdict, magic, same_name};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
@@ -225,7 +225,7 @@ impl Locked {
         )?;
         let Outcome { found, spoilt, trials } = outcome;
         let Some(found) = found else {
-            return Err(spoilt.map_or_else(|| wrong_credential(with), |(_, error)| error));
+            return Err(spoilt.map_or_else(|| wrong_credential(with, trials, begun.elapsed()), |(_, error)| error));
         };
         let spoilt = match spoilt {
             // A sound header that says what this program cannot do is no damage: a backup that says otherwise, such as that
@@ -392,7 +392,7 @@ fn hidden_cbc_numbering(store: &dyn Store, cipher: &dyn SectorCipher, start: u64
     Ok([OLD_HEADER / UNIT, start / UNIT].into_iter().find(makes_sense))
 }
 
-fn wrong_credential(with: &Unlock<'_>) -> Error {
+fn wrong_credential(with: &Unlock<'_>, trials: u64, took: Duration) -> Error {
     let mut tries = vec!["check the passphrase, its keyboard layout and the keyfiles (all of them, and no other)"];
     if with.hash.is_some() || with.cipher.is_some() {
         tries.push("leave out the cipher and the hash");
@@ -400,17 +400,17 @@ fn wrong_credential(with: &Unlock<'_>) -> Error {
     if with.header == HeaderChoice::Backup {
         tries.push("try the primary header too");
     }
-    Error::new(ErrorKind::WrongCredential(
-        "nothing opens. TrueCrypt volumes have no mark: a wrong passphrase, wrong keyfiles, damaged headers and a file that \
-         is no TrueCrypt volume look the same"
-            .into(),
-    ))
+    Error::new(ErrorKind::WrongCredential(format!(
+        "nothing opens, after {trials} trials in {:.2} s. TrueCrypt volumes have no mark: a wrong passphrase, wrong keyfiles, \
+         damaged headers and a file that is no TrueCrypt volume look the same",
+        took.as_secs_f64()
+    )))
     .hint(format!("To try: {}; a copy of the headers that was saved elsewhere.", tries.join("; ")))
 }
 
-/// The row of a table with that name, whatever its case.
+/// The row of a table with that name.
 fn by_name<T>(kind: &str, table: &'static [T], name_of: impl Fn(&T) -> &'static str, name: &str) -> Result<&'static T> {
-    table.iter().find(|row| name_of(row).eq_ignore_ascii_case(name)).ok_or_else(|| {
+    table.iter().find(|row| same_name(name_of(row), name)).ok_or_else(|| {
         let all: Vec<_> = table.iter().map(name_of).collect();
         Error::misuse(format!("no {kind} is called {name}; there are: {}", all.join(", ")))
     })
