@@ -179,7 +179,9 @@ fn wrong_credentials() {
     misuse(failed(open_with(volume(), "pw", |w| w.hash = Some("MD5"))));
     misuse(failed(open_with(volume(), "pw", |w| w.cipher = Some("AES-AES"))));
     let right = open_with(volume(), "pw", |w| w.cipher = Some("aes")).expect("the right cipher");
-    assert_eq!(right.trials, 1, "one key and one cipher, in XTS first");
+    // One in the primary header, in XTS first; other threads may have tried the 4 other places meanwhile, of which one
+    // could have a header of an old volume, which has 3 modes.
+    assert!((1..=7).contains(&right.trials), "{} trials of one hash and one cipher", right.trials);
 }
 
 #[test]
