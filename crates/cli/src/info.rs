@@ -86,20 +86,8 @@ impl Report for Info {
 
 /// Seconds since 1970 as `2012-02-07 11:09:05 UTC`.
 fn date(seconds: i64) -> String {
-    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Days since 1970 to a date of the Gregorian calendar, in years that begin in March (Howard Hinnant,
-    // "chrono-Compatible Low-Level Date Algorithms", civil_from_days).
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let day_of_era = z.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+    let (date, time) = claviger_lab::machine::date_and_time(seconds);
+    format!("{date} {time} UTC")
 }
 
 #[cfg(test)]

@@ -160,18 +160,27 @@ fn steal() -> f64 {
     ticks.unwrap_or(0) as f64 / 100.0
 }
 
-/// Seconds since 1970 as ISO 8601. The days become a date by Hinnant's algorithm "civil_from_days".
+/// Seconds since 1970 as ISO 8601.
 fn utc(seconds: u64) -> String {
-    let (days, second) = (seconds / 86400, seconds % 86400);
-    let shifted = days + 719_468; // days since 1 March of the year 0
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146_096) / 365;
+    let (date, time) = date_and_time(i64::try_from(seconds).unwrap_or(i64::MAX));
+    format!("{date}T{time}Z")
+}
+
+/// Seconds since 1970 as a date of the Gregorian calendar and a time of day, `2012-02-07` and `11:09:05`, in UTC.
+pub fn date_and_time(seconds: i64) -> (String, String) {
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // In years that begin in March (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days).
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let day_of_era = z.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    (format!("{year:04}-{month:02}-{day:02}"), format!("{hour:02}:{minute:02}:{second:02}"))
 }
 
 #[cfg(test)]
