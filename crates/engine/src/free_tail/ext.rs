@@ -202,7 +202,7 @@ impl<'a> Fs<'a> {
             first_meta_group: u64::from(le32(s, 260)),
             reserved_descriptor_blocks: u64::from(le16(s, 206)),
             backup_groups: [le32(s, 588), le32(s, 592)],
-            // Counted in clusters, in spite of the field's name.
+            // In blocks, whatever a cluster is.
             free_clusters: (u64::from(le32(s, 12)) | high(344)) / if bigalloc { cluster } else { 1 },
             compat,
             incompat,
