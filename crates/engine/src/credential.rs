@@ -115,6 +115,24 @@ pub enum HeaderChoice {
     Any,
     /// The backup copies only.
     Backup,
+    /// One copy only.
+    One {
+        /// That of the hidden volume, not of the normal one.
+        hidden: bool,
+        /// The backup at the end, not the copy in front.
+        backup: bool,
+    },
+}
+
+impl HeaderChoice {
+    /// Whether a copy is among them: the one of a hidden volume or not, a backup or not.
+    pub fn includes(self, hidden: bool, backup: bool) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Backup => backup,
+            Self::One { hidden: h, backup: b } => (h, b) == (hidden, backup),
+        }
+    }
 }
 
 impl<'a> Unlock<'a> {

@@ -1,5 +1,6 @@
 //! The formats, and one table of them.
 
+mod editor;
 mod magic;
 pub mod truecrypt;
 
@@ -12,6 +13,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::Layout;
+
+pub use editor::{
+    Area, CopyState, HeaderBackup, HeaderCopy, KeyslotEditor, NewCredential, Plan, RestoreFrom, Verified,
+};
 
 /// Every format there is.
 pub static FORMATS: &[&dyn Format] = &[&truecrypt::TrueCrypt];
@@ -54,6 +59,11 @@ pub trait Format: Sync {
 
     /// What `Spec` may ask for.
     fn choices(&self) -> Choices;
+
+    /// What changes headers, where the format has them and this program can.
+    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+        None
+    }
 }
 
 /// What a format can create.

@@ -212,7 +212,7 @@ impl Locked {
         let password = keyfiles::password(with.credentials)?;
         let hash = with.hash.map(|name| by_name("hash", KDFS, |k| k.hash.name, name)).transpose()?;
         let suite = with.cipher.map(|name| by_name("cipher", SUITES, |s| s.name, name)).transpose()?;
-        let wanted = |position: &Position| with.header == HeaderChoice::Any || position.backup;
+        let wanted = |position: &Position| with.header.includes(position.hidden, position.backup);
         let outcome = trials::run(
             &self.copies,
             &password,
@@ -397,8 +397,8 @@ fn wrong_credential(with: &Unlock<'_>, trials: u64, took: Duration) -> Error {
     if with.hash.is_some() || with.cipher.is_some() {
         tries.push("leave out the cipher and the hash");
     }
-    if with.header == HeaderChoice::Backup {
-        tries.push("try the primary header too");
+    if with.header != HeaderChoice::Any {
+        tries.push("try all copies of the header");
     }
     Error::new(ErrorKind::WrongCredential(format!(
         "nothing opens, after {trials} trials in {:.2} s. TrueCrypt volumes have no mark: a wrong passphrase, wrong keyfiles, \
