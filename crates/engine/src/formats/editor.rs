@@ -17,7 +17,7 @@ pub trait KeyslotEditor: Sync {
     /// # Errors
     /// Those of `Header::unlock`; `Misuse` for new credentials that the format does not take, and where only a backup of the
     /// header opens: that is to be restored first.
-    fn change(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Plan>;
+    fn change(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared>;
 
     /// The contents of a header backup, encrypted with new salt: the header that `with` opens and, if given, that of the
     /// hidden volume which `hidden` opens.
@@ -31,7 +31,7 @@ pub trait KeyslotEditor: Sync {
     /// # Errors
     /// `WrongCredential` if nothing in the backup opens; `NotThisFormat` for what is no header backup; `Misuse` if it does not
     /// fit the volume, or nothing shows that it belongs to it and `unproven` is false.
-    fn restore(&self, store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Plan>;
+    fn restore(&self, store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared>;
 
     /// Looks at every copy of the header, and at what should look random.
     ///
@@ -61,7 +61,7 @@ pub enum RestoreFrom<'a> {
 
 /// A change that has been prepared, and what to know before and after it.
 #[derive(Debug)]
-pub struct Plan {
+pub struct Prepared {
     /// What is to be written. Empty if all is as it should be.
     pub edit: Edit,
     /// The format's name.
@@ -95,9 +95,9 @@ pub struct Verified {
     /// The format's name.
     pub format: &'static str,
     /// Every copy that there is room for.
-    pub copies: Vec<HeaderCopy>,
+    pub copies: Vec<CopyReport>,
     /// What should look random.
-    pub areas: Vec<Area>,
+    pub areas: Vec<AreaReport>,
     /// Whether a header that should open does not, or not as its twin does.
     pub damaged: bool,
     /// What a person must know. Whole sentences.
@@ -106,7 +106,7 @@ pub struct Verified {
 
 /// One copy of a header.
 #[derive(Debug, Serialize)]
-pub struct HeaderCopy {
+pub struct CopyReport {
     /// `primary`, `hidden`, `backup`, `hidden backup`.
     pub name: &'static str,
     /// Where it is, in bytes from the beginning.
@@ -134,7 +134,7 @@ pub enum CopyState {
 
 /// A part of the store that ought to look random.
 #[derive(Debug, Serialize)]
-pub struct Area {
+pub struct AreaReport {
     /// What it is.
     pub name: &'static str,
     /// Sectors of 512 bytes that were looked at.

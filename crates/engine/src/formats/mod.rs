@@ -15,7 +15,7 @@ use crate::store::Store;
 use crate::volume::Layout;
 
 pub use editor::{
-    Area, CopyState, HeaderBackup, HeaderCopy, KeyslotEditor, NewCredential, Plan, RestoreFrom, Verified,
+    AreaReport, CopyReport, CopyState, HeaderBackup, KeyslotEditor, NewCredential, Prepared, RestoreFrom, Verified,
 };
 
 /// Every format there is.
