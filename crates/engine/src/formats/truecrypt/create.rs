@@ -1,14 +1,14 @@
-//! Makes a volume as TrueCrypt 7.1a does.
+//! Makes a volume as TrueCrypt 7.1a and VeraCrypt do.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use claviger_crypto::pool::{Pool, for_each_piece};
-use claviger_crypto::secret::wipe_stack;
 use claviger_crypto::{Acceleration, Secret};
 
-use super::suites::{Kdf, Mode, SharedKeys, Suite, UNIT};
-use super::{HEADER_GROUP, chosen, header, keyfiles};
+use super::seal::{Seal, random};
+use super::suites::{Mode, Suite, UNIT};
+use super::{Family, HEADER_GROUP, header, keyfiles};
 use crate::credential::Credential;
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
@@ -32,16 +32,17 @@ const FILL_PIECE: usize = 128 << 10;
 /// First of all the old headers go, if the store had any; last of all come the new ones, the primary header at the very
 /// end. So what an interruption leaves opens with nothing, unless it falls between the two last writes: then the volume is
 /// complete but for the primary header, and opens by the backup.
-pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
-    let (suite, kdf) = chosen(spec)?;
-    let password = keyfiles::password(first)?;
-    let size = data_size(store.len())?;
+pub(super) fn create(family: &Family, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+    let (suite, derivation) = family.chosen(spec)?;
+    let password = keyfiles::password(family, first)?;
+    let size = data_size(family, store.len())?;
     let pool = Pool::for_this_machine(Duration::from_micros(50));
 
     let keys = random_secret(suite.key_len(Mode::Xts))?;
-    let primary = new_header(suite, kdf, &password, size, &keys, spec, &pool)?;
-    let backup = new_header(suite, kdf, &password, size, &keys, spec, &pool)?;
-    wipe_stack();
+    let plain = header::compose(family.rules, &[0; header::SALT], HEADER_GROUP, size, &keys);
+    let cancelled = || cancelled(spec);
+    let seal = Seal { suite, mode: Mode::Xts, derivation, password: &password, cancelled: &cancelled };
+    let (primary, backup) = (seal.close(&plain)?, seal.close(&plain)?);
 
     write_random_group(store, 0)?;
     write_random_group(store, HEADER_GROUP + size)?;
@@ -60,42 +61,18 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
 }
 
 /// Bytes of the data area in a store of `len` bytes.
-fn data_size(len: u64) -> Result<u64> {
+fn data_size(family: &Family, len: u64) -> Result<u64> {
     if !(MIN_LEN..=MAX_LEN).contains(&len) {
         return Err(Error::misuse(format!(
-            "{len} bytes: a TrueCrypt volume has {MIN_LEN} to {MAX_LEN}, headers included"
+            "{len} bytes: a {} volume has {MIN_LEN} to {MAX_LEN}, headers included",
+            family.name
         )));
     }
     if !len.is_multiple_of(UNIT) {
-        return Err(Error::misuse(format!("{len} bytes: a TrueCrypt volume is made of whole sectors of {UNIT} bytes")));
+        let name = family.name;
+        return Err(Error::misuse(format!("{len} bytes: a {name} volume is made of whole sectors of {UNIT} bytes")));
     }
     Ok(len - 2 * HEADER_GROUP)
-}
-
-/// An encrypted header with a salt of its own.
-fn new_header(
-    suite: &Suite,
-    kdf: &Kdf,
-    password: &[u8],
-    size: u64,
-    keys: &[u8],
-    spec: &Spec<'_>,
-    pool: &Pool,
-) -> Result<Secret> {
-    let mut salt = [0; header::SALT];
-    random(&mut salt)?;
-    let mut header_key = Secret::zeroed(suite.key_len(Mode::Xts));
-    let go_on = || !cancelled(spec);
-    for_each_piece(pool, &mut header_key, kdf.hash.size, |at, block| {
-        let index = (at / kdf.hash.size) as u32 + 1;
-        kdf.hash.pbkdf2_block(password, &salt, kdf.iterations, index, block, &go_on);
-        wipe_stack();
-    });
-    not_cancelled(spec)?;
-    let mut plain = header::compose(&salt, HEADER_GROUP, size, keys);
-    let header_keys = SharedKeys::new(&header_key, Acceleration::On);
-    suite.encrypt_header(Mode::Xts, &header_keys, &mut plain[header::SALT..]);
-    Ok(plain)
 }
 
 /// Makes the two header areas from `at` on look as if there were headers in them: the salt and the header of a hidden volume
@@ -132,7 +109,7 @@ fn fill(store: &dyn Store, size: u64, suite: &Suite, spec: &Spec<'_>, pool: &Poo
     Ok(())
 }
 
-fn write_headers(store: &dyn Store, size: u64, mut backup: Secret, mut primary: Secret) -> Result<()> {
+fn write_headers(store: &dyn Store, size: u64, mut backup: Vec<u8>, mut primary: Vec<u8>) -> Result<()> {
     store.write_at(HEADER_GROUP + size, &mut backup)?;
     store.flush()?;
     store.write_at(0, &mut primary)?;
@@ -143,11 +120,6 @@ fn random_secret(len: usize) -> Result<Secret> {
     let mut secret = Secret::zeroed(len);
     random(&mut secret)?;
     Ok(secret)
-}
-
-/// The system's random bytes.
-fn random(bytes: &mut [u8]) -> Result<()> {
-    getrandom::fill(bytes).map_err(|e| Error::from(std::io::Error::other(e.to_string())))
 }
 
 fn tell(spec: &Spec<'_>, done: u64, total: u64) {

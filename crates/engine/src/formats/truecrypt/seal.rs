@@ -29,23 +29,21 @@ impl Seal<'_> {
     /// # Errors
     /// `Cancelled`, `TooLittleMemory`, `Io`.
     pub fn close(&self, plain: &[u8]) -> Result<Vec<u8>> {
-        let mut sealed = plain.to_vec();
-        // The keys are in there, until they are encrypted: what fails before must not leave them.
-        let closed = self.encrypt(&mut sealed);
-        if closed.is_err() {
-            zeroize::Zeroize::zeroize(&mut sealed);
-        }
-        wipe_stack();
-        closed.map(|()| sealed)
-    }
-
-    fn encrypt(&self, header: &mut [u8]) -> Result<()> {
-        let (salt, body) = header.split_at_mut(header::SALT);
-        random(salt)?;
-        let key = self.key(salt)?;
+        let mut salt = [0; header::SALT];
+        random(&mut salt)?;
+        let key = self.key(&salt)?;
         let keys = SharedKeys::new(&key, Acceleration::On);
-        self.suite.encrypt_header(self.mode, &keys, body);
-        Ok(())
+        let mut sealed = Secret::copy_from(plain);
+        sealed[..header::SALT].copy_from_slice(&salt);
+        self.suite.encrypt_header(self.mode, &keys, &mut sealed[header::SALT..]);
+        // A volume hangs on these bytes: what memory or a processor got wrong must show before they are written.
+        let mut back = Secret::copy_from(&sealed);
+        self.suite.decrypt_header(self.mode, &keys, &mut back[header::SALT..]);
+        wipe_stack();
+        if !Secret::copy_from(&back[header::SALT..]).same_as(&plain[header::SALT..]) {
+            return Err(Error::from(std::io::Error::other("the new header does not decrypt to what was encrypted")));
+        }
+        Ok(sealed.to_vec())
     }
 
     fn key(&self, salt: &[u8]) -> Result<Secret> {

@@ -34,12 +34,7 @@ pub(super) fn verify(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> R
 }
 
 /// Every copy that volumes of this generation have, and whether it is a hidden volume's.
-fn copies(
-    family: &Family,
-    store: &dyn Store,
-    opened: &Opened,
-    with: &Unlock<'_>,
-) -> Result<Vec<(bool, CopyReport)>> {
+fn copies(family: &Family, store: &dyn Store, opened: &Opened, with: &Unlock<'_>) -> Result<Vec<(bool, CopyReport)>> {
     let mut reports = Vec::new();
     let mut before: Vec<Opened> = Vec::new();
     for copy in family.locked(store)?.copies {
