@@ -4,11 +4,14 @@
 mod benchmark;
 mod cancel;
 mod cat;
+mod change;
 mod completions;
 mod create;
 mod credentials;
+mod editing;
 mod exit;
 mod guard;
+mod header;
 mod identify;
 mod info;
 mod keyfile;
@@ -21,6 +24,7 @@ mod progress;
 mod prompt;
 mod serve;
 mod size;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -54,6 +58,9 @@ enum Verb {
     Create(create::Args),
     Cat(cat::Args),
     Serve(serve::Args),
+    Verify(verify::Args),
+    Change(change::Args),
+    Header(header::Args),
     Keyfile(keyfile::Args),
     Benchmark(benchmark::Args),
     Lab(lab::Args),
@@ -85,6 +92,9 @@ fn main() -> ExitCode {
         Verb::Create(args) => create::run(args),
         Verb::Cat(args) => cat::run(args),
         Verb::Serve(args) => serve::run(args),
+        Verb::Verify(args) => verify::run(args),
+        Verb::Change(args) => change::run(args),
+        Verb::Header(args) => header::run(args),
         Verb::Keyfile(args) => keyfile::run(args),
         Verb::Benchmark(args) => benchmark::run(args),
         Verb::Lab(args) => lab::run(args),
@@ -102,6 +112,9 @@ impl Verb {
             Self::Info(args) => args.json,
             Self::Create(args) => args.json,
             Self::Serve(args) => args.json,
+            Self::Verify(args) => args.json,
+            Self::Change(args) => args.json,
+            Self::Header(args) => args.json(),
             Self::Keyfile(args) => args.json,
             Self::Benchmark(args) => args.json,
             Self::Lab(args) => args.json(),

@@ -41,6 +41,10 @@ impl Family {
     }
 }
 
+/// The most bytes that are left free between a hidden volume and the end of the outer one's data (7.1a, Volumes.h,
+/// `TC_HIDDEN_VOLUME_HOST_FS_RESERVED_END_AREA_SIZE_HIGH`).
+const HIDDEN_GAP: u64 = HEADER_GROUP;
+
 /// A header that opened, and the data that it describes.
 pub(super) struct Opened {
     pub position: &'static Position,
@@ -127,7 +131,9 @@ impl Opened {
             self.warnings.push("The file is cut short behind the data: there is no backup header to write.".to_owned());
             return Ok(None);
         };
-        if self.data_end() == group || self.twin_opens(family, store, with)? {
+        // Hidden volumes may end before the end of the outer one, so that no file system of that writes over them.
+        let gap = if self.position.hidden { HIDDEN_GAP } else { 0 };
+        if group - self.data_end() <= gap || self.twin_opens(family, store, with)? {
             return Ok(Some(place));
         }
         self.warnings.push(format!(
