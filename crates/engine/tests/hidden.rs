@@ -218,7 +218,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
     assert!(open(OUTER, INNER).expect_err("refused").to_string().contains("there already"));
     assert_eq!(store.count(Operation::Write), 0);
     // No room, and no file system.
-    let Some(full) = fat(2 * MIB, 1_990_000) else { return };
+    let Some(full) = fat(2 * MIB, 2_040_000) else { return };
     let store = TRUECRYPT.outer(2 * MIB + 2 * GROUP, &full);
     assert!(TRUECRYPT.hide(&store, &TRUECRYPT.spec()).expect_err("full").to_string().contains("no room"));
     let store = TRUECRYPT.outer(MIB, &[]);
@@ -229,7 +229,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
 #[test]
 fn old_volumes_get_no_new_hidden_ones() {
     let Some(images) = Images::unpacked() else { return };
-    let store: Arc<dyn Store> = in_memory(&images.path("tcrypt/tc_1-sha1-xts-aes"));
+    let store: Arc<dyn Store> = in_memory(&images.path("tcrypt/tc_1-sha1-cbc-aes"));
     let before = all_of(&*store);
     let credentials = [passphrase("aaaaaaaaaaaa")];
     let result = TRUECRYPT.format().create_hidden(
@@ -394,13 +394,13 @@ fn writes_beside_a_model(store: &Arc<dyn Store>, open: impl Fn() -> Volume, plac
         };
         let at = at.min(len);
         let count = ([1, 511, 512, 513, 4096, 20_000][random.below(6)] as u64).min(len - at);
-        let touches = count > 0 && at / 512 * 512 < place.end && (at + count).next_multiple_of(512) > place.start;
-        if touches && round < 200 {
+        let touches = at / 512 * 512 < place.end && (at + count).next_multiple_of(512) > place.start;
+        if count == 0 || touches && round < 200 {
             continue;
         }
         let data = random.bytes(count as usize);
         let written = volume.write_at(at, &mut data.clone());
-        if count > 0 && (touches || refused > 0) {
+        if touches || refused > 0 {
             refused += 1;
             written.expect_err("it would do damage, or comes after what would have");
             assert!(volume.damage_prevented() && !volume.writable());
@@ -457,7 +457,7 @@ fn hidden_volumes_of_other_programs_are_protected() {
         let format = if name.starts_with("vc") { "VeraCrypt" } else { "TrueCrypt" };
         cases.push((format, images.path(&format!("tcrypt/{name}")), ("aaaaaaaaaaaa", "bbbbbbbbbbbb", hash, hash)));
     }
-    assert!(cases.len() > 5);
+    assert!(cases.len() > 3);
     let (mut protected, mut old) = (0, 0);
     for (seed, (format, path, (outer_text, inner_text, outer_hash, inner_hash))) in (0..).zip(cases) {
         let store: Arc<dyn Store> = in_memory(&path);
