@@ -95,7 +95,7 @@ fn new_header(
     let piece = derivation.piece(header_key.len());
     let failed = Mutex::new(None);
     for_each_piece(pool, &mut header_key, piece, |at, out| {
-        if let Err(error) = derivation.derive(password, &salt, at / piece, out, &go_on) {
+        if let Err(error) = derivation.derive(password, &salt, at / piece, out, None, &go_on) {
             *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         }
         wipe_stack();
