@@ -24,8 +24,8 @@ const GROUP: u64 = 128 * KIB;
 /// Where the hidden header is, and how far from the end its backup.
 const HIDDEN: u64 = 64 * KIB;
 
-const OUTER: &str = "outer pass";
-const INNER: &str = "inner pass";
+const OUTER: &str = "the outer passphrase, long enough";
+const INNER: &str = "the inner passphrase, long enough";
 
 /// A format, and a cipher and hash of its that are quick to open.
 #[derive(Clone, Copy)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use claviger_crypto::pool::Pool;
 
-use super::create::{cancelled, fill, not_cancelled, random_secret};
+use super::create::{cancelled, fill, not_cancelled, not_too_cheap, random_secret};
 use super::positions::Position;
 use super::seal::{Seal, random};
 use super::suites::{Mode, UNIT};
@@ -55,6 +55,7 @@ pub(super) fn create(
 ) -> Result<()> {
     let (suite, derivation) = family.chosen(spec)?;
     let password = keyfiles::password(family, first)?;
+    not_too_cheap(&derivation, spec.pim, first)?;
     let outer = Outer::open(family, store, outer)?;
     let area = outer.area(spec.hidden_size)?;
     outer.refuse_its_own(first, spec)?;

@@ -53,7 +53,7 @@ impl Seal<'_> {
         let failed = Mutex::new(None);
         let pool = Pool::for_this_machine(Duration::from_micros(50));
         for_each_piece(&pool, &mut key, piece, |at, out| {
-            if let Err(error) = self.derivation.derive(self.password, salt, at / piece, out, &go_on) {
+            if let Err(error) = self.derivation.derive(self.password, salt, at / piece, out, None, &go_on) {
                 *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             }
             wipe_stack();
