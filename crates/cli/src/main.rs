@@ -12,6 +12,7 @@ mod editing;
 mod exit;
 mod guard;
 mod header;
+mod hidden;
 mod identify;
 mod info;
 mod keyfile;

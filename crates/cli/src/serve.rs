@@ -20,7 +20,7 @@ use serde::Serialize;
 use signal_hook::iterator::Signals;
 
 use crate::exit::Silent;
-use crate::opening::{OpenArgs, open_file};
+use crate::opening::{OpenArgs, ProtectArgs, open_file};
 use crate::output::{self, ReaderGone, Report};
 use crate::{cancel, guard, size};
 
@@ -35,6 +35,7 @@ use crate::{cancel, guard, size};
   claviger serve --read-only --socket /tmp/private/old.sock old.tc
   claviger serve old.tc --read-only --run 'nbdcopy \"$uri\" image.img'
   claviger serve --tcp 127.0.0.1:10809 old.tc
+  claviger serve --protect-hidden outer.tc
 
 What to do with it, as another command says:
   nbdcopy 'nbd+unix:///?socket=PATH' image.img
@@ -58,7 +59,7 @@ pub struct Args {
     export: String,
 
     /// Serve the file as it is, without decryption: what the same way costs without encryption
-    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated"])]
+    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden"])]
     raw: bool,
 
     /// Run a shell command with $uri and $socket set, serve as long as it runs, and end with its exit status
@@ -71,6 +72,9 @@ pub struct Args {
 
     #[command(flatten)]
     open: OpenArgs,
+
+    #[command(flatten)]
+    protect: ProtectArgs,
 }
 
 #[derive(Serialize)]
@@ -93,7 +97,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = if args.raw {
         Arc::new(open_file(&args.open.path, access)?)
     } else {
-        let opened = args.open.open(access)?;
+        let opened = args.open.open_protecting(access, &args.protect)?;
         opened.warn();
         Arc::new(opened.with_threads().volume)
     };
@@ -106,7 +110,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let read_only = args.read_only || !store.writable();
     let size = store.len();
-    let export = Export { read_only, ..Export::new(args.export.clone(), store) };
+    let export = Export { read_only, ..Export::new(args.export.clone(), Arc::clone(&store)) };
     let server = Server::bind(&address, vec![export], Options::default())?;
     let serving = Serving {
         volume: args.open.path.display().to_string(),
@@ -126,7 +130,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let ended = match &args.run {
         Some(command) => {
             // Standard input that held the password is not for the command.
-            let stdin = if args.open.password_on_stdin() { Stdio::null() } else { Stdio::inherit() };
+            let stdin =
+                if args.open.password_on_stdin() || args.protect.on_stdin() { Stdio::null() } else { Stdio::inherit() };
             let child = client.start(command, &serving, stdin)?;
             let (client, handle) = (Arc::clone(&client), server.handle());
             Some(thread::spawn(move || {
@@ -145,6 +150,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     };
     let served = server.run();
+    if store.damage_prevented() {
+        output::warn(
+            "A write that would have damaged the hidden volume was refused, and everything after it. What programs wrote \
+             last is not in the outer volume; check its file system.",
+        );
+    }
     client.terminate();
     let status = ended.map(|thread| thread.join().expect("waiting for a process does not panic")).transpose()?;
     signals.close();
