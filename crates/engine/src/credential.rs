@@ -102,6 +102,9 @@ pub struct Unlock<'a> {
     pub memory: Option<u64>,
     /// Only the header copies of this kind.
     pub header: HeaderChoice,
+    /// Opens the outer volume of the two, and protects the hidden one in it: a write that would touch it is refused, and from
+    /// then on every write is.
+    pub protect: Option<Protect<'a>>,
     /// Opens a volume that is longer than its store: what is missing cannot be read, and nothing can be written.
     pub truncated: bool,
     /// Whether to stop. Looked at every few hundred microseconds.
@@ -109,6 +112,17 @@ pub struct Unlock<'a> {
     /// Told how much is done and how much there is: about as many microseconds on one thread. The last call says that
     /// all are done, except where the caller has cancelled. Called on several threads, one at a time and in order.
     pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
+}
+
+/// What opens the hidden volume that is to be protected.
+#[derive(Clone, Copy)]
+pub struct Protect<'a> {
+    /// All of them together open the hidden volume.
+    pub credentials: &'a [Credential],
+    /// Only this hash, by the name in its table.
+    pub hash: Option<&'a str>,
+    /// The personal iterations multiplier of its header, where the format has one.
+    pub pim: Option<u32>,
 }
 
 /// Which copies of a header to try.
@@ -132,6 +146,7 @@ impl<'a> Unlock<'a> {
             pim: None,
             memory: None,
             header: HeaderChoice::Any,
+            protect: None,
             truncated: false,
             cancel: None,
             progress: None,
