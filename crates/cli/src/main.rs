@@ -11,8 +11,10 @@ mod exit;
 mod guard;
 mod identify;
 mod info;
+mod keyfile;
 mod lab;
 mod man;
+mod new_file;
 mod opening;
 mod output;
 mod progress;
@@ -52,6 +54,7 @@ enum Verb {
     Create(create::Args),
     Cat(cat::Args),
     Serve(serve::Args),
+    Keyfile(keyfile::Args),
     Benchmark(benchmark::Args),
     Lab(lab::Args),
     #[command(hide = true)]
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Verb::Create(args) => create::run(args),
         Verb::Cat(args) => cat::run(args),
         Verb::Serve(args) => serve::run(args),
+        Verb::Keyfile(args) => keyfile::run(args),
         Verb::Benchmark(args) => benchmark::run(args),
         Verb::Lab(args) => lab::run(args),
         Verb::Man(args) => man::run(args),
@@ -98,6 +102,7 @@ impl Verb {
             Self::Info(args) => args.json,
             Self::Create(args) => args.json,
             Self::Serve(args) => args.json,
+            Self::Keyfile(args) => args.json,
             Self::Benchmark(args) => args.json,
             Self::Lab(args) => args.json(),
             Self::Cat(_) | Self::Man(_) | Self::Completions(_) => false,

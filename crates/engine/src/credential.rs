@@ -51,6 +51,20 @@ impl Credential {
         keyfiles().map_err(|e| e.at(path))
     }
 
+    /// The contents of a new keyfile: `len` bytes of the system's randomness.
+    ///
+    /// # Errors
+    /// `Misuse` for a length that no format takes whole: none, or more than [`KEYFILE_MAX`]. `Io` if the system has no random
+    /// bytes.
+    pub fn new_keyfile(len: usize) -> Result<Secret> {
+        if !(1..=KEYFILE_MAX).contains(&len) {
+            return Err(Error::misuse(format!("a keyfile has 1 to {KEYFILE_MAX} bytes, not {len}")));
+        }
+        let mut contents = Secret::zeroed(len);
+        getrandom::fill(&mut contents).map_err(|e| Error::from(io::Error::other(e.to_string())))?;
+        Ok(contents)
+    }
+
     /// Reads one keyfile.
     fn keyfile(path: &Path) -> Result<Self> {
         let read = || -> io::Result<Secret> {
@@ -133,6 +147,24 @@ pub enum HeaderChoice {
     Any,
     /// The backup copies only.
     Backup,
+    /// One copy only.
+    One {
+        /// That of the hidden volume, not of the normal one.
+        hidden: bool,
+        /// The backup at the end, not the copy in front.
+        backup: bool,
+    },
+}
+
+impl HeaderChoice {
+    /// Whether a copy is among them: the one of a hidden volume or not, a backup or not.
+    pub fn includes(self, hidden: bool, backup: bool) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Backup => backup,
+            Self::One { hidden: h, backup: b } => (h, b) == (hidden, backup),
+        }
+    }
 }
 
 impl<'a> Unlock<'a> {
@@ -179,6 +211,16 @@ mod tests {
             std::fs::write(&path, vec![1; len]).expect("a keyfile");
             assert_eq!(lens(&Credential::keyfiles(&path).expect("a keyfile")), [read]);
         }
+    }
+
+    #[test]
+    fn new_keyfiles_are_random_and_as_long_as_they_count() {
+        for len in [1, 64, KEYFILE_MAX] {
+            assert_eq!(Credential::new_keyfile(len).expect("a keyfile").len(), len);
+        }
+        let (one, other) = (Credential::new_keyfile(64).expect("good"), Credential::new_keyfile(64).expect("good"));
+        assert!(!one.same_as(&other) && !one.same_as(&[0; 64]));
+        assert!(Credential::new_keyfile(0).is_err() && Credential::new_keyfile(KEYFILE_MAX + 1).is_err());
     }
 
     #[test]

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod credential;
+pub mod edit;
 pub mod error;
 pub mod formats;
 pub mod free_tail;
@@ -28,6 +29,7 @@ pub mod volume;
 
 pub use claviger_crypto::{Acceleration, Secret, SectorCipher};
 pub use credential::{Credential, Protect, Unlock};
+pub use edit::Edit;
 pub use error::{Error, ErrorKind, Result};
 pub use formats::{FORMATS, Format, Header, HiddenRoom, Unlocked, Verdict};
 pub use spec::Spec;

@@ -1,5 +1,6 @@
 //! The formats, and one table of them.
 
+mod editor;
 mod magic;
 mod several;
 pub mod truecrypt;
@@ -15,6 +16,10 @@ use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::Layout;
 use several::Several;
+
+pub use editor::{
+    AreaReport, CopyReport, CopyState, HeaderBackup, KeyslotEditor, NewCredential, Prepared, RestoreFrom, Verified,
+};
 
 /// Every format there is.
 pub static FORMATS: &[&dyn Format] = &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT];
@@ -57,6 +62,11 @@ pub trait Format: Sync {
 
     /// What `Spec` may ask for.
     fn choices(&self) -> Choices;
+
+    /// What changes headers, where the format has them and this program can.
+    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+        None
+    }
 
     /// How large a hidden volume the volume that `outer` opens has room for, as far as the file system in it tells.
     ///
