@@ -1,4 +1,7 @@
 //! Serves stores, such as opened volumes, to other programs.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+pub mod mount;
 pub mod nbd;
+pub mod sessions;
+mod wait;

@@ -5,9 +5,11 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg, shutdown, sockopt};
+
+pub use crate::wait::wait;
 
 /// Bytes that may be under way in each direction. A whole request of 1 MiB and its successor fit, so that neither side
 /// sleeps in the middle of one; larger ones bring nothing.
@@ -128,20 +130,6 @@ impl Socket {
             return Ok(());
         }
         Err(io::ErrorKind::TimedOut.into())
-    }
-}
-
-/// Waits for one of `fds`. `false` if nothing has happened after `timeout`.
-pub fn wait(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<bool> {
-    // A timeout that does not fit is for ever.
-    let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
-    loop {
-        match poll(fds, timeout.as_ref()) {
-            Ok(n) => return Ok(n > 0),
-            // Interrupted waits start over: longer than asked for, and nobody measures by them.
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
     }
 }
 
