@@ -18,9 +18,11 @@
 
 pub mod credential;
 pub mod error;
+pub mod filesystems;
 pub mod formats;
 pub mod spec;
 pub mod store;
+pub mod trees;
 pub mod volume;
 
 pub use claviger_crypto::{Acceleration, Secret, SectorCipher};
