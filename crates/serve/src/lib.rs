@@ -1,4 +1,7 @@
 //! Serves stores, such as opened volumes, to other programs.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)] // allowed in fuse::sys and fuse::uring_sys only, for what the kernel demands
 
+mod aligned;
+mod durable;
+pub mod fuse;
 pub mod nbd;
