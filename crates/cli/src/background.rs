@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::Context;
 use claviger_engine::{Error, ErrorKind};
@@ -80,7 +80,7 @@ fn parent() -> anyhow::Result<Process> {
 
 /// Starts the program with the same `words` (its own name, the verb, and the rest) in the background, and waits until it works
 /// or has ended: then with its exit code.
-pub fn start(words: &[OsString]) -> anyhow::Result<()> {
+pub fn start(words: &[OsString], stdin: Stdio) -> anyhow::Result<()> {
     cancel::install()?;
     // Without CLOEXEC: the new process inherits both ends, and opens the one it needs anew.
     let (read, write) = rustix::pipe::pipe()?;
@@ -88,7 +88,7 @@ pub fn start(words: &[OsString]) -> anyhow::Result<()> {
     let mut command = Command::new("/proc/self/exe");
     command.args(&words[1..2]);
     command.arg(format!("--ready-fd={}", write.as_raw_fd()));
-    command.arg(format!("--caller={}-{}", caller.pid, caller.started)).args(&words[2..]);
+    command.arg(format!("--caller={}-{}", caller.pid, caller.started)).args(&words[2..]).stdin(stdin);
     let mut child = command.spawn().context("/proc/self/exe")?;
     drop(write);
     let pid = Pid::from_raw(child.id().cast_signed()).context("a process has a number")?;

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -94,7 +95,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     if !args.foreground && !args.told.background() {
         // What can be seen from here should not take a process.
         empty_folder(&args.dir)?;
-        return background::start(words);
+        return background::start(words, Stdio::inherit());
     }
     guard::no_dumps();
     cancel::install()?;

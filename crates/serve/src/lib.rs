@@ -1,6 +1,9 @@
 //! Serves stores, such as opened volumes, to other programs.
-#![deny(unsafe_code)]
+#![deny(unsafe_code)] // allowed in fuse::sys, fuse::uring_sys and mount::loop_sys only, for what the kernel demands
 
+mod aligned;
+mod durable;
+pub mod fuse;
 pub mod mount;
 pub mod nbd;
 pub mod sessions;
