@@ -136,7 +136,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         filling.get_or_init(Instant::now);
         bar.at(done, all);
     };
-    let spec = Spec { cipher, hash, pim: args.pim, quick: args.quick, cancel: Some(cancel), progress: Some(&show) };
+    let spec = Spec {
+        cipher,
+        hash,
+        pim: args.pim,
+        quick: args.quick,
+        cancel: Some(cancel),
+        progress: Some(&show),
+        ..Spec::default()
+    };
     let done = format.create(store, &spec, &credentials).and_then(|()| Ok(store.flush()?));
     bar.clear();
     done.map_err(|e| match &e.kind {

@@ -1,19 +1,25 @@
 //! The `claviger` program: one file per verb.
 #![forbid(unsafe_code)]
 
+mod attach;
+mod background;
 mod benchmark;
 mod cancel;
 mod cat;
 mod completions;
 mod create;
 mod credentials;
+mod duration;
 mod exit;
 mod guard;
+mod helper;
 mod identify;
 mod info;
 mod keyfile;
 mod lab;
+mod list;
 mod man;
+mod mount;
 mod new_file;
 mod opening;
 mod output;
@@ -21,6 +27,7 @@ mod progress;
 mod prompt;
 mod serve;
 mod size;
+mod unmount;
 
 use std::process::ExitCode;
 
@@ -55,6 +62,10 @@ enum Verb {
     Cat(cat::Args),
     Serve(serve::Args),
     Keyfile(keyfile::Args),
+    Mount(Box<mount::Args>),
+    Unmount(unmount::Args),
+    List(list::Args),
+    Attach(attach::Args),
     Benchmark(benchmark::Args),
     Lab(lab::Args),
     #[command(hide = true)]
@@ -65,7 +76,7 @@ enum Verb {
 
 fn after_help() -> String {
     let examples = "Examples:\n  claviger identify old.tc\n  claviger info old.tc\n  claviger cat old.tc > image.img\n  \
-                    claviger serve old.tc";
+                    claviger mount old.tc /mnt/old\n  claviger serve old.tc";
     format!("{examples}\n\n{}\n{JSON_ERRORS}", exit::table())
 }
 
@@ -75,9 +86,13 @@ fn command() -> clap::Command {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let words = match helper::words(std::env::args_os().collect(), Cli::command()) {
+        Ok(words) => words,
+        Err(code) => return code,
+    };
+    let cli = match Cli::try_parse_from(&words) {
         Ok(cli) => cli,
-        Err(usage) => return exit::usage(&usage, std::env::args_os().any(|word| word == "--json")),
+        Err(usage) => return exit::usage(&usage, words.iter().any(|word| word == "--json")),
     };
     let result = match &cli.verb {
         Verb::Identify(args) => identify::run(args),
@@ -86,6 +101,10 @@ fn main() -> ExitCode {
         Verb::Cat(args) => cat::run(args),
         Verb::Serve(args) => serve::run(args),
         Verb::Keyfile(args) => keyfile::run(args),
+        Verb::Mount(args) => mount::run(args, &words),
+        Verb::Unmount(args) => unmount::run(args),
+        Verb::List(args) => list::run(args),
+        Verb::Attach(args) => attach::run(args),
         Verb::Benchmark(args) => benchmark::run(args),
         Verb::Lab(args) => lab::run(args),
         Verb::Man(args) => man::run(args),
@@ -103,9 +122,12 @@ impl Verb {
             Self::Create(args) => args.json,
             Self::Serve(args) => args.json,
             Self::Keyfile(args) => args.json,
+            Self::Mount(args) => args.json,
+            Self::Unmount(args) => args.json,
+            Self::List(args) => args.json,
             Self::Benchmark(args) => args.json,
             Self::Lab(args) => args.json(),
-            Self::Cat(_) | Self::Man(_) | Self::Completions(_) => false,
+            Self::Cat(_) | Self::Attach(_) | Self::Man(_) | Self::Completions(_) => false,
         }
     }
 }

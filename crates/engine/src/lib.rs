@@ -19,12 +19,14 @@
 pub mod credential;
 pub mod edit;
 pub mod error;
+pub mod filesystems;
 pub mod formats;
 pub mod free_tail;
 pub mod memory;
 pub mod partitions;
 pub mod spec;
 pub mod store;
+pub mod trees;
 pub mod volume;
 
 pub use claviger_crypto::{Acceleration, Secret, SectorCipher};
