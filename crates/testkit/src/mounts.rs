@@ -180,7 +180,7 @@ pub fn mounted_on(dir: &Path) -> Option<MountInfo> {
     let parent = dir.parent().and_then(|p| p.canonicalize().ok());
     let dir = parent.zip(dir.file_name()).map_or_else(|| dir.to_owned(), |(parent, name)| parent.join(name));
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    table.lines().filter_map(parse_mount).filter(|m| m.dir == dir).next_back()
+    table.lines().filter_map(parse_mount).rfind(|m| m.dir == dir)
 }
 
 fn parse_mount(line: &str) -> Option<MountInfo> {
