@@ -14,7 +14,7 @@ use crate::random::Random;
 /// What is exercised.
 pub trait Disk {
     /// Size in bytes.
-    fn len(&self) -> io::Result<u64>;
+    fn size(&self) -> io::Result<u64>;
     /// Fills `out`.
     fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()>;
     /// Writes all of `data`.
@@ -50,7 +50,7 @@ impl<F: FnMut() -> io::Result<Arc<dyn Store>>> StoreDisk<F> {
 }
 
 impl<F: FnMut() -> io::Result<Arc<dyn Store>>> Disk for StoreDisk<F> {
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok(self.store.len())
     }
     fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -99,7 +99,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 impl Disk for FileDisk {
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         // The end, not the metadata: a block device has no size there.
         io::Seek::seek(&mut &self.file, io::SeekFrom::End(0))
     }
@@ -224,7 +224,7 @@ fn carry_out(
 }
 
 fn compare(disk: &mut dyn Disk, model: &[u8]) -> Result<(), String> {
-    let len = disk.len().map_err(|e| e.to_string())?;
+    let len = disk.size().map_err(|e| e.to_string())?;
     if len != model.len() as u64 {
         return Err(format!("its size is {len} bytes instead of {}", model.len()));
     }
