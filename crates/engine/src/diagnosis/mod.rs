@@ -1,0 +1,4 @@
+//! Why something does not open.
+mod forms;
+mod layouts;
+pub use forms::{Change, Form, forms};
