@@ -177,6 +177,10 @@ impl Format for TrueCrypt {
         create::create(store, spec, first).map_err(|e| e.in_format(NAME))
     }
 
+    fn backups_before_end(&self) -> &'static [u64] {
+        &[HEADER_GROUP, HEADER_AREA]
+    }
+
     fn choices(&self) -> Choices {
         Choices {
             ciphers: SUITES.iter().filter(|s| s.creatable()).map(|s| s.name).collect(),
