@@ -20,6 +20,7 @@ pub mod credential;
 pub mod diagnosis;
 pub mod error;
 pub mod formats;
+pub mod memory;
 pub mod spec;
 pub mod store;
 pub mod volume;
