@@ -10,6 +10,8 @@ test="$try"'
  losetup:mount blkid:util-linux sfdisk:fdisk setpriv:util-linux setsid:util-linux timeout:coreutils
  qemu-img:qemu-utils qemu-io:qemu-utils nbdinfo:libnbd-bin nbdsh:python3-libnbd nbd-client:nbd-client fio:fio
  mkfs.vfat:dosfstools mkfs.ext4:e2fsprogs e2fsck:e2fsprogs tar:tar xz:xz-utils
+ mkfs.exfat:exfatprogs mkntfs:ntfs-3g ntfscp:ntfs-3g mkfs.xfs:xfsprogs mkswap:util-linux fsck.vfat:dosfstools
+ debugfs:e2fsprogs fusermount3:fuse3
  argon2:argon2 python3:python3 gdb:gdb man:man-db'
 
 case ${1-} in

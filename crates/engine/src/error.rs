@@ -121,7 +121,8 @@ impl From<ErrorKind> for Error {
 
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
-        Self::new(ErrorKind::Io(error))
+        // One of ours that came through a store or a tree, whose errors are the system's.
+        error.downcast().unwrap_or_else(|error| Self::new(ErrorKind::Io(error)))
     }
 }
 

@@ -19,10 +19,12 @@
 pub mod credential;
 pub mod diagnosis;
 pub mod error;
+pub mod filesystems;
 pub mod formats;
 pub mod memory;
 pub mod spec;
 pub mod store;
+pub mod trees;
 pub mod volume;
 
 pub use claviger_crypto::{Acceleration, Secret, SectorCipher};

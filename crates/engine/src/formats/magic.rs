@@ -1,5 +1,7 @@
 //! What a store holds, told from its first bytes: well-known marks, and whether bytes look random.
 
+use crate::filesystems::detect::{self, Kind};
+
 /// A mark that a format puts at a fixed place.
 struct Mark {
     at: usize,
@@ -57,22 +59,10 @@ static AT_THE_END: &[Mark] = &[
     opened("qemu-img or qemu-nbd", mark(0, b"conectix", "a virtual disk of Virtual PC (VHD)")),
 ];
 
-/// File systems and the like; offsets as in util-linux's libblkid. More telling ones come first: an NTFS boot sector ends
-/// like a partition table.
-static FILE_SYSTEMS: &[Mark] = &[
-    mark(3, b"NTFS    ", "an NTFS file system"),
-    mark(3, b"EXFAT   ", "an exFAT file system"),
-    mark(82, b"FAT32   ", "a FAT file system"),
-    mark(54, b"FAT12   ", "a FAT file system"),
-    mark(54, b"FAT16   ", "a FAT file system"),
-    mark(54, b"FAT     ", "a FAT file system"),
-    mark(0, b"XFSB", "an XFS file system"),
-    mark(0x10040, b"_BHRfS_M", "a btrfs file system"),
-    mark(0x8001, b"CD001", "an ISO 9660 file system"),
-    mark(4086, b"SWAPSPACE2", "a swap area"),
+/// Tables of partitions; what no file system's mark explains.
+static TABLES: &[Mark] = &[
     mark(512, b"EFI PART", "a GPT partition table"),
     mark(4096, b"EFI PART", "a GPT partition table"),
-    mark(0x438, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
     mark(510, b"\x55\xaa", "a boot sector or partition table"),
 ];
 
@@ -109,8 +99,8 @@ pub(crate) fn known(start: &[u8]) -> Option<&'static str> {
     let marked = |m: &&Mark| {
         m.bytes.len() > 2 || start[m.at / 512 * 512..].first_chunk::<512>().is_none_or(|sector| !looks_random(sector))
     };
-    compressed_or_encrypted(start)
-        .or_else(|| FILE_SYSTEMS.iter().filter(|m| m.is_in(start)).find(marked).map(|m| m.what))
+    let table = || TABLES.iter().filter(|m| m.is_in(start)).find(marked).map(|m| m.what);
+    compressed_or_encrypted(start).or_else(|| detect::kind(start).map(Kind::described)).or_else(table)
 }
 
 /// Whether bytes could be random: salt, ciphertext or well-compressed data. For 512 bytes or more.
@@ -171,7 +161,7 @@ mod tests {
 
     #[test]
     fn every_mark_is_seen() {
-        for mark in RANDOM_LOOKING.iter().chain(FILE_SYSTEMS) {
+        for mark in RANDOM_LOOKING.iter().chain(TABLES) {
             assert!(mark.at + mark.bytes.len() <= LOOKED_AT);
             let mut start = vec![0; LOOKED_AT];
             start[mark.at..][..mark.bytes.len()].copy_from_slice(mark.bytes);
