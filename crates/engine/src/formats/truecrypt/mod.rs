@@ -129,6 +129,10 @@ impl Format for Family {
         create::create(self, store, spec, first).map_err(|e| e.in_format(self.name))
     }
 
+    fn backups_before_end(&self) -> &'static [u64] {
+        &[HEADER_GROUP, HEADER_AREA]
+    }
+
     fn choices(&self) -> Choices {
         Choices {
             ciphers: self.suites.iter().filter(|s| s.creatable()).map(|s| s.name).collect(),
