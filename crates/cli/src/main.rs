@@ -8,6 +8,7 @@ mod completions;
 mod create;
 mod credentials;
 mod exit;
+mod explain;
 mod guard;
 mod identify;
 mod info;
@@ -49,6 +50,7 @@ struct Cli {
 enum Verb {
     Identify(identify::Args),
     Info(info::Args),
+    Explain(explain::Args),
     Create(create::Args),
     Cat(cat::Args),
     Serve(serve::Args),
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
     let result = match &cli.verb {
         Verb::Identify(args) => identify::run(args),
         Verb::Info(args) => info::run(args),
+        Verb::Explain(args) => explain::run(args),
         Verb::Create(args) => create::run(args),
         Verb::Cat(args) => cat::run(args),
         Verb::Serve(args) => serve::run(args),
@@ -96,6 +99,7 @@ impl Verb {
         match self {
             Self::Identify(args) => args.json,
             Self::Info(args) => args.json,
+            Self::Explain(args) => args.json,
             Self::Create(args) => args.json,
             Self::Serve(args) => args.json,
             Self::Benchmark(args) => args.json,

@@ -8,7 +8,7 @@ use claviger_crypto::pool::Pool;
 use claviger_engine::credential::HeaderChoice;
 use claviger_engine::formats::{self, Facts};
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Acceleration, ErrorKind, Store, Unlock, Volume};
+use claviger_engine::{Acceleration, Credential, ErrorKind, Store, Unlock, Volume};
 
 use crate::credentials::CredentialArgs;
 use crate::progress::Progress;
@@ -106,6 +106,47 @@ impl OpenArgs {
         self.credentials.on_stdin()
     }
 
+    /// The format that it is to be taken as, if that was said.
+    pub fn format(&self) -> Option<&str> {
+        self.how.format()
+    }
+
+    /// The password and the keyfiles, asked where needed.
+    pub fn read_credentials(&self) -> claviger_engine::Result<Vec<Credential>> {
+        self.credentials.read()
+    }
+
+    /// Whether the trials were narrowed.
+    pub fn hinted(&self) -> bool {
+        let How {
+            truecrypt: _,
+            veracrypt: _,
+            format: _,
+            hash,
+            cipher,
+            pim,
+            memory: _,
+            backup_header,
+            no_aes: _,
+            truncated: _,
+        } = &self.how;
+        hash.is_some() || cipher.is_some() || pim.is_some() || *backup_header
+    }
+
+    /// The credentials, and how they are to be tried.
+    pub fn unlock_with<'a>(&'a self, credentials: &'a [Credential]) -> Unlock<'a> {
+        Unlock {
+            acceleration: if self.how.no_aes { Acceleration::Off } else { Acceleration::On },
+            hash: self.how.hash.as_deref(),
+            cipher: self.how.cipher.as_deref(),
+            pim: self.how.pim,
+            memory: self.how.memory,
+            header: if self.how.backup_header { HeaderChoice::Backup } else { HeaderChoice::Any },
+            truncated: self.how.truncated,
+            ..Unlock::with(credentials)
+        }
+    }
+
     /// Opens the volume. The password is asked once it is known that there is something to open.
     pub fn open(&self, access: Access) -> anyhow::Result<Opened> {
         let access = if self.how.truncated { Access::ReadOnly } else { access };
@@ -123,18 +164,7 @@ impl OpenArgs {
         let credentials = self.credentials.read()?;
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
-        let with = Unlock {
-            acceleration: if self.how.no_aes { Acceleration::Off } else { Acceleration::On },
-            hash: self.how.hash.as_deref(),
-            cipher: self.how.cipher.as_deref(),
-            pim: self.how.pim,
-            memory: self.how.memory,
-            header: if self.how.backup_header { HeaderChoice::Backup } else { HeaderChoice::Any },
-            truncated: self.how.truncated,
-            cancel: Some(cancel),
-            progress: Some(&show),
-            ..Unlock::with(&credentials)
-        };
+        let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..self.unlock_with(&credentials) };
         let unlocked = header.unlock(&*store, &with);
         drop(credentials);
         drop(bar);
@@ -151,7 +181,7 @@ impl OpenArgs {
 }
 
 /// The engine's advice, with the name that this program has for it.
-fn with_option(mut error: claviger_engine::Error) -> claviger_engine::Error {
+pub fn with_option(mut error: claviger_engine::Error) -> claviger_engine::Error {
     match (&error.kind, &mut error.hint) {
         (ErrorKind::Malformed { .. }, Some(hint)) if hint.contains("truncated") => {
             hint.push_str(" The option is --truncated.");
