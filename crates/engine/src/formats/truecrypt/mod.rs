@@ -5,20 +5,26 @@
 //! those of the sources of TrueCrypt 7.1a and VeraCrypt 1.26 (files and names are given where they are used; of `7.1a` where
 //! no program is named), compared with volumes that they and other programs made.
 
+mod backup;
 mod create;
+mod editor;
 mod header;
+mod hidden;
 mod kdfs;
 mod keyfiles;
 mod positions;
+mod seal;
 mod suites;
 mod trials;
+mod verify;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use claviger_crypto::SectorCipher;
 use claviger_crypto::secret::wipe_stack;
 
-use super::{Choices, Facts, Format, Header, Unlocked, Verdict, magic, same_name};
+use super::{Choices, Facts, Format, Header, HiddenRoom, KeyslotEditor, Unlocked, Verdict, magic, same_name};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
@@ -114,6 +120,47 @@ impl Format for Family {
     }
 
     fn open(&self, store: &dyn Store) -> Result<Box<dyn Header>> {
+        Ok(Box::new(self.locked(store)?))
+    }
+
+    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+        Some(self)
+    }
+
+    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+        create::create(self, store, spec, first).map_err(|e| e.in_format(self.name))
+    }
+
+    fn hidden_room(&self, store: &Arc<dyn Store>, outer: &Unlock<'_>) -> Result<HiddenRoom> {
+        hidden::room(self, store, outer).map_err(|e| e.in_format(self.name))
+    }
+
+    fn create_hidden(
+        &self,
+        store: &Arc<dyn Store>,
+        outer: &Unlock<'_>,
+        spec: &Spec<'_>,
+        first: &[Credential],
+    ) -> Result<()> {
+        hidden::create(self, store, outer, spec, first).map_err(|e| e.in_format(self.name))
+    }
+
+    fn backups_before_end(&self) -> &'static [u64] {
+        &[HEADER_GROUP, HEADER_AREA]
+    }
+
+    fn choices(&self) -> Choices {
+        Choices {
+            ciphers: self.suites.iter().filter(|s| s.creatable()).map(|s| s.name).collect(),
+            hashes: self.kdfs.iter().filter(|k| k.creatable).map(|k| k.name).collect(),
+            min_len: create::MIN_LEN,
+        }
+    }
+}
+
+impl Family {
+    /// All that could be headers of a volume in `store`.
+    fn locked(&self, store: &dyn Store) -> Result<Locked> {
         let mut copies: Vec<HeaderCopy> = Vec::new();
         for position in self.positions {
             let Some(at) = position.in_store(store.len()) else { continue };
@@ -131,27 +178,12 @@ impl Format for Family {
         if copies.is_empty() {
             return Err(ErrorKind::NotThisFormat("no sector that could be a header has anything in it".into()).into());
         }
-        Ok(Box::new(Locked { family: *self, copies }))
-    }
-
-    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
-        create::create(self, store, spec, first).map_err(|e| e.in_format(self.name))
-    }
-
-    fn backups_before_end(&self) -> &'static [u64] {
-        &[HEADER_GROUP, HEADER_AREA]
-    }
-
-    fn choices(&self) -> Choices {
-        Choices {
-            ciphers: self.suites.iter().filter(|s| s.creatable()).map(|s| s.name).collect(),
-            hashes: self.kdfs.iter().filter(|k| k.creatable).map(|k| k.name).collect(),
-            min_len: create::MIN_LEN,
-        }
+        Ok(Locked { family: *self, copies })
     }
 }
 
 /// The sector at a position: salt, and what may be a header.
+#[derive(Clone)]
 struct HeaderCopy {
     position: &'static Position,
     at: u64,
@@ -170,6 +202,14 @@ struct Locked {
     copies: Vec<HeaderCopy>,
 }
 
+/// A header that opened, and what it took.
+struct Tried {
+    found: Found,
+    warnings: Vec<String>,
+    trials: u64,
+    derivations: u64,
+}
+
 impl Header for Locked {
     fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
         let unlocked = self.unlocked(store, with).map_err(|e| e.in_format(self.family.name));
@@ -184,6 +224,27 @@ impl Header for Locked {
 
 impl Locked {
     fn unlocked(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+        let begun = Instant::now();
+        let Tried { found, mut warnings, mut trials, mut derivations } = self.tried(with)?;
+        let copy = &self.copies[found.copy];
+        let data = DataArea::of(&found.fields, copy, store.len())?;
+        let mut layout = data.layout(&found, copy, store, with, &mut warnings)?;
+        let facts = self.facts(&found, &data, with);
+        if let Some(protect) = &with.protect {
+            if copy.position.hidden {
+                return Err(hidden::swapped());
+            }
+            let (tried, ranges) = self.protection(protect, with, &data, store.len())?;
+            layout = ranges.into_iter().fold(layout, Layout::with_protected);
+            warnings.extend(tried.warnings);
+            trials += tried.trials;
+            derivations += tried.derivations;
+        }
+        Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() })
+    }
+
+    /// Finds the header that opens.
+    fn tried(&self, with: &Unlock<'_>) -> Result<Tried> {
         let begun = Instant::now();
         let family = &self.family;
         let plan = self.plan(with)?;
@@ -202,12 +263,8 @@ impl Locked {
             }
             other => other,
         };
-        let mut warnings = self.header_warnings(&found, spoilt, with);
-        let copy = &self.copies[found.copy];
-        let data = DataArea::of(&found.fields, copy, store.len())?;
-        let layout = data.layout(&found, copy, store, with, &mut warnings)?;
-        let facts = self.facts(&found, &data, with);
-        Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() })
+        let warnings = self.header_warnings(&found, spoilt, with);
+        Ok(Tried { found, warnings, trials, derivations })
     }
 
     /// All that is to be tried, narrowed by what is known.
@@ -216,7 +273,7 @@ impl Locked {
         family.check_pim(with.pim)?;
         let kdf = with.hash.map(|name| by_name("hash", family.kdfs, |k| k.name, name)).transpose()?;
         let suite = with.cipher.map(|name| by_name("cipher", family.suites, |s| s.name, name)).transpose()?;
-        let wanted = |position: &Position| with.header == HeaderChoice::Any || position.backup;
+        let wanted = |position: &Position| with.header.includes(position.hidden, position.backup);
         let derivations = |position: &Position| {
             let right = |k: &&Kdf| kdf.is_none_or(|only| std::ptr::eq(only, *k)) && (position.old || !k.old);
             let kdfs = family.kdfs.iter().filter(|k| wanted(position) && right(k));
@@ -281,6 +338,10 @@ struct DataArea {
 }
 
 impl DataArea {
+    fn end(&self) -> u64 {
+        self.start.saturating_add(self.len)
+    }
+
     fn of(fields: &Fields, copy: &HeaderCopy, store_len: u64) -> Result<Self> {
         if fields.has_backups {
             return Ok(Self { start: fields.data_start, len: fields.volume_size });
@@ -390,8 +451,8 @@ fn wrong_credential(family: &Family, with: &Unlock<'_>, trials: u64, took: Durat
     } else if with.pim.is_some() {
         tries.push("leave out the PIM");
     }
-    if with.header == HeaderChoice::Backup {
-        tries.push("try the primary header too");
+    if with.header != HeaderChoice::Any {
+        tries.push("try all copies of the header");
     }
     Error::new(ErrorKind::WrongCredential(format!(
         "nothing opens, after {trials} trials in {:.2} s. {name} volumes have no mark: a wrong passphrase, wrong keyfiles, \
@@ -506,13 +567,14 @@ mod tests {
         fn put_into(&self, bytes: &mut [u8]) {
             let size = (bytes.len() as u64).saturating_sub(2 * HEADER_GROUP);
             let salt = noise(header::SALT, 5);
-            let mut plain = header::compose(&header::TRUECRYPT, &salt, HEADER_GROUP, size, &self.keys());
+            let data = header::Extent { start: HEADER_GROUP, size, hidden: false };
+            let mut plain = header::compose(&header::TRUECRYPT, &salt, data, &self.keys());
             header::change(&mut plain, self.version, self.required_program, self.hidden_size, self.sector_size);
             let mut key = vec![0; self.suite.key_len(self.mode)];
             let derivation = self.kdf.derivation(None, false);
             let piece = derivation.piece(key.len());
             for (index, out) in key.chunks_mut(piece).enumerate() {
-                assert!(derivation.derive(PASSWORD, &salt, index, out, &|| true).expect("memory"));
+                assert!(derivation.derive(PASSWORD, &salt, index, out, None, &|| true).expect("memory"));
             }
             let keys = suites::SharedKeys::new(&key, Acceleration::On);
             self.suite.encrypt_header(self.mode, &keys, &mut plain[header::SALT..]);
