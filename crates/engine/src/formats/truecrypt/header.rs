@@ -128,6 +128,11 @@ pub(super) fn keys(plain: &[u8]) -> &[u8] {
     &plain[KEYS..]
 }
 
+/// Bytes that a decrypted header says are encrypted.
+pub(super) fn encrypted_size(plain: &[u8]) -> u64 {
+    be64(plain, ENCRYPTED_SIZE)
+}
+
 /// Reads a decrypted header that lies at the byte `at` of the store.
 ///
 /// # Errors
@@ -212,8 +217,9 @@ pub(super) fn parse(plain: &[u8], at: u64, rules: &Rules) -> Result<Fields> {
         let what = format!("no data of a volume begin at byte {}", fields.data_start);
         return Err(wrong("beginning of the data", DATA_START, what));
     }
-    let encrypted = be64(plain, ENCRYPTED_SIZE);
-    if encrypted != fields.volume_size {
+    // A system's header may say more (cryptsetup's image `sys_vc_1_mbr_part` does): then all of the volume is encrypted.
+    let encrypted = encrypted_size(plain);
+    if encrypted < fields.volume_size || encrypted > fields.volume_size && !system {
         return Err(Error::unsupported(format!(
             "a volume of which only {encrypted} of {} bytes have been encrypted so far",
             fields.volume_size

@@ -206,7 +206,7 @@ impl Locked {
         let mut warnings = self.header_warnings(&found, spoilt, with);
         let copy = &self.copies[found.copy];
         if copy.position.system {
-            let (layout, data) = system::layout(&found, store, with)?;
+            let (layout, data) = system::layout(&found, store, with, &mut warnings)?;
             let facts = Facts { size: layout.len(), ..self.facts(&found, &data, with) };
             return Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() });
         }

@@ -80,7 +80,12 @@ fn loader(start: &[u8; 512]) -> Option<&'static str> {
 }
 
 /// The whole disk: what is encrypted can be read and written, all else only read.
-pub(super) fn layout(found: &Found, store: &dyn Store, with: &Unlock<'_>) -> Result<(Layout, DataArea)> {
+pub(super) fn layout(
+    found: &Found,
+    store: &dyn Store,
+    with: &Unlock<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<(Layout, DataArea)> {
     let (start, len) = (found.fields.data_start, found.fields.volume_size);
     let (end, disk) = (start + len, store.len());
     if end > disk {
@@ -88,6 +93,13 @@ pub(super) fn layout(found: &Found, store: &dyn Store, with: &Unlock<'_>) -> Res
         let offset = HEADER_AT + header::VOLUME_SIZE as u64;
         return Err(Error::new(ErrorKind::Malformed { field: "size of the volume", offset, what })
             .hint("If this is a partition or a part of the disk, open the whole disk."));
+    }
+    let encrypted = header::encrypted_size(&found.plain);
+    if encrypted > len {
+        warnings.push(format!(
+            "The header says that {encrypted} bytes are encrypted, but that there are only {len} to encrypt: what follows them \
+             is taken to be in the clear."
+        ));
     }
     let cipher = found.suite.data_cipher(found.mode, header::keys(&found.plain), with.acceleration);
     let clear = |at, to| Segment { at, len: to - at, stored_at: at, payload: Payload::Clear, writable: false };
@@ -306,6 +318,12 @@ mod tests {
             ErrorKind::Malformed { field, .. } => field,
             other => panic!("{other}"),
         };
+        let mut more = clear.clone();
+        let system = System { encrypted: MIB + 512, ..good() };
+        system.encrypt(&mut more);
+        let (unlocked, store) = system.unlock(&more).expect("all of it is encrypted");
+        assert!(unlocked.warnings.len() == 1, "{:?}", unlocked.warnings);
+        assert!(plaintext(unlocked, store)[MIB..] == clear[MIB..]);
         assert_eq!(malformed(System { flags: 0, ..good() }), "flags");
         assert_eq!(malformed(System { len: 8 * MIB, encrypted: 8 * MIB, ..good() }), "size of the volume");
         assert_eq!(malformed(System { start: 20_480, len: 512, encrypted: 512, ..good() }), "beginning of the data");
