@@ -6,6 +6,7 @@ use std::time::Duration;
 use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::{Acceleration, Secret};
 
+use super::kdfs::Derivation;
 use super::seal::{Seal, random};
 use super::suites::{Mode, Suite, UNIT};
 use super::{Family, HEADER_GROUP, header, keyfiles};
@@ -35,13 +36,14 @@ const FILL_PIECE: usize = 128 << 10;
 pub(super) fn create(family: &Family, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
     let (suite, derivation) = family.chosen(spec)?;
     let password = keyfiles::password(family, first)?;
+    not_too_cheap(&derivation, spec.pim, first)?;
     let size = data_size(family, store.len())?;
     let pool = Pool::for_this_machine(Duration::from_micros(50));
 
     let keys = random_secret(suite.key_len(Mode::Xts))?;
     let plain = header::compose(family.rules, &[0; header::SALT], HEADER_GROUP, size, &keys);
     let cancelled = || cancelled(spec);
-    let seal = Seal { suite, mode: Mode::Xts, derivation, password: &password, cancelled: &cancelled };
+    let seal = Seal { suite, mode: Mode::Xts, derivation, password: &password, memory: None, cancelled: &cancelled };
     let (primary, backup) = (seal.close(&plain)?, seal.close(&plain)?);
 
     write_random_group(store, 0)?;
@@ -58,6 +60,21 @@ pub(super) fn create(family: &Family, store: &dyn Store, spec: &Spec<'_>, first:
         let _ = write_random_group(store, 0);
         let _ = store.flush();
     })
+}
+
+/// Refuses a short passphrase with a PIM that makes it cheap to guess, as VeraCrypt does. Keyfiles do not count.
+pub(super) fn not_too_cheap(derivation: &Derivation, pim: Option<u32>, credentials: &[Credential]) -> Result<()> {
+    let len = credentials.iter().map(|c| if let Credential::Passphrase(text) = c { text.len() } else { 0 }).sum();
+    let least = derivation.kdf.least_pim(len);
+    match pim.filter(|pim| (1..least).contains(pim)) {
+        None => Ok(()),
+        Some(pim) => Err(Error::misuse(format!(
+            "the PIM {pim} makes a passphrase of {len} bytes too cheap to guess: with {} it takes one of 20 bytes or a PIM of \
+             at least {least}",
+            derivation.kdf.name
+        ))
+        .hint("VeraCrypt refuses it too. Without a PIM the usual cost is taken.")),
+    }
 }
 
 /// Bytes of the data area in a store of `len` bytes.

@@ -538,7 +538,7 @@ mod tests {
             let derivation = self.kdf.derivation(None, false);
             let piece = derivation.piece(key.len());
             for (index, out) in key.chunks_mut(piece).enumerate() {
-                assert!(derivation.derive(PASSWORD, &salt, index, out, &|| true).expect("memory"));
+                assert!(derivation.derive(PASSWORD, &salt, index, out, None, &|| true).expect("memory"));
             }
             let keys = suites::SharedKeys::new(&key, Acceleration::On);
             self.suite.encrypt_header(self.mode, &keys, &mut plain[header::SALT..]);

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use claviger_crypto::ciphers::{aes::AES, legacy, serpent::SERPENT, twofish::TWOFISH};
+use claviger_crypto::ciphers::{aes::AES, legacy, national, serpent::SERPENT, twofish::TWOFISH};
 use claviger_crypto::modes::{Lrw, TrueCryptCbc, Xts, xts};
 use claviger_crypto::{Acceleration, BlockCipher, Cipher, SectorCipher};
 
@@ -52,6 +52,8 @@ const fn part(cipher: &'static Cipher, key: usize) -> Part {
 const A: Part = part(&AES, 32);
 const S: Part = part(&SERPENT, 32);
 const T: Part = part(&TWOFISH, 32);
+const C: Part = part(&national::CAMELLIA, 32);
+const K: Part = part(&national::KUZNYECHIK, 32);
 const B: Part = part(&legacy::BLOWFISH, 56);
 
 const ONE: &[Mode] = &[Mode::Xts, Mode::Lrw, Mode::Cbc];
@@ -82,11 +84,18 @@ pub(super) static VERACRYPT: &[Suite] = &[
     Suite { name: "AES", parts: &[A], modes: XTS },
     Suite { name: "Serpent", parts: &[S], modes: XTS },
     Suite { name: "Twofish", parts: &[T], modes: XTS },
+    Suite { name: "Camellia", parts: &[C], modes: XTS },
+    Suite { name: "Kuznyechik", parts: &[K], modes: XTS },
     Suite { name: "AES-Twofish", parts: &[T, A], modes: XTS },
     Suite { name: "AES-Twofish-Serpent", parts: &[S, T, A], modes: XTS },
     Suite { name: "Serpent-AES", parts: &[A, S], modes: XTS },
     Suite { name: "Serpent-Twofish-AES", parts: &[A, T, S], modes: XTS },
     Suite { name: "Twofish-Serpent", parts: &[S, T], modes: XTS },
+    Suite { name: "Camellia-Kuznyechik", parts: &[K, C], modes: XTS },
+    Suite { name: "Kuznyechik-Twofish", parts: &[T, K], modes: XTS },
+    Suite { name: "Camellia-Serpent", parts: &[S, C], modes: XTS },
+    Suite { name: "Kuznyechik-AES", parts: &[A, K], modes: XTS },
+    Suite { name: "Kuznyechik-Serpent-Camellia", parts: &[C, S, K], modes: XTS },
 ];
 
 impl Mode {
@@ -268,7 +277,7 @@ mod tests {
 
     #[test]
     fn names_and_sizes_fit() {
-        for (table, creatable) in [(TRUECRYPT, 8), (VERACRYPT, VERACRYPT.len())] {
+        for (table, creatable) in [(TRUECRYPT, 8), (VERACRYPT, 15)] {
             for (i, suite) in table.iter().enumerate() {
                 assert!(table[..i].iter().all(|s| s.name != suite.name));
                 assert_eq!(suite.creatable(), i < creatable);

@@ -111,7 +111,7 @@ impl<'a> Plan<'a> {
             .collect();
         pieces.sort_by_key(|p| {
             let task = &tasks[p.task];
-            (task.rank(), task.needed_for(p.index), task.effort(), p.task, p.index)
+            (task.rank(), task.needed_for(p.index), task.effort_for(p.index), p.task, p.index)
         });
         Self { rules, tasks, pieces }
     }
@@ -142,6 +142,12 @@ impl Task<'_> {
         lens.filter(|len| *len > index * self.piece_len()).min().unwrap_or(usize::MAX)
     }
 
+    /// About how long all the pieces take that the same key wants.
+    fn effort_for(&self, index: usize) -> u64 {
+        let needed = self.needed_for(index);
+        self.piece_effort() * (0..self.pieces()).filter(|i| self.needed_for(*i) == needed).count() as u64
+    }
+
     /// About how long a piece takes on one thread, in microseconds.
     fn piece_effort(&self) -> u64 {
         (self.derivation.effort() / 1000).max(1)
@@ -166,6 +172,7 @@ pub(super) fn run(plan: &Plan<'_>, password: &[u8], with: &Unlock<'_>) -> Result
         found: Mutex::new(None),
         spoilt: Mutex::new(None),
         left_out: Mutex::new(None),
+        memory: Mutex::new(()),
         trials: AtomicU64::new(0),
         derivations: AtomicU64::new(0),
         done: Mutex::new(0),
@@ -208,6 +215,8 @@ struct Search<'a> {
     found: Mutex<Option<Found>>,
     spoilt: Mutex<Option<(usize, Error)>>,
     left_out: Mutex<Option<Error>>,
+    /// Held by whoever fills much memory.
+    memory: Mutex<()>,
     trials: AtomicU64,
     derivations: AtomicU64,
     /// Microseconds of work that are done. Held while progress is told, so that it is told in order.
@@ -228,7 +237,13 @@ impl Search<'_> {
         }
         let at = index * task.piece_len();
         let mut piece = Secret::zeroed(task.piece_len().min(task.key_len - at));
-        match task.derivation.derive(self.password, task.copies[0].1.salt(), index, &mut piece, &go_on) {
+        // One at a time: the limit is for all together.
+        let _memory = task.derivation.memory.map(|_| lock(&self.memory));
+        if !go_on() {
+            return;
+        }
+        let salt = task.copies[0].1.salt();
+        match task.derivation.derive(self.password, salt, index, &mut piece, self.with.memory, &go_on) {
             Ok(false) => return,
             Ok(true) => {
                 let mut key = lock(&self.keys[number]);
