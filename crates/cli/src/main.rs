@@ -4,21 +4,27 @@
 mod benchmark;
 mod cancel;
 mod cat;
+mod change;
 mod completions;
 mod create;
 mod credentials;
+mod editing;
 mod exit;
 mod guard;
+mod header;
 mod identify;
 mod info;
+mod keyfile;
 mod lab;
 mod man;
+mod new_file;
 mod opening;
 mod output;
 mod progress;
 mod prompt;
 mod serve;
 mod size;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -52,6 +58,10 @@ enum Verb {
     Create(create::Args),
     Cat(cat::Args),
     Serve(serve::Args),
+    Verify(verify::Args),
+    Change(change::Args),
+    Header(header::Args),
+    Keyfile(keyfile::Args),
     Benchmark(benchmark::Args),
     Lab(lab::Args),
     #[command(hide = true)]
@@ -82,6 +92,10 @@ fn main() -> ExitCode {
         Verb::Create(args) => create::run(args),
         Verb::Cat(args) => cat::run(args),
         Verb::Serve(args) => serve::run(args),
+        Verb::Verify(args) => verify::run(args),
+        Verb::Change(args) => change::run(args),
+        Verb::Header(args) => header::run(args),
+        Verb::Keyfile(args) => keyfile::run(args),
         Verb::Benchmark(args) => benchmark::run(args),
         Verb::Lab(args) => lab::run(args),
         Verb::Man(args) => man::run(args),
@@ -98,6 +112,10 @@ impl Verb {
             Self::Info(args) => args.json,
             Self::Create(args) => args.json,
             Self::Serve(args) => args.json,
+            Self::Verify(args) => args.json,
+            Self::Change(args) => args.json,
+            Self::Header(args) => args.json(),
+            Self::Keyfile(args) => args.json,
             Self::Benchmark(args) => args.json,
             Self::Lab(args) => args.json(),
             Self::Cat(_) | Self::Man(_) | Self::Completions(_) => false,
