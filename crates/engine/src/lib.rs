@@ -24,6 +24,7 @@ pub mod filesystems;
 pub mod formats;
 pub mod free_tail;
 pub mod memory;
+pub mod partitions;
 pub mod spec;
 pub mod store;
 pub mod trees;
