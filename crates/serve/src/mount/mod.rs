@@ -290,7 +290,7 @@ impl Mounted {
     /// # Errors
     /// `Io` if what was written last could not be stored; the record says so then too.
     pub fn serve(mut self, until: &Until<'_>) -> Result<()> {
-        let ended = self.wait(until).and_then(|()| self.finish(until));
+        let ended = self.wait(until).and_then(|signals| self.finish(until, signals));
         let written = ended.and_then(|()| Ok(self.store.flush()?));
         if let Err(e) = &written {
             let failure = e.to_string();
@@ -299,13 +299,13 @@ impl Mounted {
         written
     }
 
-    /// Waits until it is unmounted.
-    fn wait(&mut self, until: &Until<'_>) -> Result<()> {
+    /// Waits until it is unmounted. Returns how many signals asked for that.
+    fn wait(&mut self, until: &Until<'_>) -> Result<u32> {
         let changes = mountinfo::watch()?;
         let parent = match &until.parent {
             Some(process) => match process.watch() {
                 Some(fd) => Some(fd),
-                None => return self.take_down(),
+                None => return self.take_down().map(|()| 0),
             },
             None => None,
         };
@@ -313,8 +313,9 @@ impl Mounted {
         while self.in_place()? {
             let timeout = idle.as_ref().map(|idle| idle.next_look());
             let woken = self.sleep(&changes, until.signals, parent.as_ref(), timeout)?;
-            if woken.asked {
-                return self.take_down();
+            if woken.signalled || woken.orphaned {
+                self.take_down()?;
+                return Ok(u32::from(woken.signalled));
             }
             if let Some(idle) = &mut idle {
                 if idle.over(self.store.traffic()) && detach(&self.dir, false)? == Detached::Busy {
@@ -323,7 +324,7 @@ impl Mounted {
                 }
             }
         }
-        Ok(())
+        Ok(0)
     }
 
     /// Whether what was mounted is still there.
@@ -371,7 +372,7 @@ impl Mounted {
         if signalled {
             take(signals);
         }
-        Ok(Woken { asked: signalled || orphaned })
+        Ok(Woken { signalled, orphaned })
     }
 
     /// Unmounts it although somebody may be using it: they keep what they have open, and it ends when they are done.
@@ -383,9 +384,9 @@ impl Mounted {
         Ok(())
     }
 
-    /// Takes down what is under the file system, once nobody uses it any more. A signal ends the wait: what programs have
-    /// open then breaks.
-    fn finish(&mut self, until: &Until<'_>) -> Result<()> {
+    /// Takes down what is under the file system, once nobody uses it any more. The second signal ends the wait: what programs
+    /// have open then breaks.
+    fn finish(&mut self, until: &Until<'_>, mut signals_seen: u32) -> Result<()> {
         let mut pause = Duration::from_millis(1);
         let mut forced = false;
         while !self.down(forced)? {
@@ -394,7 +395,8 @@ impl Mounted {
             let mut signals = [PollFd::new(&until.signals, PollFlags::IN)];
             if poll(&mut signals, Some(&timeout)).is_ok_and(|n| n > 0) {
                 take(until.signals);
-                forced = true;
+                signals_seen += 1;
+                forced = signals_seen > 1;
             }
             pause = (pause * 2).min(Duration::from_millis(200));
         }
@@ -450,7 +452,9 @@ impl Drop for Mounted {
 /// Why a wait was over.
 struct Woken {
     /// Somebody wants it to end.
-    asked: bool,
+    signalled: bool,
+    /// The process has ended on whose behalf this one runs.
+    orphaned: bool,
 }
 
 /// Takes the bytes that signals have left.
