@@ -7,7 +7,7 @@ set -eu
 try='cc:build-essential mformat:mtools nbdcopy:libnbd-bin'
 test="$try"'
  cryptsetup:cryptsetup-bin dmsetup:dmsetup linux.uml:user-mode-linux modprobe:kmod tcplay:tcplay
- losetup:mount blkid:util-linux setpriv:util-linux setsid:util-linux timeout:coreutils
+ losetup:mount fusermount3:fuse3 blkid:util-linux setpriv:util-linux setsid:util-linux timeout:coreutils
  qemu-img:qemu-utils qemu-io:qemu-utils nbdinfo:libnbd-bin nbdsh:python3-libnbd nbd-client:nbd-client fio:fio
  mkfs.vfat:dosfstools mkfs.ext4:e2fsprogs e2fsck:e2fsprogs tar:tar xz:xz-utils
  mkfs.exfat:exfatprogs mkntfs:ntfs-3g ntfscp:ntfs-3g mkfs.xfs:xfsprogs mkswap:util-linux fsck.vfat:dosfstools

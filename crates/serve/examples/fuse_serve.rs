@@ -25,7 +25,12 @@ use claviger_serve::fuse::{self, Image, Options, Transport};
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [folder, path, words @ ..] = &args[..] else {
+    serve(&args)
+}
+
+/// Does what the words say.
+pub fn serve(args: &[String]) -> Result<()> {
+    let [folder, path, words @ ..] = args else {
         return Err(Error::misuse("fuse_serve FOLDER FILE|SIZE [xts] [read-only] [device|uring] [threads=…] …"));
     };
     let access = if words.iter().any(|w| w == "read-only") { Access::ReadOnly } else { Access::ReadWrite };

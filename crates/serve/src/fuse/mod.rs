@@ -24,6 +24,8 @@ mod image;
 mod mount;
 mod protocol;
 mod sys;
+mod uring;
+mod uring_sys;
 
 use std::io;
 use std::path::Path;
@@ -40,6 +42,7 @@ use device::{Channel, End};
 pub use image::NAME;
 use image::Served;
 use mount::{Gone, Place, Wish};
+use uring::Processor;
 
 /// A store that is mounted.
 pub struct Image {
@@ -114,17 +117,40 @@ pub struct Handle(Arc<Control>);
 pub fn mount(image: Image, dir: &Path, options: Options) -> Result<Mounted> {
     let read_only = image.read_only || !image.store.writable();
     let wish = Wish { dir, source: &options.source, read_only, uid: image.uid };
+    if options.transport == Transport::Uring && !uring::is_allowed() {
+        return Err(no_uring());
+    }
     let control = Control::new()?;
     let (place, fd) = mount::mount(&wish)?;
     let mut channel = Channel::new(fd);
-    let agreed = channel.negotiate(false).map_err(|e| e.at(dir))?;
-    let mut workers = Vec::new();
-    for _ in 1..options.threads {
-        workers.push(Worker::Device(Channel::new(mount::another(channel.fd())?)));
+    let queues = match options.transport {
+        Transport::Device => Vec::new(),
+        // Where it is not to be had, it is not missed.
+        Transport::Auto if uring::is_allowed() => uring::processors(channel.fd()).unwrap_or_default(),
+        Transport::Auto => Vec::new(),
+        Transport::Uring => uring::processors(channel.fd())?,
+    };
+    let uring = channel.negotiate(!queues.is_empty()).map_err(|e| e.at(dir))?.uring;
+    if options.transport == Transport::Uring && !uring {
+        return Err(no_uring());
     }
+    let mut workers = Vec::new();
+    if uring {
+        workers.extend(queues.into_iter().map(Worker::Uring));
+    } else {
+        for _ in 1..options.threads {
+            workers.push(Worker::Device(Channel::new(mount::another(channel.fd())?)));
+        }
+    }
+    // Over io_uring, too: some messages always come this way, and all of them until all queues are served.
     workers.push(Worker::Device(channel));
     let shared = Shared { served: Served::new(image), options, control: Arc::new(control) };
-    Ok(Mounted { place, workers: Mutex::new(workers), shared: Arc::new(shared), uring: agreed.uring })
+    Ok(Mounted { place, workers: Mutex::new(workers), shared: Arc::new(shared), uring })
+}
+
+fn no_uring() -> Error {
+    Error::unsupported("FUSE over io_uring")
+        .hint("It takes Linux 6.14 or later, and root to allow it: echo Y >/sys/module/fuse/parameters/enable_uring")
 }
 
 impl Mounted {
@@ -208,12 +234,14 @@ impl Handle {
 /// One thread's part of the connection.
 enum Worker {
     Device(Channel),
+    Uring(Processor),
 }
 
 impl Worker {
     fn serve(self, shared: &Shared) -> io::Result<End> {
         match self {
             Self::Device(mut channel) => channel.serve(shared),
+            Self::Uring(mut processor) => processor.serve(shared),
         }
     }
 }

@@ -129,9 +129,15 @@ impl Request {
             node: u64_at(header, 16),
             arguments: [0; ARGUMENTS],
         };
-        let known = arguments.len().min(ARGUMENTS);
-        request.arguments[..known].copy_from_slice(&arguments[..known]);
+        request.set_name(arguments);
         Some(request)
+    }
+
+    /// Takes a name, or whatever the arguments are.
+    pub fn set_name(&mut self, name: &[u8]) {
+        let known = name.len().min(ARGUMENTS);
+        self.arguments = [0; ARGUMENTS];
+        self.arguments[..known].copy_from_slice(&name[..known]);
     }
 
     /// The number of 4 bytes at `at` in the arguments.
