@@ -12,7 +12,7 @@ use claviger_engine::{Acceleration, ErrorKind, Store, Unlock, Volume};
 
 use crate::credentials::CredentialArgs;
 use crate::progress::Progress;
-use crate::{cancel, guard, output};
+use crate::{cancel, guard, output, size};
 
 /// Which volume, what opens it, and what narrows the trials.
 #[derive(clap::Args)]
@@ -36,9 +36,25 @@ struct How {
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
 
-    /// Try only this hash: opens faster
+    /// Take it as a TrueCrypt volume: the same as --format TrueCrypt
+    #[arg(long, conflicts_with_all = ["format", "veracrypt"])]
+    truecrypt: bool,
+
+    /// Take it as a VeraCrypt volume: the same as --format VeraCrypt
+    #[arg(long, conflicts_with = "format")]
+    veracrypt: bool,
+
+    /// Try only this hash, or Argon2id: opens faster
     #[arg(long, value_name = "NAME")]
     hash: Option<String>,
+
+    /// The PIM that the VeraCrypt volume was made with
+    #[arg(long, value_name = "N")]
+    pim: Option<u32>,
+
+    /// Memory that a key derivation may take: 512M, 2GiB. As much as can be had, if not given
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    memory: Option<u64>,
 
     /// Try only this cipher or cascade
     #[arg(long, value_name = "NAME")]
@@ -55,6 +71,17 @@ struct How {
     /// Open a volume whose file was cut short: what is there can be read, nothing can be written
     #[arg(long)]
     truncated: bool,
+}
+
+impl How {
+    /// The format that it is to be taken as.
+    fn format(&self) -> Option<&str> {
+        match (self.truecrypt, self.veracrypt) {
+            (true, _) => Some("TrueCrypt"),
+            (_, true) => Some("VeraCrypt"),
+            _ => self.format.as_deref(),
+        }
+    }
 }
 
 /// A volume that has been opened.
@@ -87,9 +114,9 @@ impl OpenArgs {
         let store: Arc<dyn Store> = Arc::new(open_file(&self.path, access)?);
         let stored = store.len();
         let at = |e: claviger_engine::Error| e.at(&self.path);
-        let opened = match &self.how.format {
+        let opened = match self.how.format() {
             None if self.how.backup_header => formats::open_by_backup(&*store),
-            name => formats::open(&*store, name.as_deref()),
+            name => formats::open(&*store, name),
         };
         let (_, header) = opened.map_err(|e| with_option(at(e)))?;
 
@@ -100,6 +127,8 @@ impl OpenArgs {
             acceleration: if self.how.no_aes { Acceleration::Off } else { Acceleration::On },
             hash: self.how.hash.as_deref(),
             cipher: self.how.cipher.as_deref(),
+            pim: self.how.pim,
+            memory: self.how.memory,
             header: if self.how.backup_header { HeaderChoice::Backup } else { HeaderChoice::Any },
             truncated: self.how.truncated,
             cancel: Some(cancel),

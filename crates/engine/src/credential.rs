@@ -96,13 +96,17 @@ pub struct Unlock<'a> {
     pub hash: Option<&'a str>,
     /// Only this cipher or cascade, by its name.
     pub cipher: Option<&'a str>,
+    /// The PIM, which changes the iterations of formats that have one. 0 is the same as none.
+    pub pim: Option<u32>,
+    /// Bytes of memory that a key derivation may take; as much as can be had, if none.
+    pub memory: Option<u64>,
     /// Only the header copies of this kind.
     pub header: HeaderChoice,
     /// Opens a volume that is longer than its store: what is missing cannot be read, and nothing can be written.
     pub truncated: bool,
     /// Whether to stop. Looked at every few hundred microseconds.
     pub cancel: Option<&'a AtomicBool>,
-    /// Told of the steps that are done and of how many there are; they take about the same time each. The last call says that
+    /// Told how much is done and how much there is: about as many microseconds on one thread. The last call says that
     /// all are done, except where the caller has cancelled. Called on several threads, one at a time and in order.
     pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
 }
@@ -125,6 +129,8 @@ impl<'a> Unlock<'a> {
             acceleration: Acceleration::On,
             hash: None,
             cipher: None,
+            pim: None,
+            memory: None,
             header: HeaderChoice::Any,
             truncated: false,
             cancel: None,

@@ -20,6 +20,8 @@ pub mod credential;
 pub mod error;
 pub mod filesystems;
 pub mod formats;
+pub mod memory;
+pub mod partitions;
 pub mod spec;
 pub mod store;
 pub mod trees;

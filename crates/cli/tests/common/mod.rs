@@ -101,7 +101,19 @@ impl Folder {
     /// A quickly made volume of `size`, and its path.
     pub fn volume(&self, name: &str, size: &str, more: &[&str]) -> String {
         let path = self.str(name);
-        let args = ["create", "--quick", "--size", size, "--hash", "SHA-512", "--password-file", &self.password, &path];
+        let args = [
+            "create",
+            "--format",
+            "TrueCrypt",
+            "--quick",
+            "--size",
+            size,
+            "--hash",
+            "SHA-512",
+            "--password-file",
+            &self.password,
+            &path,
+        ];
         run(args.iter().chain(more)).succeeds();
         path
     }

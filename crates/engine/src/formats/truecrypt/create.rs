@@ -1,14 +1,16 @@
-//! Makes a volume as TrueCrypt 7.1a does.
+//! Makes a volume as TrueCrypt 7.1a and VeraCrypt do.
 
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::secret::wipe_stack;
 use claviger_crypto::{Acceleration, Secret};
 
-use super::suites::{Kdf, Mode, SharedKeys, Suite, UNIT};
-use super::{HEADER_GROUP, chosen, header, keyfiles};
+use super::kdfs::Derivation;
+use super::suites::{Mode, SharedKeys, Suite, UNIT};
+use super::{Family, HEADER_GROUP, header, keyfiles};
 use crate::credential::Credential;
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
@@ -32,15 +34,15 @@ const FILL_PIECE: usize = 128 << 10;
 /// First of all the old headers go, if the store had any; last of all come the new ones, the primary header at the very
 /// end. So what an interruption leaves opens with nothing, unless it falls between the two last writes: then the volume is
 /// complete but for the primary header, and opens by the backup.
-pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
-    let (suite, kdf) = chosen(spec)?;
-    let password = keyfiles::password(first)?;
-    let size = data_size(store.len())?;
+pub(super) fn create(family: &Family, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+    let (suite, derivation) = family.chosen(spec)?;
+    let password = keyfiles::password(family, first)?;
+    let size = data_size(family, store.len())?;
     let pool = Pool::for_this_machine(Duration::from_micros(50));
 
     let keys = random_secret(suite.key_len(Mode::Xts))?;
-    let primary = new_header(suite, kdf, &password, size, &keys, spec, &pool)?;
-    let backup = new_header(suite, kdf, &password, size, &keys, spec, &pool)?;
+    let primary = new_header(family, suite, &derivation, &password, size, &keys, spec, &pool)?;
+    let backup = new_header(family, suite, &derivation, &password, size, &keys, spec, &pool)?;
     wipe_stack();
 
     write_random_group(store, 0)?;
@@ -60,22 +62,26 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
 }
 
 /// Bytes of the data area in a store of `len` bytes.
-fn data_size(len: u64) -> Result<u64> {
+fn data_size(family: &Family, len: u64) -> Result<u64> {
     if !(MIN_LEN..=MAX_LEN).contains(&len) {
         return Err(Error::misuse(format!(
-            "{len} bytes: a TrueCrypt volume has {MIN_LEN} to {MAX_LEN}, headers included"
+            "{len} bytes: a {} volume has {MIN_LEN} to {MAX_LEN}, headers included",
+            family.name
         )));
     }
     if !len.is_multiple_of(UNIT) {
-        return Err(Error::misuse(format!("{len} bytes: a TrueCrypt volume is made of whole sectors of {UNIT} bytes")));
+        let name = family.name;
+        return Err(Error::misuse(format!("{len} bytes: a {name} volume is made of whole sectors of {UNIT} bytes")));
     }
     Ok(len - 2 * HEADER_GROUP)
 }
 
 /// An encrypted header with a salt of its own.
+#[allow(clippy::too_many_arguments)] // all of it goes into a header
 fn new_header(
+    family: &Family,
     suite: &Suite,
-    kdf: &Kdf,
+    derivation: &Derivation,
     password: &[u8],
     size: u64,
     keys: &[u8],
@@ -84,15 +90,21 @@ fn new_header(
 ) -> Result<Secret> {
     let mut salt = [0; header::SALT];
     random(&mut salt)?;
-    let mut header_key = Secret::zeroed(suite.key_len(Mode::Xts));
+    let mut header_key = Secret::zeroed(derivation.output(suite.key_len(Mode::Xts)));
     let go_on = || !cancelled(spec);
-    for_each_piece(pool, &mut header_key, kdf.hash.size, |at, block| {
-        let index = (at / kdf.hash.size) as u32 + 1;
-        kdf.hash.pbkdf2_block(password, &salt, kdf.iterations, index, block, &go_on);
+    let piece = derivation.piece(header_key.len());
+    let failed = Mutex::new(None);
+    for_each_piece(pool, &mut header_key, piece, |at, out| {
+        if let Err(error) = derivation.derive(password, &salt, at / piece, out, None, &go_on) {
+            *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        }
         wipe_stack();
     });
     not_cancelled(spec)?;
-    let mut plain = header::compose(&salt, HEADER_GROUP, size, keys);
+    if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error);
+    }
+    let mut plain = header::compose(family.rules, &salt, HEADER_GROUP, size, keys);
     let header_keys = SharedKeys::new(&header_key, Acceleration::On);
     suite.encrypt_header(Mode::Xts, &header_keys, &mut plain[header::SALT..]);
     Ok(plain)
