@@ -129,6 +129,18 @@ impl From<io::Error> for Error {
     }
 }
 
+/// As a tree or store passes it on; whoever takes it gets it back.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        match error.kind {
+            ErrorKind::Io(e) => e,
+            ErrorKind::Malformed { .. } => Self::new(io::ErrorKind::InvalidData, error),
+            ErrorKind::Unsupported { .. } => Self::new(io::ErrorKind::Unsupported, error),
+            _ => Self::other(error),
+        }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = &self.path {

@@ -182,7 +182,9 @@ fn ext_kind(start: &Start<'_>) -> Option<Kind> {
 fn fat_kind(start: &Start<'_>) -> Option<Kind> {
     let jumps = start.has(0, b"\xeb") || start.has(0, b"\xe9");
     let named = [(82, b"FAT32   "), (54, b"FAT12   "), (54, b"FAT16   "), (54, b"FAT     ")];
-    if !named.iter().any(|(at, name)| start.has(*at, *name)) && !(jumps && start.has(510, b"\x55\xaa")) {
+    let named = named.iter().any(|(at, name)| start.has(*at, *name));
+    let boots = jumps && start.has(510, b"\x55\xaa");
+    if !named && !boots {
         return None;
     }
     Some(match Boot::parse(start.0).ok()?.width {
