@@ -63,6 +63,11 @@ impl Silent {
         Self(classify(error).number)
     }
 
+    /// A volume was looked at and is damaged.
+    pub fn damaged() -> Self {
+        Self(CODES[DAMAGED].number)
+    }
+
     /// A file was looked at and is no volume.
     pub fn not_this_format() -> Self {
         Self(CODES[NOT_THIS_FORMAT].number)

@@ -6,6 +6,7 @@ mod background;
 mod benchmark;
 mod cancel;
 mod cat;
+mod change;
 mod completions;
 mod create;
 mod credentials;
@@ -13,12 +14,18 @@ mod duration;
 mod exit;
 mod guard;
 mod helper;
+mod editing;
+mod exit;
+mod guard;
+mod header;
 mod identify;
 mod info;
+mod keyfile;
 mod lab;
 mod list;
 mod man;
 mod mount;
+mod new_file;
 mod opening;
 mod output;
 mod progress;
@@ -26,6 +33,7 @@ mod prompt;
 mod serve;
 mod size;
 mod unmount;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -63,6 +71,10 @@ enum Verb {
     Unmount(unmount::Args),
     List(list::Args),
     Attach(attach::Args),
+    Verify(verify::Args),
+    Change(change::Args),
+    Header(header::Args),
+    Keyfile(keyfile::Args),
     Benchmark(benchmark::Args),
     Lab(lab::Args),
     #[command(hide = true)]
@@ -101,6 +113,10 @@ fn main() -> ExitCode {
         Verb::Unmount(args) => unmount::run(args),
         Verb::List(args) => list::run(args),
         Verb::Attach(args) => attach::run(args),
+        Verb::Verify(args) => verify::run(args),
+        Verb::Change(args) => change::run(args),
+        Verb::Header(args) => header::run(args),
+        Verb::Keyfile(args) => keyfile::run(args),
         Verb::Benchmark(args) => benchmark::run(args),
         Verb::Lab(args) => lab::run(args),
         Verb::Man(args) => man::run(args),
@@ -120,6 +136,10 @@ impl Verb {
             Self::Mount(args) => args.json,
             Self::Unmount(args) => args.json,
             Self::List(args) => args.json,
+            Self::Verify(args) => args.json,
+            Self::Change(args) => args.json,
+            Self::Header(args) => args.json(),
+            Self::Keyfile(args) => args.json,
             Self::Benchmark(args) => args.json,
             Self::Lab(args) => args.json(),
             Self::Cat(_) | Self::Attach(_) | Self::Man(_) | Self::Completions(_) => false,

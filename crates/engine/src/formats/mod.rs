@@ -1,10 +1,12 @@
 //! The formats, and one table of them.
 
+mod editor;
 mod magic;
 pub mod partition;
 mod several;
 pub mod truecrypt;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -15,6 +17,10 @@ use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::Layout;
 use several::Several;
+
+pub use editor::{
+    AreaReport, CopyReport, CopyState, HeaderBackup, KeyslotEditor, NewCredential, Prepared, RestoreFrom, Verified,
+};
 
 /// Every format there is.
 pub static FORMATS: &[&dyn Format] = &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT];
@@ -66,6 +72,49 @@ pub trait Format: Sync {
 
     /// What `Spec` may ask for.
     fn choices(&self) -> Choices;
+
+    /// What changes headers, where the format has them and this program can.
+    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+        None
+    }
+
+    /// How large a hidden volume the volume that `outer` opens has room for, as far as the file system in it tells.
+    ///
+    /// # Errors
+    /// Those of [`Header::unlock`] and [`crate::free_tail::free_tail`]; `Unsupported` where there can be none.
+    fn hidden_room(&self, _store: &Arc<dyn Store>, _outer: &Unlock<'_>) -> Result<HiddenRoom> {
+        Err(Error::unsupported(format!("hidden volumes: {} has none", self.name())))
+    }
+
+    /// Makes a hidden volume, opened by `first`, in the free space at the end of the one that `outer` opens. Writes nothing
+    /// outside that space and the places of the hidden headers, and the header last.
+    ///
+    /// # Errors
+    /// Those of [`Format::hidden_room`], and `Misuse` if the size does not fit there.
+    fn create_hidden(
+        &self,
+        _store: &Arc<dyn Store>,
+        _outer: &Unlock<'_>,
+        _spec: &Spec<'_>,
+        _first: &[Credential],
+    ) -> Result<()> {
+        Err(Error::unsupported(format!("hidden volumes: {} has none", self.name())))
+    }
+}
+
+/// The room for a hidden volume.
+#[derive(Clone, Debug, Serialize)]
+pub struct HiddenRoom {
+    /// Size of the largest plaintext that is safe, in bytes.
+    pub largest: u64,
+    /// Size of the smallest one, in bytes.
+    pub smallest: u64,
+    /// The file system of the outer volume.
+    pub filesystem: &'static str,
+    /// Where its free space begins, in bytes of the outer volume.
+    pub free_at: u64,
+    /// Size of the outer volume's plaintext, in bytes.
+    pub outer_size: u64,
 }
 
 /// What a format can create.

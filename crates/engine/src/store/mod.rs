@@ -47,6 +47,11 @@ pub trait Store: Send + Sync {
         true
     }
 
+    /// Whether a write was refused because it would have damaged a hidden volume. From then on nothing can be written.
+    fn damage_prevented(&self) -> bool {
+        false
+    }
+
     /// Changes the size, where the store can.
     ///
     /// # Errors
@@ -79,6 +84,9 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
     fn writable(&self) -> bool {
         (**self).writable()
+    }
+    fn damage_prevented(&self) -> bool {
+        (**self).damage_prevented()
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
         (**self).set_len(len)

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use claviger_crypto::SectorCipher;
@@ -10,6 +11,8 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct Layout {
     segments: Vec<Segment>,
+    /// Bytes of the volume that no write may touch: after the first one that tries, none is let through at all.
+    protected: Vec<Range<u64>>,
 }
 
 /// A range of a volume.
@@ -74,7 +77,7 @@ impl Layout {
                 _ => return Err(Error::misuse(format!("segment at {} of {} bytes does not fit", s.at, s.len))),
             }
         }
-        Ok(Self { segments })
+        Ok(Self { segments, protected: Vec::new() })
     }
 
     /// The whole store as it is.
@@ -115,7 +118,12 @@ impl Layout {
             let stored_at = s.stored_at + skipped;
             Ok(Segment { at: from - start, len: to - from, stored_at, payload, writable: s.writable })
         };
-        Self::new(self.touched(start, end).map(cut).collect::<Result<_>>()?)
+        let mut part = Self::new(self.touched(start, end).map(cut).collect::<Result<_>>()?)?;
+        for range in &self.protected {
+            let (from, to) = (range.start.clamp(start, end), range.end.clamp(start, end));
+            part = part.with_protected(from - start..to - start);
+        }
+        Ok(part)
     }
 
     /// The same volume in a store in which all of it begins `by` bytes later, as in the disk around a partition.
@@ -128,6 +136,35 @@ impl Layout {
             s.stored_at = moved.ok_or_else(|| Error::misuse(format!("no segment can begin {by} bytes later")))?;
         }
         Ok(self)
+    }
+
+    /// Protects a range of the volume, in bytes, such as the hidden volume in it. A write that touches a sector of it is
+    /// refused whole, and from then on every write is; reading goes on.
+    pub fn with_protected(mut self, range: Range<u64>) -> Self {
+        if !range.is_empty() {
+            self.protected.push(range);
+        }
+        self
+    }
+
+    /// The ranges that are protected, in bytes of the volume.
+    pub fn protected(&self) -> &[Range<u64>] {
+        &self.protected
+    }
+
+    /// Whether carrying out a write of `offset .. end` changes a protected byte: what is encrypted is written in whole
+    /// sectors.
+    pub(super) fn hits_protected(&self, offset: u64, end: u64) -> bool {
+        !self.protected.is_empty()
+            && self.touched(offset, end).any(|s| {
+                let (mut from, mut to) = (offset.max(s.at), end.min(s.at + s.len));
+                if let Payload::Crypt { cipher, .. } = &s.payload {
+                    let sector = cipher.sector_size() as u64;
+                    from -= (from - s.at) % sector;
+                    to = s.at + (to - s.at).next_multiple_of(sector);
+                }
+                self.protected.iter().any(|p| p.start < to && from < p.end)
+            })
     }
 
     /// The segments, in order.

@@ -1,15 +1,14 @@
 //! Makes a volume as TrueCrypt 7.1a and VeraCrypt do.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use claviger_crypto::pool::{Pool, for_each_piece};
-use claviger_crypto::secret::wipe_stack;
 use claviger_crypto::{Acceleration, Secret};
 
 use super::kdfs::Derivation;
-use super::suites::{Mode, SharedKeys, Suite, UNIT};
+use super::seal::{Seal, random};
+use super::suites::{Mode, Suite, UNIT};
 use super::{Family, HEADER_GROUP, header, keyfiles};
 use crate::credential::Credential;
 use crate::error::{Error, ErrorKind, Result};
@@ -37,13 +36,15 @@ const FILL_PIECE: usize = 128 << 10;
 pub(super) fn create(family: &Family, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
     let (suite, derivation) = family.chosen(spec)?;
     let password = keyfiles::password(family, first)?;
+    not_too_cheap(&derivation, spec.pim, first)?;
     let size = data_size(family, store.len())?;
     let pool = Pool::for_this_machine(Duration::from_micros(50));
 
     let keys = random_secret(suite.key_len(Mode::Xts))?;
-    let primary = new_header(family, suite, &derivation, &password, size, &keys, spec, &pool)?;
-    let backup = new_header(family, suite, &derivation, &password, size, &keys, spec, &pool)?;
-    wipe_stack();
+    let plain = header::compose(family.rules, &[0; header::SALT], HEADER_GROUP, size, &keys);
+    let cancelled = || cancelled(spec);
+    let seal = Seal { suite, mode: Mode::Xts, derivation, password: &password, memory: None, cancelled: &cancelled };
+    let (primary, backup) = (seal.close(&plain)?, seal.close(&plain)?);
 
     write_random_group(store, 0)?;
     write_random_group(store, HEADER_GROUP + size)?;
@@ -61,6 +62,21 @@ pub(super) fn create(family: &Family, store: &dyn Store, spec: &Spec<'_>, first:
     })
 }
 
+/// Refuses a short passphrase with a PIM that makes it cheap to guess, as VeraCrypt does. Keyfiles do not count.
+pub(super) fn not_too_cheap(derivation: &Derivation, pim: Option<u32>, credentials: &[Credential]) -> Result<()> {
+    let len = credentials.iter().map(|c| if let Credential::Passphrase(text) = c { text.len() } else { 0 }).sum();
+    let least = derivation.kdf.least_pim(len);
+    match pim.filter(|pim| (1..least).contains(pim)) {
+        None => Ok(()),
+        Some(pim) => Err(Error::misuse(format!(
+            "the PIM {pim} makes a passphrase of {len} bytes too cheap to guess: with {} it takes one of 20 bytes or a PIM of \
+             at least {least}",
+            derivation.kdf.name
+        ))
+        .hint("VeraCrypt refuses it too. Without a PIM the usual cost is taken.")),
+    }
+}
+
 /// Bytes of the data area in a store of `len` bytes.
 fn data_size(family: &Family, len: u64) -> Result<u64> {
     if !(MIN_LEN..=MAX_LEN).contains(&len) {
@@ -74,40 +90,6 @@ fn data_size(family: &Family, len: u64) -> Result<u64> {
         return Err(Error::misuse(format!("{len} bytes: a {name} volume is made of whole sectors of {UNIT} bytes")));
     }
     Ok(len - 2 * HEADER_GROUP)
-}
-
-/// An encrypted header with a salt of its own.
-#[allow(clippy::too_many_arguments)] // all of it goes into a header
-fn new_header(
-    family: &Family,
-    suite: &Suite,
-    derivation: &Derivation,
-    password: &[u8],
-    size: u64,
-    keys: &[u8],
-    spec: &Spec<'_>,
-    pool: &Pool,
-) -> Result<Secret> {
-    let mut salt = [0; header::SALT];
-    random(&mut salt)?;
-    let mut header_key = Secret::zeroed(derivation.output(suite.key_len(Mode::Xts)));
-    let go_on = || !cancelled(spec);
-    let piece = derivation.piece(header_key.len());
-    let failed = Mutex::new(None);
-    for_each_piece(pool, &mut header_key, piece, |at, out| {
-        if let Err(error) = derivation.derive(password, &salt, at / piece, out, None, &go_on) {
-            *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-        }
-        wipe_stack();
-    });
-    not_cancelled(spec)?;
-    if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        return Err(error);
-    }
-    let mut plain = header::compose(family.rules, &salt, HEADER_GROUP, size, keys);
-    let header_keys = SharedKeys::new(&header_key, Acceleration::On);
-    suite.encrypt_header(Mode::Xts, &header_keys, &mut plain[header::SALT..]);
-    Ok(plain)
 }
 
 /// Makes the two header areas from `at` on look as if there were headers in them: the salt and the header of a hidden volume
@@ -144,7 +126,7 @@ fn fill(store: &dyn Store, size: u64, suite: &Suite, spec: &Spec<'_>, pool: &Poo
     Ok(())
 }
 
-fn write_headers(store: &dyn Store, size: u64, mut backup: Secret, mut primary: Secret) -> Result<()> {
+fn write_headers(store: &dyn Store, size: u64, mut backup: Vec<u8>, mut primary: Vec<u8>) -> Result<()> {
     store.write_at(HEADER_GROUP + size, &mut backup)?;
     store.flush()?;
     store.write_at(0, &mut primary)?;
@@ -155,11 +137,6 @@ fn random_secret(len: usize) -> Result<Secret> {
     let mut secret = Secret::zeroed(len);
     random(&mut secret)?;
     Ok(secret)
-}
-
-/// The system's random bytes.
-fn random(bytes: &mut [u8]) -> Result<()> {
-    getrandom::fill(bytes).map_err(|e| Error::from(std::io::Error::other(e.to_string())))
 }
 
 fn tell(spec: &Spec<'_>, done: u64, total: u64) {

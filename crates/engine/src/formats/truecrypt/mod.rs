@@ -5,21 +5,25 @@
 //! those of the sources of TrueCrypt 7.1a and VeraCrypt 1.26 (files and names are given where they are used; of `7.1a` where
 //! no program is named), compared with volumes that they and other programs made.
 
+mod backup;
 mod create;
+mod editor;
 mod header;
 mod kdfs;
 mod keyfiles;
 mod positions;
+mod seal;
 mod suites;
 mod system;
 mod trials;
+mod verify;
 
 use std::time::{Duration, Instant};
 
 use claviger_crypto::SectorCipher;
 use claviger_crypto::secret::wipe_stack;
 
-use super::{Choices, Facts, Format, Header, Unlocked, Verdict, magic, same_name};
+use super::{Choices, Facts, Format, Header, KeyslotEditor, Unlocked, Verdict, magic, same_name};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
@@ -113,6 +117,34 @@ impl Format for Family {
     }
 
     fn open(&self, store: &dyn Store) -> Result<Box<dyn Header>> {
+        Ok(Box::new(self.locked(store)?))
+    }
+
+    fn open_system(&self, disk: &dyn Store) -> Result<Option<Box<dyn Header>>> {
+        let copy = system::header(self, disk)?;
+        Ok(copy.map(|copy| Box::new(Locked { family: *self, copies: vec![copy] }) as Box<dyn Header>))
+    }
+
+    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+        Some(self)
+    }
+
+    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+        create::create(self, store, spec, first).map_err(|e| e.in_format(self.name))
+    }
+
+    fn choices(&self) -> Choices {
+        Choices {
+            ciphers: self.suites.iter().filter(|s| s.creatable()).map(|s| s.name).collect(),
+            hashes: self.kdfs.iter().filter(|k| k.creatable).map(|k| k.name).collect(),
+            min_len: create::MIN_LEN,
+        }
+    }
+}
+
+impl Family {
+    /// All that could be headers of a volume in `store`.
+    fn locked(&self, store: &dyn Store) -> Result<Locked> {
         let mut copies: Vec<HeaderCopy> = Vec::new();
         for position in self.positions {
             let Some(at) = position.in_store(store.len()) else { continue };
@@ -131,24 +163,7 @@ impl Format for Family {
         if copies.is_empty() {
             return Err(ErrorKind::NotThisFormat("no sector that could be a header has anything in it".into()).into());
         }
-        Ok(Box::new(Locked { family: *self, copies }))
-    }
-
-    fn open_system(&self, disk: &dyn Store) -> Result<Option<Box<dyn Header>>> {
-        let copy = system::header(self, disk)?;
-        Ok(copy.map(|copy| Box::new(Locked { family: *self, copies: vec![copy] }) as Box<dyn Header>))
-    }
-
-    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
-        create::create(self, store, spec, first).map_err(|e| e.in_format(self.name))
-    }
-
-    fn choices(&self) -> Choices {
-        Choices {
-            ciphers: self.suites.iter().filter(|s| s.creatable()).map(|s| s.name).collect(),
-            hashes: self.kdfs.iter().filter(|k| k.creatable).map(|k| k.name).collect(),
-            min_len: create::MIN_LEN,
-        }
+        Ok(Locked { family: *self, copies })
     }
 }
 
@@ -171,6 +186,14 @@ struct Locked {
     copies: Vec<HeaderCopy>,
 }
 
+/// A header that opened, and what it took.
+struct Tried {
+    found: Found,
+    warnings: Vec<String>,
+    trials: u64,
+    derivations: u64,
+}
+
 impl Header for Locked {
     fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
         let unlocked = self.unlocked(store, with).map_err(|e| e.in_format(self.family.name));
@@ -185,6 +208,22 @@ impl Header for Locked {
 
 impl Locked {
     fn unlocked(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+        let begun = Instant::now();
+        let Tried { found, mut warnings, trials, derivations } = self.tried(with)?;
+        let copy = &self.copies[found.copy];
+        if copy.position.system {
+            let (layout, data) = system::layout(&found, store, with, &mut warnings)?;
+            let facts = Facts { size: layout.len(), ..self.facts(&found, &data, with) };
+            return Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() });
+        }
+        let data = DataArea::of(&found.fields, copy, store.len())?;
+        let layout = data.layout(&found, copy, store, with, &mut warnings)?;
+        let facts = self.facts(&found, &data, with);
+        Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() })
+    }
+
+    /// Finds the header that opens.
+    fn tried(&self, with: &Unlock<'_>) -> Result<Tried> {
         let begun = Instant::now();
         let family = &self.family;
         let plan = self.plan(with)?;
@@ -203,17 +242,8 @@ impl Locked {
             }
             other => other,
         };
-        let mut warnings = self.header_warnings(&found, spoilt, with);
-        let copy = &self.copies[found.copy];
-        if copy.position.system {
-            let (layout, data) = system::layout(&found, store, with, &mut warnings)?;
-            let facts = Facts { size: layout.len(), ..self.facts(&found, &data, with) };
-            return Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() });
-        }
-        let data = DataArea::of(&found.fields, copy, store.len())?;
-        let layout = data.layout(&found, copy, store, with, &mut warnings)?;
-        let facts = self.facts(&found, &data, with);
-        Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() })
+        let warnings = self.header_warnings(&found, spoilt, with);
+        Ok(Tried { found, warnings, trials, derivations })
     }
 
     /// All that is to be tried, narrowed by what is known.
@@ -224,9 +254,9 @@ impl Locked {
         let suite = with.cipher.map(|name| by_name("cipher", family.suites, |s| s.name, name)).transpose()?;
         // Where a disk has a system's header, what else its places hold belongs to the boot loader or the partitions.
         let system = self.copies.iter().any(|copy| copy.position.system);
-        let wanted = |position: &Position| match with.header {
-            HeaderChoice::Any => position.system == system,
-            HeaderChoice::Backup => position.backup,
+        let wanted = |position: &Position| {
+            let asked_for = position.backup && with.header != HeaderChoice::Any;
+            with.header.includes(position.hidden, position.backup) && (position.system == system || asked_for)
         };
         let derivations = |position: &Position| {
             let right = |k: &&Kdf| kdf.is_none_or(|only| std::ptr::eq(only, *k)) && (position.old || !k.old);
@@ -401,8 +431,8 @@ fn wrong_credential(family: &Family, with: &Unlock<'_>, trials: u64, took: Durat
     } else if with.pim.is_some() {
         tries.push("leave out the PIM");
     }
-    if with.header == HeaderChoice::Backup {
-        tries.push("try the primary header too");
+    if with.header != HeaderChoice::Any {
+        tries.push("try all copies of the header");
     }
     Error::new(ErrorKind::WrongCredential(format!(
         "nothing opens, after {trials} trials in {:.2} s. {name} volumes have no mark: a wrong passphrase, wrong keyfiles, \
