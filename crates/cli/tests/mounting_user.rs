@@ -41,12 +41,31 @@ fn a_user_mounts_ext4() {
 }
 
 #[test]
-fn a_user_mounts_ntfs() {
+fn a_user_mounts_ntfs_where_the_administrator_lets_users_share() {
     let Some(place) = Place::user() else { return };
-    let Some(_) = tools::program("ntfs-3g") else { return };
-    let Some(_) = tools::program("mkntfs") else { return };
+    for program in ["ntfs-3g", "mkntfs", "unshare"] {
+        let Some(_) = tools::program(program) else { return };
+    }
     let volume = place.volume("v.tc", "20M", &["mkntfs", "-F", "-Q", "-q"]);
-    keeps_files(&place, &volume, "ntfs-3g");
+    let dir = place.dir("d");
+    // In a namespace of its own, so that the system's file stays as it is.
+    let conf = place.folder.str("fuse.conf");
+    fs::write(&conf, "user_allow_other\n").expect("written");
+    let claviger = env!("CARGO_BIN_EXE_claviger");
+    let mount = format!("{claviger} mount --hash SHA-512 --password-file {} {volume} {dir}", place.folder.password);
+    let script = format!(
+        "{mount} >&2; grep -c ' {dir} .*ntfs' /proc/self/mountinfo; mkdir {dir}/sub; seq 100000 > {dir}/sub/numbers
+         {claviger} unmount {dir} >&2; ! ls {dir}/sub 2>/dev/null
+         {mount} --read-only >&2; sha256sum < {dir}/sub/numbers; ! touch {dir}/x 2>/dev/null; {claviger} unmount {volume} >&2"
+    );
+    let user = format!("setpriv --reuid {USER} --regid {USER} --clear-groups -- sh -ec \"$0\"");
+    let outer = format!("mount --bind {conf} /etc/fuse.conf; {user}");
+    let mut command = place.root_command("unshare");
+    let output = command.args(["--mount", "sh", "-ec", &outer, &script]).output().expect("it starts");
+    let numbers: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
+    let said = common::done(output).succeeds().text();
+    assert_eq!(said, format!("1\n{}  -\n", common::sha256(numbers.as_bytes())));
+    assert_eq!(fs::read_dir(place.runtime()).expect("a folder").count(), 0, "nothing is left");
 }
 
 #[test]

@@ -51,9 +51,18 @@ impl Place {
 
     /// A program as this place's user, ended after two minutes.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        self.command_as(self.user, program)
+    }
+
+    /// A program as root.
+    pub fn root_command(&self, program: impl AsRef<OsStr>) -> Command {
+        self.command_as(None, program)
+    }
+
+    fn command_as(&self, user: Option<u32>, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("timeout");
         command.args(["-k", "5", "120"]);
-        if let Some(user) = self.user {
+        if let Some(user) = user {
             let id = user.to_string();
             command.args(["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups", "--"]);
         }
