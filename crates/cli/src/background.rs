@@ -85,11 +85,13 @@ pub fn start(words: &[OsString], stdin: Stdio) -> anyhow::Result<()> {
     // Without CLOEXEC: the new process inherits both ends, and opens the one it needs anew.
     let (read, write) = rustix::pipe::pipe()?;
     let caller = parent()?;
-    let mut command = Command::new("/proc/self/exe");
+    // Its own name shows in lists of processes; where the program was replaced since, the file has none any more.
+    let own = std::env::current_exe().ok().filter(|path| path.is_file());
+    let mut command = Command::new(own.unwrap_or_else(|| "/proc/self/exe".into()));
     command.args(&words[1..2]);
     command.arg(format!("--ready-fd={}", write.as_raw_fd()));
     command.arg(format!("--caller={}-{}", caller.pid, caller.started)).args(&words[2..]).stdin(stdin);
-    let mut child = command.spawn().context("/proc/self/exe")?;
+    let mut child = command.spawn().context("starting in the background")?;
     drop(write);
     let pid = Pid::from_raw(child.id().cast_signed()).context("a process has a number")?;
     let process = pidfd_open(pid, PidfdFlags::empty())?;

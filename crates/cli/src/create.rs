@@ -1,7 +1,7 @@
 //! `claviger create`: a new volume in a file or on a block device.
 
 use std::fs;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -340,13 +340,9 @@ fn may_overwrite(args: &Args, path: &Path, old: &FileStore) -> claviger_engine::
     if args.yes {
         return Ok(());
     }
-    let refused = |why: &str| Error::misuse(format!("{why}; it is {named}")).at(path);
-    let terminal = prompt::terminal().filter(|t| t.is_terminal());
-    let terminal = terminal.ok_or_else(|| {
-        refused("not replaced, because there is no terminal to ask on").hint("In a script, add --force --yes.")
-    })?;
     let question = format!("{} is {named}.\nAll of it will be lost. Replace it? (yes/no) ", path.display());
-    if prompt::yes(&terminal, &question)? { Ok(()) } else { Err(refused("not replaced")) }
+    let refused = |why: &str| Error::misuse(format!("not replaced{why}; it is {named}")).at(path);
+    prompt::consent(&question, "--force --yes", refused)
 }
 
 impl Report for Created {

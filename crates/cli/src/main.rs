@@ -6,12 +6,16 @@ mod background;
 mod benchmark;
 mod cancel;
 mod cat;
+mod change;
 mod completions;
 mod create;
 mod credentials;
 mod duration;
+mod editing;
 mod exit;
+mod explain;
 mod guard;
+mod header;
 mod helper;
 mod identify;
 mod info;
@@ -28,6 +32,7 @@ mod prompt;
 mod serve;
 mod size;
 mod unmount;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -58,14 +63,18 @@ struct Cli {
 enum Verb {
     Identify(identify::Args),
     Info(info::Args),
+    Explain(explain::Args),
     Create(create::Args),
     Cat(cat::Args),
     Serve(serve::Args),
-    Keyfile(keyfile::Args),
     Mount(Box<mount::Args>),
     Unmount(unmount::Args),
     List(list::Args),
     Attach(attach::Args),
+    Verify(verify::Args),
+    Change(change::Args),
+    Header(header::Args),
+    Keyfile(keyfile::Args),
     Benchmark(benchmark::Args),
     Lab(lab::Args),
     #[command(hide = true)]
@@ -97,14 +106,18 @@ fn main() -> ExitCode {
     let result = match &cli.verb {
         Verb::Identify(args) => identify::run(args),
         Verb::Info(args) => info::run(args),
+        Verb::Explain(args) => explain::run(args),
         Verb::Create(args) => create::run(args),
         Verb::Cat(args) => cat::run(args),
         Verb::Serve(args) => serve::run(args),
-        Verb::Keyfile(args) => keyfile::run(args),
         Verb::Mount(args) => mount::run(args, &words),
         Verb::Unmount(args) => unmount::run(args),
         Verb::List(args) => list::run(args),
         Verb::Attach(args) => attach::run(args),
+        Verb::Verify(args) => verify::run(args),
+        Verb::Change(args) => change::run(args),
+        Verb::Header(args) => header::run(args),
+        Verb::Keyfile(args) => keyfile::run(args),
         Verb::Benchmark(args) => benchmark::run(args),
         Verb::Lab(args) => lab::run(args),
         Verb::Man(args) => man::run(args),
@@ -119,12 +132,16 @@ impl Verb {
         match self {
             Self::Identify(args) => args.json,
             Self::Info(args) => args.json,
+            Self::Explain(args) => args.json,
             Self::Create(args) => args.json,
             Self::Serve(args) => args.json,
-            Self::Keyfile(args) => args.json,
             Self::Mount(args) => args.json,
             Self::Unmount(args) => args.json,
             Self::List(args) => args.json,
+            Self::Verify(args) => args.json,
+            Self::Change(args) => args.json,
+            Self::Header(args) => args.json(),
+            Self::Keyfile(args) => args.json,
             Self::Benchmark(args) => args.json,
             Self::Lab(args) => args.json(),
             Self::Cat(_) | Self::Attach(_) | Self::Man(_) | Self::Completions(_) => false,

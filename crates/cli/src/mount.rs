@@ -163,7 +163,7 @@ fn signals() -> io::Result<UnixStream> {
 
 /// What the server says of itself.
 pub fn status(store: &CountedStore<Arc<dyn Store>>) -> Status {
-    Status { traffic: store.traffic(), damage_prevented: false }
+    Status { traffic: store.traffic(), damage_prevented: store.damage_prevented() }
 }
 
 /// The record of a volume that this process serves from now on.

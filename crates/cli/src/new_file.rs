@@ -7,6 +7,18 @@ use std::path::Path;
 
 use claviger_engine::{Error, Result};
 
+/// Fails if there is something of that name: better before a password is asked for than after.
+pub fn must_be_new(path: &Path) -> Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(_) => Err(exists(path)),
+        Err(_) => Ok(()),
+    }
+}
+
+fn exists(path: &Path) -> Error {
+    Error::misuse("exists already, and is not overwritten").at(path).hint("Choose another name.")
+}
+
 /// Writes a file that does not exist yet, for its owner only (0600), and makes it and its name durable. One that could not be
 /// written whole is removed again.
 ///
@@ -15,9 +27,7 @@ use claviger_engine::{Error, Result};
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let open = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let mut file = open.map_err(|e| match e.kind() {
-        io::ErrorKind::AlreadyExists => {
-            Error::misuse("exists already, and is not overwritten").at(path).hint("Choose another name.")
-        }
+        io::ErrorKind::AlreadyExists => exists(path),
         _ => Error::from(e).at(path),
     })?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| sync_folder(path));

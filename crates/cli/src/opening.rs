@@ -8,7 +8,7 @@ use claviger_crypto::pool::Pool;
 use claviger_engine::credential::HeaderChoice;
 use claviger_engine::formats::{self, Facts};
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Acceleration, ErrorKind, Store, Unlock, Volume};
+use claviger_engine::{Acceleration, Credential, ErrorKind, Store, Unlock, Volume};
 
 use crate::credentials::CredentialArgs;
 use crate::progress::Progress;
@@ -22,16 +22,16 @@ pub struct OpenArgs {
     pub path: PathBuf,
 
     #[command(flatten)]
-    credentials: CredentialArgs,
+    pub(crate) credentials: CredentialArgs,
 
     #[command(flatten)]
-    how: How,
+    pub(crate) how: How,
 }
 
 /// How to open it.
 #[derive(clap::Args)]
 #[command(next_help_heading = "How to open it")]
-struct How {
+pub(crate) struct How {
     /// Take it as a volume of this format
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
@@ -64,6 +64,10 @@ struct How {
     #[arg(long)]
     backup_header: bool,
 
+    /// Use only this copy of the header
+    #[arg(long, value_name = "SLOT", conflicts_with = "backup_header")]
+    slot: Option<Slot>,
+
     /// Do without the processor's AES instructions
     #[arg(long)]
     no_aes: bool,
@@ -74,14 +78,57 @@ struct How {
 }
 
 impl How {
+    /// The credentials, tried as the options say.
+    pub fn unlock<'a>(&'a self, credentials: &'a [Credential]) -> Unlock<'a> {
+        Unlock {
+            acceleration: if self.no_aes { Acceleration::Off } else { Acceleration::On },
+            hash: self.hash.as_deref(),
+            cipher: self.cipher.as_deref(),
+            pim: self.pim,
+            memory: self.memory,
+            header: self.header(),
+            truncated: self.truncated,
+            ..Unlock::with(credentials)
+        }
+    }
+
+    fn header(&self) -> HeaderChoice {
+        match self.slot {
+            _ if self.backup_header => HeaderChoice::Backup,
+            None => HeaderChoice::Any,
+            Some(slot) => HeaderChoice::One {
+                hidden: matches!(slot, Slot::Hidden | Slot::HiddenBackup),
+                backup: matches!(slot, Slot::Backup | Slot::HiddenBackup),
+            },
+        }
+    }
+
+    /// Whether only backups are to be tried, so that it does not matter what the volume begins with.
+    fn by_backup(&self) -> bool {
+        matches!(self.header(), HeaderChoice::Backup | HeaderChoice::One { backup: true, .. })
+    }
+
     /// The format that it is to be taken as.
-    fn format(&self) -> Option<&str> {
+    pub fn format(&self) -> Option<&str> {
         match (self.truecrypt, self.veracrypt) {
             (true, _) => Some("TrueCrypt"),
             (_, true) => Some("VeraCrypt"),
             _ => self.format.as_deref(),
         }
     }
+}
+
+/// A copy of the header.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Slot {
+    /// In front
+    Primary,
+    /// That of the hidden volume, in front
+    Hidden,
+    /// At the end
+    Backup,
+    /// That of the hidden volume, at the end
+    HiddenBackup,
 }
 
 /// A volume that has been opened.
@@ -106,6 +153,27 @@ impl OpenArgs {
         self.credentials.on_stdin()
     }
 
+    /// The format that it is to be taken as, if that was said.
+    pub fn format(&self) -> Option<&str> {
+        self.how.format()
+    }
+
+    /// The password and the keyfiles, asked where needed.
+    pub fn read_credentials(&self) -> claviger_engine::Result<Vec<Credential>> {
+        self.credentials.read()
+    }
+
+    /// Whether the trials were narrowed.
+    pub fn hinted(&self) -> bool {
+        let How { hash, cipher, pim, .. } = &self.how;
+        hash.is_some() || cipher.is_some() || pim.is_some() || self.how.header() != HeaderChoice::Any
+    }
+
+    /// The credentials, and how they are to be tried.
+    pub fn unlock_with<'a>(&'a self, credentials: &'a [Credential]) -> Unlock<'a> {
+        self.how.unlock(credentials)
+    }
+
     /// Opens the volume. The password is asked once it is known that there is something to open.
     pub fn open(&self, access: Access) -> anyhow::Result<Opened> {
         let access = if self.how.truncated { Access::ReadOnly } else { access };
@@ -115,7 +183,7 @@ impl OpenArgs {
         let stored = store.len();
         let at = |e: claviger_engine::Error| e.at(&self.path);
         let opened = match self.how.format() {
-            None if self.how.backup_header => formats::open_by_backup(&*store),
+            None if self.how.by_backup() => formats::open_by_backup(&*store),
             name => formats::open(&*store, name),
         };
         let (_, header) = opened.map_err(|e| with_option(at(e)))?;
@@ -123,18 +191,7 @@ impl OpenArgs {
         let credentials = self.credentials.read()?;
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
-        let with = Unlock {
-            acceleration: if self.how.no_aes { Acceleration::Off } else { Acceleration::On },
-            hash: self.how.hash.as_deref(),
-            cipher: self.how.cipher.as_deref(),
-            pim: self.how.pim,
-            memory: self.how.memory,
-            header: if self.how.backup_header { HeaderChoice::Backup } else { HeaderChoice::Any },
-            truncated: self.how.truncated,
-            cancel: Some(cancel),
-            progress: Some(&show),
-            ..Unlock::with(&credentials)
-        };
+        let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..self.how.unlock(&credentials) };
         let unlocked = header.unlock(&*store, &with);
         drop(credentials);
         drop(bar);
@@ -151,7 +208,7 @@ impl OpenArgs {
 }
 
 /// The engine's advice, with the name that this program has for it.
-fn with_option(mut error: claviger_engine::Error) -> claviger_engine::Error {
+pub fn with_option(mut error: claviger_engine::Error) -> claviger_engine::Error {
     match (&error.kind, &mut error.hint) {
         (ErrorKind::Malformed { .. }, Some(hint)) if hint.contains("truncated") => {
             hint.push_str(" The option is --truncated.");

@@ -9,11 +9,12 @@ mod search;
 use serde::Serialize;
 
 use crate::error::Result;
+use crate::filesystems::{self, Filesystem};
 use crate::formats::{FORMATS, Format, Verdict, magic};
 use crate::store::Store;
 pub use content::{Content, Look};
 pub use forms::{Change, Form, forms};
-pub use search::{Found, How, Search, search};
+pub use search::{Found, How, Search, Step, search};
 
 /// Bytes at the beginning of a store that have all marks in them.
 const START: u64 = 0x10000 + 4096;
@@ -29,6 +30,8 @@ pub struct Diagnosis {
     pub content: Option<Content>,
     /// A mark that tells what it is.
     pub mark: Option<Mark>,
+    /// A file system that is not encrypted.
+    pub filesystem: Option<Filesystem>,
     /// What each format says of it.
     pub formats: Vec<Opinion>,
 }
@@ -70,6 +73,7 @@ pub fn look(store: &dyn Store) -> Result<Diagnosis> {
         beyond_sectors: size % 512,
         content: if size == 0 { None } else { Some(Content::of(store)?) },
         mark: mark(store)?,
+        filesystem: filesystems::detect(store)?,
         formats,
     })
 }

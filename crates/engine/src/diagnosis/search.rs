@@ -60,6 +60,8 @@ impl fmt::Display for How {
 pub struct Found<T> {
     /// What was changed.
     pub how: How,
+    /// The target, counted from 0.
+    pub target: usize,
     /// The volume; or the reason why it cannot be used although a header opened: it is damaged or unsupported.
     pub unlocked: Result<T>,
 }
@@ -68,51 +70,98 @@ pub struct Found<T> {
 pub struct Search<T> {
     /// What opens the volume, if anything did.
     pub found: Option<Found<T>>,
-    /// Forms that were tried, the one that was given included.
+    /// Trials: forms of the credentials, each for each target.
     pub tried: u64,
     /// The error about what was given, if nothing opens.
     pub error: Option<Error>,
 }
 
-/// Tries the credentials as they were given, then in other forms. `unlock` tries one set of them, with or without the
-/// hints that were given (`hinted` says that there are some). `tell` is told, before each form but the first, how many of how
-/// many are done, and how long the first took.
+/// What is about to be tried.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// The target, counted from 0.
+    pub target: usize,
+    /// Forms of the credentials that have been tried with it, and all that will be.
+    pub done: u64,
+    /// See `done`.
+    pub all: u64,
+    /// How long the credentials took that were given.
+    pub each: Duration,
+}
+
+/// Tries the credentials on several targets as they were given, and in other forms; what costs least comes first.
+/// `efforts` has for each target how long one trial takes, in any unit. `unlock` tries one set of credentials on one target,
+/// with or without the hints that were given (`hinted` says that there are some). `tell` is told what comes before each
+/// other form.
 ///
 /// # Errors
-/// Those of `unlock` but `WrongCredential`, `Malformed` and `Unsupported`; of other forms than the given one also without
-/// `Misuse`: a format may refuse a form, such as one that is too long.
+/// What has nothing to do with the credentials: `Io`, `Cancelled` and the like.
 pub fn search<T>(
     credentials: &[Credential],
     hinted: bool,
-    mut unlock: impl FnMut(&[Credential], bool) -> Result<T>,
-    mut tell: impl FnMut(u64, u64, Duration),
+    efforts: &[u64],
+    mut unlock: impl FnMut(usize, &[Credential], bool) -> Result<T>,
+    mut tell: impl FnMut(Step),
 ) -> Result<Search<T>> {
-    let begun = Instant::now();
-    let first = unlock(credentials, true);
-    let took = begun.elapsed();
-    let error = match opened(first)? {
-        Outcome::Opened(unlocked) => return Ok(Search::success(How::AsGiven, unlocked, 1)),
-        Outcome::Wrong(error) => error,
-    };
     let ways = ways(credentials, hinted);
-    for (done, way) in (1..).zip(&ways) {
-        tell(done, ways.len() as u64 + 1, took);
-        let outcome = unlock(&way.credentials(credentials), !matches!(way.how, How::WithoutHints));
-        match outcome {
-            Err(e) if matches!(e.kind, ErrorKind::Misuse(_)) => {}
-            other => {
-                if let Outcome::Opened(unlocked) = opened(other)? {
-                    return Ok(Search::success(way.how, unlocked, done + 1));
-                }
+    let all = ways.len() as u64 + 1;
+    let mut search = Search { found: None, tried: 0, error: None };
+    let mut took = vec![Duration::ZERO; efforts.len()];
+    for Stage { target, as_given } in stages(efforts, ways.len() as u64) {
+        if as_given {
+            let begun = Instant::now();
+            search.look_at(How::AsGiven, target, unlock(target, credentials, true))?;
+            took[target] = begun.elapsed();
+        }
+        for (done, way) in (1..).zip(&ways).take_while(|_| !as_given) {
+            tell(Step { target, done, all, each: took[target] });
+            let hints = !matches!(way.how, How::WithoutHints);
+            search.look_at(way.how, target, unlock(target, &way.credentials(credentials), hints))?;
+            if search.found.is_some() {
+                break;
             }
         }
+        if search.found.is_some() {
+            break;
+        }
     }
-    Ok(Search { found: None, tried: ways.len() as u64 + 1, error: Some(error) })
+    Ok(search)
+}
+
+/// One target, with what was given or with all other forms of it.
+struct Stage {
+    target: usize,
+    as_given: bool,
+}
+
+/// What is done, the least effort first: a format that takes a second for a trial waits until one that takes a
+/// millisecond is through.
+fn stages(efforts: &[u64], ways: u64) -> Vec<Stage> {
+    let both = |(target, effort): (usize, &u64)| {
+        let forms = effort.saturating_mul(ways).max(*effort);
+        [(*effort, Stage { target, as_given: true }), (forms, Stage { target, as_given: false })]
+    };
+    let mut stages: Vec<_> = efforts.iter().enumerate().flat_map(both).collect();
+    // Stable: of the same effort, what was given comes first.
+    stages.sort_by_key(|(effort, _)| *effort);
+    stages.into_iter().map(|(_, stage)| stage).collect()
 }
 
 impl<T> Search<T> {
-    fn success(how: How, unlocked: Result<T>, tried: u64) -> Self {
-        Self { found: Some(Found { how, unlocked }), tried, error: None }
+    /// Takes the outcome of a trial in.
+    fn look_at(&mut self, how: How, target: usize, outcome: Result<T>) -> Result<()> {
+        self.tried += 1;
+        match opened(outcome)? {
+            Outcome::Opened(unlocked) => {
+                self.found = Some(Found { how, target, unlocked });
+                self.error = None;
+            }
+            Outcome::Wrong(e) if how == How::AsGiven => self.error = Some(e),
+            // What to say is said by a target that took what was given.
+            Outcome::Refused(e) if how == How::AsGiven => self.error = self.error.take().or(Some(e)),
+            Outcome::Wrong(_) | Outcome::Refused(_) => {}
+        }
+        Ok(())
     }
 }
 
@@ -124,7 +173,8 @@ fn opened<T>(outcome: Result<T>) -> Result<Outcome<T>> {
     match outcome {
         Ok(unlocked) => Ok(Outcome::Opened(Ok(unlocked))),
         Err(error) => match error.kind {
-            ErrorKind::WrongCredential(_) => Ok(Outcome::Wrong(error)),
+            ErrorKind::WrongCredential(_) | ErrorKind::TooLittleMemory { .. } => Ok(Outcome::Wrong(error)),
+            ErrorKind::Misuse(_) | ErrorKind::CredentialKind { .. } => Ok(Outcome::Refused(error)),
             ErrorKind::Malformed { .. } | ErrorKind::Unsupported { .. } => Ok(Outcome::Opened(Err(error))),
             _ => Err(error),
         },
@@ -137,6 +187,8 @@ enum Outcome<T> {
     Opened(Result<T>),
     /// None did.
     Wrong(Error),
+    /// The format takes no such credentials: too long a password, a hash that it does not have.
+    Refused(Error),
 }
 
 /// A way to try the credentials.
@@ -217,8 +269,8 @@ mod tests {
 
     /// Searches a volume that opens with `right` alone.
     fn found(given: &[Credential], right: &str) -> Option<How> {
-        let unlock = |c: &[Credential], _| if line(c) == right { Ok(()) } else { wrong() };
-        search(given, false, unlock, |_, _, _| {}).expect("no trouble").found.map(|f| f.how)
+        let unlock = |_, c: &[Credential], _| if line(c) == right { Ok(()) } else { wrong() };
+        search(given, false, &[1], unlock, |_| {}).expect("no trouble").found.map(|f| f.how)
     }
 
     #[test]
@@ -239,33 +291,70 @@ mod tests {
     }
 
     #[test]
-    fn hints_are_left_out_last_of_all_that_costs_little() {
-        let unlock = |_: &[Credential], hints: bool| if hints { wrong() } else { Ok(()) };
-        let done = search(&[passphrase("x")], true, unlock, |_, _, _| {}).expect("no trouble");
+    fn what_was_given_is_tried_on_every_target_before_other_forms() {
+        let mut calls = Vec::new();
+        let unlock = |target, c: &[Credential], _| {
+            calls.push(format!("{target} {}", line(c)));
+            if target == 1 && line(c) == "p:X" { Ok(()) } else { wrong() }
+        };
+        let mut steps = 0;
+        let done = search(&[passphrase("x")], false, &[1, 1], unlock, |_| steps += 1).expect("no trouble");
+        let found = done.found.expect("another case");
+        assert_eq!((found.target, found.how.kind(), done.tried), (1, "case", calls.len() as u64));
+        assert_eq!((&calls[0][..], &calls[1][..], steps), ("0 p:x", "1 p:x", calls.len() - 2));
+        let last_of_first = calls.iter().rposition(|c| c.starts_with('0'));
+        assert!(last_of_first < calls.iter().position(|c| c == "1 p:X"));
+    }
+
+    #[test]
+    fn all_forms_of_a_cheap_target_come_before_one_that_costs_more_than_they() {
+        let mut calls = Vec::new();
+        let unlock = |target, c: &[Credential], _| {
+            calls.push(target);
+            if target == 0 && line(c) == "p:X" { Ok(()) } else { wrong() }
+        };
+        let done = search(&[passphrase("x")], false, &[1, 10_000], unlock, |_| {}).expect("no trouble");
+        assert!(done.found.is_some() && !calls.contains(&1), "{calls:?}");
+    }
+
+    #[test]
+    fn hints_are_left_out_first_of_all() {
+        let unlock = |_, _: &[Credential], hints: bool| if hints { wrong() } else { Ok(()) };
+        let done = search(&[passphrase("x")], true, &[1], unlock, |_| {}).expect("no trouble");
         assert_eq!((done.found.map(|f| f.how), done.tried), (Some(How::WithoutHints), 2));
     }
 
     #[test]
     fn a_header_that_opens_is_found_even_if_it_is_damaged() {
         let damaged = || Error::new(ErrorKind::Malformed { field: "f", offset: 0, what: "w".into() });
-        let unlock = |c: &[Credential], _| -> Result<()> { if line(c) == "p:X" { Err(damaged()) } else { wrong() } };
-        let found = search(&[passphrase("x")], false, unlock, |_, _, _| {}).expect("no trouble").found;
+        let unlock = |_, c: &[Credential], _| if line(c) == "p:X" { Err(damaged()) } else { wrong::<()>() };
+        let found = search(&[passphrase("x")], false, &[1], unlock, |_| {}).expect("no trouble").found;
         let found = found.expect("another case");
         assert!(matches!(found.how, How::Password(Change::Case(_))) && found.unlocked.is_err());
     }
 
     #[test]
-    fn other_trouble_ends_the_search_and_refused_forms_do_not() {
+    fn refused_forms_are_left_out_and_other_trouble_ends_the_search() {
         let mut calls = 0;
-        let unlock = |c: &[Credential], _| {
+        let unlock = |_, c: &[Credential], _| {
             calls += 1;
             if line(c).len() > 3 { Err(Error::misuse("too long")) } else { wrong::<()>() }
         };
-        let done = search(&[passphrase("x")], false, unlock, |_, _, _| {}).expect("refused forms are left out");
+        let done = search(&[passphrase("x")], false, &[1], unlock, |_| {}).expect("refused forms are left out");
         assert!(done.found.is_none() && done.tried == calls && calls > 3 && done.error.is_some());
-        let unlock =
-            |c: &[Credential], _| if line(c) == "p:x" { wrong::<()>() } else { Err(ErrorKind::Cancelled.into()) };
-        let error = search(&[passphrase("x")], false, unlock, |_, _, _| {}).err().expect("cancelled");
+
+        // A password that is too long may have been cut off by another program.
+        let unlock = |_, c: &[Credential], _| if line(c).len() > 66 { Err(Error::misuse("too long")) } else { Ok(()) };
+        let found = search(&[passphrase(&"x".repeat(70))], false, &[1], unlock, |_| {}).expect("no trouble").found;
+        assert_eq!(found.map(|f| f.how), Some(How::Password(Change::Ends("cut off after 64 bytes"))));
+        let unlock = |_, _: &[Credential], _| Err::<(), _>(Error::misuse("no such hash"));
+        let error = search(&[passphrase("x")], false, &[1, 1], unlock, |_| {}).expect("no trouble").error;
+        assert!(error.expect("refused").to_string().contains("no such hash"));
+
+        let cancelled = |_, c: &[Credential], _| {
+            if line(c) == "p:x" { wrong::<()>() } else { Err(ErrorKind::Cancelled.into()) }
+        };
+        let error = search(&[passphrase("x")], false, &[1], cancelled, |_| {}).err().expect("cancelled");
         assert!(matches!(error.kind, ErrorKind::Cancelled));
     }
 }

@@ -61,6 +61,10 @@ impl<S: Store> Store for CountedStore<S> {
         self.inner.writable()
     }
 
+    fn damage_prevented(&self) -> bool {
+        self.inner.damage_prevented()
+    }
+
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.inner.set_len(len)
     }

@@ -85,13 +85,22 @@ pub struct Options {
     pub threads: usize,
     /// What `/proc/mounts` is to name as the source: the volume.
     pub source: String,
+    /// Whether the kernel lets other users as far as the permissions, which let in none but root: programs that are setuid
+    /// root count as others. Without root it takes `user_allow_other` in /etc/fuse.conf.
+    pub shared: bool,
     /// Time that users of the folder have to leave it once the server stops; then they are cut off.
     pub grace: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { transport: Transport::Auto, threads: 2, source: "claviger".into(), grace: Duration::from_secs(5) }
+        Self {
+            transport: Transport::Auto,
+            threads: 2,
+            source: "claviger".into(),
+            shared: false,
+            grace: Duration::from_secs(5),
+        }
     }
 }
 
@@ -116,7 +125,7 @@ pub struct Handle(Arc<Control>);
 /// `Io` where that is not possible, `Unsupported` for a kernel that is too old or has not the transport that is asked for.
 pub fn mount(image: Image, dir: &Path, options: Options) -> Result<Mounted> {
     let read_only = image.read_only || !image.store.writable();
-    let wish = Wish { dir, source: &options.source, read_only, uid: image.uid };
+    let wish = Wish { dir, source: &options.source, read_only, uid: image.uid, shared: options.shared };
     if options.transport == Transport::Uring && !uring::is_allowed() {
         return Err(no_uring());
     }

@@ -32,6 +32,8 @@ pub struct Wish<'a> {
     pub read_only: bool,
     /// Whose file it is.
     pub uid: u32,
+    /// Whether others come as far as the permissions.
+    pub shared: bool,
 }
 
 /// A mounted folder. Dropping it unmounts it, whoever uses it.
@@ -162,7 +164,7 @@ fn mount_directly(wish: &Wish<'_>, dir: &Path) -> rustix::io::Result<OwnedFd> {
     let fd = open_device()?;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let mut options = format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions", fd.as_raw_fd());
-    if wish.uid != uid {
+    if wish.uid != uid || wish.shared {
         // The owner may, the mode of the folder keeps others out.
         options += ",allow_other";
     }
@@ -180,7 +182,8 @@ fn mount_with_help(wish: &Wish<'_>, dir: &Path) -> Result<OwnedFd> {
     let mode = if wish.read_only { "ro" } else { "rw" };
     let source = wish.source.replace('\\', "\\\\").replace(',', "\\,");
     let (_, subtype) = KIND.split_once('.').expect("it has a subtype");
-    let options = format!("{mode},nosuid,nodev,default_permissions,fsname={source},subtype={subtype}");
+    let shared = if wish.shared { ",allow_other" } else { "" };
+    let options = format!("{mode},nosuid,nodev,default_permissions,fsname={source},subtype={subtype}{shared}");
     let mut child = helper(|name| {
         let mut command = Command::new(name);
         command.arg("-o").arg(&options).arg("--").arg(dir);

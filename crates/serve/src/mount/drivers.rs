@@ -19,8 +19,19 @@ pub struct Driver {
     pub unreplayed: Option<&'static str>,
     /// The program that serves it by FUSE.
     program: Option<Program>,
-    /// Whether this program serves it itself.
-    own: bool,
+    /// What this program serves itself.
+    own: Own,
+}
+
+/// What this program can do with a file system itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Own {
+    /// Read and write.
+    Writes,
+    /// Read.
+    Reads,
+    /// Nothing.
+    No,
 }
 
 /// A program that serves a file system by FUSE in the foreground.
@@ -31,6 +42,8 @@ pub struct Program {
     package: &'static str,
     /// Whether it works for root only.
     root_only: bool,
+    /// Whether it is setuid root, so that the kernel takes it for another user.
+    pub setuid: bool,
     /// Its arguments.
     arguments: fn(&Call<'_>) -> Vec<OsString>,
 }
@@ -53,22 +66,34 @@ pub static DRIVERS: &[Driver] = &[
         kinds: &[Kind::Ext2, Kind::Ext3, Kind::Ext4],
         kernel: &["ext4", "ext3", "ext2"],
         unreplayed: Some("noload"),
-        program: Some(Program { name: "fuse2fs", package: "fuse2fs", root_only: false, arguments: fuse2fs }),
-        own: false,
+        program: Some(Program {
+            name: "fuse2fs",
+            package: "fuse2fs",
+            root_only: false,
+            setuid: false,
+            arguments: fuse2fs,
+        }),
+        own: Own::Reads,
     },
     Driver {
         kinds: &[Kind::Ntfs],
         kernel: &["ntfs3"],
         unreplayed: None,
-        program: Some(Program { name: "ntfs-3g", package: "ntfs-3g", root_only: false, arguments: ntfs_3g }),
-        own: false,
+        program: Some(Program {
+            name: "ntfs-3g",
+            package: "ntfs-3g",
+            root_only: false,
+            setuid: true,
+            arguments: ntfs_3g,
+        }),
+        own: Own::Reads,
     },
     Driver {
         kinds: &[Kind::Fat12, Kind::Fat16, Kind::Fat32],
         kernel: &["vfat"],
         unreplayed: None,
         program: None,
-        own: true,
+        own: Own::Writes,
     },
     Driver {
         kinds: &[Kind::ExFat],
@@ -79,17 +104,18 @@ pub static DRIVERS: &[Driver] = &[
             package: "exfat-fuse",
             // It passes an option that fusermount3 refuses to others.
             root_only: true,
+            setuid: false,
             arguments: exfat_fuse,
         }),
-        own: false,
+        own: Own::No,
     },
-    Driver { kinds: &[Kind::Xfs], kernel: &["xfs"], unreplayed: Some("norecovery"), program: None, own: false },
+    Driver { kinds: &[Kind::Xfs], kernel: &["xfs"], unreplayed: Some("norecovery"), program: None, own: Own::No },
     Driver {
         kinds: &[Kind::Btrfs],
         kernel: &["btrfs"],
         unreplayed: Some("rescue=nologreplay"),
         program: None,
-        own: false,
+        own: Own::No,
     },
 ];
 
@@ -113,17 +139,17 @@ pub enum Way {
     Own(Kind),
 }
 
-/// The way to mount `kind`, as root or not.
+/// The way to mount `kind`, as root or not, for reading only or not.
 ///
 /// # Errors
 /// `Unsupported`, and what to install.
-pub fn way(kind: Kind, root: bool) -> Result<Way> {
+pub fn way(kind: Kind, root: bool, read_only: bool) -> Result<Way> {
     let Some(driver) = DRIVERS.iter().find(|d| d.kinds.contains(&kind)) else {
         let name = kind.mount_type();
         if root && in_kernel(name) {
             return Ok(Way::Kernel { kind: name.to_owned(), unreplayed: None });
         }
-        return Err(nothing_mounts(kind, root, None));
+        return Err(unsupported(kind, root).hint(WITHOUT));
     };
     // The kernel's name that is the file system's own comes first: ext3 is mounted as ext3 where both can be.
     let own_name = driver.kernel.iter().filter(|name| **name == kind.mount_type());
@@ -131,26 +157,35 @@ pub fn way(kind: Kind, root: bool) -> Result<Way> {
     if let Some(kind) = kernel {
         return Ok(Way::Kernel { kind: (*kind).to_owned(), unreplayed: driver.unreplayed });
     }
-    if driver.own {
+    if driver.own == Own::Writes {
         return Ok(Way::Own(kind));
     }
-    match &driver.program {
-        Some(program) if root || !program.root_only => match find(program.name) {
-            Some(path) => Ok(Way::Program { path, program }),
-            None => Err(nothing_mounts(kind, root, Some(program))),
+    let obstacle = match &driver.program {
+        Some(program) => match program.obstacle(root) {
+            None => {
+                let path = find(program.name).unwrap_or_else(|| program.name.into());
+                return Ok(Way::Program { path, program });
+            }
+            obstacle => obstacle,
         },
-        program => Err(nothing_mounts(kind, root, program.as_ref())),
+        None => None,
+    };
+    if driver.own == Own::Reads && read_only {
+        return Ok(Way::Own(kind));
     }
+    let reads = if driver.own == Own::Reads { "--read-only does without it. " } else { "" };
+    let obstacle = obstacle.map(|obstacle| format!("{obstacle} {reads}")).unwrap_or_default();
+    Err(unsupported(kind, root).hint(format!("{obstacle}{WITHOUT}")))
 }
 
 /// The way to mount what the person calls `name`: a kind of ours by either of its names, or else whatever the kernel knows.
 ///
 /// # Errors
 /// `Unsupported`.
-pub fn way_by_name(name: &str, root: bool) -> Result<Way> {
+pub fn way_by_name(name: &str, root: bool, read_only: bool) -> Result<Way> {
     let called = |kind: &Kind| kind.mount_type() == name || kind.name().eq_ignore_ascii_case(name);
     if let Some(kind) = Kind::ALL.iter().copied().find(called) {
-        return way(kind, root);
+        return way(kind, root, read_only);
     }
     match root {
         true if in_kernel(name) => Ok(Way::Kernel { kind: name.to_owned(), unreplayed: None }),
@@ -161,13 +196,34 @@ pub fn way_by_name(name: &str, root: bool) -> Result<Way> {
 
 const WITHOUT: &str = "As root the kernel may mount it; --filesystem none shows the plaintext as one file.";
 
-fn nothing_mounts(kind: Kind, root: bool, program: Option<&Program>) -> Error {
-    let who = if root { "this kernel has no support for it" } else { "it takes a program to mount it without root" };
-    let error = Error::unsupported(format!("{} cannot be mounted: {who}", kind.described()));
-    match program {
-        Some(Program { name, package, root_only, .. }) if root || !root_only => error
-            .hint(format!("{name} is not installed: `apt install {package}` (Debian's package {package}). {WITHOUT}")),
-        _ => error.hint(WITHOUT),
+fn unsupported(kind: Kind, root: bool) -> Error {
+    let who = if root { "this kernel has no support for it" } else { "that takes a program, or root" };
+    Error::unsupported(format!("{} cannot be mounted: {who}", kind.described()))
+}
+
+/// Whether this machine's administrator lets users share their FUSE file systems (fuse.conf, mount.fuse(8)).
+fn sharing_allowed() -> bool {
+    let conf = fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
+    conf.lines().any(|line| line.trim() == "user_allow_other")
+}
+
+impl Program {
+    /// Why it cannot be used, in a sentence, or nothing.
+    fn obstacle(&self, root: bool) -> Option<String> {
+        let Self { name, package, root_only, setuid, arguments: _ } = self;
+        if *root_only && !root {
+            return Some(format!("{name} works for root only."));
+        }
+        if find(name).is_none() {
+            return Some(format!("{name} is not installed: `apt install {package}` (Debian's package {package})."));
+        }
+        if *setuid && !root && !sharing_allowed() {
+            let why = format!("{name} is setuid root, which the kernel keeps out of a user's FUSE files");
+            return Some(format!(
+                "{why}: the administrator can allow it with the line user_allow_other in /etc/fuse.conf."
+            ));
+        }
+        None
     }
 }
 
@@ -255,21 +311,24 @@ mod tests {
     #[test]
     fn without_root_the_kernel_mounts_nothing() {
         for kind in Kind::ALL {
-            match way(*kind, false) {
+            match way(*kind, false, false) {
                 Ok(way) => assert!(!matches!(way, Way::Kernel { .. }), "{kind:?}"),
                 Err(e) => assert!(e.hint.is_some_and(|hint| hint.contains("--filesystem none")), "{kind:?}"),
             }
         }
-        assert!(way_by_name("no-such", false).is_err() && way_by_name("no-such", true).is_err());
+        assert!(way_by_name("no-such", false, false).is_err() && way_by_name("no-such", true, false).is_err());
     }
 
     #[test]
-    fn a_missing_program_is_named_with_its_package() {
-        let row = DRIVERS.iter().find(|d| d.kinds.contains(&Kind::Ntfs)).expect("a row");
-        let error = nothing_mounts(Kind::Ntfs, false, row.program.as_ref());
-        assert!(error.to_string().contains("apt install ntfs-3g"), "{error}");
-        let exfat = way(Kind::ExFat, false).map(|_| ()).expect_err("root only");
-        assert!(!exfat.to_string().contains("apt install"), "{exfat}: installing it would not help");
+    fn what_is_missing_is_said() {
+        let program =
+            |name, root_only| Program { name, package: "the-package", root_only, setuid: false, arguments: fuse2fs };
+        let missing = program("no-such-program", false).obstacle(true).expect("an obstacle");
+        assert!(missing.contains("apt install the-package"), "{missing}");
+        assert!(program("sh", true).obstacle(false).expect("an obstacle").contains("root only"));
+        assert_eq!(program("sh", true).obstacle(true), None);
+        let exfat = way(Kind::ExFat, false, true).map(|_| ()).expect_err("root only").to_string();
+        assert!(!exfat.contains("apt install") && !exfat.contains("--read-only"), "{exfat}: it would not help");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use claviger_engine::filesystems::Kind;
 use claviger_engine::{Error, Result, Store};
 use rustix::event::{PollFd, PollFlags};
 
-use crate::fuse::{self, Handle, Image};
+use crate::fuse::{self, Handle, Image, Options};
 use crate::wait::wait;
 
 pub use crate::fuse::NAME;
@@ -28,9 +28,9 @@ pub struct Served {
 
 impl Served {
     /// The store as a file in `dir`.
-    pub fn image(store: Arc<dyn Store>, read_only: bool, dir: &Path, source: String) -> Result<Self> {
+    pub fn image(store: Arc<dyn Store>, read_only: bool, dir: &Path, options: Options) -> Result<Self> {
         let image = Image { read_only, ..Image::new(store) };
-        let mounted = fuse::mount(image, dir, fuse::Options { source, ..fuse::Options::default() })?;
+        let mounted = fuse::mount(image, dir, options)?;
         let handle = mounted.handle();
         let (end, ours) = UnixStream::pair()?;
         let serve = move || {
@@ -42,7 +42,7 @@ impl Served {
     }
 
     /// The file system in the store.
-    pub fn tree(_store: Arc<dyn Store>, kind: Kind, _read_only: bool, _dir: &Path, _source: String) -> Result<Self> {
+    pub fn tree(_store: Arc<dyn Store>, kind: Kind, _read_only: bool, _dir: &Path, _options: Options) -> Result<Self> {
         Err(Error::unsupported(format!("{} cannot be mounted without root yet", kind.described()))
             .hint("--filesystem none shows the plaintext as one file."))
     }

@@ -28,6 +28,7 @@ use claviger_engine::{Error, ErrorKind, Result, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, geteuid};
 
+use crate::fuse::Options;
 use crate::sessions::{Live, Process, escape};
 use drivers::{Call, Program, Way};
 use image::Served;
@@ -105,13 +106,13 @@ pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut li
     let read_only = request.read_only || !store.writable();
     let way = match &request.filesystem {
         Choice::None => None,
-        Choice::Auto => Some(drivers::way(detect(&*store)?, root)?),
-        Choice::Named(name) => Some(drivers::way_by_name(name, root)?),
+        Choice::Auto => Some(drivers::way(detect(&*store)?, root, read_only)?),
+        Choice::Named(name) => Some(drivers::way_by_name(name, root, read_only)?),
     };
     let dir = &request.dir;
     let mut mounting = Mounting { dir, read_only, options: &request.options, store: &store, live: &mut live };
     let (served, top, name, warnings) = match way {
-        None => (mounting.image_at(dir)?, Top::Nothing, "none".to_owned(), Vec::new()),
+        None => (mounting.image_at(dir, false)?, Top::Nothing, "none".to_owned(), Vec::new()),
         Some(Way::Own(kind)) => (mounting.own(kind)?, Top::Nothing, kind.mount_type().to_owned(), Vec::new()),
         Some(Way::Kernel { kind, unreplayed }) => {
             let (served, warnings) = mounting.kernel(&kind, unreplayed)?;
@@ -149,30 +150,30 @@ struct Mounting<'a> {
 
 impl Mounting<'_> {
     /// The plaintext as a file in `dir`.
-    fn image_at(&self, dir: &Path) -> Result<Served> {
+    fn image_at(&self, dir: &Path, shared: bool) -> Result<Served> {
         let store: Arc<dyn Store> = Arc::<CountedStore<_>>::clone(self.store);
-        Served::image(store, self.read_only, dir, self.source())
+        Served::image(store, self.read_only, dir, self.options(shared))
     }
 
     /// The plaintext as a file in the private folder of this session, and the path of the file.
-    fn private_image(&self) -> Result<(Served, PathBuf)> {
+    fn private_image(&self, shared: bool) -> Result<(Served, PathBuf)> {
         let dir = self.live.session().image_dir();
         fs::create_dir(&dir).map_err(|e| Error::from(e).at(&dir))?;
-        Ok((self.image_at(&dir)?, dir.join(image::NAME)))
+        Ok((self.image_at(&dir, shared)?, dir.join(image::NAME)))
     }
 
     fn own(&self, kind: Kind) -> Result<Served> {
         let store: Arc<dyn Store> = Arc::<CountedStore<_>>::clone(self.store);
-        Served::tree(store, kind, self.read_only, self.dir, self.source())
+        Served::tree(store, kind, self.read_only, self.dir, self.options(false))
     }
 
-    /// What the system's list of mounts is to show: the volume.
-    fn source(&self) -> String {
-        escape(&self.live.session().record.volume)
+    /// The system's list of mounts shows the volume.
+    fn options(&self, shared: bool) -> Options {
+        Options { source: escape(&self.live.session().record.volume), shared, ..Options::default() }
     }
 
     fn kernel(&mut self, kind: &str, unreplayed: Option<&str>) -> Result<(Served, Vec<String>)> {
-        let (served, image) = self.private_image()?;
+        let (served, image) = self.private_image(false)?;
         let device = LoopDevice::attach(&image, self.read_only)?;
         self.live.update(|record| record.loop_device = Some(device.path().to_owned()))?;
         let Err(first) = self.kernel_mount(kind, device.path(), None) else { return Ok((served, Vec::new())) };
@@ -203,7 +204,7 @@ impl Mounting<'_> {
     }
 
     fn program(&mut self, path: &Path, program: &Program) -> Result<(Served, Child)> {
-        let (served, image) = self.private_image()?;
+        let (served, image) = self.private_image(program.setuid && !geteuid().is_root())?;
         let call = Call { image: &image, dir: self.dir, read_only: self.read_only, options: self.options };
         let mut child = program.command(path, &call).spawn().map_err(|e| Error::from(e).at(path))?;
         let started = Process::of(child.id()).map_err(Error::from);
@@ -290,7 +291,7 @@ impl Mounted {
     /// # Errors
     /// `Io` if what was written last could not be stored; the record says so then too.
     pub fn serve(mut self, until: &Until<'_>) -> Result<()> {
-        let ended = self.wait(until).and_then(|()| self.finish(until));
+        let ended = self.wait(until).and_then(|signals| self.finish(until, signals));
         let written = ended.and_then(|()| Ok(self.store.flush()?));
         if let Err(e) = &written {
             let failure = e.to_string();
@@ -299,13 +300,13 @@ impl Mounted {
         written
     }
 
-    /// Waits until it is unmounted.
-    fn wait(&mut self, until: &Until<'_>) -> Result<()> {
+    /// Waits until it is unmounted. Returns how many signals asked for that.
+    fn wait(&mut self, until: &Until<'_>) -> Result<u32> {
         let changes = mountinfo::watch()?;
         let parent = match &until.parent {
             Some(process) => match process.watch() {
                 Some(fd) => Some(fd),
-                None => return self.take_down(),
+                None => return self.take_down().map(|()| 0),
             },
             None => None,
         };
@@ -313,8 +314,9 @@ impl Mounted {
         while self.in_place()? {
             let timeout = idle.as_ref().map(|idle| idle.next_look());
             let woken = self.sleep(&changes, until.signals, parent.as_ref(), timeout)?;
-            if woken.asked {
-                return self.take_down();
+            if woken.signalled || woken.orphaned {
+                self.take_down()?;
+                return Ok(u32::from(woken.signalled));
             }
             if let Some(idle) = &mut idle {
                 if idle.over(self.store.traffic()) && detach(&self.dir, false)? == Detached::Busy {
@@ -323,7 +325,7 @@ impl Mounted {
                 }
             }
         }
-        Ok(())
+        Ok(0)
     }
 
     /// Whether what was mounted is still there.
@@ -371,7 +373,7 @@ impl Mounted {
         if signalled {
             take(signals);
         }
-        Ok(Woken { asked: signalled || orphaned })
+        Ok(Woken { signalled, orphaned })
     }
 
     /// Unmounts it although somebody may be using it: they keep what they have open, and it ends when they are done.
@@ -383,9 +385,9 @@ impl Mounted {
         Ok(())
     }
 
-    /// Takes down what is under the file system, once nobody uses it any more. A signal ends the wait: what programs have
-    /// open then breaks.
-    fn finish(&mut self, until: &Until<'_>) -> Result<()> {
+    /// Takes down what is under the file system, once nobody uses it any more. The second signal ends the wait: what programs
+    /// have open then breaks.
+    fn finish(&mut self, until: &Until<'_>, mut signals_seen: u32) -> Result<()> {
         let mut pause = Duration::from_millis(1);
         let mut forced = false;
         while !self.down(forced)? {
@@ -394,7 +396,8 @@ impl Mounted {
             let mut signals = [PollFd::new(&until.signals, PollFlags::IN)];
             if poll(&mut signals, Some(&timeout)).is_ok_and(|n| n > 0) {
                 take(until.signals);
-                forced = true;
+                signals_seen += 1;
+                forced = signals_seen > 1;
             }
             pause = (pause * 2).min(Duration::from_millis(200));
         }
@@ -450,7 +453,9 @@ impl Drop for Mounted {
 /// Why a wait was over.
 struct Woken {
     /// Somebody wants it to end.
-    asked: bool,
+    signalled: bool,
+    /// The process has ended on whose behalf this one runs.
+    orphaned: bool,
 }
 
 /// Takes the bytes that signals have left.

@@ -77,7 +77,6 @@ pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> 
                 Detached::Busy if force => {
                     flush(dir);
                     detach(dir, true).map_err(|e| Error::from(e).at(dir))?;
-                    server.signal(Signal::TERM);
                     // Whoever has it open may go on for ever: that is what was asked for.
                     let ended = server.wait_for_end(Some(Duration::from_secs(1)))?;
                     return if ended { outcome(session) } else { Ok(Ended::Lazily) };
@@ -87,7 +86,10 @@ pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> 
             }
         }
     }
-    server.signal(Signal::TERM);
+    // The server notices by itself that it was unmounted. A signal would hurry it where it should take its time.
+    if session.record.dir.is_none() || session.record.filesystem.is_none() {
+        server.signal(Signal::TERM);
+    }
     if !server.wait_for_end(Some(patience))? {
         let what = format!("its server, process {}, has not ended after {} s", server.pid, patience.as_secs());
         return Err(Error::new(ErrorKind::Io(io::Error::other(what)))

@@ -9,7 +9,7 @@ use claviger_crypto::secret::wipe_stack;
 use super::positions::Position;
 use super::seal::Seal;
 use super::trials::Found;
-use super::{DataArea, Family, HEADER_GROUP, HeaderCopy, Locked, by_name, header, keyfiles};
+use super::{DataArea, Family, HEADER_GROUP, HeaderCopy, Locked, by_name, create, header, keyfiles};
 use crate::credential::{HeaderChoice, Unlock};
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
@@ -40,6 +40,10 @@ impl Family {
         result.map_err(|e| e.in_format(self.name))
     }
 }
+
+/// The most bytes that are left free between a hidden volume and the end of the outer one's data (7.1a, Volumes.h,
+/// `TC_HIDDEN_VOLUME_HOST_FS_RESERVED_END_AREA_SIZE_HIGH`).
+const HIDDEN_GAP: u64 = HEADER_GROUP;
 
 /// A header that opened, and the data that it describes.
 pub(super) struct Opened {
@@ -127,7 +131,9 @@ impl Opened {
             self.warnings.push("The file is cut short behind the data: there is no backup header to write.".to_owned());
             return Ok(None);
         };
-        if self.data_end() == group || self.twin_opens(family, store, with)? {
+        // Hidden volumes may end before the end of the outer one, so that no file system of that writes over them.
+        let gap = if self.position.hidden { HIDDEN_GAP } else { 0 };
+        if group - self.data_end() <= gap || self.twin_opens(family, store, with)? {
             return Ok(Some(place));
         }
         self.warnings.push(format!(
@@ -191,7 +197,9 @@ fn change(family: &Family, store: &dyn Store, with: &Unlock<'_>, new: &NewCreden
         (None, None) => derivation,
         (kdf, pim) => kdf.unwrap_or(derivation.kdf).derivation(pim.or(with.pim), false),
     };
-    let seal = Seal { suite, mode, derivation, password: &password, cancelled: &|| with.cancelled() };
+    create::not_too_cheap(&derivation, new.pim.or(with.pim), new.credentials)?;
+    let seal =
+        Seal { suite, mode, derivation, password: &password, memory: with.memory, cancelled: &|| with.cancelled() };
     let steps = opened.steps(family, store, with, &seal)?;
     Ok(Prepared {
         edit: Edit { steps },

@@ -128,6 +128,11 @@ pub(super) fn keys(plain: &[u8]) -> &[u8] {
     &plain[KEYS..]
 }
 
+/// Bytes that a decrypted header says are encrypted.
+pub(super) fn encrypted_size(plain: &[u8]) -> u64 {
+    be64(plain, ENCRYPTED_SIZE)
+}
+
 /// Reads a decrypted header that lies at the byte `at` of the store.
 ///
 /// # Errors
@@ -179,11 +184,22 @@ pub(super) fn parse(plain: &[u8], at: u64, rules: &Rules) -> Result<Fields> {
         let what = format!("{} bytes are not whole sectors", fields.hidden_size);
         return Err(wrong("size of the hidden volume", HIDDEN_SIZE, what));
     }
+    // Where it lies tells what a header is of; the flag, which has a checksum since version 4, has to agree.
+    let system = at == super::system::HEADER_AT;
+    if system && (version < 4 || !has_backups) {
+        return Err(Error::unsupported("a system that TrueCrypt 5 encrypted"));
+    }
     if !has_backups {
         return Ok(fields);
     }
-    if be32(plain, FLAGS) & FLAG_SYSTEM != 0 {
-        return Err(Error::unsupported("the header of an encrypted system"));
+    if (be32(plain, FLAGS) & FLAG_SYSTEM != 0) != system {
+        return Err(match system {
+            true => {
+                wrong("flags", FLAGS, "the header is where that of a system is, but says that it is of none".into())
+            }
+            false => Error::unsupported("the header of an encrypted system, in the place of a volume's")
+                .hint("Open the whole disk that the system starts from."),
+        });
     }
     if fields.volume_size == 0 || !fields.volume_size.is_multiple_of(UNIT) || fields.volume_size > i64::MAX as u64 {
         let what = format!("{} bytes is no size of a volume", fields.volume_size);
@@ -193,14 +209,17 @@ pub(super) fn parse(plain: &[u8], at: u64, rules: &Rules) -> Result<Fields> {
         let what = format!("{} bytes, but the volume has {}", fields.hidden_size, fields.volume_size);
         return Err(wrong("size of the hidden volume", HIDDEN_SIZE, what));
     }
-    // The first two headers' areas come before all data (7.1a, `TC_VOLUME_DATA_OFFSET`).
-    let starts_well = fields.data_start >= super::HEADER_GROUP && fields.data_start.is_multiple_of(UNIT);
+    // The first two headers' areas come before all data (7.1a, `TC_VOLUME_DATA_OFFSET`), and in front of a system the boot
+    // loader.
+    let before = if system { super::system::BOOT_LOADER } else { super::HEADER_GROUP };
+    let starts_well = fields.data_start >= before && fields.data_start.is_multiple_of(UNIT);
     if !starts_well || fields.data_start > i64::MAX as u64 - fields.volume_size {
         let what = format!("no data of a volume begin at byte {}", fields.data_start);
         return Err(wrong("beginning of the data", DATA_START, what));
     }
-    let encrypted = be64(plain, ENCRYPTED_SIZE);
-    if encrypted != fields.volume_size {
+    // A system's header may say more (cryptsetup's image `sys_vc_1_mbr_part` does): then all of the volume is encrypted.
+    let encrypted = encrypted_size(plain);
+    if encrypted < fields.volume_size || encrypted > fields.volume_size && !system {
         return Err(Error::unsupported(format!(
             "a volume of which only {encrypted} of {} bytes have been encrypted so far",
             fields.volume_size
@@ -210,8 +229,20 @@ pub(super) fn parse(plain: &[u8], at: u64, rules: &Rules) -> Result<Fields> {
     Ok(fields)
 }
 
-/// A header as the program of `rules` writes it, not yet encrypted: `size` bytes of data from byte `start` on, under `keys`.
-pub(super) fn compose(rules: &Rules, salt: &[u8], start: u64, size: u64, keys: &[u8]) -> Secret {
+/// The data of a volume, as its header describes them.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    /// Bytes from the beginning of the file.
+    pub start: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Whether it is that of a hidden volume.
+    pub hidden: bool,
+}
+
+/// A header as the program of `rules` writes it, not yet encrypted: for `data` under `keys`.
+pub(super) fn compose(rules: &Rules, salt: &[u8], data: Extent, keys: &[u8]) -> Secret {
+    let Extent { start, size, hidden } = data;
     let mut plain = Secret::zeroed(SIZE);
     plain[..SALT].copy_from_slice(salt);
     plain[KEYS..][..keys.len()].copy_from_slice(keys);
@@ -221,6 +252,7 @@ pub(super) fn compose(rules: &Rules, salt: &[u8], start: u64, size: u64, keys: &
     let key_crc = crc32fast::hash(&plain[KEYS..]);
     put(&mut plain, KEY_CRC, &key_crc.to_be_bytes());
     // The times stay zero, as since TrueCrypt 6.0.
+    put(&mut plain, HIDDEN_SIZE, &if hidden { size } else { 0 }.to_be_bytes());
     put(&mut plain, VOLUME_SIZE, &size.to_be_bytes());
     put(&mut plain, DATA_START, &start.to_be_bytes());
     put(&mut plain, ENCRYPTED_SIZE, &size.to_be_bytes());
@@ -265,14 +297,24 @@ pub(super) fn change(plain: &mut [u8], version: u16, required_program: u16, hidd
     put(plain, HEADER_CRC, &crc.to_be_bytes());
 }
 
+/// Makes a composed header that of a system, of which `encrypted` bytes are encrypted so far.
+#[cfg(test)]
+pub(super) fn make_system(plain: &mut [u8], flags: u32, encrypted: u64) {
+    put(plain, FLAGS, &flags.to_be_bytes());
+    put(plain, ENCRYPTED_SIZE, &encrypted.to_be_bytes());
+    let crc = crc32fast::hash(&plain[MAGIC..HEADER_CRC]);
+    put(plain, HEADER_CRC, &crc.to_be_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const START: u64 = 131_072;
+    const DATA: Extent = Extent { start: START, size: 1 << 20, hidden: false };
 
     fn composed() -> Secret {
-        compose(&TRUECRYPT, &[7; SALT], START, 1 << 20, &[9; 64])
+        compose(&TRUECRYPT, &[7; SALT], DATA, &[9; 64])
     }
 
     /// Changes a field and makes the header's checksum right again.
@@ -352,7 +394,7 @@ mod tests {
 
     #[test]
     fn headers_of_one_program_are_not_taken_for_those_of_the_other() {
-        let vera = compose(&VERACRYPT, &[7; SALT], START, 1 << 20, &[9; 64]);
+        let vera = compose(&VERACRYPT, &[7; SALT], DATA, &[9; 64]);
         assert!(has_magic(&vera[SALT..], &VERACRYPT) && !has_magic(&vera[SALT..], &TRUECRYPT));
         assert!(parse(&vera, 0, &VERACRYPT).expect("a good header").has_backups);
         for version in [0x010a_u16, 0x0127] {

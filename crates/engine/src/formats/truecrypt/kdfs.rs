@@ -32,6 +32,10 @@ pub(super) enum Algorithm {
     Argon2id,
 }
 
+/// A password of fewer bytes than this demands a PIM that makes a derivation no cheaper than usual (VeraCrypt 1.26,
+/// Password.h, `PASSWORD_LEN_WARNING`).
+const SHORT_PASSWORD: usize = 20;
+
 /// Iterations, which the PIM of VeraCrypt changes: without one `default`, with one `base` and `per_pim` times it.
 pub(super) struct Rounds {
     default: u32,
@@ -118,13 +122,14 @@ pub(super) static VERACRYPT: &[Kdf] = &[
     },
 ];
 
-const SHA1_TAKES: u64 = 160;
-const SHA256_TAKES: u64 = 140;
-const SHA512_TAKES: u64 = 400;
-const RIPEMD160_TAKES: u64 = 400;
-const BLAKE2S_256_TAKES: u64 = 300;
-const WHIRLPOOL_TAKES: u64 = 1600;
-const STREEBOG_512_TAKES: u64 = 1600;
+// Measured with the hashes of this program on an AMD EPYC with SHA instructions.
+const SHA1_TAKES: u64 = 140;
+const SHA256_TAKES: u64 = 145;
+const SHA512_TAKES: u64 = 700;
+const RIPEMD160_TAKES: u64 = 500;
+const BLAKE2S_256_TAKES: u64 = 320;
+const WHIRLPOOL_TAKES: u64 = 2400;
+const STREEBOG_512_TAKES: u64 = 5800;
 /// Nanoseconds for a KiB in a pass.
 const ARGON2ID_TAKES: u64 = 1000;
 
@@ -169,6 +174,18 @@ impl Kdf {
                 let memory = Some(u64::from(by_pim::mebibytes(pim)) << 20);
                 Derivation { kdf: self, iterations: by_pim::passes(pim), memory }
             }
+        }
+    }
+}
+
+impl Kdf {
+    /// The smallest PIM that a new volume may have under a passphrase of `len` bytes (VeraCrypt 1.26, Password.c,
+    /// `CheckPasswordLength`): for short ones that which stands for the usual cost.
+    pub fn least_pim(&self, len: usize) -> u32 {
+        match &self.algorithm {
+            _ if len >= SHORT_PASSWORD => 1,
+            Algorithm::Pbkdf2 { .. } => 485,
+            Algorithm::Argon2id => by_pim::DEFAULT,
         }
     }
 }

@@ -9,20 +9,23 @@ mod backup;
 mod create;
 mod editor;
 mod header;
+mod hidden;
 mod kdfs;
 mod keyfiles;
 mod positions;
 mod seal;
 mod suites;
+mod system;
 mod trials;
 mod verify;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use claviger_crypto::SectorCipher;
 use claviger_crypto::secret::wipe_stack;
 
-use super::{Choices, Facts, Format, Header, KeyslotEditor, Unlocked, Verdict, magic, same_name};
+use super::{Choices, Facts, Format, Header, HiddenRoom, KeyslotEditor, Unlocked, Verdict, magic, same_name};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
@@ -106,9 +109,7 @@ impl Format for Family {
         }
         // The first sector alone: what follows may be sparse in a container that was formatted quickly.
         if !magic::looks_random(&start) {
-            return Ok(Verdict::No(
-                "it does not begin with random-looking bytes, as salt and encrypted header do".into(),
-            ));
+            return system::identify(self, store, &start);
         }
         let mut why = format!("it begins with random-looking bytes; {} volumes have no other mark", self.name);
         if !len.is_multiple_of(UNIT) {
@@ -121,12 +122,31 @@ impl Format for Family {
         Ok(Box::new(self.locked(store)?))
     }
 
+    fn open_system(&self, disk: &dyn Store) -> Result<Option<Box<dyn Header>>> {
+        let copy = system::header(self, disk)?;
+        Ok(copy.map(|copy| Box::new(Locked { family: *self, copies: vec![copy] }) as Box<dyn Header>))
+    }
+
     fn editor(&self) -> Option<&dyn KeyslotEditor> {
         Some(self)
     }
 
     fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
         create::create(self, store, spec, first).map_err(|e| e.in_format(self.name))
+    }
+
+    fn hidden_room(&self, store: &Arc<dyn Store>, outer: &Unlock<'_>) -> Result<HiddenRoom> {
+        hidden::room(self, store, outer).map_err(|e| e.in_format(self.name))
+    }
+
+    fn create_hidden(
+        &self,
+        store: &Arc<dyn Store>,
+        outer: &Unlock<'_>,
+        spec: &Spec<'_>,
+        first: &[Credential],
+    ) -> Result<()> {
+        hidden::create(self, store, outer, spec, first).map_err(|e| e.in_format(self.name))
     }
 
     fn backups_before_end(&self) -> &'static [u64] {
@@ -159,6 +179,7 @@ impl Family {
                 copies.push(HeaderCopy { position, at, bytes });
             }
         }
+        copies.extend(system::header(self, store)?);
         if copies.is_empty() {
             return Err(ErrorKind::NotThisFormat("no sector that could be a header has anything in it".into()).into());
         }
@@ -167,6 +188,7 @@ impl Family {
 }
 
 /// The sector at a position: salt, and what may be a header.
+#[derive(Clone)]
 struct HeaderCopy {
     position: &'static Position,
     at: u64,
@@ -208,11 +230,26 @@ impl Header for Locked {
 impl Locked {
     fn unlocked(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
-        let Tried { found, mut warnings, trials, derivations } = self.tried(with)?;
+        let Tried { found, mut warnings, mut trials, mut derivations } = self.tried(with)?;
         let copy = &self.copies[found.copy];
+        if copy.position.system {
+            let (layout, data) = system::layout(&found, store, with, &mut warnings)?;
+            let facts = Facts { size: layout.len(), ..self.facts(&found, &data, with) };
+            return Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() });
+        }
         let data = DataArea::of(&found.fields, copy, store.len())?;
-        let layout = data.layout(&found, copy, store, with, &mut warnings)?;
+        let mut layout = data.layout(&found, copy, store, with, &mut warnings)?;
         let facts = self.facts(&found, &data, with);
+        if let Some(protect) = &with.protect {
+            if copy.position.hidden {
+                return Err(hidden::swapped());
+            }
+            let (tried, ranges) = self.protection(protect, with, &data, store.len())?;
+            layout = ranges.into_iter().fold(layout, Layout::with_protected);
+            warnings.extend(tried.warnings);
+            trials += tried.trials;
+            derivations += tried.derivations;
+        }
         Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() })
     }
 
@@ -246,7 +283,12 @@ impl Locked {
         family.check_pim(with.pim)?;
         let kdf = with.hash.map(|name| by_name("hash", family.kdfs, |k| k.name, name)).transpose()?;
         let suite = with.cipher.map(|name| by_name("cipher", family.suites, |s| s.name, name)).transpose()?;
-        let wanted = |position: &Position| with.header.includes(position.hidden, position.backup);
+        // Where a disk has a system's header, what else its places hold belongs to the boot loader or the partitions.
+        let system = self.copies.iter().any(|copy| copy.position.system);
+        let wanted = |position: &Position| {
+            let asked_for = position.backup && with.header != HeaderChoice::Any;
+            with.header.includes(position.hidden, position.backup) && (position.system == system || asked_for)
+        };
         let derivations = |position: &Position| {
             let right = |k: &&Kdf| kdf.is_none_or(|only| std::ptr::eq(only, *k)) && (position.old || !k.old);
             let kdfs = family.kdfs.iter().filter(|k| wanted(position) && right(k));
@@ -311,6 +353,10 @@ struct DataArea {
 }
 
 impl DataArea {
+    fn end(&self) -> u64 {
+        self.start.saturating_add(self.len)
+    }
+
     fn of(fields: &Fields, copy: &HeaderCopy, store_len: u64) -> Result<Self> {
         if fields.has_backups {
             return Ok(Self { start: fields.data_start, len: fields.volume_size });
@@ -536,7 +582,8 @@ mod tests {
         fn put_into(&self, bytes: &mut [u8]) {
             let size = (bytes.len() as u64).saturating_sub(2 * HEADER_GROUP);
             let salt = noise(header::SALT, 5);
-            let mut plain = header::compose(&header::TRUECRYPT, &salt, HEADER_GROUP, size, &self.keys());
+            let data = header::Extent { start: HEADER_GROUP, size, hidden: false };
+            let mut plain = header::compose(&header::TRUECRYPT, &salt, data, &self.keys());
             header::change(&mut plain, self.version, self.required_program, self.hidden_size, self.sector_size);
             let mut key = vec![0; self.suite.key_len(self.mode)];
             let derivation = self.kdf.derivation(None, false);

@@ -111,7 +111,7 @@ impl<'a> Plan<'a> {
             .collect();
         pieces.sort_by_key(|p| {
             let task = &tasks[p.task];
-            (task.rank(), task.needed_for(p.index), task.effort(), p.task, p.index)
+            (task.rank(), task.needed_for(p.index), task.effort_for(p.index), p.task, p.index)
         });
         Self { rules, tasks, pieces }
     }
@@ -140,6 +140,12 @@ impl Task<'_> {
     fn needed_for(&self, index: usize) -> usize {
         let lens = self.ways.iter().map(|(suite, mode)| suite.key_len(*mode));
         lens.filter(|len| *len > index * self.piece_len()).min().unwrap_or(usize::MAX)
+    }
+
+    /// About how long all the pieces take that the same key wants.
+    fn effort_for(&self, index: usize) -> u64 {
+        let needed = self.needed_for(index);
+        self.piece_effort() * (0..self.pieces()).filter(|i| self.needed_for(*i) == needed).count() as u64
     }
 
     /// About how long a piece takes on one thread, in microseconds.

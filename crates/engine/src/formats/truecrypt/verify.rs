@@ -2,7 +2,7 @@
 
 use super::editor::Opened;
 use super::suites::UNIT;
-use super::{Family, HEADER_GROUP, Locked, OLD_HEADER, header, magic};
+use super::{Family, HEADER_GROUP, HeaderCopy, Locked, OLD_HEADER, header, magic};
 use crate::credential::{HeaderChoice, Unlock};
 use crate::error::{ErrorKind, Result};
 use crate::formats::{AreaReport, CopyReport, CopyState, Verified};
@@ -37,17 +37,24 @@ pub(super) fn verify(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> R
 fn copies(family: &Family, store: &dyn Store, opened: &Opened, with: &Unlock<'_>) -> Result<Vec<(bool, CopyReport)>> {
     let mut reports = Vec::new();
     let mut before: Vec<Opened> = Vec::new();
-    for copy in family.locked(store)?.copies {
-        let position = copy.position;
+    for position in family.positions {
+        let Some(at) = position.in_store(store.len()) else { continue };
         let of_this_generation = match opened.found.fields.has_backups {
             true => !position.old || !position.hidden,
             false => position.old,
         };
-        if !of_this_generation || position.system || position.backup && copy.at < opened.data_end() {
+        if !of_this_generation || position.system || position.backup && at < opened.data_end() {
             continue;
         }
-        let looks_random = magic::looks_random(&copy.bytes);
-        let (name, at) = (position.name, copy.at);
+        let mut bytes = [0; header::SIZE];
+        store.read_at(at, &mut bytes)?;
+        let name = position.name;
+        if bytes.iter().all(|b| *b == bytes[0]) {
+            reports.push((position.hidden, CopyReport { name, at, state: CopyState::NoHeader }));
+            continue;
+        }
+        let looks_random = magic::looks_random(&bytes);
+        let copy = HeaderCopy { position, at, bytes };
         let alone = Locked { family: *family, copies: vec![copy] };
         let with = Unlock { header: HeaderChoice::Any, ..*with };
         let state = match Opened::among(alone, store.len(), &with) {
