@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use claviger_crypto::pool::Pool;
@@ -122,13 +123,18 @@ impl OpenArgs {
 
         let credentials = self.credentials.read()?;
         let bar = Progress::trials("Opening");
-        let show = |done, all| bar.at(done, all);
+        let memory = AtomicU64::new(0);
+        let show = |done, all| {
+            bar.memory(memory.load(Ordering::Relaxed));
+            bar.at(done, all);
+        };
         let with = Unlock {
             acceleration: if self.how.no_aes { Acceleration::Off } else { Acceleration::On },
             hash: self.how.hash.as_deref(),
             cipher: self.how.cipher.as_deref(),
             pim: self.how.pim,
             memory: self.how.memory,
+            memory_in_use: Some(&memory),
             header: if self.how.backup_header { HeaderChoice::Backup } else { HeaderChoice::Any },
             truncated: self.how.truncated,
             cancel: Some(cancel),
