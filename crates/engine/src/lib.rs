@@ -20,6 +20,7 @@ pub mod credential;
 pub mod error;
 pub mod formats;
 pub mod memory;
+pub mod partitions;
 pub mod spec;
 pub mod store;
 pub mod volume;
