@@ -11,7 +11,7 @@ use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Edit, Error, ErrorKind, Result, Spec, Store, Unlock, Volume};
 use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
 use claviger_testkit::tools;
-use support::{noise, passphrase};
+use support::noise;
 
 const MIN: usize = 299_008;
 const GROUP: usize = 131_072;
@@ -93,6 +93,11 @@ impl Kind {
         let credentials = [passphrase(text)];
         self.editor().verify(&MemoryStore::new(bytes.to_vec()), &self.with(&credentials))
     }
+}
+
+/// Long enough for VeraCrypt's smallest PIM.
+fn passphrase(text: &str) -> Credential {
+    support::passphrase(&if text.is_empty() { String::new() } else { format!("{text:.<20}") })
 }
 
 const PRIMARY: HeaderChoice = HeaderChoice::One { hidden: false, backup: false };
@@ -450,7 +455,8 @@ fn hidden_volumes_of_truecrypt_are_changed_saved_and_restored_alone() {
     let Some(path) = tools::sample("truecrypt/hidden.tc") else { return };
     let original = std::fs::read(path).expect("a sample");
     let editor = KINDS[0].editor();
-    let (outer, hidden, new) = ([passphrase("outer pass")], [passphrase("hidden pass")], [passphrase("new pass")]);
+    let (outer, hidden, new) =
+        ([support::passphrase("outer pass")], [support::passphrase("hidden pass")], [support::passphrase("new pass")]);
     let opens = |bytes: &[u8], credentials: &[Credential], hidden, backup| {
         let header = HeaderChoice::One { hidden, backup };
         let store = MemoryStore::new(bytes.to_vec());
@@ -504,7 +510,7 @@ fn old_volumes_of_one_header_are_changed_in_one_write() {
         let original = std::fs::read(images.path(&format!("tcrypt/{name}"))).expect("an image");
         let hidden = name.ends_with("-hidden");
         let text = if hidden { "bbbbbbbbbbbb" } else { "aaaaaaaaaaaa" };
-        let (old, new) = ([passphrase(text)], [passphrase("new")]);
+        let (old, new) = ([support::passphrase(text)], [support::passphrase("new")]);
         let store = CrashStore::new(original.clone());
         let to = NewCredential { credentials: &new, hash: None, pim: None };
         let prepared = editor.change(&store, &Unlock::with(&old), &to).unwrap_or_else(|e| panic!("{name}: {e}"));

@@ -1,7 +1,8 @@
 //! The formats, and one table of them.
 
 mod editor;
-mod magic;
+pub(crate) mod magic;
+pub mod partition;
 mod several;
 pub mod truecrypt;
 
@@ -53,12 +54,26 @@ pub trait Format: Sync {
     /// `NotThisFormat`, `Malformed`, `Unsupported`, `Io`.
     fn open(&self, store: &dyn Store) -> Result<Box<dyn Header>>;
 
+    /// Like [`Format::open`], for the header of an encrypted system on the disk that it starts from. Nothing if the disk is
+    /// none.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn open_system(&self, _disk: &dyn Store) -> Result<Option<Box<dyn Header>>> {
+        Ok(None)
+    }
+
     /// Makes a volume that fills `store`, opened by `first`. Writes the header last, so that what is there before the
     /// end opens with nothing.
     ///
     /// # Errors
     /// `Misuse`, `CredentialKind`, `Cancelled`, `Io`.
     fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()>;
+
+    /// Where backups of headers are, in bytes before the end of the store; nothing if there are none.
+    fn backups_before_end(&self) -> &'static [u64] {
+        &[]
+    }
 
     /// What `Spec` may ask for.
     fn choices(&self) -> Choices;

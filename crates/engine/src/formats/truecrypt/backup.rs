@@ -37,7 +37,8 @@ pub(super) fn back_up(
         let password = keyfiles::password(family, with.credentials)?;
         let plain = opened.found.plain;
         let (suite, mode, derivation) = (opened.found.suite, opened.found.mode, opened.found.derivation);
-        let seal = Seal { suite, mode, derivation, password: &password, cancelled: &|| with.cancelled() };
+        let seal =
+            Seal { suite, mode, derivation, password: &password, memory: with.memory, cancelled: &|| with.cancelled() };
         let at = if opened.position.hidden { area } else { 0 };
         bytes[at..][..header::SIZE].copy_from_slice(&seal.close(&plain)?);
         headers.push(if opened.position.hidden { "hidden" } else { "primary" });
@@ -105,7 +106,8 @@ pub(super) fn restore(
     }
     let password = keyfiles::password(family, with.credentials)?;
     let (suite, mode, derivation) = (opened.found.suite, opened.found.mode, opened.found.derivation);
-    let seal = Seal { suite, mode, derivation, password: &password, cancelled: &|| with.cancelled() };
+    let seal =
+        Seal { suite, mode, derivation, password: &password, memory: with.memory, cancelled: &|| with.cancelled() };
     let steps = match from {
         RestoreFrom::Backup(_) => opened.steps(family, store, with, &seal)?,
         RestoreFrom::Embedded if proof == Proof::SameVolume => Vec::new(),

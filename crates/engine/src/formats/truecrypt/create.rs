@@ -45,7 +45,7 @@ pub(super) fn create(family: &Family, store: &dyn Store, spec: &Spec<'_>, first:
     let data = header::Extent { start: HEADER_GROUP, size, hidden: false };
     let plain = header::compose(family.rules, &[0; header::SALT], data, &keys);
     let cancelled = || cancelled(spec);
-    let seal = Seal { suite, mode: Mode::Xts, derivation, password: &password, cancelled: &cancelled };
+    let seal = Seal { suite, mode: Mode::Xts, derivation, password: &password, memory: None, cancelled: &cancelled };
     let (primary, backup) = (seal.close(&plain)?, seal.close(&plain)?);
 
     write_random_group(store, 0)?;

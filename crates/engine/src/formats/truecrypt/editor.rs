@@ -9,7 +9,7 @@ use claviger_crypto::secret::wipe_stack;
 use super::positions::Position;
 use super::seal::Seal;
 use super::trials::Found;
-use super::{DataArea, Family, HEADER_GROUP, HeaderCopy, Locked, by_name, header, keyfiles};
+use super::{DataArea, Family, HEADER_GROUP, HeaderCopy, Locked, by_name, create, header, keyfiles};
 use crate::credential::{HeaderChoice, Unlock};
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
@@ -197,7 +197,9 @@ fn change(family: &Family, store: &dyn Store, with: &Unlock<'_>, new: &NewCreden
         (None, None) => derivation,
         (kdf, pim) => kdf.unwrap_or(derivation.kdf).derivation(pim.or(with.pim), false),
     };
-    let seal = Seal { suite, mode, derivation, password: &password, cancelled: &|| with.cancelled() };
+    create::not_too_cheap(&derivation, new.pim.or(with.pim), new.credentials)?;
+    let seal =
+        Seal { suite, mode, derivation, password: &password, memory: with.memory, cancelled: &|| with.cancelled() };
     let steps = opened.steps(family, store, with, &seal)?;
     Ok(Prepared {
         edit: Edit { steps },

@@ -19,6 +19,8 @@ pub(super) struct Seal<'a> {
     pub derivation: Derivation,
     /// The passphrase with the keyfiles in it.
     pub password: &'a [u8],
+    /// Bytes of memory that the key derivation may take; as much as can be had, if none.
+    pub memory: Option<u64>,
     /// Whether the caller has cancelled.
     pub cancelled: &'a (dyn Fn() -> bool + Sync),
 }
@@ -53,7 +55,7 @@ impl Seal<'_> {
         let failed = Mutex::new(None);
         let pool = Pool::for_this_machine(Duration::from_micros(50));
         for_each_piece(&pool, &mut key, piece, |at, out| {
-            if let Err(error) = self.derivation.derive(self.password, salt, at / piece, out, None, &go_on) {
+            if let Err(error) = self.derivation.derive(self.password, salt, at / piece, out, self.memory, &go_on) {
                 *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             }
             wipe_stack();
