@@ -22,8 +22,6 @@ pub struct Editing<'a> {
     pub editor: &'static dyn KeyslotEditor,
     /// What is known about the volume.
     pub facts: Facts,
-    /// What a person must know.
-    pub warnings: Vec<String>,
     /// What opens it.
     pub credentials: Vec<Credential>,
     args: &'a OpenArgs,
@@ -53,8 +51,7 @@ impl OpenArgs {
         let unlocked = unlocked.map_err(at)?;
         let format = formats::by_name(unlocked.facts.format)?;
         let editor = editor_of(format).map_err(at)?;
-        let claviger_engine::Unlocked { facts, warnings, .. } = unlocked;
-        Ok(Editing { store, format, editor, facts, warnings, credentials, args: self })
+        Ok(Editing { store, format, editor, facts: unlocked.facts, credentials, args: self })
     }
 }
 
