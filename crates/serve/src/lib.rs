@@ -5,3 +5,4 @@ mod aligned;
 mod durable;
 pub mod fuse;
 pub mod nbd;
+mod spin;
