@@ -1,6 +1,6 @@
 //! The formats, and one table of them.
 
-mod magic;
+pub(crate) mod magic;
 pub mod truecrypt;
 
 use std::time::Duration;
