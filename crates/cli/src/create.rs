@@ -1,7 +1,7 @@
 //! `claviger create`: a new volume in a file or on a block device.
 
 use std::fs;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -27,12 +27,13 @@ use crate::{cancel, guard, prompt, size};
 /// Sizes are bytes, or a number with K, M, G, T or KiB, MiB … (powers of 1024) or KB, MB … (powers of 1000).
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  claviger create --size 100M secrets.tc
-  claviger create --size 1G --cipher AES-Twofish-Serpent --hash Whirlpool secrets.tc
+  claviger create --size 100M secrets.hc
+  claviger create --size 1G --cipher AES-Twofish-Serpent --hash Whirlpool --pim 500 secrets.hc
+  claviger create --size 1G --format TrueCrypt secrets.tc
   claviger create --list
 
 The new volume is empty; to make a file system in it:
-  claviger serve secrets.tc --run 'nbdcopy fat.img \"$uri\"'")]
+  claviger serve secrets.hc --run 'nbdcopy fat.img \"$uri\"'")]
 pub struct Args {
     /// The file to create, or a block device
     #[arg(value_name = "VOLUME", required_unless_present = "list")]
@@ -43,7 +44,7 @@ pub struct Args {
     size: Option<u64>,
 
     /// Format of the volume
-    #[arg(long, value_name = "NAME", default_value = "TrueCrypt")]
+    #[arg(long, value_name = "NAME", default_value = "VeraCrypt")]
     format: String,
 
     /// Cipher or cascade; see --list
@@ -53,6 +54,10 @@ pub struct Args {
     /// Hash of the key derivation; see --list
     #[arg(long, value_name = "NAME")]
     hash: Option<String>,
+
+    /// PIM of a VeraCrypt volume: more or fewer iterations than usual. It is needed each time the volume is opened
+    #[arg(long, value_name = "N")]
+    pim: Option<u32>,
 
     /// Do not fill the volume. Faster, but shows which parts have been used, and what was there before stays readable
     #[arg(long)]
@@ -67,7 +72,7 @@ pub struct Args {
     yes: bool,
 
     /// Print the ciphers and hashes there are, the defaults first
-    #[arg(long, conflicts_with_all = ["path", "size", "cipher", "hash", "quick", "force"])]
+    #[arg(long, conflicts_with_all = ["path", "size", "cipher", "hash", "pim", "quick", "force"])]
     list: bool,
 
     /// Print JSON
@@ -131,7 +136,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         filling.get_or_init(Instant::now);
         bar.at(done, all);
     };
-    let spec = Spec { cipher, hash, quick: args.quick, cancel: Some(cancel), progress: Some(&show) };
+    let spec = Spec {
+        cipher,
+        hash,
+        pim: args.pim,
+        quick: args.quick,
+        cancel: Some(cancel),
+        progress: Some(&show),
+        ..Spec::default()
+    };
     let done = format.create(store, &spec, &credentials).and_then(|()| Ok(store.flush()?));
     bar.clear();
     done.map_err(|e| match &e.kind {
@@ -158,7 +171,7 @@ fn check(
     spec: &Spec<'_>,
     credentials: &[Credential],
 ) -> claviger_engine::Result<Created> {
-    let with = Unlock { cipher: spec.cipher, hash: spec.hash, ..Unlock::with(credentials) };
+    let with = Unlock { cipher: spec.cipher, hash: spec.hash, pim: spec.pim, ..Unlock::with(credentials) };
     let facts = format.open(store)?.unlock(store, &with)?.facts;
     Ok(Created {
         path: String::new(),
@@ -327,13 +340,9 @@ fn may_overwrite(args: &Args, path: &Path, old: &FileStore) -> claviger_engine::
     if args.yes {
         return Ok(());
     }
-    let refused = |why: &str| Error::misuse(format!("{why}; it is {named}")).at(path);
-    let terminal = prompt::terminal().filter(|t| t.is_terminal());
-    let terminal = terminal.ok_or_else(|| {
-        refused("not replaced, because there is no terminal to ask on").hint("In a script, add --force --yes.")
-    })?;
     let question = format!("{} is {named}.\nAll of it will be lost. Replace it? (yes/no) ", path.display());
-    if prompt::yes(&terminal, &question)? { Ok(()) } else { Err(refused("not replaced")) }
+    let refused = |why: &str| Error::misuse(format!("not replaced{why}; it is {named}")).at(path);
+    prompt::consent(&question, "--force --yes", refused)
 }
 
 impl Report for Created {

@@ -33,50 +33,201 @@ pub struct CredentialArgs {
     keyfiles: Vec<PathBuf>,
 }
 
+/// What is to open the volume from now on.
+#[derive(clap::Args)]
+#[command(next_help_heading = "New password and keyfiles")]
+pub struct NewCredentialArgs {
+    /// Read the new password from FILE instead of asking; `-` is standard input. One newline at the end is not part of it
+    #[arg(long, value_name = "FILE", group = "new_password")]
+    new_password_file: Option<PathBuf>,
+
+    /// Read the new password from this open file descriptor. One newline at the end is not part of it
+    #[arg(long, value_name = "N", group = "new_password")]
+    new_password_fd: Option<i32>,
+
+    /// No password from now on, only keyfiles
+    #[arg(long, group = "new_password")]
+    no_new_password: bool,
+
+    /// The password stays as it is
+    #[arg(long, group = "new_password")]
+    keep_password: bool,
+
+    /// A keyfile from now on, or a folder: all files in it but hidden ones. May be repeated
+    #[arg(long = "new-keyfile", value_name = "FILE", id = "new_keyfiles", group = "new_keyfile")]
+    new_keyfiles: Vec<PathBuf>,
+
+    /// No keyfiles from now on
+    #[arg(long, group = "new_keyfile")]
+    no_new_keyfiles: bool,
+
+    /// The keyfiles stay as they are
+    #[arg(long, group = "new_keyfile")]
+    keep_keyfiles: bool,
+}
+
+/// What opens the hidden volume in it.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Password and keyfiles of the hidden volume")]
+pub struct HiddenCredentialArgs {
+    /// Read the hidden volume's password from FILE instead of asking
+    #[arg(long, value_name = "FILE", group = "hidden_password", requires = "hidden")]
+    hidden_password_file: Option<PathBuf>,
+
+    /// Read the hidden volume's password from this open file descriptor
+    #[arg(long, value_name = "N", group = "hidden_password", requires = "hidden")]
+    hidden_password_fd: Option<i32>,
+
+    /// The hidden volume has no password, only keyfiles
+    #[arg(long, group = "hidden_password", requires = "hidden_keyfiles")]
+    no_hidden_password: bool,
+
+    /// A keyfile of the hidden volume. May be repeated
+    #[arg(long = "hidden-keyfile", value_name = "FILE", id = "hidden_keyfiles", requires = "hidden")]
+    hidden_keyfiles: Vec<PathBuf>,
+}
+
 impl CredentialArgs {
     /// Whether the password is read from standard input.
     pub fn on_stdin(&self) -> bool {
-        self.password_file.as_deref().is_some_and(|path| path.as_os_str() == "-")
+        self.source().on_stdin()
     }
 
     /// Reads them, asking where needed.
     pub fn read(&self) -> Result<Vec<Credential>> {
-        let ask = |terminal: &File| prompt::password(terminal, "Password: ");
-        self.read_with(ask)
+        self.source().read(|terminal| prompt::password(terminal, "Password: "))
     }
 
     /// Reads them for a new volume: a password is asked twice.
     pub fn read_new(&self) -> Result<Vec<Credential>> {
-        let ask = |terminal: &File| {
-            let first = prompt::password(terminal, "Password of the new volume: ")?;
-            let again = prompt::password(terminal, "The same again: ")?;
-            if !first.same_as(&again) {
-                return Err(Error::misuse("the two passwords are not the same"));
-            }
-            Ok(first)
-        };
-        self.read_with(ask)
+        self.source().read(|terminal| twice(terminal, "Password of the new volume: "))
     }
 
-    fn read_with(&self, ask: impl Fn(&File) -> Result<Secret>) -> Result<Vec<Credential>> {
+    fn source(&self) -> Source<'_> {
+        let Self { password_file, password_fd, no_password, keyfiles } = self;
+        Source { prefix: "", file: password_file.as_deref(), fd: *password_fd, none: *no_password, keyfiles }
+    }
+}
+
+impl NewCredentialArgs {
+    /// Whether the new password is read from standard input.
+    pub fn on_stdin(&self) -> bool {
+        self.source().on_stdin()
+    }
+
+    /// Reads them: a password is asked twice. `current` is what opens the volume now, of which some may stay.
+    ///
+    /// # Errors
+    /// `Misuse`, where nothing says what becomes of present keyfiles: whoever forgets them must not lose them, nor keep them
+    /// unawares.
+    pub fn read(&self, current: &[Credential]) -> Result<Vec<Credential>> {
+        let kept = |kind: &Credential| std::mem::discriminant(kind);
+        let keyfile = kept(&Credential::Keyfile(Secret::zeroed(0)));
+        let has_keyfiles = current.iter().any(|c| kept(c) == keyfile);
+        let said = self.keep_keyfiles || self.no_new_keyfiles || !self.new_keyfiles.is_empty();
+        if has_keyfiles && !said {
+            return Err(Error::misuse("the volume has keyfiles now: what becomes of them?")
+                .hint("Say --keep-keyfiles, --new-keyfile FILE or --no-new-keyfiles."));
+        }
+        let mut all = match self.keep_password {
+            true => Source { none: true, ..self.source() }.read(|_| unreachable!("there is no password to ask for"))?,
+            false => self.source().read(|terminal| twice(terminal, "New password: "))?,
+        };
+        for credential in current {
+            match credential {
+                Credential::Passphrase(text) if self.keep_password => {
+                    all.push(Credential::Passphrase(Secret::copy_from(text)));
+                }
+                Credential::Keyfile(contents) if self.keep_keyfiles => {
+                    all.push(Credential::Keyfile(Secret::copy_from(contents)));
+                }
+                _ => {}
+            }
+        }
+        Ok(all)
+    }
+
+    fn source(&self) -> Source<'_> {
+        Source {
+            prefix: "new-",
+            file: self.new_password_file.as_deref(),
+            fd: self.new_password_fd,
+            none: self.no_new_password,
+            keyfiles: &self.new_keyfiles,
+        }
+    }
+}
+
+impl HiddenCredentialArgs {
+    /// Reads them, asking where needed.
+    pub fn read(&self) -> Result<Vec<Credential>> {
+        self.source().read(|terminal| prompt::password(terminal, "Password of the hidden volume: "))
+    }
+
+    /// Whether the password is read from standard input.
+    pub fn on_stdin(&self) -> bool {
+        self.source().on_stdin()
+    }
+
+    fn source(&self) -> Source<'_> {
+        let Self { hidden_password_file, hidden_password_fd, no_hidden_password, hidden_keyfiles } = self;
+        Source {
+            prefix: "hidden-",
+            file: hidden_password_file.as_deref(),
+            fd: *hidden_password_fd,
+            none: *no_hidden_password,
+            keyfiles: hidden_keyfiles,
+        }
+    }
+}
+
+/// Asks for a password twice.
+fn twice(terminal: &File, question: &str) -> Result<Secret> {
+    let first = prompt::password(terminal, question)?;
+    let again = prompt::password(terminal, "The same again: ")?;
+    if !first.same_as(&again) {
+        return Err(Error::misuse("the two passwords are not the same"));
+    }
+    Ok(first)
+}
+
+/// Where a password and keyfiles come from.
+struct Source<'a> {
+    /// What stands before `password-file` in the options' names.
+    prefix: &'static str,
+    file: Option<&'a Path>,
+    fd: Option<i32>,
+    /// There is no password.
+    none: bool,
+    keyfiles: &'a [PathBuf],
+}
+
+impl Source<'_> {
+    fn on_stdin(&self) -> bool {
+        self.file.is_some_and(|path| path.as_os_str() == "-")
+    }
+
+    fn read(&self, ask: impl Fn(&File) -> Result<Secret>) -> Result<Vec<Credential>> {
         // Keyfiles first: a typo there should show before somebody types a password.
         let mut credentials = Vec::new();
-        for path in &self.keyfiles {
+        for path in self.keyfiles {
             credentials.extend(Credential::keyfiles(path)?);
         }
-        let password = match (&self.password_file, self.password_fd) {
+        let password = match (self.file, self.fd) {
             (Some(path), _) if self.on_stdin() => Some(read_password(io::stdin().as_fd(), path)?),
             (Some(path), _) => {
                 Some(read_password(File::open(path).map_err(|e| Error::from(e).at(path))?.as_fd(), path)?)
             }
             (None, Some(number)) => Some(read_password_fd(number)?),
-            (None, None) if self.no_password => None,
+            (None, None) if self.none => None,
             (None, None) => match prompt::terminal() {
                 Some(terminal) => Some(ask(&terminal)?),
                 None => {
-                    return Err(Error::misuse("there is no terminal to ask for the password on").hint(
-                        "Give it with --password-file FILE, --password-fd N, or --no-password with --keyfile FILE.",
-                    ));
+                    let Self { prefix, .. } = self;
+                    return Err(Error::misuse("there is no terminal to ask for the password on").hint(format!(
+                        "Give it with --{prefix}password-file FILE, --{prefix}password-fd N, or --no-{prefix}password \
+                         with --{prefix}keyfile FILE."
+                    )));
                 }
             },
         };

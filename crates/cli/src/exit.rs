@@ -63,6 +63,11 @@ impl Silent {
         Self(classify(error).number)
     }
 
+    /// A volume was looked at and is damaged.
+    pub fn damaged() -> Self {
+        Self(CODES[DAMAGED].number)
+    }
+
     /// A file was looked at and is no volume.
     pub fn not_this_format() -> Self {
         Self(CODES[NOT_THIS_FORMAT].number)
@@ -163,7 +168,7 @@ fn classify(error: &anyhow::Error) -> &'static Code {
 fn of_kind(kind: &ErrorKind) -> usize {
     match kind {
         ErrorKind::Misuse(_) | ErrorKind::CredentialKind { .. } => MISUSE,
-        ErrorKind::WrongCredential(_) => WRONG_CREDENTIAL,
+        ErrorKind::WrongCredential(_) | ErrorKind::WrongHiddenCredential(_) => WRONG_CREDENTIAL,
         ErrorKind::NotThisFormat(_) => NOT_THIS_FORMAT,
         ErrorKind::Malformed { .. } => DAMAGED,
         ErrorKind::Unsupported { .. } => UNSUPPORTED,
@@ -203,6 +208,7 @@ mod tests {
             (ErrorKind::Misuse(String::new()), 1),
             (ErrorKind::CredentialKind { format: "F", kind: "keyfile" }, 1),
             (ErrorKind::WrongCredential(String::new()), 2),
+            (ErrorKind::WrongHiddenCredential(String::new()), 2),
             (ErrorKind::NotThisFormat(String::new()), 3),
             (malformed, 4),
             (ErrorKind::Unsupported { what: String::new() }, 5),

@@ -67,7 +67,7 @@ impl Report for Info {
         let mut line = |name: &str, value: String| writeln!(out, "  {name:<15} {value}");
         line("format", facts.format.to_owned())?;
         line("cipher", format!("{} in {} mode, key of {} bits", facts.cipher, facts.mode, facts.key_bits))?;
-        line("key derivation", format!("PBKDF2 with HMAC-{}, {} iterations", facts.hash, facts.iterations))?;
+        line("key derivation", derivation(facts))?;
         line("header", format!("{}, version {}", facts.header, facts.header_version))?;
         let kind = if facts.hidden { "hidden volume" } else { "normal volume; a hidden one inside it would not show" };
         line("kind", kind.to_owned())?;
@@ -84,8 +84,17 @@ impl Report for Info {
     }
 }
 
+/// The key derivation with its parameters.
+fn derivation(facts: &Facts) -> String {
+    let with = match facts.memory {
+        Some(memory) => format!("{}, {} passes over {}", facts.hash, facts.iterations, size::short(memory)),
+        None => format!("PBKDF2 with HMAC-{}, {} iterations", facts.hash, facts.iterations),
+    };
+    facts.pim.map_or_else(|| with.clone(), |pim| format!("{with} (PIM {pim})"))
+}
+
 /// Seconds since 1970 as `2012-02-07 11:09:05 UTC`.
-fn date(seconds: i64) -> String {
+pub fn date(seconds: i64) -> String {
     let (date, time) = claviger_lab::machine::date_and_time(seconds);
     format!("{date} {time} UTC")
 }

@@ -8,11 +8,11 @@ use claviger_crypto::pool::Pool;
 use claviger_engine::credential::HeaderChoice;
 use claviger_engine::formats::{self, Facts};
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Acceleration, ErrorKind, Store, Unlock, Volume};
+use claviger_engine::{Acceleration, Credential, ErrorKind, Store, Unlock, Volume};
 
 use crate::credentials::CredentialArgs;
 use crate::progress::Progress;
-use crate::{cancel, guard, output};
+use crate::{cancel, guard, output, size};
 
 /// Which volume, what opens it, and what narrows the trials.
 #[derive(clap::Args)]
@@ -22,23 +22,39 @@ pub struct OpenArgs {
     pub path: PathBuf,
 
     #[command(flatten)]
-    credentials: CredentialArgs,
+    pub(crate) credentials: CredentialArgs,
 
     #[command(flatten)]
-    how: How,
+    pub(crate) how: How,
 }
 
 /// How to open it.
 #[derive(clap::Args)]
 #[command(next_help_heading = "How to open it")]
-struct How {
+pub(crate) struct How {
     /// Take it as a volume of this format
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
 
-    /// Try only this hash: opens faster
+    /// Take it as a TrueCrypt volume: the same as --format TrueCrypt
+    #[arg(long, conflicts_with_all = ["format", "veracrypt"])]
+    truecrypt: bool,
+
+    /// Take it as a VeraCrypt volume: the same as --format VeraCrypt
+    #[arg(long, conflicts_with = "format")]
+    veracrypt: bool,
+
+    /// Try only this hash, or Argon2id: opens faster
     #[arg(long, value_name = "NAME")]
     hash: Option<String>,
+
+    /// The PIM that the VeraCrypt volume was made with
+    #[arg(long, value_name = "N")]
+    pim: Option<u32>,
+
+    /// Memory that a key derivation may take: 512M, 2GiB. As much as can be had, if not given
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    memory: Option<u64>,
 
     /// Try only this cipher or cascade
     #[arg(long, value_name = "NAME")]
@@ -48,6 +64,10 @@ struct How {
     #[arg(long)]
     backup_header: bool,
 
+    /// Use only this copy of the header
+    #[arg(long, value_name = "SLOT", conflicts_with = "backup_header")]
+    slot: Option<Slot>,
+
     /// Do without the processor's AES instructions
     #[arg(long)]
     no_aes: bool,
@@ -55,6 +75,60 @@ struct How {
     /// Open a volume whose file was cut short: what is there can be read, nothing can be written
     #[arg(long)]
     truncated: bool,
+}
+
+impl How {
+    /// The credentials, tried as the options say.
+    pub fn unlock<'a>(&'a self, credentials: &'a [Credential]) -> Unlock<'a> {
+        Unlock {
+            acceleration: if self.no_aes { Acceleration::Off } else { Acceleration::On },
+            hash: self.hash.as_deref(),
+            cipher: self.cipher.as_deref(),
+            pim: self.pim,
+            memory: self.memory,
+            header: self.header(),
+            truncated: self.truncated,
+            ..Unlock::with(credentials)
+        }
+    }
+
+    fn header(&self) -> HeaderChoice {
+        match self.slot {
+            _ if self.backup_header => HeaderChoice::Backup,
+            None => HeaderChoice::Any,
+            Some(slot) => HeaderChoice::One {
+                hidden: matches!(slot, Slot::Hidden | Slot::HiddenBackup),
+                backup: matches!(slot, Slot::Backup | Slot::HiddenBackup),
+            },
+        }
+    }
+
+    /// Whether only backups are to be tried, so that it does not matter what the volume begins with.
+    fn by_backup(&self) -> bool {
+        matches!(self.header(), HeaderChoice::Backup | HeaderChoice::One { backup: true, .. })
+    }
+
+    /// The format that it is to be taken as.
+    pub fn format(&self) -> Option<&str> {
+        match (self.truecrypt, self.veracrypt) {
+            (true, _) => Some("TrueCrypt"),
+            (_, true) => Some("VeraCrypt"),
+            _ => self.format.as_deref(),
+        }
+    }
+}
+
+/// A copy of the header.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Slot {
+    /// In front
+    Primary,
+    /// That of the hidden volume, in front
+    Hidden,
+    /// At the end
+    Backup,
+    /// That of the hidden volume, at the end
+    HiddenBackup,
 }
 
 /// A volume that has been opened.
@@ -87,25 +161,16 @@ impl OpenArgs {
         let store: Arc<dyn Store> = Arc::new(open_file(&self.path, access)?);
         let stored = store.len();
         let at = |e: claviger_engine::Error| e.at(&self.path);
-        let opened = match &self.how.format {
-            None if self.how.backup_header => formats::open_by_backup(&*store),
-            name => formats::open(&*store, name.as_deref()),
+        let opened = match self.how.format() {
+            None if self.how.by_backup() => formats::open_by_backup(&*store),
+            name => formats::open(&*store, name),
         };
         let (_, header) = opened.map_err(|e| with_option(at(e)))?;
 
         let credentials = self.credentials.read()?;
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
-        let with = Unlock {
-            acceleration: if self.how.no_aes { Acceleration::Off } else { Acceleration::On },
-            hash: self.how.hash.as_deref(),
-            cipher: self.how.cipher.as_deref(),
-            header: if self.how.backup_header { HeaderChoice::Backup } else { HeaderChoice::Any },
-            truncated: self.how.truncated,
-            cancel: Some(cancel),
-            progress: Some(&show),
-            ..Unlock::with(&credentials)
-        };
+        let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..self.how.unlock(&credentials) };
         let unlocked = header.unlock(&*store, &with);
         drop(credentials);
         drop(bar);
@@ -122,7 +187,7 @@ impl OpenArgs {
 }
 
 /// The engine's advice, with the name that this program has for it.
-fn with_option(mut error: claviger_engine::Error) -> claviger_engine::Error {
+pub fn with_option(mut error: claviger_engine::Error) -> claviger_engine::Error {
     match (&error.kind, &mut error.hint) {
         (ErrorKind::Malformed { .. }, Some(hint)) if hint.contains("truncated") => {
             hint.push_str(" The option is --truncated.");

@@ -26,7 +26,7 @@ impl Progress {
 
     /// For trials of a password.
     pub fn trials(what: &'static str) -> Self {
-        Self::new(what, "{prefix} {bar:30} trial {pos} of {len}", PATIENCE)
+        Self::new(what, "{prefix} {bar:30} {percent} %, {eta} left", PATIENCE)
     }
 
     /// For steps of any kind.

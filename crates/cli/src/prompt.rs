@@ -2,7 +2,7 @@
 //! the standard library holds a password.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use claviger_engine::{Error, ErrorKind, Result, Secret};
@@ -39,12 +39,24 @@ pub fn password(terminal: &File, question: &str) -> Result<Secret> {
 ///
 /// # Errors
 /// `Cancelled`, `Io`.
-pub fn yes(terminal: &File, question: &str) -> Result<bool> {
+fn yes(terminal: &File, question: &str) -> Result<bool> {
     cancel::install()?;
     // What was typed before the question is no answer to it.
     tcflush(terminal, QueueSelector::IFlush).map_err(io::Error::from)?;
     let answer = ask(terminal, question)?;
     Ok(answer.trim_ascii().eq_ignore_ascii_case(b"yes"))
+}
+
+/// Goes on only if the person says yes. `refused` makes an error of why not; `in_script` is what says yes in a script.
+///
+/// # Errors
+/// That of `refused`; `Cancelled`, `Io`.
+pub fn consent(question: &str, in_script: &str, refused: impl Fn(&str) -> Error) -> Result<()> {
+    let terminal = terminal().filter(|t| t.is_terminal());
+    let terminal = terminal.ok_or_else(|| {
+        refused(", because there is no terminal to ask on").hint(format!("In a script, add {in_script}."))
+    })?;
+    if yes(&terminal, question)? { Ok(()) } else { Err(refused("")) }
 }
 
 fn ask(mut terminal: &File, question: &str) -> Result<Secret> {

@@ -1,10 +1,8 @@
 //! `claviger serve`: the plaintext over NBD.
 
 use std::ffi::OsString;
-use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,13 +10,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use anyhow::Context;
-use claviger_engine::store::Access;
-use claviger_engine::{Error, Store};
+use claviger_engine::Store;
+use claviger_engine::formats::Facts;
+use claviger_engine::store::{Access, CountedStore};
 use claviger_serve::nbd::{Address, Export, Handle, Options, Server};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getuid, kill_process, waitid};
+use claviger_serve::sessions::{Control, Live, Record, Runtime};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::Serialize;
 use signal_hook::iterator::Signals;
 
+use crate::background::Told;
 use crate::exit::Silent;
 use crate::opening::{OpenArgs, open_file};
 use crate::output::{self, ReaderGone, Report};
@@ -70,6 +71,9 @@ pub struct Args {
     pub json: bool,
 
     #[command(flatten)]
+    told: Told,
+
+    #[command(flatten)]
     open: OpenArgs,
 }
 
@@ -90,14 +94,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
-    let store: Arc<dyn Store> = if args.raw {
-        Arc::new(open_file(&args.open.path, access)?)
+    let (facts, store): (_, Arc<dyn Store>) = if args.raw {
+        (None, Arc::new(open_file(&args.open.path, access)?))
     } else {
         let opened = args.open.open(access)?;
         opened.warn();
-        Arc::new(opened.with_threads().volume)
+        (Some(opened.facts.clone()), Arc::new(opened.with_threads().volume))
     };
     cancel::check()?;
+    let store = Arc::new(CountedStore::new(store));
 
     let address = match (&args.socket, args.tcp) {
         (Some(path), _) => Address::Unix(path.clone()),
@@ -106,7 +111,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let read_only = args.read_only || !store.writable();
     let size = store.len();
-    let export = Export { read_only, ..Export::new(args.export.clone(), store) };
+    let export = Export { read_only, ..Export::new(args.export.clone(), Arc::<CountedStore<_>>::clone(&store)) };
     let server = Server::bind(&address, vec![export], Options::default())?;
     let serving = Serving {
         volume: args.open.path.display().to_string(),
@@ -119,6 +124,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         read_only,
         pid: std::process::id(),
     };
+    // A server that nobody can list serves all the same.
+    let _listed = facts.and_then(|facts| list(&args.open.path, &facts, &serving, store).ok());
     let client = Arc::new(Running::default());
     let signals = watch_signals(server.handle(), Arc::clone(&client))?;
     // A signal may have come before anybody watched.
@@ -141,6 +148,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 Err(e) if e.is::<ReaderGone>() => {}
                 printed => printed?,
             }
+            args.told.ready()?;
             None
         }
     };
@@ -154,6 +162,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         0 => Ok(()),
         status => Err(Silent(status).into()),
     }
+}
+
+/// Shows it to `claviger list` as long as what is returned lives.
+fn list(path: &Path, facts: &Facts, serving: &Serving, store: Arc<CountedStore<Arc<dyn Store>>>) -> anyhow::Result<(Live, Control)> {
+    let record = crate::mount::record(path, facts, serving.size)?;
+    let record = Record { uri: Some(serving.uri.clone()), read_only: serving.read_only, ..record };
+    let live = Runtime::of_this_user()?.begin(record)?;
+    let control = live.answer(move || crate::mount::status(&store))?;
+    Ok((live, control))
 }
 
 /// The first signal ends the command, or else the server.
@@ -232,7 +249,8 @@ impl Report for Serving {
 
 /// A path for the socket in a folder of the user's own.
 fn default_socket(volume: &Path) -> anyhow::Result<PathBuf> {
-    let folder = runtime_folder()?;
+    let runtime = Runtime::of_this_user()?;
+    let folder = runtime.path();
     let name = volume.file_name().unwrap_or(volume.as_os_str());
     let socket = |suffix: &str| {
         let mut file = name.to_owned();
@@ -244,29 +262,4 @@ fn default_socket(volume: &Path) -> anyhow::Result<PathBuf> {
     let answers = |path: &Path| std::os::unix::net::UnixStream::connect(path).is_ok();
     let first = socket("");
     Ok(if answers(&first) { socket(&format!("-{}", std::process::id())) } else { first })
-}
-
-/// $XDG_RUNTIME_DIR/claviger, /run/user/UID/claviger, or /tmp/claviger-UID: a folder that nobody else can enter.
-fn runtime_folder() -> anyhow::Result<PathBuf> {
-    let uid = getuid().as_raw();
-    let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_absolute());
-    let systemd = PathBuf::from(format!("/run/user/{uid}"));
-    let folder = match given.or(Some(systemd)).filter(|p| p.is_dir()) {
-        Some(base) => base.join("claviger"),
-        None => std::env::temp_dir().join(format!("claviger-{uid}")),
-    };
-    let context = || folder.display().to_string();
-    match fs::DirBuilder::new().mode(0o700).create(&folder) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e).with_context(context),
-        _ => {}
-    }
-    // In /tmp anybody could have made it first.
-    let metadata = fs::symlink_metadata(&folder).with_context(context)?;
-    if !metadata.is_dir() || metadata.uid() != uid || metadata.mode() & 0o077 != 0 {
-        return Err(Error::misuse("not a private folder of yours (mode 0700)")
-            .at(&folder)
-            .hint("Put it right or away, or say where the socket goes with --socket PATH.")
-            .into());
-    }
-    Ok(folder)
 }

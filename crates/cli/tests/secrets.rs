@@ -155,7 +155,18 @@ fn creating_leaves_nothing_behind() {
     let folder = Folder::new();
     for cipher in SINGLE {
         let volume = folder.str(&format!("{cipher}.tc"));
-        let args = ["create", "--size", "2M", "--hash", "SHA-512", "--cipher", cipher, "--password-file"];
+        let args = [
+            "create",
+            "--format",
+            "TrueCrypt",
+            "--size",
+            "2M",
+            "--hash",
+            "SHA-512",
+            "--cipher",
+            cipher,
+            "--password-file",
+        ];
         let args = args.iter().copied().chain([&*folder.password, &volume]).collect::<Vec<_>>();
         let Some(image) = last_image(&folder, &args) else { return };
         assert!(Path::new(&volume).exists());

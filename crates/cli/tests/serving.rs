@@ -54,7 +54,8 @@ fn the_default_socket_is_private() {
     let serve = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
         command.args(["serve", "--read-only", "--password-file", &folder.password, &volume, "--run"]);
-        command.arg("echo $socket; stat -c %a $(dirname \"$socket\")").env("XDG_RUNTIME_DIR", &runtime);
+        command.arg("echo $socket; stat -c %a $(dirname \"$socket\")");
+        command.env("CLAVIGER_RUNTIME_DIR", format!("{runtime}/claviger"));
         command.stdin(Stdio::null());
         done(command.output().expect("it ends"))
     };
@@ -133,7 +134,18 @@ fn two_writers_are_not_let_in() {
     let second = ["serve", "--password-file", &folder.password, "--socket", &folder.str("t"), &volume];
     run(second).fails(9, &["v.tc: in use by another process", &holder]);
     run(["info", "--password-file", &folder.password, &volume]).fails(9, &[&holder]);
-    let create = ["create", "--force", "--yes", "--size", "1M", "--password-file", &folder.password, &volume];
+    let create = [
+        "create",
+        "--format",
+        "TrueCrypt",
+        "--force",
+        "--yes",
+        "--size",
+        "1M",
+        "--password-file",
+        &folder.password,
+        &volume,
+    ];
     run(create).fails(9, &[&holder]);
     served.stop().succeeds();
     // Readers share.
@@ -152,7 +164,8 @@ fn a_file_system_that_is_read_only() {
     let Some(memory) = Tmpfs::new("size=4m") else { return };
     let folder = Folder::new();
     let volume = memory.path().join("v.tc").display().to_string();
-    run(["create", "--quick", "--size", "1M", "--password-file", &folder.password, &volume]).succeeds();
+    run(["create", "--format", "TrueCrypt", "--quick", "--size", "1M", "--password-file", &folder.password, &volume])
+        .succeeds();
     memory.remount("ro");
     let serve = ["serve", "--password-file", &folder.password, "--socket", &folder.str("s"), &volume];
     run(serve).fails(6, &["Read-only file system", "--read-only"]);

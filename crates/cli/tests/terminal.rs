@@ -54,7 +54,7 @@ fn ctrl_c_while_asking_restores_the_terminal() {
 fn a_new_password_is_asked_twice() {
     let folder = Folder::new();
     let path = folder.str("v.tc");
-    let create = ["create", "--quick", "--size", "1M", &path];
+    let create = ["create", "--format", "TrueCrypt", "--quick", "--size", "1M", &path];
     let steps = |second: &str| {
         json!([{"expect": "Password of the new volume: "}, {"echo": false}, {"send": format!("{PASSWORD}\n")},
                {"expect": "The same again: "}, {"echo": false}, {"send": format!("{second}\n")}])
@@ -73,7 +73,18 @@ fn overwriting_is_asked_for() {
     let folder = Folder::new();
     let volume = folder.volume("v.tc", "1M", &[]);
     let before = fs::read(&volume).expect("a file");
-    let create = ["create", "--force", "--quick", "--size", "1M", "--password-file", &folder.password, &volume];
+    let create = [
+        "create",
+        "--format",
+        "TrueCrypt",
+        "--force",
+        "--quick",
+        "--size",
+        "1M",
+        "--password-file",
+        &folder.password,
+        &volume,
+    ];
     let named = "a file of 1048576 bytes (1 MiB) that holds random-looking data, possibly an encrypted volume";
     for (answer, code) in [("no\n", 1), ("\n", 1), ("y\n", 1), ("\u{3}", 8), ("yes\n", 0)] {
         assert!(fs::read(&volume).expect("a file") == before, "it is as it was");
@@ -91,7 +102,8 @@ fn overwriting_is_asked_for() {
 #[test]
 fn the_bar_is_for_terminals() {
     let folder = Folder::new();
-    let create = ["create", "--size", "200M", "--password-file", &folder.password, &folder.str("v.tc")];
+    let create =
+        ["create", "--format", "TrueCrypt", "--size", "200M", "--password-file", &folder.password, &folder.str("v.tc")];
     let Some((output, code, _)) = on_terminal(json!([]), &create) else { return };
     assert_eq!(code, 0, "{output}");
     assert!(output.contains("Filling") && output.contains("/s") && output.contains("Filled 200 MiB"), "{output:?}");
@@ -102,7 +114,17 @@ fn the_bar_is_for_terminals() {
         let terminal = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/terminal.py");
         let mut command = Command::new(python);
         command.arg(terminal).arg(steps.to_string()).args(["sh", "-c", script, env!("CARGO_BIN_EXE_claviger")]);
-        command.args(["create", "--force", "--yes", "--size", "200M", "--password-file", &folder.password]);
+        command.args([
+            "create",
+            "--format",
+            "TrueCrypt",
+            "--force",
+            "--yes",
+            "--size",
+            "200M",
+            "--password-file",
+            &folder.password,
+        ]);
         tools::run(command.arg(folder.path("v.tc")));
     };
     let log = folder.str("log");

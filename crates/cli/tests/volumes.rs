@@ -130,7 +130,19 @@ fn what_is_created_opens() {
         assert!(list.contains(name), "{list}");
     }
     let path = folder.str("new.tc");
-    let create = ["create", "--json", "--size", "1M", "--cipher", "serpent", "--hash", "whirlpool", "--password-file"];
+    let create = [
+        "create",
+        "--format",
+        "TrueCrypt",
+        "--json",
+        "--size",
+        "1M",
+        "--cipher",
+        "serpent",
+        "--hash",
+        "whirlpool",
+        "--password-file",
+    ];
     let created = run(create.iter().copied().chain([&*folder.password, &path])).succeeds();
     assert_eq!(created.err, "", "no progress without a terminal");
     let created = created.json();
@@ -151,9 +163,21 @@ fn what_is_created_opens() {
 fn create_says_how_fast_it_was() {
     let folder = Folder::new();
     let path = folder.str("new.tc");
-    let text = run(["create", "--size", "300KB", "--password-file", &folder.password, &path]).fails(0, &[]).text();
+    let text = run(["create", "--format", "TrueCrypt", "--size", "300KB", "--password-file", &folder.password, &path])
+        .fails(0, &[])
+        .text();
     assert!(text.contains("Filled 36.5 KiB") && text.contains("MB/s"), "{text}");
-    let text = run(["create", "--quick", "--size", "1M", "--password-file", &folder.password, &folder.str("b")]);
+    let text = run([
+        "create",
+        "--format",
+        "TrueCrypt",
+        "--quick",
+        "--size",
+        "1M",
+        "--password-file",
+        &folder.password,
+        &folder.str("b"),
+    ]);
     assert!(text.succeeds().text().contains("not filled"));
 }
 
@@ -226,9 +250,22 @@ fn misuse_is_1() {
     run(["info", &volume]).fails(1, &["no terminal", "--password-file"]);
     run(["info", "--format", "floppy", &volume]).fails(1, &["no format is called floppy", "TrueCrypt"]);
     run(["cat", "--password-file", &folder.password, &folder.str("")]).fails(1, &["neither a regular file"]);
-    run(["create", "--password-file", &folder.password, &folder.str("n")]).fails(1, &["--size"]);
-    run(["create", "--size", "10K", "--password-file", &folder.password, &folder.str("n")]).fails(1, &["too small"]);
-    let cipher = ["create", "--size", "1M", "--cipher", "ROT13", "--password-file", &folder.password, &folder.str("n")];
+    run(["create", "--format", "TrueCrypt", "--password-file", &folder.password, &folder.str("n")])
+        .fails(1, &["--size"]);
+    run(["create", "--format", "TrueCrypt", "--size", "10K", "--password-file", &folder.password, &folder.str("n")])
+        .fails(1, &["too small"]);
+    let cipher = [
+        "create",
+        "--format",
+        "TrueCrypt",
+        "--size",
+        "1M",
+        "--cipher",
+        "ROT13",
+        "--password-file",
+        &folder.password,
+        &folder.str("n"),
+    ];
     run(cipher).fails(1, &["no cipher is called ROT13", "Twofish"]);
     assert!(!folder.path("n").exists());
 }
@@ -395,7 +432,18 @@ fn a_folder_of_keyfiles_stands_for_its_files() {
     run(["info", "--no-password", "--keyfile", &folder.str("keys"), "x"]).fails(6, &[]);
     let create = |name: &str| {
         let keys = folder.str("keys");
-        run(["create", "--quick", "--size", "1M", "--no-password", "--keyfile", &keys, &folder.str(name)])
+        run([
+            "create",
+            "--format",
+            "TrueCrypt",
+            "--quick",
+            "--size",
+            "1M",
+            "--no-password",
+            "--keyfile",
+            &keys,
+            &folder.str(name),
+        ])
     };
     create("v.tc").fails(1, &["no keyfile"]);
     fs::write(folder.path("keys/a"), "one").expect("a keyfile");
@@ -411,7 +459,8 @@ fn nothing_is_overwritten_unasked() {
     let folder = Folder::new();
     let volume = folder.volume("v.tc", "1M", &[]);
     let before = fs::read(&volume).expect("a file");
-    let args = ["create", "--quick", "--size", "2M", "--password-file", &folder.password, &volume];
+    let args =
+        ["create", "--format", "TrueCrypt", "--quick", "--size", "2M", "--password-file", &folder.password, &volume];
     let create = |more: &[&str]| run(args.iter().chain(more));
     create(&[]).fails(1, &["exists already", "1048576 bytes", "possibly an encrypted volume", "--force"]);
     create(&["--force"]).fails(1, &["no terminal to ask on", "--yes"]);
@@ -426,7 +475,8 @@ fn nothing_is_overwritten_unasked() {
     let image = folder.str("fat");
     let Some(mkfs) = tools::program("mkfs.vfat") else { return };
     tools::run(Command::new(mkfs).args(["-C", &image, "1024"]));
-    run(["create", "--size", "1M", "--password-file", &folder.password, &image]).fails(1, &["a FAT file system"]);
+    run(["create", "--format", "TrueCrypt", "--size", "1M", "--password-file", &folder.password, &image])
+        .fails(1, &["a FAT file system"]);
 }
 
 #[test]
@@ -435,7 +485,9 @@ fn a_full_file_system_is_6_and_leaves_nothing() {
     let folder = Folder::new();
     let path = small.path().join("v.tc").display().to_string();
     let create = |size: &str, more: &[&str]| {
-        run(["create", "--size", size, "--password-file", &folder.password, &path].iter().chain(more))
+        run(["create", "--format", "TrueCrypt", "--size", size, "--password-file", &folder.password, &path]
+            .iter()
+            .chain(more))
     };
     create("4M", &[]).fails(6, &["v.tc", "No space left"]);
     assert_eq!(fs::read_dir(small.path()).expect("a folder").count(), 0);
@@ -453,7 +505,7 @@ fn ctrl_c_leaves_no_half_volume() {
     let path = folder.str("v.tc");
     // Large enough that no machine fills it before the signal comes.
     let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
-    command.args(["create", "--size", "4G", "--password-file", &folder.password, &path]);
+    command.args(["create", "--format", "TrueCrypt", "--size", "4G", "--password-file", &folder.password, &path]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     // Wait until it fills: the first bytes of the data area are written.
     let begun = || {
@@ -478,7 +530,9 @@ fn a_block_device_is_taken_whole() {
     let mut command = Command::new(&losetup);
     let output = tools::run(command.args(["--find", "--show"]).arg(folder.path("disk")));
     let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    let create = |more: &[&str]| run(["create", "--password-file", &folder.password, &device].iter().chain(more));
+    let create = |more: &[&str]| {
+        run(["create", "--format", "TrueCrypt", "--password-file", &folder.password, &device].iter().chain(more))
+    };
     // Not while something is mounted on it.
     let mounted = tools::program("mkfs.ext4").map(|mkfs| {
         tools::run(Command::new(mkfs).args(["-q", &device]));

@@ -1,6 +1,9 @@
 //! The hash functions of key derivation, from well-kept crates, and one table of them.
 
-use crate::kdf::pbkdf2_block;
+use digest::Digest;
+use hmac::Hmac;
+
+use crate::kdf::{Blake2sHmac, pbkdf2_block};
 use crate::secret::wipe_stack;
 
 /// A hash function as key derivation uses it.
@@ -9,6 +12,7 @@ pub struct Hash {
     pub name: &'static str,
     /// Digest size in bytes.
     pub size: usize,
+    digest: fn(&[&[u8]], &mut [u8]),
     pbkdf2_block: Pbkdf2Block,
 }
 
@@ -16,20 +20,70 @@ pub struct Hash {
 type Pbkdf2Block = fn(&[u8], &[u8], u32, u32, &mut [u8], &dyn Fn() -> bool) -> bool;
 
 /// Every hash there is.
-pub static HASHES: &[&Hash] = &[&SHA1, &SHA256, &SHA512, &RIPEMD160, &WHIRLPOOL];
+pub static HASHES: &[&Hash] = &[&SHA1, &SHA256, &SHA512, &RIPEMD160, &WHIRLPOOL, &BLAKE2S_256, &STREEBOG_512];
 
 /// SHA-1 (FIPS 180-4).
-pub static SHA1: Hash = Hash { name: "SHA-1", size: 20, pbkdf2_block: pbkdf2_block::<sha1::Sha1> };
+pub static SHA1: Hash =
+    Hash { name: "SHA-1", size: 20, digest: digest::<sha1::Sha1>, pbkdf2_block: pbkdf2_block::<Hmac<sha1::Sha1>> };
 /// SHA-256 (FIPS 180-4).
-pub static SHA256: Hash = Hash { name: "SHA-256", size: 32, pbkdf2_block: pbkdf2_block::<sha2::Sha256> };
+pub static SHA256: Hash = Hash {
+    name: "SHA-256",
+    size: 32,
+    digest: digest::<sha2::Sha256>,
+    pbkdf2_block: pbkdf2_block::<Hmac<sha2::Sha256>>,
+};
 /// SHA-512 (FIPS 180-4).
-pub static SHA512: Hash = Hash { name: "SHA-512", size: 64, pbkdf2_block: pbkdf2_block::<sha2::Sha512> };
+pub static SHA512: Hash = Hash {
+    name: "SHA-512",
+    size: 64,
+    digest: digest::<sha2::Sha512>,
+    pbkdf2_block: pbkdf2_block::<Hmac<sha2::Sha512>>,
+};
 /// RIPEMD-160 (ISO/IEC 10118-3).
-pub static RIPEMD160: Hash = Hash { name: "RIPEMD-160", size: 20, pbkdf2_block: pbkdf2_block::<ripemd::Ripemd160> };
+pub static RIPEMD160: Hash = Hash {
+    name: "RIPEMD-160",
+    size: 20,
+    digest: digest::<ripemd::Ripemd160>,
+    pbkdf2_block: pbkdf2_block::<Hmac<ripemd::Ripemd160>>,
+};
 /// Whirlpool (ISO/IEC 10118-3, the final version of 2003).
-pub static WHIRLPOOL: Hash = Hash { name: "Whirlpool", size: 64, pbkdf2_block: pbkdf2_block::<whirlpool::Whirlpool> };
+pub static WHIRLPOOL: Hash = Hash {
+    name: "Whirlpool",
+    size: 64,
+    digest: digest::<whirlpool::Whirlpool>,
+    pbkdf2_block: pbkdf2_block::<Hmac<whirlpool::Whirlpool>>,
+};
+/// BLAKE2s with digests of 256 bits (RFC 7693).
+pub static BLAKE2S_256: Hash = Hash {
+    name: "BLAKE2s-256",
+    size: 32,
+    digest: digest::<blake2::Blake2s256>,
+    pbkdf2_block: pbkdf2_block::<Blake2sHmac>,
+};
+/// Streebog with digests of 512 bits (GOST R 34.11-2012, RFC 6986).
+pub static STREEBOG_512: Hash = Hash {
+    name: "Streebog",
+    size: 64,
+    digest: digest::<streebog::Streebog512>,
+    pbkdf2_block: pbkdf2_block::<Hmac<streebog::Streebog512>>,
+};
+
+fn digest<D: Digest>(parts: &[&[u8]], out: &mut [u8]) {
+    let mut hash = D::new();
+    parts.iter().for_each(|part| hash.update(part));
+    out.copy_from_slice(&hash.finalize());
+}
 
 impl Hash {
+    /// The digest of `parts`, one after the other.
+    ///
+    /// # Panics
+    /// If `out` is not `size` bytes long.
+    pub fn digest(&self, parts: &[&[u8]], out: &mut [u8]) {
+        (self.digest)(parts, out);
+        wipe_stack();
+    }
+
     /// PBKDF2 with HMAC of this hash (RFC 8018, 5.2), filling `out`. Every few iterations it asks `go_on` whether
     /// to; when that says no it returns false and `out` is not complete.
     pub fn pbkdf2(

@@ -3,6 +3,7 @@
 //! Nothing in here does I/O. This is the one crate of the project that may hold `unsafe`: vector intrinsics, locked
 //! memory, and the hand-over of borrowed buffers to worker threads.
 
+pub mod argon2id;
 pub mod ciphers;
 pub mod hash;
 pub mod kdf;

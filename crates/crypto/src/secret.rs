@@ -22,6 +22,11 @@ impl Secret {
         Self(Pages::new(len))
     }
 
+    /// `len` zero bytes, or nothing if the system has no room for so many.
+    pub fn try_zeroed(len: usize) -> Option<Self> {
+        Pages::try_new(len).map(Self)
+    }
+
     /// A copy of `bytes`. The caller wipes the original.
     pub fn copy_from(bytes: &[u8]) -> Self {
         let mut secret = Self::zeroed(bytes.len());
@@ -113,6 +118,44 @@ impl<T: Plain> DerefMut for Locked<T> {
     }
 }
 
+/// A value of another crate's type, such as a key schedule, in memory like [`Secret`]'s. Its destructor runs.
+pub struct Resident<T> {
+    pages: Pages,
+    holds: std::marker::PhantomData<T>,
+}
+
+impl<T> Resident<T> {
+    /// Puts there what `make` makes, and wipes what that left on the stack.
+    pub fn build(make: impl FnOnce() -> T) -> Self {
+        const { assert!(align_of::<T>() <= 4096, "no page is smaller") };
+        /// In a frame of its own, which is below the caller's when that wipes the stack.
+        #[inline(never)]
+        fn place<T>(pages: &Pages, make: impl FnOnce() -> T) {
+            // SAFETY: the pages are fresh, page-aligned, at least `size_of::<T>()` long, and nothing else refers to them.
+            unsafe { pages.at.cast::<T>().write(make()) };
+        }
+        let pages = Pages::new(size_of::<T>());
+        place(&pages, make);
+        wipe_stack();
+        Self { pages, holds: std::marker::PhantomData }
+    }
+}
+
+impl<T> Deref for Resident<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: `build` put a value there; it lives as long as `self`.
+        unsafe { self.pages.at.cast().as_ref() }
+    }
+}
+
+impl<T> Drop for Resident<T> {
+    fn drop(&mut self) {
+        // SAFETY: `build` put a value there, which nobody has taken out; the pages are wiped after this.
+        unsafe { self.pages.at.cast::<T>().drop_in_place() };
+    }
+}
+
 /// Overwrites the part of this thread's stack that lies below the caller, where calls that have returned may have left
 /// secrets.
 #[inline(never)]
@@ -122,6 +165,9 @@ pub fn wipe_stack() {
     // The black box makes the compiler write all of it.
     std::hint::black_box(&mut [0u8; DEPTH]);
 }
+
+/// From this many bytes on, pages are to be large: that is what Argon2, which jumps about in them, is faster with.
+const HUGE: usize = 4 << 20;
 
 /// Anonymous pages of their own.
 struct Pages {
@@ -136,21 +182,29 @@ unsafe impl Sync for Pages {}
 
 impl Pages {
     fn new(len: usize) -> Self {
+        Self::try_new(len).expect("a few pages of memory")
+    }
+
+    /// None where the kernel gives no such mapping.
+    fn try_new(len: usize) -> Option<Self> {
         let mapped = Self::mapped(len);
         // SAFETY: a fresh private anonymous mapping, at an address that the kernel chooses, aliases nothing.
         let at = unsafe {
             mm::mmap_anonymous(std::ptr::null_mut(), mapped, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         };
-        let at: NonNull<u8> = NonNull::new(at.expect("a few pages of memory").cast()).expect("mmap returns no null");
+        let at: NonNull<u8> = NonNull::new(at.ok()?.cast()).expect("mmap returns no null");
         // Locking fails past RLIMIT_MEMLOCK, and the advice on old kernels. The secret is then no worse off than in
         // ordinary memory, and refusing to open a volume over it would help nobody.
         // SAFETY: the range is the mapping just made.
         unsafe {
+            if mapped >= HUGE {
+                let _ = mm::madvise(at.as_ptr().cast(), mapped, Advice::LinuxHugepage);
+            }
             let _ = mm::mlock(at.as_ptr().cast(), mapped);
             let _ = mm::madvise(at.as_ptr().cast(), mapped, Advice::LinuxDontDump);
             let _ = mm::madvise(at.as_ptr().cast(), mapped, Advice::LinuxWipeOnFork);
         }
-        Self { at, len }
+        Some(Self { at, len })
     }
 
     fn bytes(&self) -> &[u8] {
@@ -171,7 +225,9 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        self.bytes_mut().zeroize();
+        // In words: byte by byte, Argon2's hundreds of megabytes would take a while.
+        // SAFETY: the mapping is made of whole pages, is ours and initialised, and integers have no niches.
+        unsafe { slice::from_raw_parts_mut(self.at.as_ptr().cast::<u64>(), Self::mapped(self.len) / 8) }.zeroize();
         compiler_fence(Ordering::SeqCst);
         // SAFETY: the mapping is ours, of this size, and nothing refers to it any more. Unmapping unlocks it.
         let _ = unsafe { mm::munmap(self.at.as_ptr().cast(), Self::mapped(self.len)) };

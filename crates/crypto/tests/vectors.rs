@@ -2,7 +2,8 @@
 
 mod common;
 
-use claviger_crypto::ciphers::{aes, legacy, serpent, twofish};
+use claviger_crypto::argon2id;
+use claviger_crypto::ciphers::{aes, legacy, national, serpent, twofish};
 use claviger_crypto::hash::HASHES;
 use claviger_crypto::modes::xts::Layer;
 use claviger_crypto::modes::{Lrw, SectorCipher, TrueCryptCbc, Xts};
@@ -16,6 +17,8 @@ const BLOCK_CIPHERS: &[(&str, &Cipher)] = &[
     ("aes", &aes::AES),
     ("serpent", &serpent::SERPENT),
     ("twofish", &twofish::TWOFISH),
+    ("camellia", &national::CAMELLIA),
+    ("kuznyechik", &national::KUZNYECHIK),
     ("blowfish", &legacy::BLOWFISH_BE),
     ("cast5", &legacy::CAST5),
     ("triple-des", &legacy::TRIPLE_DES),
@@ -183,5 +186,44 @@ fn pbkdf2() {
             assert!(hash.pbkdf2_block(&password, &salt, iterations, index, block, &|| true));
         }
         assert!(key == expected, "{v}: derives {} block by block", hex(&key));
+    }
+}
+
+#[test]
+fn hashes() {
+    let vectors = vectors::load("hash");
+    for hash in HASHES {
+        assert!(vectors.iter().any(|v| v.text("hash") == hash.name), "no vector for {}", hash.name);
+    }
+    for v in vectors {
+        let hash = HASHES.iter().find(|h| h.name == v.text("hash")).unwrap_or_else(|| panic!("{v}: no such hash"));
+        let (message, expected) = (v.bytes("message"), v.bytes("digest"));
+        v.finish();
+        let mut digest = vec![0; hash.size];
+        let (one, other) = message.split_at(message.len() / 2);
+        for parts in [&[&message[..]][..], &[one, other]] {
+            hash.digest(parts, &mut digest);
+            assert!(digest == expected, "{v}: digest is {}", hex(&digest));
+        }
+    }
+}
+
+#[test]
+fn argon2id() {
+    for v in vectors::load("argon2id") {
+        let (secret, data) =
+            (v.bytes_or_none("secret").unwrap_or_default(), v.bytes_or_none("data").unwrap_or_default());
+        let params = argon2id::Params {
+            memory_kib: v.number("memory") as u32,
+            passes: v.number("passes") as u32,
+            lanes: v.number("lanes") as u32,
+            secret: &secret,
+            data: &data,
+        };
+        let (password, salt, expected) = (v.bytes("password"), v.bytes("salt"), v.bytes("tag"));
+        v.finish();
+        let mut tag = vec![0; expected.len()];
+        params.derive(&password, &salt, params.memory(), &mut tag).unwrap_or_else(|e| panic!("{v}: {e}"));
+        assert!(tag == expected, "{v}: derives {}", hex(&tag));
     }
 }

@@ -51,6 +51,20 @@ impl Credential {
         keyfiles().map_err(|e| e.at(path))
     }
 
+    /// The contents of a new keyfile: `len` bytes of the system's randomness.
+    ///
+    /// # Errors
+    /// `Misuse` for a length that no format takes whole: none, or more than [`KEYFILE_MAX`]. `Io` if the system has no random
+    /// bytes.
+    pub fn new_keyfile(len: usize) -> Result<Secret> {
+        if !(1..=KEYFILE_MAX).contains(&len) {
+            return Err(Error::misuse(format!("a keyfile has 1 to {KEYFILE_MAX} bytes, not {len}")));
+        }
+        let mut contents = Secret::zeroed(len);
+        getrandom::fill(&mut contents).map_err(|e| Error::from(io::Error::other(e.to_string())))?;
+        Ok(contents)
+    }
+
     /// Reads one keyfile.
     fn keyfile(path: &Path) -> Result<Self> {
         let read = || -> io::Result<Secret> {
@@ -96,15 +110,33 @@ pub struct Unlock<'a> {
     pub hash: Option<&'a str>,
     /// Only this cipher or cascade, by its name.
     pub cipher: Option<&'a str>,
+    /// The PIM, which changes the iterations of formats that have one. 0 is the same as none.
+    pub pim: Option<u32>,
+    /// Bytes of memory that a key derivation may take; as much as can be had, if none.
+    pub memory: Option<u64>,
     /// Only the header copies of this kind.
     pub header: HeaderChoice,
+    /// Opens the outer volume of the two, and protects the hidden one in it: a write that would touch it is refused, and from
+    /// then on every write is.
+    pub protect: Option<Protect<'a>>,
     /// Opens a volume that is longer than its store: what is missing cannot be read, and nothing can be written.
     pub truncated: bool,
     /// Whether to stop. Looked at every few hundred microseconds.
     pub cancel: Option<&'a AtomicBool>,
-    /// Told of the steps that are done and of how many there are; they take about the same time each. The last call says that
+    /// Told how much is done and how much there is: about as many microseconds on one thread. The last call says that
     /// all are done, except where the caller has cancelled. Called on several threads, one at a time and in order.
     pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
+}
+
+/// What opens the hidden volume that is to be protected.
+#[derive(Clone, Copy)]
+pub struct Protect<'a> {
+    /// All of them together open the hidden volume.
+    pub credentials: &'a [Credential],
+    /// Only this hash, by the name in its table.
+    pub hash: Option<&'a str>,
+    /// The personal iterations multiplier of its header, where the format has one.
+    pub pim: Option<u32>,
 }
 
 /// Which copies of a header to try.
@@ -115,6 +147,24 @@ pub enum HeaderChoice {
     Any,
     /// The backup copies only.
     Backup,
+    /// One copy only.
+    One {
+        /// That of the hidden volume, not of the normal one.
+        hidden: bool,
+        /// The backup at the end, not the copy in front.
+        backup: bool,
+    },
+}
+
+impl HeaderChoice {
+    /// Whether a copy is among them: the one of a hidden volume or not, a backup or not.
+    pub fn includes(self, hidden: bool, backup: bool) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Backup => backup,
+            Self::One { hidden: h, backup: b } => (h, b) == (hidden, backup),
+        }
+    }
 }
 
 impl<'a> Unlock<'a> {
@@ -125,7 +175,10 @@ impl<'a> Unlock<'a> {
             acceleration: Acceleration::On,
             hash: None,
             cipher: None,
+            pim: None,
+            memory: None,
             header: HeaderChoice::Any,
+            protect: None,
             truncated: false,
             cancel: None,
             progress: None,
@@ -158,6 +211,16 @@ mod tests {
             std::fs::write(&path, vec![1; len]).expect("a keyfile");
             assert_eq!(lens(&Credential::keyfiles(&path).expect("a keyfile")), [read]);
         }
+    }
+
+    #[test]
+    fn new_keyfiles_are_random_and_as_long_as_they_count() {
+        for len in [1, 64, KEYFILE_MAX] {
+            assert_eq!(Credential::new_keyfile(len).expect("a keyfile").len(), len);
+        }
+        let (one, other) = (Credential::new_keyfile(64).expect("good"), Credential::new_keyfile(64).expect("good"));
+        assert!(!one.same_as(&other) && !one.same_as(&[0; 64]));
+        assert!(Credential::new_keyfile(0).is_err() && Credential::new_keyfile(KEYFILE_MAX + 1).is_err());
     }
 
     #[test]

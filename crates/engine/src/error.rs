@@ -54,6 +54,9 @@ pub enum ErrorKind {
     /// No credential opens the volume.
     #[error("{0}")]
     WrongCredential(String),
+    /// The volume opens, but the credentials of the hidden volume in it, which is to be protected, open nothing.
+    #[error("the hidden volume: {0}")]
+    WrongHiddenCredential(String),
     /// The format takes no credential of this kind.
     #[error("{format} volumes take no {kind}")]
     CredentialKind {

@@ -17,18 +17,23 @@
 #![forbid(unsafe_code)]
 
 pub mod credential;
+pub mod edit;
 pub mod error;
 pub mod filesystems;
 pub mod formats;
+pub mod free_tail;
+pub mod memory;
+pub mod partitions;
 pub mod spec;
 pub mod store;
 pub mod trees;
 pub mod volume;
 
 pub use claviger_crypto::{Acceleration, Secret, SectorCipher};
-pub use credential::{Credential, Unlock};
+pub use credential::{Credential, Protect, Unlock};
+pub use edit::Edit;
 pub use error::{Error, ErrorKind, Result};
-pub use formats::{FORMATS, Format, Header, Unlocked, Verdict};
+pub use formats::{FORMATS, Format, Header, HiddenRoom, Unlocked, Verdict};
 pub use spec::Spec;
 pub use store::Store;
 pub use volume::{Layout, Payload, Segment, Volume};

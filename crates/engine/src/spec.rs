@@ -9,6 +9,10 @@ pub struct Spec<'a> {
     pub cipher: Option<&'a str>,
     /// Hash of the key derivation, by its name.
     pub hash: Option<&'a str>,
+    /// Size of a new hidden volume's plaintext, in bytes; the largest safe one where none is given.
+    pub hidden_size: Option<u64>,
+    /// The PIM, for formats that have one. 0 is the same as none.
+    pub pim: Option<u32>,
     /// Whether to leave the data area as it is instead of filling it with random-looking bytes.
     pub quick: bool,
     /// Whether to stop. What is then there is no volume.

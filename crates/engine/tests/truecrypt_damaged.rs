@@ -256,7 +256,8 @@ fn trials_can_be_cancelled_and_tell_their_progress() {
     })));
     let steps = std::mem::take(&mut *seen.lock().expect("no panic"));
     let total = steps[0].1;
-    assert_eq!(steps, (1..=total).map(|done| (done, total)).collect::<Vec<_>>());
+    assert!(steps.len() > 20 && steps.is_sorted() && steps.iter().all(|s| s.1 == total), "{steps:?}");
+    assert_eq!(steps.last(), Some(&(total, total)));
 
     open_with(volume(), "pw", |w| {
         w.progress = Some(&progress);
@@ -266,11 +267,11 @@ fn trials_can_be_cancelled_and_tell_their_progress() {
     let steps = seen.into_inner().expect("no panic");
     assert!(steps.is_sorted() && steps.last() == Some(&(total, total)));
 
-    for after in [1, 5, total / 2] {
+    for after in [1, total / 10, total / 2] {
         let cancel = AtomicBool::new(false);
-        let last = Mutex::new(0);
+        let late = Mutex::new(0);
         let progress = |done, _| {
-            *last.lock().expect("no panic") = done;
+            *late.lock().expect("no panic") += usize::from(cancel.load(Ordering::Relaxed));
             if done >= after {
                 cancel.store(true, Ordering::Relaxed);
             }
@@ -282,7 +283,7 @@ fn trials_can_be_cancelled_and_tell_their_progress() {
         }));
         assert!(matches!(error.kind, ErrorKind::Cancelled), "{error}");
         // What other threads had in hand may still come to its end.
-        assert!(*last.lock().expect("no panic") <= after + 64, "it went on after it was cancelled");
+        assert!(*late.lock().expect("no panic") <= 64, "it went on after it was cancelled");
     }
 }
 

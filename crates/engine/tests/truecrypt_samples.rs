@@ -67,30 +67,6 @@ fn volumes_of_truecrypt_itself_hold_their_files() {
     }
 }
 
-/// The passphrase and the keyfiles of an image of cryptsetup's tests.
-fn credentials_of(images: &Images, name: &str) -> Vec<Credential> {
-    let mut credentials = Vec::new();
-    if !name.contains("_nopw") {
-        let repeated = |letters: &str| letters.chars().map(|c| c.to_string().repeat(12)).collect::<String>();
-        let text = if name.contains("_pw72") {
-            repeated("abcdef")
-        } else if name.starts_with("vcpim_") {
-            "c".repeat(20)
-        } else if name.ends_with("-hidden") {
-            repeated("b")
-        } else {
-            repeated("a")
-        };
-        credentials.push(passphrase(&text));
-    }
-    if name.starts_with("tck_") || name.starts_with("vck_") {
-        for keyfile in ["keyfile1", "keyfile2"] {
-            credentials.extend(Credential::keyfiles(&images.path("tcrypt").join(keyfile)).expect("a keyfile"));
-        }
-    }
-    credentials
-}
-
 #[test]
 fn truecrypt_images_of_cryptsetup_open() {
     let (Some(images), Some(blkid)) = (Images::unpacked(), tools::program("blkid")) else { return };

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use claviger_crypto::hash::{self, Hash};
 use claviger_crypto::pool::Pool;
-use claviger_engine::formats::truecrypt::TrueCrypt;
+use claviger_engine::formats::truecrypt::TRUECRYPT;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Error, ErrorKind, Format, Result, Secret, Unlock};
 use serde::Serialize;
@@ -185,14 +185,14 @@ struct Nothing(MemoryStore);
 
 impl Nothing {
     fn new() -> Self {
-        let mut bytes = vec![0; TrueCrypt.choices().min_len as usize];
+        let mut bytes = vec![0; TRUECRYPT.choices().min_len as usize];
         Random::new(1).fill(&mut bytes);
         Self(MemoryStore::new(bytes))
     }
 
     fn refuse(&self) -> Result<()> {
         let passphrase = [Credential::Passphrase(Secret::copy_from(PASSWORD))];
-        match TrueCrypt.open(&self.0)?.unlock(&self.0, &Unlock::with(&passphrase)) {
+        match TRUECRYPT.open(&self.0)?.unlock(&self.0, &Unlock::with(&passphrase)) {
             Err(Error { kind: ErrorKind::WrongCredential(_), .. }) => Ok(()),
             Err(e) => Err(e),
             Ok(_) => Err(std::io::Error::other("random bytes were opened by a password").into()),

@@ -4,7 +4,7 @@ use claviger_crypto::ciphers::{Cipher, aes};
 use claviger_crypto::modes::Xts;
 use claviger_crypto::modes::xts::Layer;
 use claviger_crypto::{Acceleration, CIPHERS, SectorCipher};
-use claviger_engine::formats::truecrypt::TrueCrypt;
+use claviger_engine::formats::truecrypt::TRUECRYPT;
 use claviger_engine::{Error, Format, Result};
 use serde::Serialize;
 
@@ -55,7 +55,7 @@ pub struct Suite {
 
 /// All of them, in the order in which TrueCrypt lists them.
 pub fn all() -> Vec<Suite> {
-    TrueCrypt.choices().ciphers.into_iter().map(|name| Suite { name, ciphers: parts(name) }).collect()
+    TRUECRYPT.choices().ciphers.into_iter().map(|name| Suite { name, ciphers: parts(name) }).collect()
 }
 
 /// Those of these names, whatever their case, in TrueCrypt's order; all if no name is given.
@@ -65,7 +65,7 @@ pub fn all() -> Vec<Suite> {
 pub fn named(names: &[String]) -> Result<Vec<Suite>> {
     let is = |suite: &Suite, name: &String| suite.name.eq_ignore_ascii_case(name);
     if let Some(unknown) = names.iter().find(|name| !all().iter().any(|s| is(s, name))) {
-        let hint = format!("There are: {}.", TrueCrypt.choices().ciphers.join(", "));
+        let hint = format!("There are: {}.", TRUECRYPT.choices().ciphers.join(", "));
         return Err(Error::misuse(format!("no cipher or cascade is called {unknown}")).hint(hint));
     }
     Ok(all().into_iter().filter(|s| names.is_empty() || names.iter().any(|name| is(s, name))).collect())

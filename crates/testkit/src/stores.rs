@@ -7,6 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use claviger_engine::Store;
 use claviger_engine::store::MemoryStore;
 
+use crate::random::Random;
+
+/// What a disk writes whole or not at all, in bytes.
+const SECTOR: usize = 512;
+
 /// What a [`FaultStore`] counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -139,9 +144,69 @@ impl CrashStore {
         images
     }
 
+    /// What a crash can leave if sectors of 512 bytes are written whole or not at all, and those that no flush has followed
+    /// yet reach the disk in any order or never: at every moment, what was flushed and some of the sectors written since.
+    /// All selections where there are up to 8 such sectors; else none, all, each alone, each missing, and `more` by chance.
+    pub fn torn_images(&self, more: usize) -> Vec<Vec<u8>> {
+        let log = self.log();
+        let mut random = Random::new(more as u64);
+        let mut images = vec![self.before.clone()];
+        let mut flushed = self.before.clone();
+        let mut pending: Vec<(usize, &[u8])> = Vec::new();
+        for event in log.iter() {
+            match event {
+                Event::Write(offset, data) => {
+                    pending.extend(sectors(*offset as usize, data));
+                    images.extend(selections(pending.len(), more, &mut random).map(|chosen| {
+                        let mut image = flushed.clone();
+                        put(&mut image, pending.iter().zip(chosen).filter(|(_, c)| *c).map(|(s, _)| s));
+                        image
+                    }));
+                }
+                Event::Flush => {
+                    put(&mut flushed, &pending);
+                    pending.clear();
+                }
+            }
+        }
+        images
+    }
+
     fn log(&self) -> MutexGuard<'_, Vec<Event>> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The parts of a write that lie in one sector each.
+fn sectors(offset: usize, data: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let first = (SECTOR - offset % SECTOR).min(data.len());
+    let (head, rest) = data.split_at(first);
+    let head = (!head.is_empty()).then_some((offset, head));
+    let rest = rest.chunks(SECTOR).enumerate().map(move |(i, part)| (offset + first + i * SECTOR, part));
+    head.into_iter().chain(rest)
+}
+
+/// Writes the parts, in order: a sector that was written twice ends up as it was written last.
+fn put<'a>(image: &mut [u8], parts: impl IntoIterator<Item = &'a (usize, &'a [u8])>) {
+    for (offset, part) in parts {
+        image[*offset..][..part.len()].copy_from_slice(part);
+    }
+}
+
+/// Which of `count` sectors reach the disk: every selection, or some; see [`CrashStore::torn_images`].
+fn selections(count: usize, more: usize, random: &mut Random) -> impl Iterator<Item = Vec<bool>> {
+    let mut all: Vec<Vec<bool>> = Vec::new();
+    if count <= 8 {
+        all.extend((0..1u32 << count).map(|bits| (0..count).map(|i| bits >> i & 1 == 1).collect()));
+    } else {
+        all.extend([vec![false; count], vec![true; count]]);
+        for one in 0..count {
+            all.push((0..count).map(|i| i == one).collect());
+            all.push((0..count).map(|i| i != one).collect());
+        }
+        all.extend((0..more).map(|_| (0..count).map(|_| random.below(2) == 1).collect()));
+    }
+    all.into_iter()
 }
 
 impl Store for CrashStore {
@@ -161,5 +226,27 @@ impl Store for CrashStore {
     fn flush(&self) -> io::Result<()> {
         self.log().push(Event::Flush);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sectors_are_torn_and_overtake_each_other_until_a_flush() {
+        let store = CrashStore::new(vec![0; 2048]);
+        store.write_at(256, &mut [1; 512]).expect("there is room");
+        store.flush().expect("it never fails");
+        store.write_at(1024, &mut [2; 1024]).expect("there is room");
+        let images = store.torn_images(0);
+        let has = |parts: [u8; 4]| {
+            images.iter().any(|image| [256, 512, 1024, 1536].iter().zip(parts).all(|(at, byte)| image[*at] == byte))
+        };
+        for parts in [[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 0], [1, 1, 2, 0], [1, 1, 0, 2], [1, 1, 2, 2]]
+        {
+            assert!(has(parts), "{parts:?}");
+        }
+        assert!(!has([0, 1, 2, 0]) && !has([1, 0, 0, 2]), "what was flushed stays");
     }
 }

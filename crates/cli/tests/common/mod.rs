@@ -1,6 +1,8 @@
 //! What the tests of the program share.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+pub mod mounts;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -99,7 +101,19 @@ impl Folder {
     /// A quickly made volume of `size`, and its path.
     pub fn volume(&self, name: &str, size: &str, more: &[&str]) -> String {
         let path = self.str(name);
-        let args = ["create", "--quick", "--size", size, "--hash", "SHA-512", "--password-file", &self.password, &path];
+        let args = [
+            "create",
+            "--format",
+            "TrueCrypt",
+            "--quick",
+            "--size",
+            size,
+            "--hash",
+            "SHA-512",
+            "--password-file",
+            &self.password,
+            &path,
+        ];
         run(args.iter().chain(more)).succeeds();
         path
     }

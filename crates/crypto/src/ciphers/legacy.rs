@@ -1,8 +1,7 @@
 //! The 64-bit block ciphers of TrueCrypt 1–4, from well-kept crates. All three look up tables by secret bytes.
 
-use cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
-
-use super::{BlockCipher, Cipher, Kernel};
+use super::Cipher;
+use super::wrapped::{portable, wrap};
 
 /// Blowfish (Schneier 1993) as TrueCrypt has it: it reads and writes blocks as two *little-endian* words
 /// (Common/Crypto.c, `BlowfishEncryptLE`; cryptsetup calls it `blowfish_le`). Keys of 56 bytes, in the usual order.
@@ -24,35 +23,3 @@ pub static CAST5: Cipher =
 /// Triple DES in EDE order with three keys (FIPS 46-3): K1 ‖ K2 ‖ K3.
 pub static TRIPLE_DES: Cipher =
     Cipher { name: "Triple DES", block_size: 8, key_sizes: &[24], kernels: &[portable(wrap::<des::TdesEde3>)] };
-
-const fn portable(expand: fn(&[u8]) -> Box<dyn BlockCipher>) -> Kernel {
-    Kernel { name: "portable", usable: || true, aes_instructions: false, constant_time: false, expand }
-}
-
-/// A cipher of the RustCrypto project behind our trait.
-struct Wrapped<C>(C);
-
-pub(super) fn wrap<C>(key: &[u8]) -> Box<dyn BlockCipher>
-where
-    C: KeyInit + BlockCipherEncrypt + BlockCipherDecrypt + Send + Sync + 'static,
-{
-    Box::new(Wrapped(C::new_from_slice(key).expect("the cipher's table lists its key sizes")))
-}
-
-impl<C: BlockCipherEncrypt + BlockCipherDecrypt + Send + Sync> BlockCipher for Wrapped<C> {
-    fn block_size(&self) -> usize {
-        C::block_size()
-    }
-
-    fn encrypt_blocks(&self, blocks: &mut [u8]) {
-        let (blocks, rest) = Array::slice_as_chunks_mut(blocks);
-        debug_assert!(rest.is_empty());
-        self.0.encrypt_blocks(blocks);
-    }
-
-    fn decrypt_blocks(&self, blocks: &mut [u8]) {
-        let (blocks, rest) = Array::slice_as_chunks_mut(blocks);
-        debug_assert!(rest.is_empty());
-        self.0.decrypt_blocks(blocks);
-    }
-}

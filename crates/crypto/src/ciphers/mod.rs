@@ -2,9 +2,11 @@
 
 pub mod aes;
 pub mod legacy;
+pub mod national;
 pub mod serpent;
 pub mod twofish;
 mod wide;
+mod wrapped;
 
 use crate::tweak;
 
@@ -87,6 +89,8 @@ pub static CIPHERS: &[&Cipher] = &[
     &aes::AES,
     &serpent::SERPENT,
     &twofish::TWOFISH,
+    &national::CAMELLIA,
+    &national::KUZNYECHIK,
     &legacy::BLOWFISH,
     &legacy::BLOWFISH_BE,
     &legacy::CAST5,

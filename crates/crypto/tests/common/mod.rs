@@ -39,6 +39,10 @@ pub fn rust_crypto(name: &str, key: &[u8]) -> Box<dyn Keyed> {
         ("AES", 32) => oracle::<aes::Aes256>(key),
         ("Serpent", _) => oracle::<serpent::Serpent>(key),
         ("Twofish", _) => oracle::<twofish::Twofish>(key),
+        ("Camellia", 16) => oracle::<camellia::Camellia128>(key),
+        ("Camellia", 24) => oracle::<camellia::Camellia192>(key),
+        ("Camellia", 32) => oracle::<camellia::Camellia256>(key),
+        ("Kuznyechik", _) => oracle::<kuznyechik::Kuznyechik>(key),
         _ => panic!("no oracle for {name}"),
     }
 }

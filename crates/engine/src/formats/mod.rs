@@ -1,8 +1,12 @@
 //! The formats, and one table of them.
 
+mod editor;
 pub(crate) mod magic;
+pub mod partition;
+mod several;
 pub mod truecrypt;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -12,9 +16,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::Layout;
+use several::Several;
+
+pub use editor::{
+    AreaReport, CopyReport, CopyState, HeaderBackup, KeyslotEditor, NewCredential, Prepared, RestoreFrom, Verified,
+};
 
 /// Every format there is.
-pub static FORMATS: &[&dyn Format] = &[&truecrypt::TrueCrypt];
+pub static FORMATS: &[&dyn Format] = &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT];
 
 /// What a look at a store without any credential tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -45,6 +54,15 @@ pub trait Format: Sync {
     /// `NotThisFormat`, `Malformed`, `Unsupported`, `Io`.
     fn open(&self, store: &dyn Store) -> Result<Box<dyn Header>>;
 
+    /// Like [`Format::open`], for the header of an encrypted system on the disk that it starts from. Nothing if the disk is
+    /// none.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn open_system(&self, _disk: &dyn Store) -> Result<Option<Box<dyn Header>>> {
+        Ok(None)
+    }
+
     /// Makes a volume that fills `store`, opened by `first`. Writes the header last, so that what is there before the
     /// end opens with nothing.
     ///
@@ -54,6 +72,49 @@ pub trait Format: Sync {
 
     /// What `Spec` may ask for.
     fn choices(&self) -> Choices;
+
+    /// What changes headers, where the format has them and this program can.
+    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+        None
+    }
+
+    /// How large a hidden volume the volume that `outer` opens has room for, as far as the file system in it tells.
+    ///
+    /// # Errors
+    /// Those of [`Header::unlock`] and [`crate::free_tail::free_tail`]; `Unsupported` where there can be none.
+    fn hidden_room(&self, _store: &Arc<dyn Store>, _outer: &Unlock<'_>) -> Result<HiddenRoom> {
+        Err(Error::unsupported(format!("hidden volumes: {} has none", self.name())))
+    }
+
+    /// Makes a hidden volume, opened by `first`, in the free space at the end of the one that `outer` opens. Writes nothing
+    /// outside that space and the places of the hidden headers, and the header last.
+    ///
+    /// # Errors
+    /// Those of [`Format::hidden_room`], and `Misuse` if the size does not fit there.
+    fn create_hidden(
+        &self,
+        _store: &Arc<dyn Store>,
+        _outer: &Unlock<'_>,
+        _spec: &Spec<'_>,
+        _first: &[Credential],
+    ) -> Result<()> {
+        Err(Error::unsupported(format!("hidden volumes: {} has none", self.name())))
+    }
+}
+
+/// The room for a hidden volume.
+#[derive(Clone, Debug, Serialize)]
+pub struct HiddenRoom {
+    /// Size of the largest plaintext that is safe, in bytes.
+    pub largest: u64,
+    /// Size of the smallest one, in bytes.
+    pub smallest: u64,
+    /// The file system of the outer volume.
+    pub filesystem: &'static str,
+    /// Where its free space begins, in bytes of the outer volume.
+    pub free_at: u64,
+    /// Size of the outer volume's plaintext, in bytes.
+    pub outer_size: u64,
 }
 
 /// What a format can create.
@@ -74,6 +135,11 @@ pub trait Header: Send {
     /// # Errors
     /// `WrongCredential`, `CredentialKind`, `Malformed`, `Unsupported`, `Cancelled`, `Io`.
     fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked>;
+
+    /// About how long trying wrong credentials takes on one thread, in microseconds: what the progress of `unlock` counts.
+    fn effort(&self, _with: &Unlock<'_>) -> u64 {
+        1
+    }
 }
 
 /// An unlocked volume: the layout, which holds the keys, and what is to be told about it.
@@ -86,6 +152,8 @@ pub struct Unlocked {
     pub warnings: Vec<String>,
     /// Header decryptions that were tried, the right one included.
     pub trials: u64,
+    /// Key derivations that were begun.
+    pub derivations: u64,
     /// How long that took.
     pub took: Duration,
 }
@@ -101,10 +169,16 @@ pub struct Facts {
     pub mode: &'static str,
     /// Bits of key per cipher and purpose, added up: 256 for AES-256 in XTS.
     pub key_bits: u32,
-    /// Hash of the key derivation.
+    /// Hash of the key derivation, or the derivation's own name.
     pub hash: &'static str,
-    /// Iterations of the key derivation.
+    /// Iterations of the key derivation, or passes over its memory.
     pub iterations: u32,
+    /// Bytes of memory that the key derivation fills, where that matters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// The PIM, where one was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pim: Option<u32>,
     /// Version of the header.
     pub header_version: u16,
     /// Which copy of the header opened: `primary`, `hidden`, `backup`, `hidden backup`.
@@ -126,7 +200,7 @@ pub struct Facts {
 }
 
 /// Finds the format of `store`, or takes the one that is named, and reads its header. A `Yes` of one format outranks every
-/// `Possible`.
+/// `Possible`; of several `Possible` formats the first is returned, with a header that tries them all.
 ///
 /// # Errors
 /// `NotThisFormat` if no format says even `Possible`, `Misuse` if there is none of that name, or what the format's own
@@ -136,21 +210,40 @@ pub fn open(store: &dyn Store, name: Option<&str>) -> Result<(&'static dyn Forma
         let format = by_name(name)?;
         return Ok((format, format.open(store).map_err(|e| e.in_format(format.name()))?));
     }
-    let mut possible = None;
+    let mut possible = Vec::new();
     let mut reasons = Vec::new();
     for &format in FORMATS {
         match format.identify(store)? {
             Verdict::Yes(_) => return Ok((format, format.open(store)?)),
-            Verdict::Possible(_) => possible = possible.or(Some(format)),
+            Verdict::Possible(_) => possible.push(format),
             Verdict::No(why) => reasons.push(format!("{}: {why}", format.name())),
         }
     }
-    match possible {
-        Some(format) => Ok((format, format.open(store)?)),
-        None => {
-            let what = ErrorKind::NotThisFormat(format!("no encrypted volume ({})", reasons.join("; ")));
-            Err(Error::new(what)
-                .hint("If its beginning was overwritten, name its format: a backup header may still open it."))
+    if possible.is_empty() {
+        let what = ErrorKind::NotThisFormat(format!("no encrypted volume ({})", reasons.join("; ")));
+        return Err(Error::new(what)
+            .hint("If its beginning was overwritten, name its format: a backup header may still open it."));
+    }
+    all_of(store, &possible)
+}
+
+/// A header that tries those of `formats` that find anything that could be one.
+fn all_of(store: &dyn Store, formats: &[&'static dyn Format]) -> Result<(&'static dyn Format, Box<dyn Header>)> {
+    let mut headers = Vec::new();
+    let mut error = None;
+    for &format in formats {
+        match format.open(store) {
+            Ok(header) => headers.push((format, header)),
+            Err(e) => error = error.or(Some(e)),
+        }
+    }
+    match headers.len() {
+        0 => Err(error.unwrap_or_else(|| ErrorKind::NotThisFormat("there is no format to try".into()).into())),
+        1 => Ok(headers.remove(0)),
+        _ => {
+            let first = headers[0].0;
+            let headers = headers.into_iter().map(|(format, header)| (format.name(), header)).collect();
+            Ok((first, Box::new(Several { headers })))
         }
     }
 }
@@ -212,14 +305,13 @@ impl Seen {
     }
 }
 
-/// Like [`open`] for a volume whose beginning may be overwritten: takes the first format that finds anything that could be a
+/// Like [`open`] for a volume whose beginning may be overwritten: takes every format that finds anything that could be a
 /// header, wherever it keeps its copies.
 ///
 /// # Errors
 /// Those of [`open`].
 pub fn open_by_backup(store: &dyn Store) -> Result<(&'static dyn Format, Box<dyn Header>)> {
-    let opened = FORMATS.iter().find_map(|&format| Some((format, format.open(store).ok()?)));
-    opened.map_or_else(|| open(store, None), Ok)
+    all_of(store, FORMATS).or_else(|_| open(store, None))
 }
 
 /// Whether two names mean the same: whatever their case, and with or without hyphens. `sha512` is `SHA-512`.

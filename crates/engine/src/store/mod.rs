@@ -1,5 +1,6 @@
-//! Positioned bytes: files, block devices, memory, and slices of other stores.
+//! Positioned bytes: files, block devices, memory, and what is put over other stores: slices, counters.
 
+mod counted;
 mod file;
 mod memory;
 mod slice;
@@ -7,6 +8,7 @@ mod slice;
 use std::io;
 use std::sync::Arc;
 
+pub use counted::{CountedStore, Traffic};
 pub use file::{Access, FileStore};
 pub use memory::MemoryStore;
 pub use slice::SliceStore;
@@ -45,6 +47,11 @@ pub trait Store: Send + Sync {
         true
     }
 
+    /// Whether a write was refused because it would have damaged a hidden volume. From then on nothing can be written.
+    fn damage_prevented(&self) -> bool {
+        false
+    }
+
     /// Changes the size, where the store can.
     ///
     /// # Errors
@@ -77,6 +84,9 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
     fn writable(&self) -> bool {
         (**self).writable()
+    }
+    fn damage_prevented(&self) -> bool {
+        (**self).damage_prevented()
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
         (**self).set_len(len)

@@ -46,6 +46,10 @@ impl Store for SliceStore {
         self.inner.writable()
     }
 
+    fn damage_prevented(&self) -> bool {
+        self.inner.damage_prevented()
+    }
+
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         check_range(offset, usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?, self.len)?;
         self.inner.discard(self.start + offset, len)

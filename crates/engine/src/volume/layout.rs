@@ -1,4 +1,5 @@
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use claviger_crypto::SectorCipher;
@@ -10,6 +11,8 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct Layout {
     segments: Vec<Segment>,
+    /// Bytes of the volume that no write may touch: after the first one that tries, none is let through at all.
+    protected: Vec<Range<u64>>,
 }
 
 /// A range of a volume.
@@ -74,7 +77,7 @@ impl Layout {
                 _ => return Err(Error::misuse(format!("segment at {} of {} bytes does not fit", s.at, s.len))),
             }
         }
-        Ok(Self { segments })
+        Ok(Self { segments, protected: Vec::new() })
     }
 
     /// The whole store as it is.
@@ -89,6 +92,79 @@ impl Layout {
     pub fn read_only(mut self) -> Self {
         self.segments.iter_mut().for_each(|s| s.writable = false);
         self
+    }
+
+    /// A part of the volume as a volume of its own, such as a partition of a disk: `len` bytes from `start` on.
+    ///
+    /// # Errors
+    /// `Misuse` if it reaches past the end, or cuts an encrypted sector in two.
+    pub fn part(&self, start: u64, len: u64) -> Result<Self> {
+        let end = start.checked_add(len).filter(|end| *end <= self.len());
+        let end =
+            end.ok_or_else(|| Error::misuse(format!("{len} bytes from {start} on reach past the volume's end")))?;
+        let cut = |s: &Segment| {
+            let (from, to) = (s.at.max(start), (s.at + s.len).min(end));
+            let skipped = from - s.at;
+            let payload = match &s.payload {
+                Payload::Crypt { cipher, first } => {
+                    let sector = cipher.sector_size() as u64;
+                    if !skipped.is_multiple_of(sector) {
+                        return Err(Error::misuse(format!("a sector of {sector} bytes begins before byte {start}")));
+                    }
+                    Payload::Crypt { cipher: Arc::clone(cipher), first: first.wrapping_add(skipped / sector) }
+                }
+                other => other.clone(),
+            };
+            let stored_at = s.stored_at + skipped;
+            Ok(Segment { at: from - start, len: to - from, stored_at, payload, writable: s.writable })
+        };
+        let mut part = Self::new(self.touched(start, end).map(cut).collect::<Result<_>>()?)?;
+        for range in &self.protected {
+            let (from, to) = (range.start.clamp(start, end), range.end.clamp(start, end));
+            part = part.with_protected(from - start..to - start);
+        }
+        Ok(part)
+    }
+
+    /// The same volume in a store in which all of it begins `by` bytes later, as in the disk around a partition.
+    ///
+    /// # Errors
+    /// `Misuse` if offsets would not fit 64 bits.
+    pub fn moved(mut self, by: u64) -> Result<Self> {
+        for s in &mut self.segments {
+            let moved = s.stored_at.checked_add(by).filter(|at| at.checked_add(s.len).is_some());
+            s.stored_at = moved.ok_or_else(|| Error::misuse(format!("no segment can begin {by} bytes later")))?;
+        }
+        Ok(self)
+    }
+
+    /// Protects a range of the volume, in bytes, such as the hidden volume in it. A write that touches a sector of it is
+    /// refused whole, and from then on every write is; reading goes on.
+    pub fn with_protected(mut self, range: Range<u64>) -> Self {
+        if !range.is_empty() {
+            self.protected.push(range);
+        }
+        self
+    }
+
+    /// The ranges that are protected, in bytes of the volume.
+    pub fn protected(&self) -> &[Range<u64>] {
+        &self.protected
+    }
+
+    /// Whether carrying out a write of `offset .. end` changes a protected byte: what is encrypted is written in whole
+    /// sectors.
+    pub(super) fn hits_protected(&self, offset: u64, end: u64) -> bool {
+        !self.protected.is_empty()
+            && self.touched(offset, end).any(|s| {
+                let (mut from, mut to) = (offset.max(s.at), end.min(s.at + s.len));
+                if let Payload::Crypt { cipher, .. } = &s.payload {
+                    let sector = cipher.sector_size() as u64;
+                    from -= (from - s.at) % sector;
+                    to = s.at + (to - s.at).next_multiple_of(sector);
+                }
+                self.protected.iter().any(|p| p.start < to && from < p.end)
+            })
     }
 
     /// The segments, in order.

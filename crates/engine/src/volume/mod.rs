@@ -4,8 +4,8 @@ mod align;
 mod layout;
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use claviger_crypto::SectorCipher;
 use claviger_crypto::pool::{Pool, for_each_piece};
@@ -33,12 +33,30 @@ pub struct Volume {
     /// Held for writing while a sector is read, changed and written back, and for reading by all else: a whole-sector write
     /// that fell in between would be undone, and a read could see half of the change, which in CBC garbles the bytes beside.
     partial: RwLock<()>,
+    protection: Protection,
+}
+
+/// What watches over the layout's protected ranges.
+#[derive(Default)]
+struct Protection {
+    /// Whether a write was refused because of them.
+    prevented: AtomicBool,
+    /// Held for reading by every write, and for writing while the flag is set: when the write that was refused returns, no
+    /// other one is still on its way.
+    writing: RwLock<()>,
 }
 
 impl Volume {
     /// The volume that `layout` describes on `store`.
     pub fn new(store: Arc<dyn Store>, layout: Layout) -> Self {
-        Self { store, layout, pool: None, in_flight: AtomicUsize::new(0), partial: RwLock::new(()) }
+        Self {
+            store,
+            layout,
+            pool: None,
+            in_flight: AtomicUsize::new(0),
+            partial: RwLock::new(()),
+            protection: Protection::default(),
+        }
     }
 
     /// Shares large requests out over the threads of `pool`.
@@ -50,6 +68,29 @@ impl Volume {
     /// The layout.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Lets a write through, or refuses it and every later one because it would touch a protected range. What is returned is
+    /// held until the write is done.
+    ///
+    /// TrueCrypt does the same (7.1a, Volume.cpp, `CheckProtectedRange` and `WriteSectors`).
+    fn allowed(&self, offset: u64, end: u64) -> io::Result<Option<RwLockReadGuard<'_, ()>>> {
+        if self.layout.protected().is_empty() || offset == end {
+            return Ok(None);
+        }
+        let Protection { prevented, writing } = &self.protection;
+        let shared = writing.read().unwrap_or_else(PoisonError::into_inner);
+        if !prevented.load(Ordering::Acquire) {
+            if !self.layout.hits_protected(offset, end) {
+                return Ok(Some(shared));
+            }
+            drop(shared);
+            let _alone = writing.write().unwrap_or_else(PoisonError::into_inner);
+            prevented.store(true, Ordering::Release);
+            return Err(io::Error::other("refused to protect the hidden volume; nothing more can be written"));
+        }
+        let what = "read-only since a write was refused to protect the hidden volume";
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
     }
 
     /// Calls `each` with every segment that the request touches, where the request is in that segment, and its buffer.
@@ -156,6 +197,7 @@ impl Store for Volume {
         if self.layout.touched(offset, end).any(|s| !s.writable || matches!(s.payload, Payload::Zero)) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "this part of the volume is read-only"));
         }
+        let _allowed = self.allowed(offset, end)?;
         let _counted = InFlight::new(&self.in_flight);
         self.each_segment(offset, data, |segment, into, part| match &segment.payload {
             Payload::Clear => self.store.write_at(segment.stored_at + into, part),
@@ -169,7 +211,11 @@ impl Store for Volume {
     }
 
     fn writable(&self) -> bool {
-        self.store.writable() && self.layout.segments().iter().any(|s| s.writable)
+        self.store.writable() && !self.damage_prevented() && self.layout.segments().iter().any(|s| s.writable)
+    }
+
+    fn damage_prevented(&self) -> bool {
+        self.protection.prevented.load(Ordering::Acquire) || self.store.damage_prevented()
     }
     // No discard: a hole in the store would show which sectors are unused.
 }

@@ -31,6 +31,12 @@ pub fn unlock(store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
     header.unlock(store, with)
 }
 
+/// Unlocks as VeraCrypt, whatever `identify` says.
+pub fn unlock_veracrypt(store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+    let (_, header) = formats::open(store, Some("VeraCrypt"))?;
+    header.unlock(store, with)
+}
+
 /// All that the volume holds.
 pub fn plaintext(store: Arc<dyn Store>, unlocked: Unlocked) -> Vec<u8> {
     let volume = Volume::new(store, unlocked.layout);
@@ -77,6 +83,30 @@ impl Images {
     }
 }
 
+/// The passphrase and the keyfiles of an image of cryptsetup's tests.
+pub fn credentials_of(images: &Images, name: &str) -> Vec<Credential> {
+    let mut credentials = Vec::new();
+    if !name.contains("_nopw") {
+        let repeated = |letters: &str| letters.chars().map(|c| c.to_string().repeat(12)).collect::<String>();
+        let text = if name.contains("_pw72") {
+            repeated("abcdef")
+        } else if name.starts_with("vcpim_") {
+            "c".repeat(20)
+        } else if name.ends_with("-hidden") {
+            repeated("b")
+        } else {
+            repeated("a")
+        };
+        credentials.push(passphrase(&text));
+    }
+    if name.starts_with("tck_") || name.starts_with("vck_") {
+        for keyfile in ["keyfile1", "keyfile2"] {
+            credentials.extend(Credential::keyfiles(&images.path("tcrypt").join(keyfile)).expect("a keyfile"));
+        }
+    }
+    credentials
+}
+
 /// A digest of a whole file, to see whether it was changed.
 pub fn digest(path: &Path) -> String {
     let output = tools::run(Command::new("sha256sum").stdin(File::open(path).expect("the file opens")));
@@ -98,6 +128,11 @@ pub fn noise(len: usize, seed: u64) -> Vec<u8> {
 /// Makes a TrueCrypt volume of the whole store.
 pub fn create(store: &dyn Store, spec: &Spec<'_>, credentials: &[Credential]) -> Result<()> {
     formats::by_name("TrueCrypt").expect("it is in the table").create(store, spec, credentials)
+}
+
+/// Makes a VeraCrypt volume of the whole store.
+pub fn create_veracrypt(store: &dyn Store, spec: &Spec<'_>, credentials: &[Credential]) -> Result<()> {
+    formats::by_name("VeraCrypt").expect("it is in the table").create(store, spec, credentials)
 }
 
 /// A new file of `len` zero bytes in `folder`.

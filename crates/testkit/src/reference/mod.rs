@@ -3,6 +3,8 @@
 //! They know nothing of speed, of timing and of each other: a test compares with them, and never uses them for secrets.
 
 pub mod aes;
+pub mod camellia;
+pub mod kuznyechik;
 pub mod legacy;
 pub mod serpent;
 pub mod twofish;
@@ -34,6 +36,8 @@ pub static CIPHERS: &[Cipher] = &[
     Cipher { name: "AES", key_sizes: &[16, 24, 32], with_key: |key| Box::new(aes::Aes::new(key)) },
     Cipher { name: "Serpent", key_sizes: &[16, 24, 32], with_key: |key| Box::new(serpent::Serpent::new(key)) },
     Cipher { name: "Twofish", key_sizes: &[16, 24, 32], with_key: |key| Box::new(twofish::Twofish::new(key)) },
+    Cipher { name: "Camellia", key_sizes: &[16, 24, 32], with_key: |key| Box::new(camellia::Camellia::new(key)) },
+    Cipher { name: "Kuznyechik", key_sizes: &[32], with_key: |key| Box::new(kuznyechik::Kuznyechik::new(key)) },
 ];
 
 /// The reference of the cipher that the engine calls `name`.
@@ -75,7 +79,7 @@ mod tests {
 
     #[test]
     fn block_vectors_hold() {
-        for (cipher, folder) in CIPHERS.iter().zip(["aes", "serpent", "twofish"]) {
+        for (cipher, folder) in CIPHERS.iter().zip(["aes", "serpent", "twofish", "camellia", "kuznyechik"]) {
             let vectors = vectors::load(folder);
             assert!(cipher.key_sizes.iter().all(|size| vectors.iter().any(|v| v.bytes("key").len() == *size)));
             for v in vectors {

@@ -1,14 +1,16 @@
-//! Makes a volume as TrueCrypt 7.1a does.
+//! Makes a volume as TrueCrypt 7.1a and VeraCrypt do.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use claviger_crypto::pool::{Pool, for_each_piece};
-use claviger_crypto::secret::wipe_stack;
 use claviger_crypto::{Acceleration, Secret};
 
-use super::suites::{Kdf, Mode, SharedKeys, Suite, UNIT};
-use super::{HEADER_GROUP, chosen, header, keyfiles};
+use super::kdfs::Derivation;
+use super::seal::{Seal, random};
+use super::suites::{Mode, Suite, UNIT};
+use super::{Family, HEADER_GROUP, header, keyfiles};
 use crate::credential::Credential;
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
@@ -32,22 +34,25 @@ const FILL_PIECE: usize = 128 << 10;
 /// First of all the old headers go, if the store had any; last of all come the new ones, the primary header at the very
 /// end. So what an interruption leaves opens with nothing, unless it falls between the two last writes: then the volume is
 /// complete but for the primary header, and opens by the backup.
-pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
-    let (suite, kdf) = chosen(spec)?;
-    let password = keyfiles::password(first)?;
-    let size = data_size(store.len())?;
+pub(super) fn create(family: &Family, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+    let (suite, derivation) = family.chosen(spec)?;
+    let password = keyfiles::password(family, first)?;
+    not_too_cheap(&derivation, spec.pim, first)?;
+    let size = data_size(family, store.len())?;
     let pool = Pool::for_this_machine(Duration::from_micros(50));
 
     let keys = random_secret(suite.key_len(Mode::Xts))?;
-    let primary = new_header(suite, kdf, &password, size, &keys, spec, &pool)?;
-    let backup = new_header(suite, kdf, &password, size, &keys, spec, &pool)?;
-    wipe_stack();
+    let data = header::Extent { start: HEADER_GROUP, size, hidden: false };
+    let plain = header::compose(family.rules, &[0; header::SALT], data, &keys);
+    let cancelled = || cancelled(spec);
+    let seal = Seal { suite, mode: Mode::Xts, derivation, password: &password, memory: None, cancelled: &cancelled };
+    let (primary, backup) = (seal.close(&plain)?, seal.close(&plain)?);
 
     write_random_group(store, 0)?;
     write_random_group(store, HEADER_GROUP + size)?;
     store.flush()?;
     if !spec.quick {
-        fill(store, size, suite, spec, &pool)?;
+        fill(store, HEADER_GROUP..HEADER_GROUP + size, suite, spec, &pool)?;
     }
     store.flush()?;
     not_cancelled(spec)?;
@@ -59,43 +64,34 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
     })
 }
 
+/// Refuses a short passphrase with a PIM that makes it cheap to guess, as VeraCrypt does. Keyfiles do not count.
+pub(super) fn not_too_cheap(derivation: &Derivation, pim: Option<u32>, credentials: &[Credential]) -> Result<()> {
+    let len = credentials.iter().map(|c| if let Credential::Passphrase(text) = c { text.len() } else { 0 }).sum();
+    let least = derivation.kdf.least_pim(len);
+    match pim.filter(|pim| (1..least).contains(pim)) {
+        None => Ok(()),
+        Some(pim) => Err(Error::misuse(format!(
+            "the PIM {pim} makes a passphrase of {len} bytes too cheap to guess: with {} it takes one of 20 bytes or a PIM of \
+             at least {least}",
+            derivation.kdf.name
+        ))
+        .hint("VeraCrypt refuses it too. Without a PIM the usual cost is taken.")),
+    }
+}
+
 /// Bytes of the data area in a store of `len` bytes.
-fn data_size(len: u64) -> Result<u64> {
+fn data_size(family: &Family, len: u64) -> Result<u64> {
     if !(MIN_LEN..=MAX_LEN).contains(&len) {
         return Err(Error::misuse(format!(
-            "{len} bytes: a TrueCrypt volume has {MIN_LEN} to {MAX_LEN}, headers included"
+            "{len} bytes: a {} volume has {MIN_LEN} to {MAX_LEN}, headers included",
+            family.name
         )));
     }
     if !len.is_multiple_of(UNIT) {
-        return Err(Error::misuse(format!("{len} bytes: a TrueCrypt volume is made of whole sectors of {UNIT} bytes")));
+        let name = family.name;
+        return Err(Error::misuse(format!("{len} bytes: a {name} volume is made of whole sectors of {UNIT} bytes")));
     }
     Ok(len - 2 * HEADER_GROUP)
-}
-
-/// An encrypted header with a salt of its own.
-fn new_header(
-    suite: &Suite,
-    kdf: &Kdf,
-    password: &[u8],
-    size: u64,
-    keys: &[u8],
-    spec: &Spec<'_>,
-    pool: &Pool,
-) -> Result<Secret> {
-    let mut salt = [0; header::SALT];
-    random(&mut salt)?;
-    let mut header_key = Secret::zeroed(suite.key_len(Mode::Xts));
-    let go_on = || !cancelled(spec);
-    for_each_piece(pool, &mut header_key, kdf.hash.size, |at, block| {
-        let index = (at / kdf.hash.size) as u32 + 1;
-        kdf.hash.pbkdf2_block(password, &salt, kdf.iterations, index, block, &go_on);
-        wipe_stack();
-    });
-    not_cancelled(spec)?;
-    let mut plain = header::compose(&salt, HEADER_GROUP, size, keys);
-    let header_keys = SharedKeys::new(&header_key, Acceleration::On);
-    suite.encrypt_header(Mode::Xts, &header_keys, &mut plain[header::SALT..]);
-    Ok(plain)
 }
 
 /// Makes the two header areas from `at` on look as if there were headers in them: the salt and the header of a hidden volume
@@ -106,12 +102,13 @@ fn write_random_group(store: &dyn Store, at: u64) -> Result<()> {
     Ok(store.write_at(at, &mut bytes)?)
 }
 
-/// Fills the data area with what looks like ciphertext of the volume.
+/// Fills a data area with what looks like ciphertext of the volume.
 ///
 /// Zeros are encrypted under a key that is thrown away. Whoever has no password cannot tell this from used sectors, unless
 /// the cipher is broken; whoever has one cannot tell it from a hidden volume, since under the volume's key it decrypts to
 /// nothing. The system's random bytes would do as well, only several times more slowly. (7.1a, VolumeCreator.cpp, does so.)
-fn fill(store: &dyn Store, size: u64, suite: &Suite, spec: &Spec<'_>, pool: &Pool) -> Result<()> {
+pub(super) fn fill(store: &dyn Store, area: Range<u64>, suite: &Suite, spec: &Spec<'_>, pool: &Pool) -> Result<()> {
+    let (start, size) = (area.start, area.end - area.start);
     let throw_away = random_secret(suite.key_len(Mode::Xts))?;
     let cipher = suite.data_cipher(Mode::Xts, &throw_away, Acceleration::On);
     let mut buffer = vec![0; FILL.min(size as usize)];
@@ -120,34 +117,29 @@ fn fill(store: &dyn Store, size: u64, suite: &Suite, spec: &Spec<'_>, pool: &Poo
     while done < size {
         not_cancelled(spec)?;
         let part = &mut buffer[..usize::try_from(size - done).map_or(FILL, |left| left.min(FILL))];
-        let first = (HEADER_GROUP + done) / UNIT;
+        let first = (start + done) / UNIT;
         for_each_piece(pool, part, FILL_PIECE, |at, piece| {
             piece.fill(0);
             cipher.encrypt(first + at as u64 / UNIT, piece);
         });
-        store.write_at(HEADER_GROUP + done, part)?;
+        store.write_at(start + done, part)?;
         done += part.len() as u64;
         tell(spec, done, size);
     }
     Ok(())
 }
 
-fn write_headers(store: &dyn Store, size: u64, mut backup: Secret, mut primary: Secret) -> Result<()> {
+fn write_headers(store: &dyn Store, size: u64, mut backup: Vec<u8>, mut primary: Vec<u8>) -> Result<()> {
     store.write_at(HEADER_GROUP + size, &mut backup)?;
     store.flush()?;
     store.write_at(0, &mut primary)?;
     Ok(store.flush()?)
 }
 
-fn random_secret(len: usize) -> Result<Secret> {
+pub(super) fn random_secret(len: usize) -> Result<Secret> {
     let mut secret = Secret::zeroed(len);
     random(&mut secret)?;
     Ok(secret)
-}
-
-/// The system's random bytes.
-fn random(bytes: &mut [u8]) -> Result<()> {
-    getrandom::fill(bytes).map_err(|e| Error::from(std::io::Error::other(e.to_string())))
 }
 
 fn tell(spec: &Spec<'_>, done: u64, total: u64) {
@@ -156,10 +148,10 @@ fn tell(spec: &Spec<'_>, done: u64, total: u64) {
     }
 }
 
-fn cancelled(spec: &Spec<'_>) -> bool {
+pub(super) fn cancelled(spec: &Spec<'_>) -> bool {
     spec.cancel.is_some_and(|c| c.load(Ordering::Relaxed))
 }
 
-fn not_cancelled(spec: &Spec<'_>) -> Result<()> {
+pub(super) fn not_cancelled(spec: &Spec<'_>) -> Result<()> {
     if cancelled(spec) { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
 }

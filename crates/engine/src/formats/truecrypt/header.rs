@@ -10,12 +10,13 @@ pub(super) const SIZE: usize = 512;
 /// Bytes of the salt that it begins with.
 pub(super) const SALT: usize = 64;
 
-// The decrypted header. Numbers are big-endian; source: TrueCrypt 7.1a, Volumes.c, the tables of versions 2 to 5.
+// The decrypted header. Numbers are big-endian; source: TrueCrypt 7.1a, Volumes.c, the tables of versions 2 to 5;
+// VeraCrypt changed the magic and the program versions alone.
 //
 //   0 ┌──────────────────────────────────────────────────────────────┐
 //     │ salt, in the clear                                           │
 //  64 ├──────────────┬───────┬───────┬───────────────┬───────────────┤
-//     │ "TRUE"     4 │ ver 2 │ req 2 │ key CRC-32  4 │ 76 created  8 │
+//     │ magic      4 │ ver 2 │ req 2 │ key CRC-32  4 │ 76 created  8 │
 //  84 ├──────────────┴───────┴───────┼───────────────┴───────────────┤
 //     │ header written             8 │ 92 size if hidden           8 │
 // 100 ├──────────────────────────────┼───────────────────────────────┤
@@ -27,11 +28,11 @@ pub(super) const SALT: usize = 64;
 // 252 ├───────────────┬──────────────────────────────────────────────┤
 //     │ CRC-32      4 │ 256 key area: keys, then zeros           256 │
 // 512 └───────────────┴──────────────────────────────────────────────┘
-/// `TRUE`.
+/// `TRUE`, or `VERA`.
 const MAGIC: usize = 64;
 /// Version of the header: 1 and 2 before TrueCrypt 5.0, 3 in 5.x, 4 in 6.x, 5 in 7.x.
 const VERSION: usize = 68;
-/// The oldest program that may open the volume: 0x0600 and more have the layout of 6.0, with backup headers.
+/// The oldest program that may open the volume.
 const REQUIRED_PROGRAM: usize = 70;
 /// CRC-32 of the bytes from 256 to the end.
 const KEY_CRC: usize = 72;
@@ -56,24 +57,53 @@ const HEADER_CRC: usize = 252;
 /// The volume's keys.
 const KEYS: usize = 256;
 
-/// What the magic is.
-const TRUE: &[u8; 4] = b"TRUE";
-/// The newest version of the header (7.1a, `VOLUME_HEADER_VERSION`).
+/// The newest version of the header (7.1a and VeraCrypt 1.26, `VOLUME_HEADER_VERSION`).
 const NEWEST_VERSION: u16 = 5;
-/// The program that this one stands in for: 7.1a.
-const NEWEST_PROGRAM: u16 = 0x071a;
-/// What 7.1a writes as the oldest program (`TC_VOLUME_MIN_REQUIRED_PROGRAM_VERSION`).
-const WRITTEN_PROGRAM: u16 = 0x0700;
-/// The first program with the layout that has backup headers (7.1a, `ReadVolumeHeader`).
-const BACKUPS_SINCE: u16 = 0x0600;
 /// Flag: the header of a drive or partition that holds a system.
 const FLAG_SYSTEM: u32 = 1;
+
+/// How the headers of one program differ from those of another.
+pub(super) struct Rules {
+    /// What the encrypted part begins with.
+    pub magic: &'static [u8; 4],
+    /// The program that this one stands in for, in words.
+    pub program: &'static str,
+    /// Its version.
+    pub newest_program: u16,
+    /// What it writes as the oldest program (`TC_VOLUME_MIN_REQUIRED_PROGRAM_VERSION`).
+    pub written_program: u16,
+    /// The first program whose volumes have sizes in the header and backup headers.
+    pub backups_since: u16,
+    /// Whether volumes without are known too.
+    pub before_backups: bool,
+}
+
+/// TrueCrypt 7.1a. The layout with backup headers came with 6.0 (7.1a, `ReadVolumeHeader`).
+pub(super) static TRUECRYPT: Rules = Rules {
+    magic: b"TRUE",
+    program: "TrueCrypt 7.1a, the last one",
+    newest_program: 0x071a,
+    written_program: 0x0700,
+    backups_since: 0x0600,
+    before_backups: true,
+};
+
+/// VeraCrypt 1.26, which opens nothing from before its 1.0b (Volume.cpp, `Volume::Open`).
+pub(super) static VERACRYPT: Rules = Rules {
+    magic: b"VERA",
+    program: "VeraCrypt 1.26",
+    newest_program: 0x0126,
+    written_program: 0x010b,
+    backups_since: 0x010b,
+    before_backups: false,
+};
 
 /// The fields of a header whose checksums are right, and whose numbers have been looked at one by one.
 #[derive(Debug)]
 pub(super) struct Fields {
     pub version: u16,
-    pub required_program: u16,
+    /// Whether the volume has the layout of TrueCrypt 6.0: sizes in the header, and headers in areas of 64 KiB with backups.
+    pub has_backups: bool,
     /// Seconds since 1970.
     pub created: Option<i64>,
     /// Seconds since 1970.
@@ -89,8 +119,8 @@ pub(super) struct Fields {
 }
 
 /// Whether the trial was right: 1 in 2^32 wrong ones passes too, and then fails the checksums.
-pub(super) fn has_magic(body: &[u8]) -> bool {
-    body.starts_with(TRUE)
+pub(super) fn has_magic(body: &[u8], rules: &Rules) -> bool {
+    body.starts_with(rules.magic)
 }
 
 /// The key area of a decrypted header.
@@ -98,11 +128,16 @@ pub(super) fn keys(plain: &[u8]) -> &[u8] {
     &plain[KEYS..]
 }
 
+/// Bytes that a decrypted header says are encrypted.
+pub(super) fn encrypted_size(plain: &[u8]) -> u64 {
+    be64(plain, ENCRYPTED_SIZE)
+}
+
 /// Reads a decrypted header that lies at the byte `at` of the store.
 ///
 /// # Errors
-/// `Malformed` if a checksum or a field is wrong, `Unsupported` if the header is newer than 7.1a's or belongs to a system.
-pub(super) fn parse(plain: &[u8], at: u64) -> Result<Fields> {
+/// `Malformed` if a checksum or a field is wrong, `Unsupported` if the header is newer than the program's or belongs to a system.
+pub(super) fn parse(plain: &[u8], at: u64, rules: &Rules) -> Result<Fields> {
     let wrong = |field, offset: usize, what: String| {
         Error::new(ErrorKind::Malformed { field, offset: at + offset as u64, what })
     };
@@ -115,18 +150,20 @@ pub(super) fn parse(plain: &[u8], at: u64) -> Result<Fields> {
         return Err(wrong("header checksum", HEADER_CRC, what));
     }
     if version > NEWEST_VERSION {
-        return Err(Error::unsupported(format!(
-            "header version {version}; TrueCrypt 7.1a, the last one, wrote {NEWEST_VERSION}"
-        )));
+        return Err(Error::unsupported(format!("header version {version}; {} wrote {NEWEST_VERSION}", rules.program)));
     }
     if crc32fast::hash(&plain[KEYS..]) != be32(plain, KEY_CRC) {
         let what = "the checksum does not match: the keys were changed after they were written".into();
         return Err(wrong("key checksum", KEY_CRC, what));
     }
     let required_program = be16(plain, REQUIRED_PROGRAM);
-    if required_program > NEWEST_PROGRAM {
+    let has_backups = required_program >= rules.backups_since;
+    if required_program > rules.newest_program || !has_backups && !rules.before_backups {
         let (major, minor) = (required_program >> 8, required_program & 0xff);
-        return Err(Error::unsupported(format!("a volume that needs TrueCrypt {major:x}.{minor:02x} or later")));
+        return Err(Error::unsupported(format!(
+            "a volume of version {major:x}.{minor:02x}; this program knows those up to {}",
+            rules.program
+        )));
     }
     let sector_size = if version >= 5 { be32(plain, SECTOR_SIZE) } else { 512 };
     if !(512..=4096).contains(&sector_size) || !sector_size.is_multiple_of(512) {
@@ -135,7 +172,7 @@ pub(super) fn parse(plain: &[u8], at: u64) -> Result<Fields> {
     }
     let fields = Fields {
         version,
-        required_program,
+        has_backups,
         created: seconds(be64(plain, CREATED)),
         header_written: seconds(be64(plain, HEADER_WRITTEN)),
         hidden_size: be64(plain, HIDDEN_SIZE),
@@ -147,11 +184,22 @@ pub(super) fn parse(plain: &[u8], at: u64) -> Result<Fields> {
         let what = format!("{} bytes are not whole sectors", fields.hidden_size);
         return Err(wrong("size of the hidden volume", HIDDEN_SIZE, what));
     }
-    if !fields.has_backups() {
+    // Where it lies tells what a header is of; the flag, which has a checksum since version 4, has to agree.
+    let system = at == super::system::HEADER_AT;
+    if system && (version < 4 || !has_backups) {
+        return Err(Error::unsupported("a system that TrueCrypt 5 encrypted"));
+    }
+    if !has_backups {
         return Ok(fields);
     }
-    if be32(plain, FLAGS) & FLAG_SYSTEM != 0 {
-        return Err(Error::unsupported("the header of an encrypted system"));
+    if (be32(plain, FLAGS) & FLAG_SYSTEM != 0) != system {
+        return Err(match system {
+            true => {
+                wrong("flags", FLAGS, "the header is where that of a system is, but says that it is of none".into())
+            }
+            false => Error::unsupported("the header of an encrypted system, in the place of a volume's")
+                .hint("Open the whole disk that the system starts from."),
+        });
     }
     if fields.volume_size == 0 || !fields.volume_size.is_multiple_of(UNIT) || fields.volume_size > i64::MAX as u64 {
         let what = format!("{} bytes is no size of a volume", fields.volume_size);
@@ -161,41 +209,50 @@ pub(super) fn parse(plain: &[u8], at: u64) -> Result<Fields> {
         let what = format!("{} bytes, but the volume has {}", fields.hidden_size, fields.volume_size);
         return Err(wrong("size of the hidden volume", HIDDEN_SIZE, what));
     }
-    // The first two headers' areas come before all data (7.1a, `TC_VOLUME_DATA_OFFSET`).
-    let starts_well = fields.data_start >= super::HEADER_GROUP && fields.data_start.is_multiple_of(UNIT);
+    // The first two headers' areas come before all data (7.1a, `TC_VOLUME_DATA_OFFSET`), and in front of a system the boot
+    // loader.
+    let before = if system { super::system::BOOT_LOADER } else { super::HEADER_GROUP };
+    let starts_well = fields.data_start >= before && fields.data_start.is_multiple_of(UNIT);
     if !starts_well || fields.data_start > i64::MAX as u64 - fields.volume_size {
         let what = format!("no data of a volume begin at byte {}", fields.data_start);
         return Err(wrong("beginning of the data", DATA_START, what));
     }
-    let encrypted = be64(plain, ENCRYPTED_SIZE);
-    if encrypted != fields.volume_size {
+    // A system's header may say more (cryptsetup's image `sys_vc_1_mbr_part` does): then all of the volume is encrypted.
+    let encrypted = encrypted_size(plain);
+    if encrypted < fields.volume_size || encrypted > fields.volume_size && !system {
         return Err(Error::unsupported(format!(
             "a volume of which only {encrypted} of {} bytes have been encrypted so far",
             fields.volume_size
         ))
-        .hint("Let TrueCrypt finish encrypting it in place."));
+        .hint("Let the program that began it finish encrypting it in place."));
     }
     Ok(fields)
 }
 
-impl Fields {
-    /// Whether the volume has the layout of TrueCrypt 6.0: sizes in the header, and headers in areas of 64 KiB with backups.
-    pub fn has_backups(&self) -> bool {
-        self.required_program >= BACKUPS_SINCE
-    }
+/// The data of a volume, as its header describes them.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    /// Bytes from the beginning of the file.
+    pub start: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Whether it is that of a hidden volume.
+    pub hidden: bool,
 }
 
-/// A header as 7.1a writes it, not yet encrypted: `size` bytes of data from byte `start` on, under `keys`.
-pub(super) fn compose(salt: &[u8], start: u64, size: u64, keys: &[u8]) -> Secret {
+/// A header as the program of `rules` writes it, not yet encrypted: for `data` under `keys`.
+pub(super) fn compose(rules: &Rules, salt: &[u8], data: Extent, keys: &[u8]) -> Secret {
+    let Extent { start, size, hidden } = data;
     let mut plain = Secret::zeroed(SIZE);
     plain[..SALT].copy_from_slice(salt);
     plain[KEYS..][..keys.len()].copy_from_slice(keys);
-    put(&mut plain, MAGIC, TRUE);
+    put(&mut plain, MAGIC, rules.magic);
     put(&mut plain, VERSION, &NEWEST_VERSION.to_be_bytes());
-    put(&mut plain, REQUIRED_PROGRAM, &WRITTEN_PROGRAM.to_be_bytes());
+    put(&mut plain, REQUIRED_PROGRAM, &rules.written_program.to_be_bytes());
     let key_crc = crc32fast::hash(&plain[KEYS..]);
     put(&mut plain, KEY_CRC, &key_crc.to_be_bytes());
     // The times stay zero, as since TrueCrypt 6.0.
+    put(&mut plain, HIDDEN_SIZE, &if hidden { size } else { 0 }.to_be_bytes());
     put(&mut plain, VOLUME_SIZE, &size.to_be_bytes());
     put(&mut plain, DATA_START, &start.to_be_bytes());
     put(&mut plain, ENCRYPTED_SIZE, &size.to_be_bytes());
@@ -240,14 +297,24 @@ pub(super) fn change(plain: &mut [u8], version: u16, required_program: u16, hidd
     put(plain, HEADER_CRC, &crc.to_be_bytes());
 }
 
+/// Makes a composed header that of a system, of which `encrypted` bytes are encrypted so far.
+#[cfg(test)]
+pub(super) fn make_system(plain: &mut [u8], flags: u32, encrypted: u64) {
+    put(plain, FLAGS, &flags.to_be_bytes());
+    put(plain, ENCRYPTED_SIZE, &encrypted.to_be_bytes());
+    let crc = crc32fast::hash(&plain[MAGIC..HEADER_CRC]);
+    put(plain, HEADER_CRC, &crc.to_be_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const START: u64 = 131_072;
+    const DATA: Extent = Extent { start: START, size: 1 << 20, hidden: false };
 
     fn composed() -> Secret {
-        compose(&[7; SALT], START, 1 << 20, &[9; 64])
+        compose(&TRUECRYPT, &[7; SALT], DATA, &[9; 64])
     }
 
     /// Changes a field and makes the header's checksum right again.
@@ -269,18 +336,10 @@ mod tests {
     #[test]
     fn what_is_composed_is_read() {
         let plain = composed();
-        assert!(has_magic(&plain[SALT..]));
-        let Fields {
-            version,
-            required_program,
-            created,
-            header_written,
-            hidden_size,
-            volume_size,
-            data_start,
-            sector_size,
-        } = parse(&plain, 0).expect("a good header");
-        assert_eq!((version, required_program, sector_size), (5, 0x0700, 512));
+        assert!(has_magic(&plain[SALT..], &TRUECRYPT));
+        let Fields { version, has_backups, created, header_written, hidden_size, volume_size, data_start, sector_size } =
+            parse(&plain, 0, &TRUECRYPT).expect("a good header");
+        assert_eq!((version, has_backups, sector_size), (5, true, 512));
         assert_eq!((created, header_written, hidden_size), (None, None, 0));
         assert_eq!((volume_size, data_start), (1 << 20, START));
         assert_eq!(keys(&plain)[..64], [9; 64]);
@@ -303,7 +362,7 @@ mod tests {
             (DATA_START, &be64(u64::MAX - 511), "beginning of the data"),
         ];
         for (at, bytes, field) in cases {
-            assert_eq!(field_of(parse(&with(at, bytes), 65_536)), (field, 65_536 + at as u64));
+            assert_eq!(field_of(parse(&with(at, bytes), 65_536, &TRUECRYPT)), (field, 65_536 + at as u64));
         }
     }
 
@@ -315,7 +374,7 @@ mod tests {
             // Version 0x1005 still has a checksum, and it does not match.
             let expected =
                 if at >= KEYS { ("key checksum", KEY_CRC as u64) } else { ("header checksum", HEADER_CRC as u64) };
-            assert_eq!(field_of(parse(&plain, 0)), expected, "byte {at}");
+            assert_eq!(field_of(parse(&plain, 0, &TRUECRYPT)), expected, "byte {at}");
         }
     }
 
@@ -328,7 +387,20 @@ mod tests {
             (ENCRYPTED_SIZE, &512u64.to_be_bytes()),
         ];
         for (at, bytes) in unsupported {
-            let error = parse(&with(at, bytes), 0).expect_err("not supported");
+            let error = parse(&with(at, bytes), 0, &TRUECRYPT).expect_err("not supported");
+            assert!(matches!(error.kind, ErrorKind::Unsupported { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn headers_of_one_program_are_not_taken_for_those_of_the_other() {
+        let vera = compose(&VERACRYPT, &[7; SALT], DATA, &[9; 64]);
+        assert!(has_magic(&vera[SALT..], &VERACRYPT) && !has_magic(&vera[SALT..], &TRUECRYPT));
+        assert!(parse(&vera, 0, &VERACRYPT).expect("a good header").has_backups);
+        for version in [0x010a_u16, 0x0127] {
+            let mut changed = vera.to_vec();
+            change(&mut changed, 5, version, 0, 512);
+            let error = parse(&changed, 0, &VERACRYPT).expect_err("not supported");
             assert!(matches!(error.kind, ErrorKind::Unsupported { .. }), "{error}");
         }
     }

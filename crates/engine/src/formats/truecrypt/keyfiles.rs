@@ -2,55 +2,62 @@
 
 use claviger_crypto::Secret;
 
+use super::Family;
 use crate::credential::{Credential, KEYFILE_MAX};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The longest passphrase, and the size of the pool that keyfiles are mixed into, in bytes (7.1a, `MAX_PASSWORD` and
-/// `KEYFILE_POOL_SIZE`).
+/// The longest passphrase of TrueCrypt, and the size of the pool that keyfiles are mixed into, in bytes (7.1a, `MAX_PASSWORD`
+/// and `KEYFILE_POOL_SIZE`).
 pub(super) const PASSWORD_MAX: usize = 64;
+
+/// The longest passphrase of VeraCrypt since 1.24. The pool for one that TrueCrypt could not have is as large (1.26,
+/// Password.h, `MAX_PASSWORD`; Keyfiles.h, `KEYFILE_POOL_SIZE`; Keyfiles.c, `KeyFilesApply`).
+pub(super) const LONG_PASSWORD_MAX: usize = 128;
 
 /// Makes the password of all `credentials` together: at most one passphrase, and any number of keyfiles in any order.
 ///
 /// # Errors
-/// `CredentialKind` for what TrueCrypt does not know. `Misuse` for more than one passphrase or one that is too long, for an
+/// `CredentialKind` for what the family does not know. `Misuse` for more than one passphrase or one that is too long, for an
 /// empty keyfile, and if there is neither passphrase nor keyfile: TrueCrypt refuses the same.
-pub(super) fn password(credentials: &[Credential]) -> Result<Secret> {
+pub(super) fn password(family: &Family, credentials: &[Credential]) -> Result<Secret> {
+    let name = family.name;
     let mut passphrase: Option<&Secret> = None;
-    let mut pool: Option<Secret> = None;
+    let mut keyfiles: Vec<&Secret> = Vec::new();
     for credential in credentials {
         match credential {
             Credential::Passphrase(_) if passphrase.is_some() => {
-                return Err(Error::misuse("a TrueCrypt volume takes one passphrase"));
+                return Err(Error::misuse(format!("a {name} volume takes one passphrase")));
             }
             Credential::Passphrase(text) => passphrase = Some(text),
             Credential::Keyfile(contents) if contents.is_empty() => {
-                return Err(Error::misuse("a keyfile is empty; TrueCrypt takes none of 0 bytes"));
+                return Err(Error::misuse(format!("a keyfile is empty; {name} takes none of 0 bytes")));
             }
-            Credential::Keyfile(contents) => {
-                mix(pool.get_or_insert_with(|| Secret::zeroed(PASSWORD_MAX)), contents);
-            }
+            Credential::Keyfile(contents) => keyfiles.push(contents),
             #[allow(unreachable_patterns)] // kinds to come
             other => {
-                return Err(ErrorKind::CredentialKind { format: super::NAME, kind: other.kind() }.into());
+                return Err(ErrorKind::CredentialKind { format: name, kind: other.kind() }.into());
             }
         }
     }
     let passphrase: &[u8] = passphrase.map_or(&[], |p| p);
-    if passphrase.len() > PASSWORD_MAX {
+    if passphrase.len() > family.password_max {
         return Err(Error::misuse(format!(
-            "the passphrase has {} bytes; TrueCrypt takes at most {PASSWORD_MAX}",
-            passphrase.len()
+            "the passphrase has {} bytes; {name} takes at most {}",
+            passphrase.len(),
+            family.password_max
         ))
         .hint("Letters outside ASCII count two bytes or more each."));
     }
-    match pool {
-        Some(mut pool) => {
-            pool.iter_mut().zip(passphrase).for_each(|(p, b)| *p = p.wrapping_add(*b));
-            Ok(pool)
-        }
-        None if passphrase.is_empty() => Err(Error::misuse("the passphrase is empty and there are no keyfiles")),
-        None => Ok(Secret::copy_from(passphrase)),
+    if keyfiles.is_empty() {
+        return match passphrase {
+            [] => Err(Error::misuse("the passphrase is empty and there are no keyfiles")),
+            _ => Ok(Secret::copy_from(passphrase)),
+        };
     }
+    let mut pool = Secret::zeroed(if passphrase.len() > PASSWORD_MAX { LONG_PASSWORD_MAX } else { PASSWORD_MAX });
+    keyfiles.into_iter().for_each(|contents| mix(&mut pool, contents));
+    pool.iter_mut().zip(passphrase).for_each(|(p, b)| *p = p.wrapping_add(*b));
+    Ok(pool)
 }
 
 /// Mixes a keyfile into the pool: the CRC-32 register after each byte, not inverted at the end, is added to the pool's next
@@ -87,6 +94,11 @@ static CRC_TABLE: [u32; 256] = {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::formats::truecrypt::{TRUECRYPT, VERACRYPT};
+
+    fn password(credentials: &[Credential]) -> Result<Secret> {
+        super::password(&TRUECRYPT, credentials)
+    }
 
     fn passphrase(text: &[u8]) -> Credential {
         Credential::Passphrase(Secret::copy_from(text))
@@ -138,5 +150,20 @@ mod tests {
             let error = password(credentials).expect_err("refused");
             assert!(matches!(error.kind, ErrorKind::Misuse(_)), "{error}");
         }
+    }
+
+    #[test]
+    fn long_passphrases_have_a_long_pool() {
+        let made = |len: usize| {
+            let passphrase = passphrase(&vec![b'a'; len]);
+            super::password(&VERACRYPT, &[keyfile(&[7; 100]), passphrase]).expect("good")
+        };
+        assert_eq!((made(0).len(), made(64).len(), made(65).len(), made(128).len()), (64, 64, 128, 128));
+        assert!(super::password(&VERACRYPT, &[passphrase(&[b'a'; 129])]).is_err());
+        // As far as both go, a keyfile of 16 bytes fills them alike.
+        let short = super::password(&VERACRYPT, &[keyfile(&[7; 16]), passphrase(&[b'a'; 64])]).expect("good");
+        let long = super::password(&VERACRYPT, &[keyfile(&[7; 16]), passphrase(&[b'a'; 65])]).expect("good");
+        assert!(short.same_as(&long[..64]));
+        assert_eq!((long[64], &long[65..]), (b'a', &[0; 63][..]));
     }
 }

@@ -1,30 +1,41 @@
-//! TrueCrypt 1.0 to 7.1a: volumes without any mark, found by trying the password on all that a header could be.
+//! TrueCrypt 1.0 to 7.1a and VeraCrypt up to 1.26: volumes without any mark, found by trying the password on all that a
+//! header could be.
 //!
-//! All facts are those of the source of TrueCrypt 7.1a (files and names are given where they are used), compared with
-//! volumes that it and other programs made.
+//! One family, since VeraCrypt grew out of TrueCrypt: two values of [`Family`] hold all that is different. All facts are
+//! those of the sources of TrueCrypt 7.1a and VeraCrypt 1.26 (files and names are given where they are used; of `7.1a` where
+//! no program is named), compared with volumes that they and other programs made.
 
+mod backup;
 mod create;
+mod editor;
 mod header;
+mod hidden;
+mod kdfs;
 mod keyfiles;
+mod positions;
+mod seal;
 mod suites;
+mod system;
 mod trials;
+mod verify;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use claviger_crypto::SectorCipher;
 use claviger_crypto::secret::wipe_stack;
 
-use super::{Choices, Facts, Format, Header, Unlocked, Verdict, magic, same_name};
+use super::{Choices, Facts, Format, Header, HiddenRoom, KeyslotEditor, Unlocked, Verdict, magic, same_name};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::{Layout, Payload, Segment};
-use header::Fields;
-use suites::{KDFS, Kdf, Mode, SUITES, Suite, UNIT};
-use trials::{Found, Outcome};
-
-const NAME: &str = "TrueCrypt";
+use header::{Fields, Rules};
+use kdfs::{Derivation, Kdf};
+use positions::Position;
+use suites::{Mode, Suite, UNIT};
+use trials::{Found, Outcome, Plan};
 
 /// The area that each header has for itself, in bytes (Volumes.h, `TC_VOLUME_HEADER_SIZE`).
 const HEADER_AREA: u64 = 64 << 10;
@@ -43,90 +54,47 @@ const OLD_HIDDEN_HEADER: u64 = 1536;
 /// The smallest volume that TrueCrypt opens, in bytes (`TC_MIN_VOLUME_SIZE_LEGACY`).
 const SMALLEST: u64 = 37 * 512;
 
-/// A place where a header can be.
-struct Position {
-    /// What a person calls it.
+/// A format of the family.
+#[derive(Clone, Copy)]
+pub struct Family {
     name: &'static str,
-    place: Place,
-    /// Whether the store has to be longer than this, in bytes, for there to be such a header (7.1a, Ntvol.c, `TCOpenVolume`).
-    beyond: u64,
-    hidden: bool,
-    backup: bool,
-    /// Whether volumes of TrueCrypt 1.0 to 5.1a have their header there too.
-    old: bool,
+    rules: &'static Rules,
+    positions: &'static [Position],
+    /// The default first.
+    kdfs: &'static [Kdf],
+    /// The default first.
+    suites: &'static [Suite],
+    /// The longest passphrase, in bytes.
+    password_max: usize,
+    /// Whether a PIM changes the key derivations.
+    takes_pim: bool,
 }
 
-/// Bytes from an end of the store.
-enum Place {
-    Start(u64),
-    End(u64),
-}
+/// TrueCrypt 1.0 to 7.1a.
+pub static TRUECRYPT: Family = Family {
+    name: "TrueCrypt",
+    rules: &header::TRUECRYPT,
+    positions: positions::TRUECRYPT,
+    kdfs: kdfs::TRUECRYPT,
+    suites: suites::TRUECRYPT,
+    password_max: keyfiles::PASSWORD_MAX,
+    takes_pim: false,
+};
 
-/// Every position; where headers in several open, the first counts.
-static POSITIONS: &[Position] = &[
-    Position { name: "primary", place: Place::Start(0), beyond: 0, hidden: false, backup: false, old: true },
-    Position {
-        name: "hidden",
-        place: Place::Start(HEADER_AREA),
-        beyond: HEADER_GROUP,
-        hidden: true,
-        backup: false,
-        old: false,
-    },
-    Position {
-        name: "hidden",
-        place: Place::End(OLD_HIDDEN_HEADER),
-        beyond: OLD_HEADER + OLD_HIDDEN_HEADER,
-        hidden: true,
-        backup: false,
-        old: true,
-    },
-    Position {
-        name: "backup",
-        place: Place::End(HEADER_GROUP),
-        beyond: 2 * HEADER_GROUP,
-        hidden: false,
-        backup: true,
-        old: false,
-    },
-    Position {
-        name: "hidden backup",
-        place: Place::End(HEADER_AREA),
-        beyond: 2 * HEADER_GROUP,
-        hidden: true,
-        backup: true,
-        old: false,
-    },
-];
+/// VeraCrypt 1.0b to 1.26.
+pub static VERACRYPT: Family = Family {
+    name: "VeraCrypt",
+    rules: &header::VERACRYPT,
+    positions: positions::VERACRYPT,
+    kdfs: kdfs::VERACRYPT,
+    suites: suites::VERACRYPT,
+    password_max: keyfiles::LONG_PASSWORD_MAX,
+    takes_pim: true,
+};
 
-impl Position {
-    /// Where the header is in a store of `len` bytes, unless that is too short.
-    fn in_store(&self, len: u64) -> Option<u64> {
-        (len > self.beyond).then_some(())?;
-        match self.place {
-            Place::Start(at) => Some(at),
-            Place::End(before) => len.checked_sub(before),
-        }
-    }
-
-    /// Every key derivation that a header here can have.
-    fn kdfs(&self) -> &'static [Kdf] {
-        if self.old { KDFS } else { suites::modern_kdfs() }
-    }
-
-    /// Every suite and mode that a header here can have, the newest modes first.
-    fn ways(&self) -> impl Iterator<Item = trials::Way> {
-        let modes = if self.old { &Mode::ALL[..] } else { &[Mode::Xts] };
-        modes.iter().flat_map(|mode| SUITES.iter().filter(|s| s.modes.contains(mode)).map(|suite| (suite, *mode)))
-    }
-}
-
-/// The format.
-pub struct TrueCrypt;
-
-impl Format for TrueCrypt {
+impl Format for Family {
     fn name(&self) -> &'static str {
-        NAME
+        self.name
     }
 
     fn identify(&self, store: &dyn Store) -> Result<Verdict> {
@@ -141,11 +109,9 @@ impl Format for TrueCrypt {
         }
         // The first sector alone: what follows may be sparse in a container that was formatted quickly.
         if !magic::looks_random(&start) {
-            return Ok(Verdict::No(
-                "it does not begin with random-looking bytes, as salt and encrypted header do".into(),
-            ));
+            return system::identify(self, store, &start);
         }
-        let mut why = "it begins with random-looking bytes; TrueCrypt volumes have no other mark".to_owned();
+        let mut why = format!("it begins with random-looking bytes; {} volumes have no other mark", self.name);
         if !len.is_multiple_of(UNIT) {
             why += &format!("; its {len} bytes are not whole sectors: if it is a volume, it was cut short");
         }
@@ -153,8 +119,50 @@ impl Format for TrueCrypt {
     }
 
     fn open(&self, store: &dyn Store) -> Result<Box<dyn Header>> {
+        Ok(Box::new(self.locked(store)?))
+    }
+
+    fn open_system(&self, disk: &dyn Store) -> Result<Option<Box<dyn Header>>> {
+        let copy = system::header(self, disk)?;
+        Ok(copy.map(|copy| Box::new(Locked { family: *self, copies: vec![copy] }) as Box<dyn Header>))
+    }
+
+    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+        Some(self)
+    }
+
+    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+        create::create(self, store, spec, first).map_err(|e| e.in_format(self.name))
+    }
+
+    fn hidden_room(&self, store: &Arc<dyn Store>, outer: &Unlock<'_>) -> Result<HiddenRoom> {
+        hidden::room(self, store, outer).map_err(|e| e.in_format(self.name))
+    }
+
+    fn create_hidden(
+        &self,
+        store: &Arc<dyn Store>,
+        outer: &Unlock<'_>,
+        spec: &Spec<'_>,
+        first: &[Credential],
+    ) -> Result<()> {
+        hidden::create(self, store, outer, spec, first).map_err(|e| e.in_format(self.name))
+    }
+
+    fn choices(&self) -> Choices {
+        Choices {
+            ciphers: self.suites.iter().filter(|s| s.creatable()).map(|s| s.name).collect(),
+            hashes: self.kdfs.iter().filter(|k| k.creatable).map(|k| k.name).collect(),
+            min_len: create::MIN_LEN,
+        }
+    }
+}
+
+impl Family {
+    /// All that could be headers of a volume in `store`.
+    fn locked(&self, store: &dyn Store) -> Result<Locked> {
         let mut copies: Vec<HeaderCopy> = Vec::new();
-        for position in POSITIONS {
+        for position in self.positions {
             let Some(at) = position.in_store(store.len()) else { continue };
             let mut bytes = [0; header::SIZE];
             match store.read_at(at, &mut bytes) {
@@ -167,65 +175,91 @@ impl Format for TrueCrypt {
                 copies.push(HeaderCopy { position, at, bytes });
             }
         }
+        copies.extend(system::header(self, store)?);
         if copies.is_empty() {
             return Err(ErrorKind::NotThisFormat("no sector that could be a header has anything in it".into()).into());
         }
-        Ok(Box::new(Locked { copies }))
-    }
-
-    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
-        create::create(store, spec, first).map_err(|e| e.in_format(NAME))
-    }
-
-    fn choices(&self) -> Choices {
-        Choices {
-            ciphers: SUITES.iter().filter(|s| s.creatable()).map(|s| s.name).collect(),
-            hashes: suites::modern_kdfs().iter().map(|k| k.hash.name).collect(),
-            min_len: create::MIN_LEN,
-        }
+        Ok(Locked { family: *self, copies })
     }
 }
 
 /// The sector at a position: salt, and what may be a header.
+#[derive(Clone)]
 struct HeaderCopy {
     position: &'static Position,
     at: u64,
     bytes: [u8; header::SIZE],
 }
 
+impl HeaderCopy {
+    fn salt(&self) -> &[u8] {
+        &self.bytes[..header::SALT]
+    }
+}
+
 /// All that could be headers of the volume.
 struct Locked {
+    family: Family,
     copies: Vec<HeaderCopy>,
+}
+
+/// A header that opened, and what it took.
+struct Tried {
+    found: Found,
+    warnings: Vec<String>,
+    trials: u64,
+    derivations: u64,
 }
 
 impl Header for Locked {
     fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
-        let unlocked = self.unlocked(store, with).map_err(|e| e.in_format(NAME));
+        let unlocked = self.unlocked(store, with).map_err(|e| e.in_format(self.family.name));
         wipe_stack();
         unlocked
+    }
+
+    fn effort(&self, with: &Unlock<'_>) -> u64 {
+        self.plan(with).map_or(0, |plan| plan.effort())
     }
 }
 
 impl Locked {
     fn unlocked(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
-        let password = keyfiles::password(with.credentials)?;
-        let hash = with.hash.map(|name| by_name("hash", KDFS, |k| k.hash.name, name)).transpose()?;
-        let suite = with.cipher.map(|name| by_name("cipher", SUITES, |s| s.name, name)).transpose()?;
-        let wanted = |position: &Position| with.header == HeaderChoice::Any || position.backup;
-        let outcome = trials::run(
-            &self.copies,
-            &password,
-            |position| {
-                let right = |k: &&Kdf| hash.is_none_or(|h| std::ptr::eq(h, *k)) && wanted(position);
-                position.kdfs().iter().filter(right).collect()
-            },
-            |position| position.ways().filter(|(s, _)| suite.is_none_or(|wanted| std::ptr::eq(wanted, *s))).collect(),
-            with,
-        )?;
-        let Outcome { found, spoilt, trials } = outcome;
+        let Tried { found, mut warnings, mut trials, mut derivations } = self.tried(with)?;
+        let copy = &self.copies[found.copy];
+        if copy.position.system {
+            let (layout, data) = system::layout(&found, store, with, &mut warnings)?;
+            let facts = Facts { size: layout.len(), ..self.facts(&found, &data, with) };
+            return Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() });
+        }
+        let data = DataArea::of(&found.fields, copy, store.len())?;
+        let mut layout = data.layout(&found, copy, store, with, &mut warnings)?;
+        let facts = self.facts(&found, &data, with);
+        if let Some(protect) = &with.protect {
+            if copy.position.hidden {
+                return Err(hidden::swapped());
+            }
+            let (tried, ranges) = self.protection(protect, with, &data, store.len())?;
+            layout = ranges.into_iter().fold(layout, Layout::with_protected);
+            warnings.extend(tried.warnings);
+            trials += tried.trials;
+            derivations += tried.derivations;
+        }
+        Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() })
+    }
+
+    /// Finds the header that opens.
+    fn tried(&self, with: &Unlock<'_>) -> Result<Tried> {
+        let begun = Instant::now();
+        let family = &self.family;
+        let plan = self.plan(with)?;
+        let password = keyfiles::password(family, with.credentials)?;
+        let outcome = trials::run(&plan, &password, with)?;
+        let Outcome { found, spoilt, left_out, trials, derivations } = outcome;
         let Some(found) = found else {
-            return Err(spoilt.map_or_else(|| wrong_credential(with, trials, begun.elapsed()), |(_, error)| error));
+            let wrong = || wrong_credential(family, with, trials, begun.elapsed());
+            return Err(spoilt.map(|(_, error)| error).or(left_out).unwrap_or_else(wrong));
         };
         let spoilt = match spoilt {
             // A sound header that says what this program cannot do is no damage: a backup that says otherwise, such as that
@@ -235,24 +269,46 @@ impl Locked {
             }
             other => other,
         };
-        let mut warnings = self.header_warnings(&found, spoilt, with);
-        let copy = &self.copies[found.copy];
-        let data = DataArea::of(&found.fields, copy, store.len())?;
-        let layout = data.layout(&found, copy, store, with, &mut warnings)?;
-        let facts = self.facts(&found, &data);
-        Ok(Unlocked { layout, facts, warnings, trials, took: begun.elapsed() })
+        let warnings = self.header_warnings(&found, spoilt, with);
+        Ok(Tried { found, warnings, trials, derivations })
     }
 
-    fn facts(&self, found: &Found, data: &DataArea) -> Facts {
-        let Found { copy, kdf, suite, mode, plain: _, fields } = found;
+    /// All that is to be tried, narrowed by what is known.
+    fn plan(&self, with: &Unlock<'_>) -> Result<Plan<'_>> {
+        let family = &self.family;
+        family.check_pim(with.pim)?;
+        let kdf = with.hash.map(|name| by_name("hash", family.kdfs, |k| k.name, name)).transpose()?;
+        let suite = with.cipher.map(|name| by_name("cipher", family.suites, |s| s.name, name)).transpose()?;
+        // Where a disk has a system's header, what else its places hold belongs to the boot loader or the partitions.
+        let system = self.copies.iter().any(|copy| copy.position.system);
+        let wanted = |position: &Position| {
+            let asked_for = position.backup && with.header != HeaderChoice::Any;
+            with.header.includes(position.hidden, position.backup) && (position.system == system || asked_for)
+        };
+        let derivations = |position: &Position| {
+            let right = |k: &&Kdf| kdf.is_none_or(|only| std::ptr::eq(only, *k)) && (position.old || !k.old);
+            let kdfs = family.kdfs.iter().filter(|k| wanted(position) && right(k));
+            kdfs.map(|k| k.derivation(with.pim, position.system)).collect()
+        };
+        let ways = |position: &Position| {
+            let right = |(s, _): &trials::Way| suite.is_none_or(|only| std::ptr::eq(only, *s));
+            position.ways(family.suites).filter(right).collect()
+        };
+        Ok(Plan::new(family.rules, &self.copies, derivations, ways))
+    }
+
+    fn facts(&self, found: &Found, data: &DataArea, with: &Unlock<'_>) -> Facts {
+        let Found { copy, derivation, suite, mode, plain: _, fields } = found;
         let position = self.copies[*copy].position;
         Facts {
-            format: NAME,
+            format: self.family.name,
             cipher: suite.name.to_owned(),
             mode: mode.name(),
             key_bits: suite.data_key_len() as u32 * 8,
-            hash: kdf.hash.name,
-            iterations: kdf.iterations,
+            hash: derivation.kdf.name,
+            iterations: derivation.iterations,
+            memory: derivation.memory,
+            pim: with.pim.filter(|pim| *pim > 0),
             header_version: fields.version,
             header: position.name,
             hidden: position.hidden,
@@ -293,8 +349,12 @@ struct DataArea {
 }
 
 impl DataArea {
+    fn end(&self) -> u64 {
+        self.start.saturating_add(self.len)
+    }
+
     fn of(fields: &Fields, copy: &HeaderCopy, store_len: u64) -> Result<Self> {
-        if fields.has_backups() {
+        if fields.has_backups {
             return Ok(Self { start: fields.data_start, len: fields.volume_size });
         }
         // Before 6.0 the header's sizes are not used: a volume fills its file, and a hidden one ends at its header
@@ -346,7 +406,7 @@ impl DataArea {
                 ));
             }
             warnings.push(format!("Read-only: {what}."));
-        } else if found.fields.has_backups() && end + HEADER_GROUP > store_len {
+        } else if found.fields.has_backups && end + HEADER_GROUP > store_len {
             warnings.push("The file is cut short behind the data: it has no complete backup headers.".to_owned());
         }
         let cipher = found.suite.data_cipher(found.mode, header::keys(&found.plain), with.acceleration);
@@ -392,18 +452,24 @@ fn hidden_cbc_numbering(store: &dyn Store, cipher: &dyn SectorCipher, start: u64
     Ok([OLD_HEADER / UNIT, start / UNIT].into_iter().find(makes_sense))
 }
 
-fn wrong_credential(with: &Unlock<'_>, trials: u64, took: Duration) -> Error {
+fn wrong_credential(family: &Family, with: &Unlock<'_>, trials: u64, took: Duration) -> Error {
     let mut tries = vec!["check the passphrase, its keyboard layout and the keyfiles (all of them, and no other)"];
     if with.hash.is_some() || with.cipher.is_some() {
         tries.push("leave out the cipher and the hash");
     }
-    if with.header == HeaderChoice::Backup {
-        tries.push("try the primary header too");
+    if family.takes_pim && with.pim.is_none() {
+        tries.push("give the PIM, if the volume has one");
+    } else if with.pim.is_some() {
+        tries.push("leave out the PIM");
+    }
+    if with.header != HeaderChoice::Any {
+        tries.push("try all copies of the header");
     }
     Error::new(ErrorKind::WrongCredential(format!(
-        "nothing opens, after {trials} trials in {:.2} s. TrueCrypt volumes have no mark: a wrong passphrase, wrong keyfiles, \
-         damaged headers and a file that is no TrueCrypt volume look the same",
-        took.as_secs_f64()
+        "nothing opens, after {trials} trials in {:.2} s. {name} volumes have no mark: a wrong passphrase, wrong keyfiles, \
+         damaged headers and a file that is no {name} volume look the same",
+        took.as_secs_f64(),
+        name = family.name
     )))
     .hint(format!("To try: {}; a copy of the headers that was saved elsewhere.", tries.join("; ")))
 }
@@ -416,26 +482,36 @@ fn by_name<T>(kind: &str, table: &'static [T], name_of: impl Fn(&T) -> &'static 
     })
 }
 
-/// The suite and key derivation that `spec` asks for, among those that can be created.
-fn chosen(spec: &Spec<'_>) -> Result<(&'static Suite, &'static Kdf)> {
-    let choices = TrueCrypt.choices();
-    let suite = by_name("cipher", SUITES, |s| s.name, spec.cipher.unwrap_or(choices.ciphers[0]))?;
-    let kdf = by_name("hash", KDFS, |k| k.hash.name, spec.hash.unwrap_or(choices.hashes[0]))?;
-    if !choices.ciphers.contains(&suite.name) {
-        return Err(Error::misuse(format!(
-            "new volumes cannot have {}; they can: {}",
-            suite.name,
-            choices.ciphers.join(", ")
-        )));
+impl Family {
+    /// The suite and key derivation that `spec` asks for, among those that can be created.
+    fn chosen(&self, spec: &Spec<'_>) -> Result<(&'static Suite, Derivation)> {
+        let choices = self.choices();
+        let suite = by_name("cipher", self.suites, |s| s.name, spec.cipher.unwrap_or(choices.ciphers[0]))?;
+        let kdf = by_name("hash", self.kdfs, |k| k.name, spec.hash.unwrap_or(choices.hashes[0]))?;
+        let refused = |name: &str, they_can: &[&str]| {
+            Error::misuse(format!("new volumes cannot have {name}; they can: {}", they_can.join(", ")))
+        };
+        if !suite.creatable() {
+            return Err(refused(suite.name, &choices.ciphers));
+        }
+        if !kdf.creatable {
+            return Err(refused(kdf.name, &choices.hashes));
+        }
+        self.check_pim(spec.pim)?;
+        Ok((suite, kdf.derivation(spec.pim, false)))
     }
-    if !choices.hashes.contains(&kdf.hash.name) {
-        return Err(Error::misuse(format!(
-            "new volumes cannot have {}; they can: {}",
-            kdf.hash.name,
-            choices.hashes.join(", ")
-        )));
+
+    /// Refuses a PIM that there cannot be.
+    fn check_pim(&self, pim: Option<u32>) -> Result<()> {
+        match pim {
+            None | Some(0) => Ok(()),
+            Some(_) if !self.takes_pim => Err(Error::misuse(format!("{} volumes have no PIM", self.name))),
+            Some(pim) if pim > kdfs::PIM_MAX => {
+                Err(Error::misuse(format!("the PIM {pim} is too large: {} is the largest", kdfs::PIM_MAX)))
+            }
+            Some(_) => Ok(()),
+        }
     }
-    Ok((suite, kdf))
 }
 
 #[cfg(test)]
@@ -478,7 +554,16 @@ mod tests {
         fn new(suite: &'static Suite, mode: Mode) -> Self {
             let required_program = if mode == Mode::Xts { 0x0500 } else { 0x0100 };
             let version = if mode == Mode::Xts { 3 } else { 2 };
-            Self { at: 0, suite, mode, kdf: &KDFS[1], version, required_program, hidden_size: 0, sector_size: 0 }
+            Self {
+                at: 0,
+                suite,
+                mode,
+                kdf: &kdfs::TRUECRYPT[1],
+                version,
+                required_program,
+                hidden_size: 0,
+                sector_size: 0,
+            }
         }
 
         fn keys(&self) -> Vec<u8> {
@@ -493,10 +578,15 @@ mod tests {
         fn put_into(&self, bytes: &mut [u8]) {
             let size = (bytes.len() as u64).saturating_sub(2 * HEADER_GROUP);
             let salt = noise(header::SALT, 5);
-            let mut plain = header::compose(&salt, HEADER_GROUP, size, &self.keys());
+            let data = header::Extent { start: HEADER_GROUP, size, hidden: false };
+            let mut plain = header::compose(&header::TRUECRYPT, &salt, data, &self.keys());
             header::change(&mut plain, self.version, self.required_program, self.hidden_size, self.sector_size);
             let mut key = vec![0; self.suite.key_len(self.mode)];
-            self.kdf.hash.pbkdf2(PASSWORD, &salt, self.kdf.iterations, &mut key, &|| true);
+            let derivation = self.kdf.derivation(None, false);
+            let piece = derivation.piece(key.len());
+            for (index, out) in key.chunks_mut(piece).enumerate() {
+                assert!(derivation.derive(PASSWORD, &salt, index, out, None, &|| true).expect("memory"));
+            }
             let keys = suites::SharedKeys::new(&key, Acceleration::On);
             self.suite.encrypt_header(self.mode, &keys, &mut plain[header::SALT..]);
             bytes[self.at..][..header::SIZE].copy_from_slice(&plain);
@@ -507,11 +597,11 @@ mod tests {
         let credentials = [Credential::Passphrase(Secret::copy_from(PASSWORD))];
         let with = Unlock { hash: Some("SHA-512"), cipher: Some(suite.name), ..Unlock::with(&credentials) };
         let store = Arc::new(MemoryStore::new(bytes));
-        Ok((TrueCrypt.open(&*store)?.unlock(&*store, &with)?, store))
+        Ok((TRUECRYPT.open(&*store)?.unlock(&*store, &with)?, store))
     }
 
     fn all_ways() -> impl Iterator<Item = trials::Way> {
-        POSITIONS[0].ways()
+        positions::TRUECRYPT[0].ways(suites::TRUECRYPT)
     }
 
     #[test]
@@ -542,7 +632,8 @@ mod tests {
     fn units_have_512_bytes_whatever_the_sectors_of_the_device() {
         for sector_size in [512, 1024, 2048, 4096] {
             let mut bytes = noise(1 << 20, 1);
-            let new = Old { version: 5, required_program: 0x0700, sector_size, ..Old::new(&SUITES[0], Mode::Xts) };
+            let new =
+                Old { version: 5, required_program: 0x0700, sector_size, ..Old::new(&suites::TRUECRYPT[0], Mode::Xts) };
             new.put_into(&mut bytes);
             let (unlocked, _) = unlock(bytes, new.suite).expect("a good volume");
             assert_eq!(unlocked.facts.sector_size, sector_size);
@@ -558,15 +649,20 @@ mod tests {
             old.put_into(&mut bytes);
             unlock(bytes, old.suite).err().expect("it does not open").kind
         };
-        let new = || Old { version: 5, required_program: 0x0700, sector_size: 512, ..Old::new(&SUITES[0], Mode::Xts) };
+        let new = || Old {
+            version: 5,
+            required_program: 0x0700,
+            sector_size: 512,
+            ..Old::new(&suites::TRUECRYPT[0], Mode::Xts)
+        };
         let field = |kind| match kind {
             ErrorKind::Malformed { field, offset, .. } => (field, offset),
             other => panic!("{other}"),
         };
         assert_eq!(field(error(Old { sector_size: 100, ..new() }, 1 << 20)), ("sector size", 128));
         assert_eq!(field(error(Old { hidden_size: 512, ..new() }, 1 << 20)), ("size of the hidden volume", 92));
-        assert_eq!(field(error(Old::new(&SUITES[0], Mode::Cbc), 512)), ("length of the file", 512));
-        let hidden = |hidden_size| Old { at: 65_536 - 1536, hidden_size, ..Old::new(&SUITES[0], Mode::Cbc) };
+        assert_eq!(field(error(Old::new(&suites::TRUECRYPT[0], Mode::Cbc), 512)), ("length of the file", 512));
+        let hidden = |hidden_size| Old { at: 65_536 - 1536, hidden_size, ..Old::new(&suites::TRUECRYPT[0], Mode::Cbc) };
         for size in [0, 65_536 - 1536, 512 << 40] {
             assert_eq!(field(error(hidden(size), 65_536)), ("size of the hidden volume", 64_000 + 92));
         }
@@ -579,7 +675,7 @@ mod tests {
         let (len, size) = (64 << 10, 20 << 10);
         let start = len - 1536 - size;
         let at = len - 1536;
-        let old = Old { at, hidden_size: size as u64, ..Old::new(&SUITES[0], Mode::Cbc) };
+        let old = Old { at, hidden_size: size as u64, ..Old::new(&suites::TRUECRYPT[0], Mode::Cbc) };
         let open = |first: u64, plain: &[u8]| {
             let mut bytes = noise(len, 1);
             let data = &mut bytes[start..at];
@@ -606,7 +702,12 @@ mod tests {
     #[test]
     fn a_backup_does_not_overrule_a_sound_header_of_a_newer_program() {
         let len = 1 << 20;
-        let today = Old { version: 5, required_program: 0x0700, sector_size: 512, ..Old::new(&SUITES[0], Mode::Xts) };
+        let today = Old {
+            version: 5,
+            required_program: 0x0700,
+            sector_size: 512,
+            ..Old::new(&suites::TRUECRYPT[0], Mode::Xts)
+        };
         let mut bytes = noise(len, 1);
         Old { at: len - HEADER_GROUP as usize, ..today }.put_into(&mut bytes);
         let (unlocked, _) = unlock(bytes.clone(), today.suite).expect("it opens by its backup");

@@ -1,10 +1,9 @@
-//! The ciphers, cascades, modes and key derivations that TrueCrypt ever had, as plain data.
+//! The ciphers, cascades and modes that TrueCrypt and VeraCrypt ever had, as plain data.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use claviger_crypto::ciphers::{aes::AES, legacy, serpent::SERPENT, twofish::TWOFISH};
-use claviger_crypto::hash::{self, Hash};
+use claviger_crypto::ciphers::{aes::AES, legacy, national, serpent::SERPENT, twofish::TWOFISH};
 use claviger_crypto::modes::{Lrw, TrueCryptCbc, Xts, xts};
 use claviger_crypto::{Acceleration, BlockCipher, Cipher, SectorCipher};
 
@@ -17,7 +16,7 @@ const LEGACY_SEED: usize = 32;
 
 /// A cipher or a cascade.
 pub(super) struct Suite {
-    /// The name as TrueCrypt prints it. It names a cascade's ciphers in the order in which they *decrypt*.
+    /// The name as the program prints it. It names a cascade's ciphers in the order in which they *decrypt*.
     pub name: &'static str,
     /// The ciphers in the order in which they encrypt, which is that of their keys in the key area.
     pub parts: &'static [Part],
@@ -25,7 +24,7 @@ pub(super) struct Suite {
     pub modes: &'static [Mode],
 }
 
-/// A cipher and the size of its key in bytes: TrueCrypt always takes the largest.
+/// A cipher and the size of its key in bytes: always the largest.
 pub(super) struct Part {
     cipher: &'static Cipher,
     key: usize,
@@ -46,12 +45,6 @@ pub(super) enum Mode {
     InnerCbc,
 }
 
-/// A key derivation: PBKDF2 with this hash.
-pub(super) struct Kdf {
-    pub hash: &'static Hash,
-    pub iterations: u32,
-}
-
 const fn part(cipher: &'static Cipher, key: usize) -> Part {
     Part { cipher, key }
 }
@@ -59,15 +52,18 @@ const fn part(cipher: &'static Cipher, key: usize) -> Part {
 const A: Part = part(&AES, 32);
 const S: Part = part(&SERPENT, 32);
 const T: Part = part(&TWOFISH, 32);
+const C: Part = part(&national::CAMELLIA, 32);
+const K: Part = part(&national::KUZNYECHIK, 32);
 const B: Part = part(&legacy::BLOWFISH, 56);
 
 const ONE: &[Mode] = &[Mode::Xts, Mode::Lrw, Mode::Cbc];
 const CASCADE: &[Mode] = &[Mode::Xts, Mode::Lrw, Mode::OuterCbc];
 const SMALL_BLOCKS: &[Mode] = &[Mode::Lrw, Mode::Cbc];
 const MIXED_BLOCKS: &[Mode] = &[Mode::InnerCbc];
+const XTS: &[Mode] = &[Mode::Xts];
 
-/// Every suite (7.1a, Crypto.c, `EncryptionAlgorithms` and `Ciphers`). The first eight can be created.
-pub(super) static SUITES: &[Suite] = &[
+/// Every suite of TrueCrypt (7.1a, Crypto.c, `EncryptionAlgorithms` and `Ciphers`). The first eight can be created.
+pub(super) static TRUECRYPT: &[Suite] = &[
     Suite { name: "AES", parts: &[A], modes: ONE },
     Suite { name: "Serpent", parts: &[S], modes: ONE },
     Suite { name: "Twofish", parts: &[T], modes: ONE },
@@ -83,19 +79,24 @@ pub(super) static SUITES: &[Suite] = &[
     Suite { name: "AES-Blowfish-Serpent", parts: &[S, B, A], modes: MIXED_BLOCKS },
 ];
 
-/// Every key derivation of volumes that hold no system (7.1a, Pkcs5.c, `get_pkcs5_iteration_count`). The first three can be
-/// created; 7.1a's own default is first.
-pub(super) static KDFS: &[Kdf] = &[
-    Kdf { hash: &hash::RIPEMD160, iterations: 2000 },
-    Kdf { hash: &hash::SHA512, iterations: 1000 },
-    Kdf { hash: &hash::WHIRLPOOL, iterations: 1000 },
-    Kdf { hash: &hash::SHA1, iterations: 2000 },
+/// Every suite of VeraCrypt, all of them in XTS only (1.26, Crypto.c, `EncryptionAlgorithms`).
+pub(super) static VERACRYPT: &[Suite] = &[
+    Suite { name: "AES", parts: &[A], modes: XTS },
+    Suite { name: "Serpent", parts: &[S], modes: XTS },
+    Suite { name: "Twofish", parts: &[T], modes: XTS },
+    Suite { name: "Camellia", parts: &[C], modes: XTS },
+    Suite { name: "Kuznyechik", parts: &[K], modes: XTS },
+    Suite { name: "AES-Twofish", parts: &[T, A], modes: XTS },
+    Suite { name: "AES-Twofish-Serpent", parts: &[S, T, A], modes: XTS },
+    Suite { name: "Serpent-AES", parts: &[A, S], modes: XTS },
+    Suite { name: "Serpent-Twofish-AES", parts: &[A, T, S], modes: XTS },
+    Suite { name: "Twofish-Serpent", parts: &[S, T], modes: XTS },
+    Suite { name: "Camellia-Kuznyechik", parts: &[K, C], modes: XTS },
+    Suite { name: "Kuznyechik-Twofish", parts: &[T, K], modes: XTS },
+    Suite { name: "Camellia-Serpent", parts: &[S, C], modes: XTS },
+    Suite { name: "Kuznyechik-AES", parts: &[A, K], modes: XTS },
+    Suite { name: "Kuznyechik-Serpent-Camellia", parts: &[C, S, K], modes: XTS },
 ];
-
-/// The key derivations of volumes that TrueCrypt 6.0 and later created: SHA-1 was given up before.
-pub(super) fn modern_kdfs() -> &'static [Kdf] {
-    &KDFS[..3]
-}
 
 impl Mode {
     /// Every mode, the newest first.
@@ -114,7 +115,7 @@ impl Mode {
 }
 
 impl Suite {
-    /// Whether volumes with it can be created: TrueCrypt 7.1a creates XTS only.
+    /// Whether volumes with it can be created: TrueCrypt 7.1a and VeraCrypt create XTS only.
     pub fn creatable(&self) -> bool {
         self.modes.contains(&Mode::Xts)
     }
@@ -268,7 +269,7 @@ mod tests {
 
     #[test]
     fn names_list_the_ciphers_from_the_last_to_the_first() {
-        for suite in SUITES {
+        for suite in TRUECRYPT.iter().chain(VERACRYPT) {
             let names: Vec<_> = suite.parts.iter().rev().map(|p| p.cipher.name).collect();
             assert_eq!(names.join("-"), suite.name);
         }
@@ -276,16 +277,19 @@ mod tests {
 
     #[test]
     fn names_and_sizes_fit() {
-        for (i, suite) in SUITES.iter().enumerate() {
-            assert!(SUITES[..i].iter().all(|s| s.name != suite.name));
-            assert_eq!(suite.creatable(), i < 8);
-            for part in suite.parts {
-                assert!(part.cipher.key_sizes.contains(&part.key), "{}", part.cipher.name);
-            }
-            for &mode in suite.modes {
-                assert!(suite.key_len(mode) <= 256, "the key area has 256 bytes");
-                let same_blocks = suite.parts.iter().all(|p| p.cipher.block_size == suite.parts[0].cipher.block_size);
-                assert_eq!(same_blocks, mode != Mode::InnerCbc);
+        for (table, creatable) in [(TRUECRYPT, 8), (VERACRYPT, 15)] {
+            for (i, suite) in table.iter().enumerate() {
+                assert!(table[..i].iter().all(|s| s.name != suite.name));
+                assert_eq!(suite.creatable(), i < creatable);
+                for part in suite.parts {
+                    assert!(part.cipher.key_sizes.contains(&part.key), "{}", part.cipher.name);
+                }
+                for &mode in suite.modes {
+                    assert!(suite.key_len(mode) <= 256, "the key area has 256 bytes");
+                    let first = suite.parts[0].cipher.block_size;
+                    let same_blocks = suite.parts.iter().all(|p| p.cipher.block_size == first);
+                    assert_eq!(same_blocks, mode != Mode::InnerCbc);
+                }
             }
         }
     }

@@ -1,4 +1,10 @@
 //! Finds the header, the key derivation, the cipher and the mode that a password belongs to, by trying them all.
+//!
+//! The work is cut into pieces that threads share: a block of PBKDF2's output, or a whole Argon2id. Pieces come in this order:
+//! those of preferred headers first; for one header those that single ciphers need, then those that only cascades need; of
+//! these the cheapest derivation first. So the most likely volumes open soonest, and the long pieces are begun before the
+//! last, so that no thread idles at the end. Which header wins does not depend on who is faster: a header that opens ends
+//! only the work on those that come after it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,21 +13,19 @@ use std::time::Duration;
 use claviger_crypto::Secret;
 use claviger_crypto::pool::Pool;
 use claviger_crypto::secret::wipe_stack;
-use zeroize::Zeroize;
 
-use super::header::{self, Fields};
-use super::suites::{Kdf, Mode, SharedKeys, Suite};
-use super::{HeaderCopy, Position};
+use super::HeaderCopy;
+use super::header::{self, Fields, Rules};
+use super::kdfs::Derivation;
+use super::positions::Position;
+use super::suites::{Mode, SharedKeys, Suite};
 use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
-
-/// The largest digest of a hash, in bytes.
-const LARGEST_DIGEST: usize = 64;
 
 /// A header that opened.
 pub(super) struct Found {
     pub copy: usize,
-    pub kdf: &'static Kdf,
+    pub derivation: Derivation,
     pub suite: &'static Suite,
     pub mode: Mode,
     pub plain: Secret,
@@ -35,151 +39,259 @@ pub(super) struct Outcome {
     /// The header that has the magic under this password and is wrong or not supported in some other way, and what is wrong
     /// with it. Of several, the first.
     pub spoilt: Option<(usize, Error)>,
+    /// Why a derivation could not be tried.
+    pub left_out: Option<Error>,
     /// Header decryptions that were tried.
     pub trials: u64,
+    /// Key derivations that were begun.
+    pub derivations: u64,
 }
 
 /// A suite in a mode.
 pub(super) type Way = (&'static Suite, Mode);
 
-/// Tries `password` on all `copies`: each key derivation of each copy's position, each suite in each mode.
+/// All that is to be tried.
+pub(super) struct Plan<'a> {
+    rules: &'static Rules,
+    tasks: Vec<Task<'a>>,
+    pieces: Vec<Piece>,
+}
+
+/// One key derivation, whose pieces may be made by several threads.
+struct Task<'a> {
+    derivation: Derivation,
+    /// The headers whose salt this is, the preferred first. More than one only where a file repeats itself.
+    copies: Vec<(usize, &'a HeaderCopy)>,
+    /// What to try the key with, the shortest keys first.
+    ways: Vec<Way>,
+    key_len: usize,
+}
+
+/// A part of a key that is derived by itself.
+#[derive(Clone, Copy)]
+struct Piece {
+    task: usize,
+    index: usize,
+}
+
+impl<'a> Plan<'a> {
+    /// For all `copies`: each key derivation of each copy's position, each suite in each mode.
+    pub fn new(
+        rules: &'static Rules,
+        copies: &'a [HeaderCopy],
+        derivations: impl Fn(&'static Position) -> Vec<Derivation>,
+        ways: impl Fn(&'static Position) -> Vec<Way>,
+    ) -> Self {
+        let mut tasks: Vec<Task<'a>> = Vec::new();
+        for (rank, copy) in copies.iter().enumerate() {
+            let mut ways = ways(copy.position);
+            ways.sort_by_key(|(suite, mode)| suite.key_len(*mode));
+            let Some((suite, mode)) = ways.last() else { continue };
+            let longest = suite.key_len(*mode);
+            for derivation in derivations(copy.position) {
+                let same = |t: &&mut Task<'_>| {
+                    let first = t.copies[0].1;
+                    t.derivation.same_as(&derivation)
+                        && first.salt() == copy.salt()
+                        && first.position.old == copy.position.old
+                };
+                match tasks.iter_mut().find(same) {
+                    Some(task) => task.copies.push((rank, copy)),
+                    None => {
+                        let key_len = derivation.output(longest);
+                        tasks.push(Task { derivation, copies: vec![(rank, copy)], ways: ways.clone(), key_len });
+                    }
+                }
+            }
+        }
+        let mut pieces: Vec<Piece> = tasks
+            .iter()
+            .enumerate()
+            .flat_map(|(task, t)| (0..t.pieces()).map(move |index| Piece { task, index }))
+            .collect();
+        pieces.sort_by_key(|p| {
+            let task = &tasks[p.task];
+            (task.rank(), task.needed_for(p.index), task.effort_for(p.index), p.task, p.index)
+        });
+        Self { rules, tasks, pieces }
+    }
+
+    /// About how long all of it takes on one thread, in microseconds.
+    pub fn effort(&self) -> u64 {
+        self.tasks.iter().map(Task::effort).sum()
+    }
+}
+
+impl Task<'_> {
+    /// Place of its header among all: a lower one is preferred.
+    fn rank(&self) -> usize {
+        self.copies[0].0
+    }
+
+    fn piece_len(&self) -> usize {
+        self.derivation.piece(self.key_len)
+    }
+
+    fn pieces(&self) -> usize {
+        self.key_len.div_ceil(self.piece_len())
+    }
+
+    /// The shortest key that wants this piece, in bytes.
+    fn needed_for(&self, index: usize) -> usize {
+        let lens = self.ways.iter().map(|(suite, mode)| suite.key_len(*mode));
+        lens.filter(|len| *len > index * self.piece_len()).min().unwrap_or(usize::MAX)
+    }
+
+    /// About how long all the pieces take that the same key wants.
+    fn effort_for(&self, index: usize) -> u64 {
+        let needed = self.needed_for(index);
+        self.piece_effort() * (0..self.pieces()).filter(|i| self.needed_for(*i) == needed).count() as u64
+    }
+
+    /// About how long a piece takes on one thread, in microseconds.
+    fn piece_effort(&self) -> u64 {
+        (self.derivation.effort() / 1000).max(1)
+    }
+
+    fn effort(&self) -> u64 {
+        self.piece_effort() * self.pieces() as u64
+    }
+}
+
+/// Tries `password` in every way of the plan.
 ///
 /// # Errors
 /// `Cancelled`.
-pub(super) fn run(
-    copies: &[HeaderCopy],
-    password: &[u8],
-    kdfs: impl Fn(&'static Position) -> Vec<&'static Kdf>,
-    ways: impl Fn(&'static Position) -> Vec<Way>,
-    with: &Unlock<'_>,
-) -> Result<Outcome> {
-    let derivations: Vec<Derivation<'_>> = copies
-        .iter()
-        .enumerate()
-        .flat_map(|(rank, copy)| {
-            let ways = ways(copy.position);
-            kdfs(copy.position).into_iter().map(move |kdf| Derivation::new(rank, copy, kdf, ways.clone()))
-        })
-        .collect();
-    // Blocks of PBKDF2's output are independent of each other, and all cost about the same: they are what threads share.
-    let blocks: Vec<(usize, usize)> = derivations
-        .iter()
-        .enumerate()
-        .flat_map(|(d, derivation)| (0..derivation.blocks()).map(move |b| (d, b)))
-        .collect();
+pub(super) fn run(plan: &Plan<'_>, password: &[u8], with: &Unlock<'_>) -> Result<Outcome> {
     let search = Search {
+        plan,
         password,
         with,
+        keys: plan.tasks.iter().map(|t| Mutex::new(Key::new(t))).collect(),
         best: AtomicUsize::new(usize::MAX),
         found: Mutex::new(None),
         spoilt: Mutex::new(None),
+        left_out: Mutex::new(None),
+        memory: Mutex::new(()),
         trials: AtomicU64::new(0),
+        derivations: AtomicU64::new(0),
         done: Mutex::new(0),
-        total: blocks.len() as u64,
+        total: plan.effort(),
     };
     // No spinning: this is the pool's only task.
     let pool = Pool::for_this_machine(Duration::ZERO);
-    pool.run(blocks.len(), &|i| {
-        let (derivation, block) = blocks[i];
-        search.derive(&derivations[derivation], block);
+    pool.run(plan.pieces.len(), &|i| {
+        search.derive(plan.pieces[i]);
         wipe_stack();
     });
     search.outcome()
 }
 
-/// One key derivation, whose blocks may be made by several threads.
-struct Derivation<'a> {
-    /// Place of the copy among all: a lower one is preferred.
-    rank: usize,
-    copy: &'a HeaderCopy,
-    kdf: &'static Kdf,
-    ways: Vec<Way>,
-    key: Mutex<Secret>,
-    blocks_left: AtomicUsize,
+/// A key as far as it has been derived.
+struct Key {
+    bytes: Secret,
+    begun: bool,
+    /// Which pieces are there.
+    there: Vec<bool>,
+    /// How many of the ways have been tried.
+    tried: usize,
 }
 
-impl<'a> Derivation<'a> {
-    fn new(rank: usize, copy: &'a HeaderCopy, kdf: &'static Kdf, ways: Vec<Way>) -> Self {
-        let key_len = ways.iter().map(|(suite, mode)| suite.key_len(*mode)).max().unwrap_or(0);
-        let key = Mutex::new(Secret::zeroed(key_len));
-        Self { rank, copy, kdf, ways, key, blocks_left: AtomicUsize::new(key_len.div_ceil(kdf.hash.size)) }
-    }
-
-    fn blocks(&self) -> usize {
-        lock(&self.key).len().div_ceil(self.kdf.hash.size)
+impl Key {
+    fn new(task: &Task<'_>) -> Self {
+        Self { bytes: Secret::zeroed(task.key_len), begun: false, there: vec![false; task.pieces()], tried: 0 }
     }
 }
 
 /// What the threads share.
 struct Search<'a> {
+    plan: &'a Plan<'a>,
     password: &'a [u8],
     with: &'a Unlock<'a>,
+    /// Of each task.
+    keys: Vec<Mutex<Key>>,
     /// Rank of the copy that opened: nothing of this or a higher rank matters any more.
     best: AtomicUsize,
     found: Mutex<Option<Found>>,
     spoilt: Mutex<Option<(usize, Error)>>,
+    left_out: Mutex<Option<Error>>,
+    /// Held by whoever fills much memory.
+    memory: Mutex<()>,
     trials: AtomicU64,
-    /// Blocks that are done. Held while progress is told, so that it is told in order.
+    derivations: AtomicU64,
+    /// Microseconds of work that are done. Held while progress is told, so that it is told in order.
     done: Mutex<u64>,
     total: u64,
 }
 
 impl Search<'_> {
-    /// Makes one block of a key; whoever makes the last one tries the key.
-    fn derive(&self, derivation: &Derivation<'_>, block: usize) {
-        let go_on = || derivation.rank < self.best.load(Ordering::Relaxed) && !self.with.cancelled();
+    /// Makes one piece of a key, and tries the key as far as it goes.
+    fn derive(&self, Piece { task: number, index }: Piece) {
+        let task = &self.plan.tasks[number];
+        let go_on = || task.rank() < self.best.load(Ordering::Relaxed) && !self.with.cancelled();
         if !go_on() {
             return;
         }
-        let Kdf { hash, iterations } = *derivation.kdf;
-        let mut digest = [0; LARGEST_DIGEST];
-        let digest = &mut digest[..hash.size];
-        let salt = &derivation.copy.bytes[..header::SALT];
-        if hash.pbkdf2_block(self.password, salt, iterations, block as u32 + 1, digest, &go_on) {
-            let mut key = lock(&derivation.key);
-            let part = key.chunks_mut(hash.size).nth(block).expect("blocks are counted from the key's length");
-            part.copy_from_slice(&digest[..part.len()]);
-            // Counted under the lock: the last one sees all others' bytes.
-            if derivation.blocks_left.fetch_sub(1, Ordering::Relaxed) == 1 {
-                self.try_all(derivation, &key, &go_on);
-            }
-            drop(key);
-            self.tell_progress();
+        if !std::mem::replace(&mut lock(&self.keys[number]).begun, true) {
+            self.derivations.fetch_add(1, Ordering::Relaxed);
         }
-        digest.zeroize();
+        let at = index * task.piece_len();
+        let mut piece = Secret::zeroed(task.piece_len().min(task.key_len - at));
+        // One at a time: the limit is for all together.
+        let _memory = task.derivation.memory.map(|_| lock(&self.memory));
+        if !go_on() {
+            return;
+        }
+        let salt = task.copies[0].1.salt();
+        match task.derivation.derive(self.password, salt, index, &mut piece, self.with.memory, &go_on) {
+            Ok(false) => return,
+            Ok(true) => {
+                let mut key = lock(&self.keys[number]);
+                key.bytes[at..][..piece.len()].copy_from_slice(&piece);
+                key.there[index] = true;
+                self.try_key(task, &mut key, &go_on);
+            }
+            Err(error) => {
+                lock(&self.left_out).get_or_insert(error);
+            }
+        }
+        self.tell_progress(task.piece_effort());
     }
 
-    /// Tries a derived key in every way.
-    fn try_all(&self, derivation: &Derivation<'_>, key: &[u8], go_on: &dyn Fn() -> bool) {
-        let keys = SharedKeys::new(key, self.with.acceleration);
-        let mut plain = Secret::copy_from(&derivation.copy.bytes);
-        for &(suite, mode) in &derivation.ways {
-            if !go_on() {
-                return;
-            }
-            self.trials.fetch_add(1, Ordering::Relaxed);
-            let encrypted = &derivation.copy.bytes[header::SALT..];
-            // In every mode a block's plaintext depends on nothing after it, and all but one trial end with the first.
-            let mut first: [u8; 16] = *encrypted.first_chunk().expect("a header is longer");
-            suite.decrypt_header(mode, &keys, &mut first);
-            if !header::has_magic(&first) {
-                continue;
-            }
-            let body = &mut plain[header::SALT..];
-            body.copy_from_slice(encrypted);
-            suite.decrypt_header(mode, &keys, body);
-            match header::parse(&plain, derivation.copy.at) {
-                Ok(fields) => {
-                    return self.report(
-                        derivation.rank,
-                        Found { copy: derivation.rank, kdf: derivation.kdf, suite, mode, plain, fields },
-                    );
+    /// Tries the ways that the pieces which are there suffice for.
+    fn try_key(&self, task: &Task<'_>, key: &mut Key, go_on: &dyn Fn() -> bool) {
+        let whole = key.there.iter().take_while(|there| **there).count() * task.piece_len();
+        let keys = SharedKeys::new(&key.bytes, self.with.acceleration);
+        while let Some(&(suite, mode)) = task.ways.get(key.tried).filter(|(suite, mode)| suite.key_len(*mode) <= whole)
+        {
+            for &(rank, copy) in &task.copies {
+                if !go_on() {
+                    return;
                 }
-                Err(error) => {
-                    let mut spoilt = lock(&self.spoilt);
-                    if spoilt.as_ref().is_none_or(|(rank, _)| derivation.rank < *rank) {
-                        *spoilt = Some((derivation.rank, error));
-                    }
+                self.try_way(task.derivation, rank, copy, (suite, mode), &keys);
+            }
+            key.tried += 1;
+        }
+    }
+
+    fn try_way(&self, derivation: Derivation, rank: usize, copy: &HeaderCopy, way: Way, keys: &SharedKeys<'_>) {
+        let (suite, mode) = way;
+        self.trials.fetch_add(1, Ordering::Relaxed);
+        let encrypted = &copy.bytes[header::SALT..];
+        // In every mode a block's plaintext depends on nothing after it, and all but one trial end with the first.
+        let mut first: [u8; 16] = *encrypted.first_chunk().expect("a header is longer");
+        suite.decrypt_header(mode, keys, &mut first);
+        if !header::has_magic(&first, self.plan.rules) {
+            return;
+        }
+        let mut plain = Secret::copy_from(&copy.bytes);
+        suite.decrypt_header(mode, keys, &mut plain[header::SALT..]);
+        match header::parse(&plain, copy.at, self.plan.rules) {
+            Ok(fields) => self.report(rank, Found { copy: rank, derivation, suite, mode, plain, fields }),
+            Err(error) => {
+                let mut spoilt = lock(&self.spoilt);
+                if spoilt.as_ref().is_none_or(|(before, _)| rank < *before) {
+                    *spoilt = Some((rank, error));
                 }
             }
         }
@@ -193,9 +305,9 @@ impl Search<'_> {
         }
     }
 
-    fn tell_progress(&self) {
+    fn tell_progress(&self, microseconds: u64) {
         let mut done = lock(&self.done);
-        *done += 1;
+        *done += microseconds;
         if let Some(progress) = self.with.progress {
             progress(*done, self.total);
         }
@@ -211,8 +323,13 @@ impl Search<'_> {
             // What was left out need not be done any more.
             progress(self.total, self.total);
         }
-        let spoilt = self.spoilt.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(Outcome { found, spoilt, trials: self.trials.into_inner() })
+        Ok(Outcome {
+            found,
+            spoilt: self.spoilt.into_inner().unwrap_or_else(PoisonError::into_inner),
+            left_out: self.left_out.into_inner().unwrap_or_else(PoisonError::into_inner),
+            trials: self.trials.into_inner(),
+            derivations: self.derivations.into_inner(),
+        })
     }
 }
 

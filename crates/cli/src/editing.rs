@@ -1,0 +1,95 @@
+//! The way from a path to a volume whose headers are changed, saved or checked.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use claviger_engine::credential::HeaderChoice;
+use claviger_engine::formats::{self, Facts, KeyslotEditor};
+use claviger_engine::store::Access;
+use claviger_engine::{Credential, Error, ErrorKind, Format, Store, Unlock};
+
+use crate::opening::{OpenArgs, open_file, with_option};
+use crate::progress::Progress;
+use crate::{cancel, guard, output};
+
+/// A volume that opens, and what changes its headers.
+pub struct Editing<'a> {
+    /// What the headers are in.
+    pub store: Arc<dyn Store>,
+    /// Its format.
+    pub format: &'static dyn Format,
+    /// What builds edits.
+    pub editor: &'static dyn KeyslotEditor,
+    /// What is known about the volume.
+    pub facts: Facts,
+    /// What opens it.
+    pub credentials: Vec<Credential>,
+    args: &'a OpenArgs,
+}
+
+impl OpenArgs {
+    /// Opens the volume to see that it opens, and how. What has to be known about it is told.
+    pub fn edit(&self, access: Access) -> anyhow::Result<Editing<'_>> {
+        guard::no_dumps();
+        let cancel = cancel::install()?;
+        let store: Arc<dyn Store> = Arc::new(open_file(&self.path, access)?);
+        let at = |e: Error| with_option(e.at(&self.path));
+        let opened = formats::open(&*store, self.how.format());
+        let (_, header) = match opened {
+            // Headers are looked after where they are damaged, too.
+            Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => {
+                formats::open_by_backup(&*store).map_err(|_| at(e))?
+            }
+            opened => opened.map_err(at)?,
+        };
+        let credentials = self.credentials.read()?;
+        let bar = Progress::trials("Opening");
+        let show = |done, all| bar.at(done, all);
+        let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..self.how.unlock(&credentials) };
+        let unlocked = header.unlock(&*store, &with);
+        drop(bar);
+        let unlocked = unlocked.map_err(at)?;
+        let format = formats::by_name(unlocked.facts.format)?;
+        let editor = editor_of(format).map_err(at)?;
+        unlocked.warnings.iter().for_each(|w| output::warn(w));
+        Ok(Editing { store, format, editor, facts: unlocked.facts, credentials, args: self })
+    }
+}
+
+/// What changes the format's headers.
+pub fn editor_of(format: &'static dyn Format) -> claviger_engine::Result<&'static dyn KeyslotEditor> {
+    format
+        .editor()
+        .ok_or_else(|| Error::unsupported(format!("changing, saving or checking headers of {}", format.name())))
+}
+
+impl Editing<'_> {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.args.path
+    }
+
+    /// What opens it, tried as the options say.
+    pub fn wide(&self) -> Unlock<'_> {
+        Unlock { cancel: Some(cancel::flag()), ..self.args.how.unlock(&self.credentials) }
+    }
+
+    /// What opens it, tried only in the way that did.
+    pub fn narrow(&self) -> Unlock<'_> {
+        let Facts { hash, cipher, .. } = &self.facts;
+        Unlock { hash: Some(hash), cipher: Some(cipher), ..self.wide() }
+    }
+
+    /// Whether `credentials` open the volume through the copy of the header that is tried first.
+    pub fn opens_with(
+        &self,
+        credentials: &[Credential],
+        hash: &str,
+        pim: Option<u32>,
+    ) -> claviger_engine::Result<Facts> {
+        let hidden = self.facts.hidden;
+        let header = HeaderChoice::One { hidden, backup: false };
+        let with = Unlock { credentials, hash: Some(hash), pim, header, ..self.narrow() };
+        Ok(self.format.open(&*self.store)?.unlock(&*self.store, &with)?.facts)
+    }
+}

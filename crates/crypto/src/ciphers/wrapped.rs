@@ -1,0 +1,39 @@
+//! Ciphers of the RustCrypto project behind our trait, their key schedules in memory for secrets.
+
+use cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
+
+use super::{BlockCipher, Kernel};
+use crate::secret::Resident;
+
+/// The one kernel of such a cipher. All of them look up tables by secret bytes.
+pub(super) const fn portable(expand: fn(&[u8]) -> Box<dyn BlockCipher>) -> Kernel {
+    Kernel { name: "portable", usable: || true, aes_instructions: false, constant_time: false, expand }
+}
+
+/// Expands a key of one of the sizes in the cipher's table.
+pub(super) fn wrap<C>(key: &[u8]) -> Box<dyn BlockCipher>
+where
+    C: KeyInit + BlockCipherEncrypt + BlockCipherDecrypt + Send + Sync + 'static,
+{
+    Box::new(Wrapped(Resident::build(|| C::new_from_slice(key).expect("the cipher's table lists its key sizes"))))
+}
+
+struct Wrapped<C>(Resident<C>);
+
+impl<C: BlockCipherEncrypt + BlockCipherDecrypt + Send + Sync> BlockCipher for Wrapped<C> {
+    fn block_size(&self) -> usize {
+        C::block_size()
+    }
+
+    fn encrypt_blocks(&self, blocks: &mut [u8]) {
+        let (blocks, rest) = Array::slice_as_chunks_mut(blocks);
+        debug_assert!(rest.is_empty());
+        self.0.encrypt_blocks(blocks);
+    }
+
+    fn decrypt_blocks(&self, blocks: &mut [u8]) {
+        let (blocks, rest) = Array::slice_as_chunks_mut(blocks);
+        debug_assert!(rest.is_empty());
+        self.0.decrypt_blocks(blocks);
+    }
+}

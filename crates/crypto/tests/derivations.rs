@@ -1,0 +1,120 @@
+//! Hashes and key derivations beside programs that others wrote, and what happens at their limits.
+
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use claviger_crypto::argon2id::{Error, Params};
+use claviger_crypto::hash::{BLAKE2S_256, HASHES, STREEBOG_512};
+use claviger_testkit::random::Random;
+use claviger_testkit::tools;
+use claviger_testkit::vectors::hex;
+
+/// Those that OpenSSL has without its legacy provider, and what Python calls them.
+const PYTHON: &[(&str, &str)] =
+    &[("SHA-1", "sha1"), ("SHA-256", "sha256"), ("SHA-512", "sha512"), ("BLAKE2s-256", "blake2s256")];
+
+/// Passwords around the block sizes of 64 and 128 bytes; and every length of the last block of output.
+#[test]
+fn hashes_and_pbkdf2_are_those_of_openssl() {
+    let Some(python) = tools::program("python3") else { return };
+    let mut script = String::from("import hashlib\n");
+    let mut expected = Vec::new();
+    let mut random = Random::new(1);
+    for (name, theirs) in PYTHON {
+        let hash = HASHES.iter().find(|h| h.name == *name).expect("it is in the table");
+        for len in [0, 1, 31, 32, 63, 64, 65, 127, 128, 129, 200] {
+            let (password, salt) = (random.bytes(len), random.bytes(random_salt(len)));
+            let (iterations, out) = (1 + len as u32 % 7, 1 + len % 192);
+            let mut digest = vec![0; hash.size];
+            hash.digest(&[&password], &mut digest);
+            let mut key = vec![0; out];
+            assert!(hash.pbkdf2(&password, &salt, iterations, &mut key, &|| true));
+            expected.push((format!("{name}, a password of {len} bytes"), format!("{} {}", hex(&digest), hex(&key))));
+            let (password, salt) = (hex(&password), hex(&salt));
+            script += &format!(
+                "p=bytes.fromhex('{password}')\nprint(hashlib.new('{theirs}',p).hexdigest(),\
+                 hashlib.pbkdf2_hmac('{theirs}',p,bytes.fromhex('{salt}'),{iterations},{out}).hex())\n"
+            );
+        }
+    }
+    let output = tools::run(Command::new(python).args(["-c", &script]));
+    let printed = String::from_utf8(output.stdout).expect("hexadecimal digits");
+    assert_eq!(printed.lines().count(), expected.len());
+    for (theirs, (what, ours)) in printed.lines().zip(expected) {
+        assert_eq!(theirs, ours, "{what}");
+    }
+}
+
+fn random_salt(len: usize) -> usize {
+    1 + (len * 7) % 130
+}
+
+/// The reference implementation's program: salts and passwords are words, memory is a power of two or any number of KiB.
+#[test]
+fn argon2id_is_that_of_the_reference_implementation() {
+    let Some(argon2) = tools::program("argon2") else { return };
+    for (memory_kib, passes, lanes, len) in
+        [(8, 1, 1, 4), (64, 3, 1, 64), (100, 2, 3, 192), (5000, 1, 4, 65), (8192, 2, 1, 32)]
+    {
+        let arg = |n: u32| n.to_string();
+        let mut child = Command::new(&argon2)
+            .args(["saltsaltsalt", "-id", "-r", "-v", "13", "-t", &arg(passes), "-k", &arg(memory_kib)])
+            .args(["-p", &arg(lanes), "-l", &arg(len)])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("argon2 starts");
+        std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), b"a password").expect("a pipe");
+        let output = child.wait_with_output().expect("argon2 ends");
+        assert!(output.status.success());
+        let params = Params { memory_kib, passes, lanes, ..Params::default() };
+        let mut key = vec![0; len as usize];
+        params.derive(b"a password", b"saltsaltsalt", u64::MAX, &mut key).expect("enough memory");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), hex(&key), "{params:?}");
+    }
+}
+
+#[test]
+fn argon2id_refuses_more_memory_than_there_is() {
+    let params = Params { memory_kib: 64, passes: 1, lanes: 1, ..Params::default() };
+    let mut key = [7; 32];
+    let refused = params.derive(b"", b"saltsalt", 65_535, &mut key);
+    assert_eq!(refused, Err(Error::TooLittleMemory { needed: 65_536, available: 65_535 }));
+    assert_eq!(key, [7; 32]);
+    params.derive(b"", b"saltsalt", 65_536, &mut key).expect("exactly enough");
+    assert_ne!(key, [7; 32]);
+}
+
+/// What a header that is hostile could ask for.
+#[test]
+fn argon2id_refuses_parameters_that_make_no_sense() {
+    let right = Params { memory_kib: 64, passes: 1, lanes: 1, ..Params::default() };
+    let wrong = [
+        Params { memory_kib: 7, ..right },
+        Params { memory_kib: 0, ..right },
+        Params { passes: 0, ..right },
+        Params { lanes: 0, ..right },
+        Params { lanes: 9, ..right },
+        Params { lanes: u32::MAX, ..right },
+        Params { data: &[0; 33], ..right },
+    ];
+    for params in wrong {
+        let refused = params.derive(b"password", b"saltsalt", u64::MAX, &mut [0; 32]);
+        assert!(matches!(refused, Err(Error::Parameters(_))), "{params:?}: {refused:?}");
+    }
+    for (salt, len) in [(7, 32), (8, 3)] {
+        let refused = right.derive(b"password", &vec![0; salt], u64::MAX, &mut vec![0; len]);
+        assert!(matches!(refused, Err(Error::Parameters(_))), "{salt} {len}: {refused:?}");
+    }
+}
+
+#[test]
+fn the_new_derivations_can_be_cancelled() {
+    for hash in [&BLAKE2S_256, &STREEBOG_512] {
+        let asked = AtomicU32::new(0);
+        let mut key = vec![7; hash.size];
+        let finished =
+            hash.pbkdf2(b"password", b"salt", u32::MAX, &mut key, &|| asked.fetch_add(1, Ordering::Relaxed) < 3);
+        assert!(!finished && key == vec![7; hash.size], "{}", hash.name);
+    }
+}

@@ -1,0 +1,118 @@
+//! Changes of what is on a disk, as plain data: formats build an [`Edit`], and [`Edit::carry_out`] alone writes.
+//!
+//! A crash, a full disk or a pulled cable must leave a volume that opens. So an edit is a list of steps in an order such that
+//! after any number of them there is a header that opens, and no step begins before the one before it is on the disk.
+
+use std::fmt;
+use std::io;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+
+/// A change of a volume: what is written where, in order.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Edit {
+    /// The steps, in the order in which they are to reach the disk.
+    pub steps: Vec<Step>,
+}
+
+/// One write. What it writes is ciphertext or random bytes, never a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Step {
+    /// What is written, as a person calls it: `the primary header`.
+    pub what: String,
+    /// Where, in bytes from the beginning of the store.
+    pub at: u64,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl fmt::Debug for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} bytes at {})", self.what, self.bytes.len(), self.at)
+    }
+}
+
+impl fmt::Debug for Edit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.steps).finish()
+    }
+}
+
+impl Edit {
+    /// Carries the steps out, one after the other: each is written, flushed, read back and compared before the next begins.
+    ///
+    /// A step that fails is undone as well as can be: what was there before is written back. Steps that are done stay.
+    ///
+    /// # Errors
+    /// `Misuse` before anything is written, if the store cannot be written to or a step reaches past its end. `Io` if a step
+    /// failed; the hint says what was done and what was not.
+    pub fn carry_out(&self, store: &dyn Store) -> Result<()> {
+        let before = self.before(store)?;
+        for (done, (step, before)) in self.steps.iter().zip(&before).enumerate() {
+            step.carry_out(store).map_err(|error| {
+                let undone = step.undo(store, before);
+                self.failure(done, &error, undone.is_ok())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What is there now, step by step. Nothing is written before it is known that all of it can be read.
+    fn before(&self, store: &dyn Store) -> Result<Vec<Vec<u8>>> {
+        if !self.steps.is_empty() && !store.writable() {
+            return Err(Error::misuse("it was opened for reading only; nothing was changed"));
+        }
+        let len = store.len();
+        let mut before = Vec::new();
+        for step in &self.steps {
+            if step.at.checked_add(step.bytes.len() as u64).is_none_or(|end| end > len) {
+                return Err(Error::misuse(format!("{step:?} reaches past the end at {len}; nothing was changed")));
+            }
+            let mut bytes = vec![0; step.bytes.len()];
+            store.read_at(step.at, &mut bytes)?;
+            before.push(bytes);
+        }
+        Ok(before)
+    }
+
+    fn failure(&self, done: usize, error: &io::Error, undone: bool) -> Error {
+        let names = |steps: &[Step]| steps.iter().map(|s| s.what.as_str()).collect::<Vec<_>>().join(", ");
+        let failed = &self.steps[done];
+        let mut hint = match undone {
+            true => format!("What was at byte {} before was written back.", failed.at),
+            false => format!("What is at byte {} now is not known.", failed.at),
+        };
+        if done > 0 {
+            hint += &format!(" Written before: {}.", names(&self.steps[..done]));
+        }
+        if done + 1 < self.steps.len() {
+            hint += &format!(" Not touched: {}.", names(&self.steps[done + 1..]));
+        }
+        let what = format!("{} could not be written: {error}", failed.what);
+        Error::new(ErrorKind::Io(io::Error::new(error.kind(), what))).hint(hint)
+    }
+}
+
+impl Step {
+    fn carry_out(&self, store: &dyn Store) -> io::Result<()> {
+        Self::put(store, self.at, &self.bytes)
+    }
+
+    fn undo(&self, store: &dyn Store, before: &[u8]) -> io::Result<()> {
+        Self::put(store, self.at, before)
+    }
+
+    /// Writes, flushes, and looks whether it is there.
+    fn put(store: &dyn Store, at: u64, bytes: &[u8]) -> io::Result<()> {
+        // The store consumes what it writes.
+        let mut buffer = bytes.to_vec();
+        store.write_at(at, &mut buffer)?;
+        store.flush()?;
+        store.read_at(at, &mut buffer)?;
+        if buffer != bytes {
+            return Err(io::Error::other("what is read back is not what was written"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! A volume that could be of several formats, none of which has a mark to know it by.
+
+use std::time::Instant;
+
+use super::{Header, Unlocked};
+use crate::credential::Unlock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+
+/// The headers of a volume, one for each format that it could be. All are tried, the cheapest first.
+pub(super) struct Several {
+    /// Each with its format's name.
+    pub headers: Vec<(&'static str, Box<dyn Header>)>,
+}
+
+impl Header for Several {
+    /// The first format that opens wins. What narrows the trials is for those formats that know it: a hash of one format or
+    /// a PIM leaves the others out.
+    fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+        let begun = Instant::now();
+        let mut headers: Vec<_> = self.headers.iter().map(|(name, h)| (*name, h, h.effort(with))).collect();
+        headers.sort_by_key(|(_, _, effort)| *effort);
+        let total: u64 = headers.iter().map(|(_, _, effort)| effort).sum();
+        let (mut before, mut refused, mut wrong, mut left_out) = (0, Vec::new(), Vec::new(), None);
+        for (name, header, effort) in headers {
+            let show = |done: u64, _| {
+                if let Some(progress) = with.progress {
+                    progress(before + done, total);
+                }
+            };
+            match header.unlock(store, &Unlock { progress: Some(&show), ..*with }) {
+                Ok(unlocked) => {
+                    if let Some(progress) = with.progress {
+                        progress(total, total);
+                    }
+                    return Ok(Unlocked { took: begun.elapsed(), ..unlocked });
+                }
+                Err(e) => match e.kind {
+                    ErrorKind::WrongCredential(_) => wrong.push((name, e)),
+                    ErrorKind::Misuse(_) | ErrorKind::CredentialKind { .. } => refused.push(e),
+                    ErrorKind::TooLittleMemory { .. } => left_out = Some(e),
+                    _ => return Err(e),
+                },
+            }
+            before += effort;
+        }
+        Err(left_out.unwrap_or_else(|| none_opened(wrong, refused, begun)))
+    }
+
+    fn effort(&self, with: &Unlock<'_>) -> u64 {
+        self.headers.iter().map(|(_, header)| header.effort(with)).sum()
+    }
+}
+
+/// What to say of them all. Formats that could not be tried are spoken of only where none could.
+fn none_opened(mut wrong: Vec<(&'static str, Error)>, mut refused: Vec<Error>, begun: Instant) -> Error {
+    match wrong.len() {
+        // The last one knows the most hashes and ciphers to name.
+        0 => refused.pop().expect("there are at least two formats, and each has failed"),
+        1 => wrong.remove(0).1,
+        _ => {
+            let names: Vec<_> = wrong.iter().map(|(name, _)| *name).collect();
+            let what = format!(
+                "nothing opens as {}, after {:.2} s. Volumes of these formats have no mark: a wrong passphrase, wrong \
+                 keyfiles, damaged headers and a file that is no volume look the same",
+                names.join(" or as "),
+                begun.elapsed().as_secs_f64()
+            );
+            let hint = wrong.pop().and_then(|(_, error)| error.hint);
+            Error { hint, ..Error::new(ErrorKind::WrongCredential(what)) }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Header backups: in a file, or the copy at the end of the volume.
+//!
+//! The file has the format of TrueCrypt and VeraCrypt, which is that of the beginning of a volume: the header area of the
+//! normal volume, then that of the hidden one, each encrypted with a new salt, or random bytes where there is none (7.1a,
+//! CommandLine and UserInterface.cpp, `UserInterface::BackupVolumeHeaders`).
+
+use super::editor::{Opened, copy_at, step};
+use super::seal::{Seal, random};
+use super::{Family, HEADER_AREA, HEADER_GROUP, HeaderCopy, Locked, OLD_HEADER, UNIT, header, keyfiles, magic};
+use crate::credential::{HeaderChoice, Unlock};
+use crate::edit::Edit;
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::{HeaderBackup, Prepared, RestoreFrom};
+use crate::store::Store;
+use crate::volume::Payload;
+
+/// Bytes of a backup of a volume made before TrueCrypt 6.0: two headers (7.1a, `TC_VOLUME_HEADER_SIZE_LEGACY * 2`).
+const OLD_GROUP: u64 = 2 * OLD_HEADER;
+
+/// Sectors of the data that are decrypted to see whether keys belong to them.
+const LOOKED_AT: u64 = 128;
+
+pub(super) fn back_up(
+    family: &Family,
+    store: &dyn Store,
+    with: &Unlock<'_>,
+    hidden: Option<&Unlock<'_>>,
+) -> Result<HeaderBackup> {
+    let first = Opened::of(family, store, with)?;
+    let second = hidden.map(|with| hidden_beside(family, store, &first, with).map(|h| (h, with))).transpose()?;
+    let area = if first.found.fields.has_backups { HEADER_AREA } else { OLD_HEADER } as usize;
+    let mut bytes = vec![0; 2 * area];
+    random(&mut bytes)?;
+    let mut headers = Vec::new();
+    let mut warnings = Vec::new();
+    for (opened, with) in [(first, with)].into_iter().chain(second) {
+        let password = keyfiles::password(family, with.credentials)?;
+        let plain = opened.found.plain;
+        let (suite, mode, derivation) = (opened.found.suite, opened.found.mode, opened.found.derivation);
+        let seal =
+            Seal { suite, mode, derivation, password: &password, memory: with.memory, cancelled: &|| with.cancelled() };
+        let at = if opened.position.hidden { area } else { 0 };
+        bytes[at..][..header::SIZE].copy_from_slice(&seal.close(&plain)?);
+        headers.push(if opened.position.hidden { "hidden" } else { "primary" });
+        warnings.extend(opened.warnings);
+    }
+    Ok(HeaderBackup { bytes, format: family.name, headers, warnings })
+}
+
+/// The hidden volume in the one that `first` is the header of.
+fn hidden_beside(family: &Family, store: &dyn Store, first: &Opened, with: &Unlock<'_>) -> Result<Opened> {
+    let second = Opened::of(family, store, with)?;
+    if !second.position.hidden || first.position.hidden {
+        return Err(Error::misuse("give the password of the outer volume first, then that of the hidden one"));
+    }
+    if second.found.fields.has_backups != first.found.fields.has_backups {
+        return Err(Error::unsupported("a backup of headers of two generations in one file"));
+    }
+    Ok(second)
+}
+
+pub(super) fn restore(
+    family: &Family,
+    store: &dyn Store,
+    from: RestoreFrom<'_>,
+    with: &Unlock<'_>,
+    unproven: bool,
+) -> Result<Prepared> {
+    let mut opened = match from {
+        RestoreFrom::Backup(file) => in_backup(family, store, file, with)?,
+        RestoreFrom::Embedded => {
+            Opened::of(family, store, &Unlock { header: embedded(with.header), truncated: false, ..*with })?
+        }
+    };
+    // What the trials say of other copies, that they do not open, is why this is done.
+    opened.warnings.clear();
+    let len = store.len();
+    if opened.data_end() > len {
+        return Err(Error::misuse(format!(
+            "this header belongs to a volume whose data end at byte {}; the file has {len}. Nothing was changed",
+            opened.data_end()
+        ))
+        .hint("Is it the backup of another volume, or was the file cut short?"));
+    }
+    let proof = proof(family, store, &opened, with)?;
+    let in_place = matches!(from, RestoreFrom::Embedded) && opened.data_end() == len.saturating_sub(HEADER_GROUP);
+    match proof {
+        Proof::OtherVolume if !unproven => {
+            return Err(Error::misuse(
+                "the header that is there opens with this password too, and holds other keys: this is the backup of \
+                 another volume, or of an older one in the same file. Nothing was changed",
+            )
+            .hint("Restoring it would make the present volume unreadable. If that is meant, force it."));
+        }
+        Proof::None if !unproven && !in_place => {
+            return Err(Error::misuse(
+                "nothing shows that this header belongs to this volume: under its keys the beginning of the data \
+                 decrypts to noise. Nothing was changed",
+            )
+            .hint(
+                "An empty volume looks like this, and so does another volume of the same size. If you are sure that \
+                 it is the right one, force it.",
+            ));
+        }
+        _ => {}
+    }
+    let password = keyfiles::password(family, with.credentials)?;
+    let (suite, mode, derivation) = (opened.found.suite, opened.found.mode, opened.found.derivation);
+    let seal =
+        Seal { suite, mode, derivation, password: &password, memory: with.memory, cancelled: &|| with.cancelled() };
+    let steps = match from {
+        RestoreFrom::Backup(_) => opened.steps(family, store, with, &seal)?,
+        RestoreFrom::Embedded if proof == Proof::SameVolume => Vec::new(),
+        RestoreFrom::Embedded => {
+            let (position, at) = opened.place(family, len, false).expect("a volume with a backup has a front");
+            vec![step(position, at, &opened.found.plain, &seal)?]
+        }
+    };
+    Ok(Prepared {
+        edit: Edit { steps },
+        format: family.name,
+        hidden: opened.position.hidden,
+        hash: derivation.kdf.name,
+        iterations: derivation.iterations,
+        warnings: opened.warnings,
+    })
+}
+
+/// The embedded copies among those that were asked for.
+fn embedded(wanted: HeaderChoice) -> HeaderChoice {
+    match wanted {
+        HeaderChoice::One { hidden, .. } => HeaderChoice::One { hidden, backup: true },
+        HeaderChoice::Any | HeaderChoice::Backup => HeaderChoice::Backup,
+    }
+}
+
+/// Opens a header of a backup file, as one of the volume in `store`.
+fn in_backup(family: &Family, store: &dyn Store, file: &dyn Store, with: &Unlock<'_>) -> Result<Opened> {
+    let area = match file.len() {
+        HEADER_GROUP => HEADER_AREA,
+        OLD_GROUP if family.rules.before_backups => OLD_HEADER,
+        other => {
+            let mut sizes = format!("{HEADER_GROUP} bytes");
+            if family.rules.before_backups {
+                sizes += &format!(", or {OLD_GROUP} of an old volume");
+            }
+            return Err(ErrorKind::NotThisFormat(format!("no header backup: it has {other} bytes, not {sizes}")).into());
+        }
+    };
+    let old = area == OLD_HEADER;
+    let mut copies: Vec<HeaderCopy> = Vec::new();
+    for position in family.positions.iter().filter(|p| !p.backup && !p.system && (!p.hidden || p.old == old)) {
+        let Some(at) = position.in_store(store.len()) else { continue };
+        let mut bytes = [0; header::SIZE];
+        file.read_at(if position.hidden { area } else { 0 }, &mut bytes)?;
+        copies.push(copy_at(position, at, &bytes));
+    }
+    let header = match with.header {
+        HeaderChoice::One { hidden, .. } => HeaderChoice::One { hidden, backup: false },
+        HeaderChoice::Any | HeaderChoice::Backup => HeaderChoice::Any,
+    };
+    let opened = Opened::among(Locked { family: *family, copies }, store.len(), &Unlock { header, ..*with })?;
+    if opened.found.fields.has_backups == old {
+        return Err(Error::new(ErrorKind::NotThisFormat(
+            "a header of one generation in a backup of the other: it is no header backup".into(),
+        )));
+    }
+    Ok(opened)
+}
+
+/// What shows that a header belongs to the volume.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    /// The header in front opens with the same password and holds the same keys.
+    SameVolume,
+    /// It opens and holds other keys.
+    OtherVolume,
+    /// Under its keys the data are not noise.
+    Data,
+    /// Nothing.
+    None,
+}
+
+fn proof(family: &Family, store: &dyn Store, opened: &Opened, with: &Unlock<'_>) -> Result<Proof> {
+    let front = HeaderChoice::One { hidden: opened.position.hidden, backup: false };
+    match Opened::of(family, store, &Unlock { header: front, hash: None, cipher: None, progress: None, ..*with }) {
+        Ok(present) if present.same_volume_as(opened) => return Ok(Proof::SameVolume),
+        Ok(_) => return Ok(Proof::OtherVolume),
+        Err(e) if matches!(e.kind, ErrorKind::Io(_) | ErrorKind::Cancelled) => return Err(e),
+        Err(_) => {}
+    }
+    Ok(if makes_sense(store, opened, with)? { Proof::Data } else { Proof::None })
+}
+
+/// Whether something at the beginning of the data, decrypted, does not look random: a boot sector, a superblock, zeros.
+fn makes_sense(store: &dyn Store, opened: &Opened, with: &Unlock<'_>) -> Result<bool> {
+    let copy = copy_at(opened.position, 0, &opened.found.plain);
+    let Ok(layout) = opened.data.layout(&opened.found, &copy, store, with, &mut Vec::new()) else { return Ok(false) };
+    let segment = &layout.segments()[0];
+    let Payload::Crypt { cipher, first } = &segment.payload else { return Ok(false) };
+    let mut bytes = vec![0; (LOOKED_AT * UNIT).min(segment.len) as usize];
+    store.read_at(segment.stored_at, &mut bytes)?;
+    cipher.decrypt(*first, &mut bytes);
+    let makes_sense = bytes.chunks(UNIT as usize).any(|sector| !magic::looks_random(sector));
+    zeroize::Zeroize::zeroize(&mut bytes);
+    Ok(makes_sense)
+}

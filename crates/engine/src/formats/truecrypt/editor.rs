@@ -1,0 +1,217 @@
+//! Changes what opens a volume: its headers are encrypted anew, under the same volume key.
+//!
+//! As in TrueCrypt itself (7.1a, CoreBase.cpp, `CoreBase::ChangePassword`), whoever has an old copy of a header, such as a
+//! header backup, still opens the volume with the old password. Only the 512 bytes of the headers are written; the rest of
+//! their areas is random already.
+
+use claviger_crypto::secret::wipe_stack;
+
+use super::positions::Position;
+use super::seal::Seal;
+use super::trials::Found;
+use super::{DataArea, Family, HEADER_GROUP, HeaderCopy, Locked, by_name, create, header, keyfiles};
+use crate::credential::{HeaderChoice, Unlock};
+use crate::edit::{Edit, Step};
+use crate::error::{Error, Result};
+use crate::formats::{HeaderBackup, KeyslotEditor, NewCredential, Prepared, RestoreFrom, Verified};
+use crate::store::Store;
+
+impl KeyslotEditor for Family {
+    fn change(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
+        self.told(change(self, store, with, new))
+    }
+
+    fn back_up(&self, store: &dyn Store, with: &Unlock<'_>, hidden: Option<&Unlock<'_>>) -> Result<HeaderBackup> {
+        self.told(super::backup::back_up(self, store, with, hidden))
+    }
+
+    fn restore(&self, store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared> {
+        self.told(super::backup::restore(self, store, from, with, unproven))
+    }
+
+    fn verify(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
+        self.told(super::verify::verify(self, store, with))
+    }
+}
+
+impl Family {
+    fn told<T>(&self, result: Result<T>) -> Result<T> {
+        wipe_stack();
+        result.map_err(|e| e.in_format(self.name))
+    }
+}
+
+/// The most bytes that are left free between a hidden volume and the end of the outer one's data (7.1a, Volumes.h,
+/// `TC_HIDDEN_VOLUME_HOST_FS_RESERVED_END_AREA_SIZE_HIGH`).
+const HIDDEN_GAP: u64 = HEADER_GROUP;
+
+/// A header that opened, and the data that it describes.
+pub(super) struct Opened {
+    pub position: &'static Position,
+    pub found: Found,
+    pub data: DataArea,
+    pub warnings: Vec<String>,
+}
+
+impl Opened {
+    /// Opens a header of the store.
+    pub fn of(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> Result<Self> {
+        Self::among(family.locked(store)?, store.len(), with)
+    }
+
+    /// Opens one of the copies; `len` is the length of the store that the volume is in.
+    pub fn among(locked: Locked, len: u64, with: &Unlock<'_>) -> Result<Self> {
+        let tried = locked.tried(with)?;
+        let copy = &locked.copies[tried.found.copy];
+        let data = DataArea::of(&tried.found.fields, copy, len)?;
+        if copy.position.system {
+            return Err(Error::unsupported("changing the headers of an encrypted system")
+                .hint("Its boot loader has to go along with it: use the program that encrypted the system."));
+        }
+        Ok(Self { position: copy.position, found: tried.found, data, warnings: tried.warnings })
+    }
+
+    /// Where the data end, in bytes.
+    pub fn data_end(&self) -> u64 {
+        self.data.start + self.data.len
+    }
+
+    /// Whether both headers hold the same keys and describe the same data.
+    pub fn same_volume_as(&self, other: &Self) -> bool {
+        claviger_crypto::Secret::copy_from(header::keys(&self.found.plain)).same_as(header::keys(&other.found.plain))
+            && (self.data.start, self.data.len) == (other.data.start, other.data.len)
+    }
+
+    /// The steps that write this header, encrypted anew each time, to all places where the volume has it: the copy in front
+    /// first, so that after each step one of them opens.
+    pub fn steps(
+        &mut self,
+        family: &Family,
+        store: &dyn Store,
+        with: &Unlock<'_>,
+        seal: &Seal<'_>,
+    ) -> Result<Vec<Step>> {
+        let main = self.place(family, store.len(), false).ok_or_else(|| Error::misuse("the store is too short"))?;
+        let mut places = vec![main];
+        places.extend(self.backup_place(family, store, with)?);
+        places.into_iter().map(|(position, at)| step(position, at, &self.found.plain, seal)).collect()
+    }
+
+    /// The position of this volume's header in front, or of its backup, and where that is.
+    pub fn place(&self, family: &Family, len: u64, backup: bool) -> Option<(&'static Position, u64)> {
+        let of_old = !self.found.fields.has_backups;
+        let mut fitting = family.positions.iter().filter(|p| {
+            // The position of a normal volume serves old and new ones, that of an old hidden volume old ones only.
+            let generation = if p.hidden { p.old == of_old } else { p.old || !of_old };
+            !p.system && p.hidden == self.position.hidden && p.backup == backup && generation
+        });
+        fitting.find_map(|p| Some((p, p.in_store(len)?)))
+    }
+
+    /// Where the backup of this header belongs, if that place is surely the volume's own: right behind its data, or one whose
+    /// header opens already. Elsewhere, behind a volume that does not fill its store, there may be anything.
+    fn backup_place(
+        &mut self,
+        family: &Family,
+        store: &dyn Store,
+        with: &Unlock<'_>,
+    ) -> Result<Option<(&'static Position, u64)>> {
+        if !self.found.fields.has_backups {
+            self.warnings.push(
+                "Volumes made before TrueCrypt 6.0 have one header and no backup of it: it is written at once, as one \
+                 sector. A header backup in a file is worth having."
+                    .to_owned(),
+            );
+            return Ok(None);
+        }
+        let len = store.len();
+        let group = len.saturating_sub(HEADER_GROUP);
+        let place = self.place(family, len, true).filter(|_| self.data_end() <= group);
+        let Some(place) = place else {
+            self.warnings.push("The file is cut short behind the data: there is no backup header to write.".to_owned());
+            return Ok(None);
+        };
+        // Hidden volumes may end before the end of the outer one, so that no file system of that writes over them.
+        let gap = if self.position.hidden { HIDDEN_GAP } else { 0 };
+        if group - self.data_end() <= gap || self.twin_opens(family, store, with)? {
+            return Ok(Some(place));
+        }
+        self.warnings.push(format!(
+            "No backup header was written: the volume's data end at byte {}, and what lies at byte {}, where its backup \
+             would be, does not open with this password.",
+            self.data_end(),
+            place.1
+        ));
+        Ok(None)
+    }
+
+    /// Whether the backup opens with the same credentials and belongs to the same volume.
+    fn twin_opens(&self, family: &Family, store: &dyn Store, with: &Unlock<'_>) -> Result<bool> {
+        let header = HeaderChoice::One { hidden: self.position.hidden, backup: true };
+        match Self::of(family, store, &self.narrowed(with, header)) {
+            Ok(twin) => Ok(twin.same_volume_as(self)),
+            Err(e) if matches!(e.kind, crate::ErrorKind::Cancelled | crate::ErrorKind::Io(_)) => Err(e),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// The credentials, tried with this header's key derivation and cipher only.
+    pub fn narrowed<'a>(&self, with: &Unlock<'a>, header: HeaderChoice) -> Unlock<'a> {
+        let hash = Some(self.found.derivation.kdf.name);
+        Unlock { hash, cipher: Some(self.found.suite.name), header, progress: None, ..*with }
+    }
+}
+
+/// A step that writes the header `plain`, encrypted anew.
+pub(super) fn step(position: &Position, at: u64, plain: &[u8], seal: &Seal<'_>) -> Result<Step> {
+    Ok(Step { what: format!("the {} header", position.name), at, bytes: seal.close(plain)? })
+}
+
+/// What may not be touched before the header in front is sound.
+pub(super) fn restore_first(position: &Position) -> Error {
+    Error::misuse(format!(
+        "only the {} header opens with this password: the one in front is damaged or has another password. Nothing was \
+         changed",
+        position.name
+    ))
+    .hint("Restore it from the embedded backup first; after that, change the password.")
+}
+
+fn change(family: &Family, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
+    let password = keyfiles::password(family, new.credentials)?;
+    family.check_pim(new.pim)?;
+    let kdf = new.hash.map(|name| by_name("hash", family.kdfs, |k| k.name, name)).transpose()?;
+    if let Some(kdf) = kdf.filter(|k| !k.creatable) {
+        return Err(Error::misuse(format!("{} is no longer used for new headers", kdf.name)));
+    }
+    let mut opened = Opened::of(family, store, &Unlock { truncated: false, ..*with })?;
+    if opened.data_end() > store.len() {
+        return Err(Error::misuse("the file was cut short: its headers are not changed")
+            .hint("Find a complete copy of the file."));
+    }
+    if opened.position.backup {
+        return Err(restore_first(opened.position));
+    }
+    let Found { suite, mode, derivation, .. } = opened.found;
+    let derivation = match (kdf, new.pim) {
+        (None, None) => derivation,
+        (kdf, pim) => kdf.unwrap_or(derivation.kdf).derivation(pim.or(with.pim), false),
+    };
+    create::not_too_cheap(&derivation, new.pim.or(with.pim), new.credentials)?;
+    let seal =
+        Seal { suite, mode, derivation, password: &password, memory: with.memory, cancelled: &|| with.cancelled() };
+    let steps = opened.steps(family, store, with, &seal)?;
+    Ok(Prepared {
+        edit: Edit { steps },
+        format: family.name,
+        hidden: opened.position.hidden,
+        hash: derivation.kdf.name,
+        iterations: derivation.iterations,
+        warnings: opened.warnings,
+    })
+}
+
+/// The header that lies at a position of a store, or in a backup of it.
+pub(super) fn copy_at(position: &'static Position, at: u64, bytes: &[u8]) -> HeaderCopy {
+    HeaderCopy { position, at, bytes: *bytes.first_chunk().expect("a whole header") }
+}

@@ -1,0 +1,84 @@
+//! The places where headers can be.
+
+use super::suites::{Mode, Suite};
+use super::trials::Way;
+use super::{HEADER_AREA, HEADER_GROUP, OLD_HEADER, OLD_HIDDEN_HEADER};
+
+/// A place where a header can be.
+pub(super) struct Position {
+    /// What a person calls it.
+    pub name: &'static str,
+    place: Place,
+    /// Whether the store has to be longer than this, in bytes, for there to be such a header (7.1a, Ntvol.c, `TCOpenVolume`).
+    beyond: u64,
+    pub hidden: bool,
+    pub backup: bool,
+    /// Whether volumes of TrueCrypt 1.0 to 5.1a have their header there too.
+    pub old: bool,
+    /// Whether the header is that of a system, whose key derivations have other iterations.
+    pub system: bool,
+}
+
+/// Bytes from an end of the store.
+enum Place {
+    Start(u64),
+    End(u64),
+}
+
+const PRIMARY: Position = Position {
+    name: "primary",
+    place: Place::Start(0),
+    beyond: 0,
+    hidden: false,
+    backup: false,
+    old: false,
+    system: false,
+};
+
+const HIDDEN: Position =
+    Position { name: "hidden", place: Place::Start(HEADER_AREA), beyond: HEADER_GROUP, hidden: true, ..PRIMARY };
+
+const BACKUP: Position =
+    Position { name: "backup", place: Place::End(HEADER_GROUP), beyond: 2 * HEADER_GROUP, backup: true, ..PRIMARY };
+
+const HIDDEN_BACKUP: Position =
+    Position { name: "hidden backup", place: Place::End(HEADER_AREA), hidden: true, ..BACKUP };
+
+/// Every position of TrueCrypt; where headers in several open, the first counts.
+pub(super) static TRUECRYPT: &[Position] = &[
+    Position { old: true, ..PRIMARY },
+    HIDDEN,
+    Position { place: Place::End(OLD_HIDDEN_HEADER), beyond: OLD_HEADER + OLD_HIDDEN_HEADER, old: true, ..HIDDEN },
+    BACKUP,
+    HIDDEN_BACKUP,
+];
+
+/// Every position of VeraCrypt, in the same order.
+pub(super) static VERACRYPT: &[Position] = &[PRIMARY, HIDDEN, BACKUP, HIDDEN_BACKUP];
+
+/// That of a system's header, on the disk that it starts from. It has no backup on the disk, and other headers are not
+/// looked for there.
+pub(super) static SYSTEM: Position = Position {
+    name: "system",
+    place: Place::Start(super::system::HEADER_AT),
+    beyond: super::system::BOOT_LOADER,
+    system: true,
+    ..PRIMARY
+};
+
+impl Position {
+    /// Where the header is in a store of `len` bytes, unless that is too short.
+    pub fn in_store(&self, len: u64) -> Option<u64> {
+        (len > self.beyond).then_some(())?;
+        match self.place {
+            Place::Start(at) => Some(at),
+            Place::End(before) => len.checked_sub(before),
+        }
+    }
+
+    /// Those of `suites`, with their modes, that a header here can have, the newest modes first.
+    pub fn ways(&self, suites: &'static [Suite]) -> impl Iterator<Item = Way> {
+        let modes = if self.old { &Mode::ALL[..] } else { &[Mode::Xts] };
+        modes.iter().flat_map(|mode| suites.iter().filter(|s| s.modes.contains(mode)).map(|suite| (suite, *mode)))
+    }
+}

@@ -1,0 +1,156 @@
+//! Looks at every copy of a volume's header, and whether all that should look random does.
+
+use super::editor::Opened;
+use super::suites::UNIT;
+use super::{Family, HEADER_GROUP, HeaderCopy, Locked, OLD_HEADER, header, magic};
+use crate::credential::{HeaderChoice, Unlock};
+use crate::error::{ErrorKind, Result};
+use crate::formats::{AreaReport, CopyReport, CopyState, Verified};
+use crate::store::Store;
+
+/// The most sectors of an area that are looked at, spread evenly over it.
+const SECTORS: u64 = 8192;
+
+pub(super) fn verify(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
+    let opened = Opened::of(family, store, &Unlock { header: HeaderChoice::Any, ..*with })?;
+    let mut warnings = opened.warnings.clone();
+    let copies = copies(family, store, &opened, with)?;
+    let areas = areas(store, &opened)?;
+    let damaged = is_damaged(&copies, opened.position.hidden);
+    if opened.data_end() > store.len() {
+        warnings.push(format!("The file is cut short: the data end at byte {}.", opened.data_end()));
+    } else if opened.found.fields.has_backups && opened.data_end() + HEADER_GROUP > store.len() {
+        warnings.push("The file is cut short behind the data: it has no complete backup headers.".to_owned());
+    }
+    warnings.extend(areas.iter().filter_map(what_shows));
+    let damaged = damaged || opened.data_end() > store.len();
+    Ok(Verified {
+        format: family.name,
+        copies: copies.into_iter().map(|(_, report)| report).collect(),
+        areas,
+        damaged,
+        warnings,
+    })
+}
+
+/// Every copy that volumes of this generation have, and whether it is a hidden volume's.
+fn copies(family: &Family, store: &dyn Store, opened: &Opened, with: &Unlock<'_>) -> Result<Vec<(bool, CopyReport)>> {
+    let mut reports = Vec::new();
+    let mut before: Vec<Opened> = Vec::new();
+    for position in family.positions {
+        let Some(at) = position.in_store(store.len()) else { continue };
+        let of_this_generation = match opened.found.fields.has_backups {
+            true => !position.old || !position.hidden,
+            false => position.old,
+        };
+        if !of_this_generation || position.system || position.backup && at < opened.data_end() {
+            continue;
+        }
+        let mut bytes = [0; header::SIZE];
+        store.read_at(at, &mut bytes)?;
+        let name = position.name;
+        if bytes.iter().all(|b| *b == bytes[0]) {
+            reports.push((position.hidden, CopyReport { name, at, state: CopyState::NoHeader }));
+            continue;
+        }
+        let looks_random = magic::looks_random(&bytes);
+        let copy = HeaderCopy { position, at, bytes };
+        let alone = Locked { family: *family, copies: vec![copy] };
+        let with = Unlock { header: HeaderChoice::Any, ..*with };
+        let state = match Opened::among(alone, store.len(), &with) {
+            Ok(this) => {
+                let twin = before.iter().find(|twin| twin.position.hidden == position.hidden);
+                let state = twin.map_or(CopyState::Opens, |twin| compared(&this, twin));
+                before.push(this);
+                state
+            }
+            Err(e) => match e.kind {
+                ErrorKind::Io(_) | ErrorKind::Cancelled | ErrorKind::TooLittleMemory { .. } => return Err(e),
+                ErrorKind::WrongCredential(_) if looks_random => CopyState::DoesNotOpen,
+                ErrorKind::WrongCredential(_) => CopyState::NoHeader,
+                other => CopyState::Damaged(other.to_string()),
+            },
+        };
+        reports.push((position.hidden, CopyReport { name, at, state }));
+    }
+    Ok(reports)
+}
+
+/// A copy that opens, beside one that opened before.
+fn compared(this: &Opened, twin: &Opened) -> CopyState {
+    let (a, b) = (&this.found.plain, &twin.found.plain);
+    let name = twin.position.name;
+    if !claviger_crypto::Secret::copy_from(header::keys(a)).same_as(header::keys(b)) {
+        CopyState::Differs(format!("it holds other keys than the {name} header"))
+    } else if (this.data.start, this.data.len) != (twin.data.start, twin.data.len) {
+        CopyState::Differs(format!("it describes another data area than the {name} header"))
+    } else if this.found.derivation.same_as(&twin.found.derivation) {
+        CopyState::Opens
+    } else {
+        let (this, twin) = (this.found.derivation, twin.found.derivation);
+        CopyState::Differs(format!(
+            "its key derivation is {} with {} iterations, that of the {name} header {} with {}",
+            this.kdf.name, this.iterations, twin.kdf.name, twin.iterations
+        ))
+    }
+}
+
+/// Whether a copy of the volume that was opened is not as it should be, or one of the other volume's two is.
+fn is_damaged(copies: &[(bool, CopyReport)], hidden: bool) -> bool {
+    let bad = |state: &CopyState| matches!(state, CopyState::Differs(_) | CopyState::Damaged(_));
+    let mine = copies.iter().filter(|(h, _)| *h == hidden);
+    let mut other = copies.iter().filter(|(h, _)| *h != hidden);
+    let other_opens = other.clone().any(|(_, c)| c.state == CopyState::Opens);
+    mine.into_iter().any(|(_, c)| c.state != CopyState::Opens)
+        || other.any(|(_, c)| bad(&c.state) || other_opens && c.state != CopyState::Opens)
+}
+
+/// The areas that TrueCrypt fills with random bytes or ciphertext, and how random they look.
+fn areas(store: &dyn Store, opened: &Opened) -> Result<Vec<AreaReport>> {
+    let len = store.len() / UNIT * UNIT;
+    if !opened.found.fields.has_backups {
+        return Ok(vec![looked_at(store, "data area", OLD_HEADER, len)?]);
+    }
+    let end = len.saturating_sub(HEADER_GROUP).max(HEADER_GROUP);
+    let mut areas = vec![
+        looked_at(store, "header areas at the beginning", 0, HEADER_GROUP.min(len))?,
+        looked_at(store, "data area", HEADER_GROUP, end)?,
+    ];
+    if end < len {
+        areas.push(looked_at(store, "backup header areas at the end", end, len)?);
+    }
+    Ok(areas)
+}
+
+fn looked_at(store: &dyn Store, name: &'static str, start: u64, end: u64) -> Result<AreaReport> {
+    let all = end.saturating_sub(start) / UNIT;
+    let mut area = AreaReport { name, sectors: all.min(SECTORS), not_random: 0, zeros: 0 };
+    let mut sector = [0; UNIT as usize];
+    for i in 0..area.sectors {
+        let number = u128::from(i) * u128::from(all) / u128::from(area.sectors);
+        store.read_at(start + number as u64 * UNIT, &mut sector)?;
+        if !magic::looks_random(&sector) {
+            area.not_random += 1;
+            area.zeros += u64::from(sector.iter().all(|b| *b == 0));
+        }
+    }
+    Ok(area)
+}
+
+/// What somebody without a password sees of an area.
+fn what_shows(area: &AreaReport) -> Option<String> {
+    let AreaReport { name, sectors, not_random, zeros } = area;
+    if *not_random == 0 {
+        return None;
+    }
+    let what = match zeros {
+        0 => "none of them zeros".to_owned(),
+        n if n == not_random => "all of them zeros".to_owned(),
+        n => format!("{n} of them zeros"),
+    };
+    Some(format!(
+        "In the {name}, {not_random} of {sectors} sectors that were looked at do not look random ({what}). The volume was \
+         formatted quickly, or something was written over it: whoever sees the file can tell which parts have been used, and \
+         a hidden volume in it might show."
+    ))
+}

@@ -1,0 +1,377 @@
+//! ext2, ext3 and ext4.
+//!
+//! Source: Linux, Documentation/filesystems/ext4 ("The Super Block", "Block Group Descriptors", "Bitmaps") and fs/ext4/balloc.c.
+
+use std::ops::Range;
+
+use super::{Found, count_bits, in_store, last_bit, le16, le32, malformed, not_clean, not_understood, read};
+use crate::error::Result;
+use crate::store::Store;
+
+/// Where the superblock is and how long, in bytes.
+const SUPERBLOCK: u64 = 1024;
+const SUPERBLOCK_LEN: usize = 1024;
+/// Its mark and where that is in it.
+const MARK: u16 = 0xef53;
+const MARK_AT: usize = 56;
+
+/// State: unmounted; errors were found; orphans are being deleted.
+const STATE_VALID: u16 = 1;
+const STATE_ERRORS: u16 = 2;
+const STATE_ORPHANS: u16 = 4;
+
+/// `s_feature_compat`: superblocks are kept in two groups only.
+const SPARSE_SUPER2: u32 = 0x200;
+
+/// `s_feature_incompat`: what a program has to know before it reads.
+const FILETYPE: u32 = 0x2;
+const RECOVER: u32 = 0x4;
+const META_BG: u32 = 0x10;
+const EXTENTS: u32 = 0x40;
+const SIXTY_FOUR_BIT: u32 = 0x80;
+const FLEX_BG: u32 = 0x200;
+const EA_INODE: u32 = 0x400;
+const CHECKSUM_SEED: u32 = 0x2000;
+const LARGE_DIR: u32 = 0x4000;
+const INLINE_DATA: u32 = 0x8000;
+const ENCRYPT: u32 = 0x1_0000;
+const CASEFOLD: u32 = 0x2_0000;
+/// Those that change nothing in what the bitmaps mean, or that are understood here.
+const INCOMPAT_KNOWN: u32 = FILETYPE
+    | META_BG
+    | EXTENTS
+    | SIXTY_FOUR_BIT
+    | FLEX_BG
+    | EA_INODE
+    | CHECKSUM_SEED
+    | LARGE_DIR
+    | INLINE_DATA
+    | ENCRYPT
+    | CASEFOLD;
+
+/// `s_feature_ro_compat`: what a program has to know before it writes. Sparse superblocks, large files, B-tree folders, huge
+/// files, many folders in one, larger inodes, quota, projects, verity.
+const SPARSE_SUPER: u32 = 0x1;
+const GDT_CHECKSUM: u32 = 0x10;
+const BIGALLOC: u32 = 0x200;
+const METADATA_CHECKSUM: u32 = 0x400;
+const ORPHANS: u32 = 0x1_0000;
+const RO_COMPAT_KNOWN: u32 = SPARSE_SUPER
+    | 0x2
+    | 0x4
+    | 0x8
+    | GDT_CHECKSUM
+    | 0x20
+    | 0x40
+    | 0x100
+    | BIGALLOC
+    | METADATA_CHECKSUM
+    | 0x2000
+    | 0x8000;
+
+/// A group's flag: its block bitmap was never written, because only metadata is in it.
+const BLOCK_UNINIT: u16 = 2;
+
+pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
+    if store.len() < SUPERBLOCK + SUPERBLOCK_LEN as u64 {
+        return Ok(None);
+    }
+    let superblock = read(store, "superblock", SUPERBLOCK, SUPERBLOCK_LEN)?;
+    if le16(&superblock, MARK_AT) != MARK {
+        return Ok(None);
+    }
+    let fs = Fs::of(store, &superblock)?;
+    let descriptors = (0..fs.groups).map(|group| fs.descriptor(group)).collect::<Result<Vec<_>>>()?;
+    let metadata = fs.metadata(&descriptors);
+    let mut last = metadata.iter().map(|m| m.end).max().unwrap_or(0).min(fs.blocks);
+    let mut free = 0;
+    for (group, descriptor) in (0..).zip(&descriptors) {
+        let (used, free_here) = fs.look_at_bitmap(group, descriptor, &metadata)?;
+        last = last.max(used);
+        free += free_here;
+    }
+    if free != fs.free_clusters {
+        let why = format!("{} clusters are free, {} should be", free, fs.free_clusters);
+        return Err(not_clean(fs.name, &why));
+    }
+    Ok(Some(Found { filesystem: fs.name, used: last * fs.block, end: fs.blocks * fs.block, keeps_rest: false }))
+}
+
+/// The superblock's fields. Places are numbers of blocks.
+struct Fs<'a> {
+    store: &'a dyn Store,
+    name: &'static str,
+    /// Bytes.
+    block: u64,
+    blocks: u64,
+    first_block: u64,
+    blocks_per_group: u64,
+    /// Blocks of which one bit in a bitmap speaks.
+    cluster: u64,
+    groups: u64,
+    inode_table_blocks: u64,
+    /// Bytes.
+    descriptor_len: u64,
+    descriptors_per_block: u64,
+    first_meta_group: u64,
+    reserved_descriptor_blocks: u64,
+    backup_groups: [u32; 2],
+    free_clusters: u64,
+    compat: u32,
+    incompat: u32,
+    ro_compat: u32,
+}
+
+/// Where a group has its things.
+struct Descriptor {
+    block_bitmap: u64,
+    inode_bitmap: u64,
+    inode_table: u64,
+    /// Clusters.
+    free: u64,
+    flags: u16,
+}
+
+impl<'a> Fs<'a> {
+    fn of(store: &'a dyn Store, s: &[u8]) -> Result<Self> {
+        let revision = le32(s, 76);
+        // Revision 0 has no features: what later revisions keep there means nothing.
+        let feature = |at| if revision == 0 { 0 } else { le32(s, at) };
+        let (compat, incompat, ro_compat) = (feature(92), feature(96), feature(100));
+        let name = name(compat, incompat, ro_compat);
+        check_clean(s, name, incompat, ro_compat)?;
+        let unknown = (incompat & !INCOMPAT_KNOWN, ro_compat & !RO_COMPAT_KNOWN);
+        if unknown != (0, 0) || revision > 1 {
+            let what =
+                format_args!("features that are not known here ({:#x}, {:#x})", unknown.0, unknown.1).to_string();
+            return Err(not_understood(name, what));
+        }
+        let wrong = |field, at: usize, what: String| malformed(field, SUPERBLOCK + at as u64, what);
+        let (log_block, log_cluster) = (le32(s, 24), le32(s, 28));
+        if log_block > 6 {
+            return Err(wrong("size of a block", 24, format!("2^{log_block} KiB")));
+        }
+        let block = 1024u64 << log_block;
+        let bigalloc = ro_compat & BIGALLOC != 0;
+        if log_cluster < log_block || log_cluster > 20 || !bigalloc && log_cluster != log_block {
+            return Err(wrong("size of a cluster", 28, format!("2^{log_cluster} KiB")));
+        }
+        let cluster = 1u64 << (log_cluster - log_block);
+        let wide = incompat & SIXTY_FOUR_BIT != 0;
+        let high = |at: usize| if wide { u64::from(le32(s, at)) << 32 } else { 0 };
+        let blocks = u64::from(le32(s, 4)) | high(336);
+        let (first_block, per_group) = (u64::from(le32(s, 20)), u64::from(le32(s, 32)));
+        let bytes = blocks.checked_mul(block);
+        in_store(store, "number of blocks", 0, bytes.ok_or_else(|| wrong("number of blocks", 4, "too large".into()))?)?;
+        let per_bitmap = block * 8;
+        if per_group < 256 || !per_group.is_multiple_of(8 * cluster) || per_group / cluster > per_bitmap {
+            return Err(wrong("blocks per group", 32, format!("{per_group}")));
+        }
+        if u64::from(le32(s, 36)) * cluster != per_group {
+            return Err(wrong("clusters per group", 36, format!("{}", le32(s, 36))));
+        }
+        // The superblock is in the first block that counts.
+        if first_block != u64::from(block == 1024 && !bigalloc) || blocks <= first_block {
+            return Err(wrong("first block", 20, format!("{first_block} of {blocks}")));
+        }
+        let inodes_per_group = u64::from(le32(s, 40));
+        let inode = if revision == 0 { 128 } else { u64::from(le16(s, 88)) };
+        if inodes_per_group == 0 || inodes_per_group > per_bitmap || !inode.is_power_of_two() || inode > block {
+            return Err(wrong("inodes", 40, format!("{inodes_per_group} in a group, of {inode} bytes")));
+        }
+        let descriptor_len = if wide { u64::from(le16(s, 254)) } else { 32 };
+        if wide && (descriptor_len < 64 || !descriptor_len.is_power_of_two() || descriptor_len > 1024) {
+            return Err(wrong("size of a group descriptor", 254, format!("{descriptor_len} bytes")));
+        }
+        let inode_table_blocks = (inodes_per_group * inode).div_ceil(block);
+        if inode_table_blocks >= per_group {
+            return Err(wrong("inodes", 40, format!("{inodes_per_group} do not fit in a group")));
+        }
+        Ok(Self {
+            store,
+            name,
+            block,
+            blocks,
+            first_block,
+            blocks_per_group: per_group,
+            cluster,
+            groups: (blocks - first_block).div_ceil(per_group),
+            inode_table_blocks,
+            descriptor_len,
+            descriptors_per_block: block / descriptor_len,
+            first_meta_group: u64::from(le32(s, 260)),
+            reserved_descriptor_blocks: u64::from(le16(s, 206)),
+            backup_groups: [le32(s, 588), le32(s, 592)],
+            // In blocks, whatever a cluster is.
+            free_clusters: (u64::from(le32(s, 12)) | high(344)) / if bigalloc { cluster } else { 1 },
+            compat,
+            incompat,
+            ro_compat,
+        })
+    }
+
+    fn group_start(&self, group: u64) -> u64 {
+        self.first_block + group * self.blocks_per_group
+    }
+
+    fn has_superblock(&self, group: u64) -> bool {
+        let power_of = |base: u64| {
+            std::iter::successors(Some(base), |n| n.checked_mul(base)).take_while(|n| *n <= group).any(|n| n == group)
+        };
+        match group {
+            0 => true,
+            _ if self.compat & SPARSE_SUPER2 != 0 => self.backup_groups.iter().any(|g| u64::from(*g) == group),
+            1 => true,
+            _ if self.ro_compat & SPARSE_SUPER == 0 => true,
+            _ => [3, 5, 7].into_iter().any(power_of),
+        }
+    }
+
+    /// Whether the descriptors of a group are with those of its neighbours instead of at the beginning.
+    fn in_meta_group(&self, group: u64) -> bool {
+        self.incompat & META_BG != 0 && group / self.descriptors_per_block >= self.first_meta_group
+    }
+
+    /// The block with a group's descriptor.
+    fn descriptor_block(&self, group: u64) -> u64 {
+        let block = group / self.descriptors_per_block;
+        if !self.in_meta_group(group) {
+            return self.first_block + 1 + block + u64::from(self.block == 1024 && self.first_block == 0);
+        }
+        let first = block * self.descriptors_per_block;
+        // In the block behind the superblock, if there is one there.
+        let shift = u64::from(first == 0 && self.block == 1024 && self.first_block == 0);
+        self.group_start(first) + u64::from(self.has_superblock(first)) + shift
+    }
+
+    fn descriptor(&self, group: u64) -> Result<Descriptor> {
+        let at = self.descriptor_block(group) * self.block + group % self.descriptors_per_block * self.descriptor_len;
+        let d = read(self.store, "group descriptor", at, self.descriptor_len as usize)?;
+        let wide = d.len() >= 64;
+        let number =
+            |low: usize, high: usize| u64::from(le32(&d, low)) | if wide { u64::from(le32(&d, high)) << 32 } else { 0 };
+        let free = u64::from(le16(&d, 12)) | if wide { u64::from(le16(&d, 44)) << 16 } else { 0 };
+        let found = Descriptor {
+            block_bitmap: number(0, 32),
+            inode_bitmap: number(4, 36),
+            inode_table: number(8, 40),
+            free,
+            flags: le16(&d, 18),
+        };
+        let tables = [(found.block_bitmap, 1), (found.inode_bitmap, 1), (found.inode_table, self.inode_table_blocks)];
+        for (start, len) in tables {
+            if start <= self.first_block || start.checked_add(len).is_none_or(|end| end > self.blocks) {
+                return Err(malformed("group descriptor", at, format!("block {start} is none of group {group}")));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The blocks of all metadata whose places are known, in order of where they begin.
+    fn metadata(&self, descriptors: &[Descriptor]) -> Vec<Range<u64>> {
+        let of = |(group, d): (u64, &Descriptor)| {
+            let start = self.group_start(group);
+            [
+                start..self.copies_end(group).max(start),
+                d.block_bitmap..d.block_bitmap + 1,
+                d.inode_bitmap..d.inode_bitmap + 1,
+                d.inode_table..d.inode_table + self.inode_table_blocks,
+            ]
+        };
+        let mut all: Vec<_> = (0..).zip(descriptors).flat_map(of).filter(|blocks| !blocks.is_empty()).collect();
+        all.sort_by_key(|blocks| blocks.start);
+        all
+    }
+
+    /// The end of the copies of the superblock and of group descriptors that a group begins with (Linux, fs/ext4/balloc.c,
+    /// `ext4_num_base_meta_clusters` and `ext4_bg_num_gdb`).
+    fn copies_end(&self, group: u64) -> u64 {
+        let superblock = u64::from(self.has_superblock(group));
+        let descriptors = if self.in_meta_group(group) {
+            let into = group % self.descriptors_per_block;
+            u64::from(into <= 1 || into == self.descriptors_per_block - 1)
+        } else if superblock == 0 {
+            0
+        } else {
+            let all = self.groups.div_ceil(self.descriptors_per_block);
+            let here = if self.incompat & META_BG != 0 { all.min(self.first_meta_group) } else { all };
+            here + self.reserved_descriptor_blocks
+        };
+        match superblock + descriptors {
+            0 => 0,
+            count => self.group_start(group) + count,
+        }
+    }
+
+    /// The end of the last block that a group's bitmap says is in use, and how many clusters are free. The count in the
+    /// descriptor has to be the same: bitmap and descriptor vouch for each other.
+    fn look_at_bitmap(&self, group: u64, descriptor: &Descriptor, metadata: &[Range<u64>]) -> Result<(u64, u64)> {
+        let start = self.group_start(group);
+        let blocks = self.blocks_per_group.min(self.blocks - start);
+        let clusters = blocks.div_ceil(self.cluster);
+        let never_written =
+            self.ro_compat & (GDT_CHECKSUM | METADATA_CHECKSUM) != 0 && descriptor.flags & BLOCK_UNINIT != 0;
+        if never_written {
+            // Only metadata is here, as much as is counted: most of it is known by its place.
+            return match self.uninit_used(group, clusters, metadata) {
+                used if used + descriptor.free == clusters => Ok((0, descriptor.free)),
+                used => Err(self.count_differs(group, clusters.saturating_sub(used), descriptor.free)),
+            };
+        }
+        let bitmap =
+            read(self.store, "block bitmap", descriptor.block_bitmap * self.block, clusters.div_ceil(8) as usize)?;
+        let free = clusters - count_bits(&bitmap, clusters);
+        if free != descriptor.free {
+            return Err(self.count_differs(group, free, descriptor.free));
+        }
+        let last = last_bit(&bitmap, clusters);
+        Ok((last.map_or(0, |bit| (start + (bit + 1) * self.cluster).min(self.blocks)), free))
+    }
+
+    /// Clusters in use in a group whose bitmap was never written: those of metadata that lies in it, which with flexible
+    /// groups may be that of others.
+    fn uninit_used(&self, group: u64, clusters: u64, metadata: &[Range<u64>]) -> u64 {
+        let start = self.group_start(group);
+        let end = start + clusters * self.cluster;
+        let mut used = vec![0; clusters.div_ceil(8) as usize];
+        // Nothing is longer than a group: what begins earlier ends before this one.
+        let first = metadata.partition_point(|m| m.start + self.blocks_per_group < start);
+        for blocks in metadata[first..].iter().take_while(|m| m.start < end) {
+            let (from, to) = (blocks.start.max(start), blocks.end.min(end).max(start));
+            for cluster in (from - start) / self.cluster..(to - start).div_ceil(self.cluster) {
+                used[(cluster / 8) as usize] |= 1 << (cluster % 8);
+            }
+        }
+        count_bits(&used, clusters)
+    }
+
+    fn count_differs(&self, group: u64, free: u64, said: u64) -> crate::error::Error {
+        not_clean(self.name, &format!("{free} clusters of group {group} are free, its descriptor says {said}"))
+    }
+}
+
+fn check_clean(s: &[u8], name: &str, incompat: u32, ro_compat: u32) -> Result<()> {
+    let state = le16(s, 58);
+    if incompat & RECOVER != 0 {
+        return Err(not_clean(name, "its journal has changes that are still to be made"));
+    }
+    if state & (STATE_VALID | STATE_ERRORS | STATE_ORPHANS) != STATE_VALID {
+        return Err(not_clean(name, "it was not unmounted, or errors were found in it"));
+    }
+    if ro_compat & ORPHANS != 0 || le32(s, 232) != 0 {
+        return Err(not_clean(name, "files of it are still to be deleted"));
+    }
+    Ok(())
+}
+
+/// What a person calls it: ext4 has features that ext3 does not know, ext3 has a journal.
+fn name(compat: u32, incompat: u32, ro_compat: u32) -> &'static str {
+    const JOURNAL: u32 = 0x4;
+    if incompat & !(FILETYPE | RECOVER | META_BG) != 0 || ro_compat & !(SPARSE_SUPER | 0x2 | 0x4) != 0 {
+        "ext4"
+    } else if compat & JOURNAL != 0 {
+        "ext3"
+    } else {
+        "ext2"
+    }
+}

@@ -1,0 +1,183 @@
+//! Where the free space at the end of a file system begins: the room for a hidden volume.
+//!
+//! What lies there will be overwritten, so nothing is guessed: a file system that is not known, not understood in every
+//! respect that matters, damaged or not unmounted cleanly gives an error.
+
+mod exfat;
+mod ext;
+mod fat;
+mod ntfs;
+
+use std::ops::Range;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+
+/// The free space at the end of a file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FreeTail {
+    /// Where it begins, in bytes of the store: behind the last block or cluster that is in use.
+    pub at: u64,
+    /// Where it ends: at the end of the store, or before what the file system keeps there.
+    pub end: u64,
+    /// What a person calls the file system: `FAT32`.
+    pub filesystem: &'static str,
+}
+
+impl FreeTail {
+    /// Its size in bytes.
+    pub fn len(&self) -> u64 {
+        self.end - self.at
+    }
+
+    /// Whether nothing is free there.
+    pub fn is_empty(&self) -> bool {
+        self.at == self.end
+    }
+}
+
+/// What is found out about a file system.
+struct Found {
+    filesystem: &'static str,
+    /// The end of the last block in use, in bytes.
+    used: u64,
+    /// The end of the file system's blocks, in bytes.
+    end: u64,
+    /// Whether the bytes behind its blocks are its own.
+    keeps_rest: bool,
+}
+
+/// Looks for a file system; nothing if the store does not hold one of its kind.
+type Finder = fn(&dyn Store) -> Result<Option<Found>>;
+
+/// Every file system that is understood. exFAT and NTFS come first: their boot sectors resemble that of FAT.
+static FINDERS: &[Finder] = &[exfat::find, ntfs::find, ext::find, fat::find];
+
+/// Finds the free space at the end of the file system that fills `store`, the plaintext of a volume.
+///
+/// # Errors
+/// `Unsupported` for a file system that is not known, not clean or has a feature that is not understood; `Malformed` for a
+/// damaged one; `Io`.
+pub fn free_tail(store: &dyn Store) -> Result<FreeTail> {
+    for find in FINDERS {
+        let Some(Found { filesystem, used, end, keeps_rest }) = find(store)? else { continue };
+        let len = store.len();
+        if used > end || end > len {
+            let what =
+                format!("{filesystem}: its blocks end at byte {end}, those in use at {used}, the volume at {len}");
+            return Err(Error::unsupported(what).hint(CHECK));
+        }
+        // Making a file system rounds its size down; one that is much smaller was made so, perhaps for the sake of
+        // what is behind it.
+        if len - end > len / 8 {
+            let what = format!("{filesystem} that ends {} bytes before the volume does", len - end);
+            return Err(Error::unsupported(what).hint(
+                "What is behind it may be in use by something else. Enlarge the file system to the whole volume.",
+            ));
+        }
+        return Ok(FreeTail { at: used, end: if keeps_rest { end } else { len }, filesystem });
+    }
+    Err(Error::unsupported(
+        "finding the free space of what the volume holds, which is no FAT, exFAT, NTFS or ext file system",
+    )
+    .hint("Make one of these in the volume first, and put files in it that you can show."))
+}
+
+/// What to try where a file system is damaged or not clean.
+const CHECK: &str =
+    "Let the file system's own check (fsck, chkdsk) look at it, or mount it once and unmount it. Nothing was changed.";
+
+/// A file system that has to be put in order by its own programs first.
+fn not_clean(filesystem: &str, why: &str) -> Error {
+    Error::unsupported(format!("{filesystem} that is not clean: {why}")).hint(CHECK)
+}
+
+/// A feature that is not known here.
+fn not_understood(filesystem: &str, what: impl std::fmt::Display) -> Error {
+    Error::unsupported(format!("{filesystem} with {what}: what it has in use cannot be told"))
+}
+
+/// A field that cannot be so.
+fn malformed(field: &'static str, offset: u64, what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Malformed { field, offset, what: what.into() }).hint(CHECK)
+}
+
+/// The bytes of a range that a file system's own numbers name.
+fn read(store: &dyn Store, field: &'static str, offset: u64, len: usize) -> Result<Vec<u8>> {
+    in_store(store, field, offset, len as u64)?;
+    let mut bytes = vec![0; len];
+    store.read_at(offset, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Fails unless the range is in the store.
+fn in_store(store: &dyn Store, field: &'static str, offset: u64, len: u64) -> Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= store.len() => Ok(()),
+        _ => Err(malformed(field, offset, format!("{len} bytes there reach past the end of the volume"))),
+    }
+}
+
+/// The pieces that a long range is read in, so that its length costs no memory.
+fn pieces(range: Range<u64>, piece: u64) -> impl Iterator<Item = Range<u64>> {
+    let Range { start, end } = range;
+    (0..(end - start).div_ceil(piece)).map(move |i| start + i * piece..end.min(start + (i + 1) * piece))
+}
+
+/// The last bit below `bits` that is set in a bitmap whose lowest bit comes first.
+fn last_bit(bitmap: &[u8], bits: u64) -> Option<u64> {
+    (0..bits.div_ceil(8)).rev().find_map(|i| {
+        let byte = bitmap[i as usize] & mask(bits - i * 8);
+        (byte != 0).then(|| i * 8 + u64::from(byte.ilog2()))
+    })
+}
+
+/// How many bits below `bits` are set.
+fn count_bits(bitmap: &[u8], bits: u64) -> u64 {
+    let byte = |i: u64| u64::from((bitmap[i as usize] & mask(bits - i * 8)).count_ones());
+    (0..bits.div_ceil(8)).map(byte).sum()
+}
+
+/// The lowest `bits` bits of a byte.
+fn mask(bits: u64) -> u8 {
+    if bits >= 8 { 0xff } else { (1 << bits) - 1 }
+}
+
+fn le16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(bytes[at..][..2].try_into().expect("two bytes"))
+}
+
+fn le32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..][..4].try_into().expect("four bytes"))
+}
+
+fn le64(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..][..8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_counted_from_the_lowest_and_only_as_far_as_they_count() {
+        for bits in 0..40u64 {
+            for set in 0..40u64 {
+                let mut bitmap = [0; 5];
+                bitmap[set as usize / 8] |= 1 << (set % 8);
+                let expected = (set < bits).then_some(set);
+                assert_eq!(last_bit(&bitmap, bits), expected, "{set} of {bits}");
+                assert_eq!(count_bits(&bitmap, bits), u64::from(set < bits));
+            }
+        }
+        assert_eq!((last_bit(&[0xff, 0x0f], 16), count_bits(&[0xff, 0x0f], 16)), (Some(11), 12));
+    }
+
+    #[test]
+    fn pieces_cover_a_range_once() {
+        for (start, end) in [(0, 0), (3, 3), (0, 10), (5, 15), (7, 8), (0, 11)] {
+            let all: Vec<u64> = pieces(start..end, 5).flatten().collect();
+            assert_eq!(all, (start..end).collect::<Vec<_>>());
+        }
+    }
+}
