@@ -28,8 +28,10 @@ const OURS: &[(&str, &str)] = &[
 ];
 
 /// Options that are for mount(8) itself, or say what is so anyway.
-const THEIRS: &[&str] =
-    &["rw", "defaults", "auto", "noauto", "user", "users", "owner", "group", "nouser", "nofail", "_netdev", "nosuid", "nodev"];
+const THEIRS: &[&str] = &[
+    "rw", "defaults", "auto", "noauto", "user", "users", "owner", "group", "nouser", "nofail", "_netdev", "nosuid",
+    "nodev",
+];
 
 /// The command line as `claviger` understands it, whoever wrote it.
 ///
@@ -123,17 +125,25 @@ mod tests {
     #[test]
     fn mount_calls_its_helper() {
         assert_eq!(
-            line("/sbin/mount.fuse.claviger /v.tc /mnt -o rw,noauto,keyfile=/a,keyfile=/b,noatime,x-y.z=1 -t fuse.claviger"),
+            line(
+                "/sbin/mount.fuse.claviger /v.tc /mnt -o rw,noauto,keyfile=/a,keyfile=/b,noatime,x-y.z=1 -t fuse.claviger"
+            ),
             "claviger mount --keyfile=/a --keyfile=/b -o noatime -- /v.tc /mnt"
         );
-        assert_eq!(line("/sbin/mount.claviger /v.tc /mnt -sn -o ro,idle=10m"), "claviger mount --read-only --idle=10m -- /v.tc /mnt");
+        assert_eq!(
+            line("/sbin/mount.claviger /v.tc /mnt -sn -o ro,idle=10m"),
+            "claviger mount --read-only --idle=10m -- /v.tc /mnt"
+        );
         assert_eq!(line("mount.claviger /v.tc /mnt -r"), "claviger mount --read-only -- /v.tc /mnt");
         assert!(words_of(["mount.claviger", "/v", "/m", "-f"].map(OsString::from).into()).is_err(), "a rehearsal");
     }
 
     #[test]
     fn mount_fuse_calls_the_program_itself() {
-        assert_eq!(line("claviger /v.tc /mnt -o rw,dev,suid,password-file=/p"), "claviger mount --password-file=/p -- /v.tc /mnt");
+        assert_eq!(
+            line("claviger /v.tc /mnt -o rw,dev,suid,password-file=/p"),
+            "claviger mount --password-file=/p -- /v.tc /mnt"
+        );
         for same in ["claviger mount /v.tc /mnt -o noatime", "claviger info v.tc", "claviger list"] {
             assert_eq!(line(same), same);
         }

@@ -126,7 +126,8 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let control = live.answer(move || status(&counted))?;
     let mounted = mount::mount(store, &request, live).map_err(|e| e.at(&args.open.path))?;
     mounted.warnings().iter().for_each(|w| output::warn(w));
-    let Record { volume, dir, filesystem, format, size, read_only, server, .. } = mounted.live().session().record.clone();
+    let Record { volume, dir, filesystem, format, size, read_only, server, .. } =
+        mounted.live().session().record.clone();
     let report = Place {
         volume: escape(&volume),
         dir: dir.as_deref().map(escape).unwrap_or_default(),

@@ -165,7 +165,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Shows it to `claviger list` as long as what is returned lives.
-fn list(path: &Path, facts: &Facts, serving: &Serving, store: Arc<CountedStore<Arc<dyn Store>>>) -> anyhow::Result<(Live, Control)> {
+fn list(
+    path: &Path,
+    facts: &Facts,
+    serving: &Serving,
+    store: Arc<CountedStore<Arc<dyn Store>>>,
+) -> anyhow::Result<(Live, Control)> {
     let record = crate::mount::record(path, facts, serving.size)?;
     let record = Record { uri: Some(serving.uri.clone()), read_only: serving.read_only, ..record };
     let live = Runtime::of_this_user()?.begin(record)?;

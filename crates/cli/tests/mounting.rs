@@ -122,8 +122,14 @@ fn who_keeps_it_busy_is_named() {
     let dir = place.dir("d");
     place.mount(&volume, &dir, &[]).succeeds();
     let path = format!("{dir}/open");
-    let mut holder = place.command("sh").arg("-c").arg(format!("exec 3>'{path}'; echo; read x; echo more >&3; echo"))
-        .stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a shell");
+    let mut holder = place
+        .command("sh")
+        .arg("-c")
+        .arg(format!("exec 3>'{path}'; echo; read x; echo more >&3; echo"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a shell");
     let mut said = BufReader::new(holder.stdout.take().expect("a pipe"));
     said.read_line(&mut String::new()).expect("it has opened the file");
     place.unmount(&dir).fails(9, &["sh, has", &path]);
@@ -149,7 +155,8 @@ fn a_killed_server_leaves_nothing_that_hangs_and_loses_nothing_that_was_synced()
     let report = place.mount(&volume, &dir, &[]).succeeds().json();
     fs::write(format!("{dir}/synced"), vec![7; 1_000_000]).expect("written");
     fs::File::open(format!("{dir}/synced")).and_then(|f| f.sync_all()).expect("synced");
-    let script = format!("echo; while dd if=/dev/zero of='{dir}/load' bs=64k count=64 conv=fsync 2>/dev/null; do :; done");
+    let script =
+        format!("echo; while dd if=/dev/zero of='{dir}/load' bs=64k count=64 conv=fsync 2>/dev/null; do :; done");
     let mut load = place.command("sh").args(["-c", &script]).stdout(Stdio::piped()).spawn().expect("a shell");
     load.stdout.take().expect("a pipe").read_exact(&mut [0]).expect("it runs");
     wait_until("there is load", || place.list()[0]["written"].as_u64() > Some(8 << 20));
@@ -208,8 +215,13 @@ fn it_ends_when_idle_and_with_its_parent_and_on_a_signal() {
     assert!(!place.mounted(&dir));
 
     // A signal while somebody has a file open: it is out of sight, and nothing is lost.
-    let mut front = place.command(claviger).args(["mount", "--foreground", "--hash", "SHA-512", "--password-file"])
-        .args([&place.folder.password, &volume, &dir]).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut front = place
+        .command(claviger)
+        .args(["mount", "--foreground", "--hash", "SHA-512", "--password-file"])
+        .args([&place.folder.password, &volume, &dir])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
     BufReader::new(front.stdout.take().expect("a pipe")).read_line(&mut String::new()).expect("it is mounted");
     let mut file = fs::File::create(format!("{dir}/f")).expect("a file");
     let pid = place.list()[0]["server"]["pid"].to_string();
@@ -272,7 +284,8 @@ fn mount_and_fstab_call_it() {
     let ran = command.args(["--mount", "sh", "-ec", &script]).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output();
     let ran = done(ran.expect("it starts")).succeeds();
     let said = ran.text();
-    let lines: Vec<_> = said.lines().filter(|l| !l.contains("claviger unmount") && !l.ends_with("is closed.")).collect();
+    let lines: Vec<_> =
+        said.lines().filter(|l| !l.contains("claviger unmount") && !l.ends_with("is closed.")).collect();
     let words: Vec<_> = lines.iter().filter(|l| l.contains("/dev/loop")).collect();
     assert!(words.len() == 2 && words.iter().all(|l| l.contains("ext4 rw,nosuid,nodev")), "{said}");
     assert!(words[0].contains("noatime") && said.contains("\nthere\n") && said.contains("\n20709376\n"), "{said}");
@@ -288,7 +301,9 @@ fn lines_of_crypttab_and_favourites_are_attached_by_name() {
     let key = place.folder.str("key");
     fs::write(&key, format!("{PASSWORD}\nanother line\n")).expect("a key file");
     let table = place.folder.str("crypttab");
-    let lines = format!("# comment\ntext {volume} {key} tcrypt,readonly,discard\nbox /dev/sdz none luks,nofail\nlate {volume} {key} tcrypt,noauto\n");
+    let lines = format!(
+        "# comment\ntext {volume} {key} tcrypt,readonly,discard\nbox /dev/sdz none luks,nofail\nlate {volume} {key} tcrypt,noauto\n"
+    );
     fs::write(&table, lines).expect("a table");
     let list = place.folder.str("favourites.toml");
     let options = format!("options = [\"--hash=SHA-512\", \"--password-file={}\"]", place.folder.password);

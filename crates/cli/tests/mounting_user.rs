@@ -12,7 +12,9 @@ fn keeps_files(place: &Place, volume: &str, filesystem: &str) {
     let dir = place.dir("d");
     let report = place.mount(volume, &dir, &[]).succeeds().json();
     assert_eq!(report["filesystem"].as_str(), Some(filesystem));
-    let write = format!("mkdir {dir}/sub; seq 100000 > {dir}/sub/numbers; cp {dir}/sub/numbers {dir}/copy; rm {dir}/sub/numbers");
+    let write = format!(
+        "mkdir {dir}/sub; seq 100000 > {dir}/sub/numbers; cp {dir}/sub/numbers {dir}/copy; rm {dir}/sub/numbers"
+    );
     place.shell(&write).succeeds();
     let one = &place.list()[0];
     assert!(one["written"].as_u64() > Some(0) && one["state"] == "alive", "{one}");

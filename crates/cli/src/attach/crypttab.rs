@@ -60,14 +60,20 @@ fn entry(number: usize, line: &str) -> Result<Entry> {
     let device = fields.next().ok_or_else(|| wrong("a name without a device"))?;
     let key = fields.next().filter(|key| !matches!(*key, "none" | "-"));
     let options = fields.next().unwrap_or_default();
-    let options = options.split(',').filter(|o| !o.is_empty() && *o != "-" && *o != "none").map(str::to_owned).collect();
+    let options =
+        options.split(',').filter(|o| !o.is_empty() && *o != "-" && *o != "none").map(str::to_owned).collect();
     Ok(Entry { name, device: device_path(device), key: key.map(PathBuf::from), options })
 }
 
 /// The device that a tag names, where udev keeps links to it.
 fn device_path(text: &str) -> PathBuf {
-    const TAGS: &[(&str, &str)] =
-        &[("UUID", "by-uuid"), ("PARTUUID", "by-partuuid"), ("LABEL", "by-label"), ("PARTLABEL", "by-partlabel"), ("ID", "by-id")];
+    const TAGS: &[(&str, &str)] = &[
+        ("UUID", "by-uuid"),
+        ("PARTUUID", "by-partuuid"),
+        ("LABEL", "by-label"),
+        ("PARTLABEL", "by-partlabel"),
+        ("ID", "by-id"),
+    ];
     if let Some((tag, value)) = text.split_once('=') {
         if let Some((_, folder)) = TAGS.iter().find(|(name, _)| *name == tag) {
             return Path::new("/dev/disk").join(folder).join(udev_name(value.trim_matches('"')));
@@ -144,8 +150,12 @@ mod tests {
         assert_eq!((&*one.name, &*one.device, &one.key, one.options.len()), ("one", Path::new("/dev/sda1"), &None, 0));
         assert_eq!((&*two.device, &two.key), (Path::new("/dev/disk/by-uuid/AB-12"), &None));
         assert_eq!(&*three.device, Path::new(r"/dev/disk/by-partlabel/a\x2fb"));
-        assert_eq!((three.key.as_deref(), &three.options[..]), (Some(Path::new("/key")), &["tcrypt".to_owned(), "readonly".to_owned()][..]));
-        for (text, line) in [("\nonly-a-name", "line 2"), ("../x /dev/sda tcrypt", "line 1"), (".. /dev/sda", "line 1")] {
+        assert_eq!(
+            (three.key.as_deref(), &three.options[..]),
+            (Some(Path::new("/key")), &["tcrypt".to_owned(), "readonly".to_owned()][..])
+        );
+        for (text, line) in [("\nonly-a-name", "line 2"), ("../x /dev/sda tcrypt", "line 1"), (".. /dev/sda", "line 1")]
+        {
             assert!(parse(text).expect_err("wrong").to_string().contains(line), "{text}");
         }
     }
@@ -156,7 +166,10 @@ mod tests {
 
     #[test]
     fn options_of_truecrypt_become_ours() {
-        let all = plan("tcrypt,tcrypt-hidden,tcrypt-keyfile=/a,tcrypt-keyfile=/b,veracrypt-pim=7,tcrypt-veracrypt,readonly,noauto").expect("a plan");
+        let all = plan(
+            "tcrypt,tcrypt-hidden,tcrypt-keyfile=/a,tcrypt-keyfile=/b,veracrypt-pim=7,tcrypt-veracrypt,readonly,noauto",
+        )
+        .expect("a plan");
         assert_eq!(all.options, ["--slot=hidden", "--keyfile=/a", "--keyfile=/b", "--pim=7"]);
         assert!(all.read_only && all.ignored.is_empty());
         assert_eq!(plan("tcrypt,tcrypt-system").expect("a plan").options, ["--format=TrueCrypt", "--system"]);

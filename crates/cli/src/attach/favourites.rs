@@ -58,7 +58,10 @@ mod tests {
 
     #[test]
     fn a_name_a_volume_a_folder_and_options() {
-        let all = parse("[diary]\nvolume = \"~/d.tc\"\ndir = \"/mnt/d\"\noptions = [\"--read-only\"]\n[b]\nvolume='b'\ndir='c'").expect("TOML");
+        let all = parse(
+            "[diary]\nvolume = \"~/d.tc\"\ndir = \"/mnt/d\"\noptions = [\"--read-only\"]\n[b]\nvolume='b'\ndir='c'",
+        )
+        .expect("TOML");
         let home = Path::new("/home/u");
         let diary = &all["diary"];
         assert_eq!((diary.volume(home), diary.dir(home)), ("/home/u/d.tc".into(), "/mnt/d".into()));

@@ -111,7 +111,8 @@ impl Place {
 
     /// A volume with a file system that `mkfs` makes of the file whose path follows.
     pub fn volume(&self, name: &str, size: &str, mkfs: &[&str]) -> String {
-        let args = ["create", "--quick", "--format", "TrueCrypt", "--size", size, "--hash", "SHA-512", "--password-file"];
+        let args =
+            ["create", "--quick", "--format", "TrueCrypt", "--size", size, "--hash", "SHA-512", "--password-file"];
         let path = self.folder.str(name);
         self.run(args.iter().chain([&&*self.folder.password, &&*path])).succeeds();
         if let [program, args @ ..] = mkfs {

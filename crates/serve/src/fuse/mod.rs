@@ -94,7 +94,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { transport: Transport::Auto, threads: 2, source: "claviger".into(), shared: false, grace: Duration::from_secs(5) }
+        Self {
+            transport: Transport::Auto,
+            threads: 2,
+            source: "claviger".into(),
+            shared: false,
+            grace: Duration::from_secs(5),
+        }
     }
 }
 

@@ -66,14 +66,26 @@ pub static DRIVERS: &[Driver] = &[
         kinds: &[Kind::Ext2, Kind::Ext3, Kind::Ext4],
         kernel: &["ext4", "ext3", "ext2"],
         unreplayed: Some("noload"),
-        program: Some(Program { name: "fuse2fs", package: "fuse2fs", root_only: false, setuid: false, arguments: fuse2fs }),
+        program: Some(Program {
+            name: "fuse2fs",
+            package: "fuse2fs",
+            root_only: false,
+            setuid: false,
+            arguments: fuse2fs,
+        }),
         own: Own::Reads,
     },
     Driver {
         kinds: &[Kind::Ntfs],
         kernel: &["ntfs3"],
         unreplayed: None,
-        program: Some(Program { name: "ntfs-3g", package: "ntfs-3g", root_only: false, setuid: true, arguments: ntfs_3g }),
+        program: Some(Program {
+            name: "ntfs-3g",
+            package: "ntfs-3g",
+            root_only: false,
+            setuid: true,
+            arguments: ntfs_3g,
+        }),
         own: Own::Reads,
     },
     Driver {
@@ -98,7 +110,13 @@ pub static DRIVERS: &[Driver] = &[
         own: Own::No,
     },
     Driver { kinds: &[Kind::Xfs], kernel: &["xfs"], unreplayed: Some("norecovery"), program: None, own: Own::No },
-    Driver { kinds: &[Kind::Btrfs], kernel: &["btrfs"], unreplayed: Some("rescue=nologreplay"), program: None, own: Own::No },
+    Driver {
+        kinds: &[Kind::Btrfs],
+        kernel: &["btrfs"],
+        unreplayed: Some("rescue=nologreplay"),
+        program: None,
+        own: Own::No,
+    },
 ];
 
 /// How a file system is going to be mounted.
@@ -201,7 +219,9 @@ impl Program {
         }
         if *setuid && !root && !sharing_allowed() {
             let why = format!("{name} is setuid root, which the kernel keeps out of a user's FUSE files");
-            return Some(format!("{why}: the administrator can allow it with the line user_allow_other in /etc/fuse.conf."));
+            return Some(format!(
+                "{why}: the administrator can allow it with the line user_allow_other in /etc/fuse.conf."
+            ));
         }
         None
     }
@@ -271,7 +291,10 @@ fn load(name: &str) -> bool {
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).filter(|dir| dir.is_absolute());
-    places.chain(["/usr/bin", "/usr/sbin", "/bin", "/sbin"].map(PathBuf::from)).map(|dir| dir.join(name)).find(|p| p.is_file())
+    places
+        .chain(["/usr/bin", "/usr/sbin", "/bin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|p| p.is_file())
 }
 
 #[cfg(test)]
@@ -298,7 +321,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_said() {
-        let program = |name, root_only| Program { name, package: "the-package", root_only, setuid: false, arguments: fuse2fs };
+        let program =
+            |name, root_only| Program { name, package: "the-package", root_only, setuid: false, arguments: fuse2fs };
         let missing = program("no-such-program", false).obstacle(true).expect("an obstacle");
         assert!(missing.contains("apt install the-package"), "{missing}");
         assert!(program("sh", true).obstacle(false).expect("an obstacle").contains("root only"));

@@ -22,12 +22,14 @@ impl LoopDevice {
     /// # Errors
     /// `Io`: without root, or where there are no loop devices.
     pub fn attach(image: &Path, read_only: bool) -> Result<Self> {
-        let backing = OpenOptions::new().read(true).write(!read_only).open(image).map_err(|e| Error::from(e).at(image))?;
+        let backing =
+            OpenOptions::new().read(true).write(!read_only).open(image).map_err(|e| Error::from(e).at(image))?;
         let control = Path::new("/dev/loop-control");
         let open = OpenOptions::new().read(true).write(true).open(control);
         let control = open.map_err(|e| Error::from(e).at(control).hint("Mounting as root takes loop devices."))?;
         loop {
-            let number = loop_sys::free_number(&control).map_err(|e| Error::from(e).at(Path::new("/dev/loop-control")))?;
+            let number =
+                loop_sys::free_number(&control).map_err(|e| Error::from(e).at(Path::new("/dev/loop-control")))?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let attached = OpenOptions::new().read(true).write(!read_only).open(&path).and_then(|device| {
                 configure(&device, &backing, read_only, image)?;

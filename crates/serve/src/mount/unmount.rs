@@ -46,7 +46,8 @@ fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
 
 fn fusermount(dir: &Path, lazy: bool) -> io::Result<()> {
     let program = find("fusermount3").or_else(|| find("fusermount"));
-    let program = program.ok_or_else(|| io::Error::other("fusermount3 is not installed: it is in the package fuse3"))?;
+    let program =
+        program.ok_or_else(|| io::Error::other("fusermount3 is not installed: it is in the package fuse3"))?;
     let mut command = Command::new(program);
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(dir).env("LC_ALL", "C").current_dir("/");
     let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
@@ -91,9 +92,9 @@ pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> 
     }
     if !server.wait_for_end(Some(patience))? {
         let what = format!("its server, process {}, has not ended after {} s", server.pid, patience.as_secs());
-        return Err(Error::new(ErrorKind::Io(io::Error::other(what))).at(&session.record.volume).hint(
-            "It may still be writing: look at `claviger list`, and try again.",
-        ));
+        return Err(Error::new(ErrorKind::Io(io::Error::other(what)))
+            .at(&session.record.volume)
+            .hint("It may still be writing: look at `claviger list`, and try again."));
     }
     outcome(session)
 }

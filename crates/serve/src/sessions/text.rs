@@ -81,7 +81,8 @@ mod tests {
 
     #[test]
     fn every_path_comes_back_and_none_touches_the_terminal() {
-        for bytes in [&b"/plain"[..], b"/a b\tc\nd\\e", b"/\\040", b"/\x1b[2J", b"/\xff\xfe", "/häß\u{9b}".as_bytes()] {
+        for bytes in [&b"/plain"[..], b"/a b\tc\nd\\e", b"/\\040", b"/\x1b[2J", b"/\xff\xfe", "/häß\u{9b}".as_bytes()]
+        {
             let path = PathBuf::from(OsString::from_vec(bytes.to_vec()));
             let text = escape(&path);
             assert!(!text.contains(char::is_control), "{text}");

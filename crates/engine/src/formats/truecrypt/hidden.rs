@@ -56,6 +56,7 @@ pub(super) fn create(
     let (suite, derivation) = family.chosen(spec)?;
     let password = keyfiles::password(family, first)?;
     not_too_cheap(&derivation, spec.pim, first)?;
+    let memory = outer.memory;
     let outer = Outer::open(family, store, outer)?;
     let area = outer.area(spec.hidden_size)?;
     outer.refuse_its_own(first, spec)?;
@@ -64,7 +65,7 @@ pub(super) fn create(
     let data = header::Extent { start: area.start, size: area.end - area.start, hidden: true };
     let plain = header::compose(family.rules, &[0; header::SALT], data, &keys);
     let cancelled = || cancelled(spec);
-    let seal = Seal { suite, mode: Mode::Xts, derivation, password: &password, cancelled: &cancelled };
+    let seal = Seal { suite, mode: Mode::Xts, derivation, password: &password, memory, cancelled: &cancelled };
     let (primary, backup) = (seal.close(&plain)?, seal.close(&plain)?);
     not_cancelled(spec)?;
 
