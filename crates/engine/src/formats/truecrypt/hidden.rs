@@ -273,7 +273,7 @@ impl Locked {
             let (start, end) = (range.start.max(outer.start), range.end.min(outer.end()));
             (start < end).then(|| start - outer.start..end - outer.start)
         };
-        Ok(headers.chain([hidden.start..hidden.end()]).filter_map(within).collect())
+        Ok(headers.chain(std::iter::once(hidden.start..hidden.end())).filter_map(within).collect())
     }
 }
 
