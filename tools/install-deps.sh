@@ -9,7 +9,7 @@ test="$try"'
  cryptsetup:cryptsetup-bin dmsetup:dmsetup linux.uml:user-mode-linux modprobe:kmod tcplay:tcplay
  losetup:mount blkid:util-linux sfdisk:fdisk setpriv:util-linux setsid:util-linux timeout:coreutils
  qemu-img:qemu-utils qemu-io:qemu-utils nbdinfo:libnbd-bin nbdsh:python3-libnbd nbd-client:nbd-client fio:fio
- mkfs.vfat:dosfstools mkfs.ext4:e2fsprogs e2fsck:e2fsprogs tar:tar xz:xz-utils
+ mkntfs:ntfs-3g mkfs.vfat:dosfstools mkfs.ext4:e2fsprogs e2fsck:e2fsprogs tar:tar xz:xz-utils
  argon2:argon2 python3:python3 gdb:gdb man:man-db'
 
 case ${1-} in

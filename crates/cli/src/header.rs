@@ -189,12 +189,12 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
         (ErrorKind::NotThisFormat(_) | ErrorKind::WrongCredential(_), Some(from)) => e.at(from),
         _ => at(e),
     })?;
+    prepared.warnings.iter().for_each(|w| output::warn(w));
     if !prepared.edit.steps.is_empty() {
         consent(args, path, &prepared)?;
         prepared.edit.carry_out(&*store).map_err(at)?;
         opens(format, &*store, &credentials, &with, &prepared).map_err(at)?;
     }
-    prepared.warnings.iter().for_each(|w| output::warn(w));
     let restored = Restored {
         path: path.display().to_string(),
         format: prepared.format,

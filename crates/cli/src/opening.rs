@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use claviger_crypto::pool::Pool;
@@ -169,8 +170,17 @@ impl OpenArgs {
 
         let credentials = self.credentials.read()?;
         let bar = Progress::trials("Opening");
-        let show = |done, all| bar.at(done, all);
-        let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..self.how.unlock(&credentials) };
+        let memory = AtomicU64::new(0);
+        let show = |done, all| {
+            bar.memory(memory.load(Ordering::Relaxed));
+            bar.at(done, all);
+        };
+        let with = Unlock {
+            memory_in_use: Some(&memory),
+            cancel: Some(cancel),
+            progress: Some(&show),
+            ..self.how.unlock(&credentials)
+        };
         let unlocked = header.unlock(&*store, &with);
         drop(credentials);
         drop(bar);

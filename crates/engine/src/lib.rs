@@ -22,6 +22,7 @@ pub mod error;
 pub mod formats;
 pub mod free_tail;
 pub mod memory;
+pub mod partitions;
 pub mod spec;
 pub mod store;
 pub mod volume;

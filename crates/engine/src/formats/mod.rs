@@ -2,6 +2,7 @@
 
 mod editor;
 mod magic;
+pub mod partition;
 mod several;
 pub mod truecrypt;
 
@@ -52,6 +53,15 @@ pub trait Format: Sync {
     /// # Errors
     /// `NotThisFormat`, `Malformed`, `Unsupported`, `Io`.
     fn open(&self, store: &dyn Store) -> Result<Box<dyn Header>>;
+
+    /// Like [`Format::open`], for the header of an encrypted system on the disk that it starts from. Nothing if the disk is
+    /// none.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn open_system(&self, _disk: &dyn Store) -> Result<Option<Box<dyn Header>>> {
+        Ok(None)
+    }
 
     /// Makes a volume that fills `store`, opened by `first`. Writes the header last, so that what is there before the
     /// end opens with nothing.

@@ -128,6 +128,11 @@ pub(super) fn keys(plain: &[u8]) -> &[u8] {
     &plain[KEYS..]
 }
 
+/// Bytes that a decrypted header says are encrypted.
+pub(super) fn encrypted_size(plain: &[u8]) -> u64 {
+    be64(plain, ENCRYPTED_SIZE)
+}
+
 /// Reads a decrypted header that lies at the byte `at` of the store.
 ///
 /// # Errors
@@ -179,11 +184,22 @@ pub(super) fn parse(plain: &[u8], at: u64, rules: &Rules) -> Result<Fields> {
         let what = format!("{} bytes are not whole sectors", fields.hidden_size);
         return Err(wrong("size of the hidden volume", HIDDEN_SIZE, what));
     }
+    // Where it lies tells what a header is of; the flag, which has a checksum since version 4, has to agree.
+    let system = at == super::system::HEADER_AT;
+    if system && (version < 4 || !has_backups) {
+        return Err(Error::unsupported("a system that TrueCrypt 5 encrypted"));
+    }
     if !has_backups {
         return Ok(fields);
     }
-    if be32(plain, FLAGS) & FLAG_SYSTEM != 0 {
-        return Err(Error::unsupported("the header of an encrypted system"));
+    if (be32(plain, FLAGS) & FLAG_SYSTEM != 0) != system {
+        return Err(match system {
+            true => {
+                wrong("flags", FLAGS, "the header is where that of a system is, but says that it is of none".into())
+            }
+            false => Error::unsupported("the header of an encrypted system, in the place of a volume's")
+                .hint("Open the whole disk that the system starts from."),
+        });
     }
     if fields.volume_size == 0 || !fields.volume_size.is_multiple_of(UNIT) || fields.volume_size > i64::MAX as u64 {
         let what = format!("{} bytes is no size of a volume", fields.volume_size);
@@ -193,14 +209,17 @@ pub(super) fn parse(plain: &[u8], at: u64, rules: &Rules) -> Result<Fields> {
         let what = format!("{} bytes, but the volume has {}", fields.hidden_size, fields.volume_size);
         return Err(wrong("size of the hidden volume", HIDDEN_SIZE, what));
     }
-    // The first two headers' areas come before all data (7.1a, `TC_VOLUME_DATA_OFFSET`).
-    let starts_well = fields.data_start >= super::HEADER_GROUP && fields.data_start.is_multiple_of(UNIT);
+    // The first two headers' areas come before all data (7.1a, `TC_VOLUME_DATA_OFFSET`), and in front of a system the boot
+    // loader.
+    let before = if system { super::system::BOOT_LOADER } else { super::HEADER_GROUP };
+    let starts_well = fields.data_start >= before && fields.data_start.is_multiple_of(UNIT);
     if !starts_well || fields.data_start > i64::MAX as u64 - fields.volume_size {
         let what = format!("no data of a volume begin at byte {}", fields.data_start);
         return Err(wrong("beginning of the data", DATA_START, what));
     }
-    let encrypted = be64(plain, ENCRYPTED_SIZE);
-    if encrypted != fields.volume_size {
+    // A system's header may say more (cryptsetup's image `sys_vc_1_mbr_part` does): then all of the volume is encrypted.
+    let encrypted = encrypted_size(plain);
+    if encrypted < fields.volume_size || encrypted > fields.volume_size && !system {
         return Err(Error::unsupported(format!(
             "a volume of which only {encrypted} of {} bytes have been encrypted so far",
             fields.volume_size
@@ -261,6 +280,15 @@ pub(super) fn change(plain: &mut [u8], version: u16, required_program: u16, hidd
     if version < 4 {
         return plain[VOLUME_SIZE..KEYS].fill(0);
     }
+    let crc = crc32fast::hash(&plain[MAGIC..HEADER_CRC]);
+    put(plain, HEADER_CRC, &crc.to_be_bytes());
+}
+
+/// Makes a composed header that of a system, of which `encrypted` bytes are encrypted so far.
+#[cfg(test)]
+pub(super) fn make_system(plain: &mut [u8], flags: u32, encrypted: u64) {
+    put(plain, FLAGS, &flags.to_be_bytes());
+    put(plain, ENCRYPTED_SIZE, &encrypted.to_be_bytes());
     let crc = crc32fast::hash(&plain[MAGIC..HEADER_CRC]);
     put(plain, HEADER_CRC, &crc.to_be_bytes());
 }

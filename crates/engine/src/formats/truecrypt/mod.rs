@@ -14,6 +14,7 @@ mod keyfiles;
 mod positions;
 mod seal;
 mod suites;
+mod system;
 mod trials;
 mod verify;
 
@@ -106,9 +107,7 @@ impl Format for Family {
         }
         // The first sector alone: what follows may be sparse in a container that was formatted quickly.
         if !magic::looks_random(&start) {
-            return Ok(Verdict::No(
-                "it does not begin with random-looking bytes, as salt and encrypted header do".into(),
-            ));
+            return system::identify(self, store, &start);
         }
         let mut why = format!("it begins with random-looking bytes; {} volumes have no other mark", self.name);
         if !len.is_multiple_of(UNIT) {
@@ -119,6 +118,11 @@ impl Format for Family {
 
     fn open(&self, store: &dyn Store) -> Result<Box<dyn Header>> {
         Ok(Box::new(self.locked(store)?))
+    }
+
+    fn open_system(&self, disk: &dyn Store) -> Result<Option<Box<dyn Header>>> {
+        let copy = system::header(self, disk)?;
+        Ok(copy.map(|copy| Box::new(Locked { family: *self, copies: vec![copy] }) as Box<dyn Header>))
     }
 
     fn editor(&self) -> Option<&dyn KeyslotEditor> {
@@ -155,6 +159,7 @@ impl Family {
                 copies.push(HeaderCopy { position, at, bytes });
             }
         }
+        copies.extend(system::header(self, store)?);
         if copies.is_empty() {
             return Err(ErrorKind::NotThisFormat("no sector that could be a header has anything in it".into()).into());
         }
@@ -206,6 +211,11 @@ impl Locked {
         let begun = Instant::now();
         let Tried { found, mut warnings, trials, derivations } = self.tried(with)?;
         let copy = &self.copies[found.copy];
+        if copy.position.system {
+            let (layout, data) = system::layout(&found, store, with, &mut warnings)?;
+            let facts = Facts { size: layout.len(), ..self.facts(&found, &data, with) };
+            return Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() });
+        }
         let data = DataArea::of(&found.fields, copy, store.len())?;
         let layout = data.layout(&found, copy, store, with, &mut warnings)?;
         let facts = self.facts(&found, &data, with);
@@ -242,7 +252,12 @@ impl Locked {
         family.check_pim(with.pim)?;
         let kdf = with.hash.map(|name| by_name("hash", family.kdfs, |k| k.name, name)).transpose()?;
         let suite = with.cipher.map(|name| by_name("cipher", family.suites, |s| s.name, name)).transpose()?;
-        let wanted = |position: &Position| with.header.includes(position.hidden, position.backup);
+        // Where a disk has a system's header, what else its places hold belongs to the boot loader or the partitions.
+        let system = self.copies.iter().any(|copy| copy.position.system);
+        let wanted = |position: &Position| match with.header {
+            HeaderChoice::Any => position.system == system,
+            choice => choice.includes(position.hidden, position.backup),
+        };
         let derivations = |position: &Position| {
             let right = |k: &&Kdf| kdf.is_none_or(|only| std::ptr::eq(only, *k)) && (position.old || !k.old);
             let kdfs = family.kdfs.iter().filter(|k| wanted(position) && right(k));

@@ -56,6 +56,16 @@ pub(super) static TRUECRYPT: &[Position] = &[
 /// Every position of VeraCrypt, in the same order.
 pub(super) static VERACRYPT: &[Position] = &[PRIMARY, HIDDEN, BACKUP, HIDDEN_BACKUP];
 
+/// That of a system's header, on the disk that it starts from. It has no backup on the disk, and other headers are not
+/// looked for there.
+pub(super) static SYSTEM: Position = Position {
+    name: "system",
+    place: Place::Start(super::system::HEADER_AT),
+    beyond: super::system::BOOT_LOADER,
+    system: true,
+    ..PRIMARY
+};
+
 impl Position {
     /// Where the header is in a store of `len` bytes, unless that is too short.
     pub fn in_store(&self, len: u64) -> Option<u64> {

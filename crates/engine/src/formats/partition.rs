@@ -1,0 +1,188 @@
+//! Volumes in the partitions of a disk: such that fill a partition, and partitions of an encrypted system, whose header is
+//! outside of them.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::{FORMATS, Facts, Header, Unlocked, Verdict};
+use crate::credential::Unlock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::partitions::{self, Partition};
+use crate::store::{SliceStore, Store};
+use crate::volume::{Payload, Segment, Volume};
+
+/// A partition, and what it could be a volume of.
+#[derive(Clone, Debug, Serialize)]
+pub struct Candidate {
+    /// The partition.
+    #[serde(flatten)]
+    pub partition: Partition,
+    /// Formats that say `Possible` or `Yes`, by their names.
+    pub formats: Vec<&'static str>,
+}
+
+/// The partitions of a disk, but extended ones, and which of them could be volumes. Nothing if there is no partition table.
+///
+/// # Errors
+/// Those of [`partitions::read`].
+pub fn candidates(disk: &Arc<dyn Store>) -> Result<Option<Vec<Candidate>>> {
+    let Some(table) = partitions::read(&**disk)? else { return Ok(None) };
+    let candidate = |partition: Partition| {
+        let slice = SliceStore::new(Arc::clone(disk), partition.start, partition.len)?;
+        let mut formats = Vec::new();
+        for format in FORMATS {
+            if !matches!(format.identify(&slice)?, Verdict::No(_)) {
+                formats.push(format.name());
+            }
+        }
+        Ok(Candidate { partition, formats })
+    };
+    table.partitions.into_iter().filter(|p| !p.extended).map(candidate).collect::<Result<_>>().map(Some)
+}
+
+/// Like [`super::open`], or with `backup` [`super::open_by_backup`], for a volume that fills the partition `number` of a disk,
+/// or for that partition of an encrypted system. What is unlocked is a layout of the whole disk's store.
+///
+/// # Errors
+/// Those of [`partitions::find`] and [`super::open`].
+pub fn open(disk: &Arc<dyn Store>, number: u32, name: Option<&str>, backup: bool) -> Result<Box<dyn Header>> {
+    let formats = match name {
+        Some(name) => vec![super::by_name(name)?],
+        None => FORMATS.to_vec(),
+    };
+    let mut systems = Vec::new();
+    for format in formats {
+        systems.extend(format.open_system(&**disk)?);
+    }
+    let inside = match partitions::find(&**disk, number) {
+        Ok(partition) => Inside::open(disk, &partition, name, backup),
+        Err(e) => Err(e),
+    };
+    match inside {
+        // A table may be one whose logical partitions are encrypted themselves: it is read again when the system is open.
+        Err(_) if !systems.is_empty() => {
+            Ok(Box::new(InPartition { disk: Arc::clone(disk), number, systems, inside: None }))
+        }
+        inside => Ok(Box::new(InPartition { disk: Arc::clone(disk), number, systems, inside: Some(inside?) })),
+    }
+}
+
+struct InPartition {
+    disk: Arc<dyn Store>,
+    number: u32,
+    systems: Vec<Box<dyn Header>>,
+    inside: Option<Inside>,
+}
+
+/// A volume that fills a partition.
+struct Inside {
+    start: u64,
+    slice: SliceStore,
+    header: Box<dyn Header>,
+}
+
+impl Inside {
+    fn open(disk: &Arc<dyn Store>, partition: &Partition, name: Option<&str>, backup: bool) -> Result<Self> {
+        let slice = SliceStore::new(Arc::clone(disk), partition.start, partition.len)?;
+        let (_, header) =
+            if backup && name.is_none() { super::open_by_backup(&slice) } else { super::open(&slice, name) }?;
+        Ok(Self { start: partition.start, slice, header })
+    }
+
+    /// What was unlocked in the partition, as a part of the disk.
+    fn on_disk(&self, unlocked: Unlocked) -> Result<Unlocked> {
+        let facts = Facts { data_offset: unlocked.facts.data_offset + self.start, ..unlocked.facts };
+        Ok(Unlocked { layout: unlocked.layout.moved(self.start)?, facts, ..unlocked })
+    }
+}
+
+impl Header for InPartition {
+    /// The system is tried first: its derivations are the cheaper ones, and an encrypted partition of it looks as a volume
+    /// does.
+    fn unlock(&self, _store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+        let begun = Instant::now();
+        let total = self.effort(with);
+        let mut before = 0;
+        let mut wrong: Option<Error> = None;
+        let mut attempt = |header: &dyn Header, store: &dyn Store| {
+            let effort = header.effort(with);
+            let show = |done: u64, _| {
+                if let Some(progress) = with.progress {
+                    progress(before + done.min(effort), total);
+                }
+            };
+            let unlocked = header.unlock(store, &Unlock { progress: Some(&show), ..*with });
+            before += effort;
+            match unlocked {
+                Ok(unlocked) => Ok(Some(Unlocked { took: begun.elapsed(), ..unlocked })),
+                // The one that was tried last has the most to say, unless one could not be tried.
+                Err(e) if may_be_another(&e.kind) => {
+                    wrong = wrong.take().filter(left_out).or(Some(e));
+                    Ok(None)
+                }
+                Err(e) => Err(e),
+            }
+        };
+        let mut opened = None;
+        for header in &self.systems {
+            if let Some(system) = attempt(&**header, &*self.disk)? {
+                opened = self.part_of(system)?;
+                if opened.is_none() && self.inside.is_none() {
+                    return Err(Error::misuse(format!("partition {} of this disk is not encrypted", self.number))
+                        .hint("Another part of the disk is: its system's header opens."));
+                }
+                break;
+            }
+        }
+        if let (None, Some(inside)) = (&opened, &self.inside) {
+            opened = attempt(&*inside.header, &inside.slice)?.map(|volume| inside.on_disk(volume)).transpose()?;
+        }
+        if let (Some(progress), true) = (with.progress, opened.is_some()) {
+            progress(total, total);
+        }
+        opened.ok_or_else(|| wrong.expect("something was tried, or the partition was not opened"))
+    }
+
+    fn effort(&self, with: &Unlock<'_>) -> u64 {
+        let systems = self.systems.iter().map(|header| header.effort(with)).sum::<u64>();
+        systems + self.inside.as_ref().map_or(0, |inside| inside.header.effort(with))
+    }
+}
+
+/// Whether what went wrong with one header says nothing about the others.
+fn may_be_another(kind: &ErrorKind) -> bool {
+    use ErrorKind::{CredentialKind, Misuse, TooLittleMemory, WrongCredential};
+    matches!(kind, WrongCredential(_) | Misuse(_) | CredentialKind { .. } | TooLittleMemory { .. })
+}
+
+fn left_out(error: &Error) -> bool {
+    matches!(error.kind, ErrorKind::TooLittleMemory { .. })
+}
+
+impl InPartition {
+    /// The partition alone, of a system that is open; nothing if it is not encrypted.
+    fn part_of(&self, unlocked: Unlocked) -> Result<Option<Unlocked>> {
+        let whole = unlocked.layout;
+        let plain = Volume::new(Arc::clone(&self.disk), whole.part(0, whole.len())?);
+        let partition = partitions::find(&plain, self.number)?;
+        let layout = whole.part(partition.start, partition.len)?;
+        let encrypted: u64 = layout.segments().iter().filter(|s| encrypted(s)).map(|s| s.len).sum();
+        let mut warnings = unlocked.warnings;
+        match encrypted {
+            0 => return Ok(None),
+            all if all == partition.len => {}
+            part => warnings.push(format!(
+                "Only {part} of the partition's {} bytes are encrypted; the others cannot be written.",
+                partition.len
+            )),
+        }
+        let facts = Facts { size: layout.len(), ..unlocked.facts };
+        Ok(Some(Unlocked { layout, facts, warnings, ..unlocked }))
+    }
+}
+
+fn encrypted(segment: &Segment) -> bool {
+    matches!(segment.payload, Payload::Crypt { .. })
+}

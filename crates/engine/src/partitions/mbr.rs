@@ -1,0 +1,171 @@
+//! The master boot record: four entries in the first sector of a disk, and a chain of sectors for logical partitions.
+
+use super::{Partition, SECTOR, Table, TableKind, malformed};
+use crate::error::Result;
+use crate::store::Store;
+
+// The sector. Numbers are little-endian; source: UEFI specification 2.10, 5.2.1, and util-linux, libblkid/partitions/dos.c.
+//
+//   0 ┌──────────────────────────────────────────────────────────────┐
+//     │ code, and since Windows NT the disk's number at 440          │
+// 446 ├──────────────────────────────────────────────────────────────┤
+//     │ four entries of 16 bytes:                                    │
+//     │ 0 80 if active │ 1 cylinder, head, sector (not used) │ 4 type│
+//     │ 5 the last cylinder, head, sector │ 8 start 4 │ 12 sectors 4 │
+// 510 ├──────────────────────────────────────────────────────────────┤
+//     │ 55 AA                                                        │
+// 512 └──────────────────────────────────────────────────────────────┘
+const ENTRIES: usize = 446;
+const ENTRY: usize = 16;
+const SIGNATURE: usize = 510;
+
+/// The type of the entry that keeps programs without GPT away.
+const PROTECTIVE: u8 = 0xee;
+
+/// The types of partitions that contain logical ones: of DOS, of Windows 95, and Linux's own.
+const EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];
+
+/// The most logical partitions that are read: a chain that goes on for longer is no table.
+const MOST_LOGICAL: u32 = 256;
+
+/// What a first sector is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// No master boot record: a boot sector of a file system, or something else.
+    None,
+    /// It has no partitions.
+    Empty,
+    /// It has partitions.
+    Table,
+    /// It says that a GPT follows.
+    Protective,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    active: u8,
+    kind: u8,
+    /// Sectors, from where depends on the entry.
+    start: u32,
+    /// Sectors.
+    len: u32,
+}
+
+/// What the first sector of a disk is. A boot sector of a file system ends with the same mark, and has code or text where
+/// the entries are.
+pub(super) fn classify(sector: &[u8; SECTOR as usize]) -> Kind {
+    if *sector == [0; SECTOR as usize] {
+        return Kind::Empty;
+    }
+    let entries = entries(sector);
+    if sector[SIGNATURE..] != [0x55, 0xaa] || entries.iter().any(|e| e.active & 0x7f != 0) {
+        return Kind::None;
+    }
+    // The boot sectors of FAT, exFAT and NTFS begin with a jump and a name.
+    let file_system = [(3, &b"NTFS    "[..]), (3, b"EXFAT   "), (54, b"FAT"), (82, b"FAT32   ")];
+    let used: Vec<&Entry> = entries.iter().filter(|e| e.kind != 0).collect();
+    let sensible = used.iter().all(|e| e.start > 0 && e.len > 0);
+    if !sensible && file_system.iter().any(|(at, mark)| sector[*at..].starts_with(mark)) {
+        return Kind::None;
+    }
+    match used.iter().any(|e| e.kind == PROTECTIVE) {
+        true => Kind::Protective,
+        false if used.is_empty() => Kind::Empty,
+        false => Kind::Table,
+    }
+}
+
+pub(super) fn read(store: &dyn Store, sector: &[u8; SECTOR as usize]) -> Result<Table> {
+    let mut partitions = Vec::new();
+    for (number, entry) in (1..).zip(entries(sector)).filter(|(_, e)| e.kind != 0) {
+        partitions.push(entry.partition(number, 0));
+    }
+    let extended: Vec<Partition> = partitions.iter().filter(|p| p.extended).cloned().collect();
+    match &extended[..] {
+        [] => {}
+        [one] => partitions.extend(logical(store, one)?),
+        _ => return Err(malformed("partition types", ENTRIES as u64, "there are several extended partitions".into())),
+    }
+    Ok(Table { kind: TableKind::Mbr, sector_size: SECTOR as u32, partitions, warnings: Vec::new() })
+}
+
+/// The logical partitions: each has a sector like the first, with an entry for itself, counted from this sector, and one for
+/// the next such sector, counted from the beginning of the extended partition.
+fn logical(store: &dyn Store, extended: &Partition) -> Result<Vec<Partition>> {
+    let mut partitions: Vec<Partition> = Vec::new();
+    let mut seen = Vec::new();
+    let mut at = extended.start;
+    let inside = |at: u64| at >= extended.start && at < extended.start + extended.len;
+    while seen.len() < MOST_LOGICAL as usize {
+        let wrong = |what: &str| malformed("chain of logical partitions", at, what.to_owned());
+        if seen.contains(&at) {
+            return Err(wrong("it goes in circles"));
+        }
+        if !inside(at) || at > store.len() - SECTOR {
+            return Err(wrong("it leaves the extended partition or the disk"));
+        }
+        seen.push(at);
+        let mut sector = [0; SECTOR as usize];
+        store.read_at(at, &mut sector)?;
+        if sector[SIGNATURE..] != [0x55, 0xaa] {
+            // An extended partition without anything in it need not have been written.
+            let nothing = at == extended.start && sector == [0; SECTOR as usize];
+            return if nothing { Ok(partitions) } else { Err(wrong("a sector of it has no signature")) };
+        }
+        let [own, next, ..] = entries(&sector);
+        if own.kind != 0 && !EXTENDED.contains(&own.kind) {
+            let partition = own.partition(5 + partitions.len() as u32, at);
+            let end = partition.start.saturating_add(partition.len);
+            if partition.start <= at || end > extended.start + extended.len {
+                return Err(wrong("a logical partition does not lie in the extended one, behind its entry"));
+            }
+            partitions.push(partition);
+        }
+        if !EXTENDED.contains(&next.kind) {
+            return Ok(partitions);
+        }
+        at = extended.start + u64::from(next.start) * SECTOR;
+    }
+    Err(malformed("chain of logical partitions", at, format!("more than {MOST_LOGICAL} logical partitions")))
+}
+
+fn entries(sector: &[u8; SECTOR as usize]) -> [Entry; 4] {
+    std::array::from_fn(|i| {
+        let entry: &[u8; ENTRY] = sector[ENTRIES + i * ENTRY..].first_chunk().expect("four entries");
+        let le32 = |at: usize| u32::from_le_bytes(entry[at..at + 4].try_into().expect("four bytes"));
+        Entry { active: entry[0], kind: entry[4], start: le32(8), len: le32(12) }
+    })
+}
+
+impl Entry {
+    /// `base` is where its sectors are counted from, in bytes.
+    fn partition(&self, number: u32, base: u64) -> Partition {
+        Partition {
+            number,
+            start: base + u64::from(self.start) * SECTOR,
+            len: u64::from(self.len) * SECTOR,
+            kind: format!("{:02x}", self.kind),
+            usual: usual(self.kind),
+            name: None,
+            extended: EXTENDED.contains(&self.kind),
+        }
+    }
+}
+
+fn usual(kind: u8) -> Option<&'static str> {
+    Some(match kind {
+        0x01 => "FAT12",
+        0x04 | 0x06 | 0x0e => "FAT16",
+        0x0b | 0x0c => "FAT32",
+        0x05 | 0x0f | 0x85 => "extended",
+        0x07 => "NTFS or exFAT",
+        0x27 => "Windows recovery",
+        0x82 => "Linux swap",
+        0x83 => "Linux",
+        0x8e => "Linux LVM",
+        0xe8 => "Linux LUKS",
+        0xef => "EFI system",
+        0xfd => "Linux RAID",
+        _ => return None,
+    })
+}
