@@ -34,6 +34,7 @@ impl OpenArgs {
         let cancel = cancel::install()?;
         let store: Arc<dyn Store> = Arc::new(open_file(&self.path, access)?);
         let at = |e: Error| with_option(e.at(&self.path));
+        let store = self.how.in_partition(store).map_err(at)?;
         let opened = formats::open(&*store, self.how.format());
         let (_, header) = match opened {
             // Headers are looked after where they are damaged, too.

@@ -177,6 +177,7 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     let path = &args.open.path;
     let at = |e: Error| e.at(path);
     let store: Arc<dyn Store> = Arc::new(open_file(path, Access::ReadWrite)?);
+    let store = args.open.how.in_partition(store).map_err(at)?;
     let file = args.from.as_deref().map(|from| FileStore::open(from, Access::ReadOnly)).transpose()?;
     let from = file.as_ref().map_or(RestoreFrom::Embedded, |f| RestoreFrom::Backup(f));
     let credentials = args.open.credentials.read()?;

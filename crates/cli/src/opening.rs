@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use claviger_crypto::pool::Pool;
 use claviger_engine::credential::HeaderChoice;
-use claviger_engine::formats::{self, Facts};
+use claviger_engine::formats::{self, Facts, partition};
+use claviger_engine::partitions;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Acceleration, Credential, ErrorKind, Store, Unlock, Volume};
+use claviger_engine::{Acceleration, Credential, Error, ErrorKind, Header, Store, Unlock, Volume};
 
 use crate::credentials::CredentialArgs;
 use crate::progress::Progress;
@@ -69,6 +70,10 @@ pub(crate) struct How {
     #[arg(long, value_name = "SLOT", conflicts_with = "backup_header")]
     slot: Option<Slot>,
 
+    /// The volume in this partition of the disk, or this partition of an encrypted system
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    partition: Option<u32>,
+
     /// Do without the processor's AES instructions
     #[arg(long)]
     no_aes: bool,
@@ -107,6 +112,24 @@ impl How {
     /// Whether only backups are to be tried, so that it does not matter what the volume begins with.
     fn by_backup(&self) -> bool {
         matches!(self.header(), HeaderChoice::Backup | HeaderChoice::One { backup: true, .. })
+    }
+
+    /// What is to be unlocked in the file or device, whose layout it then gives.
+    fn header_of(&self, store: &Arc<dyn Store>) -> claviger_engine::Result<Box<dyn Header>> {
+        let (name, backup) = (self.format(), self.by_backup());
+        match (self.partition, name) {
+            (Some(number), _) => partition::open(store, number, name, backup),
+            (None, None) if backup => Ok(formats::open_by_backup(&**store)?.1),
+            (None, _) => Ok(formats::open(&**store, name)?.1),
+        }
+    }
+
+    /// The partition that the options name, as a store of its own, or the whole.
+    pub fn in_partition(&self, store: Arc<dyn Store>) -> claviger_engine::Result<Arc<dyn Store>> {
+        match self.partition {
+            Some(number) => Ok(Arc::new(partitions::slice(store, number)?)),
+            None => Ok(store),
+        }
     }
 
     /// The format that it is to be taken as.
@@ -161,12 +184,9 @@ impl OpenArgs {
         let cancel = cancel::install()?;
         let store: Arc<dyn Store> = Arc::new(open_file(&self.path, access)?);
         let stored = store.len();
-        let at = |e: claviger_engine::Error| e.at(&self.path);
-        let opened = match self.how.format() {
-            None if self.how.by_backup() => formats::open_by_backup(&*store),
-            name => formats::open(&*store, name),
-        };
-        let (_, header) = opened.map_err(|e| with_option(at(e)))?;
+        let at = |e: Error| e.at(&self.path);
+        let at = |e| with_option(with_partitions(at(e), &store, self.how.partition));
+        let header = self.how.header_of(&store).map_err(at)?;
 
         let credentials = self.credentials.read()?;
         let bar = Progress::trials("Opening");
@@ -184,7 +204,7 @@ impl OpenArgs {
         let unlocked = header.unlock(&*store, &with);
         drop(credentials);
         drop(bar);
-        let unlocked = unlocked.map_err(|e| with_option(at(e)))?;
+        let unlocked = unlocked.map_err(at)?;
         Ok(Opened {
             volume: Volume::new(store, unlocked.layout),
             facts: unlocked.facts,
@@ -196,13 +216,33 @@ impl OpenArgs {
     }
 }
 
+/// Where a whole disk does not open: the partitions that could be volumes.
+fn with_partitions(error: Error, store: &Arc<dyn Store>, partition: Option<u32>) -> Error {
+    let looked_at_all =
+        partition.is_some() || !matches!(error.kind, ErrorKind::NotThisFormat(_) | ErrorKind::WrongCredential(_));
+    let Some(candidates) = (!looked_at_all).then(|| partition::candidates(store).ok().flatten()).flatten() else {
+        return error;
+    };
+    let numbers: Vec<_> =
+        candidates.iter().filter(|c| !c.formats.is_empty()).map(|c| c.partition.number.to_string()).collect();
+    match &numbers[..] {
+        [] => error.hint("It is a disk with partitions, none of which looks like a volume."),
+        all => error.hint(format!(
+            "It is a disk with partitions. To open one, choose it with --partition; these could be volumes: {}.",
+            all.join(", ")
+        )),
+    }
+}
+
 /// The engine's advice, with the name that this program has for it.
-pub fn with_option(mut error: claviger_engine::Error) -> claviger_engine::Error {
+pub fn with_option(mut error: Error) -> Error {
     match (&error.kind, &mut error.hint) {
         (ErrorKind::Malformed { .. }, Some(hint)) if hint.contains("truncated") => {
             hint.push_str(" The option is --truncated.");
         }
-        (ErrorKind::NotThisFormat(_), Some(hint)) => hint.push_str(" The option is --format."),
+        (ErrorKind::NotThisFormat(_), Some(hint)) if hint.contains("name its format") => {
+            hint.push_str(" The option is --format.")
+        }
         _ => {}
     }
     error

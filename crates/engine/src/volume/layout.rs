@@ -94,6 +94,50 @@ impl Layout {
         self
     }
 
+    /// A part of the volume as a volume of its own, such as a partition of a disk: `len` bytes from `start` on.
+    ///
+    /// # Errors
+    /// `Misuse` if it reaches past the end, or cuts an encrypted sector in two.
+    pub fn part(&self, start: u64, len: u64) -> Result<Self> {
+        let end = start.checked_add(len).filter(|end| *end <= self.len());
+        let end =
+            end.ok_or_else(|| Error::misuse(format!("{len} bytes from {start} on reach past the volume's end")))?;
+        let cut = |s: &Segment| {
+            let (from, to) = (s.at.max(start), (s.at + s.len).min(end));
+            let skipped = from - s.at;
+            let payload = match &s.payload {
+                Payload::Crypt { cipher, first } => {
+                    let sector = cipher.sector_size() as u64;
+                    if !skipped.is_multiple_of(sector) {
+                        return Err(Error::misuse(format!("a sector of {sector} bytes begins before byte {start}")));
+                    }
+                    Payload::Crypt { cipher: Arc::clone(cipher), first: first.wrapping_add(skipped / sector) }
+                }
+                other => other.clone(),
+            };
+            let stored_at = s.stored_at + skipped;
+            Ok(Segment { at: from - start, len: to - from, stored_at, payload, writable: s.writable })
+        };
+        let mut part = Self::new(self.touched(start, end).map(cut).collect::<Result<_>>()?)?;
+        for range in &self.protected {
+            let (from, to) = (range.start.clamp(start, end), range.end.clamp(start, end));
+            part = part.with_protected(from - start..to - start);
+        }
+        Ok(part)
+    }
+
+    /// The same volume in a store in which all of it begins `by` bytes later, as in the disk around a partition.
+    ///
+    /// # Errors
+    /// `Misuse` if offsets would not fit 64 bits.
+    pub fn moved(mut self, by: u64) -> Result<Self> {
+        for s in &mut self.segments {
+            let moved = s.stored_at.checked_add(by).filter(|at| at.checked_add(s.len).is_some());
+            s.stored_at = moved.ok_or_else(|| Error::misuse(format!("no segment can begin {by} bytes later")))?;
+        }
+        Ok(self)
+    }
+
     /// Protects a range of the volume, in bytes, such as the hidden volume in it. A write that touches a sector of it is
     /// refused whole, and from then on every write is; reading goes on.
     pub fn with_protected(mut self, range: Range<u64>) -> Self {
@@ -121,50 +165,6 @@ impl Layout {
                 }
                 self.protected.iter().any(|p| p.start < to && from < p.end)
             })
-    }
-
-    /// A part of the volume as a volume of its own, such as a partition of a disk: `len` bytes from `start` on.
-    ///
-    /// # Errors
-    /// `Misuse` if it reaches past the end, or cuts an encrypted sector in two.
-    pub fn part(&self, start: u64, len: u64) -> Result<Self> {
-        let end = start.checked_add(len).filter(|end| *end <= self.len());
-        let end =
-            end.ok_or_else(|| Error::misuse(format!("{len} bytes from {start} on reach past the volume's end")))?;
-        let cut = |s: &Segment| {
-            let (from, to) = (s.at.max(start), (s.at + s.len).min(end));
-            let skipped = from - s.at;
-            let payload = match &s.payload {
-                Payload::Crypt { cipher, first } => {
-                    let sector = cipher.sector_size() as u64;
-                    if !skipped.is_multiple_of(sector) {
-                        return Err(Error::misuse(format!("a sector of {sector} bytes begins before byte {start}")));
-                    }
-                    Payload::Crypt { cipher: Arc::clone(cipher), first: first.wrapping_add(skipped / sector) }
-                }
-                other => other.clone(),
-            };
-            let stored_at = s.stored_at + skipped;
-            Ok(Segment { at: from - start, len: to - from, stored_at, payload, writable: s.writable })
-        };
-        let mut part = Self::new(self.touched(start, end).map(cut).collect::<Result<_>>()?)?;
-        for range in &self.protected {
-            part = part
-                .with_protected(range.start.max(start).saturating_sub(start)..range.end.min(end).saturating_sub(start));
-        }
-        Ok(part)
-    }
-
-    /// The same volume in a store in which all of it begins `by` bytes later, as in the disk around a partition.
-    ///
-    /// # Errors
-    /// `Misuse` if offsets would not fit 64 bits.
-    pub fn moved(mut self, by: u64) -> Result<Self> {
-        for s in &mut self.segments {
-            let moved = s.stored_at.checked_add(by).filter(|at| at.checked_add(s.len).is_some());
-            s.stored_at = moved.ok_or_else(|| Error::misuse(format!("no segment can begin {by} bytes later")))?;
-        }
-        Ok(self)
     }
 
     /// The segments, in order.

@@ -254,9 +254,9 @@ impl Locked {
         let suite = with.cipher.map(|name| by_name("cipher", family.suites, |s| s.name, name)).transpose()?;
         // Where a disk has a system's header, what else its places hold belongs to the boot loader or the partitions.
         let system = self.copies.iter().any(|copy| copy.position.system);
-        let wanted = |position: &Position| match with.header {
-            HeaderChoice::Any => position.system == system,
-            choice => choice.includes(position.hidden, position.backup),
+        let wanted = |position: &Position| {
+            let asked_for = position.backup && with.header != HeaderChoice::Any;
+            with.header.includes(position.hidden, position.backup) && (position.system == system || asked_for)
         };
         let derivations = |position: &Position| {
             let right = |k: &&Kdf| kdf.is_none_or(|only| std::ptr::eq(only, *k)) && (position.old || !k.old);
