@@ -2,6 +2,8 @@
 
 PREFIX ?= /usr/local
 DESTDIR ?=
+# Where mount(8) looks for its helpers, and nowhere else. Without root they are left out.
+HELPERS ?= /sbin
 CARGO ?= cargo
 # Where cargo puts its output.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -37,6 +39,10 @@ man: build
 
 install: man
 	install -D -m 755 $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/claviger
+	if mkdir -p $(DESTDIR)$(HELPERS) 2>/dev/null && [ -w $(DESTDIR)$(HELPERS) ]; then \
+	    ln -sf $(PREFIX)/bin/claviger $(DESTDIR)$(HELPERS)/mount.fuse.claviger; \
+	    ln -sf $(PREFIX)/bin/claviger $(DESTDIR)$(HELPERS)/mount.claviger; \
+	else echo "No helpers for mount(8) in $(HELPERS): that takes root."; fi
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 $(TARGET)/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
@@ -46,6 +52,7 @@ install: man
 	$(PROGRAM) completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/claviger.fish
 
 uninstall:
+	rm -f $(DESTDIR)$(HELPERS)/mount.fuse.claviger $(DESTDIR)$(HELPERS)/mount.claviger
 	rm -f $(DESTDIR)$(PREFIX)/bin/claviger $(DESTDIR)$(PREFIX)/share/man/man1/claviger.1 \
 	    $(DESTDIR)$(PREFIX)/share/man/man1/claviger-*.1 \
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/claviger \

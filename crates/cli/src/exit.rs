@@ -165,10 +165,15 @@ fn classify(error: &anyhow::Error) -> &'static Code {
     &CODES[index.unwrap_or(MISUSE)]
 }
 
+/// The number of a kind of error.
+pub fn number_of(kind: &ErrorKind) -> u8 {
+    CODES[of_kind(kind)].number
+}
+
 fn of_kind(kind: &ErrorKind) -> usize {
     match kind {
         ErrorKind::Misuse(_) | ErrorKind::CredentialKind { .. } => MISUSE,
-        ErrorKind::WrongCredential(_) => WRONG_CREDENTIAL,
+        ErrorKind::WrongCredential(_) | ErrorKind::WrongHiddenCredential(_) => WRONG_CREDENTIAL,
         ErrorKind::NotThisFormat(_) => NOT_THIS_FORMAT,
         ErrorKind::Malformed { .. } => DAMAGED,
         ErrorKind::Unsupported { .. } => UNSUPPORTED,
@@ -208,6 +213,7 @@ mod tests {
             (ErrorKind::Misuse(String::new()), 1),
             (ErrorKind::CredentialKind { format: "F", kind: "keyfile" }, 1),
             (ErrorKind::WrongCredential(String::new()), 2),
+            (ErrorKind::WrongHiddenCredential(String::new()), 2),
             (ErrorKind::NotThisFormat(String::new()), 3),
             (malformed, 4),
             (ErrorKind::Unsupported { what: String::new() }, 5),

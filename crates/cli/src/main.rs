@@ -1,6 +1,8 @@
 //! The `claviger` program: one file per verb.
 #![forbid(unsafe_code)]
 
+mod attach;
+mod background;
 mod benchmark;
 mod cancel;
 mod cat;
@@ -8,15 +10,21 @@ mod change;
 mod completions;
 mod create;
 mod credentials;
+mod duration;
 mod editing;
 mod exit;
+mod explain;
 mod guard;
 mod header;
+mod helper;
+mod hidden;
 mod identify;
 mod info;
 mod keyfile;
 mod lab;
+mod list;
 mod man;
+mod mount;
 mod new_file;
 mod opening;
 mod output;
@@ -24,6 +32,7 @@ mod progress;
 mod prompt;
 mod serve;
 mod size;
+mod unmount;
 mod verify;
 
 use std::process::ExitCode;
@@ -55,9 +64,14 @@ struct Cli {
 enum Verb {
     Identify(identify::Args),
     Info(info::Args),
+    Explain(explain::Args),
     Create(create::Args),
     Cat(cat::Args),
     Serve(serve::Args),
+    Mount(Box<mount::Args>),
+    Unmount(unmount::Args),
+    List(list::Args),
+    Attach(attach::Args),
     Verify(verify::Args),
     Change(change::Args),
     Header(header::Args),
@@ -72,7 +86,7 @@ enum Verb {
 
 fn after_help() -> String {
     let examples = "Examples:\n  claviger identify old.tc\n  claviger info old.tc\n  claviger cat old.tc > image.img\n  \
-                    claviger serve old.tc";
+                    claviger mount old.tc /mnt/old\n  claviger serve old.tc";
     format!("{examples}\n\n{}\n{JSON_ERRORS}", exit::table())
 }
 
@@ -82,16 +96,25 @@ fn command() -> clap::Command {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let words = match helper::words(std::env::args_os().collect(), Cli::command()) {
+        Ok(words) => words,
+        Err(code) => return code,
+    };
+    let cli = match Cli::try_parse_from(&words) {
         Ok(cli) => cli,
-        Err(usage) => return exit::usage(&usage, std::env::args_os().any(|word| word == "--json")),
+        Err(usage) => return exit::usage(&usage, words.iter().any(|word| word == "--json")),
     };
     let result = match &cli.verb {
         Verb::Identify(args) => identify::run(args),
         Verb::Info(args) => info::run(args),
+        Verb::Explain(args) => explain::run(args),
         Verb::Create(args) => create::run(args),
         Verb::Cat(args) => cat::run(args),
         Verb::Serve(args) => serve::run(args),
+        Verb::Mount(args) => mount::run(args, &words),
+        Verb::Unmount(args) => unmount::run(args),
+        Verb::List(args) => list::run(args),
+        Verb::Attach(args) => attach::run(args),
         Verb::Verify(args) => verify::run(args),
         Verb::Change(args) => change::run(args),
         Verb::Header(args) => header::run(args),
@@ -110,15 +133,19 @@ impl Verb {
         match self {
             Self::Identify(args) => args.json,
             Self::Info(args) => args.json,
+            Self::Explain(args) => args.json,
             Self::Create(args) => args.json,
             Self::Serve(args) => args.json,
+            Self::Mount(args) => args.json,
+            Self::Unmount(args) => args.json,
+            Self::List(args) => args.json,
             Self::Verify(args) => args.json,
             Self::Change(args) => args.json,
             Self::Header(args) => args.json(),
             Self::Keyfile(args) => args.json,
             Self::Benchmark(args) => args.json,
             Self::Lab(args) => args.json(),
-            Self::Cat(_) | Self::Man(_) | Self::Completions(_) => false,
+            Self::Cat(_) | Self::Attach(_) | Self::Man(_) | Self::Completions(_) => false,
         }
     }
 }

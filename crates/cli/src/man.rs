@@ -21,9 +21,16 @@ pub struct Args {
 /// Files that the program uses, and what for.
 const FILES: &[(&str, &str)] = &[
     (
-        "$XDG_RUNTIME_DIR/claviger/NAME.sock",
-        "The socket of a served volume, without --socket or --tcp. Without XDG_RUNTIME_DIR it is in /run/user/UID/claviger, \
-         and where that is not there, in /tmp/claviger-UID. The folder belongs to the user alone.",
+        "/run/claviger, $XDG_RUNTIME_DIR/claviger",
+        "Root's and a user's runtime folder, which belongs to them alone: records of what is mounted or served, and the socket of \
+         a served volume without --socket or --tcp, NAME.sock. Without XDG_RUNTIME_DIR a user's is /run/user/UID/claviger, and \
+         where that is not there, /tmp/claviger-UID. CLAVIGER_RUNTIME_DIR in the environment names another one.",
+    ),
+    ("/etc/crypttab", "Volumes that `claviger attach` knows by name (crypttab(5)); --crypttab names another file."),
+    (
+        "~/.config/claviger/favourites.toml",
+        "Volumes of the user's own that `claviger attach` mounts: for each [NAME] the keys volume, dir and options, the last a \
+         list of options of `claviger mount`.",
     ),
     ("/dev/tty", "Where passwords are asked for, whatever standard input is."),
 ];

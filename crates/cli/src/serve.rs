@@ -1,10 +1,8 @@
 //! `claviger serve`: the plaintext over NBD.
 
 use std::ffi::OsString;
-use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,15 +10,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use anyhow::Context;
-use claviger_engine::store::Access;
-use claviger_engine::{Error, Store};
+use claviger_engine::Store;
+use claviger_engine::formats::Facts;
+use claviger_engine::store::{Access, CountedStore};
 use claviger_serve::nbd::{Address, Export, Handle, Options, Server};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getuid, kill_process, waitid};
+use claviger_serve::sessions::{Control, Live, Record, Runtime};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::Serialize;
 use signal_hook::iterator::Signals;
 
+use crate::background::Told;
 use crate::exit::Silent;
-use crate::opening::{OpenArgs, open_file};
+use crate::opening::{OpenArgs, ProtectArgs, open_file};
 use crate::output::{self, ReaderGone, Report};
 use crate::{cancel, guard, size};
 
@@ -35,6 +36,7 @@ use crate::{cancel, guard, size};
   claviger serve --read-only --socket /tmp/private/old.sock old.tc
   claviger serve old.tc --read-only --run 'nbdcopy \"$uri\" image.img'
   claviger serve --tcp 127.0.0.1:10809 old.tc
+  claviger serve --protect-hidden outer.tc
 
 What to do with it, as another command says:
   nbdcopy 'nbd+unix:///?socket=PATH' image.img
@@ -58,7 +60,7 @@ pub struct Args {
     export: String,
 
     /// Serve the file as it is, without decryption: what the same way costs without encryption
-    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated"])]
+    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden"])]
     raw: bool,
 
     /// Run a shell command with $uri and $socket set, serve as long as it runs, and end with its exit status
@@ -70,7 +72,13 @@ pub struct Args {
     pub json: bool,
 
     #[command(flatten)]
+    told: Told,
+
+    #[command(flatten)]
     open: OpenArgs,
+
+    #[command(flatten)]
+    protect: ProtectArgs,
 }
 
 #[derive(Serialize)]
@@ -90,14 +98,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
-    let store: Arc<dyn Store> = if args.raw {
-        Arc::new(open_file(&args.open.path, access)?)
+    let (facts, store): (_, Arc<dyn Store>) = if args.raw {
+        (None, Arc::new(open_file(&args.open.path, access)?))
     } else {
-        let opened = args.open.open(access)?;
+        let opened = args.open.open_protecting(access, &args.protect)?;
         opened.warn();
-        Arc::new(opened.with_threads().volume)
+        (Some(opened.facts.clone()), Arc::new(opened.with_threads().volume))
     };
     cancel::check()?;
+    let store = Arc::new(CountedStore::new(store));
 
     let address = match (&args.socket, args.tcp) {
         (Some(path), _) => Address::Unix(path.clone()),
@@ -106,7 +115,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let read_only = args.read_only || !store.writable();
     let size = store.len();
-    let export = Export { read_only, ..Export::new(args.export.clone(), store) };
+    let export = Export { read_only, ..Export::new(args.export.clone(), Arc::<CountedStore<_>>::clone(&store)) };
     let server = Server::bind(&address, vec![export], Options::default())?;
     let serving = Serving {
         volume: args.open.path.display().to_string(),
@@ -119,6 +128,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         read_only,
         pid: std::process::id(),
     };
+    // A server that nobody can list serves all the same.
+    let _listed = facts.and_then(|facts| list(&args.open.path, &facts, &serving, Arc::clone(&store)).ok());
     let client = Arc::new(Running::default());
     let signals = watch_signals(server.handle(), Arc::clone(&client))?;
     // A signal may have come before anybody watched.
@@ -126,7 +137,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let ended = match &args.run {
         Some(command) => {
             // Standard input that held the password is not for the command.
-            let stdin = if args.open.password_on_stdin() { Stdio::null() } else { Stdio::inherit() };
+            let stdin =
+                if args.open.password_on_stdin() || args.protect.on_stdin() { Stdio::null() } else { Stdio::inherit() };
             let child = client.start(command, &serving, stdin)?;
             let (client, handle) = (Arc::clone(&client), server.handle());
             Some(thread::spawn(move || {
@@ -141,10 +153,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 Err(e) if e.is::<ReaderGone>() => {}
                 printed => printed?,
             }
+            args.told.ready()?;
             None
         }
     };
     let served = server.run();
+    if store.damage_prevented() {
+        output::warn(
+            "A write that would have damaged the hidden volume was refused, and everything after it. What programs wrote \
+             last is not in the outer volume; check its file system.",
+        );
+    }
     client.terminate();
     let status = ended.map(|thread| thread.join().expect("waiting for a process does not panic")).transpose()?;
     signals.close();
@@ -154,6 +173,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         0 => Ok(()),
         status => Err(Silent(status).into()),
     }
+}
+
+/// Shows it to `claviger list` as long as what is returned lives.
+fn list(
+    path: &Path,
+    facts: &Facts,
+    serving: &Serving,
+    store: Arc<CountedStore<Arc<dyn Store>>>,
+) -> anyhow::Result<(Live, Control)> {
+    let record = crate::mount::record(path, facts, serving.size)?;
+    let record = Record { uri: Some(serving.uri.clone()), read_only: serving.read_only, ..record };
+    let live = Runtime::of_this_user()?.begin(record)?;
+    let control = live.answer(move || crate::mount::status(&store))?;
+    Ok((live, control))
 }
 
 /// The first signal ends the command, or else the server.
@@ -232,7 +265,8 @@ impl Report for Serving {
 
 /// A path for the socket in a folder of the user's own.
 fn default_socket(volume: &Path) -> anyhow::Result<PathBuf> {
-    let folder = runtime_folder()?;
+    let runtime = Runtime::of_this_user()?;
+    let folder = runtime.path();
     let name = volume.file_name().unwrap_or(volume.as_os_str());
     let socket = |suffix: &str| {
         let mut file = name.to_owned();
@@ -244,29 +278,4 @@ fn default_socket(volume: &Path) -> anyhow::Result<PathBuf> {
     let answers = |path: &Path| std::os::unix::net::UnixStream::connect(path).is_ok();
     let first = socket("");
     Ok(if answers(&first) { socket(&format!("-{}", std::process::id())) } else { first })
-}
-
-/// $XDG_RUNTIME_DIR/claviger, /run/user/UID/claviger, or /tmp/claviger-UID: a folder that nobody else can enter.
-fn runtime_folder() -> anyhow::Result<PathBuf> {
-    let uid = getuid().as_raw();
-    let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_absolute());
-    let systemd = PathBuf::from(format!("/run/user/{uid}"));
-    let folder = match given.or(Some(systemd)).filter(|p| p.is_dir()) {
-        Some(base) => base.join("claviger"),
-        None => std::env::temp_dir().join(format!("claviger-{uid}")),
-    };
-    let context = || folder.display().to_string();
-    match fs::DirBuilder::new().mode(0o700).create(&folder) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e).with_context(context),
-        _ => {}
-    }
-    // In /tmp anybody could have made it first.
-    let metadata = fs::symlink_metadata(&folder).with_context(context)?;
-    if !metadata.is_dir() || metadata.uid() != uid || metadata.mode() & 0o077 != 0 {
-        return Err(Error::misuse("not a private folder of yours (mode 0700)")
-            .at(&folder)
-            .hint("Put it right or away, or say where the socket goes with --socket PATH.")
-            .into());
-    }
-    Ok(folder)
 }

@@ -54,7 +54,8 @@ fn the_default_socket_is_private() {
     let serve = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
         command.args(["serve", "--read-only", "--password-file", &folder.password, &volume, "--run"]);
-        command.arg("echo $socket; stat -c %a $(dirname \"$socket\")").env("XDG_RUNTIME_DIR", &runtime);
+        command.arg("echo $socket; stat -c %a $(dirname \"$socket\")");
+        command.env("CLAVIGER_RUNTIME_DIR", format!("{runtime}/claviger"));
         command.stdin(Stdio::null());
         done(command.output().expect("it ends"))
     };

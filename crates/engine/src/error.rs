@@ -54,6 +54,9 @@ pub enum ErrorKind {
     /// No credential opens the volume.
     #[error("{0}")]
     WrongCredential(String),
+    /// The volume opens, but the credentials of the hidden volume in it, which is to be protected, open nothing.
+    #[error("the hidden volume: {0}")]
+    WrongHiddenCredential(String),
     /// The format takes no credential of this kind.
     #[error("{format} volumes take no {kind}")]
     CredentialKind {
@@ -121,7 +124,20 @@ impl From<ErrorKind> for Error {
 
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
-        Self::new(ErrorKind::Io(error))
+        // One of ours that came through a store or a tree, whose errors are the system's.
+        error.downcast().unwrap_or_else(|error| Self::new(ErrorKind::Io(error)))
+    }
+}
+
+/// As a tree or store passes it on; whoever takes it gets it back.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        match error.kind {
+            ErrorKind::Io(e) => e,
+            ErrorKind::Malformed { .. } => Self::new(io::ErrorKind::InvalidData, error),
+            ErrorKind::Unsupported { .. } => Self::new(io::ErrorKind::Unsupported, error),
+            _ => Self::other(error),
+        }
     }
 }
 

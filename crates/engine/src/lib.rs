@@ -17,14 +17,17 @@
 #![forbid(unsafe_code)]
 
 pub mod credential;
+pub mod diagnosis;
 pub mod edit;
 pub mod error;
+pub mod filesystems;
 pub mod formats;
 pub mod free_tail;
 pub mod memory;
 pub mod partitions;
 pub mod spec;
 pub mod store;
+pub mod trees;
 pub mod volume;
 
 pub use claviger_crypto::{Acceleration, Secret, SectorCipher};

@@ -1,4 +1,10 @@
 //! Serves stores, such as opened volumes, to other programs.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)] // allowed in fuse::sys, fuse::uring_sys and mount::loop_sys only, for what the kernel demands
 
+mod aligned;
+mod durable;
+pub mod fuse;
+pub mod mount;
 pub mod nbd;
+pub mod sessions;
+mod wait;

@@ -1,6 +1,8 @@
 //! What the tests of the program share.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+pub mod mounts;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};

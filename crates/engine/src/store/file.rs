@@ -82,7 +82,10 @@ impl FileStore {
         if !kind.is_file() && !kind.is_block_device() {
             return Err(Error::misuse("neither a regular file nor a block device"));
         }
-        let mut file = OpenOptions::new().read(true).write(access == Access::ReadWrite).open(path)?;
+        let mut file = match access {
+            Access::ReadOnly => untouched(path)?,
+            Access::ReadWrite => OpenOptions::new().read(true).write(true).open(path)?,
+        };
         if kind.is_block_device() && access == Access::ReadWrite {
             file = exclusive(path)?;
         }
@@ -161,6 +164,22 @@ fn exclusive(path: &Path) -> Result<File> {
         }
         _ => e.into(),
     })
+}
+
+/// For reading, and its time of access stays as it is where that may be asked for: by the owner and by root (open(2)).
+fn untouched(path: &Path) -> io::Result<File> {
+    let no_time = rustix::fs::OFlags::NOATIME.bits().cast_signed();
+    match OpenOptions::new().read(true).custom_flags(no_time).open(path) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => File::open(path),
+        opened => opened,
+    }
+}
+
+impl Drop for FileStore {
+    /// A process that was just started shares the descriptor until its program is executed: closing ours would leave the lock.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+    }
 }
 
 impl Store for FileStore {

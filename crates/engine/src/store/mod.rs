@@ -1,5 +1,6 @@
-//! Positioned bytes: files, block devices, memory, and slices of other stores.
+//! Positioned bytes: files, block devices, memory, and what is put over other stores: slices, counters.
 
+mod counted;
 mod file;
 mod memory;
 mod slice;
@@ -7,6 +8,7 @@ mod slice;
 use std::io;
 use std::sync::Arc;
 
+pub use counted::{CountedStore, Traffic};
 pub use file::{Access, FileStore};
 pub use memory::MemoryStore;
 pub use slice::SliceStore;

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use super::Address;
 use super::listen::connect;
 use super::protocol::*;
-use super::socket::{Aligned, Socket};
+use super::socket::Socket;
+use crate::aligned::Aligned;
 
 /// Bytes of replies that are received together.
 const INBOX: usize = 128 << 10;

@@ -36,10 +36,12 @@ use std::{fmt, io, slice};
 use claviger_engine::{Error, Result, Store};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
+use crate::durable::Durable;
 pub use client::{Client, Completion, Replies};
 use listen::Listener;
 use protocol::{MAX_STRING, export};
 use socket::Socket;
+pub(crate) use socket::wait;
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -289,7 +291,7 @@ impl Shared {
 fn accept_all(listener: &Listener, shared: &Arc<Shared>, threads: &mut HashMap<u64, JoinHandle<()>>) -> io::Result<()> {
     while !shared.control.phase_is(Phase::Stopping) {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(&shared.control.wake, PollFlags::IN)];
-        socket::wait(&mut fds, None)?;
+        wait(&mut fds, None)?;
         let [connecting, woken] = fds.map(|fd| !fd.revents().is_empty());
         if woken {
             let _ = rustix::io::read(&shared.control.wake, &mut [0; 8]);
@@ -309,10 +311,7 @@ fn accept_all(listener: &Listener, shared: &Arc<Shared>, threads: &mut HashMap<u
                 Err(e) if matches!(e.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {}
                 // Too many open files, or too little memory: some of it may come back soon. Other errors stay.
                 Err(e) if matches!(e.raw_os_error(), Some(12 | 23 | 24 | 105)) => {
-                    socket::wait(
-                        &mut [PollFd::new(&shared.control.wake, PollFlags::IN)],
-                        Some(Duration::from_millis(100)),
-                    )?;
+                    wait(&mut [PollFd::new(&shared.control.wake, PollFlags::IN)], Some(Duration::from_millis(100)))?;
                 }
                 Err(e) => return Err(e),
             }
@@ -376,8 +375,7 @@ struct Exported {
     len: u64,
     read_only: bool,
     block_size: u32,
-    /// A flush has failed.
-    lossy: Mutex<bool>,
+    durable: Durable,
 }
 
 impl Exports {
@@ -408,7 +406,7 @@ impl Exports {
             read_only: read_only || !store.writable(),
             store,
             block_size,
-            lossy: Mutex::new(false),
+            durable: Durable::default(),
         };
         Ok(Self(exports.into_iter().map(exported).collect()))
     }
@@ -433,19 +431,9 @@ impl Exported {
         flags | if structured { export::SEND_DF } else { 0 }
     }
 
-    /// Makes durable what was written.
-    ///
-    /// Fails for ever once it has failed: the kernel reports lost writes once only (fsync(2)), and other clients,
-    /// who were promised that any flush covers their writes, must hear of it too.
+    /// Makes durable what was written, and remembers failures.
     fn flush(&self) -> io::Result<()> {
-        // Held all the while: the kernel tells one fsync of a lost write, and another that runs beside it nothing.
-        let mut lossy = self.lossy.lock().unwrap_or_else(PoisonError::into_inner);
-        let flushed = self.store.flush();
-        if *lossy && flushed.is_ok() {
-            return Err(io::Error::other("an earlier flush failed: writes may have been lost"));
-        }
-        *lossy |= flushed.is_err();
-        flushed
+        self.durable.flush(&*self.store)
     }
 }
 

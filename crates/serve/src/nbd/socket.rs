@@ -1,13 +1,14 @@
-//! A connected stream socket, and memory that the kernel copies to and from quickly.
+//! A connected stream socket.
 
 use std::io::{self, IoSlice};
-use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg, shutdown, sockopt};
+
+pub use crate::wait::wait;
 
 /// Bytes that may be under way in each direction. A whole request of 1 MiB and its successor fit, so that neither side
 /// sleeps in the middle of one; larger ones bring nothing.
@@ -128,73 +129,5 @@ impl Socket {
             return Ok(());
         }
         Err(io::ErrorKind::TimedOut.into())
-    }
-}
-
-/// Waits for one of `fds`. `false` if nothing has happened after `timeout`.
-pub fn wait(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<bool> {
-    // A timeout that does not fit is for ever.
-    let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
-    loop {
-        match poll(fds, timeout.as_ref()) {
-            Ok(n) => return Ok(n > 0),
-            // Interrupted waits start over: longer than asked for, and nobody measures by them.
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-}
-
-/// Bytes that begin at a multiple of 64: the kernel copies several times as slowly to an address that is none of 16.
-#[derive(Default)]
-pub struct Aligned {
-    memory: Vec<u8>,
-    skip: usize,
-    len: usize,
-}
-
-impl Aligned {
-    /// What it is aligned to, in bytes.
-    pub const ALIGNMENT: usize = 64;
-
-    /// Makes it at least `len` bytes long. What it held is lost where it has to grow.
-    pub fn reserve(&mut self, len: usize) {
-        if self.len >= len {
-            return;
-        }
-        *self = Self::default(); // given back first
-        self.memory = vec![0; len + Self::ALIGNMENT];
-        self.skip = (self.memory.as_ptr() as usize).wrapping_neg() % Self::ALIGNMENT;
-        self.len = len;
-    }
-}
-
-impl Deref for Aligned {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.memory[self.skip..self.skip + self.len]
-    }
-}
-
-impl DerefMut for Aligned {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.memory[self.skip..self.skip + self.len]
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_is_aligned_and_only_grows() {
-        let mut memory = Aligned::default();
-        assert!(memory.is_empty());
-        for len in [1, 64, 100_000, 5, (1 << 20) + 1] {
-            let before = memory.len();
-            memory.reserve(len);
-            assert!(memory.len() >= len.max(before));
-            assert_eq!(memory.as_ptr() as usize % Aligned::ALIGNMENT, 0);
-        }
     }
 }

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use super::negotiate::Agreed;
 use super::protocol::*;
-use super::socket::{Aligned, Socket};
+use super::socket::Socket;
 use super::{Exported, Phase, Shared};
+use crate::aligned::Aligned;
 
 /// Bytes that are read from the store and sent at a time: they are still in the L2 cache when the kernel copies them.
 const CHUNK: usize = 256 << 10;
@@ -395,7 +396,7 @@ struct Inbox {
 
 impl Inbox {
     /// A header that begins here has its payload at a multiple of 64.
-    const START: usize = Aligned::ALIGNMENT - Request::SIZE;
+    const START: usize = Aligned::LINE - Request::SIZE;
 
     fn take_header(&mut self) -> Option<[u8; Request::SIZE]> {
         let header = *self.buffer[self.held.clone()].first_chunk::<{ Request::SIZE }>()?;
@@ -476,7 +477,7 @@ impl Outbox {
     /// Where in the buffer `len` bytes of data may be put, with room for a header before them. To be followed by
     /// [`Self::commit`], or by nothing.
     fn make_room(&mut self, socket: &Socket, len: usize) -> io::Result<usize> {
-        let place = |used: usize| (used + Self::HEADER).next_multiple_of(Aligned::ALIGNMENT);
+        let place = |used: usize| (used + Self::HEADER).next_multiple_of(Aligned::LINE);
         if self.is_full() || (self.used > 0 && place(self.used) + len > self.buffer.len().min(BATCH)) {
             self.send(socket)?;
         }
@@ -517,7 +518,7 @@ impl Outbox {
         if let [part] = &self.parts[..]
             && part.len() > APART
         {
-            let (header, data) = self.buffer[part.clone()].split_at(part.start.wrapping_neg() % Aligned::ALIGNMENT);
+            let (header, data) = self.buffer[part.clone()].split_at(part.start.wrapping_neg() % Aligned::LINE);
             socket.send(&mut [IoSlice::new(header)])?;
             slices[0] = IoSlice::new(data);
         }

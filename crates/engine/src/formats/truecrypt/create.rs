@@ -1,5 +1,6 @@
 //! Makes a volume as TrueCrypt 7.1a and VeraCrypt do.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -41,7 +42,8 @@ pub(super) fn create(family: &Family, store: &dyn Store, spec: &Spec<'_>, first:
     let pool = Pool::for_this_machine(Duration::from_micros(50));
 
     let keys = random_secret(suite.key_len(Mode::Xts))?;
-    let plain = header::compose(family.rules, &[0; header::SALT], HEADER_GROUP, size, &keys);
+    let data = header::Extent { start: HEADER_GROUP, size, hidden: false };
+    let plain = header::compose(family.rules, &[0; header::SALT], data, &keys);
     let cancelled = || cancelled(spec);
     let seal = Seal { suite, mode: Mode::Xts, derivation, password: &password, memory: None, cancelled: &cancelled };
     let (primary, backup) = (seal.close(&plain)?, seal.close(&plain)?);
@@ -50,7 +52,7 @@ pub(super) fn create(family: &Family, store: &dyn Store, spec: &Spec<'_>, first:
     write_random_group(store, HEADER_GROUP + size)?;
     store.flush()?;
     if !spec.quick {
-        fill(store, size, suite, spec, &pool)?;
+        fill(store, HEADER_GROUP..HEADER_GROUP + size, suite, spec, &pool)?;
     }
     store.flush()?;
     not_cancelled(spec)?;
@@ -100,12 +102,13 @@ fn write_random_group(store: &dyn Store, at: u64) -> Result<()> {
     Ok(store.write_at(at, &mut bytes)?)
 }
 
-/// Fills the data area with what looks like ciphertext of the volume.
+/// Fills a data area with what looks like ciphertext of the volume.
 ///
 /// Zeros are encrypted under a key that is thrown away. Whoever has no password cannot tell this from used sectors, unless
 /// the cipher is broken; whoever has one cannot tell it from a hidden volume, since under the volume's key it decrypts to
 /// nothing. The system's random bytes would do as well, only several times more slowly. (7.1a, VolumeCreator.cpp, does so.)
-fn fill(store: &dyn Store, size: u64, suite: &Suite, spec: &Spec<'_>, pool: &Pool) -> Result<()> {
+pub(super) fn fill(store: &dyn Store, area: Range<u64>, suite: &Suite, spec: &Spec<'_>, pool: &Pool) -> Result<()> {
+    let (start, size) = (area.start, area.end - area.start);
     let throw_away = random_secret(suite.key_len(Mode::Xts))?;
     let cipher = suite.data_cipher(Mode::Xts, &throw_away, Acceleration::On);
     let mut buffer = vec![0; FILL.min(size as usize)];
@@ -114,12 +117,12 @@ fn fill(store: &dyn Store, size: u64, suite: &Suite, spec: &Spec<'_>, pool: &Poo
     while done < size {
         not_cancelled(spec)?;
         let part = &mut buffer[..usize::try_from(size - done).map_or(FILL, |left| left.min(FILL))];
-        let first = (HEADER_GROUP + done) / UNIT;
+        let first = (start + done) / UNIT;
         for_each_piece(pool, part, FILL_PIECE, |at, piece| {
             piece.fill(0);
             cipher.encrypt(first + at as u64 / UNIT, piece);
         });
-        store.write_at(HEADER_GROUP + done, part)?;
+        store.write_at(start + done, part)?;
         done += part.len() as u64;
         tell(spec, done, size);
     }
@@ -133,7 +136,7 @@ fn write_headers(store: &dyn Store, size: u64, mut backup: Vec<u8>, mut primary:
     Ok(store.flush()?)
 }
 
-fn random_secret(len: usize) -> Result<Secret> {
+pub(super) fn random_secret(len: usize) -> Result<Secret> {
     let mut secret = Secret::zeroed(len);
     random(&mut secret)?;
     Ok(secret)
@@ -145,10 +148,10 @@ fn tell(spec: &Spec<'_>, done: u64, total: u64) {
     }
 }
 
-fn cancelled(spec: &Spec<'_>) -> bool {
+pub(super) fn cancelled(spec: &Spec<'_>) -> bool {
     spec.cancel.is_some_and(|c| c.load(Ordering::Relaxed))
 }
 
-fn not_cancelled(spec: &Spec<'_>) -> Result<()> {
+pub(super) fn not_cancelled(spec: &Spec<'_>) -> Result<()> {
     if cancelled(spec) { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
 }

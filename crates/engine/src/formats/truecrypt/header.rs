@@ -229,8 +229,20 @@ pub(super) fn parse(plain: &[u8], at: u64, rules: &Rules) -> Result<Fields> {
     Ok(fields)
 }
 
-/// A header as the program of `rules` writes it, not yet encrypted: `size` bytes of data from byte `start` on, under `keys`.
-pub(super) fn compose(rules: &Rules, salt: &[u8], start: u64, size: u64, keys: &[u8]) -> Secret {
+/// The data of a volume, as its header describes them.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    /// Bytes from the beginning of the file.
+    pub start: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Whether it is that of a hidden volume.
+    pub hidden: bool,
+}
+
+/// A header as the program of `rules` writes it, not yet encrypted: for `data` under `keys`.
+pub(super) fn compose(rules: &Rules, salt: &[u8], data: Extent, keys: &[u8]) -> Secret {
+    let Extent { start, size, hidden } = data;
     let mut plain = Secret::zeroed(SIZE);
     plain[..SALT].copy_from_slice(salt);
     plain[KEYS..][..keys.len()].copy_from_slice(keys);
@@ -240,6 +252,7 @@ pub(super) fn compose(rules: &Rules, salt: &[u8], start: u64, size: u64, keys: &
     let key_crc = crc32fast::hash(&plain[KEYS..]);
     put(&mut plain, KEY_CRC, &key_crc.to_be_bytes());
     // The times stay zero, as since TrueCrypt 6.0.
+    put(&mut plain, HIDDEN_SIZE, &if hidden { size } else { 0 }.to_be_bytes());
     put(&mut plain, VOLUME_SIZE, &size.to_be_bytes());
     put(&mut plain, DATA_START, &start.to_be_bytes());
     put(&mut plain, ENCRYPTED_SIZE, &size.to_be_bytes());
@@ -298,9 +311,10 @@ mod tests {
     use super::*;
 
     const START: u64 = 131_072;
+    const DATA: Extent = Extent { start: START, size: 1 << 20, hidden: false };
 
     fn composed() -> Secret {
-        compose(&TRUECRYPT, &[7; SALT], START, 1 << 20, &[9; 64])
+        compose(&TRUECRYPT, &[7; SALT], DATA, &[9; 64])
     }
 
     /// Changes a field and makes the header's checksum right again.
@@ -380,7 +394,7 @@ mod tests {
 
     #[test]
     fn headers_of_one_program_are_not_taken_for_those_of_the_other() {
-        let vera = compose(&VERACRYPT, &[7; SALT], START, 1 << 20, &[9; 64]);
+        let vera = compose(&VERACRYPT, &[7; SALT], DATA, &[9; 64]);
         assert!(has_magic(&vera[SALT..], &VERACRYPT) && !has_magic(&vera[SALT..], &TRUECRYPT));
         assert!(parse(&vera, 0, &VERACRYPT).expect("a good header").has_backups);
         for version in [0x010a_u16, 0x0127] {

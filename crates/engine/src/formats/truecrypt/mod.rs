@@ -9,6 +9,7 @@ mod backup;
 mod create;
 mod editor;
 mod header;
+mod hidden;
 mod kdfs;
 mod keyfiles;
 mod positions;
@@ -18,12 +19,13 @@ mod system;
 mod trials;
 mod verify;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use claviger_crypto::SectorCipher;
 use claviger_crypto::secret::wipe_stack;
 
-use super::{Choices, Facts, Format, Header, KeyslotEditor, Unlocked, Verdict, magic, same_name};
+use super::{Choices, Facts, Format, Header, HiddenRoom, KeyslotEditor, Unlocked, Verdict, magic, same_name};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
@@ -133,6 +135,24 @@ impl Format for Family {
         create::create(self, store, spec, first).map_err(|e| e.in_format(self.name))
     }
 
+    fn hidden_room(&self, store: &Arc<dyn Store>, outer: &Unlock<'_>) -> Result<HiddenRoom> {
+        hidden::room(self, store, outer).map_err(|e| e.in_format(self.name))
+    }
+
+    fn create_hidden(
+        &self,
+        store: &Arc<dyn Store>,
+        outer: &Unlock<'_>,
+        spec: &Spec<'_>,
+        first: &[Credential],
+    ) -> Result<()> {
+        hidden::create(self, store, outer, spec, first).map_err(|e| e.in_format(self.name))
+    }
+
+    fn backups_before_end(&self) -> &'static [u64] {
+        &[HEADER_GROUP, HEADER_AREA]
+    }
+
     fn choices(&self) -> Choices {
         Choices {
             ciphers: self.suites.iter().filter(|s| s.creatable()).map(|s| s.name).collect(),
@@ -168,6 +188,7 @@ impl Family {
 }
 
 /// The sector at a position: salt, and what may be a header.
+#[derive(Clone)]
 struct HeaderCopy {
     position: &'static Position,
     at: u64,
@@ -209,16 +230,29 @@ impl Header for Locked {
 impl Locked {
     fn unlocked(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
-        let Tried { found, mut warnings, trials, derivations } = self.tried(with)?;
+        let Tried { found, mut warnings, mut trials, mut derivations } = self.tried(with)?;
         let copy = &self.copies[found.copy];
         if copy.position.system {
+            if with.protect.is_some() {
+                return Err(Error::unsupported("protecting a hidden volume in an encrypted system"));
+            }
             let (layout, data) = system::layout(&found, store, with, &mut warnings)?;
             let facts = Facts { size: layout.len(), ..self.facts(&found, &data, with) };
             return Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() });
         }
         let data = DataArea::of(&found.fields, copy, store.len())?;
-        let layout = data.layout(&found, copy, store, with, &mut warnings)?;
+        let mut layout = data.layout(&found, copy, store, with, &mut warnings)?;
         let facts = self.facts(&found, &data, with);
+        if let Some(protect) = &with.protect {
+            if copy.position.hidden {
+                return Err(hidden::swapped());
+            }
+            let (tried, ranges) = self.protection(protect, with, &data, store.len())?;
+            layout = ranges.into_iter().fold(layout, Layout::with_protected);
+            warnings.extend(tried.warnings);
+            trials += tried.trials;
+            derivations += tried.derivations;
+        }
         Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() })
     }
 
@@ -322,6 +356,10 @@ struct DataArea {
 }
 
 impl DataArea {
+    fn end(&self) -> u64 {
+        self.start.saturating_add(self.len)
+    }
+
     fn of(fields: &Fields, copy: &HeaderCopy, store_len: u64) -> Result<Self> {
         if fields.has_backups {
             return Ok(Self { start: fields.data_start, len: fields.volume_size });
@@ -547,7 +585,8 @@ mod tests {
         fn put_into(&self, bytes: &mut [u8]) {
             let size = (bytes.len() as u64).saturating_sub(2 * HEADER_GROUP);
             let salt = noise(header::SALT, 5);
-            let mut plain = header::compose(&header::TRUECRYPT, &salt, HEADER_GROUP, size, &self.keys());
+            let data = header::Extent { start: HEADER_GROUP, size, hidden: false };
+            let mut plain = header::compose(&header::TRUECRYPT, &salt, data, &self.keys());
             header::change(&mut plain, self.version, self.required_program, self.hidden_size, self.sector_size);
             let mut key = vec![0; self.suite.key_len(self.mode)];
             let derivation = self.kdf.derivation(None, false);

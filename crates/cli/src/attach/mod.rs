@@ -1,0 +1,208 @@
+//! `claviger attach`: volumes by name.
+
+mod crypttab;
+mod favourites;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use claviger_engine::{Error, Result, Secret};
+use claviger_serve::sessions::Runtime;
+
+use crate::exit::{self, Silent};
+use crate::{background, cancel, guard, output};
+use crypttab::Entry;
+use favourites::Favourite;
+
+/// Open volumes by their names in /etc/crypttab or among your favourites
+///
+/// A favourite, in ~/.config/claviger/favourites.toml, is mounted. A line of /etc/crypttab is opened: its plaintext is the
+/// file `volume` in a folder of its name in your runtime folder, or where there is no FUSE, an NBD socket there. `claviger
+/// list` says where, `claviger unmount` ends it.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger attach diary
+  claviger attach --all
+  claviger attach --crypttab ./table backup
+
+A favourite in ~/.config/claviger/favourites.toml:
+  [diary]
+  volume = \"~/diary.tc\"
+  dir = \"~/diary\"
+  options = [\"--hash=SHA-512\", \"--idle=10m\"]")]
+pub struct Args {
+    /// Names of favourites or of lines of the table
+    #[arg(value_name = "NAME", required_unless_present = "all")]
+    names: Vec<String>,
+
+    /// Every line of the table that does not say noauto, and every favourite
+    #[arg(long, conflicts_with = "names")]
+    all: bool,
+
+    /// Another table than /etc/crypttab
+    #[arg(long, value_name = "FILE")]
+    crypttab: Option<PathBuf>,
+
+    /// Another list of favourites than ~/.config/claviger/favourites.toml
+    #[arg(long, value_name = "FILE")]
+    favourites: Option<PathBuf>,
+}
+
+/// Something with a name.
+enum Known<'a> {
+    Favourite(&'a Favourite),
+    Entry(&'a Entry),
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    guard::no_dumps();
+    cancel::install()?;
+    let favourites = favourites(args)?;
+    let entries = entries(args)?;
+    let mut chosen = Vec::new();
+    for name in &args.names {
+        chosen.push((&**name, known(name, &favourites, &entries)?));
+    }
+    if args.all {
+        chosen.extend(entries.iter().filter(|e| !e.has("noauto")).map(|e| (&*e.name, Known::Entry(e))));
+        chosen.extend(favourites.iter().map(|(name, favourite)| (&**name, Known::Favourite(favourite))));
+    }
+    let mut failed = None;
+    for (name, what) in chosen {
+        cancel::check()?;
+        let attached = match &what {
+            Known::Favourite(favourite) => mount(favourite),
+            Known::Entry(entry) => attach(entry),
+        };
+        let Err(e) = attached else { continue };
+        let code = match e.downcast::<Silent>() {
+            // It has been told by the process that failed.
+            Ok(silent) => silent,
+            Err(e) => {
+                exit::report(&e.context(name.to_owned()), false);
+                Silent(1)
+            }
+        };
+        let excused = matches!(what, Known::Entry(entry) if args.all && entry.has("nofail"));
+        if !excused {
+            failed = failed.or(Some(code));
+        }
+    }
+    failed.map_or(Ok(()), |code| Err(code.into()))
+}
+
+fn known<'a>(name: &str, favourites: &'a BTreeMap<String, Favourite>, entries: &'a [Entry]) -> Result<Known<'a>> {
+    let favourite = favourites.get(name).map(Known::Favourite);
+    let entry = || entries.iter().find(|e| e.name == name).map(Known::Entry);
+    favourite.or_else(entry).ok_or_else(|| {
+        let names: Vec<_> = favourites.keys().map(String::as_str).chain(entries.iter().map(|e| &*e.name)).collect();
+        let hint =
+            if names.is_empty() { "None is known at all.".to_owned() } else { format!("Known: {}.", names.join(", ")) };
+        Error::misuse(format!("neither a favourite nor a line of the table is called {name}")).hint(hint)
+    })
+}
+
+/// The text of the file; that of one which nobody has named may be missing.
+fn text(named: Option<&Path>, usual: &Path) -> Result<Option<String>> {
+    let path = named.unwrap_or(usual);
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if named.is_none() && e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Error::from(e).at(path)),
+    }
+}
+
+fn entries(args: &Args) -> Result<Vec<Entry>> {
+    let usual = Path::new("/etc/crypttab");
+    let path = args.crypttab.as_deref().unwrap_or(usual);
+    let text = text(args.crypttab.as_deref(), usual)?;
+    text.map_or_else(|| Ok(Vec::new()), |text| crypttab::parse(&text).map_err(|e| e.at(path)))
+}
+
+fn favourites(args: &Args) -> Result<BTreeMap<String, Favourite>> {
+    let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|p| p.is_absolute());
+    let usual = config.unwrap_or_else(|| home().join(".config")).join("claviger/favourites.toml");
+    let path = args.favourites.as_deref().unwrap_or(&usual);
+    let text = text(args.favourites.as_deref(), &usual)?;
+    text.map_or_else(|| Ok(BTreeMap::new()), |text| favourites::parse(&text).map_err(|e| e.at(path)))
+}
+
+fn home() -> PathBuf {
+    std::env::home_dir().unwrap_or_else(|| "/".into())
+}
+
+fn mount(favourite: &Favourite) -> anyhow::Result<()> {
+    let mut words: Vec<OsString> = vec!["claviger".into(), "mount".into()];
+    words.extend(favourite.options.iter().map(OsString::from));
+    words.push("--".into());
+    let home = home();
+    words.extend([favourite.volume(&home).into(), favourite.dir(&home).into()]);
+    background::start(&words, Stdio::inherit())
+}
+
+fn attach(entry: &Entry) -> anyhow::Result<()> {
+    let plan = entry.plan()?;
+    plan.ignored.iter().for_each(|what| output::warn(what));
+    let runtime = Runtime::of_this_user()?;
+    let mut options: Vec<OsString> = plan.options.iter().map(OsString::from).collect();
+    if plan.read_only {
+        options.push("--read-only".into());
+    }
+    let stdin = match &entry.key {
+        None => Stdio::inherit(),
+        Some(path) if path == Path::new("/dev/null") => {
+            options.push("--no-password".into());
+            Stdio::null()
+        }
+        Some(path) => {
+            options.push("--password-file=-".into());
+            first_line(path)?
+        }
+    };
+    let mut words: Vec<OsString> = vec!["claviger".into()];
+    if File::open("/dev/fuse").is_ok() {
+        let dir = runtime.path().join("attached").join(&entry.name);
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| Error::from(e).at(&dir))?;
+        words.extend(["mount".into(), "--filesystem=none".into()]);
+        words.extend(options);
+        words.extend(["--".into(), entry.device.clone().into(), dir.into()]);
+    } else {
+        let mut socket = OsString::from("--socket=");
+        socket.push(runtime.path().join(format!("{}.sock", entry.name)));
+        words.extend(["serve".into(), socket]);
+        words.extend(options);
+        words.extend(["--".into(), entry.device.clone().into()]);
+    }
+    background::start(&words, stdin)
+}
+
+/// The first line of the file without its end, as a pipe to read it from (crypttab(5), `tcrypt`): what is in a pipe is in
+/// nobody's list of arguments and in no file.
+fn first_line(path: &Path) -> anyhow::Result<Stdio> {
+    /// A pipe holds as much (pipe(7)): nobody has to read while this writes.
+    const MAX: usize = 60_000;
+    let mut bytes = Secret::zeroed(MAX);
+    let mut len = 0;
+    let mut file = File::open(path).map_err(|e| Error::from(e).at(path))?;
+    while len < MAX && !bytes[..len].contains(&b'\n') {
+        match file.read(&mut bytes[len..]).map_err(|e| Error::from(e).at(path))? {
+            0 => break,
+            n => len += n,
+        }
+    }
+    let end = bytes[..len].iter().position(|b| *b == b'\n').unwrap_or(len);
+    if end == MAX {
+        return Err(Error::misuse("its first line is too long to be a password").at(path).into());
+    }
+    let (read, mut write) = io::pipe()?;
+    write.write_all(&bytes[..end])?;
+    // So that a password that ends with a newline of its own would keep it.
+    write.write_all(b"\n")?;
+    Ok(read.into())
+}

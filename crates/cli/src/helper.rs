@@ -1,0 +1,151 @@
+//! The ways in which mount(8) calls this program: `mount.fuse.claviger` and `mount.claviger`, which are links to it
+//! (mount(8), "External helpers"), and `claviger VOLUME DIR -o OPTIONS`, as mount.fuse(8) does it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Options of mount(8) that have an option of `claviger mount`: with the value behind `=`, where there is one.
+const OURS: &[(&str, &str)] = &[
+    ("keyfile", "--keyfile"),
+    ("password-file", "--password-file"),
+    ("no-password", "--no-password"),
+    ("format", "--format"),
+    ("hash", "--hash"),
+    ("cipher", "--cipher"),
+    ("pim", "--pim"),
+    ("veracrypt", "--veracrypt"),
+    ("truecrypt", "--truecrypt"),
+    ("slot", "--slot"),
+    ("partition", "--partition"),
+    ("system", "--system"),
+    ("backup-header", "--backup-header"),
+    ("truncated", "--truncated"),
+    ("ro", "--read-only"),
+    ("filesystem", "--filesystem"),
+    ("idle", "--idle"),
+];
+
+/// Options that are for mount(8) itself, or say what is so anyway.
+const THEIRS: &[&str] = &[
+    "rw", "defaults", "auto", "noauto", "user", "users", "owner", "group", "nouser", "nofail", "_netdev", "nosuid",
+    "nodev",
+];
+
+/// The command line as `claviger` understands it, whoever wrote it.
+///
+/// # Errors
+/// With the exit code, where there is nothing to do.
+pub fn words(words: Vec<OsString>, command: clap::Command) -> Result<Vec<OsString>, ExitCode> {
+    let called = words.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+    if called.as_bytes().starts_with(b"mount.") {
+        return translated(&words, true);
+    }
+    let is_verb = |word: &OsStr| {
+        let known = |name: &str| word == name;
+        known("help") || command.get_subcommands().any(|verb| known(verb.get_name()))
+    };
+    match &words[..] {
+        // No verb has an -o as its third argument; a volume that is called like a verb has a path.
+        [_, volume, _, option, _, ..] if option == "-o" && !is_verb(volume) && !volume.as_bytes().starts_with(b"-") => {
+            translated(&words, false)
+        }
+        _ => Ok(words),
+    }
+}
+
+/// `trusted` are options that stand as somebody wrote them; mount.fuse adds dev and suid on its own.
+fn translated(words: &[OsString], trusted: bool) -> Result<Vec<OsString>, ExitCode> {
+    let mut rest = words.iter().skip(1);
+    let mut places = Vec::new();
+    let mut options = Vec::new();
+    while let Some(word) = rest.next() {
+        match word.as_bytes() {
+            b"-o" => options.extend(rest.next().into_iter().flat_map(|o| o.as_bytes().split(|b| *b == b','))),
+            b"-t" | b"-N" => drop(rest.next()),
+            // A rehearsal.
+            b"-f" => return Err(ExitCode::SUCCESS),
+            [b'-', flags @ ..] if !flags.is_empty() && flags.iter().all(|f| b"fnsvrw".contains(f)) => {
+                if flags.contains(&b'f') {
+                    return Err(ExitCode::SUCCESS);
+                }
+                if flags.contains(&b'r') {
+                    options.push(b"ro");
+                }
+            }
+            _ => places.push(word.clone()),
+        }
+    }
+    let mut line: Vec<OsString> = vec!["claviger".into(), "mount".into()];
+    for option in options.into_iter().filter(|option| !option.is_empty()) {
+        line.extend(translate(option, trusted));
+    }
+    line.push("--".into());
+    line.extend(places);
+    Ok(line)
+}
+
+fn translate(option: &[u8], trusted: bool) -> Vec<OsString> {
+    let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+    let (name, value) = match option.iter().position(|b| *b == b'=') {
+        Some(at) => (&option[..at], Some(&option[at + 1..])),
+        None => (option, None),
+    };
+    let is = |known: &str| known.as_bytes() == name;
+    if THEIRS.iter().any(|known| is(known)) || name.starts_with(b"x-") || is("comment") || is("subtype") {
+        return Vec::new();
+    }
+    if !trusted && (is("dev") || is("suid")) {
+        return Vec::new();
+    }
+    match OURS.iter().find(|(known, _)| is(known)) {
+        Some((_, ours)) => match value {
+            Some(value) => vec![text(&[ours.as_bytes(), b"=", value].concat())],
+            None => vec![(*ours).into()],
+        },
+        None => vec!["-o".into(), text(option)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> String {
+        let words = text.split(' ').map(OsString::from).collect();
+        let line = words_of(words).expect("something to do");
+        line.iter().map(|w| w.display().to_string()).collect::<Vec<_>>().join(" ")
+    }
+
+    fn words_of(line: Vec<OsString>) -> Result<Vec<OsString>, ExitCode> {
+        words(line, crate::command())
+    }
+
+    #[test]
+    fn mount_calls_its_helper() {
+        assert_eq!(
+            line(
+                "/sbin/mount.fuse.claviger /v.tc /mnt -o rw,noauto,keyfile=/a,keyfile=/b,noatime,x-y.z=1 -t fuse.claviger"
+            ),
+            "claviger mount --keyfile=/a --keyfile=/b -o noatime -- /v.tc /mnt"
+        );
+        assert_eq!(
+            line("/sbin/mount.claviger /v.tc /mnt -sn -o ro,idle=10m"),
+            "claviger mount --read-only --idle=10m -- /v.tc /mnt"
+        );
+        assert_eq!(line("mount.claviger /v.tc /mnt -r"), "claviger mount --read-only -- /v.tc /mnt");
+        assert!(words_of(["mount.claviger", "/v", "/m", "-f"].map(OsString::from).into()).is_err(), "a rehearsal");
+    }
+
+    #[test]
+    fn mount_fuse_calls_the_program_itself() {
+        assert_eq!(
+            line("claviger /v.tc /mnt -o rw,dev,suid,password-file=/p"),
+            "claviger mount --password-file=/p -- /v.tc /mnt"
+        );
+        for same in ["claviger mount /v.tc /mnt -o noatime", "claviger info v.tc", "claviger list"] {
+            assert_eq!(line(same), same);
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! Which file system a store holds, its label and its number, told from its first bytes.
+//!
+//! Marks and fields are where util-linux's libblkid looks for them, and its names for the kinds are [`Kind::mount_type`].
+
+use std::io;
+
+use super::fat::boot::{Boot, Root, Width};
+use crate::store::Store;
+
+/// A file system that was found.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Filesystem {
+    /// Which one.
+    pub kind: Kind,
+    /// The name that its owner gave it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// Its UUID or serial number, written as the system does (`blkid`, `/dev/disk/by-uuid`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+}
+
+macro_rules! kinds {
+    ($($kind:ident, $name:literal, $mount:literal, $described:literal;)*) => {
+        /// Kinds of file systems, and of what takes their place.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Kind {
+            $(#[doc = $described] $kind,)*
+        }
+
+        impl Kind {
+            /// Every kind.
+            pub const ALL: &'static [Self] = &[$(Self::$kind,)*];
+
+            /// Its name for people.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$kind => $name,)* }
+            }
+
+            /// The system's name for it: what `mount -t` takes, and `blkid` calls `TYPE`.
+            pub fn mount_type(self) -> &'static str {
+                match self { $(Self::$kind => $mount,)* }
+            }
+
+            /// Its name with an article, as the end of "it holds …".
+            pub fn described(self) -> &'static str {
+                match self { $(Self::$kind => $described,)* }
+            }
+        }
+    };
+}
+
+kinds! {
+    Fat12, "FAT12", "vfat", "a FAT12 file system";
+    Fat16, "FAT16", "vfat", "a FAT16 file system";
+    Fat32, "FAT32", "vfat", "a FAT32 file system";
+    ExFat, "exFAT", "exfat", "an exFAT file system";
+    Ntfs, "NTFS", "ntfs", "an NTFS file system";
+    ReFs, "ReFS", "ReFS", "a ReFS file system";
+    Ext2, "ext2", "ext2", "an ext2 file system";
+    Ext3, "ext3", "ext3", "an ext3 file system";
+    Ext4, "ext4", "ext4", "an ext4 file system";
+    ExtJournal, "ext journal", "jbd", "the journal of an ext file system";
+    Xfs, "XFS", "xfs", "an XFS file system";
+    Btrfs, "btrfs", "btrfs", "a btrfs file system";
+    F2fs, "F2FS", "f2fs", "an F2FS file system";
+    HfsPlus, "HFS+", "hfsplus", "an HFS+ file system";
+    Hfs, "HFS", "hfs", "an HFS file system";
+    Apfs, "APFS", "apfs", "an APFS container";
+    Iso9660, "ISO 9660", "iso9660", "an ISO 9660 file system";
+    Udf, "UDF", "udf", "a UDF file system";
+    Squashfs, "SquashFS", "squashfs", "a SquashFS file system";
+    Erofs, "EROFS", "erofs", "an EROFS file system";
+    Swap, "swap", "swap", "a swap area";
+    Lvm, "LVM2", "LVM2_member", "a physical volume of LVM2";
+}
+
+impl serde::Serialize for Kind {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.name())
+    }
+}
+
+impl Kind {
+    /// Whether it holds files.
+    pub fn holds_files(self) -> bool {
+        !matches!(self, Self::Swap | Self::ExtJournal | Self::Lvm)
+    }
+}
+
+/// Bytes from the beginning of a store in which all marks are.
+pub const LOOKED_AT: usize = 0x10000 + 4096;
+
+/// Marks at fixed places that alone decide.
+static MARKS: &[(usize, &[u8], Kind)] = &[
+    (3, b"NTFS    ", Kind::Ntfs),
+    (3, b"EXFAT   ", Kind::ExFat),
+    (3, b"ReFS\0\0\0\0", Kind::ReFs),
+    (0, b"XFSB", Kind::Xfs),
+    (0x10040, b"_BHRfS_M", Kind::Btrfs),
+    (0x400, b"\x10\x20\xf5\xf2", Kind::F2fs),
+    (0x400, b"H+\0\x04", Kind::HfsPlus),
+    (0x400, b"HX\0\x05", Kind::HfsPlus),
+    (32, b"NXSB", Kind::Apfs),
+    (0x8001, b"CD001", Kind::Iso9660),
+    (0x8001, b"NSR02", Kind::Udf),
+    (0x8001, b"NSR03", Kind::Udf),
+    (0x8001, b"BEA01", Kind::Udf),
+    (0, b"hsqs", Kind::Squashfs),
+    (0x400, b"\xe2\xe1\xf5\xe0", Kind::Erofs),
+    (4086, b"SWAPSPACE2", Kind::Swap),
+    (8192 - 10, b"SWAPSPACE2", Kind::Swap),
+    (16384 - 10, b"SWAPSPACE2", Kind::Swap),
+    (65536 - 10, b"SWAPSPACE2", Kind::Swap),
+    (512 + 24, b"LVM2 001", Kind::Lvm),
+];
+
+/// The file system that `store` holds, or nothing if it holds none that is known.
+///
+/// # Errors
+/// Those of the store.
+pub fn detect(store: &dyn Store) -> io::Result<Option<Filesystem>> {
+    let mut start = vec![0; store.len().min(LOOKED_AT as u64) as usize];
+    store.read_at(0, &mut start)?;
+    let Some(kind) = kind(&start) else { return Ok(None) };
+    let start = Start(&start);
+    let (label, uuid) = match kind {
+        Kind::Fat12 | Kind::Fat16 | Kind::Fat32 => fat(store, &start)?,
+        Kind::ExFat => (exfat_label(store, &start)?, start.u32(100).map(short_serial)),
+        Kind::Ntfs => (ntfs_label(store, &start)?, start.u64(72).map(|serial| format!("{serial:016X}"))),
+        Kind::Ext2 | Kind::Ext3 | Kind::Ext4 | Kind::ExtJournal => (start.text(0x478, 16), start.uuid(0x468)),
+        Kind::Xfs => (start.text(108, 12), start.uuid(32)),
+        Kind::Btrfs => (start.text(0x1012b, 256), start.uuid(0x10020)),
+        Kind::F2fs => (start.utf16(0x400 + 124, 512), start.uuid(0x400 + 108)),
+        Kind::Apfs => (None, start.uuid(72)),
+        Kind::Iso9660 => (start.text(0x8028, 32), iso_number(&start)),
+        Kind::Erofs => (start.text(0x400 + 64, 16), start.uuid(0x400 + 48)),
+        Kind::Swap => (start.text(1024 + 28, 16), start.uuid(1024 + 12)),
+        Kind::ReFs | Kind::HfsPlus | Kind::Hfs | Kind::Udf | Kind::Squashfs | Kind::Lvm => (None, None),
+    };
+    Ok(Some(Filesystem { kind, label, uuid }))
+}
+
+/// The kind of file system whose first bytes these are, [`LOOKED_AT`] or all that there are.
+pub(crate) fn kind(start: &[u8]) -> Option<Kind> {
+    let start = Start(start);
+    let marked = MARKS.iter().find(|(at, bytes, _)| start.has(*at, bytes)).map(|(_, _, kind)| *kind);
+    marked.or_else(|| ext_kind(&start)).or_else(|| fat_kind(&start)).or_else(|| hfs_kind(&start))
+}
+
+/// ext2, ext3 and ext4 differ by the features that their superblock names (libblkid's ext.c). Its mark has but two bytes;
+/// other fields must make sense too.
+fn ext_kind(start: &Start<'_>) -> Option<Kind> {
+    const SUPERBLOCK: usize = 0x400;
+    const HAS_JOURNAL: u32 = 0x4;
+    const JOURNAL_DEVICE: u32 = 0x8;
+    /// Features that ext3 knows: sparse superblocks, large files, hashed folders.
+    const EXT3_READ_ONLY: u32 = 0x7;
+    /// Features that ext3 knows: types in folders, a journal to replay, groups of descriptors.
+    const EXT3_INCOMPATIBLE: u32 = 0x16;
+    let u32_at = |at| start.u32(SUPERBLOCK + at);
+    if !start.has(SUPERBLOCK + 0x38, b"\x53\xef") || u32_at(0x18)? > 6 || u32_at(0x4c)? > 1 {
+        return None;
+    }
+    let (compatible, incompatible, read_only) = (u32_at(0x5c)?, u32_at(0x60)?, u32_at(0x64)?);
+    let inodes_of_a_group = u32_at(0x28)?;
+    Some(if incompatible & JOURNAL_DEVICE != 0 {
+        Kind::ExtJournal
+    } else if inodes_of_a_group == 0 {
+        return None;
+    } else if read_only & !EXT3_READ_ONLY != 0 || incompatible & !EXT3_INCOMPATIBLE != 0 {
+        Kind::Ext4
+    } else if compatible & HAS_JOURNAL != 0 {
+        Kind::Ext3
+    } else {
+        Kind::Ext2
+    })
+}
+
+/// FAT has no mark that all of them bear: a jump, and fields that make sense together.
+fn fat_kind(start: &Start<'_>) -> Option<Kind> {
+    let jumps = start.has(0, b"\xeb") || start.has(0, b"\xe9");
+    let named = [(82, b"FAT32   "), (54, b"FAT12   "), (54, b"FAT16   "), (54, b"FAT     ")];
+    let named = named.iter().any(|(at, name)| start.has(*at, *name));
+    let boots = jumps && start.has(510, b"\x55\xaa");
+    if !named && !boots {
+        return None;
+    }
+    Some(match Boot::parse(start.0).ok()?.width {
+        Width::Bits12 => Kind::Fat12,
+        Width::Bits16 => Kind::Fat16,
+        Width::Bits32 => Kind::Fat32,
+    })
+}
+
+/// HFS has a mark of two bytes only; its blocks are multiples of 512 bytes.
+fn hfs_kind(start: &Start<'_>) -> Option<Kind> {
+    let block = u32::from_be_bytes(*start.bytes(0x400 + 20)?);
+    (start.has(0x400, b"BD") && block != 0 && block.is_multiple_of(512)).then_some(Kind::Hfs)
+}
+
+/// The label is in the root folder, or, if there is none, in the boot sector.
+fn fat(store: &dyn Store, start: &Start<'_>) -> io::Result<(Option<String>, Option<String>)> {
+    /// As much of the root folder as is looked at: the label is its first entry as a rule.
+    const LOOKED_AT: u64 = 16 << 10;
+    const VOLUME_LABEL: u8 = 0x08;
+    const LONG_NAME: u8 = 0x0f;
+    let Ok(boot) = Boot::parse(start.0) else { return Ok((None, None)) };
+    let (at, len) = match boot.root {
+        Root::Fixed { at, len } => (at, len),
+        Root::Cluster(first) => (boot.cluster_at(first), u64::from(boot.cluster)),
+    };
+    let folder = read(store, at, len.min(LOOKED_AT))?;
+    let entries = folder.chunks_exact(32).take_while(|e| e[0] != 0).filter(|e| e[0] != 0xe5);
+    let mut labels = entries.filter(|e| e[11] & LONG_NAME != LONG_NAME && e[11] & VOLUME_LABEL != 0);
+    let label = labels.next().map(|e| &e[..11]);
+    let boot_label = Some(&boot.label[..]).filter(|l| !l.starts_with(b"NO NAME"));
+    let label = label.or(boot_label).map(|l| String::from_utf8_lossy(l).trim_end().to_owned());
+    Ok((label.filter(|l| !l.is_empty()), boot.serial.map(short_serial)))
+}
+
+/// `1234-ABCD`.
+fn short_serial(serial: u32) -> String {
+    format!("{:04X}-{:04X}", serial >> 16, serial & 0xffff)
+}
+
+/// The label is an entry of type 0x83 in the root folder (Microsoft's exFAT specification, section 7.3).
+fn exfat_label(store: &dyn Store, start: &Start<'_>) -> io::Result<Option<String>> {
+    const LABEL: u8 = 0x83;
+    let (Some(heap), Some(root)) = (start.u32(88), start.u32(96)) else { return Ok(None) };
+    let Some([sector, cluster]) = start.bytes::<2>(108) else { return Ok(None) };
+    if *sector > 12 || *cluster > 25 - *sector || root < 2 {
+        return Ok(None);
+    }
+    let at = (u64::from(heap) << sector) + (u64::from(root - 2) << (sector + cluster));
+    let folder = read(store, at, 4096.min(1 << (sector + cluster)))?;
+    let label = folder.chunks_exact(32).take_while(|e| e[0] != 0).find(|e| e[0] == LABEL);
+    Ok(label.and_then(|e| Start(e).utf16(2, usize::from(e[1].min(11)) * 2)))
+}
+
+/// The label is attribute 0x60 of record 3 of the master file table, which is `$Volume`.
+fn ntfs_label(store: &dyn Store, start: &Start<'_>) -> io::Result<Option<String>> {
+    const NAME: u32 = 0x60;
+    const END: u32 = 0xffff_ffff;
+    let Some(&[a, b, per_cluster]) = start.bytes::<3>(11) else { return Ok(None) };
+    let sector = u64::from(u16::from_le_bytes([a, b]));
+    let (Some(table), Some(&[size])) = (start.u64(48), start.bytes::<1>(64)) else { return Ok(None) };
+    // Values over 0x80 are the power of two of sectors or bytes, negative.
+    let per_cluster =
+        if per_cluster > 0x80 { 1 << (256 - u32::from(per_cluster)).min(31) } else { u64::from(per_cluster) };
+    let cluster = sector * per_cluster;
+    let record_len = if size > 0x80 { 1 << (256 - u32::from(size)).min(31) } else { u64::from(size) * cluster };
+    if !(512..=65536).contains(&record_len) {
+        return Ok(None);
+    }
+    let at = table.checked_mul(cluster).and_then(|at| at.checked_add(3 * record_len));
+    let Some(at) = at else { return Ok(None) };
+    let record = read(store, at, record_len)?;
+    let record = Start(&record);
+    if !record.has(0, b"FILE") {
+        return Ok(None);
+    }
+    let mut at = record.u16(20).unwrap_or(0) as usize;
+    while let (Some(kind), Some(len)) = (record.u32(at), record.u32(at + 4)) {
+        if kind == NAME {
+            let value = record.u16(at + 20).unwrap_or(0) as usize;
+            return Ok(record.utf16(at + value, record.u32(at + 16).unwrap_or(0).min(256) as usize));
+        }
+        if kind == END || len < 16 || len as u64 > record_len {
+            break;
+        }
+        at += len as usize;
+    }
+    Ok(None)
+}
+
+/// ISO 9660 has no number; the system takes the time when it was last changed, or made, to hundredths of a second.
+fn iso_number(start: &Start<'_>) -> Option<String> {
+    let digits =
+        |at| start.bytes::<16>(at).filter(|d| d.iter().all(u8::is_ascii_digit) && d.iter().any(|b| *b != b'0'));
+    let digits = std::str::from_utf8(digits(0x8000 + 830).or_else(|| digits(0x8000 + 813))?).ok()?;
+    let parts =
+        [&digits[..4], &digits[4..6], &digits[6..8], &digits[8..10], &digits[10..12], &digits[12..14], &digits[14..]];
+    Some(parts.join("-"))
+}
+
+/// As many of the bytes as the store has.
+fn read(store: &dyn Store, at: u64, len: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; len.min(store.len().saturating_sub(at)) as usize];
+    store.read_at(at.min(store.len()), &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The first bytes of something, which may be fewer than wanted.
+struct Start<'a>(&'a [u8]);
+
+impl Start<'_> {
+    fn has(&self, at: usize, mark: &[u8]) -> bool {
+        self.0.get(at..).is_some_and(|from| from.starts_with(mark))
+    }
+
+    fn bytes<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
+        self.0.get(at..)?.first_chunk()
+    }
+
+    fn u16(&self, at: usize) -> Option<u16> {
+        self.bytes(at).copied().map(u16::from_le_bytes)
+    }
+
+    fn u32(&self, at: usize) -> Option<u32> {
+        self.bytes(at).copied().map(u32::from_le_bytes)
+    }
+
+    fn u64(&self, at: usize) -> Option<u64> {
+        self.bytes(at).copied().map(u64::from_le_bytes)
+    }
+
+    /// Text that ends at a NUL or after `len` bytes, without the blanks that fill it up.
+    fn text(&self, at: usize, len: usize) -> Option<String> {
+        let bytes = self.0.get(at..at + len)?;
+        let end = bytes.iter().position(|b| *b == 0).unwrap_or(len);
+        let text = String::from_utf8_lossy(&bytes[..end]).trim_end().to_owned();
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// Little-endian UTF-16 of at most `len` bytes.
+    fn utf16(&self, at: usize, len: usize) -> Option<String> {
+        let units = self.0.get(at..at + len)?.chunks_exact(2).map(|u| u16::from_le_bytes([u[0], u[1]]));
+        let text: String = char::decode_utf16(units.take_while(|u| *u != 0)).map(|c| c.unwrap_or('\u{fffd}')).collect();
+        (!text.is_empty()).then_some(text)
+    }
+
+    fn uuid(&self, at: usize) -> Option<String> {
+        let bytes: &[u8; 16] = self.bytes(at)?;
+        if *bytes == [0; 16] {
+            return None;
+        }
+        let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        Some([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    #[test]
+    fn every_mark_is_seen_and_no_part_of_it() {
+        for (at, bytes, kind) in MARKS {
+            assert!(at + bytes.len() <= LOOKED_AT);
+            let mut start = vec![0; LOOKED_AT];
+            start[*at..][..bytes.len()].copy_from_slice(bytes);
+            assert_eq!(super::kind(&start), Some(*kind));
+            assert_eq!(super::kind(&start[..at + bytes.len() - 1]), None);
+            // Nothing but the mark is there: no label, no panic.
+            let found = detect(&MemoryStore::new(start)).expect("it can be read").expect("it is seen");
+            assert_eq!((found.kind, found.label, found.uuid), (*kind, None, found_number(*kind)));
+        }
+    }
+
+    /// Numbers of 32 and 64 bits may be zero.
+    fn found_number(kind: Kind) -> Option<String> {
+        match kind {
+            Kind::Ntfs => Some("0".repeat(16)),
+            Kind::ExFat => Some("0000-0000".into()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn zeros_noise_and_short_stores_are_nothing() {
+        for len in [0, 1, 511, 512, 1080, 4096, LOOKED_AT] {
+            assert_eq!(detect(&MemoryStore::new(vec![0; len])).expect("read"), None);
+        }
+        for _ in 0..200 {
+            let mut noise = vec![0; LOOKED_AT];
+            getrandom::fill(&mut noise).expect("random bytes");
+            assert_eq!(detect(&MemoryStore::new(noise)).expect("read"), None);
+        }
+    }
+
+    #[test]
+    fn names_are_told_apart() {
+        let names: std::collections::HashSet<_> = Kind::ALL.iter().map(|k| k.name()).collect();
+        assert_eq!(names.len(), Kind::ALL.len());
+    }
+}

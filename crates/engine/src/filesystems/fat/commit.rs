@@ -1,0 +1,156 @@
+//! Making changes durable, in an order that a crash at any moment does little harm to.
+
+use std::io;
+use std::sync::{PoisonError, RwLock};
+
+use super::node::State;
+use super::table::Link;
+
+/// Changed sectors of folders, and clusters to be given back, that may wait in memory.
+const MAY_WAIT: usize = 8192;
+
+/// The lowest bit of the boot sector's state byte.
+const IN_USE: u8 = 1;
+
+/// FSInfo: marks, count of free clusters, and where to look for the next (section "FAT32 FSInfo Sector Structure" of the
+/// specification).
+const INFO_LEN: usize = 512;
+const INFO_MARKS: [(usize, [u8; 4]); 3] = [(0, *b"RRaA"), (484, *b"rrAa"), (508, [0, 0, 0x55, 0xaa])];
+const INFO_FREE: usize = 488;
+const INFO_NEXT: usize = 492;
+
+impl State {
+    /// Whether it was unmounted cleanly: both the boot sector and the table say so.
+    pub fn was_clean(&mut self) -> io::Result<bool> {
+        Ok(self.boot.state_byte & IN_USE == 0 && self.table.clean()?)
+    }
+
+    /// Marks the file system as in use before the first change.
+    ///
+    /// # Errors
+    /// Those of the store, and whatever went wrong with an earlier change.
+    pub fn begin(&mut self) -> io::Result<()> {
+        if let Some(why) = &self.failed {
+            let what = format!("nothing more is written, since something was lost before: {why}");
+            return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, what));
+        }
+        if self.marked {
+            return Ok(());
+        }
+        // Counted now, since later it is counted on.
+        self.table.free()?;
+        if !self.was_marked {
+            self.set_mark(true)?;
+        }
+        self.marked = true;
+        Ok(())
+    }
+
+    /// Marks the file system as no longer in use, if we marked it. Everything is durable.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn end(&mut self) -> io::Result<()> {
+        if !self.marked || self.failed.is_some() {
+            return Ok(());
+        }
+        if !self.was_marked {
+            self.set_mark(false)?;
+        }
+        self.marked = false;
+        Ok(())
+    }
+
+    /// Whether so much waits that it should be written.
+    pub fn waits(&self) -> bool {
+        self.sectors.len() > MAY_WAIT || self.freed.len() > MAY_WAIT * 16
+    }
+
+    /// Makes everything durable. `moving` is held when clusters become free that somebody may be reading.
+    ///
+    /// # Errors
+    /// Those of the store. Nothing can be changed afterwards: what is on the store is unknown.
+    pub fn commit(&mut self, moving: &RwLock<()>) -> io::Result<()> {
+        if self.failed.is_some() || !self.marked {
+            return Ok(());
+        }
+        let done = self.write_all(moving);
+        if let Err(e) = &done {
+            self.failed = Some(e.to_string());
+        }
+        done
+    }
+
+    fn write_all(&mut self, moving: &RwLock<()>) -> io::Result<()> {
+        // Contents, and folders that are new: nothing names them yet.
+        if std::mem::take(&mut self.contents_written) {
+            self.store.flush()?;
+        }
+        if self.table.write_out()? {
+            self.store.flush()?;
+        }
+        if !self.sectors.is_empty() {
+            for (at, bytes) in &self.sectors {
+                self.store.write_at(*at, &mut bytes.clone())?;
+            }
+            self.store.flush()?;
+            self.sectors.clear();
+        }
+        if !self.freed.is_empty() {
+            let _alone = moving.write().unwrap_or_else(PoisonError::into_inner);
+            for cluster in std::mem::take(&mut self.freed) {
+                self.table.set(cluster, Link::Free)?;
+            }
+            self.table.write_out()?;
+        }
+        self.write_info()?;
+        self.store.flush()
+    }
+
+    /// Sets or takes away both marks of being in use.
+    fn set_mark(&mut self, in_use: bool) -> io::Result<()> {
+        self.table.set_clean(!in_use)?;
+        let state = self.boot.state_byte & !IN_USE | u8::from(in_use);
+        self.store.write_at(self.boot.state, &mut [state])?;
+        self.boot.state_byte = state;
+        self.table.write_out()?;
+        self.store.flush()
+    }
+
+    /// Takes the count of free clusters from FSInfo, where that can be relied on.
+    pub(super) fn read_info(&mut self) -> io::Result<()> {
+        let Some(info) = self.info()? else { return Ok(()) };
+        let number = |at: usize| u32::from_le_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
+        let (free, next) = (number(INFO_FREE), number(INFO_NEXT));
+        if self.boot.has(next) {
+            self.table.hint = next;
+        }
+        if free <= self.boot.clusters && !self.was_marked {
+            self.table.assume(free);
+            self.told_free = Some(free);
+        }
+        Ok(())
+    }
+
+    /// Tells FSInfo the count of free clusters, if it changed.
+    fn write_info(&mut self) -> io::Result<()> {
+        let free = self.table.known_free();
+        if free == self.told_free {
+            return Ok(());
+        }
+        let (Some(at), Some(free), Some(mut info)) = (self.boot.info, free, self.info()?) else { return Ok(()) };
+        info[INFO_FREE..INFO_FREE + 4].copy_from_slice(&free.to_le_bytes());
+        info[INFO_NEXT..INFO_NEXT + 4].copy_from_slice(&self.table.hint.to_le_bytes());
+        self.store.write_at(at, &mut info)?;
+        self.told_free = Some(free);
+        Ok(())
+    }
+
+    /// The FSInfo sector, if it is one.
+    fn info(&self) -> io::Result<Option<Vec<u8>>> {
+        let Some(at) = self.boot.info else { return Ok(None) };
+        let mut bytes = vec![0; INFO_LEN];
+        self.store.read_at(at, &mut bytes)?;
+        Ok(INFO_MARKS.iter().all(|(at, mark)| bytes[*at..].starts_with(mark)).then_some(bytes))
+    }
+}

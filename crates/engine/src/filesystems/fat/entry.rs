@@ -1,0 +1,279 @@
+//! Entries of folders: 32 bytes each.
+//!
+//! ```text
+//!   0  alias, 11              14  made: time, 2          20  first cluster, high half, 2 (FAT32)
+//!  11  attributes, 1          16  made: date, 2          22  changed: time, 2
+//!  12  small letters, 1       18  read: date, 2          24  changed: date, 2
+//!  13  made: hundredths, 1                               26  first cluster, low half, 2
+//!                                                        28  size, 4
+//! ```
+//! Before it, in descending order, lie the parts of the long name, 13 units of UTF-16 each: number (the last in the name, the
+//! first in the folder, has bit 6 set), 5 units, attributes 0x0f, 0, checksum of the alias, 6 units, 0, 2 units. Sections "FAT
+//! Directory Structure" and "FAT Long Directory Entries" of the specification.
+
+use std::time::SystemTime;
+
+use super::name::{self, Alias};
+use super::time::Stamp;
+
+/// Bytes of an entry.
+pub const LEN: usize = 32;
+/// First byte of an entry after which there are no more.
+pub const END: u8 = 0;
+/// First byte of a removed entry.
+pub const REMOVED: u8 = 0xe5;
+
+pub const READ_ONLY: u8 = 0x01;
+pub const VOLUME_LABEL: u8 = 0x08;
+pub const FOLDER: u8 = 0x10;
+pub const ARCHIVE: u8 = 0x20;
+const LONG_NAME: u8 = 0x0f;
+const LONG_NAME_MASK: u8 = 0x3f;
+
+/// Units of UTF-16 in a part of a long name, and where they are.
+const UNITS: [usize; 13] = [1, 3, 5, 7, 9, 14, 16, 18, 20, 22, 24, 28, 30];
+const LAST_PART: u8 = 0x40;
+
+/// The entry that says where a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry(pub [u8; LEN]);
+
+impl Entry {
+    /// An entry for something new, made now.
+    pub fn new(alias: Alias, attributes: u8, first: u32, now: SystemTime) -> Self {
+        let mut entry = Self([0; LEN]);
+        entry.0[..11].copy_from_slice(&alias);
+        entry.0[11] = attributes;
+        entry.set_first(first);
+        let stamp = Stamp::new(now);
+        entry.0[13] = stamp.hundredths;
+        entry.put16(14, stamp.time);
+        entry.put16(16, stamp.date);
+        entry.set_accessed(now);
+        entry.set_modified(now);
+        entry
+    }
+
+    pub fn alias(&self) -> Alias {
+        let mut alias = [0; 11];
+        alias.copy_from_slice(&self.0[..11]);
+        alias
+    }
+
+    pub fn attributes(&self) -> u8 {
+        self.0[11]
+    }
+
+    pub fn set_attributes(&mut self, attributes: u8) {
+        self.0[11] = attributes;
+    }
+
+    pub fn is_folder(&self) -> bool {
+        self.attributes() & FOLDER != 0
+    }
+
+    /// The bits that say which parts of the alias are shown in small letters.
+    pub fn case(&self) -> u8 {
+        self.0[12]
+    }
+
+    /// The first cluster; 0 if there is none. FAT12 and FAT16 have zeros in its high half, or something else that does
+    /// not count.
+    pub fn first(&self, wide: bool) -> u32 {
+        let high = if wide { u32::from(self.get16(20)) << 16 } else { 0 };
+        high | u32::from(self.get16(26))
+    }
+
+    pub fn set_first(&mut self, cluster: u32) {
+        self.put16(20, (cluster >> 16) as u16);
+        self.put16(26, cluster as u16);
+    }
+
+    pub fn size(&self) -> u32 {
+        u32::from_le_bytes([self.0[28], self.0[29], self.0[30], self.0[31]])
+    }
+
+    pub fn set_size(&mut self, size: u32) {
+        self.0[28..].copy_from_slice(&size.to_le_bytes());
+    }
+
+    pub fn created(&self) -> Option<SystemTime> {
+        Stamp { date: self.get16(16), time: self.get16(14), hundredths: self.0[13] }.time()
+    }
+
+    pub fn modified(&self) -> Option<SystemTime> {
+        Stamp { date: self.get16(24), time: self.get16(22), hundredths: 0 }.time()
+    }
+
+    pub fn set_modified(&mut self, time: SystemTime) {
+        let stamp = Stamp::new(time);
+        self.put16(22, stamp.time);
+        self.put16(24, stamp.date);
+    }
+
+    pub fn accessed(&self) -> Option<SystemTime> {
+        Stamp { date: self.get16(18), time: 0, hundredths: 0 }.time()
+    }
+
+    pub fn set_accessed(&mut self, time: SystemTime) {
+        self.put16(18, Stamp::new(time).date);
+    }
+
+    /// This entry under another name.
+    pub fn renamed(mut self, alias: Alias) -> Self {
+        self.0[..11].copy_from_slice(&alias);
+        self.0[12] = 0;
+        self
+    }
+
+    /// This entry with the contents, times and attributes of another: all but its name.
+    pub fn with_contents_of(mut self, other: &Self) -> Self {
+        self.0[13..].copy_from_slice(&other.0[13..]);
+        self.0[11] = other.0[11];
+        self
+    }
+
+    fn get16(&self, at: usize) -> u16 {
+        u16::from_le_bytes([self.0[at], self.0[at + 1]])
+    }
+
+    fn put16(&mut self, at: usize, value: u16) {
+        self.0[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// The parts of a long name as they lie before the entry with `alias`.
+pub fn long_name(name: &str, alias: &Alias) -> Vec<[u8; LEN]> {
+    let mut units: Vec<u16> = name.encode_utf16().collect();
+    let parts = units.len().div_ceil(UNITS.len());
+    // One NUL, if there is room, then ones.
+    if units.len() < parts * UNITS.len() {
+        units.push(0);
+        units.resize(parts * UNITS.len(), 0xffff);
+    }
+    let checksum = name::checksum(alias);
+    let part = |(i, units): (usize, &[u16])| {
+        let mut bytes = [0; LEN];
+        bytes[0] = (i + 1) as u8 | if i + 1 == parts { LAST_PART } else { 0 };
+        bytes[11] = LONG_NAME;
+        bytes[13] = checksum;
+        UNITS.iter().zip(units).for_each(|(&at, unit)| bytes[at..at + 2].copy_from_slice(&unit.to_le_bytes()));
+        bytes
+    };
+    units.chunks(UNITS.len()).enumerate().map(part).rev().collect()
+}
+
+/// Something that a folder holds, and where.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub name: String,
+    pub entry: Entry,
+    /// The number of its first entry in the folder: that of the long name, if it has one.
+    pub begin: u32,
+    /// The number of its last entry, which is `entry`.
+    pub at: u32,
+}
+
+/// All that a folder holds, and how many entries it has before the first that was never used. `.`, `..` and the volume's
+/// label are left out of what it holds.
+pub fn parse(folder: &[u8]) -> (Vec<Found>, u32) {
+    let mut found = Vec::new();
+    let mut long: Option<LongName> = None;
+    for (at, bytes) in (0..).zip(folder.as_chunks::<LEN>().0) {
+        if bytes[0] == END {
+            return (found, at);
+        }
+        if bytes[0] == REMOVED {
+            long = None;
+        } else if bytes[11] & LONG_NAME_MASK == LONG_NAME {
+            long = LongName::grown(long, bytes, at);
+        } else {
+            let entry = Entry(*bytes);
+            let long = long.take().filter(|l| l.belongs_to(&entry));
+            let label = entry.attributes() & VOLUME_LABEL != 0;
+            let begin = long.as_ref().map_or(at, |l| l.begin);
+            let named = long.and_then(LongName::text);
+            let name = named.unwrap_or_else(|| name::shown(&entry.alias(), entry.case()));
+            if !label && usable(&name) {
+                found.push(Found { name, entry, begin, at });
+            }
+        }
+    }
+    let slots = (folder.len() / LEN) as u32;
+    (found, slots)
+}
+
+/// A long name as far as it was read.
+struct LongName {
+    begin: u32,
+    /// Number of the part that was read last.
+    part: u8,
+    checksum: u8,
+    /// From the end on, part by part.
+    parts: Vec<[u16; UNITS.len()]>,
+}
+
+impl LongName {
+    /// The name with one more part, if it is the one that has to come.
+    fn grown(before: Option<Self>, bytes: &[u8; LEN], at: u32) -> Option<Self> {
+        let (part, checksum) = (bytes[0] & !LAST_PART, bytes[13]);
+        let units = UNITS.map(|at| u16::from_le_bytes([bytes[at], bytes[at + 1]]));
+        if bytes[0] & LAST_PART != 0 {
+            let sound = (1..=20).contains(&part);
+            return sound.then(|| Self { begin: at, part, checksum, parts: vec![units] });
+        }
+        let mut name = before.filter(|b| b.part == part + 1 && part > 0 && b.checksum == checksum)?;
+        name.part = part;
+        name.parts.push(units);
+        Some(name)
+    }
+
+    fn belongs_to(&self, entry: &Entry) -> bool {
+        self.part == 1 && self.checksum == name::checksum(&entry.alias())
+    }
+
+    /// The name, unless it is one that nobody could use.
+    fn text(self) -> Option<String> {
+        let units = self.parts.iter().rev().flatten().copied().take_while(|u| *u != 0);
+        let text: String = char::decode_utf16(units).map(|c| c.unwrap_or('\u{fffd}')).collect();
+        usable(&text).then_some(text)
+    }
+}
+
+/// Whether something can have this name: `.` and `..` are the folder itself and the one above.
+fn usable(name: &str) -> bool {
+    !name.is_empty() && name != "." && name != ".." && !name.contains('/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_every_length_come_back() {
+        for len in 1..=255 {
+            let name: String = "long näme 🦀 of a file.with dots ".chars().cycle().take(len).collect();
+            let name = if name.encode_utf16().count() > 255 { "n".repeat(len) } else { name };
+            let entry = Entry::new(*b"LONGN~1 TXT", ARCHIVE, 7, SystemTime::now());
+            let mut folder = long_name(&name, &entry.alias()).concat();
+            folder.extend(entry.0);
+            let (found, end) = parse(&folder);
+            assert_eq!((found.len(), end as usize), (1, folder.len() / LEN));
+            assert_eq!((&found[0].name, found[0].entry, found[0].begin), (&name, entry, 0));
+        }
+    }
+
+    #[test]
+    fn long_names_that_belong_to_nothing_are_left_out() {
+        let entry = Entry::new(*b"SHORT   TXT", ARCHIVE, 0, SystemTime::UNIX_EPOCH);
+        let parts = long_name("a long name of three parts, not two", &entry.alias());
+        let folder = |parts: &[[u8; LEN]]| [parts.concat(), entry.0.to_vec()].concat();
+        let mut other = parts.clone();
+        other[1][13] ^= 1;
+        for parts in [&parts[1..], &parts[..2], &other, &[parts[1], parts[0], parts[2]]] {
+            let (found, _) = parse(&folder(parts));
+            assert_eq!((found[0].name.as_str(), found[0].begin), ("SHORT.TXT", found[0].at));
+        }
+        assert_eq!(parse(&folder(&parts)).0[0].name, "a long name of three parts, not two");
+    }
+}

@@ -1,0 +1,783 @@
+//! Files and folders, in memory, and what changes them. Nothing here is durable before `commit`.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsStr;
+use std::io::{self, ErrorKind};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::SystemTime;
+
+use super::boot::{Boot, Root, Width};
+use super::entry::{self, ARCHIVE, Entry, FOLDER, Found, READ_ONLY};
+use super::folder::Folder;
+use super::name;
+use super::table::{Chain, Link, Table};
+use crate::store::Store;
+use crate::trees::{Attributes, Node, NodeKind, Space, damaged};
+
+/// The root folder.
+pub const ROOT: Node = 1;
+
+/// The most entries that a folder may have (the specification: a folder has no more than 65,536).
+const MOST_ENTRIES: u32 = 1 << 16;
+
+/// Bytes that are written at a time.
+const PIECE: usize = 1 << 20;
+
+/// Everything that is known about the file system and not yet durable.
+pub struct State {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) boot: Boot,
+    pub(super) table: Table,
+    /// Sectors of folders that were changed, by where they are.
+    pub(super) sectors: BTreeMap<u64, Vec<u8>>,
+    /// Clusters that become free when the entries that named them are durably gone.
+    pub(super) freed: HashSet<u32>,
+    /// Whether contents were written that may not be durable.
+    pub(super) contents_written: bool,
+    /// Whether it is marked as in use because of us.
+    pub(super) marked: bool,
+    /// Whether it was marked so before.
+    pub(super) was_marked: bool,
+    /// The free clusters that FSInfo was last told.
+    pub(super) told_free: Option<u32>,
+    /// Why nothing may be changed any more: something was not written, so what is on the store is unknown.
+    pub(super) failed: Option<String>,
+    nodes: HashMap<Node, Known>,
+    /// Nodes by where their entries are.
+    places: HashMap<u64, Node>,
+    folders: HashMap<Node, Folder>,
+    next: Node,
+}
+
+/// A file or folder.
+struct Known {
+    parent: Node,
+    /// Where its entry is; the root has none, nor has what was removed.
+    place: Option<u64>,
+    entry: Entry,
+    chain: Option<Chain>,
+    /// How often it is held.
+    held: u32,
+    removed: bool,
+}
+
+/// A name that is to go.
+pub struct OldName {
+    folder: Node,
+    at: u32,
+    /// Where the new entry is.
+    new: u64,
+}
+
+impl State {
+    pub fn new(store: Arc<dyn Store>, boot: Boot) -> io::Result<Self> {
+        let table = Table::new(store.clone(), &boot);
+        let mut entry = Entry([0; entry::LEN]);
+        entry.set_attributes(FOLDER);
+        if let Root::Cluster(first) = boot.root {
+            entry.set_first(first);
+        }
+        let root = Known { parent: ROOT, place: None, entry, chain: None, held: 0, removed: false };
+        let mut state = Self {
+            store,
+            boot,
+            table,
+            sectors: BTreeMap::new(),
+            freed: HashSet::new(),
+            contents_written: false,
+            marked: false,
+            was_marked: false,
+            told_free: None,
+            failed: None,
+            nodes: HashMap::from([(ROOT, root)]),
+            places: HashMap::new(),
+            folders: HashMap::new(),
+            next: ROOT + 1,
+        };
+        state.was_marked = !state.was_clean()?;
+        state.read_info()?;
+        Ok(state)
+    }
+
+    pub fn lookup(&mut self, folder: Node, name: &OsStr) -> io::Result<Node> {
+        let Some(name) = name.to_str() else { return Err(ErrorKind::NotFound.into()) };
+        let (_, held) = self.folder(folder)?.find(name).ok_or(ErrorKind::NotFound)?;
+        Ok(held.node)
+    }
+
+    pub fn attributes(&self, node: Node) -> io::Result<Attributes> {
+        let known = self.known(node)?;
+        let entry = &known.entry;
+        let (kind, size) =
+            if entry.is_folder() { (NodeKind::Folder, 0) } else { (NodeKind::File, entry.size().into()) };
+        Ok(Attributes {
+            kind,
+            size,
+            mode: None,
+            owner: None,
+            modified: entry.modified(),
+            accessed: entry.accessed(),
+            created: entry.created(),
+            read_only: entry.attributes() & READ_ONLY != 0,
+        })
+    }
+
+    /// Names, nodes, and which are folders.
+    pub fn list(&mut self, folder: Node) -> io::Result<Vec<(String, Node, bool)>> {
+        let held: Vec<_> = self.folder(folder)?.held.values().map(|h| (h.name.clone(), h.node)).collect();
+        held.into_iter().map(|(name, node)| Ok((name, node, self.known(node)?.entry.is_folder()))).collect()
+    }
+
+    /// Where as much of `len` bytes from `offset` on as the file has is in the store: how much, and its pieces in order.
+    pub fn pieces(&mut self, file: Node, offset: u64, len: usize) -> io::Result<(usize, Vec<(u64, usize)>)> {
+        let size = u64::from(self.file(file)?.entry.size());
+        let end = size.min(offset.saturating_add(len as u64));
+        if offset >= end {
+            return Ok((0, Vec::new()));
+        }
+        self.load_chain(file)?;
+        let chain = self.known(file)?.chain.as_ref().ok_or(ErrorKind::InvalidData)?;
+        Ok(((end - offset) as usize, split(&self.boot, chain, offset, end)?))
+    }
+
+    /// Writes contents, in place or behind the end. The entry and the chain follow only if that succeeds.
+    pub fn write(&mut self, file: Node, offset: u64, data: &[u8]) -> io::Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let end = offset.checked_add(data.len() as u64).ok_or(ErrorKind::FileTooLarge)?;
+        let size = u64::from(self.file(file)?.entry.size());
+        let taken = self.lengthen(file, end)?;
+        let written = self.zero(file, size, offset.max(size)).and_then(|()| self.put(file, offset, data));
+        self.settle(file, taken, end.max(size), written)
+    }
+
+    /// Changes the size. Whether clusters remain to be given back by [`State::cut_clusters`] once the entry is durable.
+    pub fn set_len(&mut self, file: Node, len: u64) -> io::Result<bool> {
+        let size = u64::from(self.file(file)?.entry.size());
+        if len > size {
+            let taken = self.lengthen(file, len)?;
+            let written = self.zero(file, size, len);
+            self.settle(file, taken, len, written)?;
+            return Ok(false);
+        }
+        if len == size {
+            return Ok(false);
+        }
+        self.load_chain(file)?;
+        let kept = len.div_ceil(u64::from(self.boot.cluster)) as u32;
+        let known = self.known_mut(file)?;
+        let surplus = known.chain.as_ref().is_some_and(|c| c.count() > kept);
+        known.entry.set_size(len as u32);
+        known.entry.set_modified(SystemTime::now());
+        if len == 0 {
+            // The whole chain goes with the entry that named it: no need to wait.
+            known.entry.set_first(0);
+            let chain = known.chain.take().unwrap_or_default();
+            known.chain = Some(Chain::default());
+            self.give_back(chain.iter())?;
+        }
+        self.put_entry(file)?;
+        Ok(len != 0 && surplus)
+    }
+
+    /// Gives back the clusters behind the end of a file that was made shorter, and whose entry durably says so.
+    pub fn cut_clusters(&mut self, file: Node, moving: &RwLock<()>) -> io::Result<()> {
+        self.begin()?;
+        let _alone = moving.write().unwrap_or_else(PoisonError::into_inner);
+        let kept = u64::from(self.known(file)?.entry.size()).div_ceil(u64::from(self.boot.cluster)) as u32;
+        let Some(chain) = self.known_mut(file)?.chain.as_mut() else { return Ok(()) };
+        let rest = chain.cut(kept);
+        if let Some(last) = chain.last() {
+            self.table.set(last, Link::End)?;
+        }
+        rest.into_iter().try_for_each(|cluster| self.table.set(cluster, Link::Free))
+    }
+
+    pub fn set_times(
+        &mut self,
+        node: Node,
+        modified: Option<SystemTime>,
+        accessed: Option<SystemTime>,
+    ) -> io::Result<()> {
+        let known = self.known_mut(node)?;
+        modified.into_iter().for_each(|t| known.entry.set_modified(t));
+        accessed.into_iter().for_each(|t| known.entry.set_accessed(t));
+        self.put_entry(node)
+    }
+
+    /// Makes an empty file or folder.
+    pub fn create(&mut self, folder: Node, name: &OsStr, is_folder: bool) -> io::Result<Node> {
+        let name = name::checked(name)?;
+        if self.folder(folder)?.find(name).is_some() {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        let now = SystemTime::now();
+        let mut entry = Entry::new([b' '; 11], if is_folder { FOLDER } else { ARCHIVE }, 0, now);
+        let mut chain = Chain::default();
+        if is_folder {
+            let taken = self.table.take(1, None)?;
+            chain.push(taken[0]);
+            entry.set_first(taken[0]);
+            if let Err(e) = self.write_new_folder(folder, taken[0], now) {
+                self.table.set(taken[0], Link::Free)?;
+                return Err(e);
+            }
+        }
+        match self.add_name(folder, name, entry) {
+            Ok((place, found)) => {
+                let known = Known {
+                    parent: folder,
+                    place: Some(place),
+                    entry: found.entry,
+                    chain: Some(chain),
+                    held: 0,
+                    removed: false,
+                };
+                let node = self.number(known);
+                self.places.insert(place, node);
+                self.folder(folder)?.insert(&found, node);
+                self.touch(folder)?;
+                Ok(node)
+            }
+            Err(e) => {
+                // No entry names it, and nothing was written out: it is free at once.
+                chain.iter().try_for_each(|cluster| self.table.set(cluster, Link::Free))?;
+                Err(e)
+            }
+        }
+    }
+
+    /// Removes a file or an empty folder.
+    pub fn remove(&mut self, folder: Node, name: &OsStr) -> io::Result<()> {
+        let node = self.lookup(folder, name)?;
+        let at = self.slot(folder, node)?;
+        if self.known(node)?.entry.is_folder() && !self.folder(node)?.held.is_empty() {
+            return Err(ErrorKind::DirectoryNotEmpty.into());
+        }
+        // A damaged chain is found out before anything is changed.
+        self.load_chain(node)?;
+        self.unname(folder, at)?;
+        self.drop_node(node)?;
+        self.touch(folder)
+    }
+
+    /// Gives a node a new name, in the same folder or another. The old one, unless there is nothing to remove, is still
+    /// there afterwards.
+    pub fn rename(
+        &mut self,
+        folder: Node,
+        name: &OsStr,
+        to_folder: Node,
+        to_name: &OsStr,
+        replace: bool,
+    ) -> io::Result<Option<OldName>> {
+        let new_name = name::checked(to_name)?.to_owned();
+        let node = self.lookup(folder, name)?;
+        let at = self.slot(folder, node)?;
+        let existing = self.folder(to_folder)?.find(&new_name).map(|(at, held)| (at, held.node, held.name.clone()));
+        let is_folder = self.known(node)?.entry.is_folder();
+        if is_folder {
+            self.refuse_loop(node, to_folder)?;
+        }
+        let existing = match existing {
+            Some((_, other, shown)) if other == node => {
+                if shown == new_name && folder == to_folder {
+                    return Ok(None);
+                }
+                None
+            }
+            other => other,
+        };
+        let entry = self.known(node)?.entry;
+        let place = match existing {
+            Some((other_at, other, _)) => {
+                self.refuse_replacing(other, is_folder, replace)?;
+                self.load_chain(other)?;
+                self.take_over(to_folder, other_at, other, node)?
+            }
+            None => {
+                let (place, found) = self.add_name(to_folder, &new_name, entry)?;
+                self.folder(to_folder)?.insert(&found, node);
+                self.known_mut(node)?.entry = found.entry;
+                place
+            }
+        };
+        if is_folder && folder != to_folder {
+            self.point_up(node, to_folder)?;
+        }
+        let known = self.known_mut(node)?;
+        let was_at = known.place.replace(place);
+        known.parent = to_folder;
+        if let Some(old) = was_at {
+            self.places.remove(&old);
+        }
+        self.places.insert(place, node);
+        self.touch(folder)?;
+        self.touch(to_folder)?;
+        Ok(Some(OldName { folder, at, new: place }))
+    }
+
+    /// Whether an old name and the new one are in one sector, which is written as a whole.
+    pub fn in_one_sector(&mut self, old: &OldName) -> bool {
+        let sector = u64::from(self.boot.sector);
+        let Ok(place) = self.slot_at(old.folder, old.at) else { return false };
+        // The long names beside them may be elsewhere: at worst they are left over.
+        place / sector == old.new / sector
+    }
+
+    /// Removes the name that a node had before.
+    pub fn remove_name(&mut self, old: &OldName) -> io::Result<()> {
+        self.unname(old.folder, old.at)
+    }
+
+    pub fn hold(&mut self, file: Node) {
+        if let Some(known) = self.nodes.get_mut(&file) {
+            known.held += 1;
+        }
+    }
+
+    pub fn release(&mut self, file: Node) -> io::Result<()> {
+        let Some(known) = self.nodes.get_mut(&file) else { return Ok(()) };
+        known.held = known.held.saturating_sub(1);
+        if known.held > 0 || !known.removed {
+            return Ok(());
+        }
+        self.begin()?;
+        self.forget(file)
+    }
+
+    pub fn space(&mut self) -> io::Result<Space> {
+        let cluster = u64::from(self.boot.cluster);
+        let free = u64::from(self.table.free()?) + self.freed.len() as u64;
+        Ok(Space { total: u64::from(self.boot.clusters) * cluster, free: free * cluster, unit: self.boot.cluster })
+    }
+
+    /// Whether clusters were given back that are not free yet.
+    pub fn has_freed(&self) -> bool {
+        !self.freed.is_empty()
+    }
+
+    // Files
+
+    fn known(&self, node: Node) -> io::Result<&Known> {
+        self.nodes.get(&node).ok_or_else(|| ErrorKind::NotFound.into())
+    }
+
+    fn known_mut(&mut self, node: Node) -> io::Result<&mut Known> {
+        self.nodes.get_mut(&node).ok_or_else(|| ErrorKind::NotFound.into())
+    }
+
+    fn file(&self, node: Node) -> io::Result<&Known> {
+        let known = self.known(node)?;
+        if known.entry.is_folder() { Err(ErrorKind::IsADirectory.into()) } else { Ok(known) }
+    }
+
+    fn number(&mut self, known: Known) -> Node {
+        let node = self.next;
+        self.next += 1;
+        self.nodes.insert(node, known);
+        node
+    }
+
+    fn wide(&self) -> bool {
+        self.boot.width == Width::Bits32
+    }
+
+    /// Reads the chain of a file or folder, unless it is known.
+    fn load_chain(&mut self, node: Node) -> io::Result<()> {
+        let wide = self.wide();
+        let known = self.known(node)?;
+        if known.chain.is_some() {
+            return Ok(());
+        }
+        let (entry, place) = (known.entry, known.place.unwrap_or(0));
+        let first = entry.first(wide);
+        let cluster = u64::from(self.boot.cluster);
+        let chain = if entry.is_folder() {
+            let most = u64::from(MOST_ENTRIES) * entry::LEN as u64 / cluster;
+            self.table.chain(first, most.max(1) as u32)?
+        } else if first == 0 {
+            Chain::default()
+        } else {
+            self.table.chain(first, self.boot.clusters)?
+        };
+        if u64::from(chain.count()) * cluster < u64::from(entry.size()) && !entry.is_folder() {
+            let what = format!("a file of {} bytes has {} clusters of {cluster}", entry.size(), chain.count());
+            return Err(damaged("size", place + 28, what));
+        }
+        self.known_mut(node)?.chain = Some(chain);
+        Ok(())
+    }
+
+    /// Takes as many clusters as a file of `end` bytes needs more, and adds them to its chain, but does not link them yet.
+    fn lengthen(&mut self, file: Node, end: u64) -> io::Result<Vec<u32>> {
+        if end > u64::from(u32::MAX) {
+            return Err(io::Error::new(ErrorKind::FileTooLarge, "FAT holds files of less than 4 GiB"));
+        }
+        self.file(file)?;
+        self.load_chain(file)?;
+        let (count, last) = match &self.known(file)?.chain {
+            Some(chain) => (chain.count(), chain.last()),
+            None => (0, None),
+        };
+        let needed = end.div_ceil(u64::from(self.boot.cluster)) as u32;
+        let taken = if needed > count { self.table.take(needed - count, last)? } else { Vec::new() };
+        let chain = self.known_mut(file)?.chain.get_or_insert_default();
+        taken.iter().for_each(|cluster| chain.push(*cluster));
+        Ok(taken)
+    }
+
+    /// Ends what [`State::lengthen`] began: links the clusters and sets the size, or gives all of them back.
+    fn settle(&mut self, file: Node, taken: Vec<u32>, size: u64, written: io::Result<()>) -> io::Result<()> {
+        let (wide, before) = (self.wide(), taken.len() as u32);
+        let known = self.known_mut(file)?;
+        let chain = known.chain.get_or_insert_default();
+        let old = chain.count() - before;
+        if let Err(e) = written {
+            chain.cut(old);
+            taken.into_iter().try_for_each(|cluster| self.table.set(cluster, Link::Free))?;
+            return Err(e);
+        }
+        let last_old = old.checked_sub(1).and_then(|index| chain.at(index));
+        if known.entry.first(wide) == 0 {
+            known.entry.set_first(chain.first().unwrap_or(0));
+        }
+        known.entry.set_size(size as u32);
+        known.entry.set_modified(SystemTime::now());
+        known.entry.set_attributes(known.entry.attributes() | ARCHIVE);
+        if let (Some((last, _)), Some(first)) = (last_old, taken.first()) {
+            self.table.set(last, Link::Next(*first))?;
+        }
+        self.put_entry(file)
+    }
+
+    /// Writes zeros to a part of a file.
+    fn zero(&mut self, file: Node, from: u64, to: u64) -> io::Result<()> {
+        let zeros = vec![0; (to.saturating_sub(from)).min(PIECE as u64) as usize];
+        let mut at = from;
+        while at < to {
+            let len = (to - at).min(PIECE as u64) as usize;
+            self.put(file, at, &zeros[..len])?;
+            at += len as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes contents to clusters that the file has.
+    fn put(&mut self, file: Node, offset: u64, data: &[u8]) -> io::Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let chain = self.known(file)?.chain.as_ref().ok_or(ErrorKind::InvalidData)?;
+        let pieces = split(&self.boot, chain, offset, offset + data.len() as u64)?;
+        self.contents_written = true;
+        let mut buffer = Vec::new();
+        let mut rest = data;
+        for (at, len) in pieces {
+            let (piece, after) = rest.split_at(len);
+            for (i, part) in piece.chunks(PIECE).enumerate() {
+                // A store consumes what it writes.
+                buffer.clear();
+                buffer.extend_from_slice(part);
+                self.store.write_at(at + (i * PIECE) as u64, &mut buffer)?;
+            }
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Marks clusters as to be given back.
+    fn give_back(&mut self, clusters: impl Iterator<Item = u32>) -> io::Result<()> {
+        let clusters: Vec<u32> = clusters.collect();
+        if let Some(twice) = clusters.iter().find(|c| self.freed.contains(c)) {
+            return Err(damaged("file allocation table", 0, format!("cluster {twice} belongs to two files")));
+        }
+        self.freed.extend(clusters);
+        Ok(())
+    }
+
+    /// A node whose name is gone: its clusters are given back, unless it is held.
+    fn drop_node(&mut self, node: Node) -> io::Result<()> {
+        let known = self.known_mut(node)?;
+        known.removed = true;
+        let place = known.place.take();
+        let held = known.held > 0;
+        if let Some(place) = place {
+            self.places.remove(&place);
+        }
+        self.folders.remove(&node);
+        if held { Ok(()) } else { self.forget(node) }
+    }
+
+    fn forget(&mut self, node: Node) -> io::Result<()> {
+        let Some(known) = self.nodes.remove(&node) else { return Ok(()) };
+        let chain = known.chain.unwrap_or_default();
+        self.give_back(chain.iter())
+    }
+
+    // Folders
+
+    /// The folder, read if it is not in memory.
+    fn folder(&mut self, node: Node) -> io::Result<&mut Folder> {
+        if !self.folders.contains_key(&node) {
+            if !self.known(node)?.entry.is_folder() {
+                return Err(ErrorKind::NotADirectory.into());
+            }
+            let bytes = self.folder_bytes(node)?;
+            let parsed = self.parse_folder(node, &bytes)?;
+            self.folders.insert(node, parsed);
+        }
+        self.folders.get_mut(&node).ok_or_else(|| ErrorKind::NotFound.into())
+    }
+
+    fn parse_folder(&mut self, node: Node, bytes: &[u8]) -> io::Result<Folder> {
+        let mut failed = None;
+        let folder = Folder::parse(bytes, |found| {
+            let place = self.slot_at(node, found.at).unwrap_or_else(|e| {
+                failed = Some(e);
+                0
+            });
+            if let Some(known) = self.places.get(&place) {
+                return *known;
+            }
+            let known =
+                Known { parent: node, place: Some(place), entry: found.entry, chain: None, held: 0, removed: false };
+            let number = self.number(known);
+            self.places.insert(place, number);
+            number
+        });
+        failed.map_or(Ok(folder), Err)
+    }
+
+    /// All of a folder as it is now, what waits to be written included.
+    fn folder_bytes(&mut self, node: Node) -> io::Result<Vec<u8>> {
+        let pieces = match (node, self.boot.root) {
+            (ROOT, Root::Fixed { at, len }) => vec![(at, len as usize)],
+            _ => {
+                self.load_chain(node)?;
+                let chain = self.known(node)?.chain.as_ref().ok_or(ErrorKind::InvalidData)?;
+                split(&self.boot, chain, 0, u64::from(chain.count()) * u64::from(self.boot.cluster))?
+            }
+        };
+        let mut bytes = vec![0; pieces.iter().map(|(_, len)| len).sum()];
+        let mut rest = &mut bytes[..];
+        for (at, len) in pieces {
+            let (piece, after) = rest.split_at_mut(len);
+            self.store.read_at(at, piece)?;
+            for (sector, changed) in self.sectors.range(at..at + len as u64) {
+                let into = (sector - at) as usize;
+                let end = (into + changed.len()).min(len);
+                piece[into..end].copy_from_slice(&changed[..end - into]);
+            }
+            rest = after;
+        }
+        Ok(bytes)
+    }
+
+    /// Where an entry of a folder is in the store.
+    fn slot_at(&mut self, folder: Node, slot: u32) -> io::Result<u64> {
+        let into = u64::from(slot) * entry::LEN as u64;
+        if let (ROOT, Root::Fixed { at, .. }) = (folder, self.boot.root) {
+            return Ok(at + into);
+        }
+        self.load_chain(folder)?;
+        let chain = self.known(folder)?.chain.as_ref().ok_or(ErrorKind::InvalidData)?;
+        let cluster = u64::from(self.boot.cluster);
+        let (number, _) = chain.at((into / cluster) as u32).ok_or(ErrorKind::InvalidData)?;
+        Ok(self.boot.cluster_at(number) + into % cluster)
+    }
+
+    /// The number of a node's last entry in its folder.
+    fn slot(&mut self, folder: Node, node: Node) -> io::Result<u32> {
+        let found = self.folder(folder)?.held.iter().find(|(_, held)| held.node == node).map(|(at, _)| *at);
+        found.ok_or_else(|| ErrorKind::NotFound.into())
+    }
+
+    /// Puts an entry, under an alias that is free, and its long name into a folder, which grows if there is no room.
+    fn add_name(&mut self, folder: Node, name: &str, entry: Entry) -> io::Result<(u64, Found)> {
+        let (alias, enough) = name::alias(name, &self.folder(folder)?.aliases)?;
+        let entry = entry.renamed(alias);
+        let mut slots = if enough { Vec::new() } else { entry::long_name(name, &alias) };
+        slots.push(entry.0);
+        let count = slots.len() as u32;
+        let begin = loop {
+            match self.folder(folder)?.room(count) {
+                Some(begin) => break begin,
+                None => self.grow_folder(folder)?,
+            }
+        };
+        let end = self.folder(folder)?.end;
+        let at = begin + count - 1;
+        for (slot, bytes) in (begin..).zip(&slots) {
+            let place = self.slot_at(folder, slot)?;
+            self.put_bytes(place, bytes)?;
+        }
+        // Behind the last entry that was ever used there may be anything: the next must say that it is the end.
+        if at + 1 > end && at + 1 < self.folder(folder)?.slots() {
+            let place = self.slot_at(folder, at + 1)?;
+            self.put_bytes(place, &[entry::END; entry::LEN])?;
+        }
+        Ok((self.slot_at(folder, at)?, Found { name: name.to_owned(), entry, begin, at }))
+    }
+
+    /// Removes the name that ends at entry `at`.
+    fn unname(&mut self, folder: Node, at: u32) -> io::Result<()> {
+        let Some(held) = self.folder(folder)?.remove(at) else { return Err(ErrorKind::NotFound.into()) };
+        for slot in held.begin..=at {
+            let place = self.slot_at(folder, slot)?;
+            self.put_bytes(place, &[entry::REMOVED])?;
+        }
+        Ok(())
+    }
+
+    /// Adds a cluster of zeros to a folder.
+    fn grow_folder(&mut self, folder: Node) -> io::Result<()> {
+        let full = || io::Error::new(ErrorKind::StorageFull, "the folder is full");
+        let entries = self.boot.cluster / entry::LEN as u32;
+        let fixed = folder == ROOT && matches!(self.boot.root, Root::Fixed { .. });
+        if fixed || self.folder(folder)?.slots() + entries > MOST_ENTRIES {
+            return Err(full());
+        }
+        self.load_chain(folder)?;
+        let last = self.known(folder)?.chain.as_ref().and_then(Chain::last).ok_or(ErrorKind::InvalidData)?;
+        let taken = self.table.take(1, Some(last))?;
+        self.contents_written = true;
+        let zeros = self.store.write_at(self.boot.cluster_at(taken[0]), &mut vec![0; self.boot.cluster as usize]);
+        if let Err(e) = zeros {
+            self.table.set(taken[0], Link::Free)?;
+            return Err(e);
+        }
+        self.table.set(last, Link::Next(taken[0]))?;
+        self.known_mut(folder)?.chain.get_or_insert_default().push(taken[0]);
+        self.folder(folder)?.grow(entries);
+        Ok(())
+    }
+
+    /// Writes the cluster of a new folder: itself, the one above, and zeros.
+    fn write_new_folder(&mut self, parent: Node, cluster: u32, now: SystemTime) -> io::Result<()> {
+        let mut bytes = vec![0; self.boot.cluster as usize];
+        bytes[..entry::LEN].copy_from_slice(&Entry::new(*b".          ", FOLDER, cluster, now).0);
+        let above = Entry::new(*b"..         ", FOLDER, self.number_above(parent)?, now);
+        bytes[entry::LEN..2 * entry::LEN].copy_from_slice(&above.0);
+        self.contents_written = true;
+        self.store.write_at(self.boot.cluster_at(cluster), &mut bytes)
+    }
+
+    /// The cluster that `..` names in a folder below `parent`: none for the root.
+    fn number_above(&self, parent: Node) -> io::Result<u32> {
+        if parent == ROOT { Ok(0) } else { Ok(self.known(parent)?.entry.first(self.wide())) }
+    }
+
+    /// Lets `..` of a folder that was moved name its new folder.
+    fn point_up(&mut self, node: Node, parent: Node) -> io::Result<()> {
+        let place = self.slot_at(node, 1)?;
+        let number = self.number_above(parent)?;
+        let mut above = Entry(self.bytes_at(place)?);
+        if above.alias() == *b"..         " {
+            above.set_first(number);
+            self.put_bytes(place, &above.0)?;
+        }
+        Ok(())
+    }
+
+    fn refuse_loop(&self, node: Node, to: Node) -> io::Result<()> {
+        let mut above = to;
+        for _ in 0..=self.nodes.len() {
+            if above == node {
+                return Err(io::Error::new(ErrorKind::InvalidInput, "a folder cannot lie in itself"));
+            }
+            if above == ROOT {
+                return Ok(());
+            }
+            above = self.known(above)?.parent;
+        }
+        Err(ErrorKind::InvalidInput.into())
+    }
+
+    fn refuse_replacing(&mut self, other: Node, by_folder: bool, replace: bool) -> io::Result<()> {
+        if !replace {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        match (by_folder, self.known(other)?.entry.is_folder()) {
+            (true, false) => Err(ErrorKind::NotADirectory.into()),
+            (false, true) => Err(ErrorKind::IsADirectory.into()),
+            (true, true) if !self.folder(other)?.held.is_empty() => Err(ErrorKind::DirectoryNotEmpty.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets the entry of `other` name the contents of `node`, and drops `other`. The sector is written as a whole, so that
+    /// there is no moment at which the name means nothing.
+    fn take_over(&mut self, folder: Node, at: u32, other: Node, node: Node) -> io::Result<u64> {
+        let place = self.known(other)?.place.ok_or(ErrorKind::NotFound)?;
+        let entry = self.known(other)?.entry.with_contents_of(&self.known(node)?.entry);
+        self.put_bytes(place, &entry.0)?;
+        self.drop_node(other)?;
+        self.known_mut(node)?.entry = entry;
+        if let Some(held) = self.folder(folder)?.held.get_mut(&at) {
+            held.node = node;
+        }
+        Ok(place)
+    }
+
+    /// A folder was changed now.
+    fn touch(&mut self, folder: Node) -> io::Result<()> {
+        if folder == ROOT {
+            return Ok(());
+        }
+        self.known_mut(folder)?.entry.set_modified(SystemTime::now());
+        self.put_entry(folder)
+    }
+
+    // Entries
+
+    /// Puts the entry of a node where it is, unless it has none any more.
+    fn put_entry(&mut self, node: Node) -> io::Result<()> {
+        let known = self.known(node)?;
+        let (entry, place) = (known.entry, known.place);
+        place.map_or(Ok(()), |place| self.put_bytes(place, &entry.0))
+    }
+
+    /// Changes bytes of a folder's sector, in memory.
+    fn put_bytes(&mut self, place: u64, bytes: &[u8]) -> io::Result<()> {
+        let sector = u64::from(self.boot.sector);
+        let (begin, into) = (place / sector * sector, (place % sector) as usize);
+        let store = &self.store;
+        let held = match self.sectors.entry(begin) {
+            std::collections::btree_map::Entry::Occupied(held) => held.into_mut(),
+            std::collections::btree_map::Entry::Vacant(empty) => {
+                let mut bytes = vec![0; sector as usize];
+                store.read_at(begin, &mut bytes)?;
+                empty.insert(bytes)
+            }
+        };
+        held[into..into + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn bytes_at(&self, place: u64) -> io::Result<[u8; entry::LEN]> {
+        let sector = u64::from(self.boot.sector);
+        let mut bytes = [0; entry::LEN];
+        match self.sectors.get(&(place / sector * sector)) {
+            Some(held) => bytes.copy_from_slice(&held[(place % sector) as usize..][..entry::LEN]),
+            None => self.store.read_at(place, &mut bytes)?,
+        }
+        Ok(bytes)
+    }
+}
+
+/// Where the bytes `from..to` of a file are in the store: pieces in order, neighbours as one.
+fn split(boot: &Boot, chain: &Chain, from: u64, to: u64) -> io::Result<Vec<(u64, usize)>> {
+    let cluster = u64::from(boot.cluster);
+    let mut pieces = Vec::new();
+    let mut at = from;
+    while at < to {
+        let (number, run) = chain.at((at / cluster) as u32).ok_or(ErrorKind::InvalidData)?;
+        let into = at % cluster;
+        let len = (u64::from(run) * cluster - into).min(to - at);
+        pieces.push((boot.cluster_at(number) + into, len as usize));
+        at += len;
+    }
+    Ok(pieces)
+}

@@ -1,0 +1,396 @@
+//! The file allocation table: which cluster follows which. Kept in pages; changes stay in memory until they are written out.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use super::boot::{Boot, Width};
+use crate::store::Store;
+use crate::trees::damaged;
+
+/// Bytes of a page: a multiple of every sector size, and of the 1.5, 2 and 4 bytes of an entry, so that no entry lies in two.
+const PAGE: u64 = 12 << 10;
+
+/// Pages that are kept although nothing in them was changed.
+const PAGES: usize = 1024;
+
+/// What the table says about a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// It belongs to nothing.
+    Free,
+    /// It is followed by this one, which may not exist.
+    Next(u32),
+    /// It is the last of its file.
+    End,
+    /// It cannot be used.
+    Bad,
+}
+
+/// The table, or rather its copies.
+pub struct Table {
+    store: Arc<dyn Store>,
+    width: Width,
+    clusters: u32,
+    /// Where the copies begin; the first is the one that is read.
+    copies: Vec<u64>,
+    len: u64,
+    sector: usize,
+    pages: HashMap<u64, Page>,
+    /// Where to look for a free cluster first.
+    pub hint: u32,
+    /// Free clusters, once they are known.
+    free: Option<u32>,
+}
+
+struct Page {
+    bytes: Vec<u8>,
+    /// Which of its sectors were changed.
+    changed: Vec<bool>,
+}
+
+impl Table {
+    /// The table of the file system that `boot` describes.
+    pub fn new(store: Arc<dyn Store>, boot: &Boot) -> Self {
+        let numbers = boot.only_table.map_or(0..boot.tables, |only| only..only + 1);
+        Self {
+            store,
+            width: boot.width,
+            clusters: boot.clusters,
+            copies: numbers.map(|n| boot.table + u64::from(n) * boot.table_len).collect(),
+            len: boot.table_len,
+            sector: boot.sector as usize,
+            pages: HashMap::new(),
+            hint: 2,
+            free: None,
+        }
+    }
+
+    /// What follows a cluster, which must exist.
+    pub fn get(&mut self, cluster: u32) -> io::Result<Link> {
+        let value = self.raw(cluster)?;
+        let (bad, end) = match self.width {
+            Width::Bits12 => (0xff7, 0xff8),
+            Width::Bits16 => (0xfff7, 0xfff8),
+            Width::Bits32 => (0x0fff_fff7, 0x0fff_fff8),
+        };
+        Ok(match value {
+            0 => Link::Free,
+            v if v >= end => Link::End,
+            v if v == bad => Link::Bad,
+            v => Link::Next(v),
+        })
+    }
+
+    /// Changes what follows a cluster, in memory. The count of free clusters follows.
+    pub fn set(&mut self, cluster: u32, link: Link) -> io::Result<()> {
+        let was_free = self.raw(cluster)? == 0;
+        let value = match link {
+            Link::Free => 0,
+            Link::Next(next) => next,
+            Link::End => 0x0fff_ffff,
+            Link::Bad => 0x0fff_fff7,
+        };
+        self.set_raw(cluster, value)?;
+        if let Some(free) = &mut self.free {
+            *free = free.saturating_add(u32::from(link == Link::Free && !was_free));
+            *free = free.saturating_sub(u32::from(link != Link::Free && was_free));
+        }
+        Ok(())
+    }
+
+    /// The bits of entry 1 that are set when the file system was unmounted cleanly (`ClnShutBitMask` of the
+    /// specification). FAT12 has none.
+    fn clean_bit(&self) -> u32 {
+        match self.width {
+            Width::Bits12 => 0,
+            Width::Bits16 => 0x8000,
+            Width::Bits32 => 0x0800_0000,
+        }
+    }
+
+    /// Whether it was unmounted cleanly, as far as the table says.
+    pub fn clean(&mut self) -> io::Result<bool> {
+        Ok(self.raw(1)? & self.clean_bit() == self.clean_bit())
+    }
+
+    /// Marks it so, in memory.
+    pub fn set_clean(&mut self, clean: bool) -> io::Result<()> {
+        let (value, bit) = (self.raw(1)?, self.clean_bit());
+        if bit == 0 {
+            return Ok(());
+        }
+        self.set_raw(1, if clean { value | bit } else { value & !bit })
+    }
+
+    /// All clusters from `first` on.
+    ///
+    /// # Errors
+    /// Damage: a cluster that does not exist or is free, a chain without an end, or of more than `most` clusters.
+    pub fn chain(&mut self, first: u32, most: u32) -> io::Result<Chain> {
+        let mut chain = Chain::default();
+        // Brent's algorithm: a marked cluster that turns up again means a loop; the mark moves on at powers of two.
+        let (mut marked, mut move_at) = (first, 1);
+        let mut cluster = first;
+        loop {
+            if !(2..self.clusters + 2).contains(&cluster) {
+                return Err(self.wrong(cluster, format!("a file has cluster {cluster}, which does not exist")));
+            }
+            if chain.count >= most {
+                return Err(self.wrong(first, format!("the file from cluster {first} on has too many clusters")));
+            }
+            chain.push(cluster);
+            cluster = match self.get(cluster)? {
+                Link::Next(next) => next,
+                Link::End => return Ok(chain),
+                Link::Free => return Err(self.wrong(cluster, format!("a file has cluster {cluster}, which is free"))),
+                Link::Bad => return Err(self.wrong(cluster, format!("a file has cluster {cluster}, marked bad"))),
+            };
+            if cluster == marked {
+                return Err(self.wrong(cluster, format!("the clusters of a file turn in a loop at {cluster}")));
+            }
+            if chain.count == move_at {
+                (marked, move_at) = (cluster, move_at.saturating_mul(2));
+            }
+        }
+    }
+
+    /// Takes `count` free clusters, best behind `near`, and links them, in memory. Nothing is taken if there are too few.
+    ///
+    /// # Errors
+    /// `StorageFull`.
+    pub fn take(&mut self, count: u32, near: Option<u32>) -> io::Result<Vec<u32>> {
+        let start = near.map_or(self.hint, |c| c + 1);
+        let start = if (2..self.clusters + 2).contains(&start) { start } else { 2 };
+        let mut taken = Vec::new();
+        for cluster in (start..self.clusters + 2).chain(2..start) {
+            if taken.len() == count as usize {
+                break;
+            }
+            if self.raw(cluster)? == 0 {
+                taken.push(cluster);
+            }
+        }
+        if taken.len() < count as usize {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "the file system is full"));
+        }
+        for pair in taken.windows(2) {
+            self.set(pair[0], Link::Next(pair[1]))?;
+        }
+        if let Some(last) = taken.last() {
+            self.set(*last, Link::End)?;
+            self.hint = last + 1;
+        }
+        Ok(taken)
+    }
+
+    /// Number of free clusters. The first time this reads the whole table, unless `assume` was called.
+    pub fn free(&mut self) -> io::Result<u32> {
+        if let Some(free) = self.free {
+            return Ok(free);
+        }
+        let mut free = 0;
+        for cluster in 2..self.clusters + 2 {
+            free += u32::from(self.raw(cluster)? == 0);
+        }
+        self.free = Some(free);
+        Ok(free)
+    }
+
+    /// Takes a count of free clusters from elsewhere.
+    pub fn assume(&mut self, free: u32) {
+        self.free = Some(free);
+    }
+
+    /// Number of free clusters, if that is known.
+    pub fn known_free(&self) -> Option<u32> {
+        self.free
+    }
+
+    /// Writes what was changed to every copy. Whether there was anything.
+    ///
+    /// # Errors
+    /// Those of the store; all is still to be written then.
+    pub fn write_out(&mut self) -> io::Result<bool> {
+        let mut numbers: Vec<u64> =
+            self.pages.iter().filter(|(_, page)| page.changed.contains(&true)).map(|(n, _)| *n).collect();
+        numbers.sort_unstable();
+        for copy in &self.copies {
+            for number in &numbers {
+                let page = &self.pages[number];
+                for run in page.changed.chunk_by_indices() {
+                    let bytes = run.start * self.sector..(run.end * self.sector).min(page.bytes.len());
+                    let at = copy + number * PAGE + bytes.start as u64;
+                    self.store.write_at(at, &mut page.bytes[bytes].to_vec())?;
+                }
+            }
+        }
+        for number in &numbers {
+            if let Some(page) = self.pages.get_mut(number) {
+                page.changed.fill(false);
+            }
+        }
+        if self.pages.len() > PAGES {
+            self.pages.clear();
+        }
+        Ok(!numbers.is_empty())
+    }
+
+    /// The value of an entry, 28 bits at most.
+    fn raw(&mut self, cluster: u32) -> io::Result<u32> {
+        let (number, at) = self.place(cluster);
+        let width = self.width;
+        let page = self.page(number)?;
+        let byte = |i: usize| u32::from(page.bytes[at + i]);
+        Ok(match width {
+            Width::Bits12 if cluster.is_multiple_of(2) => byte(0) | (byte(1) & 0x0f) << 8,
+            Width::Bits12 => byte(0) >> 4 | byte(1) << 4,
+            Width::Bits16 => byte(0) | byte(1) << 8,
+            Width::Bits32 => byte(0) | byte(1) << 8 | byte(2) << 16 | (byte(3) & 0x0f) << 24,
+        })
+    }
+
+    fn set_raw(&mut self, cluster: u32, value: u32) -> io::Result<()> {
+        let (number, at) = self.place(cluster);
+        let (width, sector) = (self.width, self.sector);
+        let page = self.page(number)?;
+        let new = value.to_le_bytes();
+        let bytes = &mut page.bytes[at..];
+        let used = match width {
+            Width::Bits12 if cluster.is_multiple_of(2) => {
+                bytes[0] = new[0];
+                bytes[1] = bytes[1] & 0xf0 | new[1] & 0x0f;
+                2
+            }
+            Width::Bits12 => {
+                bytes[0] = bytes[0] & 0x0f | new[0] << 4;
+                bytes[1] = new[0] >> 4 | new[1] << 4;
+                2
+            }
+            Width::Bits16 => {
+                bytes[..2].copy_from_slice(&new[..2]);
+                2
+            }
+            Width::Bits32 => {
+                // The highest four bits are not ours.
+                bytes[..3].copy_from_slice(&new[..3]);
+                bytes[3] = bytes[3] & 0xf0 | new[3] & 0x0f;
+                4
+            }
+        };
+        page.changed[at / sector] = true;
+        page.changed[(at + used - 1) / sector] = true;
+        Ok(())
+    }
+
+    /// The page of an entry, and where it is in it.
+    fn place(&self, cluster: u32) -> (u64, usize) {
+        let at = match self.width {
+            Width::Bits12 => u64::from(cluster) + u64::from(cluster / 2),
+            Width::Bits16 => u64::from(cluster) * 2,
+            Width::Bits32 => u64::from(cluster) * 4,
+        };
+        (at / PAGE, (at % PAGE) as usize)
+    }
+
+    fn page(&mut self, number: u64) -> io::Result<&mut Page> {
+        if self.pages.len() > PAGES && !self.pages.contains_key(&number) {
+            self.pages.retain(|_, page| page.changed.contains(&true));
+        }
+        match self.pages.entry(number) {
+            std::collections::hash_map::Entry::Occupied(page) => Ok(page.into_mut()),
+            std::collections::hash_map::Entry::Vacant(place) => {
+                let mut bytes = vec![0; PAGE.min(self.len.saturating_sub(number * PAGE)) as usize];
+                self.store.read_at(self.copies[0] + number * PAGE, &mut bytes)?;
+                let sectors = bytes.len().div_ceil(self.sector);
+                Ok(place.insert(Page { bytes, changed: vec![false; sectors] }))
+            }
+        }
+    }
+
+    fn wrong(&self, cluster: u32, what: String) -> io::Error {
+        let (page, at) = self.place(cluster);
+        damaged("file allocation table", self.copies[0] + page * PAGE + at as u64, what)
+    }
+}
+
+/// Ranges of `true`.
+trait Runs {
+    fn chunk_by_indices(&self) -> Vec<std::ops::Range<usize>>;
+}
+
+impl Runs for Vec<bool> {
+    fn chunk_by_indices(&self) -> Vec<std::ops::Range<usize>> {
+        let mut runs = Vec::new();
+        let mut at = 0;
+        for chunk in self.chunk_by(|a, b| a == b) {
+            if chunk[0] {
+                runs.push(at..at + chunk.len());
+            }
+            at += chunk.len();
+        }
+        runs
+    }
+}
+
+/// The clusters of a file in order, as runs of neighbours.
+#[derive(Clone, Debug, Default)]
+pub struct Chain {
+    runs: Vec<Run>,
+    count: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// Number of its first cluster in the file.
+    index: u32,
+    cluster: u32,
+    len: u32,
+}
+
+impl Chain {
+    /// Number of clusters.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Adds a cluster at the end.
+    pub fn push(&mut self, cluster: u32) {
+        match self.runs.last_mut() {
+            Some(run) if run.cluster + run.len == cluster => run.len += 1,
+            _ => self.runs.push(Run { index: self.count, cluster, len: 1 }),
+        }
+        self.count += 1;
+    }
+
+    /// The cluster that is the `index`th of the file, and how many of its neighbours follow it, itself included.
+    pub fn at(&self, index: u32) -> Option<(u32, u32)> {
+        let run = self.runs[..self.runs.partition_point(|r| r.index <= index)].last()?;
+        let past = index - run.index;
+        (past < run.len).then(|| (run.cluster + past, run.len - past))
+    }
+
+    /// The first cluster.
+    pub fn first(&self) -> Option<u32> {
+        self.runs.first().map(|r| r.cluster)
+    }
+
+    /// The last cluster.
+    pub fn last(&self) -> Option<u32> {
+        self.runs.last().map(|r| r.cluster + r.len - 1)
+    }
+
+    /// All clusters.
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
+        self.runs.iter().flat_map(|r| r.cluster..r.cluster + r.len)
+    }
+
+    /// Cuts off all but the first `count` clusters, and returns what was cut off.
+    pub fn cut(&mut self, count: u32) -> Vec<u32> {
+        let rest = self.iter().skip(count as usize).collect();
+        let kept: Vec<u32> = self.iter().take(count as usize).collect();
+        *self = Self::default();
+        kept.into_iter().for_each(|c| self.push(c));
+        rest
+    }
+}

@@ -1,0 +1,291 @@
+//! Hidden volumes: one in the free space at the end of another, with headers of its own behind those of the outer volume.
+//! Nothing tells that it is there but a password that opens it.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use claviger_crypto::pool::Pool;
+
+use super::create::{cancelled, fill, not_cancelled, not_too_cheap, random_secret};
+use super::positions::Position;
+use super::seal::{Seal, random};
+use super::suites::{Mode, UNIT};
+use super::{DataArea, Family, Found, HEADER_AREA, HEADER_GROUP, HiddenRoom, Locked, Tried, header, keyfiles};
+use crate::credential::{Credential, HeaderChoice, Protect, Unlock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::free_tail::{FreeTail, free_tail};
+use crate::spec::Spec;
+use crate::store::Store;
+use crate::volume::Volume;
+
+/// The smallest hidden volume, in bytes: the smallest FAT file system that 7.1a makes (Volumes.h, `TC_MIN_HIDDEN_VOLUME_SIZE`
+/// less what is reserved behind it).
+const MIN_SIZE: u64 = 9 * 4096;
+
+/// Hidden volumes that are smaller than this, in bytes, together with what is reserved behind them, have less of it
+/// (`TC_VOLUME_SMALL_SIZE_THRESHOLD`).
+const SMALL: u64 = 2 << 20;
+
+/// Bytes between the end of a hidden volume and that of the outer one: some programs write to the last sectors of a file
+/// system although those are free, which would set off the protection for nothing (Format.c, `GetVolumeDataAreaSize`).
+const RESERVED_SMALL: u64 = 4096;
+const RESERVED: u64 = HEADER_GROUP;
+
+/// What sizes are rounded down to where the largest one is taken, in bytes.
+const ROUND: u64 = 4096;
+
+// ---- Creation
+
+/// How large a hidden volume can be.
+pub(super) fn room(family: &Family, store: &Arc<dyn Store>, outer: &Unlock<'_>) -> Result<HiddenRoom> {
+    Ok(Outer::open(family, store, outer)?.room())
+}
+
+/// Makes a hidden volume.
+///
+/// The headers of one that may have been there go first, its own come last: what an interruption leaves opens with nothing,
+/// unless it falls between the two last writes. Then the volume is complete and opens by its backup header.
+pub(super) fn create(
+    family: &Family,
+    store: &Arc<dyn Store>,
+    outer: &Unlock<'_>,
+    spec: &Spec<'_>,
+    first: &[Credential],
+) -> Result<()> {
+    let (suite, derivation) = family.chosen(spec)?;
+    let password = keyfiles::password(family, first)?;
+    not_too_cheap(&derivation, spec.pim, first)?;
+    let memory = outer.memory;
+    let outer = Outer::open(family, store, outer)?;
+    let area = outer.area(spec.hidden_size)?;
+    outer.refuse_its_own(first, spec)?;
+
+    let keys = random_secret(suite.key_len(Mode::Xts))?;
+    let data = header::Extent { start: area.start, size: area.end - area.start, hidden: true };
+    let plain = header::compose(family.rules, &[0; header::SALT], data, &keys);
+    let cancelled = || cancelled(spec);
+    let seal = Seal { suite, mode: Mode::Xts, derivation, password: &password, memory, cancelled: &cancelled };
+    let (primary, backup) = (seal.close(&plain)?, seal.close(&plain)?);
+    not_cancelled(spec)?;
+
+    let store = &**store;
+    let places = HeaderPlaces { primary: HEADER_AREA, backup: store.len() - HEADER_AREA };
+    places.erase(store)?;
+    if !spec.quick {
+        fill(store, area, suite, spec, &Pool::for_this_machine(Duration::from_micros(50)))?;
+        store.flush()?;
+    }
+    not_cancelled(spec)?;
+    places.write(store, primary, backup).inspect_err(|_| {
+        // As well as can be: the store may be gone.
+        let _ = places.erase(store);
+    })
+}
+
+/// Where the two headers of a hidden volume are, in bytes.
+struct HeaderPlaces {
+    primary: u64,
+    backup: u64,
+}
+
+impl HeaderPlaces {
+    /// Makes both look as if there were none, which is as if there were one.
+    fn erase(&self, store: &dyn Store) -> Result<()> {
+        for at in [self.primary, self.backup] {
+            let mut bytes = [0; header::SIZE];
+            random(&mut bytes)?;
+            store.write_at(at, &mut bytes)?;
+        }
+        Ok(store.flush()?)
+    }
+
+    fn write(&self, store: &dyn Store, mut primary: Vec<u8>, mut backup: Vec<u8>) -> Result<()> {
+        store.write_at(self.backup, &mut backup)?;
+        store.flush()?;
+        store.write_at(self.primary, &mut primary)?;
+        Ok(store.flush()?)
+    }
+}
+
+/// An outer volume that can have a hidden one in it.
+struct Outer {
+    locked: Locked,
+    data: DataArea,
+    /// In bytes of the outer volume.
+    tail: FreeTail,
+}
+
+impl Outer {
+    fn open(family: &Family, store: &Arc<dyn Store>, with: &Unlock<'_>) -> Result<Self> {
+        let locked = family.locked(&**store)?;
+        let with = &Unlock { protect: None, truncated: false, ..*with };
+        let Tried { found, .. } = locked.tried(with)?;
+        let copy = &locked.copies[found.copy];
+        if copy.position.hidden {
+            return Err(Error::misuse("this password opens a hidden volume, and there is no room in one for another")
+                .hint("Give the password of the outer volume. What is hidden was not touched."));
+        }
+        if !found.fields.has_backups {
+            return Err(Error::unsupported("new hidden volumes in a volume that was made before TrueCrypt 6.0"));
+        }
+        let data = DataArea::of(&found.fields, copy, store.len())?;
+        if copy.position.system || data.end().checked_add(HEADER_GROUP).is_none_or(|end| end > store.len()) {
+            return Err(Error::unsupported("hidden volumes in a volume that has no place for their headers"));
+        }
+        let layout = data.layout(&found, copy, &**store, with, &mut Vec::new())?.read_only();
+        let tail = free_tail(&Volume::new(Arc::clone(store), layout))?;
+        Ok(Self { locked, data, tail })
+    }
+
+    fn room(&self) -> HiddenRoom {
+        let space = self.end(u64::MAX).saturating_sub(self.start());
+        let small = self.end(0).saturating_sub(self.start()).min(SMALL - RESERVED_SMALL - UNIT);
+        let largest = if space + RESERVED >= SMALL { space } else { small };
+        HiddenRoom {
+            largest: largest - largest % ROUND,
+            smallest: MIN_SIZE,
+            filesystem: self.tail.filesystem,
+            free_at: self.tail.at,
+            outer_size: self.data.len,
+        }
+    }
+
+    /// Where a hidden volume can begin, in bytes of the outer one.
+    fn start(&self) -> u64 {
+        self.tail.at.next_multiple_of(UNIT)
+    }
+
+    /// Where a hidden volume of `size` bytes ends, in bytes of the outer one.
+    fn end(&self, size: u64) -> u64 {
+        let reserved = if size.saturating_add(RESERVED_SMALL) < SMALL { RESERVED_SMALL } else { RESERVED };
+        let end = self.data.len.saturating_sub(reserved).min(self.tail.end);
+        end - end % UNIT
+    }
+
+    /// Where the data of a hidden volume go, in bytes of the store.
+    fn area(&self, size: Option<u64>) -> Result<Range<u64>> {
+        let HiddenRoom { largest, smallest, filesystem, .. } = self.room();
+        let size = size.unwrap_or(largest);
+        let end = self.end(size);
+        if largest < smallest {
+            return Err(Error::misuse(format!(
+                "no room for a hidden volume: the free space at the end of the {filesystem} file system holds {largest} bytes \
+                 of one, {smallest} are needed"
+            ))
+            .hint("Free space between files does not count. Move the files to the front, or take some away."));
+        }
+        if size < smallest || !size.is_multiple_of(UNIT) || self.start().checked_add(size).is_none_or(|e| e > end) {
+            return Err(Error::misuse(format!(
+                "{size} bytes: a hidden volume here has {smallest} to {largest}, in whole sectors of {UNIT}. What the \
+                 {filesystem} file system of the outer volume has in use would be lost otherwise"
+            )));
+        }
+        Ok(self.data.start + end - size..self.data.start + end)
+    }
+
+    /// Refuses the password that opens a hidden volume already, as far as one derivation tells.
+    fn refuse_its_own(&self, first: &[Credential], spec: &Spec<'_>) -> Result<()> {
+        let chosen = self.locked.family.chosen(spec)?;
+        let with = Unlock { hash: Some(chosen.1.kdf.name), pim: spec.pim, cancel: spec.cancel, ..Unlock::with(first) };
+        match self.locked.hidden_only().tried(&with).map_err(|e| e.kind) {
+            Ok(_) => Err(Error::misuse("this password opens a hidden volume that is there already")
+                .hint("Nothing was changed. To replace it, create the new one with another password.")),
+            Err(ErrorKind::Cancelled) => Err(ErrorKind::Cancelled.into()),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+// ---- Protection
+
+/// The first password opened the hidden volume, and not the outer one.
+pub(super) fn swapped() -> Error {
+    Error::new(ErrorKind::WrongHiddenCredential("it opens with what was given for the outer volume".into()))
+        .hint("The outer volume is what is opened: give its password, and the hidden volume's to protect it.")
+}
+
+impl Locked {
+    /// Nothing but the headers of hidden volumes.
+    fn hidden_only(&self) -> Self {
+        Self { family: self.family, copies: self.copies.iter().filter(|c| c.position.hidden).cloned().collect() }
+    }
+
+    /// Finds the hidden volume that is to be protected, and what must not change in the outer one.
+    pub(super) fn protection(
+        &self,
+        protect: &Protect<'_>,
+        with: &Unlock<'_>,
+        outer: &DataArea,
+        store_len: u64,
+    ) -> Result<(Tried, Vec<Range<u64>>)> {
+        let Protect { credentials, hash, pim } = *protect;
+        let header = HeaderChoice::Any;
+        let with = Unlock { credentials, hash, pim, cipher: None, header, protect: None, ..*with };
+        let hidden = self.hidden_only();
+        let tried = hidden.tried(&with).map_err(|error| match error.kind {
+            ErrorKind::WrongCredential(why) => Error { kind: ErrorKind::WrongHiddenCredential(why), ..error },
+            _ => error,
+        })?;
+        let ranges = hidden.ranges(&tried.found, outer, store_len)?;
+        Ok((tried, ranges))
+    }
+
+    /// What must not change in the outer volume, in its bytes: the hidden volume and its headers, as far as they lie in it.
+    /// (7.1a, Volume.cpp, `Open`: the data, and of an old hidden volume its header too.)
+    fn ranges(&self, found: &Found, outer: &DataArea, store_len: u64) -> Result<Vec<Range<u64>>> {
+        let copy = &self.copies[found.copy];
+        let hidden = DataArea::of(&found.fields, copy, store_len)?;
+        if hidden.start < outer.start || hidden.end() > outer.end() {
+            return Err(Error::new(ErrorKind::Malformed {
+                field: "beginning of the data",
+                offset: copy.at,
+                what: "the hidden volume does not lie within the outer one".into(),
+            }));
+        }
+        // Of its header and of the copy, whichever of them opened.
+        let same_age = |p: &&Position| p.hidden && p.old != found.fields.has_backups;
+        let places = self.family.positions.iter().filter(same_age).filter_map(|p| p.in_store(store_len));
+        let headers = places.map(|at| at..at + header::SIZE as u64);
+        let within = |range: Range<u64>| {
+            let (start, end) = (range.start.max(outer.start), range.end.min(outer.end()));
+            (start < end).then(|| start - outer.start..end - outer.start)
+        };
+        Ok(headers.chain([hidden.start..hidden.end()]).filter_map(within).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::TRUECRYPT;
+    use super::*;
+
+    fn outer(len: u64, at: u64, end: u64) -> Outer {
+        let locked = Locked { family: TRUECRYPT, copies: Vec::new() };
+        Outer { locked, data: DataArea { start: HEADER_GROUP, len }, tail: FreeTail { at, end, filesystem: "FAT16" } }
+    }
+
+    #[test]
+    fn the_largest_hidden_volume_lies_in_the_free_tail_and_leaves_what_is_reserved() {
+        for len in [1 << 20, (2 << 20) + 4096, (2 << 20) + 512, 5 << 20, (5 << 20) + 512] {
+            for at in (0..len).step_by(12_800) {
+                for end in [len, len - 512, len - 300_000] {
+                    let outer = outer(len, at, end.max(at));
+                    let HiddenRoom { largest, smallest, .. } = outer.room();
+                    assert_eq!(outer.area(None).is_ok(), largest >= smallest);
+                    for size in [smallest, largest / 2 - largest / 2 % UNIT, largest] {
+                        let Ok(area) = outer.area(Some(size)) else { continue };
+                        assert_eq!(area.end - area.start, size);
+                        assert!(area.start >= HEADER_GROUP + at, "{len} {at} {end} {size}");
+                        assert!(area.end <= HEADER_GROUP + end.min(len - RESERVED_SMALL), "{len} {at} {end} {size}");
+                    }
+                    // No more than a little is left unused.
+                    assert!(at + largest + RESERVED + ROUND + UNIT >= end.min(len), "{len} {at} {end}: {largest}");
+                    for size in [largest + ROUND, largest + (1 << 20), u64::MAX - 511, smallest - 512, smallest + 1] {
+                        assert!(outer.area(Some(size)).is_err() || size < largest, "{len} {at} {end}: {size}");
+                    }
+                }
+            }
+        }
+    }
+}

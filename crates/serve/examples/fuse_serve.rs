@@ -1,0 +1,140 @@
+//! Mounts a file as a file until standard input ends: for benchmarks, and for tests that need a server of their own.
+//!
+//! ```text
+//! sleep infinity | fuse_serve FOLDER disk.img        the file as it is
+//! … fuse_serve FOLDER disk.img xts                   its AES-256-XTS plaintext under a fixed key
+//! … fuse_serve FOLDER 64M                            so many zero bytes in memory
+//! ```
+//!
+//! Further words: `read-only`, `device`, `uring`, `threads=N`, `uid=N`, `gid=N`, `source=NAME`, `grace=MILLISECONDS`, and what
+//! is to go wrong: `bad=OFFSET` (reads and writes that touch this byte fail), `refuse=OFFSET` (writes that touch it are not
+//! permitted), `panic=OFFSET` (reads that touch it panic), `lossy` (flushing fails, but only the first time), `short=N` (the
+//! store really ends N bytes sooner). Prints a line once it serves.
+
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use claviger_crypto::modes::xts::{Layer, Xts};
+use claviger_crypto::{Acceleration, ciphers};
+use claviger_engine::store::{Access, FileStore, MemoryStore};
+use claviger_engine::{Error, Layout, Payload, Result, Segment, Store, Volume};
+use claviger_serve::fuse::{self, Image, Options, Transport};
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    serve(&args)
+}
+
+/// Does what the words say.
+pub fn serve(args: &[String]) -> Result<()> {
+    let [folder, path, words @ ..] = args else {
+        return Err(Error::misuse("fuse_serve FOLDER FILE|SIZE [xts] [read-only] [device|uring] [threads=…] …"));
+    };
+    let access = if words.iter().any(|w| w == "read-only") { Access::ReadOnly } else { Access::ReadWrite };
+    let mut store: Arc<dyn Store> = match path.strip_suffix('M').and_then(|n| n.parse::<usize>().ok()) {
+        Some(mib) => Arc::new(MemoryStore::new(vec![0; mib << 20])),
+        None => Arc::new(FileStore::open(Path::new(path), access)?),
+    };
+    let mut options = Options::default();
+    let mut trouble = Trouble::default();
+    let mut image = Image::new(Arc::new(MemoryStore::new(Vec::new())));
+    for word in words {
+        let (key, value) = word.split_once('=').unwrap_or((word, ""));
+        let number = || value.parse::<u64>().map_err(|_| Error::misuse(format!("{word}: no number")));
+        match key {
+            "xts" => store = xts_volume(store)?,
+            "read-only" => image.read_only = true,
+            "device" => options.transport = Transport::Device,
+            "uring" => options.transport = Transport::Uring,
+            "threads" => options.threads = number()? as usize,
+            "uid" => image.uid = number()? as u32,
+            "gid" => image.gid = number()? as u32,
+            "source" => options.source = value.to_owned(),
+            "grace" => options.grace = Duration::from_millis(number()?),
+            "bad" => trouble.bad = Some(number()?),
+            "refuse" => trouble.refuse = Some(number()?),
+            "panic" => trouble.panic = Some(number()?),
+            "lossy" => trouble.lossy = AtomicBool::new(true),
+            "short" => trouble.short = number()?,
+            _ => return Err(Error::misuse(format!("{word}: what is that?"))),
+        }
+    }
+    image.store = Arc::new(Troubled { store, trouble });
+    let mounted = fuse::mount(image, Path::new(folder), options)?;
+    println!("{}", if mounted.uses_uring() { "uring" } else { "device" });
+    io::stdout().flush()?;
+    let handle = mounted.handle();
+    std::thread::spawn(move || {
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        handle.stop();
+    });
+    mounted.run()
+}
+
+fn xts_volume(store: Arc<dyn Store>) -> Result<Arc<dyn Store>> {
+    let key = |byte| ciphers::aes::AES.with_key(&[byte; 32], Acceleration::On);
+    let cipher = Arc::new(Xts::new(vec![Layer { data: key(1), tweak: key(2) }], 512));
+    let payload = Payload::Crypt { cipher, first: 0 };
+    let len = store.len() - store.len() % 512;
+    let layout = Layout::new(vec![Segment { at: 0, len, stored_at: 0, payload, writable: store.writable() }])?;
+    Ok(Arc::new(Volume::new(store, layout)))
+}
+
+/// What is to go wrong.
+#[derive(Default)]
+struct Trouble {
+    bad: Option<u64>,
+    refuse: Option<u64>,
+    panic: Option<u64>,
+    lossy: AtomicBool,
+    short: u64,
+}
+
+struct Troubled {
+    store: Arc<dyn Store>,
+    trouble: Trouble,
+}
+
+impl Troubled {
+    fn check(&self, offset: u64, len: usize) -> io::Result<()> {
+        let end = offset + len as u64;
+        if self.trouble.bad.is_some_and(|bad| (offset..end).contains(&bad)) {
+            return Err(io::Error::other("planted"));
+        }
+        if end > self.store.len() - self.trouble.short {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(())
+    }
+}
+
+impl Store for Troubled {
+    fn len(&self) -> u64 {
+        self.store.len()
+    }
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.check(offset, out.len())?;
+        let panics = |at| (offset..offset + out.len() as u64).contains(&at);
+        assert!(!self.trouble.panic.is_some_and(panics), "planted");
+        self.store.read_at(offset, out)
+    }
+    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.check(offset, data.len())?;
+        if self.trouble.refuse.is_some_and(|at| (offset..offset + data.len() as u64).contains(&at)) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        self.store.write_at(offset, data)
+    }
+    fn flush(&self) -> io::Result<()> {
+        if self.trouble.lossy.swap(false, Ordering::Relaxed) {
+            return Err(io::Error::other("planted"));
+        }
+        self.store.flush()
+    }
+    fn writable(&self) -> bool {
+        self.store.writable()
+    }
+}

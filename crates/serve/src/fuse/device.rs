@@ -1,0 +1,176 @@
+//! The connection to the kernel through /dev/fuse: one request is read, one answer is written.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use claviger_engine::{Error, ErrorKind, Result};
+use rustix::event::{PollFd, PollFlags, epoll};
+use rustix::io::{Errno as SystemErrno, read, write};
+
+use super::image::Answer;
+use super::protocol::*;
+use super::{Control, Shared};
+use crate::aligned::Aligned;
+
+/// Where data begin in a worker's buffer: at a page. Headers end there, so that one call reads or writes both.
+const DATA: usize = Aligned::PAGE;
+
+/// Where a message from the kernel begins in the buffer: the data of a WRITE come to lie at a page.
+const MESSAGE: usize = DATA - IN_HEADER - WRITE_IN;
+
+/// A way into a connection, and memory for one request.
+pub struct Channel {
+    fd: OwnedFd,
+    buffer: Aligned,
+}
+
+/// What the kernel and this program have agreed on.
+pub struct Agreed {
+    /// Whether requests come over io_uring once its queues are there.
+    pub uring: bool,
+}
+
+/// Why a worker has nothing more to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Nobody can send requests any more.
+    Unmounted,
+    /// It was told to stop.
+    Told,
+}
+
+impl Channel {
+    /// Takes over a descriptor that does not block.
+    pub fn new(fd: OwnedFd) -> Self {
+        Self { fd, buffer: Aligned::new(DATA + MAX_DATA) }
+    }
+
+    pub fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Answers the kernel's first request.
+    ///
+    /// # Errors
+    /// `Unsupported` for a kernel that is too old, and `Io`.
+    pub fn negotiate(&mut self, uring: bool) -> Result<Agreed> {
+        let mut wanted = init::ASYNC_READ
+            | init::BIG_WRITES
+            | init::ASYNC_DIO
+            | init::PARALLEL_DIROPS
+            | init::MAX_PAGES
+            | init::INIT_EXT
+            | init::DIRECT_IO_ALLOW_MMAP;
+        if uring {
+            wanted |= init::OVER_IO_URING;
+        }
+        loop {
+            let n = self.first_message()?;
+            let request = parse(&self.buffer[MESSAGE..MESSAGE + n]).filter(|r| r.opcode == opcode::INIT);
+            let request = request.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+            let offer = Offer::of(&request);
+            if offer.version < OLDEST {
+                self.reply(request.unique, &Answer::Refused(Errno(71)))?; // EPROTO
+                let (major, minor) = offer.version;
+                return Err(Error::new(ErrorKind::Unsupported { what: format!("FUSE {major}.{minor}") })
+                    .hint("Linux 4.20 is the oldest that will do."));
+            }
+            let (len, agreed) = offer.accept(wanted, &mut self.buffer[DATA..]);
+            self.reply(request.unique, &Answer::Done(len))?;
+            // A newer kernel asks once more, in the version that it was told.
+            if offer.version.0 == VERSION.0 {
+                return Ok(Agreed { uring: agreed & init::OVER_IO_URING != 0 });
+            }
+        }
+    }
+
+    fn first_message(&mut self) -> io::Result<usize> {
+        /// The kernel has sent it before mount(2) returned.
+        const PATIENCE: Duration = Duration::from_secs(10);
+        loop {
+            match read(&self.fd, &mut self.buffer[MESSAGE..]) {
+                Ok(n) => return Ok(n),
+                Err(SystemErrno::INTR) => {}
+                Err(SystemErrno::AGAIN) => {
+                    let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+                    if !crate::nbd::wait(&mut fds, Some(PATIENCE))? {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Serves requests until the end.
+    ///
+    /// # Errors
+    /// Whatever the kernel reports, and `InvalidData` where it sends what it should not. Somebody may wait for an answer
+    /// for ever then: the connection is to be ended.
+    pub fn serve(&mut self, shared: &Shared) -> io::Result<End> {
+        let sleep = Sleep::new(&self.fd, &shared.control)?;
+        loop {
+            match read(&self.fd, &mut self.buffer[MESSAGE..]) {
+                Ok(n) => self.handle(n, shared)?,
+                // ENOENT: who had asked has lost interest.
+                Err(SystemErrno::INTR | SystemErrno::NOENT) => {}
+                Err(SystemErrno::AGAIN) => {
+                    if shared.control.is_ending() {
+                        return Ok(End::Told);
+                    }
+                    sleep.until_something_happens()?;
+                }
+                Err(SystemErrno::NODEV | SystemErrno::CONNABORTED) => return Ok(End::Unmounted),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    fn handle(&mut self, n: usize, shared: &Shared) -> io::Result<()> {
+        let message = &self.buffer[MESSAGE..MESSAGE + n];
+        let request = parse(message).ok_or(io::ErrorKind::InvalidData)?;
+        let data = if request.opcode == opcode::WRITE { n.saturating_sub(DATA - MESSAGE) } else { 0 };
+        let answer = shared.served.answer(&request, &mut self.buffer[DATA..], data);
+        self.reply(request.unique, &answer)
+    }
+
+    fn reply(&mut self, unique: u64, answer: &Answer) -> io::Result<()> {
+        let (error, len) = match *answer {
+            Answer::None => return Ok(()),
+            Answer::Done(len) => (None, len),
+            Answer::Refused(errno) => (Some(errno), 0),
+        };
+        self.buffer[DATA - OUT_HEADER..DATA].copy_from_slice(&out_header(unique, error, len));
+        match write(&self.fd, &self.buffer[DATA - OUT_HEADER..DATA + len]) {
+            // ENOENT: who had asked has lost interest. The others: nobody is there any more.
+            Ok(_) | Err(SystemErrno::NOENT | SystemErrno::NODEV | SystemErrno::CONNABORTED) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+fn parse(message: &[u8]) -> Option<Request> {
+    Request::parse(message, message.get(IN_HEADER..)?)
+}
+
+/// Waits for a request or for the end. Of several workers one is woken for a request.
+struct Sleep(OwnedFd);
+
+impl Sleep {
+    fn new(fd: &OwnedFd, control: &Control) -> io::Result<Self> {
+        let sleep = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&sleep, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE)?;
+        epoll::add(&sleep, control.wake(), epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
+        Ok(Self(sleep))
+    }
+
+    fn until_something_happens(&self) -> io::Result<()> {
+        let mut events = [MaybeUninit::uninit(); 2];
+        match epoll::wait(&self.0, &mut events, None) {
+            Ok(_) | Err(SystemErrno::INTR) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! A store as a file: a mounted folder with one file, `volume`, whose contents are the store's.
+//!
+//! The file never grows or shrinks, it and the folder belong to one user, and there is no cache between the programs that
+//! use it and the store: what a program was told to be written, the store has taken. FUSE is spoken directly with the kernel,
+//! over /dev/fuse or, where the kernel has it, io_uring.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use claviger_engine::store::{Access, FileStore};
+//! use claviger_serve::fuse::{self, Image, Options};
+//!
+//! let store = FileStore::open("disk.img".as_ref(), Access::ReadWrite)?;
+//! let mounted = fuse::mount(Image::new(Arc::new(store)), "/mnt/disk".as_ref(), Options::default())?;
+//! let handle = mounted.handle(); // .stop() ends it, from any thread
+//! mounted.run()?;
+//! # Ok::<(), claviger_engine::Error>(())
+//! ```
+//!
+//! A program must not use the file that it serves itself, except from threads that the server does not wait for, and must
+//! start no other program while it does: between fork and exec the new process holds what this one has open.
+
+mod device;
+mod image;
+mod mount;
+mod protocol;
+mod sys;
+mod uring;
+mod uring_sys;
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use claviger_engine::{Error, Result, Store};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+
+use device::{Channel, End};
+pub use image::NAME;
+use image::Served;
+use mount::{Gone, Place, Wish};
+use uring::Processor;
+
+/// A store that is mounted.
+pub struct Image {
+    /// What is served.
+    pub store: Arc<dyn Store>,
+    /// Whether writes are refused, even if the store could take them.
+    pub read_only: bool,
+    /// The user whom the file belongs to, and who alone may use it, besides root.
+    pub uid: u32,
+    /// The file's group, which may do nothing with it.
+    pub gid: u32,
+}
+
+impl Image {
+    /// An image that belongs to the user of this process and can be written if `store` can.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Self { store, read_only: false, uid, gid }
+    }
+}
+
+/// How requests come from the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// The fastest that the kernel allows.
+    #[default]
+    Auto,
+    /// /dev/fuse.
+    Device,
+    /// io_uring: Linux 6.14, with the parameter `enable_uring` of the module fuse.
+    Uring,
+}
+
+/// Tuning. The defaults are right for most.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How requests come from the kernel.
+    pub transport: Transport,
+    /// Threads that serve requests from /dev/fuse.
+    pub threads: usize,
+    /// What `/proc/mounts` is to name as the source: the volume.
+    pub source: String,
+    /// Whether the kernel lets other users as far as the permissions, which let in none but root: programs that are setuid
+    /// root count as others. Without root it takes `user_allow_other` in /etc/fuse.conf.
+    pub shared: bool,
+    /// Time that users of the folder have to leave it once the server stops; then they are cut off.
+    pub grace: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            transport: Transport::Auto,
+            threads: 2,
+            source: "claviger".into(),
+            shared: false,
+            grace: Duration::from_secs(5),
+        }
+    }
+}
+
+/// A mounted image. Dropping it unmounts.
+pub struct Mounted {
+    // Unmounted before the connection is closed.
+    place: Place,
+    workers: Mutex<Vec<Worker>>,
+    shared: Arc<Shared>,
+    uring: bool,
+}
+
+/// Stops serving, from any thread. It keeps nothing open: when [`Mounted::run`] returns, the store is let go.
+#[derive(Clone)]
+pub struct Handle(Arc<Control>);
+
+/// Mounts `image` on the folder `dir`. Programs that use it wait until [`Mounted::run`] is called.
+///
+/// Root mounts by itself, others through the program fusermount3.
+///
+/// # Errors
+/// `Io` where that is not possible, `Unsupported` for a kernel that is too old or has not the transport that is asked for.
+pub fn mount(image: Image, dir: &Path, options: Options) -> Result<Mounted> {
+    let read_only = image.read_only || !image.store.writable();
+    let wish = Wish { dir, source: &options.source, read_only, uid: image.uid, shared: options.shared };
+    if options.transport == Transport::Uring && !uring::is_allowed() {
+        return Err(no_uring());
+    }
+    let control = Control::new()?;
+    let (place, fd) = mount::mount(&wish)?;
+    let mut channel = Channel::new(fd);
+    let queues = match options.transport {
+        Transport::Device => Vec::new(),
+        // Where it is not to be had, it is not missed.
+        Transport::Auto if uring::is_allowed() => uring::processors(channel.fd()).unwrap_or_default(),
+        Transport::Auto => Vec::new(),
+        Transport::Uring => uring::processors(channel.fd())?,
+    };
+    let uring = channel.negotiate(!queues.is_empty()).map_err(|e| e.at(dir))?.uring;
+    if options.transport == Transport::Uring && !uring {
+        return Err(no_uring());
+    }
+    let mut workers = Vec::new();
+    if uring {
+        workers.extend(queues.into_iter().map(Worker::Uring));
+    } else {
+        for _ in 1..options.threads {
+            workers.push(Worker::Device(Channel::new(mount::another(channel.fd())?)));
+        }
+    }
+    // Over io_uring, too: some messages always come this way, and all of them until all queues are served.
+    workers.push(Worker::Device(channel));
+    let shared = Shared { served: Served::new(image), options, control: Arc::new(control) };
+    Ok(Mounted { place, workers: Mutex::new(workers), shared: Arc::new(shared), uring })
+}
+
+fn no_uring() -> Error {
+    Error::unsupported("FUSE over io_uring")
+        .hint("It takes Linux 6.14 or later, and root to allow it: echo Y >/sys/module/fuse/parameters/enable_uring")
+}
+
+impl Mounted {
+    /// What stops it.
+    pub fn handle(&self) -> Handle {
+        Handle(Arc::clone(&self.shared.control))
+    }
+
+    /// Whether requests come over io_uring.
+    pub fn uses_uring(&self) -> bool {
+        self.uring
+    }
+
+    /// Serves until it is unmounted or [`Handle::stop`] is called. Whatever happens, it is not mounted any more on return,
+    /// and what was written is durable, or this fails.
+    ///
+    /// # Errors
+    /// `Io` if the connection breaks or the store cannot be made durable at the end, `Misuse` for a second call.
+    pub fn run(&self) -> Result<()> {
+        let workers = std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
+        if workers.is_empty() {
+            return Err(Error::misuse("this was served already"));
+        }
+        let shared = &*self.shared;
+        shared.control.state().working = workers.len();
+        let served = thread::scope(|scope| {
+            let mut threads = Vec::new();
+            let mut result = Ok(());
+            for (number, worker) in workers.into_iter().enumerate() {
+                let leaving = Leaving(&shared.control);
+                let work = move || leaving.with(worker.serve(shared));
+                match thread::Builder::new().name(format!("fuse-{number}")).spawn_scoped(scope, work) {
+                    Ok(thread) => threads.push(thread),
+                    Err(e) => {
+                        // What was to come through that worker waits for ever.
+                        shared.control.state().failed = true;
+                        result = Err(e);
+                    }
+                }
+            }
+            self.supervise();
+            for thread in threads {
+                let ended =
+                    thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the server has panicked")));
+                result = result.and(ended);
+            }
+            result
+        });
+        Ok(served.and(shared.served.flush())?)
+    }
+
+    /// Waits until the workers have ended, or are to end, and sees to it that they do.
+    fn supervise(&self) {
+        let control = &self.shared.control;
+        let mut state = control.wait(None, |state| state.stop || state.failed);
+        let grace = if state.failed { Duration::ZERO } else { self.shared.options.grace };
+        let deadline = Instant::now() + grace;
+        while state.working > 0 && !state.failed && Instant::now() < deadline {
+            drop(state);
+            // Served by the workers as everything else: what is left to be written is written.
+            if !matches!(self.place.unmount(), Ok(Gone::Busy)) {
+                break;
+            }
+            state = control.wait(Some(Duration::from_millis(50)), |state| state.failed);
+        }
+        self.place.detach();
+        control.end();
+    }
+}
+
+impl Handle {
+    /// Stops serving: [`Mounted::run`] returns when all is done. Never waits.
+    ///
+    /// It unmounts as soon as nobody uses the folder, and after [`Options::grace`] anyway.
+    pub fn stop(&self) {
+        self.0.state().stop = true;
+        self.0.changed.notify_all();
+    }
+}
+
+/// One thread's part of the connection.
+enum Worker {
+    Device(Channel),
+    Uring(Processor),
+}
+
+impl Worker {
+    fn serve(self, shared: &Shared) -> io::Result<End> {
+        match self {
+            Self::Device(mut channel) => channel.serve(shared),
+            Self::Uring(mut processor) => processor.serve(shared),
+        }
+    }
+}
+
+/// What the threads of a server share.
+struct Shared {
+    served: Served,
+    options: Options,
+    control: Arc<Control>,
+}
+
+/// What a server is to do.
+struct Control {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Workers are to end.
+    ending: AtomicBool,
+    /// Readable from then on.
+    wake: OwnedFd,
+}
+
+#[derive(Default)]
+struct State {
+    /// Somebody has asked to stop.
+    stop: bool,
+    /// A worker has given up: requests may stay without an answer.
+    failed: bool,
+    /// Workers that have not ended.
+    working: usize,
+}
+
+impl Control {
+    fn new() -> io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { state: Mutex::default(), changed: Condvar::new(), ending: AtomicBool::new(false), wake })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no worker is left, or `enough`, or the time is over.
+    fn wait(&self, time: Option<Duration>, enough: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let waits = |state: &mut State| state.working > 0 && !enough(state);
+        match time {
+            None => self.changed.wait_while(self.state(), waits).unwrap_or_else(PoisonError::into_inner),
+            Some(time) => {
+                self.changed.wait_timeout_while(self.state(), time, waits).unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
+    }
+
+    fn wake(&self) -> &OwnedFd {
+        &self.wake
+    }
+
+    fn end(&self) {
+        self.ending.store(true, Ordering::Release);
+        // It fails only if the counter overflows, and then it is readable.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// Counts a worker out when it ends, however it ends.
+struct Leaving<'a>(&'a Control);
+
+impl Leaving<'_> {
+    fn with(&self, ended: io::Result<End>) -> io::Result<()> {
+        self.0.state().failed |= ended.is_err();
+        ended.map(drop)
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.working -= 1;
+        state.failed |= thread::panicking();
+        drop(state);
+        self.0.changed.notify_all();
+    }
+}

@@ -1,0 +1,279 @@
+//! The messages of FUSE. Source: the Linux kernel's `include/uapi/linux/fuse.h`, version 7.42. Numbers are in the byte order
+//! of the machine, offsets and lengths in bytes.
+
+use std::io;
+
+/// Version of the protocol that is spoken: the newest that has anything used here.
+pub const VERSION: (u32, u32) = (7, 42);
+
+/// The oldest one that will do: its INIT has `max_pages` (Linux 4.20).
+pub const OLDEST: (u32, u32) = (7, 28);
+
+/// Bytes of data in one request.
+pub const MAX_DATA: usize = 1 << 20;
+
+/// `struct fuse_in_header`.
+pub const IN_HEADER: usize = 40;
+
+/// `struct fuse_out_header`.
+pub const OUT_HEADER: usize = 16;
+
+/// `struct fuse_write_in`, which the data follow.
+pub const WRITE_IN: usize = 40;
+
+/// The largest arguments that are looked at: `struct fuse_setattr_in`. A name fits as well, if it is one of ours.
+pub const ARGUMENTS: usize = 88;
+
+/// `enum fuse_opcode`.
+pub mod opcode {
+    pub const LOOKUP: u32 = 1;
+    pub const FORGET: u32 = 2;
+    pub const GETATTR: u32 = 3;
+    pub const SETATTR: u32 = 4;
+    pub const SYMLINK: u32 = 6;
+    pub const MKNOD: u32 = 8;
+    pub const MKDIR: u32 = 9;
+    pub const UNLINK: u32 = 10;
+    pub const RMDIR: u32 = 11;
+    pub const RENAME: u32 = 12;
+    pub const LINK: u32 = 13;
+    pub const OPEN: u32 = 14;
+    pub const READ: u32 = 15;
+    pub const WRITE: u32 = 16;
+    pub const STATFS: u32 = 17;
+    pub const RELEASE: u32 = 18;
+    pub const FSYNC: u32 = 20;
+    pub const FLUSH: u32 = 25;
+    pub const INIT: u32 = 26;
+    pub const OPENDIR: u32 = 27;
+    pub const READDIR: u32 = 28;
+    pub const RELEASEDIR: u32 = 29;
+    pub const FSYNCDIR: u32 = 30;
+    pub const CREATE: u32 = 35;
+    pub const DESTROY: u32 = 38;
+    pub const BATCH_FORGET: u32 = 42;
+    pub const RENAME2: u32 = 45;
+    pub const LSEEK: u32 = 46;
+}
+
+/// Flags of INIT.
+pub mod init {
+    pub const ASYNC_READ: u64 = 1 << 0;
+    pub const BIG_WRITES: u64 = 1 << 5;
+    pub const ASYNC_DIO: u64 = 1 << 15;
+    pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const MAX_PAGES: u64 = 1 << 22;
+    pub const INIT_EXT: u64 = 1 << 30;
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub const OVER_IO_URING: u64 = 1 << 41;
+}
+
+/// `FOPEN_…`, flags of an answer to OPEN.
+pub mod opened {
+    pub const DIRECT_IO: u32 = 1 << 0;
+    pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+}
+
+/// `FATTR_…`: which attributes a SETATTR is about.
+pub mod set {
+    pub const MODE: u32 = 1 << 0;
+    pub const UID: u32 = 1 << 1;
+    pub const GID: u32 = 1 << 2;
+    pub const SIZE: u32 = 1 << 3;
+}
+
+/// An error number, as the kernel knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    pub const EPERM: Self = Self(1);
+    pub const ENOENT: Self = Self(2);
+    pub const EIO: Self = Self(5);
+    pub const ENXIO: Self = Self(6);
+    pub const ENOTDIR: Self = Self(20);
+    pub const EISDIR: Self = Self(21);
+    pub const EINVAL: Self = Self(22);
+    pub const EFBIG: Self = Self(27);
+    pub const ENOSPC: Self = Self(28);
+    pub const EROFS: Self = Self(30);
+    pub const ENOSYS: Self = Self(38);
+
+    /// What to tell a program whose read, write or flush has failed in the store.
+    pub fn of(error: &io::Error) -> Self {
+        match error.raw_os_error() {
+            // Some numbers have a meaning to the kernel that is not theirs here: "ask again", "never ask again".
+            Some(4 | 11 | 38 | 107) | None => Self::EIO,
+            Some(number @ 1..=133) => Self(number),
+            Some(_) => Self::EIO,
+        }
+    }
+}
+
+/// A request without its data.
+pub struct Request {
+    pub opcode: u32,
+    pub unique: u64,
+    pub node: u64,
+    /// What follows the header, filled up with zero bytes.
+    arguments: [u8; ARGUMENTS],
+}
+
+impl Request {
+    /// Parses a `struct fuse_in_header` and takes over what follows it, as far as it is of interest.
+    pub fn parse(header: &[u8], arguments: &[u8]) -> Option<Self> {
+        let header = header.first_chunk::<IN_HEADER>()?;
+        let mut request = Self {
+            opcode: u32_at(header, 4),
+            unique: u64_at(header, 8),
+            node: u64_at(header, 16),
+            arguments: [0; ARGUMENTS],
+        };
+        request.set_name(arguments);
+        Some(request)
+    }
+
+    /// Takes a name, or whatever the arguments are.
+    pub fn set_name(&mut self, name: &[u8]) {
+        let known = name.len().min(ARGUMENTS);
+        self.arguments = [0; ARGUMENTS];
+        self.arguments[..known].copy_from_slice(&name[..known]);
+    }
+
+    /// The number of 4 bytes at `at` in the arguments.
+    pub fn u32(&self, at: usize) -> u32 {
+        u32_at(&self.arguments, at)
+    }
+
+    /// The number of 8 bytes at `at` in the arguments.
+    pub fn u64(&self, at: usize) -> u64 {
+        u64_at(&self.arguments, at)
+    }
+
+    /// The name that the arguments are; none that is too long to be known.
+    pub fn name(&self) -> Option<&[u8]> {
+        self.arguments.split(|&b| b == 0).next().filter(|name| name.len() < ARGUMENTS)
+    }
+}
+
+/// `struct fuse_out_header`, for an answer with `len` bytes of its own.
+pub fn out_header(unique: u64, error: Option<Errno>, len: usize) -> [u8; OUT_HEADER] {
+    let mut header = [0; OUT_HEADER];
+    header[..4].copy_from_slice(&((OUT_HEADER + len) as u32).to_ne_bytes());
+    header[4..8].copy_from_slice(&error.map_or(0, |e| -e.0).to_ne_bytes());
+    header[8..].copy_from_slice(&unique.to_ne_bytes());
+    header
+}
+
+/// Puts numbers one behind the other. Answers of fixed size fit into any buffer.
+pub struct Writer<'a> {
+    out: &'a mut [u8],
+    at: usize,
+}
+
+impl<'a> Writer<'a> {
+    pub fn new(out: &'a mut [u8]) -> Self {
+        Self { out, at: 0 }
+    }
+
+    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.out[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+        self
+    }
+
+    pub fn u16(&mut self, number: u16) -> &mut Self {
+        self.bytes(&number.to_ne_bytes())
+    }
+
+    pub fn u32(&mut self, number: u32) -> &mut Self {
+        self.bytes(&number.to_ne_bytes())
+    }
+
+    pub fn u64(&mut self, number: u64) -> &mut Self {
+        self.bytes(&number.to_ne_bytes())
+    }
+
+    /// Bytes that are there.
+    pub fn len(&self) -> usize {
+        self.at
+    }
+
+    /// Whether `len` more bytes fit.
+    pub fn has_room(&self, len: usize) -> bool {
+        self.out.len() - self.at >= len
+    }
+}
+
+/// What the kernel offers in an INIT (`struct fuse_init_in`).
+pub struct Offer {
+    pub version: (u32, u32),
+    pub max_readahead: u32,
+    pub flags: u64,
+}
+
+impl Offer {
+    /// Reads the arguments of INIT.
+    pub fn of(request: &Request) -> Self {
+        let mut flags = u64::from(request.u32(12));
+        if flags & init::INIT_EXT != 0 {
+            flags |= u64::from(request.u32(16)) << 32;
+        }
+        Self { version: (request.u32(0), request.u32(4)), max_readahead: request.u32(8), flags }
+    }
+
+    /// Writes the answer, `struct fuse_init_out`, which accepts those of `flags` that are offered. Returns its length, and
+    /// the flags that are agreed on.
+    pub fn accept(&self, flags: u64, out: &mut [u8]) -> (usize, u64) {
+        /// Requests that the kernel keeps under way on behalf of nobody who waits for one of them alone: asynchronous
+        /// reads and writes. From the second number on it slows their producers down.
+        const BACKGROUND: (u16, u16) = (64, 48);
+
+        let agreed = self.flags & flags;
+        let mut out = Writer::new(out);
+        out.u32(VERSION.0).u32(VERSION.1.min(self.version.1)).u32(self.max_readahead).u32(agreed as u32);
+        out.u16(BACKGROUND.0).u16(BACKGROUND.1).u32(MAX_DATA as u32);
+        // The granularity of times is 1 ns; pages are 4096 bytes, or else the kernel takes its own limit.
+        out.u32(1).u16((MAX_DATA / 4096) as u16).u16(0).u32((agreed >> 32) as u32).bytes(&[0; 28]);
+        (out.len(), agreed)
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_init_of_linux_6_18_is_accepted_as_far_as_it_is_understood() {
+        let mut message = Vec::new();
+        for word in [7u32, 45, 131_072, 0x73ff_fffb, 0x0000_03f2] {
+            message.extend(word.to_ne_bytes());
+        }
+        let mut header = [0; IN_HEADER];
+        header[4..8].copy_from_slice(&opcode::INIT.to_ne_bytes());
+        let request = Request::parse(&header, &message).expect("a header");
+        let offer = Offer::of(&request);
+        assert_eq!((offer.version, offer.flags), ((7, 45), 0x3f2_73ff_fffb));
+        let mut out = [0xff; 128];
+        let (len, agreed) = offer.accept(init::OVER_IO_URING | init::ASYNC_READ | init::BIG_WRITES | 1 << 63, &mut out);
+        assert_eq!((len, agreed), (64, init::OVER_IO_URING | init::ASYNC_READ | init::BIG_WRITES));
+        assert_eq!((u32_at(&out, 4), u32_at(&out, 20)), (42, 1 << 20));
+        assert_eq!((u32_at(&out, 12), u32_at(&out, 32)), (0x21, 0x200));
+    }
+
+    #[test]
+    fn short_messages_are_no_requests() {
+        assert!(Request::parse(&[0; IN_HEADER - 1], &[]).is_none());
+        let named = |name: &[u8]| Request::parse(&[0; IN_HEADER], name).expect("a header").name().map(<[u8]>::to_vec);
+        assert_eq!(named(b"volume\0"), Some(b"volume".to_vec()));
+        assert_eq!(named(&[b'x'; ARGUMENTS]), None);
+    }
+}

@@ -1,0 +1,264 @@
+//! One queue of a FUSE connection over io_uring: the memory that the kernel writes requests to and reads answers from.
+//!
+//! Source: the Linux kernel's `include/uapi/linux/fuse.h` and `Documentation/filesystems/fuse/fuse-io-uring.rst`.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::io::Errno;
+
+use super::protocol::{IN_HEADER, MAX_DATA, OUT_HEADER};
+use crate::aligned::Aligned;
+
+/// `enum fuse_uring_cmd`.
+const REGISTER: u32 = 1;
+const COMMIT_AND_FETCH: u32 = 2;
+
+/// `struct fuse_uring_req_header`: a request's header or its answer's, 128 bytes for arguments, and
+/// `struct fuse_uring_ent_in_out`: 8 bytes of flags, the number to commit under, 4 bytes of payload's length.
+const HEADERS: usize = 288;
+const ARGUMENTS_AT: usize = 128;
+const COMMIT_AT: usize = 264;
+const PAYLOAD_LEN_AT: usize = 272;
+
+/// Marks what is no slot in completions.
+const WOKEN: u64 = u64::MAX;
+
+/// A queue: all requests that come from one processor.
+pub struct Queue {
+    number: u16,
+    // Before the slots: without a ring, the kernel starts nothing new with their memory.
+    ring: ManuallyDrop<IoUring<squeue::Entry128, cqueue::Entry>>,
+    connection: OwnedFd,
+    slots: Vec<Slot>,
+}
+
+/// Memory for one request and its answer.
+struct Slot {
+    memory: ManuallyDrop<Aligned>,
+    owner: Owner,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// The kernel may write to it and read from it at any time.
+    Kernel {
+        /// Whether it was just handed over, for the first time.
+        registering: bool,
+    },
+    Us,
+}
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A request has come into this slot.
+    Request(usize),
+    /// The kernel does not take this slot into use.
+    Refused(Errno),
+    /// The kernel has no more requests for this slot.
+    Ended(Errno),
+    /// The descriptor that was given to [`Queue::start`] is readable.
+    Woken,
+}
+
+/// A request that has come, and room for its answer.
+pub struct Delivered<'a> {
+    headers: &'a mut [u8],
+    /// As long as the largest data, and aligned to a page.
+    pub payload: &'a mut [u8],
+}
+
+impl Queue {
+    /// Queue `number` of `connection`, for `depth` requests at a time. It does nothing before it is started.
+    ///
+    /// # Errors
+    /// Where this process may not use io_uring, or it is too old.
+    pub fn new(connection: OwnedFd, number: u16, depth: usize) -> io::Result<Self> {
+        let ring = IoUring::<squeue::Entry128, cqueue::Entry>::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_r_disabled()
+            .build((depth + 1).next_power_of_two() as u32)?;
+        let slot = || Slot { memory: ManuallyDrop::new(Aligned::new(Aligned::PAGE + MAX_DATA)), owner: Owner::Us };
+        Ok(Self { number, ring: ManuallyDrop::new(ring), connection, slots: (0..depth).map(|_| slot()).collect() })
+    }
+
+    /// Offers all slots to the kernel and returns how many there are. The thread that calls this must be the one that does
+    /// all the rest. `wake` is looked at once, and must stay open as long as this lives.
+    pub fn start(&mut self, wake: impl AsFd) -> io::Result<usize> {
+        self.ring.submitter().register_enable_rings()?;
+        const POLLIN: u32 = 1;
+        let wake = opcode::PollAdd::new(types::Fd(wake.as_fd().as_raw_fd()), POLLIN).build().user_data(WOKEN);
+        self.push(wake.into())?;
+        for slot in 0..self.slots.len() {
+            self.register(slot)?;
+        }
+        Ok(self.slots.len())
+    }
+
+    /// Hands over what is committed, and waits for something to happen.
+    pub fn next(&mut self) -> io::Result<Event> {
+        let completion = loop {
+            if let Some(completion) = self.ring.completion().next() {
+                break completion;
+            }
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        };
+        if completion.user_data() == WOKEN {
+            return Ok(Event::Woken);
+        }
+        let number = completion.user_data() as usize;
+        let slot = self.slots.get_mut(number).ok_or(io::ErrorKind::InvalidData)?;
+        let before = std::mem::replace(&mut slot.owner, Owner::Us);
+        Ok(match (completion.result(), before) {
+            (0.., _) => Event::Request(number),
+            (error, Owner::Kernel { registering: true }) => Event::Refused(Errno::from_raw_os_error(-error)),
+            (error, _) => Event::Ended(Errno::from_raw_os_error(-error)),
+        })
+    }
+
+    /// The request in a slot that an [`Event::Request`] has named.
+    pub fn delivered(&mut self, slot: usize) -> Delivered<'_> {
+        let slot = &mut self.slots[slot];
+        assert!(slot.owner == Owner::Us, "the kernel may be writing to it");
+        let (headers, payload) = slot.memory.split_at_mut(Aligned::PAGE);
+        Delivered { headers: &mut headers[..HEADERS], payload: &mut payload[..MAX_DATA] }
+    }
+
+    /// Hands a slot with its answer to the kernel, which may bring the next request in it. With the next wait, or at once
+    /// if it is `urgent`.
+    pub fn commit(&mut self, slot: usize, urgent: bool) -> io::Result<()> {
+        let delivered = self.delivered(slot);
+        let id = delivered.headers[COMMIT_AT..COMMIT_AT + 8].try_into().expect("8 bytes");
+        let command = self.command(COMMIT_AND_FETCH, u64::from_ne_bytes(id)).build().user_data(slot as u64);
+        self.slots[slot].owner = Owner::Kernel { registering: false };
+        self.push(command)?;
+        if urgent {
+            self.submit()?;
+        }
+        Ok(())
+    }
+
+    fn register(&mut self, number: usize) -> io::Result<()> {
+        let memory = self.slots[number].memory.as_mut_ptr();
+        let part = |skip: usize, len: usize| iovec { base: memory as u64 + skip as u64, len: len as u64 };
+        // Read while it is submitted, which is before this returns.
+        let parts = [part(0, Aligned::PAGE), part(Aligned::PAGE, MAX_DATA)];
+        let command = self.command(REGISTER, 0).addr(Some(parts.as_ptr() as u64)).build().user_data(number as u64);
+        self.slots[number].owner = Owner::Kernel { registering: true };
+        self.push(with_len(command, parts.len() as u32))?;
+        self.submit()
+    }
+
+    /// The beginning of a command. It carries a `struct fuse_uring_cmd_req`.
+    fn command(&self, what: u32, commit: u64) -> opcode::UringCmd80 {
+        let mut request = [0; 80];
+        request[8..16].copy_from_slice(&commit.to_ne_bytes());
+        request[16..18].copy_from_slice(&self.number.to_ne_bytes());
+        opcode::UringCmd80::new(types::Fd(self.fd()), what).cmd(request)
+    }
+
+    fn fd(&self) -> RawFd {
+        self.connection.as_raw_fd()
+    }
+
+    fn push(&mut self, entry: squeue::Entry128) -> io::Result<()> {
+        // SAFETY: the descriptors live as long as the ring, and so does the memory that the kernel learns of by a
+        // REGISTER: a slot's, which nothing here looks at while it is the kernel's, and which is given back by `drop` only
+        // if it is not. What else an entry points to is read before `register` returns.
+        unsafe { self.ring.submission().push(&entry) }.map_err(|_| io::ErrorKind::QuotaExceeded.into())
+    }
+
+    fn submit(&self) -> io::Result<()> {
+        loop {
+            match self.ring.submit() {
+                Ok(_) => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // SAFETY: neither the ring nor, below, any slot's memory is used after this.
+        unsafe { ManuallyDrop::drop(&mut self.ring) };
+        for slot in &mut self.slots {
+            // Memory that the kernel never gave back is lost: better than that it writes to what is another's by then.
+            if slot.owner == Owner::Us {
+                // SAFETY: as above.
+                unsafe { ManuallyDrop::drop(&mut slot.memory) };
+            }
+        }
+    }
+}
+
+impl Delivered<'_> {
+    /// `struct fuse_in_header`.
+    pub fn header(&self) -> &[u8] {
+        &self.headers[..IN_HEADER]
+    }
+
+    /// The arguments, and whatever lies behind them.
+    pub fn arguments(&self) -> &[u8] {
+        &self.headers[ARGUMENTS_AT..2 * ARGUMENTS_AT]
+    }
+
+    /// Bytes of payload that came.
+    pub fn payload_len(&self) -> usize {
+        let len = self.headers[PAYLOAD_LEN_AT..PAYLOAD_LEN_AT + 4].try_into().expect("4 bytes");
+        (u32::from_ne_bytes(len) as usize).min(self.payload.len())
+    }
+
+    /// Answers with so many bytes of payload.
+    pub fn answer(&mut self, header: &[u8; OUT_HEADER], payload_len: usize) {
+        self.headers[..OUT_HEADER].copy_from_slice(header);
+        self.headers[PAYLOAD_LEN_AT..PAYLOAD_LEN_AT + 4].copy_from_slice(&(payload_len as u32).to_ne_bytes());
+    }
+}
+
+/// `struct iovec`, as io_uring reads it.
+#[repr(C)]
+#[allow(non_camel_case_types)]
+struct iovec {
+    base: u64,
+    len: u64,
+}
+
+/// Sets `len` of a `struct io_uring_sqe`, which the crate's command leaves 0.
+fn with_len(mut entry: squeue::Entry128, len: u32) -> squeue::Entry128 {
+    /// Where it is (`include/uapi/linux/io_uring.h`).
+    const LEN_AT: usize = 24;
+    const { assert!(size_of::<squeue::Entry128>() == 128) };
+    let bytes = std::ptr::from_mut(&mut entry).cast::<u8>();
+    // SAFETY: an entry is a `struct io_uring_sqe` of 128 bytes (`repr(C)`), plain numbers all of it, aligned to 8 bytes.
+    unsafe { bytes.add(LEN_AT).cast::<u32>().write(len) };
+    entry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_length_is_where_the_kernel_looks_for_it() {
+        let entry = opcode::UringCmd80::new(types::Fd(7), 1).addr(Some(0x1122_3344_5566_7788)).build();
+        let text = format!("{:?}", with_len(entry, 0x0bad_cafe));
+        // The crate shows what it knows of an entry.
+        assert!(text.contains("fd: 7"), "{text}");
+        let entry = with_len(opcode::Nop::new().build().into(), 5).user_data(9);
+        let plain = std::ptr::from_ref(&entry).cast::<[u32; 32]>();
+        // SAFETY: it has that size and alignment, and no padding.
+        let words = unsafe { &*plain };
+        assert_eq!((words[6], words[8]), (5, 9));
+    }
+}

@@ -1,0 +1,339 @@
+//! What mounts which file system: the kernel for root, a program that serves it by FUSE for others, or this program itself.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use claviger_engine::filesystems::Kind;
+use claviger_engine::{Error, Result};
+use rustix::process::{getgid, getuid};
+
+/// A row of the table.
+pub struct Driver {
+    /// The file systems.
+    pub kinds: &'static [Kind],
+    /// The kernel's names for what mounts it, the best first.
+    kernel: &'static [&'static str],
+    /// What lets the kernel mount it read-only although a journal would have to be replayed, which writes.
+    pub unreplayed: Option<&'static str>,
+    /// The program that serves it by FUSE.
+    program: Option<Program>,
+    /// What this program serves itself.
+    own: Own,
+}
+
+/// What this program can do with a file system itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Own {
+    /// Read and write.
+    Writes,
+    /// Read.
+    Reads,
+    /// Nothing.
+    No,
+}
+
+/// A program that serves a file system by FUSE in the foreground.
+pub struct Program {
+    /// Its name.
+    pub name: &'static str,
+    /// Debian's package that it is in.
+    package: &'static str,
+    /// Whether it works for root only.
+    root_only: bool,
+    /// Whether it is setuid root, so that the kernel takes it for another user.
+    pub setuid: bool,
+    /// Its arguments.
+    arguments: fn(&Call<'_>) -> Vec<OsString>,
+}
+
+/// What a program is to do.
+pub struct Call<'a> {
+    /// The file that holds the file system.
+    pub image: &'a Path,
+    /// Where to mount it.
+    pub dir: &'a Path,
+    /// Whether nothing may be written.
+    pub read_only: bool,
+    /// What the person wants besides.
+    pub options: &'a [String],
+}
+
+/// Every file system that anything is known about. For others the kernel is asked.
+pub static DRIVERS: &[Driver] = &[
+    Driver {
+        kinds: &[Kind::Ext2, Kind::Ext3, Kind::Ext4],
+        kernel: &["ext4", "ext3", "ext2"],
+        unreplayed: Some("noload"),
+        program: Some(Program {
+            name: "fuse2fs",
+            package: "fuse2fs",
+            root_only: false,
+            setuid: false,
+            arguments: fuse2fs,
+        }),
+        own: Own::Reads,
+    },
+    Driver {
+        kinds: &[Kind::Ntfs],
+        kernel: &["ntfs3"],
+        unreplayed: None,
+        program: Some(Program {
+            name: "ntfs-3g",
+            package: "ntfs-3g",
+            root_only: false,
+            setuid: true,
+            arguments: ntfs_3g,
+        }),
+        own: Own::Reads,
+    },
+    Driver {
+        kinds: &[Kind::Fat12, Kind::Fat16, Kind::Fat32],
+        kernel: &["vfat"],
+        unreplayed: None,
+        program: None,
+        own: Own::Writes,
+    },
+    Driver {
+        kinds: &[Kind::ExFat],
+        kernel: &["exfat"],
+        unreplayed: None,
+        program: Some(Program {
+            name: "mount.exfat-fuse",
+            package: "exfat-fuse",
+            // It passes an option that fusermount3 refuses to others.
+            root_only: true,
+            setuid: false,
+            arguments: exfat_fuse,
+        }),
+        own: Own::No,
+    },
+    Driver { kinds: &[Kind::Xfs], kernel: &["xfs"], unreplayed: Some("norecovery"), program: None, own: Own::No },
+    Driver {
+        kinds: &[Kind::Btrfs],
+        kernel: &["btrfs"],
+        unreplayed: Some("rescue=nologreplay"),
+        program: None,
+        own: Own::No,
+    },
+];
+
+/// How a file system is going to be mounted.
+pub enum Way {
+    /// By the kernel, under this name of its own, on a loop device.
+    Kernel {
+        /// What `mount -t` takes.
+        kind: String,
+        /// What lets it mount read-only without replaying a journal.
+        unreplayed: Option<&'static str>,
+    },
+    /// By a program that reads and writes the image.
+    Program {
+        /// Where the program is.
+        path: PathBuf,
+        /// What it is.
+        program: &'static Program,
+    },
+    /// By this program.
+    Own(Kind),
+}
+
+/// The way to mount `kind`, as root or not, for reading only or not.
+///
+/// # Errors
+/// `Unsupported`, and what to install.
+pub fn way(kind: Kind, root: bool, read_only: bool) -> Result<Way> {
+    let Some(driver) = DRIVERS.iter().find(|d| d.kinds.contains(&kind)) else {
+        let name = kind.mount_type();
+        if root && in_kernel(name) {
+            return Ok(Way::Kernel { kind: name.to_owned(), unreplayed: None });
+        }
+        return Err(unsupported(kind, root).hint(WITHOUT));
+    };
+    // The kernel's name that is the file system's own comes first: ext3 is mounted as ext3 where both can be.
+    let own_name = driver.kernel.iter().filter(|name| **name == kind.mount_type());
+    let kernel = own_name.chain(driver.kernel).find(|name| root && in_kernel(name));
+    if let Some(kind) = kernel {
+        return Ok(Way::Kernel { kind: (*kind).to_owned(), unreplayed: driver.unreplayed });
+    }
+    if driver.own == Own::Writes {
+        return Ok(Way::Own(kind));
+    }
+    let obstacle = match &driver.program {
+        Some(program) => match program.obstacle(root) {
+            None => {
+                let path = find(program.name).unwrap_or_else(|| program.name.into());
+                return Ok(Way::Program { path, program });
+            }
+            obstacle => obstacle,
+        },
+        None => None,
+    };
+    if driver.own == Own::Reads && read_only {
+        return Ok(Way::Own(kind));
+    }
+    let reads = if driver.own == Own::Reads { "--read-only does without it. " } else { "" };
+    let obstacle = obstacle.map(|obstacle| format!("{obstacle} {reads}")).unwrap_or_default();
+    Err(unsupported(kind, root).hint(format!("{obstacle}{WITHOUT}")))
+}
+
+/// The way to mount what the person calls `name`: a kind of ours by either of its names, or else whatever the kernel knows.
+///
+/// # Errors
+/// `Unsupported`.
+pub fn way_by_name(name: &str, root: bool, read_only: bool) -> Result<Way> {
+    let called = |kind: &Kind| kind.mount_type() == name || kind.name().eq_ignore_ascii_case(name);
+    if let Some(kind) = Kind::ALL.iter().copied().find(called) {
+        return way(kind, root, read_only);
+    }
+    match root {
+        true if in_kernel(name) => Ok(Way::Kernel { kind: name.to_owned(), unreplayed: None }),
+        true => Err(Error::unsupported(format!("the kernel knows no file system called {name}"))),
+        false => Err(Error::unsupported(format!("nothing is known that mounts {name} without root")).hint(WITHOUT)),
+    }
+}
+
+const WITHOUT: &str = "As root the kernel may mount it; --filesystem none shows the plaintext as one file.";
+
+fn unsupported(kind: Kind, root: bool) -> Error {
+    let who = if root { "this kernel has no support for it" } else { "that takes a program, or root" };
+    Error::unsupported(format!("{} cannot be mounted: {who}", kind.described()))
+}
+
+/// Whether this machine's administrator lets users share their FUSE file systems (fuse.conf, mount.fuse(8)).
+fn sharing_allowed() -> bool {
+    let conf = fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
+    conf.lines().any(|line| line.trim() == "user_allow_other")
+}
+
+impl Program {
+    /// Why it cannot be used, in a sentence, or nothing.
+    fn obstacle(&self, root: bool) -> Option<String> {
+        let Self { name, package, root_only, setuid, arguments: _ } = self;
+        if *root_only && !root {
+            return Some(format!("{name} works for root only."));
+        }
+        if find(name).is_none() {
+            return Some(format!("{name} is not installed: `apt install {package}` (Debian's package {package})."));
+        }
+        if *setuid && !root && !sharing_allowed() {
+            let why = format!("{name} is setuid root, which the kernel keeps out of a user's FUSE files");
+            return Some(format!(
+                "{why}: the administrator can allow it with the line user_allow_other in /etc/fuse.conf."
+            ));
+        }
+        None
+    }
+}
+
+impl Program {
+    /// The program, ready to be started.
+    pub fn command(&self, path: &Path, call: &Call<'_>) -> Command {
+        // If this process is killed the program is asked to end: it could do nothing but fail from then on.
+        let mut command = match find("setpriv") {
+            Some(setpriv) => {
+                let mut command = Command::new(setpriv);
+                command.args(["--pdeathsig", "TERM", "--"]).arg(path);
+                command
+            }
+            None => Command::new(path),
+        };
+        command.args((self.arguments)(call)).env("LC_ALL", "C").current_dir("/");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    }
+}
+
+fn fuse2fs(call: &Call<'_>) -> Vec<OsString> {
+    // fakeroot: the volume belongs to whoever opened it, whatever users its files belong to.
+    let options = joined(&["fakeroot", "nosuid", "nodev"], call);
+    vec![call.image.into(), call.dir.into(), "-f".into(), "-o".into(), options.into()]
+}
+
+fn ntfs_3g(call: &Call<'_>) -> Vec<OsString> {
+    let owner = format!("uid={},gid={}", getuid().as_raw(), getgid().as_raw());
+    // Its defaults would let other users in, which a user may not ask for, and mount over files.
+    let options = joined(&["no_def_opts", "silent", "no_detach", "nosuid", "nodev", "umask=077", &owner], call);
+    vec![call.image.into(), call.dir.into(), "-o".into(), options.into()]
+}
+
+fn exfat_fuse(call: &Call<'_>) -> Vec<OsString> {
+    // -d keeps it in the foreground.
+    let options = joined(&["nosuid", "nodev"], call);
+    vec!["-d".into(), "-o".into(), options.into(), call.image.into(), call.dir.into()]
+}
+
+fn joined(ours: &[&str], call: &Call<'_>) -> String {
+    let read_only = call.read_only.then_some("ro");
+    let all: Vec<&str> = ours.iter().copied().chain(read_only).chain(call.options.iter().map(String::as_str)).collect();
+    all.join(",")
+}
+
+/// Whether the kernel can mount it, or can once it has loaded a module.
+fn in_kernel(name: &str) -> bool {
+    let known = || {
+        let list = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        list.lines().any(|line| line.split_whitespace().next_back() == Some(name))
+    };
+    known() || (load(name) && known())
+}
+
+fn load(name: &str) -> bool {
+    let Some(modprobe) = find("modprobe") else { return false };
+    let mut command = Command::new(modprobe);
+    command.args(["-q", "--"]).arg(format!("fs-{name}"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// The program called `name`, in PATH or where programs of the system are, which users' PATH leaves out.
+pub fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).filter(|dir| dir.is_absolute());
+    places
+        .chain(["/usr/bin", "/usr/sbin", "/bin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|p| p.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_in_one_row() {
+        for kind in Kind::ALL {
+            assert!(DRIVERS.iter().filter(|d| d.kinds.contains(kind)).count() <= 1, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn without_root_the_kernel_mounts_nothing() {
+        for kind in Kind::ALL {
+            match way(*kind, false, false) {
+                Ok(way) => assert!(!matches!(way, Way::Kernel { .. }), "{kind:?}"),
+                Err(e) => assert!(e.hint.is_some_and(|hint| hint.contains("--filesystem none")), "{kind:?}"),
+            }
+        }
+        assert!(way_by_name("no-such", false, false).is_err() && way_by_name("no-such", true, false).is_err());
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let program =
+            |name, root_only| Program { name, package: "the-package", root_only, setuid: false, arguments: fuse2fs };
+        let missing = program("no-such-program", false).obstacle(true).expect("an obstacle");
+        assert!(missing.contains("apt install the-package"), "{missing}");
+        assert!(program("sh", true).obstacle(false).expect("an obstacle").contains("root only"));
+        assert_eq!(program("sh", true).obstacle(true), None);
+        let exfat = way(Kind::ExFat, false, true).map(|_| ()).expect_err("root only").to_string();
+        assert!(!exfat.contains("apt install") && !exfat.contains("--read-only"), "{exfat}: it would not help");
+    }
+
+    #[test]
+    fn what_the_person_wants_comes_last() {
+        let call = Call { image: Path::new("/i"), dir: Path::new("/d"), read_only: true, options: &["noatime".into()] };
+        assert_eq!(fuse2fs(&call)[4], "fakeroot,nosuid,nodev,ro,noatime");
+    }
+}

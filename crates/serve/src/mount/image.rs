@@ -1,0 +1,92 @@
+//! What this process serves itself by FUSE, on a thread of its own.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use claviger_engine::filesystems::Kind;
+use claviger_engine::{Error, Result, Store};
+use rustix::event::{PollFd, PollFlags};
+
+use crate::fuse::{self, Handle, Image, Options};
+use crate::wait::wait;
+
+pub use crate::fuse::NAME;
+
+/// Something that is mounted and served. Dropped, it is unmounted, even if somebody uses it.
+pub struct Served {
+    handle: Handle,
+    read_only: bool,
+    thread: Option<JoinHandle<Result<()>>>,
+    /// At its end when the thread is.
+    end: UnixStream,
+}
+
+impl Served {
+    /// The store as a file in `dir`.
+    pub fn image(store: Arc<dyn Store>, read_only: bool, dir: &Path, options: Options) -> Result<Self> {
+        let image = Image { read_only, ..Image::new(store) };
+        let mounted = fuse::mount(image, dir, options)?;
+        let handle = mounted.handle();
+        let (end, ours) = UnixStream::pair()?;
+        let serve = move || {
+            let _ours = ours; // closed when this ends, also by a panic
+            mounted.run()
+        };
+        let thread = thread::Builder::new().name("fuse".into()).spawn(serve)?;
+        Ok(Self { handle, read_only, thread: Some(thread), end })
+    }
+
+    /// The file system in the store.
+    pub fn tree(_store: Arc<dyn Store>, kind: Kind, _read_only: bool, _dir: &Path, _options: Options) -> Result<Self> {
+        Err(Error::unsupported(format!("{} cannot be mounted without root yet", kind.described()))
+            .hint("--filesystem none shows the plaintext as one file."))
+    }
+
+    /// Whether nothing can be written.
+    pub fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Whether it has ended: it was unmounted.
+    pub fn ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished) || self.waited(Duration::ZERO)
+    }
+
+    fn waited(&self, limit: Duration) -> bool {
+        wait(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(limit)).unwrap_or(true)
+    }
+
+    /// Readable when it ends.
+    pub fn end(&self) -> BorrowedFd<'_> {
+        self.end.as_fd()
+    }
+
+    /// Ends it although it is used.
+    pub fn stop(&self) {
+        self.handle.stop();
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// `Io` if what was written could not be stored.
+    pub fn join(&mut self) -> Result<()> {
+        match self.thread.take().map(JoinHandle::join) {
+            None => Ok(()),
+            Some(Ok(served)) => served,
+            Some(Err(_)) => Err(io::Error::other("a thread of the server has panicked").into()),
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop();
+        let _ = self.join();
+    }
+}

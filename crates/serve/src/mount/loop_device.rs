@@ -1,0 +1,83 @@
+//! Loop devices: the kernel's file systems want a block device.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use claviger_engine::{Error, ErrorKind, Result};
+use rustix::io::Errno;
+
+use super::loop_sys::{self, AUTOCLEAR, DIRECT_IO, READ_ONLY};
+
+/// A loop device. It detaches itself when this is dropped and nobody else has it open: unless something was mounted on it.
+pub struct LoopDevice {
+    path: PathBuf,
+    _open: File,
+}
+
+impl LoopDevice {
+    /// Attaches `image` to a free one.
+    ///
+    /// # Errors
+    /// `Io`: without root, or where there are no loop devices.
+    pub fn attach(image: &Path, read_only: bool) -> Result<Self> {
+        let backing =
+            OpenOptions::new().read(true).write(!read_only).open(image).map_err(|e| Error::from(e).at(image))?;
+        let control = Path::new("/dev/loop-control");
+        let open = OpenOptions::new().read(true).write(true).open(control);
+        let control = open.map_err(|e| Error::from(e).at(control).hint("Mounting as root takes loop devices."))?;
+        loop {
+            let number =
+                loop_sys::free_number(&control).map_err(|e| Error::from(e).at(Path::new("/dev/loop-control")))?;
+            let path = PathBuf::from(format!("/dev/loop{number}"));
+            let attached = OpenOptions::new().read(true).write(!read_only).open(&path).and_then(|device| {
+                configure(&device, &backing, read_only, image)?;
+                Ok(device)
+            });
+            match attached {
+                Ok(device) => return Ok(Self { path, _open: device }),
+                // Somebody else was faster.
+                Err(e) if e.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {}
+                Err(e) => return Err(Error::new(ErrorKind::Io(e)).at(&path)),
+            }
+        }
+    }
+
+    /// The device's node.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn configure(device: &File, backing: &File, read_only: bool, image: &Path) -> io::Result<()> {
+    let flags = AUTOCLEAR | if read_only { READ_ONLY } else { 0 };
+    let name = image.as_os_str().as_bytes();
+    // Kernels refuse direct I/O, or do without it on their own, where the file below cannot do it.
+    match loop_sys::configure(device, backing, flags | DIRECT_IO, name) {
+        Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+            loop_sys::configure(device, backing, flags, name)
+        }
+        done => done,
+    }
+}
+
+/// Detaches the loop devices whose file is below `folder`: those that a server left that was killed.
+pub fn detach_below(folder: &Path) {
+    for device in attached_below(folder) {
+        if let Ok(device) = File::open(&device) {
+            let _ = loop_sys::clear(&device);
+        }
+    }
+}
+
+/// The loop devices whose file is below `folder`. The kernel's name for the file is compared, nothing is looked up.
+fn attached_below(folder: &Path) -> Vec<PathBuf> {
+    let Ok(devices) = fs::read_dir("/sys/block") else { return Vec::new() };
+    let below = |device: fs::DirEntry| {
+        let backing = fs::read(device.path().join("loop/backing_file")).ok()?;
+        let backing = Path::new(std::ffi::OsStr::from_bytes(backing.trim_ascii_end()));
+        backing.starts_with(folder).then(|| Path::new("/dev").join(device.file_name()))
+    };
+    devices.flatten().filter_map(below).collect()
+}

@@ -1,0 +1,519 @@
+//! Mounting a volume: its plaintext as a file, and the file system inside it on top.
+//!
+//! As root, the kernel mounts the file system from a loop device on the file; a user's file systems are programs that read
+//! and write the file, or are served by this process itself. Whatever it is, taking it down begins at the top: the file
+//! system first, then the file under it, and the end is when everything has been written to the store.
+
+mod drivers;
+mod holders;
+mod image;
+mod loop_device;
+mod loop_sys;
+pub mod mountinfo;
+mod unmount;
+
+use std::fs;
+use std::io;
+use std::io::Read;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use claviger_engine::filesystems::{self, Kind};
+use claviger_engine::store::{CountedStore, Traffic};
+use claviger_engine::{Error, ErrorKind, Result, Store};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, geteuid};
+
+use crate::fuse::Options;
+use crate::sessions::{Live, Process, escape};
+use drivers::{Call, Program, Way};
+use image::Served;
+use loop_device::LoopDevice;
+use unmount::{Detached, detach, flush};
+
+pub use unmount::{Ended, clean_all, end};
+
+/// How long a program may take to mount a file system: a journal may have to be replayed.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The file system to mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// The one that is found inside.
+    Auto,
+    /// None: the folder shows the plaintext as one file.
+    None,
+    /// The one of this name.
+    Named(String),
+}
+
+/// What is to be mounted, where and how.
+pub struct Request {
+    /// An empty folder, as an absolute path without symbolic links.
+    pub dir: PathBuf,
+    /// What lies inside.
+    pub filesystem: Choice,
+    /// Whether nothing may be written.
+    pub read_only: bool,
+    /// Options for the file system.
+    pub options: Vec<String>,
+}
+
+/// When to end, besides when it is unmounted.
+pub struct Until<'a> {
+    /// Becomes readable with each signal that asks for the end; the bytes are taken.
+    pub signals: BorrowedFd<'a>,
+    /// Ends with this process.
+    pub parent: Option<Process>,
+    /// Ends when nothing has been read or written for that long.
+    pub idle: Option<Duration>,
+}
+
+/// A mounted volume.
+pub struct Mounted {
+    live: Live,
+    store: Arc<CountedStore<Arc<dyn Store>>>,
+    dir: PathBuf,
+    /// What this process serves: the file, or the file system itself.
+    served: Served,
+    /// What is on top of the file.
+    top: Top,
+    /// What a person should know.
+    warnings: Vec<String>,
+}
+
+/// What is mounted on top of what this process serves.
+enum Top {
+    /// Nothing.
+    Nothing,
+    /// The kernel's file system.
+    Kernel,
+    /// A program's.
+    Program(Child),
+}
+
+/// Mounts the volume whose plaintext `store` is.
+///
+/// # Errors
+/// `Misuse` if the folder is not empty; `NotThisFormat` if no file system is found; `Unsupported` if nothing can mount it
+/// here; `Io`. Nothing stays mounted.
+pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut live: Live) -> Result<Mounted> {
+    let root = geteuid().is_root();
+    let read_only = request.read_only || !store.writable();
+    let way = match &request.filesystem {
+        Choice::None => None,
+        Choice::Auto => Some(drivers::way(detect(&*store)?, root, read_only)?),
+        Choice::Named(name) => Some(drivers::way_by_name(name, root, read_only)?),
+    };
+    let dir = &request.dir;
+    let mut mounting = Mounting { dir, read_only, options: &request.options, store: &store, live: &mut live };
+    let (served, top, name, warnings) = match way {
+        None => (mounting.image_at(dir, false)?, Top::Nothing, "none".to_owned(), Vec::new()),
+        Some(Way::Own(kind)) => (mounting.own(kind)?, Top::Nothing, kind.mount_type().to_owned(), Vec::new()),
+        Some(Way::Kernel { kind, unreplayed }) => {
+            let (served, warnings) = mounting.kernel(&kind, unreplayed)?;
+            (served, Top::Kernel, kind, warnings)
+        }
+        Some(Way::Program { path, program }) => {
+            let (served, child) = mounting.program(&path, program)?;
+            (served, Top::Program(child), program.name.to_owned(), Vec::new())
+        }
+    };
+    let mounted = Mounted { live, store, dir: dir.clone(), served, top, warnings };
+    mounted.named(name)
+}
+
+/// The kind of the file system in the store.
+fn detect(store: &dyn Store) -> Result<Kind> {
+    let found = filesystems::detect(store)?;
+    let none = "Make one with the tools of your system on what --filesystem none shows or `claviger serve` serves.";
+    match found {
+        Some(found) if found.kind.holds_files() => Ok(found.kind),
+        Some(found) => Err(Error::unsupported(format!("it holds {}, which cannot be mounted", found.kind.described()))
+            .hint("--filesystem none shows the plaintext as one file.")),
+        None => Err(Error::new(ErrorKind::NotThisFormat("no file system that is known is inside".into())).hint(none)),
+    }
+}
+
+/// What every way of mounting needs.
+struct Mounting<'a> {
+    dir: &'a Path,
+    read_only: bool,
+    options: &'a [String],
+    store: &'a Arc<CountedStore<Arc<dyn Store>>>,
+    live: &'a mut Live,
+}
+
+impl Mounting<'_> {
+    /// The plaintext as a file in `dir`.
+    fn image_at(&self, dir: &Path, shared: bool) -> Result<Served> {
+        let store: Arc<dyn Store> = Arc::<CountedStore<_>>::clone(self.store);
+        Served::image(store, self.read_only, dir, self.options(shared))
+    }
+
+    /// The plaintext as a file in the private folder of this session, and the path of the file.
+    fn private_image(&self, shared: bool) -> Result<(Served, PathBuf)> {
+        let dir = self.live.session().image_dir();
+        fs::create_dir(&dir).map_err(|e| Error::from(e).at(&dir))?;
+        Ok((self.image_at(&dir, shared)?, dir.join(image::NAME)))
+    }
+
+    fn own(&self, kind: Kind) -> Result<Served> {
+        let store: Arc<dyn Store> = Arc::<CountedStore<_>>::clone(self.store);
+        Served::tree(store, kind, self.read_only, self.dir, self.options(false))
+    }
+
+    /// The system's list of mounts shows the volume.
+    fn options(&self, shared: bool) -> Options {
+        Options { source: escape(&self.live.session().record.volume), shared, ..Options::default() }
+    }
+
+    fn kernel(&mut self, kind: &str, unreplayed: Option<&str>) -> Result<(Served, Vec<String>)> {
+        let (served, image) = self.private_image(false)?;
+        let device = LoopDevice::attach(&image, self.read_only)?;
+        self.live.update(|record| record.loop_device = Some(device.path().to_owned()))?;
+        let Err(first) = self.kernel_mount(kind, device.path(), None) else { return Ok((served, Vec::new())) };
+        // Replaying a journal writes. Where nothing may be written, what it holds stays aside.
+        if let Some(option) = unreplayed.filter(|_| self.read_only) {
+            if self.kernel_mount(kind, device.path(), Some(option)).is_ok() {
+                let warning = "its journal holds changes that were not carried out when it was last used, and reading it \
+                               only they stay so: files may be older than they should be";
+                return Ok((served, vec![warning.to_owned()]));
+            }
+        }
+        Err(first)
+    }
+
+    /// mount(8) knows which options are flags, and reads what the kernel says about why it does not work.
+    fn kernel_mount(&self, kind: &str, device: &Path, option: Option<&str>) -> Result<()> {
+        let own = ["nosuid", "nodev", if self.read_only { "ro" } else { "rw" }];
+        let options: Vec<_> = own.into_iter().chain(self.options.iter().map(String::as_str)).chain(option).collect();
+        let mut command = Command::new(drivers::find("mount").unwrap_or_else(|| "mount".into()));
+        // -i: without a helper, which could be this very program; -n: nobody needs another list of mounts.
+        command.args(["-i", "-n", "-t", kind, "-o", &options.join(","), "--"]).arg(device).arg(self.dir);
+        command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::null());
+        let output = command.output().map_err(|e| Error::from(e).at(Path::new("mount")))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(said(&format!("mounting {kind}"), &output.stderr).at(self.dir))
+    }
+
+    fn program(&mut self, path: &Path, program: &Program) -> Result<(Served, Child)> {
+        let (served, image) = self.private_image(program.setuid && !geteuid().is_root())?;
+        let call = Call { image: &image, dir: self.dir, read_only: self.read_only, options: self.options };
+        let mut child = program.command(path, &call).spawn().map_err(|e| Error::from(e).at(path))?;
+        let started = Process::of(child.id()).map_err(Error::from);
+        let listening = listen(child.stderr.take().expect("it is a pipe"));
+        let mounted = started.and_then(|process| {
+            self.live.update(|record| record.driver = Some(process))?;
+            wait_until_mounted(&mut child, self.dir)
+        });
+        match mounted {
+            Ok(true) => Ok((served, child)),
+            failed => {
+                let _ = child.kill();
+                let _ = child.wait();
+                if mountinfo::at(self.dir)?.is_some() {
+                    let _ = detach(self.dir, true);
+                }
+                failed?;
+                let words = listening.join().unwrap_or_default();
+                Err(said(program.name, &words).at(self.dir))
+            }
+        }
+    }
+}
+
+/// Waits until something is mounted at `dir`. False if the program ends instead.
+fn wait_until_mounted(child: &mut Child, dir: &Path) -> Result<bool> {
+    let begin = Instant::now();
+    loop {
+        if mountinfo::at(dir)?.is_some() {
+            return Ok(true);
+        }
+        if child.try_wait()?.is_some() || begin.elapsed() > PATIENCE {
+            return Ok(false);
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Reads what a program says as long as it runs, and keeps the end of it.
+fn listen(mut from: ChildStderr) -> thread::JoinHandle<Vec<u8>> {
+    const KEPT: usize = 4096;
+    thread::spawn(move || {
+        let mut kept = Vec::new();
+        let mut buffer = [0; 1024];
+        while let Ok(n @ 1..) = from.read(&mut buffer) {
+            kept.extend_from_slice(&buffer[..n]);
+            kept.drain(..kept.len().saturating_sub(KEPT));
+        }
+        kept
+    })
+}
+
+/// An error of another program, in its own words.
+fn said(who: &str, words: &[u8]) -> Error {
+    let words = String::from_utf8_lossy(words);
+    let lines: Vec<_> = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let words = if lines.is_empty() { "it ended without a word".to_owned() } else { lines.join(" ") };
+    let words = words.replace(char::is_control, "?");
+    Error::new(ErrorKind::Io(io::Error::other(format!("{who} failed: {words}"))))
+}
+
+impl Mounted {
+    fn named(mut self, filesystem: String) -> Result<Self> {
+        let read_only = self.served.read_only();
+        self.live.update(|record| {
+            record.filesystem = Some(filesystem);
+            record.read_only = read_only;
+        })?;
+        Ok(self)
+    }
+
+    /// The session.
+    pub fn live(&self) -> &Live {
+        &self.live
+    }
+
+    /// What a person should know.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Serves until it is unmounted, by whomever, or told to end. Everything is written when this returns.
+    ///
+    /// # Errors
+    /// `Io` if what was written last could not be stored; the record says so then too.
+    pub fn serve(mut self, until: &Until<'_>) -> Result<()> {
+        let ended = self.wait(until).and_then(|signals| self.finish(until, signals));
+        let written = ended.and_then(|()| Ok(self.store.flush()?));
+        if let Err(e) = &written {
+            let failure = e.to_string();
+            let _ = self.live.update(|record| record.failure = Some(failure));
+        }
+        written
+    }
+
+    /// Waits until it is unmounted. Returns how many signals asked for that.
+    fn wait(&mut self, until: &Until<'_>) -> Result<u32> {
+        let changes = mountinfo::watch()?;
+        let parent = match &until.parent {
+            Some(process) => match process.watch() {
+                Some(fd) => Some(fd),
+                None => return self.take_down().map(|()| 0),
+            },
+            None => None,
+        };
+        let mut idle = until.idle.map(|limit| Idle::new(limit, self.store.traffic()));
+        while self.in_place()? {
+            let timeout = idle.as_ref().map(|idle| idle.next_look());
+            let woken = self.sleep(&changes, until.signals, parent.as_ref(), timeout)?;
+            if woken.signalled || woken.orphaned {
+                self.take_down()?;
+                return Ok(u32::from(woken.signalled));
+            }
+            if let Some(idle) = &mut idle {
+                if idle.over(self.store.traffic()) && detach(&self.dir, false)? == Detached::Busy {
+                    // Somebody is there, although nothing was read from the volume: it stays.
+                    idle.again();
+                }
+            }
+        }
+        Ok(0)
+    }
+
+    /// Whether what was mounted is still there.
+    fn in_place(&mut self) -> Result<bool> {
+        Ok(match &mut self.top {
+            Top::Nothing => !self.served.ended(),
+            Top::Program(child) => child.try_wait()?.is_none(),
+            Top::Kernel => {
+                let device = self.live.session().record.loop_device.as_deref();
+                mountinfo::mounts()?.iter().any(|mount| Some(&*mount.source) == device)
+            }
+        })
+    }
+
+    /// Waits until something happens.
+    fn sleep(
+        &self,
+        changes: &fs::File,
+        signals: BorrowedFd<'_>,
+        parent: Option<&OwnedFd>,
+        timeout: Option<Duration>,
+    ) -> Result<Woken> {
+        let child = match &self.top {
+            Top::Program(child) => Process::of(child.id()).ok().and_then(|process| process.watch()),
+            _ => None,
+        };
+        let mut fds = vec![
+            PollFd::new(&signals, PollFlags::IN),
+            PollFd::new(changes, PollFlags::PRI),
+            PollFd::from_borrowed_fd(self.served.end(), PollFlags::IN),
+        ];
+        fds.extend(parent.map(|fd| PollFd::new(fd, PollFlags::IN)));
+        let asking = fds.len();
+        fds.extend(child.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        // The longest wait is bounded: what is mounted is looked at once in a while, whatever the kernel tells or not.
+        const LONGEST: Duration = Duration::from_secs(10);
+        let timeout = Timespec::try_from(timeout.unwrap_or(LONGEST).min(LONGEST)).expect("some seconds fit");
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(io::Error::from(e).into()),
+        }
+        let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let signalled = ready(&fds[0]);
+        let orphaned = fds[3..asking].iter().any(ready);
+        if signalled {
+            take(signals);
+        }
+        Ok(Woken { signalled, orphaned })
+    }
+
+    /// Unmounts it although somebody may be using it: they keep what they have open, and it ends when they are done.
+    fn take_down(&mut self) -> Result<()> {
+        if self.in_place()? && detach(&self.dir, false)? == Detached::Busy {
+            flush(&self.dir);
+            detach(&self.dir, true)?;
+        }
+        Ok(())
+    }
+
+    /// Takes down what is under the file system, once nobody uses it any more. The second signal ends the wait: what programs
+    /// have open then breaks.
+    fn finish(&mut self, until: &Until<'_>, mut signals_seen: u32) -> Result<()> {
+        let mut pause = Duration::from_millis(1);
+        let mut forced = false;
+        while !self.down(forced)? {
+            // Unmounting is over before the last close of a loop device is: milliseconds, or as long as programs like.
+            let timeout = Timespec::try_from(pause).expect("a short time fits");
+            let mut signals = [PollFd::new(&until.signals, PollFlags::IN)];
+            if poll(&mut signals, Some(&timeout)).is_ok_and(|n| n > 0) {
+                take(until.signals);
+                signals_seen += 1;
+                forced = signals_seen > 1;
+            }
+            pause = (pause * 2).min(Duration::from_millis(200));
+        }
+        self.top = Top::Nothing;
+        self.served.join()
+    }
+
+    /// Whether all is down. `forced` does not wait for those who use it.
+    fn down(&mut self, forced: bool) -> Result<bool> {
+        if let Top::Program(child) = &mut self.top {
+            if forced {
+                let _ = Process::of(child.id()).map(|process| process.signal(Signal::TERM));
+            }
+            if child.try_wait()?.is_none() {
+                return Ok(false);
+            }
+        }
+        match (self.served.ended(), &self.top) {
+            (true, _) => Ok(true),
+            // It lies at the mount point itself, which was unmounted.
+            (false, Top::Nothing) if forced => {
+                self.served.stop();
+                Ok(false)
+            }
+            (false, Top::Nothing) => Ok(false),
+            (false, _) => {
+                let image = self.live.session().image_dir();
+                if mountinfo::at(&image)?.is_some() {
+                    detach(&image, forced)?;
+                }
+                if forced {
+                    self.served.stop();
+                }
+                Ok(self.served.ended())
+            }
+        }
+    }
+}
+
+impl Drop for Mounted {
+    /// Nothing stays mounted that nobody serves.
+    fn drop(&mut self) {
+        if !matches!(self.top, Top::Nothing) {
+            let _ = detach(&self.dir, true);
+        }
+        if let Top::Program(child) = &mut self.top {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Why a wait was over.
+struct Woken {
+    /// Somebody wants it to end.
+    signalled: bool,
+    /// The process has ended on whose behalf this one runs.
+    orphaned: bool,
+}
+
+/// Takes the bytes that signals have left.
+fn take(signals: BorrowedFd<'_>) {
+    let _ = rustix::io::read(signals, &mut [0; 64]);
+}
+
+/// Since when nothing went through.
+struct Idle {
+    limit: Duration,
+    since: Instant,
+    traffic: Traffic,
+}
+
+impl Idle {
+    fn new(limit: Duration, traffic: Traffic) -> Self {
+        Self { limit, since: Instant::now(), traffic }
+    }
+
+    /// How long until it could be over.
+    fn next_look(&self) -> Duration {
+        self.limit.saturating_sub(self.since.elapsed()).max(Duration::from_millis(10))
+    }
+
+    /// Whether it is over, now that so much has gone through.
+    fn over(&mut self, traffic: Traffic) -> bool {
+        if traffic != self.traffic {
+            *self = Self::new(self.limit, traffic);
+        }
+        self.since.elapsed() >= self.limit
+    }
+
+    fn again(&mut self) {
+        self.since = Instant::now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_is_when_nothing_went_through() {
+        let mut idle = Idle::new(Duration::ZERO, Traffic::default());
+        assert!(idle.over(Traffic::default()));
+        let mut idle = Idle::new(Duration::from_secs(1000), Traffic::default());
+        idle.since -= Duration::from_secs(1000);
+        assert!(!idle.over(Traffic { read: 1, written: 0 }), "something was read since");
+        idle.since -= Duration::from_secs(1000);
+        assert!(idle.over(Traffic { read: 1, written: 0 }));
+        idle.again();
+        assert!(!idle.over(Traffic { read: 1, written: 0 }));
+    }
+
+    #[test]
+    fn what_programs_say_is_fit_to_print() {
+        let error = said("mount", b"  mount: /x: bad \x1b[2J superblock\n\n  dmesg(1) may\n");
+        assert_eq!(error.to_string(), "mount failed: mount: /x: bad ?[2J superblock dmesg(1) may");
+        assert_eq!(said("x", b"").to_string(), "x failed: it ended without a word");
+    }
+}

@@ -1,0 +1,195 @@
+//! Unmounting: by whom it may be done, who is in the way, and what a server left that was killed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use claviger_engine::{Error, ErrorKind, Result};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use rustix::process::{Signal, geteuid};
+
+use super::drivers::find;
+use super::holders::holders;
+use super::loop_device::detach_below;
+use super::mountinfo;
+use crate::sessions::{self, Runtime, Session, escape};
+
+/// How long to look for those who keep a mount busy.
+const LOOK: Duration = Duration::from_secs(3);
+
+/// How it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Detached {
+    /// Nothing is mounted there any more.
+    Done,
+    /// Somebody uses it.
+    Busy,
+}
+
+/// Unmounts what is mounted at `dir`: `lazy` takes it out of sight at once, and it ends when the last one closes it.
+pub(super) fn detach(dir: &Path, lazy: bool) -> io::Result<Detached> {
+    let tried = if geteuid().is_root() { unmount(dir, lazy) } else { fusermount(dir, lazy) };
+    match tried {
+        Err(e) if e.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => Ok(Detached::Busy),
+        // Whoever was faster has done what was wanted.
+        Err(_) if mountinfo::at(dir)?.is_none() => Ok(Detached::Done),
+        other => other.map(|()| Detached::Done),
+    }
+}
+
+fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
+    let lazy = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    Ok(rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW | lazy)?)
+}
+
+fn fusermount(dir: &Path, lazy: bool) -> io::Result<()> {
+    let program = find("fusermount3").or_else(|| find("fusermount"));
+    let program =
+        program.ok_or_else(|| io::Error::other("fusermount3 is not installed: it is in the package fuse3"))?;
+    let mut command = Command::new(program);
+    command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(dir).env("LC_ALL", "C").current_dir("/");
+    let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    match output.status.success() {
+        true => Ok(()),
+        false if said.contains("busy") => Err(Errno::BUSY.into()),
+        false => Err(io::Error::other(said.trim().to_owned())),
+    }
+}
+
+/// Unmounts what the session has mounted and waits until its server has written everything and ended; cleans up after a
+/// server that was killed. With `force` it goes out of sight although it is used, and nobody is waited for who uses it.
+///
+/// # Errors
+/// `InUse`, naming the processes; `Io` if what was written last could not be stored, or if the server does not end within
+/// `patience`.
+pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> {
+    if !session.alive() {
+        clean(&session.folder, Some(session));
+        return Ok(Ended::CleanedUp);
+    }
+    let server = session.record.server;
+    if let Some(dir) = &session.record.dir {
+        if mountinfo::at(dir).map_err(|e| Error::from(e).at(dir))?.is_some() {
+            match detach(dir, false).map_err(|e| Error::from(e).at(dir))? {
+                Detached::Busy if force => {
+                    flush(dir);
+                    detach(dir, true).map_err(|e| Error::from(e).at(dir))?;
+                    // Whoever has it open may go on for ever: that is what was asked for.
+                    let ended = server.wait_for_end(Some(Duration::from_secs(1)))?;
+                    return if ended { outcome(session) } else { Ok(Ended::Lazily) };
+                }
+                Detached::Busy => return Err(busy(dir)),
+                Detached::Done => {}
+            }
+        }
+    }
+    // The server notices by itself that it was unmounted. A signal would hurry it where it should take its time.
+    if session.record.dir.is_none() || session.record.filesystem.is_none() {
+        server.signal(Signal::TERM);
+    }
+    if !server.wait_for_end(Some(patience))? {
+        let what = format!("its server, process {}, has not ended after {} s", server.pid, patience.as_secs());
+        return Err(Error::new(ErrorKind::Io(io::Error::other(what)))
+            .at(&session.record.volume)
+            .hint("It may still be writing: look at `claviger list`, and try again."));
+    }
+    outcome(session)
+}
+
+/// What [`end`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Everything is written, and the server has ended.
+    Done,
+    /// It is out of sight, and its server goes on until nobody uses it.
+    Lazily,
+    /// The server had been killed: what it left is gone now.
+    CleanedUp,
+}
+
+/// What the server said about its end, if it did not go well.
+fn outcome(session: &Session) -> Result<Ended> {
+    let last = Session::read(&session.folder);
+    if session.folder.exists() {
+        clean(&session.folder, last.as_ref());
+    }
+    match last.and_then(|s| s.record.failure) {
+        Some(failure) => Err(Error::new(ErrorKind::Io(io::Error::other(failure))).at(&session.record.volume)),
+        None => Ok(Ended::Done),
+    }
+}
+
+/// Removes what servers of this user have left that were killed.
+///
+/// # Errors
+/// `Io` if the runtime folder cannot be read.
+pub fn clean_all(runtime: &Runtime) -> Result<Vec<PathBuf>> {
+    let left = runtime.left_over()?;
+    for folder in &left {
+        clean(folder, Session::read(folder).as_ref());
+    }
+    Ok(left)
+}
+
+/// Unmounts, detaches and removes what belongs to the session of a server that has ended. Every step is taken, whatever
+/// became of the ones before.
+fn clean(folder: &Path, session: Option<&Session>) {
+    if let Some(session) = session {
+        let record = &session.record;
+        if let Some(dir) = record.dir.as_ref().filter(|dir| still_there(dir, session)) {
+            let _ = detach(dir, true);
+        }
+        if let Some(driver) = record.driver {
+            driver.signal(Signal::TERM);
+            if !driver.wait_for_end(Some(Duration::from_secs(5))).unwrap_or(true) {
+                driver.signal(Signal::KILL);
+            }
+        }
+    }
+    let image = folder.join("image");
+    if geteuid().is_root() {
+        detach_below(&image);
+    }
+    if mountinfo::at(&image).is_ok_and(|mount| mount.is_some()) {
+        let _ = detach(&image, true);
+    }
+    sessions::remove(folder);
+}
+
+/// Whether what is mounted at `dir` is what the session's server mounted there, and not what somebody mounted since.
+fn still_there(dir: &Path, session: &Session) -> bool {
+    let Ok(Some(mount)) = mountinfo::at(dir) else { return false };
+    match &session.record.loop_device {
+        Some(device) => mount.source == *device,
+        // A server that was killed takes its device numbers with it, and the next one gets them: only FUSE is ours.
+        None => mount.kind.starts_with("fuse"),
+    }
+}
+
+/// Writes to the volume what the kernel keeps, as far as that can be.
+pub(super) fn flush(dir: &Path) {
+    if let Ok(dir) = std::fs::File::open(dir) {
+        let _ = rustix::fs::syncfs(dir);
+    }
+}
+
+/// The error for a mount that is used, with those who use it.
+fn busy(dir: &Path) -> Error {
+    let mut who: Vec<_> = holders(dir, LOOK).iter().map(ToString::to_string).collect();
+    let nested = mountinfo::mounts().unwrap_or_default();
+    let nested = nested.iter().filter(|mount| mount.dir != dir && mount.dir.starts_with(dir));
+    who.extend(nested.map(|mount| format!("{} is mounted below it", escape(&mount.dir))));
+    const SHOWN: usize = 10;
+    let more = who.len().saturating_sub(SHOWN);
+    who.truncate(SHOWN);
+    if more > 0 {
+        who.push(format!("and {more} more"));
+    }
+    let holder = (!who.is_empty()).then(|| who.join("; "));
+    Error::new(ErrorKind::InUse { holder }).at(dir).hint(
+        "End them or close the files and try again. --force takes it out of sight now; it ends when nobody uses it any more.",
+    )
+}

@@ -1,0 +1,58 @@
+//! The socket on which a server says how much has gone through. It takes no orders: who wants it to end sends it a signal.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::net::{Shutdown, shutdown};
+
+use super::{Status, short_name};
+
+/// A server that takes longer to answer is stuck.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Answers as long as it lives.
+pub struct Control {
+    listener: Arc<UnixListener>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Control {
+    pub(super) fn new(folder: &Path, status: impl Fn() -> Status + Send + Sync + 'static) -> io::Result<Self> {
+        let (_held, path) = short_name(folder, "control")?;
+        let listener = Arc::new(UnixListener::bind(path)?);
+        let accepting = Arc::clone(&listener);
+        let answer = move || {
+            // Ends when the listener is shut down.
+            while let Ok((mut stream, _)) = accepting.accept() {
+                let text = serde_json::to_vec(&status()).expect("numbers are JSON");
+                // One answer fits into the socket's buffer: nobody who asks can hold this thread up.
+                let _ = stream.write_all(&text);
+            }
+        };
+        let thread = thread::Builder::new().name("control".into()).stack_size(64 << 10).spawn(answer)?;
+        Ok(Self { listener, thread: Some(thread) })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = shutdown(&*self.listener, Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Asks the server whose folder this is.
+pub(super) fn ask(folder: &Path) -> io::Result<Status> {
+    let (_held, path) = short_name(folder, "control")?;
+    let stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut text = Vec::new();
+    (&stream).take(4096).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}

@@ -1,0 +1,373 @@
+//! What is served or mounted by whom: one folder per server, with a record that says what there is to clean up if the server
+//! does not, and a socket that says how much went through.
+//!
+//!     /run/claviger/            mode 0700, its owner's alone; users have theirs in $XDG_RUNTIME_DIR
+//!       PID-TICKS/              the server: its number and when it was started
+//!         record.json           mode 0600, replaced as a whole
+//!         control               a socket: whoever connects is told the status and nothing else
+//!         image/                where the plaintext is mounted as a file, if a file system lies on top of it
+
+mod control;
+mod process;
+mod text;
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use claviger_engine::store::Traffic;
+use claviger_engine::{Error, Result};
+use rustix::fs::OFlags;
+use rustix::process::getuid;
+use serde::{Deserialize, Serialize};
+
+pub use control::Control;
+pub use process::Process;
+pub(crate) use process::Stat;
+pub use text::{escape, unescape};
+
+/// Says where the runtime folder is, before all other places: an absolute path of a folder of one's own.
+pub const VARIABLE: &str = "CLAVIGER_RUNTIME_DIR";
+
+/// More than any record has, in bytes.
+const RECORD_MAX: u64 = 64 << 10;
+
+/// What is known about something that is served.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// The file or device that holds the volume.
+    #[serde(with = "text::path")]
+    pub volume: PathBuf,
+    /// Where it is mounted.
+    #[serde(with = "text::optional_path", default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
+    /// Where it is served, as a URI.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uri: Option<String>,
+    /// The file system that is mounted, or `none` where only the plaintext is shown as a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filesystem: Option<String>,
+    /// Name of the format.
+    pub format: String,
+    /// Cipher or cascade.
+    pub cipher: String,
+    /// Mode of operation.
+    pub mode: String,
+    /// Size of the plaintext, in bytes.
+    pub size: u64,
+    /// Whether nothing can be written.
+    pub read_only: bool,
+    /// Since when, in seconds since 1970.
+    pub since: u64,
+    /// The process that decrypts.
+    pub server: Process,
+    /// The process of the file system, where that is another program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<Process>,
+    /// The loop device that the kernel's file system is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loop_device: Option<PathBuf>,
+    /// What went wrong when it ended: what was written last may be lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// What a living server says of itself.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// Bytes of the plaintext that went through.
+    #[serde(flatten)]
+    pub traffic: Traffic,
+    /// Whether a write that would have damaged the hidden volume was refused.
+    pub damage_prevented: bool,
+}
+
+/// The runtime folder of this user, that nobody else can enter.
+pub struct Runtime(PathBuf);
+
+impl Runtime {
+    /// `$CLAVIGER_RUNTIME_DIR`; or root's /run/claviger, a user's $XDG_RUNTIME_DIR/claviger or /run/user/UID/claviger; or
+    /// /tmp/claviger-UID. It is made if it is not there.
+    ///
+    /// # Errors
+    /// `Misuse` if what is there does not belong to this user alone; `Io`.
+    pub fn of_this_user() -> Result<Self> {
+        let uid = getuid().as_raw();
+        let own = |path: &PathBuf| fs::metadata(path).is_ok_and(|m| m.is_dir() && m.uid() == uid);
+        let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let folder = match variable(VARIABLE) {
+            Some(folder) => folder,
+            None => {
+                // Not root's XDG_RUNTIME_DIR: whether root has one depends on how somebody became root.
+                let base = match uid {
+                    0 => Some(PathBuf::from("/run")),
+                    _ => variable("XDG_RUNTIME_DIR").filter(own).or(Some(format!("/run/user/{uid}").into())),
+                };
+                match base.filter(own) {
+                    Some(base) => base.join("claviger"),
+                    None => std::env::temp_dir().join(format!("claviger-{uid}")),
+                }
+            }
+        };
+        private_folder(&folder).map_err(|e| e.at(&folder))?;
+        Ok(Self(folder))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A folder for what this process serves.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn begin(&self, record: Record) -> Result<Live> {
+        let Process { pid, started } = record.server;
+        let folder = self.0.join(format!("{pid}-{started}"));
+        let begin = || {
+            DirBuilder::new().mode(0o700).create(&folder)?;
+            let live = Live { session: Session { folder: folder.clone(), record } };
+            live.session.write()?;
+            Ok(live)
+        };
+        begin().map_err(|e: io::Error| Error::from(e).at(&folder))
+    }
+
+    /// What is there, the oldest first: living servers, and what others have left.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn sessions(&self) -> Result<Vec<Session>> {
+        let mut sessions: Vec<_> = self.folders()?.filter_map(|(folder, _)| Session::read(&folder)).collect();
+        sessions.sort_by_key(|s| (s.record.since, s.record.server.started));
+        Ok(sessions)
+    }
+
+    /// Folders of servers that have ended without having removed them, whether there is a record in them or not.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn left_over(&self) -> Result<Vec<PathBuf>> {
+        Ok(self.folders()?.filter(|(_, server)| !server.alive()).map(|(folder, _)| folder).collect())
+    }
+
+    fn folders(&self) -> Result<impl Iterator<Item = (PathBuf, Process)>> {
+        let entries = fs::read_dir(&self.0).map_err(|e| Error::from(e).at(&self.0))?;
+        Ok(entries.flatten().filter_map(|entry| {
+            let name = entry.file_name();
+            let (pid, started) = name.to_str()?.split_once('-')?;
+            let server = Process { pid: pid.parse().ok()?, started: started.parse().ok()? };
+            Some((entry.path(), server))
+        }))
+    }
+}
+
+/// A server's folder and what it says.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// The folder.
+    pub folder: PathBuf,
+    /// What it is.
+    pub record: Record,
+}
+
+impl Session {
+    /// Where the plaintext is mounted as a file, if it is.
+    pub fn image_dir(&self) -> PathBuf {
+        self.folder.join("image")
+    }
+
+    /// Whether its server lives.
+    pub fn alive(&self) -> bool {
+        self.record.server.alive()
+    }
+
+    /// What the server says of itself, unless it has ended or does not answer.
+    pub fn status(&self) -> Option<Status> {
+        control::ask(&self.folder).ok()
+    }
+
+    /// The record of the folder, if it is there, whole, and of nobody else.
+    pub fn read(folder: &Path) -> Option<Self> {
+        let no_link = OFlags::NOFOLLOW.bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(no_link).open(folder.join("record.json")).ok()?;
+        let metadata = file.metadata().ok()?;
+        if !metadata.is_file() || metadata.uid() != getuid().as_raw() || metadata.mode() & 0o022 != 0 {
+            return None;
+        }
+        let mut text = Vec::new();
+        file.take(RECORD_MAX).read_to_end(&mut text).ok()?;
+        let record = serde_json::from_slice(&text).ok()?;
+        Some(Self { folder: folder.to_owned(), record })
+    }
+
+    /// Replaces the record as a whole: who reads it meanwhile sees the old or the new one.
+    fn write(&self) -> io::Result<()> {
+        let (new, name) = (self.folder.join("record.new"), self.folder.join("record.json"));
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&serde_json::to_vec_pretty(&self.record)?)?;
+        fs::rename(new, name)
+    }
+}
+
+/// The session of this process. Its folder goes with it, unless something went wrong that has to be told.
+pub struct Live {
+    session: Session,
+}
+
+impl Live {
+    /// The session.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Changes the record.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn update(&mut self, change: impl FnOnce(&mut Record)) -> Result<()> {
+        change(&mut self.session.record);
+        self.session.write().map_err(|e| Error::from(e).at(&self.session.folder))
+    }
+
+    /// Answers those who ask for the status, as long as the value returned lives.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn answer(&self, status: impl Fn() -> Status + Send + Sync + 'static) -> Result<Control> {
+        Control::new(&self.session.folder, status).map_err(|e| Error::from(e).at(&self.session.folder))
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if self.session.record.failure.is_none() {
+            remove(&self.session.folder);
+        }
+    }
+}
+
+/// Removes a session's folder: the files that belong there, and the empty folder of the image. Never anything below a mount.
+pub fn remove(folder: &Path) {
+    for name in ["record.json", "record.new", "control"] {
+        let _ = fs::remove_file(folder.join(name));
+    }
+    let _ = fs::remove_dir(folder.join("image"));
+    let _ = fs::remove_dir(folder);
+}
+
+/// Makes the folder, or checks that it is this user's alone.
+fn private_folder(folder: &Path) -> Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e.into()),
+        _ => {}
+    }
+    // In /tmp anybody could have made it first.
+    let metadata = fs::symlink_metadata(folder)?;
+    if !metadata.is_dir() || metadata.uid() != getuid().as_raw() || metadata.mode() & 0o077 != 0 {
+        return Err(Error::misuse("not a private folder of yours (mode 0700)")
+            .hint(format!("Put it right or away, or name another one with {VARIABLE} in the environment.")));
+    }
+    Ok(())
+}
+
+/// The folder, held open so that a socket in it can be named however long its path is (unix(7): 108 bytes).
+fn short_name(folder: &Path, name: &str) -> io::Result<(File, PathBuf)> {
+    use std::os::fd::AsRawFd;
+    let held = File::open(folder)?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}/{name}", held.as_raw_fd()));
+    Ok((held, path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn record() -> Record {
+        Record {
+            volume: "/a b/c\n.tc".into(),
+            dir: Some("/mnt".into()),
+            uri: None,
+            filesystem: Some("ext4".into()),
+            format: "TrueCrypt".into(),
+            cipher: "AES".into(),
+            mode: "XTS".into(),
+            size: 1,
+            read_only: false,
+            since: 7,
+            server: Process::this().expect("procfs"),
+            driver: None,
+            loop_device: None,
+            failure: None,
+        }
+    }
+
+    fn runtime() -> (tempfile::TempDir, Runtime) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("runtime");
+        private_folder(&path).expect("made");
+        (dir, Runtime(path))
+    }
+
+    #[test]
+    fn a_session_is_there_as_long_as_it_lives() {
+        let (_dir, runtime) = runtime();
+        let mut live = runtime.begin(record()).expect("begun");
+        live.update(|r| r.loop_device = Some("/dev/loop9".into())).expect("written");
+        let control = live
+            .answer(|| Status { traffic: Traffic { read: 5, written: 6 }, damage_prevented: true })
+            .expect("a socket");
+        let sessions = runtime.sessions().expect("read");
+        assert_eq!(sessions.len(), 1);
+        let session = &sessions[0];
+        assert_eq!(session.record.volume, record().volume);
+        assert_eq!(session.record.loop_device, Some("/dev/loop9".into()));
+        let status = session.status().expect("it answers");
+        assert_eq!((status.traffic, status.damage_prevented), (Traffic { read: 5, written: 6 }, true));
+        assert!(session.alive() && runtime.left_over().expect("read").is_empty());
+        drop(control);
+        assert!(session.status().is_none());
+        drop(live);
+        assert!(runtime.sessions().expect("read").is_empty() && !session.folder.exists());
+    }
+
+    #[test]
+    fn what_a_dead_server_left_and_what_failed_stays() {
+        let (_dir, runtime) = runtime();
+        let mut dead = record();
+        dead.server.started += 1;
+        let mut live = runtime.begin(dead).expect("begun");
+        live.update(|r| r.failure = Some("full".into())).expect("written");
+        drop(live);
+        let left = runtime.left_over().expect("read");
+        assert_eq!(left.len(), 1);
+        assert_eq!(Session::read(&left[0]).expect("a record").record.failure.as_deref(), Some("full"));
+        remove(&left[0]);
+        assert!(!left[0].exists());
+    }
+
+    #[test]
+    fn records_that_others_could_have_written_do_not_count() {
+        let (_dir, runtime) = runtime();
+        let live = runtime.begin(record()).expect("begun");
+        let path = live.session().folder.join("record.json");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o622)).expect("changed");
+        assert!(runtime.sessions().expect("read").is_empty());
+        let elsewhere = runtime.path().join("elsewhere");
+        fs::rename(&path, &elsewhere).expect("moved");
+        fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o600)).expect("changed");
+        std::os::unix::fs::symlink(&elsewhere, &path).expect("a link");
+        assert!(runtime.sessions().expect("read").is_empty());
+    }
+
+    #[test]
+    fn a_folder_that_others_can_enter_is_refused() {
+        let dir = tempfile::tempdir().expect("a folder");
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("changed");
+        let error = private_folder(dir.path()).expect_err("open to others");
+        assert!(error.to_string().contains("not a private folder"), "{error}");
+    }
+}

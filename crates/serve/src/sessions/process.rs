@@ -1,0 +1,124 @@
+//! Processes by number and time of birth: a number alone is given anew once its process has ended.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+
+use crate::wait::wait;
+
+/// A process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// When it was started, in ticks since the machine was (proc_pid_stat(5), field 22).
+    pub started: u64,
+}
+
+impl Process {
+    /// This process.
+    ///
+    /// # Errors
+    /// `Io` where /proc is not mounted.
+    pub fn this() -> io::Result<Self> {
+        Self::of(std::process::id())
+    }
+
+    /// The process that has the number now.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        let stat = Stat::of(pid)?;
+        Ok(Self { pid, started: stat.started })
+    }
+
+    /// Whether it lives. One that has ended and that its parent has not taken note of does not.
+    pub fn alive(&self) -> bool {
+        Stat::of(self.pid).is_ok_and(|stat| stat.started == self.started && !matches!(stat.state, 'Z' | 'X'))
+    }
+
+    /// A handle that stays with this process, or nothing if it has ended.
+    fn handle(&self) -> Option<OwnedFd> {
+        let fd = pidfd_open(Pid::from_raw(self.pid.cast_signed())?, PidfdFlags::empty()).ok()?;
+        // Looked at after the handle was made: the handle is of this process or of nobody else.
+        self.alive().then_some(fd)
+    }
+
+    /// Sends it a signal. False if it has ended, or is somebody else's.
+    pub fn signal(&self, signal: Signal) -> bool {
+        self.handle().is_some_and(|fd| pidfd_send_signal(fd, signal).is_ok())
+    }
+
+    /// Waits for its end. False if it still lives after `limit`.
+    ///
+    /// # Errors
+    /// `Io` if there is no waiting for it.
+    pub fn wait_for_end(&self, limit: Option<Duration>) -> io::Result<bool> {
+        match self.handle() {
+            None => Ok(!self.alive()),
+            Some(fd) => wait(&mut [PollFd::new(&fd, PollFlags::IN)], limit),
+        }
+    }
+
+    /// A descriptor that becomes readable when the process ends; nothing if it has ended.
+    pub fn watch(&self) -> Option<OwnedFd> {
+        self.handle()
+    }
+}
+
+/// What of /proc/PID/stat is of use (proc_pid_stat(5)).
+pub(crate) struct Stat {
+    /// `R`, `S`, `D` …
+    pub state: char,
+    /// When it was started, in ticks.
+    pub started: u64,
+}
+
+impl Stat {
+    pub(crate) fn of(pid: u32) -> io::Result<Self> {
+        let text = std::fs::read(format!("/proc/{pid}/stat"))?;
+        Self::parse(&String::from_utf8_lossy(&text)).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// The name, in brackets, may hold anything: the fields are counted from the last bracket on.
+    fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+        let state = fields.next()?.chars().next()?;
+        // State is field 3, the time of the start field 22.
+        let started = fields.nth(18)?.parse().ok()?;
+        Some(Self { state, started })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_and_blanks_is_no_obstacle() {
+        let text = "42 (a) S 1 (b c) D 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
+        let stat = Stat::parse(text).expect("fields");
+        assert_eq!((stat.state, stat.started), ('D', 4711));
+        assert!(Stat::parse("42 (x) S 1 2").is_none());
+    }
+
+    #[test]
+    fn another_process_of_the_same_number_is_not_the_same() {
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().expect("sleep, of coreutils");
+        let process = Process::of(child.id()).expect("a process");
+        let other = Process { started: process.started + 1, ..process };
+        assert!(process.alive() && !other.alive());
+        assert!(!other.signal(Signal::KILL), "somebody else's");
+        assert!(!process.wait_for_end(Some(Duration::ZERO)).expect("waited"));
+        assert!(other.wait_for_end(None).expect("nothing to wait for"));
+        assert!(process.signal(Signal::KILL));
+        assert!(process.wait_for_end(Some(Duration::from_secs(60))).expect("waited"));
+        assert!(!process.alive(), "ended, and not yet taken note of");
+        child.wait().expect("it has ended");
+    }
+}
