@@ -194,8 +194,7 @@ impl Mounted {
                 match thread::Builder::new().name(format!("fuse-{number}")).spawn_scoped(scope, work) {
                     Ok(thread) => threads.push(thread),
                     Err(e) => {
-                        // What was to come through that worker waits for ever.
-                        shared.control.state().failed = true;
+                        shared.control.give_up();
                         result = Err(e);
                     }
                 }
@@ -313,6 +312,14 @@ impl Control {
         &self.wake
     }
 
+    /// Ends everything at once: somebody may wait for an answer that does not come. Without any worker the kernel ends the
+    /// connection, and whoever waits gets an error; an unmounting that waits, too.
+    fn give_up(&self) {
+        self.state().failed = true;
+        self.end();
+        self.changed.notify_all();
+    }
+
     fn end(&self) {
         self.ending.store(true, Ordering::Release);
         // It fails only if the counter overflows, and then it is readable.
@@ -325,17 +332,19 @@ struct Leaving<'a>(&'a Control);
 
 impl Leaving<'_> {
     fn with(&self, ended: io::Result<End>) -> io::Result<()> {
-        self.0.state().failed |= ended.is_err();
+        if ended.is_err() {
+            self.0.give_up();
+        }
         ended.map(drop)
     }
 }
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state();
-        state.working -= 1;
-        state.failed |= thread::panicking();
-        drop(state);
+        self.0.state().working -= 1;
+        if thread::panicking() {
+            self.0.give_up();
+        }
         self.0.changed.notify_all();
     }
 }
