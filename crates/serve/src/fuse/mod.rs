@@ -82,7 +82,8 @@ pub enum Transport {
 pub struct Options {
     /// How requests come from the kernel.
     pub transport: Transport,
-    /// Threads that serve requests from /dev/fuse.
+    /// Threads that serve requests from /dev/fuse, and so requests that the store works on at a time. The kernel wakes the
+    /// later ones only while the first are busy.
     pub threads: usize,
     /// Time that a thread may look for its next request on /dev/fuse before it sleeps, while processors are free.
     pub spin: Duration,
@@ -96,7 +97,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             transport: Transport::Auto,
-            threads: 2,
+            threads: thread::available_parallelism().map_or(2, usize::from).clamp(2, 8),
             spin: Duration::from_micros(50),
             source: "claviger".into(),
             grace: Duration::from_secs(5),
