@@ -16,6 +16,7 @@ mod exit;
 mod guard;
 mod header;
 mod helper;
+mod hidden;
 mod identify;
 mod info;
 mod keyfile;

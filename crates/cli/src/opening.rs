@@ -9,9 +9,9 @@ use claviger_engine::credential::HeaderChoice;
 use claviger_engine::formats::{self, Facts, partition};
 use claviger_engine::partitions;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Acceleration, Credential, Error, ErrorKind, Header, Store, Unlock, Volume};
+use claviger_engine::{Acceleration, Credential, Error, ErrorKind, Header, Protect, Store, Unlock, Volume};
 
-use crate::credentials::CredentialArgs;
+use crate::credentials::{CredentialArgs, HiddenCredentialArgs};
 use crate::progress::Progress;
 use crate::{cancel, guard, output, size};
 
@@ -30,7 +30,7 @@ pub struct OpenArgs {
 }
 
 /// How to open it.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 #[command(next_help_heading = "How to open it")]
 pub(crate) struct How {
     /// Take it as a volume of this format
@@ -83,6 +83,11 @@ pub(crate) struct How {
 }
 
 impl How {
+    /// As the options of another verb say, which has some of these.
+    pub fn new(format: Option<String>, cipher: Option<String>, hash: Option<String>, pim: Option<u32>) -> Self {
+        Self { format, cipher, hash, pim, ..Self::default() }
+    }
+
     /// The credentials, tried as the options say.
     pub fn unlock<'a>(&'a self, credentials: &'a [Credential]) -> Unlock<'a> {
         Unlock {
@@ -154,6 +159,41 @@ enum Slot {
     HiddenBackup,
 }
 
+/// What opens the hidden volume, for verbs with an option of the id `hidden`.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Password and keyfiles of the hidden volume")]
+pub struct HiddenArgs {
+    #[command(flatten)]
+    pub credentials: HiddenCredentialArgs,
+
+    /// Hash of the hidden volume
+    #[arg(long, value_name = "NAME", requires = "hidden")]
+    pub hidden_hash: Option<String>,
+
+    /// PIM of the hidden volume
+    #[arg(long, value_name = "N", requires = "hidden")]
+    pub hidden_pim: Option<u32>,
+}
+
+/// Protection of a hidden volume in the one that is opened, for verbs that write.
+#[derive(clap::Args)]
+pub struct ProtectArgs {
+    /// Protect the hidden volume in this one, with both passwords: a write that would damage it is refused, and from then on
+    /// nothing can be written. Without this, writing to the outer volume may destroy the hidden one
+    #[arg(long = "protect-hidden", id = "hidden")]
+    protect: bool,
+
+    #[command(flatten)]
+    hidden: HiddenArgs,
+}
+
+impl ProtectArgs {
+    /// Whether the hidden volume's password is read from standard input.
+    pub fn on_stdin(&self) -> bool {
+        self.hidden.credentials.on_stdin()
+    }
+}
+
 /// A volume that has been opened.
 pub struct Opened {
     /// Its plaintext.
@@ -178,6 +218,25 @@ impl OpenArgs {
 
     /// Opens the volume. The password is asked once it is known that there is something to open.
     pub fn open(&self, access: Access) -> anyhow::Result<Opened> {
+        self.open_with(access, None)
+    }
+
+    /// Opens the volume, and protects the hidden one in it if that is asked for.
+    pub fn open_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<Opened> {
+        if protect.protect && (access == Access::ReadOnly || self.how.truncated) {
+            return Err(Error::misuse(
+                "nothing is written where a volume is opened read-only: there is nothing to protect",
+            )
+            .hint("Leave --protect-hidden away.")
+            .into());
+        }
+        if protect.on_stdin() && self.password_on_stdin() {
+            return Err(Error::misuse("only one of the two passwords can come from standard input").into());
+        }
+        self.open_with(access, protect.protect.then_some(&protect.hidden))
+    }
+
+    fn open_with(&self, access: Access, hidden: Option<&HiddenArgs>) -> anyhow::Result<Opened> {
         let access = if self.how.truncated { Access::ReadOnly } else { access };
         guard::no_dumps();
         let cancel = cancel::install()?;
@@ -188,10 +247,17 @@ impl OpenArgs {
         let header = self.how.header_of(&store).map_err(at)?;
 
         let credentials = self.credentials.read()?;
+        let hidden_credentials = hidden.map(|h| h.credentials.read()).transpose()?;
+        let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| Protect {
+            credentials,
+            hash: args.hidden_hash.as_deref(),
+            pim: args.hidden_pim,
+        });
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
-        let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..self.how.unlock(&credentials) };
+        let with = Unlock { cancel: Some(cancel), progress: Some(&show), protect, ..self.how.unlock(&credentials) };
         let unlocked = header.unlock(&*store, &with);
+        drop(hidden_credentials);
         drop(credentials);
         drop(bar);
         let unlocked = unlocked.map_err(at)?;

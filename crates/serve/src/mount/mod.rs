@@ -33,7 +33,7 @@ use crate::sessions::{Live, Process, escape};
 use drivers::{Call, Program, Way};
 use image::Served;
 use loop_device::LoopDevice;
-use unmount::{Detached, detach, flush};
+use unmount::{Detached, InView, detach, flush, in_view};
 
 pub use unmount::{Ended, clean_all, end};
 
@@ -292,12 +292,20 @@ impl Mounted {
     /// `Io` if what was written last could not be stored; the record says so then too.
     pub fn serve(mut self, until: &Until<'_>) -> Result<()> {
         let ended = self.wait(until).and_then(|signals| self.finish(until, signals));
-        let written = ended.and_then(|()| Ok(self.store.flush()?));
+        let written = ended.and_then(|()| Ok(self.store.flush()?)).and_then(|()| self.all_taken());
         if let Err(e) = &written {
             let failure = e.to_string();
             let _ = self.live.update(|record| record.failure = Some(failure));
         }
         written
+    }
+
+    /// Whether every write was taken: a file system that writes later tells nobody that one was not.
+    fn all_taken(&self) -> Result<()> {
+        let Some(failure) = self.store.failure() else { return Ok(()) };
+        let count = self.store.traffic().failed_writes;
+        let what = format!("{count} writes failed, the first with: {failure}; what they held may be lost");
+        Err(Error::new(ErrorKind::Io(io::Error::other(what))))
     }
 
     /// Waits until it is unmounted. Returns how many signals asked for that.
@@ -319,7 +327,7 @@ impl Mounted {
                 return Ok(u32::from(woken.signalled));
             }
             if let Some(idle) = &mut idle {
-                if idle.over(self.store.traffic()) && detach(&self.dir, false)? == Detached::Busy {
+                if idle.over(self.store.traffic()) && self.detach(false)? == Detached::Busy {
                     // Somebody is there, although nothing was read from the volume: it stays.
                     idle.again();
                 }
@@ -378,11 +386,19 @@ impl Mounted {
 
     /// Unmounts it although somebody may be using it: they keep what they have open, and it ends when they are done.
     fn take_down(&mut self) -> Result<()> {
-        if self.in_place()? && detach(&self.dir, false)? == Detached::Busy {
+        if self.in_place()? && self.detach(false)? == Detached::Busy {
             flush(&self.dir);
-            detach(&self.dir, true)?;
+            self.detach(true)?;
         }
         Ok(())
+    }
+
+    /// Unmounts it, unless somebody has mounted something else over it.
+    fn detach(&self, lazy: bool) -> Result<Detached> {
+        match in_view(&self.live.session().record)? {
+            InView::Ours | InView::Nothing => Ok(detach(&self.dir, lazy)?),
+            InView::Others => Ok(Detached::Busy),
+        }
     }
 
     /// Takes down what is under the file system, once nobody uses it any more. The second signal ends the wait: what programs
@@ -441,7 +457,7 @@ impl Drop for Mounted {
     /// Nothing stays mounted that nobody serves.
     fn drop(&mut self) {
         if !matches!(self.top, Top::Nothing) {
-            let _ = detach(&self.dir, true);
+            let _ = self.detach(true);
         }
         if let Top::Program(child) = &mut self.top {
             let _ = child.kill();
@@ -503,11 +519,11 @@ mod tests {
         assert!(idle.over(Traffic::default()));
         let mut idle = Idle::new(Duration::from_secs(1000), Traffic::default());
         idle.since -= Duration::from_secs(1000);
-        assert!(!idle.over(Traffic { read: 1, written: 0 }), "something was read since");
+        assert!(!idle.over(Traffic { read: 1, ..Traffic::default() }), "something was read since");
         idle.since -= Duration::from_secs(1000);
-        assert!(idle.over(Traffic { read: 1, written: 0 }));
+        assert!(idle.over(Traffic { read: 1, ..Traffic::default() }));
         idle.again();
-        assert!(!idle.over(Traffic { read: 1, written: 0 }));
+        assert!(!idle.over(Traffic { read: 1, ..Traffic::default() }));
     }
 
     #[test]
