@@ -165,6 +165,11 @@ fn classify(error: &anyhow::Error) -> &'static Code {
     &CODES[index.unwrap_or(MISUSE)]
 }
 
+/// The number of a kind of error.
+pub fn number_of(kind: &ErrorKind) -> u8 {
+    CODES[of_kind(kind)].number
+}
+
 fn of_kind(kind: &ErrorKind) -> usize {
     match kind {
         ErrorKind::Misuse(_) | ErrorKind::CredentialKind { .. } => MISUSE,

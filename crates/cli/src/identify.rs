@@ -39,8 +39,10 @@ struct Identified {
     size: u64,
     /// The best of the verdicts.
     verdict: &'static str,
-    /// The format with that verdict.
+    /// The first format with that verdict.
     format: Option<&'static str>,
+    /// All formats with that verdict.
+    candidates: Vec<&'static str>,
     /// What each format says.
     formats: Vec<Opinion>,
     /// Of a disk, its partitions, and the formats that each could be of.
@@ -94,8 +96,11 @@ fn identify(path: &Path) -> claviger_engine::Result<Identified> {
         let verdict = format.identify(&*store).map_err(|e| e.at(path))?;
         formats.push(Opinion { format: format.name(), verdict });
     }
-    let best = formats.iter().max_by_key(|o| rank(&o.verdict).0);
-    let (rank, verdict) = best.map_or((0, "no"), |o| rank(&o.verdict));
+    let best = formats.iter().map(|o| rank(&o.verdict)).max().unwrap_or((0, "no"));
+    let candidates: Vec<_> = match best {
+        (0, _) => Vec::new(),
+        best => formats.iter().filter(|o| rank(&o.verdict) == best).map(|o| o.format).collect(),
+    };
     let (partitions, partition_table) = match partition::candidates(&store) {
         Ok(partitions) => (partitions, None),
         Err(e) if matches!(e.kind, ErrorKind::Malformed { .. }) => (None, Some(e.kind.to_string())),
@@ -104,8 +109,9 @@ fn identify(path: &Path) -> claviger_engine::Result<Identified> {
     Ok(Identified {
         path: path.display().to_string(),
         size: store.len(),
-        verdict,
-        format: best.filter(|_| rank > 0).map(|o| o.format),
+        verdict: best.1,
+        format: candidates.first().copied(),
+        candidates,
         formats,
         partitions,
         partition_table,
@@ -123,9 +129,10 @@ fn rank(verdict: &Verdict) -> (u8, &'static str) {
 impl Report for Vec<Identified> {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         for file in self {
+            let names = file.candidates.join(" or ");
             match (file.verdict, file.format) {
-                ("yes", Some(format)) => writeln!(out, "{}: {format}", file.path)?,
-                (_, Some(format)) => writeln!(out, "{}: possibly {format}", file.path)?,
+                ("yes", Some(_)) => writeln!(out, "{}: {names}", file.path)?,
+                (_, Some(_)) => writeln!(out, "{}: possibly {names}", file.path)?,
                 (_, None) if file.promising() => {
                     writeln!(out, "{}: a disk, with partitions that could be volumes", file.path)?
                 }

@@ -13,6 +13,7 @@ mod credentials;
 mod duration;
 mod editing;
 mod exit;
+mod explain;
 mod guard;
 mod header;
 mod helper;
@@ -63,6 +64,7 @@ struct Cli {
 enum Verb {
     Identify(identify::Args),
     Info(info::Args),
+    Explain(explain::Args),
     Create(create::Args),
     Cat(cat::Args),
     Serve(serve::Args),
@@ -105,6 +107,7 @@ fn main() -> ExitCode {
     let result = match &cli.verb {
         Verb::Identify(args) => identify::run(args),
         Verb::Info(args) => info::run(args),
+        Verb::Explain(args) => explain::run(args),
         Verb::Create(args) => create::run(args),
         Verb::Cat(args) => cat::run(args),
         Verb::Serve(args) => serve::run(args),
@@ -130,6 +133,7 @@ impl Verb {
         match self {
             Self::Identify(args) => args.json,
             Self::Info(args) => args.json,
+            Self::Explain(args) => args.json,
             Self::Create(args) => args.json,
             Self::Serve(args) => args.json,
             Self::Mount(args) => args.json,

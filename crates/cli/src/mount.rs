@@ -74,10 +74,10 @@ pub struct Args {
     pub json: bool,
 
     #[command(flatten)]
-    protect: ProtectArgs,
+    told: Told,
 
     #[command(flatten)]
-    told: Told,
+    protect: ProtectArgs,
 }
 
 #[derive(Serialize)]
@@ -108,8 +108,8 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     mount::clean_all(&runtime)?;
 
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
-    let opened =
-        args.open.open_protecting(access, &args.protect).map_err(|e| say_where(e, &args.open.path, &runtime))?;
+    let opened = args.open.open_protecting(access, &args.protect);
+    let opened = opened.map_err(|e| say_where(e, &args.open.path, &runtime))?;
     opened.warn();
     let record = record(&args.open.path, &opened.facts, opened.volume.len())?;
     let record = Record { dir: Some(dir.clone()), ..record };

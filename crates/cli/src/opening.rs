@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use claviger_crypto::pool::Pool;
@@ -216,6 +217,27 @@ impl OpenArgs {
         self.credentials.on_stdin()
     }
 
+    /// The format that it is to be taken as, if that was said.
+    pub fn format(&self) -> Option<&str> {
+        self.how.format()
+    }
+
+    /// The password and the keyfiles, asked where needed.
+    pub fn read_credentials(&self) -> claviger_engine::Result<Vec<Credential>> {
+        self.credentials.read()
+    }
+
+    /// Whether the trials were narrowed.
+    pub fn hinted(&self) -> bool {
+        let How { hash, cipher, pim, .. } = &self.how;
+        hash.is_some() || cipher.is_some() || pim.is_some() || self.how.header() != HeaderChoice::Any
+    }
+
+    /// The credentials, and how they are to be tried.
+    pub fn unlock_with<'a>(&'a self, credentials: &'a [Credential]) -> Unlock<'a> {
+        self.how.unlock(credentials)
+    }
+
     /// Opens the volume. The password is asked once it is known that there is something to open.
     pub fn open(&self, access: Access) -> anyhow::Result<Opened> {
         self.open_with(access, None)
@@ -254,8 +276,18 @@ impl OpenArgs {
             pim: args.hidden_pim,
         });
         let bar = Progress::trials("Opening");
-        let show = |done, all| bar.at(done, all);
-        let with = Unlock { cancel: Some(cancel), progress: Some(&show), protect, ..self.how.unlock(&credentials) };
+        let memory = AtomicU64::new(0);
+        let show = |done, all| {
+            bar.memory(memory.load(Ordering::Relaxed));
+            bar.at(done, all);
+        };
+        let with = Unlock {
+            memory_in_use: Some(&memory),
+            cancel: Some(cancel),
+            progress: Some(&show),
+            protect,
+            ..self.how.unlock(&credentials)
+        };
         let unlocked = header.unlock(&*store, &with);
         drop(hidden_credentials);
         drop(credentials);

@@ -1,5 +1,6 @@
 //! Standard output: text and JSON of the same structs, and a reader that goes away.
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::{fmt, fs::File};
@@ -56,4 +57,67 @@ pub fn write(stdout: &mut File, bytes: &[u8]) -> anyhow::Result<()> {
 /// Says on standard error what a person must know although the work goes on.
 pub fn warn(warning: &str) {
     let _ = writeln!(io::stderr(), "claviger: warning: {warning}");
+}
+
+/// Says on standard error what goes on, where it takes long.
+pub fn note(note: &str) {
+    let _ = writeln!(io::stderr(), "claviger: {note}");
+}
+
+/// A command for people to copy: its words, quoted where a POSIX shell would read them otherwise. What would move the
+/// cursor or colour the terminal is shown as `?`; such a command is to be read, not to be run.
+pub fn command<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> String {
+    words.into_iter().map(|word| shell_word(&word.as_ref().to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+fn shell_word(word: &str) -> String {
+    let word = printable(word);
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    // A leading `~` or `=` means something to some shells; the option sign is part of plain words.
+    if !word.is_empty() && word.chars().all(plain) && !word.starts_with('=') {
+        word
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// The text with every control character, and every character that turns the direction of writing, as `?`.
+pub fn printable(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().map(|c| if c.is_control() || turns(c) { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_the_shell() {
+        for (word, quoted) in [
+            ("old.tc", "old.tc"),
+            ("/a/b-c_d.e", "/a/b-c_d.e"),
+            ("--hash=x", "--hash=x"),
+            ("", "''"),
+            ("a b", "'a b'"),
+            ("it's", r"'it'\''s'"),
+            ("$(reboot)", "'$(reboot)'"),
+            ("~x", "'~x'"),
+            ("schl\u{fc}ssel", "'schl\u{fc}ssel'"),
+            ("a\u{1b}[31m\nb", "'a?[31m?b'"),
+            ("a\u{202e}b", "'a?b'"),
+        ] {
+            assert_eq!(command([word]), quoted);
+        }
+        assert_eq!(command(["claviger", "info", "a b"]), "claviger info 'a b'");
+    }
+
+    /// What a shell makes of it is the word itself.
+    #[test]
+    fn a_shell_reads_the_word_that_was_meant() {
+        for word in ["a b", "it's", "$(x) `y` \\ \" * ? [a]", "~", "#x", "a=b", "--x", "!", "schl\u{fc}ssel"] {
+            let script = format!("printf %s {}", command([word]));
+            let output = std::process::Command::new("sh").args(["-c", &script]).output().expect("a shell");
+            assert_eq!(String::from_utf8_lossy(&output.stdout), word);
+        }
+    }
 }

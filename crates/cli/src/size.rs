@@ -57,6 +57,15 @@ pub fn short(bytes: u64) -> String {
     format!("{value:.decimals$} {}", units[unit])
 }
 
+/// How long something takes, for people who wait: `12 s`, `4 min`, `1.5 h`.
+pub fn duration(time: Duration) -> String {
+    match time.as_secs_f64() {
+        s if s < 99.5 => format!("{s:.0} s"),
+        s if s < 99.5 * 60.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
 /// Bytes for each second, in millions: `512 MB/s`.
 pub fn rate(bytes: u64, took: Duration) -> String {
     let rate = bytes as f64 / 1e6 / took.as_secs_f64().max(1e-9);
@@ -66,6 +75,13 @@ pub fn rate(bytes: u64, took: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_are_rounded_to_what_matters() {
+        for (seconds, text) in [(0.4, "0 s"), (99.0, "99 s"), (100.0, "2 min"), (5700.0, "95 min"), (7000.0, "1.9 h")] {
+            assert_eq!(duration(Duration::from_secs_f64(seconds)), text);
+        }
+    }
 
     #[test]
     fn reads_every_unit() {

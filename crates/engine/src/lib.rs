@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod credential;
+pub mod diagnosis;
 pub mod edit;
 pub mod error;
 pub mod filesystems;

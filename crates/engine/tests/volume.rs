@@ -329,53 +329,6 @@ fn bytes_beside_those_that_are_written_read_as_they_are() {
     });
 }
 
-/// Any part of a volume of three kinds of segments, in a store in which it begins later, holds what the volume holds there.
-#[test]
-fn a_part_of_a_volume_is_a_volume() {
-    let cipher = xts(512, 1);
-    let (clear, zero, len) = (1000, 5000, 20 * 512);
-    let plain = noise(len, 2);
-    let mut stored = plain.clone();
-    cipher.encrypt(FIRST, &mut stored);
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new([noise(clear, 3), stored].concat()));
-    let layout = Layout::new(vec![
-        Segment { at: 0, len: clear as u64, stored_at: 0, payload: Payload::Clear, writable: false },
-        Segment { at: clear as u64, len: zero, stored_at: 0, payload: Payload::Zero, writable: false },
-        crypt(clear as u64 + zero, len as u64, clear as u64, &cipher, FIRST, true),
-    ])
-    .expect("a good layout");
-    let whole = [noise(clear, 3), vec![0; zero as usize], plain].concat();
-    let encrypted = clear + zero as usize;
-    let mut dice = Dice(9);
-    let mut cut = 0;
-    for _ in 0..500 {
-        let (offset, count) = dice.range(whole.len());
-        let (from, to) = (offset.max(encrypted), (offset + count).max(encrypted));
-        let aligned = [from, to].iter().all(|at| (at - encrypted).is_multiple_of(512));
-        let part = layout.part(offset as u64, count as u64);
-        assert_eq!(part.is_ok(), aligned || from == to, "{count} bytes from {offset}");
-        let Ok(part) = part else { continue };
-        cut += 1;
-        let writable = part.segments().iter().filter(|s| s.writable).map(|s| s.len).sum::<u64>();
-        assert_eq!(writable, (to - from) as u64);
-        let mut read = vec![0; count];
-        Volume::new(Arc::clone(&store), part).read_at(0, &mut read).expect("all of the part");
-        assert!(read == whole[offset..offset + count], "{count} bytes from {offset}");
-    }
-    assert!(cut > 20, "{cut} parts");
-    assert!(layout.part(1, whole.len() as u64).is_err() && layout.part(u64::MAX, 2).is_err());
-
-    let before = noise(12_345, 4);
-    let mut all = vec![0; store.len() as usize];
-    store.read_at(0, &mut all).expect("the store");
-    let later: Arc<dyn Store> = Arc::new(MemoryStore::new([before, all].concat()));
-    let moved = layout.part(0, whole.len() as u64).and_then(|l| l.moved(12_345)).expect("a good layout");
-    let mut read = vec![0; whole.len()];
-    Volume::new(later, moved).read_at(0, &mut read).expect("all of it");
-    assert!(read == whole);
-    assert!(layout.moved(u64::MAX - 100).is_err());
-}
-
 /// A volume of `LEN` bytes with a protected range, its plaintext, and the store below it.
 fn protected(range: std::ops::Range<u64>) -> (Volume, Vec<u8>, Arc<MemoryStore>) {
     let (_, plain, store) = encrypted(512, LEN);
@@ -468,4 +421,51 @@ fn that_damage_was_prevented_shows_through_other_stores() {
     assert!(!above.damage_prevented() && above.writable());
     above.write_at(0, &mut [1]).expect_err("protected");
     assert!(above.damage_prevented() && Arc::clone(&volume).damage_prevented() && !above.writable());
+}
+
+/// Any part of a volume of three kinds of segments, in a store in which it begins later, holds what the volume holds there.
+#[test]
+fn a_part_of_a_volume_is_a_volume() {
+    let cipher = xts(512, 1);
+    let (clear, zero, len) = (1000, 5000, 20 * 512);
+    let plain = noise(len, 2);
+    let mut stored = plain.clone();
+    cipher.encrypt(FIRST, &mut stored);
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new([noise(clear, 3), stored].concat()));
+    let layout = Layout::new(vec![
+        Segment { at: 0, len: clear as u64, stored_at: 0, payload: Payload::Clear, writable: false },
+        Segment { at: clear as u64, len: zero, stored_at: 0, payload: Payload::Zero, writable: false },
+        crypt(clear as u64 + zero, len as u64, clear as u64, &cipher, FIRST, true),
+    ])
+    .expect("a good layout");
+    let whole = [noise(clear, 3), vec![0; zero as usize], plain].concat();
+    let encrypted = clear + zero as usize;
+    let mut dice = Dice(9);
+    let mut cut = 0;
+    for _ in 0..500 {
+        let (offset, count) = dice.range(whole.len());
+        let (from, to) = (offset.max(encrypted), (offset + count).max(encrypted));
+        let aligned = [from, to].iter().all(|at| (at - encrypted).is_multiple_of(512));
+        let part = layout.part(offset as u64, count as u64);
+        assert_eq!(part.is_ok(), aligned || from == to, "{count} bytes from {offset}");
+        let Ok(part) = part else { continue };
+        cut += 1;
+        let writable = part.segments().iter().filter(|s| s.writable).map(|s| s.len).sum::<u64>();
+        assert_eq!(writable, (to - from) as u64);
+        let mut read = vec![0; count];
+        Volume::new(Arc::clone(&store), part).read_at(0, &mut read).expect("all of the part");
+        assert!(read == whole[offset..offset + count], "{count} bytes from {offset}");
+    }
+    assert!(cut > 20, "{cut} parts");
+    assert!(layout.part(1, whole.len() as u64).is_err() && layout.part(u64::MAX, 2).is_err());
+
+    let before = noise(12_345, 4);
+    let mut all = vec![0; store.len() as usize];
+    store.read_at(0, &mut all).expect("the store");
+    let later: Arc<dyn Store> = Arc::new(MemoryStore::new([before, all].concat()));
+    let moved = layout.part(0, whole.len() as u64).and_then(|l| l.moved(12_345)).expect("a good layout");
+    let mut read = vec![0; whole.len()];
+    Volume::new(later, moved).read_at(0, &mut read).expect("all of it");
+    assert!(read == whole);
+    assert!(layout.moved(u64::MAX - 100).is_err());
 }

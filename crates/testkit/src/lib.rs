@@ -1,6 +1,8 @@
 //! Vectors, slow scalar reference ciphers, faulty stores and the programs of others, for the tests of the other crates.
 #![forbid(unsafe_code)]
 
+pub mod fsx;
+pub mod mounts;
 pub mod random;
 pub mod reference;
 pub mod stores;

@@ -7,18 +7,37 @@ struct Mark {
     at: usize,
     bytes: &'static [u8],
     what: &'static str,
+    /// The program that opens it, where that is no matter of course.
+    opened_by: Option<&'static str>,
 }
 
 const fn mark(at: usize, bytes: &'static [u8], what: &'static str) -> Mark {
-    Mark { at, bytes, what }
+    Mark { at, bytes, what, opened_by: None }
+}
+
+const fn opened(by: &'static str, mark: Mark) -> Mark {
+    Mark { opened_by: Some(by), ..mark }
 }
 
 /// Formats that look random behind their mark. Marks of less than four bytes would turn up in random bytes too.
 static RANDOM_LOOKING: &[Mark] = &[
-    mark(0, b"LUKS\xba\xbe", "a LUKS volume"),
-    mark(0, b"SKUL\xba\xbe", "the second header of a LUKS volume"),
-    mark(3, b"-FVE-FS-", "a BitLocker volume"),
-    mark(3, b"MSWIN4.1\0\x02", "a BitLocker To Go volume"),
+    opened("cryptsetup open --type luks1", mark(0, b"LUKS\xba\xbe\0\x01", "a LUKS1 volume")),
+    opened("cryptsetup open --type luks2", mark(0, b"LUKS\xba\xbe\0\x02", "a LUKS2 volume")),
+    opened("cryptsetup open --type luks", mark(0, b"LUKS\xba\xbe", "a LUKS volume")),
+    opened("cryptsetup repair --type luks2", mark(0, b"SKUL\xba\xbe", "the second header of a LUKS2 volume")),
+    opened("cryptsetup open --type bitlk", mark(3, b"-FVE-FS-", "a BitLocker volume")),
+    opened("cryptsetup open --type bitlk", mark(3, b"MSWIN4.1\0\x02", "a BitLocker To Go volume")),
+    // libfvde, "FileVault Drive Encryption (FVDE)", section "Volume header": the signature and the kind of checksum.
+    opened("macOS (diskutil coreStorage unlockVolume)", mark(88, b"CS\x01\0\0\0", "a Core Storage (FileVault) volume")),
+    // Their own documentation or source names these marks.
+    opened("openssl enc -d", mark(0, b"Salted__", "a file encrypted by `openssl enc`")),
+    opened("age -d", mark(0, b"age-encryption.org/v1", "a file encrypted by age")),
+    opened("gpg --decrypt", mark(0, b"-----BEGIN PGP MESSAGE-----", "an OpenPGP message")),
+    opened("hdiutil attach on macOS", mark(0, b"encrcdsa", "an encrypted disk image of macOS")),
+    opened("qemu-img or qemu-nbd", mark(0, b"vhdxfile", "a virtual disk of Hyper-V (VHDX)")),
+    opened("qemu-img or qemu-nbd", mark(0, b"QFI\xfb", "a virtual disk of QEMU (qcow)")),
+    opened("qemu-img or qemu-nbd", mark(0, b"KDMV", "a virtual disk of VMware (VMDK)")),
+    opened("qemu-img or qemu-nbd", mark(0x40, b"\x7f\x10\xda\xbe", "a virtual disk of VirtualBox (VDI)")),
     mark(0, b"PK\x03\x04", "a zip archive"),
     mark(0, b"\x1f\x8b\x08\0", "gzip data"),
     mark(0, b"\x1f\x8b\x08\x08", "gzip data"),
@@ -33,6 +52,13 @@ static RANDOM_LOOKING: &[Mark] = &[
     mark(0, b"\x7fELF", "an ELF program"),
 ];
 
+/// Marks in the last sector, of 512 bytes: FreeBSD's GELI keeps its metadata there (sys/geom/eli/g_eli.h, `G_ELI_MAGIC`); a
+/// virtual disk of Virtual PC ends with a footer (Virtual Hard Disk Image Format Specification, "Hard Disk Footer Format").
+static AT_THE_END: &[Mark] = &[
+    opened("geli attach on FreeBSD", mark(0, b"GEOM::ELI\0", "a GELI volume")),
+    opened("qemu-img or qemu-nbd", mark(0, b"conectix", "a virtual disk of Virtual PC (VHD)")),
+];
+
 /// Tables of partitions; what no file system's mark explains.
 static TABLES: &[Mark] = &[
     mark(512, b"EFI PART", "a GPT partition table"),
@@ -42,7 +68,29 @@ static TABLES: &[Mark] = &[
 
 /// The format that `start`, the beginning of a store, is of, if it is one that looks random but has a mark.
 pub(crate) fn compressed_or_encrypted(start: &[u8]) -> Option<&'static str> {
-    find(RANDOM_LOOKING, start)
+    find(RANDOM_LOOKING, start).or_else(|| is_ecryptfs(start).then_some(ECRYPTFS.0))
+}
+
+/// What it is, and the program that opens it.
+const ECRYPTFS: (&str, &str) = ("a file encrypted by eCryptfs", "mount -t ecryptfs on its folder");
+
+/// Behind its size, a file of eCryptfs has a random number, and that number exclusive-or a constant (Linux,
+/// fs/ecryptfs/ecryptfs_kernel.h, `MAGIC_ECRYPTFS_MARKER`).
+fn is_ecryptfs(start: &[u8]) -> bool {
+    const MARKER: u32 = 0x3c81_b7f5;
+    let number = |at: usize| start.get(at..at + 4)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+    number(8).zip(number(12)).is_some_and(|(one, other)| one ^ other == MARKER)
+}
+
+/// The program that opens what begins with `start`, where it is a format that looks random but has a mark.
+pub(crate) fn opened_by(start: &[u8]) -> Option<&'static str> {
+    let marked = RANDOM_LOOKING.iter().find(|m| m.is_in(start)).map(|m| m.opened_by);
+    marked.unwrap_or_else(|| is_ecryptfs(start).then_some(ECRYPTFS.1))
+}
+
+/// What the end of a store says of its format: some have their mark there. `last` is the last sector.
+pub(crate) fn at_the_end(last: &[u8]) -> Option<(&'static str, &'static str)> {
+    AT_THE_END.iter().find(|m| m.is_in(last)).and_then(|m| Some((m.what, m.opened_by?)))
 }
 
 /// The format that `start`, the beginning of a store, is of, if it has a mark that is known.
@@ -52,7 +100,7 @@ pub(crate) fn known(start: &[u8]) -> Option<&'static str> {
         m.bytes.len() > 2 || start[m.at / 512 * 512..].first_chunk::<512>().is_none_or(|sector| !looks_random(sector))
     };
     let table = || TABLES.iter().filter(|m| m.is_in(start)).find(marked).map(|m| m.what);
-    find(RANDOM_LOOKING, start).or_else(|| detect::kind(start).map(Kind::described)).or_else(table)
+    compressed_or_encrypted(start).or_else(|| detect::kind(start).map(Kind::described)).or_else(table)
 }
 
 /// Whether bytes could be random: salt, ciphertext or well-compressed data. For 512 bytes or more.
@@ -118,8 +166,22 @@ mod tests {
             let mut start = vec![0; LOOKED_AT];
             start[mark.at..][..mark.bytes.len()].copy_from_slice(mark.bytes);
             assert_eq!(known(&start), Some(mark.what));
-            assert_eq!(known(&start[..mark.at + mark.bytes.len() - 1]), None);
+            // A shorter mark may be the beginning of a longer one.
+            assert_ne!(known(&start[..mark.at + mark.bytes.len() - 1]), Some(mark.what));
         }
         assert_eq!(known(&[0; LOOKED_AT]), None);
+        let ecryptfs = [&[0; 8][..], b"\x12\x34\x56\x78\x2e\xb5\xe1\x8d"].concat();
+        assert_eq!((known(&ecryptfs), opened_by(&ecryptfs)), (Some(ECRYPTFS.0), Some(ECRYPTFS.1)));
+        assert_eq!(known(&ecryptfs[..15]), None);
+    }
+
+    #[test]
+    fn every_mark_at_the_end_is_seen() {
+        for mark in AT_THE_END {
+            let mut last = [0; 512];
+            last[mark.at..][..mark.bytes.len()].copy_from_slice(mark.bytes);
+            assert_eq!(at_the_end(&last), Some((mark.what, mark.opened_by.expect("it says so"))));
+        }
+        assert_eq!(at_the_end(&[0; 512]), None);
     }
 }

@@ -1,7 +1,7 @@
 //! The formats, and one table of them.
 
 mod editor;
-mod magic;
+pub(crate) mod magic;
 pub mod partition;
 mod several;
 pub mod truecrypt;
@@ -69,6 +69,11 @@ pub trait Format: Sync {
     /// # Errors
     /// `Misuse`, `CredentialKind`, `Cancelled`, `Io`.
     fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()>;
+
+    /// Where backups of headers are, in bytes before the end of the store; nothing if there are none.
+    fn backups_before_end(&self) -> &'static [u64] {
+        &[]
+    }
 
     /// What `Spec` may ask for.
     fn choices(&self) -> Choices;

@@ -149,6 +149,10 @@ impl Format for Family {
         hidden::create(self, store, outer, spec, first).map_err(|e| e.in_format(self.name))
     }
 
+    fn backups_before_end(&self) -> &'static [u64] {
+        &[HEADER_GROUP, HEADER_AREA]
+    }
+
     fn choices(&self) -> Choices {
         Choices {
             ciphers: self.suites.iter().filter(|s| s.creatable()).map(|s| s.name).collect(),
@@ -229,6 +233,9 @@ impl Locked {
         let Tried { found, mut warnings, mut trials, mut derivations } = self.tried(with)?;
         let copy = &self.copies[found.copy];
         if copy.position.system {
+            if with.protect.is_some() {
+                return Err(Error::unsupported("protecting a hidden volume in an encrypted system"));
+            }
             let (layout, data) = system::layout(&found, store, with, &mut warnings)?;
             let facts = Facts { size: layout.len(), ..self.facts(&found, &data, with) };
             return Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() });

@@ -1,0 +1,294 @@
+//! Other forms of a password: what somebody may have typed who meant the same.
+
+use std::fmt;
+
+use claviger_crypto::Secret;
+use claviger_crypto::secret::wipe_stack;
+use encoding_rs::{
+    EncoderResult, Encoding, IBM866, ISO_8859_2, ISO_8859_15, KOI8_R, MACINTOSH, SHIFT_JIS, WINDOWS_1250, WINDOWS_1251,
+    WINDOWS_1252, WINDOWS_1253, WINDOWS_1254,
+};
+use unicode_normalization::UnicodeNormalization;
+
+use super::layouts::{KEYBOARDS, US};
+
+/// How a form differs from the password that was given. It tells nothing of the password.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// With or without something at an end, or cut off; whole as the end of "with the password …".
+    Ends(&'static str),
+    /// Upper and lower case; as above.
+    Case(&'static str),
+    /// The keys of one keyboard while the layout of another was active.
+    Layout {
+        /// The layout that its person meant.
+        keyboard: &'static str,
+        /// The layout that the computer had.
+        active: &'static str,
+    },
+    /// The same characters by other Unicode code points.
+    Unicode(&'static str),
+    /// The same characters as other bytes.
+    Encoding(&'static str),
+}
+
+impl Change {
+    /// A word for programs.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::Ends(_) => "ends",
+            Self::Case(_) => "case",
+            Self::Layout { .. } => "keyboard-layout",
+            Self::Unicode(_) => "unicode-form",
+            Self::Encoding(_) => "encoding",
+        }
+    }
+}
+
+/// The end of "with the password …".
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ends(what) | Self::Case(what) => f.write_str(what),
+            Self::Layout { keyboard, active } => {
+                write!(f, "as typed on a {keyboard} keyboard with the {active} layout active")
+            }
+            Self::Unicode(form) => write!(f, "in the Unicode form {form}"),
+            Self::Encoding(name) => write!(f, "encoded in {name} instead of UTF-8"),
+        }
+    }
+}
+
+/// A form and how it came to be.
+pub struct Form {
+    /// What was changed.
+    pub change: Change,
+    /// The whole password in that form.
+    pub password: Secret,
+}
+
+/// Every other form of `password` that is tried, the likely ones first, each once and never the password itself.
+pub fn forms(password: &[u8]) -> Vec<Form> {
+    let mut forms = Forms { given: password, all: Vec::new() };
+    forms.ends();
+    // What is no UTF-8 was typed in some other encoding, most likely this one.
+    match std::str::from_utf8(password) {
+        Ok(text) => {
+            forms.cases(text);
+            forms.unicode(text);
+            forms.layouts(text);
+            forms.encodings(text);
+        }
+        Err(_) => forms.from_latin_1(),
+    }
+    // The crates that compose and encode keep a few characters on the stack.
+    wipe_stack();
+    forms.all
+}
+
+struct Forms<'a> {
+    given: &'a [u8],
+    all: Vec<Form>,
+}
+
+impl Forms<'_> {
+    fn add(&mut self, change: Change, password: Secret) {
+        let known = password.same_as(self.given) || self.all.iter().any(|f| f.password.same_as(&password));
+        if !known && !password.is_empty() {
+            self.all.push(Form { change, password });
+        }
+    }
+
+    fn add_text(&mut self, change: Change, chars: impl Iterator<Item = char>) {
+        if let Some(password) = written(self.given.len(), chars) {
+            self.add(change, password);
+        }
+    }
+
+    fn ends(&mut self) {
+        let given = self.given;
+        let mut part = |what, bytes: &[u8]| self.add(Change::Ends(what), Secret::copy_from(bytes));
+        part("without the white space at its end", given.trim_ascii_end());
+        part("without the white space around it", given.trim_ascii());
+        for (what, end) in [
+            ("with a newline at its end", &b"\n"[..]),
+            ("with a carriage return at its end", b"\r"),
+            ("with a carriage return and a newline at its end", b"\r\n"),
+            ("with a space at its end", b" "),
+        ] {
+            let mut longer = Secret::zeroed(given.len() + end.len());
+            longer[..given.len()].copy_from_slice(given);
+            longer[given.len()..].copy_from_slice(end);
+            part(what, &longer);
+        }
+        if let Some(marked) = given.strip_prefix(b"\xef\xbb\xbf") {
+            part("without the byte order mark at its beginning", marked);
+        }
+        // Programs that take less cut longer ones off without a word.
+        for (len, what) in [(128, "cut off after 128 bytes"), (64, "cut off after 64 bytes")] {
+            if given.len() > len {
+                part(what, &given[..len]);
+            }
+        }
+    }
+
+    fn cases(&mut self, text: &str) {
+        let swapped = text.chars().flat_map(|c| if c.is_lowercase() { upper(c) } else { lower(c) });
+        self.add_text(Change::Case("typed with Caps Lock on"), swapped);
+        let mut rest = text.chars();
+        if let Some(first) = rest.next() {
+            let other = if first.is_lowercase() { upper(first) } else { lower(first) };
+            self.add_text(Change::Case("with its first letter in the other case"), other.into_iter().chain(rest));
+        }
+        self.add_text(Change::Case("all in lower case"), text.chars().flat_map(lower));
+        self.add_text(Change::Case("all in upper case"), text.chars().flat_map(upper));
+    }
+
+    fn unicode(&mut self, text: &str) {
+        self.add_text(Change::Unicode("NFC"), text.nfc());
+        self.add_text(Change::Unicode("NFD"), text.nfd());
+        self.add_text(Change::Unicode("NFKC"), text.nfkc());
+        self.add_text(Change::Unicode("NFKD"), text.nfkd());
+    }
+
+    fn layouts(&mut self, text: &str) {
+        for other in KEYBOARDS.iter().filter(|k| !std::ptr::eq(*k, US)) {
+            for (keyboard, active) in [(other, US), (US, other)] {
+                let change = Change::Layout { keyboard: keyboard.name, active: active.name };
+                if let Some(chars) = keyboard.typed_with(active, text) {
+                    self.add_text(change, chars);
+                }
+            }
+        }
+    }
+
+    fn encodings(&mut self, text: &str) {
+        // As TrueCrypt 7.1a for Linux and Mac OS X takes them (Volume/VolumePassword.cpp, `VolumePassword::Set`): Latin-1, and
+        // of all else something.
+        let mut lowest = Secret::zeroed(text.chars().count());
+        lowest.iter_mut().zip(text.chars()).for_each(|(byte, c)| *byte = c as u32 as u8);
+        self.add(Change::Encoding("the lowest byte of each character (ISO 8859-1)"), lowest);
+        // Composed, as those encodings are: a decomposed letter is in none of them.
+        let Some(composed) = written(text.len(), text.nfc()) else { return };
+        let composed = std::str::from_utf8(&composed).expect("characters were written");
+        for (encoding, name) in ENCODINGS {
+            if let Some(encoded) = encoded(encoding, composed) {
+                self.add(Change::Encoding(name), encoded);
+            }
+        }
+        let mut utf16 = Secret::zeroed(composed.encode_utf16().count() * 2);
+        for (pair, unit) in utf16.as_chunks_mut::<2>().0.iter_mut().zip(composed.encode_utf16()) {
+            *pair = unit.to_le_bytes();
+        }
+        self.add(Change::Encoding("UTF-16 (little-endian)"), utf16);
+        // Its UTF-8 taken for Latin-1 and encoded once more.
+        self.add_text(Change::Encoding("UTF-8 twice"), text.bytes().map(char::from));
+    }
+
+    fn from_latin_1(&mut self) {
+        self.add_text(Change::Encoding("UTF-8, its bytes being ISO 8859-1"), self.given.iter().map(|b| char::from(*b)));
+    }
+}
+
+/// Encodings that passwords were typed in before UTF-8 was everywhere: those of Windows, of old Unix systems, of Mac OS.
+static ENCODINGS: &[(&Encoding, &str)] = &[
+    (WINDOWS_1252, "Windows-1252"),
+    (ISO_8859_15, "ISO 8859-15"),
+    (WINDOWS_1250, "Windows-1250"),
+    (ISO_8859_2, "ISO 8859-2"),
+    (WINDOWS_1251, "Windows-1251"),
+    (KOI8_R, "KOI8-R"),
+    (IBM866, "code page 866"),
+    (WINDOWS_1253, "Windows-1253"),
+    (WINDOWS_1254, "Windows-1254"),
+    (MACINTOSH, "Mac OS Roman"),
+    (SHIFT_JIS, "Shift JIS"),
+];
+
+/// The text in another encoding, if that has all of its characters.
+fn encoded(encoding: &'static Encoding, text: &str) -> Option<Secret> {
+    // None of them needs more bytes than UTF-8, where it has the character; and never more than two for one.
+    let mut bytes = Secret::zeroed(text.len() * 2 + 16);
+    let mut encoder = encoding.new_encoder();
+    let (result, _, len) = encoder.encode_from_utf8_without_replacement(text, &mut bytes, true);
+    (result == EncoderResult::InputEmpty).then(|| Secret::copy_from(&bytes[..len]))
+}
+
+/// The characters in UTF-8, written where they stay; nothing if they are out of all proportion to the `len` bytes that
+/// they came from.
+fn written(len: usize, chars: impl Iterator<Item = char>) -> Option<Secret> {
+    // A compatibility decomposition can have 18 characters (U+FDFA): no password grows like that.
+    let mut text = Secret::zeroed(len * 4 + 16);
+    let mut end = 0;
+    for c in chars {
+        let room = text.get_mut(end..).filter(|room| room.len() >= c.len_utf8())?;
+        end += c.encode_utf8(room).len();
+    }
+    Some(Secret::copy_from(&text[..end]))
+}
+
+fn upper(c: char) -> Case {
+    // One that becomes several, such as ß, is on no key in upper case.
+    let mut all = c.to_uppercase();
+    if all.len() == 1 { all.next().into_iter() } else { Some(c).into_iter() }
+}
+
+fn lower(c: char) -> Case {
+    let mut all = c.to_lowercase();
+    if all.len() == 1 { all.next().into_iter() } else { Some(c).into_iter() }
+}
+
+type Case = std::option::IntoIter<char>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(password: &[u8], change: Change) -> Option<Vec<u8>> {
+        forms(password).iter().find(|f| f.change == change).map(|f| f.password.to_vec())
+    }
+
+    #[test]
+    fn forms_are_what_was_meant() {
+        let layout = |keyboard, active| Change::Layout { keyboard, active };
+        for (given, change, form) in [
+            ("Zebra 7", layout("German", "US"), "Yebra 7".as_bytes()),
+            ("Yebra-7", layout("US", "German"), "Zebra\u{df}7".as_bytes()),
+            ("hELLO", Change::Case("typed with Caps Lock on"), b"Hello"),
+            ("Hello", Change::Case("with its first letter in the other case"), b"hello"),
+            ("abc \n", Change::Ends("without the white space at its end"), b"abc"),
+            ("abc", Change::Ends("with a carriage return at its end"), b"abc\r"),
+            ("Schlu\u{308}ssel", Change::Unicode("NFC"), "Schl\u{fc}ssel".as_bytes()),
+            ("Schl\u{fc}ssel", Change::Unicode("NFD"), "Schlu\u{308}ssel".as_bytes()),
+            ("\u{fb01}x", Change::Unicode("NFKC"), b"fix"),
+            ("5 \u{20ac}", Change::Encoding("Windows-1252"), b"5 \x80"),
+            ("Stra\u{df}e", Change::Encoding("the lowest byte of each character (ISO 8859-1)"), b"Stra\xdfe"),
+            ("\u{43f}", Change::Encoding("KOI8-R"), b"\xd0"),
+            ("a\u{e9}", Change::Encoding("UTF-16 (little-endian)"), b"a\0\xe9\0"),
+            ("\u{e9}", Change::Encoding("UTF-8 twice"), b"\xc3\x83\xc2\xa9"),
+        ] {
+            assert_eq!(find(given.as_bytes(), change).as_deref(), Some(form), "{given} {change}");
+        }
+        let latin = Change::Encoding("UTF-8, its bytes being ISO 8859-1");
+        assert_eq!(find(b"Stra\xdfe", latin).as_deref(), Some("Stra\u{df}e".as_bytes()));
+    }
+
+    #[test]
+    fn no_form_comes_twice_and_none_is_what_was_given() {
+        for given in ["", "x", "12345", "Zebra-7 Schl\u{fc}ssel", "\u{43f}\u{440}\u{438}", &"a".repeat(300)] {
+            let forms = forms(given.as_bytes());
+            for (i, form) in forms.iter().enumerate() {
+                assert!(!form.password.same_as(given.as_bytes()) && !form.password.is_empty());
+                assert!(forms[..i].iter().all(|f| !f.password.same_as(&form.password)), "{}", form.change);
+            }
+            // Each costs as much as opening does.
+            assert!(forms.len() < 75, "{given}: {}", forms.len());
+        }
+    }
+
+    #[test]
+    fn what_would_grow_beyond_measure_is_left_out() {
+        let phrase = "\u{fdfa}".repeat(40);
+        assert_eq!(find(phrase.as_bytes(), Change::Unicode("NFKD")), None);
+    }
+}

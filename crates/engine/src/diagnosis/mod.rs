@@ -1,0 +1,130 @@
+//! Why something does not open, as far as its format allows one to know: what a store looks like without any credential,
+//! and which other form of a password opens it.
+
+mod content;
+mod forms;
+mod layouts;
+mod search;
+
+use serde::Serialize;
+
+use crate::error::Result;
+use crate::filesystems::{self, Filesystem};
+use crate::formats::{FORMATS, Format, Verdict, magic};
+use crate::store::Store;
+pub use content::{Content, Look};
+pub use forms::{Change, Form, forms};
+pub use search::{Found, How, Search, Step, search};
+
+/// Bytes at the beginning of a store that have all marks in them.
+const START: u64 = 0x10000 + 4096;
+
+/// A store as it looks without any credential.
+#[derive(Clone, Debug, Serialize)]
+pub struct Diagnosis {
+    /// Size in bytes.
+    pub size: u64,
+    /// Bytes behind the last whole sector of 512 bytes: a disk has none.
+    pub beyond_sectors: u64,
+    /// What its bytes look like.
+    pub content: Option<Content>,
+    /// A mark that tells what it is.
+    pub mark: Option<Mark>,
+    /// A file system that is not encrypted.
+    pub filesystem: Option<Filesystem>,
+    /// What each format says of it.
+    pub formats: Vec<Opinion>,
+}
+
+/// What a mark says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Mark {
+    /// With an article: `a LUKS2 volume`.
+    pub what: String,
+    /// The program that opens it, where it is something to be opened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub opened_by: Option<&'static str>,
+    /// Whether it is encrypted or compressed: that explains why it looks random.
+    pub looks_random: bool,
+}
+
+/// What one format says.
+#[derive(Clone, Debug, Serialize)]
+pub struct Opinion {
+    /// The format.
+    pub format: &'static str,
+    /// Its verdict.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+}
+
+/// Looks at `store`.
+///
+/// # Errors
+/// `Io`.
+pub fn look(store: &dyn Store) -> Result<Diagnosis> {
+    let size = store.len();
+    let mut formats = Vec::new();
+    for format in FORMATS {
+        formats.push(Opinion { format: format.name(), verdict: format.identify(store)? });
+    }
+    Ok(Diagnosis {
+        size,
+        beyond_sectors: size % 512,
+        content: if size == 0 { None } else { Some(Content::of(store)?) },
+        mark: mark(store)?,
+        filesystem: filesystems::detect(store)?,
+        formats,
+    })
+}
+
+fn mark(store: &dyn Store) -> Result<Option<Mark>> {
+    let mut start = vec![0; store.len().min(START) as usize];
+    store.read_at(0, &mut start)?;
+    if let Some(what) = magic::compressed_or_encrypted(&start) {
+        return Ok(Some(Mark { what: what.to_owned(), opened_by: magic::opened_by(&start), looks_random: true }));
+    }
+    if let Some(last) = store.len().checked_sub(512) {
+        let mut sector = [0; 512];
+        store.read_at(last, &mut sector)?;
+        if let Some((what, by)) = magic::at_the_end(&sector) {
+            return Ok(Some(Mark { what: what.to_owned(), opened_by: Some(by), looks_random: true }));
+        }
+    }
+    Ok(magic::known(&start).map(|what| Mark { what: what.to_owned(), opened_by: None, looks_random: false }))
+}
+
+impl Diagnosis {
+    /// The formats that it could be a volume of, in the order of their table: those that say so, or, where its beginning
+    /// was overwritten by something else, those that keep backups of their headers at the end, if something there looks
+    /// like one.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn candidates(&self, store: &dyn Store) -> Result<Vec<&'static dyn Format>> {
+        let possible = |o: &&Opinion| !matches!(o.verdict, Verdict::No(_));
+        let names: Vec<_> = self.formats.iter().filter(possible).map(|o| o.format).collect();
+        if !names.is_empty() {
+            return Ok(FORMATS.iter().copied().filter(|f| names.contains(&f.name())).collect());
+        }
+        if self.mark.as_ref().is_some_and(|m| m.looks_random) {
+            return Ok(Vec::new());
+        }
+        let mut candidates = Vec::new();
+        for format in FORMATS {
+            for before_end in format.backups_before_end() {
+                let at = self.size.checked_sub(*before_end);
+                if at.map_or(Ok(false), |at| content::could_be_a_header(store, at))? {
+                    candidates.push(*format);
+                    break;
+                }
+            }
+        }
+        Ok(candidates)
+    }
+
+    /// Whether its beginning is none of a volume although something at its end could be a backup of a header.
+    pub fn beginning_lost(&self) -> bool {
+        self.formats.iter().all(|o| matches!(o.verdict, Verdict::No(_)))
+    }
+}

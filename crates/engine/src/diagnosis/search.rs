@@ -1,0 +1,360 @@
+//! Which form of a credential opens a volume.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use claviger_crypto::Secret;
+
+use super::forms::{Change, forms};
+use crate::credential::Credential;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How what opens a volume differs from what was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Not at all.
+    AsGiven,
+    /// Not at all, but not with the hash, cipher or header that was asked for.
+    WithoutHints,
+    /// The password is another form of what was given.
+    Password(Change),
+    /// The password alone, without the keyfiles.
+    NoKeyfiles,
+    /// The keyfiles alone, without the password.
+    NoPassword,
+    /// Without one of the keyfiles, counted from 0 in the order in which they were given.
+    WithoutKeyfile(usize),
+}
+
+impl How {
+    /// A word for programs.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::AsGiven => "as-given",
+            Self::WithoutHints => "without-hints",
+            Self::Password(change) => change.kind(),
+            Self::NoKeyfiles => "no-keyfiles",
+            Self::NoPassword => "no-password",
+            Self::WithoutKeyfile(_) => "without-keyfile",
+        }
+    }
+}
+
+/// The end of "it opens with …".
+impl fmt::Display for How {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AsGiven => f.write_str("what was given"),
+            Self::WithoutHints => {
+                f.write_str("what was given, but not as the hash, cipher or header that was asked for")
+            }
+            Self::Password(change) => write!(f, "the password {change}"),
+            Self::NoKeyfiles => f.write_str("the password alone, without the keyfiles"),
+            Self::NoPassword => f.write_str("the keyfiles alone, without the password"),
+            Self::WithoutKeyfile(n) => write!(f, "all keyfiles but number {}", n + 1),
+        }
+    }
+}
+
+/// What opens a volume.
+pub struct Found<T> {
+    /// What was changed.
+    pub how: How,
+    /// The target, counted from 0.
+    pub target: usize,
+    /// The volume; or the reason why it cannot be used although a header opened: it is damaged or unsupported.
+    pub unlocked: Result<T>,
+}
+
+/// What came of a search.
+pub struct Search<T> {
+    /// What opens the volume, if anything did.
+    pub found: Option<Found<T>>,
+    /// Trials: forms of the credentials, each for each target.
+    pub tried: u64,
+    /// The error about what was given, if nothing opens.
+    pub error: Option<Error>,
+}
+
+/// What is about to be tried.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// The target, counted from 0.
+    pub target: usize,
+    /// Forms of the credentials that have been tried with it, and all that will be.
+    pub done: u64,
+    /// See `done`.
+    pub all: u64,
+    /// How long the credentials took that were given.
+    pub each: Duration,
+}
+
+/// Tries the credentials on several targets as they were given, and in other forms; what costs least comes first.
+/// `efforts` has for each target how long one trial takes, in any unit. `unlock` tries one set of credentials on one target,
+/// with or without the hints that were given (`hinted` says that there are some). `tell` is told what comes before each
+/// other form.
+///
+/// # Errors
+/// What has nothing to do with the credentials: `Io`, `Cancelled` and the like.
+pub fn search<T>(
+    credentials: &[Credential],
+    hinted: bool,
+    efforts: &[u64],
+    mut unlock: impl FnMut(usize, &[Credential], bool) -> Result<T>,
+    mut tell: impl FnMut(Step),
+) -> Result<Search<T>> {
+    let ways = ways(credentials, hinted);
+    let all = ways.len() as u64 + 1;
+    let mut search = Search { found: None, tried: 0, error: None };
+    let mut took = vec![Duration::ZERO; efforts.len()];
+    for Stage { target, as_given } in stages(efforts, ways.len() as u64) {
+        if as_given {
+            let begun = Instant::now();
+            search.look_at(How::AsGiven, target, unlock(target, credentials, true))?;
+            took[target] = begun.elapsed();
+        }
+        for (done, way) in (1..).zip(&ways).take_while(|_| !as_given) {
+            tell(Step { target, done, all, each: took[target] });
+            let hints = !matches!(way.how, How::WithoutHints);
+            search.look_at(way.how, target, unlock(target, &way.credentials(credentials), hints))?;
+            if search.found.is_some() {
+                break;
+            }
+        }
+        if search.found.is_some() {
+            break;
+        }
+    }
+    Ok(search)
+}
+
+/// One target, with what was given or with all other forms of it.
+struct Stage {
+    target: usize,
+    as_given: bool,
+}
+
+/// What is done, the least effort first: a format that takes a second for a trial waits until one that takes a
+/// millisecond is through.
+fn stages(efforts: &[u64], ways: u64) -> Vec<Stage> {
+    let both = |(target, effort): (usize, &u64)| {
+        let forms = effort.saturating_mul(ways).max(*effort);
+        [(*effort, Stage { target, as_given: true }), (forms, Stage { target, as_given: false })]
+    };
+    let mut stages: Vec<_> = efforts.iter().enumerate().flat_map(both).collect();
+    // Stable: of the same effort, what was given comes first.
+    stages.sort_by_key(|(effort, _)| *effort);
+    stages.into_iter().map(|(_, stage)| stage).collect()
+}
+
+impl<T> Search<T> {
+    /// Takes the outcome of a trial in.
+    fn look_at(&mut self, how: How, target: usize, outcome: Result<T>) -> Result<()> {
+        self.tried += 1;
+        match opened(outcome)? {
+            Outcome::Opened(unlocked) => {
+                self.found = Some(Found { how, target, unlocked });
+                self.error = None;
+            }
+            Outcome::Wrong(e) if how == How::AsGiven => self.error = Some(e),
+            // What to say is said by a target that took what was given.
+            Outcome::Refused(e) if how == How::AsGiven => self.error = self.error.take().or(Some(e)),
+            Outcome::Wrong(_) | Outcome::Refused(_) => {}
+        }
+        Ok(())
+    }
+}
+
+/// Whether a header opened.
+///
+/// # Errors
+/// What has nothing to do with the credentials.
+fn opened<T>(outcome: Result<T>) -> Result<Outcome<T>> {
+    match outcome {
+        Ok(unlocked) => Ok(Outcome::Opened(Ok(unlocked))),
+        Err(error) => match error.kind {
+            ErrorKind::WrongCredential(_) | ErrorKind::TooLittleMemory { .. } => Ok(Outcome::Wrong(error)),
+            ErrorKind::Misuse(_) | ErrorKind::CredentialKind { .. } => Ok(Outcome::Refused(error)),
+            ErrorKind::Malformed { .. } | ErrorKind::Unsupported { .. } => Ok(Outcome::Opened(Err(error))),
+            _ => Err(error),
+        },
+    }
+}
+
+/// What came of one set of credentials.
+enum Outcome<T> {
+    /// A header opened: the volume, or why it cannot be used.
+    Opened(Result<T>),
+    /// None did.
+    Wrong(Error),
+    /// The format takes no such credentials: too long a password, a hash that it does not have.
+    Refused(Error),
+}
+
+/// A way to try the credentials.
+struct Way {
+    how: How,
+    /// The password, if it is not the one that was given.
+    password: Option<Secret>,
+}
+
+/// Every way but the one that was given, those first that people err in most.
+fn ways(credentials: &[Credential], hinted: bool) -> Vec<Way> {
+    let is_keyfile = |c: &&Credential| matches!(c, Credential::Keyfile(_));
+    let keyfiles = credentials.iter().filter(is_keyfile).count();
+    let passphrase = credentials.iter().find_map(|c| match c {
+        Credential::Passphrase(text) => Some(text),
+        _ => None,
+    });
+    let mut ways = Vec::new();
+    let mut plain = |how| ways.push(Way { how, password: None });
+    if hinted {
+        plain(How::WithoutHints);
+    }
+    if keyfiles > 0 && passphrase.is_some_and(|text| !text.is_empty()) {
+        plain(How::NoKeyfiles);
+        plain(How::NoPassword);
+    }
+    if keyfiles > 1 {
+        (0..keyfiles).for_each(|n| plain(How::WithoutKeyfile(n)));
+    }
+    let forms = passphrase.map(|text| forms(text)).unwrap_or_default();
+    ways.extend(forms.into_iter().map(|f| Way { how: How::Password(f.change), password: Some(f.password) }));
+    ways
+}
+
+impl Way {
+    /// The credentials in this way. Copies, as long as they are tried: a keyfile may have a megabyte.
+    fn credentials(&self, given: &[Credential]) -> Vec<Credential> {
+        let mut keyfile = 0;
+        let changed = |c: &Credential| match (c, self.how) {
+            (Credential::Passphrase(_), How::NoPassword) | (Credential::Keyfile(_), How::NoKeyfiles) => None,
+            (Credential::Passphrase(text), _) => {
+                Some(Credential::Passphrase(Secret::copy_from(self.password.as_deref().unwrap_or(text))))
+            }
+            (Credential::Keyfile(contents), how) => {
+                keyfile += 1;
+                let left_out = how == How::WithoutKeyfile(keyfile - 1);
+                (!left_out).then(|| Credential::Keyfile(Secret::copy_from(contents)))
+            }
+        };
+        given.iter().filter_map(changed).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passphrase(text: &str) -> Credential {
+        Credential::Passphrase(Secret::copy_from(text.as_bytes()))
+    }
+
+    fn keyfile(contents: &str) -> Credential {
+        Credential::Keyfile(Secret::copy_from(contents.as_bytes()))
+    }
+
+    /// All of them in a line.
+    fn line(credentials: &[Credential]) -> String {
+        let one = |c: &Credential| match c {
+            Credential::Passphrase(text) => format!("p:{}", String::from_utf8_lossy(text)),
+            Credential::Keyfile(contents) => format!("k:{}", String::from_utf8_lossy(contents)),
+        };
+        credentials.iter().map(one).collect::<Vec<_>>().join(" ")
+    }
+
+    fn wrong<T>() -> Result<T> {
+        Err(ErrorKind::WrongCredential("no".into()).into())
+    }
+
+    /// Searches a volume that opens with `right` alone.
+    fn found(given: &[Credential], right: &str) -> Option<How> {
+        let unlock = |_, c: &[Credential], _| if line(c) == right { Ok(()) } else { wrong() };
+        search(given, false, &[1], unlock, |_| {}).expect("no trouble").found.map(|f| f.how)
+    }
+
+    #[test]
+    fn what_opens_is_found_and_described() {
+        let given = [passphrase("Zebra"), keyfile("1"), keyfile("2")];
+        for (right, how) in [
+            ("p:Zebra k:1 k:2", "what was given"),
+            ("p:Zebra", "the password alone, without the keyfiles"),
+            ("k:1 k:2", "the keyfiles alone, without the password"),
+            ("p:Zebra k:1", "all keyfiles but number 2"),
+            ("p:Zebra k:2", "all keyfiles but number 1"),
+            ("p:zEBRA k:1 k:2", "the password typed with Caps Lock on"),
+            ("p:Yebra k:1 k:2", "the password as typed on a German keyboard with the US layout active"),
+        ] {
+            assert_eq!(found(&given, right).map(|how| how.to_string()).as_deref(), Some(how));
+        }
+        assert_eq!(found(&given, "p:other"), None);
+    }
+
+    #[test]
+    fn what_was_given_is_tried_on_every_target_before_other_forms() {
+        let mut calls = Vec::new();
+        let unlock = |target, c: &[Credential], _| {
+            calls.push(format!("{target} {}", line(c)));
+            if target == 1 && line(c) == "p:X" { Ok(()) } else { wrong() }
+        };
+        let mut steps = 0;
+        let done = search(&[passphrase("x")], false, &[1, 1], unlock, |_| steps += 1).expect("no trouble");
+        let found = done.found.expect("another case");
+        assert_eq!((found.target, found.how.kind(), done.tried), (1, "case", calls.len() as u64));
+        assert_eq!((&calls[0][..], &calls[1][..], steps), ("0 p:x", "1 p:x", calls.len() - 2));
+        let last_of_first = calls.iter().rposition(|c| c.starts_with('0'));
+        assert!(last_of_first < calls.iter().position(|c| c == "1 p:X"));
+    }
+
+    #[test]
+    fn all_forms_of_a_cheap_target_come_before_one_that_costs_more_than_they() {
+        let mut calls = Vec::new();
+        let unlock = |target, c: &[Credential], _| {
+            calls.push(target);
+            if target == 0 && line(c) == "p:X" { Ok(()) } else { wrong() }
+        };
+        let done = search(&[passphrase("x")], false, &[1, 10_000], unlock, |_| {}).expect("no trouble");
+        assert!(done.found.is_some() && !calls.contains(&1), "{calls:?}");
+    }
+
+    #[test]
+    fn hints_are_left_out_first_of_all() {
+        let unlock = |_, _: &[Credential], hints: bool| if hints { wrong() } else { Ok(()) };
+        let done = search(&[passphrase("x")], true, &[1], unlock, |_| {}).expect("no trouble");
+        assert_eq!((done.found.map(|f| f.how), done.tried), (Some(How::WithoutHints), 2));
+    }
+
+    #[test]
+    fn a_header_that_opens_is_found_even_if_it_is_damaged() {
+        let damaged = || Error::new(ErrorKind::Malformed { field: "f", offset: 0, what: "w".into() });
+        let unlock = |_, c: &[Credential], _| if line(c) == "p:X" { Err(damaged()) } else { wrong::<()>() };
+        let found = search(&[passphrase("x")], false, &[1], unlock, |_| {}).expect("no trouble").found;
+        let found = found.expect("another case");
+        assert!(matches!(found.how, How::Password(Change::Case(_))) && found.unlocked.is_err());
+    }
+
+    #[test]
+    fn refused_forms_are_left_out_and_other_trouble_ends_the_search() {
+        let mut calls = 0;
+        let unlock = |_, c: &[Credential], _| {
+            calls += 1;
+            if line(c).len() > 3 { Err(Error::misuse("too long")) } else { wrong::<()>() }
+        };
+        let done = search(&[passphrase("x")], false, &[1], unlock, |_| {}).expect("refused forms are left out");
+        assert!(done.found.is_none() && done.tried == calls && calls > 3 && done.error.is_some());
+
+        // A password that is too long may have been cut off by another program.
+        let unlock = |_, c: &[Credential], _| if line(c).len() > 66 { Err(Error::misuse("too long")) } else { Ok(()) };
+        let found = search(&[passphrase(&"x".repeat(70))], false, &[1], unlock, |_| {}).expect("no trouble").found;
+        assert_eq!(found.map(|f| f.how), Some(How::Password(Change::Ends("cut off after 64 bytes"))));
+        let unlock = |_, _: &[Credential], _| Err::<(), _>(Error::misuse("no such hash"));
+        let error = search(&[passphrase("x")], false, &[1, 1], unlock, |_| {}).expect("no trouble").error;
+        assert!(error.expect("refused").to_string().contains("no such hash"));
+
+        let cancelled = |_, c: &[Credential], _| {
+            if line(c) == "p:x" { wrong::<()>() } else { Err(ErrorKind::Cancelled.into()) }
+        };
+        let error = search(&[passphrase("x")], false, &[1], cancelled, |_| {}).err().expect("cancelled");
+        assert!(matches!(error.kind, ErrorKind::Cancelled));
+    }
+}
