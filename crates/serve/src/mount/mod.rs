@@ -178,14 +178,11 @@ impl Mounting<'_> {
         self.live.update(|record| record.loop_device = Some(device.path().to_owned()))?;
         let Err(first) = self.kernel_mount(kind, device.path(), None) else { return Ok((served, Vec::new())) };
         // Replaying a journal writes. Where nothing may be written, what it holds stays aside.
-        if let Some(option) = unreplayed.filter(|_| self.read_only) {
-            if self.kernel_mount(kind, device.path(), Some(option)).is_ok() {
-                let warning = "its journal holds changes that were not carried out when it was last used, and reading it \
-                               only they stay so: files may be older than they should be";
-                return Ok((served, vec![warning.to_owned()]));
-            }
-        }
-        Err(first)
+        let Some(option) = unreplayed.filter(|_| self.read_only) else { return Err(first) };
+        self.kernel_mount(kind, device.path(), Some(option)).map_err(|_| first)?;
+        let warning = "the journal holds changes that were not carried out when the file system was last used, and mounted \
+                       read-only they stay so: files may be older than they should be";
+        Ok((served, vec![warning.to_owned()]))
     }
 
     /// mount(8) knows which options are flags, and reads what the kernel says about why it does not work.
@@ -326,11 +323,12 @@ impl Mounted {
                 self.take_down()?;
                 return Ok(u32::from(woken.signalled));
             }
-            if let Some(idle) = &mut idle {
-                if idle.over(self.store.traffic()) && self.detach(false)? == Detached::Busy {
-                    // Somebody is there, although nothing was read from the volume: it stays.
-                    idle.again();
-                }
+            if let Some(idle) = &mut idle
+                && idle.over(self.store.traffic())
+                && self.detach(false)? == Detached::Busy
+            {
+                // Somebody is there, although nothing was read from the volume: it stays.
+                idle.again();
             }
         }
         Ok(0)
