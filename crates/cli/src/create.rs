@@ -13,16 +13,24 @@ use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Spec, Store
 use serde::Serialize;
 
 use crate::credentials::CredentialArgs;
+use crate::hidden;
 use crate::opening::open_file;
 use crate::output::{self, Report};
 use crate::progress::Progress;
 use crate::{cancel, guard, prompt, size};
+
+/// The format of new volumes, where none is named.
+const DEFAULT_FORMAT: &str = "VeraCrypt";
 
 /// Create an encrypted volume
 ///
 /// In a new file, whose space is taken at once, or on a block device, whose size it takes. All of the volume is filled
 /// with random-looking bytes, so that nobody can tell how much of it is used. Nothing that exists is overwritten without
 /// --force and a question.
+///
+/// With --hidden a volume is made inside one that exists: in the free space behind the files of the FAT, exFAT, NTFS or ext
+/// file system in it. Nobody can tell that it is there who has no password of it. Options without `hidden` in their names
+/// then say how the outer volume opens, --size and --quick aside.
 ///
 /// Sizes are bytes, or a number with K, M, G, T or KiB, MiB … (powers of 1024) or KB, MB … (powers of 1000).
 #[derive(clap::Args)]
@@ -31,48 +39,49 @@ use crate::{cancel, guard, prompt, size};
   claviger create --size 1G --cipher AES-Twofish-Serpent --hash Whirlpool --pim 500 secrets.hc
   claviger create --size 1G --format TrueCrypt secrets.tc
   claviger create --list
+  claviger create --hidden --size 20M secrets.hc
 
 The new volume is empty; to make a file system in it:
   claviger serve secrets.hc --run 'nbdcopy fat.img \"$uri\"'")]
 pub struct Args {
     /// The file to create, or a block device
     #[arg(value_name = "VOLUME", required_unless_present = "list")]
-    path: Option<PathBuf>,
+    pub(crate) path: Option<PathBuf>,
 
     /// Size of the file: 100M, 1.5GiB, 2GB. Rounded down to whole sectors of 512 bytes
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    size: Option<u64>,
+    pub(crate) size: Option<u64>,
 
-    /// Format of the volume
-    #[arg(long, value_name = "NAME", default_value = "VeraCrypt")]
-    format: String,
+    /// Format of the volume [default: VeraCrypt]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) format: Option<String>,
 
     /// Cipher or cascade; see --list
     #[arg(long, value_name = "NAME")]
-    cipher: Option<String>,
+    pub(crate) cipher: Option<String>,
 
     /// Hash of the key derivation; see --list
     #[arg(long, value_name = "NAME")]
-    hash: Option<String>,
+    pub(crate) hash: Option<String>,
 
     /// PIM of a VeraCrypt volume: more or fewer iterations than usual. It is needed each time the volume is opened
     #[arg(long, value_name = "N")]
-    pim: Option<u32>,
+    pub(crate) pim: Option<u32>,
 
     /// Do not fill the volume. Faster, but shows which parts have been used, and what was there before stays readable
     #[arg(long)]
-    quick: bool,
+    pub(crate) quick: bool,
 
     /// Replace what is there, after a question
     #[arg(long)]
-    force: bool,
+    pub(crate) force: bool,
 
     /// Answer the question with yes
     #[arg(long, requires = "force")]
-    yes: bool,
+    pub(crate) yes: bool,
 
     /// Print the ciphers and hashes there are, the defaults first
-    #[arg(long, conflicts_with_all = ["path", "size", "cipher", "hash", "pim", "quick", "force"])]
+    #[arg(long, conflicts_with_all = ["path", "size", "cipher", "hash", "pim", "quick", "force", "hidden"])]
     list: bool,
 
     /// Print JSON
@@ -80,7 +89,10 @@ pub struct Args {
     pub json: bool,
 
     #[command(flatten)]
-    credentials: CredentialArgs,
+    pub(crate) credentials: CredentialArgs,
+
+    #[command(flatten)]
+    pub(crate) hidden: hidden::HiddenVolumeArgs,
 }
 
 #[derive(Serialize)]
@@ -115,9 +127,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return output::print(&all.collect::<Vec<_>>(), args.json);
     }
     let path = args.path.as_deref().expect("clap requires it without --list");
+    if args.hidden.hidden {
+        return hidden::run(args, path);
+    }
     guard::no_dumps();
     let cancel = cancel::install()?;
-    let format = formats::by_name(&args.format)?;
+    let format = formats::by_name(args.format.as_deref().unwrap_or(DEFAULT_FORMAT))?;
     let choices = format.choices();
     let cipher = choose("cipher", args.cipher.as_deref(), &choices.ciphers)?;
     let hash = choose("hash", args.hash.as_deref(), &choices.hashes)?;
@@ -187,7 +202,11 @@ fn check(
 }
 
 /// The name as the format spells it; the default where none is given.
-fn choose(what: &str, name: Option<&str>, all: &[&'static str]) -> claviger_engine::Result<Option<&'static str>> {
+pub(crate) fn choose(
+    what: &str,
+    name: Option<&str>,
+    all: &[&'static str],
+) -> claviger_engine::Result<Option<&'static str>> {
     let Some(name) = name else { return Ok(all.first().copied()) };
     let found = all.iter().copied().find(|n| formats::same_name(n, name));
     found.map(Some).ok_or_else(|| Error::misuse(format!("no {what} is called {name}; there are: {}", all.join(", "))))

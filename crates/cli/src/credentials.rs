@@ -13,7 +13,7 @@ use crate::prompt;
 const PASSWORD_MAX: usize = 64 << 10;
 
 /// What opens the volume.
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Password and keyfiles")]
 pub struct CredentialArgs {
     /// Read the password from FILE instead of asking; `-` is standard input. One newline at the end is not part of it
@@ -162,6 +162,11 @@ impl HiddenCredentialArgs {
     /// Reads them, asking where needed.
     pub fn read(&self) -> Result<Vec<Credential>> {
         self.source().read(|terminal| prompt::password(terminal, "Password of the hidden volume: "))
+    }
+
+    /// Reads them for a new hidden volume: a password is asked twice.
+    pub fn read_new(&self) -> Result<Vec<Credential>> {
+        self.source().read(|terminal| twice(terminal, "Password of the new hidden volume: "))
     }
 
     /// Whether the password is read from standard input.

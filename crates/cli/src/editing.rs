@@ -10,7 +10,7 @@ use claviger_engine::{Credential, Error, ErrorKind, Format, Store, Unlock};
 
 use crate::opening::{OpenArgs, open_file, with_option};
 use crate::progress::Progress;
-use crate::{cancel, guard, output};
+use crate::{cancel, guard};
 
 /// A volume that opens, and what changes its headers.
 pub struct Editing<'a> {
@@ -28,12 +28,13 @@ pub struct Editing<'a> {
 }
 
 impl OpenArgs {
-    /// Opens the volume to see that it opens, and how. What has to be known about it is told.
+    /// Opens the volume to see that it opens, and how.
     pub fn edit(&self, access: Access) -> anyhow::Result<Editing<'_>> {
         guard::no_dumps();
         let cancel = cancel::install()?;
         let store: Arc<dyn Store> = Arc::new(open_file(&self.path, access)?);
         let at = |e: Error| with_option(e.at(&self.path));
+        let store = self.how.in_partition(store).map_err(at)?;
         let opened = formats::open(&*store, self.how.format());
         let (_, header) = match opened {
             // Headers are looked after where they are damaged, too.
@@ -51,7 +52,6 @@ impl OpenArgs {
         let unlocked = unlocked.map_err(at)?;
         let format = formats::by_name(unlocked.facts.format)?;
         let editor = editor_of(format).map_err(at)?;
-        unlocked.warnings.iter().for_each(|w| output::warn(w));
         Ok(Editing { store, format, editor, facts: unlocked.facts, credentials, args: self })
     }
 }

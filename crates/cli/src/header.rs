@@ -158,6 +158,7 @@ fn back_up(args: &BackupArgs) -> anyhow::Result<()> {
     let backup = editing.editor.back_up(&*editing.store, &editing.narrow(), hidden.as_ref());
     bar.clear();
     let backup = backup.map_err(|e| e.at(editing.path()))?;
+    backup.warnings.iter().for_each(|w| output::warn(w));
     cancel::check()?;
     new_file::write(&args.file, &backup.bytes)?;
     let saved = Saved {
@@ -217,18 +218,19 @@ fn prepare(
         let format = formats::by_name(name)?;
         return Ok((format, editor_of(format)?.restore(store, from, with, args.force)?));
     }
-    let mut last = Error::unsupported("header backups");
+    let mut last: Option<Error> = None;
     for &format in FORMATS {
         let Some(editor) = format.editor() else { continue };
         match editor.restore(store, from, with, args.force) {
             Ok(prepared) => return Ok((format, prepared)),
             // A hash, a PIM or a length of another format.
-            Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_) | ErrorKind::NotThisFormat(_)) => last = e,
-            Err(e) if matches!(e.kind, ErrorKind::Misuse(_)) && e.hint.is_none() => last = e,
+            Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) => last = Some(e),
+            Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => last = last.or(Some(e)),
+            Err(e) if matches!(e.kind, ErrorKind::Misuse(_)) && e.hint.is_none() => last = last.or(Some(e)),
             Err(e) => return Err(e),
         }
     }
-    Err(last)
+    Err(last.unwrap_or_else(|| Error::unsupported("header backups")))
 }
 
 fn consent(args: &RestoreArgs, path: &Path, prepared: &Prepared) -> claviger_engine::Result<()> {

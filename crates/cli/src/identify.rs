@@ -2,19 +2,22 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use claviger_engine::formats::partition::{self, Candidate};
 use claviger_engine::store::Access;
-use claviger_engine::{FORMATS, Store, Verdict};
+use claviger_engine::{ErrorKind, FORMATS, Store, Verdict};
 use serde::Serialize;
 
 use crate::exit::{self, Silent};
 use crate::opening::open_file;
 use crate::output::{self, Report};
+use crate::size;
 
 /// Say what files and devices are, without a password
 ///
 /// Some formats have no mark to know them by: without the password, such a volume looks like random bytes. It is then
-/// "possibly" a volume. Nothing is written.
+/// "possibly" a volume. Of a disk, each partition is looked at too. Nothing is written.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger identify old.tc
@@ -36,10 +39,25 @@ struct Identified {
     size: u64,
     /// The best of the verdicts.
     verdict: &'static str,
-    /// The format with that verdict.
+    /// The first format with that verdict.
     format: Option<&'static str>,
+    /// All formats with that verdict.
+    candidates: Vec<&'static str>,
     /// What each format says.
     formats: Vec<Opinion>,
+    /// Of a disk, its partitions, and the formats that each could be of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partitions: Option<Vec<Candidate>>,
+    /// What is wrong with its partition table.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partition_table: Option<String>,
+}
+
+impl Identified {
+    /// Whether there could be a volume in it.
+    fn promising(&self) -> bool {
+        self.format.is_some() || self.partitions.iter().flatten().any(|p| !p.formats.is_empty())
+    }
 }
 
 #[derive(Serialize)]
@@ -65,27 +83,38 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     output::print(&found, args.json)?;
-    if found.iter().any(|f| f.format.is_none()) {
+    if found.iter().any(|f| !f.promising()) {
         end.get_or_insert(Silent::not_this_format());
     }
     end.map_or(Ok(()), |silent| Err(silent.into()))
 }
 
 fn identify(path: &Path) -> claviger_engine::Result<Identified> {
-    let store = open_file(path, Access::ReadOnly)?;
+    let store: Arc<dyn Store> = Arc::new(open_file(path, Access::ReadOnly)?);
     let mut formats = Vec::new();
     for format in FORMATS {
-        let verdict = format.identify(&store).map_err(|e| e.at(path))?;
+        let verdict = format.identify(&*store).map_err(|e| e.at(path))?;
         formats.push(Opinion { format: format.name(), verdict });
     }
-    let best = formats.iter().max_by_key(|o| rank(&o.verdict).0);
-    let (rank, verdict) = best.map_or((0, "no"), |o| rank(&o.verdict));
+    let best = formats.iter().map(|o| rank(&o.verdict)).max().unwrap_or((0, "no"));
+    let candidates: Vec<_> = match best {
+        (0, _) => Vec::new(),
+        best => formats.iter().filter(|o| rank(&o.verdict) == best).map(|o| o.format).collect(),
+    };
+    let (partitions, partition_table) = match partition::candidates(&store) {
+        Ok(partitions) => (partitions, None),
+        Err(e) if matches!(e.kind, ErrorKind::Malformed { .. }) => (None, Some(e.kind.to_string())),
+        Err(e) => return Err(e.at(path)),
+    };
     Ok(Identified {
         path: path.display().to_string(),
         size: store.len(),
-        verdict,
-        format: best.filter(|_| rank > 0).map(|o| o.format),
+        verdict: best.1,
+        format: candidates.first().copied(),
+        candidates,
         formats,
+        partitions,
+        partition_table,
     })
 }
 
@@ -100,16 +129,38 @@ fn rank(verdict: &Verdict) -> (u8, &'static str) {
 impl Report for Vec<Identified> {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         for file in self {
+            let names = file.candidates.join(" or ");
             match (file.verdict, file.format) {
-                ("yes", Some(format)) => writeln!(out, "{}: {format}", file.path)?,
-                (_, Some(format)) => writeln!(out, "{}: possibly {format}", file.path)?,
+                ("yes", Some(_)) => writeln!(out, "{}: {names}", file.path)?,
+                (_, Some(_)) => writeln!(out, "{}: possibly {names}", file.path)?,
+                (_, None) if file.promising() => {
+                    writeln!(out, "{}: a disk, with partitions that could be volumes", file.path)?
+                }
                 (_, None) => writeln!(out, "{}: not a volume of any known format", file.path)?,
             }
             for opinion in &file.formats {
                 let (Verdict::No(why) | Verdict::Possible(why) | Verdict::Yes(why)) = &opinion.verdict;
                 writeln!(out, "  {}: {why}", opinion.format)?;
             }
+            for candidate in file.partitions.iter().flatten() {
+                writeln!(out, "  {}", line_of(candidate))?;
+            }
+            if let Some(why) = &file.partition_table {
+                writeln!(out, "  partition table: {why}")?;
+            }
         }
         Ok(())
     }
+}
+
+/// A partition in a line: `partition 2 "data", 1 GiB, Linux: possibly TrueCrypt (--partition 2)`.
+fn line_of(candidate: &Candidate) -> String {
+    let p = &candidate.partition;
+    let name = p.name.as_ref().map(|name| format!(" {name:?}")).unwrap_or_default();
+    let kind = p.usual.map_or_else(|| format!("type {}", p.kind), str::to_owned);
+    let verdict = match &candidate.formats[..] {
+        [] => "no volume of any known format".to_owned(),
+        formats => format!("possibly {} (--partition {})", formats.join(" or "), p.number),
+    };
+    format!("partition {}{name}, {}, {kind}: {verdict}", p.number, size::short(p.len))
 }

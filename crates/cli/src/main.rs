@@ -17,6 +17,7 @@ mod explain;
 mod guard;
 mod header;
 mod helper;
+mod hidden;
 mod identify;
 mod info;
 mod keyfile;

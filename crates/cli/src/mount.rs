@@ -18,7 +18,7 @@ use claviger_serve::sessions::{Process, Record, Runtime, Status, escape};
 use serde::Serialize;
 
 use crate::background::{self, Told};
-use crate::opening::OpenArgs;
+use crate::opening::{OpenArgs, ProtectArgs};
 use crate::output::{self, ReaderGone, Report};
 use crate::{cancel, duration, guard};
 
@@ -75,6 +75,9 @@ pub struct Args {
 
     #[command(flatten)]
     told: Told,
+
+    #[command(flatten)]
+    protect: ProtectArgs,
 }
 
 #[derive(Serialize)]
@@ -105,7 +108,8 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     mount::clean_all(&runtime)?;
 
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
-    let opened = args.open.open(access).map_err(|e| say_where(e, &args.open.path, &runtime))?;
+    let opened = args.open.open_protecting(access, &args.protect);
+    let opened = opened.map_err(|e| say_where(e, &args.open.path, &runtime))?;
     opened.warn();
     let record = record(&args.open.path, &opened.facts, opened.volume.len())?;
     let record = Record { dir: Some(dir.clone()), ..record };

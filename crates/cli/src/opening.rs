@@ -2,15 +2,17 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use claviger_crypto::pool::Pool;
 use claviger_engine::credential::HeaderChoice;
-use claviger_engine::formats::{self, Facts};
+use claviger_engine::formats::{self, Facts, partition};
+use claviger_engine::partitions;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Acceleration, Credential, ErrorKind, Store, Unlock, Volume};
+use claviger_engine::{Acceleration, Credential, Error, ErrorKind, Header, Protect, Store, Unlock, Volume};
 
-use crate::credentials::CredentialArgs;
+use crate::credentials::{CredentialArgs, HiddenCredentialArgs};
 use crate::progress::Progress;
 use crate::{cancel, guard, output, size};
 
@@ -29,7 +31,7 @@ pub struct OpenArgs {
 }
 
 /// How to open it.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 #[command(next_help_heading = "How to open it")]
 pub(crate) struct How {
     /// Take it as a volume of this format
@@ -68,6 +70,10 @@ pub(crate) struct How {
     #[arg(long, value_name = "SLOT", conflicts_with = "backup_header")]
     slot: Option<Slot>,
 
+    /// The volume in this partition of the disk, or this partition of an encrypted system
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    partition: Option<u32>,
+
     /// Do without the processor's AES instructions
     #[arg(long)]
     no_aes: bool,
@@ -78,6 +84,11 @@ pub(crate) struct How {
 }
 
 impl How {
+    /// As the options of another verb say, which has some of these.
+    pub fn new(format: Option<String>, cipher: Option<String>, hash: Option<String>, pim: Option<u32>) -> Self {
+        Self { format, cipher, hash, pim, ..Self::default() }
+    }
+
     /// The credentials, tried as the options say.
     pub fn unlock<'a>(&'a self, credentials: &'a [Credential]) -> Unlock<'a> {
         Unlock {
@@ -108,6 +119,24 @@ impl How {
         matches!(self.header(), HeaderChoice::Backup | HeaderChoice::One { backup: true, .. })
     }
 
+    /// What is to be unlocked in the file or device, whose layout it then gives.
+    fn header_of(&self, store: &Arc<dyn Store>) -> claviger_engine::Result<Box<dyn Header>> {
+        let (name, backup) = (self.format(), self.by_backup());
+        match (self.partition, name) {
+            (Some(number), _) => partition::open(store, number, name, backup),
+            (None, None) if backup => Ok(formats::open_by_backup(&**store)?.1),
+            (None, _) => Ok(formats::open(&**store, name)?.1),
+        }
+    }
+
+    /// The partition that the options name, as a store of its own, or the whole.
+    pub fn in_partition(&self, store: Arc<dyn Store>) -> claviger_engine::Result<Arc<dyn Store>> {
+        match self.partition {
+            Some(number) => Ok(Arc::new(partitions::slice(store, number)?)),
+            None => Ok(store),
+        }
+    }
+
     /// The format that it is to be taken as.
     pub fn format(&self) -> Option<&str> {
         match (self.truecrypt, self.veracrypt) {
@@ -129,6 +158,41 @@ enum Slot {
     Backup,
     /// That of the hidden volume, at the end
     HiddenBackup,
+}
+
+/// What opens the hidden volume, for verbs with an option of the id `hidden`.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Password and keyfiles of the hidden volume")]
+pub struct HiddenArgs {
+    #[command(flatten)]
+    pub credentials: HiddenCredentialArgs,
+
+    /// Hash of the hidden volume
+    #[arg(long, value_name = "NAME", requires = "hidden")]
+    pub hidden_hash: Option<String>,
+
+    /// PIM of the hidden volume
+    #[arg(long, value_name = "N", requires = "hidden")]
+    pub hidden_pim: Option<u32>,
+}
+
+/// Protection of a hidden volume in the one that is opened, for verbs that write.
+#[derive(clap::Args)]
+pub struct ProtectArgs {
+    /// Protect the hidden volume in this one, with both passwords: a write that would damage it is refused, and from then on
+    /// nothing can be written. Without this, writing to the outer volume may destroy the hidden one
+    #[arg(long = "protect-hidden", id = "hidden")]
+    protect: bool,
+
+    #[command(flatten)]
+    hidden: HiddenArgs,
+}
+
+impl ProtectArgs {
+    /// Whether the hidden volume's password is read from standard input.
+    pub fn on_stdin(&self) -> bool {
+        self.hidden.credentials.on_stdin()
+    }
 }
 
 /// A volume that has been opened.
@@ -176,26 +240,59 @@ impl OpenArgs {
 
     /// Opens the volume. The password is asked once it is known that there is something to open.
     pub fn open(&self, access: Access) -> anyhow::Result<Opened> {
+        self.open_with(access, None)
+    }
+
+    /// Opens the volume, and protects the hidden one in it if that is asked for.
+    pub fn open_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<Opened> {
+        if protect.protect && (access == Access::ReadOnly || self.how.truncated) {
+            return Err(Error::misuse(
+                "nothing is written where a volume is opened read-only: there is nothing to protect",
+            )
+            .hint("Leave --protect-hidden away.")
+            .into());
+        }
+        if protect.on_stdin() && self.password_on_stdin() {
+            return Err(Error::misuse("only one of the two passwords can come from standard input").into());
+        }
+        self.open_with(access, protect.protect.then_some(&protect.hidden))
+    }
+
+    fn open_with(&self, access: Access, hidden: Option<&HiddenArgs>) -> anyhow::Result<Opened> {
         let access = if self.how.truncated { Access::ReadOnly } else { access };
         guard::no_dumps();
         let cancel = cancel::install()?;
         let store: Arc<dyn Store> = Arc::new(open_file(&self.path, access)?);
         let stored = store.len();
-        let at = |e: claviger_engine::Error| e.at(&self.path);
-        let opened = match self.how.format() {
-            None if self.how.by_backup() => formats::open_by_backup(&*store),
-            name => formats::open(&*store, name),
-        };
-        let (_, header) = opened.map_err(|e| with_option(at(e)))?;
+        let at = |e: Error| e.at(&self.path);
+        let at = |e| with_option(with_partitions(at(e), &store, self.how.partition));
+        let header = self.how.header_of(&store).map_err(at)?;
 
         let credentials = self.credentials.read()?;
+        let hidden_credentials = hidden.map(|h| h.credentials.read()).transpose()?;
+        let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| Protect {
+            credentials,
+            hash: args.hidden_hash.as_deref(),
+            pim: args.hidden_pim,
+        });
         let bar = Progress::trials("Opening");
-        let show = |done, all| bar.at(done, all);
-        let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..self.how.unlock(&credentials) };
+        let memory = AtomicU64::new(0);
+        let show = |done, all| {
+            bar.memory(memory.load(Ordering::Relaxed));
+            bar.at(done, all);
+        };
+        let with = Unlock {
+            memory_in_use: Some(&memory),
+            cancel: Some(cancel),
+            progress: Some(&show),
+            protect,
+            ..self.how.unlock(&credentials)
+        };
         let unlocked = header.unlock(&*store, &with);
+        drop(hidden_credentials);
         drop(credentials);
         drop(bar);
-        let unlocked = unlocked.map_err(|e| with_option(at(e)))?;
+        let unlocked = unlocked.map_err(at)?;
         Ok(Opened {
             volume: Volume::new(store, unlocked.layout),
             facts: unlocked.facts,
@@ -207,13 +304,33 @@ impl OpenArgs {
     }
 }
 
+/// Where a whole disk does not open: the partitions that could be volumes.
+fn with_partitions(error: Error, store: &Arc<dyn Store>, partition: Option<u32>) -> Error {
+    let looked_at_all =
+        partition.is_some() || !matches!(error.kind, ErrorKind::NotThisFormat(_) | ErrorKind::WrongCredential(_));
+    let Some(candidates) = (!looked_at_all).then(|| partition::candidates(store).ok().flatten()).flatten() else {
+        return error;
+    };
+    let numbers: Vec<_> =
+        candidates.iter().filter(|c| !c.formats.is_empty()).map(|c| c.partition.number.to_string()).collect();
+    match &numbers[..] {
+        [] => error.hint("It is a disk with partitions, none of which looks like a volume."),
+        all => error.hint(format!(
+            "It is a disk with partitions. To open one, choose it with --partition; these could be volumes: {}.",
+            all.join(", ")
+        )),
+    }
+}
+
 /// The engine's advice, with the name that this program has for it.
-pub fn with_option(mut error: claviger_engine::Error) -> claviger_engine::Error {
+pub fn with_option(mut error: Error) -> Error {
     match (&error.kind, &mut error.hint) {
         (ErrorKind::Malformed { .. }, Some(hint)) if hint.contains("truncated") => {
             hint.push_str(" The option is --truncated.");
         }
-        (ErrorKind::NotThisFormat(_), Some(hint)) => hint.push_str(" The option is --format."),
+        (ErrorKind::NotThisFormat(_), Some(hint)) if hint.contains("name its format") => {
+            hint.push_str(" The option is --format.")
+        }
         _ => {}
     }
     error

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::size;
+
 /// What takes no longer than this shows no bar.
 const PATIENCE: Duration = Duration::from_millis(700);
 
@@ -26,7 +28,7 @@ impl Progress {
 
     /// For trials of a password.
     pub fn trials(what: &'static str) -> Self {
-        Self::new(what, "{prefix} {bar:30} {percent} %, {eta} left", PATIENCE)
+        Self::new(what, "{prefix} {bar:30} {percent} %, {eta} left{msg}", PATIENCE)
     }
 
     /// For steps of any kind.
@@ -39,6 +41,12 @@ impl Progress {
         bar.set_style(ProgressStyle::with_template(template).expect("a template of ours").progress_chars("=> "));
         bar.set_prefix(what);
         Self { bar, since: Instant::now(), patience }
+    }
+
+    /// Shows how many bytes of memory are in use, unless it is none.
+    pub fn memory(&self, bytes: u64) {
+        let shown = if bytes == 0 { String::new() } else { format!(", {} of memory in use", size::short(bytes)) };
+        self.bar.set_message(shown);
     }
 
     /// `done` of `all` are done.

@@ -21,7 +21,7 @@ use signal_hook::iterator::Signals;
 
 use crate::background::Told;
 use crate::exit::Silent;
-use crate::opening::{OpenArgs, open_file};
+use crate::opening::{OpenArgs, ProtectArgs, open_file};
 use crate::output::{self, ReaderGone, Report};
 use crate::{cancel, guard, size};
 
@@ -36,6 +36,7 @@ use crate::{cancel, guard, size};
   claviger serve --read-only --socket /tmp/private/old.sock old.tc
   claviger serve old.tc --read-only --run 'nbdcopy \"$uri\" image.img'
   claviger serve --tcp 127.0.0.1:10809 old.tc
+  claviger serve --protect-hidden outer.tc
 
 What to do with it, as another command says:
   nbdcopy 'nbd+unix:///?socket=PATH' image.img
@@ -59,7 +60,7 @@ pub struct Args {
     export: String,
 
     /// Serve the file as it is, without decryption: what the same way costs without encryption
-    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated"])]
+    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden"])]
     raw: bool,
 
     /// Run a shell command with $uri and $socket set, serve as long as it runs, and end with its exit status
@@ -75,6 +76,9 @@ pub struct Args {
 
     #[command(flatten)]
     open: OpenArgs,
+
+    #[command(flatten)]
+    protect: ProtectArgs,
 }
 
 #[derive(Serialize)]
@@ -97,7 +101,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (facts, store): (_, Arc<dyn Store>) = if args.raw {
         (None, Arc::new(open_file(&args.open.path, access)?))
     } else {
-        let opened = args.open.open(access)?;
+        let opened = args.open.open_protecting(access, &args.protect)?;
         opened.warn();
         (Some(opened.facts.clone()), Arc::new(opened.with_threads().volume))
     };
@@ -125,7 +129,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         pid: std::process::id(),
     };
     // A server that nobody can list serves all the same.
-    let _listed = facts.and_then(|facts| list(&args.open.path, &facts, &serving, store).ok());
+    let _listed = facts.and_then(|facts| list(&args.open.path, &facts, &serving, Arc::clone(&store)).ok());
     let client = Arc::new(Running::default());
     let signals = watch_signals(server.handle(), Arc::clone(&client))?;
     // A signal may have come before anybody watched.
@@ -133,7 +137,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let ended = match &args.run {
         Some(command) => {
             // Standard input that held the password is not for the command.
-            let stdin = if args.open.password_on_stdin() { Stdio::null() } else { Stdio::inherit() };
+            let stdin =
+                if args.open.password_on_stdin() || args.protect.on_stdin() { Stdio::null() } else { Stdio::inherit() };
             let child = client.start(command, &serving, stdin)?;
             let (client, handle) = (Arc::clone(&client), server.handle());
             Some(thread::spawn(move || {
@@ -153,6 +158,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     };
     let served = server.run();
+    if store.damage_prevented() {
+        output::warn(
+            "A write that would have damaged the hidden volume was refused, and everything after it. What programs wrote \
+             last is not in the outer volume; check its file system.",
+        );
+    }
     client.terminate();
     let status = ended.map(|thread| thread.join().expect("waiting for a process does not panic")).transpose()?;
     signals.close();

@@ -8,7 +8,8 @@ use std::process::Command;
 use claviger_testkit::tools;
 use common::*;
 
-const VERBS: &[&str] = &["identify", "info", "create", "cat", "serve", "benchmark", "lab"];
+const VERBS: &[&str] =
+    &["identify", "info", "create", "cat", "serve", "verify", "change", "header", "keyfile", "benchmark", "lab"];
 
 #[test]
 fn every_verb_has_a_man_page() {

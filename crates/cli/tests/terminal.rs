@@ -31,7 +31,7 @@ fn a_password_is_asked_and_not_shown() {
     assert!(output.contains("TrueCrypt") && !output.contains(PASSWORD), "{output}");
 
     let steps = json!([{"expect": "Password: "}, {"echo": false}, {"send": "wrong\n"}]);
-    let (output, code, echo) = on_terminal(steps, &["info", &volume]).expect("as before");
+    let (output, code, echo) = on_terminal(steps, &["info", "--truecrypt", &volume]).expect("as before");
     assert_eq!((code, echo), (2, true), "{output}");
     assert!(!output.contains("wrong\n"), "{output}");
 }

@@ -59,7 +59,7 @@ fn samples_are_possibly_truecrypt() {
         assert_eq!(file["size"], 409_600);
     }
     let text = run(["identify".into(), folder.join("aes-sha512.tc")]).succeeds().text();
-    assert!(text.contains("aes-sha512.tc: possibly TrueCrypt\n"), "{text}");
+    assert!(text.contains("aes-sha512.tc: possibly TrueCrypt or VeraCrypt\n"), "{text}");
 }
 
 #[test]
@@ -124,9 +124,10 @@ fn hints_narrow_the_trials() {
 fn what_is_created_opens() {
     let folder = Folder::new();
     let list = run(["create", "--list", "--json"]).succeeds().json();
+    assert_eq!(list[1]["format"], "VeraCrypt");
     assert!(list[0]["format"] == "TrueCrypt" && list[0]["ciphers"].as_array().is_some_and(|c| c.len() > 5), "{list}");
     let list = run(["create", "--list"]).succeeds().text();
-    for name in ["AES-Twofish-Serpent", "RIPEMD-160", "Whirlpool"] {
+    for name in ["AES-Twofish-Serpent", "RIPEMD-160", "Whirlpool", "Kuznyechik-Serpent-Camellia", "Argon2id"] {
         assert!(list.contains(name), "{list}");
     }
     let path = folder.str("new.tc");
@@ -294,19 +295,47 @@ fn a_wrong_credential_is_2() {
     let key = folder.str("key");
     let volume = folder.volume("v.tc", "1M", &["--keyfile", &key]);
     let honest = &["wrong passphrase", "damaged header"];
-    run_with(b"wrong", ["info", "--password-file", "-", "--keyfile", &key, &volume]).fails(2, honest);
-    run(["info", "--password-file", &folder.password, &volume]).fails(2, honest);
-    run(["info", "--password-file", &folder.password, "--keyfile", &folder.str("other"), &volume]).fails(2, honest);
-    run(["info", "--no-password", "--keyfile", &key, &volume]).fails(2, honest);
-    run(["cat", "--password-file", "/dev/null", "--keyfile", &key, &volume]).fails(2, honest);
-    run(["info", "--password-file", &folder.password, "--keyfile", &key, &volume]).succeeds();
+    run_with(b"wrong", ["info", "--truecrypt", "--password-file", "-", "--keyfile", &key, &volume]).fails(2, honest);
+    run(["info", "--truecrypt", "--password-file", &folder.password, &volume]).fails(2, honest);
+    run(["info", "--truecrypt", "--password-file", &folder.password, "--keyfile", &folder.str("other"), &volume])
+        .fails(2, honest);
+    run(["info", "--truecrypt", "--no-password", "--keyfile", &key, &volume]).fails(2, honest);
+    run(["cat", "--truecrypt", "--password-file", "/dev/null", "--keyfile", &key, &volume]).fails(2, honest);
+    run(["info", "--truecrypt", "--password-file", &folder.password, "--keyfile", &key, &volume]).succeeds();
+}
+
+#[test]
+fn veracrypt_volumes_say_what_they_are() {
+    let folder = Folder::new();
+    let volume = folder.str("v.hc");
+    fs::write(folder.path("long"), "a passphrase long enough for any PIM\n").expect("a password file");
+    let long = folder.str("long");
+    let create = |pim: &str, hash: &str, password: &str| {
+        let how = ["create", "--force", "--yes", "--quick", "--size", "1M", "--pim", pim, "--hash", hash];
+        run(how.iter().chain(&["--password-file", password, &volume]))
+    };
+    fs::write(&volume, "").expect("an empty file");
+    fs::write(folder.path("short"), "short\n").expect("a password file");
+    create("1", "argon2id", &folder.str("short")).fails(1, &["too cheap to guess", "20 bytes"]);
+    create("1", "argon2id", &long).succeeds();
+    let info = |more: &[&str]| run(["info", "--password-file", &long, &volume].iter().chain(more));
+    let known = ["--veracrypt", "--hash", "Argon2id", "--pim", "1"];
+    let text = info(&known).succeeds().text();
+    assert!(text.contains("VeraCrypt") && text.contains("Argon2id, 3 passes over 64 MiB (PIM 1)"), "{text}");
+    let json = info(&[&known[..], &["--json"]].concat()).succeeds().json();
+    assert_eq!((json["format"].as_str(), json["pim"].as_u64()), (Some("VeraCrypt"), Some(1)));
+    assert_eq!((json["memory"].as_u64(), json["iterations"].as_u64()), (Some(64 << 20), Some(3)));
+    info(&[&known[..], &["--memory", "32M"]].concat()).fails(7, &["too little memory", "67108864"]);
+    info(&["--veracrypt", "--truecrypt"]).fails(1, &["cannot be used with"]);
+    info(&["--truecrypt", "--pim", "1"]).fails(1, &["TrueCrypt volumes have no PIM"]);
+    info(&["--pim", "1", "--hash", "sha512"]).fails(2, &["leave out the PIM"]);
 }
 
 #[test]
 fn json_errors_are_one_line_with_one_object() {
     let folder = Folder::new();
     let volume = folder.volume("v.tc", "1M", &[]);
-    let done = run_with(b"wrong", ["info", "--json", "--password-file", "-", &volume]).fails(2, &[]);
+    let done = run_with(b"wrong", ["info", "--json", "--truecrypt", "--password-file", "-", &volume]).fails(2, &[]);
     assert!(done.out.is_empty());
     let told: serde_json::Value = serde_json::from_str(&done.err).expect("JSON");
     assert_eq!(
@@ -386,7 +415,7 @@ fn a_damaged_header_is_helped_by_its_backup() {
     bytes[backup + 10] ^= 1;
     fs::write(&volume, &bytes).expect("damaged");
     // Without its salt, a header is indistinguishable from one of another password, and that is what it says.
-    info(&[]).fails(2, &["damaged header", "wrong passphrase", "look the same"]);
+    info(&["--truecrypt"]).fails(2, &["damaged header", "wrong passphrase", "look the same"]);
 }
 
 #[test]
@@ -451,7 +480,7 @@ fn a_folder_of_keyfiles_stands_for_its_files() {
     create("v.tc").succeeds();
     let (a, b, volume) = (folder.str("keys/a"), folder.str("keys/b"), folder.str("v.tc"));
     run(["info", "--no-password", "--keyfile", &b, "--keyfile", &a, &volume]).succeeds();
-    run(["info", "--no-password", "--keyfile", &a, &volume]).fails(2, &[]);
+    run(["info", "--truecrypt", "--no-password", "--keyfile", &a, &volume]).fails(2, &[]);
 }
 
 #[test]

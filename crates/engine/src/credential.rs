@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use claviger_crypto::{Acceleration, Secret};
 
@@ -114,6 +114,8 @@ pub struct Unlock<'a> {
     pub pim: Option<u32>,
     /// Bytes of memory that a key derivation may take; as much as can be had, if none.
     pub memory: Option<u64>,
+    /// Where to keep how many bytes of memory a key derivation has in hand, for whoever shows progress.
+    pub memory_in_use: Option<&'a AtomicU64>,
     /// Only the header copies of this kind.
     pub header: HeaderChoice,
     /// Opens the outer volume of the two, and protects the hidden one in it: a write that would touch it is refused, and from
@@ -177,6 +179,7 @@ impl<'a> Unlock<'a> {
             cipher: None,
             pim: None,
             memory: None,
+            memory_in_use: None,
             header: HeaderChoice::Any,
             protect: None,
             truncated: false,

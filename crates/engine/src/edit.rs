@@ -42,6 +42,9 @@ impl fmt::Debug for Edit {
 impl Edit {
     /// Carries the steps out, one after the other: each is written, flushed, read back and compared before the next begins.
     ///
+    /// What is read back may come from the system's cache: it shows that the store took the bytes, while that the disk has them
+    /// is the flush's word.
+    ///
     /// A step that fails is undone as well as can be: what was there before is written back. Steps that are done stay.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::time::Duration;
 use claviger_crypto::ciphers::aes::AES;
 use claviger_crypto::modes::{TrueCryptCbc, Xts, xts};
 use claviger_crypto::pool::Pool;
-use claviger_engine::store::MemoryStore;
+use claviger_engine::store::{MemoryStore, SliceStore};
 use claviger_engine::{Acceleration, Layout, Payload, SectorCipher, Segment, Store, Volume};
 use claviger_testkit::stores::{Fault, FaultStore, Operation};
 use support::noise;
@@ -327,6 +327,100 @@ fn bytes_beside_those_that_are_written_read_as_they_are() {
             assert_eq!(beside, [7; 4]);
         }
     });
+}
+
+/// A volume of `LEN` bytes with a protected range, its plaintext, and the store below it.
+fn protected(range: std::ops::Range<u64>) -> (Volume, Vec<u8>, Arc<MemoryStore>) {
+    let (_, plain, store) = encrypted(512, LEN);
+    let layout = Layout::new(vec![crypt(0, LEN as u64, AT, &xts(512, 1), FIRST, true)]).expect("a good layout");
+    (Volume::new(Arc::clone(&store) as Arc<dyn Store>, layout.with_protected(range)), plain, store)
+}
+
+#[test]
+fn a_write_that_touches_a_protected_sector_is_refused_whole() {
+    let range = 8192..16384u64;
+    // Inside, over an end, all of it, a part of a sector of it, and far before with a tail in it.
+    let hits = [(9000, 1), (8192, 512), (16383, 1), (0, LEN), (8191, 2), (16000, 5000), (100, 9000), (8191, 8194)];
+    for (at, count) in hits {
+        let (volume, plain, store) = protected(range.clone());
+        let before = store.to_vec();
+        assert!(volume.writable() && !volume.damage_prevented());
+        let error = volume.write_at(at, &mut vec![1; count]).expect_err("it touches");
+        assert!(error.kind() != ErrorKind::PermissionDenied, "an I/O error: {error}");
+        assert!(store.to_vec() == before, "{count} bytes at {at}: something was written");
+        assert!(volume.damage_prevented() && !volume.writable());
+        let error = volume.write_at(20_000, &mut [1; 100]).expect_err("nothing is written any more");
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        assert!(store.to_vec() == before);
+        let mut all = vec![0; LEN];
+        volume.read_at(0, &mut all).expect("reading goes on");
+        assert!(all == plain);
+    }
+    for (at, count) in [(0, 8192), (16384, 512), (8191, 1), (16384, 1), (9000, 0), (0, 1), (LEN as u64 - 1, 1)] {
+        let (volume, mut plain, _) = protected(range.clone());
+        volume.write_at(at, &mut vec![1; count]).expect("beside it");
+        plain[at as usize..at as usize + count].fill(1);
+        let mut all = vec![0; LEN];
+        volume.read_at(0, &mut all).expect("it can be read");
+        assert!(all == plain && !volume.damage_prevented());
+    }
+}
+
+#[test]
+fn a_sector_with_one_protected_byte_is_protected() {
+    for range in [8200..8201u64, 8703..8705] {
+        for (at, hit) in [(8191, false), (8192, true), (8703, true), (9216, false), (8704, range.end > 8704)] {
+            let (volume, ..) = protected(range.clone());
+            assert_eq!(volume.write_at(at, &mut [1]).is_err(), hit, "{at} beside {range:?}");
+        }
+    }
+    // What is stored in the clear is written byte by byte.
+    let store = Arc::new(MemoryStore::new(vec![0; 1000]));
+    let layout = Layout::clear(1000).expect("a layout").with_protected(500..600).with_protected(700..700);
+    let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, layout);
+    for at in [499, 600, 700] {
+        volume.write_at(at, &mut [1]).expect("beside it");
+    }
+    volume.write_at(599, &mut [1]).expect_err("in it");
+}
+
+#[test]
+fn once_a_write_was_refused_no_other_changes_anything() {
+    for seed in 0..20 {
+        let (volume, _, store) = protected(40_000..50_000);
+        std::thread::scope(|threads| {
+            for n in 0..3u64 {
+                let volume = &volume;
+                threads.spawn(move || {
+                    let mut dice = Dice(seed * 10 + n);
+                    while !volume.damage_prevented() {
+                        let (at, count) = dice.range(39_000);
+                        let _ = volume.write_at(at as u64, &mut vec![n as u8; count]);
+                    }
+                });
+            }
+            std::thread::yield_now();
+            let error = volume.write_at(45_000, &mut [9; 10]).expect_err("it touches");
+            // From the moment on that the refusal has returned.
+            let then = store.to_vec();
+            assert!(volume.damage_prevented(), "{error}");
+            for _ in 0..20 {
+                std::thread::yield_now();
+                assert!(store.to_vec() == then, "something was written after the refusal");
+            }
+        });
+    }
+}
+
+#[test]
+fn that_damage_was_prevented_shows_through_other_stores() {
+    let (volume, ..) = protected(0..512);
+    let volume = Arc::new(volume);
+    let slice = SliceStore::new(Arc::clone(&volume) as Arc<dyn Store>, 100, 1000).expect("a slice");
+    let above = Volume::new(Arc::new(slice), Layout::clear(1000).expect("a layout"));
+    assert!(!above.damage_prevented() && above.writable());
+    above.write_at(0, &mut [1]).expect_err("protected");
+    assert!(above.damage_prevented() && Arc::clone(&volume).damage_prevented() && !above.writable());
 }
 
 /// Any part of a volume of three kinds of segments, in a store in which it begins later, holds what the volume holds there.

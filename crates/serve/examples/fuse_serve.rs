@@ -6,7 +6,7 @@
 //! … fuse_serve FOLDER 64M                            so many zero bytes in memory
 //! ```
 //!
-//! Further words: `read-only`, `device`, `uring`, `threads=N`, `uid=N`, `gid=N`, `source=NAME`, `grace=MILLISECONDS`, and what
+//! Further words: `read-only`, `device`, `uring`, `threads=N`, `spin=MICROSECONDS`, `uid=N`, `gid=N`, `source=NAME`, `grace=MILLISECONDS`, and what
 //! is to go wrong: `bad=OFFSET` (reads and writes that touch this byte fail), `refuse=OFFSET` (writes that touch it are not
 //! permitted), `panic=OFFSET` (reads that touch it panic), `lossy` (flushing fails, but only the first time), `short=N` (the
 //! store really ends N bytes sooner). Prints a line once it serves.
@@ -50,6 +50,7 @@ pub fn serve(args: &[String]) -> Result<()> {
             "device" => options.transport = Transport::Device,
             "uring" => options.transport = Transport::Uring,
             "threads" => options.threads = number()? as usize,
+            "spin" => options.spin = Duration::from_micros(number()?),
             "uid" => image.uid = number()? as u32,
             "gid" => image.gid = number()? as u32,
             "source" => options.source = value.to_owned(),

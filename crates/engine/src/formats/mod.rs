@@ -186,7 +186,7 @@ pub struct Facts {
     pub pim: Option<u32>,
     /// Version of the header.
     pub header_version: u16,
-    /// Which copy of the header opened: `primary`, `hidden`, `backup`, `hidden backup`.
+    /// Which copy of the header opened: `primary`, `hidden`, `backup`, `hidden backup`, `system`.
     pub header: &'static str,
     /// Whether it is a hidden volume.
     pub hidden: bool,

@@ -97,7 +97,7 @@ fn second(store: &dyn Store, size: u64, primary: &Copy) -> Option<String> {
 
 /// The copy whose header is in the sector `at`.
 fn copy(store: &dyn Store, size: u64, at: u64) -> Result<Copy> {
-    let offset = at.checked_mul(size).unwrap_or(u64::MAX);
+    let offset = at.saturating_mul(size);
     let wrong = |field, what: String| malformed(field, offset, what);
     let sectors = store.len() / size;
     if at == 0 || at >= sectors {

@@ -38,6 +38,7 @@ use claviger_engine::{Error, Result, Store};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 
+use crate::spin::Awake;
 use device::{Channel, End};
 pub use image::NAME;
 use image::Served;
@@ -83,6 +84,8 @@ pub struct Options {
     pub transport: Transport,
     /// Threads that serve requests from /dev/fuse.
     pub threads: usize,
+    /// Time that a thread may look for its next request on /dev/fuse before it sleeps, while processors are free.
+    pub spin: Duration,
     /// What `/proc/mounts` is to name as the source: the volume.
     pub source: String,
     /// Whether the kernel lets other users as far as the permissions, which let in none but root: programs that are setuid
@@ -99,6 +102,7 @@ impl Default for Options {
             threads: 2,
             source: "claviger".into(),
             shared: false,
+            spin: Duration::from_micros(50),
             grace: Duration::from_secs(5),
         }
     }
@@ -145,7 +149,7 @@ pub fn mount(image: Image, dir: &Path, options: Options) -> Result<Mounted> {
     }
     let mut workers = Vec::new();
     if uring {
-        workers.extend(queues.into_iter().map(Worker::Uring));
+        workers.extend(queues.into_iter().map(|queue| Worker::Uring(Box::new(queue))));
     } else {
         for _ in 1..options.threads {
             workers.push(Worker::Device(Channel::new(mount::another(channel.fd())?)));
@@ -153,7 +157,7 @@ pub fn mount(image: Image, dir: &Path, options: Options) -> Result<Mounted> {
     }
     // Over io_uring, too: some messages always come this way, and all of them until all queues are served.
     workers.push(Worker::Device(channel));
-    let shared = Shared { served: Served::new(image), options, control: Arc::new(control) };
+    let shared = Shared { served: Served::new(image), options, control: Arc::new(control), awake: Awake::new() };
     Ok(Mounted { place, workers: Mutex::new(workers), shared: Arc::new(shared), uring })
 }
 
@@ -243,7 +247,7 @@ impl Handle {
 /// One thread's part of the connection.
 enum Worker {
     Device(Channel),
-    Uring(Processor),
+    Uring(Box<Processor>),
 }
 
 impl Worker {
@@ -260,6 +264,8 @@ struct Shared {
     served: Served,
     options: Options,
     control: Arc<Control>,
+    /// Threads that do not sleep.
+    awake: Awake,
 }
 
 /// What a server is to do.

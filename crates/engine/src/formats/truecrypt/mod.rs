@@ -233,6 +233,9 @@ impl Locked {
         let Tried { found, mut warnings, mut trials, mut derivations } = self.tried(with)?;
         let copy = &self.copies[found.copy];
         if copy.position.system {
+            if with.protect.is_some() {
+                return Err(Error::unsupported("protecting a hidden volume in an encrypted system"));
+            }
             let (layout, data) = system::layout(&found, store, with, &mut warnings)?;
             let facts = Facts { size: layout.len(), ..self.facts(&found, &data, with) };
             return Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() });

@@ -238,12 +238,14 @@ impl Search<'_> {
         let at = index * task.piece_len();
         let mut piece = Secret::zeroed(task.piece_len().min(task.key_len - at));
         // One at a time: the limit is for all together.
-        let _memory = task.derivation.memory.map(|_| lock(&self.memory));
+        let one_at_a_time = task.derivation.memory.map(|bytes| (lock(&self.memory), self.show_memory(bytes)));
         if !go_on() {
             return;
         }
         let salt = task.copies[0].1.salt();
-        match task.derivation.derive(self.password, salt, index, &mut piece, self.with.memory, &go_on) {
+        let derived = task.derivation.derive(self.password, salt, index, &mut piece, self.with.memory, &go_on);
+        drop(one_at_a_time);
+        match derived {
             Ok(false) => return,
             Ok(true) => {
                 let mut key = lock(&self.keys[number]);
@@ -256,6 +258,17 @@ impl Search<'_> {
             }
         }
         self.tell_progress(task.piece_effort());
+    }
+
+    /// Shows that so many bytes are in use, until dropped.
+    fn show_memory(&self, bytes: u64) -> impl Drop {
+        struct Shown<'a>(Option<&'a AtomicU64>);
+        impl Drop for Shown<'_> {
+            fn drop(&mut self) {
+                self.0.inspect(|shown| shown.store(0, Ordering::Relaxed));
+            }
+        }
+        Shown(self.with.memory_in_use.inspect(|shown| shown.store(bytes, Ordering::Relaxed)))
     }
 
     /// Tries the ways that the pieces which are there suffice for.

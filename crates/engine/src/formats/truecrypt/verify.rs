@@ -11,6 +11,9 @@ use crate::store::Store;
 /// The most sectors of an area that are looked at, spread evenly over it.
 const SECTORS: u64 = 8192;
 
+/// The area that holds the data.
+const DATA: &str = "data area";
+
 pub(super) fn verify(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     let opened = Opened::of(family, store, &Unlock { header: HeaderChoice::Any, ..*with })?;
     let mut warnings = opened.warnings.clone();
@@ -109,12 +112,12 @@ fn is_damaged(copies: &[(bool, CopyReport)], hidden: bool) -> bool {
 fn areas(store: &dyn Store, opened: &Opened) -> Result<Vec<AreaReport>> {
     let len = store.len() / UNIT * UNIT;
     if !opened.found.fields.has_backups {
-        return Ok(vec![looked_at(store, "data area", OLD_HEADER, len)?]);
+        return Ok(vec![looked_at(store, DATA, OLD_HEADER, len)?]);
     }
     let end = len.saturating_sub(HEADER_GROUP).max(HEADER_GROUP);
     let mut areas = vec![
         looked_at(store, "header areas at the beginning", 0, HEADER_GROUP.min(len))?,
-        looked_at(store, "data area", HEADER_GROUP, end)?,
+        looked_at(store, DATA, HEADER_GROUP, end)?,
     ];
     if end < len {
         areas.push(looked_at(store, "backup header areas at the end", end, len)?);
@@ -148,9 +151,13 @@ fn what_shows(area: &AreaReport) -> Option<String> {
         n if n == not_random => "all of them zeros".to_owned(),
         n => format!("{n} of them zeros"),
     };
+    let shows = if *name != DATA {
+        "Something was written over them: the header of a hidden volume, if there was one there, is gone."
+    } else {
+        "The volume was formatted quickly, or something was written over it: whoever sees the file can tell which parts have \
+         been used, and a hidden volume in it might show."
+    };
     Some(format!(
-        "In the {name}, {not_random} of {sectors} sectors that were looked at do not look random ({what}). The volume was \
-         formatted quickly, or something was written over it: whoever sees the file can tell which parts have been used, and \
-         a hidden volume in it might show."
+        "In the {name}, {not_random} of {sectors} sectors that were looked at do not look random ({what}). {shows}"
     ))
 }
