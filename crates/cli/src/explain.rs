@@ -2,11 +2,12 @@
 
 use std::cell::RefCell;
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use claviger_engine::diagnosis::{self, Content, Diagnosis, Found, How, Look, Mark, Opinion, Search, Step};
-use claviger_engine::formats::{self, Facts, Header, Verdict};
-use claviger_engine::store::{Access, FileStore};
+use claviger_engine::formats::{self, Facts, Header, Verdict, partition};
+use claviger_engine::store::Access;
 use claviger_engine::{Credential, Error, ErrorKind, Format, Result, Store, Unlock};
 use serde::Serialize;
 
@@ -59,6 +60,9 @@ struct Explained {
     /// What to do.
     advice: Vec<Advice>,
     exit_code: u8,
+    /// The partition of the disk that all this is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partition: Option<u32>,
 }
 
 /// What opens it.
@@ -86,18 +90,22 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
     let path = &args.open.path;
-    let store = open_file(path, Access::ReadOnly)?;
     let at = |e: Error| e.at(path);
-    let diagnosis = diagnosis::look(&store).map_err(at)?;
-    let targets = targets(args, &diagnosis, &store).map_err(|e| with_option(at(e)))?;
+    let disk: Arc<dyn Store> = Arc::new(open_file(path, Access::ReadOnly)?);
+    let store = args.open.how.in_partition(Arc::clone(&disk)).map_err(at)?;
+    let diagnosis = diagnosis::look(&*store).map_err(at)?;
+    let targets = targets(args, &diagnosis, &*store).map_err(|e| with_option(at(e)))?;
     let mut explained = Explained::new(args, diagnosis);
+    if explained.partition.is_none() {
+        explained.about_partitions(&disk).map_err(at)?;
+    }
     if targets.is_empty() {
         explained.exit_code = explained.without_candidates();
     } else if args.without_password {
         explained.needs_password(&targets);
     } else {
         let credentials = args.open.read_credentials()?;
-        let search = try_all(args, &targets, &credentials, &store).map_err(at)?;
+        let search = try_all(args, &targets, &credentials, &*store).map_err(at)?;
         explained.searched(args, &targets, search);
     }
     output::print(&explained, args.json)?;
@@ -121,7 +129,7 @@ fn targets(args: &Args, diagnosis: &Diagnosis, store: &dyn Store) -> Result<Vec<
 
 type Opened = (Facts, Vec<String>);
 
-fn try_all(args: &Args, targets: &[Target], credentials: &[Credential], store: &FileStore) -> Result<Search<Opened>> {
+fn try_all(args: &Args, targets: &[Target], credentials: &[Credential], store: &dyn Store) -> Result<Search<Opened>> {
     let cancel = cancel::flag();
     let bar = RefCell::new(None);
     let unlock = |target: usize, credentials: &[Credential], hints: bool| {
@@ -164,15 +172,46 @@ fn announce(format: &str, step: Step) {
 impl Explained {
     fn new(args: &Args, diagnosis: Diagnosis) -> Self {
         let path = args.open.path.display().to_string();
-        let mut explained =
-            Self { path, diagnosis, opens: None, trials: 0, findings: Vec::new(), advice: Vec::new(), exit_code: 0 };
+        let (findings, advice, partition) = (Vec::new(), Vec::new(), args.open.how.partition);
+        let mut explained = Self { path, diagnosis, opens: None, trials: 0, findings, advice, exit_code: 0, partition };
         explained.findings = looks(&explained.diagnosis);
         explained
     }
 
     fn advise(&mut self, what: impl Into<String>, command: &[&str]) {
-        let command = (!command.is_empty()).then(|| output::command(command));
+        let number = self.partition.map(|number| number.to_string());
+        let option = number.iter().flat_map(|number| ["--partition", number]);
+        let whole: Vec<&str> = command.iter().copied().chain(option).collect();
+        let command = (!command.is_empty()).then(|| output::command(&whole));
         self.advice.push(Advice { what: what.into(), command });
+    }
+
+    /// What a disk has in its partitions.
+    fn about_partitions(&mut self, disk: &Arc<dyn Store>) -> Result<()> {
+        let candidates = match partition::candidates(disk) {
+            Ok(None) => return Ok(()),
+            Ok(Some(candidates)) => candidates,
+            Err(e) if matches!(e.kind, ErrorKind::Malformed { .. }) => {
+                self.findings.push(format!("It has a partition table, which is {}.", e.kind));
+                return Ok(());
+            }
+            Err(e) => return Err(e),
+        };
+        let count = candidates.len();
+        let volumes: Vec<_> = candidates.iter().filter(|c| !c.formats.is_empty()).collect();
+        let list: Vec<_> =
+            volumes.iter().map(|c| format!("{} ({})", c.partition.number, c.formats.join(" or "))).collect();
+        self.findings.push(match list.len() {
+            0 => format!("It is a disk with {count} partitions, none of which looks like a volume."),
+            _ => format!("It is a disk with {count} partitions. These could be volumes: {}.", list.join(", ")),
+        });
+        let path = self.path.clone();
+        for candidate in volumes {
+            let number = candidate.partition.number.to_string();
+            let what = format!("To look into partition {number}:");
+            self.advise(what, &["claviger", "explain", "--partition", &number, &path]);
+        }
+        Ok(())
     }
 
     /// Nothing is worth a password. The exit code.

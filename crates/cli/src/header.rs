@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use claviger_engine::formats::{self, Prepared, RestoreFrom};
+use claviger_engine::partitions;
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Store, Unlock};
 use serde::Serialize;
@@ -192,7 +193,9 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     })?;
     prepared.warnings.iter().for_each(|w| output::warn(w));
     if !prepared.edit.steps.is_empty() {
-        consent(args, path, &prepared)?;
+        // What belongs in a partition would take the disk's table away.
+        let table = !matches!(partitions::read(&*store), Ok(None));
+        consent(args, path, &prepared, table)?;
         prepared.edit.carry_out(&*store).map_err(at)?;
         opens(format, &*store, &credentials, &with, &prepared).map_err(at)?;
     }
@@ -234,14 +237,19 @@ fn prepare(
     Err(last.unwrap_or_else(|| Error::unsupported("header backups")))
 }
 
-fn consent(args: &RestoreArgs, path: &Path, prepared: &Prepared) -> claviger_engine::Result<()> {
+fn consent(args: &RestoreArgs, path: &Path, prepared: &Prepared, table: bool) -> claviger_engine::Result<()> {
     if args.yes {
         return Ok(());
     }
     let from = args.from.as_deref().map_or("the backup at its end".to_owned(), |f| f.display().to_string());
     let whose = if prepared.hidden { "hidden volume's header" } else { "header" };
+    let lost = if table {
+        "There is a partition table, which is overwritten: a partition is chosen by --partition. "
+    } else {
+        ""
+    };
     let question = format!(
-        "The {whose} of {} is replaced by that in {from}. From then on the volume opens with the password that you have just \
+        "{lost}The {whose} of {} is replaced by that in {from}. From then on the volume opens with the password that you have just \
          given, and no longer with another one that it may have now. Replace it? (yes/no) ",
         path.display()
     );

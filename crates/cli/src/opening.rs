@@ -72,7 +72,7 @@ pub(crate) struct How {
 
     /// The volume in this partition of the disk, or this partition of an encrypted system
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    partition: Option<u32>,
+    pub partition: Option<u32>,
 
     /// Do without the processor's AES instructions
     #[arg(long)]

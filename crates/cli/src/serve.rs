@@ -101,7 +101,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     cancel::install()?;
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let (facts, store): (_, Arc<dyn Store>) = if args.raw {
-        (None, Arc::new(open_file(&args.open.path, access)?))
+        let store = Arc::new(open_file(&args.open.path, access)?);
+        (None, args.open.how.in_partition(store).map_err(|e| e.at(&args.open.path))?)
     } else {
         let opened = args.open.open_protecting(access, &args.protect)?;
         opened.warn();

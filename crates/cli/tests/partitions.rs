@@ -94,6 +94,35 @@ fn the_headers_of_a_volume_in_a_partition_are_changed_in_place() {
     run([&["info", "--partition", "2", "--password-file", &new][..], &CHEAP, &[&disk]].concat()).succeeds();
 }
 
+/// The backup header of the volume goes to the beginning of the partition, not to that of the disk.
+#[test]
+fn a_header_is_restored_in_its_partition() {
+    let folder = Folder::new();
+    let Some((disk, _)) = disk(&folder) else { return };
+    let mut before = fs::read(&disk).expect("the disk");
+    before[2 << 20..][..512].fill(0);
+    fs::write(&disk, &before).expect("the disk");
+    let password = ["--partition", "2", "--password-file", &folder.password];
+    run([&["header", "restore", "--embedded", "--yes"][..], &password, &CHEAP, &[&disk]].concat()).succeeds();
+    let after = fs::read(&disk).expect("the disk");
+    let changed: Vec<usize> =
+        (0..after.len() / 512).filter(|i| after[i * 512..][..512] != before[i * 512..][..512]).collect();
+    assert_eq!(changed, [4096]);
+    run([&["info"][..], &password, &CHEAP, &[&disk]].concat()).succeeds();
+}
+
+#[test]
+fn explain_looks_into_the_partitions() {
+    let folder = Folder::new();
+    let Some((disk, _)) = disk(&folder) else { return };
+    let text = run(["explain", "--without-password", &disk]).text();
+    assert!(text.contains("a disk with 2 partitions. These could be volumes: 2 (TrueCrypt or VeraCrypt)."), "{text}");
+    assert!(text.contains("claviger explain --partition 2"), "{text}");
+    let password = ["--partition", "2", "--password-file", &folder.password];
+    let text = run([&["explain"][..], &password, &CHEAP, &[&disk]].concat()).succeeds().text();
+    assert!(text.contains("It opens as a TrueCrypt volume") && text.contains("--partition 2"), "{text}");
+}
+
 #[test]
 fn a_damaged_partition_table_is_told() {
     let folder = Folder::new();
