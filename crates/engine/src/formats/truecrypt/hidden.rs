@@ -162,7 +162,8 @@ impl Outer {
     fn room(&self) -> HiddenRoom {
         let space = self.end(u64::MAX).saturating_sub(self.start());
         let small = self.end(0).saturating_sub(self.start()).min(SMALL - RESERVED_SMALL - UNIT);
-        let largest = if space + RESERVED >= SMALL { space } else { small };
+        // A small one with less behind it can be larger than the smallest of the others.
+        let largest = space.max(small);
         HiddenRoom {
             largest: largest - largest % ROUND,
             smallest: MIN_SIZE,
