@@ -9,7 +9,10 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROGRAM := $(TARGET)/release/claviger
 
-.PHONY: all build try test lint advisories man install uninstall clean
+# How long `make soak` lasts, in seconds.
+SECONDS ?= 3600
+
+.PHONY: all build try test soak lint advisories man install uninstall clean
 
 all: build
 
@@ -26,6 +29,12 @@ try:
 test:
 	tools/install-deps.sh test
 	$(CARGO) test --locked --workspace
+
+# Every way to reach a volume under random operations against a model, side by side, for SECONDS: make soak SECONDS=600.
+# FSX_SEED=N has the same operations again.
+soak:
+	tools/install-deps.sh test
+	SECONDS=$(SECONDS) $(CARGO) test --locked --release -p claviger --test soak -- --ignored --exact soak --nocapture
 
 lint:
 	$(CARGO) fmt --all --check

@@ -54,7 +54,7 @@ fn a_user_mounts_ntfs_where_the_administrator_lets_users_share() {
     let claviger = env!("CARGO_BIN_EXE_claviger");
     let mount = format!("{claviger} mount --hash SHA-512 --password-file {} {volume} {dir}", place.folder.password);
     let script = format!(
-        "{mount} >&2; grep -c ' {dir} .*ntfs' /proc/self/mountinfo; mkdir {dir}/sub; seq 100000 > {dir}/sub/numbers
+        "{mount} >&2; grep -c ' {dir} ' /proc/self/mountinfo; mkdir {dir}/sub; seq 100000 > {dir}/sub/numbers
          {claviger} unmount {dir} >&2; ! ls {dir}/sub 2>/dev/null
          {mount} --read-only >&2; sha256sum < {dir}/sub/numbers; ! touch {dir}/x 2>/dev/null; {claviger} unmount {volume} >&2"
     );

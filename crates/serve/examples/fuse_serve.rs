@@ -6,7 +6,7 @@
 //! … fuse_serve FOLDER 64M                            so many zero bytes in memory
 //! ```
 //!
-//! Further words: `read-only`, `device`, `uring`, `threads=N`, `uid=N`, `gid=N`, `source=NAME`, `grace=MILLISECONDS`, and what
+//! Further words: `read-only`, `device`, `uring`, `threads=N`, `spin=MICROSECONDS`, `uid=N`, `gid=N`, `source=NAME`, `grace=MILLISECONDS`, and what
 //! is to go wrong: `bad=OFFSET` (reads and writes that touch this byte fail), `refuse=OFFSET` (writes that touch it are not
 //! permitted), `panic=OFFSET` (reads that touch it panic), `lossy` (flushing fails, but only the first time), `short=N` (the
 //! store really ends N bytes sooner). Prints a line once it serves.
@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use claviger_crypto::modes::xts::{Layer, Xts};
+use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, ciphers};
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Error, Layout, Payload, Result, Segment, Store, Volume};
@@ -50,6 +51,7 @@ pub fn serve(args: &[String]) -> Result<()> {
             "device" => options.transport = Transport::Device,
             "uring" => options.transport = Transport::Uring,
             "threads" => options.threads = number()? as usize,
+            "spin" => options.spin = Duration::from_micros(number()?),
             "uid" => image.uid = number()? as u32,
             "gid" => image.gid = number()? as u32,
             "source" => options.source = value.to_owned(),
@@ -80,7 +82,7 @@ fn xts_volume(store: Arc<dyn Store>) -> Result<Arc<dyn Store>> {
     let payload = Payload::Crypt { cipher, first: 0 };
     let len = store.len() - store.len() % 512;
     let layout = Layout::new(vec![Segment { at: 0, len, stored_at: 0, payload, writable: store.writable() }])?;
-    Ok(Arc::new(Volume::new(store, layout)))
+    Ok(Arc::new(Volume::new(store, layout).with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO)))))
 }
 
 /// What is to go wrong.

@@ -7,4 +7,5 @@ pub mod fuse;
 pub mod mount;
 pub mod nbd;
 pub mod sessions;
+mod spin;
 mod wait;

@@ -183,6 +183,13 @@ pub fn mounted_on(dir: &Path) -> Option<MountInfo> {
     table.lines().filter_map(parse_mount).rfind(|m| m.dir == dir)
 }
 
+/// All that is mounted in folders below `dir`, in the order in which it was mounted.
+pub fn mounted_below(dir: &Path) -> Vec<MountInfo> {
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    table.lines().filter_map(parse_mount).filter(|m| m.dir.starts_with(&dir) && m.dir != dir).collect()
+}
+
 fn parse_mount(line: &str) -> Option<MountInfo> {
     let (before, after) = line.split_once(" - ")?;
     let mut before = before.split(' ').skip(2);
@@ -338,6 +345,7 @@ mod tests {
         assert_eq!(mounted_on(dir.path()), None);
         let mount = Mount::on(dir.path());
         tools::run(bounded(20, "mount").args(["-t", "tmpfs", "none"]).arg(dir.path()));
+        assert!(mounted_below(dir.path().parent().expect("a folder")).iter().any(|m| m.dir == dir.path()));
         assert_eq!(mount.info().map(|m| m.kind), Some("tmpfs".into()));
         drop(mount);
         assert_eq!(mounted_on(dir.path()), None);

@@ -1,6 +1,61 @@
 //! File systems, without the kernel: which one a store holds, and its folders and files.
 
 pub mod detect;
+pub mod ext;
 pub mod fat;
+mod guard;
+pub mod ntfs;
+
+use std::sync::Arc;
 
 pub use detect::{Filesystem, Kind, detect};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::magic;
+use crate::store::Store;
+use crate::trees::Tree;
+
+/// Opens the files of a store.
+type Open = fn(Arc<dyn Store>) -> Result<Box<dyn Tree>>;
+
+/// What this program reads itself. FAT is also written.
+static TREES: &[(Kind, Open)] = &[
+    (Kind::Fat12, |store| Ok(Box::new(fat::Fat::open(store)?))),
+    (Kind::Fat16, |store| Ok(Box::new(fat::Fat::open(store)?))),
+    (Kind::Fat32, |store| Ok(Box::new(fat::Fat::open(store)?))),
+    (Kind::Ntfs, |store| Ok(Box::new(ntfs::Ntfs::open(store)?))),
+    (Kind::Ext2, |store| Ok(Box::new(ext::Ext::open(store)?))),
+    (Kind::Ext3, |store| Ok(Box::new(ext::Ext::open(store)?))),
+    (Kind::Ext4, |store| Ok(Box::new(ext::Ext::open(store)?))),
+];
+
+/// The files of a file system, and which one it is. Nothing is written before the first change.
+///
+/// # Errors
+/// `NotThisFormat` if there is no file system, and what there is instead; `Unsupported` for one that is not read here;
+/// `Malformed`, `Io`.
+pub fn open(store: Arc<dyn Store>) -> Result<(Filesystem, Box<dyn Tree>)> {
+    let Some(found) = detect(&*store)? else { return Err(nothing(&*store)) };
+    let open = TREES.iter().find(|(kind, _)| *kind == found.kind).map(|(_, open)| open);
+    let Some(open) = open else {
+        let what = format!("reading {}", found.kind.described());
+        let known = "Without the kernel FAT, NTFS, ext2, ext3 and ext4 are read.";
+        return Err(Error::unsupported(what).hint(known));
+    };
+    let tree = open(store).map_err(|e| e.in_format(found.kind.name()))?;
+    Ok((found, tree))
+}
+
+fn nothing(store: &dyn Store) -> Error {
+    let mut start = vec![0; store.len().min(detect::LOOKED_AT as u64) as usize];
+    let holds = match store.read_at(0, &mut start) {
+        Err(e) => return e.into(),
+        Ok(()) if start.iter().all(|b| *b == 0) => "it begins with zeros",
+        Ok(()) => match magic::known(&start) {
+            Some(what) => &format!("it holds {what}"),
+            None if magic::looks_random(&start) => "it looks random",
+            None => "it is of an unknown kind",
+        },
+    };
+    ErrorKind::NotThisFormat(format!("no file system was found: {holds}")).into()
+}

@@ -13,6 +13,7 @@ use super::image::Answer;
 use super::protocol::*;
 use super::{Control, Shared};
 use crate::aligned::Aligned;
+use crate::spin::{Running, Sleeping, Spinner};
 
 /// Where data begin in a worker's buffer: at a page. Headers end there, so that one call reads or writes both.
 const DATA: usize = Aligned::PAGE;
@@ -39,6 +40,14 @@ pub enum End {
     Unmounted,
     /// It was told to stop.
     Told,
+}
+
+/// What came from the kernel.
+enum Received {
+    /// A message of so many bytes.
+    Message(usize),
+    /// Word that none will come any more.
+    End,
 }
 
 impl Channel {
@@ -111,18 +120,34 @@ impl Channel {
     /// for ever then: the connection is to be ended.
     pub fn serve(&mut self, shared: &Shared) -> io::Result<End> {
         let sleep = Sleep::new(&self.fd, &shared.control)?;
+        let _running = Running::new(&shared.awake);
+        let mut spinner = Spinner::default();
         loop {
-            match read(&self.fd, &mut self.buffer[MESSAGE..]) {
-                Ok(n) => self.handle(n, shared)?,
-                // ENOENT: who had asked has lost interest.
-                Err(SystemErrno::INTR | SystemErrno::NOENT) => {}
-                Err(SystemErrno::AGAIN) => {
-                    if shared.control.is_ending() {
-                        return Ok(End::Told);
-                    }
+            let mut received = self.receive()?;
+            if received.is_none() && !shared.control.is_ending() {
+                received = spinner.spin(&shared.awake, shared.options.spin, || self.receive())?;
+            }
+            match received {
+                Some(Received::Message(n)) => self.handle(n, shared)?,
+                Some(Received::End) => return Ok(End::Unmounted),
+                None if shared.control.is_ending() => return Ok(End::Told),
+                None => {
+                    let _sleeping = Sleeping::new(&shared.awake);
                     sleep.until_something_happens()?;
                 }
-                Err(SystemErrno::NODEV | SystemErrno::CONNABORTED) => return Ok(End::Unmounted),
+            }
+        }
+    }
+
+    /// Receives what is there, without waiting.
+    fn receive(&mut self) -> io::Result<Option<Received>> {
+        loop {
+            match read(&self.fd, &mut self.buffer[MESSAGE..]) {
+                Ok(n) => return Ok(Some(Received::Message(n))),
+                // ENOENT: who had asked has lost interest.
+                Err(SystemErrno::INTR | SystemErrno::NOENT) => {}
+                Err(SystemErrno::AGAIN) => return Ok(None),
+                Err(SystemErrno::NODEV | SystemErrno::CONNABORTED) => return Ok(Some(Received::End)),
                 Err(e) => return Err(e.into()),
             }
         }

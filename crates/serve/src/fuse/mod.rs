@@ -38,6 +38,7 @@ use claviger_engine::{Error, Result, Store};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 
+use crate::spin::Awake;
 use device::{Channel, End};
 pub use image::NAME;
 use image::Served;
@@ -81,8 +82,11 @@ pub enum Transport {
 pub struct Options {
     /// How requests come from the kernel.
     pub transport: Transport,
-    /// Threads that serve requests from /dev/fuse.
+    /// Threads that serve requests from /dev/fuse, and so requests that the store works on at a time. The kernel wakes the
+    /// later ones only while the first are busy.
     pub threads: usize,
+    /// Time that a thread may look for its next request on /dev/fuse before it sleeps, while processors are free.
+    pub spin: Duration,
     /// What `/proc/mounts` is to name as the source: the volume.
     pub source: String,
     /// Whether the kernel lets other users as far as the permissions, which let in none but root: programs that are setuid
@@ -96,9 +100,10 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             transport: Transport::Auto,
-            threads: 2,
+            threads: thread::available_parallelism().map_or(2, usize::from).clamp(2, 8),
             source: "claviger".into(),
             shared: false,
+            spin: Duration::from_micros(50),
             grace: Duration::from_secs(5),
         }
     }
@@ -145,7 +150,7 @@ pub fn mount(image: Image, dir: &Path, options: Options) -> Result<Mounted> {
     }
     let mut workers = Vec::new();
     if uring {
-        workers.extend(queues.into_iter().map(Worker::Uring));
+        workers.extend(queues.into_iter().map(|queue| Worker::Uring(Box::new(queue))));
     } else {
         for _ in 1..options.threads {
             workers.push(Worker::Device(Channel::new(mount::another(channel.fd())?)));
@@ -153,7 +158,7 @@ pub fn mount(image: Image, dir: &Path, options: Options) -> Result<Mounted> {
     }
     // Over io_uring, too: some messages always come this way, and all of them until all queues are served.
     workers.push(Worker::Device(channel));
-    let shared = Shared { served: Served::new(image), options, control: Arc::new(control) };
+    let shared = Shared { served: Served::new(image), options, control: Arc::new(control), awake: Awake::new() };
     Ok(Mounted { place, workers: Mutex::new(workers), shared: Arc::new(shared), uring })
 }
 
@@ -194,8 +199,7 @@ impl Mounted {
                 match thread::Builder::new().name(format!("fuse-{number}")).spawn_scoped(scope, work) {
                     Ok(thread) => threads.push(thread),
                     Err(e) => {
-                        // What was to come through that worker waits for ever.
-                        shared.control.state().failed = true;
+                        shared.control.give_up();
                         result = Err(e);
                     }
                 }
@@ -243,7 +247,7 @@ impl Handle {
 /// One thread's part of the connection.
 enum Worker {
     Device(Channel),
-    Uring(Processor),
+    Uring(Box<Processor>),
 }
 
 impl Worker {
@@ -260,6 +264,8 @@ struct Shared {
     served: Served,
     options: Options,
     control: Arc<Control>,
+    /// Threads that do not sleep.
+    awake: Awake,
 }
 
 /// What a server is to do.
@@ -311,6 +317,14 @@ impl Control {
         &self.wake
     }
 
+    /// Ends everything at once: somebody may wait for an answer that does not come. Without any worker the kernel ends the
+    /// connection, and whoever waits gets an error; an unmounting that waits, too.
+    fn give_up(&self) {
+        self.state().failed = true;
+        self.end();
+        self.changed.notify_all();
+    }
+
     fn end(&self) {
         self.ending.store(true, Ordering::Release);
         // It fails only if the counter overflows, and then it is readable.
@@ -323,17 +337,19 @@ struct Leaving<'a>(&'a Control);
 
 impl Leaving<'_> {
     fn with(&self, ended: io::Result<End>) -> io::Result<()> {
-        self.0.state().failed |= ended.is_err();
+        if ended.is_err() {
+            self.0.give_up();
+        }
         ended.map(drop)
     }
 }
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state();
-        state.working -= 1;
-        state.failed |= thread::panicking();
-        drop(state);
+        self.0.state().working -= 1;
+        if thread::panicking() {
+            self.0.give_up();
+        }
         self.0.changed.notify_all();
     }
 }

@@ -233,8 +233,12 @@ impl Offer {
         let mut out = Writer::new(out);
         out.u32(VERSION.0).u32(VERSION.1.min(self.version.1)).u32(self.max_readahead).u32(agreed as u32);
         out.u16(BACKGROUND.0).u16(BACKGROUND.1).u32(MAX_DATA as u32);
-        // The granularity of times is 1 ns; pages are 4096 bytes, or else the kernel takes its own limit.
-        out.u32(1).u16((MAX_DATA / 4096) as u16).u16(0).u32((agreed >> 32) as u32).bytes(&[0; 28]);
+        // The granularity of times is 1 ns.
+        out.u32(1)
+            .u16((MAX_DATA / rustix::param::page_size()) as u16)
+            .u16(0)
+            .u32((agreed >> 32) as u32)
+            .bytes(&[0; 28]);
         (out.len(), agreed)
     }
 }

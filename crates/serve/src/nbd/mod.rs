@@ -27,7 +27,7 @@ mod transmit;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -37,6 +37,7 @@ use claviger_engine::{Error, Result, Store};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
 use crate::durable::Durable;
+use crate::spin::Awake;
 pub use client::{Client, Completion, Replies};
 use listen::Listener;
 use protocol::{MAX_STRING, export};
@@ -130,8 +131,7 @@ impl Server {
             control: Arc::new(Control { wake, phase: AtomicU8::new(Phase::Serving as u8) }),
             connections: Mutex::default(),
             ended: Condvar::new(),
-            running: AtomicUsize::new(0),
-            processors: thread::available_parallelism().map_or(1, usize::from),
+            awake: Awake::new(),
         };
         Ok(Self { listener, shared: Arc::new(shared) })
     }
@@ -241,8 +241,7 @@ struct Shared {
     /// Notified when a connection has ended.
     ended: Condvar,
     /// Connection threads that do not sleep.
-    running: AtomicUsize,
-    processors: usize,
+    awake: Awake,
 }
 
 #[derive(Default)]

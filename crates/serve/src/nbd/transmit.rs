@@ -5,14 +5,13 @@
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use super::negotiate::Agreed;
 use super::protocol::*;
 use super::socket::Socket;
 use super::{Exported, Phase, Shared};
 use crate::aligned::Aligned;
+use crate::spin::{Running, Sleeping, Spinner};
 
 /// Bytes that are read from the store and sent at a time: they are still in the L2 cache when the kernel copies them.
 const CHUNK: usize = 256 << 10;
@@ -34,16 +33,13 @@ const APART: usize = 64 << 10;
 /// Replies that are sent together at most.
 const BATCH_REPLIES: usize = 64;
 
-/// A turn of the spinning loop that takes this long was spent on another program: the processor is wanted, so no spinning.
-const ELSEWHERE: Duration = Duration::from_micros(50);
-
 /// Serves requests until the client disconnects or the server stops.
 ///
 /// # Errors
 /// `InvalidData` for a client that breaks the protocol, and whatever the socket reports. The connection is to be dropped
 /// then.
 pub fn transmit(socket: &Socket, agreed: &Agreed<'_>, shared: &Shared) -> io::Result<()> {
-    let _running = Running::new(shared);
+    let _running = Running::new(&shared.awake);
     let connection = Connection {
         socket,
         export: agreed.export,
@@ -52,7 +48,7 @@ pub fn transmit(socket: &Socket, agreed: &Agreed<'_>, shared: &Shared) -> io::Re
         inbox: Inbox::default(),
         outbox: Outbox::default(),
         payload: Payload::default(),
-        fruitless: 0,
+        spinner: Spinner::default(),
     };
     connection.run()
 }
@@ -65,8 +61,7 @@ struct Connection<'a> {
     inbox: Inbox,
     outbox: Outbox,
     payload: Payload,
-    /// Spins in a row during which no request came.
-    fruitless: u32,
+    spinner: Spinner,
 }
 
 impl Connection<'_> {
@@ -99,7 +94,7 @@ impl Connection<'_> {
             if let Some(n) = self.spin()? {
                 return Ok(n > 0);
             }
-            let _sleeping = Sleeping::new(self.shared);
+            let _sleeping = Sleeping::new(&self.shared.awake);
             if !self.socket.wait(Some(self.shared.options.idle_after))? {
                 self.inbox.give_back();
                 self.outbox = Outbox::default();
@@ -109,33 +104,10 @@ impl Connection<'_> {
         }
     }
 
-    /// Looks for more for a while, if that looks worth it and this server leaves a processor to the client.
+    /// Looks for more for a while.
     fn spin(&mut self) -> io::Result<Option<usize>> {
-        let spin = self.shared.options.spin;
-        let free = || self.shared.running.load(Ordering::Relaxed) < self.shared.processors;
-        // After some spins in vain, only every now and then: the client may have become faster.
-        let worth_it = self.fruitless < 4 || self.fruitless.is_multiple_of(16);
-        if spin.is_zero() || !worth_it || !free() {
-            self.fruitless = self.fruitless.wrapping_add(u32::from(!worth_it));
-            return Ok(None);
-        }
-        let start = Instant::now();
-        let mut last = start;
-        while free() && last - start < spin {
-            if let Some(n) = self.inbox.receive_now(self.socket)? {
-                self.fruitless = 0;
-                return Ok(Some(n));
-            }
-            // The kernel may have woken the client on this processor, expecting this thread to sleep now.
-            std::thread::yield_now();
-            let now = Instant::now();
-            if now - last > ELSEWHERE {
-                break;
-            }
-            last = now;
-        }
-        self.fruitless = self.fruitless.wrapping_add(1);
-        Ok(None)
+        let Self { socket, inbox, shared, spinner, .. } = self;
+        spinner.spin(&shared.awake, shared.options.spin, || inbox.receive_now(socket))
     }
 
     fn handle(&mut self, request: &Request) -> io::Result<()> {
@@ -349,38 +321,6 @@ impl Connection<'_> {
         } else {
             self.outbox.push(self.socket, &SimpleReply { error: error.0, cookie }.to_bytes())
         }
-    }
-}
-
-/// Counts a connection thread among those that do not sleep, as long as it lives.
-struct Running<'a>(&'a Shared);
-
-impl<'a> Running<'a> {
-    fn new(shared: &'a Shared) -> Self {
-        shared.running.fetch_add(1, Ordering::Relaxed);
-        Self(shared)
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Takes a running thread out of that count, as long as it lives.
-struct Sleeping<'a>(&'a Shared);
-
-impl<'a> Sleeping<'a> {
-    fn new(shared: &'a Shared) -> Self {
-        shared.running.fetch_sub(1, Ordering::Relaxed);
-        Self(shared)
-    }
-}
-
-impl Drop for Sleeping<'_> {
-    fn drop(&mut self) {
-        self.0.running.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -95,7 +95,7 @@ impl Place {
 
     /// What the kernel's list says of the mounted folder.
     pub fn mount_line(&self) -> Option<String> {
-        let path = self.folder().canonicalize().map_or_else(|_| self.folder(), |p| p);
+        let path = self.folder().canonicalize().unwrap_or_else(|_| self.folder());
         let escaped = path.to_str().expect("text").replace('\\', "\\134").replace(' ', "\\040");
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("there is a list");
         mounts.lines().find(|line| line.split(' ').nth(4) == Some(&escaped)).map(str::to_owned)

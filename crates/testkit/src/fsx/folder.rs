@@ -37,6 +37,44 @@ impl Folder {
         Self { root: root.to_owned(), room, entries: BTreeMap::new(), names: 0 }
     }
 
+    /// A folder that holds what a copy of it, made by [`Folder::save`], says; an empty one if there is no copy.
+    ///
+    /// # Errors
+    /// Those of reading the copy.
+    pub fn load(root: &Path, copy: &Path, room: u64) -> io::Result<Self> {
+        let mut folder = Self::empty(root, room);
+        if !copy.exists() {
+            return Ok(folder);
+        }
+        let mut found = Vec::new();
+        list(copy, "", &mut found)?;
+        for (path, is_folder) in found {
+            let entry = if is_folder { Entry::Folder } else { Entry::File(fs::read(copy.join(&path))?) };
+            // Names have numbers, which must not come again.
+            folder.names = folder.names.max(largest_number(&path));
+            folder.entries.insert(path, entry);
+        }
+        Ok(folder)
+    }
+
+    /// Writes what must be in the folder to another one, in place of what is there.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn save(&self, copy: &Path) -> io::Result<()> {
+        if copy.exists() {
+            fs::remove_dir_all(copy)?;
+        }
+        fs::create_dir(copy)?;
+        for (path, entry) in &self.entries {
+            match entry {
+                Entry::Folder => fs::create_dir(copy.join(path))?,
+                Entry::File(bytes) => fs::write(copy.join(path), bytes)?,
+            }
+        }
+        Ok(())
+    }
+
     /// Compares everything: names, kinds, sizes and contents, and that nothing else is there.
     ///
     /// # Errors
@@ -84,6 +122,11 @@ impl Folder {
         let parent = if random.below(3) == 0 { None } else { self.pick(random, true) };
         parent.map_or(name.clone(), |folder| format!("{folder}/{name}"))
     }
+}
+
+/// The largest number in a text.
+fn largest_number(text: &str) -> u64 {
+    text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).max().unwrap_or(0)
 }
 
 /// All paths below `dir`, and whether each is a folder. What a file system makes for itself at its top does not count.
@@ -262,6 +305,12 @@ mod tests {
         let mut folder = Folder::empty(dir.path(), 16 << 20);
         exercise_folder(&mut folder, &Plan::operations(3, 4000)).unwrap_or_else(|f| panic!("{f}"));
         assert!(folder.entries.len() > 10, "{} files and folders", folder.entries.len());
+
+        let copy = tempfile::tempdir().expect("a folder");
+        folder.save(&copy.path().join("copy")).expect("it can be written");
+        let mut folder = Folder::load(dir.path(), &copy.path().join("copy"), 16 << 20).expect("it can be read");
+        assert_eq!(folder.compare(), Ok(()));
+        exercise_folder(&mut folder, &Plan::operations(4, 500)).unwrap_or_else(|f| panic!("{f}"));
 
         fs::write(dir.path().join("stranger"), "").expect("a file");
         assert!(folder.compare().expect_err("one more").contains("stranger"));

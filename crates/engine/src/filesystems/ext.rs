@@ -1,0 +1,321 @@
+//! ext2, ext3 and ext4, for reading, through the crate `ext4-view`.
+//!
+//! The crate takes a journal that was not replayed into account without writing it. Its types stay on the thread that made
+//! them, so a thread of its own does all the reading; it ends with the tree.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ext4_view::{Ext4, Ext4Error, Ext4Read, File, FileType, Metadata, Path};
+
+use super::guard::guarded;
+use crate::error::Result;
+use crate::store::Store;
+use crate::trees::{Attributes, Entry, Node, NodeKind, Space, Tree, damaged};
+
+/// Where the superblock is, and what is looked at in it.
+const SUPERBLOCK: u64 = 1024;
+const JOURNAL_TO_REPLAY: u32 = 0x4;
+
+/// Files that are kept open, so that reading on is fast.
+const OPEN_FILES: usize = 64;
+
+/// The ext2, ext3 or ext4 of a store. A node is a path.
+pub struct Ext {
+    jobs: Mutex<Sender<Job>>,
+    paths: Mutex<Paths>,
+    space: Space,
+    warnings: Vec<String>,
+}
+
+type Job = Box<dyn FnOnce(&mut Worker) + Send>;
+
+/// Paths by node and nodes by path. The root is node 0.
+struct Paths {
+    paths: Vec<Arc<Vec<u8>>>,
+    nodes: HashMap<Arc<Vec<u8>>, Node>,
+}
+
+/// What the thread has.
+struct Worker {
+    ext: Ext4,
+    /// Open files, and where each will be read next.
+    files: HashMap<Node, (File, u64)>,
+}
+
+impl Ext {
+    /// Opens the file system.
+    ///
+    /// # Errors
+    /// `Malformed`, `Unsupported`, `Io`.
+    pub fn open(store: Arc<dyn Store>) -> Result<Self> {
+        let (space, replay) = superblock(&*store)?;
+        let (jobs, work) = channel();
+        let (opened, has_opened) = channel();
+        std::thread::Builder::new().name("ext".into()).spawn(move || serve(store, &opened, &work))?;
+        has_opened.recv().map_err(|_| gone())??;
+        let warning = "the journal was not replayed: it is read as if it were, and nothing is written";
+        let root = Arc::new(b"/".to_vec());
+        let paths = Paths { nodes: HashMap::from([(root.clone(), 0)]), paths: vec![root] };
+        let warnings = replay.then(|| warning.to_owned()).into_iter().collect();
+        Ok(Self { jobs: Mutex::new(jobs), paths: Mutex::new(paths), space, warnings })
+    }
+
+    /// Has the thread do something.
+    fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Worker) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let (answer, answered) = channel();
+        let job: Job = Box::new(move |worker| drop(answer.send(guarded(|| work(worker)))));
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job).map_err(|_| gone())?;
+        answered.recv().map_err(|_| gone())?
+    }
+
+    fn paths(&self) -> MutexGuard<'_, Paths> {
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn path(&self, node: Node) -> io::Result<Arc<Vec<u8>>> {
+        self.paths().paths.get(node as usize).cloned().ok_or_else(|| ErrorKind::NotFound.into())
+    }
+
+    /// The path of a folder. Links are not followed.
+    fn folder(&self, node: Node) -> io::Result<Arc<Vec<u8>>> {
+        match self.attributes(node)?.kind {
+            NodeKind::Folder => self.path(node),
+            _ => Err(ErrorKind::NotADirectory.into()),
+        }
+    }
+}
+
+impl Tree for Ext {
+    fn root(&self) -> Node {
+        0
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.warnings.clone()
+    }
+
+    fn lookup(&self, folder: Node, name: &OsStr) -> io::Result<Node> {
+        let path = Arc::new(below(&self.folder(folder)?, name.as_bytes()));
+        let asked = path.clone();
+        self.ask(move |worker| worker.metadata(&asked).map(drop))?;
+        Ok(self.paths().node(path))
+    }
+
+    fn attributes(&self, node: Node) -> io::Result<Attributes> {
+        let path = self.path(node)?;
+        self.ask(move |worker| {
+            let metadata = worker.metadata(&path)?;
+            let kind = kind(metadata.file_type());
+            Ok(Attributes {
+                kind,
+                size: if matches!(kind, NodeKind::File | NodeKind::Link) { metadata.len() } else { 0 },
+                mode: Some(metadata.mode() & 0o7777),
+                owner: Some((metadata.uid(), metadata.gid())),
+                modified: time(metadata.modified()),
+                accessed: time(metadata.accessed()),
+                created: metadata.created().and_then(time),
+                read_only: false,
+            })
+        })
+    }
+
+    fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
+        let path = self.folder(folder)?;
+        let asked = path.clone();
+        let listed = self.ask(move |worker| {
+            let mut list = Vec::new();
+            for entry in worker.ext.read_dir(parse(&asked)?).map_err(told)? {
+                let entry = entry.map_err(told)?;
+                let name = entry.file_name();
+                let name: &[u8] = name.as_ref();
+                if name != b"." && name != b".." && !name.is_empty() && !name.contains(&b'/') {
+                    list.push((name.to_vec(), kind(entry.file_type().map_err(told)?)));
+                }
+            }
+            Ok(list)
+        })?;
+        let mut paths = self.paths();
+        let entry = |(name, kind): (Vec<u8>, NodeKind)| {
+            let node = paths.node(Arc::new(below(&path, &name)));
+            Entry { name: OsString::from_vec(name), node, kind }
+        };
+        Ok(listed.into_iter().map(entry).collect())
+    }
+
+    fn read_at(&self, file: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        let path = self.path(file)?;
+        let len = out.len();
+        let bytes = self.ask(move |worker| worker.read(file, &path, offset, len))?;
+        out[..bytes.len()].copy_from_slice(&bytes);
+        Ok(bytes.len())
+    }
+
+    fn link_target(&self, link: Node) -> io::Result<OsString> {
+        let path = self.path(link)?;
+        self.ask(move |worker| {
+            let target = worker.ext.read_link(parse(&path)?).map_err(told)?;
+            Ok(OsString::from_vec(AsRef::<[u8]>::as_ref(&target).to_vec()))
+        })
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        Ok(self.space)
+    }
+}
+
+impl Paths {
+    fn node(&mut self, path: Arc<Vec<u8>>) -> Node {
+        if let Some(node) = self.nodes.get(&path) {
+            return *node;
+        }
+        let node = self.paths.len() as Node;
+        self.paths.push(path.clone());
+        self.nodes.insert(path, node);
+        node
+    }
+}
+
+impl Worker {
+    fn metadata(&self, path: &[u8]) -> io::Result<Metadata> {
+        self.ext.symlink_metadata(parse(path)?).map_err(told)
+    }
+
+    fn read(&mut self, node: Node, path: &[u8], offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let metadata = self.metadata(path)?;
+        match kind(metadata.file_type()) {
+            NodeKind::File => {}
+            NodeKind::Folder => return Err(ErrorKind::IsADirectory.into()),
+            NodeKind::Link | NodeKind::Special => return Err(ErrorKind::InvalidInput.into()),
+        }
+        let len = metadata.len().saturating_sub(offset).min(len as u64) as usize;
+        let (mut file, at) = match self.files.remove(&node) {
+            Some(open) => open,
+            None => (self.ext.open(parse(path)?).map_err(told)?, 0),
+        };
+        if at != offset {
+            file.seek_to(offset).map_err(told)?;
+        }
+        let mut bytes = vec![0; len];
+        let mut done = 0;
+        while done < len {
+            match file.read_bytes(&mut bytes[done..]).map_err(told_of_reading)? {
+                0 => return Err(damaged("inode", 0, "a file ends before its size")),
+                read => done += read,
+            }
+        }
+        if self.files.len() >= OPEN_FILES {
+            self.files.clear();
+        }
+        self.files.insert(node, (file, offset + len as u64));
+        Ok(bytes)
+    }
+}
+
+/// What the thread does: opens, tells how that went, and works until the tree is gone.
+fn serve(store: Arc<dyn Store>, opened: &Sender<io::Result<()>>, work: &Receiver<Job>) {
+    let ext = match guarded(|| Ext4::load(Box::new(Source(store))).map_err(told)) {
+        Ok(ext) => ext,
+        Err(e) => return drop(opened.send(Err(e))),
+    };
+    let mut worker = Worker { ext, files: HashMap::new() };
+    if opened.send(Ok(())).is_ok() {
+        work.iter().for_each(|job| job(&mut worker));
+    }
+}
+
+struct Source(Arc<dyn Store>);
+
+impl Ext4Read for Source {
+    fn read(
+        &mut self,
+        start_byte: u64,
+        dst: &mut [u8],
+    ) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.0.read_at(start_byte, dst)?)
+    }
+}
+
+/// Sizes, and whether there is a journal to replay (section "The Super Block" of the kernel's ext4 documentation).
+fn superblock(store: &dyn Store) -> io::Result<(Space, bool)> {
+    let mut bytes = [0; 1024];
+    store.read_at(SUPERBLOCK, &mut bytes)?;
+    let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let log = u32_at(0x18);
+    if log > 6 {
+        return Err(damaged("block size", SUPERBLOCK + 0x18, format!("2 to the power of {}", 10 + u64::from(log))));
+    }
+    let unit = 1024 << log;
+    let incompatible = u32_at(0x60);
+    const WIDE: u32 = 0x80;
+    let high = |at| if incompatible & WIDE != 0 { u64::from(u32_at(at)) << 32 } else { 0 };
+    let of = |blocks: u64| blocks.saturating_mul(u64::from(unit));
+    let total = of(high(0x150) | u64::from(u32_at(0x4)));
+    let free = of(high(0x158) | u64::from(u32_at(0xc)));
+    Ok((Space { total, free, unit }, incompatible & JOURNAL_TO_REPLAY != 0))
+}
+
+fn parse(path: &[u8]) -> io::Result<Path<'_>> {
+    Path::try_from(path).map_err(|_| ErrorKind::NotFound.into())
+}
+
+fn below(folder: &[u8], name: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = if folder.ends_with(b"/") { b"" } else { b"/" };
+    [folder, slash, name].concat()
+}
+
+fn kind(kind: FileType) -> NodeKind {
+    if kind.is_dir() {
+        NodeKind::Folder
+    } else if kind.is_regular_file() {
+        NodeKind::File
+    } else if kind.is_symlink() {
+        NodeKind::Link
+    } else {
+        NodeKind::Special
+    }
+}
+
+fn time(time: ext4_view::Timestamp) -> Option<SystemTime> {
+    let nanoseconds = Duration::from_nanos(time.nanoseconds().into());
+    let seconds = Duration::from_secs(time.seconds().unsigned_abs());
+    let whole = if time.seconds() < 0 { UNIX_EPOCH.checked_sub(seconds) } else { UNIX_EPOCH.checked_add(seconds) };
+    whole?.checked_add(nanoseconds)
+}
+
+/// Where a whole block of block numbers is missing, which is how ext2 and ext3 keep a large hole, the crate reads block 0
+/// instead, and notices.
+fn told_of_reading(error: Ext4Error) -> io::Error {
+    match &error {
+        Ext4Error::Corrupt(what) if what.to_string().contains("from block 0 (originally 0)") => {
+            crate::Error::unsupported("reading this file: it has a large hole and no extents").into()
+        }
+        _ => told(error),
+    }
+}
+
+/// The crate's error as ours.
+fn told(error: Ext4Error) -> io::Error {
+    match error {
+        Ext4Error::Io(e) => match e.downcast() {
+            Ok(e) => *e,
+            Err(e) => io::Error::other(e),
+        },
+        Ext4Error::Encrypted => crate::Error::unsupported("reading this file: it is encrypted (fscrypt)").into(),
+        Ext4Error::Incompatible(what) => crate::Error::unsupported(format!("this ext file system: {what}")).into(),
+        Ext4Error::Corrupt(what) => damaged("ext", 0, what.to_string()),
+        other => other.into(),
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the thread that reads the file system is gone")
+}

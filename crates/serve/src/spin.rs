@@ -1,0 +1,103 @@
+//! Looking for the next request for a while before sleeping: a wake-up on another processor costs more than most requests do.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A turn of the spinning loop that takes this long was spent on another program: the processor is wanted, so no spinning.
+const ELSEWHERE: Duration = Duration::from_micros(50);
+
+/// Threads of a server that do not sleep.
+pub struct Awake {
+    threads: AtomicUsize,
+    processors: usize,
+}
+
+impl Awake {
+    pub fn new() -> Self {
+        Self { threads: AtomicUsize::new(0), processors: thread::available_parallelism().map_or(1, usize::from) }
+    }
+
+    /// Whether this server leaves a processor to its clients.
+    fn leaves_one(&self) -> bool {
+        self.threads.load(Ordering::Relaxed) < self.processors
+    }
+}
+
+/// Counts a thread among those that do not sleep, as long as it lives.
+pub struct Running<'a>(&'a Awake);
+
+impl<'a> Running<'a> {
+    pub fn new(awake: &'a Awake) -> Self {
+        awake.threads.fetch_add(1, Ordering::Relaxed);
+        Self(awake)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.threads.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Takes a running thread out of that count, as long as it lives.
+pub struct Sleeping<'a>(&'a Awake);
+
+impl<'a> Sleeping<'a> {
+    pub fn new(awake: &'a Awake) -> Self {
+        awake.threads.fetch_sub(1, Ordering::Relaxed);
+        Self(awake)
+    }
+}
+
+impl Drop for Sleeping<'_> {
+    fn drop(&mut self) {
+        self.0.threads.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A thread's memory of whether spinning was worth it.
+#[derive(Default)]
+pub struct Spinner {
+    /// Spins in a row during which nothing came.
+    fruitless: u32,
+}
+
+impl Spinner {
+    /// Calls `look` until it finds something, for `time` at most, if that looks worth it and a processor is left to the
+    /// clients.
+    ///
+    /// # Errors
+    /// Those of `look`.
+    pub fn spin<T>(
+        &mut self,
+        awake: &Awake,
+        time: Duration,
+        mut look: impl FnMut() -> io::Result<Option<T>>,
+    ) -> io::Result<Option<T>> {
+        // After some spins in vain, only every now and then: the client may have become faster.
+        let worth_it = self.fruitless < 4 || self.fruitless.is_multiple_of(16);
+        if time.is_zero() || !worth_it || !awake.leaves_one() {
+            self.fruitless = self.fruitless.wrapping_add(u32::from(!worth_it));
+            return Ok(None);
+        }
+        let start = Instant::now();
+        let mut last = start;
+        while awake.leaves_one() && last - start < time {
+            if let Some(found) = look()? {
+                self.fruitless = 0;
+                return Ok(Some(found));
+            }
+            // The kernel may have woken the client on this processor, expecting this thread to sleep now.
+            thread::yield_now();
+            let now = Instant::now();
+            if now - last > ELSEWHERE {
+                break;
+            }
+            last = now;
+        }
+        self.fruitless = self.fruitless.wrapping_add(1);
+        Ok(None)
+    }
+}
