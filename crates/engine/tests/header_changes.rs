@@ -546,3 +546,32 @@ fn old_volumes_of_one_header_are_changed_in_one_write() {
     }
     assert!(changed > 0);
 }
+
+#[test]
+fn headers_of_encrypted_systems_are_left_alone() {
+    let Some(images) = support::Images::unpacked() else { return };
+    let bytes = std::fs::read(images.path("tcrypt/sys_vc_1_mbr_part-sha256-xts-aes")).expect("an image");
+    let store = FaultStore::new(Arc::new(MemoryStore::new(bytes.clone())), None);
+    let credentials = support::credentials_of(&images, "sys_vc_1_mbr_part-sha256-xts-aes");
+    let with = Unlock { hash: Some("SHA-256"), cipher: Some("AES"), ..Unlock::with(&credentials) };
+    let editor = KINDS[1].editor();
+    let new = [passphrase("new")];
+    let new = NewCredential { credentials: &new, hash: None, pim: None };
+    let refused = [
+        editor.change(&store, &with, &new).map(|_| ()),
+        editor.back_up(&store, &with, None).map(|_| ()),
+        editor.verify(&store, &with).map(|_| ()),
+    ];
+    for error in refused.map(|r| r.expect_err("refused")) {
+        let text = error.to_string();
+        assert!(matches!(error.kind, ErrorKind::Unsupported { .. }) && text.contains("encrypted system"), "{text}");
+    }
+    // A backup of a volume is not restored over a boot loader unawares.
+    let file = MemoryStore::new(KINDS[1].back_up(&KINDS[1].volume(MIN, "pw"), "pw"));
+    let pw = [passphrase("pw")];
+    let restored = editor.restore(&store, RestoreFrom::Backup(&file), &KINDS[1].with(&pw), false);
+    assert!(misuse(restored).contains("nothing shows"));
+    let forced = editor.restore(&store, RestoreFrom::Backup(&file), &KINDS[1].with(&pw), true).expect("forced");
+    assert!(forced.warnings.iter().any(|w| w.contains("partition table")), "{:?}", forced.warnings);
+    assert_eq!(store.count(Operation::Write), 0);
+}

@@ -25,6 +25,8 @@ struct Case {
     path: PathBuf,
     /// The plaintext, in a file.
     plain: PathBuf,
+    /// Whether the backup at the end is sound too.
+    backup: bool,
     /// What narrows cryptsetup's search and names the format.
     options: String,
     old: &'static str,
@@ -41,6 +43,7 @@ impl Case {
         Self {
             path,
             plain: file,
+            backup: true,
             options: options.to_owned(),
             old: OLD,
             new: NEW.to_owned(),
@@ -53,7 +56,7 @@ impl Case {
         let Self { plain, options, old, new, new_options, .. } = self;
         let plain = plain.display();
         let mut script = String::new();
-        for backup in ["", "--tcrypt-backup"] {
+        for backup in ["", "--tcrypt-backup"].into_iter().take(if self.backup { 2 } else { 1 }) {
             let open = format!("cryptsetup tcryptOpen {options} {backup} /dev/{device} x");
             script += &format!(
                 "if printf %s '{old}' | {open}; then echo 'the old password opens {device} {backup}'; exit 9; fi\n\
@@ -133,6 +136,12 @@ fn the_kernel_opens_what_was_changed_or_restored() {
     let mut wiped = password;
     wiped[..GROUP].fill(0);
     wiped[LEN - GROUP..].fill(0);
+    // The file is what a volume begins with.
+    let mut case = wiped.clone();
+    case[..GROUP].copy_from_slice(&file.bytes);
+    let mut case = Case::new(dir.path(), "backup", &case, &plain, "--cipher aes --hash sha512");
+    case.backup = false;
+    cases.push(case);
     let store = MemoryStore::new(wiped);
     let file = MemoryStore::new(file.bytes);
     let prepared = editor("TrueCrypt").restore(&store, RestoreFrom::Backup(&file), &with_new, false);
@@ -190,9 +199,18 @@ fn tcplay_opens_what_was_changed() {
     let path = dir.path().join("v.tc");
     std::fs::write(&path, changed("TrueCrypt", &bytes, &with, &new, Some("RIPEMD-160"), None)).expect("a volume");
     let device = LoopDevice::new(&losetup, &path);
+    let tcplay = tcplay.to_str().expect("UTF-8");
     for more in [&[][..], &["--use-backup"]] {
-        let command = [&[tcplay.to_str().expect("UTF-8"), "-d", &device.0, "-i"], more].concat();
+        let command = [&[tcplay, "-d", &device.0, "-i"], more].concat();
         let said = on_terminal(&python, &[("Passphrase:", NEW)], &command);
         assert!(said.contains("AES-256-XTS") && said.contains("RIPEMD160"), "{said}");
     }
+    // The other way round: it changes what was changed here, and all copies are sound.
+    let answers = [("Passphrase:", NEW), ("New passphrase:", OLD), ("Repeat", OLD)];
+    on_terminal(&python, &answers, &[tcplay, "-d", &device.0, "--modify", "--new-pbkdf-prf=SHA512", "-w"]);
+    drop(device);
+    let store = in_memory(&path);
+    let verified = editor("TrueCrypt").verify(&*store, &with).expect("it opens with what tcplay wrote");
+    assert!(!verified.damaged, "{verified:?}");
+    assert!(unlock(&*store, &Unlock::with(&new)).is_err());
 }
