@@ -177,6 +177,7 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     let path = &args.open.path;
     let at = |e: Error| e.at(path);
     let store: Arc<dyn Store> = Arc::new(open_file(path, Access::ReadWrite)?);
+    let store = args.open.how.in_partition(store).map_err(at)?;
     let file = args.from.as_deref().map(|from| FileStore::open(from, Access::ReadOnly)).transpose()?;
     let from = file.as_ref().map_or(RestoreFrom::Embedded, |f| RestoreFrom::Backup(f));
     let credentials = args.open.credentials.read()?;
@@ -189,12 +190,12 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
         (ErrorKind::NotThisFormat(_) | ErrorKind::WrongCredential(_), Some(from)) => e.at(from),
         _ => at(e),
     })?;
+    prepared.warnings.iter().for_each(|w| output::warn(w));
     if !prepared.edit.steps.is_empty() {
         consent(args, path, &prepared)?;
         prepared.edit.carry_out(&*store).map_err(at)?;
         opens(format, &*store, &credentials, &with, &prepared).map_err(at)?;
     }
-    prepared.warnings.iter().for_each(|w| output::warn(w));
     let restored = Restored {
         path: path.display().to_string(),
         format: prepared.format,

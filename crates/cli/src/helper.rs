@@ -19,12 +19,17 @@ const OURS: &[(&str, &str)] = &[
     ("truecrypt", "--truecrypt"),
     ("slot", "--slot"),
     ("partition", "--partition"),
-    ("system", "--system"),
     ("backup-header", "--backup-header"),
     ("truncated", "--truncated"),
     ("ro", "--read-only"),
     ("filesystem", "--filesystem"),
     ("idle", "--idle"),
+    ("memory", "--memory"),
+    ("protect-hidden", "--protect-hidden"),
+    ("hidden-password-file", "--hidden-password-file"),
+    ("hidden-keyfile", "--hidden-keyfile"),
+    ("hidden-hash", "--hidden-hash"),
+    ("hidden-pim", "--hidden-pim"),
 ];
 
 /// Options that are for mount(8) itself, or say what is so anyway.
@@ -136,6 +141,15 @@ mod tests {
         );
         assert_eq!(line("mount.claviger /v.tc /mnt -r"), "claviger mount --read-only -- /v.tc /mnt");
         assert!(words_of(["mount.claviger", "/v", "/m", "-f"].map(OsString::from).into()).is_err(), "a rehearsal");
+    }
+
+    #[test]
+    fn every_option_of_ours_is_one_of_mount() {
+        let command = crate::command();
+        let mount = command.find_subcommand("mount").expect("a verb");
+        for (_, option) in OURS {
+            assert!(mount.get_arguments().any(|a| a.get_long() == option.strip_prefix("--")), "{option}");
+        }
     }
 
     #[test]

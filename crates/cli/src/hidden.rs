@@ -78,6 +78,12 @@ pub fn run(args: &create::Args, path: &Path) -> anyhow::Result<()> {
         Unlock { cancel: Some(cancel), hash: Some(hash), cipher: Some(&cipher), ..how.unlock(&outer_credentials) };
     let format = formats::by_name(format)?;
     let room = format.hidden_room(&store, &outer).map_err(at)?;
+    if !room.looks_random {
+        output::warn(
+            "The free space of the outer volume does not look random, as if it had been made with --quick: whoever sees the \
+             file sees that something else is there now. A volume made without --quick hides it.",
+        );
+    }
     consent(args, path, &room)?;
 
     // The hidden one.

@@ -78,6 +78,9 @@ impl Report for List {
             if let Some(Status { traffic, damage_prevented }) = status {
                 line("read", size::exact(traffic.read))?;
                 line("written", size::exact(traffic.written))?;
+                if traffic.failed_writes > 0 {
+                    line("failed", format!("{} writes; what they held may be lost", traffic.failed_writes))?;
+                }
                 if *damage_prevented {
                     line("protection", "a write that would have damaged the hidden volume was refused".to_owned())?;
                 }

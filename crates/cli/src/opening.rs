@@ -194,6 +194,11 @@ pub struct ProtectArgs {
 }
 
 impl ProtectArgs {
+    /// Whether protection is asked for.
+    pub fn asked(&self) -> bool {
+        self.protect
+    }
+
     /// Whether the hidden volume's password is read from standard input.
     pub fn on_stdin(&self) -> bool {
         self.hidden.credentials.on_stdin()

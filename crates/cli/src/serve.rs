@@ -90,6 +90,8 @@ struct Serving {
     /// Size of the plaintext, in bytes.
     size: u64,
     read_only: bool,
+    /// Whether a hidden volume in it is protected.
+    protects_hidden: bool,
     pid: u32,
 }
 
@@ -126,6 +128,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         },
         size,
         read_only,
+        protects_hidden: args.protect.asked(),
         pid: std::process::id(),
     };
     // A server that nobody can list serves all the same.
@@ -246,8 +249,12 @@ impl Running {
 
 impl Report for Serving {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { volume, uri, socket, size, read_only, pid: _ } = self;
-        let how = if *read_only { "read-only" } else { "for reading and writing" };
+        let Self { volume, uri, socket, size, read_only, protects_hidden, pid: _ } = self;
+        let how = match (read_only, protects_hidden) {
+            (true, _) => "read-only",
+            (_, true) => "for reading and writing, with the hidden volume protected",
+            _ => "for reading and writing",
+        };
         writeln!(out, "Serving {volume}, {}, {how}:", size::exact(*size))?;
         writeln!(out, "  {uri}")?;
         writeln!(out, "To copy it:             nbdcopy '{uri}' image.img")?;

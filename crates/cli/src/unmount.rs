@@ -82,7 +82,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut failed = None;
     for session in chosen {
         match mount::end(session, args.force, args.timeout) {
-            Ok(how) => unmounted.push(One::new(session, how)),
+            Ok(how) => {
+                // The folder was made by `claviger attach`.
+                if let Some(dir) = session.record.dir.as_ref().filter(|dir| dir.starts_with(runtime.path())) {
+                    let _ = std::fs::remove_dir(dir);
+                }
+                unmounted.push(One::new(session, how));
+            }
             Err(e) => {
                 let e = e.into();
                 exit::report(&e, args.json);

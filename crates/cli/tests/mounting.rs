@@ -172,7 +172,7 @@ fn a_killed_server_leaves_nothing_that_hangs_and_loses_nothing_that_was_synced()
 
     // The journal is not replayed where nothing may be written.
     let bytes = fs::read(&volume).expect("a file");
-    place.mount(&volume, &dir, &["--read-only"]).succeeds();
+    place.mount(&volume, &dir, &["--read-only"]).fails(0, &["journal"]);
     place.unmount(&dir).succeeds();
     assert!(fs::read(&volume).expect("a file") == bytes);
     place.mount(&volume, &dir, &[]).succeeds();
@@ -252,6 +252,71 @@ fn what_cannot_be_mounted_leaves_nothing() {
     assert!(place.list().is_empty() && !place.mounted(&dir));
     assert_eq!(fs::read_dir(place.runtime()).expect("a folder").count(), 0);
     wait_until("no loop device is left", || loops_below(&place.runtime()).is_empty());
+}
+
+#[test]
+fn what_is_mounted_over_it_is_left_alone() {
+    let Some(place) = Place::root() else { return };
+    let volume = place.ext4("v.tc");
+    let dir = place.dir("d");
+    place.mount(&volume, &dir, &[]).succeeds();
+    tools::run(place.command("mount").args(["-t", "tmpfs", "none", &dir]));
+    place.unmount(&dir).fails(9, &["something else is mounted"]);
+    place.run(["unmount", "--force", &volume]).fails(9, &["something else is mounted"]);
+    assert!(place.mounted(&dir) && place.list().len() == 1);
+    tools::run(place.command("umount").arg(&dir));
+    place.unmount(&dir).succeeds();
+    assert!(!place.mounted(&dir));
+}
+
+#[test]
+fn writes_that_nobody_waited_for_and_that_failed_are_told_at_the_end() {
+    let Some(place) = Place::root() else { return };
+    let Some(small) = Tmpfs::new("size=9m") else { return };
+    let volume = place.ext4("v.tc");
+    let dir = place.dir("d");
+    let sparse = small.path().join("v.tc").display().to_string();
+    tools::run(place.command("cp").args(["--sparse=always", &volume, &sparse]));
+    place.mount(&sparse, &dir, &[]).succeeds();
+    let random: Vec<u8> = (0..14_000_000u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect();
+    fs::write(format!("{dir}/much"), random).expect("the page cache takes it");
+    let failed = place.unmount(&dir).fails(6, &["writes failed", "may be lost"]);
+    assert!(failed.out.is_empty() || !failed.text().contains("is closed"));
+    assert!(place.list().is_empty() && !place.mounted(&dir));
+    assert_eq!(fs::read_dir(place.runtime()).expect("a folder").count(), 0, "nothing is left");
+}
+
+#[test]
+fn a_protected_hidden_volume_outlives_a_full_outer_one() {
+    let Some(place) = Place::root() else { return };
+    let outer = place.volume("v.tc", "8M", &["mke2fs", "-q", "-t", "ext2"]);
+    let password = place.folder.str("inner");
+    fs::write(&password, "the inner password, quite another\n").expect("written");
+    let create =
+        ["create", "--hidden", "--format", "TrueCrypt", "--hash", "SHA-512", "--hidden-hash", "SHA-512", "--quick"];
+    let passwords = ["--password-file", &place.folder.password, "--hidden-password-file", &password];
+    let size = ["--size", "1M", "--force", "--yes", &outer];
+    place.run(create.iter().chain(&passwords).chain(&size)).succeeds();
+    let cat = ["cat", "--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", &password, &outer];
+    let before = place.run(cat).succeeds().out;
+    assert_eq!(before.len(), 1 << 20);
+
+    let dir = place.dir("d");
+    let protect = ["--protect-hidden", "--hidden-hash", "SHA-512", "--hidden-password-file", &password];
+    place.mount(&outer, &dir, &protect).succeeds();
+    assert_eq!(place.list()[0]["damage_prevented"].as_bool(), Some(false));
+    // It may take the file system a while to notice that it is full, or that it cannot write.
+    let filling = fs::File::create(format!("{dir}/all")).and_then(|mut f| {
+        for _ in 0..8 {
+            f.write_all(&[0x55; 1 << 20])?;
+            f.sync_all()?;
+        }
+        Ok(())
+    });
+    assert!(filling.is_err(), "the last of it was refused");
+    assert_eq!(place.list()[0]["damage_prevented"].as_bool(), Some(true));
+    place.unmount(&dir).fails(6, &["writes failed"]);
+    assert!(place.run(cat).succeeds().out == before);
 }
 
 #[test]

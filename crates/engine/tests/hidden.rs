@@ -133,6 +133,7 @@ fn a_hidden_volume_takes_the_free_tail_and_nothing_else() {
             let tail = free_tail(&kind.open(&store, OUTER)).expect("a clean file system");
             let room = kind.room(&store).expect("there is room");
             assert_eq!((room.free_at, room.outer_size), (tail.at, len - 2 * GROUP));
+            assert!(room.looks_random);
             assert!(room.largest > room.smallest && tail.at + room.largest < room.outer_size);
             for quick in [true, false] {
                 let before = all_of(&*store);
@@ -282,6 +283,28 @@ fn an_interruption_leaves_the_outer_volume_and_a_whole_hidden_one_or_none() {
         kind.unlock(&*inner, &kind.with(&[passphrase(OUTER)])).expect("the outer volume opens");
         assert!(kind.unlock(&*inner, &kind.with(&[passphrase(INNER)])).is_err(), "{operation:?} {nth}");
     }
+}
+
+#[test]
+fn free_space_in_which_a_hidden_volume_would_stand_out_is_told() {
+    let Some(filesystem) = fat(2 * MIB, 100_000) else { return };
+    let store = TRUECRYPT.outer(2 * MIB + 2 * GROUP, &filesystem);
+    // As in a sparse file that was formatted quickly.
+    store.write_at(GROUP + MIB, &mut vec![0; 100_000]).expect("written");
+    assert!(!TRUECRYPT.room(&store).expect("there is room").looks_random);
+}
+
+#[test]
+fn nobody_is_promised_protection_in_an_encrypted_system() {
+    let Some(images) = Images::unpacked() else { return };
+    let name = images.list("tcrypt").into_iter().find(|n| n.starts_with("sys_")).expect("an encrypted system");
+    let store: Arc<dyn Store> = in_memory(&images.path(&format!("tcrypt/{name}")));
+    let credentials = [passphrase("aaaaaaaaaaaa")];
+    let protect = Some(Protect { credentials: &[passphrase("x")], hash: None, pim: None });
+    let with = Unlock { hash: Some("SHA-256"), cipher: Some("AES"), ..Unlock::with(&credentials) };
+    assert!(VERACRYPT.unlock(&*store, &with).is_ok());
+    let error = VERACRYPT.unlock(&*store, &Unlock { protect, ..with }).map(|u| u.facts).expect_err("refused");
+    assert!(matches!(error.kind, ErrorKind::Unsupported { .. }), "{error}");
 }
 
 /// TrueCrypt's own FAT, and where it put its own hidden volume.

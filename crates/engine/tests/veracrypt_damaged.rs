@@ -6,7 +6,6 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use claviger_engine::credential::HeaderChoice;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Unlock, Unlocked, formats};
 use support::*;

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use claviger_crypto::modes::xts::{Layer, Xts};
+use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, ciphers};
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Error, Layout, Payload, Result, Segment, Store, Volume};
@@ -81,7 +82,7 @@ fn xts_volume(store: Arc<dyn Store>) -> Result<Arc<dyn Store>> {
     let payload = Payload::Crypt { cipher, first: 0 };
     let len = store.len() - store.len() % 512;
     let layout = Layout::new(vec![Segment { at: 0, len, stored_at: 0, payload, writable: store.writable() }])?;
-    Ok(Arc::new(Volume::new(store, layout)))
+    Ok(Arc::new(Volume::new(store, layout).with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO)))))
 }
 
 /// What is to go wrong.

@@ -100,6 +100,16 @@ fn reads_and_writes_at_any_place_are_those_of_a_file() {
 }
 
 #[test]
+fn the_faster_transport_is_taken_where_it_is_allowed() {
+    let Some(_) = transports() else { return };
+    let place = Place::new(&[1; 1000]);
+    let mut server = place.serve(&[]);
+    assert_eq!(server.transport, "uring");
+    assert_eq!(fs::read(server.file()).expect("it can be read"), [1; 1000]);
+    assert!(server.stop().success());
+}
+
+#[test]
 fn many_programs_at_once_do_not_disturb_each_other() {
     let Some(transports) = transports() else { return };
     const PART: usize = 1 << 20;

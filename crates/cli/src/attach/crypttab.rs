@@ -74,12 +74,11 @@ fn device_path(text: &str) -> PathBuf {
         ("PARTLABEL", "by-partlabel"),
         ("ID", "by-id"),
     ];
-    if let Some((tag, value)) = text.split_once('=') {
-        if let Some((_, folder)) = TAGS.iter().find(|(name, _)| *name == tag) {
-            return Path::new("/dev/disk").join(folder).join(udev_name(value.trim_matches('"')));
-        }
-    }
-    text.into()
+    let known = text.split_once('=').and_then(|(tag, value)| {
+        let (_, folder) = TAGS.iter().find(|(name, _)| *name == tag)?;
+        Some(Path::new("/dev/disk").join(folder).join(udev_name(value.trim_matches('"'))))
+    });
+    known.unwrap_or_else(|| text.into())
 }
 
 /// As udev writes a label into the name of a link: other than these characters as `\x` and two digits (libudev,

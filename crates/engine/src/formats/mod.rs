@@ -120,6 +120,9 @@ pub struct HiddenRoom {
     pub free_at: u64,
     /// Size of the outer volume's plaintext, in bytes.
     pub outer_size: u64,
+    /// Whether what is stored there now looks random. If not, as where the outer volume was never filled, a hidden volume stands
+    /// out.
+    pub looks_random: bool,
 }
 
 /// What a format can create.

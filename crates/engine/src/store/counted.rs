@@ -1,4 +1,5 @@
 use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Store;
@@ -8,6 +9,8 @@ pub struct CountedStore<S> {
     inner: S,
     read: AtomicU64,
     written: AtomicU64,
+    failed_writes: AtomicU64,
+    failure: OnceLock<String>,
 }
 
 /// Bytes that went through a store since it was opened.
@@ -17,17 +20,34 @@ pub struct Traffic {
     pub read: u64,
     /// Bytes written.
     pub written: u64,
+    /// Writes that a store that can be written did not take. Programs may never hear of one: a file system writes later.
+    pub failed_writes: u64,
 }
 
 impl<S: Store> CountedStore<S> {
     /// Counts what goes through `inner` from now on.
     pub fn new(inner: S) -> Self {
-        Self { inner, read: AtomicU64::new(0), written: AtomicU64::new(0) }
+        let zero = || AtomicU64::new(0);
+        Self { inner, read: zero(), written: zero(), failed_writes: zero(), failure: OnceLock::new() }
     }
 
     /// What has gone through: requests that failed do not count.
     pub fn traffic(&self) -> Traffic {
-        Traffic { read: self.read.load(Ordering::Relaxed), written: self.written.load(Ordering::Relaxed) }
+        let now = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Traffic { read: now(&self.read), written: now(&self.written), failed_writes: now(&self.failed_writes) }
+    }
+
+    /// Why the first write failed that did.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// Notes that a write failed. One past the end is the caller's mistake, and one to a store that is read-only too.
+    fn failed(&self, error: &io::Error, writable: bool) {
+        if writable && error.kind() != io::ErrorKind::UnexpectedEof {
+            self.failed_writes.fetch_add(1, Ordering::Relaxed);
+            self.failure.get_or_init(|| error.to_string());
+        }
     }
 
     /// The store beneath.
@@ -48,7 +68,8 @@ impl<S: Store> Store for CountedStore<S> {
     }
 
     fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.inner.write_at(offset, data)?;
+        let writable = self.inner.writable();
+        self.inner.write_at(offset, data).inspect_err(|e| self.failed(e, writable))?;
         self.written.fetch_add(data.len() as u64, Ordering::Relaxed);
         Ok(())
     }
@@ -85,6 +106,38 @@ mod tests {
         store.write_at(10, &mut [1; 30]).expect("written");
         store.read_at(0, &mut [0; 50]).expect("read");
         assert!(store.read_at(90, &mut [0; 50]).is_err() && store.write_at(90, &mut [0; 50]).is_err());
-        assert_eq!(store.traffic(), Traffic { read: 50, written: 30 });
+        assert_eq!(store.traffic(), Traffic { read: 50, written: 30, failed_writes: 0 });
+        assert_eq!(store.failure(), None);
+    }
+
+    /// Takes nothing.
+    struct Full(bool);
+
+    impl Store for Full {
+        fn len(&self) -> u64 {
+            100
+        }
+        fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn writable(&self) -> bool {
+            self.0
+        }
+    }
+
+    #[test]
+    fn a_write_that_should_have_worked_is_noted() {
+        let store = CountedStore::new(Full(true));
+        assert!(store.write_at(0, &mut [1]).is_err() && store.write_at(0, &mut [1]).is_err());
+        assert_eq!((store.traffic().failed_writes, store.failure()), (2, Some("no storage space")));
+        let store = CountedStore::new(Full(false));
+        assert!(store.write_at(0, &mut [1]).is_err(), "read-only");
+        assert_eq!(store.traffic(), Traffic::default());
     }
 }

@@ -82,7 +82,8 @@ pub enum Transport {
 pub struct Options {
     /// How requests come from the kernel.
     pub transport: Transport,
-    /// Threads that serve requests from /dev/fuse.
+    /// Threads that serve requests from /dev/fuse, and so requests that the store works on at a time. The kernel wakes the
+    /// later ones only while the first are busy.
     pub threads: usize,
     /// Time that a thread may look for its next request on /dev/fuse before it sleeps, while processors are free.
     pub spin: Duration,
@@ -99,7 +100,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             transport: Transport::Auto,
-            threads: 2,
+            threads: thread::available_parallelism().map_or(2, usize::from).clamp(2, 8),
             source: "claviger".into(),
             shared: false,
             spin: Duration::from_micros(50),
@@ -198,8 +199,7 @@ impl Mounted {
                 match thread::Builder::new().name(format!("fuse-{number}")).spawn_scoped(scope, work) {
                     Ok(thread) => threads.push(thread),
                     Err(e) => {
-                        // What was to come through that worker waits for ever.
-                        shared.control.state().failed = true;
+                        shared.control.give_up();
                         result = Err(e);
                     }
                 }
@@ -317,6 +317,14 @@ impl Control {
         &self.wake
     }
 
+    /// Ends everything at once: somebody may wait for an answer that does not come. Without any worker the kernel ends the
+    /// connection, and whoever waits gets an error; an unmounting that waits, too.
+    fn give_up(&self) {
+        self.state().failed = true;
+        self.end();
+        self.changed.notify_all();
+    }
+
     fn end(&self) {
         self.ending.store(true, Ordering::Release);
         // It fails only if the counter overflows, and then it is readable.
@@ -329,17 +337,19 @@ struct Leaving<'a>(&'a Control);
 
 impl Leaving<'_> {
     fn with(&self, ended: io::Result<End>) -> io::Result<()> {
-        self.0.state().failed |= ended.is_err();
+        if ended.is_err() {
+            self.0.give_up();
+        }
         ended.map(drop)
     }
 }
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state();
-        state.working -= 1;
-        state.failed |= thread::panicking();
-        drop(state);
+        self.0.state().working -= 1;
+        if thread::panicking() {
+            self.0.give_up();
+        }
         self.0.changed.notify_all();
     }
 }

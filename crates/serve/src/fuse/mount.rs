@@ -39,8 +39,8 @@ pub struct Wish<'a> {
 /// A mounted folder. Dropping it unmounts it, whoever uses it.
 pub struct Place {
     dir: PathBuf,
-    /// The device number in `/proc/self/mountinfo`, by which it is told from what else is mounted there.
-    device: String,
+    /// Device number and source in `/proc/self/mountinfo`, by which it is told from what else is mounted there.
+    mark: String,
     /// Whether mount(2) was allowed.
     direct: bool,
 }
@@ -62,8 +62,8 @@ pub fn mount(wish: &Wish<'_>) -> Result<(Place, OwnedFd)> {
         Err(Errno::PERM | Errno::ACCESS) => (false, mount_with_help(wish, &dir).map_err(|e| e.at(wish.dir))?),
         Err(e) => return Err(explained(e.into()).at(wish.dir)),
     };
-    let mut place = Place { dir, device: String::new(), direct };
-    place.device = mounted_at(&place.dir)?
+    let mut place = Place { dir, mark: String::new(), direct };
+    place.mark = mounted_at(&place.dir)?
         .ok_or_else(|| Error::new(ErrorKind::Io(io::Error::other("mounted, and not there"))).at(&place.dir))?;
     let flags = rustix::fs::fcntl_getfl(&fd).map_err(io::Error::from)?;
     rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
@@ -116,7 +116,7 @@ impl Place {
 
     /// Whether what is mounted there is still this. Asks nobody who might not answer.
     fn is_mounted(&self) -> bool {
-        mounted_at(&self.dir).is_ok_and(|device| device.as_ref() == Some(&self.device))
+        mounted_at(&self.dir).is_ok_and(|mark| mark.as_ref() == Some(&self.mark))
     }
 }
 
@@ -126,7 +126,8 @@ impl Drop for Place {
     }
 }
 
-/// The device number of what is mounted at `dir` on top, if it is one of ours (proc_pid_mountinfo(5)).
+/// Device number and source of what is mounted at `dir` on top, if it is one of ours (proc_pid_mountinfo(5)). The kernel gives
+/// a number to the next mount as soon as it is free; a volume is mounted once.
 fn mounted_at(dir: &Path) -> io::Result<Option<String>> {
     let mounts = std::fs::read("/proc/self/mountinfo")?;
     let mut found = None;
@@ -135,8 +136,10 @@ fn mounted_at(dir: &Path) -> io::Result<Option<String>> {
         let (Some(device), Some(point)) = (fields.nth(2), fields.nth(1)) else { continue };
         if unescaped(point) == dir.as_os_str().as_bytes() {
             // Optional fields end with a dash; the kind of file system follows.
-            let ours = fields.skip_while(|f| *f != b"-").nth(1) == Some(KIND.as_bytes());
-            found = ours.then(|| String::from_utf8_lossy(device).into_owned());
+            let mut after = fields.skip_while(|f| *f != b"-");
+            let ours = after.nth(1) == Some(KIND.as_bytes());
+            let mark = [device, after.next().unwrap_or_default()].join(&b' ');
+            found = ours.then(|| String::from_utf8_lossy(&mark).into_owned());
         }
     }
     Ok(found)

@@ -33,7 +33,7 @@ use crate::sessions::{Live, Process, escape};
 use drivers::{Call, Program, Way};
 use image::Served;
 use loop_device::LoopDevice;
-use unmount::{Detached, detach, flush};
+use unmount::{Detached, InView, detach, flush, in_view};
 
 pub use unmount::{Ended, clean_all, end};
 
@@ -178,14 +178,11 @@ impl Mounting<'_> {
         self.live.update(|record| record.loop_device = Some(device.path().to_owned()))?;
         let Err(first) = self.kernel_mount(kind, device.path(), None) else { return Ok((served, Vec::new())) };
         // Replaying a journal writes. Where nothing may be written, what it holds stays aside.
-        if let Some(option) = unreplayed.filter(|_| self.read_only) {
-            if self.kernel_mount(kind, device.path(), Some(option)).is_ok() {
-                let warning = "its journal holds changes that were not carried out when it was last used, and reading it \
-                               only they stay so: files may be older than they should be";
-                return Ok((served, vec![warning.to_owned()]));
-            }
-        }
-        Err(first)
+        let Some(option) = unreplayed.filter(|_| self.read_only) else { return Err(first) };
+        self.kernel_mount(kind, device.path(), Some(option)).map_err(|_| first)?;
+        let warning = "the journal holds changes that were not carried out when the file system was last used, and mounted \
+                       read-only they stay so: files may be older than they should be";
+        Ok((served, vec![warning.to_owned()]))
     }
 
     /// mount(8) knows which options are flags, and reads what the kernel says about why it does not work.
@@ -292,12 +289,20 @@ impl Mounted {
     /// `Io` if what was written last could not be stored; the record says so then too.
     pub fn serve(mut self, until: &Until<'_>) -> Result<()> {
         let ended = self.wait(until).and_then(|signals| self.finish(until, signals));
-        let written = ended.and_then(|()| Ok(self.store.flush()?));
+        let written = ended.and_then(|()| Ok(self.store.flush()?)).and_then(|()| self.all_taken());
         if let Err(e) = &written {
             let failure = e.to_string();
             let _ = self.live.update(|record| record.failure = Some(failure));
         }
         written
+    }
+
+    /// Whether every write was taken: a file system that writes later tells nobody that one was not.
+    fn all_taken(&self) -> Result<()> {
+        let Some(failure) = self.store.failure() else { return Ok(()) };
+        let count = self.store.traffic().failed_writes;
+        let what = format!("{count} writes failed, the first with: {failure}; what they held may be lost");
+        Err(Error::new(ErrorKind::Io(io::Error::other(what))))
     }
 
     /// Waits until it is unmounted. Returns how many signals asked for that.
@@ -318,11 +323,12 @@ impl Mounted {
                 self.take_down()?;
                 return Ok(u32::from(woken.signalled));
             }
-            if let Some(idle) = &mut idle {
-                if idle.over(self.store.traffic()) && detach(&self.dir, false)? == Detached::Busy {
-                    // Somebody is there, although nothing was read from the volume: it stays.
-                    idle.again();
-                }
+            if let Some(idle) = &mut idle
+                && idle.over(self.store.traffic())
+                && self.detach(false)? == Detached::Busy
+            {
+                // Somebody is there, although nothing was read from the volume: it stays.
+                idle.again();
             }
         }
         Ok(0)
@@ -378,11 +384,19 @@ impl Mounted {
 
     /// Unmounts it although somebody may be using it: they keep what they have open, and it ends when they are done.
     fn take_down(&mut self) -> Result<()> {
-        if self.in_place()? && detach(&self.dir, false)? == Detached::Busy {
+        if self.in_place()? && self.detach(false)? == Detached::Busy {
             flush(&self.dir);
-            detach(&self.dir, true)?;
+            self.detach(true)?;
         }
         Ok(())
+    }
+
+    /// Unmounts it, unless somebody has mounted something else over it.
+    fn detach(&self, lazy: bool) -> Result<Detached> {
+        match in_view(&self.live.session().record)? {
+            InView::Ours | InView::Nothing => Ok(detach(&self.dir, lazy)?),
+            InView::Others => Ok(Detached::Busy),
+        }
     }
 
     /// Takes down what is under the file system, once nobody uses it any more. The second signal ends the wait: what programs
@@ -441,7 +455,7 @@ impl Drop for Mounted {
     /// Nothing stays mounted that nobody serves.
     fn drop(&mut self) {
         if !matches!(self.top, Top::Nothing) {
-            let _ = detach(&self.dir, true);
+            let _ = self.detach(true);
         }
         if let Top::Program(child) = &mut self.top {
             let _ = child.kill();
@@ -503,11 +517,11 @@ mod tests {
         assert!(idle.over(Traffic::default()));
         let mut idle = Idle::new(Duration::from_secs(1000), Traffic::default());
         idle.since -= Duration::from_secs(1000);
-        assert!(!idle.over(Traffic { read: 1, written: 0 }), "something was read since");
+        assert!(!idle.over(Traffic { read: 1, ..Traffic::default() }), "something was read since");
         idle.since -= Duration::from_secs(1000);
-        assert!(idle.over(Traffic { read: 1, written: 0 }));
+        assert!(idle.over(Traffic { read: 1, ..Traffic::default() }));
         idle.again();
-        assert!(!idle.over(Traffic { read: 1, written: 0 }));
+        assert!(!idle.over(Traffic { read: 1, ..Traffic::default() }));
     }
 
     #[test]

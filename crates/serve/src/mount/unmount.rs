@@ -14,7 +14,7 @@ use super::drivers::find;
 use super::holders::holders;
 use super::loop_device::detach_below;
 use super::mountinfo;
-use crate::sessions::{self, Runtime, Session, escape};
+use crate::sessions::{self, Record, Runtime, Session, escape};
 
 /// How long to look for those who keep a mount busy.
 const LOOK: Duration = Duration::from_secs(3);
@@ -72,8 +72,14 @@ pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> 
     }
     let server = session.record.server;
     if let Some(dir) = &session.record.dir {
-        if mountinfo::at(dir).map_err(|e| Error::from(e).at(dir))?.is_some() {
-            match detach(dir, false).map_err(|e| Error::from(e).at(dir))? {
+        match in_view(&session.record).map_err(|e| Error::from(e).at(dir))? {
+            InView::Nothing => {}
+            InView::Others => {
+                return Err(Error::new(ErrorKind::InUse { holder: Some("something else is mounted over it".into()) })
+                    .at(dir)
+                    .hint("Unmount that first."));
+            }
+            InView::Ours => match detach(dir, false).map_err(|e| Error::from(e).at(dir))? {
                 Detached::Busy if force => {
                     flush(dir);
                     detach(dir, true).map_err(|e| Error::from(e).at(dir))?;
@@ -83,7 +89,7 @@ pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> 
                 }
                 Detached::Busy => return Err(busy(dir)),
                 Detached::Done => {}
-            }
+            },
         }
     }
     // The server notices by itself that it was unmounted. A signal would hurry it where it should take its time.
@@ -139,7 +145,7 @@ pub fn clean_all(runtime: &Runtime) -> Result<Vec<PathBuf>> {
 fn clean(folder: &Path, session: Option<&Session>) {
     if let Some(session) = session {
         let record = &session.record;
-        if let Some(dir) = record.dir.as_ref().filter(|dir| still_there(dir, session)) {
+        if let Some(dir) = record.dir.as_ref().filter(|_| in_view(record).is_ok_and(|view| view == InView::Ours)) {
             let _ = detach(dir, true);
         }
         if let Some(driver) = record.driver {
@@ -159,14 +165,29 @@ fn clean(folder: &Path, session: Option<&Session>) {
     sessions::remove(folder);
 }
 
-/// Whether what is mounted at `dir` is what the session's server mounted there, and not what somebody mounted since.
-fn still_there(dir: &Path, session: &Session) -> bool {
-    let Ok(Some(mount)) = mountinfo::at(dir) else { return false };
-    match &session.record.loop_device {
-        Some(device) => mount.source == *device,
-        // A server that was killed takes its device numbers with it, and the next one gets them: only FUSE is ours.
-        None => mount.kind.starts_with("fuse"),
-    }
+/// What one sees where a session's volume was mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InView {
+    /// The volume.
+    Ours,
+    /// Something that somebody has mounted over it or since.
+    Others,
+    /// No mount.
+    Nothing,
+}
+
+/// What is mounted where the record says. A server that was killed takes its numbers with it, and the next one gets them: the
+/// source is what tells mounts apart.
+pub(super) fn in_view(record: &Record) -> io::Result<InView> {
+    let Some(dir) = &record.dir else { return Ok(InView::Nothing) };
+    let Some(mount) = mountinfo::at(dir)? else { return Ok(InView::Nothing) };
+    let ours = match (&record.loop_device, record.driver) {
+        (Some(device), _) => mount.source == *device,
+        // Programs name their source as they like.
+        (None, Some(_)) => mount.kind.starts_with("fuse"),
+        (None, None) => mount.kind.starts_with("fuse") && mount.source == Path::new(&escape(&record.volume)),
+    };
+    Ok(if ours { InView::Ours } else { InView::Others })
 }
 
 /// Writes to the volume what the kernel keeps, as far as that can be.

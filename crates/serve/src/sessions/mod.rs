@@ -318,7 +318,7 @@ mod tests {
         let mut live = runtime.begin(record()).expect("begun");
         live.update(|r| r.loop_device = Some("/dev/loop9".into())).expect("written");
         let control = live
-            .answer(|| Status { traffic: Traffic { read: 5, written: 6 }, damage_prevented: true })
+            .answer(|| Status { traffic: Traffic { read: 5, written: 6, failed_writes: 0 }, damage_prevented: true })
             .expect("a socket");
         let sessions = runtime.sessions().expect("read");
         assert_eq!(sessions.len(), 1);
@@ -326,7 +326,10 @@ mod tests {
         assert_eq!(session.record.volume, record().volume);
         assert_eq!(session.record.loop_device, Some("/dev/loop9".into()));
         let status = session.status().expect("it answers");
-        assert_eq!((status.traffic, status.damage_prevented), (Traffic { read: 5, written: 6 }, true));
+        assert_eq!(
+            (status.traffic, status.damage_prevented),
+            (Traffic { read: 5, written: 6, failed_writes: 0 }, true)
+        );
         assert!(session.alive() && runtime.left_over().expect("read").is_empty());
         drop(control);
         assert!(session.status().is_none());

@@ -108,6 +108,7 @@ pub(super) fn restore(
     let (suite, mode, derivation) = (opened.found.suite, opened.found.mode, opened.found.derivation);
     let seal =
         Seal { suite, mode, derivation, password: &password, memory: with.memory, cancelled: &|| with.cancelled() };
+    opened.warnings.extend(overwritten(store, &opened)?);
     let steps = match from {
         RestoreFrom::Backup(_) => opened.steps(family, store, with, &seal)?,
         RestoreFrom::Embedded if proof == Proof::SameVolume => Vec::new(),
@@ -124,6 +125,15 @@ pub(super) fn restore(
         iterations: derivation.iterations,
         warnings: opened.warnings,
     })
+}
+
+/// What a header in front takes the place of, if that is something with a mark: a partition table that an installer wrote
+/// over a volume, or a disk that is no volume at all.
+fn overwritten(store: &dyn Store, opened: &Opened) -> Result<Option<String>> {
+    let mut start = vec![0; store.len().min(1 << 17) as usize];
+    store.read_at(0, &mut start)?;
+    let known = magic::known(&start).filter(|_| !opened.position.hidden);
+    Ok(known.map(|what| format!("At the beginning, where the header belongs, there is {what}.")))
 }
 
 /// The embedded copies among those that were asked for.

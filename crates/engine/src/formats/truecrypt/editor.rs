@@ -63,11 +63,11 @@ impl Opened {
     pub fn among(locked: Locked, len: u64, with: &Unlock<'_>) -> Result<Self> {
         let tried = locked.tried(with)?;
         let copy = &locked.copies[tried.found.copy];
-        let data = DataArea::of(&tried.found.fields, copy, len)?;
         if copy.position.system {
             return Err(Error::unsupported("changing the headers of an encrypted system")
                 .hint("Its boot loader has to go along with it: use the program that encrypted the system."));
         }
+        let data = DataArea::of(&tried.found.fields, copy, len)?;
         Ok(Self { position: copy.position, found: tried.found, data, warnings: tried.warnings })
     }
 

@@ -11,7 +11,7 @@ use super::create::{cancelled, fill, not_cancelled, not_too_cheap, random_secret
 use super::positions::Position;
 use super::seal::{Seal, random};
 use super::suites::{Mode, UNIT};
-use super::{DataArea, Family, Found, HEADER_AREA, HEADER_GROUP, HiddenRoom, Locked, Tried, header, keyfiles};
+use super::{DataArea, Family, Found, HEADER_AREA, HEADER_GROUP, HiddenRoom, Locked, Tried, header, keyfiles, magic};
 use crate::credential::{Credential, HeaderChoice, Protect, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::free_tail::{FreeTail, free_tail};
@@ -83,6 +83,24 @@ pub(super) fn create(
     })
 }
 
+/// Whether sectors all over a range of the store look random.
+fn looks_random(store: &dyn Store, range: Range<u64>) -> Result<bool> {
+    /// How many are looked at.
+    const SAMPLES: u64 = 128;
+    let sectors = (range.end - range.start) / UNIT;
+    let mut sector = [0; UNIT as usize];
+    for i in 0..SAMPLES.min(sectors) {
+        store.read_at(
+            range.start + (u128::from(sectors) * u128::from(i) / u128::from(SAMPLES)) as u64 * UNIT,
+            &mut sector,
+        )?;
+        if !magic::looks_random(&sector) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Where the two headers of a hidden volume are, in bytes.
 struct HeaderPlaces {
     primary: u64,
@@ -114,6 +132,8 @@ struct Outer {
     data: DataArea,
     /// In bytes of the outer volume.
     tail: FreeTail,
+    /// Whether the tail looks random where it is stored.
+    looks_random: bool,
 }
 
 impl Outer {
@@ -135,7 +155,8 @@ impl Outer {
         }
         let layout = data.layout(&found, copy, &**store, with, &mut Vec::new())?.read_only();
         let tail = free_tail(&Volume::new(Arc::clone(store), layout))?;
-        Ok(Self { locked, data, tail })
+        let looks_random = looks_random(&**store, data.start + tail.at..data.start + tail.end)?;
+        Ok(Self { locked, data, tail, looks_random })
     }
 
     fn room(&self) -> HiddenRoom {
@@ -148,6 +169,7 @@ impl Outer {
             filesystem: self.tail.filesystem,
             free_at: self.tail.at,
             outer_size: self.data.len,
+            looks_random: self.looks_random,
         }
     }
 
@@ -251,7 +273,7 @@ impl Locked {
             let (start, end) = (range.start.max(outer.start), range.end.min(outer.end()));
             (start < end).then(|| start - outer.start..end - outer.start)
         };
-        Ok(headers.chain([hidden.start..hidden.end()]).filter_map(within).collect())
+        Ok(headers.chain(std::iter::once(hidden.start..hidden.end())).filter_map(within).collect())
     }
 }
 
@@ -262,7 +284,12 @@ mod tests {
 
     fn outer(len: u64, at: u64, end: u64) -> Outer {
         let locked = Locked { family: TRUECRYPT, copies: Vec::new() };
-        Outer { locked, data: DataArea { start: HEADER_GROUP, len }, tail: FreeTail { at, end, filesystem: "FAT16" } }
+        Outer {
+            locked,
+            data: DataArea { start: HEADER_GROUP, len },
+            tail: FreeTail { at, end, filesystem: "FAT16" },
+            looks_random: true,
+        }
     }
 
     #[test]

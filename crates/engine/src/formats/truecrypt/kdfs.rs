@@ -179,6 +179,14 @@ impl Kdf {
 }
 
 impl Kdf {
+    /// Whether there are encrypted systems with it: boot loaders have no memory for Argon2id.
+    pub fn of_systems(&self) -> bool {
+        match self.algorithm {
+            Algorithm::Pbkdf2 { .. } => true,
+            Algorithm::Argon2id => false,
+        }
+    }
+
     /// The smallest PIM that a new volume may have under a passphrase of `len` bytes (VeraCrypt 1.26, Password.c,
     /// `CheckPasswordLength`): for short ones that which stands for the usual cost.
     pub fn least_pim(&self, len: usize) -> u32 {

@@ -293,7 +293,11 @@ impl Locked {
             with.header.includes(position.hidden, position.backup) && (position.system == system || asked_for)
         };
         let derivations = |position: &Position| {
-            let right = |k: &&Kdf| kdf.is_none_or(|only| std::ptr::eq(only, *k)) && (position.old || !k.old);
+            let right = |k: &&Kdf| {
+                kdf.is_none_or(|only| std::ptr::eq(only, *k))
+                    && (position.old || !k.old)
+                    && (!position.system || k.of_systems())
+            };
             let kdfs = family.kdfs.iter().filter(|k| wanted(position) && right(k));
             kdfs.map(|k| k.derivation(with.pim, position.system)).collect()
         };

@@ -153,7 +153,8 @@ mod tests {
             let kdf = self.family.kdfs.iter().find(|k| k.name == self.hash).expect("a hash");
             let keys = noise(suite.key_len(Mode::Xts), 7);
             let salt = noise(header::SALT, 8);
-            let mut plain = header::compose(self.family.rules, &salt, self.start as u64, self.len as u64, &keys);
+            let data = header::Extent { start: self.start as u64, size: self.len as u64, hidden: false };
+            let mut plain = header::compose(self.family.rules, &salt, data, &keys);
             header::make_system(&mut plain, self.flags, self.encrypted as u64);
             let derivation = kdf.derivation(None, true);
             let mut key = Secret::zeroed(derivation.output(suite.key_len(Mode::Xts)));

@@ -7,7 +7,7 @@
 //! only the work on those that come after it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use claviger_crypto::Secret;
@@ -172,7 +172,8 @@ pub(super) fn run(plan: &Plan<'_>, password: &[u8], with: &Unlock<'_>) -> Result
         found: Mutex::new(None),
         spoilt: Mutex::new(None),
         left_out: Mutex::new(None),
-        memory: Mutex::new(()),
+        memory: Mutex::new(0),
+        memory_given_back: Condvar::new(),
         trials: AtomicU64::new(0),
         derivations: AtomicU64::new(0),
         done: Mutex::new(0),
@@ -215,8 +216,9 @@ struct Search<'a> {
     found: Mutex<Option<Found>>,
     spoilt: Mutex<Option<(usize, Error)>>,
     left_out: Mutex<Option<Error>>,
-    /// Held by whoever fills much memory.
-    memory: Mutex<()>,
+    /// Bytes of memory that derivations have taken.
+    memory: Mutex<u64>,
+    memory_given_back: Condvar,
     trials: AtomicU64,
     derivations: AtomicU64,
     /// Microseconds of work that are done. Held while progress is told, so that it is told in order.
@@ -237,14 +239,13 @@ impl Search<'_> {
         }
         let at = index * task.piece_len();
         let mut piece = Secret::zeroed(task.piece_len().min(task.key_len - at));
-        // One at a time: the limit is for all together.
-        let one_at_a_time = task.derivation.memory.map(|bytes| (lock(&self.memory), self.show_memory(bytes)));
+        let memory = self.take_memory(task.derivation.memory.unwrap_or(0));
         if !go_on() {
             return;
         }
         let salt = task.copies[0].1.salt();
         let derived = task.derivation.derive(self.password, salt, index, &mut piece, self.with.memory, &go_on);
-        drop(one_at_a_time);
+        drop(memory);
         match derived {
             Ok(false) => return,
             Ok(true) => {
@@ -260,15 +261,24 @@ impl Search<'_> {
         self.tell_progress(task.piece_effort());
     }
 
-    /// Shows that so many bytes are in use, until dropped.
-    fn show_memory(&self, bytes: u64) -> impl Drop {
-        struct Shown<'a>(Option<&'a AtomicU64>);
-        impl Drop for Shown<'_> {
-            fn drop(&mut self) {
-                self.0.inspect(|shown| shown.store(0, Ordering::Relaxed));
-            }
+    /// Waits until so many bytes can be had beside what other threads have taken. The limit is for all of them together, and
+    /// no more than half of the machine's memory goes to more than one.
+    fn take_memory(&self, bytes: u64) -> Memory<'_> {
+        let mut taken = lock(&self.memory);
+        let limit = || self.with.memory.unwrap_or(u64::MAX).min(crate::memory::available() / 2);
+        let fits = |taken: u64| bytes == 0 || taken == 0 || taken.saturating_add(bytes) <= limit();
+        while !fits(*taken) {
+            taken = self.memory_given_back.wait(taken).unwrap_or_else(PoisonError::into_inner);
         }
-        Shown(self.with.memory_in_use.inspect(|shown| shown.store(bytes, Ordering::Relaxed)))
+        *taken += bytes;
+        self.show_memory(*taken);
+        Memory { search: self, bytes }
+    }
+
+    fn show_memory(&self, bytes: u64) {
+        if let Some(shown) = self.with.memory_in_use {
+            shown.store(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Tries the ways that the pieces which are there suffice for.
@@ -343,6 +353,21 @@ impl Search<'_> {
             trials: self.trials.into_inner(),
             derivations: self.derivations.into_inner(),
         })
+    }
+}
+
+/// Memory that a derivation has taken, given back on drop.
+struct Memory<'a> {
+    search: &'a Search<'a>,
+    bytes: u64,
+}
+
+impl Drop for Memory<'_> {
+    fn drop(&mut self) {
+        let mut taken = lock(&self.search.memory);
+        *taken -= self.bytes;
+        self.search.show_memory(*taken);
+        self.search.memory_given_back.notify_all();
     }
 }
 
