@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use claviger_engine::diagnosis::{self, Content, Diagnosis, Found, How, Look, Mark, Opinion, Search, Step};
-use claviger_engine::formats::{self, Facts, Header, Verdict, partition};
+use claviger_engine::formats::partition::{self, Candidate};
+use claviger_engine::formats::{self, Facts, Header, Verdict};
 use claviger_engine::store::Access;
 use claviger_engine::{Credential, Error, ErrorKind, Format, Result, Store, Unlock};
 use serde::Serialize;
@@ -60,8 +61,8 @@ struct Explained {
     /// What to do.
     advice: Vec<Advice>,
     exit_code: u8,
-    /// The partition of the disk that all this is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The partition that commands name.
+    #[serde(skip)]
     partition: Option<u32>,
 }
 
@@ -69,6 +70,9 @@ struct Explained {
 #[derive(Serialize)]
 struct Opens {
     format: &'static str,
+    /// The partition of the disk that the volume is in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partition: Option<u32>,
     /// How it differs from what was given, in a word.
     with: &'static str,
     /// The same for people, as the end of "it opens with …". It tells nothing of the password.
@@ -90,15 +94,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
     let path = &args.open.path;
-    let at = |e: Error| e.at(path);
     let disk: Arc<dyn Store> = Arc::new(open_file(path, Access::ReadOnly)?);
-    let store = args.open.how.in_partition(Arc::clone(&disk)).map_err(at)?;
-    let diagnosis = diagnosis::look(&*store).map_err(at)?;
-    let targets = targets(args, &diagnosis, &*store).map_err(|e| with_option(at(e)))?;
+    let at = |e: Error| e.at(path);
+    let store = args.open.how.in_partition(disk).map_err(at)?;
+    let diagnosis = diagnosis::look(&store).map_err(at)?;
+    let targets = targets(args, &diagnosis, &store).map_err(|e| with_option(at(e)))?;
     let mut explained = Explained::new(args, diagnosis);
-    if explained.partition.is_none() {
-        explained.about_partitions(&disk).map_err(at)?;
-    }
     if targets.is_empty() {
         explained.exit_code = explained.without_candidates();
     } else if args.without_password {
@@ -112,19 +113,35 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if explained.exit_code == 0 { Ok(()) } else { Err(Silent(explained.exit_code).into()) }
 }
 
-/// A format that the volume could have, and its headers, still locked.
-type Target = (&'static dyn Format, Box<dyn Header>);
+/// What the volume could be, and its headers, still locked.
+struct Target {
+    format: &'static str,
+    /// The partition of the disk that it is in.
+    partition: Option<u32>,
+    header: Box<dyn Header>,
+}
+
+/// Partitions that are tried.
+const PARTITIONS: usize = 8;
 
 /// What is worth trying.
-fn targets(args: &Args, diagnosis: &Diagnosis, store: &dyn Store) -> Result<Vec<Target>> {
+fn targets(args: &Args, diagnosis: &Diagnosis, store: &Arc<dyn Store>) -> Result<Vec<Target>> {
     let open = |format: &'static dyn Format| -> Result<Target> {
-        Ok((format, format.open(store).map_err(|e| e.in_format(format.name()))?))
+        let header = format.open(&**store).map_err(|e| e.in_format(format.name()))?;
+        Ok(Target { format: format.name(), partition: None, header })
     };
     if let Some(name) = args.open.format() {
         return Ok(vec![open(formats::by_name(name)?)?]);
     }
     // One that finds nothing to try is no candidate.
-    Ok(diagnosis.candidates(store)?.into_iter().filter_map(|f| open(f).ok()).collect())
+    let mut targets: Vec<_> = diagnosis.candidates(&**store)?.into_iter().filter_map(|f| open(f).ok()).collect();
+    let candidates = diagnosis.partitions.iter().filter(|c| !c.formats.is_empty()).take(PARTITIONS);
+    for (number, format) in candidates.flat_map(|c| c.formats.iter().map(|format| (c.partition.number, *format))) {
+        if let Ok(header) = partition::open(store, number, Some(format), false) {
+            targets.push(Target { format, partition: Some(number), header });
+        }
+    }
+    Ok(targets)
 }
 
 type Opened = (Facts, Vec<String>);
@@ -142,18 +159,17 @@ fn try_all(args: &Args, targets: &[Target], credentials: &[Credential], store: &
             Unlock { cancel: Some(cancel), acceleration: narrowed.acceleration, memory: narrowed.memory, ..wide }
         };
         // The layout, which holds keys, goes here.
-        targets[target].1.unlock(store, &with).map(|unlocked| (unlocked.facts, unlocked.warnings))
+        targets[target].header.unlock(store, &with).map(|unlocked| (unlocked.facts, unlocked.warnings))
     };
     let tell = |step: Step| {
         let mut bar = bar.borrow_mut();
         if step.done == 1 {
             *bar = None;
-            announce(targets[step.target].0.name(), step);
+            announce(targets[step.target].format, step);
         }
         bar.get_or_insert_with(|| Progress::steps("Trying")).at(step.done, step.all);
     };
-    let efforts: Vec<u64> =
-        targets.iter().map(|(_, header)| header.effort(&args.open.unlock_with(credentials))).collect();
+    let efforts: Vec<u64> = targets.iter().map(|t| t.header.effort(&args.open.unlock_with(credentials))).collect();
     diagnosis::search(credentials, args.open.hinted(), &efforts, unlock, tell)
 }
 
@@ -172,46 +188,27 @@ fn announce(format: &str, step: Step) {
 impl Explained {
     fn new(args: &Args, diagnosis: Diagnosis) -> Self {
         let path = args.open.path.display().to_string();
-        let (findings, advice, partition) = (Vec::new(), Vec::new(), args.open.how.partition);
-        let mut explained = Self { path, diagnosis, opens: None, trials: 0, findings, advice, exit_code: 0, partition };
+        let mut explained = Self {
+            path,
+            diagnosis,
+            opens: None,
+            trials: 0,
+            findings: Vec::new(),
+            advice: Vec::new(),
+            exit_code: 0,
+            partition: None,
+        };
         explained.findings = looks(&explained.diagnosis);
         explained
     }
 
+    /// Advises; `command` lacks the partition.
     fn advise(&mut self, what: impl Into<String>, command: &[&str]) {
-        let number = self.partition.map(|number| number.to_string());
-        let option = number.iter().flat_map(|number| ["--partition", number]);
-        let whole: Vec<&str> = command.iter().copied().chain(option).collect();
-        let command = (!command.is_empty()).then(|| output::command(&whole));
+        let partition = self.partition.map(|n| n.to_string());
+        let partition = partition.as_deref().map(|n| ["--partition", n]);
+        let words = command.iter().copied().chain(partition.into_iter().flatten());
+        let command = (!command.is_empty()).then(|| output::command(words));
         self.advice.push(Advice { what: what.into(), command });
-    }
-
-    /// What a disk has in its partitions.
-    fn about_partitions(&mut self, disk: &Arc<dyn Store>) -> Result<()> {
-        let candidates = match partition::candidates(disk) {
-            Ok(None) => return Ok(()),
-            Ok(Some(candidates)) => candidates,
-            Err(e) if matches!(e.kind, ErrorKind::Malformed { .. }) => {
-                self.findings.push(format!("It has a partition table, which is {}.", e.kind));
-                return Ok(());
-            }
-            Err(e) => return Err(e),
-        };
-        let count = candidates.len();
-        let volumes: Vec<_> = candidates.iter().filter(|c| !c.formats.is_empty()).collect();
-        let list: Vec<_> =
-            volumes.iter().map(|c| format!("{} ({})", c.partition.number, c.formats.join(" or "))).collect();
-        self.findings.push(match list.len() {
-            0 => format!("It is a disk with {count} partitions, none of which looks like a volume."),
-            _ => format!("It is a disk with {count} partitions. These could be volumes: {}.", list.join(", ")),
-        });
-        let path = self.path.clone();
-        for candidate in volumes {
-            let number = candidate.partition.number.to_string();
-            let what = format!("To look into partition {number}:");
-            self.advise(what, &["claviger", "explain", "--partition", &number, &path]);
-        }
-        Ok(())
     }
 
     /// Nothing is worth a password. The exit code.
@@ -244,7 +241,7 @@ impl Explained {
     fn needs_password(&mut self, targets: &[Target]) {
         let names = names(targets);
         let path = self.path.clone();
-        if self.diagnosis.beginning_lost() {
+        if self.diagnosis.beginning_lost() && targets.iter().any(|t| t.partition.is_none()) {
             self.findings.push(format!(
                 "Its beginning is not that of a volume, but near its end there is what could be a backup of a header ({names})."
             ));
@@ -259,18 +256,21 @@ impl Explained {
     fn searched(&mut self, args: &Args, targets: &[Target], search: Search<Opened>) {
         self.trials = search.tried;
         match search.found {
-            Some(found) => self.opened(args, targets[found.target].0.name(), found),
+            Some(found) => self.opened(args, &targets[found.target], found),
             None => self.nothing_opens(targets, search.error),
         }
     }
 
-    fn opened(&mut self, args: &Args, format: &'static str, found: Found<Opened>) {
+    fn opened(&mut self, args: &Args, target: &Target, found: Found<Opened>) {
         let Found { how, target: _, unlocked } = found;
+        let format = target.format;
+        self.partition = target.partition.or(args.open.how.partition());
         let mut facts = None;
         match unlocked {
             Ok((known, warnings)) => {
+                let it = target.partition.map_or("It".to_owned(), |n| format!("Partition {n} of it"));
                 self.findings.push(format!(
-                    "It opens as a {format} volume with {how}: {} in {} mode, {}, {}.",
+                    "{it} opens as a {format} volume with {how}: {} in {} mode, {}, {}.",
                     known.cipher,
                     known.mode,
                     known.hash,
@@ -289,7 +289,8 @@ impl Explained {
             }
         }
         self.about_password(how, args);
-        self.opens = Some(Opens { format, with: how.kind(), with_what: how.to_string(), facts });
+        let partition = self.partition;
+        self.opens = Some(Opens { format, partition, with: how.kind(), with_what: how.to_string(), facts });
     }
 
     /// What to say of the header that opened.
@@ -374,12 +375,16 @@ impl Explained {
 }
 
 fn names(targets: &[Target]) -> String {
-    targets.iter().map(|(format, _)| format.name()).collect::<Vec<_>>().join(" or ")
+    let mut names: Vec<_> = targets.iter().map(|t| t.format).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join(" or ")
 }
 
 /// What the bytes tell.
 fn looks(diagnosis: &Diagnosis) -> Vec<String> {
-    let Diagnosis { size, beyond_sectors, content, mark, filesystem, formats } = diagnosis;
+    let Diagnosis { size, beyond_sectors, content, mark, filesystem, partitions, partition_trouble, formats } =
+        diagnosis;
     let mut findings = Vec::new();
     let Some(content) = content else { return vec!["It is empty: not a byte is in it.".to_owned()] };
     if *beyond_sectors > 0 && (content.begins == Look::Random || filesystem.is_some()) {
@@ -403,17 +408,32 @@ fn looks(diagnosis: &Diagnosis) -> Vec<String> {
     if !mark.as_ref().is_some_and(|m| m.looks_random) {
         findings.push(content_sentence(content, *size));
     }
+    if let Some(trouble) = partition_trouble {
+        findings.push(format!("Its partition table cannot be used: {trouble}."));
+    }
+    findings.extend(partitions.iter().map(partition_sentence));
     // One sentence for all formats that say the same.
     let no = |o: &Opinion| if let Verdict::No(why) = &o.verdict { Some(why.clone()) } else { None };
     let mut reasons: Vec<String> = formats.iter().filter_map(no).collect();
     reasons.dedup();
-    if !mark.as_ref().is_some_and(|m| m.looks_random) {
+    if partitions.is_empty() && !mark.as_ref().is_some_and(|m| m.looks_random) {
         for why in reasons {
             let names: Vec<_> = formats.iter().filter(|o| no(o).as_ref() == Some(&why)).map(|o| o.format).collect();
             findings.push(format!("No volume of {} begins so: {why}.", names.join(" or ")));
         }
     }
     findings
+}
+
+fn partition_sentence(candidate: &Candidate) -> String {
+    let Candidate { partition, formats } = candidate;
+    let usual = partition.usual.map(|usual| format!(", {usual}")).unwrap_or_default();
+    let name = partition.name.as_ref().map(|name| format!(", called {}", printable(name))).unwrap_or_default();
+    let could = match &formats[..] {
+        [] => "is no volume of ours".to_owned(),
+        _ => format!("could be a volume: {}", formats.join(" or ")),
+    };
+    format!("Partition {} ({}{usual}{name}) {could}.", partition.number, size::short(partition.len))
 }
 
 fn content_sentence(content: &Content, size: u64) -> String {

@@ -129,6 +129,11 @@ impl How {
         }
     }
 
+    /// The partition that the options name.
+    pub fn partition(&self) -> Option<u32> {
+        self.partition
+    }
+
     /// The partition that the options name, as a store of its own, or the whole.
     pub fn in_partition(&self, store: Arc<dyn Store>) -> claviger_engine::Result<Arc<dyn Store>> {
         match self.partition {

@@ -219,6 +219,29 @@ fn other_formats_and_file_systems_are_named_with_what_opens_them() {
 }
 
 #[test]
+fn a_volume_in_a_partition_is_found() {
+    let Some(sfdisk) = tools::program("sfdisk") else { return };
+    let folder = Folder::new();
+    let volume = fs::read(volume(&folder, "v.tc", "Open Sesame")).expect("readable");
+    let path = folder.str("disk");
+    sparse_file(Path::new(&path), 8 << 20);
+    let table = "label: gpt\nstart=2048, size=2048, name=\"plain\"\nstart=6144, size=2048, name=\"secret\"\n";
+    fs::write(folder.path("table"), table).expect("written");
+    let script = format!("{} -q {path} < {}", sfdisk.display(), folder.str("table"));
+    tools::run(Command::new("sh").args(["-c", &script]));
+    overwrite(&path, 6144 * 512, &volume);
+
+    let (code, text) = seen(Path::new(&path));
+    assert!(code == 2 && text.contains("Partition 2 (1 MiB") && text.contains("called secret) could be"), "{text}");
+    let done = explain(&path, "oPEN sESAME", &["--hash", "SHA-512", "--json"]);
+    let json = done.json();
+    assert_eq!((done.code, json["opens"]["partition"].as_u64()), (0, Some(2)), "{json:#}");
+    assert!(json["advice"].to_string().contains("--partition 2"), "{json:#}");
+    let (code, json) = explained(&path, "Open Sesame", &["--partition", "2"]);
+    assert_eq!((code, json["opens"]["with"].as_str()), (0, Some("as-given")), "{json:#}");
+}
+
+#[test]
 fn no_password_is_asked_where_none_is_needed() {
     let folder = Folder::new();
     fs::write(folder.path("text"), "some text ".repeat(10_000)).expect("a file");

@@ -39,8 +39,10 @@ struct Kind {
     mkfs: &'static [&'static str],
     /// Checks the file system in the file whose path follows, and changes nothing.
     fsck: &'static [&'static str],
-    /// Bytes that files may take.
+    /// Bytes that files may take; 0 where the plaintext is exercised as one file.
     room: u64,
+    /// Whether there is a hidden volume, protected, in the second half.
+    hidden: bool,
     /// Whether FUSE goes over io_uring, where the kernel can and this is root.
     uring: bool,
 }
@@ -53,6 +55,7 @@ const IMAGE: Kind = Kind {
     mkfs: &[],
     fsck: &[],
     room: 0,
+    hidden: false,
     uring: false,
 };
 
@@ -60,6 +63,14 @@ static KINDS: &[Kind] = &[
     IMAGE,
     Kind { name: "image file over io_uring", uring: true, ..IMAGE },
     Kind { name: "image file of a user", place: Place::user, ..IMAGE },
+    // The file system says how much is free, when the hidden volume is made, and is overwritten then.
+    Kind {
+        name: "outer volume with protection",
+        programs: &["mkfs.vfat"],
+        mkfs: &["mkfs.vfat"],
+        hidden: true,
+        ..IMAGE
+    },
     Kind {
         name: "ext4 of the kernel",
         programs: &["mke2fs", "e2fsck"],
@@ -142,34 +153,100 @@ fn mounted(kind: &Kind, end: Instant, seed: u64) {
     let Some(place) = (kind.place)() else { return };
     FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(place.folder.path(""));
     let volume = place.volume("volume.tc", kind.size, kind.mkfs);
+    let hidden = kind.hidden.then(|| Hidden::create(&place, &volume));
+    let hidden = hidden.as_ref();
     let dir = place.dir("d");
     let model = place.dir("model");
-    let more: &[&str] = if kind.mkfs.is_empty() { &["--filesystem", "none"] } else { &[] };
-    let mut rounds = 0;
-    let mut operations = 0;
+    let none = ["--filesystem", "none"];
+    let inside: Vec<&str> = none.into_iter().filter(|_| kind.room == 0).collect();
+    let protected: Vec<&str> = inside.iter().copied().chain(hidden.iter().flat_map(|h| h.protection())).collect();
+    let work = Work { kind, dir: &dir, model: &model, window: hidden.map_or(u64::MAX, |h| h.begins) };
+    let (mut rounds, mut operations) = (0, 0);
     while rounds == 0 || Instant::now() < end {
         let time = ROUND.min(end.saturating_duration_since(Instant::now())).max(Duration::from_secs(1));
-        with_transport(kind.uring, || place.mount(&volume, &dir, more).succeeds());
-        let round = exercised(&place, kind, &dir, &model, time, seed + rounds).succeeds();
+        with_transport(kind.uring, || place.mount(&volume, &dir, &protected).succeeds());
+        let round = work.done_by_a_child(&place, time, seed + rounds).succeeds();
         operations += number(&round.text(), "operations=");
         place.unmount(&dir).succeeds();
         checked(&place, kind, &volume, &dir);
         rounds += 1;
     }
     // What the last round wrote is there when it is mounted again.
-    place.mount(&volume, &dir, &[more, &["--read-only"]].concat()).succeeds();
-    exercised(&place, kind, &dir, &model, Duration::ZERO, seed).succeeds();
+    place.mount(&volume, &dir, &[&inside[..], &["--read-only"]].concat()).succeeds();
+    work.done_by_a_child(&place, Duration::ZERO, seed).succeeds();
     place.unmount(&dir).succeeds();
+    if let Some(hidden) = hidden {
+        hidden.still_protected(&place, &volume, &dir, &protected);
+    }
     eprintln!("soak: {}: {operations} operations in {rounds} rounds", kind.name);
 }
 
-/// Runs the exerciser as a child, as the user of the place.
-fn exercised(place: &Place, kind: &Kind, dir: &str, model: &str, time: Duration, seed: u64) -> Done {
-    let mut command = place.command(env::current_exe().expect("this program has a path"));
-    command.args(["--ignored", "--exact", "exerciser", "--nocapture"]);
-    command.env("SOAK_DIR", dir).env("SOAK_MODEL", model).env("SOAK_SECONDS", time.as_secs_f64().to_string());
-    command.env("SOAK_ROOM", kind.room.to_string()).env("FSX_SEED", seed.to_string());
-    done(command.output().expect("this program starts"))
+/// A hidden volume, and what it held when it was made.
+struct Hidden {
+    password: String,
+    /// Where it begins in the outer volume, in bytes.
+    begins: u64,
+    contents: Vec<u8>,
+}
+
+impl Hidden {
+    fn create(place: &Place, volume: &str) -> Self {
+        let password = place.folder.str("hidden password");
+        fs::write(&password, "the hidden one").expect("written");
+        let hints = ["--format", "TrueCrypt", "--hash", "SHA-512", "--password-file"];
+        let create = ["create", "--hidden", "--quick", "--force", "--yes", "--size", "10M", "--hidden-hash", "SHA-512"];
+        let inner = ["--hidden-password-file", &password, volume];
+        place.run(create.iter().chain(&hints).chain([&&*place.folder.password]).chain(&inner)).succeeds();
+        let info = |password: &str| {
+            let words = [&["info", "--json"], &hints[..], &[password, volume]].concat();
+            place.run(words).succeeds().json()["data_offset"].as_u64().expect("a number")
+        };
+        let begins = info(&password) - info(&place.folder.password);
+        let contents = Self::read(place, volume, &password);
+        Self { password, begins, contents }
+    }
+
+    fn read(place: &Place, volume: &str, password: &str) -> Vec<u8> {
+        let words = ["cat", "--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", password, volume];
+        place.run(words).succeeds().out
+    }
+
+    fn protection(&self) -> [&str; 5] {
+        ["--protect-hidden", "--hidden-hash", "SHA-512", "--hidden-password-file", &self.password]
+    }
+
+    /// A write to it is refused and nothing of it has changed.
+    fn still_protected(&self, place: &Place, volume: &str, dir: &str, protected: &[&str]) {
+        place.mount(volume, dir, protected).succeeds();
+        let write = |at: u64| {
+            let file = fs::OpenOptions::new().write(true).open(format!("{dir}/volume"))?;
+            std::os::unix::fs::FileExt::write_all_at(&file, &[1; 512], at)
+        };
+        write(self.begins - 512).expect("what is in front of it can be written");
+        assert!(write(self.begins).is_err() && write(0).is_err(), "the hidden volume is not protected");
+        place.unmount(dir);
+        assert!(Self::read(place, volume, &self.password) == self.contents, "the hidden volume was changed");
+    }
+}
+
+/// What a child exercises.
+struct Work<'a> {
+    kind: &'a Kind,
+    dir: &'a str,
+    model: &'a str,
+    /// Bytes of the plaintext that it may touch.
+    window: u64,
+}
+
+impl Work<'_> {
+    /// Runs the exerciser as the user of the place; for no time, it only compares.
+    fn done_by_a_child(&self, place: &Place, time: Duration, seed: u64) -> Done {
+        let mut command = place.command(env::current_exe().expect("this program has a path"));
+        command.args(["--ignored", "--exact", "exerciser", "--nocapture"]);
+        command.env("SOAK_DIR", self.dir).env("SOAK_MODEL", self.model).env("SOAK_WINDOW", self.window.to_string());
+        command.env("SOAK_SECONDS", time.as_secs_f64().to_string()).env("SOAK_ROOM", self.kind.room.to_string());
+        done(command.env("FSX_SEED", seed.to_string()).output().expect("this program starts"))
+    }
 }
 
 /// The child: goes on where the model says that the last one stopped, and leaves the model for the next.
@@ -193,18 +270,43 @@ fn exerciser() {
         done
     } else {
         let (path, model) = (dir.join("volume"), model.join("volume"));
-        let now = fs::read(&path).expect("the volume can be read");
+        let mut now = fs::read(&path).expect("the volume can be read");
+        now.truncate(text("SOAK_WINDOW").parse().unwrap_or(usize::MAX));
         let mut contents = fs::read(&model).unwrap_or_else(|_| now.clone());
         assert!(contents == now, "after mounting: not what was written");
         if only_compare {
             return;
         }
-        let mut disk = FileDisk::fixed(&path).expect("the volume opens");
+        let mut disk = Window { disk: FileDisk::fixed(&path).expect("the volume opens"), len: now.len() as u64 };
         let done = fsx::exercise(&mut disk, &mut contents, &plan).unwrap_or_else(|f| panic!("{f}"));
         fs::write(&model, contents).expect("the model can be written");
         done
     };
     println!("operations={operations}");
+}
+
+/// The beginning of a disk.
+struct Window {
+    disk: FileDisk,
+    len: u64,
+}
+
+impl Disk for Window {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.len)
+    }
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.disk.read(offset, out)
+    }
+    fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.disk.write(offset, data)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.disk.flush()
+    }
+    fn reopen(&mut self) -> io::Result<()> {
+        self.disk.reopen()
+    }
 }
 
 /// Lets the file system's own checker look at the plaintext.

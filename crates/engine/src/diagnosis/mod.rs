@@ -6,10 +6,13 @@ mod forms;
 mod layouts;
 mod search;
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::filesystems::{self, Filesystem};
+use crate::formats::partition::{self, Candidate};
 use crate::formats::{FORMATS, Format, Verdict, magic};
 use crate::store::Store;
 pub use content::{Content, Look};
@@ -32,6 +35,12 @@ pub struct Diagnosis {
     pub mark: Option<Mark>,
     /// A file system that is not encrypted.
     pub filesystem: Option<Filesystem>,
+    /// Its partitions, where it is a disk with a table of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<Candidate>,
+    /// What is wrong with its partition table.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partition_trouble: Option<String>,
     /// What each format says of it.
     pub formats: Vec<Opinion>,
 }
@@ -62,20 +71,31 @@ pub struct Opinion {
 ///
 /// # Errors
 /// `Io`.
-pub fn look(store: &dyn Store) -> Result<Diagnosis> {
+pub fn look(store: &Arc<dyn Store>) -> Result<Diagnosis> {
     let size = store.len();
     let mut formats = Vec::new();
     for format in FORMATS {
-        formats.push(Opinion { format: format.name(), verdict: format.identify(store)? });
+        formats.push(Opinion { format: format.name(), verdict: format.identify(&**store)? });
     }
-    Ok(Diagnosis {
-        size,
-        beyond_sectors: size % 512,
-        content: if size == 0 { None } else { Some(Content::of(store)?) },
-        mark: mark(store)?,
-        filesystem: filesystems::detect(store)?,
-        formats,
-    })
+    let content = if size == 0 { None } else { Some(Content::of(&**store)?) };
+    let mark = mark(&**store)?;
+    let filesystem = filesystems::detect(&**store)?;
+    // What looks random, or holds a file system, has no partitions: the mark of a table has two bytes.
+    let is_disk = filesystem.is_none()
+        && content.is_some_and(|c| c.begins != Look::Random)
+        && !mark.as_ref().is_some_and(|m| m.looks_random);
+    let (partitions, partition_trouble) = if is_disk { partitions(store)? } else { (Vec::new(), None) };
+    let beyond_sectors = size % 512;
+    Ok(Diagnosis { size, beyond_sectors, content, mark, filesystem, partitions, partition_trouble, formats })
+}
+
+/// The partitions of a disk, or what is wrong with the table of them.
+fn partitions(disk: &Arc<dyn Store>) -> Result<(Vec<Candidate>, Option<String>)> {
+    match partition::candidates(disk) {
+        Ok(candidates) => Ok((candidates.unwrap_or_default(), None)),
+        Err(e) if matches!(e.kind, ErrorKind::Io(_)) => Err(e),
+        Err(e) => Ok((Vec::new(), Some(e.to_string()))),
+    }
 }
 
 fn mark(store: &dyn Store) -> Result<Option<Mark>> {

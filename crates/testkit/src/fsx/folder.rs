@@ -7,10 +7,15 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::{Failure, Log, Plan, difference, some_range};
+use crate::mounts::{PATIENCE, wait_until};
 use crate::random::Random;
 
 /// Bytes of the largest file.
 const LARGEST: u64 = 1 << 20;
+
+/// Names that libfuse gives to files that are removed while they are open, until they are closed; and the kernel tells the
+/// server of closing them some time later only (fuse.h of libfuse, `hard_remove`).
+const REMOVED_WHILE_OPEN: &str = ".fuse_hidden";
 
 /// Folders and files at a time, at most.
 const FOLDERS: usize = 12;
@@ -124,6 +129,12 @@ impl Folder {
     }
 }
 
+/// Whether a folder holds nothing but files that were removed while they were open, or not even these any more.
+fn holds_removed(dir: &Path) -> bool {
+    let mut found = Vec::new();
+    list(dir, "", &mut found).is_ok() && found.is_empty()
+}
+
 /// The largest number in a text.
 fn largest_number(text: &str) -> u64 {
     text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).max().unwrap_or(0)
@@ -134,7 +145,7 @@ fn list(root: &Path, below: &str, found: &mut Vec<(String, bool)>) -> io::Result
     for entry in fs::read_dir(root.join(below))? {
         let entry = entry?;
         let name = entry.file_name().into_string().map_err(|name| io::Error::other(format!("{name:?}")))?;
-        if below.is_empty() && name == "lost+found" {
+        if below.is_empty() && name == "lost+found" || name.starts_with(REMOVED_WHILE_OPEN) {
             continue;
         }
         let path = if below.is_empty() { name } else { format!("{below}/{name}") };
@@ -275,7 +286,13 @@ fn carry_out(folder: &mut Folder, operation: &Operation, random: &mut Random) ->
             folder.entries.remove(path);
         }
         Operation::RemoveFolder(path) => {
-            fs::remove_dir(at(path)).map_err(failed)?;
+            let mut removed = Ok(());
+            // What is in it may be a file that was removed just now.
+            let _ = wait_until(PATIENCE, || {
+                removed = fs::remove_dir(at(path));
+                !matches!(&removed, Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty && holds_removed(&at(path)))
+            });
+            removed.map_err(failed)?;
             folder.entries.remove(path);
         }
         Operation::Compare => return folder.compare(),
