@@ -8,11 +8,13 @@ mod cancel;
 mod cat;
 mod change;
 mod completions;
+mod cp;
 mod create;
 mod credentials;
 mod duration;
 mod editing;
 mod exit;
+mod files;
 mod guard;
 mod header;
 mod helper;
@@ -21,6 +23,7 @@ mod info;
 mod keyfile;
 mod lab;
 mod list;
+mod ls;
 mod man;
 mod mount;
 mod new_file;
@@ -30,6 +33,7 @@ mod progress;
 mod prompt;
 mod serve;
 mod size;
+mod tree;
 mod unmount;
 mod verify;
 
@@ -64,6 +68,9 @@ enum Verb {
     Info(info::Args),
     Create(create::Args),
     Cat(cat::Args),
+    Ls(ls::Args),
+    Tree(tree::Args),
+    Cp(cp::Args),
     Serve(serve::Args),
     Mount(Box<mount::Args>),
     Unmount(unmount::Args),
@@ -106,6 +113,9 @@ fn main() -> ExitCode {
         Verb::Info(args) => info::run(args),
         Verb::Create(args) => create::run(args),
         Verb::Cat(args) => cat::run(args),
+        Verb::Ls(args) => ls::run(args),
+        Verb::Tree(args) => tree::run(args),
+        Verb::Cp(args) => cp::run(args),
         Verb::Serve(args) => serve::run(args),
         Verb::Mount(args) => mount::run(args, &words),
         Verb::Unmount(args) => unmount::run(args),
@@ -130,6 +140,9 @@ impl Verb {
             Self::Identify(args) => args.json,
             Self::Info(args) => args.json,
             Self::Create(args) => args.json,
+            Self::Ls(args) => args.json,
+            Self::Tree(args) => args.json,
+            Self::Cp(args) => args.json,
             Self::Serve(args) => args.json,
             Self::Mount(args) => args.json,
             Self::Unmount(args) => args.json,

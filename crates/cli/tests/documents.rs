@@ -8,7 +8,7 @@ use std::process::Command;
 use claviger_testkit::tools;
 use common::*;
 
-const VERBS: &[&str] = &["identify", "info", "create", "cat", "serve", "benchmark", "lab"];
+const VERBS: &[&str] = &["identify", "info", "create", "cat", "ls", "tree", "cp", "serve", "benchmark", "lab"];
 
 #[test]
 fn every_verb_has_a_man_page() {
