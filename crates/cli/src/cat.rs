@@ -1,8 +1,12 @@
 //! `claviger cat`: the plaintext on standard output.
 
+use std::ffi::{OsStr, OsString};
+
 use claviger_engine::store::Access;
+use claviger_engine::trees::NodeKind;
 use claviger_engine::{Error, Store};
 
+use crate::files::{self, InsideArgs};
 use crate::opening::OpenArgs;
 use crate::{cancel, output, size};
 
@@ -20,7 +24,7 @@ const SECTOR: usize = 512;
 #[command(after_help = "Examples:
   claviger cat old.tc > image.img
   claviger cat --offset 1M --length 4K old.tc | xxd
-  claviger cat old.tc > fat.img && mdir -i fat.img ::")]
+  claviger cat --file /letters/1998.txt old.tc | less")]
 pub struct Args {
     /// Where to begin, in bytes of the plaintext
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size::parse)]
@@ -30,12 +34,22 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     length: Option<u64>,
 
+    /// Write this file inside the volume, not the whole volume
+    #[arg(long, value_name = "PATH")]
+    file: Option<OsString>,
+
+    #[command(flatten)]
+    which: InsideArgs,
+
     #[command(flatten)]
     open: OpenArgs,
 }
 
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    if let Some(path) = &args.file {
+        return file(args, files::inside(path));
+    }
     let opened = args.open.open(Access::ReadOnly)?.with_threads();
     opened.warn();
     let size = opened.volume.len();
@@ -68,6 +82,37 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             }
         }
         at += chunk.len() as u64;
+    }
+    Ok(())
+}
+
+/// One file of the file system inside.
+fn file(args: &Args, path: &OsStr) -> anyhow::Result<()> {
+    let opened = args.which.open(&args.open, Access::ReadOnly)?;
+    let node = opened.find(path)?;
+    let attributes = opened.attributes(node, path)?;
+    let misuse = |what: String| anyhow::Error::from(Error::misuse(format!("{} {what}", files::shown(path))));
+    if attributes.kind != NodeKind::File {
+        return Err(misuse(format!("in the volume is no file but a {}", files::kind_name(attributes.kind))));
+    }
+    let size = attributes.size;
+    let length = args.length.unwrap_or(size.saturating_sub(args.offset));
+    if args.offset.checked_add(length).is_none_or(|end| end > size) {
+        return Err(misuse(format!("in the volume has only {size} bytes")));
+    }
+    let mut stdout = output::raw()?;
+    cancel::check()?;
+    cancel::end_at_once();
+    let mut buffer = vec![0; CHUNK.min(length) as usize];
+    let (mut at, end) = (args.offset, args.offset + length);
+    while at < end {
+        let chunk = &mut buffer[..(end - at).min(CHUNK) as usize];
+        let read = opened.tree.read_at(node, at, chunk).map_err(|e| files::told(e, path))?;
+        if read == 0 {
+            return Err(misuse("in the volume ends before its size".into()));
+        }
+        output::write(&mut stdout, &chunk[..read])?;
+        at += read as u64;
     }
     Ok(())
 }

@@ -8,12 +8,14 @@ mod cancel;
 mod cat;
 mod change;
 mod completions;
+mod cp;
 mod create;
 mod credentials;
 mod duration;
 mod editing;
 mod exit;
 mod explain;
+mod files;
 mod guard;
 mod header;
 mod helper;
@@ -23,6 +25,7 @@ mod info;
 mod keyfile;
 mod lab;
 mod list;
+mod ls;
 mod man;
 mod mount;
 mod new_file;
@@ -32,6 +35,7 @@ mod progress;
 mod prompt;
 mod serve;
 mod size;
+mod tree;
 mod unmount;
 mod verify;
 
@@ -67,6 +71,9 @@ enum Verb {
     Explain(explain::Args),
     Create(create::Args),
     Cat(cat::Args),
+    Ls(ls::Args),
+    Tree(tree::Args),
+    Cp(cp::Args),
     Serve(serve::Args),
     Mount(Box<mount::Args>),
     Unmount(unmount::Args),
@@ -110,6 +117,9 @@ fn main() -> ExitCode {
         Verb::Explain(args) => explain::run(args),
         Verb::Create(args) => create::run(args),
         Verb::Cat(args) => cat::run(args),
+        Verb::Ls(args) => ls::run(args),
+        Verb::Tree(args) => tree::run(args),
+        Verb::Cp(args) => cp::run(args),
         Verb::Serve(args) => serve::run(args),
         Verb::Mount(args) => mount::run(args, &words),
         Verb::Unmount(args) => unmount::run(args),
@@ -135,6 +145,9 @@ impl Verb {
             Self::Info(args) => args.json,
             Self::Explain(args) => args.json,
             Self::Create(args) => args.json,
+            Self::Ls(args) => args.json,
+            Self::Tree(args) => args.json,
+            Self::Cp(args) => args.json,
             Self::Serve(args) => args.json,
             Self::Mount(args) => args.json,
             Self::Unmount(args) => args.json,

@@ -8,8 +8,27 @@ use std::process::Command;
 use claviger_testkit::tools;
 use common::*;
 
-const VERBS: &[&str] =
-    &["identify", "info", "create", "cat", "serve", "verify", "change", "header", "keyfile", "benchmark", "lab"];
+const VERBS: &[&str] = &[
+    "identify",
+    "info",
+    "explain",
+    "create",
+    "cat",
+    "ls",
+    "tree",
+    "cp",
+    "serve",
+    "mount",
+    "unmount",
+    "list",
+    "attach",
+    "verify",
+    "change",
+    "header",
+    "keyfile",
+    "benchmark",
+    "lab",
+];
 
 #[test]
 fn every_verb_has_a_man_page() {

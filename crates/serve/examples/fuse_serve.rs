@@ -6,7 +6,8 @@
 //! … fuse_serve FOLDER 64M                            so many zero bytes in memory
 //! ```
 //!
-//! Further words: `read-only`, `device`, `uring`, `threads=N`, `spin=MICROSECONDS`, `uid=N`, `gid=N`, `source=NAME`, `grace=MILLISECONDS`, and what
+//! Further words: `tree` (the file system in it, not the file itself), `read-only`, `device`, `uring`, `threads=N`,
+//! `spin=MICROSECONDS`, `uid=N`, `gid=N`, `source=NAME`, `grace=MILLISECONDS`, and what
 //! is to go wrong: `bad=OFFSET` (reads and writes that touch this byte fail), `refuse=OFFSET` (writes that touch it are not
 //! permitted), `panic=OFFSET` (reads that touch it panic), `lossy` (flushing fails, but only the first time), `short=N` (the
 //! store really ends N bytes sooner). Prints a line once it serves.
@@ -20,9 +21,10 @@ use std::time::Duration;
 use claviger_crypto::modes::xts::{Layer, Xts};
 use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, ciphers};
+use claviger_engine::filesystems;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Error, Layout, Payload, Result, Segment, Store, Volume};
-use claviger_serve::fuse::{self, Image, Options, Transport};
+use claviger_serve::fuse::{self, Handle, Image, Options, Transport};
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -42,11 +44,13 @@ pub fn serve(args: &[String]) -> Result<()> {
     let mut options = Options::default();
     let mut trouble = Trouble::default();
     let mut image = Image::new(Arc::new(MemoryStore::new(Vec::new())));
+    let mut tree = false;
     for word in words {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         let number = || value.parse::<u64>().map_err(|_| Error::misuse(format!("{word}: no number")));
         match key {
             "xts" => store = xts_volume(store)?,
+            "tree" => tree = true,
             "read-only" => image.read_only = true,
             "device" => options.transport = Transport::Device,
             "uring" => options.transport = Transport::Uring,
@@ -65,15 +69,30 @@ pub fn serve(args: &[String]) -> Result<()> {
         }
     }
     image.store = Arc::new(Troubled { store, trouble });
+    if tree {
+        return serve_tree(image, folder, options);
+    }
     let mounted = fuse::mount(image, Path::new(folder), options)?;
     println!("{}", if mounted.uses_uring() { "uring" } else { "device" });
     io::stdout().flush()?;
-    let handle = mounted.handle();
+    stop_with_input(mounted.handle());
+    mounted.run()
+}
+
+fn serve_tree(image: Image, folder: &str, options: Options) -> Result<()> {
+    let (_, tree) = filesystems::open(image.store)?;
+    let mounted = fuse::tree::mount(Arc::from(tree), image.read_only, Path::new(folder), options)?;
+    println!("device");
+    io::stdout().flush()?;
+    stop_with_input(mounted.handle());
+    mounted.run()
+}
+
+fn stop_with_input(handle: Handle) {
     std::thread::spawn(move || {
         let _ = io::stdin().read_to_end(&mut Vec::new());
         handle.stop();
     });
-    mounted.run()
 }
 
 fn xts_volume(store: Arc<dyn Store>) -> Result<Arc<dyn Store>> {

@@ -24,6 +24,7 @@ mod image;
 mod mount;
 mod protocol;
 mod sys;
+pub mod tree;
 mod uring;
 mod uring_sys;
 
@@ -204,7 +205,7 @@ impl Mounted {
                     }
                 }
             }
-            self.supervise();
+            shared.control.supervise(&self.place, shared.options.grace);
             for thread in threads {
                 let ended =
                     thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the server has panicked")));
@@ -213,24 +214,6 @@ impl Mounted {
             result
         });
         Ok(served.and(shared.served.flush())?)
-    }
-
-    /// Waits until the workers have ended, or are to end, and sees to it that they do.
-    fn supervise(&self) {
-        let control = &self.shared.control;
-        let mut state = control.wait(None, |state| state.stop || state.failed);
-        let grace = if state.failed { Duration::ZERO } else { self.shared.options.grace };
-        let deadline = Instant::now() + grace;
-        while state.working > 0 && !state.failed && Instant::now() < deadline {
-            drop(state);
-            // Served by the workers as everything else: what is left to be written is written.
-            if !matches!(self.place.unmount(), Ok(Gone::Busy)) {
-                break;
-            }
-            state = control.wait(Some(Duration::from_millis(50)), |state| state.failed);
-        }
-        self.place.detach();
-        control.end();
     }
 }
 
@@ -309,6 +292,23 @@ impl Control {
         }
     }
 
+    /// Waits until the workers have ended, or are to end, and sees to it that they do.
+    fn supervise(&self, place: &Place, grace: Duration) {
+        let mut state = self.wait(None, |state| state.stop || state.failed);
+        let grace = if state.failed { Duration::ZERO } else { grace };
+        let deadline = Instant::now() + grace;
+        while state.working > 0 && !state.failed && Instant::now() < deadline {
+            drop(state);
+            // Served by the workers as everything else: what is left to be written is written.
+            if !matches!(place.unmount(), Ok(Gone::Busy)) {
+                break;
+            }
+            state = self.wait(Some(Duration::from_millis(50)), |state| state.failed);
+        }
+        place.detach();
+        self.end();
+    }
+
     fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Acquire)
     }
@@ -336,7 +336,7 @@ impl Control {
 struct Leaving<'a>(&'a Control);
 
 impl Leaving<'_> {
-    fn with(&self, ended: io::Result<End>) -> io::Result<()> {
+    fn with<T>(&self, ended: io::Result<T>) -> io::Result<()> {
         if ended.is_err() {
             self.0.give_up();
         }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use claviger_engine::filesystems::Kind;
-use claviger_engine::{Error, Result, Store};
+use claviger_engine::filesystems;
+use claviger_engine::{Result, Store};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::fuse::{self, Handle, Image, Options};
@@ -31,20 +31,25 @@ impl Served {
     pub fn image(store: Arc<dyn Store>, read_only: bool, dir: &Path, options: Options) -> Result<Self> {
         let image = Image { read_only, ..Image::new(store) };
         let mounted = fuse::mount(image, dir, options)?;
-        let handle = mounted.handle();
+        Self::start(mounted.handle(), read_only, move || mounted.run())
+    }
+
+    /// The file system in the store, and what a person should know about it.
+    pub fn tree(store: Arc<dyn Store>, read_only: bool, dir: &Path, options: Options) -> Result<(Self, Vec<String>)> {
+        let (_, tree) = filesystems::open(store)?;
+        let (warnings, read_only) = (tree.warnings(), read_only || !tree.writable());
+        let mounted = fuse::tree::mount(Arc::from(tree), read_only, dir, options)?;
+        Ok((Self::start(mounted.handle(), read_only, move || mounted.run())?, warnings))
+    }
+
+    fn start(handle: Handle, read_only: bool, run: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Self> {
         let (end, ours) = UnixStream::pair()?;
         let serve = move || {
             let _ours = ours; // closed when this ends, also by a panic
-            mounted.run()
+            run()
         };
         let thread = thread::Builder::new().name("fuse".into()).spawn(serve)?;
         Ok(Self { handle, read_only, thread: Some(thread), end })
-    }
-
-    /// The file system in the store.
-    pub fn tree(_store: Arc<dyn Store>, kind: Kind, _read_only: bool, _dir: &Path, _options: Options) -> Result<Self> {
-        Err(Error::unsupported(format!("{} cannot be mounted without root yet", kind.described()))
-            .hint("--filesystem none shows the plaintext as one file."))
     }
 
     /// Whether nothing can be written.

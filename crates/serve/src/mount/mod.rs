@@ -113,7 +113,10 @@ pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut li
     let mut mounting = Mounting { dir, read_only, options: &request.options, store: &store, live: &mut live };
     let (served, top, name, warnings) = match way {
         None => (mounting.image_at(dir, false)?, Top::Nothing, "none".to_owned(), Vec::new()),
-        Some(Way::Own(kind)) => (mounting.own(kind)?, Top::Nothing, kind.mount_type().to_owned(), Vec::new()),
+        Some(Way::Own(kind)) => {
+            let (served, warnings) = mounting.own()?;
+            (served, Top::Nothing, kind.mount_type().to_owned(), warnings)
+        }
         Some(Way::Kernel { kind, unreplayed }) => {
             let (served, warnings) = mounting.kernel(&kind, unreplayed)?;
             (served, Top::Kernel, kind, warnings)
@@ -162,9 +165,9 @@ impl Mounting<'_> {
         Ok((self.image_at(&dir, shared)?, dir.join(image::NAME)))
     }
 
-    fn own(&self, kind: Kind) -> Result<Served> {
+    fn own(&self) -> Result<(Served, Vec<String>)> {
         let store: Arc<dyn Store> = Arc::<CountedStore<_>>::clone(self.store);
-        Served::tree(store, kind, self.read_only, self.dir, self.options(false))
+        Served::tree(store, self.read_only, self.dir, self.options(false))
     }
 
     /// The system's list of mounts shows the volume.

@@ -96,15 +96,16 @@ impl State {
             self.store.flush()?;
             self.sectors.clear();
         }
+        let mut written = false;
         if !self.freed.is_empty() {
             let _alone = moving.write().unwrap_or_else(PoisonError::into_inner);
             for cluster in std::mem::take(&mut self.freed) {
                 self.table.set(cluster, Link::Free)?;
             }
-            self.table.write_out()?;
+            written |= self.table.write_out()?;
         }
-        self.write_info()?;
-        self.store.flush()
+        written |= self.write_info()?;
+        if written { self.store.flush() } else { Ok(()) }
     }
 
     /// Sets or takes away both marks of being in use.
@@ -132,18 +133,18 @@ impl State {
         Ok(())
     }
 
-    /// Tells FSInfo the count of free clusters, if it changed.
-    fn write_info(&mut self) -> io::Result<()> {
+    /// Tells FSInfo the count of free clusters, if it changed. Whether it did.
+    fn write_info(&mut self) -> io::Result<bool> {
         let free = self.table.known_free();
         if free == self.told_free {
-            return Ok(());
+            return Ok(false);
         }
-        let (Some(at), Some(free), Some(mut info)) = (self.boot.info, free, self.info()?) else { return Ok(()) };
+        let (Some(at), Some(free), Some(mut info)) = (self.boot.info, free, self.info()?) else { return Ok(false) };
         info[INFO_FREE..INFO_FREE + 4].copy_from_slice(&free.to_le_bytes());
         info[INFO_NEXT..INFO_NEXT + 4].copy_from_slice(&self.table.hint.to_le_bytes());
         self.store.write_at(at, &mut info)?;
         self.told_free = Some(free);
-        Ok(())
+        Ok(true)
     }
 
     /// The FSInfo sector, if it is one.
