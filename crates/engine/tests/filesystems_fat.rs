@@ -14,7 +14,7 @@ use claviger_engine::filesystems::fat::Fat;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::trees::{NodeKind, Space, Tree, find};
 use claviger_testkit::random::Random;
-use claviger_testkit::stores::CrashStore;
+use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
 use fat::{mkfs, read_all};
 
 /// Arguments of mkfs.vfat, and the size in KiB.
@@ -320,6 +320,36 @@ fn the_mark_of_being_in_use_comes_before_the_first_change_and_goes_after_the_las
         assert_eq!(store.to_vec()[state] & 1, 0);
         image.put(&store.to_vec());
         image.check("marks");
+    }
+}
+
+#[test]
+fn what_was_lost_is_told_to_everybody_who_asks_later() {
+    for operation in [Operation::Write, Operation::Flush] {
+        let Some(image) = mkfs(&["-F", "16"], 20 << 10) else { return };
+        // How many there are before the changes are made durable.
+        let counted = Arc::new(FaultStore::new(image.in_memory(), None));
+        let make = |store: Arc<FaultStore>| {
+            let tree = Fat::open(store).expect("it opens");
+            let file = tree.create(tree.root(), OsStr::new("x")).expect("room");
+            tree.write_at(file, 0, b"precious").expect("room");
+            (tree, file)
+        };
+        let (tree, _) = make(Arc::clone(&counted));
+        let nth = counted.count(operation);
+        drop(tree);
+        let disk = image.in_memory();
+        let fault = Fault { operation, nth, for_good: false, transferred: 0 };
+        let (tree, file) = make(Arc::new(FaultStore::new(disk.clone(), Some(fault))));
+        let first = tree.flush().expect_err("it is planted");
+        assert!(first.to_string().contains("planted"), "{first}");
+        // The disk works again, but what was to be written is not there: nobody may believe that it is.
+        for later in [tree.flush(), tree.flush(), tree.finish(), tree.write_at(file, 0, b"more")] {
+            let later = later.expect_err("something was lost");
+            assert!(later.to_string().contains("planted"), "{later}");
+        }
+        drop(tree);
+        assert_eq!(disk.to_vec()[0x25] & 1, 1, "it stays marked as in use: a check is due");
     }
 }
 
