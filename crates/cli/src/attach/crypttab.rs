@@ -110,7 +110,7 @@ impl Entry {
         let kind = KINDS.iter().find(|(name, _)| self.has(name));
         if !kind.is_some_and(|(_, ours)| *ours) {
             let kind = kind.map_or("LUKS and plain", |(name, _)| name);
-            return Err(Error::unsupported(format!("{}: volumes of the kind {kind} are not yet supported", self.name))
+            return Err(Error::unsupported(format!("volumes of the kind {kind} are not yet supported"))
                 .hint("TrueCrypt and VeraCrypt volumes are, with the option tcrypt."));
         }
         let mut plan = Plan::default();
@@ -126,7 +126,7 @@ impl Entry {
 
     fn apply(&self, option: &str, plan: &mut Plan) -> Result<()> {
         let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
-        let value = || value.ok_or_else(|| Error::misuse(format!("{}: the option {name} needs a value", self.name)));
+        let value = || value.ok_or_else(|| Error::misuse(format!("the option {name} needs a value")));
         match name {
             "tcrypt" | "tcrypt-veracrypt" | "veracrypt" | "noauto" | "auto" | "nofail" => {}
             "tcrypt-hidden" | "tcrypthidden" => plan.options.push("--slot=hidden".into()),
