@@ -24,7 +24,7 @@ const SECTOR: usize = 512;
 #[command(after_help = "Examples:
   claviger cat old.tc > image.img
   claviger cat --offset 1M --length 4K old.tc | xxd
-  claviger cat --file /letters/1998.txt old.tc | less")]
+  claviger cat old.tc /letters/1998.txt | less")]
 pub struct Args {
     /// Where to begin, in bytes of the plaintext
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size::parse)]
@@ -43,11 +43,15 @@ pub struct Args {
 
     #[command(flatten)]
     open: OpenArgs,
+
+    /// The same as --file PATH
+    #[arg(value_name = "PATH", conflicts_with = "file")]
+    inside: Option<OsString>,
 }
 
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    if let Some(path) = &args.file {
+    if let Some(path) = args.file.as_ref().or(args.inside.as_ref()) {
         return file(args, files::inside(path));
     }
     let opened = args.open.open(Access::ReadOnly)?.with_threads();

@@ -123,6 +123,9 @@ impl Report for Copied {
 
 fn out(args: &Args, opened: &Inside, from: &[OsString], to: &Path) -> anyhow::Result<Copied> {
     let into_folder = to.is_dir();
+    if !into_folder && !args.recursive && to.as_os_str().as_bytes().ends_with(b"/") {
+        return Err(Error::misuse("there is no such folder").at(to).hint("Make it first: mkdir.").into());
+    }
     if from.len() > 1 && !into_folder {
         return Err(Error::misuse("several files need a folder as their destination").at(to).into());
     }

@@ -105,12 +105,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     } else if args.without_password {
         explained.needs_password(&targets);
     } else {
-        let credentials = args.open.read_credentials()?;
+        let credentials = args.open.read_credentials().map_err(with_less)?;
         let search = try_all(args, &targets, &credentials, &*store).map_err(at)?;
         explained.searched(args, &targets, search);
     }
     output::print(&explained, args.json)?;
     if explained.exit_code == 0 { Ok(()) } else { Err(Silent(explained.exit_code).into()) }
+}
+
+/// What can be done where there is nobody to ask.
+fn with_less(mut error: Error) -> Error {
+    if let (ErrorKind::Misuse(_), Some(hint)) = (&error.kind, &mut error.hint) {
+        hint.push_str(" --without-password says what can be known without one.");
+    }
+    error
 }
 
 /// What the volume could be, and its headers, still locked.

@@ -72,7 +72,7 @@ struct BackupArgs {
 /// depends on which of them it opens. Nothing is written unless the header opens, fits the volume, and something shows that it
 /// belongs to it: the volume's own header, or data that decrypt to more than noise.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:
+#[command(group = clap::ArgGroup::new("source").required(true), after_help = "Examples:
   claviger header restore --embedded old.tc
   claviger header restore --from old.tc.header old.tc")]
 struct RestoreArgs {
@@ -80,11 +80,11 @@ struct RestoreArgs {
     open: OpenArgs,
 
     /// A header backup
-    #[arg(long, value_name = "FILE", required_unless_present = "embedded")]
+    #[arg(long, value_name = "FILE", group = "source")]
     from: Option<PathBuf>,
 
     /// Take the backup header at the end of the volume
-    #[arg(long, conflicts_with = "from")]
+    #[arg(long, group = "source")]
     embedded: bool,
 
     /// Restore it although nothing shows that it belongs to this volume

@@ -151,6 +151,7 @@ impl Verb {
             Self::Serve(args) => args.json,
             Self::Mount(args) => args.json,
             Self::Unmount(args) => args.json,
+            Self::Attach(args) => args.json,
             Self::List(args) => args.json,
             Self::Verify(args) => args.json,
             Self::Change(args) => args.json,
@@ -158,7 +159,7 @@ impl Verb {
             Self::Keyfile(args) => args.json,
             Self::Benchmark(args) => args.json,
             Self::Lab(args) => args.json(),
-            Self::Cat(_) | Self::Attach(_) | Self::Man(_) | Self::Completions(_) => false,
+            Self::Cat(_) | Self::Man(_) | Self::Completions(_) => false,
         }
     }
 }

@@ -89,6 +89,8 @@ struct Place {
     /// Size of the plaintext, in bytes.
     size: u64,
     read_only: bool,
+    /// Whether a hidden volume in it is protected.
+    protects_hidden: bool,
     /// The process that serves it.
     pid: u32,
 }
@@ -96,6 +98,8 @@ struct Place {
 /// Carries the verb out. `words` is the command line, as this verb sees it.
 pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     if !args.foreground && !args.told.background() {
+        // What a killed server left is no reason to refuse its folder.
+        mount::clean_all(&Runtime::of_this_user()?)?;
         // What can be seen from here should not take a process.
         empty_folder(&args.dir)?;
         return background::start(words, Stdio::inherit());
@@ -103,9 +107,9 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
     let parent = if args.with_parent { Some(args.told.caller()?) } else { None };
-    let dir = empty_folder(&args.dir)?;
     let runtime = Runtime::of_this_user()?;
     mount::clean_all(&runtime)?;
+    let dir = empty_folder(&args.dir)?;
 
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let opened = args.open.open_protecting(access, &args.protect);
@@ -139,6 +143,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         format,
         size,
         read_only,
+        protects_hidden: args.protect.asked(),
         pid: server.pid,
     };
     match output::print(&report, args.json) {
@@ -194,7 +199,8 @@ pub fn record(path: &Path, facts: &Facts, size: u64) -> anyhow::Result<Record> {
 fn empty_folder(dir: &Path) -> anyhow::Result<PathBuf> {
     let look = || -> claviger_engine::Result<PathBuf> {
         let path = dir.canonicalize()?;
-        if !path.is_dir() {
+        // Resolving a path asks no server: what a dead one left shows only now.
+        if !fs::metadata(&path)?.is_dir() {
             return Err(Error::misuse("not a folder"));
         }
         if fs::read_dir(&path)?.next().is_some() {
@@ -232,8 +238,12 @@ fn say_where(error: anyhow::Error, path: &Path, runtime: &Runtime) -> anyhow::Er
 
 impl Report for Place {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { volume, dir, filesystem, format, size: _, read_only, pid: _ } = self;
-        let how = if *read_only { ", read-only" } else { "" };
+        let Self { volume, dir, filesystem, format, size: _, read_only, protects_hidden, pid: _ } = self;
+        let how = match (read_only, protects_hidden) {
+            (true, _) => ", read-only",
+            (_, true) => ", with the hidden volume in it protected",
+            _ => "",
+        };
         match &**filesystem {
             "none" => writeln!(out, "{volume} ({format}) is the file {dir}/volume{how}.")?,
             filesystem => writeln!(out, "{volume} ({format}, {filesystem}) is mounted at {dir}{how}.")?,

@@ -276,7 +276,7 @@ impl OpenArgs {
         let stored = store.len();
         let at = |e: Error| e.at(&self.path);
         let at = |e| with_option(with_partitions(at(e), &store, self.how.partition));
-        let header = self.how.header_of(&store).map_err(at)?;
+        let header = self.how.header_of(&store).map_err(|e| with_explain(at(e)))?;
 
         let credentials = self.credentials.read()?;
         let hidden_credentials = hidden.map(|h| h.credentials.read()).transpose()?;
@@ -302,7 +302,7 @@ impl OpenArgs {
         drop(hidden_credentials);
         drop(credentials);
         drop(bar);
-        let unlocked = unlocked.map_err(at)?;
+        let unlocked = unlocked.map_err(|e| with_explain(at(e)))?;
         Ok(Opened {
             volume: Volume::new(store, unlocked.layout),
             facts: unlocked.facts,
@@ -346,6 +346,17 @@ pub fn with_option(mut error: Error) -> Error {
     error
 }
 
+/// The verb that says more, for verbs that open a volume and could not.
+fn with_explain(mut error: Error) -> Error {
+    let more = match error.kind {
+        ErrorKind::NotThisFormat(_) => "`claviger explain` says what it is.",
+        ErrorKind::WrongCredential(_) => "`claviger explain` tries other keyboard layouts and Unicode forms, too.",
+        _ => return error,
+    };
+    error.hint = Some(error.hint.map_or(more.to_owned(), |hint| format!("{hint} {more}")));
+    error
+}
+
 /// Opens the file, with a word on what to try where it may not be written.
 pub fn open_file(path: &Path, access: Access) -> claviger_engine::Result<FileStore> {
     use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
@@ -353,7 +364,7 @@ pub fn open_file(path: &Path, access: Access) -> claviger_engine::Result<FileSto
         ErrorKind::Io(io)
             if access == Access::ReadWrite && matches!(io.kind(), PermissionDenied | ReadOnlyFilesystem) =>
         {
-            e.hint("It may not be written. To read it, `serve` has --read-only; `info` and `cat` never write.")
+            e.hint("It may not be written. To read it, `mount` and `serve` have --read-only; other verbs that read never write.")
         }
         _ => e,
     })

@@ -83,7 +83,8 @@ impl Report for Checked {
         }
         let end = match damaged {
             true => {
-                "Damaged. `claviger header restore` repairs a header from its backup, `claviger change` both from a good one."
+                "Damaged. `claviger header restore --embedded` repairs the header in front from the backup at the end; where the \
+                 backup is the damaged one, `claviger change` writes both anew."
             }
             false => "All headers are sound.",
         };

@@ -37,7 +37,7 @@ fn a_user_mounts_ext4() {
     let Some(place) = Place::user() else { return };
     let Some(_) = tools::program("fuse2fs") else { return };
     let volume = place.ext4("v.tc");
-    keeps_files(&place, &volume, "fuse2fs");
+    keeps_files(&place, &volume, "ext4");
 }
 
 #[test]
@@ -83,6 +83,21 @@ fn a_killed_server_takes_the_users_file_system_with_it() {
     assert_eq!(fs::read_dir(place.runtime()).expect("a folder").count(), 0, "nothing is left");
     place.mount(&volume, &dir, &[]).succeeds();
     place.unmount(&dir).succeeds();
+}
+
+#[test]
+fn where_a_server_was_killed_the_next_one_mounts_at_once() {
+    let Some(place) = Place::user() else { return };
+    let volume = place.ext4("v.tc");
+    let dir = place.dir("d");
+    let none = ["--filesystem", "none"];
+    let report = place.mount(&volume, &dir, &none).succeeds().json();
+    tools::run(place.command("kill").args(["-KILL", &report["pid"].to_string()]));
+    wait_until("it is dead", || place.list()[0]["state"] == "dead");
+    place.mount(&volume, &dir, &none).succeeds();
+    assert!(place.mounted(&dir) && place.list().len() == 1);
+    place.unmount(&dir).succeeds();
+    assert!(!place.mounted(&dir));
 }
 
 #[test]

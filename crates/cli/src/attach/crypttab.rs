@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use claviger_engine::{Error, Result};
 
+use super::disk;
+
 /// A line: a name, a device, a file with the password, options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -21,6 +23,9 @@ pub struct Entry {
 /// What an entry comes to.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
+    /// The file or device to open, where it is not the one of the line: an encrypted system has its header on the disk, and
+    /// the line may name one of its partitions.
+    pub disk: Option<PathBuf>,
     /// Options of `claviger mount` and `claviger serve`.
     pub options: Vec<String>,
     /// Whether nothing may be written.
@@ -105,7 +110,7 @@ impl Entry {
         let kind = KINDS.iter().find(|(name, _)| self.has(name));
         if !kind.is_some_and(|(_, ours)| *ours) {
             let kind = kind.map_or("LUKS and plain", |(name, _)| name);
-            return Err(Error::unsupported(format!("{}: volumes of the kind {kind} are not yet supported", self.name))
+            return Err(Error::unsupported(format!("volumes of the kind {kind} are not yet supported"))
                 .hint("TrueCrypt and VeraCrypt volumes are, with the option tcrypt."));
         }
         let mut plan = Plan::default();
@@ -121,11 +126,17 @@ impl Entry {
 
     fn apply(&self, option: &str, plan: &mut Plan) -> Result<()> {
         let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
-        let value = || value.ok_or_else(|| Error::misuse(format!("{}: the option {name} needs a value", self.name)));
+        let value = || value.ok_or_else(|| Error::misuse(format!("the option {name} needs a value")));
         match name {
             "tcrypt" | "tcrypt-veracrypt" | "veracrypt" | "noauto" | "auto" | "nofail" => {}
             "tcrypt-hidden" | "tcrypthidden" => plan.options.push("--slot=hidden".into()),
-            "tcrypt-system" => plan.options.push("--system".into()),
+            // Of a whole disk that holds a system this is found out.
+            "tcrypt-system" => {
+                if let Some((disk, number)) = disk::of_partition(&self.device) {
+                    plan.disk = Some(disk);
+                    plan.options.push(format!("--partition={number}"));
+                }
+            }
             "tcrypt-keyfile" => plan.options.push(format!("--keyfile={}", value()?)),
             "veracrypt-pim" => plan.options.push(format!("--pim={}", value()?)),
             "readonly" | "read-only" => plan.read_only = true,
@@ -160,7 +171,7 @@ mod tests {
     }
 
     fn plan(options: &str) -> Result<Plan> {
-        parse(&format!("v /dev/sda - {options}")).expect("an entry")[0].plan()
+        parse(&format!("v /no/device - {options}")).expect("an entry")[0].plan()
     }
 
     #[test]
@@ -171,7 +182,8 @@ mod tests {
         .expect("a plan");
         assert_eq!(all.options, ["--slot=hidden", "--keyfile=/a", "--keyfile=/b", "--pim=7"]);
         assert!(all.read_only && all.ignored.is_empty());
-        assert_eq!(plan("tcrypt,tcrypt-system").expect("a plan").options, ["--format=TrueCrypt", "--system"]);
+        let system = plan("tcrypt,tcrypt-system").expect("a plan");
+        assert_eq!((system.options, system.disk), (vec!["--format=TrueCrypt".to_owned()], None), "no partition");
         let ignored = plan("tcrypt,discard,tries=3").expect("a plan").ignored;
         assert!(ignored[0].contains("discard") && ignored[1].contains("tries") && ignored.len() == 2, "{ignored:?}");
         assert!(plan("tcrypt,tcrypt-keyfile").is_err(), "no value");

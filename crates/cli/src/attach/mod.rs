@@ -1,6 +1,7 @@
 //! `claviger attach`: volumes by name.
 
 mod crypttab;
+mod disk;
 mod favourites;
 
 use std::collections::BTreeMap;
@@ -51,6 +52,10 @@ pub struct Args {
     /// Another list of favourites than ~/.config/claviger/favourites.toml
     #[arg(long, value_name = "FILE")]
     favourites: Option<PathBuf>,
+
+    /// Print JSON: an object for each that is attached
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Something with a name.
@@ -77,16 +82,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for (name, what) in chosen {
         cancel::check()?;
         let attached = match &what {
-            Known::Favourite(favourite) => mount(favourite),
-            Known::Entry(entry) => attach(entry),
+            Known::Favourite(favourite) => mount(favourite, args.json),
+            Known::Entry(entry) => attach(entry, args.json),
         };
         let Err(e) = attached else { continue };
         let code = match e.downcast::<Silent>() {
             // It has been told by the process that failed.
             Ok(silent) => silent,
             Err(e) => {
-                exit::report(&e.context(name.to_owned()), false);
-                Silent(1)
+                let e = e.context(name.to_owned());
+                exit::report(&e, args.json);
+                Silent::after(&e)
             }
         };
         let excused = matches!(what, Known::Entry(entry) if args.all && entry.has("nofail"));
@@ -137,8 +143,9 @@ fn home() -> PathBuf {
     std::env::home_dir().unwrap_or_else(|| "/".into())
 }
 
-fn mount(favourite: &Favourite) -> anyhow::Result<()> {
+fn mount(favourite: &Favourite, json: bool) -> anyhow::Result<()> {
     let mut words: Vec<OsString> = vec!["claviger".into(), "mount".into()];
+    words.extend(json.then(|| "--json".into()));
     words.extend(favourite.options.iter().map(OsString::from));
     words.push("--".into());
     let home = home();
@@ -146,13 +153,17 @@ fn mount(favourite: &Favourite) -> anyhow::Result<()> {
     background::start(&words, Stdio::inherit())
 }
 
-fn attach(entry: &Entry) -> anyhow::Result<()> {
+fn attach(entry: &Entry, json: bool) -> anyhow::Result<()> {
     let plan = entry.plan()?;
     plan.ignored.iter().for_each(|what| output::warn(what));
     let runtime = Runtime::of_this_user()?;
+    let device = plan.disk.as_ref().unwrap_or(&entry.device);
     let mut options: Vec<OsString> = plan.options.iter().map(OsString::from).collect();
     if plan.read_only {
         options.push("--read-only".into());
+    }
+    if json {
+        options.push("--json".into());
     }
     let stdin = match &entry.key {
         None => Stdio::inherit(),
@@ -171,13 +182,13 @@ fn attach(entry: &Entry) -> anyhow::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| Error::from(e).at(&dir))?;
         words.extend(["mount".into(), "--filesystem=none".into()]);
         words.extend(options);
-        words.extend(["--".into(), entry.device.clone().into(), dir.into()]);
+        words.extend(["--".into(), device.into(), dir.into()]);
     } else {
         let mut socket = OsString::from("--socket=");
         socket.push(runtime.path().join(format!("{}.sock", entry.name)));
         words.extend(["serve".into(), socket]);
         words.extend(options);
-        words.extend(["--".into(), entry.device.clone().into()]);
+        words.extend(["--".into(), device.into()]);
     }
     background::start(&words, stdin)
 }

@@ -44,6 +44,8 @@ pub struct Program {
     root_only: bool,
     /// Whether it is setuid root, so that the kernel takes it for another user.
     pub setuid: bool,
+    /// Whether it serves block devices only, not files.
+    pub block_device: bool,
     /// Its arguments.
     arguments: fn(&Call<'_>) -> Vec<OsString>,
 }
@@ -71,6 +73,7 @@ pub static DRIVERS: &[Driver] = &[
             package: "fuse2fs",
             root_only: false,
             setuid: false,
+            block_device: false,
             arguments: fuse2fs,
         }),
         own: Own::Reads,
@@ -84,6 +87,7 @@ pub static DRIVERS: &[Driver] = &[
             package: "ntfs-3g",
             root_only: false,
             setuid: true,
+            block_device: false,
             arguments: ntfs_3g,
         }),
         own: Own::Reads,
@@ -105,6 +109,8 @@ pub static DRIVERS: &[Driver] = &[
             // It passes an option that fusermount3 refuses to others.
             root_only: true,
             setuid: false,
+            // It asks the kernel for a mount of the kind fuseblk, whatever it serves.
+            block_device: true,
             arguments: exfat_fuse,
         }),
         own: Own::No,
@@ -134,6 +140,8 @@ pub enum Way {
         path: PathBuf,
         /// What it is.
         program: &'static Program,
+        /// What it mounts.
+        kind: Kind,
     },
     /// By this program.
     Own(Kind),
@@ -164,7 +172,7 @@ pub fn way(kind: Kind, root: bool, read_only: bool) -> Result<Way> {
         Some(program) => match program.obstacle(root) {
             None => {
                 let path = find(program.name).unwrap_or_else(|| program.name.into());
-                return Ok(Way::Program { path, program });
+                return Ok(Way::Program { path, program, kind });
             }
             obstacle => obstacle,
         },
@@ -210,7 +218,7 @@ fn sharing_allowed() -> bool {
 impl Program {
     /// Why it cannot be used, in a sentence, or nothing.
     fn obstacle(&self, root: bool) -> Option<String> {
-        let Self { name, package, root_only, setuid, arguments: _ } = self;
+        let Self { name, package, root_only, setuid, block_device: _, arguments: _ } = self;
         if *root_only && !root {
             return Some(format!("{name} works for root only."));
         }
@@ -321,8 +329,14 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_said() {
-        let program =
-            |name, root_only| Program { name, package: "the-package", root_only, setuid: false, arguments: fuse2fs };
+        let program = |name, root_only| Program {
+            name,
+            package: "the-package",
+            root_only,
+            setuid: false,
+            block_device: false,
+            arguments: fuse2fs,
+        };
         let missing = program("no-such-program", false).obstacle(true).expect("an obstacle");
         assert!(missing.contains("apt install the-package"), "{missing}");
         assert!(program("sh", true).obstacle(false).expect("an obstacle").contains("root only"));

@@ -121,9 +121,9 @@ pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut li
             let (served, warnings) = mounting.kernel(&kind, unreplayed)?;
             (served, Top::Kernel, kind, warnings)
         }
-        Some(Way::Program { path, program }) => {
+        Some(Way::Program { path, program, kind }) => {
             let (served, child) = mounting.program(&path, program)?;
-            (served, Top::Program(child), program.name.to_owned(), Vec::new())
+            (served, Top::Program(child), kind.mount_type().to_owned(), Vec::new())
         }
     };
     let mounted = Mounted { live, store, dir: dir.clone(), served, top, warnings };
@@ -205,7 +205,13 @@ impl Mounting<'_> {
 
     fn program(&mut self, path: &Path, program: &Program) -> Result<(Served, Child)> {
         let (served, image) = self.private_image(program.setuid && !geteuid().is_root())?;
-        let call = Call { image: &image, dir: self.dir, read_only: self.read_only, options: self.options };
+        // Held until the program has it open: it detaches itself when nobody has.
+        let device = program.block_device.then(|| LoopDevice::attach(&image, self.read_only)).transpose()?;
+        if let Some(device) = &device {
+            self.live.update(|record| record.loop_device = Some(device.path().to_owned()))?;
+        }
+        let image = device.as_ref().map_or(&*image, LoopDevice::path);
+        let call = Call { image, dir: self.dir, read_only: self.read_only, options: self.options };
         let mut child = program.command(path, &call).spawn().map_err(|e| Error::from(e).at(path))?;
         let started = Process::of(child.id()).map_err(Error::from);
         let listening = listen(child.stderr.take().expect("it is a pipe"));
