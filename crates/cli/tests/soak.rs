@@ -153,7 +153,7 @@ fn mounted(kind: &Kind, end: Instant, seed: u64) {
             return;
         }
     }
-    let Some(place) = (kind.place)() else { return };
+    let Some(place) = (kind.place)().map(Place::without_a_deadline) else { return };
     FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(place.folder.path(""));
     let volume = place.volume("volume.tc", kind.size, kind.mkfs);
     let hidden = kind.hidden.then(|| Hidden::create(&place, &volume));
