@@ -14,6 +14,8 @@ use anyhow::Context;
 use claviger_engine::{Error, ErrorKind};
 use claviger_serve::sessions::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal, setsid};
 
 use crate::cancel;
@@ -49,6 +51,10 @@ impl Told {
     pub fn caller(&self) -> anyhow::Result<Process> {
         match self.caller {
             Some(caller) => Ok(caller),
+            // This one's parent is the process in front, which ends soon.
+            None if self.background() => Err(Error::unsupported("watching the process that started this one")
+                .hint("It has ended, or /proc hides it (hidepid).")
+                .into()),
             None => parent(),
         }
     }
@@ -82,15 +88,18 @@ fn parent() -> anyhow::Result<Process> {
 /// or has ended: then with its exit code.
 pub fn start(words: &[OsString], stdin: Stdio) -> anyhow::Result<()> {
     cancel::install()?;
-    // Without CLOEXEC: the new process inherits both ends, and opens the one it needs anew.
-    let (read, write) = rustix::pipe::pipe()?;
-    let caller = parent()?;
+    // The new process inherits the end that it writes to. Not the other: it is to notice when this process has gone.
+    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    fcntl_setfd(&write, FdFlags::empty())?;
+    // It may be hidden from this user, as sudo is: only --with-parent has to know it.
+    let caller = parent().ok();
     // Its own name shows in lists of processes; where the program was replaced since, the file has none any more.
     let own = std::env::current_exe().ok().filter(|path| path.is_file());
     let mut command = Command::new(own.unwrap_or_else(|| "/proc/self/exe".into()));
     command.args(&words[1..2]);
     command.arg(format!("--ready-fd={}", write.as_raw_fd()));
-    command.arg(format!("--caller={}-{}", caller.pid, caller.started)).args(&words[2..]).stdin(stdin);
+    command.args(caller.map(|caller| format!("--caller={}-{}", caller.pid, caller.started)));
+    command.args(&words[2..]).stdin(stdin);
     let mut child = command.spawn().context("starting in the background")?;
     drop(write);
     let pid = Pid::from_raw(child.id().cast_signed()).context("a process has a number")?;

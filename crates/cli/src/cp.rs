@@ -136,22 +136,23 @@ fn out(args: &Args, opened: &Inside, from: &[OsString], to: &Path) -> anyhow::Re
         let node = opened.find(path)?;
         let name = Path::new(path).file_name();
         // The root has no name: what is in it is copied.
-        let to = match name {
+        let item_to = match name {
             Some(name) if into_folder => to.join(name),
             _ => to.to_owned(),
         };
-        plan_out(args, opened, (node, path), to, &mut vec![node], &mut items, &mut copied)?;
+        plan_out(args, opened, (node, path), item_to, &mut vec![node], &mut items, &mut copied)?;
     }
-    let all: u64 = items.iter().map(|item| item.size).sum();
+    // What a damaged file system says of sizes may be anything.
+    let all = items.iter().fold(0u64, |all, item| all.saturating_add(item.size));
     let bar = Progress::bytes("Copying");
     for item in items {
         cancel::check()?;
         if item.is_folder {
-            copied.folders += u64::from(make_folder(&item.to)?);
+            copied.folders += u64::from(make_folder(&item.to, item.to == to)?);
         } else {
-            file_out(args, opened, &item, |done| bar.at(copied.bytes + done, all))?;
+            file_out(args, opened, &item, |done| bar.at(copied.bytes.saturating_add(done), all))?;
             copied.files += 1;
-            copied.bytes += item.size;
+            copied.bytes = copied.bytes.saturating_add(item.size);
         }
     }
     Ok(copied)
@@ -200,14 +201,15 @@ fn plan_out(
     Ok(())
 }
 
-/// Makes a folder of this machine, unless it is there. A link to one is none: what is in it may be anywhere. Whether it is new.
-fn make_folder(path: &Path) -> anyhow::Result<bool> {
+/// Makes a folder of this machine, unless it is there. A link to one is none, unless a person `named` it: what is in it may be
+/// anywhere. Whether it is new.
+fn make_folder(path: &Path, named: bool) -> anyhow::Result<bool> {
     let at = |e: io::Error| Error::from(e).at(path);
     match fs::create_dir(path) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-            // What the person named may be a link, and ends with a slash or is the folder itself.
-            if fs::metadata(path).map_err(at)?.is_dir() { Ok(false) } else { Err(exists(path).into()) }
+            let there = if named { fs::metadata(path) } else { fs::symlink_metadata(path) }.map_err(at)?;
+            if there.is_dir() { Ok(false) } else { Err(exists(path).into()) }
         }
         Err(e) => Err(at(e).into()),
     }
@@ -438,4 +440,20 @@ fn contents_in(
     let modified = file.metadata().and_then(|m| m.modified()).map_err(at)?;
     opened.tree.set_times(node, Some(modified), None).map_err(inside)?;
     Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_followed_only_where_a_person_named_it() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (elsewhere, link) = (dir.path().join("elsewhere"), dir.path().join("link"));
+        assert!(make_folder(&elsewhere, false).expect("made") && !make_folder(&elsewhere, false).expect("there"));
+        std::os::unix::fs::symlink(&elsewhere, &link).expect("a link");
+        assert!(!make_folder(&link, true).expect("a folder"));
+        let error = make_folder(&link, false).expect_err("what is in it may be anywhere").to_string();
+        assert!(error.contains("there already"), "{error}");
+    }
 }

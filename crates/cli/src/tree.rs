@@ -110,7 +110,7 @@ fn branches(
             }
             _ => {
                 whole.files += 1;
-                whole.bytes += size;
+                whole.bytes = whole.bytes.saturating_add(size);
             }
         }
         let name = entry.name.to_string_lossy().into_owned();

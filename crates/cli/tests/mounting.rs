@@ -2,15 +2,18 @@
 
 mod common;
 
+use std::cell::OnceCell;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
+use claviger_serve::sessions::Process;
 use claviger_testkit::tools;
 use common::mounts::*;
 use common::*;
+use rustix::fs::OFlags;
 
 #[test]
 fn the_plaintext_is_a_file_that_never_grows() {
@@ -129,6 +132,34 @@ fn read_only_changes_neither_a_byte_nor_a_time() {
     place.unmount(&dir).succeeds();
     assert_eq!(times(), before);
     assert!(fs::read(&volume).expect("a file") == bytes);
+}
+
+#[test]
+fn where_the_process_in_front_was_killed_nothing_is_mounted() {
+    let Some(place) = Place::root() else { return };
+    let volume = place.volume("v.tc", "1M", &[]);
+    let dir = place.dir("d");
+    let pipe = place.folder.str("pipe");
+    tools::run(place.command("mkfifo").arg(&pipe));
+    let mut front = Command::new(env!("CARGO_BIN_EXE_claviger"));
+    front.args(["mount", "--filesystem", "none", "--format", "TrueCrypt", "--hash", "SHA-512"]);
+    front.args(["--password-file", &pipe, &volume, &dir]).env("CLAVIGER_RUNTIME_DIR", place.runtime());
+    let mut front = front.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    // Opens once somebody reads: the process in the background, which waits for the password.
+    let password = OnceCell::new();
+    wait_until("the password is asked for", || {
+        let mut options = fs::OpenOptions::new();
+        let open = options.write(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(&pipe);
+        open.is_ok_and(|file| password.set(file).is_ok())
+    });
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", front.id())).expect("procfs");
+    front.kill().expect("killed");
+    front.wait().expect("it has ended");
+    let contents = fs::read(&place.folder.password).expect("a password");
+    password.into_inner().expect("it was opened").write_all(&contents).expect("written");
+    let server = Process::of(children.trim().parse().expect("one process")).ok();
+    wait_until("the process in the background has ended", || !server.is_some_and(|process| process.alive()));
+    assert!(!place.mounted(&dir) && place.list().is_empty());
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 
 use claviger_testkit::tools;
+use common::done;
 use common::mounts::*;
 
 /// Mounts, writes as the user, unmounts, mounts again and reads.
@@ -63,7 +64,7 @@ fn a_user_mounts_ntfs_where_the_administrator_lets_users_share() {
     let mut command = place.root_command("unshare");
     let output = command.args(["--mount", "sh", "-ec", &outer, &script]).output().expect("it starts");
     let numbers: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
-    let said = common::done(output).succeeds().text();
+    let said = done(output).succeeds().text();
     assert_eq!(said, format!("1\n{}  -\n", common::sha256(numbers.as_bytes())));
     assert_eq!(fs::read_dir(place.runtime()).expect("a folder").count(), 0, "nothing is left");
 }
@@ -112,4 +113,30 @@ fn who_keeps_a_users_mount_busy_is_named() {
     assert!(place.mounted(&dir));
     // A second user, who is root here, has sessions of its own only.
     place.unmount(&dir).succeeds();
+}
+
+#[test]
+fn a_server_that_proc_hides_is_not_taken_for_dead() {
+    let Some(place) = Place::user() else { return };
+    let Some(unshare) = tools::program("unshare") else { return };
+    let volume = place.volume("v.tc", "1M", &[]);
+    let dir = place.dir("d");
+    place.mount(&volume, &dir, &["--filesystem", "none"]).succeeds();
+    // In mounts of its own, /proc shows a user nothing that it may not look into. Each mounting cleans up after the dead first.
+    let hidden = format!(
+        "mount -t proc -o hidepid=2 proc /proc; mkdir {0}/e; chown {USER} {0}/e; \
+         exec setpriv --reuid {USER} --regid {USER} --clear-groups -- \
+         sh -c '$0 list --json; ! $0 mount {1} {0}/e' $0",
+        place.folder.path("").display(),
+        volume,
+    );
+    let mut command = place.root_command(unshare);
+    command.args(["--mount", "--propagation", "private", "sh", "-ec", &hidden]).arg(env!("CARGO_BIN_EXE_claviger"));
+    let list = done(command.output().expect("it starts")).succeeds().json();
+    assert_eq!(list["volumes"][0]["state"].as_str(), Some("alive"), "{list}");
+    assert!(place.mounted(&dir), "it was cleaned up");
+    let [one] = &place.list()[..] else { panic!("it is still there") };
+    assert_eq!(one["state"].as_str(), Some("alive"), "{one}");
+    place.unmount(&dir).succeeds();
+    assert!(!place.mounted(&dir));
 }

@@ -25,6 +25,12 @@ const JOURNAL_TO_REPLAY: u32 = 0x4;
 /// Files that are kept open, so that reading on is fast.
 const OPEN_FILES: usize = 64;
 
+/// The longest target that a link can have, in bytes (`PATH_MAX` of linux/limits.h).
+const LINK_MAX: u64 = 4096;
+
+/// The crate goes to a place in a file block by block: so many that are only holes are passed by in a second or two.
+const FAR: u64 = 1 << 28;
+
 /// The ext2, ext3 or ext4 of a store. A node is a path.
 pub struct Ext {
     jobs: Mutex<Sender<Job>>,
@@ -46,6 +52,10 @@ struct Worker {
     ext: Ext4,
     /// Open files, and where each will be read next.
     files: HashMap<Node, (File, u64)>,
+    /// Size of the store, in bytes.
+    len: u64,
+    /// Size of a block, in bytes.
+    unit: u64,
 }
 
 impl Ext {
@@ -57,7 +67,9 @@ impl Ext {
         let (space, replay) = superblock(&*store)?;
         let (jobs, work) = channel();
         let (opened, has_opened) = channel();
-        std::thread::Builder::new().name("ext".into()).spawn(move || serve(store, &opened, &work))?;
+        std::thread::Builder::new()
+            .name("ext".into())
+            .spawn(move || serve(store, space.unit.into(), &opened, &work))?;
         has_opened.recv().map_err(|_| gone())??;
         let warning = "the journal was not replayed: it is read as if it were, and nothing is written";
         let root = Arc::new(b"/".to_vec());
@@ -132,6 +144,9 @@ impl Tree for Ext {
         let path = self.folder(folder)?;
         let asked = path.clone();
         let listed = self.ask(move |worker| {
+            if worker.metadata(&asked)?.len() > worker.len {
+                return Err(damaged("inode", 0, "a folder is larger than the volume"));
+            }
             let mut list = Vec::new();
             for entry in worker.ext.read_dir(parse(&asked)?).map_err(told)? {
                 let entry = entry.map_err(told)?;
@@ -162,6 +177,11 @@ impl Tree for Ext {
     fn link_target(&self, link: Node) -> io::Result<OsString> {
         let path = self.path(link)?;
         self.ask(move |worker| {
+            let metadata = worker.metadata(&path)?;
+            // The crate takes as much memory as the size says.
+            if metadata.file_type().is_symlink() && metadata.len() > LINK_MAX {
+                return Err(damaged("inode", 0, "the target of a symbolic link is too long"));
+            }
             let target = worker.ext.read_link(parse(&path)?).map_err(told)?;
             Ok(OsString::from_vec(AsRef::<[u8]>::as_ref(&target).to_vec()))
         })
@@ -197,11 +217,15 @@ impl Worker {
             NodeKind::Link | NodeKind::Special => return Err(ErrorKind::InvalidInput.into()),
         }
         let len = metadata.len().saturating_sub(offset).min(len as u64) as usize;
+        if len == 0 {
+            return Ok(Vec::new());
+        }
         let (mut file, at) = match self.files.remove(&node) {
             Some(open) => open,
             None => (self.ext.open(parse(path)?).map_err(told)?, 0),
         };
         if at != offset {
+            self.within_reach(offset)?;
             file.seek_to(offset).map_err(told)?;
         }
         let mut bytes = vec![0; len];
@@ -218,15 +242,25 @@ impl Worker {
         self.files.insert(node, (file, offset + len as u64));
         Ok(bytes)
     }
+
+    /// Fails where going to `offset` in a file would take for ever, and everybody else would have to wait.
+    fn within_reach(&self, offset: u64) -> io::Result<()> {
+        if offset / self.unit > (self.len / self.unit).max(FAR) {
+            let what = "reading this file so far behind its beginning: it has larger holes than the volume has room";
+            return Err(crate::Error::unsupported(what).into());
+        }
+        Ok(())
+    }
 }
 
 /// What the thread does: opens, tells how that went, and works until the tree is gone.
-fn serve(store: Arc<dyn Store>, opened: &Sender<io::Result<()>>, work: &Receiver<Job>) {
+fn serve(store: Arc<dyn Store>, unit: u64, opened: &Sender<io::Result<()>>, work: &Receiver<Job>) {
+    let len = store.len();
     let ext = match guarded(|| Ext4::load(Box::new(Source(store))).map_err(told)) {
         Ok(ext) => ext,
         Err(e) => return drop(opened.send(Err(e))),
     };
-    let mut worker = Worker { ext, files: HashMap::new() };
+    let mut worker = Worker { ext, files: HashMap::new(), len, unit };
     if opened.send(Ok(())).is_ok() {
         work.iter().for_each(|job| job(&mut worker));
     }
@@ -260,6 +294,10 @@ fn superblock(store: &dyn Store) -> io::Result<(Space, bool)> {
     let of = |blocks: u64| blocks.saturating_mul(u64::from(unit));
     let total = of(high(0x150) | u64::from(u32_at(0x4)));
     let free = of(high(0x158) | u64::from(u32_at(0xc)));
+    // As the kernel has it. The crate takes memory for as many groups as there would be.
+    if total > store.len() {
+        return Err(damaged("number of blocks", SUPERBLOCK + 0x4, format!("they are more than fit: {total} bytes")));
+    }
     Ok((Space { total, free, unit }, incompatible & JOURNAL_TO_REPLAY != 0))
 }
 

@@ -38,19 +38,32 @@ impl Process {
     }
 
     /// Whether it lives. One that has ended and that its parent has not taken note of does not.
+    ///
+    /// Where /proc hides processes (proc(5), `hidepid`), a server is hidden from its own user, since nobody may look into it.
+    /// A hidden process of that number counts as this one: what a living server has mounted must not be cleaned up.
     pub fn alive(&self) -> bool {
-        Stat::of(self.pid).is_ok_and(|stat| stat.started == self.started && !matches!(stat.state, 'Z' | 'X'))
+        self.seen_alive().unwrap_or_else(|| is_there(self.pid))
+    }
+
+    /// Whether /proc says that it lives; nothing if /proc does not show it.
+    fn seen_alive(&self) -> Option<bool> {
+        let stat = Stat::of(self.pid).ok()?;
+        Some(stat.started == self.started && !matches!(stat.state, 'Z' | 'X'))
     }
 
     /// A handle that stays with this process, or nothing if it has ended.
     fn handle(&self) -> Option<OwnedFd> {
-        let fd = pidfd_open(Pid::from_raw(self.pid.cast_signed())?, PidfdFlags::empty()).ok()?;
+        let fd = handle_of(self.pid)?;
         // Looked at after the handle was made: the handle is of this process or of nobody else.
         self.alive().then_some(fd)
     }
 
-    /// Sends it a signal. False if it has ended, or is somebody else's.
+    /// Sends it a signal. False if it has ended, or is somebody else's. One that is hidden is asked, and never killed: it could
+    /// be another one.
     pub fn signal(&self, signal: Signal) -> bool {
+        if signal == Signal::KILL && self.seen_alive() != Some(true) {
+            return false;
+        }
         self.handle().is_some_and(|fd| pidfd_send_signal(fd, signal).is_ok())
     }
 
@@ -69,6 +82,18 @@ impl Process {
     pub fn watch(&self) -> Option<OwnedFd> {
         self.handle()
     }
+}
+
+/// Whether a process of that number has not ended, by a way that hides none.
+fn is_there(pid: u32) -> bool {
+    let Some(fd) = handle_of(pid) else { return false };
+    // Readable once it has ended.
+    !wait(&mut [PollFd::new(&fd, PollFlags::IN)], Some(Duration::ZERO)).unwrap_or(true)
+}
+
+/// A handle of whatever process has that number.
+fn handle_of(pid: u32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()
 }
 
 /// What of /proc/PID/stat is of use (proc_pid_stat(5)).
@@ -119,6 +144,8 @@ mod tests {
         assert!(process.signal(Signal::KILL));
         assert!(process.wait_for_end(Some(Duration::from_secs(60))).expect("waited"));
         assert!(!process.alive(), "ended, and not yet taken note of");
+        assert!(!is_there(process.pid) && is_there(std::process::id()));
         child.wait().expect("it has ended");
+        assert!(!process.alive() && !is_there(process.pid) && !is_there(0) && !is_there(u32::MAX));
     }
 }
