@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use claviger_engine::store::Access;
@@ -13,7 +13,7 @@ use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;
 
 use crate::files::{self, Inside, InsideArgs, told};
-use crate::opening::OpenArgs;
+use crate::opening::{OpenArgs, ProtectArgs};
 use crate::output::{self, Report};
 use crate::progress::Progress;
 use crate::tree::DEEPEST;
@@ -32,7 +32,8 @@ const PIECE: usize = 4 << 20;
   claviger cp old.tc :/letters/1998.doc .
   claviger cp -r old.tc :/ everything/
   claviger cp old.tc report.pdf notes.txt :/letters/
-  claviger cp -r --force old.tc photos :/")]
+  claviger cp -r --force old.tc photos :/
+  claviger cp --protect-hidden outer.tc letter.txt :/")]
 pub struct Args {
     #[command(flatten)]
     open: OpenArgs,
@@ -55,6 +56,9 @@ pub struct Args {
 
     #[command(flatten)]
     which: InsideArgs,
+
+    #[command(flatten)]
+    protect: ProtectArgs,
 }
 
 #[derive(Default, Serialize)]
@@ -81,11 +85,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let is_inside = |path: &OsString| path.as_bytes().starts_with(b":");
     let copied = match (from.iter().all(is_inside), from.iter().any(is_inside), is_inside(to)) {
         (true, _, false) => {
-            let opened = args.which.open(&args.open, Access::ReadOnly)?;
+            let opened = args.which.open_protecting(&args.open, Access::ReadOnly, &args.protect)?;
             out(args, &opened, from, Path::new(to))?
         }
         (_, false, true) => {
-            let opened = args.which.open(&args.open, Access::ReadWrite)?;
+            let opened = args.which.open_protecting(&args.open, Access::ReadWrite, &args.protect)?;
             if !opened.tree.writable() {
                 let what = format!("{} can only be read without the kernel", opened.filesystem.kind.name());
                 let hint =
@@ -224,6 +228,12 @@ fn file_out(args: &Args, opened: &Inside, item: &Item<Node>, show: impl Fn(u64))
     let at = |e: io::Error| Error::from(e).at(to);
     match fs::symlink_metadata(to) {
         Ok(there) if there.is_dir() => return Err(Error::misuse("it is a folder").at(to).into()),
+        Ok(there) if is_volume(&there, args) => {
+            return Err(Error::misuse("it is the volume that is copied from")
+                .at(to)
+                .hint("Nothing was changed.")
+                .into());
+        }
         Ok(_) if !args.force => return Err(exists(to).into()),
         _ => {}
     }
@@ -248,6 +258,11 @@ fn file_out(args: &Args, opened: &Inside, item: &Item<Node>, show: impl Fn(u64))
         let _ = partial.file.set_times(FileTimes::new().set_modified(modified));
     }
     partial.complete(to, args.force)
+}
+
+/// Whether this is the file that holds the volume: putting another in its place would be the end of the volume.
+fn is_volume(there: &fs::Metadata, args: &Args) -> bool {
+    fs::metadata(&args.open.path).is_ok_and(|volume| (volume.dev(), volume.ino()) == (there.dev(), there.ino()))
 }
 
 /// A file that is being written, under a name of its own beside the one that it will have. Dropped, it is removed.
@@ -277,7 +292,12 @@ impl Partial {
         match linked {
             Ok(()) => return Ok(()), // and the partial name goes
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Err(exists(to).into()),
-            Err(_) => fs::rename(&self.path, to).map_err(|e| Error::from(e).at(to))?,
+            Err(_) => {
+                let at = |e: io::Error| Error::from(e).at(to);
+                // What is replaced must not be gone, after a power cut, before its successor is there.
+                self.file.sync_all().map_err(at)?;
+                fs::rename(&self.path, to).map_err(at)?;
+            }
         }
         self.complete = true;
         Ok(())

@@ -12,7 +12,7 @@ use claviger_engine::store::Access;
 use claviger_engine::trees::{self, Attributes, Entry, Node, NodeKind, Tree};
 use claviger_engine::{Error, Store, partitions};
 
-use crate::opening::OpenArgs;
+use crate::opening::{OpenArgs, Opened, ProtectArgs};
 use crate::output;
 
 /// Which of the file systems inside.
@@ -34,7 +34,16 @@ pub struct Inside {
 impl InsideArgs {
     /// Opens the volume and the file system inside. Warnings are told.
     pub fn open(&self, open: &OpenArgs, access: Access) -> anyhow::Result<Inside> {
-        let opened = open.open(access)?.with_threads();
+        self.inside(open, open.open(access)?)
+    }
+
+    /// The same, with the hidden volume in it protected if that is asked for.
+    pub fn open_protecting(&self, open: &OpenArgs, access: Access, protect: &ProtectArgs) -> anyhow::Result<Inside> {
+        self.inside(open, open.open_protecting(access, protect)?)
+    }
+
+    fn inside(&self, open: &OpenArgs, opened: Opened) -> anyhow::Result<Inside> {
+        let opened = opened.with_threads();
         opened.warn();
         let mut store: Arc<dyn Store> = Arc::new(opened.volume);
         if let Some(number) = self.inner_partition {

@@ -109,6 +109,38 @@ fn options_of_the_hidden_volume_need_one() {
 }
 
 #[test]
+fn files_are_copied_into_a_protected_outer_volume() {
+    let Some(hiding) = Hiding::new("TrueCrypt") else { return };
+    let made = run(hiding.create(&["--force", "--yes", "--size", "1M", "--json"])).succeeds().json();
+    assert_eq!(made["size"], 1 << 20);
+    let hidden = hiding.plain("TrueCrypt", &hiding.inner);
+    let open = ["--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", &*hiding.folder.password];
+    let protect = ["--protect-hidden", "--hidden-hash", "SHA-512", "--hidden-password-file", &*hiding.inner];
+    let copy = |from: &str, to: &str| {
+        run(["cp"].iter().chain(&open).chain(&protect).copied().chain([&*hiding.volume, from, to]))
+    };
+    let (small, large) = (hiding.folder.str("small"), hiding.folder.str("large"));
+    fs::write(&small, "a letter").expect("a file");
+    // More than there is in front of the hidden volume, less than the outer file system has free.
+    fs::write(&large, vec![7; 2_900_000]).expect("a file");
+    copy(&small, ":/small").succeeds();
+    copy(&large, ":/large").fails(6, &["hidden volume"]);
+    assert!(hiding.plain("TrueCrypt", &hiding.inner) == hidden, "the hidden volume is as it was");
+    run(["cat", "--file", "/small"].iter().chain(&open).copied().chain([&*hiding.volume])).succeeds();
+    copy(":/small", &hiding.folder.str("back")).fails(1, &["nothing to protect"]);
+}
+
+#[test]
+fn a_volume_is_not_replaced_by_a_file_that_is_copied_out_of_it() {
+    let Some(hiding) = Hiding::new("TrueCrypt") else { return };
+    let before = fs::read(&hiding.volume).expect("the volume");
+    let open = ["--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", &*hiding.folder.password];
+    let copy = ["cp", "--force"].iter().chain(&open).copied().chain([&*hiding.volume, ":/file", &*hiding.volume]);
+    run(copy).fails(1, &["the volume that is copied from"]);
+    assert!(fs::read(&hiding.volume).expect("the volume") == before);
+}
+
+#[test]
 fn a_served_outer_volume_is_protected() {
     let Some(hiding) = Hiding::new("TrueCrypt") else { return };
     let made = run(hiding.create(&["--force", "--yes", "--size", "1M", "--json"])).succeeds().json();

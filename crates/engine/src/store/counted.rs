@@ -20,7 +20,8 @@ pub struct Traffic {
     pub read: u64,
     /// Bytes written.
     pub written: u64,
-    /// Writes that a store that can be written did not take. Programs may never hear of one: a file system writes later.
+    /// Writes that a store that can be written did not take, or did not make durable. Programs may never hear of one: a file
+    /// system writes later.
     pub failed_writes: u64,
 }
 
@@ -75,7 +76,8 @@ impl<S: Store> Store for CountedStore<S> {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.inner.flush()
+        // The system tells once that writing back failed, and calls the next attempt a success: what was lost stays lost.
+        self.inner.flush().inspect_err(|e| self.failed(e, self.inner.writable()))
     }
 
     fn writable(&self) -> bool {
@@ -124,7 +126,7 @@ mod tests {
             Err(io::ErrorKind::StorageFull.into())
         }
         fn flush(&self) -> io::Result<()> {
-            Ok(())
+            Err(io::ErrorKind::StorageFull.into())
         }
         fn writable(&self) -> bool {
             self.0
@@ -136,6 +138,9 @@ mod tests {
         let store = CountedStore::new(Full(true));
         assert!(store.write_at(0, &mut [1]).is_err() && store.write_at(0, &mut [1]).is_err());
         assert_eq!((store.traffic().failed_writes, store.failure()), (2, Some("no storage space")));
+        let store = CountedStore::new(Full(true));
+        assert!(store.flush().is_err());
+        assert_eq!((store.traffic().failed_writes, store.failure()), (1, Some("no storage space")));
         let store = CountedStore::new(Full(false));
         assert!(store.write_at(0, &mut [1]).is_err(), "read-only");
         assert_eq!(store.traffic(), Traffic::default());

@@ -298,7 +298,9 @@ impl Mounted {
     /// `Io` if what was written last could not be stored; the record says so then too.
     pub fn serve(mut self, until: &Until<'_>) -> Result<()> {
         let ended = self.wait(until).and_then(|signals| self.finish(until, signals));
-        let written = ended.and_then(|()| Ok(self.store.flush()?)).and_then(|()| self.all_taken());
+        // However it ended, what was written is to last.
+        let flushed = self.store.flush().map_err(Error::from);
+        let written = ended.and(flushed).and_then(|()| self.all_taken());
         if let Err(e) = &written {
             let failure = e.to_string();
             let _ = self.live.update(|record| record.failure = Some(failure));
