@@ -17,7 +17,7 @@ leave() {
     [ -e "$here/files" ] || rm -rf "$here"
 }
 trap leave EXIT
-trap 'exit 1' INT TERM
+trap 'exit 1' INT TERM HUP PIPE
 cd "$here"
 
 bold=
