@@ -248,6 +248,6 @@ impl Report for Place {
             "none" => writeln!(out, "{volume} ({format}) is the file {dir}/volume{how}.")?,
             filesystem => writeln!(out, "{volume} ({format}, {filesystem}) is mounted at {dir}{how}.")?,
         }
-        writeln!(out, "To write everything and end it: claviger unmount '{}'", dir.replace('\'', r"'\''"))
+        writeln!(out, "To write everything and end it: {}", output::command(["claviger", "unmount", dir]))
     }
 }

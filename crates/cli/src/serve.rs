@@ -262,8 +262,8 @@ impl Report for Serving {
         match socket {
             Some(path) => {
                 // What is printed is there to be pasted into a shell, whatever the name of the volume.
-                let path = path.replace('\'', r"'\''").replace(char::is_control, "?");
-                writeln!(out, "As a disk, being root:  nbd-client -unix '{path}' /dev/nbd0")?;
+                let command = output::command(["nbd-client", "-unix", path, "/dev/nbd0"]);
+                writeln!(out, "As a disk, being root:  {command}")?;
             }
             None => writeln!(out, "With qemu:              -drive 'file={uri},format=raw'")?,
         }

@@ -26,6 +26,9 @@ const ROUND: Duration = Duration::from_secs(60);
 /// Time that the watchdog gives what is to end.
 const GRACE: Duration = Duration::from_secs(120);
 
+/// The exit code of what this program, or this machine, cannot do.
+const UNSUPPORTED: i32 = 5;
+
 /// A way to reach a volume.
 struct Kind {
     name: &'static str,
@@ -150,7 +153,7 @@ fn mounted(kind: &Kind, end: Instant, seed: u64) {
             return;
         }
     }
-    let Some(place) = (kind.place)() else { return };
+    let Some(place) = (kind.place)().map(Place::without_a_deadline) else { return };
     FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(place.folder.path(""));
     let volume = place.volume("volume.tc", kind.size, kind.mkfs);
     let hidden = kind.hidden.then(|| Hidden::create(&place, &volume));
@@ -161,6 +164,12 @@ fn mounted(kind: &Kind, end: Instant, seed: u64) {
     let inside: Vec<&str> = none.into_iter().filter(|_| kind.room == 0).collect();
     let protected: Vec<&str> = inside.iter().copied().chain(hidden.iter().flat_map(|h| h.protection())).collect();
     let work = Work { kind, dir: &dir, model: &model, window: hidden.map_or(u64::MAX, |h| h.begins) };
+    let first = place.mount(&volume, &dir, &protected);
+    if first.code == UNSUPPORTED {
+        return tools::skip::<()>(&format!("{}: {}", kind.name, first.err)).unwrap_or_default();
+    }
+    first.succeeds();
+    place.unmount(&dir).succeeds();
     let (mut rounds, mut operations) = (0, 0);
     while rounds == 0 || Instant::now() < end {
         let time = ROUND.min(end.saturating_duration_since(Instant::now())).max(Duration::from_secs(1));

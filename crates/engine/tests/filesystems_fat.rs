@@ -14,6 +14,7 @@ use claviger_engine::filesystems::fat::Fat;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::trees::{NodeKind, Space, Tree, find};
 use claviger_testkit::random::Random;
+use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
 use fat::{mkfs, read_all};
 
 /// Arguments of mkfs.vfat, and the size in KiB.
@@ -323,6 +324,36 @@ fn the_mark_of_being_in_use_comes_before_the_first_change_and_goes_after_the_las
 }
 
 #[test]
+fn what_was_lost_is_told_to_everybody_who_asks_later() {
+    for operation in [Operation::Write, Operation::Flush] {
+        let Some(image) = mkfs(&["-F", "16"], 20 << 10) else { return };
+        // How many there are before the changes are made durable.
+        let counted = Arc::new(FaultStore::new(image.in_memory(), None));
+        let make = |store: Arc<FaultStore>| {
+            let tree = Fat::open(store).expect("it opens");
+            let file = tree.create(tree.root(), OsStr::new("x")).expect("room");
+            tree.write_at(file, 0, b"precious").expect("room");
+            (tree, file)
+        };
+        let (tree, _) = make(Arc::clone(&counted));
+        let nth = counted.count(operation);
+        drop(tree);
+        let disk = image.in_memory();
+        let fault = Fault { operation, nth, for_good: false, transferred: 0 };
+        let (tree, file) = make(Arc::new(FaultStore::new(disk.clone(), Some(fault))));
+        let first = tree.flush().expect_err("it is planted");
+        assert!(first.to_string().contains("planted"), "{first}");
+        // The disk works again, but what was to be written is not there: nobody may believe that it is.
+        for later in [tree.flush(), tree.flush(), tree.finish(), tree.write_at(file, 0, b"more")] {
+            let later = later.expect_err("something was lost");
+            assert!(later.to_string().contains("planted"), "{later}");
+        }
+        drop(tree);
+        assert_eq!(disk.to_vec()[0x25] & 1, 1, "it stays marked as in use: a check is due");
+    }
+}
+
+#[test]
 fn nothing_is_written_where_nothing_may_be() {
     let Some(image) = mkfs(&["-F", "16"], 20 << 10) else { return };
     let bytes = image.bytes();
@@ -333,4 +364,50 @@ fn nothing_is_written_where_nothing_may_be() {
     assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
     drop(tree);
     assert!(cut.to_vec() == bytes[..cut.len() as usize]);
+}
+
+#[test]
+fn a_crash_at_any_write_leaves_lost_clusters_at_worst() {
+    for args in [&["-F", "12", "-s", "1"], &["-F", "32", "-s", "1"]] {
+        let Some(image) = mkfs(args, 200) else { return };
+        let store = Arc::new(CrashStore::new(image.bytes()));
+        let tree = Fat::open(store.clone()).expect("it opens");
+        let (root, name) = (tree.root(), OsStr::new);
+        let kept: Vec<u8> = (0..9000).map(|i| i as u8).collect();
+        let file = tree.create(root, name("a name that is long enough for parts")).expect("room");
+        tree.write_at(file, 0, &kept).expect("room");
+        tree.flush().expect("written");
+        let settled = store.crash_images().len();
+        let folder = tree.make_folder(root, name("folder")).expect("room");
+        for i in 0..20 {
+            let more = tree.create(folder, name(&format!("number {i} of many"))).expect("room");
+            tree.write_at(more, 0, &vec![i; 400 * usize::from(i)]).expect("room");
+        }
+        tree.flush().expect("written");
+        tree.set_len(tree.lookup(folder, name("number 19 of many")).expect("there"), 1500).expect("cut");
+        tree.remove(folder, name("number 18 of many")).expect("removed");
+        let again = tree.create(folder, name("in its place")).expect("room");
+        tree.write_at(again, 0, &[0xee; 9000]).expect("room");
+        tree.rename(root, name("a name that is long enough for parts"), folder, name("moved"), false).expect("moved");
+        tree.rename(folder, name("number 5 of many"), folder, name("number 6 of many"), true).expect("replaced");
+        tree.finish().expect("written");
+        for (at, crashed) in store.crash_images().into_iter().enumerate().skip(settled) {
+            let crashed = Arc::new(MemoryStore::new(crashed));
+            // Everything that has a name can be read to its end: no cluster is free, or missing, that a name needs.
+            let again = Fat::open(crashed.clone()).expect("it opens");
+            let files = read_all(&again);
+            let found = files.iter().filter(|(path, _)| path.ends_with("/moved") || path.ends_with("for parts"));
+            let found: Vec<_> = found.map(|(_, contents)| contents == &kept).collect();
+            assert!(!found.is_empty() && found.iter().all(|same| *same), "{args:?}: lost at {at}: {found:?}");
+            for (path, contents) in &files {
+                let (_, number) = path.rsplit_once("number ").unwrap_or(("", ""));
+                let number = number.split(' ').next().and_then(|n| n.parse::<u8>().ok());
+                // What replaced number 6 was number 5.
+                let right = |byte: u8| Some(byte) == number || (number == Some(6) && byte == 5);
+                assert!(number.is_none() || contents.iter().all(|b| right(*b)), "{args:?}: {path} at {at}");
+            }
+        }
+        image.put(&store.crash_images().pop().expect("the last"));
+        image.check("after all of it");
+    }
 }

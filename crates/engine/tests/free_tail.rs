@@ -603,7 +603,7 @@ fn exfat_sums(region: &[u8]) -> Vec<u8> {
     let mut sum = 0u32;
     for (i, byte) in region[..11 * 512].iter().enumerate() {
         if ![106, 107, 112].contains(&i) {
-            sum = (sum >> 1 | sum << 31).wrapping_add(u32::from(*byte));
+            sum = sum.rotate_right(1).wrapping_add(u32::from(*byte));
         }
     }
     sum.to_le_bytes().repeat(128)

@@ -228,6 +228,29 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
 }
 
 #[test]
+fn what_lies_behind_a_volume_that_does_not_fill_its_store_is_not_touched() {
+    let Some(filesystem) = fat(2 * MIB, 600_000) else { return };
+    let len = 2 * MIB + 2 * GROUP;
+    // Such as a volume that was copied to a larger partition.
+    let alone = TRUECRYPT.outer(len, &filesystem);
+    let larger = [all_of(&*alone), noise(MIB as usize, 7)].concat();
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(larger.clone()));
+    for refused in [TRUECRYPT.room(&store).map(|_| ()), TRUECRYPT.hide(&store, &TRUECRYPT.spec())] {
+        let error = refused.expect_err("its end is not the volume's");
+        assert!(matches!(error.kind, ErrorKind::Unsupported { .. }), "{error}");
+        assert!(error.to_string().contains(&len.to_string()), "{error}");
+    }
+    assert!(all_of(&*store) == larger);
+    // The volume's own backup header at the end shows whose that is.
+    let mut bytes = larger;
+    let (end, from) = (bytes.len() - GROUP as usize, (len - GROUP) as usize);
+    bytes.copy_within(from..from + GROUP as usize, end);
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(bytes));
+    TRUECRYPT.hide(&store, &TRUECRYPT.spec()).expect("the end is the volume's");
+    TRUECRYPT.open(&store, INNER);
+}
+
+#[test]
 fn old_volumes_get_no_new_hidden_ones() {
     let Some(images) = Images::unpacked() else { return };
     let store: Arc<dyn Store> = in_memory(&images.path("tcrypt/tc_1-sha1-cbc-aes"));

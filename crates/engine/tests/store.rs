@@ -74,3 +74,36 @@ fn a_file_that_the_kernel_writes_to_is_opened_for_reading_only() {
     assert!(said.contains(&device), "{said}");
     read.expect("reading does no harm");
 }
+
+#[test]
+fn a_loop_device_and_the_file_behind_it_are_one_volume() {
+    let (Some(()), Some(losetup)) = (tools::root(), tools::program("losetup")) else { return };
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    file.as_file().set_len(1 << 20).expect("a size");
+    let attach = || {
+        let output = tools::run(Command::new(&losetup).args(["--find", "--show"]).arg(file.path()));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    let open = |path: &str, access| FileStore::open(Path::new(path), access);
+    // Attached after it was opened.
+    let writer = FileStore::open(file.path(), Access::ReadWrite).expect("nobody has it");
+    let devices = [attach(), attach()];
+    let all = || {
+        let through = open(&devices[0], Access::ReadWrite);
+        let read = open(&devices[0], Access::ReadOnly);
+        drop(writer);
+        let alone = open(&devices[0], Access::ReadWrite);
+        let beside = open(&devices[1], Access::ReadWrite).map(|_| ());
+        let shared = FileStore::open(file.path(), Access::ReadOnly).map(|_| ());
+        (through.map(|_| ()), read.map(|_| ()), alone.map(|_| ()), beside, shared)
+    };
+    let (through, read, alone, beside, shared) = all();
+    let after = open(&devices[1], Access::ReadWrite).map(|_| ());
+    devices.iter().for_each(|device| drop(tools::run(Command::new(&losetup).args(["--detach", device]))));
+    for refused in [through, read, beside, shared] {
+        let error = refused.expect_err("it is open under another name");
+        assert!(matches!(error.kind, ErrorKind::InUse { .. }), "{error}");
+    }
+    alone.expect("nobody has it any more");
+    after.expect("the lock goes with the store");
+}

@@ -158,7 +158,8 @@ fn fio_finds_again_what_it_has_written_asynchronously() {
             ]);
             command.args([format!("--bsrange={block}"), format!("--ioengine={engine}")]);
             command.args(["--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--allow_file_create=0"]);
-            run(command.arg(format!("--filename={}", server.file().display())));
+            // Where it may leave files of its own.
+            run(command.arg(format!("--filename={}", server.file().display())).current_dir(place.dir.path()));
         }
     }
 }

@@ -20,6 +20,13 @@ pub fn claviger() -> Command {
     command
 }
 
+/// The same, ended after five minutes: a test of what hangs fails then.
+fn bounded() -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", "300", "setsid", "--wait", env!("CARGO_BIN_EXE_claviger")]).stdin(Stdio::null());
+    command
+}
+
 /// What a run came to.
 #[derive(Debug)]
 pub struct Done {
@@ -61,12 +68,12 @@ pub fn done(output: Output) -> Done {
 
 /// Runs the program to its end.
 pub fn run<I: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = I>) -> Done {
-    done(claviger().args(args).output().expect("the program starts"))
+    done(bounded().args(args).output().expect("the program starts"))
 }
 
 /// Runs the program with `input` on standard input.
 pub fn run_with<I: AsRef<std::ffi::OsStr>>(input: &[u8], args: impl IntoIterator<Item = I>) -> Done {
-    let mut command = claviger();
+    let mut command = bounded();
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
     let mut stdin = child.stdin.take().expect("a pipe");

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use claviger_testkit::tools;
@@ -15,10 +16,15 @@ use super::{Done, Folder, done};
 /// Nobody: a user without any privilege.
 pub const USER: u32 = 65534;
 
+/// The longest that a test may take.
+const LIFETIME: Duration = Duration::from_secs(300);
+
 /// A folder, a runtime folder of its own, and a user.
 pub struct Place {
     pub folder: Folder,
     user: Option<u32>,
+    /// Hung up on by the end of the test, which nobody has to end by force then.
+    deadline: Option<Sender<()>>,
 }
 
 impl Place {
@@ -31,7 +37,28 @@ impl Place {
         if !Path::new("/dev/fuse").exists() {
             return tools::skip("there is no /dev/fuse");
         }
-        Some(Self { folder: Folder::new(), user: None })
+        let mut place = Self { folder: Folder::new(), user: None, deadline: None };
+        place.end_by_force_after(LIFETIME);
+        Some(place)
+    }
+
+    /// Kills the servers then, so that a test that waits for one fails and does not hang.
+    fn end_by_force_after(&mut self, time: Duration) {
+        let (sender, receiver) = channel::<()>();
+        let (runtime, below) = (self.runtime(), self.folder.path(""));
+        std::thread::spawn(move || {
+            if receiver.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("the test has not ended after {time:?}: its servers are killed");
+                end_by_force(&runtime, &below);
+            }
+        });
+        self.deadline = Some(sender);
+    }
+
+    /// For what is meant to take long, and has a watchdog of its own.
+    pub fn without_a_deadline(mut self) -> Self {
+        self.deadline = None;
+        self
     }
 
     /// For a user without privileges, or a reported skip.
@@ -137,24 +164,30 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let quietly = |command: &mut Command| {
-            let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
-        };
         quietly(self.command(env!("CARGO_BIN_EXE_claviger")).args(["unmount", "--all", "--force", "--timeout", "10s"]));
-        // What is left then has failed: servers are killed, and what they served is taken away, the last mount first.
-        for folder in fs::read_dir(self.runtime()).into_iter().flatten().flatten() {
-            if let Some((pid, _)) = folder.file_name().to_string_lossy().split_once('-') {
-                quietly(Command::new("kill").args(["-KILL", pid]));
-            }
-        }
-        let below = self.folder.path("").canonicalize().unwrap_or_else(|_| self.folder.path(""));
-        for dir in mounts().iter().rev().filter(|dir| dir.starts_with(&below)) {
-            quietly(Command::new("timeout").args(["10", "umount", "-l"]).arg(dir));
-        }
-        for device in loops_below(&below) {
-            quietly(Command::new("timeout").args(["10", "losetup", "-d"]).arg(device));
+        // What is left then has failed.
+        end_by_force(&self.runtime(), &self.folder.path(""));
+    }
+}
+
+/// Kills all servers of a runtime folder and takes away what they served `below`, the last mount first.
+fn end_by_force(runtime: &Path, below: &Path) {
+    for folder in fs::read_dir(runtime).into_iter().flatten().flatten() {
+        if let Some((pid, _)) = folder.file_name().to_string_lossy().split_once('-') {
+            quietly(Command::new("kill").args(["-KILL", pid]));
         }
     }
+    let below = below.canonicalize().unwrap_or_else(|_| below.to_owned());
+    for dir in mounts().iter().rev().filter(|dir| dir.starts_with(&below)) {
+        quietly(Command::new("timeout").args(["10", "umount", "-l"]).arg(dir));
+    }
+    for device in loops_below(&below) {
+        quietly(Command::new("timeout").args(["10", "losetup", "-d"]).arg(device));
+    }
+}
+
+fn quietly(command: &mut Command) {
+    let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 
 /// Where something is mounted.

@@ -79,7 +79,7 @@ pub fn forms(password: &[u8]) -> Vec<Form> {
             forms.layouts(text);
             forms.encodings(text);
         }
-        Err(_) => forms.from_latin_1(),
+        Err(_) => forms.latin_1_as_utf_8(),
     }
     // The crates that compose and encode keep a few characters on the stack.
     wipe_stack();
@@ -185,7 +185,7 @@ impl Forms<'_> {
         self.add_text(Change::Encoding("UTF-8 twice"), text.bytes().map(char::from));
     }
 
-    fn from_latin_1(&mut self) {
+    fn latin_1_as_utf_8(&mut self) {
         self.add_text(Change::Encoding("UTF-8, its bytes being ISO 8859-1"), self.given.iter().map(|b| char::from(*b)));
     }
 }

@@ -1,5 +1,6 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -18,13 +19,15 @@ pub enum Access {
 /// A regular file or a block device.
 ///
 /// It holds an advisory lock (`flock`) as long as it lives: shared for reading, exclusive for writing, so that two
-/// programs of this project never write to one volume at once.
+/// programs of this project never write to one volume at once. Of a loop device the file behind it is locked too.
 pub struct FileStore {
     file: File,
     path: PathBuf,
     len: u64,
     access: Access,
     regular: bool,
+    /// The file behind a loop device, locked too: it is the same volume under another name.
+    behind: Option<File>,
 }
 
 impl FileStore {
@@ -45,7 +48,7 @@ impl FileStore {
     pub fn create(path: &Path, len: u64) -> Result<Self> {
         let create = || -> Result<Self> {
             let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-            let store = Self { file, path: path.to_owned(), len, access: Access::ReadWrite, regular: true };
+            let store = Self { file, path: path.to_owned(), len, access: Access::ReadWrite, regular: true, behind: None };
             // Locked first: allocating may take long, and nobody else may take the file meanwhile.
             store.lock().and_then(|()| store.allocate(len)).inspect_err(|_| {
                 if store.is_at(path) {
@@ -91,7 +94,8 @@ impl FileStore {
         }
         // A block device's metadata gives no size, the end of it does.
         let len = file.seek(SeekFrom::End(0))?;
-        let store = Self { file, path: path.to_owned(), len, access, regular: kind.is_file() };
+        let behind = if kind.is_block_device() { behind(&file) } else { None };
+        let store = Self { file, path: path.to_owned(), len, access, regular: kind.is_file(), behind };
         store.lock()?;
         // Another process may have put a new file in its place between the opening and the lock.
         if !Self::same(store.file.metadata(), std::fs::metadata(path)) {
@@ -105,28 +109,20 @@ impl FileStore {
     }
 
     fn lock(&self) -> Result<()> {
+        std::iter::once(&self.file).chain(&self.behind).try_for_each(|file| self.lock_file(file))
+    }
+
+    fn lock_file(&self, file: &File) -> Result<()> {
         let locked = match self.access {
-            Access::ReadOnly => self.file.try_lock_shared(),
-            Access::ReadWrite => self.file.try_lock(),
+            Access::ReadOnly => file.try_lock_shared(),
+            Access::ReadWrite => file.try_lock(),
         };
         match locked {
             Ok(()) => Ok(()),
-            Err(TryLockError::WouldBlock) => Err(Error::new(ErrorKind::InUse { holder: self.holder() })
+            Err(TryLockError::WouldBlock) => Err(Error::new(ErrorKind::InUse { holder: holder(file) })
                 .hint("Close it there first. Nothing was changed.")),
             Err(TryLockError::Error(e)) => Err(e.into()),
         }
-    }
-
-    /// The process that holds a lock on this file, from /proc/locks (proc_locks(5)).
-    fn holder(&self) -> Option<String> {
-        let metadata = self.file.metadata().ok()?;
-        let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
-        let inode = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
-        let locks = std::fs::read_to_string("/proc/locks").ok()?;
-        let line = locks.lines().find(|l| l.contains("FLOCK") && l.split_whitespace().any(|w| w == inode))?;
-        let pid = line.split_whitespace().nth(4)?;
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-        Some(format!("process {pid}, {}", name.trim_end()))
     }
 
     /// The loop device that this file is attached to: the kernel writes to it without a lock.
@@ -151,6 +147,30 @@ impl FileStore {
             Err(e) => Err(io::Error::from(e).into()),
         }
     }
+}
+
+/// The process that holds a lock on a file, from /proc/locks (proc_locks(5)).
+fn holder(file: &File) -> Option<String> {
+    let metadata = file.metadata().ok()?;
+    let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
+    let inode = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let line = locks.lines().find(|l| l.contains("FLOCK") && l.split_whitespace().any(|w| w == inode))?;
+    let pid = line.split_whitespace().nth(4)?;
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(format!("process {pid}, {}", name.trim_end()))
+}
+
+/// The file that a loop device, or a partition of one, is attached to, if it is in sight: whoever writes to the device writes
+/// to that file (sysfs, /sys/block/loopN/loop/backing_file).
+fn behind(device: &File) -> Option<File> {
+    let number = device.metadata().ok()?.rdev();
+    let node = format!("/sys/dev/block/{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+    let named = |at: &str| std::fs::read(Path::new(&node).join(at).join("loop/backing_file")).ok();
+    let name = named(".").or_else(|| named(".."))?;
+    let path = Path::new(std::ffi::OsStr::from_bytes(name.strip_suffix(b"\n").unwrap_or(&name)));
+    let file = std::fs::metadata(path).is_ok_and(|m| m.is_file()).then(|| untouched(path))?;
+    file.ok()
 }
 
 /// A block device for this process and no file system, swap area or device mapper: the kernel refuses O_EXCL to a device
@@ -178,7 +198,7 @@ fn untouched(path: &Path) -> io::Result<File> {
 impl Drop for FileStore {
     /// A process that was just started shares the descriptor until its program is executed: closing ours would leave the lock.
     fn drop(&mut self) {
-        let _ = self.file.unlock();
+        std::iter::once(&self.file).chain(&self.behind).for_each(|file| drop(file.unlock()));
     }
 }
 

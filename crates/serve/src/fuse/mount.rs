@@ -4,7 +4,6 @@ use std::ffi::CString;
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -16,6 +15,8 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
 };
+
+use crate::mount::mountinfo;
 
 const DEVICE: &str = "/dev/fuse";
 
@@ -129,34 +130,8 @@ impl Drop for Place {
 /// Device number and source of what is mounted at `dir` on top, if it is one of ours (proc_pid_mountinfo(5)). The kernel gives
 /// a number to the next mount as soon as it is free; a volume is mounted once.
 fn mounted_at(dir: &Path) -> io::Result<Option<String>> {
-    let mounts = std::fs::read("/proc/self/mountinfo")?;
-    let mut found = None;
-    for line in mounts.split(|&b| b == b'\n') {
-        let mut fields = line.split(|&b| b == b' ');
-        let (Some(device), Some(point)) = (fields.nth(2), fields.nth(1)) else { continue };
-        if unescaped(point) == dir.as_os_str().as_bytes() {
-            // Optional fields end with a dash; the kind of file system follows.
-            let mut after = fields.skip_while(|f| *f != b"-");
-            let ours = after.nth(1) == Some(KIND.as_bytes());
-            let mark = [device, after.next().unwrap_or_default()].join(&b' ');
-            found = ours.then(|| String::from_utf8_lossy(&mark).into_owned());
-        }
-    }
-    Ok(found)
-}
-
-/// Without the octal escapes for space, tab, newline and backslash.
-fn unescaped(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, after @ ..] = rest {
-        let escaped = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
-        match escaped.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => (out.push(byte), rest = &after[3..]).1,
-            None => (out.push(*first), rest = after).1,
-        }
-    }
-    out
+    let ours = mountinfo::at(dir)?.filter(|mount| mount.kind == KIND);
+    Ok(ours.map(|mount| format!("{} {}", mount.device, mount.source.display())))
 }
 
 fn open_device() -> rustix::io::Result<OwnedFd> {
@@ -261,12 +236,6 @@ fn explained(error: io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_of_mount_points_are_read_with_their_escapes() {
-        assert_eq!(unescaped(br"/mnt/a\040b\134c\011"), b"/mnt/a b\\c\t");
-        assert_eq!(unescaped(br"/mnt/\9\04"), br"/mnt/\9\04");
-    }
 
     #[test]
     fn what_is_mounted_by_others_is_none_of_ours() {

@@ -22,6 +22,9 @@ pub const NOBODY: u32 = 65534;
 /// Long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// No server lives longer: a test that waits for one that has stopped answering fails then, and does not hang.
+const LIFETIME: Duration = Duration::from_secs(240);
+
 /// The words of a server for each transport, once this system allows both.
 pub fn transports() -> Option<[&'static str; 2]> {
     tools::root()?;
@@ -197,5 +200,10 @@ impl Drop for Mounted {
 pub fn serve_as_told() {
     let Ok(words) = std::env::var("SERVE") else { return };
     let words: Vec<String> = words.split('\n').map(str::to_owned).collect();
+    thread::spawn(|| {
+        thread::sleep(LIFETIME);
+        eprintln!("the test has not ended after {LIFETIME:?}: its server ends itself");
+        std::process::abort();
+    });
     server::serve(&words).expect("it serves to the end");
 }

@@ -30,10 +30,7 @@ impl State {
     /// # Errors
     /// Those of the store, and whatever went wrong with an earlier change.
     pub fn begin(&mut self) -> io::Result<()> {
-        if let Some(why) = &self.failed {
-            let what = format!("nothing more is written, since something was lost before: {why}");
-            return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, what));
-        }
+        self.nothing_lost()?;
         if self.marked {
             return Ok(());
         }
@@ -49,9 +46,10 @@ impl State {
     /// Marks the file system as no longer in use, if we marked it. Everything is durable.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the store, and whatever went wrong with an earlier change: the mark stays then.
     pub fn end(&mut self) -> io::Result<()> {
-        if !self.marked || self.failed.is_some() {
+        self.nothing_lost()?;
+        if !self.marked {
             return Ok(());
         }
         if !self.was_marked {
@@ -69,9 +67,11 @@ impl State {
     /// Makes everything durable. `moving` is held when clusters become free that somebody may be reading.
     ///
     /// # Errors
-    /// Those of the store. Nothing can be changed afterwards: what is on the store is unknown.
+    /// Those of the store. Nothing can be changed afterwards: what is on the store is unknown. This fails from then on, since
+    /// whoever asks later has changes among those that were lost, too.
     pub fn commit(&mut self, moving: &RwLock<()>) -> io::Result<()> {
-        if self.failed.is_some() || !self.marked {
+        self.nothing_lost()?;
+        if !self.marked {
             return Ok(());
         }
         let done = self.write_all(moving);
@@ -79,6 +79,13 @@ impl State {
             self.failed = Some(e.to_string());
         }
         done
+    }
+
+    /// Fails if changes could not be written before.
+    fn nothing_lost(&self) -> io::Result<()> {
+        let Some(why) = &self.failed else { return Ok(()) };
+        let what = format!("nothing more is written, since something was lost before: {why}");
+        Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, what))
     }
 
     fn write_all(&mut self, moving: &RwLock<()>) -> io::Result<()> {

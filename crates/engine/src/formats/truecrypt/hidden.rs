@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use claviger_crypto::Secret;
 use claviger_crypto::pool::Pool;
 
 use super::create::{cancelled, fill, not_cancelled, not_too_cheap, random_secret};
@@ -83,6 +84,16 @@ pub(super) fn create(
     })
 }
 
+/// Whether the backup header at the end of the store is that of the volume which `found` is of: then the end is the volume's.
+fn its_backup_opens(locked: &Locked, found: &Found, with: &Unlock<'_>) -> Result<bool> {
+    let header = HeaderChoice::One { hidden: false, backup: true };
+    match locked.tried(&Unlock { header, ..*with }) {
+        Ok(twin) => Ok(Secret::copy_from(header::keys(&twin.found.plain)).same_as(header::keys(&found.plain))),
+        Err(e) if matches!(e.kind, ErrorKind::Cancelled | ErrorKind::Io(_)) => Err(e),
+        Err(_) => Ok(false),
+    }
+}
+
 /// Whether sectors all over a range of the store look random.
 fn looks_random(store: &dyn Store, range: Range<u64>) -> Result<bool> {
     /// How many are looked at.
@@ -152,6 +163,15 @@ impl Outer {
         let data = DataArea::of(&found.fields, copy, store.len())?;
         if copy.position.system || data.end().checked_add(HEADER_GROUP).is_none_or(|end| end > store.len()) {
             return Err(Error::unsupported("hidden volumes in a volume that has no place for their headers"));
+        }
+        if data.end() + HEADER_GROUP < store.len() && !its_backup_opens(&locked, &found, with)? {
+            let ends = data.end() + HEADER_GROUP;
+            return Err(Error::unsupported(format!(
+                "hidden volumes in a volume that ends at byte {ends} of {}: the backup of their header belongs at the very end, \
+                 where there may be something else",
+                store.len()
+            ))
+            .hint("Copy the volume to a file or partition of exactly its size. Nothing was changed."));
         }
         let layout = data.layout(&found, copy, &**store, with, &mut Vec::new())?.read_only();
         let tail = free_tail(&Volume::new(Arc::clone(store), layout))?;
