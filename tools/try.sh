@@ -9,8 +9,15 @@ case $1 in
 esac
 samples=${CLAVIGER_SAMPLES:-$PWD/../shared/samples}/truecrypt
 here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
-trap 'exit 1' INT TERM
+# Never removes what is inside a volume that is still mounted.
+leave() {
+    cd /
+    "$program" unmount --force "$here/files" >/dev/null 2>&1 || :
+    rmdir "$here/files" 2>/dev/null || :
+    [ -e "$here/files" ] || rm -rf "$here"
+}
+trap leave EXIT
+trap 'exit 1' INT TERM HUP PIPE
 cd "$here"
 
 bold=
@@ -51,10 +58,27 @@ fi
 show identify old.tc
 show info --password-file password.txt old.tc
 
-say "2. Read a file in it: claviger decrypts, and mtools reads the FAT file system."
+say "2. Read a file in it, without mounting it: with claviger alone, and with mtools."
+show ls -l --password-file password.txt old.tc
+show cat --password-file password.txt old.tc "/$text"
 echo '$ claviger cat --password-file password.txt old.tc >image.img; mtype -i image.img ::'"$text"
 "$program" cat --password-file password.txt old.tc >image.img
 mtype -i image.img "::$text"
+
+if [ -r /dev/fuse ] && [ -w /dev/fuse ] && { [ "$(id -u)" = 0 ] || command -v fusermount3 >/dev/null; }; then
+    say "   Mount it: ordinary programs read ordinary files."
+    mkdir files
+    if show mount --read-only --password-file password.txt old.tc files; then
+        echo '$ ls -l files'
+        ls -l files
+        show list
+        show unmount files
+    else
+        echo "It cannot be mounted here; everything else works without."
+    fi
+else
+    say "   Mounting takes /dev/fuse, and fusermount3 of the package fuse3 where you are not root: left out here."
+fi
 
 say "3. Make a volume of 64 MiB with a cascade of three ciphers, and let another program read all of it over NBD."
 echo 'a better password' >new.txt

@@ -505,7 +505,7 @@ fn nothing_is_overwritten_unasked() {
     let Some(mkfs) = tools::program("mkfs.vfat") else { return };
     tools::run(Command::new(mkfs).args(["-C", &image, "1024"]));
     run(["create", "--format", "TrueCrypt", "--size", "1M", "--password-file", &folder.password, &image])
-        .fails(1, &["a FAT file system"]);
+        .fails(1, &["a FAT12 file system"]);
 }
 
 #[test]
