@@ -176,15 +176,16 @@ impl Drop for LoopDevice {
     }
 }
 
-/// Runs `command` on a terminal of its own and answers its prompts in order. What it prints.
+/// Runs `command` on a terminal of its own and answers its prompts in order. What it prints. Prompts are for secrets, but
+/// those with a parenthesis, which names examples or choices.
 pub fn on_terminal(python: &Path, answers: &[(&str, &str)], command: &[&str]) -> String {
     const DRIVER: &str = r#"
-import os, pty, select, sys, time
+import os, pty, select, signal, sys, termios, time
 answers = [a.split("=>", 1) for a in sys.argv[1].split("\n")]
 pid, fd = pty.fork()
 if pid == 0:
     os.execvp(sys.argv[2], sys.argv[2:])
-out, seen, until = b"", 0, time.time() + 60
+out, seen, until = b"", 0, time.time() + 120
 while time.time() < until:
     if not select.select([fd], [], [], 0.2)[0]:
         continue
@@ -198,9 +199,13 @@ while time.time() < until:
     while answers and answers[0][0].encode() in out[seen:]:
         prompt, answer = answers.pop(0)
         seen = out.index(prompt.encode(), seen) + len(prompt)
-        time.sleep(0.05)  # what is typed before the echo is off is thrown away
+        # What is typed before the echo is off is thrown away.
+        while bool(termios.tcgetattr(fd)[3] & termios.ECHO) != (")" in prompt) and time.time() < until:
+            time.sleep(0.01)
         os.write(fd, answer.encode() + b"\n")
 sys.stdout.write(out.decode(errors="replace"))
+if time.time() >= until:
+    os.kill(pid, signal.SIGKILL)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 "#;
     let answers: Vec<String> = answers.iter().map(|(prompt, answer)| format!("{prompt}=>{answer}")).collect();
