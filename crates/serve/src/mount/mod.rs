@@ -75,7 +75,6 @@ pub struct Until<'a> {
 
 /// A mounted volume.
 pub struct Mounted {
-    live: Live,
     store: Arc<CountedStore<Arc<dyn Store>>>,
     dir: PathBuf,
     /// What this process serves: the file, or the file system itself.
@@ -84,6 +83,8 @@ pub struct Mounted {
     top: Top,
     /// What a person should know.
     warnings: Vec<String>,
+    /// Dropped last: once nothing is listed any more, the volume's lock is free, too.
+    live: Live,
 }
 
 /// What is mounted on top of what this process serves.
