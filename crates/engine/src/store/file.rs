@@ -48,7 +48,8 @@ impl FileStore {
     pub fn create(path: &Path, len: u64) -> Result<Self> {
         let create = || -> Result<Self> {
             let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-            let store = Self { file, path: path.to_owned(), len, access: Access::ReadWrite, regular: true, behind: None };
+            let store =
+                Self { file, path: path.to_owned(), len, access: Access::ReadWrite, regular: true, behind: None };
             // Locked first: allocating may take long, and nobody else may take the file meanwhile.
             store.lock().and_then(|()| store.allocate(len)).inspect_err(|_| {
                 if store.is_at(path) {
