@@ -66,7 +66,7 @@ fn files_are_there_when_it_is_mounted_again() {
     // umount does as well: the server notices, writes everything and ends.
     tools::run(place.command("umount").arg(&dir));
     wait_until("the server has ended", || place.list().is_empty());
-    assert_eq!(fs::read_dir(place.runtime()).expect("a folder").count(), 0, "nothing is left");
+    place.nothing_is_left();
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn exfat_and_ntfs_keep_files_and_stay_sound() {
         let checked = place.command(fsck[0]).args(&fsck[1..]).arg(&image).output().expect("it starts");
         place.unmount(&dir).succeeds();
         done(checked).succeeds();
-        assert_eq!(fs::read_dir(place.runtime()).expect("a folder").count(), 0, "nothing is left");
+        place.nothing_is_left();
     }
 }
 
@@ -232,7 +232,7 @@ fn a_killed_server_leaves_nothing_that_hangs_and_loses_nothing_that_was_synced()
     assert_eq!(unmounted["unmounted"][0]["how"].as_str(), Some("cleaned-up"));
     assert!(!place.mounted(&dir) && place.list().is_empty());
     wait_until("no loop device is left", || loops_below(&place.runtime()).is_empty());
-    assert_eq!(fs::read_dir(place.runtime()).expect("a folder").count(), 0, "nothing is left");
+    place.nothing_is_left();
 
     // The journal is not replayed where nothing may be written.
     let bytes = fs::read(&volume).expect("a file");
@@ -314,7 +314,7 @@ fn what_cannot_be_mounted_leaves_nothing() {
     place.mount(&volume, &dir, &[]).fails(2, &["wrong-credential"]);
     place.run(["unmount", &dir]).fails(1, &["claviger list"]);
     assert!(place.list().is_empty() && !place.mounted(&dir));
-    assert_eq!(fs::read_dir(place.runtime()).expect("a folder").count(), 0);
+    place.nothing_is_left();
     wait_until("no loop device is left", || loops_below(&place.runtime()).is_empty());
 }
 
@@ -347,7 +347,7 @@ fn writes_that_nobody_waited_for_and_that_failed_are_told_at_the_end() {
     let failed = place.unmount(&dir).fails(6, &["writes failed", "may be lost"]);
     assert!(failed.out.is_empty() || !failed.text().contains("is closed"));
     assert!(place.list().is_empty() && !place.mounted(&dir));
-    assert_eq!(fs::read_dir(place.runtime()).expect("a folder").count(), 0, "nothing is left");
+    place.nothing_is_left();
 }
 
 #[test]

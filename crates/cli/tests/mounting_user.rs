@@ -30,7 +30,7 @@ fn keeps_files(place: &Place, volume: &str, filesystem: &str) {
     assert!(read.text() == numbers);
     place.shell(&format!("! touch {dir}/x 2>/dev/null")).succeeds();
     place.unmount(volume).succeeds();
-    assert_eq!(fs::read_dir(place.runtime()).expect("a folder").count(), 0, "nothing is left");
+    place.nothing_is_left();
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_user_mounts_ntfs_where_the_administrator_lets_users_share() {
     let numbers: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
     let said = done(output).succeeds().text();
     assert_eq!(said, format!("1\n{}  -\n", common::sha256(numbers.as_bytes())));
-    assert_eq!(fs::read_dir(place.runtime()).expect("a folder").count(), 0, "nothing is left");
+    place.nothing_is_left();
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_killed_server_takes_the_users_file_system_with_it() {
     wait_until("it is dead", || place.list()[0]["state"] == "dead");
     place.unmount(&dir).succeeds();
     assert!(!place.mounted(&dir) && place.list().is_empty());
-    assert_eq!(fs::read_dir(place.runtime()).expect("a folder").count(), 0, "nothing is left");
+    place.nothing_is_left();
     place.mount(&volume, &dir, &[]).succeeds();
     place.unmount(&dir).succeeds();
 }

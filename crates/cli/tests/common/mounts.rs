@@ -156,6 +156,12 @@ impl Place {
         self.volume(name, "20M", &["mke2fs", "-q", "-t", "ext4", "-E", "lazy_itable_init=0"])
     }
 
+    /// Waits until the runtime folder is empty: a server that is no longer listed may still be tidying up.
+    #[track_caller]
+    pub fn nothing_is_left(&self) {
+        wait_until("nothing is left", || fs::read_dir(self.runtime()).expect("a folder").count() == 0);
+    }
+
     /// Whether something is mounted there.
     pub fn mounted(&self, dir: &str) -> bool {
         mounts().iter().any(|m| m == Path::new(dir))
