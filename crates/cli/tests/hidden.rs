@@ -38,7 +38,8 @@ impl Hiding {
         let create = [&["create", "--quick", "--size", "4M"], &*how, &["--password-file"]].concat();
         run(create.iter().copied().chain([&*folder.password, &volume])).succeeds();
         let copy = format!("nbdcopy '{}' \"$uri\"", image.display());
-        let serve = [&["serve", "--run", &copy], &*how, &["--password-file"]].concat();
+        let socket = folder.str("socket");
+        let serve = [&["serve", "--socket", &socket, "--run", &copy], &*how, &["--password-file"]].concat();
         run(serve.iter().copied().chain([&*folder.password, &volume])).succeeds();
         Some(Self { filesystem: fs::read(&image).expect("the image"), folder, inner, volume })
     }
@@ -157,7 +158,8 @@ fn a_served_outer_volume_is_protected() {
     let failed = done(claviger().args(failing).output().expect("it starts"));
     failed.fails(2, &["hidden volume: nothing opens"]);
 
-    let served = Served::start(protected(&hiding.inner));
+    let socket = ["--socket".to_owned(), hiding.folder.str("socket")];
+    let served = Served::start(protected(&hiding.inner).into_iter().chain(socket));
     assert_eq!((served.size, served.read_only), (PLAIN, false));
     let Some((worked, said)) = qemu_io(&served.uri, &format!("write -P 1 {} 4096", start - 4096)) else { return };
     assert!(worked, "before it: {said}");

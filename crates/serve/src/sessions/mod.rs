@@ -141,7 +141,10 @@ impl Runtime {
     /// `Io`.
     pub fn sessions(&self) -> Result<Vec<Session>> {
         let mut sessions: Vec<_> = self.folders()?.filter_map(|(folder, _)| Session::read(&folder)).collect();
-        sessions.sort_by_key(|s| (s.record.since, s.record.server.started));
+        sessions.sort_by(|a, b| {
+            let order = |s: &Session| (s.record.since, s.record.server.started);
+            order(a).cmp(&order(b)).then_with(|| a.record.volume.cmp(&b.record.volume))
+        });
         Ok(sessions)
     }
 
