@@ -1,11 +1,13 @@
 //! What is served or mounted by whom: one folder per server, with a record that says what there is to clean up if the server
 //! does not, and a socket that says how much went through.
 //!
-//!     /run/claviger/            mode 0700, its owner's alone; users have theirs in $XDG_RUNTIME_DIR
-//!       PID-TICKS/              the server: its number and when it was started
-//!         record.json           mode 0600, replaced as a whole
-//!         control               a socket: whoever connects is told the status and nothing else
-//!         image/                where the plaintext is mounted as a file, if a file system lies on top of it
+//! ```text
+//! /run/claviger/            mode 0700, its owner's alone; users have theirs in $XDG_RUNTIME_DIR
+//!   PID-TICKS/              the server: its number and when it was started
+//!     record.json           mode 0600, replaced as a whole
+//!     control               a socket: whoever connects is told the status and nothing else
+//!     image/                where the plaintext is mounted as a file, if a file system lies on top of it
+//! ```
 
 mod control;
 mod process;
