@@ -224,8 +224,8 @@ fn file_systems_of_other_programs_are_named() {
     use std::process::Command;
     let dir = tempfile::tempdir().expect("a temporary folder");
     let cases: [(&str, &[&str], &str); 6] = [
-        ("mkfs.ext4", &["-q", "-F"], "an ext2, ext3 or ext4 file system"),
-        ("mkfs.fat", &[], "a FAT file system"),
+        ("mkfs.ext4", &["-q", "-F"], "an ext4 file system"),
+        ("mkfs.fat", &[], "a FAT16 file system"),
         ("mkntfs", &["-F", "-Q", "-q"], "an NTFS file system"),
         ("mkswap", &["-q"], "a swap area"),
         ("mkfs.xfs", &["-q", "-f"], "an XFS file system"),

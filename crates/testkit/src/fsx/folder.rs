@@ -14,7 +14,8 @@ use crate::random::Random;
 const LARGEST: u64 = 1 << 20;
 
 /// Names that libfuse gives to files that are removed while they are open, until they are closed; and the kernel tells the
-/// server of closing them some time later only (fuse.h of libfuse, `hard_remove`).
+/// server of closing them some time later only (fuse.h of libfuse, `hard_remove`). fuse2fs 1.47 leaves those for good that
+/// were renamed over while they were open.
 const REMOVED_WHILE_OPEN: &str = ".fuse_hidden";
 
 /// Folders and files at a time, at most.
@@ -45,8 +46,9 @@ impl Folder {
     /// A folder that holds what a copy of it, made by [`Folder::save`], says; an empty one if there is no copy.
     ///
     /// # Errors
-    /// Those of reading the copy.
+    /// Those of reading the copy, and of removing what libfuse has left in the folder.
     pub fn load(root: &Path, copy: &Path, room: u64) -> io::Result<Self> {
+        sweep(root)?;
         let mut folder = Self::empty(root, room);
         if !copy.exists() {
             return Ok(folder);
@@ -133,6 +135,21 @@ impl Folder {
 fn holds_removed(dir: &Path) -> bool {
     let mut found = Vec::new();
     list(dir, "", &mut found).is_ok() && found.is_empty()
+}
+
+/// Removes the files that were removed while they were open, and that nobody has open any more.
+fn sweep(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            if entry.file_name() != "lost+found" {
+                sweep(&entry.path())?;
+            }
+        } else if entry.file_name().to_string_lossy().starts_with(REMOVED_WHILE_OPEN) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// The largest number in a text.
@@ -287,10 +304,16 @@ fn carry_out(folder: &mut Folder, operation: &Operation, random: &mut Random) ->
         }
         Operation::RemoveFolder(path) => {
             let mut removed = Ok(());
-            // What is in it may be a file that was removed just now.
+            // What is in it may be a file that was removed just now, or that nobody removes but us.
             let _ = wait_until(PATIENCE, || {
                 removed = fs::remove_dir(at(path));
-                !matches!(&removed, Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty && holds_removed(&at(path)))
+                let not_empty = matches!(&removed, Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty);
+                let again = not_empty && holds_removed(&at(path));
+                if again {
+                    // It may vanish on its own meanwhile.
+                    let _ = sweep(&at(path));
+                }
+                !again
             });
             removed.map_err(failed)?;
             folder.entries.remove(path);
