@@ -147,7 +147,7 @@ fn the_backup_header_of_a_volume_in_a_partition_opens_it() {
     let header = partition::open(&disk, 5, Some("TrueCrypt"), true).expect("the format is named");
     let with = Unlock {
         hash: Some("SHA-512"),
-        header: claviger_engine::credential::HeaderChoice::Backup,
+        header: HeaderChoice::Backup,
         ..Unlock::with(&credentials)
     };
     let unlocked = header.unlock(&*disk, &with).unwrap_or_else(|e| panic!("{e}"));
