@@ -145,11 +145,7 @@ fn the_backup_header_of_a_volume_in_a_partition_opens_it() {
     create(&slice, &Spec { hash: Some("SHA-512"), quick: true, ..Spec::default() }, &credentials).expect("a volume");
     slice.write_at(0, &mut [0; 512]).expect("somebody formats it");
     let header = partition::open(&disk, 5, Some("TrueCrypt"), true).expect("the format is named");
-    let with = Unlock {
-        hash: Some("SHA-512"),
-        header: HeaderChoice::Backup,
-        ..Unlock::with(&credentials)
-    };
+    let with = Unlock { hash: Some("SHA-512"), header: HeaderChoice::Backup, ..Unlock::with(&credentials) };
     let unlocked = header.unlock(&*disk, &with).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!((unlocked.facts.header, unlocked.facts.data_offset), ("backup", five.start + 131_072));
 }
