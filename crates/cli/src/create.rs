@@ -368,12 +368,17 @@ impl Report for Created {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, format, cipher, hash, stored: _, size, quick: _, seconds, filling_seconds } = self;
         writeln!(out, "{path}: {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
-        match filling_seconds {
-            None => writeln!(out, "Created in {seconds:.1} s; not filled (--quick)."),
-            Some(filling) => {
-                let rate = size::rate(*size, Duration::from_secs_f64(*filling));
-                writeln!(out, "Filled {} with random-looking bytes in {filling:.1} s: {rate}.", size::short(*size))
-            }
+        tell_filling(out, *size, *seconds, *filling_seconds)
+    }
+}
+
+/// How long it took, and at what rate the volume was filled.
+pub(crate) fn tell_filling(out: &mut dyn Write, size: u64, seconds: f64, filling: Option<f64>) -> io::Result<()> {
+    match filling {
+        None => writeln!(out, "Created in {seconds:.1} s; not filled (--quick)."),
+        Some(filling) => {
+            let rate = size::rate(size, Duration::from_secs_f64(filling));
+            writeln!(out, "Filled {} with random-looking bytes in {filling:.1} s: {rate}.", size::short(size))
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use claviger_engine::formats::{self, Facts};
 use claviger_engine::store::Access;
@@ -161,14 +161,7 @@ impl Report for Hidden {
         writeln!(out, "{path}: hidden {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
         let largest = size::exact(room.largest);
         writeln!(out, "The free space of the outer {} file system had room for {largest}.", room.filesystem)?;
-        match filling_seconds {
-            None => writeln!(out, "Created in {seconds:.1} s; not filled (--quick).")?,
-            Some(filling) => {
-                let rate = size::rate(*size, Duration::from_secs_f64(*filling));
-                let size = size::short(*size);
-                writeln!(out, "Filled {size} with random-looking bytes in {filling:.1} s: {rate}.")?;
-            }
-        }
+        create::tell_filling(out, *size, *seconds, *filling_seconds)?;
         writeln!(
             out,
             "From now on, open the outer volume with --read-only or --protect-hidden: what is written to it"

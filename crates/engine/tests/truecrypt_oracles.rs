@@ -5,7 +5,7 @@ mod support;
 use std::path::{Path, PathBuf};
 
 use claviger_engine::{Credential, Spec, Store, Unlock, Volume, formats};
-use claviger_testkit::{tools, uml};
+use claviger_testkit::tools;
 use support::*;
 
 const MIN: u64 = 299_008;
@@ -115,15 +115,10 @@ fn kernel_agrees(of: &[usize]) {
         .filter(|(i, _)| of.contains(i))
         .map(|(i, (cipher, hash))| make(dir.path(), &format!("v{i}"), cipher, hash, i))
         .collect();
-    let scripts: String = (b'a'..).zip(&made).map(|(c, m)| m.script(&format!("ubd{}", c as char))).collect();
     let images: Vec<&Path> = made.iter().map(|m| &*m.path).collect();
-    let Some(done) = uml::run(&format!("set -ex\n{scripts}"), &images, 300) else { return };
-    assert_eq!(done.status, 0, "{}", done.output);
+    let Some(()) = run_in_kernel(&images, |i, device| made[i].script(device)) else { return };
     for m in &made {
-        let volume = m.volume();
-        let mut all = vec![0; volume.len() as usize];
-        volume.read_at(0, &mut all).expect("the volume is read");
-        assert!(all == std::fs::read(&m.other).expect("other plaintext"), "{}", m.path.display());
+        assert!(all_of(&m.volume()) == std::fs::read(&m.other).expect("other plaintext"), "{}", m.path.display());
     }
 }
 

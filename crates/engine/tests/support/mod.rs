@@ -10,7 +10,7 @@ use std::sync::Arc;
 use claviger_engine::formats;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Unlocked, Volume};
-use claviger_testkit::tools;
+use claviger_testkit::{tools, uml};
 
 pub fn passphrase(text: &str) -> Credential {
     Credential::Passphrase(Secret::copy_from(text.as_bytes()))
@@ -39,10 +39,23 @@ pub fn unlock_veracrypt(store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked
 
 /// All that the volume holds.
 pub fn plaintext(store: Arc<dyn Store>, unlocked: Unlocked) -> Vec<u8> {
-    let volume = Volume::new(store, unlocked.layout);
+    all_of(&Volume::new(store, unlocked.layout))
+}
+
+/// All that an open volume holds.
+pub fn all_of(volume: &Volume) -> Vec<u8> {
     let mut all = vec![0; volume.len() as usize];
     volume.read_at(0, &mut all).expect("the whole volume can be read");
     all
+}
+
+/// Runs the script of each image, which is told its number and the name of its device, in user-mode Linux; or a reported
+/// skip.
+pub fn run_in_kernel(images: &[&Path], script: impl Fn(usize, &str) -> String) -> Option<()> {
+    let scripts: String = (b'a'..).zip(0..images.len()).map(|(c, i)| script(i, &format!("ubd{}", c as char))).collect();
+    let done = uml::run(&format!("set -ex\n{scripts}"), images, 300)?;
+    assert_eq!(done.status, 0, "{}", done.output);
+    Some(())
 }
 
 pub fn to_file(bytes: &[u8]) -> tempfile::NamedTempFile {

@@ -8,7 +8,6 @@ use super::editor::{Opened, copy_at, step};
 use super::seal::{Seal, random};
 use super::{Family, HEADER_AREA, HEADER_GROUP, HeaderCopy, Locked, OLD_HEADER, UNIT, header, keyfiles, magic};
 use crate::credential::{HeaderChoice, Unlock};
-use crate::edit::Edit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{HeaderBackup, Prepared, RestoreFrom};
 use crate::store::Store;
@@ -117,14 +116,7 @@ pub(super) fn restore(
             vec![step(position, at, &opened.found.plain, &seal)?]
         }
     };
-    Ok(Prepared {
-        edit: Edit { steps },
-        format: family.name,
-        hidden: opened.position.hidden,
-        hash: derivation.kdf.name,
-        iterations: derivation.iterations,
-        warnings: opened.warnings,
-    })
+    Ok(opened.prepared(family, &derivation, steps))
 }
 
 /// What a header in front takes the place of, if that is something with a mark: a partition table that an installer wrote

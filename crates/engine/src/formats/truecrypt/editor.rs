@@ -6,6 +6,7 @@
 
 use claviger_crypto::secret::wipe_stack;
 
+use super::kdfs::Derivation;
 use super::positions::Position;
 use super::seal::Seal;
 use super::trials::Found;
@@ -69,6 +70,18 @@ impl Opened {
         }
         let data = DataArea::of(&tried.found.fields, copy, len)?;
         Ok(Self { position: copy.position, found: tried.found, data, warnings: tried.warnings })
+    }
+
+    /// What is to be written so that the header opens by `derivation`.
+    pub fn prepared(self, family: &Family, derivation: &Derivation, steps: Vec<Step>) -> Prepared {
+        Prepared {
+            edit: Edit { steps },
+            format: family.name,
+            hidden: self.position.hidden,
+            hash: derivation.kdf.name,
+            iterations: derivation.iterations,
+            warnings: self.warnings,
+        }
     }
 
     /// Where the data end, in bytes.
@@ -201,14 +214,7 @@ fn change(family: &Family, store: &dyn Store, with: &Unlock<'_>, new: &NewCreden
     let seal =
         Seal { suite, mode, derivation, password: &password, memory: with.memory, cancelled: &|| with.cancelled() };
     let steps = opened.steps(family, store, with, &seal)?;
-    Ok(Prepared {
-        edit: Edit { steps },
-        format: family.name,
-        hidden: opened.position.hidden,
-        hash: derivation.kdf.name,
-        iterations: derivation.iterations,
-        warnings: opened.warnings,
-    })
+    Ok(opened.prepared(family, &derivation, steps))
 }
 
 /// The header that lies at a position of a store, or in a backup of it.
