@@ -69,19 +69,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let editing = args.open.edit(Access::ReadWrite)?;
     let at = |e: Error| e.at(editing.path());
     let credentials = args.new.read(&editing.credentials)?;
-    let new = NewCredential { credentials: &credentials, hash: args.new_hash.as_deref(), pim: args.new_pim };
+    let new = NewCredential {
+        credentials: &credentials,
+        hash: args.new_hash.as_deref(),
+        pim: args.new_pim,
+        ..NewCredential::default()
+    };
     let prepared = editing.editor.change(&*editing.store, &editing.narrow(), &new).map_err(at)?;
     cancel::check()?;
     prepared.edit.carry_out(&*editing.store).map_err(at)?;
     let pim = args.new_pim.or(editing.facts.pim);
-    let facts = editing.opens_with(&credentials, prepared.hash, pim).map_err(at)?;
+    let facts = editing.opens_with(&credentials, prepared.derivation.map(|d| d.hash), pim).map_err(at)?;
     prepared.warnings.iter().for_each(|w| warn(w));
     let changed = Changed {
         path: editing.path().display().to_string(),
         format: prepared.format,
         hidden: prepared.hidden,
         written: prepared.edit.steps.iter().map(|s| s.what.clone()).collect(),
-        hash: prepared.hash,
+        hash: facts.hash,
         iterations: facts.iterations,
         pim: facts.pim,
         warnings: prepared.warnings,

@@ -84,12 +84,12 @@ impl Editing<'_> {
     pub fn opens_with(
         &self,
         credentials: &[Credential],
-        hash: &str,
+        hash: Option<&str>,
         pim: Option<u32>,
     ) -> claviger_engine::Result<Facts> {
         let hidden = self.facts.hidden;
         let header = HeaderChoice::One { hidden, backup: false };
-        let with = Unlock { credentials, hash: Some(hash), pim, header, ..self.narrow() };
+        let with = Unlock { credentials, hash, pim, header, ..self.narrow() };
         Ok(self.format.open(&*self.store)?.unlock(&*self.store, &with)?.facts)
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use claviger_engine::formats::{self, Prepared, RestoreFrom};
+use claviger_engine::formats::{self, Derivation, Prepared, RestoreFrom};
 use claviger_engine::partitions;
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Store, Unlock};
@@ -117,8 +117,8 @@ struct Restored {
     hidden: bool,
     /// What was written, in order; nothing if all was as it should be.
     written: Vec<String>,
-    hash: &'static str,
-    iterations: u32,
+    #[serde(flatten)]
+    derivation: Option<Derivation>,
     warnings: Vec<String>,
 }
 
@@ -204,8 +204,7 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
         format: prepared.format,
         hidden: prepared.hidden,
         written: prepared.edit.steps.iter().map(|s| s.what.clone()).collect(),
-        hash: prepared.hash,
-        iterations: prepared.iterations,
+        derivation: prepared.derivation,
         warnings: prepared.warnings,
     };
     output::print(&restored, args.json)
@@ -266,7 +265,7 @@ fn opens(
 ) -> claviger_engine::Result<()> {
     use claviger_engine::credential::HeaderChoice;
     let header = HeaderChoice::One { hidden: prepared.hidden, backup: false };
-    let with = Unlock { credentials, hash: Some(prepared.hash), header, progress: None, ..*with };
+    let with = Unlock { credentials, hash: prepared.derivation.map(|d| d.hash), header, progress: None, ..*with };
     format.open(store)?.unlock(store, &with).map(|_| ())
 }
 

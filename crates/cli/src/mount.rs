@@ -184,7 +184,7 @@ pub fn record(path: &Path, facts: &Facts, size: u64) -> anyhow::Result<Record> {
         filesystem: None,
         format: facts.format.to_owned(),
         cipher: facts.cipher.clone(),
-        mode: facts.mode.to_owned(),
+        mode: facts.mode.clone(),
         size,
         read_only: false,
         since: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |t| t.as_secs()),

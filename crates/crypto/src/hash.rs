@@ -74,6 +74,12 @@ fn digest<D: Digest>(parts: &[&[u8]], out: &mut [u8]) {
     out.copy_from_slice(&hash.finalize());
 }
 
+/// The hash of that name, whatever its case, and with or without hyphens: `sha512` is SHA-512.
+pub fn by_name(name: &str) -> Option<&'static Hash> {
+    let plain = |name: &str| name.replace('-', "").to_ascii_lowercase();
+    HASHES.iter().copied().find(|h| plain(h.name) == plain(name))
+}
+
 impl Hash {
     /// The digest of `parts`, one after the other.
     ///

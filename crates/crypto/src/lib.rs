@@ -3,8 +3,10 @@
 //! Nothing in here does I/O. This is the one crate of the project that may hold `unsafe`: vector intrinsics, locked
 //! memory, and the hand-over of borrowed buffers to worker threads.
 
+pub mod afsplit;
 pub mod argon2id;
 pub mod ciphers;
+pub mod dmcrypt;
 pub mod hash;
 pub mod kdf;
 pub mod modes;

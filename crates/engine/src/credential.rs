@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use claviger_crypto::{Acceleration, Secret};
 
 use crate::error::{Error, Result};
+use crate::store::Store;
 
 /// As much of a keyfile as any format reads, in bytes (TrueCrypt, Keyfiles.h, `KEYFILE_MAX_READ_LEN`).
 pub const KEYFILE_MAX: usize = 1 << 20;
@@ -20,6 +21,8 @@ pub enum Credential {
     Passphrase(Secret),
     /// The contents of a keyfile: its first [`KEYFILE_MAX`] bytes.
     Keyfile(Secret),
+    /// The volume key itself.
+    VolumeKey(Secret),
 }
 
 impl Credential {
@@ -28,6 +31,7 @@ impl Credential {
         match self {
             Self::Passphrase(_) => "passphrase",
             Self::Keyfile(_) => "keyfile",
+            Self::VolumeKey(_) => "volume key",
         }
     }
 
@@ -121,6 +125,15 @@ pub struct Unlock<'a> {
     /// Opens the outer volume of the two, and protects the hidden one in it: a write that would touch it is refused, and from
     /// then on every write is.
     pub protect: Option<Protect<'a>>,
+    /// Only this keyslot, by its number.
+    pub keyslot: Option<u32>,
+    /// What the data are in, where the header is detached: `Header::unlock` is given the store of the header, and the layout is
+    /// one of this store.
+    pub data: Option<&'a dyn Store>,
+    /// What the headers of other formats say, for formats without one.
+    pub headerless: Headerless,
+    /// Whether to hand out what the kernel needs to do the same, keys included: [`crate::formats::Unlocked::mapping`].
+    pub for_kernel: bool,
     /// Opens a volume that is longer than its store: what is missing cannot be read, and nothing can be written.
     pub truncated: bool,
     /// Whether to stop. Looked at every few hundred microseconds.
@@ -128,6 +141,23 @@ pub struct Unlock<'a> {
     /// Told how much is done and how much there is: about as many microseconds on one thread. The last call says that
     /// all are done, except where the caller has cancelled. Called on several threads, one at a time and in order.
     pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
+}
+
+/// Where the data are and how they are cut into sectors, for formats without a header. What is `None` is the format's default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Headerless {
+    /// Size of the key, in bits.
+    pub key_bits: Option<u32>,
+    /// Where the data begin in the store, in bytes.
+    pub offset: Option<u64>,
+    /// The number of the first sector, in units of 512 bytes: cryptsetup's `--skip`.
+    pub skip: Option<u64>,
+    /// Size of the data, in bytes.
+    pub size: Option<u64>,
+    /// Size of an encryption sector, in bytes.
+    pub sector_size: Option<u32>,
+    /// Whether initialisation vectors count encryption sectors, not units of 512 bytes.
+    pub large_iv: bool,
 }
 
 /// What opens the hidden volume that is to be protected.
@@ -182,6 +212,10 @@ impl<'a> Unlock<'a> {
             memory_in_use: None,
             header: HeaderChoice::Any,
             protect: None,
+            keyslot: None,
+            data: None,
+            headerless: Headerless::default(),
+            for_kernel: false,
             truncated: false,
             cancel: None,
             progress: None,
@@ -201,7 +235,7 @@ mod tests {
     fn lens(credentials: &[Credential]) -> Vec<usize> {
         let len = |c: &Credential| match c {
             Credential::Keyfile(contents) => contents.len(),
-            Credential::Passphrase(_) => panic!("keyfiles only"),
+            _ => panic!("keyfiles only"),
         };
         credentials.iter().map(len).collect()
     }

@@ -68,7 +68,7 @@ impl Kind {
 
     fn change(self, store: &dyn Store, old: &str, new: &str) -> Result<Edit> {
         let (old, new) = ([passphrase(old)], [passphrase(new)]);
-        let new = NewCredential { credentials: &new, hash: None, pim: None };
+        let new = NewCredential { credentials: &new, hash: None, pim: None, ..NewCredential::default() };
         Ok(self.editor().change(store, &self.with(&old), &new)?.edit)
     }
 
@@ -229,7 +229,7 @@ fn hash_and_pim_change_with_the_password_or_alone() {
         let kind = KINDS[kind];
         let store = MemoryStore::new(kind.volume(MIN, "pw"));
         let credentials = [passphrase("pw")];
-        let new = NewCredential { credentials: &credentials, hash, pim };
+        let new = NewCredential { credentials: &credentials, hash, pim, ..NewCredential::default() };
         let prepared = kind.editor().change(&store, &kind.with(&credentials), &new).expect("a change");
         assert_eq!((prepared.hash, prepared.iterations), (name, iterations));
         prepared.edit.carry_out(&store).expect("it is written");
@@ -244,7 +244,7 @@ fn hash_and_pim_change_with_the_password_or_alone() {
     let store = MemoryStore::new(kind.volume(MIN, "pw"));
     let credentials = [passphrase("pw")];
     let refused = |hash, pim| {
-        let new = NewCredential { credentials: &credentials, hash, pim };
+        let new = NewCredential { credentials: &credentials, hash, pim, ..NewCredential::default() };
         misuse(kind.editor().change(&store, &kind.with(&credentials), &new))
     };
     assert!(refused(Some("SHA-1"), None).contains("no longer"));
@@ -260,7 +260,7 @@ fn what_a_volume_does_not_own_is_not_written() {
     let larger = [&volume[..], &noise(1 << 20, 5)].concat();
     let store = MemoryStore::new(larger.clone());
     let (old, new) = ([passphrase("old")], [passphrase("new")]);
-    let new = NewCredential { credentials: &new, hash: None, pim: None };
+    let new = NewCredential { credentials: &new, hash: None, pim: None, ..NewCredential::default() };
     let prepared = kind.editor().change(&store, &kind.with(&old), &new).expect("a change");
     assert!(prepared.warnings.iter().any(|w| w.contains("No backup header was written")), "{:?}", prepared.warnings);
     prepared.edit.carry_out(&store).expect("it is written");
@@ -465,7 +465,7 @@ fn hidden_volumes_of_truecrypt_are_changed_saved_and_restored_alone() {
     let (with_outer, with_hidden) = (Unlock::with(&outer), Unlock::with(&hidden));
 
     let store = MemoryStore::new(original.clone());
-    let to = NewCredential { credentials: &new, hash: None, pim: None };
+    let to = NewCredential { credentials: &new, hash: None, pim: None, ..NewCredential::default() };
     let prepared = editor.change(&store, &with_hidden, &to).expect("a change");
     assert!(prepared.hidden && prepared.warnings.is_empty(), "{:?}", prepared.warnings);
     prepared.edit.carry_out(&store).expect("it is written");
@@ -512,7 +512,7 @@ fn old_volumes_of_one_header_are_changed_in_one_write() {
         let text = if hidden { "bbbbbbbbbbbb" } else { "aaaaaaaaaaaa" };
         let (old, new) = ([support::passphrase(text)], [support::passphrase("new")]);
         let store = CrashStore::new(original.clone());
-        let to = NewCredential { credentials: &new, hash: None, pim: None };
+        let to = NewCredential { credentials: &new, hash: None, pim: None, ..NewCredential::default() };
         let prepared = editor.change(&store, &Unlock::with(&old), &to).unwrap_or_else(|e| panic!("{name}: {e}"));
         prepared.edit.carry_out(&store).expect("it is written");
         let opens = |bytes: &[u8], with: &[Credential]| {
@@ -556,7 +556,7 @@ fn headers_of_encrypted_systems_are_left_alone() {
     let with = Unlock { hash: Some("SHA-256"), cipher: Some("AES"), ..Unlock::with(&credentials) };
     let editor = KINDS[1].editor();
     let new = [passphrase("new")];
-    let new = NewCredential { credentials: &new, hash: None, pim: None };
+    let new = NewCredential { credentials: &new, hash: None, pim: None, ..NewCredential::default() };
     let refused = [
         editor.change(&store, &with, &new).map(|_| ()),
         editor.back_up(&store, &with, None).map(|_| ()),

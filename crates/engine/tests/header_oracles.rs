@@ -93,7 +93,7 @@ fn changed(
     pim: Option<u32>,
 ) -> Vec<u8> {
     let store = MemoryStore::new(bytes.to_vec());
-    let new = NewCredential { credentials: new, hash, pim };
+    let new = NewCredential { credentials: new, hash, pim, ..NewCredential::default() };
     let prepared = editor(format).change(&store, with, &new).expect("a change");
     prepared.edit.carry_out(&store).expect("it is written");
     store.to_vec()

@@ -29,7 +29,7 @@ fn check(name: &str, unlocked: &Unlocked) {
     let (hash, cipher, pim, hidden) = named(name);
     let facts = &unlocked.facts;
     println!("{name}: {facts:?}, {} trials, {:?}", unlocked.trials, unlocked.took);
-    assert_eq!((facts.format, facts.hash, facts.mode, facts.pim), ("VeraCrypt", hash, "XTS", pim), "{name}");
+    assert_eq!((facts.format, facts.hash, &*facts.mode, facts.pim), ("VeraCrypt", hash, "XTS", pim), "{name}");
     assert!(facts.cipher.eq_ignore_ascii_case(&cipher), "{name}: {}", facts.cipher);
     assert_eq!((facts.hidden, facts.header), (hidden, if hidden { "hidden" } else { "primary" }), "{name}");
     assert_eq!((facts.header_version, facts.sector_size, facts.created), (5, 512, None), "{name}");

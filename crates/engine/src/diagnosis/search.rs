@@ -232,6 +232,7 @@ impl Way {
             (Credential::Passphrase(text), _) => {
                 Some(Credential::Passphrase(Secret::copy_from(self.password.as_deref().unwrap_or(text))))
             }
+            (Credential::VolumeKey(key), _) => Some(Credential::VolumeKey(Secret::copy_from(key))),
             (Credential::Keyfile(contents), how) => {
                 keyfile += 1;
                 let left_out = how == How::WithoutKeyfile(keyfile - 1);
@@ -259,6 +260,7 @@ mod tests {
         let one = |c: &Credential| match c {
             Credential::Passphrase(text) => format!("p:{}", String::from_utf8_lossy(text)),
             Credential::Keyfile(contents) => format!("k:{}", String::from_utf8_lossy(contents)),
+            Credential::VolumeKey(_) => "v".to_owned(),
         };
         credentials.iter().map(one).collect::<Vec<_>>().join(" ")
     }

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use crate::credential::{Credential, Unlock};
 use crate::edit::Edit;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::spec::Cost;
 use crate::store::Store;
 
 /// What changes a format's headers. It builds [`Edit`]s and carries none out: nothing here writes.
@@ -38,9 +39,72 @@ pub trait KeyslotEditor: Sync {
     /// # Errors
     /// Those of `Header::unlock`: some copy has to open.
     fn verify(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Verified>;
+
+    /// What is to be written so that `new` opens the volume too, by a keyslot of its own: `at`, or the first free one.
+    ///
+    /// # Errors
+    /// Those of `Header::unlock`; `Misuse` if no keyslot is free, or `at` is not; `Unsupported` where there are no keyslots.
+    fn add(
+        &self,
+        _store: &dyn Store,
+        _with: &Unlock<'_>,
+        _new: &NewCredential<'_>,
+        _at: Option<u32>,
+    ) -> Result<Prepared> {
+        Err(Error::unsupported("keyslots: this format has none"))
+    }
+
+    /// What is to be written so that a keyslot opens nothing any more, and cannot be brought back.
+    ///
+    /// # Errors
+    /// Those of `Header::unlock`; `Misuse` for the last keyslot, unless `last` allows it; `Unsupported` where there are none.
+    fn remove(&self, _store: &dyn Store, _which: Removal<'_>, _last: bool) -> Result<Prepared> {
+        Err(Error::unsupported("keyslots: this format has none"))
+    }
+
+    /// What is to be written so that the header says what `to` says, and everything else as it does now.
+    ///
+    /// # Errors
+    /// `Misuse` for what the format does not have; `Unsupported`.
+    fn set(&self, _store: &dyn Store, _to: &Attributes<'_>) -> Result<Prepared> {
+        Err(Error::unsupported("labels, UUIDs and the like: this format has none that can be changed"))
+    }
+
+    /// What is to be written so that what is damaged in the header, and can be told without a passphrase, is right again.
+    ///
+    /// # Errors
+    /// `Malformed` where it cannot; `Unsupported`.
+    fn repair(&self, _store: &dyn Store) -> Result<Prepared> {
+        Err(Error::unsupported("repairing headers of this format"))
+    }
+}
+
+/// Which keyslot is removed.
+#[derive(Clone, Copy)]
+pub enum Removal<'a> {
+    /// The one that this opens.
+    Opened(&'a Unlock<'a>),
+    /// The one of this number, whoever can open it. If given, the credentials have to open another one.
+    Number(u32, Option<&'a Unlock<'a>>),
+}
+
+/// What a header says beside its keys. What is `None` stays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attributes<'a> {
+    /// The UUID, as text.
+    pub uuid: Option<&'a str>,
+    /// The label.
+    pub label: Option<&'a str>,
+    /// The subsystem.
+    pub subsystem: Option<&'a str>,
+    /// A keyslot, by its number, and its new priority: 0 only if named, 1 normal, 2 first.
+    pub priority: Option<(u32, u32)>,
+    /// Flags that are kept with the volume, all of them: `allow-discards`.
+    pub flags: Option<&'a [String]>,
 }
 
 /// What is to open the volume from now on. What is `None` stays as it is.
+#[derive(Default)]
 pub struct NewCredential<'a> {
     /// All of them together.
     pub credentials: &'a [Credential],
@@ -48,6 +112,8 @@ pub struct NewCredential<'a> {
     pub hash: Option<&'a str>,
     /// VeraCrypt's "personal iterations multiplier", 0 for the default.
     pub pim: Option<u32>,
+    /// What the derivation is to cost, where the format lets one choose.
+    pub cost: Cost<'a>,
 }
 
 /// Where a header is restored from.
@@ -68,12 +134,24 @@ pub struct Prepared {
     pub format: &'static str,
     /// Whether it is a hidden volume's header.
     pub hidden: bool,
-    /// Hash of the key derivation from now on.
-    pub hash: &'static str,
-    /// Iterations from now on.
-    pub iterations: u32,
+    /// The keyslot that it is about.
+    pub keyslot: Option<u32>,
+    /// How keys are derived from now on, where that is part of the change.
+    pub derivation: Option<Derivation>,
     /// What a person must know. Whole sentences.
     pub warnings: Vec<String>,
+}
+
+/// How a key is derived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Derivation {
+    /// Hash, or the derivation's own name.
+    pub hash: &'static str,
+    /// Iterations, or passes over memory.
+    pub iterations: u32,
+    /// Bytes of memory that it fills, where that matters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
 }
 
 /// A header backup.

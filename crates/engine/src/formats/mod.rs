@@ -1,6 +1,8 @@
 //! The formats, and one table of them.
 
 mod editor;
+mod luks;
+pub mod luks2;
 pub(crate) mod magic;
 pub mod partition;
 mod several;
@@ -9,6 +11,8 @@ pub mod truecrypt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use claviger_crypto::Secret;
+use claviger_crypto::dmcrypt::Sectors;
 use serde::Serialize;
 
 use crate::credential::{Credential, Unlock};
@@ -19,7 +23,8 @@ use crate::volume::Layout;
 use several::Several;
 
 pub use editor::{
-    AreaReport, CopyReport, CopyState, HeaderBackup, KeyslotEditor, NewCredential, Prepared, RestoreFrom, Verified,
+    AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared,
+    Removal, RestoreFrom, Verified,
 };
 
 /// Every format there is.
@@ -144,6 +149,11 @@ pub trait Header: Send {
     /// `WrongCredential`, `CredentialKind`, `Malformed`, `Unsupported`, `Cancelled`, `Io`.
     fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked>;
 
+    /// What can be told without any credential, as JSON: keyslots, ciphers, UUID, tokens. No secret is in it.
+    fn describe(&self) -> Option<serde_json::Value> {
+        None
+    }
+
     /// About how long trying wrong credentials takes on one thread, in microseconds: what the progress of `unlock` counts.
     fn effort(&self, _with: &Unlock<'_>) -> u64 {
         1
@@ -164,6 +174,38 @@ pub struct Unlocked {
     pub derivations: u64,
     /// How long that took.
     pub took: Duration,
+    /// What the kernel needs to do the same, where `Unlock::for_kernel` asks for it and its device-mapper can.
+    pub mapping: Option<Mapping>,
+}
+
+/// What a layout is to the kernel's device-mapper, in order and without gaps.
+pub struct Mapping {
+    /// The parts.
+    pub parts: Vec<MappedPart>,
+}
+
+/// A part of a volume, as the kernel sees it.
+pub struct MappedPart {
+    /// Its length, in bytes.
+    pub len: u64,
+    /// Where it begins in the store, in bytes.
+    pub stored_at: u64,
+    /// Whether it may be written.
+    pub writable: bool,
+    /// The layers of encryption, in the order in which they encrypt: none for plaintext, several for a cascade.
+    pub layers: Vec<KernelCipher>,
+}
+
+/// One layer of dm-crypt.
+pub struct KernelCipher {
+    /// The cipher specification: `aes-xts-plain64`.
+    pub specification: String,
+    /// The key.
+    pub key: Secret,
+    /// How sectors are cut and numbered.
+    pub sectors: Sectors,
+    /// What protects the data from changes, as dm-crypt writes it, and the bytes of a tag: `hmac(sha256)`.
+    pub integrity: Option<(String, u32)>,
 }
 
 /// What is known about an unlocked volume.
@@ -173,8 +215,8 @@ pub struct Facts {
     pub format: &'static str,
     /// Cipher or cascade: `AES-Twofish-Serpent`.
     pub cipher: String,
-    /// Mode of operation: `XTS`, `LRW`, `CBC`.
-    pub mode: &'static str,
+    /// Mode of operation, where it says so with its initialisation vectors: `XTS`, `LRW`, `CBC`, `xts-plain64`.
+    pub mode: String,
     /// Bits of key per cipher and purpose, added up: 256 for AES-256 in XTS.
     pub key_bits: u32,
     /// Hash of the key derivation, or the derivation's own name.
@@ -193,6 +235,18 @@ pub struct Facts {
     pub header: &'static str,
     /// Whether it is a hidden volume.
     pub hidden: bool,
+    /// The keyslot that opened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keyslot: Option<u32>,
+    /// The UUID in the header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// The label in the header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// What protects the data from changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub integrity: Option<String>,
     /// Sector size of the cipher, in bytes.
     pub sector_size: u32,
     /// Size of the plaintext, in bytes.

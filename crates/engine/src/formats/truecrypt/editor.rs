@@ -14,7 +14,7 @@ use super::{DataArea, Family, HEADER_GROUP, HeaderCopy, Locked, by_name, create,
 use crate::credential::{HeaderChoice, Unlock};
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
-use crate::formats::{HeaderBackup, KeyslotEditor, NewCredential, Prepared, RestoreFrom, Verified};
+use crate::formats::{self, HeaderBackup, KeyslotEditor, NewCredential, Prepared, RestoreFrom, Verified};
 use crate::store::Store;
 
 impl KeyslotEditor for Family {
@@ -78,8 +78,12 @@ impl Opened {
             edit: Edit { steps },
             format: family.name,
             hidden: self.position.hidden,
-            hash: derivation.kdf.name,
-            iterations: derivation.iterations,
+            keyslot: None,
+            derivation: Some(formats::Derivation {
+                hash: derivation.kdf.name,
+                iterations: derivation.iterations,
+                memory: derivation.memory,
+            }),
             warnings: self.warnings,
         }
     }

@@ -33,7 +33,6 @@ pub(super) fn password(family: &Family, credentials: &[Credential]) -> Result<Se
                 return Err(Error::misuse(format!("a keyfile is empty; {name} takes none of 0 bytes")));
             }
             Credential::Keyfile(contents) => keyfiles.push(contents),
-            #[allow(unreachable_patterns)] // kinds to come
             other => {
                 return Err(ErrorKind::CredentialKind { format: name, kind: other.kind() }.into());
             }

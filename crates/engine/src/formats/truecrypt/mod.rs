@@ -238,7 +238,7 @@ impl Locked {
             }
             let (layout, data) = system::layout(&found, store, with, &mut warnings)?;
             let facts = Facts { size: layout.len(), ..self.facts(&found, &data, with) };
-            return Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() });
+            return Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), mapping: None });
         }
         let data = DataArea::of(&found.fields, copy, store.len())?;
         let mut layout = data.layout(&found, copy, store, with, &mut warnings)?;
@@ -253,7 +253,7 @@ impl Locked {
             trials += tried.trials;
             derivations += tried.derivations;
         }
-        Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed() })
+        Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), mapping: None })
     }
 
     /// Finds the header that opens.
@@ -314,7 +314,7 @@ impl Locked {
         Facts {
             format: self.family.name,
             cipher: suite.name.to_owned(),
-            mode: mode.name(),
+            mode: mode.name().to_owned(),
             key_bits: suite.data_key_len() as u32 * 8,
             hash: derivation.kdf.name,
             iterations: derivation.iterations,
@@ -323,6 +323,10 @@ impl Locked {
             header_version: fields.version,
             header: position.name,
             hidden: position.hidden,
+            keyslot: None,
+            uuid: None,
+            label: None,
+            integrity: None,
             sector_size: fields.sector_size,
             size: data.len,
             data_offset: data.start,
@@ -628,7 +632,7 @@ mod tests {
             old.put_into(&mut bytes);
             let (unlocked, store) = unlock(bytes, suite).unwrap_or_else(|e| panic!("{} {mode:?}: {e}", suite.name));
             let facts = &unlocked.facts;
-            assert_eq!((&*facts.cipher, facts.mode, facts.header_version), (suite.name, mode.name(), old.version));
+            assert_eq!((&*facts.cipher, &*facts.mode, facts.header_version), (suite.name, mode.name(), old.version));
             assert_eq!((facts.size, facts.data_offset), (plain.len() as u64, 512));
             let volume = Volume::new(store, unlocked.layout);
             let mut back = vec![0; plain.len() - 700];

@@ -1,0 +1,63 @@
+//! What LUKS1 and LUKS2 have in common: the areas of keyslots, in which the volume key lies split and encrypted.
+
+use claviger_crypto::dmcrypt::{self, Sectors, Specification};
+use claviger_crypto::hash::Hash;
+use claviger_crypto::{Acceleration, Secret, afsplit};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+
+/// How the area of a keyslot is laid out. It is encrypted in sectors of 512 bytes that count from 0 on at its beginning (LUKS1
+/// On-Disk Format Specification 1.2.3, section 4.2; LUKS2 On-Disk Format Specification 1.1.1, section 3.2.4).
+pub(super) struct Area<'a> {
+    /// Where it begins in the store, in bytes.
+    pub at: u64,
+    /// Size of the volume key in it, in bytes.
+    pub key_len: usize,
+    /// How often the key is split.
+    pub stripes: usize,
+    /// The splitter's hash.
+    pub hash: &'static Hash,
+    /// What it is encrypted with.
+    pub cipher: &'a Specification,
+}
+
+impl Area<'_> {
+    /// The volume key, if `derived` is the right key: nothing in the area tells.
+    ///
+    /// # Errors
+    /// `Io`; `Unsupported` and `Malformed` where the cipher does not fit the key.
+    pub fn read(&self, store: &dyn Store, derived: &[u8], with: Acceleration) -> Result<Secret> {
+        let mut material = Secret::zeroed(self.len());
+        store.read_at(self.at, &mut material)?;
+        let cipher = self.cipher.with_key(derived, Sectors::default(), with).map_err(|e| cipher_error(e, self.at))?;
+        cipher.decrypt(0, &mut material);
+        Ok(afsplit::merge(&material[..self.key_len * self.stripes], self.stripes, self.hash))
+    }
+
+    /// What is to be written at `at` so that `derived` opens `key`.
+    ///
+    /// # Errors
+    /// `Io` if the system has no random bytes, and those of [`Area::read`].
+    pub fn seal(&self, key: &[u8], derived: &[u8], with: Acceleration) -> Result<Vec<u8>> {
+        let cipher = self.cipher.with_key(derived, Sectors::default(), with).map_err(|e| cipher_error(e, self.at))?;
+        let mut material = Secret::zeroed(self.len());
+        getrandom::fill(&mut material).map_err(|e| Error::from(std::io::Error::other(e.to_string())))?;
+        afsplit::split(key, self.stripes, self.hash, &mut material[..self.key_len * self.stripes]);
+        cipher.encrypt(0, &mut material);
+        Ok(material.to_vec())
+    }
+
+    /// Bytes that are encrypted: whole sectors.
+    pub fn len(&self) -> usize {
+        (self.key_len * self.stripes).next_multiple_of(512)
+    }
+}
+
+/// What a cipher specification in a header comes to that this program cannot use.
+pub(super) fn cipher_error(error: dmcrypt::Error, offset: u64) -> Error {
+    match error {
+        dmcrypt::Error::Unsupported(what) => Error::unsupported(format!("the cipher specification {what}")),
+        other => ErrorKind::Malformed { field: "cipher specification", offset, what: other.to_string() }.into(),
+    }
+}
