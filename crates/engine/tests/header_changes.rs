@@ -231,7 +231,8 @@ fn hash_and_pim_change_with_the_password_or_alone() {
         let credentials = [passphrase("pw")];
         let new = NewCredential { credentials: &credentials, hash, pim, ..NewCredential::default() };
         let prepared = kind.editor().change(&store, &kind.with(&credentials), &new).expect("a change");
-        assert_eq!((prepared.hash, prepared.iterations), (name, iterations));
+        let derivation = prepared.derivation.expect("it is new");
+        assert_eq!((derivation.hash, derivation.iterations), (name, iterations));
         prepared.edit.carry_out(&store).expect("it is written");
         let bytes = store.to_vec();
         assert!(is_wrong_credential(kind.opens(&bytes, "pw", HeaderChoice::Any)));
