@@ -43,7 +43,7 @@ fn volumes_of_truecrypt_itself_hold_their_files() {
         assert_eq!(format.name(), "TrueCrypt");
         let unlocked = locked.unlock(&*store, &Unlock::with(&credentials)).unwrap_or_else(|e| panic!("{file}: {e}"));
         let facts = &unlocked.facts;
-        assert_eq!((facts.hash, &*facts.cipher, facts.mode), (hash, cipher, "XTS"), "{file}");
+        assert_eq!((facts.hash, &*facts.cipher, &*facts.mode), (hash, cipher, "XTS"), "{file}");
         assert_eq!((facts.header, facts.hidden), (header, header == "hidden"));
         assert_eq!((facts.header_version, facts.sector_size, facts.created), (5, 512, None));
         assert_eq!(facts.key_bits, 256 * cipher.split('-').count() as u32);
