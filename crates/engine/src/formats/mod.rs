@@ -24,7 +24,7 @@ use several::Several;
 
 pub use editor::{
     AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared,
-    Removal, RestoreFrom, Verified,
+    Removal, Resizing, RestoreFrom, TokenChange, Verified,
 };
 
 /// Every format there is.
