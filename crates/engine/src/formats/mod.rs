@@ -1,6 +1,7 @@
 //! The formats, and one table of them.
 
 mod editor;
+mod filling;
 mod luks;
 pub mod luks2;
 pub(crate) mod magic;
