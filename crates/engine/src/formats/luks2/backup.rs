@@ -42,15 +42,12 @@ pub(super) fn repair(store: &dyn Store) -> Result<Prepared> {
 ///
 /// First the keyslots, then the header: whoever is interrupted does it again, from the same file. Where the keyslots area is the
 /// same, which is so where only the header was damaged, a header opens at any moment.
-pub(super) fn restore(
-    store: &dyn Store,
-    from: RestoreFrom<'_>,
-    with: &Unlock<'_>,
-    unproven: bool,
-) -> Result<Prepared> {
+pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared> {
     let RestoreFrom::Backup(file) = from else {
-        return Err(Error::misuse("a LUKS2 volume has no backup header at its end: its second copy is behind the first")
-            .hint("`claviger header repair` takes what is sound of the two."));
+        return Err(Error::misuse(
+            "a LUKS2 volume has no backup header at its end: its second copy is behind the first",
+        )
+        .hint("`claviger header repair` takes what is sound of the two."));
     };
     let backup = read::read(file)?;
     nothing_required(&backup.metadata)?;
@@ -140,13 +137,9 @@ enum Judged {
     Not(Error),
 }
 
-fn belongs(
-    store: &dyn Store,
-    backup: &ReadHeader,
-    there: Option<&ReadHeader>,
-    with: &Unlock<'_>,
-) -> Result<Judged> {
-    let not = |what: String, hint: &str| Ok(Judged::Not(Error::misuse(format!("{what}. Nothing was changed")).hint(hint)));
+fn belongs(store: &dyn Store, backup: &ReadHeader, there: Option<&ReadHeader>, with: &Unlock<'_>) -> Result<Judged> {
+    let not =
+        |what: String, hint: &str| Ok(Judged::Not(Error::misuse(format!("{what}. Nothing was changed")).hint(hint)));
     let Some(there) = there else { return nothing_there(store, backup, with) };
     if there.binary.uuid != backup.binary.uuid {
         let uuid = |header: &ReadHeader| String::from_utf8_lossy(&header.binary.uuid).into_owned();

@@ -10,8 +10,9 @@ use super::unlock::passphrase;
 use super::{editor, slots, validate, write};
 use crate::credential::{Credential, Unlock};
 use crate::edit::Edit;
-use crate::error::{Error, ErrorKind, Result};
-use crate::formats::filling;
+use crate::error::{Error, Result};
+use crate::formats::Choices;
+use crate::formats::filling::{self, not_cancelled};
 use crate::formats::luks::kdf::{self, Kdf};
 use crate::formats::luks::uuid;
 use crate::spec::Spec;
@@ -28,6 +29,12 @@ pub(super) const CIPHER: &str = "aes-xts-plain64";
 
 /// The smallest volume, in bytes: one sector of data behind everything.
 pub(super) const MIN_LEN: u64 = DATA_OFFSET + 4096;
+
+/// What there is to choose from, the defaults first. Ciphers are taken in every form that dm-crypt knows.
+pub(super) fn choices() -> Choices {
+    let ciphers = vec![CIPHER, "serpent-xts-plain64", "twofish-xts-plain64", "camellia-xts-plain64"];
+    Choices { ciphers, hashes: vec!["sha256", "sha512", "sha1", "ripemd160", "whirlpool"], min_len: MIN_LEN }
+}
 
 /// Makes a volume that fills `store`, or whose header is in `store` and whose data are in `spec.data`.
 ///
@@ -90,7 +97,9 @@ struct Plan {
 impl Plan {
     fn of(store: &dyn Store, spec: &Spec<'_>) -> Result<Self> {
         if spec.pim.is_some() {
-            return Err(Error::misuse("LUKS has no PIM").hint("What a derivation costs is said by time or by iterations."));
+            return Err(
+                Error::misuse("LUKS has no PIM").hint("What a derivation costs is said by time or by iterations.")
+            );
         }
         if spec.integrity.is_some() {
             return Err(Error::unsupported("making volumes with integrity protection"));
@@ -114,7 +123,9 @@ impl Plan {
         let keyslots_size = end.saturating_sub(room).min(validate::KEYSLOTS_SIZE) / slots::BLOCK * slots::BLOCK;
         if keyslots_size < slots::area_len(key_len) || room + keyslots_size > limit {
             let least = room + spec.keyslots_size.unwrap_or(0).max(slots::area_len(key_len));
-            return Err(Error::misuse(format!("header and keyslots need {least} bytes, and there is room for {limit}")));
+            return Err(Error::misuse(format!(
+                "header and keyslots need {least} bytes, and there is room for {limit}"
+            )));
         }
         let data_len = spec.data.unwrap_or(store).len().saturating_sub(data_offset);
         let sector_size = sector_size(spec, data_len)?;
@@ -217,9 +228,4 @@ fn sector_size(spec: &Spec<'_>, data_len: u64) -> Result<u32> {
             Err(Error::misuse(format!("no sectors of {size} bytes")).hint("There are 512, 1024, 2048 and 4096."))
         }
     }
-}
-
-fn not_cancelled(spec: &Spec<'_>) -> Result<()> {
-    let cancelled = spec.cancel.is_some_and(|c| c.load(std::sync::atomic::Ordering::Relaxed));
-    if cancelled { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
 }

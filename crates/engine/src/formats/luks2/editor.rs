@@ -27,13 +27,7 @@ impl KeyslotEditor for Editor {
         told(keyslots::change(store, with, new))
     }
 
-    fn add(
-        &self,
-        store: &dyn Store,
-        with: &Unlock<'_>,
-        new: &NewCredential<'_>,
-        at: Option<u32>,
-    ) -> Result<Prepared> {
+    fn add(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option<u32>) -> Result<Prepared> {
         told(keyslots::add(store, with, new, at))
     }
 
@@ -212,7 +206,7 @@ pub(super) fn text(what: &str, text: &str) -> Result<Vec<u8>> {
 fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resizing> {
     let mut change = Change::of(store)?;
     let store_len = data.map_or(store.len(), Store::len);
-    let [segment] = change.metadata.segments.values_mut().collect::<Vec<_>>()[..] else {
+    let (1, Some(segment)) = (change.metadata.segments.len(), change.metadata.segments.values_mut().next()) else {
         return Err(Error::unsupported("changing the size of a volume of several segments"));
     };
     if segment.integrity.is_some() {

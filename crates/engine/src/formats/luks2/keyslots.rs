@@ -15,8 +15,8 @@ use super::{slots, validate, write};
 use crate::credential::{Credential, Unlock};
 use crate::edit::Step;
 use crate::error::{Error, Result};
-use crate::formats::luks::kdf::{self, Kdf};
 use crate::formats::luks;
+use crate::formats::luks::kdf::{self, Kdf};
 use crate::formats::{NewCredential, Prepared, Removal};
 use crate::store::Store;
 
@@ -78,7 +78,8 @@ pub(super) fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'
     let passphrase = passphrase(new.credentials)?;
     let OpenedKey { keyslot, key, .. } = opened(&change, with)?;
     let number = keyslot.ok_or_else(|| {
-        Error::misuse("the volume key opens no keyslot that could be changed").hint("Add a new keyslot with it instead.")
+        Error::misuse("the volume key opens no keyslot that could be changed")
+            .hint("Add a new keyslot with it instead.")
     })?;
     let old = change.metadata.keyslots[&number].clone();
     let how = How::like(&change.metadata, Some(number), key.len(), new.hash)?;
@@ -119,7 +120,9 @@ pub(super) fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Resul
     change.before.push(wipe(&change.metadata.keyslots[&number], number)?);
     slots::take_out(&mut change.metadata, number);
     if of_data.len() == 1 && of_data.contains(&number) {
-        change.warnings.push("No keyslot opens the volume any more. Only a header backup or the volume key can.".into());
+        change
+            .warnings
+            .push("No keyslot opens the volume any more. Only a header backup or the volume key can.".into());
     }
     change.keyslot = Some(number);
     change.prepared()

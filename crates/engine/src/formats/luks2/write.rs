@@ -20,12 +20,7 @@ use crate::store::Store;
 /// # Errors
 /// `Misuse` for metadata that do not fit the JSON area or make no sense, and where something else lies where the primary copy
 /// belongs; `Io` if the system has no random bytes.
-pub(super) fn steps(
-    store: &dyn Store,
-    header: &ReadHeader,
-    binary: Binary,
-    metadata: &Metadata,
-) -> Result<Vec<Step>> {
+pub(super) fn steps(store: &dyn Store, header: &ReadHeader, binary: Binary, metadata: &Metadata) -> Result<Vec<Step>> {
     nothing_else_in_front(store, header)?;
     let seqid = header.binary.seqid.checked_add(1).ok_or_else(|| {
         let what = "the sequence number is the largest that there can be".to_owned();
@@ -81,11 +76,7 @@ fn json(metadata: &Metadata, hdr_size: u64) -> Result<Vec<u8>> {
 
 /// First the copy that may be lost.
 fn order(header: &ReadHeader) -> [Which; 2] {
-    if header.primary.is_current() {
-        [Which::Secondary, Which::Primary]
-    } else {
-        [Which::Primary, Which::Secondary]
-    }
+    if header.primary.is_current() { [Which::Secondary, Which::Primary] } else { [Which::Primary, Which::Secondary] }
 }
 
 fn step(binary: &Binary, which: Which, json: &[u8]) -> Result<Step> {
