@@ -1,10 +1,12 @@
 //! Modes of operation: they turn keyed block ciphers into sector ciphers.
 
+pub mod aead;
 pub mod cascade;
 pub mod cbc;
 pub mod lrw;
 pub mod xts;
 
+pub use aead::AuthenticatedCipher;
 pub use cascade::Cascade;
 pub use cbc::TrueCryptCbc;
 pub use lrw::Lrw;
