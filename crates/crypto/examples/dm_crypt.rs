@@ -7,8 +7,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use claviger_crypto::dmcrypt::{Sectors, Specification};
 use claviger_crypto::Acceleration;
+use claviger_crypto::dmcrypt::{Sectors, Specification};
 
 const RUN: usize = 64 << 10;
 
@@ -26,6 +26,8 @@ const SPECIFICATIONS: &[(&str, usize)] = &[
     ("aes-cbc-eboiv", 32),
     ("aes-cbc-elephant", 64),
     ("aes-cbc-tcw", 64),
+    ("aes:64-cbc-plain64", 64 * 32),
+    ("aes-cbc-lmk", 32),
     ("aes:64-cbc-lmk", 65 * 32),
     ("aes:64-cbc-lmk", 65 * 16),
     ("aes-lrw-benbi", 48),

@@ -14,8 +14,6 @@
 
 use chacha20::{Key, KeyIvInit, XChaCha12, XChaCha20, XNonce};
 use cipher::StreamCipher;
-use poly1305::Poly1305;
-use poly1305::universal_hash::{KeyInit, UniversalHash};
 
 use super::IvMode;
 use crate::ciphers::{Acceleration, BlockCipher, aes};
@@ -49,9 +47,9 @@ pub struct Adiantum {
     rounds: Rounds,
     key: Secret,
     block: Box<dyn BlockCipher>,
-    /// Keys of Poly1305 for the tweak and for what NH makes of the left part, with nothing to be added in the end.
-    header: Locked<[u8; 32]>,
-    message: Locked<[u8; 32]>,
+    /// Keys of Poly1305 for the tweak and for what NH makes of the left part.
+    header: Locked<[u64; 2]>,
+    message: Locked<[u64; 2]>,
     nh: Locked<[u32; NH_KEY]>,
     /// Vectors are the last 16 of the 32 bytes of the tweak, not the first.
     at_end: bool,
@@ -71,7 +69,12 @@ impl Adiantum {
         let (block, rest) = keys.split_at(32);
         let (header, rest) = rest.split_at(16);
         let (message, nh) = rest.split_at(16);
-        let poly = |key: &[u8]| Locked::build(|to: &mut [u8; 32]| to[..16].copy_from_slice(key));
+        let poly = |key: &[u8]| {
+            Locked::build(|words: &mut [u64; 2]| {
+                words.iter_mut().zip(key.as_chunks().0).for_each(|(word, bytes)| *word = u64::from_le_bytes(*bytes));
+                words.iter_mut().zip(CLAMP).for_each(|(word, clamp)| *word &= clamp);
+            })
+        };
         Self {
             rounds,
             key: Secret::copy_from(key),
@@ -156,13 +159,39 @@ fn stream(rounds: Rounds, key: &[u8], nonce: &[u8; 24], data: &mut [u8]) {
     }
 }
 
-/// Poly1305 of whole blocks, without what an authenticator adds in the end: the upper half of the key is zero.
-fn poly1305(key: &[u8; 32], blocks: &[[u8; 16]]) -> u128 {
-    let mut state = Poly1305::new(key.into());
+/// What a key of Poly1305 keeps (RFC 8439, 2.5).
+const CLAMP: [u64; 2] = [0x0fff_fffc_0fff_ffff, 0x0fff_fffc_0fff_fffc];
+
+/// Poly1305 of whole blocks (RFC 8439, 2.5), without what an authenticator adds in the end, modulo 2^128. Of an own, because it
+/// is three blocks or a few: the crate prepares for many.
+fn poly1305(key: &[u64; 2], blocks: &[[u8; 16]]) -> u128 {
+    let [r0, r1] = key.map(u128::from);
+    // 5/4 of the upper word: its lowest two bits are clear, and 2^130 is 5.
+    let s1 = r1 + (r1 >> 2);
+    let (mut low, mut high, mut top) = (0u64, 0u64, 0u64);
     for block in blocks {
-        state.update(&[(*block).into()]);
+        let block = u128::from_le_bytes(*block);
+        let (sum, carry) = (u128::from(high) << 64 | u128::from(low)).overflowing_add(block);
+        let (h0, h1) = (u128::from(sum as u64), sum >> 64);
+        // The bit behind the block.
+        let h2 = u128::from(top) + u128::from(carry) + 1;
+        // h2 is at most 7, r0 and r1 have 60 bits: no sum reaches 2^128.
+        let d0 = h0 * r0 + h1 * s1;
+        let d1 = h0 * r1 + h1 * r0 + h2 * s1 + (d0 >> 64);
+        let d2 = h2 * r0 + (d1 >> 64);
+        // What lies beyond 2^130 comes back five times.
+        let back = (d2 >> 2) * 5;
+        let low_words = u128::from(d1 as u64) << 64 | u128::from(d0 as u64);
+        let (sum, carry) = low_words.overflowing_add(back);
+        (low, high) = (sum as u64, (sum >> 64) as u64);
+        top = (d2 & 3) as u64 + u64::from(carry);
     }
-    u128::from_le_bytes(state.finalize().into())
+    // Less the prime 2^130 - 5 if it is no less than that, whether or not it is: the same time.
+    let h = u128::from(high) << 64 | u128::from(low);
+    let (reduced, carry) = h.overflowing_add(5);
+    let beyond = (top + u64::from(carry)) >> 2;
+    let mask = 0u128.wrapping_sub(u128::from(beyond & 1));
+    h & !mask | reduced & mask
 }
 
 /// NH of at most 1024 bytes, whole blocks: four sums of products of 32-bit words, each with the key four words further on.

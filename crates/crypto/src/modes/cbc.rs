@@ -42,13 +42,22 @@ pub fn encrypt_sectors(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize
 
 /// The inverse of [`encrypt_sectors`].
 pub fn decrypt_sectors(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
+    debug_assert!(run.len() == ivs.len() * sector && sector.is_multiple_of(cipher.block_size()));
+    match run.len() {
+        // Clearing no more than it takes: modes with many keys decrypt sector by sector.
+        ..=512 => decrypt_pieces::<{ 16 + 512 }>(cipher, ivs, sector, run),
+        _ => decrypt_pieces::<{ 16 + PIECE }>(cipher, ivs, sector, run),
+    }
+}
+
+/// [`decrypt_sectors`] in pieces of `ROOM` bytes less one block.
+fn decrypt_pieces<const ROOM: usize>(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
     let block = cipher.block_size();
-    debug_assert!(run.len() == ivs.len() * sector && sector.is_multiple_of(block));
     // What each block of the piece is xored with: the ciphertext one block earlier, or the IV of its sector. The last
     // block of ciphertext is carried over to the next piece.
-    let mut chain = [0u8; 16 + PIECE];
+    let mut chain = [0u8; ROOM];
     let mut at = 0usize;
-    for piece in run.chunks_mut(PIECE) {
+    for piece in run.chunks_mut(ROOM - 16) {
         let len = piece.len();
         chain[block..][..len].copy_from_slice(piece);
         let starts = (at.next_multiple_of(sector)..at + len).step_by(sector);
