@@ -51,7 +51,7 @@ trait Vector<const N: usize>: Copy {
     /// The function of a round (RFC 1321, 3.4).
     unsafe fn mix<const ROUND: usize>(b: Self, c: Self, d: Self) -> Self;
     /// The words of blocks, each vector one word of all blocks.
-    unsafe fn transpose(blocks: [&[u8; 64]; N]) -> [Self; 16];
+    unsafe fn transpose(blocks: [&[u8; 64]; N], out: &mut [Self; 16]);
     unsafe fn words(self) -> [u32; N];
 }
 
@@ -68,18 +68,17 @@ unsafe fn sectors<V: Vector<N>, const N: usize>(start: &[u32; 4], rows: &[Row<'_
         for vectors in &mut state {
             *vectors = [V::all(start[0]), V::all(start[1]), V::all(start[2]), V::all(start[3])];
         }
+        let mut words = [[V::all(0); 16]; ABREAST];
         for block in 0..8 {
-            let mut words = [[V::all(0); 16]; ABREAST];
             for (words, rows) in words.iter_mut().zip(rows.as_chunks::<N>().0) {
-                *words = match block {
-                    7 => {
-                        let last: [[u8; 64]; N] = std::array::from_fn(|i| last_block(&rows[i].0[464..], rows[i].1));
-                        V::transpose(std::array::from_fn(|i| &last[i]))
-                    }
-                    _ => V::transpose(std::array::from_fn(|i| {
-                        rows[i].0[16 + 64 * block..].first_chunk().expect("seven whole blocks follow byte 16")
-                    })),
-                };
+                if block == 7 {
+                    let last: [[u8; 64]; N] = std::array::from_fn(|i| last_block(&rows[i].0[464..], rows[i].1));
+                    V::transpose(std::array::from_fn(|i| &last[i]), words);
+                    continue;
+                }
+                let at =
+                    |i: usize| rows[i].0[16 + 64 * block..].first_chunk().expect("seven whole blocks follow byte 16");
+                V::transpose(std::array::from_fn(at), words);
             }
             let before = state;
             round::<V, N, 0>(&mut state, &words);
@@ -110,20 +109,36 @@ unsafe fn round<V: Vector<N>, const N: usize, const ROUND: usize>(
     state: &mut [[V; 4]; ABREAST],
     words: &[[V; 16]; ABREAST],
 ) {
-    let (first, step) = WORDS[ROUND];
     // SAFETY: the caller vouches for the instructions.
     unsafe {
-        for i in (0..16).step_by(4) {
-            let word = |j: usize| (first + step * (i + j)) % 16;
-            let sine = |j: usize| SINES[16 * ROUND + i + j];
-            for (s, w) in state.iter_mut().zip(words) {
-                let [a, b, c, d] = *s;
-                let a = shift::<V, N, ROUND, 0>(mixed::<V, N, ROUND>(a, b, c, d, w[word(0)], sine(0))).add(b);
-                let d = shift::<V, N, ROUND, 1>(mixed::<V, N, ROUND>(d, a, b, c, w[word(1)], sine(1))).add(a);
-                let c = shift::<V, N, ROUND, 2>(mixed::<V, N, ROUND>(c, d, a, b, w[word(2)], sine(2))).add(d);
-                let b = shift::<V, N, ROUND, 3>(mixed::<V, N, ROUND>(b, c, d, a, w[word(3)], sine(3))).add(c);
-                *s = [a, b, c, d];
-            }
+        steps::<V, N, ROUND, 0>(state, words);
+        steps::<V, N, ROUND, 4>(state, words);
+        steps::<V, N, ROUND, 8>(state, words);
+        steps::<V, N, ROUND, 12>(state, words);
+    }
+}
+
+/// Four steps from step `FIRST` of a round on. Each has its own code: places of words are constants in it.
+///
+/// # Safety
+/// The processor has the vector's instructions.
+#[inline(always)]
+unsafe fn steps<V: Vector<N>, const N: usize, const ROUND: usize, const FIRST: usize>(
+    state: &mut [[V; 4]; ABREAST],
+    words: &[[V; 16]; ABREAST],
+) {
+    let (first, step) = WORDS[ROUND];
+    let word = |j: usize| (first + step * (FIRST + j)) % 16;
+    let sine = |j: usize| SINES[16 * ROUND + FIRST + j];
+    // SAFETY: the caller vouches for the instructions.
+    unsafe {
+        for (s, w) in state.iter_mut().zip(words) {
+            let [a, b, c, d] = *s;
+            let a = shift::<V, N, ROUND, 0>(mixed::<V, N, ROUND>(a, b, c, d, w[word(0)], sine(0))).add(b);
+            let d = shift::<V, N, ROUND, 1>(mixed::<V, N, ROUND>(d, a, b, c, w[word(1)], sine(1))).add(a);
+            let c = shift::<V, N, ROUND, 2>(mixed::<V, N, ROUND>(c, d, a, b, w[word(2)], sine(2))).add(d);
+            let b = shift::<V, N, ROUND, 3>(mixed::<V, N, ROUND>(b, c, d, a, w[word(3)], sine(3))).add(c);
+            *s = [a, b, c, d];
         }
     }
 }
@@ -200,10 +215,9 @@ impl Vector<16> for __m512i {
         }
     }
     #[inline(always)]
-    unsafe fn transpose(blocks: [&[u8; 64]; 16]) -> [Self; 16] {
+    unsafe fn transpose(blocks: [&[u8; 64]; 16], out: &mut [Self; 16]) {
         // SAFETY: see above.
         unsafe {
-            let mut out = [Self::all(0); 16];
             // Of each four blocks, words k, k + 4, k + 8 and k + 12 side by side.
             let mut fours = [[Self::all(0); 4]; 4];
             for (four, blocks) in fours.iter_mut().zip(blocks.as_chunks::<4>().0) {
@@ -226,7 +240,6 @@ impl Vector<16> for __m512i {
                 out[k + 4] = _mm512_shuffle_i32x4::<0x88>(odd, odd2);
                 out[k + 12] = _mm512_shuffle_i32x4::<0xdd>(odd, odd2);
             }
-            out
         }
     }
     #[inline(always)]
@@ -270,10 +283,9 @@ impl Vector<8> for __m256i {
         }
     }
     #[inline(always)]
-    unsafe fn transpose(blocks: [&[u8; 64]; 8]) -> [Self; 16] {
+    unsafe fn transpose(blocks: [&[u8; 64]; 8], out: &mut [Self; 16]) {
         // SAFETY: see above.
         unsafe {
-            let mut out = [Self::all(0); 16];
             for (half, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
                 // Of each four blocks, words k and k + 4 of the half side by side.
                 let mut fours = [[Self::all(0); 4]; 2];
@@ -294,7 +306,6 @@ impl Vector<8> for __m256i {
                     out[k + 4] = _mm256_permute2x128_si256::<0x31>(fours[0][k], fours[1][k]);
                 }
             }
-            out
         }
     }
     #[inline(always)]
