@@ -7,9 +7,10 @@ use std::fs;
 use std::path::Path;
 
 use claviger_crypto::Acceleration;
-use claviger_crypto::dmcrypt::{Sectors, Specification};
+use claviger_crypto::dmcrypt::{Error, Sectors, Specification};
 use claviger_testkit::random::Random;
-use claviger_testkit::vectors::hex;
+use claviger_testkit::reference::legacy::crc32;
+use claviger_testkit::vectors::{self, hex};
 use claviger_testkit::{tools, uml};
 
 /// Units of 512 bytes that each side writes of each case.
@@ -208,6 +209,72 @@ fn the_kernel_reads_what_we_write_and_writes_what_we_read() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let missing: BTreeSet<&str> = missing.into_iter().map(|i| cases[i].spec).collect();
     assert_eq!(missing.into_iter().collect::<Vec<_>>(), MISSING);
+}
+
+/// What the kernel of that test writes, by the CRC-32 of the ciphertext, for processors and machines without it.
+#[test]
+fn what_the_kernel_writes_stays() {
+    let text = Random::new(1).bytes(UNITS * 512);
+    let vectors = vectors::load("dm-crypt");
+    let cases = cases();
+    let there = cases.iter().filter(|case| !MISSING.contains(&case.spec)).count();
+    assert_eq!(vectors.len(), there, "a record for each case that the kernel has");
+    for v in vectors {
+        let key = v.number("key") as usize;
+        let sectors = Sectors {
+            size: v.number("unit") as usize,
+            large_iv: v.number("large") == 1,
+            iv_offset: v.number("offset"),
+        };
+        let is = |case: &&Case| case.spec == v.text("cipher") && case.key == key && case.sectors == sectors;
+        let case = cases.iter().find(is).unwrap_or_else(|| panic!("{v}: no such case"));
+        assert_eq!(u64::from(crc32(&case.run(true, 0, &text))), v.number("crc32"), "{v}");
+        v.finish();
+    }
+}
+
+#[test]
+fn a_run_may_be_cut_anywhere_and_aes_instructions_do_not_matter() {
+    let mut random = Random::new(2);
+    for case in cases() {
+        let spec = Specification::parse(case.spec).expect("it was parsed before");
+        let [with, without] = [Acceleration::On, Acceleration::Off]
+            .map(|a| spec.with_key(&case.key(), case.sectors, a).expect("it fits"));
+        let size = with.sector_size();
+        assert_eq!(size, case.sectors.size);
+        let text = random.bytes(UNITS * 512);
+        let mut whole = text.clone();
+        with.encrypt(5, &mut whole);
+        let cut = random.below(UNITS * 512 / size + 1);
+        let mut parts = text.clone();
+        let (one, other) = parts.split_at_mut(cut * size);
+        without.encrypt(5, one);
+        without.encrypt(5 + cut as u64, other);
+        assert!(parts == whole, "{} {:?} cut at {cut}: encrypts", case.spec, case.sectors);
+        let cut = random.below(UNITS * 512 / size + 1);
+        let (one, other) = parts.split_at_mut(cut * size);
+        without.decrypt(5, one);
+        with.decrypt(5 + cut as u64, other);
+        assert!(parts == text, "{} {:?} cut at {cut}: decrypts", case.spec, case.sectors);
+    }
+}
+
+#[test]
+fn sectors_and_keys_that_do_not_fit_are_refused() {
+    let refused = |spec: &str, key: usize, size: usize| {
+        let spec = Specification::parse(spec).expect(spec);
+        spec.with_key(&vec![1; key], Sectors { size, ..SMALL }, Acceleration::On).err().expect("it does not fit")
+    };
+    for size in [0, 1, 256, 513, 768, 8192, usize::MAX] {
+        assert!(matches!(refused("aes-xts-plain64", 64, size), Error::Unsupported(_)), "{size}");
+    }
+    for spec in ["aes-cbc-tcw", "aes:64-cbc-lmk"] {
+        assert!(matches!(refused(spec, 64, 4096), Error::Unsupported(_)), "{spec}");
+    }
+    for key in [0, 1, 16, 63, 65, 4096] {
+        assert_eq!(refused("aes-xts-plain64", key, 512), Error::KeySize(key, vec![32, 48, 64]));
+    }
+    assert!(matches!(refused("aes-xts-random", 64, 512), Error::Unsupported(_)));
 }
 
 impl Case {
