@@ -75,6 +75,15 @@ pub trait Format: Sync {
     /// `Misuse`, `CredentialKind`, `Cancelled`, `Io`.
     fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()>;
 
+    /// Bytes of store that a new volume takes, as `spec` asks for it, whose plaintext has `plain` bytes, or as few more as can
+    /// be.
+    ///
+    /// # Errors
+    /// `Misuse` if there is none of that size; `Unsupported` where the format cannot tell.
+    fn stored_len(&self, _plain: u64, _spec: &Spec<'_>) -> Result<u64> {
+        Err(Error::unsupported(format!("how large a file a {} volume of a given size needs", self.name())))
+    }
+
     /// Where backups of headers are, in bytes before the end of the store; nothing if there are none.
     fn backups_before_end(&self) -> &'static [u64] {
         &[]

@@ -135,6 +135,10 @@ impl Format for Family {
         create::create(self, store, spec, first).map_err(|e| e.in_format(self.name))
     }
 
+    fn stored_len(&self, plain: u64, _spec: &Spec<'_>) -> Result<u64> {
+        create::stored_len(plain).map_err(|e| e.in_format(self.name))
+    }
+
     fn hidden_room(&self, store: &Arc<dyn Store>, outer: &Unlock<'_>) -> Result<HiddenRoom> {
         hidden::room(self, store, outer).map_err(|e| e.in_format(self.name))
     }
