@@ -4,6 +4,7 @@ mod editor;
 mod luks;
 pub mod luks2;
 pub(crate) mod magic;
+mod mapping;
 pub mod partition;
 mod several;
 pub mod truecrypt;
@@ -11,8 +12,6 @@ pub mod truecrypt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use claviger_crypto::Secret;
-use claviger_crypto::dmcrypt::Sectors;
 use serde::Serialize;
 
 use crate::credential::{Credential, Unlock};
@@ -26,6 +25,7 @@ pub use editor::{
     AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared,
     Removal, RestoreFrom, Verified,
 };
+pub use mapping::{KernelCipher, MappedPart, Mapping};
 
 /// Every format there is.
 pub static FORMATS: &[&dyn Format] = &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT];
@@ -185,36 +185,6 @@ pub struct Unlocked {
     pub took: Duration,
     /// What the kernel needs to do the same, where `Unlock::for_kernel` asks for it and its device-mapper can.
     pub mapping: Option<Mapping>,
-}
-
-/// What a layout is to the kernel's device-mapper, in order and without gaps.
-pub struct Mapping {
-    /// The parts.
-    pub parts: Vec<MappedPart>,
-}
-
-/// A part of a volume, as the kernel sees it.
-pub struct MappedPart {
-    /// Its length, in bytes.
-    pub len: u64,
-    /// Where it begins in the store, in bytes.
-    pub stored_at: u64,
-    /// Whether it may be written.
-    pub writable: bool,
-    /// The layers of encryption, in the order in which they encrypt: none for plaintext, several for a cascade.
-    pub layers: Vec<KernelCipher>,
-}
-
-/// One layer of dm-crypt.
-pub struct KernelCipher {
-    /// The cipher specification: `aes-xts-plain64`.
-    pub specification: String,
-    /// The key.
-    pub key: Secret,
-    /// How sectors are cut and numbered.
-    pub sectors: Sectors,
-    /// What protects the data from changes, as dm-crypt writes it, and the bytes of a tag: `hmac(sha256)`.
-    pub integrity: Option<(String, u32)>,
 }
 
 /// What is known about an unlocked volume.
