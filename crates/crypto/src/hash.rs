@@ -20,8 +20,11 @@ pub struct Hash {
 type Pbkdf2Block = fn(&[u8], &[u8], u32, u32, &mut [u8], &dyn Fn() -> bool) -> bool;
 
 /// Every hash there is.
-pub static HASHES: &[&Hash] = &[&SHA1, &SHA256, &SHA512, &RIPEMD160, &WHIRLPOOL, &BLAKE2S_256, &STREEBOG_512];
+pub static HASHES: &[&Hash] = &[&MD5, &SHA1, &SHA256, &SHA512, &RIPEMD160, &WHIRLPOOL, &BLAKE2S_256, &STREEBOG_512];
 
+/// MD5 (RFC 1321). Broken: only for what is old.
+pub static MD5: Hash =
+    Hash { name: "MD5", size: 16, digest: digest::<md5::Md5>, pbkdf2_block: pbkdf2_block::<Hmac<md5::Md5>> };
 /// SHA-1 (FIPS 180-4).
 pub static SHA1: Hash =
     Hash { name: "SHA-1", size: 20, digest: digest::<sha1::Sha1>, pbkdf2_block: pbkdf2_block::<Hmac<sha1::Sha1>> };
