@@ -3,6 +3,7 @@
 mod editor;
 mod filling;
 mod headerless;
+pub mod loopaes;
 mod luks;
 pub mod luks2;
 pub(crate) mod magic;
@@ -31,7 +32,8 @@ pub use editor::{
 };
 
 /// Every format there is.
-pub static FORMATS: &[&dyn Format] = &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT, &plain::PLAIN, &plain::CRYPTOLOOP];
+pub static FORMATS: &[&dyn Format] =
+    &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT, &plain::PLAIN, &plain::CRYPTOLOOP, &loopaes::LOOP_AES];
 
 /// What a look at a store without any credential tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
