@@ -4,11 +4,12 @@ mod editor;
 mod filling;
 mod headerless;
 mod luks;
+pub mod luks1;
 pub mod luks2;
 pub(crate) mod magic;
 pub mod partition;
-mod plan;
 pub mod plain;
+mod plan;
 mod several;
 pub mod truecrypt;
 
@@ -34,7 +35,7 @@ pub use plan::{Plan, PlannedSlot};
 
 /// Every format there is.
 pub static FORMATS: &[&dyn Format] =
-    &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT, &luks2::LUKS2, &plain::PLAIN, &plain::CRYPTOLOOP];
+    &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT, &luks1::LUKS1, &luks2::LUKS2, &plain::PLAIN, &plain::CRYPTOLOOP];
 
 /// What a look at a store without any credential tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -1,18 +1,17 @@
 //! Makes a volume as cryptsetup does (2.6.1, lib/luks1/keymanage.c, `LUKS_generate_phdr`, and lib/setup.c,
 //! `_crypt_format_luks1`).
 
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
 
-use claviger_crypto::dmcrypt::{Sectors, Specification};
+use claviger_crypto::dmcrypt::Specification;
 use claviger_crypto::hash::{self, Hash};
-use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, Secret};
 
 use super::header::{DIGEST, New, Phdr, SALT, SECTOR, SIZE, SLOTS, STRIPES, Slot, area_len};
 use super::not_in_luks1;
-use crate::credential::Credential;
+use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::filling::{fill, not_cancelled};
+use crate::formats::filling::{self, not_cancelled};
 use crate::formats::luks::kdf::{self, Kdf, MIN_ITERATIONS};
 use crate::formats::luks::{Area, cipher_error, passphrase, uuid};
 use crate::spec::{Cost, Spec};
@@ -47,8 +46,9 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
     let passphrase = passphrase(first)?;
     let plan = Plan::of(store, spec)?;
     let key = plan.volume_key(spec)?;
-    let kdf = choose(&spec.cost, plan.hash, plan.key_len, spec)?;
-    let (slot, area) = sealed(&plan.area(0), &plan.cipher, &kdf, &key, passphrase, spec.cancel)?;
+    let kdf = choose(&spec.cost, plan.hash, plan.key_len, spec.cancel)?;
+    let with = Unlock { cancel: spec.cancel, ..Unlock::with(&[]) };
+    let (slot, area) = sealed(&plan.area(0), &kdf, &key, passphrase, &with)?;
     let header = plan.header(&key, slot, &kdf, spec)?;
     let header = Phdr::parse(&header, store.len())?;
     header.sound()?;
@@ -84,7 +84,8 @@ impl Plan {
     fn of(store: &dyn Store, spec: &Spec<'_>) -> Result<Self> {
         let text = spec.cipher.unwrap_or(CIPHERS[0]);
         let (name, mode) = text.split_once('-').ok_or_else(|| {
-            Error::misuse(format!("{text} is no cipher specification")).hint("Such is aes-xts-plain64: cipher, mode, IV.")
+            Error::misuse(format!("{text} is no cipher specification"))
+                .hint("Such is aes-xts-plain64: cipher, mode, IV.")
         })?;
         // The fields have 32 bytes, and end with a zero byte.
         if name.len() > 31 || mode.len() > 31 || name.contains(':') {
@@ -152,11 +153,9 @@ impl Plan {
 
     fn volume_key(&self, spec: &Spec<'_>) -> Result<Secret> {
         match spec.volume_key {
-            Some(key) if key.len() != self.key_len => Err(Error::misuse(format!(
-                "the volume key has {} bytes, the cipher takes {}",
-                key.len(),
-                self.key_len
-            ))),
+            Some(key) if key.len() != self.key_len => {
+                Err(Error::misuse(format!("the volume key has {} bytes, the cipher takes {}", key.len(), self.key_len)))
+            }
             Some(key) => Ok(Secret::copy_from(key)),
             None => {
                 let mut key = Secret::zeroed(self.key_len);
@@ -195,12 +194,7 @@ impl Plan {
 
     fn fill_data(&self, store: &dyn Store, spec: &Spec<'_>) -> Result<()> {
         let store = spec.data.unwrap_or(store);
-        let end = self.data_start + (store.len() - self.data_start) / SECTOR * SECTOR;
-        let mut throw_away = Secret::zeroed(self.key_len);
-        random(&mut throw_away)?;
-        let cipher = self.cipher.with_key(&throw_away, Sectors::default(), Acceleration::On);
-        let cipher = cipher.map_err(|e| cipher_error(e, 0))?;
-        fill(store, self.data_start..end, &*cipher, spec, &Pool::for_this_machine(Duration::from_micros(50)))?;
+        filling::fill(store, self.data_start..store.len(), spec)?;
         Ok(store.flush()?)
     }
 }
@@ -214,20 +208,18 @@ pub(super) fn standard_offset(key_len: usize, number: usize) -> u32 {
 /// A keyslot that `passphrase` opens, and what is to be written into its area.
 pub(super) fn sealed(
     area: &Area<'_>,
-    cipher: &Specification,
     kdf: &Kdf,
     key: &[u8],
     passphrase: &[u8],
-    cancel: Option<&std::sync::atomic::AtomicBool>,
+    with: &Unlock<'_>,
 ) -> Result<(Slot, Vec<u8>)> {
     let Kdf::Pbkdf2 { iterations, .. } = *kdf else { return Err(not_in_luks1("Argon2")) };
     let mut salt = [0; SALT];
     random(&mut salt)?;
-    let with = crate::credential::Unlock { cancel, ..crate::credential::Unlock::with(&[]) };
-    let derived = kdf.derive(passphrase, &salt, key.len(), &with)?;
+    let derived = kdf.derive(passphrase, &salt, key.len(), with)?;
     let bytes = area.seal(key, &derived, Acceleration::On)?;
     // A volume hangs on these bytes: what memory or a processor got wrong must show before they are written.
-    let alone = Area { at: 0, key_len: area.key_len, stripes: area.stripes, hash: area.hash, cipher };
+    let alone = Area { at: 0, key_len: area.key_len, stripes: area.stripes, hash: area.hash, cipher: area.cipher };
     if !alone.read(&MemoryStore::new(bytes.clone()), &derived, Acceleration::On)?.same_as(key) {
         return Err(std::io::Error::other("the new keyslot does not decrypt to what was encrypted").into());
     }
@@ -236,11 +228,11 @@ pub(super) fn sealed(
 }
 
 /// The derivation of a new keyslot.
-pub(super) fn choose(cost: &Cost<'_>, hash: &'static Hash, key_len: usize, spec: &Spec<'_>) -> Result<Kdf> {
+pub(super) fn choose(cost: &Cost<'_>, hash: &'static Hash, key_len: usize, cancel: Option<&AtomicBool>) -> Result<Kdf> {
     if cost.kdf.is_some_and(|name| !crate::formats::same_name(name, "pbkdf2")) {
         return Err(not_in_luks1("key derivation but PBKDF2"));
     }
-    Kdf::choose(cost, kdf::LUKS1, hash, key_len, spec.cancel)
+    Kdf::choose(cost, kdf::LUKS1, hash, key_len, cancel)
 }
 
 /// Iterations for the digest: as many as there is time for beside those of a keyslot.
@@ -309,7 +301,9 @@ fn refuse_others(spec: &Spec<'_>) -> Result<()> {
     match spec {
         Spec { hidden_size: Some(_), .. } => Err(not_in_luks1("hidden volumes")),
         Spec { pim: Some(1..), .. } => Err(not_in_luks1("PIM")),
-        Spec { sector_size: Some(size), .. } if u64::from(*size) != SECTOR => Err(not_in_luks1("sectors but of 512 bytes")),
+        Spec { sector_size: Some(size), .. } if u64::from(*size) != SECTOR => {
+            Err(not_in_luks1("sectors but of 512 bytes"))
+        }
         Spec { integrity: Some(_), .. } => Err(not_in_luks1("protection from changes")),
         Spec { label: Some(_), .. } | Spec { subsystem: Some(_), .. } => Err(not_in_luks1("labels")),
         _ => Ok(()),

@@ -25,25 +25,25 @@ use crate::formats::luks::{Area, cipher_error};
 use crate::store::Store;
 
 /// Size of the header in bytes.
-pub(super) const SIZE: usize = 592;
+pub(in crate::formats) const SIZE: usize = 592;
 
 /// Keyslots that a header has.
-pub(super) const SLOTS: usize = 8;
+pub(in crate::formats) const SLOTS: usize = 8;
 
 /// Unit of the offsets in a header, in bytes.
-pub(super) const SECTOR: u64 = 512;
+pub(in crate::formats) const SECTOR: u64 = 512;
 
 /// The first bytes.
-pub(super) const MAGIC: &[u8; 6] = b"LUKS\xba\xbe";
+pub(in crate::formats) const MAGIC: &[u8; 6] = b"LUKS\xba\xbe";
 
 /// How often new keyslots split the key (specification, section 2.4; `LUKS_STRIPES`).
-pub(super) const STRIPES: u32 = 4000;
+pub(in crate::formats) const STRIPES: u32 = 4000;
 
 /// Bytes of the digest of the volume key, whatever the hash.
-pub(super) const DIGEST: usize = 20;
+pub(in crate::formats) const DIGEST: usize = 20;
 
 /// Bytes of every salt.
-pub(super) const SALT: usize = 32;
+pub(in crate::formats) const SALT: usize = 32;
 
 /// The most bytes that a volume key is taken to have: more than any cipher specification wants.
 const KEY_MAX: u32 = 512;
@@ -55,7 +55,7 @@ const ACTIVE: u32 = 0x00ac_71f3;
 const DISABLED: u32 = 0x0000_dead;
 
 /// Where fields are, in bytes.
-pub(super) mod at {
+pub(in crate::formats) mod at {
     pub const VERSION: usize = 6;
     pub const CIPHER_NAME: usize = 8;
     pub const CIPHER_MODE: usize = 40;
@@ -81,7 +81,7 @@ const UUID: usize = 40;
 
 /// A header that was read. What is changed is changed in its bytes, so that all else stays as it is.
 #[derive(Clone)]
-pub(super) struct Phdr {
+pub(in crate::formats) struct Phdr {
     pub bytes: [u8; SIZE],
     pub cipher_name: String,
     pub cipher_mode: String,
@@ -97,7 +97,7 @@ pub(super) struct Phdr {
 
 /// A keyslot.
 #[derive(Clone, Debug)]
-pub(super) struct Slot {
+pub(in crate::formats) struct Slot {
     pub active: bool,
     pub iterations: u32,
     pub salt: [u8; SALT],
@@ -110,7 +110,7 @@ pub(super) struct Slot {
 
 /// What is wrong with a keyslot.
 #[derive(Clone, Debug)]
-pub(super) struct Trouble {
+pub(in crate::formats) struct Trouble {
     pub field: &'static str,
     /// Where the field is, in bytes.
     pub at: u64,
@@ -149,12 +149,12 @@ impl Slot {
 }
 
 /// Bytes of the area of a keyslot: whole sectors.
-pub(super) fn area_len(key_len: usize, stripes: u32) -> u64 {
+pub(in crate::formats) fn area_len(key_len: usize, stripes: u32) -> u64 {
     (key_len as u64 * u64::from(stripes)).next_multiple_of(SECTOR)
 }
 
 /// What a new header is made of.
-pub(super) struct New<'a> {
+pub(in crate::formats) struct New<'a> {
     pub cipher_name: &'a str,
     pub cipher_mode: &'a str,
     pub hash_name: &'a str,
@@ -198,7 +198,9 @@ impl Phdr {
     pub fn read(store: &dyn Store) -> Result<Self> {
         let mut bytes = [0; SIZE];
         if store.len() < SIZE as u64 {
-            return Err(ErrorKind::NotThisFormat(format!("{} bytes are too few for a LUKS1 header", store.len())).into());
+            return Err(
+                ErrorKind::NotThisFormat(format!("{} bytes are too few for a LUKS1 header", store.len())).into()
+            );
         }
         store.read_at(0, &mut bytes)?;
         Self::parse(&bytes, store.len())
@@ -287,6 +289,11 @@ impl Phdr {
         Area { at, key_len: self.key_len, stripes: slot.stripes as usize, hash, cipher }
     }
 
+    /// Where the data begin, in bytes of their store.
+    pub fn data_start(&self) -> u64 {
+        u64::from(self.payload) * SECTOR
+    }
+
     /// Where the last keyslot ends, in bytes.
     pub fn areas_end(&self) -> u64 {
         self.slots.iter().map(|slot| slot.area(self.key_len).end).max().unwrap_or(0)
@@ -363,7 +370,12 @@ impl Phdr {
         };
         let flag = number(&self.bytes, begin);
         if slot.stripes == 0 || self.key_len as u64 * u64::from(slot.stripes) > AREA_MAX {
-            return trouble("stripes", at::SLOT_STRIPES, format!("the key cannot be in {} stripes", slot.stripes), false);
+            return trouble(
+                "stripes",
+                at::SLOT_STRIPES,
+                format!("the key cannot be in {} stripes", slot.stripes),
+                false,
+            );
         }
         let area = slot.area(self.key_len);
         if area.start < SIZE as u64 {
@@ -408,12 +420,12 @@ fn check_version(bytes: &[u8; SIZE]) -> Result<()> {
     }
 }
 
-pub(super) fn malformed(field: &'static str, at: usize, what: String) -> Error {
+pub(in crate::formats) fn malformed(field: &'static str, at: usize, what: String) -> Error {
     ErrorKind::Malformed { field, offset: at as u64, what }.into()
 }
 
 /// The bytes of a keyslot.
-pub(super) fn slot_mut(bytes: &mut [u8; SIZE], number: usize) -> &mut [u8] {
+pub(in crate::formats) fn slot_mut(bytes: &mut [u8; SIZE], number: usize) -> &mut [u8] {
     &mut bytes[at::SLOTS + number * at::SLOT..][..at::SLOT]
 }
 

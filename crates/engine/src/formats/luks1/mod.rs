@@ -4,7 +4,7 @@
 mod backup;
 mod create;
 mod editor;
-mod header;
+pub(in crate::formats) mod header;
 mod repair;
 mod unlock;
 
@@ -24,8 +24,11 @@ use crate::volume::{Layout, Payload, Segment};
 use header::{MAGIC, Phdr, SECTOR, at};
 use unlock::OpenedKey;
 
+/// The type of [`LUKS1`].
+pub struct Luks1(());
+
 /// LUKS1, as format and as what changes its headers.
-pub struct Luks1;
+pub static LUKS1: Luks1 = Luks1(());
 
 /// The name.
 const NAME: &str = "LUKS1";
@@ -98,7 +101,7 @@ fn unlocked(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> Result<Unloc
     let cipher = header.cipher()?;
     let OpenedKey { keyslot, key, trials, mut warnings } = unlock::open_key(header, store, with)?;
     warnings.extend(header_warnings(header));
-    warnings.extend(data.warning);
+    warnings.extend(data.warning.clone());
     let sector_cipher = cipher
         .with_key(&key, Sectors::default(), with.acceleration)
         .map_err(|e| cipher_error(e, at::CIPHER_NAME as u64))?;
@@ -126,8 +129,7 @@ fn header_warnings(header: &Phdr) -> Vec<String> {
 }
 
 fn mapping(cipher: &Specification, data: &Data, key: claviger_crypto::Secret) -> Mapping {
-    let layer =
-        KernelCipher { specification: cipher.to_string(), key, sectors: Sectors::default(), integrity: None };
+    let layer = KernelCipher { specification: cipher.to_string(), key, sectors: Sectors::default(), integrity: None };
     let part = MappedPart { len: data.len, stored_at: data.start, writable: true, layers: vec![layer] };
     Mapping { parts: vec![part] }
 }
@@ -167,7 +169,7 @@ struct Data {
 impl Data {
     /// As far as the store goes: the header does not say how long they are.
     fn of(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> Result<Self> {
-        let start = u64::from(header.payload) * SECTOR;
+        let start = header.data_start();
         let detached = with.data.is_some();
         if start == 0 && !detached {
             return Err(Error::misuse("it is a detached header: the data are in another file or device")
@@ -217,7 +219,7 @@ fn described(header: &Phdr) -> Value {
         "cipher": header.specification(),
         "hash": header.hash_name,
         "key_bits": header.key_len * 8,
-        "payload_offset": u64::from(header.payload) * SECTOR,
+        "payload_offset": header.data_start(),
         "digest": {
             "type": "pbkdf2",
             "hash": header.hash_name,

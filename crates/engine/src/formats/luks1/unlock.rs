@@ -64,9 +64,7 @@ pub(super) fn open_key(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> R
     let found = trials.outcome()?;
     let warnings = left_out.iter().map(|t| format!("This could not be tried: {}.", t.what)).collect();
     match found {
-        Some((rank, key)) => {
-            Ok(OpenedKey { keyslot: Some(slots[rank].0), key, trials: slots.len() as u64, warnings })
-        }
+        Some((rank, key)) => Ok(OpenedKey { keyslot: Some(slots[rank].0), key, trials: slots.len() as u64, warnings }),
         None => Err(none_opens(header, store, &slots, left_out.first().copied())),
     }
 }
@@ -110,7 +108,8 @@ type Numbered<'a> = (usize, &'a Slot);
 fn to_try(header: &Phdr, only: Option<u32>) -> Result<(Vec<Numbered<'_>>, Vec<&Trouble>)> {
     if let Some(number) = only {
         let slot = header.slots.get(number as usize);
-        let slot = slot.ok_or_else(|| Error::misuse(format!("LUKS1 has keyslots 0 to {}, and no {number}", SLOTS - 1)))?;
+        let slot =
+            slot.ok_or_else(|| Error::misuse(format!("LUKS1 has keyslots 0 to {}, and no {number}", SLOTS - 1)))?;
         if !slot.active {
             return Err(ErrorKind::WrongCredential(format!("keyslot {number} is not in use")).into());
         }
@@ -236,7 +235,8 @@ fn none_opens(header: &Phdr, store: &dyn Store, slots: &[Numbered<'_>], left_out
     };
     let damaged = slots.iter().filter_map(|(number, slot)| overwritten(header, store, *number, slot));
     let hint = damaged.reduce(|all, one| format!("{all} {one}")).unwrap_or_else(|| {
-        "A keyslot of which a single bit is damaged looks the same as a wrong passphrase: nothing in it tells.".to_owned()
+        "A keyslot of which a single bit is damaged looks the same as a wrong passphrase: nothing in it tells."
+            .to_owned()
     });
     Error::new(ErrorKind::WrongCredential(what)).hint(hint)
 }
