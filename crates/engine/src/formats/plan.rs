@@ -31,7 +31,12 @@ impl Plan {
 
     /// Bytes of memory that are taken at once: what the most demanding keyslot takes of those that fit.
     pub fn memory(&self) -> u64 {
-        self.keyslots.iter().filter_map(|slot| slot.memory).filter(|memory| *memory <= self.available).max().unwrap_or(0)
+        self.keyslots
+            .iter()
+            .filter_map(|slot| slot.memory)
+            .filter(|memory| *memory <= self.available)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Bytes of memory that it takes to try them all.

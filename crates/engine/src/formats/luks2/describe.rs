@@ -122,7 +122,9 @@ fn meaning(kind: &str, token: &Map<String, Value>) -> String {
     let text = |name: &str| token.get(name).and_then(Value::as_str).unwrap_or("?");
     let yes = |name: &str| token.get(name).and_then(Value::as_bool).unwrap_or(false);
     match kind {
-        "luks2-keyring" => format!("the passphrase is in the kernel's keyring, as the key \"{}\"", text("key_description")),
+        "luks2-keyring" => {
+            format!("the passphrase is in the kernel's keyring, as the key \"{}\"", text("key_description"))
+        }
         "systemd-tpm2" => {
             let pcrs = token.get("tpm2-pcrs").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
             let pcrs: Vec<_> = pcrs.iter().map(Value::to_string).collect();
@@ -135,7 +137,9 @@ fn meaning(kind: &str, token: &Map<String, Value>) -> String {
             let touch = if yes("fido2-up-required") { ", when touched" } else { "" };
             format!("a FIDO2 security key makes the passphrase{pin}{touch} (systemd-cryptenroll --fido2-device)")
         }
-        "systemd-recovery" => "the passphrase is a recovery key, to be typed (systemd-cryptenroll --recovery-key)".to_owned(),
+        "systemd-recovery" => {
+            "the passphrase is a recovery key, to be typed (systemd-cryptenroll --recovery-key)".to_owned()
+        }
         "systemd-pkcs11" => format!("the smart card {} decrypts the passphrase", text("pkcs11-uri")),
         "clevis" => "clevis finds the passphrase, with a server or a TPM".to_owned(),
         _ => "kept for another program".to_owned(),

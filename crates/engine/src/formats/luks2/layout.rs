@@ -83,8 +83,9 @@ impl Making<'_> {
             "linear" => Payload::Clear,
             "crypt" => self.crypt(number, segment, key, &mut layers)?,
             "hw-opal" | "hw-opal-crypt" => {
-                return Err(Error::unsupported("data that the drive itself encrypts (OPAL)")
-                    .hint("Only the drive with its own key can decrypt them: use cryptsetup 2.7 or newer on that machine."));
+                return Err(Error::unsupported("data that the drive itself encrypts (OPAL)").hint(
+                    "Only the drive with its own key can decrypt them: use cryptsetup 2.7 or newer on that machine.",
+                ));
             }
             other => return Err(unknown("segments of the type", other)),
         };
@@ -110,7 +111,8 @@ impl Making<'_> {
         }
         let encryption = segment.encryption.as_deref().unwrap_or_default();
         if encryption.starts_with("cipher_null") {
-            self.warnings.push(format!("Segment {number} has the cipher \"{}\": it is not encrypted.", printable(encryption)));
+            self.warnings
+                .push(format!("Segment {number} has the cipher \"{}\": it is not encrypted.", printable(encryption)));
             return Ok(Payload::Clear);
         }
         let key = key.ok_or_else(|| self.malformed(format!("segment {number} has no key")))?;
@@ -139,8 +141,12 @@ impl Making<'_> {
                 let len = rest - rest % sector;
                 if len == 0 {
                     let what = format!("segment {number} begins at byte {start}, but there are only {there} bytes");
-                    return Err(Error::from(ErrorKind::Malformed { field: "segments", offset: json_at(self.header), what })
-                        .hint("The file was cut short. Look for a complete copy of it."));
+                    return Err(Error::from(ErrorKind::Malformed {
+                        field: "segments",
+                        offset: json_at(self.header),
+                        what,
+                    })
+                    .hint("The file was cut short. Look for a complete copy of it."));
                 }
                 if rest > len {
                     let more = rest - len;
@@ -158,8 +164,14 @@ impl Making<'_> {
                 }
                 let what = format!("segment {number} ends at byte {end}, but the file is cut short at byte {there}");
                 if !self.with.truncated {
-                    return Err(Error::from(ErrorKind::Malformed { field: "segments", offset: json_at(self.header), what })
-                        .hint("Find a complete copy of the file. What is left can be read if a truncated volume is allowed."));
+                    return Err(Error::from(ErrorKind::Malformed {
+                        field: "segments",
+                        offset: json_at(self.header),
+                        what,
+                    })
+                    .hint(
+                        "Find a complete copy of the file. What is left can be read if a truncated volume is allowed.",
+                    ));
                 }
                 self.warnings.push(format!("Read-only: {what}."));
                 Ok((len, false))

@@ -89,7 +89,9 @@ fn lost(header: &ReadHeader, start: &[u8]) -> Verdict {
             "it begins as {other} does; a second LUKS2 header at byte {at} is sound, and opens what was there before if the \
              format is named"
         )),
-        None => Verdict::Yes(format!("its beginning is overwritten, but the second LUKS2 header at byte {at} is sound")),
+        None => {
+            Verdict::Yes(format!("its beginning is overwritten, but the second LUKS2 header at byte {at} is sound"))
+        }
     }
 }
 
@@ -161,10 +163,10 @@ fn unlocked(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>) -> Result
 fn requirements_met(header: &ReadHeader) -> Result<()> {
     for name in validate::requirements(&header.metadata) {
         return Err(match name.as_str() {
-            name if validate::REENCRYPTION.contains(&name) => {
-                Error::unsupported("a volume whose reencryption is not finished")
-                    .hint("Finish it first: `claviger reencrypt --resume` does, or `cryptsetup reencrypt --resume-only`.")
-            }
+            name if validate::REENCRYPTION.contains(&name) => Error::unsupported(
+                "a volume whose reencryption is not finished",
+            )
+            .hint("Finish it first: `claviger reencrypt --resume` does, or `cryptsetup reencrypt --resume-only`."),
             "offline-reencrypt" => Error::unsupported("a volume that cryptsetup-reencrypt was reencrypting offline")
                 .hint("Finish it with that program and the log file that it has left."),
             "opal" => Error::unsupported("data that the drive itself encrypts (OPAL)")

@@ -1,10 +1,10 @@
 //! From a passphrase to a volume key: the keyslots that may hold it, what each of them costs, and the digest that tells whether a
 //! key is the right one (LUKS2 On-Disk Format Specification 1.1.1, sections 3.2 and 3.4).
 
+use claviger_crypto::Secret;
 use claviger_crypto::dmcrypt::Specification;
 use claviger_crypto::hash::{self, Hash};
 use claviger_crypto::secret::wipe_stack;
-use claviger_crypto::Secret;
 
 use super::binary;
 use super::derivation;
@@ -182,7 +182,8 @@ fn open_keyslot(
     let slot = Slot::of(&header.metadata, number, at)?;
     let derived = slot.kdf.derive(passphrase, slot.salt, slot.cipher_key, with)?;
     let key = slot.area().read(store, &derived, with.acceleration);
-    let key = key.and_then(|key| Ok(verify(&header.metadata.digests[&slot.digest], &key, at)?.then_some((slot.digest, key))));
+    let key =
+        key.and_then(|key| Ok(verify(&header.metadata.digests[&slot.digest], &key, at)?.then_some((slot.digest, key))));
     wipe_stack();
     key
 }
@@ -192,9 +193,8 @@ impl<'a> Slot<'a> {
     fn of(metadata: &'a Metadata, number: u32, at: u64) -> Result<Self> {
         let wrong = |field, what: String| Error::from(ErrorKind::Malformed { field, offset: at, what });
         let lacks = || wrong("keyslots", format!("keyslot {number} has no key that a passphrase opens"));
-        let keyslot = metadata.keyslots.get(&number).ok_or_else(|| {
-            Error::misuse(format!("there is no keyslot {number}"))
-        })?;
+        let keyslot =
+            metadata.keyslots.get(&number).ok_or_else(|| Error::misuse(format!("there is no keyslot {number}")))?;
         if keyslot.kind != "luks2" {
             return Err(unknown("keyslots of the type", &keyslot.kind));
         }
@@ -303,4 +303,3 @@ fn none_opened(tried: usize, mut left_out: Vec<(u32, Error)>) -> Error {
 pub(super) fn known_hash(name: &str) -> Result<&'static Hash> {
     hash::by_name(name).ok_or_else(|| unknown("the hash", name))
 }
-
