@@ -3,21 +3,29 @@
 //!
 //! Reading never writes: cryptsetup repairs a damaged copy when it opens a volume, here it is told and left as it is.
 
+mod backup;
 pub mod binary;
+mod convert;
+mod create;
 mod derivation;
 mod describe;
+mod editor;
+mod keyslots;
 pub mod layout;
 pub mod metadata;
 pub mod read;
+mod slots;
+mod tokens;
 pub mod unlock;
 pub mod validate;
+mod write;
 
 use std::time::Instant;
 
 pub use read::{CopyState, ReadHeader, read, read_secondary};
 
 use super::plan::Plan;
-use super::{Choices, Derivation, Facts, Format, Header, Unlocked, Verdict, magic};
+use super::{Choices, Derivation, Facts, Format, Header, KeyslotEditor, Unlocked, Verdict, magic};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, Result};
 use crate::spec::Spec;
@@ -63,12 +71,16 @@ impl Format for Luks2 {
         Ok(Box::new(Locked { header }))
     }
 
-    fn create(&self, _store: &dyn Store, _spec: &Spec<'_>, _first: &[Credential]) -> Result<()> {
-        Err(Error::unsupported("creating LUKS2 volumes"))
+    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+        create::create(store, spec, first).map_err(|e| e.in_format(NAME))
     }
 
     fn choices(&self) -> Choices {
-        Choices { ciphers: vec!["aes-xts-plain64"], hashes: vec!["sha256"], min_len: 16 << 20 }
+        create::choices()
+    }
+
+    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+        Some(&editor::Editor)
     }
 }
 
