@@ -228,7 +228,8 @@ fn the_header_is_described_without_a_passphrase() {
     let tpm = r#"{"type":"systemd-tpm2","keyslots":["0"],"tpm2-blob":"AAAA","tpm2-pcrs":[7,11],"tpm2-pin":true}"#;
     let file = cryptsetup.path("token");
     std::fs::write(&file, tpm).expect("a token");
-    cryptsetup.run(&["token", "import", "--disable-external-tokens", "--json-file", &file.display().to_string()], &path);
+    cryptsetup
+        .run(&["token", "import", "--disable-external-tokens", "--json-file", &file.display().to_string()], &path);
     let described = formats::open(&*read_only(&path), None).expect("a header").1.describe().expect("it tells");
     assert_eq!(described["label"], "lab");
     assert_eq!(described["keyslots"][0]["opens"], "the volume");

@@ -7,8 +7,8 @@ mod luks;
 pub mod luks2;
 pub(crate) mod magic;
 pub mod partition;
-mod plan;
 pub mod plain;
+mod plan;
 mod several;
 pub mod truecrypt;
 
