@@ -148,20 +148,27 @@ impl CrashStore {
     /// yet reach the disk in any order or never: at every moment, what was flushed and some of the sectors written since.
     /// All selections where there are up to 8 such sectors; else none, all, each alone, each missing, and `more` by chance.
     pub fn torn_images(&self, more: usize) -> Vec<Vec<u8>> {
+        let mut images = Vec::new();
+        self.each_torn_image(more, |image| images.push(image.to_vec()));
+        images
+    }
+
+    /// Looks at the same images one after the other, where all of them would take too much memory.
+    pub fn each_torn_image(&self, more: usize, mut look: impl FnMut(&[u8])) {
         let log = self.log();
         let mut random = Random::new(more as u64);
-        let mut images = vec![self.before.clone()];
+        look(&self.before);
         let mut flushed = self.before.clone();
         let mut pending: Vec<(usize, &[u8])> = Vec::new();
         for event in log.iter() {
             match event {
                 Event::Write(offset, data) => {
                     pending.extend(sectors(*offset as usize, data));
-                    images.extend(selections(pending.len(), more, &mut random).map(|chosen| {
+                    for chosen in selections(pending.len(), more, &mut random) {
                         let mut image = flushed.clone();
                         put(&mut image, pending.iter().zip(chosen).filter(|(_, c)| *c).map(|(s, _)| s));
-                        image
-                    }));
+                        look(&image);
+                    }
                 }
                 Event::Flush => {
                     put(&mut flushed, &pending);
@@ -169,7 +176,6 @@ impl CrashStore {
                 }
             }
         }
-        images
     }
 
     fn log(&self) -> MutexGuard<'_, Vec<Event>> {
