@@ -8,7 +8,7 @@ use hmac::{EagerHash, Hmac};
 
 use super::AuthenticatedCipher;
 use super::aegis;
-use super::ciphers::{Aegis, ChaChaPoly, Encryption, EncryptThenMac, Gcm, Numbering, Sealed, Sealer, Vector};
+use super::ciphers::{Aegis, ChaChaPoly, EncryptThenMac, Encryption, Gcm, Numbering, Sealed, Sealer, Vector};
 use crate::ciphers::{self, Acceleration, Cipher};
 use crate::dmcrypt::{Error, Sectors};
 use crate::hash::{self, Hash};
@@ -316,7 +316,11 @@ mod tests {
                 run[at] ^= 0x80;
                 assert_eq!(cipher.decrypt(40, &mut run, &tags), Err(super::super::WrongTag(40 + at as u64 / 512)));
             }
-            assert_eq!(cipher.decrypt(41, &mut run, &tags), Err(super::super::WrongTag(41)), "a sector of another place");
+            assert_eq!(
+                cipher.decrypt(41, &mut run, &tags),
+                Err(super::super::WrongTag(41)),
+                "a sector of another place"
+            );
         }
     }
 }
