@@ -1,10 +1,12 @@
 //! The formats, and one table of them.
 
 mod editor;
+mod filling;
 mod luks;
 pub mod luks2;
 pub(crate) mod magic;
 pub mod partition;
+mod plan;
 mod several;
 pub mod truecrypt;
 
@@ -26,9 +28,10 @@ pub use editor::{
     AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared,
     Removal, Resizing, RestoreFrom, TokenChange, Verified,
 };
+pub use plan::{Plan, PlannedSlot};
 
 /// Every format there is.
-pub static FORMATS: &[&dyn Format] = &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT];
+pub static FORMATS: &[&dyn Format] = &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT, &luks2::LUKS2];
 
 /// What a look at a store without any credential tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -151,6 +154,11 @@ pub trait Header: Send {
 
     /// What can be told without any credential, as JSON: keyslots, ciphers, UUID, tokens. No secret is in it.
     fn describe(&self) -> Option<serde_json::Value> {
+        None
+    }
+
+    /// What trying the keyslots will cost, where the header tells it: to be said before it is tried.
+    fn plan(&self, _with: &Unlock<'_>) -> Option<Plan> {
         None
     }
 

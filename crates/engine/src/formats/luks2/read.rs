@@ -256,7 +256,7 @@ fn json_text(area: &[u8], at: u64) -> Result<&[u8]> {
 }
 
 /// Reads the text, which begins `at` bytes into the store.
-fn parse(json: &[u8], at: u64) -> Result<Metadata> {
+pub(super) fn parse(json: &[u8], at: u64) -> Result<Metadata> {
     if let Some(place) = too_deep(json) {
         let what = format!("objects and arrays are more than {DEPTH} deep inside each other");
         return Err(ErrorKind::Malformed { field: "JSON area", offset: at + place as u64, what }.into());
