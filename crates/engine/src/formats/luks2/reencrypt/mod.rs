@@ -26,8 +26,8 @@ use claviger_crypto::pool::Pool;
 
 use super::metadata::{Id, Metadata, Size};
 use super::read::{CopyState, ReadHeader, read};
-use super::unlock::{open_key, verify};
-use super::{slots, write};
+use super::unlock::{OpenedKey, open_key};
+use super::{slots, validate, write};
 use crate::credential::{Credential, Unlock};
 use crate::edit::{Edit, Step};
 use crate::error::{Error, ErrorKind, Result};
@@ -97,7 +97,8 @@ impl<'a> Reencryption<'a> {
     /// `Misuse` if there is none, or `zone` does not fit; `Malformed` for a state that cannot be or was changed without the keys;
     /// `Unsupported`; those of unlocking; `Io`.
     pub fn resume(stores: Stores<'a>, with: &Unlock<'_>, zone: Option<u64>) -> Result<Self> {
-        let (header, state, keys) = unlocked(&stores, with)?;
+        let header = read(stores.header)?;
+        let Unlocked { state, keys, .. } = unlocked(&header, &stores, with)?;
         let ciphers = Ciphers::new(&state, &keys, with.acceleration)?;
         let alignment = state.alignment();
         if !state.size.is_multiple_of(alignment) {
@@ -114,8 +115,7 @@ impl<'a> Reencryption<'a> {
 
     /// How far it has come.
     pub fn progress(&self) -> Progress {
-        let done = self.state.done.end - self.state.done.start;
-        Progress { done, size: self.state.size, interrupted: self.state.hot.is_some() }
+        self.state.progress()
     }
 
     /// Its state.
@@ -239,39 +239,71 @@ impl<'a> Reencryption<'a> {
     }
 }
 
-/// The volume that is being reencrypted, as it is: nothing if it is not. A zone whose rewriting was interrupted is read as it would
-/// be after recovery, and then nothing can be written.
+/// A volume that is being reencrypted, as it is.
+pub(super) struct OpenVolume {
+    /// Where its plaintext is.
+    pub layout: Layout,
+    /// The key of what it is to be, or of what it was where that is plaintext.
+    pub key: OpenedKey,
+    progress: Progress,
+}
+
+impl OpenVolume {
+    /// What a person must know.
+    pub fn told(&self) -> String {
+        let Progress { done, size, interrupted } = self.progress;
+        let percent = u128::from(done) * 100 / u128::from(size.max(1));
+        let so = match interrupted {
+            true => "was interrupted in the middle of a zone: read-only until",
+            false => "is not finished:",
+        };
+        let what = if interrupted { "goes on" } else { "finishes it" };
+        format!("The reencryption of this volume ({percent} % done) {so} `claviger reencrypt --resume` {what}.")
+    }
+}
+
+/// Whether the volume is being reencrypted.
+pub(super) fn goes_on(metadata: &Metadata) -> bool {
+    validate::requirements(metadata).iter().any(|name| proof::is_requirement(name))
+}
+
+/// Opens a volume that is being reencrypted. A zone whose rewriting was interrupted is read as it would be after recovery, and then
+/// nothing can be written.
 ///
 /// # Errors
 /// Those of [`Reencryption::resume`].
-pub fn layout(stores: &Stores<'_>, with: &Unlock<'_>) -> Result<(Layout, Progress)> {
-    let (_, state, keys) = unlocked(stores, with)?;
+pub(super) fn open(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Result<OpenVolume> {
+    let Unlocked { state, keys, key } = unlocked(header, stores, with)?;
     let ciphers = Ciphers::new(&state, &keys, with.acceleration)?;
     let layout = recovery::layout(&state, stores, &ciphers)?;
-    let done = state.done.end - state.done.start;
-    Ok((layout, Progress { done, size: state.size, interrupted: state.hot.is_some() }))
+    Ok(OpenVolume { layout, key, progress: state.progress() })
 }
 
-/// The state and the keys of a reencryption, with the digest over them checked.
-fn unlocked(stores: &Stores<'_>, with: &Unlock<'_>) -> Result<(ReadHeader, State, VolumeKeys)> {
-    let header = read(stores.header)?;
+/// A state, with the digest over it checked, and its keys.
+struct Unlocked {
+    state: State,
+    keys: VolumeKeys,
+    key: OpenedKey,
+}
+
+fn unlocked(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Result<Unlocked> {
     let state = State::of(&header.metadata, stores.data.len())?
         .ok_or_else(|| Error::misuse("this volume is not being reencrypted"))?;
-    let required = header.metadata.config.requirements.as_ref().map_or(&[][..], |r| &r.mandatory);
+    let required = validate::requirements(&header.metadata);
     if let Some(unknown) = required.iter().find(|name| !proof::is_requirement(name)) {
-        return Err(Error::unsupported(format!("a volume that requires {}", unknown.escape_debug())));
+        return Err(validate::unknown("the requirement", unknown));
     }
     if !stores.detached {
-        must_be_attached(&header, &state)?;
+        must_be_attached(header, &state)?;
     }
-    let keys = volume_keys(&header, &state, stores.header, with)?;
+    let (keys, key) = volume_keys(header, &state, stores.header, with)?;
     proof::check(&header.metadata, state.keyslot, &keys)?;
-    Ok((header, state, keys))
+    Ok(Unlocked { state, keys, key })
 }
 
 /// Data that are to be where the header is are another store's.
 fn must_be_attached(header: &ReadHeader, state: &State) -> Result<()> {
-    let end = 2 * header.binary.hdr_size + header.metadata.config.keyslots_size.0;
+    let end = validate::header_end(&header.metadata, header.binary.hdr_size);
     let reaches = |what: What, from: u64| state.side(what).offset().saturating_add(from) < end;
     let hot_or_done = state.last.offset() < end;
     let still = state.pieces().iter().any(|piece| piece.what != What::Hot && reaches(piece.what, piece.at.start));
@@ -282,28 +314,35 @@ fn must_be_attached(header: &ReadHeader, state: &State) -> Result<()> {
     Ok(())
 }
 
-fn volume_keys(header: &ReadHeader, state: &State, store: &dyn Store, with: &Unlock<'_>) -> Result<VolumeKeys> {
-    let any_slot = Unlock { keyslot: None, ..*with };
-    let key = |digest: Option<u32>| -> Result<Option<Secret>> {
-        digest.map(|digest| open_key(header, store, &any_slot, digest).map(|opened| opened.key)).transpose()
-    };
+/// The keys of both sides, and the last of them as it was opened.
+fn volume_keys(
+    header: &ReadHeader,
+    state: &State,
+    store: &dyn Store,
+    with: &Unlock<'_>,
+) -> Result<(VolumeKeys, OpenedKey)> {
     let (previous, last) = (state.previous.digest, state.last.digest);
-    let same = previous.is_some() && previous == last;
-    if let [Credential::VolumeKey(given)] = with.credentials
-        && let (Some(previous), Some(_), false) = (previous, last, same)
-    {
-        // One key cannot stand for two; say which it is.
-        let which = if verify(&header.metadata.digests[&previous], given, 4096)? { "old" } else { "new" };
-        return Err(Error::misuse(format!("two volume keys are needed, and this is the {which} one at best"))
+    let same = previous == last;
+    if let ([Credential::VolumeKey(_)], Some(_), Some(_), false) = (with.credentials, previous, last, same) {
+        return Err(Error::misuse("two volume keys are needed while a volume is reencrypted")
             .hint("Give a passphrase, which opens a keyslot of each."));
     }
-    let one_opens = |e: Error| match e.kind {
-        ErrorKind::WrongCredential(_) => {
-            e.hint("While a volume is reencrypted a passphrase is needed that opens a keyslot of the old and of the new key.")
-        }
-        _ => e,
+    let any_slot = Unlock { keyslot: None, ..*with };
+    let open = |digest: Option<u32>| {
+        let opened = digest.map(|digest| open_key(header, store, &any_slot, digest)).transpose();
+        opened.map_err(|e| match e.kind {
+            ErrorKind::WrongCredential(_) if !same && previous.is_some() && last.is_some() => {
+                e.hint("While a volume is reencrypted, the passphrase has to open a keyslot of the old and of the new key.")
+            }
+            _ => e,
+        })
     };
-    Ok(VolumeKeys { previous: key(previous).map_err(one_opens)?, last: key(last).map_err(one_opens)?, same })
+    let (was, is_to_be) = (open(previous)?, open(last)?);
+    let copy = |opened: &Option<OpenedKey>| opened.as_ref().map(|opened| Secret::copy_from(&opened.key));
+    let keys = VolumeKeys { previous: copy(&was), last: copy(&is_to_be), same };
+    let trials = [&was, &is_to_be].into_iter().flatten().map(|opened| opened.trials).sum();
+    let opened = is_to_be.or(was).ok_or_else(|| wrong("digests", "neither side of the reencryption has a key"))?;
+    Ok((keys, OpenedKey { trials, ..opened }))
 }
 
 fn next_zone(state: &State, most: u64) -> Option<std::ops::Range<u64>> {

@@ -11,6 +11,7 @@ use std::ops::Range;
 use claviger_crypto::hash::{self, Hash};
 use serde_json::Value;
 
+use super::Progress;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks2::metadata::{Decimal, Digest, Id, Keyslot, Metadata, Segment, Size};
 use crate::formats::luks2::validate::is_backup;
@@ -145,31 +146,48 @@ impl State {
         let (Some(previous), Some(last)) = (side(PREVIOUS)?, side(FINAL)?) else {
             return Err(wrong("segments", "what the volume was, or is to be, is not said"));
         };
-        let moved = side(MOVED)?;
-        let shift = shift(keyslot)?;
-        let mode = mode(keyslot)?;
-        let direction = direction(keyslot)?;
-        let (resilience, resilience_of_moved) = resilience(keyslot)?;
-        let area = keyslot.area.offset.0..keyslot.area.offset.0.saturating_add(keyslot.area.size.0);
-        let mut state = Self {
-            mode,
-            direction,
-            resilience,
-            resilience_of_moved,
-            shift,
-            keyslot: *number,
-            area,
-            previous,
-            last,
-            moved,
-            size: 0,
-            fixed: false,
-            done: 0..0,
-            hot: None,
-        };
+        let mut state = Self::beginning(*number, keyslot, (previous, last, side(MOVED)?), 0, false)?;
         state.check_sides()?;
         state.see(metadata, data_len)?;
         Ok(Some(state))
+    }
+
+    /// A reencryption of which nothing is done.
+    ///
+    /// # Errors
+    /// `Malformed` and `Unsupported` for a keyslot that keeps no state.
+    pub(super) fn beginning(
+        number: u32,
+        keyslot: &Keyslot,
+        (previous, last, moved): (Side, Side, Option<Side>),
+        size: u64,
+        fixed: bool,
+    ) -> Result<Self> {
+        let (resilience, resilience_of_moved) = resilience(keyslot)?;
+        let mut state = Self {
+            mode: mode(keyslot)?,
+            direction: direction(keyslot)?,
+            resilience,
+            resilience_of_moved,
+            shift: shift(keyslot)?,
+            keyslot: number,
+            area: keyslot.area.offset.0..keyslot.area.offset.0.saturating_add(keyslot.area.size.0),
+            previous,
+            last,
+            moved,
+            size,
+            fixed,
+            done: 0..0,
+            hot: None,
+        };
+        let first = state.first_done().min(size);
+        state.done = first..first;
+        Ok(state)
+    }
+
+    /// Writes the segments of the beginning into the metadata.
+    pub(super) fn put_first(&self, metadata: &mut Metadata) {
+        self.put(metadata, &self.done, None);
     }
 
     /// The parts of the plaintext, in order: with the hot zone, if there is one.
@@ -210,6 +228,11 @@ impl State {
             let has = |(id, (_, digests)): (u32, &(Segment, Vec<u32>))| digests.contains(number).then_some(Id(id));
             digest.segments = (0..).zip(&all).filter_map(has).collect();
         }
+    }
+
+    /// How far it has come.
+    pub fn progress(&self) -> Progress {
+        Progress { done: self.done.end - self.done.start, size: self.size, interrupted: self.hot.is_some() }
     }
 
     /// Which side a part is one of. What is being rewritten is described as it is to be.
