@@ -8,6 +8,7 @@ mod cancel;
 mod cat;
 mod change;
 mod completions;
+mod convert;
 mod cp;
 mod create;
 mod credentials;
@@ -81,6 +82,7 @@ enum Verb {
     Attach(attach::Args),
     Verify(verify::Args),
     Change(change::Args),
+    Convert(Box<convert::Args>),
     Header(header::Args),
     Keyfile(keyfile::Args),
     Benchmark(benchmark::Args),
@@ -127,6 +129,7 @@ fn main() -> ExitCode {
         Verb::Attach(args) => attach::run(args),
         Verb::Verify(args) => verify::run(args),
         Verb::Change(args) => change::run(args),
+        Verb::Convert(args) => convert::run(args),
         Verb::Header(args) => header::run(args),
         Verb::Keyfile(args) => keyfile::run(args),
         Verb::Benchmark(args) => benchmark::run(args),
@@ -155,6 +158,7 @@ impl Verb {
             Self::List(args) => args.json,
             Self::Verify(args) => args.json,
             Self::Change(args) => args.json,
+            Self::Convert(args) => args.json,
             Self::Header(args) => args.json(),
             Self::Keyfile(args) => args.json,
             Self::Benchmark(args) => args.json,

@@ -2,10 +2,13 @@
 
 mod editor;
 mod filling;
+mod headerless;
 mod luks;
 pub mod luks2;
 pub(crate) mod magic;
+mod mapping;
 pub mod partition;
+pub mod plain;
 mod plan;
 mod several;
 pub mod truecrypt;
@@ -13,8 +16,6 @@ pub mod truecrypt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use claviger_crypto::Secret;
-use claviger_crypto::dmcrypt::Sectors;
 use serde::Serialize;
 
 use crate::credential::{Credential, Unlock};
@@ -28,10 +29,12 @@ pub use editor::{
     AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared,
     Removal, Resizing, RestoreFrom, TokenChange, Verified,
 };
+pub use mapping::{KernelCipher, MappedPart, Mapping};
 pub use plan::{Plan, PlannedSlot};
 
 /// Every format there is.
-pub static FORMATS: &[&dyn Format] = &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT, &luks2::LUKS2];
+pub static FORMATS: &[&dyn Format] =
+    &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT, &luks2::LUKS2, &plain::PLAIN, &plain::CRYPTOLOOP];
 
 /// What a look at a store without any credential tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -78,6 +81,15 @@ pub trait Format: Sync {
     /// `Misuse`, `CredentialKind`, `Cancelled`, `Io`.
     fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()>;
 
+    /// Bytes of store that a new volume takes, as `spec` asks for it, whose plaintext has `plain` bytes, or as few more as can
+    /// be.
+    ///
+    /// # Errors
+    /// `Misuse` if there is none of that size; `Unsupported` where the format cannot tell.
+    fn stored_len(&self, _plain: u64, _spec: &Spec<'_>) -> Result<u64> {
+        Err(Error::unsupported(format!("how large a file a {} volume of a given size needs", self.name())))
+    }
+
     /// Where backups of headers are, in bytes before the end of the store; nothing if there are none.
     fn backups_before_end(&self) -> &'static [u64] {
         &[]
@@ -85,6 +97,17 @@ pub trait Format: Sync {
 
     /// What `Spec` may ask for.
     fn choices(&self) -> Choices;
+
+    /// Whether its volumes have no header at all. Nothing tells them from random bytes, so that one opens only where somebody
+    /// names the format; it then takes [`crate::credential::Headerless`].
+    fn headerless(&self) -> bool {
+        false
+    }
+
+    /// Whether a new volume that is to open with these keyfiles needs a passphrase to be asked for, too.
+    fn asks_passphrase(&self, _keyfiles: &[Credential]) -> bool {
+        true
+    }
 
     /// What changes headers, where the format has them and this program can.
     fn editor(&self) -> Option<&dyn KeyslotEditor> {
@@ -162,6 +185,11 @@ pub trait Header: Send {
         None
     }
 
+    /// Whether a passphrase is to be asked for where these keyfiles are given.
+    fn asks_passphrase(&self, _keyfiles: &[Credential]) -> bool {
+        true
+    }
+
     /// About how long trying wrong credentials takes on one thread, in microseconds: what the progress of `unlock` counts.
     fn effort(&self, _with: &Unlock<'_>) -> u64 {
         1
@@ -184,36 +212,6 @@ pub struct Unlocked {
     pub took: Duration,
     /// What the kernel needs to do the same, where `Unlock::for_kernel` asks for it and its device-mapper can.
     pub mapping: Option<Mapping>,
-}
-
-/// What a layout is to the kernel's device-mapper, in order and without gaps.
-pub struct Mapping {
-    /// The parts.
-    pub parts: Vec<MappedPart>,
-}
-
-/// A part of a volume, as the kernel sees it.
-pub struct MappedPart {
-    /// Its length, in bytes.
-    pub len: u64,
-    /// Where it begins in the store, in bytes.
-    pub stored_at: u64,
-    /// Whether it may be written.
-    pub writable: bool,
-    /// The layers of encryption, in the order in which they encrypt: none for plaintext, several for a cascade.
-    pub layers: Vec<KernelCipher>,
-}
-
-/// One layer of dm-crypt.
-pub struct KernelCipher {
-    /// The cipher specification: `aes-xts-plain64`.
-    pub specification: String,
-    /// The key.
-    pub key: Secret,
-    /// How sectors are cut and numbered.
-    pub sectors: Sectors,
-    /// What protects the data from changes, as dm-crypt writes it, and the bytes of a tag: `hmac(sha256)`.
-    pub integrity: Option<(String, u32)>,
 }
 
 /// What is known about an unlocked volume.
@@ -282,7 +280,7 @@ pub fn open(store: &dyn Store, name: Option<&str>) -> Result<(&'static dyn Forma
     }
     let mut possible = Vec::new();
     let mut reasons = Vec::new();
-    for &format in FORMATS {
+    for format in FORMATS.iter().copied().filter(|f| !f.headerless()) {
         match format.identify(store)? {
             Verdict::Yes(_) => return Ok((format, format.open(store)?)),
             Verdict::Possible(_) => possible.push(format),
@@ -381,7 +379,8 @@ impl Seen {
 /// # Errors
 /// Those of [`open`].
 pub fn open_by_backup(store: &dyn Store) -> Result<(&'static dyn Format, Box<dyn Header>)> {
-    all_of(store, FORMATS).or_else(|_| open(store, None))
+    let with_header: Vec<_> = FORMATS.iter().copied().filter(|f| !f.headerless()).collect();
+    all_of(store, &with_header).or_else(|_| open(store, None))
 }
 
 /// Whether two names mean the same: whatever their case, and with or without hyphens. `sha512` is `SHA-512`.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::{FORMATS, Facts, Header, Unlocked, Verdict};
-use crate::credential::Unlock;
+use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::partitions::{self, Partition};
 use crate::store::{SliceStore, Store};
@@ -94,7 +94,8 @@ impl Inside {
     /// What was unlocked in the partition, as a part of the disk.
     fn on_disk(&self, unlocked: Unlocked) -> Result<Unlocked> {
         let facts = Facts { data_offset: unlocked.facts.data_offset + self.start, ..unlocked.facts };
-        Ok(Unlocked { layout: unlocked.layout.moved(self.start)?, facts, ..unlocked })
+        let mapping = unlocked.mapping.map(|mapping| mapping.moved(self.start)).transpose()?;
+        Ok(Unlocked { layout: unlocked.layout.moved(self.start)?, facts, mapping, ..unlocked })
     }
 }
 
@@ -145,6 +146,11 @@ impl Header for InPartition {
         opened.ok_or_else(|| wrong.expect("something was tried, or the partition was not opened"))
     }
 
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        let inside = self.inside.as_ref().map(|inside| &inside.header);
+        self.systems.iter().chain(inside).any(|header| header.asks_passphrase(keyfiles))
+    }
+
     fn effort(&self, with: &Unlock<'_>) -> u64 {
         let systems = self.systems.iter().map(|header| header.effort(with)).sum::<u64>();
         systems + self.inside.as_ref().map_or(0, |inside| inside.header.effort(with))
@@ -179,7 +185,8 @@ impl InPartition {
             )),
         }
         let facts = Facts { size: layout.len(), ..unlocked.facts };
-        Ok(Some(Unlocked { layout, facts, warnings, ..unlocked }))
+        let mapping = unlocked.mapping.and_then(|mapping| mapping.part(partition.start, partition.len));
+        Ok(Some(Unlocked { layout, facts, warnings, mapping, ..unlocked }))
     }
 }
 
