@@ -66,7 +66,12 @@ mod tests {
                     split(&key, stripes, hash, &mut material);
                     assert!(merge(&material, stripes, hash).same_as(&key));
                     material[0] ^= 1;
-                    assert!(!merge(&material, stripes, hash).same_as(&key), "{} {len} {stripes}", hash.name);
+                    // A digest cut to a byte may well be that of another byte.
+                    assert!(
+                        len == 1 || !merge(&material, stripes, hash).same_as(&key),
+                        "{} {len} {stripes}",
+                        hash.name
+                    );
                 }
             }
         }

@@ -20,8 +20,11 @@ pub struct Hash {
 type Pbkdf2Block = fn(&[u8], &[u8], u32, u32, &mut [u8], &dyn Fn() -> bool) -> bool;
 
 /// Every hash there is.
-pub static HASHES: &[&Hash] = &[&SHA1, &SHA256, &SHA512, &RIPEMD160, &WHIRLPOOL, &BLAKE2S_256, &STREEBOG_512];
+pub static HASHES: &[&Hash] = &[&MD5, &SHA1, &SHA256, &SHA512, &RIPEMD160, &WHIRLPOOL, &BLAKE2S_256, &STREEBOG_512];
 
+/// MD5 (RFC 1321). Broken: only for what is old.
+pub static MD5: Hash =
+    Hash { name: "MD5", size: 16, digest: digest::<md5::Md5>, pbkdf2_block: pbkdf2_block::<Hmac<md5::Md5>> };
 /// SHA-1 (FIPS 180-4).
 pub static SHA1: Hash =
     Hash { name: "SHA-1", size: 20, digest: digest::<sha1::Sha1>, pbkdf2_block: pbkdf2_block::<Hmac<sha1::Sha1>> };
@@ -74,6 +77,17 @@ fn digest<D: Digest>(parts: &[&[u8]], out: &mut [u8]) {
     out.copy_from_slice(&hash.finalize());
 }
 
+/// The five words of SHA-1's state after the whole blocks of `message`, before it is finished: cryptmount makes an
+/// initialisation vector of them.
+pub fn sha1_state(message: &[u8]) -> [u32; 5] {
+    /// FIPS 180-4, section 5.3.1.
+    const BEGIN: [u32; 5] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476, 0xc3d2_e1f0];
+    let mut state = BEGIN;
+    sha1::block_api::compress(&mut state, message.as_chunks().0);
+    wipe_stack();
+    state
+}
+
 /// The hash of that name, whatever its case, and with or without hyphens: `sha512` is SHA-512.
 pub fn by_name(name: &str) -> Option<&'static Hash> {
     let plain = |name: &str| name.replace('-', "").to_ascii_lowercase();
@@ -119,5 +133,22 @@ impl Hash {
         // The crates could wipe every state that they drop, but that is one or two in each iteration and costs 10 %.
         wipe_stack();
         finished
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FIPS 180-4's padding of "abc" in one block gives the digest of "abc".
+    #[test]
+    fn the_state_after_padding_is_the_digest() {
+        let mut block = [0; 64 + 5];
+        block[..4].copy_from_slice(b"abc\x80");
+        block[63] = 24;
+        let state: Vec<u8> = sha1_state(&block).iter().flat_map(|word| word.to_be_bytes()).collect();
+        let mut digest = [0; 20];
+        SHA1.digest(&[b"abc"], &mut digest);
+        assert_eq!(state, digest);
     }
 }

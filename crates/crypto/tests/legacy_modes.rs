@@ -1,7 +1,7 @@
 //! LRW and CBC equal the slow scalar reference at every number of sectors and every place that the fast code cuts at.
 
 use claviger_crypto::ciphers::{aes, legacy, serpent, twofish};
-use claviger_crypto::modes::{Lrw, TrueCryptCbc, cbc};
+use claviger_crypto::modes::{IvMode, Lrw, TrueCryptCbc, cbc};
 use claviger_crypto::{Acceleration, BlockCipher, Cipher, SectorCipher};
 use claviger_testkit::reference::legacy as reference;
 

@@ -1,7 +1,7 @@
 //! What opens a volume, and how to try it.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,8 +10,11 @@ use claviger_crypto::{Acceleration, Secret};
 use crate::error::{Error, Result};
 use crate::store::Store;
 
-/// As much of a keyfile as any format reads, in bytes (TrueCrypt, Keyfiles.h, `KEYFILE_MAX_READ_LEN`).
-pub const KEYFILE_MAX: usize = 1 << 20;
+/// As much of a keyfile as any format reads, in bytes (cryptsetup 2.6.1, configure.ac, `keyfile-size-maxkb`).
+pub const KEYFILE_MAX: usize = 8 << 20;
+
+/// The longest keyfile that is made: as much of it as TrueCrypt reads, in bytes.
+const NEW_KEYFILE_MAX: usize = 1 << 20;
 
 /// Raw material. A format takes the kinds that it knows, and says which it does not.
 #[derive(Debug)]
@@ -19,7 +22,8 @@ pub const KEYFILE_MAX: usize = 1 << 20;
 pub enum Credential {
     /// What a person types, as bytes, without a newline.
     Passphrase(Secret),
-    /// The contents of a keyfile: its first [`KEYFILE_MAX`] bytes.
+    /// The contents of a keyfile, or the part of it that was asked for. Of a longer one than [`KEYFILE_MAX`] it has one byte
+    /// more than that: formats that count a keyfile whole refuse it.
     Keyfile(Secret),
     /// The volume key itself.
     VolumeKey(Secret),
@@ -55,14 +59,35 @@ impl Credential {
         keyfiles().map_err(|e| e.at(path))
     }
 
+    /// A part of a file as a keyfile: `len` bytes from `offset` on, or all there are behind it.
+    ///
+    /// # Errors
+    /// `Io`; `Misuse` where the file ends before, or `len` is larger than [`KEYFILE_MAX`].
+    pub fn keyfile_part(path: &Path, offset: u64, len: Option<u64>) -> Result<Self> {
+        let most = KEYFILE_MAX as u64;
+        if len.is_some_and(|len| len == 0 || len > most) {
+            return Err(Error::misuse(format!("a keyfile has 1 to {most} bytes")).at(path));
+        }
+        let read = || -> Result<Self> {
+            let mut file = File::open(path)?;
+            skip(&mut file, offset)?;
+            let contents = read_up_to(&mut file, len.map_or(KEYFILE_MAX + 1, |len| len as usize))?;
+            if len.is_some_and(|len| len != contents.len() as u64) || contents.is_empty() {
+                return Err(Error::misuse("the file ends before the keyfile in it does"));
+            }
+            Ok(Self::Keyfile(contents))
+        };
+        read().map_err(|e| e.at(path))
+    }
+
     /// The contents of a new keyfile: `len` bytes of the system's randomness.
     ///
     /// # Errors
-    /// `Misuse` for a length that no format takes whole: none, or more than [`KEYFILE_MAX`]. `Io` if the system has no random
+    /// `Misuse` for a length that some format does not take whole: none, or more than 1 MiB. `Io` if the system has no random
     /// bytes.
     pub fn new_keyfile(len: usize) -> Result<Secret> {
-        if !(1..=KEYFILE_MAX).contains(&len) {
-            return Err(Error::misuse(format!("a keyfile has 1 to {KEYFILE_MAX} bytes, not {len}")));
+        if !(1..=NEW_KEYFILE_MAX).contains(&len) {
+            return Err(Error::misuse(format!("a keyfile has 1 to {NEW_KEYFILE_MAX} bytes, not {len}")));
         }
         let mut contents = Secret::zeroed(len);
         getrandom::fill(&mut contents).map_err(|e| Error::from(io::Error::other(e.to_string())))?;
@@ -71,22 +96,58 @@ impl Credential {
 
     /// Reads one keyfile.
     fn keyfile(path: &Path) -> Result<Self> {
-        let read = || -> io::Result<Secret> {
-            // Read where it is to stay, not through buffers that nobody wipes.
-            let mut contents = Secret::zeroed(KEYFILE_MAX);
-            let mut file = File::open(path)?;
-            let mut len = 0;
-            while len < KEYFILE_MAX {
-                match file.read(&mut contents[len..]) {
-                    Ok(0) => break,
-                    Ok(more) => len += more,
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    Err(e) => return Err(e),
-                }
-            }
-            Ok(if len == KEYFILE_MAX { contents } else { Secret::copy_from(&contents[..len]) })
-        };
+        let read = || read_up_to(&mut File::open(path)?, KEYFILE_MAX + 1);
         Ok(Self::Keyfile(read().map_err(|e| Error::from(e).at(path))?))
+    }
+}
+
+/// The contents of a keyfile, for formats that count it whole.
+///
+/// # Errors
+/// `Misuse` if it is longer than [`KEYFILE_MAX`].
+pub fn whole_keyfile(contents: &Secret) -> Result<&Secret> {
+    if contents.len() > KEYFILE_MAX {
+        return Err(Error::misuse(format!("the keyfile is longer than {KEYFILE_MAX} bytes"))
+            .hint("If the key is a part of it, say where it begins and how long it is."));
+    }
+    Ok(contents)
+}
+
+/// Goes `offset` bytes into a file, which may be a pipe.
+fn skip(file: &mut File, offset: u64) -> io::Result<()> {
+    if file.metadata()?.is_file() {
+        return file.seek(SeekFrom::Start(offset)).map(drop);
+    }
+    let mut left = offset;
+    while left > 0 {
+        let part = read_up_to(file, usize::try_from(left).map_or(KEYFILE_MAX, |left| left.min(KEYFILE_MAX)))?;
+        if part.is_empty() {
+            break;
+        }
+        left -= part.len() as u64;
+    }
+    Ok(())
+}
+
+/// Reads to the end of the file or to `max` bytes: where they are to stay, not through buffers that nobody wipes.
+fn read_up_to(file: &mut File, max: usize) -> io::Result<Secret> {
+    let mut room = Secret::zeroed(max.min(64 << 10));
+    let mut len = 0;
+    loop {
+        if len == room.len() {
+            if len == max {
+                return Ok(room);
+            }
+            let mut larger = Secret::zeroed((len * 4).min(max));
+            larger[..len].copy_from_slice(&room);
+            room = larger;
+        }
+        match file.read(&mut room[len..]) {
+            Ok(0) => return Ok(Secret::copy_from(&room[..len])),
+            Ok(more) => len += more,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
     }
 }
 
@@ -132,6 +193,8 @@ pub struct Unlock<'a> {
     pub data: Option<&'a dyn Store>,
     /// What the headers of other formats say, for formats without one.
     pub headerless: Headerless,
+    /// What loop-AES appends to a passphrase before it is hashed: its `pseed`.
+    pub seed: Option<&'a [u8]>,
     /// Whether to hand out what the kernel needs to do the same, keys included: [`crate::formats::Unlocked::mapping`].
     pub for_kernel: bool,
     /// Opens a volume that is longer than its store: what is missing cannot be read, and nothing can be written.
@@ -158,6 +221,8 @@ pub struct Headerless {
     pub sector_size: Option<u32>,
     /// Whether initialisation vectors count encryption sectors, not units of 512 bytes.
     pub large_iv: bool,
+    /// How many thousand times loop-AES encrypts the key that it makes of a passphrase: its `itercountk`.
+    pub iterations_k: Option<u32>,
 }
 
 /// What opens the hidden volume that is to be protected.
@@ -215,6 +280,7 @@ impl<'a> Unlock<'a> {
             keyslot: None,
             data: None,
             headerless: Headerless::default(),
+            seed: None,
             for_kernel: false,
             truncated: false,
             cancel: None,
@@ -244,7 +310,7 @@ mod tests {
     fn keyfiles_are_read_as_far_as_they_count() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("key");
-        for (len, read) in [(0, 0), (1, 1), (KEYFILE_MAX, KEYFILE_MAX), (KEYFILE_MAX + 1, KEYFILE_MAX)] {
+        for (len, read) in [(0, 0), (1, 1), (KEYFILE_MAX, KEYFILE_MAX), (KEYFILE_MAX + 9, KEYFILE_MAX + 1)] {
             std::fs::write(&path, vec![1; len]).expect("a keyfile");
             assert_eq!(lens(&Credential::keyfiles(&path).expect("a keyfile")), [read]);
         }
@@ -252,12 +318,38 @@ mod tests {
 
     #[test]
     fn new_keyfiles_are_random_and_as_long_as_they_count() {
-        for len in [1, 64, KEYFILE_MAX] {
+        for len in [1, 64, NEW_KEYFILE_MAX] {
             assert_eq!(Credential::new_keyfile(len).expect("a keyfile").len(), len);
         }
         let (one, other) = (Credential::new_keyfile(64).expect("good"), Credential::new_keyfile(64).expect("good"));
         assert!(!one.same_as(&other) && !one.same_as(&[0; 64]));
-        assert!(Credential::new_keyfile(0).is_err() && Credential::new_keyfile(KEYFILE_MAX + 1).is_err());
+        assert!(Credential::new_keyfile(0).is_err() && Credential::new_keyfile(NEW_KEYFILE_MAX + 1).is_err());
+    }
+
+    #[test]
+    fn a_part_of_a_file_is_a_keyfile() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("disk");
+        let bytes: Vec<u8> = (0..100_000u32).map(|i| (i / 7) as u8).collect();
+        std::fs::write(&path, &bytes).expect("a file");
+        let part = |offset, len| Credential::keyfile_part(&path, offset, len);
+        for (offset, len, expected) in [
+            (0, None, &bytes[..]),
+            (70_000, None, &bytes[70_000..]),
+            (69_999, Some(30_001), &bytes[69_999..]),
+            (3, Some(1), &bytes[3..4]),
+        ] {
+            let Credential::Keyfile(contents) = part(offset, len).expect("it is there") else { panic!("a keyfile") };
+            assert!(contents.same_as(expected), "{offset} {len:?}");
+        }
+        for (offset, len) in
+            [(0, Some(0)), (1, Some(100_000)), (100_000, None), (u64::MAX / 2, None), (0, Some(9 << 20))]
+        {
+            assert!(
+                matches!(part(offset, len).map_err(|e| e.kind), Err(crate::ErrorKind::Misuse(_))),
+                "{offset} {len:?}"
+            );
+        }
     }
 
     #[test]

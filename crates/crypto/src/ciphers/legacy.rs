@@ -12,14 +12,31 @@ pub static BLOWFISH: Cipher =
 pub static BLOWFISH_BE: Cipher = Cipher {
     name: "Blowfish (big-endian)",
     block_size: 8,
-    key_sizes: &[16, 24, 32, 56],
+    key_sizes: &BLOWFISH_KEYS,
     kernels: &[portable(wrap::<blowfish::Blowfish>)],
 };
 
-/// CAST5, or CAST-128 (RFC 2144, big-endian). TrueCrypt's keys are 16 bytes.
+/// CAST5, or CAST-128 (RFC 2144, big-endian). TrueCrypt's keys are 16 bytes. Keys of up to 10 bytes have fewer rounds.
 pub static CAST5: Cipher =
-    Cipher { name: "CAST5", block_size: 8, key_sizes: &[16], kernels: &[portable(wrap::<cast5::Cast5>)] };
+    Cipher { name: "CAST5", block_size: 8, key_sizes: &CAST5_KEYS, kernels: &[portable(wrap::<cast5::Cast5>)] };
 
 /// Triple DES in EDE order with three keys (FIPS 46-3): K1 ‖ K2 ‖ K3.
 pub static TRIPLE_DES: Cipher =
     Cipher { name: "Triple DES", block_size: 8, key_sizes: &[24], kernels: &[portable(wrap::<des::TdesEde3>)] };
+
+/// 32 to 448 bits.
+const BLOWFISH_KEYS: [usize; 53] = from(4);
+
+/// 40 to 128 bits.
+const CAST5_KEYS: [usize; 12] = from(5);
+
+/// `N` sizes that count up.
+const fn from<const N: usize>(first: usize) -> [usize; N] {
+    let mut sizes = [0; N];
+    let mut i = 0;
+    while i < N {
+        sizes[i] = first + i;
+        i += 1;
+    }
+    sizes
+}

@@ -13,7 +13,7 @@
 //!   and a whitening of its own that depend on its block size, but not on which cipher it is.
 //! - The header is one long chain with the area itself for everything: IV a0 ‖ a1 (or a0), whitening a1.
 
-use super::{Cascade, SectorCipher, wipe};
+use super::{Cascade, IvMode, SectorCipher, wipe};
 use crate::ciphers::BlockCipher;
 use crate::secret::Locked;
 
@@ -59,6 +59,19 @@ pub fn decrypt_sectors(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize
         xor(piece, &chain[..len]);
         chain.copy_within(len..len + block, 0);
         at += len;
+    }
+}
+
+/// CBC (NIST SP 800-38A), each sector a chain of its own.
+pub struct Cbc(pub Box<dyn BlockCipher>);
+
+impl IvMode for Cbc {
+    fn encrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
+        encrypt_sectors(&*self.0, ivs, run.len() / ivs.len(), run);
+    }
+
+    fn decrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
+        decrypt_sectors(&*self.0, ivs, run.len() / ivs.len(), run);
     }
 }
 

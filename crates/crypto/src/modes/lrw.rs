@@ -12,7 +12,7 @@
 //! - A cascade shares one tweak key and one T for each block: x ^ T, all the ciphers, ^ T (`EncryptBufferLRW128`). A
 //!   whole LRW layer per cipher, as cryptsetup stacks them, is the same: between two layers T cancels out.
 
-use super::{Cascade, SectorCipher, wipe};
+use super::{Cascade, IvMode, SectorCipher, wipe};
 use crate::ciphers::BlockCipher;
 use crate::secret::Locked;
 
@@ -46,18 +46,6 @@ impl Lrw {
         Self { cipher, tweak, sector_size }
     }
 
-    /// Encrypts `ivs.len()` sectors, each with its own IV: the big-endian index of its first block, in as many bytes as a
-    /// block has. So dm-crypt's generators of IVs other than `benbi` can drive LRW too: `plain64` puts the sector's
-    /// number into the *high* half of the index, byte by byte from the end (Linux, crypto/lrw.c).
-    pub fn encrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
-        self.sectors(ivs, run, |blocks| self.cipher.encrypt_blocks(blocks));
-    }
-
-    /// The inverse of [`Lrw::encrypt_sectors`].
-    pub fn decrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
-        self.sectors(ivs, run, |blocks| self.cipher.decrypt_blocks(blocks));
-    }
-
     /// Encrypts the 448 bytes of a TrueCrypt header from offset 64 on. The indexes of the blocks start at 1.
     pub fn encrypt_header(&self, header: &mut [u8]) {
         self.blocks(1, header, |blocks| self.cipher.encrypt_blocks(blocks));
@@ -75,8 +63,7 @@ impl Lrw {
 
     /// Runs `ecb` between the two xors over sectors with an IV each.
     fn sectors(&self, ivs: &[[u8; 16]], run: &mut [u8], ecb: impl Fn(&mut [u8])) {
-        debug_assert!(run.len() == ivs.len() * self.sector_size);
-        for (iv, sector) in ivs.iter().zip(run.chunks_exact_mut(self.sector_size)) {
+        for (iv, sector) in ivs.iter().zip(super::sectors(ivs, run)) {
             let index = u128::from_be_bytes(*iv) >> (128 - self.cipher.block_size() * 8);
             self.blocks(index, sector, &ecb);
         }
@@ -97,6 +84,19 @@ impl Lrw {
         }
         // They are linear in the tweak key.
         wipe(&mut masks, 0);
+    }
+}
+
+/// A vector is the big-endian index of its sector's first block, in as many bytes as a block has. So dm-crypt's generators of IVs
+/// other than `benbi` can drive LRW too: `plain64` puts the sector's number into the *high* half of the index, byte by byte
+/// from the end (Linux, crypto/lrw.c).
+impl IvMode for Lrw {
+    fn encrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
+        self.sectors(ivs, run, |blocks| self.cipher.encrypt_blocks(blocks));
+    }
+
+    fn decrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
+        self.sectors(ivs, run, |blocks| self.cipher.decrypt_blocks(blocks));
     }
 }
 

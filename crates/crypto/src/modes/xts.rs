@@ -3,7 +3,7 @@
 //! The tweak is the sector number as a 64-bit little-endian integer, padded with zeros to 16 bytes. A cascade applies
 //! one whole XTS layer after another (TrueCrypt 7.1a, `EncryptBuffer`), each with a data and a tweak key of its own.
 
-use super::SectorCipher;
+use super::{IvMode, SectorCipher};
 use crate::ciphers::BlockCipher;
 
 /// Sectors whose tweaks are encrypted together: enough to fill the widest kernel's pipeline.
@@ -39,17 +39,38 @@ impl Xts {
         Self { layers, sector_size }
     }
 
-    /// Calls `each` with every piece of the run and the number of its first sector.
-    fn pieces(&self, first: u64, run: &mut [u8], mut each: impl FnMut(u64, &mut [u8])) {
-        debug_assert!(run.len().is_multiple_of(self.sector_size));
-        let sectors = match self.layers.len() {
+    /// Sectors in a piece.
+    fn in_a_piece(&self) -> usize {
+        match self.layers.len() {
             1 => TWEAK_BATCH,
             _ => (CASCADE_PIECE / self.sector_size).clamp(1, TWEAK_BATCH),
-        };
+        }
+    }
+
+    /// Calls `each` with every piece of the run and the vectors of its sectors.
+    fn pieces(&self, first: u64, run: &mut [u8], mut each: impl FnMut(&[[u8; 16]], &mut [u8])) {
+        debug_assert!(run.len().is_multiple_of(self.sector_size));
         let mut number = first;
-        for piece in run.chunks_mut(sectors * self.sector_size) {
-            each(number, piece);
-            number = number.wrapping_add(sectors as u64);
+        for piece in run.chunks_mut(self.in_a_piece() * self.sector_size) {
+            let mut ivs = [[0; 16]; TWEAK_BATCH];
+            let ivs = &mut ivs[..piece.len() / self.sector_size];
+            for iv in &mut *ivs {
+                iv[..8].copy_from_slice(&number.to_le_bytes());
+                number = number.wrapping_add(1);
+            }
+            each(ivs, piece);
+        }
+    }
+
+    fn encrypt_piece(&self, ivs: &[[u8; 16]], piece: &mut [u8]) {
+        for layer in &self.layers {
+            layer.with_tweaks(ivs, |tweaks| layer.data.xts_encrypt(tweaks, piece.len() / ivs.len(), piece));
+        }
+    }
+
+    fn decrypt_piece(&self, ivs: &[[u8; 16]], piece: &mut [u8]) {
+        for layer in self.layers.iter().rev() {
+            layer.with_tweaks(ivs, |tweaks| layer.data.xts_decrypt(tweaks, piece.len() / ivs.len(), piece));
         }
     }
 }
@@ -60,34 +81,37 @@ impl SectorCipher for Xts {
     }
 
     fn encrypt(&self, first: u64, run: &mut [u8]) {
-        self.pieces(first, run, |number, piece| {
-            for layer in &self.layers {
-                layer.with_tweaks(number, piece.len() / self.sector_size, |tweaks| {
-                    layer.data.xts_encrypt(tweaks, self.sector_size, piece);
-                });
-            }
-        });
+        self.pieces(first, run, |ivs, piece| self.encrypt_piece(ivs, piece));
     }
 
     fn decrypt(&self, first: u64, run: &mut [u8]) {
-        self.pieces(first, run, |number, piece| {
-            for layer in self.layers.iter().rev() {
-                layer.with_tweaks(number, piece.len() / self.sector_size, |tweaks| {
-                    layer.data.xts_decrypt(tweaks, self.sector_size, piece);
-                });
-            }
-        });
+        self.pieces(first, run, |ivs, piece| self.decrypt_piece(ivs, piece));
+    }
+}
+
+/// A vector is a sector's tweak before it is encrypted.
+impl IvMode for Xts {
+    fn encrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
+        let (count, sector) = (self.in_a_piece(), run.len() / ivs.len());
+        for (ivs, piece) in ivs.chunks(count).zip(run.chunks_mut(count * sector)) {
+            self.encrypt_piece(ivs, piece);
+        }
+    }
+
+    fn decrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
+        let (count, sector) = (self.in_a_piece(), run.len() / ivs.len());
+        for (ivs, piece) in ivs.chunks(count).zip(run.chunks_mut(count * sector)) {
+            self.decrypt_piece(ivs, piece);
+        }
     }
 }
 
 impl Layer {
-    /// Encrypts the tweaks of `count` sectors from `number` on, in one go, and hands them to `then`.
-    fn with_tweaks(&self, number: u64, count: usize, then: impl FnOnce(&[[u8; 16]])) {
+    /// Encrypts the vectors of at most [`TWEAK_BATCH`] sectors in one go, and hands the tweaks to `then`.
+    fn with_tweaks(&self, ivs: &[[u8; 16]], then: impl FnOnce(&[[u8; 16]])) {
         let mut tweaks = [[0u8; 16]; TWEAK_BATCH];
-        let tweaks = &mut tweaks[..count];
-        for (i, tweak) in tweaks.iter_mut().enumerate() {
-            tweak[..8].copy_from_slice(&number.wrapping_add(i as u64).to_le_bytes());
-        }
+        let tweaks = &mut tweaks[..ivs.len()];
+        tweaks.copy_from_slice(ivs);
         self.tweak.encrypt_blocks(tweaks.as_flattened_mut());
         then(tweaks);
     }

@@ -1,11 +1,15 @@
 //! The formats, and one table of them.
 
 mod editor;
+mod filling;
+mod headerless;
 mod luks;
 pub mod luks2;
 pub(crate) mod magic;
 mod mapping;
 pub mod partition;
+pub mod plain;
+mod plan;
 mod several;
 pub mod truecrypt;
 
@@ -23,12 +27,14 @@ use several::Several;
 
 pub use editor::{
     AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared,
-    Removal, RestoreFrom, Verified,
+    Removal, Resizing, RestoreFrom, TokenChange, Verified,
 };
 pub use mapping::{KernelCipher, MappedPart, Mapping};
+pub use plan::{Plan, PlannedSlot};
 
 /// Every format there is.
-pub static FORMATS: &[&dyn Format] = &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT];
+pub static FORMATS: &[&dyn Format] =
+    &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT, &luks2::LUKS2, &plain::PLAIN, &plain::CRYPTOLOOP];
 
 /// What a look at a store without any credential tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -91,6 +97,17 @@ pub trait Format: Sync {
 
     /// What `Spec` may ask for.
     fn choices(&self) -> Choices;
+
+    /// Whether its volumes have no header at all. Nothing tells them from random bytes, so that one opens only where somebody
+    /// names the format; it then takes [`crate::credential::Headerless`].
+    fn headerless(&self) -> bool {
+        false
+    }
+
+    /// Whether a new volume that is to open with these keyfiles needs a passphrase to be asked for, too.
+    fn asks_passphrase(&self, _keyfiles: &[Credential]) -> bool {
+        true
+    }
 
     /// What changes headers, where the format has them and this program can.
     fn editor(&self) -> Option<&dyn KeyslotEditor> {
@@ -161,6 +178,16 @@ pub trait Header: Send {
     /// What can be told without any credential, as JSON: keyslots, ciphers, UUID, tokens. No secret is in it.
     fn describe(&self) -> Option<serde_json::Value> {
         None
+    }
+
+    /// What trying the keyslots will cost, where the header tells it: to be said before it is tried.
+    fn plan(&self, _with: &Unlock<'_>) -> Option<Plan> {
+        None
+    }
+
+    /// Whether a passphrase is to be asked for where these keyfiles are given.
+    fn asks_passphrase(&self, _keyfiles: &[Credential]) -> bool {
+        true
     }
 
     /// About how long trying wrong credentials takes on one thread, in microseconds: what the progress of `unlock` counts.
@@ -253,7 +280,7 @@ pub fn open(store: &dyn Store, name: Option<&str>) -> Result<(&'static dyn Forma
     }
     let mut possible = Vec::new();
     let mut reasons = Vec::new();
-    for &format in FORMATS {
+    for format in FORMATS.iter().copied().filter(|f| !f.headerless()) {
         match format.identify(store)? {
             Verdict::Yes(_) => return Ok((format, format.open(store)?)),
             Verdict::Possible(_) => possible.push(format),
@@ -352,7 +379,8 @@ impl Seen {
 /// # Errors
 /// Those of [`open`].
 pub fn open_by_backup(store: &dyn Store) -> Result<(&'static dyn Format, Box<dyn Header>)> {
-    all_of(store, FORMATS).or_else(|_| open(store, None))
+    let with_header: Vec<_> = FORMATS.iter().copied().filter(|f| !f.headerless()).collect();
+    all_of(store, &with_header).or_else(|_| open(store, None))
 }
 
 /// Whether two names mean the same: whatever their case, and with or without hyphens. `sha512` is `SHA-512`.

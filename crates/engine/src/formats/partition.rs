@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::{FORMATS, Facts, Header, Unlocked, Verdict};
-use crate::credential::Unlock;
+use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::partitions::{self, Partition};
 use crate::store::{SliceStore, Store};
@@ -144,6 +144,11 @@ impl Header for InPartition {
             progress(total, total);
         }
         opened.ok_or_else(|| wrong.expect("something was tried, or the partition was not opened"))
+    }
+
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        let inside = self.inside.as_ref().map(|inside| &inside.header);
+        self.systems.iter().chain(inside).any(|header| header.asks_passphrase(keyfiles))
     }
 
     fn effort(&self, with: &Unlock<'_>) -> u64 {

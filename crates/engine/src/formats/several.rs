@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{Header, Unlocked};
-use crate::credential::Unlock;
+use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 
@@ -45,6 +45,10 @@ impl Header for Several {
             before += effort;
         }
         Err(left_out.unwrap_or_else(|| none_opened(wrong, refused, begun)))
+    }
+
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        self.headers.iter().any(|(_, header)| header.asks_passphrase(keyfiles))
     }
 
     fn effort(&self, with: &Unlock<'_>) -> u64 {

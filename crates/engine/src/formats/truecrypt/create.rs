@@ -1,10 +1,9 @@
 //! Makes a volume as TrueCrypt 7.1a and VeraCrypt do.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use claviger_crypto::pool::{Pool, for_each_piece};
+use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, Secret};
 
 use super::kdfs::Derivation;
@@ -12,7 +11,8 @@ use super::seal::{Seal, random};
 use super::suites::{Mode, Suite, UNIT};
 use super::{Family, HEADER_GROUP, header, keyfiles};
 use crate::credential::Credential;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::formats::filling::{self, cancelled, not_cancelled};
 use crate::spec::Spec;
 use crate::store::Store;
 
@@ -22,12 +22,6 @@ pub(super) const MIN_LEN: u64 = 2 * HEADER_GROUP + 9 * 4096;
 
 /// The largest, in bytes: 1 PiB, where 7.1a draws the line for XTS with blocks of 128 bits (`TC_MAX_VOLUME_SIZE`).
 const MAX_LEN: u64 = 1 << 50;
-
-/// Bytes that are filled at a time: enough to keep all threads busy, and to notice soon that the caller has cancelled.
-const FILL: usize = 4 << 20;
-
-/// Bytes that a thread encrypts at a time while filling.
-const FILL_PIECE: usize = 128 << 10;
 
 /// Makes a volume that fills `store`.
 ///
@@ -110,31 +104,11 @@ fn write_random_group(store: &dyn Store, at: u64) -> Result<()> {
     Ok(store.write_at(at, &mut bytes)?)
 }
 
-/// Fills a data area with what looks like ciphertext of the volume.
-///
-/// Zeros are encrypted under a key that is thrown away. Whoever has no password cannot tell this from used sectors, unless
-/// the cipher is broken; whoever has one cannot tell it from a hidden volume, since under the volume's key it decrypts to
-/// nothing. The system's random bytes would do as well, only several times more slowly. (7.1a, VolumeCreator.cpp, does so.)
+/// Fills a data area with what looks like ciphertext of the volume, under keys that are thrown away.
 pub(super) fn fill(store: &dyn Store, area: Range<u64>, suite: &Suite, spec: &Spec<'_>, pool: &Pool) -> Result<()> {
-    let (start, size) = (area.start, area.end - area.start);
     let throw_away = random_secret(suite.key_len(Mode::Xts))?;
     let cipher = suite.data_cipher(Mode::Xts, &throw_away, Acceleration::On);
-    let mut buffer = vec![0; FILL.min(size as usize)];
-    let mut done = 0;
-    tell(spec, done, size);
-    while done < size {
-        not_cancelled(spec)?;
-        let part = &mut buffer[..usize::try_from(size - done).map_or(FILL, |left| left.min(FILL))];
-        let first = (start + done) / UNIT;
-        for_each_piece(pool, part, FILL_PIECE, |at, piece| {
-            piece.fill(0);
-            cipher.encrypt(first + at as u64 / UNIT, piece);
-        });
-        store.write_at(start + done, part)?;
-        done += part.len() as u64;
-        tell(spec, done, size);
-    }
-    Ok(())
+    filling::fill_with(store, area, &*cipher, spec, pool)
 }
 
 fn write_headers(store: &dyn Store, size: u64, mut backup: Vec<u8>, mut primary: Vec<u8>) -> Result<()> {
@@ -148,18 +122,4 @@ pub(super) fn random_secret(len: usize) -> Result<Secret> {
     let mut secret = Secret::zeroed(len);
     random(&mut secret)?;
     Ok(secret)
-}
-
-fn tell(spec: &Spec<'_>, done: u64, total: u64) {
-    if let Some(progress) = spec.progress {
-        progress(done, total);
-    }
-}
-
-pub(super) fn cancelled(spec: &Spec<'_>) -> bool {
-    spec.cancel.is_some_and(|c| c.load(Ordering::Relaxed))
-}
-
-pub(super) fn not_cancelled(spec: &Spec<'_>) -> Result<()> {
-    if cancelled(spec) { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
 }

@@ -8,13 +8,14 @@ use std::time::Duration;
 use claviger_crypto::Secret;
 use claviger_crypto::pool::Pool;
 
-use super::create::{cancelled, fill, not_cancelled, not_too_cheap, random_secret};
+use super::create::{fill, not_too_cheap, random_secret};
 use super::positions::Position;
 use super::seal::{Seal, random};
 use super::suites::{Mode, UNIT};
 use super::{DataArea, Family, Found, HEADER_AREA, HEADER_GROUP, HiddenRoom, Locked, Tried, header, keyfiles, magic};
 use crate::credential::{Credential, HeaderChoice, Protect, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::filling::{cancelled, not_cancelled};
 use crate::free_tail::{FreeTail, free_tail};
 use crate::spec::Spec;
 use crate::store::Store;

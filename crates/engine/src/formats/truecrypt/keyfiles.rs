@@ -3,12 +3,15 @@
 use claviger_crypto::Secret;
 
 use super::Family;
-use crate::credential::{Credential, KEYFILE_MAX};
+use crate::credential::Credential;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The longest passphrase of TrueCrypt, and the size of the pool that keyfiles are mixed into, in bytes (7.1a, `MAX_PASSWORD`
 /// and `KEYFILE_POOL_SIZE`).
 pub(super) const PASSWORD_MAX: usize = 64;
+
+/// As much of a keyfile as counts, in bytes (7.1a, Keyfiles.h, `KEYFILE_MAX_READ_LEN`).
+const KEYFILE_MAX: usize = 1 << 20;
 
 /// The longest passphrase of VeraCrypt since 1.24. The pool for one that TrueCrypt could not have is as large (1.26,
 /// Password.h, `MAX_PASSWORD`; Keyfiles.h, `KEYFILE_POOL_SIZE`; Keyfiles.c, `KeyFilesApply`).

@@ -1,0 +1,434 @@
+//! From the text of a specification to what it means, and back (`crypt_ctr_cipher_old`, `crypt_ctr_cipher_new` and
+//! `crypt_ctr_ivmode`).
+
+use super::iv::Iv;
+use super::{Aead, Algorithm, Error, Mode, Specification};
+use crate::ciphers::{Cipher, aes, legacy, national, serpent, twofish};
+use crate::hash::{self, Hash};
+
+/// The kernel's names of ciphers.
+const CIPHERS: &[(&str, &Cipher)] = &[
+    ("aes", &aes::AES),
+    ("serpent", &serpent::SERPENT),
+    ("twofish", &twofish::TWOFISH),
+    ("camellia", &national::CAMELLIA),
+    ("cast5", &legacy::CAST5),
+    ("blowfish", &legacy::BLOWFISH_BE),
+    ("des3_ede", &legacy::TRIPLE_DES),
+];
+
+const MODES: &[(&str, Mode)] =
+    &[("xts", Mode::Xts), ("cbc", Mode::Cbc), ("lrw", Mode::Lrw), ("ecb", Mode::Ecb), ("ctr", Mode::Ctr)];
+
+const IVS: &[(&str, Iv)] = &[
+    ("null", Iv::Null),
+    ("plain", Iv::Plain),
+    ("plain64", Iv::Plain64),
+    ("plain64be", Iv::Plain64be),
+    ("benbi", Iv::Benbi),
+    ("lmk", Iv::Lmk),
+    ("tcw", Iv::Tcw),
+    ("eboiv", Iv::Eboiv),
+    ("elephant", Iv::Elephant),
+    ("random", Iv::Random),
+];
+
+/// The longest text that is looked at, in bytes: the kernel's names of algorithms end at 128.
+const LONGEST: usize = 192;
+
+/// The most keys that take turns; the kernel has no limit, and only loop-AES uses more than one.
+const MOST_KEYS: usize = 64;
+
+/// Keys with `lmk` in the `capi:` form, which has no place for their number.
+const LMK_KEYS: usize = 64;
+
+/// The deepest that names of algorithms are nested.
+const DEEPEST: usize = 4;
+
+/// Reads a specification.
+pub(super) fn parse(text: &str) -> Result<Specification, Error> {
+    let lower = text.to_ascii_lowercase();
+    let graphic = lower.bytes().all(|byte| byte.is_ascii_graphic());
+    if lower.is_empty() || lower.len() > LONGEST || !graphic {
+        return Err(syntax("it is empty, too long, or has something else than letters, digits and punctuation"));
+    }
+    let draft = match lower.strip_prefix("capi:") {
+        Some(rest) => capi(rest)?,
+        None => classic(&lower)?,
+    };
+    draft.finish(&lower)
+}
+
+/// The parts of a specification.
+struct Draft<'a> {
+    term: Term<'a>,
+    key_count: usize,
+    iv: Option<&'a str>,
+    options: Option<&'a str>,
+}
+
+/// `name` or `name(arguments)`, as the kernel names algorithms.
+struct Term<'a> {
+    name: &'a str,
+    arguments: Vec<Term<'a>>,
+}
+
+/// `cipher[:keycount]-mode-iv[:ivopts]`.
+fn classic(text: &str) -> Result<Draft<'_>, Error> {
+    if text.contains(['(', ')']) {
+        return Err(syntax("parentheses belong to specifications that begin with capi:"));
+    }
+    let (cipher, rest) = match text.split_once('-') {
+        Some((cipher, rest)) => (cipher, Some(rest)),
+        None => (text, None),
+    };
+    let (cipher, key_count) = match cipher.split_once(':') {
+        Some((cipher, count)) => (cipher, parse_key_count(count)?),
+        None => (cipher, 1),
+    };
+    let (mode, iv) = match rest.map(|rest| rest.split_once('-').map_or((rest, None), |(mode, iv)| (mode, Some(iv)))) {
+        // The first dm-crypt had nothing else.
+        None | Some(("plain", None)) => ("cbc", Some("plain")),
+        Some(parts) => parts,
+    };
+    let (iv, options) = match iv.map(|iv| iv.split_once(':').map_or((iv, None), |(iv, options)| (iv, Some(options)))) {
+        Some((iv, options)) => (Some(iv), options),
+        None => (None, None),
+    };
+    // How cryptsetup writes modes that authenticate (lib/utils_crypt.c, `crypt_parse_integrity_mode`, and lib/libdevmapper.c).
+    let (term, iv) = match (cipher, mode, iv) {
+        (cipher, "random", None) => (Term::leaf(cipher), Some("random")),
+        _ => {
+            let cipher = cipher.split(',').map(Term::leaf).collect();
+            (Term { name: mode, arguments: cipher }, iv)
+        }
+    };
+    Ok(Draft { term, key_count, iv, options })
+}
+
+/// What follows `capi:`: a name of the kernel's cryptography, `-`, the IV.
+fn capi(text: &str) -> Result<Draft<'_>, Error> {
+    let (text, options) = match text.rsplit_once(':') {
+        Some((text, options)) => (text, Some(options)),
+        None => (text, None),
+    };
+    let (term, iv) = match text.rsplit_once('-') {
+        Some((term, iv)) if !iv.contains(')') => (term, Some(iv)),
+        _ => (text, None),
+    };
+    let key_count = if iv == Some("lmk") { LMK_KEYS } else { 1 };
+    let mut rest = term;
+    let term = Term::take(&mut rest, 0)?;
+    if !rest.is_empty() {
+        return Err(syntax("something follows the last parenthesis"));
+    }
+    Ok(Draft { term, key_count, iv, options })
+}
+
+fn parse_key_count(text: &str) -> Result<usize, Error> {
+    let count = text.parse::<usize>().ok().filter(|count| count.is_power_of_two());
+    let count = count.ok_or_else(|| syntax("the number of keys is a power of two"))?;
+    if count > MOST_KEYS {
+        return Err(Error::Unsupported(format!("has {count} keys; there are at most {MOST_KEYS} here")));
+    }
+    Ok(count)
+}
+
+impl<'a> Term<'a> {
+    fn leaf(name: &'a str) -> Self {
+        Self { name, arguments: Vec::new() }
+    }
+
+    /// Takes a term off the beginning of `text`.
+    fn take(text: &mut &'a str, depth: usize) -> Result<Self, Error> {
+        let end = text.find(['(', ')', ',']).unwrap_or(text.len());
+        let (name, rest) = text.split_at(end);
+        *text = rest;
+        if name.is_empty() || depth > DEEPEST {
+            return Err(syntax("a name is missing, or names are nested too deep"));
+        }
+        let mut term = Self::leaf(name);
+        if !text.starts_with('(') {
+            return Ok(term);
+        }
+        while let Some(rest) = text.strip_prefix(if term.arguments.is_empty() { '(' } else { ',' }) {
+            *text = rest;
+            term.arguments.push(Self::take(text, depth + 1)?);
+        }
+        *text = text.strip_prefix(')').ok_or_else(|| syntax("a parenthesis is not closed"))?;
+        Ok(term)
+    }
+
+    /// The names of arguments that have none themselves.
+    fn names(&self) -> Vec<&'a str> {
+        self.arguments.iter().map(|argument| if argument.arguments.is_empty() { argument.name } else { "" }).collect()
+    }
+}
+
+impl Draft<'_> {
+    /// What it means; `text` is the whole.
+    fn finish(self, text: &str) -> Result<Specification, Error> {
+        let unsupported = |why: String| Error::Unsupported(format!("{text}: {why}"));
+        let mut term = &self.term;
+        let mut essiv = None;
+        if let ("essiv", [inner, digest]) = (term.name, &term.arguments[..]) {
+            essiv = Some(digest.name);
+            term = inner;
+        }
+        let iv = match self.iv {
+            Some("essiv") if essiv.is_none() => {
+                essiv = Some(self.options.ok_or_else(|| syntax("the hash of essiv is missing"))?);
+                Some(Iv::Plain64)
+            }
+            Some(name) => {
+                let known = IVS.iter().find(|(known, _)| *known == name);
+                Some(known.ok_or_else(|| unsupported(format!("no initialisation vectors called {name}")))?.1)
+            }
+            None => None,
+        };
+        let essiv = essiv.map(|name| match hash::by_name(name) {
+            Some(hash) => Ok((hash, name.to_owned())),
+            None => Err(unsupported(format!("no hash called {name}"))),
+        });
+        let mut whole = Specification {
+            algorithm: algorithm(term, iv, &unsupported)?,
+            key_count: self.key_count,
+            essiv: essiv.transpose()?,
+            iv: iv.unwrap_or(Iv::None),
+            text: text.to_owned(),
+        };
+        whole.check(&unsupported)?;
+        whole.text = whole.canonical(text);
+        Ok(whole)
+    }
+}
+
+/// What encrypts. `iv` is for what is inside of a mode that authenticates.
+fn algorithm(term: &Term<'_>, iv: Option<Iv>, unsupported: &dyn Fn(String) -> Error) -> Result<Algorithm, Error> {
+    let names = term.names();
+    match (term.name, &names[..]) {
+        ("gcm", ["aes"]) => return Ok(Algorithm::Aead(Aead::Gcm)),
+        ("ccm", ["aes"]) => return Ok(Algorithm::Aead(Aead::Ccm)),
+        ("rfc4309", [""]) if term.arguments[0].name == "ccm" => return Ok(Algorithm::Aead(Aead::Ccm)),
+        ("rfc7539", ["chacha20", "poly1305"]) | ("chacha20", []) => return Ok(Algorithm::Aead(Aead::ChaCha20Poly1305)),
+        ("aegis128", []) => return Ok(Algorithm::Aead(Aead::Aegis128)),
+        ("authenc", _) => return authenc(term, iv, unsupported),
+        _ => {}
+    }
+    let mode = MODES.iter().find(|(name, _)| *name == term.name);
+    let mode = mode.ok_or_else(|| unsupported(format!("no mode called {}", term.name)))?.1;
+    let [cipher] = names[..] else {
+        return Err(unsupported(format!("the mode {} takes one cipher", term.name)));
+    };
+    let known = CIPHERS.iter().find(|(name, _)| *name == cipher);
+    let cipher = known.ok_or_else(|| unsupported(format!("no cipher called {cipher}")))?.1;
+    Ok(Algorithm::Mode(mode, cipher))
+}
+
+/// `authenc(hmac(HASH),MODE(CIPHER))`.
+fn authenc(term: &Term<'_>, iv: Option<Iv>, unsupported: &dyn Fn(String) -> Error) -> Result<Algorithm, Error> {
+    let [mac, inner] = &term.arguments[..] else {
+        return Err(syntax("authenc takes a MAC and a cipher"));
+    };
+    let ("hmac", [name]) = (mac.name, &mac.names()[..]) else {
+        return Err(unsupported(format!("no MAC called {}", mac.name)));
+    };
+    let mac: &Hash = hash::by_name(name).ok_or_else(|| unsupported(format!("no hash called {name}")))?;
+    let algorithm @ Algorithm::Mode(..) = algorithm(inner, iv, unsupported)? else {
+        return Err(unsupported("one mode that authenticates inside of another".into()));
+    };
+    let mut inner =
+        Specification { algorithm, key_count: 1, essiv: None, iv: iv.unwrap_or(Iv::None), text: String::new() };
+    inner.check(unsupported)?;
+    inner.text = inner.canonical("");
+    Ok(Algorithm::Aead(Aead::Authenc { mac, inner: Box::new(inner) }))
+}
+
+impl Specification {
+    /// Refuses what the kernel refuses, and what makes no sense.
+    fn check(&mut self, unsupported: &dyn Fn(String) -> Error) -> Result<(), Error> {
+        let Algorithm::Mode(mode, cipher) = self.algorithm else {
+            return Ok(());
+        };
+        if matches!(mode, Mode::Xts | Mode::Lrw) && cipher.block_size != 16 {
+            return Err(unsupported("the mode is for ciphers with blocks of 16 bytes".into()));
+        }
+        if mode == Mode::Ecb {
+            // It has no IV: the kernel warns and goes on without (`crypt_ctr_ivmode`).
+            self.iv = Iv::None;
+            return match self.essiv {
+                Some(_) => Err(unsupported("ecb has no initialisation vectors to encrypt".into())),
+                None => Ok(()),
+            };
+        }
+        if self.iv == Iv::None {
+            return Err(syntax("the initialisation vectors are missing"));
+        }
+        if let Some((hash, name)) = &self.essiv
+            && !cipher.key_sizes.contains(&hash.size)
+        {
+            return Err(unsupported(format!("{name} makes no key for the cipher")));
+        }
+        let fits = match self.iv {
+            Iv::Lmk => mode == Mode::Cbc,
+            Iv::Tcw => mode == Mode::Cbc && self.key_count == 1,
+            // Its vectors are a block of the mode (`crypt_iv_eboiv_ctr`).
+            Iv::Eboiv | Iv::Elephant => mode != Mode::Ctr,
+            _ => true,
+        };
+        match fits && (self.essiv.is_none() || !matches!(self.iv, Iv::Lmk | Iv::Tcw | Iv::Eboiv | Iv::Elephant)) {
+            true => Ok(()),
+            false => Err(unsupported("the mode and the initialisation vectors do not go together".into())),
+        }
+    }
+
+    /// The classic form where there is one; `text` otherwise.
+    fn canonical(&self, text: &str) -> String {
+        let Algorithm::Mode(mode, cipher) = self.algorithm else {
+            return text.to_owned();
+        };
+        let name = |list: &[(&'static str, Mode)]| list.iter().find(|(_, m)| *m == mode).expect("each has a name").0;
+        let mode = name(MODES);
+        let cipher = CIPHERS.iter().find(|(_, c)| std::ptr::eq(*c, cipher)).expect("each has a name").0;
+        let keys = if self.key_count == 1 { String::new() } else { format!(":{}", self.key_count) };
+        let iv = match (&self.essiv, self.iv) {
+            (Some((_, hash)), Iv::Plain64) => format!("-essiv:{hash}"),
+            (Some(_), _) => return text.to_owned(),
+            (None, Iv::None) => String::new(),
+            (None, iv) => format!("-{}", IVS.iter().find(|(_, i)| *i == iv).expect("each has a name").0),
+        };
+        format!("{cipher}{keys}-{mode}{iv}")
+    }
+}
+
+fn syntax(why: &str) -> Error {
+    Error::Syntax(why.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn canonical(text: &str) -> String {
+        let spec = parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let again = parse(&spec.to_string()).unwrap_or_else(|e| panic!("{spec}: {e}"));
+        assert_eq!(again.to_string(), spec.to_string(), "what is canonical stays");
+        assert_eq!(again.key_sizes(), spec.key_sizes(), "{text}");
+        spec.to_string()
+    }
+
+    #[test]
+    fn forms_have_one_canonical_text() {
+        for (text, expected) in [
+            ("aes", "aes-cbc-plain"),
+            ("aes-plain", "aes-cbc-plain"),
+            ("AES-XTS-Plain64", "aes-xts-plain64"),
+            ("aes-ecb", "aes-ecb"),
+            ("aes-ecb-plain", "aes-ecb"),
+            ("serpent-cbc-essiv:sha256", "serpent-cbc-essiv:sha256"),
+            ("aes:64-cbc-lmk", "aes:64-cbc-lmk"),
+            ("capi:cbc(aes)-lmk", "aes:64-cbc-lmk"),
+            ("capi:xts(aes)-plain64", "aes-xts-plain64"),
+            ("capi:cbc(aes)-essiv:sha256", "aes-cbc-essiv:sha256"),
+            ("capi:essiv(cbc(aes),sha256)-plain64", "aes-cbc-essiv:sha256"),
+            ("capi:essiv(cbc(aes),sha256)-plain", "capi:essiv(cbc(aes),sha256)-plain"),
+            ("capi:ecb(aes)", "aes-ecb"),
+            ("aes-gcm-random", "aes-gcm-random"),
+            ("capi:authenc(hmac(sha256),xts(aes))-plain64", "capi:authenc(hmac(sha256),xts(aes))-plain64"),
+        ] {
+            assert_eq!(canonical(text), expected);
+        }
+    }
+
+    #[test]
+    fn keys_are_as_long_as_the_kernel_wants_them() {
+        for (text, sizes) in [
+            ("aes-cbc-plain", &[16, 24, 32][..]),
+            ("aes-xts-plain64", &[32, 48, 64]),
+            ("aes-lrw-benbi", &[32, 40, 48]),
+            ("aes:2-xts-plain64", &[64, 96, 128]),
+            ("aes:64-cbc-lmk", &[1024, 1040, 1536, 1560, 2048, 2080]),
+            ("aes-cbc-lmk", &[16, 24, 32]),
+            ("aes-cbc-tcw", &[48, 56, 64]),
+            ("des3_ede-cbc-tcw", &[48]),
+            ("aes-cbc-elephant", &[32, 48, 64]),
+            ("aes-xts-elephant", &[64]),
+            ("aes-gcm-random", &[16, 24, 32]),
+            ("capi:authenc(hmac(sha256),xts(aes))-random", &[64, 80, 96]),
+        ] {
+            assert_eq!(parse(text).expect(text).key_sizes(), sizes, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_authenticates_is_told_from_the_rest() {
+        let authenc = parse("capi:authenc(hmac(sha256),xts(aes))-random").expect("it is one");
+        let Some(Aead::Authenc { mac, inner }) = authenc.aead() else { panic!("{authenc}") };
+        assert_eq!((mac.name, inner.to_string().as_str(), inner.random_iv()), ("SHA-256", "aes-xts-random", true));
+        for (text, size) in [
+            ("aes-gcm-random", 16),
+            ("capi:gcm(aes)-random", 16),
+            ("aes-ccm-random", 19),
+            ("capi:rfc4309(ccm(aes))-random", 19),
+            ("chacha20-random", 32),
+            ("capi:rfc7539(chacha20,poly1305)-random", 32),
+            ("aegis128-random", 16),
+            ("capi:aegis128-random", 16),
+        ] {
+            let spec = parse(text).expect(text);
+            assert!(spec.aead().is_some() && spec.key_sizes()[0] == size, "{text}");
+            let key = vec![0; size];
+            let refused = spec.with_key(&key, Default::default(), Default::default()).err();
+            assert!(matches!(refused, Some(Error::Unsupported(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_from_what_is_missing() {
+        let syntax = [
+            "",
+            " ",
+            "aes-cbc",
+            "aes-xts",
+            "aes:3-cbc-plain",
+            "aes:-cbc-plain",
+            "aes:x-cbc-plain",
+            "aes-cbc-essiv",
+            "xts(aes)-plain64",
+            "capi:xts(aes",
+            "capi:xts(aes)x-plain64",
+            "capi:xts(aes))-plain",
+            "capi:(aes)-plain64",
+            "capi:a(a(a(a(a(a(a(aes)))))))-plain",
+            "capi:xts(aes)",
+            "aes-cbc-plain\n",
+            "äs-cbc-plain",
+            "capi:",
+        ];
+        for text in syntax {
+            assert!(matches!(parse(text), Err(Error::Syntax(_))), "{text}: {:?}", parse(text));
+        }
+        let unsupported = [
+            "rot13-cbc-plain",
+            "aes-ofb-plain",
+            "aes-cbc-plain128",
+            "aes-cbc-essiv:crc32",
+            "aes-cbc-essiv:sha512",
+            "des3_ede-xts-plain64",
+            "cast5-lrw-benbi",
+            "aes-xts-lmk",
+            "aes:2-cbc-tcw",
+            "aes-ctr-eboiv",
+            "aes:128-cbc-plain",
+            "capi:authenc(cmac(aes),xts(aes))-plain64",
+            "capi:xts(aes,aes)-plain64",
+            "capi:essiv(ecb(aes),sha256)-plain64",
+            "aes-cbc,xts-plain",
+        ];
+        for text in unsupported {
+            let Err(Error::Unsupported(what)) = parse(text) else { panic!("{text}: {:?}", parse(text)) };
+            assert!(what.contains(text) || what.contains("keys"), "{what}");
+        }
+        assert!(matches!(parse(&"a".repeat(200)), Err(Error::Syntax(_))));
+    }
+}

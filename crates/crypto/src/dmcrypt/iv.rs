@@ -1,0 +1,99 @@
+//! Numbers of sectors, and the initialisation vectors that are made of them alone.
+
+use super::Sectors;
+
+/// The source of initialisation vectors. ESSIV is not here: it encrypts what another source gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Iv {
+    /// The mode has none.
+    None,
+    /// Zeros.
+    Null,
+    /// 32 bits, little-endian: beyond 2 TiB it begins anew.
+    Plain,
+    /// 64 bits, little-endian.
+    Plain64,
+    /// 64 bits, big-endian, at the end.
+    Plain64be,
+    /// The number of the sector's first block, from 1 on, as 64 big-endian bits at the end.
+    Benbi,
+    /// loop-AES: from the contents.
+    Lmk,
+    /// TrueCrypt's CBC: from the key, and whitening.
+    Tcw,
+    /// BitLocker: the offset in bytes, encrypted.
+    Eboiv,
+    /// BitLocker with its diffuser.
+    Elephant,
+    /// Any, stored beside the sector.
+    Random,
+}
+
+/// How dm-crypt numbers sectors (`crypt_convert_block_skcipher`).
+#[derive(Clone, Copy)]
+pub(super) struct Numbers {
+    pub sectors: Sectors,
+    /// Units of 512 bytes in a sector, as a power of two.
+    shift: u32,
+}
+
+/// Fills in vectors that need no key.
+#[derive(Clone, Copy)]
+pub(super) struct Generator {
+    iv: Iv,
+    /// Bytes of a vector that count: 8 or 16.
+    size: usize,
+    /// Blocks in 512 bytes, as a power of two: for `benbi`.
+    blocks: u32,
+}
+
+impl Numbers {
+    pub fn new(sectors: Sectors) -> Self {
+        Self { sectors, shift: (sectors.size / 512).trailing_zeros() }
+    }
+
+    /// The number of a sector in units of 512 bytes, which chooses among several keys.
+    pub fn unit(&self, sector: u64) -> u64 {
+        (sector << self.shift).wrapping_add(self.sectors.iv_offset)
+    }
+
+    /// The number of a sector as initialisation vectors have it.
+    pub fn iv(&self, sector: u64) -> u64 {
+        if self.sectors.large_iv { self.unit(sector) >> self.shift } else { self.unit(sector) }
+    }
+}
+
+impl Generator {
+    /// `block` is what the kernel calls the block size of the mode, `size` that of its vectors, both in bytes.
+    pub fn new(iv: Iv, block: usize, size: usize) -> Self {
+        Self { iv, size, blocks: (512 / block).trailing_zeros() }
+    }
+
+    /// Whether vectors are to be encrypted under the volume's own key.
+    pub fn encrypted(&self) -> bool {
+        matches!(self.iv, Iv::Eboiv | Iv::Elephant)
+    }
+
+    /// The vectors of consecutive sectors.
+    pub fn fill(&self, numbers: &Numbers, first: u64, ivs: &mut [[u8; 16]]) {
+        let at_end = self.size - 8;
+        for (i, iv) in (0..).zip(ivs) {
+            let number = numbers.iv(first.wrapping_add(i));
+            *iv = [0; 16];
+            match self.iv {
+                Iv::Plain => iv[..4].copy_from_slice(&(number as u32).to_le_bytes()),
+                Iv::Plain64 => iv[..8].copy_from_slice(&number.to_le_bytes()),
+                Iv::Plain64be => iv[at_end..][..8].copy_from_slice(&number.to_be_bytes()),
+                Iv::Benbi => {
+                    let block = (number << self.blocks).wrapping_add(1);
+                    iv[at_end..][..8].copy_from_slice(&block.to_be_bytes());
+                }
+                // The offset in bytes, if numbers are those of sectors (`crypt_iv_eboiv_gen`); the kernel does not look.
+                Iv::Eboiv | Iv::Elephant => {
+                    iv[..8].copy_from_slice(&number.wrapping_mul(numbers.sectors.size as u64).to_le_bytes());
+                }
+                Iv::None | Iv::Null | Iv::Lmk | Iv::Tcw | Iv::Random => {}
+            }
+        }
+    }
+}

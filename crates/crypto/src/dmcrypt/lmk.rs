@@ -1,0 +1,93 @@
+//! loop-AES with several keys: CBC whose first vector comes from the contents (dm-crypt's `lmk`, `crypt_iv_lmk_one`).
+//!
+//! Sector n is encrypted under key n modulo their number. Its initialisation vector is the state of MD5, without the final
+//! padding, after a seed of 64 bytes (16 from the extra key of loop-AES 3, then zeros; none in loop-AES 2), the sector's
+//! plaintext from byte 16 on, its number in 56 bits (bit 63 set), and the number 4024 as 8 bytes. To decrypt, the sector is
+//! decrypted with a vector of zeros first: that gives all blocks but the first, and from them the vector.
+
+use super::iv::Numbers;
+use crate::ciphers::BlockCipher;
+use crate::modes::{SectorCipher, cbc, md5};
+use crate::secret::Locked;
+
+/// Bytes of a sector.
+const SECTOR: usize = 512;
+
+/// Sectors whose vectors are made side by side.
+const BATCH: usize = md5::LANES;
+
+/// CBC with vectors from the contents.
+pub(super) struct Lmk {
+    ciphers: Vec<Box<dyn BlockCipher>>,
+    /// The state of MD5 after the seed.
+    seed: Locked<[u32; 4]>,
+    numbers: Numbers,
+}
+
+impl Lmk {
+    /// `ciphers` are as many as a power of two, `seed` is that of loop-AES 3.
+    pub fn new(ciphers: Vec<Box<dyn BlockCipher>>, seed: Option<&[u8; 16]>, numbers: Numbers) -> Self {
+        let seed = Locked::build(|state: &mut [u32; 4]| {
+            *state = md5::START;
+            if let Some(seed) = seed {
+                let mut block = [0; 64];
+                block[..16].copy_from_slice(seed);
+                md5::compress(state, &block);
+            }
+        });
+        Self { ciphers, seed, numbers }
+    }
+
+    fn cipher(&self, sector: u64) -> &dyn BlockCipher {
+        &*self.ciphers[self.numbers.unit(sector) as usize & (self.ciphers.len() - 1)]
+    }
+
+    /// The vectors of consecutive sectors of plaintext, of which the first blocks do not matter.
+    fn ivs(&self, first: u64, batch: &[u8], ivs: &mut [[u8; 16]]) {
+        let mut tails = [[0; 16]; BATCH];
+        for (i, tail) in (0..).zip(&mut tails) {
+            let number = self.numbers.iv(first.wrapping_add(i));
+            tail[..8].copy_from_slice(&(number & 0x00ff_ffff_ffff_ffff | 1 << 63).to_le_bytes());
+            tail[8..].copy_from_slice(&4024u64.to_le_bytes());
+        }
+        md5::sectors(&self.seed, batch, &tails[..ivs.len()], ivs);
+    }
+
+    fn batches(&self, first: u64, run: &mut [u8], each: impl Fn(u64, &mut [u8], &mut [[u8; 16]])) {
+        debug_assert!(run.len().is_multiple_of(SECTOR));
+        let mut first = first;
+        for batch in run.chunks_mut(BATCH * SECTOR) {
+            let mut ivs = [[0; 16]; BATCH];
+            each(first, batch, &mut ivs[..batch.len() / SECTOR]);
+            first = first.wrapping_add(BATCH as u64);
+        }
+    }
+}
+
+impl SectorCipher for Lmk {
+    fn sector_size(&self) -> usize {
+        SECTOR
+    }
+
+    fn encrypt(&self, first: u64, run: &mut [u8]) {
+        self.batches(first, run, |first, batch, ivs| {
+            self.ivs(first, batch, ivs);
+            for ((i, sector), iv) in (0..).zip(batch.chunks_exact_mut(SECTOR)).zip(ivs.chunks(1)) {
+                cbc::encrypt_sectors(self.cipher(first.wrapping_add(i)), iv, SECTOR, sector);
+            }
+        });
+    }
+
+    fn decrypt(&self, first: u64, run: &mut [u8]) {
+        self.batches(first, run, |first, batch, ivs| {
+            for (i, sector) in (0..).zip(batch.chunks_exact_mut(SECTOR)) {
+                cbc::decrypt_sectors(self.cipher(first.wrapping_add(i)), &[[0; 16]], SECTOR, sector);
+            }
+            self.ivs(first, batch, ivs);
+            for ((i, sector), iv) in (0..).zip(batch.chunks_exact_mut(SECTOR)).zip(&*ivs) {
+                let block = self.cipher(first.wrapping_add(i)).block_size();
+                sector[..block].iter_mut().zip(iv).for_each(|(byte, iv)| *byte ^= iv);
+            }
+        });
+    }
+}

@@ -1,0 +1,328 @@
+//! The cipher specifications of dm-crypt: `cipher[:keycount]-mode-iv[:ivopts]` and `capi:` (Linux,
+//! Documentation/admin-guide/device-mapper/dm-crypt.rst, and drivers/md/dm-crypt.c of 6.1, to which names of functions here
+//! refer).
+//!
+//! | part | what there is |
+//! | --- | --- |
+//! | cipher | aes, serpent, twofish, camellia, cast5, cast6, blowfish, des3_ede; xchacha12,aes and xchacha20,aes |
+//! | mode | xts, cbc, lrw, ecb, ctr; adiantum |
+//! | iv | null, plain, plain64, plain64be, benbi, essiv:HASH, eboiv, elephant; lmk and tcw for CBC |
+//!
+//! `aes` alone is `aes-cbc-plain`. Modes that authenticate sectors (`aes-gcm-random`, `capi:authenc(…)`) are understood, but
+//! need room for tags beside the sectors: [`Specification::aead`] says what they are.
+
+mod elephant;
+mod grammar;
+mod iv;
+mod lmk;
+mod sectors;
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::Secret;
+use crate::ciphers::{Acceleration, Cipher};
+use crate::hash::Hash;
+use crate::modes::xts::Layer;
+use crate::modes::{Cbc, Ctr, Ecb, IvMode, Lrw, SectorCipher, TrueCryptCbc, Xts};
+use iv::{Generator, Iv, Numbers};
+use lmk::Lmk;
+use sectors::{Keyed, Tcw};
+
+/// A cipher specification that has been understood.
+#[derive(Clone)]
+pub struct Specification {
+    algorithm: Algorithm,
+    /// Keys that sectors take in turns: a power of two.
+    key_count: usize,
+    /// IVs are encrypted under a hash of the key. The name is as it was given.
+    essiv: Option<(&'static Hash, String)>,
+    iv: Iv,
+    /// The canonical text.
+    text: String,
+}
+
+/// How a run of sectors is numbered and cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sectors {
+    /// Size of an encryption sector in bytes: 512, 1024, 2048 or 4096.
+    pub size: usize,
+    /// dm-crypt's `iv_large_sectors`: initialisation vectors count encryption sectors, not units of 512 bytes.
+    pub large_iv: bool,
+    /// dm-crypt's `iv_offset`, in units of 512 bytes: the number of the volume's first sector.
+    pub iv_offset: u64,
+}
+
+/// A mode that authenticates sectors, and so needs room for tags beside them (dm-crypt over dm-integrity).
+#[derive(Clone)]
+pub enum Aead {
+    /// AES-GCM (`aes-gcm-random`, `capi:gcm(aes)-random`).
+    Gcm,
+    /// AES-CCM after RFC 4309, with three bytes of salt after the key (`aes-ccm-random`, `capi:rfc4309(ccm(aes))-random`).
+    Ccm,
+    /// ChaCha20-Poly1305 after RFC 7539 (`chacha20-random`, `capi:rfc7539(chacha20,poly1305)-random`).
+    ChaCha20Poly1305,
+    /// AEGIS-128 (`aegis128-random`).
+    Aegis128,
+    /// Encryption, then HMAC. The key is that of `inner`, then one for HMAC as long as the hash's digest.
+    Authenc {
+        /// The hash of the HMAC.
+        mac: &'static Hash,
+        /// What encrypts, with the IV of the whole.
+        inner: Box<Specification>,
+    },
+}
+
+/// Why there is no such cipher.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// No specification, and why.
+    Syntax(String),
+    /// One that the kernel may know, but not this program, and what of it.
+    Unsupported(String),
+    /// A key of this many bytes does not fit; these sizes do.
+    KeySize(usize, Vec<usize>),
+}
+
+/// What encrypts a sector, the source of IVs aside.
+#[derive(Clone)]
+enum Algorithm {
+    Mode(Mode, &'static Cipher),
+    Aead(Aead),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Xts,
+    Cbc,
+    Lrw,
+    Ecb,
+    Ctr,
+}
+
+impl Default for Sectors {
+    fn default() -> Self {
+        Self { size: 512, large_iv: false, iv_offset: 0 }
+    }
+}
+
+impl Specification {
+    /// Reads a specification, in upper or lower case.
+    ///
+    /// # Errors
+    /// `Syntax`, `Unsupported`.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        grammar::parse(text)
+    }
+
+    /// The sizes of whole keys that fit, in bytes, ascending.
+    pub fn key_sizes(&self) -> Vec<usize> {
+        let extra = self.extra_key();
+        let mut all: Vec<usize> = match (&self.algorithm, self.iv) {
+            (Algorithm::Aead(aead), _) => aead.key_sizes(),
+            (Algorithm::Mode(mode, cipher), Iv::Elephant) => {
+                // The second half is a key of AES for the sector keys.
+                let halves = mode.key_sizes(cipher).map(|size| size * self.key_count);
+                halves.filter(|half| matches!(half, 16 | 24 | 32)).map(|half| 2 * half).collect()
+            }
+            (Algorithm::Mode(mode, cipher), Iv::Lmk) => {
+                let seeded = mode.key_sizes(cipher).map(|size| size * (self.key_count + 1));
+                // A size that all keys can share evenly has no seed (`crypt_ctr_ivmode`).
+                let seeded = seeded.filter(|size| size % self.key_count != 0);
+                mode.key_sizes(cipher).map(|size| size * self.key_count).chain(seeded).collect()
+            }
+            (Algorithm::Mode(mode, cipher), _) => {
+                mode.key_sizes(cipher).map(|size| size * self.key_count + extra).collect()
+            }
+        };
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// What authenticates the sectors, if anything does. [`Specification::with_key`] cannot be used then.
+    pub fn aead(&self) -> Option<&Aead> {
+        match &self.algorithm {
+            Algorithm::Aead(aead) => Some(aead),
+            Algorithm::Mode(..) => None,
+        }
+    }
+
+    /// Whether each sector has a random IV, which must be stored beside it.
+    pub fn random_iv(&self) -> bool {
+        self.iv == Iv::Random
+    }
+
+    /// Whether a kernel that looks up tables by secrets would do the work here: not with AES, Serpent and Adiantum.
+    pub fn constant_time(&self, with: Acceleration) -> bool {
+        match &self.algorithm {
+            Algorithm::Mode(_, cipher) => cipher.best(with).constant_time,
+            Algorithm::Aead(_) => true,
+        }
+    }
+
+    /// The cipher under `key`. Its sectors count from 0 on, at the beginning of the volume.
+    ///
+    /// # Errors
+    /// `KeySize`; `Unsupported` for sectors that the mode does not have, and for modes whose sectors need room for more than
+    /// themselves.
+    pub fn with_key(&self, key: &[u8], sectors: Sectors, with: Acceleration) -> Result<Arc<dyn SectorCipher>, Error> {
+        let Algorithm::Mode(mode, cipher) = &self.algorithm else {
+            return Err(self.unsupported("its sectors have tags, for which there is no room here"));
+        };
+        if self.iv == Iv::Random {
+            return Err(
+                self.unsupported("random initialisation vectors are stored beside the sectors, and there is no room")
+            );
+        }
+        let small_only = matches!(self.iv, Iv::Lmk | Iv::Tcw);
+        if !matches!(sectors.size, 512 | 1024 | 2048 | 4096) || small_only && sectors.size != 512 {
+            return Err(self.unsupported(&format!("no sectors of {} bytes", sectors.size)));
+        }
+        if !self.key_sizes().contains(&key.len()) {
+            return Err(Error::KeySize(key.len(), self.key_sizes()));
+        }
+        let numbers = Numbers::new(sectors);
+        let (keys, extra) = self.split_key(key);
+        Ok(match self.iv {
+            Iv::Tcw => {
+                let mut area = Secret::zeroed(32);
+                area[..extra.len()].copy_from_slice(extra);
+                let area = area.first_chunk().expect("32 bytes");
+                let cbc = TrueCryptCbc::outer(vec![cipher.with_key(keys, with)], area, sectors.size);
+                Arc::new(Tcw::new(cbc, numbers))
+            }
+            Iv::Lmk => {
+                let each = keys.len() / self.key_count;
+                let ciphers = keys.chunks(each).map(|key| cipher.with_key(key, with)).collect();
+                Arc::new(Lmk::new(ciphers, extra.first_chunk(), numbers))
+            }
+            _ => {
+                let generator = Generator::new(self.iv, mode.iv_block(cipher), iv_size(cipher));
+                let each = keys.len() / self.key_count;
+                let keys = keys.chunks(each).map(|key| self.one_key(*mode, cipher, key, sectors.size, with)).collect();
+                let keyed = Keyed::new(keys, generator, numbers);
+                match self.iv {
+                    Iv::Elephant => Arc::new(elephant::Elephant::new(keyed, extra, numbers, with)),
+                    _ => Arc::new(keyed),
+                }
+            }
+        })
+    }
+
+    /// The keys of the cipher, and what else belongs to the key: lmk's seed, tcw's, elephant's key.
+    fn split_key<'a>(&self, key: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+        let extra = match self.iv {
+            Iv::Elephant => key.len() / 2,
+            Iv::Lmk if !key.len().is_multiple_of(self.key_count) => key.len() / (self.key_count + 1),
+            _ => self.extra_key(),
+        };
+        key.split_at(key.len() - extra)
+    }
+
+    /// Bytes of key that are not the cipher's, where that is a fixed number.
+    fn extra_key(&self) -> usize {
+        match (&self.algorithm, self.iv) {
+            (Algorithm::Mode(_, cipher), Iv::Tcw) => iv_size(cipher) + 16,
+            _ => 0,
+        }
+    }
+
+    /// One of the keys in its mode, and what encrypts its IVs.
+    fn one_key(
+        &self,
+        mode: Mode,
+        cipher: &'static Cipher,
+        key: &[u8],
+        sector: usize,
+        with: Acceleration,
+    ) -> sectors::Key {
+        let salt = self.essiv.as_ref().map(|(hash, _)| {
+            let mut salt = Secret::zeroed(hash.size);
+            hash.digest(&[key], &mut salt);
+            cipher.with_key(&salt, with)
+        });
+        sectors::Key { mode: mode.with_key(cipher, key, sector, with), salt }
+    }
+
+    fn unsupported(&self, why: &str) -> Error {
+        Error::Unsupported(format!("{self}: {why}"))
+    }
+}
+
+impl Mode {
+    /// Sizes of keys in bytes.
+    fn key_sizes(self, cipher: &'static Cipher) -> impl Iterator<Item = usize> {
+        cipher.key_sizes.iter().map(move |size| match self {
+            Self::Xts => 2 * size,
+            Self::Lrw => size + cipher.block_size,
+            _ => *size,
+        })
+    }
+
+    /// What the kernel calls the block size of the mode, in bytes, which `benbi` counts.
+    fn iv_block(self, cipher: &Cipher) -> usize {
+        match self {
+            Self::Ctr => 1,
+            _ => cipher.block_size,
+        }
+    }
+
+    fn with_key(self, cipher: &Cipher, key: &[u8], sector: usize, with: Acceleration) -> Box<dyn IvMode> {
+        match self {
+            Self::Xts => {
+                let (data, tweak) = key.split_at(key.len() / 2);
+                let layer = Layer { data: cipher.with_key(data, with), tweak: cipher.with_key(tweak, with) };
+                Box::new(Xts::new(vec![layer], sector))
+            }
+            Self::Lrw => {
+                let (data, tweak) = key.split_at(key.len() - cipher.block_size);
+                Box::new(Lrw::new(vec![cipher.with_key(data, with)], tweak, sector))
+            }
+            Self::Cbc => Box::new(Cbc(cipher.with_key(key, with))),
+            Self::Ecb => Box::new(Ecb(cipher.with_key(key, with))),
+            Self::Ctr => Box::new(Ctr(cipher.with_key(key, with))),
+        }
+    }
+}
+
+impl Aead {
+    fn key_sizes(&self) -> Vec<usize> {
+        match self {
+            Self::Gcm => vec![16, 24, 32],
+            Self::Ccm => vec![19, 27, 35],
+            Self::ChaCha20Poly1305 => vec![32],
+            Self::Aegis128 => vec![16],
+            Self::Authenc { mac, inner } => inner.key_sizes().iter().map(|size| size + mac.size).collect(),
+        }
+    }
+}
+
+/// Bytes of an initialisation vector.
+fn iv_size(cipher: &Cipher) -> usize {
+    cipher.block_size
+}
+
+impl fmt::Display for Specification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Specification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Syntax(why) => write!(f, "no cipher specification: {why}"),
+            Self::Unsupported(what) => write!(f, "the cipher specification {what}"),
+            Self::KeySize(len, fit) => write!(f, "a key of {len} bytes does not fit; these sizes do: {fit:?}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

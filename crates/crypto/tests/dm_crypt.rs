@@ -1,0 +1,234 @@
+//! Every specification against the real dm-crypt of a Linux kernel, both ways: it encrypts and we decrypt, we encrypt and it
+//! decrypts.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use claviger_crypto::Acceleration;
+use claviger_crypto::dmcrypt::{Sectors, Specification};
+use claviger_testkit::random::Random;
+use claviger_testkit::vectors::hex;
+use claviger_testkit::{tools, uml};
+
+/// Units of 512 bytes that each side writes of each case.
+const UNITS: usize = 72;
+
+/// What the kernel of Debian's user-mode Linux does not have.
+const MISSING: &[&str] = &["serpent-cbc-essiv:blake2s-256"];
+
+/// The kernel's modules for all of this, as far as they are not built in.
+const MODULES: &str = "dm-crypt xts cbc ecb lrw ctr essiv serpent_generic twofish_generic camellia_generic cast5_generic \
+                       cast6_generic blowfish_generic des_generic crc32_generic sha512_generic rmd160 wp512 adiantum \
+                       nhpoly1305 chacha_generic sha3_generic streebog_generic aes_ti";
+
+struct Case {
+    spec: &'static str,
+    /// In bytes.
+    key: usize,
+    sectors: Sectors,
+}
+
+const SMALL: Sectors = Sectors { size: 512, large_iv: false, iv_offset: 0 };
+
+/// Specifications with sectors of 512 bytes, with the sizes of keys, all that there are where none is given.
+const SPECIFICATIONS: &[(&str, &[usize])] = &[
+    ("aes", &[]),
+    ("aes-xts-plain64", &[]),
+    ("aes-xts-essiv:sha256", &[64]),
+    ("aes-xts-eboiv", &[64]),
+    ("aes-xts-null", &[32]),
+    ("aes:4-xts-plain64", &[128]),
+    ("serpent-xts-plain64", &[32, 64]),
+    ("twofish-xts-plain64be", &[64]),
+    ("camellia-xts-plain64", &[32, 48, 64]),
+    ("aes-cbc-null", &[16]),
+    ("aes-cbc-plain", &[32]),
+    ("aes-cbc-plain64", &[32]),
+    ("aes-cbc-plain64be", &[24]),
+    ("aes-cbc-benbi", &[16]),
+    ("aes-cbc-essiv:sha256", &[]),
+    ("aes-cbc-essiv:md5", &[32]),
+    ("aes:2-cbc-essiv:sha256", &[64]),
+    ("capi:essiv(cbc(aes),sha256)-plain", &[32]),
+    ("capi:cbc(twofish)-essiv:sha256", &[32]),
+    ("capi:xts(serpent)-plain64", &[64]),
+    ("aes-cbc-eboiv", &[16, 32]),
+    ("aes-cbc-elephant", &[32, 64]),
+    ("serpent-cbc-essiv:blake2s-256", &[32]),
+    ("camellia-cbc-essiv:sha256", &[24]),
+    ("blowfish-cbc-essiv:sha256", &[16]),
+    ("blowfish-cbc-essiv:sha1", &[56]),
+    ("blowfish-cbc-plain64be", &[7]),
+    ("blowfish-cbc-lmk", &[16]),
+    ("cast5-cbc-plain64", &[5, 10, 11, 16]),
+    ("cast5-cbc-essiv:md5", &[16]),
+    ("des3_ede-cbc-plain", &[24]),
+    ("des3_ede-cbc-benbi", &[24]),
+    ("aes-ecb", &[16]),
+    ("blowfish-ecb", &[32]),
+    ("twofish-ecb-plain", &[32]),
+    ("aes-ctr-plain64", &[16, 32]),
+    ("aes-ctr-plain64be", &[32]),
+    ("aes-ctr-benbi", &[32]),
+    ("aes-ctr-essiv:sha256", &[32]),
+    ("cast5-ctr-plain64", &[16]),
+    ("aes-lrw-benbi", &[32, 40, 48]),
+    ("aes-lrw-plain64", &[32]),
+    ("aes-lrw-essiv:sha256", &[32]),
+    ("aes-lrw-eboiv", &[32]),
+    ("serpent-lrw-benbi", &[48]),
+    ("twofish-lrw-benbi", &[32]),
+    ("aes-cbc-tcw", &[]),
+    ("serpent-cbc-tcw", &[64]),
+    ("cast5-cbc-tcw", &[40]),
+    ("des3_ede-cbc-tcw", &[48]),
+    ("blowfish-cbc-tcw", &[80]),
+    ("aes:64-cbc-lmk", &[]),
+    ("capi:cbc(aes)-lmk", &[1040]),
+    ("aes:16-cbc-lmk", &[16 * 16, 17 * 24]),
+    ("aes-cbc-lmk", &[32]),
+    ("serpent:64-cbc-lmk", &[65 * 16]),
+    ("twofish:64-cbc-lmk", &[65 * 32]),
+    ("blowfish:64-cbc-lmk", &[65 * 16]),
+];
+
+/// Those that are tried with larger sectors, too.
+const LARGE: &[(&str, usize)] = &[
+    ("aes-xts-plain64", 64),
+    ("aes:2-xts-plain64", 128),
+    ("aes-cbc-plain64", 32),
+    ("aes-cbc-essiv:sha256", 32),
+    ("aes-cbc-benbi", 32),
+    ("aes-cbc-eboiv", 32),
+    ("aes-cbc-elephant", 64),
+    ("aes-lrw-benbi", 32),
+    ("aes-ctr-plain64", 32),
+    ("serpent-ecb", 32),
+    ("blowfish-cbc-plain64be", 16),
+];
+
+/// First numbers that wrap, or do not fit what an IV has room for. Of those with the IVs that wrap.
+const OFFSETS: &[(&str, usize, u64)] = &[
+    ("aes-xts-plain", 64, 0xffff_ffe0),
+    ("aes-xts-plain64", 64, 0x12_3456_789a),
+    ("aes-xts-plain64", 64, u64::MAX - 50),
+    ("aes-cbc-eboiv", 32, 0x7f_ffff_ffff_fff0),
+    ("twofish-lrw-benbi", 32, 0x7ff_ffff_fff8),
+    ("aes-cbc-benbi", 32, 0x7ff_ffff_ffff_ffe0),
+    ("aes-ctr-plain64be", 32, u64::MAX - 50),
+    ("aes-ctr-benbi", 32, 0x7f_ffff_ffff_fff0),
+    ("aes-cbc-tcw", 64, 1),
+    ("serpent-cbc-tcw", 64, 0xffff_ff80),
+    ("cast5-cbc-tcw", 40, 0x12_3456_789a),
+    ("aes:64-cbc-lmk", 65 * 16, 77),
+    ("aes:64-cbc-lmk", 65 * 32, 0x00ff_ffff_ffff_ffe0),
+    ("aes:4-xts-plain64", 128, 3),
+];
+
+fn cases() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (spec, keys) in SPECIFICATIONS {
+        let sizes = Specification::parse(spec).unwrap_or_else(|e| panic!("{spec}: {e}")).key_sizes();
+        let keys = if keys.is_empty() { &sizes } else { *keys };
+        all.extend(keys.iter().map(|&key| Case { spec, key, sectors: SMALL }));
+    }
+    for (spec, key) in LARGE {
+        for (size, large_iv, iv_offset) in
+            [(1024, false, 16), (2048, true, 16), (4096, false, 0), (4096, true, 0x1_0000_0008)]
+        {
+            all.push(Case { spec, key: *key, sectors: Sectors { size, large_iv, iv_offset } });
+        }
+    }
+    for &(spec, key, iv_offset) in OFFSETS {
+        all.push(Case { spec, key, sectors: Sectors { iv_offset, ..SMALL } });
+    }
+    all
+}
+
+#[test]
+fn the_kernel_reads_what_we_write_and_writes_what_we_read() {
+    // The guest loads dm-crypt and the ciphers with the host's program.
+    if tools::program("modprobe").is_none() || tools::program("dmsetup").is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let [plain, disk, read] = ["plain", "disk", "read"].map(|name| dir.path().join(name));
+    let text = Random::new(1).bytes(UNITS * 512);
+    let cases = cases();
+    fs::write(&plain, &text).expect("a file");
+    fs::write(&read, text.repeat(cases.len()).iter().map(|byte| !byte).collect::<Vec<u8>>()).expect("a file");
+    // Of each case our half of the disk, then room for the kernel's.
+    let halves = |case: &Case| [case.run(true, 0, &text), vec![0; text.len()]].concat();
+    fs::write(&disk, cases.iter().flat_map(halves).collect::<Vec<u8>>()).expect("a file");
+
+    let mut script = format!("for m in {MODULES}; do modprobe -q $m; done\n");
+    for (i, case) in cases.iter().enumerate() {
+        let table = case.table(2 * i * UNITS);
+        writeln!(
+            script,
+            "echo '{table}' | dmsetup create c 2>/dev/null && {{\n\
+             dd if=/dev/mapper/c of=/dev/ubdc bs=36864 count=1 seek={i} conv=notrunc 2>/dev/null || exit 8\n\
+             dd if=/dev/ubda of=/dev/mapper/c bs=36864 count=1 seek=1 conv=fsync 2>/dev/null || exit 9\n\
+             dmsetup remove c; }} || echo {i}"
+        )
+        .expect("strings take all");
+    }
+    let images: Vec<&Path> = vec![&plain, &disk, &read];
+    let Some(done) = uml::run(&script, &images, 240) else { return };
+    assert_eq!(done.status, 0, "{}", done.output);
+
+    let missing: Vec<usize> = done.output.lines().map(|i| i.parse().expect("the number of a case")).collect();
+    let [disk, read] = [disk, read].map(|path| fs::read(path).expect("an image"));
+    let mut wrong = Vec::new();
+    for (i, case) in cases.iter().enumerate().filter(|(i, _)| !missing.contains(i)) {
+        let part = i * text.len()..(i + 1) * text.len();
+        if read[part.clone()] != text {
+            wrong.push(format!(
+                "the kernel reads other than we wrote: {} with {} bytes, {:?}",
+                case.spec, case.key, case.sectors
+            ));
+        }
+        let theirs = &disk[2 * i * text.len()..][text.len()..2 * text.len()];
+        if case.run(false, (text.len() / case.sectors.size) as u64, theirs) != text {
+            wrong.push(format!(
+                "we read other than the kernel wrote: {} with {} bytes, {:?}",
+                case.spec, case.key, case.sectors
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let missing: BTreeSet<&str> = missing.into_iter().map(|i| cases[i].spec).collect();
+    assert_eq!(missing.into_iter().collect::<Vec<_>>(), MISSING);
+}
+
+impl Case {
+    fn key(&self) -> Vec<u8> {
+        Random::new(self.key as u64).bytes(self.key)
+    }
+
+    /// The target's line for a table of device-mapper, `at` units of 512 bytes into the disk.
+    fn table(&self, at: usize) -> String {
+        let Sectors { size, large_iv, iv_offset } = self.sectors;
+        let options = match (size, large_iv) {
+            (512, _) => String::new(),
+            (_, false) => format!(" 1 sector_size:{size}"),
+            (_, true) => format!(" 2 sector_size:{size} iv_large_sectors"),
+        };
+        format!("0 {} crypt {} {} {iv_offset} /dev/ubdb {at}{options}", 2 * UNITS, self.spec, hex(&self.key()))
+    }
+
+    /// Encrypts or decrypts as dm-crypt should.
+    fn run(&self, encrypt: bool, first: u64, data: &[u8]) -> Vec<u8> {
+        let spec = Specification::parse(self.spec).unwrap_or_else(|e| panic!("{}: {e}", self.spec));
+        let cipher = spec.with_key(&self.key(), self.sectors, Acceleration::On);
+        let cipher = cipher.unwrap_or_else(|e| panic!("{}: {e}", self.spec));
+        let mut data = data.to_vec();
+        match encrypt {
+            true => cipher.encrypt(first, &mut data),
+            false => cipher.decrypt(first, &mut data),
+        }
+        data
+    }
+}

@@ -1,0 +1,304 @@
+//! What formats without a header have in common: where the data are, what is in them as far as that shows, and new volumes.
+
+use std::time::{Duration, Instant};
+
+use claviger_crypto::dmcrypt::{self, Sectors, Specification};
+use claviger_crypto::pool::Pool;
+use claviger_crypto::{Acceleration, Secret, SectorCipher};
+
+use super::{Facts, KernelCipher, Mapping, Unlocked, Verdict, filling, magic};
+use crate::credential::{Headerless, Unlock};
+use crate::error::{Error, Result};
+use crate::filesystems::detect;
+use crate::spec::Spec;
+use crate::store::Store;
+use crate::volume::{Layout, Payload, Segment};
+
+/// Units in which sectors are numbered, in bytes.
+pub(super) const UNIT: u64 = 512;
+
+/// What such a format says of any store.
+pub(super) fn verdict(name: &str) -> Verdict {
+    Verdict::No(format!(
+        "it has no header: nothing tells it from random bytes, and it opens only where --format {name} is given"
+    ))
+}
+
+/// Where the data are in a store, and how they are cut into sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Where they begin, in bytes.
+    pub offset: u64,
+    /// Their length, in bytes: whole sectors.
+    pub len: u64,
+    /// How they are cut and numbered.
+    pub sectors: Sectors,
+}
+
+impl Place {
+    /// As `asked` says, in a store of `store_len` bytes, of which a last incomplete unit does not count, as the kernel does not
+    /// see it. Sectors are numbered from `skip` on where that is not given.
+    ///
+    /// # Errors
+    /// `Misuse` for what dm-crypt refuses (drivers/md/dm-crypt.c, `crypt_ctr`) and what reaches past the end of the store.
+    pub fn find(store_len: u64, asked: &Headerless, skip: u64) -> Result<Self> {
+        let size = asked.sector_size.unwrap_or(512);
+        if !matches!(size, 512 | 1024 | 2048 | 4096) {
+            return Err(Error::misuse(format!("sectors have 512, 1024, 2048 or 4096 bytes, not {size}")));
+        }
+        let offset = asked.offset.unwrap_or(0);
+        if !offset.is_multiple_of(UNIT) {
+            return Err(Error::misuse(format!(
+                "the data cannot begin at byte {offset}: it is not a multiple of {UNIT}"
+            )));
+        }
+        let room = (store_len - store_len % UNIT).saturating_sub(offset);
+        let len = asked.size.unwrap_or(room);
+        if len > room {
+            return Err(Error::misuse(format!("{len} bytes from byte {offset} on reach past the end, at {store_len}")));
+        }
+        if len == 0 {
+            return Err(Error::misuse(format!("there are no data from byte {offset} on: it ends at {store_len}")));
+        }
+        if !len.is_multiple_of(u64::from(size)) {
+            return Err(Error::misuse(format!(
+                "{len} bytes of data are not a whole number of sectors of {size} bytes"
+            ))
+            .hint("If the file has grown, give the size of the data."));
+        }
+        let skip = asked.skip.unwrap_or(skip);
+        let fits = skip.is_multiple_of(u64::from(size) / UNIT) && skip.checked_add(len / UNIT).is_some();
+        if !fits {
+            return Err(Error::misuse(format!("sectors of {size} bytes cannot be numbered from {skip} on")));
+        }
+        Ok(Self { offset, len, sectors: Sectors { size: size as usize, large_iv: asked.large_iv, iv_offset: skip } })
+    }
+}
+
+/// The cipher of a specification that a person has given.
+///
+/// # Errors
+/// `Misuse` for no specification and for a key that does not fit, `Unsupported`.
+pub(super) fn cipher_of(
+    text: &str,
+    key: &[u8],
+    sectors: Sectors,
+    with: Acceleration,
+) -> Result<std::sync::Arc<dyn SectorCipher>> {
+    Specification::parse(text).and_then(|cipher| cipher.with_key(key, sectors, with)).map_err(|e| match e {
+        dmcrypt::Error::Unsupported(what) => Error::unsupported(format!("the cipher specification {what}")),
+        dmcrypt::Error::KeySize(len, fit) => {
+            let fit: Vec<_> = fit.iter().map(|size| (size * 8).to_string()).collect();
+            Error::misuse(format!("{text} takes no key of {} bits; it takes {}", len * 8, fit.join(", ")))
+                .hint("Give the key's size.")
+        }
+        dmcrypt::Error::Syntax(_) => {
+            Error::misuse(e.to_string()).hint("One looks like aes-xts-plain64 or aes-cbc-essiv:sha256.")
+        }
+    })
+}
+
+/// A volume without a header: all that is to be known to open it.
+pub(super) struct Volume<'a> {
+    /// The format's name.
+    pub format: &'static str,
+    /// The cipher specification.
+    pub cipher: &'a str,
+    /// The key, all of it.
+    pub key: &'a Secret,
+    /// Bits of it that are one cipher's.
+    pub key_bits: u32,
+    /// What made the key of the credential: a hash, or `none`.
+    pub hash: &'static str,
+    /// How often it did.
+    pub iterations: u32,
+    /// Where the data are.
+    pub place: Place,
+}
+
+impl Volume<'_> {
+    /// The layout, with what shows of the contents. Anything opens: the caller says so where nothing is recognised.
+    ///
+    /// # Errors
+    /// Those of [`cipher_of`], and `Io`.
+    pub fn unlock(&self, store: &dyn Store, with: &Unlock<'_>, begun: Instant) -> Result<(Unlocked, Contents)> {
+        let Place { offset, len, sectors } = self.place;
+        let cipher = cipher_of(self.cipher, self.key, sectors, with.acceleration)?;
+        let contents = Contents::of(store, &self.place, &*cipher)?;
+        let layout = Layout::new(vec![Segment {
+            at: 0,
+            len,
+            stored_at: offset,
+            payload: Payload::Crypt { cipher, first: 0 },
+            writable: true,
+        }])?;
+        let layer = |_| {
+            let key = Secret::copy_from(self.key);
+            Some(vec![KernelCipher { specification: self.cipher.to_owned(), key, sectors, integrity: None }])
+        };
+        let mapping = with.for_kernel.then(|| Mapping::of(&layout, "PLAIN", layer)).flatten();
+        let (cipher, mode) = self.cipher.split_once('-').unwrap_or((self.cipher, ""));
+        let facts = Facts {
+            format: self.format,
+            cipher: cipher.to_owned(),
+            mode: mode.to_owned(),
+            key_bits: self.key_bits,
+            hash: self.hash,
+            iterations: self.iterations,
+            memory: None,
+            pim: None,
+            header_version: 0,
+            header: "none",
+            hidden: false,
+            keyslot: None,
+            uuid: None,
+            label: None,
+            integrity: None,
+            sector_size: sectors.size as u32,
+            size: len,
+            data_offset: offset,
+            created: None,
+            header_written: None,
+        };
+        let unlocked =
+            Unlocked { layout, facts, warnings: Vec::new(), trials: 1, derivations: 1, took: begun.elapsed(), mapping };
+        Ok((unlocked, contents))
+    }
+}
+
+/// What shows of the contents of a volume that nothing else tells a wrong key of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Contents {
+    /// Something that is known: a file system, a partition table, another volume.
+    Known(&'static str),
+    /// Nothing known, but the plaintext is not as random as what is stored.
+    Something,
+    /// The key is the right one, but sectors are numbered otherwise: of sectors of zeros all but the first blocks are.
+    Misnumbered,
+    /// What a wrong key gives, and what an empty volume may be too.
+    Nothing,
+}
+
+impl Contents {
+    fn of(store: &dyn Store, place: &Place, cipher: &dyn SectorCipher) -> Result<Self> {
+        let looked_at = (detect::LOOKED_AT as u64).next_multiple_of(4096).min(place.len);
+        let mut stored = vec![0; looked_at as usize];
+        store.read_at(place.offset, &mut stored)?;
+        let mut plain = Secret::copy_from(&stored);
+        cipher.decrypt(0, &mut plain);
+        Ok(Self::look(&stored, &plain))
+    }
+
+    fn look(stored: &[u8], plain: &[u8]) -> Self {
+        // What was never written decrypts to something regular under every key.
+        let written = || {
+            let sectors = stored.chunks_exact(UNIT as usize).zip(plain.chunks_exact(UNIT as usize));
+            sectors.filter(|(stored, _)| magic::looks_random(stored)).map(|(_, plain)| plain)
+        };
+        /// The largest block of a cipher, in bytes, or what loop-AES changes of a sector.
+        const FIRST: usize = 32;
+        let zero = |bytes: &[u8]| bytes.iter().all(|b| *b == 0);
+        let misnumbered = |sector: &[u8]| zero(&sector[FIRST..]) && !zero(&sector[..FIRST]);
+        if written().any(misnumbered)
+            && !written().any(zero)
+            && magic::known(plain).is_none_or(|_| {
+                // A superblock in front of zeros looks like that too: there must be several of them, and none like another.
+                written().filter(|sector| misnumbered(sector)).count() > 8
+            })
+        {
+            return Self::Misnumbered;
+        }
+        match magic::known(plain) {
+            Some(what) => Self::Known(what),
+            None if written().any(|sector| !magic::looks_random(sector)) => Self::Something,
+            None => Self::Nothing,
+        }
+    }
+
+    /// Whether the key is the right one, as far as the contents tell.
+    pub fn makes_sense(&self) -> bool {
+        matches!(self, Self::Known(_) | Self::Something)
+    }
+
+    /// What a person must know, if that is so.
+    pub fn warning(&self, format: &str) -> Option<String> {
+        match self {
+            Self::Known(_) | Self::Something => None,
+            Self::Misnumbered => Some(
+                "The key seems to be right, but the numbers of the sectors do not: the first bytes of sectors decrypt to noise. \
+                 Check the offset, the number of the first sector, the sector size and the initialisation vectors of the cipher \
+                 before anything is written."
+                    .to_owned(),
+            ),
+            Self::Nothing => Some(format!(
+                "Nothing in it is recognised. A {format} volume has no header: a wrong passphrase, key file, cipher, hash, key \
+                 size or offset looks like this, and so does a volume that is still empty. Be sure before anything is written: \
+                 it destroys what is there."
+            )),
+        }
+    }
+}
+
+/// Fills a new volume with what looks like ciphertext, unless that is not wanted: all that creating a volume without a header
+/// is.
+///
+/// # Errors
+/// `Cancelled`, `Io`.
+pub(super) fn create(store: &dyn Store, place: &Place, spec: &Spec<'_>) -> Result<()> {
+    if spec.quick {
+        return Ok(());
+    }
+    let mut throw_away = Secret::zeroed(64);
+    getrandom::fill(&mut throw_away).map_err(|e| Error::from(std::io::Error::other(e.to_string())))?;
+    let cipher = cipher_of("aes-xts-plain64", &throw_away, Sectors::default(), Acceleration::On)?;
+    let pool = Pool::for_this_machine(Duration::from_micros(50));
+    filling::fill_with(store, place.offset..place.offset + place.len, &*cipher, spec, &pool)?;
+    Ok(store.flush()?)
+}
+
+/// What a new volume without a header is opened with later: as `spec` says.
+pub(super) fn parameters(spec: &Spec<'_>) -> Headerless {
+    Headerless {
+        key_bits: spec.key_bits,
+        offset: spec.data_offset,
+        sector_size: spec.sector_size,
+        ..Headerless::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn places_are_those_that_dm_crypt_takes() {
+        let asked = Headerless::default();
+        let place = Place::find(10_000, &asked, 0).expect("a place");
+        assert_eq!((place.offset, place.len, place.sectors), (0, 9728, Sectors::default()));
+        let asked =
+            Headerless { offset: Some(1024), size: Some(4096), skip: Some(8), sector_size: Some(4096), ..asked };
+        let place = Place::find(10_000, &asked, 2).expect("a place");
+        assert_eq!((place.offset, place.len, place.sectors.size, place.sectors.iv_offset), (1024, 4096, 4096, 8));
+        assert_eq!(
+            Place::find(10_000, &Headerless { skip: None, ..asked }, 16).expect("a place").sectors.iv_offset,
+            16
+        );
+        for wrong in [
+            Headerless { sector_size: Some(513), ..asked },
+            Headerless { sector_size: Some(8192), ..asked },
+            Headerless { offset: Some(100), ..asked },
+            Headerless { offset: Some(10_240), size: None, ..asked },
+            Headerless { offset: Some(u64::MAX - 511), ..asked },
+            Headerless { size: Some(16_384), ..asked },
+            Headerless { size: Some(0), ..asked },
+            Headerless { size: Some(512), ..asked },
+            Headerless { skip: Some(7), ..asked },
+            Headerless { skip: Some(u64::MAX - 7), ..asked },
+        ] {
+            let error = Place::find(10_000, &wrong, 0).expect_err("it does not fit");
+            assert!(matches!(error.kind, ErrorKind::Misuse(_)), "{wrong:?}: {error}");
+        }
+        assert!(Place::find(100, &Headerless::default(), 0).is_err());
+    }
+}

@@ -1,0 +1,212 @@
+//! Cryptoloop: encryption in the loop device of Linux 2.4 (kerneli's patch) and 2.6, set up by `losetup -e` and `mount -o
+//! encryption=`. Nothing writes it any more; it opens for rescue.
+//!
+//! Sectors of 512 bytes in CBC, and the initialisation vector is the sector's number in 32 bits (Linux 2.6,
+//! drivers/block/cryptoloop.c, `cryptoloop_transfer`): dm-crypt's `cbc-plain`. The key is made of the passphrase in one of the
+//! ways that the losetup of the time had (util-linux of loop-AES, loDev_rmd160HashTwiceWithA, loDev_unhashed2_key_setup):
+//! `rmd160` hashes it with and without an `A` before it, `unhashed2` takes its first 31 bytes, and `sha256`, `sha384` and
+//! `sha512` hash it once. Nothing says which was used. So what is not given is tried, and the contents tell.
+
+use std::time::Instant;
+
+use claviger_crypto::Secret;
+
+use super::key::Hashing;
+use crate::credential::{Credential, Unlock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::headerless::{self, Contents, Place, Volume};
+use crate::formats::{Choices, Format, Header, Unlocked, Verdict};
+use crate::spec::Spec;
+use crate::store::Store;
+
+/// Cryptoloop.
+pub static CRYPTOLOOP: Cryptoloop = Cryptoloop;
+
+/// See [`CRYPTOLOOP`].
+pub struct Cryptoloop;
+
+/// Ciphers that kernels of its time had, with sizes of keys in bits; the usual ones first.
+static CIPHERS: &[(&str, &[u32])] = &[
+    ("aes", &[128, 256, 192]),
+    ("twofish", &[256, 128, 192, 160]),
+    ("serpent", &[256, 128, 192]),
+    ("blowfish", &[256, 128, 160, 192, 448]),
+    ("cast6", &[256, 128, 192]),
+    ("cast5", &[128]),
+    ("des3_ede", &[192]),
+];
+
+/// Ways from a passphrase to a key, by the names of losetup, with those of cryptsetup.
+static HASHES: &[(&str, &str)] = &[
+    ("rmd160", "ripemd160"),
+    ("unhashed2", UNHASHED),
+    ("sha512", "sha512"),
+    ("sha256", "sha256"),
+    ("sha384", "sha384"),
+    // SuSE's twofish of 2001: the hash without its second round.
+    ("rmd160:20", "ripemd160:20"),
+];
+
+/// The first 31 bytes of the passphrase.
+const UNHASHED: &str = "plain";
+
+/// Bytes of an unhashed passphrase that count: the buffer ends with a zero.
+const UNHASHED_MAX: usize = 31;
+
+impl Format for Cryptoloop {
+    fn name(&self) -> &'static str {
+        "cryptoloop"
+    }
+
+    fn identify(&self, _store: &dyn Store) -> Result<Verdict> {
+        Ok(headerless::verdict("cryptoloop"))
+    }
+
+    fn open(&self, _store: &dyn Store) -> Result<Box<dyn Header>> {
+        Ok(Box::new(Locked))
+    }
+
+    fn create(&self, _store: &dyn Store, _spec: &Spec<'_>, _first: &[Credential]) -> Result<()> {
+        Err(Error::unsupported("creating cryptoloop volumes: they are too weak")
+            .hint("Create a LUKS or VeraCrypt volume instead."))
+    }
+
+    fn choices(&self) -> Choices {
+        Choices {
+            ciphers: CIPHERS.iter().map(|(name, _)| *name).collect(),
+            hashes: HASHES.iter().map(|(name, _)| *name).collect(),
+            min_len: headerless::UNIT,
+        }
+    }
+
+    fn headerless(&self) -> bool {
+        true
+    }
+}
+
+struct Locked;
+
+/// One way to open a volume.
+struct Way {
+    cipher: String,
+    hash: &'static str,
+    bits: u32,
+}
+
+impl Header for Locked {
+    /// Opens the first way in which the contents make sense; where all is given, that way.
+    fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+        let begun = Instant::now();
+        let [Credential::Passphrase(passphrase)] = with.credentials else {
+            return Err(match with.credentials {
+                [one] => ErrorKind::CredentialKind { format: CRYPTOLOOP.name(), kind: one.kind() }.into(),
+                _ => Error::misuse("a cryptoloop volume takes one passphrase and nothing else"),
+            });
+        };
+        let place = Place::find(store.len(), &with.headerless, 0)?;
+        let ways = ways(with)?;
+        let mut failed = None;
+        for (tried, way) in ways.iter().enumerate() {
+            if with.cancelled() {
+                return Err(ErrorKind::Cancelled.into());
+            }
+            if let Some(progress) = with.progress {
+                progress(tried as u64, ways.len() as u64);
+            }
+            match way.open(store, with, passphrase, place, begun) {
+                Ok((unlocked, contents)) if contents.makes_sense() || ways.len() == 1 => {
+                    let mut warnings = vec![WEAK.to_owned()];
+                    warnings.extend(contents.warning(CRYPTOLOOP.name()));
+                    let trials = tried as u64 + 1;
+                    return Ok(Unlocked { warnings, trials, derivations: trials, took: begun.elapsed(), ..unlocked });
+                }
+                Ok(_) => {}
+                Err(e) if matches!(e.kind, ErrorKind::Misuse(_) | ErrorKind::Unsupported { .. }) => failed = Some(e),
+                Err(e) => return Err(e),
+            }
+        }
+        match failed {
+            Some(e) if ways.len() == 1 => Err(e),
+            _ => Err(nothing_opens(&ways)),
+        }
+    }
+}
+
+/// What is to be said whenever one is open.
+const WEAK: &str = "Cryptoloop is weak: whoever sees the file can recognise contents that were prepared for it (its \
+                    initialisation vectors can be foretold), and its passphrase is hashed once, without salt. Copy what is in it \
+                    to a new volume of another format.";
+
+fn nothing_opens(ways: &[Way]) -> Error {
+    let what = format!(
+        "in none of {} ways does anything come out that is recognised. Cryptoloop volumes have no mark: a wrong passphrase, a \
+         cipher or an offset that was not tried, and a file that is no such volume look the same",
+        ways.len()
+    );
+    Error::new(ErrorKind::WrongCredential(what)).hint(
+        "To try: check the passphrase; give the offset, if the data do not begin at the beginning; name the cipher, the hash and \
+         the key's size, which opens it whatever comes out.",
+    )
+}
+
+/// The ways that the options leave open.
+fn ways(with: &Unlock<'_>) -> Result<Vec<Way>> {
+    let ciphers: Vec<(String, Vec<u32>)> = match with.cipher {
+        None => CIPHERS.iter().map(|(name, sizes)| (format!("{name}-cbc-plain"), sizes.to_vec())).collect(),
+        Some(cipher) => {
+            let (name, mode) = cipher.split_once('-').unwrap_or((cipher, "cbc-plain"));
+            let mode = if mode == "cbc" { "cbc-plain" } else { mode };
+            let sizes =
+                CIPHERS.iter().find(|(known, _)| *known == name).map_or(&[128, 192, 256][..], |(_, sizes)| sizes);
+            vec![(format!("{name}-{mode}"), sizes.to_vec())]
+        }
+    };
+    let hashes: Vec<&'static str> = match with.hash {
+        None => HASHES.iter().map(|(_, ours)| *ours).collect(),
+        Some(hash) => {
+            let found = HASHES.iter().find(|(name, ours)| *name == hash || *ours == hash).map(|(_, ours)| *ours);
+            let all = || HASHES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+            vec![found.ok_or_else(|| Error::misuse(format!("cryptoloop had no hash {hash}; it had: {}", all())))?]
+        }
+    };
+    let mut ways = Vec::new();
+    for (cipher, sizes) in ciphers {
+        let sizes = with.headerless.key_bits.map_or(sizes, |bits| vec![bits]);
+        for hash in &hashes {
+            ways.extend(sizes.iter().map(|bits| Way { cipher: cipher.clone(), hash, bits: *bits }));
+        }
+    }
+    Ok(ways)
+}
+
+impl Way {
+    fn open(
+        &self,
+        store: &dyn Store,
+        with: &Unlock<'_>,
+        passphrase: &[u8],
+        place: Place,
+        begun: Instant,
+    ) -> Result<(Unlocked, Contents)> {
+        if self.bits == 0 || !self.bits.is_multiple_of(8) || self.bits > super::KEY_BITS_MAX {
+            return Err(Error::misuse(format!("there is no key of {} bits", self.bits)));
+        }
+        let key = self.key(passphrase)?;
+        let volume = Volume {
+            format: CRYPTOLOOP.name(),
+            cipher: &self.cipher,
+            key: &key,
+            key_bits: self.bits,
+            hash: Hashing::parse(self.hash)?.name(),
+            iterations: 1,
+            place,
+        };
+        volume.unlock(store, with, begun)
+    }
+
+    fn key(&self, passphrase: &[u8]) -> Result<Secret> {
+        let len = self.bits as usize / 8;
+        let used = if self.hash == UNHASHED { &passphrase[..passphrase.len().min(UNHASHED_MAX)] } else { passphrase };
+        Hashing::parse(self.hash)?.key(used, len)
+    }
+}

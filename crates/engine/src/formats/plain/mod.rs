@@ -1,0 +1,226 @@
+//! Plain dm-crypt: no header, no salt, nothing but ciphertext (cryptsetup(8), "PLAIN MODE"), and what cryptoloop wrote before.
+
+mod cryptmount;
+mod cryptoloop;
+mod key;
+
+use std::time::Instant;
+
+use claviger_crypto::Secret;
+
+use super::headerless::{self, Place, Volume};
+use super::{Choices, Format, Header, Unlocked, Verdict};
+use crate::credential::{Credential, Unlock, whole_keyfile};
+use crate::error::{Error, ErrorKind, Result};
+use crate::spec::Spec;
+use crate::store::Store;
+use key::Hashing;
+
+pub use cryptoloop::CRYPTOLOOP;
+
+/// Plain dm-crypt.
+pub static PLAIN: Plain = Plain;
+
+/// See [`PLAIN`].
+pub struct Plain;
+
+/// The cipher where none is given, as in cryptsetup 1.0 to 2.6 (2.6.1, configure.ac, `plain-cipher`, `plain-mode`).
+const CIPHER: &str = "aes-cbc-essiv:sha256";
+
+/// The hash of a passphrase where none is given (`plain-hash`).
+const HASH: &str = "ripemd160";
+
+/// Bits of the key where that is not given (`plain-keybits`).
+const KEY_BITS: u32 = 256;
+
+/// The cipher where none is given and the key is in a file of cryptmount's (cmtab(5), `cipher`).
+const CRYPTMOUNT_CIPHER: &str = "aes-cbc-plain";
+
+/// The longest key, in bits: 64 keys of AES-256 and one more.
+const KEY_BITS_MAX: u32 = 65 * 256;
+
+impl Format for Plain {
+    fn name(&self) -> &'static str {
+        "plain"
+    }
+
+    fn identify(&self, _store: &dyn Store) -> Result<Verdict> {
+        Ok(headerless::verdict("plain"))
+    }
+
+    fn open(&self, _store: &dyn Store) -> Result<Box<dyn Header>> {
+        Ok(Box::new(Locked))
+    }
+
+    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+        let with = Unlock {
+            cipher: spec.cipher,
+            hash: spec.hash,
+            headerless: headerless::parameters(spec),
+            ..Unlock::with(first)
+        };
+        // Nothing is written before it is known that it will open.
+        let parameters = Parameters::of(&with)?;
+        let place = Place::find(store.len(), &with.headerless, 0)?;
+        headerless::cipher_of(&parameters.cipher, &parameters.key, place.sectors, with.acceleration)?;
+        headerless::create(store, &place, spec)
+    }
+
+    fn choices(&self) -> Choices {
+        Choices {
+            ciphers: vec![
+                CIPHER,
+                "aes-xts-plain64",
+                "serpent-xts-plain64",
+                "twofish-xts-plain64",
+                "camellia-xts-plain64",
+            ],
+            hashes: vec![HASH, "sha256", "sha512", "whirlpool", "plain"],
+            min_len: headerless::UNIT,
+        }
+    }
+
+    fn headerless(&self) -> bool {
+        true
+    }
+
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        Locked.asks_passphrase(keyfiles)
+    }
+}
+
+struct Locked;
+
+impl Header for Locked {
+    fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+        let begun = Instant::now();
+        let parameters = Parameters::of(with)?;
+        let place = Place::find(store.len(), &with.headerless, 0)?;
+        let volume = Volume {
+            format: PLAIN.name(),
+            cipher: &parameters.cipher,
+            key: &parameters.key,
+            key_bits: parameters.key.len() as u32 * 8,
+            hash: parameters.hash,
+            iterations: parameters.iterations,
+            place,
+        };
+        let (unlocked, contents) = volume.unlock(store, with, begun)?;
+        let mut warnings = parameters.warnings;
+        warnings.extend(contents.warning(PLAIN.name()));
+        Ok(Unlocked { warnings, ..unlocked })
+    }
+
+    /// A keyfile is the key, unless it is one of cryptmount's, which a passphrase opens.
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        let locked = |c: &Credential| matches!(c, Credential::Keyfile(contents) if cryptmount::is_one(contents));
+        !keyfiles.iter().any(|c| matches!(c, Credential::Keyfile(_))) || keyfiles.iter().any(locked)
+    }
+}
+
+/// The key and how it is used.
+struct Parameters {
+    cipher: String,
+    key: Secret,
+    hash: &'static str,
+    iterations: u32,
+    warnings: Vec<String>,
+}
+
+impl Parameters {
+    fn of(with: &Unlock<'_>) -> Result<Self> {
+        let mut taken = Vec::new();
+        let mut warnings = Vec::new();
+        let bits = key_bits(with)?;
+        let cipher = |default: &'static str, taken: &mut Vec<String>| {
+            with.cipher.unwrap_or_else(|| {
+                taken.push(format!("the cipher {default}"));
+                default
+            })
+        };
+        let size = |taken: &mut Vec<String>| {
+            bits.unwrap_or_else(|| {
+                taken.push(format!("a key of {KEY_BITS} bits"));
+                KEY_BITS
+            }) as usize
+                / 8
+        };
+        let ignored = |warnings: &mut Vec<String>| {
+            if with.hash.is_some_and(|hash| !hash.eq_ignore_ascii_case("plain")) {
+                warnings.push("The hash is not used: a key file is the key itself.".to_owned());
+            }
+        };
+        let (cipher, key, hash, iterations) = match with.credentials {
+            [Credential::Passphrase(text)] => {
+                let cipher = cipher(CIPHER, &mut taken);
+                let hash = with.hash.unwrap_or_else(|| {
+                    taken.push(format!("the hash {HASH}"));
+                    HASH
+                });
+                let hashing = Hashing::parse(hash)?;
+                (cipher, hashing.key(text, size(&mut taken))?, hashing.name(), 1)
+            }
+            [one, other] => match (one, other) {
+                (Credential::Keyfile(file), Credential::Passphrase(text))
+                | (Credential::Passphrase(text), Credential::Keyfile(file))
+                    if cryptmount::is_one(file) =>
+                {
+                    ignored(&mut warnings);
+                    let opened = cryptmount::open(file, text, &|| !with.cancelled())?;
+                    let key = match bits.map(|bits| bits as usize / 8) {
+                        None => opened.key,
+                        Some(len) if len <= opened.key.len() => Secret::copy_from(&opened.key[..len]),
+                        Some(_) => {
+                            let has = opened.key.len() * 8;
+                            return Err(Error::misuse(format!("the key in the key file has {has} bits")));
+                        }
+                    };
+                    (cipher(CRYPTMOUNT_CIPHER, &mut taken), key, "SHA-1", opened.iterations)
+                }
+                _ => return Err(wrong_credentials(with.credentials)),
+            },
+            [Credential::Keyfile(file)] if cryptmount::is_one(file) => {
+                return Err(Error::misuse("this key file is one of cryptmount's, and a passphrase opens it"));
+            }
+            [Credential::Keyfile(file)] => {
+                let cipher = cipher(CIPHER, &mut taken);
+                ignored(&mut warnings);
+                (cipher, key::of_file(whole_keyfile(file)?, size(&mut taken))?, "none", 0)
+            }
+            [Credential::VolumeKey(key)] => {
+                if bits.is_some_and(|bits| bits as usize != key.len() * 8) {
+                    return Err(Error::misuse(format!("the volume key has {} bits", key.len() * 8)));
+                }
+                (cipher(CIPHER, &mut taken), Secret::copy_from(key), "none", 0)
+            }
+            other => return Err(wrong_credentials(other)),
+        };
+        if !taken.is_empty() {
+            warnings.push(format!(
+                "Nothing in the volume says so and nobody did: {} was taken, as cryptsetup before 2.7 does. (Since then it takes \
+                 aes-xts-plain64 and sha256.)",
+                taken.join(", ")
+            ));
+        }
+        Ok(Self { cipher: cipher.to_owned(), key, hash, iterations, warnings })
+    }
+}
+
+/// The size of the key that is asked for, in bits.
+fn key_bits(with: &Unlock<'_>) -> Result<Option<u32>> {
+    match with.headerless.key_bits {
+        Some(bits) if bits == 0 || bits > KEY_BITS_MAX || !bits.is_multiple_of(8) => Err(Error::misuse(format!(
+            "a key of {bits} bits: there are whole bytes of them, {KEY_BITS_MAX} bits at most"
+        ))),
+        bits => Ok(bits),
+    }
+}
+
+fn wrong_credentials(credentials: &[Credential]) -> Error {
+    match credentials {
+        [] => Error::misuse("there is neither a passphrase nor a key file"),
+        [one] => ErrorKind::CredentialKind { format: PLAIN.name(), kind: one.kind() }.into(),
+        _ => Error::misuse("one passphrase or one key file opens a plain volume, and not both")
+            .hint("Leave the passphrase away where there is a key file."),
+    }
+}
