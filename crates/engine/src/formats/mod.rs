@@ -3,6 +3,7 @@
 mod editor;
 mod filling;
 mod headerless;
+pub mod loopaes;
 mod luks;
 pub mod luks2;
 pub(crate) mod magic;
@@ -33,8 +34,14 @@ pub use mapping::{KernelCipher, MappedPart, Mapping};
 pub use plan::{Plan, PlannedSlot};
 
 /// Every format there is.
-pub static FORMATS: &[&dyn Format] =
-    &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT, &luks2::LUKS2, &plain::PLAIN, &plain::CRYPTOLOOP];
+pub static FORMATS: &[&dyn Format] = &[
+    &truecrypt::TRUECRYPT,
+    &truecrypt::VERACRYPT,
+    &luks2::LUKS2,
+    &plain::PLAIN,
+    &plain::CRYPTOLOOP,
+    &loopaes::LOOP_AES,
+];
 
 /// What a look at a store without any credential tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
