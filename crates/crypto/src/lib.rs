@@ -4,7 +4,7 @@
 //! memory, and the hand-over of borrowed buffers to worker threads.
 
 pub mod afsplit;
-pub mod argon2id;
+pub mod argon2;
 pub mod ciphers;
 pub mod dmcrypt;
 pub mod hash;

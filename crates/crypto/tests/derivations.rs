@@ -2,9 +2,11 @@
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use claviger_crypto::argon2id::{Error, Params};
+use claviger_crypto::argon2::{Error, Params, Variant};
 use claviger_crypto::hash::{BLAKE2S_256, HASHES, STREEBOG_512};
+use claviger_crypto::pool::Pool;
 use claviger_testkit::random::Random;
 use claviger_testkit::tools;
 use claviger_testkit::vectors::hex;
@@ -49,45 +51,52 @@ fn random_salt(len: usize) -> usize {
     1 + (len * 7) % 130
 }
 
-/// The reference implementation's program: salts and passwords are words, memory is a power of two or any number of KiB.
+/// On two threads.
+fn derive(params: &Params<'_>, password: &[u8], salt: &[u8], available: u64, key: &mut [u8]) -> Result<(), Error> {
+    params.derive(password, salt, available, &Pool::new(2, Duration::ZERO), &|| true, key)
+}
+
+/// The reference implementation's program: salts and passwords are words, memory is any number of KiB.
 #[test]
-fn argon2id_is_that_of_the_reference_implementation() {
+fn argon2_is_that_of_the_reference_implementation() {
     let Some(argon2) = tools::program("argon2") else { return };
-    for (memory_kib, passes, lanes, len) in
-        [(8, 1, 1, 4), (64, 3, 1, 64), (100, 2, 3, 192), (5000, 1, 4, 65), (8192, 2, 1, 32)]
-    {
-        let arg = |n: u32| n.to_string();
-        let mut child = Command::new(&argon2)
-            .args(["saltsaltsalt", "-id", "-r", "-v", "13", "-t", &arg(passes), "-k", &arg(memory_kib)])
-            .args(["-p", &arg(lanes), "-l", &arg(len)])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("argon2 starts");
-        std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), b"a password").expect("a pipe");
-        let output = child.wait_with_output().expect("argon2 ends");
-        assert!(output.status.success());
-        let params = Params { memory_kib, passes, lanes, ..Params::default() };
-        let mut key = vec![0; len as usize];
-        params.derive(b"a password", b"saltsaltsalt", u64::MAX, &mut key).expect("enough memory");
-        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), hex(&key), "{params:?}");
+    for (variant, name) in [(Variant::I, "-i"), (Variant::Id, "-id")] {
+        for (memory_kib, passes, lanes, len) in
+            [(8, 1, 1, 4), (64, 3, 1, 64), (100, 2, 3, 192), (5000, 1, 4, 65), (8192, 2, 1, 32), (1031, 4, 7, 96)]
+        {
+            let arg = |n: u32| n.to_string();
+            let mut child = Command::new(&argon2)
+                .args(["saltsaltsalt", name, "-r", "-v", "13", "-t", &arg(passes), "-k", &arg(memory_kib)])
+                .args(["-p", &arg(lanes), "-l", &arg(len)])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("argon2 starts");
+            std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), b"a password").expect("a pipe");
+            let output = child.wait_with_output().expect("argon2 ends");
+            assert!(output.status.success());
+            let params = Params { variant, memory_kib, passes, lanes, ..Params::default() };
+            let mut key = vec![0; len as usize];
+            derive(&params, b"a password", b"saltsaltsalt", u64::MAX, &mut key).expect("enough memory");
+            assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), hex(&key), "{params:?}");
+        }
     }
 }
 
 #[test]
-fn argon2id_refuses_more_memory_than_there_is() {
+fn argon2_refuses_more_memory_than_there_is() {
     let params = Params { memory_kib: 64, passes: 1, lanes: 1, ..Params::default() };
     let mut key = [7; 32];
-    let refused = params.derive(b"", b"saltsalt", 65_535, &mut key);
+    let refused = derive(&params, b"", b"saltsalt", 65_535, &mut key);
     assert_eq!(refused, Err(Error::TooLittleMemory { needed: 65_536, available: 65_535 }));
     assert_eq!(key, [7; 32]);
-    params.derive(b"", b"saltsalt", 65_536, &mut key).expect("exactly enough");
+    derive(&params, b"", b"saltsalt", 65_536, &mut key).expect("exactly enough");
     assert_ne!(key, [7; 32]);
 }
 
 /// What a header that is hostile could ask for.
 #[test]
-fn argon2id_refuses_parameters_that_make_no_sense() {
+fn argon2_refuses_parameters_that_make_no_sense() {
     let right = Params { memory_kib: 64, passes: 1, lanes: 1, ..Params::default() };
     let wrong = [
         Params { memory_kib: 7, ..right },
@@ -96,15 +105,28 @@ fn argon2id_refuses_parameters_that_make_no_sense() {
         Params { lanes: 0, ..right },
         Params { lanes: 9, ..right },
         Params { lanes: u32::MAX, ..right },
-        Params { data: &[0; 33], ..right },
+        Params { lanes: 1 << 24, memory_kib: u32::MAX, ..right },
     ];
     for params in wrong {
-        let refused = params.derive(b"password", b"saltsalt", u64::MAX, &mut [0; 32]);
+        let refused = derive(&params, b"password", b"saltsalt", u64::MAX, &mut [0; 32]);
         assert!(matches!(refused, Err(Error::Parameters(_))), "{params:?}: {refused:?}");
     }
     for (salt, len) in [(7, 32), (8, 3)] {
-        let refused = right.derive(b"password", &vec![0; salt], u64::MAX, &mut vec![0; len]);
+        let refused = derive(&right, b"password", &vec![0; salt], u64::MAX, &mut vec![0; len]);
         assert!(matches!(refused, Err(Error::Parameters(_))), "{salt} {len}: {refused:?}");
+    }
+}
+
+#[test]
+fn argon2_can_be_stopped_on_every_thread() {
+    let params = Params { memory_kib: 4096, passes: u32::MAX, lanes: 3, ..Params::default() };
+    for threads in [1, 2, 3] {
+        let asked = AtomicU32::new(0);
+        let go_on = || asked.fetch_add(1, Ordering::Relaxed) < 100;
+        let mut key = [7; 32];
+        let pool = Pool::new(threads, Duration::ZERO);
+        let stopped = params.derive(b"password", b"saltsalt", u64::MAX, &pool, &go_on, &mut key);
+        assert_eq!((stopped, key), (Err(Error::Stopped), [7; 32]));
     }
 }
 

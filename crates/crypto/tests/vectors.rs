@@ -2,11 +2,14 @@
 
 mod common;
 
-use claviger_crypto::argon2id;
+use std::time::Duration;
+
+use claviger_crypto::argon2::{self, Variant};
 use claviger_crypto::ciphers::{aes, legacy, national, serpent, twofish};
 use claviger_crypto::hash::HASHES;
 use claviger_crypto::modes::xts::Layer;
 use claviger_crypto::modes::{Lrw, SectorCipher, TrueCryptCbc, Xts};
+use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, BlockCipher, CIPHERS, Cipher};
 use claviger_testkit::reference::{self, legacy::crc32};
 use claviger_testkit::vectors::{self, Vector, hex};
@@ -21,6 +24,7 @@ const BLOCK_CIPHERS: &[(&str, &Cipher)] = &[
     ("kuznyechik", &national::KUZNYECHIK),
     ("blowfish", &legacy::BLOWFISH_BE),
     ("cast5", &legacy::CAST5),
+    ("cast6", &legacy::CAST6),
     ("triple-des", &legacy::TRIPLE_DES),
 ];
 
@@ -209,11 +213,18 @@ fn hashes() {
 }
 
 #[test]
-fn argon2id() {
-    for v in vectors::load("argon2id") {
+fn argon2() {
+    let pool = Pool::new(2, Duration::ZERO);
+    for v in vectors::load("argon2") {
         let (secret, data) =
             (v.bytes_or_none("secret").unwrap_or_default(), v.bytes_or_none("data").unwrap_or_default());
-        let params = argon2id::Params {
+        let variant = match v.text("variant") {
+            "i" => Variant::I,
+            "id" => Variant::Id,
+            other => panic!("{v}: no such variant: {other}"),
+        };
+        let params = argon2::Params {
+            variant,
             memory_kib: v.number("memory") as u32,
             passes: v.number("passes") as u32,
             lanes: v.number("lanes") as u32,
@@ -223,7 +234,9 @@ fn argon2id() {
         let (password, salt, expected) = (v.bytes("password"), v.bytes("salt"), v.bytes("tag"));
         v.finish();
         let mut tag = vec![0; expected.len()];
-        params.derive(&password, &salt, params.memory(), &mut tag).unwrap_or_else(|e| panic!("{v}: {e}"));
+        params
+            .derive(&password, &salt, params.memory(), &pool, &|| true, &mut tag)
+            .unwrap_or_else(|e| panic!("{v}: {e}"));
         assert!(tag == expected, "{v}: derives {}", hex(&tag));
     }
 }

@@ -35,6 +35,10 @@ pub struct Spec<'a> {
     pub volume_key: Option<&'a Secret>,
     /// Where the data are to begin, in bytes.
     pub data_offset: Option<u64>,
+    /// Size of one copy of the header, in bytes, for formats that let one choose.
+    pub metadata_size: Option<u64>,
+    /// Size of the area of all keyslots, in bytes, for formats that let one choose.
+    pub keyslots_size: Option<u64>,
     /// What the data go to, where the header is to be detached: it goes to the store.
     pub data: Option<&'a dyn Store>,
     /// Whether to leave the data area as it is instead of filling it with random-looking bytes.

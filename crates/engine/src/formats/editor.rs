@@ -1,6 +1,9 @@
 //! Changing, saving, restoring and checking headers.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::credential::{Credential, Unlock};
 use crate::edit::Edit;
@@ -77,6 +80,81 @@ pub trait KeyslotEditor: Sync {
     fn repair(&self, _store: &dyn Store) -> Result<Prepared> {
         Err(Error::unsupported("repairing headers of this format"))
     }
+
+    /// Whether the header can be read, saved and restored without any credential, since only keys are encrypted in it.
+    fn public(&self) -> bool {
+        false
+    }
+
+    /// The tokens in the header, by their numbers: what other programs keep there to find a passphrase.
+    ///
+    /// # Errors
+    /// Those of `Format::open`; `Unsupported` where there are none.
+    fn tokens(&self, _store: &dyn Store) -> Result<BTreeMap<u32, Value>> {
+        Err(Error::unsupported("tokens: this format has none"))
+    }
+
+    /// What is to be written so that the tokens are changed.
+    ///
+    /// # Errors
+    /// `Misuse` for what is no token, or has no place; `Unsupported` where there are none.
+    fn change_tokens(&self, _store: &dyn Store, _change: TokenChange<'_>) -> Result<Prepared> {
+        Err(Error::unsupported("tokens: this format has none"))
+    }
+
+    /// What is to be written so that the volume is one of another format, with the same key, data and keyslots. `detached`
+    /// says that the header has the store to itself.
+    ///
+    /// # Errors
+    /// `Misuse` where the other format cannot say what the header says; `Unsupported` for any other pair of formats.
+    fn convert(&self, _store: &dyn Store, to: &str, _detached: bool) -> Result<Prepared> {
+        Err(Error::unsupported(format!("turning a header of this format into one of {to}")))
+    }
+
+    /// What is to be done so that the volume's plaintext has `size` bytes. `data` is what the data are in, where the header is
+    /// detached.
+    ///
+    /// # Errors
+    /// `Misuse` for a size that cannot be; `Unsupported` where the size is part of what is encrypted.
+    fn resize(&self, _store: &dyn Store, _data: Option<&dyn Store>, _size: u64) -> Result<Resizing> {
+        Err(Error::unsupported("changing the size: volumes of this format have the size that they were made with"))
+    }
+}
+
+/// A change of what other programs keep in a header.
+#[derive(Clone, Copy, Debug)]
+pub enum TokenChange<'a> {
+    /// Put in a token: at a number, or the first free one.
+    Import {
+        /// The token, an object.
+        token: &'a Value,
+        /// Its number.
+        at: Option<u32>,
+        /// Whether it may take the place of another one.
+        replace: bool,
+    },
+    /// Take a token out.
+    Remove(u32),
+    /// Say that a token is for a keyslot, or is not any more.
+    Assign {
+        /// The token's number.
+        token: u32,
+        /// The keyslot's number.
+        keyslot: u32,
+        /// Whether it is for it.
+        assigned: bool,
+    },
+}
+
+/// A change of a volume's size that has been prepared.
+#[derive(Debug)]
+pub struct Resizing {
+    /// What is to be written in the header: before the store is cut, or after it has grown.
+    pub prepared: Prepared,
+    /// What length the store of the data is to have, in bytes.
+    pub len: u64,
+    /// The size of the plaintext now, in bytes.
+    pub before: u64,
 }
 
 /// Which keyslot is removed.
@@ -114,6 +192,8 @@ pub struct NewCredential<'a> {
     pub pim: Option<u32>,
     /// What the derivation is to cost, where the format lets one choose.
     pub cost: Cost<'a>,
+    /// For a new keyslot: it holds a fresh key of so many bits, which is not that of the data.
+    pub unbound_bits: Option<u32>,
 }
 
 /// Where a header is restored from.

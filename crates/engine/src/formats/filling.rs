@@ -1,14 +1,21 @@
-//! Filling the data area of a new volume with what looks like ciphertext.
+//! Filling what a new volume is to take, so that nobody sees what is used of it.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use claviger_crypto::SectorCipher;
+use claviger_crypto::dmcrypt::{Sectors, Specification};
+use claviger_crypto::modes::SectorCipher;
 use claviger_crypto::pool::{Pool, for_each_piece};
+use claviger_crypto::{Acceleration, Secret};
 
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
 use crate::store::Store;
+
+/// Sectors of the ciphers that fill, in bytes.
+const UNIT: u64 = 512;
 
 /// Bytes that are filled at a time: enough to keep all threads busy, and to notice soon that the caller has cancelled.
 const FILL: usize = 4 << 20;
@@ -16,20 +23,28 @@ const FILL: usize = 4 << 20;
 /// Bytes that a thread encrypts at a time while filling.
 const FILL_PIECE: usize = 128 << 10;
 
-/// Fills `area`, in bytes of the store, with zeros that `cipher` encrypts, whose key the caller throws away and whose sectors
-/// have 512 bytes. Whoever does not have the volume's key cannot tell this from used sectors, unless the cipher is broken. The
-/// system's random bytes would do as well, only several times more slowly.
+/// Fills the area with what looks like ciphertext: of AES, under a key that is thrown away.
+pub(super) fn fill(store: &dyn Store, area: Range<u64>, spec: &Spec<'_>) -> Result<()> {
+    let mut key = Secret::zeroed(64);
+    fresh(&mut key)?;
+    let cipher = Specification::parse("aes-xts-plain64").expect("it is known");
+    let cipher: Arc<dyn SectorCipher> =
+        cipher.with_key(&key, Sectors::default(), Acceleration::On).expect("the key fits");
+    fill_with(store, area, &*cipher, spec, &Pool::for_this_machine(Duration::from_micros(50)))
+}
+
+/// Fills the area with what looks like ciphertext of the volume: zeros under `cipher`, whose key is to be thrown away.
 ///
-/// # Errors
-/// `Cancelled`, `Io`.
-pub(super) fn fill(
+/// Whoever has no password cannot tell this from used sectors, unless the cipher is broken; whoever has one cannot tell it from
+/// something hidden there, since under the volume's key it decrypts to nothing. The system's random bytes would do as well, only
+/// several times more slowly. (TrueCrypt 7.1a, VolumeCreator.cpp, does so.)
+pub(super) fn fill_with(
     store: &dyn Store,
     area: Range<u64>,
     cipher: &dyn SectorCipher,
     spec: &Spec<'_>,
     pool: &Pool,
 ) -> Result<()> {
-    let unit = cipher.sector_size() as u64;
     let (start, size) = (area.start, area.end - area.start);
     let mut buffer = vec![0; FILL.min(size as usize)];
     let mut done = 0;
@@ -37,16 +52,41 @@ pub(super) fn fill(
     while done < size {
         not_cancelled(spec)?;
         let part = &mut buffer[..usize::try_from(size - done).map_or(FILL, |left| left.min(FILL))];
-        let first = (start + done) / unit;
-        for_each_piece(pool, part, FILL_PIECE, |at, piece| {
+        // A rest of a sector at the end of a device is encrypted with the beginning of one.
+        let whole = part.len() / UNIT as usize * UNIT as usize;
+        let first = (start + done) / UNIT;
+        for_each_piece(pool, &mut part[..whole], FILL_PIECE, |at, piece| {
             piece.fill(0);
-            cipher.encrypt(first + at as u64 / unit, piece);
+            cipher.encrypt(first + at as u64 / UNIT, piece);
         });
+        fresh(&mut part[whole..])?;
         store.write_at(start + done, part)?;
         done += part.len() as u64;
         tell(spec, done, size);
     }
     Ok(())
+}
+
+/// Fills the area with the system's random bytes, and tells nobody: for headers.
+pub(super) fn random(store: &dyn Store, area: Range<u64>, spec: &Spec<'_>) -> Result<()> {
+    let mut buffer = vec![0; FILL.min((area.end - area.start) as usize)];
+    let mut at = area.start;
+    while at < area.end {
+        not_cancelled(spec)?;
+        let len = usize::try_from(area.end - at).map_or(FILL, |left| left.min(FILL));
+        fresh(&mut buffer[..len])?;
+        store.write_at(at, &mut buffer[..len])?;
+        at += len as u64;
+    }
+    Ok(())
+}
+
+pub(super) fn cancelled(spec: &Spec<'_>) -> bool {
+    spec.cancel.is_some_and(|c| c.load(Ordering::Relaxed))
+}
+
+pub(super) fn not_cancelled(spec: &Spec<'_>) -> Result<()> {
+    if cancelled(spec) { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
 }
 
 fn tell(spec: &Spec<'_>, done: u64, total: u64) {
@@ -55,13 +95,6 @@ fn tell(spec: &Spec<'_>, done: u64, total: u64) {
     }
 }
 
-/// Whether the caller has cancelled.
-pub(super) fn cancelled(spec: &Spec<'_>) -> bool {
-    spec.cancel.is_some_and(|c| c.load(Ordering::Relaxed))
-}
-
-/// # Errors
-/// `Cancelled` if the caller has.
-pub(super) fn not_cancelled(spec: &Spec<'_>) -> Result<()> {
-    if cancelled(spec) { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
+fn fresh(bytes: &mut [u8]) -> Result<()> {
+    getrandom::fill(bytes).map_err(|e| Error::from(std::io::Error::other(e.to_string())))
 }

@@ -254,7 +254,7 @@ pub(super) fn create(store: &dyn Store, place: &Place, spec: &Spec<'_>) -> Resul
     getrandom::fill(&mut throw_away).map_err(|e| Error::from(std::io::Error::other(e.to_string())))?;
     let cipher = cipher_of("aes-xts-plain64", &throw_away, Sectors::default(), Acceleration::On)?;
     let pool = Pool::for_this_machine(Duration::from_micros(50));
-    filling::fill(store, place.offset..place.offset + place.len, &*cipher, spec, &pool)?;
+    filling::fill_with(store, place.offset..place.offset + place.len, &*cipher, spec, &pool)?;
     Ok(store.flush()?)
 }
 

@@ -9,6 +9,7 @@ pub mod luks2;
 pub(crate) mod magic;
 pub mod partition;
 pub mod plain;
+mod plan;
 mod several;
 pub mod truecrypt;
 
@@ -28,12 +29,19 @@ use several::Several;
 
 pub use editor::{
     AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared,
-    Removal, RestoreFrom, Verified,
+    Removal, Resizing, RestoreFrom, TokenChange, Verified,
 };
+pub use plan::{Plan, PlannedSlot};
 
 /// Every format there is.
-pub static FORMATS: &[&dyn Format] =
-    &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT, &plain::PLAIN, &plain::CRYPTOLOOP, &loopaes::LOOP_AES];
+pub static FORMATS: &[&dyn Format] = &[
+    &truecrypt::TRUECRYPT,
+    &truecrypt::VERACRYPT,
+    &luks2::LUKS2,
+    &plain::PLAIN,
+    &plain::CRYPTOLOOP,
+    &loopaes::LOOP_AES,
+];
 
 /// What a look at a store without any credential tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -167,6 +175,11 @@ pub trait Header: Send {
 
     /// What can be told without any credential, as JSON: keyslots, ciphers, UUID, tokens. No secret is in it.
     fn describe(&self) -> Option<serde_json::Value> {
+        None
+    }
+
+    /// What trying the keyslots will cost, where the header tells it: to be said before it is tried.
+    fn plan(&self, _with: &Unlock<'_>) -> Option<Plan> {
         None
     }
 

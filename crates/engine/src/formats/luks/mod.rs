@@ -1,5 +1,8 @@
 //! What LUKS1 and LUKS2 have in common: the areas of keyslots, in which the volume key lies split and encrypted.
 
+pub(in crate::formats) mod kdf;
+pub(in crate::formats) mod uuid;
+
 use claviger_crypto::dmcrypt::{self, Sectors, Specification};
 use claviger_crypto::hash::Hash;
 use claviger_crypto::{Acceleration, Secret, afsplit};

@@ -1,3 +1,226 @@
-//! LUKS2 (LUKS2 On-Disk Format Specification 1.1.x).
+//! LUKS2 (LUKS2 On-Disk Format Specification 1.1.x): two copies of a binary header with metadata in JSON, keyslots that hold the
+//! volume key, and segments that say where the data are.
+//!
+//! Reading never writes: cryptsetup repairs a damaged copy when it opens a volume, here it is told and left as it is.
 
+mod backup;
+pub mod binary;
+mod convert;
+mod create;
+mod derivation;
+mod describe;
+mod editor;
+mod keyslots;
+pub mod layout;
 pub mod metadata;
+pub mod read;
+mod slots;
+mod tokens;
+pub mod unlock;
+pub mod validate;
+mod write;
+
+use std::time::Instant;
+
+pub use read::{CopyState, ReadHeader, read, read_secondary};
+
+use super::plan::Plan;
+use super::{Choices, Derivation, Facts, Format, Header, KeyslotEditor, Unlocked, Verdict, magic};
+use crate::credential::{Credential, HeaderChoice, Unlock};
+use crate::error::{Error, Result};
+use crate::spec::Spec;
+use crate::store::Store;
+use binary::Which;
+use unlock::OpenedKey;
+
+/// The format's name.
+const NAME: &str = "LUKS2";
+
+/// Bytes at the beginning that marks of other formats are in.
+const START: u64 = 0x11000;
+
+/// LUKS2.
+pub static LUKS2: Luks2 = Luks2;
+
+/// LUKS2, as a row of the table of formats.
+pub struct Luks2;
+
+impl Format for Luks2 {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn identify(&self, store: &dyn Store) -> Result<Verdict> {
+        let mut start = vec![0; store.len().min(START) as usize];
+        store.read_at(0, &mut start)?;
+        let marked = start.starts_with(Which::Primary.magic());
+        if marked && start.get(6..8) == Some(&[0, 1]) {
+            return Ok(Verdict::No("it is a LUKS1 volume".into()));
+        }
+        Ok(match (read(store), marked) {
+            (Ok(header), true) => Verdict::Yes(described(&header)),
+            (Err(e), true) => Verdict::Yes(format!("it begins as a LUKS2 header does, but {}", e.kind)),
+            (Ok(header), false) => lost(&header, &start),
+            (Err(e), false) if matches!(e.kind, crate::error::ErrorKind::Io(_)) => return Err(e),
+            (Err(e), false) => Verdict::No(e.kind.to_string()),
+        })
+    }
+
+    fn open(&self, store: &dyn Store) -> Result<Box<dyn Header>> {
+        let header = read(store).map_err(|e| e.in_format(NAME))?;
+        Ok(Box::new(Locked { header }))
+    }
+
+    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+        create::create(store, spec, first).map_err(|e| e.in_format(NAME))
+    }
+
+    fn choices(&self) -> Choices {
+        create::choices()
+    }
+
+    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+        Some(&editor::Editor)
+    }
+}
+
+/// What a sound header at the beginning says.
+fn described(header: &ReadHeader) -> String {
+    let slots = header.metadata.keyslots.len();
+    let plural = if slots == 1 { "" } else { "s" };
+    let uuid = validate::printable(&String::from_utf8_lossy(&header.binary.uuid));
+    let damage = if header.warnings().is_empty() { "" } else { "; one of its two copies is damaged" };
+    format!("it has a LUKS2 header with {slots} keyslot{plural}, UUID {uuid}{damage}")
+}
+
+/// What is to be said where the primary header is gone and a secondary one is sound: it may belong to what was there before.
+fn lost(header: &ReadHeader, start: &[u8]) -> Verdict {
+    let at = header.binary.hdr_size;
+    match magic::known(start) {
+        Some(other) => Verdict::No(format!(
+            "it begins as {other} does; a second LUKS2 header at byte {at} is sound, and opens what was there before if the \
+             format is named"
+        )),
+        None => {
+            Verdict::Yes(format!("its beginning is overwritten, but the second LUKS2 header at byte {at} is sound"))
+        }
+    }
+}
+
+/// A header that has been read and not been unlocked.
+struct Locked {
+    header: ReadHeader,
+}
+
+impl Header for Locked {
+    fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+        let unlocked = match with.header {
+            HeaderChoice::Any | HeaderChoice::One { hidden: false, backup: false } => {
+                unlocked(&self.header, store, with)
+            }
+            HeaderChoice::Backup | HeaderChoice::One { hidden: false, backup: true } => {
+                read_secondary(store).and_then(|header| unlocked(&header, store, with))
+            }
+            HeaderChoice::One { hidden: true, .. } => Err(Error::misuse("LUKS2 has no hidden volumes")),
+        };
+        unlocked.map_err(|e| e.in_format(NAME))
+    }
+
+    fn describe(&self) -> Option<serde_json::Value> {
+        Some(describe::describe(&self.header))
+    }
+
+    fn plan(&self, with: &Unlock<'_>) -> Option<Plan> {
+        let digests = layout::digests(&self.header);
+        let slots = digests.iter().flat_map(|d| unlock::keyslots_of(&self.header.metadata, *d, with.keyslot));
+        Some(unlock::plan(&self.header, &slots.collect::<Vec<_>>(), with))
+    }
+
+    fn effort(&self, with: &Unlock<'_>) -> u64 {
+        self.plan(with).map_or(1, |plan| plan.microseconds())
+    }
+}
+
+fn unlocked(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+    let begun = Instant::now();
+    if with.protect.is_some() {
+        return Err(Error::unsupported("protecting a hidden volume: LUKS2 has none"));
+    }
+    requirements_met(header)?;
+    let digest = match layout::digests(header)[..] {
+        [digest] => digest,
+        [] => return Err(Error::unsupported("a LUKS2 volume of which nothing is encrypted")),
+        _ => return Err(Error::unsupported("several volume keys where no reencryption goes on")),
+    };
+    let opened = unlock::open_key(header, store, with, digest)?;
+    let data = with.data.unwrap_or(store);
+    let key = |wanted| (wanted == digest).then_some(&opened.key);
+    let laid_out = layout::lay_out(header, data, with.data.is_some(), key, with)?;
+    let mut warnings = header.warnings();
+    warnings.extend(laid_out.warnings);
+    warnings.extend(opened.left_out.iter().map(|(n, e)| format!("Keyslot {n} could not be tried: {e}.")));
+    let facts = facts(header, &opened, laid_out.layout.len())?;
+    Ok(Unlocked {
+        layout: laid_out.layout,
+        facts,
+        warnings,
+        trials: opened.trials,
+        derivations: opened.trials,
+        took: begun.elapsed(),
+        mapping: laid_out.mapping,
+    })
+}
+
+/// Whether this program knows all that a program must know to touch the volume (specification, section 3.5, `requirements`).
+fn requirements_met(header: &ReadHeader) -> Result<()> {
+    for name in validate::requirements(&header.metadata) {
+        return Err(match name.as_str() {
+            name if validate::REENCRYPTION.contains(&name) => Error::unsupported(
+                "a volume whose reencryption is not finished",
+            )
+            .hint("Finish it first: `claviger reencrypt --resume` does, or `cryptsetup reencrypt --resume-only`."),
+            "offline-reencrypt" => Error::unsupported("a volume that cryptsetup-reencrypt was reencrypting offline")
+                .hint("Finish it with that program and the log file that it has left."),
+            "opal" => Error::unsupported("data that the drive itself encrypts (OPAL)")
+                .hint("Only the drive with its own key can decrypt them: use cryptsetup 2.7 or newer on that machine."),
+            "inline-hw-tags" => Error::unsupported("integrity tags that the drive keeps beside its sectors"),
+            other => validate::unknown("the requirement", other)
+                .hint("The volume was made or changed by a newer program, which asks others not to touch it."),
+        });
+    }
+    Ok(())
+}
+
+fn facts(header: &ReadHeader, opened: &OpenedKey, size: u64) -> Result<Facts> {
+    let parts = layout::parts(header);
+    let encrypted = parts.iter().map(|(_, s)| *s).find(|s| s.kind == "crypt");
+    let specification = encrypted.and_then(|s| s.encryption.as_deref()).unwrap_or_default();
+    let (cipher, mode) = specification.split_once('-').unwrap_or((specification, ""));
+    let kdf = opened.keyslot.and_then(|n| header.metadata.keyslots[&n].kdf.as_ref());
+    // The volume key itself was given: nothing is derived.
+    let without = Derivation { hash: "", iterations: 0, memory: None };
+    let told = kdf.map(|kdf| derivation::of(kdf).map(|kdf| kdf.told())).transpose()?.unwrap_or(without);
+    let text = |bytes: &[u8]| (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned());
+    Ok(Facts {
+        format: NAME,
+        cipher: cipher.to_owned(),
+        mode: mode.to_owned(),
+        key_bits: opened.key.len() as u32 * 8,
+        hash: told.hash,
+        iterations: told.iterations,
+        memory: told.memory,
+        pim: None,
+        header_version: 2,
+        header: header.which.name(),
+        hidden: false,
+        keyslot: opened.keyslot,
+        uuid: text(&header.binary.uuid),
+        label: text(&header.binary.label),
+        integrity: encrypted.and_then(|s| s.integrity.as_ref()).map(|i| i.kind.clone()),
+        sector_size: encrypted.and_then(|s| s.sector_size).unwrap_or(512),
+        size,
+        data_offset: parts.first().map_or(0, |(_, s)| s.offset.0),
+        created: None,
+        header_written: None,
+    })
+}

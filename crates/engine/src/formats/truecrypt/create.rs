@@ -96,11 +96,11 @@ fn write_random_group(store: &dyn Store, at: u64) -> Result<()> {
     Ok(store.write_at(at, &mut bytes)?)
 }
 
-/// Fills a data area with what looks like ciphertext of the volume (7.1a, VolumeCreator.cpp, does so), under a key that is
-/// thrown away. Whoever has the volume's key cannot tell it from a hidden volume: under that key it decrypts to nothing.
+/// Fills a data area with what looks like ciphertext of the volume, under keys that are thrown away.
 pub(super) fn fill(store: &dyn Store, area: Range<u64>, suite: &Suite, spec: &Spec<'_>, pool: &Pool) -> Result<()> {
     let throw_away = random_secret(suite.key_len(Mode::Xts))?;
-    filling::fill(store, area, &*suite.data_cipher(Mode::Xts, &throw_away, Acceleration::On), spec, pool)
+    let cipher = suite.data_cipher(Mode::Xts, &throw_away, Acceleration::On);
+    filling::fill_with(store, area, &*cipher, spec, pool)
 }
 
 fn write_headers(store: &dyn Store, size: u64, mut backup: Vec<u8>, mut primary: Vec<u8>) -> Result<()> {

@@ -1,7 +1,10 @@
 //! The key derivations that TrueCrypt and VeraCrypt ever had, as plain data, and what each costs.
 
-use claviger_crypto::argon2id::{self, Params};
+use std::time::Duration;
+
+use claviger_crypto::argon2::{self, Params};
 use claviger_crypto::hash::{self, Hash};
+use claviger_crypto::pool::Pool;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -230,7 +233,7 @@ impl Derivation {
 
     /// Derives piece number `index`, counted from 0, into `out`. Returns whether it is finished: false when `go_on` said no.
     ///
-    /// Argon2id takes no more than `memory` bytes and, once begun, is not asked.
+    /// Argon2id takes no more than `memory` bytes.
     ///
     /// # Errors
     /// `TooLittleMemory`.
@@ -241,7 +244,7 @@ impl Derivation {
         index: usize,
         out: &mut [u8],
         memory: Option<u64>,
-        go_on: &dyn Fn() -> bool,
+        go_on: &(dyn Fn() -> bool + Sync),
     ) -> Result<bool> {
         match &self.kdf.algorithm {
             Algorithm::Pbkdf2 { hash, .. } => {
@@ -251,21 +254,25 @@ impl Derivation {
                 let memory_kib = (self.memory.unwrap_or(0) >> 10) as u32;
                 let params = Params { memory_kib, passes: self.iterations, lanes: 1, ..Params::default() };
                 let available = crate::memory::available().min(memory.unwrap_or(u64::MAX));
-                params.derive(password, salt, available, out).map_err(too_little_memory)?;
-                Ok(true)
+                // One lane is work for one thread.
+                match params.derive(password, salt, available, &Pool::new(1, Duration::ZERO), go_on, out) {
+                    Ok(()) => Ok(true),
+                    Err(argon2::Error::Stopped) => Ok(false),
+                    Err(error) => Err(too_little_memory(error)),
+                }
             }
         }
     }
 }
 
-fn too_little_memory(error: argon2id::Error) -> Error {
+fn too_little_memory(error: argon2::Error) -> Error {
     match error {
-        argon2id::Error::TooLittleMemory { needed, available } => {
+        argon2::Error::TooLittleMemory { needed, available } => {
             Error::new(ErrorKind::TooLittleMemory { needed, available }).hint(
                 "Argon2id could not be tried. Free some memory, or allow more; if the volume has another derivation, name it.",
             )
         }
-        argon2id::Error::Parameters(why) => Error::misuse(why),
+        other => Error::misuse(other.to_string()),
     }
 }
 

@@ -1,0 +1,404 @@
+//! Argon2i and Argon2id (RFC 9106, version 0x13), in memory that is kept and wiped as all secrets are.
+//!
+//! Our own, because the crate `argon2` can neither be cancelled nor, without threads of its own, fill lanes side by side.
+
+mod block;
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use blake2::Blake2bVarCore;
+use digest::block_api::{Buffer, UpdateCore, VariableOutputCore};
+use zeroize::Zeroize;
+
+use crate::pool::Pool;
+use crate::secret::{Secret, wipe_stack};
+use block::{BLOCK, Block, Compress};
+
+/// Which Argon2.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Variant {
+    /// Argon2i: where it looks in memory does not depend on the password.
+    I,
+    /// Argon2id: like Argon2i in the first half of the first pass, dependent on the password from then on.
+    #[default]
+    Id,
+}
+
+/// What a derivation costs, and what goes into it beside password and salt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Params<'a> {
+    /// Which Argon2.
+    pub variant: Variant,
+    /// Memory in KiB: 8 for each lane at least.
+    pub memory_kib: u32,
+    /// Passes over the memory: 1 at least.
+    pub passes: u32,
+    /// Lanes, which can be filled side by side: 1 to 16,777,215.
+    pub lanes: u32,
+    /// A key of the one who derives, RFC 9106's K. No disk format has one.
+    pub secret: &'a [u8],
+    /// Associated data, RFC 9106's X. No disk format has any.
+    pub data: &'a [u8],
+}
+
+/// Why nothing was derived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// There is not so much memory.
+    TooLittleMemory {
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes that can be had.
+        available: u64,
+    },
+    /// RFC 9106 has no such parameters, and why.
+    Parameters(String),
+    /// The caller did not want to go on.
+    Stopped,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLittleMemory { needed, available } => {
+                write!(f, "Argon2 needs {needed} bytes of memory, {available} can be had")
+            }
+            Self::Parameters(why) => write!(f, "no parameters of Argon2: {why}"),
+            Self::Stopped => f.write_str("stopped"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl Params<'_> {
+    /// Bytes of memory that a derivation needs.
+    pub fn memory(&self) -> u64 {
+        u64::from(self.memory_kib) << 10
+    }
+
+    /// Whether there is such a derivation, of at least 4 bytes from a salt of at least 8 (RFC 9106, section 3.1).
+    ///
+    /// # Errors
+    /// `Parameters`.
+    pub fn check(&self, salt: usize, len: usize) -> Result<(), Error> {
+        let wrong = |why: String| Err(Error::Parameters(why));
+        match self {
+            Self { lanes: 0 | 0x100_0000.., .. } => wrong(format!("{} lanes", self.lanes)),
+            Self { passes: 0, .. } => wrong("no pass over the memory".to_owned()),
+            _ if u64::from(self.memory_kib) < 8 * u64::from(self.lanes) => {
+                wrong(format!("{} KiB of memory for {} lanes", self.memory_kib, self.lanes))
+            }
+            _ if salt < 8 => wrong(format!("a salt of {salt} bytes")),
+            _ if len < 4 || u32::try_from(len).is_err() => wrong(format!("{len} bytes to derive")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fills `out` from the password and a salt. `available` is how many bytes of memory it may take: more is refused before
+    /// any is touched, for a system that promises more than it has kills whoever takes it at its word. Lanes are filled on the
+    /// threads of `pool`. Every few blocks it asks `go_on` whether to.
+    ///
+    /// # Errors
+    /// `TooLittleMemory`, also if the system refuses what is available; `Parameters`; `Stopped` when `go_on` said no.
+    pub fn derive(
+        &self,
+        password: &[u8],
+        salt: &[u8],
+        available: u64,
+        pool: &Pool,
+        go_on: &(dyn Fn() -> bool + Sync),
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        self.check(salt.len(), out.len())?;
+        let needed = self.memory();
+        if needed > available {
+            return Err(Error::TooLittleMemory { needed, available });
+        }
+        let segment = (self.memory_kib / (4 * self.lanes)) as usize;
+        let len = segment.checked_mul(SLICES * self.lanes as usize * BLOCK);
+        let memory = len.and_then(Secret::try_zeroed);
+        let mut memory = memory.ok_or(Error::TooLittleMemory { needed, available: 0 })?;
+        let matrix = Matrix::new(&mut memory, self, segment);
+        matrix.begin(&self.first_hash(password, salt, out.len()));
+        let filled = matrix.fill(pool, go_on);
+        if filled {
+            matrix.finish(out);
+        }
+        wipe_stack();
+        if filled { Ok(()) } else { Err(Error::Stopped) }
+    }
+
+    /// H0 (section 3.2, step 1).
+    fn first_hash(&self, password: &[u8], salt: &[u8], len: usize) -> Secret {
+        let number = |n: usize| (n as u32).to_le_bytes();
+        let mut hash = Secret::zeroed(64);
+        blake2b(
+            &[
+                &self.lanes.to_le_bytes(),
+                &number(len),
+                &self.memory_kib.to_le_bytes(),
+                &self.passes.to_le_bytes(),
+                &VERSION.to_le_bytes(),
+                &self.variant.number().to_le_bytes(),
+                &number(password.len()),
+                password,
+                &number(salt.len()),
+                salt,
+                &number(self.secret.len()),
+                self.secret,
+                &number(self.data.len()),
+                self.data,
+            ],
+            &mut hash,
+        );
+        hash
+    }
+}
+
+impl Variant {
+    /// As it goes into hashes (section 3.1, "type").
+    fn number(self) -> u32 {
+        match self {
+            Self::I => 1,
+            Self::Id => 2,
+        }
+    }
+}
+
+const VERSION: u32 = 0x13;
+
+/// Parts of each lane between which lanes wait for each other.
+const SLICES: usize = 4;
+
+/// Blocks that are filled between two looks at whether to go on: less than 100 µs.
+const CHECK_EVERY: usize = 64;
+
+/// The memory: lanes of four segments each. In one slice each thread writes the segment of one lane, and reads of other
+/// lanes only the segments of other slices.
+struct Matrix<'a> {
+    blocks: *mut Block,
+    params: &'a Params<'a>,
+    /// Blocks in a segment.
+    segment: usize,
+    compress: Compress,
+}
+
+// SAFETY: the pointer is to memory that `derive` has borrowed mutably for as long as the matrix lives, and threads write to
+// segments of their own; see `fill_segment`.
+unsafe impl Sync for Matrix<'_> {}
+
+impl<'a> Matrix<'a> {
+    fn new(memory: &'a mut Secret, params: &'a Params<'a>, segment: usize) -> Self {
+        // SAFETY: a block is 128 integers without padding, of which all bytes are values.
+        let (before, blocks, _) = unsafe { memory.align_to_mut::<Block>() };
+        assert!(before.is_empty(), "secrets begin on a page border");
+        assert_eq!(blocks.len(), segment * SLICES * params.lanes as usize);
+        Self { blocks: blocks.as_mut_ptr(), params, segment, compress: block::best() }
+    }
+
+    fn lanes(&self) -> usize {
+        self.params.lanes as usize
+    }
+
+    /// Blocks in a lane.
+    fn lane_len(&self) -> usize {
+        self.segment * SLICES
+    }
+
+    /// The first two blocks of each lane (section 3.2, steps 3 and 4).
+    fn begin(&self, hash: &[u8]) {
+        let mut bytes = Secret::zeroed(BLOCK);
+        for lane in 0..self.lanes() {
+            for column in 0..2 {
+                let numbers = [(column as u32).to_le_bytes(), (lane as u32).to_le_bytes()];
+                long_hash(&[hash, &numbers[0], &numbers[1]], &mut bytes);
+                // SAFETY: a lane has 8 blocks at least, and no other thread has the memory yet.
+                unsafe { (*self.blocks.add(lane * self.lane_len() + column)).load(&bytes) };
+            }
+        }
+    }
+
+    /// Fills the memory, pass by pass. False when `go_on` said no.
+    fn fill(&self, pool: &Pool, go_on: &(dyn Fn() -> bool + Sync)) -> bool {
+        let stopped = AtomicBool::new(false);
+        for pass in 0..self.params.passes {
+            for slice in 0..SLICES {
+                pool.run(self.lanes(), &|lane| {
+                    // SAFETY: within this call of `run` each lane is handed out once and the slice is the same for all.
+                    let filled = unsafe { self.fill_segment(Place { pass, slice, lane }, go_on) };
+                    if !filled {
+                        stopped.store(true, Ordering::Relaxed);
+                    }
+                    wipe_stack();
+                });
+                if stopped.load(Ordering::Relaxed) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Fills one segment (section 3.2, steps 5 and 6). False when `go_on` said no.
+    ///
+    /// # Safety
+    /// Nobody else writes to this segment meanwhile, and all that is written meanwhile is in the same slice.
+    unsafe fn fill_segment(&self, place: Place, go_on: &(dyn Fn() -> bool + Sync)) -> bool {
+        let Place { pass, slice, lane } = place;
+        let mut addresses = self.independent(place).then(|| Addresses::new(self, place));
+        let start = lane * self.lane_len() + slice * self.segment;
+        for index in self.to_fill(place) {
+            if index % CHECK_EVERY == 0 && !go_on() {
+                return false;
+            }
+            let current = start + index;
+            let first_of_lane = slice == 0 && index == 0;
+            let previous = if first_of_lane { current + self.lane_len() - 1 } else { current - 1 };
+            // SAFETY: the block before this one is in the same lane, which no other thread writes.
+            let previous = unsafe { &*self.blocks.add(previous) };
+            let random = match &mut addresses {
+                Some(addresses) => addresses.of(index, self.compress),
+                None => previous.0[0],
+            };
+            let other = self.referenced(place, index, random);
+            // SAFETY: `referenced` gives a block before this one in the same lane, or one of another slice: neither is
+            // being written. It lies within the matrix.
+            let other = unsafe { &*self.blocks.add(other) };
+            // SAFETY: `current` is in this thread's own segment; it is neither `previous` nor `other`, which RFC 9106 takes
+            // from what was filled before.
+            let current = unsafe { &mut *self.blocks.add(current) };
+            (self.compress)(previous, other, current, pass > 0);
+        }
+        true
+    }
+
+    /// The blocks of a segment that are filled there: the first two of each lane are there from the beginning.
+    fn to_fill(&self, place: Place) -> Range<usize> {
+        let first = if place.pass == 0 && place.slice == 0 { 2 } else { 0 };
+        first..self.segment
+    }
+
+    /// Whether addresses there do not depend on the password.
+    fn independent(&self, place: Place) -> bool {
+        match self.params.variant {
+            Variant::I => true,
+            Variant::Id => place.pass == 0 && place.slice < SLICES / 2,
+        }
+    }
+
+    /// Which block goes into block `index` of a segment beside the one before it (section 3.4.2).
+    fn referenced(&self, place: Place, index: usize, random: u64) -> usize {
+        let Place { pass, slice, lane: own } = place;
+        let first = pass == 0 && slice == 0;
+        let lane = if first { own } else { (random >> 32) as usize % self.lanes() };
+        // Segments that are complete, and what this one has of use in it so far.
+        let complete = if pass == 0 { slice } else { SLICES - 1 } * self.segment;
+        let area = match lane == own {
+            true => complete + index - 1,
+            false if index == 0 => complete - 1,
+            false => complete,
+        };
+        let x = (random & 0xffff_ffff).pow(2) >> 32;
+        let back = (area as u64 * x) >> 32;
+        let from = if pass == 0 { 0 } else { (slice + 1) % SLICES * self.segment };
+        let column = (from + area - 1 - back as usize) % self.lane_len();
+        lane * self.lane_len() + column
+    }
+
+    /// The last column hashed (section 3.2, steps 7 and 8).
+    fn finish(&self, out: &mut [u8]) {
+        let mut sum = Secret::zeroed(BLOCK);
+        for lane in 0..self.lanes() {
+            // SAFETY: the last block of a lane is in the matrix, and no thread has it any more.
+            let last = unsafe { &*self.blocks.add((lane + 1) * self.lane_len() - 1) };
+            for (sum, word) in sum.chunks_mut(8).zip(&last.0) {
+                sum.iter_mut().zip(word.to_le_bytes()).for_each(|(s, w)| *s ^= w);
+            }
+        }
+        long_hash(&[&sum], out);
+    }
+}
+
+/// A segment, in a pass.
+#[derive(Clone, Copy)]
+struct Place {
+    pass: u32,
+    slice: usize,
+    lane: usize,
+}
+
+/// Random numbers that do not depend on the password (section 3.4.1.2).
+struct Addresses {
+    input: Block,
+    block: Block,
+    /// Which 128 of them `block` has.
+    group: Option<usize>,
+}
+
+impl Addresses {
+    fn new(matrix: &Matrix<'_>, place: Place) -> Self {
+        let params = matrix.params;
+        let blocks = matrix.lanes() * matrix.lane_len();
+        let mut input = Block::ZERO;
+        let numbers = [
+            u64::from(place.pass),
+            place.lane as u64,
+            place.slice as u64,
+            blocks as u64,
+            u64::from(params.passes),
+            u64::from(params.variant.number()),
+        ];
+        input.0[..6].copy_from_slice(&numbers);
+        Self { input, block: Block::ZERO, group: None }
+    }
+
+    fn of(&mut self, index: usize, compress: Compress) -> u64 {
+        let group = index / self.block.0.len();
+        if self.group != Some(group) {
+            self.group = Some(group);
+            self.input.0[6] = group as u64 + 1;
+            let mut half = Block::ZERO;
+            compress(&Block::ZERO, &self.input, &mut half, false);
+            compress(&Block::ZERO, &half, &mut self.block, false);
+        }
+        self.block.0[index % self.block.0.len()]
+    }
+}
+
+/// The hash of any length, H' (section 3.3).
+fn long_hash(parts: &[&[u8]], out: &mut [u8]) {
+    const WHOLE: usize = 64;
+    let len = (out.len() as u32).to_le_bytes();
+    let parts: Vec<&[u8]> = std::iter::once(&len[..]).chain(parts.iter().copied()).collect();
+    if out.len() <= WHOLE {
+        return blake2b(&parts, out);
+    }
+    let mut last = Secret::zeroed(WHOLE);
+    blake2b(&parts, &mut last);
+    let mut rest = out;
+    loop {
+        let (half, after) = rest.split_at_mut(WHOLE / 2);
+        half.copy_from_slice(&last[..WHOLE / 2]);
+        rest = after;
+        if rest.len() <= WHOLE {
+            return blake2b(&[&last], rest);
+        }
+        let mut next = Secret::zeroed(WHOLE);
+        blake2b(&[&last], &mut next);
+        last = next;
+    }
+}
+
+/// BLAKE2b (RFC 7693) with a digest as long as `out`: 1 to 64 bytes.
+fn blake2b(parts: &[&[u8]], out: &mut [u8]) {
+    let mut core = Blake2bVarCore::new(out.len()).expect("BLAKE2b has digests of 1 to 64 bytes");
+    let mut buffer = Buffer::<Blake2bVarCore>::default();
+    parts.iter().for_each(|part| buffer.digest_blocks(part, |blocks| core.update_blocks(blocks)));
+    let mut digest = digest::Output::<blake2::Blake2b512>::default();
+    core.finalize_variable_core(&mut buffer, &mut digest);
+    out.copy_from_slice(&digest[..out.len()]);
+    digest.as_mut_slice().zeroize();
+}

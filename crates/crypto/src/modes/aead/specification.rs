@@ -1,0 +1,326 @@
+//! Which authenticated modes there are, by the names that LUKS2 and dm-crypt give them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use digest::KeyInit;
+use hmac::{EagerHash, Hmac};
+
+use super::AuthenticatedCipher;
+use super::aegis;
+use super::ciphers::{Aegis, ChaChaPoly, EncryptThenMac, Encryption, Gcm, Numbering, Sealed, Sealer, Vector};
+use crate::ciphers::{self, Acceleration, Cipher};
+use crate::dmcrypt::{Error, Sectors};
+use crate::hash::{self, Hash};
+use crate::modes::xts::Layer;
+use crate::secret::{Locked, Resident, Secret};
+
+/// A cipher and what authenticates its sectors.
+#[derive(Clone)]
+pub struct Specification {
+    mode: Mode,
+    text: String,
+}
+
+#[derive(Clone)]
+enum Mode {
+    EncryptThenMac { cipher: &'static Cipher, chain: Chain, vector: Kind, mac: Mac },
+    Gcm { cipher: &'static Cipher, vector: Kind },
+    ChaChaPoly { vector: Kind },
+    Aegis { vector: Kind },
+}
+
+#[derive(Clone, Copy)]
+enum Chain {
+    Xts,
+    Cbc,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Plain64,
+    Essiv(&'static Hash),
+    Random,
+}
+
+#[derive(Clone, Copy)]
+enum Mac {
+    Sha256,
+    Sha512,
+}
+
+impl Mac {
+    /// Size of its key and of its tag in bytes: cryptsetup gives an HMAC a key as long as its tag (lib/integrity/integrity.c,
+    /// `INTEGRITY_key_size`).
+    fn size(self) -> usize {
+        match self {
+            Self::Sha256 => 32,
+            Self::Sha512 => 64,
+        }
+    }
+}
+
+impl Specification {
+    /// Reads a pair as LUKS2 has it in a segment (cryptsetup, lib/luks2/luks2_json_format.c): `encryption`, such as
+    /// `aes-xts-plain64`, and the type of `integrity`: `hmac(sha256)`, `hmac(sha512)`, `aead` or `poly1305`.
+    ///
+    /// # Errors
+    /// `Syntax`, `Unsupported`.
+    pub fn parse(encryption: &str, integrity: &str) -> Result<Self, Error> {
+        let text = format!("{encryption} with integrity {integrity}");
+        let unsupported = || Error::Unsupported(text.clone());
+        let mode = match (encryption, integrity) {
+            (_, "hmac(sha256)") => with_mac(encryption, Mac::Sha256).ok_or_else(unsupported)?,
+            (_, "hmac(sha512)") => with_mac(encryption, Mac::Sha512).ok_or_else(unsupported)?,
+            (_, "aead" | "poly1305") => aead(encryption, integrity).ok_or_else(unsupported)?,
+            _ => return Err(unsupported()),
+        };
+        Ok(Self { mode, text })
+    }
+
+    /// Sizes of whole keys that fit, in bytes: the cipher's key, and behind it the key of a MAC.
+    pub fn key_sizes(&self) -> Vec<usize> {
+        match &self.mode {
+            Mode::EncryptThenMac { cipher, chain, mac, .. } => {
+                let keys = match chain {
+                    Chain::Xts => 2,
+                    Chain::Cbc => 1,
+                };
+                cipher.key_sizes.iter().map(|size| keys * size + mac.size()).collect()
+            }
+            Mode::Gcm { cipher, .. } => cipher.key_sizes.to_vec(),
+            Mode::ChaChaPoly { .. } => vec![32],
+            Mode::Aegis { .. } => vec![aegis::SIZE],
+        }
+    }
+
+    /// Bytes at the end of a whole key that are the key of a MAC: 0 where the cipher authenticates by itself.
+    pub fn mac_key_size(&self) -> usize {
+        match self.mode {
+            Mode::EncryptThenMac { mac, .. } => mac.size(),
+            Mode::Gcm { .. } | Mode::ChaChaPoly { .. } | Mode::Aegis { .. } => 0,
+        }
+    }
+
+    /// Bytes that are stored beside each sector (cryptsetup, lib/integrity/integrity.c, `INTEGRITY_tag_size`): the tag, and
+    /// behind it a random initialisation vector.
+    pub fn tag_size(&self) -> usize {
+        let (mac, iv, vector) = match self.mode {
+            Mode::EncryptThenMac { vector, mac, .. } => (mac.size(), 16, vector),
+            Mode::Gcm { vector, .. } | Mode::ChaChaPoly { vector } => (16, 12, vector),
+            Mode::Aegis { vector } => (aegis::SIZE, aegis::SIZE, vector),
+        };
+        mac + if matches!(vector, Kind::Random) { iv } else { 0 }
+    }
+
+    /// Whether initialisation vectors come back: in a mode that breaks then, anybody who sees a sector twice learns what
+    /// changed and can forge tags.
+    pub fn repeats_vectors(&self) -> bool {
+        let (Mode::Gcm { vector, .. } | Mode::ChaChaPoly { vector } | Mode::Aegis { vector }) = self.mode else {
+            return false;
+        };
+        !matches!(vector, Kind::Random)
+    }
+
+    /// The cipher under `key`. Its sectors count from 0 on, at the beginning of the volume.
+    ///
+    /// # Errors
+    /// `KeySize`; `Unsupported` for sectors that dm-crypt does not have.
+    pub fn with_key(
+        &self,
+        key: &[u8],
+        sectors: Sectors,
+        with: Acceleration,
+    ) -> Result<Arc<dyn AuthenticatedCipher>, Error> {
+        if !self.key_sizes().contains(&key.len()) {
+            return Err(Error::KeySize(key.len(), self.key_sizes()));
+        }
+        if !matches!(sectors.size, 512 | 1024 | 2048 | 4096) {
+            return Err(Error::Unsupported(format!("{} with sectors of {} bytes", self.text, sectors.size)));
+        }
+        let (encryption, mac_key) = key.split_at(key.len() - self.mac_key_size());
+        Ok(match &self.mode {
+            Mode::EncryptThenMac { cipher, chain, vector, mac } => {
+                let vector = vector.with_key(cipher, encryption, with);
+                let encryption = chain.with_key(cipher, encryption, with);
+                match mac {
+                    Mac::Sha256 => sealed(then_mac::<sha2::Sha256>(encryption, mac_key), vector, sectors),
+                    Mac::Sha512 => sealed(then_mac::<sha2::Sha512>(encryption, mac_key), vector, sectors),
+                }
+            }
+            Mode::Gcm { cipher, vector } => {
+                sealed(Gcm::new(cipher.with_key(key, with)), vector.with_key(cipher, key, with), sectors)
+            }
+            Mode::ChaChaPoly { vector } => {
+                let key = Locked::build(|to: &mut [u8; 32]| to.copy_from_slice(key));
+                sealed(ChaChaPoly { key }, vector.with_key(&ciphers::aes::AES, &[], with), sectors)
+            }
+            Mode::Aegis { vector } => {
+                let key = Locked::build(|to: &mut [u8; aegis::SIZE]| to.copy_from_slice(key));
+                sealed(Aegis { key }, vector.with_key(&ciphers::aes::AES, &[], with), sectors)
+            }
+        })
+    }
+}
+
+impl Chain {
+    fn with_key(self, cipher: &Cipher, key: &[u8], with: Acceleration) -> Encryption {
+        match self {
+            Self::Xts => {
+                let (data, tweak) = key.split_at(key.len() / 2);
+                Encryption::Xts(Layer { data: cipher.with_key(data, with), tweak: cipher.with_key(tweak, with) })
+            }
+            Self::Cbc => Encryption::Cbc(cipher.with_key(key, with)),
+        }
+    }
+}
+
+impl Kind {
+    /// What makes vectors: for ESSIV the cipher under the hash of its key (Linux, crypto/essiv.c).
+    fn with_key(self, cipher: &Cipher, key: &[u8], with: Acceleration) -> Vector {
+        match self {
+            Self::Plain64 => Vector::Plain64,
+            Self::Random => Vector::Random,
+            Self::Essiv(hash) => {
+                let mut salt = Secret::zeroed(hash.size);
+                hash.digest(&[key], &mut salt);
+                Vector::Essiv(cipher.with_key(&salt, with))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Specification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Specification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// `cipher-xts-plain64`, `cipher-cbc-essiv:hash` and their like, with a MAC.
+fn with_mac(encryption: &str, mac: Mac) -> Option<Mode> {
+    let mut parts = encryption.splitn(3, '-');
+    let cipher = block_cipher(parts.next()?)?;
+    let chain = match parts.next()? {
+        "xts" => Chain::Xts,
+        "cbc" => Chain::Cbc,
+        _ => return None,
+    };
+    let vector = match parts.next()? {
+        "plain64" => Kind::Plain64,
+        "random" => Kind::Random,
+        other => {
+            let hash = hash::by_name(other.strip_prefix("essiv:")?)?;
+            if !cipher.key_sizes.contains(&hash.size) {
+                return None;
+            }
+            Kind::Essiv(hash)
+        }
+    };
+    Some(Mode::EncryptThenMac { cipher, chain, vector, mac })
+}
+
+/// `cipher-gcm-random`, `chacha20-random`, `aegis128-random` and the same with `plain64`, which cryptsetup lets create.
+fn aead(encryption: &str, integrity: &str) -> Option<Mode> {
+    let (name, vector) = encryption.rsplit_once('-')?;
+    let vector = match vector {
+        "random" => Kind::Random,
+        "plain64" => Kind::Plain64,
+        _ => return None,
+    };
+    match (name, integrity) {
+        ("chacha20", "poly1305") => Some(Mode::ChaChaPoly { vector }),
+        ("aegis128", "aead") => Some(Mode::Aegis { vector }),
+        (_, "aead") => Some(Mode::Gcm { cipher: block_cipher(name.strip_suffix("-gcm")?)?, vector }),
+        _ => None,
+    }
+}
+
+/// A cipher with blocks of 16 bytes, by its name in Linux.
+fn block_cipher(name: &str) -> Option<&'static Cipher> {
+    ciphers::CIPHERS.iter().find(|c| c.name.eq_ignore_ascii_case(name) && c.block_size == 16).copied()
+}
+
+fn then_mac<D: EagerHash>(encryption: Encryption, key: &[u8]) -> EncryptThenMac<D> {
+    let mac = || Hmac::<D>::new_from_slice(key).expect("HMAC takes keys of any length");
+    EncryptThenMac { encryption, mac: Resident::build(mac) }
+}
+
+fn sealed<S: Sealer + 'static>(sealer: S, vector: Vector, sectors: Sectors) -> Arc<dyn AuthenticatedCipher> {
+    let units = sectors.size as u64 / 512;
+    let numbering = Numbering { units, large: sectors.large_iv, offset: sectors.iv_offset, vector };
+    Arc::new(Sealed { sealer, numbering, sector_size: sectors.size })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Key and tag sizes of cryptsetup 2.6.1's tables, `dmsetup table`: the key's size and `integrity:`.
+    #[test]
+    fn sizes_are_those_of_the_kernels_tables() {
+        for (encryption, integrity, key, tag) in [
+            ("aes-xts-plain64", "hmac(sha256)", 96, 32),
+            ("aes-xts-plain64", "hmac(sha512)", 128, 64),
+            ("aes-cbc-essiv:sha256", "hmac(sha256)", 64, 32),
+            ("aes-xts-random", "hmac(sha256)", 96, 48),
+            ("aes-gcm-random", "aead", 32, 28),
+            ("aes-gcm-plain64", "aead", 32, 16),
+            ("chacha20-random", "poly1305", 32, 28),
+            ("aegis128-random", "aead", 16, 32),
+        ] {
+            let specification = Specification::parse(encryption, integrity).expect("it is known");
+            assert!(specification.key_sizes().contains(&key), "{specification}");
+            assert_eq!(specification.tag_size(), tag, "{specification}");
+        }
+        for (encryption, integrity) in
+            [("aes-xts-plain64", "aead"), ("aes-ccm-random", "aead"), ("chacha20-random", "aead"), ("", "poly1305")]
+        {
+            assert!(matches!(Specification::parse(encryption, integrity), Err(Error::Unsupported(_))));
+        }
+    }
+
+    #[test]
+    fn every_changed_bit_is_noticed_and_names_its_sector() {
+        for (encryption, integrity) in [
+            ("aes-xts-plain64", "hmac(sha256)"),
+            ("serpent-cbc-essiv:sha256", "hmac(sha512)"),
+            ("twofish-gcm-random", "aead"),
+            ("chacha20-random", "poly1305"),
+            ("aegis128-random", "aead"),
+        ] {
+            let specification = Specification::parse(encryption, integrity).expect("it is known");
+            let key: Vec<u8> = (0..*specification.key_sizes().last().expect("a size") as u8).collect();
+            let sectors = Sectors::default();
+            let cipher = specification.with_key(&key, sectors, Acceleration::On).expect("the key fits");
+            let plain: Vec<u8> = (0..1536u32).map(|i| (i * 7) as u8).collect();
+            let (mut run, mut tags) = (plain.clone(), vec![0x5a; 3 * cipher.tag_size()]);
+            cipher.encrypt(40, &mut run, &mut tags);
+            assert!(plain.chunks(16).zip(run.chunks(16)).all(|(p, c)| p != c), "{specification}");
+            let mut out = run.clone();
+            assert_eq!(cipher.decrypt(40, &mut out, &tags), Ok(()), "{specification}");
+            assert_eq!(out, plain, "{specification}");
+            for at in 0..tags.len() {
+                let mut tags = tags.clone();
+                tags[at] ^= 1;
+                let sector = 40 + (at / cipher.tag_size()) as u64;
+                assert_eq!(cipher.decrypt(40, &mut run.clone(), &tags), Err(super::super::WrongTag(sector)));
+            }
+            for at in (0..1536).step_by(41) {
+                let mut run = run.clone();
+                run[at] ^= 0x80;
+                assert_eq!(cipher.decrypt(40, &mut run, &tags), Err(super::super::WrongTag(40 + at as u64 / 512)));
+            }
+            assert_eq!(
+                cipher.decrypt(41, &mut run, &tags),
+                Err(super::super::WrongTag(41)),
+                "a sector of another place"
+            );
+        }
+    }
+}

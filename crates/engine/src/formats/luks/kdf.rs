@@ -1,0 +1,449 @@
+//! Key derivations of LUKS: what they cost, carrying them out, and choosing them for this machine.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use claviger_crypto::argon2::{self, Params, Variant};
+use claviger_crypto::hash::Hash;
+use claviger_crypto::pool::{Pool, for_each_piece};
+use claviger_crypto::{Secret, secret::wipe_stack};
+
+use crate::credential::Unlock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::Derivation;
+use crate::spec::Cost;
+
+/// The fewest iterations of PBKDF2 that new keyslots get (LUKS1 On-Disk Format Specification 1.2.3, section 2.2; cryptsetup
+/// 2.6.1, lib/utils_pbkdf.c, `MIN_ITERATIONS` of its defaults).
+pub(in crate::formats) const MIN_ITERATIONS: u32 = 1000;
+
+/// The fewest passes over Argon2's memory that are chosen by measuring (cryptsetup 2.6.1, lib/utils_pbkdf.c).
+const MIN_PASSES: u32 = 4;
+
+/// The least memory for Argon2, in KiB (cryptsetup 2.6.1, lib/utils_pbkdf.c, `verify_pbkdf_params`).
+const MIN_MEMORY_KIB: u32 = 32;
+
+/// The most memory for Argon2, in KiB: 4 GiB (cryptsetup 2.6.1, lib/utils_pbkdf.c, `verify_pbkdf_params`).
+const MAX_MEMORY_KIB: u32 = 4 << 20;
+
+/// The most lanes for Argon2 (cryptsetup 2.6.1, lib/utils_pbkdf.c, `verify_pbkdf_params`).
+const MAX_LANES: u32 = 4;
+
+/// A key derivation with its costs. The salt is beside it.
+#[derive(Clone, Copy)]
+pub(in crate::formats) enum Kdf {
+    /// PBKDF2 with HMAC of a hash (RFC 8018, section 5.2).
+    Pbkdf2 {
+        hash: &'static Hash,
+        /// 1 at least.
+        iterations: u32,
+    },
+    /// Argon2, version 0x13 (RFC 9106).
+    Argon2 {
+        variant: Variant,
+        /// Passes over the memory.
+        passes: u32,
+        memory_kib: u32,
+        lanes: u32,
+    },
+}
+
+/// What a format takes where `Cost` says nothing.
+#[derive(Clone, Copy)]
+pub(in crate::formats) struct Defaults {
+    /// `pbkdf2`, `argon2i` or `argon2id`.
+    pub kdf: &'static str,
+    /// How long a derivation is to take, in milliseconds.
+    pub time_ms: u32,
+}
+
+/// The defaults of LUKS1 (cryptsetup 2.6.1, `--iter-time`).
+pub(in crate::formats) const LUKS1: Defaults = Defaults { kdf: "pbkdf2", time_ms: 2000 };
+
+/// The defaults of LUKS2 (cryptsetup 2.6.1, configure.ac).
+pub(in crate::formats) const LUKS2: Defaults = Defaults { kdf: "argon2id", time_ms: 2000 };
+
+/// The most memory that Argon2 takes by default, in KiB (cryptsetup 2.6.1, configure.ac, `luks2-memory-kb`).
+const DEFAULT_MEMORY_KIB: u32 = 1 << 20;
+
+impl Kdf {
+    /// `len` bytes from a passphrase, on all processors.
+    ///
+    /// # Errors
+    /// `TooLittleMemory` before any is touched; `Cancelled`; `Malformed` for costs or a salt that the derivation does not have.
+    pub fn derive(&self, passphrase: &[u8], salt: &[u8], len: usize, with: &Unlock<'_>) -> Result<Secret> {
+        let pool = Pool::for_this_machine(Duration::ZERO);
+        self.derive_on(&pool, passphrase, salt, len, with, &|| !with.cancelled())
+    }
+
+    /// Like [`Kdf::derive`], on the threads of `pool` and for as long as `go_on` says so.
+    pub fn derive_on(
+        &self,
+        pool: &Pool,
+        passphrase: &[u8],
+        salt: &[u8],
+        len: usize,
+        with: &Unlock<'_>,
+        go_on: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Secret> {
+        let mut key = Secret::zeroed(len);
+        match *self {
+            Self::Pbkdf2 { hash, iterations } => {
+                let stopped = AtomicBool::new(false);
+                for_each_piece(pool, &mut key, hash.size, |at, block| {
+                    let index = (at / hash.size) as u32 + 1;
+                    if !go_on() || !hash.pbkdf2_block(passphrase, salt, iterations, index, block, &|| go_on()) {
+                        stopped.store(true, Ordering::Relaxed);
+                    }
+                    wipe_stack();
+                });
+                if stopped.into_inner() {
+                    return Err(ErrorKind::Cancelled.into());
+                }
+            }
+            Self::Argon2 { variant, passes, memory_kib, lanes } => {
+                let params = Params { variant, memory_kib, passes, lanes, ..Params::default() };
+                let available = crate::memory::available().min(with.memory.unwrap_or(u64::MAX));
+                let _in_use = InUse::tell(with, params.memory());
+                params.derive(passphrase, salt, available, pool, go_on, &mut key).map_err(argon2_error)?;
+            }
+        }
+        Ok(key)
+    }
+
+    /// Bytes of memory that a derivation fills; 0 where that does not matter.
+    pub fn memory(&self) -> u64 {
+        match self {
+            Self::Pbkdf2 { .. } => 0,
+            Self::Argon2 { memory_kib, .. } => u64::from(*memory_kib) << 10,
+        }
+    }
+
+    /// About how long `len` bytes take on one thread of this machine, in microseconds: measured, once for each derivation.
+    pub fn effort(&self, len: usize) -> u64 {
+        let nanoseconds = match *self {
+            Self::Pbkdf2 { hash, iterations } => {
+                pace(hash.name, || pbkdf2_pace(hash)).saturating_mul(u64::from(iterations) * blocks(hash, len))
+            }
+            Self::Argon2 { variant, passes, memory_kib, .. } => {
+                let pace = pace(variant_name(variant), || argon2_pace(variant));
+                pace.saturating_mul(u64::from(passes)).saturating_mul(u64::from(memory_kib))
+            }
+        };
+        nanoseconds / 1000
+    }
+
+    /// Its name in headers and options.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Pbkdf2 { .. } => "pbkdf2",
+            Self::Argon2 { variant, .. } => variant_name(*variant),
+        }
+    }
+
+    /// What to tell a person.
+    pub fn told(&self) -> Derivation {
+        match *self {
+            Self::Pbkdf2 { hash, iterations } => Derivation { hash: hash.name, iterations, memory: None },
+            Self::Argon2 { variant, passes, .. } => {
+                let hash = if variant == Variant::I { "Argon2i" } else { "Argon2id" };
+                Derivation { hash, iterations: passes, memory: Some(self.memory()) }
+            }
+        }
+    }
+
+    /// The derivation of `len` bytes for a new keyslot: exactly as `cost` says, and what it leaves open so that it takes as
+    /// long on this machine as `cost` or `defaults` say. `hash` is PBKDF2's.
+    ///
+    /// Measured as cryptsetup does: PBKDF2 on one thread, because that is how others open it; Argon2 with its lanes side by
+    /// side, at first with more memory, then with more passes (cryptsetup 2.6.1, lib/crypto_backend/pbkdf_check.c).
+    ///
+    /// # Errors
+    /// `Misuse` for what no LUKS header may have; `TooLittleMemory`; `Cancelled` while measuring.
+    pub fn choose(
+        cost: &Cost<'_>,
+        defaults: Defaults,
+        hash: &'static Hash,
+        len: usize,
+        cancel: Option<&AtomicBool>,
+    ) -> Result<Self> {
+        let name = cost.kdf.unwrap_or(defaults.kdf);
+        let time = Duration::from_millis(u64::from(cost.time_ms.unwrap_or(defaults.time_ms).max(1)));
+        let go_on = || !cancel.is_some_and(|c| c.load(Ordering::Relaxed));
+        match variant_named(name) {
+            None if crate::formats::same_name(name, "pbkdf2") => {
+                if cost.memory_kib.is_some() || cost.lanes.is_some() {
+                    return Err(Error::misuse("PBKDF2 has neither memory nor lanes"));
+                }
+                let iterations = match cost.iterations {
+                    Some(exact) => at_least("iterations of PBKDF2", exact, MIN_ITERATIONS)?,
+                    None => pbkdf2_iterations(hash, len, time, &go_on)?,
+                };
+                Ok(Self::Pbkdf2 { hash, iterations })
+            }
+            None => {
+                Err(Error::misuse(format!("no key derivation is called {name}; there are: argon2id, argon2i, pbkdf2")))
+            }
+            Some(variant) => choose_argon2(variant, cost, time, len, &go_on),
+        }
+    }
+}
+
+/// Tells how much memory is in use, for as long as it lives.
+struct InUse<'a, 'b> {
+    with: &'a Unlock<'b>,
+    bytes: u64,
+}
+
+impl<'a, 'b> InUse<'a, 'b> {
+    fn tell(with: &'a Unlock<'b>, bytes: u64) -> Self {
+        if let Some(shown) = with.memory_in_use {
+            shown.fetch_add(bytes, Ordering::Relaxed);
+        }
+        Self { with, bytes }
+    }
+}
+
+impl Drop for InUse<'_, '_> {
+    fn drop(&mut self) {
+        if let Some(shown) = self.with.memory_in_use {
+            shown.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+fn argon2_error(error: argon2::Error) -> Error {
+    match error {
+        argon2::Error::TooLittleMemory { needed, available } => {
+            Error::new(ErrorKind::TooLittleMemory { needed, available }).hint(
+                "The keyslot could not be tried: nothing is known about the passphrase. Free some memory, allow more, or open \
+                 the volume on a machine that has it; other keyslots may need less.",
+            )
+        }
+        argon2::Error::Parameters(what) => {
+            ErrorKind::Malformed { field: "key derivation", offset: 0, what: format!("Argon2 cannot have {what}") }.into()
+        }
+        argon2::Error::Stopped => ErrorKind::Cancelled.into(),
+    }
+}
+
+/// The variant of that name.
+pub(in crate::formats) fn variant_named(name: &str) -> Option<Variant> {
+    [Variant::I, Variant::Id].into_iter().find(|v| crate::formats::same_name(variant_name(*v), name))
+}
+
+fn variant_name(variant: Variant) -> &'static str {
+    match variant {
+        Variant::I => "argon2i",
+        Variant::Id => "argon2id",
+    }
+}
+
+fn at_least(what: &str, value: u32, least: u32) -> Result<u32> {
+    match value < least {
+        true => Err(Error::misuse(format!("{value} {what} are too few: {least} is the least"))),
+        false => Ok(value),
+    }
+}
+
+fn choose_argon2(
+    variant: Variant,
+    cost: &Cost<'_>,
+    time: Duration,
+    len: usize,
+    go_on: &(dyn Fn() -> bool + Sync),
+) -> Result<Kdf> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
+    let lanes = cost.lanes.unwrap_or(MAX_LANES.min(processors));
+    if !(1..=MAX_LANES).contains(&lanes) {
+        return Err(Error::misuse(format!("{lanes} lanes of Argon2: LUKS has 1 to {MAX_LANES}")));
+    }
+    // No more than half of what can be had, so that the volume opens here also when the machine has more to do.
+    let half = u32::try_from(crate::memory::available() / 2 / 1024).unwrap_or(u32::MAX);
+    let memory_kib = cost.memory_kib.unwrap_or(DEFAULT_MEMORY_KIB.min(half)).max(8 * lanes);
+    if !(MIN_MEMORY_KIB..=MAX_MEMORY_KIB).contains(&memory_kib) {
+        return Err(Error::misuse(format!(
+            "{memory_kib} KiB of memory for Argon2: LUKS has {MIN_MEMORY_KIB} to {MAX_MEMORY_KIB}"
+        )));
+    }
+    match cost.iterations {
+        Some(0) => Err(Error::misuse("Argon2 passes over its memory once at least")),
+        Some(passes) => Ok(Kdf::Argon2 { variant, passes, memory_kib, lanes }),
+        None => measured_argon2(variant, memory_kib, lanes, time, len, go_on),
+    }
+}
+
+/// The memory, up to `most_kib`, and the passes over it that take about `time`. Two rounds: what a small memory costs leads to
+/// a size, and what that size costs to the rest, because memory outside the caches is slower.
+fn measured_argon2(
+    variant: Variant,
+    most_kib: u32,
+    lanes: u32,
+    time: Duration,
+    len: usize,
+    go_on: &(dyn Fn() -> bool + Sync),
+) -> Result<Kdf> {
+    const SMALL_KIB: u32 = 32 << 10;
+    let pool = Pool::for_this_machine(Duration::ZERO);
+    let per_kib = |memory_kib: u32| -> Result<f64> {
+        let params = Params { variant, memory_kib, passes: 1, lanes, ..Params::default() };
+        let mut key = Secret::zeroed(len.max(4));
+        let start = Instant::now();
+        let available = crate::memory::available();
+        params.derive(b"measured", &[0; 32], available, &pool, go_on, &mut key).map_err(argon2_error)?;
+        Ok(start.elapsed().as_secs_f64() / f64::from(memory_kib))
+    };
+    let fits = |per_kib: f64| {
+        let kib = time.as_secs_f64() / (per_kib * f64::from(MIN_PASSES));
+        (kib as u32).clamp(MIN_MEMORY_KIB.max(8 * lanes), most_kib)
+    };
+    let mut memory_kib = SMALL_KIB.min(most_kib);
+    let mut pace = per_kib(memory_kib)?;
+    for _ in 0..2 {
+        let next = fits(pace);
+        if next == memory_kib {
+            break;
+        }
+        memory_kib = next;
+        pace = per_kib(memory_kib)?;
+    }
+    let passes = time.as_secs_f64() / (pace * f64::from(memory_kib));
+    Ok(Kdf::Argon2 { variant, passes: (passes as u32).max(MIN_PASSES), memory_kib, lanes })
+}
+
+/// Iterations that take `time` for `len` bytes on one thread.
+fn pbkdf2_iterations(
+    hash: &'static Hash,
+    len: usize,
+    time: Duration,
+    go_on: &(dyn Fn() -> bool + Sync),
+) -> Result<u32> {
+    /// Long enough that the clock does not matter.
+    const ENOUGH: Duration = Duration::from_millis(100);
+    let mut key = Secret::zeroed(len.max(1));
+    let mut iterations = MIN_ITERATIONS;
+    loop {
+        let start = Instant::now();
+        if !hash.pbkdf2(b"measured", &[0; 32], iterations, &mut key, &|| go_on()) {
+            return Err(ErrorKind::Cancelled.into());
+        }
+        let took = start.elapsed();
+        if took >= ENOUGH.min(time) || iterations >= 1 << 30 {
+            let fit = f64::from(iterations) * time.as_secs_f64() / took.as_secs_f64().max(1e-9);
+            return Ok((fit as u32).max(MIN_ITERATIONS));
+        }
+        iterations *= 4;
+    }
+}
+
+fn blocks(hash: &Hash, len: usize) -> u64 {
+    len.div_ceil(hash.size) as u64
+}
+
+/// What was measured of the derivation `name`, in nanoseconds for each unit of work.
+fn pace(name: &'static str, measure: impl FnOnce() -> Duration) -> u64 {
+    static MEASURED: Mutex<Vec<(&'static str, u64)>> = Mutex::new(Vec::new());
+    let mut measured = MEASURED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, pace)) = measured.iter().find(|(known, _)| *known == name) {
+        return *pace;
+    }
+    let pace = (measure().as_nanos() as u64).max(1);
+    measured.push((name, pace));
+    pace
+}
+
+/// How long one iteration for one block takes.
+fn pbkdf2_pace(hash: &'static Hash) -> Duration {
+    const ITERATIONS: u32 = 2000;
+    let mut block = Secret::zeroed(hash.size);
+    let start = Instant::now();
+    hash.pbkdf2_block(b"measured", &[0; 32], ITERATIONS, 1, &mut block, &|| true);
+    start.elapsed() / ITERATIONS
+}
+
+/// How long one pass over a KiB takes on one thread.
+fn argon2_pace(variant: Variant) -> Duration {
+    const KIB: u32 = 4 << 10;
+    let params = Params { variant, memory_kib: KIB, passes: 1, lanes: 1, ..Params::default() };
+    let start = Instant::now();
+    let pool = Pool::new(1, Duration::ZERO);
+    let derived = params.derive(b"measured", &[0; 32], u64::MAX, &pool, &|| true, &mut [0; 32]);
+    if derived.is_ok() { start.elapsed() / KIB } else { Duration::from_micros(1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use claviger_crypto::hash;
+
+    use super::*;
+
+    fn chosen(cost: Cost<'_>) -> Result<Kdf> {
+        Kdf::choose(&cost, LUKS1, &hash::SHA256, 64, None)
+    }
+
+    #[test]
+    fn exact_costs_are_taken_as_they_are() {
+        let kdf = chosen(Cost { iterations: Some(1234), ..Cost::default() }).expect("PBKDF2");
+        assert!(matches!(kdf, Kdf::Pbkdf2 { iterations: 1234, .. }));
+        let cost = Cost {
+            kdf: Some("argon2id"),
+            iterations: Some(1),
+            memory_kib: Some(64),
+            lanes: Some(2),
+            ..Cost::default()
+        };
+        let kdf = chosen(cost).expect("Argon2id");
+        assert!(matches!(kdf, Kdf::Argon2 { variant: Variant::Id, passes: 1, memory_kib: 64, lanes: 2 }));
+        assert_eq!(kdf.memory(), 65_536);
+    }
+
+    #[test]
+    fn what_no_header_may_have_is_refused() {
+        let argon2 = Cost { kdf: Some("argon2i"), iterations: Some(4), memory_kib: Some(64), ..Cost::default() };
+        for cost in [
+            Cost { iterations: Some(999), ..Cost::default() },
+            Cost { lanes: Some(1), ..Cost::default() },
+            Cost { kdf: Some("scrypt"), ..Cost::default() },
+            Cost { lanes: Some(5), ..argon2 },
+            Cost { lanes: Some(0), ..argon2 },
+            Cost { memory_kib: Some(31), lanes: Some(1), ..argon2 },
+            Cost { memory_kib: Some(u32::MAX), ..argon2 },
+            Cost { iterations: Some(0), ..argon2 },
+        ] {
+            let refused = chosen(cost).map(|k| k.name());
+            assert!(matches!(&refused, Err(e) if matches!(e.kind, ErrorKind::Misuse(_))), "{cost:?}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_measured_stays_within_its_limits() {
+        let kdf = chosen(Cost { time_ms: Some(1), ..Cost::default() }).expect("PBKDF2");
+        assert!(matches!(kdf, Kdf::Pbkdf2 { iterations: MIN_ITERATIONS.., .. }));
+        let cost = Cost { kdf: Some("argon2id"), time_ms: Some(20), memory_kib: Some(4096), ..Cost::default() };
+        let kdf = chosen(cost).expect("Argon2id");
+        assert!(matches!(
+            kdf,
+            Kdf::Argon2 { passes: MIN_PASSES.., memory_kib: MIN_MEMORY_KIB..=4096, lanes: 1..=4, .. }
+        ));
+        let stop = AtomicBool::new(true);
+        let cancelled = Kdf::choose(&Cost::default(), LUKS2, &hash::SHA256, 64, Some(&stop));
+        assert!(matches!(cancelled.map(|k| k.name()), Err(Error { kind: ErrorKind::Cancelled, .. })));
+    }
+
+    #[test]
+    fn memory_is_refused_before_it_is_taken_and_cancelling_works() {
+        let kdf = Kdf::Argon2 { variant: Variant::Id, passes: 1, memory_kib: 1 << 10, lanes: 1 };
+        let with = Unlock { memory: Some(1 << 19), ..Unlock::with(&[]) };
+        let refused = kdf.derive(b"x", &[0; 32], 32, &with).expect_err("too little");
+        assert!(matches!(refused.kind, ErrorKind::TooLittleMemory { needed: 1_048_576, available: 524_288 }));
+        let stop = AtomicBool::new(true);
+        let with = Unlock { cancel: Some(&stop), ..Unlock::with(&[]) };
+        for kdf in [kdf, Kdf::Pbkdf2 { hash: &hash::SHA256, iterations: u32::MAX }] {
+            assert!(matches!(kdf.derive(b"x", &[0; 32], 32, &with), Err(Error { kind: ErrorKind::Cancelled, .. })));
+        }
+        let kdf = Kdf::Argon2 { variant: Variant::Id, passes: 1, memory_kib: 7, lanes: 1 };
+        let wrong = kdf.derive(b"x", &[0; 32], 32, &Unlock::with(&[])).expect_err("no such derivation");
+        assert!(matches!(wrong.kind, ErrorKind::Malformed { .. }), "{wrong}");
+    }
+}

@@ -1,0 +1,203 @@
+//! Header backups, as `cryptsetup luksHeaderBackup` makes them: both copies of the header and the keyslots area, as they are in front
+//! of the data (lib/luks2/luks2_json_metadata.c, `LUKS2_hdr_backup`). And what else looks after a header: repair, verify.
+
+use super::NAME;
+use super::binary::{Binary, Which};
+use super::editor::nothing_required;
+use super::metadata::Metadata;
+use super::read::{self, CopyState, ReadHeader};
+use super::{slots, unlock, validate, write};
+use crate::credential::Unlock;
+use crate::edit::{Edit, Step};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::{self, CopyReport, HeaderBackup, Prepared, RestoreFrom, Verified, magic};
+use crate::store::Store;
+
+/// Bytes of the keyslots area that one step writes: as many of them as differ.
+const PIECE: usize = 1 << 20;
+
+/// What a backup holds. A damaged copy of the header is put right in it.
+pub(super) fn back_up(store: &dyn Store) -> Result<HeaderBackup> {
+    let header = read::read(store)?;
+    let mut bytes = vec![0; end(&header) as usize];
+    store.read_at(0, &mut bytes)?;
+    if let Some(step) = write::copy_anew(&header)? {
+        bytes[step.at as usize..][..step.bytes.len()].copy_from_slice(&step.bytes);
+    }
+    let mut warnings = header.warnings();
+    if !header.primary.is_current() || !header.secondary.is_current() {
+        warnings.push("In the backup both copies of the header are sound.".to_owned());
+    }
+    Ok(HeaderBackup { bytes, format: NAME, headers: vec!["primary", "secondary"], warnings })
+}
+
+/// Writes the damaged or stale copy anew, as the other one is.
+pub(super) fn repair(store: &dyn Store) -> Result<Prepared> {
+    let header = read::read(store)?;
+    let steps = write::repair(store, &header)?.into_iter().collect();
+    Ok(prepared(steps, Vec::new()))
+}
+
+/// Puts the header of a backup in place of what is there.
+///
+/// First the keyslots, then the header: whoever is interrupted does it again, from the same file. Where the keyslots area is the
+/// same, which is so where only the header was damaged, a header opens at any moment.
+pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared> {
+    let RestoreFrom::Backup(file) = from else {
+        return Err(Error::misuse(
+            "a LUKS2 volume has no backup header at its end: its second copy is behind the first",
+        )
+        .hint("`claviger header repair` takes what is sound of the two."));
+    };
+    let backup = read::read(file)?;
+    nothing_required(&backup.metadata)?;
+    fits(store, &backup)?;
+    let there = present(store)?;
+    let mut warnings = Vec::new();
+    let judged = belongs(store, &backup, there.as_ref(), with);
+    match judged? {
+        Judged::Same => {}
+        Judged::Not(why) if !unproven => return Err(why),
+        Judged::Not(why) => warnings.push(format!("Forced, although {why}")),
+    }
+    let mut steps = keyslots_area(store, file, &backup)?;
+    let seqid = there.as_ref().map_or(0, |there| there.binary.seqid).max(backup.binary.seqid);
+    let seqid = seqid.checked_add(1).unwrap_or(seqid);
+    let same = |there: &ReadHeader| {
+        let all_but_number = Binary { seqid: backup.binary.seqid, salt: backup.binary.salt, ..there.binary.clone() };
+        let sound = there.primary.is_current() && there.secondary.is_current();
+        sound && there.metadata == backup.metadata && all_but_number == backup.binary
+    };
+    if !there.as_ref().is_some_and(same) {
+        steps.extend(write::first_steps(&Binary { seqid, ..backup.binary.clone() }, &backup.metadata)?);
+    }
+    if !steps.is_empty() && there.is_some() {
+        warnings.push(
+            "The header and the keyslots that are there now are lost: save them with `claviger header backup` if they may \
+             still be wanted."
+                .to_owned(),
+        );
+    }
+    Ok(prepared(steps, warnings))
+}
+
+/// What is sound, and whether a keyslot opens.
+pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
+    let header = read::read(store)?;
+    if let Some((digest, _)) = slots::data_digest(&header.metadata) {
+        unlock::open_key(&header, store, with, digest)?;
+    }
+    let report = |which: Which, state: &CopyState| {
+        let state = match state {
+            CopyState::Current => formats::CopyState::Opens,
+            CopyState::Stale { .. } | CopyState::Differs => {
+                formats::CopyState::Differs("it is not what the other copy is".to_owned())
+            }
+            CopyState::Damaged(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => formats::CopyState::NoHeader,
+            CopyState::Damaged(e) => formats::CopyState::Damaged(e.to_string()),
+        };
+        CopyReport { name: which.name(), at: which.offset(header.binary.hdr_size), state }
+    };
+    let copies = vec![report(Which::Primary, &header.primary), report(Which::Secondary, &header.secondary)];
+    let damaged = copies.iter().any(|copy| copy.state != formats::CopyState::Opens);
+    Ok(Verified { format: NAME, copies, areas: Vec::new(), damaged, warnings: header.warnings() })
+}
+
+fn prepared(steps: Vec<Step>, warnings: Vec<String>) -> Prepared {
+    Prepared { edit: Edit { steps }, format: NAME, hidden: false, keyslot: None, derivation: None, warnings }
+}
+
+/// Where headers and keyslots end, in whole blocks.
+fn end(header: &ReadHeader) -> u64 {
+    validate::header_end(&header.metadata, header.binary.hdr_size)
+}
+
+/// The header in front, if there is one.
+fn present(store: &dyn Store) -> Result<Option<ReadHeader>> {
+    match read::read(store) {
+        Ok(header) => Ok(Some(header)),
+        Err(e) if matches!(e.kind, ErrorKind::Io(_)) => Err(e),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The header and the keyslots must have room before the data, whatever is forced.
+fn fits(store: &dyn Store, backup: &ReadHeader) -> Result<()> {
+    let end = end(backup);
+    if end > store.len() {
+        let what = format!("the backup has {end} bytes, and there are {} to write to", store.len());
+        return Err(Error::misuse(what).hint("Is it the backup of another volume? Nothing was changed."));
+    }
+    Ok(())
+}
+
+/// Whether the backup is of the volume.
+enum Judged {
+    Same,
+    Not(Error),
+}
+
+fn belongs(store: &dyn Store, backup: &ReadHeader, there: Option<&ReadHeader>, with: &Unlock<'_>) -> Result<Judged> {
+    let not =
+        |what: String, hint: &str| Ok(Judged::Not(Error::misuse(format!("{what}. Nothing was changed")).hint(hint)));
+    let Some(there) = there else { return nothing_there(store, backup, with) };
+    if there.binary.uuid != backup.binary.uuid {
+        let uuid = |header: &ReadHeader| String::from_utf8_lossy(&header.binary.uuid).into_owned();
+        let what = format!("the volume has the UUID {}, and the backup {}", uuid(there), uuid(backup));
+        return not(what, "It is the backup of another volume, or the UUID was changed. If it is meant, force it.");
+    }
+    if !same_key(&there.metadata, &backup.metadata) {
+        let what = "the volume has another key than the header in the backup: its data would be unreadable".to_owned();
+        return not(what, "It was reencrypted or made anew. If that is meant, force it.");
+    }
+    if places(&there.metadata) != places(&backup.metadata) || end(there) != end(backup) {
+        let what = "the data or the keyslots have other places in the volume than in the backup".to_owned();
+        return not(what, "If it is meant, force it.");
+    }
+    Ok(Judged::Same)
+}
+
+/// Where there is no header any more: the data tell, if a credential was given and they are more than noise.
+fn nothing_there(store: &dyn Store, backup: &ReadHeader, with: &Unlock<'_>) -> Result<Judged> {
+    let mut start = vec![0; store.len().min(1 << 17) as usize];
+    store.read_at(0, &mut start)?;
+    let is = magic::known(&start).unwrap_or("no header of LUKS2");
+    let detached = backup.metadata.segments.values().any(|segment| segment.offset.0 == 0);
+    let what = match (detached, with.data.is_none()) {
+        (true, true) => format!("the header in the backup is a detached one, and at the beginning there is {is}"),
+        _ => format!("nothing shows that the backup belongs here: at the beginning there is {is}"),
+    };
+    Ok(Judged::Not(
+        Error::misuse(format!("{what}. Nothing was changed"))
+            .hint("If you are sure that this is the volume whose header was destroyed, force it."),
+    ))
+}
+
+/// Whether the data have the same key. Digests have a salt each, and stay as they are for as long as the key.
+fn same_key(one: &Metadata, other: &Metadata) -> bool {
+    let of = |metadata| slots::data_digest(metadata).map(|(_, digest)| (&digest.salt, &digest.digest));
+    of(one) == of(other)
+}
+
+/// Where the data are, and how they are encrypted.
+fn places(metadata: &Metadata) -> Vec<(u64, Option<&String>, Option<u32>)> {
+    metadata.segments.values().map(|s| (s.offset.0, s.encryption.as_ref(), s.sector_size)).collect()
+}
+
+/// The steps that make the keyslots area that of the backup.
+fn keyslots_area(store: &dyn Store, file: &dyn Store, backup: &ReadHeader) -> Result<Vec<Step>> {
+    let mut steps = Vec::new();
+    let end = end(backup);
+    let mut at = 2 * backup.binary.hdr_size;
+    while at < end {
+        let len = (end - at).min(PIECE as u64) as usize;
+        let (mut now, mut then) = (vec![0; len], vec![0; len]);
+        store.read_at(at, &mut now)?;
+        file.read_at(at, &mut then)?;
+        if now != then {
+            steps.push(Step { what: format!("the keyslots from byte {at} on"), at, bytes: then });
+        }
+        at += len as u64;
+    }
+    Ok(steps)
+}

@@ -1,0 +1,231 @@
+//! Makes a volume as cryptsetup does (lib/luks2/luks2_json_format.c, `LUKS2_generate_hdr`), with its defaults.
+
+use claviger_crypto::Secret;
+use claviger_crypto::dmcrypt::Specification;
+
+use super::binary::{Binary, SIZES};
+use super::keyslots::{self, How};
+use super::metadata::{Config, Decimal, Id, Metadata, Segment, Size};
+use super::unlock::passphrase;
+use super::{editor, slots, validate, write};
+use crate::credential::{Credential, Unlock};
+use crate::edit::Edit;
+use crate::error::{Error, Result};
+use crate::formats::Choices;
+use crate::formats::filling::{self, not_cancelled};
+use crate::formats::luks::kdf::{self, Kdf};
+use crate::formats::luks::uuid;
+use crate::spec::Spec;
+use crate::store::Store;
+
+/// Where the data begin, in bytes: headers and keyslots have 16 MiB (`LUKS2_DEFAULT_HDR_SIZE`).
+pub(super) const DATA_OFFSET: u64 = 16 << 20;
+
+/// Size of one copy of the header, in bytes (`LUKS2_HDR_16K_LEN`).
+const METADATA_SIZE: u64 = SIZES[0];
+
+/// What data are encrypted with (cryptsetup's configure.ac, `luks1-cipher`, `luks1-mode`; 512 bits, as everybody takes).
+pub(super) const CIPHER: &str = "aes-xts-plain64";
+
+/// The smallest volume, in bytes: one sector of data behind everything.
+pub(super) const MIN_LEN: u64 = DATA_OFFSET + 4096;
+
+/// What there is to choose from, the defaults first. Ciphers are taken in every form that dm-crypt knows.
+pub(super) fn choices() -> Choices {
+    let ciphers = vec![CIPHER, "serpent-xts-plain64", "twofish-xts-plain64", "camellia-xts-plain64"];
+    Choices { ciphers, hashes: vec!["sha256", "sha512", "sha1", "ripemd160", "whirlpool"], min_len: MIN_LEN }
+}
+
+/// Makes a volume that fills `store`, or whose header is in `store` and whose data are in `spec.data`.
+///
+/// What was there goes first: no old header may open what is half made. The new one comes last, its primary copy at the very end.
+pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+    let passphrase = passphrase(first)?;
+    let plan = Plan::of(store, spec)?;
+    let key = volume_key(spec, plan.key_len)?;
+    let with = Unlock { cancel: spec.cancel, ..Unlock::with(&[]) };
+    let hash = keyslots::hash_of(spec.hash)?;
+    let how = How::new(&plan.cipher, plan.key_len, spec.hash)?;
+    let kdf = Kdf::choose(&spec.cost, kdf::LUKS2, hash, how.cipher_key, spec.cancel)?;
+    let (keyslot, area) = keyslots::sealed(2 * plan.hdr_size, &key, passphrase, &how, &kdf, &with, 0)?;
+    let mut digest = keyslots::digest_of(&key, hash, &spec.cost, &with)?;
+    digest.keyslots.push(Id(0));
+    digest.segments.push(Id(0));
+    let metadata = Metadata {
+        keyslots: [(0, keyslot)].into(),
+        tokens: Default::default(),
+        segments: [(0, plan.segment())].into(),
+        digests: [(0, digest)].into(),
+        config: Config {
+            json_size: Decimal(plan.hdr_size - super::binary::LEN as u64),
+            keyslots_size: Decimal(plan.keyslots_size),
+            flags: Vec::new(),
+            requirements: None,
+            other: Default::default(),
+        },
+        other: Default::default(),
+    };
+    let mut steps = vec![area];
+    steps.extend(write::first_steps(&plan.binary(spec)?, &metadata)?);
+
+    filling::random(store, 0..plan.header_end(), spec)?;
+    store.flush()?;
+    if !spec.quick {
+        let data = spec.data.unwrap_or(store);
+        filling::fill(data, plan.data_offset..data.len(), spec)?;
+        data.flush()?;
+    }
+    not_cancelled(spec)?;
+    let written = Edit { steps }.carry_out(store);
+    written.inspect_err(|_| {
+        // As well as can be: the store may be gone.
+        let _ = filling::random(store, 0..plan.header_end(), &Spec::default()).and_then(|()| Ok(store.flush()?));
+    })
+}
+
+/// Where everything is to be.
+struct Plan {
+    cipher: String,
+    key_len: usize,
+    sector_size: u32,
+    hdr_size: u64,
+    keyslots_size: u64,
+    /// In the store of the data; 0 if that is another one than the header's.
+    data_offset: u64,
+}
+
+impl Plan {
+    fn of(store: &dyn Store, spec: &Spec<'_>) -> Result<Self> {
+        if spec.pim.is_some() {
+            return Err(
+                Error::misuse("LUKS has no PIM").hint("What a derivation costs is said by time or by iterations.")
+            );
+        }
+        if spec.integrity.is_some() {
+            return Err(Error::unsupported("making volumes with integrity protection"));
+        }
+        let (cipher, key_len) = cipher(spec)?;
+        let hdr_size = spec.metadata_size.unwrap_or(METADATA_SIZE);
+        if !SIZES.contains(&hdr_size) {
+            let all: Vec<_> = SIZES.iter().map(|size| format!("{}K", size >> 10)).collect();
+            return Err(Error::misuse(format!("a copy of the header cannot have {hdr_size} bytes"))
+                .hint(format!("It has one of {}.", all.join(", "))));
+        }
+        let detached = spec.data.is_some();
+        let room = 2 * hdr_size;
+        let default = if detached { 0 } else { DATA_OFFSET.max(room + keyslots_at_least(key_len)) };
+        let data_offset = spec.data_offset.unwrap_or(default);
+        if !data_offset.is_multiple_of(4096) {
+            return Err(Error::misuse(format!("data cannot begin at byte {data_offset}: it is no multiple of 4096")));
+        }
+        let limit = if detached { store.len() } else { data_offset };
+        let end = spec.keyslots_size.map_or(Ok(limit.min(room.max(DATA_OFFSET))), |size| exact(room, size))?;
+        let keyslots_size = end.saturating_sub(room).min(validate::KEYSLOTS_SIZE) / slots::BLOCK * slots::BLOCK;
+        if keyslots_size < slots::area_len(key_len) || room + keyslots_size > limit {
+            let least = room + spec.keyslots_size.unwrap_or(0).max(slots::area_len(key_len));
+            return Err(Error::misuse(format!(
+                "header and keyslots need {least} bytes, and there is room for {limit}"
+            )));
+        }
+        let data_len = spec.data.unwrap_or(store).len().saturating_sub(data_offset);
+        let sector_size = sector_size(spec, data_len)?;
+        if data_len < u64::from(sector_size) {
+            return Err(Error::misuse(format!("there is no room for data behind byte {data_offset}")));
+        }
+        Ok(Self { cipher, key_len, sector_size, hdr_size, keyslots_size, data_offset })
+    }
+
+    fn header_end(&self) -> u64 {
+        2 * self.hdr_size + self.keyslots_size
+    }
+
+    fn segment(&self) -> Segment {
+        Segment {
+            kind: "crypt".into(),
+            offset: Decimal(self.data_offset),
+            size: Size::Dynamic,
+            iv_tweak: Some(Decimal(0)),
+            encryption: Some(self.cipher.clone()),
+            sector_size: Some(self.sector_size),
+            integrity: None,
+            flags: Vec::new(),
+            other: Default::default(),
+        }
+    }
+
+    fn binary(&self, spec: &Spec<'_>) -> Result<Binary> {
+        Ok(Binary {
+            hdr_size: self.hdr_size,
+            seqid: 1,
+            label: editor::text("label", spec.label.unwrap_or_default())?,
+            csum_alg: "sha256".into(),
+            salt: write::salt()?,
+            uuid: spec.uuid.map_or_else(uuid::random, uuid::parse)?.into_bytes(),
+            subsystem: editor::text("subsystem", spec.subsystem.unwrap_or_default())?,
+        })
+    }
+}
+
+/// Room for a few keyslots.
+fn keyslots_at_least(key_len: usize) -> u64 {
+    8 * slots::area_len(key_len)
+}
+
+fn exact(room: u64, keyslots_size: u64) -> Result<u64> {
+    if keyslots_size > validate::KEYSLOTS_SIZE || !keyslots_size.is_multiple_of(slots::BLOCK) {
+        return Err(Error::misuse(format!("the keyslots area cannot have {keyslots_size} bytes"))
+            .hint("It has up to 128 MiB, in whole blocks of 4096 bytes."));
+    }
+    Ok(room + keyslots_size)
+}
+
+/// The cipher, as dm-crypt writes it, and the bytes of its key.
+fn cipher(spec: &Spec<'_>) -> Result<(String, usize)> {
+    let name = spec.cipher.unwrap_or(CIPHER);
+    // A cipher alone is taken in the mode that everybody takes.
+    let text = if name.contains('-') { name.to_owned() } else { format!("{}-xts-plain64", name.to_ascii_lowercase()) };
+    let known = Specification::parse(&text).map_err(|e| Error::misuse(e.to_string()))?;
+    let sizes = known.key_sizes();
+    let fits = |len: &usize| sizes.contains(len);
+    let len = match (spec.key_bits, spec.volume_key) {
+        (Some(bits), _) if !bits.is_multiple_of(8) => {
+            return Err(Error::misuse(format!("a key of {bits} bits: it is made of whole bytes")));
+        }
+        (Some(bits), _) => bits as usize / 8,
+        (None, Some(key)) => key.len(),
+        (None, None) => [64, 32].into_iter().find(fits).or(sizes.iter().max().copied()).unwrap_or(0),
+    };
+    if !fits(&len) {
+        let all: Vec<_> = sizes.iter().map(|size| (size * 8).to_string()).collect();
+        return Err(Error::misuse(format!("{text} takes no key of {} bits", len * 8))
+            .hint(format!("It takes one of {} bits.", all.join(", "))));
+    }
+    Ok((text, len))
+}
+
+fn volume_key(spec: &Spec<'_>, len: usize) -> Result<Secret> {
+    let Some(given) = spec.volume_key else {
+        let mut key = Secret::zeroed(len);
+        write::random(&mut key)?;
+        return Ok(key);
+    };
+    if given.len() != len {
+        return Err(Error::misuse(format!("the volume key has {} bits, not {}", given.len() * 8, len * 8)));
+    }
+    Ok(Secret::copy_from(given))
+}
+
+/// 4096 bytes where the data are whole sectors of that, which is faster, or 512.
+fn sector_size(spec: &Spec<'_>, data_len: u64) -> Result<u32> {
+    match spec.sector_size {
+        None if data_len.is_multiple_of(4096) => Ok(4096),
+        None => Ok(512),
+        Some(size @ (512 | 1024 | 2048 | 4096)) if data_len.is_multiple_of(u64::from(size)) => Ok(size),
+        Some(size @ (512 | 1024 | 2048 | 4096)) => {
+            Err(Error::misuse(format!("{data_len} bytes of data are no whole sectors of {size} bytes")))
+        }
+        Some(size) => {
+            Err(Error::misuse(format!("no sectors of {size} bytes")).hint("There are 512, 1024, 2048 and 4096."))
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Adding, changing and removing keyslots.
+//!
+//! A new key goes to a free part of the keyslots area first, and then the header says so; the old one is wiped when the header no
+//! longer speaks of it. So at any moment what the header says is there. Only a keyslot that is removed is wiped before: should the
+//! machine stop in between, it can be removed again, while key material that no header speaks of would stay for ever.
+
+use claviger_crypto::dmcrypt::Specification;
+use claviger_crypto::hash::{self, Hash};
+use claviger_crypto::{Acceleration, Secret};
+
+use super::editor::Change;
+use super::metadata::{self, Base64, Decimal, Digest, Id, Keyslot, Metadata};
+use super::unlock::{OpenedKey, keyslots_of, open_key, passphrase, try_keyslots};
+use super::{slots, validate, write};
+use crate::credential::{Credential, Unlock};
+use crate::edit::Step;
+use crate::error::{Error, Result};
+use crate::formats::luks;
+use crate::formats::luks::kdf::{self, Kdf};
+use crate::formats::{NewCredential, Prepared, Removal};
+use crate::store::Store;
+
+/// Bytes of a salt of a keyslot or digest (cryptsetup's luks.h, `LUKS_SALTSIZE`).
+pub(super) const SALT: usize = 32;
+
+/// What keyslots are encrypted with where the data's cipher is not for that (cryptsetup's configure.ac,
+/// `luks2-keyslot-cipher`, `luks2-keyslot-keybits`).
+const CIPHER: (&str, usize) = ("aes-xts-plain64", 64);
+
+/// How long the digest of a key takes, in milliseconds (cryptsetup's luks.h, `LUKS_MKD_ITERATIONS_MS`).
+const DIGEST_MS: u32 = 125;
+
+/// The keyslot of that number.
+pub(super) fn at(metadata: &mut Metadata, number: u32) -> Result<&mut Keyslot> {
+    metadata.keyslots.get_mut(&number).ok_or_else(|| no_keyslot(number))
+}
+
+fn no_keyslot(number: u32) -> Error {
+    Error::misuse(format!("there is no keyslot {number}")).hint("`claviger keyslot list` shows those that there are.")
+}
+
+/// A keyslot more.
+pub(super) fn add(
+    store: &dyn Store,
+    with: &Unlock<'_>,
+    new: &NewCredential<'_>,
+    wanted: Option<u32>,
+) -> Result<Prepared> {
+    let mut change = Change::of(store)?;
+    let number = free(&change.metadata, wanted)?;
+    let passphrase = passphrase(new.credentials)?;
+    let (key, digest, like) = match new.unbound_bits {
+        None => {
+            let OpenedKey { keyslot, key, digest, .. } = opened(&change, with)?;
+            (key, digest, keyslot)
+        }
+        Some(bits) => {
+            let key = fresh_key(bits)?;
+            let digest = slots::free_number(&change.metadata.digests);
+            let digest = digest.ok_or_else(|| Error::misuse("there is no room for another key's digest"))?;
+            change.metadata.digests.insert(digest, digest_of(&key, hash_of(new.hash)?, &new.cost, with)?);
+            (key, digest, None)
+        }
+    };
+    let how = How::like(&change.metadata, like, key.len(), new.hash)?;
+    let (keyslot, step) = seal(&change, &key, passphrase, &how, new, with, number)?;
+    change.metadata.keyslots.insert(number, keyslot.0);
+    change.metadata.digests.get_mut(&digest).expect("it is there").keyslots.push(Id(number));
+    change.keyslot = Some(number);
+    change.derivation = Some(keyslot.1.told());
+    change.before.push(step);
+    change.prepared()
+}
+
+/// Another credential for the keyslot that opens.
+pub(super) fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
+    let mut change = Change::of(store)?;
+    let passphrase = passphrase(new.credentials)?;
+    let OpenedKey { keyslot, key, .. } = opened(&change, with)?;
+    let number = keyslot.ok_or_else(|| {
+        Error::misuse("the volume key opens no keyslot that could be changed")
+            .hint("Add a new keyslot with it instead.")
+    })?;
+    let old = change.metadata.keyslots[&number].clone();
+    let how = How::like(&change.metadata, Some(number), key.len(), new.hash)?;
+    let ((mut keyslot, kdf), step) = seal(&change, &key, passphrase, &how, new, with, number)?;
+    keyslot.priority = old.priority;
+    keyslot.other.clone_from(&old.other);
+    change.after.push(wipe(&old, number)?);
+    change.metadata.keyslots.insert(number, keyslot);
+    change.keyslot = Some(number);
+    change.derivation = Some(kdf.told());
+    change.before.push(step);
+    change.prepared()
+}
+
+/// A keyslot less.
+pub(super) fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared> {
+    let mut change = Change::of(store)?;
+    let number = match which {
+        Removal::Opened(with) => {
+            let opened = opened(&change, with)?.keyslot;
+            opened.ok_or_else(|| Error::misuse("the volume key opens no keyslot that could be removed"))?
+        }
+        Removal::Number(number, with) => {
+            let keyslot = change.metadata.keyslots.get(&number).ok_or_else(|| no_keyslot(number))?;
+            if keyslot.kind != "luks2" {
+                let kind = validate::printable(&keyslot.kind);
+                return Err(Error::unsupported(format!("removing a keyslot of the type {kind}")));
+            }
+            with.map_or(Ok(()), |with| another_opens(&change, with, number))?;
+            number
+        }
+    };
+    let of_data = slots::of_data(&change.metadata);
+    if of_data.contains(&number) && of_data.len() == 1 && !last {
+        return Err(Error::misuse(format!("keyslot {number} is the last one: without it the data are lost"))
+            .hint("Add another one first. If the data are to be lost, say that the last one may go."));
+    }
+    change.before.push(wipe(&change.metadata.keyslots[&number], number)?);
+    slots::take_out(&mut change.metadata, number);
+    if of_data.len() == 1 && of_data.contains(&number) {
+        change
+            .warnings
+            .push("No keyslot opens the volume any more. Only a header backup or the volume key can.".into());
+    }
+    change.keyslot = Some(number);
+    change.prepared()
+}
+
+/// The key of the data, or that of an unbound keyslot where one is named.
+fn opened(change: &Change<'_>, with: &Unlock<'_>) -> Result<OpenedKey> {
+    let Change { store, header, .. } = change;
+    let of_data = slots::of_data(&header.metadata);
+    match with.keyslot {
+        Some(named) if header.metadata.keyslots.contains_key(&named) && !of_data.contains(&named) => {
+            try_keyslots(header, *store, with, &[named])
+        }
+        _ => open_key(header, *store, with, data_digest(&header.metadata)?),
+    }
+}
+
+fn data_digest(metadata: &Metadata) -> Result<u32> {
+    let digest = slots::data_digest(metadata).map(|(number, _)| number);
+    digest.ok_or_else(|| Error::unsupported("changing keyslots of a volume that is not encrypted"))
+}
+
+/// Fails unless `with` opens a keyslot other than `number`: who removes one shows that another one is left to them.
+fn another_opens(change: &Change<'_>, with: &Unlock<'_>, number: u32) -> Result<()> {
+    let Change { store, header, metadata, .. } = change;
+    let digest = data_digest(metadata)?;
+    if with.keyslot == Some(number) {
+        return Err(Error::misuse(format!("keyslot {number} itself is to be removed"))
+            .hint("Give the passphrase of a keyslot that stays."));
+    }
+    if let [Credential::VolumeKey(_)] = with.credentials {
+        return open_key(header, *store, with, digest).map(|_| ());
+    }
+    let mut others = keyslots_of(metadata, digest, with.keyslot);
+    others.retain(|other| *other != number);
+    try_keyslots(header, *store, with, &others).map(|_| ())
+}
+
+fn free(metadata: &Metadata, wanted: Option<u32>) -> Result<u32> {
+    match wanted {
+        Some(number) if number >= validate::NUMBERS => {
+            Err(Error::misuse(format!("keyslots have the numbers 0 to {}", validate::NUMBERS - 1)))
+        }
+        Some(number) if metadata.keyslots.contains_key(&number) => {
+            Err(Error::misuse(format!("keyslot {number} is taken")).hint("Choose another one, or remove it first."))
+        }
+        Some(number) => Ok(number),
+        None => slots::free_number(&metadata.keyslots)
+            .ok_or_else(|| Error::misuse("all keyslots are taken").hint("Remove one that is not needed.")),
+    }
+}
+
+/// How a new keyslot is made.
+pub(super) struct How {
+    /// Of PBKDF2 and of the splitter.
+    pub hash: &'static Hash,
+    /// What its area is encrypted with.
+    pub cipher: Specification,
+    /// Bytes of the key for that.
+    pub cipher_key: usize,
+}
+
+impl How {
+    /// Encrypted as the keyslot `like`, or as suits a key of `key_len` bytes.
+    fn like(metadata: &Metadata, like: Option<u32>, key_len: usize, hash: Option<&str>) -> Result<Self> {
+        let area = like.and_then(|number| metadata.keyslots.get(&number)).map(|keyslot| &keyslot.area);
+        let of_area = area.and_then(|area| Some((area.encryption.clone()?, area.key_size? as usize)));
+        let of_data = || metadata.segments.values().find_map(|s| Some((s.encryption.clone()?, key_len)));
+        let (cipher, cipher_key) = of_area.or_else(of_data).unwrap_or((CIPHER.0.into(), CIPHER.1));
+        Self::new(&cipher, cipher_key, hash)
+    }
+
+    /// Encrypted as the data are, where their cipher is one for keyslots too: without tags, without a null cipher.
+    pub fn new(cipher: &str, cipher_key: usize, hash: Option<&str>) -> Result<Self> {
+        let fits = |text: &str, len| {
+            let plain = !text.starts_with("capi:") && !text.starts_with("cipher_null") && !text.contains("random");
+            let known = Specification::parse(text).ok().filter(|c| plain && c.key_sizes().contains(&len))?;
+            Some(Self { hash: &hash::SHA256, cipher: known, cipher_key: len })
+        };
+        let how = fits(cipher, cipher_key).or_else(|| fits(CIPHER.0, CIPHER.1)).expect("the default is known");
+        Ok(Self { hash: hash_of(hash)?, ..how })
+    }
+}
+
+/// A keyslot for `key` in a free part of the area, how its key is derived, and the step that writes the area.
+fn seal(
+    change: &Change<'_>,
+    key: &Secret,
+    passphrase: &[u8],
+    how: &How,
+    new: &NewCredential<'_>,
+    with: &Unlock<'_>,
+    number: u32,
+) -> Result<((Keyslot, Kdf), Step)> {
+    let at = slots::free_area(&change.metadata, change.binary.hdr_size, slots::area_len(key.len()))?;
+    let kdf = Kdf::choose(&new.cost, kdf::LUKS2, how.hash, how.cipher_key, with.cancel)?;
+    let (keyslot, step) = sealed(at, key, passphrase, how, &kdf, with, number)?;
+    Ok(((keyslot, kdf), step))
+}
+
+/// The keyslot `number` for `key`, its area at byte `at`, and the step that writes it.
+pub(super) fn sealed(
+    at: u64,
+    key: &Secret,
+    passphrase: &[u8],
+    how: &How,
+    kdf: &Kdf,
+    with: &Unlock<'_>,
+    number: u32,
+) -> Result<(Keyslot, Step)> {
+    let salt = salt()?;
+    let derived = kdf.derive(passphrase, &salt.0, how.cipher_key, with)?;
+    let stripes = slots::STRIPES;
+    let area = luks::Area { at, key_len: key.len(), stripes: stripes as usize, hash: how.hash, cipher: &how.cipher };
+    let bytes = area.seal(key, &derived, Acceleration::On)?;
+    let keyslot = Keyslot {
+        kind: "luks2".into(),
+        key_size: key.len() as u32,
+        priority: None,
+        area: metadata::Area {
+            kind: "raw".into(),
+            offset: Decimal(at),
+            size: Decimal(slots::area_len(key.len())),
+            encryption: Some(how.cipher.to_string()),
+            key_size: Some(how.cipher_key as u32),
+            other: Default::default(),
+        },
+        kdf: Some(kdf_metadata(kdf, salt)),
+        af: Some(metadata::Af {
+            kind: "luks1".into(),
+            stripes: Some(stripes),
+            hash: Some(header_name(how.hash)?),
+            other: Default::default(),
+        }),
+        other: Default::default(),
+    };
+    Ok((keyslot, Step { what: format!("the key of keyslot {number}"), at, bytes }))
+}
+
+fn kdf_metadata(kdf: &Kdf, salt: Base64) -> metadata::Kdf {
+    let none = metadata::Kdf {
+        kind: kdf.name().into(),
+        salt,
+        hash: None,
+        iterations: None,
+        time: None,
+        memory: None,
+        cpus: None,
+        other: Default::default(),
+    };
+    match *kdf {
+        Kdf::Pbkdf2 { hash, iterations } => {
+            metadata::Kdf { hash: header_name(hash).ok(), iterations: Some(iterations), ..none }
+        }
+        Kdf::Argon2 { passes, memory_kib, lanes, .. } => {
+            metadata::Kdf { time: Some(passes), memory: Some(memory_kib), cpus: Some(lanes), ..none }
+        }
+    }
+}
+
+/// Random bytes over the area of a keyslot.
+fn wipe(keyslot: &Keyslot, number: u32) -> Result<Step> {
+    let mut bytes = vec![0; keyslot.area.size.0 as usize];
+    write::random(&mut bytes)?;
+    Ok(Step { what: format!("random bytes over the old key of keyslot {number}"), at: keyslot.area.offset.0, bytes })
+}
+
+/// What tells that a key is the right one. Its cost is that of `cost` where that is exact, and measured otherwise.
+pub(super) fn digest_of(
+    key: &Secret,
+    hash: &'static Hash,
+    cost: &crate::spec::Cost<'_>,
+    with: &Unlock<'_>,
+) -> Result<Digest> {
+    // Who says how many iterations a passphrase takes does not want to wait; a key is random and needs none.
+    let iterations = cost.iterations.map(|_| kdf::MIN_ITERATIONS);
+    let cost = crate::spec::Cost { kdf: Some("pbkdf2"), time_ms: Some(DIGEST_MS), iterations, ..Default::default() };
+    let kdf = Kdf::choose(&cost, kdf::LUKS2, hash, hash.size, with.cancel)?;
+    let Kdf::Pbkdf2 { iterations, .. } = kdf else { unreachable!("it was asked for") };
+    let salt = salt()?;
+    let digest = kdf.derive(key, &salt.0, hash.size, with)?;
+    Ok(Digest {
+        kind: "pbkdf2".into(),
+        keyslots: Vec::new(),
+        segments: Vec::new(),
+        salt,
+        digest: Base64(digest.to_vec()),
+        hash: Some(header_name(hash)?),
+        iterations: Some(iterations),
+        other: Default::default(),
+    })
+}
+
+fn fresh_key(bits: u32) -> Result<Secret> {
+    // cryptsetup's luks.h, `MAX_KEY_SIZE`, in bits.
+    if bits == 0 || !bits.is_multiple_of(8) || bits > 4096 {
+        return Err(Error::misuse(format!("a key of {bits} bits: it has 8 to 4096, in whole bytes")));
+    }
+    let mut key = Secret::zeroed(bits as usize / 8);
+    write::random(&mut key)?;
+    Ok(key)
+}
+
+fn salt() -> Result<Base64> {
+    let mut salt = vec![0; SALT];
+    write::random(&mut salt)?;
+    Ok(Base64(salt))
+}
+
+/// The hash of a new keyslot: SHA-256 where none is named.
+pub(super) fn hash_of(name: Option<&str>) -> Result<&'static Hash> {
+    let Some(name) = name else { return Ok(&hash::SHA256) };
+    let known = hash::by_name(name).filter(|hash| header_name(hash).is_ok());
+    known.ok_or_else(|| Error::misuse(format!("no hash of LUKS headers is called {name}")))
+}
+
+/// The hash's name in a header, which is the kernel's.
+fn header_name(hash: &Hash) -> Result<String> {
+    match hash.name {
+        "Streebog" => Err(Error::unsupported("Streebog in LUKS headers, where programs do not agree on its name")),
+        "BLAKE2s-256" => Ok("blake2s-256".into()),
+        name => Ok(name.replace('-', "").to_ascii_lowercase()),
+    }
+}

@@ -1,0 +1,185 @@
+//! The segments of a volume (LUKS2 On-Disk Format Specification 1.1.1, section 3.3) as a layout.
+
+use claviger_crypto::Secret;
+use claviger_crypto::dmcrypt::{Sectors, Specification};
+
+use super::metadata::{self, Size};
+use super::read::ReadHeader;
+use super::unlock::json_at;
+use super::validate::{digests_of, header_end, is_backup, printable, unknown};
+use crate::credential::Unlock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::luks::cipher_error;
+use crate::formats::{KernelCipher, MappedPart, Mapping};
+use crate::store::Store;
+use crate::volume::{Layout, Payload, Segment};
+
+/// A volume that has been laid out.
+pub struct LaidOut {
+    /// Its segments.
+    pub layout: Layout,
+    /// The same for the kernel.
+    pub mapping: Option<Mapping>,
+    /// What a person must know. Whole sentences.
+    pub warnings: Vec<String>,
+}
+
+/// The segments that make up the volume, with their numbers, in order.
+pub fn parts(header: &ReadHeader) -> Vec<(u32, &metadata::Segment)> {
+    header.metadata.segments.iter().map(|(n, s)| (*n, s)).filter(|(_, s)| !is_backup(s)).collect()
+}
+
+/// The digests of the keys that the volume's segments are encrypted with, each once.
+pub fn digests(header: &ReadHeader) -> Vec<u32> {
+    let encrypted = parts(header).into_iter().filter(|(_, segment)| segment.kind == "crypt");
+    let mut digests: Vec<_> = encrypted.flat_map(|(n, _)| digests_of(n, &header.metadata, |d| &d.segments)).collect();
+    digests.sort_unstable();
+    digests.dedup();
+    digests
+}
+
+/// Lays out the volume in `data`: `key` is the volume key of the digest with this number. `detached` says that the header is
+/// elsewhere.
+///
+/// # Errors
+/// `Malformed` for data that are cut short and the like, `Unsupported` for kinds of segments that are not known, `Misuse` where
+/// the data of a detached header are missing.
+pub fn lay_out<'k>(
+    header: &ReadHeader,
+    data: &dyn Store,
+    detached: bool,
+    key: impl Fn(u32) -> Option<&'k Secret>,
+    with: &Unlock<'_>,
+) -> Result<LaidOut> {
+    let mut making = Making { header, data, with, segments: Vec::new(), mapped: Vec::new(), warnings: Vec::new() };
+    for (number, segment) in parts(header) {
+        if !detached && segment.offset.0 < header_end(&header.metadata, header.binary.hdr_size) {
+            return Err(Error::misuse("this is a detached header: the data are in another file or device")
+                .hint("Name the file with the data as the volume, and this one as its header."));
+        }
+        let digest = digests_of(number, &header.metadata, |d| &d.segments).first().copied();
+        making.add(number, segment, digest.and_then(&key))?;
+    }
+    let Making { segments, mapped, warnings, .. } = making;
+    let mapping = with.for_kernel.then_some(Mapping { parts: mapped });
+    Ok(LaidOut { layout: Layout::new(segments)?, mapping, warnings })
+}
+
+struct Making<'a> {
+    header: &'a ReadHeader,
+    data: &'a dyn Store,
+    with: &'a Unlock<'a>,
+    segments: Vec<Segment>,
+    mapped: Vec<MappedPart>,
+    warnings: Vec<String>,
+}
+
+impl Making<'_> {
+    fn add(&mut self, number: u32, segment: &metadata::Segment, key: Option<&Secret>) -> Result<()> {
+        let sector_size = segment.sector_size.unwrap_or(512);
+        let (len, writable) = self.len(number, segment, u64::from(sector_size))?;
+        let mut layers = Vec::new();
+        let payload = match segment.kind.as_str() {
+            "linear" => Payload::Clear,
+            "crypt" => self.crypt(number, segment, key, &mut layers)?,
+            "hw-opal" | "hw-opal-crypt" => {
+                return Err(Error::unsupported("data that the drive itself encrypts (OPAL)").hint(
+                    "Only the drive with its own key can decrypt them: use cryptsetup 2.7 or newer on that machine.",
+                ));
+            }
+            other => return Err(unknown("segments of the type", other)),
+        };
+        let at = self.segments.last().map_or(0, |last| last.at + last.len);
+        if at.checked_add(len).is_none() {
+            return Err(self.malformed(format!("with segment {number} the volume has more than 2^64 bytes")));
+        }
+        let stored_at = segment.offset.0;
+        self.segments.push(Segment { at, len, stored_at, payload, writable });
+        self.mapped.push(MappedPart { len, stored_at, writable, layers });
+        Ok(())
+    }
+
+    fn crypt(
+        &mut self,
+        number: u32,
+        segment: &metadata::Segment,
+        key: Option<&Secret>,
+        layers: &mut Vec<KernelCipher>,
+    ) -> Result<Payload> {
+        if let Some(integrity) = &segment.integrity {
+            return Err(unknown("data with integrity protection of the type", &integrity.kind));
+        }
+        let encryption = segment.encryption.as_deref().unwrap_or_default();
+        if encryption.starts_with("cipher_null") {
+            self.warnings
+                .push(format!("Segment {number} has the cipher \"{}\": it is not encrypted.", printable(encryption)));
+            return Ok(Payload::Clear);
+        }
+        let key = key.ok_or_else(|| self.malformed(format!("segment {number} has no key")))?;
+        let sectors = Sectors {
+            size: segment.sector_size.unwrap_or(512) as usize,
+            // Numbers count units of 512 bytes whatever the size of a sector is (lib/setup.c, `LUKS2_activate`).
+            large_iv: false,
+            iv_offset: segment.iv_tweak.unwrap_or_default().0,
+        };
+        let at = json_at(self.header);
+        let specification = Specification::parse(encryption).map_err(|e| cipher_error(e, at))?;
+        let cipher = specification.with_key(key, sectors, self.with.acceleration).map_err(|e| cipher_error(e, at))?;
+        if self.with.for_kernel {
+            let key = Secret::copy_from(key);
+            layers.push(KernelCipher { specification: encryption.to_owned(), key, sectors, integrity: None });
+        }
+        Ok(Payload::Crypt { cipher, first: 0 })
+    }
+
+    /// How long a segment is, in bytes, and whether all of it is there to be written.
+    fn len(&mut self, number: u32, segment: &metadata::Segment, sector: u64) -> Result<(u64, bool)> {
+        let (start, there) = (segment.offset.0, self.data.len());
+        match segment.size {
+            Size::Dynamic => {
+                let rest = there.saturating_sub(start);
+                let len = rest - rest % sector;
+                if len == 0 {
+                    let what = format!("segment {number} begins at byte {start}, but there are only {there} bytes");
+                    return Err(Error::from(ErrorKind::Malformed {
+                        field: "segments",
+                        offset: json_at(self.header),
+                        what,
+                    })
+                    .hint("The file was cut short. Look for a complete copy of it."));
+                }
+                if rest > len {
+                    let more = rest - len;
+                    self.warnings.push(format!(
+                        "The last {more} bytes are no whole sector of {sector} bytes, and no part of the volume: the file was cut \
+                         short, or something was added to it."
+                    ));
+                }
+                Ok((len, true))
+            }
+            Size::Fixed(len) => {
+                let end = start.saturating_add(len);
+                if end <= there {
+                    return Ok((len, true));
+                }
+                let what = format!("segment {number} ends at byte {end}, but the file is cut short at byte {there}");
+                if !self.with.truncated {
+                    return Err(Error::from(ErrorKind::Malformed {
+                        field: "segments",
+                        offset: json_at(self.header),
+                        what,
+                    })
+                    .hint(
+                        "Find a complete copy of the file. What is left can be read if a truncated volume is allowed.",
+                    ));
+                }
+                self.warnings.push(format!("Read-only: {what}."));
+                Ok((len, false))
+            }
+        }
+    }
+
+    fn malformed(&self, what: String) -> Error {
+        ErrorKind::Malformed { field: "segments", offset: json_at(self.header), what }.into()
+    }
+}

@@ -1,0 +1,354 @@
+//! Reading both copies of a header, without writing anything: a copy that is damaged or old is told, and left as it is.
+
+use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+
+use super::binary::{self, Binary, SIZES, Which};
+use super::metadata::Metadata;
+use super::validate;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+
+/// As deep as objects and arrays may be inside each other: json-c's `JSON_TOKENER_DEFAULT_DEPTH`, with which cryptsetup reads them.
+const DEPTH: usize = 32;
+
+/// A header that has been read: the copy that counts, and what the other one is like.
+#[derive(Debug)]
+pub struct ReadHeader {
+    /// The binary header of the copy that counts.
+    pub binary: Binary,
+    /// Its JSON area, checked as a whole.
+    pub metadata: Metadata,
+    /// The JSON text as it is stored.
+    pub json: Vec<u8>,
+    /// Which copy counts: the newer one of those that are sound, the primary one where both are.
+    pub which: Which,
+    /// What the primary copy is like.
+    pub primary: CopyState,
+    /// What the secondary copy is like.
+    pub secondary: CopyState,
+}
+
+/// What a copy of the header is like.
+#[derive(Debug)]
+pub enum CopyState {
+    /// Sound, and the newest.
+    Current,
+    /// Sound, but older: changing the header was interrupted.
+    Stale {
+        /// Its sequence number.
+        seqid: u64,
+    },
+    /// Sound and as new, but not the same: no program makes this.
+    Differs,
+    /// Damaged or not there, and what is wrong.
+    Damaged(Error),
+}
+
+impl CopyState {
+    /// Whether it may stay as it is.
+    pub fn is_current(&self) -> bool {
+        matches!(self, Self::Current)
+    }
+}
+
+impl ReadHeader {
+    /// What a person must know about the copies. Whole sentences.
+    pub fn warnings(&self) -> Vec<String> {
+        let about = |which: Which, state: &CopyState| {
+            let what = match state {
+                CopyState::Current => return None,
+                CopyState::Stale { seqid } => {
+                    format!(
+                        "is older than the other one ({seqid}, not {}): a change of it was interrupted",
+                        self.binary.seqid
+                    )
+                }
+                CopyState::Differs => {
+                    "has the same sequence number as the other one, but says something else".to_owned()
+                }
+                CopyState::Damaged(error) => format!("cannot be used ({error})"),
+            };
+            Some(format!(
+                "The {} header {what}. The {} header is used. `claviger header repair` writes it anew.",
+                which.name(),
+                self.which.name()
+            ))
+        };
+        let states = [(Which::Primary, &self.primary), (Which::Secondary, &self.secondary)];
+        states.into_iter().filter_map(|(which, state)| about(which, state)).collect()
+    }
+}
+
+/// One copy, sound by itself.
+struct Copy {
+    binary: Binary,
+    metadata: Metadata,
+    json: Vec<u8>,
+}
+
+/// Reads the header, whichever of its copies is sound and newer (`LUKS2_disk_hdr_read` of cryptsetup's luks2_disk_metadata.c, but
+/// that writes).
+///
+/// # Errors
+/// `NotThisFormat` where neither copy begins like one; what is wrong with the primary copy, or with the secondary one where there
+/// is no primary, if neither is sound; `Io`.
+pub fn read(store: &dyn Store) -> Result<ReadHeader> {
+    read_copies(store, true)
+}
+
+/// Like [`read`], but by the secondary copy alone.
+///
+/// # Errors
+/// Those of [`read`].
+pub fn read_secondary(store: &dyn Store) -> Result<ReadHeader> {
+    read_copies(store, false)
+}
+
+fn read_copies(store: &dyn Store, with_primary: bool) -> Result<ReadHeader> {
+    let mut size = None;
+    let primary = copy(store, Which::Primary, 0, &mut size).and_then(|copy| fits(copy, store));
+    let primary = io_is_an_error(primary)?;
+    let secondary = io_is_an_error(match size {
+        Some(size) => copy(store, Which::Secondary, size, &mut None),
+        None => find_secondary(store),
+    })?;
+    let secondary = secondary.and_then(|copy| fits(copy, store));
+    let left_out = || Error::from(ErrorKind::Misuse("it was not to be used".into()));
+    choose(if with_primary { primary } else { primary.and_then(|_| Err(left_out())) }, secondary)
+}
+
+fn choose(primary: Result<Copy>, secondary: Result<Copy>) -> Result<ReadHeader> {
+    let (copy, which, one, other) = match (primary, secondary) {
+        (Ok(one), Ok(other)) => {
+            let (a, b) = (one.binary.seqid, other.binary.seqid);
+            if a < b {
+                (other, Which::Secondary, CopyState::Stale { seqid: a }, CopyState::Current)
+            } else {
+                let other = match () {
+                    () if a > b => CopyState::Stale { seqid: b },
+                    () if one.says_the_same(&other) => CopyState::Current,
+                    () => CopyState::Differs,
+                };
+                (one, Which::Primary, CopyState::Current, other)
+            }
+        }
+        (Ok(one), Err(e)) => (one, Which::Primary, CopyState::Current, CopyState::Damaged(e)),
+        (Err(e), Ok(other)) => (other, Which::Secondary, CopyState::Damaged(e), CopyState::Current),
+        (Err(one), Err(other)) => return Err(neither(one, other)),
+    };
+    let Copy { binary, metadata, json } = copy;
+    Ok(ReadHeader { binary, metadata, json, which, primary: one, secondary: other })
+}
+
+/// The error where neither copy is sound.
+fn neither(primary: Error, secondary: Error) -> Error {
+    let missing = |e: &Error| matches!(e.kind, ErrorKind::NotThisFormat(_));
+    if missing(&primary) {
+        return if missing(&secondary) {
+            primary
+        } else {
+            secondary.hint("The primary header is gone. Restore a header backup.")
+        };
+    }
+    if primary.hint.is_some() {
+        return primary;
+    }
+    primary.hint(format!("The secondary header does not help: {secondary}. Restore a header backup."))
+}
+
+/// What the store fails to read is no damage of the header.
+fn io_is_an_error<T>(read: Result<T>) -> Result<Result<T>> {
+    match read {
+        Err(e) if matches!(e.kind, ErrorKind::Io(_)) => Err(e),
+        other => Ok(other),
+    }
+}
+
+/// The first sound secondary copy, for when the primary one does not tell where it is. If none is sound, what is wrong with the
+/// first that is there.
+fn find_secondary(store: &dyn Store) -> Result<Copy> {
+    let mut first = None;
+    for at in SIZES {
+        match copy(store, Which::Secondary, at, &mut None) {
+            Ok(found) => return Ok(found),
+            Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => {}
+            Err(e) if matches!(e.kind, ErrorKind::Io(_)) => return Err(e),
+            Err(e) => first = first.or(Some(e)),
+        }
+    }
+    Err(first.unwrap_or_else(|| missing(Which::Secondary)))
+}
+
+fn missing(which: Which) -> Error {
+    ErrorKind::NotThisFormat(format!("there is no {} LUKS2 header", which.name())).into()
+}
+
+/// The copy at `offset`, if it is sound by itself. Its size goes to `size` as soon as its checksum is known to be right.
+fn copy(store: &dyn Store, which: Which, offset: u64, size: &mut Option<u64>) -> Result<Copy> {
+    let mut start = [0; binary::LEN];
+    if !read_all(store, offset, &mut start)? || start[..6] != *which.magic() {
+        return Err(missing(which));
+    }
+    if which == Which::Primary && start[6..8] == [0, 1] {
+        return Err(ErrorKind::NotThisFormat("it is a LUKS1 volume".into()).into());
+    }
+    let binary = Binary::parse(&start, which, offset)?;
+    let mut whole = vec![0; binary.hdr_size as usize];
+    if !read_all(store, offset, &mut whole)? {
+        let what = format!("the file ends inside the header of {} bytes at byte {offset}", binary.hdr_size);
+        return Err(ErrorKind::Malformed { field: "hdr_size", offset: offset + 8, what }.into());
+    }
+    binary.check(&whole, offset)?;
+    *size = Some(binary.hdr_size);
+    let at = offset + binary::LEN as u64;
+    let json = json_text(&whole[binary::LEN..], at)?.to_vec();
+    let metadata = parse(&json, at)?;
+    validate::metadata(&metadata, binary.hdr_size, at)?;
+    Ok(Copy { binary, metadata, json })
+}
+
+impl Copy {
+    /// Whether all but the salt is the same.
+    fn says_the_same(&self, other: &Self) -> bool {
+        self.json == other.json && Binary { salt: other.binary.salt, ..self.binary.clone() } == other.binary
+    }
+}
+
+/// Whether the store is long enough for the keyslots. cryptsetup looks at this too (`device_check_size`).
+fn fits(copy: Copy, store: &dyn Store) -> Result<Copy> {
+    let end = 2 * copy.binary.hdr_size + copy.metadata.config.keyslots_size.0;
+    if end > store.len() {
+        let what = format!("headers and keyslots take {end} bytes, but there are only {}", store.len());
+        let at = binary::LEN as u64;
+        return Err(Error::from(ErrorKind::Malformed { field: "keyslots_size", offset: at, what })
+            .hint("It was cut short: keyslots may be lost. Look for a longer copy of it, or a header backup."));
+    }
+    Ok(copy)
+}
+
+/// Whether there were enough bytes.
+fn read_all(store: &dyn Store, offset: u64, out: &mut [u8]) -> Result<bool> {
+    if offset.checked_add(out.len() as u64).is_none_or(|end| end > store.len()) {
+        return Ok(false);
+    }
+    store.read_at(offset, out)?;
+    Ok(true)
+}
+
+/// The text in a JSON area, which zeros fill up (specification, section 3; cryptsetup's `validate_json_area`).
+fn json_text(area: &[u8], at: u64) -> Result<&[u8]> {
+    let wrong = |place: usize, what: &str| {
+        Err(ErrorKind::Malformed { field: "JSON area", offset: at + place as u64, what: what.to_owned() }.into())
+    };
+    if area[0] != b'{' {
+        return wrong(0, "it does not begin with an opening brace");
+    }
+    let Some(len) = area.iter().position(|b| *b == 0) else {
+        return wrong(area.len() - 1, "no zero byte follows the metadata");
+    };
+    if let Some(more) = area[len..].iter().position(|b| *b != 0) {
+        return wrong(len + more, "there is something behind the metadata");
+    }
+    if area[len - 1] != b'}' {
+        return wrong(len - 1, "it does not end with a closing brace");
+    }
+    Ok(&area[..len])
+}
+
+/// Reads the text, which begins `at` bytes into the store.
+pub(super) fn parse(json: &[u8], at: u64) -> Result<Metadata> {
+    if let Some(place) = too_deep(json) {
+        let what = format!("objects and arrays are more than {DEPTH} deep inside each other");
+        return Err(ErrorKind::Malformed { field: "JSON area", offset: at + place as u64, what }.into());
+    }
+    let mut twice = serde_json::Deserializer::from_slice(json);
+    let checked = NoKeyTwice.deserialize(&mut twice).and_then(|()| twice.end());
+    checked.and_then(|()| serde_json::from_slice(json)).map_err(|e| json_error(&e, json, at))
+}
+
+/// Where the text is deeper than it may be.
+fn too_deep(json: &[u8]) -> Option<usize> {
+    let (mut depth, mut in_text, mut escaped) = (0usize, false, false);
+    for (place, byte) in json.iter().enumerate() {
+        match (in_text, byte) {
+            (true, _) if escaped => escaped = false,
+            (true, b'\\') => escaped = true,
+            (_, b'"') => in_text = !in_text,
+            (false, b'{' | b'[') => depth += 1,
+            (false, b'}' | b']') => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > DEPTH {
+            return Some(place);
+        }
+    }
+    None
+}
+
+/// serde_json's error with the place in the store.
+fn json_error(error: &serde_json::Error, json: &[u8], at: u64) -> Error {
+    let lines = json.split_inclusive(|b| *b == b'\n').take(error.line().saturating_sub(1));
+    let place = lines.map(<[u8]>::len).sum::<usize>() + error.column().saturating_sub(1);
+    let text = error.to_string();
+    let what = text.split(" at line ").next().unwrap_or_default().to_owned();
+    ErrorKind::Malformed { field: "JSON area", offset: at + place as u64, what }.into()
+}
+
+/// Reads anything, and refuses an object with the same key twice: programs do not agree which one counts.
+#[derive(Clone, Copy)]
+struct NoKeyTwice;
+
+impl<'de> DeserializeSeed<'de> for NoKeyTwice {
+    type Value = ();
+    fn deserialize<D: serde::Deserializer<'de>>(self, from: D) -> std::result::Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for NoKeyTwice {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> std::result::Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> std::result::Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> std::result::Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> std::result::Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> std::result::Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> std::result::Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> std::result::Result<(), A::Error> {
+        while all.next_element_seed(self)?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut all: A) -> std::result::Result<(), A::Error> {
+        let mut seen = std::collections::BTreeSet::new();
+        while let Some(key) = all.next_key::<String>()? {
+            all.next_value_seed(self)?;
+            if let Some(twice) = seen.replace(key) {
+                return Err(A::Error::custom(format!("the key {twice:?} is there twice")));
+            }
+        }
+        Ok(())
+    }
+}

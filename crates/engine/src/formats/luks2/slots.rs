@@ -1,0 +1,139 @@
+//! Keyslots as the metadata have them: which numbers and which parts of the keyslots area are free, and who refers to whom.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::metadata::{Decimal, Digest, Id, Metadata};
+use crate::error::{Error, Result};
+
+/// How many keyslots, and how many tokens there can be (cryptsetup's luks2.h, `LUKS2_KEYSLOTS_MAX`, `LUKS2_TOKENS_MAX`).
+pub(super) const MAX: u32 = 32;
+
+/// How often a key is split (cryptsetup's luks.h, `LUKS_STRIPES`).
+pub(super) const STRIPES: u32 = 4000;
+
+/// What areas of keyslots begin and end at, in bytes.
+pub(super) const BLOCK: u64 = 4096;
+
+/// Bytes of the area of a keyslot for a key of so many bytes (cryptsetup's luks2_json_format.c, `get_area_size`).
+pub(super) fn area_len(key_len: usize) -> u64 {
+    (key_len as u64 * u64::from(STRIPES)).next_multiple_of(BLOCK)
+}
+
+/// The first free number of keyslots, tokens, digests.
+pub(super) fn free_number<T>(taken: &BTreeMap<u32, T>) -> Option<u32> {
+    (0..MAX).find(|number| !taken.contains_key(number))
+}
+
+/// Where `len` bytes of the keyslots area are free, in bytes from the beginning of the header. `hdr_size` is the size of one
+/// copy of the header: the area begins behind the second.
+///
+/// # Errors
+/// `Misuse` if there is no such place.
+pub(super) fn free_area(metadata: &Metadata, hdr_size: u64, len: u64) -> Result<u64> {
+    let begin = 2 * hdr_size;
+    let end = begin.saturating_add(metadata.config.keyslots_size.0);
+    let mut taken: Vec<_> = metadata.keyslots.values().map(|slot| (slot.area.offset.0, slot.area.size.0)).collect();
+    taken.sort_unstable();
+    let mut free = begin;
+    for (offset, size) in taken {
+        if free.checked_add(len).is_some_and(|after| after <= offset) {
+            break;
+        }
+        free = free.max(offset.saturating_add(size)).next_multiple_of(BLOCK);
+    }
+    if free.checked_add(len).is_some_and(|after| after <= end) {
+        return Ok(free);
+    }
+    let what = format!("the keyslots area has no room for {len} bytes more");
+    Err(Error::misuse(what).hint("Remove a keyslot that is not needed. Nothing was changed."))
+}
+
+/// The digest of the key that the data are encrypted with: that of the first segment which has one.
+pub(super) fn data_digest(metadata: &Metadata) -> Option<(u32, &Digest)> {
+    let of = |segment: &u32| metadata.digests.iter().find(|(_, d)| d.segments.contains(&Id(*segment)));
+    metadata.segments.keys().find_map(of).map(|(number, digest)| (*number, digest))
+}
+
+/// The keyslots that open the data.
+pub(super) fn of_data(metadata: &Metadata) -> BTreeSet<u32> {
+    data_digest(metadata).map(|(_, digest)| digest.keyslots.iter().map(|id| id.0).collect()).unwrap_or_default()
+}
+
+/// Takes the keyslot out, and out of whatever refers to it: tokens stay, digests that stand for nothing any more go.
+pub(super) fn take_out(metadata: &mut Metadata, keyslot: u32) {
+    metadata.keyslots.remove(&keyslot);
+    for digest in metadata.digests.values_mut() {
+        digest.keyslots.retain(|id| id.0 != keyslot);
+    }
+    metadata.digests.retain(|_, digest| !digest.keyslots.is_empty() || !digest.segments.is_empty());
+    for token in metadata.tokens.values_mut() {
+        if let Some(Value::Array(keyslots)) = token.get_mut("keyslots") {
+            keyslots.retain(|id| id.as_str() != Some(&keyslot.to_string()));
+        }
+    }
+}
+
+/// Moves the areas of all keyslots, by as much as `from` and `to` differ.
+pub(super) fn move_areas(metadata: &mut Metadata, from: u64, to: u64) {
+    for slot in metadata.keyslots.values_mut() {
+        slot.area.offset = Decimal(slot.area.offset.0.saturating_sub(from).saturating_add(to));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata(areas: &[(u64, u64)]) -> Metadata {
+        let slot = |(number, (offset, size)): (usize, &(u64, u64))| {
+            let area = serde_json::json!({"type": "raw", "offset": offset.to_string(), "size": size.to_string()});
+            (number.to_string(), serde_json::json!({"type": "luks2", "key_size": 64, "area": area}))
+        };
+        let keyslots: serde_json::Map<_, _> = areas.iter().enumerate().map(slot).collect();
+        serde_json::from_value(serde_json::json!({
+            "keyslots": keyslots,
+            "tokens": {"0": {"type": "x", "keyslots": ["0", "1"]}, "1": {"type": "y", "keyslots": []}},
+            "segments": {"0": {"type": "crypt", "offset": "0", "size": "dynamic"}},
+            "digests": {
+                "0": {"type": "pbkdf2", "keyslots": ["0", "2"], "segments": ["0"], "salt": "", "digest": ""},
+                "1": {"type": "pbkdf2", "keyslots": ["1"], "segments": [], "salt": "", "digest": ""},
+            },
+            "config": {"json_size": "12288", "keyslots_size": "65536"},
+        }))
+        .expect("metadata")
+    }
+
+    #[test]
+    fn areas_are_put_where_nothing_is() {
+        let begin = 32768;
+        let at = |areas: &[(u64, u64)], len| free_area(&metadata(areas), begin / 2, len).ok();
+        assert_eq!(at(&[], 4096), Some(begin));
+        assert_eq!(at(&[], 65536), Some(begin));
+        assert_eq!(at(&[], 65537), None);
+        assert_eq!(at(&[(begin, 4096)], 4096), Some(begin + 4096));
+        assert_eq!(at(&[(begin + 8192, 4096), (begin, 4096)], 4096), Some(begin + 4096), "a gap between two");
+        assert_eq!(at(&[(begin + 8192, 4096), (begin, 4096)], 8192), Some(begin + 12288));
+        assert_eq!(at(&[(begin + 4096, 4096)], 4096), Some(begin), "before the first");
+        assert_eq!(at(&[(begin, 100)], 4096), Some(begin + 4096), "in whole blocks");
+        assert_eq!(at(&[(begin, u64::MAX)], 4096), None);
+        assert_eq!(at(&[], u64::MAX), None);
+        assert_eq!(area_len(64), 258_048);
+    }
+
+    #[test]
+    fn what_is_taken_out_nobody_refers_to() {
+        let mut metadata = metadata(&[(32768, 4096), (36864, 4096), (40960, 4096)]);
+        assert_eq!(of_data(&metadata), BTreeSet::from([0, 2]));
+        take_out(&mut metadata, 1);
+        assert_eq!(metadata.digests.keys().collect::<Vec<_>>(), [&0], "a digest without keyslots and segments goes");
+        assert_eq!(metadata.tokens[&0]["keyslots"], serde_json::json!(["0"]));
+        take_out(&mut metadata, 0);
+        take_out(&mut metadata, 2);
+        assert!(metadata.digests[&0].keyslots.is_empty(), "that of the data stays");
+        assert_eq!(metadata.tokens.len(), 2);
+        assert_eq!(free_number(&metadata.keyslots), Some(0));
+        assert_eq!(free_number(&metadata.tokens), Some(2));
+    }
+}

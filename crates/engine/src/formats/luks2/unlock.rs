@@ -1,0 +1,305 @@
+//! From a passphrase to a volume key: the keyslots that may hold it, what each of them costs, and the digest that tells whether a
+//! key is the right one (LUKS2 On-Disk Format Specification 1.1.1, sections 3.2 and 3.4).
+
+use claviger_crypto::Secret;
+use claviger_crypto::dmcrypt::Specification;
+use claviger_crypto::hash::{self, Hash};
+use claviger_crypto::secret::wipe_stack;
+
+use super::binary;
+use super::derivation;
+use super::metadata::{Digest, Keyslot, Metadata};
+use super::read::ReadHeader;
+use super::validate::{digests_of, printable, unknown};
+use crate::credential::{Credential, Unlock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::luks::kdf::Kdf;
+use crate::formats::luks::{Area, cipher_error};
+use crate::formats::plan::{Plan, PlannedSlot};
+use crate::store::Store;
+
+/// How often a key is split, whatever the header says of it: cryptsetup's `LUKS_STRIPES`, the only number that it uses.
+const STRIPES: u32 = 4000;
+
+/// Bytes of a digest that LUKS1 made (`LUKS_DIGESTSIZE`): one that was converted keeps it.
+const SHORT_DIGEST: usize = 20;
+
+/// Size of a digest at most, in bytes: that of the largest hash.
+const LONG_DIGEST: usize = 64;
+
+/// A volume key, and where it was found.
+pub struct OpenedKey {
+    /// The keyslot; none where the volume key itself was given.
+    pub keyslot: Option<u32>,
+    /// The digest that the key has.
+    pub digest: u32,
+    /// The key.
+    pub key: Secret,
+    /// Keyslots that were tried, this one included.
+    pub trials: u64,
+    /// Keyslots of it that could not be tried, and why.
+    pub left_out: Vec<(u32, Error)>,
+}
+
+/// The keyslots that hold the key with this digest, in the order in which they are tried: those that are preferred, then the others,
+/// each by their numbers. Those with priority 0 are tried only where `only` names them (specification, section 3.2, `priority`).
+pub fn keyslots_of(metadata: &Metadata, digest: u32, only: Option<u32>) -> Vec<u32> {
+    let holds = |n: &u32| digests_of(*n, metadata, |digest| &digest.keyslots).contains(&digest);
+    let wanted = |n: u32, slot: &Keyslot| match only {
+        Some(only) => n == only,
+        None => slot.priority != Some(0),
+    };
+    let slots = metadata.keyslots.iter().filter(|(n, slot)| slot.kind == "luks2" && holds(n) && wanted(**n, slot));
+    let mut slots: Vec<_> = slots.map(|(n, slot)| (3 - slot.priority.unwrap_or(1), *n)).collect();
+    slots.sort_unstable();
+    slots.into_iter().map(|(_, n)| n).collect()
+}
+
+/// What trying `keyslots` costs. Nothing is derived.
+pub fn plan(header: &ReadHeader, keyslots: &[u32], with: &Unlock<'_>) -> Plan {
+    let slot = |number: &u32| {
+        let keyslot = header.metadata.keyslots.get(number)?;
+        let kdf = derivation::of(keyslot.kdf.as_ref()?).ok()?;
+        let memory = Some(kdf.memory()).filter(|memory| *memory > 0);
+        let microseconds = kdf.effort(keyslot.area.key_size.unwrap_or(0) as usize);
+        Some(PlannedSlot { keyslot: *number, memory, microseconds })
+    };
+    Plan::new(keyslots.iter().filter_map(slot).collect(), with.memory)
+}
+
+/// Finds the volume key with the digest `digest`: tries the keyslots that hold it one after the other, so that the memory of two
+/// derivations is never taken at once.
+///
+/// # Errors
+/// `WrongCredential`; `TooLittleMemory` if a keyslot could not be tried for want of it and no other one opened; `Malformed` and
+/// `Unsupported` if none could be tried; `Misuse` and `CredentialKind` for credentials that do not fit; `Cancelled`; `Io`.
+pub fn open_key(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, digest: u32) -> Result<OpenedKey> {
+    if let [Credential::VolumeKey(key)] = with.credentials {
+        return with_volume_key(header, key, digest);
+    }
+    if let Some(number) = with.keyslot {
+        must_hold(&header.metadata, number, digest)?;
+    }
+    let slots = keyslots_of(&header.metadata, digest, with.keyslot);
+    try_keyslots(header, store, with, &slots)
+}
+
+/// Finds the key in one of `keyslots`, whatever it is for; the first one that opens counts.
+///
+/// # Errors
+/// Those of [`open_key`].
+pub fn try_keyslots(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, keyslots: &[u32]) -> Result<OpenedKey> {
+    let passphrase = passphrase(with.credentials)?;
+    let plan = plan(header, keyslots, with);
+    let total = plan.microseconds();
+    let mut before = 0;
+    let mut left_out = Vec::new();
+    for (place, &number) in keyslots.iter().enumerate() {
+        let effort = plan.of(number).map_or(0, |slot| slot.microseconds);
+        let show = |done: u64, all: u64| {
+            // What one derivation tells, as a part of them all. The last word is ours.
+            let part = (u128::from(effort) * u128::from(done) / u128::from(all.max(1))) as u64;
+            if let Some(progress) = with.progress {
+                progress(before + part.min(effort), total);
+            }
+        };
+        let opened = open_keyslot(header, store, &Unlock { progress: Some(&show), ..*with }, number, passphrase);
+        before += effort;
+        match opened {
+            Ok(Some((digest, key))) => {
+                finish(with, total);
+                let trials = place as u64 + 1;
+                return Ok(OpenedKey { keyslot: Some(number), digest, key, trials, left_out });
+            }
+            Ok(None) => {}
+            Err(e) if says_nothing_of_others(&e.kind) => left_out.push((number, e)),
+            Err(e) => return Err(e),
+        }
+    }
+    finish(with, total);
+    Err(none_opened(keyslots.len(), left_out))
+}
+
+/// Whether `key` is the one that the digest was made of. Compares in constant time.
+///
+/// # Errors
+/// `Malformed` and `Unsupported`, at byte `at`, for a digest that cannot be.
+pub fn verify(digest: &Digest, key: &[u8], at: u64) -> Result<bool> {
+    if digest.kind != "pbkdf2" {
+        return Err(unknown("digests of the type", &digest.kind));
+    }
+    let hash = known_hash(digest.hash.as_deref().unwrap_or_default())?;
+    let (len, iterations) = (digest.digest.0.len(), digest.iterations.unwrap_or(0));
+    let fits = len == SHORT_DIGEST || len == hash.size && (SHORT_DIGEST..=LONG_DIGEST).contains(&len);
+    if !fits || iterations == 0 {
+        let what = format!("no digest has {len} bytes of {} after {iterations} iterations", hash.name);
+        return Err(ErrorKind::Malformed { field: "digests", offset: at, what }.into());
+    }
+    let mut derived = Secret::zeroed(len);
+    hash.pbkdf2(key, &digest.salt.0, iterations, &mut derived, &|| true);
+    Ok(derived.same_as(&digest.digest.0))
+}
+
+/// Where the JSON area of the copy that counts is, in bytes: what is wrong in it is told as there.
+pub fn json_at(header: &ReadHeader) -> u64 {
+    header.which.offset(header.binary.hdr_size) + binary::LEN as u64
+}
+
+/// The bytes of the passphrase. A key file is one that nobody types: its bytes as they are.
+///
+/// # Errors
+/// `Misuse` if there is none or more than one; `CredentialKind` for other kinds.
+pub fn passphrase(credentials: &[Credential]) -> Result<&Secret> {
+    match credentials {
+        [Credential::Passphrase(bytes) | Credential::Keyfile(bytes)] => Ok(bytes),
+        [] => Err(Error::misuse("a passphrase or a key file is needed")),
+        [other] => Err(ErrorKind::CredentialKind { format: "LUKS2", kind: other.kind() }.into()),
+        _ => Err(Error::misuse("a LUKS2 keyslot takes a passphrase or one key file, not several of them together")
+            .hint("A key file takes the place of the passphrase.")),
+    }
+}
+
+/// A key that one keyslot may hold, and what is needed to try it.
+struct Slot<'a> {
+    kdf: Kdf,
+    salt: &'a [u8],
+    cipher: Specification,
+    cipher_key: usize,
+    hash: &'static Hash,
+    keyslot: &'a Keyslot,
+    digest: u32,
+}
+
+/// The key in a keyslot, and its digest, if the passphrase opens it.
+fn open_keyslot(
+    header: &ReadHeader,
+    store: &dyn Store,
+    with: &Unlock<'_>,
+    number: u32,
+    passphrase: &[u8],
+) -> Result<Option<(u32, Secret)>> {
+    let at = json_at(header);
+    let slot = Slot::of(&header.metadata, number, at)?;
+    let derived = slot.kdf.derive(passphrase, slot.salt, slot.cipher_key, with)?;
+    let key = slot.area().read(store, &derived, with.acceleration);
+    let key =
+        key.and_then(|key| Ok(verify(&header.metadata.digests[&slot.digest], &key, at)?.then_some((slot.digest, key))));
+    wipe_stack();
+    key
+}
+
+impl<'a> Slot<'a> {
+    /// What the metadata say of it, where it makes sense.
+    fn of(metadata: &'a Metadata, number: u32, at: u64) -> Result<Self> {
+        let wrong = |field, what: String| Error::from(ErrorKind::Malformed { field, offset: at, what });
+        let lacks = || wrong("keyslots", format!("keyslot {number} has no key that a passphrase opens"));
+        let keyslot =
+            metadata.keyslots.get(&number).ok_or_else(|| Error::misuse(format!("there is no keyslot {number}")))?;
+        if keyslot.kind != "luks2" {
+            return Err(unknown("keyslots of the type", &keyslot.kind));
+        }
+        let (kdf, af) = keyslot.kdf.as_ref().zip(keyslot.af.as_ref()).ok_or_else(lacks)?;
+        let digest = *digests_of(number, metadata, |d| &d.keyslots).first().ok_or_else(lacks)?;
+        if af.stripes != Some(STRIPES) {
+            let what = format!("keyslot {number} says {} stripes, not {STRIPES}", af.stripes.unwrap_or(0));
+            return Err(wrong("af", what));
+        }
+        let area = &keyslot.area;
+        let (Some(encryption), Some(cipher_key)) = (&area.encryption, area.key_size) else { return Err(lacks()) };
+        let needed = (u64::from(keyslot.key_size) * u64::from(STRIPES)).next_multiple_of(512);
+        if keyslot.key_size == 0 || needed > area.size.0 {
+            let what = format!(
+                "that of keyslot {number} has {} bytes, but a key of {} bytes takes {needed}",
+                area.size.0, keyslot.key_size
+            );
+            return Err(wrong("area", what));
+        }
+        let cipher = Specification::parse(encryption).map_err(|e| cipher_error(e, at))?;
+        if !cipher.key_sizes().contains(&(cipher_key as usize)) {
+            let what = format!("{} takes no key of {cipher_key} bytes in keyslot {number}", printable(encryption));
+            return Err(wrong("area", what));
+        }
+        let salt = &kdf.salt.0;
+        let kdf = derivation::of(kdf).map_err(|e| match e.kind {
+            ErrorKind::Malformed { field, what, .. } => wrong(field, format!("keyslot {number}: {what}")),
+            _ => e,
+        })?;
+        let hash = known_hash(af.hash.as_deref().unwrap_or_default())?;
+        Ok(Self { kdf, salt, cipher, cipher_key: cipher_key as usize, hash, keyslot, digest })
+    }
+
+    fn area(&self) -> Area<'_> {
+        Area {
+            at: self.keyslot.area.offset.0,
+            key_len: self.keyslot.key_size as usize,
+            stripes: STRIPES as usize,
+            hash: self.hash,
+            cipher: &self.cipher,
+        }
+    }
+}
+
+fn with_volume_key(header: &ReadHeader, key: &Secret, digest: u32) -> Result<OpenedKey> {
+    if !verify(&header.metadata.digests[&digest], key, json_at(header))? {
+        return Err(ErrorKind::WrongCredential("this is not the volume key of this volume".into()).into());
+    }
+    Ok(OpenedKey { keyslot: None, digest, key: Secret::copy_from(key), trials: 1, left_out: Vec::new() })
+}
+
+/// Whether the keyslot that was named can open the volume at all.
+fn must_hold(metadata: &Metadata, number: u32, digest: u32) -> Result<()> {
+    if !metadata.keyslots.contains_key(&number) {
+        let all: Vec<_> = metadata.keyslots.keys().map(u32::to_string).collect();
+        let all = if all.is_empty() { "none".to_owned() } else { all.join(", ") };
+        return Err(Error::misuse(format!("there is no keyslot {number}; there are: {all}")));
+    }
+    if !digests_of(number, metadata, |d| &d.keyslots).contains(&digest) {
+        return Err(Error::misuse(format!("keyslot {number} is unbound: its key is not that of the volume")));
+    }
+    Ok(())
+}
+
+fn finish(with: &Unlock<'_>, total: u64) {
+    if let Some(progress) = with.progress {
+        progress(total, total);
+    }
+}
+
+/// Whether another keyslot may open although one could not be tried.
+fn says_nothing_of_others(kind: &ErrorKind) -> bool {
+    use ErrorKind::{Malformed, TooLittleMemory, Unsupported};
+    matches!(kind, TooLittleMemory { .. } | Malformed { .. } | Unsupported { .. })
+}
+
+/// What to say where no keyslot opened: of want of memory first, since the passphrase may be right then.
+fn none_opened(tried: usize, mut left_out: Vec<(u32, Error)>) -> Error {
+    let memory = left_out.iter().position(|(_, e)| matches!(e.kind, ErrorKind::TooLittleMemory { .. }));
+    if let Some(place) = memory {
+        let (number, error) = left_out.swap_remove(place);
+        return error.hint(format!(
+            "Keyslot {number} was not tried for want of memory: the passphrase may be right. Free some memory, or allow more."
+        ));
+    }
+    if tried == 0 {
+        return Error::from(ErrorKind::WrongCredential("there is no keyslot that a passphrase opens".into()))
+            .hint("The volume key itself, or a header backup with keyslots in it, opens the volume.");
+    }
+    if left_out.len() == tried {
+        return left_out.remove(0).1;
+    }
+    let what = match tried - left_out.len() {
+        1 => "the keyslot does not open with this passphrase".to_owned(),
+        n => format!("none of {n} keyslots opens with this passphrase"),
+    };
+    let error = Error::from(ErrorKind::WrongCredential(what));
+    if left_out.is_empty() {
+        return error;
+    }
+    let also: Vec<_> = left_out.iter().map(|(n, e)| format!("keyslot {n} ({})", e.kind)).collect();
+    error.hint(format!("Could not be tried: {}.", also.join(", ")))
+}
+
+/// The hash of that name in a header.
+pub(super) fn known_hash(name: &str) -> Result<&'static Hash> {
+    hash::by_name(name).ok_or_else(|| unknown("the hash", name))
+}
