@@ -231,7 +231,7 @@ fn loop_aes_volumes_both_ways() {
     let places = [
         l("aes", 128, 65).at(16, None, None),
         l("aes", 256, 64).at(16, Some(0), None),
-        l("aes", 128, 1).at(7, None, Some(80)),
+        l("aes", 128, 1).at(7, None, None),
         l("serpent", 128, 65),
         l("twofish", 256, 65),
         l("blowfish", 128, 64),
