@@ -261,7 +261,7 @@ impl<'a> Place<'a> {
         }
         // Takes the lock: a volume that somebody has open is not replaced.
         let old = open_file(path, Access::ReadWrite)?;
-        may_overwrite(args, path, &old)?;
+        may_overwrite(Overwrite { force: args.force, yes: args.yes }, path, &old)?;
         if device {
             fits(old.len())?;
             return Ok(Self::Device(old));
@@ -347,16 +347,25 @@ fn whole(len: u64) -> u64 {
     len - len % 512
 }
 
+/// Whether what is there may be lost.
+#[derive(Clone, Copy)]
+pub(crate) struct Overwrite {
+    /// It may, after a question.
+    pub force: bool,
+    /// The answer is yes.
+    pub yes: bool,
+}
+
 /// Asks before something is lost.
-fn may_overwrite(args: &Args, path: &Path, old: &FileStore) -> claviger_engine::Result<()> {
+pub(crate) fn may_overwrite(overwrite: Overwrite, path: &Path, old: &FileStore) -> claviger_engine::Result<()> {
     let there = formats::occupied(old).map_err(|e| e.at(path))?;
     let thing = if old.is_block_device() { "device" } else { "file" };
     let holds = there.unwrap_or_else(|| "nothing but zeros, as far as was looked".to_owned());
     let named = format!("a {thing} of {} that holds {holds}", size::exact(old.len()));
-    if !args.force {
+    if !overwrite.force {
         return Err(Error::misuse(format!("exists already, {named}")).at(path).hint("To replace it, add --force."));
     }
-    if args.yes {
+    if overwrite.yes {
         return Ok(());
     }
     let question = format!("{} is {named}.\nAll of it will be lost. Replace it? (yes/no) ", path.display());

@@ -13,7 +13,7 @@ use crate::prompt;
 const PASSWORD_MAX: usize = 64 << 10;
 
 /// What opens the volume.
-#[derive(clap::Args, Clone)]
+#[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "Password and keyfiles")]
 pub struct CredentialArgs {
     /// Read the password from FILE instead of asking; `-` is standard input. One newline at the end is not part of it
@@ -64,6 +64,28 @@ pub struct NewCredentialArgs {
     /// The keyfiles stay as they are
     #[arg(long, group = "new_keyfile")]
     keep_keyfiles: bool,
+}
+
+/// What is to open the new volume of a conversion.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Password and keyfiles of the new volume")]
+pub struct DestinationCredentialArgs {
+    /// Read the new volume's password from FILE instead of asking; `-` is standard input. One newline at the end is not part of
+    /// it
+    #[arg(long, value_name = "FILE", group = "new_password")]
+    new_password_file: Option<PathBuf>,
+
+    /// Read the new volume's password from this open file descriptor. One newline at the end is not part of it
+    #[arg(long, value_name = "N", group = "new_password")]
+    new_password_fd: Option<i32>,
+
+    /// The new volume has no password, only keyfiles
+    #[arg(long, group = "new_password", requires = "new_keyfiles")]
+    no_new_password: bool,
+
+    /// A keyfile of the new volume, or a folder: all files in it but hidden ones. May be repeated
+    #[arg(long = "new-keyfile", value_name = "FILE", id = "new_keyfiles")]
+    new_keyfiles: Vec<PathBuf>,
 }
 
 /// What opens the hidden volume in it.
@@ -154,6 +176,34 @@ impl NewCredentialArgs {
             fd: self.new_password_fd,
             none: self.no_new_password,
             keyfiles: &self.new_keyfiles,
+        }
+    }
+}
+
+impl DestinationCredentialArgs {
+    /// Whether the password is read from standard input.
+    pub fn on_stdin(&self) -> bool {
+        self.source().on_stdin()
+    }
+
+    /// Reads them for a volume that has been made already.
+    pub fn read(&self) -> Result<Vec<Credential>> {
+        self.source().read(|terminal| prompt::password(terminal, "Password of the new volume: "))
+    }
+
+    /// Reads them for a new volume: a password is asked twice.
+    pub fn read_new(&self) -> Result<Vec<Credential>> {
+        self.source().read(|terminal| twice(terminal, "Password of the new volume: "))
+    }
+
+    fn source(&self) -> Source<'_> {
+        let Self { new_password_file, new_password_fd, no_new_password, new_keyfiles } = self;
+        Source {
+            prefix: "new-",
+            file: new_password_file.as_deref(),
+            fd: *new_password_fd,
+            none: *no_new_password,
+            keyfiles: new_keyfiles,
         }
     }
 }

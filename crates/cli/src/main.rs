@@ -8,9 +8,11 @@ mod cancel;
 mod cat;
 mod change;
 mod completions;
+mod convert;
 mod cp;
 mod create;
 mod credentials;
+mod detach;
 mod duration;
 mod editing;
 mod exit;
@@ -78,9 +80,11 @@ enum Verb {
     Mount(Box<mount::Args>),
     Unmount(unmount::Args),
     List(list::Args),
-    Attach(attach::Args),
+    Attach(Box<attach::Args>),
+    Detach(detach::Args),
     Verify(verify::Args),
     Change(change::Args),
+    Convert(Box<convert::Args>),
     Header(header::Args),
     Keyfile(keyfile::Args),
     Benchmark(benchmark::Args),
@@ -125,8 +129,10 @@ fn main() -> ExitCode {
         Verb::Unmount(args) => unmount::run(args),
         Verb::List(args) => list::run(args),
         Verb::Attach(args) => attach::run(args),
+        Verb::Detach(args) => detach::run(args),
         Verb::Verify(args) => verify::run(args),
         Verb::Change(args) => change::run(args),
+        Verb::Convert(args) => convert::run(args),
         Verb::Header(args) => header::run(args),
         Verb::Keyfile(args) => keyfile::run(args),
         Verb::Benchmark(args) => benchmark::run(args),
@@ -152,9 +158,11 @@ impl Verb {
             Self::Mount(args) => args.json,
             Self::Unmount(args) => args.json,
             Self::Attach(args) => args.json,
+            Self::Detach(args) => args.json,
             Self::List(args) => args.json,
             Self::Verify(args) => args.json,
             Self::Change(args) => args.json,
+            Self::Convert(args) => args.json,
             Self::Header(args) => args.json(),
             Self::Keyfile(args) => args.json,
             Self::Benchmark(args) => args.json,

@@ -16,6 +16,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod convert;
 pub mod credential;
 pub mod diagnosis;
 pub mod edit;

@@ -3,10 +3,12 @@
 mod editor;
 mod filling;
 mod headerless;
+pub mod loopaes;
 mod luks;
 pub mod luks1;
 pub mod luks2;
 pub(crate) mod magic;
+mod mapping;
 pub mod partition;
 pub mod plain;
 mod plan;
@@ -16,8 +18,6 @@ pub mod truecrypt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use claviger_crypto::Secret;
-use claviger_crypto::dmcrypt::Sectors;
 use serde::Serialize;
 
 use crate::credential::{Credential, Unlock};
@@ -31,11 +31,19 @@ pub use editor::{
     AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared,
     Removal, Resizing, RestoreFrom, TokenChange, Verified,
 };
+pub use mapping::{KernelCipher, MappedPart, Mapping};
 pub use plan::{Plan, PlannedSlot};
 
 /// Every format there is.
-pub static FORMATS: &[&dyn Format] =
-    &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT, &luks1::LUKS1, &luks2::LUKS2, &plain::PLAIN, &plain::CRYPTOLOOP];
+pub static FORMATS: &[&dyn Format] = &[
+    &truecrypt::TRUECRYPT,
+    &truecrypt::VERACRYPT,
+    &luks1::LUKS1,
+    &luks2::LUKS2,
+    &plain::PLAIN,
+    &plain::CRYPTOLOOP,
+    &loopaes::LOOP_AES,
+];
 
 /// What a look at a store without any credential tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -81,6 +89,15 @@ pub trait Format: Sync {
     /// # Errors
     /// `Misuse`, `CredentialKind`, `Cancelled`, `Io`.
     fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()>;
+
+    /// Bytes of store that a new volume takes, as `spec` asks for it, whose plaintext has `plain` bytes, or as few more as can
+    /// be.
+    ///
+    /// # Errors
+    /// `Misuse` if there is none of that size; `Unsupported` where the format cannot tell.
+    fn stored_len(&self, _plain: u64, _spec: &Spec<'_>) -> Result<u64> {
+        Err(Error::unsupported(format!("how large a file a {} volume of a given size needs", self.name())))
+    }
 
     /// Where backups of headers are, in bytes before the end of the store; nothing if there are none.
     fn backups_before_end(&self) -> &'static [u64] {
@@ -204,36 +221,6 @@ pub struct Unlocked {
     pub took: Duration,
     /// What the kernel needs to do the same, where `Unlock::for_kernel` asks for it and its device-mapper can.
     pub mapping: Option<Mapping>,
-}
-
-/// What a layout is to the kernel's device-mapper, in order and without gaps.
-pub struct Mapping {
-    /// The parts.
-    pub parts: Vec<MappedPart>,
-}
-
-/// A part of a volume, as the kernel sees it.
-pub struct MappedPart {
-    /// Its length, in bytes.
-    pub len: u64,
-    /// Where it begins in the store, in bytes.
-    pub stored_at: u64,
-    /// Whether it may be written.
-    pub writable: bool,
-    /// The layers of encryption, in the order in which they encrypt: none for plaintext, several for a cascade.
-    pub layers: Vec<KernelCipher>,
-}
-
-/// One layer of dm-crypt.
-pub struct KernelCipher {
-    /// The cipher specification: `aes-xts-plain64`.
-    pub specification: String,
-    /// The key.
-    pub key: Secret,
-    /// How sectors are cut and numbered.
-    pub sectors: Sectors,
-    /// What protects the data from changes, as dm-crypt writes it, and the bytes of a tag: `hmac(sha256)`.
-    pub integrity: Option<(String, u32)>,
 }
 
 /// What is known about an unlocked volume.

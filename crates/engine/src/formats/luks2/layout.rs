@@ -61,7 +61,7 @@ pub fn lay_out<'k>(
         making.add(number, segment, digest.and_then(&key))?;
     }
     let Making { segments, mapped, warnings, .. } = making;
-    let mapping = with.for_kernel.then_some(Mapping { parts: mapped });
+    let mapping = with.for_kernel.then_some(Mapping { kind: "LUKS2", parts: mapped });
     Ok(LaidOut { layout: Layout::new(segments)?, mapping, warnings })
 }
 

@@ -25,7 +25,10 @@ use std::time::{Duration, Instant};
 use claviger_crypto::SectorCipher;
 use claviger_crypto::secret::wipe_stack;
 
-use super::{Choices, Facts, Format, Header, HiddenRoom, KeyslotEditor, Unlocked, Verdict, magic, same_name};
+use super::{
+    Choices, Facts, Format, Header, HiddenRoom, KernelCipher, KeyslotEditor, Mapping, Unlocked, Verdict, magic,
+    same_name,
+};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
@@ -135,6 +138,10 @@ impl Format for Family {
         create::create(self, store, spec, first).map_err(|e| e.in_format(self.name))
     }
 
+    fn stored_len(&self, plain: u64, _spec: &Spec<'_>) -> Result<u64> {
+        create::stored_len(plain).map_err(|e| e.in_format(self.name))
+    }
+
     fn hidden_room(&self, store: &Arc<dyn Store>, outer: &Unlock<'_>) -> Result<HiddenRoom> {
         hidden::room(self, store, outer).map_err(|e| e.in_format(self.name))
     }
@@ -238,7 +245,8 @@ impl Locked {
             }
             let (layout, data) = system::layout(&found, store, with, &mut warnings)?;
             let facts = Facts { size: layout.len(), ..self.facts(&found, &data, with) };
-            return Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), mapping: None });
+            let mapping = mapping(&found, &layout, with);
+            return Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), mapping });
         }
         let data = DataArea::of(&found.fields, copy, store.len())?;
         let mut layout = data.layout(&found, copy, store, with, &mut warnings)?;
@@ -253,7 +261,8 @@ impl Locked {
             trials += tried.trials;
             derivations += tried.derivations;
         }
-        Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), mapping: None })
+        let mapping = mapping(&found, &layout, with);
+        Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), mapping })
     }
 
     /// Finds the header that opens.
@@ -447,6 +456,12 @@ impl DataArea {
         let payload = Payload::Crypt { cipher, first };
         Layout::new(vec![Segment { at: 0, len, stored_at: start, payload, writable }])
     }
+}
+
+/// What the kernel needs to do the same, where that is asked for and can be.
+fn mapping(found: &Found, layout: &Layout, with: &Unlock<'_>) -> Option<Mapping> {
+    let layers = |first| found.suite.kernel_layers(found.mode, header::keys(&found.plain), first);
+    if with.for_kernel { Mapping::of(layout, "TCRYPT", layers) } else { None }
 }
 
 /// The number of the first sector of a hidden volume in CBC, if its beginning shows it.
