@@ -5,7 +5,7 @@
 
 mod backup;
 pub mod binary;
-mod convert;
+pub(super) mod convert;
 mod create;
 mod derivation;
 mod describe;
