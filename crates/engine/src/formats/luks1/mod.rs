@@ -131,7 +131,7 @@ fn header_warnings(header: &Phdr) -> Vec<String> {
 fn mapping(cipher: &Specification, data: &Data, key: claviger_crypto::Secret) -> Mapping {
     let layer = KernelCipher { specification: cipher.to_string(), key, sectors: Sectors::default(), integrity: None };
     let part = MappedPart { len: data.len, stored_at: data.start, writable: true, layers: vec![layer] };
-    Mapping { parts: vec![part] }
+    Mapping { kind: "LUKS1", parts: vec![part] }
 }
 
 fn facts(header: &Phdr, data: &Data, keyslot: Option<usize>) -> Result<Facts> {
