@@ -35,6 +35,7 @@ mod output;
 mod progress;
 mod prompt;
 mod serve;
+mod show;
 mod size;
 mod tree;
 mod unmount;
