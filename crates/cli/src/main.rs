@@ -37,6 +37,7 @@ mod output;
 mod progress;
 mod prompt;
 mod serve;
+mod show;
 mod size;
 mod tree;
 mod unmount;
