@@ -5,7 +5,7 @@
 
 mod backup;
 pub mod binary;
-mod convert;
+pub(super) mod convert;
 mod create;
 mod derivation;
 mod describe;
@@ -76,6 +76,10 @@ impl Format for Luks2 {
         create::create(store, spec, first).map_err(|e| e.in_format(NAME))
     }
 
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
+    }
+
     fn choices(&self) -> Choices {
         create::choices()
     }
@@ -125,6 +129,10 @@ impl Header for Locked {
             HeaderChoice::One { hidden: true, .. } => Err(Error::misuse("LUKS2 has no hidden volumes")),
         };
         unlocked.map_err(|e| e.in_format(NAME))
+    }
+
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
     }
 
     fn describe(&self) -> Option<serde_json::Value> {
