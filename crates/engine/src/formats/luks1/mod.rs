@@ -60,6 +60,10 @@ impl Format for Luks1 {
         told(create::create(store, spec, first))
     }
 
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
+    }
+
     fn choices(&self) -> Choices {
         Choices { ciphers: create::CIPHERS.to_vec(), hashes: create::HASHES.to_vec(), min_len: create::MIN_LEN }
     }
@@ -86,6 +90,10 @@ impl Header for Locked {
 
     fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
         told(unlocked(&self.0, store, with))
+    }
+
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
     }
 
     fn describe(&self) -> Option<Value> {

@@ -76,6 +76,10 @@ impl Format for Luks2 {
         create::create(store, spec, first).map_err(|e| e.in_format(NAME))
     }
 
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
+    }
+
     fn choices(&self) -> Choices {
         create::choices()
     }
@@ -130,6 +134,10 @@ impl Header for Locked {
             HeaderChoice::One { hidden: true, .. } => Err(Error::misuse("LUKS2 has no hidden volumes")),
         };
         unlocked.map_err(|e| e.in_format(NAME))
+    }
+
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
     }
 
     fn describe(&self) -> Option<serde_json::Value> {
