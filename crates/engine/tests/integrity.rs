@@ -7,7 +7,7 @@ use claviger_crypto::modes::AuthenticatedCipher;
 use claviger_crypto::modes::aead::{Specification, WrongTag};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::volume::integrity::{self, TaggedSectors};
-use claviger_engine::{Acceleration, ErrorKind, Layout, Result, Spec, Store, Volume};
+use claviger_engine::{Acceleration, ErrorKind, Layout, Result, Store, Volume};
 use claviger_testkit::random::Random;
 use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
 
@@ -267,7 +267,7 @@ fn requests_of_any_shape_agree_with_an_array() {
         let sectors = Sectors { size: sector, ..Sectors::default() };
         let cipher = specification.with_key(&key, sectors, Acceleration::On).expect("it fits");
         let store = Arc::new(MemoryStore::new(vec![0x55; 2 << 20]));
-        let size = integrity::format(&*store, 0, 2 << 20, &*cipher, &Spec::default()).expect("there is room");
+        let size = integrity::format(&*store, 0, 2 << 20, &*cipher, &mut |_, _| Ok(())).expect("there is room");
         assert_eq!(size, integrity::capacity(2 << 20, 2 << 20, cipher.tag_size(), sector).expect("there is room"));
         let mut model = vec![0; size as usize];
         let mut random = Random::new(7);
@@ -376,10 +376,10 @@ fn there_is_no_volume_before_all_of_it_has_tags() {
     let specification = Specification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
     let cipher = specification.with_key(&[7; 96], Sectors::default(), Acceleration::On).expect("it fits");
     let inner: Arc<dyn Store> = Arc::new(MemoryStore::new(vec![0x55; 2 << 20]));
-    integrity::format(&*inner, 4096, (2 << 20) - 4096, &*cipher, &Spec::default()).expect("there is room");
+    integrity::format(&*inner, 4096, (2 << 20) - 4096, &*cipher, &mut |_, _| Ok(())).expect("there is room");
     let fault = Fault { operation: Operation::Write, nth: 3, for_good: true, transferred: 100 };
     let failing = FaultStore::new(Arc::clone(&inner), Some(fault));
-    assert!(integrity::format(&failing, 4096, (2 << 20) - 4096, &*cipher, &Spec::default()).is_err());
+    assert!(integrity::format(&failing, 4096, (2 << 20) - 4096, &*cipher, &mut |_, _| Ok(())).is_err());
     let opened = integrity::open(&*inner, 4096, (2 << 20) - 4096, 32, 512);
     assert!(matches!(opened.map_err(|e| e.kind), Err(ErrorKind::Malformed { field: "integrity magic", .. })));
     let misuse = |len| matches!(integrity::capacity(len, len, 32, 512).map_err(|e| e.kind), Err(ErrorKind::Misuse(_)));

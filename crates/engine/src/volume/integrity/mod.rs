@@ -21,14 +21,12 @@ mod superblock;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use claviger_crypto::modes::AuthenticatedCipher;
 
 use super::{Payload, Segment};
 use crate::error::{Error, ErrorKind, Result};
-use crate::spec::Spec;
 use crate::store::Store;
 use journal::{Head, Journal, Next, Place};
 use superblock::{Geometry, SUPERBLOCK};
@@ -95,16 +93,16 @@ pub fn capacity(len: u64, device: u64, tag: usize, sector: usize) -> Result<u64>
 /// Makes an area of `len` bytes at `offset` of `store`, all of whose sectors read as zeros: no sector is without a tag, or a file
 /// system could not even read a sector before it writes a part of it. The superblock comes last.
 ///
-/// Returns how many bytes of data there are. `spec` says who is told of the progress and whether to stop.
+/// Returns how many bytes of data there are. `tell` is told of the bytes filled so far and of all there are; its error ends it.
 ///
 /// # Errors
-/// `Misuse` if there is no room; `Cancelled`; `Io`. Then there is no superblock.
+/// `Misuse` if there is no room; `Io`; those of `tell`. Then there is no superblock.
 pub fn format(
     store: &dyn Store,
     offset: u64,
     len: u64,
     cipher: &dyn AuthenticatedCipher,
-    spec: &Spec<'_>,
+    tell: &mut dyn FnMut(u64, u64) -> Result<()>,
 ) -> Result<u64> {
     if offset.checked_add(len).is_none_or(|end| end > store.len()) {
         return Err(Error::misuse(format!("{len} bytes at {offset} reach past the end at {}", store.len())));
@@ -113,7 +111,7 @@ pub fn format(
     // What was there must not look like an area while its blocks are filled.
     store.write_at(offset, &mut [0; SUPERBLOCK])?;
     store.flush()?;
-    fill(&geometry, store, offset, cipher, spec)?;
+    fill(&geometry, store, offset, cipher, tell)?;
     for section in 0..geometry.sections {
         let mut empty = journal::section(&geometry, Head { section, number: 0 }, std::iter::empty());
         store.write_at(offset + geometry.section_at(section), &mut empty)?;
@@ -130,16 +128,12 @@ fn fill(
     store: &dyn Store,
     base: u64,
     cipher: &dyn AuthenticatedCipher,
-    spec: &Spec<'_>,
+    tell: &mut dyn FnMut(u64, u64) -> Result<()>,
 ) -> Result<()> {
     let total = geometry.provided * superblock::SECTOR;
-    let tell = |done| spec.progress.iter().for_each(|progress| progress(done, total));
     let mut block = 0;
-    tell(0);
+    tell(0, total)?;
     while block < geometry.blocks() {
-        if spec.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
-            return Err(ErrorKind::Cancelled.into());
-        }
         let count = (geometry.blocks() - block).min(geometry.together(block)).min((PIECE / geometry.block()) as u64);
         let mut data = vec![0; count as usize * geometry.block()];
         let mut tags = random_tags(count as usize * geometry.tag)?;
@@ -147,7 +141,7 @@ fn fill(
         store.write_at(base + geometry.data_at(block), &mut data)?;
         store.write_at(base + geometry.tag_at(block), &mut tags)?;
         block += count;
-        tell(block * geometry.block() as u64);
+        tell(block * geometry.block() as u64, total)?;
     }
     Ok(())
 }
