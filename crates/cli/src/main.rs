@@ -12,6 +12,7 @@ mod convert;
 mod cp;
 mod create;
 mod credentials;
+mod detach;
 mod duration;
 mod editing;
 mod exit;
@@ -79,7 +80,8 @@ enum Verb {
     Mount(Box<mount::Args>),
     Unmount(unmount::Args),
     List(list::Args),
-    Attach(attach::Args),
+    Attach(Box<attach::Args>),
+    Detach(detach::Args),
     Verify(verify::Args),
     Change(change::Args),
     Convert(Box<convert::Args>),
@@ -127,6 +129,7 @@ fn main() -> ExitCode {
         Verb::Unmount(args) => unmount::run(args),
         Verb::List(args) => list::run(args),
         Verb::Attach(args) => attach::run(args),
+        Verb::Detach(args) => detach::run(args),
         Verb::Verify(args) => verify::run(args),
         Verb::Change(args) => change::run(args),
         Verb::Convert(args) => convert::run(args),
@@ -155,6 +158,7 @@ impl Verb {
             Self::Mount(args) => args.json,
             Self::Unmount(args) => args.json,
             Self::Attach(args) => args.json,
+            Self::Detach(args) => args.json,
             Self::List(args) => args.json,
             Self::Verify(args) => args.json,
             Self::Change(args) => args.json,

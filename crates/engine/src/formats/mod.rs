@@ -5,6 +5,7 @@ mod filling;
 mod headerless;
 pub mod loopaes;
 mod luks;
+pub mod luks1;
 pub mod luks2;
 pub(crate) mod magic;
 mod mapping;
@@ -37,6 +38,7 @@ pub use plan::{Plan, PlannedSlot};
 pub static FORMATS: &[&dyn Format] = &[
     &truecrypt::TRUECRYPT,
     &truecrypt::VERACRYPT,
+    &luks1::LUKS1,
     &luks2::LUKS2,
     &plain::PLAIN,
     &plain::CRYPTOLOOP,
