@@ -15,9 +15,9 @@ use crate::editing::editor_of;
 use crate::opening::{OpenArgs, open_file};
 use crate::output::{self, Report};
 use crate::progress::Progress;
-use crate::{cancel, guard, new_file, prompt};
+use crate::{cancel, guard, new_file, prompt, show};
 
-/// Save a volume's headers, or bring them back
+/// Show a volume's headers, save them, or bring them back
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -28,6 +28,7 @@ pub struct Args {
 enum What {
     Backup(BackupArgs),
     Restore(RestoreArgs),
+    Show(show::Args),
 }
 
 /// Save the headers in a file
@@ -128,6 +129,7 @@ impl Args {
         match &self.what {
             What::Backup(args) => args.json,
             What::Restore(args) => args.json,
+            What::Show(args) => args.json,
         }
     }
 }
@@ -137,6 +139,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.what {
         What::Backup(args) => back_up(args),
         What::Restore(args) => restore(args),
+        What::Show(args) => show::run(args),
     }
 }
 

@@ -5,7 +5,7 @@
 
 mod backup;
 pub mod binary;
-mod convert;
+pub(super) mod convert;
 mod create;
 mod derivation;
 mod describe;
@@ -215,7 +215,7 @@ fn facts(header: &ReadHeader, opened: &OpenedKey, size: u64) -> Result<Facts> {
     let (cipher, mode) = specification.split_once('-').unwrap_or((specification, ""));
     let kdf = opened.keyslot.and_then(|n| header.metadata.keyslots[&n].kdf.as_ref());
     // The volume key itself was given: nothing is derived.
-    let without = Derivation { hash: "", iterations: 0, memory: None };
+    let without = Derivation { hash: "none", iterations: 0, memory: None };
     let told = kdf.map(|kdf| derivation::of(kdf).map(|kdf| kdf.told())).transpose()?.unwrap_or(without);
     let text = |bytes: &[u8]| (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned());
     Ok(Facts {
