@@ -333,6 +333,8 @@ fn zz_stress() {
         let volume = open(store.clone(), &Unlock::with(&credentials)).expect("it opens");
         let plain = noise(64 << 10, round);
         volume.write_at(0, &mut plain.clone()).expect("w");
-        for i in 0..20 { assert!(all_of(&volume) == plain, "{round} {i}"); }
+        for i in 0..20 {
+            assert!(all_of(&volume) == plain, "{round} {i}");
+        }
     }
 }

@@ -11,7 +11,7 @@
 //!
 //! When somebody opens the volume, the journal is only read: blocks that are in it are read from there. The first write puts
 //! them where they belong. From then on each write goes into sections of the journal of its own, and to its place when the
-//! journal is full or the volume is closed. A write of one block costs a whole section, which is some 40 KiB with blocks of 512
+//! journal is full or the volume is closed, which empties it. A write of one block costs a whole section, which is some 40 KiB with blocks of 512
 //! bytes and 130 KiB with 4096; a long one costs twice its size. Linux collects writes in memory and so saves that, but loses
 //! what it has collected if it stops.
 
@@ -228,19 +228,17 @@ impl TaggedSectors {
         }
     }
 
-    /// Puts what was written into its place, as when the volume is closed. What was only read stays as it is.
+    /// Puts what was written into its place and empties the journal, as when the volume is closed. What was only read stays as
+    /// it is.
     pub(super) fn settle(&self, store: &dyn Store, base: u64) -> io::Result<()> {
         let mut state = self.write_state();
-        let Writing::Ready { head, free } = state.writing else { return Ok(()) };
-        if free == self.geometry.sections {
-            return Ok(());
-        }
-        let settled = self.put_into_place(&mut state, store, base);
+        let Writing::Ready { head, .. } = state.writing else { return Ok(()) };
+        let settled = self.put_into_place(&mut state, store, base).and_then(|()| self.empty(store, base, head));
         state.writing = match settled {
-            Ok(()) => Writing::Ready { head, free: self.geometry.sections },
+            Ok(head) => Writing::NotYet(Next::Section(head)),
             Err(_) => Writing::Failed,
         };
-        settled
+        settled.map(|_| ())
     }
 
     fn read_newest(
@@ -361,7 +359,21 @@ impl TaggedSectors {
         runs
     }
 
-    /// Empties all sections. After any number of writes nothing of the journal counts any more.
+    /// Goes once around the ring with empty sections, the oldest first (Linux does the same in `dm_integrity_postsuspend`).
+    fn empty(&self, store: &dyn Store, base: u64, mut head: Head) -> io::Result<Head> {
+        for _ in 0..self.geometry.sections {
+            let mut empty = journal::section(&self.geometry, head, std::iter::empty());
+            store.write_at(base + self.geometry.section_at(head.section), &mut empty)?;
+            head = head.after(self.geometry.sections);
+            if head.section == 0 {
+                store.flush()?;
+            }
+        }
+        store.flush()?;
+        Ok(head)
+    }
+
+    /// Empties all sections where one is torn. After any number of writes nothing of the journal counts any more.
     fn clear(&self, store: &dyn Store, base: u64, from: Head) -> io::Result<Head> {
         for group in journal::clearing(from.section, self.geometry.sections) {
             for section in group {
