@@ -34,6 +34,7 @@ mod opening;
 mod output;
 mod progress;
 mod prompt;
+mod reencrypt;
 mod serve;
 mod size;
 mod tree;
@@ -84,6 +85,7 @@ enum Verb {
     Change(change::Args),
     Convert(Box<convert::Args>),
     Header(header::Args),
+    Reencrypt(Box<reencrypt::Args>),
     Keyfile(keyfile::Args),
     Benchmark(benchmark::Args),
     Lab(lab::Args),
@@ -131,6 +133,7 @@ fn main() -> ExitCode {
         Verb::Change(args) => change::run(args),
         Verb::Convert(args) => convert::run(args),
         Verb::Header(args) => header::run(args),
+        Verb::Reencrypt(args) => reencrypt::run(args),
         Verb::Keyfile(args) => keyfile::run(args),
         Verb::Benchmark(args) => benchmark::run(args),
         Verb::Lab(args) => lab::run(args),
@@ -160,6 +163,7 @@ impl Verb {
             Self::Change(args) => args.json,
             Self::Convert(args) => args.json,
             Self::Header(args) => args.json(),
+            Self::Reencrypt(args) => args.json,
             Self::Keyfile(args) => args.json,
             Self::Benchmark(args) => args.json,
             Self::Lab(args) => args.json(),
