@@ -13,7 +13,7 @@ use crate::prompt;
 const PASSWORD_MAX: usize = 64 << 10;
 
 /// What opens the volume.
-#[derive(clap::Args, Clone)]
+#[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "Password and keyfiles")]
 pub struct CredentialArgs {
     /// Read the password from FILE instead of asking; `-` is standard input. One newline at the end is not part of it

@@ -12,6 +12,7 @@ mod convert;
 mod cp;
 mod create;
 mod credentials;
+mod detach;
 mod duration;
 mod editing;
 mod exit;
@@ -80,7 +81,8 @@ enum Verb {
     Mount(Box<mount::Args>),
     Unmount(unmount::Args),
     List(list::Args),
-    Attach(attach::Args),
+    Attach(Box<attach::Args>),
+    Detach(detach::Args),
     Verify(verify::Args),
     Change(change::Args),
     Convert(Box<convert::Args>),
@@ -129,6 +131,7 @@ fn main() -> ExitCode {
         Verb::Unmount(args) => unmount::run(args),
         Verb::List(args) => list::run(args),
         Verb::Attach(args) => attach::run(args),
+        Verb::Detach(args) => detach::run(args),
         Verb::Verify(args) => verify::run(args),
         Verb::Change(args) => change::run(args),
         Verb::Convert(args) => convert::run(args),
@@ -158,6 +161,7 @@ impl Verb {
             Self::Mount(args) => args.json,
             Self::Unmount(args) => args.json,
             Self::Attach(args) => args.json,
+            Self::Detach(args) => args.json,
             Self::List(args) => args.json,
             Self::Verify(args) => args.json,
             Self::Change(args) => args.json,

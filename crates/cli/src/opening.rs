@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use claviger_crypto::pool::Pool;
 use claviger_engine::credential::HeaderChoice;
-use claviger_engine::formats::{self, Facts, partition};
+use claviger_engine::formats::{self, Facts, Mapping, partition};
 use claviger_engine::partitions;
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Acceleration, Credential, Error, ErrorKind, Header, Protect, Store, Unlock, Volume};
@@ -31,7 +31,7 @@ pub struct OpenArgs {
 }
 
 /// How to open it.
-#[derive(clap::Args, Default)]
+#[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "How to open it")]
 pub(crate) struct How {
     /// Take it as a volume of this format
@@ -81,6 +81,10 @@ pub(crate) struct How {
     /// Open a volume whose file was cut short: what is there can be read, nothing can be written
     #[arg(long)]
     truncated: bool,
+
+    /// Whether to say what the kernel needs.
+    #[arg(skip)]
+    pub(crate) for_kernel: bool,
 }
 
 impl How {
@@ -99,6 +103,7 @@ impl How {
             memory: self.memory,
             header: self.header(),
             truncated: self.truncated,
+            for_kernel: self.for_kernel,
             ..Unlock::with(credentials)
         }
     }
@@ -219,9 +224,16 @@ pub struct Opened {
     pub trials: u64,
     /// How long that took.
     pub took: Duration,
+    /// What the kernel needs to do the same, if that was asked for and it can.
+    pub mapping: Option<Mapping>,
 }
 
 impl OpenArgs {
+    /// Where the data are.
+    pub fn store_path(&self) -> &Path {
+        &self.path
+    }
+
     /// Whether the password is read from standard input.
     pub fn password_on_stdin(&self) -> bool {
         self.credentials.on_stdin()
@@ -310,6 +322,7 @@ impl OpenArgs {
             warnings: unlocked.warnings,
             trials: unlocked.trials,
             took: unlocked.took,
+            mapping: unlocked.mapping,
         })
     }
 }

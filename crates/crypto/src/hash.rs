@@ -1,9 +1,10 @@
 //! The hash functions of key derivation, from well-kept crates, and one table of them.
 
-use digest::Digest;
-use hmac::Hmac;
+use digest::block_api::BlockSizeUser;
+use digest::{Digest, FixedOutput, KeyInit, Output, Update};
+use hmac::{Hmac, SimpleHmac};
 
-use crate::kdf::{Blake2sHmac, pbkdf2_block};
+use crate::kdf::{Blake2sHmac, Prf, pbkdf2_block};
 use crate::secret::wipe_stack;
 
 /// A hash function as key derivation uses it.
@@ -20,7 +21,34 @@ pub struct Hash {
 type Pbkdf2Block = fn(&[u8], &[u8], u32, u32, &mut [u8], &dyn Fn() -> bool) -> bool;
 
 /// Every hash there is.
-pub static HASHES: &[&Hash] = &[&MD5, &SHA1, &SHA256, &SHA512, &RIPEMD160, &WHIRLPOOL, &BLAKE2S_256, &STREEBOG_512];
+pub static HASHES: &[&Hash] = &[
+    &MD5,
+    &SHA1,
+    &SHA224,
+    &SHA256,
+    &SHA384,
+    &SHA512,
+    &SHA3_224,
+    &SHA3_256,
+    &SHA3_384,
+    &SHA3_512,
+    &RIPEMD160,
+    &WHIRLPOOL,
+    &BLAKE2B_512,
+    &BLAKE2S_256,
+    &SM3,
+    &STREEBOG_256,
+    &STREEBOG_512,
+];
+
+/// What Linux and cryptsetup's libraries call some of them, without hyphens.
+const OTHER_NAMES: &[(&str, &Hash)] = &[
+    ("rmd160", &RIPEMD160),
+    ("wp512", &WHIRLPOOL),
+    ("stribog256", &STREEBOG_256),
+    ("stribog512", &STREEBOG_512),
+    ("streebog512", &STREEBOG_512),
+];
 
 /// MD5 (RFC 1321). Broken: only for what is old.
 pub static MD5: Hash =
@@ -28,6 +56,13 @@ pub static MD5: Hash =
 /// SHA-1 (FIPS 180-4).
 pub static SHA1: Hash =
     Hash { name: "SHA-1", size: 20, digest: digest::<sha1::Sha1>, pbkdf2_block: pbkdf2_block::<Hmac<sha1::Sha1>> };
+/// SHA-224 (FIPS 180-4).
+pub static SHA224: Hash = Hash {
+    name: "SHA-224",
+    size: 28,
+    digest: digest::<sha2::Sha224>,
+    pbkdf2_block: pbkdf2_block::<Hmac<sha2::Sha224>>,
+};
 /// SHA-256 (FIPS 180-4).
 pub static SHA256: Hash = Hash {
     name: "SHA-256",
@@ -35,12 +70,47 @@ pub static SHA256: Hash = Hash {
     digest: digest::<sha2::Sha256>,
     pbkdf2_block: pbkdf2_block::<Hmac<sha2::Sha256>>,
 };
+/// SHA-384 (FIPS 180-4).
+pub static SHA384: Hash = Hash {
+    name: "SHA-384",
+    size: 48,
+    digest: digest::<sha2::Sha384>,
+    pbkdf2_block: pbkdf2_block::<Hmac<sha2::Sha384>>,
+};
 /// SHA-512 (FIPS 180-4).
 pub static SHA512: Hash = Hash {
     name: "SHA-512",
     size: 64,
     digest: digest::<sha2::Sha512>,
     pbkdf2_block: pbkdf2_block::<Hmac<sha2::Sha512>>,
+};
+/// SHA3-224 (FIPS 202).
+pub static SHA3_224: Hash = Hash {
+    name: "SHA3-224",
+    size: 28,
+    digest: digest::<sha3::Sha3_224>,
+    pbkdf2_block: pbkdf2_block::<SimpleHmac<sha3::Sha3_224>>,
+};
+/// SHA3-256 (FIPS 202).
+pub static SHA3_256: Hash = Hash {
+    name: "SHA3-256",
+    size: 32,
+    digest: digest::<sha3::Sha3_256>,
+    pbkdf2_block: pbkdf2_block::<SimpleHmac<sha3::Sha3_256>>,
+};
+/// SHA3-384 (FIPS 202).
+pub static SHA3_384: Hash = Hash {
+    name: "SHA3-384",
+    size: 48,
+    digest: digest::<sha3::Sha3_384>,
+    pbkdf2_block: pbkdf2_block::<SimpleHmac<sha3::Sha3_384>>,
+};
+/// SHA3-512 (FIPS 202).
+pub static SHA3_512: Hash = Hash {
+    name: "SHA3-512",
+    size: 64,
+    digest: digest::<sha3::Sha3_512>,
+    pbkdf2_block: pbkdf2_block::<SimpleHmac<sha3::Sha3_512>>,
 };
 /// RIPEMD-160 (ISO/IEC 10118-3).
 pub static RIPEMD160: Hash = Hash {
@@ -56,12 +126,33 @@ pub static WHIRLPOOL: Hash = Hash {
     digest: digest::<whirlpool::Whirlpool>,
     pbkdf2_block: pbkdf2_block::<Hmac<whirlpool::Whirlpool>>,
 };
+/// BLAKE2b with digests of 512 bits (RFC 7693).
+pub static BLAKE2B_512: Hash = Hash {
+    name: "BLAKE2b-512",
+    size: 64,
+    digest: digest::<blake2::Blake2b512>,
+    pbkdf2_block: pbkdf2_block::<SimpleHmac<blake2::Blake2b512>>,
+};
 /// BLAKE2s with digests of 256 bits (RFC 7693).
 pub static BLAKE2S_256: Hash = Hash {
     name: "BLAKE2s-256",
     size: 32,
     digest: digest::<blake2::Blake2s256>,
     pbkdf2_block: pbkdf2_block::<Blake2sHmac>,
+};
+/// SM3 (GB/T 32905-2016).
+pub static SM3: Hash = Hash {
+    name: "SM3",
+    size: 32,
+    digest: digest::<sm3::Sm3>,
+    pbkdf2_block: pbkdf2_block::<Hmac<sm3::Sm3>>,
+};
+/// Streebog with digests of 256 bits (GOST R 34.11-2012, RFC 6986).
+pub static STREEBOG_256: Hash = Hash {
+    name: "Streebog-256",
+    size: 32,
+    digest: digest::<streebog::Streebog256>,
+    pbkdf2_block: pbkdf2_block::<Hmac<streebog::Streebog256>>,
 };
 /// Streebog with digests of 512 bits (GOST R 34.11-2012, RFC 6986).
 pub static STREEBOG_512: Hash = Hash {
@@ -77,6 +168,21 @@ fn digest<D: Digest>(parts: &[&[u8]], out: &mut [u8]) {
     out.copy_from_slice(&hash.finalize());
 }
 
+/// HMAC for hashes that it cannot keep in the middle of a key: slower by two compressions.
+impl<D: Digest + BlockSizeUser + Clone> Prf for SimpleHmac<D> {
+    type Output = Output<Self>;
+
+    fn new(key: &[u8]) -> Self {
+        Self::new_from_slice(key).expect("HMAC takes keys of any length")
+    }
+
+    fn of(&self, parts: &[&[u8]]) -> Self::Output {
+        let mut hmac = self.clone();
+        parts.iter().for_each(|part| Update::update(&mut hmac, part));
+        hmac.finalize_fixed()
+    }
+}
+
 /// The five words of SHA-1's state after the whole blocks of `message`, before it is finished: cryptmount makes an
 /// initialisation vector of them.
 pub fn sha1_state(message: &[u8]) -> [u32; 5] {
@@ -88,10 +194,13 @@ pub fn sha1_state(message: &[u8]) -> [u32; 5] {
     state
 }
 
-/// The hash of that name, whatever its case, and with or without hyphens: `sha512` is SHA-512.
+/// The hash of that name, whatever its case, and with or without hyphens: `sha512` is SHA-512. Names of Linux and of
+/// cryptsetup are known, too: `rmd160`, `stribog512`.
 pub fn by_name(name: &str) -> Option<&'static Hash> {
     let plain = |name: &str| name.replace('-', "").to_ascii_lowercase();
-    HASHES.iter().copied().find(|h| plain(h.name) == plain(name))
+    let name = plain(name);
+    let known = HASHES.iter().copied().find(|h| plain(h.name) == name);
+    known.or_else(|| OTHER_NAMES.iter().find(|(other, _)| *other == name).map(|(_, hash)| *hash))
 }
 
 impl Hash {

@@ -149,9 +149,14 @@ impl CrashStore {
     /// All selections where there are up to 8 such sectors; else none, all, each alone, each missing, and `more` by chance.
     pub fn torn_images(&self, more: usize) -> Vec<Vec<u8>> {
         let mut images = Vec::new();
-        let mut random = Random::new(more as u64);
-        self.each_torn(|count| selections(count, more, &mut random).collect(), |image| images.push(image.to_vec()));
+        self.each_torn_image(more, |image| images.push(image.to_vec()));
         images
+    }
+
+    /// Looks at the same images one after the other, where all of them would take too much memory.
+    pub fn each_torn_image(&self, more: usize, each: impl FnMut(&[u8])) {
+        let mut random = Random::new(more as u64);
+        self.each_torn(|count| selections(count, more, &mut random).collect(), each);
     }
 
     /// Like [`CrashStore::torn_images`], one after the other, and fewer of them: all selections where there are up to 3 such

@@ -6,7 +6,7 @@ use claviger_crypto::dmcrypt::{self, Sectors, Specification};
 use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, Secret, SectorCipher};
 
-use super::{Facts, Unlocked, Verdict, filling, magic};
+use super::{Facts, KernelCipher, Mapping, Unlocked, Verdict, filling, magic};
 use crate::credential::{Headerless, Unlock};
 use crate::error::{Error, Result};
 use crate::filesystems::detect;
@@ -132,6 +132,11 @@ impl Volume<'_> {
             payload: Payload::Crypt { cipher, first: 0 },
             writable: true,
         }])?;
+        let layer = |_| {
+            let key = Secret::copy_from(self.key);
+            Some(vec![KernelCipher { specification: self.cipher.to_owned(), key, sectors, integrity: None }])
+        };
+        let mapping = with.for_kernel.then(|| Mapping::of(&layout, "PLAIN", layer)).flatten();
         let (cipher, mode) = self.cipher.split_once('-').unwrap_or((self.cipher, ""));
         let facts = Facts {
             format: self.format,
@@ -155,15 +160,8 @@ impl Volume<'_> {
             created: None,
             header_written: None,
         };
-        let unlocked = Unlocked {
-            layout,
-            facts,
-            warnings: Vec::new(),
-            trials: 1,
-            derivations: 1,
-            took: begun.elapsed(),
-            mapping: None,
-        };
+        let unlocked =
+            Unlocked { layout, facts, warnings: Vec::new(), trials: 1, derivations: 1, took: begun.elapsed(), mapping };
         Ok((unlocked, contents))
     }
 }

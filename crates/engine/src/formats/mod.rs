@@ -3,7 +3,9 @@
 mod editor;
 mod filling;
 mod headerless;
+pub mod loopaes;
 mod luks;
+pub mod luks1;
 pub mod luks2;
 pub(crate) mod magic;
 mod mapping;
@@ -33,8 +35,15 @@ pub use mapping::{KernelCipher, MappedPart, Mapping};
 pub use plan::{Plan, PlannedSlot};
 
 /// Every format there is.
-pub static FORMATS: &[&dyn Format] =
-    &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT, &luks2::LUKS2, &plain::PLAIN, &plain::CRYPTOLOOP];
+pub static FORMATS: &[&dyn Format] = &[
+    &truecrypt::TRUECRYPT,
+    &truecrypt::VERACRYPT,
+    &luks1::LUKS1,
+    &luks2::LUKS2,
+    &plain::PLAIN,
+    &plain::CRYPTOLOOP,
+    &loopaes::LOOP_AES,
+];
 
 /// What a look at a store without any credential tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -121,8 +121,13 @@ impl Mapper {
             io::ErrorKind::NotFound => make_control(&path),
             _ => Err(e),
         });
+        // A node may be there although nothing is behind it.
+        let absent = |e: &io::Error| {
+            let behind = e.raw_os_error().map(Errno::from_raw_os_error);
+            e.kind() == io::ErrorKind::NotFound || matches!(behind, Some(Errno::NODEV | Errno::NXIO))
+        };
         let control = opened.map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => Error::unsupported("the device-mapper, which this kernel does not have")
+            _ if absent(&e) => Error::unsupported("the device-mapper, which this kernel does not have")
                 .hint("`modprobe dm-mod` may load it. Without --kernel this program does the work itself."),
             io::ErrorKind::PermissionDenied => Error::from(e).at(&path).hint(
                 "The kernel's mappings are root's. Without --kernel this program does the work itself, without root.",
