@@ -141,7 +141,7 @@ impl Specification {
         let (encryption, mac_key) = key.split_at(key.len() - self.mac_key_size());
         Ok(match &self.mode {
             Mode::EncryptThenMac { cipher, chain, vector, mac } => {
-                let vector = vector.with_key(cipher, encryption, with);
+                let vector = vector.with_key(cipher, key, with);
                 let encryption = chain.with_key(cipher, encryption, with);
                 match mac {
                     Mac::Sha256 => sealed(then_mac::<sha2::Sha256>(encryption, mac_key), vector, sectors),
@@ -176,7 +176,8 @@ impl Chain {
 }
 
 impl Kind {
-    /// What makes vectors: for ESSIV the cipher under the hash of its key (Linux, crypto/essiv.c).
+    /// What makes vectors: for ESSIV the cipher under the hash of the whole key, that of the MAC included (Linux, crypto/essiv.c,
+    /// `essiv_aead_setkey`).
     fn with_key(self, cipher: &Cipher, key: &[u8], with: Acceleration) -> Vector {
         match self {
             Self::Plain64 => Vector::Plain64,
