@@ -11,10 +11,10 @@ use super::header::{DIGEST, New, Phdr, SALT, SECTOR, SIZE, SLOTS, STRIPES, Slot,
 use super::not_in_luks1;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::stored_behind;
 use crate::formats::filling::{self, not_cancelled};
 use crate::formats::luks::kdf::{self, Kdf, MIN_ITERATIONS};
 use crate::formats::luks::{Area, cipher_error, passphrase, uuid};
+use crate::formats::stored_behind;
 use crate::spec::{Cost, Spec};
 use crate::store::{MemoryStore, Store};
 
