@@ -209,6 +209,14 @@ impl Hash {
         wipe_stack();
     }
 
+    /// The digest of what is no secret: nothing is wiped afterwards, which costs more than hashing a sector.
+    ///
+    /// # Panics
+    /// If `out` is not `size` bytes long.
+    pub fn checksum(&self, bytes: &[u8], out: &mut [u8]) {
+        (self.digest)(&[bytes], out);
+    }
+
     /// PBKDF2 with HMAC of this hash (RFC 8018, 5.2), filling `out`. Every few iterations it asks `go_on` whether
     /// to; when that says no it returns false and `out` is not complete.
     pub fn pbkdf2(

@@ -14,6 +14,7 @@ mod keyslots;
 pub mod layout;
 pub mod metadata;
 pub mod read;
+pub mod reencrypt;
 mod slots;
 mod tokens;
 pub mod unlock;
@@ -150,6 +151,9 @@ fn unlocked(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>) -> Result
     if with.protect.is_some() {
         return Err(Error::unsupported("protecting a hidden volume: LUKS2 has none"));
     }
+    if reencrypt::goes_on(&header.metadata) {
+        return being_reencrypted(header, store, with, begun);
+    }
     requirements_met(header)?;
     let digest = match layout::digests(header)[..] {
         [digest] => digest,
@@ -175,14 +179,27 @@ fn unlocked(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>) -> Result
     })
 }
 
+/// A volume that is being reencrypted, as it is: what was interrupted is read as it would be after recovery.
+fn being_reencrypted(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, begun: Instant) -> Result<Unlocked> {
+    let stores = reencrypt::Stores::new(store, with.data);
+    let opened = reencrypt::open(header, &stores, with)?;
+    let mut warnings = header.warnings();
+    warnings.push(opened.told());
+    Ok(Unlocked {
+        facts: facts(header, &opened.key, opened.layout.len())?,
+        layout: opened.layout,
+        warnings,
+        trials: opened.key.trials,
+        derivations: opened.key.trials,
+        took: begun.elapsed(),
+        mapping: None,
+    })
+}
+
 /// Whether this program knows all that a program must know to touch the volume (specification, section 3.5, `requirements`).
 fn requirements_met(header: &ReadHeader) -> Result<()> {
     for name in validate::requirements(&header.metadata) {
         return Err(match name.as_str() {
-            name if validate::REENCRYPTION.contains(&name) => Error::unsupported(
-                "a volume whose reencryption is not finished",
-            )
-            .hint("Finish it first: `claviger reencrypt --resume` does, or `cryptsetup reencrypt --resume-only`."),
             "offline-reencrypt" => Error::unsupported("a volume that cryptsetup-reencrypt was reencrypting offline")
                 .hint("Finish it with that program and the log file that it has left."),
             "opal" => Error::unsupported("data that the drive itself encrypts (OPAL)")
