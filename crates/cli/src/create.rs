@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use claviger_engine::formats::{self, Choices};
+use claviger_engine::credential::Headerless;
+use claviger_engine::formats::loopaes::{self, LOOP_AES_NAME};
+use claviger_engine::formats::{self, Choices, Facts};
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Spec, Store, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Unlock};
 use serde::Serialize;
 
 use crate::credentials::CredentialArgs;
@@ -17,7 +19,7 @@ use crate::hidden;
 use crate::opening::open_file;
 use crate::output::{self, Report};
 use crate::progress::Progress;
-use crate::{cancel, guard, prompt, size};
+use crate::{cancel, guard, new_file, prompt, size};
 
 /// The format of new volumes, where none is named.
 const DEFAULT_FORMAT: &str = "VeraCrypt";
@@ -67,6 +69,22 @@ pub struct Args {
     /// PIM of a VeraCrypt volume: more or fewer iterations than usual. It is needed each time the volume is opened
     #[arg(long, value_name = "N")]
     pub(crate) pim: Option<u32>,
+
+    /// Size of the volume key, in bits, where the format has several
+    #[arg(long, value_name = "BITS")]
+    pub(crate) key_size: Option<u32>,
+
+    /// Size of the sectors that are encrypted, in bytes, where the format has several
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) sector_size: Option<u32>,
+
+    /// Make a new key file for a loop-AES volume, encrypted by gpg with the password. A file that exists is never overwritten
+    #[arg(long, value_name = "FILE", conflicts_with = "keyfiles")]
+    pub(crate) fresh_keyfile: Option<PathBuf>,
+
+    /// Leave the new key file as it is: whoever has it opens the volume
+    #[arg(long, requires = "fresh_keyfile", conflicts_with = "password")]
+    pub(crate) unencrypted_keyfile: bool,
 
     /// Do not fill the volume. Faster, but shows which parts have been used, and what was there before stays readable
     #[arg(long)]
@@ -118,6 +136,12 @@ struct Created {
     /// Seconds that filling the data area took, until all was on the disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     filling_seconds: Option<f64>,
+    /// Options without which it does not open.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    opened_with: Vec<String>,
+    /// The key file that was made for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keyfile: Option<String>,
 }
 
 /// Carries the verb out.
@@ -134,11 +158,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let cancel = cancel::install()?;
     let format = formats::by_name(args.format.as_deref().unwrap_or(DEFAULT_FORMAT))?;
     let choices = format.choices();
-    let cipher = choose("cipher", args.cipher.as_deref(), &choices.ciphers)?;
-    let hash = choose("hash", args.hash.as_deref(), &choices.hashes)?;
+    let (cipher, hash) = match format.headerless() {
+        // What there is besides, the format knows.
+        true => (args.cipher.as_deref(), args.hash.as_deref()),
+        false => (
+            choose("cipher", args.cipher.as_deref(), &choices.ciphers)?,
+            choose("hash", args.hash.as_deref(), &choices.hashes)?,
+        ),
+    };
 
     let place = Place::find(args, path, choices.min_len)?;
-    let credentials = args.credentials.read_new()?;
+    let credentials = match &args.fresh_keyfile {
+        None => args.credentials.read_new(|keyfiles| format.asks_passphrase(keyfiles))?,
+        Some(path) => fresh_keyfile(args, format, path)?,
+    };
     cancel::check()?;
     let target = place.make()?;
     let store = &*target.store;
@@ -155,6 +188,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         cipher,
         hash,
         pim: args.pim,
+        key_bits: args.key_size,
+        sector_size: args.sector_size,
         quick: args.quick,
         cancel: Some(cancel),
         progress: Some(&show),
@@ -173,6 +208,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         seconds: (end - begin).as_secs_f64(),
         filling_seconds: filling.get().map(|begin| (end - *begin).as_secs_f64()),
         quick: args.quick,
+        keyfile: args.fresh_keyfile.as_ref().map(|path| path.display().to_string()),
         ..check(format, store, &spec, &credentials).map_err(|e| e.at(path))?
     };
     target.keep()?;
@@ -186,8 +222,10 @@ fn check(
     spec: &Spec<'_>,
     credentials: &[Credential],
 ) -> claviger_engine::Result<Created> {
-    let with = Unlock { cipher: spec.cipher, hash: spec.hash, pim: spec.pim, ..Unlock::with(credentials) };
+    let headerless = Headerless::of_new(spec);
+    let with = Unlock { cipher: spec.cipher, hash: spec.hash, pim: spec.pim, headerless, ..Unlock::with(credentials) };
     let facts = format.open(store)?.unlock(store, &with)?.facts;
+    let opened_with = if format.headerless() { options_for(&facts, spec) } else { Vec::new() };
     Ok(Created {
         path: String::new(),
         format: facts.format,
@@ -198,7 +236,52 @@ fn check(
         quick: false,
         seconds: 0.0,
         filling_seconds: None,
+        opened_with,
+        keyfile: None,
     })
+}
+
+/// The options without which a volume that has no header does not open.
+fn options_for(facts: &Facts, spec: &Spec<'_>) -> Vec<String> {
+    let mut options = vec![format!("--format={}", facts.format), format!("--key-size={}", facts.key_bits)];
+    match facts.format {
+        // Mode and vectors follow from the key file.
+        LOOP_AES_NAME => {
+            options.push(format!("--cipher={}", facts.cipher.trim_end_matches(":64")));
+            options.extend(spec.hash.map(|hash| format!("--hash={hash}")));
+        }
+        _ => {
+            options.push(format!("--cipher={}-{}", facts.cipher, facts.mode));
+            if facts.hash != "none" {
+                options.push(format!("--hash={}", spec.hash.unwrap_or(facts.hash)));
+            }
+        }
+    }
+    options.extend(spec.sector_size.map(|size| format!("--sector-size={size}")));
+    options
+}
+
+/// Makes a new key file, and what opens the volume with it.
+fn fresh_keyfile(args: &Args, format: &dyn Format, path: &Path) -> anyhow::Result<Vec<Credential>> {
+    if format.name() != LOOP_AES_NAME {
+        return Err(Error::misuse(format!("{} volumes have no key files of this kind", format.name()))
+            .hint("`claviger keyfile` makes keyfiles for other formats.")
+            .into());
+    }
+    new_file::must_be_new(path)?;
+    let text = loopaes::new_keyfile()?;
+    if args.unencrypted_keyfile {
+        new_file::write(path, &text)?;
+        return Ok(vec![Credential::Keyfile(text)]);
+    }
+    let mut credentials = args.credentials.read_new(|_| true)?;
+    let [Credential::Passphrase(passphrase)] = &credentials[..] else {
+        return Err(Error::misuse("gpg encrypts the key file with a password").into());
+    };
+    let file = loopaes::encrypt_keyfile(&text, passphrase)?;
+    new_file::write(path, &file)?;
+    credentials.push(Credential::Keyfile(Secret::from_vec(file)));
+    Ok(credentials)
 }
 
 /// The name as the format spells it; the default where none is given.
@@ -375,9 +458,16 @@ pub(crate) fn may_overwrite(overwrite: Overwrite, path: &Path, old: &FileStore) 
 
 impl Report for Created {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, format, cipher, hash, stored: _, size, quick: _, seconds, filling_seconds } = self;
+        let Self { path, format, cipher, hash, size, seconds, filling_seconds, opened_with, keyfile, .. } = self;
         writeln!(out, "{path}: {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
-        tell_filling(out, *size, *seconds, *filling_seconds)
+        tell_filling(out, *size, *seconds, *filling_seconds)?;
+        if let Some(keyfile) = keyfile {
+            writeln!(out, "{keyfile}: its key file. Without it nothing opens the volume: keep a copy somewhere else.")?;
+        }
+        if !opened_with.is_empty() {
+            writeln!(out, "Nothing in it says how it was made. What opens it: {}", opened_with.join(" "))?;
+        }
+        Ok(())
     }
 }
 

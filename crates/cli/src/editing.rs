@@ -43,7 +43,7 @@ impl OpenArgs {
             }
             opened => opened.map_err(at)?,
         };
-        let credentials = self.credentials.read()?;
+        let credentials = self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?;
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
         let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..self.how.unlock(&credentials) };

@@ -20,6 +20,7 @@ mod explain;
 mod files;
 mod guard;
 mod header;
+mod headerless;
 mod helper;
 mod hidden;
 mod identify;

@@ -116,9 +116,7 @@ impl Bed {
 
     fn run(&self, cancel: &AtomicBool, progress: &dyn Fn(u64, u64)) -> Result<()> {
         let credentials = [passphrase()];
-        self.with(|stores| {
-            Reencryption::resume(stores, &Unlock::with(&credentials), Some(ZONE))?.run(progress, cancel)
-        })
+        self.with(|stores| Reencryption::resume(stores, &Unlock::with(&credentials), Some(ZONE))?.run(progress, cancel))
     }
 }
 

@@ -256,16 +256,6 @@ pub(super) fn create(store: &dyn Store, place: &Place, spec: &Spec<'_>) -> Resul
     Ok(store.flush()?)
 }
 
-/// What a new volume without a header is opened with later: as `spec` says.
-pub(super) fn parameters(spec: &Spec<'_>) -> Headerless {
-    Headerless {
-        key_bits: spec.key_bits,
-        offset: spec.data_offset,
-        sector_size: spec.sector_size,
-        ..Headerless::default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

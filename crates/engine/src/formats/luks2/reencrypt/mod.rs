@@ -331,9 +331,9 @@ fn volume_keys(
     let open = |digest: Option<u32>| {
         let opened = digest.map(|digest| open_key(header, store, &any_slot, digest)).transpose();
         opened.map_err(|e| match e.kind {
-            ErrorKind::WrongCredential(_) if !same && previous.is_some() && last.is_some() => {
-                e.hint("While a volume is reencrypted, the passphrase has to open a keyslot of the old and of the new key.")
-            }
+            ErrorKind::WrongCredential(_) if !same && previous.is_some() && last.is_some() => e.hint(
+                "While a volume is reencrypted, the passphrase has to open a keyslot of the old and of the new key.",
+            ),
             _ => e,
         })
     };
