@@ -64,6 +64,10 @@ impl Format for Luks1 {
         keyfiles.is_empty()
     }
 
+    fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
+        create::stored_len(plain, spec).map_err(|e| e.in_format(NAME))
+    }
+
     fn choices(&self) -> Choices {
         Choices { ciphers: create::CIPHERS.to_vec(), hashes: create::HASHES.to_vec(), min_len: create::MIN_LEN }
     }
@@ -90,10 +94,6 @@ impl Header for Locked {
 
     fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
         told(unlocked(&self.0, store, with))
-    }
-
-    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
-        keyfiles.is_empty()
     }
 
     fn describe(&self) -> Option<Value> {

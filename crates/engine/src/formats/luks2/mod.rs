@@ -80,6 +80,10 @@ impl Format for Luks2 {
         keyfiles.is_empty()
     }
 
+    fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
+        create::stored_len(plain, spec).map_err(|e| e.in_format(NAME))
+    }
+
     fn choices(&self) -> Choices {
         create::choices()
     }
@@ -134,10 +138,6 @@ impl Header for Locked {
             HeaderChoice::One { hidden: true, .. } => Err(Error::misuse("LUKS2 has no hidden volumes")),
         };
         unlocked.map_err(|e| e.in_format(NAME))
-    }
-
-    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
-        keyfiles.is_empty()
     }
 
     fn describe(&self) -> Option<serde_json::Value> {
