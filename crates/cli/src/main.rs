@@ -8,9 +8,12 @@ mod cancel;
 mod cat;
 mod change;
 mod completions;
+mod convert;
+mod cost;
 mod cp;
 mod create;
 mod credentials;
+mod detach;
 mod duration;
 mod editing;
 mod exit;
@@ -18,11 +21,14 @@ mod explain;
 mod files;
 mod guard;
 mod header;
+mod header_changes;
+mod headerless;
 mod helper;
 mod hidden;
 mod identify;
 mod info;
 mod keyfile;
+mod keyslot;
 mod lab;
 mod list;
 mod ls;
@@ -33,8 +39,12 @@ mod opening;
 mod output;
 mod progress;
 mod prompt;
+mod resize;
+mod reencrypt;
 mod serve;
+mod show;
 mod size;
+mod token;
 mod tree;
 mod unmount;
 mod verify;
@@ -78,10 +88,16 @@ enum Verb {
     Mount(Box<mount::Args>),
     Unmount(unmount::Args),
     List(list::Args),
-    Attach(attach::Args),
+    Attach(Box<attach::Args>),
+    Detach(detach::Args),
     Verify(verify::Args),
     Change(change::Args),
+    Convert(Box<convert::Args>),
     Header(header::Args),
+    Keyslot(keyslot::Args),
+    Token(token::Args),
+    Resize(resize::Args),
+    Reencrypt(Box<reencrypt::Args>),
     Keyfile(keyfile::Args),
     Benchmark(benchmark::Args),
     Lab(lab::Args),
@@ -125,9 +141,15 @@ fn main() -> ExitCode {
         Verb::Unmount(args) => unmount::run(args),
         Verb::List(args) => list::run(args),
         Verb::Attach(args) => attach::run(args),
+        Verb::Detach(args) => detach::run(args),
         Verb::Verify(args) => verify::run(args),
         Verb::Change(args) => change::run(args),
+        Verb::Convert(args) => convert::run(args),
         Verb::Header(args) => header::run(args),
+        Verb::Keyslot(args) => keyslot::run(args),
+        Verb::Token(args) => token::run(args),
+        Verb::Resize(args) => resize::run(args),
+        Verb::Reencrypt(args) => reencrypt::run(args),
         Verb::Keyfile(args) => keyfile::run(args),
         Verb::Benchmark(args) => benchmark::run(args),
         Verb::Lab(args) => lab::run(args),
@@ -152,10 +174,16 @@ impl Verb {
             Self::Mount(args) => args.json,
             Self::Unmount(args) => args.json,
             Self::Attach(args) => args.json,
+            Self::Detach(args) => args.json,
             Self::List(args) => args.json,
             Self::Verify(args) => args.json,
             Self::Change(args) => args.json,
+            Self::Convert(args) => args.json,
             Self::Header(args) => args.json(),
+            Self::Keyslot(args) => args.json(),
+            Self::Token(args) => args.json(),
+            Self::Resize(args) => args.json,
+            Self::Reencrypt(args) => args.json,
             Self::Keyfile(args) => args.json,
             Self::Benchmark(args) => args.json,
             Self::Lab(args) => args.json(),

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use claviger_crypto::pool::Pool;
 use claviger_engine::credential::HeaderChoice;
-use claviger_engine::formats::{self, Facts, partition};
+use claviger_engine::formats::{self, Facts, Mapping, partition};
 use claviger_engine::partitions;
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Acceleration, Credential, Error, ErrorKind, Header, Protect, Store, Unlock, Volume};
 
 use crate::credentials::{CredentialArgs, HiddenCredentialArgs};
+use crate::headerless::HeaderlessArgs;
 use crate::progress::Progress;
 use crate::{cancel, guard, output, size};
 
@@ -31,7 +32,7 @@ pub struct OpenArgs {
 }
 
 /// How to open it.
-#[derive(clap::Args, Default)]
+#[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "How to open it")]
 pub(crate) struct How {
     /// Take it as a volume of this format
@@ -81,6 +82,13 @@ pub(crate) struct How {
     /// Open a volume whose file was cut short: what is there can be read, nothing can be written
     #[arg(long)]
     truncated: bool,
+
+    /// Whether to say what the kernel needs.
+    #[arg(skip)]
+    pub(crate) for_kernel: bool,
+
+    #[command(flatten)]
+    headerless: HeaderlessArgs,
 }
 
 impl How {
@@ -91,7 +99,7 @@ impl How {
 
     /// The credentials, tried as the options say.
     pub fn unlock<'a>(&'a self, credentials: &'a [Credential]) -> Unlock<'a> {
-        Unlock {
+        let mut with = Unlock {
             acceleration: if self.no_aes { Acceleration::Off } else { Acceleration::On },
             hash: self.hash.as_deref(),
             cipher: self.cipher.as_deref(),
@@ -99,8 +107,11 @@ impl How {
             memory: self.memory,
             header: self.header(),
             truncated: self.truncated,
+            for_kernel: self.for_kernel,
             ..Unlock::with(credentials)
-        }
+        };
+        self.headerless.apply(&mut with);
+        with
     }
 
     fn header(&self) -> HeaderChoice {
@@ -122,6 +133,7 @@ impl How {
     /// What is to be unlocked in the file or device, whose layout it then gives.
     fn header_of(&self, store: &Arc<dyn Store>) -> claviger_engine::Result<Box<dyn Header>> {
         let (name, backup) = (self.format(), self.by_backup());
+        self.headerless.check(name)?;
         match (self.partition, name) {
             (Some(number), _) => partition::open(store, number, name, backup),
             (None, None) if backup => Ok(formats::open_by_backup(&**store)?.1),
@@ -219,9 +231,16 @@ pub struct Opened {
     pub trials: u64,
     /// How long that took.
     pub took: Duration,
+    /// What the kernel needs to do the same, if that was asked for and it can.
+    pub mapping: Option<Mapping>,
 }
 
 impl OpenArgs {
+    /// Where the data are.
+    pub fn store_path(&self) -> &Path {
+        &self.path
+    }
+
     /// Whether the password is read from standard input.
     pub fn password_on_stdin(&self) -> bool {
         self.credentials.on_stdin()
@@ -278,7 +297,7 @@ impl OpenArgs {
         let at = |e| with_option(with_partitions(at(e), &store, self.how.partition));
         let header = self.how.header_of(&store).map_err(|e| with_explain(at(e)))?;
 
-        let credentials = self.credentials.read()?;
+        let credentials = self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?;
         let hidden_credentials = hidden.map(|h| h.credentials.read()).transpose()?;
         let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| Protect {
             credentials,
@@ -310,6 +329,7 @@ impl OpenArgs {
             warnings: unlocked.warnings,
             trials: unlocked.trials,
             took: unlocked.took,
+            mapping: unlocked.mapping,
         })
     }
 }

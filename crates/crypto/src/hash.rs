@@ -209,6 +209,15 @@ impl Hash {
         wipe_stack();
     }
 
+    /// Like [`Hash::digest`], but what hashing leaves on the stack stays there: wiping it costs more than hashing a sector. For what
+    /// is no secret, and for loops that call [`wipe_stack`] at their end.
+    ///
+    /// # Panics
+    /// If `out` is not `size` bytes long.
+    pub fn checksum(&self, parts: &[&[u8]], out: &mut [u8]) {
+        (self.digest)(parts, out);
+    }
+
     /// PBKDF2 with HMAC of this hash (RFC 8018, 5.2), filling `out`. Every few iterations it asks `go_on` whether
     /// to; when that says no it returns false and `out` is not complete.
     pub fn pbkdf2(

@@ -16,6 +16,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod convert;
 pub mod credential;
 pub mod diagnosis;
 pub mod edit;
@@ -23,6 +24,8 @@ pub mod error;
 pub mod filesystems;
 pub mod formats;
 pub mod free_tail;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod memory;
 pub mod partitions;
 pub mod spec;

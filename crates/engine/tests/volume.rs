@@ -194,6 +194,7 @@ fn mixed() -> (Volume, Vec<u8>, Arc<MemoryStore>) {
                 stored.copy_from_slice(part);
                 cipher.encrypt(*first, stored);
             }
+            Payload::Authenticated { .. } => unreachable!("none of them has tags"),
         }
     }
     let store = Arc::new(MemoryStore::new(bytes));

@@ -148,20 +148,48 @@ impl CrashStore {
     /// yet reach the disk in any order or never: at every moment, what was flushed and some of the sectors written since.
     /// All selections where there are up to 8 such sectors; else none, all, each alone, each missing, and `more` by chance.
     pub fn torn_images(&self, more: usize) -> Vec<Vec<u8>> {
-        let log = self.log();
+        let mut images = Vec::new();
+        self.each_torn_image(more, |image| images.push(image.to_vec()));
+        images
+    }
+
+    /// Looks at the same images one after the other, where all of them would take too much memory.
+    pub fn each_torn_image(&self, more: usize, each: impl FnMut(&[u8])) {
         let mut random = Random::new(more as u64);
-        let mut images = vec![self.before.clone()];
+        self.each_torn(|count| selections(count, more, &mut random).collect(), each);
+    }
+
+    /// Like [`CrashStore::torn_images`], one after the other, and fewer of them: all selections where there are up to 3 such
+    /// sectors; else none, all, the first half, the second half, and `more` by chance.
+    pub fn each_sampled_image(&self, more: usize, each: impl FnMut(&[u8])) {
+        let mut random = Random::new(more as u64);
+        let some = |count: usize| -> Vec<Vec<bool>> {
+            if count <= 3 {
+                return selections(count, 0, &mut random).collect();
+            }
+            let halves = [0, count, count / 2].map(|end| (0..count).map(|i| i < end).collect());
+            let second = (0..count).map(|i| i >= count / 2).collect();
+            let chance = (0..more).map(|_| (0..count).map(|_| random.below(2) == 1).collect()).collect::<Vec<_>>();
+            halves.into_iter().chain([second]).chain(chance).collect()
+        };
+        self.each_torn(some, each);
+    }
+
+    /// Calls `each` with every image that the selections make of the sectors which no flush has followed yet.
+    fn each_torn(&self, mut select: impl FnMut(usize) -> Vec<Vec<bool>>, mut each: impl FnMut(&[u8])) {
+        let log = self.log();
+        each(&self.before);
         let mut flushed = self.before.clone();
         let mut pending: Vec<(usize, &[u8])> = Vec::new();
         for event in log.iter() {
             match event {
                 Event::Write(offset, data) => {
                     pending.extend(sectors(*offset as usize, data));
-                    images.extend(selections(pending.len(), more, &mut random).map(|chosen| {
+                    for chosen in select(pending.len()) {
                         let mut image = flushed.clone();
                         put(&mut image, pending.iter().zip(chosen).filter(|(_, c)| *c).map(|(s, _)| s));
-                        image
-                    }));
+                        each(&image);
+                    }
                 }
                 Event::Flush => {
                     put(&mut flushed, &pending);
@@ -169,7 +197,6 @@ impl CrashStore {
                 }
             }
         }
-        images
     }
 
     fn log(&self) -> MutexGuard<'_, Vec<Event>> {

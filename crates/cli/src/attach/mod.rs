@@ -3,6 +3,7 @@
 mod crypttab;
 mod disk;
 mod favourites;
+mod kernel;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,7 +16,9 @@ use std::process::Stdio;
 use claviger_engine::{Error, Result, Secret};
 use claviger_serve::sessions::Runtime;
 
+use crate::credentials::CredentialArgs;
 use crate::exit::{self, Silent};
+use crate::opening::{How, OpenArgs};
 use crate::{background, cancel, guard, output};
 use crypttab::Entry;
 use favourites::Favourite;
@@ -25,11 +28,16 @@ use favourites::Favourite;
 /// A favourite, in ~/.config/claviger/favourites.toml, is mounted. A line of /etc/crypttab is opened: its plaintext is the
 /// file `volume` in a folder of its name in your runtime folder, or where there is no FUSE, an NBD socket there. `claviger
 /// list` says where, `claviger unmount` ends it.
+///
+/// With --kernel, as root, the kernel's device-mapper and dm-crypt do the work: the plaintext is the block device
+/// /dev/mapper/NAME, until `claviger detach NAME`. That takes a line of the table or, with the options of other verbs that open
+/// volumes, a VOLUME and a NAME for it. The key reaches the kernel through its keyring.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger attach diary
   claviger attach --all
   claviger attach --crypttab ./table backup
+  claviger attach --kernel old.tc backup
 
 A favourite in ~/.config/claviger/favourites.toml:
   [diary]
@@ -37,7 +45,7 @@ A favourite in ~/.config/claviger/favourites.toml:
   dir = \"~/diary\"
   options = [\"--hash=SHA-512\", \"--idle=10m\"]")]
 pub struct Args {
-    /// Names of favourites or of lines of the table
+    /// Names of favourites or of lines of the table; with --kernel, a volume and a name for it
     #[arg(value_name = "NAME", required_unless_present = "all")]
     names: Vec<String>,
 
@@ -53,9 +61,23 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     favourites: Option<PathBuf>,
 
+    /// Let the kernel do the work, as root
+    #[arg(long, conflicts_with = "favourites")]
+    kernel: bool,
+
+    /// With --kernel: nothing can be written
+    #[arg(long, requires = "kernel")]
+    read_only: bool,
+
     /// Print JSON: an object for each that is attached
     #[arg(long)]
     pub json: bool,
+
+    #[command(flatten)]
+    credentials: Option<CredentialArgs>,
+
+    #[command(flatten)]
+    how: Option<How>,
 }
 
 /// Something with a name.
@@ -70,20 +92,27 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     cancel::install()?;
     let favourites = favourites(args)?;
     let entries = entries(args)?;
+    if let Some((volume, name)) = args.volume(&entries)? {
+        let (credentials, how) = (args.credentials.clone().unwrap_or_default(), args.how.clone().unwrap_or_default());
+        return kernel::attach(OpenArgs { path: volume.into(), credentials, how }, name, args.read_only, args.json);
+    }
     let mut chosen = Vec::new();
     for name in &args.names {
         chosen.push((&**name, known(name, &favourites, &entries)?));
     }
     if args.all {
         chosen.extend(entries.iter().filter(|e| !e.has("noauto")).map(|e| (&*e.name, Known::Entry(e))));
-        chosen.extend(favourites.iter().map(|(name, favourite)| (&**name, Known::Favourite(favourite))));
+        if !args.kernel {
+            chosen.extend(favourites.iter().map(|(name, favourite)| (&**name, Known::Favourite(favourite))));
+        }
     }
     let mut failed = None;
     for (name, what) in chosen {
         cancel::check()?;
         let attached = match &what {
+            Known::Favourite(_) if args.kernel => Err(Error::misuse("a favourite is mounted without --kernel").into()),
             Known::Favourite(favourite) => mount(favourite, args.json),
-            Known::Entry(entry) => attach(entry, args.json),
+            Known::Entry(entry) => attach(entry, args),
         };
         let Err(e) = attached else { continue };
         let code = match e.downcast::<Silent>() {
@@ -101,6 +130,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     failed.map_or(Ok(()), |code| Err(code.into()))
+}
+
+impl Args {
+    /// The volume for the kernel and the name that it is to have, where the names are not those of lines of the table.
+    fn volume(&self, entries: &[Entry]) -> Result<Option<(&str, &str)>> {
+        let options = self.credentials.is_some() || self.how.is_some();
+        if options && !self.kernel {
+            return Err(Error::misuse("options that open a volume only go with --kernel, a VOLUME and a NAME")
+                .hint("What a line of the table or a favourite needs is written there."));
+        }
+        match &self.names[..] {
+            [volume, name] if self.kernel && (options || entries.iter().all(|e| e.name != *volume)) => {
+                Ok(Some((volume, name)))
+            }
+            _ if options => Err(Error::misuse("options that open a volume take a VOLUME and a NAME")),
+            _ => Ok(None),
+        }
+    }
 }
 
 fn known<'a>(name: &str, favourites: &'a BTreeMap<String, Favourite>, entries: &'a [Entry]) -> Result<Known<'a>> {
@@ -153,20 +200,26 @@ fn mount(favourite: &Favourite, json: bool) -> anyhow::Result<()> {
     background::start(&words, Stdio::inherit())
 }
 
-fn attach(entry: &Entry, json: bool) -> anyhow::Result<()> {
+fn attach(entry: &Entry, args: &Args) -> anyhow::Result<()> {
     let plan = entry.plan()?;
     plan.ignored.iter().for_each(|what| output::warn(what));
     let runtime = Runtime::of_this_user()?;
     let device = plan.disk.as_ref().unwrap_or(&entry.device);
     let mut options: Vec<OsString> = plan.options.iter().map(OsString::from).collect();
-    if plan.read_only {
+    if plan.read_only || args.read_only {
         options.push("--read-only".into());
     }
-    if json {
+    if args.json {
         options.push("--json".into());
     }
     let stdin = match &entry.key {
         None => Stdio::inherit(),
+        Some(path) if plan.key_is_file => {
+            let mut option = OsString::from("--keyfile=");
+            option.push(path);
+            options.push(option);
+            Stdio::inherit()
+        }
         Some(path) if path == Path::new("/dev/null") => {
             options.push("--no-password".into());
             Stdio::null()
@@ -176,6 +229,9 @@ fn attach(entry: &Entry, json: bool) -> anyhow::Result<()> {
             first_line(path)?
         }
     };
+    if args.kernel {
+        return kernel::start(options, device, &entry.name, stdin);
+    }
     let mut words: Vec<OsString> = vec!["claviger".into()];
     if File::open("/dev/fuse").is_ok() {
         let dir = runtime.path().join("attached").join(&entry.name);

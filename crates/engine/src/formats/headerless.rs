@@ -6,7 +6,7 @@ use claviger_crypto::dmcrypt::{self, Sectors, Specification};
 use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, Secret, SectorCipher};
 
-use super::{Facts, Unlocked, Verdict, filling, magic};
+use super::{Facts, KernelCipher, Mapping, Unlocked, Verdict, filling, magic};
 use crate::credential::{Headerless, Unlock};
 use crate::error::{Error, Result};
 use crate::filesystems::detect;
@@ -132,6 +132,11 @@ impl Volume<'_> {
             payload: Payload::Crypt { cipher, first: 0 },
             writable: true,
         }])?;
+        let layer = |_| {
+            let key = Secret::copy_from(self.key);
+            Some(vec![KernelCipher { specification: self.cipher.to_owned(), key, sectors, integrity: None }])
+        };
+        let mapping = with.for_kernel.then(|| Mapping::of(&layout, "PLAIN", layer)).flatten();
         let (cipher, mode) = self.cipher.split_once('-').unwrap_or((self.cipher, ""));
         let facts = Facts {
             format: self.format,
@@ -155,15 +160,8 @@ impl Volume<'_> {
             created: None,
             header_written: None,
         };
-        let unlocked = Unlocked {
-            layout,
-            facts,
-            warnings: Vec::new(),
-            trials: 1,
-            derivations: 1,
-            took: begun.elapsed(),
-            mapping: None,
-        };
+        let unlocked =
+            Unlocked { layout, facts, warnings: Vec::new(), trials: 1, derivations: 1, took: begun.elapsed(), mapping };
         Ok((unlocked, contents))
     }
 }
@@ -201,13 +199,10 @@ impl Contents {
         const FIRST: usize = 32;
         let zero = |bytes: &[u8]| bytes.iter().all(|b| *b == 0);
         let misnumbered = |sector: &[u8]| zero(&sector[FIRST..]) && !zero(&sector[..FIRST]);
-        if written().any(misnumbered)
-            && !written().any(zero)
-            && magic::known(plain).is_none_or(|_| {
-                // A superblock in front of zeros looks like that too: there must be several of them, and none like another.
-                written().filter(|sector| misnumbered(sector)).count() > 8
-            })
-        {
+        // A superblock or a little text in front of zeros looks like that too, but not several times, and not where no sector
+        // is all zeros.
+        let least = if magic::known(plain).is_some() { 8 } else { 2 };
+        if !written().any(zero) && written().filter(|sector| misnumbered(sector)).count() >= least {
             return Self::Misnumbered;
         }
         match magic::known(plain) {
@@ -256,16 +251,6 @@ pub(super) fn create(store: &dyn Store, place: &Place, spec: &Spec<'_>) -> Resul
     let pool = Pool::for_this_machine(Duration::from_micros(50));
     filling::fill_with(store, place.offset..place.offset + place.len, &*cipher, spec, &pool)?;
     Ok(store.flush()?)
-}
-
-/// What a new volume without a header is opened with later: as `spec` says.
-pub(super) fn parameters(spec: &Spec<'_>) -> Headerless {
-    Headerless {
-        key_bits: spec.key_bits,
-        offset: spec.data_offset,
-        sector_size: spec.sector_size,
-        ..Headerless::default()
-    }
 }
 
 #[cfg(test)]

@@ -3,20 +3,21 @@
 mod editor;
 mod filling;
 mod headerless;
+pub mod loopaes;
 mod luks;
+pub mod luks1;
 pub mod luks2;
 pub(crate) mod magic;
+mod mapping;
 pub mod partition;
-mod plan;
 pub mod plain;
+mod plan;
 mod several;
 pub mod truecrypt;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use claviger_crypto::Secret;
-use claviger_crypto::dmcrypt::Sectors;
 use serde::Serialize;
 
 use crate::credential::{Credential, Unlock};
@@ -30,11 +31,19 @@ pub use editor::{
     AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared,
     Removal, Resizing, RestoreFrom, TokenChange, Verified,
 };
+pub use mapping::{KernelCipher, MappedPart, Mapping};
 pub use plan::{Plan, PlannedSlot};
 
 /// Every format there is.
-pub static FORMATS: &[&dyn Format] =
-    &[&truecrypt::TRUECRYPT, &truecrypt::VERACRYPT, &luks2::LUKS2, &plain::PLAIN, &plain::CRYPTOLOOP];
+pub static FORMATS: &[&dyn Format] = &[
+    &truecrypt::TRUECRYPT,
+    &truecrypt::VERACRYPT,
+    &luks1::LUKS1,
+    &luks2::LUKS2,
+    &plain::PLAIN,
+    &plain::CRYPTOLOOP,
+    &loopaes::LOOP_AES,
+];
 
 /// What a look at a store without any credential tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -80,6 +89,18 @@ pub trait Format: Sync {
     /// # Errors
     /// `Misuse`, `CredentialKind`, `Cancelled`, `Io`.
     fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()>;
+
+    /// Bytes of store that a new volume takes, as `spec` asks for it, whose plaintext has `plain` bytes, or as few more as can
+    /// be.
+    ///
+    /// # Errors
+    /// `Misuse` if there is none of that size; `Unsupported` where the format cannot tell.
+    fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
+        if self.headerless() {
+            return stored_behind(spec.data_offset.unwrap_or(0), plain, spec);
+        }
+        Err(Error::unsupported(format!("how large a file a {} volume of a given size needs", self.name())))
+    }
 
     /// Where backups of headers are, in bytes before the end of the store; nothing if there are none.
     fn backups_before_end(&self) -> &'static [u64] {
@@ -205,36 +226,6 @@ pub struct Unlocked {
     pub mapping: Option<Mapping>,
 }
 
-/// What a layout is to the kernel's device-mapper, in order and without gaps.
-pub struct Mapping {
-    /// The parts.
-    pub parts: Vec<MappedPart>,
-}
-
-/// A part of a volume, as the kernel sees it.
-pub struct MappedPart {
-    /// Its length, in bytes.
-    pub len: u64,
-    /// Where it begins in the store, in bytes.
-    pub stored_at: u64,
-    /// Whether it may be written.
-    pub writable: bool,
-    /// The layers of encryption, in the order in which they encrypt: none for plaintext, several for a cascade.
-    pub layers: Vec<KernelCipher>,
-}
-
-/// One layer of dm-crypt.
-pub struct KernelCipher {
-    /// The cipher specification: `aes-xts-plain64`.
-    pub specification: String,
-    /// The key.
-    pub key: Secret,
-    /// How sectors are cut and numbered.
-    pub sectors: Sectors,
-    /// What protects the data from changes, as dm-crypt writes it, and the bytes of a tag: `hmac(sha256)`.
-    pub integrity: Option<(String, u32)>,
-}
-
 /// What is known about an unlocked volume.
 #[derive(Clone, Debug, Serialize)]
 pub struct Facts {
@@ -314,6 +305,13 @@ pub fn open(store: &dyn Store, name: Option<&str>) -> Result<(&'static dyn Forma
             .hint("If its beginning was overwritten, name its format: a backup header may still open it."));
     }
     all_of(store, &possible)
+}
+
+/// Bytes of store for `plain` bytes of plaintext, in whole sectors, behind `offset` bytes of header.
+fn stored_behind(offset: u64, plain: u64, spec: &Spec<'_>) -> Result<u64> {
+    let len = plain.checked_next_multiple_of(spec.sector_size.unwrap_or(512).max(512).into());
+    let len = len.and_then(|len| len.checked_add(offset));
+    len.ok_or_else(|| Error::misuse(format!("{plain} bytes behind {offset}: more than 2^64")))
 }
 
 /// A header that tries those of `formats` that find anything that could be one.

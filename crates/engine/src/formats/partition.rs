@@ -94,7 +94,8 @@ impl Inside {
     /// What was unlocked in the partition, as a part of the disk.
     fn on_disk(&self, unlocked: Unlocked) -> Result<Unlocked> {
         let facts = Facts { data_offset: unlocked.facts.data_offset + self.start, ..unlocked.facts };
-        Ok(Unlocked { layout: unlocked.layout.moved(self.start)?, facts, ..unlocked })
+        let mapping = unlocked.mapping.map(|mapping| mapping.moved(self.start)).transpose()?;
+        Ok(Unlocked { layout: unlocked.layout.moved(self.start)?, facts, mapping, ..unlocked })
     }
 }
 
@@ -184,7 +185,8 @@ impl InPartition {
             )),
         }
         let facts = Facts { size: layout.len(), ..unlocked.facts };
-        Ok(Some(Unlocked { layout, facts, warnings, ..unlocked }))
+        let mapping = unlocked.mapping.and_then(|mapping| mapping.part(partition.start, partition.len));
+        Ok(Some(Unlocked { layout, facts, warnings, mapping, ..unlocked }))
     }
 }
 

@@ -3,7 +3,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use claviger_crypto::SectorCipher;
+use claviger_crypto::modes::AuthenticatedCipher;
 
+use super::integrity::TaggedSectors;
 use crate::error::{Error, Result};
 
 /// Where the bytes of a volume are in its store, and what turns them into plaintext. Plain data: a format makes it, a
@@ -44,6 +46,26 @@ pub enum Payload {
         /// Tweak number of the segment's first sector.
         first: u64,
     },
+    /// Encrypted sectors with a tag each. Here `stored_at` is where the area with its superblock begins.
+    Authenticated {
+        /// The area, which knows where each sector and its tag are.
+        area: Arc<TaggedSectors>,
+        /// The cipher, which holds the key.
+        cipher: Arc<dyn AuthenticatedCipher>,
+        /// Number of the segment's first sector in the area.
+        first: u64,
+    },
+}
+
+impl Payload {
+    /// Size of a sector that can only be read and written whole, in bytes; 1 where there are none.
+    pub fn sector_size(&self) -> u64 {
+        match self {
+            Self::Clear | Self::Zero => 1,
+            Self::Crypt { cipher, .. } => cipher.sector_size() as u64,
+            Self::Authenticated { cipher, .. } => cipher.sector_size() as u64,
+        }
+    }
 }
 
 impl fmt::Debug for Payload {
@@ -54,7 +76,20 @@ impl fmt::Debug for Payload {
             Self::Crypt { cipher, first } => {
                 write!(f, "Crypt {{ sector_size: {}, first: {first} }}", cipher.sector_size())
             }
+            Self::Authenticated { cipher, first, .. } => {
+                let (sector, tag) = (cipher.sector_size(), cipher.tag_size());
+                write!(f, "Authenticated {{ sector_size: {sector}, tag_size: {tag}, first: {first} }}")
+            }
         }
+    }
+}
+
+impl Segment {
+    /// Whether the area of tagged sectors, if it is in one, is so long.
+    fn is_in_its_area(&self) -> bool {
+        let Payload::Authenticated { area, first, .. } = &self.payload else { return true };
+        let from = first.checked_mul(self.payload.sector_size());
+        from.and_then(|from| from.checked_add(self.len)).is_some_and(|end| end <= area.len())
     }
 }
 
@@ -67,10 +102,7 @@ impl Layout {
     pub fn new(segments: Vec<Segment>) -> Result<Self> {
         let mut end = 0u64;
         for s in &segments {
-            let whole = match &s.payload {
-                Payload::Crypt { cipher, .. } => s.len.is_multiple_of(cipher.sector_size() as u64),
-                Payload::Clear | Payload::Zero => true,
-            };
+            let whole = s.len.is_multiple_of(s.payload.sector_size()) && s.is_in_its_area();
             let ends = s.at.checked_add(s.len).filter(|_| s.stored_at.checked_add(s.len).is_some());
             match ends {
                 Some(e) if s.at == end && s.len > 0 && whole => end = e,
@@ -104,18 +136,20 @@ impl Layout {
             end.ok_or_else(|| Error::misuse(format!("{len} bytes from {start} on reach past the volume's end")))?;
         let cut = |s: &Segment| {
             let (from, to) = (s.at.max(start), (s.at + s.len).min(end));
-            let skipped = from - s.at;
-            let payload = match &s.payload {
-                Payload::Crypt { cipher, first } => {
-                    let sector = cipher.sector_size() as u64;
-                    if !skipped.is_multiple_of(sector) {
-                        return Err(Error::misuse(format!("a sector of {sector} bytes begins before byte {start}")));
-                    }
-                    Payload::Crypt { cipher: Arc::clone(cipher), first: first.wrapping_add(skipped / sector) }
+            let (skipped, sector) = (from - s.at, s.payload.sector_size());
+            if !skipped.is_multiple_of(sector) {
+                return Err(Error::misuse(format!("a sector of {sector} bytes begins before byte {start}")));
+            }
+            let mut payload = s.payload.clone();
+            let mut stored_at = s.stored_at + skipped;
+            match &mut payload {
+                Payload::Clear | Payload::Zero => {}
+                Payload::Crypt { first, .. } => *first = first.wrapping_add(skipped / sector),
+                Payload::Authenticated { first, .. } => {
+                    *first += skipped / sector;
+                    stored_at = s.stored_at;
                 }
-                other => other.clone(),
-            };
-            let stored_at = s.stored_at + skipped;
+            }
             Ok(Segment { at: from - start, len: to - from, stored_at, payload, writable: s.writable })
         };
         let mut part = Self::new(self.touched(start, end).map(cut).collect::<Result<_>>()?)?;
@@ -158,11 +192,9 @@ impl Layout {
         !self.protected.is_empty()
             && self.touched(offset, end).any(|s| {
                 let (mut from, mut to) = (offset.max(s.at), end.min(s.at + s.len));
-                if let Payload::Crypt { cipher, .. } = &s.payload {
-                    let sector = cipher.sector_size() as u64;
-                    from -= (from - s.at) % sector;
-                    to = s.at + (to - s.at).next_multiple_of(sector);
-                }
+                let sector = s.payload.sector_size();
+                from -= (from - s.at) % sector;
+                to = s.at + (to - s.at).next_multiple_of(sector);
                 self.protected.iter().any(|p| p.start < to && from < p.end)
             })
     }

@@ -1,6 +1,8 @@
 //! A volume: a store whose bytes are the plaintext of another store.
 
 mod align;
+mod authenticated;
+pub mod integrity;
 mod layout;
 
 use std::io;
@@ -12,6 +14,7 @@ use claviger_crypto::pool::{Pool, for_each_piece};
 
 use crate::store::{Store, check_range};
 use align::Cut;
+use authenticated::Authenticated;
 pub use layout::{Layout, Payload, Segment};
 
 /// Bytes that are read and then decrypted at a time, so that they are still in the L2 cache.
@@ -112,6 +115,14 @@ impl Volume {
         Ok(())
     }
 
+    /// The areas of tagged sectors, and where they begin in the store.
+    fn areas(&self) -> impl Iterator<Item = (&integrity::TaggedSectors, u64)> {
+        self.layout.segments().iter().filter_map(|segment| match &segment.payload {
+            Payload::Authenticated { area, .. } => Some((&**area, segment.stored_at)),
+            Payload::Clear | Payload::Zero | Payload::Crypt { .. } => None,
+        })
+    }
+
     fn read_crypt(&self, crypt: &Crypt<'_>, into: u64, out: &mut [u8]) -> io::Result<()> {
         let _shared = self.partial.read().unwrap_or_else(PoisonError::into_inner);
         let cut = Cut::new(into, out.len(), crypt.sector);
@@ -187,6 +198,11 @@ impl Store for Volume {
                 Ok(())
             }
             Payload::Crypt { cipher, first } => self.read_crypt(&Crypt::new(segment, &**cipher, *first), into, part),
+            Payload::Authenticated { area, cipher, first } => {
+                let _shared = self.partial.read().unwrap_or_else(PoisonError::into_inner);
+                Authenticated { store: &*self.store, base: segment.stored_at, area, cipher: &**cipher, first: *first }
+                    .read(into, part)
+            }
         })
     }
 
@@ -203,10 +219,16 @@ impl Store for Volume {
             Payload::Clear => self.store.write_at(segment.stored_at + into, part),
             Payload::Zero => unreachable!("refused above"),
             Payload::Crypt { cipher, first } => self.write_crypt(&Crypt::new(segment, &**cipher, *first), into, part),
+            Payload::Authenticated { area, cipher, first } => {
+                let _alone = self.partial.write().unwrap_or_else(PoisonError::into_inner);
+                Authenticated { store: &*self.store, base: segment.stored_at, area, cipher: &**cipher, first: *first }
+                    .write(into, part)
+            }
         })
     }
 
     fn flush(&self) -> io::Result<()> {
+        self.areas().try_for_each(|(area, _)| area.flush())?;
         self.store.flush()
     }
 
@@ -218,6 +240,15 @@ impl Store for Volume {
         self.protection.prevented.load(Ordering::Acquire) || self.store.damage_prevented()
     }
     // No discard: a hole in the store would show which sectors are unused.
+}
+
+impl Drop for Volume {
+    /// Puts what is only in a journal into its place. Where that fails, whoever opens the volume next does it.
+    fn drop(&mut self) {
+        for (area, base) in self.areas() {
+            let _ = area.settle(&*self.store, base);
+        }
+    }
 }
 
 /// Counts a request as long as it lives.

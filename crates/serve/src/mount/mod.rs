@@ -7,7 +7,7 @@
 mod drivers;
 mod holders;
 mod image;
-mod loop_device;
+pub(crate) mod loop_device;
 mod loop_sys;
 pub mod mountinfo;
 mod unmount;

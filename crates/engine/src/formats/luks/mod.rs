@@ -7,8 +7,24 @@ use claviger_crypto::dmcrypt::{self, Sectors, Specification};
 use claviger_crypto::hash::Hash;
 use claviger_crypto::{Acceleration, Secret, afsplit};
 
+use crate::credential::{Credential, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
+
+/// What a keyslot is opened with: a key file is a passphrase of any bytes.
+///
+/// # Errors
+/// `Misuse` for none or several of them; `CredentialKind`.
+pub(super) fn passphrase(credentials: &[Credential]) -> Result<&Secret> {
+    match credentials {
+        [Credential::Passphrase(bytes)] => Ok(bytes),
+        [Credential::Keyfile(bytes)] => whole_keyfile(bytes),
+        [] => Err(Error::misuse("a passphrase or a keyfile is needed")),
+        [other] => Err(ErrorKind::CredentialKind { format: "LUKS", kind: other.kind() }.into()),
+        _ => Err(Error::misuse("a LUKS keyslot takes a passphrase or one keyfile, not several of them together")
+            .hint("A keyfile takes the place of the passphrase.")),
+    }
+}
 
 /// How the area of a keyslot is laid out. It is encrypted in sectors of 512 bytes that count from 0 on at its beginning (LUKS1
 /// On-Disk Format Specification 1.2.3, section 4.2; LUKS2 On-Disk Format Specification 1.1.1, section 3.2.4).

@@ -340,7 +340,7 @@ pub(super) fn hash_of(name: Option<&str>) -> Result<&'static Hash> {
 }
 
 /// The hash's name in a header, which is the kernel's.
-fn header_name(hash: &Hash) -> Result<String> {
+pub(super) fn header_name(hash: &Hash) -> Result<String> {
     match hash.name {
         "Streebog" => Err(Error::unsupported("Streebog in LUKS headers, where programs do not agree on its name")),
         "BLAKE2s-256" => Ok("blake2s-256".into()),

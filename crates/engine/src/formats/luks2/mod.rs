@@ -5,7 +5,7 @@
 
 mod backup;
 pub mod binary;
-mod convert;
+pub(super) mod convert;
 mod create;
 mod derivation;
 mod describe;
@@ -14,6 +14,7 @@ mod keyslots;
 pub mod layout;
 pub mod metadata;
 pub mod read;
+pub mod reencrypt;
 mod slots;
 mod tokens;
 pub mod unlock;
@@ -75,6 +76,14 @@ impl Format for Luks2 {
         create::create(store, spec, first).map_err(|e| e.in_format(NAME))
     }
 
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
+    }
+
+    fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
+        create::stored_len(plain, spec).map_err(|e| e.in_format(NAME))
+    }
+
     fn choices(&self) -> Choices {
         create::choices()
     }
@@ -113,6 +122,11 @@ struct Locked {
 }
 
 impl Header for Locked {
+    /// A keyfile is a passphrase.
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
+    }
+
     fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
         let unlocked = match with.header {
             HeaderChoice::Any | HeaderChoice::One { hidden: false, backup: false } => {
@@ -146,6 +160,9 @@ fn unlocked(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>) -> Result
     if with.protect.is_some() {
         return Err(Error::unsupported("protecting a hidden volume: LUKS2 has none"));
     }
+    if reencrypt::goes_on(&header.metadata) {
+        return being_reencrypted(header, store, with, begun);
+    }
     requirements_met(header)?;
     let digest = match layout::digests(header)[..] {
         [digest] => digest,
@@ -171,14 +188,27 @@ fn unlocked(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>) -> Result
     })
 }
 
+/// A volume that is being reencrypted, as it is: what was interrupted is read as it would be after recovery.
+fn being_reencrypted(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, begun: Instant) -> Result<Unlocked> {
+    let stores = reencrypt::Stores::new(store, with.data);
+    let opened = reencrypt::open(header, &stores, with)?;
+    let mut warnings = header.warnings();
+    warnings.push(opened.told());
+    Ok(Unlocked {
+        facts: facts(header, &opened.key, opened.layout.len())?,
+        layout: opened.layout,
+        warnings,
+        trials: opened.key.trials,
+        derivations: opened.key.trials,
+        took: begun.elapsed(),
+        mapping: None,
+    })
+}
+
 /// Whether this program knows all that a program must know to touch the volume (specification, section 3.5, `requirements`).
 fn requirements_met(header: &ReadHeader) -> Result<()> {
     for name in validate::requirements(&header.metadata) {
         return Err(match name.as_str() {
-            name if validate::REENCRYPTION.contains(&name) => Error::unsupported(
-                "a volume whose reencryption is not finished",
-            )
-            .hint("Finish it first: `claviger reencrypt --resume` does, or `cryptsetup reencrypt --resume-only`."),
             "offline-reencrypt" => Error::unsupported("a volume that cryptsetup-reencrypt was reencrypting offline")
                 .hint("Finish it with that program and the log file that it has left."),
             "opal" => Error::unsupported("data that the drive itself encrypts (OPAL)")
@@ -198,7 +228,7 @@ fn facts(header: &ReadHeader, opened: &OpenedKey, size: u64) -> Result<Facts> {
     let (cipher, mode) = specification.split_once('-').unwrap_or((specification, ""));
     let kdf = opened.keyslot.and_then(|n| header.metadata.keyslots[&n].kdf.as_ref());
     // The volume key itself was given: nothing is derived.
-    let without = Derivation { hash: "", iterations: 0, memory: None };
+    let without = Derivation { hash: "none", iterations: 0, memory: None };
     let told = kdf.map(|kdf| derivation::of(kdf).map(|kdf| kdf.told())).transpose()?.unwrap_or(without);
     let text = |bytes: &[u8]| (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned());
     Ok(Facts {

@@ -130,12 +130,14 @@ fn segments(metadata: &Metadata, hdr_size: u64) -> Checked {
     }
     let parts = regular_segments(metadata)?;
     let header_end = header_end(metadata, hdr_size);
+    let reencrypted = requirements(metadata).iter().any(|r| REENCRYPTION.contains(&r.as_str()));
     for (place, (number, one)) in parts.iter().enumerate() {
         if one.size == Size::Dynamic && place + 1 != parts.len() {
             return wrong("segments", format!("segment {number} has a dynamic size, which only the last one may have"));
         }
-        // Data that begin at 0 are elsewhere: the header is a detached one.
-        if (1..header_end).contains(&one.offset.0) {
+        // Data that begin at 0 are elsewhere: the header is a detached one. While they are reencrypted a later part can be the first
+        // one that is still so: `reencrypt` looks at that.
+        if !reencrypted && (1..header_end).contains(&one.offset.0) {
             let what =
                 format!("segment {number} begins at byte {}, inside the header of {header_end} bytes", one.offset.0);
             return wrong("segments", what);

@@ -88,6 +88,14 @@ fn data_size(family: &Family, len: u64) -> Result<u64> {
     Ok(len - 2 * HEADER_GROUP)
 }
 
+/// Bytes of store for `plain` bytes of plaintext: the inverse of [`data_size`].
+pub(super) fn stored_len(plain: u64) -> Result<u64> {
+    let len = plain.checked_next_multiple_of(UNIT).and_then(|len| len.checked_add(2 * HEADER_GROUP));
+    let len = len.filter(|len| *len <= MAX_LEN);
+    let len = len.ok_or_else(|| Error::misuse(format!("{plain} bytes do not fit into a volume of {MAX_LEN} bytes")))?;
+    Ok(len.max(MIN_LEN))
+}
+
 /// Makes the two header areas from `at` on look as if there were headers in them: the salt and the header of a hidden volume
 /// cannot be told from random bytes, so random bytes have to be where there is none (7.1a does the same).
 fn write_random_group(store: &dyn Store, at: u64) -> Result<()> {

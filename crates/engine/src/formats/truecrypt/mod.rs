@@ -25,7 +25,10 @@ use std::time::{Duration, Instant};
 use claviger_crypto::SectorCipher;
 use claviger_crypto::secret::wipe_stack;
 
-use super::{Choices, Facts, Format, Header, HiddenRoom, KeyslotEditor, Unlocked, Verdict, magic, same_name};
+use super::{
+    Choices, Facts, Format, Header, HiddenRoom, KernelCipher, KeyslotEditor, Mapping, Unlocked, Verdict, magic,
+    same_name,
+};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
@@ -135,6 +138,10 @@ impl Format for Family {
         create::create(self, store, spec, first).map_err(|e| e.in_format(self.name))
     }
 
+    fn stored_len(&self, plain: u64, _spec: &Spec<'_>) -> Result<u64> {
+        create::stored_len(plain).map_err(|e| e.in_format(self.name))
+    }
+
     fn hidden_room(&self, store: &Arc<dyn Store>, outer: &Unlock<'_>) -> Result<HiddenRoom> {
         hidden::room(self, store, outer).map_err(|e| e.in_format(self.name))
     }
@@ -238,7 +245,8 @@ impl Locked {
             }
             let (layout, data) = system::layout(&found, store, with, &mut warnings)?;
             let facts = Facts { size: layout.len(), ..self.facts(&found, &data, with) };
-            return Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), mapping: None });
+            let mapping = mapping(&found, &layout, with);
+            return Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), mapping });
         }
         let data = DataArea::of(&found.fields, copy, store.len())?;
         let mut layout = data.layout(&found, copy, store, with, &mut warnings)?;
@@ -253,7 +261,8 @@ impl Locked {
             trials += tried.trials;
             derivations += tried.derivations;
         }
-        Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), mapping: None })
+        let mapping = mapping(&found, &layout, with);
+        Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), mapping })
     }
 
     /// Finds the header that opens.
@@ -449,6 +458,12 @@ impl DataArea {
     }
 }
 
+/// What the kernel needs to do the same, where that is asked for and can be.
+fn mapping(found: &Found, layout: &Layout, with: &Unlock<'_>) -> Option<Mapping> {
+    let layers = |first| found.suite.kernel_layers(found.mode, header::keys(&found.plain), first);
+    if with.for_kernel { Mapping::of(layout, "TCRYPT", layers) } else { None }
+}
+
 /// The number of the first sector of a hidden volume in CBC, if its beginning shows it.
 ///
 /// cryptsetup's image `tc_2-ripemd160-cbc-aes-hidden`, made by an old TrueCrypt, counts as if the hidden volume were a file
@@ -526,6 +541,19 @@ impl Family {
             }
             Some(_) => Ok(()),
         }
+    }
+}
+
+/// Reads a decrypted header by the rules of each program: [`crate::fuzzing`].
+pub(crate) fn fuzz_header(bytes: &[u8]) {
+    let mut plain = [0; header::SIZE];
+    let len = bytes.len().min(header::SIZE - header::SALT);
+    plain[header::SALT..][..len].copy_from_slice(&bytes[..len]);
+    header::seal_checksums(&mut plain);
+    for rules in [&header::TRUECRYPT, &header::VERACRYPT] {
+        let _ = header::has_magic(&plain[header::SALT..], rules);
+        let _ = header::parse(&plain, 0, rules);
+        let _ = header::encrypted_size(&plain);
     }
 }
 

@@ -4,8 +4,11 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use claviger_crypto::ciphers::{aes::AES, legacy, national, serpent::SERPENT, twofish::TWOFISH};
+use claviger_crypto::dmcrypt::Sectors;
 use claviger_crypto::modes::{Lrw, TrueCryptCbc, Xts, xts};
-use claviger_crypto::{Acceleration, BlockCipher, Cipher, SectorCipher};
+use claviger_crypto::{Acceleration, BlockCipher, Cipher, Secret, SectorCipher};
+
+use super::KernelCipher;
 
 /// Encrypted units of a volume, in bytes, whatever sector size its header names (7.1a, `ENCRYPTION_DATA_UNIT_SIZE`).
 pub(super) const UNIT: u64 = 512;
@@ -13,6 +16,12 @@ pub(super) const UNIT: u64 = 512;
 /// Bytes in front of the keys of the modes before XTS: LRW's tweak key or the seed of CBC's IVs and whitening (7.1a,
 /// Volumes.c, `LEGACY_VOL_IV_SIZE`).
 const LEGACY_SEED: usize = 32;
+
+/// Bytes of LRW's tweak key for blocks of 16 bytes.
+const LRW_TWEAK: usize = 16;
+
+/// Bytes of dm-crypt's key for `tcw` behind the IV's (Linux, drivers/md/dm-crypt.c, `TCW_WHITENING_SIZE`).
+const TCW_WHITENING: usize = 16;
 
 /// A cipher or a cascade.
 pub(super) struct Suite {
@@ -28,6 +37,8 @@ pub(super) struct Suite {
 pub(super) struct Part {
     cipher: &'static Cipher,
     key: usize,
+    /// What the kernel calls the cipher, where it has it.
+    kernel: Option<&'static str>,
 }
 
 /// A mode of operation.
@@ -45,16 +56,17 @@ pub(super) enum Mode {
     InnerCbc,
 }
 
-const fn part(cipher: &'static Cipher, key: usize) -> Part {
-    Part { cipher, key }
+const fn part(cipher: &'static Cipher, key: usize, kernel: Option<&'static str>) -> Part {
+    Part { cipher, key, kernel }
 }
 
-const A: Part = part(&AES, 32);
-const S: Part = part(&SERPENT, 32);
-const T: Part = part(&TWOFISH, 32);
-const C: Part = part(&national::CAMELLIA, 32);
-const K: Part = part(&national::KUZNYECHIK, 32);
-const B: Part = part(&legacy::BLOWFISH, 56);
+const A: Part = part(&AES, 32, Some("aes"));
+const S: Part = part(&SERPENT, 32, Some("serpent"));
+const T: Part = part(&TWOFISH, 32, Some("twofish"));
+const C: Part = part(&national::CAMELLIA, 32, Some("camellia"));
+const K: Part = part(&national::KUZNYECHIK, 32, None);
+// TrueCrypt's Blowfish swaps bytes, the kernel's does not.
+const B: Part = part(&legacy::BLOWFISH, 56, None);
 
 const ONE: &[Mode] = &[Mode::Xts, Mode::Lrw, Mode::Cbc];
 const CASCADE: &[Mode] = &[Mode::Xts, Mode::Lrw, Mode::OuterCbc];
@@ -73,8 +85,8 @@ pub(super) static TRUECRYPT: &[Suite] = &[
     Suite { name: "Serpent-Twofish-AES", parts: &[A, T, S], modes: CASCADE },
     Suite { name: "Twofish-Serpent", parts: &[S, T], modes: CASCADE },
     Suite { name: "Blowfish", parts: &[B], modes: SMALL_BLOCKS },
-    Suite { name: "CAST5", parts: &[part(&legacy::CAST5, 16)], modes: SMALL_BLOCKS },
-    Suite { name: "Triple DES", parts: &[part(&legacy::TRIPLE_DES, 24)], modes: SMALL_BLOCKS },
+    Suite { name: "CAST5", parts: &[part(&legacy::CAST5, 16, Some("cast5"))], modes: SMALL_BLOCKS },
+    Suite { name: "Triple DES", parts: &[part(&legacy::TRIPLE_DES, 24, Some("des3_ede"))], modes: SMALL_BLOCKS },
     Suite { name: "AES-Blowfish", parts: &[B, A], modes: MIXED_BLOCKS },
     Suite { name: "AES-Blowfish-Serpent", parts: &[S, B, A], modes: MIXED_BLOCKS },
 ];
@@ -160,6 +172,38 @@ impl Suite {
             Mode::Lrw => self.lrw(keys).encrypt_header(body),
             Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => self.cbc(mode, keys).encrypt_header(body),
         }
+    }
+
+    /// The same as layers of dm-crypt, in the order in which they encrypt; nothing where the kernel lacks a cipher or the mode.
+    /// `first` is the tweak number of the first sector. (cryptsetup 2.6, lib/tcrypt/tcrypt.c, `tcrypt_alg` and
+    /// `tcrypt_copy_key`.)
+    pub fn kernel_layers(&self, mode: Mode, keys: &[u8], first: u64) -> Option<Vec<KernelCipher>> {
+        let blocks = self.parts[0].cipher.block_size;
+        let mode_name = match mode {
+            Mode::Xts => "xts-plain64",
+            // Blocks of 8 bytes would take GF(2^64), which the kernel's LRW has not.
+            Mode::Lrw if blocks == LRW_TWEAK => "lrw-benbi",
+            // One cipher only: the kernel has no chain around several, and no whitening around one of them.
+            Mode::Cbc => "cbc-tcw",
+            Mode::Lrw | Mode::OuterCbc | Mode::InnerCbc => return None,
+        };
+        let mut at = if mode == Mode::Xts { 0 } else { LEGACY_SEED };
+        let layer = |part: &Part| {
+            let data = &keys[at..][..part.key];
+            let rest = match mode {
+                Mode::Xts => &keys[self.data_key_len() + at..][..part.key],
+                Mode::Lrw => &keys[..LRW_TWEAK],
+                Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => &keys[..blocks + TCW_WHITENING],
+            };
+            at += part.key;
+            let mut key = Secret::zeroed(data.len() + rest.len());
+            key[..data.len()].copy_from_slice(data);
+            key[data.len()..].copy_from_slice(rest);
+            let sectors = Sectors { size: UNIT as usize, large_iv: false, iv_offset: first };
+            let specification = format!("{}-{mode_name}", part.kernel?);
+            Some(KernelCipher { specification, key, sectors, integrity: None })
+        };
+        self.parts.iter().map(layer).collect()
     }
 
     fn xts(&self, keys: &dyn Keys, sector_size: usize) -> Xts {

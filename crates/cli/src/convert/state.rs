@@ -1,0 +1,119 @@
+//! How far a conversion has come, in a small file beside the new volume. Nothing of the contents is in it, and no password.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use claviger_engine::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// The version of the file's form.
+const VERSION: u32 = 1;
+
+/// The longest such file, in bytes.
+const MAX: u64 = 64 << 10;
+
+/// A conversion that is under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// The version of this form.
+    claviger_conversion: u32,
+    /// What it is about.
+    #[serde(flatten)]
+    pub what: What,
+    /// Bytes of plaintext that are durable in the new volume; none before its header is.
+    pub done: Option<u64>,
+}
+
+/// From what into what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct What {
+    /// The source, as an absolute path.
+    pub source: PathBuf,
+    /// Size of its plaintext, in bytes.
+    pub source_size: u64,
+    /// What is written, as an absolute path.
+    pub destination: PathBuf,
+    /// Its format; none for plaintext.
+    pub format: Option<String>,
+    /// Its size, in bytes.
+    pub stored: u64,
+}
+
+impl State {
+    /// Nothing has been made yet.
+    pub fn new(what: What) -> Self {
+        Self { claviger_conversion: VERSION, what, done: None }
+    }
+
+    /// Reads the file; nothing if there is none.
+    ///
+    /// # Errors
+    /// `Io`; `Misuse` if it is no such file.
+    pub fn read(path: &Path) -> Result<Option<Self>> {
+        let at = |e: io::Error| Error::from(e).at(path);
+        let text = match fs::metadata(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Ok(metadata) if metadata.is_file() && metadata.len() <= MAX => fs::read(path).map_err(at)?,
+            Ok(_) => return Err(Error::misuse("no file that this program keeps about a conversion").at(path)),
+            Err(e) => return Err(at(e)),
+        };
+        let state = serde_json::from_slice::<Self>(&text).ok().filter(|s| s.claviger_conversion == VERSION);
+        let foreign = || Error::misuse("no file that this program keeps about a conversion, or of another version");
+        state.map(Some).ok_or_else(|| foreign().at(path))
+    }
+
+    /// Writes the file, durably: what was there before stays until the new one is whole.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".new");
+        let new = PathBuf::from(name);
+        let write = || {
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+            file.write_all(&serde_json::to_vec(self)?)?;
+            file.sync_all()?;
+            fs::rename(&new, path)?;
+            sync_folder(path)
+        };
+        write().map_err(|e| Error::from(e).at(path))
+    }
+}
+
+/// Makes the names in the folder of `path` durable.
+pub fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("x.json");
+        assert_eq!(State::read(&path).expect("no file"), None);
+        let what = What {
+            source: "/a".into(),
+            source_size: 7,
+            destination: "/b".into(),
+            format: Some("VeraCrypt".into()),
+            stored: 9,
+        };
+        let state = State { done: Some(5), ..State::new(what) };
+        State::new(state.what.clone()).write(&path).expect("written");
+        state.write(&path).expect("written");
+        assert_eq!(State::read(&path).expect("a file"), Some(state.clone()));
+        let other = State { claviger_conversion: 2, ..state };
+        other.write(&path).expect("written");
+        assert!(State::read(&path).is_err(), "another version");
+        fs::write(&path, "{}").expect("written");
+        assert!(State::read(&path).is_err() && State::read(dir.path()).is_err(), "other things");
+    }
+}

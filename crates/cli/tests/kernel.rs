@@ -1,0 +1,99 @@
+//! `claviger attach --kernel`, in user-mode Linux, which has a device-mapper whatever this machine has.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use claviger_testkit::random::Random;
+use claviger_testkit::{tools, uml};
+use common::*;
+
+/// What is in every volume.
+fn image(folder: &Folder) -> String {
+    let image = folder.str("image");
+    fs::write(&image, Random::new(5).bytes(512 << 10)).expect("an image");
+    image
+}
+
+/// A volume that holds the image and opens fast.
+fn truecrypt(folder: &Folder, name: &str, cipher: &str) -> String {
+    let (image, volume) = (folder.str("image"), folder.str(name));
+    let args =
+        ["convert", "--raw-source", "--new-format", "TrueCrypt", "--new-hash", "SHA-512", "--new-cipher", cipher];
+    run(args.into_iter().chain(["--new-password-file", &folder.password, &image, &volume])).succeeds();
+    volume
+}
+
+/// The beginning of a script: the program, and a word for failing.
+fn script(folder: &Folder) -> String {
+    let (program, password) = (env!("CARGO_BIN_EXE_claviger"), &folder.password);
+    format!(
+        "set -e\nexport XDG_RUNTIME_DIR=/run\nPW={password}\nIMAGE={}\n\
+         claviger() {{ {program} \"$@\"; }}\nattach() {{ claviger attach --kernel --json --password-file $PW \"$@\"; }}\n\
+         fails() {{ code=$1; shift; rc=0; \"$@\" || rc=$?; test $rc = $code || {{ echo \"$* gave $rc, not $code\"; exit 9; }}; }}\n",
+        folder.str("image")
+    )
+}
+
+fn in_uml(script: &str, images: &[&Path]) -> Option<String> {
+    let done = uml::run(script, images, 200)?;
+    assert_eq!(done.status, 0, "{}", done.output);
+    Some(done.output)
+}
+
+#[test]
+fn truecrypt_volumes_and_their_cascades_are_the_same_in_the_kernel() {
+    if tools::program("dmsetup").is_none() || tools::program("cryptsetup").is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    image(&folder);
+    let single = truecrypt(&folder, "aes.tc", "AES");
+    let two = truecrypt(&folder, "two.tc", "Twofish-Serpent");
+    let three = truecrypt(&folder, "three.tc", "AES-Twofish-Serpent");
+    let mut script = script(&folder);
+    // A file by way of a loop device, a block device, and a stack of devices.
+    for (volume, name) in [(&*single, "single"), ("/dev/ubda", "two"), ("/dev/ubdb", "three")] {
+        script += &format!(
+            "attach --truecrypt --hash SHA-512 {volume} {name}\ncmp /dev/mapper/{name} $IMAGE\n\
+             dmsetup table --showkeys {name} | grep ' :64:logon:claviger:'\ncryptsetup status {name} | grep 'type:.*TCRYPT'\n"
+        );
+    }
+    script += &format!(
+        "dmsetup info -c --noheadings -o name | sort | tr '\\n' ' '\n\
+         fails 9 attach --truecrypt --hash SHA-512 {single} single\n\
+         fails 9 attach --truecrypt --hash SHA-512 /dev/ubda other\n\
+         printf changed | dd of=/dev/mapper/single bs=512 seek=7 conv=notrunc,fsync 2>/dev/null\n\
+         claviger detach single two /dev/mapper/three\n\
+         test \"$(dmsetup ls)\" = 'No devices found'\ntest ! -e /dev/mapper/single\n\
+         test -z \"$(cat /sys/block/loop*/loop/backing_file 2>/dev/null)\"\n\
+         claviger cat --truecrypt --hash SHA-512 --password-file $PW --offset 3584 --length 7 {single} | grep '^changed$'\n\
+         fails 1 claviger detach single\n\
+         attach --read-only --truecrypt --hash SHA-512 {single} single\n\
+         test $(cat /sys/block/dm-0/ro) = 1\nclaviger detach single\n\
+         dmsetup create foreign --table '0 8 zero'\nfails 1 claviger detach foreign\ndmsetup remove foreign\n\
+         echo done\n"
+    );
+    let Some(output) = in_uml(&script, &[Path::new(&two), Path::new(&three)]) else { return };
+    assert!(output.contains("single three three_1 three_2 two two_1"), "{output}");
+    assert!(output.contains("\"key\": \"keyring\"") && output.ends_with("done\n"), "{output}");
+}
+
+#[test]
+fn what_the_kernel_cannot_do_is_said_before_a_password_is_asked_for() {
+    let folder = Folder::new();
+    let volume = folder.volume("v.tc", "400K", &[]);
+    if has_device_mapper() {
+        return;
+    }
+    run(["attach", "--kernel", &volume, "x"]).fails(5, &["device-mapper", "Without --kernel"]);
+    run(["attach", "--hash", "SHA-512", &volume, "x"]).fails(1, &["--kernel"]);
+    run(["detach", "x"]).fails(5, &["device-mapper"]);
+    run(["detach", "../x"]).fails(1, &["cannot be a mapping's name"]);
+}
+
+/// Whether this machine has a device-mapper of its own, where nothing is to be set up by a test.
+fn has_device_mapper() -> bool {
+    fs::read_to_string("/proc/misc").is_ok_and(|misc| misc.contains("device-mapper"))
+}

@@ -1,0 +1,335 @@
+//! Key files that gpg encrypted, decrypted and encrypted by the program `gpg` (GnuPG 2.1 or later).
+//!
+//! What is secret goes through pipes: first the passphrase, with its newline, and behind it what is to be decrypted or
+//! encrypted, since gpg reads a passphrase byte by byte (g10/passphrase.c, `read_passphrase_from_fd`). Where a passphrase alone
+//! opens a file, gpg works in a folder of its own, without the keys, options and agent of whoever calls.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use claviger_crypto::Secret;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// As much as is taken of what gpg decrypts, in bytes: a message may be one that decompresses without end.
+const OUTPUT_MAX: usize = 1 << 20;
+
+/// The longest passphrase, in bytes.
+const PASSPHRASE_MAX: usize = 4096;
+
+/// What encrypted a key file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Nothing that is OpenPGP.
+    None,
+    /// A passphrase.
+    Passphrase,
+    /// A public key.
+    SecretKey,
+}
+
+/// What a message begins with: a session key that a passphrase encrypts or a public key (RFC 9580, sections 4.2, 5.1, 5.3).
+pub(super) fn kind(file: &[u8]) -> Kind {
+    const ARMOUR: &[u8] = b"-----BEGIN PGP MESSAGE-----";
+    let mut first = [0; 6];
+    let begin = match file.trim_ascii_start().strip_prefix(ARMOUR) {
+        None => file,
+        Some(rest) => {
+            // Headers of the armour end with an empty line.
+            let lines = rest.split(|b| *b == b'\n').skip(1).map(<[u8]>::trim_ascii);
+            let data = lines.skip_while(|line| !line.is_empty()).find(|line| !line.is_empty());
+            let decoded = data.and_then(|d| d.get(..8)).is_some_and(|d| STANDARD.decode_slice(d, &mut first).is_ok());
+            // Armour says what it is, whatever is in it.
+            return if decoded && packet(&first) == Some(1) { Kind::SecretKey } else { Kind::Passphrase };
+        }
+    };
+    match packet(begin) {
+        Some(1) => Kind::SecretKey,
+        Some(3) => Kind::Passphrase,
+        _ => Kind::None,
+    }
+}
+
+/// The tag of a packet of one of the two kinds that begin an encrypted message. The version is in it so that text in some
+/// encoding does not pass for one.
+fn packet(bytes: &[u8]) -> Option<u8> {
+    let first = *bytes.first()?;
+    let (tag, header) = match first {
+        0xc0.. => (first & 0x3f, if *bytes.get(1)? < 192 { 2 } else { 3 }),
+        0x80.. => (first >> 2 & 0xf, 1 + (1usize << (first & 3))),
+        _ => return None,
+    };
+    let version = *bytes.get(header)?;
+    (matches!(tag, 1 | 3) && matches!(version, 2..=6)).then_some(tag)
+}
+
+/// What gpg makes of a key file: with a passphrase, or with a secret key of the user's keyring and its agent.
+///
+/// # Errors
+/// `WrongCredential`, `Malformed`, `Cancelled`, `Io`; `Misuse` for a passphrase that gpg cannot take; `Unsupported` if there is
+/// no gpg.
+pub(super) fn decrypt(file: &[u8], passphrase: Option<&Secret>, cancelled: &dyn Fn() -> bool) -> Result<Secret> {
+    let kind = kind(file);
+    let home = Home::new()?;
+    let run = |options: &[&str]| {
+        let mut command = home.gpg(kind == Kind::Passphrase);
+        command.args(options).arg("--decrypt");
+        let (output, status) = home.run(command, passphrase, file)?;
+        let said = home.said();
+        // A message that ends early may be no failure to gpg.
+        Ok::<_, Error>((output, status.success() && said.contains("] DECRYPTION_OKAY"), said))
+    };
+    let (mut output, mut decrypted, mut said) = run(&[])?;
+    // Key files of the time before 2003 have no checksum; where there is one it must be right.
+    if !decrypted && said.contains("not integrity protected") && !cancelled() {
+        (output, decrypted, said) = run(&["--ignore-mdc-error"])?;
+    }
+    if cancelled() {
+        return Err(ErrorKind::Cancelled.into());
+    }
+    if decrypted {
+        return Ok(output);
+    }
+    let has = |word: &str| said.contains(word);
+    if has("] NODATA")
+        || has("] UNEXPECTED")
+        || !has("] DECRYPTION_FAILED") && !has("] NO_SECKEY") && !has("PASSPHRASE")
+    {
+        return Err(ErrorKind::Malformed {
+            field: "key file",
+            offset: 0,
+            what: format!("gpg finds no whole message in it ({})", last_words(&said)),
+        }
+        .into());
+    }
+    if has("NO_SECKEY") && kind == Kind::SecretKey {
+        let what = "the keyring of gpg has no secret key that opens the key file".to_owned();
+        return Err(Error::new(ErrorKind::WrongCredential(what)).hint("If it is in another folder, set GNUPGHOME."));
+    }
+    let what = format!("gpg does not open the key file with it ({})", last_words(&said));
+    Err(Error::new(ErrorKind::WrongCredential(what))
+        .hint("A damaged key file may look like a wrong passphrase: try a copy of it, too."))
+}
+
+/// A key file that `passphrase` opens: `text`, encrypted by gpg with AES-256, as loop-AES's README makes one.
+///
+/// # Errors
+/// `Misuse` for a passphrase that gpg cannot take, `Unsupported` if there is no gpg, `Io`.
+pub fn encrypt(text: &Secret, passphrase: &Secret) -> Result<Vec<u8>> {
+    let home = Home::new()?;
+    let mut command = home.gpg(true);
+    command.args([
+        "--cipher-algo",
+        "AES256",
+        "--s2k-digest-algo",
+        "SHA512",
+        "--s2k-mode",
+        "3",
+        "--s2k-count",
+        "65011712",
+    ]);
+    command.args(["--armor", "--symmetric"]);
+    let (output, status) = home.run(command, Some(passphrase), text)?;
+    if !status.success() || output.is_empty() {
+        return Err(io::Error::other(format!("gpg fails: {}", last_words(&home.said()))).into());
+    }
+    Ok(output.to_vec())
+}
+
+/// A folder that only this user enters, for gpg to work in and to speak into. It goes when this goes.
+struct Home(PathBuf);
+
+impl Home {
+    fn new() -> Result<Self> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|e| Error::from(io::Error::other(e.to_string())))?;
+        let path = std::env::temp_dir().join(format!("claviger-gpg-{:016x}", u64::from_le_bytes(random)));
+        DirBuilder::new().mode(0o700).create(&path).map_err(|e| Error::from(e).at(&path))?;
+        Ok(Self(path))
+    }
+
+    fn speech(&self) -> PathBuf {
+        self.0.join("said")
+    }
+
+    /// gpg, asked in English, so that what it says can be told apart. `alone`: without the user's keys.
+    fn gpg(&self, alone: bool) -> Command {
+        let mut command = Command::new("gpg");
+        command.env("LC_ALL", "C").args(["--batch", "--quiet", "--no-tty", "--status-fd", "2"]);
+        if alone {
+            command.env_remove("GNUPGHOME").args(["--no-options", "--no-symkey-cache"]).arg("--homedir").arg(&self.0);
+        }
+        command
+    }
+
+    /// Runs gpg to its end: what it wrote, and how it ended.
+    fn run(&self, mut command: Command, passphrase: Option<&Secret>, input: &[u8]) -> Result<(Secret, ExitStatus)> {
+        if let Some(passphrase) = passphrase {
+            if passphrase.len() > PASSPHRASE_MAX || passphrase.iter().any(|b| matches!(b, b'\n' | 0)) {
+                return Err(Error::misuse(format!(
+                    "gpg takes passphrases of one line and of {PASSPHRASE_MAX} bytes at most"
+                )));
+            }
+            // In front of the command that the caller has put last.
+            let asked: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+            let mut with = Command::new(command.get_program());
+            for (name, value) in command.get_envs() {
+                match value {
+                    Some(value) => with.env(name, value),
+                    None => with.env_remove(name),
+                };
+            }
+            with.args(["--pinentry-mode", "loopback", "--passphrase-fd", "0"]).args(asked);
+            command = with;
+        }
+        let said = File::create(self.speech()).map_err(|e| Error::from(e).at(&self.0))?;
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(said).spawn();
+        let mut child = child.map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => Error::unsupported("key files that gpg has encrypted, without the program gpg")
+                .hint("Install GnuPG, or decrypt the key file elsewhere."),
+            _ => e.into(),
+        })?;
+        let stdin = child.stdin.take().expect("it is a pipe");
+        let output = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                // If gpg has ended, what it said tells why.
+                let _ = tell(stdin, passphrase, input);
+            });
+            read(&mut child)
+        });
+        let status = child.wait()?;
+        Ok((output?, status))
+    }
+
+    fn said(&self) -> String {
+        let mut bytes = Vec::new();
+        let file = File::open(self.speech());
+        let _ = file.and_then(|file| file.take(64 << 10).read_to_end(&mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl Drop for Home {
+    /// The agent that gpg has started ends, too.
+    fn drop(&mut self) {
+        // The folder of its keys is there where an agent was.
+        if self.0.join("private-keys-v1.d").exists() {
+            let mut end = Command::new("gpgconf");
+            end.arg("--homedir").arg(&self.0).args(["--kill", "gpg-agent"]);
+            let _ = end.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        }
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn tell(mut gpg: ChildStdin, passphrase: Option<&Secret>, input: &[u8]) -> io::Result<()> {
+    if let Some(passphrase) = passphrase {
+        gpg.write_all(passphrase)?;
+        gpg.write_all(b"\n")?;
+    }
+    gpg.write_all(input)
+}
+
+/// All that gpg writes, into memory for secrets; one that does not end is ended.
+fn read(gpg: &mut Child) -> Result<Secret> {
+    let mut pipe = gpg.stdout.take().expect("it is a pipe");
+    let mut room = Secret::zeroed(OUTPUT_MAX);
+    let mut len = 0;
+    loop {
+        if len == room.len() {
+            gpg.kill()?;
+            let what = format!("it decrypts to more than {OUTPUT_MAX} bytes");
+            return Err(ErrorKind::Malformed { field: "key file", offset: 0, what }.into());
+        }
+        match pipe.read(&mut room[len..]) {
+            Ok(0) => return Ok(Secret::copy_from(&room[..len])),
+            Ok(more) => len += more,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// The last that gpg said to people.
+fn last_words(said: &str) -> &str {
+    let spoken = said.lines().rfind(|line| !line.starts_with("[GNUPG:]") && !line.trim().is_empty());
+    spoken.map_or("it says nothing", |line| line.strip_prefix("gpg: ").unwrap_or(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use claviger_testkit::tools;
+
+    const GO_ON: &dyn Fn() -> bool = &|| false;
+
+    #[test]
+    fn messages_are_told_from_text() {
+        for (file, expected) in [
+            (&b"\x8c\x0d\x04\x09\x03\x0a"[..], Kind::Passphrase),
+            (b"\xc3\x0d\x04\x09\x03\x0a", Kind::Passphrase),
+            (b"\x85\x01\x0c\x03\x12\x34", Kind::SecretKey),
+            (b"\xc1\xc0\x4c\x03\x12\x34", Kind::SecretKey),
+            (b"-----BEGIN PGP MESSAGE-----\nVersion: GnuPG v1\n\njA0ECQMKAAAA\n", Kind::Passphrase),
+            (b"-----BEGIN PGP MESSAGE-----\r\n\r\nhQEMAwAAAAAA\r\n", Kind::SecretKey),
+            (b"-----BEGIN PGP MESSAGE-----", Kind::Passphrase),
+            (b"", Kind::None),
+            (b"\x8c", Kind::None),
+            ("äöü, a key of a keyboard".as_bytes(), Kind::None),
+            (b"ordinary text of a key file", Kind::None),
+            (b"\xff\xff\xff\xff\xff", Kind::None),
+        ] {
+            assert_eq!(kind(file), expected, "{file:?}");
+        }
+    }
+
+    #[test]
+    fn key_files_are_encrypted_and_decrypted() {
+        let Some(_) = tools::program("gpg") else { return };
+        let text = super::super::new_keyfile().expect("random bytes");
+        let passphrase = Secret::copy_from("pass phräse".as_bytes());
+        let file = encrypt(&text, &passphrase).expect("gpg encrypts");
+        assert_eq!(kind(&file), Kind::Passphrase);
+        assert!(decrypt(&file, Some(&passphrase), GO_ON).expect("gpg decrypts").same_as(&text));
+        let wrong = decrypt(&file, Some(&Secret::copy_from(b"wrong")), GO_ON).err().expect("it is wrong");
+        assert!(matches!(wrong.kind, ErrorKind::WrongCredential(_)), "{wrong}");
+        let none = decrypt(&file, None, GO_ON).err().expect("there is none");
+        assert!(matches!(none.kind, ErrorKind::WrongCredential(_)), "{none}");
+        let lines = Secret::copy_from(b"two\nlines");
+        assert!(matches!(decrypt(&file, Some(&lines), GO_ON).map_err(|e| e.kind), Err(ErrorKind::Misuse(_))));
+        let half = file[..file.len() / 2].to_vec();
+        for (damaged, what) in [
+            (half, "half of it"),
+            (b"\x8c\x0d\x04\x09\x03\x0a".to_vec(), "a beginning"),
+            (b"-----BEGIN PGP MESSAGE-----\n\nnothing\n".to_vec(), "an armour"),
+        ] {
+            let error = decrypt(&damaged, Some(&passphrase), GO_ON).err().expect("it is damaged");
+            let told = matches!(error.kind, ErrorKind::Malformed { .. } | ErrorKind::WrongCredential(_));
+            assert!(told, "{what}: {error}");
+        }
+    }
+
+    /// GnuPG 1 wrote such messages for ciphers with small blocks.
+    #[test]
+    fn messages_without_a_checksum_open_and_damaged_ones_do_not() {
+        let Some(gpg) = tools::program("gpg") else { return };
+        let home = Home::new().expect("a folder");
+        let text = super::super::new_keyfile().expect("random bytes");
+        let passphrase = Secret::copy_from(b"passphrase");
+        let mut command = Command::new(gpg);
+        command.arg("--homedir").arg(&home.0).args(["--batch", "--quiet", "--rfc2440", "--cipher-algo", "CAST5"]);
+        command.args(["--compress-algo", "none", "--symmetric"]);
+        let (mut file, status) = home.run(command, Some(&passphrase), &text).expect("gpg runs");
+        assert!(status.success(), "{}", home.said());
+        assert!(decrypt(&file, Some(&passphrase), GO_ON).expect("gpg decrypts").same_as(&text));
+        file = Secret::copy_from(&encrypt(&text, &passphrase).expect("gpg encrypts"));
+        let middle = file.len() / 2;
+        file[middle] = if file[middle] == b'A' { b'B' } else { b'A' };
+        assert!(decrypt(&file, Some(&passphrase), GO_ON).is_err(), "the checksum is wrong");
+    }
+}

@@ -1,0 +1,244 @@
+//! loop-AES: no header; one key, 64 keys, or 65, which a key file holds, usually one that gpg encrypted (loop-AES.README; the
+//! patch of loop-AES to util-linux; cryptsetup, lib/loopaes/loopaes.c).
+//!
+//! | version | keys | cipher of dm-crypt |
+//! |---|---|---|
+//! | 1 | one | `aes-cbc-plain64` |
+//! | 2 | 64, one for each of 64 sectors | `aes:64-cbc-lmk` |
+//! | 3 | 64, and a seed of the initialisation vectors | `aes:64-cbc-lmk`, with a 65th key |
+
+mod gpg;
+mod keys;
+
+use std::time::Instant;
+
+use claviger_crypto::Secret;
+use claviger_crypto::dmcrypt::Specification;
+
+use super::headerless::{self, Place, UNIT, Volume};
+use super::{Choices, Format, Header, Unlocked, Verdict};
+use crate::credential::{Credential, Headerless, Unlock, whole_keyfile};
+use crate::error::{Error, ErrorKind, Result};
+use crate::spec::Spec;
+use crate::store::Store;
+use keys::{Keys, Single};
+
+pub use gpg::encrypt as encrypt_keyfile;
+pub use keys::new_keyfile;
+
+/// loop-AES.
+pub static LOOP_AES: LoopAes = LoopAes;
+
+/// Its name.
+pub const LOOP_AES_NAME: &str = "loop-AES";
+
+/// See [`LOOP_AES`].
+pub struct LoopAes;
+
+/// Ciphers that loop-AES has or had in its collection, as dm-crypt names them, the default first.
+const CIPHERS: [&str; 4] = ["aes", "serpent", "twofish", "blowfish"];
+
+/// Sizes of keys, in bits, the default first: loop-AES's own `AES128`.
+const KEY_BITS: [u32; 3] = [128, 192, 256];
+
+impl Format for LoopAes {
+    fn name(&self) -> &'static str {
+        LOOP_AES_NAME
+    }
+
+    fn identify(&self, _store: &dyn Store) -> Result<Verdict> {
+        Ok(headerless::verdict(LOOP_AES_NAME))
+    }
+
+    fn open(&self, _store: &dyn Store) -> Result<Box<dyn Header>> {
+        Ok(Box::new(Locked))
+    }
+
+    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+        let with = Unlock {
+            cipher: spec.cipher,
+            hash: spec.hash,
+            headerless: Headerless::of_new(spec),
+            ..Unlock::with(first)
+        };
+        // Nothing is written before it is known that it will open.
+        let parameters = Parameters::of(&with)?;
+        let place = place(store, &with)?;
+        headerless::cipher_of(&parameters.specification, &parameters.key, place.sectors, with.acceleration)?;
+        headerless::create(store, &place, spec)
+    }
+
+    fn choices(&self) -> Choices {
+        Choices { ciphers: CIPHERS.to_vec(), hashes: vec!["sha256", "sha384", "sha512"], min_len: UNIT }
+    }
+
+    fn headerless(&self) -> bool {
+        true
+    }
+
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        Locked.asks_passphrase(keyfiles)
+    }
+}
+
+struct Locked;
+
+impl Header for Locked {
+    fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+        let begun = Instant::now();
+        let place = place(store, with)?;
+        let parameters = Parameters::of(with)?;
+        let volume = Volume {
+            format: LOOP_AES.name(),
+            cipher: &parameters.specification,
+            key: &parameters.key,
+            key_bits: parameters.bits,
+            hash: parameters.hash,
+            iterations: parameters.iterations,
+            place,
+        };
+        let (unlocked, contents) = volume.unlock(store, with, begun)?;
+        let mut warnings = parameters.warnings;
+        warnings.extend(contents.warning(LOOP_AES.name()));
+        Ok(Unlocked { warnings, ..unlocked })
+    }
+
+    /// A key file that is text needs no passphrase, and neither does one for a secret key that an agent has.
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        let locked =
+            |c: &Credential| matches!(c, Credential::Keyfile(file) if gpg::kind(file) == gpg::Kind::Passphrase);
+        !keyfiles.iter().any(|c| matches!(c, Credential::Keyfile(_))) || keyfiles.iter().any(locked)
+    }
+}
+
+/// Sectors are numbered from the beginning of the store on, not of the data, unless `skip` says otherwise: that is what an
+/// offset with an `@` stands for (loop-AES.README; losetup(8) of loop-AES, `-o`).
+fn place(store: &dyn Store, with: &Unlock<'_>) -> Result<Place> {
+    let asked = &with.headerless;
+    if asked.sector_size.is_some_and(|size| u64::from(size) != UNIT) || asked.large_iv {
+        return Err(Error::misuse(format!("loop-AES volumes have sectors of {UNIT} bytes")));
+    }
+    Place::find(store.len(), asked, asked.offset.unwrap_or(0) / UNIT)
+}
+
+/// The keys and how they are used.
+struct Parameters {
+    specification: String,
+    key: Secret,
+    bits: u32,
+    hash: &'static str,
+    iterations: u32,
+    warnings: Vec<String>,
+}
+
+impl Parameters {
+    fn of(with: &Unlock<'_>) -> Result<Self> {
+        let mut warnings = Vec::new();
+        let cipher = with.cipher.unwrap_or(CIPHERS[0]).to_ascii_lowercase();
+        let (cipher, named) = cipher_and_bits(&cipher)?;
+        let bits = match (with.headerless.key_bits.or(named), with.credentials) {
+            (Some(bits), _) if KEY_BITS.contains(&bits) => bits,
+            (Some(bits), _) => {
+                return Err(Error::misuse(format!("loop-AES has keys of 128, 192 or 256 bits, not {bits}")));
+            }
+            (None, _) => {
+                warnings.push(format!(
+                    "Nothing in the volume says so and nobody did: keys of {} bits were taken.",
+                    KEY_BITS[0]
+                ));
+                KEY_BITS[0]
+            }
+        };
+        let keys = keys_of(with)?;
+        let hash = keys::Hashing::parse(with.hash, bits)?;
+        let name = hash.name();
+        let len = bits as usize / 8;
+        let single =
+            Single { seed: with.seed, iterations_k: with.headerless.iterations_k, go_on: &|| !with.cancelled() };
+        if keys.count() > 1 && (with.seed.is_some() || with.headerless.iterations_k.is_some()) {
+            return Err(Error::misuse("a seed and iterations are for volumes with one key; this key file has more"));
+        }
+        let key = keys.hashed(&hash, len, &single)?;
+        let specification =
+            if keys.count() == 1 { format!("{cipher}-cbc-plain64") } else { format!("{cipher}:64-cbc-lmk") };
+        Specification::parse(&specification).map_err(|e| Error::unsupported(e.to_string()))?;
+        let iterations = single.iterations_k.unwrap_or(0).saturating_mul(1000).max(1);
+        if keys.count() == 1 {
+            warnings.push(
+                "A volume with one key is weak: its initialisation vectors can be foretold, so that contents that were prepared \
+                 for it can be recognised from outside."
+                    .to_owned(),
+            );
+        }
+        Ok(Self { specification, key, bits, hash: name, iterations, warnings })
+    }
+}
+
+/// loop-AES's `AES256`, dm-crypt's `aes`: the cipher, and the size of its key where that is said.
+fn cipher_and_bits(text: &str) -> Result<(&str, Option<u32>)> {
+    let name = text.trim_end_matches(|c: char| c.is_ascii_digit());
+    let bits = if name.len() == text.len() { None } else { text[name.len()..].parse().ok() };
+    let name = name.trim_end_matches('-');
+    match CIPHERS.contains(&name) {
+        true => Ok((name, bits)),
+        false => Err(Error::misuse(format!("loop-AES has no cipher {text}; it has: {}", CIPHERS.join(", ")))
+            .hint("Modes and initialisation vectors follow from the key file.")),
+    }
+}
+
+/// The lines of the key file, decrypted where gpg encrypted it, or the passphrase itself.
+fn keys_of(with: &Unlock<'_>) -> Result<Keys> {
+    let wrong = |what: &str| Err(Error::misuse(what));
+    match with.credentials {
+        [Credential::Passphrase(text)] => Ok(Keys::of_passphrase(text)),
+        [Credential::Keyfile(file)] => {
+            let file = whole_keyfile(file)?;
+            match gpg::kind(file) {
+                gpg::Kind::None => Keys::parse(file),
+                gpg::Kind::Passphrase => wrong("a passphrase opens this key file: gpg encrypted it"),
+                gpg::Kind::SecretKey => Keys::parse(&gpg::decrypt(file, None, &|| with.cancelled())?),
+            }
+        }
+        [Credential::Keyfile(file), Credential::Passphrase(text)]
+        | [Credential::Passphrase(text), Credential::Keyfile(file)] => {
+            let file = whole_keyfile(file)?;
+            if gpg::kind(file) == gpg::Kind::None {
+                return wrong("this key file is not encrypted: there is no passphrase");
+            }
+            Keys::parse(&gpg::decrypt(file, Some(text), &|| with.cancelled())?)
+        }
+        [other] => Err(ErrorKind::CredentialKind { format: LOOP_AES.name(), kind: other.kind() }.into()),
+        [] => wrong("there is neither a passphrase nor a key file"),
+        _ => wrong("one key file opens a loop-AES volume, and the passphrase that opens the key file"),
+    }
+}
+
+/// Reads a key file: [`crate::fuzzing`].
+pub(crate) fn fuzz_keyfile(bytes: &[u8]) {
+    let _ = gpg::kind(bytes);
+    if let (Ok(keys), Ok(hash)) = (Keys::parse(bytes), keys::Hashing::parse(None, 256)) {
+        let single = Single { seed: None, iterations_k: None, go_on: &|| true };
+        let _ = keys.hashed(&hash, 32, &single);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ciphers_have_the_names_of_loop_aes_and_of_dm_crypt() {
+        for (text, expected) in [
+            ("aes", ("aes", None)),
+            ("aes128", ("aes", Some(128))),
+            ("aes256", ("aes", Some(256))),
+            ("serpent-192", ("serpent", Some(192))),
+            ("blowfish", ("blowfish", None)),
+        ] {
+            assert_eq!(cipher_and_bits(text).expect("a cipher"), expected);
+        }
+        for text in ["", "aes-cbc", "mars", "256", "aes-xts-plain64"] {
+            assert!(cipher_and_bits(text).is_err(), "{text}");
+        }
+    }
+}

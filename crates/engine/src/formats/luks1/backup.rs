@@ -1,0 +1,165 @@
+//! Header backups, as `cryptsetup luksHeaderBackup` makes them (2.6.1, lib/luks1/keymanage.c, `LUKS_hdr_backup`): what is in front of
+//! the data, up to the end of the last keyslot, in whole blocks of 4096 bytes.
+
+use claviger_crypto::dmcrypt::Sectors;
+use claviger_crypto::{Acceleration, Secret};
+
+use super::NAME;
+use super::create::ALIGNMENT;
+use super::header::{Phdr, SIZE};
+use super::unlock::open_key;
+use crate::credential::Unlock;
+use crate::edit::{Edit, Step};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::{HeaderBackup, Prepared, RestoreFrom, magic};
+use crate::store::Store;
+
+/// The contents of a backup.
+pub(super) fn back_up(store: &dyn Store) -> Result<HeaderBackup> {
+    let header = Phdr::read(store)?;
+    header.sound()?;
+    let end = header.areas_end();
+    let mut bytes = vec![0; end.next_multiple_of(ALIGNMENT) as usize];
+    // What is behind the last area may be the data already.
+    store.read_at(0, &mut bytes[..end as usize])?;
+    // What is between the header and the first keyslot may be marks of what was there before.
+    let first = header.slots.iter().map(|slot| slot.area(header.key_len).start).min().unwrap_or(0);
+    bytes[SIZE..first as usize].fill(0);
+    Ok(HeaderBackup { bytes, format: NAME, headers: vec!["primary"], warnings: Vec::new() })
+}
+
+/// Puts the header of a backup in place of what is there.
+///
+/// First the areas of keyslots, as far as they differ, then the header: whoever is interrupted does it again, from the same file.
+/// Where only the header was damaged, that is the one thing that is written.
+pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared> {
+    let RestoreFrom::Backup(file) = from else {
+        return Err(Error::misuse("a LUKS1 volume has no backup header in it").hint("Restore it from a file."));
+    };
+    let backup = Phdr::read(file)?;
+    backup.sound()?;
+    if backup.areas_end() > store.len() || backup.payload != 0 && backup.data_start() >= data_len(store, with) {
+        return Err(Error::misuse("the header in the backup does not fit: it belongs to a larger volume")
+            .hint("Is it the backup of another volume, or was the file cut short? Nothing was changed."));
+    }
+    let key = match with.credentials {
+        [] => None,
+        _ => Some(open_key(&backup, file, with)?.key),
+    };
+    let there = present(store)?;
+    let mut warnings = Vec::new();
+    match doubt(store, &backup, there.as_ref(), key.as_ref(), with)? {
+        Some(error) if !unproven => return Err(error),
+        Some(error) => warnings.push(format!("Forced, although {}.", error.kind)),
+        None => {}
+    }
+    let mut steps = areas(store, file, &backup)?;
+    let mut now = [0; SIZE];
+    store.read_at(0, &mut now)?;
+    steps.extend(backup.steps(&now, store)?);
+    if !steps.is_empty() && there.is_some() {
+        warnings.push(
+            "The header and the keyslots that are there now are lost: save them first if they may still be wanted."
+                .to_owned(),
+        );
+    }
+    let keyslot = None;
+    Ok(Prepared { edit: Edit { steps }, format: NAME, hidden: false, keyslot, derivation: None, warnings })
+}
+
+fn data_len(store: &dyn Store, with: &Unlock<'_>) -> u64 {
+    with.data.map_or(store.len(), |data| data.len())
+}
+
+/// The header in front, if there is one.
+fn present(store: &dyn Store) -> Result<Option<Phdr>> {
+    match Phdr::read(store) {
+        Ok(header) => Ok(Some(header)),
+        Err(e) if matches!(e.kind, ErrorKind::Io(_)) => Err(e),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Why it is not known to be the backup of this volume.
+fn doubt(
+    store: &dyn Store,
+    backup: &Phdr,
+    there: Option<&Phdr>,
+    key: Option<&Secret>,
+    with: &Unlock<'_>,
+) -> Result<Option<Error>> {
+    let doubt = |what: String, hint: &str| Ok(Some(Error::misuse(format!("{what}; nothing was changed")).hint(hint)));
+    let Some(there) = there else { return nothing_there(store, backup, key, with) };
+    // Digests have a salt, and stay as they are for as long as the key.
+    let digest = |header: &Phdr| (header.digest_salt().to_vec(), header.digest().to_vec());
+    if digest(there) != digest(backup) {
+        let what = "the volume has another key than the header in the backup: its data would be unreadable".to_owned();
+        return doubt(
+            what,
+            "It is the backup of another volume, or this one was made anew. If that is meant, force it.",
+        );
+    }
+    if there.payload != backup.payload || there.key_len != backup.key_len {
+        let what = format!(
+            "the data begin at byte {} and have a key of {} bits, in the backup at byte {} and of {} bits",
+            there.data_start(),
+            there.key_len * 8,
+            backup.data_start(),
+            backup.key_len * 8
+        );
+        return doubt(what, "One of the two headers is damaged. If the one in the backup is right, force it.");
+    }
+    Ok(None)
+}
+
+/// Where there is no header any more: the data tell, if a credential was given and they are more than noise.
+fn nothing_there(store: &dyn Store, backup: &Phdr, key: Option<&Secret>, with: &Unlock<'_>) -> Result<Option<Error>> {
+    if let Some(key) = key
+        && makes_sense(with.data.unwrap_or(store), backup, key)?
+    {
+        return Ok(None);
+    }
+    let mut start = vec![0; store.len().min(1 << 17) as usize];
+    store.read_at(0, &mut start)?;
+    let is = magic::known(&start).unwrap_or("no header of LUKS");
+    let what =
+        format!("nothing shows that the backup belongs here: at the beginning there is {is}; nothing was changed");
+    let hint = match key {
+        None => "With a passphrase the data may show it. If you are sure that it is the right volume, force it.",
+        Some(_) => {
+            "Under its key the beginning of the data decrypts to noise: an empty volume looks like this, and so does another \
+             one. If you are sure that it is the right volume, force it."
+        }
+    };
+    Ok(Some(Error::misuse(what).hint(hint)))
+}
+
+/// Whether something at the beginning of the data, decrypted, does not look random: a boot sector, a superblock, zeros.
+fn makes_sense(data: &dyn Store, backup: &Phdr, key: &[u8]) -> Result<bool> {
+    const LOOKED_AT: u64 = 64 << 10;
+    let cipher = backup.cipher()?.with_key(key, Sectors::default(), Acceleration::On);
+    let Ok(cipher) = cipher else { return Ok(false) };
+    let len = data.len().saturating_sub(backup.data_start()).min(LOOKED_AT) / 512 * 512;
+    let mut bytes = vec![0; len as usize];
+    data.read_at(backup.data_start(), &mut bytes)?;
+    cipher.decrypt(0, &mut bytes);
+    let makes_sense = bytes.chunks(512).any(|sector| !magic::looks_random(sector));
+    zeroize::Zeroize::zeroize(&mut bytes);
+    Ok(makes_sense)
+}
+
+/// The steps that make the areas of keyslots those of the backup, as far as they differ.
+fn areas(store: &dyn Store, file: &dyn Store, backup: &Phdr) -> Result<Vec<Step>> {
+    let mut steps = Vec::new();
+    for (number, slot) in backup.slots.iter().enumerate() {
+        let area = slot.area(backup.key_len);
+        let len = (area.end - area.start) as usize;
+        let (mut now, mut then) = (vec![0; len], vec![0; len]);
+        store.read_at(area.start, &mut now)?;
+        file.read_at(area.start, &mut then)?;
+        if now != then {
+            steps.push(Step { what: format!("the area of keyslot {number}"), at: area.start, bytes: then });
+        }
+    }
+    Ok(steps)
+}

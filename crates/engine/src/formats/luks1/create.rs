@@ -1,0 +1,335 @@
+//! Makes a volume as cryptsetup does (2.6.1, lib/luks1/keymanage.c, `LUKS_generate_phdr`, and lib/setup.c,
+//! `_crypt_format_luks1`).
+
+use std::sync::atomic::AtomicBool;
+
+use claviger_crypto::dmcrypt::Specification;
+use claviger_crypto::hash::{self, Hash};
+use claviger_crypto::{Acceleration, Secret};
+
+use super::header::{DIGEST, New, Phdr, SALT, SECTOR, SIZE, SLOTS, STRIPES, Slot, area_len};
+use super::not_in_luks1;
+use crate::credential::{Credential, Unlock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::filling::{self, not_cancelled};
+use crate::formats::luks::kdf::{self, Kdf, MIN_ITERATIONS};
+use crate::formats::luks::{Area, cipher_error, passphrase, uuid};
+use crate::formats::stored_behind;
+use crate::spec::{Cost, Spec};
+use crate::store::{MemoryStore, Store};
+
+/// Ciphers of new volumes, the default first. Every other specification can be asked for too.
+pub(super) const CIPHERS: &[&str] = &["aes-xts-plain64", "serpent-xts-plain64", "twofish-xts-plain64"];
+
+/// Hashes of new volumes, the default first, as headers name them.
+pub(super) const HASHES: &[&str] = &["sha256", "sha512", "sha1", "ripemd160", "whirlpool"];
+
+/// Where the areas of keyslots begin, and a multiple of which each is (`LUKS_ALIGN_KEYSLOTS`).
+pub(super) const ALIGNMENT: u64 = 4096;
+
+/// A multiple of which the data begin at (cryptsetup 2.6.1, lib/internal.h, `DEFAULT_DISK_ALIGNMENT`).
+const DATA_ALIGNMENT: u64 = 1 << 20;
+
+/// The smallest volume with the default cipher, in bytes: 2 MiB of header and keyslots, and a sector.
+pub(super) const MIN_LEN: u64 = (2 << 20) + SECTOR;
+
+/// The largest key, in bits, where none is asked for: two keys of 256 bits for XTS, one for others.
+const DEFAULT_KEY: usize = 256;
+
+/// How much of the time for a keyslot goes into the digest of the volume key, in milliseconds (`LUKS_MKD_ITERATIONS_MS`).
+const DIGEST_MS: u64 = 125;
+
+/// Makes a volume that fills `store`, or, detached, its header there.
+///
+/// First of all the old header goes, last of all the new one comes, so that what an interruption leaves opens with nothing.
+pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+    refuse_others(spec)?;
+    let passphrase = passphrase(first)?;
+    let plan = Plan::of(store, spec)?;
+    let key = plan.volume_key(spec)?;
+    let kdf = choose(&spec.cost, plan.hash, plan.key_len, spec.cancel)?;
+    let with = Unlock { cancel: spec.cancel, ..Unlock::with(&[]) };
+    let (slot, area) = sealed(&plan.area(0), &kdf, &key, passphrase, &with)?;
+    let header = plan.header(&key, slot, &kdf, spec)?;
+    let header = Phdr::parse(&header, store.len())?;
+    header.sound()?;
+
+    write_clean(store, plan.areas_end().max(if spec.data.is_none() { plan.data_start } else { 0 }), &plan)?;
+    if !spec.quick {
+        plan.fill_data(store, spec)?;
+    }
+    not_cancelled(spec)?;
+    store.write_at(header.slots[0].area(plan.key_len).start, &mut area.clone())?;
+    store.flush()?;
+    let mut bytes = header.bytes;
+    store.write_at(0, &mut bytes).and_then(|()| store.flush()).map_err(|error| {
+        // As well as can be: the store may be gone.
+        let _ = store.write_at(0, &mut [0; SIZE]).and_then(|()| store.flush());
+        Error::from(error)
+    })
+}
+
+/// Bytes of store for `plain` bytes of plaintext behind the header and the keyslots.
+pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
+    stored_behind(Plan::new(spec)?.data_start, plain, spec)
+}
+
+/// What is settled before anything is written.
+struct Plan {
+    cipher: Specification,
+    cipher_name: String,
+    cipher_mode: String,
+    hash: &'static Hash,
+    hash_name: String,
+    key_len: usize,
+    /// Where the data begin in their store, in bytes.
+    data_start: u64,
+}
+
+impl Plan {
+    fn of(store: &dyn Store, spec: &Spec<'_>) -> Result<Self> {
+        let plan = Self::new(spec)?;
+        plan.check_room(store, spec)?;
+        Ok(plan)
+    }
+
+    fn new(spec: &Spec<'_>) -> Result<Self> {
+        let text = spec.cipher.unwrap_or(CIPHERS[0]);
+        let (name, mode) = text.split_once('-').ok_or_else(|| {
+            Error::misuse(format!("{text} is no cipher specification"))
+                .hint("Such is aes-xts-plain64: cipher, mode, IV.")
+        })?;
+        // The fields have 32 bytes, and end with a zero byte.
+        if name.len() > 31 || mode.len() > 31 || name.contains(':') {
+            return Err(Error::misuse(format!("the cipher specification {text} does not fit a LUKS1 header")));
+        }
+        let cipher = Specification::parse(text).map_err(|e| misuse(cipher_error(e, 0)))?;
+        let (hash, hash_name) = hash_named(spec.hash.unwrap_or(HASHES[0]))?;
+        let key_len = key_len(&cipher, mode, spec)?;
+        let mut plan = Self {
+            cipher_name: name.to_owned(),
+            cipher_mode: mode.to_owned(),
+            cipher,
+            hash,
+            hash_name,
+            key_len,
+            data_start: 0,
+        };
+        plan.data_start = plan.data_start(spec)?;
+        Ok(plan)
+    }
+
+    /// Where the area of a keyslot begins, in sectors.
+    fn offset(&self, number: usize) -> u32 {
+        standard_offset(self.key_len, number)
+    }
+
+    fn areas_end(&self) -> u64 {
+        u64::from(self.offset(SLOTS - 1)) * SECTOR + area_len(self.key_len, STRIPES)
+    }
+
+    fn area(&self, number: usize) -> Area<'_> {
+        let at = u64::from(self.offset(number)) * SECTOR;
+        Area { at, key_len: self.key_len, stripes: STRIPES as usize, hash: self.hash, cipher: &self.cipher }
+    }
+
+    fn data_start(&self, spec: &Spec<'_>) -> Result<u64> {
+        let end = self.areas_end();
+        match spec.data_offset {
+            Some(at) if !at.is_multiple_of(SECTOR) || at / SECTOR > u64::from(u32::MAX) => {
+                Err(Error::misuse(format!("no data can begin at byte {at}: LUKS1 counts sectors of {SECTOR} bytes")))
+            }
+            Some(at) if spec.data.is_none() && at < end => {
+                Err(Error::misuse(format!("no data can begin at byte {at}: the keyslots end at byte {end}")))
+            }
+            Some(at) => Ok(at),
+            None if spec.data.is_some() => Ok(0),
+            None => Ok(end.next_multiple_of(DATA_ALIGNMENT)),
+        }
+    }
+
+    fn check_room(&self, store: &dyn Store, spec: &Spec<'_>) -> Result<()> {
+        let needed = if spec.data.is_some() { self.areas_end() } else { self.data_start + SECTOR };
+        if store.len() < needed {
+            let what = if spec.data.is_some() { "detached header" } else { "volume" };
+            return Err(Error::misuse(format!("{} bytes: such a LUKS1 {what} has {needed} at least", store.len())));
+        }
+        match spec.data {
+            Some(data) if data.len() < self.data_start + SECTOR => {
+                Err(Error::misuse(format!("{} bytes are too few for the data", data.len())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn volume_key(&self, spec: &Spec<'_>) -> Result<Secret> {
+        match spec.volume_key {
+            Some(key) if key.len() != self.key_len => {
+                Err(Error::misuse(format!("the volume key has {} bytes, the cipher takes {}", key.len(), self.key_len)))
+            }
+            Some(key) => Ok(Secret::copy_from(key)),
+            None => {
+                let mut key = Secret::zeroed(self.key_len);
+                random(&mut key)?;
+                Ok(key)
+            }
+        }
+    }
+
+    fn header(&self, key: &[u8], first: Slot, kdf: &Kdf, spec: &Spec<'_>) -> Result<[u8; SIZE]> {
+        let mut digest_salt = [0; SALT];
+        random(&mut digest_salt)?;
+        let digest_iterations = digest_iterations(kdf, &spec.cost);
+        let mut digest = [0; DIGEST];
+        let go_on = || not_cancelled(spec).is_ok();
+        if !self.hash.pbkdf2(key, &digest_salt, digest_iterations, &mut digest, &go_on) {
+            return Err(ErrorKind::Cancelled.into());
+        }
+        let mut slots: [Slot; SLOTS] = std::array::from_fn(|number| Slot::unused(self.offset(number)));
+        slots[0] = first;
+        let uuid = spec.uuid.map_or_else(uuid::random, uuid::parse)?;
+        Ok(New {
+            cipher_name: &self.cipher_name,
+            cipher_mode: &self.cipher_mode,
+            hash_name: &self.hash_name,
+            payload: (self.data_start / SECTOR) as u32,
+            key_len: self.key_len,
+            digest: &digest,
+            digest_salt: &digest_salt,
+            digest_iterations,
+            uuid: &uuid,
+            slots: &slots,
+        }
+        .bytes())
+    }
+
+    fn fill_data(&self, store: &dyn Store, spec: &Spec<'_>) -> Result<()> {
+        let store = spec.data.unwrap_or(store);
+        filling::fill(store, self.data_start..store.len(), spec)?;
+        Ok(store.flush()?)
+    }
+}
+
+/// Where the area of a keyslot of a new header begins, in sectors.
+pub(super) fn standard_offset(key_len: usize, number: usize) -> u32 {
+    let each = area_len(key_len, STRIPES).next_multiple_of(ALIGNMENT);
+    ((ALIGNMENT + each * number as u64) / SECTOR) as u32
+}
+
+/// A keyslot that `passphrase` opens, and what is to be written into its area.
+pub(super) fn sealed(
+    area: &Area<'_>,
+    kdf: &Kdf,
+    key: &[u8],
+    passphrase: &[u8],
+    with: &Unlock<'_>,
+) -> Result<(Slot, Vec<u8>)> {
+    let Kdf::Pbkdf2 { iterations, .. } = *kdf else { return Err(not_in_luks1("Argon2")) };
+    let mut salt = [0; SALT];
+    random(&mut salt)?;
+    let derived = kdf.derive(passphrase, &salt, key.len(), with)?;
+    let bytes = area.seal(key, &derived, Acceleration::On)?;
+    // A volume hangs on these bytes: what memory or a processor got wrong must show before they are written.
+    let alone = Area { at: 0, key_len: area.key_len, stripes: area.stripes, hash: area.hash, cipher: area.cipher };
+    if !alone.read(&MemoryStore::new(bytes.clone()), &derived, Acceleration::On)?.same_as(key) {
+        return Err(std::io::Error::other("the new keyslot does not decrypt to what was encrypted").into());
+    }
+    let offset = (area.at / SECTOR) as u32;
+    Ok((Slot { active: true, iterations, salt, offset, stripes: area.stripes as u32, trouble: None }, bytes))
+}
+
+/// The derivation of a new keyslot.
+pub(super) fn choose(cost: &Cost<'_>, hash: &'static Hash, key_len: usize, cancel: Option<&AtomicBool>) -> Result<Kdf> {
+    if cost.kdf.is_some_and(|name| !crate::formats::same_name(name, "pbkdf2")) {
+        return Err(not_in_luks1("key derivation but PBKDF2"));
+    }
+    Kdf::choose(cost, kdf::LUKS1, hash, key_len, cancel)
+}
+
+/// Iterations for the digest: as many as there is time for beside those of a keyslot.
+fn digest_iterations(kdf: &Kdf, cost: &Cost<'_>) -> u32 {
+    let Kdf::Pbkdf2 { iterations, .. } = kdf else { return MIN_ITERATIONS };
+    let time_ms = u64::from(cost.time_ms.unwrap_or(kdf::LUKS1.time_ms).max(1));
+    u32::try_from(u64::from(*iterations) * DIGEST_MS / time_ms).unwrap_or(u32::MAX).max(MIN_ITERATIONS)
+}
+
+/// Removes what was there: zeros for the header and what is between and behind the areas, random bytes for the areas.
+fn write_clean(store: &dyn Store, end: u64, plan: &Plan) -> Result<()> {
+    store.write_at(0, &mut vec![0; u64::from(plan.offset(0)) as usize * SECTOR as usize])?;
+    store.flush()?;
+    let each = area_len(plan.key_len, STRIPES).next_multiple_of(ALIGNMENT);
+    let mut area = vec![0; each as usize];
+    let mut at = u64::from(plan.offset(0)) * SECTOR;
+    for _ in 0..SLOTS {
+        random(&mut area)?;
+        let len = each.min(store.len().min(end.max(plan.areas_end())) - at) as usize;
+        store.write_at(at, &mut area[..len])?;
+        at += len as u64;
+    }
+    let mut zeros = vec![0; 64 << 10];
+    while at < end {
+        let len = (end - at).min(zeros.len() as u64) as usize;
+        zeros[..len].fill(0);
+        store.write_at(at, &mut zeros[..len])?;
+        at += len as u64;
+    }
+    Ok(store.flush()?)
+}
+
+fn key_len(cipher: &Specification, mode: &str, spec: &Spec<'_>) -> Result<usize> {
+    let sizes = cipher.key_sizes();
+    let asked = match spec.key_bits {
+        Some(bits) if bits % 8 != 0 => return Err(Error::misuse(format!("{bits} bits are no whole bytes"))),
+        Some(bits) => Some(bits as usize / 8),
+        None => spec.volume_key.map(|key| key.len()),
+    };
+    let default = if mode.starts_with("xts") { 2 * DEFAULT_KEY } else { DEFAULT_KEY } / 8;
+    match asked {
+        Some(len) if sizes.contains(&len) => Ok(len),
+        Some(len) => {
+            let sizes: Vec<_> = sizes.iter().map(|size| (size * 8).to_string()).collect();
+            Err(Error::misuse(format!("{cipher} takes no key of {} bits, but of {}", len * 8, sizes.join(", "))))
+        }
+        None if sizes.contains(&default) => Ok(default),
+        None => sizes.into_iter().max().ok_or_else(|| Error::misuse(format!("{cipher} takes no key"))),
+    }
+}
+
+/// The hash, and what headers call it.
+fn hash_named(name: &str) -> Result<(&'static Hash, String)> {
+    let known = hash::by_name(name).filter(|hash| hash.size >= DIGEST);
+    let in_headers = HASHES.iter().find(|h| crate::formats::same_name(h, name));
+    match (known, in_headers) {
+        (Some(hash), Some(name)) => Ok((hash, (*name).to_owned())),
+        // One whose name in the kernel is as it was given.
+        (Some(hash), None) if name.len() < 32 => Ok((hash, name.to_ascii_lowercase())),
+        _ => Err(Error::misuse(format!("no hash of LUKS1 is called {name}; there are: {}", HASHES.join(", ")))),
+    }
+}
+
+/// What cannot be asked for.
+fn refuse_others(spec: &Spec<'_>) -> Result<()> {
+    match spec {
+        Spec { hidden_size: Some(_), .. } => Err(not_in_luks1("hidden volumes")),
+        Spec { pim: Some(1..), .. } => Err(not_in_luks1("PIM")),
+        Spec { sector_size: Some(size), .. } if u64::from(*size) != SECTOR => {
+            Err(not_in_luks1("sectors but of 512 bytes"))
+        }
+        Spec { integrity: Some(_), .. } => Err(not_in_luks1("protection from changes")),
+        Spec { label: Some(_), .. } | Spec { subsystem: Some(_), .. } => Err(not_in_luks1("labels")),
+        _ => Ok(()),
+    }
+}
+
+/// What was asked for is the caller's, not the file's fault.
+fn misuse(error: Error) -> Error {
+    match error.kind {
+        ErrorKind::Malformed { what, .. } => Error::misuse(what),
+        _ => error,
+    }
+}
+
+/// The system's random bytes.
+pub(super) fn random(bytes: &mut [u8]) -> Result<()> {
+    getrandom::fill(bytes).map_err(|e| Error::from(std::io::Error::other(e.to_string())))
+}

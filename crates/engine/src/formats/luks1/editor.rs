@@ -1,0 +1,268 @@
+//! Changes of LUKS1 headers.
+//!
+//! A new key goes into the area of a keyslot that is not in use, and then the header says so, in one sector; the old one is wiped
+//! when another one opens. An area that is in use is never written over: no disk writes its 500 sectors at once.
+
+use claviger_crypto::Secret;
+
+use super::create::{choose, random, sealed};
+use super::header::{Phdr, SLOTS, Slot};
+use super::unlock::{OpenedKey, open_key};
+use super::{Luks1, NAME, backup, not_in_luks1, repair, told};
+use crate::credential::{Credential, Unlock};
+use crate::edit::{Edit, Step};
+use crate::error::{Error, Result};
+use crate::formats::luks::kdf::Kdf;
+use crate::formats::luks::{passphrase, uuid};
+use crate::formats::luks2;
+use crate::formats::{
+    Attributes, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared, Removal, Resizing, RestoreFrom,
+    Verified, same_name,
+};
+use crate::store::Store;
+
+impl KeyslotEditor for Luks1 {
+    fn change(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
+        told(change(store, with, new))
+    }
+
+    fn add(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option<u32>) -> Result<Prepared> {
+        told(add(store, with, new, at))
+    }
+
+    fn remove(&self, store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared> {
+        told(remove(store, which, last))
+    }
+
+    fn set(&self, store: &dyn Store, to: &Attributes<'_>) -> Result<Prepared> {
+        told(set(store, to))
+    }
+
+    fn repair(&self, store: &dyn Store) -> Result<Prepared> {
+        told(repair::repair(store))
+    }
+
+    fn back_up(&self, store: &dyn Store, _with: &Unlock<'_>, hidden: Option<&Unlock<'_>>) -> Result<HeaderBackup> {
+        told(if hidden.is_some() { Err(not_in_luks1("hidden volumes")) } else { backup::back_up(store) })
+    }
+
+    fn restore(&self, store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared> {
+        told(backup::restore(store, from, with, unproven))
+    }
+
+    fn verify(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
+        told(repair::verify(store, with))
+    }
+
+    fn public(&self) -> bool {
+        true
+    }
+
+    fn convert(&self, store: &dyn Store, to: &str, detached: bool) -> Result<Prepared> {
+        told(luks2::convert::to_luks2(store, to, detached))
+    }
+
+    fn resize(&self, store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resizing> {
+        told(resize(store, data, size))
+    }
+}
+
+/// What is to be written, in order: the steps of several changes of the header.
+pub(super) struct Change<'a> {
+    store: &'a dyn Store,
+    /// As the header will be after the steps so far.
+    pub header: Phdr,
+    pub steps: Vec<Step>,
+}
+
+impl<'a> Change<'a> {
+    /// Of the header in `store`.
+    ///
+    /// # Errors
+    /// `Malformed` for one that is damaged: it is to be repaired first.
+    pub fn of(store: &'a dyn Store) -> Result<Self> {
+        let header = Phdr::read(store)?;
+        header.sound()?;
+        Ok(Self { store, header, steps: Vec::new() })
+    }
+
+    /// From here on the header is this one.
+    pub fn header_becomes(&mut self, new: Phdr) -> Result<()> {
+        self.steps.extend(new.steps(&self.header.bytes, self.store)?);
+        self.header = new;
+        Ok(())
+    }
+
+    pub fn prepared(self, keyslot: Option<usize>, derivation: Option<Derivation>, warnings: Vec<String>) -> Prepared {
+        let keyslot = keyslot.map(|number| number as u32);
+        Prepared { edit: Edit { steps: self.steps }, format: NAME, hidden: false, keyslot, derivation, warnings }
+    }
+
+    /// Puts the key into a keyslot that is not in use.
+    fn put(&mut self, number: usize, key: &Secret, new: &NewCredential<'_>, with: &Unlock<'_>) -> Result<Kdf> {
+        let passphrase = passphrase(new.credentials)?;
+        let (hash, cipher) = (self.header.hash()?, self.header.cipher()?);
+        let kdf = choose(&new.cost, hash, key.len(), with.cancel)?;
+        let area = self.header.area(&self.header.slots[number], hash, &cipher);
+        let (slot, bytes) = sealed(&area, &kdf, key, passphrase, with)?;
+        self.steps.push(Step { what: format!("the area of keyslot {number}"), at: area.at, bytes });
+        self.header_becomes(self.header.with_slot(number, slot))?;
+        Ok(kdf)
+    }
+
+    /// Takes a keyslot out of use: its area is overwritten first, so that whoever is interrupted can do it again.
+    fn wipe(&mut self, number: usize) -> Result<()> {
+        let slot = &self.header.slots[number];
+        let area = slot.area(self.header.key_len);
+        let mut bytes = vec![0; (area.end - area.start) as usize];
+        random(&mut bytes)?;
+        self.steps.push(Step { what: format!("random bytes over keyslot {number}"), at: area.start, bytes });
+        let unused = Slot { stripes: slot.stripes, ..Slot::unused(slot.offset) };
+        self.header_becomes(self.header.with_slot(number, unused))
+    }
+}
+
+fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
+    let mut change = Change::of(store)?;
+    refuse_others(&change.header, new)?;
+    let OpenedKey { keyslot, key, warnings, .. } = open_key(&change.header, store, with)?;
+    let old = keyslot.ok_or_else(|| {
+        Error::misuse("the volume key itself cannot be changed here").hint("With it a keyslot can be added.")
+    })?;
+    let free = free(&change.header).ok_or_else(|| {
+        Error::misuse("all eight keyslots are in use: nothing was changed").hint(
+            "The new passphrase would have to be written over the old one, and an interruption could leave neither. Remove a \
+             keyslot that is not needed any more; then this one can be changed.",
+        )
+    })?;
+    let kdf = change.put(free, &key, new, with)?;
+    change.wipe(old)?;
+    Ok(change.prepared(Some(free), Some(kdf.told()), warnings))
+}
+
+fn add(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option<u32>) -> Result<Prepared> {
+    let mut change = Change::of(store)?;
+    refuse_others(&change.header, new)?;
+    let number = match at {
+        None => free(&change.header).ok_or_else(|| {
+            Error::misuse("all eight keyslots are in use").hint("Remove one that is not needed any more.")
+        })?,
+        Some(number) => {
+            let number = checked(number)?;
+            if change.header.slots[number].active {
+                return Err(Error::misuse(format!("keyslot {number} is in use")));
+            }
+            number
+        }
+    };
+    let OpenedKey { key, warnings, .. } = open_key(&change.header, store, with)?;
+    let kdf = change.put(number, &key, new, with)?;
+    Ok(change.prepared(Some(number), Some(kdf.told()), warnings))
+}
+
+fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared> {
+    let mut change = Change::of(store)?;
+    let number = match which {
+        Removal::Opened(with) => {
+            let opened = open_key(&change.header, store, with)?.keyslot;
+            opened.ok_or_else(|| Error::misuse("the volume key opens no keyslot that could be removed"))?
+        }
+        Removal::Number(number, with) => {
+            let number = checked(number)?;
+            if !change.header.slots[number].active {
+                return Err(Error::misuse(format!("keyslot {number} is not in use")));
+            }
+            with.map_or(Ok(()), |with| another_opens(&change.header, store, with, number))?;
+            number
+        }
+    };
+    let is_last = change.header.active().count() == 1;
+    if is_last && !last {
+        return Err(Error::misuse(format!("keyslot {number} is the last one: without it the data are lost"))
+            .hint("Add another one first. If the data are to be lost, say that the last one may go."));
+    }
+    change.wipe(number)?;
+    let warning = "No keyslot opens the volume any more. Only a header backup or the volume key can.";
+    let warnings = is_last.then(|| warning.to_owned()).into_iter().collect();
+    Ok(change.prepared(Some(number), None, warnings))
+}
+
+/// Fails unless `with` opens a keyslot other than `number`, or is the volume key: who removes one shows that they are left
+/// with another.
+fn another_opens(header: &Phdr, store: &dyn Store, with: &Unlock<'_>, number: usize) -> Result<()> {
+    let own = || {
+        Error::misuse(format!("keyslot {number} itself is to be removed"))
+            .hint("Give the passphrase of a keyslot that stays.")
+    };
+    if with.keyslot == Some(number as u32) {
+        return Err(own());
+    }
+    if let [Credential::VolumeKey(_)] = with.credentials {
+        return open_key(header, store, with).map(drop);
+    }
+    // Without the keyslot: its passphrase may be that of another one too.
+    let others = header.with_slot(number, Slot { active: false, ..header.slots[number].clone() });
+    match open_key(&others, store, with) {
+        Err(e) if matches!(e.kind, crate::ErrorKind::WrongCredential(_)) => {
+            // Only to say what it is.
+            let only = Unlock { keyslot: Some(number as u32), progress: None, ..*with };
+            Err(if open_key(header, store, &only).is_ok() { own() } else { e })
+        }
+        other => other.map(drop),
+    }
+}
+
+fn set(store: &dyn Store, to: &Attributes<'_>) -> Result<Prepared> {
+    match to {
+        Attributes { label: Some(_), .. } | Attributes { subsystem: Some(_), .. } => {
+            return Err(not_in_luks1("labels"));
+        }
+        Attributes { priority: Some(_), .. } => return Err(not_in_luks1("priorities")),
+        Attributes { flags: Some(_), .. } => return Err(not_in_luks1("flags")),
+        _ => {}
+    }
+    let mut change = Change::of(store)?;
+    if let Some(text) = to.uuid {
+        let new = change.header.with_uuid(&uuid::parse(text)?);
+        change.header_becomes(new)?;
+    }
+    Ok(change.prepared(None, None, Vec::new()))
+}
+
+/// The header does not know the size: only the store changes.
+fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resizing> {
+    let header = Phdr::read(store)?;
+    let start = header.data_start();
+    if start == 0 && data.is_none() {
+        return Err(Error::misuse("it is a detached header: the data are in another file or device"));
+    }
+    if size == 0 || !size.is_multiple_of(super::header::SECTOR) {
+        return Err(Error::misuse(format!("{size} bytes are no whole sectors of {} bytes", super::header::SECTOR)));
+    }
+    let len = start.checked_add(size).ok_or_else(|| Error::misuse(format!("{size} bytes are too many")))?;
+    let before = data.unwrap_or(store).len().saturating_sub(start);
+    let prepared = Change { store, header, steps: Vec::new() }.prepared(None, None, Vec::new());
+    Ok(Resizing { prepared, len, before: before / super::header::SECTOR * super::header::SECTOR })
+}
+
+fn checked(number: u32) -> Result<usize> {
+    let number = number as usize;
+    if number < SLOTS { Ok(number) } else { Err(Error::misuse(format!("LUKS1 has keyslots 0 to 7, and no {number}"))) }
+}
+
+/// The first keyslot that is not in use.
+fn free(header: &Phdr) -> Option<usize> {
+    header.slots.iter().position(|slot| !slot.active)
+}
+
+/// What LUKS1 has one of for all keyslots, or not at all.
+fn refuse_others(header: &Phdr, new: &NewCredential<'_>) -> Result<()> {
+    match new {
+        NewCredential { hash: Some(name), .. } if !same_name(name, &header.hash_name) => {
+            Err(not_in_luks1(&format!("keyslots with hashes of their own: this volume's is {}", header.hash_name)))
+        }
+        NewCredential { pim: Some(1..), .. } => Err(not_in_luks1("PIM")),
+        NewCredential { unbound_bits: Some(_), .. } => Err(not_in_luks1("keyslots for other keys")),
+        _ => Ok(()),
+    }
+}

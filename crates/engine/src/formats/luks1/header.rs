@@ -1,0 +1,459 @@
+//! The header of LUKS1, byte by byte (LUKS On-Disk Format Specification 1.2.3, section 3, figures 1 and 2), and what may be wrong
+//! with it. All numbers are big-endian.
+//!
+//! ```text
+//!   0    6  magic "LUKS" BA BE       104   4  payload offset, in sectors of 512 bytes
+//!   6    2  version, 1               108   4  bytes of the volume key
+//!   8   32  cipher name              112  20  digest of the volume key
+//!  40   32  cipher mode              132  32  salt of the digest
+//!  72   32  hash                     164   4  iterations of the digest
+//! 208   48  keyslot, eight of them   168  40  UUID, as text
+//!
+//!   0    4  00 AC 71 F3 or 00 00 DE AD    40   4  offset of the key material, in sectors
+//!   4    4  iterations                    44   4  stripes
+//!   8   32  salt
+//! ```
+
+use std::ops::Range;
+
+use claviger_crypto::dmcrypt::Specification;
+use claviger_crypto::hash::{self, Hash};
+
+use crate::edit::Step;
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::luks::{Area, cipher_error};
+use crate::store::Store;
+
+/// Size of the header in bytes.
+pub(in crate::formats) const SIZE: usize = 592;
+
+/// Keyslots that a header has.
+pub(in crate::formats) const SLOTS: usize = 8;
+
+/// Unit of the offsets in a header, in bytes.
+pub(in crate::formats) const SECTOR: u64 = 512;
+
+/// The first bytes.
+pub(in crate::formats) const MAGIC: &[u8; 6] = b"LUKS\xba\xbe";
+
+/// How often new keyslots split the key (specification, section 2.4; `LUKS_STRIPES`).
+pub(in crate::formats) const STRIPES: u32 = 4000;
+
+/// Bytes of the digest of the volume key, whatever the hash.
+pub(in crate::formats) const DIGEST: usize = 20;
+
+/// Bytes of every salt.
+pub(in crate::formats) const SALT: usize = 32;
+
+/// The most bytes that a volume key is taken to have: more than any cipher specification wants.
+const KEY_MAX: u32 = 512;
+
+/// The most bytes that the area of a keyslot is taken to have. Those of all known programs have 512 KiB at most.
+const AREA_MAX: u64 = 16 << 20;
+
+const ACTIVE: u32 = 0x00ac_71f3;
+const DISABLED: u32 = 0x0000_dead;
+
+/// Where fields are, in bytes.
+pub(in crate::formats) mod at {
+    pub const VERSION: usize = 6;
+    pub const CIPHER_NAME: usize = 8;
+    pub const CIPHER_MODE: usize = 40;
+    pub const HASH: usize = 72;
+    pub const PAYLOAD: usize = 104;
+    pub const KEY_BYTES: usize = 108;
+    pub const DIGEST: usize = 112;
+    pub const DIGEST_SALT: usize = 132;
+    pub const DIGEST_ITERATIONS: usize = 164;
+    pub const UUID: usize = 168;
+    pub const SLOTS: usize = 208;
+    /// Size of a keyslot, and where its fields are in it.
+    pub const SLOT: usize = 48;
+    pub const SLOT_ITERATIONS: usize = 4;
+    pub const SLOT_SALT: usize = 8;
+    pub const SLOT_OFFSET: usize = 40;
+    pub const SLOT_STRIPES: usize = 44;
+}
+
+/// Lengths of the text fields, in bytes.
+const NAME: usize = 32;
+const UUID: usize = 40;
+
+/// A header that was read. What is changed is changed in its bytes, so that all else stays as it is.
+#[derive(Clone)]
+pub(in crate::formats) struct Phdr {
+    pub bytes: [u8; SIZE],
+    pub cipher_name: String,
+    pub cipher_mode: String,
+    pub hash_name: String,
+    /// Where the data begin, in sectors. 0 where the header is detached and the data are all of another store.
+    pub payload: u32,
+    pub key_len: usize,
+    pub digest_iterations: u32,
+    /// None if it is no text.
+    pub uuid: Option<String>,
+    pub slots: [Slot; SLOTS],
+}
+
+/// A keyslot.
+#[derive(Clone, Debug)]
+pub(in crate::formats) struct Slot {
+    pub active: bool,
+    pub iterations: u32,
+    pub salt: [u8; SALT],
+    /// Where its area begins, in sectors.
+    pub offset: u32,
+    pub stripes: u32,
+    /// What is wrong with it.
+    pub trouble: Option<Trouble>,
+}
+
+/// What is wrong with a keyslot.
+#[derive(Clone, Debug)]
+pub(in crate::formats) struct Trouble {
+    pub field: &'static str,
+    /// Where the field is, in bytes.
+    pub at: u64,
+    pub what: String,
+    /// Whether it can be tried all the same. Nothing is written to it either way.
+    pub readable: bool,
+}
+
+impl Trouble {
+    pub fn error(&self) -> Error {
+        let kind = ErrorKind::Malformed { field: self.field, offset: self.at, what: self.what.clone() };
+        Error::new(kind).hint("What can be told without a passphrase can be repaired. Make a copy of the file first.")
+    }
+}
+
+impl Slot {
+    /// The area, in bytes of the store.
+    pub fn area(&self, key_len: usize) -> Range<u64> {
+        let start = u64::from(self.offset) * SECTOR;
+        start..start + area_len(key_len, self.stripes)
+    }
+
+    /// A keyslot of a new header that is not in use.
+    pub fn unused(offset: u32) -> Self {
+        Self { active: false, iterations: 0, salt: [0; SALT], offset, stripes: STRIPES, trouble: None }
+    }
+
+    fn put(&self, bytes: &mut [u8]) {
+        let mut number = |at: usize, n: u32| bytes[at..at + 4].copy_from_slice(&n.to_be_bytes());
+        number(0, if self.active { ACTIVE } else { DISABLED });
+        number(at::SLOT_ITERATIONS, self.iterations);
+        number(at::SLOT_OFFSET, self.offset);
+        number(at::SLOT_STRIPES, self.stripes);
+        bytes[at::SLOT_SALT..at::SLOT_OFFSET].copy_from_slice(&self.salt);
+    }
+}
+
+/// Bytes of the area of a keyslot: whole sectors.
+pub(in crate::formats) fn area_len(key_len: usize, stripes: u32) -> u64 {
+    (key_len as u64 * u64::from(stripes)).next_multiple_of(SECTOR)
+}
+
+/// What a new header is made of.
+pub(in crate::formats) struct New<'a> {
+    pub cipher_name: &'a str,
+    pub cipher_mode: &'a str,
+    pub hash_name: &'a str,
+    pub payload: u32,
+    pub key_len: usize,
+    pub digest: &'a [u8],
+    pub digest_salt: &'a [u8; SALT],
+    pub digest_iterations: u32,
+    pub uuid: &'a str,
+    pub slots: &'a [Slot; SLOTS],
+}
+
+impl New<'_> {
+    /// The bytes of the header.
+    pub fn bytes(&self) -> [u8; SIZE] {
+        let mut bytes = [0; SIZE];
+        let mut put = |at: usize, what: &[u8]| bytes[at..at + what.len()].copy_from_slice(what);
+        put(0, MAGIC);
+        put(at::VERSION, &1u16.to_be_bytes());
+        put(at::CIPHER_NAME, self.cipher_name.as_bytes());
+        put(at::CIPHER_MODE, self.cipher_mode.as_bytes());
+        put(at::HASH, self.hash_name.as_bytes());
+        put(at::PAYLOAD, &self.payload.to_be_bytes());
+        put(at::KEY_BYTES, &(self.key_len as u32).to_be_bytes());
+        put(at::DIGEST, self.digest);
+        put(at::DIGEST_SALT, self.digest_salt);
+        put(at::DIGEST_ITERATIONS, &self.digest_iterations.to_be_bytes());
+        put(at::UUID, self.uuid.as_bytes());
+        for (number, slot) in self.slots.iter().enumerate() {
+            slot.put(slot_mut(&mut bytes, number));
+        }
+        bytes
+    }
+}
+
+impl Phdr {
+    /// Reads the header at the beginning of a store.
+    ///
+    /// # Errors
+    /// `NotThisFormat`, `Malformed`, `Unsupported` for another version, `Io`.
+    pub fn read(store: &dyn Store) -> Result<Self> {
+        let mut bytes = [0; SIZE];
+        if store.len() < SIZE as u64 {
+            return Err(
+                ErrorKind::NotThisFormat(format!("{} bytes are too few for a LUKS1 header", store.len())).into()
+            );
+        }
+        store.read_at(0, &mut bytes)?;
+        Self::parse(&bytes, store.len())
+    }
+
+    /// Takes a header apart; `len` is the length of the store that it is in, in bytes.
+    ///
+    /// # Errors
+    /// Those of [`Phdr::read`].
+    pub fn parse(bytes: &[u8; SIZE], len: u64) -> Result<Self> {
+        check_version(bytes)?;
+        let key_len = number(bytes, at::KEY_BYTES);
+        if !(1..=KEY_MAX).contains(&key_len) {
+            let what = format!("{key_len} bytes: no cipher has such a key");
+            return Err(malformed("key bytes", at::KEY_BYTES, what));
+        }
+        let digest_iterations = number(bytes, at::DIGEST_ITERATIONS);
+        if digest_iterations == 0 {
+            return Err(malformed("iterations of the digest", at::DIGEST_ITERATIONS, "there are none".into()));
+        }
+        let mut header = Self {
+            bytes: *bytes,
+            cipher_name: text(bytes, "cipher name", at::CIPHER_NAME, NAME)?,
+            cipher_mode: text(bytes, "cipher mode", at::CIPHER_MODE, NAME)?,
+            hash_name: text(bytes, "hash", at::HASH, NAME)?,
+            payload: number(bytes, at::PAYLOAD),
+            key_len: key_len as usize,
+            digest_iterations,
+            uuid: text(bytes, "UUID", at::UUID, UUID).ok(),
+            slots: std::array::from_fn(|i| read_slot(&bytes[at::SLOTS + i * at::SLOT..][..at::SLOT])),
+        };
+        header.check_payload()?;
+        for i in 0..SLOTS {
+            header.slots[i].trouble = header.trouble(i, len);
+        }
+        Ok(header)
+    }
+
+    /// The hash of derivations, digest and splitter.
+    ///
+    /// # Errors
+    /// `Unsupported`; `Malformed` for one whose digests are too short (specification, section 3: at least 160 bits).
+    pub fn hash(&self) -> Result<&'static Hash> {
+        match hash::by_name(&self.hash_name) {
+            None => Err(Error::unsupported(format!("the hash {}", self.hash_name))),
+            Some(hash) if hash.size < DIGEST => {
+                let what = format!("{} has digests of {} bytes, {DIGEST} is the least", self.hash_name, hash.size);
+                Err(malformed("hash", at::HASH, what))
+            }
+            Some(hash) => Ok(hash),
+        }
+    }
+
+    /// As dm-crypt writes it.
+    pub fn specification(&self) -> String {
+        format!("{}-{}", self.cipher_name, self.cipher_mode)
+    }
+
+    /// The cipher of areas and data.
+    ///
+    /// # Errors
+    /// `Unsupported`, `Malformed`.
+    pub fn cipher(&self) -> Result<Specification> {
+        let wrong = |e| cipher_error(e, at::CIPHER_NAME as u64);
+        let cipher = Specification::parse(&self.specification()).map_err(wrong)?;
+        if !cipher.key_sizes().contains(&self.key_len) {
+            let what = format!("{} bytes do not fit {cipher}", self.key_len);
+            return Err(malformed("key bytes", at::KEY_BYTES, what));
+        }
+        Ok(cipher)
+    }
+
+    /// The digest of the volume key.
+    pub fn digest(&self) -> &[u8] {
+        &self.bytes[at::DIGEST..][..DIGEST]
+    }
+
+    /// The salt of the digest.
+    pub fn digest_salt(&self) -> &[u8] {
+        &self.bytes[at::DIGEST_SALT..][..SALT]
+    }
+
+    /// The area of a keyslot.
+    pub fn area<'a>(&self, slot: &Slot, hash: &'static Hash, cipher: &'a Specification) -> Area<'a> {
+        let at = slot.area(self.key_len).start;
+        Area { at, key_len: self.key_len, stripes: slot.stripes as usize, hash, cipher }
+    }
+
+    /// Where the data begin, in bytes of their store.
+    pub fn data_start(&self) -> u64 {
+        u64::from(self.payload) * SECTOR
+    }
+
+    /// Where the last keyslot ends, in bytes.
+    pub fn areas_end(&self) -> u64 {
+        self.slots.iter().map(|slot| slot.area(self.key_len).end).max().unwrap_or(0)
+    }
+
+    /// Keyslots in use, by their numbers.
+    pub fn active(&self) -> impl Iterator<Item = (usize, &Slot)> {
+        self.slots.iter().enumerate().filter(|(_, slot)| slot.active)
+    }
+
+    /// # Errors
+    /// `Malformed` if anything is wrong with any keyslot: nothing is changed then but by a repair.
+    pub fn sound(&self) -> Result<()> {
+        self.slots.iter().find_map(|slot| slot.trouble.as_ref()).map_or(Ok(()), |trouble| Err(trouble.error()))
+    }
+
+    /// The same header with another keyslot.
+    pub fn with_slot(&self, number: usize, slot: Slot) -> Self {
+        let mut new = self.clone();
+        slot.put(slot_mut(&mut new.bytes, number));
+        new.slots[number] = slot;
+        new
+    }
+
+    /// The same header with another UUID, of at most 39 bytes.
+    pub fn with_uuid(&self, uuid: &str) -> Self {
+        let mut new = self.clone();
+        let field = &mut new.bytes[at::UUID..][..UUID];
+        field.fill(0);
+        field[..uuid.len()].copy_from_slice(uuid.as_bytes());
+        new.uuid = Some(uuid.to_owned());
+        new
+    }
+
+    /// What is to be written so that the header in the store, which is `before`, becomes this one.
+    ///
+    /// The header is in two sectors. The second one comes first: of keyslot 6, which lies in both, the first one has what says
+    /// whether it is in use, and what else is in there does not matter before that.
+    pub fn steps(&self, before: &[u8], store: &dyn Store) -> Result<Vec<Step>> {
+        let mut old = [0; 2 * SECTOR as usize];
+        store.read_at(0, &mut old)?;
+        let mut new = old;
+        new[..SIZE].copy_from_slice(&self.bytes);
+        old[..SIZE].copy_from_slice(before);
+        let sectors = [(SECTOR, "the end of the header"), (0, "the header")];
+        let changed = |at: u64| {
+            let range = at as usize..(at + SECTOR) as usize;
+            (old[range.clone()] != new[range.clone()]).then(|| new[range].to_vec())
+        };
+        let step = |(at, what): (u64, &str)| Some(Step { what: what.to_owned(), at, bytes: changed(at)? });
+        Ok(sectors.into_iter().filter_map(step).collect())
+    }
+
+    fn check_payload(&self) -> Result<()> {
+        match self.payload {
+            // Detached.
+            0 => Ok(()),
+            // The specification has the data behind the keyslots, but which of the two is damaged is not known here.
+            p if u64::from(p) * SECTOR < SIZE as u64 => {
+                let what = format!("the data would begin at sector {p}, in the header");
+                Err(malformed("payload offset", at::PAYLOAD, what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What is wrong with keyslot `i` in a store of `len` bytes.
+    fn trouble(&self, i: usize, len: u64) -> Option<Trouble> {
+        let slot = &self.slots[i];
+        let begin = at::SLOTS + i * at::SLOT;
+        let trouble = |field, at: usize, what, readable| {
+            let what = format!("keyslot {i}: {what}");
+            Some(Trouble { field, at: (begin + at) as u64, what, readable })
+        };
+        let flag = number(&self.bytes, begin);
+        if slot.stripes == 0 || self.key_len as u64 * u64::from(slot.stripes) > AREA_MAX {
+            return trouble(
+                "stripes",
+                at::SLOT_STRIPES,
+                format!("the key cannot be in {} stripes", slot.stripes),
+                false,
+            );
+        }
+        let area = slot.area(self.key_len);
+        if area.start < SIZE as u64 {
+            let what = format!("its area would begin at sector {}, in the header", slot.offset);
+            return trouble("key material offset", at::SLOT_OFFSET, what, false);
+        }
+        if area.end > len {
+            let what = format!("its area ends at byte {}, the file at byte {len}", area.end);
+            return trouble("key material offset", at::SLOT_OFFSET, what, false);
+        }
+        if slot.active && slot.iterations == 0 {
+            return trouble("iterations", at::SLOT_ITERATIONS, "there are none".into(), false);
+        }
+        if ![ACTIVE, DISABLED].contains(&flag) {
+            let what = format!("{flag:#010x} says neither that it is in use nor that it is not");
+            return trouble("state", 0, what, true);
+        }
+        let payload = u64::from(self.payload) * SECTOR;
+        if payload != 0 && area.end > payload {
+            let what = format!("its area ends at byte {}, the data begin at byte {payload}", area.end);
+            return trouble("key material offset", at::SLOT_OFFSET, what, true);
+        }
+        let overlaps = |(j, other): (usize, &Slot)| {
+            let other = other.area(self.key_len);
+            j != i && area.start < other.end && other.start < area.end
+        };
+        let other = self.slots.iter().enumerate().position(overlaps)?;
+        trouble("key material offset", at::SLOT_OFFSET, format!("its area overlaps that of keyslot {other}"), true)
+    }
+}
+
+/// Whether it is LUKS, and of the right version.
+fn check_version(bytes: &[u8; SIZE]) -> Result<()> {
+    let not = |what: String| Err(ErrorKind::NotThisFormat(what).into());
+    if !bytes.starts_with(MAGIC) {
+        return not("it does not begin with LUKS's magic".into());
+    }
+    match u16::from_be_bytes([bytes[at::VERSION], bytes[at::VERSION + 1]]) {
+        1 => Ok(()),
+        2 => not("it is LUKS2".into()),
+        other => Err(Error::unsupported(format!("version {other} of LUKS"))),
+    }
+}
+
+pub(in crate::formats) fn malformed(field: &'static str, at: usize, what: String) -> Error {
+    ErrorKind::Malformed { field, offset: at as u64, what }.into()
+}
+
+/// The bytes of a keyslot.
+pub(in crate::formats) fn slot_mut(bytes: &mut [u8; SIZE], number: usize) -> &mut [u8] {
+    &mut bytes[at::SLOTS + number * at::SLOT..][..at::SLOT]
+}
+
+fn number(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(*bytes[at..].first_chunk().expect("fields lie within the header"))
+}
+
+/// Text that ends with a zero byte.
+fn text(bytes: &[u8], field: &'static str, at: usize, len: usize) -> Result<String> {
+    let bytes = &bytes[at..at + len];
+    let end = bytes.iter().position(|b| *b == 0);
+    let printable = |b: &u8| b.is_ascii_graphic();
+    match end.map(|end| &bytes[..end]) {
+        None => Err(malformed(field, at, format!("{len} bytes without an end"))),
+        Some([]) => Err(malformed(field, at, "it is empty".into())),
+        Some(text) if !text.iter().all(printable) => Err(malformed(field, at, "it is no text".into())),
+        Some(text) => Ok(String::from_utf8_lossy(text).into_owned()),
+    }
+}
+
+fn read_slot(bytes: &[u8]) -> Slot {
+    Slot {
+        // A state that is neither may have been the one that is in use: trying it does no harm.
+        active: number(bytes, 0) != DISABLED,
+        iterations: number(bytes, at::SLOT_ITERATIONS),
+        salt: *bytes[at::SLOT_SALT..].first_chunk().expect("fields lie within the keyslot"),
+        offset: number(bytes, at::SLOT_OFFSET),
+        stripes: number(bytes, at::SLOT_STRIPES),
+        trouble: None,
+    }
+}

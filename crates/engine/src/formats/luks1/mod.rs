@@ -1,0 +1,254 @@
+//! LUKS1 (Clemens Fruhwirth, "LUKS On-Disk Format Specification", version 1.2.3; cryptsetup 2.6.1, lib/luks1/keymanage.c): a header
+//! of 592 bytes, eight keyslots that each hold the volume key, split and encrypted, and the data behind them.
+
+mod backup;
+mod create;
+mod editor;
+pub(in crate::formats) mod header;
+mod repair;
+mod unlock;
+
+use std::time::Instant;
+
+use claviger_crypto::dmcrypt::{Sectors, Specification};
+use claviger_crypto::secret::wipe_stack;
+use serde_json::{Value, json};
+
+use super::luks::cipher_error;
+use super::{Choices, Facts, Format, Header, KernelCipher, KeyslotEditor, MappedPart, Mapping, Unlocked, Verdict};
+use crate::credential::{Credential, Unlock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::spec::Spec;
+use crate::store::Store;
+use crate::volume::{Layout, Payload, Segment};
+use header::{MAGIC, Phdr, SECTOR, at};
+use unlock::OpenedKey;
+
+/// The type of [`LUKS1`].
+pub struct Luks1(());
+
+/// LUKS1, as format and as what changes its headers.
+pub static LUKS1: Luks1 = Luks1(());
+
+/// The name.
+const NAME: &str = "LUKS1";
+
+impl Format for Luks1 {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn identify(&self, store: &dyn Store) -> Result<Verdict> {
+        let mut start = [0; 8];
+        if store.len() < start.len() as u64 {
+            return Ok(Verdict::No(format!("{} bytes are too few", store.len())));
+        }
+        store.read_at(0, &mut start)?;
+        Ok(match start.strip_prefix(MAGIC) {
+            Some([0, 1]) => Verdict::Yes("it begins with LUKS's magic and version 1".to_owned()),
+            Some([0, 2]) => Verdict::No("it is LUKS2".to_owned()),
+            Some(_) => Verdict::Yes("it begins with LUKS's magic, but the version is not known".to_owned()),
+            None => Verdict::No("it does not begin with LUKS's magic".to_owned()),
+        })
+    }
+
+    fn open(&self, store: &dyn Store) -> Result<Box<dyn Header>> {
+        Ok(Box::new(Locked(told(Phdr::read(store))?)))
+    }
+
+    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+        told(create::create(store, spec, first))
+    }
+
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
+    }
+
+    fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
+        create::stored_len(plain, spec).map_err(|e| e.in_format(NAME))
+    }
+
+    fn choices(&self) -> Choices {
+        Choices { ciphers: create::CIPHERS.to_vec(), hashes: create::HASHES.to_vec(), min_len: create::MIN_LEN }
+    }
+
+    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+        Some(self)
+    }
+}
+
+/// Names the format, and leaves nothing on the stack.
+fn told<T>(result: Result<T>) -> Result<T> {
+    wipe_stack();
+    result.map_err(|e| e.in_format(NAME))
+}
+
+/// A header that was read.
+struct Locked(Phdr);
+
+impl Header for Locked {
+    /// A keyfile is a passphrase.
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
+    }
+
+    fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+        told(unlocked(&self.0, store, with))
+    }
+
+    fn describe(&self) -> Option<Value> {
+        Some(described(&self.0))
+    }
+
+    fn effort(&self, with: &Unlock<'_>) -> u64 {
+        unlock::effort(&self.0, with)
+    }
+}
+
+fn unlocked(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+    let begun = Instant::now();
+    if with.protect.is_some() {
+        return Err(Error::misuse("a LUKS1 volume has no hidden volume in it"));
+    }
+    let data = Data::of(header, store, with)?;
+    let cipher = header.cipher()?;
+    let OpenedKey { keyslot, key, trials, mut warnings } = unlock::open_key(header, store, with)?;
+    warnings.extend(header_warnings(header));
+    warnings.extend(data.warning.clone());
+    let sector_cipher = cipher
+        .with_key(&key, Sectors::default(), with.acceleration)
+        .map_err(|e| cipher_error(e, at::CIPHER_NAME as u64))?;
+    let layout = Layout::new(vec![Segment {
+        at: 0,
+        len: data.len,
+        stored_at: data.start,
+        payload: Payload::Crypt { cipher: sector_cipher, first: 0 },
+        writable: true,
+    }])?;
+    let mapping = with.for_kernel.then(|| mapping(&cipher, &data, key));
+    let facts = facts(header, &data, keyslot)?;
+    // The derivation for the digest is one more each time, and never counted.
+    Ok(Unlocked { layout, facts, warnings, trials, derivations: trials, took: begun.elapsed(), mapping })
+}
+
+/// What is wrong with the header, but does not keep it from being opened.
+fn header_warnings(header: &Phdr) -> Vec<String> {
+    let readable = header.slots.iter().filter_map(|slot| slot.trouble.as_ref().filter(|t| t.readable));
+    let mut warnings: Vec<_> = readable.map(|t| format!("The header is damaged: {} ({}).", t.what, t.field)).collect();
+    if header.uuid.is_none() {
+        warnings.push("The UUID in the header is damaged: it is no text.".to_owned());
+    }
+    warnings
+}
+
+fn mapping(cipher: &Specification, data: &Data, key: claviger_crypto::Secret) -> Mapping {
+    let layer = KernelCipher { specification: cipher.to_string(), key, sectors: Sectors::default(), integrity: None };
+    let part = MappedPart { len: data.len, stored_at: data.start, writable: true, layers: vec![layer] };
+    Mapping { kind: "LUKS1", parts: vec![part] }
+}
+
+fn facts(header: &Phdr, data: &Data, keyslot: Option<usize>) -> Result<Facts> {
+    Ok(Facts {
+        format: NAME,
+        cipher: header.cipher_name.clone(),
+        mode: header.cipher_mode.clone(),
+        key_bits: header.key_len as u32 * 8,
+        hash: header.hash()?.name,
+        iterations: keyslot.map_or(header.digest_iterations, |number| header.slots[number].iterations),
+        memory: None,
+        pim: None,
+        header_version: 1,
+        header: "primary",
+        hidden: false,
+        keyslot: keyslot.map(|number| number as u32),
+        uuid: header.uuid.clone(),
+        label: None,
+        integrity: None,
+        sector_size: SECTOR as u32,
+        size: data.len,
+        data_offset: data.start,
+        created: None,
+        header_written: None,
+    })
+}
+
+/// Where the data are, in bytes of their store.
+struct Data {
+    start: u64,
+    len: u64,
+    warning: Option<String>,
+}
+
+impl Data {
+    /// As far as the store goes: the header does not say how long they are.
+    fn of(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> Result<Self> {
+        let start = header.data_start();
+        let detached = with.data.is_some();
+        if start == 0 && !detached {
+            return Err(Error::misuse("it is a detached header: the data are in another file or device")
+                .hint("Name the file or device with the data as the volume, and this one as its header."));
+        }
+        let store_len = with.data.unwrap_or(store).len();
+        let len = store_len.saturating_sub(start) / SECTOR * SECTOR;
+        if len == 0 {
+            let what = format!("the data begin at byte {start}, the file ends at byte {store_len}");
+            let hint = if detached {
+                "The header says where the data begin in the file or device that was named as the volume: is it the right one?"
+            } else {
+                "If it is a detached header or a header backup, name the file or device with the data as the volume, and this one \
+                 as its header. Otherwise the file was cut short: find a complete copy."
+            };
+            return Err(header::malformed("payload offset", at::PAYLOAD, what).hint(hint));
+        }
+        let rest = store_len % SECTOR;
+        let warning = (rest != 0).then(|| {
+            format!("The file ends in the middle of a sector: it may have been cut short. Its last {rest} bytes were left out.")
+        });
+        Ok(Self { start, len, warning })
+    }
+}
+
+/// What `cryptsetup luksDump` shows, as JSON.
+fn described(header: &Phdr) -> Value {
+    let keyslot = |(number, slot): (usize, &header::Slot)| {
+        let mut about = json!({ "keyslot": number, "active": slot.active });
+        if slot.active {
+            about["kdf"] = json!({ "type": "pbkdf2", "hash": header.hash_name, "iterations": slot.iterations });
+            about["salt"] = json!(hex(&slot.salt));
+        }
+        about["area"] = json!({
+            "offset": slot.area(header.key_len).start,
+            "size": slot.area(header.key_len).end - slot.area(header.key_len).start,
+            "stripes": slot.stripes,
+        });
+        if let Some(trouble) = &slot.trouble {
+            about["damaged"] = json!(trouble.what);
+        }
+        about
+    };
+    json!({
+        "version": 1,
+        "uuid": header.uuid,
+        "cipher": header.specification(),
+        "hash": header.hash_name,
+        "key_bits": header.key_len * 8,
+        "payload_offset": header.data_start(),
+        "digest": {
+            "type": "pbkdf2",
+            "hash": header.hash_name,
+            "iterations": header.digest_iterations,
+            "salt": hex(header.digest_salt()),
+            "digest": hex(header.digest()),
+        },
+        "keyslots": header.slots.iter().enumerate().map(keyslot).collect::<Vec<_>>(),
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// What LUKS1 does not have.
+fn not_in_luks1(what: &str) -> Error {
+    Error::new(ErrorKind::Misuse(format!("LUKS1 has no {what}"))).hint("LUKS2 has more; the format is LUKS2.")
+}

@@ -1,0 +1,264 @@
+//! From credentials to the volume key: the keyslots are tried, on all processors.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use claviger_crypto::Secret;
+use claviger_crypto::dmcrypt::Specification;
+use claviger_crypto::hash::Hash;
+use claviger_crypto::pool::Pool;
+use claviger_crypto::secret::wipe_stack;
+
+use super::header::{DIGEST, Phdr, SECTOR, SLOTS, Slot, Trouble};
+use crate::credential::{Credential, Unlock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::luks::kdf::Kdf;
+use crate::formats::luks::passphrase;
+use crate::formats::magic;
+use crate::store::Store;
+
+/// The volume key, and how it was found.
+pub(super) struct OpenedKey {
+    /// None where the key itself was given.
+    pub keyslot: Option<usize>,
+    pub key: Secret,
+    /// Keyslots that were tried.
+    pub trials: u64,
+    /// What a person must know. Whole sentences.
+    pub warnings: Vec<String>,
+}
+
+/// Finds the volume key: the credentials are the key itself, or open a keyslot. Where several open, the one that costs least
+/// counts, and of those the one in front.
+///
+/// # Errors
+/// `WrongCredential`; `Malformed` if none opens and one could not be tried; `CredentialKind`, `Misuse`, `Unsupported`,
+/// `Cancelled`, `Io`.
+pub(super) fn open_key(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> Result<OpenedKey> {
+    let (hash, cipher) = (header.hash()?, header.cipher()?);
+    if let [Credential::VolumeKey(key)] = with.credentials {
+        return with_volume_key(header, hash, key, with);
+    }
+    let passphrase = passphrase(with.credentials)?;
+    let (slots, left_out) = to_try(header, with.keyslot)?;
+    let trials = Trials {
+        header,
+        hash,
+        cipher: &cipher,
+        store,
+        passphrase,
+        with,
+        slots: &slots,
+        best: AtomicUsize::new(usize::MAX),
+        found: Mutex::new(None),
+        failed: Mutex::new(None),
+        done: Mutex::new(0),
+        total: effort(header, with),
+        pool: Pool::for_this_machine(Duration::ZERO),
+    };
+    trials.pool.run(slots.len(), &|rank| {
+        trials.try_slot(rank);
+        wipe_stack();
+    });
+    let found = trials.outcome()?;
+    let warnings = left_out.iter().map(|t| format!("This could not be tried: {}.", t.what)).collect();
+    match found {
+        Some((rank, key)) => Ok(OpenedKey { keyslot: Some(slots[rank].0), key, trials: slots.len() as u64, warnings }),
+        None => Err(none_opens(header, store, &slots, left_out.first().copied())),
+    }
+}
+
+/// About how long it takes to try all keyslots on one thread, in microseconds.
+pub(super) fn effort(header: &Phdr, with: &Unlock<'_>) -> u64 {
+    let Ok(hash) = header.hash() else { return 0 };
+    let Ok((slots, _)) = to_try(header, with.keyslot) else { return 0 };
+    slots.iter().fold(0, |sum, (_, slot)| sum.saturating_add(slot_effort(header, hash, slot)))
+}
+
+/// Whether it is the volume key.
+///
+/// # Errors
+/// `Cancelled`.
+pub(super) fn is_key(header: &Phdr, hash: &Hash, key: &[u8], go_on: &dyn Fn() -> bool) -> Result<bool> {
+    let mut digest = Secret::zeroed(DIGEST);
+    if !hash.pbkdf2(key, header.digest_salt(), header.digest_iterations, &mut digest, go_on) {
+        return Err(ErrorKind::Cancelled.into());
+    }
+    Ok(digest.same_as(header.digest()))
+}
+
+fn with_volume_key(header: &Phdr, hash: &Hash, key: &Secret, with: &Unlock<'_>) -> Result<OpenedKey> {
+    if key.len() != header.key_len {
+        let what = format!("the volume key has {} bytes, not {}", header.key_len, key.len());
+        return Err(ErrorKind::WrongCredential(what).into());
+    }
+    if !is_key(header, hash, key, &|| !with.cancelled())? {
+        let what = "it is not the volume key: the digest in the header is another".to_owned();
+        return Err(Error::new(ErrorKind::WrongCredential(what)).hint(
+            "A digest that is damaged looks the same as a wrong key: the header does not tell one from the other.",
+        ));
+    }
+    Ok(OpenedKey { keyslot: None, key: Secret::copy_from(key), trials: 0, warnings: Vec::new() })
+}
+
+type Numbered<'a> = (usize, &'a Slot);
+
+/// The keyslots to try, in the order in which they count, and what is wrong with those that cannot be.
+fn to_try(header: &Phdr, only: Option<u32>) -> Result<(Vec<Numbered<'_>>, Vec<&Trouble>)> {
+    if let Some(number) = only {
+        let slot = header.slots.get(number as usize);
+        let slot =
+            slot.ok_or_else(|| Error::misuse(format!("LUKS1 has keyslots 0 to {}, and no {number}", SLOTS - 1)))?;
+        if !slot.active {
+            return Err(ErrorKind::WrongCredential(format!("keyslot {number} is not in use")).into());
+        }
+    }
+    let wanted = |number: usize| only.is_none_or(|only| number == only as usize);
+    let unreadable = |slot: &Slot| slot.trouble.as_ref().is_some_and(|t| !t.readable);
+    let all = || header.active().filter(|(number, _)| wanted(*number));
+    let left_out = all().filter(|(_, slot)| unreadable(slot)).filter_map(|(_, slot)| slot.trouble.as_ref()).collect();
+    let mut slots: Vec<_> = all().filter(|(_, slot)| !unreadable(slot)).collect();
+    slots.sort_by_key(|(number, slot)| (slot.iterations, *number));
+    Ok((slots, left_out))
+}
+
+fn slot_effort(header: &Phdr, hash: &'static Hash, slot: &Slot) -> u64 {
+    let kdf = |iterations| Kdf::Pbkdf2 { hash, iterations };
+    kdf(slot.iterations).effort(header.key_len).saturating_add(kdf(header.digest_iterations).effort(DIGEST)).max(1)
+}
+
+/// What the threads share.
+struct Trials<'a> {
+    header: &'a Phdr,
+    hash: &'static Hash,
+    cipher: &'a Specification,
+    store: &'a dyn Store,
+    passphrase: &'a [u8],
+    with: &'a Unlock<'a>,
+    slots: &'a [Numbered<'a>],
+    /// Place of the keyslot that opened: those behind it do not matter any more.
+    best: AtomicUsize,
+    found: Mutex<Option<(usize, Secret)>>,
+    failed: Mutex<Option<Error>>,
+    /// Microseconds of work that are done. Held while progress is told, so that it is told in order.
+    done: Mutex<u64>,
+    total: u64,
+    pool: Pool,
+}
+
+impl Trials<'_> {
+    fn try_slot(&self, rank: usize) {
+        let go_on = || rank < self.best.load(Ordering::Relaxed) && !self.with.cancelled();
+        if !go_on() {
+            return;
+        }
+        let (_, slot) = self.slots[rank];
+        match self.key_in(slot, &go_on) {
+            Ok(Some(key)) => self.opened(rank, key),
+            Ok(None) => {}
+            // Stopped, because another keyslot opened or the caller has cancelled.
+            Err(Error { kind: ErrorKind::Cancelled, .. }) => return,
+            Err(error) => {
+                lock(&self.failed).get_or_insert(error);
+            }
+        }
+        self.tell_progress(slot_effort(self.header, self.hash, slot));
+    }
+
+    /// The volume key, if the passphrase opens this keyslot.
+    fn key_in(&self, slot: &Slot, go_on: &(dyn Fn() -> bool + Sync)) -> Result<Option<Secret>> {
+        let kdf = Kdf::Pbkdf2 { hash: self.hash, iterations: slot.iterations };
+        let len = self.header.key_len;
+        let derived = kdf.derive_on(&self.pool, self.passphrase, &slot.salt, len, self.with, go_on)?;
+        let area = self.header.area(slot, self.hash, self.cipher);
+        let key = area.read(self.store, &derived, self.with.acceleration)?;
+        Ok(is_key(self.header, self.hash, &key, &|| go_on())?.then_some(key))
+    }
+
+    fn opened(&self, rank: usize, key: Secret) {
+        self.best.fetch_min(rank, Ordering::Relaxed);
+        let mut found = lock(&self.found);
+        if found.as_ref().is_none_or(|(before, _)| rank < *before) {
+            *found = Some((rank, key));
+        }
+    }
+
+    fn tell_progress(&self, effort: u64) {
+        let mut done = lock(&self.done);
+        *done = done.saturating_add(effort).min(self.total);
+        if let Some(progress) = self.with.progress {
+            progress(*done, self.total);
+        }
+    }
+
+    fn outcome(&self) -> Result<Option<(usize, Secret)>> {
+        if self.with.cancelled() {
+            return Err(ErrorKind::Cancelled.into());
+        }
+        if let Some(progress) = self.with.progress {
+            progress(self.total, self.total);
+        }
+        let found = lock(&self.found).take();
+        match lock(&self.failed).take() {
+            Some(error) if found.is_none() => Err(error),
+            _ => Ok(found),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Nothing opened: what is known about why.
+fn none_opens(header: &Phdr, store: &dyn Store, slots: &[Numbered<'_>], left_out: Option<&Trouble>) -> Error {
+    if let Some(trouble) = left_out {
+        let others = match slots.len() {
+            0 => String::new(),
+            1 => " The other keyslot does not open with this passphrase.".to_owned(),
+            n => format!(" The {n} other keyslots do not open with this passphrase."),
+        };
+        let mut error = trouble.error();
+        error.hint = error.hint.map(|hint| hint + &others);
+        return error;
+    }
+    let numbers: Vec<_> = slots.iter().map(|(number, _)| number.to_string()).collect();
+    let what = match &numbers[..] {
+        [] => "no keyslot is in use: only the volume key opens it".to_owned(),
+        [one] => format!("wrong passphrase or keyfile: it does not open keyslot {one}, the one that was tried"),
+        all => format!(
+            "wrong passphrase or keyfile: it opens none of the {} keyslots that were tried ({})",
+            all.len(),
+            all.join(", ")
+        ),
+    };
+    let damaged = slots.iter().filter_map(|(number, slot)| overwritten(header, store, *number, slot));
+    let hint = damaged.reduce(|all, one| format!("{all} {one}")).unwrap_or_else(|| {
+        "A keyslot of which a single bit is damaged looks the same as a wrong passphrase: nothing in it tells."
+            .to_owned()
+    });
+    Error::new(ErrorKind::WrongCredential(what)).hint(hint)
+}
+
+/// What is not random in the area of a keyslot, as it ought to be.
+fn overwritten(header: &Phdr, store: &dyn Store, number: usize, slot: &Slot) -> Option<String> {
+    let (sectors, not_random) = looked_at(header, store, slot).ok()?;
+    (not_random > 0).then(|| {
+        format!(
+            "Keyslot {number} is damaged: {not_random} of the {sectors} sectors of its area do not look random, so that it opens \
+             with no passphrase any more."
+        )
+    })
+}
+
+/// Whole sectors of the area of a keyslot, and how many of them do not look random.
+pub(super) fn looked_at(header: &Phdr, store: &dyn Store, slot: &Slot) -> Result<(u64, u64)> {
+    let area = slot.area(header.key_len);
+    // What is behind the last stripe is padding, which some programs leave as it was.
+    let len = (header.key_len as u64 * u64::from(slot.stripes)) / SECTOR * SECTOR;
+    let mut bytes = vec![0; len as usize];
+    store.read_at(area.start, &mut bytes)?;
+    let sectors = bytes.chunks_exact(SECTOR as usize);
+    Ok((sectors.len() as u64, sectors.filter(|sector| !magic::looks_random(sector)).count() as u64))
+}

@@ -1,0 +1,458 @@
+//! Beginning a reencryption: one change of the header, before which nothing has happened to the data.
+
+use std::ops::Range;
+
+use claviger_crypto::dmcrypt::Specification;
+use claviger_crypto::{Secret, hash};
+use serde_json::{Map, Value, json};
+
+use super::Stores;
+use super::keys::VolumeKeys;
+use super::proof;
+use super::state::{Direction, FINAL, MOVED, Mode, PREVIOUS, Side, State};
+use crate::credential::{Credential, Unlock};
+use crate::edit::{Edit, Step};
+use crate::error::{Error, Result};
+use crate::formats::luks::kdf::{self, Kdf};
+use crate::formats::luks2::keyslots::{self, How};
+use crate::formats::luks2::metadata::{Area, Decimal, Id, Keyslot, Metadata, Requirements, Segment, Size};
+use crate::formats::luks2::read::{ReadHeader, read};
+use crate::formats::luks2::unlock::{OpenedKey, open_key, passphrase};
+use crate::formats::luks2::{create, derivation, editor, slots, validate, write};
+use crate::spec::{Cost, Spec};
+use crate::store::{MemoryStore, Store};
+
+/// What a volume is to become. What is `None` stays as it is, or takes the default.
+#[derive(Clone, Copy, Default)]
+pub struct Request<'a> {
+    /// Cipher specification: `aes-xts-plain64`.
+    pub cipher: Option<&'a str>,
+    /// Size of the new volume key, in bits.
+    pub key_bits: Option<u32>,
+    /// Size of an encryption sector, in bytes.
+    pub sector_size: Option<u32>,
+    /// What saves the hot zone: `checksum`, `journal` or `none`.
+    pub resilience: Option<&'a str>,
+    /// Hash of the checksums, by its name: `sha256`.
+    pub checksum: Option<&'a str>,
+    /// From the end on.
+    pub backward: bool,
+    /// Hash of the new keyslot's key derivation, by its name.
+    pub hash: Option<&'a str>,
+    /// What the new keyslot's derivation is to cost; as the keyslot that opens, if nothing is said.
+    pub cost: Cost<'a>,
+}
+
+/// A reencryption that is ready to begin.
+#[derive(Debug)]
+pub struct Beginning {
+    /// What is to be written to the header's store.
+    pub edit: Edit,
+    /// The keyslots that open the old key alone, and end with it.
+    pub ending: Vec<u32>,
+}
+
+/// Another volume key, and another cipher or sector size if asked for. The new key gets a keyslot that opens with the same
+/// passphrase. Where the header is detached and `decrypt` is set, plaintext is what is to be left.
+///
+/// # Errors
+/// Those of unlocking; `Misuse` for what does not fit, `Unsupported` for volumes of several segments or with integrity protection.
+pub fn begin(stores: &Stores<'_>, with: &Unlock<'_>, request: &Request<'_>, decrypt: bool) -> Result<Beginning> {
+    let header = read(stores.header)?;
+    let (old, opened) = the_volume(&header, stores, with)?;
+    let mut metadata = header.metadata.clone();
+    let mut steps = Vec::new();
+    let (last, new) = if decrypt {
+        if !stores.detached {
+            return Err(Error::misuse("the header is where plaintext would have to be: it needs a file of its own"));
+        }
+        (linear(old.offset.0, Size::Dynamic), None)
+    } else {
+        let (segment, key_len) = encrypted(&old, &opened, request)?;
+        let (digest, key, step) = new_key(&header, &mut metadata, &opened, with, request, key_len)?;
+        steps.push(step);
+        (segment, Some((digest, key)))
+    };
+    let backward = request.backward || decrypt;
+    let plan = Plan {
+        mode: if decrypt { Mode::Decrypt } else { Mode::Reencrypt },
+        direction: if backward { Direction::Backward } else { Direction::Forward },
+        shift: None,
+        size: stores.data.len().saturating_sub(old.offset.0),
+        previous: (old, Some(opened.digest)),
+        last: (last, new.as_ref().map(|(digest, _)| *digest)),
+        moved: None,
+    };
+    let digest = opened.digest;
+    let ending = header.metadata.digests[&digest].keyslots.iter().map(|id| id.0);
+    let ending = ending.filter(|slot| Some(*slot) != opened.keyslot).collect();
+    let keys = VolumeKeys { previous: Some(opened.key), last: new.map(|(_, key)| key), same: false };
+    plan.put(&mut metadata, header.binary.hdr_size, request, &keys, stores.data.len())?;
+    steps.extend(write::steps(stores.header, &header, header.binary.clone(), &metadata)?);
+    Ok(Beginning { edit: Edit { steps }, ending })
+}
+
+/// Plaintext into a volume whose header is in a store of its own, which is to be empty: `first` opens it then.
+///
+/// # Errors
+/// Those of creating a volume.
+pub fn begin_detached_encryption(
+    stores: &Stores<'_>,
+    spec: &Spec<'_>,
+    first: &[Credential],
+    request: &Request<'_>,
+) -> Result<Beginning> {
+    let image = encryption_header(stores.header.len(), stores.data, spec, first, request, None)?;
+    Ok(Beginning { edit: Edit { steps: image_steps(&image)? }, ending: Vec::new() })
+}
+
+/// Only plaintext is to be left of a volume with its header in front: the header moves to `header`, a store of its own, which is as
+/// long as header and keyslots, and the data move to the beginning. Nothing but this writes to the data before the reencryption goes
+/// on: the first part of the ciphertext takes the header's place.
+///
+/// # Errors
+/// Those of [`begin`].
+pub fn begin_decryption(
+    header_to: &dyn Store,
+    data: &dyn Store,
+    with: &Unlock<'_>,
+    request: &Request<'_>,
+) -> Result<()> {
+    let attached = Stores::new(data, None);
+    let header = read(data)?;
+    let (old, opened) = the_volume(&header, &attached, with)?;
+    let end = validate::header_end(&header.metadata, header.binary.hdr_size);
+    if header_to.len() != end {
+        return Err(Error::misuse(format!("the header's file has to have {end} bytes")));
+    }
+    let shift = old.offset.0;
+    let size = data.len().saturating_sub(shift);
+    let first = size.min(shift);
+    let moved = Segment { offset: Decimal(0), size: Size::Fixed(first), ..old.clone() };
+    let plan = Plan {
+        mode: Mode::Decrypt,
+        direction: Direction::Forward,
+        shift: Some(shift),
+        size,
+        previous: (old, Some(opened.digest)),
+        last: (linear(0, Size::Dynamic), None),
+        moved: Some((moved, Some(opened.digest))),
+    };
+    let mut metadata = header.metadata.clone();
+    let keys = VolumeKeys { previous: Some(opened.key), last: None, same: false };
+    plan.put(&mut metadata, header.binary.hdr_size, request, &keys, data.len())?;
+    // Built before anything is written, so that what cannot be is told before. First the header as it is, which opens the data
+    // where they are, from a file of its own too; then the copy of the first part; then the header that knows of the copy.
+    let mut bytes = vec![0; end as usize];
+    data.read_at(0, &mut bytes)?;
+    let state = write::steps(&MemoryStore::new(bytes.clone()), &header, header.binary.clone(), &metadata)?;
+    Edit { steps: image_steps(&bytes)? }.carry_out(header_to)?;
+    let mut bytes = vec![0; first as usize];
+    data.read_at(shift, &mut bytes)?;
+    data.write_at(0, &mut bytes)?;
+    data.flush()?;
+    Edit { steps: state }.carry_out(header_to)
+}
+
+/// The whole header of a volume whose data are still plaintext, `len` bytes of it. `moved` says where the first part goes, and how
+/// many bytes the plaintext has, where the header takes the first part's place.
+pub(super) fn encryption_header(
+    len: u64,
+    data: &dyn Store,
+    spec: &Spec<'_>,
+    first: &[Credential],
+    request: &Request<'_>,
+    moved: Option<(Range<u64>, u64)>,
+) -> Result<Vec<u8>> {
+    let len_in_memory = usize::try_from(len).ok().filter(|len| *len <= 256 << 20);
+    let memory = MemoryStore::new(vec![0; len_in_memory.ok_or_else(|| Error::misuse("no header is so long"))?]);
+    let offset = if moved.is_some() { len } else { 0 };
+    let spec = Spec {
+        data: Some(data),
+        data_offset: Some(offset),
+        quick: true,
+        cipher: spec.cipher,
+        hash: spec.hash,
+        cost: spec.cost,
+        key_bits: spec.key_bits,
+        sector_size: spec.sector_size,
+        uuid: spec.uuid,
+        label: spec.label,
+        subsystem: spec.subsystem,
+        volume_key: spec.volume_key,
+        metadata_size: spec.metadata_size,
+        keyslots_size: spec.keyslots_size,
+        cancel: spec.cancel,
+        ..Spec::default()
+    };
+    create::create(&memory, &spec, first)?;
+    let header = read(&memory)?;
+    let opened = open_key(&header, &memory, &Unlock::with(first), 0)?;
+    let segment = header.metadata.segments[&0].clone();
+    let size = moved.as_ref().map_or(data.len(), |(_, size)| *size);
+    let previous = linear(0, if moved.is_some() { Size::Fixed(size) } else { Size::Dynamic });
+    let plan = Plan {
+        mode: Mode::Encrypt,
+        direction: if moved.is_some() || request.backward { Direction::Backward } else { Direction::Forward },
+        shift: moved.as_ref().map(|_| len),
+        size,
+        previous: (previous, None),
+        last: (segment, Some(opened.digest)),
+        moved: moved.map(|(at, _)| (linear(at.start, Size::Fixed(at.end - at.start)), None)),
+    };
+    let mut metadata = header.metadata.clone();
+    let keys = VolumeKeys { previous: None, last: Some(opened.key), same: false };
+    plan.put(&mut metadata, header.binary.hdr_size, request, &keys, data.len())?;
+    Edit { steps: write::steps(&memory, &header, header.binary.clone(), &metadata)? }.carry_out(&memory)?;
+    Ok(memory.to_vec())
+}
+
+/// The steps that write a header to where none is, its first sector at the very end.
+pub(super) fn image_steps(image: &[u8]) -> Result<Vec<Step>> {
+    let size = image.get(8..16).and_then(|b| b.try_into().ok()).map(u64::from_be_bytes);
+    let size = size.and_then(|size| usize::try_from(size).ok()).filter(|size| *size < image.len());
+    let size = size.ok_or_else(|| Error::misuse("this is no whole header"))?;
+    let (primary, rest) = image.split_at(size);
+    let step = |what: &str, at: usize, bytes: &[u8]| Step { what: what.into(), at: at as u64, bytes: bytes.to_vec() };
+    Ok(vec![step("the secondary header and the keyslots", size, rest), step("the primary header", 0, primary)])
+}
+
+/// The one segment that is to be rewritten, and its key.
+fn the_volume(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Result<(Segment, OpenedKey)> {
+    editor::nothing_required(&header.metadata)?;
+    let [(0, segment)] = header.metadata.segments.iter().map(|(n, s)| (*n, s)).collect::<Vec<_>>()[..] else {
+        return Err(Error::unsupported("reencryption of a volume of several segments"));
+    };
+    if segment.integrity.is_some() {
+        return Err(Error::unsupported("reencryption of a volume with integrity protection")
+            .hint("Its tags lie between its data. Make a new volume and copy."));
+    }
+    if segment.kind != "crypt" || segment.size != Size::Dynamic || segment.iv_tweak != Some(Decimal(0)) {
+        return Err(Error::unsupported("reencryption of a volume that is not one encrypted segment of dynamic size"));
+    }
+    if !stores.detached && segment.offset.0 < validate::header_end(&header.metadata, header.binary.hdr_size) {
+        return Err(Error::misuse("this is a detached header: the data are in another file or device")
+            .hint("Name the file with the data as the volume, and this one as its header."));
+    }
+    let digest = slots::data_digest(&header.metadata).map(|(number, _)| number);
+    let digest = digest.ok_or_else(|| Error::unsupported("reencryption of a volume that is not encrypted"))?;
+    let mut segment = segment.clone();
+    segment.flags.clear();
+    Ok((segment, open_key(header, stores.header, with, digest)?))
+}
+
+/// The segment as it is to be, and the bytes of its key.
+fn encrypted(old: &Segment, opened: &OpenedKey, request: &Request<'_>) -> Result<(Segment, usize)> {
+    let text = match request.cipher {
+        Some(name) if !name.contains('-') => format!("{}-xts-plain64", name.to_ascii_lowercase()),
+        Some(name) => name.to_owned(),
+        None => old.encryption.clone().unwrap_or_default(),
+    };
+    let sizes = Specification::parse(&text).map_err(|e| Error::misuse(e.to_string()))?.key_sizes();
+    let asked = request.key_bits.map(|bits| bits as usize / 8);
+    let fits = |len: &usize| sizes.contains(len);
+    let len = asked.or_else(|| [opened.key.len(), 64, 32].into_iter().find(fits)).or_else(|| sizes.last().copied());
+    let len = len.filter(fits).filter(|_| request.key_bits.is_none_or(|bits| bits.is_multiple_of(8)));
+    let len = len.ok_or_else(|| {
+        let all: Vec<_> = sizes.iter().map(|size| (size * 8).to_string()).collect();
+        Error::misuse(format!("{text} takes no such key")).hint(format!("It takes one of {} bits.", all.join(", ")))
+    })?;
+    let sector_size = request.sector_size.or(old.sector_size);
+    if !sector_size.is_some_and(|size| matches!(size, 512 | 1024 | 2048 | 4096)) {
+        return Err(Error::misuse("an encryption sector has 512, 1024, 2048 or 4096 bytes"));
+    }
+    Ok((Segment { encryption: Some(text), sector_size, ..old.clone() }, len))
+}
+
+/// A new volume key with a keyslot that opens with the same passphrase, its digest, and the step that writes it.
+fn new_key(
+    header: &ReadHeader,
+    metadata: &mut Metadata,
+    opened: &OpenedKey,
+    with: &Unlock<'_>,
+    request: &Request<'_>,
+    key_len: usize,
+) -> Result<(u32, Secret, Step)> {
+    let passphrase = passphrase(with.credentials)?;
+    let mut key = Secret::zeroed(key_len);
+    write::random(&mut key)?;
+    let number = slots::free_number(&metadata.keyslots);
+    let number = number.ok_or_else(|| {
+        Error::misuse("all keyslots are taken, and the new key needs one").hint("Remove one that is not needed.")
+    })?;
+    let hash = keyslots::hash_of(request.hash)?;
+    let like = opened.keyslot.and_then(|slot| metadata.keyslots.get(&slot));
+    let area = like.and_then(|slot| Some((slot.area.encryption.clone()?, slot.area.key_size? as usize)));
+    let (cipher, cipher_key) = area.unwrap_or(("aes-xts-plain64".into(), 64));
+    let how = How::new(&cipher, cipher_key, request.hash)?;
+    let kdf = match like.and_then(|slot| slot.kdf.as_ref()) {
+        Some(kdf) if request.cost == Cost::default() && request.hash.is_none() => derivation::of(kdf)?,
+        _ => Kdf::choose(&request.cost, kdf::LUKS2, hash, how.cipher_key, with.cancel)?,
+    };
+    let at = slots::free_area(metadata, header.binary.hdr_size, slots::area_len(key_len))?;
+    let (keyslot, step) = keyslots::sealed(at, &key, passphrase, &how, &kdf, with, number)?;
+    let digest_number =
+        slots::free_number(&metadata.digests).ok_or_else(|| Error::misuse("there are too many digests"))?;
+    let mut digest = keyslots::digest_of(&key, hash, &cost_of(&kdf), with)?;
+    digest.keyslots.push(Id(number));
+    metadata.keyslots.insert(number, keyslot);
+    metadata.digests.insert(digest_number, digest);
+    Ok((digest_number, key, step))
+}
+
+/// Says of a derivation with exact iterations that they are exact: then the digest is not measured either.
+fn cost_of(kdf: &Kdf) -> Cost<'static> {
+    let iterations = if let Kdf::Pbkdf2 { iterations, .. } = kdf { Some(*iterations) } else { Some(1) };
+    Cost { iterations, ..Cost::default() }
+}
+
+/// A reencryption as it is to be put into metadata.
+struct Plan {
+    mode: Mode,
+    direction: Direction,
+    shift: Option<u64>,
+    size: u64,
+    previous: (Segment, Option<u32>),
+    last: (Segment, Option<u32>),
+    moved: Option<(Segment, Option<u32>)>,
+}
+
+impl Plan {
+    /// Puts it in: its keyslot, its segments, what is required of programs, its digest.
+    fn put(
+        self,
+        metadata: &mut Metadata,
+        hdr_size: u64,
+        request: &Request<'_>,
+        keys: &VolumeKeys,
+        data_len: u64,
+    ) -> Result<()> {
+        let number = slots::free_number(&metadata.keyslots);
+        let number = number.ok_or_else(|| {
+            Error::misuse("all keyslots are taken, and a reencryption needs one").hint("Remove one that is not needed.")
+        })?;
+        let sector = |(segment, _): &(Segment, _)| u64::from(segment.sector_size.unwrap_or(512));
+        let block = sector(&self.previous).max(sector(&self.last));
+        if self.size == 0 || !self.size.is_multiple_of(block) {
+            let what = format!("the data have {} bytes, which are no whole number of {block} bytes", self.size);
+            return Err(Error::misuse(what).hint("Choose a smaller sector size, or enlarge the file to whole sectors."));
+        }
+        let keyslot = self.keyslot(metadata, hdr_size, request, block)?;
+        metadata.keyslots.insert(number, keyslot);
+        self.state(number, &metadata.keyslots[&number])?.put_first(metadata);
+        let requirements = metadata.config.requirements.get_or_insert_with(Requirements::default);
+        let forward = self.shift.is_some() && self.direction == Direction::Forward;
+        requirements.mandatory.push(proof::requirement(forward).to_owned());
+        proof::seal(metadata, number, keys)?;
+        self.check(metadata, data_len)
+    }
+
+    /// Reads it as any program will, before it is written.
+    fn check(&self, metadata: &Metadata, data_len: u64) -> Result<()> {
+        let state = State::of(metadata, data_len)?;
+        let state = state.filter(|state| state.size == self.size && state.hot.is_none() && state.done.is_empty());
+        let state =
+            state.ok_or_else(|| Error::misuse("the reencryption would be read as another one; nothing was changed"))?;
+        let first = if self.direction == Direction::Forward { state.moved_end() } else { self.size - 1 };
+        let least =
+            if self.mode == Mode::Decrypt && self.moved.is_some() { state.moved_end() } else { state.alignment() };
+        if state.zone_limit(first.min(self.size - 1)) < state.alignment() || state.zone_limit(0) < least {
+            return Err(Error::misuse("the keyslots area has too little room left for what protects a zone")
+                .hint("Remove a keyslot that is not needed, or choose another resilience mode."));
+        }
+        Ok(())
+    }
+
+    fn keyslot(&self, metadata: &Metadata, hdr_size: u64, request: &Request<'_>, block: u64) -> Result<Keyslot> {
+        let asked = request.resilience.unwrap_or("checksum");
+        let kind = match (asked, self.shift, self.direction) {
+            // What is moved backward never is where it was written.
+            (_, Some(_), Direction::Backward) => "datashift".to_owned(),
+            ("checksum" | "journal", Some(_), Direction::Forward) => format!("datashift-{asked}"),
+            ("checksum" | "journal" | "none", None, _) => asked.to_owned(),
+            _ => {
+                return Err(Error::misuse(format!("the resilience mode {asked} is none for this"))
+                    .hint("There are: checksum, journal, none."));
+            }
+        };
+        let (offset, size) = match kind.as_str() {
+            "none" | "datashift" => (slots::free_area(metadata, hdr_size, slots::BLOCK)?, slots::BLOCK),
+            _ => widest_gap(metadata, hdr_size)?,
+        };
+        let mut other = Map::new();
+        if kind.ends_with("checksum") {
+            let hash = hash::by_name(request.checksum.unwrap_or("sha256"));
+            let hash = hash.ok_or_else(|| Error::misuse("no hash for checksums has that name"))?;
+            other.insert("hash".into(), json!(keyslots::header_name(hash)?));
+            other.insert("sector_size".into(), json!(block));
+        }
+        if let Some(shift) = self.shift {
+            other.insert("shift_size".into(), json!(shift.to_string()));
+        }
+        let direction = if self.direction == Direction::Forward { "forward" } else { "backward" };
+        let mode = match self.mode {
+            Mode::Reencrypt => "reencrypt",
+            Mode::Encrypt => "encrypt",
+            Mode::Decrypt => "decrypt",
+        };
+        let said = [("mode", mode), ("direction", direction)];
+        Ok(Keyslot {
+            kind: "reencrypt".into(),
+            // cryptsetup writes this and does not read it.
+            key_size: 1,
+            priority: Some(0),
+            area: Area { kind, offset: Decimal(offset), size: Decimal(size), encryption: None, key_size: None, other },
+            kdf: None,
+            af: None,
+            other: said.into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect(),
+        })
+    }
+
+    fn state(&self, number: u32, keyslot: &Keyslot) -> Result<State> {
+        let side = |(segment, digest): &(Segment, Option<u32>), flag: &str| Side {
+            segment: Segment { flags: vec![flag.to_owned()], ..segment.clone() },
+            digest: *digest,
+            end: if let Size::Fixed(size) = segment.size { size } else { 0 },
+        };
+        let previous = side(&self.previous, PREVIOUS);
+        let last = side(&self.last, FINAL);
+        let moved = self.moved.as_ref().map(|moved| side(moved, MOVED));
+        let fixed = self.mode == Mode::Encrypt && moved.is_some();
+        State::beginning(number, keyslot, (previous, last, moved), self.size, fixed)
+    }
+}
+
+/// The widest part of the keyslots area that is free, in whole blocks: where it begins, and its size.
+fn widest_gap(metadata: &Metadata, hdr_size: u64) -> Result<(u64, u64)> {
+    let end = validate::header_end(metadata, hdr_size);
+    let mut taken: Vec<_> = metadata.keyslots.values().map(|slot| (slot.area.offset.0, slot.area.size.0)).collect();
+    taken.push((end, 0));
+    taken.sort_unstable();
+    let (mut free, mut widest) = (2 * hdr_size, (0, 0));
+    for (offset, size) in taken {
+        let gap = offset.saturating_sub(free) / slots::BLOCK * slots::BLOCK;
+        if gap > widest.1 {
+            widest = (free, gap);
+        }
+        free = free.max(offset.saturating_add(size)).next_multiple_of(slots::BLOCK);
+    }
+    if widest.1 == 0 {
+        return Err(Error::misuse("the keyslots area has no room for what protects a zone")
+            .hint("Remove a keyslot that is not needed, or choose the resilience mode none."));
+    }
+    Ok(widest)
+}
+
+fn linear(offset: u64, size: Size) -> Segment {
+    Segment {
+        kind: "linear".into(),
+        offset: Decimal(offset),
+        size,
+        iv_tweak: None,
+        encryption: None,
+        sector_size: None,
+        integrity: None,
+        flags: Vec::new(),
+        other: Map::new(),
+    }
+}

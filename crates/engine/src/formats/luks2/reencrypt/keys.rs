@@ -1,0 +1,75 @@
+//! The keys of both sides of a reencryption, and the ciphers with them.
+
+use std::sync::Arc;
+
+use claviger_crypto::dmcrypt::{Sectors, Specification};
+use claviger_crypto::{Acceleration, Secret, SectorCipher};
+
+use super::state::{Side, State, What};
+use crate::error::Result;
+use crate::formats::luks::cipher_error;
+
+/// The volume keys of what the volume was, and of what it is to be: nothing where that is plaintext.
+pub struct VolumeKeys {
+    /// Of what it was.
+    pub previous: Option<Secret>,
+    /// Of what it is to be.
+    pub last: Option<Secret>,
+    /// Whether both are the same one, with the same digest.
+    pub same: bool,
+}
+
+impl VolumeKeys {
+    pub(super) fn previous(&self) -> &[u8] {
+        self.previous.as_deref().unwrap_or_default()
+    }
+
+    /// The new key, unless it has the digest of the old one.
+    pub(super) fn last_if_other(&self) -> &[u8] {
+        if self.same { &[] } else { self.last.as_deref().unwrap_or_default() }
+    }
+}
+
+/// The ciphers of all that a part of the plaintext can be, keyed. Their sectors count from byte 0 of the plaintext on.
+#[derive(Clone)]
+pub(super) struct Ciphers {
+    previous: Option<Arc<dyn SectorCipher>>,
+    moved: Option<Arc<dyn SectorCipher>>,
+    last: Option<Arc<dyn SectorCipher>>,
+}
+
+impl Ciphers {
+    /// The ciphers of both sides.
+    ///
+    /// # Errors
+    /// `Unsupported` and `Malformed` where a cipher is not known or does not fit its key.
+    pub fn new(state: &State, keys: &VolumeKeys, with: Acceleration) -> Result<Self> {
+        let cipher = |side: Option<&Side>, key: &Option<Secret>| match (side, key) {
+            (Some(side), Some(key)) => side_cipher(side, key, with),
+            _ => Ok(None),
+        };
+        Ok(Self {
+            previous: cipher(Some(&state.previous), &keys.previous)?,
+            moved: cipher(state.moved.as_ref(), &keys.previous)?,
+            last: cipher(Some(&state.last), &keys.last)?,
+        })
+    }
+
+    /// The cipher of a part; nothing for plaintext.
+    pub fn of(&self, what: What) -> Option<&Arc<dyn SectorCipher>> {
+        match what {
+            What::Previous => self.previous.as_ref(),
+            What::Moved => self.moved.as_ref().or(self.previous.as_ref()),
+            What::Hot | What::Last => self.last.as_ref(),
+        }
+    }
+}
+
+fn side_cipher(side: &Side, key: &[u8], with: Acceleration) -> Result<Option<Arc<dyn SectorCipher>>> {
+    let segment = &side.segment;
+    let (Some(encryption), Some(tweak)) = (&segment.encryption, segment.iv_tweak) else { return Ok(None) };
+    let wrap = |e| cipher_error(e, 4096);
+    let sectors = Sectors { size: side.sector() as usize, large_iv: false, iv_offset: tweak.0 };
+    let cipher = Specification::parse(encryption).and_then(|spec| spec.with_key(key, sectors, with)).map_err(wrap)?;
+    Ok(Some(cipher))
+}

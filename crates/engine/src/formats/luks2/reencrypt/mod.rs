@@ -1,0 +1,413 @@
+//! Reencryption of LUKS2 volumes where they lie: another key, cipher or sector size, plaintext into ciphertext, ciphertext into
+//! plaintext (LUKS2 On-Disk Format Specification 1.1.1, section 5; cryptsetup's lib/luks2/luks2_reencrypt.c).
+//!
+//! The volume is rewritten zone by zone. What a zone held is protected first: by checksums, by a copy, or by being left where it
+//! was. Then the header says that this zone is hot, then it is rewritten, then the header says that it is done. Each of these is
+//! flushed before the next begins, so that a crash at any moment leaves what can be read in full and gone on with. Without
+//! protection a crash costs the zone that was being rewritten.
+//!
+//! What a disk writes in part is told apart by blocks: a block must not be larger than what the disk writes whole or not at all.
+//! Blocks are as large as the larger encryption sector of both sides, and a sector of 4096 bytes that is torn in two is lost in the
+//! resilience mode `checksum`, as with cryptsetup; in `journal` it is not.
+
+mod begin;
+mod front;
+mod keys;
+mod proof;
+mod recovery;
+mod state;
+mod zone;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use claviger_crypto::Secret;
+use claviger_crypto::pool::Pool;
+
+use super::metadata::{Id, Metadata, Size};
+use super::read::{CopyState, ReadHeader, read};
+use super::unlock::{OpenedKey, open_key};
+use super::{slots, validate, write};
+use crate::credential::{Credential, Unlock};
+use crate::edit::{Edit, Step};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+use crate::volume::Layout;
+use keys::Ciphers;
+use state::{What, wrong};
+use zone::Zone;
+
+pub use begin::{Beginning, Request, begin, begin_decryption, begin_detached_encryption};
+pub use front::begin_encryption;
+pub use keys::VolumeKeys;
+pub use state::{Direction, Mode, Resilience, State};
+
+/// The largest zone, in bytes (cryptsetup's luks2.h, `LUKS2_REENCRYPT_MAX_HOTZONE_LENGTH`).
+pub const MAX_ZONE: u64 = 1 << 30;
+
+/// As large as a zone is if nobody says: what a crash can cost in the resilience mode `none`, and what is held in memory twice.
+const ZONE: u64 = 64 << 20;
+
+/// Bytes that are overwritten with random ones at a time.
+const WIPED: u64 = 1 << 20;
+
+/// Where header and data are.
+#[derive(Clone, Copy)]
+pub struct Stores<'a> {
+    /// What the header is in.
+    pub header: &'a dyn Store,
+    /// What the data are in.
+    pub data: &'a dyn Store,
+    /// Whether these are two stores.
+    pub detached: bool,
+}
+
+impl<'a> Stores<'a> {
+    /// Header and data in one store, or the header in one of its own.
+    pub fn new(store: &'a dyn Store, data: Option<&'a dyn Store>) -> Self {
+        Self { header: store, data: data.unwrap_or(store), detached: data.is_some() }
+    }
+}
+
+/// A reencryption that has begun, unlocked and checked.
+pub struct Reencryption<'a> {
+    stores: Stores<'a>,
+    header: ReadHeader,
+    state: State,
+    ciphers: Ciphers,
+    pool: Pool,
+    zone: u64,
+}
+
+/// How far a reencryption has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the plaintext that are rewritten.
+    pub done: u64,
+    /// Size of the plaintext, in bytes.
+    pub size: u64,
+    /// Whether it was interrupted in a zone.
+    pub interrupted: bool,
+}
+
+impl<'a> Reencryption<'a> {
+    /// Unlocks a reencryption that has begun, whichever program began it. Writes nothing. `zone` is the size of a zone, in bytes.
+    ///
+    /// # Errors
+    /// `Misuse` if there is none, or `zone` does not fit; `Malformed` for a state that cannot be or was changed without the keys;
+    /// `Unsupported`; those of unlocking; `Io`.
+    pub fn resume(stores: Stores<'a>, with: &Unlock<'_>, zone: Option<u64>) -> Result<Self> {
+        let header = read(stores.header)?;
+        let Unlocked { state, keys, .. } = unlocked(&header, &stores, with)?;
+        let ciphers = Ciphers::new(&state, &keys, with.acceleration)?;
+        let alignment = state.alignment();
+        if !state.size.is_multiple_of(alignment) {
+            let what = format!("the volume's {} bytes are no whole number of blocks of {alignment} bytes", state.size);
+            return Err(Error::misuse(what).hint("Cut or enlarge the file to whole blocks. Nothing was changed."));
+        }
+        let zone = zone.unwrap_or(ZONE);
+        if zone < alignment || zone > MAX_ZONE || !zone.is_multiple_of(alignment) {
+            let what = format!("a zone has {alignment} bytes or a multiple of them, up to {MAX_ZONE}, not {zone}");
+            return Err(Error::misuse(what));
+        }
+        Ok(Self { stores, header, state, ciphers, pool: Pool::for_this_machine(Duration::ZERO), zone })
+    }
+
+    /// How far it has come.
+    pub fn progress(&self) -> Progress {
+        self.state.progress()
+    }
+
+    /// Its state.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Goes on to the end, or until `cancel` says to stop, which is heard between two zones: what is done then stays, and the
+    /// volume can be used and gone on with. `progress` is told the bytes that are done and all there are.
+    ///
+    /// # Errors
+    /// `Cancelled`; `Io`, after which it can be gone on with too.
+    pub fn run(mut self, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
+        if !self.stores.data.writable() || !self.stores.header.writable() {
+            return Err(Error::misuse("it was opened for reading only; nothing was changed"));
+        }
+        self.recover()?;
+        let mut ahead = None;
+        while let Some(at) = self.next() {
+            progress(self.progress().done, self.state.size);
+            if cancel.load(Ordering::Relaxed) {
+                return Err(Error::from(ErrorKind::Cancelled).hint("`claviger reencrypt --resume` goes on from here."));
+            }
+            let zone = match ahead.take() {
+                Some(zone) => zone,
+                None => Zone::read(&self.state, &self.stores, at, &self.pool)?,
+            };
+            ahead = self.step(zone)?;
+        }
+        progress(self.state.size, self.state.size);
+        self.finish()
+    }
+
+    fn next(&self) -> Option<std::ops::Range<u64>> {
+        next_zone(&self.state, self.zone)
+    }
+
+    /// Brings the zone to its end that was being rewritten when somebody was interrupted.
+    fn recover(&mut self) -> Result<()> {
+        let Some(hot) = self.state.hot.clone() else { return Ok(()) };
+        let runs = recovery::runs(&self.state, &self.stores)?;
+        zone::recover(&self.state, &self.stores, &self.ciphers, &runs, &self.pool)?;
+        self.stores.data.flush()?;
+        self.done(&hot)
+    }
+
+    /// Rewrites a zone, and reads the next one while this one is flushed.
+    fn step(&mut self, zone: Zone) -> Result<Option<Zone>> {
+        let at = zone.at.clone();
+        if !matches!(self.state.resilience_at(at.start), Resilience::None) {
+            self.protect(&zone)?;
+        }
+        zone.rewrite(&self.state, &self.stores, &self.ciphers, &self.pool)?;
+        let after = State { hot: None, done: self.state.done_with(&at), ..self.state.copy() };
+        let (stores, pool, most) = (self.stores, &self.pool, self.zone);
+        let (flushed, ahead) = std::thread::scope(|scope| {
+            let flushing = scope.spawn(move || stores.data.flush());
+            let ahead = next_zone(&after, most).map(|at| Zone::read(&after, &stores, at, pool)).transpose();
+            let flushed = flushing.join().unwrap_or_else(|_| Err(std::io::Error::other("flushing failed")));
+            (flushed, ahead)
+        });
+        flushed?;
+        self.done(&at)?;
+        ahead
+    }
+
+    /// Makes the zone hot: what protects it first, then the header that says so.
+    fn protect(&mut self, zone: &Zone) -> Result<()> {
+        let mut steps = Vec::new();
+        if !zone.protection.is_empty() {
+            let what = "what protects the zone".to_owned();
+            steps.push(Step { what, at: self.state.area.start, bytes: zone.protection.clone() });
+        }
+        self.state.hot = Some(zone.at.clone());
+        let mut metadata = self.header.metadata.clone();
+        self.state.put(&mut metadata, &self.state.done, self.state.hot.clone());
+        self.write(steps, metadata, Vec::new())
+    }
+
+    /// Says in the header that a zone is done.
+    fn done(&mut self, zone: &std::ops::Range<u64>) -> Result<()> {
+        self.state.done = self.state.done_with(zone);
+        self.state.hot = None;
+        let mut metadata = self.header.metadata.clone();
+        self.state.put(&mut metadata, &self.state.done, None);
+        self.write(Vec::new(), metadata, Vec::new())
+    }
+
+    /// Overwrites what is left of what the volume was, and makes it a volume like any other.
+    fn finish(mut self) -> Result<()> {
+        let data = self.stores.data;
+        if let (Some(moved), Some(shift)) = (&self.state.moved, self.state.shift) {
+            let left = match self.state.mode {
+                // The first part's plaintext, behind everything.
+                Mode::Encrypt => moved.offset()..moved.offset() + moved.end,
+                // What was behind the volume's new end.
+                _ => data.len().saturating_sub(shift).max(self.state.last.offset() + self.state.size)..data.len(),
+            };
+            wipe(data, left)?;
+        }
+        let (metadata, old) = finished(&self.header.metadata, &self.state);
+        let mut after = Vec::new();
+        for (number, area) in old {
+            let mut bytes = vec![0; (area.end - area.start) as usize];
+            write::random(&mut bytes)?;
+            after.push(Step { what: format!("random bytes over the area of keyslot {number}"), at: area.start, bytes });
+        }
+        self.write(Vec::new(), metadata, after)
+    }
+
+    /// Writes both copies of the header, with steps before and after.
+    fn write(&mut self, before: Vec<Step>, metadata: Metadata, after: Vec<Step>) -> Result<()> {
+        let mut steps = before;
+        steps.extend(write::steps(self.stores.header, &self.header, self.header.binary.clone(), &metadata)?);
+        steps.extend(after);
+        Edit { steps }.carry_out(self.stores.header)?;
+        self.header.binary.seqid += 1;
+        self.header.metadata = metadata;
+        (self.header.primary, self.header.secondary) = (CopyState::Current, CopyState::Current);
+        Ok(())
+    }
+}
+
+/// A volume that is being reencrypted, as it is.
+pub(super) struct OpenVolume {
+    /// Where its plaintext is.
+    pub layout: Layout,
+    /// The key of what it is to be, or of what it was where that is plaintext.
+    pub key: OpenedKey,
+    progress: Progress,
+}
+
+impl OpenVolume {
+    /// What a person must know.
+    pub fn told(&self) -> String {
+        let Progress { done, size, interrupted } = self.progress;
+        let percent = u128::from(done) * 100 / u128::from(size.max(1));
+        let so = match interrupted {
+            true => "was interrupted in the middle of a zone: read-only until",
+            false => "is not finished:",
+        };
+        let what = if interrupted { "goes on" } else { "finishes it" };
+        format!("The reencryption of this volume ({percent} % done) {so} `claviger reencrypt --resume` {what}.")
+    }
+}
+
+/// Whether there is a volume in the store whose reencryption goes on; nothing if there is no LUKS2 header at all.
+///
+/// # Errors
+/// `Malformed` and `Unsupported` for a header that cannot be read; `Io`.
+pub fn status(header: &dyn Store) -> Result<Option<bool>> {
+    match read(header) {
+        Ok(header) => Ok(Some(goes_on(&header.metadata))),
+        Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// How long a file has to be that takes the header of a volume, in bytes.
+///
+/// # Errors
+/// Those of [`read`].
+pub fn header_len(store: &dyn Store) -> Result<u64> {
+    let header = read(store)?;
+    Ok(validate::header_end(&header.metadata, header.binary.hdr_size))
+}
+
+/// Whether the volume is being reencrypted.
+pub(super) fn goes_on(metadata: &Metadata) -> bool {
+    validate::requirements(metadata).iter().any(|name| proof::is_requirement(name))
+}
+
+/// Opens a volume that is being reencrypted. A zone whose rewriting was interrupted is read as it would be after recovery, and then
+/// nothing can be written.
+///
+/// # Errors
+/// Those of [`Reencryption::resume`].
+pub(super) fn open(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Result<OpenVolume> {
+    let Unlocked { state, keys, key } = unlocked(header, stores, with)?;
+    let ciphers = Ciphers::new(&state, &keys, with.acceleration)?;
+    let layout = recovery::layout(&state, stores, &ciphers)?;
+    Ok(OpenVolume { layout, key, progress: state.progress() })
+}
+
+/// A state, with the digest over it checked, and its keys.
+struct Unlocked {
+    state: State,
+    keys: VolumeKeys,
+    key: OpenedKey,
+}
+
+fn unlocked(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Result<Unlocked> {
+    let state = State::of(&header.metadata, stores.data.len())?
+        .ok_or_else(|| Error::misuse("this volume is not being reencrypted"))?;
+    let required = validate::requirements(&header.metadata);
+    if let Some(unknown) = required.iter().find(|name| !proof::is_requirement(name)) {
+        return Err(validate::unknown("the requirement", unknown));
+    }
+    if !stores.detached {
+        must_be_attached(header, &state)?;
+    }
+    let (keys, key) = volume_keys(header, &state, stores.header, with)?;
+    proof::check(&header.metadata, state.keyslot, &keys)?;
+    Ok(Unlocked { state, keys, key })
+}
+
+/// Data that are to be where the header is are another store's.
+fn must_be_attached(header: &ReadHeader, state: &State) -> Result<()> {
+    let end = validate::header_end(&header.metadata, header.binary.hdr_size);
+    let reaches = |what: What, from: u64| state.side(what).offset().saturating_add(from) < end;
+    let hot_or_done = state.last.offset() < end;
+    let still = state.pieces().iter().any(|piece| piece.what != What::Hot && reaches(piece.what, piece.at.start));
+    if hot_or_done || still {
+        return Err(Error::misuse("this is a detached header: the data are in another file or device")
+            .hint("Name the file with the data as the volume, and this one as its header."));
+    }
+    Ok(())
+}
+
+/// The keys of both sides, and the last of them as it was opened.
+fn volume_keys(
+    header: &ReadHeader,
+    state: &State,
+    store: &dyn Store,
+    with: &Unlock<'_>,
+) -> Result<(VolumeKeys, OpenedKey)> {
+    let (previous, last) = (state.previous.digest, state.last.digest);
+    let same = previous == last;
+    if let ([Credential::VolumeKey(_)], Some(_), Some(_), false) = (with.credentials, previous, last, same) {
+        return Err(Error::misuse("two volume keys are needed while a volume is reencrypted")
+            .hint("Give a passphrase, which opens a keyslot of each."));
+    }
+    let any_slot = Unlock { keyslot: None, ..*with };
+    let open = |digest: Option<u32>| {
+        let opened = digest.map(|digest| open_key(header, store, &any_slot, digest)).transpose();
+        opened.map_err(|e| match e.kind {
+            ErrorKind::WrongCredential(_) if !same && previous.is_some() && last.is_some() => e.hint(
+                "While a volume is reencrypted, the passphrase has to open a keyslot of the old and of the new key.",
+            ),
+            _ => e,
+        })
+    };
+    let (was, is_to_be) = (open(previous)?, open(last)?);
+    let copy = |opened: &Option<OpenedKey>| opened.as_ref().map(|opened| Secret::copy_from(&opened.key));
+    let keys = VolumeKeys { previous: copy(&was), last: copy(&is_to_be), same };
+    let trials = [&was, &is_to_be].into_iter().flatten().map(|opened| opened.trials).sum();
+    let opened = is_to_be.or(was).ok_or_else(|| wrong("digests", "neither side of the reencryption has a key"))?;
+    Ok((keys, OpenedKey { trials, ..opened }))
+}
+
+fn next_zone(state: &State, most: u64) -> Option<std::ops::Range<u64>> {
+    // What begins where is known only when the zone is: first a guess, then its own limit.
+    let alignment = state.alignment();
+    let aligned = |most: u64| (most / alignment * alignment).max(alignment);
+    let guess = state.next_zone(aligned(most))?;
+    state.next_zone(aligned(most.min(state.zone_limit(guess.start))))
+}
+
+/// The metadata when all is done, and which areas are to be wiped then.
+fn finished(metadata: &Metadata, state: &State) -> (Metadata, Vec<(u32, std::ops::Range<u64>)>) {
+    let mut new = metadata.clone();
+    let mut segment = state.last.segment.clone();
+    segment.flags.clear();
+    segment.size = Size::Dynamic;
+    new.segments = [(0, segment)].into();
+    for (number, digest) in &mut new.digests {
+        digest.segments = if state.last.digest == Some(*number) { vec![Id(0)] } else { Vec::new() };
+    }
+    let old = state.previous.digest.filter(|digest| state.last.digest != Some(*digest));
+    let of_old = old.and_then(|digest| metadata.digests.get(&digest)).map_or(Vec::new(), |d| d.keyslots.clone());
+    let gone: Vec<u32> = of_old.iter().map(|id| id.0).chain([state.keyslot]).collect();
+    let area = |number: &u32| {
+        let area = &metadata.keyslots.get(number)?.area;
+        Some((*number, area.offset.0..area.offset.0.checked_add(area.size.0)?))
+    };
+    let areas = gone.iter().filter_map(area).collect();
+    gone.iter().for_each(|number| slots::take_out(&mut new, *number));
+    if let Some(requirements) = &mut new.config.requirements {
+        requirements.mandatory.retain(|name| !proof::is_requirement(name));
+        if requirements.mandatory.is_empty() && requirements.other.is_empty() {
+            new.config.requirements = None;
+        }
+    }
+    (new, areas)
+}
+
+/// Random bytes over a part of the data's store.
+fn wipe(data: &dyn Store, at: std::ops::Range<u64>) -> Result<()> {
+    for start in (at.start..at.end).step_by(WIPED as usize) {
+        let mut bytes = vec![0; WIPED.min(at.end - start) as usize];
+        write::random(&mut bytes)?;
+        data.write_at(start, &mut bytes)?;
+    }
+    Ok(data.flush()?)
+}

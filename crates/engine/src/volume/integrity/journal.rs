@@ -1,0 +1,344 @@
+//! dm-integrity's journal (Linux, drivers/md/dm-integrity.c: `struct journal_entry`, `struct journal_sector`, `replay_journal`,
+//! `do_journal_write`, `init_journal`).
+//!
+//! It is a ring of sections. A section is eight sectors of entries and then the blocks that they name. The last eight bytes of
+//! each sector are its commit id: one of four numbers, mixed with the place, that changes each time the ring begins anew. A
+//! section counts only if all of its sectors have the same number, so that one that was written in part is noticed; the bytes of
+//! a block that the ids displace are in its entry.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::superblock::{COMMIT_ID, ENTRY_SECTORS, Geometry, SECTOR};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+
+/// How many commit numbers there are; the one after the last is the first.
+const NUMBERS: u8 = 4;
+/// The higher half of an entry's sector number that says that it is not used.
+const UNUSED: u32 = u32::MAX;
+
+/// Where a block is in the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub section: u32,
+    pub entry: u32,
+}
+
+/// What a journal holds.
+#[derive(Debug)]
+pub(super) struct Journal {
+    /// The newest version of each block that is in a committed section.
+    pub blocks: BTreeMap<u64, Place>,
+    /// How the next section is written.
+    pub next: Next,
+}
+
+/// How a journal goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// With this section and this number.
+    Section(Head),
+    /// It has a section that was written in part: first all have to be emptied, with this number, from this one on.
+    Clear(Head),
+}
+
+/// A section and the number that it is written with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub section: u32,
+    pub number: u8,
+}
+
+impl Head {
+    /// The section behind it, in the ring.
+    pub fn after(self, sections: u32) -> Self {
+        match self.section + 1 {
+            next if next < sections => Self { section: next, ..self },
+            _ => Self { section: 0, number: following(self.number) },
+        }
+    }
+}
+
+/// Reads the whole journal and finds what Linux would carry out.
+///
+/// `base` is where the superblock is in the store.
+///
+/// # Errors
+/// `Malformed` for a sector that no journal can have; `Io`.
+pub(super) fn read(geometry: &Geometry, store: &dyn Store, base: u64) -> Result<Journal> {
+    let mut numbers = Vec::with_capacity(geometry.sections as usize);
+    let mut newest_of = [None; NUMBERS as usize];
+    let mut empty = true;
+    let mut bytes = vec![0; (geometry.section_sectors() * SECTOR) as usize];
+    for section in 0..geometry.sections {
+        store.read_at(base + geometry.section_at(section), &mut bytes)?;
+        let mut whole = None;
+        for (i, sector) in bytes.chunks(SECTOR as usize).enumerate() {
+            let number = number_of(section, i as u64, sector).ok_or_else(|| {
+                let offset = base + geometry.section_at(section) + i as u64 * SECTOR + (SECTOR - COMMIT_ID as u64);
+                let what = "it belongs to no journal, or the journal is encrypted".to_owned();
+                Error::new(ErrorKind::Malformed { field: "commit id of the journal", offset, what })
+                    .hint("Writes that were under way may be lost in this journal, so that nothing is read without it.")
+            })?;
+            newest_of[usize::from(number)] = Some(section);
+            whole = if i == 0 { Some(number) } else { whole.filter(|w| *w == number) };
+        }
+        numbers.push(whole);
+        empty &= (0..geometry.section_entries()).all(|entry| sector_of(entry_in(geometry, &bytes, entry)).is_none());
+    }
+    let order = Order::new(&numbers, &newest_of, empty).ok_or_else(|| {
+        let what = "all four commit numbers are in use".to_owned();
+        Error::new(ErrorKind::Malformed {
+            field: "commit ids of the journal",
+            offset: base + geometry.section_at(0),
+            what,
+        })
+    })?;
+    let mut blocks = BTreeMap::new();
+    for section in order.replayed() {
+        store.read_at(base + geometry.section_at(section), &mut bytes)?;
+        for entry in 0..geometry.section_entries() {
+            let Some(sector) = sector_of(entry_in(geometry, &bytes, entry)) else { continue };
+            if sector % geometry.block_sectors != 0 {
+                let (within, _) = entry_at(geometry, entry);
+                let offset = base + geometry.section_at(section) + within as u64;
+                let what = format!("sector {sector} is inside of a block");
+                return Err(Error::new(ErrorKind::Malformed { field: "sector of a journal entry", offset, what }));
+            }
+            // Linux passes over those that are outside.
+            if sector < geometry.provided {
+                blocks.insert(sector / geometry.block_sectors, Place { section, entry });
+            }
+        }
+    }
+    Ok(Journal { blocks, next: order.next })
+}
+
+/// Which sections Linux carries out after a crash, and how it goes on.
+#[derive(Debug, PartialEq, Eq)]
+struct Order {
+    first: u32,
+    count: u32,
+    sections: u32,
+    next: Next,
+}
+
+impl Order {
+    /// `numbers` has for each section the number that all of its sectors have, if there is one; `newest_of` has for each number
+    /// the last section in which it occurs at all.
+    ///
+    /// Nothing if all numbers are in use, which no crash leaves.
+    fn new(numbers: &[Option<u8>], newest_of: &[Option<u32>; NUMBERS as usize], empty: bool) -> Option<Self> {
+        let sections = numbers.len() as u32;
+        let used = |number: u8| newest_of[usize::from(number)].is_some();
+        // The numbers in use follow each other; the last of them is the newest.
+        let unused = match used(NUMBERS - 1) {
+            true => (0..NUMBERS).find(|n| !used(*n))?,
+            false => (0..NUMBERS).rev().take_while(|n| !used(*n)).last()?,
+        };
+        let newest = preceding(unused);
+        let older = preceding(newest);
+        let empty = empty || !used(older) && used(preceding(older));
+        let last = newest_of[usize::from(newest)]?;
+        // Behind the newest section is the oldest. What the kernel writes next there has the number that those before it have.
+        let first = Head { section: last, number: older }.after(sections);
+        let mut head = first;
+        let mut count = 0;
+        while count < sections && numbers[head.section as usize] == Some(head.number) {
+            head = head.after(sections);
+            count += 1;
+        }
+        let next = match count == sections {
+            true => Next::Section(head),
+            false => Next::Clear(Head { section: first.section, number: preceding(older) }),
+        };
+        Some(Self { first: first.section, count: if empty { 0 } else { count }, sections, next })
+    }
+
+    /// The sections whose blocks count, the oldest first.
+    fn replayed(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.count).map(|i| ((u64::from(self.first) + u64::from(i)) % u64::from(self.sections)) as u32)
+    }
+}
+
+fn following(number: u8) -> u8 {
+    (number + 1) % NUMBERS
+}
+
+fn preceding(number: u8) -> u8 {
+    (number + NUMBERS - 1) % NUMBERS
+}
+
+/// The number to go on with after all sections were emptied with `number`, from the first section on.
+pub(super) fn after_clearing(number: u8) -> Head {
+    Head { section: 0, number: following(number) }
+}
+
+/// The order in which Linux empties the sections from `first` on: one, all but the last, the last. Each group has to be on the
+/// disk before the next.
+pub(super) fn clearing(first: u32, sections: u32) -> [Vec<u32>; 3] {
+    let nth = |i: u32| ((u64::from(first) + u64::from(i)) % u64::from(sections)) as u32;
+    match sections {
+        1 => [vec![0], Vec::new(), Vec::new()],
+        _ => [vec![nth(0)], (1..sections - 1).map(nth).collect(), vec![nth(sections - 1)]],
+    }
+}
+
+/// A section with these blocks: number, ciphertext, tag. There are at most as many as it has entries.
+pub(super) fn section<'a>(
+    geometry: &Geometry,
+    head: Head,
+    blocks: impl Iterator<Item = (u64, &'a [u8], &'a [u8])>,
+) -> Vec<u8> {
+    let mut bytes = vec![0; (geometry.section_sectors() * SECTOR) as usize];
+    for entry in 0..geometry.section_entries() {
+        let (at, _) = entry_at(geometry, entry);
+        bytes[at + 4..at + 8].copy_from_slice(&UNUSED.to_le_bytes());
+    }
+    for (entry, (block, data, tag)) in (0..geometry.section_entries()).zip(blocks) {
+        let (at, tag_at) = entry_at(geometry, entry);
+        bytes[at..at + 8].copy_from_slice(&(block * geometry.block_sectors).to_le_bytes());
+        bytes[tag_at..tag_at + tag.len()].copy_from_slice(tag);
+        let data_at = data_at(geometry, entry);
+        for (i, sector) in data.chunks(SECTOR as usize).enumerate() {
+            let (kept, displaced) = sector.split_at(SECTOR as usize - COMMIT_ID);
+            bytes[data_at + i * SECTOR as usize..][..kept.len()].copy_from_slice(kept);
+            bytes[at + 8 + i * COMMIT_ID..][..COMMIT_ID].copy_from_slice(displaced);
+        }
+    }
+    for (i, sector) in bytes.chunks_mut(SECTOR as usize).enumerate() {
+        let id = commit_id(head.section, i as u64, head.number);
+        sector[SECTOR as usize - COMMIT_ID..].copy_from_slice(&id.to_le_bytes());
+    }
+    bytes
+}
+
+/// Reads a block out of the journal: its ciphertext and its tag.
+pub(super) fn read_block(
+    geometry: &Geometry,
+    store: &dyn Store,
+    base: u64,
+    place: Place,
+    data: &mut [u8],
+    tag: &mut [u8],
+) -> io::Result<()> {
+    let section = base + geometry.section_at(place.section);
+    let (at, tag_at) = entry_at(geometry, place.entry);
+    let mut entry = vec![0; geometry.entry()];
+    store.read_at(section + at as u64, &mut entry)?;
+    store.read_at(section + data_at(geometry, place.entry) as u64, data)?;
+    let displaced = entry[8..].chunks(COMMIT_ID);
+    for (sector, displaced) in data.chunks_mut(SECTOR as usize).zip(displaced) {
+        sector[SECTOR as usize - COMMIT_ID..].copy_from_slice(displaced);
+    }
+    tag.copy_from_slice(&entry[tag_at - at..][..tag.len()]);
+    Ok(())
+}
+
+/// Where an entry begins in its section, and where its tag does, in bytes. Entries go through the eight sectors in turn.
+fn entry_at(geometry: &Geometry, entry: u32) -> (usize, usize) {
+    let (sector, row) = (entry as usize % ENTRY_SECTORS as usize, entry as usize / ENTRY_SECTORS as usize);
+    let at = sector * SECTOR as usize + row * geometry.entry();
+    (at, at + 8 + geometry.block_sectors as usize * COMMIT_ID)
+}
+
+/// Where the block of an entry begins in its section, in bytes.
+fn data_at(geometry: &Geometry, entry: u32) -> usize {
+    ((ENTRY_SECTORS + u64::from(entry) * geometry.block_sectors) * SECTOR) as usize
+}
+
+fn entry_in<'a>(geometry: &Geometry, section: &'a [u8], entry: u32) -> &'a [u8] {
+    &section[entry_at(geometry, entry).0..][..8]
+}
+
+/// The sector that an entry names, if it is used.
+fn sector_of(entry: &[u8]) -> Option<u64> {
+    let sector = u64::from_le_bytes(entry.try_into().expect("eight bytes"));
+    ((sector >> 32) as u32 != UNUSED).then_some(sector)
+}
+
+/// The id of a sector in a section that is written with `number`.
+fn commit_id(section: u32, sector: u64, number: u8) -> u64 {
+    0x1111_1111_1111_1111 * (u64::from(number) + 1) ^ u64::from(section) << 32 ^ sector
+}
+
+/// The number with which a sector of the journal was written.
+fn number_of(section: u32, sector: u64, bytes: &[u8]) -> Option<u8> {
+    let id = u64::from_le_bytes(bytes[SECTOR as usize - COMMIT_ID..].try_into().expect("eight bytes"));
+    (0..NUMBERS).find(|number| commit_id(section, sector, *number) == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(numbers: &[Option<u8>]) -> Option<Order> {
+        let mut newest_of = [None; 4];
+        for (section, number) in (0..).zip(numbers) {
+            number.iter().for_each(|n| newest_of[usize::from(*n)] = Some(section));
+        }
+        Order::new(numbers, &newest_of, false)
+    }
+
+    fn head(section: u32, number: u8) -> Head {
+        Head { section, number }
+    }
+
+    #[test]
+    fn a_ring_goes_on_behind_its_newest_section() {
+        let all = |n| Some(n);
+        // Just made: all of it is of number 0, and so the next round is of number 1.
+        let fresh = order(&[all(0); 4]).expect("it is a ring");
+        assert_eq!((fresh.first, fresh.count, fresh.next), (0, 4, Next::Section(head(0, 1))));
+        let begun = order(&[all(1), all(1), all(0), all(0)]).expect("it is a ring");
+        assert_eq!((begun.first, begun.count, begun.next), (2, 4, Next::Section(head(2, 1))));
+        assert_eq!(begun.replayed().collect::<Vec<_>>(), [2, 3, 0, 1]);
+        let around = order(&[all(0), all(3), all(3)]).expect("it is a ring");
+        assert_eq!((around.first, around.next), (1, Next::Section(head(1, 0))));
+        let one = order(&[all(2)]).expect("it is a ring");
+        assert_eq!((one.first, one.count, one.next), (0, 1, Next::Section(head(0, 3))));
+    }
+
+    #[test]
+    fn a_torn_section_ends_what_counts() {
+        // Section 2 was being written with number 1.
+        let numbers = [Some(1), Some(1), None, Some(0)];
+        let torn = Order::new(&numbers, &[Some(3), Some(2), None, None], false).expect("it is a ring");
+        assert_eq!(torn.replayed().collect::<Vec<_>>(), [3, 0, 1]);
+        assert_eq!(torn.next, Next::Clear(head(3, 3)));
+        assert_eq!(order(&[Some(0), Some(1), Some(2), Some(3)]), None);
+    }
+
+    #[test]
+    fn clearing_begins_with_the_oldest_and_ends_with_the_newest() {
+        assert_eq!(clearing(0, 1), [vec![0], vec![], vec![]]);
+        assert_eq!(clearing(1, 2), [vec![1], vec![], vec![0]]);
+        assert_eq!(clearing(2, 4), [vec![2], vec![3, 0], vec![1]]);
+    }
+
+    #[test]
+    fn a_block_comes_out_of_the_journal_as_it_went_in() {
+        use crate::store::MemoryStore;
+        for (tag_size, block) in [(28, 512), (64, 4096), (48, 1024)] {
+            let geometry = Geometry::plan(7 << 20, 8 << 20, tag_size, block).expect("there is room");
+            let count = geometry.section_entries() as usize;
+            let data: Vec<u8> = (0..count * block).map(|i| (i * 31 >> 3) as u8).collect();
+            let tags: Vec<u8> = (0..count * tag_size).map(|i| (i * 7) as u8).collect();
+            let blocks = (100..).zip(data.chunks(block)).zip(tags.chunks(tag_size)).map(|((n, d), t)| (n, d, t));
+            let mut bytes = vec![0; 4096];
+            bytes.extend(section(&geometry, head(0, 2), blocks));
+            let store = MemoryStore::new(bytes);
+            let mut one = Geometry::plan(7 << 20, 8 << 20, tag_size, block).expect("there is room");
+            one.sections = 1;
+            let journal = read(&one, &store, 0).expect("it is good");
+            assert_eq!(journal.blocks.len(), count);
+            for (i, (number, place)) in journal.blocks.iter().enumerate() {
+                assert_eq!((*number, place.entry), (100 + i as u64, i as u32));
+                let (mut out, mut tag) = (vec![0; block], vec![0; tag_size]);
+                read_block(&one, &store, 0, *place, &mut out, &mut tag).expect("it is there");
+                assert!(out == data[i * block..][..block] && tag == tags[i * tag_size..][..tag_size]);
+            }
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! Sectors that have a tag each, with dm-integrity's on-disk format below dm-crypt (Linux, drivers/md/dm-integrity.c and
+//! Documentation/admin-guide/device-mapper/dm-integrity.rst).
+//!
+//! ```text
+//! superblock | journal | tags of area 0 | blocks of area 0 | tags of area 1 | blocks of area 1 ...
+//! ```
+//!
+//! A block and its tag are in two places, and a crash between the two writes would leave a block that nobody can read. So
+//! everything is written twice: first into the journal, and when that is on the disk, where it belongs. Linux carries out our
+//! journal after a crash, and we carry out Linux's.
+//!
+//! When somebody opens the volume, the journal is only read: blocks that are in it are read from there. The first write puts
+//! them where they belong. From then on each write goes into sections of the journal of its own, and to its place when the
+//! journal is full or the volume is closed, which empties it. A write of one block costs a whole section, which is some 40 KiB with blocks of 512
+//! bytes and 130 KiB with 4096; a long one costs twice its size. Linux collects writes in memory and so saves that, but loses
+//! what it has collected if it stops.
+
+mod journal;
+mod superblock;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use claviger_crypto::modes::AuthenticatedCipher;
+
+use super::{Payload, Segment};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+use journal::{Head, Journal, Next, Place};
+use superblock::{Geometry, SUPERBLOCK};
+
+/// Bytes that are moved from the journal to their place at a time, and that are filled at a time.
+const PIECE: usize = 1 << 20;
+
+/// Blocks with tags in a part of a store. All offsets are relative to its superblock, so that the part may be moved.
+#[derive(Debug)]
+pub struct TaggedSectors {
+    geometry: Geometry,
+    state: RwLock<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Blocks whose newest version is in the journal.
+    in_journal: BTreeMap<u64, Place>,
+    writing: Writing,
+}
+
+/// What the next write has to do first.
+#[derive(Clone, Copy, Debug)]
+enum Writing {
+    /// The journal is as it was found.
+    NotYet(Next),
+    /// It goes on here, and so many sections hold nothing any more that is not in its place too.
+    Ready { head: Head, free: u32 },
+    /// A write failed, and nobody knows what is on the disk: only reading goes on.
+    Failed,
+}
+
+/// Reads the superblock and the journal of `len` bytes at `offset` of `store`. Nothing is written.
+///
+/// `tag` is the size of a tag and `sector` the size of a sector that has one, both in bytes.
+///
+/// # Errors
+/// `Malformed`, naming the field and where it is; `Unsupported` for a journal with a MAC, bitmaps and what else dm-crypt never
+/// asks for; `Io`.
+pub fn open(store: &dyn Store, offset: u64, len: u64, tag: usize, sector: usize) -> Result<TaggedSectors> {
+    let end = offset.checked_add(len).filter(|end| *end <= store.len() && len >= SUPERBLOCK as u64);
+    if end.is_none() {
+        let what = format!("the area of {len} bytes at {offset} has no superblock in {} bytes", store.len());
+        return Err(ErrorKind::Malformed { field: "integrity magic", offset, what }.into());
+    }
+    let mut bytes = [0; SUPERBLOCK];
+    store.read_at(offset, &mut bytes)?;
+    let geometry = Geometry::parse(&bytes, offset, len, tag, sector)?;
+    let Journal { blocks, next } = journal::read(&geometry, store, offset)?;
+    let state = State { in_journal: blocks, writing: Writing::NotYet(next) };
+    Ok(TaggedSectors { geometry, state: RwLock::new(state) })
+}
+
+/// How many bytes of data `len` bytes at the end of a store of `device` bytes have room for, beside tags and the journal:
+/// as many as Linux would give.
+///
+/// # Errors
+/// `Misuse` if there is no room, or no tags or sectors of that size.
+pub fn capacity(len: u64, device: u64, tag: usize, sector: usize) -> Result<u64> {
+    let geometry = Geometry::plan(len, device, tag, sector)?;
+    Ok(geometry.provided * superblock::SECTOR)
+}
+
+/// Makes an area of `len` bytes at `offset` of `store`, all of whose sectors read as zeros: no sector is without a tag, or a file
+/// system could not even read a sector before it writes a part of it. The superblock comes last.
+///
+/// Returns how many bytes of data there are. `tell` is told of the bytes filled so far and of all there are; its error ends it.
+///
+/// # Errors
+/// `Misuse` if there is no room; `Io`; those of `tell`. Then there is no superblock.
+pub fn format(
+    store: &dyn Store,
+    offset: u64,
+    len: u64,
+    cipher: &dyn AuthenticatedCipher,
+    tell: &mut dyn FnMut(u64, u64) -> Result<()>,
+) -> Result<u64> {
+    if offset.checked_add(len).is_none_or(|end| end > store.len()) {
+        return Err(Error::misuse(format!("{len} bytes at {offset} reach past the end at {}", store.len())));
+    }
+    let geometry = Geometry::plan(len, store.len(), cipher.tag_size(), cipher.sector_size())?;
+    // What was there must not look like an area while its blocks are filled.
+    store.write_at(offset, &mut [0; SUPERBLOCK])?;
+    store.flush()?;
+    fill(&geometry, store, offset, cipher, tell)?;
+    for section in 0..geometry.sections {
+        let mut empty = journal::section(&geometry, Head { section, number: 0 }, std::iter::empty());
+        store.write_at(offset + geometry.section_at(section), &mut empty)?;
+    }
+    store.flush()?;
+    store.write_at(offset, &mut geometry.superblock())?;
+    store.flush()?;
+    Ok(geometry.provided * superblock::SECTOR)
+}
+
+/// Writes zeros to every block, encrypted and with their tags.
+fn fill(
+    geometry: &Geometry,
+    store: &dyn Store,
+    base: u64,
+    cipher: &dyn AuthenticatedCipher,
+    tell: &mut dyn FnMut(u64, u64) -> Result<()>,
+) -> Result<()> {
+    let total = geometry.provided * superblock::SECTOR;
+    let mut block = 0;
+    tell(0, total)?;
+    while block < geometry.blocks() {
+        let count = (geometry.blocks() - block).min(geometry.together(block)).min((PIECE / geometry.block()) as u64);
+        let mut data = vec![0; count as usize * geometry.block()];
+        let mut tags = random_tags(count as usize * geometry.tag)?;
+        cipher.encrypt(block, &mut data, &mut tags);
+        store.write_at(base + geometry.data_at(block), &mut data)?;
+        store.write_at(base + geometry.tag_at(block), &mut tags)?;
+        block += count;
+        tell(block * geometry.block() as u64, total)?;
+    }
+    Ok(())
+}
+
+/// Tags before encryption: random initialisation vectors come from them.
+pub(super) fn random_tags(len: usize) -> io::Result<Vec<u8>> {
+    let mut tags = vec![0; len];
+    getrandom::fill(&mut tags).map_err(io::Error::other)?;
+    Ok(tags)
+}
+
+/// All of an area that is at `offset` of its store as the only segment of a volume.
+///
+/// # Errors
+/// `Misuse` if the cipher's tags or sectors are not of the area's size.
+pub fn segment(
+    area: Arc<TaggedSectors>,
+    offset: u64,
+    cipher: Arc<dyn AuthenticatedCipher>,
+    writable: bool,
+) -> Result<Segment> {
+    if area.sector_size() != cipher.sector_size() || area.tag_size() != cipher.tag_size() {
+        return Err(Error::misuse("the cipher's tags or sectors are of another size than the area's"));
+    }
+    let len = area.len();
+    Ok(Segment { at: 0, len, stored_at: offset, payload: Payload::Authenticated { area, cipher, first: 0 }, writable })
+}
+
+impl TaggedSectors {
+    /// Bytes of data.
+    pub fn len(&self) -> u64 {
+        self.geometry.provided * superblock::SECTOR
+    }
+
+    /// Whether there are none, which no superblock says.
+    pub fn is_empty(&self) -> bool {
+        self.geometry.provided == 0
+    }
+
+    /// Bytes of a sector that has a tag.
+    pub fn sector_size(&self) -> usize {
+        self.geometry.block()
+    }
+
+    /// Bytes of a tag.
+    pub fn tag_size(&self) -> usize {
+        self.geometry.tag
+    }
+
+    /// How many sectors the journal holds that are not yet in their places, as after a crash.
+    pub fn in_journal(&self) -> usize {
+        self.read_state().in_journal.len()
+    }
+
+    /// Reads whole sectors from number `first` on, and their tags, as they are stored.
+    pub(super) fn read(
+        &self,
+        store: &dyn Store,
+        base: u64,
+        first: u64,
+        data: &mut [u8],
+        tags: &mut [u8],
+    ) -> io::Result<()> {
+        let state = self.read_state();
+        self.read_newest(&state.in_journal, store, base, first, data, tags)
+    }
+
+    /// Writes whole sectors from number `first` on, encrypted, and their tags. When it returns, the store has taken them: a crash
+    /// of this program loses none, and one of the machine leaves each as it was or as it is to be.
+    pub(super) fn write(&self, store: &dyn Store, base: u64, first: u64, data: &[u8], tags: &[u8]) -> io::Result<()> {
+        let mut state = self.write_state();
+        let written = self.write_into_journal(&mut state, store, base, first, data, tags);
+        if written.is_err() {
+            state.writing = Writing::Failed;
+        }
+        written
+    }
+
+    /// Makes what was written durable. A journal that is durable is as good as the places that its blocks belong to.
+    pub(super) fn flush(&self) -> io::Result<()> {
+        match self.read_state().writing {
+            Writing::Failed => Err(failed()),
+            Writing::NotYet(_) | Writing::Ready { .. } => Ok(()),
+        }
+    }
+
+    /// Puts what was written into its place and empties the journal, as when the volume is closed. What was only read stays as
+    /// it is.
+    pub(super) fn settle(&self, store: &dyn Store, base: u64) -> io::Result<()> {
+        let mut state = self.write_state();
+        let Writing::Ready { head, .. } = state.writing else { return Ok(()) };
+        let settled = self.put_into_place(&mut state, store, base).and_then(|()| self.empty(store, base, head));
+        state.writing = match settled {
+            Ok(head) => Writing::NotYet(Next::Section(head)),
+            Err(_) => Writing::Failed,
+        };
+        settled.map(|_| ())
+    }
+
+    fn read_newest(
+        &self,
+        in_journal: &BTreeMap<u64, Place>,
+        store: &dyn Store,
+        base: u64,
+        first: u64,
+        data: &mut [u8],
+        tags: &mut [u8],
+    ) -> io::Result<()> {
+        let (block, tag) = (self.geometry.block(), self.geometry.tag);
+        let end = first + (data.len() / block) as u64;
+        let mut number = first;
+        while number < end {
+            let at = (number - first) as usize;
+            let journaled = in_journal.range(number..end).next();
+            let count = match journaled {
+                Some((next, place)) if *next == number => {
+                    let (data, tag) = (&mut data[at * block..][..block], &mut tags[at * tag..][..tag]);
+                    journal::read_block(&self.geometry, store, base, *place, data, tag)?;
+                    1
+                }
+                other => {
+                    let until = other.map_or(end, |(next, _)| *next);
+                    let count = (until - number).min(self.geometry.together(number));
+                    store.read_at(
+                        base + self.geometry.data_at(number),
+                        &mut data[at * block..][..count as usize * block],
+                    )?;
+                    store
+                        .read_at(base + self.geometry.tag_at(number), &mut tags[at * tag..][..count as usize * tag])?;
+                    count
+                }
+            };
+            number += count;
+        }
+        Ok(())
+    }
+
+    fn write_into_journal(
+        &self,
+        state: &mut State,
+        store: &dyn Store,
+        base: u64,
+        first: u64,
+        data: &[u8],
+        tags: &[u8],
+    ) -> io::Result<()> {
+        let entries = self.geometry.section_entries() as usize;
+        let data = data.chunks(entries * self.geometry.block());
+        let tags = tags.chunks(entries * self.geometry.tag);
+        for (first, (data, tags)) in (first..).step_by(entries).zip(data.zip(tags)) {
+            let head = self.head(state, store, base)?;
+            let numbered = (first..).zip(data.chunks(self.geometry.block()).zip(tags.chunks(self.geometry.tag)));
+            let mut section = journal::section(&self.geometry, head, numbered.map(|(n, (data, tag))| (n, data, tag)));
+            store.write_at(base + self.geometry.section_at(head.section), &mut section)?;
+            let places = (0..).map(|entry| Place { section: head.section, entry });
+            state.in_journal.extend((first..first + (data.len() / self.geometry.block()) as u64).zip(places));
+        }
+        Ok(())
+    }
+
+    /// The section of the journal that comes next, which holds nothing any more that is needed.
+    fn head(&self, state: &mut State, store: &dyn Store, base: u64) -> io::Result<Head> {
+        let sections = self.geometry.sections;
+        let (head, free) = match state.writing {
+            Writing::Failed => return Err(failed()),
+            Writing::Ready { head, free } if free > 0 => (head, free),
+            Writing::Ready { head, .. } => {
+                self.put_into_place(state, store, base)?;
+                (head, sections)
+            }
+            Writing::NotYet(next) => {
+                self.put_into_place(state, store, base)?;
+                match next {
+                    Next::Section(head) => (head, sections),
+                    Next::Clear(from) => (self.clear(store, base, from)?, sections),
+                }
+            }
+        };
+        state.writing = Writing::Ready { head: head.after(sections), free: free - 1 };
+        Ok(head)
+    }
+
+    /// Moves what is in the journal to its place. Before and after, everything is on the disk.
+    fn put_into_place(&self, state: &mut State, store: &dyn Store, base: u64) -> io::Result<()> {
+        store.flush()?;
+        let (block, tag) = (self.geometry.block(), self.geometry.tag);
+        for run in self.runs(&state.in_journal) {
+            let count = (run.end - run.start) as usize;
+            let (mut data, mut tags) = (vec![0; count * block], vec![0; count * tag]);
+            self.read_newest(&state.in_journal, store, base, run.start, &mut data, &mut tags)?;
+            store.write_at(base + self.geometry.data_at(run.start), &mut data)?;
+            store.write_at(base + self.geometry.tag_at(run.start), &mut tags)?;
+        }
+        store.flush()?;
+        state.in_journal.clear();
+        Ok(())
+    }
+
+    /// The blocks that are in the journal, in runs that lie together in their places.
+    fn runs(&self, in_journal: &BTreeMap<u64, Place>) -> Vec<Range<u64>> {
+        let longest = (PIECE / self.geometry.block()) as u64;
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for &block in in_journal.keys() {
+            match runs.last_mut() {
+                Some(run)
+                    if run.end == block
+                        && block - run.start < longest
+                        && block - run.start < self.geometry.together(run.start) =>
+                {
+                    run.end += 1;
+                }
+                _ => runs.push(block..block + 1),
+            }
+        }
+        runs
+    }
+
+    /// Goes once around the ring with empty sections, the oldest first (Linux does the same in `dm_integrity_postsuspend`).
+    fn empty(&self, store: &dyn Store, base: u64, mut head: Head) -> io::Result<Head> {
+        for _ in 0..self.geometry.sections {
+            let mut empty = journal::section(&self.geometry, head, std::iter::empty());
+            store.write_at(base + self.geometry.section_at(head.section), &mut empty)?;
+            head = head.after(self.geometry.sections);
+            if head.section == 0 {
+                store.flush()?;
+            }
+        }
+        store.flush()?;
+        Ok(head)
+    }
+
+    /// Empties all sections where one is torn. After any number of writes nothing of the journal counts any more.
+    fn clear(&self, store: &dyn Store, base: u64, from: Head) -> io::Result<Head> {
+        for group in journal::clearing(from.section, self.geometry.sections) {
+            for section in group {
+                let head = Head { section, number: from.number };
+                let mut empty = journal::section(&self.geometry, head, std::iter::empty());
+                store.write_at(base + self.geometry.section_at(section), &mut empty)?;
+            }
+            store.flush()?;
+        }
+        Ok(journal::after_clearing(from.number))
+    }
+
+    fn read_state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_state(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn failed() -> io::Error {
+    io::Error::other("a write failed before, and until the volume is opened again nothing more is written")
+}

@@ -1,0 +1,385 @@
+//! Reencryption of LUKS2 volumes: what is there afterwards, what a crash or a fault at any write leaves, and what cryptsetup says.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use claviger_engine::formats::luks2::LUKS2;
+use claviger_engine::formats::luks2::reencrypt::{self, Beginning, Reencryption, Request, Stores};
+use claviger_engine::formats::{Format, Unlocked};
+use claviger_engine::spec::Cost;
+use claviger_engine::store::{MemoryStore, SliceStore};
+use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
+use claviger_testkit::random::Random;
+use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
+
+/// Where data begin in a volume with its header in front, and the size of a detached header, in bytes.
+const FRONT: usize = 1 << 20;
+
+/// Size of a zone, in bytes.
+const ZONE: u64 = 16 << 10;
+
+/// Size of the data, in bytes: four zones.
+const DATA: usize = 64 << 10;
+
+/// What is done to the volume, in one of the ways that there are.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// A new key, header in front; or from the end on.
+    NewKey { backward: bool, resilience: &'static str },
+    /// Plaintext into ciphertext with the header in a store of its own.
+    EncryptDetached { resilience: &'static str },
+    /// The other way round.
+    DecryptDetached { resilience: &'static str },
+    /// Plaintext into ciphertext with the header in front.
+    EncryptInPlace,
+    /// The other way round: the header moves to a store of its own.
+    DecryptInPlace,
+}
+
+const WAYS: [Way; 9] = [
+    Way::NewKey { backward: false, resilience: "checksum" },
+    Way::NewKey { backward: true, resilience: "checksum" },
+    Way::NewKey { backward: false, resilience: "journal" },
+    Way::NewKey { backward: false, resilience: "none" },
+    Way::EncryptDetached { resilience: "checksum" },
+    Way::EncryptDetached { resilience: "journal" },
+    Way::DecryptDetached { resilience: "checksum" },
+    Way::EncryptInPlace,
+    Way::DecryptInPlace,
+];
+
+fn passphrase() -> Credential {
+    Credential::Passphrase(Secret::copy_from(b"correct horse"))
+}
+
+fn cheap() -> Cost<'static> {
+    Cost { kdf: Some("pbkdf2"), iterations: Some(1000), ..Cost::default() }
+}
+
+/// Two stores in one, so that the order of writes to both is known: the header's first, if it has one of its own.
+struct Bed {
+    all: Arc<dyn Store>,
+    header: usize,
+}
+
+impl Bed {
+    fn new(all: Arc<dyn Store>, header: usize) -> Self {
+        Self { all, header }
+    }
+
+    fn of(bytes: &[u8], header: usize) -> Self {
+        Self::new(Arc::new(MemoryStore::new(bytes.to_vec())), header)
+    }
+
+    fn header(&self) -> Option<SliceStore> {
+        let slice = || SliceStore::new(Arc::clone(&self.all), 0, self.header as u64).expect("it is there");
+        (self.header > 0).then(slice)
+    }
+
+    fn data(&self) -> Arc<dyn Store> {
+        let at = self.header as u64;
+        Arc::new(SliceStore::new(Arc::clone(&self.all), at, self.all.len() - at).expect("it is there"))
+    }
+
+    /// Calls `with` with the header's and the data's store.
+    fn with<T>(&self, with: impl FnOnce(Stores<'_>) -> T) -> T {
+        let (header, data) = (self.header(), self.data());
+        match &header {
+            Some(header) => with(Stores::new(header, Some(&*data))),
+            None => with(Stores::new(&*data, None)),
+        }
+    }
+
+    fn unlocked(&self) -> Result<Unlocked> {
+        let credentials = [passphrase()];
+        let (header, data) = (self.header(), self.data());
+        match &header {
+            Some(header) => {
+                let with = Unlock { data: Some(&*data), ..Unlock::with(&credentials) };
+                LUKS2.open(header)?.unlock(header, &with)
+            }
+            None => LUKS2.open(&*data)?.unlock(&*data, &Unlock::with(&credentials)),
+        }
+    }
+
+    /// The plaintext as it is now, by opening the volume.
+    fn plaintext(&self) -> Result<Vec<u8>> {
+        let volume = Volume::new(self.data(), self.unlocked()?.layout);
+        let mut plaintext = vec![0; volume.len() as usize];
+        volume.read_at(0, &mut plaintext)?;
+        Ok(plaintext)
+    }
+
+    fn resume(&self) -> Result<()> {
+        self.run(&AtomicBool::new(false), &|_, _| {})
+    }
+
+    fn run(&self, cancel: &AtomicBool, progress: &dyn Fn(u64, u64)) -> Result<()> {
+        let credentials = [passphrase()];
+        self.with(|stores| Reencryption::resume(stores, &Unlock::with(&credentials), Some(ZONE))?.run(progress, cancel))
+    }
+}
+
+fn contents() -> Vec<u8> {
+    Random::new(7).bytes(DATA)
+}
+
+/// A volume with `contents` in it, of sectors of 512 bytes.
+fn volume(detached: bool) -> Vec<u8> {
+    let header = if detached { FRONT } else { 0 };
+    let bed = Bed::of(&vec![0; FRONT + DATA], header);
+    let data = bed.data();
+    let spec = Spec {
+        quick: true,
+        cost: cheap(),
+        key_bits: Some(256),
+        sector_size: Some(512),
+        data_offset: Some(if detached { 0 } else { FRONT as u64 }),
+        data: detached.then_some(&*data),
+        ..Spec::default()
+    };
+    match bed.header() {
+        Some(header) => LUKS2.create(&header, &spec, &[passphrase()]),
+        None => LUKS2.create(&*data, &spec, &[passphrase()]),
+    }
+    .expect("a new volume");
+    let volume = Volume::new(bed.data(), bed.unlocked().expect("it opens").layout);
+    volume.write_at(0, &mut contents()).expect("it is written");
+    read_all(&*bed.all)
+}
+
+fn read_all(store: &dyn Store) -> Vec<u8> {
+    let mut all = vec![0; store.len() as usize];
+    store.read_at(0, &mut all).expect("it is there");
+    all
+}
+
+impl Way {
+    /// What is there before: bytes of both stores, and how many of them are the header's.
+    fn before(self) -> (Vec<u8>, usize) {
+        match self {
+            Self::NewKey { .. } => (volume(false), 0),
+            Self::EncryptDetached { .. } => ([vec![0; FRONT], contents()].concat(), FRONT),
+            Self::DecryptDetached { .. } => (volume(true), FRONT),
+            // The end is free, as a file system that was made smaller leaves it.
+            Self::EncryptInPlace => ([contents(), vec![0; 4 << 20]].concat(), 0),
+            Self::DecryptInPlace => ([vec![0; FRONT], volume(false)].concat(), FRONT),
+        }
+    }
+
+    fn request(self) -> Request<'static> {
+        let (resilience, backward) = match self {
+            Self::NewKey { backward, resilience } => (resilience, backward),
+            Self::EncryptDetached { resilience } | Self::DecryptDetached { resilience } => (resilience, false),
+            Self::EncryptInPlace | Self::DecryptInPlace => ("checksum", false),
+        };
+        Request { resilience: Some(resilience), backward, ..Request::default() }
+    }
+
+    fn begin(self, bed: &Bed) -> Result<()> {
+        let credentials = [passphrase()];
+        let with = Unlock::with(&credentials);
+        let request = self.request();
+        let spec = Spec { cost: cheap(), key_bits: Some(256), sector_size: Some(512), ..Spec::default() };
+        let carry_out = |stores: Stores<'_>, beginning: Beginning| beginning.edit.carry_out(stores.header);
+        bed.with(|stores| match self {
+            Self::NewKey { .. } => carry_out(stores, reencrypt::begin(&stores, &with, &request, false)?),
+            Self::DecryptDetached { .. } => carry_out(stores, reencrypt::begin(&stores, &with, &request, true)?),
+            Self::EncryptDetached { .. } => {
+                let beginning = reencrypt::begin_detached_encryption(&stores, &spec, &credentials, &request)?;
+                carry_out(stores, beginning)
+            }
+            Self::EncryptInPlace => reencrypt::begin_encryption(stores.data, 4 << 20, &spec, &credentials, &request),
+            Self::DecryptInPlace => reencrypt::begin_decryption(stores.header, stores.data, &with, &request),
+        })
+    }
+
+    /// The plaintext when all is done.
+    fn after(self, bed: &Bed) -> Vec<u8> {
+        match self {
+            Self::DecryptDetached { .. } | Self::DecryptInPlace => read_all(&*bed.data())[..DATA].to_vec(),
+            _ => bed.plaintext().expect("it opens")[..DATA].to_vec(),
+        }
+    }
+}
+
+#[test]
+fn every_way_comes_to_the_same_contents() {
+    for way in WAYS {
+        let (before, header) = way.before();
+        let bed = Bed::of(&before, header);
+        way.begin(&bed).unwrap_or_else(|e| panic!("{way:?}: {e}"));
+        assert!(bed.plaintext().unwrap_or_else(|e| panic!("{way:?}: {e}"))[..DATA] == contents(), "{way:?}: begun");
+        bed.resume().unwrap_or_else(|e| panic!("{way:?}: {e}"));
+        assert!(way.after(&bed) == contents(), "{way:?}: done");
+        let again = bed.resume().expect_err("it is done");
+        assert!(matches!(again.kind, ErrorKind::Misuse(_)), "{way:?}: {again}");
+    }
+}
+
+/// The last thing before anything is written to the data is one change of the header, so the old state and the new one can both be
+/// there. Whatever is there, the plaintext is right, and the way can be gone to its end.
+#[test]
+fn a_crash_at_any_write_loses_nothing() {
+    for way in WAYS {
+        let (before, header) = way.before();
+        let crash = Arc::new(CrashStore::new(before));
+        let bed = Bed::new(Arc::clone(&crash) as Arc<dyn Store>, header);
+        way.begin(&bed).expect("it begins");
+        bed.resume().expect("it ends");
+        let mut images = 0u32;
+        let mut seen = std::collections::HashSet::new();
+        crash.each_sampled_image(1, |image| {
+            if seen.insert(hash_of(image)) {
+                images += 1;
+                after_a_crash(way, image, header, images.is_multiple_of(5));
+            }
+        });
+        assert!(images > 40, "{way:?}: {images} images");
+    }
+}
+
+fn hash_of(image: &[u8]) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    image.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What is left opens, and with `to_the_end` everything can be gone on with.
+fn after_a_crash(way: Way, image: &[u8], header: usize, to_the_end: bool) {
+    let bed = Bed::of(image, header);
+    let data = read_all(&*bed.data());
+    match bed.plaintext() {
+        Ok(plaintext) => {
+            let wrong = plaintext[..DATA].iter().zip(&contents()).filter(|(a, b)| a != b).count();
+            // Without protection the zone is lost that was being rewritten.
+            let lost = if matches!(way, Way::NewKey { resilience: "none", .. }) { ZONE as usize } else { 0 };
+            assert!(wrong <= lost, "{way:?}: {wrong} bytes are wrong");
+            if lost > 0 {
+                return;
+            }
+        }
+        // Not begun yet, or done.
+        Err(e) => {
+            let plain = match way {
+                Way::EncryptDetached { .. } | Way::EncryptInPlace => data[..DATA] == contents(),
+                Way::DecryptDetached { .. } | Way::DecryptInPlace => {
+                    data[..DATA] == contents() || Bed::of(&data, 0).plaintext().is_ok_and(|p| p == contents())
+                }
+                Way::NewKey { .. } => false,
+            };
+            let journal = matches!(way, Way::EncryptDetached { resilience: "journal" }) && e.to_string().contains("journal");
+            let front = matches!(way, Way::EncryptInPlace);
+            assert!(plain || journal || front, "{way:?}: {e}");
+            // What is in front is half a header: beginning once more brings that to its end.
+            if !plain && !journal {
+                way.begin(&bed).unwrap_or_else(|e| panic!("{way:?}: {e}"));
+                assert!(bed.plaintext().expect("it opens")[..DATA] == contents(), "{way:?}: in front");
+            } else if plain {
+                return;
+            }
+        }
+    }
+    if !to_the_end {
+        return;
+    }
+    match bed.resume() {
+        Ok(()) => assert!(way.after(&bed) == contents(), "{way:?}: gone on with"),
+        Err(e) => {
+            assert!(matches!(e.kind, ErrorKind::Misuse(_)), "{way:?}: {e}");
+            assert!(bed.plaintext().expect("it opens")[..DATA] == contents(), "{way:?}: not begun, or done");
+        }
+    }
+}
+
+#[test]
+fn an_operation_that_fails_can_be_gone_on_with() {
+    for way in WAYS.into_iter().filter(|way| !matches!(way, Way::NewKey { resilience: "none", .. })) {
+        let (before, header) = way.before();
+        let begun = Bed::of(&before, header);
+        way.begin(&begun).expect("it begins");
+        let begun = read_all(&*begun.all);
+        for operation in [Operation::Read, Operation::Write, Operation::Flush] {
+            let count = {
+                let counted = Arc::new(FaultStore::new(Arc::new(MemoryStore::new(begun.clone())), None));
+                Bed::new(Arc::clone(&counted) as Arc<dyn Store>, header).resume().expect("it ends");
+                counted.count(operation)
+            };
+            for nth in (0..count).step_by((count as usize / 12).max(1)) {
+                let memory = Arc::new(MemoryStore::new(begun.clone()));
+                let fault = Fault { operation, nth, for_good: nth % 2 == 0, transferred: 700 };
+                let failing = FaultStore::new(Arc::clone(&memory) as Arc<dyn Store>, Some(fault));
+                let error = Bed::new(Arc::new(failing), header).resume().expect_err("the fault shows");
+                assert!(matches!(error.kind, ErrorKind::Io(_)), "{way:?}: {error}");
+                let bed = Bed::new(memory, header);
+                match bed.resume() {
+                    Ok(()) => {}
+                    // The last write of all, which overwrites an old keyslot.
+                    Err(e) => assert!(matches!(e.kind, ErrorKind::Misuse(_)), "{way:?} {fault:?}: {e}"),
+                }
+                assert!(way.after(&bed) == contents(), "{way:?} {fault:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn it_stops_between_zones_and_goes_on_from_there() {
+    for way in WAYS {
+        let (before, header) = way.before();
+        let bed = Bed::of(&before, header);
+        way.begin(&bed).expect("it begins");
+        for stop in 1..4u64 {
+            let cancel = AtomicBool::new(false);
+            let zones = std::sync::atomic::AtomicU64::new(0);
+            let progress = |_, _| {
+                if zones.fetch_add(1, Ordering::Relaxed) == 1 {
+                    cancel.store(true, Ordering::Relaxed);
+                }
+            };
+            let stopped = bed.run(&cancel, &progress).expect_err("it stops");
+            assert!(matches!(stopped.kind, ErrorKind::Cancelled), "{way:?}: {stopped}");
+            let unlocked = bed.unlocked().expect("it opens");
+            assert!(unlocked.warnings.iter().any(|w| w.contains("--resume")), "{way:?}: {:?}", unlocked.warnings);
+            let volume = Volume::new(bed.data(), unlocked.layout);
+            // What is not being rewritten can be written, on both sides.
+            for at in (0..DATA as u64).step_by(5000) {
+                volume.write_at(at, &mut contents()[at as usize..][..100]).expect("it is written");
+            }
+            assert!(bed.plaintext().expect("it opens")[..DATA] == contents(), "{way:?} after zone {stop}");
+        }
+        bed.resume().expect("it ends");
+        assert!(way.after(&bed) == contents(), "{way:?}");
+    }
+}
+
+#[test]
+fn another_cipher_and_another_sector_size() {
+    let credentials = [passphrase()];
+    let bed = Bed::of(&volume(false), 0);
+    let begin = |request: &Request<'_>| {
+        bed.with(|stores| reencrypt::begin(&stores, &Unlock::with(&credentials), request, false)?.edit.carry_out(stores.header))
+    };
+    let request = Request { cipher: Some("serpent"), key_bits: Some(256), sector_size: Some(4096), ..Request::default() };
+    begin(&request).expect("it begins");
+    bed.resume().expect("it ends");
+    let facts = bed.unlocked().expect("it opens").facts;
+    assert_eq!((facts.cipher.as_str(), facts.sector_size, facts.key_bits), ("serpent", 4096, 256));
+    begin(&Request { cipher: Some("aes-xts-plain64"), sector_size: Some(512), ..Request::default() }).expect("it begins");
+    bed.resume().expect("it ends");
+    assert_eq!(bed.unlocked().expect("it opens").facts.sector_size, 512);
+    assert!(bed.plaintext().expect("it opens") == contents());
+
+    for wrong in [
+        Request { sector_size: Some(100), ..Request::default() },
+        Request { key_bits: Some(100), ..Request::default() },
+        Request { cipher: Some("enigma"), ..Request::default() },
+        Request { resilience: Some("hope"), ..Request::default() },
+        Request { checksum: Some("crc"), ..Request::default() },
+    ] {
+        let error = begin(&wrong).expect_err("it is refused");
+        assert!(matches!(error.kind, ErrorKind::Misuse(_)), "{error}");
+    }
+    assert!(bed.plaintext().expect("it opens") == contents());
+}

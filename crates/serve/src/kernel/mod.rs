@@ -1,0 +1,451 @@
+//! Volumes in the kernel: its device-mapper and dm-crypt do what this program otherwise does itself (linux/dm-ioctl.h;
+//! Documentation/admin-guide/device-mapper/dm-crypt.rst).
+//!
+//! Names and UUIDs of the devices are those that cryptsetup gives, so that it and udev know what they are. A cascade is a stack of
+//! devices, the lower ones called `NAME_1`, `NAME_2` and so on, as cryptsetup calls them.
+
+mod dm_sys;
+mod request;
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use claviger_engine::formats::{KernelCipher, MappedPart, Mapping};
+use claviger_engine::{Error, ErrorKind, Result, Secret};
+use rustix::io::Errno;
+
+use crate::mount::loop_device::LoopDevice;
+use dm_sys::{Command, KeyringKey, NAME_MAX, READ_ONLY, SECURE_DATA, UUID_MAX, call, field};
+use request::{Key, Target, UNIT};
+
+/// Where the devices are.
+const FOLDER: &str = "/dev/mapper";
+
+/// What every UUID begins with that cryptsetup gives (cryptsetup 2.6, lib/utils_dm.h, `DM_UUID_PREFIX`).
+const UUID_PREFIX: &str = "CRYPT-";
+
+/// Told to udev with a device that is ready: this event counts (libdevmapper.h, `DM_UDEV_PRIMARY_SOURCE_FLAG`, in the upper half
+/// of the event's number).
+const PRIMARY_SOURCE: u32 = 0x40 << 16;
+
+/// How long udev may take to make a node.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A volume that the kernel is to open.
+pub struct Request<'a> {
+    /// What it is to be called.
+    pub name: &'a str,
+    /// The file or block device that it is in. Nobody may hold it exclusively.
+    pub store: &'a Path,
+    /// How it is encrypted.
+    pub mapping: &'a Mapping,
+    /// Its UUID, if its header has one.
+    pub uuid: Option<&'a str>,
+    /// Whether nothing may be written.
+    pub read_only: bool,
+}
+
+/// A volume that the kernel has opened.
+#[derive(Debug)]
+pub struct Attached {
+    /// The block device with the plaintext.
+    pub device: PathBuf,
+    /// Whether the keys went through the kernel's keyring: otherwise they are in the table, which root can read.
+    pub keyring: bool,
+    /// Whether nothing can be written.
+    pub read_only: bool,
+}
+
+/// Whether there is a device-mapper, and it may be used.
+///
+/// # Errors
+/// `Unsupported` if there is none, `Io` if it may not be used.
+pub fn available() -> Result<()> {
+    Mapper::open().map(drop)
+}
+
+/// Sets the mapping up. Of one that cannot be set up whole nothing stays.
+///
+/// # Errors
+/// `Misuse` for a name that cannot be, `InUse` if it is taken or the store is in use, `Unsupported` if there is no device-mapper or
+/// it lacks a cipher, `Io`.
+pub fn attach(request: &Request<'_>) -> Result<Attached> {
+    check_name(request.name)?;
+    let mapper = Mapper::open()?;
+    let Backing { path, number, .. } = &Backing::of(request.store, request.read_only)?;
+    let mut stack = Stack { mapper: &mapper, made: Vec::new(), keyring: true };
+    let built = stack.build(request, number).and_then(|()| node(&mapper, request.name));
+    match built {
+        Ok(device) => {
+            let keyring = stack.keyring;
+            stack.made.clear();
+            Ok(Attached { device, keyring, read_only: request.read_only })
+        }
+        Err(e) => Err(e.at(path)),
+    }
+}
+
+/// Takes the mapping down, and the devices that it alone is made of.
+///
+/// # Errors
+/// `Misuse` if there is none of that name, or it is not an encrypted volume's; `InUse` if somebody uses it; `Io`.
+pub fn detach(name: &str) -> Result<()> {
+    check_name(name)?;
+    let mapper = Mapper::open()?;
+    let mut status = request::plain(name, "", 0);
+    mapper.call(Command::Status, &mut status).map_err(|e| match e.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NXIO) => Error::misuse(format!("the kernel has no mapping that is called {name}")),
+        _ => e.into(),
+    })?;
+    if !request::text(&status, field::UUID).starts_with(UUID_PREFIX) {
+        return Err(Error::misuse(format!("the mapping {name} is no encrypted volume's: it is left alone")));
+    }
+    let below = mapper.below(name)?;
+    mapper.remove(name)?;
+    below.iter().try_for_each(|name| mapper.remove(name))
+}
+
+/// The kernel's device-mapper.
+struct Mapper {
+    control: File,
+}
+
+impl Mapper {
+    fn open() -> Result<Self> {
+        let path = Path::new(FOLDER).join("control");
+        let opened = OpenOptions::new().read(true).write(true).open(&path).or_else(|e| match e.kind() {
+            io::ErrorKind::NotFound => make_control(&path),
+            _ => Err(e),
+        });
+        // A node may be there although nothing is behind it.
+        let absent = |e: &io::Error| {
+            let behind = e.raw_os_error().map(Errno::from_raw_os_error);
+            e.kind() == io::ErrorKind::NotFound || matches!(behind, Some(Errno::NODEV | Errno::NXIO))
+        };
+        let control = opened.map_err(|e| match e.kind() {
+            _ if absent(&e) => Error::unsupported("the device-mapper, which this kernel does not have")
+                .hint("`modprobe dm-mod` may load it. Without --kernel this program does the work itself."),
+            io::ErrorKind::PermissionDenied => Error::from(e).at(&path).hint(
+                "The kernel's mappings are root's. Without --kernel this program does the work itself, without root.",
+            ),
+            _ => Error::from(e).at(&path),
+        })?;
+        let mapper = Self { control };
+        mapper.call(Command::Version, &mut request::plain("", "", 0)).map_err(|e| Error::from(e).at(&path))?;
+        Ok(mapper)
+    }
+
+    fn call(&self, command: Command, request: &mut Secret) -> io::Result<()> {
+        call(&self.control, command, request)
+    }
+
+    /// The names of the encrypted devices that lie below `name` and belong to it, each behind those that lie on it.
+    fn below(&self, name: &str) -> Result<Vec<String>> {
+        let mut names = self.right_below(name, name)?;
+        let mut looked_at = 0;
+        while looked_at < names.len() {
+            for next in self.right_below(&names[looked_at].clone(), name)? {
+                if !names.contains(&next) {
+                    names.push(next);
+                }
+            }
+            looked_at += 1;
+        }
+        Ok(names)
+    }
+
+    fn right_below(&self, name: &str, top: &str) -> Result<Vec<String>> {
+        let mut deps = request::asking(name);
+        self.call(Command::Deps, &mut deps)?;
+        let start = request::number(&deps, field::DATA_START).unwrap_or_default() as usize;
+        let count = request::number(&deps, start).unwrap_or_default() as usize;
+        // As many as the answer has room for, whatever it says.
+        let devices = (0..count).map_while(|i| request::long(&deps, start + 8 + 8 * i));
+        let name_of = |device: u64| {
+            let mut status = request::plain("", "", 0);
+            request::put(&mut status, field::DEVICE, &device.to_ne_bytes());
+            // Most devices are none of the device-mapper's.
+            self.call(Command::Status, &mut status).ok()?;
+            let below = request::text(&status, field::NAME);
+            let ours = below.strip_prefix(top).is_some_and(|rest| rest.starts_with('_'));
+            (ours && request::text(&status, field::UUID).starts_with(UUID_PREFIX)).then_some(below)
+        };
+        Ok(devices.filter_map(name_of).collect())
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        let mut remove = request::plain(name, "", 0);
+        request::put(&mut remove, field::EVENT, &PRIMARY_SOURCE.to_ne_bytes());
+        // Who looked at it, such as udev, may not have closed it yet.
+        let begin = Instant::now();
+        loop {
+            match self.call(Command::Remove, &mut remove) {
+                Err(e) if busy(&e) && begin.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(50)),
+                Err(e) if busy(&e) => {
+                    return Err(Error::new(ErrorKind::InUse { holder: None })
+                        .hint("Unmount what is on it first.")
+                        .at(&Path::new(FOLDER).join(name)));
+                }
+                Err(e) => return Err(Error::from(e).at(&Path::new(FOLDER).join(name))),
+                Ok(()) => break,
+            }
+        }
+        let node = Path::new(FOLDER).join(name);
+        if !udev() && fs::symlink_metadata(&node).is_ok_and(|m| m.file_type().is_block_device()) {
+            let _ = fs::remove_file(node);
+        }
+        Ok(())
+    }
+}
+
+/// What the volume is in, as a block device.
+struct Backing {
+    path: PathBuf,
+    /// `MAJOR:MINOR`.
+    number: String,
+    /// Stays until the mapping holds it.
+    _loop_device: Option<LoopDevice>,
+}
+
+impl Backing {
+    fn of(store: &Path, read_only: bool) -> Result<Self> {
+        let metadata = fs::metadata(store).map_err(|e| Error::from(e).at(store))?;
+        let device = if metadata.file_type().is_block_device() {
+            None
+        } else {
+            let path = store.canonicalize().map_err(|e| Error::from(e).at(store))?;
+            Some(LoopDevice::attach(&path, read_only)?)
+        };
+        let node = device.as_ref().map_or(store, LoopDevice::path);
+        let number = fs::metadata(node).map_err(|e| Error::from(e).at(node))?.rdev();
+        let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+        Ok(Self { path: store.to_owned(), number, _loop_device: device })
+    }
+}
+
+/// Devices that are made for one volume. Those that are not taken are removed again.
+struct Stack<'a> {
+    mapper: &'a Mapper,
+    made: Vec<String>,
+    /// Whether every key so far went through the keyring.
+    keyring: bool,
+}
+
+impl Stack<'_> {
+    fn build(&mut self, request: &Request<'_>, store: &str) -> Result<()> {
+        let parts = &request.mapping.parts;
+        // The devices under cascades first.
+        let mut tops = Vec::new();
+        let mut count = 0;
+        for part in parts {
+            let [_, below @ ..] = &part.layers[..] else {
+                tops.push((store.to_owned(), part.stored_at));
+                continue;
+            };
+            let (mut device, mut at) = (store.to_owned(), part.stored_at);
+            // The layer that encrypts last lies at the bottom, and has the highest number.
+            for (i, layer) in below.iter().enumerate().rev() {
+                let name = format!("{}_{}", request.name, count + i + 1);
+                let key = self.key(&name, layer);
+                let target = self.crypt(0, part, layer, &key, &device, at)?;
+                device = self.device(&name, request, &[target])?;
+                at = 0;
+            }
+            count += below.len();
+            tops.push((device, at));
+        }
+        let mut keys = Vec::new();
+        let mut targets = Vec::new();
+        let mut start = 0;
+        for (i, (part, (device, at))) in parts.iter().zip(&tops).enumerate() {
+            targets.push(match part.layers.first() {
+                None => Target {
+                    start,
+                    len: part.len / UNIT,
+                    kind: "linear",
+                    parameters: request::linear(device, at / UNIT),
+                },
+                Some(layer) => {
+                    let key = self.key(&format!("{}-{i}", request.name), layer);
+                    let target = self.crypt(start, part, layer, &key, device, *at)?;
+                    keys.push(key);
+                    target
+                }
+            });
+            start += part.len / UNIT;
+        }
+        self.device(request.name, request, &targets).map(drop)
+    }
+
+    /// Gives the key to the keyring; if that takes it, until what is returned is dropped.
+    fn key(&mut self, name: &str, layer: &KernelCipher) -> Option<(String, KeyringKey)> {
+        if layer.key.is_empty() {
+            return None;
+        }
+        let description = format!("claviger:{}-{name}", std::process::id());
+        let added = KeyringKey::add(&description, &layer.key).ok();
+        self.keyring &= added.is_some();
+        added.map(|key| (description, key))
+    }
+
+    fn crypt(
+        &self,
+        start: u64,
+        part: &MappedPart,
+        layer: &KernelCipher,
+        key: &Option<(String, KeyringKey)>,
+        device: &str,
+        at: u64,
+    ) -> Result<Target> {
+        let key = key.as_ref().map_or(Key::Table, |(description, _)| Key::Keyring(description));
+        let parameters = request::crypt(layer, &key, device, at / UNIT).map_err(|e| match e.kind() {
+            io::ErrorKind::Unsupported => Error::unsupported(format!("{e} in the kernel")),
+            _ => e.into(),
+        })?;
+        Ok(Target { start, len: part.len / UNIT, kind: "crypt", parameters })
+    }
+
+    /// Makes a device with that table. Returns its number as `MAJOR:MINOR`.
+    fn device(&mut self, name: &str, request: &Request<'_>, targets: &[Target]) -> Result<String> {
+        let uuid = uuid(request.mapping.kind, request.uuid, name);
+        let taken = || {
+            let holder = Some(format!("the kernel has a mapping that is called {name} already, or this volume's"));
+            Error::new(ErrorKind::InUse { holder }).hint("Choose another name, or detach that one.")
+        };
+        let flags = SECURE_DATA | if request.read_only { READ_ONLY } else { 0 };
+        let mut create = request::plain(name, &uuid, flags);
+        self.mapper.call(Command::Create, &mut create).map_err(|e| if busy(&e) { taken() } else { e.into() })?;
+        self.made.push(name.to_owned());
+        let device = request::long(&create, field::DEVICE).unwrap_or_default();
+        self.mapper.call(Command::Load, &mut request::table(name, flags, targets)).map_err(|e| refused(e, request))?;
+        let mut resume = request::plain(name, "", flags);
+        request::put(&mut resume, field::EVENT, &PRIMARY_SOURCE.to_ne_bytes());
+        self.mapper.call(Command::Resume, &mut resume)?;
+        Ok(format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
+    }
+}
+
+impl Drop for Stack<'_> {
+    fn drop(&mut self) {
+        for name in self.made.iter().rev() {
+            let _ = self.mapper.remove(name);
+        }
+    }
+}
+
+/// Why the kernel takes no table.
+fn refused(error: io::Error, request: &Request<'_>) -> Error {
+    let ciphers = request.mapping.parts.iter().flat_map(|part| &part.layers).map(|layer| &*layer.specification);
+    let ciphers: Vec<_> = ciphers.collect();
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::BUSY) => Error::new(ErrorKind::InUse { holder: Some("mounted, or part of another device".into()) })
+            .hint("Unmount it first. Nothing was changed."),
+        Some(Errno::INVAL | Errno::NOENT | Errno::NXIO | Errno::NOSYS) => {
+            Error::unsupported(format!("{}, which this kernel's dm-crypt refuses ({error})", ciphers.join(" with "))).hint(
+                "`dmesg` says more; a module for dm-crypt or for a cipher may be missing. Without --kernel this program does \
+                 the work itself.",
+            )
+        }
+        _ => error.into(),
+    }
+}
+
+fn busy(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::BUSY.raw_os_error())
+}
+
+/// The UUID that cryptsetup gives (cryptsetup 2.6, lib/libdevmapper.c, `dm_prepare_uuid`): without hyphens in the volume's own.
+fn uuid(kind: &str, uuid: Option<&str>, name: &str) -> String {
+    let own = uuid.map(|uuid| uuid.replace('-', "") + "-").unwrap_or_default();
+    let mut all = format!("{UUID_PREFIX}{kind}-{own}{name}");
+    // Names are of ASCII, and so are the UUIDs of headers that have been read.
+    all.truncate(all.floor_char_boundary(UUID_MAX));
+    all
+}
+
+/// The characters that libdevmapper takes as they are (lib: libdm-common.c, `_is_whitelisted_char`): whatever else is in a name
+/// it would write in another way than this program.
+fn check_name(name: &str) -> Result<()> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c);
+    let longest = NAME_MAX - 4;
+    if name.is_empty() || name.len() > longest || !name.chars().all(fine) || [".", "..", "control"].contains(&name) {
+        return Err(Error::misuse(format!(
+            "{name:?} cannot be a mapping's name: 1 to {longest} letters, digits and characters of #+-.:=@_"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether udev is there to make nodes (`DM_DISABLE_UDEV` is libdevmapper's own way to say no).
+fn udev() -> bool {
+    std::env::var_os("DM_DISABLE_UDEV").is_none() && Path::new("/run/udev/control").exists()
+}
+
+/// The node of a device: udev's, or one of our own where there is no udev.
+fn node(mapper: &Mapper, name: &str) -> Result<PathBuf> {
+    let path = Path::new(FOLDER).join(name);
+    let mut status = request::plain(name, "", 0);
+    mapper.call(Command::Status, &mut status)?;
+    let number = request::long(&status, field::DEVICE).unwrap_or_default();
+    let is_it = || fs::metadata(&path).is_ok_and(|m| m.file_type().is_block_device() && m.rdev() == number);
+    let begin = Instant::now();
+    while udev() && !is_it() && begin.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(10));
+    }
+    if !is_it() {
+        // What another device of that name has left, whose number may be anyone's now.
+        if fs::symlink_metadata(&path).is_ok_and(|m| m.file_type().is_block_device()) {
+            fs::remove_file(&path).map_err(|e| Error::from(e).at(&path))?;
+        }
+        make_node(&path, rustix::fs::FileType::BlockDevice, number).map_err(|e| Error::from(e).at(&path))?;
+    }
+    Ok(path)
+}
+
+fn make_node(path: &Path, kind: rustix::fs::FileType, number: u64) -> io::Result<()> {
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    Ok(rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, number)?)
+}
+
+/// Makes the control node where the kernel has a device-mapper and nobody has made one, as libdevmapper does.
+fn make_control(path: &Path) -> io::Result<File> {
+    let minor = |line: &str| line.trim().strip_suffix(" device-mapper")?.parse().ok();
+    let minor = fs::read_to_string("/proc/misc")?.lines().find_map(minor).ok_or(io::ErrorKind::NotFound)?;
+    /// The major number of miscellaneous devices (Documentation/admin-guide/devices.txt).
+    const MISC: u32 = 10;
+    fs::create_dir_all(FOLDER)?;
+    make_node(path, rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(MISC, minor))?;
+    OpenOptions::new().read(true).write(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuids_are_those_of_cryptsetup() {
+        assert_eq!(uuid("TCRYPT", None, "x"), "CRYPT-TCRYPT-x");
+        assert_eq!(uuid("LUKS1", Some("ab-cd"), "x"), "CRYPT-LUKS1-abcd-x");
+        assert_eq!(uuid("LUKS2", None, &"n".repeat(200)).len(), UUID_MAX);
+    }
+
+    #[test]
+    fn names_are_checked() {
+        for name in ["", ".", "..", "control", "a/b", "a b", "\u{e4}", &"n".repeat(124)] {
+            assert!(matches!(check_name(name).expect_err(name).kind, ErrorKind::Misuse(_)));
+        }
+        check_name("a-b_c.1").expect("a good name");
+    }
+
+    /// Machines on which tests run mostly have none; in user-mode Linux there is one.
+    #[test]
+    fn where_there_is_no_device_mapper_that_is_said() {
+        if let Err(e) = available() {
+            assert!(matches!(e.kind, ErrorKind::Unsupported { .. } | ErrorKind::Io(_)) && e.hint.is_some(), "{e}");
+        }
+    }
+}
