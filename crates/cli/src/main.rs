@@ -172,3 +172,14 @@ impl Verb {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each verb is put together of groups of options, and no two may have the same name.
+    #[test]
+    fn options_of_verbs_have_different_names() {
+        Cli::command().debug_assert();
+    }
+}
