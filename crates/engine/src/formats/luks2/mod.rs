@@ -5,7 +5,7 @@
 
 mod backup;
 pub mod binary;
-mod convert;
+pub(super) mod convert;
 mod create;
 mod derivation;
 mod describe;
@@ -74,6 +74,14 @@ impl Format for Luks2 {
 
     fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
         create::create(store, spec, first).map_err(|e| e.in_format(NAME))
+    }
+
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
+    }
+
+    fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
+        create::stored_len(plain, spec).map_err(|e| e.in_format(NAME))
     }
 
     fn choices(&self) -> Choices {
@@ -220,7 +228,7 @@ fn facts(header: &ReadHeader, opened: &OpenedKey, size: u64) -> Result<Facts> {
     let (cipher, mode) = specification.split_once('-').unwrap_or((specification, ""));
     let kdf = opened.keyslot.and_then(|n| header.metadata.keyslots[&n].kdf.as_ref());
     // The volume key itself was given: nothing is derived.
-    let without = Derivation { hash: "", iterations: 0, memory: None };
+    let without = Derivation { hash: "none", iterations: 0, memory: None };
     let told = kdf.map(|kdf| derivation::of(kdf).map(|kdf| kdf.told())).transpose()?.unwrap_or(without);
     let text = |bytes: &[u8]| (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned());
     Ok(Facts {
