@@ -408,6 +408,7 @@ fn options_for(facts: &Facts, spec: &Spec<'_>) -> Vec<String> {
         }
     }
     options.extend(spec.sector_size.map(|size| format!("--sector-size={size}")));
+    options.extend(spec.data_offset.map(|offset| format!("--data-offset={offset}")));
     options
 }
 

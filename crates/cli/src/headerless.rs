@@ -18,7 +18,7 @@ pub struct HeaderlessArgs {
     /// Where the data begin: bytes, or with `s` sectors of 512 bytes (2048s). loop-AES counts sectors from the beginning of the
     /// file on, or with `@` in front (@8192) from the beginning of the data on
     #[arg(long, value_name = "[@]SIZE", value_parser = Offset::parse)]
-    offset: Option<Offset>,
+    data_offset: Option<Offset>,
 
     /// The number of the first sector, in sectors of 512 bytes: cryptsetup's --skip
     #[arg(long, value_name = "SECTORS")]
@@ -96,10 +96,10 @@ impl HeaderlessArgs {
     /// # Errors
     /// `Misuse`.
     pub fn check(&self, format: Option<&str>) -> Result<()> {
-        let Self { key_size, offset, skip, data_size, sector_size, iv_large_sectors, itercountk, seed } = self;
+        let Self { key_size, data_offset, skip, data_size, sector_size, iv_large_sectors, itercountk, seed } = self;
         let place = [
             (key_size.is_some(), "--key-size"),
-            (offset.is_some(), "--offset"),
+            (data_offset.is_some(), "--data-offset"),
             (skip.is_some(), "--skip"),
             (data_size.is_some(), "--data-size"),
             (sector_size.is_some(), "--sector-size"),
@@ -122,8 +122,8 @@ impl HeaderlessArgs {
     pub fn apply<'a>(&'a self, with: &mut Unlock<'a>) {
         with.headerless = Headerless {
             key_bits: self.key_size,
-            offset: self.offset.map(|o| o.bytes),
-            skip: self.skip.or(self.offset.filter(|o| o.counts_from_there).map(|_| 0)),
+            offset: self.data_offset.map(|o| o.bytes),
+            skip: self.skip.or(self.data_offset.filter(|o| o.counts_from_there).map(|_| 0)),
             size: self.data_size,
             sector_size: self.sector_size,
             large_iv: self.iv_large_sectors,

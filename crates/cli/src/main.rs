@@ -39,8 +39,8 @@ mod opening;
 mod output;
 mod progress;
 mod prompt;
-mod resize;
 mod reencrypt;
+mod resize;
 mod serve;
 mod show;
 mod size;
@@ -189,5 +189,16 @@ impl Verb {
             Self::Lab(args) => args.json(),
             Self::Cat(_) | Self::Man(_) | Self::Completions(_) => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each verb is put together of groups of options, and no two may have the same name.
+    #[test]
+    fn options_of_verbs_have_different_names() {
+        Cli::command().debug_assert();
     }
 }

@@ -50,7 +50,8 @@ fn the_lists_are_those_of_veracrypt() {
     assert_eq!(choices.ciphers, ciphers);
     assert_eq!(choices.hashes, ["SHA-512", "SHA-256", "BLAKE2s-256", "Whirlpool", "Streebog", "Argon2id"]);
     assert_eq!(choices.min_len, MIN as u64);
-    assert_eq!(FORMATS.iter().map(|f| f.name()).collect::<Vec<_>>(), ["TrueCrypt", "VeraCrypt"]);
+    // Formats without a header come last, and so do those with a mark: neither is ever guessed before these.
+    assert_eq!(FORMATS.iter().map(|f| f.name()).take(2).collect::<Vec<_>>(), ["TrueCrypt", "VeraCrypt"]);
 }
 
 #[test]
