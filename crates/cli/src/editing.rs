@@ -11,7 +11,7 @@ use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Credential, Error, ErrorKind, Format, Header, Store, Unlock};
 use serde::Serialize;
 
-use crate::opening::{OpenArgs, open_file, with_option};
+use crate::opening::{OpenArgs, detached_header, open_file, with_option};
 use crate::output::{self, Report};
 use crate::progress::Progress;
 use crate::{cancel, guard};
@@ -28,6 +28,8 @@ pub struct Editing<'a> {
     pub facts: Facts,
     /// What opens it.
     pub credentials: Vec<Credential>,
+    /// What the data are in, where the header is detached.
+    data: Option<Arc<dyn Store>>,
     args: &'a OpenArgs,
 }
 
@@ -36,9 +38,13 @@ impl OpenArgs {
     pub fn edit(&self, access: Access) -> anyhow::Result<Editing<'_>> {
         guard::no_dumps();
         let cancel = cancel::install()?;
-        let store: Arc<dyn Store> = Arc::new(open_file(&self.path, access)?);
-        let at = |e: Error| with_option(e.at(&self.path));
-        let store = self.how.in_partition(store).map_err(at)?;
+        let path = self.how.header_file().unwrap_or(&self.path);
+        let at = |e: Error| with_option(e.at(path));
+        let (store, data) = match self.how.header_file() {
+            Some(header) => (detached_header(header, access)?, Some(open_file(&self.path, Access::ReadOnly)?)),
+            None => (self.how.in_partition(Arc::new(open_file(path, access)?)).map_err(at)?, None),
+        };
+        let data = data.map(|data| self.how.in_partition(Arc::new(data))).transpose()?;
         let opened = formats::open(&*store, self.how.format());
         let (_, header) = match opened {
             // Headers are looked after where they are damaged, too.
@@ -50,13 +56,15 @@ impl OpenArgs {
         let credentials = self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?;
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
-        let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..self.how.unlock(&credentials) };
+        let data_store = data.as_deref();
+        let with =
+            Unlock { cancel: Some(cancel), progress: Some(&show), data: data_store, ..self.how.unlock(&credentials) };
         let unlocked = header.unlock(&*store, &with);
         drop(bar);
         let unlocked = unlocked.map_err(at)?;
         let format = formats::by_name(unlocked.facts.format)?;
         let editor = editor_of(format).map_err(at)?;
-        Ok(Editing { store, format, editor, facts: unlocked.facts, credentials, args: self })
+        Ok(Editing { store, format, editor, facts: unlocked.facts, credentials, data, args: self })
     }
 }
 
@@ -70,12 +78,12 @@ pub fn editor_of(format: &'static dyn Format) -> claviger_engine::Result<&'stati
 impl Editing<'_> {
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.args.path
+        self.args.how.header_file().unwrap_or(&self.args.path)
     }
 
     /// What opens it, tried as the options say.
     pub fn wide(&self) -> Unlock<'_> {
-        Unlock { cancel: Some(cancel::flag()), ..self.args.how.unlock(&self.credentials) }
+        Unlock { cancel: Some(cancel::flag()), data: self.data.as_deref(), ..self.args.how.unlock(&self.credentials) }
     }
 
     /// What opens it, tried only in the way that did.

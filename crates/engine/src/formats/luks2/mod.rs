@@ -88,6 +88,10 @@ impl Format for Luks2 {
         create::choices()
     }
 
+    fn detachable(&self) -> bool {
+        true
+    }
+
     fn editor(&self) -> Option<&dyn KeyslotEditor> {
         Some(&editor::Editor)
     }
