@@ -467,7 +467,8 @@ fn looks(diagnosis: &Diagnosis) -> Vec<String> {
     let no = |o: &Opinion| if let Verdict::No(why) = &o.verdict { Some(why.clone()) } else { None };
     let mut reasons: Vec<String> = formats.iter().filter_map(no).collect();
     reasons.dedup();
-    if partitions.is_empty() && !mark.as_ref().is_some_and(|m| m.looks_random) {
+    let sure = diagnosis.sure();
+    if partitions.is_empty() && !sure && !mark.as_ref().is_some_and(|m| m.looks_random) {
         for why in reasons {
             let names: Vec<_> = formats.iter().filter(|o| no(o).as_ref() == Some(&why)).map(|o| o.format).collect();
             findings.push(format!("No volume of {} begins so: {why}.", names.join(" or ")));

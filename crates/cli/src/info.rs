@@ -70,12 +70,13 @@ impl Report for Info {
         line("key derivation", derivation(facts))?;
         match facts.header {
             "none" => line("header", "none".to_owned())?,
-            header => {
-                line("header", format!("{header}, version {}", facts.header_version))?;
-                let kind =
-                    if facts.hidden { "hidden volume" } else { "normal volume; a hidden one inside it would not show" };
-                line("kind", kind.to_owned())?;
-            }
+            header => line("header", format!("{header}, version {}", facts.header_version))?,
+        }
+        // Formats with a UUID have no hidden volumes.
+        if facts.header != "none" && facts.uuid.is_none() {
+            let kind =
+                if facts.hidden { "hidden volume" } else { "normal volume; a hidden one inside it would not show" };
+            line("kind", kind.to_owned())?;
         }
         line("size", size::exact(facts.size))?;
         line("stored", format!("{}, the data from byte {} on", size::exact(self.stored), facts.data_offset))?;
@@ -98,7 +99,7 @@ impl Report for Info {
 /// The key derivation with its parameters.
 fn derivation(facts: &Facts) -> String {
     match (facts.header, facts.hash, facts.iterations) {
-        ("none", "none", _) => return "none: the key is what was given".to_owned(),
+        (_, "none", _) => return "none: the key is what was given".to_owned(),
         ("none", hash, 0 | 1) => return format!("{hash}, once"),
         ("none", hash, iterations) => return format!("{hash}, {iterations} iterations"),
         _ => {}

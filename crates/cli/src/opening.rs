@@ -15,7 +15,7 @@ use claviger_engine::{Acceleration, Credential, Error, ErrorKind, Header, Protec
 use crate::credentials::{CredentialArgs, HiddenCredentialArgs};
 use crate::headerless::HeaderlessArgs;
 use crate::progress::Progress;
-use crate::{cancel, guard, output, size};
+use crate::{cancel, guard, output, show, size};
 
 /// Which volume, what opens it, and what narrows the trials.
 #[derive(clap::Args)]
@@ -336,6 +336,9 @@ impl OpenArgs {
             _ => self.how.header_of(&store).map_err(|e| with_explain(at(e)))?,
         };
         let store = if detached.is_some() { self.how.in_partition(store)? } else { store };
+        if let Some(plan) = header.plan(&self.how.unlock(&[])).filter(show::worth_telling) {
+            output::note(&show::sentence(&plan));
+        }
 
         let credentials = self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?;
         let hidden_credentials = hidden.map(|h| h.credentials.read()).transpose()?;

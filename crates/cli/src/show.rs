@@ -81,6 +81,13 @@ impl Report for Shown {
     }
 }
 
+/// Whether trying the keyslots costs so much that a person should know before.
+pub fn worth_telling(plan: &Plan) -> bool {
+    const MEMORY: u64 = 256 << 20;
+    const TIME: Duration = Duration::from_secs(5);
+    plan.needed() >= MEMORY.min(plan.available) || Duration::from_micros(plan.microseconds()) >= TIME
+}
+
 /// What trying the keyslots costs, as a sentence.
 pub fn sentence(plan: &Plan) -> String {
     let time = size::duration(Duration::from_micros(plan.microseconds()).max(Duration::from_secs(1)));
@@ -107,11 +114,11 @@ fn object(out: &mut dyn Write, members: &Map<String, Value>, indent: usize) -> i
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in lines {
         if let Some(text) = shown(name, value) {
-            writeln!(out, "{:indent$}{:<width$}  {text}", "", name.replace('_', " "))?;
+            writeln!(out, "{:indent$}{:<width$}  {text}", "", title(name))?;
         }
     }
     for (name, value) in members.iter().filter(|(_, value)| lists(value)) {
-        writeln!(out, "{:indent$}{}", "", name.replace('_', " "))?;
+        writeln!(out, "{:indent$}{}", "", title(name))?;
         for member in value.as_array().into_iter().flatten().filter_map(Value::as_object) {
             let mut rest = member.clone();
             let title = rest.remove("number").or_else(|| rest.remove("name")).and_then(|title| shown("", &title));
@@ -122,6 +129,11 @@ fn object(out: &mut dyn Write, members: &Map<String, Value>, indent: usize) -> i
         }
     }
     Ok(())
+}
+
+/// What people call a member.
+fn title(name: &str) -> String {
+    if name == "microseconds" { "takes".to_owned() } else { name.replace('_', " ") }
 }
 
 /// One value; nothing for one that is empty.

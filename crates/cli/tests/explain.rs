@@ -218,6 +218,8 @@ fn a_luks_header_tells_what_is_wrong() {
     tools::run(format.arg(&path));
     let (code, text) = seen(&path);
     assert!(code == 2 && text.contains("it has a LUKS2 header with 1 keyslot"), "{code} {text}");
+    let shown = run([Path::new("header"), Path::new("show"), path.as_path()]);
+    assert!(shown.code == 0 && shown.text().contains("aes-xts-plain64"), "{} {}", shown.code, shown.text());
     let mut bytes = fs::read(&path).expect("readable");
     bytes[500..600].fill(b'x');
     fs::write(&path, &bytes).expect("written");

@@ -257,7 +257,7 @@ fn the_header_is_described_without_a_passphrase() {
 }
 
 /// A cipher and its key in bits, the size of a sector.
-const VOLUMES: [(&str, u32, u32); 11] = [
+const VOLUMES: [(&str, u32, u32); 12] = [
     ("aes-xts-plain64", 512, 512),
     ("aes-xts-plain64", 256, 4096),
     ("serpent-xts-plain64", 512, 2048),
@@ -268,6 +268,7 @@ const VOLUMES: [(&str, u32, u32); 11] = [
     ("twofish-xts-plain64", 256, 4096),
     ("aes-cbc-essiv:sha256", 256, 512),
     ("aes-cbc-plain64", 128, 4096),
+    ("xchacha12,aes-adiantum-plain64", 256, 4096),
     ("cast5-cbc-plain64", 128, 512),
 ];
 

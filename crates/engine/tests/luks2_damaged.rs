@@ -214,7 +214,7 @@ const BINARY: &[Case] = &[
 /// In the text of the JSON area.
 const TEXT: &[Case] = &[
     ("a blank in front", |i| i.edit(|t| format!(" {t}")), Malformed("JSON area", JSON), Refuses),
-    ("a blank behind", |i| i.edit(|t| format!("{t} ")), Malformed("JSON area", 0), Refuses),
+    ("a blank behind", |i| i.edit(|t| format!("{t} ")), Opens("primary", ""), Take),
     ("an array", |i| i.text(b"[]"), Malformed("JSON area", JSON), Refuses),
     ("nothing", |i| i.text(b""), Malformed("JSON area", JSON), Refuses),
     ("no end", |i| i.text(&[b"{".to_vec(), vec![b' '; SIZE - 4097]].concat()), Malformed("JSON area", 0x3fff), Refuses),
@@ -562,14 +562,25 @@ const METADATA: &[Case] = &[
         Refuses,
     ),
     (
-        "a reencryption",
+        "a reencryption, and a requirement that is not known",
+        |i| {
+            i.json(|m| {
+                m["keyslots"]["5"] = reencryption();
+                m["config"]["requirements"] = json!({"mandatory": ["online-reencrypt-v2", "tea"]})
+            })
+        },
+        Unsupported("the requirement \"tea\""),
+        Refuses,
+    ),
+    (
+        "a reencryption of nothing",
         |i| {
             i.json(|m| {
                 m["keyslots"]["5"] = reencryption();
                 m["config"]["requirements"] = json!({"mandatory": ["online-reencrypt-v2"]})
             })
         },
-        Unsupported("reencryption is not finished"),
+        Malformed("segments", JSON),
         Refuses,
     ),
 ];

@@ -164,10 +164,10 @@ fn unlocked(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>) -> Result
     if with.protect.is_some() {
         return Err(Error::unsupported("protecting a hidden volume: LUKS2 has none"));
     }
+    requirements_met(header)?;
     if reencrypt::goes_on(&header.metadata) {
         return being_reencrypted(header, store, with, begun);
     }
-    requirements_met(header)?;
     let digest = match layout::digests(header)[..] {
         [digest] => digest,
         [] => return Err(Error::unsupported("a LUKS2 volume of which nothing is encrypted")),
@@ -209,20 +209,20 @@ fn being_reencrypted(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, 
     })
 }
 
-/// Whether this program knows all that a program must know to touch the volume (specification, section 3.5, `requirements`).
+/// Whether this program knows all that a program must know to touch the volume (specification, section 3.5, `requirements`). A
+/// reencryption that goes on is such a thing, and known.
 fn requirements_met(header: &ReadHeader) -> Result<()> {
-    for name in validate::requirements(&header.metadata) {
-        return Err(match name.as_str() {
-            "offline-reencrypt" => Error::unsupported("a volume that cryptsetup-reencrypt was reencrypting offline")
-                .hint("Finish it with that program and the log file that it has left."),
-            "opal" => Error::unsupported("data that the drive itself encrypts (OPAL)")
-                .hint("Only the drive with its own key can decrypt them: use cryptsetup 2.7 or newer on that machine."),
-            "inline-hw-tags" => Error::unsupported("integrity tags that the drive keeps beside its sectors"),
-            other => validate::unknown("the requirement", other)
-                .hint("The volume was made or changed by a newer program, which asks others not to touch it."),
-        });
-    }
-    Ok(())
+    let known = |name: &&String| validate::REENCRYPTION.contains(&name.as_str());
+    let Some(name) = validate::requirements(&header.metadata).iter().find(|name| !known(name)) else { return Ok(()) };
+    Err(match name.as_str() {
+        "offline-reencrypt" => Error::unsupported("a volume that cryptsetup-reencrypt was reencrypting offline")
+            .hint("Finish it with that program and the log file that it has left."),
+        "opal" => Error::unsupported("data that the drive itself encrypts (OPAL)")
+            .hint("Only the drive with its own key can decrypt them: use cryptsetup 2.7 or newer on that machine."),
+        "inline-hw-tags" => Error::unsupported("integrity tags that the drive keeps beside its sectors"),
+        other => validate::unknown("the requirement", other)
+            .hint("The volume was made or changed by a newer program, which asks others not to touch it."),
+    })
 }
 
 fn facts(header: &ReadHeader, opened: &OpenedKey, size: u64) -> Result<Facts> {

@@ -249,9 +249,6 @@ fn json_text(area: &[u8], at: u64) -> Result<&[u8]> {
     if let Some(more) = area[len..].iter().position(|b| *b != 0) {
         return wrong(len + more, "there is something behind the metadata");
     }
-    if area[len - 1] != b'}' {
-        return wrong(len - 1, "it does not end with a closing brace");
-    }
     Ok(&area[..len])
 }
 
