@@ -40,7 +40,7 @@ impl OpenArgs {
         let at = |e: Error| with_option(e.at(&self.path));
         let store = self.how.in_partition(store).map_err(at)?;
         let opened = formats::open(&*store, self.how.format());
-        let (_, header) = match opened {
+        let (found, header) = match opened {
             // Headers are looked after where they are damaged, too.
             Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => {
                 formats::open_by_backup(&*store).map_err(|_| at(e))?
@@ -50,7 +50,9 @@ impl OpenArgs {
         let credentials = self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?;
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
-        let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..self.how.unlock(&credentials) };
+        // Only the header counts here: a detached one has its own store, and the size of the data does not matter.
+        let data = is_public(found).then_some(&*store);
+        let with = Unlock { cancel: Some(cancel), progress: Some(&show), data, ..self.how.unlock(&credentials) };
         let unlocked = header.unlock(&*store, &with);
         drop(bar);
         let unlocked = unlocked.map_err(at)?;
@@ -58,6 +60,11 @@ impl OpenArgs {
         let editor = editor_of(format).map_err(at)?;
         Ok(Editing { store, format, editor, facts: unlocked.facts, credentials, args: self })
     }
+}
+
+/// Whether headers of the format are read without any credential.
+pub fn is_public(format: &dyn Format) -> bool {
+    format.editor().is_some_and(KeyslotEditor::public)
 }
 
 /// What changes the format's headers.
@@ -75,7 +82,8 @@ impl Editing<'_> {
 
     /// What opens it, tried as the options say.
     pub fn wide(&self) -> Unlock<'_> {
-        Unlock { cancel: Some(cancel::flag()), ..self.args.how.unlock(&self.credentials) }
+        let data = self.editor.public().then_some(&*self.store);
+        Unlock { cancel: Some(cancel::flag()), data, ..self.args.how.unlock(&self.credentials) }
     }
 
     /// What opens it, tried only in the way that did.
