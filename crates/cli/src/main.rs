@@ -40,6 +40,7 @@ mod output;
 mod progress;
 mod prompt;
 mod resize;
+mod reencrypt;
 mod serve;
 mod show;
 mod size;
@@ -96,6 +97,7 @@ enum Verb {
     Keyslot(keyslot::Args),
     Token(token::Args),
     Resize(resize::Args),
+    Reencrypt(Box<reencrypt::Args>),
     Keyfile(keyfile::Args),
     Benchmark(benchmark::Args),
     Lab(lab::Args),
@@ -147,6 +149,7 @@ fn main() -> ExitCode {
         Verb::Keyslot(args) => keyslot::run(args),
         Verb::Token(args) => token::run(args),
         Verb::Resize(args) => resize::run(args),
+        Verb::Reencrypt(args) => reencrypt::run(args),
         Verb::Keyfile(args) => keyfile::run(args),
         Verb::Benchmark(args) => benchmark::run(args),
         Verb::Lab(args) => lab::run(args),
@@ -180,6 +183,7 @@ impl Verb {
             Self::Keyslot(args) => args.json(),
             Self::Token(args) => args.json(),
             Self::Resize(args) => args.json,
+            Self::Reencrypt(args) => args.json,
             Self::Keyfile(args) => args.json,
             Self::Benchmark(args) => args.json,
             Self::Lab(args) => args.json(),

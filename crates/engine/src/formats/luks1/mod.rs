@@ -83,6 +83,11 @@ fn told<T>(result: Result<T>) -> Result<T> {
 struct Locked(Phdr);
 
 impl Header for Locked {
+    /// A keyfile is a passphrase.
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
+    }
+
     fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
         told(unlocked(&self.0, store, with))
     }

@@ -118,6 +118,11 @@ struct Locked {
 }
 
 impl Header for Locked {
+    /// A keyfile is a passphrase.
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
+    }
+
     fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
         let unlocked = match with.header {
             HeaderChoice::Any | HeaderChoice::One { hidden: false, backup: false } => {
