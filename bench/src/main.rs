@@ -3,9 +3,12 @@
 //! Each figure is the median over the rounds, in GB/s (10^9 bytes) of a run of 64 KiB that stays in the cache; each round
 //! measures every contender once, so that a drift of the clock hits all alike.
 
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use claviger_crypto::SectorCipher;
+use claviger_crypto::argon2::{Params, Variant};
 use claviger_crypto::ciphers::{Acceleration, CIPHERS, Cipher, Kernel, aes::AES};
 use claviger_crypto::hash::{self, HASHES};
 use claviger_crypto::modes::xts::{Layer, Xts};
@@ -31,6 +34,7 @@ fn main() {
     }
     cascades();
     derivations();
+    argon2();
 }
 
 /// TrueCrypt's cascades, in the order in which their ciphers encrypt.
@@ -235,6 +239,47 @@ fn derivations() {
         let (ours, theirs) = (spread(&ours).1, spread(&theirs).1);
         println!("{:12} {ours:8.2} {theirs:8.2} {:6.2}", hash.name, ours / theirs);
     }
+}
+
+/// Ours beside the reference implementation's program, which tells the processor time of all its threads; ours has one. The
+/// program's time is without its start.
+fn argon2() {
+    println!("\nArgon2, 32 bytes; milliseconds of processor time: ours, libargon2's, their ratio");
+    for (variant, flag) in [(Variant::I, "-i"), (Variant::Id, "-id")] {
+        for (memory_kib, passes, lanes) in [(64 << 10, 4, 1), (64 << 10, 4, 4), (1 << 20, 4, 4)] {
+            let params = Params { variant, memory_kib, passes, lanes, ..Params::default() };
+            let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+            for _ in 0..5 {
+                let mut key = [0; 32];
+                let begin = cpu_time();
+                let pool = Pool::new(1, Duration::ZERO);
+                params.derive(b"password", b"saltsaltsalt", u64::MAX, &pool, &|| true, &mut key).expect("enough memory");
+                ours.push((cpu_time() - begin).as_secs_f64() * 1e3);
+                match libargon2(flag, &params) {
+                    Some(milliseconds) => theirs.push(milliseconds),
+                    None => return println!("(the program argon2 is not installed)"),
+                }
+            }
+            let (ours, theirs) = (spread(&ours).1, spread(&theirs).1);
+            let name = format!("{variant:?} {} MiB, {passes} passes, {lanes} lanes", memory_kib >> 10);
+            println!("{name:32} {ours:8.2} {theirs:8.2} {:6.2}", ours / theirs);
+        }
+    }
+}
+
+/// What the program `argon2` says it took, in milliseconds.
+fn libargon2(flag: &str, params: &Params) -> Option<f64> {
+    let [memory, passes, lanes] = [params.memory_kib, params.passes, params.lanes].map(|n| n.to_string());
+    let mut child = Command::new("argon2")
+        .args(["saltsaltsalt", flag, "-v", "13", "-k", &memory, "-t", &passes, "-p", &lanes, "-l", "32"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .ok()?;
+    child.stdin.take()?.write_all(b"password").ok()?;
+    let output = String::from_utf8(child.wait_with_output().ok()?.stdout).ok()?;
+    let seconds: f64 = output.lines().find_map(|l| l.strip_suffix(" seconds"))?.parse().ok()?;
+    Some(seconds * 1e3)
 }
 
 fn spread(values: &[f64]) -> (f64, f64, f64) {

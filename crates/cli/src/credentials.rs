@@ -12,6 +12,9 @@ use crate::{prompt, size};
 /// The longest password that is taken from a file.
 const PASSWORD_MAX: usize = 64 << 10;
 
+/// The longest volume key that is taken from a file: the 64 keys of dm-crypt's `lmk` have so much.
+const VOLUME_KEY_MAX: usize = 4096;
+
 /// What opens the volume.
 #[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "Password and keyfiles")]
@@ -39,6 +42,10 @@ pub struct CredentialArgs {
     /// Size of the key in the keyfile
     #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "keyfiles")]
     keyfile_size: Option<u64>,
+
+    /// Open with the volume key itself, which is all of FILE: for LUKS
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["password", "keyfiles"])]
+    volume_key_file: Option<PathBuf>,
 }
 
 /// What is to open the volume from now on.
@@ -143,6 +150,9 @@ impl CredentialArgs {
         asks: impl FnOnce(&[Credential]) -> bool,
         ask: impl Fn(&File) -> Result<Secret>,
     ) -> Result<Vec<Credential>> {
+        if let Some(path) = &self.volume_key_file {
+            return Ok(vec![Credential::VolumeKey(read_volume_key(path)?)]);
+        }
         let mut credentials = self.read_keyfiles()?;
         let given = self.password_file.is_some() || self.password_fd.is_some() || self.no_password;
         let none = self.no_password || !given && !asks(&credentials);
@@ -327,6 +337,17 @@ impl Source<'_> {
         };
         credentials.extend(password.map(Credential::Passphrase));
         Ok(credentials)
+    }
+}
+
+/// A volume key: the whole file.
+fn read_volume_key(path: &Path) -> Result<Secret> {
+    let file = File::open(path).map_err(|e| Error::from(e).at(path))?;
+    let key = read_up_to(file.as_fd(), VOLUME_KEY_MAX + 1).map_err(|e| e.at(path))?;
+    match key.len() {
+        1..=VOLUME_KEY_MAX => Ok(key),
+        0 => Err(Error::misuse("it is empty: no volume key").at(path)),
+        _ => Err(Error::misuse(format!("longer than {VOLUME_KEY_MAX} bytes: no volume key")).at(path)),
     }
 }
 

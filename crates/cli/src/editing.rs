@@ -11,7 +11,7 @@ use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Credential, Error, ErrorKind, Format, Header, Store, Unlock};
 use serde::Serialize;
 
-use crate::opening::{OpenArgs, open_file, with_option};
+use crate::opening::{OpenArgs, detached_header, open_file, with_option};
 use crate::output::{self, Report};
 use crate::progress::Progress;
 use crate::{cancel, guard};
@@ -28,6 +28,8 @@ pub struct Editing<'a> {
     pub facts: Facts,
     /// What opens it.
     pub credentials: Vec<Credential>,
+    /// What the data are in, where the header is detached.
+    data: Option<Arc<dyn Store>>,
     args: &'a OpenArgs,
 }
 
@@ -36,9 +38,13 @@ impl OpenArgs {
     pub fn edit(&self, access: Access) -> anyhow::Result<Editing<'_>> {
         guard::no_dumps();
         let cancel = cancel::install()?;
-        let store: Arc<dyn Store> = Arc::new(open_file(&self.path, access)?);
-        let at = |e: Error| with_option(e.at(&self.path));
-        let store = self.how.in_partition(store).map_err(at)?;
+        let path = self.how.header_file().unwrap_or(&self.path);
+        let at = |e: Error| with_option(e.at(path));
+        let (store, data) = match self.how.header_file() {
+            Some(header) => (detached_header(header, access)?, Some(open_file(&self.path, Access::ReadOnly)?)),
+            None => (self.how.in_partition(Arc::new(open_file(path, access)?)).map_err(at)?, None),
+        };
+        let data = data.map(|data| self.how.in_partition(Arc::new(data))).transpose()?;
         let opened = formats::open(&*store, self.how.format());
         let (found, header) = match opened {
             // Headers are looked after where they are damaged, too.
@@ -50,15 +56,16 @@ impl OpenArgs {
         let credentials = self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?;
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
-        // Only the header counts here: a detached one has its own store, and the size of the data does not matter.
-        let data = is_public(found).then_some(&*store);
-        let with = Unlock { cancel: Some(cancel), progress: Some(&show), data, ..self.how.unlock(&credentials) };
+        // Of a detached header without its data: only the header counts here, and the size of the data does not matter.
+        let data_store = data.as_deref().or_else(|| is_public(found).then_some(&*store));
+        let with =
+            Unlock { cancel: Some(cancel), progress: Some(&show), data: data_store, ..self.how.unlock(&credentials) };
         let unlocked = header.unlock(&*store, &with);
         drop(bar);
         let unlocked = unlocked.map_err(at)?;
         let format = formats::by_name(unlocked.facts.format)?;
         let editor = editor_of(format).map_err(at)?;
-        Ok(Editing { store, format, editor, facts: unlocked.facts, credentials, args: self })
+        Ok(Editing { store, format, editor, facts: unlocked.facts, credentials, data, args: self })
     }
 }
 
@@ -77,12 +84,12 @@ pub fn editor_of(format: &'static dyn Format) -> claviger_engine::Result<&'stati
 impl Editing<'_> {
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.args.path
+        self.args.how.header_file().unwrap_or(&self.args.path)
     }
 
     /// What opens it, tried as the options say.
     pub fn wide(&self) -> Unlock<'_> {
-        let data = self.editor.public().then_some(&*self.store);
+        let data = self.data.as_deref().or_else(|| self.editor.public().then_some(&*self.store));
         Unlock { cancel: Some(cancel::flag()), data, ..self.args.how.unlock(&self.credentials) }
     }
 

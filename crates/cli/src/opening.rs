@@ -67,9 +67,13 @@ pub(crate) struct How {
     #[arg(long)]
     backup_header: bool,
 
-    /// Use only this copy of the header
-    #[arg(long, value_name = "SLOT", conflicts_with = "backup_header")]
+    /// Use only this copy of the header: primary, hidden, backup or hidden-backup; or only the keyslot of this number
+    #[arg(long, value_name = "SLOT", conflicts_with = "backup_header", value_parser = Slot::parse)]
     slot: Option<Slot>,
+
+    /// The header is detached: it is in FILE, and the data are in VOLUME
+    #[arg(long = "header", value_name = "FILE")]
+    header_file: Option<PathBuf>,
 
     /// The volume in this partition of the disk, or this partition of an encrypted system
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -106,6 +110,7 @@ impl How {
             pim: self.pim,
             memory: self.memory,
             header: self.header(),
+            keyslot: self.keyslot(),
             truncated: self.truncated,
             for_kernel: self.for_kernel,
             ..Unlock::with(credentials)
@@ -117,12 +122,21 @@ impl How {
     fn header(&self) -> HeaderChoice {
         match self.slot {
             _ if self.backup_header => HeaderChoice::Backup,
-            None => HeaderChoice::Any,
-            Some(slot) => HeaderChoice::One {
-                hidden: matches!(slot, Slot::Hidden | Slot::HiddenBackup),
-                backup: matches!(slot, Slot::Backup | Slot::HiddenBackup),
-            },
+            Some(Slot::Copy { hidden, backup }) => HeaderChoice::One { hidden, backup },
+            Some(Slot::Keyslot(_)) | None => HeaderChoice::Any,
         }
+    }
+
+    fn keyslot(&self) -> Option<u32> {
+        match self.slot {
+            Some(Slot::Keyslot(number)) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// The file with the header, where it is detached.
+    pub fn header_file(&self) -> Option<&Path> {
+        self.header_file.as_deref()
     }
 
     /// Whether only backups are to be tried, so that it does not matter what the volume begins with.
@@ -138,6 +152,15 @@ impl How {
             (Some(number), _) => partition::open(store, number, name, backup),
             (None, None) if backup => Ok(formats::open_by_backup(&**store)?.1),
             (None, _) => Ok(formats::open(&**store, name)?.1),
+        }
+    }
+
+    /// What is to be unlocked in a file with a detached header.
+    fn detached_header_of(&self, file: &Arc<dyn Store>) -> claviger_engine::Result<Box<dyn Header>> {
+        let (format, header) = formats::open(&**file, self.format())?;
+        match format.detachable() {
+            true => Ok(header),
+            false => Err(Error::misuse(format!("{} has no detached headers", format.name()))),
         }
     }
 
@@ -164,17 +187,26 @@ impl How {
     }
 }
 
-/// A copy of the header.
-#[derive(Clone, Copy, clap::ValueEnum)]
+/// A copy of the header, or a keyslot in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
-    /// In front
-    Primary,
-    /// That of the hidden volume, in front
-    Hidden,
-    /// At the end
-    Backup,
-    /// That of the hidden volume, at the end
-    HiddenBackup,
+    Copy { hidden: bool, backup: bool },
+    Keyslot(u32),
+}
+
+impl Slot {
+    fn parse(text: &str) -> Result<Self, String> {
+        let copy = |hidden, backup| Ok(Self::Copy { hidden, backup });
+        match text {
+            "primary" => copy(false, false),
+            "hidden" => copy(true, false),
+            "backup" => copy(false, true),
+            "hidden-backup" => copy(true, true),
+            _ => text.parse().map(Self::Keyslot).map_err(|_| {
+                "there are primary, hidden, backup and hidden-backup, and the numbers of keyslots".to_owned()
+            }),
+        }
+    }
 }
 
 /// What opens the hidden volume, for verbs with an option of the id `hidden`.
@@ -233,6 +265,8 @@ pub struct Opened {
     pub took: Duration,
     /// What the kernel needs to do the same, if that was asked for and it can.
     pub mapping: Option<Mapping>,
+    /// What the header is in, where it is detached: nobody changes it for as long as the volume is open.
+    _header: Option<Arc<dyn Store>>,
 }
 
 impl OpenArgs {
@@ -259,7 +293,7 @@ impl OpenArgs {
     /// Whether the trials were narrowed.
     pub fn hinted(&self) -> bool {
         let How { hash, cipher, pim, .. } = &self.how;
-        hash.is_some() || cipher.is_some() || pim.is_some() || self.how.header() != HeaderChoice::Any
+        hash.is_some() || cipher.is_some() || pim.is_some() || self.how.slot.is_some() || self.how.backup_header
     }
 
     /// The credentials, and how they are to be tried.
@@ -293,9 +327,15 @@ impl OpenArgs {
         let cancel = cancel::install()?;
         let store: Arc<dyn Store> = Arc::new(open_file(&self.path, access)?);
         let stored = store.len();
+        let whole = Arc::clone(&store);
         let at = |e: Error| e.at(&self.path);
-        let at = |e| with_option(with_partitions(at(e), &store, self.how.partition));
-        let header = self.how.header_of(&store).map_err(|e| with_explain(at(e)))?;
+        let at = |e| with_option(with_partitions(at(e), &whole, self.how.partition));
+        let detached = self.how.header_file().map(|path| detached_header(path, Access::ReadOnly)).transpose()?;
+        let header = match (&detached, self.how.header_file()) {
+            (Some(file), Some(path)) => self.how.detached_header_of(file).map_err(|e| with_explain(e.at(path)))?,
+            _ => self.how.header_of(&store).map_err(|e| with_explain(at(e)))?,
+        };
+        let store = if detached.is_some() { self.how.in_partition(store)? } else { store };
 
         let credentials = self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?;
         let hidden_credentials = hidden.map(|h| h.credentials.read()).transpose()?;
@@ -315,9 +355,10 @@ impl OpenArgs {
             cancel: Some(cancel),
             progress: Some(&show),
             protect,
+            data: detached.is_some().then_some(&*store),
             ..self.how.unlock(&credentials)
         };
-        let unlocked = header.unlock(&*store, &with);
+        let unlocked = header.unlock(detached.as_deref().unwrap_or(&*store), &with);
         drop(hidden_credentials);
         drop(credentials);
         drop(bar);
@@ -330,8 +371,14 @@ impl OpenArgs {
             trials: unlocked.trials,
             took: unlocked.took,
             mapping: unlocked.mapping,
+            _header: detached,
         })
     }
+}
+
+/// Opens the file with a detached header.
+pub fn detached_header(path: &Path, access: Access) -> claviger_engine::Result<Arc<dyn Store>> {
+    Ok(Arc::new(open_file(path, access)?))
 }
 
 /// Where a whole disk does not open: the partitions that could be volumes.
@@ -361,6 +408,7 @@ pub fn with_option(mut error: Error) -> Error {
         (ErrorKind::NotThisFormat(_), Some(hint)) if hint.contains("name its format") => {
             hint.push_str(" The option is --format.")
         }
+        (_, Some(hint)) if hint.contains("as its header") => hint.push_str(" The option is --header."),
         _ => {}
     }
     error
@@ -402,5 +450,19 @@ impl Opened {
         let pool = Pool::for_this_machine(Duration::ZERO);
         self.volume = self.volume.with_pool(Arc::new(pool));
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_copies_or_numbers() {
+        assert_eq!(Slot::parse("hidden-backup"), Ok(Slot::Copy { hidden: true, backup: true }));
+        assert_eq!(Slot::parse("7"), Ok(Slot::Keyslot(7)));
+        for wrong in ["", "-1", "first", "4294967296"] {
+            assert!(Slot::parse(wrong).is_err(), "{wrong}");
+        }
     }
 }

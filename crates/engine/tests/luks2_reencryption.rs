@@ -269,7 +269,8 @@ fn after_a_crash(way: Way, image: &[u8], header: usize, to_the_end: bool) {
                 }
                 Way::NewKey { .. } => false,
             };
-            let journal = matches!(way, Way::EncryptDetached { resilience: "journal" }) && e.to_string().contains("journal");
+            let journal =
+                matches!(way, Way::EncryptDetached { resilience: "journal" }) && e.to_string().contains("journal");
             let front = matches!(way, Way::EncryptInPlace);
             assert!(plain || journal || front, "{way:?}: {e}");
             // What is in front is half a header: beginning once more brings that to its end.
@@ -359,14 +360,18 @@ fn another_cipher_and_another_sector_size() {
     let credentials = [passphrase()];
     let bed = Bed::of(&volume(false), 0);
     let begin = |request: &Request<'_>| {
-        bed.with(|stores| reencrypt::begin(&stores, &Unlock::with(&credentials), request, false)?.edit.carry_out(stores.header))
+        bed.with(|stores| {
+            reencrypt::begin(&stores, &Unlock::with(&credentials), request, false)?.edit.carry_out(stores.header)
+        })
     };
-    let request = Request { cipher: Some("serpent"), key_bits: Some(256), sector_size: Some(4096), ..Request::default() };
+    let request =
+        Request { cipher: Some("serpent"), key_bits: Some(256), sector_size: Some(4096), ..Request::default() };
     begin(&request).expect("it begins");
     bed.resume().expect("it ends");
     let facts = bed.unlocked().expect("it opens").facts;
     assert_eq!((facts.cipher.as_str(), facts.sector_size, facts.key_bits), ("serpent", 4096, 256));
-    begin(&Request { cipher: Some("aes-xts-plain64"), sector_size: Some(512), ..Request::default() }).expect("it begins");
+    begin(&Request { cipher: Some("aes-xts-plain64"), sector_size: Some(512), ..Request::default() })
+        .expect("it begins");
     bed.resume().expect("it ends");
     assert_eq!(bed.unlocked().expect("it opens").facts.sector_size, 512);
     assert!(bed.plaintext().expect("it opens") == contents());

@@ -118,6 +118,11 @@ pub trait Format: Sync {
         true
     }
 
+    /// Whether a header may be in another file or device than its data: `Unlock::data`.
+    fn detachable(&self) -> bool {
+        false
+    }
+
     /// What changes headers, where the format has them and this program can.
     fn editor(&self) -> Option<&dyn KeyslotEditor> {
         None

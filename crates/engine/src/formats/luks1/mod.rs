@@ -68,6 +68,10 @@ impl Format for Luks1 {
         Choices { ciphers: create::CIPHERS.to_vec(), hashes: create::HASHES.to_vec(), min_len: create::MIN_LEN }
     }
 
+    fn detachable(&self) -> bool {
+        true
+    }
+
     fn editor(&self) -> Option<&dyn KeyslotEditor> {
         Some(self)
     }
@@ -90,10 +94,6 @@ impl Header for Locked {
 
     fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
         told(unlocked(&self.0, store, with))
-    }
-
-    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
-        keyfiles.is_empty()
     }
 
     fn describe(&self) -> Option<Value> {

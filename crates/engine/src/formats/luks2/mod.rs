@@ -84,6 +84,10 @@ impl Format for Luks2 {
         create::choices()
     }
 
+    fn detachable(&self) -> bool {
+        true
+    }
+
     fn editor(&self) -> Option<&dyn KeyslotEditor> {
         Some(&editor::Editor)
     }
@@ -134,10 +138,6 @@ impl Header for Locked {
             HeaderChoice::One { hidden: true, .. } => Err(Error::misuse("LUKS2 has no hidden volumes")),
         };
         unlocked.map_err(|e| e.in_format(NAME))
-    }
-
-    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
-        keyfiles.is_empty()
     }
 
     fn describe(&self) -> Option<serde_json::Value> {
