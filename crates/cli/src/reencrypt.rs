@@ -164,8 +164,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         None => Stores::new(&data, None),
     };
     let credentials = match args.encrypt {
-        true => args.credentials.read_new(<[Credential]>::is_empty)?,
-        false => args.credentials.read()?,
+        // A keyfile is a passphrase.
+        true => args.credentials.read_new(|keyfiles| keyfiles.is_empty())?,
+        false => args.credentials.read_for(|keyfiles| keyfiles.is_empty())?,
     };
     let ended = if args.resume { Vec::new() } else { args.begin(&stores, &credentials)? };
     let with = Unlock { cancel: Some(cancel), ..Unlock::with(&credentials) };
@@ -205,9 +206,7 @@ impl Args {
     fn begin(&self, stores: &Stores<'_>, credentials: &[Credential]) -> anyhow::Result<Vec<u32>> {
         let at = |e: Error| e.at(&self.path);
         if reencrypt::status(stores.header).map_err(at)? == Some(true) {
-            return Err(
-                at(Error::misuse("its reencryption has begun already").hint("--resume goes on with it.")).into()
-            );
+            return Err(at(Error::misuse("its reencryption has begun already").hint("--resume goes on with it.")).into());
         }
         let request = self.request();
         if self.encrypt {
@@ -249,9 +248,8 @@ impl Args {
             return Ok(());
         }
         let Some(reduce) = self.reduce_device_size else {
-            return Err(at(Error::misuse("the header needs room").hint(
-                "Say --reduce-device-size 32M after making the file system smaller by that, or --header FILE.",
-            ))
+            return Err(at(Error::misuse("the header needs room")
+                .hint("Say --reduce-device-size 32M after making the file system smaller by that, or --header FILE."))
             .into());
         };
         self.consent()?;
