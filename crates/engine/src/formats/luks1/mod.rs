@@ -64,6 +64,10 @@ impl Format for Luks1 {
         keyfiles.is_empty()
     }
 
+    fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
+        create::stored_len(plain, spec).map_err(|e| e.in_format(NAME))
+    }
+
     fn choices(&self) -> Choices {
         Choices { ciphers: create::CIPHERS.to_vec(), hashes: create::HASHES.to_vec(), min_len: create::MIN_LEN }
     }

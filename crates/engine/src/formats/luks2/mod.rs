@@ -80,6 +80,10 @@ impl Format for Luks2 {
         keyfiles.is_empty()
     }
 
+    fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
+        create::stored_len(plain, spec).map_err(|e| e.in_format(NAME))
+    }
+
     fn choices(&self) -> Choices {
         create::choices()
     }
