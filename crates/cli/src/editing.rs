@@ -46,7 +46,7 @@ impl OpenArgs {
         };
         let data = data.map(|data| self.how.in_partition(Arc::new(data))).transpose()?;
         let opened = formats::open(&*store, self.how.format());
-        let (_, header) = match opened {
+        let (found, header) = match opened {
             // Headers are looked after where they are damaged, too.
             Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => {
                 formats::open_by_backup(&*store).map_err(|_| at(e))?
@@ -56,7 +56,8 @@ impl OpenArgs {
         let credentials = self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?;
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
-        let data_store = data.as_deref();
+        // Of a detached header without its data: only the header counts here, and the size of the data does not matter.
+        let data_store = data.as_deref().or_else(|| is_public(found).then_some(&*store));
         let with =
             Unlock { cancel: Some(cancel), progress: Some(&show), data: data_store, ..self.how.unlock(&credentials) };
         let unlocked = header.unlock(&*store, &with);
@@ -66,6 +67,11 @@ impl OpenArgs {
         let editor = editor_of(format).map_err(at)?;
         Ok(Editing { store, format, editor, facts: unlocked.facts, credentials, data, args: self })
     }
+}
+
+/// Whether headers of the format are read without any credential.
+pub fn is_public(format: &dyn Format) -> bool {
+    format.editor().is_some_and(KeyslotEditor::public)
 }
 
 /// What changes the format's headers.
@@ -83,7 +89,8 @@ impl Editing<'_> {
 
     /// What opens it, tried as the options say.
     pub fn wide(&self) -> Unlock<'_> {
-        Unlock { cancel: Some(cancel::flag()), data: self.data.as_deref(), ..self.args.how.unlock(&self.credentials) }
+        let data = self.data.as_deref().or_else(|| self.editor.public().then_some(&*self.store));
+        Unlock { cancel: Some(cancel::flag()), data, ..self.args.how.unlock(&self.credentials) }
     }
 
     /// What opens it, tried only in the way that did.

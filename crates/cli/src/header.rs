@@ -4,14 +4,14 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use claviger_engine::formats::{self, Derivation, HeaderBackup, KeyslotEditor, Prepared, RestoreFrom};
+use claviger_engine::formats::{self, Derivation, HeaderBackup, Prepared, RestoreFrom};
 use claviger_engine::partitions;
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Store, Unlock};
 use serde::Serialize;
 
 use crate::credentials::HiddenCredentialArgs;
-use crate::editing::editor_of;
+use crate::editing::{self, editor_of};
 use crate::opening::{OpenArgs, open_file};
 use crate::output::{self, Report};
 use crate::progress::Progress;
@@ -205,8 +205,7 @@ fn back_up_public(args: &BackupArgs) -> anyhow::Result<Option<Saved>> {
 
 /// Whether the backup is of a format whose headers are restored without a passphrase.
 fn is_public(file: &FileStore) -> bool {
-    let found = formats::open(file, None);
-    found.is_ok_and(|(format, _)| format.editor().is_some_and(KeyslotEditor::public))
+    formats::open(file, None).is_ok_and(|(format, _)| editing::is_public(format))
 }
 
 fn restore(args: &RestoreArgs) -> anyhow::Result<()> {

@@ -121,7 +121,10 @@ fn eight_are_all_there_are() {
         assert_eq!(opens(&full, name).expect("it opens"), number);
     }
     let store = MemoryStore::new(full.clone());
-    assert!(misuse(add(&store, "old", "x")).contains("all eight") && misuse(change(&store, "old", "x")).contains("all eight"));
+    assert!(
+        misuse(add(&store, "old", "x")).contains("all eight")
+            && misuse(change(&store, "old", "x")).contains("all eight")
+    );
     assert!(store.to_vec() == full);
 }
 
@@ -186,7 +189,9 @@ fn backups_go_both_ways_with_cryptsetup() {
     let file = to_file(&bytes);
     let folder = tempfile::tempdir().expect("a folder");
     let theirs = folder.path().join("theirs");
-    tools::run(Command::new(&cryptsetup).arg("luksHeaderBackup").arg(file.path()).arg("--header-backup-file").arg(&theirs));
+    tools::run(
+        Command::new(&cryptsetup).arg("luksHeaderBackup").arg(file.path()).arg("--header-backup-file").arg(&theirs),
+    );
     let theirs = std::fs::read(&theirs).expect("it is there");
     let store = MemoryStore::new(bytes.clone());
     let ours = editor().back_up(&store, &Unlock::with(&[]), None).expect("a backup").bytes;
@@ -243,9 +248,11 @@ fn cryptsetup_opens_what_was_changed_and_the_other_way_round() {
     let uuid = tools::run(Command::new(&cryptsetup).arg("luksUUID").arg(file.path()));
     assert_eq!(String::from_utf8_lossy(&uuid.stdout).trim(), "1b4e28ba-2fa1-41d2-883f-0016d3cca427");
     tools::run(
-        Command::new(&cryptsetup)
-            .args(["luksAddKey", "-q", "--pbkdf-force-iterations", "1000", "--key-file"])
-            .args([new.path(), file.path(), third.path()]),
+        Command::new(&cryptsetup).args(["luksAddKey", "-q", "--pbkdf-force-iterations", "1000", "--key-file"]).args([
+            new.path(),
+            file.path(),
+            third.path(),
+        ]),
     );
     tools::run(Command::new(&cryptsetup).args(["luksKillSlot", "-q"]).arg(file.path()).arg("0"));
     let bytes = std::fs::read(file.path()).expect("it is there");

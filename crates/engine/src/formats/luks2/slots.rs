@@ -4,11 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::metadata::{Decimal, Digest, Id, Metadata};
+use super::metadata::{Digest, Id, Metadata};
+use super::validate::NUMBERS;
 use crate::error::{Error, Result};
-
-/// How many keyslots, and how many tokens there can be (cryptsetup's luks2.h, `LUKS2_KEYSLOTS_MAX`, `LUKS2_TOKENS_MAX`).
-pub(super) const MAX: u32 = 32;
 
 /// How often a key is split (cryptsetup's luks.h, `LUKS_STRIPES`).
 pub(super) const STRIPES: u32 = 4000;
@@ -23,7 +21,7 @@ pub(super) fn area_len(key_len: usize) -> u64 {
 
 /// The first free number of keyslots, tokens, digests.
 pub(super) fn free_number<T>(taken: &BTreeMap<u32, T>) -> Option<u32> {
-    (0..MAX).find(|number| !taken.contains_key(number))
+    (0..NUMBERS).find(|number| !taken.contains_key(number))
 }
 
 /// Where `len` bytes of the keyslots area are free, in bytes from the beginning of the header. `hdr_size` is the size of one
@@ -72,13 +70,6 @@ pub(super) fn take_out(metadata: &mut Metadata, keyslot: u32) {
         if let Some(Value::Array(keyslots)) = token.get_mut("keyslots") {
             keyslots.retain(|id| id.as_str() != Some(&keyslot.to_string()));
         }
-    }
-}
-
-/// Moves the areas of all keyslots, by as much as `from` and `to` differ.
-pub(super) fn move_areas(metadata: &mut Metadata, from: u64, to: u64) {
-    for slot in metadata.keyslots.values_mut() {
-        slot.area.offset = Decimal(slot.area.offset.0.saturating_sub(from).saturating_add(to));
     }
 }
 

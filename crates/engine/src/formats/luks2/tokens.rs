@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::editor::Change;
 use super::metadata::Metadata;
+use super::validate::NUMBERS;
 use super::{keyslots, slots};
 use crate::error::{Error, Result};
 use crate::formats::{Prepared, TokenChange};
@@ -27,8 +28,8 @@ pub(super) fn change(store: &dyn Store, wanted: TokenChange<'_>) -> Result<Prepa
 fn import(metadata: &mut Metadata, token: &Value, at: Option<u32>, replace: bool) -> Result<()> {
     let token = checked(metadata, token)?;
     let number = match at {
-        Some(number) if number >= slots::MAX => {
-            return Err(Error::misuse(format!("tokens have the numbers 0 to {}", slots::MAX - 1)));
+        Some(number) if number >= NUMBERS => {
+            return Err(Error::misuse(format!("tokens have the numbers 0 to {}", NUMBERS - 1)));
         }
         Some(number) if metadata.tokens.contains_key(&number) && !replace => {
             return Err(Error::misuse(format!("there is a token {number} already"))
@@ -37,7 +38,7 @@ fn import(metadata: &mut Metadata, token: &Value, at: Option<u32>, replace: bool
         Some(number) => number,
         None => {
             let free = slots::free_number(&metadata.tokens);
-            free.ok_or_else(|| Error::misuse(format!("there are {} tokens, which is the most", slots::MAX)))?
+            free.ok_or_else(|| Error::misuse(format!("there are {} tokens, which is the most", NUMBERS)))?
         }
     };
     metadata.tokens.insert(number, token);
