@@ -96,11 +96,14 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
     })
 }
 
+/// What makes tags, and what LUKS2 calls it.
+type Tagged = (aead::Specification, &'static str);
+
 /// Where everything is to be.
 struct Plan {
     cipher: String,
     /// What makes the tags, and its name in the header.
-    integrity: Option<(aead::Specification, &'static str)>,
+    integrity: Option<Tagged>,
     key_len: usize,
     sector_size: u32,
     hdr_size: u64,
@@ -118,7 +121,7 @@ impl Plan {
         }
         let (cipher, integrity, key_len) = match spec.integrity {
             None => cipher(spec).map(|(cipher, len)| (cipher, None, len))?,
-            Some(name) => authenticated(spec, name)?,
+            Some(name) => authenticated(spec, name).map(|(cipher, tagged, len)| (cipher, Some(tagged), len))?,
         };
         let hdr_size = spec.metadata_size.unwrap_or(METADATA_SIZE);
         if !SIZES.contains(&hdr_size) {
@@ -223,7 +226,7 @@ fn cipher(spec: &Spec<'_>) -> Result<(String, usize)> {
 
 /// The cipher and what authenticates, and the bytes of the key. As with cryptsetup, the key of a MAC comes on top of the size that
 /// is asked for.
-fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Option<(aead::Specification, &'static str)>, usize)> {
+fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Tagged, usize)> {
     let known = aead::Specification::choose(spec.cipher, name);
     let (specification, cipher, kind) = known.map_err(|e| {
         Error::misuse(e.to_string()).hint(
@@ -236,7 +239,7 @@ fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Option<(aead::S
             .hint("This mode protects nothing then. Take the same cipher with \"random\" in place of \"plain64\"."));
     }
     let len = key_len(spec, &cipher, &specification.key_sizes(), specification.mac_key_size())?;
-    Ok((cipher, Some((specification, kind)), len))
+    Ok((cipher, (specification, kind), len))
 }
 
 /// The bytes of a key of one of `sizes`, of which the last `mac` are those of a MAC.
