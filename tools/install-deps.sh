@@ -13,7 +13,7 @@ test="$try"'
  mkfs.vfat:dosfstools fsck.vfat:dosfstools mkfs.exfat:exfatprogs mount.exfat-fuse:exfat-fuse mkntfs:ntfs-3g ntfscp:ntfs-3g mkfs.xfs:xfsprogs
  mkfs.ext4:e2fsprogs mke2fs:e2fsprogs e2fsck:e2fsprogs debugfs:e2fsprogs mkswap:util-linux tar:tar xz:xz-utils
  argon2:argon2 mcopy:mtools
- python3:python3 gdb:gdb man:man-db'
+ python3:python3 gdb:gdb strace:strace man:man-db'
 
 case ${1-} in
     try) wanted=$try ;;

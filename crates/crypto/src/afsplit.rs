@@ -2,7 +2,7 @@
 //! "New Methods in Hard Disk Encryption", 2005, section 5.2; LUKS1 On-Disk Format Specification 1.2.3, section 2.4).
 
 use crate::hash::Hash;
-use crate::secret::Secret;
+use crate::secret::{Secret, wipe_stack};
 
 /// The key whose split form `material` is, in `stripes` parts of equal length.
 ///
@@ -11,13 +11,14 @@ use crate::secret::Secret;
 pub fn merge(material: &[u8], stripes: usize, hash: &Hash) -> Secret {
     assert!(stripes > 0 && material.len().is_multiple_of(stripes));
     let len = material.len() / stripes;
-    let mut sum = Secret::zeroed(len);
+    let (mut sum, mut digest) = (Secret::zeroed(len), Secret::zeroed(hash.size));
     for (index, stripe) in material.chunks(len.max(1)).enumerate() {
         xor(&mut sum, stripe);
         if index + 1 < stripes {
-            diffuse(&mut sum, hash);
+            diffuse(&mut sum, hash, &mut digest);
         }
     }
+    wipe_stack();
     sum
 }
 
@@ -27,12 +28,13 @@ pub fn merge(material: &[u8], stripes: usize, hash: &Hash) -> Secret {
 /// If `stripes` is zero, or `material` is not `stripes` times as long as the key.
 pub fn split(key: &[u8], stripes: usize, hash: &Hash, material: &mut [u8]) {
     assert!(stripes > 0 && material.len() == key.len() * stripes);
-    let mut sum = Secret::zeroed(key.len());
+    let (mut sum, mut digest) = (Secret::zeroed(key.len()), Secret::zeroed(hash.size));
     let (random, last) = material.split_at_mut(key.len() * (stripes - 1));
     for stripe in random.chunks(key.len().max(1)) {
         xor(&mut sum, stripe);
-        diffuse(&mut sum, hash);
+        diffuse(&mut sum, hash, &mut digest);
     }
+    wipe_stack();
     last.copy_from_slice(key);
     xor(last, &sum);
 }
@@ -42,11 +44,10 @@ fn xor(sum: &mut [u8], with: &[u8]) {
 }
 
 /// Each piece of a digest's length is replaced by the hash of its number and itself; a shorter one at the end by as much of its
-/// digest.
-fn diffuse(bytes: &mut [u8], hash: &Hash) {
-    let mut digest = Secret::zeroed(hash.size);
+/// digest, which is the caller's: there are thousands of calls.
+fn diffuse(bytes: &mut [u8], hash: &Hash, digest: &mut [u8]) {
     for (number, piece) in (0u32..).zip(bytes.chunks_mut(hash.size)) {
-        hash.digest(&[&number.to_be_bytes(), piece], &mut digest);
+        hash.checksum(&[&number.to_be_bytes(), piece], digest);
         piece.copy_from_slice(&digest[..piece.len()]);
     }
 }

@@ -209,12 +209,13 @@ impl Hash {
         wipe_stack();
     }
 
-    /// The digest of what is no secret: nothing is wiped afterwards, which costs more than hashing a sector.
+    /// Like [`Hash::digest`], but what hashing leaves on the stack stays there: wiping it costs more than hashing a sector. For what
+    /// is no secret, and for loops that call [`wipe_stack`] at their end.
     ///
     /// # Panics
     /// If `out` is not `size` bytes long.
-    pub fn checksum(&self, bytes: &[u8], out: &mut [u8]) {
-        (self.digest)(&[bytes], out);
+    pub fn checksum(&self, parts: &[&[u8]], out: &mut [u8]) {
+        (self.digest)(parts, out);
     }
 
     /// PBKDF2 with HMAC of this hash (RFC 8018, 5.2), filling `out`. Every few iterations it asks `go_on` whether

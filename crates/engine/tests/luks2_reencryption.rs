@@ -8,7 +8,7 @@ use claviger_engine::formats::luks2::reencrypt::{self, Beginning, Reencryption, 
 use claviger_engine::formats::{Format, Unlocked};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{MemoryStore, SliceStore};
-use claviger_engine::{Credential, Error, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
+use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
 use claviger_testkit::random::Random;
 use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
 
@@ -215,4 +215,176 @@ fn every_way_comes_to_the_same_contents() {
         let again = bed.resume().expect_err("it is done");
         assert!(matches!(again.kind, ErrorKind::Misuse(_)), "{way:?}: {again}");
     }
+}
+
+/// The last thing before anything is written to the data is one change of the header, so the old state and the new one can both be
+/// there. Whatever is there, the plaintext is right, and the way can be gone to its end.
+#[test]
+fn a_crash_at_any_write_loses_nothing() {
+    for way in WAYS {
+        let (before, header) = way.before();
+        let crash = Arc::new(CrashStore::new(before));
+        let bed = Bed::new(Arc::clone(&crash) as Arc<dyn Store>, header);
+        way.begin(&bed).expect("it begins");
+        bed.resume().expect("it ends");
+        let mut images = 0u32;
+        let mut seen = std::collections::HashSet::new();
+        crash.each_sampled_image(1, |image| {
+            if seen.insert(hash_of(image)) {
+                images += 1;
+                after_a_crash(way, image, header, images.is_multiple_of(5));
+            }
+        });
+        assert!(images > 40, "{way:?}: {images} images");
+    }
+}
+
+fn hash_of(image: &[u8]) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    image.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What is left opens, and with `to_the_end` everything can be gone on with.
+fn after_a_crash(way: Way, image: &[u8], header: usize, to_the_end: bool) {
+    let bed = Bed::of(image, header);
+    let data = read_all(&*bed.data());
+    match bed.plaintext() {
+        Ok(plaintext) => {
+            let wrong = plaintext[..DATA].iter().zip(&contents()).filter(|(a, b)| a != b).count();
+            // Without protection the zone is lost that was being rewritten.
+            let lost = if matches!(way, Way::NewKey { resilience: "none", .. }) { ZONE as usize } else { 0 };
+            assert!(wrong <= lost, "{way:?}: {wrong} bytes are wrong");
+            if lost > 0 {
+                return;
+            }
+        }
+        // Not begun yet, or done.
+        Err(e) => {
+            let plain = match way {
+                Way::EncryptDetached { .. } | Way::EncryptInPlace => data[..DATA] == contents(),
+                Way::DecryptDetached { .. } | Way::DecryptInPlace => {
+                    data[..DATA] == contents() || Bed::of(&data, 0).plaintext().is_ok_and(|p| p == contents())
+                }
+                Way::NewKey { .. } => false,
+            };
+            let journal =
+                matches!(way, Way::EncryptDetached { resilience: "journal" }) && e.to_string().contains("journal");
+            let front = matches!(way, Way::EncryptInPlace);
+            assert!(plain || journal || front, "{way:?}: {e}");
+            // What is in front is half a header: beginning once more brings that to its end.
+            if !plain && !journal {
+                way.begin(&bed).unwrap_or_else(|e| panic!("{way:?}: {e}"));
+                assert!(bed.plaintext().expect("it opens")[..DATA] == contents(), "{way:?}: in front");
+            } else if plain {
+                return;
+            }
+        }
+    }
+    if !to_the_end {
+        return;
+    }
+    match bed.resume() {
+        Ok(()) => assert!(way.after(&bed) == contents(), "{way:?}: gone on with"),
+        Err(e) => {
+            assert!(matches!(e.kind, ErrorKind::Misuse(_)), "{way:?}: {e}");
+            assert!(bed.plaintext().expect("it opens")[..DATA] == contents(), "{way:?}: not begun, or done");
+        }
+    }
+}
+
+#[test]
+fn an_operation_that_fails_can_be_gone_on_with() {
+    for way in WAYS.into_iter().filter(|way| !matches!(way, Way::NewKey { resilience: "none", .. })) {
+        let (before, header) = way.before();
+        let begun = Bed::of(&before, header);
+        way.begin(&begun).expect("it begins");
+        let begun = read_all(&*begun.all);
+        for operation in [Operation::Read, Operation::Write, Operation::Flush] {
+            let count = {
+                let counted = Arc::new(FaultStore::new(Arc::new(MemoryStore::new(begun.clone())), None));
+                Bed::new(Arc::clone(&counted) as Arc<dyn Store>, header).resume().expect("it ends");
+                counted.count(operation)
+            };
+            for nth in (0..count).step_by((count as usize / 12).max(1)) {
+                let memory = Arc::new(MemoryStore::new(begun.clone()));
+                let fault = Fault { operation, nth, for_good: nth % 2 == 0, transferred: 700 };
+                let failing = FaultStore::new(Arc::clone(&memory) as Arc<dyn Store>, Some(fault));
+                let error = Bed::new(Arc::new(failing), header).resume().expect_err("the fault shows");
+                assert!(matches!(error.kind, ErrorKind::Io(_)), "{way:?}: {error}");
+                let bed = Bed::new(memory, header);
+                match bed.resume() {
+                    Ok(()) => {}
+                    // The last write of all, which overwrites an old keyslot.
+                    Err(e) => assert!(matches!(e.kind, ErrorKind::Misuse(_)), "{way:?} {fault:?}: {e}"),
+                }
+                assert!(way.after(&bed) == contents(), "{way:?} {fault:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn it_stops_between_zones_and_goes_on_from_there() {
+    for way in WAYS {
+        let (before, header) = way.before();
+        let bed = Bed::of(&before, header);
+        way.begin(&bed).expect("it begins");
+        for stop in 1..4u64 {
+            let cancel = AtomicBool::new(false);
+            let zones = std::sync::atomic::AtomicU64::new(0);
+            let progress = |_, _| {
+                if zones.fetch_add(1, Ordering::Relaxed) == 1 {
+                    cancel.store(true, Ordering::Relaxed);
+                }
+            };
+            let stopped = bed.run(&cancel, &progress).expect_err("it stops");
+            assert!(matches!(stopped.kind, ErrorKind::Cancelled), "{way:?}: {stopped}");
+            let unlocked = bed.unlocked().expect("it opens");
+            assert!(unlocked.warnings.iter().any(|w| w.contains("--resume")), "{way:?}: {:?}", unlocked.warnings);
+            let volume = Volume::new(bed.data(), unlocked.layout);
+            // What is not being rewritten can be written, on both sides.
+            for at in (0..DATA as u64).step_by(5000) {
+                volume.write_at(at, &mut contents()[at as usize..][..100]).expect("it is written");
+            }
+            assert!(bed.plaintext().expect("it opens")[..DATA] == contents(), "{way:?} after zone {stop}");
+        }
+        bed.resume().expect("it ends");
+        assert!(way.after(&bed) == contents(), "{way:?}");
+    }
+}
+
+#[test]
+fn another_cipher_and_another_sector_size() {
+    let credentials = [passphrase()];
+    let bed = Bed::of(&volume(false), 0);
+    let begin = |request: &Request<'_>| {
+        bed.with(|stores| {
+            reencrypt::begin(&stores, &Unlock::with(&credentials), request, false)?.edit.carry_out(stores.header)
+        })
+    };
+    let request =
+        Request { cipher: Some("serpent"), key_bits: Some(256), sector_size: Some(4096), ..Request::default() };
+    begin(&request).expect("it begins");
+    bed.resume().expect("it ends");
+    let facts = bed.unlocked().expect("it opens").facts;
+    assert_eq!((facts.cipher.as_str(), facts.sector_size, facts.key_bits), ("serpent", 4096, 256));
+    begin(&Request { cipher: Some("aes-xts-plain64"), sector_size: Some(512), ..Request::default() })
+        .expect("it begins");
+    bed.resume().expect("it ends");
+    assert_eq!(bed.unlocked().expect("it opens").facts.sector_size, 512);
+    assert!(bed.plaintext().expect("it opens") == contents());
+
+    for wrong in [
+        Request { sector_size: Some(100), ..Request::default() },
+        Request { key_bits: Some(100), ..Request::default() },
+        Request { cipher: Some("enigma"), ..Request::default() },
+        Request { resilience: Some("hope"), ..Request::default() },
+        Request { checksum: Some("crc"), ..Request::default() },
+    ] {
+        let error = begin(&wrong).expect_err("it is refused");
+        assert!(matches!(error.kind, ErrorKind::Misuse(_)), "{error}");
+    }
+    assert!(bed.plaintext().expect("it opens") == contents());
 }

@@ -199,13 +199,10 @@ impl Contents {
         const FIRST: usize = 32;
         let zero = |bytes: &[u8]| bytes.iter().all(|b| *b == 0);
         let misnumbered = |sector: &[u8]| zero(&sector[FIRST..]) && !zero(&sector[..FIRST]);
-        if written().any(misnumbered)
-            && !written().any(zero)
-            && magic::known(plain).is_none_or(|_| {
-                // A superblock in front of zeros looks like that too: there must be several of them, and none like another.
-                written().filter(|sector| misnumbered(sector)).count() > 8
-            })
-        {
+        // A superblock or a little text in front of zeros looks like that too, but not several times, and not where no sector
+        // is all zeros.
+        let least = if magic::known(plain).is_some() { 8 } else { 2 };
+        if !written().any(zero) && written().filter(|sector| misnumbered(sector)).count() >= least {
             return Self::Misnumbered;
         }
         match magic::known(plain) {

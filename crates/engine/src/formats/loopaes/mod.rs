@@ -213,6 +213,15 @@ fn keys_of(with: &Unlock<'_>) -> Result<Keys> {
     }
 }
 
+/// Reads a key file: [`crate::fuzzing`].
+pub(crate) fn fuzz_keyfile(bytes: &[u8]) {
+    let _ = gpg::kind(bytes);
+    if let (Ok(keys), Ok(hash)) = (Keys::parse(bytes), keys::Hashing::parse(None, 256)) {
+        let single = Single { seed: None, iterations_k: None, go_on: &|| true };
+        let _ = keys.hashed(&hash, 32, &single);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

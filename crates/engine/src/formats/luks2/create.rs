@@ -14,10 +14,10 @@ use super::{editor, slots, validate, write};
 use crate::credential::{Credential, Unlock};
 use crate::edit::Edit;
 use crate::error::{Error, Result};
-use crate::formats::Choices;
 use crate::formats::filling::{self, not_cancelled};
 use crate::formats::luks::kdf::{self, Kdf};
 use crate::formats::luks::uuid;
+use crate::formats::{Choices, stored_behind};
 use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::integrity;
@@ -96,6 +96,23 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
     })
 }
 
+/// Bytes of store for `plain` bytes of plaintext behind both copies of the header and the keyslots.
+pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
+    if spec.integrity.is_some() {
+        // How many tags and how long a journal there will be depends on the store's size in turn.
+        return Err(Error::unsupported("choosing the size of a volume with integrity protection by its contents")
+            .hint("Create the volume first, larger than its contents by a tenth."));
+    }
+    let (_, key_len) = cipher(spec)?;
+    let room = spec.metadata_size.unwrap_or(METADATA_SIZE).saturating_mul(2);
+    stored_behind(spec.data_offset.unwrap_or(data_offset(room, key_len)), plain, spec)
+}
+
+/// Where the data begin behind `room` bytes of headers, if nobody says.
+fn data_offset(room: u64, key_len: usize) -> u64 {
+    DATA_OFFSET.max(room.saturating_add(keyslots_at_least(key_len)))
+}
+
 /// What makes tags, and what LUKS2 calls it.
 type Tagged = (aead::Specification, &'static str);
 
@@ -131,7 +148,7 @@ impl Plan {
         }
         let detached = spec.data.is_some();
         let room = 2 * hdr_size;
-        let default = if detached { 0 } else { DATA_OFFSET.max(room + keyslots_at_least(key_len)) };
+        let default = if detached { 0 } else { data_offset(room, key_len) };
         let data_offset = spec.data_offset.unwrap_or(default);
         if !data_offset.is_multiple_of(4096) {
             return Err(Error::misuse(format!("data cannot begin at byte {data_offset}: it is no multiple of 4096")));

@@ -76,6 +76,14 @@ impl Format for Luks2 {
         create::create(store, spec, first).map_err(|e| e.in_format(NAME))
     }
 
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
+    }
+
+    fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
+        create::stored_len(plain, spec).map_err(|e| e.in_format(NAME))
+    }
+
     fn choices(&self) -> Choices {
         create::choices()
     }
@@ -114,6 +122,11 @@ struct Locked {
 }
 
 impl Header for Locked {
+    /// A keyfile is a passphrase.
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
+    }
+
     fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
         let unlocked = match with.header {
             HeaderChoice::Any | HeaderChoice::One { hidden: false, backup: false } => {

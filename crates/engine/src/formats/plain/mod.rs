@@ -224,3 +224,9 @@ fn wrong_credentials(credentials: &[Credential]) -> Error {
             .hint("Leave the passphrase away where there is a key file."),
     }
 }
+/// Reads a key file of cryptmount's own kind: [`crate::fuzzing`].
+pub(crate) fn fuzz_keyfile(bytes: &[u8]) {
+    let _ = cryptmount::is_one(bytes);
+    // Iterations are what the file says: none is done.
+    let _ = cryptmount::open(bytes, b"passphrase", &|| false);
+}

@@ -262,6 +262,27 @@ impl OpenVolume {
     }
 }
 
+/// Whether there is a volume in the store whose reencryption goes on; nothing if there is no LUKS2 header at all.
+///
+/// # Errors
+/// `Malformed` and `Unsupported` for a header that cannot be read; `Io`.
+pub fn status(header: &dyn Store) -> Result<Option<bool>> {
+    match read(header) {
+        Ok(header) => Ok(Some(goes_on(&header.metadata))),
+        Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// How long a file has to be that takes the header of a volume, in bytes.
+///
+/// # Errors
+/// Those of [`read`].
+pub fn header_len(store: &dyn Store) -> Result<u64> {
+    let header = read(store)?;
+    Ok(validate::header_end(&header.metadata, header.binary.hdr_size))
+}
+
 /// Whether the volume is being reencrypted.
 pub(super) fn goes_on(metadata: &Metadata) -> bool {
     validate::requirements(metadata).iter().any(|name| proof::is_requirement(name))

@@ -66,7 +66,7 @@ fn by_checksums(state: &State, stores: &Stores<'_>, hot: &Range<u64>, sums: Chec
         stores.header.read_at(state.area.start + first, &mut stored)?;
         let blocks = bytes.chunks(block as usize).zip(stored.chunks(hash.size));
         for (at, (bytes, stored)) in (start..end).step_by(block as usize).zip(blocks) {
-            hash.checksum(bytes, &mut sum);
+            hash.checksum(&[bytes], &mut sum);
             let source = if sum == stored { Source::Before } else { Source::Rewritten };
             add(&mut runs, Run { at: at..at + block, source });
         }

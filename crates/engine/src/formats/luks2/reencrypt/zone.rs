@@ -118,7 +118,7 @@ impl Sums {
         let block = block as usize;
         let mut made = vec![0; piece.len() / block * hash.size];
         for (bytes, sum) in piece.chunks(block).zip(made.chunks_mut(hash.size)) {
-            hash.checksum(bytes, sum);
+            hash.checksum(&[bytes], sum);
         }
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all[offset / block * hash.size..][..made.len()].copy_from_slice(&made);

@@ -1,0 +1,330 @@
+//! `claviger reencrypt`: another key, cipher or sector size for a LUKS2 volume, where it lies.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use claviger_engine::formats::luks2::reencrypt::{self, Reencryption, Request, Stores};
+use claviger_engine::spec::Cost;
+use claviger_engine::store::{Access, FileStore};
+use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Unlock};
+use serde::Serialize;
+
+use crate::credentials::CredentialArgs;
+use crate::opening::open_file;
+use crate::output::{self, Report, warn};
+use crate::progress::Progress;
+use crate::{cancel, guard, new_file, prompt, size};
+
+/// Size of the file of a new detached header, in bytes: as cryptsetup makes it.
+const HEADER: u64 = 16 << 20;
+
+/// Give a LUKS2 volume a new key, another cipher or sector size, where it lies
+///
+/// The volume is rewritten zone by zone. It can be interrupted at any moment, by Ctrl-C or a power cut: what is there opens as it
+/// is, and --resume goes on. So it does with what cryptsetup has begun, and cryptsetup with what was begun here. Nobody else may
+/// use the volume meanwhile.
+///
+/// A new key gets a keyslot for the password that is given. Keyslots with other passwords end with the old key.
+///
+/// --encrypt turns plaintext into a volume: with --header FILE the header goes to a new file and the data stay as long as they are.
+/// Without, --reduce-device-size makes room for it: that many bytes at the end must be unused, so make the file system smaller
+/// before. --decrypt leaves only plaintext; the header of a volume that has it in front goes to a new file, --header FILE, and the
+/// plaintext begins at the beginning.
+///
+/// In the resilience modes checksum and journal a crash loses nothing; in none it costs the zone that was being rewritten. Make a
+/// backup all the same.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger reencrypt disk.luks
+  claviger reencrypt --new-cipher serpent-xts-plain64 --new-sector-size 4096 disk.luks
+  claviger reencrypt --resume disk.luks
+  claviger reencrypt --encrypt --reduce-device-size 32M /dev/sdx1
+  claviger reencrypt --encrypt --header disk.header disk.img
+  claviger reencrypt --decrypt --header disk.header disk.luks")]
+pub struct Args {
+    /// The file or block device that holds the volume
+    #[arg(value_name = "VOLUME")]
+    path: PathBuf,
+
+    #[command(flatten)]
+    credentials: CredentialArgs,
+
+    /// The detached header; a new file where there is none yet
+    #[arg(long, value_name = "FILE")]
+    header: Option<PathBuf>,
+
+    /// Encrypt what is plaintext now
+    #[arg(long, group = "what")]
+    encrypt: bool,
+
+    /// Leave only plaintext
+    #[arg(long, group = "what")]
+    decrypt: bool,
+
+    /// Go on with what was begun
+    #[arg(long, group = "what")]
+    resume: bool,
+
+    /// Begin, and leave the rest to --resume
+    #[arg(long, conflicts_with = "resume")]
+    init_only: bool,
+
+    /// How many bytes at the end are unused and make room for the header: 32M
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "encrypt", conflicts_with = "header")]
+    reduce_device_size: Option<u64>,
+
+    /// Cipher from now on: aes, serpent-xts-plain64
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["resume", "decrypt"])]
+    new_cipher: Option<String>,
+
+    /// Size of the new volume key, in bits
+    #[arg(long, value_name = "BITS", conflicts_with_all = ["resume", "decrypt"])]
+    new_key_size: Option<u32>,
+
+    /// Size of an encryption sector from now on: 512, 1024, 2048, 4096
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["resume", "decrypt"])]
+    new_sector_size: Option<u32>,
+
+    /// What saves the zone that is being rewritten: checksum, journal, none
+    #[arg(long, value_name = "MODE", conflicts_with = "resume")]
+    resilience: Option<String>,
+
+    /// Hash of the checksums
+    #[arg(long, value_name = "NAME", conflicts_with = "resume")]
+    resilience_hash: Option<String>,
+
+    /// From the end on
+    #[arg(long, conflicts_with_all = ["resume", "decrypt"])]
+    backward: bool,
+
+    /// The most bytes of a zone: 16M
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    hotzone_size: Option<u64>,
+
+    #[command(flatten)]
+    cost: CostArgs,
+
+    /// Answer the question with yes
+    #[arg(long)]
+    yes: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What deriving the new keyslot's key costs: as the keyslot that opens now, if nothing is said.
+#[derive(clap::Args)]
+#[command(next_help_heading = "The new keyslot")]
+struct CostArgs {
+    /// Key derivation: argon2id, argon2i, pbkdf2
+    #[arg(long, value_name = "NAME")]
+    new_kdf: Option<String>,
+
+    /// How long one derivation is to take, in milliseconds
+    #[arg(long, value_name = "MS")]
+    new_iter_time: Option<u32>,
+
+    /// Iterations of PBKDF2, or passes over Argon2's memory, exactly
+    #[arg(long, value_name = "N")]
+    new_iterations: Option<u32>,
+
+    /// Argon2's memory, in KiB
+    #[arg(long, value_name = "KIB")]
+    new_kdf_memory: Option<u32>,
+
+    /// Argon2's lanes
+    #[arg(long, value_name = "N")]
+    new_kdf_parallel: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct Reencrypted {
+    path: String,
+    /// Whether all is done.
+    finished: bool,
+    /// Size of what was rewritten, in bytes.
+    size: u64,
+    /// How long that took, in seconds.
+    seconds: f64,
+    /// Keyslots that have ended with the old key.
+    ended_keyslots: Vec<u32>,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    guard::no_dumps();
+    let cancel = cancel::install()?;
+    let at = |e: Error| e.at(&args.path);
+    let data = open_file(&args.path, Access::ReadWrite)?;
+    let header = args.header_store(&data).map_err(at)?;
+    let stores = match &header {
+        Some(header) => Stores::new(header, Some(&data)),
+        None => Stores::new(&data, None),
+    };
+    let credentials = match args.encrypt {
+        // A keyfile is a passphrase.
+        true => args.credentials.read_new(|keyfiles| keyfiles.is_empty())?,
+        false => args.credentials.read_for(|keyfiles| keyfiles.is_empty())?,
+    };
+    let ended = if args.resume { Vec::new() } else { args.begin(&stores, &credentials)? };
+    let with = Unlock { cancel: Some(cancel), ..Unlock::with(&credentials) };
+    let reencryption = Reencryption::resume(stores, &with, args.hotzone_size).map_err(at)?;
+    let size = reencryption.progress().size;
+    let begun = Instant::now();
+    if !args.init_only {
+        let bar = Progress::bytes("Reencrypting");
+        let done = reencryption.run(&|done, all| bar.at(done, all), cancel);
+        bar.clear();
+        done.map_err(at)?;
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    let path = args.path.display().to_string();
+    output::print(&Reencrypted { path, finished: !args.init_only, size, seconds, ended_keyslots: ended }, args.json)
+}
+
+impl Args {
+    /// What the header is in, if that is not the volume itself: a new file where the reencryption is to make one.
+    fn header_store(&self, data: &FileStore) -> Result<Option<FileStore>> {
+        let Some(path) = &self.header else { return Ok(None) };
+        if path.exists() {
+            return open_file(path, Access::ReadWrite).map(Some);
+        }
+        let len = match () {
+            () if self.encrypt => HEADER,
+            () if self.decrypt => reencrypt::header_len(data)?,
+            () => return open_file(path, Access::ReadWrite).map(Some),
+        };
+        self.consent()?;
+        let store = FileStore::create(path, len)?;
+        new_file::sync_folder(path)?;
+        Ok(Some(store))
+    }
+
+    /// Begins it, after a question. Which keyslots end with the old key.
+    fn begin(&self, stores: &Stores<'_>, credentials: &[Credential]) -> anyhow::Result<Vec<u32>> {
+        let at = |e: Error| e.at(&self.path);
+        if reencrypt::status(stores.header).map_err(at)? == Some(true) {
+            return Err(
+                at(Error::misuse("its reencryption has begun already").hint("--resume goes on with it.")).into()
+            );
+        }
+        let request = self.request();
+        if self.encrypt {
+            self.encryption(stores, &request, credentials)?;
+            return Ok(Vec::new());
+        }
+        if reencrypt::status(stores.header).map_err(at)?.is_none() && !self.moves_header(stores) {
+            return Err(at(self.no_luks2(stores)).into());
+        }
+        let with = Unlock { cancel: Some(cancel::flag()), ..Unlock::with(credentials) };
+        if self.moves_header(stores) {
+            reencrypt::begin_decryption(stores.header, stores.data, &with, &request).map_err(at)?;
+            return Ok(Vec::new());
+        }
+        let beginning = reencrypt::begin(stores, &with, &request, self.decrypt).map_err(at)?;
+        if !beginning.ending.is_empty() {
+            let slots: Vec<_> = beginning.ending.iter().map(u32::to_string).collect();
+            warn(&format!("keyslots {} end with the old key: add their passwords again afterwards.", slots.join(", ")));
+        }
+        self.consent()?;
+        cancel::check()?;
+        beginning.edit.carry_out(stores.header).map_err(at)?;
+        Ok(beginning.ending)
+    }
+
+    fn encryption(&self, stores: &Stores<'_>, request: &Request<'_>, credentials: &[Credential]) -> anyhow::Result<()> {
+        let at = |e: Error| e.at(&self.path);
+        let spec = Spec {
+            cipher: self.new_cipher.as_deref(),
+            key_bits: self.new_key_size,
+            sector_size: self.new_sector_size,
+            cost: self.cost(),
+            cancel: Some(cancel::flag()),
+            ..Spec::default()
+        };
+        if stores.detached {
+            let beginning = reencrypt::begin_detached_encryption(stores, &spec, credentials, request).map_err(at)?;
+            beginning.edit.carry_out(stores.header).map_err(at)?;
+            return Ok(());
+        }
+        let Some(reduce) = self.reduce_device_size else {
+            return Err(at(Error::misuse("the header needs room").hint(
+                "Say --reduce-device-size 32M after making the file system smaller by that, or --header FILE.",
+            ))
+            .into());
+        };
+        self.consent()?;
+        Ok(reencrypt::begin_encryption(stores.data, reduce, &spec, credentials, request).map_err(at)?)
+    }
+
+    /// Whether the header is to go from the volume to a file of its own, which is empty now.
+    fn moves_header(&self, stores: &Stores<'_>) -> bool {
+        let headerless = matches!(reencrypt::status(stores.header), Ok(None));
+        self.decrypt && stores.detached && headerless && matches!(reencrypt::status(stores.data), Ok(Some(false)))
+    }
+
+    fn no_luks2(&self, stores: &Stores<'_>) -> Error {
+        let mut start = [0; 8];
+        let read = stores.header.read_at(0, &mut start);
+        let error = Error::new(ErrorKind::NotThisFormat("it has no LUKS2 header".into()));
+        if read.is_ok() && start == *b"LUKS\xba\xbe\0\x01" {
+            return error.hint("It is a LUKS1 volume: `claviger header convert` turns its header into one of LUKS2.");
+        }
+        error.hint("To encrypt plaintext, say --encrypt.")
+    }
+
+    fn request(&self) -> Request<'_> {
+        Request {
+            cipher: self.new_cipher.as_deref(),
+            key_bits: self.new_key_size,
+            sector_size: self.new_sector_size,
+            resilience: self.resilience.as_deref(),
+            checksum: self.resilience_hash.as_deref(),
+            backward: self.backward,
+            hash: None,
+            cost: self.cost(),
+        }
+    }
+
+    fn cost(&self) -> Cost<'_> {
+        let CostArgs { new_kdf, new_iter_time, new_iterations, new_kdf_memory, new_kdf_parallel } = &self.cost;
+        Cost {
+            kdf: new_kdf.as_deref(),
+            time_ms: *new_iter_time,
+            iterations: *new_iterations,
+            memory_kib: *new_kdf_memory,
+            lanes: *new_kdf_parallel,
+        }
+    }
+
+    fn consent(&self) -> Result<()> {
+        if self.yes {
+            return Ok(());
+        }
+        let path = self.path.display();
+        let question = match () {
+            () if self.encrypt => format!("{path}: what is in it is encrypted where it lies. Go on? [y/N] "),
+            () if self.decrypt => format!("{path}: its data become plaintext where they lie. Go on? [y/N] "),
+            () => format!("{path}: all of it is rewritten with a new key. Go on? [y/N] "),
+        };
+        prompt::consent(&question, "--yes", |why| Error::misuse(format!("nothing was changed{why}")).at(&self.path))
+    }
+}
+
+impl Report for Reencrypted {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { path, finished, size, seconds, ended_keyslots } = self;
+        if !finished {
+            return writeln!(out, "{path}: begun. `claviger reencrypt --resume` goes on.");
+        }
+        let rate = *size as f64 / seconds.max(1e-3) / 1e6;
+        writeln!(out, "{path}: done, {} in {seconds:.1} s, {rate:.0} MB/s.", size::short(*size))?;
+        if !ended_keyslots.is_empty() {
+            let slots: Vec<_> = ended_keyslots.iter().map(u32::to_string).collect();
+            writeln!(out, "Keyslots {} have ended with the old key.", slots.join(", "))?;
+        }
+        writeln!(out, "Header backups made before are of no use any more: destroy them, and make a new one.")
+    }
+}
