@@ -78,7 +78,7 @@ fn small(sections: u32) -> Vec<u8> {
             if sector < 8 {
                 bytes[begin + 4..begin + 8].fill(0xff);
             }
-            let id = 0x1111_1111_1111_1111u64 ^ (at as u64) << 32 ^ sector as u64;
+            let id = 0x1111_1111_1111_1111u64 ^ ((at as u64) << 32) ^ sector as u64;
             bytes[begin + 504..begin + 512].copy_from_slice(&id.to_le_bytes());
         }
     }
@@ -352,7 +352,7 @@ fn a_damaged_journal_is_refused_and_left_alone() {
     assert_eq!(refused(&|bytes| bytes[0] = 0), "integrity magic at 0");
     let ids = |bytes: &mut [u8]| {
         for (sector, number) in [(0, 1u64), (1, 2), (2, 3), (3, 4)] {
-            let id = 0x1111_1111_1111_1111 * number ^ sector;
+            let id = (0x1111_1111_1111_1111 * number) ^ sector;
             bytes[4096 + sector as usize * 512 + 504..][..8].copy_from_slice(&id.to_le_bytes());
         }
     };

@@ -399,10 +399,10 @@ fn memory_is_given_back_when_idle() {
 fn a_sector_that_was_changed_by_others_is_an_error_and_the_rest_is_served() {
     let specification = Specification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
     let cipher = specification.with_key(&[7; 96], Sectors::default(), Acceleration::On).expect("it fits");
-    let store = memory(&[0; 1 << 20]);
-    integrity::format(&*store, 0, 1 << 20, &*cipher, &mut |_, _| Ok(())).expect("there is room");
+    let store = memory(&vec![0; 2 << 20]);
+    integrity::format(&*store, 0, 2 << 20, &*cipher, &mut |_, _| Ok(())).expect("there is room");
     let serve = || {
-        let area = integrity::open(&*store, 0, 1 << 20, 32, 512).expect("it is good");
+        let area = integrity::open(&*store, 0, 2 << 20, 32, 512).expect("it is good");
         let segment = integrity::segment(Arc::new(area), 0, Arc::clone(&cipher), true).expect("they fit");
         let layout = Layout::new(vec![segment]).expect("one segment");
         Serving::store(Arc::new(Volume::new(Arc::clone(&store) as Arc<dyn Store>, layout)))

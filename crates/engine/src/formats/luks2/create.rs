@@ -98,6 +98,11 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
 
 /// Bytes of store for `plain` bytes of plaintext behind both copies of the header and the keyslots.
 pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
+    if spec.integrity.is_some() {
+        // How many tags and how long a journal there will be depends on the store's size in turn.
+        return Err(Error::unsupported("choosing the size of a volume with integrity protection by its contents")
+            .hint("Create the volume first, larger than its contents by a tenth."));
+    }
     let (_, key_len) = cipher(spec)?;
     let room = spec.metadata_size.unwrap_or(METADATA_SIZE).saturating_mul(2);
     stored_behind(spec.data_offset.unwrap_or(data_offset(room, key_len)), plain, spec)
@@ -108,11 +113,14 @@ fn data_offset(room: u64, key_len: usize) -> u64 {
     DATA_OFFSET.max(room.saturating_add(keyslots_at_least(key_len)))
 }
 
+/// What makes tags, and what LUKS2 calls it.
+type Tagged = (aead::Specification, &'static str);
+
 /// Where everything is to be.
 struct Plan {
     cipher: String,
     /// What makes the tags, and its name in the header.
-    integrity: Option<(aead::Specification, &'static str)>,
+    integrity: Option<Tagged>,
     key_len: usize,
     sector_size: u32,
     hdr_size: u64,
@@ -130,7 +138,7 @@ impl Plan {
         }
         let (cipher, integrity, key_len) = match spec.integrity {
             None => cipher(spec).map(|(cipher, len)| (cipher, None, len))?,
-            Some(name) => authenticated(spec, name)?,
+            Some(name) => authenticated(spec, name).map(|(cipher, tagged, len)| (cipher, Some(tagged), len))?,
         };
         let hdr_size = spec.metadata_size.unwrap_or(METADATA_SIZE);
         if !SIZES.contains(&hdr_size) {
@@ -235,7 +243,7 @@ fn cipher(spec: &Spec<'_>) -> Result<(String, usize)> {
 
 /// The cipher and what authenticates, and the bytes of the key. As with cryptsetup, the key of a MAC comes on top of the size that
 /// is asked for.
-fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Option<(aead::Specification, &'static str)>, usize)> {
+fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Tagged, usize)> {
     let known = aead::Specification::choose(spec.cipher, name);
     let (specification, cipher, kind) = known.map_err(|e| {
         Error::misuse(e.to_string()).hint(
@@ -248,7 +256,7 @@ fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Option<(aead::S
             .hint("This mode protects nothing then. Take the same cipher with \"random\" in place of \"plain64\"."));
     }
     let len = key_len(spec, &cipher, &specification.key_sizes(), specification.mac_key_size())?;
-    Ok((cipher, Some((specification, kind)), len))
+    Ok((cipher, (specification, kind), len))
 }
 
 /// The bytes of a key of one of `sizes`, of which the last `mac` are those of a MAC.

@@ -260,7 +260,7 @@ fn sector_of(entry: &[u8]) -> Option<u64> {
 
 /// The id of a sector in a section that is written with `number`.
 fn commit_id(section: u32, sector: u64, number: u8) -> u64 {
-    0x1111_1111_1111_1111 * (u64::from(number) + 1) ^ u64::from(section) << 32 ^ sector
+    (0x1111_1111_1111_1111 * (u64::from(number) + 1)) ^ (u64::from(section) << 32) ^ sector
 }
 
 /// The number with which a sector of the journal was written.
@@ -323,7 +323,7 @@ mod tests {
         for (tag_size, block) in [(28, 512), (64, 4096), (48, 1024)] {
             let geometry = Geometry::plan(7 << 20, 8 << 20, tag_size, block).expect("there is room");
             let count = geometry.section_entries() as usize;
-            let data: Vec<u8> = (0..count * block).map(|i| (i * 31 >> 3) as u8).collect();
+            let data: Vec<u8> = (0..count * block).map(|i| ((i * 31) >> 3) as u8).collect();
             let tags: Vec<u8> = (0..count * tag_size).map(|i| (i * 7) as u8).collect();
             let blocks = (100..).zip(data.chunks(block)).zip(tags.chunks(tag_size)).map(|((n, d), t)| (n, d, t));
             let mut bytes = vec![0; 4096];

@@ -134,7 +134,7 @@ impl Geometry {
         if tag == 0 || tag > MAX_TAG || !matches!(block, 512 | 1024 | 2048 | 4096) {
             return Err(Error::misuse(format!("no tags of {tag} bytes for sectors of {block} bytes")));
         }
-        let journal = (device / SECTOR >> JOURNAL_PART).min(LONGEST_JOURNAL);
+        let journal = ((device / SECTOR) >> JOURNAL_PART).min(LONGEST_JOURNAL);
         let mut geometry = Self::new(tag, block as u64 / SECTOR, DEFAULT_LOG2_INTERLEAVE, true, 1, 0);
         geometry.sections = (journal / geometry.section_sectors()).max(1) as u32;
         // The most that fits, bit by bit from the highest to the one of 8 sectors, the largest block.
