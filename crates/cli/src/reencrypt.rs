@@ -205,7 +205,9 @@ impl Args {
     fn begin(&self, stores: &Stores<'_>, credentials: &[Credential]) -> anyhow::Result<Vec<u32>> {
         let at = |e: Error| e.at(&self.path);
         if reencrypt::status(stores.header).map_err(at)? == Some(true) {
-            return Err(at(Error::misuse("its reencryption has begun already").hint("--resume goes on with it.")).into());
+            return Err(
+                at(Error::misuse("its reencryption has begun already").hint("--resume goes on with it.")).into()
+            );
         }
         let request = self.request();
         if self.encrypt {
@@ -247,8 +249,9 @@ impl Args {
             return Ok(());
         }
         let Some(reduce) = self.reduce_device_size else {
-            return Err(at(Error::misuse("the header needs room")
-                .hint("Say --reduce-device-size 32M after making the file system smaller by that, or --header FILE."))
+            return Err(at(Error::misuse("the header needs room").hint(
+                "Say --reduce-device-size 32M after making the file system smaller by that, or --header FILE.",
+            ))
             .into());
         };
         self.consent()?;

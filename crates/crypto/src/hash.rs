@@ -141,12 +141,8 @@ pub static BLAKE2S_256: Hash = Hash {
     pbkdf2_block: pbkdf2_block::<Blake2sHmac>,
 };
 /// SM3 (GB/T 32905-2016).
-pub static SM3: Hash = Hash {
-    name: "SM3",
-    size: 32,
-    digest: digest::<sm3::Sm3>,
-    pbkdf2_block: pbkdf2_block::<Hmac<sm3::Sm3>>,
-};
+pub static SM3: Hash =
+    Hash { name: "SM3", size: 32, digest: digest::<sm3::Sm3>, pbkdf2_block: pbkdf2_block::<Hmac<sm3::Sm3>> };
 /// Streebog with digests of 256 bits (GOST R 34.11-2012, RFC 6986).
 pub static STREEBOG_256: Hash = Hash {
     name: "Streebog-256",

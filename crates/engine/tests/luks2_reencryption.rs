@@ -128,7 +128,12 @@ impl Bed {
     fn run(&self, cancel: &AtomicBool, progress: &dyn Fn(u64, u64)) -> Result<()> {
         let credentials = [passphrase()];
         self.with(|stores| {
-            Reencryption::resume(stores, &Unlock::with(&credentials), Some(if self.moving() { SMALL_FRONT as u64 } else { ZONE }))?.run(progress, cancel)
+            Reencryption::resume(
+                stores,
+                &Unlock::with(&credentials),
+                Some(if self.moving() { SMALL_FRONT as u64 } else { ZONE }),
+            )?
+            .run(progress, cancel)
         })
     }
 }
@@ -176,9 +181,7 @@ impl Way {
             Self::DecryptDetached { .. } => (volume(true, FRONT, DATA), FRONT),
             // The end is free, as a file system that was made smaller leaves it.
             Self::EncryptInPlace => ([contents(MOVING), vec![0; 2 * SMALL_FRONT]].concat(), 0),
-            Self::DecryptInPlace => {
-                ([vec![0; SMALL_FRONT], volume(false, SMALL_FRONT, MOVING)].concat(), SMALL_FRONT)
-            }
+            Self::DecryptInPlace => ([vec![0; SMALL_FRONT], volume(false, SMALL_FRONT, MOVING)].concat(), SMALL_FRONT),
         }
     }
 
@@ -212,7 +215,9 @@ impl Way {
                 let beginning = reencrypt::begin_detached_encryption(&stores, &spec, &credentials, &request)?;
                 carry_out(stores, beginning)
             }
-            Self::EncryptInPlace => reencrypt::begin_encryption(stores.data, 2 * SMALL_FRONT as u64, &spec, &credentials, &request),
+            Self::EncryptInPlace => {
+                reencrypt::begin_encryption(stores.data, 2 * SMALL_FRONT as u64, &spec, &credentials, &request)
+            }
             Self::DecryptInPlace => reencrypt::begin_decryption(stores.header, stores.data, &with, &request),
         })
     }
@@ -220,7 +225,9 @@ impl Way {
     /// The plaintext when all is done.
     fn after(self, bed: &Bed) -> Vec<u8> {
         match self {
-            Self::DecryptDetached { .. } | Self::DecryptInPlace => read_all(&*bed.data())[..self.contents().len()].to_vec(),
+            Self::DecryptDetached { .. } | Self::DecryptInPlace => {
+                read_all(&*bed.data())[..self.contents().len()].to_vec()
+            }
             _ => bed.plaintext().expect("it opens")[..self.contents().len()].to_vec(),
         }
     }
@@ -232,7 +239,10 @@ fn every_way_comes_to_the_same_contents() {
         let (before, header) = way.before();
         let bed = Bed::of(&before, header);
         way.begin(&bed).unwrap_or_else(|e| panic!("{way:?}: {e}"));
-        assert!(bed.plaintext().unwrap_or_else(|e| panic!("{way:?}: {e}"))[..way.contents().len()] == way.contents(), "{way:?}: begun");
+        assert!(
+            bed.plaintext().unwrap_or_else(|e| panic!("{way:?}: {e}"))[..way.contents().len()] == way.contents(),
+            "{way:?}: begun"
+        );
         bed.resume().unwrap_or_else(|e| panic!("{way:?}: {e}"));
         assert!(way.after(&bed) == way.contents(), "{way:?}: done");
         let again = bed.resume().expect_err("it is done");
@@ -288,17 +298,22 @@ fn after_a_crash(way: Way, image: &[u8], header: usize, to_the_end: bool) {
             let plain = match way {
                 Way::EncryptDetached { .. } | Way::EncryptInPlace => data[..way.contents().len()] == way.contents(),
                 Way::DecryptDetached { .. } | Way::DecryptInPlace => {
-                    data[..way.contents().len()] == way.contents() || Bed::of(&data, 0).plaintext().is_ok_and(|p| p == way.contents())
+                    data[..way.contents().len()] == way.contents()
+                        || Bed::of(&data, 0).plaintext().is_ok_and(|p| p == way.contents())
                 }
                 Way::NewKey { .. } => false,
             };
-            let journal = matches!(way, Way::EncryptDetached { resilience: "journal" }) && e.to_string().contains("journal");
+            let journal =
+                matches!(way, Way::EncryptDetached { resilience: "journal" }) && e.to_string().contains("journal");
             let front = matches!(way, Way::EncryptInPlace);
             assert!(plain || journal || front, "{way:?}: {e}");
             // What is in front is half a header: beginning once more brings that to its end.
             if !plain && !journal {
                 way.begin(&bed).unwrap_or_else(|e| panic!("{way:?}: {e}"));
-                assert!(bed.plaintext().expect("it opens")[..way.contents().len()] == way.contents(), "{way:?}: in front");
+                assert!(
+                    bed.plaintext().expect("it opens")[..way.contents().len()] == way.contents(),
+                    "{way:?}: in front"
+                );
             } else if plain {
                 return;
             }
@@ -311,7 +326,10 @@ fn after_a_crash(way: Way, image: &[u8], header: usize, to_the_end: bool) {
         Ok(()) => assert!(way.after(&bed) == way.contents(), "{way:?}: gone on with"),
         Err(e) => {
             assert!(matches!(e.kind, ErrorKind::Misuse(_)), "{way:?}: {e}");
-            assert!(bed.plaintext().expect("it opens")[..way.contents().len()] == way.contents(), "{way:?}: not begun, or done");
+            assert!(
+                bed.plaintext().expect("it opens")[..way.contents().len()] == way.contents(),
+                "{way:?}: not begun, or done"
+            );
         }
     }
 }
@@ -370,7 +388,10 @@ fn it_stops_between_zones_and_goes_on_from_there() {
             for at in (0..way.contents().len() as u64).step_by(5000) {
                 volume.write_at(at, &mut way.contents()[at as usize..][..100]).expect("it is written");
             }
-            assert!(bed.plaintext().expect("it opens")[..way.contents().len()] == way.contents(), "{way:?} after zone {stop}");
+            assert!(
+                bed.plaintext().expect("it opens")[..way.contents().len()] == way.contents(),
+                "{way:?} after zone {stop}"
+            );
         }
         bed.resume().expect("it ends");
         assert!(way.after(&bed) == way.contents(), "{way:?}");
@@ -382,14 +403,18 @@ fn another_cipher_and_another_sector_size() {
     let credentials = [passphrase()];
     let bed = Bed::of(&volume(false, FRONT, DATA), 0);
     let begin = |request: &Request<'_>| {
-        bed.with(|stores| reencrypt::begin(&stores, &Unlock::with(&credentials), request, false)?.edit.carry_out(stores.header))
+        bed.with(|stores| {
+            reencrypt::begin(&stores, &Unlock::with(&credentials), request, false)?.edit.carry_out(stores.header)
+        })
     };
-    let request = Request { cipher: Some("serpent"), key_bits: Some(256), sector_size: Some(4096), ..Request::default() };
+    let request =
+        Request { cipher: Some("serpent"), key_bits: Some(256), sector_size: Some(4096), ..Request::default() };
     begin(&request).expect("it begins");
     bed.resume().expect("it ends");
     let facts = bed.unlocked().expect("it opens").facts;
     assert_eq!((facts.cipher.as_str(), facts.sector_size, facts.key_bits), ("serpent", 4096, 256));
-    begin(&Request { cipher: Some("aes-xts-plain64"), sector_size: Some(512), ..Request::default() }).expect("it begins");
+    begin(&Request { cipher: Some("aes-xts-plain64"), sector_size: Some(512), ..Request::default() })
+        .expect("it begins");
     bed.resume().expect("it ends");
     assert_eq!(bed.unlocked().expect("it opens").facts.sector_size, 512);
     assert!(bed.plaintext().expect("it opens") == contents(DATA));

@@ -6,10 +6,10 @@ use claviger_crypto::dmcrypt::Specification;
 use claviger_crypto::{Secret, hash};
 use serde_json::{Map, Value, json};
 
+use super::Stores;
 use super::keys::VolumeKeys;
 use super::proof;
 use super::state::{Direction, FINAL, MOVED, Mode, PREVIOUS, Side, State};
-use super::Stores;
 use crate::credential::{Credential, Unlock};
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
@@ -112,7 +112,12 @@ pub fn begin_detached_encryption(
 ///
 /// # Errors
 /// Those of [`begin`].
-pub fn begin_decryption(header_to: &dyn Store, data: &dyn Store, with: &Unlock<'_>, request: &Request<'_>) -> Result<()> {
+pub fn begin_decryption(
+    header_to: &dyn Store,
+    data: &dyn Store,
+    with: &Unlock<'_>,
+    request: &Request<'_>,
+) -> Result<()> {
     let attached = Stores::new(data, None);
     let header = read(data)?;
     let (old, opened) = the_volume(&header, &attached, with)?;
@@ -286,7 +291,8 @@ fn new_key(
     };
     let at = slots::free_area(metadata, header.binary.hdr_size, slots::area_len(key_len))?;
     let (keyslot, step) = keyslots::sealed(at, &key, passphrase, &how, &kdf, with, number)?;
-    let digest_number = slots::free_number(&metadata.digests).ok_or_else(|| Error::misuse("there are too many digests"))?;
+    let digest_number =
+        slots::free_number(&metadata.digests).ok_or_else(|| Error::misuse("there are too many digests"))?;
     let mut digest = keyslots::digest_of(&key, hash, &cost_of(&kdf), with)?;
     digest.keyslots.push(Id(number));
     metadata.keyslots.insert(number, keyslot);
@@ -345,9 +351,11 @@ impl Plan {
     fn check(&self, metadata: &Metadata, data_len: u64) -> Result<()> {
         let state = State::of(metadata, data_len)?;
         let state = state.filter(|state| state.size == self.size && state.hot.is_none() && state.done.is_empty());
-        let state = state.ok_or_else(|| Error::misuse("the reencryption would be read as another one; nothing was changed"))?;
+        let state =
+            state.ok_or_else(|| Error::misuse("the reencryption would be read as another one; nothing was changed"))?;
         let first = if self.direction == Direction::Forward { state.moved_end() } else { self.size - 1 };
-        let least = if self.mode == Mode::Decrypt && self.moved.is_some() { state.moved_end() } else { state.alignment() };
+        let least =
+            if self.mode == Mode::Decrypt && self.moved.is_some() { state.moved_end() } else { state.alignment() };
         if state.zone_limit(first.min(self.size - 1)) < state.alignment() || state.zone_limit(0) < least {
             return Err(Error::misuse("the keyslots area has too little room left for what protects a zone")
                 .hint("Remove a keyslot that is not needed, or choose another resilience mode."));
@@ -362,8 +370,10 @@ impl Plan {
             (_, Some(_), Direction::Backward) => "datashift".to_owned(),
             ("checksum" | "journal", Some(_), Direction::Forward) => format!("datashift-{asked}"),
             ("checksum" | "journal" | "none", None, _) => asked.to_owned(),
-            _ => return Err(Error::misuse(format!("the resilience mode {asked} is none for this"))
-                .hint("There are: checksum, journal, none.")),
+            _ => {
+                return Err(Error::misuse(format!("the resilience mode {asked} is none for this"))
+                    .hint("There are: checksum, journal, none."));
+            }
         };
         let (offset, size) = match kind.as_str() {
             "none" | "datashift" => (slots::free_area(metadata, hdr_size, slots::BLOCK)?, slots::BLOCK),

@@ -99,7 +99,8 @@ fn derive(digest: &Digest, material: &[u8], out: &mut [u8]) -> Result<()> {
 
 /// What is digested: the version, the keys, the keyslot, and what the volume was and is to be.
 fn material(metadata: &Metadata, keyslot: u32, keys: &VolumeKeys, version: u8) -> Result<Secret> {
-    let slot = metadata.keyslots.get(&keyslot).ok_or_else(|| wrong("keyslots", "that of the reencryption is missing"))?;
+    let slot =
+        metadata.keyslots.get(&keyslot).ok_or_else(|| wrong("keyslots", "that of the reencryption is missing"))?;
     let mut state = Vec::new();
     put_keyslot(&mut state, slot)?;
     for flag in [PREVIOUS, FINAL, MOVED] {

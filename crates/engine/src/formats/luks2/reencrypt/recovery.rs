@@ -107,8 +107,10 @@ fn recovered(state: &State, stores: &Stores<'_>, ciphers: &Ciphers, run: &Run) -
         Source::Rewritten => segment(state, ciphers, What::Last, &run.at),
         Source::Before => segment(state, ciphers, state.was(run.at.start), &run.at),
         Source::Journal if stores.detached => {
-            return Err(Error::unsupported("opening a volume of which a part is only in the journal of its detached header")
-                .hint("Run `claviger reencrypt --resume` first, with the same --header: it brings that part back."));
+            return Err(Error::unsupported(
+                "opening a volume of which a part is only in the journal of its detached header",
+            )
+            .hint("Run `claviger reencrypt --resume` first, with the same --header: it brings that part back."));
         }
         Source::Journal => {
             let stored_at = state.area.start + (run.at.start - state.hot.as_ref().map_or(0, |hot| hot.start));
@@ -119,7 +121,13 @@ fn recovered(state: &State, stores: &Stores<'_>, ciphers: &Ciphers, run: &Run) -
 
 fn segment(state: &State, ciphers: &Ciphers, what: What, at: &Range<u64>) -> Segment {
     let stored_at = state.side(what).offset() + at.start;
-    Segment { at: at.start, len: at.end - at.start, stored_at, payload: payload(ciphers.of(what), at.start), writable: true }
+    Segment {
+        at: at.start,
+        len: at.end - at.start,
+        stored_at,
+        payload: payload(ciphers.of(what), at.start),
+        writable: true,
+    }
 }
 
 fn payload(cipher: Option<&Arc<dyn SectorCipher>>, at: u64) -> Payload {

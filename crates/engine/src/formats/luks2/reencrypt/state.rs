@@ -604,7 +604,8 @@ fn resilience(keyslot: &Keyslot) -> Result<(Resilience, Resilience)> {
 fn checksums(keyslot: &Keyslot) -> Result<Checksums> {
     let hash = keyslot.area.other.get("hash").and_then(Value::as_str);
     let hash = hash.ok_or_else(|| wrong("hash", "the checksums have none"))?;
-    let hash = hash::by_name(hash).ok_or_else(|| Error::unsupported(format!("checksums by {}", hash.escape_debug())))?;
+    let hash =
+        hash::by_name(hash).ok_or_else(|| Error::unsupported(format!("checksums by {}", hash.escape_debug())))?;
     let block = keyslot.area.other.get("sector_size").and_then(Value::as_u64);
     let block = block.filter(|block| block.is_power_of_two() && (512..=1 << 20).contains(block));
     let block = block.ok_or_else(|| wrong("sector_size", "no block that checksums are of has this size"))?;

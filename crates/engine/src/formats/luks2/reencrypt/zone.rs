@@ -65,13 +65,7 @@ impl Zone {
 ///
 /// # Errors
 /// `Io`.
-pub(super) fn recover(
-    state: &State,
-    stores: &Stores<'_>,
-    ciphers: &Ciphers,
-    runs: &[Run],
-    pool: &Pool,
-) -> Result<()> {
+pub(super) fn recover(state: &State, stores: &Stores<'_>, ciphers: &Ciphers, runs: &[Run], pool: &Pool) -> Result<()> {
     let zone = state.hot.as_ref().map_or(0, |hot| hot.start);
     for run in runs {
         let (store, base) = match run.source {
