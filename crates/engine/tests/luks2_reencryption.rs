@@ -431,3 +431,64 @@ fn another_cipher_and_another_sector_size() {
     }
     assert!(bed.plaintext().expect("it opens") == contents(DATA));
 }
+
+/// One change of the metadata each, with a right checksum: what the state's digest or its own sense forbids.
+#[test]
+fn a_state_that_was_changed_without_the_keys_is_refused() {
+    let way = Way::NewKey { backward: false, resilience: "checksum" };
+    let (before, _) = way.before();
+    let bed = Bed::of(&before, 0);
+    way.begin(&bed).expect("it begins");
+    let begun = read_all(&*bed.all);
+    let changes: [(&str, &str, &str); 9] = [
+        ("\"mode\":\"reencrypt\"", "\"mode\":\"decrypt\"", "segments"),
+        ("\"mode\":\"reencrypt\"", "\"mode\":\"wish\"", "mode"),
+        ("\"direction\":\"forward\"", "\"direction\":\"backward\"", "digests"),
+        ("\"direction\":\"forward\"", "\"direction\":\"sideways\"", "direction"),
+        ("\"type\":\"checksum\"", "\"type\":\"journal\"", "digests"),
+        ("\"hash\":\"sha256\",\"sector_size\":512", "\"hash\":\"sha1\",\"sector_size\":512", "digests"),
+        ("\"hash\":\"sha256\",\"sector_size\":512", "\"hash\":\"sha256\",\"sector_size\":513", "sector_size"),
+        ("backup-previous", "backup-previouz", "segments"),
+        (
+            "aes-xts-plain64\",\"sector_size\":512,\"flags\":[\"backup-final",
+            "aes-xts-plain\",\"sector_size\":512,\"flags\":[\"backup-final",
+            "",
+        ),
+    ];
+    for (from, to, field) in changes {
+        let mangled = with_metadata(&begun, |json| {
+            assert!(json.contains(from), "{from} in {json}");
+            json.replacen(from, to, 1)
+        });
+        let bed = Bed::of(&mangled, 0);
+        for error in [bed.unlocked().map(|_| ()).expect_err("it is refused"), bed.resume().expect_err("it is refused")]
+        {
+            match &error.kind {
+                ErrorKind::Malformed { field: found, .. } => {
+                    assert!(field.is_empty() || *found == field, "{to}: {error}")
+                }
+                ErrorKind::Unsupported { .. } => assert!(field.is_empty(), "{to}: {error}"),
+                _ => panic!("{to}: {error}"),
+            }
+        }
+        assert!(read_all(&*bed.all) == mangled, "{to}: nothing was written");
+    }
+}
+
+/// The same header with other metadata, in both copies.
+fn with_metadata(image: &[u8], change: impl Fn(&str) -> String) -> Vec<u8> {
+    const SIZE: usize = 16 << 10;
+    let mut image = image.to_vec();
+    for at in [0, SIZE] {
+        let copy = &mut image[at..][..SIZE];
+        let end = copy[4096..].iter().position(|b| *b == 0).expect("zeros follow") + 4096;
+        let json = change(std::str::from_utf8(&copy[4096..end]).expect("text"));
+        copy[4096..].fill(0);
+        copy[4096..][..json.len()].copy_from_slice(json.as_bytes());
+        copy[448..512].fill(0);
+        let mut sum = [0; 32];
+        claviger_crypto::hash::SHA256.digest(&[copy], &mut sum);
+        copy[448..480].copy_from_slice(&sum);
+    }
+    image
+}

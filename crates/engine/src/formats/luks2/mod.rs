@@ -194,7 +194,7 @@ fn being_reencrypted(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, 
 
 /// Whether this program knows all that a program must know to touch the volume (specification, section 3.5, `requirements`).
 fn requirements_met(header: &ReadHeader) -> Result<()> {
-    for name in validate::requirements(&header.metadata) {
+    if let Some(name) = validate::requirements(&header.metadata).first() {
         return Err(match name.as_str() {
             "offline-reencrypt" => Error::unsupported("a volume that cryptsetup-reencrypt was reencrypting offline")
                 .hint("Finish it with that program and the log file that it has left."),
