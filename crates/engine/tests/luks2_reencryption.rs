@@ -15,11 +15,17 @@ use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
 /// Where data begin in a volume with its header in front, and the size of a detached header, in bytes.
 const FRONT: usize = 1 << 20;
 
+/// Size of the header in front where the data make room for it, or move to its place, in bytes.
+const SMALL_FRONT: usize = 256 << 10;
+
 /// Size of a zone, in bytes.
 const ZONE: u64 = 16 << 10;
 
 /// Size of the data, in bytes: four zones.
 const DATA: usize = 64 << 10;
+
+/// The same where the data move: three zones, which are as long as the header.
+const MOVING: usize = 3 * SMALL_FRONT;
 
 /// What is done to the volume, in one of the ways that there are.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +77,11 @@ impl Bed {
         Self::new(Arc::new(MemoryStore::new(bytes.to_vec())), header)
     }
 
+    /// Whether the data move.
+    fn moving(&self) -> bool {
+        self.all.len() == (5 * SMALL_FRONT) as u64
+    }
+
     fn header(&self) -> Option<SliceStore> {
         let slice = || SliceStore::new(Arc::clone(&self.all), 0, self.header as u64).expect("it is there");
         (self.header > 0).then(slice)
@@ -116,25 +127,32 @@ impl Bed {
 
     fn run(&self, cancel: &AtomicBool, progress: &dyn Fn(u64, u64)) -> Result<()> {
         let credentials = [passphrase()];
-        self.with(|stores| Reencryption::resume(stores, &Unlock::with(&credentials), Some(ZONE))?.run(progress, cancel))
+        self.with(|stores| {
+            Reencryption::resume(
+                stores,
+                &Unlock::with(&credentials),
+                Some(if self.moving() { SMALL_FRONT as u64 } else { ZONE }),
+            )?
+            .run(progress, cancel)
+        })
     }
 }
 
-fn contents() -> Vec<u8> {
-    Random::new(7).bytes(DATA)
+fn contents(len: usize) -> Vec<u8> {
+    Random::new(7).bytes(len)
 }
 
-/// A volume with `contents` in it, of sectors of 512 bytes.
-fn volume(detached: bool) -> Vec<u8> {
-    let header = if detached { FRONT } else { 0 };
-    let bed = Bed::of(&vec![0; FRONT + DATA], header);
+/// A volume with contents in it, of sectors of 512 bytes: where they begin, and how many there are.
+fn volume(detached: bool, front: usize, len: usize) -> Vec<u8> {
+    let header = if detached { front } else { 0 };
+    let bed = Bed::of(&vec![0; front + len], header);
     let data = bed.data();
     let spec = Spec {
         quick: true,
         cost: cheap(),
         key_bits: Some(256),
         sector_size: Some(512),
-        data_offset: Some(if detached { 0 } else { FRONT as u64 }),
+        data_offset: Some(if detached { 0 } else { front as u64 }),
         data: detached.then_some(&*data),
         ..Spec::default()
     };
@@ -144,7 +162,7 @@ fn volume(detached: bool) -> Vec<u8> {
     }
     .expect("a new volume");
     let volume = Volume::new(bed.data(), bed.unlocked().expect("it opens").layout);
-    volume.write_at(0, &mut contents()).expect("it is written");
+    volume.write_at(0, &mut contents(len)).expect("it is written");
     read_all(&*bed.all)
 }
 
@@ -158,12 +176,20 @@ impl Way {
     /// What is there before: bytes of both stores, and how many of them are the header's.
     fn before(self) -> (Vec<u8>, usize) {
         match self {
-            Self::NewKey { .. } => (volume(false), 0),
-            Self::EncryptDetached { .. } => ([vec![0; FRONT], contents()].concat(), FRONT),
-            Self::DecryptDetached { .. } => (volume(true), FRONT),
+            Self::NewKey { .. } => (volume(false, FRONT, DATA), 0),
+            Self::EncryptDetached { .. } => ([vec![0; FRONT], contents(DATA)].concat(), FRONT),
+            Self::DecryptDetached { .. } => (volume(true, FRONT, DATA), FRONT),
             // The end is free, as a file system that was made smaller leaves it.
-            Self::EncryptInPlace => ([contents(), vec![0; 4 << 20]].concat(), 0),
-            Self::DecryptInPlace => ([vec![0; FRONT], volume(false)].concat(), FRONT),
+            Self::EncryptInPlace => ([contents(MOVING), vec![0; 2 * SMALL_FRONT]].concat(), 0),
+            Self::DecryptInPlace => ([vec![0; SMALL_FRONT], volume(false, SMALL_FRONT, MOVING)].concat(), SMALL_FRONT),
+        }
+    }
+
+    /// What is in the volume before and after.
+    fn contents(self) -> Vec<u8> {
+        match self {
+            Self::EncryptInPlace | Self::DecryptInPlace => contents(MOVING),
+            _ => contents(DATA),
         }
     }
 
@@ -189,7 +215,9 @@ impl Way {
                 let beginning = reencrypt::begin_detached_encryption(&stores, &spec, &credentials, &request)?;
                 carry_out(stores, beginning)
             }
-            Self::EncryptInPlace => reencrypt::begin_encryption(stores.data, 4 << 20, &spec, &credentials, &request),
+            Self::EncryptInPlace => {
+                reencrypt::begin_encryption(stores.data, 2 * SMALL_FRONT as u64, &spec, &credentials, &request)
+            }
             Self::DecryptInPlace => reencrypt::begin_decryption(stores.header, stores.data, &with, &request),
         })
     }
@@ -197,8 +225,10 @@ impl Way {
     /// The plaintext when all is done.
     fn after(self, bed: &Bed) -> Vec<u8> {
         match self {
-            Self::DecryptDetached { .. } | Self::DecryptInPlace => read_all(&*bed.data())[..DATA].to_vec(),
-            _ => bed.plaintext().expect("it opens")[..DATA].to_vec(),
+            Self::DecryptDetached { .. } | Self::DecryptInPlace => {
+                read_all(&*bed.data())[..self.contents().len()].to_vec()
+            }
+            _ => bed.plaintext().expect("it opens")[..self.contents().len()].to_vec(),
         }
     }
 }
@@ -209,9 +239,12 @@ fn every_way_comes_to_the_same_contents() {
         let (before, header) = way.before();
         let bed = Bed::of(&before, header);
         way.begin(&bed).unwrap_or_else(|e| panic!("{way:?}: {e}"));
-        assert!(bed.plaintext().unwrap_or_else(|e| panic!("{way:?}: {e}"))[..DATA] == contents(), "{way:?}: begun");
+        assert!(
+            bed.plaintext().unwrap_or_else(|e| panic!("{way:?}: {e}"))[..way.contents().len()] == way.contents(),
+            "{way:?}: begun"
+        );
         bed.resume().unwrap_or_else(|e| panic!("{way:?}: {e}"));
-        assert!(way.after(&bed) == contents(), "{way:?}: done");
+        assert!(way.after(&bed) == way.contents(), "{way:?}: done");
         let again = bed.resume().expect_err("it is done");
         assert!(matches!(again.kind, ErrorKind::Misuse(_)), "{way:?}: {again}");
     }
@@ -252,7 +285,7 @@ fn after_a_crash(way: Way, image: &[u8], header: usize, to_the_end: bool) {
     let data = read_all(&*bed.data());
     match bed.plaintext() {
         Ok(plaintext) => {
-            let wrong = plaintext[..DATA].iter().zip(&contents()).filter(|(a, b)| a != b).count();
+            let wrong = plaintext[..way.contents().len()].iter().zip(&way.contents()).filter(|(a, b)| a != b).count();
             // Without protection the zone is lost that was being rewritten.
             let lost = if matches!(way, Way::NewKey { resilience: "none", .. }) { ZONE as usize } else { 0 };
             assert!(wrong <= lost, "{way:?}: {wrong} bytes are wrong");
@@ -263,9 +296,10 @@ fn after_a_crash(way: Way, image: &[u8], header: usize, to_the_end: bool) {
         // Not begun yet, or done.
         Err(e) => {
             let plain = match way {
-                Way::EncryptDetached { .. } | Way::EncryptInPlace => data[..DATA] == contents(),
+                Way::EncryptDetached { .. } | Way::EncryptInPlace => data[..way.contents().len()] == way.contents(),
                 Way::DecryptDetached { .. } | Way::DecryptInPlace => {
-                    data[..DATA] == contents() || Bed::of(&data, 0).plaintext().is_ok_and(|p| p == contents())
+                    data[..way.contents().len()] == way.contents()
+                        || Bed::of(&data, 0).plaintext().is_ok_and(|p| p == way.contents())
                 }
                 Way::NewKey { .. } => false,
             };
@@ -276,7 +310,10 @@ fn after_a_crash(way: Way, image: &[u8], header: usize, to_the_end: bool) {
             // What is in front is half a header: beginning once more brings that to its end.
             if !plain && !journal {
                 way.begin(&bed).unwrap_or_else(|e| panic!("{way:?}: {e}"));
-                assert!(bed.plaintext().expect("it opens")[..DATA] == contents(), "{way:?}: in front");
+                assert!(
+                    bed.plaintext().expect("it opens")[..way.contents().len()] == way.contents(),
+                    "{way:?}: in front"
+                );
             } else if plain {
                 return;
             }
@@ -286,10 +323,13 @@ fn after_a_crash(way: Way, image: &[u8], header: usize, to_the_end: bool) {
         return;
     }
     match bed.resume() {
-        Ok(()) => assert!(way.after(&bed) == contents(), "{way:?}: gone on with"),
+        Ok(()) => assert!(way.after(&bed) == way.contents(), "{way:?}: gone on with"),
         Err(e) => {
             assert!(matches!(e.kind, ErrorKind::Misuse(_)), "{way:?}: {e}");
-            assert!(bed.plaintext().expect("it opens")[..DATA] == contents(), "{way:?}: not begun, or done");
+            assert!(
+                bed.plaintext().expect("it opens")[..way.contents().len()] == way.contents(),
+                "{way:?}: not begun, or done"
+            );
         }
     }
 }
@@ -309,7 +349,7 @@ fn an_operation_that_fails_can_be_gone_on_with() {
             };
             for nth in (0..count).step_by((count as usize / 12).max(1)) {
                 let memory = Arc::new(MemoryStore::new(begun.clone()));
-                let fault = Fault { operation, nth, for_good: nth % 2 == 0, transferred: 700 };
+                let fault = Fault { operation, nth, for_good: nth % 2 == 0, transferred: 1024 };
                 let failing = FaultStore::new(Arc::clone(&memory) as Arc<dyn Store>, Some(fault));
                 let error = Bed::new(Arc::new(failing), header).resume().expect_err("the fault shows");
                 assert!(matches!(error.kind, ErrorKind::Io(_)), "{way:?}: {error}");
@@ -319,7 +359,7 @@ fn an_operation_that_fails_can_be_gone_on_with() {
                     // The last write of all, which overwrites an old keyslot.
                     Err(e) => assert!(matches!(e.kind, ErrorKind::Misuse(_)), "{way:?} {fault:?}: {e}"),
                 }
-                assert!(way.after(&bed) == contents(), "{way:?} {fault:?}");
+                assert!(way.after(&bed) == way.contents(), "{way:?} {fault:?}");
             }
         }
     }
@@ -331,7 +371,7 @@ fn it_stops_between_zones_and_goes_on_from_there() {
         let (before, header) = way.before();
         let bed = Bed::of(&before, header);
         way.begin(&bed).expect("it begins");
-        for stop in 1..4u64 {
+        for stop in 1..3u64 {
             let cancel = AtomicBool::new(false);
             let zones = std::sync::atomic::AtomicU64::new(0);
             let progress = |_, _| {
@@ -345,20 +385,23 @@ fn it_stops_between_zones_and_goes_on_from_there() {
             assert!(unlocked.warnings.iter().any(|w| w.contains("--resume")), "{way:?}: {:?}", unlocked.warnings);
             let volume = Volume::new(bed.data(), unlocked.layout);
             // What is not being rewritten can be written, on both sides.
-            for at in (0..DATA as u64).step_by(5000) {
-                volume.write_at(at, &mut contents()[at as usize..][..100]).expect("it is written");
+            for at in (0..way.contents().len() as u64).step_by(5000) {
+                volume.write_at(at, &mut way.contents()[at as usize..][..100]).expect("it is written");
             }
-            assert!(bed.plaintext().expect("it opens")[..DATA] == contents(), "{way:?} after zone {stop}");
+            assert!(
+                bed.plaintext().expect("it opens")[..way.contents().len()] == way.contents(),
+                "{way:?} after zone {stop}"
+            );
         }
         bed.resume().expect("it ends");
-        assert!(way.after(&bed) == contents(), "{way:?}");
+        assert!(way.after(&bed) == way.contents(), "{way:?}");
     }
 }
 
 #[test]
 fn another_cipher_and_another_sector_size() {
     let credentials = [passphrase()];
-    let bed = Bed::of(&volume(false), 0);
+    let bed = Bed::of(&volume(false, FRONT, DATA), 0);
     let begin = |request: &Request<'_>| {
         bed.with(|stores| {
             reencrypt::begin(&stores, &Unlock::with(&credentials), request, false)?.edit.carry_out(stores.header)
@@ -374,7 +417,7 @@ fn another_cipher_and_another_sector_size() {
         .expect("it begins");
     bed.resume().expect("it ends");
     assert_eq!(bed.unlocked().expect("it opens").facts.sector_size, 512);
-    assert!(bed.plaintext().expect("it opens") == contents());
+    assert!(bed.plaintext().expect("it opens") == contents(DATA));
 
     for wrong in [
         Request { sector_size: Some(100), ..Request::default() },
@@ -386,5 +429,66 @@ fn another_cipher_and_another_sector_size() {
         let error = begin(&wrong).expect_err("it is refused");
         assert!(matches!(error.kind, ErrorKind::Misuse(_)), "{error}");
     }
-    assert!(bed.plaintext().expect("it opens") == contents());
+    assert!(bed.plaintext().expect("it opens") == contents(DATA));
+}
+
+/// One change of the metadata each, with a right checksum: what the state's digest or its own sense forbids.
+#[test]
+fn a_state_that_was_changed_without_the_keys_is_refused() {
+    let way = Way::NewKey { backward: false, resilience: "checksum" };
+    let (before, _) = way.before();
+    let bed = Bed::of(&before, 0);
+    way.begin(&bed).expect("it begins");
+    let begun = read_all(&*bed.all);
+    let changes: [(&str, &str, &str); 9] = [
+        ("\"mode\":\"reencrypt\"", "\"mode\":\"decrypt\"", "segments"),
+        ("\"mode\":\"reencrypt\"", "\"mode\":\"wish\"", "mode"),
+        ("\"direction\":\"forward\"", "\"direction\":\"backward\"", "digests"),
+        ("\"direction\":\"forward\"", "\"direction\":\"sideways\"", "direction"),
+        ("\"type\":\"checksum\"", "\"type\":\"journal\"", "digests"),
+        ("\"hash\":\"sha256\",\"sector_size\":512", "\"hash\":\"sha1\",\"sector_size\":512", "digests"),
+        ("\"hash\":\"sha256\",\"sector_size\":512", "\"hash\":\"sha256\",\"sector_size\":513", "sector_size"),
+        ("backup-previous", "backup-previouz", "segments"),
+        (
+            "aes-xts-plain64\",\"sector_size\":512,\"flags\":[\"backup-final",
+            "aes-xts-plain\",\"sector_size\":512,\"flags\":[\"backup-final",
+            "",
+        ),
+    ];
+    for (from, to, field) in changes {
+        let mangled = with_metadata(&begun, |json| {
+            assert!(json.contains(from), "{from} in {json}");
+            json.replacen(from, to, 1)
+        });
+        let bed = Bed::of(&mangled, 0);
+        for error in [bed.unlocked().map(|_| ()).expect_err("it is refused"), bed.resume().expect_err("it is refused")]
+        {
+            match &error.kind {
+                ErrorKind::Malformed { field: found, .. } => {
+                    assert!(field.is_empty() || *found == field, "{to}: {error}")
+                }
+                ErrorKind::Unsupported { .. } => assert!(field.is_empty(), "{to}: {error}"),
+                _ => panic!("{to}: {error}"),
+            }
+        }
+        assert!(read_all(&*bed.all) == mangled, "{to}: nothing was written");
+    }
+}
+
+/// The same header with other metadata, in both copies.
+fn with_metadata(image: &[u8], change: impl Fn(&str) -> String) -> Vec<u8> {
+    const SIZE: usize = 16 << 10;
+    let mut image = image.to_vec();
+    for at in [0, SIZE] {
+        let copy = &mut image[at..][..SIZE];
+        let end = copy[4096..].iter().position(|b| *b == 0).expect("zeros follow") + 4096;
+        let json = change(std::str::from_utf8(&copy[4096..end]).expect("text"));
+        copy[4096..].fill(0);
+        copy[4096..][..json.len()].copy_from_slice(json.as_bytes());
+        copy[448..512].fill(0);
+        let mut sum = [0; 32];
+        claviger_crypto::hash::SHA256.digest(&[copy], &mut sum);
+        copy[448..480].copy_from_slice(&sum);
+    }
+    image
 }

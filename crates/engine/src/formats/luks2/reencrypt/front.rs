@@ -16,8 +16,8 @@ use crate::formats::luks2::read::read;
 use crate::spec::Spec;
 use crate::store::{Store, check_range};
 
-/// Sizes of the front, and so `reduce`, are multiples of this, in bytes.
-const ALIGNMENT: u64 = 1 << 20;
+/// Sizes of the front are multiples of this, in bytes.
+const ALIGNMENT: u64 = 64 << 10;
 
 /// What a disk writes whole or not at all, in bytes.
 const SECTOR: usize = 512;
@@ -72,11 +72,16 @@ impl Front {
     fn of(data: &dyn Store, reduce: u64) -> Result<Self> {
         if reduce == 0 || !reduce.is_multiple_of(2 * ALIGNMENT) {
             return Err(Error::misuse(format!("{reduce} bytes cannot be made free for the header"))
-                .hint("Twice the header's size is needed, in whole MiB: 32 MiB are usual."));
+                .hint("Twice the header's size is needed, in multiples of 128 KiB: 32 MiB are usual."));
         }
         let size = data.len().checked_sub(reduce).filter(|size| *size > 0);
         let size = size.ok_or_else(|| Error::misuse(format!("there are only {} bytes in it", data.len())))?;
         let len = reduce / 2;
+        if size < len {
+            // What is free at the end would be a part of the front.
+            return Err(Error::misuse(format!("{size} bytes are too few to make room for a header of {len}"))
+                .hint("Reduce it by less, or give the header a file of its own."));
+        }
         Ok(Self { len, size, part: size.min(len), spare: size, moved: size + len })
     }
 }
