@@ -17,7 +17,7 @@ pub struct HeaderlessArgs {
 
     /// Where the data begin: bytes, or with `s` sectors of 512 bytes (2048s). loop-AES counts sectors from the beginning of the
     /// file on, or with `@` in front (@8192) from the beginning of the data on
-    #[arg(long, value_name = "[@]SIZE", value_parser = Offset::parse)]
+    #[arg(long = "data-offset", id = "data_offset", value_name = "[@]SIZE", value_parser = Offset::parse)]
     offset: Option<Offset>,
 
     /// The number of the first sector, in sectors of 512 bytes: cryptsetup's --skip
@@ -91,6 +91,13 @@ impl Seed {
 }
 
 impl HeaderlessArgs {
+    /// Whether one of them was given.
+    pub fn given(&self) -> bool {
+        let Self { key_size, offset, skip, data_size, sector_size, iv_large_sectors, itercountk, seed } = self;
+        let numbers = [key_size, sector_size, itercountk].into_iter().any(Option::is_some);
+        numbers || offset.is_some() || skip.is_some() || data_size.is_some() || *iv_large_sectors || seed.is_some()
+    }
+
     /// Refuses the options where the format, which has to be named for that, has headers that say the same.
     ///
     /// # Errors
@@ -99,7 +106,7 @@ impl HeaderlessArgs {
         let Self { key_size, offset, skip, data_size, sector_size, iv_large_sectors, itercountk, seed } = self;
         let place = [
             (key_size.is_some(), "--key-size"),
-            (offset.is_some(), "--offset"),
+            (offset.is_some(), "--data-offset"),
             (skip.is_some(), "--skip"),
             (data_size.is_some(), "--data-size"),
             (sector_size.is_some(), "--sector-size"),

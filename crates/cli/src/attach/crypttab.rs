@@ -202,7 +202,7 @@ impl Entry {
             }
             ("cipher" | "hash", Kind::Plain | Kind::LoopAes) => plan.options.push(format!("--{name}={}", value()?)),
             ("size", Kind::Plain | Kind::LoopAes) => plan.options.push(format!("--key-size={}", value()?)),
-            ("offset", Kind::Plain | Kind::LoopAes) => plan.options.push(format!("--offset={}s", value()?)),
+            ("offset", Kind::Plain | Kind::LoopAes) => plan.options.push(format!("--data-offset={}s", value()?)),
             ("skip", Kind::Plain | Kind::LoopAes) => plan.options.push(format!("--skip={}", value()?)),
             ("sector-size", Kind::Plain) => plan.options.push(format!("--sector-size={}", value()?)),
             ("itercountk", Kind::LoopAes) => plan.options.push(format!("--itercountk={}", value()?)),
@@ -293,7 +293,7 @@ mod tests {
             "--cipher=aes-xts-plain64",
             "--key-size=512",
             "--hash=sha256",
-            "--offset=8s",
+            "--data-offset=8s",
             "--skip=16",
             "--sector-size=4096",
         ];
@@ -305,7 +305,7 @@ mod tests {
         let loop_aes = plan_with_key("loop-AES,cipher=aes,size=128,offset=@16,hash=sha256,sector-size=512");
         assert_eq!(
             loop_aes.options,
-            ["--format=loop-AES", "--cipher=aes", "--key-size=128", "--offset=@16s", "--hash=sha256"]
+            ["--format=loop-AES", "--cipher=aes", "--key-size=128", "--data-offset=@16s", "--hash=sha256"]
         );
         assert_eq!(loop_aes.ignored.len(), 1);
         assert!(plan("plain,size").is_err(), "no value");
