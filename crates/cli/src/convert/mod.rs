@@ -312,6 +312,7 @@ fn plaintext(
         Some(Kind { format, spec }) => {
             let with = Unlock { cipher: spec.cipher, hash: spec.hash, pim: spec.pim, ..Unlock::with(credentials) };
             let unlocked = format.open(&*store)?.unlock(&*store, &with)?;
+            unlocked.warnings.iter().for_each(|w| output::warn(w));
             Volume::new(store, unlocked.layout)
         }
     };
