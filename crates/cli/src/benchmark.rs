@@ -17,15 +17,19 @@ const REPEATS: usize = 7;
 /// Encrypts and decrypts a buffer in memory with every cipher and cascade, as TrueCrypt's benchmark window does.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  claviger benchmark\n  claviger benchmark --buffer 100KB --threads 1 --no-aes\n  \
-                        claviger benchmark --buffer all --csv > speeds.csv\n  claviger benchmark --kdf")]
+                        claviger benchmark --buffer all --csv > speeds.csv\n  claviger benchmark --kdf\n  \
+                        claviger benchmark --cipher aes-xts-plain64 --cipher serpent-cbc-essiv:sha256 --sector 4096")]
 pub struct Args {
     /// Size of the buffer; TrueCrypt's sizes are 100KB, 500KB, 1MB, 5MB, 10MB, 50MB, 100MB, 200MB, 500MB and 1GB, and `all`
     /// takes them all. As in TrueCrypt, a KB has 1024 bytes here
     #[arg(long, value_name = "SIZE", default_value = "5MB", value_parser = buffers)]
     buffer: Vec<Buffers>,
-    /// Only this cipher or cascade (may be given again)
+    /// Only this cipher or cascade, or this specification of dm-crypt: aes-cbc-essiv:sha256 (may be given again)
     #[arg(long, value_name = "NAME")]
     cipher: Vec<String>,
+    /// Size of the key of dm-crypt's specifications, in bits [default: 256 for each key]
+    #[arg(long, value_name = "BITS", requires = "cipher")]
+    key_size: Option<u32>,
     /// Threads that share the buffer [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -75,7 +79,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     buffers.sort_unstable();
     buffers.dedup();
     let plan = benchmark::Plan {
-        suites: suites::named(&args.cipher)?,
+        suites: suites::named_or_specified(&args.cipher, args.key_size, args.sector)?,
         buffers,
         threads,
         sector: args.sector,

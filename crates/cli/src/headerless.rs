@@ -91,6 +91,13 @@ impl Seed {
 }
 
 impl HeaderlessArgs {
+    /// Whether one of them was given.
+    pub fn given(&self) -> bool {
+        let Self { key_size, data_offset, skip, data_size, sector_size, iv_large_sectors, itercountk, seed } = self;
+        let numbers = [key_size, sector_size, itercountk].into_iter().any(Option::is_some);
+        numbers || data_offset.is_some() || skip.is_some() || data_size.is_some() || *iv_large_sectors || seed.is_some()
+    }
+
     /// Refuses the options where the format, which has to be named for that, has headers that say the same.
     ///
     /// # Errors

@@ -101,6 +101,16 @@ impl How {
         Self { format, cipher, hash, pim, ..Self::default() }
     }
 
+    /// Whether one of the options was given.
+    pub fn given(&self) -> bool {
+        let Self { format, truecrypt, veracrypt, hash, pim, memory, cipher, backup_header, slot, .. } = self;
+        let Self { partition, no_aes, truncated, for_kernel: _, headerless, .. } = self;
+        let texts = [format, hash, cipher].into_iter().any(Option::is_some);
+        let numbers = pim.is_some() || memory.is_some() || slot.is_some() || partition.is_some();
+        let flags = [truecrypt, veracrypt, backup_header, no_aes, truncated].into_iter().any(|flag| *flag);
+        texts || numbers || flags || headerless.given()
+    }
+
     /// The credentials, tried as the options say.
     pub fn unlock<'a>(&'a self, credentials: &'a [Credential]) -> Unlock<'a> {
         let mut with = Unlock {

@@ -80,6 +80,70 @@ fn truecrypt_volumes_and_their_cascades_are_the_same_in_the_kernel() {
     assert!(output.contains("\"key\": \"keyring\"") && output.ends_with("done\n"), "{output}");
 }
 
+/// Volumes that cryptsetup makes and fills, opened by this program in the kernel: the same contents, and the same table but for
+/// the key.
+#[test]
+fn volumes_of_cryptsetup_have_the_tables_that_it_gives_them() {
+    if tools::program("dmsetup").is_none() || tools::program("cryptsetup").is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    image(&folder);
+    fs::write(folder.path("word"), PASSWORD).expect("a passphrase without a newline");
+    let keys: String = (0..65).map(|i| format!("{:A<58}{:02}\n", "key", i)).collect();
+    fs::write(folder.path("keys"), keys).expect("a key file");
+    let (word, keys) = (folder.str("word"), folder.str("keys"));
+    let luks = format!("cryptsetup luksFormat -q --key-file {word} --pbkdf pbkdf2 --pbkdf-force-iterations 1000");
+    let luks2 = format!("{luks} --type luks2 --luks2-metadata-size 16k --luks2-keyslots-size 512k");
+    let plain = "--cipher serpent-cbc-essiv:sha256 --key-size 256 --hash sha512 --offset 16 --skip 3";
+    // How it is made, opened by cryptsetup, opened by this program; its type.
+    let cases = [
+        (format!("{luks} --type luks1 IMG"), format!("cryptsetup open --key-file {word} IMG"), "", "LUKS1"),
+        (format!("{luks2} IMG"), format!("cryptsetup open --key-file {word} IMG"), "", "LUKS2"),
+        (
+            format!("{luks2} --sector-size 4096 --cipher twofish-xts-plain64 IMG"),
+            format!("cryptsetup open --key-file {word} IMG"),
+            "",
+            "LUKS2",
+        ),
+        (
+            "true".to_owned(),
+            format!("cryptsetup open --type plain {plain} IMG"),
+            "--format plain --cipher serpent-cbc-essiv:sha256 --key-size 256 --hash sha512 --data-offset 8K --skip 3",
+            "PLAIN",
+        ),
+        (
+            "true".to_owned(),
+            format!("cryptsetup open --type loopaes --key-size 256 --key-file {keys} IMG"),
+            "KEYS --format loop-AES --cipher aes --key-size 256",
+            "LOOPAES",
+        ),
+    ];
+    let mut script = script(&folder);
+    for (i, (make, open, options, kind)) in cases.iter().enumerate() {
+        let image = format!("/mnt/{i}");
+        let open = open.replace("IMG", &image);
+        let attach = match options.strip_prefix("KEYS") {
+            Some(options) => format!("claviger attach --kernel --json --keyfile {keys} {options}"),
+            None => format!("attach {options}"),
+        };
+        // The key and the loop device's number differ.
+        script += &format!(
+            "truncate -s 8M {image}\n{}\nmodprobe -q loop\n\
+             printf %s '{PASSWORD}' | {open} x\ndd if=$IMAGE of=/dev/mapper/x bs=64k conv=fsync 2>/dev/null\n\
+             dmsetup table x | cut -d' ' -f1-4,6,8- > theirs\ncryptsetup close x\n\
+             {attach} {image} x\ncmp -n 524288 /dev/mapper/x $IMAGE\n\
+             dmsetup table x | cut -d' ' -f1-4,6,8- > ours\ncmp theirs ours\n\
+             dmsetup table --showkeys x | grep ':logon:claviger:'\n\
+             cryptsetup status x | grep 'type:.*{kind}'\nclaviger detach x\nrm {image}\n",
+            make.replace("IMG", &image)
+        );
+    }
+    script += "echo done\n";
+    let Some(output) = in_uml(&script, &[]) else { return };
+    assert!(output.ends_with("done\n"), "{output}");
+}
+
 #[test]
 fn what_the_kernel_cannot_do_is_said_before_a_password_is_asked_for() {
     let folder = Folder::new();

@@ -91,7 +91,7 @@ pub enum Sort {
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Cipher or cascade.
-    pub cipher: &'static str,
+    pub cipher: String,
     /// Buffer size in bytes.
     pub buffer_bytes: usize,
     /// Threads that worked on it.
@@ -158,7 +158,7 @@ pub fn sort(rows: &mut [Row], by: Sort) {
     };
     rows.sort_by(|a, b| {
         let speeds = key(a).total_cmp(&key(b));
-        a.buffer_bytes.cmp(&b.buffer_bytes).then(speeds).then(a.cipher.cmp(b.cipher))
+        a.buffer_bytes.cmp(&b.buffer_bytes).then(speeds).then(a.cipher.cmp(&b.cipher))
     });
 }
 
@@ -230,7 +230,7 @@ fn measure_buffer(plan: &Plan, size: usize, pool: &Pool, progress: &dyn Fn(u64))
     let row = |s: Subject<'_>| {
         let (encryption, decryption) = (median(&s.encryption), median(&s.decryption));
         Row {
-            cipher: s.suite.name,
+            cipher: s.suite.name.clone(),
             buffer_bytes: size,
             threads: plan.threads,
             piece_bytes: s.shape.piece,

@@ -7,7 +7,8 @@
 
 use std::time::Duration;
 
-use claviger_engine::{Acceleration, Error, Result};
+use claviger_engine::formats::truecrypt::TRUECRYPT;
+use claviger_engine::{Acceleration, Error, Format, Result};
 use serde::Serialize;
 
 use crate::machine::{Machine, Moment};
@@ -242,7 +243,9 @@ pub fn measure(plan: &Plan, progress: &dyn Fn(u64, u64)) -> Result<Report> {
 /// # Errors
 /// `Misuse` if there is none of some name.
 pub fn suites_named(names: &[String]) -> Result<Vec<&'static str>> {
-    Ok(suites::named(names)?.iter().map(|s| s.name).collect())
+    let wanted = suites::named(names)?;
+    let all = TRUECRYPT.choices().ciphers.into_iter();
+    Ok(all.filter(|name| wanted.iter().any(|suite| suite.name == *name)).collect())
 }
 
 /// Whose processor time is counted on a path.

@@ -77,7 +77,7 @@ pub struct Args {
     credentials: Option<CredentialArgs>,
 
     #[command(flatten)]
-    how: Option<How>,
+    how: How,
 }
 
 /// Something with a name.
@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let favourites = favourites(args)?;
     let entries = entries(args)?;
     if let Some((volume, name)) = args.volume(&entries)? {
-        let (credentials, how) = (args.credentials.clone().unwrap_or_default(), args.how.clone().unwrap_or_default());
+        let (credentials, how) = (args.credentials.clone().unwrap_or_default(), args.how.clone());
         return kernel::attach(OpenArgs { path: volume.into(), credentials, how }, name, args.read_only, args.json);
     }
     let mut chosen = Vec::new();
@@ -135,7 +135,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 impl Args {
     /// The volume for the kernel and the name that it is to have, where the names are not those of lines of the table.
     fn volume(&self, entries: &[Entry]) -> Result<Option<(&str, &str)>> {
-        let options = self.credentials.is_some() || self.how.is_some();
+        let options = self.credentials.is_some() || self.how.given();
         if options && !self.kernel {
             return Err(Error::misuse("options that open a volume only go with --kernel, a VOLUME and a NAME")
                 .hint("What a line of the table or a favourite needs is written there."));

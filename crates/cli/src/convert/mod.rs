@@ -238,9 +238,17 @@ impl Args {
         }
         let format = formats::by_name(self.new_format.as_deref().unwrap_or(DEFAULT_FORMAT))?;
         let choices = format.choices();
+        let (cipher, hash) = match format.headerless() {
+            // What there is besides, the format knows.
+            true => (self.new_cipher.as_deref(), self.new_hash.as_deref()),
+            false => (
+                choose("cipher", self.new_cipher.as_deref(), &choices.ciphers)?,
+                choose("hash", self.new_hash.as_deref(), &choices.hashes)?,
+            ),
+        };
         let spec = Spec {
-            cipher: choose("cipher", self.new_cipher.as_deref(), &choices.ciphers)?,
-            hash: choose("hash", self.new_hash.as_deref(), &choices.hashes)?,
+            cipher,
+            hash,
             pim: self.new_pim,
             // Every byte of it is written anyway.
             quick: true,
@@ -304,6 +312,7 @@ fn plaintext(
         Some(Kind { format, spec }) => {
             let with = Unlock { cipher: spec.cipher, hash: spec.hash, pim: spec.pim, ..Unlock::with(credentials) };
             let unlocked = format.open(&*store)?.unlock(&*store, &with)?;
+            unlocked.warnings.iter().for_each(|w| output::warn(w));
             Volume::new(store, unlocked.layout)
         }
     };

@@ -30,7 +30,7 @@ impl Record for Row {
             measured_at,
         } = self;
         vec![
-            ("cipher", (*cipher).into()),
+            ("cipher", cipher.clone().into()),
             ("buffer_bytes", buffer_bytes.to_string()),
             ("threads", threads.to_string()),
             ("acceleration", acceleration.word().into()),
@@ -103,7 +103,7 @@ fn table(rows: &[Row]) -> String {
     let largest = rows.iter().map(|r| r.mean_bytes_per_s).fold(0.0, f64::max);
     for r in rows {
         table.row(vec![
-            r.cipher.into(),
+            r.cipher.clone(),
             rate(r.encrypt_bytes_per_s),
             rate(r.decrypt_bytes_per_s),
             rate(r.mean_bytes_per_s),

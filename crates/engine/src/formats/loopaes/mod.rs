@@ -97,7 +97,10 @@ impl Header for Locked {
             iterations: parameters.iterations,
             place,
         };
-        let (unlocked, contents) = volume.unlock(store, with, begun)?;
+        let (mut unlocked, contents) = volume.unlock(store, with, begun)?;
+        if let Some(mapping) = &mut unlocked.mapping {
+            mapping.kind = "LOOPAES";
+        }
         let mut warnings = parameters.warnings;
         warnings.extend(contents.warning(LOOP_AES.name()));
         Ok(Unlocked { warnings, ..unlocked })
