@@ -8,6 +8,9 @@
 //! | mode | xts, cbc, lrw, ecb, ctr; adiantum |
 //! | iv | null, plain, plain64, plain64be, benbi, essiv:HASH, eboiv, elephant; lmk and tcw for CBC |
 //!
+//! Constant time, without tables that secrets are looked up in: aes, serpent, adiantum, and twofish on processors with AVX-512
+//! VBMI; the other ciphers look up tables. What the modes and vectors add looks nothing up by secrets.
+//!
 //! `aes` alone is `aes-cbc-plain`. Modes that authenticate sectors (`aes-gcm-random`, `capi:authenc(…)`) are understood, but
 //! need room for tags beside the sectors: [`Specification::aead`] says what they are.
 
@@ -154,14 +157,6 @@ impl Specification {
     /// Whether each sector has a random IV, which must be stored beside it.
     pub fn random_iv(&self) -> bool {
         self.iv == Iv::Random
-    }
-
-    /// Whether a kernel that looks up tables by secrets would do the work here: not with AES, Serpent and Adiantum.
-    pub fn constant_time(&self, with: Acceleration) -> bool {
-        match &self.algorithm {
-            Algorithm::Mode(_, cipher) => cipher.best(with).constant_time,
-            Algorithm::Aead(_) => true,
-        }
     }
 
     /// The cipher under `key`. Its sectors count from 0 on, at the beginning of the volume.
