@@ -49,16 +49,16 @@ enum Kind {
     Other,
 }
 
-/// Kinds that options name.
+/// Kinds that options name. Those that this program does not open come first: a line may say `plain` and `swap`.
 const KINDS: &[(&str, Kind)] = &[
+    ("bitlk", Kind::Other),
+    ("swap", Kind::Other),
+    ("tmp", Kind::Other),
     ("tcrypt", Kind::TrueCrypt),
     ("luks", Kind::Luks),
     ("plain", Kind::Plain),
     ("loop-AES", Kind::LoopAes),
     ("loopaes", Kind::LoopAes),
-    ("bitlk", Kind::Other),
-    ("swap", Kind::Other),
-    ("tmp", Kind::Other),
 ];
 
 /// The entries of a table.
