@@ -81,7 +81,9 @@ fn fields_that_cannot_be_are_named() {
     for (field, offset, at, value) in cases {
         let bad = with(&good, *at, value);
         match error(&bad).kind {
-            ErrorKind::Malformed { field: named, offset: named_at, .. } => assert_eq!((named, named_at), (*field, *offset)),
+            ErrorKind::Malformed { field: named, offset: named_at, .. } => {
+                assert_eq!((named, named_at), (*field, *offset))
+            }
             other => panic!("{field} {value:x?}: {other}"),
         }
     }
@@ -135,7 +137,10 @@ fn other_keyslots_open_beside_a_damaged_one() {
         if at != SLOT[1] {
             assert!(store.to_vec() == good, "{what}");
         }
-        assert!(!editor.verify(&store, &Unlock::with(&credentials)).expect("it opens").damaged || at == SLOT[1], "{what}");
+        assert!(
+            !editor.verify(&store, &Unlock::with(&credentials)).expect("it opens").damaged || at == SLOT[1],
+            "{what}"
+        );
     }
 }
 
@@ -183,7 +188,10 @@ fn a_wrong_passphrase_a_damaged_area_and_a_wrong_key_are_told() {
     assert!(matches!(only(8).map(|_| ()), Err(Error { kind: ErrorKind::Misuse(_), .. })));
     let both = [passphrase("right"), Credential::Keyfile(Secret::zeroed(4))];
     for wrong in [&both[..], &[]] {
-        assert!(matches!(unlock(&store, &Unlock::with(wrong)).map(|_| ()), Err(Error { kind: ErrorKind::Misuse(_), .. })));
+        assert!(matches!(
+            unlock(&store, &Unlock::with(wrong)).map(|_| ()),
+            Err(Error { kind: ErrorKind::Misuse(_), .. })
+        ));
     }
 }
 
