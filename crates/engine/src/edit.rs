@@ -61,19 +61,21 @@ impl Edit {
         Ok(())
     }
 
-    /// What is there now, step by step. Nothing is written before it is known that all of it can be read.
+    /// What is there when each step's turn comes, which an earlier step may have written. Nothing is written before it is known
+    /// that all of it can be read.
     fn before(&self, store: &dyn Store) -> Result<Vec<Vec<u8>>> {
         if !self.steps.is_empty() && !store.writable() {
             return Err(Error::misuse("it was opened for reading only; nothing was changed"));
         }
         let len = store.len();
         let mut before = Vec::new();
-        for step in &self.steps {
+        for (number, step) in self.steps.iter().enumerate() {
             if step.at.checked_add(step.bytes.len() as u64).is_none_or(|end| end > len) {
                 return Err(Error::misuse(format!("{step:?} reaches past the end at {len}; nothing was changed")));
             }
             let mut bytes = vec![0; step.bytes.len()];
             store.read_at(step.at, &mut bytes)?;
+            self.steps[..number].iter().for_each(|earlier| earlier.put_over(step.at, &mut bytes));
             before.push(bytes);
         }
         Ok(before)
@@ -100,6 +102,15 @@ impl Edit {
 impl Step {
     fn carry_out(&self, store: &dyn Store) -> io::Result<()> {
         Self::put(store, self.at, &self.bytes)
+    }
+
+    /// Puts what this step writes over `bytes`, which are those from `at` on.
+    fn put_over(&self, at: u64, bytes: &mut [u8]) {
+        let (from, to) = (self.at.max(at), (self.at + self.bytes.len() as u64).min(at + bytes.len() as u64));
+        if from < to {
+            let source = &self.bytes[(from - self.at) as usize..(to - self.at) as usize];
+            bytes[(from - at) as usize..(to - at) as usize].copy_from_slice(source);
+        }
     }
 
     fn undo(&self, store: &dyn Store, before: &[u8]) -> io::Result<()> {

@@ -140,11 +140,13 @@ fn makes_sense(data: &dyn Store, backup: &Phdr, key: &[u8]) -> Result<bool> {
     let cipher = backup.cipher()?.with_key(key, Sectors::default(), Acceleration::On);
     let Ok(cipher) = cipher else { return Ok(false) };
     let len = data.len().saturating_sub(backup.data_start()).min(LOOKED_AT) / 512 * 512;
-    let mut bytes = vec![0; len as usize];
-    data.read_at(backup.data_start(), &mut bytes)?;
+    let mut stored = vec![0; len as usize];
+    data.read_at(backup.data_start(), &mut stored)?;
+    let mut bytes = Secret::copy_from(&stored);
     cipher.decrypt(0, &mut bytes);
-    let makes_sense = bytes.chunks(512).any(|sector| !magic::looks_random(sector));
-    zeroize::Zeroize::zeroize(&mut bytes);
+    // Sectors that were never written prove nothing: in CBC zeros decrypt to a pattern under any key.
+    let makes_sense = |(stored, bytes): (&[u8], &[u8])| magic::looks_random(stored) && !magic::looks_random(bytes);
+    let makes_sense = stored.chunks(512).zip(bytes.chunks(512)).any(makes_sense);
     Ok(makes_sense)
 }
 

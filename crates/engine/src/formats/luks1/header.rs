@@ -386,12 +386,12 @@ impl Phdr {
             let what = format!("its area ends at byte {}, the file at byte {len}", area.end);
             return trouble("key material offset", at::SLOT_OFFSET, what, false);
         }
-        if slot.active && slot.iterations == 0 {
-            return trouble("iterations", at::SLOT_ITERATIONS, "there are none".into(), false);
-        }
         if ![ACTIVE, DISABLED].contains(&flag) {
             let what = format!("{flag:#010x} says neither that it is in use nor that it is not");
-            return trouble("state", 0, what, true);
+            return trouble("state", 0, what, slot.iterations > 0);
+        }
+        if slot.active && slot.iterations == 0 {
+            return trouble("iterations", at::SLOT_ITERATIONS, "there are none".into(), false);
         }
         let payload = u64::from(self.payload) * SECTOR;
         if payload != 0 && area.end > payload {
