@@ -275,9 +275,9 @@ fn opens(image: &[u8], text: &str) -> bool {
 
 #[test]
 fn at_any_crash_of_a_conversion_one_of_the_two_opens() {
-    let data_offset = Some(8 * 131_072 + 4096 + 28_672);
-    let spec = Spec { key_bits: Some(256), data_offset, ..cheap() };
-    let store = Arc::new(MemoryStore::new(noise(data_offset.expect("it is given") as usize + 8192, 1)));
+    let data_offset = 8 * 131_072 + 4096 + 28_672;
+    let spec = Spec { key_bits: Some(256), data_offset: Some(data_offset), ..cheap() };
+    let store = Arc::new(MemoryStore::new(noise(data_offset as usize + 8192, 1)));
     formats::by_name("LUKS1").expect("it is there").create(&*store, &spec, &[passphrase("one")]).expect("a volume");
     let credentials = [passphrase("one")];
     let (_, header) = formats::open(&*store, None).expect("a header");

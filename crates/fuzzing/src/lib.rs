@@ -91,7 +91,7 @@ mod tests {
             let inputs = (target.corpus)();
             assert!(!inputs.is_empty(), "{} has no corpus", target.name);
             for input in &inputs {
-                let mut run = |bytes: &[u8]| {
+                let run = |bytes: &[u8]| {
                     let begin = Instant::now();
                     (target.run)(bytes);
                     assert!(begin.elapsed() < LONGEST, "{}: {:?}", target.name, begin.elapsed());

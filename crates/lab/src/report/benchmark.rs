@@ -30,7 +30,7 @@ impl Record for Row {
             measured_at,
         } = self;
         vec![
-            ("cipher", cipher.clone().into()),
+            ("cipher", cipher.clone()),
             ("buffer_bytes", buffer_bytes.to_string()),
             ("threads", threads.to_string()),
             ("acceleration", acceleration.word().into()),
