@@ -490,7 +490,8 @@ fn header_backups_bring_headers_back() {
     let rekeyed = MemoryStore::new(volume_with(&Spec { uuid: Some(&uuid), ..spec() }, "one"));
     assert!(misuse(editor().restore(&rekeyed, from, &none, false)).contains("another key"));
     let short = MemoryStore::new(whole[..DATA as usize - 4096].to_vec());
-    assert!(misuse(editor().restore(&short, from, &none, true)).contains("room") || true);
+    let error = misuse(editor().restore(&short, from, &none, true));
+    assert!(error.contains("room"), "{error}");
     let no_backup = MemoryStore::new(noise(DATA as usize, 3));
     assert!(editor().restore(&store, RestoreFrom::Backup(&no_backup), &none, true).is_err());
     assert!(misuse(editor().restore(&store, RestoreFrom::Embedded, &none, false)).contains("second copy"));

@@ -176,7 +176,7 @@ const BINARY: &[Case] = &[
     ("the first checksum", |i| i.put(450, &[1, 2]), Opens("secondary", "checksum"), Take),
     ("the second checksum", |i| i.put(SIZE + 450, &[1, 2]), Opens("primary", "checksum"), Take),
     ("a bit of the padding", |i| i.put(4095, &[1]), Opens("secondary", "checksum"), Take),
-    ("a bit of the first metadata", |i| i.put(5000, &[b'x']), Opens("secondary", "checksum"), Take),
+    ("a bit of the first metadata", |i| i.put(5000, b"x"), Opens("secondary", "checksum"), Take),
     (
         "a newer second copy",
         |i| {

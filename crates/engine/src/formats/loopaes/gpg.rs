@@ -296,9 +296,9 @@ mod tests {
         let file = encrypt(&text, &passphrase).expect("gpg encrypts");
         assert_eq!(kind(&file), Kind::Passphrase);
         assert!(decrypt(&file, Some(&passphrase), GO_ON).expect("gpg decrypts").same_as(&text));
-        let wrong = decrypt(&file, Some(&Secret::copy_from(b"wrong")), GO_ON).err().expect("it is wrong");
+        let wrong = decrypt(&file, Some(&Secret::copy_from(b"wrong")), GO_ON).expect_err("it is wrong");
         assert!(matches!(wrong.kind, ErrorKind::WrongCredential(_)), "{wrong}");
-        let none = decrypt(&file, None, GO_ON).err().expect("there is none");
+        let none = decrypt(&file, None, GO_ON).expect_err("there is none");
         assert!(matches!(none.kind, ErrorKind::WrongCredential(_)), "{none}");
         let lines = Secret::copy_from(b"two\nlines");
         assert!(matches!(decrypt(&file, Some(&lines), GO_ON).map_err(|e| e.kind), Err(ErrorKind::Misuse(_))));
@@ -308,7 +308,7 @@ mod tests {
             (b"\x8c\x0d\x04\x09\x03\x0a".to_vec(), "a beginning"),
             (b"-----BEGIN PGP MESSAGE-----\n\nnothing\n".to_vec(), "an armour"),
         ] {
-            let error = decrypt(&damaged, Some(&passphrase), GO_ON).err().expect("it is damaged");
+            let error = decrypt(&damaged, Some(&passphrase), GO_ON).expect_err("it is damaged");
             let told = matches!(error.kind, ErrorKind::Malformed { .. } | ErrorKind::WrongCredential(_));
             assert!(told, "{what}: {error}");
         }
