@@ -400,7 +400,9 @@ impl Phdr {
         }
         let overlaps = |(j, other): (usize, &Slot)| {
             let other = other.area(self.key_len);
-            j != i && area.start < other.end && other.start < area.end
+            // One that cannot be so large has its own trouble.
+            let possible = other.end - other.start <= AREA_MAX;
+            j != i && possible && area.start < other.end && other.start < area.end
         };
         let other = self.slots.iter().enumerate().position(overlaps)?;
         trouble("key material offset", at::SLOT_OFFSET, format!("its area overlaps that of keyslot {other}"), true)
