@@ -307,7 +307,10 @@ impl Phdr {
     /// # Errors
     /// `Malformed` if anything is wrong with any keyslot: nothing is changed then but by a repair.
     pub fn sound(&self) -> Result<()> {
-        self.slots.iter().find_map(|slot| slot.trouble.as_ref()).map_or(Ok(()), |trouble| Err(trouble.error()))
+        let troubles = || self.slots.iter().filter_map(|slot| slot.trouble.as_ref());
+        // What is surely wrong first: an overlap is told of both keyslots.
+        let worst = troubles().find(|trouble| !trouble.readable).or_else(|| troubles().next());
+        worst.map_or(Ok(()), |trouble| Err(trouble.error()))
     }
 
     /// The same header with another keyslot.
