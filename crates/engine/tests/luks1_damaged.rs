@@ -117,7 +117,7 @@ fn other_keyslots_open_beside_a_damaged_one() {
         ("in the header", SLOT[1] + OFFSET, be(0)),
         ("the file at byte", SLOT[1] + OFFSET, be(u32::MAX)),
         ("overlaps", SLOT[1] + OFFSET, be(9)),
-        ("the data begin", SLOT[1] + OFFSET, be(3900)),
+        ("the data begin", SLOT[1] + OFFSET, be(3600)),
         ("stripes", SLOT[1] + STRIPES, be(0)),
         ("stripes", SLOT[1] + STRIPES, be(0x7fff_ffff)),
     ] {

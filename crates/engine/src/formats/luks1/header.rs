@@ -307,7 +307,10 @@ impl Phdr {
     /// # Errors
     /// `Malformed` if anything is wrong with any keyslot: nothing is changed then but by a repair.
     pub fn sound(&self) -> Result<()> {
-        self.slots.iter().find_map(|slot| slot.trouble.as_ref()).map_or(Ok(()), |trouble| Err(trouble.error()))
+        let troubles = || self.slots.iter().filter_map(|slot| slot.trouble.as_ref());
+        // What is surely wrong first: an overlap is told of both keyslots.
+        let worst = troubles().find(|trouble| !trouble.readable).or_else(|| troubles().next());
+        worst.map_or(Ok(()), |trouble| Err(trouble.error()))
     }
 
     /// The same header with another keyslot.
@@ -400,7 +403,9 @@ impl Phdr {
         }
         let overlaps = |(j, other): (usize, &Slot)| {
             let other = other.area(self.key_len);
-            j != i && area.start < other.end && other.start < area.end
+            // One that cannot be so large has its own trouble.
+            let possible = other.end - other.start <= AREA_MAX;
+            j != i && possible && area.start < other.end && other.start < area.end
         };
         let other = self.slots.iter().enumerate().position(overlaps)?;
         trouble("key material offset", at::SLOT_OFFSET, format!("its area overlaps that of keyslot {other}"), true)
