@@ -7,6 +7,7 @@ use claviger_engine::formats::NewCredential;
 use claviger_engine::store::Access;
 use serde::Serialize;
 
+use crate::cost::CostArgs;
 use crate::credentials::NewCredentialArgs;
 use crate::opening::OpenArgs;
 use crate::output::{self, Report};
@@ -42,6 +43,9 @@ pub struct Args {
     #[arg(long, value_name = "N", help_heading = "New password and keyfiles")]
     new_pim: Option<u32>,
 
+    #[command(flatten)]
+    cost: CostArgs,
+
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -66,6 +70,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.open.password_on_stdin() && args.new.on_stdin() {
         return Err(Error::misuse("standard input can give one password, not both").into());
     }
+    let cost = args.cost.cost()?;
     let editing = args.open.edit(Access::ReadWrite)?;
     let at = |e: Error| e.at(editing.path());
     let credentials = args.new.read(&editing.credentials)?;
@@ -73,13 +78,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         credentials: &credentials,
         hash: args.new_hash.as_deref(),
         pim: args.new_pim,
+        cost,
         ..NewCredential::default()
     };
     let prepared = editing.editor.change(&*editing.store, &editing.narrow(), &new).map_err(at)?;
     cancel::check()?;
     prepared.edit.carry_out(&*editing.store).map_err(at)?;
     let pim = args.new_pim.or(editing.facts.pim);
-    let facts = editing.opens_with(&credentials, prepared.derivation.map(|d| d.hash), pim).map_err(at)?;
+    let facts =
+        editing.opens_with(&credentials, prepared.derivation.map(|d| d.hash), pim, prepared.keyslot).map_err(at)?;
     prepared.warnings.iter().for_each(|w| warn(w));
     let changed = Changed {
         path: editing.path().display().to_string(),

@@ -7,17 +7,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use claviger_engine::formats::{self, Choices};
+use claviger_engine::credential::Headerless;
+use claviger_engine::formats::loopaes::{self, LOOP_AES_NAME};
+use claviger_engine::formats::{self, Choices, Facts};
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Spec, Store, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Unlock};
 use serde::Serialize;
 
+use crate::cost::CostArgs;
 use crate::credentials::CredentialArgs;
 use crate::hidden;
 use crate::opening::open_file;
 use crate::output::{self, Report};
 use crate::progress::Progress;
-use crate::{cancel, guard, prompt, size};
+use crate::{cancel, guard, new_file, prompt, size};
 
 /// The format of new volumes, where none is named.
 const DEFAULT_FORMAT: &str = "VeraCrypt";
@@ -38,6 +41,7 @@ const DEFAULT_FORMAT: &str = "VeraCrypt";
   claviger create --size 100M secrets.hc
   claviger create --size 1G --cipher AES-Twofish-Serpent --hash Whirlpool --pim 500 secrets.hc
   claviger create --size 1G --format TrueCrypt secrets.tc
+  claviger create --size 1G --format LUKS2 --label photos secrets.luks
   claviger create --list
   claviger create --hidden --size 20M secrets.hc
 
@@ -68,6 +72,22 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub(crate) pim: Option<u32>,
 
+    /// Size of the volume key, in bits, where the format has several
+    #[arg(long, value_name = "BITS")]
+    pub(crate) key_size: Option<u32>,
+
+    /// Size of the sectors that are encrypted, in bytes, where the format has several
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) sector_size: Option<u32>,
+
+    /// Make a new key file for a loop-AES volume, encrypted by gpg with the password. A file that exists is never overwritten
+    #[arg(long, value_name = "FILE", conflicts_with = "keyfiles")]
+    pub(crate) fresh_keyfile: Option<PathBuf>,
+
+    /// Leave the new key file as it is: whoever has it opens the volume
+    #[arg(long, requires = "fresh_keyfile", conflicts_with = "password")]
+    pub(crate) unencrypted_keyfile: bool,
+
     /// Do not fill the volume. Faster, but shows which parts have been used, and what was there before stays readable
     #[arg(long)]
     pub(crate) quick: bool,
@@ -92,7 +112,119 @@ pub struct Args {
     pub(crate) credentials: CredentialArgs,
 
     #[command(flatten)]
+    pub(crate) cost: CostArgs,
+
+    #[command(flatten)]
+    pub(crate) luks: LuksArgs,
+
+    #[command(flatten)]
     pub(crate) hidden: hidden::HiddenVolumeArgs,
+}
+
+/// What only LUKS volumes have.
+#[derive(clap::Args)]
+#[command(next_help_heading = "LUKS")]
+pub(crate) struct LuksArgs {
+    /// The label. LUKS2 only
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+
+    /// The subsystem, a second label. LUKS2 only
+    #[arg(long, value_name = "TEXT")]
+    subsystem: Option<String>,
+
+    /// The UUID; a random one, if not given
+    #[arg(long, value_name = "UUID")]
+    uuid: Option<String>,
+
+    /// Protection from changes: hmac-sha256, aead. LUKS2 only
+    #[arg(long, value_name = "NAME")]
+    integrity: Option<String>,
+
+    /// Put the header into this new file, and nothing but data into the volume
+    #[arg(long, value_name = "FILE")]
+    header: Option<PathBuf>,
+
+    /// Where the data begin: 16M, 4M
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    offset: Option<u64>,
+
+    /// Size of one copy of the header: 16K to 4M. LUKS2 only
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    metadata_size: Option<u64>,
+
+    /// Size of the area of all keyslots: up to 128M. LUKS2 only
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    keyslots_size: Option<u64>,
+
+    /// Take the volume key from this file, whose size is that of the key. A random one, if not given
+    #[arg(long, value_name = "FILE")]
+    volume_key_file: Option<PathBuf>,
+}
+
+impl LuksArgs {
+    /// What the format does not have is no silent wish.
+    fn fit(&self, format: &dyn Format) -> claviger_engine::Result<()> {
+        let Self { label, subsystem, uuid, integrity, header, offset, metadata_size, keyslots_size, volume_key_file } =
+            self;
+        let luks2 = [
+            (label.is_some(), "label"),
+            (subsystem.is_some(), "subsystem"),
+            (integrity.is_some(), "integrity"),
+            (metadata_size.is_some(), "metadata-size"),
+            (keyslots_size.is_some(), "keyslots-size"),
+        ];
+        let luks = [
+            (uuid.is_some(), "uuid"),
+            (header.is_some(), "header"),
+            (offset.is_some(), "offset"),
+            (volume_key_file.is_some(), "volume-key-file"),
+        ];
+        let missing = match format.name() {
+            "LUKS2" => None,
+            "LUKS1" => luks2.iter().find(|(given, _)| *given),
+            _ => luks2.iter().chain(&luks).find(|(given, _)| *given),
+        };
+        let refused = |name: &str| Error::misuse(format!("--{name} is not for {} volumes", format.name()));
+        missing.map_or(Ok(()), |(_, name)| Err(refused(name)))
+    }
+}
+
+/// A detached header, removed again unless the volume is made.
+struct NewHeader {
+    store: Option<FileStore>,
+    path: PathBuf,
+}
+
+impl NewHeader {
+    /// Bytes of a new header file, whichever LUKS it is.
+    fn create(path: &Path, args: &LuksArgs) -> claviger_engine::Result<Self> {
+        const LEN: u64 = 16 << 20;
+        let len = match (args.metadata_size, args.keyslots_size) {
+            (None, None) => LEN,
+            (metadata, keyslots) => {
+                let metadata = metadata.unwrap_or(16 << 10).saturating_mul(2);
+                metadata.saturating_add(keyslots.unwrap_or(LEN.saturating_sub(metadata).max(1 << 20))).min(256 << 20)
+            }
+        };
+        Ok(Self { store: Some(FileStore::create(path, len)?), path: path.to_owned() })
+    }
+}
+
+impl Drop for NewHeader {
+    fn drop(&mut self) {
+        if self.store.as_ref().is_some_and(|store| store.is_at(&self.path)) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The volume key in a file.
+fn volume_key(path: &Path) -> claviger_engine::Result<Secret> {
+    match &Credential::keyfiles(path)?[..] {
+        [Credential::Keyfile(key)] if key.len() <= 512 => Ok(Secret::copy_from(key)),
+        _ => Err(Error::misuse("no file with a volume key: it is one file of up to 512 bytes").at(path)),
+    }
 }
 
 #[derive(Serialize)]
@@ -118,6 +250,12 @@ struct Created {
     /// Seconds that filling the data area took, until all was on the disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     filling_seconds: Option<f64>,
+    /// Options without which it does not open.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    opened_with: Vec<String>,
+    /// The key file that was made for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keyfile: Option<String>,
 }
 
 /// Carries the verb out.
@@ -132,16 +270,41 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     guard::no_dumps();
     let cancel = cancel::install()?;
-    let format = formats::by_name(args.format.as_deref().unwrap_or(DEFAULT_FORMAT))?;
+    let name = args.format.as_deref().unwrap_or(DEFAULT_FORMAT);
+    let format = formats::by_name(if name.eq_ignore_ascii_case("luks") { "LUKS2" } else { name })?;
     let choices = format.choices();
-    let cipher = choose("cipher", args.cipher.as_deref(), &choices.ciphers)?;
-    let hash = choose("hash", args.hash.as_deref(), &choices.hashes)?;
+    let luks = format.name().starts_with("LUKS");
+    let (cipher, hash) = match format.headerless() || luks {
+        // What there is besides, the format knows.
+        true => (args.cipher.as_deref(), args.hash.as_deref()),
+        false => (
+            choose("cipher", args.cipher.as_deref(), &choices.ciphers)?,
+            choose("hash", args.hash.as_deref(), &choices.hashes)?,
+        ),
+    };
 
-    let place = Place::find(args, path, choices.min_len)?;
-    let credentials = args.credentials.read_new()?;
+    args.luks.fit(format)?;
+    let min_len = match (&args.luks.header, args.luks.offset) {
+        (Some(_), offset) => offset.unwrap_or(0).saturating_add(512),
+        (None, Some(offset)) if luks => offset.saturating_add(512),
+        _ => choices.min_len,
+    };
+    if let Some(header) = &args.luks.header {
+        new_file::must_be_new(header)?;
+    }
+    let key = args.luks.volume_key_file.as_deref().map(volume_key).transpose()?;
+    let cost = args.cost.cost()?;
+    let place = Place::find(args, path, min_len)?;
+    let credentials = match &args.fresh_keyfile {
+        None => args.credentials.read_new(|keyfiles| format.asks_passphrase(keyfiles))?,
+        Some(path) => fresh_keyfile(args, format, path)?,
+    };
     cancel::check()?;
     let target = place.make()?;
     let store = &*target.store;
+
+    let mut new_header = args.luks.header.as_deref().map(|path| NewHeader::create(path, &args.luks)).transpose()?;
+    let header_store = new_header.as_ref().and_then(|header| header.store.as_ref()).unwrap_or(store);
 
     let begin = Instant::now();
     let bar = Progress::bytes(if args.quick { "Creating" } else { "Filling" });
@@ -155,12 +318,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         cipher,
         hash,
         pim: args.pim,
+        cost,
+        integrity: args.luks.integrity.as_deref(),
+        uuid: args.luks.uuid.as_deref(),
+        label: args.luks.label.as_deref(),
+        subsystem: args.luks.subsystem.as_deref(),
+        volume_key: key.as_ref(),
+        data_offset: args.luks.offset,
+        metadata_size: args.luks.metadata_size,
+        keyslots_size: args.luks.keyslots_size,
+        data: new_header.as_ref().map(|_| store as &dyn Store),
+        key_bits: args.key_size,
+        sector_size: args.sector_size,
         quick: args.quick,
         cancel: Some(cancel),
         progress: Some(&show),
         ..Spec::default()
     };
-    let done = format.create(store, &spec, &credentials).and_then(|()| Ok(store.flush()?));
+    let done = format.create(header_store, &spec, &credentials).and_then(|()| Ok(store.flush()?));
     bar.clear();
     done.map_err(|e| match &e.kind {
         ErrorKind::Cancelled => e.at(path).hint(target.left()),
@@ -173,9 +348,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         seconds: (end - begin).as_secs_f64(),
         filling_seconds: filling.get().map(|begin| (end - *begin).as_secs_f64()),
         quick: args.quick,
-        ..check(format, store, &spec, &credentials).map_err(|e| e.at(path))?
+        keyfile: args.fresh_keyfile.as_ref().map(|path| path.display().to_string()),
+        ..check(format, header_store, &spec, &credentials).map_err(|e| e.at(path))?
     };
     target.keep()?;
+    if let Some(header) = &mut new_header {
+        header.store = None;
+    }
     output::print(&created, args.json)
 }
 
@@ -186,8 +365,17 @@ fn check(
     spec: &Spec<'_>,
     credentials: &[Credential],
 ) -> claviger_engine::Result<Created> {
-    let with = Unlock { cipher: spec.cipher, hash: spec.hash, pim: spec.pim, ..Unlock::with(credentials) };
+    let headerless = Headerless::of_new(spec);
+    let with = Unlock {
+        cipher: spec.cipher,
+        hash: spec.hash,
+        pim: spec.pim,
+        headerless,
+        data: spec.data,
+        ..Unlock::with(credentials)
+    };
     let facts = format.open(store)?.unlock(store, &with)?.facts;
+    let opened_with = if format.headerless() { options_for(&facts, spec) } else { Vec::new() };
     Ok(Created {
         path: String::new(),
         format: facts.format,
@@ -198,7 +386,52 @@ fn check(
         quick: false,
         seconds: 0.0,
         filling_seconds: None,
+        opened_with,
+        keyfile: None,
     })
+}
+
+/// The options without which a volume that has no header does not open.
+fn options_for(facts: &Facts, spec: &Spec<'_>) -> Vec<String> {
+    let mut options = vec![format!("--format={}", facts.format), format!("--key-size={}", facts.key_bits)];
+    match facts.format {
+        // Mode and vectors follow from the key file.
+        LOOP_AES_NAME => {
+            options.push(format!("--cipher={}", facts.cipher.trim_end_matches(":64")));
+            options.extend(spec.hash.map(|hash| format!("--hash={hash}")));
+        }
+        _ => {
+            options.push(format!("--cipher={}-{}", facts.cipher, facts.mode));
+            if facts.hash != "none" {
+                options.push(format!("--hash={}", spec.hash.unwrap_or(facts.hash)));
+            }
+        }
+    }
+    options.extend(spec.sector_size.map(|size| format!("--sector-size={size}")));
+    options
+}
+
+/// Makes a new key file, and what opens the volume with it.
+fn fresh_keyfile(args: &Args, format: &dyn Format, path: &Path) -> anyhow::Result<Vec<Credential>> {
+    if format.name() != LOOP_AES_NAME {
+        return Err(Error::misuse(format!("{} volumes have no key files of this kind", format.name()))
+            .hint("`claviger keyfile` makes keyfiles for other formats.")
+            .into());
+    }
+    new_file::must_be_new(path)?;
+    let text = loopaes::new_keyfile()?;
+    if args.unencrypted_keyfile {
+        new_file::write(path, &text)?;
+        return Ok(vec![Credential::Keyfile(text)]);
+    }
+    let mut credentials = args.credentials.read_new(|_| true)?;
+    let [Credential::Passphrase(passphrase)] = &credentials[..] else {
+        return Err(Error::misuse("gpg encrypts the key file with a password").into());
+    };
+    let file = loopaes::encrypt_keyfile(&text, passphrase)?;
+    new_file::write(path, &file)?;
+    credentials.push(Credential::Keyfile(Secret::from_vec(file)));
+    Ok(credentials)
 }
 
 /// The name as the format spells it; the default where none is given.
@@ -375,9 +608,16 @@ pub(crate) fn may_overwrite(overwrite: Overwrite, path: &Path, old: &FileStore) 
 
 impl Report for Created {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, format, cipher, hash, stored: _, size, quick: _, seconds, filling_seconds } = self;
+        let Self { path, format, cipher, hash, size, seconds, filling_seconds, opened_with, keyfile, .. } = self;
         writeln!(out, "{path}: {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
-        tell_filling(out, *size, *seconds, *filling_seconds)
+        tell_filling(out, *size, *seconds, *filling_seconds)?;
+        if let Some(keyfile) = keyfile {
+            writeln!(out, "{keyfile}: its key file. Without it nothing opens the volume: keep a copy somewhere else.")?;
+        }
+        if !opened_with.is_empty() {
+            writeln!(out, "Nothing in it says how it was made. What opens it: {}", opened_with.join(" "))?;
+        }
+        Ok(())
     }
 }
 

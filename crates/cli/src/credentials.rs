@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use claviger_engine::{Credential, Error, Result, Secret};
 
-use crate::prompt;
+use crate::{prompt, size};
 
 /// The longest password that is taken from a file.
 const PASSWORD_MAX: usize = 64 << 10;
@@ -31,6 +31,14 @@ pub struct CredentialArgs {
     /// A keyfile, or a folder: all files in it but hidden ones. May be repeated
     #[arg(long = "keyfile", value_name = "FILE", id = "keyfiles")]
     keyfiles: Vec<PathBuf>,
+
+    /// Where the key begins in the keyfile, which may be a device: bytes, or 100M
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "keyfiles")]
+    keyfile_offset: Option<u64>,
+
+    /// Size of the key in the keyfile
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "keyfiles")]
+    keyfile_size: Option<u64>,
 }
 
 /// What is to open the volume from now on.
@@ -117,16 +125,47 @@ impl CredentialArgs {
 
     /// Reads them, asking where needed.
     pub fn read(&self) -> Result<Vec<Credential>> {
-        self.source().read(|terminal| prompt::password(terminal, "Password: "))
+        self.read_for(|_| true)
     }
 
-    /// Reads them for a new volume: a password is asked twice.
-    pub fn read_new(&self) -> Result<Vec<Credential>> {
-        self.source().read(|terminal| twice(terminal, "Password of the new volume: "))
+    /// Reads them, asking where needed: for a password only if `asks` says so of the keyfiles.
+    pub fn read_for(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
+        self.read_with(asks, |terminal| prompt::password(terminal, "Password: "))
+    }
+
+    /// Reads them for a new volume: a password is asked twice, and only if `asks` says so of the keyfiles.
+    pub fn read_new(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
+        self.read_with(asks, |terminal| twice(terminal, "Password of the new volume: "))
+    }
+
+    fn read_with(
+        &self,
+        asks: impl FnOnce(&[Credential]) -> bool,
+        ask: impl Fn(&File) -> Result<Secret>,
+    ) -> Result<Vec<Credential>> {
+        let mut credentials = self.read_keyfiles()?;
+        let given = self.password_file.is_some() || self.password_fd.is_some() || self.no_password;
+        let none = self.no_password || !given && !asks(&credentials);
+        credentials.extend(Source { none, keyfiles: &[], ..self.source() }.read(ask)?);
+        Ok(credentials)
+    }
+
+    fn read_keyfiles(&self) -> Result<Vec<Credential>> {
+        let mut credentials = Vec::new();
+        match (self.keyfile_offset, self.keyfile_size, &self.keyfiles[..]) {
+            (None, None, keyfiles) => {
+                for path in keyfiles {
+                    credentials.extend(Credential::keyfiles(path)?);
+                }
+            }
+            (offset, size, [path]) => credentials.push(Credential::keyfile_part(path, offset.unwrap_or(0), size)?),
+            _ => return Err(Error::misuse("--keyfile-offset and --keyfile-size are for a single keyfile")),
+        }
+        Ok(credentials)
     }
 
     fn source(&self) -> Source<'_> {
-        let Self { password_file, password_fd, no_password, keyfiles } = self;
+        let Self { password_file, password_fd, no_password, keyfiles, .. } = self;
         Source { prefix: "", file: password_file.as_deref(), fd: *password_fd, none: *no_password, keyfiles }
     }
 }

@@ -25,7 +25,7 @@ use crate::{cancel, guard, size};
 /// another Unicode form or encoding, without a keyfile. The one that opens is described, and no password is shown. Every
 /// other form costs as much time as opening does; --format and --hash make it fast. Nothing is written.
 ///
-/// Formats like TrueCrypt and VeraCrypt have no mark: a wrong password and a file of random bytes cannot be told apart.
+/// Formats like TrueCrypt and VeraCrypt have no mark: a wrong password and a file of random bytes cannot be told apart. LUKS has one.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger explain old.tc
@@ -101,7 +101,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let targets = targets(args, &diagnosis, &store).map_err(|e| with_option(at(e)))?;
     let mut explained = Explained::new(args, diagnosis);
     if targets.is_empty() {
-        explained.exit_code = explained.without_candidates();
+        explained.exit_code = match explained.diagnosis.damage(&*store) {
+            Some(error) => explained.damaged(error),
+            None => explained.without_candidates(),
+        };
     } else if args.without_password {
         explained.needs_password(&targets);
     } else {
@@ -246,9 +249,30 @@ impl Explained {
         exit::number_of(&trouble)
     }
 
+    /// It is a volume, but nothing can be tried. The exit code.
+    fn damaged(&mut self, error: Error) -> u8 {
+        self.findings.push(format!("Its header cannot be used: {error}."));
+        let code = exit::number_of(&error.kind);
+        if let Some(hint) = with_option(error).hint {
+            self.advise(hint, &[]);
+        }
+        let path = self.path.clone();
+        self.advise(
+            "If a backup of its header was saved:",
+            &["claviger", "header", "restore", "--from", "BACKUP", &path],
+        );
+        code
+    }
+
     fn needs_password(&mut self, targets: &[Target]) {
         let names = names(targets);
         let path = self.path.clone();
+        if self.diagnosis.sure() {
+            self.header_of_its_own();
+            self.advise("To see whether a passphrase opens it:", &["claviger", "explain", &path]);
+            self.exit_code = exit::number_of(&ErrorKind::WrongCredential(String::new()));
+            return;
+        }
         if self.diagnosis.beginning_lost() && targets.iter().any(|t| t.partition.is_none()) {
             self.findings.push(format!(
                 "Its beginning is not that of a volume, but near its end there is what could be a backup of a header ({names})."
@@ -259,6 +283,17 @@ impl Explained {
         ));
         self.advise("To see whether a password opens it:", &["claviger", "explain", &path]);
         self.exit_code = exit::number_of(&ErrorKind::WrongCredential(String::new()));
+    }
+
+    /// What a format with a mark says of it, and where more is shown.
+    fn header_of_its_own(&mut self) {
+        let yes = |o: &Opinion| match &o.verdict {
+            Verdict::Yes(why) => Some(format!("As a volume of {}: {why}.", o.format)),
+            _ => None,
+        };
+        self.findings.extend(self.diagnosis.formats.iter().filter_map(yes));
+        let path = self.path.clone();
+        self.advise("To see what its header says:", &["claviger", "header", "show", &path]);
     }
 
     fn searched(&mut self, args: &Args, targets: &[Target], search: Search<Opened>) {
@@ -357,6 +392,14 @@ impl Explained {
                     names(targets),
                     self.trials
                 ));
+                if self.diagnosis.sure() {
+                    self.findings.push(
+                        "Its header can be read: the passphrase is wrong, or belongs to a keyslot that was removed or damaged."
+                            .to_owned(),
+                    );
+                    self.header_of_its_own();
+                    return;
+                }
                 self.findings.push(
                     "More cannot be known: such volumes have no mark. A wrong password, wrong keyfiles, damaged headers and \
                      a file of random bytes look the same."

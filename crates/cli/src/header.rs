@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use claviger_engine::formats::{self, Derivation, Prepared, RestoreFrom};
+use claviger_engine::formats::{self, Derivation, HeaderBackup, KeyslotEditor, Prepared, RestoreFrom};
 use claviger_engine::partitions;
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Store, Unlock};
@@ -15,9 +15,9 @@ use crate::editing::editor_of;
 use crate::opening::{OpenArgs, open_file};
 use crate::output::{self, Report};
 use crate::progress::Progress;
-use crate::{cancel, guard, new_file, prompt};
+use crate::{cancel, guard, header_changes, new_file, prompt, show};
 
-/// Save a volume's headers, or bring them back
+/// Show a volume's headers, save them, or bring them back
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -28,6 +28,10 @@ pub struct Args {
 enum What {
     Backup(BackupArgs),
     Restore(RestoreArgs),
+    Show(show::Args),
+    Set(header_changes::SetArgs),
+    Repair(header_changes::RepairArgs),
+    Convert(header_changes::ConvertArgs),
 }
 
 /// Save the headers in a file
@@ -128,6 +132,10 @@ impl Args {
         match &self.what {
             What::Backup(args) => args.json,
             What::Restore(args) => args.json,
+            What::Show(args) => args.json,
+            What::Set(args) => args.json,
+            What::Repair(args) => args.json,
+            What::Convert(args) => args.json,
         }
     }
 }
@@ -137,6 +145,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.what {
         What::Backup(args) => back_up(args),
         What::Restore(args) => restore(args),
+        What::Show(args) => show::run(args),
+        What::Set(args) => header_changes::set(args),
+        What::Repair(args) => header_changes::repair(args),
+        What::Convert(args) => header_changes::convert(args),
     }
 }
 
@@ -145,6 +157,9 @@ fn back_up(args: &BackupArgs) -> anyhow::Result<()> {
         return Err(Error::misuse("standard input can give one password, not both").into());
     }
     new_file::must_be_new(&args.file)?;
+    if let Some(saved) = back_up_public(args)? {
+        return output::print(&saved, args.json);
+    }
     let editing = args.open.edit(Access::ReadOnly)?;
     let hidden = args.hidden.then(|| args.hidden_credentials.read()).transpose()?;
     let hidden = hidden.as_deref().map(|credentials| Unlock {
@@ -172,6 +187,28 @@ fn back_up(args: &BackupArgs) -> anyhow::Result<()> {
     output::print(&saved, args.json)
 }
 
+/// A header that can be saved by whoever can read it: no passphrase is asked for.
+fn back_up_public(args: &BackupArgs) -> anyhow::Result<Option<Saved>> {
+    guard::no_dumps();
+    cancel::install()?;
+    let header = args.open.header_args();
+    let Ok(named) = header.find(Access::ReadOnly) else { return Ok(None) };
+    if !named.editor.public() || args.hidden {
+        return Ok(None);
+    }
+    let backup = named.editor.back_up(&*named.store, &Unlock::with(&[]), None).map_err(|e| e.at(&header.path))?;
+    backup.warnings.iter().for_each(|w| output::warn(w));
+    new_file::write(&args.file, &backup.bytes)?;
+    let HeaderBackup { bytes: _, format, headers, warnings } = backup;
+    Ok(Some(Saved { path: named.path(), file: args.file.display().to_string(), format, headers, warnings }))
+}
+
+/// Whether the backup is of a format whose headers are restored without a passphrase.
+fn is_public(file: &FileStore) -> bool {
+    let found = formats::open(file, None);
+    found.is_ok_and(|(format, _)| format.editor().is_some_and(KeyslotEditor::public))
+}
+
 fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     guard::no_dumps();
     let cancel = cancel::install()?;
@@ -181,7 +218,8 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     let store = args.open.how.in_partition(store).map_err(at)?;
     let file = args.from.as_deref().map(|from| FileStore::open(from, Access::ReadOnly)).transpose()?;
     let from = file.as_ref().map_or(RestoreFrom::Embedded, |f| RestoreFrom::Backup(f));
-    let credentials = args.open.credentials.read()?;
+    let public = file.as_ref().is_some_and(is_public);
+    let credentials = if public { Vec::new() } else { args.open.credentials.read()? };
     let bar = Progress::trials("Opening");
     let show = |done, all| bar.at(done, all);
     let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..args.open.how.unlock(&credentials) };
@@ -197,7 +235,10 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
         let table = !matches!(partitions::read(&*store), Ok(None));
         consent(args, path, &prepared, table)?;
         prepared.edit.carry_out(&*store).map_err(at)?;
-        opens(format, &*store, &credentials, &with, &prepared).map_err(at)?;
+        match public {
+            true => format.open(&*store).map(|_| ()).map_err(at)?,
+            false => opens(format, &*store, &credentials, &with, &prepared).map_err(at)?,
+        }
     }
     let restored = Restored {
         path: path.display().to_string(),
@@ -275,7 +316,7 @@ impl Report for Saved {
         writeln!(out, "{file}: backup of {path}, with the {} header", headers.join(" and the "))?;
         writeln!(
             out,
-            "It opens with the password that the volume has now, whatever is changed later. Keep it elsewhere."
+            "It opens with the passwords that the volume has now, whatever is changed later. Keep it elsewhere."
         )
     }
 }

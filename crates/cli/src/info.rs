@@ -68,12 +68,23 @@ impl Report for Info {
         line("format", facts.format.to_owned())?;
         line("cipher", format!("{} in {} mode, key of {} bits", facts.cipher, facts.mode, facts.key_bits))?;
         line("key derivation", derivation(facts))?;
-        line("header", format!("{}, version {}", facts.header, facts.header_version))?;
-        let kind = if facts.hidden { "hidden volume" } else { "normal volume; a hidden one inside it would not show" };
-        line("kind", kind.to_owned())?;
+        match facts.header {
+            "none" => line("header", "none".to_owned())?,
+            header => {
+                line("header", format!("{header}, version {}", facts.header_version))?;
+                let kind =
+                    if facts.hidden { "hidden volume" } else { "normal volume; a hidden one inside it would not show" };
+                line("kind", kind.to_owned())?;
+            }
+        }
         line("size", size::exact(facts.size))?;
         line("stored", format!("{}, the data from byte {} on", size::exact(self.stored), facts.data_offset))?;
         line("sector size", format!("{} bytes", facts.sector_size))?;
+        let told = [("keyslot", facts.keyslot.map(|n| n.to_string())), ("UUID", facts.uuid.clone())];
+        let told = told.into_iter().chain([("label", facts.label.clone()), ("integrity", facts.integrity.clone())]);
+        for (name, value) in told.filter_map(|(name, value)| Some((name, value?))) {
+            line(name, output::printable(&value))?;
+        }
         if let Some(created) = facts.created {
             line("created", date(created))?;
         }
@@ -86,6 +97,12 @@ impl Report for Info {
 
 /// The key derivation with its parameters.
 fn derivation(facts: &Facts) -> String {
+    match (facts.header, facts.hash, facts.iterations) {
+        ("none", "none", _) => return "none: the key is what was given".to_owned(),
+        ("none", hash, 0 | 1) => return format!("{hash}, once"),
+        ("none", hash, iterations) => return format!("{hash}, {iterations} iterations"),
+        _ => {}
+    }
     let with = match facts.memory {
         Some(memory) => format!("{}, {} passes over {}", facts.hash, facts.iterations, size::short(memory)),
         None => format!("PBKDF2 with HMAC-{}, {} iterations", facts.hash, facts.iterations),

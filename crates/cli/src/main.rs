@@ -9,6 +9,7 @@ mod cat;
 mod change;
 mod completions;
 mod convert;
+mod cost;
 mod cp;
 mod create;
 mod credentials;
@@ -20,11 +21,14 @@ mod explain;
 mod files;
 mod guard;
 mod header;
+mod header_changes;
+mod headerless;
 mod helper;
 mod hidden;
 mod identify;
 mod info;
 mod keyfile;
+mod keyslot;
 mod lab;
 mod list;
 mod ls;
@@ -35,9 +39,12 @@ mod opening;
 mod output;
 mod progress;
 mod prompt;
+mod resize;
 mod reencrypt;
 mod serve;
+mod show;
 mod size;
+mod token;
 mod tree;
 mod unmount;
 mod verify;
@@ -87,6 +94,9 @@ enum Verb {
     Change(change::Args),
     Convert(Box<convert::Args>),
     Header(header::Args),
+    Keyslot(keyslot::Args),
+    Token(token::Args),
+    Resize(resize::Args),
     Reencrypt(Box<reencrypt::Args>),
     Keyfile(keyfile::Args),
     Benchmark(benchmark::Args),
@@ -136,6 +146,9 @@ fn main() -> ExitCode {
         Verb::Change(args) => change::run(args),
         Verb::Convert(args) => convert::run(args),
         Verb::Header(args) => header::run(args),
+        Verb::Keyslot(args) => keyslot::run(args),
+        Verb::Token(args) => token::run(args),
+        Verb::Resize(args) => resize::run(args),
         Verb::Reencrypt(args) => reencrypt::run(args),
         Verb::Keyfile(args) => keyfile::run(args),
         Verb::Benchmark(args) => benchmark::run(args),
@@ -167,6 +180,9 @@ impl Verb {
             Self::Change(args) => args.json,
             Self::Convert(args) => args.json,
             Self::Header(args) => args.json(),
+            Self::Keyslot(args) => args.json(),
+            Self::Token(args) => args.json(),
+            Self::Resize(args) => args.json,
             Self::Reencrypt(args) => args.json,
             Self::Keyfile(args) => args.json,
             Self::Benchmark(args) => args.json,

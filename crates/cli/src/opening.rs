@@ -13,6 +13,7 @@ use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Acceleration, Credential, Error, ErrorKind, Header, Protect, Store, Unlock, Volume};
 
 use crate::credentials::{CredentialArgs, HiddenCredentialArgs};
+use crate::headerless::HeaderlessArgs;
 use crate::progress::Progress;
 use crate::{cancel, guard, output, size};
 
@@ -85,6 +86,9 @@ pub(crate) struct How {
     /// Whether to say what the kernel needs.
     #[arg(skip)]
     pub(crate) for_kernel: bool,
+
+    #[command(flatten)]
+    headerless: HeaderlessArgs,
 }
 
 impl How {
@@ -95,7 +99,7 @@ impl How {
 
     /// The credentials, tried as the options say.
     pub fn unlock<'a>(&'a self, credentials: &'a [Credential]) -> Unlock<'a> {
-        Unlock {
+        let mut with = Unlock {
             acceleration: if self.no_aes { Acceleration::Off } else { Acceleration::On },
             hash: self.hash.as_deref(),
             cipher: self.cipher.as_deref(),
@@ -105,7 +109,9 @@ impl How {
             truncated: self.truncated,
             for_kernel: self.for_kernel,
             ..Unlock::with(credentials)
-        }
+        };
+        self.headerless.apply(&mut with);
+        with
     }
 
     fn header(&self) -> HeaderChoice {
@@ -127,6 +133,7 @@ impl How {
     /// What is to be unlocked in the file or device, whose layout it then gives.
     fn header_of(&self, store: &Arc<dyn Store>) -> claviger_engine::Result<Box<dyn Header>> {
         let (name, backup) = (self.format(), self.by_backup());
+        self.headerless.check(name)?;
         match (self.partition, name) {
             (Some(number), _) => partition::open(store, number, name, backup),
             (None, None) if backup => Ok(formats::open_by_backup(&**store)?.1),
@@ -290,7 +297,7 @@ impl OpenArgs {
         let at = |e| with_option(with_partitions(at(e), &store, self.how.partition));
         let header = self.how.header_of(&store).map_err(|e| with_explain(at(e)))?;
 
-        let credentials = self.credentials.read()?;
+        let credentials = self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?;
         let hidden_credentials = hidden.map(|h| h.credentials.read()).transpose()?;
         let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| Protect {
             credentials,

@@ -164,8 +164,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         None => Stores::new(&data, None),
     };
     let credentials = match args.encrypt {
-        true => args.credentials.read_new()?,
-        false => args.credentials.read()?,
+        // A keyfile is a passphrase.
+        true => args.credentials.read_new(|keyfiles| keyfiles.is_empty())?,
+        false => args.credentials.read_for(|keyfiles| keyfiles.is_empty())?,
     };
     let ended = if args.resume { Vec::new() } else { args.begin(&stores, &credentials)? };
     let with = Unlock { cancel: Some(cancel), ..Unlock::with(&credentials) };

@@ -193,18 +193,6 @@ fn what_is_no_volume_is_told_without_a_password() {
 #[test]
 fn other_formats_and_file_systems_are_named_with_what_opens_them() {
     let folder = Folder::new();
-    if let Some(cryptsetup) = tools::program("cryptsetup") {
-        for (kind, opened_by) in [("luks1", "--type luks1"), ("luks2", "--type luks2")] {
-            let path = folder.path(kind);
-            sparse_file(&path, 20 << 20);
-            let cheap = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"];
-            let mut format = Command::new(&cryptsetup);
-            format.args(["luksFormat", "--batch-mode", "--type", kind, "--key-file", &folder.password]).args(cheap);
-            tools::run(format.arg(&path));
-            let (code, text) = seen(&path);
-            assert!(code == 5 && text.contains(opened_by), "{code} {text}");
-        }
-    }
     for (program, args, words) in [
         ("mkfs.vfat", &["-n", "LABEL"][..], "FAT"),
         ("mkfs.ext4", &["-q", "-L", "LABEL"], "an ext4 file system that is not encrypted, called LABEL"),
@@ -216,6 +204,29 @@ fn other_formats_and_file_systems_are_named_with_what_opens_them() {
         let (code, text) = seen(&path);
         assert!(code == 3 && text.contains(words) && text.contains("not encrypted"), "{code} {text}");
     }
+}
+
+#[test]
+fn a_luks_header_tells_what_is_wrong() {
+    let Some(cryptsetup) = tools::program("cryptsetup") else { return };
+    let folder = Folder::new();
+    let path = folder.path("disk.luks");
+    sparse_file(&path, 2 << 20);
+    let mut format = Command::new(&cryptsetup);
+    format.args(["luksFormat", "--batch-mode", "--type", "luks2", "--key-file", &folder.password]);
+    format.args(["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--luks2-keyslots-size", "512k"]);
+    tools::run(format.arg(&path));
+    let (code, text) = seen(&path);
+    assert!(code == 2 && text.contains("it has a LUKS2 header with 1 keyslot"), "{code} {text}");
+    let mut bytes = fs::read(&path).expect("readable");
+    bytes[500..600].fill(b'x');
+    fs::write(&path, &bytes).expect("written");
+    let (code, text) = seen(&path);
+    assert!(code == 2 && text.contains("one of its two copies is damaged"), "{code} {text}");
+    bytes[0x4000 + 500..0x4000 + 600].fill(b'x');
+    fs::write(&path, &bytes).expect("written");
+    let (code, text) = seen(&path);
+    assert!(code == 4 && text.contains("checksum") && text.contains("header restore"), "{code} {text}");
 }
 
 #[test]

@@ -64,6 +64,12 @@ const SPECIFICATIONS: &[(&str, &[usize])] = &[
     ("blowfish-cbc-lmk", &[16]),
     ("cast5-cbc-plain64", &[5, 10, 11, 16]),
     ("cast5-cbc-essiv:md5", &[16]),
+    ("cast6-xts-plain64", &[32, 56, 64]),
+    ("cast6-cbc-essiv:sha256", &[20]),
+    ("xchacha12,aes-adiantum-plain64", &[32]),
+    ("xchacha20,aes-adiantum-plain64", &[32]),
+    ("capi:adiantum(xchacha12,aes)-plain64be", &[32]),
+    ("xchacha12,aes-adiantum-benbi", &[32]),
     ("des3_ede-cbc-plain", &[24]),
     ("des3_ede-cbc-benbi", &[24]),
     ("aes-ecb", &[16]),
@@ -106,6 +112,7 @@ const LARGE: &[(&str, usize)] = &[
     ("aes-lrw-benbi", 32),
     ("aes-ctr-plain64", 32),
     ("serpent-ecb", 32),
+    ("xchacha12,aes-adiantum-plain64", 32),
     ("blowfish-cbc-plain64be", 16),
 ];
 

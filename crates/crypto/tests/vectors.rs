@@ -24,6 +24,7 @@ const BLOCK_CIPHERS: &[(&str, &Cipher)] = &[
     ("kuznyechik", &national::KUZNYECHIK),
     ("blowfish", &legacy::BLOWFISH_BE),
     ("cast5", &legacy::CAST5),
+    ("cast6", &legacy::CAST6),
     ("triple-des", &legacy::TRIPLE_DES),
 ];
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use claviger_crypto::{Acceleration, Secret};
 
 use crate::error::{Error, Result};
+use crate::spec::Spec;
 use crate::store::Store;
 
 /// As much of a keyfile as any format reads, in bytes (cryptsetup 2.6.1, configure.ac, `keyfile-size-maxkb`).
@@ -223,6 +224,13 @@ pub struct Headerless {
     pub large_iv: bool,
     /// How many thousand times loop-AES encrypts the key that it makes of a passphrase: its `itercountk`.
     pub iterations_k: Option<u32>,
+}
+
+impl Headerless {
+    /// What opens a volume that was created as `spec` says.
+    pub fn of_new(spec: &Spec<'_>) -> Self {
+        Self { key_bits: spec.key_bits, offset: spec.data_offset, sector_size: spec.sector_size, ..Self::default() }
+    }
 }
 
 /// What opens the hidden volume that is to be protected.

@@ -24,6 +24,8 @@ pub mod error;
 pub mod filesystems;
 pub mod formats;
 pub mod free_tail;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod memory;
 pub mod partitions;
 pub mod spec;

@@ -7,7 +7,7 @@ use claviger_crypto::modes::AuthenticatedCipher;
 use claviger_crypto::modes::aead::{Specification, WrongTag};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::volume::integrity::{self, TaggedSectors};
-use claviger_engine::{Acceleration, ErrorKind, Layout, Result, Spec, Store, Volume};
+use claviger_engine::{Acceleration, ErrorKind, Layout, Result, Store, Volume};
 use claviger_testkit::random::Random;
 use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
 
@@ -103,7 +103,7 @@ fn area_of(store: &dyn Store, cipher: &dyn AuthenticatedCipher) -> Result<Tagged
     integrity::open(store, 0, store.len(), cipher.tag_size(), cipher.sector_size())
 }
 
-fn volume(store: Arc<dyn Store>, cipher: Arc<dyn AuthenticatedCipher>) -> Result<Volume> {
+fn opened(store: Arc<dyn Store>, cipher: Arc<dyn AuthenticatedCipher>) -> Result<Volume> {
     let area = Arc::new(area_of(&*store, &*cipher)?);
     let layout = Layout::new(vec![integrity::segment(area, 0, cipher, true)?])?;
     Ok(Volume::new(store, layout))
@@ -111,7 +111,7 @@ fn volume(store: Arc<dyn Store>, cipher: Arc<dyn AuthenticatedCipher>) -> Result
 
 /// The version of each block in an image. Panics if one is not readable or is torn.
 fn versions(image: &[u8]) -> Vec<u8> {
-    let volume = volume(Arc::new(MemoryStore::new(image.to_vec())), Arc::new(Toy)).expect("it opens");
+    let volume = opened(Arc::new(MemoryStore::new(image.to_vec())), Arc::new(Toy)).expect("it opens");
     let mut all = vec![0; BLOCKS as usize * BLOCK];
     volume.read_at(0, &mut all).expect("all of it is good");
     let one = |(at, data): (usize, &[u8])| {
@@ -143,7 +143,7 @@ fn after_a_crash_at_any_write_each_sector_is_old_or_new() {
     for (sections, flushes) in [(1, false), (2, true), (3, false), (3, true), (5, false)] {
         let store = Arc::new(CrashStore::new(small(sections)));
         let had = {
-            let volume = volume(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
+            let volume = opened(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
             write(&volume, 1, 9, u64::from(sections), flushes)
         };
         let images = store.torn_images(4);
@@ -157,7 +157,7 @@ fn after_a_crash_at_any_write_each_sector_is_old_or_new() {
             if kinds.insert(found.clone()) && kinds.len() % 3 == 0 {
                 let store = Arc::new(CrashStore::new(image.clone()));
                 let again = {
-                    let volume = volume(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
+                    let volume = opened(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
                     write(&volume, 100, 2, i as u64, false)
                 };
                 for image in store.torn_images(0) {
@@ -176,7 +176,7 @@ fn after_a_crash_at_any_write_each_sector_is_old_or_new() {
 #[test]
 fn what_was_flushed_outlives_any_crash() {
     let store = Arc::new(CrashStore::new(small(3)));
-    let volume = volume(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
+    let volume = opened(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
     let had = write(&volume, 1, 4, 5, false);
     volume.flush().expect("it is flushed");
     let flushed = store.crash_images().pop().expect("the newest");
@@ -194,14 +194,14 @@ fn what_was_flushed_outlives_any_crash() {
 #[test]
 fn reading_writes_nothing_and_a_crash_is_read_through_the_journal() {
     let store = Arc::new(CrashStore::new(small(3)));
-    let volume = volume(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
+    let volume = opened(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
     let had = write(&volume, 1, 1, 2, false);
     let mut image = vec![0; store.len() as usize];
     store.read_at(0, &mut image).expect("it is there");
     let faulty = FaultStore::new(Arc::new(MemoryStore::new(image.clone())), None);
     let left = Arc::new(faulty);
     {
-        let volume = self::volume(Arc::clone(&left) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
+        let volume = opened(Arc::clone(&left) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
         let blocks = had.iter().filter(|had| !had.is_empty()).count();
         assert_eq!(area_of(&*left, &Toy).expect("it opens").in_journal(), blocks);
         volume.read_at(0, &mut vec![0; BLOCKS as usize * BLOCK]).expect("all is good");
@@ -218,7 +218,7 @@ fn a_write_that_fails_is_an_error_and_nothing_is_written_after_it() {
         let memory = Arc::new(MemoryStore::new(small(2)));
         let fault = Fault { operation: Operation::Write, nth, for_good: false, transferred: 700 };
         let store = Arc::new(FaultStore::new(Arc::clone(&memory) as Arc<dyn Store>, Some(fault)));
-        let volume = volume(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
+        let volume = opened(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
         let mut failed = false;
         let mut newest = vec![0; BLOCKS as usize];
         let mut possible = newest.clone();
@@ -267,11 +267,11 @@ fn requests_of_any_shape_agree_with_an_array() {
         let sectors = Sectors { size: sector, ..Sectors::default() };
         let cipher = specification.with_key(&key, sectors, Acceleration::On).expect("it fits");
         let store = Arc::new(MemoryStore::new(vec![0x55; 2 << 20]));
-        let size = integrity::format(&*store, 0, 2 << 20, &*cipher, &Spec::default()).expect("there is room");
+        let size = integrity::format(&*store, 0, 2 << 20, &*cipher, &mut |_, _| Ok(())).expect("there is room");
         assert_eq!(size, integrity::capacity(2 << 20, 2 << 20, cipher.tag_size(), sector).expect("there is room"));
         let mut model = vec![0; size as usize];
         let mut random = Random::new(7);
-        let mut volume = self::volume(Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&cipher)).expect("it opens");
+        let mut volume = opened(Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&cipher)).expect("it opens");
         assert_eq!(volume.len(), size);
         for round in 0..120 {
             let at = random.below(size as usize);
@@ -287,7 +287,7 @@ fn requests_of_any_shape_agree_with_an_array() {
             assert!(out == model[at..at + len], "{encryption} round {round}");
             if round % 40 == 39 {
                 drop(volume);
-                volume = self::volume(Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&cipher)).expect("it opens");
+                volume = opened(Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&cipher)).expect("it opens");
             }
         }
         let mut all = vec![0; size as usize];
@@ -309,7 +309,7 @@ fn each_damaged_byte_is_an_error_for_its_sector_alone() {
         bytes[at] ^= 0x10;
         let before = bytes.clone();
         let store = Arc::new(MemoryStore::new(bytes));
-        let volume = volume(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
+        let volume = opened(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
         for block in 0..BLOCKS {
             let mut out = [1; BLOCK];
             let read = volume.read_at(block * BLOCK as u64, &mut out);
@@ -333,7 +333,7 @@ fn each_damaged_byte_is_an_error_for_its_sector_alone() {
 
 #[test]
 fn a_damaged_journal_is_refused_and_left_alone() {
-    let opened = |damage: &dyn Fn(&mut [u8])| {
+    let refused = |damage: &dyn Fn(&mut [u8])| {
         let mut bytes = small(2);
         damage(&mut bytes);
         let store = MemoryStore::new(bytes.clone());
@@ -344,19 +344,19 @@ fn a_damaged_journal_is_refused_and_left_alone() {
             other => format!("{other:?}"),
         }
     };
-    assert_eq!(opened(&|_| ()), "Ok(())");
-    assert_eq!(opened(&|bytes| bytes[4096 + 511] ^= 1), "commit id of the journal at 4600");
-    assert_eq!(opened(&|bytes| bytes[4096 + 8192 * 2 - 8] ^= 1), "commit id of the journal at 20472");
+    assert_eq!(refused(&|_| ()), "Ok(())");
+    assert_eq!(refused(&|bytes| bytes[4096 + 511] ^= 1), "commit id of the journal at 4600");
+    assert_eq!(refused(&|bytes| bytes[4096 + 8192 * 2 - 8] ^= 1), "commit id of the journal at 20472");
     // Sections that changed places.
-    assert_eq!(opened(&|bytes| bytes[4096..4096 + 16384].rotate_left(8192)), "commit id of the journal at 4600");
-    assert_eq!(opened(&|bytes| bytes[0] = 0), "integrity magic at 0");
+    assert_eq!(refused(&|bytes| bytes[4096..4096 + 16384].rotate_left(8192)), "commit id of the journal at 4600");
+    assert_eq!(refused(&|bytes| bytes[0] = 0), "integrity magic at 0");
     let ids = |bytes: &mut [u8]| {
         for (sector, number) in [(0, 1u64), (1, 2), (2, 3), (3, 4)] {
             let id = 0x1111_1111_1111_1111 * number ^ sector;
             bytes[4096 + sector as usize * 512 + 504..][..8].copy_from_slice(&id.to_le_bytes());
         }
     };
-    assert_eq!(opened(&ids), "commit ids of the journal at 4096");
+    assert_eq!(refused(&ids), "commit ids of the journal at 4096");
     let short = MemoryStore::new(vec![0; 100]);
     assert!(matches!(area_of(&short, &Toy).map_err(|e| e.kind), Err(ErrorKind::Malformed { .. })));
 }
@@ -376,10 +376,10 @@ fn there_is_no_volume_before_all_of_it_has_tags() {
     let specification = Specification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
     let cipher = specification.with_key(&[7; 96], Sectors::default(), Acceleration::On).expect("it fits");
     let inner: Arc<dyn Store> = Arc::new(MemoryStore::new(vec![0x55; 2 << 20]));
-    integrity::format(&*inner, 4096, (2 << 20) - 4096, &*cipher, &Spec::default()).expect("there is room");
+    integrity::format(&*inner, 4096, (2 << 20) - 4096, &*cipher, &mut |_, _| Ok(())).expect("there is room");
     let fault = Fault { operation: Operation::Write, nth: 3, for_good: true, transferred: 100 };
     let failing = FaultStore::new(Arc::clone(&inner), Some(fault));
-    assert!(integrity::format(&failing, 4096, (2 << 20) - 4096, &*cipher, &Spec::default()).is_err());
+    assert!(integrity::format(&failing, 4096, (2 << 20) - 4096, &*cipher, &mut |_, _| Ok(())).is_err());
     let opened = integrity::open(&*inner, 4096, (2 << 20) - 4096, 32, 512);
     assert!(matches!(opened.map_err(|e| e.kind), Err(ErrorKind::Malformed { field: "integrity magic", .. })));
     let misuse = |len| matches!(integrity::capacity(len, len, 32, 512).map_err(|e| e.kind), Err(ErrorKind::Misuse(_)));

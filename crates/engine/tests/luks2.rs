@@ -32,7 +32,7 @@ fn key_of(unlocked: &Unlocked) -> &Secret {
 }
 
 #[test]
-fn the_sample_opens_by_each_of_its_keyslots() {
+fn the_sample_opens_as_it_does_for_cryptsetup() {
     let Some(sample) = tools::sample("cryptsetup/luks2-compatimage2.img.xz") else { return };
     let Some(xz) = tools::program("xz") else { return };
     let bytes = tools::run(Command::new(xz).arg("-dc").arg(sample)).stdout;
@@ -42,12 +42,24 @@ fn the_sample_opens_by_each_of_its_keyslots() {
     std::fs::write(&path, &bytes).expect("a copy");
     let key = cryptsetup.volume_key(&path, "compatkey");
     let credentials = [passphrase("compatkey")];
+    let file = cryptsetup.key("compatkey");
     for (keyslot, hash) in [(0, "SHA-256"), (1, "Argon2id")] {
         let with = Unlock { keyslot: Some(keyslot), for_kernel: true, ..Unlock::with(&credentials) };
-        let unlocked = open(&*store, &with).unwrap_or_else(|e| panic!("keyslot {keyslot}: {e}"));
-        assert_eq!((unlocked.facts.keyslot, unlocked.facts.hash), (Some(keyslot), hash));
-        assert_eq!(unlocked.warnings, [""; 0]);
-        assert!(key_of(&unlocked).same_as(&key));
+        let number = keyslot.to_string();
+        let test = ["open", "--test-passphrase", "--key-slot", &number, "--key-file", &file];
+        match open(&*store, &with) {
+            Ok(unlocked) => {
+                assert_eq!((unlocked.facts.keyslot, unlocked.facts.hash), (Some(keyslot), hash));
+                assert_eq!(unlocked.warnings, [""; 0]);
+                assert!(key_of(&unlocked).same_as(&key));
+                assert!(cryptsetup.try_run(&test, &path).status.success(), "keyslot {keyslot}");
+            }
+            // The second keyslot has another passphrase, whatever its description says.
+            Err(e) => {
+                assert!(keyslot == 1 && matches!(e.kind, ErrorKind::WrongCredential(_)), "keyslot {keyslot}: {e}");
+                assert!(!cryptsetup.try_run(&test, &path).status.success(), "keyslot {keyslot}");
+            }
+        }
     }
     let wrong = open(&*store, &Unlock::with(&[passphrase("compatkez")])).err().expect("it is wrong");
     assert!(matches!(&wrong.kind, ErrorKind::WrongCredential(what) if what.contains("none of 2")), "{wrong}");

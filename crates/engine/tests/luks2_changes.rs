@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use claviger_engine::formats::luks2::{self, CopyState, binary::Which};
@@ -185,18 +187,16 @@ fn unbound_keyslots_hold_other_keys() {
     assert_eq!(metadata(&store.to_vec()).digests.len(), 1);
 }
 
-/// Which images a passphrase is tried on: each with another header, and some of those that differ in the keyslots only.
+/// What opens was found to open, by what matters of an image: the header that counts, and the keyslots.
 #[derive(Default)]
-struct Worth {
-    header: Vec<u8>,
-    same: usize,
-}
+struct Known(HashMap<(u64, String), bool>);
 
-impl Worth {
-    fn a_look(&mut self, image: &[u8]) -> bool {
-        self.same = if self.header == image[..32_768] { self.same + 1 } else { 0 };
-        self.header = image[..32_768].to_vec();
-        self.same.is_multiple_of(40)
+impl Known {
+    fn opens(&mut self, image: &[u8], text: &str) -> bool {
+        let Ok(header) = luks2::read(&MemoryStore::new(image.to_vec())) else { return false };
+        let mut hasher = DefaultHasher::new();
+        (&header.json, &image[32_768..DATA as usize]).hash(&mut hasher);
+        *self.0.entry((hasher.finish(), text.to_owned())).or_insert_with(|| opens(image, text).is_some())
     }
 }
 
@@ -219,16 +219,21 @@ fn at_any_crash_some_passphrase_opens() {
     for (name, act, always, finally) in acts {
         let store = CrashStore::new(before.to_vec());
         done(act(&store), &store);
-        let mut worth_it = Worth::default();
+        let mut known = Known::default();
+        let (mut nth, mut now) = (0, Vec::from([0; 32_768]));
         store.each_torn_image(4, |image| {
-            if !worth_it.a_look(image) {
+            // Of what differs in one sector of a keyslot only, some.
+            nth += 1;
+            let between = image[..32_768] == now[..32_768];
+            now = image[..32_768].to_vec();
+            if between && nth % 50 > 0 {
                 return;
             }
             for text in always {
-                assert!(opens(image, text).is_some(), "{name}: {text}");
+                assert!(known.opens(image, text), "{name}: {text}");
             }
             if name == "change" {
-                assert!(opens(image, "two").is_some() || opens(image, "zwei").is_some(), "the one or the other");
+                assert!(known.opens(image, "two") || known.opens(image, "zwei"), "the one or the other");
             }
         });
         let mut end = vec![0; LEN];
@@ -244,9 +249,10 @@ fn at_any_crash_some_passphrase_opens() {
         before = MemoryStore::new(bytes);
         let store = CrashStore::new(before.to_vec());
         done(add(&store, "one", "three", None), &store);
-        let mut worth_it = Worth::default();
+        let mut known = Known::default();
+        let same = before.to_vec();
         store.each_torn_image(4, |image| {
-            assert!(!worth_it.a_look(image) || opens(image, "two").is_some(), "{damaged}");
+            assert!(image[..32_768] == same[..32_768] || known.opens(image, "two"), "{damaged}");
         });
         let mut end = vec![0; LEN];
         store.read_at(0, &mut end).expect("it can be read");

@@ -13,7 +13,10 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use claviger_engine::{Error, ErrorKind, Store};
+use claviger_crypto::dmcrypt::Sectors;
+use claviger_crypto::modes::aead::Specification;
+use claviger_engine::volume::integrity;
+use claviger_engine::{Acceleration, Error, ErrorKind, Layout, Store, Volume};
 use claviger_serve::nbd::{Address, Client, Export, Options, Server};
 use common::{Faulty, Gated, Serving, memory, pattern, volume};
 
@@ -390,4 +393,44 @@ fn memory_is_given_back_when_idle() {
     clients.iter_mut().for_each(|c| c.read_at(0, &mut data[..4096]).expect("it is still served"));
     drop(server.stdin.take());
     assert!(server.wait().expect("it ends").success());
+}
+
+#[test]
+fn a_sector_that_was_changed_by_others_is_an_error_and_the_rest_is_served() {
+    let specification = Specification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
+    let cipher = specification.with_key(&[7; 96], Sectors::default(), Acceleration::On).expect("it fits");
+    let store = memory(&[0; 1 << 20]);
+    integrity::format(&*store, 0, 1 << 20, &*cipher, &mut |_, _| Ok(())).expect("there is room");
+    let serve = || {
+        let area = integrity::open(&*store, 0, 1 << 20, 32, 512).expect("it is good");
+        let segment = integrity::segment(Arc::new(area), 0, Arc::clone(&cipher), true).expect("they fit");
+        let layout = Layout::new(vec![segment]).expect("one segment");
+        Serving::store(Arc::new(Volume::new(Arc::clone(&store) as Arc<dyn Store>, layout)))
+    };
+    let mut data = pattern(64 << 10, 3);
+    let serving = serve();
+    serving.client().write_at(0, &data).expect("it is written");
+    serving.stop().expect("all is durable");
+
+    // One bit in the place of sector 20, which is known by its ciphertext.
+    let (mut stored, mut tag) = (data[20 * 512..][..512].to_vec(), [0; 32]);
+    cipher.encrypt(20, &mut stored, &mut tag);
+    let at = store.to_vec().chunks(512).position(|sector| sector == stored).expect("it is in its place") as u64 * 512;
+    store.write_at(at + 100, &mut [stored[100] ^ 1]).expect("there is room");
+
+    let serving = serve();
+    let mut client = serving.client();
+    let mut sector = [0; 512];
+    let eio = |result: std::io::Result<()>| assert_eq!(result.map_err(|e| e.raw_os_error()), Err(Some(5)));
+    for _ in 0..2 {
+        eio(client.read_at(20 * 512, &mut sector));
+        eio(client.read_at(0, &mut data.clone()));
+        client.read_at(21 * 512, &mut sector).expect("its neighbour is good");
+        assert!(sector == data[21 * 512..][..512]);
+    }
+    eio(client.write_at(20 * 512 + 7, &[1; 8]));
+    client.write_at(20 * 512, &[4; 512]).expect("all of it can be written");
+    client.read_at(0, &mut data).expect("all is good again");
+    assert!(data[20 * 512..][..512] == [4; 512]);
+    serving.stop().expect("all is durable");
 }

@@ -1,6 +1,8 @@
 //! Lines of /etc/crypttab, as crypttab(5) of systemd and of Debian's cryptsetup describe them, and what they come to for
 //! `claviger mount`.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use claviger_engine::{Error, Result};
@@ -28,22 +30,35 @@ pub struct Plan {
     pub disk: Option<PathBuf>,
     /// Options of `claviger mount` and `claviger serve`.
     pub options: Vec<String>,
+    /// Whether the entry's key is a key file, byte for byte, and not a file whose first line is the password.
+    pub key_is_file: bool,
     /// Whether nothing may be written.
     pub read_only: bool,
     /// What is not done, in sentences.
     pub ignored: Vec<String>,
 }
 
-/// Kinds of volumes that options name, and whether they are TrueCrypt's family. A line that names none is LUKS or plain.
-const KINDS: &[(&str, bool)] = &[
-    ("tcrypt", true),
-    ("luks", false),
-    ("plain", false),
-    ("bitlk", false),
-    ("loop-AES", false),
-    ("loopaes", false),
-    ("swap", false),
-    ("tmp", false),
+/// Kinds of volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    TrueCrypt,
+    Luks,
+    Plain,
+    LoopAes,
+    /// Not one that this program opens.
+    Other,
+}
+
+/// Kinds that options name.
+const KINDS: &[(&str, Kind)] = &[
+    ("tcrypt", Kind::TrueCrypt),
+    ("luks", Kind::Luks),
+    ("plain", Kind::Plain),
+    ("loop-AES", Kind::LoopAes),
+    ("loopaes", Kind::LoopAes),
+    ("bitlk", Kind::Other),
+    ("swap", Kind::Other),
+    ("tmp", Kind::Other),
 ];
 
 /// The entries of a table.
@@ -107,45 +122,100 @@ impl Entry {
     /// # Errors
     /// `Unsupported` for kinds of volumes that it does not open; `Misuse` for options without their value.
     pub fn plan(&self) -> Result<Plan> {
-        let kind = KINDS.iter().find(|(name, _)| self.has(name));
-        if !kind.is_some_and(|(_, ours)| *ours) {
-            let kind = kind.map_or("LUKS and plain", |(name, _)| name);
-            return Err(Error::unsupported(format!("volumes of the kind {kind} are not yet supported"))
-                .hint("TrueCrypt and VeraCrypt volumes are, with the option tcrypt."));
-        }
+        let (name, kind) = self.kind();
         let mut plan = Plan::default();
-        let veracrypt = self.has("tcrypt-veracrypt") || self.has("veracrypt");
-        if !veracrypt {
-            plan.options.push("--format=TrueCrypt".into());
+        match kind {
+            Kind::TrueCrypt if self.has("tcrypt-veracrypt") || self.has("veracrypt") => {}
+            Kind::TrueCrypt => plan.options.push("--format=TrueCrypt".into()),
+            Kind::Luks => {}
+            Kind::Plain => plan.options.push("--format=plain".into()),
+            Kind::LoopAes => plan.options.push("--format=loop-AES".into()),
+            Kind::Other => {
+                return Err(Error::unsupported(format!("volumes of the kind {name} are not yet supported"))
+                    .hint("Lines for LUKS, plain, loop-AES, TrueCrypt and VeraCrypt volumes are."));
+            }
         }
+        let random = [Path::new("/dev/urandom"), Path::new("/dev/random"), Path::new("/dev/hwrng")];
+        if self.key.as_deref().is_some_and(|key| random.contains(&key)) {
+            return Err(Error::unsupported("volumes with another random key each time, such as for swap"));
+        }
+        plan.key_is_file = kind != Kind::TrueCrypt && self.key.is_some();
         for option in &self.options {
-            self.apply(option, &mut plan)?;
+            self.apply(option, kind, &mut plan)?;
         }
         Ok(plan)
     }
 
-    fn apply(&self, option: &str, plan: &mut Plan) -> Result<()> {
+    /// The kind that an option names. Without one it is LUKS, unless what a plain volume needs is said and the device does
+    /// not begin as LUKS does (systemd-cryptsetup tries in that order).
+    fn kind(&self) -> (&str, Kind) {
+        let named = KINDS.iter().find(|(name, _)| {
+            self.options.iter().any(|o| o == name || o.strip_prefix(name).is_some_and(|rest| rest.starts_with('=')))
+        });
+        let plain =
+            || ["cipher=", "size=", "hash="].iter().any(|name| self.options.iter().any(|o| o.starts_with(name)));
+        match named {
+            Some(named) => *named,
+            None if plain() && !begins_as_luks(&self.device) => ("plain", Kind::Plain),
+            None => ("luks", Kind::Luks),
+        }
+    }
+
+    fn apply(&self, option: &str, kind: Kind, plan: &mut Plan) -> Result<()> {
         let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
         let value = || value.ok_or_else(|| Error::misuse(format!("the option {name} needs a value")));
-        match name {
-            "tcrypt" | "tcrypt-veracrypt" | "veracrypt" | "noauto" | "auto" | "nofail" => {}
-            "tcrypt-hidden" | "tcrypthidden" => plan.options.push("--slot=hidden".into()),
+        let ignored = || format!("{}: the option {name} of the table is ignored", self.name);
+        match (name, kind) {
+            ("noauto" | "auto" | "nofail" | "_netdev" | "initramfs" | "loud" | "quiet", _) => {}
+            ("readonly" | "read-only", _) => plan.read_only = true,
+            _ if name.starts_with("x-") || KINDS.iter().any(|(kind, _)| *kind == name) => {}
+            ("tcrypt-veracrypt" | "veracrypt", Kind::TrueCrypt) => {}
+            ("tcrypt-hidden" | "tcrypthidden", Kind::TrueCrypt) => plan.options.push("--slot=hidden".into()),
             // Of a whole disk that holds a system this is found out.
-            "tcrypt-system" => {
+            ("tcrypt-system", Kind::TrueCrypt) => {
                 if let Some((disk, number)) = disk::of_partition(&self.device) {
                     plan.disk = Some(disk);
                     plan.options.push(format!("--partition={number}"));
                 }
             }
-            "tcrypt-keyfile" => plan.options.push(format!("--keyfile={}", value()?)),
-            "veracrypt-pim" => plan.options.push(format!("--pim={}", value()?)),
-            "readonly" | "read-only" => plan.read_only = true,
-            "_netdev" | "initramfs" | "loud" | "quiet" => {}
-            _ if name.starts_with("x-") => {}
-            _ => plan.ignored.push(format!("{}: the option {name} of the table is ignored", self.name)),
+            ("tcrypt-keyfile", Kind::TrueCrypt) => plan.options.push(format!("--keyfile={}", value()?)),
+            ("veracrypt-pim", Kind::TrueCrypt) => plan.options.push(format!("--pim={}", value()?)),
+            ("header", Kind::Luks) => plan.options.push(format!("--header={}", value()?)),
+            ("key-slot" | "keyslot", Kind::Luks) => plan.options.push(format!("--slot={}", value()?)),
+            // Its header says so.
+            ("cipher" | "size" | "hash" | "offset" | "skip" | "sector-size", Kind::Luks) => {}
+            ("keyfile-offset" | "keyfile-size", Kind::Luks | Kind::LoopAes) if plan.key_is_file => {
+                plan.options.push(format!("--{name}={}", value()?));
+            }
+            ("keyfile-offset", Kind::Plain) if plan.key_is_file => {
+                plan.options.push(format!("--{name}={}", value()?));
+            }
+            // As much of it is read as the key is long (crypttab(5), `keyfile-size`).
+            ("keyfile-size", Kind::Plain) => {}
+            ("hash", Kind::Plain) if plan.key_is_file => {
+                if value()? != "plain" {
+                    plan.ignored.push(format!(
+                        "{}: the key file is the key, as to cryptsetup; a hash, which systemd would take of it, is not used",
+                        self.name
+                    ));
+                }
+            }
+            ("cipher" | "hash", Kind::Plain | Kind::LoopAes) => plan.options.push(format!("--{name}={}", value()?)),
+            ("size", Kind::Plain | Kind::LoopAes) => plan.options.push(format!("--key-size={}", value()?)),
+            ("offset", Kind::Plain | Kind::LoopAes) => plan.options.push(format!("--offset={}s", value()?)),
+            ("skip", Kind::Plain | Kind::LoopAes) => plan.options.push(format!("--skip={}", value()?)),
+            ("sector-size", Kind::Plain) => plan.options.push(format!("--sector-size={}", value()?)),
+            ("itercountk", Kind::LoopAes) => plan.options.push(format!("--itercountk={}", value()?)),
+            _ => plan.ignored.push(ignored()),
         }
         Ok(())
     }
+}
+
+/// Whether a file or device begins with the mark of LUKS (LUKS1 On-Disk Format Specification 1.2.3, section 4.1).
+fn begins_as_luks(path: &Path) -> bool {
+    let mut start = [0; 6];
+    File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == *b"LUKS\xba\xbe"
 }
 
 #[cfg(test)]
@@ -191,9 +261,63 @@ mod tests {
 
     #[test]
     fn other_kinds_say_that_they_are_not_supported() {
-        for options in ["luks", "plain,cipher=aes", "bitlk", "loop-AES", "", "swap"] {
+        for options in ["bitlk", "swap", "tmp", "tmp=ext4,plain"] {
             let error = plan(options).expect_err("another kind").to_string();
             assert!(error.contains("not yet supported"), "{options}: {error}");
         }
+        let swap = parse("v /no/device /dev/urandom plain,cipher=aes-xts-plain64").expect("an entry");
+        assert!(swap[0].plan().expect_err("a random key").to_string().contains("random key"));
+    }
+
+    fn plan_with_key(options: &str) -> Plan {
+        parse(&format!("v /no/device /key {options}")).expect("an entry")[0].plan().expect("a plan")
+    }
+
+    #[test]
+    fn options_of_luks_become_ours() {
+        for options in ["luks", "", "discard"] {
+            let bare = plan(options).expect("a plan");
+            assert_eq!((bare.options, bare.key_is_file), (Vec::new(), false), "{options}");
+        }
+        let all =
+            plan_with_key("luks,header=/h,key-slot=3,keyfile-offset=512,keyfile-size=64,cipher=aes,size=256,tries=1");
+        assert_eq!(all.options, ["--header=/h", "--slot=3", "--keyfile-offset=512", "--keyfile-size=64"]);
+        assert!(all.key_is_file && all.ignored.len() == 1, "{:?}", all.ignored);
+    }
+
+    #[test]
+    fn options_of_volumes_without_a_header_become_ours() {
+        let all = plan("plain,cipher=aes-xts-plain64,size=512,hash=sha256,offset=8,skip=16,sector-size=4096")
+            .expect("a plan");
+        let ours = [
+            "--cipher=aes-xts-plain64",
+            "--key-size=512",
+            "--hash=sha256",
+            "--offset=8s",
+            "--skip=16",
+            "--sector-size=4096",
+        ];
+        assert_eq!((&all.options[0][..], &all.options[1..]), ("--format=plain", &ours.map(str::to_owned)[..]));
+        assert_eq!(plan("cipher=aes,size=256").expect("a plan").options[0], "--format=plain", "no device says LUKS");
+        let key = plan_with_key("plain,hash=sha256,keyfile-offset=4,keyfile-size=99");
+        assert_eq!(key.options, ["--format=plain", "--keyfile-offset=4"]);
+        assert!(key.key_is_file && key.ignored[0].contains("systemd"), "{:?}", key.ignored);
+        let loop_aes = plan_with_key("loop-AES,cipher=aes,size=128,offset=@16,hash=sha256,sector-size=512");
+        assert_eq!(
+            loop_aes.options,
+            ["--format=loop-AES", "--cipher=aes", "--key-size=128", "--offset=@16s", "--hash=sha256"]
+        );
+        assert_eq!(loop_aes.ignored.len(), 1);
+        assert!(plan("plain,size").is_err(), "no value");
+    }
+
+    #[test]
+    fn luks_is_told_by_its_mark() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let table = format!("v {} - cipher=aes,size=256", file.path().display());
+        let first = || parse(&table).expect("an entry")[0].plan().expect("a plan").options.first().cloned();
+        assert_eq!(first().as_deref(), Some("--format=plain"));
+        std::fs::write(file.path(), b"LUKS\xba\xbe\0\x02").expect("it is written");
+        assert_eq!(first(), None);
     }
 }

@@ -214,6 +214,12 @@ fn attach(entry: &Entry, args: &Args) -> anyhow::Result<()> {
     }
     let stdin = match &entry.key {
         None => Stdio::inherit(),
+        Some(path) if plan.key_is_file => {
+            let mut option = OsString::from("--keyfile=");
+            option.push(path);
+            options.push(option);
+            Stdio::inherit()
+        }
         Some(path) if path == Path::new("/dev/null") => {
             options.push("--no-password".into());
             Stdio::null()

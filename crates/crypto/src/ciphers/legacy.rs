@@ -1,4 +1,5 @@
-//! The 64-bit block ciphers of TrueCrypt 1–4, from well-kept crates. All three look up tables by secret bytes.
+//! Ciphers of the nineties, from well-kept crates: the 64-bit block ciphers of TrueCrypt 1–4, and CAST6, which Linux has. All
+//! look up tables by secret bytes.
 
 use super::Cipher;
 use super::wrapped::{portable, wrap};
@@ -19,6 +20,14 @@ pub static BLOWFISH_BE: Cipher = Cipher {
 /// CAST5, or CAST-128 (RFC 2144, big-endian). TrueCrypt's keys are 16 bytes. Keys of up to 10 bytes have fewer rounds.
 pub static CAST5: Cipher =
     Cipher { name: "CAST5", block_size: 8, key_sizes: &CAST5_KEYS, kernels: &[portable(wrap::<cast5::Cast5>)] };
+
+/// CAST6, or CAST-256 (RFC 2612). It looks up tables by secret bytes, too.
+pub static CAST6: Cipher = Cipher {
+    name: "CAST6",
+    block_size: 16,
+    key_sizes: &[16, 20, 24, 28, 32],
+    kernels: &[portable(wrap::<cast6::Cast6>)],
+};
 
 /// Triple DES in EDE order with three keys (FIPS 46-3): K1 ‖ K2 ‖ K3.
 pub static TRIPLE_DES: Cipher =

@@ -94,6 +94,7 @@ pub static CIPHERS: &[&Cipher] = &[
     &legacy::BLOWFISH,
     &legacy::BLOWFISH_BE,
     &legacy::CAST5,
+    &legacy::CAST6,
     &legacy::TRIPLE_DES,
 ];
 

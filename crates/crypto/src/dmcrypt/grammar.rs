@@ -5,6 +5,7 @@ use super::iv::Iv;
 use super::{Aead, Algorithm, Error, Mode, Specification};
 use crate::ciphers::{Cipher, aes, legacy, national, serpent, twofish};
 use crate::hash::{self, Hash};
+use crate::modes::adiantum::Rounds;
 
 /// The kernel's names of ciphers.
 const CIPHERS: &[(&str, &Cipher)] = &[
@@ -13,6 +14,7 @@ const CIPHERS: &[(&str, &Cipher)] = &[
     ("twofish", &twofish::TWOFISH),
     ("camellia", &national::CAMELLIA),
     ("cast5", &legacy::CAST5),
+    ("cast6", &legacy::CAST6),
     ("blowfish", &legacy::BLOWFISH_BE),
     ("des3_ede", &legacy::TRIPLE_DES),
 ];
@@ -212,6 +214,12 @@ fn algorithm(term: &Term<'_>, iv: Option<Iv>, unsupported: &dyn Fn(String) -> Er
         ("rfc4309", [""]) if term.arguments[0].name == "ccm" => return Ok(Algorithm::Aead(Aead::Ccm)),
         ("rfc7539", ["chacha20", "poly1305"]) | ("chacha20", []) => return Ok(Algorithm::Aead(Aead::ChaCha20Poly1305)),
         ("aegis128", []) => return Ok(Algorithm::Aead(Aead::Aegis128)),
+        ("adiantum", ["xchacha12", "aes"] | ["xchacha12", "aes", "nhpoly1305"]) => {
+            return Ok(Algorithm::Mode(Mode::Adiantum(Rounds::Twelve), &aes::AES));
+        }
+        ("adiantum", ["xchacha20", "aes"] | ["xchacha20", "aes", "nhpoly1305"]) => {
+            return Ok(Algorithm::Mode(Mode::Adiantum(Rounds::Twenty), &aes::AES));
+        }
         ("authenc", _) => return authenc(term, iv, unsupported),
         _ => {}
     }
@@ -272,11 +280,14 @@ impl Specification {
         let fits = match self.iv {
             Iv::Lmk => mode == Mode::Cbc,
             Iv::Tcw => mode == Mode::Cbc && self.key_count == 1,
-            // Its vectors are a block of the mode (`crypt_iv_eboiv_ctr`).
-            Iv::Eboiv | Iv::Elephant => mode != Mode::Ctr,
+            // Their vectors are a block of the mode (`crypt_iv_eboiv_ctr`).
+            Iv::Eboiv | Iv::Elephant => !matches!(mode, Mode::Ctr | Mode::Adiantum(_)),
             _ => true,
         };
-        match fits && (self.essiv.is_none() || !matches!(self.iv, Iv::Lmk | Iv::Tcw | Iv::Eboiv | Iv::Elephant)) {
+        // So are those of essiv (crypto/essiv.c).
+        let essiv_fits =
+            !matches!(mode, Mode::Adiantum(_)) && !matches!(self.iv, Iv::Lmk | Iv::Tcw | Iv::Eboiv | Iv::Elephant);
+        match fits && (self.essiv.is_none() || essiv_fits) {
             true => Ok(()),
             false => Err(unsupported("the mode and the initialisation vectors do not go together".into())),
         }
@@ -287,9 +298,14 @@ impl Specification {
         let Algorithm::Mode(mode, cipher) = self.algorithm else {
             return text.to_owned();
         };
-        let name = |list: &[(&'static str, Mode)]| list.iter().find(|(_, m)| *m == mode).expect("each has a name").0;
-        let mode = name(MODES);
-        let cipher = CIPHERS.iter().find(|(_, c)| std::ptr::eq(*c, cipher)).expect("each has a name").0;
+        let (cipher, mode) = match mode {
+            Mode::Adiantum(Rounds::Twelve) => ("xchacha12,aes", "adiantum"),
+            Mode::Adiantum(Rounds::Twenty) => ("xchacha20,aes", "adiantum"),
+            _ => {
+                let cipher = CIPHERS.iter().find(|(_, c)| std::ptr::eq(*c, cipher)).expect("each has a name").0;
+                (cipher, MODES.iter().find(|(_, m)| *m == mode).expect("each has a name").0)
+            }
+        };
         let keys = if self.key_count == 1 { String::new() } else { format!(":{}", self.key_count) };
         let iv = match (&self.essiv, self.iv) {
             (Some((_, hash)), Iv::Plain64) => format!("-essiv:{hash}"),
@@ -333,6 +349,8 @@ mod tests {
             ("capi:essiv(cbc(aes),sha256)-plain64", "aes-cbc-essiv:sha256"),
             ("capi:essiv(cbc(aes),sha256)-plain", "capi:essiv(cbc(aes),sha256)-plain"),
             ("capi:ecb(aes)", "aes-ecb"),
+            ("capi:adiantum(xchacha12,aes)-plain64", "xchacha12,aes-adiantum-plain64"),
+            ("capi:adiantum(xchacha20,aes,nhpoly1305)-plain64", "xchacha20,aes-adiantum-plain64"),
             ("aes-gcm-random", "aes-gcm-random"),
             ("capi:authenc(hmac(sha256),xts(aes))-plain64", "capi:authenc(hmac(sha256),xts(aes))-plain64"),
         ] {
@@ -424,6 +442,9 @@ mod tests {
             "capi:xts(aes,aes)-plain64",
             "capi:essiv(ecb(aes),sha256)-plain64",
             "aes-cbc,xts-plain",
+            "xchacha12,aes-adiantum-eboiv",
+            "xchacha8,aes-adiantum-plain64",
+            "xchacha12,aes-adiantum-essiv:sha256",
         ];
         for text in unsupported {
             let Err(Error::Unsupported(what)) = parse(text) else { panic!("{text}: {:?}", parse(text)) };

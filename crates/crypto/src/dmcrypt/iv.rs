@@ -29,6 +29,13 @@ pub(super) enum Iv {
     Random,
 }
 
+impl Iv {
+    /// Whether vectors that are longer than a number have it at their end.
+    pub fn at_end(self) -> bool {
+        matches!(self, Self::Plain64be | Self::Benbi)
+    }
+}
+
 /// How dm-crypt numbers sectors (`crypt_convert_block_skcipher`).
 #[derive(Clone, Copy)]
 pub(super) struct Numbers {

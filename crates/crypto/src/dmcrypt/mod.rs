@@ -23,6 +23,7 @@ use std::sync::Arc;
 use crate::Secret;
 use crate::ciphers::{Acceleration, Cipher};
 use crate::hash::Hash;
+use crate::modes::adiantum::{self, Adiantum, Rounds};
 use crate::modes::xts::Layer;
 use crate::modes::{Cbc, Ctr, Ecb, IvMode, Lrw, SectorCipher, TrueCryptCbc, Xts};
 use iv::{Generator, Iv, Numbers};
@@ -98,6 +99,8 @@ enum Mode {
     Lrw,
     Ecb,
     Ctr,
+    /// Its cipher is the one of its one block, AES.
+    Adiantum(Rounds),
 }
 
 impl Default for Sectors {
@@ -242,7 +245,7 @@ impl Specification {
             hash.digest(&[key], &mut salt);
             cipher.with_key(&salt, with)
         });
-        sectors::Key { mode: mode.with_key(cipher, key, sector, with), salt }
+        sectors::Key { mode: mode.with_key(cipher, key, sector, self.iv.at_end(), with), salt }
     }
 
     fn unsupported(&self, why: &str) -> Error {
@@ -253,7 +256,11 @@ impl Specification {
 impl Mode {
     /// Sizes of keys in bytes.
     fn key_sizes(self, cipher: &'static Cipher) -> impl Iterator<Item = usize> {
-        cipher.key_sizes.iter().map(move |size| match self {
+        let own = match self {
+            Self::Adiantum(_) => &[adiantum::KEY],
+            _ => cipher.key_sizes,
+        };
+        own.iter().map(move |size| match self {
             Self::Xts => 2 * size,
             Self::Lrw => size + cipher.block_size,
             _ => *size,
@@ -268,7 +275,14 @@ impl Mode {
         }
     }
 
-    fn with_key(self, cipher: &Cipher, key: &[u8], sector: usize, with: Acceleration) -> Box<dyn IvMode> {
+    fn with_key(
+        self,
+        cipher: &Cipher,
+        key: &[u8],
+        sector: usize,
+        iv_at_end: bool,
+        with: Acceleration,
+    ) -> Box<dyn IvMode> {
         match self {
             Self::Xts => {
                 let (data, tweak) = key.split_at(key.len() / 2);
@@ -282,6 +296,7 @@ impl Mode {
             Self::Cbc => Box::new(Cbc(cipher.with_key(key, with))),
             Self::Ecb => Box::new(Ecb(cipher.with_key(key, with))),
             Self::Ctr => Box::new(Ctr(cipher.with_key(key, with))),
+            Self::Adiantum(rounds) => Box::new(Adiantum::new(rounds, key, iv_at_end, with)),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Modes of operation: they turn keyed block ciphers into sector ciphers.
 
+pub mod adiantum;
 pub mod aead;
 pub mod cascade;
 pub mod cbc;
@@ -8,6 +9,7 @@ pub(crate) mod md5;
 mod simple;
 pub mod xts;
 
+pub use adiantum::Adiantum;
 pub use aead::AuthenticatedCipher;
 pub use cascade::Cascade;
 pub use cbc::{Cbc, TrueCryptCbc};

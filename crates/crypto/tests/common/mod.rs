@@ -11,9 +11,9 @@ use claviger_testkit::reference::{self, Block, Keyed};
 /// 4 KiB that the XTS of a plain kernel buffers.
 pub const SECTOR_SIZES: &[usize] = &[16, 48, 512, 528, 1024, 4096, 4112];
 
-/// The ciphers with blocks of 16 bytes, each with its slow reference.
+/// The ciphers with blocks of 16 bytes, each with its slow reference. CAST6 has none: it is a crate's and has vectors.
 pub fn ciphers_of_16() -> impl Iterator<Item = (&'static Cipher, &'static reference::Cipher)> {
-    CIPHERS.iter().filter(|c| c.block_size == 16).map(|c| {
+    CIPHERS.iter().filter(|c| c.block_size == 16 && c.name != "CAST6").map(|c| {
         let slow = reference::cipher(c.name).unwrap_or_else(|| panic!("no reference of {}", c.name));
         (*c, slow)
     })

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::filesystems::{self, Filesystem};
 use crate::formats::partition::{self, Candidate};
 use crate::formats::{FORMATS, Format, Verdict, magic};
@@ -122,7 +122,13 @@ impl Diagnosis {
     /// # Errors
     /// `Io`.
     pub fn candidates(&self, store: &dyn Store) -> Result<Vec<&'static dyn Format>> {
-        let possible = |o: &&Opinion| !matches!(o.verdict, Verdict::No(_));
+        // A format that knows its mark leaves nothing to those that have none.
+        let sure = self.sure();
+        let possible = |o: &&Opinion| match o.verdict {
+            Verdict::Yes(_) => true,
+            Verdict::Possible(_) => !sure,
+            Verdict::No(_) => false,
+        };
         let names: Vec<_> = self.formats.iter().filter(possible).map(|o| o.format).collect();
         if !names.is_empty() {
             return Ok(FORMATS.iter().copied().filter(|f| names.contains(&f.name())).collect());
@@ -141,6 +147,18 @@ impl Diagnosis {
             }
         }
         Ok(candidates)
+    }
+
+    /// Whether a format has a mark that says what it is.
+    pub fn sure(&self) -> bool {
+        self.formats.iter().any(|o| matches!(o.verdict, Verdict::Yes(_)))
+    }
+
+    /// Why the format whose mark it has cannot read its header, if it cannot.
+    pub fn damage(&self, store: &dyn Store) -> Option<Error> {
+        let marked = self.formats.iter().filter(|o| matches!(o.verdict, Verdict::Yes(_)));
+        let formats = marked.filter_map(|o| FORMATS.iter().find(|f| f.name() == o.format));
+        formats.filter_map(|format| format.open(store).err().map(|e| e.in_format(format.name()))).next()
     }
 
     /// Whether its beginning is none of a volume although something at its end could be a backup of a header.

@@ -89,6 +89,12 @@ pub(super) fn not_cancelled(spec: &Spec<'_>) -> Result<()> {
     if cancelled(spec) { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
 }
 
+/// Tells of the bytes filled so far, and asks whether to go on.
+pub(super) fn told(spec: &Spec<'_>, done: u64, total: u64) -> Result<()> {
+    tell(spec, done, total);
+    not_cancelled(spec)
+}
+
 fn tell(spec: &Spec<'_>, done: u64, total: u64) {
     if let Some(progress) = spec.progress {
         progress(done, total);

@@ -199,13 +199,10 @@ impl Contents {
         const FIRST: usize = 32;
         let zero = |bytes: &[u8]| bytes.iter().all(|b| *b == 0);
         let misnumbered = |sector: &[u8]| zero(&sector[FIRST..]) && !zero(&sector[..FIRST]);
-        if written().any(misnumbered)
-            && !written().any(zero)
-            && magic::known(plain).is_none_or(|_| {
-                // A superblock in front of zeros looks like that too: there must be several of them, and none like another.
-                written().filter(|sector| misnumbered(sector)).count() > 8
-            })
-        {
+        // A superblock or a little text in front of zeros looks like that too, but not several times, and not where no sector
+        // is all zeros.
+        let least = if magic::known(plain).is_some() { 8 } else { 2 };
+        if !written().any(zero) && written().filter(|sector| misnumbered(sector)).count() >= least {
             return Self::Misnumbered;
         }
         match magic::known(plain) {
@@ -254,16 +251,6 @@ pub(super) fn create(store: &dyn Store, place: &Place, spec: &Spec<'_>) -> Resul
     let pool = Pool::for_this_machine(Duration::from_micros(50));
     filling::fill_with(store, place.offset..place.offset + place.len, &*cipher, spec, &pool)?;
     Ok(store.flush()?)
-}
-
-/// What a new volume without a header is opened with later: as `spec` says.
-pub(super) fn parameters(spec: &Spec<'_>) -> Headerless {
-    Headerless {
-        key_bits: spec.key_bits,
-        offset: spec.data_offset,
-        sector_size: spec.sector_size,
-        ..Headerless::default()
-    }
 }
 
 #[cfg(test)]

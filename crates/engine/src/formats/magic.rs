@@ -21,10 +21,10 @@ const fn opened(by: &'static str, mark: Mark) -> Mark {
 
 /// Formats that look random behind their mark. Marks of less than four bytes would turn up in random bytes too.
 static RANDOM_LOOKING: &[Mark] = &[
-    opened("cryptsetup open --type luks1", mark(0, b"LUKS\xba\xbe\0\x01", "a LUKS1 volume")),
-    opened("cryptsetup open --type luks2", mark(0, b"LUKS\xba\xbe\0\x02", "a LUKS2 volume")),
-    opened("cryptsetup open --type luks", mark(0, b"LUKS\xba\xbe", "a LUKS volume")),
-    opened("cryptsetup repair --type luks2", mark(0, b"SKUL\xba\xbe", "the second header of a LUKS2 volume")),
+    mark(0, b"LUKS\xba\xbe\0\x01", "a LUKS1 volume"),
+    mark(0, b"LUKS\xba\xbe\0\x02", "a LUKS2 volume"),
+    mark(0, b"LUKS\xba\xbe", "a LUKS volume"),
+    mark(0, b"SKUL\xba\xbe", "the second header of a LUKS2 volume"),
     opened("cryptsetup open --type bitlk", mark(3, b"-FVE-FS-", "a BitLocker volume")),
     opened("cryptsetup open --type bitlk", mark(3, b"MSWIN4.1\0\x02", "a BitLocker To Go volume")),
     // libfvde, "FileVault Drive Encryption (FVDE)", section "Volume header": the signature and the kind of checksum.

@@ -95,7 +95,10 @@ pub trait Format: Sync {
     ///
     /// # Errors
     /// `Misuse` if there is none of that size; `Unsupported` where the format cannot tell.
-    fn stored_len(&self, _plain: u64, _spec: &Spec<'_>) -> Result<u64> {
+    fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
+        if self.headerless() {
+            return stored_behind(spec.data_offset.unwrap_or(0), plain, spec);
+        }
         Err(Error::unsupported(format!("how large a file a {} volume of a given size needs", self.name())))
     }
 
@@ -302,6 +305,13 @@ pub fn open(store: &dyn Store, name: Option<&str>) -> Result<(&'static dyn Forma
             .hint("If its beginning was overwritten, name its format: a backup header may still open it."));
     }
     all_of(store, &possible)
+}
+
+/// Bytes of store for `plain` bytes of plaintext, in whole sectors, behind `offset` bytes of header.
+fn stored_behind(offset: u64, plain: u64, spec: &Spec<'_>) -> Result<u64> {
+    let len = plain.checked_next_multiple_of(spec.sector_size.unwrap_or(512).max(512).into());
+    let len = len.and_then(|len| len.checked_add(offset));
+    len.ok_or_else(|| Error::misuse(format!("{plain} bytes behind {offset}: more than 2^64")))
 }
 
 /// A header that tries those of `formats` that find anything that could be one.

@@ -78,6 +78,33 @@ impl Specification {
         Ok(Self { mode, text })
     }
 
+    /// Reads what `create` is asked for, with the names that cryptsetup's option `--integrity` has: `hmac-sha256`, `hmac-sha512`,
+    /// `aead`, `poly1305`, or those that LUKS2 has. Without a cipher it takes the one that goes with it.
+    ///
+    /// Returns the cipher and the type of integrity as LUKS2 writes them, too.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub fn choose(cipher: Option<&str>, integrity: &str) -> Result<(Self, String, &'static str), Error> {
+        let (kind, default) = match integrity {
+            "hmac-sha256" | "hmac(sha256)" => ("hmac(sha256)", "aes-xts-plain64"),
+            "hmac-sha512" | "hmac(sha512)" => ("hmac(sha512)", "aes-xts-plain64"),
+            "aead" => ("aead", "aes-gcm-random"),
+            "poly1305" => ("poly1305", "chacha20-random"),
+            other => return Err(Error::Unsupported(format!("integrity {other}"))),
+        };
+        let encryption = match cipher {
+            None => default.to_owned(),
+            Some(name) if name.contains('-') => name.to_owned(),
+            // A cipher alone is taken in the mode that goes with it.
+            Some(name) => match default.split_once('-') {
+                Some((_, mode)) => format!("{}-{mode}", name.to_ascii_lowercase()),
+                None => name.to_owned(),
+            },
+        };
+        Ok((Self::parse(&encryption, kind)?, encryption, kind))
+    }
+
     /// Sizes of whole keys that fit, in bytes: the cipher's key, and behind it the key of a MAC.
     pub fn key_sizes(&self) -> Vec<usize> {
         match &self.mode {

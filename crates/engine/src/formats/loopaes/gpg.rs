@@ -323,7 +323,7 @@ mod tests {
         let passphrase = Secret::copy_from(b"passphrase");
         let mut command = Command::new(gpg);
         command.arg("--homedir").arg(&home.0).args(["--batch", "--quiet", "--rfc2440", "--cipher-algo", "CAST5"]);
-        command.args(["--allow-old-cipher-algos", "--compress-algo", "none", "--symmetric"]);
+        command.args(["--compress-algo", "none", "--symmetric"]);
         let (mut file, status) = home.run(command, Some(&passphrase), &text).expect("gpg runs");
         assert!(status.success(), "{}", home.said());
         assert!(decrypt(&file, Some(&passphrase), GO_ON).expect("gpg decrypts").same_as(&text));

@@ -17,7 +17,7 @@ use claviger_crypto::dmcrypt::Specification;
 
 use super::headerless::{self, Place, UNIT, Volume};
 use super::{Choices, Format, Header, Unlocked, Verdict};
-use crate::credential::{Credential, Unlock, whole_keyfile};
+use crate::credential::{Credential, Headerless, Unlock, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
 use crate::store::Store;
@@ -28,6 +28,9 @@ pub use keys::new_keyfile;
 
 /// loop-AES.
 pub static LOOP_AES: LoopAes = LoopAes;
+
+/// Its name.
+pub const LOOP_AES_NAME: &str = "loop-AES";
 
 /// See [`LOOP_AES`].
 pub struct LoopAes;
@@ -40,11 +43,11 @@ const KEY_BITS: [u32; 3] = [128, 192, 256];
 
 impl Format for LoopAes {
     fn name(&self) -> &'static str {
-        "loop-AES"
+        LOOP_AES_NAME
     }
 
     fn identify(&self, _store: &dyn Store) -> Result<Verdict> {
-        Ok(headerless::verdict("loop-AES"))
+        Ok(headerless::verdict(LOOP_AES_NAME))
     }
 
     fn open(&self, _store: &dyn Store) -> Result<Box<dyn Header>> {
@@ -55,7 +58,7 @@ impl Format for LoopAes {
         let with = Unlock {
             cipher: spec.cipher,
             hash: spec.hash,
-            headerless: headerless::parameters(spec),
+            headerless: Headerless::of_new(spec),
             ..Unlock::with(first)
         };
         // Nothing is written before it is known that it will open.
@@ -207,6 +210,15 @@ fn keys_of(with: &Unlock<'_>) -> Result<Keys> {
         [other] => Err(ErrorKind::CredentialKind { format: LOOP_AES.name(), kind: other.kind() }.into()),
         [] => wrong("there is neither a passphrase nor a key file"),
         _ => wrong("one key file opens a loop-AES volume, and the passphrase that opens the key file"),
+    }
+}
+
+/// Reads a key file: [`crate::fuzzing`].
+pub(crate) fn fuzz_keyfile(bytes: &[u8]) {
+    let _ = gpg::kind(bytes);
+    if let (Ok(keys), Ok(hash)) = (Keys::parse(bytes), keys::Hashing::parse(None, 256)) {
+        let single = Single { seed: None, iterations_k: None, go_on: &|| true };
+        let _ = keys.hashed(&hash, 32, &single);
     }
 }
 

@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::filling::{self, not_cancelled};
 use crate::formats::luks::kdf::{self, Kdf, MIN_ITERATIONS};
 use crate::formats::luks::{Area, cipher_error, passphrase, uuid};
+use crate::formats::stored_behind;
 use crate::spec::{Cost, Spec};
 use crate::store::{MemoryStore, Store};
 
@@ -68,6 +69,11 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
     })
 }
 
+/// Bytes of store for `plain` bytes of plaintext behind the header and the keyslots.
+pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
+    stored_behind(Plan::new(spec)?.data_start, plain, spec)
+}
+
 /// What is settled before anything is written.
 struct Plan {
     cipher: Specification,
@@ -82,6 +88,12 @@ struct Plan {
 
 impl Plan {
     fn of(store: &dyn Store, spec: &Spec<'_>) -> Result<Self> {
+        let plan = Self::new(spec)?;
+        plan.check_room(store, spec)?;
+        Ok(plan)
+    }
+
+    fn new(spec: &Spec<'_>) -> Result<Self> {
         let text = spec.cipher.unwrap_or(CIPHERS[0]);
         let (name, mode) = text.split_once('-').ok_or_else(|| {
             Error::misuse(format!("{text} is no cipher specification"))
@@ -104,7 +116,6 @@ impl Plan {
             data_start: 0,
         };
         plan.data_start = plan.data_start(spec)?;
-        plan.check_room(store, spec)?;
         Ok(plan)
     }
 

@@ -14,6 +14,7 @@ use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
 use crate::formats::luks::kdf::Kdf;
 use crate::formats::luks::{passphrase, uuid};
+use crate::formats::luks2;
 use crate::formats::{
     Attributes, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared, Removal, Resizing, RestoreFrom,
     Verified, same_name,
@@ -55,6 +56,10 @@ impl KeyslotEditor for Luks1 {
 
     fn public(&self) -> bool {
         true
+    }
+
+    fn convert(&self, store: &dyn Store, to: &str, detached: bool) -> Result<Prepared> {
+        told(luks2::convert::to_luks2(store, to, detached))
     }
 
     fn resize(&self, store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resizing> {

@@ -1,22 +1,26 @@
 //! Makes a volume as cryptsetup does (lib/luks2/luks2_json_format.c, `LUKS2_generate_hdr`), with its defaults.
 
-use claviger_crypto::Secret;
-use claviger_crypto::dmcrypt::Specification;
+use std::sync::Arc;
+
+use claviger_crypto::dmcrypt::{Sectors, Specification};
+use claviger_crypto::modes::{AuthenticatedCipher, aead};
+use claviger_crypto::{Acceleration, Secret};
 
 use super::binary::{Binary, SIZES};
 use super::keyslots::{self, How};
-use super::metadata::{Config, Decimal, Id, Metadata, Segment, Size};
+use super::metadata::{Config, Decimal, Id, Integrity, Metadata, Segment, Size};
 use super::unlock::passphrase;
 use super::{editor, slots, validate, write};
 use crate::credential::{Credential, Unlock};
 use crate::edit::Edit;
 use crate::error::{Error, Result};
-use crate::formats::Choices;
 use crate::formats::filling::{self, not_cancelled};
 use crate::formats::luks::kdf::{self, Kdf};
 use crate::formats::luks::uuid;
+use crate::formats::{Choices, stored_behind};
 use crate::spec::Spec;
 use crate::store::Store;
+use crate::volume::integrity;
 
 /// Where the data begin, in bytes: headers and keyslots have 16 MiB (`LUKS2_DEFAULT_HDR_SIZE`).
 pub(super) const DATA_OFFSET: u64 = 16 << 20;
@@ -70,10 +74,19 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
 
     filling::random(store, 0..plan.header_end(), spec)?;
     store.flush()?;
-    if !spec.quick {
-        let data = spec.data.unwrap_or(store);
-        filling::fill(data, plan.data_offset..data.len(), spec)?;
-        data.flush()?;
+    let data = spec.data.unwrap_or(store);
+    match plan.authenticated(&key)? {
+        // Without tags nothing could be read: this is filled in any case.
+        Some(cipher) => {
+            let (at, len) = (plan.data_offset, data.len() - plan.data_offset);
+            let mut tell = |done, total| filling::told(spec, done, total);
+            integrity::format(data, at, len, &*cipher, &mut tell)?;
+        }
+        None if spec.quick => {}
+        None => {
+            filling::fill(data, plan.data_offset..data.len(), spec)?;
+            data.flush()?;
+        }
     }
     not_cancelled(spec)?;
     let written = Edit { steps }.carry_out(store);
@@ -83,9 +96,23 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
     })
 }
 
+/// Bytes of store for `plain` bytes of plaintext behind both copies of the header and the keyslots.
+pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
+    let (_, key_len) = cipher(spec)?;
+    let room = spec.metadata_size.unwrap_or(METADATA_SIZE).saturating_mul(2);
+    stored_behind(spec.data_offset.unwrap_or(data_offset(room, key_len)), plain, spec)
+}
+
+/// Where the data begin behind `room` bytes of headers, if nobody says.
+fn data_offset(room: u64, key_len: usize) -> u64 {
+    DATA_OFFSET.max(room.saturating_add(keyslots_at_least(key_len)))
+}
+
 /// Where everything is to be.
 struct Plan {
     cipher: String,
+    /// What makes the tags, and its name in the header.
+    integrity: Option<(aead::Specification, &'static str)>,
     key_len: usize,
     sector_size: u32,
     hdr_size: u64,
@@ -101,10 +128,10 @@ impl Plan {
                 Error::misuse("LUKS has no PIM").hint("What a derivation costs is said by time or by iterations.")
             );
         }
-        if spec.integrity.is_some() {
-            return Err(Error::unsupported("making volumes with integrity protection"));
-        }
-        let (cipher, key_len) = cipher(spec)?;
+        let (cipher, integrity, key_len) = match spec.integrity {
+            None => cipher(spec).map(|(cipher, len)| (cipher, None, len))?,
+            Some(name) => authenticated(spec, name)?,
+        };
         let hdr_size = spec.metadata_size.unwrap_or(METADATA_SIZE);
         if !SIZES.contains(&hdr_size) {
             let all: Vec<_> = SIZES.iter().map(|size| format!("{}K", size >> 10)).collect();
@@ -113,7 +140,7 @@ impl Plan {
         }
         let detached = spec.data.is_some();
         let room = 2 * hdr_size;
-        let default = if detached { 0 } else { DATA_OFFSET.max(room + keyslots_at_least(key_len)) };
+        let default = if detached { 0 } else { data_offset(room, key_len) };
         let data_offset = spec.data_offset.unwrap_or(default);
         if !data_offset.is_multiple_of(4096) {
             return Err(Error::misuse(format!("data cannot begin at byte {data_offset}: it is no multiple of 4096")));
@@ -132,7 +159,19 @@ impl Plan {
         if data_len < u64::from(sector_size) {
             return Err(Error::misuse(format!("there is no room for data behind byte {data_offset}")));
         }
-        Ok(Self { cipher, key_len, sector_size, hdr_size, keyslots_size, data_offset })
+        if let Some((aead, _)) = &integrity {
+            let device = spec.data.unwrap_or(store).len();
+            integrity::capacity(data_len, device, aead.tag_size(), sector_size as usize)?;
+        }
+        Ok(Self { cipher, integrity, key_len, sector_size, hdr_size, keyslots_size, data_offset })
+    }
+
+    /// What encrypts sectors that have tags.
+    fn authenticated(&self, key: &Secret) -> Result<Option<Arc<dyn AuthenticatedCipher>>> {
+        let Some((specification, _)) = &self.integrity else { return Ok(None) };
+        let sectors = Sectors { size: self.sector_size as usize, ..Sectors::default() };
+        let cipher = specification.with_key(key, sectors, Acceleration::On);
+        Ok(Some(cipher.map_err(|e| Error::misuse(e.to_string()))?))
     }
 
     fn header_end(&self) -> u64 {
@@ -147,7 +186,12 @@ impl Plan {
             iv_tweak: Some(Decimal(0)),
             encryption: Some(self.cipher.clone()),
             sector_size: Some(self.sector_size),
-            integrity: None,
+            integrity: self.integrity.as_ref().map(|(_, kind)| Integrity {
+                kind: (*kind).to_owned(),
+                journal_encryption: "none".into(),
+                journal_integrity: "none".into(),
+                other: Default::default(),
+            }),
             flags: Vec::new(),
             other: Default::default(),
         }
@@ -186,21 +230,44 @@ fn cipher(spec: &Spec<'_>) -> Result<(String, usize)> {
     let text = if name.contains('-') { name.to_owned() } else { format!("{}-xts-plain64", name.to_ascii_lowercase()) };
     let known = Specification::parse(&text).map_err(|e| Error::misuse(e.to_string()))?;
     let sizes = known.key_sizes();
+    Ok((text.clone(), key_len(spec, &text, &sizes, 0)?))
+}
+
+/// The cipher and what authenticates, and the bytes of the key. As with cryptsetup, the key of a MAC comes on top of the size that
+/// is asked for.
+fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Option<(aead::Specification, &'static str)>, usize)> {
+    let known = aead::Specification::choose(spec.cipher, name);
+    let (specification, cipher, kind) = known.map_err(|e| {
+        Error::misuse(e.to_string()).hint(
+            "There are hmac-sha256 and hmac-sha512 with ciphers such as aes-xts-plain64, aead with aes-gcm-random and \
+         aegis128-random, and poly1305 with chacha20-random.",
+        )
+    })?;
+    if specification.repeats_vectors() {
+        return Err(Error::misuse(format!("{cipher} takes the same initialisation vector for a sector each time"))
+            .hint("This mode protects nothing then. Take the same cipher with \"random\" in place of \"plain64\"."));
+    }
+    let len = key_len(spec, &cipher, &specification.key_sizes(), specification.mac_key_size())?;
+    Ok((cipher, Some((specification, kind)), len))
+}
+
+/// The bytes of a key of one of `sizes`, of which the last `mac` are those of a MAC.
+fn key_len(spec: &Spec<'_>, text: &str, sizes: &[usize], mac: usize) -> Result<usize> {
     let fits = |len: &usize| sizes.contains(len);
     let len = match (spec.key_bits, spec.volume_key) {
         (Some(bits), _) if !bits.is_multiple_of(8) => {
             return Err(Error::misuse(format!("a key of {bits} bits: it is made of whole bytes")));
         }
-        (Some(bits), _) => bits as usize / 8,
+        (Some(bits), _) => bits as usize / 8 + mac,
         (None, Some(key)) => key.len(),
-        (None, None) => [64, 32].into_iter().find(fits).or(sizes.iter().max().copied()).unwrap_or(0),
+        (None, None) => [64 + mac, 32 + mac].into_iter().find(fits).or(sizes.iter().max().copied()).unwrap_or(0),
     };
     if !fits(&len) {
-        let all: Vec<_> = sizes.iter().map(|size| (size * 8).to_string()).collect();
-        return Err(Error::misuse(format!("{text} takes no key of {} bits", len * 8))
+        let all: Vec<_> = sizes.iter().map(|size| ((size - mac) * 8).to_string()).collect();
+        return Err(Error::misuse(format!("{text} takes no key of {} bits", len.saturating_sub(mac) * 8))
             .hint(format!("It takes one of {} bits.", all.join(", "))));
     }
-    Ok((text, len))
+    Ok(len)
 }
 
 fn volume_key(spec: &Spec<'_>, len: usize) -> Result<Secret> {

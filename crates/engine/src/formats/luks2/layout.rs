@@ -1,7 +1,10 @@
 //! The segments of a volume (LUKS2 On-Disk Format Specification 1.1.1, section 3.3) as a layout.
 
+use std::sync::Arc;
+
 use claviger_crypto::Secret;
 use claviger_crypto::dmcrypt::{Sectors, Specification};
+use claviger_crypto::modes::aead;
 
 use super::metadata::{self, Size};
 use super::read::ReadHeader;
@@ -12,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::cipher_error;
 use crate::formats::{KernelCipher, MappedPart, Mapping};
 use crate::store::Store;
-use crate::volume::{Layout, Payload, Segment};
+use crate::volume::{Layout, Payload, Segment, integrity};
 
 /// A volume that has been laid out.
 pub struct LaidOut {
@@ -77,11 +80,14 @@ struct Making<'a> {
 impl Making<'_> {
     fn add(&mut self, number: u32, segment: &metadata::Segment, key: Option<&Secret>) -> Result<()> {
         let sector_size = segment.sector_size.unwrap_or(512);
-        let (len, writable) = self.len(number, segment, u64::from(sector_size))?;
+        let (mut len, writable) = self.len(number, segment, u64::from(sector_size))?;
         let mut layers = Vec::new();
         let payload = match segment.kind.as_str() {
             "linear" => Payload::Clear,
-            "crypt" => self.crypt(number, segment, key, &mut layers)?,
+            "crypt" => match &segment.integrity {
+                None => self.crypt(number, segment, key, &mut layers)?,
+                Some(integrity) => self.authenticated(number, segment, integrity, key, &mut layers)?,
+            },
             "hw-opal" | "hw-opal-crypt" => {
                 return Err(Error::unsupported("data that the drive itself encrypts (OPAL)").hint(
                     "Only the drive with its own key can decrypt them: use cryptsetup 2.7 or newer on that machine.",
@@ -89,6 +95,9 @@ impl Making<'_> {
             }
             other => return Err(unknown("segments of the type", other)),
         };
+        if let Payload::Authenticated { area, .. } = &payload {
+            len = self.len_in_area(number, segment, area.len())?;
+        }
         let at = self.segments.last().map_or(0, |last| last.at + last.len);
         if at.checked_add(len).is_none() {
             return Err(self.malformed(format!("with segment {number} the volume has more than 2^64 bytes")));
@@ -106,9 +115,6 @@ impl Making<'_> {
         key: Option<&Secret>,
         layers: &mut Vec<KernelCipher>,
     ) -> Result<Payload> {
-        if let Some(integrity) = &segment.integrity {
-            return Err(unknown("data with integrity protection of the type", &integrity.kind));
-        }
         let encryption = segment.encryption.as_deref().unwrap_or_default();
         if encryption.starts_with("cipher_null") {
             self.warnings
@@ -116,12 +122,7 @@ impl Making<'_> {
             return Ok(Payload::Clear);
         }
         let key = key.ok_or_else(|| self.malformed(format!("segment {number} has no key")))?;
-        let sectors = Sectors {
-            size: segment.sector_size.unwrap_or(512) as usize,
-            // Numbers count units of 512 bytes whatever the size of a sector is (lib/setup.c, `LUKS2_activate`).
-            large_iv: false,
-            iv_offset: segment.iv_tweak.unwrap_or_default().0,
-        };
+        let sectors = sectors_of(segment);
         let at = json_at(self.header);
         let specification = Specification::parse(encryption).map_err(|e| cipher_error(e, at))?;
         let cipher = specification.with_key(key, sectors, self.with.acceleration).map_err(|e| cipher_error(e, at))?;
@@ -130,6 +131,57 @@ impl Making<'_> {
             layers.push(KernelCipher { specification: encryption.to_owned(), key, sectors, integrity: None });
         }
         Ok(Payload::Crypt { cipher, first: 0 })
+    }
+
+    /// A segment whose sectors have tags (lib/luks2/luks2_json_metadata.c, `LUKS2_activate`).
+    fn authenticated(
+        &mut self,
+        number: u32,
+        segment: &metadata::Segment,
+        by: &metadata::Integrity,
+        key: Option<&Secret>,
+        layers: &mut Vec<KernelCipher>,
+    ) -> Result<Payload> {
+        if by.journal_encryption != "none" || by.journal_integrity != "none" {
+            return Err(Error::unsupported("a journal of dm-integrity that is encrypted or has a MAC"));
+        }
+        let encryption = segment.encryption.as_deref().unwrap_or_default();
+        let key = key.ok_or_else(|| self.malformed(format!("segment {number} has no key")))?;
+        let (sectors, at) = (sectors_of(segment), json_at(self.header));
+        let specification = aead::Specification::parse(encryption, &by.kind).map_err(|e| cipher_error(e, at))?;
+        let cipher = specification.with_key(key, sectors, self.with.acceleration).map_err(|e| cipher_error(e, at))?;
+        if specification.repeats_vectors() {
+            self.warnings.push(format!(
+                "The cipher {} takes the same initialisation vector for a sector each time: whoever sees the volume twice can \
+                 change it unnoticed. Move the data to a new volume.",
+                printable(encryption)
+            ));
+        }
+        let (offset, tag) = (segment.offset.0, cipher.tag_size());
+        let len = self.data.len().saturating_sub(offset);
+        let area = integrity::open(self.data, offset, len, tag, sectors.size)?;
+        if area.in_journal() > 0 {
+            self.warnings.push(format!(
+                "{} sectors were not yet in their places when the volume was last used: they are read from the journal.",
+                area.in_journal()
+            ));
+        }
+        if self.with.for_kernel {
+            let (specification, key) = (encryption.to_owned(), Secret::copy_from(key));
+            layers.push(KernelCipher { specification, key, sectors, integrity: Some((by.kind.clone(), tag as u32)) });
+        }
+        Ok(Payload::Authenticated { area: Arc::new(area), cipher, first: 0 })
+    }
+
+    /// How long a segment with tags is: as its superblock says, unless the segment says less.
+    fn len_in_area(&self, number: u32, segment: &metadata::Segment, area: u64) -> Result<u64> {
+        match segment.size {
+            Size::Dynamic => Ok(area),
+            Size::Fixed(len) if len <= area => Ok(len),
+            Size::Fixed(len) => {
+                Err(self.malformed(format!("segment {number} has {len} bytes, but only {area} of them have tags")))
+            }
+        }
     }
 
     /// How long a segment is, in bytes, and whether all of it is there to be written.
@@ -181,5 +233,14 @@ impl Making<'_> {
 
     fn malformed(&self, what: String) -> Error {
         ErrorKind::Malformed { field: "segments", offset: json_at(self.header), what }.into()
+    }
+}
+
+fn sectors_of(segment: &metadata::Segment) -> Sectors {
+    Sectors {
+        size: segment.sector_size.unwrap_or(512) as usize,
+        // Numbers count units of 512 bytes whatever the size of a sector is (lib/setup.c, `LUKS2_activate`).
+        large_iv: false,
+        iv_offset: segment.iv_tweak.unwrap_or_default().0,
     }
 }

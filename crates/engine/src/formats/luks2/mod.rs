@@ -5,7 +5,7 @@
 
 mod backup;
 pub mod binary;
-mod convert;
+pub(super) mod convert;
 mod create;
 mod derivation;
 mod describe;
@@ -76,6 +76,14 @@ impl Format for Luks2 {
         create::create(store, spec, first).map_err(|e| e.in_format(NAME))
     }
 
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
+    }
+
+    fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
+        create::stored_len(plain, spec).map_err(|e| e.in_format(NAME))
+    }
+
     fn choices(&self) -> Choices {
         create::choices()
     }
@@ -114,6 +122,11 @@ struct Locked {
 }
 
 impl Header for Locked {
+    /// A keyfile is a passphrase.
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
+    }
+
     fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
         let unlocked = match with.header {
             HeaderChoice::Any | HeaderChoice::One { hidden: false, backup: false } => {
@@ -215,7 +228,7 @@ fn facts(header: &ReadHeader, opened: &OpenedKey, size: u64) -> Result<Facts> {
     let (cipher, mode) = specification.split_once('-').unwrap_or((specification, ""));
     let kdf = opened.keyslot.and_then(|n| header.metadata.keyslots[&n].kdf.as_ref());
     // The volume key itself was given: nothing is derived.
-    let without = Derivation { hash: "", iterations: 0, memory: None };
+    let without = Derivation { hash: "none", iterations: 0, memory: None };
     let told = kdf.map(|kdf| derivation::of(kdf).map(|kdf| kdf.told())).transpose()?.unwrap_or(without);
     let text = |bytes: &[u8]| (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned());
     Ok(Facts {

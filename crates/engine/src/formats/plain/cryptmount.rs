@@ -201,6 +201,28 @@ mod tests {
         assert!(fortify(b"x", 5000, b"salt", 20, &|| false).is_none());
     }
 
+    /// What cryptmount 6.2.0 of Debian 12 generated, and the key that it gave the kernel with it.
+    static MADE_BY_CRYPTMOUNT: &[u8] = b"\
+        \x63\x6d\x2d\x62\x6c\x74\x69\x01\x20\x00\x00\x40\x00\x00\xd7\x66\
+        \x69\xef\x87\xd4\xa5\x45\x9b\xdb\x09\xdc\x8e\xb0\x0e\xf6\x50\xe6\
+        \x0f\x06\xd8\xad\x45\x4b\x6e\x92\x70\xc2\x88\x53\xc7\xe6\x40\x7a\
+        \x45\x83\x48\xff\x53\x27\x69\x1d\x9c\xff\x01\x5e\x4e\x7c\x6b\x3c";
+
+    #[test]
+    fn key_files_of_cryptmount_open() {
+        assert!(is_one(MADE_BY_CRYPTMOUNT));
+        let opened = open(MADE_BY_CRYPTMOUNT, b"cryptmount pass", &|| true).expect("it opens");
+        let key = b"\x03\xfc\x27\xc1\x59\x20\x8f\xa5\xf2\xd8\xb7\x9c\xcd\xd2\x6f\xb1\
+            \x6f\x09\x38\xcd\x43\x1e\xa1\xbe\xfe\xa2\x13\x7f\x97\x22\x09\x21";
+        assert!(opened.key.same_as(key) && opened.iterations == 16_384);
+        let mut damaged = MADE_BY_CRYPTMOUNT.to_vec();
+        damaged[30] ^= 1;
+        for (file, passphrase) in [(MADE_BY_CRYPTMOUNT, &b"cryptmount past"[..]), (&damaged, b"cryptmount pass")] {
+            let error = open(file, passphrase, &|| true).err().expect("it does not open");
+            assert!(matches!(error.kind, ErrorKind::WrongCredential(_)), "{error}");
+        }
+    }
+
     fn file(version: u8, key_len: u16, iterations: u32, rest: usize) -> Vec<u8> {
         let mut file = [MAGIC, &[version], &key_len.to_le_bytes()].concat();
         if version > 0 {

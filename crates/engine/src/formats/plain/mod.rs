@@ -10,7 +10,7 @@ use claviger_crypto::Secret;
 
 use super::headerless::{self, Place, Volume};
 use super::{Choices, Format, Header, Unlocked, Verdict};
-use crate::credential::{Credential, Unlock, whole_keyfile};
+use crate::credential::{Credential, Headerless, Unlock, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
 use crate::store::Store;
@@ -56,7 +56,7 @@ impl Format for Plain {
         let with = Unlock {
             cipher: spec.cipher,
             hash: spec.hash,
-            headerless: headerless::parameters(spec),
+            headerless: Headerless::of_new(spec),
             ..Unlock::with(first)
         };
         // Nothing is written before it is known that it will open.
@@ -223,4 +223,10 @@ fn wrong_credentials(credentials: &[Credential]) -> Error {
         _ => Error::misuse("one passphrase or one key file opens a plain volume, and not both")
             .hint("Leave the passphrase away where there is a key file."),
     }
+}
+/// Reads a key file of cryptmount's own kind: [`crate::fuzzing`].
+pub(crate) fn fuzz_keyfile(bytes: &[u8]) {
+    let _ = cryptmount::is_one(bytes);
+    // Iterations are what the file says: none is done.
+    let _ = cryptmount::open(bytes, b"passphrase", &|| false);
 }

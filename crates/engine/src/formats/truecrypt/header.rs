@@ -249,17 +249,22 @@ pub(super) fn compose(rules: &Rules, salt: &[u8], data: Extent, keys: &[u8]) -> 
     put(&mut plain, MAGIC, rules.magic);
     put(&mut plain, VERSION, &NEWEST_VERSION.to_be_bytes());
     put(&mut plain, REQUIRED_PROGRAM, &rules.written_program.to_be_bytes());
-    let key_crc = crc32fast::hash(&plain[KEYS..]);
-    put(&mut plain, KEY_CRC, &key_crc.to_be_bytes());
     // The times stay zero, as since TrueCrypt 6.0.
     put(&mut plain, HIDDEN_SIZE, &if hidden { size } else { 0 }.to_be_bytes());
     put(&mut plain, VOLUME_SIZE, &size.to_be_bytes());
     put(&mut plain, DATA_START, &start.to_be_bytes());
     put(&mut plain, ENCRYPTED_SIZE, &size.to_be_bytes());
     put(&mut plain, SECTOR_SIZE, &512u32.to_be_bytes());
-    let header_crc = crc32fast::hash(&plain[MAGIC..HEADER_CRC]);
-    put(&mut plain, HEADER_CRC, &header_crc.to_be_bytes());
+    seal_checksums(&mut plain);
     plain
+}
+
+/// Makes both checksums of a decrypted header right.
+pub(super) fn seal_checksums(plain: &mut [u8]) {
+    let key_crc = crc32fast::hash(&plain[KEYS..SIZE]);
+    put(plain, KEY_CRC, &key_crc.to_be_bytes());
+    let header_crc = crc32fast::hash(&plain[MAGIC..HEADER_CRC]);
+    put(plain, HEADER_CRC, &header_crc.to_be_bytes());
 }
 
 fn put(plain: &mut [u8], at: usize, bytes: &[u8]) {

@@ -544,6 +544,19 @@ impl Family {
     }
 }
 
+/// Reads a decrypted header by the rules of each program: [`crate::fuzzing`].
+pub(crate) fn fuzz_header(bytes: &[u8]) {
+    let mut plain = [0; header::SIZE];
+    let len = bytes.len().min(header::SIZE - header::SALT);
+    plain[header::SALT..][..len].copy_from_slice(&bytes[..len]);
+    header::seal_checksums(&mut plain);
+    for rules in [&header::TRUECRYPT, &header::VERACRYPT] {
+        let _ = header::has_magic(&plain[header::SALT..], rules);
+        let _ = header::parse(&plain, 0, rules);
+        let _ = header::encrypted_size(&plain);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;

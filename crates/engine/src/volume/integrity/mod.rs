@@ -11,7 +11,7 @@
 //!
 //! When somebody opens the volume, the journal is only read: blocks that are in it are read from there. The first write puts
 //! them where they belong. From then on each write goes into sections of the journal of its own, and to its place when the
-//! journal is full or the volume is closed. A write of one block costs a whole section, which is some 40 KiB with blocks of 512
+//! journal is full or the volume is closed, which empties it. A write of one block costs a whole section, which is some 40 KiB with blocks of 512
 //! bytes and 130 KiB with 4096; a long one costs twice its size. Linux collects writes in memory and so saves that, but loses
 //! what it has collected if it stops.
 
@@ -21,14 +21,12 @@ mod superblock;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use claviger_crypto::modes::AuthenticatedCipher;
 
 use super::{Payload, Segment};
 use crate::error::{Error, ErrorKind, Result};
-use crate::spec::Spec;
 use crate::store::Store;
 use journal::{Head, Journal, Next, Place};
 use superblock::{Geometry, SUPERBLOCK};
@@ -95,16 +93,16 @@ pub fn capacity(len: u64, device: u64, tag: usize, sector: usize) -> Result<u64>
 /// Makes an area of `len` bytes at `offset` of `store`, all of whose sectors read as zeros: no sector is without a tag, or a file
 /// system could not even read a sector before it writes a part of it. The superblock comes last.
 ///
-/// Returns how many bytes of data there are. `spec` says who is told of the progress and whether to stop.
+/// Returns how many bytes of data there are. `tell` is told of the bytes filled so far and of all there are; its error ends it.
 ///
 /// # Errors
-/// `Misuse` if there is no room; `Cancelled`; `Io`. Then there is no superblock.
+/// `Misuse` if there is no room; `Io`; those of `tell`. Then there is no superblock.
 pub fn format(
     store: &dyn Store,
     offset: u64,
     len: u64,
     cipher: &dyn AuthenticatedCipher,
-    spec: &Spec<'_>,
+    tell: &mut dyn FnMut(u64, u64) -> Result<()>,
 ) -> Result<u64> {
     if offset.checked_add(len).is_none_or(|end| end > store.len()) {
         return Err(Error::misuse(format!("{len} bytes at {offset} reach past the end at {}", store.len())));
@@ -113,7 +111,7 @@ pub fn format(
     // What was there must not look like an area while its blocks are filled.
     store.write_at(offset, &mut [0; SUPERBLOCK])?;
     store.flush()?;
-    fill(&geometry, store, offset, cipher, spec)?;
+    fill(&geometry, store, offset, cipher, tell)?;
     for section in 0..geometry.sections {
         let mut empty = journal::section(&geometry, Head { section, number: 0 }, std::iter::empty());
         store.write_at(offset + geometry.section_at(section), &mut empty)?;
@@ -130,16 +128,12 @@ fn fill(
     store: &dyn Store,
     base: u64,
     cipher: &dyn AuthenticatedCipher,
-    spec: &Spec<'_>,
+    tell: &mut dyn FnMut(u64, u64) -> Result<()>,
 ) -> Result<()> {
     let total = geometry.provided * superblock::SECTOR;
-    let tell = |done| spec.progress.iter().for_each(|progress| progress(done, total));
     let mut block = 0;
-    tell(0);
+    tell(0, total)?;
     while block < geometry.blocks() {
-        if spec.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
-            return Err(ErrorKind::Cancelled.into());
-        }
         let count = (geometry.blocks() - block).min(geometry.together(block)).min((PIECE / geometry.block()) as u64);
         let mut data = vec![0; count as usize * geometry.block()];
         let mut tags = random_tags(count as usize * geometry.tag)?;
@@ -147,7 +141,7 @@ fn fill(
         store.write_at(base + geometry.data_at(block), &mut data)?;
         store.write_at(base + geometry.tag_at(block), &mut tags)?;
         block += count;
-        tell(block * geometry.block() as u64);
+        tell(block * geometry.block() as u64, total)?;
     }
     Ok(())
 }
@@ -234,19 +228,17 @@ impl TaggedSectors {
         }
     }
 
-    /// Puts what was written into its place, as when the volume is closed. What was only read stays as it is.
+    /// Puts what was written into its place and empties the journal, as when the volume is closed. What was only read stays as
+    /// it is.
     pub(super) fn settle(&self, store: &dyn Store, base: u64) -> io::Result<()> {
         let mut state = self.write_state();
-        let Writing::Ready { head, free } = state.writing else { return Ok(()) };
-        if free == self.geometry.sections {
-            return Ok(());
-        }
-        let settled = self.put_into_place(&mut state, store, base);
+        let Writing::Ready { head, .. } = state.writing else { return Ok(()) };
+        let settled = self.put_into_place(&mut state, store, base).and_then(|()| self.empty(store, base, head));
         state.writing = match settled {
-            Ok(()) => Writing::Ready { head, free: self.geometry.sections },
+            Ok(head) => Writing::NotYet(Next::Section(head)),
             Err(_) => Writing::Failed,
         };
-        settled
+        settled.map(|_| ())
     }
 
     fn read_newest(
@@ -367,7 +359,21 @@ impl TaggedSectors {
         runs
     }
 
-    /// Empties all sections. After any number of writes nothing of the journal counts any more.
+    /// Goes once around the ring with empty sections, the oldest first (Linux does the same in `dm_integrity_postsuspend`).
+    fn empty(&self, store: &dyn Store, base: u64, mut head: Head) -> io::Result<Head> {
+        for _ in 0..self.geometry.sections {
+            let mut empty = journal::section(&self.geometry, head, std::iter::empty());
+            store.write_at(base + self.geometry.section_at(head.section), &mut empty)?;
+            head = head.after(self.geometry.sections);
+            if head.section == 0 {
+                store.flush()?;
+            }
+        }
+        store.flush()?;
+        Ok(head)
+    }
+
+    /// Empties all sections where one is torn. After any number of writes nothing of the journal counts any more.
     fn clear(&self, store: &dyn Store, base: u64, from: Head) -> io::Result<Head> {
         for group in journal::clearing(from.section, self.geometry.sections) {
             for section in group {

@@ -1,0 +1,103 @@
+//! `claviger resize`: a longer or a shorter volume.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+
+use claviger_engine::Error;
+use claviger_engine::store::Access;
+use serde::Serialize;
+
+use crate::editing::HeaderArgs;
+use crate::output::{self, Report};
+use crate::{prompt, size};
+
+/// Make a volume in a file longer or shorter
+///
+/// For formats that do not say how long a volume is, or say it where it can be changed: LUKS. The file system inside is not
+/// touched: it is to be made smaller before, or larger afterwards. What is cut off is lost. No passphrase is needed.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger resize --size 2G disk.luks")]
+pub struct Args {
+    #[command(flatten)]
+    header: HeaderArgs,
+
+    /// Size of the plaintext from now on
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    size: u64,
+
+    /// Answer the question with yes
+    #[arg(long)]
+    yes: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Serialize)]
+struct Resized {
+    path: String,
+    format: &'static str,
+    /// Size of the plaintext before, in bytes.
+    before: u64,
+    /// Size of the plaintext, in bytes.
+    size: u64,
+    /// Size of the file, in bytes.
+    stored: u64,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let path = &args.header.path;
+    let at = |e: Error| e.at(path);
+    let named = args.header.find(Access::ReadWrite)?;
+    if named.file.is_block_device() {
+        return Err(at(Error::unsupported("changing the size of a block device")
+            .hint("A volume of dynamic size follows the size of its device by itself."))
+        .into());
+    }
+    if args.header.in_partition() {
+        return Err(at(Error::misuse("a partition has the size that its table says")).into());
+    }
+    let resizing = named.editor.resize(&*named.store, None, args.size).map_err(at)?;
+    let resized = Resized {
+        path: named.path(),
+        format: named.format.name(),
+        before: resizing.before,
+        size: args.size,
+        stored: resizing.len,
+    };
+    if args.size < resizing.before && !args.yes {
+        let lost = size::exact(resizing.before - args.size);
+        let question = format!(
+            "The last {lost} of {} are cut off and lost. Is the file system in it smaller already? (yes/no) ",
+            resized.path
+        );
+        prompt::consent(&question, "--yes", |why| at(Error::misuse(format!("the size was not changed{why}"))))?;
+    }
+    let set_len = || -> claviger_engine::Result<()> {
+        if !named.file.is_at(path) {
+            return Err(Error::misuse("another file has taken its place. Nothing was changed"));
+        }
+        // The lock is on the other descriptor, which stays open.
+        let file = OpenOptions::new().write(true).open(path)?;
+        Ok(file.set_len(resizing.len).and_then(|()| file.sync_all())?)
+    };
+    let grows = resizing.len >= named.store.len();
+    if grows {
+        set_len().map_err(at)?;
+    }
+    resizing.prepared.edit.carry_out(&*named.store).map_err(at)?;
+    if !grows {
+        set_len().map_err(at)?;
+    }
+    output::print(&resized, args.json)
+}
+
+impl Report for Resized {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { path, format: _, before, size, stored: _ } = self;
+        writeln!(out, "{path}: {} for files, {} before", size::exact(*size), size::exact(*before))
+    }
+}

@@ -1,0 +1,181 @@
+//! Adiantum (P. Crowley, E. Biggers, "Adiantum: length-preserving encryption for entry-level processors", 2018) as Linux has it
+//! (crypto/adiantum.c, crypto/nhpoly1305.c): XChaCha with 12 or 20 rounds, AES-256 for one block, NHPoly1305 as the hash.
+//!
+//! A sector is a left part, and a last block on its right. Every bit of it depends on every other:
+//!
+//! ```text
+//! middle    = right + hash(tweak, left)
+//! middle    = AES(middle)
+//! left     ^= XChaCha(nonce = middle, 1)
+//! right     = middle - hash(tweak, left)
+//! ```
+//!
+//! All of it runs in constant time where AES does: there are no tables.
+
+use chacha20::{Key, KeyIvInit, XChaCha12, XChaCha20, XNonce};
+use cipher::StreamCipher;
+use poly1305::Poly1305;
+use poly1305::universal_hash::{KeyInit, UniversalHash};
+
+use super::IvMode;
+use crate::ciphers::{Acceleration, BlockCipher, aes};
+use crate::secret::{Locked, Secret};
+
+/// Size of the key in bytes; every other key is made of it.
+pub const KEY: usize = 32;
+
+/// Sectors whose middle blocks are encrypted together.
+const BATCH: usize = 32;
+
+/// Bytes of left part that NH takes at a time, words of its key, and words that it moves on for each 16 bytes.
+const NH_MESSAGE: usize = 1024;
+const NH_KEY: usize = NH_MESSAGE / 4 + NH_STEP * (NH_PASSES - 1);
+const NH_STEP: usize = 4;
+
+/// Sums that NH makes.
+const NH_PASSES: usize = 4;
+
+/// Rounds of XChaCha.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounds {
+    /// What Adiantum is meant to have.
+    Twelve,
+    /// What the cautious take.
+    Twenty,
+}
+
+/// Adiantum under a key.
+pub struct Adiantum {
+    rounds: Rounds,
+    key: Secret,
+    block: Box<dyn BlockCipher>,
+    /// Keys of Poly1305 for the tweak and for what NH makes of the left part, with nothing to be added in the end.
+    header: Locked<[u8; 32]>,
+    message: Locked<[u8; 32]>,
+    nh: Locked<[u32; NH_KEY]>,
+    /// Vectors are the last 16 of the 32 bytes of the tweak, not the first.
+    at_end: bool,
+}
+
+impl Adiantum {
+    /// Where `at_end`, vectors of 16 bytes are the end of the tweak of 32 bytes, otherwise its beginning; the rest is zeros.
+    ///
+    /// # Panics
+    /// If `key` is not 32 bytes long.
+    pub fn new(rounds: Rounds, key: &[u8], at_end: bool, with: Acceleration) -> Self {
+        // AES's key, Poly1305's two, NH's.
+        let mut keys = Secret::zeroed(32 + 16 + 16 + 4 * NH_KEY);
+        let mut nonce = [0; 24];
+        nonce[0] = 1;
+        stream(rounds, key, &nonce, &mut keys);
+        let (block, rest) = keys.split_at(32);
+        let (header, rest) = rest.split_at(16);
+        let (message, nh) = rest.split_at(16);
+        let poly = |key: &[u8]| Locked::build(|to: &mut [u8; 32]| to[..16].copy_from_slice(key));
+        Self {
+            rounds,
+            key: Secret::copy_from(key),
+            block: aes::AES.with_key(block, with),
+            header: poly(header),
+            message: poly(message),
+            nh: Locked::build(|words: &mut [u32; NH_KEY]| {
+                words.iter_mut().zip(nh.as_chunks().0).for_each(|(word, bytes)| *word = u32::from_le_bytes(*bytes));
+            }),
+            at_end,
+        }
+    }
+
+    /// The hash of a tweak and of a left part.
+    fn hash(&self, iv: &[u8; 16], left: &[u8]) -> u128 {
+        let mut header = [[0; 16]; 3];
+        header[0][..8].copy_from_slice(&(8 * left.len() as u64).to_le_bytes());
+        header[if self.at_end { 2 } else { 1 }] = *iv;
+        poly1305(&self.header, &header).wrapping_add(self.nh_poly1305(left))
+    }
+
+    /// NHPoly1305 of up to 4 KiB.
+    fn nh_poly1305(&self, left: &[u8]) -> u128 {
+        let mut sums = [[0; 16]; 2 * 4096 / NH_MESSAGE];
+        let parts = left.chunks(NH_MESSAGE);
+        let sums = &mut sums[..2 * parts.len()];
+        for (part, sums) in parts.zip(sums.as_chunks_mut::<2>().0) {
+            for (bytes, sum) in sums.as_flattened_mut().as_chunks_mut().0.iter_mut().zip(nh(&self.nh, part)) {
+                *bytes = sum.to_le_bytes();
+            }
+        }
+        poly1305(&self.message, sums)
+    }
+
+    /// Works on sectors whose middle blocks are put through AES together.
+    fn run(&self, encrypt: bool, ivs: &[[u8; 16]], run: &mut [u8]) {
+        let size = run.len() / ivs.len();
+        for (ivs, run) in ivs.chunks(BATCH).zip(run.chunks_mut(BATCH * size)) {
+            let mut before = [[0; 16]; BATCH];
+            for ((iv, sector), middle) in ivs.iter().zip(run.chunks_exact(size)).zip(&mut before) {
+                let (left, right) = sector.split_last_chunk().expect("a sector has more than a block");
+                *middle = u128::from_le_bytes(*right).wrapping_add(self.hash(iv, left)).to_le_bytes();
+            }
+            let mut after = before;
+            let blocks = after[..ivs.len()].as_flattened_mut();
+            match encrypt {
+                true => self.block.encrypt_blocks(blocks),
+                false => self.block.decrypt_blocks(blocks),
+            }
+            // The nonce is the encrypted one.
+            let nonces = if encrypt { after } else { before };
+            let middles = nonces.iter().zip(&after);
+            for ((iv, sector), (nonce, middle)) in ivs.iter().zip(run.chunks_exact_mut(size)).zip(middles) {
+                let (left, right) = sector.split_last_chunk_mut().expect("as above");
+                let mut whole = [0; 24];
+                whole[..16].copy_from_slice(nonce);
+                whole[16] = 1;
+                stream(self.rounds, &self.key, &whole, left);
+                *right = u128::from_le_bytes(*middle).wrapping_sub(self.hash(iv, left)).to_le_bytes();
+            }
+        }
+    }
+}
+
+impl IvMode for Adiantum {
+    fn encrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
+        self.run(true, ivs, run);
+    }
+
+    fn decrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
+        self.run(false, ivs, run);
+    }
+}
+
+/// Xors `data` with XChaCha's key stream.
+fn stream(rounds: Rounds, key: &[u8], nonce: &[u8; 24], data: &mut [u8]) {
+    let key = Key::try_from(key).expect("a key of 32 bytes");
+    let nonce = XNonce::from(*nonce);
+    match rounds {
+        Rounds::Twelve => XChaCha12::new(&key, &nonce).apply_keystream(data),
+        Rounds::Twenty => XChaCha20::new(&key, &nonce).apply_keystream(data),
+    }
+}
+
+/// Poly1305 of whole blocks, without what an authenticator adds in the end: the upper half of the key is zero.
+fn poly1305(key: &[u8; 32], blocks: &[[u8; 16]]) -> u128 {
+    let mut state = Poly1305::new(key.into());
+    for block in blocks {
+        state.update(&[(*block).into()]);
+    }
+    u128::from_le_bytes(state.finalize().into())
+}
+
+/// NH of at most 1024 bytes, whole blocks: four sums of products of 32-bit words, each with the key four words further on.
+fn nh(key: &[u32; NH_KEY], part: &[u8]) -> [u64; NH_PASSES] {
+    let mut sums = [0u64; NH_PASSES];
+    for (unit, key) in part.as_chunks::<16>().0.iter().zip(key.windows(NH_STEP * NH_PASSES).step_by(NH_STEP)) {
+        let word = |i: usize| u32::from_le_bytes(unit[4 * i..][..4].try_into().expect("four bytes"));
+        let [m0, m1, m2, m3] = [word(0), word(1), word(2), word(3)];
+        for (sum, k) in sums.iter_mut().zip(key.as_chunks::<NH_STEP>().0) {
+            let product =
+                |a: u32, i: usize, b: u32, j: usize| u64::from(a.wrapping_add(k[i])) * u64::from(b.wrapping_add(k[j]));
+            *sum = sum.wrapping_add(product(m0, 0, m2, 2)).wrapping_add(product(m1, 1, m3, 3));
+        }
+    }
+    sums
+}

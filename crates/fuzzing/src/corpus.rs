@@ -1,0 +1,221 @@
+//! Inputs to begin with, made by this project's own code, or by hand where it makes none.
+
+use claviger_engine::formats::{loopaes, luks1, luks2};
+use claviger_engine::spec::Cost;
+use claviger_engine::store::MemoryStore;
+use claviger_engine::{Credential, Format, Secret, Spec, Store};
+use sha2::{Digest, Sha256};
+
+fn bytes(store: &MemoryStore) -> Vec<u8> {
+    let mut all = vec![0; store.len() as usize];
+    store.read_at(0, &mut all).expect("memory can be read");
+    all
+}
+
+/// A small volume of a format, whose derivations cost nothing.
+fn created(format: &dyn Format, len: usize, spec: Spec<'_>) -> Vec<u8> {
+    let store = MemoryStore::new(vec![0; len]);
+    let cost = Cost { kdf: Some("pbkdf2"), iterations: Some(1000), ..Cost::default() };
+    let spec = Spec { quick: true, cost, cipher: Some("aes-xts-plain64"), key_bits: Some(256), ..spec };
+    let passphrase = [Credential::Passphrase(Secret::copy_from(b"passphrase"))];
+    format.create(&store, &spec, &passphrase).expect("a volume");
+    bytes(&store)
+}
+
+/// A decrypted header of today's form, without its magic and with it: fields at their offsets behind the salt.
+pub fn truecrypt() -> Vec<Vec<u8>> {
+    let header = |magic: &[u8; 4], version: u16, program: u16| {
+        let mut header = vec![0; 448];
+        header[..4].copy_from_slice(magic);
+        header[4..6].copy_from_slice(&version.to_be_bytes());
+        header[6..8].copy_from_slice(&program.to_be_bytes());
+        for (at, number) in [(36, 1u64 << 20), (44, 131_072), (52, 1 << 20)] {
+            header[at..at + 8].copy_from_slice(&number.to_be_bytes());
+        }
+        header[64..68].copy_from_slice(&512u32.to_be_bytes());
+        header[192..256].fill(9);
+        header
+    };
+    vec![header(b"TRUE", 5, 0x0700), header(b"TRUE", 2, 0x0100), header(b"TRUE", 3, 0x0500), header(b"VERA", 5, 0x010b)]
+}
+
+/// The header and what else is in front of the data.
+pub fn luks1() -> Vec<Vec<u8>> {
+    let mut volume = created(&luks1::LUKS1, (2 << 20) + 8192, Spec::default());
+    volume.truncate(1 << 20);
+    vec![volume]
+}
+
+/// Both copies of the header, with little room for keyslots.
+pub fn luks2() -> Vec<Vec<u8>> {
+    let spec =
+        Spec { data_offset: Some(512 << 10), metadata_size: Some(16 << 10), label: Some("label"), ..Spec::default() };
+    vec![created(&luks2::LUKS2, (512 << 10) + 8192, spec)]
+}
+
+/// Makes the checksums of both copies of a LUKS2 header right (LUKS2 On-Disk Format Specification 1.1.1, section 2.1), where
+/// there is something like them.
+pub fn seal_luks2(volume: &mut [u8]) {
+    /// Where the size of a copy, and its checksum, are.
+    const SIZE: usize = 8;
+    const CHECKSUM: usize = 448;
+    let Some(size) = volume.get(SIZE..SIZE + 8) else { return };
+    let size = u64::from_be_bytes(size.try_into().expect("eight bytes")).min(4 << 20) as usize;
+    for at in [0, size] {
+        let Some(copy) = volume.get_mut(at..at + size).filter(|copy| copy.len() >= 512) else { continue };
+        copy[CHECKSUM..512].fill(0);
+        let sum = Sha256::digest(&*copy);
+        copy[CHECKSUM..CHECKSUM + 32].copy_from_slice(&sum);
+    }
+}
+
+/// Every form of a cipher specification.
+pub fn specifications() -> Vec<Vec<u8>> {
+    let texts = [
+        "aes-xts-plain64",
+        "aes",
+        "aes-plain",
+        "aes-cbc-essiv:sha256",
+        "serpent-lrw-benbi",
+        "aes:64-cbc-lmk",
+        "twofish-cbc-tcw",
+        "capi:xts(aes)-plain64",
+        "capi:cbc(serpent)-essiv:sha256",
+        "aes-ecb",
+        "des3_ede-cbc-plain",
+        "xchacha20,aes-adiantum-plain64",
+        "capi:adiantum(xchacha12,aes)-plain64",
+        "aes-cbc-eboiv",
+        "aes-cbc-elephant",
+        "blowfish-cbc-plain64be",
+        "aes-cbc-null",
+        "aes-ctr-plain64",
+        "cast5-cbc-plain",
+        "cipher_null-ecb",
+    ];
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+/// Key files of version 3 and 1.
+pub fn loopaes() -> Vec<Vec<u8>> {
+    let whole = loopaes::new_keyfile().expect("random bytes").to_vec();
+    let line = whole[..61].to_vec();
+    vec![whole, line]
+}
+
+/// A file of each version whose key nobody knows.
+pub fn cryptmount() -> Vec<Vec<u8>> {
+    let mut old = b"cm-blti\x00\x20\x00".to_vec();
+    old.extend([7; 10 + 40]);
+    let mut new = b"cm-blti\x01\x20\x00\x00\x40\x00\x00".to_vec();
+    new.extend([7; 10 + 40]);
+    vec![old, new]
+}
+
+/// A superblock.
+pub fn integrity() -> Vec<Vec<u8>> {
+    let mut superblock = vec![0; 64 << 10];
+    superblock[..8].copy_from_slice(b"integrt\0");
+    // Version, log2 of the interleaved sectors, size of a tag, journal sections, sectors, flags, log2 of a block (Linux,
+    // drivers/md/dm-integrity.c, `struct superblock`).
+    superblock[8..12].copy_from_slice(&[4, 15, 32, 0]);
+    superblock[12..16].copy_from_slice(&1u32.to_le_bytes());
+    superblock[16..24].copy_from_slice(&64u64.to_le_bytes());
+    vec![superblock]
+}
+
+/// A master boot record with four partitions, one of them extended, and a GPT.
+pub fn partitions() -> Vec<Vec<u8>> {
+    let mut mbr = vec![0; 128 << 10];
+    for (i, (kind, start, len)) in
+        [(0x83u8, 8u32, 16u32), (7, 24, 16), (5, 40, 100), (0xef, 140, 10)].iter().enumerate()
+    {
+        let entry = &mut mbr[446 + 16 * i..][..16];
+        entry[4] = *kind;
+        entry[8..12].copy_from_slice(&start.to_le_bytes());
+        entry[12..16].copy_from_slice(&len.to_le_bytes());
+    }
+    mbr[510..512].copy_from_slice(&[0x55, 0xaa]);
+    let logical = 40 * 512;
+    mbr[logical + 446 + 4] = 0x83;
+    mbr[logical + 446 + 8..][..4].copy_from_slice(&1u32.to_le_bytes());
+    mbr[logical + 446 + 12..][..4].copy_from_slice(&8u32.to_le_bytes());
+    mbr[logical + 510..][..2].copy_from_slice(&[0x55, 0xaa]);
+
+    let mut gpt = vec![0; 128 << 10];
+    gpt[446 + 4] = 0xee;
+    gpt[446 + 8..][..4].copy_from_slice(&1u32.to_le_bytes());
+    gpt[446 + 12..][..4].copy_from_slice(&255u32.to_le_bytes());
+    gpt[510..512].copy_from_slice(&[0x55, 0xaa]);
+    let header = &mut gpt[512..1024];
+    header[..8].copy_from_slice(b"EFI PART");
+    for (at, number) in [(8, 0x0001_0000u32), (12, 92), (80, 128), (84, 128)] {
+        header[at..at + 4].copy_from_slice(&number.to_le_bytes());
+    }
+    for (at, number) in [(24, 1u64), (32, 255), (40, 34), (48, 222), (72, 2)] {
+        header[at..at + 8].copy_from_slice(&number.to_le_bytes());
+    }
+    let entry = &mut gpt[1024..1024 + 128];
+    entry[..32].fill(3);
+    entry[32..40].copy_from_slice(&40u64.to_le_bytes());
+    entry[40..48].copy_from_slice(&80u64.to_le_bytes());
+    vec![mbr, gpt]
+}
+
+/// A FAT12 with a file, and the beginnings of others.
+pub fn filesystems() -> Vec<Vec<u8>> {
+    let mut fat = vec![0; 64 << 10];
+    fat[..3].copy_from_slice(&[0xeb, 0x3c, 0x90]);
+    fat[3..11].copy_from_slice(b"MSDOS5.0");
+    // Bytes in a sector, sectors in a cluster, reserved, tables, names in the root, sectors, kind, sectors in a table
+    // (Microsoft, FAT specification, section 3).
+    fat[11..24].copy_from_slice(&[0, 2, 1, 1, 0, 1, 16, 0, 128, 0, 0xf8, 1, 0]);
+    fat[38] = 0x29;
+    fat[54..62].copy_from_slice(b"FAT12   ");
+    fat[510..512].copy_from_slice(&[0x55, 0xaa]);
+    fat[512..518].copy_from_slice(&[0xf8, 0xff, 0xff, 0xff, 0x0f, 0]);
+    fat[1024..1035].copy_from_slice(b"HELLO   TXT");
+    fat[1024 + 11] = 0x20;
+    fat[1024 + 26..][..2].copy_from_slice(&2u16.to_le_bytes());
+    fat[1024 + 28..][..4].copy_from_slice(&5u32.to_le_bytes());
+
+    let mut ext = vec![0; 64 << 10];
+    ext[1024..1028].copy_from_slice(&16u32.to_le_bytes());
+    ext[1028..1032].copy_from_slice(&64u32.to_le_bytes());
+    ext[1024 + 32..1024 + 36].copy_from_slice(&8192u32.to_le_bytes());
+    ext[1024 + 40..1024 + 44].copy_from_slice(&16u32.to_le_bytes());
+    ext[1024 + 56..1024 + 58].copy_from_slice(&[0x53, 0xef]);
+
+    let mut ntfs = vec![0; 64 << 10];
+    ntfs[..11].copy_from_slice(b"\xeb\x52\x90NTFS    ");
+    ntfs[11..14].copy_from_slice(&[0, 2, 8]);
+    ntfs[40] = 127;
+    ntfs[48] = 1;
+    ntfs[64] = 0xf6;
+    ntfs[510..512].copy_from_slice(&[0x55, 0xaa]);
+    vec![fat, ext, ntfs]
+}
+
+/// Beginnings of everything.
+pub fn everything() -> Vec<Vec<u8>> {
+    let all = [luks1(), luks2(), partitions(), filesystems(), integrity()];
+    all.into_iter()
+        .flatten()
+        .map(|mut bytes| {
+            bytes.truncate(64 << 10);
+            bytes
+        })
+        .collect()
+}
+
+/// Lines of every kind.
+pub fn crypttab() -> Vec<Vec<u8>> {
+    let lines = [
+        "one /dev/sda1 none luks,discard,key-slot=1,header=/h",
+        "two UUID=\"1234-ABCD\" /key tcrypt,tcrypt-hidden,tcrypt-keyfile=/a,veracrypt-pim=7,tcrypt-veracrypt",
+        "swap PARTLABEL=a/b /dev/urandom swap,cipher=aes-xts-plain64,size=512,offset=2048,skip=8,hash=plain",
+        "# a comment\nfour /dev/loop0 - plain,keyfile-offset=16,keyfile-size=32,sector-size=4096",
+        "five /dev/sdb2 /k loop-AES,cipher=aes,size=128 more fields",
+    ];
+    lines.iter().map(|line| line.as_bytes().to_vec()).chain([lines.join("\n").into_bytes()]).collect()
+}

@@ -1,0 +1,127 @@
+//! What is fuzzed: each parser of bytes that somebody else has written, as a function that must end soon and without a panic,
+//! and inputs to begin with. The folder `fuzz` runs them under libFuzzer; the tests here run each over its corpus and over
+//! random changes of it, the same in every run.
+#![forbid(unsafe_code)]
+
+mod corpus;
+mod targets;
+
+// A file of the program, which is no library.
+#[allow(dead_code, reason = "only the parser is of interest")]
+#[path = "../../cli/src/attach/crypttab.rs"]
+mod crypttab;
+#[allow(dead_code, reason = "as above")]
+#[path = "../../cli/src/attach/disk.rs"]
+mod disk;
+
+pub use targets::TARGETS;
+
+/// A parser, and what it is fed first.
+pub struct Target {
+    /// Its name, which is that of its file in `fuzz/fuzz_targets`.
+    pub name: &'static str,
+    /// Reads the bytes in every way that there is.
+    pub run: fn(&[u8]),
+    /// Inputs that get far.
+    pub corpus: fn() -> Vec<Vec<u8>>,
+}
+
+/// The target of that name.
+///
+/// # Panics
+/// If there is none.
+pub fn target(name: &str) -> &'static Target {
+    TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("no target is called {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use claviger_testkit::random::Random;
+
+    use super::*;
+
+    /// Changes of each input, besides the input itself.
+    const CHANGES: usize = 300;
+
+    /// One input is read in less, on a machine that does other things too.
+    const LONGEST: Duration = Duration::from_secs(20);
+
+    /// Bytes that parsers like to trip over.
+    const BORDERS: &[u8] = &[0, 1, 0x7f, 0x80, 0xff, b'0', b'9', b'"', b'{', b'-', b':'];
+
+    /// Changes a few bytes, repeats or cuts out a range, or cuts the end off.
+    fn changed(input: &[u8], random: &mut Random) -> Vec<u8> {
+        let mut bytes = input.to_vec();
+        for _ in 0..=random.below(4) {
+            if bytes.is_empty() {
+                return bytes;
+            }
+            // Mostly where headers are.
+            let reach = if random.below(4) == 0 { bytes.len() } else { bytes.len().min(4096) };
+            let at = random.below(reach);
+            let len = (random.below(16) + 1).min(bytes.len() - at);
+            match random.below(7) {
+                0 => bytes[at] ^= 1 << random.below(8),
+                1 => bytes[at..at + len].fill(*random.choose(BORDERS)),
+                2 => bytes[at..at + len].copy_from_slice(&random.bytes(len)),
+                3 => drop(bytes.drain(at..at + len)),
+                4 => {
+                    let range = bytes[at..at + len].to_vec();
+                    bytes.splice(at..at, range);
+                }
+                5 => {
+                    let number = *random.choose(&[0, 1, 511, u64::from(u32::MAX), 1 << 63, u64::MAX, u64::MAX - 511]);
+                    let number = if random.below(2) == 0 { number.to_be_bytes() } else { number.to_le_bytes() };
+                    let len = (bytes.len() - at).min(8);
+                    bytes[at..at + len].copy_from_slice(&number[8 - len..]);
+                }
+                _ => bytes.truncate(at),
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn every_target_takes_its_corpus_and_what_is_like_it() {
+        for target in TARGETS {
+            let mut random = Random::new(1);
+            let inputs = (target.corpus)();
+            assert!(!inputs.is_empty(), "{} has no corpus", target.name);
+            for input in &inputs {
+                let mut run = |bytes: &[u8]| {
+                    let begin = Instant::now();
+                    (target.run)(bytes);
+                    assert!(begin.elapsed() < LONGEST, "{}: {:?}", target.name, begin.elapsed());
+                };
+                run(input);
+                // Large ones cost time to change.
+                let changes = CHANGES * 64 / (64 + input.len() / 4096);
+                (0..changes).for_each(|_| run(&changed(input, &mut random)));
+            }
+            (target.run)(&[]);
+        }
+    }
+
+    /// What gets far shows that the targets reach the parsers at all.
+    #[test]
+    fn the_corpus_is_what_it_is_taken_for() {
+        for (name, word) in [("luks1", "luks1"), ("luks2", "luks2")] {
+            let input = &(target(name).corpus)()[0];
+            assert!(targets::opens_as(input).iter().any(|f| f.eq_ignore_ascii_case(word)), "{name}");
+        }
+    }
+
+    #[test]
+    fn each_target_has_a_file_for_libfuzzer() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
+        let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("the manifest");
+        for target in TARGETS {
+            let path = format!("fuzz_targets/{}.rs", target.name);
+            let text = std::fs::read_to_string(folder.join(&path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+            assert!(text.contains(&format!("{:?}", target.name)) && manifest.contains(&path), "{path}");
+        }
+    }
+}

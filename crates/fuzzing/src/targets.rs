@@ -1,0 +1,139 @@
+//! The targets.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use claviger_crypto::Acceleration;
+use claviger_crypto::dmcrypt::{Sectors, Specification};
+use claviger_engine::formats::{self, luks1, luks2};
+use claviger_engine::store::MemoryStore;
+use claviger_engine::trees::{NodeKind, Tree};
+use claviger_engine::volume::integrity;
+use claviger_engine::{
+    Credential, FORMATS, Format, Secret, Store, Unlock, diagnosis, filesystems, fuzzing, partitions,
+};
+
+use crate::{Target, corpus, crypttab};
+
+/// Every target.
+pub static TARGETS: &[Target] = &[
+    Target { name: "truecrypt", run: fuzzing::truecrypt_header, corpus: corpus::truecrypt },
+    Target { name: "luks1", run: luks1, corpus: corpus::luks1 },
+    Target { name: "luks2", run: luks2, corpus: corpus::luks2 },
+    Target { name: "specification", run: specification, corpus: corpus::specifications },
+    Target { name: "loopaes", run: fuzzing::loopaes_keyfile, corpus: corpus::loopaes },
+    Target { name: "cryptmount", run: fuzzing::cryptmount_keyfile, corpus: corpus::cryptmount },
+    Target { name: "integrity", run: integrity, corpus: corpus::integrity },
+    Target { name: "partitions", run: partitions, corpus: corpus::partitions },
+    Target { name: "filesystems", run: filesystems, corpus: corpus::filesystems },
+    Target { name: "identify", run: identify, corpus: corpus::everything },
+    Target { name: "crypttab", run: crypttab, corpus: corpus::crypttab },
+];
+
+fn store(bytes: &[u8]) -> MemoryStore {
+    MemoryStore::new(bytes.to_vec())
+}
+
+/// Reads a header, tells what is in it and tries to open it, all but the derivations: their cost is what the header says.
+fn header(format: &dyn Format, store: &dyn Store) {
+    let _ = format.identify(store);
+    let Ok(header) = format.open(store) else { return };
+    let _ = header.describe();
+    let cancel = AtomicBool::new(true);
+    let credentials = [[Credential::Passphrase(Secret::copy_from(b"x"))], [Credential::VolumeKey(Secret::zeroed(64))]];
+    for credentials in &credentials {
+        let with = Unlock { cancel: Some(&cancel), for_kernel: true, ..Unlock::with(credentials) };
+        let _ = header.effort(&with);
+        let _ = header.unlock(store, &with);
+    }
+}
+
+fn luks1(bytes: &[u8]) {
+    header(&luks1::LUKS1, &store(bytes));
+}
+
+/// The JSON behind the checksum is what is to be reached: so the checksums are made right, as whoever means harm would.
+fn luks2(bytes: &[u8]) {
+    header(&luks2::LUKS2, &store(bytes));
+    let mut sealed = bytes.to_vec();
+    corpus::seal_luks2(&mut sealed);
+    header(&luks2::LUKS2, &store(&sealed));
+}
+
+fn specification(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(known) = Specification::parse(text) else { return };
+    let _ = known.to_string();
+    for len in known.key_sizes() {
+        for (size, large_iv) in [(512, false), (4096, true), (4096, false)] {
+            let sectors = Sectors { size, large_iv, iv_offset: u64::MAX - 7 };
+            let Ok(cipher) = known.with_key(&vec![7; len], sectors, Acceleration::On) else { continue };
+            let mut run = vec![5; 2 * cipher.sector_size()];
+            cipher.encrypt(u64::MAX - 1, &mut run);
+            cipher.decrypt(u64::MAX - 1, &mut run);
+            // Where there is a random IV or nothing to invert, this does not hold, and is not tried.
+            assert!(run.iter().all(|b| *b == 5), "{text} does not decrypt what it encrypts");
+        }
+    }
+}
+
+fn integrity(bytes: &[u8]) {
+    let store = store(bytes);
+    for (tag, sector) in [(32, 512), (28, 4096), (64, 4096)] {
+        let _ = integrity::open(&store, 0, store.len(), tag, sector);
+    }
+}
+
+fn partitions(bytes: &[u8]) {
+    let store = store(bytes);
+    let Ok(Some(table)) = partitions::read(&store) else { return };
+    for partition in &table.partitions {
+        let _ = partitions::find(&store, partition.number);
+    }
+    let disk: Arc<dyn Store> = Arc::new(store);
+    let _ = formats::partition::candidates(&disk);
+}
+
+fn filesystems(bytes: &[u8]) {
+    let store: Arc<dyn Store> = Arc::new(store(bytes));
+    let _ = filesystems::detect::detect(&*store);
+    if let Ok((_, tree)) = filesystems::open(store) {
+        walk(&*tree);
+    }
+}
+
+/// The outermost folder and what is right in it, and the beginning of its files.
+fn walk(tree: &dyn Tree) {
+    /// As many names as are looked at.
+    const NAMES: usize = 64;
+    for entry in tree.list(tree.root()).unwrap_or_default().into_iter().take(NAMES) {
+        let Ok(attributes) = tree.attributes(entry.node) else { continue };
+        let _ = match attributes.kind {
+            NodeKind::File => tree.read_at(entry.node, 0, &mut [0; 700]).is_ok(),
+            NodeKind::Folder => tree.list(entry.node).is_ok(),
+            _ => tree.link_target(entry.node).is_ok(),
+        };
+    }
+}
+
+fn identify(bytes: &[u8]) {
+    let store: Arc<dyn Store> = Arc::new(store(bytes));
+    for format in FORMATS {
+        let _ = format.identify(&*store);
+    }
+    let _ = formats::occupied(&*store);
+    let _ = diagnosis::look(&store);
+}
+
+fn crypttab(bytes: &[u8]) {
+    let Ok(entries) = crypttab::parse(&String::from_utf8_lossy(bytes)) else { return };
+    for entry in entries {
+        let _ = entry.plan();
+    }
+}
+
+/// The formats that say that it is theirs.
+#[cfg(test)]
+pub fn opens_as(bytes: &[u8]) -> Vec<&'static str> {
+    FORMATS.iter().filter(|f| !f.headerless() && f.open(&store(bytes)).is_ok()).map(|f| f.name()).collect()
+}
