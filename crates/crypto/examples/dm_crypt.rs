@@ -7,8 +7,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use claviger_crypto::dmcrypt::{Sectors, Specification};
 use claviger_crypto::Acceleration;
+use claviger_crypto::dmcrypt::{Sectors, Specification};
 
 const RUN: usize = 64 << 10;
 

@@ -171,10 +171,7 @@ fn qemu_and_cryptsetup_open_what_is_made_here() {
         }
         let dump = tools::run(Command::new(&cryptsetup).arg("luksDump").arg(&path));
         let dump = String::from_utf8_lossy(&dump.stdout).into_owned();
-        assert!(
-            dump.contains("Payload offset:\t") && dump.contains(&format!("Hash spec:     \t{hash}\n")),
-            "{dump}"
-        );
+        assert!(dump.contains("Payload offset:\t") && dump.contains(&format!("Hash spec:     \t{hash}\n")), "{dump}");
         let out = folder.path().join("out");
         let source = format!("driver=luks,file.filename={},key-secret=s", path.display());
         let target = out.to_str().expect("UTF-8");
