@@ -136,7 +136,8 @@ fn at_any_crash_something_opens() {
     let names = ["1", "2", "3", "4", "5"];
     let six: Vec<_> = names.iter().map(|name| (add as Build, "old", *name)).collect();
     let six = after(&old, &six);
-    let cases: [(&str, &[u8], Build, &[&str], &[&str]); 6] = [
+    type Case<'a> = (&'a str, &'a [u8], Build, &'a [&'a str], &'a [&'a str]);
+    let cases: [Case<'_>; 6] = [
         ("add", &old, add, &["old"], &["new"]),
         ("change", &old, change, &["old", "new"], &[]),
         ("remove", &two, remove, &["second"], &["old"]),
