@@ -1,9 +1,11 @@
 //! `claviger reencrypt`: another key, cipher or sector size for a LUKS2 volume, where it lies.
 
+use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Instant;
 
+use claviger_engine::formats;
 use claviger_engine::formats::luks2::reencrypt::{self, Reencryption, Request, Stores};
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Unlock};
@@ -133,6 +135,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let cancel = cancel::install()?;
     let at = |e: Error| e.at(&args.path);
     let data = open_file(&args.path, Access::ReadWrite)?;
+    let new = args.header.as_deref().is_some_and(|path| !path.exists());
     let header = args.header_store(&data).map_err(at)?;
     let stores = match &header {
         Some(header) => Stores::new(header, Some(&data)),
@@ -143,7 +146,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         true => args.credentials.read_new(|keyfiles| keyfiles.is_empty())?,
         false => args.credentials.read_for(|keyfiles| keyfiles.is_empty())?,
     };
-    let ended = if args.resume { Vec::new() } else { args.begin(&stores, &credentials)? };
+    let ended = match args.resume {
+        true => Vec::new(),
+        false => args.begin(&stores, &credentials).inspect_err(|_| args.forget_header(header.as_ref(), new))?,
+    };
     let with = Unlock { cancel: Some(cancel), ..Unlock::with(&credentials) };
     let reencryption = Reencryption::resume(stores, &with, args.hotzone_size).map_err(at)?;
     let size = reencryption.progress().size;
@@ -175,6 +181,14 @@ impl Args {
         let store = FileStore::create(path, len)?;
         new_file::sync_folder(path)?;
         Ok(Some(store))
+    }
+
+    /// Removes the file that was made for a new header, if there is still none in it.
+    fn forget_header(&self, header: Option<&FileStore>, new: bool) {
+        let (Some(path), Some(store)) = (&self.header, header) else { return };
+        if new && store.is_at(path) && matches!(formats::occupied(store), Ok(None)) {
+            let _ = fs::remove_file(path);
+        }
     }
 
     /// Begins it, after a question. Which keyslots end with the old key.

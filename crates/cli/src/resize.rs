@@ -68,8 +68,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         size: args.size,
         stored: resizing.len,
     };
-    if args.size < resizing.before && !args.yes {
-        let lost = size::exact(resizing.before - args.size);
+    // Of the volume, or of what is behind it in the file.
+    let lost = resizing.before.saturating_sub(args.size).max(named.store.len().saturating_sub(resizing.len));
+    if lost > 0 && !args.yes {
+        let lost = size::exact(lost);
         let question = format!(
             "The last {lost} of {} are cut off and lost. Is the file system in it smaller already? (yes/no) ",
             resized.path

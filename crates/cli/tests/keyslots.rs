@@ -113,6 +113,11 @@ fn volumes_are_converted_resized_and_have_detached_headers() {
         run(["keyslot", "test", "--json", "--password-file", &folder.password, &header]).succeeds().json()["keyslot"],
         0
     );
+    let before = fs::read(&header).expect("it is there");
+    for size in ["1M", "30M"] {
+        run(["resize", "--size", size, "--yes", &header]).fails(1, &["detached header"]);
+    }
+    assert!(fs::read(&header).expect("it is there") == before, "a detached header keeps its keyslots");
     run(["create", "--format", "TrueCrypt", "--label", "x", "--size", "1M", &folder.str("no")]).fails(1, &["--label"]);
 }
 

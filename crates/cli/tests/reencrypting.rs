@@ -138,6 +138,8 @@ fn plaintext_gets_a_detached_header() {
     fs::write(&path, &plain).expect("a file");
     let password = ["--yes", "--password-file", folder.password.as_str(), "--header", &header];
     let cheap = ["--new-kdf", "pbkdf2", "--new-iterations", "1000"];
+    run([&["reencrypt", "--encrypt", "--resilience", "hope", &path][..], &password].concat()).fails(1, &["checksum"]);
+    assert!(!folder.path("header").exists(), "nothing was begun");
     run([&["reencrypt", "--encrypt", "--init-only", &path][..], &password, &cheap].concat()).succeeds();
     assert!(contents(&folder, &["--header", &header, &path]) == plain, "nothing is encrypted yet");
     run([&["reencrypt", "--resume", &path][..], &password].concat()).succeeds();

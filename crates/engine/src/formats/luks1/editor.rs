@@ -232,9 +232,11 @@ fn set(store: &dyn Store, to: &Attributes<'_>) -> Result<Prepared> {
 /// The header does not know the size: only the store changes.
 fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resizing> {
     let header = Phdr::read(store)?;
+    header.sound()?;
     let start = header.data_start();
-    if start == 0 && data.is_none() {
-        return Err(Error::misuse("it is a detached header: the data are in another file or device"));
+    if data.is_none() && (start == 0 || store.len() <= start) {
+        return Err(Error::misuse("it is a detached header: the data are in another file or device")
+            .hint("A LUKS1 volume follows the size of its file or device by itself."));
     }
     if size == 0 || !size.is_multiple_of(super::header::SECTOR) {
         return Err(Error::misuse(format!("{size} bytes are no whole sectors of {} bytes", super::header::SECTOR)));

@@ -206,12 +206,19 @@ pub(super) fn text(what: &str, text: &str) -> Result<Vec<u8>> {
 fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resizing> {
     let mut change = Change::of(store)?;
     let store_len = data.map_or(store.len(), Store::len);
+    let areas = change.metadata.config.keyslots_size.0;
+    let header_end = change.binary.hdr_size.saturating_mul(2).saturating_add(areas);
     let (1, Some(segment)) = (change.metadata.segments.len(), change.metadata.segments.values_mut().next()) else {
         return Err(Error::unsupported("changing the size of a volume of several segments"));
     };
     if segment.integrity.is_some() {
         return Err(Error::unsupported("changing the size of a volume with integrity protection")
             .hint("Its tags lie between its data. Make a new volume and copy."));
+    }
+    if data.is_none() && (segment.offset.0 < header_end || store_len <= segment.offset.0) {
+        // Its file would be given the size of the data, and lose keyslots.
+        return Err(Error::misuse("it is a detached header: the data are in another file or device")
+            .hint("A volume of dynamic size follows the size of its file or device by itself."));
     }
     let sector = u64::from(segment.sector_size.unwrap_or(512));
     if size == 0 || !size.is_multiple_of(sector) {
