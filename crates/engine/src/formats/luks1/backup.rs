@@ -9,7 +9,7 @@ use super::create::ALIGNMENT;
 use super::header::{Phdr, SIZE};
 use super::unlock::open_key;
 use crate::credential::Unlock;
-use crate::edit::{Edit, Step};
+use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{HeaderBackup, Prepared, RestoreFrom, magic};
 use crate::store::Store;
@@ -63,8 +63,8 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
                 .to_owned(),
         );
     }
-    let keyslot = None;
-    Ok(Prepared { edit: Edit { steps }, format: NAME, hidden: false, keyslot, derivation: None, warnings })
+    let edit = Edit::new(steps).made_for(vec![Seen { at: 0, bytes: now.to_vec() }]);
+    Ok(Prepared { edit, format: NAME, hidden: false, keyslot: None, derivation: None, warnings })
 }
 
 fn data_len(store: &dyn Store, with: &Unlock<'_>) -> u64 {

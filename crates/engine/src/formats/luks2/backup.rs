@@ -35,7 +35,7 @@ pub(super) fn back_up(store: &dyn Store) -> Result<HeaderBackup> {
 pub(super) fn repair(store: &dyn Store) -> Result<Prepared> {
     let header = read::read(store)?;
     let steps = write::repair(store, &header)?.into_iter().collect();
-    Ok(prepared(steps, Vec::new()))
+    Ok(prepared(Edit::new(steps).made_for(header.seen), Vec::new()))
 }
 
 /// Puts the header of a backup in place of what is there.
@@ -78,7 +78,8 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
                 .to_owned(),
         );
     }
-    Ok(prepared(steps, warnings))
+    let seen = there.map_or(Vec::new(), |there| there.seen);
+    Ok(prepared(Edit::new(steps).made_for(seen), warnings))
 }
 
 /// What is sound, and whether a keyslot opens.
@@ -103,8 +104,8 @@ pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     Ok(Verified { format: NAME, copies, areas: Vec::new(), damaged, warnings: header.warnings() })
 }
 
-fn prepared(steps: Vec<Step>, warnings: Vec<String>) -> Prepared {
-    Prepared { edit: Edit { steps }, format: NAME, hidden: false, keyslot: None, derivation: None, warnings }
+fn prepared(edit: Edit, warnings: Vec<String>) -> Prepared {
+    Prepared { edit, format: NAME, hidden: false, keyslot: None, derivation: None, warnings }
 }
 
 /// Where headers and keyslots end, in whole blocks.

@@ -89,7 +89,7 @@ pub fn begin(stores: &Stores<'_>, with: &Unlock<'_>, request: &Request<'_>, decr
     let keys = VolumeKeys { previous: Some(opened.key), last: new.map(|(_, key)| key), same: false };
     plan.put(&mut metadata, header.binary.hdr_size, request, &keys, stores.data.len())?;
     steps.extend(write::steps(stores.header, &header, header.binary.clone(), &metadata)?);
-    Ok(Beginning { edit: Edit { steps }, ending })
+    Ok(Beginning { edit: Edit::new(steps).made_for(header.seen), ending })
 }
 
 /// Plaintext into a volume whose header is in a store of its own, which is to be empty: `first` opens it then.
@@ -103,7 +103,7 @@ pub fn begin_detached_encryption(
     request: &Request<'_>,
 ) -> Result<Beginning> {
     let image = encryption_header(stores.header.len(), stores.data, spec, first, request, None)?;
-    Ok(Beginning { edit: Edit { steps: image_steps(&image)? }, ending: Vec::new() })
+    Ok(Beginning { edit: Edit::new(image_steps(&image)?), ending: Vec::new() })
 }
 
 /// Only plaintext is to be left of a volume with its header in front: the header moves to `header`, a store of its own, which is as
@@ -146,12 +146,12 @@ pub fn begin_decryption(
     let mut bytes = vec![0; end as usize];
     data.read_at(0, &mut bytes)?;
     let state = write::steps(&MemoryStore::new(bytes.clone()), &header, header.binary.clone(), &metadata)?;
-    Edit { steps: image_steps(&bytes)? }.carry_out(header_to)?;
+    Edit::new(image_steps(&bytes)?).carry_out(header_to)?;
     let mut bytes = vec![0; first as usize];
     data.read_at(shift, &mut bytes)?;
     data.write_at(0, &mut bytes)?;
     data.flush()?;
-    Edit { steps: state }.carry_out(header_to)
+    Edit::new(state).carry_out(header_to)
 }
 
 /// The whole header of a volume whose data are still plaintext, `len` bytes of it. `moved` says where the first part goes, and how
@@ -203,7 +203,7 @@ pub(super) fn encryption_header(
     let mut metadata = header.metadata.clone();
     let keys = VolumeKeys { previous: None, last: Some(opened.key), same: false };
     plan.put(&mut metadata, header.binary.hdr_size, request, &keys, data.len())?;
-    Edit { steps: write::steps(&memory, &header, header.binary.clone(), &metadata)? }.carry_out(&memory)?;
+    Edit::new(write::steps(&memory, &header, header.binary.clone(), &metadata)?).carry_out(&memory)?;
     Ok(memory.to_vec())
 }
 

@@ -27,9 +27,9 @@ use claviger_crypto::pool::Pool;
 use super::metadata::{Id, Metadata, Size};
 use super::read::{CopyState, ReadHeader, read};
 use super::unlock::{OpenedKey, open_key};
-use super::{slots, validate, write};
+use super::{binary, slots, validate, write};
 use crate::credential::{Credential, Unlock};
-use crate::edit::{Edit, Step};
+use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 use crate::volume::Layout;
@@ -228,10 +228,11 @@ impl<'a> Reencryption<'a> {
 
     /// Writes both copies of the header, with steps before and after.
     fn write(&mut self, before: Vec<Step>, metadata: Metadata, after: Vec<Step>) -> Result<()> {
-        let mut steps = before;
-        steps.extend(write::steps(self.stores.header, &self.header, self.header.binary.clone(), &metadata)?);
-        steps.extend(after);
-        Edit { steps }.carry_out(self.stores.header)?;
+        let copies = write::steps(self.stores.header, &self.header, self.header.binary.clone(), &metadata)?;
+        let binary = |step: &Step| Seen { at: step.at, bytes: step.bytes[..binary::LEN].to_vec() };
+        let seen = copies.iter().map(binary).collect();
+        let steps = [before, copies, after].concat();
+        Edit::new(steps).made_for(std::mem::replace(&mut self.header.seen, seen)).carry_out(self.stores.header)?;
         self.header.binary.seqid += 1;
         self.header.metadata = metadata;
         (self.header.primary, self.header.secondary) = (CopyState::Current, CopyState::Current);
