@@ -158,6 +158,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let cancel = cancel::install()?;
     let at = |e: Error| e.at(&args.path);
     let data = open_file(&args.path, Access::ReadWrite)?;
+    // Making its file was asked about.
+    let asked = args.header.as_ref().is_some_and(|path| !path.exists());
     let header = args.header_store(&data).map_err(at)?;
     let stores = match &header {
         Some(header) => Stores::new(header, Some(&data)),
@@ -168,7 +170,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         true => args.credentials.read_new(|keyfiles| keyfiles.is_empty())?,
         false => args.credentials.read_for(|keyfiles| keyfiles.is_empty())?,
     };
-    let ended = if args.resume { Vec::new() } else { args.begin(&stores, &credentials)? };
+    let ended = if args.resume { Vec::new() } else { args.begin(&stores, &credentials, asked)? };
     let with = Unlock { cancel: Some(cancel), ..Unlock::with(&credentials) };
     let reencryption = Reencryption::resume(stores, &with, args.hotzone_size).map_err(at)?;
     let size = reencryption.progress().size;
@@ -202,8 +204,8 @@ impl Args {
         Ok(Some(store))
     }
 
-    /// Begins it, after a question. Which keyslots end with the old key.
-    fn begin(&self, stores: &Stores<'_>, credentials: &[Credential]) -> anyhow::Result<Vec<u32>> {
+    /// Begins it, after a question if it was not `asked` before. Which keyslots end with the old key.
+    fn begin(&self, stores: &Stores<'_>, credentials: &[Credential], asked: bool) -> anyhow::Result<Vec<u32>> {
         let at = |e: Error| e.at(&self.path);
         if reencrypt::status(stores.header).map_err(at)? == Some(true) {
             return Err(
@@ -212,14 +214,16 @@ impl Args {
         }
         let request = self.request();
         if self.encrypt {
-            self.encryption(stores, &request, credentials)?;
+            self.encryption(stores, &request, credentials, asked)?;
             return Ok(Vec::new());
         }
-        if reencrypt::status(stores.header).map_err(at)?.is_none() && !self.moves_header(stores) {
+        let moves = self.decrypt && stores.detached && reencrypt::moves_header(stores.header, stores.data).map_err(at)?;
+        if !moves && reencrypt::status(stores.header).map_err(at)?.is_none() {
             return Err(at(self.no_luks2(stores)).into());
         }
         let with = Unlock { cancel: Some(cancel::flag()), ..Unlock::with(credentials) };
-        if self.moves_header(stores) {
+        if moves {
+            self.consent_unless(asked)?;
             reencrypt::begin_decryption(stores.header, stores.data, &with, &request).map_err(at)?;
             return Ok(Vec::new());
         }
@@ -228,13 +232,18 @@ impl Args {
             let slots: Vec<_> = beginning.ending.iter().map(u32::to_string).collect();
             warn(&format!("keyslots {} end with the old key: add their passwords again afterwards.", slots.join(", ")));
         }
-        self.consent()?;
-        cancel::check()?;
+        self.consent_unless(false)?;
         beginning.edit.carry_out(stores.header).map_err(at)?;
         Ok(beginning.ending)
     }
 
-    fn encryption(&self, stores: &Stores<'_>, request: &Request<'_>, credentials: &[Credential]) -> anyhow::Result<()> {
+    fn encryption(
+        &self,
+        stores: &Stores<'_>,
+        request: &Request<'_>,
+        credentials: &[Credential],
+        asked: bool,
+    ) -> anyhow::Result<()> {
         let at = |e: Error| e.at(&self.path);
         let spec = Spec {
             cipher: self.new_cipher.as_deref(),
@@ -246,6 +255,7 @@ impl Args {
         };
         if stores.detached {
             let beginning = reencrypt::begin_detached_encryption(stores, &spec, credentials, request).map_err(at)?;
+            self.consent_unless(asked)?;
             beginning.edit.carry_out(stores.header).map_err(at)?;
             return Ok(());
         }
@@ -255,14 +265,8 @@ impl Args {
             ))
             .into());
         };
-        self.consent()?;
+        self.consent_unless(asked)?;
         Ok(reencrypt::begin_encryption(stores.data, reduce, &spec, credentials, request).map_err(at)?)
-    }
-
-    /// Whether the header is to go from the volume to a file of its own, which is empty now.
-    fn moves_header(&self, stores: &Stores<'_>) -> bool {
-        let headerless = matches!(reencrypt::status(stores.header), Ok(None));
-        self.decrypt && stores.detached && headerless && matches!(reencrypt::status(stores.data), Ok(Some(false)))
     }
 
     fn no_luks2(&self, stores: &Stores<'_>) -> Error {
@@ -297,6 +301,13 @@ impl Args {
             memory_kib: *new_kdf_memory,
             lanes: *new_kdf_parallel,
         }
+    }
+
+    fn consent_unless(&self, asked: bool) -> Result<()> {
+        if !asked {
+            self.consent()?;
+        }
+        cancel::check()
     }
 
     fn consent(&self) -> Result<()> {

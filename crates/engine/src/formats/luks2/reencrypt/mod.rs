@@ -11,6 +11,7 @@
 //! resilience mode `checksum`, as with cryptsetup; in `journal` it is not.
 
 mod begin;
+mod doubts;
 mod front;
 mod keys;
 mod proof;
@@ -275,6 +276,19 @@ pub fn status(header: &dyn Store) -> Result<Option<bool>> {
     }
 }
 
+/// Whether the header is to move from the front of the data to `header`, a store of its own, when they become plaintext: nothing is in
+/// it yet, or only the copy that an interrupted beginning has left.
+///
+/// # Errors
+/// Those of [`status`]; `Io`.
+pub fn moves_header(header: &dyn Store, data: &dyn Store) -> Result<bool> {
+    match status(header)? {
+        None => Ok(status(data)? == Some(false)),
+        Some(true) => Ok(false),
+        Some(false) => Ok(doubts::moved_header(header, data)?.is_some()),
+    }
+}
+
 /// How long a file has to be that takes the header of a volume, in bytes.
 ///
 /// # Errors
@@ -318,6 +332,7 @@ fn unlocked(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Resu
     if !stores.detached {
         must_be_attached(header, &state)?;
     }
+    doubts::may_belong_together(stores, header, doubts::encrypted_by_now(&state))?;
     let (keys, key) = volume_keys(header, &state, stores.header, with)?;
     // All is rewritten and the old key's keyslots are gone already: what is left says no more than any header does.
     let unproven = state.mode == Mode::Reencrypt && state.finished() && keys.previous.is_none();
