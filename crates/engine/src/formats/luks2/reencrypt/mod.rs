@@ -26,7 +26,7 @@ use claviger_crypto::Secret;
 use claviger_crypto::pool::Pool;
 
 use super::metadata::{Id, Metadata, Size};
-use super::read::{CopyState, ReadHeader, read};
+use super::read::{self, CopyState, ReadHeader, read};
 use super::unlock::{OpenedKey, open_key};
 use super::{binary, slots, validate, write};
 use crate::credential::{Credential, Unlock};
@@ -389,6 +389,24 @@ fn volume_keys(
     let trials = [&was, &is_to_be].into_iter().flatten().map(|opened| opened.trials).sum();
     let opened = is_to_be.or(was).ok_or_else(|| wrong("digests", "neither side of the reencryption has a key"))?;
     Ok((keys, OpenedKey { trials, ..opened }))
+}
+
+/// Reads metadata in JSON and works out the state of the reencryption in them, for data of several sizes.
+pub(crate) fn fuzz_metadata(json: &[u8]) {
+    const HDR_SIZE: u64 = 16 << 10;
+    let Ok(metadata) = read::parse(json, 0) else { return };
+    if validate::metadata(&metadata, HDR_SIZE, 0).is_err() {
+        return;
+    }
+    for data_len in [0, 64 << 10, 1 << 20, 1 << 40, u64::MAX] {
+        let Ok(Some(state)) = State::of(&metadata, data_len) else { continue };
+        let covered: u64 = state.pieces().iter().map(|piece| piece.at.end - piece.at.start).sum();
+        assert_eq!(covered, state.size, "the parts make up the whole");
+        let (_, _, _) = (state.progress(), doubts::encrypted_by_now(&state), finished(&metadata, &state));
+        let Some(zone) = next_zone(&state, ZONE) else { continue };
+        assert!(zone.start < zone.end && zone.end <= state.size, "{zone:?} of {}", state.size);
+        state.put(&mut metadata.clone(), &state.done_with(&zone), None);
+    }
 }
 
 fn next_zone(state: &State, most: u64) -> Option<std::ops::Range<u64>> {
