@@ -217,7 +217,8 @@ impl Args {
             self.encryption(stores, &request, credentials, asked)?;
             return Ok(Vec::new());
         }
-        let moves = self.decrypt && stores.detached && reencrypt::moves_header(stores.header, stores.data).map_err(at)?;
+        let moves =
+            self.decrypt && stores.detached && reencrypt::moves_header(stores.header, stores.data).map_err(at)?;
         if !moves && reencrypt::status(stores.header).map_err(at)?.is_none() {
             return Err(at(self.no_luks2(stores)).into());
         }

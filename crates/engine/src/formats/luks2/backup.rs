@@ -130,7 +130,7 @@ fn present(store: &dyn Store) -> Result<Option<ReadHeader>> {
 fn fits(store: &dyn Store, backup: &ReadHeader) -> Result<()> {
     let end = end(backup);
     if end > store.len() {
-        let what = format!("the backup has {end} bytes, and there are {} to write to", store.len());
+        let what = format!("the backup has {end} bytes, and there is room for {}", store.len());
         return Err(Error::misuse(what).hint("Is it the backup of another volume? Nothing was changed."));
     }
     Ok(())

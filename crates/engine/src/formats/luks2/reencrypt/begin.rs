@@ -6,10 +6,10 @@ use claviger_crypto::dmcrypt::Specification;
 use claviger_crypto::{Secret, hash};
 use serde_json::{Map, Value, json};
 
-use super::{Stores, doubts};
 use super::keys::VolumeKeys;
 use super::proof;
 use super::state::{Direction, FINAL, MOVED, Mode, PREVIOUS, Side, State};
+use super::{Stores, doubts};
 use crate::credential::{Credential, Unlock};
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};

@@ -1,8 +1,8 @@
 //! What shows that a store is not what it is taken for, before anything is written to it: a header's file with something in it,
 //! data that belong to another header.
 
-use super::state::{State, What};
 use super::Stores;
+use super::state::{State, What};
 use crate::error::{Error, Result};
 use crate::formats::luks2::metadata::Segment;
 use crate::formats::luks2::read::{ReadHeader, read};
