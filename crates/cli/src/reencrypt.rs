@@ -135,6 +135,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let cancel = cancel::install()?;
     let at = |e: Error| e.at(&args.path);
     let data = open_file(&args.path, Access::ReadWrite)?;
+    // Making its file was asked about.
     let new = args.header.as_deref().is_some_and(|path| !path.exists());
     let header = args.header_store(&data).map_err(at)?;
     let stores = match &header {
@@ -148,7 +149,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let ended = match args.resume {
         true => Vec::new(),
-        false => args.begin(&stores, &credentials).inspect_err(|_| args.forget_header(header.as_ref(), new))?,
+        false => args.begin(&stores, &credentials, new).inspect_err(|_| args.forget_header(header.as_ref(), new))?,
     };
     let with = Unlock { cancel: Some(cancel), ..Unlock::with(&credentials) };
     let reencryption = Reencryption::resume(stores, &with, args.hotzone_size).map_err(at)?;
@@ -191,8 +192,8 @@ impl Args {
         }
     }
 
-    /// Begins it, after a question. Which keyslots end with the old key.
-    fn begin(&self, stores: &Stores<'_>, credentials: &[Credential]) -> anyhow::Result<Vec<u32>> {
+    /// Begins it, after a question if it was not `asked` before. Which keyslots end with the old key.
+    fn begin(&self, stores: &Stores<'_>, credentials: &[Credential], asked: bool) -> anyhow::Result<Vec<u32>> {
         let at = |e: Error| e.at(&self.path);
         if reencrypt::status(stores.header).map_err(at)? == Some(true) {
             return Err(
@@ -201,14 +202,17 @@ impl Args {
         }
         let request = self.request()?;
         if self.encrypt {
-            self.encryption(stores, &request, credentials)?;
+            self.encryption(stores, &request, credentials, asked)?;
             return Ok(Vec::new());
         }
-        if reencrypt::status(stores.header).map_err(at)?.is_none() && !self.moves_header(stores) {
+        let moves =
+            self.decrypt && stores.detached && reencrypt::moves_header(stores.header, stores.data).map_err(at)?;
+        if !moves && reencrypt::status(stores.header).map_err(at)?.is_none() {
             return Err(at(self.no_luks2(stores)).into());
         }
         let with = Unlock { cancel: Some(cancel::flag()), ..Unlock::with(credentials) };
-        if self.moves_header(stores) {
+        if moves {
+            self.consent_unless(asked)?;
             reencrypt::begin_decryption(stores.header, stores.data, &with, &request).map_err(at)?;
             return Ok(Vec::new());
         }
@@ -217,13 +221,18 @@ impl Args {
             let slots: Vec<_> = beginning.ending.iter().map(u32::to_string).collect();
             warn(&format!("keyslots {} end with the old key: add their passwords again afterwards.", slots.join(", ")));
         }
-        self.consent()?;
-        cancel::check()?;
+        self.consent_unless(false)?;
         beginning.edit.carry_out(stores.header).map_err(at)?;
         Ok(beginning.ending)
     }
 
-    fn encryption(&self, stores: &Stores<'_>, request: &Request<'_>, credentials: &[Credential]) -> anyhow::Result<()> {
+    fn encryption(
+        &self,
+        stores: &Stores<'_>,
+        request: &Request<'_>,
+        credentials: &[Credential],
+        asked: bool,
+    ) -> anyhow::Result<()> {
         let at = |e: Error| e.at(&self.path);
         let key = self.credentials.new_volume_key()?;
         let spec = Spec {
@@ -237,6 +246,7 @@ impl Args {
         };
         if stores.detached {
             let beginning = reencrypt::begin_detached_encryption(stores, &spec, credentials, request).map_err(at)?;
+            self.consent_unless(asked)?;
             beginning.edit.carry_out(stores.header).map_err(at)?;
             return Ok(());
         }
@@ -246,14 +256,8 @@ impl Args {
             ))
             .into());
         };
-        self.consent()?;
+        self.consent_unless(asked)?;
         Ok(reencrypt::begin_encryption(stores.data, reduce, &spec, credentials, request).map_err(at)?)
-    }
-
-    /// Whether the header is to go from the volume to a file of its own, which is empty now.
-    fn moves_header(&self, stores: &Stores<'_>) -> bool {
-        let headerless = matches!(reencrypt::status(stores.header), Ok(None));
-        self.decrypt && stores.detached && headerless && matches!(reencrypt::status(stores.data), Ok(Some(false)))
     }
 
     fn no_luks2(&self, stores: &Stores<'_>) -> Error {
@@ -277,6 +281,13 @@ impl Args {
             hash: None,
             cost: self.cost.cost()?,
         })
+    }
+
+    fn consent_unless(&self, asked: bool) -> Result<()> {
+        if !asked {
+            self.consent()?;
+        }
+        cancel::check()
     }
 
     fn consent(&self) -> Result<()> {

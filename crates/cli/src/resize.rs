@@ -11,6 +11,9 @@ use crate::editing::HeaderArgs;
 use crate::output::{self, Report};
 use crate::{prompt, size};
 
+/// Less than this is what is left of a volume of whole sectors, in bytes.
+const SECTOR: u64 = 4096;
+
 /// Make a volume in a file longer or shorter
 ///
 /// For formats that do not say how long a volume is, or say it where it can be changed: LUKS. The file system inside is not
@@ -68,9 +71,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         size: args.size,
         stored: resizing.len,
     };
-    // Of the volume, or of what is behind it in the file.
+    // What is behind a volume of fixed size is not its own, and is cut off all the same.
     let lost = resizing.before.saturating_sub(args.size).max(named.store.len().saturating_sub(resizing.len));
-    if lost > 0 && !args.yes {
+    if lost >= SECTOR && !args.yes {
         let lost = size::exact(lost);
         let question = format!(
             "The last {lost} of {} are cut off and lost. Is the file system in it smaller already? (yes/no) ",

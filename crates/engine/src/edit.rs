@@ -2,6 +2,9 @@
 //!
 //! A crash, a full disk or a pulled cable must leave a volume that opens. So an edit is a list of steps in an order such that
 //! after any number of them there is a header that opens, and no step begins before the one before it is on the disk.
+//!
+//! An edit is made for what was read, and deriving keys takes seconds in which another program may change it. So an edit can
+//! say what it was made for ([`Seen`]), and is not carried out where something else is there by then.
 
 use std::fmt;
 use std::io;
@@ -14,6 +17,17 @@ use crate::store::Store;
 pub struct Edit {
     /// The steps, in the order in which they are to reach the disk.
     pub steps: Vec<Step>,
+    /// What it was made for: where something else is there, nothing is written.
+    pub seen: Vec<Seen>,
+}
+
+/// A part of a store as it was read: a checksum, or all that is to be changed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Where, in bytes from the beginning of the store.
+    pub at: u64,
+    /// What was there.
+    pub bytes: Vec<u8>,
 }
 
 /// One write. What it writes is ciphertext or random bytes, never a secret.
@@ -33,6 +47,12 @@ impl fmt::Debug for Step {
     }
 }
 
+impl fmt::Debug for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {}", self.bytes.len(), self.at)
+    }
+}
+
 impl fmt::Debug for Edit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.steps).finish()
@@ -40,6 +60,16 @@ impl fmt::Debug for Edit {
 }
 
 impl Edit {
+    /// These steps, whatever is there.
+    pub fn new(steps: Vec<Step>) -> Self {
+        Self { steps, seen: Vec::new() }
+    }
+
+    /// The same, but only where this is still there.
+    pub fn made_for(self, seen: Vec<Seen>) -> Self {
+        Self { seen, ..self }
+    }
+
     /// Carries the steps out, one after the other: each is written, flushed, read back and compared before the next begins.
     ///
     /// What is read back may come from the system's cache: it shows that the store took the bytes, while that the disk has them
@@ -48,15 +78,34 @@ impl Edit {
     /// A step that fails is undone as well as can be: what was there before is written back. Steps that are done stay.
     ///
     /// # Errors
-    /// `Misuse` before anything is written, if the store cannot be written to or a step reaches past its end. `Io` if a step
-    /// failed; the hint says what was done and what was not.
+    /// `Misuse` before anything is written, if the store cannot be written to or a step reaches past its end; `InUse` if
+    /// another program has changed what the edit was made for, or is changing it. `Io` if a step failed; the hint says what was
+    /// done and what was not.
     pub fn carry_out(&self, store: &dyn Store) -> Result<()> {
+        if self.steps.is_empty() {
+            return Ok(());
+        }
+        let _locked = store.lock_header()?;
+        self.nothing_else(store)?;
         let before = self.before(store)?;
         for (done, (step, before)) in self.steps.iter().zip(&before).enumerate() {
             step.carry_out(store).map_err(|error| {
                 let undone = step.undo(store, before);
                 self.failure(done, &error, undone.is_ok())
             })?;
+        }
+        Ok(())
+    }
+
+    /// Whether what the edit was made for is still there.
+    fn nothing_else(&self, store: &dyn Store) -> Result<()> {
+        for Seen { at, bytes } in &self.seen {
+            let mut now = vec![0; bytes.len()];
+            store.read_at(*at, &mut now)?;
+            if now != *bytes {
+                let holder = Some("another program has changed the header meanwhile".to_owned());
+                return Err(Error::new(ErrorKind::InUse { holder }).hint("Nothing was changed. Try again."));
+            }
         }
         Ok(())
     }

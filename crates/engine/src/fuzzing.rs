@@ -1,6 +1,6 @@
 //! Ways into parsers that nothing else reaches, for the fuzz targets of this project. No promise is made about them.
 
-use crate::formats::{loopaes, plain, truecrypt};
+use crate::formats::{loopaes, luks2, plain, truecrypt};
 
 /// Reads a header of TrueCrypt or VeraCrypt that has been decrypted: up to 448 bytes.
 pub fn truecrypt_header(bytes: &[u8]) {
@@ -15,4 +15,9 @@ pub fn loopaes_keyfile(bytes: &[u8]) {
 /// Reads a key file of cryptmount's own kind.
 pub fn cryptmount_keyfile(bytes: &[u8]) {
     plain::fuzz_keyfile(bytes);
+}
+
+/// Reads the metadata of a LUKS2 volume that is being reencrypted, which are JSON, and works out its state.
+pub fn luks2_reencryption(json: &[u8]) {
+    luks2::reencrypt::fuzz_metadata(json);
 }

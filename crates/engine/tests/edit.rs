@@ -12,7 +12,7 @@ const NEW: u8 = 0x22;
 
 fn edit() -> Edit {
     let step = |what: &str, at| Step { what: what.to_owned(), at, bytes: vec![NEW; 512] };
-    Edit { steps: vec![step("one", 0), step("two", 4096), step("three", 2048)] }
+    Edit::new(vec![step("one", 0), step("two", 4096), step("three", 2048)])
 }
 
 fn is(bytes: &[u8], at: usize, byte: u8) -> bool {

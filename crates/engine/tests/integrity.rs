@@ -249,6 +249,28 @@ fn a_write_that_fails_is_an_error_and_nothing_is_written_after_it() {
     }
 }
 
+/// A later flush that succeeds does not make good one that failed: nothing is moved out of a journal that may not be on the disk.
+#[test]
+fn a_flush_that_fails_ends_writing_and_leaves_all_in_its_place() {
+    let memory = Arc::new(MemoryStore::new(small(3)));
+    let before = {
+        let store = Arc::new(FaultStore::new(Arc::clone(&memory) as Arc<dyn Store>, None));
+        let volume = opened(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
+        volume.write_at(0, &mut version(0, 1)).expect("it is written");
+        store.count(Operation::Flush)
+    };
+    let memory = Arc::new(MemoryStore::new(small(3)));
+    let fault = Fault { operation: Operation::Flush, nth: before, for_good: false, transferred: 0 };
+    let store = Arc::new(FaultStore::new(Arc::clone(&memory) as Arc<dyn Store>, Some(fault)));
+    let volume = opened(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
+    volume.write_at(0, &mut version(0, 1)).expect("it is written");
+    assert!(volume.flush().is_err(), "the fault strikes");
+    assert!(volume.flush().is_err() && volume.write_at(0, &mut version(0, 2)).is_err(), "and stays");
+    let writes = store.count(Operation::Write);
+    drop(volume);
+    assert_eq!(store.count(Operation::Write), writes, "closing moves nothing");
+}
+
 fn versions_of(volume: &Volume) -> Vec<u8> {
     let mut all = vec![0; BLOCKS as usize * BLOCK];
     volume.read_at(0, &mut all).expect("all of it is good");

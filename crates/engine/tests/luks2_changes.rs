@@ -200,12 +200,82 @@ impl Known {
     }
 }
 
+/// A token, wherever there is room.
+fn token_1() -> TokenChange<'static> {
+    static TOKEN: std::sync::LazyLock<Value> =
+        std::sync::LazyLock::new(|| json!({"type": "acme", "keyslots": ["0"], "ballast": "x".repeat(600)}));
+    TokenChange::Import { token: &TOKEN, at: None, replace: false }
+}
+
+/// One copy is damaged or stale, and what mends it is interrupted or fails: the other one still opens, and it is mended again.
+#[test]
+fn an_interrupted_repair_loses_nothing() {
+    let whole = MemoryStore::new(volume("one"));
+    let old = whole.to_vec();
+    done(editor().set(&whole, &Attributes { label: Some("new"), ..Attributes::default() }), &whole);
+    let whole = whole.to_vec();
+    let mut images = Vec::new();
+    for copy in [0..16_384, 16_384..32_768] {
+        let (mut damaged, mut stale) = (whole.clone(), whole.clone());
+        damaged[copy.start + 4096 + 50] ^= 0x20;
+        stale[copy.clone()].copy_from_slice(&old[copy]);
+        images.extend([damaged, stale]);
+    }
+    for image in images {
+        let store = CrashStore::new(image.clone());
+        done(editor().repair(&store), &store);
+        let mut known = Known::default();
+        store.each_torn_image(4, |image| {
+            assert!(known.opens(image, "one"));
+            assert_eq!(read(image).binary.label, b"new", "the newest is never lost");
+        });
+        for operation in [Operation::Write, Operation::Flush] {
+            let inner = Arc::new(MemoryStore::new(image.clone()));
+            let fault = Fault { operation, nth: 0, for_good: false, transferred: 700 };
+            let failing = FaultStore::new(Arc::clone(&inner) as Arc<dyn Store>, Some(fault));
+            assert!(editor().repair(&failing).expect("a repair").edit.carry_out(&failing).is_err());
+            assert_eq!(inner.to_vec(), image, "it is undone");
+            done(editor().repair(&*inner), &*inner);
+            let header = read(&inner.to_vec());
+            assert!(header.primary.is_current() && header.secondary.is_current());
+        }
+    }
+}
+
+/// Deriving a key takes seconds, in which another program may change the header: then nothing is written.
+#[test]
+fn a_header_that_was_changed_meanwhile_is_left_alone() {
+    let store = MemoryStore::new(volume("one"));
+    let prepared = add(&store, "one", "two", None).expect("it can be added");
+    let other = add(&store, "one", "three", None).expect("it can be added");
+    other.edit.carry_out(&store).expect("it is the first");
+    let now = store.to_vec();
+    let refused = prepared.edit.carry_out(&store).expect_err("it is the second");
+    assert!(matches!(refused.kind, ErrorKind::InUse { .. }), "{refused}");
+    assert_eq!(store.to_vec(), now, "nothing was written");
+    assert_eq!((opens(&now, "three"), opens(&now, "two")), (Some(1), None));
+}
+
 #[test]
 fn at_any_crash_some_passphrase_opens() {
     let mut before = MemoryStore::new(volume("one"));
     done(add(&before, "one", "two", None), &before);
+    done(editor().change_tokens(&before, token_1()), &before);
     type Act = fn(&dyn Store) -> Result<Prepared>;
-    let acts: [(&str, Act, &[&str], &[&str]); 4] = [
+    let acts: [(&str, Act, &[&str], &[&str]); 7] = [
+        ("import a token", |store| editor().change_tokens(store, token_1()), &["one", "two"], &["one", "two"]),
+        (
+            "assign a token",
+            |store| editor().change_tokens(store, TokenChange::Assign { token: 0, keyslot: 1, assigned: true }),
+            &["one", "two"],
+            &["one", "two"],
+        ),
+        (
+            "remove a token",
+            |store| editor().change_tokens(store, TokenChange::Remove(0)),
+            &["one", "two"],
+            &["one", "two"],
+        ),
         ("add", |store| add(store, "one", "three", None), &["one", "two"], &["one", "two", "three"]),
         ("change", |store| change(store, "two", "zwei"), &["one"], &["one", "zwei"]),
         ("remove", |store| remove(store, 1), &["one"], &["one"]),
@@ -481,6 +551,15 @@ fn header_backups_bring_headers_back() {
     wiped[..DATA as usize].fill(0);
     let store = MemoryStore::new(wiped);
     assert!(misuse(editor().restore(&store, from, &none, false)).contains("nothing shows"));
+    // With its passphrase the data show it, as far as there are any; with another one nothing is shown.
+    let (right, wrong) = ([passphrase("one")], [passphrase("two")]);
+    assert!(!editor().restore(&store, from, &Unlock::with(&right), false).expect("proven").edit.steps.is_empty());
+    let refused = editor().restore(&store, from, &Unlock::with(&wrong), false).expect_err("another passphrase");
+    assert!(matches!(refused.kind, ErrorKind::WrongCredential(_)), "{refused}");
+    let mut noisy = store.to_vec();
+    noisy[DATA as usize..].copy_from_slice(&noise(LEN - DATA as usize, 9));
+    let noisy = MemoryStore::new(noisy);
+    assert!(misuse(editor().restore(&noisy, from, &Unlock::with(&right), false)).contains("nothing shows"));
     done(editor().restore(&store, from, &none, true), &store);
     assert_eq!(opens(&store.to_vec(), "one"), Some(0));
     // Another volume, another key, another place, too little room.

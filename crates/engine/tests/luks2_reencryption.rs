@@ -330,6 +330,145 @@ fn after_a_crash(way: Way, image: &[u8], header: usize, to_the_end: bool) {
                 bed.plaintext().expect("it opens")[..way.contents().len()] == way.contents(),
                 "{way:?}: not begun, or done"
             );
+            // What was not begun is begun, whatever the interruption has left; what is done may be done once more.
+            let decrypted = matches!(way, Way::DecryptInPlace) && data[..way.contents().len()] == way.contents();
+            if !decrypted && way.begin(&bed).is_ok() {
+                bed.resume().unwrap_or_else(|e| panic!("{way:?}: {e}"));
+                assert!(way.after(&bed) == way.contents(), "{way:?}: begun once more");
+            }
+            assert!(
+                !matches!(way, Way::DecryptInPlace) || way.after(&bed) == way.contents(),
+                "{way:?}: done in the end"
+            );
+        }
+    }
+}
+
+/// A header that moved to a file of its own, and not yet the data: beginning once more does not take it for a detached one, whose
+/// data would become plaintext where they are.
+#[test]
+fn a_header_that_is_moving_is_told_from_a_detached_one() {
+    let way = Way::DecryptInPlace;
+    let (before, header) = way.before();
+    let front = &before[header..][..SMALL_FRONT];
+    for copied in [0, SMALL_FRONT / 2, SMALL_FRONT] {
+        let mut image = before.clone();
+        image[..header].copy_from_slice(front);
+        image.copy_within(header + SMALL_FRONT..header + SMALL_FRONT + copied, header);
+        let bed = Bed::of(&image, header);
+        assert!(bed.with(|stores| reencrypt::moves_header(stores.header, stores.data)).expect("it can be read"));
+        way.begin(&bed).expect("it begins");
+        bed.resume().expect("it ends");
+        assert!(way.after(&bed) == way.contents(), "{copied}");
+    }
+    // Something else in front: then it is no interruption.
+    let mut image = before.clone();
+    image[..header].copy_from_slice(front);
+    image[header + 100] ^= 1;
+    let bed = Bed::of(&image, header);
+    assert!(!bed.with(|stores| reencrypt::moves_header(stores.header, stores.data)).expect("it can be read"));
+    assert!(misuse(way.begin(&bed)).contains("something is in the file"));
+    assert!(read_all(&*bed.all) == image, "nothing was written");
+}
+
+#[test]
+fn a_new_header_goes_only_where_nothing_is() {
+    for way in [Way::EncryptDetached { resilience: "checksum" }, Way::DecryptInPlace] {
+        let (mut image, header) = way.before();
+        image[header - 1] = 1;
+        let bed = Bed::of(&image, header);
+        assert!(misuse(way.begin(&bed)).contains("something is in the file"), "{way:?}");
+        assert!(read_all(&*bed.all) == image, "{way:?}: nothing was written");
+    }
+}
+
+/// A detached header, and data that are not its own: as far as it shows, nothing is read from them and nothing is written.
+#[test]
+fn other_data_are_refused_where_it_shows() {
+    let other = |begun: bool, data: &dyn Fn(&mut [u8])| {
+        let way = Way::DecryptDetached { resilience: "checksum" };
+        let (before, header) = way.before();
+        let bed = Bed::of(&before, header);
+        if begun {
+            way.begin(&bed).expect("it begins");
+        }
+        let mut image = read_all(&*bed.all);
+        data(&mut image[header..]);
+        let bed = Bed::of(&image, header);
+        let refused = if begun { bed.resume() } else { way.begin(&bed) };
+        assert!(read_all(&*bed.all) == image, "nothing was written");
+        misuse(refused)
+    };
+    // The superblock of ext4: its mark, blocks, their size (Linux, Documentation/filesystems/ext4/super.rst).
+    let ext = |data: &mut [u8]| {
+        data[..4096].fill(0);
+        data[1024..1032].copy_from_slice(&[16, 0, 0, 0, 64, 0, 0, 0]);
+        data[1024 + 32..1024 + 36].copy_from_slice(&8192u32.to_le_bytes());
+        data[1024 + 40..1024 + 44].copy_from_slice(&16u32.to_le_bytes());
+        data[1024 + 56..1024 + 58].copy_from_slice(&[0x53, 0xef]);
+    };
+    let luks = |data: &mut [u8]| data[..4096].copy_from_slice(&volume(false, FRONT, DATA)[..4096]);
+    for begun in [false, true] {
+        for (what, refused) in [("ext", other(begun, &ext)), ("LUKS2", other(begun, &luks))] {
+            assert!(refused.contains(what) && refused.contains("another volume's"), "{begun}: {refused}");
+        }
+    }
+}
+
+fn misuse<T>(result: Result<T>) -> String {
+    match result.map(|_| ()).expect_err("it is refused").kind {
+        ErrorKind::Misuse(what) => what,
+        other => panic!("{other}"),
+    }
+}
+
+/// A crash while somebody goes on after a crash, and again: at any write, some of which reach the disk only in part.
+#[test]
+fn crashes_one_after_the_other_lose_nothing() {
+    let mut random = Random::new(5);
+    for way in WAYS.into_iter().filter(|way| !matches!(way, Way::NewKey { resilience: "none", .. })) {
+        let (before, header) = way.before();
+        let begun = Bed::of(&before, header);
+        way.begin(&begun).expect("it begins");
+        let begun = read_all(&*begun.all);
+        for _ in 0..3 {
+            let mut image = begun.clone();
+            let mut crashes = 0;
+            loop {
+                let crash = Arc::new(CrashStore::new(image.clone()));
+                let bed = Bed::new(Arc::clone(&crash) as Arc<dyn Store>, header);
+                if let Err(e) = bed.resume() {
+                    // It was done but for the last writes, which no one has to go on with.
+                    assert!(matches!(e.kind, ErrorKind::Misuse(_)) && crashes > 0, "{way:?} after {crashes}: {e}");
+                    break;
+                }
+                let mut left = Vec::new();
+                let (mut count, mut chosen) = (0, None);
+                crash.each_sampled_image(1, |_| count += 1);
+                let wanted = random.below(count);
+                crash.each_sampled_image(1, |image| {
+                    if left.len() == wanted {
+                        chosen.get_or_insert_with(|| image.to_vec());
+                    } else {
+                        left.push(());
+                    }
+                });
+                image = chosen.expect("there are so many");
+                crashes += 1;
+                let now = Bed::of(&image, header);
+                if let Ok(plaintext) = now.plaintext() {
+                    assert!(plaintext[..way.contents().len()] == way.contents(), "{way:?} after {crashes}");
+                }
+                if crashes == 5 {
+                    break;
+                }
+            }
+            let bed = Bed::of(&image, header);
+            match bed.resume() {
+                Ok(()) => {}
+                Err(e) => assert!(matches!(e.kind, ErrorKind::Misuse(_)), "{way:?} after {crashes}: {e}"),
+            }
+            assert!(way.after(&bed) == way.contents(), "{way:?} after {crashes} crashes");
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Inputs to begin with, made by this project's own code, or by hand where it makes none.
 
+use claviger_engine::formats::luks2::reencrypt::{self, Request, Stores};
 use claviger_engine::formats::{loopaes, luks1, luks2};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::MemoryStore;
-use claviger_engine::{Credential, Format, Secret, Spec, Store};
+use claviger_engine::{Credential, Format, Secret, Spec, Store, Unlock};
 use sha2::{Digest, Sha256};
 
 fn bytes(store: &MemoryStore) -> Vec<u8> {
@@ -51,6 +52,28 @@ pub fn luks2() -> Vec<Vec<u8>> {
     let spec =
         Spec { data_offset: Some(512 << 10), metadata_size: Some(16 << 10), label: Some("label"), ..Spec::default() };
     vec![created(&luks2::LUKS2, (512 << 10) + 8192, spec)]
+}
+
+/// The metadata of volumes whose reencryption has begun: with a new key; from plaintext, and to it, with data that move.
+pub fn reencryption() -> Vec<Vec<u8>> {
+    const FRONT: u64 = 512 << 10;
+    let passphrase = [Credential::Passphrase(Secret::copy_from(b"passphrase"))];
+    let with = Unlock::with(&passphrase);
+    let cost = Cost { kdf: Some("pbkdf2"), iterations: Some(1000), ..Cost::default() };
+    let request = Request { cost, ..Request::default() };
+    let volume = || {
+        let spec = Spec { data_offset: Some(FRONT), sector_size: Some(512), ..Spec::default() };
+        MemoryStore::new(created(&luks2::LUKS2, 3 * FRONT as usize, spec))
+    };
+    let rekeyed = volume();
+    let beginning = reencrypt::begin(&Stores::new(&rekeyed, None), &with, &request, false).expect("it begins");
+    beginning.edit.carry_out(&rekeyed).expect("it is written");
+    let plaintext = MemoryStore::new(vec![7; 4 * FRONT as usize]);
+    let spec = Spec { cost, key_bits: Some(256), ..Spec::default() };
+    reencrypt::begin_encryption(&plaintext, 2 * FRONT, &spec, &passphrase, &request).expect("it begins");
+    let header = MemoryStore::new(vec![0; FRONT as usize]);
+    reencrypt::begin_decryption(&header, &volume(), &with, &request).expect("it begins");
+    [rekeyed, plaintext, header].iter().map(|store| luks2::read(store).expect("a header").json).collect()
 }
 
 /// Makes the checksums of both copies of a LUKS2 header right (LUKS2 On-Disk Format Specification 1.1.1, section 2.1), where

@@ -20,6 +20,7 @@ pub static TARGETS: &[Target] = &[
     Target { name: "truecrypt", run: fuzzing::truecrypt_header, corpus: corpus::truecrypt },
     Target { name: "luks1", run: luks1, corpus: corpus::luks1 },
     Target { name: "luks2", run: luks2, corpus: corpus::luks2 },
+    Target { name: "reencryption", run: fuzzing::luks2_reencryption, corpus: corpus::reencryption },
     Target { name: "specification", run: specification, corpus: corpus::specifications },
     Target { name: "loopaes", run: fuzzing::loopaes_keyfile, corpus: corpus::loopaes },
     Target { name: "cryptmount", run: fuzzing::cryptmount_keyfile, corpus: corpus::cryptmount },

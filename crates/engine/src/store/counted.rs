@@ -2,7 +2,8 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Store;
+use super::{HeaderLock, Store};
+use crate::error::Result;
 
 /// A store that counts the bytes that were read from and written to it, for those who want to know how busy it is.
 pub struct CountedStore<S> {
@@ -82,6 +83,10 @@ impl<S: Store> Store for CountedStore<S> {
 
     fn writable(&self) -> bool {
         self.inner.writable()
+    }
+
+    fn lock_header(&self) -> Result<Option<HeaderLock>> {
+        self.inner.lock_header()
     }
 
     fn damage_prevented(&self) -> bool {

@@ -4,6 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use super::header_lock::{self, HeaderLock};
 use super::{Store, check_range};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -238,5 +239,13 @@ impl Store for FileStore {
 
     fn writable(&self) -> bool {
         self.access == Access::ReadWrite
+    }
+
+    /// That of block devices. A file is locked already, and cryptsetup takes the same lock of it.
+    fn lock_header(&self) -> Result<Option<HeaderLock>> {
+        if self.regular {
+            return Ok(None);
+        }
+        header_lock::take(self.file.metadata()?.rdev())
     }
 }

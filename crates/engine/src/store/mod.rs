@@ -2,6 +2,7 @@
 
 mod counted;
 mod file;
+mod header_lock;
 mod memory;
 mod slice;
 
@@ -10,8 +11,11 @@ use std::sync::Arc;
 
 pub use counted::{CountedStore, Traffic};
 pub use file::{Access, FileStore};
+pub use header_lock::HeaderLock;
 pub use memory::MemoryStore;
 pub use slice::SliceStore;
+
+use crate::error::Result;
 
 /// Positioned bytes. Each call is exact or an error. Offsets and lengths are in bytes.
 pub trait Store: Send + Sync {
@@ -52,6 +56,15 @@ pub trait Store: Send + Sync {
         false
     }
 
+    /// Keeps other programs from changing the header, where there is a lock for that which they know; `None` where there is
+    /// none, or it is not for this user. It ends when it is dropped.
+    ///
+    /// # Errors
+    /// `InUse` if another program holds it.
+    fn lock_header(&self) -> Result<Option<HeaderLock>> {
+        Ok(None)
+    }
+
     /// Changes the size, where the store can.
     ///
     /// # Errors
@@ -87,6 +100,9 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
     fn damage_prevented(&self) -> bool {
         (**self).damage_prevented()
+    }
+    fn lock_header(&self) -> Result<Option<HeaderLock>> {
+        (**self).lock_header()
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
         (**self).set_len(len)

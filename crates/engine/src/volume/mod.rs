@@ -229,7 +229,7 @@ impl Store for Volume {
 
     fn flush(&self) -> io::Result<()> {
         self.areas().try_for_each(|(area, _)| area.flush())?;
-        self.store.flush()
+        self.store.flush().inspect_err(|_| self.areas().for_each(|(area, _)| area.flushing_failed()))
     }
 
     fn writable(&self) -> bool {
@@ -243,7 +243,8 @@ impl Store for Volume {
 }
 
 impl Drop for Volume {
-    /// Puts what is only in a journal into its place. Where that fails, whoever opens the volume next does it.
+    /// Puts what is only in a journal into its place. Where that fails, nothing is lost: the journal is as durable as the last
+    /// flush has said, which those who serve a volume do at the end and tell, and whoever opens it next reads it.
     fn drop(&mut self) {
         for (area, base) in self.areas() {
             let _ = area.settle(&*self.store, base);

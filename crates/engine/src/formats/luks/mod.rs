@@ -5,10 +5,11 @@ pub(in crate::formats) mod uuid;
 
 use claviger_crypto::dmcrypt::{self, Sectors, Specification};
 use claviger_crypto::hash::Hash;
-use claviger_crypto::{Acceleration, Secret, afsplit};
+use claviger_crypto::{Acceleration, Secret, SectorCipher, afsplit};
 
 use crate::credential::{Credential, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::magic;
 use crate::store::Store;
 
 /// What a keyslot is opened with: a key file is a passphrase of any bytes.
@@ -71,6 +72,24 @@ impl Area<'_> {
     pub fn len(&self) -> usize {
         (self.key_len * self.stripes).next_multiple_of(512)
     }
+}
+
+/// Whether something in the first 64 KiB of the data at byte `at`, decrypted, does not look random: a boot sector, a superblock,
+/// zeros. Then the cipher has the right key.
+///
+/// # Errors
+/// `Io`.
+pub(super) fn makes_sense(data: &dyn Store, at: u64, cipher: &dyn SectorCipher) -> Result<bool> {
+    const LOOKED_AT: u64 = 64 << 10;
+    let sector = cipher.sector_size() as u64;
+    let len = data.len().saturating_sub(at).min(LOOKED_AT) / sector * sector;
+    let mut stored = vec![0; len as usize];
+    data.read_at(at, &mut stored)?;
+    let mut bytes = Secret::copy_from(&stored);
+    cipher.decrypt(0, &mut bytes);
+    // Sectors that were never written prove nothing: in CBC zeros decrypt to a pattern under any key.
+    let makes_sense = |(stored, bytes): (&[u8], &[u8])| magic::looks_random(stored) && !magic::looks_random(bytes);
+    Ok(stored.chunks(512).zip(bytes.chunks(512)).any(makes_sense))
 }
 
 /// What a cipher specification in a header comes to that this program cannot use.

@@ -9,9 +9,9 @@ use super::create::ALIGNMENT;
 use super::header::{Phdr, SIZE};
 use super::unlock::open_key;
 use crate::credential::Unlock;
-use crate::edit::{Edit, Step};
+use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::{HeaderBackup, Prepared, RestoreFrom, magic};
+use crate::formats::{HeaderBackup, Prepared, RestoreFrom, luks, magic};
 use crate::store::Store;
 
 /// The contents of a backup.
@@ -63,8 +63,8 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
                 .to_owned(),
         );
     }
-    let keyslot = None;
-    Ok(Prepared { edit: Edit { steps }, format: NAME, hidden: false, keyslot, derivation: None, warnings })
+    let edit = Edit::new(steps).made_for(vec![Seen { at: 0, bytes: now.to_vec() }]);
+    Ok(Prepared { edit, format: NAME, hidden: false, keyslot: None, derivation: None, warnings })
 }
 
 fn data_len(store: &dyn Store, with: &Unlock<'_>) -> u64 {
@@ -134,20 +134,12 @@ fn nothing_there(store: &dyn Store, backup: &Phdr, key: Option<&Secret>, with: &
     Ok(Some(Error::misuse(what).hint(hint)))
 }
 
-/// Whether something at the beginning of the data, decrypted, does not look random: a boot sector, a superblock, zeros.
+/// Whether the data decrypt to something under this key.
 fn makes_sense(data: &dyn Store, backup: &Phdr, key: &[u8]) -> Result<bool> {
-    const LOOKED_AT: u64 = 64 << 10;
-    let cipher = backup.cipher()?.with_key(key, Sectors::default(), Acceleration::On);
-    let Ok(cipher) = cipher else { return Ok(false) };
-    let len = data.len().saturating_sub(backup.data_start()).min(LOOKED_AT) / 512 * 512;
-    let mut stored = vec![0; len as usize];
-    data.read_at(backup.data_start(), &mut stored)?;
-    let mut bytes = Secret::copy_from(&stored);
-    cipher.decrypt(0, &mut bytes);
-    // Sectors that were never written prove nothing: in CBC zeros decrypt to a pattern under any key.
-    let makes_sense = |(stored, bytes): (&[u8], &[u8])| magic::looks_random(stored) && !magic::looks_random(bytes);
-    let makes_sense = stored.chunks(512).zip(bytes.chunks(512)).any(makes_sense);
-    Ok(makes_sense)
+    match backup.cipher()?.with_key(key, Sectors::default(), Acceleration::On) {
+        Ok(cipher) => luks::makes_sense(data, backup.data_start(), &*cipher),
+        Err(_) => Ok(false),
+    }
 }
 
 /// The steps that make the areas of keyslots those of the backup, as far as they differ.

@@ -10,7 +10,7 @@ use super::header::{Phdr, SLOTS, Slot};
 use super::unlock::{OpenedKey, open_key};
 use super::{Luks1, NAME, backup, not_in_luks1, repair, told};
 use crate::credential::{Credential, Unlock};
-use crate::edit::{Edit, Step};
+use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, Result};
 use crate::formats::luks::kdf::Kdf;
 use crate::formats::luks::{passphrase, uuid};
@@ -73,6 +73,8 @@ pub(super) struct Change<'a> {
     /// As the header will be after the steps so far.
     pub header: Phdr,
     pub steps: Vec<Step>,
+    /// As it was before all of them.
+    seen: Vec<Seen>,
 }
 
 impl<'a> Change<'a> {
@@ -83,7 +85,8 @@ impl<'a> Change<'a> {
     pub fn of(store: &'a dyn Store) -> Result<Self> {
         let header = Phdr::read(store)?;
         header.sound()?;
-        Ok(Self { store, header, steps: Vec::new() })
+        let seen = header.seen();
+        Ok(Self { store, header, steps: Vec::new(), seen })
     }
 
     /// From here on the header is this one.
@@ -95,7 +98,8 @@ impl<'a> Change<'a> {
 
     pub fn prepared(self, keyslot: Option<usize>, derivation: Option<Derivation>, warnings: Vec<String>) -> Prepared {
         let keyslot = keyslot.map(|number| number as u32);
-        Prepared { edit: Edit { steps: self.steps }, format: NAME, hidden: false, keyslot, derivation, warnings }
+        let edit = Edit::new(self.steps).made_for(self.seen);
+        Prepared { edit, format: NAME, hidden: false, keyslot, derivation, warnings }
     }
 
     /// Puts the key into a keyslot that is not in use.
@@ -243,7 +247,7 @@ fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resi
     }
     let len = start.checked_add(size).ok_or_else(|| Error::misuse(format!("{size} bytes are too many")))?;
     let before = data.unwrap_or(store).len().saturating_sub(start);
-    let prepared = Change { store, header, steps: Vec::new() }.prepared(None, None, Vec::new());
+    let prepared = Change { store, seen: header.seen(), header, steps: Vec::new() }.prepared(None, None, Vec::new());
     Ok(Resizing { prepared, len, before: before / super::header::SECTOR * super::header::SECTOR })
 }
 

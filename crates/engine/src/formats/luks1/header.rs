@@ -19,7 +19,7 @@ use std::ops::Range;
 use claviger_crypto::dmcrypt::Specification;
 use claviger_crypto::hash::{self, Hash};
 
-use crate::edit::Step;
+use crate::edit::{Seen, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::{Area, cipher_error};
 use crate::store::Store;
@@ -329,6 +329,11 @@ impl Phdr {
         field[..uuid.len()].copy_from_slice(uuid.as_bytes());
         new.uuid = Some(uuid.to_owned());
         new
+    }
+
+    /// The header as it was read: what an edit of it is made for.
+    pub fn seen(&self) -> Vec<Seen> {
+        vec![Seen { at: 0, bytes: self.bytes.to_vec() }]
     }
 
     /// What is to be written so that the header in the store, which is `before`, becomes this one.

@@ -9,7 +9,7 @@ use super::header::{self, MAGIC, Phdr, SIZE, STRIPES, Slot, at};
 use super::unlock::{looked_at, open_key};
 use super::{NAME, header_warnings};
 use crate::credential::Unlock;
-use crate::edit::Edit;
+use crate::edit::{Edit, Seen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{AreaReport, CopyReport, CopyState, Prepared, Verified};
 use crate::store::Store;
@@ -30,7 +30,8 @@ pub(super) fn repair(store: &dyn Store) -> Result<Prepared> {
     let repaired = Phdr::parse(&new.bytes, store.len())?;
     repaired.sound().map_err(|e| e.hint("The other values are not known: restore the header from a backup."))?;
     let steps = repaired.steps(&old, store)?;
-    Ok(Prepared { edit: Edit { steps }, format: NAME, hidden: false, keyslot: None, derivation: None, warnings })
+    let edit = Edit::new(steps).made_for(vec![Seen { at: 0, bytes: old.to_vec() }]);
+    Ok(Prepared { edit, format: NAME, hidden: false, keyslot: None, derivation: None, warnings })
 }
 
 /// The header, with its first bytes put right if they are damaged and all else makes sense.

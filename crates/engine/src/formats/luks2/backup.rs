@@ -1,16 +1,20 @@
 //! Header backups, as `cryptsetup luksHeaderBackup` makes them: both copies of the header and the keyslots area, as they are in front
 //! of the data (lib/luks2/luks2_json_metadata.c, `LUKS2_hdr_backup`). And what else looks after a header: repair, verify.
 
+use claviger_crypto::Secret;
+use claviger_crypto::dmcrypt::Specification;
+
 use super::NAME;
 use super::binary::{Binary, Which};
 use super::editor::nothing_required;
+use super::layout::sectors_of;
 use super::metadata::Metadata;
 use super::read::{self, CopyState, ReadHeader};
 use super::{slots, unlock, validate, write};
 use crate::credential::Unlock;
 use crate::edit::{Edit, Step};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::{self, CopyReport, HeaderBackup, Prepared, RestoreFrom, Verified, magic};
+use crate::formats::{self, CopyReport, HeaderBackup, Prepared, RestoreFrom, Verified, luks, magic};
 use crate::store::Store;
 
 /// Bytes of the keyslots area that one step writes: as many of them as differ.
@@ -35,7 +39,7 @@ pub(super) fn back_up(store: &dyn Store) -> Result<HeaderBackup> {
 pub(super) fn repair(store: &dyn Store) -> Result<Prepared> {
     let header = read::read(store)?;
     let steps = write::repair(store, &header)?.into_iter().collect();
-    Ok(prepared(steps, Vec::new()))
+    Ok(prepared(Edit::new(steps).made_for(header.seen), Vec::new()))
 }
 
 /// Puts the header of a backup in place of what is there.
@@ -54,8 +58,8 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
     fits(store, &backup)?;
     let there = present(store)?;
     let mut warnings = Vec::new();
-    let judged = belongs(store, &backup, there.as_ref(), with);
-    match judged? {
+    let judged = belongs(store, (file, &backup), there.as_ref(), with)?;
+    match judged {
         Judged::Same => {}
         Judged::Not(why) if !unproven => return Err(why),
         Judged::Not(why) => warnings.push(format!("Forced, although {why}")),
@@ -78,7 +82,8 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
                 .to_owned(),
         );
     }
-    Ok(prepared(steps, warnings))
+    let seen = there.map_or(Vec::new(), |there| there.seen);
+    Ok(prepared(Edit::new(steps).made_for(seen), warnings))
 }
 
 /// What is sound, and whether a keyslot opens.
@@ -103,8 +108,8 @@ pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     Ok(Verified { format: NAME, copies, areas: Vec::new(), damaged, warnings: header.warnings() })
 }
 
-fn prepared(steps: Vec<Step>, warnings: Vec<String>) -> Prepared {
-    Prepared { edit: Edit { steps }, format: NAME, hidden: false, keyslot: None, derivation: None, warnings }
+fn prepared(edit: Edit, warnings: Vec<String>) -> Prepared {
+    Prepared { edit, format: NAME, hidden: false, keyslot: None, derivation: None, warnings }
 }
 
 /// Where headers and keyslots end, in whole blocks.
@@ -125,7 +130,7 @@ fn present(store: &dyn Store) -> Result<Option<ReadHeader>> {
 fn fits(store: &dyn Store, backup: &ReadHeader) -> Result<()> {
     let end = end(backup);
     if end > store.len() {
-        let what = format!("the backup has {end} bytes, and there are {} to write to", store.len());
+        let what = format!("the backup has {end} bytes, and there is room for {}", store.len());
         return Err(Error::misuse(what).hint("Is it the backup of another volume? Nothing was changed."));
     }
     Ok(())
@@ -137,10 +142,15 @@ enum Judged {
     Not(Error),
 }
 
-fn belongs(store: &dyn Store, backup: &ReadHeader, there: Option<&ReadHeader>, with: &Unlock<'_>) -> Result<Judged> {
+fn belongs(
+    store: &dyn Store,
+    (file, backup): (&dyn Store, &ReadHeader),
+    there: Option<&ReadHeader>,
+    with: &Unlock<'_>,
+) -> Result<Judged> {
     let not =
         |what: String, hint: &str| Ok(Judged::Not(Error::misuse(format!("{what}. Nothing was changed")).hint(hint)));
-    let Some(there) = there else { return nothing_there(store, backup, with) };
+    let Some(there) = there else { return nothing_there(store, file, backup, with) };
     if there.binary.uuid != backup.binary.uuid {
         let uuid = |header: &ReadHeader| String::from_utf8_lossy(&header.binary.uuid).into_owned();
         let what = format!("the volume has the UUID {}, and the backup {}", uuid(there), uuid(backup));
@@ -158,19 +168,56 @@ fn belongs(store: &dyn Store, backup: &ReadHeader, there: Option<&ReadHeader>, w
 }
 
 /// Where there is no header any more: the data tell, if a credential was given and they are more than noise.
-fn nothing_there(store: &dyn Store, backup: &ReadHeader, with: &Unlock<'_>) -> Result<Judged> {
+fn nothing_there(store: &dyn Store, file: &dyn Store, backup: &ReadHeader, with: &Unlock<'_>) -> Result<Judged> {
+    let proven = match (with.credentials, slots::data_digest(&backup.metadata)) {
+        ([], _) | (_, None) => None,
+        (_, Some((digest, _))) => {
+            let key = unlock::open_key(backup, file, with, digest)?.key;
+            Some(makes_sense(store, backup, &key, with)?)
+        }
+    };
+    if proven == Some(true) {
+        return Ok(Judged::Same);
+    }
     let mut start = vec![0; store.len().min(1 << 17) as usize];
     store.read_at(0, &mut start)?;
     let is = magic::known(&start).unwrap_or("no header of LUKS2");
-    let detached = backup.metadata.segments.values().any(|segment| segment.offset.0 == 0);
-    let what = match (detached, with.data.is_none()) {
-        (true, true) => format!("the header in the backup is a detached one, and at the beginning there is {is}"),
-        _ => format!("nothing shows that the backup belongs here: at the beginning there is {is}"),
+    let what = match is_detached(backup) && with.data.is_none() {
+        true => format!("the header in the backup is a detached one, and at the beginning there is {is}"),
+        false => format!("nothing shows that the backup belongs here: at the beginning there is {is}"),
     };
-    Ok(Judged::Not(
-        Error::misuse(format!("{what}. Nothing was changed"))
-            .hint("If you are sure that this is the volume whose header was destroyed, force it."),
-    ))
+    let hint = match proven {
+        None => "With a passphrase the data may show it. If you are sure that it is the right volume, force it.",
+        Some(_) => {
+            "Under its key the beginning of the data decrypts to noise: an empty volume looks like this, and so does another \
+             one. If you are sure that it is the right volume, force it."
+        }
+    };
+    Ok(Judged::Not(Error::misuse(format!("{what}. Nothing was changed")).hint(hint)))
+}
+
+fn is_detached(backup: &ReadHeader) -> bool {
+    backup.metadata.segments.values().any(|segment| segment.offset.0 == 0)
+}
+
+/// Whether the data decrypt to something under this key. Those with tags do not tell here, and those of a detached header only if
+/// they are named.
+fn makes_sense(store: &dyn Store, backup: &ReadHeader, key: &Secret, with: &Unlock<'_>) -> Result<bool> {
+    let data = match with.data {
+        Some(data) => data,
+        None if is_detached(backup) => return Ok(false),
+        None => store,
+    };
+    let Some(segment) = backup.metadata.segments.values().next().filter(|s| s.integrity.is_none()) else {
+        return Ok(false);
+    };
+    let Ok(specification) = Specification::parse(segment.encryption.as_deref().unwrap_or_default()) else {
+        return Ok(false);
+    };
+    match specification.with_key(key, sectors_of(segment), with.acceleration) {
+        Ok(cipher) => luks::makes_sense(data, segment.offset.0, &*cipher),
+        Err(_) => Ok(false),
+    }
 }
 
 /// Whether the data have the same key. Digests have a salt each, and stay as they are for as long as the key.

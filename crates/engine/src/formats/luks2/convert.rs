@@ -71,7 +71,7 @@ pub(in crate::formats) fn to_luks2(store: &dyn Store, to: &str, detached: bool) 
             steps.push(random_over(rest, "the old place of a keyslot")?);
         }
     }
-    Ok(prepared(steps, NAME, Vec::new()))
+    Ok(prepared(Edit::new(steps).made_for(old.seen()), NAME, Vec::new()))
 }
 
 /// What is to be written so that a LUKS2 volume is one of LUKS1.
@@ -124,11 +124,12 @@ pub(super) fn to_luks1(store: &dyn Store, to: &str, detached: bool) -> Result<Pr
     steps.push(Step { what: "zeros over the primary header".into(), at: rest.start, bytes: zeros(&rest) });
     let rest = hdr_size + binary::LEN as u64..2 * hdr_size;
     steps.push(Step { what: "zeros over the old metadata".into(), at: rest.start, bytes: zeros(&rest) });
-    Ok(prepared(steps, "LUKS1", lost(&change)))
+    let seen = change.header.seen.clone();
+    Ok(prepared(Edit::new(steps).made_for(seen), "LUKS1", lost(&change)))
 }
 
-fn prepared(steps: Vec<Step>, format: &'static str, warnings: Vec<String>) -> Prepared {
-    Prepared { edit: Edit { steps }, format, hidden: false, keyslot: None, derivation: None, warnings }
+fn prepared(edit: Edit, format: &'static str, warnings: Vec<String>) -> Prepared {
+    Prepared { edit, format, hidden: false, keyslot: None, derivation: None, warnings }
 }
 
 fn zeros(range: &Range<u64>) -> Vec<u8> {

@@ -89,7 +89,7 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
         }
     }
     not_cancelled(spec)?;
-    let written = Edit { steps }.carry_out(store);
+    let written = Edit::new(steps).carry_out(store);
     written.inspect_err(|_| {
         // As well as can be: the store may be gone.
         let _ = filling::random(store, 0..plan.header_end(), &Spec::default()).and_then(|()| Ok(store.flush()?));

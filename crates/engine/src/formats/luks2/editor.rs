@@ -127,12 +127,14 @@ impl<'a> Change<'a> {
     /// The steps, in order. Nothing is to be written where nothing is changed.
     pub fn prepared(self) -> Result<Prepared> {
         let Self { store, header, binary, metadata, before, after, keyslot, derivation, warnings } = self;
+        let seen = header.seen.clone();
         let mut steps = before;
         if metadata != header.metadata || binary != header.binary || !after.is_empty() {
             steps.extend(write::steps(store, &header, binary, &metadata)?);
             steps.extend(after);
         }
-        Ok(Prepared { edit: Edit { steps }, format: NAME, hidden: false, keyslot, derivation, warnings })
+        let edit = Edit::new(steps).made_for(seen);
+        Ok(Prepared { edit, format: NAME, hidden: false, keyslot, derivation, warnings })
     }
 }
 

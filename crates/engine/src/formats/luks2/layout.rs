@@ -236,7 +236,7 @@ impl Making<'_> {
     }
 }
 
-fn sectors_of(segment: &metadata::Segment) -> Sectors {
+pub(super) fn sectors_of(segment: &metadata::Segment) -> Sectors {
     Sectors {
         size: segment.sector_size.unwrap_or(512) as usize,
         // Numbers count units of 512 bytes whatever the size of a sector is (lib/setup.c, `LUKS2_activate`).

@@ -5,6 +5,7 @@ use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use super::binary::{self, Binary, SIZES, Which};
 use super::metadata::Metadata;
 use super::validate;
+use crate::edit::Seen;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 
@@ -26,6 +27,9 @@ pub struct ReadHeader {
     pub primary: CopyState,
     /// What the secondary copy is like.
     pub secondary: CopyState,
+    /// The binary headers of the copies that are sound, as they were read. Their checksums are over the metadata too, and each
+    /// change gives them new salts: with them an edit knows what it was made for.
+    pub seen: Vec<Seen>,
 }
 
 /// What a copy of the header is like.
@@ -81,6 +85,7 @@ impl ReadHeader {
 
 /// One copy, sound by itself.
 struct Copy {
+    seen: Seen,
     binary: Binary,
     metadata: Metadata,
     json: Vec<u8>,
@@ -118,6 +123,7 @@ fn read_copies(store: &dyn Store, with_primary: bool) -> Result<ReadHeader> {
 }
 
 fn choose(primary: Result<Copy>, secondary: Result<Copy>) -> Result<ReadHeader> {
+    let seen = [&primary, &secondary].into_iter().flatten().map(|copy| copy.seen.clone()).collect();
     let (copy, which, one, other) = match (primary, secondary) {
         (Ok(one), Ok(other)) => {
             let (a, b) = (one.binary.seqid, other.binary.seqid);
@@ -136,8 +142,8 @@ fn choose(primary: Result<Copy>, secondary: Result<Copy>) -> Result<ReadHeader> 
         (Err(e), Ok(other)) => (other, Which::Secondary, CopyState::Damaged(e), CopyState::Current),
         (Err(one), Err(other)) => return Err(neither(one, other)),
     };
-    let Copy { binary, metadata, json } = copy;
-    Ok(ReadHeader { binary, metadata, json, which, primary: one, secondary: other })
+    let Copy { binary, metadata, json, .. } = copy;
+    Ok(ReadHeader { binary, metadata, json, which, primary: one, secondary: other, seen })
 }
 
 /// The error where neither copy is sound.
@@ -204,7 +210,8 @@ fn copy(store: &dyn Store, which: Which, offset: u64, size: &mut Option<u64>) ->
     let json = json_text(&whole[binary::LEN..], at)?.to_vec();
     let metadata = parse(&json, at)?;
     validate::metadata(&metadata, binary.hdr_size, at)?;
-    Ok(Copy { binary, metadata, json })
+    let seen = Seen { at: offset, bytes: whole[..binary::LEN].to_vec() };
+    Ok(Copy { seen, binary, metadata, json })
 }
 
 impl Copy {

@@ -75,7 +75,7 @@ impl Opened {
     /// What is to be written so that the header opens by `derivation`.
     pub fn prepared(self, family: &Family, derivation: &Derivation, steps: Vec<Step>) -> Prepared {
         Prepared {
-            edit: Edit { steps },
+            edit: Edit::new(steps),
             format: family.name,
             hidden: self.position.hidden,
             keyslot: None,

@@ -228,6 +228,15 @@ impl TaggedSectors {
         }
     }
 
+    /// Whether the disk has what was written to the journal is not known, and a flush that succeeds later says nothing of it: so
+    /// what would be moved from there to its place could be what the journal held before. Only reading goes on.
+    pub(super) fn flushing_failed(&self) {
+        let mut state = self.write_state();
+        if matches!(state.writing, Writing::Ready { .. }) {
+            state.writing = Writing::Failed;
+        }
+    }
+
     /// Puts what was written into its place and empties the journal, as when the volume is closed. What was only read stays as
     /// it is.
     pub(super) fn settle(&self, store: &dyn Store, base: u64) -> io::Result<()> {

@@ -6,10 +6,10 @@ use claviger_crypto::dmcrypt::Specification;
 use claviger_crypto::{Secret, hash};
 use serde_json::{Map, Value, json};
 
-use super::Stores;
 use super::keys::VolumeKeys;
 use super::proof;
 use super::state::{Direction, FINAL, MOVED, Mode, PREVIOUS, Side, State};
+use super::{Stores, doubts};
 use crate::credential::{Credential, Unlock};
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
@@ -89,7 +89,7 @@ pub fn begin(stores: &Stores<'_>, with: &Unlock<'_>, request: &Request<'_>, decr
     let keys = VolumeKeys { previous: Some(opened.key), last: new.map(|(_, key)| key), same: false };
     plan.put(&mut metadata, header.binary.hdr_size, request, &keys, stores.data.len())?;
     steps.extend(write::steps(stores.header, &header, header.binary.clone(), &metadata)?);
-    Ok(Beginning { edit: Edit { steps }, ending })
+    Ok(Beginning { edit: Edit::new(steps).made_for(header.seen), ending })
 }
 
 /// Plaintext into a volume whose header is in a store of its own, which is to be empty: `first` opens it then.
@@ -103,12 +103,13 @@ pub fn begin_detached_encryption(
     request: &Request<'_>,
 ) -> Result<Beginning> {
     let image = encryption_header(stores.header.len(), stores.data, spec, first, request, None)?;
-    Ok(Beginning { edit: Edit { steps: image_steps(&image)? }, ending: Vec::new() })
+    doubts::must_be_empty(stores.header, image.len() as u64)?;
+    Ok(Beginning { edit: Edit::new(image_steps(&image)?), ending: Vec::new() })
 }
 
 /// Only plaintext is to be left of a volume with its header in front: the header moves to `header`, a store of its own, which is as
 /// long as header and keyslots, and the data move to the beginning. Nothing but this writes to the data before the reencryption goes
-/// on: the first part of the ciphertext takes the header's place.
+/// on: the first part of the ciphertext takes the header's place. One that a crash has interrupted at that is begun once more.
 ///
 /// # Errors
 /// Those of [`begin`].
@@ -118,9 +119,10 @@ pub fn begin_decryption(
     with: &Unlock<'_>,
     request: &Request<'_>,
 ) -> Result<()> {
-    let attached = Stores::new(data, None);
-    let header = read(data)?;
-    let (old, opened) = the_volume(&header, &attached, with)?;
+    let image = doubts::header_to_move(header_to, data)?;
+    let memory = MemoryStore::new(image.clone());
+    let header = read(&memory)?;
+    let (old, opened) = the_volume(&header, &Stores { header: &memory, data, detached: false }, with)?;
     let end = validate::header_end(&header.metadata, header.binary.hdr_size);
     if header_to.len() != end {
         return Err(Error::misuse(format!("the header's file has to have {end} bytes")));
@@ -143,15 +145,13 @@ pub fn begin_decryption(
     plan.put(&mut metadata, header.binary.hdr_size, request, &keys, data.len())?;
     // Built before anything is written, so that what cannot be is told before. First the header as it is, which opens the data
     // where they are, from a file of its own too; then the copy of the first part; then the header that knows of the copy.
-    let mut bytes = vec![0; end as usize];
-    data.read_at(0, &mut bytes)?;
-    let state = write::steps(&MemoryStore::new(bytes.clone()), &header, header.binary.clone(), &metadata)?;
-    Edit { steps: image_steps(&bytes)? }.carry_out(header_to)?;
+    let state = write::steps(&memory, &header, header.binary.clone(), &metadata)?;
+    Edit::new(image_steps(&image)?).carry_out(header_to)?;
     let mut bytes = vec![0; first as usize];
     data.read_at(shift, &mut bytes)?;
     data.write_at(0, &mut bytes)?;
     data.flush()?;
-    Edit { steps: state }.carry_out(header_to)
+    Edit::new(state).carry_out(header_to)
 }
 
 /// The whole header of a volume whose data are still plaintext, `len` bytes of it. `moved` says where the first part goes, and how
@@ -203,7 +203,7 @@ pub(super) fn encryption_header(
     let mut metadata = header.metadata.clone();
     let keys = VolumeKeys { previous: None, last: Some(opened.key), same: false };
     plan.put(&mut metadata, header.binary.hdr_size, request, &keys, data.len())?;
-    Edit { steps: write::steps(&memory, &header, header.binary.clone(), &metadata)? }.carry_out(&memory)?;
+    Edit::new(write::steps(&memory, &header, header.binary.clone(), &metadata)?).carry_out(&memory)?;
     Ok(memory.to_vec())
 }
 
@@ -234,6 +234,7 @@ fn the_volume(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Re
         return Err(Error::misuse("this is a detached header: the data are in another file or device")
             .hint("Name the file with the data as the volume, and this one as its header."));
     }
+    doubts::may_belong_together(stores, header, doubts::is_encrypted(segment).then_some(segment.offset.0))?;
     let digest = slots::data_digest(&header.metadata).map(|(number, _)| number);
     let digest = digest.ok_or_else(|| Error::unsupported("reencryption of a volume that is not encrypted"))?;
     let mut segment = segment.clone();

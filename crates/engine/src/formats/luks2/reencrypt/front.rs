@@ -50,8 +50,8 @@ pub fn begin_encryption(
         .into_iter()
         .map(|step| Step { what: format!("a copy of {}", step.what), at: front.spare + step.at, ..step })
         .collect();
-    Edit { steps: copy }.carry_out(data)?;
-    Edit { steps: begin::image_steps(&image)? }.carry_out(data)
+    Edit::new(copy).carry_out(data)?;
+    Edit::new(begin::image_steps(&image)?).carry_out(data)
 }
 
 /// Where everything goes.
@@ -113,7 +113,7 @@ fn finish_interrupted(data: &dyn Store, front: &Front) -> Result<bool> {
         return Ok(false);
     }
     if now != image {
-        Edit { steps: begin::image_steps(&image)? }.carry_out(data)?;
+        Edit::new(begin::image_steps(&image)?).carry_out(data)?;
     }
     Ok(true)
 }

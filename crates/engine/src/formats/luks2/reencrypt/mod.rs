@@ -11,6 +11,7 @@
 //! resilience mode `checksum`, as with cryptsetup; in `journal` it is not.
 
 mod begin;
+mod doubts;
 mod front;
 mod keys;
 mod proof;
@@ -25,11 +26,11 @@ use claviger_crypto::Secret;
 use claviger_crypto::pool::Pool;
 
 use super::metadata::{Id, Metadata, Size};
-use super::read::{CopyState, ReadHeader, read};
+use super::read::{self, CopyState, ReadHeader, read};
 use super::unlock::{OpenedKey, open_key};
-use super::{slots, validate, write};
+use super::{binary, slots, validate, write};
 use crate::credential::{Credential, Unlock};
-use crate::edit::{Edit, Step};
+use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 use crate::volume::Layout;
@@ -228,10 +229,11 @@ impl<'a> Reencryption<'a> {
 
     /// Writes both copies of the header, with steps before and after.
     fn write(&mut self, before: Vec<Step>, metadata: Metadata, after: Vec<Step>) -> Result<()> {
-        let mut steps = before;
-        steps.extend(write::steps(self.stores.header, &self.header, self.header.binary.clone(), &metadata)?);
-        steps.extend(after);
-        Edit { steps }.carry_out(self.stores.header)?;
+        let copies = write::steps(self.stores.header, &self.header, self.header.binary.clone(), &metadata)?;
+        let binary = |step: &Step| Seen { at: step.at, bytes: step.bytes[..binary::LEN].to_vec() };
+        let seen = copies.iter().map(binary).collect();
+        let steps = [before, copies, after].concat();
+        Edit::new(steps).made_for(std::mem::replace(&mut self.header.seen, seen)).carry_out(self.stores.header)?;
         self.header.binary.seqid += 1;
         self.header.metadata = metadata;
         (self.header.primary, self.header.secondary) = (CopyState::Current, CopyState::Current);
@@ -271,6 +273,19 @@ pub fn status(header: &dyn Store) -> Result<Option<bool>> {
         Ok(header) => Ok(Some(goes_on(&header.metadata))),
         Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => Ok(None),
         Err(e) => Err(e),
+    }
+}
+
+/// Whether the header is to move from the front of the data to `header`, a store of its own, when they become plaintext: nothing is in
+/// it yet, or only the copy that an interrupted beginning has left.
+///
+/// # Errors
+/// Those of [`status`]; `Io`.
+pub fn moves_header(header: &dyn Store, data: &dyn Store) -> Result<bool> {
+    match status(header)? {
+        None => Ok(status(data)? == Some(false)),
+        Some(true) => Ok(false),
+        Some(false) => Ok(doubts::moved_header(header, data)?.is_some()),
     }
 }
 
@@ -317,6 +332,7 @@ fn unlocked(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Resu
     if !stores.detached {
         must_be_attached(header, &state)?;
     }
+    doubts::may_belong_together(stores, header, doubts::encrypted_by_now(&state))?;
     let (keys, key) = volume_keys(header, &state, stores.header, with)?;
     // All is rewritten and the old key's keyslots are gone already: what is left says no more than any header does.
     let unproven = state.mode == Mode::Reencrypt && state.finished() && keys.previous.is_none();
@@ -373,6 +389,24 @@ fn volume_keys(
     let trials = [&was, &is_to_be].into_iter().flatten().map(|opened| opened.trials).sum();
     let opened = is_to_be.or(was).ok_or_else(|| wrong("digests", "neither side of the reencryption has a key"))?;
     Ok((keys, OpenedKey { trials, ..opened }))
+}
+
+/// Reads metadata in JSON and works out the state of the reencryption in them, for data of several sizes.
+pub(crate) fn fuzz_metadata(json: &[u8]) {
+    const HDR_SIZE: u64 = 16 << 10;
+    let Ok(metadata) = read::parse(json, 0) else { return };
+    if validate::metadata(&metadata, HDR_SIZE, 0).is_err() {
+        return;
+    }
+    for data_len in [0, 64 << 10, 1 << 20, 1 << 40, u64::MAX] {
+        let Ok(Some(state)) = State::of(&metadata, data_len) else { continue };
+        let covered: u64 = state.pieces().iter().map(|piece| piece.at.end - piece.at.start).sum();
+        assert_eq!(covered, state.size, "the parts make up the whole");
+        let (_, _, _) = (state.progress(), doubts::encrypted_by_now(&state), finished(&metadata, &state));
+        let Some(zone) = next_zone(&state, ZONE) else { continue };
+        assert!(zone.start < zone.end && zone.end <= state.size, "{zone:?} of {}", state.size);
+        state.put(&mut metadata.clone(), &state.done_with(&zone), None);
+    }
 }
 
 fn next_zone(state: &State, most: u64) -> Option<std::ops::Range<u64>> {
