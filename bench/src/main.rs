@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use claviger_crypto::SectorCipher;
 use claviger_crypto::argon2::{Params, Variant};
 use claviger_crypto::ciphers::{Acceleration, CIPHERS, Cipher, Kernel, aes::AES};
+use claviger_crypto::dmcrypt::{Sectors, Specification};
 use claviger_crypto::hash::{self, HASHES};
 use claviger_crypto::modes::xts::{Layer, Xts};
 use claviger_crypto::pool::Pool;
@@ -26,15 +27,39 @@ const TURN: Duration = Duration::from_millis(5);
 type Contender<'a> = (String, Box<dyn FnMut(&mut [u8]) + 'a>);
 
 fn main() {
-    if std::env::args().nth(1).as_deref() == Some("opening") {
-        return opening();
+    match std::env::args().nth(1).as_deref() {
+        Some("opening") => return opening(),
+        Some("loop-aes") => return loop_aes(),
+        Some("derivations") => {
+            derivations();
+            return argon2();
+        }
+        _ => {}
     }
     for sector in [512, 4096] {
         ciphers(sector);
     }
     cascades();
+    loop_aes();
     derivations();
     argon2();
+}
+
+/// loop-AES with 65 keys beside CBC with one, as dm-crypt calls them.
+fn loop_aes() {
+    println!("\nDecryption of sectors of 512 bytes, AES-256; GB/s");
+    let sectors = Sectors { size: 512, large_iv: false, iv_offset: 0 };
+    let key: Vec<u8> = (0..65 * 32).map(|i| (i * 7 + i / 256) as u8).collect();
+    let contender = |name: &str, key: &[u8]| -> Contender {
+        let cipher = Specification::parse(name).expect("a specification").with_key(key, sectors, Acceleration::On);
+        let cipher = cipher.expect("a key");
+        (name.to_owned(), Box::new(move |run| cipher.decrypt(0, run)))
+    };
+    let results = measure(&mut [contender("aes-cbc-plain64", &key[..32]), contender("aes:64-cbc-lmk", &key)]);
+    print(&results);
+    let ratios: Vec<f64> = results[1].1.iter().zip(&results[0].1).map(|(lmk, plain)| lmk / plain).collect();
+    let (low, middle, high) = spread(&ratios);
+    println!("{:44} {middle:7.3}  ({low:.3} … {high:.3})", "ratio");
 }
 
 /// TrueCrypt's cascades, in the order in which their ciphers encrypt.

@@ -6,6 +6,11 @@
 //! flushed before the next begins, so that a crash at any moment leaves what can be read in full and gone on with. Without
 //! protection a crash costs the zone that was being rewritten.
 //!
+//! Between two zones with checksums, one change of the header says that the first is done and the second hot. While the checksums of
+//! the second one replace those of the first, the header still says that the first is hot: none of its blocks, encrypted under the
+//! new key, has a checksum there any more, whichever of both it is. So all of them count as rewritten, which they are. Where the
+//! result is plaintext, which can be anything, or the protection is a journal, the first change of the header is made by itself.
+//!
 //! What a disk writes in part is told apart by blocks: a block must not be larger than what the disk writes whole or not at all.
 //! Blocks are as large as the larger encryption sector of both sides, and a sector of 4096 bytes that is torn in two is lost in the
 //! resilience mode `checksum`, as with cryptsetup; in `journal` it is not.
@@ -19,6 +24,7 @@ mod recovery;
 mod state;
 mod zone;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -36,7 +42,7 @@ use crate::store::Store;
 use crate::volume::Layout;
 use keys::Ciphers;
 use state::{What, wrong};
-use zone::Zone;
+use zone::{Room, Zone};
 
 pub use begin::{Beginning, Request, begin, begin_decryption, begin_detached_encryption};
 pub use front::begin_encryption;
@@ -78,6 +84,10 @@ pub struct Reencryption<'a> {
     ciphers: Ciphers,
     pool: Pool,
     zone: u64,
+    /// Memory for a zone that is not in use.
+    spare: Room,
+    /// Whether more is done than the header on the disk says.
+    unsaid: bool,
 }
 
 /// How far a reencryption has come.
@@ -111,7 +121,8 @@ impl<'a> Reencryption<'a> {
             let what = format!("a zone has {alignment} bytes or a multiple of them, up to {MAX_ZONE}, not {zone}");
             return Err(Error::misuse(what));
         }
-        Ok(Self { stores, header, state, ciphers, pool: Pool::for_this_machine(Duration::ZERO), zone })
+        let pool = Pool::for_this_machine(Duration::ZERO);
+        Ok(Self { stores, header, state, ciphers, pool, zone, spare: Room::default(), unsaid: false })
     }
 
     /// How far it has come.
@@ -138,19 +149,21 @@ impl<'a> Reencryption<'a> {
         while let Some(at) = self.next() {
             progress(self.progress().done, self.state.size);
             if cancel.load(Ordering::Relaxed) {
+                self.say_done()?;
                 return Err(Error::from(ErrorKind::Cancelled).hint("`claviger reencrypt --resume` goes on from here."));
             }
             let zone = match ahead.take() {
                 Some(zone) => zone,
-                None => Zone::read(&self.state, &self.stores, at, &self.pool)?,
+                None => self.prepare(&self.state, at, Room::default())?,
             };
             ahead = self.step(zone)?;
         }
+        self.say_done()?;
         progress(self.state.size, self.state.size);
         self.finish()
     }
 
-    fn next(&self) -> Option<std::ops::Range<u64>> {
+    fn next(&self) -> Option<Range<u64>> {
         next_zone(&self.state, self.zone)
     }
 
@@ -160,49 +173,77 @@ impl<'a> Reencryption<'a> {
         let runs = recovery::runs(&self.state, &self.stores)?;
         zone::recover(&self.state, &self.stores, &self.ciphers, &runs, &self.pool)?;
         self.stores.data.flush()?;
-        self.done(&hot)
+        self.rewritten(&hot);
+        self.say_done()
     }
 
-    /// Rewrites a zone, and reads the next one while this one is flushed.
-    fn step(&mut self, zone: Zone) -> Result<Option<Zone>> {
+    /// Rewrites a zone, and prepares the next one while this one is flushed.
+    fn step(&mut self, mut zone: Zone) -> Result<Option<Zone>> {
         let at = zone.at.clone();
-        if !matches!(self.state.resilience_at(at.start), Resilience::None) {
-            self.protect(&zone)?;
-        }
-        zone.rewrite(&self.state, &self.stores, &self.ciphers, &self.pool)?;
+        self.protect(&mut zone)?;
+        let spare = std::mem::replace(&mut self.spare, zone.write(&self.state, &self.stores, &self.pool)?);
         let after = State { hot: None, done: self.state.done_with(&at), ..self.state.copy() };
-        let (stores, pool, most) = (self.stores, &self.pool, self.zone);
+        let data = self.stores.data;
         let (flushed, ahead) = std::thread::scope(|scope| {
-            let flushing = scope.spawn(move || stores.data.flush());
-            let ahead = next_zone(&after, most).map(|at| Zone::read(&after, &stores, at, pool)).transpose();
+            let flushing = scope.spawn(move || data.flush());
+            let ahead = next_zone(&after, self.zone).map(|at| self.prepare(&after, at, spare)).transpose();
             let flushed = flushing.join().unwrap_or_else(|_| Err(std::io::Error::other("flushing failed")));
             (flushed, ahead)
         });
         flushed?;
-        self.done(&at)?;
-        ahead
-    }
-
-    /// Makes the zone hot: what protects it first, then the header that says so.
-    fn protect(&mut self, zone: &Zone) -> Result<()> {
-        let mut steps = Vec::new();
-        if !zone.protection.is_empty() {
-            let what = "what protects the zone".to_owned();
-            steps.push(Step { what, at: self.state.area.start, bytes: zone.protection.clone() });
+        self.rewritten(&at);
+        let ahead = match ahead {
+            Ok(ahead) => ahead,
+            Err(error) => {
+                self.say_done()?;
+                return Err(error);
+            }
+        };
+        if !ahead.as_ref().is_some_and(|next| self.said_with(&at, &next.at)) {
+            self.say_done()?;
         }
-        self.state.hot = Some(zone.at.clone());
-        let mut metadata = self.header.metadata.clone();
-        self.state.put(&mut metadata, &self.state.done, self.state.hot.clone());
-        self.write(steps, metadata, Vec::new())
+        Ok(ahead)
     }
 
-    /// Says in the header that a zone is done.
-    fn done(&mut self, zone: &std::ops::Range<u64>) -> Result<()> {
+    /// Whether one change of the header can say that a zone is done and the next one hot.
+    fn said_with(&self, zone: &Range<u64>, next: &Range<u64>) -> bool {
+        let summed = |zone: &Range<u64>| matches!(self.state.resilience_at(zone.start), Resilience::Checksum(_));
+        self.ciphers.of(What::Last).is_some() && summed(zone) && summed(next)
+    }
+
+    fn prepare(&self, state: &State, at: Range<u64>, room: Room) -> Result<Zone> {
+        Zone::prepare(state, &self.stores, &self.ciphers, at, room, &self.pool)
+    }
+
+    /// Makes the zone hot, where something protects it: that first, then the header that says so.
+    fn protect(&mut self, zone: &mut Zone) -> Result<()> {
+        if matches!(self.state.resilience_at(zone.at.start), Resilience::None) {
+            return Ok(());
+        }
+        zone.write_protection(&self.state, &self.stores)?;
+        self.state.hot = Some(zone.at.clone());
+        self.say()
+    }
+
+    /// Notes that a zone is rewritten, and on the disk. The header does not say so yet.
+    fn rewritten(&mut self, zone: &Range<u64>) {
         self.state.done = self.state.done_with(zone);
         self.state.hot = None;
+        self.unsaid = true;
+    }
+
+    /// Says in the header what is done, unless it does already.
+    fn say_done(&mut self) -> Result<()> {
+        if self.unsaid { self.say() } else { Ok(()) }
+    }
+
+    /// Writes the state to the header.
+    fn say(&mut self) -> Result<()> {
         let mut metadata = self.header.metadata.clone();
-        self.state.put(&mut metadata, &self.state.done, None);
-        self.write(Vec::new(), metadata, Vec::new())
+        self.state.put(&mut metadata, &self.state.done, self.state.hot.clone());
+        self.write(metadata, Vec::new())?;
+        self.unsaid = false;
+        Ok(())
     }
 
     /// Overwrites what is left of what the volume was, and makes it a volume like any other.
@@ -224,15 +265,15 @@ impl<'a> Reencryption<'a> {
             write::random(&mut bytes)?;
             after.push(Step { what: format!("random bytes over the area of keyslot {number}"), at: area.start, bytes });
         }
-        self.write(Vec::new(), metadata, after)
+        self.write(metadata, after)
     }
 
-    /// Writes both copies of the header, with steps before and after.
-    fn write(&mut self, before: Vec<Step>, metadata: Metadata, after: Vec<Step>) -> Result<()> {
+    /// Writes both copies of the header, with steps after that.
+    fn write(&mut self, metadata: Metadata, after: Vec<Step>) -> Result<()> {
         let copies = write::steps(self.stores.header, &self.header, self.header.binary.clone(), &metadata)?;
         let binary = |step: &Step| Seen { at: step.at, bytes: step.bytes[..binary::LEN].to_vec() };
         let seen = copies.iter().map(binary).collect();
-        let steps = [before, copies, after].concat();
+        let steps = [copies, after].concat();
         Edit::new(steps).made_for(std::mem::replace(&mut self.header.seen, seen)).carry_out(self.stores.header)?;
         self.header.binary.seqid += 1;
         self.header.metadata = metadata;
@@ -409,7 +450,7 @@ pub(crate) fn fuzz_metadata(json: &[u8]) {
     }
 }
 
-fn next_zone(state: &State, most: u64) -> Option<std::ops::Range<u64>> {
+fn next_zone(state: &State, most: u64) -> Option<Range<u64>> {
     // What begins where is known only when the zone is: first a guess, then its own limit.
     let alignment = state.alignment();
     let aligned = |most: u64| (most / alignment * alignment).max(alignment);
@@ -418,7 +459,7 @@ fn next_zone(state: &State, most: u64) -> Option<std::ops::Range<u64>> {
 }
 
 /// The metadata when all is done, and which areas are to be wiped then.
-fn finished(metadata: &Metadata, state: &State) -> (Metadata, Vec<(u32, std::ops::Range<u64>)>) {
+fn finished(metadata: &Metadata, state: &State) -> (Metadata, Vec<(u32, Range<u64>)>) {
     let mut new = metadata.clone();
     let mut segment = state.last.segment.clone();
     segment.flags.clear();
@@ -446,7 +487,7 @@ fn finished(metadata: &Metadata, state: &State) -> (Metadata, Vec<(u32, std::ops
 }
 
 /// Random bytes over a part of the data's store.
-fn wipe(data: &dyn Store, at: std::ops::Range<u64>) -> Result<()> {
+fn wipe(data: &dyn Store, at: Range<u64>) -> Result<()> {
     for start in (at.start..at.end).step_by(WIPED as usize) {
         let mut bytes = vec![0; WIPED.min(at.end - start) as usize];
         write::random(&mut bytes)?;

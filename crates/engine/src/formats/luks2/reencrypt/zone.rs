@@ -1,4 +1,4 @@
-//! Rewriting one zone: what is there is read and protected, deciphered, enciphered and written.
+//! Rewriting one zone: what is there is read, its protection made, deciphered, enciphered; then both are written.
 
 use std::io;
 use std::ops::Range;
@@ -9,55 +9,86 @@ use claviger_crypto::pool::{Pool, for_each_piece};
 use super::Stores;
 use super::keys::Ciphers;
 use super::recovery::{Run, Source};
-use super::state::{Checksums, Resilience, State};
+use super::state::{Checksums, Resilience, State, wrong};
 use crate::error::Result;
 
 /// Bytes that a thread works on at a time: a multiple of every sector and block.
 const PIECE: usize = 1 << 20;
 
-/// A zone as it was before, and what protects it.
+/// A zone as it is to be, and what protects it.
 pub(super) struct Zone {
     /// Where it is, in bytes of the plaintext.
     pub at: Range<u64>,
-    /// As it was before: one side's ciphertext, or plaintext.
+    room: Room,
+}
+
+/// The memory of a zone, which the next but one takes over: a system can take longer to hand out fresh memory than a disk to fill
+/// it.
+#[derive(Default)]
+pub(super) struct Room {
+    /// The zone: one side's ciphertext, or plaintext.
     bytes: Vec<u8>,
     /// What is to be written to the keyslot's area before anything of the zone is.
-    pub protection: Vec<u8>,
+    protection: Vec<u8>,
 }
 
 impl Zone {
-    /// Reads a zone.
+    /// Reads a zone, and makes of it in memory what is to be written.
     ///
     /// # Errors
     /// `Io`.
-    pub fn read(state: &State, stores: &Stores<'_>, at: Range<u64>, pool: &Pool) -> Result<Self> {
-        let mut bytes = vec![0; (at.end - at.start) as usize];
-        let from = state.side(state.was(at.start)).offset() + at.start;
+    pub fn prepare(
+        state: &State,
+        stores: &Stores<'_>,
+        ciphers: &Ciphers,
+        at: Range<u64>,
+        mut room: Room,
+        pool: &Pool,
+    ) -> Result<Self> {
+        let Room { bytes, protection } = &mut room;
+        bytes.resize((at.end - at.start) as usize, 0);
         let resilience = state.resilience_at(at.start);
-        let sums = Sums::new(&resilience, bytes.len());
-        pieces(pool, &mut bytes, |offset, piece| {
+        protection.resize(protected_by(&resilience, bytes.len()), 0);
+        let by_a_piece = protected_by(&resilience, PIECE).max(1);
+        let parts: Vec<Mutex<&mut [u8]>> = protection.chunks_mut(by_a_piece).map(Mutex::new).collect();
+        let from = state.side(state.was(at.start)).offset() + at.start;
+        pieces(pool, bytes, |offset, piece| {
             stores.data.read_at(from + offset as u64, piece)?;
-            sums.put(offset, piece);
+            if let Some(part) = parts.get(offset / PIECE) {
+                protect(&resilience, piece, &mut part.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+            convert(state, ciphers, at.start + offset as u64, piece);
             Ok(())
         })?;
-        let protection = match resilience {
-            Resilience::Checksum(_) => sums.all(),
-            Resilience::Journal => bytes.clone(),
-            Resilience::None | Resilience::Shift => Vec::new(),
-        };
-        Ok(Self { at, bytes, protection })
+        Ok(Self { at, room })
     }
 
-    /// Writes the zone as it is to be, and leaves flushing to others.
+    /// Writes what protects the zone, and flushes it.
+    ///
+    /// Unlike a header it is not read back: it is as large as the data in some modes, and trusted like them.
+    ///
+    /// # Errors
+    /// `Malformed` if the keyslot's area is too small for it; `Io`.
+    pub fn write_protection(&mut self, state: &State, stores: &Stores<'_>) -> Result<()> {
+        let protection = &mut self.room.protection;
+        if protection.len() as u64 > state.area.end - state.area.start {
+            return Err(wrong("area", "it is too small for what protects a zone"));
+        }
+        if protection.is_empty() {
+            return Ok(());
+        }
+        stores.header.write_at(state.area.start, protection)?;
+        Ok(stores.header.flush()?)
+    }
+
+    /// Writes the zone, leaves flushing to others, and gives its memory back.
     ///
     /// # Errors
     /// `Io`.
-    pub fn rewrite(mut self, state: &State, stores: &Stores<'_>, ciphers: &Ciphers, pool: &Pool) -> Result<()> {
-        let at = self.at.start;
-        pieces(pool, &mut self.bytes, |offset, piece| {
-            convert(state, ciphers, at + offset as u64, piece);
-            stores.data.write_at(state.last.offset() + at + offset as u64, piece)
-        })
+    pub fn write(mut self, state: &State, stores: &Stores<'_>, pool: &Pool) -> Result<Room> {
+        let to = state.last.offset() + self.at.start;
+        pieces(pool, &mut self.room.bytes, |offset, piece| stores.data.write_at(to + offset as u64, piece))?;
+        Ok(self.room)
     }
 }
 
@@ -100,32 +131,24 @@ fn convert(state: &State, ciphers: &Ciphers, at: u64, piece: &mut [u8]) {
     }
 }
 
-/// Checksums, made on several threads.
-struct Sums {
-    sums: Option<Checksums>,
-    all: Mutex<Vec<u8>>,
+/// Bytes that protect so many of a zone.
+fn protected_by(resilience: &Resilience, len: usize) -> usize {
+    match resilience {
+        Resilience::Checksum(Checksums { hash, block }) => len / *block as usize * hash.size,
+        Resilience::Journal => len,
+        Resilience::None | Resilience::Shift => 0,
+    }
 }
 
-impl Sums {
-    fn new(resilience: &Resilience, len: usize) -> Self {
-        let sums = if let Resilience::Checksum(sums) = resilience { Some(*sums) } else { None };
-        let size = sums.map_or(0, |sums| len / sums.block as usize * sums.hash.size);
-        Self { sums, all: Mutex::new(vec![0; size]) }
-    }
-
-    fn put(&self, offset: usize, piece: &[u8]) {
-        let Some(Checksums { hash, block }) = self.sums else { return };
-        let block = block as usize;
-        let mut made = vec![0; piece.len() / block * hash.size];
-        for (bytes, sum) in piece.chunks(block).zip(made.chunks_mut(hash.size)) {
-            hash.checksum(&[bytes], sum);
+/// What protects a piece of a zone, of the size that [`protected_by`] says.
+fn protect(resilience: &Resilience, piece: &[u8], out: &mut [u8]) {
+    match resilience {
+        Resilience::Checksum(Checksums { hash, block }) => {
+            let blocks = piece.chunks(*block as usize).zip(out.chunks_mut(hash.size));
+            blocks.for_each(|(bytes, sum)| hash.checksum(&[bytes], sum));
         }
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all[offset / block * hash.size..][..made.len()].copy_from_slice(&made);
-    }
-
-    fn all(self) -> Vec<u8> {
-        self.all.into_inner().unwrap_or_else(PoisonError::into_inner)
+        Resilience::Journal => out.copy_from_slice(piece),
+        Resilience::None | Resilience::Shift => {}
     }
 }
 
