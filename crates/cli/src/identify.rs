@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use claviger_engine::formats::partition::{self, Candidate};
 use claviger_engine::diagnosis::{Content, Look};
+use claviger_engine::formats::partition::{self, Candidate};
 use claviger_engine::store::Access;
 use claviger_engine::{ErrorKind, FORMATS, Store, Verdict};
 use serde::Serialize;

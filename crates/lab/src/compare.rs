@@ -286,8 +286,7 @@ fn cpu_of(path: Path) -> &'static str {
     }
 }
 
-const KERNEL_PATH: &str =
-    "Rows with \"kernel\": volumes of the same kind opened by the kernel's dm-crypt, over a loop device on a container in \
+const KERNEL_PATH: &str = "Rows with \"kernel\": volumes of the same kind opened by the kernel's dm-crypt, over a loop device on a container in \
      memory; direct I/O on its block device, one request at a time; the baseline is a linear mapping over such a loop device. \
      These layers are others than those of our rows: losses can be compared, rates only as what a user of either gets.";
 

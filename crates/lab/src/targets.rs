@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use claviger_engine::store::{Access, FileStore, SliceStore};
 use claviger_engine::formats::{MappedPart, Mapping, Unlocked};
+use claviger_engine::store::{Access, FileStore, SliceStore};
 use claviger_engine::{Acceleration, Credential, Error, Layout, Result, Secret, Spec, Store, Unlock, Volume, formats};
 use rustix::fs::{FallocateFlags, fallocate, statfs};
 use serde::Serialize;

@@ -156,7 +156,8 @@ impl Diagnosis {
 
     /// Whether it could be a volume of a format without any header: random bytes that nothing else explains.
     pub fn could_be_headerless(&self) -> bool {
-        let nothing_else = self.mark.is_none() && self.filesystem.is_none() && self.partitions.is_empty() && !self.sure();
+        let nothing_else =
+            self.mark.is_none() && self.filesystem.is_none() && self.partitions.is_empty() && !self.sure();
         nothing_else && self.content.is_some_and(|content| content.begins == Look::Random)
     }
 

@@ -246,7 +246,16 @@ impl Locked {
             let (layout, data) = system::layout(&found, store, with, &mut warnings)?;
             let facts = Facts { size: layout.len(), ..self.facts(&found, &data, with) };
             let mapping = mapping(&found, &layout, with);
-            return Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), mapping, recognised: true });
+            return Ok(Unlocked {
+                layout,
+                facts,
+                warnings,
+                trials,
+                derivations,
+                took: begun.elapsed(),
+                mapping,
+                recognised: true,
+            });
         }
         let data = DataArea::of(&found.fields, copy, store.len())?;
         let mut layout = data.layout(&found, copy, store, with, &mut warnings)?;
