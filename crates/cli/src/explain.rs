@@ -9,7 +9,7 @@ use claviger_engine::diagnosis::{self, Content, Diagnosis, Found, How, Look, Mar
 use claviger_engine::formats::partition::{self, Candidate};
 use claviger_engine::formats::{self, Facts, Header, Verdict};
 use claviger_engine::store::Access;
-use claviger_engine::{Credential, Error, ErrorKind, Format, Result, Store, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Result, Store, Unlock};
 use serde::Serialize;
 
 use crate::exit::{self, Silent};
@@ -160,7 +160,7 @@ type Opened = (Facts, Vec<String>);
 fn try_all(args: &Args, targets: &[Target], credentials: &[Credential], store: &dyn Store) -> Result<Search<Opened>> {
     let cancel = cancel::flag();
     let bar = RefCell::new(None);
-    let unlock = |target: usize, credentials: &[Credential], hints: bool| {
+    let unlock = |target: usize, credentials: &[Credential], hints: bool| -> Result<Opened> {
         cancel::check()?;
         let narrowed = args.open.unlock_with(credentials);
         let with = if hints {
@@ -170,7 +170,12 @@ fn try_all(args: &Args, targets: &[Target], credentials: &[Credential], store: &
             Unlock { cancel: Some(cancel), acceleration: narrowed.acceleration, memory: narrowed.memory, ..wide }
         };
         // The layout, which holds keys, goes here.
-        targets[target].header.unlock(store, &with).map(|unlocked| (unlocked.facts, unlocked.warnings))
+        let unlocked = targets[target].header.unlock(store, &with)?;
+        match unlocked.recognised {
+            true => Ok((unlocked.facts, unlocked.warnings)),
+            // Any password opens a volume without a header, to noise.
+            false => Err(ErrorKind::WrongCredential("nothing in it is recognised".into()).into()),
+        }
     };
     let tell = |step: Step| {
         let mut bar = bar.borrow_mut();
@@ -231,6 +236,10 @@ impl Explained {
                 self.advise(what, &[]);
                 ErrorKind::Unsupported { what: String::new() }
             }
+            _ if self.diagnosis.could_be_headerless() => {
+                self.may_have_no_header();
+                ErrorKind::NotThisFormat(String::new())
+            }
             _ => {
                 if self.diagnosis.content.is_some_and(|c| c.begins == Look::Zeros && c.until.is_none()) {
                     self.advise(
@@ -264,6 +273,19 @@ impl Explained {
         code
     }
 
+    /// What else random bytes may be, and how that is tried.
+    fn may_have_no_header(&mut self) {
+        let path = self.path.clone();
+        self.findings.push(format!(
+            "Volumes without any header look so too ({}): they are tried only where their format is named.",
+            without_header()
+        ));
+        self.advise(
+            "If it may be one, name the format, and the cipher, the hash, the key's size and the place of the data if they are known:",
+            &["claviger", "explain", "--format", "plain", "--cipher", "CIPHER", "--hash", "HASH", "--key-size", "BITS", &path],
+        );
+    }
+
     fn needs_password(&mut self, targets: &[Target]) {
         let names = names(targets);
         let path = self.path.clone();
@@ -282,6 +304,9 @@ impl Explained {
             "It could be a volume: {names}. Without the password nobody can tell: such volumes have no mark."
         ));
         self.advise("To see whether a password opens it:", &["claviger", "explain", &path]);
+        if self.diagnosis.could_be_headerless() && !all_without_header(targets) {
+            self.may_have_no_header();
+        }
         self.exit_code = exit::number_of(&ErrorKind::WrongCredential(String::new()));
     }
 
@@ -294,6 +319,20 @@ impl Explained {
         self.findings.extend(self.diagnosis.formats.iter().filter_map(yes));
         let path = self.path.clone();
         self.advise("To see what its header says:", &["claviger", "header", "show", &path]);
+    }
+
+    /// Nothing that was tried makes sense of a volume without a header.
+    fn not_recognised(&mut self) {
+        self.findings.push(
+            "More cannot be known: such volumes have no header. A wrong password, key file, cipher, hash, key size or place of the \
+             data, a volume that is still empty and a file of random bytes look the same."
+                .to_owned(),
+        );
+        self.advise(
+            "Think of the cipher, the hash, the key's size, and where the data begin, as well as of the password: the options are \
+             --cipher, --hash, --key-size, --data-offset and --skip.",
+            &[],
+        );
     }
 
     fn searched(&mut self, args: &Args, targets: &[Target], search: Search<Opened>) {
@@ -400,6 +439,10 @@ impl Explained {
                     self.header_of_its_own();
                     return;
                 }
+                if all_without_header(targets) {
+                    self.not_recognised();
+                    return;
+                }
                 self.findings.push(
                     "More cannot be known: such volumes have no mark. A wrong password, wrong keyfiles, damaged headers and \
                      a file of random bytes look the same."
@@ -414,6 +457,9 @@ impl Explained {
                     "If a backup of its headers was saved:",
                     &["claviger", "header", "restore", "--from", "BACKUP", &path],
                 );
+                if self.diagnosis.could_be_headerless() {
+                    self.may_have_no_header();
+                }
             }
             _ => {
                 self.findings.push(format!("What was given could not be tried: {error}."));
@@ -423,6 +469,17 @@ impl Explained {
             }
         }
     }
+}
+
+/// Names of the formats without a header.
+fn without_header() -> String {
+    let names: Vec<_> = FORMATS.iter().filter(|f| f.headerless()).map(|f| f.name()).collect();
+    names.join(", ")
+}
+
+/// Whether nothing but formats without a header was tried.
+fn all_without_header(targets: &[Target]) -> bool {
+    targets.iter().all(|t| FORMATS.iter().any(|f| f.name() == t.format && f.headerless()))
 }
 
 fn names(targets: &[Target]) -> String {
@@ -464,7 +521,11 @@ fn looks(diagnosis: &Diagnosis) -> Vec<String> {
     }
     findings.extend(partitions.iter().map(partition_sentence));
     // One sentence for all formats that say the same.
-    let no = |o: &Opinion| if let Verdict::No(why) = &o.verdict { Some(why.clone()) } else { None };
+    let named_only = |o: &Opinion| FORMATS.iter().any(|f| f.name() == o.format && f.headerless());
+    let no = |o: &Opinion| match &o.verdict {
+        Verdict::No(why) if !named_only(o) => Some(why.clone()),
+        _ => None,
+    };
     let mut reasons: Vec<String> = formats.iter().filter_map(no).collect();
     reasons.dedup();
     let sure = diagnosis.sure();

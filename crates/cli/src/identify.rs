@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use claviger_engine::diagnosis::{Content, Look};
 use claviger_engine::formats::partition::{self, Candidate};
 use claviger_engine::store::Access;
 use claviger_engine::{ErrorKind, FORMATS, Store, Verdict};
@@ -45,6 +46,8 @@ struct Identified {
     candidates: Vec<&'static str>,
     /// What each format says.
     formats: Vec<Opinion>,
+    /// Whether it begins with random-looking bytes, which formats without a header consist of.
+    begins_random: bool,
     /// Of a disk, its partitions, and the formats that each could be of.
     #[serde(skip_serializing_if = "Option::is_none")]
     partitions: Option<Vec<Candidate>>,
@@ -57,6 +60,11 @@ impl Identified {
     /// Whether there could be a volume in it.
     fn promising(&self) -> bool {
         self.format.is_some() || self.partitions.iter().flatten().any(|p| !p.formats.is_empty())
+    }
+
+    /// Whether it could be a volume of a format without a header.
+    fn could_be_headerless(&self) -> bool {
+        self.begins_random && self.verdict != "yes" && self.partitions.is_none()
     }
 }
 
@@ -113,6 +121,7 @@ fn identify(path: &Path) -> claviger_engine::Result<Identified> {
         format: candidates.first().copied(),
         candidates,
         formats,
+        begins_random: store.len() > 0 && Content::of(&*store).map_err(|e| e.at(path))?.begins == Look::Random,
         partitions,
         partition_table,
     })
@@ -138,9 +147,16 @@ impl Report for Vec<Identified> {
                 }
                 (_, None) => writeln!(out, "{}: not a volume of any known format", file.path)?,
             }
-            for opinion in &file.formats {
+            let headerless = |o: &&Opinion| FORMATS.iter().any(|f| f.name() == o.format && f.headerless());
+            let (without_header, others): (Vec<_>, Vec<_>) = file.formats.iter().partition(headerless);
+            for opinion in others {
                 let (Verdict::No(why) | Verdict::Possible(why) | Verdict::Yes(why)) = &opinion.verdict;
                 writeln!(out, "  {}: {why}", opinion.format)?;
+            }
+            if file.could_be_headerless() {
+                let names: Vec<_> = without_header.iter().map(|o| o.format).collect();
+                let names = names.join(", ");
+                writeln!(out, "  {names}: they have no header, and only `claviger explain --format NAME` can tell")?;
             }
             for candidate in file.partitions.iter().flatten() {
                 writeln!(out, "  {}", line_of(candidate))?;

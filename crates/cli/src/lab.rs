@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::{Subcommand, ValueEnum};
 use claviger_engine::Acceleration;
 use claviger_lab::compare;
+use claviger_lab::kernel::Beside;
 use claviger_lab::report::{Text, csv};
 use claviger_lab::targets::Path;
 
@@ -38,7 +39,8 @@ enum Command {
 /// Compare reads and writes of a volume with and without encryption
 ///
 /// Makes volumes in memory, plain and encrypted, and transfers data to and from them in blocks of several sizes, through the
-/// same layers: the block-size sweep of the BSI's study of TrueCrypt (2010). Needs as much memory as the volumes have.
+/// same layers: the block-size sweep of the BSI's study of TrueCrypt (2010). Needs as much memory as the volumes have. As root,
+/// where there is a device-mapper, the kernel's dm-crypt is measured beside.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  claviger lab compare --quick\n  claviger lab compare --suite AES --block 4K --block \
@@ -99,7 +101,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     eprintln!(
         "claviger: measuring takes {} at most; making and verifying {} volumes comes on top",
         minutes(plan.at_most().as_secs()),
-        plan.suites.len() + 1
+        plan.volumes()
     );
     let progress = Progress::steps("measuring");
     let report = compare::measure(&plan, &|done, total| progress.at(done, total))?;
@@ -118,7 +120,9 @@ impl Compare {
         let mut blocks: Vec<usize> = self.block.iter().map(|&b| usize::try_from(b)).collect::<Result<_, _>>()?;
         blocks.sort_unstable();
         blocks.dedup();
+        let acceleration = if self.no_aes { Acceleration::Off } else { Acceleration::On };
         Ok(compare::Plan {
+            kernel: Beside::here(self.queue_depth.into(), acceleration),
             path: match self.path {
                 Layers::Nbd => Path::Nbd,
                 Layers::Engine => Path::Engine,
@@ -132,7 +136,7 @@ impl Compare {
             seed: self
                 .seed
                 .unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())),
-            acceleration: if self.no_aes { Acceleration::Off } else { Acceleration::On },
+            acceleration,
         })
     }
 }

@@ -144,6 +144,76 @@ fn volumes_of_cryptsetup_have_the_tables_that_it_gives_them() {
     assert!(output.ends_with("done\n"), "{output}");
 }
 
+/// A detached header, and lines of a table. What is written by the kernel is where this program reads it.
+#[test]
+fn detached_headers_and_lines_of_the_table_are_attached_in_the_kernel() {
+    if tools::program("dmsetup").is_none() || tools::program("cryptsetup").is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    image(&folder);
+    fs::write(folder.path("word"), PASSWORD).expect("a passphrase without a newline");
+    fs::write(folder.path("key"), Random::new(6).bytes(64)).expect("a key");
+    let (word, key) = (folder.str("word"), folder.str("key"));
+    let format = format!(
+        "cryptsetup luksFormat -q --key-file {word} --pbkdf pbkdf2 --pbkdf-force-iterations 1000 --type luks2 \
+         --luks2-metadata-size 16k --luks2-keyslots-size 512k"
+    );
+    let mut script = script(&folder);
+    script += &format!(
+        "cd /mnt\ntruncate -s 4M data integral\ntruncate -s 4M raw\n{format} --header header data\n\
+         claviger attach --kernel --password-file {word} --header header data detached\n\
+         dd if=$IMAGE of=/dev/mapper/detached bs=64k conv=fsync 2>/dev/null\nclaviger detach detached\n\
+         claviger cat --password-file {word} --header header --length 524288 data | cmp - $IMAGE\n\
+         cat >table <<END\n\
+         lines /mnt/data {word} luks,header=/mnt/header\n\
+         bare /mnt/raw {key} plain,cipher=aes-xts-plain64,size=512,readonly\n\
+         END\n\
+         printf %s '{PASSWORD}' | cryptsetup open --type plain --cipher aes-xts-plain64 --key-size 512 --key-file {key} raw x\n\
+         dd if=$IMAGE of=/dev/mapper/x bs=64k conv=fsync 2>/dev/null\ncryptsetup close x\n\
+         claviger attach --kernel --crypttab table lines bare\n\
+         cmp -n 524288 /dev/mapper/lines $IMAGE\ncmp -n 524288 /dev/mapper/bare $IMAGE\n\
+         test $(blockdev --getro /dev/mapper/bare) = 1\nclaviger detach lines bare\n\
+         {format} --integrity hmac-sha256 --integrity-no-wipe integral\n\
+         fails 5 claviger attach --kernel --password-file {word} integral integral\n\
+         test \"$(dmsetup ls)\" = 'No devices found'\necho done\n"
+    );
+    let Some(output) = in_uml(&script, &[]) else { return };
+    assert!(output.contains("integrity protection hmac(sha256)") && output.ends_with("done\n"), "{output}");
+}
+
+/// `claviger lab compare` measures the kernel beside, verifies what it wrote, and leaves nothing behind.
+#[test]
+fn the_lab_measures_the_kernel_beside() {
+    let folder = Folder::new();
+    let lab = "claviger lab compare --suite AES --suite Twofish-Serpent --block 512 --block 4K --size 256K --repeats 2 --json";
+    let script = script(&folder)
+        + &format!(
+            "{lab} >report\nmv report {0}\n{lab} --no-aes | grep 'it cannot be told to do without AES'\n\
+             sleep 1\nfor i in 1 2 3 4 5 6 7 8; do test \"$(ls /sys/block | grep -c dm-)\" = 0 || sleep 1; done\n\
+             test \"$(ls /sys/block | grep -c dm-)\" = 0\ntest -z \"$(ls /dev/mapper | grep lab)\"\n\
+             test -z \"$(cat /sys/block/loop*/loop/backing_file 2>/dev/null)\"\necho done\n",
+            folder.str("report")
+        );
+    let Some(output) = in_uml(&script, &[]) else { return };
+    assert!(output.ends_with("done\n"), "{output}");
+    let report = fs::read_to_string(folder.path("report")).expect("a report");
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    let cells = report["cells"].as_array().expect("cells");
+    for (target, baseline) in
+        [("kernel dm-crypt AES", false), ("kernel dm-crypt Twofish-Serpent", false), ("kernel plain", true)]
+    {
+        let own: Vec<_> = cells.iter().filter(|c| c["target"] == target).collect();
+        assert_eq!(own.len(), 4, "{target}");
+        assert!(
+            own.iter().all(|c| c["loss"].is_null() == baseline && c["bytes_per_s"].as_f64() > Some(0.0)),
+            "{own:?}"
+        );
+        let verified = report["verified"].as_array().expect("a list").iter().find(|v| v["target"] == target);
+        assert_eq!(verified.expect("it was verified")["encrypted_at_rest"], !baseline);
+    }
+}
+
 #[test]
 fn what_the_kernel_cannot_do_is_said_before_a_password_is_asked_for() {
     let folder = Folder::new();

@@ -8,9 +8,10 @@
 use std::time::Duration;
 
 use claviger_engine::formats::truecrypt::TRUECRYPT;
-use claviger_engine::{Acceleration, Error, Format, Result};
+use claviger_engine::{Acceleration, Error, ErrorKind, Format, Result};
 use serde::Serialize;
 
+use crate::kernel::Beside;
 use crate::machine::{Machine, Moment};
 use crate::random::Random;
 use crate::statistics::{self, Loss, Spread, median};
@@ -29,6 +30,9 @@ const MAX_BLOCK: usize = 32 << 20;
 
 /// Name of the target that all others are compared with.
 pub const BASELINE: &str = "plain";
+
+/// Name of the target that those in the kernel are compared with.
+pub const KERNEL_BASELINE: &str = "kernel plain";
 
 /// What to measure.
 #[derive(Clone, Debug, Serialize)]
@@ -52,6 +56,8 @@ pub struct Plan {
     /// Whether ciphers may use AES instructions.
     #[serde(skip)]
     pub acceleration: Acceleration,
+    /// Whether the kernel's dm-crypt is measured beside.
+    pub kernel: Beside,
 }
 
 /// What was measured.
@@ -106,7 +112,7 @@ pub struct Order {
 /// One target, one direction, one block size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
-    /// `plain`, or the cipher or cascade.
+    /// `plain`, or the cipher or cascade; those in the kernel say so.
     pub target: String,
     /// `write` or `read`.
     pub direction: Direction,
@@ -148,9 +154,17 @@ pub struct Sample {
 }
 
 impl Plan {
-    /// Volumes, the one without encryption included.
-    fn volumes(&self) -> usize {
-        self.suites.len() + 1
+    /// The paths on which everything is measured.
+    fn paths(&self) -> Vec<Path> {
+        match self.kernel {
+            Beside::Yes => vec![self.path, Path::Kernel],
+            Beside::No(_) => vec![self.path],
+        }
+    }
+
+    /// Volumes, those without encryption included.
+    pub fn volumes(&self) -> usize {
+        (self.suites.len() + 1) * self.paths().len()
     }
 
     /// The time that measuring takes at most. Making and verifying the volumes comes on top.
@@ -167,6 +181,7 @@ impl Plan {
         let sound = |block: &usize| block.is_multiple_of(SECTOR) && (SECTOR..=MAX_BLOCK).contains(block);
         let reason = match () {
             () if self.repeats == 0 => "at least one repeat is needed",
+            () if self.path == Path::Kernel => "the kernel is measured beside another path",
             () if self.queue_depth == 0 => "at least one request must be under way",
             () if self.queue_depth > 1 && self.path == Path::Engine => {
                 "the engine's calls return when they are done: a queue needs --path nbd"
@@ -194,15 +209,25 @@ pub fn measure(plan: &Plan, progress: &dyn Fn(u64, u64)) -> Result<Report> {
     let rates = plan.blocks.iter().map(rate).collect();
     // Whole blocks of every size, so that all of them move the same bytes.
     let size = plan.size / SECTOR as u64 * SECTOR as u64;
-    let mut targets = Vec::new();
-    for suite in std::iter::once(None).chain(plan.suites.iter().map(Some)) {
-        let mut target = match suite {
-            None => Target::plain(size, plan.path, plan.queue_depth)?,
-            Some(suite) => Target::encrypted(suite, size, plan.acceleration, plan.path, plan.queue_depth)?,
-        };
-        target.fill(&data, size)?;
-        targets.push(target);
-        steps.next();
+    let (mut targets, mut left_out) = (Vec::new(), Vec::new());
+    for path in plan.paths() {
+        for suite in std::iter::once(None).chain(plan.suites.iter().map(Some)) {
+            let made = match suite {
+                None => Target::plain(size, path, plan.queue_depth),
+                Some(suite) => Target::encrypted(suite, size, plan.acceleration, path, plan.queue_depth),
+            };
+            steps.next();
+            let mut target = match made {
+                // A cipher that the kernel has not, mostly.
+                Err(e) if path == Path::Kernel && suite.is_some() && is_unsupported(&e) => {
+                    left_out.push(format!("{} is not measured in the kernel: {}.", suite.unwrap_or(&BASELINE), e.kind));
+                    continue;
+                }
+                made => made?,
+            };
+            target.fill(&data, size)?;
+            targets.push(target);
+        }
     }
 
     let before = Moment::now();
@@ -219,11 +244,11 @@ pub fn measure(plan: &Plan, progress: &dyn Fn(u64, u64)) -> Result<Report> {
         verified.push(target.verify(&data)?);
         steps.next();
     }
-    let cells = cells(plan, &runs);
+    let cells = cells(plan, &targets, &runs);
     let machine = Machine::this();
     let measured_s: f64 = runs.iter().map(|r| r.sample.seconds).sum();
     Ok(Report {
-        method: method(plan),
+        method: method(plan).into_iter().chain(left_out).collect(),
         plan: plan.clone(),
         acceleration: AesAcceleration::here(plan.acceleration),
         steal_share: (after.steal_s - before.steal_s) / (measured_s * machine.cpus as f64),
@@ -248,13 +273,22 @@ pub fn suites_named(names: &[String]) -> Result<Vec<&'static str>> {
     Ok(all.filter(|name| wanted.iter().any(|suite| suite.name == *name)).collect())
 }
 
+fn is_unsupported(error: &Error) -> bool {
+    matches!(error.kind, ErrorKind::Unsupported { .. })
+}
+
 /// Whose processor time is counted on a path.
 fn cpu_of(path: Path) -> &'static str {
     match path {
         Path::Nbd => "server threads (the process without the thread of the client)",
         Path::Engine => "the whole process (making the data included)",
+        Path::Kernel => "the process that measures (the kernel's own threads, which encrypt, are not in it)",
     }
 }
+
+const KERNEL_PATH: &str = "Rows with \"kernel\": volumes of the same kind opened by the kernel's dm-crypt, over a loop device on a container in \
+     memory; direct I/O on its block device, one request at a time; the baseline is a linear mapping over such a loop device. \
+     These layers are others than those of our rows: losses can be compared, rates only as what a user of either gets.";
 
 fn method(plan: &Plan) -> Vec<String> {
     let path = match plan.path {
@@ -271,9 +305,15 @@ fn method(plan: &Plan) -> Vec<String> {
         Path::Engine => {
             "Path: calls of the engine's volume from one thread, without a transport; a container in memory (tmpfs)."
         }
+        Path::Kernel => KERNEL_PATH,
+    };
+    let kernel = match &plan.kernel {
+        Beside::Yes => KERNEL_PATH,
+        Beside::No(why) => why,
     };
     [
         path,
+        kernel,
         "The baseline is a volume without encryption of the same size through the same layers.",
         "Not measured: a page cache above the volume, which dd on a mounted file system has and which gathers small writes \
          into large ones; a file system; a real disk, against whose slowness encryption would cost a smaller share.",
@@ -353,7 +393,7 @@ fn sample(round: usize, position: usize, moved: &Moved) -> Sample {
     }
 }
 
-fn cells(plan: &Plan, runs: &[Run]) -> Vec<Cell> {
+fn cells(plan: &Plan, targets: &[Target], runs: &[Run]) -> Vec<Cell> {
     let samples = |target: &str, direction, block| -> Vec<Sample> {
         let of_cell = |r: &&Run| r.target == target && r.direction == direction && r.block == block;
         runs.iter().filter(of_cell).map(|r| r.sample.clone()).collect()
@@ -362,22 +402,22 @@ fn cells(plan: &Plan, runs: &[Run]) -> Vec<Cell> {
     let mut cells = Vec::new();
     for direction in Direction::BOTH {
         for &block in &plan.blocks {
-            let baseline = rates(&samples(BASELINE, direction, block));
-            for target in std::iter::once(BASELINE).chain(plan.suites.iter().copied()) {
-                let samples = samples(target, direction, block);
+            for target in targets {
+                let baseline = rates(&samples(target.baseline(), direction, block));
+                let samples = samples(&target.name, direction, block);
                 let own = rates(&samples);
-                let cpu: Vec<f64> = samples.iter().map(|s| cpu_s_per_gb(plan.path, s)).collect();
+                let cpu: Vec<f64> = samples.iter().map(|s| cpu_s_per_gb(target.path, s)).collect();
                 let seed = plan.seed ^ cells.len() as u64;
                 cells.push(Cell {
-                    target: target.into(),
+                    target: target.name.clone(),
                     direction,
                     block_bytes: block,
                     bytes_per_s: median(&own),
                     baseline_bytes_per_s: median(&baseline),
-                    loss: (target != BASELINE).then(|| statistics::loss(&baseline, &own, seed)),
+                    loss: (target.name != target.baseline()).then(|| statistics::loss(&baseline, &own, seed)),
                     spread: Spread::of(&own),
                     cpu_s_per_gb: median(&cpu),
-                    cpu_of: cpu_of(plan.path),
+                    cpu_of: cpu_of(target.path),
                     samples,
                 });
             }
@@ -390,7 +430,7 @@ fn cells(plan: &Plan, runs: &[Run]) -> Vec<Cell> {
 fn cpu_s_per_gb(path: Path, sample: &Sample) -> f64 {
     let seconds = match path {
         Path::Nbd => sample.cpu_process_s - sample.cpu_client_s,
-        Path::Engine => sample.cpu_process_s,
+        Path::Engine | Path::Kernel => sample.cpu_process_s,
     };
     seconds.max(0.0) * 1e9 / sample.bytes as f64
 }

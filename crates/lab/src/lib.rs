@@ -9,6 +9,7 @@
 pub mod benchmark;
 pub mod compare;
 pub mod derivation;
+pub mod kernel;
 pub mod machine;
 pub mod memory;
 pub mod random;

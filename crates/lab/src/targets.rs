@@ -1,16 +1,19 @@
 //! What workloads run on: the same layers with and without encryption, all in memory.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use claviger_engine::formats::{MappedPart, Mapping, Unlocked};
 use claviger_engine::store::{Access, FileStore, SliceStore};
 use claviger_engine::{Acceleration, Credential, Error, Layout, Result, Secret, Spec, Store, Unlock, Volume, formats};
 use rustix::fs::{FallocateFlags, fallocate, statfs};
 use serde::Serialize;
 
-use crate::compare::BASELINE;
+use crate::compare::{BASELINE, KERNEL_BASELINE};
+use crate::kernel::Mapped;
 use crate::machine;
 use crate::memory::Buffer;
 use crate::report::size;
@@ -44,12 +47,16 @@ pub enum Path {
     Nbd,
     /// Calls of the engine's volume, without a transport.
     Engine,
+    /// The kernel's device-mapper and a loop device in the place of the engine, direct I/O.
+    Kernel,
 }
 
 /// A plain or encrypted volume in memory, with a connection to it.
 pub struct Target {
-    /// `plain`, or the cipher or cascade.
+    /// `plain`, or the cipher or cascade; those in the kernel say so.
     pub name: String,
+    /// Layers between the workload and the container.
+    pub path: Path,
     /// How it is reached while it is measured.
     device: Box<dyn Device>,
     /// What has been written.
@@ -59,6 +66,12 @@ pub struct Target {
     volume: Arc<Volume>,
     container: Arc<FileStore>,
     encryption: Option<Encryption>,
+}
+
+/// A file in memory that has no name.
+struct Container {
+    file: File,
+    store: Arc<FileStore>,
 }
 
 struct Encryption {
@@ -82,17 +95,24 @@ impl Target {
     /// A volume without encryption, of `len` bytes.
     ///
     /// # Errors
-    /// `Io`.
+    /// `Io`; those of the kernel's device-mapper where the path is through it.
     pub fn plain(len: u64, path: Path, queue_depth: usize) -> Result<Self> {
-        let container = Arc::new(container(len)?);
-        let volume = Volume::new(container.clone(), Layout::clear(len)?);
-        Self::connect(BASELINE.into(), volume, container, None, path, queue_depth)
+        let container = Container::new(len)?;
+        let volume = Volume::new(container.store.clone(), Layout::clear(len)?);
+        let whole = MappedPart { len, stored_at: 0, writable: true, layers: Vec::new() };
+        let mapping = Mapping { kind: "PLAIN", parts: vec![whole] };
+        let name = match path {
+            Path::Kernel => KERNEL_BASELINE,
+            Path::Nbd | Path::Engine => BASELINE,
+        };
+        Self::connect(name.into(), volume, container, Some(mapping), None, path, queue_depth)
     }
 
     /// A TrueCrypt volume of at least `len` bytes, opened by a random passphrase that nobody knows.
     ///
     /// # Errors
-    /// Those of the format.
+    /// Those of the format; those of the kernel's device-mapper where the path is through it, `Unsupported` for ciphers that
+    /// the kernel lacks.
     pub fn encrypted(
         cipher: &str,
         len: u64,
@@ -100,34 +120,53 @@ impl Target {
         path: Path,
         queue_depth: usize,
     ) -> Result<Self> {
-        let container = Arc::new(container(len + HEADERS)?);
+        let container = Container::new(len + HEADERS)?;
         let mut passphrase = Secret::zeroed(32);
         getrandom::fill(&mut passphrase).map_err(|e| io::Error::other(e.to_string()))?;
         // Readable characters, since a format may refuse others.
         passphrase.iter_mut().for_each(|b| *b = b'a' + *b % 26);
         let passphrase = [Credential::Passphrase(passphrase)];
         let spec = Spec { cipher: Some(cipher), quick: true, ..Spec::default() };
-        formats::by_name("TrueCrypt")?.create(&*container, &spec, &passphrase)?;
-        let (volume, data_offset) = open(&container, &passphrase, acceleration)?;
+        formats::by_name("TrueCrypt")?.create(&*container.store, &spec, &passphrase)?;
+        let unlocked = unlock(&container.store, &passphrase, acceleration)?;
         let [passphrase] = passphrase;
-        let encryption = Encryption { passphrase, data_offset };
-        Self::connect(cipher.into(), volume, container, Some(encryption), path, queue_depth)
+        let encryption = Encryption { passphrase, data_offset: unlocked.facts.data_offset };
+        let volume = Volume::new(container.store.clone(), unlocked.layout);
+        let name = match path {
+            Path::Kernel => format!("kernel dm-crypt {cipher}"),
+            Path::Nbd | Path::Engine => cipher.into(),
+        };
+        Self::connect(name, volume, container, unlocked.mapping, Some(encryption), path, queue_depth)
     }
 
     fn connect(
         name: String,
         volume: Volume,
-        container: Arc<FileStore>,
+        container: Container,
+        mapping: Option<Mapping>,
         encryption: Option<Encryption>,
         path: Path,
         queue_depth: usize,
     ) -> Result<Self> {
         let volume = Arc::new(volume);
+        let Container { file, store: container } = container;
         let device: Box<dyn Device> = match path {
             Path::Engine => Box::new(Direct(volume.clone())),
             Path::Nbd => Box::new(Served::new(volume.clone(), queue_depth)?),
+            Path::Kernel => {
+                let mapping = mapping.ok_or_else(|| Error::unsupported(format!("{name}: it has no such thing")))?;
+                Box::new(Mapped::new(&by_number(&file), &mapping)?)
+            }
         };
-        Ok(Self { name, device, written: Written::default(), pass: 0, volume, container, encryption })
+        Ok(Self { name, path, device, written: Written::default(), pass: 0, volume, container, encryption })
+    }
+
+    /// The target that it is compared with.
+    pub fn baseline(&self) -> &'static str {
+        match self.path {
+            Path::Kernel => KERNEL_BASELINE,
+            Path::Nbd | Path::Engine => BASELINE,
+        }
     }
 
     /// Writes `len` bytes once, not through the connection, so that no measured write meets fresh memory.
@@ -178,7 +217,8 @@ impl Target {
         self.demand(encrypted || at_rest.same == at_rest.bytes, "the container does not hold what was written")?;
         self.demand(!encrypted || at_rest.same == 0, "the container holds what was written in plaintext")?;
         if let Some(Encryption { passphrase, .. }) = &self.encryption {
-            let (volume, _) = open(&self.container, std::slice::from_ref(passphrase), Acceleration::Off)?;
+            let unlocked = unlock(&self.container, std::slice::from_ref(passphrase), Acceleration::Off)?;
+            let volume = Volume::new(self.container.clone(), unlocked.layout);
             let again = self.written.compare(&mut Direct(Arc::new(volume)), data, LARGE, SAMPLE)?;
             self.demand(again.same == again.bytes, "opened again, it holds something else")?;
         }
@@ -216,20 +256,26 @@ pub fn check_room(count: usize, len: u64) -> Result<()> {
     }
 }
 
-/// A file in memory without a name, so that nothing is left over whatever ends the program.
-fn container(len: u64) -> Result<FileStore> {
-    let file = tempfile::tempfile_in(RAM).map_err(|e| Error::from(e).at(RAM.as_ref()))?;
-    // At once, so that a lack of memory shows here and not as a signal in the middle of a measurement.
-    fallocate(&file, FallocateFlags::empty(), 0, len).map_err(io::Error::from)?;
-    let by_number = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    FileStore::open(&by_number, Access::ReadWrite)
+impl Container {
+    /// A file in memory without a name, so that nothing is left over whatever ends the program.
+    fn new(len: u64) -> Result<Self> {
+        let file = tempfile::tempfile_in(RAM).map_err(|e| Error::from(e).at(RAM.as_ref()))?;
+        // At once, so that a lack of memory shows here and not as a signal in the middle of a measurement.
+        fallocate(&file, FallocateFlags::empty(), 0, len).map_err(io::Error::from)?;
+        let store = Arc::new(FileStore::open(&by_number(&file), Access::ReadWrite)?);
+        Ok(Self { file, store })
+    }
 }
 
-/// The volume in a container, and where its data begins there, in bytes.
-fn open(container: &Arc<FileStore>, passphrase: &[Credential], acceleration: Acceleration) -> Result<(Volume, u64)> {
+/// A path that opens the same file again as long as this one is open.
+fn by_number(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// The volume in a container.
+fn unlock(container: &Arc<FileStore>, passphrase: &[Credential], acceleration: Acceleration) -> Result<Unlocked> {
     let (_, header) = formats::open(&**container, Some("TrueCrypt"))?;
-    let unlocked = header.unlock(&**container, &Unlock { acceleration, ..Unlock::with(passphrase) })?;
-    Ok((Volume::new(container.clone(), unlocked.layout), unlocked.facts.data_offset))
+    header.unlock(&**container, &Unlock { acceleration, for_kernel: true, ..Unlock::with(passphrase) })
 }
 
 /// A store without a transport.

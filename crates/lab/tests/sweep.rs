@@ -2,6 +2,7 @@
 
 use claviger_engine::{Acceleration, ErrorKind};
 use claviger_lab::compare::{self, BASELINE, Plan};
+use claviger_lab::kernel::Beside;
 use claviger_lab::report::{Text, csv};
 use claviger_lab::targets::Path;
 use claviger_lab::workload::Direction;
@@ -17,6 +18,7 @@ fn plan(path: Path) -> Plan {
         repeats: 2,
         seed: 1,
         acceleration: Acceleration::On,
+        kernel: Beside::No("Not here.".into()),
     }
 }
 

@@ -11,8 +11,8 @@
 //! Constant time, without tables that secrets are looked up in: aes, serpent, adiantum, and twofish on processors with AVX-512
 //! VBMI; the other ciphers look up tables. What the modes and vectors add looks nothing up by secrets.
 //!
-//! `aes` alone is `aes-cbc-plain`. Modes that authenticate sectors (`aes-gcm-random`, `capi:authenc(…)`) are understood, but
-//! need room for tags beside the sectors: [`Specification::aead`] says what they are.
+//! `aes` alone is `aes-cbc-plain`. Modes that authenticate sectors (`aes-gcm-random`, `capi:authenc(…)`) need room for tags
+//! beside the sectors and are refused here: [`crate::modes::aead`] has them.
 
 mod elephant;
 mod grammar;
@@ -36,7 +36,9 @@ use sectors::{Keyed, Tcw};
 /// A cipher specification that has been understood.
 #[derive(Clone)]
 pub struct Specification {
-    algorithm: Algorithm,
+    mode: Mode,
+    /// That of adiantum is the one of its one block, AES.
+    cipher: &'static Cipher,
     /// Keys that sectors take in turns: a power of two.
     key_count: usize,
     /// IVs are encrypted under a hash of the key. The name is as it was given.
@@ -57,26 +59,6 @@ pub struct Sectors {
     pub iv_offset: u64,
 }
 
-/// A mode that authenticates sectors, and so needs room for tags beside them (dm-crypt over dm-integrity).
-#[derive(Clone)]
-pub enum Aead {
-    /// AES-GCM (`aes-gcm-random`, `capi:gcm(aes)-random`).
-    Gcm,
-    /// AES-CCM after RFC 4309, with three bytes of salt after the key (`aes-ccm-random`, `capi:rfc4309(ccm(aes))-random`).
-    Ccm,
-    /// ChaCha20-Poly1305 after RFC 7539 (`chacha20-random`, `capi:rfc7539(chacha20,poly1305)-random`).
-    ChaCha20Poly1305,
-    /// AEGIS-128 (`aegis128-random`).
-    Aegis128,
-    /// Encryption, then HMAC. The key is that of `inner`, then one for HMAC as long as the hash's digest.
-    Authenc {
-        /// The hash of the HMAC.
-        mac: &'static Hash,
-        /// What encrypts, with the IV of the whole.
-        inner: Box<Specification>,
-    },
-}
-
 /// Why there is no such cipher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
@@ -88,13 +70,7 @@ pub enum Error {
     KeySize(usize, Vec<usize>),
 }
 
-/// What encrypts a sector, the source of IVs aside.
-#[derive(Clone)]
-enum Algorithm {
-    Mode(Mode, &'static Cipher),
-    Aead(Aead),
-}
-
+/// What encrypts a sector, the cipher and the source of IVs aside.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Xts,
@@ -102,7 +78,6 @@ enum Mode {
     Lrw,
     Ecb,
     Ctr,
-    /// Its cipher is the one of its one block, AES.
     Adiantum(Rounds),
 }
 
@@ -124,39 +99,24 @@ impl Specification {
     /// The sizes of whole keys that fit, in bytes, ascending.
     pub fn key_sizes(&self) -> Vec<usize> {
         let extra = self.extra_key();
-        let mut all: Vec<usize> = match (&self.algorithm, self.iv) {
-            (Algorithm::Aead(aead), _) => aead.key_sizes(),
-            (Algorithm::Mode(mode, cipher), Iv::Elephant) => {
+        let own = self.mode.key_sizes(self.cipher);
+        let mut all: Vec<usize> = match self.iv {
+            Iv::Elephant => {
                 // The second half is a key of AES for the sector keys.
-                let halves = mode.key_sizes(cipher).map(|size| size * self.key_count);
+                let halves = own.map(|size| size * self.key_count);
                 halves.filter(|half| matches!(half, 16 | 24 | 32)).map(|half| 2 * half).collect()
             }
-            (Algorithm::Mode(mode, cipher), Iv::Lmk) => {
-                let seeded = mode.key_sizes(cipher).map(|size| size * (self.key_count + 1));
+            Iv::Lmk => {
+                let seeded = self.mode.key_sizes(self.cipher).map(|size| size * (self.key_count + 1));
                 // A size that all keys can share evenly has no seed (`crypt_ctr_ivmode`).
                 let seeded = seeded.filter(|size| size % self.key_count != 0);
-                mode.key_sizes(cipher).map(|size| size * self.key_count).chain(seeded).collect()
+                own.map(|size| size * self.key_count).chain(seeded).collect()
             }
-            (Algorithm::Mode(mode, cipher), _) => {
-                mode.key_sizes(cipher).map(|size| size * self.key_count + extra).collect()
-            }
+            _ => own.map(|size| size * self.key_count + extra).collect(),
         };
         all.sort_unstable();
         all.dedup();
         all
-    }
-
-    /// What authenticates the sectors, if anything does. [`Specification::with_key`] cannot be used then.
-    pub fn aead(&self) -> Option<&Aead> {
-        match &self.algorithm {
-            Algorithm::Aead(aead) => Some(aead),
-            Algorithm::Mode(..) => None,
-        }
-    }
-
-    /// Whether each sector has a random IV, which must be stored beside it.
-    pub fn random_iv(&self) -> bool {
-        self.iv == Iv::Random
     }
 
     /// The cipher under `key`. Its sectors count from 0 on, at the beginning of the volume.
@@ -165,9 +125,7 @@ impl Specification {
     /// `KeySize`; `Unsupported` for sectors that the mode does not have, and for modes whose sectors need room for more than
     /// themselves.
     pub fn with_key(&self, key: &[u8], sectors: Sectors, with: Acceleration) -> Result<Arc<dyn SectorCipher>, Error> {
-        let Algorithm::Mode(mode, cipher) = &self.algorithm else {
-            return Err(self.unsupported("its sectors have tags, for which there is no room here"));
-        };
+        let Self { mode, cipher, .. } = *self;
         if self.iv == Iv::Random {
             return Err(
                 self.unsupported("random initialisation vectors are stored beside the sectors, and there is no room")
@@ -198,7 +156,7 @@ impl Specification {
             _ => {
                 let generator = Generator::new(self.iv, mode.iv_block(cipher), iv_size(cipher));
                 let each = keys.len() / self.key_count;
-                let keys = keys.chunks(each).map(|key| self.one_key(*mode, cipher, key, sectors.size, with)).collect();
+                let keys = keys.chunks(each).map(|key| self.one_key(key, sectors.size, with)).collect();
                 let keyed = Keyed::new(keys, generator, numbers);
                 match self.iv {
                     Iv::Elephant => Arc::new(elephant::Elephant::new(keyed, extra, numbers, with)),
@@ -220,21 +178,15 @@ impl Specification {
 
     /// Bytes of key that are not the cipher's, where that is a fixed number.
     fn extra_key(&self) -> usize {
-        match (&self.algorithm, self.iv) {
-            (Algorithm::Mode(_, cipher), Iv::Tcw) => iv_size(cipher) + 16,
+        match self.iv {
+            Iv::Tcw => iv_size(self.cipher) + 16,
             _ => 0,
         }
     }
 
     /// One of the keys in its mode, and what encrypts its IVs.
-    fn one_key(
-        &self,
-        mode: Mode,
-        cipher: &'static Cipher,
-        key: &[u8],
-        sector: usize,
-        with: Acceleration,
-    ) -> sectors::Key {
+    fn one_key(&self, key: &[u8], sector: usize, with: Acceleration) -> sectors::Key {
+        let Self { mode, cipher, .. } = *self;
         let salt = self.essiv.as_ref().map(|(hash, _)| {
             let mut salt = Secret::zeroed(hash.size);
             hash.digest(&[key], &mut salt);
@@ -292,18 +244,6 @@ impl Mode {
             Self::Ecb => Box::new(Ecb(cipher.with_key(key, with))),
             Self::Ctr => Box::new(Ctr(cipher.with_key(key, with))),
             Self::Adiantum(rounds) => Box::new(Adiantum::new(rounds, key, iv_at_end, with)),
-        }
-    }
-}
-
-impl Aead {
-    fn key_sizes(&self) -> Vec<usize> {
-        match self {
-            Self::Gcm => vec![16, 24, 32],
-            Self::Ccm => vec![19, 27, 35],
-            Self::ChaCha20Poly1305 => vec![32],
-            Self::Aegis128 => vec![16],
-            Self::Authenc { mac, inner } => inner.key_sizes().iter().map(|size| size + mac.size).collect(),
         }
     }
 }

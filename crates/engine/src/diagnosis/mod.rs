@@ -154,6 +154,13 @@ impl Diagnosis {
         self.formats.iter().any(|o| matches!(o.verdict, Verdict::Yes(_)))
     }
 
+    /// Whether it could be a volume of a format without any header: random bytes that nothing else explains.
+    pub fn could_be_headerless(&self) -> bool {
+        let nothing_else =
+            self.mark.is_none() && self.filesystem.is_none() && self.partitions.is_empty() && !self.sure();
+        nothing_else && self.content.is_some_and(|content| content.begins == Look::Random)
+    }
+
     /// Why the format whose mark it has cannot read its header, if it cannot.
     pub fn damage(&self, store: &dyn Store) -> Option<Error> {
         let marked = self.formats.iter().filter(|o| matches!(o.verdict, Verdict::Yes(_)));

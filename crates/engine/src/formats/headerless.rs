@@ -160,8 +160,16 @@ impl Volume<'_> {
             created: None,
             header_written: None,
         };
-        let unlocked =
-            Unlocked { layout, facts, warnings: Vec::new(), trials: 1, derivations: 1, took: begun.elapsed(), mapping };
+        let unlocked = Unlocked {
+            layout,
+            facts,
+            warnings: Vec::new(),
+            trials: 1,
+            derivations: 1,
+            took: begun.elapsed(),
+            mapping,
+            recognised: contents != Contents::Nothing,
+        };
         Ok((unlocked, contents))
     }
 }

@@ -229,6 +229,9 @@ pub struct Unlocked {
     pub took: Duration,
     /// What the kernel needs to do the same, where `Unlock::for_kernel` asks for it and its device-mapper can.
     pub mapping: Option<Mapping>,
+    /// Whether anything shows that the credential is the right one. A header does; where there is none, only contents that make
+    /// sense.
+    pub recognised: bool,
 }
 
 /// What is known about an unlocked volume.

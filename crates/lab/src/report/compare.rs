@@ -2,7 +2,7 @@
 
 use super::table::{Align, Table, bar};
 use super::{Record, Text, number, percent, rate, size};
-use crate::compare::{BASELINE, Cell, Report};
+use crate::compare::{Cell, KERNEL_BASELINE, Report};
 use crate::statistics::{Loss, Verdict};
 use crate::targets::Path;
 use crate::workload::Direction;
@@ -58,7 +58,14 @@ impl Text for Report {
             text += &format!("\n{what} of {}\n", size(cells[0].block_bytes as u64));
             text += &table(cells);
         }
-        text += &format!("\nMB/s is 10^6 bytes per second. CPU is that of {}.\n", self.cells[0].cpu_of);
+        let mut whose: Vec<&str> = self.cells.iter().map(|c| c.cpu_of).collect();
+        whose.sort_unstable();
+        whose.dedup();
+        // Two at most: ours, and that of the kernel's rows.
+        let ours = self.cells[0].cpu_of;
+        let kernels: String =
+            whose.iter().filter(|w| **w != ours).map(|w| format!("; in rows of the kernel, that of {w}")).collect();
+        text += &wrapped(&format!("\nMB/s is 10^6 bytes per second. CPU is that of {ours}{kernels}."));
         let verified: u64 = self.verified.iter().map(|v| v.bytes).sum();
         text += &format!(
             "{} bytes in {} volumes were read back and are what was written; the containers of the encrypted ones hold \
@@ -150,8 +157,10 @@ pub fn findings(cells: &[Cell], path: Path) -> Vec<String> {
     let path = match path {
         Path::Nbd => "over NBD",
         Path::Engine => "in the engine",
+        Path::Kernel => "in the kernel",
     };
-    let mut targets: Vec<&str> = cells.iter().map(|c| c.target.as_str()).filter(|t| *t != BASELINE).collect();
+    let lossy = cells.iter().filter(|c| c.loss.is_some());
+    let mut targets: Vec<&str> = lossy.map(|c| c.target.as_str()).collect();
     targets.dedup();
     let mut seen = Vec::new();
     targets.retain(|t| {
@@ -169,6 +178,8 @@ pub fn findings(cells: &[Cell], path: Path) -> Vec<String> {
                 _ => format!("{}, {}", cost(first), cost(last)),
             }
         };
+        let by_kernel = target.starts_with("kernel ");
+        let path = if by_kernel { format!("against {KERNEL_BASELINE}") } else { path.to_owned() };
         format!("{target} {path}: writes lose {}; reads lose {}.", costs(Direction::Write), costs(Direction::Read))
     };
     let restless = cells.iter().filter(|c| c.spread.relative() > RESTLESS).count();

@@ -19,7 +19,7 @@ use claviger_engine::{Error, ErrorKind, Result, Secret};
 use rustix::io::Errno;
 
 use crate::mount::loop_device::LoopDevice;
-use dm_sys::{Command, KeyringKey, NAME_MAX, READ_ONLY, SECURE_DATA, UUID_MAX, call, field};
+use dm_sys::{Command, DEFERRED_REMOVE, KeyringKey, NAME_MAX, READ_ONLY, SECURE_DATA, UUID_MAX, call, field};
 use request::{Key, Target, UNIT};
 
 /// Where the devices are.
@@ -94,6 +94,20 @@ pub fn attach(request: &Request<'_>) -> Result<Attached> {
 /// # Errors
 /// `Misuse` if there is none of that name, or it is not an encrypted volume's; `InUse` if somebody uses it; `Io`.
 pub fn detach(name: &str) -> Result<()> {
+    remove_all(name, 0)
+}
+
+/// Like [`detach`], but what is in use goes once nobody has it open any more: whatever ends the process that has. Its name in
+/// /dev/mapper may go at once.
+///
+/// # Errors
+/// Those of [`detach`] but `InUse`.
+pub fn detach_when_unused(name: &str) -> Result<()> {
+    remove_all(name, DEFERRED_REMOVE)
+}
+
+/// Removes the device of that name, and those below that belong to it. `flags` are of the removal.
+fn remove_all(name: &str, flags: u32) -> Result<()> {
     check_name(name)?;
     let mapper = Mapper::open()?;
     let mut status = request::plain(name, "", 0);
@@ -105,8 +119,8 @@ pub fn detach(name: &str) -> Result<()> {
         return Err(Error::misuse(format!("the mapping {name} is no encrypted volume's: it is left alone")));
     }
     let below = mapper.below(name)?;
-    mapper.remove(name)?;
-    below.iter().try_for_each(|name| mapper.remove(name))
+    mapper.remove(name, flags)?;
+    below.iter().try_for_each(|name| mapper.remove(name, flags))
 }
 
 /// The kernel's device-mapper.
@@ -177,8 +191,8 @@ impl Mapper {
         Ok(devices.filter_map(name_of).collect())
     }
 
-    fn remove(&self, name: &str) -> Result<()> {
-        let mut remove = request::plain(name, "", 0);
+    fn remove(&self, name: &str, flags: u32) -> Result<()> {
+        let mut remove = request::plain(name, "", flags);
         request::put(&mut remove, field::EVENT, &PRIMARY_SOURCE.to_ne_bytes());
         // Who looked at it, such as udev, may not have closed it yet.
         let begin = Instant::now();
@@ -217,7 +231,8 @@ impl Backing {
         let device = if metadata.file_type().is_block_device() {
             None
         } else {
-            let path = store.canonicalize().map_err(|e| Error::from(e).at(store))?;
+            // Not resolved: a file without a name is opened by way of /proc.
+            let path = std::path::absolute(store).map_err(|e| Error::from(e).at(store))?;
             Some(LoopDevice::attach(&path, read_only)?)
         };
         let node = device.as_ref().map_or(store, LoopDevice::path);
@@ -332,7 +347,7 @@ impl Stack<'_> {
 impl Drop for Stack<'_> {
     fn drop(&mut self) {
         for name in self.made.iter().rev() {
-            let _ = self.mapper.remove(name);
+            let _ = self.mapper.remove(name, 0);
         }
     }
 }

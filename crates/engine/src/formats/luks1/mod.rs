@@ -132,7 +132,16 @@ fn unlocked(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> Result<Unloc
     let mapping = with.for_kernel.then(|| mapping(&cipher, &data, key));
     let facts = facts(header, &data, keyslot)?;
     // The derivation for the digest is one more each time, and never counted.
-    Ok(Unlocked { layout, facts, warnings, trials, derivations: trials, took: begun.elapsed(), mapping })
+    Ok(Unlocked {
+        layout,
+        facts,
+        warnings,
+        trials,
+        derivations: trials,
+        took: begun.elapsed(),
+        mapping,
+        recognised: true,
+    })
 }
 
 /// What is wrong with the header, but does not keep it from being opened.

@@ -189,6 +189,7 @@ fn unlocked(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>) -> Result
         derivations: opened.trials,
         took: begun.elapsed(),
         mapping: laid_out.mapping,
+        recognised: true,
     })
 }
 
@@ -206,6 +207,7 @@ fn being_reencrypted(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, 
         derivations: opened.key.trials,
         took: begun.elapsed(),
         mapping: None,
+        recognised: true,
     })
 }
 

@@ -246,7 +246,16 @@ impl Locked {
             let (layout, data) = system::layout(&found, store, with, &mut warnings)?;
             let facts = Facts { size: layout.len(), ..self.facts(&found, &data, with) };
             let mapping = mapping(&found, &layout, with);
-            return Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), mapping });
+            return Ok(Unlocked {
+                layout,
+                facts,
+                warnings,
+                trials,
+                derivations,
+                took: begun.elapsed(),
+                mapping,
+                recognised: true,
+            });
         }
         let data = DataArea::of(&found.fields, copy, store.len())?;
         let mut layout = data.layout(&found, copy, store, with, &mut warnings)?;
@@ -262,7 +271,7 @@ impl Locked {
             derivations += tried.derivations;
         }
         let mapping = mapping(&found, &layout, with);
-        Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), mapping })
+        Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), mapping, recognised: true })
     }
 
     /// Finds the header that opens.
