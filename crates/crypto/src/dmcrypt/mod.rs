@@ -29,6 +29,7 @@ use crate::hash::Hash;
 use crate::modes::adiantum::{self, Adiantum, Rounds};
 use crate::modes::xts::Layer;
 use crate::modes::{Cbc, Ctr, Ecb, IvMode, Lrw, SectorCipher, TrueCryptCbc, Xts};
+use crate::secret::wipe_stack;
 use iv::{Generator, Iv, Numbers};
 use lmk::Lmk;
 use sectors::{Keyed, Tcw};
@@ -180,14 +181,28 @@ impl Specification {
         if !self.key_sizes().contains(&key.len()) {
             return Err(Error::KeySize(key.len(), self.key_sizes()));
         }
-        let numbers = Numbers::new(sectors);
+        let cipher = self.keyed(*mode, cipher, key, Numbers::new(sectors), with);
+        wipe_stack();
+        Ok(cipher)
+    }
+
+    /// The cipher under a key that fits, in sectors that it has.
+    fn keyed(
+        &self,
+        mode: Mode,
+        cipher: &'static Cipher,
+        key: &[u8],
+        numbers: Numbers,
+        with: Acceleration,
+    ) -> Arc<dyn SectorCipher> {
+        let sector = numbers.sectors.size;
         let (keys, extra) = self.split_key(key);
-        Ok(match self.iv {
+        match self.iv {
             Iv::Tcw => {
                 let mut area = Secret::zeroed(32);
                 area[..extra.len()].copy_from_slice(extra);
                 let area = area.first_chunk().expect("32 bytes");
-                let cbc = TrueCryptCbc::outer(vec![cipher.with_key(keys, with)], area, sectors.size);
+                let cbc = TrueCryptCbc::outer(vec![cipher.with_key(keys, with)], area, sector);
                 Arc::new(Tcw::new(cbc, numbers))
             }
             Iv::Lmk => {
@@ -198,14 +213,14 @@ impl Specification {
             _ => {
                 let generator = Generator::new(self.iv, mode.iv_block(cipher), iv_size(cipher));
                 let each = keys.len() / self.key_count;
-                let keys = keys.chunks(each).map(|key| self.one_key(*mode, cipher, key, sectors.size, with)).collect();
+                let keys = keys.chunks(each).map(|key| self.one_key(mode, cipher, key, sector, with)).collect();
                 let keyed = Keyed::new(keys, generator, numbers);
                 match self.iv {
                     Iv::Elephant => Arc::new(elephant::Elephant::new(keyed, extra, numbers, with)),
                     _ => Arc::new(keyed),
                 }
             }
-        })
+        }
     }
 
     /// The keys of the cipher, and what else belongs to the key: lmk's seed, tcw's, elephant's key.
