@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use claviger_engine::credential::Headerless;
 use claviger_engine::formats::loopaes::{self, LOOP_AES_NAME};
 use claviger_engine::formats::{self, Choices, Facts};
+use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Unlock};
 use serde::Serialize;
@@ -137,7 +138,8 @@ pub(crate) struct LuksArgs {
     #[arg(long, value_name = "UUID")]
     uuid: Option<String>,
 
-    /// Protection from changes: hmac-sha256, aead. LUKS2 only
+    /// Protection from changes: hmac-sha256, hmac-sha512, aes-gcm-random, chacha20-poly1305, aegis128-random; or as cryptsetup
+    /// has it, aead or poly1305 with a --cipher. LUKS2 only
     #[arg(long, value_name = "NAME")]
     integrity: Option<String>,
 
@@ -156,17 +158,12 @@ pub(crate) struct LuksArgs {
     /// Size of the area of all keyslots: up to 128M. LUKS2 only
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     keyslots_size: Option<u64>,
-
-    /// Take the volume key from this file, whose size is that of the key. A random one, if not given
-    #[arg(long, value_name = "FILE")]
-    volume_key_file: Option<PathBuf>,
 }
 
 impl LuksArgs {
-    /// What the format does not have is no silent wish.
-    fn fit(&self, format: &dyn Format) -> claviger_engine::Result<()> {
-        let Self { label, subsystem, uuid, integrity, header, offset, metadata_size, keyslots_size, volume_key_file } =
-            self;
+    /// What the format does not have is no silent wish, nor is a volume key.
+    fn fit(&self, format: &dyn Format, volume_key: bool) -> claviger_engine::Result<()> {
+        let Self { label, subsystem, uuid, integrity, header, offset, metadata_size, keyslots_size } = self;
         let luks2 = [
             (label.is_some(), "label"),
             (subsystem.is_some(), "subsystem"),
@@ -178,7 +175,7 @@ impl LuksArgs {
             (uuid.is_some(), "uuid"),
             (header.is_some(), "header"),
             (offset.is_some(), "offset"),
-            (volume_key_file.is_some(), "volume-key-file"),
+            (volume_key, "volume-key-file"),
         ];
         let missing = match format.name() {
             "LUKS2" => None,
@@ -188,6 +185,32 @@ impl LuksArgs {
         let refused = |name: &str| Error::misuse(format!("--{name} is not for {} volumes", format.name()));
         missing.map_or(Ok(()), |(_, name)| Err(refused(name)))
     }
+}
+
+/// Options that only some formats have are no silent wishes: `wishes` are which were given for what other formats lack, with
+/// their names.
+pub(crate) fn only_for(format: &dyn Format, prefix: &str, wishes: &Wishes) -> claviger_engine::Result<()> {
+    let (luks, headerless) = (format.name().starts_with("LUKS"), format.headerless());
+    let all = [
+        (wishes.label, "label", format.name() == "LUKS2"),
+        (wishes.sector_size, "sector-size", format.name() == "LUKS2" || headerless),
+        (wishes.key_size, "key-size", luks || headerless),
+    ];
+    let refused = |what: String| Err(Error::misuse(format!("{what} is not for {} volumes", format.name())));
+    match all.iter().find(|(given, _, has)| *given && !has) {
+        Some((_, name, _)) => refused(format!("--{prefix}{name}")),
+        None if wishes.cost && !luks => refused("choosing the cost of a passphrase by time or iterations".to_owned()),
+        None => Ok(()),
+    }
+}
+
+/// Which options were given.
+#[derive(Default)]
+pub(crate) struct Wishes {
+    pub(crate) label: bool,
+    pub(crate) sector_size: bool,
+    pub(crate) key_size: bool,
+    pub(crate) cost: bool,
 }
 
 /// A detached header, removed again unless the volume is made.
@@ -216,14 +239,6 @@ impl Drop for NewHeader {
         if self.store.as_ref().is_some_and(|store| store.is_at(&self.path)) {
             let _ = fs::remove_file(&self.path);
         }
-    }
-}
-
-/// The volume key in a file.
-fn volume_key(path: &Path) -> claviger_engine::Result<Secret> {
-    match &Credential::keyfiles(path)?[..] {
-        [Credential::Keyfile(key)] if key.len() <= 512 => Ok(Secret::copy_from(key)),
-        _ => Err(Error::misuse("no file with a volume key: it is one file of up to 512 bytes").at(path)),
     }
 }
 
@@ -271,7 +286,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     let cancel = cancel::install()?;
     let name = args.format.as_deref().unwrap_or(DEFAULT_FORMAT);
-    let format = formats::by_name(if name.eq_ignore_ascii_case("luks") { "LUKS2" } else { name })?;
+    let format = formats::by_name(name)?;
     let choices = format.choices();
     let luks = format.name().starts_with("LUKS");
     let (cipher, hash) = match format.headerless() || luks {
@@ -283,7 +298,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         ),
     };
 
-    args.luks.fit(format)?;
+    args.luks.fit(format, args.credentials.gives_volume_key())?;
     let min_len = match (&args.luks.header, args.luks.offset) {
         (Some(_), offset) => offset.unwrap_or(0).saturating_add(512),
         (None, Some(offset)) if luks => offset.saturating_add(512),
@@ -292,8 +307,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(header) = &args.luks.header {
         new_file::must_be_new(header)?;
     }
-    let key = args.luks.volume_key_file.as_deref().map(volume_key).transpose()?;
+    let key = args.credentials.new_volume_key()?;
     let cost = args.cost.cost()?;
+    let wishes = Wishes {
+        label: args.luks.label.is_some(),
+        sector_size: args.sector_size.is_some(),
+        key_size: args.key_size.is_some(),
+        cost: cost != Cost::default(),
+    };
+    only_for(format, "", &wishes)?;
     let place = Place::find(args, path, min_len)?;
     let credentials = match &args.fresh_keyfile {
         None => args.credentials.read_new(|keyfiles| format.asks_passphrase(keyfiles))?,

@@ -43,8 +43,8 @@ pub struct CredentialArgs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "keyfiles")]
     keyfile_size: Option<u64>,
 
-    /// Open with the volume key itself, which is all of FILE: for LUKS
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["password", "keyfiles"])]
+    /// The volume key itself is all of FILE: it opens a LUKS volume without a password, and `create` gives it to a new one
+    #[arg(long, value_name = "FILE")]
     volume_key_file: Option<PathBuf>,
 }
 
@@ -137,10 +137,31 @@ impl CredentialArgs {
 
     /// Reads them, asking where needed: for a password only if `asks` says so of the keyfiles.
     pub fn read_for(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
-        self.read_with(asks, |terminal| prompt::password(terminal, "Password: "))
+        let Some(path) = &self.volume_key_file else {
+            return self.read_with(asks, |terminal| prompt::password(terminal, "Password: "));
+        };
+        if self.gives_password() || !self.keyfiles.is_empty() {
+            return Err(Error::misuse("a volume key opens by itself")
+                .hint("Leave either --volume-key-file away, or passwords and keyfiles."));
+        }
+        Ok(vec![Credential::VolumeKey(read_volume_key(path)?)])
     }
 
-    /// Reads them for a new volume: a password is asked twice, and only if `asks` says so of the keyfiles.
+    /// The key that a new volume is to have, if one is given.
+    ///
+    /// # Errors
+    /// `Misuse` for a file that is too long or empty, `Io`.
+    pub fn new_volume_key(&self) -> Result<Option<Secret>> {
+        self.volume_key_file.as_deref().map(read_volume_key).transpose()
+    }
+
+    /// Whether a volume key is given.
+    pub fn gives_volume_key(&self) -> bool {
+        self.volume_key_file.is_some()
+    }
+
+    /// Reads them for a new volume: a password is asked twice, and only if `asks` says so of the keyfiles. A volume key opens
+    /// nothing here.
     pub fn read_new(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
         self.read_with(asks, |terminal| twice(terminal, "Password of the new volume: "))
     }
@@ -150,14 +171,15 @@ impl CredentialArgs {
         asks: impl FnOnce(&[Credential]) -> bool,
         ask: impl Fn(&File) -> Result<Secret>,
     ) -> Result<Vec<Credential>> {
-        if let Some(path) = &self.volume_key_file {
-            return Ok(vec![Credential::VolumeKey(read_volume_key(path)?)]);
-        }
         let mut credentials = self.read_keyfiles()?;
-        let given = self.password_file.is_some() || self.password_fd.is_some() || self.no_password;
-        let none = self.no_password || !given && !asks(&credentials);
+        let none = self.no_password || !self.gives_password() && !asks(&credentials);
         credentials.extend(Source { none, keyfiles: &[], ..self.source() }.read(ask)?);
         Ok(credentials)
+    }
+
+    /// Whether it is said where the password comes from, or that there is none.
+    fn gives_password(&self) -> bool {
+        self.password_file.is_some() || self.password_fd.is_some() || self.no_password
     }
 
     fn read_keyfiles(&self) -> Result<Vec<Credential>> {

@@ -142,7 +142,7 @@ fn targets(args: &Args, diagnosis: &Diagnosis, store: &Arc<dyn Store>) -> Result
         Ok(Target { format: format.name(), partition: None, header })
     };
     if let Some(name) = args.open.format() {
-        return Ok(vec![open(formats::by_name(name)?)?]);
+        return Ok(vec![open(formats::named(&**store, name)?)?]);
     }
     // One that finds nothing to try is no candidate.
     let mut targets: Vec<_> = diagnosis.candidates(&**store)?.into_iter().filter_map(|f| open(f).ok()).collect();

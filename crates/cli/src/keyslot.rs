@@ -332,10 +332,14 @@ fn priority(args: &PriorityArgs) -> anyhow::Result<()> {
     named.carry_out(prepared, args.json)
 }
 
+fn counted(keyslots: usize) -> String {
+    format!("{keyslots} keyslot{}", if keyslots == 1 { "" } else { "s" })
+}
+
 impl Report for Listed {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, format, keyslots } = self;
-        writeln!(out, "{path}: {format}, {} keyslots in use", keyslots.len())?;
+        writeln!(out, "{path}: {format}, {} in use", counted(keyslots.len()))?;
         for slot in keyslots {
             writeln!(out, "  {}", row(slot))?;
         }

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use claviger_engine::formats::luks2::reencrypt::{self, Reencryption, Request, Stores};
-use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Unlock};
 use serde::Serialize;
 
+use crate::cost::NewCostArgs;
 use crate::credentials::CredentialArgs;
 use crate::opening::open_file;
 use crate::output::{self, Report, warn};
@@ -103,7 +103,7 @@ pub struct Args {
     hotzone_size: Option<u64>,
 
     #[command(flatten)]
-    cost: CostArgs,
+    cost: NewCostArgs,
 
     /// Answer the question with yes
     #[arg(long)]
@@ -112,31 +112,6 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// What deriving the new keyslot's key costs: as the keyslot that opens now, if nothing is said.
-#[derive(clap::Args)]
-#[command(next_help_heading = "The new keyslot")]
-struct CostArgs {
-    /// Key derivation: argon2id, argon2i, pbkdf2
-    #[arg(long, value_name = "NAME")]
-    new_kdf: Option<String>,
-
-    /// How long one derivation is to take, in milliseconds
-    #[arg(long, value_name = "MS")]
-    new_iter_time: Option<u32>,
-
-    /// Iterations of PBKDF2, or passes over Argon2's memory, exactly
-    #[arg(long, value_name = "N")]
-    new_iterations: Option<u32>,
-
-    /// Argon2's memory, in KiB
-    #[arg(long, value_name = "KIB")]
-    new_kdf_memory: Option<u32>,
-
-    /// Argon2's lanes
-    #[arg(long, value_name = "N")]
-    new_kdf_parallel: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -210,7 +185,7 @@ impl Args {
                 at(Error::misuse("its reencryption has begun already").hint("--resume goes on with it.")).into()
             );
         }
-        let request = self.request();
+        let request = self.request()?;
         if self.encrypt {
             self.encryption(stores, &request, credentials)?;
             return Ok(Vec::new());
@@ -236,11 +211,13 @@ impl Args {
 
     fn encryption(&self, stores: &Stores<'_>, request: &Request<'_>, credentials: &[Credential]) -> anyhow::Result<()> {
         let at = |e: Error| e.at(&self.path);
+        let key = self.credentials.new_volume_key()?;
         let spec = Spec {
+            volume_key: key.as_ref(),
             cipher: self.new_cipher.as_deref(),
             key_bits: self.new_key_size,
             sector_size: self.new_sector_size,
-            cost: self.cost(),
+            cost: self.cost.cost()?,
             cancel: Some(cancel::flag()),
             ..Spec::default()
         };
@@ -275,8 +252,8 @@ impl Args {
         error.hint("To encrypt plaintext, say --encrypt.")
     }
 
-    fn request(&self) -> Request<'_> {
-        Request {
+    fn request(&self) -> Result<Request<'_>> {
+        Ok(Request {
             cipher: self.new_cipher.as_deref(),
             key_bits: self.new_key_size,
             sector_size: self.new_sector_size,
@@ -284,19 +261,8 @@ impl Args {
             checksum: self.resilience_hash.as_deref(),
             backward: self.backward,
             hash: None,
-            cost: self.cost(),
-        }
-    }
-
-    fn cost(&self) -> Cost<'_> {
-        let CostArgs { new_kdf, new_iter_time, new_iterations, new_kdf_memory, new_kdf_parallel } = &self.cost;
-        Cost {
-            kdf: new_kdf.as_deref(),
-            time_ms: *new_iter_time,
-            iterations: *new_iterations,
-            memory_kib: *new_kdf_memory,
-            lanes: *new_kdf_parallel,
-        }
+            cost: self.cost.cost()?,
+        })
     }
 
     fn consent(&self) -> Result<()> {

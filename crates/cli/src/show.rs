@@ -107,21 +107,28 @@ pub fn sentence(plan: &Plan) -> String {
     format!("{slots} takes at most about {time} of one processor{memory}.")
 }
 
-/// First what is one value, then what are lists of objects.
+/// First what is one value, then what has members, then what are lists of objects.
 fn object(out: &mut dyn Write, members: &Map<String, Value>, indent: usize) -> io::Result<()> {
     let lists = |value: &Value| matches!(value, Value::Array(all) if all.iter().any(Value::is_object));
-    let lines: Vec<_> = members.iter().filter(|(_, value)| !lists(value)).collect();
+    let lines: Vec<_> = members.iter().filter(|(_, value)| !lists(value) && !value.is_object()).collect();
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in lines {
         if let Some(text) = shown(name, value) {
             writeln!(out, "{:indent$}{:<width$}  {text}", "", title(name))?;
         }
     }
+    for (name, inside) in members.iter().filter_map(|(name, value)| Some((name, value.as_object()?))) {
+        writeln!(out, "{:indent$}{}", "", title(name))?;
+        object(out, inside, indent + 2)?;
+    }
     for (name, value) in members.iter().filter(|(_, value)| lists(value)) {
         writeln!(out, "{:indent$}{}", "", title(name))?;
         for member in value.as_array().into_iter().flatten().filter_map(Value::as_object) {
             let mut rest = member.clone();
-            let title = rest.remove("number").or_else(|| rest.remove("name")).and_then(|title| shown("", &title));
+            let title = ["number", "keyslot", "name"]
+                .iter()
+                .find_map(|name| rest.remove(*name))
+                .and_then(|title| shown("", &title));
             let kind = rest.remove("type").and_then(|kind| shown("", &kind)).map(|kind| format!(" {kind}"));
             let inner = indent + 2;
             writeln!(out, "{:inner$}{}:{}", "", title.unwrap_or_default(), kind.unwrap_or_default())?;

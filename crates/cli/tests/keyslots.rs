@@ -115,3 +115,104 @@ fn volumes_are_converted_resized_and_have_detached_headers() {
     );
     run(["create", "--format", "TrueCrypt", "--label", "x", "--size", "1M", &folder.str("no")]).fails(1, &["--label"]);
 }
+
+#[test]
+fn four_things_that_go_wrong_have_four_exit_codes() {
+    let folder = Folder::new();
+    let path = volume(&folder, "v", &[]);
+    let two = folder.str("two");
+    fs::write(&two, "two").expect("a password file");
+    let info = |password: &str, more: &[&str]| run([&["info", "--password-file", password, &path], more].concat());
+    info(&two, &[]).fails(2, &["passphrase"]);
+    let dear = ["--kdf", "argon2id", "--iterations", "4", "--kdf-memory", "64M", "--kdf-parallel", "1"];
+    let add = ["keyslot", "add", &path, "--password-file", &folder.password, "--new-password-file", &two];
+    run([&add[..], &dear].concat()).succeeds();
+    info(&two, &["--memory", "32M"]).fails(7, &["memory", "may be right"]);
+    info(&two, &[]).succeeds();
+
+    let sound = fs::read(&path).expect("it is there");
+    let mut damaged = sound.clone();
+    for copy in [4100, 16_384 + 4100] {
+        damaged[copy] ^= 1;
+    }
+    fs::write(&path, &damaged).expect("it is written");
+    info(&folder.password, &[]).fails(4, &["checksum"]);
+    assert!(fs::read(&path).expect("it is there") == damaged, "it is left as it is");
+    // A version that nobody knows, in both copies.
+    let mut unknown = sound;
+    for copy in [0, 16_384] {
+        unknown[copy + 7] = 9;
+    }
+    fs::write(&path, &unknown).expect("it is written");
+    info(&folder.password, &[]).fails(5, &["version 9"]);
+    assert!(fs::read(&path).expect("it is there") == unknown, "it is left as it is");
+}
+
+#[test]
+fn the_name_luks_stands_for_both_versions() {
+    let folder = Folder::new();
+    for format in ["LUKS1", "LUKS2"] {
+        let path = volume(&folder, format, &["--format", format]);
+        for verb in ["info", "explain"] {
+            let told = run([verb, "--json", "--format", "luks", "--password-file", &folder.password, &path]).succeeds();
+            assert!(told.text().contains(format), "{told:?}");
+        }
+    }
+}
+
+#[test]
+fn a_volume_key_is_given_to_a_new_volume_and_opens_it() {
+    let folder = Folder::new();
+    let (key, short) = (folder.str("key"), folder.str("short"));
+    fs::write(&key, [0x5a; 64]).and_then(|()| fs::write(&short, [0x5a; 20])).expect("files with keys");
+    let password = ["--password-file", folder.password.as_str()];
+    for format in ["LUKS1", "LUKS2"] {
+        let path = volume(&folder, format, &["--format", format, "--volume-key-file", &key]);
+        run(["info", "--volume-key-file", &key, &path]).succeeds();
+        run([&["info", "--volume-key-file", &key, &path][..], &password].concat()).fails(1, &["by itself"]);
+    }
+    let create = ["create", "--quick", "--size", "20M", "--volume-key-file"];
+    let no = folder.str("no");
+    run([&create[..], &[&short, "--format", "LUKS2", &no], &password].concat()).fails(1, &["key"]);
+    run([&create[..], &[&key, &no], &password].concat()).fails(1, &["--volume-key-file is not for VeraCrypt"]);
+    assert!(!folder.path("no").exists());
+}
+
+#[test]
+fn what_a_format_does_not_have_is_refused() {
+    let folder = Folder::new();
+    let no = folder.str("no");
+    for wish in [["--sector-size", "4096"], ["--key-size", "256"], ["--iterations", "1000"], ["--label", "x"]] {
+        let args = ["create", "--quick", "--size", "1M", "--password-file", &folder.password, &no];
+        run([&args[..], &wish].concat()).fails(1, &["is not for VeraCrypt volumes"]);
+    }
+    assert!(!folder.path("no").exists());
+}
+
+#[test]
+fn data_with_integrity_protection_are_written_and_read() {
+    let folder = Folder::new();
+    let plain: Vec<u8> = (0..1u32 << 18).flat_map(|i| i.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
+    let file = folder.str("plain");
+    fs::write(&file, &plain).expect("a file");
+    for (name, cipher) in [
+        ("hmac-sha256", "aes"),
+        ("aes-gcm-random", "aes-gcm-random"),
+        ("chacha20-poly1305", "chacha20-random"),
+        ("aegis128-random", "aegis128-random"),
+    ] {
+        let path = volume(&folder, name, &["--format", "LUKS2", "--integrity", name]);
+        let info = run(["info", "--json", "--password-file", &folder.password, &path]).succeeds().json();
+        assert!(cipher.starts_with(info["cipher"].as_str().expect("a cipher")), "{info}");
+        assert!(info["integrity"].is_string() || info["integrity"].is_object(), "{info}");
+        let Some(nbdcopy) = tools::program("nbdcopy") else { return };
+        let copy = format!("{} '{file}' \"$uri\"", nbdcopy.display());
+        run(["serve", "--password-file", &folder.password, &path, "--run", &copy]).succeeds();
+        let out = run(["cat", "--password-file", &folder.password, &path]).succeeds().out;
+        assert!(out.starts_with(&plain), "{name}");
+        let show = run(["header", "show", &path]).succeeds().text();
+        assert!(show.contains("integrity"), "{show}");
+    }
+    let args = ["create", "--quick", "--size", "20M", "--format", "LUKS2", "--password-file", &folder.password];
+    run([&args[..], &["--integrity", "crc-9", &folder.str("no")]].concat()).fails(1, &["crc-9", "hmac-sha256"]);
+}

@@ -13,11 +13,13 @@ use std::time::{Duration, Instant};
 use claviger_crypto::pool::Pool;
 use claviger_engine::convert::Conversion;
 use claviger_engine::formats;
+use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, SliceStore};
 use claviger_engine::{Credential, Error, ErrorKind, Format, Layout, Spec, Store, Unlock, Volume};
 use serde::Serialize;
 
-use crate::create::{Overwrite, choose};
+use crate::cost::NewCostArgs;
+use crate::create::{Overwrite, Wishes, choose, only_for};
 use crate::credentials::DestinationCredentialArgs;
 use crate::opening::{OpenArgs, open_file};
 use crate::output::{self, Report};
@@ -44,6 +46,7 @@ const DEFAULT_FORMAT: &str = "VeraCrypt";
 #[command(after_help = "Examples:
   claviger convert old.tc new.hc
   claviger convert --new-format TrueCrypt --new-cipher Serpent --new-hash SHA-512 old.tc new.tc
+  claviger convert --new-format LUKS2 --new-label photos old.tc new.luks
   claviger convert --raw old.tc image.img
   claviger convert --raw-source --new-password-file pw.txt image.img new.hc
   claviger convert --resume old.tc new.hc")]
@@ -82,6 +85,21 @@ pub struct Args {
     /// PIM of a new VeraCrypt volume
     #[arg(long, value_name = "N", help_heading = "The new volume")]
     new_pim: Option<u32>,
+
+    /// Label of a new LUKS2 volume
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw", help_heading = "The new volume")]
+    new_label: Option<String>,
+
+    /// Size of a new LUKS2 volume's encryption sectors, in bytes
+    #[arg(long, value_name = "BYTES", conflicts_with = "raw", help_heading = "The new volume")]
+    new_sector_size: Option<u32>,
+
+    /// Size of the new volume key, in bits, where the format has several
+    #[arg(long, value_name = "BITS", conflicts_with = "raw", help_heading = "The new volume")]
+    new_key_size: Option<u32>,
+
+    #[command(flatten)]
+    cost: NewCostArgs,
 
     #[command(flatten)]
     new: DestinationCredentialArgs,
@@ -238,7 +256,7 @@ impl Args {
         }
         let format = formats::by_name(self.new_format.as_deref().unwrap_or(DEFAULT_FORMAT))?;
         let choices = format.choices();
-        let (cipher, hash) = match format.headerless() {
+        let (cipher, hash) = match format.headerless() || format.name().starts_with("LUKS") {
             // What there is besides, the format knows.
             true => (self.new_cipher.as_deref(), self.new_hash.as_deref()),
             false => (
@@ -246,10 +264,22 @@ impl Args {
                 choose("hash", self.new_hash.as_deref(), &choices.hashes)?,
             ),
         };
+        let cost = self.cost.cost()?;
+        let wishes = Wishes {
+            label: self.new_label.is_some(),
+            sector_size: self.new_sector_size.is_some(),
+            key_size: self.new_key_size.is_some(),
+            cost: cost != Cost::default(),
+        };
+        only_for(format, "new-", &wishes)?;
         let spec = Spec {
             cipher,
             hash,
             pim: self.new_pim,
+            label: self.new_label.as_deref(),
+            sector_size: self.new_sector_size,
+            key_bits: self.new_key_size,
+            cost,
             // Every byte of it is written anyway.
             quick: true,
             cancel: Some(cancel::flag()),

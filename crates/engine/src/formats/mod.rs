@@ -292,7 +292,7 @@ pub struct Facts {
 /// `open` says.
 pub fn open(store: &dyn Store, name: Option<&str>) -> Result<(&'static dyn Format, Box<dyn Header>)> {
     if let Some(name) = name {
-        let format = by_name(name)?;
+        let format = named(store, name)?;
         return Ok((format, format.open(store).map_err(|e| e.in_format(format.name()))?));
     }
     let mut possible = Vec::new();
@@ -407,17 +407,36 @@ pub fn open_by_backup(store: &dyn Store) -> Result<(&'static dyn Format, Box<dyn
     all_of(store, &with_header).or_else(|_| open(store, None))
 }
 
+/// What both versions of LUKS are called.
+const LUKS: &str = "LUKS";
+
 /// Whether two names mean the same: whatever their case, and with or without hyphens. `sha512` is `SHA-512`.
 pub fn same_name(one: &str, other: &str) -> bool {
     let plain = |name: &str| name.replace('-', "").to_ascii_lowercase();
     plain(one) == plain(other)
 }
 
-/// The format of that name, whatever its case.
+/// The format of that name for what is in `store`: `LUKS` is LUKS1 or LUKS2, whichever the header is of.
+///
+/// # Errors
+/// `Misuse` if there is none; `Io`.
+pub fn named(store: &dyn Store, name: &str) -> Result<&'static dyn Format> {
+    if same_name(name, LUKS) {
+        for format in FORMATS.iter().copied().filter(|f| f.name().starts_with(LUKS)) {
+            if !matches!(format.identify(store)?, Verdict::No(_)) {
+                return Ok(format);
+            }
+        }
+    }
+    by_name(name)
+}
+
+/// The format of that name, whatever its case. `LUKS` is its newer version, LUKS2; see [`named`].
 ///
 /// # Errors
 /// `Misuse` if there is none.
 pub fn by_name(name: &str) -> Result<&'static dyn Format> {
+    let name = if same_name(name, LUKS) { luks2::NAME } else { name };
     FORMATS.iter().copied().find(|f| same_name(f.name(), name)).ok_or_else(|| {
         let all: Vec<_> = FORMATS.iter().map(|f| f.name()).collect();
         Error::misuse(format!("no format is called {name}; there are: {}", all.join(", ")))

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::luks::cipher_error;
 use super::{Choices, Facts, Format, Header, KernelCipher, KeyslotEditor, MappedPart, Mapping, Unlocked, Verdict};
 use crate::credential::{Credential, Unlock};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::{Layout, Payload, Segment};
@@ -254,5 +254,6 @@ fn hex(bytes: &[u8]) -> String {
 
 /// What LUKS1 does not have.
 fn not_in_luks1(what: &str) -> Error {
-    Error::new(ErrorKind::Misuse(format!("LUKS1 has no {what}"))).hint("LUKS2 has more; the format is LUKS2.")
+    Error::misuse(format!("LUKS1 has no {what}"))
+        .hint("LUKS2 has more: `claviger header convert --to LUKS2` turns the header into one of it.")
 }

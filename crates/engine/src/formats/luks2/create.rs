@@ -244,11 +244,22 @@ fn cipher(spec: &Spec<'_>) -> Result<(String, usize)> {
 /// The cipher and what authenticates, and the bytes of the key. As with cryptsetup, the key of a MAC comes on top of the size that
 /// is asked for.
 fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Tagged, usize)> {
-    let known = aead::Specification::choose(spec.cipher, name);
+    // Named by its cipher alone, as people say it; the header has two names.
+    let alone = match name {
+        "aes-gcm-random" | "aegis128-random" => Some((name, "aead")),
+        "chacha20-poly1305" => Some(("chacha20-random", "poly1305")),
+        _ => None,
+    };
+    if alone.is_some() && spec.cipher.is_some() {
+        return Err(Error::misuse(format!("{name} is a cipher and its integrity protection in one"))
+            .hint("Leave the cipher away."));
+    }
+    let (cipher, name) = alone.map_or((spec.cipher, name), |(cipher, name)| (Some(cipher), name));
+    let known = aead::Specification::choose(cipher, name);
     let (specification, cipher, kind) = known.map_err(|e| {
         Error::misuse(e.to_string()).hint(
-            "There are hmac-sha256 and hmac-sha512 with ciphers such as aes-xts-plain64, aead with aes-gcm-random and \
-         aegis128-random, and poly1305 with chacha20-random.",
+            "There are hmac-sha256 and hmac-sha512 with ciphers such as aes-xts-random, aead with the ciphers aes-gcm-random \
+             and aegis128-random, and poly1305 with chacha20-random.",
         )
     })?;
     if specification.repeats_vectors() {

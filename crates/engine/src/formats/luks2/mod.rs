@@ -35,7 +35,7 @@ use binary::Which;
 use unlock::OpenedKey;
 
 /// The format's name.
-const NAME: &str = "LUKS2";
+pub(super) const NAME: &str = "LUKS2";
 
 /// Bytes at the beginning that marks of other formats are in.
 const START: u64 = 0x11000;

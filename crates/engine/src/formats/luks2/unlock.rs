@@ -297,7 +297,10 @@ fn none_opened(tried: usize, mut left_out: Vec<(u32, Error)>) -> Error {
     }
     if tried == 0 {
         return Error::from(ErrorKind::WrongCredential("there is no keyslot that a passphrase opens".into()))
-            .hint("The volume key itself, or a header backup with keyslots in it, opens the volume.");
+            .hint(
+                "A keyslot of the priority \"ignore\" opens only if its number is given, --slot N. Otherwise the volume key itself, or a \
+                 header backup with keyslots in it, opens the volume.",
+            );
     }
     if left_out.len() == tried {
         return left_out.remove(0).1;
