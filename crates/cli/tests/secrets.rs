@@ -365,7 +365,8 @@ fn creating_luks_and_adding_a_keyslot_leaves_nothing_behind() {
     }
     let folder = Folder::new();
     let new = folder.str("new");
-    fs::write(&new, "another password").expect("a password file");
+    const NEW: &str = "close sesame, Claviger!";
+    fs::write(&new, NEW).expect("a password file");
     for (name, how) in LUKS {
         let volume = folder.str(name);
         let Some(image) = last_image(&folder, &luks_arguments(&folder, how, &volume)) else { return };
@@ -373,7 +374,8 @@ fn creating_luks_and_adding_a_keyslot_leaves_nothing_behind() {
         assert!(found(&image, &needles).is_empty(), "{name}: {:?}", found(&image, &needles));
         let add = ["keyslot", "add", "--password-file", &folder.password, "--new-password-file", &new, &volume];
         let Some(image) = last_image(&folder, &[&add[..], &how[2..]].concat()) else { return };
-        needles.push(("new password".to_owned(), b"another password".to_vec()));
+        run(["keyslot", "test", "--password-file", &new, &volume]).succeeds();
+        needles.push(("new password".to_owned(), NEW.as_bytes().to_vec()));
         assert!(found(&image, &needles).is_empty(), "{name}: {:?}", found(&image, &needles));
     }
 }

@@ -321,3 +321,27 @@ fn none_opened(tried: usize, mut left_out: Vec<(u32, Error)>) -> Error {
 pub(super) fn known_hash(name: &str) -> Result<&'static Hash> {
     hash::by_name(name).ok_or_else(|| unknown("the hash", name))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::luks2::metadata::Base64;
+
+    /// A header may ask for more than anybody waits for.
+    #[test]
+    fn a_digest_of_hours_is_told_of_and_can_be_cancelled() {
+        let digest = Digest {
+            kind: "pbkdf2".into(),
+            keyslots: Vec::new(),
+            segments: Vec::new(),
+            salt: Base64(vec![1; 32]),
+            digest: Base64(vec![2; 32]),
+            hash: Some("sha256".into()),
+            iterations: Some(u32::MAX),
+            other: serde_json::Map::new(),
+        };
+        assert!(effort(&digest) > 60_000_000, "more than a minute");
+        let error = verify(&digest, &[3; 64], 0, &|| false).expect_err("it is cancelled");
+        assert!(matches!(error.kind, ErrorKind::Cancelled), "{error}");
+    }
+}
