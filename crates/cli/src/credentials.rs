@@ -393,7 +393,7 @@ fn read_password_fd(number: i32) -> Result<Secret> {
 }
 
 /// Reads to the end of the file or to `max` bytes, into locked memory and nowhere else.
-fn read_up_to(file: BorrowedFd<'_>, max: usize) -> Result<Secret> {
+pub fn read_up_to(file: BorrowedFd<'_>, max: usize) -> Result<Secret> {
     let mut room = Secret::zeroed(4096.min(max));
     let mut len = 0;
     loop {

@@ -1,10 +1,12 @@
 //! Options for formats without a header: what a header would say.
 
-use std::path::Path;
+use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use claviger_engine::credential::Headerless;
-use claviger_engine::{Error, Result, Unlock, formats};
+use claviger_engine::{Error, Result, Secret, Unlock, formats};
 
+use crate::credentials::read_up_to;
 use crate::size;
 
 /// Where the data are, how they are cut into sectors, and how the key is made.
@@ -67,26 +69,20 @@ fn size_or_sectors(text: &str) -> std::result::Result<u64, String> {
     }
 }
 
-/// What is appended to a passphrase.
+/// What is appended to a passphrase. Options can be cloned, secrets cannot.
 #[derive(Clone)]
-struct Seed(Vec<u8>);
+struct Seed(Arc<Secret>);
 
 impl Seed {
     fn read(path: &str) -> std::result::Result<Self, String> {
-        const MAX: u64 = 4096;
-        let read = || -> std::io::Result<Vec<u8>> {
-            let mut bytes = Vec::new();
-            std::io::Read::read_to_end(
-                &mut std::io::Read::take(std::fs::File::open(Path::new(path))?, MAX),
-                &mut bytes,
-            )?;
-            Ok(bytes)
+        const MAX: usize = 4096;
+        let read = || read_up_to(std::fs::File::open(path)?.as_fd(), MAX);
+        let seed = read().map_err(|e| e.to_string())?;
+        let seed = match seed.strip_suffix(b"\n") {
+            Some(line) => Secret::copy_from(line),
+            None => seed,
         };
-        let mut bytes = read().map_err(|e| e.to_string())?;
-        if bytes.last() == Some(&b'\n') {
-            bytes.pop();
-        }
-        Ok(Self(bytes))
+        Ok(Self(Arc::new(seed)))
     }
 }
 

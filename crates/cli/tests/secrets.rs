@@ -1,4 +1,5 @@
-//! What is in the memory of the program: nothing secret once a volume is closed, and no password while it is open.
+//! What is in the memory of the program: nothing secret once a volume is closed, and no password while it is open; keys of open
+//! volumes in locked memory alone.
 
 mod common;
 
@@ -7,10 +8,14 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use claviger_crypto::afsplit;
+use claviger_crypto::argon2::{Params, Variant};
 use claviger_crypto::ciphers::CIPHERS;
-use claviger_crypto::hash::SHA512;
+use claviger_crypto::dmcrypt::{Sectors, Specification};
+use claviger_crypto::hash::{self, SHA256, SHA512};
 use claviger_crypto::modes::SectorCipher;
 use claviger_crypto::modes::xts::{Layer, Xts};
+use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, Cipher};
 use claviger_testkit::tools;
 use common::*;
@@ -36,44 +41,210 @@ fn secrets(volume: &str, cipher: &str) -> Vec<Needle> {
     assert_eq!(&body[..4], b"TRUE", "the header opens");
     // The key area begins at byte 256 of the header (TrueCrypt 7.1a, Volumes.h).
     let master = &body[256 - 64..][..64];
-    let pieces = |name: &str, key: &[u8]| {
-        let piece = |(i, piece): (usize, &[u8])| (format!("{name}, bytes from {} on", i * 16), piece.to_vec());
-        key.chunks(16).enumerate().map(piece).collect::<Vec<_>>()
+    [vec![password()], pieces("header key", &header_key), pieces("master key", master)].concat()
+}
+
+fn password() -> Needle {
+    ("password".to_owned(), PASSWORD.as_bytes().to_vec())
+}
+
+/// A key in pieces of 16 bytes: a cascade or a mode may keep a part of it only.
+fn pieces(name: &str, key: &[u8]) -> Vec<Needle> {
+    let piece = |(i, piece): (usize, &[u8])| (format!("{name}, bytes from {} on", i * 16), piece.to_vec());
+    key.chunks_exact(16).enumerate().map(piece).collect()
+}
+
+/// A volume of Linux, how it is opened, and what of it is secret.
+struct Volume {
+    name: &'static str,
+    path: String,
+    options: Vec<String>,
+    needles: Vec<Needle>,
+}
+
+/// LUKS1, LUKS2 with both derivations, plain dm-crypt, and loop-AES with the 65 keys of its version 3.
+fn linux_volumes(folder: &Folder) -> Vec<Volume> {
+    let mut all: Vec<Volume> = LUKS.iter().map(|(name, how)| luks_volume(folder, name, how)).collect();
+    let headerless = |name: &'static str, options: &[&str], needles: Vec<Needle>| {
+        let path = folder.str(name);
+        fs::write(&path, vec![0x5a; 1 << 20]).expect("a file");
+        Volume { name, path, options: options.iter().map(|o| (*o).to_owned()).collect(), needles }
     };
-    let password = ("password".to_owned(), PASSWORD.as_bytes().to_vec());
-    [vec![password], pieces("header key", &header_key), pieces("master key", master)].concat()
+    let mut key = [0; 64];
+    let (first, second) = key.split_at_mut(32);
+    SHA256.digest(&[PASSWORD.as_bytes()], first);
+    SHA256.digest(&[b"A", PASSWORD.as_bytes()], second);
+    let options = ["--format", "plain", "--cipher", "aes-xts-plain64", "--key-size", "512", "--hash", "sha256"];
+    let options = [&options[..], &["--password-file", &folder.password]].concat();
+    all.push(headerless("plain", &options, [vec![password()], pieces("volume key", &key)].concat()));
+    let lines: Vec<String> =
+        (0..65).map(|i| format!("{i:02} is the number of this line of a key file, whose lines differ")).collect();
+    let keyfile = folder.str("keys");
+    fs::write(&keyfile, lines.join("\n") + "\n").expect("a key file");
+    let mut needles = Vec::new();
+    for (i, line) in lines.iter().enumerate() {
+        let mut key = [0; 64];
+        SHA512.digest(&[line.as_bytes()], &mut key);
+        key[0] ^= 0xf4; // losetup's `multiKeyBits`
+        needles.push((format!("line {i}"), line.as_bytes()[..16].to_vec()));
+        // The last one is the seed of vectors, of which a state of MD5 is kept.
+        needles.extend(pieces(if i < 64 { "volume key" } else { "seed" }, &key[..if i < 64 { 32 } else { 16 }]));
+    }
+    let options =
+        ["--format", "loop-AES", "--cipher", "aes", "--key-size", "256", "--no-password", "--keyfile", &keyfile];
+    all.push(headerless("loop-AES", &options, needles));
+    all
+}
+
+/// How LUKS volumes are made, quickly.
+const LUKS: &[(&str, &[&str])] = &[
+    ("LUKS1", &["--format", "LUKS1", "--iterations", "1000"]),
+    ("LUKS2 with PBKDF2", &["--format", "LUKS2", "--kdf", "pbkdf2", "--iterations", "1000"]),
+    (
+        "LUKS2 with Argon2",
+        &["--format", "LUKS2", "--kdf", "argon2id", "--iterations", "4", "--kdf-memory", "1M", "--kdf-parallel", "2"],
+    ),
+];
+
+/// Arguments that make the volume at `path`.
+fn luks_arguments<'a>(folder: &'a Folder, how: &[&'a str], path: &'a str) -> Vec<&'a str> {
+    let args = ["create", "--quick", "--size", "18M", "--password-file", &folder.password];
+    [&args[..], how, &[path]].concat()
+}
+
+fn luks_volume(folder: &Folder, name: &'static str, how: &[&str]) -> Volume {
+    let path = folder.str(name);
+    run(luks_arguments(folder, how, &path)).succeeds();
+    let options = vec!["--password-file".to_owned(), folder.password.clone()];
+    Volume { name, needles: luks_secrets(&path), path, options }
+}
+
+/// The password, the key of keyslot 0, the split key in it and the volume key, all derived here.
+fn luks_secrets(path: &str) -> Vec<Needle> {
+    let store = fs::read(path).expect("a file");
+    let keyslot = if store[7] == 1 { luks1_keyslot(&store) } else { luks2_keyslot(&store) };
+    let mut material = store[keyslot.at..][..(4000 * keyslot.key_len).next_multiple_of(512)].to_vec();
+    let cipher = Specification::parse(&keyslot.cipher).expect("a cipher");
+    cipher.with_key(&keyslot.derived, Sectors::default(), Acceleration::On).expect("a key").decrypt(0, &mut material);
+    material.truncate(4000 * keyslot.key_len);
+    let hash = hash::by_name(&keyslot.hash).expect("a hash");
+    let volume_key = afsplit::merge(&material, 4000, hash);
+    let ends = [&material[..32], &material[material.len() - 32..]].concat();
+    let keys = [pieces("derived key", &keyslot.derived), pieces("split key", &ends), pieces("volume key", &volume_key)];
+    [vec![password()], keys.concat()].concat()
+}
+
+/// Where a key is, and what opens it.
+struct Keyslot {
+    at: usize,
+    key_len: usize,
+    cipher: String,
+    hash: String,
+    derived: Vec<u8>,
+}
+
+/// LUKS1 On-Disk Format Specification 1.2.3, section 2.3.
+fn luks1_keyslot(store: &[u8]) -> Keyslot {
+    let number = |at: usize| u32::from_be_bytes(*store[at..].first_chunk().expect("a number"));
+    let text = |at: usize| String::from_utf8_lossy(&store[at..at + 32]).trim_end_matches('\0').to_owned();
+    let key_len = number(108) as usize;
+    let mut derived = vec![0; key_len];
+    let hash = text(72);
+    let prf = hash::by_name(&hash).expect("a hash");
+    assert!(prf.pbkdf2(PASSWORD.as_bytes(), &store[216..248], number(212), &mut derived, &|| true));
+    let cipher = format!("{}-{}", text(8), text(40));
+    Keyslot { at: number(248) as usize * 512, key_len, cipher, hash, derived }
+}
+
+/// LUKS2 On-Disk Format Specification 1.1.1, section 3.2.
+fn luks2_keyslot(store: &[u8]) -> Keyslot {
+    let json = &store[4096..16384];
+    let json = &json[..json.iter().position(|b| *b == 0).expect("an end")];
+    let json: serde_json::Value = serde_json::from_slice(json).expect("JSON");
+    let slot = &json["keyslots"]["0"];
+    let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number") as u32;
+    let (kdf, area) = (&slot["kdf"], &slot["area"]);
+    let salt = from_base64(&text(&kdf["salt"]));
+    let mut derived = vec![0; number(&area["key_size"]) as usize];
+    if kdf["type"] == "pbkdf2" {
+        let prf = hash::by_name(&text(&kdf["hash"])).expect("a hash");
+        assert!(prf.pbkdf2(PASSWORD.as_bytes(), &salt, number(&kdf["iterations"]), &mut derived, &|| true));
+    } else {
+        let (memory_kib, passes, lanes) = (number(&kdf["memory"]), number(&kdf["time"]), number(&kdf["cpus"]));
+        let params = Params { variant: Variant::Id, memory_kib, passes, lanes, ..Params::default() };
+        let pool = Pool::new(1, std::time::Duration::ZERO);
+        params.derive(PASSWORD.as_bytes(), &salt, u64::MAX, &pool, &|| true, &mut derived).expect("a key");
+    }
+    Keyslot {
+        at: text(&area["offset"]).parse().expect("a number"),
+        key_len: number(&slot["key_size"]) as usize,
+        cipher: text(&area["encryption"]),
+        hash: text(&slot["af"]["hash"]),
+        derived,
+    }
+}
+
+fn from_base64(text: &str) -> Vec<u8> {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digits: Vec<u32> = text.bytes().map_while(|c| DIGITS.iter().position(|d| *d == c)).map(|d| d as u32).collect();
+    let bytes = |four: &[u32]| {
+        let bits = four.iter().fold(0, |sum, digit| sum << 6 | digit) << (6 * (4 - four.len()));
+        bits.to_be_bytes()[1..four.len()].to_vec()
+    };
+    digits.chunks(4).flat_map(bytes).collect()
 }
 
 /// The names of those needles that are in `hay`.
 fn found<'a>(hay: &[u8], needles: &'a [Needle]) -> Vec<&'a str> {
-    let is_in = |needle: &[u8]| {
-        let first = needle[0];
-        hay.iter().enumerate().any(|(i, b)| *b == first && hay[i..].starts_with(needle))
-    };
-    needles.iter().filter(|(_, bytes)| is_in(bytes)).map(|(name, _)| name.as_str()).collect()
+    // Few places begin as any of them does.
+    let start = |bytes: &[u8]| usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+    let mut starts = vec![false; 1 << 16];
+    needles.iter().for_each(|(_, bytes)| starts[start(bytes)] = true);
+    let mut seen = vec![false; needles.len()];
+    for (at, _) in hay.windows(2).enumerate().filter(|(_, two)| starts[start(two)]) {
+        for ((_, bytes), seen) in needles.iter().zip(&mut seen) {
+            *seen |= hay[at..].starts_with(bytes);
+        }
+    }
+    needles.iter().zip(seen).filter(|(_, seen)| *seen).map(|((name, _), _)| name.as_str()).collect()
 }
 
-/// All memory of a process that can be read and written. Root may read it although the process is not dumpable.
-fn memory(pid: u32) -> Vec<u8> {
+/// The memory of a process that can be read and written.
+#[derive(Default)]
+struct Memory {
+    /// Pages of secrets: those that no core image has (`dd`) and no child gets (`wf`).
+    locked: Vec<u8>,
+    /// The rest: stacks, heap, variables.
+    ordinary: Vec<u8>,
+}
+
+/// Root may read it although the process is not dumpable.
+fn memory(pid: u32) -> Memory {
     // A thread that ends meanwhile takes its stack along: look again then.
     (0..100).find_map(|_| read_memory(pid)).expect("memory that stays as it is for a moment")
 }
 
-fn read_memory(pid: u32) -> Option<Vec<u8>> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("procfs");
+fn read_memory(pid: u32) -> Option<Memory> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).expect("procfs");
     let mut file = fs::File::open(format!("/proc/{pid}/mem")).expect("root may");
-    let mut all = Vec::new();
+    let mut all = Memory::default();
+    // Each mapping ends with its flags (proc_pid_smaps(5)).
+    let mut range = None;
     for line in maps.lines() {
         let mut words = line.split_whitespace();
-        let (range, rights) = (words.next().expect("a range"), words.next().expect("rights"));
-        let (from, to) = range.split_once('-').expect("a range");
-        let number = |hex| u64::from_str_radix(hex, 16).expect("a number");
-        if rights.starts_with("rw") {
-            let mut bytes = vec![0; (number(to) - number(from)) as usize];
-            file.seek(SeekFrom::Start(number(from))).expect("a place");
-            file.read_exact(&mut bytes).ok()?;
-            all.append(&mut bytes);
+        let first = words.next().expect("a word");
+        if let Some((from, to)) = first.split_once('-') {
+            let number = |hex| u64::from_str_radix(hex, 16).expect("a number");
+            range = words.next().is_some_and(|rights| rights.starts_with("rw")).then(|| number(from)..number(to));
         }
+        let Some(range) = range.take_if(|_| first == "VmFlags:") else { continue };
+        let flags: Vec<_> = words.collect();
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        file.seek(SeekFrom::Start(range.start)).expect("a place");
+        file.read_exact(&mut bytes).ok()?;
+        let locked = flags.contains(&"dd") && flags.contains(&"wf");
+        if locked { &mut all.locked } else { &mut all.ordinary }.append(&mut bytes);
     }
     Some(all)
 }
@@ -91,12 +262,36 @@ fn an_open_volume_keeps_no_password() {
         let served = Served::start(["--password-file", &folder.password, "--socket", &socket, &volume]);
         let Some((wrote, said)) = qemu_io(&served.uri, "write -P 1 1000 300000") else { return };
         assert!(wrote, "{said}");
-        let memory = memory(served.pid);
-        let found = found(&memory, &needles);
-        let wrong: Vec<_> = found.iter().filter(|name| !name.starts_with("master key")).collect();
-        assert!(wrong.is_empty(), "{cipher}: {wrong:?}");
-        // That the scan sees secrets: AES keeps the key itself as the first part of its schedule.
-        assert!(*cipher != "AES" || found.iter().any(|name| name.starts_with("master key")), "the scan sees nothing");
+        only_locked(cipher, served.pid, &needles, "master key", *cipher == "AES");
+        served.stop().succeeds();
+    }
+}
+
+/// Checks that nothing secret is in ordinary memory, and nothing in locked memory that is not called `allowed`. Where the `key`
+/// itself is kept, that is seen: AES has it as the first part of its schedule.
+#[track_caller]
+fn only_locked(what: &str, pid: u32, needles: &[Needle], allowed: &str, key: bool) {
+    let memory = memory(pid);
+    assert!(found(&memory.ordinary, needles).is_empty(), "{what}: {:?}", found(&memory.ordinary, needles));
+    let locked = found(&memory.locked, needles);
+    let (keys, wrong): (Vec<&str>, Vec<&str>) = locked.into_iter().partition(|name| name.starts_with(allowed));
+    assert!(wrong.is_empty(), "{what}: {wrong:?}");
+    assert!(!key || !keys.is_empty(), "{what}: the scan sees nothing");
+}
+
+#[test]
+fn an_open_volume_of_linux_keeps_no_password_and_its_key_in_locked_memory_alone() {
+    if tools::root().is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    for (i, volume) in linux_volumes(&folder).iter().enumerate() {
+        let socket = folder.str(&format!("s{i}"));
+        let options = volume.options.iter().map(String::as_str);
+        let served = Served::start(["--socket", &socket].into_iter().chain(options).chain([&*volume.path]));
+        let Some((wrote, said)) = qemu_io(&served.uri, "write -P 1 1000 300000") else { return };
+        assert!(wrote, "{said}");
+        only_locked(volume.name, served.pid, &volume.needles, "volume key", true);
         served.stop().succeeds();
     }
 }
@@ -144,6 +339,44 @@ fn a_closed_volume_leaves_nothing_behind() {
             assert_eq!(found(&image, &[arguments]), ["arguments"]);
             assert!(found(&image, &needles).is_empty(), "{args:?}: {:?}", found(&image, &needles));
         }
+    }
+}
+
+#[test]
+fn a_closed_volume_of_linux_leaves_nothing_behind() {
+    if tools::root().is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    for volume in linux_volumes(&folder) {
+        let options: Vec<_> = volume.options.iter().map(String::as_str).chain([&*volume.path]).collect();
+        for verb in ["info", "cat"] {
+            let Some(image) = last_image(&folder, &[&[verb][..], &options].concat()) else { return };
+            let found = found(&image, &volume.needles);
+            assert!(found.is_empty(), "{verb} {}: {found:?}", volume.name);
+        }
+    }
+}
+
+#[test]
+fn creating_luks_and_adding_a_keyslot_leaves_nothing_behind() {
+    if tools::root().is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    let new = folder.str("new");
+    const NEW: &str = "close sesame, Claviger!";
+    fs::write(&new, NEW).expect("a password file");
+    for (name, how) in LUKS {
+        let volume = folder.str(name);
+        let Some(image) = last_image(&folder, &luks_arguments(&folder, how, &volume)) else { return };
+        let mut needles = luks_secrets(&volume);
+        assert!(found(&image, &needles).is_empty(), "{name}: {:?}", found(&image, &needles));
+        let add = ["keyslot", "add", "--password-file", &folder.password, "--new-password-file", &new, &volume];
+        let Some(image) = last_image(&folder, &[&add[..], &how[2..]].concat()) else { return };
+        run(["keyslot", "test", "--password-file", &new, &volume]).succeeds();
+        needles.push(("new password".to_owned(), NEW.as_bytes().to_vec()));
+        assert!(found(&image, &needles).is_empty(), "{name}: {:?}", found(&image, &needles));
     }
 }
 

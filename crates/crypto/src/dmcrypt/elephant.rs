@@ -1,6 +1,8 @@
 //! BitLocker's diffuser "Elephant" around a mode (N. Ferguson, "AES-CBC + Elephant diffuser", 2006; `crypt_iv_elephant`): what
 //! is to be encrypted is first xored with a key of its sector and then mixed by two diffusers, A and B.
 
+use zeroize::Zeroize;
+
 use super::iv::Numbers;
 use super::sectors::Keyed;
 use crate::ciphers::{Acceleration, BlockCipher, aes};
@@ -38,6 +40,7 @@ impl Elephant {
         for (byte, key) in bytes.iter_mut().zip(key.iter().cycle()) {
             *byte ^= key;
         }
+        key.zeroize();
     }
 }
 

@@ -5,6 +5,8 @@
 //! plaintext from byte 16 on, its number in 56 bits (bit 63 set), and the number 4024 as 8 bytes. To decrypt, the sector is
 //! decrypted with a vector of zeros first: that gives all blocks but the first, and from them the vector.
 
+use zeroize::Zeroize;
+
 use super::iv::Numbers;
 use crate::ciphers::BlockCipher;
 use crate::modes::{SectorCipher, cbc, md5};
@@ -33,6 +35,7 @@ impl Lmk {
                 let mut block = [0; 64];
                 block[..16].copy_from_slice(seed);
                 md5::compress(state, &block);
+                block.zeroize();
             }
         });
         Self { ciphers, seed, numbers }

@@ -29,6 +29,7 @@ use crate::hash::Hash;
 use crate::modes::adiantum::{self, Adiantum, Rounds};
 use crate::modes::xts::Layer;
 use crate::modes::{Cbc, Ctr, Ecb, IvMode, Lrw, SectorCipher, TrueCryptCbc, Xts};
+use crate::secret::wipe_stack;
 use iv::{Generator, Iv, Numbers};
 use lmk::Lmk;
 use sectors::{Keyed, Tcw};
@@ -125,7 +126,6 @@ impl Specification {
     /// `KeySize`; `Unsupported` for sectors that the mode does not have, and for modes whose sectors need room for more than
     /// themselves.
     pub fn with_key(&self, key: &[u8], sectors: Sectors, with: Acceleration) -> Result<Arc<dyn SectorCipher>, Error> {
-        let Self { mode, cipher, .. } = *self;
         if self.iv == Iv::Random {
             return Err(
                 self.unsupported("random initialisation vectors are stored beside the sectors, and there is no room")
@@ -138,14 +138,22 @@ impl Specification {
         if !self.key_sizes().contains(&key.len()) {
             return Err(Error::KeySize(key.len(), self.key_sizes()));
         }
-        let numbers = Numbers::new(sectors);
+        let cipher = self.keyed(key, Numbers::new(sectors), with);
+        wipe_stack();
+        Ok(cipher)
+    }
+
+    /// The cipher under a key that fits, in sectors that it has.
+    fn keyed(&self, key: &[u8], numbers: Numbers, with: Acceleration) -> Arc<dyn SectorCipher> {
+        let Self { mode, cipher, .. } = *self;
+        let sector = numbers.sectors.size;
         let (keys, extra) = self.split_key(key);
-        Ok(match self.iv {
+        match self.iv {
             Iv::Tcw => {
                 let mut area = Secret::zeroed(32);
                 area[..extra.len()].copy_from_slice(extra);
                 let area = area.first_chunk().expect("32 bytes");
-                let cbc = TrueCryptCbc::outer(vec![cipher.with_key(keys, with)], area, sectors.size);
+                let cbc = TrueCryptCbc::outer(vec![cipher.with_key(keys, with)], area, sector);
                 Arc::new(Tcw::new(cbc, numbers))
             }
             Iv::Lmk => {
@@ -156,14 +164,14 @@ impl Specification {
             _ => {
                 let generator = Generator::new(self.iv, mode.iv_block(cipher), iv_size(cipher));
                 let each = keys.len() / self.key_count;
-                let keys = keys.chunks(each).map(|key| self.one_key(key, sectors.size, with)).collect();
+                let keys = keys.chunks(each).map(|key| self.one_key(key, sector, with)).collect();
                 let keyed = Keyed::new(keys, generator, numbers);
                 match self.iv {
                     Iv::Elephant => Arc::new(elephant::Elephant::new(keyed, extra, numbers, with)),
                     _ => Arc::new(keyed),
                 }
             }
-        })
+        }
     }
 
     /// The keys of the cipher, and what else belongs to the key: lmk's seed, tcw's, elephant's key.

@@ -151,11 +151,12 @@ impl IvMode for Adiantum {
 
 /// Xors `data` with XChaCha's key stream.
 fn stream(rounds: Rounds, key: &[u8], nonce: &[u8; 24], data: &mut [u8]) {
-    let key = Key::try_from(key).expect("a key of 32 bytes");
+    // In place: a copy would stay on the stack.
+    let key = <&Key>::try_from(key).expect("a key of 32 bytes");
     let nonce = XNonce::from(*nonce);
     match rounds {
-        Rounds::Twelve => XChaCha12::new(&key, &nonce).apply_keystream(data),
-        Rounds::Twenty => XChaCha20::new(&key, &nonce).apply_keystream(data),
+        Rounds::Twelve => XChaCha12::new(key, &nonce).apply_keystream(data),
+        Rounds::Twenty => XChaCha20::new(key, &nonce).apply_keystream(data),
     }
 }
 

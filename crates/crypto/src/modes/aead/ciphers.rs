@@ -13,7 +13,7 @@ use zeroize::Zeroize;
 use super::{AuthenticatedCipher, WrongTag, aegis};
 use crate::ciphers::BlockCipher;
 use crate::modes::xts::Layer;
-use crate::secret::{Locked, Resident};
+use crate::secret::{Locked, Resident, wipe_stack};
 
 /// The longest authentication tag, HMAC-SHA-512's.
 const MAX_TAG: usize = 64;
@@ -103,21 +103,25 @@ impl<S: Sealer> AuthenticatedCipher for Sealed<S> {
             let aad = &aad[..NUMBER + self.sealer.iv_size()];
             self.sealer.seal(&aad[NUMBER..], aad, sector, mac);
         }
+        // States of MACs and streams are as good as keys.
+        wipe_stack();
     }
 
     fn decrypt(&self, first: u64, run: &mut [u8], tags: &[u8]) -> Result<(), WrongTag> {
         debug_assert_eq!(run.len() / self.sector_size * self.tag_size(), tags.len());
-        let sectors = run.chunks_mut(self.sector_size).zip(tags.chunks(self.tag_size()));
-        for (i, (sector, tag)) in sectors.enumerate() {
+        let mut sectors = run.chunks_mut(self.sector_size).zip(tags.chunks(self.tag_size())).enumerate();
+        let opened = sectors.try_for_each(|(i, (sector, tag))| {
             let number = first.wrapping_add(i as u64);
             let (mac, stored_iv) = tag.split_at(self.sealer.mac_size());
             let aad = self.aad(number, stored_iv);
             let aad = &aad[..NUMBER + self.sealer.iv_size()];
-            if !self.sealer.open(&aad[NUMBER..], aad, sector, mac) {
-                return Err(WrongTag(number));
+            match self.sealer.open(&aad[NUMBER..], aad, sector, mac) {
+                true => Ok(()),
+                false => Err(WrongTag(number)),
             }
-        }
-        Ok(())
+        });
+        wipe_stack();
+        opened
     }
 }
 

@@ -13,7 +13,7 @@ use crate::ciphers::{self, Acceleration, Cipher};
 use crate::dmcrypt::{Error, Sectors};
 use crate::hash::{self, Hash};
 use crate::modes::xts::Layer;
-use crate::secret::{Locked, Resident, Secret};
+use crate::secret::{Locked, Resident, Secret, wipe_stack};
 
 /// A cipher and what authenticates its sectors.
 #[derive(Clone)]
@@ -165,8 +165,15 @@ impl Specification {
         if !matches!(sectors.size, 512 | 1024 | 2048 | 4096) {
             return Err(Error::Unsupported(format!("{} with sectors of {} bytes", self.text, sectors.size)));
         }
+        let cipher = self.keyed(key, sectors, with);
+        wipe_stack();
+        Ok(cipher)
+    }
+
+    /// The cipher under a key that fits.
+    fn keyed(&self, key: &[u8], sectors: Sectors, with: Acceleration) -> Arc<dyn AuthenticatedCipher> {
         let (encryption, mac_key) = key.split_at(key.len() - self.mac_key_size());
-        Ok(match &self.mode {
+        match &self.mode {
             Mode::EncryptThenMac { cipher, chain, vector, mac } => {
                 let vector = vector.with_key(cipher, key, with);
                 let encryption = chain.with_key(cipher, encryption, with);
@@ -186,7 +193,7 @@ impl Specification {
                 let key = Locked::build(|to: &mut [u8; aegis::SIZE]| to.copy_from_slice(key));
                 sealed(Aegis { key }, vector.with_key(&ciphers::aes::AES, &[], with), sectors)
             }
-        })
+        }
     }
 }
 

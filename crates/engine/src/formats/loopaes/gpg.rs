@@ -13,6 +13,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use claviger_crypto::Secret;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -79,7 +80,7 @@ pub(super) fn decrypt(file: &[u8], passphrase: Option<&Secret>, cancelled: &dyn 
     let run = |options: &[&str]| {
         let mut command = home.gpg(kind == Kind::Passphrase);
         command.args(options).arg("--decrypt");
-        let (output, status) = home.run(command, passphrase, file)?;
+        let (output, status) = home.run(command, passphrase, file, cancelled)?;
         let said = home.said();
         // A message that ends early may be no failure to gpg.
         Ok::<_, Error>((output, status.success() && said.contains("] DECRYPTION_OKAY"), said))
@@ -134,7 +135,7 @@ pub fn encrypt(text: &Secret, passphrase: &Secret) -> Result<Vec<u8>> {
         "65011712",
     ]);
     command.args(["--armor", "--symmetric"]);
-    let (output, status) = home.run(command, Some(passphrase), text)?;
+    let (output, status) = home.run(command, Some(passphrase), text, &|| false)?;
     if !status.success() || output.is_empty() {
         return Err(io::Error::other(format!("gpg fails: {}", last_words(&home.said()))).into());
     }
@@ -163,12 +164,23 @@ impl Home {
         command.env("LC_ALL", "C").args(["--batch", "--quiet", "--no-tty", "--status-fd", "2"]);
         if alone {
             command.env_remove("GNUPGHOME").args(["--no-options", "--no-symkey-cache"]).arg("--homedir").arg(&self.0);
+            // Nobody is asked by a window of the agent's: the passphrase is given here, or there is none.
+            command.args(["--pinentry-mode", "loopback"]);
         }
         command
     }
 
-    /// Runs gpg to its end: what it wrote, and how it ended.
-    fn run(&self, mut command: Command, passphrase: Option<&Secret>, input: &[u8]) -> Result<(Secret, ExitStatus)> {
+    /// Runs gpg to its end, or to when `cancelled` says so: what it wrote, and how it ended.
+    ///
+    /// # Errors
+    /// `Cancelled`: a message may ask for as many derivations as it likes. Those of [`decrypt`].
+    fn run(
+        &self,
+        mut command: Command,
+        passphrase: Option<&Secret>,
+        input: &[u8],
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<(Secret, ExitStatus)> {
         if let Some(passphrase) = passphrase {
             if passphrase.len() > PASSPHRASE_MAX || passphrase.iter().any(|b| matches!(b, b'\n' | 0)) {
                 return Err(Error::misuse(format!(
@@ -200,7 +212,7 @@ impl Home {
                 // If gpg has ended, what it said tells why.
                 let _ = tell(stdin, passphrase, input);
             });
-            read(&mut child)
+            read(&mut child, cancelled)
         });
         let status = child.wait()?;
         Ok((output?, status))
@@ -235,8 +247,10 @@ fn tell(mut gpg: ChildStdin, passphrase: Option<&Secret>, input: &[u8]) -> io::R
     gpg.write_all(input)
 }
 
-/// All that gpg writes, into memory for secrets; one that does not end is ended.
-fn read(gpg: &mut Child) -> Result<Secret> {
+/// All that gpg writes, into memory for secrets; one that does not end is ended, and so is one that nobody waits for any more.
+fn read(gpg: &mut Child, cancelled: &dyn Fn() -> bool) -> Result<Secret> {
+    /// How long nobody looks at whether to go on.
+    const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
     let mut pipe = gpg.stdout.take().expect("it is a pipe");
     let mut room = Secret::zeroed(OUTPUT_MAX);
     let mut len = 0;
@@ -245,6 +259,13 @@ fn read(gpg: &mut Child) -> Result<Secret> {
             gpg.kill()?;
             let what = format!("it decrypts to more than {OUTPUT_MAX} bytes");
             return Err(ErrorKind::Malformed { field: "key file", offset: 0, what }.into());
+        }
+        if poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&PATIENCE)) == Ok(0) {
+            if cancelled() {
+                gpg.kill()?;
+                return Err(ErrorKind::Cancelled.into());
+            }
+            continue;
         }
         match pipe.read(&mut room[len..]) {
             Ok(0) => return Ok(Secret::copy_from(&room[..len])),
@@ -314,6 +335,22 @@ mod tests {
         }
     }
 
+    /// 70,000 session keys, each of which asks for the longest derivation that there is: hours of work.
+    #[test]
+    fn a_message_that_asks_for_hours_of_work_is_let_go_of() {
+        let Some(_) = tools::program("gpg") else { return };
+        // RFC 9580, section 5.3.1: version 4, AES-256, S2K 3 with SHA-512, a salt of 8 bytes, the largest count.
+        let one = b"\xc3\x0d\x04\x09\x03\x0asaltsalt\xff";
+        let file = one.repeat(70_000);
+        let asked = std::cell::Cell::new(0);
+        let soon = || {
+            asked.set(asked.get() + 1);
+            asked.get() > 3
+        };
+        let error = decrypt(&file, Some(&Secret::copy_from(b"passphrase")), &soon).expect_err("it is cancelled");
+        assert!(matches!(error.kind, ErrorKind::Cancelled), "{error}");
+    }
+
     /// GnuPG 1 wrote such messages for ciphers with small blocks.
     #[test]
     fn messages_without_a_checksum_open_and_damaged_ones_do_not() {
@@ -324,7 +361,7 @@ mod tests {
         let mut command = Command::new(gpg);
         command.arg("--homedir").arg(&home.0).args(["--batch", "--quiet", "--rfc2440", "--cipher-algo", "CAST5"]);
         command.args(["--compress-algo", "none", "--symmetric"]);
-        let (mut file, status) = home.run(command, Some(&passphrase), &text).expect("gpg runs");
+        let (mut file, status) = home.run(command, Some(&passphrase), &text, GO_ON).expect("gpg runs");
         assert!(status.success(), "{}", home.said());
         assert!(decrypt(&file, Some(&passphrase), GO_ON).expect("gpg decrypts").same_as(&text));
         file = Secret::copy_from(&encrypt(&text, &passphrase).expect("gpg encrypts"));

@@ -5,6 +5,7 @@ pub(in crate::formats) mod uuid;
 
 use claviger_crypto::dmcrypt::{self, Sectors, Specification};
 use claviger_crypto::hash::Hash;
+use claviger_crypto::secret::wipe_stack;
 use claviger_crypto::{Acceleration, Secret, SectorCipher, afsplit};
 
 use crate::credential::{Credential, whole_keyfile};
@@ -65,6 +66,7 @@ impl Area<'_> {
         getrandom::fill(&mut material).map_err(|e| Error::from(std::io::Error::other(e.to_string())))?;
         afsplit::split(key, self.stripes, self.hash, &mut material[..self.key_len * self.stripes]);
         cipher.encrypt(0, &mut material);
+        wipe_stack();
         Ok(material.to_vec())
     }
 

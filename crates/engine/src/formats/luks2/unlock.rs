@@ -61,7 +61,11 @@ pub fn plan(header: &ReadHeader, keyslots: &[u32], with: &Unlock<'_>) -> Plan {
         let keyslot = header.metadata.keyslots.get(number)?;
         let kdf = derivation::of(keyslot.kdf.as_ref()?).ok()?;
         let memory = Some(kdf.memory()).filter(|memory| *memory > 0);
-        let microseconds = kdf.effort(keyslot.area.key_size.unwrap_or(0) as usize);
+        let derived = kdf.effort(keyslot.area.key_size.unwrap_or(0) as usize);
+        let verified = digests_of(*number, &header.metadata, |d| &d.keyslots)
+            .first()
+            .map_or(0, |n| effort(&header.metadata.digests[n]));
+        let microseconds = derived.saturating_add(verified);
         Some(PlannedSlot { keyslot: *number, memory, microseconds })
     };
     Plan::new(keyslots.iter().filter_map(slot).collect(), with.memory)
@@ -75,7 +79,7 @@ pub fn plan(header: &ReadHeader, keyslots: &[u32], with: &Unlock<'_>) -> Plan {
 /// `Unsupported` if none could be tried; `Misuse` and `CredentialKind` for credentials that do not fit; `Cancelled`; `Io`.
 pub fn open_key(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, digest: u32) -> Result<OpenedKey> {
     if let [Credential::VolumeKey(key)] = with.credentials {
-        return with_volume_key(header, key, digest);
+        return with_volume_key(header, key, digest, with);
     }
     if let Some(number) = with.keyslot {
         must_hold(&header.metadata, number, digest)?;
@@ -120,11 +124,18 @@ pub fn try_keyslots(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, k
     Err(none_opened(keyslots.len(), left_out))
 }
 
-/// Whether `key` is the one that the digest was made of. Compares in constant time.
+/// About how long it takes to compare a key with the digest, in microseconds: a header may ask for any number of iterations.
+fn effort(digest: &Digest) -> u64 {
+    let hash = digest.hash.as_deref().and_then(hash::by_name);
+    let kdf = hash.zip(digest.iterations).map(|(hash, iterations)| Kdf::Pbkdf2 { hash, iterations });
+    kdf.map_or(0, |kdf| kdf.effort(digest.digest.0.len()))
+}
+
+/// Whether `key` is the one that the digest was made of. Compares in constant time. `go_on` is asked now and then whether to.
 ///
 /// # Errors
-/// `Malformed` and `Unsupported`, at byte `at`, for a digest that cannot be.
-pub fn verify(digest: &Digest, key: &[u8], at: u64) -> Result<bool> {
+/// `Malformed` and `Unsupported`, at byte `at`, for a digest that cannot be; `Cancelled`.
+pub fn verify(digest: &Digest, key: &[u8], at: u64, go_on: &dyn Fn() -> bool) -> Result<bool> {
     if digest.kind != "pbkdf2" {
         return Err(unknown("digests of the type", &digest.kind));
     }
@@ -136,7 +147,9 @@ pub fn verify(digest: &Digest, key: &[u8], at: u64) -> Result<bool> {
         return Err(ErrorKind::Malformed { field: "digests", offset: at, what }.into());
     }
     let mut derived = Secret::zeroed(len);
-    hash.pbkdf2(key, &digest.salt.0, iterations, &mut derived, &|| true);
+    if !hash.pbkdf2(key, &digest.salt.0, iterations, &mut derived, go_on) {
+        return Err(ErrorKind::Cancelled.into());
+    }
     Ok(derived.same_as(&digest.digest.0))
 }
 
@@ -182,8 +195,10 @@ fn open_keyslot(
     let slot = Slot::of(&header.metadata, number, at)?;
     let derived = slot.kdf.derive(passphrase, slot.salt, slot.cipher_key, with)?;
     let key = slot.area().read(store, &derived, with.acceleration);
-    let key =
-        key.and_then(|key| Ok(verify(&header.metadata.digests[&slot.digest], &key, at)?.then_some((slot.digest, key))));
+    let key = key.and_then(|key| {
+        let is_it = verify(&header.metadata.digests[&slot.digest], &key, at, &|| !with.cancelled())?;
+        Ok(is_it.then_some((slot.digest, key)))
+    });
     wipe_stack();
     key
 }
@@ -239,8 +254,8 @@ impl<'a> Slot<'a> {
     }
 }
 
-fn with_volume_key(header: &ReadHeader, key: &Secret, digest: u32) -> Result<OpenedKey> {
-    if !verify(&header.metadata.digests[&digest], key, json_at(header))? {
+fn with_volume_key(header: &ReadHeader, key: &Secret, digest: u32, with: &Unlock<'_>) -> Result<OpenedKey> {
+    if !verify(&header.metadata.digests[&digest], key, json_at(header), &|| !with.cancelled())? {
         return Err(ErrorKind::WrongCredential("this is not the volume key of this volume".into()).into());
     }
     Ok(OpenedKey { keyslot: None, digest, key: Secret::copy_from(key), trials: 1, left_out: Vec::new() })
@@ -305,4 +320,28 @@ fn none_opened(tried: usize, mut left_out: Vec<(u32, Error)>) -> Error {
 /// The hash of that name in a header.
 pub(super) fn known_hash(name: &str) -> Result<&'static Hash> {
     hash::by_name(name).ok_or_else(|| unknown("the hash", name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::luks2::metadata::Base64;
+
+    /// A header may ask for more than anybody waits for.
+    #[test]
+    fn a_digest_of_hours_is_told_of_and_can_be_cancelled() {
+        let digest = Digest {
+            kind: "pbkdf2".into(),
+            keyslots: Vec::new(),
+            segments: Vec::new(),
+            salt: Base64(vec![1; 32]),
+            digest: Base64(vec![2; 32]),
+            hash: Some("sha256".into()),
+            iterations: Some(u32::MAX),
+            other: serde_json::Map::new(),
+        };
+        assert!(effort(&digest) > 60_000_000, "more than a minute");
+        let error = verify(&digest, &[3; 64], 0, &|| false).expect_err("it is cancelled");
+        assert!(matches!(error.kind, ErrorKind::Cancelled), "{error}");
+    }
 }

@@ -12,6 +12,7 @@
 
 use claviger_crypto::dmcrypt::Sectors;
 use claviger_crypto::hash::{self, SHA1};
+use claviger_crypto::secret::wipe_stack;
 use claviger_crypto::{Acceleration, Secret};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -170,13 +171,15 @@ fn fortify(passphrase: &[u8], iterations: u32, salt: &[u8], len: usize, go_on: &
         key[at..end].copy_from_slice(&digest[..end - at]);
         for round in 1..iterations {
             if round % 1024 == 0 && !go_on() {
+                wipe_stack();
                 return None;
             }
             std::mem::swap(&mut digest, &mut before);
-            SHA1.digest(&[&before, passphrase], &mut digest);
+            SHA1.checksum(&[&before, passphrase], &mut digest);
             key[at..end].iter_mut().zip(digest.iter()).for_each(|(key, byte)| *key ^= byte);
         }
     }
+    wipe_stack();
     Some(key)
 }
 

@@ -378,7 +378,7 @@ fn unlocked(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Resu
     // All is rewritten and the old key's keyslots are gone already: what is left says no more than any header does.
     let unproven = state.mode == Mode::Reencrypt && state.finished() && keys.previous.is_none();
     if !unproven {
-        proof::check(&header.metadata, state.keyslot, &keys)?;
+        proof::check(&header.metadata, state.keyslot, &keys, &|| !with.cancelled())?;
     }
     Ok(Unlocked { state, keys, key })
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::keys::VolumeKeys;
 use super::state::{FINAL, MOVED, PREVIOUS, wrong};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks2::metadata::{Base64, Digest, Id, Keyslot, Metadata, Segment, Size};
 
 /// What is required of a program, and the version of the digest that comes with it (cryptsetup's luks2_json_metadata.c,
@@ -30,11 +30,11 @@ pub(super) fn is_requirement(name: &str) -> bool {
     VERSIONS.iter().any(|(known, _)| *known == name)
 }
 
-/// Whether the digest is right.
+/// Whether the digest is right. `go_on` is asked now and then whether to.
 ///
 /// # Errors
-/// `Malformed` if it is not; `Unsupported` for reencryptions that have none, as cryptsetup made before version 2.4.3.
-pub(super) fn check(metadata: &Metadata, keyslot: u32, keys: &VolumeKeys) -> Result<()> {
+/// `Malformed` if it is not; `Unsupported` for reencryptions that have none, as cryptsetup made before version 2.4.3; `Cancelled`.
+pub(super) fn check(metadata: &Metadata, keyslot: u32, keys: &VolumeKeys, go_on: &dyn Fn() -> bool) -> Result<()> {
     let version = version(metadata)?;
     if version < 2 {
         return Err(Error::unsupported("a reencryption that nothing protects from changes")
@@ -42,9 +42,9 @@ pub(super) fn check(metadata: &Metadata, keyslot: u32, keys: &VolumeKeys) -> Res
     }
     let digest = metadata.digests.values().find(|digest| digest.keyslots.contains(&Id(keyslot)));
     let digest = digest.ok_or_else(|| wrong("digests", "the state of the reencryption has none"))?;
-    let mut sum = vec![0; digest.digest.0.len()];
-    derive(digest, &material(metadata, keyslot, keys, version)?, &mut sum)?;
-    if !sum.is_empty() && Secret::from_vec(sum).same_as(&digest.digest.0) {
+    let mut sum = Secret::zeroed(digest.digest.0.len());
+    derive(digest, &material(metadata, keyslot, keys, version)?, &mut sum, go_on)?;
+    if !sum.is_empty() && sum.same_as(&digest.digest.0) {
         return Ok(());
     }
     Err(wrong("digests", "that of the reencryption is wrong: its state was changed without the volume's keys")
@@ -69,7 +69,7 @@ pub(super) fn seal(metadata: &mut Metadata, keyslot: u32, keys: &VolumeKeys) -> 
         other: serde_json::Map::new(),
     };
     let mut sum = vec![0; 32];
-    derive(&digest, &material(metadata, keyslot, keys, version(metadata)?)?, &mut sum)?;
+    derive(&digest, &material(metadata, keyslot, keys, version(metadata)?)?, &mut sum, &|| true)?;
     digest.digest = Base64(sum);
     metadata.digests.retain(|_, digest| !digest.keyslots.contains(&Id(keyslot)));
     let number = (0..).find(|n| !metadata.digests.contains_key(n)).unwrap_or_default();
@@ -83,7 +83,7 @@ fn version(metadata: &Metadata) -> Result<u8> {
     version.map(|(_, version)| *version).ok_or_else(|| wrong("requirements", "no reencryption is said to go on"))
 }
 
-fn derive(digest: &Digest, material: &[u8], out: &mut [u8]) -> Result<()> {
+fn derive(digest: &Digest, material: &[u8], out: &mut [u8], go_on: &dyn Fn() -> bool) -> Result<()> {
     if digest.kind != "pbkdf2" {
         return Err(Error::unsupported(format!("digests of the kind {}", digest.kind.escape_debug())));
     }
@@ -93,8 +93,10 @@ fn derive(digest: &Digest, material: &[u8], out: &mut [u8]) -> Result<()> {
     if out.len() > hash.size {
         return Err(wrong("digests", format!("one has {} bytes", out.len())));
     }
-    hash.pbkdf2(material, &digest.salt.0, iterations, out, &|| true);
-    Ok(())
+    match hash.pbkdf2(material, &digest.salt.0, iterations, out, go_on) {
+        true => Ok(()),
+        false => Err(ErrorKind::Cancelled.into()),
+    }
 }
 
 /// What is digested: the version, the keys, the keyslot, and what the volume was and is to be.
