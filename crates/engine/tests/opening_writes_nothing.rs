@@ -14,7 +14,7 @@ use claviger_testkit::stores::{FaultStore, Operation};
 use support::{noise, passphrase};
 
 /// Size of the volumes, in bytes: LUKS takes the larger part of one for its header.
-const LEN: usize = 2 << 20;
+const LEN: usize = 3 << 20;
 
 /// VeraCrypt takes no shorter one with a derivation that costs little.
 const LONG: &str = "a passphrase that is long enough";

@@ -84,10 +84,20 @@ mod tests {
         bytes
     }
 
+    /// How many times as many changes, and other ones: for a longer run where there is no libFuzzer.
+    fn times() -> usize {
+        std::env::var("CLAVIGER_FUZZ_TIMES").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
+    }
+
+    /// Names of the targets that are run, all if nothing is said.
+    fn wanted(name: &str) -> bool {
+        std::env::var("CLAVIGER_FUZZ_TARGETS").map_or(true, |names| names.split(',').any(|wanted| wanted == name))
+    }
+
     #[test]
     fn every_target_takes_its_corpus_and_what_is_like_it() {
-        for target in TARGETS {
-            let mut random = Random::new(1);
+        for target in TARGETS.iter().filter(|target| wanted(target.name)) {
+            let mut random = Random::new(times() as u64);
             let inputs = (target.corpus)();
             assert!(!inputs.is_empty(), "{} has no corpus", target.name);
             for input in &inputs {
@@ -98,7 +108,7 @@ mod tests {
                 };
                 run(input);
                 // Large ones cost time to change.
-                let changes = CHANGES * 64 / (64 + input.len() / 4096);
+                let changes = times() * CHANGES * 64 / (64 + input.len() / 4096);
                 (0..changes).for_each(|_| run(&changed(input, &mut random)));
             }
             (target.run)(&[]);

@@ -39,13 +39,18 @@ pub(super) fn free_area(metadata: &Metadata, hdr_size: u64, len: u64) -> Result<
         if free.checked_add(len).is_some_and(|after| after <= offset) {
             break;
         }
-        free = free.max(offset.saturating_add(size)).next_multiple_of(BLOCK);
+        free = next_block(free.max(offset.saturating_add(size)));
     }
     if free.checked_add(len).is_some_and(|after| after <= end) {
         return Ok(free);
     }
     let what = format!("the keyslots area has no room for {len} bytes more");
     Err(Error::misuse(what).hint("Remove a keyslot that is not needed. Nothing was changed."))
+}
+
+/// Where the next block begins; the end of all where there is none any more.
+pub(super) fn next_block(at: u64) -> u64 {
+    at.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX)
 }
 
 /// The digest of the key that the data are encrypted with: that of the first segment which has one.

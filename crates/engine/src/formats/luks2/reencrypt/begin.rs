@@ -435,7 +435,7 @@ fn widest_gap(metadata: &Metadata, hdr_size: u64) -> Result<(u64, u64)> {
         if gap > widest.1 {
             widest = (free, gap);
         }
-        free = free.max(offset.saturating_add(size)).next_multiple_of(slots::BLOCK);
+        free = slots::next_block(free.max(offset.saturating_add(size)));
     }
     if widest.1 == 0 {
         return Err(Error::misuse("the keyslots area has no room for what protects a zone")
