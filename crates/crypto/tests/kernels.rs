@@ -129,6 +129,30 @@ fn check_ecb(cipher: &'static Cipher, key: &[u8], encrypt: bool, input: &[u8], e
     }
 }
 
+/// A chain of CBC is its blocks in ECB, each xored with the ciphertext before it.
+#[test]
+fn cbc_is_ecb_and_what_came_before_at_every_length_and_alignment() {
+    for cipher in CIPHERS {
+        let block = cipher.block_size;
+        let mut random = Random::new(block as u64);
+        let key = random.bytes(cipher.key_sizes[0]);
+        let iv: Block = random.bytes(16).try_into().expect("a block");
+        let input = random.bytes(LONGEST);
+        for kernel in usable(cipher) {
+            let keyed = kernel.with_key(&key);
+            let mut expected = input.clone();
+            keyed.decrypt_blocks(&mut expected);
+            let before = iv[..block].iter().chain(&input);
+            expected.iter_mut().zip(before).for_each(|(byte, before)| *byte ^= before);
+            let mut memory = Guarded::new(LONGEST);
+            for (len, alignment) in lengths_and_alignments(block, &mut random) {
+                let what = || format!("{} {}, CBC, {len} bytes at {alignment}", cipher.name, kernel.name);
+                memory.check(alignment, &input[..len], &expected[..len], |run| keyed.cbc_decrypt(&iv, run), &what);
+            }
+        }
+    }
+}
+
 /// One sector, and up to nine, of each length. A shorter sector under the same tweak is the beginning of a longer one.
 #[test]
 fn xts_equals_the_references_at_every_sector_size() {
@@ -213,6 +237,7 @@ fn nothing_is_a_run_too() {
             let keyed = kernel.with_key(&key);
             keyed.encrypt_blocks(&mut []);
             keyed.decrypt_blocks(&mut []);
+            keyed.cbc_decrypt(&[0; 16], &mut []);
             if cipher.block_size == 16 {
                 keyed.xts_encrypt(&[], 512, &mut []);
                 keyed.xts_decrypt(&[], 512, &mut []);

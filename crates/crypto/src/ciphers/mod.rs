@@ -8,6 +8,7 @@ pub mod twofish;
 mod wide;
 mod wrapped;
 
+use crate::modes::cbc;
 use crate::tweak;
 
 /// A block cipher with its key in place. Every method works on whole blocks in place.
@@ -34,6 +35,12 @@ pub trait BlockCipher: Send + Sync {
     /// The inverse of [`BlockCipher::xts_encrypt`].
     fn xts_decrypt(&self, tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
         tweak::through_buffer(tweaks, sector, run, |blocks| self.decrypt_blocks(blocks));
+    }
+
+    /// Decrypts one chain of CBC (NIST SP 800-38A, 6.2). Of `iv` the first bytes count, as many as a block has; `chain.len()` is a
+    /// multiple of the block size.
+    fn cbc_decrypt(&self, iv: &[u8; 16], chain: &mut [u8]) {
+        cbc::through_buffer(self, iv, chain);
     }
 }
 

@@ -84,7 +84,7 @@ impl SectorCipher for Lmk {
     fn decrypt(&self, first: u64, run: &mut [u8]) {
         self.batches(first, run, |first, batch, ivs| {
             for (i, sector) in (0..).zip(batch.chunks_exact_mut(SECTOR)) {
-                cbc::decrypt_sectors(self.cipher(first.wrapping_add(i)), &[[0; 16]], SECTOR, sector);
+                self.cipher(first.wrapping_add(i)).cbc_decrypt(&[0; 16], sector);
             }
             self.ivs(first, batch, ivs);
             for ((i, sector), iv) in (0..).zip(batch.chunks_exact_mut(SECTOR)).zip(&*ivs) {

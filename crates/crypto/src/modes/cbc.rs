@@ -43,15 +43,22 @@ pub fn encrypt_sectors(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize
 /// The inverse of [`encrypt_sectors`].
 pub fn decrypt_sectors(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
     debug_assert!(run.len() == ivs.len() * sector && sector.is_multiple_of(cipher.block_size()));
-    match run.len() {
-        // Clearing no more than it takes: modes with many keys decrypt sector by sector.
-        ..=512 => decrypt_pieces::<{ 16 + 512 }>(cipher, ivs, sector, run),
-        _ => decrypt_pieces::<{ 16 + PIECE }>(cipher, ivs, sector, run),
-    }
+    decrypt_pieces::<{ 16 + PIECE }>(cipher, ivs, sector, run);
 }
 
-/// [`decrypt_sectors`] in pieces of `ROOM` bytes less one block.
-fn decrypt_pieces<const ROOM: usize>(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
+/// [`BlockCipher::cbc_decrypt`] for ciphers that have nothing better. The buffer is a small one: modes with a key for each sector
+/// decrypt no more at a time, and would clear the rest for nothing.
+pub(crate) fn through_buffer(cipher: &(impl BlockCipher + ?Sized), iv: &[u8; 16], chain: &mut [u8]) {
+    decrypt_pieces::<{ 16 + 512 }>(cipher, &[*iv], chain.len().max(1), chain);
+}
+
+/// Decrypts sectors in pieces of `ROOM` bytes less one block.
+fn decrypt_pieces<const ROOM: usize>(
+    cipher: &(impl BlockCipher + ?Sized),
+    ivs: &[[u8; 16]],
+    sector: usize,
+    run: &mut [u8],
+) {
     let block = cipher.block_size();
     // What each block of the piece is xored with: the ciphertext one block earlier, or the IV of its sector. The last
     // block of ciphertext is carried over to the next piece.

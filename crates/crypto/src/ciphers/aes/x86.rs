@@ -23,7 +23,7 @@ pub(super) const VAES512: Kernel = Kernel {
     },
     aes_instructions: true,
     constant_time: true,
-    expand: |key| Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_512, xts: xts_512 }),
+    expand: |key| Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_512, xts: xts_512, cbc: cbc_512 }),
 };
 
 /// VAES on 256-bit vectors.
@@ -37,7 +37,7 @@ pub(super) const VAES256: Kernel = Kernel {
     },
     aes_instructions: true,
     constant_time: true,
-    expand: |key| Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_256, xts: xts_256 }),
+    expand: |key| Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_256, xts: xts_256, cbc: cbc_256 }),
 };
 
 /// AES-NI.
@@ -46,18 +46,21 @@ pub(super) const AESNI: Kernel = Kernel {
     usable: || is_x86_feature_detected!("aes") && is_x86_feature_detected!("pclmulqdq"),
     aes_instructions: true,
     constant_time: true,
-    expand: |key| Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_128, xts: xts_128 }),
+    expand: |key| Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_128, xts: xts_128, cbc: cbc_128 }),
 };
 
 /// Round keys in order of use, whether to decrypt, the blocks.
 type Ecb = unsafe fn(&[[u8; 16]], bool, &mut [u8]);
 /// Round keys, whether to decrypt, the tweak of each sector, the size of a sector in bytes, the sectors.
 type XtsFn = unsafe fn(&[[u8; 16]], bool, &[[u8; 16]], usize, &mut [u8]);
+/// Round keys of decryption, the initialisation vector, the chain.
+type CbcFn = unsafe fn(&[[u8; 16]], &[u8; 16], &mut [u8]);
 
 struct Aes {
     schedule: Schedule,
     ecb: Ecb,
     xts: XtsFn,
+    cbc: CbcFn,
 }
 
 impl Aes {
@@ -89,6 +92,10 @@ impl BlockCipher for Aes {
         // SAFETY: as above.
         unsafe { (self.xts)(self.decrypt_keys(), true, tweaks, sector, run) }
     }
+    fn cbc_decrypt(&self, iv: &[u8; 16], chain: &mut [u8]) {
+        // SAFETY: the processor has the instructions of the kernel that made this.
+        unsafe { (self.cbc)(self.decrypt_keys(), iv, chain) }
+    }
 }
 
 /// A vector of one or more blocks. Each method may be called only where the processor has the instructions that the
@@ -119,7 +126,7 @@ trait Vector: Copy {
 
 /// The instructions of each width, and the functions that enter the kernel with it.
 macro_rules! entries {
-    ($vector:ty, $features:literal, $ecb:ident, $xts:ident) => {
+    ($vector:ty, $features:literal, $ecb:ident, $xts:ident, $cbc:ident) => {
         /// # Safety
         /// The processor must have the features named here.
         #[target_feature(enable = $features)]
@@ -145,11 +152,19 @@ macro_rules! entries {
                 }
             }
         }
+
+        /// # Safety
+        /// The processor must have the features named here.
+        #[target_feature(enable = $features)]
+        unsafe fn $cbc(keys: &[[u8; 16]], iv: &[u8; 16], chain: &mut [u8]) {
+            // SAFETY: the caller vouches for the processor's features.
+            unsafe { cbc::<$vector>(keys, iv, chain) }
+        }
     };
 }
-entries!(__m128i, "aes,pclmulqdq,sse2", ecb_128, xts_128);
-entries!(__m256i, "aes,vaes,vpclmulqdq,avx2", ecb_256, xts_256);
-entries!(__m512i, "aes,vaes,vpclmulqdq,avx512f,avx512bw", ecb_512, xts_512);
+entries!(__m128i, "aes,pclmulqdq,sse2", ecb_128, xts_128, cbc_128);
+entries!(__m256i, "aes,vaes,vpclmulqdq,avx2", ecb_256, xts_256, cbc_256);
+entries!(__m512i, "aes,vaes,vpclmulqdq,avx512f,avx512bw", ecb_512, xts_512, cbc_512);
 
 /// Vectors in flight: a round takes 4 cycles and two can start in each on most processors.
 const IN_FLIGHT: usize = 8;
@@ -192,6 +207,56 @@ unsafe fn ecb_group<V: Vector, const N: usize, const DECRYPT: bool>(keys: &[[u8;
         rounds::<V, N, DECRYPT>(keys, &mut state);
         for (i, s) in state.iter().enumerate() {
             s.store(group.as_mut_ptr().add(16 * V::BLOCKS * i));
+        }
+    }
+}
+
+/// One chain, from its end to its beginning, so that the ciphertext before a group is still there. What is too short for a group at
+/// the beginning is done block by block.
+///
+/// # Safety
+/// The processor has the vector's instructions.
+#[inline(always)]
+unsafe fn cbc<V: Vector>(keys: &[[u8; 16]], iv: &[u8; 16], chain: &mut [u8]) {
+    let group = 16 * V::BLOCKS * IN_FLIGHT;
+    let mut end = chain.len();
+    // SAFETY: each group begins a block or more behind the chain's beginning; the caller vouches for the instructions.
+    unsafe {
+        while end >= group + 16 {
+            end -= group;
+            cbc_group::<V, IN_FLIGHT>(keys, chain.as_ptr().add(end - 16), chain.as_mut_ptr().add(end));
+        }
+        if end == group {
+            // The first group, with the vector before its ciphertext.
+            let mut before = [0u8; 16 * 4 * IN_FLIGHT];
+            before[..16].copy_from_slice(iv);
+            before[16..group].copy_from_slice(&chain[..group - 16]);
+            return cbc_group::<V, IN_FLIGHT>(keys, before.as_ptr(), chain.as_mut_ptr());
+        }
+        while end > 0 {
+            end -= 16;
+            let before = if end == 0 { iv.as_ptr() } else { chain.as_ptr().add(end - 16) };
+            cbc_group::<__m128i, 1>(keys, before, chain.as_mut_ptr().add(end));
+        }
+    }
+}
+
+/// # Safety
+/// `N` vectors can be read from `before` and written to `group`; the processor has the vector's instructions.
+#[inline(always)]
+unsafe fn cbc_group<V: Vector, const N: usize>(keys: &[[u8; 16]], before: *const u8, group: *mut u8) {
+    // SAFETY: the caller's promise. All is read before anything is written.
+    unsafe {
+        let mut state = [V::zero(); N];
+        for (i, s) in state.iter_mut().enumerate() {
+            *s = V::load(group.add(16 * V::BLOCKS * i));
+        }
+        rounds::<V, N, true>(keys, &mut state);
+        for (i, s) in state.iter_mut().enumerate() {
+            *s = s.xor(V::load(before.add(16 * V::BLOCKS * i)));
+        }
+        for (i, s) in state.iter().enumerate() {
+            s.store(group.add(16 * V::BLOCKS * i));
         }
     }
 }
