@@ -160,6 +160,25 @@ fn a_wrong_password_and_noise_cannot_be_told_apart_and_it_says_so() {
     }
 }
 
+#[test]
+fn volumes_without_a_header_are_mentioned_and_never_said_to_open_to_noise() {
+    let folder = Folder::new();
+    let noise = folder.str("noise");
+    fs::write(&noise, Random::new(5).bytes(1 << 20)).expect("noise");
+    let (code, text) = seen(Path::new(&noise));
+    assert!(code == 2 && text.contains("plain, cryptoloop, loop-AES") && text.contains("--format plain"), "{text}");
+    assert!(run(["identify", &noise]).succeeds().text().contains("plain, cryptoloop, loop-AES: they have no header"));
+    let options =
+        ["--format", "plain", "--cipher", "aes-xts-plain64", "--hash", "sha256", "--key-size", "512", "--json"];
+    let done = explain(&noise, "a password", &options);
+    let json = done.json();
+    assert!(done.code == 2 && json["opens"].is_null(), "{json:#}");
+    assert!(findings(&json).contains("no header") && !json.to_string().contains("header restore"), "{json:#}");
+    // A mark says more.
+    fs::write(folder.path("zip"), [b"PK\x03\x04".to_vec(), Random::new(6).bytes(1 << 20)].concat()).expect("a file");
+    assert!(!seen(&folder.path("zip")).1.contains("cryptoloop"));
+}
+
 /// Explains without a password: exit code and all that is printed.
 fn seen(path: &Path) -> (i32, String) {
     let done = run([Path::new("explain"), Path::new("--without-password"), path]);
