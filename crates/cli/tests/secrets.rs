@@ -325,7 +325,15 @@ fn a_closed_volume_leaves_nothing_behind() {
         let volume = folder.volume(&format!("{cipher}.tc"), "2M", &["--cipher", cipher]);
         let needles = secrets(&volume, cipher);
         let Some(qemu_io) = tools::program("qemu-io") else { return };
-        let client = format!("{} -f raw -c 'write -P 1 1000 1200000' \"$uri\" >&2", qemu_io.display());
+        // A script of its own: gdb splits arguments at spaces.
+        let (client, ran) = (folder.str("client"), folder.path("ran"));
+        let script = format!(
+            "#!/bin/sh\n{} -f raw -c 'write -P 1 1000 1200000' \"$uri\" >&2 && touch {}\n",
+            qemu_io.display(),
+            ran.display()
+        );
+        fs::write(&client, script).expect("a script");
+        tools::run(Command::new("chmod").args(["+x", &client]));
         let socket = folder.str("s");
         let password = ["--password-file", &*folder.password];
         for args in [
@@ -340,6 +348,8 @@ fn a_closed_volume_leaves_nothing_behind() {
             assert_eq!(found(&image, &[arguments]), ["arguments"]);
             assert!(found(&image, &needles).is_empty(), "{args:?}: {:?}", found(&image, &needles));
         }
+        assert!(ran.exists(), "the client has written");
+        fs::remove_file(&ran).expect("it is there");
     }
 }
 
