@@ -99,9 +99,9 @@ fn linux_volumes(folder: &Folder) -> Vec<Volume> {
 /// How LUKS volumes are made, quickly.
 const LUKS: &[(&str, &[&str])] = &[
     ("LUKS1", &["--format", "LUKS1", "--iterations", "1000"]),
-    ("LUKS2 with PBKDF2", &["--format", "LUKS2", "--kdf", "pbkdf2", "--iterations", "1000"]),
+    ("LUKS2-PBKDF2", &["--format", "LUKS2", "--kdf", "pbkdf2", "--iterations", "1000"]),
     (
-        "LUKS2 with Argon2",
+        "LUKS2-Argon2",
         &["--format", "LUKS2", "--kdf", "argon2id", "--iterations", "4", "--kdf-memory", "1M", "--kdf-parallel", "2"],
     ),
 ];
@@ -299,6 +299,7 @@ fn an_open_volume_of_linux_keeps_no_password_and_its_key_in_locked_memory_alone(
 /// A core image of the program at its very end, when all is closed and the process still lives: a debugger stops it
 /// before the last system call. With all that is excluded from other dumps.
 fn last_image(folder: &Folder, args: &[&str]) -> Option<Vec<u8>> {
+    assert!(args.iter().all(|arg| !arg.contains(' ')), "gdb takes each word for an argument: {args:?}");
     let gdb = tools::program("gdb")?;
     let image = folder.path("image");
     let _ = fs::remove_file(&image);
@@ -324,7 +325,15 @@ fn a_closed_volume_leaves_nothing_behind() {
         let volume = folder.volume(&format!("{cipher}.tc"), "2M", &["--cipher", cipher]);
         let needles = secrets(&volume, cipher);
         let Some(qemu_io) = tools::program("qemu-io") else { return };
-        let client = format!("{} -f raw -c 'write -P 1 1000 1200000' \"$uri\" >&2", qemu_io.display());
+        // A script of its own: gdb splits arguments at spaces.
+        let (client, ran) = (folder.str("client"), folder.path("ran"));
+        let script = format!(
+            "#!/bin/sh\n{} -f raw -c 'write -P 1 1000 1200000' \"$uri\" >&2 && touch {}\n",
+            qemu_io.display(),
+            ran.display()
+        );
+        fs::write(&client, script).expect("a script");
+        tools::run(Command::new("chmod").args(["+x", &client]));
         let socket = folder.str("s");
         let password = ["--password-file", &*folder.password];
         for args in [
@@ -339,6 +348,8 @@ fn a_closed_volume_leaves_nothing_behind() {
             assert_eq!(found(&image, &[arguments]), ["arguments"]);
             assert!(found(&image, &needles).is_empty(), "{args:?}: {:?}", found(&image, &needles));
         }
+        assert!(ran.exists(), "the client has written");
+        fs::remove_file(&ran).expect("it is there");
     }
 }
 
@@ -350,6 +361,7 @@ fn a_closed_volume_of_linux_leaves_nothing_behind() {
     let folder = Folder::new();
     for volume in linux_volumes(&folder) {
         let options: Vec<_> = volume.options.iter().map(String::as_str).chain([&*volume.path]).collect();
+        run([&["info"][..], &options].concat()).succeeds();
         for verb in ["info", "cat"] {
             let Some(image) = last_image(&folder, &[&[verb][..], &options].concat()) else { return };
             let found = found(&image, &volume.needles);
