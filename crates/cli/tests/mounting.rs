@@ -431,7 +431,7 @@ fn lines_of_crypttab_and_favourites_are_attached_by_name() {
     fs::write(&key, format!("{PASSWORD}\nanother line\n")).expect("a key file");
     let table = place.folder.str("crypttab");
     let lines = format!(
-        "# comment\ntext {volume} {key} tcrypt,readonly,discard\nbox /dev/sdz none luks,nofail\nlate {volume} {key} tcrypt,noauto\n"
+        "# comment\ntext {volume} {key} tcrypt,readonly,discard\nbox /dev/sdz none bitlk,nofail\nlate {volume} {key} tcrypt,noauto\n"
     );
     fs::write(&table, lines).expect("a table");
     let list = place.folder.str("favourites.toml");
@@ -448,7 +448,7 @@ fn lines_of_crypttab_and_favourites_are_attached_by_name() {
     assert_eq!((one["read_only"].as_bool(), one["volume"].as_str()), (Some(true), Some(&*volume)));
     place.unmount(&volume).succeeds();
 
-    attach(&["box"]).fails(5, &["box", "luks", "not yet supported"]);
+    attach(&["box"]).fails(5, &["box", "bitlk", "not yet supported"]);
     attach(&["nobody"]).fails(1, &["nobody", "fav, text"]);
     attach(&["--all"]).fails(0, &["box"]);
     let volumes: Vec<_> = place.list().iter().map(|one| one["volume"].as_str().map(str::to_owned)).collect();

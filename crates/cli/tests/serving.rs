@@ -222,20 +222,22 @@ fn a_served_volume_needs_little_memory() {
     let folder = Folder::new();
     let volume = folder.volume("v.tc", "64M", &[]);
     let served = Served::start(["--password-file", &folder.password, "--socket", &folder.str("s"), &volume]);
-    let resident = || {
+    // What it takes for itself: pages of the program's file are shared, and there are more of them in a debug build.
+    let taken = || {
         let status = fs::read_to_string(format!("/proc/{}/status", served.pid)).expect("procfs");
-        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("a size");
+        let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:")).expect("a size");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
     };
-    let before = resident();
+    const MOST: u64 = 4_000;
+    let before = taken();
     let Some((read, said)) = qemu_io(&served.uri, "read 0 32M") else { return };
     assert!(read, "{said}");
-    assert!(before <= 10_000, "{before} kB at rest");
+    assert!(before <= MOST, "{before} kB at rest");
     // Buffers of connections that have ended are given back, as soon as their threads have ended.
     let begin = std::time::Instant::now();
-    while resident() > 10_000 && begin.elapsed().as_secs() < 60 {
+    while taken() > MOST && begin.elapsed().as_secs() < 60 {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    assert!(resident() <= 10_000, "{} kB at rest after work", resident());
+    assert!(taken() <= MOST, "{} kB at rest after work", taken());
     served.stop().succeeds();
 }
