@@ -490,7 +490,8 @@ fn an_operation_that_fails_can_be_gone_on_with() {
                 let memory = Arc::new(MemoryStore::new(begun.clone()));
                 let fault = Fault { operation, nth, for_good: nth % 2 == 0, transferred: 1024 };
                 let failing = FaultStore::new(Arc::clone(&memory) as Arc<dyn Store>, Some(fault));
-                let error = Bed::new(Arc::new(failing), header).resume().expect_err("the fault shows");
+                let failed = Bed::new(Arc::new(failing), header).resume();
+                let error = failed.expect_err(&format!("{way:?} {fault:?} shows"));
                 assert!(matches!(error.kind, ErrorKind::Io(_)), "{way:?}: {error}");
                 let bed = Bed::new(memory, header);
                 match bed.resume() {

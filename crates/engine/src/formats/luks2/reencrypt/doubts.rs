@@ -3,7 +3,7 @@
 
 use super::Stores;
 use super::state::{State, What};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks2::metadata::Segment;
 use crate::formats::luks2::read::{ReadHeader, read};
 use crate::formats::{luks2::validate, magic};
@@ -70,14 +70,20 @@ pub(super) fn may_belong_together(
         if let Some(what) = magic::known(&start).filter(|_| !random) {
             return no(format!("where encrypted data have to be, at byte {at}, there is {what}"));
         }
-        if let Ok(other) = read(stores.data)
-            && at > 0
-            && other.binary.uuid != header.binary.uuid
-        {
+        if at > 0 && in_front(stores.data)?.is_some_and(|uuid| uuid != header.binary.uuid) {
             return no("in front of the data there is a LUKS2 header with another UUID".to_owned());
         }
     }
     Ok(())
+}
+
+/// The UUID of the header in front of the data, if there is one.
+fn in_front(data: &dyn Store) -> Result<Option<Vec<u8>>> {
+    match read(data) {
+        Ok(header) => Ok(Some(header.binary.uuid)),
+        Err(e) if matches!(e.kind, ErrorKind::Io(_)) => Err(e),
+        Err(_) => Ok(None),
+    }
 }
 
 /// Where ciphertext has to be by now, in bytes of the data's store.
