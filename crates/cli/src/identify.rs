@@ -121,7 +121,7 @@ fn identify(path: &Path) -> claviger_engine::Result<Identified> {
         format: candidates.first().copied(),
         candidates,
         formats,
-        begins_random: store.len() > 0 && Content::of(&*store).map_err(|e| e.at(path))?.begins == Look::Random,
+        begins_random: !store.is_empty() && Content::of(&*store).map_err(|e| e.at(path))?.begins == Look::Random,
         partitions,
         partition_table,
     })
