@@ -53,7 +53,7 @@ pub use state::{Direction, Mode, Resilience, State};
 pub const MAX_ZONE: u64 = 1 << 30;
 
 /// As large as a zone is if nobody says: what a crash can cost in the resilience mode `none`, and what is held in memory twice.
-const ZONE: u64 = 64 << 20;
+const ZONE: u64 = 32 << 20;
 
 /// Bytes that are overwritten with random ones at a time.
 const WIPED: u64 = 1 << 20;
