@@ -105,7 +105,8 @@ impl Kdf {
             Self::Argon2 { variant, passes, memory_kib, lanes } => {
                 let params = Params { variant, memory_kib, passes, lanes, ..Params::default() };
                 let available = crate::memory::available().min(with.memory.unwrap_or(u64::MAX));
-                let _in_use = InUse::tell(with, params.memory());
+                // What is refused for want of memory was never in use.
+                let _in_use = (params.memory() <= available).then(|| InUse::tell(with, params.memory()));
                 params.derive(passphrase, salt, available, pool, go_on, &mut key).map_err(argon2_error)?;
             }
         }
