@@ -1,9 +1,8 @@
 //! What formats without a header have in common: where the data are, what is in them as far as that shows, and new volumes.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use claviger_crypto::dmcrypt::{self, Sectors, Specification};
-use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, Secret, SectorCipher};
 
 use super::{Facts, KernelCipher, Mapping, Unlocked, Verdict, filling, magic};
@@ -253,11 +252,7 @@ pub(super) fn create(store: &dyn Store, place: &Place, spec: &Spec<'_>) -> Resul
     if spec.quick {
         return Ok(());
     }
-    let mut throw_away = Secret::zeroed(64);
-    getrandom::fill(&mut throw_away).map_err(|e| Error::from(std::io::Error::other(e.to_string())))?;
-    let cipher = cipher_of("aes-xts-plain64", &throw_away, Sectors::default(), Acceleration::On)?;
-    let pool = Pool::for_this_machine(Duration::from_micros(50));
-    filling::fill_with(store, place.offset..place.offset + place.len, &*cipher, spec, &pool)?;
+    filling::fill(store, place.offset..place.offset + place.len, spec)?;
     Ok(store.flush()?)
 }
 
