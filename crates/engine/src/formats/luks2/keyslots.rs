@@ -10,13 +10,14 @@ use claviger_crypto::{Acceleration, Secret};
 
 use super::editor::Change;
 use super::metadata::{self, Base64, Decimal, Digest, Id, Keyslot, Metadata};
-use super::unlock::{OpenedKey, keyslots_of, open_key, passphrase, try_keyslots};
+use super::unlock::{OpenedKey, keyslots_of, open_key, try_keyslots};
 use super::{slots, validate, write};
 use crate::credential::{Credential, Unlock};
 use crate::edit::Step;
 use crate::error::{Error, Result};
 use crate::formats::luks;
 use crate::formats::luks::kdf::{self, Kdf};
+use crate::formats::luks::passphrase;
 use crate::formats::{NewCredential, Prepared, Removal};
 use crate::store::Store;
 

@@ -14,7 +14,7 @@ use super::validate::{digests_of, printable, unknown};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::kdf::Kdf;
-use crate::formats::luks::{Area, cipher_error};
+use crate::formats::luks::{Area, cipher_error, passphrase};
 use crate::formats::plan::{Plan, PlannedSlot};
 use crate::store::Store;
 
@@ -156,20 +156,6 @@ pub fn verify(digest: &Digest, key: &[u8], at: u64, go_on: &dyn Fn() -> bool) ->
 /// Where the JSON area of the copy that counts is, in bytes: what is wrong in it is told as there.
 pub fn json_at(header: &ReadHeader) -> u64 {
     header.which.offset(header.binary.hdr_size) + binary::LEN as u64
-}
-
-/// The bytes of the passphrase. A key file is one that nobody types: its bytes as they are.
-///
-/// # Errors
-/// `Misuse` if there is none or more than one; `CredentialKind` for other kinds.
-pub fn passphrase(credentials: &[Credential]) -> Result<&Secret> {
-    match credentials {
-        [Credential::Passphrase(bytes) | Credential::Keyfile(bytes)] => Ok(bytes),
-        [] => Err(Error::misuse("a passphrase or a key file is needed")),
-        [other] => Err(ErrorKind::CredentialKind { format: "LUKS2", kind: other.kind() }.into()),
-        _ => Err(Error::misuse("a LUKS2 keyslot takes a passphrase or one key file, not several of them together")
-            .hint("A key file takes the place of the passphrase.")),
-    }
 }
 
 /// A key that one keyslot may hold, and what is needed to try it.
