@@ -127,7 +127,7 @@ pub struct Row {
     /// The processor's name.
     pub cpu_model: String,
     /// This program's version.
-    pub program_version: &'static str,
+    pub program_version: String,
     /// Date and time when the measurement began, UTC.
     pub measured_at: String,
 }
@@ -248,7 +248,7 @@ fn measure_buffer(plan: &Plan, size: usize, pool: &Pool, progress: &dyn Fn(u64))
             encrypt_samples: s.encryption,
             decrypt_samples: s.decryption,
             cpu_model: cpu_model.clone(),
-            program_version,
+            program_version: program_version.clone(),
             measured_at: measured_at.clone(),
         }
     };

@@ -4,12 +4,12 @@ use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::suites;
 
 /// Facts about this machine and this run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's own name.
     pub cpu_model: String,
@@ -26,7 +26,7 @@ pub struct Machine {
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub huge_pages: String,
     /// This program's version.
-    pub program_version: &'static str,
+    pub program_version: String,
     /// The command line.
     pub command_line: Vec<String>,
 }
@@ -64,7 +64,7 @@ impl Machine {
             kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
             memory_bytes: memory("MemTotal"),
             huge_pages: bracketed(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
-            program_version: env!("CARGO_PKG_VERSION"),
+            program_version: env!("CARGO_PKG_VERSION").into(),
             command_line: std::env::args().collect(),
         }
     }
@@ -81,7 +81,7 @@ pub fn memory_available() -> u64 {
 }
 
 /// How busy the machine was with other things at some moment.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Moment {
     /// Date and time, UTC, ISO 8601.
     pub at: String,

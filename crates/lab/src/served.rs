@@ -11,7 +11,7 @@ use claviger_engine::{Result, Store};
 use claviger_serve::nbd::{Address, Client, Export, Handle, Options, Server};
 
 use crate::machine;
-use crate::workload::Device;
+use crate::transfer::Device;
 
 /// The client looks for a reply this long before it sleeps, as the server does for requests: a wake-up costs about as much.
 /// With one processor it would keep the server from working.

@@ -1,6 +1,6 @@
 //! Medians, quantiles, bootstrap intervals, and the verdict over a difference.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::random::Random;
 
@@ -35,7 +35,7 @@ fn quantile_of_sorted(sorted: &[f64], q: f64) -> f64 {
 }
 
 /// Where samples lie, in their own unit.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// The smallest.
     pub min: f64,
@@ -63,7 +63,7 @@ impl Spread {
 }
 
 /// What was lost against a baseline: 0.12 is 12 %, negative is a gain.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Loss {
     /// 1 - median / median of the baseline.
     pub loss: f64,
@@ -76,7 +76,7 @@ pub struct Loss {
 }
 
 /// What an interval says about a difference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// The whole interval is a loss.
     #[serde(rename = "slower")]

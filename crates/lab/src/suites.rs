@@ -9,7 +9,7 @@ use claviger_crypto::modes::xts::Layer;
 use claviger_crypto::{Acceleration, CIPHERS, SectorCipher};
 use claviger_engine::formats::truecrypt::TRUECRYPT;
 use claviger_engine::{Error, Format, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Key size in bytes of every cipher in TrueCrypt.
 const KEY: usize = 32;
@@ -145,14 +145,14 @@ impl Suite {
 }
 
 /// The kernels that a cipher runs on here.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Chosen {
     /// The cipher.
-    pub cipher: &'static str,
+    pub cipher: String,
     /// The kernel when AES instructions are allowed.
-    pub accelerated: &'static str,
+    pub accelerated: String,
     /// The kernel when they are not.
-    pub without_aes_instructions: &'static str,
+    pub without_aes_instructions: String,
 }
 
 /// For each cipher of a suite, the kernels that it runs on here.
@@ -160,9 +160,9 @@ pub fn chosen() -> Vec<Chosen> {
     let suites = all();
     let used = CIPHERS.iter().filter(|c| suites.iter().any(|s| s.ciphers.iter().any(|part| part.name == c.name)));
     let chosen = |c: &&'static Cipher| Chosen {
-        cipher: c.name,
-        accelerated: c.best(Acceleration::On).name,
-        without_aes_instructions: c.best(Acceleration::Off).name,
+        cipher: c.name.into(),
+        accelerated: c.best(Acceleration::On).name.into(),
+        without_aes_instructions: c.best(Acceleration::Off).name.into(),
     };
     used.map(chosen).collect()
 }

@@ -1,11 +1,11 @@
 //! The sweep on small volumes: every cell is there, and all data came back. No test looks at a time.
 
 use claviger_engine::{Acceleration, ErrorKind};
+use claviger_lab::compare::kernel::Beside;
+use claviger_lab::compare::targets::Path;
 use claviger_lab::compare::{self, BASELINE, Plan};
-use claviger_lab::kernel::Beside;
 use claviger_lab::report::{Text, csv};
-use claviger_lab::targets::Path;
-use claviger_lab::workload::Direction;
+use claviger_lab::transfer::Direction;
 
 fn plan(path: Path) -> Plan {
     Plan {

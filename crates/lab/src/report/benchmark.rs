@@ -48,7 +48,7 @@ impl Record for Row {
             ("decrypt_min", number(decrypt_spread.min)),
             ("decrypt_max", number(decrypt_spread.max)),
             ("cpu_model", cpu_model.clone()),
-            ("program_version", (*program_version).into()),
+            ("program_version", program_version.clone()),
             ("measured_at", measured_at.clone()),
         ]
     }

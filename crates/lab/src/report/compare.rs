@@ -2,10 +2,10 @@
 
 use super::table::{Align, Table, bar};
 use super::{Record, Text, number, percent, rate, size};
+use crate::compare::targets::Path;
 use crate::compare::{Cell, KERNEL_BASELINE, Report};
 use crate::statistics::{Loss, Verdict};
-use crate::targets::Path;
-use crate::workload::Direction;
+use crate::transfer::Direction;
 
 /// A row whose samples lie farther apart than this share of the median was disturbed.
 const RESTLESS: f64 = 0.5;

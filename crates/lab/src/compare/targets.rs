@@ -12,13 +12,13 @@ use claviger_engine::{Acceleration, Credential, Error, Layout, Result, Secret, S
 use rustix::fs::{FallocateFlags, fallocate, statfs};
 use serde::Serialize;
 
+use crate::compare::kernel::Mapped;
 use crate::compare::{BASELINE, KERNEL_BASELINE};
-use crate::kernel::Mapped;
 use crate::machine;
 use crate::memory::Buffer;
 use crate::report::size;
 use crate::served::Served;
-use crate::workload::{self, Data, Device, Direction, Moved, Transfer, Written};
+use crate::transfer::{self, Data, Device, Direction, Moved, Transfer, Written};
 
 /// Where containers live: a file system in memory.
 const RAM: &str = "/dev/shm";
@@ -194,7 +194,7 @@ impl Target {
     /// Those of the volume or the connection.
     pub fn run(&mut self, data: &Data, transfer: &Transfer) -> io::Result<Moved> {
         self.pass += 1;
-        let moved = workload::run(&mut *self.device, data, transfer, self.pass)?;
+        let moved = transfer::run(&mut *self.device, data, transfer, self.pass)?;
         if transfer.direction == Direction::Write {
             self.written.add(moved.bytes, self.pass);
         }

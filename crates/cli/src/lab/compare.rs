@@ -1,13 +1,13 @@
-//! `claviger lab`
+//! `claviger lab compare`
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clap::{Subcommand, ValueEnum};
+use clap::ValueEnum;
 use claviger_engine::Acceleration;
 use claviger_lab::compare;
-use claviger_lab::kernel::Beside;
+use claviger_lab::compare::kernel::Beside;
+use claviger_lab::compare::targets::Path;
 use claviger_lab::report::{Text, csv};
-use claviger_lab::targets::Path;
 
 use crate::benchmark::print;
 use crate::progress::Progress;
@@ -15,26 +15,6 @@ use crate::size;
 
 /// What `--quick` measures.
 const QUICK_SUITES: &[&str] = &["AES", "Serpent", "AES-Twofish-Serpent"];
-
-/// Measure what storage encryption costs on this machine
-#[derive(clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
-impl Args {
-    /// Whether errors are told as JSON.
-    pub fn json(&self) -> bool {
-        let Command::Compare(args) = &self.command;
-        args.json
-    }
-}
-
-#[derive(Subcommand)]
-enum Command {
-    Compare(Compare),
-}
 
 /// Compare reads and writes of a volume with and without encryption
 ///
@@ -46,7 +26,7 @@ enum Command {
     after_help = "Examples:\n  claviger lab compare --quick\n  claviger lab compare --suite AES --block 4K --block \
                         32K\n  claviger lab compare --path engine --json > sweep.json"
 )]
-struct Compare {
+pub struct Args {
     /// Layers between the workload and the container
     #[arg(long, value_enum, default_value_t = Layers::Nbd)]
     path: Layers,
@@ -79,7 +59,7 @@ struct Compare {
     quick: bool,
     /// Print JSON
     #[arg(long)]
-    json: bool,
+    pub json: bool,
     /// Print comma-separated values
     #[arg(long, conflicts_with = "json")]
     csv: bool,
@@ -95,7 +75,6 @@ enum Layers {
 
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let Command::Compare(args) = &args.command;
     let plan = args.plan()?;
     plan.check()?;
     eprintln!(
@@ -109,7 +88,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     print(args.json, args.csv, &report, || report.text(), || csv(&report.cells))
 }
 
-impl Compare {
+impl Args {
     fn plan(&self) -> anyhow::Result<compare::Plan> {
         let quick: Vec<String> = QUICK_SUITES.iter().map(ToString::to_string).collect();
         let names = if self.quick && self.suite.is_empty() { &quick } else { &self.suite };

@@ -5,19 +5,22 @@
 //! layers. Besides, the targets take turns in random order within each round, medians and intervals are reported, and
 //! what was written is read back and compared.
 
+pub mod kernel;
+pub mod targets;
+
 use std::time::Duration;
 
 use claviger_engine::formats::truecrypt::TRUECRYPT;
 use claviger_engine::{Acceleration, Error, ErrorKind, Format, Result};
 use serde::Serialize;
 
-use crate::kernel::Beside;
+use crate::compare::kernel::Beside;
+use crate::compare::targets::{Path, Target, Verified, check_room};
 use crate::machine::{Machine, Moment};
 use crate::random::Random;
 use crate::statistics::{self, Loss, Spread, median};
 use crate::suites::{self, AesAcceleration};
-use crate::targets::{Path, Target, Verified, check_room};
-use crate::workload::{Data, Direction, Moved, SECTOR, Transfer};
+use crate::transfer::{Data, Direction, Moved, SECTOR, Transfer};
 
 /// The block sizes of the study, in bytes.
 pub const BLOCKS: &[usize] = &[512, 1024, 2048, 4096, 8192, 16384, 32768];

@@ -12,7 +12,7 @@ use claviger_serve::kernel::{self, Request};
 use rustix::fs::OFlags;
 use serde::Serialize;
 
-use crate::workload::Device;
+use crate::transfer::Device;
 
 /// Whether the kernel's dm-crypt is measured beside our engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

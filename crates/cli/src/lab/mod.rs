@@ -1,0 +1,33 @@
+//! `claviger lab`
+
+mod compare;
+
+use clap::Subcommand;
+
+/// Measure what storage encryption costs on this machine
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Compare(compare::Args),
+}
+
+impl Args {
+    /// Whether errors are told as JSON.
+    pub fn json(&self) -> bool {
+        match &self.command {
+            Command::Compare(args) => args.json,
+        }
+    }
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    match &args.command {
+        Command::Compare(args) => compare::run(args),
+    }
+}

@@ -1,0 +1,74 @@
+//! What a piece of work took, and in what state the machine was meanwhile.
+
+use std::fs;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+/// A clock that was started.
+#[derive(Clone, Copy, Debug)]
+pub struct Meter {
+    started: Instant,
+    busy_s: f64,
+}
+
+/// What a piece of work took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Elapsed {
+    /// Seconds.
+    pub seconds: f64,
+    /// Seconds that all processors of the machine were busy, with whatever: the work may be done by the kernel and by other
+    /// processes. In steps of a hundredth of a second.
+    pub cpu_s: f64,
+}
+
+impl Meter {
+    /// Starts now.
+    pub fn start() -> Self {
+        Self { busy_s: processors().busy_s, started: Instant::now() }
+    }
+
+    /// What it took up to now.
+    pub fn elapsed(&self) -> Elapsed {
+        let seconds = self.started.elapsed().as_secs_f64();
+        Elapsed { seconds, cpu_s: (processors().busy_s - self.busy_s).max(0.0) }
+    }
+}
+
+/// The state of the machine while something was measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Conditions {
+    /// Mean clock frequency of the processors in MHz, where the system tells it.
+    pub mhz: Option<f64>,
+    /// Share of the processors' time that a hypervisor took.
+    pub steal_share: f64,
+    /// How often a processor was throttled for its temperature, where the system tells it.
+    pub throttled: Option<u64>,
+    /// Whether the page cache was dropped before.
+    pub caches_dropped: bool,
+}
+
+/// Processor time since the start of the machine, over all processors, in seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Processors {
+    /// Everything but idling, waiting for disks, and what a hypervisor took.
+    pub busy_s: f64,
+    /// What a hypervisor took for other guests.
+    pub steal_s: f64,
+    /// All of it.
+    pub total_s: f64,
+}
+
+/// Up to now: the first line of /proc/stat (proc_stat(5)), which counts hundredths of seconds.
+pub fn processors() -> Processors {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks: Vec<f64> = stat
+        .lines()
+        .next()
+        .map(|line| line.split_whitespace().skip(1).filter_map(|w| w.parse().ok()).collect())
+        .unwrap_or_default();
+    // user nice system idle iowait irq softirq steal; guest time is in user time already.
+    let at = |i: usize| ticks.get(i).copied().unwrap_or(0.0) / 100.0;
+    let busy_s = [0, 1, 2, 5, 6].map(at).iter().sum();
+    Processors { busy_s, steal_s: at(7), total_s: (0..8).map(at).sum() }
+}

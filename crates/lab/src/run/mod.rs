@@ -1,0 +1,305 @@
+//! A run of the lab: what was to be measured, on what, and every raw figure.
+//!
+//! Nothing in here is computed from something else in here: medians, intervals and verdicts are a
+//! [`Summary`](crate::summary::Summary)'s, made from a run whenever they are wanted, so that a stored run can be judged anew.
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::{Machine, Moment};
+use crate::meter::Conditions;
+
+/// The form of a stored run. A run of another form is refused.
+pub const SCHEMA: u32 = 1;
+
+/// A run, stored as JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// What was to be measured.
+    pub plan: Plan,
+    /// On what.
+    pub machine: Machine,
+    /// The facilities, those left out included.
+    pub facilities: Vec<FacilityRecord>,
+    /// The workloads, those left out included.
+    pub workloads: Vec<WorkloadRecord>,
+    /// How fast the data to write was made: no write can be faster.
+    pub generator: Vec<GeneratorRate>,
+    /// The times in which it was measured: more than one if it was interrupted and resumed.
+    pub sittings: Vec<Sitting>,
+    /// Every pass, in the order in which it was made, warm-ups included.
+    pub passes: Vec<Pass>,
+    /// What failed. It did not stop the rest.
+    pub failures: Vec<Failure>,
+    /// Requests over time.
+    pub traces: Vec<Trace>,
+    /// What else a reader has to know, in whole sentences.
+    pub notes: Vec<String>,
+}
+
+/// What to measure, and how thoroughly.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// How thoroughly.
+    pub level: Level,
+    /// Share of the full size of the studies' data sets (2.3 GB of files, a file of 3 GB, ...): 1 is all of it.
+    pub scale: f64,
+    /// Where the containers lie.
+    pub backing: Backing,
+    /// Size of each volume in bytes.
+    pub size: u64,
+    /// Names of facilities, each once; their baselines are among them.
+    pub facilities: Vec<String>,
+    /// Names of workloads.
+    pub workloads: Vec<String>,
+    /// Passes that are made of everything, at least; the warm-up not counted.
+    pub min_repeats: usize,
+    /// Passes of anything, at most.
+    pub max_repeats: usize,
+    /// Relative standard deviation at which a figure is steady: 0.03 is 3 %.
+    pub steady: f64,
+    /// Where the order of the facilities, the data and the bootstrap samples come from.
+    pub seed: u64,
+    /// What is done with the page cache before each pass.
+    pub caches: Caches,
+}
+
+/// How thoroughly to measure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Minutes: small data sets, the ends of the ranges.
+    #[default]
+    Quick,
+    /// An hour or so.
+    Standard,
+    /// The studies' sizes and ranges.
+    Thorough,
+}
+
+/// Where containers lie.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "kind", content = "path")]
+pub enum Backing {
+    /// Files in a file system in memory: what encryption costs, without a disk in the way.
+    Tmpfs(std::path::PathBuf),
+    /// Files in this folder on a disk.
+    Folder(std::path::PathBuf),
+    /// A whole block device, whose contents are lost.
+    Device(std::path::PathBuf),
+}
+
+/// What is done with the page cache before each pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Caches {
+    /// It is dropped (root can).
+    Dropped,
+    /// Nothing: reads may come from memory.
+    Warm,
+}
+
+/// A facility as it was found here.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FacilityRecord {
+    /// What it is called in this run.
+    pub name: String,
+    /// What it is, for people: `this engine, LUKS2 format, aes-xts-plain64`.
+    pub title: String,
+    /// The facility of the same layer without encryption; nothing for one of those.
+    pub baseline: Option<String>,
+    /// What it does and what it does not do, in whole sentences.
+    pub about: String,
+    /// What it says of its version.
+    pub version: Option<String>,
+    /// The commands that made, opened and closed it.
+    pub commands: Vec<String>,
+    /// Why it is not measured, if it is not.
+    pub left_out: Option<String>,
+}
+
+/// A workload as it was done here.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WorkloadRecord {
+    /// What it is called.
+    pub name: String,
+    /// For people.
+    pub title: String,
+    /// What it measures, in whole sentences, with what it did in this run.
+    pub measures: String,
+    /// What it does not measure.
+    pub not: String,
+    /// The version of the program that does it, where that is another's.
+    pub version: Option<String>,
+    /// Why it was left out, if it was.
+    pub left_out: Option<String>,
+}
+
+/// The speed of the generator of data, which is a part of every write.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct GeneratorRate {
+    /// Block size in bytes.
+    pub block_bytes: u64,
+    /// Bytes per second.
+    pub bytes_per_s: f64,
+}
+
+/// A time in which the lab measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Sitting {
+    /// Date, load and steal time before.
+    pub before: Moment,
+    /// Date, load and steal time after; nothing if it was interrupted.
+    pub after: Option<Moment>,
+    /// Processor seconds that the machine used in each second when nothing was measured.
+    pub idle_cpu: f64,
+}
+
+/// One workload, done once on one facility.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Pass {
+    /// Name of the facility.
+    pub facility: String,
+    /// Name of the workload.
+    pub workload: String,
+    /// From 0; the warm-up has none.
+    pub round: Option<usize>,
+    /// Place of the facility in the order of the round, from 0.
+    pub position: usize,
+    /// When it began: UTC, ISO 8601.
+    pub at: String,
+    /// The state of the machine.
+    pub conditions: Conditions,
+    /// The figures.
+    pub measures: Vec<Measure>,
+}
+
+/// One figure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measure {
+    /// Of what.
+    pub case: Case,
+    /// In the unit.
+    pub value: f64,
+    /// What it counts.
+    pub unit: Unit,
+    /// Bytes that were moved, 0 if that means nothing here.
+    pub bytes: u64,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// Seconds that all processors of the machine were busy meanwhile, where that was measured.
+    pub cpu_s: Option<f64>,
+}
+
+/// What a figure is of. Figures of the same case are comparable; cases that differ only in `x` make a line of a chart.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Case {
+    /// `write`, `random read`, `rewrite`: what a bar or a line stands for.
+    pub operation: String,
+    /// What tells several charts of one operation apart, such as `file of 64 MiB`; empty where there is one.
+    #[serde(default)]
+    pub series: String,
+    /// The place on the horizontal axis, if there is one.
+    pub x: Option<f64>,
+    /// What `x` is.
+    pub axis: Axis,
+}
+
+/// What the horizontal axis of a chart counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Axis {
+    /// There is none.
+    #[default]
+    None,
+    /// Bytes of a request.
+    Block,
+    /// Bytes of a file.
+    File,
+    /// Clients.
+    Clients,
+    /// Open volumes.
+    Volumes,
+    /// Bytes of a volume.
+    Size,
+}
+
+/// What a figure counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Bytes per second.
+    BytesPerS,
+    /// Operations per second: seeks, files, requests.
+    PerS,
+    /// Seconds: of a task, or a latency.
+    Seconds,
+    /// Bytes of memory.
+    Bytes,
+    /// A share: 0.25 is 25 %. Of processor time, it is of one processor and can be more than 1.
+    Share,
+}
+
+impl Unit {
+    /// Whether more is better.
+    pub fn more_is_better(self) -> bool {
+        matches!(self, Self::BytesPerS | Self::PerS)
+    }
+}
+
+impl Case {
+    /// A case without an axis.
+    pub fn new(operation: impl Into<String>) -> Self {
+        Self { operation: operation.into(), series: String::new(), x: None, axis: Axis::None }
+    }
+
+    /// The case at this place of an axis.
+    pub fn at(self, axis: Axis, x: f64) -> Self {
+        Self { axis, x: Some(x), ..self }
+    }
+
+    /// The case in this series.
+    pub fn of(self, series: impl Into<String>) -> Self {
+        Self { series: series.into(), ..self }
+    }
+}
+
+/// What did not work.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Failure {
+    /// Name of the facility.
+    pub facility: String,
+    /// Name of the workload; nothing where it failed before any.
+    pub workload: Option<String>,
+    /// The round; nothing in the warm-up.
+    pub round: Option<usize>,
+    /// What was wrong.
+    pub error: String,
+}
+
+/// The requests that a server answered during one pass.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Trace {
+    /// Name of the facility.
+    pub facility: String,
+    /// Name of the workload.
+    pub workload: String,
+    /// For people: what was done meanwhile.
+    pub title: String,
+    /// In the order of time.
+    pub requests: Vec<TracedRequest>,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TracedRequest {
+    /// Seconds since the beginning.
+    pub at: f64,
+    /// Where, in bytes.
+    pub offset: u64,
+    /// How much, in bytes.
+    pub len: u64,
+    /// Whether it wrote.
+    pub write: bool,
+}

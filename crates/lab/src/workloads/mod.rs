@@ -1,0 +1,119 @@
+//! What is done with a facility: the tests of the studies, and what else tells what encryption costs.
+
+pub mod bytes;
+pub mod costs;
+pub mod files;
+
+use std::path::PathBuf;
+
+use claviger_engine::{Error, ErrorKind, Result};
+
+use crate::facility::Target;
+use crate::run::{Measure, Plan, Trace};
+use crate::transfer::Data;
+
+/// All workloads, in the order of a report.
+pub fn all() -> impl Iterator<Item = &'static dyn Workload> {
+    [bytes::WORKLOADS, files::WORKLOADS, costs::WORKLOADS].into_iter().flatten().copied()
+}
+
+/// Something that is done with a facility and measured.
+pub trait Workload: Sync {
+    /// What it is called on the command line.
+    fn name(&self) -> &'static str;
+
+    /// For people.
+    fn title(&self) -> &'static str;
+
+    /// What it measures, in whole sentences, with the sizes of this plan, and the study that it comes from.
+    fn measures(&self, plan: &Plan) -> String;
+
+    /// What it does not measure, in whole sentences.
+    fn not(&self) -> &'static str;
+
+    /// What it is done with.
+    fn on(&self) -> On;
+
+    /// Why it cannot be done here at all, such as a program that is not installed.
+    fn missing(&self) -> Option<String> {
+        None
+    }
+
+    /// The version of the program that does it, where that is another's.
+    fn version(&self) -> Option<String> {
+        None
+    }
+
+    /// Seconds that a pass will take on a facility of moderate speed, about.
+    fn estimate_s(&self, plan: &Plan) -> f64;
+
+    /// Bytes of room that it needs in a volume.
+    fn room(&self, plan: &Plan) -> u64;
+
+    /// Does it once. It leaves nothing in a folder, and checks what it read where that does not disturb what it measures.
+    ///
+    /// # Errors
+    /// `Io` where the facility or a program fails; `Cancelled`.
+    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome>;
+}
+
+/// What a workload is done with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    /// Bytes: every facility has them.
+    Bytes,
+    /// Files: every facility but those over NBD has them.
+    Files,
+    /// The facility itself, which is made, opened and closed.
+    Itself,
+}
+
+/// What a workload found.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Figures. Every pass of a workload under one plan gives the same cases.
+    pub measures: Vec<Measure>,
+    /// Requests over time, with `facility` and `workload` filled in by who asked for the pass.
+    pub traces: Vec<Trace>,
+}
+
+/// What every workload and every facility may use.
+pub struct Lab {
+    /// What is measured, and how thoroughly.
+    pub plan: Plan,
+    /// This program, which opens our own formats.
+    pub program: PathBuf,
+    /// A folder for stores, in the backing.
+    pub stores: PathBuf,
+    /// A folder in memory or on the system's disk for sockets, mount points, sources of data.
+    pub scratch: PathBuf,
+    /// What is written.
+    pub data: Data,
+    /// Whether somebody wants it to end.
+    pub cancelled: fn() -> bool,
+}
+
+impl Lab {
+    /// Fails where somebody wants it to end.
+    ///
+    /// # Errors
+    /// `Cancelled`.
+    pub fn go_on(&self) -> Result<()> {
+        if (self.cancelled)() { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
+    }
+
+    /// Drops the page cache, if the plan says so and the system lets us. Written data must have been flushed before.
+    ///
+    /// # Errors
+    /// `Io` where the plan says so and it does not work.
+    pub fn drop_caches(&self) -> Result<()> {
+        match self.plan.caches {
+            crate::run::Caches::Warm => Ok(()),
+            crate::run::Caches::Dropped => {
+                rustix::fs::sync();
+                let file = std::path::Path::new("/proc/sys/vm/drop_caches");
+                std::fs::write(file, "3").map_err(|e| Error::from(e).at(file))
+            }
+        }
+    }
+}
