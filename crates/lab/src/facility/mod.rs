@@ -11,6 +11,7 @@ mod process;
 mod store;
 mod surface;
 mod target;
+mod trial;
 mod words;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use catalogue::Catalogue;
 pub use surface::{Surface, Way};
 pub use target::Target;
+pub use trial::{Trial, try_out};
 
 /// What encrypts, by which commands. In their words, `{name}` stands for what [`Target`] knows: `{store}` the file, folder or
 /// device that holds the encrypted data, `{open}` the place where it is opened (a folder, or a socket), `{size}` bytes of the

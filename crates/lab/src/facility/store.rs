@@ -72,6 +72,12 @@ impl Store {
         }
     }
 
+    /// Where the bytes of it can be read: not through a loop device, whose page cache knows nothing of what a mapping over
+    /// it wrote.
+    pub fn contents(&self) -> PathBuf {
+        if self.loop_device.is_some() { self.dir.join("store") } else { self.path() }
+    }
+
     /// Makes it empty.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use super::filesystem::{self, Filesystem};
 use super::process::{Background, Left, Runner, private_file};
 use super::store::Store;
 use super::surface::Surface;
+use super::trial::holds;
 use super::words::Words;
 use super::{Facility, Gives, Step, config_folder};
 use crate::memory::Buffer;
@@ -289,6 +290,18 @@ impl Target {
     pub fn processes(&self) -> Vec<u32> {
         let left = self.left.iter().filter(|left| left.runs()).map(|left| left.pid);
         self.background.iter().map(Background::pid).chain(left).collect()
+    }
+
+    /// Whether these bytes stand anywhere in the encrypted data, as they are. It is closed before.
+    ///
+    /// # Errors
+    /// As [`Target::create`].
+    pub fn store_holds(&mut self, bytes: &[u8]) -> Result<bool> {
+        self.close()?;
+        self.store.take(&self.runner)?;
+        let found = holds(&self.store.contents(), bytes);
+        self.store.give();
+        found
     }
 
     fn create_by(&mut self, steps: &[Step]) -> Result<Elapsed> {
