@@ -18,7 +18,6 @@ pub mod facility;
 pub mod machine;
 pub mod memory;
 pub mod meter;
-pub mod program;
 pub mod random;
 pub mod report;
 pub mod run;
