@@ -50,6 +50,23 @@ pub fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(system).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
+/// Why what needs these programs cannot be done, as a sentence; nothing if they are all there.
+pub fn missing(names: &[&str]) -> Option<String> {
+    let absent: Vec<&str> = names.iter().copied().filter(|name| find(name).is_none()).collect();
+    match absent[..] {
+        [] => None,
+        [one] => Some(format!("The program {one} is not installed.")),
+        _ => Some(format!("The programs {} are not installed.", absent.join(", "))),
+    }
+}
+
+/// The first line of what a program prints when it is asked for its version; nothing if it prints nothing.
+pub fn version(command: &mut Command) -> Option<String> {
+    let output = command.stdin(Stdio::null()).env("LC_ALL", "C").output().ok()?;
+    let said = if output.stdout.is_empty() { output.stderr } else { output.stdout };
+    String::from_utf8_lossy(&said).lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+}
+
 /// Runs a program to its end, in the language C, with nothing to read. What it started and left behind is killed then; when
 /// `cancelled` says so, everything is, at once.
 ///
@@ -170,6 +187,16 @@ mod tests {
             assert_ended(pid.trim().parse().unwrap());
         }
         assert!(start.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn programs_are_found_and_say_their_version() {
+        assert!(find("sh").is_some() && find("no-such-program").is_none());
+        assert_eq!(missing(&["sh", "cat"]), None);
+        assert_eq!(missing(&["sh", "no-such-program"]).unwrap(), "The program no-such-program is not installed.");
+        assert_eq!(missing(&["none-1", "none-2"]).unwrap(), "The programs none-1, none-2 are not installed.");
+        assert_eq!(version(&mut shell("echo; echo ' tool 1.2 '; echo more")).unwrap(), "tool 1.2");
+        assert_eq!(version(&mut Command::new("/nonexistent/program")), None);
     }
 
     /// A killed orphan may stay for a moment, until the process that adopts it has taken notice.
