@@ -167,10 +167,12 @@ fn sweep(device: &mut dyn Device, lab: &Lab, extent: &Extent) -> Result<Outcome>
             }
             demand(device, &lab.data, &written, extent.size)?;
         }
-        outcome.measures.extend(samples.into_iter().filter_map(middle));
+        outcome.measures.extend(samples.iter().filter_map(|samples| together(samples)));
     }
     if extent.blocks[0] < smallest {
-        outcome.notes.push(format!("dd: some facilities take no requests of less than {smallest} bytes; theirs are left out."));
+        outcome
+            .notes
+            .push(format!("dd: some facilities take no requests of less than {smallest} bytes; theirs are left out."));
     }
     Ok(outcome)
 }
@@ -200,17 +202,22 @@ fn transfer(
     Ok(Measure::rate(Case::new(direction.word()).at(Axis::Block, block as f64), bytes, took))
 }
 
-/// The sample in the middle, with the median as its figure.
-fn middle(mut samples: Vec<Measure>) -> Option<Measure> {
+/// All samples together, with the median as the figure.
+fn together(samples: &[Measure]) -> Option<Measure> {
     let value = median(&samples.iter().map(|m| m.value).collect::<Vec<_>>());
-    samples.sort_by(|a, b| a.value.total_cmp(&b.value));
-    let at = samples.len() / 2;
-    samples.into_iter().nth(at).map(|middle| Measure { value, ..middle })
+    Some(Measure {
+        value,
+        bytes: samples.iter().map(|m| m.bytes).sum(),
+        seconds: samples.iter().map(|m| m.seconds).sum(),
+        cpu_s: samples.iter().map(|m| m.cpu_s).sum(),
+        ..samples.first()?.clone()
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::meter::Elapsed;
     use crate::run::Unit;
     use crate::transfer::tests::Memory;
     use crate::workloads::tests::lab;
@@ -226,20 +233,21 @@ mod tests {
         let cases: Vec<_> = measures.iter().map(|m| (m.case.operation.as_str(), m.case.x.unwrap())).collect();
         assert_eq!(cases, [("write", 512.0), ("read", 512.0), ("write", 1048576.0), ("read", 1048576.0)]);
         for measure in &measures {
-            assert!(measure.unit == Unit::BytesPerS && measure.value > 0.0 && measure.bytes > 0 && measure.seconds > 0.0);
+            assert!(
+                measure.unit == Unit::BytesPerS && measure.value > 0.0 && measure.bytes > 0 && measure.seconds > 0.0
+            );
             assert!(measure.cpu_s.is_some());
         }
     }
 
     #[test]
-    fn the_middle_has_the_median() {
-        let took = |seconds| crate::meter::Elapsed { seconds, cpu_s: 0.0 };
-        let of = |times: &[f64]| {
-            let samples = times.iter().map(|&s| Measure::rate(Case::new("read"), 100, took(s))).collect();
-            middle(samples).unwrap().value
-        };
-        assert_eq!(of(&[1.0, 4.0, 2.0]), 50.0);
-        assert_eq!(of(&[1.0, 2.0]), 75.0);
+    fn the_figure_of_many_samples_is_their_median() {
+        let sample = |&seconds: &f64| Measure::rate(Case::new("read"), 100, Elapsed { seconds, cpu_s: 0.5 });
+        let of = |times: &[f64]| together(&times.iter().map(sample).collect::<Vec<_>>()).unwrap();
+        let three = of(&[1.0, 4.0, 2.0]);
+        assert_eq!((three.value, three.bytes, three.seconds, three.cpu_s), (50.0, 300, 7.0, Some(1.5)));
+        assert_eq!(of(&[1.0, 2.0]).value, 75.0);
+        assert!(together(&[]).is_none());
     }
 
     #[test]

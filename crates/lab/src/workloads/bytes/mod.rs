@@ -9,7 +9,7 @@ mod iozone;
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use claviger_engine::{Error, Result};
 
@@ -28,6 +28,9 @@ const LARGE: usize = 1 << 20;
 
 /// Processor time is counted in hundredths of a second: what takes less than this is done again, until it took as much in all.
 const LEAST_S: f64 = 0.1;
+
+/// When short work is not done again even so.
+const MOST: Duration = Duration::from_secs(1);
 
 /// Bytes that are compared with what was written.
 const SAMPLE: u64 = 2 * MIB;
@@ -57,10 +60,12 @@ fn damaged(bytes: u64) -> Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{bytes} bytes were read that are not what was written")).into()
 }
 
-/// Does it until it took long enough for its processor time to mean something. What it gives are bytes and the time they took.
+/// Does it until it took long enough for its processor time to mean something, or all that is around it took too long: caches
+/// are dropped before each of many short reads. What it gives are bytes and the time they took.
 fn long_enough(lab: &Lab, mut once: impl FnMut() -> Result<(u64, Elapsed)>) -> Result<(u64, Elapsed)> {
     let (mut bytes, mut all) = (0, Elapsed { seconds: 0.0, cpu_s: 0.0 });
-    while all.seconds < LEAST_S {
+    let start = Instant::now();
+    while all.seconds < LEAST_S && start.elapsed() < MOST {
         lab.go_on()?;
         let (more, took) = once()?;
         bytes += more;
