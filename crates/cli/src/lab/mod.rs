@@ -1,5 +1,6 @@
 //! `claviger lab`
 
+mod check;
 mod compare;
 
 use clap::Subcommand;
@@ -13,6 +14,7 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    Check(check::Args),
     Compare(compare::Args),
 }
 
@@ -20,6 +22,7 @@ impl Args {
     /// Whether errors are told as JSON.
     pub fn json(&self) -> bool {
         match &self.command {
+            Command::Check(args) => args.json,
             Command::Compare(args) => args.json,
         }
     }
@@ -28,6 +31,7 @@ impl Args {
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
+        Command::Check(args) => check::run(args),
         Command::Compare(args) => compare::run(args),
     }
 }
