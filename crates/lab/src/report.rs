@@ -6,6 +6,7 @@
 mod benchmark;
 mod compare;
 mod derivation;
+mod published;
 mod table;
 
 pub use compare::findings;
