@@ -8,6 +8,7 @@ use serde::Serialize;
 mod benchmark;
 mod compare;
 mod derivation;
+mod published;
 mod table;
 
 pub use compare::findings;
