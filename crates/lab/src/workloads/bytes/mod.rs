@@ -7,6 +7,8 @@ mod dd;
 mod fio;
 mod hdparm;
 mod iozone;
+mod scratch;
+mod seeks;
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +22,7 @@ use crate::transfer::{self, Compared, Data, Device, Direction, Transfer, Written
 
 /// All of them.
 pub(super) static WORKLOADS: &[&dyn Workload] =
-    &[&dd::Dd, &dd::TresorSgx, &hdparm::HdparmLike, &hdparm::Hdparm, &iozone::IozoneLike, &fio::Fio];
+    &[&dd::Dd, &dd::TresorSgx, &hdparm::HdparmLike, &hdparm::Hdparm, &iozone::IozoneLike, &fio::Fio, &seeks::Seeks, &scratch::Scratch];
 
 const MIB: u64 = 1 << 20;
 
