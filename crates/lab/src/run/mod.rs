@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::benchmark;
 use crate::machine::{Machine, Moment};
 use crate::meter::{Conditions, Elapsed};
 
@@ -34,6 +35,9 @@ pub struct Run {
     pub failures: Vec<Failure>,
     /// Requests over time.
     pub traces: Vec<Trace>,
+    /// How fast the ciphers are in memory, without any storage; empty where that was not asked for.
+    #[serde(default)]
+    pub ciphers: Vec<benchmark::Row>,
     /// What else a reader has to know, in whole sentences.
     pub notes: Vec<String>,
 }
