@@ -43,6 +43,15 @@ pub fn text(pieces: &[Said]) -> String {
     pieces.iter().map(|said| said.text.as_str()).collect()
 }
 
+/// When the first `len` bytes of the text had been read, counted from the start of the program.
+pub fn read_after(pieces: &[Said], len: usize) -> Option<Elapsed> {
+    let mut end = 0;
+    pieces.iter().find_map(|said| {
+        end += said.text.len();
+        (end >= len).then_some(said.after)
+    })
+}
+
 /// Where a program of this name is in `PATH` or where a system keeps what root calls.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -160,6 +169,14 @@ mod tests {
         assert_eq!((text(&ran.output).as_str(), text(&ran.errors).as_str()), ("one\ntwo\n", "bad\n"));
         let times: Vec<f64> = ran.output.iter().map(|said| said.after.seconds).collect();
         assert!(times.is_sorted() && times[0] >= 0.0, "{times:?}");
+    }
+
+    #[test]
+    fn the_time_of_a_place_in_the_text_is_known() {
+        let said = |text: &str, seconds| Said { after: Elapsed { seconds, cpu_s: 0.0 }, text: text.into() };
+        let pieces = [said("abc", 1.0), said("de", 2.0)];
+        let at = |len| read_after(&pieces, len).map(|elapsed| elapsed.seconds);
+        assert_eq!([1, 3, 4, 5, 6].map(at), [Some(1.0), Some(1.0), Some(2.0), Some(2.0), None]);
     }
 
     #[test]
