@@ -6,9 +6,9 @@ use claviger_engine::{Error, Result};
 
 use crate::facility::{Facility, Target};
 use crate::machine;
+use crate::run::Caches;
 use crate::run::schedule::{Attempt, Bench, Done, Step, Trouble};
 use crate::run::watch::Watch;
-use crate::run::Caches;
 use crate::workloads::{Lab, On, Workload};
 
 /// How long a facility's store is kept.
@@ -31,12 +31,7 @@ pub struct Real<'a> {
 
 impl<'a> Real<'a> {
     /// Nothing is made yet.
-    pub fn new(
-        lab: &'a Lab,
-        facilities: &'a [Facility],
-        workloads: &'a [&'static dyn Workload],
-        keep: Keep,
-    ) -> Self {
+    pub fn new(lab: &'a Lab, facilities: &'a [Facility], workloads: &'a [&'static dyn Workload], keep: Keep) -> Self {
         Self { lab, facilities, workloads, keep, targets: BTreeMap::new() }
     }
 
@@ -59,9 +54,11 @@ impl<'a> Real<'a> {
 
 impl Bench for Real<'_> {
     fn pass(&mut self, step: &Step) -> Attempt {
-        let workload = self.workloads.iter().find(|w| w.name() == step.workload).ok_or_else(|| {
-            Trouble::Workload(Error::misuse(format!("no workload is called {}", step.workload)))
-        })?;
+        let workload = self
+            .workloads
+            .iter()
+            .find(|w| w.name() == step.workload)
+            .ok_or_else(|| Trouble::Workload(Error::misuse(format!("no workload is called {}", step.workload))))?;
         // Whatever fails below, the target goes, and is made anew for the next pass.
         let mut target = self.target(step, workload.on()).map_err(Trouble::Facility)?;
         self.lab.drop_caches().map_err(Trouble::Workload)?;

@@ -92,7 +92,8 @@ mod tests {
 
     #[test]
     fn clocks_are_read() {
-        let cpuinfo = "processor\t: 0\ncpu MHz\t\t: 2400.000\nmodel name : x\n\nprocessor\t: 1\ncpu MHz\t\t: 2600.500\n";
+        let cpuinfo =
+            "processor\t: 0\ncpu MHz\t\t: 2400.000\nmodel name : x\n\nprocessor\t: 1\ncpu MHz\t\t: 2600.500\n";
         assert_eq!(clocks(cpuinfo), [2400.0, 2600.5]);
         assert_eq!(mean(&clocks("Features : aes\n")), None);
     }
