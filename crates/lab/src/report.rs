@@ -68,7 +68,7 @@ fn rate(bytes_per_s: f64) -> String {
 }
 
 /// A share as per cent.
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     // No "-0.0".
     let value = (share * 1000.0).round() / 10.0;
     format!("{:.1}", if value == 0.0 { 0.0 } else { value })
