@@ -12,6 +12,8 @@ mod facts;
 mod html;
 mod panels;
 mod run;
+#[cfg(test)]
+mod sample;
 mod table;
 
 pub use compare::findings;
