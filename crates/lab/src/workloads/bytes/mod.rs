@@ -4,8 +4,11 @@
 //! faster than data are. They use what [`Surface::device`](crate::facility::Surface::device) gives, which goes around the page cache where the facility lets us.
 
 mod dd;
+mod fio;
 mod hdparm;
 mod iozone;
+mod scratch;
+mod seeks;
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +22,7 @@ use crate::transfer::{self, Compared, Data, Device, Direction, Transfer, Written
 
 /// All of them.
 pub(super) static WORKLOADS: &[&dyn Workload] =
-    &[&dd::Dd, &dd::TresorSgx, &hdparm::HdparmLike, &hdparm::Hdparm, &iozone::IozoneLike];
+    &[&dd::Dd, &dd::TresorSgx, &hdparm::HdparmLike, &hdparm::Hdparm, &iozone::IozoneLike, &fio::Fio, &seeks::Seeks, &scratch::Scratch];
 
 const MIB: u64 = 1 << 20;
 
