@@ -18,6 +18,7 @@ pub mod facility;
 pub mod machine;
 pub mod memory;
 pub mod meter;
+pub mod program;
 pub mod published;
 pub mod random;
 pub mod report;

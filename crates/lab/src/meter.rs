@@ -22,6 +22,13 @@ pub struct Elapsed {
     pub cpu_s: f64,
 }
 
+impl Elapsed {
+    /// From `earlier` up to this, where both have the same beginning.
+    pub fn since(self, earlier: Self) -> Self {
+        Self { seconds: self.seconds - earlier.seconds, cpu_s: (self.cpu_s - earlier.cpu_s).max(0.0) }
+    }
+}
+
 impl Meter {
     /// Starts now.
     pub fn start() -> Self {

@@ -39,9 +39,13 @@ pub struct Facility {
     /// A command that says the version.
     #[serde(default)]
     pub version: Vec<String>,
-    /// Makes it anew in an empty store.
+    /// Makes it anew in an empty store, quickly: with a cheap key derivation, and without filling.
     #[serde(default)]
     pub create: Vec<Step>,
+    /// Makes it anew as its own program does if nobody says otherwise: with the full cost of the key derivation, filled where
+    /// that is the default. Empty where `create` does that.
+    #[serde(default)]
+    pub create_default: Vec<Step>,
     /// Opens it.
     #[serde(default)]
     pub open: Vec<Step>,

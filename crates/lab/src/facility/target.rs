@@ -67,6 +67,23 @@ impl Target {
         unimplemented!()
     }
 
+    /// Makes it anew by [`Facility::create_default`], or as [`Target::create`] does where there is none: opening it then costs
+    /// what it costs people.
+    ///
+    /// # Errors
+    /// As [`Target::create`].
+    pub fn create_default(&mut self) -> Result<Elapsed> {
+        unimplemented!()
+    }
+
+    /// Tries to open it with a wrong passphrase: how long it takes to be refused. It is closed before and after.
+    ///
+    /// # Errors
+    /// As [`Target::create`]; `Unsupported` where it opens, since it cannot tell, or where no step uses a passphrase.
+    pub fn refuse(&mut self) -> Result<Elapsed> {
+        unimplemented!()
+    }
+
     /// Opens it, if it is closed. Makes it first if it was never made.
     ///
     /// # Errors

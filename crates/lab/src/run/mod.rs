@@ -5,8 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::benchmark;
 use crate::machine::{Machine, Moment};
-use crate::meter::Conditions;
+use crate::meter::{Conditions, Elapsed};
 
 /// The form of a stored run. A run of another form is refused.
 pub const SCHEMA: u32 = 1;
@@ -34,6 +35,9 @@ pub struct Run {
     pub failures: Vec<Failure>,
     /// Requests over time.
     pub traces: Vec<Trace>,
+    /// How fast the ciphers are in memory, without any storage; empty where that was not asked for.
+    #[serde(default)]
+    pub ciphers: Vec<benchmark::Row>,
     /// What else a reader has to know, in whole sentences.
     pub notes: Vec<String>,
 }
@@ -262,6 +266,32 @@ impl Case {
     /// The case in this series.
     pub fn of(self, series: impl Into<String>) -> Self {
         Self { series: series.into(), ..self }
+    }
+}
+
+impl Measure {
+    /// Bytes per second.
+    pub fn rate(case: Case, bytes: u64, took: Elapsed) -> Self {
+        Self { bytes, ..Self::new(case, Unit::BytesPerS, bytes as f64 / took.seconds, took) }
+    }
+
+    /// Operations per second.
+    pub fn per_s(case: Case, count: u64, took: Elapsed) -> Self {
+        Self::new(case, Unit::PerS, count as f64 / took.seconds, took)
+    }
+
+    /// The seconds that a task took, in which so many bytes were moved (0 if that means nothing).
+    pub fn time(case: Case, bytes: u64, took: Elapsed) -> Self {
+        Self { bytes, ..Self::new(case, Unit::Seconds, took.seconds, took) }
+    }
+
+    /// How busy all processors of the machine were together: 1 is one of them.
+    pub fn cpu_share(case: Case, took: Elapsed) -> Self {
+        Self::new(case, Unit::Share, took.cpu_s / took.seconds, took)
+    }
+
+    fn new(case: Case, unit: Unit, value: f64, took: Elapsed) -> Self {
+        Self { case, value, unit, bytes: 0, seconds: took.seconds, cpu_s: Some(took.cpu_s) }
     }
 }
 

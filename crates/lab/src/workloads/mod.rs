@@ -75,6 +75,8 @@ pub struct Outcome {
     pub measures: Vec<Measure>,
     /// Requests over time, with `facility` and `workload` filled in by who asked for the pass.
     pub traces: Vec<Trace>,
+    /// What a reader has to know of this pass, in whole sentences that are the same in each pass: they are told once.
+    pub notes: Vec<String>,
 }
 
 /// What every workload and every facility may use.
@@ -115,5 +117,41 @@ impl Lab {
                 std::fs::write(file, "3").map_err(|e| Error::from(e).at(file))
             }
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::run::{Backing, Caches, Level};
+
+    /// A lab for tests, which drops no caches and is never cancelled.
+    pub(crate) fn lab() -> Lab {
+        let folder = PathBuf::from("/dev/shm");
+        let plan = Plan {
+            level: Level::Quick,
+            scale: 0.001,
+            backing: Backing::Tmpfs(folder.clone()),
+            size: 64 << 20,
+            facilities: Vec::new(),
+            workloads: Vec::new(),
+            min_repeats: 1,
+            max_repeats: 1,
+            steady: 0.03,
+            seed: 1,
+            caches: Caches::Warm,
+        };
+        let data = Data::new(plan.seed);
+        let program = PathBuf::from("claviger");
+        Lab { plan, program, stores: folder.clone(), scratch: folder, data, cancelled: || false }
+    }
+
+    #[test]
+    fn names_are_there_once() {
+        let mut names: Vec<&str> = all().map(Workload::name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
     }
 }

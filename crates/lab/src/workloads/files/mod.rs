@@ -1,6 +1,118 @@
 //! Workloads on files in folders.
+//!
+//! Each works in a fresh folder of its own, which is removed whatever happens. What is written is flushed within the time
+//! that is measured, down to the store; what is read is read with an empty page cache, if the plan wants that; what was
+//! read or made is compared outside the time.
 
-use super::Workload;
+mod content;
+mod gzip;
+mod large_file;
+mod tree;
+mod unpack;
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use claviger_engine::{Error, Result};
+
+use super::{Lab, Workload};
+use crate::meter::{Elapsed, Meter};
+use crate::run::Level;
 
 /// All of them.
-pub(super) static WORKLOADS: &[&dyn Workload] = &[];
+pub(super) static WORKLOADS: &[&dyn Workload] =
+    &[&tree::DirectoryTree, &large_file::LargeFile, &unpack::Unpack, &gzip::Gzip];
+
+/// Does something in a fresh folder within `folder`, which is removed afterwards, also after an error or a panic.
+fn in_fresh_folder<T>(folder: &Path, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+    let fresh =
+        tempfile::Builder::new().prefix("claviger-lab-").tempdir_in(folder).map_err(|e| Error::from(e).at(folder))?;
+    let done = work(fresh.path())?;
+    let path = fresh.path().to_path_buf();
+    fresh.close().map_err(|e| Error::from(e).at(&path))?;
+    Ok(done)
+}
+
+/// Measures a piece of work that writes below `folder`, until all is in the store.
+fn written(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<Elapsed> {
+    let meter = Meter::start();
+    work()?;
+    flush(folder)?;
+    Ok(meter.elapsed())
+}
+
+/// Measures a piece of work that reads, after the page cache was dropped.
+fn read(lab: &Lab, work: impl FnOnce() -> Result<()>) -> Result<Elapsed> {
+    lab.drop_caches()?;
+    let meter = Meter::start();
+    work()?;
+    Ok(meter.elapsed())
+}
+
+/// Waits until everything written below `folder` is in its store, and what the store lies on has it: first the file system
+/// of the folder, then all, because a server or a loop device writes to the one below only then.
+fn flush(folder: &Path) -> Result<()> {
+    let open = File::open(folder).map_err(|e| Error::from(e).at(folder))?;
+    rustix::fs::syncfs(&open).map_err(|e| Error::from(std::io::Error::from(e)).at(folder))?;
+    rustix::fs::sync();
+    Ok(())
+}
+
+/// Reads a file into the page cache, where it lies on a disk: it is a source, whose disk is not to be measured.
+fn warm(file: &Path) -> Result<()> {
+    let copy = File::open(file).and_then(|mut source| std::io::copy(&mut source, &mut std::io::sink()));
+    copy.map(drop).map_err(|e| Error::from(e).at(file))
+}
+
+/// Removes a folder and all that is in it.
+fn remove(folder: &Path) -> Result<()> {
+    fs::remove_dir_all(folder).map_err(|e| Error::from(e).at(folder))
+}
+
+/// The value for the level.
+fn by_level<T>(level: Level, quick: T, standard: T, thorough: T) -> T {
+    match level {
+        Level::Quick => quick,
+        Level::Standard => standard,
+        Level::Thorough => thorough,
+    }
+}
+
+/// `full` bytes, scaled, at least `least`.
+fn scaled(full: u64, scale: f64, least: u64) -> u64 {
+    ((full as f64 * scale) as u64).max(least)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use claviger_engine::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_fresh_folder_is_removed_whatever_happens() {
+        let folder = tempfile::tempdir().unwrap();
+        let fill = |fresh: &Path| {
+            fs::create_dir(fresh.join("sub")).unwrap();
+            fs::write(fresh.join("sub/file"), "x").unwrap();
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        };
+        let in_folder = |end: fn() -> Result<u32>| {
+            let done = catch_unwind(AssertUnwindSafe(|| {
+                in_fresh_folder(folder.path(), |fresh| {
+                    fill(fresh);
+                    end()
+                })
+            }));
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+            done
+        };
+        assert_eq!(in_folder(|| Ok(7)).unwrap().unwrap(), 7);
+        let failed = in_folder(|| Err(ErrorKind::Cancelled.into())).unwrap().unwrap_err();
+        assert!(matches!(failed.kind, ErrorKind::Cancelled));
+        assert!(in_folder(|| panic!("as a workload may")).is_err());
+        assert!(in_fresh_folder(&folder.path().join("none"), |_| Ok(())).is_err());
+    }
+}

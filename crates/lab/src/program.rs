@@ -1,0 +1,231 @@
+//! Other programs that do a workload: started in a process group of their own, watched, and ended with all that they started.
+
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+
+use claviger_engine::{Error, ErrorKind, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+use crate::meter::{Elapsed, Meter};
+
+/// How often somebody is asked whether it shall end. What a program takes is not rounded to this.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
+/// Lines of a failed program's output that an error shows.
+const LAST_LINES: usize = 6;
+
+/// What a program did.
+#[derive(Debug)]
+pub struct Ran {
+    /// From its start to its end.
+    pub took: Elapsed,
+    /// What it wrote to standard output.
+    pub output: Vec<Said>,
+    /// What it wrote to standard error.
+    pub errors: Vec<Said>,
+}
+
+/// A piece of a program's output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Said {
+    /// From the start of the program until this was read.
+    pub after: Elapsed,
+    /// As it was read: any part of a line, or several.
+    pub text: String,
+}
+
+/// The pieces as one text.
+pub fn text(pieces: &[Said]) -> String {
+    pieces.iter().map(|said| said.text.as_str()).collect()
+}
+
+/// When the first `len` bytes of the text had been read, counted from the start of the program.
+pub fn read_after(pieces: &[Said], len: usize) -> Option<Elapsed> {
+    let mut end = 0;
+    pieces.iter().find_map(|said| {
+        end += said.text.len();
+        (end >= len).then_some(said.after)
+    })
+}
+
+/// Where a program of this name is in `PATH` or where a system keeps what root calls.
+pub fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(system).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// Why what needs these programs cannot be done, as a sentence; nothing if they are all there.
+pub fn missing(names: &[&str]) -> Option<String> {
+    let absent: Vec<&str> = names.iter().copied().filter(|name| find(name).is_none()).collect();
+    match absent[..] {
+        [] => None,
+        [one] => Some(format!("The program {one} is not installed.")),
+        _ => Some(format!("The programs {} are not installed.", absent.join(", "))),
+    }
+}
+
+/// The first line of what a program prints when it is asked for its version; nothing if it prints nothing.
+pub fn version(command: &mut Command) -> Option<String> {
+    let output = command.stdin(Stdio::null()).env("LC_ALL", "C").output().ok()?;
+    let said = if output.stdout.is_empty() { output.stderr } else { output.stdout };
+    String::from_utf8_lossy(&said).lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+}
+
+/// Runs a program to its end, in the language C, with nothing to read. What it started and left behind is killed then; when
+/// `cancelled` says so, everything is, at once.
+///
+/// # Errors
+/// `Io` where it cannot be started or fails, with its last lines; `Cancelled`.
+pub fn run(command: &mut Command, cancelled: fn() -> bool) -> Result<Ran> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).env("LC_ALL", "C");
+    let name = command.get_program().to_string_lossy().into_owned();
+    let started = Meter::start();
+    let mut group = Group(command.spawn().map_err(|e| Error::from(e).at(name.as_ref()))?);
+    let output = listen(group.0.stdout.take(), started)?;
+    let errors = listen(group.0.stderr.take(), started)?;
+    let (status, took) = group.wait(started, cancelled)?;
+    let heard = |listener: JoinHandle<_>| listener.join().unwrap_or_default();
+    let ran = Ran { took, output: heard(output), errors: heard(errors) };
+    if status.success() { Ok(ran) } else { Err(failed(&name, status, &ran)) }
+}
+
+/// A child and its process group. Dropping it kills the group.
+struct Group(Child);
+
+impl Group {
+    /// Waits for the child's end, then kills what it left behind: only then do the pipes end surely.
+    fn wait(&mut self, started: Meter, cancelled: fn() -> bool) -> Result<(ExitStatus, Elapsed)> {
+        let child = pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty()).map_err(io::Error::from)?;
+        loop {
+            match poll(&mut [PollFd::new(&child, PollFlags::IN)], Some(&LOOK)) {
+                Ok(0) if cancelled() => return Err(ErrorKind::Cancelled.into()),
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => break,
+                Err(e) => return Err(io::Error::from(e).into()),
+            }
+        }
+        let took = started.elapsed();
+        self.kill();
+        Ok((self.0.wait()?, took))
+    }
+
+    /// Kills the whole group. Its number is not used anew before the child was waited for.
+    fn kill(&self) {
+        let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if !matches!(self.0.try_wait(), Ok(Some(_))) {
+            self.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+/// Reads everything, with the time of each piece.
+fn listen(pipe: Option<impl Read + Send + 'static>, started: Meter) -> io::Result<JoinHandle<Vec<Said>>> {
+    thread::Builder::new().name("lab-listener".into()).spawn(move || {
+        let mut pieces = Vec::new();
+        let mut buffer = [0; 8192];
+        let Some(mut pipe) = pipe else { return pieces };
+        while let Ok(len @ 1..) = pipe.read(&mut buffer) {
+            let text = String::from_utf8_lossy(&buffer[..len]).into_owned();
+            pieces.push(Said { after: started.elapsed(), text });
+        }
+        pieces
+    })
+}
+
+fn failed(name: &str, status: ExitStatus, ran: &Ran) -> Error {
+    let said = [text(&ran.output), text(&ran.errors)].concat();
+    let lines: Vec<&str> = said.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("; ");
+    let what = if last.is_empty() { "it said nothing".into() } else { last };
+    ErrorKind::Io(io::Error::other(format!("{name} failed ({status}): {what}"))).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn output_is_kept_in_pieces_with_their_times() {
+        let ran = run(&mut shell("echo one; sleep 0.2; echo two; echo bad >&2"), || false).unwrap();
+        assert_eq!((text(&ran.output).as_str(), text(&ran.errors).as_str()), ("one\ntwo\n", "bad\n"));
+        let times: Vec<f64> = ran.output.iter().map(|said| said.after.seconds).collect();
+        assert!(times.is_sorted() && times[0] >= 0.0, "{times:?}");
+    }
+
+    #[test]
+    fn the_time_of_a_place_in_the_text_is_known() {
+        let said = |text: &str, seconds| Said { after: Elapsed { seconds, cpu_s: 0.0 }, text: text.into() };
+        let pieces = [said("abc", 1.0), said("de", 2.0)];
+        let at = |len| read_after(&pieces, len).map(|elapsed| elapsed.seconds);
+        assert_eq!([1, 3, 4, 5, 6].map(at), [Some(1.0), Some(1.0), Some(2.0), Some(2.0), None]);
+    }
+
+    #[test]
+    fn a_failed_program_is_reported_with_its_last_lines() {
+        let error = run(&mut shell("seq 100; echo no room >&2; exit 3"), || false).unwrap_err().to_string();
+        assert!(error.contains("sh failed (exit status: 3)") && error.contains("99; 100; no room"), "{error}");
+        assert!(!error.contains("95"), "{error}");
+        let error = run(&mut Command::new("/nonexistent/program"), || false).unwrap_err().to_string();
+        assert!(error.contains("/nonexistent/program"), "{error}");
+    }
+
+    #[test]
+    fn whatever_it_started_ends_with_it() {
+        let children = |ran: &Ran| text(&ran.output).trim().parse::<u32>().unwrap();
+        let start = Instant::now();
+        let left = run(&mut shell("sleep 60 & echo $!"), || false).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(30));
+        assert_ended(children(&left));
+
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pid");
+        let error = run(&mut shell(&format!("sleep 61 & echo $! > {}; wait", file.display())), || true).unwrap_err();
+        assert!(matches!(error.kind, ErrorKind::Cancelled));
+        if let Ok(pid) = std::fs::read_to_string(&file) {
+            assert_ended(pid.trim().parse().unwrap());
+        }
+        assert!(start.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn programs_are_found_and_say_their_version() {
+        assert!(find("sh").is_some() && find("no-such-program").is_none());
+        assert_eq!(missing(&["sh", "cat"]), None);
+        assert_eq!(missing(&["sh", "no-such-program"]).unwrap(), "The program no-such-program is not installed.");
+        assert_eq!(missing(&["none-1", "none-2"]).unwrap(), "The programs none-1, none-2 are not installed.");
+        assert_eq!(version(&mut shell("echo; echo ' tool 1.2 '; echo more")).unwrap(), "tool 1.2");
+        assert_eq!(version(&mut Command::new("/nonexistent/program")), None);
+    }
+
+    /// A killed orphan may stay for a moment, until the process that adopts it has taken notice.
+    fn assert_ended(pid: u32) {
+        let running = || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.contains("(sleep)") && !stat.contains(") Z ")
+        };
+        let start = Instant::now();
+        while running() {
+            assert!(start.elapsed() < Duration::from_secs(10), "process {pid} goes on");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
