@@ -2,6 +2,7 @@
 
 mod check;
 mod compare;
+mod published;
 
 use clap::Subcommand;
 
@@ -16,6 +17,7 @@ pub struct Args {
 enum Command {
     Check(check::Args),
     Compare(compare::Args),
+    Published(published::Args),
 }
 
 impl Args {
@@ -24,6 +26,7 @@ impl Args {
         match &self.command {
             Command::Check(args) => args.json,
             Command::Compare(args) => args.json,
+            Command::Published(args) => args.json,
         }
     }
 }
@@ -33,5 +36,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Check(args) => check::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Published(args) => published::run(args),
     }
 }

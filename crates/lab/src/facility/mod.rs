@@ -158,6 +158,11 @@ impl Facility {
         unknown.map(|name| format!("The kernel has no file system {name}."))
     }
 
+    /// Whether this program opens it.
+    pub fn is_ours(&self) -> bool {
+        self.open.iter().any(|step| step.run.iter().any(|word| word == "{claviger}"))
+    }
+
     /// What it says of its version: the first line that the command prints. `claviger` is this program.
     pub fn version_here(&self, claviger: &Path) -> Option<String> {
         let mut names = words::Words::default();
