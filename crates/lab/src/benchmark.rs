@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::{Acceleration, SectorCipher};
 use claviger_engine::{Error, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::machine::{self, Machine};
 use crate::memory::Buffer;
 use crate::random::Random;
+use crate::run::Level;
 use crate::statistics::{Spread, median};
-use crate::suites::{AesAcceleration, Suite};
+use crate::suites::{self, AesAcceleration, Suite};
 
 /// Buffer sizes of TrueCrypt's window, in bytes. Its KB are 1024 bytes, its MB 1024 KB (`BYTES_PER_KB`).
 pub const BUFFERS: &[usize] =
@@ -88,7 +89,7 @@ pub enum Sort {
 }
 
 /// One line of the window: a suite and a buffer size. Speeds are in bytes per second.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// Cipher or cascade.
     pub cipher: String,
@@ -163,6 +164,23 @@ pub fn sort(rows: &mut [Row], by: Sort) {
 }
 
 impl Plan {
+    /// What a run of the lab measures besides its facilities: 9 s, 48 s or 2 minutes.
+    pub fn beside_run(level: Level) -> Self {
+        let (suites, buffers, repeats): (&[&str], &[usize], _) = match level {
+            Level::Quick => (&["AES", "Serpent", "AES-Twofish-Serpent"], &[100 << 10, 1 << 20, 5 << 20], 5),
+            Level::Standard => (&[], &[100 << 10, 500 << 10, 1 << 20, 5 << 20, 10 << 20, 50 << 20], 5),
+            Level::Thorough => (&[], &BUFFERS[..8], 7),
+        };
+        Self {
+            suites: suites::all().into_iter().filter(|s| suites.is_empty() || suites.contains(&&*s.name)).collect(),
+            buffers: buffers.to_vec(),
+            threads: machine::cpus(),
+            sector: 512,
+            acceleration: Acceleration::On,
+            repeats,
+        }
+    }
+
     fn check(&self) -> Result<()> {
         let reason = match () {
             () if self.repeats == 0 => "at least one repeat is needed",
@@ -349,4 +367,18 @@ fn came_back(buffer: &[u8], seed: u64) -> bool {
         random.fill(expected);
         expected == chunk
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_run_measures_makes_sense() {
+        for (level, rows) in [(Level::Quick, 9), (Level::Standard, 48), (Level::Thorough, 64)] {
+            let plan = Plan::beside_run(level);
+            plan.check().expect("a plan that can be measured");
+            assert_eq!(plan.suites.len() * plan.buffers.len(), rows, "{level:?}");
+        }
+    }
 }

@@ -1,19 +1,43 @@
-//! Text for people and CSV for spreadsheets, from the structs that JSON comes from.
+//! Text for people, CSV for spreadsheets and a page with charts, from the structs that JSON comes from.
 //!
 //! MB/s is 10^6 bytes per second everywhere. TrueCrypt's window and hdparm call 2^20 bytes an MB: their figures are
 //! smaller by 4.6 %.
 
+use serde::Serialize;
+
 mod benchmark;
+mod changes;
 mod compare;
 mod derivation;
+mod facts;
+mod html;
+mod panels;
+mod published;
+mod run;
+#[cfg(test)]
+mod sample;
 mod table;
 
 pub use compare::findings;
+pub use run::RunReport;
 pub use table::csv;
 
 /// What every text report ends with.
 const UNITS: &str =
     "MB/s is 10^6 bytes per second. TrueCrypt's window counts 2^20 bytes as an MB: divide by 1.0486 to compare.";
+
+/// A section of a report that is not about one workload: text, and a table beside.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Extra {
+    /// For people.
+    pub title: String,
+    /// Paragraphs before the table.
+    pub text: Vec<String>,
+    /// Headings of the table; empty where there is none.
+    pub columns: Vec<String>,
+    /// Rows of the table, each with a cell for every heading. Cells that are numbers go to the right.
+    pub rows: Vec<Vec<String>>,
+}
 
 /// Something that has one line in a CSV file.
 pub trait Record {
@@ -48,7 +72,7 @@ fn rate(bytes_per_s: f64) -> String {
 }
 
 /// A share as per cent.
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     // No "-0.0".
     let value = (share * 1000.0).round() / 10.0;
     format!("{:.1}", if value == 0.0 { 0.0 } else { value })

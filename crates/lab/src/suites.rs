@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 const KEY: usize = 32;
 
 /// Whether ciphers used the processor's AES instructions. TrueCrypt's window has a line for it: Yes, No, N/A.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AesAcceleration {
     /// The processor has them, and AES uses them.
     #[serde(rename = "on")]

@@ -214,10 +214,10 @@ pub struct Compared {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    struct Memory(Vec<u8>);
+    pub(crate) struct Memory(pub(crate) Vec<u8>);
 
     impl Device for Memory {
         fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {

@@ -3,8 +3,16 @@
 //! Nothing in here is computed from something else in here: medians, intervals and verdicts are a
 //! [`Summary`](crate::summary::Summary)'s, made from a run whenever they are wanted, so that a stored run can be judged anew.
 
+pub mod bench;
+pub mod journal;
+pub mod measure;
+pub mod plan;
+pub mod schedule;
+pub mod watch;
+
 use serde::{Deserialize, Serialize};
 
+use crate::benchmark;
 use crate::machine::{Machine, Moment};
 use crate::meter::{Conditions, Elapsed};
 
@@ -34,6 +42,9 @@ pub struct Run {
     pub failures: Vec<Failure>,
     /// Requests over time.
     pub traces: Vec<Trace>,
+    /// How fast the ciphers are in memory, without any storage; empty where that was not asked for.
+    #[serde(default)]
+    pub ciphers: Vec<benchmark::Row>,
     /// What else a reader has to know, in whole sentences.
     pub notes: Vec<String>,
 }

@@ -1,6 +1,65 @@
 //! What a facility costs besides throughput: time to make and open it, memory, processor time; and a whole system on it.
 
-use super::Workload;
+mod boot;
+mod debian;
+mod memory;
+mod processes;
+mod processor;
+mod setup;
+mod unlock;
+
+use claviger_engine::{ErrorKind, Result};
+
+use super::{Lab, Workload};
+use crate::facility::Target;
+use crate::run::{Backing, Level, Plan};
+use crate::transfer::Data;
 
 /// All of them.
-pub(super) static WORKLOADS: &[&dyn Workload] = &[];
+pub(super) static WORKLOADS: &[&dyn Workload] =
+    &[&setup::Setup, &unlock::Unlock, &memory::Memory, &processor::Processor, &boot::Boot];
+
+/// The size of the small volumes that are measured besides the one of the plan, in bytes.
+const SMALL: u64 = 64 << 20;
+
+/// The value for this level: of quick, standard and thorough.
+fn by_level<T>(level: Level, [quick, standard, thorough]: [T; 3]) -> T {
+    match level {
+        Level::Quick => quick,
+        Level::Standard => standard,
+        Level::Thorough => thorough,
+    }
+}
+
+/// Whether there can be several volumes at once: a device holds one.
+fn several(plan: &Plan) -> bool {
+    !matches!(plan.backing, Backing::Device(_))
+}
+
+/// The same facility in a store of its own, for a volume of `size` bytes, not made yet.
+fn another(target: &Target, lab: &Lab, size: u64) -> Result<Target> {
+    let plan = Plan { size, ..lab.plan.clone() };
+    let (program, stores, scratch) = (lab.program.clone(), lab.stores.clone(), lab.scratch.clone());
+    let lab = Lab { data: Data::new(plan.seed), plan, program, stores, scratch, cancelled: lab.cancelled };
+    Target::new(target.facility(), &lab)
+}
+
+/// Does `work` with the same facility in a store of its own for a volume of `size` bytes, or, on a device, with the target
+/// itself, which is made anew afterwards, as a run expects it.
+fn apart<T>(target: &mut Target, lab: &Lab, size: u64, work: impl FnOnce(&mut Target) -> Result<T>) -> Result<T> {
+    target.close()?;
+    if several(&lab.plan) {
+        return work(&mut another(target, lab, size)?);
+    }
+    let done = work(target);
+    target.create()?;
+    done
+}
+
+/// What it gave, or nothing where it cannot be done with this facility.
+fn if_supported<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Err(e) if matches!(e.kind, ErrorKind::Unsupported { .. }) => Ok(None),
+        other => other.map(Some),
+    }
+}

@@ -1,0 +1,260 @@
+//! Sequential transfers in blocks of one size, one request at a time, as dd makes them.
+
+use std::time::Duration;
+
+use claviger_engine::Result;
+
+use super::{LARGE, MIB, demand, long_enough, mark, sequential, smallest};
+use crate::facility::Target;
+use crate::run::{Axis, Case, Level, Measure, Plan};
+use crate::statistics::median;
+use crate::transfer::{Device, Direction, Transfer, Written};
+use crate::workloads::{Lab, On, Outcome, Workload};
+
+/// The block sizes of the BSI's study, and that of a large copy.
+const BLOCKS: &[usize] = &[512, 1024, 2048, 4096, 8192, 16384, 32768, LARGE];
+
+/// The ends of them, and the sector of today's disks.
+const QUICK_BLOCKS: &[usize] = &[512, 4096, 32768, LARGE];
+
+/// The sweep over block sizes.
+pub struct Dd;
+
+/// Many repetitions of one transfer.
+pub struct TresorSgx;
+
+/// How much of it.
+struct Extent {
+    blocks: &'static [usize],
+    /// Bytes of a transfer.
+    size: u64,
+    /// When a transfer ends even if not all bytes have moved, in seconds.
+    limit_s: f64,
+    /// How often each is made.
+    repetitions: usize,
+}
+
+impl Extent {
+    fn of_sweep(plan: &Plan) -> Self {
+        let (blocks, size, limit_s) = match plan.level {
+            Level::Quick => (QUICK_BLOCKS, 32 * MIB, 0.15),
+            Level::Standard => (BLOCKS, 128 * MIB, 1.0),
+            Level::Thorough => (BLOCKS, 500_000_000, 30.0),
+        };
+        Self { blocks, size: cap(size, plan), limit_s, repetitions: 1 }
+    }
+
+    fn of_tresor_sgx(plan: &Plan) -> Self {
+        let (size, limit_s, repetitions) = match plan.level {
+            Level::Quick => (16 * MIB, 0.5, 3),
+            Level::Standard => (100_000_000, 2.0, 5),
+            Level::Thorough => (100_000_000, 10.0, 24),
+        };
+        Self { blocks: &[LARGE], size: cap(size, plan), limit_s, repetitions }
+    }
+
+    fn estimate_s(&self) -> f64 {
+        // A rate of 200 MB/s, 25 000 requests a second.
+        let transfer = |block: &usize| {
+            let size = self.size as f64;
+            (size / 200e6).max(size / *block as f64 / 25e3).clamp(super::LEAST_S, self.limit_s) * 2.0
+        };
+        self.blocks.iter().map(transfer).sum::<f64>() * self.repetitions as f64
+    }
+}
+
+/// A size in whole large blocks, with which the volume is not full.
+fn cap(size: u64, plan: &Plan) -> u64 {
+    size.min(plan.size / 4 * 3) / MIB * MIB
+}
+
+impl Workload for Dd {
+    fn name(&self) -> &'static str {
+        "dd"
+    }
+
+    fn title(&self) -> &'static str {
+        "Sequential transfers by block size (dd)"
+    }
+
+    fn measures(&self, plan: &Plan) -> String {
+        let Extent { blocks, size, limit_s, .. } = Extent::of_sweep(plan);
+        format!(
+            "Writes, then reads, the first {} MiB of the volume in order, in blocks of one size from {} bytes to {} KiB, one \
+             request at a time, around the page cache where the facility lets us. A write has an fdatasync at its end, which is \
+             inside its time. A transfer ends after {limit_s} s, and what was moved by then counts; one of less than {} s is made \
+             again until that much was measured. What was written is compared afterwards. After the BSI's study of TrueCrypt (2010, \
+             section 5.3: 500 MB in blocks of 512 bytes to 32 KiB) and the Swedish study of 2013.",
+            size / MIB,
+            blocks.first().copied().unwrap_or_default(),
+            blocks.last().copied().unwrap_or_default() >> 10,
+            super::LEAST_S,
+        )
+    }
+
+    fn not(&self) -> &'static str {
+        "More than one request at a time, and what a file system or the page cache makes of small requests: programs that write \
+         through the page cache see the figures of large blocks."
+    }
+
+    fn on(&self) -> On {
+        On::Bytes
+    }
+
+    fn estimate_s(&self, plan: &Plan) -> f64 {
+        Extent::of_sweep(plan).estimate_s()
+    }
+
+    fn room(&self, plan: &Plan) -> u64 {
+        Extent::of_sweep(plan).size
+    }
+
+    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+        sweep(&mut *target.bytes()?.device()?, lab, &Extent::of_sweep(&lab.plan))
+    }
+}
+
+impl Workload for TresorSgx {
+    fn name(&self) -> &'static str {
+        "dd-tresorsgx"
+    }
+
+    fn title(&self) -> &'static str {
+        "Repeated sequential transfers (dd, as for TresorSGX)"
+    }
+
+    fn measures(&self, plan: &Plan) -> String {
+        let Extent { size, repetitions, .. } = Extent::of_tresor_sgx(plan);
+        format!(
+            "Writes (with an fdatasync inside the time) and reads {} MB in blocks of 1 MiB, {repetitions} times in a pass; the \
+             figure of a pass is the median of them. After the measurements of TresorSGX (2016: 24 repetitions of 100 MB).",
+            size / 1_000_000
+        )
+    }
+
+    fn not(&self) -> &'static str {
+        "Small requests, and more than one request at a time. The study wrote zeros, through the page cache; this writes \
+         incompressible data, around it where the facility lets us."
+    }
+
+    fn on(&self) -> On {
+        On::Bytes
+    }
+
+    fn estimate_s(&self, plan: &Plan) -> f64 {
+        Extent::of_tresor_sgx(plan).estimate_s()
+    }
+
+    fn room(&self, plan: &Plan) -> u64 {
+        Extent::of_tresor_sgx(plan).size
+    }
+
+    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+        sweep(&mut *target.bytes()?.device()?, lab, &Extent::of_tresor_sgx(&lab.plan))
+    }
+}
+
+/// Transfers of each block size.
+fn sweep(device: &mut dyn Device, lab: &Lab, extent: &Extent) -> Result<Outcome> {
+    let smallest = smallest(device)?;
+    let mut written = Written::default();
+    let mut outcome = Outcome::default();
+    for &block in extent.blocks.iter().filter(|&&block| block >= smallest) {
+        let mut samples = Direction::BOTH.map(|_| Vec::new());
+        for _ in 0..extent.repetitions {
+            for (direction, samples) in Direction::BOTH.into_iter().zip(&mut samples) {
+                samples.push(transfer(device, lab, extent, direction, block, &mut written)?);
+            }
+            demand(device, &lab.data, &written, extent.size)?;
+        }
+        outcome.measures.extend(samples.iter().filter_map(|samples| together(samples)));
+    }
+    if extent.blocks[0] < smallest {
+        outcome
+            .notes
+            .push(format!("dd: some facilities take no requests of less than {smallest} bytes; theirs are left out."));
+    }
+    Ok(outcome)
+}
+
+fn transfer(
+    device: &mut dyn Device,
+    lab: &Lab,
+    extent: &Extent,
+    direction: Direction,
+    block: usize,
+    written: &mut Written,
+) -> Result<Measure> {
+    let limit = Duration::from_secs_f64(extent.limit_s);
+    let transfer = Transfer { direction, block, size: extent.size, limit };
+    let (bytes, took) = long_enough(lab, || match direction {
+        Direction::Write => {
+            let mark = mark();
+            let moved = sequential(device, lab, &transfer, mark)?;
+            written.add(moved.0, mark);
+            Ok(moved)
+        }
+        Direction::Read => {
+            lab.drop_caches()?;
+            sequential(device, lab, &transfer, 0)
+        }
+    })?;
+    Ok(Measure::rate(Case::new(direction.word()).at(Axis::Block, block as f64), bytes, took))
+}
+
+/// All samples together, with the median as the figure.
+fn together(samples: &[Measure]) -> Option<Measure> {
+    let value = median(&samples.iter().map(|m| m.value).collect::<Vec<_>>());
+    Some(Measure {
+        value,
+        bytes: samples.iter().map(|m| m.bytes).sum(),
+        seconds: samples.iter().map(|m| m.seconds).sum(),
+        cpu_s: samples.iter().map(|m| m.cpu_s).sum(),
+        ..samples.first()?.clone()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meter::Elapsed;
+    use crate::run::Unit;
+    use crate::transfer::tests::Memory;
+    use crate::workloads::tests::lab;
+
+    fn extent(repetitions: usize) -> Extent {
+        Extent { blocks: &[512, LARGE], size: 4 * MIB, limit_s: 0.05, repetitions }
+    }
+
+    #[test]
+    fn a_sweep_gives_a_rate_for_each_block_size_and_direction() {
+        let mut device = Memory(vec![0; 4 << 20]);
+        let measures = sweep(&mut device, &lab(), &extent(2)).unwrap().measures;
+        let cases: Vec<_> = measures.iter().map(|m| (m.case.operation.as_str(), m.case.x.unwrap())).collect();
+        assert_eq!(cases, [("write", 512.0), ("read", 512.0), ("write", 1048576.0), ("read", 1048576.0)]);
+        for measure in &measures {
+            assert!(
+                measure.unit == Unit::BytesPerS && measure.value > 0.0 && measure.bytes > 0 && measure.seconds > 0.0
+            );
+            assert!(measure.cpu_s.is_some());
+        }
+    }
+
+    #[test]
+    fn the_figure_of_many_samples_is_their_median() {
+        let sample = |&seconds: &f64| Measure::rate(Case::new("read"), 100, Elapsed { seconds, cpu_s: 0.5 });
+        let of = |times: &[f64]| together(&times.iter().map(sample).collect::<Vec<_>>()).unwrap();
+        let three = of(&[1.0, 4.0, 2.0]);
+        assert_eq!((three.value, three.bytes, three.seconds, three.cpu_s), (50.0, 300, 7.0, Some(1.5)));
+        assert_eq!(of(&[1.0, 2.0]).value, 75.0);
+        assert!(together(&[]).is_none());
+    }
+
+    #[test]
+    fn transfers_fit_into_the_volume() {
+        let small = Plan { size: 10 * MIB, level: Level::Thorough, ..lab().plan };
+        assert!(Dd.room(&small) <= small.size && TresorSgx.room(&small) <= small.size && Dd.room(&small) > 0);
+        assert_eq!(Dd.room(&Plan { size: 1 << 40, ..small.clone() }), 476 * MIB);
+        assert!(Dd.estimate_s(&lab().plan) < 5.0);
+    }
+}
