@@ -5,6 +5,7 @@
 //! read or made is compared outside the time.
 
 mod bonnie;
+mod compile;
 mod compilebench;
 mod content;
 mod dbench;
@@ -27,6 +28,7 @@ pub(super) static WORKLOADS: &[&dyn Workload] = &[
     &tree::DirectoryTree,
     &large_file::LargeFile,
     &unpack::Unpack,
+    &compile::Compile,
     &gzip::Gzip,
     &compilebench::CompilebenchLike,
     &bonnie::Bonnie,
