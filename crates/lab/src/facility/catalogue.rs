@@ -9,9 +9,7 @@ use claviger_engine::{Error, Result};
 use super::{Facility, config_folder, ours, words};
 
 /// The facilities of others and the same layers without encryption: `(file name, its text)`.
-const PEERS: &[(&str, &str)] = &[
-    ("folder", include_str!("../../data/peers/folder.toml")),
-];
+const PEERS: &[(&str, &str)] = &[("folder", include_str!("../../data/peers/folder.toml"))];
 
 /// Facilities, each of another name.
 #[derive(Clone, Debug)]

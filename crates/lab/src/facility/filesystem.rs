@@ -111,7 +111,11 @@ pub fn take_down(dir: &Path) -> Result<()> {
 fn mkfs(device: &Path, len: Option<u64>) -> Result<Step> {
     let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
     let blocks = len.map(|len| (len / 4096).to_string());
-    step(["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096", "-E", options, text(device)?].into_iter().chain(blocks.as_deref()))
+    step(
+        ["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096", "-E", options, text(device)?]
+            .into_iter()
+            .chain(blocks.as_deref()),
+    )
 }
 
 fn fuse2fs(image: &Path, dir: &Path) -> Result<Step> {

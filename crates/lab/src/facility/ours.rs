@@ -101,7 +101,10 @@ fn suite(format: &dyn Format, name: String, what: &str, wish: &[&str], transport
     let named = ["--format", format.name()];
     // The store is there already: a file of the right size, or a device.
     let create = |more: &[&str]| {
-        step(&[&["{claviger}", "create", "--force", "--yes"], &named[..], wish, manner.create, more, &["{store}"]].concat())
+        step(
+            &[&["{claviger}", "create", "--force", "--yes"], &named[..], wish, manner.create, more, &["{store}"]]
+                .concat(),
+        )
     };
     // Authenticated sectors have to be written before they can be read.
     let quick: &[&str] = if wish.contains(&"--integrity") { &[] } else { &["--quick"] };
@@ -176,7 +179,9 @@ fn layer(transport: Transport) -> &'static str {
         Transport::Fuse => {
             "It is one file in a folder, served by FUSE; a file system on it is the kernel's, through a loop device."
         }
-        Transport::Nbd => "It is served over a Unix socket; the client sends one request at a time and sleeps meanwhile.",
+        Transport::Nbd => {
+            "It is served over a Unix socket; the client sends one request at a time and sleeps meanwhile."
+        }
     }
 }
 

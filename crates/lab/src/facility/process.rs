@@ -114,7 +114,11 @@ impl Runner {
             let late = begun.elapsed() > WORK;
             if late || (self.cancelled)() {
                 started.end(GIVEN_UP);
-                return Err(if late { started.failed("not done after six hours") } else { ErrorKind::Cancelled.into() });
+                return Err(if late {
+                    started.failed("not done after six hours")
+                } else {
+                    ErrorKind::Cancelled.into()
+                });
             }
         }
     }

@@ -52,8 +52,7 @@ impl Store {
         };
         let len = (size + size / BESIDE).next_multiple_of(1 << 20) + HEADERS;
         let dir = stores.join(id);
-        let mut store =
-            Self { kind, id: id.to_owned(), device, dir, len, loop_device: None, filesystem: None };
+        let mut store = Self { kind, id: id.to_owned(), device, dir, len, loop_device: None, filesystem: None };
         if store.device.is_none() {
             store.prepare().inspect_err(|_| {
                 let _ = fs::remove_dir_all(&store.dir);
@@ -139,7 +138,9 @@ impl Store {
         if self.device.is_some() {
             self.filesystem = None;
             let mut holder = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some((id, used)) = &mut *holder && *id == self.id {
+            if let Some((id, used)) = &mut *holder
+                && *id == self.id
+            {
                 *used = false;
             }
         }

@@ -95,7 +95,9 @@ impl Target {
         let open = dir.join("open");
         let password_file = dir.join("password");
         if facility.gives == Gives::Nbd && open.as_os_str().len() > SOCKET_NAME_MAX {
-            return Err(Error::misuse(format!("too long a name for a socket: {SOCKET_NAME_MAX} bytes at most")).at(&open));
+            return Err(
+                Error::misuse(format!("too long a name for a socket: {SOCKET_NAME_MAX} bytes at most")).at(&open)
+            );
         }
         let size = lab.plan.size - lab.plan.size % 4096;
         let mut words = Words::default();

@@ -59,7 +59,8 @@ pub fn try_out(facility: &Facility, lab: &Lab) -> Result<Trial> {
 
     let surface = target.bytes()?;
     demand(surface.len >= BLOCK as u64, "there is no room in it")?;
-    let places = [0, (surface.len / 2).next_multiple_of(4096), surface.len].map(|at| at.min(surface.len - BLOCK as u64));
+    let places =
+        [0, (surface.len / 2).next_multiple_of(4096), surface.len].map(|at| at.min(surface.len - BLOCK as u64));
     let mut device = surface.device()?;
     let mut block = Buffer::new(BLOCK);
     for at in places {

@@ -43,7 +43,7 @@ impl Workload for Setup {
     }
 
     fn estimate_s(&self, plan: &Plan) -> f64 {
-        sizes(plan).iter().map(|size| 3.0 + *size as f64 / FILLS).sum()
+        sizes(plan).iter().map(|size| 5.0 + *size as f64 / FILLS).sum()
     }
 
     fn room(&self, _: &Plan) -> u64 {
