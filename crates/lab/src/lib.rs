@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod benchmark;
+pub mod changes;
 pub mod compare;
 pub mod derivation;
 pub mod facility;
@@ -19,6 +20,7 @@ pub mod machine;
 pub mod memory;
 pub mod meter;
 pub mod program;
+pub mod published;
 pub mod random;
 pub mod report;
 pub mod run;

@@ -1,4 +1,4 @@
-//! Text for people and CSV for spreadsheets, from the structs that JSON comes from.
+//! Text for people, CSV for spreadsheets and a page with charts, from the structs that JSON comes from.
 //!
 //! MB/s is 10^6 bytes per second everywhere. TrueCrypt's window and hdparm call 2^20 bytes an MB: their figures are
 //! smaller by 4.6 %.
@@ -6,11 +6,20 @@
 use serde::Serialize;
 
 mod benchmark;
+mod changes;
 mod compare;
 mod derivation;
+mod facts;
+mod html;
+mod panels;
+mod published;
+mod run;
+#[cfg(test)]
+mod sample;
 mod table;
 
 pub use compare::findings;
+pub use run::RunReport;
 pub use table::csv;
 
 /// What every text report ends with.
