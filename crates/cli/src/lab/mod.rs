@@ -1,6 +1,8 @@
 //! `claviger lab`
 
 mod compare;
+mod list;
+mod run;
 
 use clap::Subcommand;
 
@@ -13,6 +15,8 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(Box<run::Args>),
+    List(list::Args),
     Compare(compare::Args),
 }
 
@@ -20,6 +24,8 @@ impl Args {
     /// Whether errors are told as JSON.
     pub fn json(&self) -> bool {
         match &self.command {
+            Command::Run(args) => args.json,
+            Command::List(args) => args.json,
             Command::Compare(args) => args.json,
         }
     }
@@ -28,6 +34,8 @@ impl Args {
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
+        Command::Run(args) => run::run(args),
+        Command::List(args) => list::run(args),
         Command::Compare(args) => compare::run(args),
     }
 }
