@@ -10,7 +10,7 @@ use std::process::Command;
 use claviger_engine::{Error, Result};
 use serde::Deserialize;
 
-use super::{MIB, fill};
+use super::MIB;
 use crate::facility::{Surface, Target, Way};
 use crate::meter::Elapsed;
 use crate::program;
@@ -80,7 +80,7 @@ impl Workload for Fio {
 
     fn measures(&self, plan: &Plan) -> String {
         format!(
-            "Runs fio on the first {} MiB, which were filled before, for {} s each: random reads and writes of 4 KiB with one and with \
+            "Runs fio on the first {} MiB, which have been written before, for {} s each: random reads and writes of 4 KiB with one and with \
              32 requests under way, 70 % reads and 30 % writes of 4 KiB with 32, and sequential reads and writes of 1 MiB with 8; around the page cache \
              where the facility lets us, by io_uring or else libaio, over NBD by fio's own client. Writes are incompressible and \
              end with an fsync inside the time. Latencies are from the submission of a request to its end, as 50 %, 99 % \
@@ -109,7 +109,7 @@ impl Workload for Fio {
     }
 
     fn estimate_s(&self, plan: &Plan) -> f64 {
-        region(plan) as f64 / 200e6 + (runtime_s(plan) + 0.6) * JOBS.len() as f64 + 0.6
+        (runtime_s(plan) + 0.6) * JOBS.len() as f64 + 0.6
     }
 
     fn room(&self, plan: &Plan) -> u64 {
@@ -119,7 +119,6 @@ impl Workload for Fio {
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
         let surface = target.bytes()?;
         let len = region(&lab.plan).min(surface.len);
-        fill(&mut *surface.device()?, lab, len)?;
         let place = Place { engine: engine(&surface, &engines(lab)?, io_uring_allowed())?, surface, len };
         let idle = program::run(&mut nothing(), lab.cancelled)?.took;
         let mut outcome = Outcome::default();

@@ -26,10 +26,11 @@ struct Shape {
     tiles: usize,
 }
 
-/// Two factors and their product.
+/// Two factors and their product, in this order in the file.
+const A: usize = 0;
+const B: usize = 1;
+const C: usize = 2;
 const MATRICES: usize = 3;
-
-const [A, B, C]: [usize; MATRICES] = [0, 1, 2];
 
 impl Shape {
     fn of(plan: &Plan) -> Self {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use claviger_engine::{Error, ErrorKind, Result};
 
-use super::{MIB, mark, sequential};
+use super::{MIB, demand, mark, sequential};
 use crate::facility::{Surface, Target};
 use crate::memory::Buffer;
 use crate::meter::{Elapsed, Meter};
@@ -134,6 +134,7 @@ impl Parts<'_> {
         self.of_bytes("sequential write", || transfer(&surface, lab, Direction::Write, len, &mut written))?;
         self.of_bytes("sequential read", || transfer(&surface, lab, Direction::Read, len, &mut written))?;
         self.of_bytes("random read", || random_reads(&surface, lab, len, extent.random))?;
+        demand(&mut *self.target.bytes()?.device()?, &lab.data, &written, len)?;
         match self.target.folder() {
             Ok(_) => self.of_files(extent.files),
             Err(e) if matches!(e.kind, ErrorKind::Unsupported { .. }) => {
@@ -279,7 +280,6 @@ fn trace(operation: &str, mut requests: Vec<TracedRequest>) -> Trace {
 
 #[cfg(test)]
 mod tests {
-    use super::super::demand;
     use super::*;
     use crate::facility::Way;
     use crate::workloads::tests::lab;
