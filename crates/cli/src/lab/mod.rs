@@ -1,7 +1,9 @@
 //! `claviger lab`
 
 mod compare;
+mod list;
 mod published;
+mod run;
 
 use clap::Subcommand;
 
@@ -14,6 +16,8 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(Box<run::Args>),
+    List(list::Args),
     Compare(compare::Args),
     Published(published::Args),
 }
@@ -22,6 +26,8 @@ impl Args {
     /// Whether errors are told as JSON.
     pub fn json(&self) -> bool {
         match &self.command {
+            Command::Run(args) => args.json,
+            Command::List(args) => args.json,
             Command::Compare(args) => args.json,
             Command::Published(args) => args.json,
         }
@@ -31,6 +37,8 @@ impl Args {
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
+        Command::Run(args) => run::run(args),
+        Command::List(args) => list::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Published(args) => published::run(args),
     }
