@@ -19,6 +19,7 @@ pub mod machine;
 pub mod memory;
 pub mod meter;
 pub mod program;
+pub mod published;
 pub mod random;
 pub mod report;
 pub mod run;

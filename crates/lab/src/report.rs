@@ -11,6 +11,7 @@ mod derivation;
 mod facts;
 mod html;
 mod panels;
+mod published;
 mod run;
 #[cfg(test)]
 mod sample;

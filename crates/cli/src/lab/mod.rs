@@ -1,6 +1,7 @@
 //! `claviger lab`
 
 mod compare;
+mod published;
 
 use clap::Subcommand;
 
@@ -14,6 +15,7 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Command {
     Compare(compare::Args),
+    Published(published::Args),
 }
 
 impl Args {
@@ -21,6 +23,7 @@ impl Args {
     pub fn json(&self) -> bool {
         match &self.command {
             Command::Compare(args) => args.json,
+            Command::Published(args) => args.json,
         }
     }
 }
@@ -29,5 +32,6 @@ impl Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Compare(args) => compare::run(args),
+        Command::Published(args) => published::run(args),
     }
 }

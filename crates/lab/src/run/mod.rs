@@ -3,6 +3,9 @@
 //! Nothing in here is computed from something else in here: medians, intervals and verdicts are a
 //! [`Summary`](crate::summary::Summary)'s, made from a run whenever they are wanted, so that a stored run can be judged anew.
 
+pub mod journal;
+pub mod schedule;
+
 use serde::{Deserialize, Serialize};
 
 use crate::benchmark;

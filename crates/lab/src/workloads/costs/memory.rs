@@ -1,5 +1,6 @@
 //! How much memory it takes to have volumes open.
 
+use std::thread;
 use std::time::Duration;
 
 use claviger_engine::{Error, Result};
@@ -16,6 +17,9 @@ pub struct Memory;
 
 /// How many volumes are open at once.
 const VOLUMES: &[usize] = &[1, 3, 8];
+
+/// How long servers have to come to rest.
+const SETTLE: Duration = Duration::from_millis(200);
 
 /// What is read before memory is looked at again.
 const READ: Transfer =
@@ -38,7 +42,7 @@ impl Workload for Memory {
         format!(
             "Proportional set size (a page that several processes share counts in parts) of the processes that serve {volumes} \
              at rest, just after opening, and of those of the first volume after 64 MiB of it were read. Where a facility \
-             gives a folder, they were read from a large file that was written before."
+             gives a folder, they were read from a large file in it."
         )
     }
 
@@ -60,6 +64,8 @@ impl Workload for Memory {
     }
 
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+        // What is read below is written before: servers that have only read are what is measured.
+        target.bytes()?;
         target.close()?;
         target.open()?;
         let mut others = Vec::new();
@@ -71,6 +77,7 @@ impl Workload for Memory {
                 other.open()?;
                 others.push(other);
             }
+            thread::sleep(SETTLE);
             let serving = serving([&*target].into_iter().chain(&others))?;
             measures.push(taken(Case::new("at rest").at(Axis::Volumes, count as f64), &serving)?);
         }

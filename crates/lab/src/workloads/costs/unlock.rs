@@ -59,8 +59,11 @@ impl Workload for Unlock {
 /// The figures of a facility that is made anew for them.
 fn unlocked(target: &mut Target, lab: &Lab) -> Result<Vec<Measure>> {
     target.create_default()?;
+    // What is read first is there, and no time below contains its writing.
     if target.facility().gives == Gives::Folder {
         fs::write(target.folder()?.join(FIRST), FIRST)?;
+    } else {
+        target.bytes()?;
     }
     target.close()?;
 

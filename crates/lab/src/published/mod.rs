@@ -1,0 +1,380 @@
+//! What others measured: the figures of five published studies, one value each, as their documents print them.
+//!
+//! `data/published/README.md` names the studies, the columns and the known mismatches inside the documents. The figures are
+//! facts from there; [`losses`] is computed from them, and [`beside`] lays them beside a run.
+
+mod beside;
+mod losses;
+
+use std::sync::LazyLock;
+
+use claviger_engine::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+pub use beside::{Beside, CipherBeside, CipherSpeed, Layer, Ours, Theirs, ciphers_beside, laid_beside};
+pub use losses::{PublishedLoss, losses, losses_of};
+
+use crate::run::{Axis, Unit};
+
+/// A document with figures.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Study {
+    /// As in the column `study`.
+    pub name: &'static str,
+    /// Who wrote it.
+    pub author: &'static str,
+    /// What it is called.
+    pub title: &'static str,
+    /// When it appeared.
+    pub year: u16,
+    /// In short, for the end of a sentence.
+    pub short: &'static str,
+    #[serde(skip)]
+    csv: &'static str,
+}
+
+/// All studies.
+pub static STUDIES: &[Study] = &[
+    Study {
+        name: "bsi2010",
+        author: "Bundesamt für Sicherheit in der Informationstechnik (BSI)",
+        title: "Untersuchung TrueCrypt, Arbeitspaket 6: Ressourcen-Analyse, version 1.0",
+        year: 2010,
+        short: "BSI 2010",
+        csv: include_str!("../../data/published/bsi2010.csv"),
+    },
+    Study {
+        name: "zhan2010",
+        author: "Beibei Zhan, University of Oslo and Oslo University College",
+        title: "Comparison of automated, user-transparent encryption facilities under Linux and Windows operating systems",
+        year: 2010,
+        short: "Zhan 2010",
+        csv: include_str!("../../data/published/zhan2010.csv"),
+    },
+    Study {
+        name: "linux2013",
+        author: "Sebastian Ahlstedt and David Granath Karlsson, Linnaeus University",
+        title: "Diskkrypteringsprestanda i GNU/Linux",
+        year: 2013,
+        short: "Ahlstedt and Karlsson 2013",
+        csv: include_str!("../../data/published/linux2013.csv"),
+    },
+    Study {
+        name: "rantanen2013",
+        author: "Lasse Rantanen, Tampere University of Applied Sciences",
+        title: "Kehittyneet salausmenetelmät",
+        year: 2013,
+        short: "Rantanen 2013",
+        csv: include_str!("../../data/published/rantanen2013.csv"),
+    },
+    Study {
+        name: "tresorsgx2016",
+        author: "TresorSGX (ayeks/TresorSGX), from a thesis at FAU Erlangen-Nürnberg",
+        title: "Performance analysis with hdparm and dd",
+        year: 2016,
+        short: "TresorSGX 2016",
+        csv: include_str!("../../data/published/tresorsgx2016.csv"),
+    },
+];
+
+/// One value, as a document prints it. Columns that do not apply, or of which the document says nothing, are empty.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Figure {
+    /// Name of the study.
+    pub study: String,
+    /// Table, section or appendix; `... text` is running text.
+    pub table: String,
+    /// Machine or disk.
+    pub platform: String,
+    /// Operating system.
+    pub os: String,
+    /// Cores in use and word size.
+    pub cpu_mode: String,
+    /// `performance` or `powersave`.
+    pub power_mode: String,
+    /// `on`, `off`, or `on vs off` for a factor.
+    pub aes_acceleration: String,
+    /// What encrypts; `none` is the unencrypted baseline.
+    pub facility: String,
+    /// As printed; `A-B-C` are TrueCrypt's cascades.
+    pub cipher: String,
+    /// File system.
+    pub filesystem: String,
+    /// The test.
+    pub workload: String,
+    /// Block, buffer, file or record size, or clients.
+    pub parameter: String,
+    /// `write`, `read`, `encryption` and so on.
+    pub direction: String,
+    /// `throughput`, `time`, `loss against unencrypted` and so on.
+    pub metric: String,
+    /// Of the value, as printed: see [`Figure::in_our_units`].
+    pub unit: String,
+    /// The number.
+    pub value: f64,
+    /// Number of the repetition, `median`, `mean`, or `min` and `max` of a printed range.
+    pub run: String,
+    /// What was repaired, converted, or is doubtful.
+    pub note: String,
+}
+
+/// Every figure of every study.
+pub fn all() -> &'static [Figure] {
+    static ALL: LazyLock<Vec<Figure>> =
+        LazyLock::new(|| STUDIES.iter().flat_map(|study| parse(study.csv).expect("tests parse every file")).collect());
+    &ALL
+}
+
+fn parse(csv: &str) -> csv::Result<Vec<Figure>> {
+    csv::Reader::from_reader(csv.as_bytes()).into_deserialize().collect()
+}
+
+/// The study of this name.
+pub fn study(name: &str) -> Option<&'static Study> {
+    STUDIES.iter().find(|study| study.name == name)
+}
+
+/// What to look for: each is a part of the column's text, whatever its case; nothing is everything.
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    /// In `study`.
+    pub study: Option<String>,
+    /// In `facility` or `cipher`.
+    pub facility: Option<String>,
+    /// In `workload`.
+    pub workload: Option<String>,
+    /// In `platform`.
+    pub platform: Option<String>,
+    /// The whole of `table`.
+    pub table: Option<String>,
+}
+
+impl Query {
+    /// The figures that are looked for.
+    ///
+    /// # Errors
+    /// `Misuse` where there are none, with what there is.
+    pub fn figures(&self) -> Result<Vec<&'static Figure>> {
+        let found: Vec<_> = all().iter().filter(|figure| self.finds(figure)).collect();
+        if found.is_empty() {
+            let hint = format!("There are the studies {}.", names(|f| &f.study, &[]));
+            let wrong = [
+                ("study", &self.study, names(|f| &f.study, &[])),
+                ("facility", &self.facility, names(|f| &f.facility, &[""])),
+                ("workload", &self.workload, names(|f| &f.workload, &[""])),
+                ("platform", &self.platform, names(|f| &f.platform, &[""])),
+            ];
+            let hint = wrong
+                .iter()
+                .find(|(column, wanted, _)| wanted.is_some() && !all().iter().any(|f| self.only(column).finds(f)))
+                .map_or(hint, |(column, _, there)| format!("In the column {column} there are: {there}."));
+            return Err(Error::misuse("no published figure is like that").hint(hint));
+        }
+        Ok(found)
+    }
+
+    /// Whether it is one of them.
+    pub fn finds(&self, figure: &Figure) -> bool {
+        let holds = |wanted: &Option<String>, texts: &[&str]| {
+            let Some(wanted) = wanted else { return true };
+            texts.iter().any(|text| text.to_lowercase().contains(&wanted.to_lowercase()))
+        };
+        holds(&self.study, &[&figure.study])
+            && holds(&self.facility, &[&figure.facility, &figure.cipher])
+            && holds(&self.workload, &[&figure.workload])
+            && holds(&self.platform, &[&figure.platform])
+            && self.table.as_ref().is_none_or(|table| *table == figure.table)
+    }
+
+    /// The same, looking at one column only.
+    fn only(&self, column: &str) -> Self {
+        let keep = |name: &str, wanted: &Option<String>| wanted.clone().filter(|_| name == column);
+        Self {
+            study: keep("study", &self.study),
+            facility: keep("facility", &self.facility),
+            workload: keep("workload", &self.workload),
+            platform: keep("platform", &self.platform),
+            table: None,
+        }
+    }
+}
+
+/// The different texts of a column, without some.
+fn names(of: impl Fn(&Figure) -> &String, without: &[&str]) -> String {
+    let mut there: Vec<&str> = all().iter().map(|f| of(f).as_str()).filter(|t| !without.contains(t)).collect();
+    there.sort_unstable();
+    there.dedup();
+    there.join("; ")
+}
+
+impl Figure {
+    /// Whether it was measured without encryption.
+    pub fn is_baseline(&self) -> bool {
+        self.facility == "none" || self.facility.starts_with("none (")
+    }
+
+    /// Where it stands: `BSI 2010, table 8`.
+    pub fn source(&self) -> String {
+        let study = study(&self.study).map_or(self.study.as_str(), |study| study.short);
+        match self.table.starts_with(|c: char| c.is_ascii_digit()) && !self.table.contains(['.', ' ']) {
+            true => format!("{study}, table {}", self.table),
+            false => format!("{study}, {}", self.table),
+        }
+    }
+
+    /// The value in this program's units, if the document leaves no doubt. The same two letters mean different things: `MB`
+    /// has 2^20 bytes in TrueCrypt's window and in hdparm, 10^6 in dd and CrystalDiskMark. Where a speed of dd was printed in
+    /// GB/s, which are 10^9 there, the table has it times 1024 (BSI's own way), and that is undone here.
+    pub fn in_our_units(&self) -> Option<(f64, Unit)> {
+        const KIB: f64 = 1024.0;
+        const MIB: f64 = 1024.0 * 1024.0;
+        if !matches!(self.metric.as_str(), "throughput" | "time" | "file create rate" | "seek rate" | "CPU usage") {
+            return None;
+        }
+        let is = |start: &str| self.workload.starts_with(start);
+        let (factor, unit) = match self.unit.as_str() {
+            "s" => (1.0, Unit::Seconds),
+            "/s" => (1.0, Unit::PerS),
+            "%" => (0.01, Unit::Share),
+            "MB/s" if is("TrueCrypt benchmark") || is("hdparm") => (MIB, Unit::BytesPerS),
+            "MB/s" if is("dd ") && self.note.contains("GB/s") => (1e9 / KIB, Unit::BytesPerS),
+            "MB/s" if is("dd ") || is("CrystalDiskMark") => (1e6, Unit::BytesPerS),
+            // Table 18 is section 5.6.2 divided by 1024.
+            "MB/s" if is("IOzone write, 16 MB file") => (MIB, Unit::BytesPerS),
+            "KB/s" if is("IOzone") || is("Bonnie++") => (KIB, Unit::BytesPerS),
+            _ => return None,
+        };
+        Some((self.value * factor, unit))
+    }
+
+    /// The size or count in `parameter`, if it has one: `block size 4096 B`, `12 clients`, `file 64 KB, record 32 KB` (the
+    /// record), `record size 512 (printed "Byte")` (which are KB: see the README), `buffer 5 MB`.
+    pub fn x(&self) -> Option<(Axis, f64)> {
+        let text = self.parameter.as_str();
+        if let Some(clients) = text.strip_suffix(" clients") {
+            return Some((Axis::Clients, clients.parse().ok()?));
+        }
+        if let Some(record) = text.strip_prefix("record size ") {
+            let kib: f64 = record.split(' ').next()?.parse().ok()?;
+            return Some((Axis::Block, kib * 1024.0));
+        }
+        let size = match text.split_once(", record ") {
+            Some((_, record)) => record,
+            None => text.strip_prefix("block size ").or(text.strip_prefix("buffer "))?,
+        };
+        Some((Axis::Block, bytes(size)?))
+    }
+
+    /// The size of the file in `parameter`, in bytes, if it has one.
+    pub fn file_bytes(&self) -> Option<f64> {
+        bytes(self.parameter.strip_prefix("file ")?.split_once(',')?.0)
+    }
+}
+
+/// `32 KB`, where a KB has 1024 bytes, as it has in TrueCrypt and IOzone.
+fn bytes(text: &str) -> Option<f64> {
+    let (number, unit) = text.split_once(' ')?;
+    let factor = match unit {
+        "B" => 1.0,
+        "KB" => 1024.0,
+        "MB" => 1024.0 * 1024.0,
+        "GB" => 1024.0 * 1024.0 * 1024.0,
+        _ => return None,
+    };
+    Some(number.parse::<f64>().ok()? * factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Figure by figure, from the collection's own count.
+    #[test]
+    fn every_figure_is_there() {
+        for (name, count) in
+            [("bsi2010", 2509), ("zhan2010", 4508), ("tresorsgx2016", 321), ("rantanen2013", 1398), ("linux2013", 92)]
+        {
+            let study = study(name).expect("a study");
+            let figures = parse(study.csv).expect("a table of figures");
+            assert_eq!(figures.len(), count, "{name}");
+            assert!(figures.iter().all(|f| f.study == name && f.value.is_finite() && !f.table.is_empty()), "{name}");
+        }
+        assert_eq!(all().len(), 2509 + 4508 + 321 + 1398 + 92);
+    }
+
+    #[test]
+    fn the_same_letters_are_different_units() {
+        let first = |workload: &str, wanted: &dyn Fn(&Figure) -> bool| -> Figure {
+            all().iter().find(|f| f.workload.starts_with(workload) && wanted(f)).expect("a figure").clone()
+        };
+        let rate = |f: &Figure| f.in_our_units().expect("known units").0;
+        // hdparm counts 2^20 bytes: 342 MB in 3.01 s are 113.62 of its MB/s.
+        let hdparm = first("hdparm -t", &|f| f.note == "342 MB in 3.01 s");
+        assert!((rate(&hdparm) - 342.0 * 1_048_576.0 / 3.01).abs() / rate(&hdparm) < 1e-3, "{hdparm:?}");
+        // dd counts 10^6: 104857600 bytes in 1.02306 s are printed as 102 MB/s.
+        let dd = first("dd 100 MB block", &|f| f.run == "1" && f.unit == "MB/s" && f.facility == "none");
+        assert!((rate(&dd) - 104_857_600.0 / 1.02306).abs() / rate(&dd) < 0.005, "{dd:?}");
+        // A GB of dd is 10^9, of TrueCrypt's window 2^30.
+        let dd = first("dd sequential write, RAM disk", &|f| f.note == "printed as 1,8 GB/s");
+        assert!((rate(&dd) - 1.8e9).abs() < 1.0, "{dd:?}");
+        let window = first("TrueCrypt benchmark", &|f| f.note.ends_with("1,5 GB/s"));
+        assert!((rate(&window) - 1.5 * 1_073_741_824.0).abs() < 1.0, "{window:?}");
+        // Table 18 and section 5.6.2 are the same measurements in MB and KB of 1024.
+        let of = |table: &str| {
+            first("IOzone write", &|f| {
+                f.table == table && f.platform.starts_with("Acer") && f.filesystem == "EXT3" && f.facility == "none"
+            })
+        };
+        assert!((rate(&of("18")) / rate(&of("5.6.2")) - 1.0).abs() < 1e-3);
+        // What does not say how many bytes its MB has is not converted.
+        assert_eq!(first("Dbench", &|f| f.metric == "throughput").in_our_units(), None);
+        assert_eq!(first("dd sequential", &|f| f.metric.starts_with("loss")).in_our_units(), None);
+    }
+
+    #[test]
+    fn parameters_are_sizes() {
+        let mut figure = all()[0].clone();
+        for (text, x, file) in [
+            ("block size 4096 B", Some((Axis::Block, 4096.0)), None),
+            ("48 clients", Some((Axis::Clients, 48.0)), None),
+            ("file 64 KB, record 32 KB", Some((Axis::Block, 32768.0)), Some(65536.0)),
+            ("record size 512 (printed \"Byte\")", Some((Axis::Block, 524_288.0)), None),
+            ("record size 16384", Some((Axis::Block, 16_777_216.0)), None),
+            ("buffer 5 MB", Some((Axis::Block, 5_242_880.0)), None),
+            ("tar -xjf", None, None),
+            ("", None, None),
+        ] {
+            figure.parameter = text.into();
+            assert_eq!((figure.x(), figure.file_bytes()), (x, file), "{text}");
+        }
+        // No size of a block or a record is left unread.
+        let unread = |f: &&Figure| f.x().is_none() && (f.parameter.contains("size") || f.parameter.contains("clients"));
+        assert_eq!(
+            all().iter().filter(unread).map(|f| f.parameter.as_str()).collect::<Vec<_>>(),
+            vec!["block size 512 KB"; 0]
+        );
+    }
+
+    #[test]
+    fn queries() {
+        let query = |facility: &str, workload: &str| Query {
+            facility: Some(facility.into()),
+            workload: Some(workload.into()),
+            ..Query::default()
+        };
+        let found = query("loop-aes", "dbench").figures().expect("some");
+        assert!(found.len() >= 12 && found.iter().all(|f| f.facility == "loop-AES" && f.workload == "Dbench"));
+        let wrong = query("rot13", "dbench").figures().expect_err("none");
+        assert!(wrong.hint.as_deref().is_some_and(|hint| hint.contains("BitLocker")), "{wrong:?}");
+        assert_eq!(Query::default().figures().expect("all").len(), all().len());
+    }
+
+    #[test]
+    fn sources_name_the_place() {
+        let place =
+            |table: &str| all().iter().find(|f| f.study == "bsi2010" && f.table == table).expect("a figure").source();
+        assert_eq!(place("8"), "BSI 2010, table 8");
+        assert_eq!(place("5.3.3"), "BSI 2010, 5.3.3");
+    }
+}

@@ -1,0 +1,375 @@
+//! The published figures and losses as text and CSV, and what is laid beside a run.
+
+use super::table::{Align, Table};
+use super::{Record, Text, UNITS, number, percent, rate, size};
+use crate::published::{Beside, CipherBeside, Figure, Layer, Ours, PublishedLoss, Theirs};
+use crate::run::{Axis, Case};
+
+impl Record for Figure {
+    fn record(&self) -> Vec<(&'static str, String)> {
+        // Every column, in the order of the files.
+        let Self {
+            study,
+            table,
+            platform,
+            os,
+            cpu_mode,
+            power_mode,
+            aes_acceleration,
+            facility,
+            cipher,
+            filesystem,
+            workload,
+            parameter,
+            direction,
+            metric,
+            unit,
+            value,
+            run,
+            note,
+        } = self;
+        vec![
+            ("study", study.clone()),
+            ("table", table.clone()),
+            ("platform", platform.clone()),
+            ("os", os.clone()),
+            ("cpu_mode", cpu_mode.clone()),
+            ("power_mode", power_mode.clone()),
+            ("aes_acceleration", aes_acceleration.clone()),
+            ("facility", facility.clone()),
+            ("cipher", cipher.clone()),
+            ("filesystem", filesystem.clone()),
+            ("workload", workload.clone()),
+            ("parameter", parameter.clone()),
+            ("direction", direction.clone()),
+            ("metric", metric.clone()),
+            ("unit", unit.clone()),
+            ("value", number(*value)),
+            ("run", run.clone()),
+            ("note", note.clone()),
+        ]
+    }
+}
+
+impl Record for &Figure {
+    fn record(&self) -> Vec<(&'static str, String)> {
+        (*self).record()
+    }
+}
+
+impl Record for &PublishedLoss {
+    fn record(&self) -> Vec<(&'static str, String)> {
+        let PublishedLoss { figure, baseline, repetitions, share_only, loss } = self;
+        let mut record = figure.record();
+        record.extend([
+            ("baseline", number(*baseline)),
+            ("repetitions", repetitions.to_string()),
+            ("share_only", share_only.to_string()),
+            ("loss", number(*loss)),
+        ]);
+        record
+    }
+}
+
+impl Text for [&Figure] {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for of_table in self.chunk_by(|a, b| same_table(a, b)) {
+            let row = |f: &&Figure| {
+                let what = join(&[&f.direction, &f.metric], " ");
+                vec![machine(f), facility(f), f.parameter.clone(), what, number(f.value), f.unit.clone(), f.run.clone()]
+            };
+            let columns = [
+                ("machine", Align::Left),
+                ("facility", Align::Left),
+                ("parameter", Align::Left),
+                ("what", Align::Left),
+                ("value", Align::Right),
+                ("unit", Align::Left),
+                ("run", Align::Left),
+            ];
+            text += &under_heading(of_table[0], &columns, of_table.iter().map(row).collect());
+        }
+        text + "\n" + FIGURES
+    }
+}
+
+/// What the figures' letters mean.
+const FIGURES: &str =
+    "Units are those of the documents: MB/s of hdparm and TrueCrypt are 2^20 bytes, of dd 10^6, KB/s 1024.\n";
+
+impl Text for [&PublishedLoss] {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for of_table in self.chunk_by(|a, b| same_table(&a.figure, &b.figure)) {
+            let row = |l: &&PublishedLoss| {
+                let f = &l.figure;
+                vec![
+                    machine(f),
+                    facility(f),
+                    f.parameter.clone(),
+                    f.direction.clone(),
+                    number(l.baseline),
+                    number(f.value),
+                    f.unit.clone(),
+                    percent(l.loss),
+                ]
+            };
+            let columns = [
+                ("machine", Align::Left),
+                ("facility", Align::Left),
+                ("parameter", Align::Left),
+                ("direction", Align::Left),
+                ("plain", Align::Right),
+                ("encrypted", Align::Right),
+                ("unit", Align::Left),
+                ("loss %", Align::Right),
+            ];
+            text += &under_heading(&of_table[0].figure, &columns, of_table.iter().map(row).collect());
+        }
+        text + "\nThe loss is that of performance, which is 1 / time where seconds are given.\n" + FIGURES
+    }
+}
+
+fn same_table(a: &Figure, b: &Figure) -> bool {
+    (&a.study, &a.table, &a.workload) == (&b.study, &b.table, &b.workload)
+}
+
+/// A table under its source. A column of words that is the same in all rows is said in the heading instead.
+fn under_heading(figure: &Figure, columns: &[(&str, Align)], rows: Vec<Vec<String>>) -> String {
+    let workload = if figure.workload.is_empty() { "workload not named" } else { &figure.workload };
+    let constant = |c: usize| {
+        columns[c].1 == Align::Left
+            && (rows.len() > 1 || rows[0][c].is_empty())
+            && rows.iter().all(|row| row[c] == rows[0][c])
+    };
+    let (said, kept): (Vec<usize>, Vec<usize>) = (0..columns.len()).partition(|&c| constant(c));
+    let said: Vec<&str> = said.iter().map(|&c| rows[0][c].as_str()).collect();
+    let mut table = Table::new(&kept.iter().map(|&c| columns[c]).collect::<Vec<_>>());
+    for row in &rows {
+        table.row(kept.iter().map(|&c| row[c].clone()).collect());
+    }
+    let said = join(&said, "; ");
+    let said = if said.is_empty() { said } else { format!("{said}\n") };
+    format!("\n{}: {workload}\n{said}\n{}", figure.source(), table.text())
+}
+
+fn machine(figure: &Figure) -> String {
+    let aes = match figure.aes_acceleration.as_str() {
+        "" => String::new(),
+        word => format!("AES {word}"),
+    };
+    join(&[&figure.platform, &figure.os, &figure.cpu_mode, &figure.power_mode, &aes], ", ")
+}
+
+fn facility(figure: &Figure) -> String {
+    join(&[&figure.facility, &figure.cipher, &figure.filesystem], ", ")
+}
+
+fn join(parts: &[&str], with: &str) -> String {
+    parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(with)
+}
+
+impl Beside {
+    /// What is compared: `dd: write in blocks of 4 KiB`.
+    pub fn title(&self) -> String {
+        let files = if self.layer == Layer::Files { ", file by file" } else { "" };
+        format!("{}: {}{files}", self.workload, case(&self.case))
+    }
+
+    /// In one sentence: the machine that lost most, and this one.
+    pub fn sentence(&self) -> String {
+        let most = |losses: &mut dyn Iterator<Item = (f64, String)>| {
+            losses.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, words)| words).unwrap_or_default()
+        };
+        let theirs = most(&mut self.theirs.iter().map(|t| (t.high, t.words())));
+        let ours = most(&mut self.ours.iter().map(|o| (o.loss.loss, o.words())));
+        format!("{theirs}; {ours}.")
+    }
+}
+
+impl Theirs {
+    fn words(&self) -> String {
+        let lost = match self.settings {
+            1 => lost(self.low, "lost", "gained"),
+            n => format!("lost {} to {} % in {n} settings", percent(self.low), percent(self.high)),
+        };
+        let aes = match self.aes_acceleration.as_str() {
+            "" => String::new(),
+            word => format!(", AES instructions {word}"),
+        };
+        format!("The {} of {} {lost} ({}{aes}; {})", self.platform, self.year, self.facility, self.sources.join(", "))
+    }
+}
+
+impl Ours {
+    fn words(&self) -> String {
+        format!(
+            "this machine {} ({} … {}) with {}",
+            lost(self.loss.loss, "loses", "gains"),
+            percent(self.loss.low),
+            percent(self.loss.high),
+            self.title
+        )
+    }
+}
+
+fn lost(loss: f64, loses: &str, gains: &str) -> String {
+    if loss < 0.0 { format!("{gains} {} %", percent(-loss)) } else { format!("{loses} {} %", percent(loss)) }
+}
+
+/// A case in words: `write in blocks of 4 KiB, file of 64 MiB`.
+pub(super) fn case(case: &Case) -> String {
+    let x = |x: f64| size(x as u64);
+    let at = match (case.axis, case.x) {
+        (Axis::Block, Some(at)) => format!(" in blocks of {}", x(at)),
+        (Axis::File, Some(at)) => format!(", files of {}", x(at)),
+        (Axis::Size, Some(at)) => format!(", {}", x(at)),
+        (Axis::Clients, Some(at)) => format!(", {at} {}", if at == 1.0 { "client" } else { "clients" }),
+        (Axis::Volumes, Some(at)) => format!(", {at} {}", if at == 1.0 { "volume" } else { "volumes" }),
+        (Axis::None, _) | (_, None) => String::new(),
+    };
+    let series = if case.series.is_empty() { String::new() } else { format!(", {}", case.series) };
+    format!("{}{at}{series}", case.operation)
+}
+
+impl Text for [Beside] {
+    fn text(&self) -> String {
+        if self.is_empty() {
+            return "Nothing in this run stands beside a published figure.\n".into();
+        }
+        let mut text = String::from("Published losses beside those of this run\n");
+        for beside in self {
+            text += &format!("\n{}\n{}\n\n", beside.title(), beside.sentence());
+            let mut columns = Table::new(&[
+                ("where", Align::Left),
+                ("what", Align::Left),
+                ("loss %", Align::Right),
+                ("", Align::Left),
+            ]);
+            for row in beside.rows() {
+                columns.row(row.to_vec());
+            }
+            text += &columns.text();
+            text += &format!("{}\n", beside.differs);
+        }
+        text
+    }
+}
+
+impl Beside {
+    /// The lines of a table: where, what, loss in per cent, source or verdict.
+    pub(super) fn rows(&self) -> Vec<[String; 4]> {
+        let ours = self.ours.iter().map(|ours| {
+            let (loss, verdict) = (&ours.loss, ours.loss.verdict.words());
+            let interval = format!("{} … {}", percent(loss.low), percent(loss.high));
+            ["this machine".into(), ours.title.clone(), percent(loss.loss), format!("{interval}, {verdict}")]
+        });
+        let theirs = self.theirs.iter().map(|theirs| {
+            let aes = match theirs.aes_acceleration.as_str() {
+                "" => String::new(),
+                word => format!(", AES {word}"),
+            };
+            let loss = match theirs.settings {
+                1 => percent(theirs.low),
+                _ => format!("{} to {}", percent(theirs.low), percent(theirs.high)),
+            };
+            let place = format!("{}, {}", theirs.platform, theirs.year);
+            [place, format!("{}{aes}", theirs.facility), loss, theirs.sources.join(", ")]
+        });
+        ours.chain(theirs).collect()
+    }
+}
+
+impl Text for [CipherBeside] {
+    fn text(&self) -> String {
+        let mut text =
+            String::from("TrueCrypt's benchmark window, then and now: mean of encryption and decryption\n\n");
+        let mut columns = Table::new(&[
+            ("cipher", Align::Left),
+            ("buffer", Align::Left),
+            ("machine", Align::Left),
+            ("AES", Align::Left),
+            ("MB/s", Align::Right),
+            ("here", Align::Right),
+            ("times", Align::Right),
+            ("source", Align::Left),
+        ]);
+        for (beside, theirs) in self.iter().flat_map(|b| b.theirs.iter().map(move |t| (b, t))) {
+            columns.row(vec![
+                beside.cipher.clone(),
+                size(beside.buffer_bytes as u64),
+                format!("{}, {}", theirs.platform, theirs.year),
+                theirs.aes_acceleration.clone(),
+                rate(theirs.bytes_per_s),
+                rate(beside.bytes_per_s),
+                format!("{:.1}", theirs.times),
+                theirs.source.clone(),
+            ]);
+        }
+        text += &columns.text();
+        text + "\nOf each machine, its fastest setting. " + UNITS + "\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::csv;
+    use super::*;
+    use crate::published::{Query, all, losses};
+    use crate::statistics::{Loss, Verdict};
+
+    #[test]
+    fn csv_gives_the_figures_back() {
+        let some: Vec<&Figure> = Query { study: Some("linux2013".into()), ..Query::default() }.figures().expect("some");
+        let text = csv(&some);
+        let back: Vec<Figure> =
+            ::csv::Reader::from_reader(text.as_bytes()).into_deserialize().map(|f| f.expect("a figure")).collect();
+        assert_eq!(back.iter().collect::<Vec<_>>(), some);
+    }
+
+    #[test]
+    fn every_figure_and_loss_can_be_told() {
+        let (figures, losses): (Vec<&Figure>, Vec<&PublishedLoss>) =
+            (all().iter().collect(), losses().iter().collect());
+        assert!(figures.text().contains("BSI 2010, table 8: dd sequential write, RAM disk"));
+        let text = losses.text();
+        let line = text.lines().find(|l| l.contains("QuadCore 64-bit, performance")).expect("a line");
+        assert!(line.contains("92.6"), "{line}");
+        // Dbench with 48 clients: the best of all.
+        assert!(text.lines().any(|l| l.contains("48 clients") && l.ends_with("2.2")));
+        assert_eq!(csv(&losses).lines().count(), losses.len() + 1);
+    }
+
+    #[test]
+    fn a_sentence_names_both_machines_and_the_source() {
+        let theirs = Theirs {
+            platform: "HP EliteBook 8540p".into(),
+            year: 2010,
+            facility: "TrueCrypt, AES".into(),
+            aes_acceleration: "off".into(),
+            low: 0.92,
+            high: 0.92,
+            settings: 1,
+            sources: vec!["BSI 2010, 5.3.3".into()],
+        };
+        let loss = Loss { loss: 0.12, low: 0.101, high: 0.14, verdict: Verdict::Slower };
+        let title = "this engine, LUKS2 format, aes-xts-plain64".to_owned();
+        let beside = Beside {
+            workload: "dd".into(),
+            case: Case::new("write").at(Axis::Block, 4096.0),
+            layer: Layer::Volume,
+            ours: vec![Ours { facility: "LUKS2".into(), title, loss }],
+            theirs: vec![theirs],
+            differs: "Much.",
+        };
+        assert_eq!(beside.title(), "dd: write in blocks of 4 KiB");
+        assert_eq!(
+            beside.sentence(),
+            "The HP EliteBook 8540p of 2010 lost 92.0 % (TrueCrypt, AES, AES instructions off; BSI 2010, 5.3.3); this machine \
+             loses 12.0 % (10.1 … 14.0) with this engine, LUKS2 format, aes-xts-plain64."
+        );
+        let text = [beside].text();
+        assert!(text.contains("Much.") && text.contains("slower"), "{text}");
+    }
+}
