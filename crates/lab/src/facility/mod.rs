@@ -153,6 +153,11 @@ impl Facility {
         unknown.map(|name| format!("The kernel has no file system {name}."))
     }
 
+    /// Whether this program opens it.
+    pub fn is_ours(&self) -> bool {
+        self.open.iter().any(|step| step.run.iter().any(|word| word == "{claviger}"))
+    }
+
     /// What it says of its version: the first line that the command prints. `program` is this program.
     pub fn version_here(&self, program: &Path) -> Option<String> {
         let mut words = words::Words::default();

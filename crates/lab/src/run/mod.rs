@@ -3,8 +3,12 @@
 //! Nothing in here is computed from something else in here: medians, intervals and verdicts are a
 //! [`Summary`](crate::summary::Summary)'s, made from a run whenever they are wanted, so that a stored run can be judged anew.
 
+pub mod bench;
 pub mod journal;
+pub mod measure;
+pub mod plan;
 pub mod schedule;
+pub mod watch;
 
 use serde::{Deserialize, Serialize};
 
