@@ -3,6 +3,7 @@
 mod compare;
 mod list;
 mod published;
+mod report;
 mod run;
 
 use clap::Subcommand;
@@ -20,6 +21,7 @@ enum Command {
     List(list::Args),
     Compare(compare::Args),
     Published(published::Args),
+    Report(report::Args),
 }
 
 impl Args {
@@ -30,6 +32,7 @@ impl Args {
             Command::List(args) => args.json,
             Command::Compare(args) => args.json,
             Command::Published(args) => args.json,
+            Command::Report(args) => args.json,
         }
     }
 }
@@ -41,5 +44,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Command::List(args) => list::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Published(args) => published::run(args),
+        Command::Report(args) => report::run(args),
     }
 }

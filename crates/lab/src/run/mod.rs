@@ -8,6 +8,7 @@ pub mod journal;
 pub mod measure;
 pub mod plan;
 pub mod schedule;
+pub mod stored;
 pub mod watch;
 
 use serde::{Deserialize, Serialize};
