@@ -1,5 +1,6 @@
 //! `claviger lab`
 
+mod check;
 mod compare;
 mod list;
 mod published;
@@ -19,6 +20,7 @@ pub struct Args {
 enum Command {
     Run(Box<run::Args>),
     List(list::Args),
+    Check(check::Args),
     Compare(compare::Args),
     Published(published::Args),
     Report(report::Args),
@@ -30,6 +32,7 @@ impl Args {
         match &self.command {
             Command::Run(args) => args.json,
             Command::List(args) => args.json,
+            Command::Check(args) => args.json,
             Command::Compare(args) => args.json,
             Command::Published(args) => args.json,
             Command::Report(args) => args.json,
@@ -42,6 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Run(args) => run::run(args),
         Command::List(args) => list::run(args),
+        Command::Check(args) => check::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Published(args) => published::run(args),
         Command::Report(args) => report::run(args),
