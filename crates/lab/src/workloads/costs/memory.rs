@@ -42,7 +42,7 @@ impl Workload for Memory {
         format!(
             "Proportional set size (a page that several processes share counts in parts) of the processes that serve {volumes} \
              at rest, just after opening, and one volume of which 64 MiB were read. Where a facility gives a folder, they \
-             were read from a large file in it."
+             were read from a large file in it. Other processes of the same program make the figures smaller."
         )
     }
 

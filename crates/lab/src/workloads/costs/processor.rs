@@ -112,7 +112,7 @@ fn under_load(target: &Target, device: &mut dyn Device, lab: &Lab, transfer: &Tr
     let per_gb = |who: &str, cpu_s: f64| Measure {
         case: Case::new(format!("{word}, processor time per GB, {who}")),
         value: cpu_s * 1e9 / bytes as f64,
-        unit: Unit::Seconds,
+        unit: Unit::CostSeconds,
         bytes: bytes,
         seconds: took.seconds,
         cpu_s: Some(cpu_s),
