@@ -14,6 +14,9 @@ use crate::run::Run;
 use canvas::Look;
 use sections::{Ciphers, Section};
 
+/// Findings that are shown at once.
+const FINDINGS: usize = 8;
+
 /// The page of a run.
 ///
 /// # Errors
@@ -27,7 +30,7 @@ pub(super) fn page(report: &RunReport) -> Result<String> {
         style: include_str!("../../templates/run.css").to_owned() + &canvas::dark_style(),
         subtitle: subtitle(run),
         glance: sections::glance(report),
-        findings: &report.summary.findings,
+        findings: report.summary.findings.split_at(report.summary.findings.len().min(FINDINGS)),
         warnings: report.warnings(),
         notes: &run.notes,
         failures,
@@ -49,7 +52,8 @@ struct Page<'a> {
     style: String,
     subtitle: String,
     glance: Option<Table>,
-    findings: &'a [String],
+    /// Those that are shown at once, and the others.
+    findings: (&'a [String], &'a [String]),
     warnings: Vec<String>,
     notes: &'a [String],
     failures: Vec<(String, String)>,
@@ -76,13 +80,15 @@ struct TableCell {
     text: String,
     /// How it is set: `name`, `n` for numbers, or a shade.
     class: &'static str,
+    /// What is written below, in small letters.
+    note: String,
     /// Samples instead of a text, and whether each lies far from the others.
     samples: Vec<(String, bool)>,
 }
 
 impl TableCell {
     fn new(text: impl Into<String>, class: &'static str) -> Self {
-        Self { text: text.into(), class, samples: Vec::new() }
+        Self { text: text.into(), class, ..Self::default() }
     }
 
     fn number(text: impl Into<String>) -> Self {
