@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod benchmark;
+pub mod changes;
 pub mod compare;
 pub mod derivation;
 pub mod facility;

@@ -6,6 +6,7 @@
 use serde::Serialize;
 
 mod benchmark;
+mod changes;
 mod compare;
 mod derivation;
 mod facts;

@@ -1,8 +1,11 @@
 //! `claviger lab`
 
+mod check;
 mod compare;
+mod list;
 mod published;
 mod report;
+mod run;
 
 use clap::Subcommand;
 
@@ -15,6 +18,9 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(Box<run::Args>),
+    List(list::Args),
+    Check(check::Args),
     Compare(compare::Args),
     Published(published::Args),
     Report(report::Args),
@@ -24,6 +30,9 @@ impl Args {
     /// Whether errors are told as JSON.
     pub fn json(&self) -> bool {
         match &self.command {
+            Command::Run(args) => args.json,
+            Command::List(args) => args.json,
+            Command::Check(args) => args.json,
             Command::Compare(args) => args.json,
             Command::Published(args) => args.json,
             Command::Report(args) => args.json,
@@ -34,6 +43,9 @@ impl Args {
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
+        Command::Run(args) => run::run(args),
+        Command::List(args) => list::run(args),
+        Command::Check(args) => check::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Published(args) => published::run(args),
         Command::Report(args) => report::run(args),

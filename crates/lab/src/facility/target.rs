@@ -312,6 +312,7 @@ impl Target {
         self.state = State::default();
         self.store.clear(&self.runner)?;
         self.words.set_path("store", &self.store.path())?;
+        make_mount_point(&self.open, self.facility.gives)?;
         let meter = Meter::start();
         // What a step has begun that fails, closing undoes.
         self.state.opened = true;

@@ -70,7 +70,7 @@ pub struct Theirs {
 
 /// A workload of ours and the test that it can stand beside.
 struct Rule {
-    ours: &'static str,
+    ours: &'static [&'static str],
     /// Operations of ours with the direction of theirs.
     operations: &'static [(&'static str, &'static str)],
     study: &'static str,
@@ -110,7 +110,7 @@ const REPEATED: &[&str] = &["8", "10", "12", "18", "4.4", "Summarized Results", 
 /// What can stand beside what.
 const RULES: &[Rule] = &[
     Rule {
-        ours: "dd",
+        ours: &["dd"],
         operations: &[WRITE],
         study: "bsi2010",
         theirs: "dd sequential write, RAM disk",
@@ -121,7 +121,7 @@ const RULES: &[Rule] = &[
                   data (a FUSE image, NBD, a loop device), and the flush is inside the time.",
     },
     Rule {
-        ours: "dd",
+        ours: &["dd"],
         operations: &[WRITE, READ],
         study: "linux2013",
         theirs: "dd ",
@@ -130,7 +130,7 @@ const RULES: &[Rule] = &[
         differs: "There, 4 GB in blocks of 1 MB on ext4 on a SCSI disk of 2004, whose speed hid most of the loss.",
     },
     Rule {
-        ours: "dd-tresorsgx",
+        ours: &["dd-tresorsgx"],
         operations: &[WRITE],
         study: "tresorsgx2016",
         theirs: "dd 100 MB block",
@@ -140,7 +140,7 @@ const RULES: &[Rule] = &[
                   an SGX enclave.",
     },
     Rule {
-        ours: "hdparm",
+        ours: &["hdparm-like", "hdparm"],
         operations: &[("buffered read", "read")],
         study: "tresorsgx2016",
         theirs: "hdparm -t",
@@ -150,7 +150,7 @@ const RULES: &[Rule] = &[
                   device.",
     },
     Rule {
-        ours: "hdparm",
+        ours: &["hdparm-like", "hdparm"],
         operations: &[("cached read", "read")],
         study: "tresorsgx2016",
         theirs: "hdparm -T",
@@ -159,7 +159,7 @@ const RULES: &[Rule] = &[
         differs: "Cached reads come from memory: a loss here is noise, or the way to the page cache, not decryption.",
     },
     Rule {
-        ours: "iozone-like",
+        ours: &["iozone-like"],
         operations: &[
             ("writer", "write"),
             ("rewriter", "rewrite"),
@@ -177,7 +177,7 @@ const RULES: &[Rule] = &[
                   the same operations, record and file.",
     },
     Rule {
-        ours: "iozone-like",
+        ours: &["iozone-like"],
         operations: &[("writer", "write")],
         study: "bsi2010",
         theirs: "IOzone write, 16 MB file",
@@ -187,7 +187,7 @@ const RULES: &[Rule] = &[
                   whose files can have another size.",
     },
     Rule {
-        ours: "bonnie++",
+        ours: &["bonnie++"],
         operations: &[
             ("sequential output, block", "write"),
             ("rewrite", "rewrite"),
@@ -201,7 +201,7 @@ const RULES: &[Rule] = &[
                   sizes that the run says.",
     },
     Rule {
-        ours: "bonnie++",
+        ours: &["bonnie++"],
         operations: &[("random seeks", "")],
         study: "zhan2010",
         theirs: "Bonnie++ random seek",
@@ -210,7 +210,7 @@ const RULES: &[Rule] = &[
         differs: "There, the arm of a hard disk had to move for a seek; here, it may have none.",
     },
     Rule {
-        ours: "bonnie++",
+        ours: &["bonnie++"],
         operations: &[("sequential create", "create")],
         study: "zhan2010",
         theirs: "Bonnie++ sequential file create",
@@ -219,7 +219,7 @@ const RULES: &[Rule] = &[
         differs: "There, ext3 of RHEL 5 and NTFS of Windows 7; here, what the run says.",
     },
     Rule {
-        ours: "bonnie++",
+        ours: &["bonnie++"],
         operations: &[("random create", "create")],
         study: "zhan2010",
         theirs: "Bonnie++ random file create",
@@ -228,7 +228,7 @@ const RULES: &[Rule] = &[
         differs: "There, ext3 of RHEL 5 and NTFS of Windows 7; here, what the run says.",
     },
     Rule {
-        ours: "dbench",
+        ours: &["dbench"],
         operations: &[("throughput", "")],
         study: "linux2013",
         theirs: "Dbench",
@@ -238,7 +238,7 @@ const RULES: &[Rule] = &[
                   for a shorter time.",
     },
     Rule {
-        ours: "bonnie++",
+        ours: &["bonnie++"],
         operations: &[("sequential output, block", "write"), ("sequential input, block", "read")],
         study: "linux2013",
         theirs: "Bonnie++ sequential block",
@@ -247,7 +247,7 @@ const RULES: &[Rule] = &[
         differs: "There, a file of 4 GB on ext4 on a SCSI disk of 2004, whose speed hid most of the loss.",
     },
     Rule {
-        ours: "gzip",
+        ours: &["gzip"],
         operations: &[("compress", "")],
         study: "linux2013",
         theirs: "gzip compression of 2 GB",
@@ -257,7 +257,7 @@ const RULES: &[Rule] = &[
                   what the run says.",
     },
     Rule {
-        ours: "large-file",
+        ours: &["large-file"],
         operations: &[WRITE, READ],
         study: "zhan2010",
         theirs: "sequential I/O, 3 GB file",
@@ -266,7 +266,7 @@ const RULES: &[Rule] = &[
         differs: "There, a file of 3 GB on hard disks and a USB stick; here, that size times the scale of the run.",
     },
     Rule {
-        ours: "tree",
+        ours: &["tree"],
         operations: &[WRITE, READ],
         study: "zhan2010",
         theirs: "sequential I/O, 2.3 GB directory",
@@ -276,7 +276,7 @@ const RULES: &[Rule] = &[
                   size times the scale of the run.",
     },
     Rule {
-        ours: "unpack",
+        ours: &["unpack"],
         operations: &[("unpack", "")],
         study: "bsi2010",
         theirs: "unpacking",
@@ -285,7 +285,7 @@ const RULES: &[Rule] = &[
         differs: "Alike only: another archive, and other file systems.",
     },
     Rule {
-        ours: "compile",
+        ours: &["compile"],
         operations: &[("compile", "")],
         study: "bsi2010",
         theirs: "compiling the Linux kernel",
@@ -304,7 +304,9 @@ pub fn laid_beside(run: &Run, summary: &Summary) -> Vec<Beside> {
             continue;
         }
         seen.push((&cell.workload, &cell.case));
-        for rule in RULES.iter().filter(|rule| rule.ours == cell.workload && rule.is_on(&run.plan.backing)) {
+        for rule in
+            RULES.iter().filter(|rule| rule.ours.contains(&cell.workload.as_str()) && rule.is_on(&run.plan.backing))
+        {
             for layer in [Layer::Volume, Layer::Files] {
                 let ours = ours_of(run, summary, &cell.workload, &cell.case, layer);
                 let theirs = rule.theirs_of(&cell.case, layer);
@@ -530,14 +532,14 @@ mod tests {
                         [Layer::Volume, Layer::Files].into_iter().any(|layer| !rule.theirs_of(&case, layer).is_empty())
                     })
                 });
-                assert!(found, "{} {operation}: nothing in {} is called {}", rule.ours, rule.study, rule.theirs);
+                assert!(found, "{:?} {operation}: nothing in {} is called {}", rule.ours, rule.study, rule.theirs);
             }
         }
     }
 
     #[test]
     fn the_hp_of_2010_lost_more_than_nine_tenths_in_blocks_of_4096_bytes() {
-        let rule = RULES.iter().find(|r| r.ours == "dd" && r.study == "bsi2010").expect("a rule");
+        let rule = RULES.iter().find(|r| r.ours == ["dd"] && r.study == "bsi2010").expect("a rule");
         let theirs = rule.theirs_of(&Case::new("write").at(Axis::Block, 4096.0), Layer::Volume);
         let hp = theirs
             .iter()
@@ -553,7 +555,7 @@ mod tests {
 
     #[test]
     fn files_of_the_same_size_only() {
-        let rule = RULES.iter().find(|r| r.ours == "iozone-like" && r.study == "zhan2010").expect("a rule");
+        let rule = RULES.iter().find(|r| r.ours == ["iozone-like"] && r.study == "zhan2010").expect("a rule");
         let case = |series: &str| Case::new("Writer").of(series).at(Axis::Block, 65536.0);
         assert!(!rule.theirs_of(&case("file of 64 MiB"), Layer::Files).is_empty());
         assert!(rule.theirs_of(&case("file of 63 MiB"), Layer::Files).is_empty());

@@ -3,7 +3,7 @@
 use super::table::{Align, Table};
 use super::{Record, Text, UNITS, number, percent, rate, size};
 use crate::published::{Beside, CipherBeside, Figure, Layer, Ours, PublishedLoss, Theirs};
-use crate::run::{Axis, Case};
+use crate::summary::case_words;
 
 impl Record for Figure {
     fn record(&self) -> Vec<(&'static str, String)> {
@@ -171,10 +171,10 @@ fn join(parts: &[&str], with: &str) -> String {
 }
 
 impl Beside {
-    /// What is compared: `dd: write in blocks of 4 KiB`.
+    /// What is compared: `dd: write, blocks of 4 KiB`.
     pub fn title(&self) -> String {
         let files = if self.layer == Layer::Files { ", file by file" } else { "" };
-        format!("{}: {}{files}", self.workload, case(&self.case))
+        format!("{}: {}{files}", self.workload, case_words(&self.case))
     }
 
     /// In one sentence: the machine that lost most, and this one.
@@ -216,21 +216,6 @@ impl Ours {
 
 fn lost(loss: f64, loses: &str, gains: &str) -> String {
     if loss < 0.0 { format!("{gains} {} %", percent(-loss)) } else { format!("{loses} {} %", percent(loss)) }
-}
-
-/// A case in words: `write in blocks of 4 KiB, file of 64 MiB`.
-pub(super) fn case(case: &Case) -> String {
-    let x = |x: f64| size(x as u64);
-    let at = match (case.axis, case.x) {
-        (Axis::Block, Some(at)) => format!(" in blocks of {}", x(at)),
-        (Axis::File, Some(at)) => format!(", files of {}", x(at)),
-        (Axis::Size, Some(at)) => format!(", {}", x(at)),
-        (Axis::Clients, Some(at)) => format!(", {at} {}", if at == 1.0 { "client" } else { "clients" }),
-        (Axis::Volumes, Some(at)) => format!(", {at} {}", if at == 1.0 { "volume" } else { "volumes" }),
-        (Axis::None, _) | (_, None) => String::new(),
-    };
-    let series = if case.series.is_empty() { String::new() } else { format!(", {}", case.series) };
-    format!("{}{at}{series}", case.operation)
 }
 
 impl Text for [Beside] {
@@ -317,6 +302,7 @@ mod tests {
     use super::super::csv;
     use super::*;
     use crate::published::{Query, all, losses};
+    use crate::run::{Axis, Case};
     use crate::statistics::{Loss, Verdict};
 
     #[test]
@@ -363,7 +349,7 @@ mod tests {
             theirs: vec![theirs],
             differs: "Much.",
         };
-        assert_eq!(beside.title(), "dd: write in blocks of 4 KiB");
+        assert_eq!(beside.title(), "dd: write, blocks of 4 KiB");
         assert_eq!(
             beside.sentence(),
             "The HP EliteBook 8540p of 2010 lost 92.0 % (TrueCrypt, AES, AES instructions off; BSI 2010, 5.3.3); this machine \
