@@ -2,6 +2,7 @@
 
 mod compare;
 mod published;
+mod recommend;
 
 use clap::Subcommand;
 
@@ -16,6 +17,7 @@ pub struct Args {
 enum Command {
     Compare(compare::Args),
     Published(published::Args),
+    Recommend(recommend::Args),
 }
 
 impl Args {
@@ -24,6 +26,7 @@ impl Args {
         match &self.command {
             Command::Compare(args) => args.json,
             Command::Published(args) => args.json,
+            Command::Recommend(args) => args.json,
         }
     }
 }
@@ -33,5 +36,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Compare(args) => compare::run(args),
         Command::Published(args) => published::run(args),
+        Command::Recommend(args) => recommend::run(args),
     }
 }
