@@ -16,6 +16,7 @@ mod published;
 mod run;
 #[cfg(test)]
 mod sample;
+mod recommend;
 mod table;
 
 pub use compare::findings;
@@ -62,7 +63,7 @@ pub fn size(bytes: u64) -> String {
 }
 
 /// Bytes per second as MB/s, with four digits or so.
-fn rate(bytes_per_s: f64) -> String {
+pub(crate) fn rate(bytes_per_s: f64) -> String {
     let mb = bytes_per_s / 1e6;
     match mb {
         _ if mb >= 100.0 => format!("{mb:.0}"),
