@@ -13,10 +13,10 @@ mod facts;
 mod html;
 mod panels;
 mod published;
+mod recommend;
 mod run;
 #[cfg(test)]
 mod sample;
-mod recommend;
 mod table;
 
 pub use compare::findings;

@@ -4,9 +4,9 @@ mod check;
 mod compare;
 mod list;
 mod published;
+mod recommend;
 mod report;
 mod run;
-mod recommend;
 
 use clap::Subcommand;
 
