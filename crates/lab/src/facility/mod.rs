@@ -117,6 +117,8 @@ pub struct Requirements {
     pub paths: Vec<PathBuf>,
     /// File systems that the kernel has to know: names of /proc/filesystems.
     pub filesystems: Vec<String>,
+    /// A command that succeeds where it can be used: the kernel may lack what a program is there for.
+    pub probe: Vec<String>,
     /// Whether it takes root.
     pub root: bool,
 }
@@ -139,7 +141,7 @@ pub struct Step {
 impl Facility {
     /// Why it cannot be measured here, as a whole sentence: what is missing.
     pub fn missing(&self) -> Option<String> {
-        let Requirements { commands, paths, filesystems, root } = &self.needs;
+        let Requirements { commands, paths, filesystems, probe, root } = &self.needs;
         if *root && !geteuid().is_root() {
             return Some(format!("{} takes root.", self.name));
         }
@@ -154,8 +156,17 @@ impl Facility {
         if let Some(path) = paths.iter().map(|path| in_config(path)).find(|path| !path.exists()) {
             return Some(format!("{} is not there.", path.display()));
         }
-        let unknown = filesystems.iter().find(|name| !process::kernel_mounts(name));
-        unknown.map(|name| format!("The kernel has no file system {name}."))
+        if let Some(name) = filesystems.iter().find(|name| !process::kernel_mounts(name)) {
+            return Some(format!("The kernel has no file system {name}."));
+        }
+        match probe.split_first() {
+            Some((program, rest)) => {
+                let program = program::find(program).unwrap_or_else(|| program.into());
+                let failed = program::run(Command::new(program).args(rest), || false).err()?;
+                Some(format!("It cannot be used here: {failed}."))
+            }
+            None => None,
+        }
     }
 
     /// Whether this program opens it.

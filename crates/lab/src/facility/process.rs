@@ -18,8 +18,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, p
 use super::Step;
 use crate::program::find;
 
-/// How long a program may take until it is ready.
-const READY: Duration = Duration::from_secs(60);
+/// How long a program may take until it is ready: CryFS derives its key for a minute on a machine that is busy.
+const READY: Duration = Duration::from_secs(180);
 
 /// How long a program may take that does its work and ends: filling a large volume takes long.
 const WORK: Duration = Duration::from_secs(6 * 3600);
@@ -156,9 +156,11 @@ impl Background {
     /// `Io` if it does not end, or ends badly, with the last lines that it printed.
     pub fn close(mut self, closed: bool) -> Result<()> {
         let mut status = if closed { self.ended_within(GIVEN_UP)? } else { None };
-        if status.is_none() {
+        let begun = Instant::now();
+        while status.is_none() && begun.elapsed() < ENDING {
+            // Again and again: qemu-nbd forgets a signal that comes while it starts.
             self.signal(Signal::TERM);
-            status = self.ended_within(ENDING)?;
+            status = self.ended_within(GIVEN_UP)?;
         }
         match status {
             Some(status) if fine(status) => Ok(()),
@@ -230,12 +232,17 @@ fn there(path: &Path, on: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|metadata| path != on || !metadata.is_dir())
 }
 
-/// Waits until the process has ended, at most that long.
+/// Waits until the process has ended, at most that long, whatever signals come.
 fn wait_for(process: &OwnedFd, limit: Duration) -> io::Result<()> {
-    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
-    match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit)) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(e) => Err(e.into()),
+    let end = Instant::now() + limit;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&left)) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
     }
 }
 

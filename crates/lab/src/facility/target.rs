@@ -360,10 +360,14 @@ impl Target {
         Ok(())
     }
 
-    /// Fails unless the plaintext is where the facility says.
+    /// Fails unless the plaintext is where the facility says. Some servers ask for the passphrase's key only when somebody
+    /// connects.
     fn is_there(&self) -> Result<()> {
         let opened = self.opened()?;
-        fs::metadata(&opened).map(|_| ()).map_err(|e| Error::from(e).at(&opened))
+        match self.facility.gives {
+            Gives::Nbd => Surface::of_nbd(&opened, self.size).map(|_| ()),
+            Gives::Bytes | Gives::Folder => fs::metadata(&opened).map(|_| ()).map_err(|e| Error::from(e).at(&opened)),
+        }
     }
 
     fn opened(&self) -> Result<PathBuf> {

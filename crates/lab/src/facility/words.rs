@@ -125,7 +125,7 @@ pub fn check(facility: &Facility) -> Result<()> {
     for text in paths.chain([facility.opened.clone()]) {
         any.text(&text).map_err(in_facility)?;
     }
-    for words in [&facility.version, &facility.cheap, &facility.trace] {
+    for words in [&facility.version, &facility.cheap, &facility.trace, &facility.needs.probe] {
         any.words(words).map_err(in_facility)?;
     }
     Ok(())
