@@ -80,20 +80,21 @@ impl Workload for Fio {
 
     fn measures(&self, plan: &Plan) -> String {
         format!(
-            "Runs fio on the first {} MiB, which have been written before, for {} s each: random reads and writes of 4 KiB with one and with \
-             32 requests under way, 70 % reads and 30 % writes of 4 KiB with 32, and sequential reads and writes of 1 MiB with 8; around the page cache \
-             where the facility lets us, by io_uring or else libaio, over NBD by fio's own client. Writes are incompressible and \
-             end with an fsync inside the time. Latencies are from the submission of a request to its end, as 50 %, 99 % \
-             and 99.9 % of the requests had at most.",
+            "Runs fio on the first {} MiB, which have been written before, for {} s each: random reads and writes of \
+             4 KiB with one and with 32 requests under way, 70 % reads and 30 % writes of 4 KiB with 32, and \
+             sequential reads and writes of 1 MiB with 8; around the page cache where the facility lets us, by \
+             io_uring or else libaio, over NBD by fio's own client. Writes are incompressible and end with an fsync \
+             inside the time. Latencies are from the submission of a request to its end, as 50 %, 99 % and 99.9 % of \
+             the requests had at most.",
             region(plan) / MIB,
             runtime_s(plan)
         )
     }
 
     fn not(&self) -> &'static str {
-        "What is read is not compared with what was written. Processor time holds what fio itself takes for making requests and random data; what a \
-         run of fio takes that does nothing is taken off. In a short run 99.9 % rests on few requests. More than one thread is \
-         not measured."
+        "What is read is not compared with what was written. Processor time holds what fio itself takes for making \
+         requests and random data; what a run of fio takes that does nothing is taken off. In a short run 99.9 % \
+         rests on few requests. More than one thread is not measured."
     }
 
     fn on(&self) -> On {
@@ -144,8 +145,8 @@ fn engines(lab: &Lab) -> Result<String> {
     Ok(program::text(&ran.output))
 }
 
-/// Whether the kernel lets this process use io_uring: 0 is for all, 1 for the privileged (kernel.io_uring_disabled in the kernel's
-/// documentation of sysctl).
+/// Whether the kernel lets this process use io_uring: 0 is for all, 1 for the privileged (kernel.io_uring_disabled in
+/// the kernel's documentation of sysctl).
 fn io_uring_allowed() -> bool {
     let disabled = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
     match disabled.trim() {
@@ -155,8 +156,8 @@ fn io_uring_allowed() -> bool {
     }
 }
 
-/// The engine for this way, of those that fio lists. Others than these do not keep many requests under way: libaio does so
-/// around the page cache only.
+/// The engine for this way, of those that fio lists. Others than these do not keep many requests under way: libaio does
+/// so around the page cache only.
 fn engine(surface: &Surface, list: &str, io_uring: bool) -> Result<&'static str> {
     let has = |name: &str| list.lines().any(|line| line.trim() == name);
     match &surface.way {

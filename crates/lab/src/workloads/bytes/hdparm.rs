@@ -67,17 +67,18 @@ impl Workload for HdparmLike {
         let Times { buffered_s, cached_s } = Times::of(plan);
         let own = if plan.level == Level::Quick { " (hdparm: 3 s and 2 s)" } else { "" };
         format!(
-            "Buffered: reads the volume from its beginning in pieces of 2 MiB through the page cache, from which it was dropped, for \
-             {buffered_s} s or up to {} MiB. Cached: reads the first 2 MiB again and again for {cached_s} s{own}; the time of as \
-             many looks at the clock is taken off. The two timings of hdparm(8), -t and -T, by code of our own, so that files can be read too.",
+            "Buffered: reads the volume from its beginning in pieces of 2 MiB through the page cache, from which it \
+             was dropped, for {buffered_s} s or up to {} MiB. Cached: reads the first 2 MiB again and again for \
+             {cached_s} s{own}; the time of as many looks at the clock is taken off. The two timings of hdparm(8), \
+             -t and -T, by code of our own, so that files can be read too.",
             region(plan) / MIB
         )
     }
 
     fn not(&self) -> &'static str {
-        "Cached reads measure memory, and no encryption, where the kernel keeps plaintext in its page cache; where it keeps none, as \
-         of this engine's mounted images, they measure decryption. Whether the encrypted data below come from a page cache \
-         depends on the backing."
+        "Cached reads measure memory, and no encryption, where the kernel keeps plaintext in its page cache; where it \
+         keeps none, as of this engine's mounted images, they measure decryption. Whether the encrypted data below \
+         come from a page cache depends on the backing."
     }
 
     fn on(&self) -> On {
@@ -157,14 +158,15 @@ impl Workload for Hdparm {
     }
 
     fn measures(&self, _: &Plan) -> String {
-        "Runs hdparm -t -T on the block device that the facility gives, with its own 3 s and 2 s: sequential reads of 2 MiB through the \
-         page cache, which it flushes, and reads of the same 2 MiB from it. What is read has been written before."
+        "Runs hdparm -t -T on the block device that the facility gives, with its own 3 s and 2 s: sequential reads of \
+         2 MiB through the page cache, which it flushes, and reads of the same 2 MiB from it. What is read has been \
+         written before."
             .into()
     }
 
     fn not(&self) -> &'static str {
-        "Anything but block devices. Cached reads measure memory and the kernel, and no encryption. Processor time is that of both \
-         timings together and of hdparm's pauses, and therefore not given."
+        "Anything but block devices. Cached reads measure memory and the kernel, and no encryption. Processor time is \
+         that of both timings together and of hdparm's pauses, and therefore not given."
     }
 
     fn on(&self) -> On {
@@ -212,8 +214,8 @@ fn block_device(surface: &Surface) -> Result<&Path> {
     }
 }
 
-/// What hdparm printed: ` Timing cached reads:   40676 MB in  1.99 seconds = 20454.35 MB/sec`. Its MB are MiB. The rate has more digits
-/// than the quotient of what stands before it.
+/// What hdparm printed: ` Timing cached reads:   40676 MB in  1.99 seconds = 20454.35 MB/sec`. Its MB are MiB. The rate
+/// has more digits than the quotient of what stands before it.
 fn parse(printed: &str) -> Result<Vec<Measure>> {
     [(BUFFERED, "Timing buffered disk reads:"), (CACHED, "Timing cached reads:")]
         .into_iter()

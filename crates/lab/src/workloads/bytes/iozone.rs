@@ -46,7 +46,8 @@ enum Does {
     ReadAgain,
 }
 
-/// In IOzone's order. Each record is taken once, but for the record rewrite, which takes the first one as often as there are records.
+/// In IOzone's order. Each record is taken once, but for the record rewrite, which takes the first one as often as
+/// there are records.
 static OPERATIONS: &[Operation] = &[
     Operation { name: "writer", does: Does::WriteNew, order: forwards, whole: true },
     Operation { name: "rewriter", does: Does::Write, order: forwards, whole: true },
@@ -133,13 +134,15 @@ impl Workload for IozoneLike {
             [] => String::new(),
         };
         format!(
-            "On a file of {}, in records of {}: writer, rewriter, reader, rereader, random read and write (each record once), backwards \
-             read, record rewrite (the first record again and again) and stride read (every {STRIDE}th record; files of {} records or \
-             more), one request at a time, an fsync inside the time of each write, the page cache gone around where the facility lets us. A facility \
-             that gives a folder gets a file, which is new for the writer; of one that gives bytes, the beginning is \
-             used, and the writer differs from the rewriter in nothing but its turn. Operations other than the first two end \
-             after {limit_s} s, and what was moved counts; one of less than {} s is done again. A sample of the records is compared with what was \
-             written. After the BSI's study (2010), Zhan (2010) and the Swedish study of 2013.",
+            "On a file of {}, in records of {}: writer, rewriter, reader, rereader, random read and write (each \
+             record once), backwards read, record rewrite (the first record again and again) and stride read (every \
+             {STRIDE}th record; files of {} records or more), one request at a time, an fsync inside the time of \
+             each write, the page cache gone around where the facility lets us. A facility that gives a folder gets \
+             a file, which is new for the writer; of one that gives bytes, the beginning is used, and the writer \
+             differs from the rewriter in nothing but its turn. Operations other than the first two end after \
+             {limit_s} s, and what was moved counts; one of less than {} s is done again. A sample of the records is \
+             compared with what was written. After the BSI's study (2010), Zhan (2010) and the Swedish study of \
+             2013.",
             range(&files),
             range(&records),
             2 * STRIDE,
@@ -148,8 +151,8 @@ impl Workload for IozoneLike {
     }
 
     fn not(&self) -> &'static str {
-        "It is not IOzone, whose figures are of reads and writes through the page cache: those of small files are of memory. Several \
-         clients at a time are not measured, nor are stdio, pread variants and mapped files."
+        "It is not IOzone, whose figures are of reads and writes through the page cache: those of small files are of \
+         memory. Several clients at a time are not measured, nor are stdio, pread variants and mapped files."
     }
 
     fn on(&self) -> On {

@@ -1,7 +1,8 @@
 //! Workloads on bytes at offsets.
 //!
-//! They use what [`Surface::device`](crate::facility::Surface::device) gives, which goes around the page cache where the
-//! facility lets us. All of it has been written before: what never was is a hole in the container, which is read faster.
+//! They use what [`Surface::device`](crate::facility::Surface::device) gives, which goes around the page cache where
+//! the facility lets us. All of it has been written before: what never was is a hole in the container, which is read
+//! faster.
 
 mod dd;
 mod fio;
@@ -19,7 +20,7 @@ use claviger_engine::{Error, Result};
 use super::{Lab, Workload};
 use crate::meter::{Elapsed, Meter};
 use crate::run::Backing;
-use crate::transfer::{self, Compared, Data, Device, Direction, Transfer, Written};
+use crate::transfer::{self, Compared, Data, Device, Transfer, Written};
 
 /// All of them.
 pub(super) static WORKLOADS: &[&dyn Workload] = &[
@@ -38,7 +39,8 @@ const MIB: u64 = 1 << 20;
 /// The blocks in which what was written is compared.
 const LARGE: usize = 1 << 20;
 
-/// Processor time is counted in hundredths of a second: what takes less than this is done again, until it took as much in all.
+/// Processor time is counted in hundredths of a second: what takes less than this is done again, until it took as much
+/// in all.
 const LEAST_S: f64 = 0.1;
 
 /// When short work is not done again even so.
@@ -47,8 +49,8 @@ const MOST: Duration = Duration::from_millis(500);
 /// Bytes that are compared with what was written.
 const SAMPLE: u64 = 2 * MIB;
 
-/// Drops the page cache before reads, if the plan says so and something that is read can be in it: around it, of encrypted data that are
-/// in memory anyway, nothing can. `direct` says whether reads go around it.
+/// Drops the page cache before reads, if the plan says so and something that is read can be in it: around it, of
+/// encrypted data that are in memory anyway, nothing can. `direct` says whether reads go around it.
 fn drop_caches(lab: &Lab, direct: bool) -> Result<()> {
     match lab.plan.backing {
         Backing::Tmpfs(_) if direct => Ok(()),
@@ -73,8 +75,8 @@ fn damaged(bytes: u64) -> Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{bytes} bytes were read that are not what was written")).into()
 }
 
-/// Does it until it took long enough for its processor time to mean something, or all that is around it took too long: caches
-/// are dropped before each of many short reads. What it gives are bytes and the time they took.
+/// Does it until it took long enough for its processor time to mean something, or all that is around it took too long:
+/// caches are dropped before each of many short reads. What it gives are bytes and the time they took.
 fn long_enough(lab: &Lab, mut once: impl FnMut() -> Result<(u64, Elapsed)>) -> Result<(u64, Elapsed)> {
     let (mut bytes, mut all) = (0, Elapsed { seconds: 0.0, cpu_s: 0.0 });
     let start = Instant::now();
@@ -94,7 +96,8 @@ fn sequential(device: &mut dyn Device, lab: &Lab, transfer: &Transfer, mark: u64
     Ok((moved.bytes, Elapsed { seconds: moved.took.as_secs_f64(), ..meter.elapsed() }))
 }
 
-/// The smallest request that a device takes: around the page cache that is a sector of the disk below, which may be 4096 bytes.
+/// The smallest request that a device takes: around the page cache that is a sector of the disk below, which may be
+/// 4096 bytes.
 fn smallest(device: &mut dyn Device) -> Result<usize> {
     match device.read(512, &mut crate::memory::Buffer::new(512)) {
         Ok(()) => Ok(512),
@@ -106,6 +109,7 @@ fn smallest(device: &mut dyn Device) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transfer::Direction;
     use crate::transfer::tests::Memory;
     use crate::workloads::tests::lab;
 

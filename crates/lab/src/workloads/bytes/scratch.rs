@@ -81,10 +81,11 @@ impl Workload for Scratch {
     fn measures(&self, plan: &Plan) -> String {
         let shape = Shape::of(plan);
         format!(
-            "Multiplies two matrices of {0} × {0} floating-point numbers in a scratch file of {1} MiB, in tiles of {2} KiB: {3} times, \
-             in random order, two tiles are read and multiplied, one is read, added to and written back, {4} MiB in all, with an fdatasync at the end. \
-             Around the page cache where the facility lets us, on one thread. Real time is that of everything, I/O time that of \
-             reads, writes and the fdatasync. The product is checked afterwards with a random vector. The pattern is that of Zhan's test \
+            "Multiplies two matrices of {0} × {0} floating-point numbers in a scratch file of {1} MiB, in tiles of \
+             {2} KiB: {3} times, in random order, two tiles are read and multiplied, one is read, added to and \
+             written back, {4} MiB in all, with an fdatasync at the end. Around the page cache where the facility \
+             lets us, on one thread. Real time is that of everything, I/O time that of reads, writes and the \
+             fdatasync. The product is checked afterwards with a random vector. The pattern is that of Zhan's test \
              with Gaussian 09 (2010).",
             shape.side * shape.tiles,
             shape.len() / MIB,
@@ -95,8 +96,9 @@ impl Workload for Scratch {
     }
 
     fn not(&self) -> &'static str {
-        "It is not Gaussian, and does not do I/O while it computes: how much encryption costs a computation depends on how much it \
-         computes for each byte, which is fixed here. The numbers' exponents are alike: a tenth of the data could be compressed."
+        "It is not Gaussian, and does not do I/O while it computes: how much encryption costs a computation depends \
+         on how much it computes for each byte, which is fixed here. The numbers' exponents are alike: a tenth of the \
+         data could be compressed."
     }
 
     fn on(&self) -> On {

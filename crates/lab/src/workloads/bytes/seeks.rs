@@ -66,21 +66,23 @@ impl Workload for Seeks {
     fn measures(&self, plan: &Plan) -> String {
         let Extent { sequential, random, files } = Extent::of(plan);
         format!(
-            "Opens the facility anew for each of: {0} MiB written in order in requests of {1} KiB with an fdatasync, the same read in order, {random} random reads \
-             of {RANDOM} bytes among them, and {files} files of {FILE} bytes created in ext4 on it, with a sync. Our server writes down each \
-             request that it has answered: when, where, how much; that is a trace, of which the first {KEPT} requests are kept. A seek is a \
-             request that does not begin where the one before ended. Told are the rate of each (as whoever asked saw it), the seeks in \
-             each request, and, for files, how many bytes were written for each byte of a file. The drawings are those of \
-             Seekwatcher, which Zhan (2010) used.",
+            "Opens the facility anew for each of: {0} MiB written in order in requests of {1} KiB with an fdatasync, \
+             the same read in order, {random} random reads of {RANDOM} bytes among them, and {files} files of {FILE} \
+             bytes created in ext4 on it, with a sync. Our server writes down each request that it has answered: \
+             when, where, how much; that is a trace, of which the first {KEPT} requests are kept. A seek is a \
+             request that does not begin where the one before ended, and the first one. Told are the rate of each \
+             (as whoever asked saw it), the seeks in each request, and, for files, how many bytes were written for \
+             each byte of a file. The drawings are those of Seekwatcher, which Zhan (2010) used.",
             sequential / MIB,
             SEQUENTIAL >> 10
         )
     }
 
     fn not(&self) -> &'static str {
-        "What a disk below is asked for, and where its heads are: offsets are those of the plaintext, as the server is asked. Writing the \
-         trace costs time, so that rates are not those of other workloads. The trace of files holds the requests of mounting and unmounting the \
-         file system. Facilities without a server of ours have no trace."
+        "What a disk below is asked for, and where its heads are: offsets are those of the plaintext, as the server \
+         is asked. Writing the trace costs time, so that rates are not those of other workloads. The trace of files \
+         holds the requests of mounting and unmounting the file system. Facilities without a server of ours have no \
+         trace."
     }
 
     fn on(&self) -> On {
@@ -97,12 +99,16 @@ impl Workload for Seeks {
     }
 
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+        if target.facility().trace.is_empty() {
+            return Err(Error::unsupported(format!("a trace of requests by {}", target.facility().name)));
+        }
         let dir = tempfile::Builder::new().prefix("claviger-lab-trace-").tempdir_in(&lab.scratch)?;
         let mut parts = Parts { target, lab, dir: dir.path(), direct: false, outcome: Outcome::default() };
         let done = parts.all(&Extent::of(&lab.plan));
         // Whatever comes next gets it without a trace.
-        parts.target.close()?;
+        let closed = parts.target.close();
         done?;
+        closed?;
         Ok(parts.outcome)
     }
 }
@@ -243,7 +249,8 @@ struct Line {
     direction: String,
 }
 
-/// The requests of a trace, from the time of the first on. They are in the order of time even where several threads answered.
+/// The requests of a trace, from the time of the first on. They are in the order of time even where several threads
+/// answered.
 fn read(file: impl io::Read) -> Result<Vec<TracedRequest>> {
     let not_understood = |e: String| Error::from(io::Error::new(io::ErrorKind::InvalidData, e));
     let lines: std::result::Result<Vec<Line>, _> = csv::Reader::from_reader(file).into_deserialize().collect();
@@ -258,17 +265,19 @@ fn read(file: impl io::Read) -> Result<Vec<TracedRequest>> {
     }
     requests.sort_by(|a, b| a.at.total_cmp(&b.at));
     let first = requests.first().map_or(0.0, |first| first.at);
-    requests.iter_mut().for_each(|request| request.at -= first);
+    // In microseconds, as the server wrote them.
+    requests.iter_mut().for_each(|request| request.at = ((request.at - first) * 1e6).round() / 1e6);
     Ok(requests)
 }
 
-/// Requests that do not begin where the one before ended.
+/// Requests that do not begin where the one before ended. The first one has none before it.
 fn seeks(requests: &[TracedRequest]) -> usize {
-    requests.windows(2).filter(|pair| pair[0].offset + pair[0].len != pair[1].offset).count()
+    let moves = requests.windows(2).filter(|pair| pair[0].offset + pair[0].len != pair[1].offset).count();
+    moves + requests.len().min(1)
 }
 
-/// The trace as it is stored. Its end is cut off rather than every second request left out: what is drawn of the rest is
-/// right then.
+/// The trace as it is stored. Its end is cut off rather than every second request left out: what is drawn of the rest
+/// is right then.
 fn trace(operation: &str, mut requests: Vec<TracedRequest>) -> Trace {
     let all = requests.len();
     requests.truncate(KEPT);
@@ -287,7 +296,8 @@ mod tests {
 
     #[test]
     fn a_trace_is_read_from_its_first_request_on() {
-        let text = "seconds,offset,length,direction\n2.500000,0,4096,write\n2.750000,4096,4096,write\n2.700000,8192,512,read\n";
+        let text = "seconds,offset,length,direction\n2.500000,0,4096,write\n2.750000,4096,4096,write\n\
+                    2.700000,8192,512,read\n";
         let requests = read(text.as_bytes()).unwrap();
         let request = |at, offset, len, write| TracedRequest { at, offset, len, write };
         assert_eq!(requests[0], request(0.0, 0, 4096, true));
@@ -303,7 +313,7 @@ mod tests {
     fn seeks_are_requests_that_do_not_follow() {
         let requests = [(0, 512), (512, 512), (0, 512), (512, 1024), (1536, 1), (9, 9)];
         let requests = requests.map(|(offset, len)| TracedRequest { at: 0.0, offset, len, write: false });
-        assert_eq!((seeks(&requests), seeks(&requests[..1]), seeks(&[])), (2, 0, 0));
+        assert_eq!((seeks(&requests), seeks(&requests[..1]), seeks(&[])), (3, 1, 0));
     }
 
     #[test]
