@@ -9,7 +9,31 @@ use claviger_engine::{Error, Result};
 use super::{Facility, config_folder, ours, words};
 
 /// The facilities of others and the same layers without encryption: `(file name, its text)`.
-const PEERS: &[(&str, &str)] = &[("folder", include_str!("../../data/peers/folder.toml"))];
+const PEERS: &[(&str, &str)] = &[
+    ("folder", include_str!("../../data/peers/folder.toml")),
+    ("loop", include_str!("../../data/peers/loop.toml")),
+    ("ext4", include_str!("../../data/peers/ext4.toml")),
+    ("dm-crypt-luks2", include_str!("../../data/peers/dm-crypt-luks2.toml")),
+    ("dm-crypt-luks2-serpent", include_str!("../../data/peers/dm-crypt-luks2-serpent.toml")),
+    ("dm-crypt-luks1", include_str!("../../data/peers/dm-crypt-luks1.toml")),
+    ("dm-crypt-plain", include_str!("../../data/peers/dm-crypt-plain.toml")),
+    ("dm-crypt-plain-cbc", include_str!("../../data/peers/dm-crypt-plain-cbc.toml")),
+    ("gocryptfs", include_str!("../../data/peers/gocryptfs.toml")),
+    ("gocryptfs-xchacha", include_str!("../../data/peers/gocryptfs-xchacha.toml")),
+    ("encfs", include_str!("../../data/peers/encfs.toml")),
+    ("encfs-paranoia", include_str!("../../data/peers/encfs-paranoia.toml")),
+    ("cryfs", include_str!("../../data/peers/cryfs.toml")),
+    ("cryfs-aes", include_str!("../../data/peers/cryfs-aes.toml")),
+    ("securefs", include_str!("../../data/peers/securefs.toml")),
+    ("ecryptfs", include_str!("../../data/peers/ecryptfs.toml")),
+    ("qemu-nbd", include_str!("../../data/peers/qemu-nbd.toml")),
+    ("qemu-nbd-luks", include_str!("../../data/peers/qemu-nbd-luks.toml")),
+    ("nbdkit", include_str!("../../data/peers/nbdkit.toml")),
+    ("nbdkit-luks", include_str!("../../data/peers/nbdkit-luks.toml")),
+    ("zfs-plain", include_str!("../../data/peers/zfs-plain.toml")),
+    ("zfs", include_str!("../../data/peers/zfs.toml")),
+    ("fscrypt", include_str!("../../data/peers/fscrypt.toml")),
+];
 
 /// Facilities, each of another name.
 #[derive(Clone, Debug)]
@@ -138,6 +162,8 @@ mod tests {
             let facility = parse(text, Path::new(file)).expect("sound");
             assert!(!facility.open.is_empty() || facility.baseline.is_none(), "{file}");
         }
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/peers");
+        assert_eq!(fs::read_dir(folder).expect("a folder").count(), PEERS.len(), "each file is in the table");
         assert!(all.defaults().iter().all(|name| all.find(name).is_ok()));
     }
 

@@ -8,6 +8,7 @@ mod catalogue;
 mod filesystem;
 mod ours;
 mod process;
+mod scratch;
 mod store;
 mod surface;
 mod target;
@@ -16,12 +17,15 @@ mod words;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use claviger_serve::mount::find;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
+use crate::program;
+
 pub use catalogue::Catalogue;
+pub use scratch::Scratch;
 pub use surface::{Surface, Way};
 pub use target::Target;
 pub use trial::{Trial, try_out};
@@ -139,8 +143,9 @@ impl Facility {
         if *root && !geteuid().is_root() {
             return Some(format!("{} takes root.", self.name));
         }
-        if let Some(command) = commands.iter().find(|command| find(command).is_none()) {
-            return Some(format!("The program {command} is not installed."));
+        let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+        if let Some(missing) = program::missing(&commands) {
+            return Some(missing);
         }
         let in_config = |path: &Path| match path.strip_prefix("{config}") {
             Ok(rest) => config_folder().join(rest),
@@ -158,11 +163,12 @@ impl Facility {
         self.open.iter().any(|step| step.run.iter().any(|word| word == "{claviger}"))
     }
 
-    /// What it says of its version: the first line that the command prints. `program` is this program.
-    pub fn version_here(&self, program: &Path) -> Option<String> {
-        let mut words = words::Words::default();
-        words.set_path("claviger", program).ok()?;
-        process::version(&words.words(&self.version).ok()?)
+    /// What it says of its version: the first line that the command prints. `claviger` is this program.
+    pub fn version_here(&self, claviger: &Path) -> Option<String> {
+        let mut names = words::Words::default();
+        names.set_path("claviger", claviger).ok()?;
+        let words = names.words(&self.version).ok()?;
+        program::version(Command::new(program::find(words.first()?).unwrap_or_default()).args(&words[1..]))
     }
 
     /// The commands that make, open and close it, with names in braces.

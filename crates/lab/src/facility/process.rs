@@ -10,12 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use claviger_engine::{Error, ErrorKind, Result};
-use claviger_serve::mount::{find, mountinfo};
+use claviger_serve::mount::mountinfo;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 
 use super::Step;
+use crate::program::find;
 
 /// How long a program may take until it is ready.
 const READY: Duration = Duration::from_secs(60);
@@ -223,7 +224,10 @@ fn fine(status: ExitStatus) -> bool {
 
 fn there(path: &Path, on: &Path) -> bool {
     // A path below a file system whose server does not answer yet must not be looked up.
-    if path == on { mountinfo::at(on).is_ok_and(|mount| mount.is_some()) } else { path.symlink_metadata().is_ok() }
+    if path == on && mountinfo::at(on).is_ok_and(|mount| mount.is_some()) {
+        return true;
+    }
+    path.symlink_metadata().is_ok_and(|metadata| path != on || !metadata.is_dir())
 }
 
 /// Waits until the process has ended, at most that long.
@@ -285,17 +289,6 @@ impl Left {
 fn names(words: &[u8], id: &[u8]) -> bool {
     let places = words.windows(id.len()).enumerate().filter(|(_, w)| *w == id);
     places.map(|(at, _)| words.get(at + id.len())).any(|next| !next.is_some_and(u8::is_ascii_digit))
-}
-
-/// The first line that a program prints when it is asked for its version, on either output, however it ends.
-pub fn version(words: &[String]) -> Option<String> {
-    let program = find(words.first()?)?;
-    let mut command = Command::new(program);
-    command.args(&words[1..]).env("LC_ALL", "C").stdin(Stdio::null());
-    let output = command.output().ok()?;
-    let text = [output.stdout, output.stderr].concat();
-    let text = String::from_utf8_lossy(&text);
-    text.lines().map(str::trim).find(|line| !line.is_empty()).map(ToOwned::to_owned)
 }
 
 /// Whether the kernel knows the file system, or does once it has loaded a module.
@@ -367,11 +360,11 @@ mod tests {
         let nowhere = Path::new("/no/such/folder");
         let running = runner(dir.path()).run(&server, nowhere).expect("it starts").expect("it goes on");
         assert!(retry(|| (fs::read(&ready).ok()? == b"input").then_some(())).is_some());
-        let left = Left::with(ready.to_str().expect("Unicode"));
-        assert_eq!(left.iter().map(|l| l.pid).collect::<Vec<_>>(), [running.pid()]);
-        assert!(left[0].runs());
+        let found = Left::with(ready.to_str().expect("Unicode"));
+        let shell = found.iter().find(|l| l.pid == running.pid()).expect("it names the path");
+        assert!(shell.runs());
         running.close(false).expect("it ends");
-        assert!(!left[0].runs());
+        assert!(!shell.runs());
 
         fs::remove_file(&ready).expect("removed");
         let early = Step { run: step(&["sh", "-c", "echo no; exit 1"]).run, ..server };

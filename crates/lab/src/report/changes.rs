@@ -134,8 +134,8 @@ fn value_with_unit(value: f64, unit: Unit) -> String {
     match unit {
         Unit::BytesPerS => format!("{} MB/s", rate(value)),
         Unit::PerS => format!("{value:.1} /s"),
-        Unit::Seconds if value < 0.1 => format!("{:.3} ms", value * 1e3),
-        Unit::Seconds => format!("{value:.2} s"),
+        Unit::Seconds | Unit::CostSeconds if value < 0.1 => format!("{:.3} ms", value * 1e3),
+        Unit::Seconds | Unit::CostSeconds => format!("{value:.2} s"),
         Unit::Bytes => size(value as u64),
         Unit::Share => format!("{} %", percent(value)),
     }

@@ -14,6 +14,9 @@ use crate::run::Run;
 use canvas::Look;
 use sections::{Ciphers, Section};
 
+/// Findings that are shown at once.
+const FINDINGS: usize = 8;
+
 /// The page of a run.
 ///
 /// # Errors
@@ -27,7 +30,7 @@ pub(super) fn page(report: &RunReport) -> Result<String> {
         style: include_str!("../../templates/run.css").to_owned() + &canvas::dark_style(),
         subtitle: subtitle(run),
         glance: sections::glance(report),
-        findings: &report.summary.findings,
+        findings: report.summary.findings.split_at(report.summary.findings.len().min(FINDINGS)),
         warnings: report.warnings(),
         notes: &run.notes,
         failures,
@@ -49,7 +52,8 @@ struct Page<'a> {
     style: String,
     subtitle: String,
     glance: Option<Table>,
-    findings: &'a [String],
+    /// Those that are shown at once, and the others.
+    findings: (&'a [String], &'a [String]),
     warnings: Vec<String>,
     notes: &'a [String],
     failures: Vec<(String, String)>,
@@ -66,8 +70,25 @@ struct Page<'a> {
 /// A table of a page. Cells are escaped by the template.
 struct Table {
     caption: String,
-    columns: Vec<String>,
+    columns: Vec<TableCell>,
     rows: Vec<Vec<TableCell>>,
+}
+
+impl Table {
+    /// A table with these headings, which are set as what is below them.
+    fn new<'c>(
+        caption: impl Into<String>,
+        columns: impl IntoIterator<Item = &'c str>,
+        rows: Vec<Vec<TableCell>>,
+    ) -> Self {
+        let numeric = |column: usize| {
+            let mut cells = rows.iter().filter_map(|row| row.get(column)).peekable();
+            cells.peek().is_some() && cells.all(|cell| cell.class.starts_with('n') && cell.class != "name")
+        };
+        let heading = |(i, text): (usize, &str)| TableCell::new(text, if numeric(i) { "n" } else { "" });
+        let columns = columns.into_iter().enumerate().map(heading).collect();
+        Self { caption: caption.into(), columns, rows }
+    }
 }
 
 /// A cell of a table.
@@ -76,13 +97,15 @@ struct TableCell {
     text: String,
     /// How it is set: `name`, `n` for numbers, or a shade.
     class: &'static str,
+    /// What is written below, in small letters.
+    note: String,
     /// Samples instead of a text, and whether each lies far from the others.
     samples: Vec<(String, bool)>,
 }
 
 impl TableCell {
     fn new(text: impl Into<String>, class: &'static str) -> Self {
-        Self { text: text.into(), class, samples: Vec::new() }
+        Self { text: text.into(), class, ..Self::default() }
     }
 
     fn number(text: impl Into<String>) -> Self {
@@ -112,11 +135,8 @@ struct ExtraSection<'a> {
 
 fn extra(extra: &Extra) -> ExtraSection<'_> {
     let cell = |text: &String| TableCell::new(text, if is_numeric(text) { "n" } else { "" });
-    let table = Table {
-        caption: extra.title.clone(),
-        columns: extra.columns.clone(),
-        rows: extra.rows.iter().map(|row| row.iter().map(cell).collect()).collect(),
-    };
+    let rows = extra.rows.iter().map(|row| row.iter().map(cell).collect()).collect();
+    let table = Table::new(&extra.title, extra.columns.iter().map(String::as_str), rows);
     ExtraSection { title: &extra.title, text: &extra.text, table: (!extra.columns.is_empty()).then_some(table) }
 }
 

@@ -104,6 +104,7 @@ fn title(kind: Kind, cell: &Cell) -> String {
         (Kind::Bars, Unit::BytesPerS) => "throughput",
         (Kind::Bars, Unit::PerS) => "rate",
         (Kind::Bars, Unit::Seconds) => "time",
+        (Kind::Bars, Unit::CostSeconds) => "cost in time",
         (Kind::Bars, Unit::Bytes) => "memory",
         (Kind::Bars, Unit::Share) => "share",
     };
@@ -190,7 +191,7 @@ impl Scale {
         let units: &[(f64, &str)] = match unit {
             Unit::BytesPerS => &[(1e6, "MB/s")],
             Unit::PerS => &[(1.0, "per second")],
-            Unit::Seconds => &[(1.0, "s"), (1e-3, "ms"), (1e-6, "µs")],
+            Unit::Seconds | Unit::CostSeconds => &[(1.0, "s"), (1e-3, "ms"), (1e-6, "µs")],
             Unit::Bytes => &[(1_073_741_824.0, "GiB"), (1_048_576.0, "MiB"), (1024.0, "KiB")],
             Unit::Share => &[(0.01, "%")],
         };

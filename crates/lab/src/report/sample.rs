@@ -146,7 +146,7 @@ fn pass(
         let value = match unit {
             Unit::BytesPerS | Unit::PerS => value * speed * noise() * outlier,
             Unit::Seconds => value / speed * noise(),
-            Unit::Bytes | Unit::Share => *value * noise(),
+            Unit::CostSeconds | Unit::Bytes | Unit::Share => *value * noise(),
         };
         let bytes = if *unit == Unit::BytesPerS { 64 << 20 } else { 0 };
         let cpu_s = Some(0.04 / speed * noise());

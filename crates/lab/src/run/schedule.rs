@@ -12,7 +12,7 @@ use claviger_engine::{Error, ErrorKind, Result};
 use crate::meter::Conditions;
 use crate::random::Random;
 use crate::run::journal::{Entry, LeftOut, State};
-use crate::run::{Failure, Pass, Trace, Unit};
+use crate::run::{Failure, Pass, Trace};
 use crate::statistics::relative_deviation;
 use crate::workloads::Outcome;
 
@@ -178,8 +178,8 @@ impl<'a> History<'a> {
         for pass in state.run.passes.iter().filter(|p| p.workload == workload) {
             tried.entry(pass.round).or_default().insert(&pass.facility, true);
             let Some(round) = pass.round else { continue };
-            // Processor time and memory are costs, in which nothing is judged: nobody waits for them to be steady.
-            let judged = pass.measures.iter().filter(|m| !matches!(m.unit, Unit::Share | Unit::Bytes));
+            // In what is paid besides nothing is judged: nobody waits for it to be steady.
+            let judged = pass.measures.iter().filter(|m| m.unit.is_performance());
             let cases = figures.entry(&pass.facility).or_default();
             // Every pass of a workload gives the same cases in the same order.
             for (place, measure) in judged.enumerate() {

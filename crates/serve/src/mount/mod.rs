@@ -34,7 +34,6 @@ use drivers::{Call, Program, Way};
 use image::Served;
 use unmount::{Detached, InView, detach, flush, in_view};
 
-pub use drivers::find;
 pub use loop_device::LoopDevice;
 pub use unmount::{Ended, clean_all, end};
 
@@ -194,7 +193,7 @@ impl Mounting<'_> {
     fn kernel_mount(&self, kind: &str, device: &Path, option: Option<&str>) -> Result<()> {
         let own = ["nosuid", "nodev", if self.read_only { "ro" } else { "rw" }];
         let options: Vec<_> = own.into_iter().chain(self.options.iter().map(String::as_str)).chain(option).collect();
-        let mut command = Command::new(find("mount").unwrap_or_else(|| "mount".into()));
+        let mut command = Command::new(drivers::find("mount").unwrap_or_else(|| "mount".into()));
         // -i: without a helper, which could be this very program; -n: nobody needs another list of mounts.
         command.args(["-i", "-n", "-t", kind, "-o", &options.join(","), "--"]).arg(device).arg(self.dir);
         command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::null());

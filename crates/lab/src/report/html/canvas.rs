@@ -11,7 +11,7 @@ use plotters::prelude::{DrawingArea, DrawingAreaErrorKind, IntoDrawingArea};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, FontStyle, IntoTextStyle, RGBColor};
 
-use super::super::panels::plain;
+use super::super::number;
 
 /// Size of the drawing in pixels of a chart.
 const ZOOM: f64 = 2.0;
@@ -46,7 +46,7 @@ const HUES: [Hue; 7] = [
     (RGBColor(0xB8, 0x5C, 0x92), RGBColor(0xE2, 0x97, 0xC4)),
     (RGBColor(0xE6, 0x9F, 0x00), RGBColor(0xF3, 0xBC, 0x45)),
     (RGBColor(0x3F, 0x9F, 0xD8), RGBColor(0x8F, 0xD0, 0xF5)),
-    (RGBColor(0x8A, 0x7A, 0x00), RGBColor(0xE8, 0xDC, 0x52)),
+    (RGBColor(0x8A, 0x7A, 0x00), RGBColor(0xB7, 0xC8, 0x45)),
 ];
 
 /// Baselines.
@@ -319,12 +319,29 @@ impl Span {
         (0..200).map(|i| (first + f64::from(i)) * step).take_while(|v| *v <= self.high + step * 1e-9).collect()
     }
 
+    /// Those values with what is written there: as many decimals as the finest of them needs.
+    pub(super) fn written_ticks(&self, count: usize) -> Vec<(f64, String)> {
+        let ticks = self.ticks(count);
+        if self.log {
+            return ticks.into_iter().map(|t| (t, number(t))).collect();
+        }
+        let step = ticks.get(1).zip(ticks.first()).map_or(1.0, |(b, a)| b - a);
+        let decimals = (-(step * 1.0001).log10().floor()).clamp(0.0, 9.0) as usize;
+        let write = |t: f64| if t == 0.0 { "0".to_owned() } else { format!("{t:.decimals$}") };
+        ticks.into_iter().map(|t| (t, write(t))).collect()
+    }
+
+    /// A unit, with a word where the axis is logarithmic.
+    pub(super) fn described(&self, unit: &str) -> String {
+        if self.log { format!("{unit}, logarithmic") } else { unit.to_owned() }
+    }
+
     /// Powers of ten; twice and five times those where there are few.
     fn log_ticks(&self) -> Vec<f64> {
         let decades = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
         let factors: &[f64] = match (self.high / self.low).log10() {
-            d if d > 2.5 => &[1.0],
-            d if d > 1.2 => &[1.0, 3.0],
+            d if d > 3.5 => &[1.0],
+            d if d > 1.5 => &[1.0, 3.0],
             _ => &[1.0, 2.0, 5.0],
         };
         let all = decades.flat_map(|d| factors.iter().map(move |f| f * 10f64.powi(d)));
@@ -354,13 +371,13 @@ impl Frame<'_, '_> {
 
     /// Lines across at the ticks of the vertical axis, with their values, and what they are above.
     pub(super) fn vertical_axis(&self, count: usize, unit: &str) -> Result<()> {
-        for tick in self.y.ticks(count) {
+        for (tick, text) in self.y.written_ticks(count) {
             let y = self.y.at(tick);
             let color = if tick == 0.0 { MUTED.0 } else { GRID.0 };
             self.canvas.line(&[(self.x.from, y), (self.x.to, y)], color, 1.0)?;
-            self.canvas.text((self.x.from - 6.0, y), &plain(tick), MUTED.0, Anchor::End)?;
+            self.canvas.text((self.x.from - 6.0, y), &text, MUTED.0, Anchor::End)?;
         }
-        self.canvas.text((self.x.from - 6.0, self.y.to - 14.0), unit, MUTED.0, Anchor::Start)
+        self.canvas.text((self.x.from - 6.0, self.y.to - 14.0), &self.y.described(unit), MUTED.0, Anchor::Start)
     }
 
     /// Values at these ticks of the horizontal axis, and what they are below. Those that have no room are left out.

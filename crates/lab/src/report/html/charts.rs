@@ -2,8 +2,7 @@
 
 use claviger_engine::Result;
 
-use super::super::panels::plain;
-use super::canvas::{Anchor, Canvas, Frame, GRID, INK, Look, MUTED, READS, Span, WRITES, cut, svg, text_width};
+use super::canvas::{Anchor, Canvas, Frame, GRID, INK, Look, MUTED, Place, READS, Span, WRITES, cut, svg, text_width};
 use crate::run::TracedRequest;
 
 /// Width of a chart in pixels; two stand side by side on a page.
@@ -26,6 +25,15 @@ const HEADING: f64 = 26.0;
 
 /// A logarithmic axis is used where figures lie farther apart than this.
 const FAR: f64 = 60.0;
+
+/// Where the vertical axis of lines begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Upward {
+    /// At zero; logarithmic where the figures lie far apart.
+    Figures,
+    /// At zero or below, never logarithmic: a loss of nothing must have a place.
+    Losses,
+}
 
 /// What a chart is about, for its title and for those who do not see it.
 pub(super) struct About<'a> {
@@ -55,6 +63,12 @@ pub(super) struct Line<'a> {
     pub(super) points: Vec<(f64, Figure)>,
 }
 
+impl Line<'_> {
+    fn places(&self, frame: &Frame) -> Vec<Place> {
+        self.points.iter().map(|(x, f)| frame.at(*x, f.value)).collect()
+    }
+}
+
 /// What the horizontal axis of lines shows.
 pub(super) struct Across<'a> {
     /// Values that are written.
@@ -63,26 +77,29 @@ pub(super) struct Across<'a> {
 }
 
 /// Lines with bands of their intervals, and names at their ends.
-pub(super) fn lines(about: &About, unit: &str, across: &Across, lines: &[Line]) -> Result<String> {
+pub(super) fn lines(about: &About, unit: &str, upward: Upward, across: &Across, lines: &[Line]) -> Result<String> {
     let widest = lines.iter().map(|l| text_width(l.name)).fold(0.0, f64::max).min(NAME);
-    let values = || lines.iter().flat_map(|l| &l.points).map(|(_, f)| f.value);
-    let y = vertical(lines, values).over(HEIGHT - 46.0, 30.0);
+    let y = vertical(lines, upward).over(HEIGHT - 46.0, 30.0);
     svg((WIDTH, HEIGHT), about.title, about.description, |canvas| {
         let frame = Frame { canvas, x: horizontal(across).over(58.0, WIDTH - widest - 22.0), y };
         frame.vertical_axis(4, unit)?;
         frame.horizontal_axis(&across.ticks, across.what)?;
         lines.iter().try_for_each(|line| band(&frame, line))?;
-        lines.iter().try_for_each(|line| curve(&frame, line))?;
+        lines.iter().try_for_each(|line| frame.canvas.line(&line.places(&frame), line.look.color(), 2.0))?;
+        lines
+            .iter()
+            .try_for_each(|line| line.places(&frame).iter().try_for_each(|at| canvas.mark(*at, 3.5, line.look)))?;
         names_at_ends(&frame, lines)
     })
 }
 
-fn vertical<I: Iterator<Item = f64>>(lines: &[Line], values: impl Fn() -> I) -> Span {
-    let (low, high) = values().fold((f64::MAX, f64::MIN), |(a, b), v| (a.min(v), b.max(v)));
-    if low > 0.0 && high / low > FAR {
-        return Span::logarithmic(values());
+fn vertical(lines: &[Line], upward: Upward) -> Span {
+    let figures = || lines.iter().flat_map(|l| &l.points).map(|(_, f)| f);
+    let (low, high) = figures().fold((f64::MAX, f64::MIN), |(a, b), f| (a.min(f.value), b.max(f.value)));
+    if upward == Upward::Figures && low > 0.0 && high / low > FAR {
+        return Span::logarithmic(figures().map(|f| f.value));
     }
-    Span::from_zero(lines.iter().flat_map(|l| &l.points).flat_map(|(_, f)| f.ends()))
+    Span::from_zero(figures().flat_map(Figure::ends))
 }
 
 /// Logarithmic but for a short range and for one that begins at zero.
@@ -101,12 +118,6 @@ fn band(frame: &Frame, line: &Line) -> Result<()> {
     let lower = line.points.iter().rev().map(|(x, f)| frame.at(*x, f.low));
     let outline: Vec<_> = upper.chain(lower).collect();
     frame.canvas.fill(&outline, line.look.color(), 0.16)
-}
-
-fn curve(frame: &Frame, line: &Line) -> Result<()> {
-    let places: Vec<_> = line.points.iter().map(|(x, f)| frame.at(*x, f.value)).collect();
-    frame.canvas.line(&places, line.look.color(), 2.0)?;
-    places.iter().try_for_each(|at| frame.canvas.mark(*at, 3.5, line.look))
 }
 
 /// The names of lines, beside their last points, moved apart where those lie close together.
@@ -187,20 +198,20 @@ pub(super) fn bars(about: &About, unit: &str, shape: Shape, groups: &[Group]) ->
         let whole = span(&mut all());
         if shape != Shape::BarsByGroup {
             let frame = Frame { canvas, x: whole, y: Span::linear(0.0, 1.0).over(rows + 4.0, 0.0) };
-            let ticks = frame.x.ticks(4);
-            for tick in &ticks {
-                let x = frame.x.at(*tick);
-                canvas.line(&[(x, 4.0), (x, rows + 4.0)], if *tick == 0.0 { MUTED.0 } else { GRID.0 }, 1.0)?;
-            }
-            let ticks: Vec<_> = ticks.into_iter().map(|t| (t, plain(t))).collect();
-            frame.horizontal_axis(&ticks, unit)?;
+            frame.horizontal_axis(&whole.written_ticks(4), &whole.described(unit))?;
         }
         let mut y = 0.0;
         for group in groups {
             canvas.heading((4.0, y + HEADING * 0.6), &cut(&group.heading, WIDTH - 10.0))?;
             let x = if shape == Shape::BarsByGroup { span(&mut group.bars.iter()) } else { whole };
+            let (top, bottom) = (y + HEADING, y + HEADING + group.bars.len() as f64 * BAR);
+            let ticks = if shape == Shape::BarsByGroup { vec![0.0] } else { x.ticks(4) };
+            for tick in ticks {
+                let color = if tick == 0.0 { MUTED.0 } else { GRID.0 };
+                canvas.line(&[(x.at(tick), top), (x.at(tick), bottom)], color, 1.0)?;
+            }
             for (i, bar) in group.bars.iter().enumerate() {
-                let middle = y + HEADING + (i as f64 + 0.5) * BAR;
+                let middle = top + (i as f64 + 0.5) * BAR;
                 canvas.text((left - 8.0, middle), &cut(bar.name, NAME), INK.0, Anchor::End)?;
                 let end = if shape == Shape::Marks {
                     marks(canvas, x, middle, bar)?
@@ -209,7 +220,7 @@ pub(super) fn bars(about: &About, unit: &str, shape: Shape, groups: &[Group]) ->
                 };
                 canvas.text((end + 7.0, middle), &bar.text, INK.0, Anchor::Start)?;
             }
-            y += HEADING + group.bars.len() as f64 * BAR;
+            y = bottom;
         }
         Ok(())
     })
@@ -257,8 +268,7 @@ pub(super) fn scatter(about: &About, units: (&str, &str), points: &[(Look, f64, 
     svg((WIDTH, HEIGHT), about.title, about.description, |canvas| {
         let frame = Frame { canvas, x, y };
         frame.vertical_axis(4, units.1)?;
-        let ticks: Vec<_> = x.ticks(5).into_iter().map(|t| (t, plain(t))).collect();
-        frame.horizontal_axis(&ticks, units.0)?;
+        frame.horizontal_axis(&x.written_ticks(5), &x.described(units.0))?;
         points.iter().try_for_each(|(look, a, b)| canvas.mark(frame.at(*a, *b), 4.5, *look))
     })
 }
@@ -304,7 +314,7 @@ pub(super) fn seek_trace(about: &About, requests: &[TracedRequest]) -> Result<St
     let slices = slices(requests, 160);
     let end = slices.last().map_or(1.0, |s| s.at + s.seconds);
     let x = Span::linear(0.0, end).over(64.0, WIDE - 20.0);
-    let ticks: Vec<_> = x.ticks(8).into_iter().map(|t| (t, plain(t))).collect();
+    let ticks = x.written_ticks(8);
     let offsets = requests.iter().map(|r| mib(r.offset.saturating_add(r.len)));
     let rates = slices.iter().flat_map(|s| [s.read, s.written].map(|b| b as f64 / s.seconds / 1e6));
     let seeks = slices.iter().map(|s| s.seeks as f64 / s.seconds);

@@ -3,19 +3,22 @@
 use claviger_engine::Result;
 
 use super::canvas::{self, Look};
-use super::charts::{self, About, Across, Bar, Figure, Group, Line, Shape, Slice};
+use super::charts::{self, About, Across, Bar, Figure, Group, Line, Shape, Slice, Upward};
 use super::{Looks, Table, TableCell};
 use crate::benchmark::Row;
 use crate::report::facts::counted;
 use crate::report::panels::{Kind, Panel, Scale, axis_words, case_words, once, panels, place, plain, tick};
 use crate::report::run::{RunReport, loss_interval, loss_text};
 use crate::report::{percent, rate, size};
-use crate::run::{Axis, Trace, Unit, WorkloadRecord};
+use crate::run::{Axis, Case, Trace, Unit, WorkloadRecord};
 use crate::statistics::{Verdict, median};
 use crate::summary::Cell;
 
 /// Rows of bars in one chart: more do not fit on a printed page.
 const ROWS: usize = 36;
+
+/// Panels of a workload that are shown at once.
+const PANELS: usize = 12;
 
 /// Slices of a trace in its table.
 const SLICES: usize = 12;
@@ -26,6 +29,8 @@ pub(super) struct Section<'a> {
     /// The facilities of its charts: picture and title.
     pub(super) legend: Vec<(String, String)>,
     pub(super) figures: Vec<FigureBlock>,
+    /// Those that are shown on demand.
+    pub(super) more: Vec<FigureBlock>,
 }
 
 /// Charts that share a table.
@@ -57,12 +62,13 @@ pub(super) fn section<'a>(report: &RunReport<'a>, record: &'a WorkloadRecord, lo
         names.iter().map(|name| Ok((canvas::swatch(looks.look(name), name)?, title(name)))).collect::<Result<_>>()?;
     let mut figures: Vec<FigureBlock> =
         panels.iter().map(|panel| block(panel, &record.title, looks)).collect::<Result<_>>()?;
+    let more = figures.split_off(figures.len().min(PANELS));
     figures.extend(cost(report, record, looks)?);
     let traces = report.run.traces.iter().filter(|t| t.workload == record.name && !t.requests.is_empty());
     for trace in traces {
         figures.push(trace_block(trace)?);
     }
-    Ok(Section { record, legend, figures })
+    Ok(Section { record, legend, figures, more })
 }
 
 fn block(panel: &Panel, workload: &str, looks: &Looks) -> Result<FigureBlock> {
@@ -70,7 +76,7 @@ fn block(panel: &Panel, workload: &str, looks: &Looks) -> Result<FigureBlock> {
     let (charts, hint) = match panel.kind {
         Kind::Curve => (curves(panel, scale, workload, looks)?, String::new()),
         Kind::Latency => (
-            vec![latencies(panel, scale, workload, looks)?],
+            [vec![latencies(panel, scale, workload, looks)?], losses(panel, workload, looks)?].concat(),
             "The scale is logarithmic: places are to be compared, not lengths. Full mark: the lowest percentile; hollow mark: \
              the highest."
                 .to_owned(),
@@ -119,55 +125,61 @@ fn curves(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Result<
     let title = format!("{workload}, {}, {} by {}", panel.title, scale.name, across.what);
     let rates = lines(&|c| Some(figure(c, scale)));
     let about = About { title: &title, description: "A line for each facility, with a band for the 95 % interval." };
-    let mut charts = vec![charts::lines(&about, scale.name, &across, &rates)?];
+    let mut charts = vec![charts::lines(&about, scale.name, Upward::Figures, &across, &rates)?];
     let losses = lines(&loss_figure);
     if !losses.is_empty() {
         let title = format!("{workload}, {}, loss against the baseline by {}", panel.title, across.what);
         let about = About { title: &title, description: "A line for each facility that encrypts; zero is no loss." };
-        charts.push(charts::lines(&about, "loss in %", &across, &losses)?);
+        charts.push(charts::lines(&about, "loss in %", Upward::Losses, &across, &losses)?);
     }
     Ok(charts)
 }
 
+/// Bars of the figures and of the losses, and how to read them.
 fn bars(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Result<(Vec<String>, String)> {
-    let (mut rates, mut losses): (Vec<Group>, Vec<Group>) = (Vec::new(), Vec::new());
-    for case in panel.cases() {
-        let cells = || panel.cells.iter().filter(|c| c.case == *case);
-        let rate = cells().map(|c| Bar {
+    let group = |case: &Case| {
+        let cells = panel.cells.iter().filter(|c| c.case == *case);
+        let bars = cells.map(|c| Bar {
             name: &c.facility,
             look: looks.look(&c.facility),
             figures: vec![figure(c, scale)],
             text: scale.text(c.median),
             sure: true,
         });
-        let loss = cells().filter_map(|c| {
+        Group { heading: case_words(case), bars: bars.collect() }
+    };
+    let groups: Vec<Group> = panel.cases().into_iter().map(group).collect();
+    let shape = charts::shape(&groups);
+    let hint = match shape {
+        Shape::BarsByGroup => format!("In {}; each group has a scale of its own.", scale.name),
+        _ => String::new(),
+    };
+    let mut charts = bar_charts(&format!("{workload}, {}, {}", panel.title, scale.name), scale.name, shape, &groups)?;
+    charts.extend(losses(panel, workload, looks)?);
+    Ok((charts, hint))
+}
+
+/// Bars of the losses; none where there are none.
+fn losses(panel: &Panel, workload: &str, looks: &Looks) -> Result<Vec<String>> {
+    let group = |case: &Case| {
+        let cells = panel.cells.iter().filter(|c| c.case == *case);
+        let bars = cells.filter_map(|c| {
             let figure = loss_figure(c)?;
             let sure = c.loss.as_ref().is_some_and(|l| matches!(l.verdict, Verdict::Slower | Verdict::Faster));
             let text = format!("{} %", percent(figure.value / 100.0));
             Some(Bar { name: &c.facility, look: looks.look(&c.facility), figures: vec![figure], text, sure })
         });
-        rates.push(Group { heading: case_words(case), bars: rate.collect() });
-        losses.push(Group { heading: case_words(case), bars: loss.collect() });
-    }
-    losses.retain(|g| !g.bars.is_empty());
-    let shape = charts::shape(&rates);
-    let hint = match shape {
-        Shape::BarsByGroup => format!("In {}; each group has a scale of its own.", scale.name),
-        _ => String::new(),
+        Group { heading: case_words(case), bars: bars.collect() }
     };
-    let mut drawn = Vec::new();
-    let draw = |groups: &[Group], shape, unit: &str, what: &str, drawn: &mut Vec<String>| -> Result<()> {
-        for part in parts(groups) {
-            let title = format!("{workload}, {}, {what}", panel.title);
-            let about =
-                About { title: &title, description: "Bars by operation and facility, with their 95 % intervals." };
-            drawn.push(charts::bars(&about, unit, shape, part)?);
-        }
-        Ok(())
-    };
-    draw(&rates, shape, scale.name, scale.name, &mut drawn)?;
-    draw(&losses, Shape::Bars, "loss in % against the baseline", "loss against the baseline", &mut drawn)?;
-    Ok((drawn, hint))
+    let groups: Vec<Group> = panel.cases().into_iter().map(group).filter(|g| !g.bars.is_empty()).collect();
+    let title = format!("{workload}, {}, loss against the baseline", panel.title);
+    bar_charts(&title, "loss in % against the baseline", Shape::Bars, &groups)
+}
+
+/// As many charts as it takes.
+fn bar_charts(title: &str, unit: &str, shape: Shape, groups: &[Group]) -> Result<Vec<String>> {
+    let about = About { title, description: "Bars by operation and facility, with their 95 % intervals." };
+    parts(groups).into_iter().map(|part| charts::bars(&about, unit, shape, part)).collect()
 }
 
 /// Groups, as many as fit into one chart.
@@ -204,7 +216,7 @@ fn latencies(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Resu
     let groups: Vec<Group> = groups.collect();
     let title = format!("{workload}, latency, {}", scale.name);
     let about = About { title: &title, description: "Marks by operation and facility, one for each percentile." };
-    charts::bars(&about, &format!("{}, logarithmic", scale.name), Shape::Marks, &groups)
+    charts::bars(&about, scale.name, Shape::Marks, &groups)
 }
 
 fn table(panel: &Panel, scale: Scale, workload: &str) -> Table {
@@ -250,11 +262,8 @@ fn table(panel: &Panel, scale: Scale, workload: &str) -> Table {
     if panel.kind == Kind::Curve {
         cells.sort_by(|a, b| a.case.x.unwrap_or(0.0).total_cmp(&b.case.x.unwrap_or(0.0)));
     }
-    Table {
-        caption: format!("{workload}: {}", panel.title),
-        columns: [first].into_iter().chain(columns).map(str::to_owned).collect(),
-        rows: cells.iter().map(row).collect(),
-    }
+    let caption = format!("{workload}: {}", panel.title);
+    Table::new(caption, [first].into_iter().chain(columns), cells.iter().map(row).collect())
 }
 
 impl Panel<'_> {
@@ -317,11 +326,7 @@ fn cost(report: &RunReport, record: &WorkloadRecord, looks: &Looks) -> Result<Op
         hint: "A mark for each figure above. Better is to the right and below.".into(),
         charts: vec![charts::scatter(&about, ("MB/s", "CPU s/GB"), &marks)?],
         wide: false,
-        table: Table {
-            caption: title.clone(),
-            columns: ["operation", "facility", "MB/s", "CPU s/GB"].map(str::to_owned).to_vec(),
-            rows: rows.collect(),
-        },
+        table: Table::new(title.as_str(), ["operation", "facility", "MB/s", "CPU s/GB"], rows.collect()),
     }))
 }
 
@@ -354,11 +359,7 @@ fn trace_block(trace: &Trace) -> Result<FigureBlock> {
         ),
         charts: vec![charts::seek_trace(&about, &trace.requests)?],
         wide: true,
-        table: Table {
-            caption: format!("Seek trace, {title}"),
-            columns: columns.map(str::to_owned).to_vec(),
-            rows: charts::slices(&trace.requests, SLICES).iter().map(row).collect(),
-        },
+        table: Table::new(about.title, columns, charts::slices(&trace.requests, SLICES).iter().map(row).collect()),
         title,
     })
 }
@@ -404,7 +405,13 @@ pub(super) fn ciphers(rows: &[Row]) -> Result<Option<Ciphers>> {
         }
         _ => {
             let ticks = buffers.iter().map(|b| (*b as f64, tick(Axis::Block, *b as f64))).collect();
-            charts::lines(&about, "MB/s", &Across { ticks, what: "buffer size in bytes (K is 1024)" }, &lines)?
+            charts::lines(
+                &about,
+                "MB/s",
+                Upward::Figures,
+                &Across { ticks, what: "buffer size in bytes (K is 1024)" },
+                &lines,
+            )?
         }
     };
     let row = |r: &Row| {
@@ -424,11 +431,7 @@ pub(super) fn ciphers(rows: &[Row]) -> Result<Option<Ciphers>> {
         hint: "The band reaches from the slowest sample to the fastest.".into(),
         charts: vec![chart],
         wide: false,
-        table: Table {
-            caption: "Ciphers in memory".into(),
-            columns: columns.map(str::to_owned).to_vec(),
-            rows: rows.iter().map(row).collect(),
-        },
+        table: Table::new("Ciphers in memory", columns, rows.iter().map(row).collect()),
     };
     let about = format!(
         "How fast the ciphers of this engine are in memory, by the method of TrueCrypt's benchmark window: {}, sectors of {} \
@@ -462,8 +465,9 @@ pub(super) fn glance(report: &RunReport) -> Option<Table> {
             1 => TableCell::new(percent(own[0]), shade(own[0])),
             _ => {
                 let ends = own.iter().fold((f64::MAX, f64::MIN), |(a, b), v| (a.min(*v), b.max(*v)));
-                let text = format!("{} ({} … {})", percent(median(&own)), percent(ends.0), percent(ends.1));
-                TableCell::new(text, shade(median(&own)))
+                let middle = median(&own);
+                let note = format!("{} … {}", percent(ends.0), percent(ends.1));
+                TableCell { note, ..TableCell::new(percent(middle), shade(middle)) }
             }
         }
     };
@@ -471,13 +475,9 @@ pub(super) fn glance(report: &RunReport) -> Option<Table> {
         let first = TableCell::new(&w.title, "name");
         [first].into_iter().chain(names.iter().map(|name| cell(name, w))).collect()
     });
-    Some(Table {
-        caption:
-            "Loss in % against the baseline of the same layer: the median of a workload's figures (smallest … largest)"
-                .into(),
-        columns: ["workload"].into_iter().chain(names.iter().copied()).map(str::to_owned).collect(),
-        rows: rows.collect(),
-    })
+    let caption = "Loss in % against the baseline of the same layer: the median of a workload's figures, and the smallest and \
+                   the largest of them";
+    Some(Table::new(caption, ["workload"].into_iter().chain(names.iter().copied()), rows.collect()))
 }
 
 /// A class for each step of loss.
