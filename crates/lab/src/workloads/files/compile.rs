@@ -56,8 +56,8 @@ impl Workload for Compile {
         let what = Source::found().map_or("a program".into(), |source| source.title(plan.level));
         format!(
             "Seconds from the start of configure, if there is one, and make to the end, with the flush to the store, and the processor \
-             time of the whole machine meanwhile: {what}, copied onto the facility before and compiled there with {} jobs \
-             and {}. BSI 2010 compiled Linux.",
+             time of the whole machine meanwhile: {what}, copied onto the facility before and compiled there by make -j{} \
+             with {}. BSI 2010 compiled Linux.",
             jobs(),
             flags(plan.level)
         )

@@ -80,7 +80,7 @@ fn trees(level: Level) -> usize {
 }
 
 fn size(plan: &Plan) -> u64 {
-    scaled(FULL, plan.scale, 2_000_000)
+    scaled(FULL, plan.scale, 6_000_000)
 }
 
 /// The trees, and what is in each.

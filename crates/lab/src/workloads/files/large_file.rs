@@ -61,7 +61,7 @@ impl Workload for LargeFile {
 }
 
 fn size(plan: &Plan) -> u64 {
-    scaled(FULL, plan.scale, 4_000_000)
+    scaled(FULL, plan.scale, 64_000_000)
 }
 
 fn write_read_copy(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {

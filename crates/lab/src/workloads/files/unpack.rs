@@ -70,7 +70,7 @@ impl Workload for Unpack {
 }
 
 fn size(plan: &Plan) -> u64 {
-    scaled(FULL, plan.scale, 4_000_000)
+    scaled(FULL, plan.scale, 12_000_000)
 }
 
 fn unpack_delete(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
