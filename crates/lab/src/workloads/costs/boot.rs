@@ -217,6 +217,9 @@ fn unfinished(step: &str, ran: &Ran) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+    use std::time::{Duration, Instant};
+
     use claviger_testkit::tools;
 
     use super::*;
@@ -292,9 +295,30 @@ mod tests {
         let superblock = std::fs::read(&disk).unwrap()[1024..2048].to_vec();
         assert_eq!(u32::from_le_bytes(superblock[0x60..][..4].try_into().unwrap()) & 4, 0);
 
-        let cancelled = Lab { cancelled: || true, scratch: scratch.path().to_owned(), ..self::lab() };
+        // Once the guest is under way.
+        static BEGAN: OnceLock<Instant> = OnceLock::new();
+        let cancelled = || BEGAN.get_or_init(Instant::now).elapsed() > Duration::from_secs(1);
+        let cancelled = Lab { cancelled, scratch: scratch.path().to_owned(), ..self::lab() };
         assert!(matches!(boot(&disk, &cancelled).unwrap_err().kind, ErrorKind::Cancelled));
+        assert_eq!(working_below(scratch.path()), Vec::<PathBuf>::new());
         let left: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().flatten().map(|entry| entry.path()).collect();
         assert_eq!(left, [disk]);
+    }
+
+    /// The programs of processes whose working folder is below this one. One that was killed may take a moment to go.
+    fn working_below(folder: &Path) -> Vec<PathBuf> {
+        let working = || {
+            let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+            let below = |process: &PathBuf| process.join("cwd").read_link().is_ok_and(|cwd| cwd.starts_with(folder));
+            processes.filter(below).map(|process| process.join("exe").read_link().unwrap_or(process)).collect()
+        };
+        let start = Instant::now();
+        loop {
+            let all: Vec<_> = working();
+            if all.is_empty() || start.elapsed() > Duration::from_secs(10) {
+                return all;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }

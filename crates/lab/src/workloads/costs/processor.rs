@@ -114,7 +114,7 @@ fn under_load(target: &Target, device: &mut dyn Device, lab: &Lab, transfer: &Tr
         case: Case::new(format!("{word}, processor time per GB, {who}")),
         value: cpu_s * 1e9 / bytes as f64,
         unit: Unit::CostSeconds,
-        bytes: bytes,
+        bytes,
         seconds: took.seconds,
         cpu_s: None,
     };
