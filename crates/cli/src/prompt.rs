@@ -47,6 +47,20 @@ fn yes(terminal: &File, question: &str) -> Result<bool> {
     Ok(answer.trim_ascii().eq_ignore_ascii_case(b"yes"))
 }
 
+/// Asks a question whose answer is no secret. `in_script` is the option that answers it in a script.
+///
+/// # Errors
+/// `Misuse` without a terminal; `Cancelled`, `Io`.
+pub fn line(question: &str, in_script: &str) -> Result<String> {
+    let terminal = terminal().filter(|t| t.is_terminal()).ok_or_else(|| {
+        let hint = format!("In a script, add {in_script}.");
+        Error::misuse("there is a question, and no terminal to ask it on").hint(hint)
+    })?;
+    cancel::install()?;
+    tcflush(&terminal, QueueSelector::IFlush).map_err(io::Error::from)?;
+    Ok(String::from_utf8_lossy(&ask(&terminal, question)?).into_owned())
+}
+
 /// Goes on only if the person says yes. `refused` makes an error of why not; `in_script` is what says yes in a script.
 ///
 /// # Errors

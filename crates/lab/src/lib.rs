@@ -22,6 +22,7 @@ pub mod meter;
 pub mod program;
 pub mod published;
 pub mod random;
+pub mod recommend;
 pub mod report;
 pub mod run;
 pub mod served;

@@ -13,6 +13,7 @@ mod facts;
 mod html;
 mod panels;
 mod published;
+mod recommend;
 mod run;
 #[cfg(test)]
 mod sample;
@@ -62,7 +63,7 @@ pub fn size(bytes: u64) -> String {
 }
 
 /// Bytes per second as MB/s, with four digits or so.
-fn rate(bytes_per_s: f64) -> String {
+pub(crate) fn rate(bytes_per_s: f64) -> String {
     let mb = bytes_per_s / 1e6;
     match mb {
         _ if mb >= 100.0 => format!("{mb:.0}"),

@@ -4,6 +4,7 @@ mod check;
 mod compare;
 mod list;
 mod published;
+mod recommend;
 mod report;
 mod run;
 
@@ -24,6 +25,7 @@ enum Command {
     Compare(compare::Args),
     Published(published::Args),
     Report(report::Args),
+    Recommend(recommend::Args),
 }
 
 impl Args {
@@ -36,6 +38,7 @@ impl Args {
             Command::Compare(args) => args.json,
             Command::Published(args) => args.json,
             Command::Report(args) => args.json,
+            Command::Recommend(args) => args.json,
         }
     }
 }
@@ -49,5 +52,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Command::Compare(args) => compare::run(args),
         Command::Published(args) => published::run(args),
         Command::Report(args) => report::run(args),
+        Command::Recommend(args) => recommend::run(args),
     }
 }

@@ -63,6 +63,8 @@ struct State {
     opened: bool,
     /// All of its bytes have been written.
     filled: bool,
+    /// A file system was made in its bytes, and nothing written over it since.
+    formatted: bool,
 }
 
 /// Which passphrase a facility is opened with.
@@ -241,6 +243,7 @@ impl Target {
         if let Some(filesystem) = self.filesystem.take() {
             filesystem.close().map_err(|e| self.named(e))?;
         }
+        self.state.formatted = false;
         self.open()?;
         let opened = self.opened()?;
         let found = match self.facility.gives {
@@ -276,9 +279,14 @@ impl Target {
             (Some(filesystem), _) => filesystem.dir().to_owned(),
             (None, Gives::Folder) => opened,
             (None, Gives::Bytes | Gives::Nbd) => {
-                let made = Filesystem::make(&opened, Some(self.size), &self.dir.join("files"), &self.runner);
-                let made = made.map_err(|e| self.named(e))?;
-                self.filesystem.insert(made).dir().to_owned()
+                let dir = self.dir.join("files");
+                let mounted = match self.state.formatted {
+                    true => Filesystem::mount(&opened, &dir, &self.runner),
+                    false => Filesystem::make(&opened, Some(self.size), &dir, &self.runner),
+                };
+                let mounted = mounted.map_err(|e| self.named(e))?;
+                self.state.formatted = true;
+                self.filesystem.insert(mounted).dir().to_owned()
             }
         };
         // Not the top: there is lost+found, or the large file.

@@ -70,8 +70,25 @@ struct Page<'a> {
 /// A table of a page. Cells are escaped by the template.
 struct Table {
     caption: String,
-    columns: Vec<String>,
+    columns: Vec<TableCell>,
     rows: Vec<Vec<TableCell>>,
+}
+
+impl Table {
+    /// A table with these headings, which are set as what is below them.
+    fn new<'c>(
+        caption: impl Into<String>,
+        columns: impl IntoIterator<Item = &'c str>,
+        rows: Vec<Vec<TableCell>>,
+    ) -> Self {
+        let numeric = |column: usize| {
+            let mut cells = rows.iter().filter_map(|row| row.get(column)).peekable();
+            cells.peek().is_some() && cells.all(|cell| cell.class.starts_with('n') && cell.class != "name")
+        };
+        let heading = |(i, text): (usize, &str)| TableCell::new(text, if numeric(i) { "n" } else { "" });
+        let columns = columns.into_iter().enumerate().map(heading).collect();
+        Self { caption: caption.into(), columns, rows }
+    }
 }
 
 /// A cell of a table.
@@ -118,11 +135,8 @@ struct ExtraSection<'a> {
 
 fn extra(extra: &Extra) -> ExtraSection<'_> {
     let cell = |text: &String| TableCell::new(text, if is_numeric(text) { "n" } else { "" });
-    let table = Table {
-        caption: extra.title.clone(),
-        columns: extra.columns.clone(),
-        rows: extra.rows.iter().map(|row| row.iter().map(cell).collect()).collect(),
-    };
+    let rows = extra.rows.iter().map(|row| row.iter().map(cell).collect()).collect();
+    let table = Table::new(&extra.title, extra.columns.iter().map(String::as_str), rows);
     ExtraSection { title: &extra.title, text: &extra.text, table: (!extra.columns.is_empty()).then_some(table) }
 }
 

@@ -171,17 +171,17 @@ impl Text for RunReport<'_> {
         text += &listed("Left out", &reasons(&left_out));
         text += "\nMachine and method\n";
         for (name, value) in facts(self.run) {
-            text += &wrapped(&format!("  {name}: {value}"));
+            text += &wrapped(&format!("{name}: {value}"));
         }
-        method(self.run).iter().for_each(|m| text += &wrapped(&format!("  {m}")));
+        method(self.run).iter().for_each(|m| text += &wrapped(m));
         text += &self.facilities_text();
         for workload in self.run.workloads.iter().filter(|w| w.left_out.is_none()) {
             text += &format!("\n{}\n{}\n", workload.title, "═".repeat(workload.title.chars().count()));
-            text += &wrapped(&format!("  {}", workload.measures));
-            text += &wrapped(&format!("  Not measured: {}", workload.not));
+            text += &wrapped(&workload.measures);
+            text += &wrapped(&format!("Not measured: {}", workload.not));
             let panels = panels(self.summary, &workload.name);
             if panels.is_empty() {
-                text += "  There are no figures.\n";
+                text += "There are no figures.\n";
             }
             panels.iter().for_each(|panel| text += &panel_text(panel));
         }
@@ -345,5 +345,91 @@ fn short(verdict: Verdict) -> &'static str {
         Verdict::Same => "no diff.",
         Verdict::TooFew => "too few",
         Verdict::Slower | Verdict::Faster => verdict.words(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    /// Rows of a CSV file, read by another's parser, as names and values.
+    fn parsed(csv: &str) -> Vec<std::collections::HashMap<String, String>> {
+        let rows = csv::Reader::from_reader(csv.as_bytes()).into_deserialize().collect::<std::result::Result<_, _>>();
+        rows.expect("comma-separated values")
+    }
+
+    fn near(text: &str, value: f64) -> bool {
+        text.parse::<f64>().is_ok_and(|read| (read - value).abs() <= value.abs() * 1e-3 + 1e-6)
+    }
+
+    #[test]
+    fn comma_separated_values_hold_every_figure() {
+        let run = sample::run();
+        let summary = Summary::of(&run);
+        let report = RunReport { run: &run, summary: &summary, extras: &[] };
+        let cells = parsed(&report.cells_csv());
+        assert_eq!(cells.len(), summary.cells.len());
+        for (row, cell) in cells.iter().zip(&summary.cells) {
+            assert_eq!((&row["facility"], &row["operation"]), (&cell.facility, &cell.case.operation));
+            assert!(near(&row["median"], cell.median) && near(&row["low"], cell.low), "{row:?}");
+            assert_eq!(row["loss"].is_empty(), cell.loss.is_none(), "{row:?}");
+        }
+        let samples = parsed(&report.samples_csv());
+        let measures: Vec<_> = run.passes.iter().flat_map(|p| p.measures.iter().map(move |m| (p, m))).collect();
+        assert_eq!(samples.len(), measures.len());
+        for (row, (pass, measure)) in samples.iter().zip(measures) {
+            assert!(near(&row["value"], measure.value), "{row:?}");
+            assert_eq!(row["round"].parse().ok(), pass.round, "the warm-up is no number");
+        }
+    }
+
+    #[test]
+    fn json_is_the_run_again() {
+        let run = sample::run();
+        let summary = Summary::of(&run);
+        let json = RunReport { run: &run, summary: &summary, extras: &[] }.json().expect("JSON");
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = dir.path().join("report.json");
+        std::fs::write(&file, json).expect("a file");
+        let again = crate::run::stored::load(&file).expect("the run");
+        assert_eq!(
+            (again.plan, again.passes.len(), again.traces.len()),
+            (run.plan, run.passes.len(), run.traces.len())
+        );
+        let figures =
+            |passes: &[crate::run::Pass]| passes.iter().flat_map(|p| &p.measures).map(|m| m.value).collect::<Vec<_>>();
+        // serde_json reads the last binary digit of a number as it likes.
+        let same = |(a, b): (&f64, &f64)| (a - b).abs() <= b.abs() * 1e-14;
+        assert!(figures(&again.passes).iter().zip(&figures(&run.passes)).all(same));
+    }
+
+    #[test]
+    fn the_text_holds_every_figure_and_fits() {
+        let run = sample::run();
+        let summary = Summary::of(&run);
+        let text = RunReport { run: &run, summary: &summary, extras: &[] }.text();
+        let words: std::collections::HashSet<&str> = text.split_whitespace().collect();
+        for panel in run.workloads.iter().flat_map(|w| panels(&summary, &w.name)) {
+            for cell in &panel.cells {
+                let figure = panel.scale().text(cell.median);
+                assert!(words.contains(&*figure) || words.contains(&*format!("{figure}~")), "{figure} {cell:?}");
+            }
+        }
+        // A path of the command line is one word, and is not cut.
+        let command = run.machine.command_line.join(" ");
+        for line in text.lines().filter(|line| !line.split(' ').any(|w| command.contains(w) && w.len() > 40)) {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+    }
+
+    #[test]
+    fn little_is_told_as_text_too() {
+        let run = sample::empty();
+        let summary = Summary::of(&run);
+        let report = RunReport { run: &run, summary: &summary, extras: &[] };
+        assert!(report.text().contains("Machine and method") && !report.text().contains("NaN"));
+        assert_eq!(report.cells_csv(), "");
+        assert_eq!(report.samples_csv(), "");
     }
 }

@@ -46,7 +46,7 @@ const HUES: [Hue; 7] = [
     (RGBColor(0xB8, 0x5C, 0x92), RGBColor(0xE2, 0x97, 0xC4)),
     (RGBColor(0xE6, 0x9F, 0x00), RGBColor(0xF3, 0xBC, 0x45)),
     (RGBColor(0x3F, 0x9F, 0xD8), RGBColor(0x8F, 0xD0, 0xF5)),
-    (RGBColor(0x8A, 0x7A, 0x00), RGBColor(0xE8, 0xDC, 0x52)),
+    (RGBColor(0x8A, 0x7A, 0x00), RGBColor(0xB7, 0xC8, 0x45)),
 ];
 
 /// Baselines.
@@ -340,8 +340,8 @@ impl Span {
     fn log_ticks(&self) -> Vec<f64> {
         let decades = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
         let factors: &[f64] = match (self.high / self.low).log10() {
-            d if d > 2.5 => &[1.0],
-            d if d > 1.2 => &[1.0, 3.0],
+            d if d > 3.5 => &[1.0],
+            d if d > 1.5 => &[1.0, 3.0],
             _ => &[1.0, 2.0, 5.0],
         };
         let all = decades.flat_map(|d| factors.iter().map(move |f| f * 10f64.powi(d)));

@@ -262,11 +262,8 @@ fn table(panel: &Panel, scale: Scale, workload: &str) -> Table {
     if panel.kind == Kind::Curve {
         cells.sort_by(|a, b| a.case.x.unwrap_or(0.0).total_cmp(&b.case.x.unwrap_or(0.0)));
     }
-    Table {
-        caption: format!("{workload}: {}", panel.title),
-        columns: [first].into_iter().chain(columns).map(str::to_owned).collect(),
-        rows: cells.iter().map(row).collect(),
-    }
+    let caption = format!("{workload}: {}", panel.title);
+    Table::new(caption, [first].into_iter().chain(columns), cells.iter().map(row).collect())
 }
 
 impl Panel<'_> {
@@ -329,11 +326,7 @@ fn cost(report: &RunReport, record: &WorkloadRecord, looks: &Looks) -> Result<Op
         hint: "A mark for each figure above. Better is to the right and below.".into(),
         charts: vec![charts::scatter(&about, ("MB/s", "CPU s/GB"), &marks)?],
         wide: false,
-        table: Table {
-            caption: title.clone(),
-            columns: ["operation", "facility", "MB/s", "CPU s/GB"].map(str::to_owned).to_vec(),
-            rows: rows.collect(),
-        },
+        table: Table::new(title.as_str(), ["operation", "facility", "MB/s", "CPU s/GB"], rows.collect()),
     }))
 }
 
@@ -366,11 +359,7 @@ fn trace_block(trace: &Trace) -> Result<FigureBlock> {
         ),
         charts: vec![charts::seek_trace(&about, &trace.requests)?],
         wide: true,
-        table: Table {
-            caption: format!("Seek trace, {title}"),
-            columns: columns.map(str::to_owned).to_vec(),
-            rows: charts::slices(&trace.requests, SLICES).iter().map(row).collect(),
-        },
+        table: Table::new(about.title, columns, charts::slices(&trace.requests, SLICES).iter().map(row).collect()),
         title,
     })
 }
@@ -442,11 +431,7 @@ pub(super) fn ciphers(rows: &[Row]) -> Result<Option<Ciphers>> {
         hint: "The band reaches from the slowest sample to the fastest.".into(),
         charts: vec![chart],
         wide: false,
-        table: Table {
-            caption: "Ciphers in memory".into(),
-            columns: columns.map(str::to_owned).to_vec(),
-            rows: rows.iter().map(row).collect(),
-        },
+        table: Table::new("Ciphers in memory", columns, rows.iter().map(row).collect()),
     };
     let about = format!(
         "How fast the ciphers of this engine are in memory, by the method of TrueCrypt's benchmark window: {}, sectors of {} \
@@ -490,13 +475,9 @@ pub(super) fn glance(report: &RunReport) -> Option<Table> {
         let first = TableCell::new(&w.title, "name");
         [first].into_iter().chain(names.iter().map(|name| cell(name, w))).collect()
     });
-    Some(Table {
-        caption:
-            "Loss in % against the baseline of the same layer: the median of a workload's figures, and the smallest and the largest of them"
-                .into(),
-        columns: ["workload"].into_iter().chain(names.iter().copied()).map(str::to_owned).collect(),
-        rows: rows.collect(),
-    })
+    let caption = "Loss in % against the baseline of the same layer: the median of a workload's figures, and the smallest and \
+                   the largest of them";
+    Some(Table::new(caption, ["workload"].into_iter().chain(names.iter().copied()), rows.collect()))
 }
 
 /// A class for each step of loss.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use claviger_engine::Result;
 
-use super::{LARGE, MIB, demand, long_enough, mark, sequential, smallest};
+use super::{LARGE, MIB, demand, drop_caches, long_enough, mark, sequential, smallest};
 use crate::facility::Target;
 use crate::run::{Axis, Case, Level, Measure, Plan};
 use crate::statistics::median;
@@ -110,7 +110,7 @@ impl Workload for Dd {
     }
 
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        sweep(&mut *target.bytes()?.device()?, lab, &Extent::of_sweep(&lab.plan))
+        run(target, lab, &Extent::of_sweep(&lab.plan))
     }
 }
 
@@ -150,56 +150,66 @@ impl Workload for TresorSgx {
     }
 
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        sweep(&mut *target.bytes()?.device()?, lab, &Extent::of_tresor_sgx(&lab.plan))
+        run(target, lab, &Extent::of_tresor_sgx(&lab.plan))
     }
+}
+
+fn run(target: &mut Target, lab: &Lab, extent: &Extent) -> Result<Outcome> {
+    let surface = target.bytes()?;
+    let mut device = surface.device()?;
+    let extent = Extent { size: extent.size.min(surface.len / MIB * MIB), ..*extent };
+    Sweep { device: &mut *device, direct: surface.direct, lab, extent: &extent, written: Written::default() }.all()
 }
 
 /// Transfers of each block size.
-fn sweep(device: &mut dyn Device, lab: &Lab, extent: &Extent) -> Result<Outcome> {
-    let smallest = smallest(device)?;
-    let mut written = Written::default();
-    let mut outcome = Outcome::default();
-    for &block in extent.blocks.iter().filter(|&&block| block >= smallest) {
-        let mut samples = Direction::BOTH.map(|_| Vec::new());
-        for _ in 0..extent.repetitions {
-            for (direction, samples) in Direction::BOTH.into_iter().zip(&mut samples) {
-                samples.push(transfer(device, lab, extent, direction, block, &mut written)?);
-            }
-            demand(device, &lab.data, &written, extent.size)?;
-        }
-        outcome.measures.extend(samples.iter().filter_map(|samples| together(samples)));
-    }
-    if extent.blocks[0] < smallest {
-        outcome
-            .notes
-            .push(format!("dd: some facilities take no requests of less than {smallest} bytes; theirs are left out."));
-    }
-    Ok(outcome)
+struct Sweep<'a> {
+    device: &'a mut dyn Device,
+    direct: bool,
+    lab: &'a Lab,
+    extent: &'a Extent,
+    /// What was written in this pass.
+    written: Written,
 }
 
-fn transfer(
-    device: &mut dyn Device,
-    lab: &Lab,
-    extent: &Extent,
-    direction: Direction,
-    block: usize,
-    written: &mut Written,
-) -> Result<Measure> {
-    let limit = Duration::from_secs_f64(extent.limit_s);
-    let transfer = Transfer { direction, block, size: extent.size, limit };
-    let (bytes, took) = long_enough(lab, || match direction {
-        Direction::Write => {
-            let mark = mark();
-            let moved = sequential(device, lab, &transfer, mark)?;
-            written.add(moved.0, mark);
-            Ok(moved)
+impl Sweep<'_> {
+    fn all(&mut self) -> Result<Outcome> {
+        let smallest = smallest(self.device)?;
+        let mut outcome = Outcome::default();
+        for &block in self.extent.blocks.iter().filter(|&&block| block >= smallest) {
+            let mut samples = Direction::BOTH.map(|_| Vec::new());
+            for _ in 0..self.extent.repetitions {
+                for (direction, samples) in Direction::BOTH.into_iter().zip(&mut samples) {
+                    samples.push(self.transfer(direction, block)?);
+                }
+                demand(self.device, &self.lab.data, &self.written, self.extent.size)?;
+            }
+            outcome.measures.extend(samples.iter().filter_map(|samples| together(samples)));
         }
-        Direction::Read => {
-            lab.drop_caches()?;
-            sequential(device, lab, &transfer, 0)
+        if self.extent.blocks[0] < smallest {
+            outcome
+                .notes
+                .push(format!("dd: blocks of less than {smallest} bytes are left out where they are refused."));
         }
-    })?;
-    Ok(Measure::rate(Case::new(direction.word()).at(Axis::Block, block as f64), bytes, took))
+        Ok(outcome)
+    }
+
+    fn transfer(&mut self, direction: Direction, block: usize) -> Result<Measure> {
+        let limit = Duration::from_secs_f64(self.extent.limit_s);
+        let transfer = Transfer { direction, block, size: self.extent.size, limit };
+        let (bytes, took) = long_enough(self.lab, || match direction {
+            Direction::Write => {
+                let mark = mark();
+                let moved = sequential(self.device, self.lab, &transfer, mark)?;
+                self.written.add(moved.0, mark);
+                Ok(moved)
+            }
+            Direction::Read => {
+                drop_caches(self.lab, self.direct)?;
+                sequential(self.device, self.lab, &transfer, 0)
+            }
+        })?;
+        Ok(Measure::rate(Case::new(direction.word()).at(Axis::Block, block as f64), bytes, took))
+    }
 }
 
 /// All samples together, with the median as the figure.
@@ -228,8 +238,10 @@ mod tests {
 
     #[test]
     fn a_sweep_gives_a_rate_for_each_block_size_and_direction() {
-        let mut device = Memory(vec![0; 4 << 20]);
-        let measures = sweep(&mut device, &lab(), &extent(2)).unwrap().measures;
+        let (mut device, lab, extent) = (Memory(vec![0; 4 << 20]), lab(), extent(2));
+        let written = Written::default();
+        let mut sweep = Sweep { device: &mut device, direct: true, lab: &lab, extent: &extent, written };
+        let measures = sweep.all().unwrap().measures;
         let cases: Vec<_> = measures.iter().map(|m| (m.case.operation.as_str(), m.case.x.unwrap())).collect();
         assert_eq!(cases, [("write", 512.0), ("read", 512.0), ("write", 1048576.0), ("read", 1048576.0)]);
         for measure in &measures {

@@ -10,7 +10,7 @@ use std::process::Command;
 use claviger_engine::{Error, Result};
 use serde::Deserialize;
 
-use super::MIB;
+use super::{MIB, drop_caches};
 use crate::facility::{Surface, Target, Way};
 use crate::meter::Elapsed;
 use crate::program;
@@ -123,7 +123,7 @@ impl Workload for Fio {
         let idle = program::run(&mut nothing(), lab.cancelled)?.took;
         let mut outcome = Outcome::default();
         for job in JOBS {
-            lab.drop_caches()?;
+            drop_caches(lab, place.surface.direct)?;
             outcome.measures.extend(carry_out(job, &place, idle, lab)?);
         }
         Ok(outcome)

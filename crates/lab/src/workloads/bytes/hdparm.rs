@@ -8,7 +8,7 @@ use std::process::Command;
 use claviger_engine::{Error, Result};
 use rustix::fs::{Advice, fadvise};
 
-use super::{LARGE, MIB, long_enough};
+use super::{LARGE, MIB, drop_caches, long_enough};
 use crate::facility::{Surface, Target, Way};
 use crate::memory::Buffer;
 use crate::meter::{Elapsed, Meter};
@@ -110,8 +110,8 @@ fn timings(file: &File, len: u64, times: &Times, lab: &Lab) -> Result<Vec<Measur
     let mut buffer = Buffer::new(BUFFER);
     let (cached, took_cached) = cached(file, times.cached_s, &mut buffer)?;
     let (buffered, took_buffered) = long_enough(lab, || {
-        // The one needs root and reaches the layers below, the other reaches what this file has in memory.
-        lab.drop_caches()?;
+        // What this file has in memory, and what the layers below have.
+        drop_caches(lab, true)?;
         fadvise(file, 0, None, Advice::DontNeed).map_err(std::io::Error::from)?;
         Ok(buffered(file, len, times.buffered_s, &mut buffer)?)
     })?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use claviger_engine::{Error, Result};
 
-use super::{MIB, SAMPLE, damaged, long_enough, mark, smallest};
+use super::{MIB, SAMPLE, damaged, drop_caches, long_enough, mark, smallest};
 use crate::facility::{Gives, Surface, Target};
 use crate::memory::Buffer;
 use crate::meter::{Elapsed, Meter};
@@ -176,7 +176,7 @@ impl Workload for IozoneLike {
         let mut outcome = Outcome::default();
         for (file, record) in extent.cells() {
             let mut cell = Cell::new(&place, file, record, lab)?;
-            if smallest(&mut *cell.device)? as u64 > record {
+            if smallest(&mut *cell.open.device)? as u64 > record {
                 outcome
                     .notes
                     .push("iozone-like: records that are smaller than a facility's sectors are left out.".into());
@@ -216,17 +216,25 @@ impl Place {
     }
 
     /// The file, made anew, or the volume.
-    fn open(&self) -> Result<Box<dyn Device>> {
-        match self {
-            Self::Bytes(surface) => surface.device(),
+    fn open(&self) -> Result<Open> {
+        let surface = match self {
+            Self::Bytes(surface) => surface.clone(),
             Self::File(path) => {
                 let new = || File::create(path)?.write_all(&[0; 4096]);
                 new().map_err(|e| Error::from(e).at(path))?;
                 // Tries direct I/O on what it was just given.
-                Surface::of_file(path, u64::MAX)?.device()
+                Surface::of_file(path, u64::MAX)?
             }
-        }
+        };
+        Ok(Open { device: surface.device()?, direct: surface.direct })
     }
+}
+
+/// A file or volume in use.
+struct Open {
+    device: Box<dyn Device>,
+    /// Whether the page cache is gone around.
+    direct: bool,
 }
 
 impl Drop for Place {
@@ -240,8 +248,8 @@ impl Drop for Place {
 /// One size of a file and of a record.
 struct Cell<'a> {
     lab: &'a Lab,
-    open: Box<dyn Fn() -> Result<Box<dyn Device>> + 'a>,
-    device: Box<dyn Device>,
+    reopen: Box<dyn Fn() -> Result<Open> + 'a>,
+    open: Open,
     file: u64,
     record: u64,
     /// The mark that each record was written with last.
@@ -254,10 +262,10 @@ impl<'a> Cell<'a> {
         Self::over(Box::new(|| place.open()), file, record, lab)
     }
 
-    fn over(open: Box<dyn Fn() -> Result<Box<dyn Device>> + 'a>, file: u64, record: u64, lab: &'a Lab) -> Result<Self> {
-        let device = open()?;
+    fn over(reopen: Box<dyn Fn() -> Result<Open> + 'a>, file: u64, record: u64, lab: &'a Lab) -> Result<Self> {
+        let open = reopen()?;
         let random = Random::new(lab.plan.seed ^ file ^ record);
-        Ok(Self { lab, open, device, file, record, marks: vec![0; (file / record) as usize], random })
+        Ok(Self { lab, reopen, open, file, record, marks: vec![0; (file / record) as usize], random })
     }
 
     /// All operations.
@@ -279,8 +287,8 @@ impl<'a> Cell<'a> {
     fn once(&mut self, operation: &Operation, limit: Duration, buffer: &mut [u8]) -> Result<(u64, Elapsed)> {
         let order = (operation.order)(self.file / self.record, &mut self.random);
         match operation.does {
-            Does::WriteNew => self.device = (self.open)()?,
-            Does::Read => self.lab.drop_caches()?,
+            Does::WriteNew => self.open = (self.reopen)()?,
+            Does::Read => drop_caches(self.lab, self.open.direct)?,
             Does::Write | Does::ReadAgain => {}
         }
         let writes = matches!(operation.does, Does::Write | Does::WriteNew);
@@ -290,10 +298,10 @@ impl<'a> Cell<'a> {
         for record in order {
             if writes {
                 self.lab.data.fill(mark, record * self.record, buffer);
-                self.device.write(record * self.record, buffer)?;
+                self.open.device.write(record * self.record, buffer)?;
                 self.marks[record as usize] = mark;
             } else {
-                self.device.read(record * self.record, buffer)?;
+                self.open.device.read(record * self.record, buffer)?;
             }
             moved += self.record;
             if moved >= next_look {
@@ -304,7 +312,7 @@ impl<'a> Cell<'a> {
             }
         }
         if writes {
-            self.device.flush()?;
+            self.open.device.flush()?;
         }
         Ok((moved, meter.elapsed()))
     }
@@ -314,7 +322,7 @@ impl<'a> Cell<'a> {
         let mut expected = Buffer::new(buffer.len());
         let sample = (SAMPLE / self.record).max(1);
         for record in random(self.file / self.record, &mut self.random).into_iter().take(sample as usize) {
-            self.device.read(record * self.record, buffer)?;
+            self.open.device.read(record * self.record, buffer)?;
             self.lab.data.fill(self.marks[record as usize], record * self.record, &mut expected);
             if *buffer != *expected {
                 return Err(damaged(self.record));
@@ -353,10 +361,11 @@ mod tests {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = dir.path().join("file");
         let (place, lab) = (Place::File(path.clone()), lab());
-        let open = || -> Result<Box<dyn Device>> {
-            Ok(Box::new(Plain(File::options().read(true).write(true).create(true).truncate(true).open(&path)?)))
+        let reopen = || -> Result<Open> {
+            let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
+            Ok(Open { device: Box::new(Plain(file)), direct: false })
         };
-        let mut cell = Cell::over(Box::new(open), 256 << 10, 4 << 10, &lab).unwrap();
+        let mut cell = Cell::over(Box::new(reopen), 256 << 10, 4 << 10, &lab).unwrap();
         let measures = cell.measure(0.01).unwrap();
         let names: Vec<_> = measures.iter().map(|m| m.case.operation.as_str()).collect();
         assert_eq!(names, OPERATIONS.iter().map(|o| o.name).collect::<Vec<_>>());

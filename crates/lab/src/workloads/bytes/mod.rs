@@ -18,6 +18,7 @@ use claviger_engine::{Error, Result};
 
 use super::{Lab, Workload};
 use crate::meter::{Elapsed, Meter};
+use crate::run::Backing;
 use crate::transfer::{self, Compared, Data, Device, Direction, Transfer, Written};
 
 /// All of them.
@@ -41,10 +42,19 @@ const LARGE: usize = 1 << 20;
 const LEAST_S: f64 = 0.1;
 
 /// When short work is not done again even so.
-const MOST: Duration = Duration::from_secs(1);
+const MOST: Duration = Duration::from_millis(500);
 
 /// Bytes that are compared with what was written.
 const SAMPLE: u64 = 2 * MIB;
+
+/// Drops the page cache before reads, if the plan says so and something that is read can be in it: around it, of encrypted data that are
+/// in memory anyway, nothing can. `direct` says whether reads go around it.
+fn drop_caches(lab: &Lab, direct: bool) -> Result<()> {
+    match lab.plan.backing {
+        Backing::Tmpfs(_) if direct => Ok(()),
+        _ => lab.drop_caches(),
+    }
+}
 
 /// A mark of what is written that nothing else in this process has.
 fn mark() -> u64 {

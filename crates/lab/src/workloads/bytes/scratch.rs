@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use claviger_engine::Result;
 
-use super::MIB;
+use super::{MIB, drop_caches};
 use crate::facility::Target;
 use crate::memory::Buffer;
 use crate::meter::{Elapsed, Meter};
@@ -114,11 +114,12 @@ impl Workload for Scratch {
     }
 
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        let mut device = target.bytes()?.device()?;
+        let surface = target.bytes()?;
+        let mut device = surface.device()?;
         let mut file = Matrices::new(&mut *device, Shape::of(&lab.plan));
         let mut random = Random::new(lab.plan.seed);
         file.prepare(&mut random)?;
-        lab.drop_caches()?;
+        drop_caches(lab, surface.direct)?;
         let (real, io_s) = file.multiply(&mut random, lab)?;
         file.check(&mut random)?;
         Ok(Outcome { measures: measures(real, io_s, file.shape.moved()), ..Outcome::default() })

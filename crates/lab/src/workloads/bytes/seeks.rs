@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use claviger_engine::{Error, ErrorKind, Result};
 
-use super::{MIB, demand, mark, sequential};
+use super::{MIB, demand, drop_caches, mark, sequential};
 use crate::facility::{Surface, Target};
 use crate::memory::Buffer;
 use crate::meter::{Elapsed, Meter};
@@ -98,7 +98,7 @@ impl Workload for Seeks {
 
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
         let dir = tempfile::Builder::new().prefix("claviger-lab-trace-").tempdir_in(&lab.scratch)?;
-        let mut parts = Parts { target, lab, dir: dir.path(), outcome: Outcome::default() };
+        let mut parts = Parts { target, lab, dir: dir.path(), direct: false, outcome: Outcome::default() };
         let done = parts.all(&Extent::of(&lab.plan));
         // Whatever comes next gets it without a trace.
         parts.target.close()?;
@@ -121,6 +121,8 @@ struct Parts<'a> {
     lab: &'a Lab,
     /// For traces.
     dir: &'a Path,
+    /// Whether the volume is reached around the page cache.
+    direct: bool,
     outcome: Outcome,
 }
 
@@ -129,6 +131,7 @@ impl Parts<'_> {
         let lab = self.lab;
         // Fills the volume, and finds out how it is reached, before there is a trace.
         let surface = self.target.bytes()?;
+        self.direct = surface.direct;
         let len = extent.sequential.min(surface.len) / MIB * MIB;
         let mut written = Written::default();
         self.of_bytes("sequential write", || transfer(&surface, lab, Direction::Write, len, &mut written))?;
@@ -152,17 +155,15 @@ impl Parts<'_> {
         Ok(())
     }
 
+    /// A file system has been made. It is made anew for the next who wants one.
     fn of_files(&mut self, count: u64) -> Result<()> {
         let operation = "creating files";
-        let traced = self.traced(operation, |target| create_files(&target.folder()?.join(FOLDER), count));
-        // Only now: removing them is no part of what is shown.
-        let removed = self.target.folder().and_then(|folder| Ok(fs::remove_dir_all(folder.join(FOLDER))?));
-        let (done, requests) = traced?;
-        removed?;
+        let (done, requests) = self.traced(operation, |target| create_files(&target.folder()?.join(FOLDER), count))?;
         let written: u64 = requests.iter().filter(|r| r.write).map(|r| r.len).sum();
         let share = written as f64 / done.bytes as f64;
         let share = share_of("creating files, bytes written for each byte of a file", share, done.took);
         self.keep(operation, Measure::per_s(Case::new(operation), count, done.took), vec![share], requests);
+        self.target.bytes()?;
         Ok(())
     }
 
@@ -174,7 +175,7 @@ impl Parts<'_> {
     ) -> Result<(Done, Vec<TracedRequest>)> {
         let path = self.dir.join(operation);
         self.target.open_traced(&path)?;
-        self.lab.drop_caches()?;
+        drop_caches(self.lab, self.direct)?;
         let done = what(self.target)?;
         // The server writes the rest of its trace when it ends.
         self.target.close()?;

@@ -96,7 +96,8 @@ fn at_rest(target: &Target, lab: &Lab) -> Result<Vec<Measure>> {
     let (took, own) = (meter.elapsed(), CpuTimes::of(&serving)?.since(&before));
     let mut measures = vec![Measure::cpu_share(Case::new("idle, whole machine"), took)];
     if !serving.is_empty() {
-        measures.push(Measure::cpu_share(Case::new("idle, its processes"), Elapsed { cpu_s: own, ..took }));
+        let own = Measure::cpu_share(Case::new("idle, its processes"), Elapsed { cpu_s: own, ..took });
+        measures.push(Measure { cpu_s: None, ..own });
     }
     Ok(measures)
 }
@@ -115,7 +116,7 @@ fn under_load(target: &Target, device: &mut dyn Device, lab: &Lab, transfer: &Tr
         unit: Unit::CostSeconds,
         bytes: bytes,
         seconds: took.seconds,
-        cpu_s: Some(cpu_s),
+        cpu_s: None,
     };
     let speed = Measure::rate(Case::new(format!("{word}, speed")), bytes, took);
     let own = (!serving.is_empty()).then(|| per_gb("its processes", own));
