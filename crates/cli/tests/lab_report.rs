@@ -1,0 +1,129 @@
+//! `claviger lab report`: a stored run in all its forms. How a page looks in a browser is tested where pages are made.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use claviger_lab::machine::Machine;
+use claviger_lab::meter::Conditions;
+use claviger_lab::run::{
+    Axis, Backing, Caches, Case, FacilityRecord, Level, Measure, Pass, Plan, Run, SCHEMA, Unit, WorkloadRecord,
+};
+
+fn claviger(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_claviger")).args(["lab", "report"]).args(args).output().expect("the program")
+}
+
+fn printed(args: &[&str]) -> String {
+    let output = claviger(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Two facilities, of which one is half as fast as the other.
+fn run() -> Run {
+    let facility = |name: &str, baseline: Option<&str>| FacilityRecord {
+        name: name.into(),
+        title: format!("{name}, for a test"),
+        baseline: baseline.map(Into::into),
+        about: String::new(),
+        version: None,
+        commands: vec![],
+        left_out: None,
+    };
+    let measure = |block: f64, rate: f64| Measure {
+        case: Case::new("write").at(Axis::Block, block),
+        value: rate,
+        unit: Unit::BytesPerS,
+        bytes: 1 << 20,
+        seconds: 1.0,
+        cpu_s: Some(0.5),
+    };
+    let pass = |round: usize, facility: &str, rate: f64| Pass {
+        facility: facility.into(),
+        workload: "dd".into(),
+        round: Some(round),
+        position: 0,
+        at: String::new(),
+        conditions: Conditions::default(),
+        measures: vec![measure(512.0, rate * (1.0 + round as f64 / 1000.0)), measure(4096.0, 4.0 * rate)],
+    };
+    Run {
+        schema: SCHEMA,
+        plan: Plan {
+            level: Level::Quick,
+            scale: 1.0,
+            backing: Backing::Tmpfs("/dev/shm".into()),
+            size: 1 << 20,
+            facilities: vec!["plain".into(), "half".into()],
+            workloads: vec!["dd".into()],
+            min_repeats: 5,
+            max_repeats: 6,
+            steady: 0.03,
+            seed: 1,
+            caches: Caches::Warm,
+        },
+        machine: Machine::this(),
+        facilities: vec![facility("plain", None), facility("half", Some("plain"))],
+        workloads: vec![WorkloadRecord {
+            name: "dd".into(),
+            title: "dd by block size".into(),
+            measures: "Writes.".into(),
+            not: "Reads.".into(),
+            version: None,
+            left_out: None,
+        }],
+        generator: vec![],
+        sittings: vec![],
+        passes: (0..6).flat_map(|round| [pass(round, "plain", 2e8), pass(round, "half", 1e8)]).collect(),
+        failures: vec![],
+        traces: vec![],
+        ciphers: vec![],
+        notes: vec![],
+    }
+}
+
+fn stored(dir: &Path) -> String {
+    fs::write(dir.join("run.json"), serde_json::to_string(&run()).expect("JSON")).expect("the run");
+    dir.to_str().expect("a path").to_owned()
+}
+
+#[test]
+fn a_run_is_shown_in_every_form() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let folder = stored(dir.path());
+    let file = format!("{folder}/run.json");
+    let text = printed(&[&folder]);
+    assert_eq!(text, printed(&[&file]), "a folder is the run in it");
+    assert!(text.contains("dd by block size") && text.contains("50.0"), "{text}");
+    assert_eq!(printed(&[&file, "--csv"]).lines().count(), 1 + 4);
+    assert_eq!(printed(&[&file, "--csv", "--raw"]).lines().count(), 1 + 24);
+    // A report as JSON holds the run, and is one.
+    let report = format!("{folder}/report.json");
+    fs::write(&report, printed(&[&file, "--json"])).expect("a file");
+    assert_eq!(text, printed(&[&report]));
+}
+
+#[test]
+fn a_page_takes_the_place_of_nothing() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let folder = stored(dir.path());
+    let page = format!("{folder}/page.html");
+    assert_eq!(printed(&[&folder, "--html", &page]), "");
+    let html = fs::read_to_string(&page).expect("the page");
+    assert!(html.starts_with("<!DOCTYPE html>") && html.contains("<svg") && html.contains("half, for a test"));
+    assert_eq!(html, printed(&[&folder, "--html", "-"]));
+    fs::write(&page, "mine").expect("a file");
+    let refused = claviger(&[&folder, "--html", &page]);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("exists already"));
+    assert_eq!(fs::read_to_string(&page).expect("the file"), "mine");
+}
+
+#[test]
+fn what_is_no_run_is_an_error() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("run.json");
+    fs::write(&file, "{\"schema\": 77}").expect("a file");
+    let output = claviger(&[file.to_str().expect("a path")]);
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("form 77"), "{output:?}");
+}
