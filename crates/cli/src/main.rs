@@ -45,6 +45,7 @@ mod serve;
 mod show;
 mod size;
 mod token;
+mod traced;
 mod tree;
 mod unmount;
 mod verify;

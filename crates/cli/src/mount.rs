@@ -20,6 +20,7 @@ use serde::Serialize;
 use crate::background::{self, Told};
 use crate::opening::{OpenArgs, ProtectArgs};
 use crate::output::{self, ReaderGone, Report};
+use crate::traced::TraceArgs;
 use crate::{cancel, duration, guard};
 
 /// Mount a volume: its files in a folder
@@ -69,6 +70,13 @@ pub struct Args {
     #[arg(long)]
     with_parent: bool,
 
+    /// Take the file as it is, without decryption: what the same way costs without encryption
+    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden"])]
+    raw: bool,
+
+    #[command(flatten)]
+    trace: TraceArgs,
+
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -112,13 +120,17 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let dir = empty_folder(&args.dir)?;
 
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
-    let opened = args.open.open_protecting(access, &args.protect);
-    let opened = opened.map_err(|e| say_where(e, &args.open.path, &runtime))?;
-    opened.warn();
-    let record = record(&args.open.path, &opened.facts, opened.volume.len())?;
+    let (facts, volume) = if args.raw {
+        (None, args.open.raw(access)?)
+    } else {
+        let opened = args.open.open_protecting(access, &args.protect);
+        let opened = opened.map_err(|e| say_where(e, &args.open.path, &runtime))?;
+        opened.warn();
+        (Some(opened.facts.clone()), Arc::new(opened.with_threads().volume) as Arc<dyn Store>)
+    };
+    let record = record(&args.open.path, facts.as_ref(), volume.len())?;
     let record = Record { dir: Some(dir.clone()), ..record };
-    let volume: Arc<dyn Store> = Arc::new(opened.with_threads().volume);
-    let store = Arc::new(CountedStore::new(volume));
+    let store = Arc::new(CountedStore::new(args.trace.over(volume)?));
     // From here on a signal has to be noticed by whoever waits in `poll`.
     let signals = signals()?;
     cancel::check()?;
@@ -175,16 +187,17 @@ pub fn status(store: &CountedStore<Arc<dyn Store>>) -> Status {
     Status { traffic: store.traffic(), damage_prevented: store.damage_prevented() }
 }
 
-/// The record of a volume that this process serves from now on.
-pub fn record(path: &Path, facts: &Facts, size: u64) -> anyhow::Result<Record> {
+/// The record of a volume, or of a file that is not decrypted, which this process serves from now on.
+pub fn record(path: &Path, facts: Option<&Facts>, size: u64) -> anyhow::Result<Record> {
+    const NONE: &str = "none";
     Ok(Record {
         volume: path.canonicalize().map_err(|e| Error::from(e).at(path))?,
         dir: None,
         uri: None,
         filesystem: None,
-        format: facts.format.to_owned(),
-        cipher: facts.cipher.clone(),
-        mode: facts.mode.clone(),
+        format: facts.map_or(NONE, |facts| facts.format).to_owned(),
+        cipher: facts.map_or(NONE, |facts| &facts.cipher).to_owned(),
+        mode: facts.map_or(NONE, |facts| &facts.mode).to_owned(),
         size,
         read_only: false,
         since: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |t| t.as_secs()),

@@ -280,6 +280,15 @@ pub struct Opened {
 }
 
 impl OpenArgs {
+    /// The file as it is, or a partition in it, without decryption.
+    ///
+    /// # Errors
+    /// Those of opening it.
+    pub fn raw(&self, access: Access) -> claviger_engine::Result<Arc<dyn Store>> {
+        let store = Arc::new(open_file(&self.path, access)?);
+        self.how.in_partition(store).map_err(|e| e.at(&self.path))
+    }
+
     /// Where the data are.
     pub fn store_path(&self) -> &Path {
         &self.path

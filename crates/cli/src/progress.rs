@@ -36,6 +36,18 @@ impl Progress {
         Self::new(what, "{prefix} {bar:30} {pos} of {len}, {eta} left", PATIENCE)
     }
 
+    /// For work of many parts that take long: says what is done now.
+    pub fn told() -> Self {
+        Self::new("", "{spinner} {msg}", Duration::ZERO)
+    }
+
+    /// What is done now.
+    pub fn tell(&self, what: String) {
+        self.show();
+        self.bar.set_message(what);
+        self.bar.tick();
+    }
+
     fn new(what: &'static str, template: &str, patience: Duration) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         bar.set_style(ProgressStyle::with_template(template).expect("a template of ours").progress_chars("=> "));
@@ -51,12 +63,16 @@ impl Progress {
 
     /// `done` of `all` are done.
     pub fn at(&self, done: u64, all: u64) {
+        self.show();
+        self.bar.set_length(all);
+        self.bar.set_position(done);
+    }
+
+    fn show(&self) {
         if self.bar.is_hidden() && self.since.elapsed() >= self.patience {
             // Stays hidden where standard error is not a terminal.
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
-        self.bar.set_length(all);
-        self.bar.set_position(done);
     }
 }
 

@@ -21,8 +21,9 @@ use signal_hook::iterator::Signals;
 
 use crate::background::Told;
 use crate::exit::Silent;
-use crate::opening::{OpenArgs, ProtectArgs, open_file};
+use crate::opening::{OpenArgs, ProtectArgs};
 use crate::output::{self, ReaderGone, Report};
+use crate::traced::TraceArgs;
 use crate::{cancel, guard, size};
 
 /// Serve the decrypted volume to other programs over NBD
@@ -63,6 +64,9 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden"])]
     raw: bool,
 
+    #[command(flatten)]
+    trace: TraceArgs,
+
     /// Run a shell command with $uri and $socket set, serve as long as it runs, and end with its exit status
     #[arg(long, value_name = "COMMAND")]
     run: Option<OsString>,
@@ -101,15 +105,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     cancel::install()?;
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let (facts, store): (_, Arc<dyn Store>) = if args.raw {
-        let store = Arc::new(open_file(&args.open.path, access)?);
-        (None, args.open.how.in_partition(store).map_err(|e| e.at(&args.open.path))?)
+        (None, args.open.raw(access)?)
     } else {
         let opened = args.open.open_protecting(access, &args.protect)?;
         opened.warn();
         (Some(opened.facts.clone()), Arc::new(opened.with_threads().volume))
     };
     cancel::check()?;
-    let store = Arc::new(CountedStore::new(store));
+    let store = Arc::new(CountedStore::new(args.trace.over(store)?));
 
     let address = match (&args.socket, args.tcp) {
         (Some(path), _) => Address::Unix(path.clone()),
@@ -186,7 +189,7 @@ fn list(
     serving: &Serving,
     store: Arc<CountedStore<Arc<dyn Store>>>,
 ) -> anyhow::Result<(Live, Control)> {
-    let record = crate::mount::record(path, facts, serving.size)?;
+    let record = crate::mount::record(path, Some(facts), serving.size)?;
     let record = Record { uri: Some(serving.uri.clone()), read_only: serving.read_only, ..record };
     let live = Runtime::of_this_user()?.begin(record)?;
     let control = live.answer(move || crate::mount::status(&store))?;

@@ -1,4 +1,4 @@
-//! Text for people and CSV for spreadsheets, from the structs that JSON comes from.
+//! Text for people, CSV for spreadsheets and a page with charts, from the structs that JSON comes from.
 //!
 //! MB/s is 10^6 bytes per second everywhere. TrueCrypt's window and hdparm call 2^20 bytes an MB: their figures are
 //! smaller by 4.6 %.
@@ -9,12 +9,23 @@ mod benchmark;
 mod changes;
 mod compare;
 mod derivation;
+mod facts;
+mod html;
+mod panels;
 mod published;
 mod recommend;
+mod run;
+#[cfg(test)]
+mod sample;
 mod table;
 
 pub use compare::findings;
+pub use run::RunReport;
 pub use table::csv;
+
+use crate::published::{ciphers_beside, laid_beside};
+use crate::run::Run;
+use crate::summary::Summary;
 
 /// What every text report ends with.
 const UNITS: &str =
@@ -31,6 +42,15 @@ pub struct Extra {
     pub columns: Vec<String>,
     /// Rows of the table, each with a cell for every heading. Cells that are numbers go to the right.
     pub rows: Vec<Vec<String>>,
+}
+
+impl Extra {
+    /// The published figures that belong beside a run: losses, and TrueCrypt's benchmark windows where the run has ciphers.
+    pub fn published(run: &Run, summary: &Summary) -> Vec<Self> {
+        let losses = published::losses_section(&laid_beside(run, summary));
+        let ciphers = published::ciphers_section(&ciphers_beside(&run.ciphers));
+        losses.into_iter().chain(ciphers).collect()
+    }
 }
 
 /// Something that has one line in a CSV file.

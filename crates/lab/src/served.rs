@@ -1,4 +1,4 @@
-//! A store behind an NBD server and a client, over a Unix socket in this process.
+//! NBD from the client's side: to a server of somebody else, or to one of our own in this process.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,13 +19,18 @@ const SPIN: Duration = Duration::from_micros(100);
 
 /// A connection to a server of its own. Dropping it stops the server.
 pub struct Served {
+    connection: Connection,
+    handle: Handle,
+    server: Option<JoinHandle<Result<()>>>,
+}
+
+/// A connection to an NBD server, for sequential transfers with several requests under way.
+pub struct Connection {
     client: Client,
     queue_depth: usize,
     /// Requests under way, the oldest first.
     under_way: VecDeque<Request>,
     len: u64,
-    handle: Handle,
-    server: Option<JoinHandle<Result<()>>>,
 }
 
 /// A request under way.
@@ -44,15 +49,25 @@ impl Served {
         // The folder goes at the end of this function, with the socket's name: the connection needs it no more.
         let folder = tempfile::Builder::new().prefix("claviger-lab-").tempdir()?;
         let address = Address::Unix(folder.path().join("socket"));
-        let len = store.len();
         let server = Server::bind(&address, vec![Export::new("", store)], Options::default())?;
         let handle = server.handle();
         let server = thread::Builder::new().name("lab-server".into()).spawn(move || server.run())?;
-        let mut client = Client::connect(&address, "").inspect_err(|_| handle.stop())?;
+        let mut connection = Connection::to(&address, queue_depth).inspect_err(|_| handle.stop())?;
         if machine::cpus() > 1 {
-            client.set_spin(SPIN);
+            connection.client.set_spin(SPIN);
         }
-        Ok(Self { client, queue_depth, under_way: VecDeque::new(), len, handle, server: Some(server) })
+        Ok(Self { connection, handle, server: Some(server) })
+    }
+}
+
+impl Connection {
+    /// Connects to the default export of a server, with at most `queue_depth` requests under way. It sleeps while it waits.
+    ///
+    /// # Errors
+    /// Those of [`Client::connect`].
+    pub fn to(address: &Address, queue_depth: usize) -> io::Result<Self> {
+        let client = Client::connect(address, "")?;
+        Ok(Self { len: client.len(), client, queue_depth, under_way: VecDeque::new() })
     }
 
     /// Waits for the oldest request. What it has read goes to `out`.
@@ -75,7 +90,7 @@ impl Served {
     }
 }
 
-impl Device for Served {
+impl Device for Connection {
     /// Reads ahead as far as the queue goes: the next read will be of the next block.
     fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         if self.queue_depth == 1 {
@@ -110,6 +125,20 @@ impl Device for Served {
     fn flush(&mut self) -> io::Result<()> {
         self.drain()?;
         self.client.flush()
+    }
+}
+
+impl Device for Served {
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.connection.read(offset, out)
+    }
+
+    fn write(&mut self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.connection.write(offset, data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.connection.flush()
     }
 }
 

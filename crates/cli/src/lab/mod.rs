@@ -1,8 +1,12 @@
 //! `claviger lab`
 
+mod check;
 mod compare;
+mod list;
 mod published;
 mod recommend;
+mod report;
+mod run;
 
 use clap::Subcommand;
 
@@ -15,18 +19,26 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(Box<run::Args>),
+    List(list::Args),
+    Check(check::Args),
     Compare(compare::Args),
     Published(published::Args),
     Recommend(recommend::Args),
+    Report(report::Args),
 }
 
 impl Args {
     /// Whether errors are told as JSON.
     pub fn json(&self) -> bool {
         match &self.command {
+            Command::Run(args) => args.json,
+            Command::List(args) => args.json,
+            Command::Check(args) => args.json,
             Command::Compare(args) => args.json,
             Command::Published(args) => args.json,
             Command::Recommend(args) => args.json,
+            Command::Report(args) => args.json,
         }
     }
 }
@@ -34,8 +46,12 @@ impl Args {
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
+        Command::Run(args) => run::run(args),
+        Command::List(args) => list::run(args),
+        Command::Check(args) => check::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Published(args) => published::run(args),
         Command::Recommend(args) => recommend::run(args),
+        Command::Report(args) => report::run(args),
     }
 }

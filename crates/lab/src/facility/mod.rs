@@ -4,18 +4,40 @@
 //! others are files in `data/peers`, and a user's own folder can hold more. Whatever it is, it is reached as a person would
 //! reach it: by its own program, in a process of its own.
 
+mod catalogue;
+mod filesystem;
+mod ours;
+mod process;
+mod scratch;
+mod store;
+mod surface;
 mod target;
+mod trial;
+mod words;
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-pub use target::{Surface, Target, Way};
+use crate::program;
+
+pub use catalogue::Catalogue;
+pub use scratch::Scratch;
+pub use surface::{Surface, Way};
+pub use target::Target;
+pub use trial::{Trial, try_out};
 
 /// What encrypts, by which commands. In their words, `{name}` stands for what [`Target`] knows: `{store}` the file, folder or
 /// device that holds the encrypted data, `{open}` the place where it is opened (a folder, or a socket), `{size}` bytes of the
-/// volume, `{password-file}` a file with the passphrase and nothing else, `{claviger}` this program, `{id}` a name that
-/// nothing else on this machine has, `{dir}` a folder for other files.
+/// volume, `{password-file}` a file with the passphrase and nothing else, `{password}` the passphrase, `{claviger}` this
+/// program, `{id}` a name that nothing else on this machine has, `{dir}` a folder for other files, `{config}` the user's
+/// folder for settings of this program. The store is there before a step runs: a file of zeros with room for headers, an
+/// empty folder, a device whose beginning and end are zeros. `{open}` is an empty folder, or nothing where it becomes a socket.
+///
+/// A word that is `{cheap}` or `{trace}` and nothing else stands for the words of those fields, or for none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Facility {
@@ -46,6 +68,13 @@ pub struct Facility {
     /// that is the default. Empty where `create` does that.
     #[serde(default)]
     pub create_default: Vec<Step>,
+    /// Words for `{cheap}`: they let a passphrase open it at once where `create` has made it so. None stand there once
+    /// [`Target::create_default`] has made it.
+    #[serde(default)]
+    pub cheap: Vec<String>,
+    /// Words for `{trace}`: they have the server write each request to `{trace-file}`. Empty where it cannot.
+    #[serde(default)]
+    pub trace: Vec<String>,
     /// Opens it.
     #[serde(default)]
     pub open: Vec<Step>,
@@ -100,8 +129,68 @@ pub struct Step {
     pub run: Vec<String>,
     /// What it reads from standard input. `{password}` is the passphrase.
     pub stdin: Option<String>,
-    /// It goes on as long as the facility is open; it is there when this path is. Closing ends it by SIGTERM.
+    /// It goes on as long as the facility is open; it is ready when this path is there, or, if that is `{open}` itself and a
+    /// folder, when something is mounted on it. Closing ends it by SIGTERM unless a step of `close` has.
     pub until_there: Option<PathBuf>,
     /// Variables of its environment.
-    pub env: std::collections::BTreeMap<String, String>,
+    pub env: BTreeMap<String, String>,
+}
+
+impl Facility {
+    /// Why it cannot be measured here, as a whole sentence: what is missing.
+    pub fn missing(&self) -> Option<String> {
+        let Requirements { commands, paths, filesystems, root } = &self.needs;
+        if *root && !geteuid().is_root() {
+            return Some(format!("{} takes root.", self.name));
+        }
+        let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+        if let Some(missing) = program::missing(&commands) {
+            return Some(missing);
+        }
+        let in_config = |path: &Path| match path.strip_prefix("{config}") {
+            Ok(rest) => config_folder().join(rest),
+            Err(_) => path.to_owned(),
+        };
+        if let Some(path) = paths.iter().map(|path| in_config(path)).find(|path| !path.exists()) {
+            return Some(format!("{} is not there.", path.display()));
+        }
+        let unknown = filesystems.iter().find(|name| !process::kernel_mounts(name));
+        unknown.map(|name| format!("The kernel has no file system {name}."))
+    }
+
+    /// Whether this program opens it.
+    pub fn is_ours(&self) -> bool {
+        self.open.iter().any(|step| step.run.iter().any(|word| word == "{claviger}"))
+    }
+
+    /// What it says of its version: the first line that the command prints. `claviger` is this program.
+    pub fn version_here(&self, claviger: &Path) -> Option<String> {
+        let mut names = words::Words::default();
+        names.set_path("claviger", claviger).ok()?;
+        let words = names.words(&self.version).ok()?;
+        program::version(Command::new(program::find(words.first()?).unwrap_or_default()).args(&words[1..]))
+    }
+
+    /// The commands that make, open and close it, with names in braces.
+    pub fn commands(&self) -> Vec<String> {
+        self.steps().map(|step| step.run.join(" ")).collect()
+    }
+
+    fn steps(&self) -> impl Iterator<Item = &Step> {
+        [&self.create, &self.create_default, &self.open, &self.close].into_iter().flatten()
+    }
+}
+
+impl Step {
+    fn uses_passphrase(&self) -> bool {
+        let words = self.run.iter().chain(&self.stdin).chain(self.env.values());
+        words.into_iter().any(|word| word.contains("{password"))
+    }
+}
+
+/// Where a user keeps settings of this program: $XDG_CONFIG_HOME/claviger, or ~/.config/claviger.
+pub fn config_folder() -> PathBuf {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path: &PathBuf| path.is_absolute());
+    let base = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")));
+    base.unwrap_or_else(|| "/etc".into()).join("claviger")
 }

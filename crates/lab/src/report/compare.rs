@@ -1,6 +1,6 @@
 //! The sweep as text and CSV.
 
-use super::table::{Align, Table, bar};
+use super::table::{Align, Table, bar, wrapped};
 use super::{Record, Text, number, percent, rate, size};
 use crate::compare::targets::Path;
 use crate::compare::{Cell, KERNEL_BASELINE, Report};
@@ -206,23 +206,4 @@ fn cost(cell: &Cell) -> String {
         }
         None => String::new(),
     }
-}
-
-/// Lines of at most 110 characters, the second and later ones indented.
-fn wrapped(line: &str) -> String {
-    const WIDTH: usize = 110;
-    let (mut text, mut used) = (String::new(), 0);
-    for word in line.split(' ') {
-        if used > 0 && used + 1 + word.chars().count() > WIDTH {
-            text += "\n ";
-            used = 1;
-        }
-        if used > 0 {
-            text.push(' ');
-            used += 1;
-        }
-        text += word;
-        used += word.chars().count();
-    }
-    text + "\n"
 }

@@ -5,6 +5,9 @@ use super::Record;
 /// Widest bar, in characters.
 const BAR: usize = 12;
 
+/// Widest line of text, in characters.
+pub(super) const WIDTH: usize = 110;
+
 /// How a column is aligned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Align {
@@ -82,6 +85,24 @@ fn line<'a>(cells: impl Iterator<Item = &'a str>) -> String {
         false => cell.to_string(),
     };
     cells.map(quoted).collect::<Vec<_>>().join(",") + "\n"
+}
+
+/// Lines of at most [`WIDTH`] characters, the second and later ones indented.
+pub(super) fn wrapped(line: &str) -> String {
+    let (mut text, mut used) = (String::new(), 0);
+    for word in line.split(' ') {
+        if used > 0 && used + 1 + word.chars().count() > WIDTH {
+            text += "\n ";
+            used = 1;
+        }
+        if used > 0 {
+            text.push(' ');
+            used += 1;
+        }
+        text += word;
+        used += word.chars().count();
+    }
+    text + "\n"
 }
 
 #[cfg(test)]

@@ -3,6 +3,14 @@
 //! Nothing in here is computed from something else in here: medians, intervals and verdicts are a
 //! [`Summary`](crate::summary::Summary)'s, made from a run whenever they are wanted, so that a stored run can be judged anew.
 
+pub mod bench;
+pub mod journal;
+pub mod measure;
+pub mod plan;
+pub mod schedule;
+pub mod stored;
+pub mod watch;
+
 use serde::{Deserialize, Serialize};
 
 use crate::benchmark;
@@ -239,6 +247,8 @@ pub enum Unit {
     PerS,
     /// Seconds: of a task, or a latency.
     Seconds,
+    /// Seconds that are paid besides: to make or unlock a volume, or processor time per 10^9 bytes.
+    CostSeconds,
     /// Bytes of memory.
     Bytes,
     /// A share: 0.25 is 25 %. Of processor time, it is of one processor and can be more than 1.
@@ -246,6 +256,12 @@ pub enum Unit {
 }
 
 impl Unit {
+    /// Whether it is a performance, of which encryption takes a share away. Of what is paid besides, no loss can be told: a
+    /// volume without encryption is unlocked in no time.
+    pub fn is_performance(self) -> bool {
+        matches!(self, Self::BytesPerS | Self::PerS | Self::Seconds)
+    }
+
     /// Whether more is better.
     pub fn more_is_better(self) -> bool {
         matches!(self, Self::BytesPerS | Self::PerS)
@@ -283,6 +299,11 @@ impl Measure {
     /// The seconds that a task took, in which so many bytes were moved (0 if that means nothing).
     pub fn time(case: Case, bytes: u64, took: Elapsed) -> Self {
         Self { bytes, ..Self::new(case, Unit::Seconds, took.seconds, took) }
+    }
+
+    /// The seconds that something took which is paid besides.
+    pub fn cost(case: Case, took: Elapsed) -> Self {
+        Self::new(case, Unit::CostSeconds, took.seconds, took)
     }
 
     /// How busy all processors of the machine were together: 1 is one of them.

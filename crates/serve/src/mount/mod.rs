@@ -32,9 +32,9 @@ use crate::fuse::Options;
 use crate::sessions::{Live, Process, escape};
 use drivers::{Call, Program, Way};
 use image::Served;
-use loop_device::LoopDevice;
 use unmount::{Detached, InView, detach, flush, in_view};
 
+pub use loop_device::LoopDevice;
 pub use unmount::{Ended, clean_all, end};
 
 /// How long a program may take to mount a file system: a journal may have to be replayed.

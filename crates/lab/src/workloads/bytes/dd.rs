@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use claviger_engine::Result;
 
-use super::{LARGE, MIB, demand, fill, long_enough, mark, sequential, smallest};
+use super::{LARGE, MIB, demand, long_enough, mark, sequential, smallest};
 use crate::facility::Target;
 use crate::run::{Axis, Case, Level, Measure, Plan};
 use crate::statistics::median;
@@ -59,7 +59,7 @@ impl Extent {
             let size = self.size as f64;
             (size / 200e6).max(size / *block as f64 / 25e3).clamp(super::LEAST_S, self.limit_s) * 2.0
         };
-        self.size as f64 / 200e6 + self.blocks.iter().map(transfer).sum::<f64>() * self.repetitions as f64
+        self.blocks.iter().map(transfer).sum::<f64>() * self.repetitions as f64
     }
 }
 
@@ -157,7 +157,7 @@ impl Workload for TresorSgx {
 /// Transfers of each block size.
 fn sweep(device: &mut dyn Device, lab: &Lab, extent: &Extent) -> Result<Outcome> {
     let smallest = smallest(device)?;
-    let mut written = fill(device, lab, extent.size)?;
+    let mut written = Written::default();
     let mut outcome = Outcome::default();
     for &block in extent.blocks.iter().filter(|&&block| block >= smallest) {
         let mut samples = Direction::BOTH.map(|_| Vec::new());

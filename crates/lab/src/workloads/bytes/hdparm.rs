@@ -8,7 +8,7 @@ use std::process::Command;
 use claviger_engine::{Error, Result};
 use rustix::fs::{Advice, fadvise};
 
-use super::{LARGE, MIB, fill, long_enough};
+use super::{LARGE, MIB, long_enough};
 use crate::facility::{Surface, Target, Way};
 use crate::memory::Buffer;
 use crate::meter::{Elapsed, Meter};
@@ -44,7 +44,7 @@ impl Times {
     }
 }
 
-/// Bytes that are filled, and read from: in 3 s more may be read than a small volume has.
+/// Bytes that are read: in 3 s more may be read than a small volume has.
 fn region(plan: &Plan) -> u64 {
     let size = match plan.level {
         Level::Quick => 64 * MIB,
@@ -86,7 +86,7 @@ impl Workload for HdparmLike {
 
     fn estimate_s(&self, plan: &Plan) -> f64 {
         let Times { buffered_s, cached_s } = Times::of(plan);
-        region(plan) as f64 / 200e6 + buffered_s + cached_s + 0.2
+        buffered_s + cached_s + 0.2
     }
 
     fn room(&self, plan: &Plan) -> u64 {
@@ -99,7 +99,6 @@ impl Workload for HdparmLike {
             return Err(Error::unsupported("timings of the page cache over NBD, which has none"));
         };
         let len = region(&lab.plan).min(surface.len);
-        fill(&mut *surface.device()?, lab, len)?;
         let file = File::open(path).map_err(|e| Error::from(e).at(path))?;
         let measures = timings(&file, len, &Times::of(&lab.plan), lab)?;
         Ok(Outcome { measures, ..Outcome::default() })
@@ -159,7 +158,7 @@ impl Workload for Hdparm {
 
     fn measures(&self, _: &Plan) -> String {
         "Runs hdparm -t -T on the block device that the facility gives, with its own 3 s and 2 s: sequential reads of 2 MiB through the \
-         page cache, which it flushes, and reads of the same 2 MiB from it. What is read was filled before."
+         page cache, which it flushes, and reads of the same 2 MiB from it. What is read has been written before."
             .into()
     }
 
@@ -182,8 +181,8 @@ impl Workload for Hdparm {
         program::version(hdparm().arg("-V"))
     }
 
-    fn estimate_s(&self, plan: &Plan) -> f64 {
-        region(plan) as f64 / 200e6 + 8.0
+    fn estimate_s(&self, _: &Plan) -> f64 {
+        8.0
     }
 
     fn room(&self, plan: &Plan) -> u64 {
@@ -193,7 +192,6 @@ impl Workload for Hdparm {
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
         let surface = target.bytes()?;
         let device = block_device(&surface)?;
-        fill(&mut *surface.device()?, lab, region(&lab.plan).min(surface.len))?;
         lab.drop_caches()?;
         let ran = program::run(hdparm().args(["-t", "-T"]).arg(device), lab.cancelled)?;
         let measures = parse(&program::text(&ran.output))?;

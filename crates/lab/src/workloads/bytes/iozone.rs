@@ -1,15 +1,14 @@
 //! IOzone's operations on a file, by record size and file size, by code of our own.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use claviger_engine::{Error, Result};
-use rustix::fs::OFlags;
 
-use super::{MIB, SAMPLE, damaged, fill, long_enough, mark, smallest};
-use crate::facility::{Gives, Surface, Target, Way};
+use super::{MIB, SAMPLE, damaged, long_enough, mark, smallest};
+use crate::facility::{Gives, Surface, Target};
 use crate::memory::Buffer;
 use crate::meter::{Elapsed, Meter};
 use crate::random::Random;
@@ -221,8 +220,10 @@ impl Place {
         match self {
             Self::Bytes(surface) => surface.device(),
             Self::File(path) => {
-                File::create(path).map_err(|e| Error::from(e).at(path))?;
-                Surface { way: Way::File(path.clone()), len: 0, direct: takes_direct(path) }.device()
+                let new = || File::create(path)?.write_all(&[0; 4096]);
+                new().map_err(|e| Error::from(e).at(path))?;
+                // Tries direct I/O on what it was just given.
+                Surface::of_file(path, u64::MAX)?.device()
             }
         }
     }
@@ -234,10 +235,6 @@ impl Drop for Place {
             let _ = std::fs::remove_file(path);
         }
     }
-}
-
-fn takes_direct(path: &Path) -> bool {
-    OpenOptions::new().read(true).write(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path).is_ok()
 }
 
 /// One size of a file and of a record.
@@ -258,9 +255,7 @@ impl<'a> Cell<'a> {
     }
 
     fn over(open: Box<dyn Fn() -> Result<Box<dyn Device>> + 'a>, file: u64, record: u64, lab: &'a Lab) -> Result<Self> {
-        let mut device = open()?;
-        // So that every byte is there, whatever comes first.
-        fill(&mut *device, lab, file)?;
+        let device = open()?;
         let random = Random::new(lab.plan.seed ^ file ^ record);
         Ok(Self { lab, open, device, file, record, marks: vec![0; (file / record) as usize], random })
     }

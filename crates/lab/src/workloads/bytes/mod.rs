@@ -1,11 +1,14 @@
 //! Workloads on bytes at offsets.
 //!
-//! All of them first fill the part of the volume that they use: what was never written is a hole in the container, which is read
-//! faster than data are. They use what [`Surface::device`](crate::facility::Surface::device) gives, which goes around the page cache where the facility lets us.
+//! They use what [`Surface::device`](crate::facility::Surface::device) gives, which goes around the page cache where the
+//! facility lets us. All of it has been written before: what never was is a hole in the container, which is read faster.
 
 mod dd;
+mod fio;
 mod hdparm;
 mod iozone;
+mod scratch;
+mod seeks;
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,12 +21,20 @@ use crate::meter::{Elapsed, Meter};
 use crate::transfer::{self, Compared, Data, Device, Direction, Transfer, Written};
 
 /// All of them.
-pub(super) static WORKLOADS: &[&dyn Workload] =
-    &[&dd::Dd, &dd::TresorSgx, &hdparm::HdparmLike, &hdparm::Hdparm, &iozone::IozoneLike];
+pub(super) static WORKLOADS: &[&dyn Workload] = &[
+    &dd::Dd,
+    &dd::TresorSgx,
+    &hdparm::HdparmLike,
+    &hdparm::Hdparm,
+    &iozone::IozoneLike,
+    &fio::Fio,
+    &seeks::Seeks,
+    &scratch::Scratch,
+];
 
 const MIB: u64 = 1 << 20;
 
-/// The blocks in which a volume is filled and compared.
+/// The blocks in which what was written is compared.
 const LARGE: usize = 1 << 20;
 
 /// Processor time is counted in hundredths of a second: what takes less than this is done again, until it took as much in all.
@@ -39,14 +50,6 @@ const SAMPLE: u64 = 2 * MIB;
 fn mark() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// Writes all bytes up to `len`.
-fn fill(device: &mut dyn Device, lab: &Lab, len: u64) -> Result<Written> {
-    let (mark, mut written) = (mark(), Written::default());
-    let whole = Transfer { direction: Direction::Write, block: LARGE, size: len, limit: Duration::MAX };
-    written.add(transfer::run(device, &lab.data, &whole, mark)?.bytes, mark);
-    Ok(written)
 }
 
 /// Fails unless the first bytes are what was written last.
@@ -111,7 +114,9 @@ mod tests {
     #[test]
     fn damage_is_found() {
         let (mut device, lab) = (Memory(vec![0; 4 << 20]), lab());
-        let written = fill(&mut device, &lab, 4 << 20).unwrap();
+        let whole = Transfer { direction: Direction::Write, block: LARGE, size: 4 << 20, limit: Duration::MAX };
+        let (mark, mut written) = (mark(), Written::default());
+        written.add(sequential(&mut device, &lab, &whole, mark).unwrap().0, mark);
         demand(&mut device, &lab.data, &written, 4 << 20).unwrap();
         device.0[1_000_000] ^= 1;
         let error = demand(&mut device, &lab.data, &written, 4 << 20).unwrap_err();

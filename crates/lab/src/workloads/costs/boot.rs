@@ -214,3 +214,87 @@ fn unfinished(step: &str, ran: &Ran) -> Error {
     let last = lines[lines.len().saturating_sub(6)..].join("; ");
     ErrorKind::Io(std::io::Error::other(format!("the guest did not do the step `{step}`: {last}"))).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use claviger_testkit::tools;
+
+    use super::*;
+    use crate::workloads::tests::lab;
+
+    fn said(seconds: f64, text: &str) -> Said {
+        Said { after: Elapsed { seconds, cpu_s: seconds / 2.0 }, text: text.into() }
+    }
+
+    /// What a guest prints, with the times of the lines a second apart.
+    fn life(steps: &[&str]) -> Ran {
+        let line = |(i, step): (usize, &&str)| {
+            said(i as f64 + 1.0, &format!("mmapper_init - find_iomem failed\r\nclaviger-lab: {step} 0.25\r\n"))
+        };
+        let took = Elapsed { seconds: steps.len() as f64 + 1.0, cpu_s: 1.0 };
+        Ran { took, output: steps.iter().enumerate().map(line).collect(), errors: Vec::new() }
+    }
+
+    const LIFE: &[&str] = &[
+        "start 0",
+        "before-python3 0",
+        "python3 0",
+        "before-perl 0",
+        "perl 0",
+        "before-bash 0",
+        "bash 0",
+        "before-dpkg 0",
+        "dpkg 0",
+        "before-apt 0",
+        "apt 0",
+        "before-install 0",
+        "install 0",
+        "before-shutdown 0",
+        "shutdown 0",
+    ];
+
+    #[test]
+    fn a_line_is_told_when_its_end_was_read() {
+        let pieces =
+            [said(1.0, "claviger-lab: sta"), said(2.0, "rt 0 1.25\r\nclaviger-lab: bash 7"), said(3.0, " 2.5\n")];
+        let start = find(&pieces, "start").unwrap();
+        assert_eq!((start.after.seconds, start.status, start.uptime), (2.0, 0, 1.25));
+        assert_eq!(find(&pieces, "bash").map(|told| (told.after.seconds, told.status)), Some((3.0, 7)));
+        assert_eq!(find(&pieces, "perl"), None);
+        assert_eq!(find(&pieces[..2], "bash"), None);
+    }
+
+    #[test]
+    fn a_life_gives_all_figures_and_an_unfinished_or_failed_one_none() {
+        let all = measures(&life(LIFE)).unwrap();
+        let seconds: Vec<f64> = all.iter().map(|measure| measure.value).collect();
+        assert_eq!(seconds, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 16.0, 0.25]);
+        for end in 0..LIFE.len() {
+            let error = measures(&life(&LIFE[..end])).unwrap_err().to_string();
+            assert!(error.contains("the guest did not do the step"), "{error}");
+        }
+        let failed: Vec<&str> = LIFE.iter().map(|step| if *step == "dpkg 0" { "dpkg 127" } else { step }).collect();
+        assert!(measures(&life(&failed)).unwrap_err().to_string().contains("`dpkg`"));
+    }
+
+    #[test]
+    fn a_system_lives_on_a_file_and_leaves_nothing_behind() {
+        if [KERNEL, "debootstrap", "mke2fs"].iter().any(|name| tools::program(name).is_none()) {
+            return;
+        }
+        let scratch = tempfile::tempdir().unwrap();
+        let lab = Lab { scratch: scratch.path().to_owned(), ..lab() };
+        let disk = scratch.path().join("a disk, in a folder with spaces");
+        std::fs::copy(debian::image(&lab).unwrap(), &disk).unwrap();
+        let measures = measures(&boot(&disk, &lab).unwrap()).unwrap();
+        assert!(measures.iter().all(|measure| measure.value > 0.0), "{measures:?}");
+        // The guest has unmounted its disk: nothing is to be recovered (the flag needs_recovery of ext4(5)).
+        let superblock = std::fs::read(&disk).unwrap()[1024..2048].to_vec();
+        assert_eq!(u32::from_le_bytes(superblock[0x60..][..4].try_into().unwrap()) & 4, 0);
+
+        let cancelled = Lab { cancelled: || true, scratch: scratch.path().to_owned(), ..self::lab() };
+        assert!(matches!(boot(&disk, &cancelled).unwrap_err().kind, ErrorKind::Cancelled));
+        let left: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().flatten().map(|entry| entry.path()).collect();
+        assert_eq!(left, [disk]);
+    }
+}

@@ -43,7 +43,7 @@ impl Workload for Setup {
     }
 
     fn estimate_s(&self, plan: &Plan) -> f64 {
-        sizes(plan).iter().map(|size| 3.0 + *size as f64 / FILLS).sum()
+        sizes(plan).iter().map(|size| 5.0 + *size as f64 / FILLS).sum()
     }
 
     fn room(&self, _: &Plan) -> u64 {
@@ -74,18 +74,18 @@ fn made(target: &mut Target, lab: &Lab, size: u64) -> Result<Vec<Measure>> {
     let mut measures = Vec::new();
 
     lab.drop_caches()?;
-    measures.push(Measure::time(case("make as by default"), 0, target.create_default()?));
+    measures.push(Measure::cost(case("make as by default"), target.create_default()?));
 
     lab.go_on()?;
     lab.drop_caches()?;
-    measures.push(Measure::time(case("make quickly"), 0, target.create()?));
+    measures.push(Measure::cost(case("make quickly"), target.create()?));
 
     lab.go_on()?;
     if target.facility().gives != Gives::Folder {
         let meter = Meter::start();
         target.create()?;
         if if_supported(target.folder())?.is_some() {
-            measures.push(Measure::time(case("make quickly, with ext4"), 0, meter.elapsed()));
+            measures.push(Measure::cost(case("make quickly, with ext4"), meter.elapsed()));
         }
     }
     target.close()?;

@@ -4,7 +4,11 @@
 //! that is measured, down to the store; what is read is read with an empty page cache, if the plan wants that; what was
 //! read or made is compared outside the time.
 
+mod bonnie;
+mod compile;
+mod compilebench;
 mod content;
+mod dbench;
 mod gzip;
 mod large_file;
 mod tree;
@@ -20,8 +24,16 @@ use crate::meter::{Elapsed, Meter};
 use crate::run::Level;
 
 /// All of them.
-pub(super) static WORKLOADS: &[&dyn Workload] =
-    &[&tree::DirectoryTree, &large_file::LargeFile, &unpack::Unpack, &gzip::Gzip];
+pub(super) static WORKLOADS: &[&dyn Workload] = &[
+    &tree::DirectoryTree,
+    &large_file::LargeFile,
+    &unpack::Unpack,
+    &compile::Compile,
+    &gzip::Gzip,
+    &compilebench::CompilebenchLike,
+    &bonnie::Bonnie,
+    &dbench::Dbench,
+];
 
 /// Does something in a fresh folder within `folder`, which is removed afterwards, also after an error or a panic.
 fn in_fresh_folder<T>(folder: &Path, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {

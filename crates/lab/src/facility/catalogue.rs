@@ -1,0 +1,194 @@
+//! All facilities: ours, those of others that come with this program, and the user's own.
+
+use std::fs;
+use std::path::Path;
+
+use claviger_engine::formats::same_name;
+use claviger_engine::{Error, Result};
+
+use super::{Facility, config_folder, ours, words};
+
+/// The facilities of others and the same layers without encryption: `(file name, its text)`.
+const PEERS: &[(&str, &str)] = &[
+    ("folder", include_str!("../../data/peers/folder.toml")),
+    ("loop", include_str!("../../data/peers/loop.toml")),
+    ("ext4", include_str!("../../data/peers/ext4.toml")),
+    ("dm-crypt-luks2", include_str!("../../data/peers/dm-crypt-luks2.toml")),
+    ("dm-crypt-luks2-serpent", include_str!("../../data/peers/dm-crypt-luks2-serpent.toml")),
+    ("dm-crypt-luks1", include_str!("../../data/peers/dm-crypt-luks1.toml")),
+    ("dm-crypt-plain", include_str!("../../data/peers/dm-crypt-plain.toml")),
+    ("dm-crypt-plain-cbc", include_str!("../../data/peers/dm-crypt-plain-cbc.toml")),
+    ("gocryptfs", include_str!("../../data/peers/gocryptfs.toml")),
+    ("gocryptfs-xchacha", include_str!("../../data/peers/gocryptfs-xchacha.toml")),
+    ("encfs", include_str!("../../data/peers/encfs.toml")),
+    ("encfs-paranoia", include_str!("../../data/peers/encfs-paranoia.toml")),
+    ("cryfs", include_str!("../../data/peers/cryfs.toml")),
+    ("cryfs-aes", include_str!("../../data/peers/cryfs-aes.toml")),
+    ("securefs", include_str!("../../data/peers/securefs.toml")),
+    ("ecryptfs", include_str!("../../data/peers/ecryptfs.toml")),
+    ("qemu-nbd", include_str!("../../data/peers/qemu-nbd.toml")),
+    ("qemu-nbd-luks", include_str!("../../data/peers/qemu-nbd-luks.toml")),
+    ("nbdkit", include_str!("../../data/peers/nbdkit.toml")),
+    ("nbdkit-luks", include_str!("../../data/peers/nbdkit-luks.toml")),
+    ("zfs-plain", include_str!("../../data/peers/zfs-plain.toml")),
+    ("zfs", include_str!("../../data/peers/zfs.toml")),
+    ("fscrypt", include_str!("../../data/peers/fscrypt.toml")),
+];
+
+/// Facilities, each of another name.
+#[derive(Clone, Debug)]
+pub struct Catalogue(Vec<Facility>);
+
+impl Catalogue {
+    /// Ours, those of others that come with this program, the user's in `$XDG_CONFIG_HOME/claviger/peers/*.toml`, and those in
+    /// `more`. A later one replaces an earlier one of its name.
+    ///
+    /// # Errors
+    /// `Misuse` for a file that is no facility, or a baseline that is none; `Io`.
+    pub fn load(more: Option<&Path>) -> Result<Self> {
+        let mut all = Self::built_in()?;
+        let users = config_folder().join("peers");
+        for folder in [users.is_dir().then_some(&*users), more].into_iter().flatten() {
+            all.add_folder(folder)?;
+        }
+        all.check()?;
+        Ok(all)
+    }
+
+    /// All of them: ours first, then those of others.
+    pub fn all(&self) -> &[Facility] {
+        &self.0
+    }
+
+    /// Names of those that are measured where nobody names any: ours with their default ciphers, and their baseline.
+    pub fn defaults(&self) -> Vec<String> {
+        ours::defaults()
+    }
+
+    /// The facility of this name, whatever its case.
+    ///
+    /// # Errors
+    /// `Misuse` with the name that is nearest.
+    pub fn find(&self, name: &str) -> Result<&Facility> {
+        let found = self.0.iter().find(|f| f.name.eq_ignore_ascii_case(name));
+        let found = found.or_else(|| self.0.iter().find(|f| same_name(&f.name, name)));
+        found.ok_or_else(|| {
+            let nearest = self.0.iter().min_by_key(|f| distance(&f.name.to_lowercase(), &name.to_lowercase()));
+            let nearest = nearest.map(|f| format!("Did you mean {}? ", f.name)).unwrap_or_default();
+            let what = format!("no facility is called {name}");
+            Error::misuse(what).hint(format!("{nearest}`claviger lab list` shows all of them."))
+        })
+    }
+
+    fn built_in() -> Result<Self> {
+        let mut all = Self(ours::all());
+        for (name, text) in PEERS {
+            all.add(parse(text, Path::new(name))?);
+        }
+        Ok(all)
+    }
+
+    fn add_folder(&mut self, folder: &Path) -> Result<()> {
+        let entries = fs::read_dir(folder).map_err(|e| Error::from(e).at(folder))?;
+        let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+        files.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+        files.sort();
+        for path in files {
+            let text = fs::read_to_string(&path).map_err(|e| Error::from(e).at(&path))?;
+            self.add(parse(&text, &path)?);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, facility: Facility) {
+        match self.0.iter_mut().find(|f| f.name == facility.name) {
+            Some(other) => *other = facility,
+            None => self.0.push(facility),
+        }
+    }
+
+    /// Whether each baseline is there and has none itself.
+    fn check(&self) -> Result<()> {
+        for facility in &self.0 {
+            let Some(baseline) = &facility.baseline else { continue };
+            let wrong = |why: &str| Err(Error::misuse(format!("the baseline of {}, {baseline}, {why}", facility.name)));
+            match self.0.iter().find(|f| f.name == *baseline) {
+                None => return wrong("is no facility"),
+                Some(f) if f.baseline.is_some() => return wrong("has a baseline itself"),
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parse(text: &str, path: &Path) -> Result<Facility> {
+    let facility: Facility = toml::from_str(text).map_err(|e| Error::misuse(e.to_string()).at(path))?;
+    words::check(&facility).map_err(|e| e.at(path))?;
+    Ok(facility)
+}
+
+/// The least number of letters that are put in, taken out or changed to make one of the other (Levenshtein).
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, letter) in one.chars().enumerate() {
+        let mut corner = row[0];
+        row[0] = i + 1;
+        for (j, its) in other.iter().enumerate() {
+            let changed = corner + usize::from(letter != *its);
+            corner = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(corner + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_with_the_program_is_sound() {
+        let all = Catalogue::built_in().expect("sound files");
+        all.check().expect("baselines");
+        for facility in all.all() {
+            let same = all.all().iter().filter(|f| f.name.eq_ignore_ascii_case(&facility.name)).count();
+            assert_eq!(same, 1, "{}", facility.name);
+            assert!(facility.about.ends_with('.') && !facility.title.is_empty(), "{}", facility.name);
+            assert!(!facility.name.contains([' ', ',']), "{}", facility.name);
+        }
+        for (file, text) in PEERS {
+            let facility = parse(text, Path::new(file)).expect("sound");
+            assert!(!facility.open.is_empty() || facility.baseline.is_none(), "{file}");
+        }
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/peers");
+        assert_eq!(fs::read_dir(folder).expect("a folder").count(), PEERS.len(), "each file is in the table");
+        assert!(all.defaults().iter().all(|name| all.find(name).is_ok()));
+    }
+
+    #[test]
+    fn names_are_found_in_any_case_and_the_nearest_is_told() {
+        let all = Catalogue::built_in().expect("sound files");
+        assert_eq!(all.find("luks2").expect("there").name, "LUKS2");
+        assert_eq!(all.find("NBD/veracrypt:aes-twofish").expect("there").name, "nbd/VeraCrypt:AES-Twofish");
+        let e = all.find("verracrypt").expect_err("none").to_string();
+        assert!(e.contains("Did you mean VeraCrypt?"), "{e}");
+        assert_eq!((distance("kitten", "sitting"), distance("", "abc")), (3, 3));
+    }
+
+    #[test]
+    fn a_users_file_is_taken_and_a_wrong_one_is_refused() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let text = PEERS[0].1.replace("name = \"folder\"", "name = \"mine\"");
+        fs::write(dir.path().join("mine.toml"), &text).expect("written");
+        let mut all = Catalogue::built_in().expect("sound files");
+        all.add_folder(dir.path()).expect("taken");
+        assert!(all.find("mine").is_ok());
+        for wrong in ["name = 3".to_owned(), format!("{text}\nnonsense = 1"), text.replace("{store}", "{stroe}")] {
+            fs::write(dir.path().join("mine.toml"), wrong).expect("written");
+            let e = all.add_folder(dir.path()).expect_err("refused").to_string();
+            assert!(e.contains("mine.toml"), "{e}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Our own formats as facilities, made from the engine's table of formats, and the same servers without encryption.
+
+use std::collections::BTreeMap;
+
+use claviger_engine::formats::loopaes::LOOP_AES_NAME;
+use claviger_engine::formats::plain::CRYPTOLOOP;
+use claviger_engine::{FORMATS, Format};
+
+use super::{Facility, Gives, Requirements, Step, Stores};
+
+/// The unencrypted file as a FUSE image.
+pub const PLAIN: &str = "plain";
+
+/// The unencrypted file over NBD.
+pub const PLAIN_NBD: &str = "plain-nbd";
+
+/// In front of the names of those that are served over NBD.
+pub const NBD: &str = "nbd/";
+
+/// What protects the data of LUKS2 from changes, one of each kind: a cipher with a code beside it, and ciphers that do both.
+const INTEGRITY: &[&str] = &["hmac-sha256", "aes-gcm-random", "chacha20-poly1305", "aegis128-random"];
+
+/// What a format takes besides its name and its cipher.
+struct Manner {
+    format: &'static str,
+    /// To make its key cheap; see [`Facility::cheap`].
+    create_cheap: &'static [&'static str],
+    /// To open one that was made so.
+    cheap: &'static [&'static str],
+    create: &'static [&'static str],
+    open: &'static [&'static str],
+}
+
+/// What opens a volume by a passphrase.
+const PASSPHRASE: &[&str] = &["--password-file", "{password-file}"];
+
+/// What any format takes that is not below.
+const MANNER: Manner = Manner { format: "", create_cheap: &[], cheap: &[], create: PASSPHRASE, open: PASSPHRASE };
+
+const MANNERS: &[Manner] = &[
+    Manner { format: "VeraCrypt", create_cheap: &["--pim", "1"], cheap: &["--pim", "1"], ..MANNER },
+    Manner { format: "LUKS1", create_cheap: &["--iterations", "1000"], ..MANNER },
+    Manner { format: "LUKS2", create_cheap: &["--kdf", "pbkdf2", "--iterations", "1000"], ..MANNER },
+    Manner {
+        format: LOOP_AES_NAME,
+        create: &["--fresh-keyfile", "{dir}/keys", "--unencrypted-keyfile"],
+        open: &["--no-password", "--keyfile", "{dir}/keys"],
+        ..MANNER
+    },
+];
+
+/// How an open volume is reached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Transport {
+    Fuse,
+    Nbd,
+}
+
+/// The servers without encryption, then every format that can be created with every cipher, its default first; each as a FUSE
+/// image, then all over NBD.
+pub fn all() -> Vec<Facility> {
+    let of = |transport: Transport| [plain(transport)].into_iter().chain(encrypted(transport));
+    of(Transport::Fuse).chain(of(Transport::Nbd)).collect()
+}
+
+/// What is measured where nobody names anything: without encryption, and each format with its default cipher.
+pub fn defaults() -> Vec<String> {
+    let formats = FORMATS.iter().filter(|format| creatable(**format));
+    [PLAIN.to_owned()].into_iter().chain(formats.map(|format| name_of(*format))).collect()
+}
+
+fn encrypted(transport: Transport) -> impl Iterator<Item = Facility> {
+    let formats = FORMATS.iter().copied().filter(|format| creatable(*format));
+    formats.flat_map(move |format| {
+        let ciphers = format.choices().ciphers;
+        let suites = ciphers.into_iter().enumerate().map(move |(i, cipher)| {
+            let name = if i == 0 { name_of(format) } else { format!("{}:{cipher}", name_of(format)) };
+            suite(format, name, cipher, &["--cipher", cipher], transport)
+        });
+        let integrity = if format.name() == "LUKS2" { INTEGRITY } else { &[] };
+        suites.chain(integrity.iter().map(move |code| {
+            let name = format!("{}:{code}", name_of(format));
+            suite(format, name, &format!("integrity by {code}"), &["--integrity", code], transport)
+        }))
+    })
+}
+
+/// A facility's name for a format: its own, unless that is what the baseline is called.
+fn name_of(format: &dyn Format) -> String {
+    let name = format.name();
+    if name == PLAIN { format!("{name}-format") } else { name.to_owned() }
+}
+
+/// Whether this program makes new volumes of it: too weak ones it only opens.
+fn creatable(format: &dyn Format) -> bool {
+    format.name() != CRYPTOLOOP.name()
+}
+
+fn suite(format: &dyn Format, name: String, what: &str, wish: &[&str], transport: Transport) -> Facility {
+    let manner = MANNERS.iter().find(|manner| manner.format == format.name()).unwrap_or(&MANNER);
+    let named = ["--format", format.name()];
+    // The store is there already: a file of the right size, or a device.
+    let create = |more: &[&str]| {
+        step(
+            &[&["{claviger}", "create", "--force", "--yes"], &named[..], wish, manner.create, more, &["{store}"]]
+                .concat(),
+        )
+    };
+    // Authenticated sectors have to be written before they can be read.
+    let quick: &[&str] = if wish.contains(&"--integrity") { &[] } else { &["--quick"] };
+    // Without a header nothing says which cipher it is.
+    let cipher = if format.headerless() { wish } else { &[] };
+    let open = [&named[..], cipher, manner.open, &["{cheap}"]].concat();
+    let forget_keys = manner.create.contains(&"{dir}/keys").then(|| step(&["rm", "-f", "{dir}/keys"]));
+    Facility {
+        name: prefixed(name, transport),
+        title: format!("this engine, {} format, {what} ({})", format.name(), said(transport)),
+        about: format!("The file is encrypted by this program as {} does it. {}", format.name(), layer(transport)),
+        create: forget_keys.clone().into_iter().chain([create(&[manner.create_cheap, quick].concat())]).collect(),
+        create_default: forget_keys.into_iter().chain([create(&[])]).collect(),
+        cheap: manner.cheap.iter().map(ToString::to_string).collect(),
+        open: vec![serve(&open, transport)],
+        baseline: Some(if transport == Transport::Fuse { PLAIN } else { PLAIN_NBD }.to_owned()),
+        ..plain(transport)
+    }
+}
+
+/// The same server without encryption.
+fn plain(transport: Transport) -> Facility {
+    let fuse = transport == Transport::Fuse;
+    Facility {
+        name: if fuse { PLAIN } else { PLAIN_NBD }.to_owned(),
+        title: format!("unencrypted file, this program's server ({})", said(transport)),
+        baseline: None,
+        about: format!("The same server as for the formats of this program, without encryption. {}", layer(transport)),
+        store: Stores::File,
+        gives: if fuse { Gives::Bytes } else { Gives::Nbd },
+        opened: if fuse { "{open}/volume" } else { "{open}" }.to_owned(),
+        needs: Requirements { paths: if fuse { vec!["/dev/fuse".into()] } else { vec![] }, ..Requirements::default() },
+        version: ["{claviger}", "--version"].map(ToOwned::to_owned).to_vec(),
+        create: Vec::new(),
+        create_default: Vec::new(),
+        cheap: Vec::new(),
+        trace: ["--trace", "{trace-file}"].map(ToOwned::to_owned).to_vec(),
+        open: vec![serve(&["--raw"], transport)],
+        close: Vec::new(),
+    }
+}
+
+/// In the foreground, so that it ends with the lab, whatever ends that.
+fn serve(how: &[&str], transport: Transport) -> Step {
+    let (verb, until_there): (&[&str], _) = match transport {
+        Transport::Fuse => (&["{claviger}", "mount", "--foreground", "--filesystem", "none"], "{open}/volume"),
+        Transport::Nbd => (&["{claviger}", "serve", "--socket", "{open}"], "{open}"),
+    };
+    let place: &[&str] = if transport == Transport::Fuse { &["{store}", "{open}"] } else { &["{store}"] };
+    Step { until_there: Some(until_there.into()), ..step(&[verb, how, &["{trace}"], place].concat()) }
+}
+
+fn step(words: &[&str]) -> Step {
+    // Not among what the user has mounted.
+    let env = BTreeMap::from([("CLAVIGER_RUNTIME_DIR".to_owned(), "{dir}/run".to_owned())]);
+    Step { run: words.iter().map(ToString::to_string).collect(), env, ..Step::default() }
+}
+
+fn prefixed(name: String, transport: Transport) -> String {
+    if transport == Transport::Nbd { format!("{NBD}{name}") } else { name }
+}
+
+fn said(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Fuse => "FUSE image",
+        Transport::Nbd => "NBD",
+    }
+}
+
+fn layer(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Fuse => {
+            "It is one file in a folder, served by FUSE; a file system on it is the kernel's, through a loop device."
+        }
+        Transport::Nbd => {
+            "It is served over a Unix socket; the client sends one request at a time and sleeps meanwhile."
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_format_and_cipher_is_there_in_both_ways() {
+        let all = all();
+        let named = |name: &str| all.iter().filter(|f| f.name == name).count();
+        for format in FORMATS.iter().copied().filter(|f| creatable(*f)) {
+            for (i, cipher) in format.choices().ciphers.iter().enumerate() {
+                let name = if i == 0 { name_of(format) } else { format!("{}:{cipher}", name_of(format)) };
+                assert_eq!((named(&name), named(&format!("nbd/{name}"))), (1, 1), "{name}");
+            }
+        }
+        for manner in MANNERS {
+            assert!(FORMATS.iter().any(|f| f.name() == manner.format), "{}", manner.format);
+        }
+        for facility in &all {
+            assert!(!facility.title.to_lowercase().contains("bitlocker"));
+            super::super::words::check(facility).expect("known names");
+        }
+        assert!(defaults().iter().all(|name| named(name) == 1));
+    }
+}

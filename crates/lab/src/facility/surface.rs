@@ -1,0 +1,112 @@
+//! Bytes at offsets: what an open facility is to whoever reads and writes blocks.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use claviger_engine::{Error, Result};
+use claviger_serve::nbd::{Address, Client};
+use rustix::fs::OFlags;
+
+use crate::memory::Buffer;
+use crate::served::Connection;
+use crate::transfer::{Device, SECTOR};
+
+/// Bytes at offsets: a whole volume, or a large file in a folder.
+#[derive(Clone, Debug)]
+pub struct Surface {
+    /// How it is reached.
+    pub way: Way,
+    /// Bytes, a multiple of 4096.
+    pub len: u64,
+    /// Whether it can be read and written around the page cache, in requests of any number of sectors of 512 bytes from
+    /// buffers that begin on a page border.
+    pub direct: bool,
+}
+
+/// How bytes are reached.
+#[derive(Clone, Debug)]
+pub enum Way {
+    /// A file or device.
+    File(PathBuf),
+    /// An NBD server at this Unix socket.
+    Nbd(PathBuf),
+}
+
+impl Surface {
+    /// What there is of the first `len` bytes of a file or device, which are written as they are to find out about direct I/O.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn of_file(path: &Path, len: u64) -> Result<Self> {
+        let look = || -> io::Result<Self> {
+            let mut file = File::open(path)?;
+            let there = io::Seek::seek(&mut file, io::SeekFrom::End(0))?;
+            Ok(Self { way: Way::File(path.to_owned()), len: whole(there.min(len)), direct: takes_direct(path) })
+        };
+        look().map_err(|e| Error::from(e).at(path))
+    }
+
+    /// What there is of the first `len` bytes of what an NBD server serves. No page cache is in the way.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn of_nbd(socket: &Path, len: u64) -> Result<Self> {
+        let client = Client::connect(&Address::Unix(socket.to_owned()), "");
+        let there = client.map_err(|e| Error::from(e).at(socket))?.len();
+        Ok(Self { way: Way::Nbd(socket.to_owned()), len: whole(there.min(len)), direct: true })
+    }
+
+    /// Opens it for one thread, around the page cache where that can be.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn device(&self) -> Result<Box<dyn Device>> {
+        Ok(match &self.way {
+            Way::File(path) => Box::new(FileDevice(open(path, self.direct).map_err(|e| Error::from(e).at(path))?)),
+            Way::Nbd(socket) => {
+                let address = Address::Unix(socket.clone());
+                Box::new(Connection::to(&address, 1).map_err(|e| Error::from(e).at(socket))?)
+            }
+        })
+    }
+}
+
+fn whole(len: u64) -> u64 {
+    len - len % 4096
+}
+
+fn open(path: &Path, direct: bool) -> io::Result<File> {
+    let flags = if direct { OFlags::DIRECT.bits().cast_signed() } else { 0 };
+    OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
+}
+
+/// By trying, with one sector that is written back as it was read: not every file system that lets one open a file so
+/// can do it, and some only in pages.
+fn takes_direct(path: &Path) -> bool {
+    let attempt = || -> io::Result<()> {
+        let file = open(path, true)?;
+        let mut sector = Buffer::new(SECTOR);
+        file.read_exact_at(&mut sector, 0)?;
+        file.write_all_at(&sector, 0)
+    };
+    attempt().is_ok()
+}
+
+/// A file or block device.
+struct FileDevice(File);
+
+impl Device for FileDevice {
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(out, offset)
+    }
+
+    fn write(&mut self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.0.write_all_at(data, offset)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}

@@ -1,0 +1,349 @@
+//! A run as text, CSV and JSON.
+
+use claviger_engine::{Error, Result};
+use serde::Serialize;
+
+use crate::run::Run;
+use crate::statistics::Verdict;
+use crate::summary::{Cell, Summary};
+
+use super::facts::{facts, method, missing};
+use super::panels::{Kind, Panel, Scale, axis_words, case_words, panels, strays, tick};
+use super::table::{Align, Table, WIDTH, bar, wrapped};
+use super::{Extra, Record, Text, csv, html, number, percent};
+
+/// A run with what it shows, and what else is to be told of it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct RunReport<'a> {
+    /// The raw figures.
+    pub run: &'a Run,
+    /// What they show.
+    pub summary: &'a Summary,
+    /// Sections of their own, after the workloads.
+    #[serde(skip_serializing_if = "no_extras")]
+    pub extras: &'a [Extra],
+}
+
+fn no_extras(extras: &&[Extra]) -> bool {
+    extras.is_empty()
+}
+
+impl RunReport<'_> {
+    /// One line for each cell of the summary.
+    pub fn cells_csv(&self) -> String {
+        csv(&self.summary.cells)
+    }
+
+    /// One line for each raw figure, those of warm-ups included.
+    pub fn samples_csv(&self) -> String {
+        let rows: Vec<Sample> = self
+            .run
+            .passes
+            .iter()
+            .flat_map(|p| p.measures.iter().map(move |m| Sample { pass: p, measure: m }))
+            .collect();
+        csv(&rows)
+    }
+
+    /// All of it, for machines.
+    ///
+    /// # Errors
+    /// `Io` where that cannot be written as JSON.
+    pub fn json(&self) -> Result<String> {
+        let json = serde_json::to_string_pretty(self);
+        json.map(|text| text + "\n").map_err(|e| Error::from(std::io::Error::from(e)))
+    }
+
+    /// One self-contained page with charts. There is no script in it, and nothing that is fetched from elsewhere.
+    ///
+    /// # Errors
+    /// `Io` where a chart cannot be drawn.
+    pub fn html(&self) -> Result<String> {
+        html::page(self)
+    }
+}
+
+impl Record for Cell {
+    fn record(&self) -> Vec<(&'static str, String)> {
+        // Every field is named, so that a new one is not forgotten here.
+        let Self {
+            facility,
+            workload,
+            case,
+            unit,
+            median,
+            low,
+            high,
+            relative_deviation,
+            steady,
+            spread,
+            samples,
+            outliers,
+            baseline,
+            loss,
+            cpu_s_per_gb,
+        } = self;
+        let of_loss =
+            |value: fn(&crate::statistics::Loss) -> f64| loss.as_ref().map(|l| exact(value(l))).unwrap_or_default();
+        vec![
+            ("workload", workload.clone()),
+            ("operation", case.operation.clone()),
+            ("series", case.series.clone()),
+            ("axis", word(&case.axis)),
+            ("x", case.x.map(exact).unwrap_or_default()),
+            ("facility", facility.clone()),
+            ("unit", word(unit)),
+            ("median", exact(*median)),
+            ("low", exact(*low)),
+            ("high", exact(*high)),
+            ("relative_deviation", exact(*relative_deviation)),
+            ("steady", steady.to_string()),
+            ("samples", samples.len().to_string()),
+            ("outliers", outliers.len().to_string()),
+            ("min", exact(spread.min)),
+            ("max", exact(spread.max)),
+            ("baseline", baseline.clone().unwrap_or_default()),
+            ("loss", of_loss(|l| l.loss)),
+            ("loss_low", of_loss(|l| l.low)),
+            ("loss_high", of_loss(|l| l.high)),
+            ("verdict", loss.as_ref().map(|l| l.verdict.words().to_owned()).unwrap_or_default()),
+            ("cpu_s_per_gb", cpu_s_per_gb.map(exact).unwrap_or_default()),
+        ]
+    }
+}
+
+/// One raw figure with the pass that it comes from.
+struct Sample<'a> {
+    pass: &'a crate::run::Pass,
+    measure: &'a crate::run::Measure,
+}
+
+impl Record for Sample<'_> {
+    fn record(&self) -> Vec<(&'static str, String)> {
+        let crate::run::Pass { facility, workload, round, position, at, conditions, measures: _ } = self.pass;
+        let crate::run::Measure { case, value, unit, bytes, seconds, cpu_s } = self.measure;
+        vec![
+            ("workload", workload.clone()),
+            ("operation", case.operation.clone()),
+            ("series", case.series.clone()),
+            ("axis", word(&case.axis)),
+            ("x", case.x.map(exact).unwrap_or_default()),
+            ("facility", facility.clone()),
+            ("round", round.map_or("warm-up".into(), |r| r.to_string())),
+            ("position", position.to_string()),
+            ("at", at.clone()),
+            ("unit", word(unit)),
+            ("value", exact(*value)),
+            ("bytes", bytes.to_string()),
+            ("seconds", exact(*seconds)),
+            ("cpu_s", cpu_s.map(exact).unwrap_or_default()),
+            ("mhz", conditions.mhz.map(exact).unwrap_or_default()),
+            ("steal_share", exact(conditions.steal_share)),
+            ("throttled", conditions.throttled.map(|t| t.to_string()).unwrap_or_default()),
+            ("caches_dropped", conditions.caches_dropped.to_string()),
+        ]
+    }
+}
+
+/// As JSON has it, which is the same word everywhere.
+fn word(value: &impl Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// A figure in full: latencies of microseconds are seconds here. Empty for what is no number.
+fn exact(value: f64) -> String {
+    match value {
+        v if !v.is_finite() => String::new(),
+        v if v != 0.0 && v.abs() < 1e-3 => format!("{v:e}"),
+        v => number(v),
+    }
+}
+
+impl Text for RunReport<'_> {
+    fn text(&self) -> String {
+        let mut text = String::from("What encryption costs on this machine\n");
+        let (left_out, failures) = missing(self.run);
+        text += &listed("Findings", &self.summary.findings);
+        text += &listed("Warnings", &self.warnings());
+        text += &listed("Notes", &self.run.notes);
+        let reasons = |list: &[(String, String)]| list.iter().map(|(a, b)| format!("{a}: {b}")).collect::<Vec<_>>();
+        text += &listed("Failed", &reasons(&failures));
+        text += &listed("Left out", &reasons(&left_out));
+        text += "\nMachine and method\n";
+        for (name, value) in facts(self.run) {
+            text += &wrapped(&format!("  {name}: {value}"));
+        }
+        method(self.run).iter().for_each(|m| text += &wrapped(&format!("  {m}")));
+        text += &self.facilities_text();
+        for workload in self.run.workloads.iter().filter(|w| w.left_out.is_none()) {
+            text += &format!("\n{}\n{}\n", workload.title, "═".repeat(workload.title.chars().count()));
+            text += &wrapped(&format!("  {}", workload.measures));
+            text += &wrapped(&format!("  Not measured: {}", workload.not));
+            let panels = panels(self.summary, &workload.name);
+            if panels.is_empty() {
+                text += "  There are no figures.\n";
+            }
+            panels.iter().for_each(|panel| text += &panel_text(panel));
+        }
+        if !self.run.ciphers.is_empty() {
+            text += "\nCiphers in memory, without any storage\n══════════════════════════════════════\n";
+            text += &self.run.ciphers.as_slice().text();
+        }
+        self.extras.iter().for_each(|extra| text += &extra_text(extra));
+        text
+    }
+}
+
+impl RunReport<'_> {
+    /// The summary's warnings, and one for figures that cannot be shown.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let stray = match strays(self.summary) {
+            0 => None,
+            n => Some(format!("{n} of {} figures are no numbers; they are not shown.", self.summary.cells.len())),
+        };
+        self.summary.warnings.iter().cloned().chain(stray).collect()
+    }
+
+    fn facilities_text(&self) -> String {
+        let measured: Vec<_> = self.run.facilities.iter().filter(|f| f.left_out.is_none()).collect();
+        if measured.is_empty() {
+            return String::new();
+        }
+        let mut table =
+            Table::new(&[("facility", Align::Left), ("what it is", Align::Left), ("baseline", Align::Left)]);
+        for f in measured {
+            table.row(vec![f.name.clone(), f.title.clone(), f.baseline.clone().unwrap_or_else(|| "–".into())]);
+        }
+        format!("\n{}", table.text())
+    }
+}
+
+fn listed(title: &str, lines: &[String]) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    let indented = |line: &String| wrapped(&format!("- {}", line.replace('\n', " ")));
+    format!("\n{title}\n{}", lines.iter().map(indented).collect::<String>())
+}
+
+fn extra_text(extra: &Extra) -> String {
+    let mut text = format!("\n{}\n{}\n", extra.title, "═".repeat(extra.title.chars().count()));
+    extra.text.iter().for_each(|t| text += &wrapped(t));
+    if !extra.columns.is_empty() {
+        let numeric = |column: usize| extra.rows.iter().all(|row| row.get(column).is_none_or(|cell| is_numeric(cell)));
+        let align = |column: usize| if numeric(column) { Align::Right } else { Align::Left };
+        let columns: Vec<_> = extra.columns.iter().enumerate().map(|(i, name)| (name.as_str(), align(i))).collect();
+        let mut table = Table::new(&columns);
+        extra.rows.iter().for_each(|row| table.row(row.iter().take(columns.len()).cloned().collect()));
+        text += &format!("\n{}", table.text());
+    }
+    text
+}
+
+/// Whether a cell of a table is a number, an interval of numbers or nothing, and goes to the right.
+pub(super) fn is_numeric(cell: &str) -> bool {
+    cell.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ',' | '-' | '–' | '−' | '+' | '…' | ' ' | '%' | '*'))
+}
+
+fn panel_text(panel: &Panel) -> String {
+    let scale = panel.scale();
+    match panel.kind {
+        Kind::Curve => curve_text(panel, scale),
+        Kind::Bars | Kind::Latency => bars_text(panel, scale),
+    }
+}
+
+/// A line for each facility, and a line of losses under each that has a baseline; over the places on the axis.
+fn curve_text(panel: &Panel, scale: Scale) -> String {
+    let name = |facility: &str| facility.chars().count();
+    let names = panel.facilities().into_iter().map(name).max().unwrap_or(0).max("  loss %".len());
+    let columns = ((WIDTH - names) / 9).max(1);
+    let mut text = format!("\n{}, {} by {}\n", panel.title, scale.name, axis_words(panel.axis));
+    for xs in panel.xs().chunks(columns) {
+        text += &curve_table(panel, scale, xs);
+    }
+    text + "* no measurable difference, or too few repeats for a verdict\n"
+}
+
+fn curve_table(panel: &Panel, scale: Scale, xs: &[f64]) -> String {
+    let ticks: Vec<String> = xs.iter().map(|x| tick(panel.axis, *x)).collect();
+    let columns: Vec<(&str, Align)> =
+        [("", Align::Left)].into_iter().chain(ticks.iter().map(|t| (t.as_str(), Align::Right))).collect();
+    let mut table = Table::new(&columns);
+    for facility in panel.facilities() {
+        let at = |x: &f64| panel.cells.iter().find(|c| c.facility == facility && c.case.x == Some(*x));
+        let row = |of: &dyn Fn(&Cell) -> String| {
+            xs.iter().map(|x| at(x).map(|c| of(c)).unwrap_or_default()).collect::<Vec<_>>()
+        };
+        table.row([vec![facility.to_owned()], row(&|c| scale.text(c.median))].concat());
+        if panel.cells.iter().any(|c| c.facility == facility && c.loss.is_some()) {
+            table.row([vec!["  loss %".into()], row(&loss_short)].concat());
+        }
+    }
+    table.text()
+}
+
+fn loss_short(cell: &Cell) -> String {
+    cell.loss.as_ref().filter(|l| l.loss.is_finite()).map_or(String::new(), |l| {
+        let sure = matches!(l.verdict, Verdict::Slower | Verdict::Faster);
+        format!("{}{}", percent(l.loss), if sure { "" } else { "*" })
+    })
+}
+
+/// For each operation, a line for each facility.
+fn bars_text(panel: &Panel, scale: Scale) -> String {
+    use Align::{Left, Right};
+    let mut text = String::new();
+    for case in panel.cases() {
+        let cells: Vec<&&Cell> = panel.cells.iter().filter(|c| c.case == *case).collect();
+        let series = if case.series.is_empty() { String::new() } else { format!("{}: ", case.series) };
+        text += &format!("\n{series}{}\n", case_words(case));
+        let mut table = Table::new(&[
+            ("", Left),
+            (scale.name, Right),
+            ("95 % interval", Right),
+            ("loss %", Right),
+            ("95 % interval", Right),
+            ("CPU s/GB", Right),
+            ("verdict", Left),
+            ("", Left),
+        ]);
+        let largest = cells.iter().map(|c| c.median).fold(0.0, f64::max);
+        for cell in cells {
+            table.row(vec![
+                cell.facility.clone(),
+                scale.text(cell.median) + if cell.steady { "" } else { "~" },
+                scale.interval(cell.low, cell.high),
+                loss_text(cell),
+                loss_interval(cell),
+                cell.cpu_s_per_gb.filter(|v| v.is_finite()).map(|v| format!("{v:.2}")).unwrap_or_default(),
+                cell.loss.as_ref().map(|l| short(l.verdict).to_owned()).unwrap_or_default(),
+                bar(cell.median, largest),
+            ]);
+        }
+        text += &table.text();
+    }
+    if panel.cells.iter().any(|c| !c.steady) {
+        text += "~ unsteady when the passes ran out\n";
+    }
+    text
+}
+
+/// The loss in per cent; empty where there is none.
+pub(super) fn loss_text(cell: &Cell) -> String {
+    cell.loss.as_ref().filter(|l| l.loss.is_finite()).map(|l| percent(l.loss)).unwrap_or_default()
+}
+
+/// The interval of the loss in per cent; empty where there is none.
+pub(super) fn loss_interval(cell: &Cell) -> String {
+    let finite = cell.loss.as_ref().filter(|l| l.low.is_finite() && l.high.is_finite());
+    finite.map(|l| format!("{} … {}", percent(l.low), percent(l.high))).unwrap_or_default()
+}
+
+fn short(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Same => "no diff.",
+        Verdict::TooFew => "too few",
+        Verdict::Slower | Verdict::Faster => verdict.words(),
+    }
+}

@@ -1,0 +1,76 @@
+//! The real thing: facilities that are made, opened, worked on and closed.
+
+use std::collections::BTreeMap;
+
+use claviger_engine::{Error, Result};
+
+use crate::facility::{Facility, Target};
+use crate::machine;
+use crate::run::Caches;
+use crate::run::schedule::{Attempt, Bench, Done, Step, Trouble};
+use crate::run::watch::Watch;
+use crate::workloads::{Lab, On, Workload};
+
+/// How long a facility's store is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// To the end of the run: there is room for all of them at once.
+    All,
+    /// For one pass, which makes it anew: there is room for one at a time.
+    One,
+}
+
+/// Facilities in use. Dropping it closes them and removes their stores.
+pub struct Real<'a> {
+    lab: &'a Lab,
+    facilities: &'a [Facility],
+    workloads: &'a [&'static dyn Workload],
+    keep: Keep,
+    targets: BTreeMap<String, Target>,
+}
+
+impl<'a> Real<'a> {
+    /// Nothing is made yet.
+    pub fn new(lab: &'a Lab, facilities: &'a [Facility], workloads: &'a [&'static dyn Workload], keep: Keep) -> Self {
+        Self { lab, facilities, workloads, keep, targets: BTreeMap::new() }
+    }
+
+    /// The facility, made and open, unless the workload is to do that.
+    fn target(&mut self, step: &Step, on: On) -> Result<Target> {
+        let mut target = match self.targets.remove(&step.facility) {
+            Some(target) => target,
+            None => {
+                let facility = self.facilities.iter().find(|f| f.name == step.facility);
+                let unknown = || Error::misuse(format!("no facility is called {}", step.facility));
+                Target::new(facility.ok_or_else(unknown)?, self.lab)?
+            }
+        };
+        if on != On::Itself {
+            target.open()?;
+        }
+        Ok(target)
+    }
+}
+
+impl Bench for Real<'_> {
+    fn pass(&mut self, step: &Step) -> Attempt {
+        let workload = self
+            .workloads
+            .iter()
+            .find(|w| w.name() == step.workload)
+            .ok_or_else(|| Trouble::Workload(Error::misuse(format!("no workload is called {}", step.workload))))?;
+        // Whatever fails below, the target goes, and is made anew for the next pass.
+        let mut target = self.target(step, workload.on()).map_err(Trouble::Facility)?;
+        self.lab.drop_caches().map_err(Trouble::Workload)?;
+        let at = machine::utc_now();
+        let watch = Watch::start();
+        let outcome = workload.run(&mut target, self.lab).map_err(Trouble::Workload)?;
+        let conditions = watch.conditions(self.lab.plan.caches == Caches::Dropped);
+        match self.keep {
+            Keep::All => drop(self.targets.insert(step.facility.clone(), target)),
+            // Closed first, so that what does not reach the store is no success.
+            Keep::One => target.close().map_err(Trouble::Workload)?,
+        }
+        Ok(Done { at, conditions, outcome })
+    }
+}

@@ -1,0 +1,250 @@
+//! A run from its beginning to its end, or on from where it was interrupted.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use claviger_crypto::Acceleration;
+use claviger_engine::{Error, Result};
+
+use crate::benchmark::{self, Sort};
+use crate::facility::Catalogue;
+use crate::machine::{self, Machine, Moment};
+use crate::run::bench::Real;
+use crate::run::journal::{Entry, Journal, State};
+use crate::run::plan::{self, Prepared};
+use crate::run::schedule::{self, Attempt, Bench, Step};
+use crate::run::watch::idle_cpu;
+use crate::run::{Backing, GeneratorRate, Level, Plan, Run, SCHEMA, Sitting};
+use crate::suites;
+use crate::transfer::Data;
+use crate::workloads::{Lab, Workload};
+
+/// Blocks in bytes for which the generator of data is measured.
+const GENERATED: &[usize] = &[512, 4096, 32 << 10, 1 << 20];
+
+/// How long the machine is watched before anything is measured.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Folders of a run have this in front of their names, in the backing and where there is scratch room.
+const PREFIX: &str = "claviger-lab-";
+
+/// What the lab needs to know besides a plan.
+pub struct Hands<'a> {
+    /// This program.
+    pub program: &'a Path,
+    /// Whether somebody wants it to end.
+    pub cancelled: fn() -> bool,
+    /// Is told what is done next.
+    pub tell: &'a dyn Fn(&Tick),
+}
+
+/// What is done now.
+#[derive(Clone, Debug)]
+pub struct Tick<'a> {
+    /// The step that begins.
+    pub step: &'a Step,
+    /// Passes before it in this sitting.
+    pub done: usize,
+    /// Seconds that are left, about, if no figure needs more passes than the least number.
+    pub left_s: f64,
+}
+
+/// Begins a run in a new folder: measures what is measured once, and writes all that is known down.
+///
+/// # Errors
+/// `Io`, also where the folder is there already.
+pub fn begin(prepared: &Prepared, folder: &Path) -> Result<(Journal, State)> {
+    let data = Data::new(prepared.plan.seed);
+    let rate = |&block: &usize| GeneratorRate { block_bytes: block as u64, bytes_per_s: data.rate(block) };
+    let run = Run {
+        schema: SCHEMA,
+        plan: prepared.plan.clone(),
+        machine: Machine::this(),
+        facilities: prepared.facility_records.clone(),
+        workloads: prepared.workload_records.clone(),
+        generator: GENERATED.iter().map(rate).collect(),
+        sittings: Vec::new(),
+        passes: Vec::new(),
+        failures: Vec::new(),
+        traces: Vec::new(),
+        ciphers: ciphers(prepared.plan.level)?,
+        notes: Vec::new(),
+    };
+    let journal = Journal::begin(folder, &run)?;
+    Ok((journal, State::new(run)))
+}
+
+/// Opens a run that was interrupted, to go on.
+///
+/// # Errors
+/// Those of [`Journal::resume`] and [`Prepared::of`]; `Misuse` where the machine or a facility is another one now.
+pub fn resume(folder: &Path, catalogue: &Catalogue, program: &Path) -> Result<(Prepared, Journal, State)> {
+    let (journal, state) = Journal::resume(folder)?;
+    let prepared = Prepared::of(state.run.plan.clone(), catalogue, program)?;
+    if let Some(other) = difference(&state.run, &prepared, &Machine::this()) {
+        let hint = "Figures from before and after could not be compared. Begin a new run.";
+        return Err(Error::misuse(format!("this run cannot go on here: {other}")).at(folder).hint(hint));
+    }
+    Ok((prepared, journal, state))
+}
+
+/// Measures what is left. What was measured is in the journal and in `state`, whatever happens.
+///
+/// # Errors
+/// `Cancelled`; `Io` where there is no room for stores or for the journal.
+pub fn measure(prepared: &Prepared, journal: &mut Journal, state: &mut State, hands: &Hands<'_>) -> Result<()> {
+    let sitting = Sitting { before: Moment::now(), after: None, idle_cpu: idle_cpu(IDLE) };
+    note(journal, state, Entry::Sitting(sitting))?;
+    {
+        let places = Places::new(&prepared.plan)?;
+        let lab = Lab {
+            plan: prepared.plan.clone(),
+            program: hands.program.to_owned(),
+            stores: places.stores.path().to_owned(),
+            scratch: places.scratch.path().to_owned(),
+            data: Data::new(prepared.plan.seed),
+            cancelled: hands.cancelled,
+        };
+        let mut bench = Told {
+            real: Real::new(&lab, &prepared.facilities, &prepared.workloads, prepared.keep),
+            prepared,
+            tell: hands.tell,
+            done: 0,
+            took: BTreeMap::new(),
+        };
+        schedule::carry_out(state, &mut bench, hands.cancelled, &mut |_, entry| journal.add(entry))?;
+    }
+    note(journal, state, Entry::End(Moment::now()))
+}
+
+fn note(journal: &mut Journal, state: &mut State, entry: Entry) -> Result<()> {
+    journal.add(&entry)?;
+    state.add(entry);
+    Ok(())
+}
+
+/// What is not as it was when the run began, in words.
+fn difference(run: &Run, prepared: &Prepared, here: &Machine) -> Option<String> {
+    let there = &run.machine;
+    let facts = [
+        ("the processor", &there.cpu_model, &here.cpu_model),
+        ("the kernel", &there.kernel, &here.kernel),
+        ("the version of this program", &there.program_version, &here.program_version),
+    ];
+    let changed = facts.iter().find(|(_, before, now)| before != now);
+    let changed = changed.map(|(what, before, now)| format!("{what} was {before}, and is {now}"));
+    let processors =
+        || (there.cpus != here.cpus).then(|| format!("there were {} processors, and are {}", there.cpus, here.cpus));
+    let facility = || {
+        let mut pairs = run.facilities.iter().zip(&prepared.facility_records);
+        let (before, _) = pairs.find(|(before, now)| {
+            (&before.version, &before.commands, &before.left_out) != (&now.version, &now.commands, &now.left_out)
+        })?;
+        Some(format!("the facility {} has another version, or other commands", before.name))
+    };
+    let workload = || {
+        let mut pairs = run.workloads.iter().zip(&prepared.workload_records);
+        let (before, _) =
+            pairs.find(|(before, now)| (&before.version, &before.left_out) != (&now.version, &now.left_out))?;
+        Some(format!("the workload {} has another version, or cannot be done any more", before.name))
+    };
+    changed.or_else(processors).or_else(facility).or_else(workload)
+}
+
+/// How fast the ciphers are in memory, as `claviger benchmark` measures it.
+fn ciphers(level: Level) -> Result<Vec<benchmark::Row>> {
+    let (names, buffers): (&[&str], &[usize]) = match level {
+        Level::Quick => (&["AES", "Serpent", "Twofish"], &[100 << 10, 1 << 20]),
+        Level::Standard => (&[], &[100 << 10, 1 << 20, 5 << 20]),
+        Level::Thorough => (&[], &[100 << 10, 500 << 10, 1 << 20, 5 << 20, 10 << 20, 50 << 20, 100 << 20]),
+    };
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    let plan = benchmark::Plan {
+        suites: suites::named(&names)?,
+        buffers: buffers.to_vec(),
+        threads: machine::cpus(),
+        sector: 512,
+        acceleration: Acceleration::On,
+        repeats: 3,
+    };
+    let mut rows = benchmark::measure(&plan, &|_, _| {})?;
+    benchmark::sort(&mut rows, Sort::Mean);
+    Ok(rows)
+}
+
+/// Folders that go with the run.
+struct Places {
+    stores: tempfile::TempDir,
+    scratch: tempfile::TempDir,
+}
+
+impl Places {
+    fn new(plan: &Plan) -> Result<Self> {
+        // Of a device, nothing lies in a folder but what is mounted.
+        let backing = match &plan.backing {
+            Backing::Tmpfs(folder) | Backing::Folder(folder) => folder.clone(),
+            Backing::Device(_) => std::env::temp_dir(),
+        };
+        Ok(Self { stores: new_folder(&backing)?, scratch: new_folder(&scratch(plan))? })
+    }
+}
+
+/// Where sources of data lie: in memory where there is some, so that reading them does not disturb a disk that is measured.
+fn scratch(plan: &Plan) -> PathBuf {
+    let memory = Path::new(plan::MEMORY);
+    match &plan.backing {
+        Backing::Tmpfs(folder) => folder.clone(),
+        Backing::Folder(_) | Backing::Device(_) if memory.is_dir() => memory.to_owned(),
+        Backing::Folder(_) | Backing::Device(_) => std::env::temp_dir(),
+    }
+}
+
+fn new_folder(place: &Path) -> Result<tempfile::TempDir> {
+    tempfile::Builder::new().prefix(PREFIX).tempdir_in(place).map_err(|e| Error::from(e).at(place))
+}
+
+/// Tells what is done before it is done.
+struct Told<'a> {
+    real: Real<'a>,
+    prepared: &'a Prepared,
+    tell: &'a dyn Fn(&Tick),
+    /// Passes so far.
+    done: usize,
+    /// How often a workload was done, and the seconds that took.
+    took: BTreeMap<&'static str, (usize, f64)>,
+}
+
+impl Told<'_> {
+    /// Seconds that are left from this step on.
+    fn left_s(&self, step: &Step) -> f64 {
+        let Prepared { plan, facilities, workloads, .. } = self.prepared;
+        let here = workloads.iter().position(|w| w.name() == step.workload).unwrap_or(0);
+        let left = |(place, workload): (usize, &&'static dyn Workload)| {
+            let (times, seconds) = self.took.get(workload.name()).copied().unwrap_or_default();
+            let rounds = match (place == here, step.round) {
+                (true, Some(round)) => plan.min_repeats.saturating_sub(round),
+                _ => plan.min_repeats + 1,
+            };
+            let passes = (rounds * facilities.len()).saturating_sub(if place == here { step.position } else { 0 });
+            let pass_s = if times == 0 { workload.estimate_s(plan) } else { seconds / times as f64 };
+            passes as f64 * pass_s
+        };
+        workloads.iter().enumerate().skip(here).map(left).sum()
+    }
+}
+
+impl Bench for Told<'_> {
+    fn pass(&mut self, step: &Step) -> Attempt {
+        (self.tell)(&Tick { step, done: self.done, left_s: self.left_s(step) });
+        let start = Instant::now();
+        let attempt = self.real.pass(step);
+        self.done += 1;
+        if let Some(workload) = self.prepared.workloads.iter().find(|w| w.name() == step.workload) {
+            let (times, seconds) = self.took.entry(workload.name()).or_default();
+            *times += 1;
+            *seconds += start.elapsed().as_secs_f64();
+        }
+        attempt
+    }
+}

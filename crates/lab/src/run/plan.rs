@@ -1,0 +1,325 @@
+//! From what somebody wants to a plan that fits: facilities and workloads, sizes, room, and how long it will take.
+
+use std::fs::OpenOptions;
+use std::io::{self, Seek, SeekFrom};
+use std::path::Path;
+
+use claviger_engine::{Error, Result};
+use rustix::fs::statvfs;
+use rustix::process::geteuid;
+
+use crate::facility::{Catalogue, Facility};
+use crate::machine;
+use crate::report::size;
+use crate::run::bench::Keep;
+use crate::run::{Backing, Caches, FacilityRecord, Level, Plan, WorkloadRecord};
+use crate::workloads::{self, On, Workload};
+
+/// Where a file system in memory is.
+pub const MEMORY: &str = "/dev/shm";
+
+/// Stands for all facilities, or all workloads.
+pub const ALL: &str = "all";
+
+/// What the quick level measures where nobody names anything: the formats of the studies' successors, and their baseline.
+const QUICK: &[&str] = &["plain", "LUKS2", "VeraCrypt"];
+
+/// Bytes of memory that are left to the rest of the machine.
+const RESERVE: u64 = 256 << 20;
+
+/// Bytes beside the volumes: headers, what a file system keeps for itself.
+const MARGIN: u64 = 64 << 20;
+
+/// The smallest volume in bytes that every facility can be made with, a file system in it.
+const LEAST: u64 = 64 << 20;
+
+/// Seconds that opening, closing and dropping caches take around a pass, about; making a facility takes as long.
+const AROUND: f64 = 0.5;
+
+/// What a level sets unless somebody says otherwise.
+struct Defaults {
+    scale: f64,
+    min_repeats: usize,
+    max_repeats: usize,
+    /// Workloads that take longer than so many seconds for a pass are left to the next level.
+    pass_s: f64,
+}
+
+impl Defaults {
+    fn of(level: Level) -> Self {
+        match level {
+            Level::Quick => Self { scale: 0.01, min_repeats: 5, max_repeats: 9, pass_s: 4.0 },
+            Level::Standard => Self { scale: 0.1, min_repeats: 5, max_repeats: 15, pass_s: 60.0 },
+            Level::Thorough => Self { scale: 1.0, min_repeats: 5, max_repeats: 25, pass_s: f64::INFINITY },
+        }
+    }
+}
+
+/// What somebody wants. What is empty or nothing is chosen by the level.
+#[derive(Clone, Debug)]
+pub struct Wishes {
+    /// How thoroughly.
+    pub level: Level,
+    /// Where containers lie.
+    pub backing: Backing,
+    /// Names of facilities; their baselines come by themselves. [`ALL`] is all of them.
+    pub facilities: Vec<String>,
+    /// Names of workloads, or [`ALL`].
+    pub workloads: Vec<String>,
+    /// Share of the studies' data sets.
+    pub scale: Option<f64>,
+    /// Bytes of each volume.
+    pub size: Option<u64>,
+    /// Passes at least and at most.
+    pub repeats: Option<(usize, usize)>,
+    /// Relative standard deviation at which a figure is steady.
+    pub steady: Option<f64>,
+    /// Where the random order comes from.
+    pub seed: u64,
+}
+
+/// A plan, and what it is carried out with here.
+pub struct Prepared {
+    /// The plan.
+    pub plan: Plan,
+    /// The facilities that are measured.
+    pub facilities: Vec<Facility>,
+    /// All facilities of the plan, those included that cannot be measured here.
+    pub facility_records: Vec<FacilityRecord>,
+    /// The workloads that are done.
+    pub workloads: Vec<&'static dyn Workload>,
+    /// All workloads of the plan, those included that cannot be done here.
+    pub workload_records: Vec<WorkloadRecord>,
+    /// How many stores there are at a time.
+    pub keep: Keep,
+}
+
+/// How long a run takes, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// If everything is steady after the least number of passes.
+    pub least_s: f64,
+    /// If nothing is.
+    pub most_s: f64,
+}
+
+impl Wishes {
+    /// The plan.
+    ///
+    /// # Errors
+    /// `Misuse` for names that nothing has, and numbers that make no sense.
+    pub fn plan(&self, catalogue: &Catalogue) -> Result<Plan> {
+        let defaults = Defaults::of(self.level);
+        let (min_repeats, max_repeats) = self.repeats.unwrap_or((defaults.min_repeats, defaults.max_repeats));
+        let mut plan = Plan {
+            level: self.level,
+            scale: self.scale.unwrap_or(defaults.scale),
+            backing: self.backing.clone(),
+            // Workloads say how much they want where there is room.
+            size: u64::MAX / 2,
+            facilities: self.facilities(catalogue)?,
+            workloads: Vec::new(),
+            min_repeats,
+            max_repeats: max_repeats.max(min_repeats),
+            steady: self.steady.unwrap_or(0.03),
+            seed: self.seed,
+            caches: if can_drop_caches() { Caches::Dropped } else { Caches::Warm },
+        };
+        let wrong = match () {
+            () if min_repeats == 0 => "at least one repeat is needed",
+            () if !(plan.scale > 0.0 && plan.scale <= 10.0) => "the scale is above 0, and 10 at most",
+            () if !(plan.steady > 0.0 && plan.steady <= 1.0) => "steady is above 0 %, and 100 % at most",
+            () if self.size.is_some_and(|size| size < LEAST) => "volumes have 64 MiB at least",
+            () => "",
+        };
+        if !wrong.is_empty() {
+            return Err(Error::misuse(wrong));
+        }
+        plan.workloads = self.workloads(&plan, defaults.pass_s)?;
+        let needed = workloads_of(&plan)?.into_iter().filter(|w| w.missing().is_none()).map(|w| room(w, &plan)).max();
+        plan.size = self.size.unwrap_or(needed.unwrap_or(0).max(LEAST).next_multiple_of(1 << 20));
+        Ok(plan)
+    }
+
+    /// Names as the catalogue has them, in its order, with baselines.
+    fn facilities(&self, catalogue: &Catalogue) -> Result<Vec<String>> {
+        let mut names: Vec<String> = match (&self.facilities[..], self.level) {
+            ([], Level::Quick) => QUICK.iter().map(ToString::to_string).collect(),
+            // Ours with their default ciphers, and whatever is installed beside.
+            ([], Level::Standard | Level::Thorough) => {
+                let others = catalogue.all().iter().filter(|f| f.baseline.is_some() && !f.is_ours());
+                let there = others.filter(|f| f.missing().is_none());
+                catalogue.defaults().into_iter().chain(there.map(|f| f.name.clone())).collect()
+            }
+            (names, _) if names.iter().any(|name| name.eq_ignore_ascii_case(ALL)) => {
+                catalogue.all().iter().map(|f| f.name.clone()).collect()
+            }
+            (names, _) => {
+                let found = names.iter().map(|name| Ok(catalogue.find(name)?.name.clone()));
+                found.collect::<Result<_>>()?
+            }
+        };
+        for facility in catalogue.all() {
+            let baseline = facility.baseline.as_ref().filter(|_| names.contains(&facility.name));
+            names.extend(baseline.filter(|b| !names.contains(b)).cloned().into_iter().collect::<Vec<_>>());
+        }
+        Ok(catalogue.all().iter().map(|f| f.name.clone()).filter(|name| names.contains(name)).collect())
+    }
+
+    fn workloads(&self, plan: &Plan, pass_s: f64) -> Result<Vec<String>> {
+        let all = || workloads::all().map(|w| w.name().to_owned());
+        if self.workloads.is_empty() {
+            let short = workloads::all().filter(|w| w.estimate_s(plan) <= pass_s);
+            return Ok(short.map(|w| w.name().to_owned()).collect());
+        }
+        if self.workloads.iter().any(|name| name.eq_ignore_ascii_case(ALL)) {
+            return Ok(all().collect());
+        }
+        let wanted = |name: &String| self.workloads.iter().any(|wanted| wanted.eq_ignore_ascii_case(name));
+        if let Some(unknown) = self.workloads.iter().find(|wanted| !all().any(|name| name.eq_ignore_ascii_case(wanted)))
+        {
+            let names: Vec<String> = all().collect();
+            let hint = format!("There are {}.", names.join(", "));
+            return Err(Error::misuse(format!("no workload is called {unknown}")).hint(hint));
+        }
+        Ok(all().filter(wanted).collect())
+    }
+}
+
+impl Prepared {
+    /// What is there of the plan, and whether it fits. `program` is this program.
+    ///
+    /// # Errors
+    /// `Misuse` for names that nothing has, and where there is too little room; `Unsupported` where nothing can be measured;
+    /// `Io`.
+    pub fn of(plan: Plan, catalogue: &Catalogue, program: &Path) -> Result<Self> {
+        let all: Vec<&Facility> = plan.facilities.iter().map(|name| catalogue.find(name)).collect::<Result<_>>()?;
+        let facility_records: Vec<FacilityRecord> = all.iter().map(|f| facility_record(f, program)).collect();
+        let workload_records: Vec<WorkloadRecord> =
+            workloads_of(&plan)?.into_iter().map(|w| workload_record(w, &plan)).collect();
+        let facilities: Vec<Facility> = all
+            .into_iter()
+            .zip(&facility_records)
+            .filter(|(_, record)| record.left_out.is_none())
+            .map(|(facility, _)| facility.clone())
+            .collect();
+        let workloads: Vec<_> = workloads_of(&plan)?
+            .into_iter()
+            .zip(&workload_records)
+            .filter(|(_, record)| record.left_out.is_none())
+            .map(|(workload, _)| workload)
+            .collect();
+        let reasons = facility_records.iter().filter_map(|f| f.left_out.as_deref());
+        let reasons = reasons.chain(workload_records.iter().filter_map(|w| w.left_out.as_deref()));
+        if facilities.is_empty() || workloads.is_empty() {
+            let hint = reasons.collect::<Vec<_>>().join(" ");
+            return Err(Error::unsupported("nothing of this can be measured here").hint(hint));
+        }
+        let keep = keep(&plan, facilities.len(), &workloads)?;
+        Ok(Self { plan, facilities, facility_records, workloads, workload_records, keep })
+    }
+
+    /// How long it will take.
+    pub fn estimate(&self) -> Estimate {
+        let passes = |repeats: usize| -> f64 {
+            let pass = |w: &&&'static dyn Workload| w.estimate_s(&self.plan) + AROUND;
+            let all: f64 = self.workloads.iter().map(|w| pass(&w)).sum();
+            all * self.facilities.len() as f64 * (repeats + 1) as f64
+        };
+        let making = AROUND * self.facilities.len() as f64;
+        Estimate { least_s: making + passes(self.plan.min_repeats), most_s: making + passes(self.plan.max_repeats) }
+    }
+}
+
+/// The workloads of a plan.
+///
+/// # Errors
+/// `Misuse` for a name that nothing has.
+fn workloads_of(plan: &Plan) -> Result<Vec<&'static dyn Workload>> {
+    let find = |name: &String| {
+        let found = workloads::all().find(|w| w.name() == name);
+        found.ok_or_else(|| Error::misuse(format!("no workload is called {name}")))
+    };
+    plan.workloads.iter().map(find).collect()
+}
+
+fn facility_record(facility: &Facility, program: &Path) -> FacilityRecord {
+    let left_out = facility.missing();
+    FacilityRecord {
+        name: facility.name.clone(),
+        title: facility.title.clone(),
+        baseline: facility.baseline.clone(),
+        about: facility.about.clone(),
+        version: left_out.is_none().then(|| facility.version_here(program)).flatten(),
+        commands: facility.commands(),
+        left_out,
+    }
+}
+
+fn workload_record(workload: &'static dyn Workload, plan: &Plan) -> WorkloadRecord {
+    let needed = room(workload, plan);
+    let too_large = || {
+        let what = format!("It needs volumes of {}; these have {}.", size(needed), size(plan.size));
+        (needed > plan.size).then_some(what)
+    };
+    let left_out = workload.missing().or_else(too_large);
+    WorkloadRecord {
+        name: workload.name().into(),
+        title: workload.title().into(),
+        measures: workload.measures(plan),
+        not: workload.not().into(),
+        version: left_out.is_none().then(|| workload.version()).flatten(),
+        left_out,
+    }
+}
+
+/// Bytes of a volume in which a workload can be done: with files, a file system takes its part.
+fn room(workload: &dyn Workload, plan: &Plan) -> u64 {
+    let room = workload.room(plan);
+    match workload.on() {
+        On::Bytes | On::Itself => room,
+        On::Files => room + room / 4 + MARGIN / 2,
+    }
+}
+
+/// Whether all stores fit at once, or one at a time.
+///
+/// # Errors
+/// `Misuse` where not even that is so.
+fn keep(plan: &Plan, facilities: usize, workloads: &[&'static dyn Workload]) -> Result<Keep> {
+    let one = plan.size + plan.size / 8 + MARGIN;
+    let (place, available) = match &plan.backing {
+        Backing::Device(device) => {
+            let mut file = OpenOptions::new().read(true).open(device).map_err(|e| Error::from(e).at(device))?;
+            let len = file.seek(SeekFrom::End(0)).map_err(|e| Error::from(e).at(device))?;
+            // One after the other.
+            return if one <= len { Ok(Keep::One) } else { Err(too_large(plan, &device.display().to_string(), len)) };
+        }
+        Backing::Tmpfs(folder) => (folder, free(folder)?.min(machine::memory_available().saturating_sub(RESERVE))),
+        Backing::Folder(folder) => (folder, free(folder)?),
+    };
+    // Beside the stores: where workloads take their data from, and what they copy.
+    let beside = workloads.iter().map(|w| w.room(plan)).max().unwrap_or(0);
+    match one.saturating_mul(facilities as u64).saturating_add(beside) {
+        all if all <= available => Ok(Keep::All),
+        _ if one + beside <= available => Ok(Keep::One),
+        _ => Err(too_large(plan, &place.display().to_string(), available.saturating_sub(beside))),
+    }
+}
+
+fn too_large(plan: &Plan, place: &str, room: u64) -> Error {
+    let what = format!("volumes of {} do not fit: {place} has room for {}", size(plan.size), size(room >> 20 << 20));
+    Error::misuse(what)
+        .hint("Ask for a smaller --scale or --size, for other workloads, or for another place with --dir.")
+}
+
+/// Bytes that are free for this user.
+fn free(folder: &Path) -> Result<u64> {
+    let stat = statvfs(folder).map_err(|e| Error::from(io::Error::from(e)).at(folder))?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Whether the page cache can be dropped: for root, unless a container hides the file.
+fn can_drop_caches() -> bool {
+    geteuid().is_root() && OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches").is_ok()
+}

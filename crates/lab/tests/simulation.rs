@@ -1,0 +1,374 @@
+//! A run without any facility: noise, drift and outliers that are known, and what the lab makes of them.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+
+use claviger_engine::{Error, ErrorKind, Result};
+use claviger_lab::machine::{Machine, Moment};
+use claviger_lab::meter::Conditions;
+use claviger_lab::random::Random;
+use claviger_lab::run::journal::{self, Journal, State};
+use claviger_lab::run::schedule::{self, Attempt, Bench, Done, Step, Trouble};
+use claviger_lab::run::{
+    Axis, Backing, Caches, Case, FacilityRecord, Level, Measure, Pass, Plan, Run, SCHEMA, Sitting, Unit, WorkloadRecord,
+};
+use claviger_lab::statistics::Verdict;
+use claviger_lab::summary::Summary;
+use claviger_lab::workloads::Outcome;
+
+/// Rates of simulated facilities, the first being the baseline.
+const FACILITIES: [(&str, f64); 3] = [("plain", 1e9), ("same", 1e9), ("slow", 0.9e9)];
+
+fn never() -> bool {
+    false
+}
+
+fn facility(name: &str) -> FacilityRecord {
+    FacilityRecord {
+        name: name.into(),
+        title: name.into(),
+        baseline: (name != "plain").then(|| "plain".into()),
+        about: String::new(),
+        version: None,
+        commands: Vec::new(),
+        left_out: None,
+    }
+}
+
+fn workload(name: &str) -> WorkloadRecord {
+    WorkloadRecord {
+        name: name.into(),
+        title: name.into(),
+        measures: String::new(),
+        not: String::new(),
+        version: None,
+        left_out: None,
+    }
+}
+
+/// A run of which nothing is measured yet.
+fn run(workloads: &[&str], seed: u64) -> Run {
+    let plan = Plan {
+        level: Level::Quick,
+        scale: 1.0,
+        backing: Backing::Tmpfs(PathBuf::from("/dev/shm")),
+        size: 1 << 20,
+        facilities: FACILITIES.iter().map(|(name, _)| (*name).into()).collect(),
+        workloads: workloads.iter().map(|name| (*name).into()).collect(),
+        min_repeats: 5,
+        max_repeats: 15,
+        steady: 0.03,
+        seed,
+        caches: Caches::Dropped,
+    };
+    let moment = || Moment { at: String::new(), load_1min: 0.0, steal_s: 0.0 };
+    Run {
+        schema: SCHEMA,
+        machine: MACHINE.with(Clone::clone),
+        facilities: FACILITIES.iter().map(|(name, _)| facility(name)).collect(),
+        workloads: workloads.iter().copied().map(workload).collect(),
+        plan,
+        generator: Vec::new(),
+        sittings: vec![Sitting { before: moment(), after: Some(moment()), idle_cpu: 0.0 }],
+        passes: Vec::new(),
+        failures: Vec::new(),
+        traces: Vec::new(),
+        ciphers: Vec::new(),
+        notes: Vec::new(),
+    }
+}
+
+thread_local! {
+    static MACHINE: Machine = Machine::this();
+}
+
+/// A machine with a clock that drifts, noise, and now and then something that takes its time.
+struct Simulation {
+    random: Random,
+    noise: f64,
+    /// Outliers in a hundred passes.
+    outliers: usize,
+    /// Passes so far: the clock falls by 4 % over thirty of them, and rises again.
+    passes: usize,
+    /// What goes wrong.
+    fails: fn(&Step) -> Option<Trouble>,
+}
+
+impl Simulation {
+    fn new(seed: u64) -> Self {
+        // Not the seed of the plan: the order of the facilities says nothing about the noise.
+        Self { random: Random::new(seed ^ 0x5eed), noise: 0.025, outliers: 3, passes: 0, fails: |_| None }
+    }
+
+    fn normal(&mut self) -> f64 {
+        let mut uniform = || (self.random.bits() >> 11) as f64 / (1u64 << 53) as f64;
+        let (u, v) = (1.0 - uniform(), uniform());
+        (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+    }
+}
+
+impl Bench for Simulation {
+    fn pass(&mut self, step: &Step) -> Attempt {
+        if let Some(trouble) = (self.fails)(step) {
+            return Err(trouble);
+        }
+        let (_, rate) = FACILITIES.iter().find(|(name, _)| *name == step.facility).expect("a facility of the plan");
+        self.passes += 1;
+        let drift = 1.0 + 0.02 * (self.passes as f64 * std::f64::consts::TAU / 60.0).cos();
+        let stall = if self.random.below(100) < self.outliers { 0.7 } else { 1.0 };
+        let value = rate * drift * stall * (1.0 + self.noise * self.normal());
+        let measure = |operation: &str, value, unit| Measure {
+            case: Case::new(operation).at(Axis::Block, 4096.0),
+            value,
+            unit,
+            bytes: 1 << 20,
+            seconds: 1.0,
+            cpu_s: Some(0.5),
+        };
+        let measures = vec![measure("write", value, Unit::BytesPerS), measure("task", 1e9 / value, Unit::Seconds)];
+        let conditions = Conditions { caches_dropped: true, ..Conditions::default() };
+        Ok(Done { at: String::new(), conditions, outcome: Outcome { measures, ..Outcome::default() } })
+    }
+}
+
+/// Carries the whole run out.
+fn measured(run: Run, bench: &mut dyn Bench) -> State {
+    let mut state = State::new(run);
+    schedule::carry_out(&mut state, bench, never, &mut |_, _| Ok(())).expect("it comes to its end");
+    state
+}
+
+fn verdict(summary: &Summary, facility: &str, operation: &str) -> Verdict {
+    let case = Case::new(operation).at(Axis::Block, 4096.0);
+    let cell = summary.cell(facility, "w", &case).expect("it was measured");
+    cell.loss.as_ref().expect("it has a baseline").verdict
+}
+
+#[test]
+fn a_planted_slowdown_of_10_percent_is_found_and_one_of_none_is_not() {
+    const RUNS: u64 = 400;
+    let (mut found, mut false_alarms, mut covered, mut more) = (0, 0, 0, 0);
+    for seed in 0..RUNS {
+        let state = measured(run(&["w"], seed), &mut Simulation::new(seed));
+        let summary = Summary::of(&state.run);
+        found += u64::from(verdict(&summary, "slow", "write") == Verdict::Slower);
+        false_alarms += u64::from(verdict(&summary, "same", "write") != Verdict::Same);
+        let slow = summary.cells.iter().find(|c| c.facility == "slow").and_then(|c| c.loss.clone()).expect("a loss");
+        covered += u64::from((slow.low..=slow.high).contains(&0.1));
+        more += u64::from(state.run.passes.len() > 3 * 6);
+        // What takes 1 / rate has the same loss.
+        assert_eq!(verdict(&summary, "slow", "task"), verdict(&summary, "slow", "write"));
+    }
+    let share = |count: u64| count as f64 / RUNS as f64;
+    let (found, false_alarms, covered) = (share(found), share(false_alarms), share(covered));
+    println!("found {found}, false alarms {false_alarms}, covered {covered}, more than the least {}", share(more));
+    assert!(found > 0.97, "10 % are found in {found} of the runs");
+    // The standard error of a share of 5 % in 400 runs is 1.1 %.
+    assert!(false_alarms < 0.08, "{false_alarms} of the runs say that there is a difference where none is");
+    assert!(covered > 0.92, "the interval held the truth in {covered} of the runs");
+    assert!(share(more) > 0.2, "some need more repeats than the least");
+}
+
+#[test]
+fn what_is_steady_stops_early_and_what_is_not_goes_on_to_the_cap_and_says_so() {
+    let quiet = Simulation { noise: 0.001, outliers: 0, ..Simulation::new(1) };
+    let state = measured(run(&["w"], 1), &mut { quiet });
+    // A warm-up and five rounds, of three facilities; the drift over them is small.
+    assert_eq!(state.run.passes.len(), 18);
+    assert!(Summary::of(&state.run).cells.iter().all(|cell| cell.steady && cell.samples.len() == 5));
+
+    let state = measured(run(&["w"], 1), &mut Simulation { noise: 0.1, ..Simulation::new(1) });
+    assert_eq!(state.run.passes.len(), 3 * 16);
+    let summary = Summary::of(&state.run);
+    assert!(summary.cells.iter().all(|cell| !cell.steady && cell.samples.len() == 15));
+    assert!(
+        summary.warnings.iter().any(|w| w.contains("6 of 6 figures are not steady to 3.0 %")),
+        "{:?}",
+        summary.warnings
+    );
+}
+
+#[test]
+fn every_round_has_its_baseline_and_an_order_of_its_own() {
+    let state = measured(run(&["v", "w"], 3), &mut Simulation { noise: 0.05, ..Simulation::new(3) });
+    let mut orders = BTreeSet::new();
+    for workload in ["v", "w"] {
+        for round in std::iter::once(None).chain((0..15).map(Some)) {
+            let in_round = state.run.passes.iter().filter(|p| p.workload == workload && p.round == round);
+            let facilities: Vec<&str> = in_round.map(|p| p.facility.as_str()).collect();
+            assert!(facilities.is_empty() || facilities.contains(&"plain"), "{workload}, {round:?}");
+            orders.insert(facilities);
+        }
+    }
+    assert!(orders.len() > 4, "{orders:?}");
+    // Rounds follow each other, and workloads.
+    let workloads: Vec<&str> = state.run.passes.iter().map(|p| p.workload.as_str()).collect();
+    assert!(workloads.is_sorted());
+}
+
+#[test]
+fn a_facility_that_fails_does_not_stop_the_others() {
+    // From the third round on, the workload fails on it.
+    let fails = |step: &Step| {
+        let fails = step.facility == "slow" && step.workload == "v" && step.round >= Some(2);
+        fails.then(|| Trouble::Workload(io::Error::other("it broke").into()))
+    };
+    let state = measured(run(&["v", "w"], 4), &mut Simulation { fails, ..Simulation::new(4) });
+    let failures: Vec<_> = state.run.failures.iter().map(|f| (f.facility.as_str(), f.round)).collect();
+    assert_eq!(failures, [("slow", Some(2)), ("slow", Some(3))], "it is tried twice");
+    let summary = Summary::of(&state.run);
+    let samples = |facility: &str, workload: &str| {
+        let cell = summary.cells.iter().find(|c| c.facility == facility && c.workload == workload);
+        cell.map_or(0, |c| c.samples.len())
+    };
+    assert_eq!(samples("slow", "v"), 2, "what it gave before is kept");
+    assert!(samples("same", "v") >= 5 && samples("slow", "w") >= 5);
+    assert!(summary.warnings.iter().any(|w| w == "slow failed in v: it broke (2 times)"), "{:?}", summary.warnings);
+
+    // It cannot be opened any more: it is out of all that follows.
+    let fails = |step: &Step| {
+        let fails = step.facility == "slow" && step.round == Some(1);
+        fails.then(|| Trouble::Facility(io::Error::other("exit status 3: no such thing").into()))
+    };
+    let state = measured(run(&["v", "w"], 5), &mut Simulation { fails, ..Simulation::new(5) });
+    assert_eq!(state.run.failures.len(), 1);
+    assert_eq!(state.run.passes.iter().filter(|p| p.facility == "slow").count(), 2);
+    assert!(state.run.passes.iter().filter(|p| p.facility == "same").count() >= 12);
+
+    // A baseline that fails: the others are measured, and the report says what is missing.
+    let fails = |step: &Step| (step.facility == "plain").then(|| Trouble::Facility(io::Error::other("no room").into()));
+    let state = measured(run(&["w"], 6), &mut Simulation { fails, ..Simulation::new(6) });
+    let summary = Summary::of(&state.run);
+    assert!(summary.cells.iter().all(|c| c.loss.is_none()) && summary.cells.len() == 4);
+    assert!(summary.warnings.iter().any(|w| w.contains("same has no loss")), "{:?}", summary.warnings);
+
+    // What it cannot do is no failure.
+    let fails = |step: &Step| {
+        let cannot = step.facility == "slow" && step.workload == "v";
+        cannot.then(|| Trouble::Workload(Error::unsupported("there are no files over NBD")))
+    };
+    let state = measured(run(&["v", "w"], 7), &mut Simulation { fails, ..Simulation::new(7) });
+    assert!(state.run.failures.is_empty());
+    assert_eq!(state.left_out.len(), 1);
+    assert_eq!(state.run.notes, ["slow is not measured with v: not supported: there are no files over NBD"]);
+}
+
+#[test]
+fn figures_that_are_no_numbers_are_failures() {
+    struct Nothing;
+    impl Bench for Nothing {
+        fn pass(&mut self, _: &Step) -> Attempt {
+            let case = Case::new("write");
+            let measure = Measure { case, value: f64::NAN, unit: Unit::PerS, bytes: 0, seconds: 0.0, cpu_s: None };
+            let outcome = Outcome { measures: vec![measure], ..Outcome::default() };
+            Ok(Done { outcome, ..Done::default() })
+        }
+    }
+    let state = measured(run(&["w"], 8), &mut Nothing);
+    assert!(state.run.passes.is_empty());
+    assert_eq!(state.run.failures.len(), 6);
+}
+
+/// A simulation whose figures depend on the step alone, so that an interrupted run can be compared with a whole one.
+struct Steps {
+    /// Steps until a signal comes.
+    left: usize,
+}
+
+impl Bench for Steps {
+    fn pass(&mut self, step: &Step) -> Attempt {
+        if self.left == 0 {
+            return Err(Trouble::Workload(ErrorKind::Cancelled.into()));
+        }
+        self.left -= 1;
+        if step.facility == "slow" && step.round == Some(1) && step.workload == "v" {
+            return Err(Trouble::Workload(io::Error::other("it broke").into()));
+        }
+        let bytes = format!("{}{}{:?}", step.facility, step.workload, step.round);
+        let seed = bytes.bytes().fold(0u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+        let mut simulation = Simulation { outliers: 0, ..Simulation::new(seed) };
+        simulation.pass(step)
+    }
+}
+
+/// Begins or resumes the run in `folder`, and goes on for so many steps.
+fn sit(folder: &std::path::Path, steps: usize) -> Result<State> {
+    let (mut journal, mut state) = match folder.exists() {
+        true => Journal::resume(folder)?,
+        false => {
+            let run = run(&["v", "w"], 9);
+            (Journal::begin(folder, &run)?, State::new(run))
+        }
+    };
+    let mut bench = Steps { left: steps };
+    schedule::carry_out(&mut state, &mut bench, never, &mut |_, entry| journal.add(entry))?;
+    Ok(state)
+}
+
+#[test]
+fn a_run_that_is_interrupted_at_any_pass_comes_to_the_same_figures() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let whole = sit(&folder.path().join("whole"), usize::MAX).expect("it comes to its end");
+    let steps = whole.run.passes.len() + whole.run.failures.len();
+    assert!(steps > 36);
+    // To the unit: JSON may change the last bit of a figure.
+    let figures = |state: &State| -> Vec<(String, String, Option<usize>, usize, u64)> {
+        let of = |p: &Pass| {
+            (p.facility.clone(), p.workload.clone(), p.round, p.position, p.measures[0].value.round() as u64)
+        };
+        state.run.passes.iter().map(of).collect()
+    };
+    for interrupted_after in 0..steps {
+        let folder = folder.path().join(interrupted_after.to_string());
+        let stopped = sit(&folder, interrupted_after).expect_err("it is interrupted");
+        assert!(matches!(stopped.kind, ErrorKind::Cancelled), "{stopped}");
+        sit(&folder, usize::MAX).expect("it goes on");
+        let read = journal::read(&folder).expect("it can be read");
+        assert_eq!(figures(&read), figures(&whole), "interrupted after {interrupted_after}");
+    }
+}
+
+#[test]
+fn a_journal_that_is_torn_anywhere_is_cut_to_whole_lines_and_goes_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let whole = folder.path().join("whole");
+    sit(&whole, 4).expect_err("it is interrupted");
+    let bytes = std::fs::read(whole.join(journal::FILE)).expect("a journal");
+    let first = bytes.iter().position(|&b| b == b'\n').expect("a line") + 1;
+    let torn = folder.path().join("torn");
+    std::fs::create_dir(&torn).expect("a folder");
+    for len in 0..=bytes.len() {
+        std::fs::write(torn.join(journal::FILE), &bytes[..len]).expect("written");
+        match Journal::resume(&torn) {
+            Ok((_, state)) => {
+                let lines = bytes[..len].iter().filter(|&&b| b == b'\n').count();
+                assert_eq!(state.run.passes.len(), lines - 1);
+                let left = std::fs::read(torn.join(journal::FILE)).expect("a journal");
+                assert!(bytes.starts_with(&left) && left.ends_with(b"\n"));
+            }
+            Err(e) => assert!(len < first && matches!(e.kind, ErrorKind::Malformed { .. }), "{len}: {e}"),
+        }
+    }
+    // Torn in the middle of a pass, it goes on.
+    std::fs::write(torn.join(journal::FILE), &bytes[..bytes.len() - 7]).expect("written");
+    sit(&torn, usize::MAX).expect("it goes on");
+    // A line in the middle that makes no sense is no torn end.
+    let mut broken = bytes.clone();
+    broken[first + 3] ^= 0x80;
+    std::fs::write(torn.join(journal::FILE), &broken).expect("written");
+    let error = journal::read(&torn).expect_err("it makes no sense");
+    assert!(matches!(error.kind, ErrorKind::Malformed { offset, .. } if offset == first as u64), "{error}");
+}
+
+#[test]
+fn two_cannot_add_to_a_journal() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path().join("run");
+    let journal = Journal::begin(&folder, &run(&["w"], 1)).expect("a journal");
+    let error = Journal::resume(&folder).expect_err("it is in use");
+    assert!(matches!(error.kind, ErrorKind::InUse { .. }), "{error}");
+    assert!(Journal::begin(&folder, &run(&["w"], 1)).is_err(), "it is there");
+    drop(journal);
+    Journal::resume(&folder).expect("it is free");
+}
