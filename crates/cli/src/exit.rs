@@ -73,6 +73,11 @@ impl Silent {
         Self(CODES[IO].number)
     }
 
+    /// Something became slower by more than is allowed, which was told.
+    pub fn slower() -> Self {
+        Self(CODES[MISUSE].number)
+    }
+
     /// A file was looked at and is no volume.
     pub fn not_this_format() -> Self {
         Self(CODES[NOT_THIS_FORMAT].number)

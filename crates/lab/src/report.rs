@@ -23,6 +23,10 @@ pub use compare::findings;
 pub use run::RunReport;
 pub use table::csv;
 
+use crate::published::{ciphers_beside, laid_beside};
+use crate::run::Run;
+use crate::summary::Summary;
+
 /// What every text report ends with.
 const UNITS: &str =
     "MB/s is 10^6 bytes per second. TrueCrypt's window counts 2^20 bytes as an MB: divide by 1.0486 to compare.";
@@ -38,6 +42,15 @@ pub struct Extra {
     pub columns: Vec<String>,
     /// Rows of the table, each with a cell for every heading. Cells that are numbers go to the right.
     pub rows: Vec<Vec<String>>,
+}
+
+impl Extra {
+    /// The published figures that belong beside a run: losses, and TrueCrypt's benchmark windows where the run has ciphers.
+    pub fn published(run: &Run, summary: &Summary) -> Vec<Self> {
+        let losses = published::losses_section(&laid_beside(run, summary));
+        let ciphers = published::ciphers_section(&ciphers_beside(&run.ciphers));
+        losses.into_iter().chain(ciphers).collect()
+    }
 }
 
 /// Something that has one line in a CSV file.

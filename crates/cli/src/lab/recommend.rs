@@ -6,7 +6,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use claviger_engine::Error;
 use claviger_lab::recommend::{Answers, Measured, Platform, Purpose, Threat, Word, features, recommend};
 use claviger_lab::report::{Text, csv};
-use claviger_lab::run::Run;
+use claviger_lab::run::stored;
 
 use crate::benchmark::print;
 use crate::progress::Progress;
@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let answers = args.answers()?;
     let measured = match &args.run {
-        Some(path) => Measured::of_run(&read(path)?),
+        Some(path) => Measured::of_run(&stored::load(path)?),
         None => {
             let progress = Progress::steps("measuring");
             let measured = Measured::of_ciphers(&|done, total| progress.at(done, total))?;
@@ -133,13 +133,6 @@ fn ask<T, A>(question: &str, option: &str, words: &[Word<T>], read: impl Fn(&str
         text = "That is none of them.\n".into();
     }
     Err(Error::misuse(format!("no answer to: {question}")).hint(format!("The option {option} answers it.")).into())
-}
-
-fn read(path: &std::path::Path) -> anyhow::Result<Run> {
-    let file = if path.is_dir() { path.join("run.json") } else { path.to_owned() };
-    let text = std::fs::read(&file).map_err(|e| Error::from(e).at(&file))?;
-    let no_run = |e| Error::misuse(format!("no run of the lab: {e}")).at(&file);
-    Ok(serde_json::from_slice(&text).map_err(no_run)?)
 }
 
 #[cfg(test)]

@@ -188,11 +188,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         ours: &["bonnie++"],
-        operations: &[
-            ("sequential output, block", "write"),
-            ("rewrite", "rewrite"),
-            ("sequential input, block", "read"),
-        ],
+        operations: &[WRITE, ("rewrite", "rewrite"), READ],
         study: "zhan2010",
         theirs: "Bonnie++ sequential block",
         place: Place::Any,
@@ -211,7 +207,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         ours: &["bonnie++"],
-        operations: &[("sequential create", "create")],
+        operations: &[("create, in order", "create")],
         study: "zhan2010",
         theirs: "Bonnie++ sequential file create",
         place: Place::Any,
@@ -220,7 +216,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         ours: &["bonnie++"],
-        operations: &[("random create", "create")],
+        operations: &[("create, at random", "create")],
         study: "zhan2010",
         theirs: "Bonnie++ random file create",
         place: Place::Any,
@@ -239,7 +235,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         ours: &["bonnie++"],
-        operations: &[("sequential output, block", "write"), ("sequential input, block", "read")],
+        operations: &[WRITE, READ],
         study: "linux2013",
         theirs: "Bonnie++ sequential block",
         place: Place::Any,
@@ -255,6 +251,16 @@ const RULES: &[Rule] = &[
         backing: On::Anything,
         differs: "There, 2 GB were compressed, in less time than without encryption, which its authors could not explain; here, \
                   what the run says.",
+    },
+    Rule {
+        ours: &["compilebench-like"],
+        operations: &[("create", ""), ("compile", "")],
+        study: "linux2013",
+        theirs: "Compile Bench",
+        place: Place::Any,
+        backing: On::Disk,
+        differs: "Alike only: there, Compile Bench itself, of which the text names one figure; here, a workload of our own with its \
+                  steps.",
     },
     Rule {
         ours: &["large-file"],
@@ -326,7 +332,8 @@ fn ours_of(run: &Run, summary: &Summary, workload: &str, case: &Case, layer: Lay
     let ours = of_case.filter_map(|cell| {
         let record = run.facilities.iter().find(|facility| facility.name == cell.facility)?;
         // A folder that is encrypted file by file is measured against a folder.
-        let its_layer = if record.baseline.as_deref() == Some("folder") { Layer::Files } else { Layer::Volume };
+        let its_layer =
+            if matches!(record.baseline.as_deref(), Some("folder" | "ext4")) { Layer::Files } else { Layer::Volume };
         let loss = cell.loss.clone().filter(|_| its_layer == layer)?;
         Some(Ours { facility: cell.facility.clone(), title: record.title.clone(), loss })
     });

@@ -159,6 +159,7 @@ impl Features {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facility::Catalogue;
 
     #[test]
     fn the_table_is_sound() {
@@ -183,6 +184,14 @@ mod tests {
         }
         let of_thesis: Vec<&str> = all().iter().filter_map(|f| f.thesis.as_deref()).collect();
         assert_eq!(of_thesis, ["dm-crypt", "TrueCrypt", "BitLocker", "EFS", "eCryptfs"]);
+    }
+
+    #[test]
+    fn what_a_run_calls_it_is_what_the_lab_calls_it() {
+        let catalogue = Catalogue::load(None).expect("the lab's own");
+        for name in all().iter().flat_map(|f| &f.measured_as) {
+            assert!(catalogue.all().iter().any(|facility| facility.name == *name), "the lab measures no {name}");
+        }
     }
 
     /// Every format that this program opens stands in the table, but for the obsolete one.

@@ -373,7 +373,8 @@ fn what_became_of_it(f: &Features, today: &Reckoning<'_>) -> Option<String> {
 fn since_then(answers: &Answers) -> impl Iterator<Item = &'static str> {
     let of_purpose = match answers.purpose {
         Purpose::Laptop => {
-            "Since then, disks that encrypt cost little: the processors of all but the newest machines of 2010 had no AES instructions."
+            "Since then, AES instructions have become common: of the studies' machines of 2010 only the newest had them, and they take \
+             most of the cost away."
         }
         Purpose::Desktop => "Since then, distributions have moved from encrypted home folders to encrypted disks.",
         Purpose::FewFiles => {

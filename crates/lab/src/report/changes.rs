@@ -1,7 +1,7 @@
 //! Two runs, cell by cell, as text and CSV.
 
 use super::table::{Align, Table};
-use super::{Record, Text, number, percent, rate, size};
+use super::{Extra, Record, Text, number, percent, rate, size};
 use crate::changes::{Basis, Change, Changes, FALSE_CHANGES, Place};
 use crate::run::{Axis, Unit};
 use crate::statistics::Verdict;
@@ -96,8 +96,21 @@ impl Changes {
         )
     }
 
+    /// A section for the page of the new run.
+    pub fn extra(&self) -> Extra {
+        let (headings, rows) = self.rows();
+        let differs =
+            self.differences.iter().map(|d| format!("The {} differs: {} then, {} now.", d.what, d.old, d.new));
+        Extra {
+            title: "Against the old run".into(),
+            text: differs.chain(self.sentences()).chain([self.method()]).collect(),
+            columns: headings.map(String::from).to_vec(),
+            rows: rows.into_iter().map(Vec::from).collect(),
+        }
+    }
+
     /// Headings and rows of what changed.
-    pub(super) fn rows(&self) -> ([&'static str; 7], Vec<[String; 7]>) {
+    fn rows(&self) -> ([&'static str; 7], Vec<[String; 7]>) {
         let headings = match self.basis {
             Basis::Speeds => ["facility", "figure", "old", "new", "change %", "interval", "verdict"],
             Basis::Losses => ["facility", "figure", "old loss %", "new loss %", "change %", "interval", "verdict"],

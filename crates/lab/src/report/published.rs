@@ -1,7 +1,7 @@
 //! The published figures and losses as text and CSV, and what is laid beside a run.
 
 use super::table::{Align, Table};
-use super::{Record, Text, UNITS, number, percent, rate, size};
+use super::{Extra, Record, Text, UNITS, number, percent, rate, size};
 use crate::published::{Beside, CipherBeside, Figure, Layer, Ours, PublishedLoss, Theirs};
 use crate::summary::case_words;
 
@@ -218,33 +218,24 @@ fn lost(loss: f64, loses: &str, gains: &str) -> String {
     if loss < 0.0 { format!("{gains} {} %", percent(-loss)) } else { format!("{loses} {} %", percent(loss)) }
 }
 
-impl Text for [Beside] {
-    fn text(&self) -> String {
-        if self.is_empty() {
-            return "Nothing in this run stands beside a published figure.\n".into();
-        }
-        let mut text = String::from("Published losses beside those of this run\n");
-        for beside in self {
-            text += &format!("\n{}\n{}\n\n", beside.title(), beside.sentence());
-            let mut columns = Table::new(&[
-                ("where", Align::Left),
-                ("what", Align::Left),
-                ("loss %", Align::Right),
-                ("", Align::Left),
-            ]);
-            for row in beside.rows() {
-                columns.row(row.to_vec());
-            }
-            text += &columns.text();
-            text += &format!("{}\n", beside.differs);
-        }
-        text
-    }
+/// The section of published losses for the report of a run; nothing where none stands beside.
+pub(super) fn losses_section(beside: &[Beside]) -> Option<Extra> {
+    let mut text: Vec<String> =
+        beside.iter().map(|b| format!("{}. {} {}", b.title(), b.sentence(), b.differs)).collect();
+    text.insert(0, "What the studies lost in the same tests or in tests like them. Losses of different machines are comparable, speeds are not.".into());
+    let rows =
+        beside.iter().flat_map(|b| b.rows().into_iter().map(move |row| [vec![b.title()], row.to_vec()].concat()));
+    (!beside.is_empty()).then(|| Extra {
+        title: "Published losses beside those of this run".into(),
+        text,
+        columns: ["figure", "where", "what", "loss %", "source or verdict"].map(String::from).to_vec(),
+        rows: rows.collect(),
+    })
 }
 
 impl Beside {
     /// The lines of a table: where, what, loss in per cent, source or verdict.
-    pub(super) fn rows(&self) -> Vec<[String; 4]> {
+    fn rows(&self) -> Vec<[String; 4]> {
         let ours = self.ours.iter().map(|ours| {
             let (loss, verdict) = (&ours.loss, ours.loss.verdict.words());
             let interval = format!("{} … {}", percent(loss.low), percent(loss.high));
@@ -266,34 +257,51 @@ impl Beside {
     }
 }
 
+/// The section of TrueCrypt's windows for the report of a run; nothing where none stands beside.
+pub(super) fn ciphers_section(beside: &[CipherBeside]) -> Option<Extra> {
+    let rows: Vec<Vec<String>> = beside.iter().flat_map(cipher_rows).map(Vec::from).collect();
+    (!rows.is_empty()).then(|| Extra {
+        title: "TrueCrypt's benchmark window, then and now".into(),
+        text: vec![CIPHERS.into()],
+        columns: CIPHER_COLUMNS.map(|(name, _)| name.to_owned()).to_vec(),
+        rows,
+    })
+}
+
+const CIPHERS: &str =
+    "Mean of encryption and decryption of a buffer in memory; of each machine of the studies, its fastest setting.";
+
+const CIPHER_COLUMNS: [(&str, Align); 8] = [
+    ("cipher", Align::Left),
+    ("buffer", Align::Left),
+    ("machine", Align::Left),
+    ("AES", Align::Left),
+    ("MB/s", Align::Right),
+    ("here", Align::Right),
+    ("times", Align::Right),
+    ("source", Align::Left),
+];
+
+fn cipher_rows(beside: &CipherBeside) -> impl Iterator<Item = [String; 8]> {
+    beside.theirs.iter().map(|theirs| {
+        [
+            beside.cipher.clone(),
+            size(beside.buffer_bytes as u64),
+            format!("{}, {}", theirs.platform, theirs.year),
+            theirs.aes_acceleration.clone(),
+            rate(theirs.bytes_per_s),
+            rate(beside.bytes_per_s),
+            format!("{:.1}", theirs.times),
+            theirs.source.clone(),
+        ]
+    })
+}
+
 impl Text for [CipherBeside] {
     fn text(&self) -> String {
-        let mut text =
-            String::from("TrueCrypt's benchmark window, then and now: mean of encryption and decryption\n\n");
-        let mut columns = Table::new(&[
-            ("cipher", Align::Left),
-            ("buffer", Align::Left),
-            ("machine", Align::Left),
-            ("AES", Align::Left),
-            ("MB/s", Align::Right),
-            ("here", Align::Right),
-            ("times", Align::Right),
-            ("source", Align::Left),
-        ]);
-        for (beside, theirs) in self.iter().flat_map(|b| b.theirs.iter().map(move |t| (b, t))) {
-            columns.row(vec![
-                beside.cipher.clone(),
-                size(beside.buffer_bytes as u64),
-                format!("{}, {}", theirs.platform, theirs.year),
-                theirs.aes_acceleration.clone(),
-                rate(theirs.bytes_per_s),
-                rate(beside.bytes_per_s),
-                format!("{:.1}", theirs.times),
-                theirs.source.clone(),
-            ]);
-        }
-        text += &columns.text();
-        text + "\nOf each machine, its fastest setting. " + UNITS + "\n"
+        let mut columns = Table::new(&CIPHER_COLUMNS);
+        self.iter().flat_map(cipher_rows).for_each(|row| columns.row(row.to_vec()));
+        format!("{CIPHERS}\n\n{}\n{UNITS}\n", columns.text())
     }
 }
 
@@ -355,7 +363,10 @@ mod tests {
             "The HP EliteBook 8540p of 2010 lost 92.0 % (TrueCrypt, AES, AES instructions off; BSI 2010, 5.3.3); this machine \
              loses 12.0 % (10.1 … 14.0) with this engine, LUKS2 format, aes-xts-plain64."
         );
-        let text = [beside].text();
-        assert!(text.contains("Much.") && text.contains("slower"), "{text}");
+        let section = losses_section(&[beside]).expect("a section");
+        assert!(section.text[1].ends_with("Much.") && section.rows.len() == 2, "{section:?}");
+        assert!(section.rows.iter().all(|row| row.len() == section.columns.len()), "{section:?}");
+        assert_eq!((&section.rows[0][3], &section.rows[0][4]), (&"12.0".into(), &"10.1 … 14.0, slower".into()));
+        assert_eq!(losses_section(&[]), None);
     }
 }

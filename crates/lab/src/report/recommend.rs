@@ -1,11 +1,8 @@
 //! The recommendation and the features table as text and CSV.
 
-use super::table::{Align, Table};
+use super::table::{Align, Table, hanging};
 use super::{Record, Text};
 use crate::recommend::{Choice, Features, Layer, Platform, Reason, Recommendation};
-
-/// Longest line of a paragraph, in characters.
-const WIDTH: usize = 100;
 
 impl Text for Recommendation {
     fn text(&self) -> String {
@@ -34,8 +31,8 @@ impl Text for Recommendation {
             text += &paragraph("\nAlso possible, with their points: ", &(others.join(", ") + "."));
         }
         text += "\nOut:\n";
-        for out in &self.out {
-            text += &item(&format!("{}: {}.", out.name, out.because));
+        for (because, names) in self.out_by_reason() {
+            text += &item(&format!("{}: {because}.", names.join(", ")));
         }
         let then = self.then.facility.as_deref().unwrap_or("none of the five facilities of the thesis");
         text += &paragraph("", &format!("\nIn {} the same rules would have chosen {then}.", self.then.year));
@@ -43,6 +40,20 @@ impl Text for Recommendation {
             text += &paragraph("", sentence);
         }
         text
+    }
+}
+
+impl Recommendation {
+    /// The reasons for which facilities are out, and which are out for each.
+    fn out_by_reason(&self) -> Vec<(&str, Vec<&str>)> {
+        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+        for out in &self.out {
+            match reasons.iter_mut().find(|(because, _)| *because == out.because) {
+                Some((_, names)) => names.push(&out.name),
+                None => reasons.push((&out.because, vec![&out.name])),
+            }
+        }
+        reasons
     }
 }
 
@@ -63,34 +74,15 @@ fn line(reason: &Reason) -> String {
         0 => "    ".to_owned(),
         points => format!("{points:+4}"),
     };
-    wrapped(&format!("{points}  "), "      ", &reason.text)
+    hanging(&format!("{points}  "), "      ", &reason.text)
 }
 
 fn item(text: &str) -> String {
-    wrapped("  - ", "    ", text)
+    hanging("  - ", "    ", text)
 }
 
 fn paragraph(before: &str, text: &str) -> String {
-    wrapped(before, "", text)
-}
-
-/// Lines of at most [`WIDTH`] characters, unless a word is longer.
-fn wrapped(first: &str, others: &str, text: &str) -> String {
-    let mut lines = String::from(first);
-    let mut width = first.chars().count();
-    for (i, word) in text.split(' ').enumerate() {
-        let len = word.chars().count();
-        if i > 0 && width + 1 + len > WIDTH {
-            lines += &format!("\n{others}");
-            width = others.chars().count();
-        } else if i > 0 {
-            lines.push(' ');
-            width += 1;
-        }
-        lines += word;
-        width += len;
-    }
-    lines + "\n"
+    hanging(before, "", text)
 }
 
 impl Record for Features {
@@ -237,6 +229,7 @@ fn letters(f: &Features) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::csv;
+    use super::super::table::WIDTH;
     use super::*;
     use crate::recommend::{Answers, Measured, Purpose, Threat, features, recommend};
 
@@ -255,7 +248,10 @@ mod tests {
         for reason in first.reasons.iter().chain(&first.against) {
             assert!(flat.contains(&reason.text), "{} is not in {text}", reason.text);
         }
-        assert!(told.out.iter().all(|out| flat.contains(&format!("{}: {}.", out.name, out.because))), "{text}");
+        assert!(
+            told.out.iter().all(|out| flat.contains(&out.name) && flat.contains(&format!("{}.", out.because))),
+            "{text}"
+        );
         assert!(flat.contains("for that, take LUKS2 besides") && flat.contains("In 2010 the same rules"), "{text}");
         let widest = text.lines().filter(|l| !l.contains("http")).map(|l| l.chars().count()).max();
         assert!(widest.is_some_and(|width| width <= WIDTH), "{widest:?}\n{text}");

@@ -89,20 +89,25 @@ fn line<'a>(cells: impl Iterator<Item = &'a str>) -> String {
 
 /// Lines of at most [`WIDTH`] characters, the second and later ones indented.
 pub(super) fn wrapped(line: &str) -> String {
-    let (mut text, mut used) = (String::new(), 0);
-    for word in line.split(' ') {
-        if used > 0 && used + 1 + word.chars().count() > WIDTH {
-            text += "\n ";
-            used = 1;
-        }
-        if used > 0 {
-            text.push(' ');
+    hanging("", " ", line)
+}
+
+/// The same, with `first` before the first line and `others` before the others.
+pub(super) fn hanging(first: &str, others: &str, text: &str) -> String {
+    let (mut lines, mut used) = (first.to_owned(), first.chars().count());
+    for (i, word) in text.split(' ').enumerate() {
+        let len = word.chars().count();
+        if i > 0 && used + 1 + len > WIDTH {
+            lines += &format!("\n{others}");
+            used = others.chars().count();
+        } else if i > 0 {
+            lines.push(' ');
             used += 1;
         }
-        text += word;
-        used += word.chars().count();
+        lines += word;
+        used += len;
     }
-    text + "\n"
+    lines + "\n"
 }
 
 #[cfg(test)]
