@@ -15,7 +15,7 @@ const WIDE: f64 = 960.0;
 const HEIGHT: f64 = 300.0;
 
 /// Widest name at the side of a chart.
-const NAME: f64 = 150.0;
+const NAME: f64 = 180.0;
 
 /// Height of a bar with the space around it.
 const BAR: f64 = 19.0;
@@ -25,6 +25,9 @@ const HEADING: f64 = 26.0;
 
 /// A logarithmic axis is used where figures lie farther apart than this.
 const FAR: f64 = 60.0;
+
+/// Where axes of losses end, in per cent: a gain that is larger would leave no room for the losses. It is drawn up to there.
+pub(super) const GAIN: f64 = -100.0;
 
 /// Where the vertical axis of lines begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,7 +102,8 @@ fn vertical(lines: &[Line], upward: Upward) -> Span {
     if upward == Upward::Figures && low > 0.0 && high / low > FAR {
         return Span::logarithmic(figures().map(|f| f.value));
     }
-    Span::from_zero(figures().flat_map(Figure::ends))
+    let end = if upward == Upward::Losses { GAIN } else { f64::MIN };
+    Span::from_zero(figures().flat_map(Figure::ends).map(|v| v.max(end)))
 }
 
 /// Logarithmic but for a short range and for one that begins at zero.
@@ -168,6 +172,8 @@ pub(super) struct Bar<'a> {
 pub(super) enum Shape {
     /// From zero, all on one scale.
     Bars,
+    /// The same, to both sides, for losses in per cent.
+    Losses,
     /// From zero, each group on a scale of its own.
     BarsByGroup,
     /// Marks on a logarithmic scale, where a length would mean nothing.
@@ -191,7 +197,11 @@ pub(super) fn bars(about: &About, unit: &str, shape: Shape, groups: &[Group]) ->
     let axis = if shape == Shape::BarsByGroup { 8.0 } else { 44.0 };
     let span = |bars: &mut dyn Iterator<Item = &Bar>| {
         let ends = bars.flat_map(|b| &b.figures).flat_map(|f| f.ends());
-        let span = if shape == Shape::Marks { Span::logarithmic(ends) } else { Span::from_zero(ends) };
+        let span = match shape {
+            Shape::Marks => Span::logarithmic(ends),
+            Shape::Losses => Span::from_zero(ends.map(|v| v.max(GAIN))),
+            Shape::Bars | Shape::BarsByGroup => Span::from_zero(ends),
+        };
         span.over(left, WIDTH - right)
     };
     svg((WIDTH, rows + axis), about.title, about.description, |canvas| {

@@ -84,14 +84,15 @@ fn block(panel: &Panel, workload: &str, looks: &Looks) -> Result<FigureBlock> {
         Kind::Bars => bars(panel, scale, workload, looks)?,
     };
     let lossy = panel.cells.iter().any(|c| c.loss.is_some());
-    let pale = if lossy && panel.kind != Kind::Curve {
-        " Pale bars: no measurable difference, or too few repeats."
-    } else {
-        ""
+    let pale = match panel.kind {
+        Kind::Bars | Kind::Latency if lossy => " Pale bars: no measurable difference, or too few repeats.",
+        _ => "",
     };
+    let gains = panel.cells.iter().filter_map(|c| loss_figure(c)).any(|f| f.low < charts::GAIN);
+    let cut = if gains { " Gains of more than 100 % are drawn to the edge of the chart." } else { "" };
     Ok(FigureBlock {
         title: panel.title.clone(),
-        hint: format!("{hint}{pale}").trim().to_owned(),
+        hint: format!("{hint}{pale}{cut}").trim().to_owned(),
         charts,
         wide: false,
         table: table(panel, scale, workload),
@@ -173,7 +174,7 @@ fn losses(panel: &Panel, workload: &str, looks: &Looks) -> Result<Vec<String>> {
     };
     let groups: Vec<Group> = panel.cases().into_iter().map(group).filter(|g| !g.bars.is_empty()).collect();
     let title = format!("{workload}, {}, loss against the baseline", panel.title);
-    bar_charts(&title, "loss in % against the baseline", Shape::Bars, &groups)
+    bar_charts(&title, "loss in % against the baseline", Shape::Losses, &groups)
 }
 
 /// As many charts as it takes.
