@@ -9,7 +9,8 @@ impl Text for Recommendation {
         let mut text = String::new();
         match &self.first {
             Some(first) => {
-                text += &format!("{}\n{}\n\n{}", first.name, "─".repeat(first.name.chars().count()), choice(first))
+                text +=
+                    &format!("{}\n{}\n\n{}", first.name, "─".repeat(first.name.chars().count()), choice(first) + "\n")
             }
             None => text += "Nothing fits: every facility is out.\n",
         }
@@ -66,7 +67,7 @@ fn choice(choice: &Choice) -> String {
     for how in &choice.how {
         text += &item(how);
     }
-    text + &paragraph("Sources: ", &(choice.sources.join("; ") + "\n"))
+    text + &paragraph("Sources: ", &choice.sources.join("; "))
 }
 
 fn line(reason: &Reason) -> String {
@@ -167,8 +168,10 @@ fn platforms(platforms: &[Platform]) -> String {
     platforms.iter().map(|platform| platform.title()).collect::<Vec<_>>().join(" ")
 }
 
-/// Columns of yes and no: the heading, and whether a facility has it.
-const COLUMNS: &[(&str, fn(&Features) -> bool)] = &[
+/// A column of yes and no: its heading, and whether a facility has it.
+type Column = (&'static str, fn(&Features) -> bool);
+
+const COLUMNS: &[Column] = &[
     ("disk", |f| f.whole_disk),
     ("boot", |f| f.starts.contains(&Platform::Linux)),
     ("file", |f| f.container),
