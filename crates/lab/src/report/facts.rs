@@ -58,8 +58,11 @@ pub(super) fn method(run: &Run) -> Vec<String> {
     ]
 }
 
+/// Subjects, and why.
+type Reasons = Vec<(String, String)>;
+
 /// What was left out and why, and what failed: subject and reason.
-pub(super) fn missing(run: &Run) -> (Vec<(String, String)>, Vec<(String, String)>) {
+pub(super) fn missing(run: &Run) -> (Reasons, Reasons) {
     let facilities = run.facilities.iter().map(|f| (&f.name, &f.left_out));
     let workloads = run.workloads.iter().map(|w| (&w.name, &w.left_out));
     let left_out = facilities.chain(workloads).filter_map(|(name, why)| Some((name.clone(), why.clone()?))).collect();

@@ -14,6 +14,9 @@ use crate::suites::AesAcceleration;
 /// A name that is not to be read as HTML.
 pub(super) const HOSTILE: &str = "<b>&\"'";
 
+/// A case with its unit, and the figure of a facility of speed 1.
+type Shown = (Case, Unit, f64);
+
 /// Name, baseline, title, and how fast it is.
 const FACILITIES: &[(&str, Option<&str>, &str, f64)] = &[
     ("plain", None, "a file served over NBD, not encrypted", 1.0),
@@ -29,7 +32,7 @@ const FACILITIES: &[(&str, Option<&str>, &str, f64)] = &[
 
 /// A run with every kind of chart, a failure, and things that were left out.
 pub(super) fn run() -> Run {
-    let workloads: Vec<(&str, &str, Vec<(Case, Unit, f64)>)> = vec![
+    let workloads: Vec<(&str, &str, Vec<Shown>)> = vec![
         ("dd", "dd: sequential transfers by block size", sweep()),
         ("iozone-like", "Operations as IOzone's", operations()),
         ("fio", "fio: random and sequential requests", requests()),
@@ -136,12 +139,12 @@ fn pass(
     workload: &str,
     round: Option<usize>,
     position: usize,
-    cases: &[(Case, Unit, f64)],
+    cases: &[Shown],
     speed: f64,
     random: &mut Random,
 ) -> Pass {
     let mut noise = || 1.0 + (random.below(1000) as f64 / 1000.0 - 0.5) * 0.06;
-    let measure = |(case, unit, value): &(Case, Unit, f64)| {
+    let measure = |(case, unit, value): &Shown| {
         let outlier = if round == Some(3) && position == 2 { 0.6 } else { 1.0 };
         let value = match unit {
             Unit::BytesPerS | Unit::PerS => value * speed * noise() * outlier,
@@ -168,7 +171,7 @@ fn pass(
     }
 }
 
-fn sweep() -> Vec<(Case, Unit, f64)> {
+fn sweep() -> Vec<Shown> {
     let blocks = (9..=15).map(|bits| 1u64 << bits).chain([1 << 20]);
     let of = |b: u64| {
         let rate = 4e9 * b as f64 / (b as f64 + 20_000.0);
@@ -178,7 +181,7 @@ fn sweep() -> Vec<(Case, Unit, f64)> {
     blocks.flat_map(of).collect()
 }
 
-fn operations() -> Vec<(Case, Unit, f64)> {
+fn operations() -> Vec<Shown> {
     let operations = ["writer", "rewriter", "random read"];
     let series = ["file of 64 MiB", "file of 1 GiB"];
     let cell = |operation: &'static str, series: &'static str| {
@@ -190,7 +193,7 @@ fn operations() -> Vec<(Case, Unit, f64)> {
     series.into_iter().flat_map(|s| operations.into_iter().flat_map(move |o| cell(o, s))).collect()
 }
 
-fn requests() -> Vec<(Case, Unit, f64)> {
+fn requests() -> Vec<Shown> {
     let mut all = vec![
         (Case::new("sequential write, 1 MiB"), Unit::BytesPerS, 2.1e9),
         (Case::new("sequential read, 1 MiB"), Unit::BytesPerS, 3.4e9),
@@ -205,19 +208,19 @@ fn requests() -> Vec<(Case, Unit, f64)> {
     all
 }
 
-fn benchmark_of_files() -> Vec<(Case, Unit, f64)> {
+fn benchmark_of_files() -> Vec<Shown> {
     let rates = [("sequential output", 1.1e9), ("rewrite", 7e8), ("sequential input", 2.2e9)];
     let files = [("sequential create", 24_000.0), ("random delete", 31_000.0), ("seeks", 900.0)];
     let rates = rates.into_iter().map(|(o, v)| (Case::new(o), Unit::BytesPerS, v));
     rates.chain(files.into_iter().map(|(o, v)| (Case::new(o), Unit::PerS, v))).collect()
 }
 
-fn clients() -> Vec<(Case, Unit, f64)> {
+fn clients() -> Vec<Shown> {
     let at = |n: f64| (Case::new("throughput").at(Axis::Clients, n), Unit::BytesPerS, 9e8 * n / (n + 8.0));
     [1.0, 6.0, 12.0, 48.0, 128.0, 256.0].into_iter().map(at).collect()
 }
 
-fn costs() -> Vec<(Case, Unit, f64)> {
+fn costs() -> Vec<Shown> {
     let memory = |n: f64| (Case::new("memory").at(Axis::Volumes, n), Unit::Bytes, 9e6 + 4e6 * n);
     let mut all = vec![
         (Case::new("make").at(Axis::Size, 2f64.powi(30)), Unit::Seconds, 1.9),
