@@ -24,7 +24,9 @@ use crate::{cancel, size};
 /// was written, and a wrong passphrase is tried. Nothing of it is left. This is how to try a facility of your own: a
 /// TOML file in $XDG_CONFIG_HOME/claviger/peers or in the folder of --peers.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  claviger lab check\n  claviger lab check LUKS2 gocryptfs\n  claviger lab check --peers mine my-facility")]
+#[command(
+    after_help = "Examples:\n  claviger lab check\n  claviger lab check LUKS2 gocryptfs\n  claviger lab check --peers mine my-facility"
+)]
 pub struct Args {
     /// Facilities; all that are there, if none is named
     #[arg(value_name = "FACILITY")]
@@ -151,7 +153,8 @@ impl Checked {
 impl Report for Checked {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { works, left_out, fails } = self;
-        for Trial { facility, create_s, open_s, size, direct, processes, files, refused_s, encrypted_at_rest } in works {
+        for Trial { facility, create_s, open_s, size, direct, processes, files, refused_s, encrypted_at_rest } in works
+        {
             let at_rest = if *encrypted_at_rest { "encrypted" } else { "plaintext" };
             let cache = if *direct { "direct I/O" } else { "through the page cache" };
             let processes = if *processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") };
@@ -160,8 +163,12 @@ impl Report for Checked {
                 Some(seconds) => format!("refuses a wrong passphrase in {seconds:.2} s"),
                 None => "refuses no passphrase".to_owned(),
             };
-            writeln!(out, "{facility}: works; {at_rest} at rest, made in {create_s:.2} s, opened in {open_s:.2} s, {refused}; {} in \
-                {cache}, {files}, {processes}", size::exact(*size))?;
+            writeln!(
+                out,
+                "{facility}: works; {at_rest} at rest, made in {create_s:.2} s, opened in {open_s:.2} s, {refused}; {} in \
+                {cache}, {files}, {processes}",
+                size::exact(*size)
+            )?;
         }
         for Refused { facility, why } in left_out {
             writeln!(out, "{facility}: not here. {why}")?;
