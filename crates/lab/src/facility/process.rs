@@ -19,7 +19,7 @@ use super::Step;
 use crate::program::find;
 
 /// How long a program may take until it is ready: CryFS derives its key for a minute on a machine that is busy.
-const READY: Duration = Duration::from_secs(180);
+pub const READY: Duration = Duration::from_secs(180);
 
 /// How long a program may take that does its work and ends: filling a large volume takes long.
 const WORK: Duration = Duration::from_secs(6 * 3600);
@@ -131,9 +131,7 @@ impl Runner {
             if there(path, on) {
                 return Ok(());
             }
-            if let Some(status) = started.ended_within(Duration::from_millis(1))? {
-                return Err(started.failed(&format!("ended too early, with {status}")));
-            }
+            started.goes_on(Duration::from_millis(1))?;
             if begun.elapsed() > READY {
                 return Err(started.failed(&format!("not ready after {} s", READY.as_secs())));
             }
@@ -148,6 +146,17 @@ impl Background {
     /// Its number.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Waits that long, and fails if it ends meanwhile.
+    ///
+    /// # Errors
+    /// `Io` with the last lines that it printed.
+    pub fn goes_on(&mut self, wait: Duration) -> Result<()> {
+        match self.ended_within(wait)? {
+            Some(status) => Err(self.failed(&format!("ended too early, with {status}"))),
+            None => Ok(()),
+        }
     }
 
     /// Ends it and waits until it has written what it holds. `closed` says that something else has asked it to already.

@@ -3,12 +3,13 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use claviger_engine::{Error, ErrorKind, Result};
 use claviger_serve::mount::mountinfo;
 
 use super::filesystem::{self, Filesystem};
-use super::process::{Background, Left, Runner, private_file};
+use super::process::{Background, Left, READY, Runner, private_file};
 use super::store::Store;
 use super::surface::Surface;
 use super::trial::holds;
@@ -339,7 +340,10 @@ impl Target {
             return Err(self.named(e));
         }
         self.state.opened = false;
-        self.end_background(false)?;
+        if !self.background.is_empty() {
+            // Made by being opened for the first time.
+            self.undo(true).map_err(|e| self.named(e))?;
+        }
         self.state.made = true;
         Ok(elapsed)
     }
@@ -368,13 +372,26 @@ impl Target {
         Ok(())
     }
 
-    /// Fails unless the plaintext is where the facility says. Some servers ask for the passphrase's key only when somebody
-    /// connects.
-    fn is_there(&self) -> Result<()> {
+    /// Fails unless the plaintext is where the facility says. Servers have to answer: a socket is there before anybody listens, and
+    /// some ask for the key only when somebody connects.
+    fn is_there(&mut self) -> Result<()> {
         let opened = self.opened()?;
-        match self.facility.gives {
-            Gives::Nbd => Surface::of_nbd(&opened, self.size).map(|_| ()),
-            Gives::Bytes | Gives::Folder => fs::metadata(&opened).map(|_| ()).map_err(|e| Error::from(e).at(&opened)),
+        if self.facility.gives != Gives::Nbd {
+            return fs::metadata(&opened).map(|_| ()).map_err(|e| Error::from(e).at(&opened));
+        }
+        let begun = Instant::now();
+        loop {
+            let refused = match Surface::of_nbd(&opened, self.size) {
+                Err(e) if is_refused(&e) => e,
+                answered => return answered.map(|_| ()),
+            };
+            match self.background.last_mut() {
+                Some(server) if begun.elapsed() < READY => server.goes_on(Duration::from_millis(1))?,
+                _ => return Err(refused),
+            }
+            if (self.runner.cancelled)() {
+                return Err(ErrorKind::Cancelled.into());
+            }
         }
     }
 
@@ -479,6 +496,11 @@ impl Drop for Target {
             let _ = fs::remove_dir_all(&self.dir);
         }
     }
+}
+
+/// Whether nobody listens at a socket.
+fn is_refused(error: &Error) -> bool {
+    matches!(&error.kind, ErrorKind::Io(e) if e.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
 /// The folder on which it is mounted, or nothing where it is opened as a socket.
