@@ -1,7 +1,7 @@
 //! A facility in use: made in a store of its own, opened, and used as bytes or as files.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use claviger_serve::mount::mountinfo;
 
 use super::filesystem::{self, Filesystem};
 use super::process::{Background, Left, READY, Runner, private_file};
+use super::scratch::tag;
 use super::store::Store;
 use super::surface::Surface;
 use super::trial::holds;
@@ -85,7 +86,7 @@ impl Target {
     /// `Io` where there is no room.
     pub fn new(facility: &Facility, lab: &Lab) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let id = format!("claviger-lab-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let id = format!("{}-{}", tag(), COUNT.fetch_add(1, Ordering::Relaxed));
         let real = |path: &Path| path.canonicalize().map_err(|e| Error::from(e).at(path));
         let (scratch, stores) = (real(&lab.scratch)?, real(&lab.stores)?);
         // What is in memory anyway may lie in the same folder.
@@ -123,7 +124,7 @@ impl Target {
             dir: dir.to_owned(),
             open,
             store: Store::new(facility.store, id, size, &lab.plan.backing, stores)?,
-            runner: Runner { dir: dir.to_owned(), cancelled: lab.cancelled },
+            runner: Runner { dir: dir.to_owned(), id: id.to_owned(), cancelled: lab.cancelled },
             size,
             data: Data::new(lab.plan.seed),
             background: Vec::new(),
@@ -202,7 +203,7 @@ impl Target {
         let meter = Meter::start();
         self.open_with(Passphrase::Right)?;
         let elapsed = meter.elapsed();
-        self.left = Left::with(&self.id());
+        self.left = Left::with(&self.runner.id);
         self.left.retain(|left| self.background.iter().all(|known| known.pid() != left.pid));
         Ok(elapsed)
     }
@@ -330,6 +331,7 @@ impl Target {
         self.store.clear(&self.runner)?;
         self.words.set_path("store", &self.store.path())?;
         make_mount_point(&self.open, self.facility.gives)?;
+        self.must_be_ours()?;
         let meter = Meter::start();
         // What a step has begun that fails, closing undoes.
         self.state.opened = true;
@@ -350,6 +352,7 @@ impl Target {
 
     fn open_with(&mut self, passphrase: Passphrase) -> Result<()> {
         make_mount_point(&self.open, self.facility.gives)?;
+        self.must_be_ours()?;
         let right = fs::read_to_string(self.dir.join("password"))?;
         if passphrase == Passphrase::Wrong {
             self.set_passphrase(&random_letters()?)?;
@@ -393,6 +396,19 @@ impl Target {
                 return Err(ErrorKind::Cancelled.into());
             }
         }
+    }
+
+    /// Fails if something is there already where the plaintext is to be, such as a mapping of that name, and is not the
+    /// lab's: it would be written to, and closed.
+    fn must_be_ours(&self) -> Result<()> {
+        let opened = self.opened()?;
+        let parts = || opened.components().all(|part| part != Component::ParentDir);
+        let own = |place: &Path| opened.starts_with(place) && parts();
+        if own(&self.dir) || own(&self.store.path()) || opened.symlink_metadata().is_err() {
+            return Ok(());
+        }
+        let what = format!("{}: this is there before it was opened, and is not the lab's", self.facility.name);
+        Err(Error::misuse(what).at(&opened).hint("Close what is open there, or let the facility open somewhere else."))
     }
 
     fn opened(&self) -> Result<PathBuf> {
@@ -466,11 +482,6 @@ impl Target {
         private_file(&self.dir.join("password"), passphrase.as_bytes())?;
         self.words.set("password", passphrase);
         Ok(())
-    }
-
-    fn id(&self) -> String {
-        let name = self.dir.file_stem().unwrap_or_default();
-        name.to_string_lossy().into_owned()
     }
 
     fn named(&self, error: Error) -> Error {
