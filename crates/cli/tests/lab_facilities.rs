@@ -10,9 +10,9 @@ use common::{Done, Folder, run};
 
 /// Checks these with small volumes in `folder`.
 fn check(folder: &Folder, size: &str, facilities: &[&str]) -> Done {
-    let (backing, peers) = (folder.str(""), folder.str("peers"));
+    let (stores, peers) = (folder.str(""), folder.str("peers"));
     let _ = fs::create_dir(&peers);
-    run([&["lab", "check", "--json", "--size", size, "--backing", &backing, "--peers", &peers], facilities].concat())
+    run([&["lab", "check", "--json", "--size", size, "--dir", &stores, "--peers", &peers], facilities].concat())
 }
 
 /// What is left of a run in the folder: nothing may be mounted, and no store may be there.
@@ -88,7 +88,7 @@ fn what_the_kernel_encrypts_works_in_user_mode_linux() {
     }
     let program = env!("CARGO_BIN_EXE_claviger");
     let script = format!(
-        "modprobe -a ecryptfs cbc ecb dm-crypt; {program} lab check --json --backing /dev/shm --size 8M \
+        "modprobe -a ecryptfs cbc ecb dm-crypt; {program} lab check --json --dir /dev/shm --size 8M \
          dm-crypt/LUKS2 dm-crypt/LUKS1 dm-crypt/plain eCryptfs"
     );
     let Some(outcome) = uml::run(&script, &[], 200) else { return };

@@ -24,6 +24,9 @@ use crate::output::warn;
 use crate::progress::Progress;
 use crate::{cancel, size};
 
+/// Name of the page with charts in a run's folder.
+const PAGE: &str = "report.html";
+
 /// Measure facilities that encrypt storage, ours and others, against the same layers without encryption
 ///
 /// Makes each facility anew, does each workload on each of them in turns, again and again until the figures are steady, and
@@ -46,10 +49,11 @@ pub struct Args {
     /// The sizes and ranges of the studies
     #[arg(long)]
     thorough: bool,
-    /// Measure this facility, or `all` (may be given again); its baseline comes by itself
+    /// Measure this facility, or `all` (may be given again); its baseline comes by itself [default: LUKS2 and VeraCrypt of
+    /// --quick, otherwise our formats with their default ciphers and other programs that are installed]
     #[arg(long, value_name = "NAME")]
     facility: Vec<String>,
-    /// Do this workload, or `all` (may be given again)
+    /// Do this workload, or `all` (may be given again) [default: those that are short enough for the level]
     #[arg(long, value_name = "NAME")]
     workload: Vec<String>,
     /// Keep the encrypted data in this folder on a disk [default: in memory]
@@ -70,7 +74,7 @@ pub struct Args {
     /// Size of each volume [default: what the workloads need]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
-    /// Passes of everything at least, and at most
+    /// Passes of everything at least, and at most [default: 5:7, 5:15 or 5:25, by level]
     #[arg(long, value_name = "MIN[:MAX]", value_parser = repeats)]
     repeats: Option<(usize, Option<usize>)>,
     /// A figure is steady where its relative standard deviation is at most this [default: 3]
@@ -136,7 +140,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let report = RunReport { run: &state.run, summary: &summary, extras: &[] };
     write_reports(&report, &folder)?;
     print(args.json, args.csv, &report, || report.text(), || report.cells_csv())?;
-    eprintln!("claviger: figures and reports are in {}", folder.display());
+    let page = folder.join(PAGE);
+    eprintln!("claviger: figures and reports are in {}, charts in {}", folder.display(), page.display());
     Ok(())
 }
 
@@ -233,10 +238,13 @@ fn tell_plan(prepared: &Prepared, resumed: Option<&State>) {
         Some(state) => lines.push(format!("{} passes were made before", state.run.passes.len())),
         None => {
             let (least, most) = (time(estimate.least_s), time(estimate.most_s));
-            lines.push(format!(
-                "this takes about {least} if all figures are steady after {} passes, and {most} if none is after {}",
-                plan.min_repeats, plan.max_repeats
-            ));
+            lines.push(match plan.min_repeats == plan.max_repeats {
+                true => format!("this takes about {least}"),
+                false => format!(
+                    "this takes about {least} if all figures are steady after {} passes, and {most} if none is after {}",
+                    plan.min_repeats, plan.max_repeats
+                ),
+            });
         }
     }
     for line in lines {
@@ -285,7 +293,7 @@ fn write_reports(report: &RunReport<'_>, folder: &Path) -> claviger_engine::Resu
         ("report.txt", report.text()),
         ("report.csv", report.cells_csv()),
         ("samples.csv", report.samples_csv()),
-        ("report.html", report.html()?),
+        (PAGE, report.html()?),
     ];
     files.iter().try_for_each(|(name, text)| replace(&folder.join(name), text))
 }

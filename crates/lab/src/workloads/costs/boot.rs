@@ -85,6 +85,10 @@ impl Workload for Boot {
         8.0
     }
 
+    fn once_s(&self) -> f64 {
+        if debian::is_made() { 0.0 } else { debian::MAKING_S }
+    }
+
     fn room(&self, _: &Plan) -> u64 {
         debian::SIZE
     }
