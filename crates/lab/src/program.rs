@@ -1,5 +1,6 @@
 //! Other programs that do a workload: started in a process group of their own, watched, and ended with all that they started.
 
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -23,6 +24,8 @@ const LAST_LINES: usize = 6;
 pub struct Ran {
     /// From its start to its end.
     pub took: Elapsed,
+    /// Seconds of processor time that it used itself, with what it started and waited for; in steps of a hundredth.
+    pub own_cpu_s: f64,
     /// What it wrote to standard output.
     pub output: Vec<Said>,
     /// What it wrote to standard error.
@@ -84,14 +87,24 @@ pub fn version(command: &mut Command) -> Option<String> {
 pub fn run(command: &mut Command, cancelled: fn() -> bool) -> Result<Ran> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).env("LC_ALL", "C");
     let name = command.get_program().to_string_lossy().into_owned();
+    let others_s = children_cpu_s();
     let started = Meter::start();
     let mut group = Group(command.spawn().map_err(|e| Error::from(e).at(name.as_ref()))?);
     let output = listen(group.0.stdout.take(), started)?;
     let errors = listen(group.0.stderr.take(), started)?;
     let (status, took) = group.wait(started, cancelled)?;
     let heard = |listener: JoinHandle<_>| listener.join().unwrap_or_default();
-    let ran = Ran { took, output: heard(output), errors: heard(errors) };
+    let own_cpu_s = (children_cpu_s() - others_s).max(0.0);
+    let ran = Ran { took, own_cpu_s, output: heard(output), errors: heard(errors) };
     if status.success() { Ok(ran) } else { Err(failed(&name, status, &ran)) }
+}
+
+/// Seconds of processor time of all processes that this one has started and waited for: fields 16 and 17 of
+/// proc_pid_stat(5), whose second field is a name in parentheses that can hold anything.
+fn children_cpu_s() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let (_, after) = stat.rsplit_once(')').unwrap_or_default();
+    after.split_whitespace().skip(13).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
 /// A child and its process group. Dropping it kills the group.
@@ -169,6 +182,12 @@ mod tests {
         assert_eq!((text(&ran.output).as_str(), text(&ran.errors).as_str()), ("one\ntwo\n", "bad\n"));
         let times: Vec<f64> = ran.output.iter().map(|said| said.after.seconds).collect();
         assert!(times.is_sorted() && times[0] >= 0.0, "{times:?}");
+    }
+
+    #[test]
+    fn what_a_program_uses_itself_is_known() {
+        let ran = run(&mut shell("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"), || false).unwrap();
+        assert!(ran.own_cpu_s > 0.0, "{ran:?}");
     }
 
     #[test]
