@@ -53,7 +53,9 @@ pub(super) fn method(run: &Run) -> Vec<String> {
             counted(run.plan.max_repeats, "pass")
         ),
         "MB/s is 10^6 bytes per second, GB is 10^9 bytes; KiB, MiB and GiB are powers of 1024. CPU s/GB are the seconds that all \
-         processors of the machine were busy for each GB, whoever used them."
+         processors of the machine were busy for each GB, whoever used them: servers that look for their next request, what \
+         makes the data and the requests, and other programs that ran. Nothing is taken off for those but what fio takes to start. What the processes \
+         that serve a facility use themselves is in the workload processor."
             .into(),
     ]
 }

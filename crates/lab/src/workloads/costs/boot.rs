@@ -239,7 +239,7 @@ mod tests {
             said(i as f64 + 1.0, &format!("mmapper_init - find_iomem failed\r\nclaviger-lab: {step} 0.25\r\n"))
         };
         let took = Elapsed { seconds: steps.len() as f64 + 1.0, cpu_s: 1.0 };
-        Ran { took, output: steps.iter().enumerate().map(line).collect(), errors: Vec::new() }
+        Ran { took, own_cpu_s: 0.0, output: steps.iter().enumerate().map(line).collect(), errors: Vec::new() }
     }
 
     const LIFE: &[&str] = &[
