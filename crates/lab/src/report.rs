@@ -21,7 +21,7 @@ mod table;
 
 pub use compare::findings;
 pub use run::RunReport;
-pub use table::csv;
+pub use table::{csv, hanging};
 
 use crate::published::{ciphers_beside, laid_beside};
 use crate::run::Run;

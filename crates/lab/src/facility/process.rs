@@ -20,7 +20,7 @@ use crate::program::{MARK, find};
 use crate::report::printable;
 
 /// How long a program may take until it is ready: CryFS derives its key for a minute on a machine that is busy.
-const READY: Duration = Duration::from_secs(180);
+pub const READY: Duration = Duration::from_secs(180);
 
 /// How long a program may take that does its work and ends: filling a large volume takes long.
 const WORK: Duration = Duration::from_secs(6 * 3600);
@@ -137,9 +137,7 @@ impl Runner {
             if there(path, on) {
                 return Ok(());
             }
-            if let Some(status) = started.ended_within(Duration::from_millis(1))? {
-                return Err(started.failed(&format!("ended too early, with {status}")));
-            }
+            started.goes_on(Duration::from_millis(1))?;
             if begun.elapsed() > READY {
                 return Err(started.failed(&format!("not ready after {} s", READY.as_secs())));
             }
@@ -154,6 +152,17 @@ impl Background {
     /// Its number.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Waits that long, and fails if it ends meanwhile.
+    ///
+    /// # Errors
+    /// `Io` with the last lines that it printed.
+    pub fn goes_on(&mut self, wait: Duration) -> Result<()> {
+        match self.ended_within(wait)? {
+            Some(status) => Err(self.failed(&format!("ended too early, with {status}"))),
+            None => Ok(()),
+        }
     }
 
     /// Ends it and waits until it has written what it holds. `closed` says that something else has asked it to already.

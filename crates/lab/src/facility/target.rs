@@ -3,12 +3,13 @@
 use std::fs::{self, File};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use claviger_engine::{Error, ErrorKind, Result};
 use claviger_serve::mount::mountinfo;
 
 use super::filesystem::{self, Filesystem};
-use super::process::{Background, Left, Runner, private_file};
+use super::process::{Background, Left, READY, Runner, private_file};
 use super::scratch::tag;
 use super::store::Store;
 use super::surface::Surface;
@@ -28,6 +29,9 @@ const SOCKET_NAME_MAX: usize = 107;
 
 /// The pass that what a volume is filled with carries: no workload's.
 const FILLING: u64 = u64::MAX;
+
+/// Name of the large file in a folder that stands for bytes.
+const BYTES: &str = "claviger-lab-bytes";
 
 /// Bytes that are written at once when a volume is filled.
 const LARGE: usize = 1 << 20;
@@ -250,7 +254,7 @@ impl Target {
         let found = match self.facility.gives {
             Gives::Nbd => Surface::of_nbd(&opened, self.size),
             Gives::Bytes => Surface::of_file(&opened, self.size),
-            Gives::Folder => large_file(&opened.join("claviger-lab-bytes"), self.size),
+            Gives::Folder => large_file(&opened.join(BYTES), self.size),
         };
         let mut surface = found.map_err(|e| self.named(e))?;
         if !self.state.filled {
@@ -258,14 +262,14 @@ impl Target {
             self.state.filled = true;
             if self.facility.gives == Gives::Folder {
                 // Before there was something in it, nothing could be tried.
-                surface = Surface::of_file(&opened.join("claviger-lab-bytes"), self.size)?;
+                surface = Surface::of_file(&opened.join(BYTES), self.size)?;
             }
         }
         Ok(surface)
     }
 
-    /// It as a folder: opened if need be. In a facility that gives bytes, an ext4 file system is made and mounted unless that was done
-    /// before. The folder may hold what the last workload left.
+    /// It as a folder: opened if need be. In a facility that gives bytes, an ext4 file system is made and mounted unless that was
+    /// done before; in a folder, the large file is removed that stood for bytes. The folder may hold what the last workload left.
     ///
     /// # Errors
     /// As [`Target::create`]; `Unsupported` where bytes have no folder, such as over NBD.
@@ -278,12 +282,17 @@ impl Target {
         let opened = self.opened()?;
         let top = match (&self.filesystem, self.facility.gives) {
             (Some(filesystem), _) => filesystem.dir().to_owned(),
-            (None, Gives::Folder) => opened,
+            (None, Gives::Folder) => {
+                // There need not be room for both.
+                self.state.filled = false;
+                remove_if_there(&opened.join(BYTES)).map_err(|e| self.named(e))?;
+                opened
+            }
             (None, Gives::Bytes | Gives::Nbd) => {
                 let dir = self.dir.join("files");
                 let mounted = match self.state.formatted {
                     true => Filesystem::mount(&opened, &dir, &self.runner),
-                    false => Filesystem::make(&opened, Some(self.size), &dir, &self.runner),
+                    false => self.format(&opened, &dir),
                 };
                 let mounted = mounted.map_err(|e| self.named(e))?;
                 self.state.formatted = true;
@@ -333,7 +342,10 @@ impl Target {
             return Err(self.named(e));
         }
         self.state.opened = false;
-        self.end_background(false)?;
+        if !self.background.is_empty() {
+            // Made by being opened for the first time.
+            self.undo(true).map_err(|e| self.named(e))?;
+        }
         self.state.made = true;
         Ok(elapsed)
     }
@@ -363,13 +375,26 @@ impl Target {
         Ok(())
     }
 
-    /// Fails unless the plaintext is where the facility says. Some servers ask for the passphrase's key only when somebody
-    /// connects.
-    fn is_there(&self) -> Result<()> {
+    /// Fails unless the plaintext is where the facility says. Servers have to answer: a socket is there before anybody listens, and
+    /// some ask for the key only when somebody connects.
+    fn is_there(&mut self) -> Result<()> {
         let opened = self.opened()?;
-        match self.facility.gives {
-            Gives::Nbd => Surface::of_nbd(&opened, self.size).map(|_| ()),
-            Gives::Bytes | Gives::Folder => fs::metadata(&opened).map(|_| ()).map_err(|e| Error::from(e).at(&opened)),
+        if self.facility.gives != Gives::Nbd {
+            return fs::metadata(&opened).map(|_| ()).map_err(|e| Error::from(e).at(&opened));
+        }
+        let begun = Instant::now();
+        loop {
+            let refused = match Surface::of_nbd(&opened, self.size) {
+                Err(e) if is_refused(&e) => e,
+                answered => return answered.map(|_| ()),
+            };
+            match self.background.last_mut() {
+                Some(server) if begun.elapsed() < READY => server.goes_on(Duration::from_millis(1))?,
+                _ => return Err(refused),
+            }
+            if (self.runner.cancelled)() {
+                return Err(ErrorKind::Cancelled.into());
+            }
         }
     }
 
@@ -425,6 +450,17 @@ impl Target {
         first
     }
 
+    /// Makes a file system in all bytes that there are, and mounts it on `dir`. They have been written before: some facilities
+    /// are made by filling them, and others and the baseline would meet holes that those do not.
+    fn format(&mut self, opened: &Path, dir: &Path) -> Result<Filesystem> {
+        let surface = Surface::of_file(opened, self.size)?;
+        if !self.state.filled {
+            self.fill(&surface)?;
+            self.state.filled = true;
+        }
+        Filesystem::make(opened, Some(surface.len), dir, &self.runner)
+    }
+
     /// Writes all bytes once: reads are to meet what was written, and writes no holes.
     fn fill(&self, surface: &Surface) -> Result<()> {
         let mut device = surface.device()?;
@@ -473,6 +509,11 @@ impl Drop for Target {
     }
 }
 
+/// Whether nobody listens at a socket.
+fn is_refused(error: &Error) -> bool {
+    matches!(&error.kind, ErrorKind::Io(e) if e.kind() == std::io::ErrorKind::ConnectionRefused)
+}
+
 /// The folder on which it is mounted, or nothing where it is opened as a socket.
 fn make_mount_point(open: &Path, gives: Gives) -> Result<()> {
     let made = match gives {
@@ -482,6 +523,13 @@ fn make_mount_point(open: &Path, gives: Gives) -> Result<()> {
     match made {
         Err(e) if matches!(e.kind(), std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotFound) => Ok(()),
         made => made.map_err(|e| Error::from(e).at(open)),
+    }
+}
+
+fn remove_if_there(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(|e| Error::from(e).at(path)),
     }
 }
 

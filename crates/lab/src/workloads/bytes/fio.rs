@@ -10,7 +10,7 @@ use std::process::Command;
 use claviger_engine::{Error, Result};
 use serde::Deserialize;
 
-use super::{MIB, drop_caches};
+use super::{MIB, cache_note, drop_caches};
 use crate::facility::{Surface, Target, Way};
 use crate::meter::Elapsed;
 use crate::program;
@@ -127,6 +127,7 @@ impl Workload for Fio {
             drop_caches(lab, place.surface.direct)?;
             outcome.measures.extend(carry_out(job, &place, idle, lab)?);
         }
+        outcome.notes.extend(cache_note(target, place.surface.direct));
         Ok(outcome)
     }
 }
