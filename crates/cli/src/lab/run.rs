@@ -1,8 +1,6 @@
 //! `claviger lab run`
 
-use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,7 +11,7 @@ use claviger_lab::report::{RunReport, Text};
 use claviger_lab::run::journal::{Journal, State};
 use claviger_lab::run::measure::{self, Hands, Tick};
 use claviger_lab::run::plan::{MEMORY, Prepared, Wishes};
-use claviger_lab::run::{Backing, Caches, Level, Plan};
+use claviger_lab::run::{Backing, Caches, Level, Plan, stored};
 use claviger_lab::summary::Summary;
 
 use super::device::may_be_lost;
@@ -295,19 +293,7 @@ fn write_reports(report: &RunReport<'_>, folder: &Path) -> claviger_engine::Resu
         ("samples.csv", report.samples_csv()),
         (PAGE, report.html()?),
     ];
-    files.iter().try_for_each(|(name, text)| replace(&folder.join(name), text))
-}
-
-/// Puts a whole new file in the place of an old one, or of a link, in one step.
-fn replace(path: &Path, text: &str) -> claviger_engine::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let write = || -> io::Result<()> {
-        let mut new = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o644)).tempfile_in(folder)?;
-        new.write_all(text.as_bytes())?;
-        new.as_file().sync_all()?;
-        Ok(drop(new.persist(path)?))
-    };
-    write().map_err(|e| Error::from(e).at(path))
+    files.iter().try_for_each(|(name, text)| stored::write(&folder.join(name), text))
 }
 
 #[cfg(test)]
