@@ -10,7 +10,7 @@ use claviger_engine::store::Access;
 use claviger_engine::{Error, ErrorKind, formats};
 use claviger_lab::facility::Catalogue;
 use claviger_lab::machine::date_and_time;
-use claviger_lab::report::{RunReport, Text};
+use claviger_lab::report::{Extra, RunReport, Text};
 use claviger_lab::run::journal::{Journal, State};
 use claviger_lab::run::measure::{self, Hands, Tick};
 use claviger_lab::run::plan::{MEMORY, Prepared, Wishes};
@@ -280,14 +280,15 @@ fn carry_out(
     })
 }
 
-/// Everything, in files beside the journal.
+/// Everything, in files beside the journal. In the page, published figures are laid beside.
 fn write_reports(report: &RunReport<'_>, folder: &Path) -> claviger_engine::Result<()> {
+    let published = Extra::published(report.run, report.summary);
     let files = [
         ("run.json", report.json()?),
         ("report.txt", report.text()),
         ("report.csv", report.cells_csv()),
         ("samples.csv", report.samples_csv()),
-        ("report.html", report.html()?),
+        ("report.html", RunReport { extras: &published, ..*report }.html()?),
     ];
     for (name, text) in files {
         let path = folder.join(name);
