@@ -16,6 +16,8 @@ pub mod changes;
 pub mod compare;
 pub mod derivation;
 pub mod facility;
+#[cfg(test)]
+mod hostile;
 pub mod machine;
 pub mod memory;
 pub mod meter;

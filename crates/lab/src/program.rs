@@ -5,15 +5,33 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use claviger_engine::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
+use crate::facility::tag;
 use crate::meter::{Elapsed, Meter};
+use crate::report::printable;
 
 /// How often somebody is asked whether it shall end. What a program takes is not rounded to this.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
+/// The variable in the environment of every program that the lab starts, by which it knows them: [`facility::tag`], or the
+/// name of one facility in use.
+///
+/// [`facility::tag`]: crate::facility::tag
+pub const MARK: &str = "CLAVIGER_LAB";
+
+/// Bytes of each output of a program that are kept: none of those that are called says nearly as much.
+const KEPT: usize = 16 << 20;
+
+/// How long a program may take to say its version.
+const VERSION: Duration = Duration::from_secs(20);
+
+/// Letters of that which are kept.
+const VERSION_LETTERS: usize = 200;
 
 /// Lines of a failed program's output that an error shows.
 const LAST_LINES: usize = 6;
@@ -71,9 +89,11 @@ pub fn missing(names: &[&str]) -> Option<String> {
 
 /// The first line of what a program prints when it is asked for its version; nothing if it prints nothing.
 pub fn version(command: &mut Command) -> Option<String> {
-    let output = command.stdin(Stdio::null()).env("LC_ALL", "C").output().ok()?;
-    let said = if output.stdout.is_empty() { output.stderr } else { output.stdout };
-    String::from_utf8_lossy(&said).lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+    let begun = Instant::now();
+    let (_, ran) = carry_out(command, &|| begun.elapsed() > VERSION).ok()?;
+    let said = if ran.output.is_empty() { text(&ran.errors) } else { text(&ran.output) };
+    let first = said.lines().map(str::trim).find(|line| !line.is_empty())?;
+    Some(first.chars().filter(|c| !c.is_control()).take(VERSION_LETTERS).collect())
 }
 
 /// Runs a program to its end, in the language C, with nothing to read. What it started and left behind is killed then; when
@@ -81,8 +101,16 @@ pub fn version(command: &mut Command) -> Option<String> {
 ///
 /// # Errors
 /// `Io` where it cannot be started or fails, with its last lines; `Cancelled`.
-pub fn run(command: &mut Command, cancelled: fn() -> bool) -> Result<Ran> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).env("LC_ALL", "C");
+pub fn run(command: &mut Command, cancelled: impl Fn() -> bool) -> Result<Ran> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let (status, ran) = carry_out(command, &cancelled)?;
+    if status.success() { Ok(ran) } else { Err(failed(&name, status, &ran)) }
+}
+
+/// Runs it as [`run`] does, however it ends.
+fn carry_out(command: &mut Command, cancelled: &impl Fn() -> bool) -> Result<(ExitStatus, Ran)> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    command.env("LC_ALL", "C").env(MARK, tag());
     let name = command.get_program().to_string_lossy().into_owned();
     let started = Meter::start();
     let mut group = Group(command.spawn().map_err(|e| Error::from(e).at(name.as_ref()))?);
@@ -90,8 +118,7 @@ pub fn run(command: &mut Command, cancelled: fn() -> bool) -> Result<Ran> {
     let errors = listen(group.0.stderr.take(), started)?;
     let (status, took) = group.wait(started, cancelled)?;
     let heard = |listener: JoinHandle<_>| listener.join().unwrap_or_default();
-    let ran = Ran { took, output: heard(output), errors: heard(errors) };
-    if status.success() { Ok(ran) } else { Err(failed(&name, status, &ran)) }
+    Ok((status, Ran { took, output: heard(output), errors: heard(errors) }))
 }
 
 /// A child and its process group. Dropping it kills the group.
@@ -99,7 +126,7 @@ struct Group(Child);
 
 impl Group {
     /// Waits for the child's end, then kills what it left behind: only then do the pipes end surely.
-    fn wait(&mut self, started: Meter, cancelled: fn() -> bool) -> Result<(ExitStatus, Elapsed)> {
+    fn wait(&mut self, started: Meter, cancelled: &impl Fn() -> bool) -> Result<(ExitStatus, Elapsed)> {
         let child = pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty()).map_err(io::Error::from)?;
         loop {
             match poll(&mut [PollFd::new(&child, PollFlags::IN)], Some(&LOOK)) {
@@ -133,9 +160,15 @@ impl Drop for Group {
 fn listen(pipe: Option<impl Read + Send + 'static>, started: Meter) -> io::Result<JoinHandle<Vec<Said>>> {
     thread::Builder::new().name("lab-listener".into()).spawn(move || {
         let mut pieces = Vec::new();
+        let mut heard = 0;
         let mut buffer = [0; 8192];
         let Some(mut pipe) = pipe else { return pieces };
         while let Ok(len @ 1..) = pipe.read(&mut buffer) {
+            heard += len;
+            // The rest is heard too, so that the program does not wait for somebody who listens.
+            if heard > KEPT {
+                continue;
+            }
             let text = String::from_utf8_lossy(&buffer[..len]).into_owned();
             pieces.push(Said { after: started.elapsed(), text });
         }
@@ -146,15 +179,13 @@ fn listen(pipe: Option<impl Read + Send + 'static>, started: Meter) -> io::Resul
 fn failed(name: &str, status: ExitStatus, ran: &Ran) -> Error {
     let said = [text(&ran.output), text(&ran.errors)].concat();
     let lines: Vec<&str> = said.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
-    let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("; ");
+    let last = printable(&lines[lines.len().saturating_sub(LAST_LINES)..].join("; "));
     let what = if last.is_empty() { "it said nothing".into() } else { last };
     ErrorKind::Io(io::Error::other(format!("{name} failed ({status}): {what}"))).into()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
 
     fn shell(script: &str) -> Command {
@@ -169,6 +200,13 @@ mod tests {
         assert_eq!((text(&ran.output).as_str(), text(&ran.errors).as_str()), ("one\ntwo\n", "bad\n"));
         let times: Vec<f64> = ran.output.iter().map(|said| said.after.seconds).collect();
         assert!(times.is_sorted() && times[0] >= 0.0, "{times:?}");
+    }
+
+    #[test]
+    fn of_endless_output_a_part_is_kept() {
+        let ran = run(&mut shell("head -c 40000000 /dev/zero"), || false).unwrap();
+        assert!(text(&ran.output).len() <= KEPT);
+        assert_eq!(version(&mut shell("printf '\\033[31m%0500d' 1")).unwrap().len(), VERSION_LETTERS);
     }
 
     #[test]

@@ -21,7 +21,7 @@ mod table;
 
 pub use compare::findings;
 pub use run::RunReport;
-pub use table::csv;
+pub use table::{csv, hanging};
 
 use crate::published::{ciphers_beside, laid_beside};
 use crate::run::Run;
@@ -63,6 +63,13 @@ pub trait Record {
 pub trait Text {
     /// Whole lines.
     fn text(&self) -> String;
+}
+
+/// The text with every control character but the ends of lines as `?`, and every character that turns the direction of
+/// writing: names and errors in it may be anybody's, and a terminal would obey them.
+pub(crate) fn printable(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().map(|c| if (c.is_control() && c != '\n') || turns(c) { '?' } else { c }).collect()
 }
 
 /// A size: `100 KiB`, `5 MiB`, `512 bytes`.

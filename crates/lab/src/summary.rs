@@ -265,7 +265,8 @@ fn place_words(case: &Case) -> String {
 
 fn warnings(run: &Run, cells: &[Cell]) -> Vec<String> {
     let of_machine = [steal(run), throttled(run), clock(run), idle(run), warm(run)];
-    let of_figures = [unsteady(run, cells), generator(run, cells), chance(cells), faster(cells)];
+    let of_figures =
+        [too_few(run, cells), unsteady(run, cells), generator(run, cells), chance(cells), faster(cells)];
     let all = of_machine.into_iter().chain(of_figures).flatten();
     all.chain(failed(run)).chain(missing_baselines(run, cells)).chain(unfinished(run)).collect()
 }
@@ -318,8 +319,22 @@ fn warm(run: &Run) -> Option<String> {
     })
 }
 
+/// Figures of too few passes to tell whether they are steady: one figure has no deviation.
+fn too_few(run: &Run, cells: &[Cell]) -> Option<String> {
+    let few = cells.iter().filter(|cell| is_of_too_few(run, cell)).count();
+    let passes = run.plan.min_repeats.max(2);
+    (few > 0).then(|| {
+        let all = cells.len();
+        format!("{few} of {all} figures come from fewer than {passes} passes: too few to tell whether they are steady.")
+    })
+}
+
+fn is_of_too_few(run: &Run, cell: &Cell) -> bool {
+    cell.samples.len() < run.plan.min_repeats.max(2)
+}
+
 fn unsteady(run: &Run, cells: &[Cell]) -> Option<String> {
-    let unsteady: Vec<&Cell> = cells.iter().filter(|c| !c.steady).collect();
+    let unsteady: Vec<&Cell> = cells.iter().filter(|c| !c.steady && !is_of_too_few(run, c)).collect();
     let worst = unsteady.iter().max_by(|a, b| a.relative_deviation.total_cmp(&b.relative_deviation))?;
     Some(format!(
         "{} of {} figures are not steady to {} % after {} passes at most; the worst is {} in {}, {}, with {} %.",

@@ -190,6 +190,16 @@ fn what_is_steady_stops_early_and_what_is_not_goes_on_to_the_cap_and_says_so() {
 }
 
 #[test]
+fn one_pass_says_nothing_of_steadiness() {
+    let mut planned = run(&["w"], 1);
+    (planned.plan.min_repeats, planned.plan.max_repeats) = (1, 1);
+    let summary = Summary::of(&measured(planned, &mut Simulation::new(1)).run);
+    let said = |words: &str| summary.warnings.iter().any(|w| w.contains(words));
+    assert!(said("6 of 6 figures come from fewer than 2 passes"), "{:?}", summary.warnings);
+    assert!(!said("not steady"), "{:?}", summary.warnings);
+}
+
+#[test]
 fn every_round_has_its_baseline_and_an_order_of_its_own() {
     let state = measured(run(&["v", "w"], 3), &mut Simulation { noise: 0.05, ..Simulation::new(3) });
     let mut orders = BTreeSet::new();

@@ -3,18 +3,17 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use claviger_engine::store::Access;
-use claviger_engine::{Error, ErrorKind};
-use claviger_lab::facility::{Catalogue, Facility, Scratch, Trial, try_out};
+use claviger_engine::ErrorKind;
+use claviger_lab::facility::{Catalogue, Facility, Scratch, Trial, tidy, try_out};
 use claviger_lab::run::{Backing, Caches, Level, Plan};
 use claviger_lab::transfer::Data;
 use claviger_lab::workloads::Lab;
 use serde::Serialize;
 
-use crate::create::{Overwrite, may_overwrite};
+use super::device::may_be_lost;
+use crate::create::Overwrite;
 use crate::exit::Silent;
-use crate::opening::open_file;
-use crate::output::{self, Report};
+use crate::output::{self, Report, warn};
 use crate::progress::Progress;
 use crate::{cancel, size};
 
@@ -83,8 +82,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         true => all.all().iter().collect(),
         false => args.facilities.iter().map(|name| all.find(name)).collect::<Result<Vec<_>, _>>()?,
     };
-    let scratch = Scratch::new()?;
-    let lab = args.lab(scratch.path())?;
+    args.check_device()?;
+    let system = std::env::temp_dir();
+    for left in [&system, &args.backing].into_iter().flat_map(|place| tidy(place)) {
+        warn(&left);
+    }
+    let (scratch, stores) = (Scratch::below(&system)?, Scratch::below(&args.backing)?);
+    let lab = args.lab(scratch.path(), stores.path())?;
     let progress = Progress::steps("checking");
     let mut checked = Checked { works: Vec::new(), left_out: Vec::new(), fails: Vec::new() };
     for (i, facility) in chosen.iter().enumerate() {
@@ -97,17 +101,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
-    fn lab(&self, scratch: &Path) -> anyhow::Result<Lab> {
+    fn check_device(&self) -> anyhow::Result<()> {
+        let overwrite = Overwrite { force: self.force, yes: self.yes };
+        Ok(self.device.as_ref().map_or(Ok(()), |device| may_be_lost(device, overwrite))?)
+    }
+
+    fn lab(&self, scratch: &Path, stores: &Path) -> anyhow::Result<Lab> {
         let backing = match &self.device {
             None => Backing::Folder(self.backing.clone()),
-            Some(device) => {
-                let store = open_file(device, Access::ReadWrite)?;
-                if !store.is_block_device() {
-                    return Err(Error::misuse("not a block device").at(device).into());
-                }
-                may_overwrite(Overwrite { force: self.force, yes: self.yes }, device, &store)?;
-                Backing::Device(device.clone())
-            }
+            Some(device) => Backing::Device(device.clone()),
         };
         let plan = Plan {
             level: Level::Quick,
@@ -126,7 +128,7 @@ impl Args {
             data: Data::new(plan.seed),
             plan,
             program: std::env::current_exe()?,
-            stores: self.backing.clone(),
+            stores: stores.to_owned(),
             scratch: scratch.to_owned(),
             cancelled: cancel::cancelled,
         })

@@ -2,6 +2,7 @@
 
 mod check;
 mod compare;
+mod device;
 mod list;
 mod published;
 mod recommend;

@@ -2,24 +2,24 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use claviger_engine::store::Access;
-use claviger_engine::{Error, ErrorKind, formats};
+use claviger_engine::{Error, ErrorKind};
 use claviger_lab::facility::Catalogue;
 use claviger_lab::machine::date_and_time;
 use claviger_lab::report::{Extra, RunReport, Text};
 use claviger_lab::run::journal::{Journal, State};
 use claviger_lab::run::measure::{self, Hands, Tick};
 use claviger_lab::run::plan::{MEMORY, Prepared, Wishes};
-use claviger_lab::run::{Backing, Caches, Level};
+use claviger_lab::run::{Backing, Caches, Level, Plan};
 use claviger_lab::summary::Summary;
 
+use super::device::may_be_lost;
 use crate::benchmark::print;
-use crate::create::{Overwrite, may_overwrite};
-use crate::opening::open_file;
+use crate::create::Overwrite;
+use crate::new_file::must_be_new;
 use crate::output::warn;
 use crate::progress::Progress;
 use crate::{cancel, size};
@@ -56,10 +56,10 @@ pub struct Args {
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
     /// Keep the encrypted data on this block device, whose contents are lost
-    #[arg(long, value_name = "DEVICE", conflicts_with = "dir")]
+    #[arg(long, value_name = "DEVICE", conflicts_with = "dir", group = "loses")]
     device: Option<PathBuf>,
-    /// Use the device although it is not empty, after a question
-    #[arg(long, requires = "device")]
+    /// Take the device although its contents are lost, after a question
+    #[arg(long, requires = "loses")]
     force: bool,
     /// Answer the question with yes
     #[arg(long, requires = "force")]
@@ -83,7 +83,7 @@ pub struct Args {
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Go on with the run in this folder
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = [
+    #[arg(long, value_name = "FOLDER", group = "loses", conflicts_with_all = [
         "quick", "standard", "thorough", "facility", "workload", "dir", "device", "scale", "size", "repeats", "steady", "seed",
         "out", "dry_run",
     ])]
@@ -111,6 +111,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(folder) => {
             let (prepared, journal, state) = measure::resume(folder, &catalogue, &program)?;
             tell_plan(&prepared, Some(&state));
+            // Names of devices move from one to another, and a stored run may be anybody's.
+            args.check_device(&prepared.plan)?;
             (prepared, folder.clone(), journal, state)
         }
         None => {
@@ -121,12 +123,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 return Ok(());
             }
             // The last moment: nothing has been written.
-            args.check_device()?;
             let folder = args.out.clone().unwrap_or_else(folder_of_now);
+            must_be_new(&folder)?;
+            args.check_device(&prepared.plan)?;
             let (journal, state) = measure::begin(&prepared, &folder)?;
             (prepared, folder, journal, state)
         }
     };
+    measure::tidy_up(&prepared.plan).iter().for_each(|left| warn(left));
     carry_out(&prepared, &mut journal, &mut state, &program, &folder)?;
     let summary = Summary::of(&state.run);
     let report = RunReport { run: &state.run, summary: &summary, extras: &[] };
@@ -161,17 +165,11 @@ impl Args {
         })
     }
 
-    /// Fails unless the device that the user named may be overwritten. What is mounted or otherwise in use never may.
-    fn check_device(&self) -> claviger_engine::Result<()> {
-        let Some(device) = &self.device else { return Ok(()) };
-        let metadata = fs::metadata(device).map_err(|e| Error::from(e).at(device))?;
-        if !metadata.file_type().is_block_device() {
-            return Err(Error::misuse("this is no block device").at(device).hint("For a folder, there is --dir."));
-        }
-        let store = open_file(device, Access::ReadWrite)?;
-        match formats::occupied(&store).map_err(|e| e.at(device))? {
-            None => Ok(()),
-            Some(_) => may_overwrite(Overwrite { force: self.force, yes: self.yes }, device, &store),
+    /// Fails unless the device that the plan names, if it does, may be overwritten.
+    fn check_device(&self, plan: &Plan) -> claviger_engine::Result<()> {
+        match &plan.backing {
+            Backing::Device(device) => may_be_lost(device, Overwrite { force: self.force, yes: self.yes }),
+            Backing::Tmpfs(_) | Backing::Folder(_) => Ok(()),
         }
     }
 }
@@ -290,11 +288,19 @@ fn write_reports(report: &RunReport<'_>, folder: &Path) -> claviger_engine::Resu
         ("samples.csv", report.samples_csv()),
         ("report.html", RunReport { extras: &published, ..*report }.html()?),
     ];
-    for (name, text) in files {
-        let path = folder.join(name);
-        fs::write(&path, text).map_err(|e| Error::from(e).at(&path))?;
-    }
-    Ok(())
+    files.iter().try_for_each(|(name, text)| replace(&folder.join(name), text))
+}
+
+/// Puts a whole new file in the place of an old one, or of a link, in one step.
+fn replace(path: &Path, text: &str) -> claviger_engine::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let write = || -> io::Result<()> {
+        let mut new = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o644)).tempfile_in(folder)?;
+        new.write_all(text.as_bytes())?;
+        new.as_file().sync_all()?;
+        Ok(drop(new.persist(path)?))
+    };
+    write().map_err(|e| Error::from(e).at(path))
 }
 
 #[cfg(test)]

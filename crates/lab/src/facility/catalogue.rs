@@ -1,10 +1,13 @@
 //! All facilities: ours, those of others that come with this program, and the user's own.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use claviger_engine::formats::same_name;
 use claviger_engine::{Error, Result};
+use rustix::process::geteuid;
 
 use super::{Facility, config_folder, ours, words};
 
@@ -38,21 +41,36 @@ const PEERS: &[(&str, &str)] = &[
     ("fscrypt", include_str!("../../data/peers/fscrypt.toml")),
 ];
 
+/// The longest file of a facility, in bytes.
+const FILE_MAX: u64 = 256 << 10;
+
+/// The longest name of a facility, in bytes.
+const NAME_MAX: usize = 64;
+
+/// Letters that names of facilities are made of besides letters and digits: they stand in tables, in pages and on command
+/// lines.
+const NAME_SIGNS: &[u8] = b"-_.:/+";
+
 /// Facilities, each of another name.
 #[derive(Clone, Debug)]
 pub struct Catalogue(Vec<Facility>);
 
 impl Catalogue {
     /// Ours, those of others that come with this program, the user's in `$XDG_CONFIG_HOME/claviger/peers/*.toml`, and those in
-    /// `more`. A later one replaces an earlier one of its name.
+    /// `more`. A later one replaces an earlier one of its name, unless that is ours.
     ///
     /// # Errors
-    /// `Misuse` for a file that is no facility, or a baseline that is none; `Io`.
+    /// `Misuse` for a file that is no facility, a baseline that is none, and a user's file where this is root and the user is
+    /// not; `Io`.
     pub fn load(more: Option<&Path>) -> Result<Self> {
         let mut all = Self::built_in()?;
         let users = config_folder().join("peers");
-        for folder in [users.is_dir().then_some(&*users), more].into_iter().flatten() {
-            all.add_folder(folder)?;
+        if users.is_dir() {
+            // With sudo, the folder may still be that of who called it, and whatever runs there writes to it.
+            all.add_folder(&users, must_be_roots)?;
+        }
+        if let Some(folder) = more {
+            all.add_folder(folder, |_| Ok(()))?;
         }
         all.check()?;
         Ok(all)
@@ -86,28 +104,35 @@ impl Catalogue {
     fn built_in() -> Result<Self> {
         let mut all = Self(ours::all());
         for (name, text) in PEERS {
-            all.add(parse(text, Path::new(name))?);
+            all.0.push(parse(text, Path::new(name))?);
         }
         Ok(all)
     }
 
-    fn add_folder(&mut self, folder: &Path) -> Result<()> {
+    fn add_folder(&mut self, folder: &Path, allowed: fn(&Path) -> Result<()>) -> Result<()> {
+        allowed(folder)?;
         let entries = fs::read_dir(folder).map_err(|e| Error::from(e).at(folder))?;
         let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
         files.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
         files.sort();
         for path in files {
-            let text = fs::read_to_string(&path).map_err(|e| Error::from(e).at(&path))?;
-            self.add(parse(&text, &path)?);
+            allowed(&path)?;
+            self.add(parse(&read(&path)?, &path)?).map_err(|e| e.at(&path))?;
         }
         Ok(())
     }
 
-    fn add(&mut self, facility: Facility) {
-        match self.0.iter_mut().find(|f| f.name == facility.name) {
+    fn add(&mut self, facility: Facility) -> Result<()> {
+        match self.0.iter_mut().find(|f| f.name.eq_ignore_ascii_case(&facility.name)) {
+            // A figure under such a name would be taken for one of this program.
+            Some(other) if other.is_ours() || other.name != facility.name || ours::is_baseline(&other.name) => {
+                let what = format!("the name {} is taken: {}", facility.name, other.title);
+                return Err(Error::misuse(what).hint("Give the facility another name."));
+            }
             Some(other) => *other = facility,
             None => self.0.push(facility),
         }
+        Ok(())
     }
 
     /// Whether each baseline is there and has none itself.
@@ -127,8 +152,48 @@ impl Catalogue {
 
 fn parse(text: &str, path: &Path) -> Result<Facility> {
     let facility: Facility = toml::from_str(text).map_err(|e| Error::misuse(e.to_string()).at(path))?;
-    words::check(&facility).map_err(|e| e.at(path))?;
+    check_name(&facility).and_then(|()| words::check(&facility)).map_err(|e| e.at(path))?;
     Ok(facility)
+}
+
+fn check_name(facility: &Facility) -> Result<()> {
+    let Facility { name, title, about, .. } = facility;
+    let sound = |b: u8| b.is_ascii_alphanumeric() || NAME_SIGNS.contains(&b);
+    if !(1..=NAME_MAX).contains(&name.len()) || !name.bytes().all(sound) || name.starts_with('-') {
+        let what =
+            format!("the name {name:?}: letters, digits and -_.:/+ are allowed, {NAME_MAX} of them, no - in front");
+        return Err(Error::misuse(what));
+    }
+    match [title, about].into_iter().any(|text| text.contains(char::is_control)) {
+        true => Err(Error::misuse(format!("the facility {name}: its title and what is about it are one line each"))),
+        false => Ok(()),
+    }
+}
+
+/// What is in a file that is not too long for a facility.
+fn read(path: &Path) -> Result<String> {
+    let read = || -> std::io::Result<Option<String>> {
+        // Looked at before it is opened: a FIFO would wait for a writer.
+        let metadata = fs::metadata(path)?;
+        if !metadata.is_file() || metadata.len() > FILE_MAX {
+            return Ok(None);
+        }
+        let mut text = String::new();
+        File::open(path)?.take(FILE_MAX).read_to_string(&mut text)?;
+        Ok(Some(text))
+    };
+    let text = read().map_err(|e| Error::from(e).at(path))?;
+    text.ok_or_else(|| Error::misuse(format!("no file of {FILE_MAX} bytes at most, which a facility's is")).at(path))
+}
+
+/// Fails where this is root, and somebody else could have written what is there.
+fn must_be_roots(path: &Path) -> Result<()> {
+    let metadata = fs::metadata(path).map_err(|e| Error::from(e).at(path))?;
+    if !geteuid().is_root() || (metadata.uid() == 0 && metadata.mode() & 0o022 == 0) {
+        return Ok(());
+    }
+    let what = "it is not root's alone, and root would run the commands in it";
+    Err(Error::misuse(what).at(path).hint("Name the folder with --peers if they are meant, or set HOME to root's."))
 }
 
 /// The least number of letters that are put in, taken out or changed to make one of the other (Levenshtein).
@@ -186,11 +251,24 @@ mod tests {
         let text = PEERS[0].1.replace("name = \"folder\"", "name = \"mine\"");
         fs::write(dir.path().join("mine.toml"), &text).expect("written");
         let mut all = Catalogue::built_in().expect("sound files");
-        all.add_folder(dir.path()).expect("taken");
+        all.add_folder(dir.path(), |_| Ok(())).expect("taken");
         assert!(all.find("mine").is_ok());
+        let named = |name: &str| PEERS[0].1.replace("name = \"folder\"", &format!("name = {name:?}"));
+        for wrong in ["LUKS2", "luks2", "plain", "Folder", "GOCRYPTFS", "", "-x", "a b", "a\u{1b}[0m", "a\nb", "<b>"]
+            .map(named)
+            .into_iter()
+            .chain([named(&"x".repeat(65)), text.clone() + &" ".repeat(1 << 20)])
+            .chain([text.replace("= \"{store}\"", "= \"here\""), text.replace("title = \"", "title = \"\\u001b")])
+            .chain(["baseline = \"folder2\"", "baseline = \"mine\""].map(|line| format!("{line}\n{text}")))
+        {
+            fs::write(dir.path().join("mine.toml"), &wrong).expect("written");
+            let mut all = Catalogue::built_in().expect("sound files");
+            let done = all.add_folder(dir.path(), |_| Ok(())).and_then(|()| all.check());
+            assert!(done.is_err(), "{}", &wrong[..100]);
+        }
         for wrong in ["name = 3".to_owned(), format!("{text}\nnonsense = 1"), text.replace("{store}", "{stroe}")] {
             fs::write(dir.path().join("mine.toml"), wrong).expect("written");
-            let e = all.add_folder(dir.path()).expect_err("refused").to_string();
+            let e = all.add_folder(dir.path(), |_| Ok(())).expect_err("refused").to_string();
             assert!(e.contains("mine.toml"), "{e}");
         }
     }

@@ -18,6 +18,7 @@ mod words;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,8 @@ use serde::{Deserialize, Serialize};
 use crate::program;
 
 pub use catalogue::Catalogue;
-pub use scratch::Scratch;
+pub use ours::NBD;
+pub use scratch::{Scratch, tag, tidy};
 pub use surface::{Surface, Way};
 pub use target::Target;
 pub use trial::{Trial, try_out};
@@ -82,6 +84,9 @@ pub struct Facility {
     #[serde(default)]
     pub close: Vec<Step>,
 }
+
+/// How long a command that says whether a facility can be used may take.
+const PROBE: Duration = Duration::from_secs(20);
 
 /// What holds the encrypted data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,7 +167,8 @@ impl Facility {
         match probe.split_first() {
             Some((program, rest)) => {
                 let program = program::find(program).unwrap_or_else(|| program.into());
-                let failed = program::run(Command::new(program).args(rest), || false).err()?;
+                let begun = Instant::now();
+                let failed = program::run(Command::new(program).args(rest), || begun.elapsed() > PROBE).err()?;
                 Some(format!("It cannot be used here: {failed}."))
             }
             None => None,

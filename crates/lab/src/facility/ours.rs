@@ -69,6 +69,11 @@ pub fn defaults() -> Vec<String> {
     [PLAIN.to_owned()].into_iter().chain(formats.map(|format| name_of(*format))).collect()
 }
 
+/// Whether it is one of the servers without encryption.
+pub fn is_baseline(name: &str) -> bool {
+    [PLAIN, PLAIN_NBD].contains(&name)
+}
+
 fn encrypted(transport: Transport) -> impl Iterator<Item = Facility> {
     let formats = FORMATS.iter().copied().filter(|format| creatable(*format));
     formats.flat_map(move |format| {

@@ -1,7 +1,7 @@
 //! The commands of a facility, run: to their end, or in the background for as long as it is open.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,11 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 
 use super::Step;
-use crate::program::find;
+use crate::program::{MARK, find};
+use crate::report::printable;
 
 /// How long a program may take until it is ready: CryFS derives its key for a minute on a machine that is busy.
-const READY: Duration = Duration::from_secs(180);
+pub const READY: Duration = Duration::from_secs(180);
 
 /// How long a program may take that does its work and ends: filling a large volume takes long.
 const WORK: Duration = Duration::from_secs(6 * 3600);
@@ -30,6 +31,9 @@ const ENDING: Duration = Duration::from_secs(60);
 /// How long a program that was asked to end for a failure or a cancellation may take before it is killed.
 const GIVEN_UP: Duration = Duration::from_secs(5);
 
+/// Bytes of a program's output in which those lines are looked for.
+const LOOKED_AT: u64 = 64 << 10;
+
 /// Lines of a program's output that an error tells.
 const TOLD: usize = 12;
 
@@ -38,6 +42,8 @@ const TOLD: usize = 12;
 pub struct Runner {
     /// A folder that is there.
     pub dir: PathBuf,
+    /// What its programs carry in their environment as [`MARK`]: by that they are known later.
+    pub id: String,
     /// Whether somebody wants it to end.
     pub cancelled: fn() -> bool,
 }
@@ -92,7 +98,7 @@ impl Runner {
             }
             _ => Command::new(path),
         };
-        command.args(&step.run[1..]).env("LC_ALL", "C").envs(&step.env).current_dir("/");
+        command.args(&step.run[1..]).env("LC_ALL", "C").envs(&step.env).env(MARK, &self.id).current_dir("/");
         // A group of its own: Ctrl-C is for the lab, which takes things down in order.
         command.process_group(0);
         command.stdin(if step.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
@@ -131,9 +137,7 @@ impl Runner {
             if there(path, on) {
                 return Ok(());
             }
-            if let Some(status) = started.ended_within(Duration::from_millis(1))? {
-                return Err(started.failed(&format!("ended too early, with {status}")));
-            }
+            started.goes_on(Duration::from_millis(1))?;
             if begun.elapsed() > READY {
                 return Err(started.failed(&format!("not ready after {} s", READY.as_secs())));
             }
@@ -148,6 +152,17 @@ impl Background {
     /// Its number.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Waits that long, and fails if it ends meanwhile.
+    ///
+    /// # Errors
+    /// `Io` with the last lines that it printed.
+    pub fn goes_on(&mut self, wait: Duration) -> Result<()> {
+        match self.ended_within(wait)? {
+            Some(status) => Err(self.failed(&format!("ended too early, with {status}"))),
+            None => Ok(()),
+        }
     }
 
     /// Ends it and waits until it has written what it holds. `closed` says that something else has asked it to already.
@@ -198,10 +213,10 @@ impl Background {
 
     /// What it did, and what it printed last.
     fn failed(&self, what: &str) -> Error {
-        let printed = fs::read(&self.output).unwrap_or_default();
+        let printed = last_bytes(&self.output, LOOKED_AT).unwrap_or_default();
         let printed = String::from_utf8_lossy(&printed);
         let lines: Vec<&str> = printed.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
-        let last = lines[lines.len().saturating_sub(TOLD)..].join("\n");
+        let last = printable(&lines[lines.len().saturating_sub(TOLD)..].join("\n"));
         let printed = if last.is_empty() { "it printed nothing".to_owned() } else { format!("it printed:\n{last}") };
         Error::new(ErrorKind::Io(io::Error::other(format!("`{}`: {what}; {printed}", self.line))))
     }
@@ -255,18 +270,29 @@ pub struct Left {
 }
 
 impl Left {
-    /// The processes of others than this one in whose words `id` stands.
+    /// The processes that commands of this identity have started. Not those in whose words it stands: whoever looks at a
+    /// store is not to be ended.
     pub fn with(id: &str) -> Vec<Self> {
+        Self::marked(|mark| mark == id.as_bytes())
+    }
+
+    /// Those of a whole lab: its programs, and those of all its facilities.
+    pub fn of_lab(tag: &str) -> Vec<Self> {
+        let of_it = |rest: &[u8]| rest.is_empty() || rest.starts_with(b"-");
+        Self::marked(|mark| mark.strip_prefix(tag.as_bytes()).is_some_and(of_it))
+    }
+
+    fn marked(wanted: impl Fn(&[u8]) -> bool) -> Vec<Self> {
         let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
         let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let ours = std::process::id();
-        pids.filter(|pid| *pid != ours).filter_map(|pid| Self::of(pid, id)).collect()
+        pids.filter(|pid| *pid != ours).filter_map(|pid| Self::of(pid, &wanted)).collect()
     }
 
-    fn of(pid: u32, id: &str) -> Option<Self> {
+    fn of(pid: u32, wanted: &impl Fn(&[u8]) -> bool) -> Option<Self> {
         let process = pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok()?;
-        let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        names(&words, id.as_bytes()).then_some(Self { pid, process })
+        let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        mark_in(&environment).is_some_and(wanted).then_some(Self { pid, process })
     }
 
     /// Whether it still runs.
@@ -278,6 +304,11 @@ impl Left {
     /// Waits for its end, asks it to end, and kills it at last. False if it had to be asked.
     pub fn end(&self) -> bool {
         let _ = wait_for(&self.process, GIVEN_UP);
+        self.end_now()
+    }
+
+    /// Asks it to end, and kills it at last. False if it had to be asked.
+    pub fn end_now(&self) -> bool {
         if !self.runs() {
             return true;
         }
@@ -292,10 +323,19 @@ impl Left {
     }
 }
 
-/// Whether `id` stands in there, and not as the beginning of a longer number.
-fn names(words: &[u8], id: &[u8]) -> bool {
-    let places = words.windows(id.len()).enumerate().filter(|(_, w)| *w == id);
-    places.map(|(at, _)| words.get(at + id.len())).any(|next| !next.is_some_and(u8::is_ascii_digit))
+/// What the variable [`MARK`] is in an environment as /proc shows it.
+fn mark_in(environment: &[u8]) -> Option<&[u8]> {
+    environment.split(|b| *b == 0).find_map(|pair| pair.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="))
+}
+
+/// The end of a file.
+fn last_bytes(path: &Path, len: u64) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let there = file.metadata()?.len();
+    file.seek(SeekFrom::Start(there.saturating_sub(len)))?;
+    let mut bytes = Vec::new();
+    file.take(len).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Whether the kernel knows the file system, or does once it has loaded a module.
@@ -343,7 +383,7 @@ mod tests {
     }
 
     fn runner(dir: &Path) -> Runner {
-        Runner { dir: dir.to_owned(), cancelled: || false }
+        Runner { dir: dir.to_owned(), id: "lab-test-7".into(), cancelled: || false }
     }
 
     #[test]
@@ -367,9 +407,11 @@ mod tests {
         let nowhere = Path::new("/no/such/folder");
         let running = runner(dir.path()).run(&server, nowhere).expect("it starts").expect("it goes on");
         assert!(retry(|| (fs::read(&ready).ok()? == b"input").then_some(())).is_some());
-        let found = Left::with(ready.to_str().expect("Unicode"));
-        let shell = found.iter().find(|l| l.pid == running.pid()).expect("it names the path");
-        assert!(shell.runs());
+        let with = |found: Vec<Left>| found.into_iter().find(|left| left.pid == running.pid());
+        let shell = with(Left::with("lab-test-7")).expect("it carries the mark");
+        assert!(shell.runs() && with(Left::of_lab("lab-test")).is_some());
+        assert!(with(Left::with("lab-test")).is_none() && with(Left::of_lab("lab-tes")).is_none());
+        assert!(with(Left::with(ready.to_str().expect("Unicode"))).is_none(), "who names a path is not meant");
         running.close(false).expect("it ends");
         assert!(!shell.runs());
 
@@ -388,11 +430,5 @@ mod tests {
             let e = runner.run(&endless, Path::new("/no/such/folder")).expect_err("cancelled");
             assert!(matches!(e.kind, ErrorKind::Cancelled), "{e}");
         }
-    }
-
-    #[test]
-    fn an_identity_is_no_beginning_of_another() {
-        assert!(names(b"x\0/tmp/lab-1/open\0", b"lab-1") && names(b"lab-1", b"lab-1"));
-        assert!(!names(b"/tmp/lab-12/open", b"lab-1"));
     }
 }

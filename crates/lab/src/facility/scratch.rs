@@ -1,13 +1,36 @@
-//! A folder for mount points and sockets.
+//! Folders for stores, mount points and sockets, and what a lab that was killed has left in them.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
 
-use claviger_engine::{Error, Result};
+use claviger_engine::{Error, ErrorKind, Result};
+use claviger_serve::mount::mountinfo;
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
 
-/// A new folder of this user's own, which is removed when this is dropped, unless there is still something in it: nothing is
-/// ever removed from what may be mounted there.
-pub struct Scratch(PathBuf);
+use super::filesystem::take_down;
+use super::process::Left;
+use crate::program;
+
+/// What the names of everything begin with that a lab makes.
+const PREFIX: &str = "claviger-lab-";
+
+/// What all names hold that this lab gives: `claviger-lab-`, the number of the process, and letters that nobody can foresee.
+pub fn tag() -> &'static str {
+    static TAG: OnceLock<String> = OnceLock::new();
+    TAG.get_or_init(|| format!("{PREFIX}{}-{}", std::process::id(), letters(6)))
+}
+
+/// A new folder of this user's own, which is removed when this is dropped, unless something is still mounted in it: nothing is
+/// ever removed from what may be mounted there. It is locked while it is in use.
+pub struct Scratch {
+    path: PathBuf,
+    _lock: File,
+}
 
 impl Scratch {
     /// In the system's folder for temporary files.
@@ -23,19 +46,149 @@ impl Scratch {
     /// # Errors
     /// `Io`.
     pub fn below(folder: &Path) -> Result<Self> {
-        // Short: names of sockets have 107 bytes.
-        let made = tempfile::Builder::new().prefix("lab-").tempdir_in(folder).map_err(|e| Error::from(e).at(folder))?;
-        Ok(Self(made.keep()))
+        loop {
+            // Short: names of sockets have 107 bytes.
+            let path = folder.join(format!("{}.{}", tag(), letters(2)));
+            match fs::DirBuilder::new().mode(0o700).create(&path) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(Error::from(e).at(folder)),
+                Ok(()) => {
+                    // Another lab that tidies up may have been faster: then there is a next one.
+                    if let Some(lock) = locked(&path) {
+                        return Ok(Self { path, _lock: lock });
+                    }
+                }
+            }
+        }
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
+        remove(&self.path);
+    }
+}
+
+/// Removes what labs of this user that were killed have left in `place`: their processes, what they mounted, their mappings
+/// and their folders. Folders of labs that are under way are locked, and those of others are not touched.
+///
+/// Returns a sentence for each folder that was there.
+pub fn tidy(place: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(place) else { return Vec::new() };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter_map(|name| tidy_one(&place.join(&name), tag_of(&name)?)).collect()
+}
+
+fn tidy_one(folder: &Path, tag: &str) -> Option<String> {
+    let metadata = fs::symlink_metadata(folder).ok()?;
+    let own = metadata.is_dir() && metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0;
+    let _lock = if own { locked(folder)? } else { return None };
+    for left in Left::of_lab(tag) {
+        left.end_now();
+    }
+    let mut refused = Vec::new();
+    for dir in mounts_below(folder).ok()?.iter().rev() {
+        refused.extend(take_down(dir).err().map(|e| e.to_string()));
+    }
+    refused.extend(mappings(tag).iter().filter_map(|name| {
+        let dmsetup = program::find("dmsetup").unwrap_or_else(|| "dmsetup".into());
+        program::run(Command::new(dmsetup).args(["remove", "--retry", name]), || false).err().map(|e| e.to_string())
+    }));
+    remove(folder);
+    let folder = folder.display();
+    Some(match refused[..] {
+        [] if !Path::new(&folder.to_string()).exists() => {
+            format!("removed what a lab that was killed had left in {folder}")
+        }
+        [] => format!("a lab that was killed has left {folder}, which could not be removed"),
+        _ => format!("a lab that was killed has left {folder}: {}", refused.join("; ")),
+    })
+}
+
+/// The tag in the name of a folder that a lab has made.
+fn tag_of(name: &str) -> Option<&str> {
+    let (tag, _) = name.split_once('.')?;
+    let (number, letters) = tag.strip_prefix(PREFIX)?.split_once('-')?;
+    let sound = number.parse::<u32>().is_ok() && letters.len() == 6 && letters.bytes().all(|b| b.is_ascii_lowercase());
+    sound.then_some(tag)
+}
+
+/// The folder itself, locked: nothing if somebody else has, or if it is not there any more.
+fn locked(path: &Path) -> Option<File> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    let folder = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path).ok()?;
+    folder.try_lock().ok()?;
+    let (opened, there) = (folder.metadata().ok()?, fs::symlink_metadata(path).ok()?);
+    ((opened.dev(), opened.ino()) == (there.dev(), there.ino())).then_some(folder)
+}
+
+/// Removes the folder with what is in it, unless something is mounted there.
+fn remove(folder: &Path) {
+    if mounts_below(folder).is_ok_and(|mounts| mounts.is_empty()) {
+        let _ = fs::remove_dir_all(folder);
+    }
+}
+
+/// Where something is mounted in the folder, what was mounted first at the beginning.
+fn mounts_below(folder: &Path) -> Result<Vec<PathBuf>> {
+    let folder = folder.canonicalize().map_err(|e| Error::from(e).at(folder))?;
+    let mounts = mountinfo::mounts().map_err(|e| Error::new(ErrorKind::Io(e)))?;
+    Ok(mounts.into_iter().map(|mount| mount.dir).filter(|dir| dir.starts_with(&folder)).collect())
+}
+
+/// Names of the device mapper's mappings that a lab has made.
+fn mappings(tag: &str) -> Vec<String> {
+    let Ok(entries) = fs::read_dir("/dev/mapper") else { return Vec::new() };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.strip_prefix(tag).is_some_and(|rest| rest.starts_with('-'))).collect()
+}
+
+/// Letters that nobody can foresee. Where the system has no random numbers, nothing else works either.
+fn letters(count: usize) -> String {
+    let mut bytes = vec![0; count];
+    let _ = getrandom::fill(&mut bytes);
+    bytes.iter().map(|b| char::from(b'a' + b % 26)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn what_killed_labs_left_goes_and_nothing_else() {
+        let place = tempfile::tempdir().expect("a folder");
+        let make = |name: &str, mode: u32| {
+            let path = place.path().join(name);
+            fs::create_dir(&path).expect("a folder");
+            fs::write(path.join("store"), "x").expect("a file");
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
+            path
+        };
+        let left = make("claviger-lab-7-abcdef.xy", 0o700);
+        let used = Scratch::below(place.path()).expect("a folder");
+        let kept = [
+            ("claviger-lab-7-abcdef.zz", 0o755),
+            ("claviger-lab-2026-11-22-030000", 0o700),
+            ("claviger-lab-7-abcde1.xy", 0o700),
+            ("claviger-lab-7-abcdef", 0o700),
+            ("other", 0o700),
+        ];
+        let kept = kept.map(|(name, mode)| make(name, mode));
+        let link = place.path().join("claviger-lab-8-abcdef.xy");
+        symlink(&kept[4], &link).expect("a link");
+        let told = tidy(place.path());
+        assert_eq!(told, [format!("removed what a lab that was killed had left in {}", left.display())]);
+        assert!(!left.exists() && used.path().exists() && link.exists());
+        assert!(kept.iter().all(|path| path.join("store").exists()));
+        let path = used.path().to_owned();
+        drop(used);
+        assert!(!path.exists());
     }
 }

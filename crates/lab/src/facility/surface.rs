@@ -11,7 +11,10 @@ use rustix::fs::OFlags;
 
 use crate::memory::Buffer;
 use crate::served::Connection;
-use crate::transfer::{Device, SECTOR};
+use crate::transfer::Device;
+
+/// Bytes of a page, which is the largest sector that disks have.
+const PAGE: usize = 4096;
 
 /// Bytes at offsets: a whole volume, or a large file in a folder.
 #[derive(Clone, Debug)]
@@ -20,8 +23,8 @@ pub struct Surface {
     pub way: Way,
     /// Bytes, a multiple of 4096.
     pub len: u64,
-    /// Whether it can be read and written around the page cache, in requests of any number of sectors of 512 bytes from
-    /// buffers that begin on a page border.
+    /// Whether it can be read and written around the page cache, in requests of whole pages of 4096 bytes from buffers that
+    /// begin on a page border. Smaller ones are refused where the sectors below are larger.
     pub direct: bool,
 }
 
@@ -74,7 +77,7 @@ impl Surface {
 }
 
 fn whole(len: u64) -> u64 {
-    len - len % 4096
+    len - len % PAGE as u64
 }
 
 fn open(path: &Path, direct: bool) -> io::Result<File> {
@@ -82,14 +85,14 @@ fn open(path: &Path, direct: bool) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
 }
 
-/// By trying, with one sector that is written back as it was read: not every file system that lets one open a file so
-/// can do it, and some only in pages.
+/// By trying, with one page that is written back as it was read: not every file system that lets one open a file so can do
+/// it. A whole page, so that sectors of 4096 bytes are no reason to take another way than the baseline.
 fn takes_direct(path: &Path) -> bool {
     let attempt = || -> io::Result<()> {
         let file = open(path, true)?;
-        let mut sector = Buffer::new(SECTOR);
-        file.read_exact_at(&mut sector, 0)?;
-        file.write_all_at(&sector, 0)
+        let mut page = Buffer::new(PAGE);
+        file.read_exact_at(&mut page, 0)?;
+        file.write_all_at(&page, 0)
     };
     attempt().is_ok()
 }

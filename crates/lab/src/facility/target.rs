@@ -1,14 +1,16 @@
 //! A facility in use: made in a store of its own, opened, and used as bytes or as files.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use claviger_engine::{Error, ErrorKind, Result};
 use claviger_serve::mount::mountinfo;
 
 use super::filesystem::{self, Filesystem};
-use super::process::{Background, Left, Runner, private_file};
+use super::process::{Background, Left, READY, Runner, private_file};
+use super::scratch::tag;
 use super::store::Store;
 use super::surface::Surface;
 use super::trial::holds;
@@ -27,6 +29,9 @@ const SOCKET_NAME_MAX: usize = 107;
 
 /// The pass that what a volume is filled with carries: no workload's.
 const FILLING: u64 = u64::MAX;
+
+/// Name of the large file in a folder that stands for bytes.
+const BYTES: &str = "claviger-lab-bytes";
 
 /// Bytes that are written at once when a volume is filled.
 const LARGE: usize = 1 << 20;
@@ -81,7 +86,7 @@ impl Target {
     /// `Io` where there is no room.
     pub fn new(facility: &Facility, lab: &Lab) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let id = format!("claviger-lab-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let id = format!("{}-{}", tag(), COUNT.fetch_add(1, Ordering::Relaxed));
         let real = |path: &Path| path.canonicalize().map_err(|e| Error::from(e).at(path));
         let (scratch, stores) = (real(&lab.scratch)?, real(&lab.stores)?);
         // What is in memory anyway may lie in the same folder.
@@ -119,7 +124,7 @@ impl Target {
             dir: dir.to_owned(),
             open,
             store: Store::new(facility.store, id, size, &lab.plan.backing, stores)?,
-            runner: Runner { dir: dir.to_owned(), cancelled: lab.cancelled },
+            runner: Runner { dir: dir.to_owned(), id: id.to_owned(), cancelled: lab.cancelled },
             size,
             data: Data::new(lab.plan.seed),
             background: Vec::new(),
@@ -198,7 +203,7 @@ impl Target {
         let meter = Meter::start();
         self.open_with(Passphrase::Right)?;
         let elapsed = meter.elapsed();
-        self.left = Left::with(&self.id());
+        self.left = Left::with(&self.runner.id);
         self.left.retain(|left| self.background.iter().all(|known| known.pid() != left.pid));
         Ok(elapsed)
     }
@@ -249,7 +254,7 @@ impl Target {
         let found = match self.facility.gives {
             Gives::Nbd => Surface::of_nbd(&opened, self.size),
             Gives::Bytes => Surface::of_file(&opened, self.size),
-            Gives::Folder => large_file(&opened.join("claviger-lab-bytes"), self.size),
+            Gives::Folder => large_file(&opened.join(BYTES), self.size),
         };
         let mut surface = found.map_err(|e| self.named(e))?;
         if !self.state.filled {
@@ -257,14 +262,14 @@ impl Target {
             self.state.filled = true;
             if self.facility.gives == Gives::Folder {
                 // Before there was something in it, nothing could be tried.
-                surface = Surface::of_file(&opened.join("claviger-lab-bytes"), self.size)?;
+                surface = Surface::of_file(&opened.join(BYTES), self.size)?;
             }
         }
         Ok(surface)
     }
 
-    /// It as a folder: opened if need be. In a facility that gives bytes, an ext4 file system is made and mounted unless that was done
-    /// before. The folder may hold what the last workload left.
+    /// It as a folder: opened if need be. In a facility that gives bytes, an ext4 file system is made and mounted unless that was
+    /// done before; in a folder, the large file is removed that stood for bytes. The folder may hold what the last workload left.
     ///
     /// # Errors
     /// As [`Target::create`]; `Unsupported` where bytes have no folder, such as over NBD.
@@ -277,12 +282,17 @@ impl Target {
         let opened = self.opened()?;
         let top = match (&self.filesystem, self.facility.gives) {
             (Some(filesystem), _) => filesystem.dir().to_owned(),
-            (None, Gives::Folder) => opened,
+            (None, Gives::Folder) => {
+                // There need not be room for both.
+                self.state.filled = false;
+                remove_if_there(&opened.join(BYTES)).map_err(|e| self.named(e))?;
+                opened
+            }
             (None, Gives::Bytes | Gives::Nbd) => {
                 let dir = self.dir.join("files");
                 let mounted = match self.state.formatted {
                     true => Filesystem::mount(&opened, &dir, &self.runner),
-                    false => Filesystem::make(&opened, Some(self.size), &dir, &self.runner),
+                    false => self.format(&opened, &dir),
                 };
                 let mounted = mounted.map_err(|e| self.named(e))?;
                 self.state.formatted = true;
@@ -321,6 +331,7 @@ impl Target {
         self.store.clear(&self.runner)?;
         self.words.set_path("store", &self.store.path())?;
         make_mount_point(&self.open, self.facility.gives)?;
+        self.must_be_ours()?;
         let meter = Meter::start();
         // What a step has begun that fails, closing undoes.
         self.state.opened = true;
@@ -331,13 +342,17 @@ impl Target {
             return Err(self.named(e));
         }
         self.state.opened = false;
-        self.end_background(false)?;
+        if !self.background.is_empty() {
+            // Made by being opened for the first time.
+            self.undo(true).map_err(|e| self.named(e))?;
+        }
         self.state.made = true;
         Ok(elapsed)
     }
 
     fn open_with(&mut self, passphrase: Passphrase) -> Result<()> {
         make_mount_point(&self.open, self.facility.gives)?;
+        self.must_be_ours()?;
         let right = fs::read_to_string(self.dir.join("password"))?;
         if passphrase == Passphrase::Wrong {
             self.set_passphrase(&random_letters()?)?;
@@ -360,14 +375,40 @@ impl Target {
         Ok(())
     }
 
-    /// Fails unless the plaintext is where the facility says. Some servers ask for the passphrase's key only when somebody
-    /// connects.
-    fn is_there(&self) -> Result<()> {
+    /// Fails unless the plaintext is where the facility says. Servers have to answer: a socket is there before anybody listens, and
+    /// some ask for the key only when somebody connects.
+    fn is_there(&mut self) -> Result<()> {
         let opened = self.opened()?;
-        match self.facility.gives {
-            Gives::Nbd => Surface::of_nbd(&opened, self.size).map(|_| ()),
-            Gives::Bytes | Gives::Folder => fs::metadata(&opened).map(|_| ()).map_err(|e| Error::from(e).at(&opened)),
+        if self.facility.gives != Gives::Nbd {
+            return fs::metadata(&opened).map(|_| ()).map_err(|e| Error::from(e).at(&opened));
         }
+        let begun = Instant::now();
+        loop {
+            let refused = match Surface::of_nbd(&opened, self.size) {
+                Err(e) if is_refused(&e) => e,
+                answered => return answered.map(|_| ()),
+            };
+            match self.background.last_mut() {
+                Some(server) if begun.elapsed() < READY => server.goes_on(Duration::from_millis(1))?,
+                _ => return Err(refused),
+            }
+            if (self.runner.cancelled)() {
+                return Err(ErrorKind::Cancelled.into());
+            }
+        }
+    }
+
+    /// Fails if something is there already where the plaintext is to be, such as a mapping of that name, and is not the
+    /// lab's: it would be written to, and closed.
+    fn must_be_ours(&self) -> Result<()> {
+        let opened = self.opened()?;
+        let parts = || opened.components().all(|part| part != Component::ParentDir);
+        let own = |place: &Path| opened.starts_with(place) && parts();
+        if own(&self.dir) || own(&self.store.path()) || opened.symlink_metadata().is_err() {
+            return Ok(());
+        }
+        let what = format!("{}: this is there before it was opened, and is not the lab's", self.facility.name);
+        Err(Error::misuse(what).at(&opened).hint("Close what is open there, or let the facility open somewhere else."))
     }
 
     fn opened(&self) -> Result<PathBuf> {
@@ -409,6 +450,17 @@ impl Target {
         first
     }
 
+    /// Makes a file system in all bytes that there are, and mounts it on `dir`. They have been written before: some facilities
+    /// are made by filling them, and others and the baseline would meet holes that those do not.
+    fn format(&mut self, opened: &Path, dir: &Path) -> Result<Filesystem> {
+        let surface = Surface::of_file(opened, self.size)?;
+        if !self.state.filled {
+            self.fill(&surface)?;
+            self.state.filled = true;
+        }
+        Filesystem::make(opened, Some(surface.len), dir, &self.runner)
+    }
+
     /// Writes all bytes once: reads are to meet what was written, and writes no holes.
     fn fill(&self, surface: &Surface) -> Result<()> {
         let mut device = surface.device()?;
@@ -430,11 +482,6 @@ impl Target {
         private_file(&self.dir.join("password"), passphrase.as_bytes())?;
         self.words.set("password", passphrase);
         Ok(())
-    }
-
-    fn id(&self) -> String {
-        let name = self.dir.file_stem().unwrap_or_default();
-        name.to_string_lossy().into_owned()
     }
 
     fn named(&self, error: Error) -> Error {
@@ -462,6 +509,11 @@ impl Drop for Target {
     }
 }
 
+/// Whether nobody listens at a socket.
+fn is_refused(error: &Error) -> bool {
+    matches!(&error.kind, ErrorKind::Io(e) if e.kind() == std::io::ErrorKind::ConnectionRefused)
+}
+
 /// The folder on which it is mounted, or nothing where it is opened as a socket.
 fn make_mount_point(open: &Path, gives: Gives) -> Result<()> {
     let made = match gives {
@@ -471,6 +523,13 @@ fn make_mount_point(open: &Path, gives: Gives) -> Result<()> {
     match made {
         Err(e) if matches!(e.kind(), std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotFound) => Ok(()),
         made => made.map_err(|e| Error::from(e).at(open)),
+    }
+}
+
+fn remove_if_there(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(|e| Error::from(e).at(path)),
     }
 }
 

@@ -57,6 +57,10 @@ pub fn try_out(facility: &Facility, lab: &Lab) -> Result<Trial> {
         false => Err(wrong(format!("{}: {otherwise}", facility.name))),
     };
 
+    // Before the bytes, which give way to files.
+    if facility.gives == Gives::Folder {
+        write_file(&target.folder()?.join("file"), &mark)?;
+    }
     let surface = target.bytes()?;
     demand(surface.len >= BLOCK as u64, "there is no room in it")?;
     let places =
@@ -70,9 +74,6 @@ pub fn try_out(facility: &Facility, lab: &Lab) -> Result<Trial> {
     device.flush()?;
     drop(device);
     let files = facility.gives != Gives::Nbd;
-    if facility.gives == Gives::Folder {
-        write_file(&target.folder()?.join("file"), &mark)?;
-    }
     target.close()?;
 
     let plain = target.store_holds(&mark)?;

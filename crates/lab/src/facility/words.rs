@@ -111,7 +111,7 @@ impl Words {
 /// `Misuse` with the first that is not, or where a step has no words.
 pub fn check(facility: &Facility) -> Result<()> {
     let mut any = Words::default();
-    NAMES.iter().for_each(|name| any.set(name, ""));
+    NAMES.iter().for_each(|name| any.set(name, "/"));
     LISTS.iter().for_each(|name| any.set_list(name, &[]));
     let in_facility = |e: Error| Error::misuse(format!("the facility {}: {}", facility.name, e.kind));
     let steps = facility.steps();
@@ -120,6 +120,9 @@ pub fn check(facility: &Facility) -> Result<()> {
         if step.run.is_empty() {
             return Err(in_facility(Error::misuse("a step without a command")));
         }
+    }
+    if !any.text(&facility.opened).map_err(in_facility)?.starts_with('/') {
+        return Err(in_facility(Error::misuse("where it is opened has to be a whole path, such as {open}")));
     }
     let paths = facility.needs.paths.iter().map(|path| path.to_string_lossy().into_owned());
     for text in paths.chain([facility.opened.clone()]) {

@@ -1,7 +1,7 @@
 //! Two runs, cell by cell, as text and CSV.
 
 use super::table::{Align, Table};
-use super::{Extra, Record, Text, number, percent, rate, size};
+use super::{Extra, Record, Text, number, percent, printable, rate, size};
 use crate::changes::{Basis, Change, Changes, FALSE_CHANGES, Place};
 use crate::run::{Axis, Unit};
 use crate::statistics::Verdict;
@@ -177,7 +177,7 @@ impl Text for Changes {
             }
             text += &format!("\n{}", table.text());
         }
-        text + "\n" + &self.method() + "\n"
+        printable(&(text + "\n" + &self.method() + "\n"))
     }
 }
 

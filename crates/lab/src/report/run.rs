@@ -10,7 +10,7 @@ use crate::summary::{Cell, Summary, case_words};
 use super::facts::{facts, method, missing};
 use super::panels::{Kind, Panel, Scale, axis_words, panels, strays, tick};
 use super::table::{Align, Table, WIDTH, bar, wrapped};
-use super::{Extra, Record, Text, csv, html, number, percent};
+use super::{Extra, Record, Text, csv, html, number, percent, printable};
 
 /// A run with what it shows, and what else is to be told of it.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -190,7 +190,7 @@ impl Text for RunReport<'_> {
             text += &self.run.ciphers.as_slice().text();
         }
         self.extras.iter().for_each(|extra| text += &extra_text(extra));
-        text
+        printable(&text)
     }
 }
 
@@ -351,6 +351,9 @@ fn short(verdict: Verdict) -> &'static str {
 mod tests {
     use super::super::sample;
     use super::*;
+    use crate::changes::Changes;
+    use crate::hostile;
+    use crate::run::stored;
 
     /// Rows of a CSV file, read by another's parser, as names and values.
     fn parsed(csv: &str) -> Vec<std::collections::HashMap<String, String>> {
@@ -360,6 +363,44 @@ mod tests {
 
     fn near(text: &str, value: f64) -> bool {
         text.parse::<f64>().is_ok_and(|read| (read - value).abs() <= value.abs() * 1e-3 + 1e-6)
+    }
+
+    #[test]
+    fn a_run_that_anybody_wrote_is_refused_or_reported() {
+        let mut run = sample::run();
+        run.passes.retain(|pass| ["dd", "iozone-like", "dbench"].contains(&pass.workload.as_str()));
+        run.failures[0].error = "\u{1b}[31mred\u{7}\nnext line".into();
+        let json = serde_json::to_string(&run).expect("JSON");
+        let reported = std::cell::Cell::new(0);
+        hostile::feed(&[&json], 40, |text| {
+            let Ok(run) = stored::parse(text.as_bytes()) else { return };
+            reported.set(reported.get() + 1);
+            let summary = Summary::of(&run);
+            let report = RunReport { run: &run, summary: &summary, extras: &Extra::published(&run, &summary) };
+            let text = report.text();
+            assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+            assert!(report.html().is_ok() && report.json().is_ok());
+            assert!(!report.cells_csv().is_empty() && !report.samples_csv().is_empty());
+            let changes = Changes::between(&sample::run(), &run, 0.03);
+            assert!(!changes.text().contains('\u{1b}'));
+        });
+        assert!(reported.get() > 10, "{} of them were runs", reported.get());
+    }
+
+    #[test]
+    fn figures_that_nobody_measured_are_refused() {
+        let refused = |change: &dyn Fn(&mut Run)| {
+            let mut run = sample::run();
+            change(&mut run);
+            stored::parse(&serde_json::to_vec(&run).expect("JSON")).is_err()
+        };
+        assert!(!refused(&|_| ()));
+        assert!(refused(&|run| run.passes[0].measures[0].value = f64::NAN));
+        assert!(refused(&|run| run.passes[0].measures[0].value = -1e300));
+        assert!(refused(&|run| run.passes[0].measures[0].case.x = Some(-1.0)));
+        assert!(refused(&|run| run.facilities[0].name = "plain\u{1b}[2J".into()));
+        assert!(refused(&|run| run.passes[0].measures[0].case.operation = "write\nread".into()));
+        assert!(refused(&|run| run.workloads[0].title = "x".repeat(100_000)));
     }
 
     #[test]
@@ -391,7 +432,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let file = dir.path().join("report.json");
         std::fs::write(&file, json).expect("a file");
-        let again = crate::run::stored::load(&file).expect("the run");
+        let again = stored::load(&file).expect("the run");
         assert_eq!(
             (again.plan, again.passes.len(), again.traces.len()),
             (run.plan, run.passes.len(), run.traces.len())

@@ -92,8 +92,8 @@ pub(super) fn wrapped(line: &str) -> String {
     hanging("", " ", line)
 }
 
-/// The same, with `first` before the first line and `others` before the others.
-pub(super) fn hanging(first: &str, others: &str, text: &str) -> String {
+/// The same lines, with `first` in front of the first one and `others` in front of the others.
+pub fn hanging(first: &str, others: &str, text: &str) -> String {
     let (mut lines, mut used) = (first.to_owned(), first.chars().count());
     for (i, word) in text.split(' ').enumerate() {
         let len = word.chars().count();

@@ -1,7 +1,7 @@
 //! A run while it is under way: a file to which a line of JSON is added after every pass, and from which it goes on.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use claviger_engine::{Error, ErrorKind, Result};
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Moment;
-use crate::run::{Failure, Pass, Run, SCHEMA, Sitting, Trace};
+use crate::run::{Failure, Pass, Run, SCHEMA, Sitting, Trace, stored};
 
 /// Name of the file in the folder of a run.
 pub const FILE: &str = "run.jsonl";
@@ -123,7 +123,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Begins the journal of this run in a new folder, which only this user can look into.
+    /// Begins the journal of this run in a new folder.
     ///
     /// # Errors
     /// `Io`, also where the folder is there already.
@@ -146,7 +146,8 @@ impl Journal {
         let file = OpenOptions::new().read(true).append(true).open(&path).map_err(|e| Error::from(e).at(&path))?;
         let mut journal = Self { file, path };
         journal.lock()?;
-        let (state, whole) = parse(&mut journal.file, &journal.path)?;
+        let bytes = stored::read(&mut journal.file).map_err(|e| e.at(&journal.path))?;
+        let (state, whole) = parse(&bytes, &journal.path)?;
         journal
             .file
             .set_len(whole)
@@ -183,15 +184,11 @@ impl Journal {
 /// `Io`; `Malformed` where an earlier line makes no sense; `Unsupported` where it is of another version.
 pub fn read(folder: &Path) -> Result<State> {
     let path = folder.join(FILE);
-    let mut file = File::open(&path).map_err(|e| Error::from(e).at(&path))?;
-    Ok(parse(&mut file, &path)?.0)
+    Ok(parse(&stored::read_file(&path)?, &path)?.0)
 }
 
 /// The state, and how many bytes are whole lines.
-fn parse(file: &mut File, path: &Path) -> Result<(State, u64)> {
-    let mut bytes = Vec::new();
-    let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes));
-    read.map_err(|e| Error::from(e).at(path))?;
+fn parse(bytes: &[u8], path: &Path) -> Result<(State, u64)> {
     // What is behind the last end of a line was torn.
     let whole = bytes.iter().rposition(|&b| b == b'\n').map_or(0, |last| last + 1);
     let mut state: Option<State> = None;
@@ -212,7 +209,9 @@ fn parse(file: &mut File, path: &Path) -> Result<(State, u64)> {
         offset += line.len() as u64;
     }
     let nothing = || malformed(0, "the run was interrupted before anything was measured".into()).at(path);
-    Ok((state.ok_or_else(nothing)?, whole as u64))
+    let state = state.ok_or_else(nothing)?;
+    stored::check(&state.run).map_err(|e| e.at(path))?;
+    Ok((state, whole as u64))
 }
 
 fn malformed(offset: u64, what: String) -> Error {

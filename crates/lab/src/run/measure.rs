@@ -1,6 +1,6 @@
 //! A run from its beginning to its end, or on from where it was interrupted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use claviger_crypto::Acceleration;
 use claviger_engine::{Error, Result};
 
 use crate::benchmark::{self, Sort};
-use crate::facility::Catalogue;
+use crate::facility::{Catalogue, Scratch, tidy};
 use crate::machine::{self, Machine, Moment};
 use crate::run::bench::Real;
 use crate::run::journal::{Entry, Journal, State};
@@ -25,9 +25,6 @@ const GENERATED: &[usize] = &[512, 4096, 32 << 10, 1 << 20];
 
 /// How long the machine is watched before anything is measured.
 const IDLE: Duration = Duration::from_secs(1);
-
-/// Folders of a run have this in front of their names, in the backing and where there is scratch room.
-const PREFIX: &str = "claviger-lab-";
 
 /// What the lab needs to know besides a plan.
 pub struct Hands<'a> {
@@ -174,18 +171,28 @@ fn ciphers(level: Level) -> Result<Vec<benchmark::Row>> {
 
 /// Folders that go with the run.
 struct Places {
-    stores: tempfile::TempDir,
-    scratch: tempfile::TempDir,
+    stores: Scratch,
+    scratch: Scratch,
 }
 
 impl Places {
     fn new(plan: &Plan) -> Result<Self> {
-        // Of a device, nothing lies in a folder but what is mounted.
-        let backing = match &plan.backing {
-            Backing::Tmpfs(folder) | Backing::Folder(folder) => folder.clone(),
-            Backing::Device(_) => std::env::temp_dir(),
-        };
-        Ok(Self { stores: new_folder(&backing)?, scratch: new_folder(&scratch(plan))? })
+        let backing = backing(plan);
+        Ok(Self { stores: Scratch::below(&backing)?, scratch: Scratch::below(&scratch(plan))? })
+    }
+}
+
+/// Removes what labs that were killed have left where this run will work. Returns a sentence for each.
+pub fn tidy_up(plan: &Plan) -> Vec<String> {
+    let places: BTreeSet<PathBuf> = [backing(plan), scratch(plan)].into();
+    places.iter().flat_map(|place| tidy(place)).collect()
+}
+
+/// The folder in which stores lie. Of a device, nothing lies in a folder but what is mounted.
+fn backing(plan: &Plan) -> PathBuf {
+    match &plan.backing {
+        Backing::Tmpfs(folder) | Backing::Folder(folder) => folder.clone(),
+        Backing::Device(_) => std::env::temp_dir(),
     }
 }
 
@@ -197,10 +204,6 @@ fn scratch(plan: &Plan) -> PathBuf {
         Backing::Folder(_) | Backing::Device(_) if memory.is_dir() => memory.to_owned(),
         Backing::Folder(_) | Backing::Device(_) => std::env::temp_dir(),
     }
-}
-
-fn new_folder(place: &Path) -> Result<tempfile::TempDir> {
-    tempfile::Builder::new().prefix(PREFIX).tempdir_in(place).map_err(|e| Error::from(e).at(place))
 }
 
 /// Tells what is done before it is done.

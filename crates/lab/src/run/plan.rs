@@ -33,6 +33,12 @@ const MARGIN: u64 = 64 << 20;
 /// The smallest volume in bytes that every facility can be made with, a file system in it.
 const LEAST: u64 = 64 << 20;
 
+/// The largest volume in bytes: with room for headers beside it, no number overflows.
+const MOST: u64 = 1 << 50;
+
+/// Passes of anything, at most.
+const MOST_REPEATS: usize = 1000;
+
 /// Seconds that opening, closing and dropping caches take around a pass, about; making a facility takes as long.
 const AROUND: f64 = 0.5;
 
@@ -125,16 +131,7 @@ impl Wishes {
             seed: self.seed,
             caches: if can_drop_caches() { Caches::Dropped } else { Caches::Warm },
         };
-        let wrong = match () {
-            () if min_repeats == 0 => "at least one repeat is needed",
-            () if !(plan.scale > 0.0 && plan.scale <= 10.0) => "the scale is above 0, and 10 at most",
-            () if !(plan.steady > 0.0 && plan.steady <= 1.0) => "steady is above 0 %, and 100 % at most",
-            () if self.size.is_some_and(|size| size < LEAST) => "volumes have 64 MiB at least",
-            () => "",
-        };
-        if !wrong.is_empty() {
-            return Err(Error::misuse(wrong));
-        }
+        check(&Plan { size: self.size.unwrap_or(LEAST), ..plan.clone() })?;
         plan.workloads = self.workloads(&plan, defaults.pass_s)?;
         let needed = workloads_of(&plan)?.into_iter().filter(|w| w.missing().is_none()).map(|w| room(w, &plan)).max();
         plan.size = self.size.unwrap_or(needed.unwrap_or(0).max(LEAST).next_multiple_of(1 << 20));
@@ -193,6 +190,7 @@ impl Prepared {
     /// `Misuse` for names that nothing has, and where there is too little room; `Unsupported` where nothing can be measured;
     /// `Io`.
     pub fn of(plan: Plan, catalogue: &Catalogue, program: &Path) -> Result<Self> {
+        check(&plan)?;
         let all: Vec<&Facility> = plan.facilities.iter().map(|name| catalogue.find(name)).collect::<Result<_>>()?;
         let facility_records: Vec<FacilityRecord> = all.iter().map(|f| facility_record(f, program)).collect();
         let workload_records: Vec<WorkloadRecord> =
@@ -229,6 +227,23 @@ impl Prepared {
         let making = AROUND * self.facilities.len() as f64;
         Estimate { least_s: making + passes(self.plan.min_repeats), most_s: making + passes(self.plan.max_repeats) }
     }
+}
+
+/// Whether the numbers make sense: those of a stored run may be anybody's.
+///
+/// # Errors
+/// `Misuse`.
+fn check(plan: &Plan) -> Result<()> {
+    let wrong = match () {
+        () if plan.min_repeats == 0 => "at least one repeat is needed",
+        () if plan.max_repeats > MOST_REPEATS => "1000 repeats are the most",
+        () if !(plan.scale > 0.0 && plan.scale <= 10.0) => "the scale is above 0, and 10 at most",
+        () if !(plan.steady > 0.0 && plan.steady <= 1.0) => "steady is above 0 %, and 100 % at most",
+        () if plan.size < LEAST => "volumes have 64 MiB at least",
+        () if plan.size > MOST => "volumes have 1 PiB at most",
+        () => return Ok(()),
+    };
+    Err(Error::misuse(wrong))
 }
 
 /// The workloads of a plan.

@@ -1,15 +1,26 @@
 //! A run that lies in files: what people give to say which one they mean.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::Path;
 
 use claviger_engine::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
+use crate::report::size;
 use crate::run::{Run, SCHEMA, journal};
 
 /// Name of a finished run's file in its folder.
 pub const FILE: &str = "run.json";
+
+/// The longest file of a run, in bytes: a thorough run of everything has tens of MB.
+const FILE_MAX: u64 = 1 << 30;
+
+/// The longest name or title, in bytes.
+const NAME_MAX: usize = 1000;
+
+/// No figure is larger: sums and squares of such are numbers still.
+const MOST: f64 = 1e30;
 
 /// The run in a folder, in its journal, or in a file of JSON: of the run alone, or of a whole report.
 ///
@@ -23,13 +34,68 @@ pub fn load(path: &Path) -> Result<Run> {
     }
     if path.file_name().is_some_and(|name| name == journal::FILE) {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        return Ok(journal::read(folder)?.run);
+        return journal::read(folder).map(|state| state.run);
     }
-    let text = fs::read(path).map_err(|e| Error::from(e).at(path))?;
-    parse(&text).map_err(|e| e.at(path))
+    parse(&read_file(path)?).map_err(|e| e.at(path))
 }
 
-fn parse(text: &[u8]) -> Result<Run> {
+/// The bytes of a file that is no longer than a run's may be.
+pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
+    let open = || -> Result<File> {
+        // Looked at before it is opened: a FIFO would wait for a writer.
+        match fs::metadata(path)?.is_file() {
+            true => Ok(File::open(path)?),
+            false => Err(Error::misuse("no regular file")),
+        }
+    };
+    open().and_then(|mut file| read(&mut file)).map_err(|e| e.at(path))
+}
+
+/// The same of one that is open.
+pub(super) fn read(file: &mut File) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 {
+        0..=FILE_MAX => Ok(bytes),
+        _ => Err(Error::misuse(format!("longer than {}, which no run is", size(FILE_MAX)))),
+    }
+}
+
+/// Whether a run that anybody may have written can be reported: names that fit on a line, and numbers with which one can
+/// calculate.
+///
+/// # Errors
+/// `Malformed`.
+pub(super) fn check(run: &Run) -> Result<()> {
+    let malformed = |field: &'static str, what: String| Err(ErrorKind::Malformed { field, offset: 0, what }.into());
+    let records = run.facilities.iter().flat_map(|f| [&f.name, &f.title]);
+    let records = records.chain(run.workloads.iter().flat_map(|w| [&w.name, &w.title]));
+    let of_passes = run.passes.iter().flat_map(|p| [&p.facility, &p.workload, &p.at]);
+    let cases = || run.passes.iter().flat_map(|p| &p.measures);
+    let of_cases = cases().flat_map(|m| [&m.case.operation, &m.case.series]);
+    let of_rest = run.failures.iter().map(|f| &f.facility).chain(run.traces.iter().map(|t| &t.facility));
+    let mut names = records.chain(of_passes).chain(of_cases).chain(of_rest);
+    if let Some(name) = names.find(|name| name.len() > NAME_MAX || name.contains(char::is_control)) {
+        return malformed("name", format!("{:?}", name.chars().take(80).collect::<String>()));
+    }
+    let of_measures = cases().flat_map(|m| [m.value, m.seconds, m.cpu_s.unwrap_or(0.0)]);
+    let of_traces = run.traces.iter().flat_map(|t| &t.requests).map(|r| r.at);
+    let of_plan = [run.plan.scale, run.plan.steady];
+    let of_generator = run.generator.iter().map(|g| g.bytes_per_s);
+    let of_ciphers =
+        run.ciphers.iter().flat_map(|r| [r.encrypt_bytes_per_s, r.decrypt_bytes_per_s, r.mean_bytes_per_s]);
+    let mut numbers = of_measures.chain(of_traces).chain(of_plan).chain(of_generator).chain(of_ciphers);
+    if let Some(number) = numbers.find(|number| number.is_nan() || number.abs() > MOST) {
+        return malformed("number", format!("{number} is none that is measured"));
+    }
+    match cases().filter_map(|m| m.case.x).find(|x| !(0.0..=MOST).contains(x)) {
+        Some(x) => malformed("x", format!("{x} is no place on an axis")),
+        None => Ok(()),
+    }
+}
+
+/// A run from JSON.
+pub(crate) fn parse(text: &[u8]) -> Result<Run> {
     /// What says which form the rest has.
     #[derive(Deserialize)]
     struct Form {
@@ -43,7 +109,8 @@ fn parse(text: &[u8]) -> Result<Run> {
     if form.schema != SCHEMA {
         return Err(Error::unsupported(format!("a run of form {}; this program knows form {SCHEMA}", form.schema)));
     }
-    serde_json::from_value(json).map_err(malformed)
+    let run = serde_json::from_value(json).map_err(malformed)?;
+    check(&run).map(|()| run)
 }
 
 #[cfg(test)]

@@ -104,15 +104,16 @@ impl Lab {
         if (self.cancelled)() { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
     }
 
-    /// Drops the page cache, if the plan says so and the system lets us. Written data must have been flushed before.
+    /// Waits until everything that was written is where it stays, so that nobody pays for what another wrote. Then drops the
+    /// page cache, if the plan says so.
     ///
     /// # Errors
     /// `Io` where the plan says so and it does not work.
     pub fn drop_caches(&self) -> Result<()> {
+        rustix::fs::sync();
         match self.plan.caches {
             crate::run::Caches::Warm => Ok(()),
             crate::run::Caches::Dropped => {
-                rustix::fs::sync();
                 let file = std::path::Path::new("/proc/sys/vm/drop_caches");
                 std::fs::write(file, "3").map_err(|e| Error::from(e).at(file))
             }

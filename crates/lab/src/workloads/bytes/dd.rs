@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use claviger_engine::Result;
 
-use super::{LARGE, MIB, demand, drop_caches, long_enough, mark, sequential, smallest};
+use super::{LARGE, MIB, cache_note, demand, drop_caches, long_enough, mark, sequential, smallest};
 use crate::facility::Target;
 use crate::run::{Axis, Case, Level, Measure, Plan};
 use crate::statistics::median;
@@ -160,7 +160,11 @@ fn run(target: &mut Target, lab: &Lab, extent: &Extent) -> Result<Outcome> {
     let surface = target.bytes()?;
     let mut device = surface.device()?;
     let extent = Extent { size: extent.size.min(surface.len / MIB * MIB), ..*extent };
-    Sweep { device: &mut *device, direct: surface.direct, lab, extent: &extent, written: Written::default() }.all()
+    let direct = surface.direct;
+    let mut outcome =
+        Sweep { device: &mut *device, direct, lab, extent: &extent, written: Written::default() }.all()?;
+    outcome.notes.extend(cache_note(target, direct));
+    Ok(outcome)
 }
 
 /// Transfers of each block size.

@@ -10,7 +10,7 @@ use std::process::Command;
 use claviger_engine::{Error, Result};
 use serde::Deserialize;
 
-use super::{MIB, drop_caches};
+use super::{MIB, cache_note, drop_caches};
 use crate::facility::{Surface, Target, Way};
 use crate::meter::Elapsed;
 use crate::program;
@@ -127,6 +127,7 @@ impl Workload for Fio {
             drop_caches(lab, place.surface.direct)?;
             outcome.measures.extend(carry_out(job, &place, idle, lab)?);
         }
+        outcome.notes.extend(cache_note(target, place.surface.direct));
         Ok(outcome)
     }
 }
@@ -290,7 +291,7 @@ fn measures(job: &Job, printed: &PrintedJob, cpu_s: f64) -> Result<Vec<Measure>>
         .filter(|(_, side)| side.total_ios > 0)
         .collect();
     let value = sides.iter().map(|(_, side)| if job.unit == Unit::PerS { side.iops } else { side.bw_bytes }).sum();
-    let bytes = sides.iter().map(|(_, side)| side.io_bytes).sum();
+    let bytes = sides.iter().fold(0_u64, |sum, (_, side)| sum.saturating_add(side.io_bytes));
     let seconds = sides.iter().map(|(_, side)| side.runtime as f64 / 1e3).fold(0.0, f64::max);
     if bytes == 0 || seconds == 0.0 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "fio moved nothing").into());
@@ -322,7 +323,17 @@ mod tests {
     use claviger_testkit::tools;
 
     use super::*;
+    use crate::hostile;
     use crate::workloads::tests::lab;
+
+    #[test]
+    fn garbled_output_is_an_error_or_gives_figures() {
+        hostile::feed(&[MIXED, FAILED], 500, |text| {
+            for job in JOBS {
+                let _ = parse(text).and_then(|printed| measures(job, &printed, 1.0));
+            }
+        });
+    }
 
     const MIXED: &str = include_str!("../../../tests/data/fio-mixed.json");
     const FAILED: &str = include_str!("../../../tests/data/fio-failed.json");

@@ -238,7 +238,7 @@ fn timing(operation: &str, line: &str) -> Option<Measure> {
         "kB/sec" => 1024.0,
         _ => return None,
     };
-    let (bytes, seconds) = (megabytes.parse::<u64>().ok()? * MIB, seconds.parse().ok()?);
+    let (bytes, seconds) = (megabytes.parse::<u64>().ok()?.checked_mul(MIB)?, seconds.parse().ok()?);
     let took = Elapsed { seconds, cpu_s: 0.0 };
     let measure = Measure::rate(Case::new(operation), bytes, took);
     Some(Measure { value: rate.parse::<f64>().ok()? * unit, cpu_s: None, ..measure })
@@ -247,6 +247,7 @@ fn timing(operation: &str, line: &str) -> Option<Measure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hostile;
     use crate::workloads::tests::lab;
 
     #[test]
@@ -274,6 +275,7 @@ mod tests {
 
     #[test]
     fn what_hdparm_prints_of_a_file_is_an_error() {
+        hostile::feed(&[include_str!("../../../tests/data/hdparm.txt")], 2000, |text| drop(parse(text)));
         let error = parse(include_str!("../../../tests/data/hdparm-file.txt")).unwrap_err().to_string();
         assert!(error.contains("BLKGETSIZE failed"), "{error}");
     }

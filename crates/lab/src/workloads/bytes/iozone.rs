@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use claviger_engine::{Error, Result};
 
-use super::{MIB, SAMPLE, damaged, drop_caches, long_enough, mark, smallest};
+use super::{MIB, SAMPLE, cache_note, damaged, drop_caches, long_enough, mark, smallest};
 use crate::facility::{Gives, Surface, Target};
 use crate::memory::Buffer;
 use crate::meter::{Elapsed, Meter};
@@ -186,7 +186,9 @@ impl Workload for IozoneLike {
                 continue;
             }
             outcome.measures.extend(cell.measure(extent.limit_s)?);
+            outcome.notes.extend(cache_note(target, cell.open.direct));
         }
+        outcome.notes.dedup();
         Ok(outcome)
     }
 }

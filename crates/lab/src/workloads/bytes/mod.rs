@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use claviger_engine::{Error, Result};
 
 use super::{Lab, Workload};
+use crate::facility::Target;
 use crate::meter::{Elapsed, Meter};
 use crate::run::Backing;
 use crate::transfer::{self, Compared, Data, Device, Transfer, Written};
@@ -56,6 +57,17 @@ fn drop_caches(lab: &Lab, direct: bool) -> Result<()> {
         Backing::Tmpfs(_) if direct => Ok(()),
         _ => lab.drop_caches(),
     }
+}
+
+/// What a reader has to know where a facility cannot be reached around the page cache.
+fn cache_note(target: &Target, direct: bool) -> Option<String> {
+    (!direct).then(|| {
+        format!(
+            "{} cannot be read and written around the page cache here: its figures of bytes hold what the page cache does, \
+             even where those of its baseline do not.",
+            target.facility().name
+        )
+    })
 }
 
 /// A mark of what is written that nothing else in this process has.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use claviger_engine::Result;
 
-use super::{MIB, drop_caches};
+use super::{MIB, cache_note, drop_caches};
 use crate::facility::Target;
 use crate::memory::Buffer;
 use crate::meter::{Elapsed, Meter};
@@ -124,7 +124,8 @@ impl Workload for Scratch {
         drop_caches(lab, surface.direct)?;
         let (real, io_s) = file.multiply(&mut random, lab)?;
         file.check(&mut random)?;
-        Ok(Outcome { measures: measures(real, io_s, file.shape.moved()), ..Outcome::default() })
+        let notes = cache_note(target, surface.direct).into_iter().collect();
+        Ok(Outcome { measures: measures(real, io_s, file.shape.moved()), notes, ..Outcome::default() })
     }
 }
 

@@ -268,9 +268,21 @@ mod tests {
     use claviger_testkit::tools;
 
     use super::*;
+    use crate::hostile;
     use crate::workloads::tests::lab;
 
     /// Version 2.00a of Debian 12, in a tmpfs: `-s 4096 -r 0 -n 160:1024:0:4`.
+    #[test]
+    fn garbled_output_is_an_error_or_gives_figures() {
+        let told = |text: &str| [Said { after: Elapsed { seconds: 1.0, cpu_s: 0.5 }, text: text.into() }];
+        hostile::feed(&[SLOW, FAST], 1000, |text| {
+            if let Ok(fields) = fields(text) {
+                STEPS.iter().for_each(|step| drop(printed(&fields, step)));
+            }
+        });
+        hostile::feed(&[TOLD], 1000, |text| STEPS.iter().for_each(|step| drop(took(step, &told(text)))));
+    }
+
     const SLOW: &str = include_str!("../../../tests/data/bonnie.csv");
     /// The same: `-s 64 -r 0 -f -n 2`, all of which was too short.
     const FAST: &str = include_str!("../../../tests/data/bonnie-fast.csv");

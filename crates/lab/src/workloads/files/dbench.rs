@@ -149,9 +149,19 @@ mod tests {
     use claviger_testkit::tools;
 
     use super::*;
+    use crate::hostile;
     use crate::workloads::tests::lab;
 
     /// Version 4.00 of Debian 12, in a tmpfs: `dbench -t 6 2`.
+    #[test]
+    fn garbled_output_is_an_error_or_gives_figures() {
+        hostile::feed(&[OUTPUT], 2000, |text| {
+            let half = text.char_indices().nth(text.chars().count() / 2).map_or(0, |(at, _)| at);
+            let said = |seconds, text: &str| Said { after: Elapsed { seconds, cpu_s: 0.5 }, text: text.into() };
+            let _ = Found::in_output(&[said(1.0, &text[..half]), said(2.0, &text[half..])]);
+        });
+    }
+
     const OUTPUT: &str = include_str!("../../../tests/data/dbench.txt");
 
     /// A line each second, in which one processor and a half were busy.
