@@ -192,11 +192,12 @@ fn findings(run: &Run, cells: &[Cell]) -> Vec<String> {
     overviews.into_iter().map(|(_, sentence)| sentence).chain(telling).collect()
 }
 
-/// The end of the interval that is closer to no loss; 0 where the interval holds that.
+/// The end of the interval that is closer to no loss; 0 where the interval holds that. Of a gain, it is the loss of the
+/// baseline against the facility: gains have no upper end, and would all come before the losses.
 fn certain(cell: &Cell) -> f64 {
     match &cell.loss {
         Some(Loss { verdict: Verdict::Slower, low, .. }) => *low,
-        Some(Loss { verdict: Verdict::Faster, high, .. }) => -high,
+        Some(Loss { verdict: Verdict::Faster, high, .. }) => 1.0 - 1.0 / (1.0 - high),
         _ => 0.0,
     }
 }
@@ -244,6 +245,12 @@ fn finding(run: &Run, cell: &Cell) -> Option<String> {
 
 /// `random read, file of 64 MiB, blocks of 4 KiB`.
 pub fn case_words(case: &Case) -> String {
+    let words = [case.operation.clone(), case.series.clone(), place_words(case)];
+    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
+}
+
+/// `blocks of 4 KiB`, `12 clients`; empty for a case that has no place on an axis.
+fn place_words(case: &Case) -> String {
     let bytes = |x: f64| size(x as u64);
     let place = case.x.map(|x| match case.axis {
         Axis::Block => format!("blocks of {}", bytes(x)),
@@ -253,13 +260,13 @@ pub fn case_words(case: &Case) -> String {
         Axis::Volumes => format!("{x} volume{}", if x == 1.0 { "" } else { "s" }),
         Axis::None => x.to_string(),
     });
-    let words = [Some(case.operation.clone()), Some(case.series.clone()), place];
-    words.into_iter().flatten().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
+    place.unwrap_or_default()
 }
 
 fn warnings(run: &Run, cells: &[Cell]) -> Vec<String> {
     let of_machine = [steal(run), throttled(run), clock(run), idle(run), warm(run)];
-    let of_figures = [too_few(run, cells), unsteady(run, cells), generator(run, cells), chance(cells)];
+    let of_figures =
+        [too_few(run, cells), unsteady(run, cells), generator(run, cells), chance(cells), faster(cells)];
     let all = of_machine.into_iter().chain(of_figures).flatten();
     all.chain(failed(run)).chain(missing_baselines(run, cells)).chain(unfinished(run)).collect()
 }
@@ -377,19 +384,33 @@ fn chance(cells: &[Cell]) -> Option<String> {
     })
 }
 
+/// Encryption makes nothing faster.
+fn faster(cells: &[Cell]) -> Option<String> {
+    let faster = cells.iter().filter(|c| c.loss.as_ref().is_some_and(|l| l.verdict == Verdict::Faster)).count();
+    (faster > 0).then(|| {
+        format!(
+            "{} faster than without encryption. Encryption does not do that: a cache, another path of the data, another load of \
+             the machine or chance does.",
+            if faster == 1 { "1 figure is".to_owned() } else { format!("{faster} figures are") }
+        )
+    })
+}
+
 fn failed(run: &Run) -> Vec<String> {
     let mut sentences: Vec<(String, usize)> = Vec::new();
     for failure in &run.failures {
         let doing = failure.workload.as_deref().unwrap_or("being made or opened");
-        // Only the first line: the whole of it is in the failures.
-        let error = failure.error.lines().next().unwrap_or_default();
-        let sentence = format!("{} failed in {doing}: {error}", failure.facility);
+        // Why is in the failures.
+        let sentence = format!("{} failed in {doing}", failure.facility);
         match sentences.iter_mut().find(|(told, _)| *told == sentence) {
             Some((_, times)) => *times += 1,
             None => sentences.push((sentence, 1)),
         }
     }
-    let told = |(sentence, times)| if times == 1 { sentence } else { format!("{sentence} ({times} times)") };
+    let told = |(sentence, times)| match times {
+        1 => format!("{sentence}: see what failed."),
+        times => format!("{sentence}, {times} times: see what failed."),
+    };
     sentences.into_iter().map(told).collect()
 }
 

@@ -19,14 +19,14 @@ use crate::{new_file, output};
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  claviger lab report claviger-lab-2026-11-22-0300\n  claviger lab report run.json --html \
-                        report.html --published\n  claviger lab report run.json --csv --raw > samples.csv\n  claviger lab report \
+                        report.html\n  claviger lab report run.json --csv --raw > samples.csv\n  claviger lab report \
                         old.json new.json --fail-on-slower 5"
 )]
 pub struct Args {
     /// The run: its folder, or its run.json or run.jsonl. Of two, the old one comes first
     #[arg(value_name = "RUN", required = true, num_args = 1..=2)]
     runs: Vec<PathBuf>,
-    /// Lay the figures of published studies beside, where the same or something like it was measured
+    /// Lay the figures of published studies beside, where the same or something like it was measured; a page always does
     #[arg(long)]
     published: bool,
     /// Of two runs: the smallest change that is called one, in per cent [default: 3]
@@ -111,7 +111,7 @@ impl Args {
     }
 
     fn published_beside(&self, run: &Run, summary: &Summary) -> Vec<Extra> {
-        if self.published { Extra::published(run, summary) } else { Vec::new() }
+        if self.published || self.html.is_some() { Extra::published(run, summary) } else { Vec::new() }
     }
 
     fn tell(&self, text: &str) -> anyhow::Result<()> {

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use claviger_engine::{Error, ErrorKind};
 use claviger_lab::facility::Catalogue;
 use claviger_lab::machine::date_and_time;
-use claviger_lab::report::{RunReport, Text};
+use claviger_lab::report::{Extra, RunReport, Text};
 use claviger_lab::run::journal::{Journal, State};
 use claviger_lab::run::measure::{self, Hands, Tick};
 use claviger_lab::run::plan::{MEMORY, Prepared, Wishes};
@@ -284,14 +284,15 @@ fn carry_out(
     })
 }
 
-/// Everything, in files beside the journal.
+/// Everything, in files beside the journal. In the page, published figures are laid beside.
 fn write_reports(report: &RunReport<'_>, folder: &Path) -> claviger_engine::Result<()> {
+    let published = Extra::published(report.run, report.summary);
     let files = [
         ("run.json", report.json()?),
         ("report.txt", report.text()),
         ("report.csv", report.cells_csv()),
         ("samples.csv", report.samples_csv()),
-        (PAGE, report.html()?),
+        (PAGE, RunReport { extras: &published, ..*report }.html()?),
     ];
     files.iter().try_for_each(|(name, text)| stored::write(&folder.join(name), text))
 }

@@ -46,6 +46,9 @@ pub(super) fn method(run: &Run) -> Vec<String> {
          times are measured, performance is 1 / time. A verdict is given where the whole 95 % interval of the loss lies on one \
          side of zero; otherwise the difference is called not measurable."
             .into(),
+        "Facilities of different layers (those with different baselines) differ in more than encryption, such as a file system \
+         or a protocol: each is judged against its own baseline, and speeds are not to be compared across layers."
+            .into(),
         format!(
             "A figure is steady when its relative standard deviation is at most {} %. One that is not after {} is \
              marked as unsteady.",

@@ -14,8 +14,8 @@ use crate::run::Run;
 use canvas::Look;
 use sections::{Ciphers, Section};
 
-/// Findings that are shown at once.
-const FINDINGS: usize = 8;
+/// Findings that are shown at once, and notes.
+const AT_ONCE: usize = 8;
 
 /// The page of a run.
 ///
@@ -30,9 +30,9 @@ pub(super) fn page(report: &RunReport) -> Result<String> {
         style: include_str!("../../templates/run.css").to_owned() + &canvas::dark_style(),
         subtitle: subtitle(run),
         glance: sections::glance(report),
-        findings: report.summary.findings.split_at(report.summary.findings.len().min(FINDINGS)),
+        findings: first(&report.summary.findings),
         warnings: report.warnings(),
-        notes: &run.notes,
+        notes: first(&run.notes),
         failures,
         left_out,
         facilities: facilities(run, &looks)?,
@@ -52,10 +52,10 @@ struct Page<'a> {
     style: String,
     subtitle: String,
     glance: Option<Table>,
-    /// Those that are shown at once, and the others.
+    /// Those that are shown at once, and the others. The same of notes.
     findings: (&'a [String], &'a [String]),
     warnings: Vec<String>,
-    notes: &'a [String],
+    notes: (&'a [String], &'a [String]),
     failures: Vec<(String, String)>,
     left_out: Vec<(String, String)>,
     facilities: Vec<Facility<'a>>,
@@ -85,7 +85,12 @@ impl Table {
             let mut cells = rows.iter().filter_map(|row| row.get(column)).peekable();
             cells.peek().is_some() && cells.all(|cell| cell.class.starts_with('n') && cell.class != "name")
         };
-        let heading = |(i, text): (usize, &str)| TableCell::new(text, if numeric(i) { "n" } else { "" });
+        let samples = |column: usize| rows.iter().any(|row| row.get(column).is_some_and(|c| c.class == "samples"));
+        let heading = |(i, text): (usize, &str)| match () {
+            () if samples(i) => TableCell::new(text, "samples"),
+            () if numeric(i) => TableCell::new(text, "n"),
+            () => TableCell::new(text, ""),
+        };
         let columns = columns.into_iter().enumerate().map(heading).collect();
         Self { caption: caption.into(), columns, rows }
     }
@@ -140,6 +145,10 @@ fn extra(extra: &Extra) -> ExtraSection<'_> {
     ExtraSection { title: &extra.title, text: &extra.text, table: (!extra.columns.is_empty()).then_some(table) }
 }
 
+fn first(sentences: &[String]) -> (&[String], &[String]) {
+    sentences.split_at(sentences.len().min(AT_ONCE))
+}
+
 fn subtitle(run: &Run) -> String {
     let date = run.sittings.first().map(|s| s.before.at.get(..10).unwrap_or(&s.before.at).to_owned());
     let parts = [Some(run.machine.cpu_model.clone()), Some(run.machine.kernel.clone()), date];
@@ -172,6 +181,7 @@ impl<'a> Looks<'a> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
     use std::process::Command;
 
     use claviger_testkit::tools;
@@ -268,27 +278,43 @@ mod tests {
         assert!(!page.contains("NaN") && page.contains("are no numbers"));
     }
 
-    /// What a browser makes of the page: all charts are there, and it has nothing to complain of.
+    /// What a browser makes of a page: its elements, and what it has to say. It reaches no network.
+    fn browsed(chromium: &Path, page: &str) -> (String, String) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = dir.path().join("run.html");
+        fs::write(&file, page).expect("the page");
+        // Under load it may take its time, but not for ever.
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", "120"]).arg(chromium).args([
+            "--headless",
+            // It will not start as root with one.
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-extensions",
+            "--disable-sync",
+            "--no-first-run",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--enable-logging=stderr",
+            "--v=0",
+            "--dump-dom",
+        ]);
+        command.env("HOME", dir.path()).arg(format!("--user-data-dir={}", dir.path().join("profile").display()));
+        let output = tools::run(command.arg(format!("file://{}", file.display())));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (text(&output.stdout), text(&output.stderr))
+    }
+
+    /// All charts are there, and the browser has nothing to complain of.
     #[test]
     fn a_browser_shows_every_chart() {
         let Some(chromium) = tools::program("chromium") else { return };
-        let dir = tempfile::tempdir().expect("a folder");
-        let (file, run) = (dir.path().join("run.html"), sample::run());
-        let page = of(&run);
-        fs::write(&file, &page).expect("the page");
-        let mut command = Command::new(chromium);
-        command.args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-background-networking",
-            "--enable-logging=stderr",
-        ]);
-        command
-            .args(["--v=0", "--virtual-time-budget=2000", "--dump-dom"])
-            .arg(format!("--user-data-dir={}", dir.path().display()));
-        let output = tools::run(command.arg(format!("file://{}", file.display())));
-        let (dom, log) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (_, log) = browsed(&chromium, "<!DOCTYPE html><script>console.error('planted')</script>");
+        assert!(log.contains("CONSOLE") && log.contains("planted"), "complaints would be seen: {log}");
+        let page = of(&sample::run());
+        let (dom, log) = browsed(&chromium, &page);
         assert!(!log.contains("CONSOLE"), "{log}");
         // The browser has read each title as one: what was escaped wrongly would be missing.
         let titles = |page: &str| page.matches("<svg role=\"img\"").count();

@@ -1,7 +1,7 @@
 //! What belongs together in the report of a run: the cells that share a chart and a table, and how their figures are written.
 
 use crate::run::{Axis, Case, Unit};
-use crate::summary::{Cell, Summary};
+use crate::summary::{Cell, Summary, case_words};
 
 use super::{rate, size};
 
@@ -12,7 +12,7 @@ pub(super) struct Panel<'a> {
     pub(super) title: String,
     pub(super) unit: Unit,
     pub(super) axis: Axis,
-    /// In the order of the summary.
+    /// By case; in each case by layer, the baseline first.
     pub(super) cells: Vec<&'a Cell>,
 }
 
@@ -85,7 +85,22 @@ pub(super) fn panels<'a>(summary: &'a Summary, workload: &str) -> Vec<Panel<'a>>
             }),
         }
     }
+    // What explains the others comes after them.
+    panels.sort_by_key(|p| p.unit == Unit::Share);
+    let layers = once(summary.cells.iter().map(layer));
+    for panel in &mut panels {
+        let cases: Vec<Case> = panel.cases().into_iter().cloned().collect();
+        panel.cells.sort_by_key(|cell| {
+            let place = |c: &Case| cases.iter().position(|case| case == c);
+            (place(&cell.case), layers.iter().position(|l| *l == layer(cell)), cell.baseline.is_some())
+        });
+    }
     panels
+}
+
+/// The name of the baseline of a cell's layer, which is the facility itself for one of those.
+pub(super) fn layer(cell: &Cell) -> &str {
+    cell.baseline.as_deref().unwrap_or(&cell.facility)
 }
 
 /// How many cells cannot be shown, for their figures are no numbers.
@@ -106,7 +121,7 @@ fn title(kind: Kind, cell: &Cell) -> String {
         (Kind::Bars, Unit::Seconds) => "time",
         (Kind::Bars, Unit::CostSeconds) => "cost in time",
         (Kind::Bars, Unit::Bytes) => "memory",
-        (Kind::Bars, Unit::Share) => "share",
+        (Kind::Bars, Unit::Share) => "shares",
     };
     match cell.case.series.as_str() {
         "" => what.to_owned(),
@@ -124,12 +139,9 @@ pub(super) fn once<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     })
 }
 
-/// A case in words, with its place on an axis where that is told in no other way.
-pub(super) fn case_words(case: &Case) -> String {
-    match case.x {
-        Some(x) => format!("{}, {}", case.operation, place(case.axis, x)),
-        None => case.operation.clone(),
-    }
+/// A case in words, below a title that names its series.
+pub(super) fn in_series(case: &Case) -> String {
+    case_words(&Case { series: String::new(), ..case.clone() })
 }
 
 /// A place on an axis: `4 KiB`, `12 clients`.

@@ -220,8 +220,7 @@ fn lost(loss: f64, loses: &str, gains: &str) -> String {
 
 /// The section of published losses for the report of a run; nothing where none stands beside.
 pub(super) fn losses_section(beside: &[Beside]) -> Option<Extra> {
-    let mut text: Vec<String> =
-        beside.iter().map(|b| format!("{}. {} {}", b.title(), b.sentence(), b.differs)).collect();
+    let mut text = paragraphs(beside);
     text.insert(0, "What the studies lost in the same tests or in tests like them. Losses of different machines are comparable, speeds are not.".into());
     let rows =
         beside.iter().flat_map(|b| b.rows().into_iter().map(move |row| [vec![b.title()], row.to_vec()].concat()));
@@ -231,6 +230,28 @@ pub(super) fn losses_section(beside: &[Beside]) -> Option<Extra> {
         columns: ["figure", "where", "what", "loss %", "source or verdict"].map(String::from).to_vec(),
         rows: rows.collect(),
     })
+}
+
+/// A paragraph for the figures that stand beside the same test of a study: one of them, and what makes the tests different.
+fn paragraphs(beside: &[Beside]) -> Vec<String> {
+    let mut groups: Vec<Vec<&Beside>> = Vec::new();
+    for one in beside {
+        let same = |b: &Beside| (&b.workload, b.layer, b.differs) == (&one.workload, one.layer, one.differs);
+        match groups.iter_mut().find(|group| same(group[0])) {
+            Some(group) => group.push(one),
+            None => groups.push(vec![one]),
+        }
+    }
+    let paragraph = |group: &Vec<&Beside>| {
+        let highest = |b: &Beside| b.theirs.iter().map(|t| t.high).fold(f64::MIN, f64::max);
+        let most = group.iter().max_by(|a, b| highest(a).total_cmp(&highest(b)))?;
+        let of = match group.len() {
+            1 => String::new(),
+            n => format!(" Of {n} figures in the table, this is the one in which the study lost most."),
+        };
+        Some(format!("{}. {}{of} {}", most.title(), most.sentence(), most.differs))
+    };
+    groups.iter().filter_map(paragraph).collect()
 }
 
 impl Beside {
@@ -363,6 +384,9 @@ mod tests {
             "The HP EliteBook 8540p of 2010 lost 92.0 % (TrueCrypt, AES, AES instructions off; BSI 2010, 5.3.3); this machine \
              loses 12.0 % (10.1 … 14.0) with this engine, LUKS2 format, aes-xts-plain64."
         );
+        let other = Beside { case: Case::new("write").at(Axis::Block, 512.0), ..beside.clone() };
+        let both = losses_section(&[beside.clone(), other]).expect("a section");
+        assert!(both.text.len() == 2 && both.text[1].contains("Of 2 figures") && both.rows.len() == 4, "{both:?}");
         let section = losses_section(&[beside]).expect("a section");
         assert!(section.text[1].ends_with("Much.") && section.rows.len() == 2, "{section:?}");
         assert!(section.rows.iter().all(|row| row.len() == section.columns.len()), "{section:?}");

@@ -5,10 +5,10 @@ use serde::Serialize;
 
 use crate::run::Run;
 use crate::statistics::Verdict;
-use crate::summary::{Cell, Summary};
+use crate::summary::{Cell, Summary, case_words};
 
 use super::facts::{facts, method, missing};
-use super::panels::{Kind, Panel, Scale, axis_words, case_words, panels, strays, tick};
+use super::panels::{Kind, Panel, Scale, axis_words, panels, strays, tick};
 use super::table::{Align, Table, WIDTH, bar, wrapped};
 use super::{Extra, Record, Text, csv, html, number, percent, printable};
 
@@ -296,8 +296,7 @@ fn bars_text(panel: &Panel, scale: Scale) -> String {
     let mut text = String::new();
     for case in panel.cases() {
         let cells: Vec<&&Cell> = panel.cells.iter().filter(|c| c.case == *case).collect();
-        let series = if case.series.is_empty() { String::new() } else { format!("{}: ", case.series) };
-        text += &format!("\n{series}{}\n", case_words(case));
+        text += &format!("\n{}\n", case_words(case));
         let mut table = Table::new(&[
             ("", Left),
             (scale.name, Right),

@@ -130,6 +130,8 @@ pub(super) fn svg(
     }
     // Its own opening tag has a fixed width, and no title.
     let inner = text.split_once('>').map_or("", |(_, rest)| rest);
+    // What is so anyway: a quarter of a page.
+    let inner = inner.replace(" opacity=\"1\"", "").replace(" stroke=\"none\"", "");
     Ok(format!(
         "<svg role=\"img\" viewBox=\"0 0 {} {}\" style=\"--width:{}px\">\n<title>{}</title>\n<desc>{}</desc>{inner}",
         zoomed(size.0),

@@ -20,6 +20,9 @@ const NAME: f64 = 180.0;
 /// Height of a bar with the space around it.
 const BAR: f64 = 19.0;
 
+/// Height of the space between bars of different layers.
+const APART: f64 = 6.0;
+
 /// Height of a heading above bars.
 const HEADING: f64 = 26.0;
 
@@ -156,9 +159,19 @@ pub(super) struct Group<'a> {
     pub(super) bars: Vec<Bar<'a>>,
 }
 
+impl Group<'_> {
+    /// Height of the bars.
+    fn height(&self) -> f64 {
+        let apart = self.bars.windows(2).filter(|pair| pair[0].layer != pair[1].layer).count();
+        self.bars.len() as f64 * BAR + apart as f64 * APART
+    }
+}
+
 /// A bar, or a row of marks.
 pub(super) struct Bar<'a> {
     pub(super) name: &'a str,
+    /// Bars of one layer stand together.
+    pub(super) layer: &'a str,
     pub(super) look: Look,
     pub(super) figures: Vec<Figure>,
     /// What is written behind it.
@@ -193,7 +206,7 @@ pub(super) fn bars(about: &About, unit: &str, shape: Shape, groups: &[Group]) ->
     let all = || groups.iter().flat_map(|g| &g.bars);
     let left = all().map(|b| text_width(b.name)).fold(0.0, f64::max).min(NAME) + 14.0;
     let right = all().map(|b| text_width(&b.text)).fold(0.0, f64::max) + 14.0;
-    let rows: f64 = groups.iter().map(|g| HEADING + g.bars.len() as f64 * BAR).sum();
+    let rows: f64 = groups.iter().map(|g| HEADING + g.height()).sum();
     let axis = if shape == Shape::BarsByGroup { 8.0 } else { 44.0 };
     let span = |bars: &mut dyn Iterator<Item = &Bar>| {
         let ends = bars.flat_map(|b| &b.figures).flat_map(|f| f.ends());
@@ -214,14 +227,19 @@ pub(super) fn bars(about: &About, unit: &str, shape: Shape, groups: &[Group]) ->
         for group in groups {
             canvas.heading((4.0, y + HEADING * 0.6), &cut(&group.heading, WIDTH - 10.0))?;
             let x = if shape == Shape::BarsByGroup { span(&mut group.bars.iter()) } else { whole };
-            let (top, bottom) = (y + HEADING, y + HEADING + group.bars.len() as f64 * BAR);
+            let (top, bottom) = (y + HEADING, y + HEADING + group.height());
             let ticks = if shape == Shape::BarsByGroup { vec![0.0] } else { x.ticks(4) };
             for tick in ticks {
                 let color = if tick == 0.0 { MUTED.0 } else { GRID.0 };
                 canvas.line(&[(x.at(tick), top), (x.at(tick), bottom)], color, 1.0)?;
             }
-            for (i, bar) in group.bars.iter().enumerate() {
-                let middle = top + (i as f64 + 0.5) * BAR;
+            let mut middle = top + BAR / 2.0;
+            let mut layer = group.bars.first().map_or("", |bar| bar.layer);
+            for bar in &group.bars {
+                if bar.layer != layer {
+                    middle += APART;
+                    layer = bar.layer;
+                }
                 canvas.text((left - 8.0, middle), &cut(bar.name, NAME), INK.0, Anchor::End)?;
                 let end = if shape == Shape::Marks {
                     marks(canvas, x, middle, bar)?
@@ -229,6 +247,7 @@ pub(super) fn bars(about: &About, unit: &str, shape: Shape, groups: &[Group]) ->
                     one_bar(canvas, x, middle, bar)?
                 };
                 canvas.text((end + 7.0, middle), &bar.text, INK.0, Anchor::Start)?;
+                middle += BAR;
             }
             y = bottom;
         }

@@ -7,12 +7,12 @@ use super::charts::{self, About, Across, Bar, Figure, Group, Line, Shape, Slice,
 use super::{Looks, Table, TableCell};
 use crate::benchmark::Row;
 use crate::report::facts::counted;
-use crate::report::panels::{Kind, Panel, Scale, axis_words, case_words, once, panels, place, plain, tick};
+use crate::report::panels::{Kind, Panel, Scale, axis_words, in_series, layer, once, panels, place, plain, tick};
 use crate::report::run::{RunReport, loss_interval, loss_text};
 use crate::report::{percent, rate, size};
 use crate::run::{Axis, Case, Trace, Unit, WorkloadRecord};
 use crate::statistics::{Verdict, median};
-use crate::summary::Cell;
+use crate::summary::{Cell, case_words};
 
 /// Rows of bars in one chart: more do not fit on a printed page.
 const ROWS: usize = 36;
@@ -26,8 +26,8 @@ const SLICES: usize = 12;
 /// A workload on a page.
 pub(super) struct Section<'a> {
     pub(super) record: &'a WorkloadRecord,
-    /// The facilities of its charts: picture and title.
-    pub(super) legend: Vec<(String, String)>,
+    /// The facilities of its charts, by layer: picture and title.
+    pub(super) legend: Vec<Vec<(String, String)>>,
     pub(super) figures: Vec<FigureBlock>,
     /// Those that are shown on demand.
     pub(super) more: Vec<FigureBlock>,
@@ -53,20 +53,30 @@ pub(super) struct Ciphers {
 /// The section of a workload.
 pub(super) fn section<'a>(report: &RunReport<'a>, record: &'a WorkloadRecord, looks: &Looks) -> Result<Section<'a>> {
     let panels = panels(report.summary, &record.name);
-    let names = once(panels.iter().flat_map(Panel::facilities));
+    let cells = || panels.iter().flat_map(|p| &p.cells);
     let title = |name: &str| {
         let facility = report.run.facilities.iter().find(|f| f.name == name);
         facility.map_or(name.to_owned(), |f| format!("{name}: {}", f.title))
     };
-    let legend =
-        names.iter().map(|name| Ok((canvas::swatch(looks.look(name), name)?, title(name)))).collect::<Result<_>>()?;
+    let legend = once(cells().map(|c| layer(c))).into_iter().map(|of| {
+        let names = once(cells().filter(|c| layer(c) == of).map(|c| c.facility.as_str())).into_iter();
+        names.map(|name| Ok((canvas::swatch(looks.look(name), name)?, title(name)))).collect::<Result<_>>()
+    });
+    let legend = legend.collect::<Result<_>>()?;
     let mut figures: Vec<FigureBlock> =
         panels.iter().map(|panel| block(panel, &record.title, looks)).collect::<Result<_>>()?;
-    let more = figures.split_off(figures.len().min(PANELS));
+    let mut more = figures.split_off(figures.len().min(PANELS));
     figures.extend(cost(report, record, looks)?);
-    let traces = report.run.traces.iter().filter(|t| t.workload == record.name && !t.requests.is_empty());
-    for trace in traces {
-        figures.push(trace_block(trace)?);
+    let traces = || report.run.traces.iter().filter(|t| t.workload == record.name && !t.requests.is_empty());
+    // The first facility that encrypts, and its baseline: they are asked for the same by the same program, as all others are.
+    let baseline = |t: &Trace| report.run.facilities.iter().find(|f| f.name == t.facility)?.baseline.as_deref();
+    let shown = traces().find(|t| baseline(t).is_some()).or(traces().next());
+    for trace in traces() {
+        if shown.is_some_and(|s| s.facility == trace.facility) {
+            figures.push(trace_block(trace)?);
+        } else if shown.and_then(baseline) == Some(&trace.facility) {
+            more.push(trace_block(trace)?);
+        }
     }
     Ok(Section { record, legend, figures, more })
 }
@@ -75,12 +85,7 @@ fn block(panel: &Panel, workload: &str, looks: &Looks) -> Result<FigureBlock> {
     let scale = panel.scale();
     let (charts, hint) = match panel.kind {
         Kind::Curve => (curves(panel, scale, workload, looks)?, String::new()),
-        Kind::Latency => (
-            [vec![latencies(panel, scale, workload, looks)?], losses(panel, workload, looks)?].concat(),
-            "The scale is logarithmic: places are to be compared, not lengths. Full mark: the lowest percentile; hollow mark: \
-             the highest."
-                .to_owned(),
-        ),
+        Kind::Latency => latency(panel, scale, workload, looks)?,
         Kind::Bars => bars(panel, scale, workload, looks)?,
     };
     let lossy = panel.cells.iter().any(|c| c.loss.is_some());
@@ -142,17 +147,19 @@ fn bars(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Result<(V
         let cells = panel.cells.iter().filter(|c| c.case == *case);
         let bars = cells.map(|c| Bar {
             name: &c.facility,
+            layer: layer(c),
             look: looks.look(&c.facility),
             figures: vec![figure(c, scale)],
             text: scale.text(c.median),
             sure: true,
         });
-        Group { heading: case_words(case), bars: bars.collect() }
+        Group { heading: in_series(case), bars: bars.collect() }
     };
     let groups: Vec<Group> = panel.cases().into_iter().map(group).collect();
     let shape = charts::shape(&groups);
     let hint = match shape {
         Shape::BarsByGroup => format!("In {}; each group has a scale of its own.", scale.name),
+        _ if panel.unit == Unit::Share => "Of processors, 100 % is one of them.".to_owned(),
         _ => String::new(),
     };
     let mut charts = bar_charts(&format!("{workload}, {}, {}", panel.title, scale.name), scale.name, shape, &groups)?;
@@ -168,9 +175,10 @@ fn losses(panel: &Panel, workload: &str, looks: &Looks) -> Result<Vec<String>> {
             let figure = loss_figure(c)?;
             let sure = c.loss.as_ref().is_some_and(|l| matches!(l.verdict, Verdict::Slower | Verdict::Faster));
             let text = format!("{} %", percent(figure.value / 100.0));
-            Some(Bar { name: &c.facility, look: looks.look(&c.facility), figures: vec![figure], text, sure })
+            let look = looks.look(&c.facility);
+            Some(Bar { name: &c.facility, layer: layer(c), look, figures: vec![figure], text, sure })
         });
-        Group { heading: case_words(case), bars: bars.collect() }
+        Group { heading: in_series(case), bars: bars.collect() }
     };
     let groups: Vec<Group> = panel.cases().into_iter().map(group).filter(|g| !g.bars.is_empty()).collect();
     let title = format!("{workload}, {}, loss against the baseline", panel.title);
@@ -198,18 +206,38 @@ fn parts<'g, 'a>(groups: &'g [Group<'a>]) -> Vec<&'g [Group<'a>]> {
     parts
 }
 
+/// What a percentile is of, and which: `random read, queue depth 1` and `99 % latency`.
+fn percentile(case: &Case) -> (&str, &str) {
+    case.operation.rsplit_once(", ").unwrap_or((&case.operation, ""))
+}
+
+/// Latencies with the losses of the lowest percentile, and how to read them.
+fn latency(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Result<(Vec<String>, String)> {
+    let percentiles = once(panel.cells.iter().map(|c| percentile(&c.case).1));
+    let first: Vec<&Cell> =
+        panel.cells.iter().copied().filter(|c| Some(&percentile(&c.case).1) == percentiles.first()).collect();
+    let lowest = Panel { cells: first, title: panel.title.clone(), ..*panel };
+    let charts = [vec![latencies(panel, scale, workload, looks)?], losses(&lowest, workload, looks)?].concat();
+    let hint = format!(
+        "In {}, for each facility from the full mark to the hollow one: {}. The scale is logarithmic: places are to be compared, \
+         not lengths. Losses are drawn for the first of these; all are in the table.",
+        scale.name,
+        percentiles.join(", ")
+    );
+    Ok((charts, hint))
+}
+
 /// A row for each facility, with a mark for each percentile.
 fn latencies(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Result<String> {
-    let of = |cell: &Cell| {
-        cell.case.operation.rsplit_once(", ").map_or(cell.case.operation.clone(), |(of, _)| of.to_owned())
-    };
+    let of = |cell: &Cell| percentile(&cell.case).0.to_owned();
     let groups = once(panel.cells.iter().map(|c| of(c))).into_iter().map(|heading| {
         let cells = || panel.cells.iter().filter(|c| of(c) == heading);
         let bar = |name| {
             let own: Vec<&&Cell> = cells().filter(|c| c.facility == name).collect();
             let text = own.iter().map(|c| scale.text(c.median)).collect::<Vec<_>>().join(" · ");
             let figures = own.iter().map(|c| figure(c, scale)).collect();
-            Bar { name, look: looks.look(name), figures, text, sure: true }
+            let of = own.first().map_or("", |c| layer(c));
+            Bar { name, layer: of, look: looks.look(name), figures, text, sure: true }
         };
         let bars = once(cells().map(|c| c.facility.as_str())).into_iter().map(bar).collect();
         Group { heading, bars }
@@ -236,7 +264,7 @@ fn table(panel: &Panel, scale: Scale, workload: &str) -> Table {
     ];
     let row = |cell: &&Cell| {
         let label = if panel.axis == Axis::None {
-            case_words(&cell.case)
+            in_series(&cell.case)
         } else {
             place(panel.axis, cell.case.x.unwrap_or(0.0))
         };
@@ -311,12 +339,8 @@ fn cost(report: &RunReport, record: &WorkloadRecord, looks: &Looks) -> Result<Op
     let about = About { title: &title, description: "A mark for each figure. Better is to the right and below." };
     let marks: Vec<_> = points.iter().map(|(c, cpu)| (looks.look(&c.facility), c.median / 1e6, *cpu)).collect();
     let rows = points.iter().map(|(c, cpu)| {
-        let case = match c.case.series.as_str() {
-            "" => case_words(&c.case),
-            series => format!("{series}: {}", case_words(&c.case)),
-        };
         vec![
-            TableCell::new(case, "name"),
+            TableCell::new(case_words(&c.case), "name"),
             TableCell::new(&c.facility, "name"),
             TableCell::number(rate(c.median)),
             TableCell::number(plain(*cpu)),
@@ -354,7 +378,8 @@ fn trace_block(trace: &Trace) -> Result<FigureBlock> {
     let moved: u64 = trace.requests.iter().map(|r| r.len).sum();
     Ok(FigureBlock {
         hint: format!(
-            "{}, {} MB in all, as our server answered them. A seek is a request that does not begin where the one before ended.",
+            "{}, {} MB in all, as our server answered them. A seek is a request that does not begin where the one before ended. \
+             Other facilities' traces are in the run's JSON.",
             counted(trace.requests.len(), "request"),
             plain(moved as f64 / 1e6)
         ),
@@ -397,6 +422,7 @@ pub(super) fn ciphers(rows: &[Row]) -> Result<Option<Ciphers>> {
                 figures: l.points.iter().map(|(_, f)| *f).collect(),
                 text: l.points.first().map(|(_, f)| plain(f.value)).unwrap_or_default(),
                 name: names.iter().find(|n| **n == l.name).copied().unwrap_or_default(),
+                layer: "",
                 look: l.look,
                 sure: true,
             };
@@ -473,7 +499,7 @@ pub(super) fn glance(report: &RunReport) -> Option<Table> {
         }
     };
     let rows = workloads.iter().map(|w| {
-        let first = TableCell::new(&w.title, "name");
+        let first = TableCell::new(&w.title, "");
         [first].into_iter().chain(names.iter().map(|name| cell(name, w))).collect()
     });
     let caption = "Loss in % against the baseline of the same layer: the median of a workload's figures, and the smallest and \
