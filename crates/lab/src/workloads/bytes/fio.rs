@@ -408,8 +408,7 @@ mod tests {
         assert_eq!(file.as_file().metadata().unwrap().len(), MIB);
         // A place that is not there fails with fio's words, and is not made.
         let none = Surface { way: Way::File("/dev/shm/claviger-no-such".into()), len: MIB, direct: true };
-        let error =
-            carry_out(&JOBS[0], &Place { engine, surface: none, len: MIB }, 0.0, &lab);
+        let error = carry_out(&JOBS[0], &Place { engine, surface: none, len: MIB }, 0.0, &lab);
         assert!(error.unwrap_err().to_string().contains("file creation disallowed"));
         assert!(!Path::new("/dev/shm/claviger-no-such").exists());
     }
