@@ -102,10 +102,10 @@ pub(super) fn check(run: &Run) -> Result<()> {
         run.ciphers.iter().flat_map(|r| [r.encrypt_bytes_per_s, r.decrypt_bytes_per_s, r.mean_bytes_per_s]);
     let mut numbers = of_measures.chain(of_traces).chain(of_plan).chain(of_generator).chain(of_ciphers);
     if let Some(number) = numbers.find(|number| number.is_nan() || number.abs() > MOST) {
-        return malformed("number", format!("{number} is none that is measured"));
+        return malformed("number", format!("{number:e} is none that is measured"));
     }
     match cases().filter_map(|m| m.case.x).find(|x| !(0.0..=MOST).contains(x)) {
-        Some(x) => malformed("x", format!("{x} is no place on an axis")),
+        Some(x) => malformed("x", format!("{x:e} is no place on an axis")),
         None => Ok(()),
     }
 }
