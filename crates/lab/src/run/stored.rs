@@ -50,7 +50,8 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
         let mut new = tempfile::Builder::new().permissions(Permissions::from_mode(0o644)).tempfile_in(folder)?;
         new.write_all(text.as_bytes())?;
         new.as_file().sync_all()?;
-        Ok(drop(new.persist(path)?))
+        new.persist(path)?;
+        Ok(())
     };
     write().map_err(|e| Error::from(e).at(path))
 }
