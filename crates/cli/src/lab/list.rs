@@ -79,7 +79,8 @@ impl Report for List {
         let (here, absent): (Vec<&One>, Vec<&One>) = self.facilities.iter().partition(|one| one.missing.is_none());
         let (ours, others): (Vec<&One>, Vec<&One>) = here.into_iter().partition(|one| one.ours);
         let formats = families(&ours);
-        let (workloads, undoable): (Vec<&One>, Vec<&One>) = self.workloads.iter().partition(|one| one.missing.is_none());
+        let (workloads, undoable): (Vec<&One>, Vec<&One>) =
+            self.workloads.iter().partition(|one| one.missing.is_none());
         let described = |one: &&One| (one.name.clone(), one.described());
         let sections = [
             ("This program's formats. With nbd/ in front of its name, one is served over NBD", formats),
@@ -95,7 +96,10 @@ impl Report for List {
             }
             writeln!(out)?;
         }
-        writeln!(out, "`claviger lab check FACILITY` tries one; `claviger lab run --facility NAME --workload NAME` measures.")
+        writeln!(
+            out,
+            "`claviger lab check FACILITY` tries one; `claviger lab run --facility NAME --workload NAME` measures."
+        )
     }
 }
 
