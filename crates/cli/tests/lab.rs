@@ -115,7 +115,11 @@ fn a_plan_is_told_and_one_that_makes_no_sense_is_refused() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
     let file = bench.path("file");
     fs::File::create(&file).and_then(|f| f.set_len(1 << 30)).expect("a file");
-    command.args(["lab", "run", "--workload", "dd", "--device"]).arg(&file).arg("--out").arg(bench.path("out"));
+    command
+        .args(["lab", "run", "--workload", "dd", "--force", "--yes", "--device"])
+        .arg(&file)
+        .arg("--out")
+        .arg(bench.path("out"));
     bench.prepare(&mut command);
     bench.finish(command).fails(1, &["no block device"]);
     assert!(!bench.path("out").exists());

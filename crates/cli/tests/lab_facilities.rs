@@ -5,14 +5,14 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use claviger_testkit::{mounts, tools, uml};
+use claviger_testkit::{mounts, tools};
 use common::{Done, Folder, run};
 
 /// Checks these with small volumes in `folder`.
 fn check(folder: &Folder, size: &str, facilities: &[&str]) -> Done {
-    let (backing, peers) = (folder.str(""), folder.str("peers"));
+    let (stores, peers) = (folder.str(""), folder.str("peers"));
     let _ = fs::create_dir(&peers);
-    run([&["lab", "check", "--json", "--size", size, "--backing", &backing, "--peers", &peers], facilities].concat())
+    run([&["lab", "check", "--json", "--size", size, "--dir", &stores, "--peers", &peers], facilities].concat())
 }
 
 /// What is left of a run in the folder: nothing may be mounted, and no store may be there.
@@ -78,22 +78,6 @@ fn peers_that_are_installed_work() {
         assert_eq!(last["encrypted_at_rest"], encrypted, "{done:#}");
         nothing_is_left(&folder);
     }
-}
-
-/// dm-crypt and eCryptfs are the kernel's: user-mode Linux has them.
-#[test]
-fn what_the_kernel_encrypts_works_in_user_mode_linux() {
-    if tools::program("cryptsetup").is_none() || tools::program("mount.ecryptfs").is_none() {
-        return;
-    }
-    let program = env!("CARGO_BIN_EXE_claviger");
-    let script = format!(
-        "modprobe -a ecryptfs cbc ecb dm-crypt; {program} lab check --json --backing /dev/shm --size 8M \
-         dm-crypt/LUKS2 dm-crypt/LUKS1 dm-crypt/plain eCryptfs"
-    );
-    let Some(outcome) = uml::run(&script, &[], 200) else { return };
-    assert_eq!(outcome.status, 0, "{}", outcome.output);
-    assert_eq!(outcome.output.matches("\"encrypted_at_rest\": true").count(), 4, "{}", outcome.output);
 }
 
 /// A facility whose steps are those of a good one, but for one that fails.

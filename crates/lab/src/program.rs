@@ -1,5 +1,6 @@
 //! Other programs that do a workload: started in a process group of their own, watched, and ended with all that they started.
 
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -41,6 +42,8 @@ const LAST_LINES: usize = 6;
 pub struct Ran {
     /// From its start to its end.
     pub took: Elapsed,
+    /// Seconds of processor time that it used itself, with what it started and waited for; in steps of a hundredth.
+    pub own_cpu_s: f64,
     /// What it wrote to standard output.
     pub output: Vec<Said>,
     /// What it wrote to standard error.
@@ -112,13 +115,23 @@ fn carry_out(command: &mut Command, cancelled: &impl Fn() -> bool) -> Result<(Ex
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     command.env("LC_ALL", "C").env(MARK, tag());
     let name = command.get_program().to_string_lossy().into_owned();
+    let others_s = children_cpu_s();
     let started = Meter::start();
     let mut group = Group(command.spawn().map_err(|e| Error::from(e).at(name.as_ref()))?);
     let output = listen(group.0.stdout.take(), started)?;
     let errors = listen(group.0.stderr.take(), started)?;
     let (status, took) = group.wait(started, cancelled)?;
     let heard = |listener: JoinHandle<_>| listener.join().unwrap_or_default();
-    Ok((status, Ran { took, output: heard(output), errors: heard(errors) }))
+    let own_cpu_s = (children_cpu_s() - others_s).max(0.0);
+    Ok((status, Ran { took, own_cpu_s, output: heard(output), errors: heard(errors) }))
+}
+
+/// Seconds of processor time of all processes that this one has started and waited for: fields 16 and 17 of
+/// proc_pid_stat(5), whose second field is a name in parentheses that can hold anything.
+fn children_cpu_s() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let (_, after) = stat.rsplit_once(')').unwrap_or_default();
+    after.split_whitespace().skip(13).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
 /// A child and its process group. Dropping it kills the group.
@@ -207,6 +220,12 @@ mod tests {
         let ran = run(&mut shell("head -c 40000000 /dev/zero"), || false).unwrap();
         assert!(text(&ran.output).len() <= KEPT);
         assert_eq!(version(&mut shell("printf '\\033[31m%0500d' 1")).unwrap().len(), VERSION_LETTERS);
+    }
+
+    #[test]
+    fn what_a_program_uses_itself_is_known() {
+        let ran = run(&mut shell("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"), || false).unwrap();
+        assert!(ran.own_cpu_s > 0.0, "{ran:?}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use claviger_engine::ErrorKind;
 use claviger_lab::facility::{Catalogue, Facility, Scratch, Trial, tidy, try_out};
+use claviger_lab::run::plan::MEMORY;
 use claviger_lab::run::{Backing, Caches, Level, Plan};
 use claviger_lab::transfer::Data;
 use claviger_lab::workloads::Lab;
@@ -32,11 +33,11 @@ pub struct Args {
     facilities: Vec<String>,
 
     /// Where stores are made
-    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
-    backing: PathBuf,
+    #[arg(long, value_name = "FOLDER", default_value = MEMORY)]
+    dir: PathBuf,
 
     /// Make them on this block device instead: its contents are lost
-    #[arg(long, value_name = "DEVICE", conflicts_with = "backing", requires = "force")]
+    #[arg(long, value_name = "DEVICE", conflicts_with = "dir", requires = "force")]
     device: Option<PathBuf>,
 
     /// Take the device although its contents are lost
@@ -51,8 +52,8 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64M")]
     size: u64,
 
-    /// A folder with more facilities, one TOML file each
-    #[arg(long, value_name = "DIR")]
+    /// Facilities of your own: a folder of TOML files
+    #[arg(long, value_name = "FOLDER")]
     peers: Option<PathBuf>,
 
     /// Print JSON
@@ -84,10 +85,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     args.check_device()?;
     let system = std::env::temp_dir();
-    for left in [&system, &args.backing].into_iter().flat_map(|place| tidy(place)) {
+    for left in [&system, &args.dir].into_iter().flat_map(|place| tidy(place)) {
         warn(&left);
     }
-    let (scratch, stores) = (Scratch::below(&system)?, Scratch::below(&args.backing)?);
+    let (scratch, stores) = (Scratch::below(&system)?, Scratch::below(&args.dir)?);
     let lab = args.lab(scratch.path(), stores.path())?;
     let progress = Progress::steps("checking");
     let mut checked = Checked { works: Vec::new(), left_out: Vec::new(), fails: Vec::new() };
@@ -108,7 +109,7 @@ impl Args {
 
     fn lab(&self, scratch: &Path, stores: &Path) -> anyhow::Result<Lab> {
         let backing = match &self.device {
-            None => Backing::Folder(self.backing.clone()),
+            None => Backing::Folder(self.dir.clone()),
             Some(device) => Backing::Device(device.clone()),
         };
         let plan = Plan {

@@ -1,8 +1,6 @@
 //! `claviger lab run`
 
-use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,7 +11,7 @@ use claviger_lab::report::{Extra, RunReport, Text};
 use claviger_lab::run::journal::{Journal, State};
 use claviger_lab::run::measure::{self, Hands, Tick};
 use claviger_lab::run::plan::{MEMORY, Prepared, Wishes};
-use claviger_lab::run::{Backing, Caches, Level, Plan};
+use claviger_lab::run::{Backing, Caches, Level, Plan, stored};
 use claviger_lab::summary::Summary;
 
 use super::device::may_be_lost;
@@ -23,6 +21,9 @@ use crate::new_file::must_be_new;
 use crate::output::warn;
 use crate::progress::Progress;
 use crate::{cancel, size};
+
+/// Name of the page with charts in a run's folder.
+const PAGE: &str = "report.html";
 
 /// Measure facilities that encrypt storage, ours and others, against the same layers without encryption
 ///
@@ -46,10 +47,11 @@ pub struct Args {
     /// The sizes and ranges of the studies
     #[arg(long)]
     thorough: bool,
-    /// Measure this facility, or `all` (may be given again); its baseline comes by itself
+    /// Measure this facility, or `all` (may be given again); its baseline comes by itself [default: LUKS2 and VeraCrypt of
+    /// --quick, otherwise our formats with their default ciphers and other programs that are installed]
     #[arg(long, value_name = "NAME")]
     facility: Vec<String>,
-    /// Do this workload, or `all` (may be given again)
+    /// Do this workload, or `all` (may be given again) [default: those that are short enough for the level]
     #[arg(long, value_name = "NAME")]
     workload: Vec<String>,
     /// Keep the encrypted data in this folder on a disk [default: in memory]
@@ -70,7 +72,7 @@ pub struct Args {
     /// Size of each volume [default: what the workloads need]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
-    /// Passes of everything at least, and at most
+    /// Passes of everything at least, and at most [default: 5:7, 5:15 or 5:25, by level]
     #[arg(long, value_name = "MIN[:MAX]", value_parser = repeats)]
     repeats: Option<(usize, Option<usize>)>,
     /// A figure is steady where its relative standard deviation is at most this [default: 3]
@@ -136,7 +138,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let report = RunReport { run: &state.run, summary: &summary, extras: &[] };
     write_reports(&report, &folder)?;
     print(args.json, args.csv, &report, || report.text(), || report.cells_csv())?;
-    eprintln!("claviger: figures and reports are in {}", folder.display());
+    let page = folder.join(PAGE);
+    eprintln!("claviger: figures and reports are in {}, charts in {}", folder.display(), page.display());
     Ok(())
 }
 
@@ -233,10 +236,13 @@ fn tell_plan(prepared: &Prepared, resumed: Option<&State>) {
         Some(state) => lines.push(format!("{} passes were made before", state.run.passes.len())),
         None => {
             let (least, most) = (time(estimate.least_s), time(estimate.most_s));
-            lines.push(format!(
-                "this takes about {least} if all figures are steady after {} passes, and {most} if none is after {}",
-                plan.min_repeats, plan.max_repeats
-            ));
+            lines.push(match plan.min_repeats == plan.max_repeats {
+                true => format!("this takes about {least}"),
+                false => format!(
+                    "this takes about {least} if all figures are steady after {} passes, and {most} if none is after {}",
+                    plan.min_repeats, plan.max_repeats
+                ),
+            });
         }
     }
     for line in lines {
@@ -286,21 +292,9 @@ fn write_reports(report: &RunReport<'_>, folder: &Path) -> claviger_engine::Resu
         ("report.txt", report.text()),
         ("report.csv", report.cells_csv()),
         ("samples.csv", report.samples_csv()),
-        ("report.html", RunReport { extras: &published, ..*report }.html()?),
+        (PAGE, RunReport { extras: &published, ..*report }.html()?),
     ];
-    files.iter().try_for_each(|(name, text)| replace(&folder.join(name), text))
-}
-
-/// Puts a whole new file in the place of an old one, or of a link, in one step.
-fn replace(path: &Path, text: &str) -> claviger_engine::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let write = || -> io::Result<()> {
-        let mut new = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o644)).tempfile_in(folder)?;
-        new.write_all(text.as_bytes())?;
-        new.as_file().sync_all()?;
-        Ok(drop(new.persist(path)?))
-    };
-    write().map_err(|e| Error::from(e).at(path))
+    files.iter().try_for_each(|(name, text)| stored::write(&folder.join(name), text))
 }
 
 #[cfg(test)]

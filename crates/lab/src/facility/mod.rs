@@ -124,6 +124,8 @@ pub struct Requirements {
     pub filesystems: Vec<String>,
     /// A command that succeeds where it can be used: the kernel may lack what a program is there for.
     pub probe: Vec<String>,
+    /// What is said where that fails, in a whole sentence. What the command says is told otherwise.
+    pub unless: Option<String>,
     /// Whether it takes root.
     pub root: bool,
 }
@@ -146,9 +148,9 @@ pub struct Step {
 impl Facility {
     /// Why it cannot be measured here, as a whole sentence: what is missing.
     pub fn missing(&self) -> Option<String> {
-        let Requirements { commands, paths, filesystems, probe, root } = &self.needs;
+        let Requirements { commands, paths, filesystems, probe, unless, root } = &self.needs;
         if *root && !geteuid().is_root() {
-            return Some(format!("{} takes root.", self.name));
+            return Some("It takes root.".into());
         }
         let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
         if let Some(missing) = program::missing(&commands) {
@@ -159,7 +161,7 @@ impl Facility {
             Err(_) => path.to_owned(),
         };
         if let Some(path) = paths.iter().map(|path| in_config(path)).find(|path| !path.exists()) {
-            return Some(format!("{} is not there.", path.display()));
+            return Some(format!("It needs {}, which is not there.", path.display()));
         }
         if let Some(name) = filesystems.iter().find(|name| !process::kernel_mounts(name)) {
             return Some(format!("The kernel has no file system {name}."));
@@ -169,7 +171,7 @@ impl Facility {
                 let program = program::find(program).unwrap_or_else(|| program.into());
                 let begun = Instant::now();
                 let failed = program::run(Command::new(program).args(rest), || begun.elapsed() > PROBE).err()?;
-                Some(format!("It cannot be used here: {failed}."))
+                Some(unless.clone().unwrap_or_else(|| format!("It cannot be used here: {failed}.")))
             }
             None => None,
         }

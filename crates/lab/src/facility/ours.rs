@@ -182,10 +182,14 @@ fn said(transport: Transport) -> &'static str {
 fn layer(transport: Transport) -> &'static str {
     match transport {
         Transport::Fuse => {
-            "It is one file in a folder, served by FUSE; a file system on it is the kernel's, through a loop device."
+            "It is one file in a folder, served by FUSE; a file system on it is the kernel's, through a loop device. The server \
+             uses the page cache for what it stores. Where processors are free, it looks for its next request for up to \
+             50 µs before it sleeps, which is in its processor time."
         }
         Transport::Nbd => {
-            "It is served over a Unix socket; the client sends one request at a time and sleeps meanwhile."
+            "It is served over a Unix socket; the client sends one request at a time and sleeps meanwhile. The server uses \
+             the page cache for what it stores. Where processors are free, it looks for its next request for up to \
+             100 µs before it sleeps, which is in its processor time."
         }
     }
 }

@@ -113,6 +113,14 @@ impl Store {
         Ok(still_there)
     }
 
+    /// Takes the user's device to make this facility anew in it: what it holds does not matter.
+    ///
+    /// # Errors
+    /// `InUse` if another has it open.
+    pub fn take_for_new(&self) -> Result<()> {
+        self.device.as_ref().map_or(Ok(()), |device| self.claim(device).map(|_| ()))
+    }
+
     /// Makes it this facility's. True if it was before.
     fn claim(&self, device: &Path) -> Result<bool> {
         let mut holder = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);

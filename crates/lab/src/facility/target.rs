@@ -326,7 +326,7 @@ impl Target {
 
     fn create_by(&mut self, steps: &[Step]) -> Result<Elapsed> {
         self.close()?;
-        self.store.take(&self.runner)?;
+        self.store.take_for_new()?;
         self.state = State::default();
         self.store.clear(&self.runner)?;
         self.words.set_path("store", &self.store.path())?;

@@ -50,13 +50,15 @@ pub(super) fn method(run: &Run) -> Vec<String> {
          or a protocol: each is judged against its own baseline, and speeds are not to be compared across layers."
             .into(),
         format!(
-            "A figure is steady when its relative standard deviation is at most {} %. One that is not after {} passes is \
+            "A figure is steady when its relative standard deviation is at most {} %. One that is not after {} is \
              marked as unsteady.",
             percent(run.plan.steady),
-            run.plan.max_repeats
+            counted(run.plan.max_repeats, "pass")
         ),
         "MB/s is 10^6 bytes per second, GB is 10^9 bytes; KiB, MiB and GiB are powers of 1024. CPU s/GB are the seconds that all \
-         processors of the machine were busy for each GB, whoever used them."
+         processors of the machine were busy for each GB, whoever used them: servers that look for their next request, what \
+         makes the data and the requests, and other programs that ran. Nothing is taken off for those but what fio takes to start. What the processes \
+         that serve a facility use themselves is in the workload processor."
             .into(),
     ]
 }
@@ -117,13 +119,18 @@ fn plan_words(run: &Run) -> String {
         Level::Thorough => "thorough",
     };
     let made = run.passes.iter().filter(|p| p.round.is_some()).count();
+    let most = counted(plan.max_repeats, "pass");
+    let passes = match plan.min_repeats == plan.max_repeats {
+        true => format!("{most} of everything"),
+        false => format!(
+            "{} to {most} of everything, until the relative standard deviation is at most {} %",
+            plan.min_repeats,
+            percent(plan.steady)
+        ),
+    };
     format!(
-        "{level}; data sets of {} % of the studies' size; {} to {} passes of everything, until the relative standard deviation \
-         is at most {} %; {} made and {} of warm-up",
+        "{level}; data sets of {} % of the studies' size; {passes}; {} made and {} of warm-up",
         plain(plan.scale * 100.0),
-        plan.min_repeats,
-        plan.max_repeats,
-        percent(plan.steady),
         counted(made, "pass"),
         run.passes.len() - made
     )

@@ -1,7 +1,8 @@
 //! A run that lies in files: what people give to say which one they mean.
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use claviger_engine::{Error, ErrorKind, Result};
@@ -37,6 +38,21 @@ pub fn load(path: &Path) -> Result<Run> {
         return journal::read(folder).map(|state| state.run);
     }
     parse(&read_file(path)?).map_err(|e| e.at(path))
+}
+
+/// Puts a whole new file in the place of an old one, or of a link, in one step.
+///
+/// # Errors
+/// `Io`.
+pub fn write(path: &Path, text: &str) -> Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let write = || -> io::Result<()> {
+        let mut new = tempfile::Builder::new().permissions(Permissions::from_mode(0o644)).tempfile_in(folder)?;
+        new.write_all(text.as_bytes())?;
+        new.as_file().sync_all()?;
+        Ok(drop(new.persist(path)?))
+    };
+    write().map_err(|e| Error::from(e).at(path))
 }
 
 /// The bytes of a file that is no longer than a run's may be.
@@ -86,10 +102,10 @@ pub(super) fn check(run: &Run) -> Result<()> {
         run.ciphers.iter().flat_map(|r| [r.encrypt_bytes_per_s, r.decrypt_bytes_per_s, r.mean_bytes_per_s]);
     let mut numbers = of_measures.chain(of_traces).chain(of_plan).chain(of_generator).chain(of_ciphers);
     if let Some(number) = numbers.find(|number| number.is_nan() || number.abs() > MOST) {
-        return malformed("number", format!("{number} is none that is measured"));
+        return malformed("number", format!("{number:e} is none that is measured"));
     }
     match cases().filter_map(|m| m.case.x).find(|x| !(0.0..=MOST).contains(x)) {
-        Some(x) => malformed("x", format!("{x} is no place on an axis")),
+        Some(x) => malformed("x", format!("{x:e} is no place on an axis")),
         None => Ok(()),
     }
 }
@@ -116,6 +132,18 @@ pub(crate) fn parse(text: &[u8]) -> Result<Run> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_takes_the_place_of_a_link_and_not_of_what_it_names() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (other, link) = (dir.path().join("other"), dir.path().join("run.json"));
+        fs::write(&other, "kept").expect("a file");
+        std::os::unix::fs::symlink(&other, &link).expect("a link");
+        write(&link, "new").expect("written");
+        let read = |path| fs::read_to_string(path).expect("a file");
+        assert_eq!((read(&other), read(&link)), ("kept".into(), "new".into()));
+        assert!(link.symlink_metadata().expect("a file").is_file());
+    }
 
     #[test]
     fn what_is_no_run_is_told() {

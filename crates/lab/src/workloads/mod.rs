@@ -47,6 +47,12 @@ pub trait Workload: Sync {
     /// Seconds that a pass will take on a facility of moderate speed, about.
     fn estimate_s(&self, plan: &Plan) -> f64;
 
+    /// Seconds that it takes besides, about, to make what it does not have on this machine yet, such as a small Debian; 0
+    /// where there is nothing to make.
+    fn once_s(&self) -> f64 {
+        0.0
+    }
+
     /// Bytes of room that it needs in a volume.
     fn room(&self, plan: &Plan) -> u64;
 

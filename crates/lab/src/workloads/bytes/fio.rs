@@ -12,7 +12,6 @@ use serde::Deserialize;
 
 use super::{MIB, cache_note, drop_caches};
 use crate::facility::{Surface, Target, Way};
-use crate::meter::Elapsed;
 use crate::program;
 use crate::run::{Case, Level, Measure, Plan, Unit};
 use crate::workloads::{Lab, On, Outcome, Workload};
@@ -93,7 +92,7 @@ impl Workload for Fio {
 
     fn not(&self) -> &'static str {
         "What is read is not compared with what was written. Processor time holds what fio itself takes for making \
-         requests and random data; what a run of fio takes that does nothing is taken off. In a short run 99.9 % \
+         requests and random data; what fio itself takes in a run that does nothing is taken off. In a short run 99.9 % \
          rests on few requests. More than one thread is not measured."
     }
 
@@ -121,11 +120,11 @@ impl Workload for Fio {
         let surface = target.bytes()?;
         let len = region(&lab.plan).min(surface.len);
         let place = Place { engine: engine(&surface, &engines(lab)?, io_uring_allowed())?, surface, len };
-        let idle = program::run(&mut nothing(), lab.cancelled)?.took;
+        let idle_s = program::run(&mut nothing(), lab.cancelled)?.own_cpu_s;
         let mut outcome = Outcome::default();
         for job in JOBS {
             drop_caches(lab, place.surface.direct)?;
-            outcome.measures.extend(carry_out(job, &place, idle, lab)?);
+            outcome.measures.extend(carry_out(job, &place, idle_s, lab)?);
         }
         outcome.notes.extend(cache_note(target, place.surface.direct));
         Ok(outcome)
@@ -186,9 +185,10 @@ fn nothing() -> Command {
     command
 }
 
-fn carry_out(job: &Job, place: &Place, idle: Elapsed, lab: &Lab) -> Result<Vec<Measure>> {
+/// `idle_s` is the processor time that fio uses itself for nothing.
+fn carry_out(job: &Job, place: &Place, idle_s: f64, lab: &Lab) -> Result<Vec<Measure>> {
     let ran = program::run(&mut command(job, place, runtime_s(&lab.plan)), lab.cancelled)?;
-    let cpu_s = (ran.took.cpu_s - idle.cpu_s).max(0.0);
+    let cpu_s = (ran.took.cpu_s - idle_s).max(0.0);
     measures(job, &parse(&program::text(&ran.output))?, cpu_s)
 }
 
@@ -408,8 +408,7 @@ mod tests {
         assert_eq!(file.as_file().metadata().unwrap().len(), MIB);
         // A place that is not there fails with fio's words, and is not made.
         let none = Surface { way: Way::File("/dev/shm/claviger-no-such".into()), len: MIB, direct: true };
-        let error =
-            carry_out(&JOBS[0], &Place { engine, surface: none, len: MIB }, Elapsed { seconds: 0.0, cpu_s: 0.0 }, &lab);
+        let error = carry_out(&JOBS[0], &Place { engine, surface: none, len: MIB }, 0.0, &lab);
         assert!(error.unwrap_err().to_string().contains("file creation disallowed"));
         assert!(!Path::new("/dev/shm/claviger-no-such").exists());
     }

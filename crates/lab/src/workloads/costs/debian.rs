@@ -33,9 +33,17 @@ const LEFT_OUT: &[&str] = &["var/cache/apt", "var/lib/apt/lists", "usr/share/doc
 /// What making the image takes.
 const PROGRAMS: &[&str] = &["debootstrap", "mke2fs", "unshare"];
 
+/// Seconds that making the image takes, about: most of it is the network's.
+pub const MAKING_S: f64 = 90.0;
+
+/// Whether there is an image.
+pub fn is_made() -> bool {
+    cache().is_some_and(|folder| folder.join(name()).is_file())
+}
+
 /// Why there is no image and none can be made, as a sentence.
 pub fn missing() -> Option<String> {
-    if cache().is_some_and(|folder| folder.join(name()).is_file()) {
+    if is_made() {
         return None;
     }
     if !rustix::process::geteuid().is_root() {
