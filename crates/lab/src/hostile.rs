@@ -51,7 +51,10 @@ fn changed(input: &str, random: &mut Random) -> String {
         match random.below(5) {
             0 => text.truncate(at),
             1 => text.insert_str(at, word),
-            2 => text.insert_str(at, &text[at..end].to_owned()),
+            2 => {
+                let again = text[at..end].to_owned();
+                text.insert_str(at, &again);
+            }
             // A number is replaced by another more often than anything else.
             _ => {
                 let digits = places.iter().copied().filter(|at| text[*at..].starts_with(|c: char| c.is_ascii_digit()));
