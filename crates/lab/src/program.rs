@@ -257,7 +257,7 @@ mod tests {
         let file = folder.path().join("pid");
         let error = run(&mut shell(&format!("sleep 61 & echo $! > {}; wait", file.display())), || true).unwrap_err();
         assert!(matches!(error.kind, ErrorKind::Cancelled));
-        if let Ok(pid) = std::fs::read_to_string(&file) {
+        if let Ok(pid) = fs::read_to_string(&file) {
             assert_ended(pid.trim().parse().unwrap());
         }
         assert!(start.elapsed() < Duration::from_secs(30));
@@ -276,7 +276,7 @@ mod tests {
     /// A killed orphan may stay for a moment, until the process that adopts it has taken notice.
     fn assert_ended(pid: u32) {
         let running = || {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             stat.contains("(sleep)") && !stat.contains(") Z ")
         };
         let start = Instant::now();

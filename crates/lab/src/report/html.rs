@@ -254,6 +254,7 @@ mod tests {
             }
         }
         assert!(page.contains("<mark"), "outliers are marked");
+        assert!(page.contains("There are 2 layers"), "files and volumes are told apart");
         assert!(!page.contains("NaN") && !page.contains(">inf"));
     }
 

@@ -237,7 +237,39 @@ pub(super) fn plain(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sample;
     use super::*;
+
+    #[test]
+    fn each_layer_stands_together_behind_its_baseline() {
+        let mut run = sample::run();
+        run.plan.facilities.reverse();
+        let summary = Summary::of(&run);
+        for panel in run.plan.workloads.iter().flat_map(|w| panels(&summary, w)) {
+            for case in panel.cases() {
+                let cells: Vec<&&Cell> = panel.cells.iter().filter(|c| c.case == *case).collect();
+                for of_layer in cells.chunk_by(|a, b| layer(a) == layer(b)) {
+                    assert_eq!(of_layer[0].facility, layer(of_layer[0]), "{}", panel.title);
+                }
+                let layers = cells.chunk_by(|a, b| layer(a) == layer(b)).count();
+                assert_eq!(layers, once(cells.iter().map(|c| layer(c))).len(), "{}", panel.title);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_faster_than_its_baseline_is_doubted() {
+        let mut run = sample::run();
+        for facility in &mut run.facilities {
+            facility.baseline = (facility.name == "plain").then(|| "luks2".into());
+        }
+        let summary = Summary::of(&run);
+        assert!(
+            summary.warnings.iter().any(|w| w.contains("faster than without encryption")),
+            "{:?}",
+            summary.warnings
+        );
+    }
 
     #[test]
     fn figures_are_short() {
