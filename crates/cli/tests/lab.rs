@@ -134,7 +134,7 @@ fn a_quick_run_over_three_targets_gives_figures_and_reports() {
     let out = bench.path("run");
     let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
     // In memory, as it is where nobody says otherwise.
-    let args = "lab run --quick --facility plain --facility LUKS2 --facility gocryptfs --workload dd --workload large-file \
+    let args = "lab run --quick --facility plain --facility LUKS2 --facility gocryptfs --workload dd --workload tree \
                 --scale 0.002 --size 64M --repeats 5:5 --seed 1 --json --out";
     command.args(args.split_whitespace()).arg(&out);
     bench.prepare(&mut command);
@@ -148,7 +148,7 @@ fn a_quick_run_over_three_targets_gives_figures_and_reports() {
     assert!(list(&report["run"], "passes").len() == 4 * 2 * 6);
     let cells = list(&report["summary"], "cells");
     for facility in ["plain", "LUKS2", "folder", "gocryptfs"] {
-        for workload in ["dd", "large-file"] {
+        for workload in ["dd", "tree"] {
             let own: Vec<&Value> =
                 cells.iter().filter(|c| c["facility"] == facility && c["workload"] == workload).collect();
             assert!(own.len() > 1, "{facility}, {workload}");

@@ -41,10 +41,10 @@ pub struct Args {
     /// Small data sets and the ends of the ranges: minutes (the default)
     #[arg(long, conflicts_with_all = ["standard", "thorough"])]
     quick: bool,
-    /// More of everything: hours
+    /// More of everything, one facility of each kind: hours
     #[arg(long, conflicts_with = "thorough")]
     standard: bool,
-    /// The sizes and ranges of the studies
+    /// The sizes and ranges of the studies: days, if no facility or workload is named
     #[arg(long)]
     thorough: bool,
     /// Measure this facility, or `all` (may be given again); its baseline comes by itself [default: LUKS2 and VeraCrypt of

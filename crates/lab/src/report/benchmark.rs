@@ -1,6 +1,6 @@
 //! The benchmark window as text and CSV.
 
-use super::table::{Align, Table, bar};
+use super::table::{Align, Table, bar, wrapped};
 use super::{Record, Text, UNITS, number, percent, rate, size};
 use crate::benchmark::Row;
 
@@ -133,11 +133,11 @@ fn summary(rows: &[Row]) -> String {
     let wobbles = |r: &&Row| r.encrypt_spread.relative().max(r.decrypt_spread.relative()) > 0.2;
     let restless = rows.iter().filter(wobbles).count();
     if restless > 0 {
-        text += &format!(
+        text += &wrapped(&format!(
             "In {restless} of {} rows the slowest and the fastest sample are more than 20 % apart: something else was \
-             using the machine. Only large differences mean anything here.\n",
+             using the machine. Only large differences mean anything here.",
             rows.len()
-        );
+        ));
     }
     text
 }

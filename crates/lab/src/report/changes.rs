@@ -1,6 +1,6 @@
 //! Two runs, cell by cell, as text and CSV.
 
-use super::table::{Align, Table};
+use super::table::{Align, Table, wrapped};
 use super::{Extra, Record, Text, number, percent, printable, rate, size};
 use crate::changes::{Basis, Change, Changes, FALSE_CHANGES, Place};
 use crate::run::{Axis, Unit};
@@ -177,7 +177,7 @@ impl Text for Changes {
             }
             text += &format!("\n{}", table.text());
         }
-        printable(&(text + "\n" + &self.method() + "\n"))
+        printable(&(text + "\n" + &wrapped(&self.method())))
     }
 }
 

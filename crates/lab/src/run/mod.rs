@@ -84,7 +84,7 @@ pub enum Level {
     /// Minutes: small data sets, the ends of the ranges.
     #[default]
     Quick,
-    /// An hour or so.
+    /// A few hours: one facility of each kind.
     Standard,
     /// The studies' sizes and ranges.
     Thorough,

@@ -8,7 +8,7 @@ use claviger_engine::{Error, Result};
 use rustix::fs::statvfs;
 use rustix::process::geteuid;
 
-use crate::facility::{Catalogue, Facility};
+use crate::facility::{Catalogue, Facility, Gives};
 use crate::machine;
 use crate::report::size;
 use crate::run::bench::Keep;
@@ -59,7 +59,7 @@ impl Defaults {
     fn of(level: Level) -> Self {
         match level {
             Level::Quick => Self { scale: 0.01, min_repeats: 5, max_repeats: 7, pass_s: 4.0 },
-            Level::Standard => Self { scale: 0.1, min_repeats: 5, max_repeats: 15, pass_s: 60.0 },
+            Level::Standard => Self { scale: 0.05, min_repeats: 5, max_repeats: 10, pass_s: 60.0 },
             Level::Thorough => Self { scale: 1.0, min_repeats: 5, max_repeats: 25, pass_s: f64::INFINITY },
         }
     }
@@ -146,12 +146,13 @@ impl Wishes {
     fn facilities(&self, catalogue: &Catalogue) -> Result<Vec<String>> {
         let mut names: Vec<String> = match (&self.facilities[..], self.level) {
             ([], Level::Quick) => QUICK.iter().map(ToString::to_string).collect(),
-            // Ours with their default ciphers, and whatever is installed beside.
-            ([], Level::Standard | Level::Thorough) => {
-                let others = catalogue.all().iter().filter(|f| f.baseline.is_some() && !f.is_ours());
-                let there = others.filter(|f| f.missing().is_none());
-                catalogue.defaults().into_iter().chain(there.map(|f| f.name.clone())).collect()
+            // One of each kind that is installed beside.
+            ([], Level::Standard) => {
+                let one_of_a_kind = |f: &&Facility| !f.name.contains(':') && f.gives != Gives::Nbd;
+                QUICK.iter().map(ToString::to_string).chain(others(catalogue, &one_of_a_kind)).collect()
             }
+            // Ours with their default ciphers, and whatever is installed beside.
+            ([], Level::Thorough) => catalogue.defaults().into_iter().chain(others(catalogue, &|_| true)).collect(),
             (names, _) if names.iter().any(|name| name.eq_ignore_ascii_case(ALL)) => {
                 catalogue.all().iter().map(|f| f.name.clone()).collect()
             }
@@ -186,6 +187,12 @@ impl Wishes {
         }
         Ok(all().filter(wanted).collect())
     }
+}
+
+/// Names of what others have made, encrypts, and works here.
+fn others(catalogue: &Catalogue, wanted: &dyn Fn(&&Facility) -> bool) -> Vec<String> {
+    let others = catalogue.all().iter().filter(|f| f.baseline.is_some() && !f.is_ours());
+    others.filter(wanted).filter(|f| f.missing().is_none()).map(|f| f.name.clone()).collect()
 }
 
 impl Prepared {
