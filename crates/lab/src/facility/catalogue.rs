@@ -236,6 +236,18 @@ mod tests {
     }
 
     #[test]
+    fn the_example_of_the_documents_is_sound() {
+        let page =
+            fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/facilities.md")).expect("there");
+        let lines =
+            page.lines().filter_map(|line| line.strip_prefix("    ")).filter(|line| !line.starts_with("claviger"));
+        let example: String = lines.flat_map(|line| [line, "\n"]).collect();
+        let facility = parse(&example, Path::new("facilities.md")).expect("sound");
+        assert!(facility.create_default.len() == 1 && facility.close.len() == 1);
+        Catalogue::built_in().expect("sound files").find(&facility.baseline.expect("named")).expect("there");
+    }
+
+    #[test]
     fn names_are_found_in_any_case_and_the_nearest_is_told() {
         let all = Catalogue::built_in().expect("sound files");
         assert_eq!(all.find("luks2").expect("there").name, "LUKS2");
