@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::{fmt, fs::File};
 
 use anyhow::Context;
+use claviger_lab::report;
 use serde::Serialize;
 
 /// Something a verb reports: its fields are the JSON, `text` is the same for people.
@@ -83,8 +84,7 @@ fn shell_word(word: &str) -> String {
 
 /// The text with every control character, and every character that turns the direction of writing, as `?`.
 pub fn printable(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars().map(|c| if c.is_control() || turns(c) { '?' } else { c }).collect()
+    report::printable(text).replace('\n', "?")
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use crate::meter::processors;
 use crate::suites;
 
 /// Facts about this machine and this run.
@@ -97,7 +98,7 @@ impl Moment {
         Self {
             at: utc_now(),
             load_1min: read("/proc/loadavg").split(' ').next().and_then(|s| s.parse().ok()).unwrap_or(0.0),
-            steal_s: steal(),
+            steal_s: processors().steal_s,
         }
     }
 }
@@ -150,14 +151,6 @@ fn memory(name: &str) -> u64 {
 /// `always` of `[always] madvise never`.
 fn bracketed(text: &str) -> String {
     text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or("unknown", |(word, _)| word).to_string()
-}
-
-/// The eighth number of the first line of /proc/stat (proc_stat(5)), which counts hundredths of seconds: USER_HZ is 100
-/// on every architecture that this program runs on.
-fn steal() -> f64 {
-    let stat = read("/proc/stat");
-    let ticks = stat.lines().next().and_then(|line| line.split_whitespace().nth(8)?.parse::<u64>().ok());
-    ticks.unwrap_or(0) as f64 / 100.0
 }
 
 /// Seconds since 1970 as ISO 8601.

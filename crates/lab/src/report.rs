@@ -67,7 +67,7 @@ pub trait Text {
 
 /// The text with every control character but the ends of lines as `?`, and every character that turns the direction of
 /// writing: names and errors in it may be anybody's, and a terminal would obey them.
-pub(crate) fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if (c.is_control() && c != '\n') || turns(c) { '?' } else { c }).collect()
 }

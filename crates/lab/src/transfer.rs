@@ -1,8 +1,12 @@
 //! The sweep: sequential transfers in blocks of one size, one request at a time, as dd makes them.
 
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
 use serde::Serialize;
 
 use crate::machine::CpuTime;
@@ -42,6 +46,35 @@ pub trait Device {
     /// # Errors
     /// Whatever the backing reports.
     fn flush(&mut self) -> io::Result<()>;
+}
+
+/// A file or block device.
+pub struct FileDevice(File);
+
+impl FileDevice {
+    /// Opens it for reading and writing, around the page cache if `direct`: then requests are whole sectors, from buffers that begin
+    /// on a page border.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn open(path: &Path, direct: bool) -> io::Result<Self> {
+        let flags = if direct { OFlags::DIRECT.bits().cast_signed() } else { 0 };
+        OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).map(Self)
+    }
+}
+
+impl Device for FileDevice {
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(out, offset)
+    }
+
+    fn write(&mut self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.0.write_all_at(data, offset)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.sync_data()
+    }
 }
 
 /// Which way bytes go.

@@ -1,18 +1,14 @@
 //! Volumes that the kernel's device-mapper opens in the place of our engine.
 
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use claviger_engine::formats::Mapping;
 use claviger_engine::{Acceleration, Error, Result};
 use claviger_serve::kernel::{self, Request};
-use rustix::fs::OFlags;
 use serde::Serialize;
 
-use crate::transfer::Device;
+use crate::transfer::FileDevice;
 
 /// Whether the kernel's dm-crypt is measured beside our engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -41,41 +37,18 @@ impl Beside {
     }
 }
 
-/// A mapping of the kernel that is gone when this is dropped, or the process ends in whatever way.
-pub struct Mapped {
-    device: File,
-}
-
-impl Mapped {
-    /// Sets the mapping up over a loop device on `file`.
-    ///
-    /// # Errors
-    /// Those of [`kernel::attach`].
-    pub fn new(file: &Path, mapping: &Mapping) -> Result<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("claviger-lab-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let request = Request { name: &name, store: file, mapping, uuid: None, read_only: false };
-        let attached = kernel::attach(&request)?;
-        // Direct: the page cache would hide what encryption costs.
-        let direct = OFlags::DIRECT.bits() as i32;
-        let device = OpenOptions::new().read(true).write(true).custom_flags(direct).open(&attached.device);
-        let device = device.map_err(|e| Error::from(e).at(&attached.device));
-        // Whether or not it was opened.
-        kernel::detach_when_unused(&name)?;
-        Ok(Self { device: device? })
-    }
-}
-
-impl Device for Mapped {
-    fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.device.read_exact_at(out, offset)
-    }
-
-    fn write(&mut self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.device.write_all_at(data, offset)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.device.sync_data()
-    }
+/// A mapping of the kernel over a loop device on `file`, around the page cache, which would hide what encryption costs. It is gone
+/// when what is returned is dropped, or the process ends in whatever way.
+///
+/// # Errors
+/// Those of [`kernel::attach`].
+pub fn mapped(file: &Path, mapping: &Mapping) -> Result<FileDevice> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("claviger-lab-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let request = Request { name: &name, store: file, mapping, uuid: None, read_only: false };
+    let attached = kernel::attach(&request)?;
+    let device = FileDevice::open(&attached.device, true).map_err(|e| Error::from(e).at(&attached.device));
+    // Whether or not it was opened.
+    kernel::detach_when_unused(&name)?;
+    device
 }

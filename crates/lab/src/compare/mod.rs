@@ -18,6 +18,7 @@ use crate::compare::kernel::Beside;
 use crate::compare::targets::{Path, Target, Verified, check_room};
 use crate::machine::{Machine, Moment};
 use crate::random::Random;
+use crate::run::GeneratorRate;
 use crate::statistics::{self, Loss, Spread, median};
 use crate::suites::{self, AesAcceleration};
 use crate::transfer::{Data, Direction, Moved, SECTOR, Transfer};
@@ -81,7 +82,7 @@ pub struct Report {
     /// Share of the processors' time that a hypervisor took meanwhile.
     pub steal_share: f64,
     /// How fast the data to write was made.
-    pub data: Vec<DataRate>,
+    pub data: Vec<GeneratorRate>,
     /// What was checked of each target.
     pub verified: Vec<Verified>,
     /// The order of the targets, for each round and block size.
@@ -90,15 +91,6 @@ pub struct Report {
     pub cells: Vec<Cell>,
     /// What was found, in whole sentences.
     pub findings: Vec<String>,
-}
-
-/// The speed of the generator of data, which is a part of every write.
-#[derive(Clone, Debug, Serialize)]
-pub struct DataRate {
-    /// Block size in bytes.
-    pub block_bytes: usize,
-    /// Bytes per second.
-    pub bytes_per_s: f64,
 }
 
 /// The order of the targets in one round.
@@ -208,7 +200,7 @@ pub fn measure(plan: &Plan, progress: &dyn Fn(u64, u64)) -> Result<Report> {
     plan.check()?;
     let mut steps = Steps { done: 0, total: plan.volumes() * (2 + plan.blocks.len() * plan.repeats), progress };
     let data = Data::new(plan.seed);
-    let rate = |&block| DataRate { block_bytes: block, bytes_per_s: data.rate(block) };
+    let rate = |&block: &usize| GeneratorRate { block_bytes: block as u64, bytes_per_s: data.rate(block) };
     let rates = plan.blocks.iter().map(rate).collect();
     // Whole blocks of every size, so that all of them move the same bytes.
     let size = plan.size / SECTOR as u64 * SECTOR as u64;

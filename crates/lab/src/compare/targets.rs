@@ -12,7 +12,7 @@ use claviger_engine::{Acceleration, Credential, Error, Layout, Result, Secret, S
 use rustix::fs::{FallocateFlags, fallocate, statfs};
 use serde::Serialize;
 
-use crate::compare::kernel::Mapped;
+use crate::compare::kernel::mapped;
 use crate::compare::{BASELINE, KERNEL_BASELINE};
 use crate::machine;
 use crate::memory::Buffer;
@@ -155,7 +155,7 @@ impl Target {
             Path::Nbd => Box::new(Served::new(volume.clone(), queue_depth)?),
             Path::Kernel => {
                 let mapping = mapping.ok_or_else(|| Error::unsupported(format!("{name}: it has no such thing")))?;
-                Box::new(Mapped::new(&by_number(&file), &mapping)?)
+                Box::new(mapped(&by_number(&file), &mapping)?)
             }
         };
         Ok(Self { name, path, device, written: Written::default(), pass: 0, volume, container, encryption })

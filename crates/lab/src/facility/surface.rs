@@ -1,17 +1,15 @@
 //! Bytes at offsets: what an open facility is to whoever reads and writes blocks.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use claviger_engine::{Error, Result};
 use claviger_serve::nbd::{Address, Client};
-use rustix::fs::OFlags;
 
 use crate::memory::Buffer;
 use crate::served::Connection;
-use crate::transfer::Device;
+use crate::transfer::{Device, FileDevice};
 
 /// Bytes of a page, which is the largest sector that disks have.
 const PAGE: usize = 4096;
@@ -67,7 +65,7 @@ impl Surface {
     /// `Io`.
     pub fn device(&self) -> Result<Box<dyn Device>> {
         Ok(match &self.way {
-            Way::File(path) => Box::new(FileDevice(open(path, self.direct).map_err(|e| Error::from(e).at(path))?)),
+            Way::File(path) => Box::new(FileDevice::open(path, self.direct).map_err(|e| Error::from(e).at(path))?),
             Way::Nbd(socket) => {
                 let address = Address::Unix(socket.clone());
                 Box::new(Connection::to(&address, 1).map_err(|e| Error::from(e).at(socket))?)
@@ -80,36 +78,14 @@ fn whole(len: u64) -> u64 {
     len - len % PAGE as u64
 }
 
-fn open(path: &Path, direct: bool) -> io::Result<File> {
-    let flags = if direct { OFlags::DIRECT.bits().cast_signed() } else { 0 };
-    OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
-}
-
 /// By trying, with one page that is written back as it was read: not every file system that lets one open a file so can do
 /// it. A whole page, so that sectors of 4096 bytes are no reason to take another way than the baseline.
 fn takes_direct(path: &Path) -> bool {
     let attempt = || -> io::Result<()> {
-        let file = open(path, true)?;
+        let mut file = FileDevice::open(path, true)?;
         let mut page = Buffer::new(PAGE);
-        file.read_exact_at(&mut page, 0)?;
-        file.write_all_at(&page, 0)
+        file.read(0, &mut page)?;
+        file.write(0, &mut page)
     };
     attempt().is_ok()
-}
-
-/// A file or block device.
-struct FileDevice(File);
-
-impl Device for FileDevice {
-    fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(out, offset)
-    }
-
-    fn write(&mut self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.0.write_all_at(data, offset)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.sync_data()
-    }
 }

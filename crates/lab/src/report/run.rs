@@ -3,7 +3,7 @@
 use claviger_engine::{Error, Result};
 use serde::Serialize;
 
-use crate::run::Run;
+use crate::run::{Case, Run};
 use crate::statistics::Verdict;
 use crate::summary::{Cell, Summary, case_words};
 
@@ -85,13 +85,7 @@ impl Record for Cell {
         } = self;
         let of_loss =
             |value: fn(&crate::statistics::Loss) -> f64| loss.as_ref().map(|l| exact(value(l))).unwrap_or_default();
-        vec![
-            ("workload", workload.clone()),
-            ("operation", case.operation.clone()),
-            ("series", case.series.clone()),
-            ("axis", word(&case.axis)),
-            ("x", case.x.map(exact).unwrap_or_default()),
-            ("facility", facility.clone()),
+        let own = [
             ("unit", word(unit)),
             ("median", exact(*median)),
             ("low", exact(*low)),
@@ -108,7 +102,8 @@ impl Record for Cell {
             ("loss_high", of_loss(|l| l.high)),
             ("verdict", loss.as_ref().map(|l| l.verdict.words().to_owned()).unwrap_or_default()),
             ("cpu_s_per_gb", cpu_s_per_gb.map(exact).unwrap_or_default()),
-        ]
+        ];
+        of_what(workload, case, facility).into_iter().chain(own).collect()
     }
 }
 
@@ -122,13 +117,7 @@ impl Record for Sample<'_> {
     fn record(&self) -> Vec<(&'static str, String)> {
         let crate::run::Pass { facility, workload, round, position, at, conditions, measures: _ } = self.pass;
         let crate::run::Measure { case, value, unit, bytes, seconds, cpu_s } = self.measure;
-        vec![
-            ("workload", workload.clone()),
-            ("operation", case.operation.clone()),
-            ("series", case.series.clone()),
-            ("axis", word(&case.axis)),
-            ("x", case.x.map(exact).unwrap_or_default()),
-            ("facility", facility.clone()),
+        let own = [
             ("round", round.map_or("warm-up".into(), |r| r.to_string())),
             ("position", position.to_string()),
             ("at", at.clone()),
@@ -141,8 +130,21 @@ impl Record for Sample<'_> {
             ("steal_share", exact(conditions.steal_share)),
             ("throttled", conditions.throttled.map(|t| t.to_string()).unwrap_or_default()),
             ("caches_dropped", conditions.caches_dropped.to_string()),
-        ]
+        ];
+        of_what(workload, case, facility).into_iter().chain(own).collect()
     }
+}
+
+/// The columns that say what a figure is of: the first ones of figures and of samples.
+fn of_what(workload: &str, case: &Case, facility: &str) -> Vec<(&'static str, String)> {
+    vec![
+        ("workload", workload.to_owned()),
+        ("operation", case.operation.clone()),
+        ("series", case.series.clone()),
+        ("axis", word(&case.axis)),
+        ("x", case.x.map(exact).unwrap_or_default()),
+        ("facility", facility.to_owned()),
+    ]
 }
 
 /// As JSON has it, which is the same word everywhere.
@@ -176,7 +178,7 @@ impl Text for RunReport<'_> {
         method(self.run).iter().for_each(|m| text += &wrapped(m));
         text += &self.facilities_text();
         for workload in self.run.workloads.iter().filter(|w| w.left_out.is_none()) {
-            text += &format!("\n{}\n{}\n", workload.title, "═".repeat(workload.title.chars().count()));
+            text += &heading(&workload.title);
             text += &wrapped(&workload.measures);
             text += &wrapped(&format!("Not measured: {}", workload.not));
             let panels = panels(self.summary, &workload.name);
@@ -186,7 +188,7 @@ impl Text for RunReport<'_> {
             panels.iter().for_each(|panel| text += &panel_text(panel));
         }
         if !self.run.ciphers.is_empty() {
-            text += "\nCiphers in memory, without any storage\n══════════════════════════════════════\n";
+            text += &heading("Ciphers in memory, without any storage");
             text += &self.run.ciphers.as_slice().text();
         }
         self.extras.iter().for_each(|extra| text += &extra_text(extra));
@@ -218,6 +220,11 @@ impl RunReport<'_> {
     }
 }
 
+/// A title of a section, underlined.
+fn heading(title: &str) -> String {
+    format!("\n{title}\n{}\n", "═".repeat(title.chars().count()))
+}
+
 fn listed(title: &str, lines: &[String]) -> String {
     if lines.is_empty() {
         return String::new();
@@ -227,7 +234,7 @@ fn listed(title: &str, lines: &[String]) -> String {
 }
 
 fn extra_text(extra: &Extra) -> String {
-    let mut text = format!("\n{}\n{}\n", extra.title, "═".repeat(extra.title.chars().count()));
+    let mut text = heading(&extra.title);
     extra.text.iter().for_each(|t| text += &wrapped(t));
     if !extra.columns.is_empty() {
         let numeric = |column: usize| extra.rows.iter().all(|row| row.get(column).is_none_or(|cell| is_numeric(cell)));

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use claviger_engine::{Error, ErrorKind, Result};
 
-use super::{flush, in_fresh_folder, written};
+use super::{flush, in_fresh_folder, made_once, written};
 use crate::facility::Target;
 use crate::machine;
 use crate::program;
@@ -138,19 +138,11 @@ impl Source {
 
     /// The source tree in the lab's own folder, brought there unless it is there.
     fn prepared(&self, lab: &Lab) -> Result<PathBuf> {
-        let prepared = lab.scratch.join("compile-source");
-        if prepared.exists() {
-            return Ok(prepared);
-        }
-        in_fresh_folder(&lab.scratch, |folder| {
-            let tree = match self {
-                Self::Named(named) => copy(named, &folder.join("source"), lab)?,
-                Self::Zstd(crate_folder) => zstd(crate_folder, &folder.join("source"), lab)?,
-                Self::Debian => fetched(folder, lab)?,
-            };
-            fs::rename(&tree, &prepared).map_err(|e| Error::from(e).at(&prepared))
-        })?;
-        Ok(prepared)
+        made_once(lab, "compile-source", |folder| match self {
+            Self::Named(named) => copy(named, &folder.join("source"), lab),
+            Self::Zstd(crate_folder) => zstd(crate_folder, &folder.join("source"), lab),
+            Self::Debian => fetched(folder, lab),
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use claviger_engine::{Error, Result};
 
-use super::{content, flush, in_fresh_folder, scaled, written};
+use super::{content, flush, in_fresh_folder, made_once, scaled, written};
 use crate::facility::Target;
 use crate::meter::Elapsed;
 use crate::program;
@@ -123,16 +123,10 @@ fn gzip(folder: &Path, words: &[&str], lab: &Lab) -> Result<Elapsed> {
 
 /// The file in the lab's own folder, made unless it is there.
 fn source(size: u64, lab: &Lab) -> Result<PathBuf> {
-    let source = lab.scratch.join(format!("gzip-{size}-{}", lab.plan.seed));
-    if source.exists() {
-        return Ok(source);
-    }
-    in_fresh_folder(&lab.scratch, |folder| {
+    made_once(lab, &format!("gzip-{size}-{}", lab.plan.seed), |folder| {
         let new = folder.join("source");
-        make(&new, size, lab)?;
-        fs::rename(&new, &source).map_err(|e| Error::from(e).at(&source))
-    })?;
-    Ok(source)
+        make(&new, size, lab).map(|()| new)
+    })
 }
 
 /// Noise and words in turn.

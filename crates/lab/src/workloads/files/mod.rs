@@ -15,7 +15,7 @@ mod tree;
 mod unpack;
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use claviger_engine::{Error, Result};
 
@@ -74,6 +74,16 @@ fn flush(folder: &Path) -> Result<()> {
 fn warm(file: &Path) -> Result<()> {
     let copy = File::open(file).and_then(|mut source| std::io::copy(&mut source, &mut std::io::sink()));
     copy.map(drop).map_err(|e| Error::from(e).at(file))
+}
+
+/// What has this name in the lab's own folder: made unless it is there, in a fresh folder, by a function that tells where. What
+/// is interrupted leaves nothing of that name.
+fn made_once(lab: &Lab, name: &str, make: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<PathBuf> {
+    let made = lab.scratch.join(name);
+    if !made.exists() {
+        in_fresh_folder(&lab.scratch, |folder| fs::rename(make(folder)?, &made).map_err(|e| Error::from(e).at(&made)))?;
+    }
+    Ok(made)
 }
 
 /// Removes a folder and all that is in it.

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use claviger_engine::{Error, Result};
+use claviger_engine::Result;
 
 use super::content::{self, Entry, Shape};
-use super::{in_fresh_folder, remove, scaled, warm, written};
+use super::{in_fresh_folder, made_once, remove, scaled, warm, written};
 use crate::facility::Target;
 use crate::program;
 use crate::run::{Case, Measure, Plan};
@@ -97,17 +97,12 @@ fn unpack_delete(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
 
 /// The archive in the lab's own folder, made unless it is there.
 fn archive(size: u64, tree: &[Entry], lab: &Lab) -> Result<PathBuf> {
-    let archive = lab.scratch.join(format!("unpack-{size}-{}.tar", lab.plan.seed));
-    if archive.exists() {
-        return Ok(archive);
-    }
-    in_fresh_folder(&lab.scratch, |folder| {
+    made_once(lab, &format!("unpack-{size}-{}.tar", lab.plan.seed), |folder| {
         content::write(&folder.join("tree"), tree, lab)?;
         let new = folder.join("archive.tar");
         program::run(Command::new("tar").arg("-cf").arg(&new).arg("-C").arg(folder).arg("tree"), lab.cancelled)?;
-        std::fs::rename(&new, &archive).map_err(|e| Error::from(e).at(&archive))
-    })?;
-    Ok(archive)
+        Ok(new)
+    })
 }
 
 #[cfg(test)]
