@@ -8,7 +8,7 @@ use std::time::Instant;
 use claviger_engine::formats;
 use claviger_engine::formats::luks2::reencrypt::{self, Reencryption, Request, Stores};
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store, Unlock};
 use serde::Serialize;
 
 use crate::cost::NewCostArgs;
@@ -135,9 +135,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let cancel = cancel::install()?;
     let at = |e: Error| e.at(&args.path);
     let data = open_file(&args.path, Access::ReadWrite)?;
-    // Making its file was asked about.
-    let new = args.header.as_deref().is_some_and(|path| !path.exists());
     let header = args.header_store(&data).map_err(at)?;
+    // Making its file was asked about.
+    let new = header.as_ref().is_some_and(|(_, new)| *new);
+    let header = header.map(|(store, _)| store);
     let stores = match &header {
         Some(header) => Stores::new(header, Some(&data)),
         None => Stores::new(&data, None),
@@ -167,21 +168,26 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// What the header is in, if that is not the volume itself: a new file where the reencryption is to make one.
-    fn header_store(&self, data: &FileStore) -> Result<Option<FileStore>> {
+    /// What the header is in, if that is not the volume itself, and whether it was made: where there is none, and the reencryption is
+    /// to make one. An empty file is none: an interruption may leave it between the making and the allocating.
+    fn header_store(&self, data: &FileStore) -> Result<Option<(FileStore, bool)>> {
         let Some(path) = &self.header else { return Ok(None) };
-        if path.exists() {
-            return open_file(path, Access::ReadWrite).map(Some);
+        let existing = if path.exists() { Some(open_file(path, Access::ReadWrite)?) } else { None };
+        if existing.as_ref().is_some_and(|store| !store.is_empty() || !store.is_at(path)) {
+            return Ok(existing.map(|store| (store, false)));
         }
         let len = match () {
             () if self.encrypt => HEADER,
             () if self.decrypt => reencrypt::header_len(data)?,
-            () => return open_file(path, Access::ReadWrite).map(Some),
+            () => return open_file(path, Access::ReadWrite).map(|store| Some((store, false))),
         };
         self.consent()?;
+        if existing.is_some() {
+            fs::remove_file(path).map_err(|e| Error::from(e).at(path))?;
+        }
         let store = FileStore::create(path, len)?;
         new_file::sync_folder(path)?;
-        Ok(Some(store))
+        Ok(Some((store, true)))
     }
 
     /// Removes the file that was made for a new header, if there is still none in it.
@@ -195,26 +201,25 @@ impl Args {
     /// Begins it, after a question if it was not `asked` before. Which keyslots end with the old key.
     fn begin(&self, stores: &Stores<'_>, credentials: &[Credential], asked: bool) -> anyhow::Result<Vec<u32>> {
         let at = |e: Error| e.at(&self.path);
-        if reencrypt::status(stores.header).map_err(at)? == Some(true) {
-            return Err(
-                at(Error::misuse("its reencryption has begun already").hint("--resume goes on with it.")).into()
-            );
-        }
         let request = self.request()?;
-        if self.encrypt {
-            self.encryption(stores, &request, credentials, asked)?;
-            return Ok(Vec::new());
-        }
-        let moves =
-            self.decrypt && stores.detached && reencrypt::moves_header(stores.header, stores.data).map_err(at)?;
-        if !moves && reencrypt::status(stores.header).map_err(at)?.is_none() {
-            return Err(at(self.no_luks2(stores)).into());
-        }
         let with = Unlock { cancel: Some(cancel::flag()), ..Unlock::with(credentials) };
-        if moves {
+        // Asked first: half a header, which an interruption has left, is none that has a status.
+        if self.decrypt && stores.detached && reencrypt::moves_header(stores.header, stores.data).map_err(at)? {
             self.consent_unless(asked)?;
             reencrypt::begin_decryption(stores.header, stores.data, &with, &request).map_err(at)?;
             return Ok(Vec::new());
+        }
+        match reencrypt::status(stores.header).map_err(at)? {
+            Some(true) => {
+                let begun = Error::misuse("its reencryption has begun already").hint("--resume goes on with it.");
+                return Err(at(begun).into());
+            }
+            _ if self.encrypt => {
+                self.encryption(stores, &request, credentials, asked)?;
+                return Ok(Vec::new());
+            }
+            Some(false) => {}
+            None => return Err(at(self.no_luks2(stores)).into()),
         }
         let beginning = reencrypt::begin(stores, &with, &request, self.decrypt).map_err(at)?;
         if !beginning.ending.is_empty() {

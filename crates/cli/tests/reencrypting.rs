@@ -4,6 +4,7 @@ mod common;
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -131,6 +132,72 @@ fn plaintext_is_encrypted_where_it_lies_and_decrypted_again() {
     let header = folder.str("header");
     run([&["reencrypt", "--decrypt", "--yes", "--header", &header, &path][..], &password].concat()).succeeds();
     assert!(fs::read(&path).expect("it is there").starts_with(&plain));
+}
+
+/// Runs the program, killed at the `nth` of some system calls, before that has any effect. Whether it came that far; nothing
+/// without strace.
+fn killed_at(call: &str, nth: u32, args: &[&str]) -> Option<bool> {
+    let strace = tools::program("strace")?;
+    let mut command = Command::new(strace);
+    let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
+    command.args(["-f", "-qq", "-e", &trace, "-e", &inject, "--"]);
+    command.arg(env!("CARGO_BIN_EXE_claviger")).args(args).stdin(Stdio::null()).stdout(Stdio::null());
+    let status = command.stderr(Stdio::null()).status().expect("strace starts");
+    assert!(status.success() || status.signal() == Some(9), "{status}");
+    Some(!status.success())
+}
+
+/// Killed at any write or flush before it has begun, and run again: it comes to its end, and never are the data decrypted where
+/// they lie, behind the header. With another new header it does too, or changes nothing.
+#[test]
+fn a_decryption_that_was_killed_early_is_run_again() {
+    const HEADER: usize = 16 << 20;
+    let folder = Folder::new();
+    let original = volume(&folder, "original", "18M", &["--sector-size", "512"]);
+    let before = fs::read(&original).expect("it is there");
+    let plain = contents(&folder, &[&original]);
+    let (path, header, other) = (folder.str("v"), folder.str("header"), folder.str("other"));
+    let decrypt =
+        |header| ["reencrypt", "--decrypt", "--yes", "--password-file", &folder.password, "--header", header, &path];
+    for call in ["pwrite64", "fdatasync", "fallocate", "fsync"] {
+        for nth in 1.. {
+            fs::write(&path, &before).expect("a copy");
+            let _ = (fs::remove_file(&header), fs::remove_file(&other));
+            let Some(killed) = killed_at(call, nth, &decrypt(&header)) else { return };
+            if !killed {
+                assert!(nth > 1, "{call} is something that it does");
+                break;
+            }
+            let left = fs::read(&path).expect("it is there");
+            let again = run(decrypt(&header));
+            let begun = again.err.contains("--resume goes on");
+            match begun {
+                true => run(decrypt(&header).map(|arg| if arg == "--decrypt" { "--resume" } else { arg })).succeeds(),
+                false => again.succeeds(),
+            };
+            let done = fs::read(&path).expect("it is there");
+            assert!(done.starts_with(&plain), "{call} {nth}: run again");
+            if begun {
+                // What follows is in the tests of the engine.
+                break;
+            }
+
+            fs::write(&path, &left).expect("a copy");
+            let with_other = run(decrypt(&other));
+            let done = fs::read(&path).expect("it is there");
+            match with_other.code {
+                0 => assert!(done.starts_with(&plain), "{call} {nth}: with another header"),
+                _ => assert!(done == left, "{call} {nth}: {}", with_other.err),
+            }
+        }
+    }
+    // An older backup of the header is no header that the data of this volume have elsewhere.
+    fs::write(&path, &before).expect("a copy");
+    fs::write(&header, &before[..HEADER]).expect("a backup");
+    run(["header", "set", "--label", "changed since", &path]).succeeds();
+    let left = fs::read(&path).expect("it is there");
+    run(decrypt(&header)).fails(1, &["wrong place", "does not exist yet"]);
+    assert!(fs::read(&path).expect("it is there") == left, "nothing was changed");
 }
 
 #[test]

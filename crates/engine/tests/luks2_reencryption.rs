@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use claviger_engine::formats::luks2::LUKS2;
 use claviger_engine::formats::luks2::reencrypt::{self, Beginning, Reencryption, Request, Stores};
-use claviger_engine::formats::{Format, Unlocked};
+use claviger_engine::formats::{Attributes, Format, Unlocked};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{MemoryStore, SliceStore};
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
 use claviger_testkit::random::Random;
-use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
+use claviger_testkit::stores::{CachedStore, CrashStore, Fault, FaultStore, Operation};
 
 /// Where data begin in a volume with its header in front, and the size of a detached header, in bytes.
 const FRONT: usize = 1 << 20;
@@ -371,6 +371,71 @@ fn a_header_that_is_moving_is_told_from_a_detached_one() {
     assert!(read_all(&*bed.all) == image, "nothing was written");
 }
 
+/// What `claviger reencrypt --decrypt --header FILE` does, from the beginning or once more.
+fn decrypt(bed: &Bed) -> Result<()> {
+    let credentials = [passphrase()];
+    let (with, request) = (Unlock::with(&credentials), Way::DecryptInPlace.request());
+    bed.with(|stores| {
+        if reencrypt::moves_header(stores.header, stores.data)? {
+            return reencrypt::begin_decryption(stores.header, stores.data, &with, &request);
+        }
+        match reencrypt::status(stores.header)? {
+            Some(true) => Ok(()),
+            _ => reencrypt::begin(&stores, &with, &request, true)?.edit.carry_out(stores.header),
+        }
+    })?;
+    bed.resume()
+}
+
+/// The beginning of a decryption is interrupted at any write, and run again: with the header that the interruption has left it
+/// comes to its end, and with a new one too or nothing is changed. Never is anything decrypted where it lies, behind the old header.
+#[test]
+fn a_decryption_whose_beginning_is_interrupted_is_run_again() {
+    let way = Way::DecryptInPlace;
+    let (before, header) = way.before();
+    let crash = Arc::new(CrashStore::new(before));
+    way.begin(&Bed::new(Arc::clone(&crash) as Arc<dyn Store>, header)).expect("it begins");
+    let (mut seen, mut with_new) = (std::collections::HashSet::new(), 0);
+    crash.each_sampled_image(6, |image| {
+        if !seen.insert(hash_of(image)) {
+            return;
+        }
+        let bed = Bed::of(image, header);
+        decrypt(&bed).unwrap_or_else(|e| panic!("run again: {e}: {:?}", e.hint));
+        assert!(way.after(&bed) == way.contents(), "run again");
+
+        let mut fresh = image.to_vec();
+        fresh[..header].fill(0);
+        let bed = Bed::of(&fresh, header);
+        match decrypt(&bed) {
+            Ok(()) => {
+                with_new += 1;
+                assert!(way.after(&bed) == way.contents(), "with a new header");
+            }
+            Err(_) => assert!(read_all(&*bed.data()) == fresh[header..], "nothing was changed"),
+        }
+    });
+    assert!(seen.len() > 30 && with_new > 5, "{} images, {with_new} with a new header", seen.len());
+}
+
+/// A backup of the header, older than the header in front of the data, is not where that header moves to, nor a detached header.
+#[test]
+fn an_older_header_backup_decrypts_nothing() {
+    let (mut image, header) = Way::DecryptInPlace.before();
+    image.copy_within(header..2 * header, 0);
+    let bed = Bed::of(&image, header);
+    let data = bed.data();
+    let to = Attributes { label: Some("changed since"), ..Attributes::default() };
+    let changed = LUKS2.editor().expect("it has an editor").set(&*data, &to).expect("it can be changed");
+    changed.edit.carry_out(&*data).expect("it is changed");
+    let before = read_all(&*bed.all);
+    let refused = misuse(decrypt(&bed));
+    assert!(refused.contains("wrong place"), "{refused}");
+    assert!(read_all(&*bed.all) == before, "nothing was written");
+    assert!(misuse(Way::DecryptInPlace.begin(&bed)).contains("something is in the file"));
+    assert!(read_all(&*bed.all) == before, "nothing was written");
+}
+
 #[test]
 fn a_new_header_goes_only_where_nothing_is() {
     for way in [Way::EncryptDetached { resilience: "checksum" }, Way::DecryptInPlace] {
@@ -501,6 +566,43 @@ fn an_operation_that_fails_can_be_gone_on_with() {
                 }
                 assert!(way.after(&bed) == way.contents(), "{way:?} {fault:?}");
             }
+        }
+    }
+}
+
+/// A disk that fails to take what is written, and a system that forgets it: it is read from memory as if it were on the disk, and the
+/// next flush succeeds without it. Going on writes it once more, so that a crash after the end loses nothing.
+#[test]
+fn what_never_reached_the_disk_is_written_again() {
+    for way in WAYS.into_iter().filter(|way| !matches!(way, Way::NewKey { resilience: "none", .. })) {
+        let (before, header) = way.before();
+        let goes_on =
+            |bed: &Bed| bed.with(|stores| reencrypt::status(stores.header)).map(|status| status == Some(true));
+        // From the beginning, or on from where an interruption has left it.
+        let whole = |bed: &Bed| {
+            if !goes_on(bed)? {
+                if let (Way::EncryptDetached { .. }, Some(header)) = (way, bed.header()) {
+                    // Keyslots without a header: the error says to delete that file, since the data are as they were.
+                    header.write_at(0, &mut vec![0; FRONT])?;
+                }
+                way.begin(bed)?;
+            }
+            bed.resume()
+        };
+        let counted = Arc::new(FaultStore::new(Arc::new(MemoryStore::new(before.clone())), None));
+        let bed = Bed::new(Arc::clone(&counted) as Arc<dyn Store>, header);
+        way.begin(&bed).expect("it begins");
+        let first = counted.count(Operation::Flush);
+        bed.resume().expect("it ends");
+        for nth in 0..counted.count(Operation::Flush) {
+            let cached = Arc::new(CachedStore::new(before.clone(), nth));
+            let bed = Bed::new(Arc::clone(&cached) as Arc<dyn Store>, header);
+            whole(&bed).expect_err("a flush fails");
+            // Where the header says already that all is done, nobody goes on.
+            if nth < first || goes_on(&bed).expect("there is a header") {
+                whole(&bed).unwrap_or_else(|e| panic!("{way:?}, flush {nth}: {e}"));
+            }
+            assert!(way.after(&Bed::of(&cached.on_disk(), header)) == way.contents(), "{way:?}, flush {nth}");
         }
     }
 }

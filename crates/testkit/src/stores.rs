@@ -1,6 +1,7 @@
 //! Stores that fail, and stores that remember in which order they were written, to test what writes to stores.
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -98,6 +99,63 @@ impl Store for FaultStore {
             None => self.inner.flush(),
             Some(_) => Err(planted()),
         }
+    }
+}
+
+/// A disk behind a system's cache, as Linux treats it: where writing back fails, the flush says so once, and what was to be written
+/// is taken for written from then on. It is read from memory as long as the system runs, and is on no disk.
+pub struct CachedStore {
+    cache: MemoryStore,
+    disk: Mutex<Vec<u8>>,
+    dirty: Mutex<Vec<Range<usize>>>,
+    flushes_to_fail: AtomicU64,
+}
+
+impl CachedStore {
+    /// A disk that holds `bytes`, whose flush number `failing`, counted from 0, fails.
+    pub fn new(bytes: Vec<u8>, failing: u64) -> Self {
+        Self {
+            cache: MemoryStore::new(bytes.clone()),
+            disk: Mutex::new(bytes),
+            dirty: Mutex::default(),
+            flushes_to_fail: AtomicU64::new(failing),
+        }
+    }
+
+    /// What a power cut leaves.
+    pub fn on_disk(&self) -> Vec<u8> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn dirty(&self) -> MutexGuard<'_, Vec<Range<usize>>> {
+        self.dirty.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for CachedStore {
+    fn len(&self) -> u64 {
+        self.cache.len()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.cache.read_at(offset, out)
+    }
+
+    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        let at = offset as usize..offset as usize + data.len();
+        self.cache.write_at(offset, data)?;
+        self.dirty().push(at);
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let dirty = std::mem::take(&mut *self.dirty());
+        // Wraps to a number that no test counts down to.
+        if self.flushes_to_fail.fetch_sub(1, Ordering::Relaxed) == 0 {
+            return Err(planted());
+        }
+        let mut disk = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
+        dirty.into_iter().try_for_each(|at| self.cache.read_at(at.start as u64, &mut disk[at]))
     }
 }
 

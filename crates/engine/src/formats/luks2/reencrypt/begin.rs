@@ -64,9 +64,7 @@ pub fn begin(stores: &Stores<'_>, with: &Unlock<'_>, request: &Request<'_>, decr
     let mut metadata = header.metadata.clone();
     let mut steps = Vec::new();
     let (last, new) = if decrypt {
-        if !stores.detached {
-            return Err(Error::misuse("the header is where plaintext would have to be: it needs a file of its own"));
-        }
+        may_be_plaintext_in_place(stores, &old)?;
         (linear(old.offset.0, Size::Dynamic), None)
     } else {
         let (segment, key_len) = encrypted(&old, &opened, request)?;
@@ -120,7 +118,10 @@ pub fn begin_decryption(
     with: &Unlock<'_>,
     request: &Request<'_>,
 ) -> Result<()> {
-    let image = doubts::header_to_move(header_to, data)?;
+    let image = match doubts::header_to_move(header_to, data)? {
+        Some(image) => image,
+        None => return Err(doubts::not_empty()),
+    };
     let memory = MemoryStore::new(image.clone());
     let header = read(&memory)?;
     let (old, opened) = the_volume(&header, &Stores { header: &memory, data, detached: false }, with)?;
@@ -208,14 +209,18 @@ pub(super) fn encryption_header(
     Ok(memory.to_vec())
 }
 
-/// The steps that write a header to where none is, its first sector at the very end.
+/// The steps that write a header to where none is: keyslots first, so that a header that can be read has them.
 pub(super) fn image_steps(image: &[u8]) -> Result<Vec<Step>> {
     let size = image.get(8..16).and_then(|b| b.try_into().ok()).map(u64::from_be_bytes);
-    let size = size.and_then(|size| usize::try_from(size).ok()).filter(|size| *size < image.len());
+    let size = size.and_then(|size| usize::try_from(size).ok()).filter(|size| *size < image.len() / 2);
     let size = size.ok_or_else(|| Error::misuse("this is no whole header"))?;
-    let (primary, rest) = image.split_at(size);
-    let step = |what: &str, at: usize, bytes: &[u8]| Step { what: what.into(), at: at as u64, bytes: bytes.to_vec() };
-    Ok(vec![step("the secondary header and the keyslots", size, rest), step("the primary header", 0, primary)])
+    let step =
+        |what: &str, at: Range<usize>| Step { what: what.into(), at: at.start as u64, bytes: image[at].to_vec() };
+    Ok(vec![
+        step("the keyslots", 2 * size..image.len()),
+        step("the secondary header", size..2 * size),
+        step("the primary header", 0..size),
+    ])
 }
 
 /// The one segment that is to be rewritten, and its key.
@@ -241,6 +246,26 @@ fn the_volume(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Re
     let mut segment = segment.clone();
     segment.flags.clear();
     Ok((segment, open_key(header, stores.header, with, digest)?))
+}
+
+/// Plaintext begins where its store does. Data that begin further behind lie behind their header or behind what is left of one, and
+/// move to the front when they are decrypted: left where they are, nobody would find them. (cryptsetup refuses the same:
+/// "LUKS2 decryption is supported with detached header device only (with data offset set to 0)".)
+fn may_be_plaintext_in_place(stores: &Stores<'_>, segment: &Segment) -> Result<()> {
+    if !stores.detached {
+        return Err(Error::misuse("the header is where plaintext would have to be: it needs a file of its own"));
+    }
+    let offset = segment.offset.0;
+    if offset == 0 {
+        return Ok(());
+    }
+    Err(Error::misuse(format!(
+        "the data begin at byte {offset}: decrypted where they are, they would be plaintext in the wrong place"
+    ))
+    .hint(
+        "With the header in front of them, they move to the beginning: name a file for the header that does not exist yet. \
+         If the header in front is lost, `claviger header restore` puts it back from a backup first. Nothing was changed.",
+    ))
 }
 
 /// The segment as it is to be, and the bytes of its key.

@@ -36,13 +36,15 @@ pub(super) fn is_empty(store: &dyn Store, len: u64) -> Result<bool> {
 /// # Errors
 /// `Misuse` if something is there; `Io`.
 pub(super) fn must_be_empty(header: &dyn Store, len: u64) -> Result<()> {
-    if is_empty(header, len)? {
-        return Ok(());
-    }
-    Err(Error::misuse("something is in the file that the new header is for").hint(
+    if is_empty(header, len)? { Ok(()) } else { Err(not_empty()) }
+}
+
+/// The error for a header's file with something in it.
+pub(super) fn not_empty() -> Error {
+    Error::misuse("something is in the file that the new header is for").hint(
         "Name one that does not exist. If it is what an interruption has left and the volume is as it was, delete it. \
              Nothing was changed.",
-    ))
+    )
 }
 
 /// Whether the data are another volume's than the header, as far as that shows: there is something known where ciphertext has to
@@ -98,23 +100,47 @@ pub(super) fn is_encrypted(segment: &Segment) -> bool {
     segment.kind == "crypt" && !segment.encryption.as_deref().is_some_and(|name| name.starts_with("cipher_null"))
 }
 
-/// The header that is to move to `header_to`: that in front of the data, or, where an interruption has left something else in front,
-/// its copy in `header_to`.
+/// The header that is to move from the front of the data to `header_to`, a store of its own: nothing if `header_to` holds anything
+/// that an interrupted beginning does not leave.
+///
+/// As long as the header in front is whole, it is the one, and all that can be in `header_to` is a part of its copy. The data
+/// behind the header are copied over it only after that copy is whole, so from then on the copy is the one.
 ///
 /// # Errors
-/// `Misuse` where something else is in `header_to`; those of [`read`].
-pub(super) fn header_to_move(header_to: &dyn Store, data: &dyn Store) -> Result<Vec<u8>> {
-    if is_empty(header_to, header_to.len())? {
-        return image_of(data, &read(data)?);
+/// `Misuse` if there is a header in front of the data that cannot be copied as it is; `Io`.
+pub(super) fn header_to_move(header_to: &dyn Store, data: &dyn Store) -> Result<Option<Vec<u8>>> {
+    let front = match read(data) {
+        Ok(header) if !super::goes_on(&header.metadata) => Some((image_of(data, &header)?, header)),
+        Err(e) if matches!(e.kind, ErrorKind::Io(_)) => return Err(e),
+        _ => None,
+    };
+    if let Some((image, header)) = front
+        && holds_only_parts_of(header_to, &image)?
+    {
+        if header.warnings().is_empty() {
+            return Ok(Some(image));
+        }
+        return Err(Error::misuse("one of the two copies of the header is damaged; nothing was changed").hint(
+            "If an earlier --decrypt was interrupted, name its --header FILE again. Otherwise run `claviger header repair` first.",
+        ));
     }
-    match moved_header(header_to, data)? {
-        Some(image) => Ok(image),
-        None => must_be_empty(header_to, header_to.len()).map(|()| Vec::new()),
-    }
+    moved_header(header_to, data)
 }
 
-/// The header in `header_to`, if it is that which is in front of the data, or was until it was written over by the data behind it.
-pub(super) fn moved_header(header_to: &dyn Store, data: &dyn Store) -> Result<Option<Vec<u8>>> {
+/// Whether each sector of the store is that of the image or holds nothing but zeros.
+fn holds_only_parts_of(store: &dyn Store, image: &[u8]) -> Result<bool> {
+    if store.len() != image.len() as u64 {
+        return is_empty(store, store.len());
+    }
+    let mut now = vec![0; image.len()];
+    store.read_at(0, &mut now)?;
+    let is_part = |(now, image): (&[u8], &[u8])| now == image || now.iter().all(|byte| *byte == 0);
+    Ok(now.chunks(SECTOR).zip(image.chunks(SECTOR)).all(is_part))
+}
+
+/// The header in `header_to`, if what is in front of the data is made of that header and of the data behind it, which are copied
+/// over it.
+fn moved_header(header_to: &dyn Store, data: &dyn Store) -> Result<Option<Vec<u8>>> {
     let Ok(header) = read(header_to) else { return Ok(None) };
     let (image, shift) = match header.metadata.segments.values().next() {
         Some(segment) if !super::goes_on(&header.metadata) => (image_of(header_to, &header)?, segment.offset.0),
@@ -139,7 +165,7 @@ pub(super) fn moved_header(header_to: &dyn Store, data: &dyn Store) -> Result<Op
 fn image_of(store: &dyn Store, header: &ReadHeader) -> Result<Vec<u8>> {
     let mut image = vec![0; validate::header_end(&header.metadata, header.binary.hdr_size) as usize];
     store.read_at(0, &mut image)?;
-    // One that is damaged has to be repaired first: what is copied is what counts.
+    // Read once more, from the bytes that are to be copied: somebody may have changed them in between.
     read(&MemoryStore::new(image.clone()))?;
     Ok(image)
 }

@@ -112,9 +112,8 @@ fn finish_interrupted(data: &dyn Store, front: &Front) -> Result<bool> {
     if !sectors.into_iter().all(|(now, (image, moved))| now == image || now == moved) {
         return Ok(false);
     }
-    if now != image {
-        Edit::new(begin::image_steps(&image)?).carry_out(data)?;
-    }
+    // Also where all of it is there already, as far as one can read: that may be from a cache (`zone::recover`).
+    Edit::new(begin::image_steps(&image)?).carry_out(data)?;
     Ok(true)
 }
 

@@ -318,16 +318,12 @@ pub fn status(header: &dyn Store) -> Result<Option<bool>> {
 }
 
 /// Whether the header is to move from the front of the data to `header`, a store of its own, when they become plaintext: nothing is in
-/// it yet, or only the copy that an interrupted beginning has left.
+/// it yet, or only what an interrupted beginning has left.
 ///
 /// # Errors
-/// Those of [`status`]; `Io`.
+/// `Misuse` if there is a header in front of the data that cannot be moved as it is; `Io`.
 pub fn moves_header(header: &dyn Store, data: &dyn Store) -> Result<bool> {
-    match status(header)? {
-        None => Ok(status(data)? == Some(false)),
-        Some(true) => Ok(false),
-        Some(false) => Ok(doubts::moved_header(header, data)?.is_some()),
-    }
+    Ok(doubts::header_to_move(header, data)?.is_some())
 }
 
 /// How long a file has to be that takes the header of a volume, in bytes.

@@ -94,23 +94,29 @@ impl Zone {
 
 /// Brings a hot zone to its end after an interruption.
 ///
+/// What has been rewritten already is written once more: it may be read from a cache whose contents never reached the disk, since a
+/// system takes what it failed to write back for written from then on (fsync(2)). The flush that follows is one that counts.
+///
 /// # Errors
 /// `Io`.
 pub(super) fn recover(state: &State, stores: &Stores<'_>, ciphers: &Ciphers, runs: &[Run], pool: &Pool) -> Result<()> {
     let zone = state.hot.as_ref().map_or(0, |hot| hot.start);
     for run in runs {
+        let to = state.last.offset() + run.at.start;
         let (store, base) = match run.source {
-            Source::Rewritten => continue,
+            Source::Rewritten => (stores.data, to),
             Source::Before => (stores.data, state.side(state.was(run.at.start)).offset() + run.at.start),
             Source::Journal => (stores.header, state.area.start + (run.at.start - zone)),
         };
-        for start in (run.at.start..run.at.end).step_by(16 * PIECE) {
-            let mut bytes = vec![0; (run.at.end - start).min(16 * PIECE as u64) as usize];
-            let from = base + (start - run.at.start);
+        for start in (0..run.at.end - run.at.start).step_by(16 * PIECE) {
+            let mut bytes = vec![0; (run.at.end - run.at.start - start).min(16 * PIECE as u64) as usize];
             pieces(pool, &mut bytes, |offset, piece| {
-                store.read_at(from + offset as u64, piece)?;
-                convert(state, ciphers, start + offset as u64, piece);
-                stores.data.write_at(state.last.offset() + start + offset as u64, piece)
+                let offset = start + offset as u64;
+                store.read_at(base + offset, piece)?;
+                if run.source != Source::Rewritten {
+                    convert(state, ciphers, run.at.start + offset, piece);
+                }
+                stores.data.write_at(to + offset, piece)
             })?;
         }
     }
