@@ -87,6 +87,10 @@ pub(crate) struct How {
     #[arg(long)]
     truncated: bool,
 
+    /// Write to a volume that is not encrypted, one with the cipher cipher_null; otherwise it can only be read
+    #[arg(long)]
+    write_unencrypted: bool,
+
     /// Whether to say what the kernel needs.
     #[arg(skip)]
     pub(crate) for_kernel: bool,
@@ -104,10 +108,11 @@ impl How {
     /// Whether one of the options was given.
     pub fn given(&self) -> bool {
         let Self { format, truecrypt, veracrypt, hash, pim, memory, cipher, backup_header, slot, .. } = self;
-        let Self { partition, no_aes, truncated, for_kernel: _, headerless, .. } = self;
+        let Self { partition, no_aes, truncated, write_unencrypted, for_kernel: _, headerless, .. } = self;
         let texts = [format, hash, cipher].into_iter().any(Option::is_some);
         let numbers = pim.is_some() || memory.is_some() || slot.is_some() || partition.is_some();
-        let flags = [truecrypt, veracrypt, backup_header, no_aes, truncated].into_iter().any(|flag| *flag);
+        let flags =
+            [truecrypt, veracrypt, backup_header, no_aes, truncated, write_unencrypted].into_iter().any(|flag| *flag);
         texts || numbers || flags || headerless.given()
     }
 
@@ -122,6 +127,7 @@ impl How {
             header: self.header(),
             keyslot: self.keyslot(),
             truncated: self.truncated,
+            write_unencrypted: self.write_unencrypted,
             for_kernel: self.for_kernel,
             ..Unlock::with(credentials)
         };

@@ -200,6 +200,8 @@ pub struct Unlock<'a> {
     pub for_kernel: bool,
     /// Opens a volume that is longer than its store: what is missing cannot be read, and nothing can be written.
     pub truncated: bool,
+    /// Lets data be written that nothing encrypts: where the cipher is dm-crypt's `cipher_null`. Otherwise they can only be read.
+    pub write_unencrypted: bool,
     /// Whether to stop. Looked at every few hundred microseconds.
     pub cancel: Option<&'a AtomicBool>,
     /// Told how much is done and how much there is: about as many microseconds on one thread. The last call says that
@@ -291,6 +293,7 @@ impl<'a> Unlock<'a> {
             seed: None,
             for_kernel: false,
             truncated: false,
+            write_unencrypted: false,
             cancel: None,
             progress: None,
         }

@@ -412,6 +412,18 @@ const METADATA: &[Case] = &[
         Refuses,
     ),
     (
+        "one segment of 2^64 - 512 bytes",
+        |i| {
+            i.json(|m| {
+                m["segments"] = json!({"0": m["segments"]["0"]});
+                m["segments"]["0"]["size"] = json!("18446744073709551104");
+                m["digests"]["0"]["segments"] = json!(["0"])
+            })
+        },
+        Malformed("segments", JSON),
+        Take,
+    ),
+    (
         "a segment that ends at 2^64",
         |i| set(i, "/segments/1", "size", json!((u64::MAX - 511 - 1_081_344).to_string())),
         Malformed("segments", JSON),
@@ -438,6 +450,37 @@ const METADATA: &[Case] = &[
                 m["digests"]["0"]["segments"] = json!(["0", "2"])
             })
         },
+        Malformed("segments", JSON),
+        Refuses,
+    ),
+    (
+        "a number left out between backups",
+        |i| {
+            i.json(|m| {
+                m["segments"]["2"] = m["segments"]["1"].clone();
+                m["segments"]["2"]["flags"] = json!(["backup-final"]);
+                m["segments"]["4"] = m["segments"]["2"].clone();
+                m["digests"]["0"]["segments"] = json!(["0", "1", "2", "4"])
+            })
+        },
+        Malformed("segments", JSON),
+        Refuses,
+    ),
+    (
+        "a number left out before a backup",
+        |i| {
+            i.json(|m| {
+                m["segments"]["3"] = m["segments"]["1"].clone();
+                m["segments"]["3"]["flags"] = json!(["backup-final"]);
+                m["digests"]["0"]["segments"] = json!(["0", "1", "3"])
+            })
+        },
+        Malformed("segments", JSON),
+        Refuses,
+    ),
+    (
+        "a cipher without a name",
+        |i| set(i, "/segments/1", "encryption", json!("")),
         Malformed("segments", JSON),
         Refuses,
     ),
@@ -662,7 +705,13 @@ const TRIED: &[Case] = &[
     ),
     ("a segment in the drive", |i| set(i, "/segments/1", "type", json!("hw-opal")), Unsupported("OPAL"), Take),
     ("a segment that is not known", |i| set(i, "/segments/1", "type", json!("tea")), Unsupported("\"tea\""), Take),
-    ("a linear segment", |i| set(i, "/segments/1", "type", json!("linear")), Opens("primary", ""), Take),
+    ("a linear segment", |i| set(i, "/segments/1", "type", json!("linear")), Malformed("segments", JSON), Take),
+    (
+        "a linear segment in front",
+        |i| set(i, "/segments/0", "type", json!("linear")),
+        Malformed("segments", JSON),
+        Take,
+    ),
     (
         "a cipher that is not known",
         |i| set(i, "/segments/1", "encryption", json!("rot13-ecb")),
@@ -670,9 +719,18 @@ const TRIED: &[Case] = &[
         Take,
     ),
     (
-        "no cipher",
+        "no cipher in a part",
         |i| set(i, "/segments/1", "encryption", json!("cipher_null-ecb")),
-        Opens("primary", "it is not encrypted"),
+        Malformed("segments", JSON),
+        Take,
+    ),
+    (
+        "no cipher",
+        |i| {
+            set(i, "/segments/0", "encryption", json!("cipher_null-ecb"));
+            set(i, "/segments/1", "encryption", json!("cipher_null-ecb"));
+        },
+        Opens("primary", "It can only be read; --write-unencrypted"),
         Take,
     ),
     (
@@ -719,6 +777,78 @@ fn each_defect_gives_its_error_and_nothing_is_written() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Members of the metadata that are mangled one by one, with all that is in them.
+const MANGLED: [&str; 6] = ["/keyslots/0", "/keyslots/1/kdf", "/segments", "/digests", "/tokens", "/config"];
+
+/// What is put in place of each.
+fn mangled_values() -> Vec<Value> {
+    let texts = ["", "0", "-1", "513", "0512", "512 ", "18446744073709551104", "18446744073709551616", "x"];
+    let others = [json!(0), json!(-1), json!(513), json!(1u64 << 32), json!(1.5), json!(true), json!([]), json!({})];
+    let lists = [json!(["0"]), json!(["0", "0"]), json!(["9"]), json!([0]), Value::Null];
+    texts.map(Value::from).into_iter().chain(others).chain(lists).collect()
+}
+
+/// What this program refuses and cryptsetup shows, since it looks at it later or never. No program writes it.
+fn is_shown_there(pointer: &str, value: Option<&Value>) -> bool {
+    let number_that_does_not_fit = matches!(value, Some(Value::Number(_)))
+        && ["stripes", "key_size", "iterations", "time", "memory", "cpus"].iter().any(|n| pointer.ends_with(n));
+    let no_base64 = pointer.ends_with("/salt") && matches!(value, Some(Value::String(_)));
+    // It knows digests by their type, and looks at nothing else before one is used.
+    let in_a_digest = ["/salt", "/digest", "/hash", "/iterations"].iter().any(|n| pointer == format!("/digests/0{n}"));
+    number_that_does_not_fit || no_base64 || in_a_digest
+}
+
+/// Pointers of all members of `value` and of what is in them.
+fn members(value: &Value, at: &str, found: &mut Vec<String>) {
+    let inner: Vec<(String, &Value)> = match value {
+        Value::Object(members) => members.iter().map(|(name, value)| (name.clone(), value)).collect(),
+        Value::Array(members) => members.iter().enumerate().map(|(i, value)| (i.to_string(), value)).collect(),
+        _ => Vec::new(),
+    };
+    for (name, value) in inner {
+        found.push(format!("{at}/{name}"));
+        members(value, &format!("{at}/{name}"), found);
+    }
+}
+
+/// Each member is left out, and replaced by values of every kind: a header is shown if and only if cryptsetup shows it.
+#[test]
+fn mangled_headers_are_judged_as_cryptsetup_judges_them() {
+    let Some(cryptsetup) = Cryptsetup::found() else { return };
+    let mut base = Image(base(&cryptsetup));
+    set(&mut base, "/tokens", "0", json!({"type": "x", "keyslots": ["0"]}));
+    let mut metadata = Value::Null;
+    base.json(|m| metadata = m.clone());
+    let mut pointers = Vec::new();
+    for at in MANGLED {
+        members(metadata.pointer(at).expect("it is there"), at, &mut pointers);
+    }
+    let path = cryptsetup.path("mangled");
+    let (mut wrong, mut agreed) = (Vec::new(), [0, 0]);
+    for pointer in &pointers {
+        let (parent, name) = pointer.rsplit_once('/').expect("a slash");
+        for value in mangled_values().iter().map(Some).chain([None]) {
+            let mut image = Image(base.0.clone());
+            image.json(|m| match (at(m, parent), value) {
+                (Value::Object(members), None) => drop(members.remove(name)),
+                (Value::Array(members), None) => drop(members.remove(name.parse().expect("a number"))),
+                (parent, Some(value)) => *parent.pointer_mut(&format!("/{name}")).expect("a member") = value.clone(),
+                _ => unreachable!("it has members"),
+            });
+            let ours = formats::luks2::read(&MemoryStore::new(image.0.clone())).is_ok();
+            std::fs::write(&path, &image.0).expect("a copy");
+            let theirs = cryptsetup.try_run(&["luksDump"], &path).status.success();
+            if ours == theirs {
+                agreed[usize::from(ours)] += 1;
+            } else if ours || !is_shown_there(pointer, value) {
+                wrong.push(format!("{pointer}: {value:?}: shown: here {ours}, there {theirs}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(agreed.into_iter().all(|count| count > 50), "{agreed:?} of {} members", pointers.len());
 }
 
 /// How opening it differs from what is expected.
@@ -796,4 +926,25 @@ fn a_volume_that_was_cut_short_is_read_if_that_is_allowed() {
     let unlocked = header.unlock(&store, &Unlock { truncated: true, ..Unlock::with(&credentials) }).expect("it opens");
     assert_eq!(unlocked.facts.size, 65_536 + 1_073_741_824);
     assert!(!unlocked.layout.segments()[1].writable && unlocked.warnings[0].starts_with("Read-only"));
+}
+
+/// As far as a header can be read it is shown, also where its volume cannot be opened: no store is so long.
+#[test]
+fn a_segment_that_is_too_long_for_any_store_is_shown() {
+    let Some(cryptsetup) = Cryptsetup::found() else { return };
+    let mut image = Image(base(&cryptsetup));
+    image.json(|m| {
+        m["segments"] = json!({"0": m["segments"]["0"]});
+        m["segments"]["0"]["size"] = json!("18446744073709551104");
+        m["digests"]["0"]["segments"] = json!(["0"]);
+    });
+    let store = MemoryStore::new(image.0);
+    let (_, header) = formats::open(&store, None).expect("a good header");
+    assert!(header.describe().expect("it is described").to_string().contains("18446744073709551104"));
+    let credentials = [passphrase("first")];
+    for truncated in [false, true] {
+        let error = header.unlock(&store, &Unlock { truncated, ..Unlock::with(&credentials) }).err();
+        let error = error.unwrap_or_else(|| panic!("truncated: {truncated}: it opens"));
+        assert!(matches!(error.kind, ErrorKind::Malformed { .. } | ErrorKind::Misuse(_)), "{error}");
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use claviger_crypto::dmcrypt::{self, Sectors, Specification};
 use claviger_crypto::{Acceleration, Secret, SectorCipher};
 
-use super::{Facts, KernelCipher, Mapping, Unlocked, Verdict, filling, magic};
+use super::{Facts, KernelCipher, Mapping, Unlocked, Verdict, filling, magic, unencrypted};
 use crate::credential::{Headerless, Unlock};
 use crate::error::{Error, Result};
 use crate::filesystems::detect;
@@ -122,14 +122,21 @@ impl Volume<'_> {
     /// Those of [`cipher_of`], and `Io`.
     pub fn unlock(&self, store: &dyn Store, with: &Unlock<'_>, begun: Instant) -> Result<(Unlocked, Contents)> {
         let Place { offset, len, sectors } = self.place;
-        let cipher = cipher_of(self.cipher, self.key, sectors, with.acceleration)?;
-        let contents = Contents::of(store, &self.place, &*cipher)?;
+        let null = unencrypted::is_null(self.cipher);
+        let payload = match null {
+            true => Payload::Clear,
+            false => {
+                let cipher = cipher_of(self.cipher, self.key, sectors, with.acceleration)?;
+                Payload::Crypt { cipher, first: 0 }
+            }
+        };
+        let contents = Contents::of(store, &self.place, &payload)?;
         let layout = Layout::new(vec![Segment {
             at: 0,
             len,
             stored_at: offset,
-            payload: Payload::Crypt { cipher, first: 0 },
-            writable: true,
+            payload,
+            writable: !null || with.write_unencrypted,
         }])?;
         let layer = |_| {
             let key = Secret::copy_from(self.key);
@@ -162,7 +169,7 @@ impl Volume<'_> {
         let unlocked = Unlocked {
             layout,
             facts,
-            warnings: Vec::new(),
+            warnings: if null { vec![unencrypted::warning(with)] } else { Vec::new() },
             trials: 1,
             derivations: 1,
             took: begun.elapsed(),
@@ -187,12 +194,14 @@ pub(super) enum Contents {
 }
 
 impl Contents {
-    fn of(store: &dyn Store, place: &Place, cipher: &dyn SectorCipher) -> Result<Self> {
+    fn of(store: &dyn Store, place: &Place, payload: &Payload) -> Result<Self> {
         let looked_at = (detect::LOOKED_AT as u64).next_multiple_of(4096).min(place.len);
         let mut stored = vec![0; looked_at as usize];
         store.read_at(place.offset, &mut stored)?;
         let mut plain = Secret::copy_from(&stored);
-        cipher.decrypt(0, &mut plain);
+        if let Payload::Crypt { cipher, first } = payload {
+            cipher.decrypt(*first, &mut plain);
+        }
         Ok(Self::look(&stored, &plain))
     }
 

@@ -14,6 +14,7 @@ pub mod plain;
 mod plan;
 mod several;
 pub mod truecrypt;
+mod unencrypted;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -13,7 +13,7 @@ use super::validate::{digests_of, header_end, is_backup, printable, unknown};
 use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::cipher_error;
-use crate::formats::{KernelCipher, MappedPart, Mapping};
+use crate::formats::{KernelCipher, MappedPart, Mapping, unencrypted};
 use crate::store::Store;
 use crate::volume::{Layout, Payload, Segment, integrity};
 
@@ -54,6 +54,7 @@ pub fn lay_out<'k>(
     key: impl Fn(u32) -> Option<&'k Secret>,
     with: &Unlock<'_>,
 ) -> Result<LaidOut> {
+    all_encrypted_alike(header)?;
     let mut making = Making { header, data, with, segments: Vec::new(), mapped: Vec::new(), warnings: Vec::new() };
     for (number, segment) in parts(header) {
         if !detached && segment.offset.0 < header_end(&header.metadata, header.binary.hdr_size) {
@@ -68,6 +69,29 @@ pub fn lay_out<'k>(
     Ok(LaidOut { layout: Layout::new(segments)?, mapping, warnings })
 }
 
+/// Only a reencryption has parts in clear beside encrypted ones, and a digest over its state, made with the volume's keys, that says
+/// so. Elsewhere whoever can write to the header can add such a part: what is in it was never encrypted, and what is written to it would not
+/// be (the class of CVE-2021-4122; cryptsetup activates no such volume).
+fn all_encrypted_alike(header: &ReadHeader) -> Result<()> {
+    let in_clear = |segment: &metadata::Segment| match segment.kind.as_str() {
+        "linear" => true,
+        _ => segment.encryption.as_deref().is_some_and(unencrypted::is_null),
+    };
+    let parts = parts(header);
+    let all_null = parts.iter().all(|(_, segment)| segment.kind == "crypt" && in_clear(segment));
+    let Some((number, segment)) = parts.into_iter().find(|(_, segment)| !all_null && in_clear(segment)) else {
+        return Ok(());
+    };
+    let what = format!(
+        "segment {number}, from byte {} on, is not encrypted, and no reencryption goes on that could have left it so",
+        segment.offset.0
+    );
+    Err(Error::from(ErrorKind::Malformed { field: "segments", offset: json_at(header), what }).hint(
+        "Somebody may have changed the header to read what you write, or to have you read what they wrote. Nothing was changed: \
+         compare it with a header backup, and restore that.",
+    ))
+}
+
 struct Making<'a> {
     header: &'a ReadHeader,
     data: &'a dyn Store,
@@ -80,10 +104,16 @@ struct Making<'a> {
 impl Making<'_> {
     fn add(&mut self, number: u32, segment: &metadata::Segment, key: Option<&Secret>) -> Result<()> {
         let sector_size = segment.sector_size.unwrap_or(512);
-        let (mut len, writable) = self.len(number, segment, u64::from(sector_size))?;
+        let (mut len, mut writable) = self.len(number, segment, u64::from(sector_size))?;
         let mut layers = Vec::new();
         let payload = match segment.kind.as_str() {
-            "linear" => Payload::Clear,
+            "crypt" if segment.encryption.as_deref().is_some_and(unencrypted::is_null) => {
+                writable &= self.with.write_unencrypted;
+                if self.segments.is_empty() {
+                    self.warnings.push(unencrypted::warning(self.with));
+                }
+                Payload::Clear
+            }
             "crypt" => match &segment.integrity {
                 None => self.crypt(number, segment, key, &mut layers)?,
                 Some(integrity) => self.authenticated(number, segment, integrity, key, &mut layers)?,
@@ -116,11 +146,6 @@ impl Making<'_> {
         layers: &mut Vec<KernelCipher>,
     ) -> Result<Payload> {
         let encryption = segment.encryption.as_deref().unwrap_or_default();
-        if encryption.starts_with("cipher_null") {
-            self.warnings
-                .push(format!("Segment {number} has the cipher \"{}\": it is not encrypted.", printable(encryption)));
-            return Ok(Payload::Clear);
-        }
         let key = key.ok_or_else(|| self.malformed(format!("segment {number} has no key")))?;
         let sectors = sectors_of(segment);
         let at = json_at(self.header);

@@ -235,10 +235,9 @@ pub enum Size {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Base64(pub Vec<u8>);
 
-/// Digits and nothing else, as the specification wants: no sign, no blank, no zero in front.
+/// Digits and nothing else: no sign, no blank. Zeros in front are taken, as by cryptsetup.
 fn decimal(text: &str) -> Option<u64> {
-    let digits =
-        !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
 }
 
@@ -265,7 +264,10 @@ impl Serialize for Decimal {
 
 impl<'de> Deserialize<'de> for Id {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        text(from, "number of an object", |text| decimal(text)?.try_into().ok().map(Self))
+        // As the object is called that it names, without zeros in front.
+        text(from, "number of an object", |text| {
+            decimal(text)?.try_into().ok().map(Self).filter(|_| text == "0" || !text.starts_with('0'))
+        })
     }
 }
 

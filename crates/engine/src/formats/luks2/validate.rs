@@ -69,6 +69,11 @@ fn wrong(field: &'static str, what: impl Into<String>) -> Checked {
     Err(Wrong(field, what.into()))
 }
 
+/// Whether a member that names something is not empty (`json_contains_string`).
+fn named(field: &'static str, of: impl Fn() -> String, member: &str, text: &str) -> Checked {
+    if text.is_empty() { wrong(field, format!("the {member} of {} is empty", of())) } else { Ok(()) }
+}
+
 fn config(config: &Config, hdr_size: u64) -> Checked {
     let room = hdr_size - binary::LEN as u64;
     if config.json_size.0 != room {
@@ -95,7 +100,7 @@ fn numbers(metadata: &Metadata) -> Checked {
 
 fn tokens(metadata: &Metadata) -> Checked {
     for (number, token) in &metadata.tokens {
-        if !matches!(token.get("type"), Some(Value::String(_))) {
+        if !matches!(token.get("type"), Some(Value::String(kind)) if !kind.is_empty()) {
             return wrong("tokens", format!("token {number} has no type"));
         }
         let Some(Value::Array(keyslots)) = token.get("keyslots") else {
@@ -114,6 +119,7 @@ fn tokens(metadata: &Metadata) -> Checked {
 
 fn digests(metadata: &Metadata) -> Checked {
     for (number, digest) in &metadata.digests {
+        named("digests", || format!("digest {number}"), "type", &digest.kind)?;
         if let Some(Id(id)) = digest.keyslots.iter().find(|id| !metadata.keyslots.contains_key(&id.0)) {
             return wrong("digests", format!("digest {number} is for keyslot {id}, which is not there"));
         }
@@ -135,6 +141,14 @@ fn segments(metadata: &Metadata, hdr_size: u64) -> Checked {
         if one.size == Size::Dynamic && place + 1 != parts.len() {
             return wrong("segments", format!("segment {number} has a dynamic size, which only the last one may have"));
         }
+        // Alone it may: then it is only too long for any store.
+        if let Size::Fixed(size) = one.size
+            && one.offset.0.checked_add(size).is_none()
+            && parts.len() > 1
+        {
+            let what = format!("segment {number} of {size} bytes at byte {} ends nowhere", one.offset.0);
+            return wrong("segments", what);
+        }
         // Data that begin at 0 are elsewhere: the header is a detached one. While they are reencrypted a later part can be the first
         // one that is still so: `reencrypt` looks at that.
         if !reencrypted && (1..header_end).contains(&one.offset.0) {
@@ -149,13 +163,13 @@ fn segments(metadata: &Metadata, hdr_size: u64) -> Checked {
     Ok(())
 }
 
-/// Those that make up the volume: numbered from 0 on without a gap, before all backups.
+/// Those that make up the volume: before all backups, and all of them numbered from 0 on without a gap.
 fn regular_segments(metadata: &Metadata) -> std::result::Result<Vec<(u32, &Segment)>, Wrong> {
     let parts: Vec<_> = metadata.segments.iter().map(|(n, s)| (*n, s)).take_while(|(_, s)| !is_backup(s)).collect();
     if parts.is_empty() {
         return Err(Wrong("segments", "there is no segment".into()));
     }
-    if let Some((number, _)) = (0..).zip(&parts).find(|(expected, (number, _))| expected != number) {
+    if let Some((number, _)) = (0..).zip(metadata.segments.keys()).find(|(expected, number)| expected != *number) {
         return Err(Wrong("segments", format!("there is no segment {number}, but one behind it")));
     }
     let behind = metadata.segments.values().skip(parts.len());
@@ -174,17 +188,17 @@ fn one_segment(number: u32, segment: &Segment, metadata: &Metadata) -> Checked {
         if size == 0 || !size.is_multiple_of(SECTOR) {
             return wrong("segments", format!("segment {number} has {size} bytes, which are no sectors"));
         }
-        if offset.checked_add(size).is_none() {
-            return wrong("segments", format!("segment {number} of {size} bytes at byte {offset} ends nowhere"));
-        }
     }
+    named("segments", || format!("segment {number}"), "type", &segment.kind)?;
     if segment.kind != "crypt" {
         return Ok(());
     }
-    let (Some(_), Some(_), Some(sector_size)) = (segment.iv_tweak, &segment.encryption, segment.sector_size) else {
+    let (Some(_), Some(cipher), Some(sector_size)) = (segment.iv_tweak, &segment.encryption, segment.sector_size)
+    else {
         let what = "it needs iv_tweak, encryption and sector_size";
         return wrong("segments", format!("segment {number} does not say how it is encrypted: {what}"));
     };
+    named("segments", || format!("segment {number}"), "encryption", cipher)?;
     if !SECTOR_SIZES.contains(&sector_size) {
         return wrong("sector_size", format!("segment {number} has sectors of {sector_size} bytes"));
     }
@@ -240,6 +254,8 @@ fn one_keyslot(number: u32, keyslot: &Keyslot, metadata: &Metadata) -> Checked {
     if let Some(priority @ 3..) = keyslot.priority {
         return wrong("priority", format!("that of keyslot {number} is {priority}, and 2 is the highest"));
     }
+    let named = |field, member, text: &str| named(field, || format!("keyslot {number}"), member, text);
+    named("keyslots", "type", &keyslot.kind)?;
     if keyslot.kind != "luks2" {
         return Ok(());
     }
@@ -254,6 +270,11 @@ fn one_keyslot(number: u32, keyslot: &Keyslot, metadata: &Metadata) -> Checked {
     if !complete {
         return wrong("kdf", format!("that of keyslot {number}, {}, lacks parameters", printable(&kdf.kind)));
     }
+    named("kdf", "type", &kdf.kind)?;
+    named("kdf", "hash", kdf.hash.as_deref().unwrap_or("none"))?;
+    if kdf.salt.0.is_empty() {
+        return wrong("kdf", format!("the salt of keyslot {number} is empty"));
+    }
     match &keyslot.af {
         Some(af) if af.kind == "luks1" && af.hash.is_some() && af.stripes.is_some() => {}
         _ => return wrong("af", format!("keyslot {number} has no anti-forensic splitter that is known")),
@@ -262,6 +283,8 @@ fn one_keyslot(number: u32, keyslot: &Keyslot, metadata: &Metadata) -> Checked {
     if area.kind != "raw" || area.encryption.is_none() || area.key_size.is_none() {
         return wrong("area", format!("that of keyslot {number} does not say how it is encrypted"));
     }
+    named("af", "hash", keyslot.af.as_ref().and_then(|af| af.hash.as_deref()).unwrap_or_default())?;
+    named("area", "encryption", area.encryption.as_deref().unwrap_or_default())?;
     match digests_of(number, metadata, |digest| &digest.keyslots)[..] {
         [_] => Ok(()),
         [] => wrong("digests", format!("there is none for keyslot {number}")),

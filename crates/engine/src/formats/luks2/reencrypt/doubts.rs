@@ -6,7 +6,7 @@ use super::state::{State, What};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks2::metadata::Segment;
 use crate::formats::luks2::read::{ReadHeader, read};
-use crate::formats::{luks2::validate, magic};
+use crate::formats::{luks2::validate, magic, unencrypted};
 use crate::store::{MemoryStore, Store};
 
 /// Bytes that are looked at at a time.
@@ -97,7 +97,7 @@ pub(super) fn encrypted_by_now(state: &State) -> Vec<u64> {
 
 /// Whether what is stored is other than the plaintext.
 pub(super) fn is_encrypted(segment: &Segment) -> bool {
-    segment.kind == "crypt" && !segment.encryption.as_deref().is_some_and(|name| name.starts_with("cipher_null"))
+    segment.kind == "crypt" && !segment.encryption.as_deref().is_some_and(unencrypted::is_null)
 }
 
 /// The header that is to move from the front of the data to `header_to`, a store of its own: nothing if `header_to` holds anything
