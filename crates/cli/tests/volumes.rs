@@ -619,3 +619,28 @@ fn names_are_known_without_their_hyphens() {
         run(["info", "--json", "--hash", "sha512", "--password-file", &folder.password, &volume]).succeeds().json();
     assert_eq!((&info["hash"], &info["cipher"]), (&"SHA-512".into(), &"Serpent-AES".into()));
 }
+
+/// A volume whose cipher is `cipher_null`: what is in it can be read, with a warning, and written only where that is asked for.
+#[test]
+fn a_volume_that_nothing_encrypts_is_read_only() {
+    let folder = Folder::new();
+    let path = folder.str("plain");
+    let text: Vec<u8> = b"in clear\n".iter().copied().cycle().take(64 << 10).collect();
+    fs::write(&path, &text).expect("a file");
+    let how = ["--format", "plain", "--cipher", "cipher_null-ecb", "--password-file", &folder.password, &path];
+    assert!(run([&["cat"], &how[..]].concat()).succeeds().out == text);
+
+    let served = Served::start(how);
+    assert!(served.read_only);
+    let said = served.stop().err;
+    assert!(said.contains("cipher_null") && said.contains("--write-unencrypted"), "{said}");
+
+    let served = Served::start(how.iter().chain(&["--write-unencrypted"]));
+    assert!(!served.read_only);
+    if let Some((wrote, said)) = qemu_io(&served.uri, "write -P 0x41 512 512") {
+        assert!(wrote, "{said}");
+    }
+    assert!(served.stop().err.contains("lies on the disk in clear"));
+    assert!(fs::read(&path).expect("it is there")[1024..] == text[1024..]);
+    assert!(run([&["cat"], &how[..]].concat()).succeeds().out == fs::read(&path).expect("it is there"));
+}

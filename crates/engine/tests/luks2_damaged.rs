@@ -10,7 +10,7 @@ use std::sync::Arc;
 use claviger_crypto::hash::SHA256;
 use claviger_engine::formats;
 use claviger_engine::store::MemoryStore;
-use claviger_engine::{ErrorKind, Result, Store, Unlock};
+use claviger_engine::{ErrorKind, Result, Store, Unlock, Volume};
 use claviger_testkit::stores::{FaultStore, Operation};
 use luks::{ARGON2, Cryptsetup, PBKDF2};
 use serde_json::{Value, json};
@@ -946,5 +946,28 @@ fn a_segment_that_is_too_long_for_any_store_is_shown() {
         let error = header.unlock(&store, &Unlock { truncated, ..Unlock::with(&credentials) }).err();
         let error = error.unwrap_or_else(|| panic!("truncated: {truncated}: it opens"));
         assert!(matches!(error.kind, ErrorKind::Malformed { .. } | ErrorKind::Misuse(_)), "{error}");
+    }
+}
+
+/// A header that was changed so that its data count as those of no cipher: what is there can be read, and nothing is written to it in
+/// clear unless that is asked for.
+#[test]
+fn data_without_a_cipher_are_read_only() {
+    let Some(cryptsetup) = Cryptsetup::found() else { return };
+    let mut image = Image(base(&cryptsetup));
+    for segment in ["/segments/0", "/segments/1"] {
+        set(&mut image, segment, "encryption", json!("cipher_null-ecb"));
+    }
+    let credentials = [passphrase("first")];
+    for write_unencrypted in [false, true] {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(image.0.clone()));
+        let (_, header) = formats::open(&*store, None).expect("a good header");
+        let with = Unlock { write_unencrypted, ..Unlock::with(&credentials) };
+        let unlocked = header.unlock(&*store, &with).expect("it opens");
+        assert_eq!(unlocked.warnings.len(), 1, "{:?}", unlocked.warnings);
+        let volume = Volume::new(Arc::clone(&store), unlocked.layout);
+        assert_eq!(volume.writable(), write_unencrypted);
+        assert_eq!(volume.write_at(512, &mut [7; 512]).is_ok(), write_unencrypted);
+        assert_eq!(contents(&*store) == image.0, !write_unencrypted);
     }
 }

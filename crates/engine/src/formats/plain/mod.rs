@@ -105,10 +105,10 @@ impl Header for Locked {
             iterations: parameters.iterations,
             place,
         };
-        let (unlocked, contents) = volume.unlock(store, with, begun)?;
-        let mut warnings = parameters.warnings;
-        warnings.extend(contents.warning(PLAIN.name()));
-        Ok(Unlocked { warnings, ..unlocked })
+        let (mut unlocked, contents) = volume.unlock(store, with, begun)?;
+        unlocked.warnings.extend(parameters.warnings);
+        unlocked.warnings.extend(contents.warning(PLAIN.name()));
+        Ok(unlocked)
     }
 
     /// A keyfile is the key, unless it is one of cryptmount's, which a passphrase opens.
