@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context;
 use claviger_engine::{Error, ErrorKind};
+use claviger_serve::inherited;
 use claviger_serve::sessions::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -100,6 +101,7 @@ pub fn start(words: &[OsString], stdin: Stdio) -> anyhow::Result<()> {
     command.arg(format!("--ready-fd={}", write.as_raw_fd()));
     command.args(caller.map(|caller| format!("--caller={}-{}", caller.pid, caller.started)));
     command.args(&words[2..]).stdin(stdin);
+    inherited::pass_on_all();
     let mut child = command.spawn().context("starting in the background")?;
     drop(write);
     let pid = Pid::from_raw(child.id().cast_signed()).context("a process has a number")?;

@@ -8,6 +8,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use claviger_engine::store::Access;
+use claviger_engine::store::files::rename_new;
 use claviger_engine::trees::{Node, NodeKind};
 use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;
@@ -287,18 +288,15 @@ impl Partial {
     }
 
     fn complete(mut self, to: &Path, replace: bool) -> anyhow::Result<()> {
-        // A link refuses to replace what came meanwhile. File systems without links have no such way.
-        let linked = if replace { Err(io::ErrorKind::Unsupported.into()) } else { fs::hard_link(&self.path, to) };
-        match linked {
-            Ok(()) => return Ok(()), // and the partial name goes
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Err(exists(to).into()),
-            Err(_) => {
-                let at = |e: io::Error| Error::from(e).at(to);
-                // What is replaced must not be gone, after a power cut, before its successor is there.
-                self.file.sync_all().map_err(at)?;
-                fs::rename(&self.path, to).map_err(at)?;
-            }
-        }
+        let renamed = match replace {
+            // What is replaced must not be gone, after a power cut, before its successor is there.
+            true => self.file.sync_all().and_then(|()| fs::rename(&self.path, to)),
+            false => rename_new(&self.path, to),
+        };
+        renamed.map_err(|e| match e.kind() {
+            io::ErrorKind::AlreadyExists => exists(to),
+            _ => Error::from(e).at(to),
+        })?;
         self.complete = true;
         Ok(())
     }

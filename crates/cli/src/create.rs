@@ -11,7 +11,7 @@ use claviger_engine::credential::Headerless;
 use claviger_engine::formats::loopaes::{self, LOOP_AES_NAME};
 use claviger_engine::formats::{self, Choices, Facts};
 use claviger_engine::spec::Cost;
-use claviger_engine::store::{Access, FileStore};
+use claviger_engine::store::{Access, FileStore, files};
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Unlock};
 use serde::Serialize;
 
@@ -373,6 +373,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         keyfile: args.fresh_keyfile.as_ref().map(|path| path.display().to_string()),
         ..check(format, header_store, &spec, &credentials).map_err(|e| e.at(path))?
     };
+    if let Some(header) = &args.luks.header {
+        // Before the volume is there for good: it is nothing without its header.
+        files::sync_folder(header).map_err(|e| Error::from(e).at(header))?;
+    }
     target.keep()?;
     if let Some(header) = &mut new_header {
         header.store = None;
@@ -569,21 +573,11 @@ impl Target {
 
 impl NewFile {
     fn keep(mut self) -> claviger_engine::Result<()> {
-        if !self.store.is_at(&self.at) || self.old.as_ref().is_some_and(|old| !old.is_at(&self.to)) {
-            let holder = Some("another file has taken its place meanwhile".to_owned());
-            return Err(Error::new(ErrorKind::InUse { holder }).hint("Nothing was replaced.").at(&self.to));
-        }
-        if self.at != self.to {
-            fs::rename(&self.at, &self.to).map_err(|e| Error::from(e).at(&self.to))?;
-        }
+        let Self { at, to, store, old } = &self;
+        store.rename(at, to, old.as_ref()).map_err(|e| e.hint("Nothing was replaced."))?;
         // It is in its place: nothing below may remove it, or pass for a failure.
         self.at.clear();
-        let sync = || {
-            // The name, too, must survive a power cut.
-            let folder = self.to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            fs::File::open(folder)?.sync_all()
-        };
-        if let Err(e) = sync() {
+        if let Err(e) = files::sync_folder(&self.to) {
             output::warn(&format!("{}: its name may not survive a power cut: {e}", self.to.display()));
         }
         Ok(())

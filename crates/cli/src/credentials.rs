@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use claviger_engine::{Credential, Error, Result, Secret};
+use claviger_serve::inherited;
+use rustix::fs::{FileType, fstat, stat};
 
 use crate::{prompt, size};
 
@@ -137,8 +139,19 @@ impl CredentialArgs {
 
     /// Reads them, asking where needed: for a password only if `asks` says so of the keyfiles.
     pub fn read_for(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
+        self.read_checked(asks, false)
+    }
+
+    /// The same for a volume that any password opens, to noise: an input that ends without a byte gives none, not an empty one.
+    /// An empty line is an empty password. cryptsetup does the same (lib/utils.c, `crypt_keyfile_device_read`).
+    pub fn read_for_headerless(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
+        self.read_checked(asks, true)
+    }
+
+    fn read_checked(&self, asks: impl FnOnce(&[Credential]) -> bool, must_come: bool) -> Result<Vec<Credential>> {
         let Some(path) = &self.volume_key_file else {
-            return self.read_with(asks, |terminal| prompt::password(terminal, "Password: "));
+            let (source, keyfiles) = self.source_for(asks)?;
+            return Source { must_come, ..source }.read(keyfiles, "Password: ");
         };
         if self.gives_password() || !self.keyfiles.is_empty() {
             return Err(Error::misuse("a volume key opens by itself")
@@ -163,18 +176,15 @@ impl CredentialArgs {
     /// Reads them for a new volume: a password is asked twice, and only if `asks` says so of the keyfiles. A volume key opens
     /// nothing here.
     pub fn read_new(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
-        self.read_with(asks, |terminal| twice(terminal, "Password of the new volume: "))
+        let (source, keyfiles) = self.source_for(asks)?;
+        source.read_new(keyfiles, "Password of the new volume: ")
     }
 
-    fn read_with(
-        &self,
-        asks: impl FnOnce(&[Credential]) -> bool,
-        ask: impl Fn(&File) -> Result<Secret>,
-    ) -> Result<Vec<Credential>> {
-        let mut credentials = self.read_keyfiles()?;
-        let none = self.no_password || !self.gives_password() && !asks(&credentials);
-        credentials.extend(Source { none, keyfiles: &[], ..self.source() }.read(ask)?);
-        Ok(credentials)
+    /// Where the password comes from, and the keyfiles, of which `asks` knows whether there is one beside them.
+    fn source_for(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<(Source<'_>, Vec<Credential>)> {
+        let keyfiles = self.read_keyfiles()?;
+        let none = self.no_password || !self.gives_password() && !asks(&keyfiles);
+        Ok((Source { none, ..self.source() }, keyfiles))
     }
 
     /// Whether it is said where the password comes from, or that there is none.
@@ -183,22 +193,20 @@ impl CredentialArgs {
     }
 
     fn read_keyfiles(&self) -> Result<Vec<Credential>> {
-        let mut credentials = Vec::new();
         match (self.keyfile_offset, self.keyfile_size, &self.keyfiles[..]) {
-            (None, None, keyfiles) => {
-                for path in keyfiles {
-                    credentials.extend(Credential::keyfiles(path)?);
-                }
+            (None, None, paths) => keyfiles(paths),
+            (offset, size, [path]) => {
+                let part = Credential::keyfile_part(path, offset.unwrap_or(0), size)?;
+                hide(path)?;
+                Ok(vec![part])
             }
-            (offset, size, [path]) => credentials.push(Credential::keyfile_part(path, offset.unwrap_or(0), size)?),
-            _ => return Err(Error::misuse("--keyfile-offset and --keyfile-size are for a single keyfile")),
+            _ => Err(Error::misuse("--keyfile-offset and --keyfile-size are for a single keyfile")),
         }
-        Ok(credentials)
     }
 
     fn source(&self) -> Source<'_> {
-        let Self { password_file, password_fd, no_password, keyfiles, .. } = self;
-        Source { prefix: "", file: password_file.as_deref(), fd: *password_fd, none: *no_password, keyfiles }
+        let Self { password_file, password_fd, no_password, .. } = self;
+        Source { prefix: "", file: password_file.as_deref(), fd: *password_fd, none: *no_password, must_come: false }
     }
 }
 
@@ -222,10 +230,8 @@ impl NewCredentialArgs {
             return Err(Error::misuse("the volume has keyfiles now: what becomes of them?")
                 .hint("Say --keep-keyfiles, --new-keyfile FILE or --no-new-keyfiles."));
         }
-        let mut all = match self.keep_password {
-            true => Source { none: true, ..self.source() }.read(|_| unreachable!("there is no password to ask for"))?,
-            false => self.source().read(|terminal| twice(terminal, "New password: "))?,
-        };
+        let source = Source { none: self.no_new_password || self.keep_password, ..self.source() };
+        let mut all = source.read_new(keyfiles(&self.new_keyfiles)?, "New password: ")?;
         for credential in current {
             match credential {
                 Credential::Passphrase(text) if self.keep_password => {
@@ -246,7 +252,7 @@ impl NewCredentialArgs {
             file: self.new_password_file.as_deref(),
             fd: self.new_password_fd,
             none: self.no_new_password,
-            keyfiles: &self.new_keyfiles,
+            must_come: false,
         }
     }
 }
@@ -259,22 +265,22 @@ impl DestinationCredentialArgs {
 
     /// Reads them for a volume that has been made already.
     pub fn read(&self) -> Result<Vec<Credential>> {
-        self.source().read(|terminal| prompt::password(terminal, "Password of the new volume: "))
+        self.source().read(keyfiles(&self.new_keyfiles)?, "Password of the new volume: ")
     }
 
     /// Reads them for a new volume: a password is asked twice.
     pub fn read_new(&self) -> Result<Vec<Credential>> {
-        self.source().read(|terminal| twice(terminal, "Password of the new volume: "))
+        self.source().read_new(keyfiles(&self.new_keyfiles)?, "Password of the new volume: ")
     }
 
     fn source(&self) -> Source<'_> {
-        let Self { new_password_file, new_password_fd, no_new_password, new_keyfiles } = self;
+        let Self { new_password_file, new_password_fd, no_new_password, .. } = self;
         Source {
             prefix: "new-",
             file: new_password_file.as_deref(),
             fd: *new_password_fd,
             none: *no_new_password,
-            keyfiles: new_keyfiles,
+            must_come: false,
         }
     }
 }
@@ -282,12 +288,12 @@ impl DestinationCredentialArgs {
 impl HiddenCredentialArgs {
     /// Reads them, asking where needed.
     pub fn read(&self) -> Result<Vec<Credential>> {
-        self.source().read(|terminal| prompt::password(terminal, "Password of the hidden volume: "))
+        self.source().read(keyfiles(&self.hidden_keyfiles)?, "Password of the hidden volume: ")
     }
 
     /// Reads them for a new hidden volume: a password is asked twice.
     pub fn read_new(&self) -> Result<Vec<Credential>> {
-        self.source().read(|terminal| twice(terminal, "Password of the new hidden volume: "))
+        self.source().read_new(keyfiles(&self.hidden_keyfiles)?, "Password of the new hidden volume: ")
     }
 
     /// Whether the password is read from standard input.
@@ -296,15 +302,28 @@ impl HiddenCredentialArgs {
     }
 
     fn source(&self) -> Source<'_> {
-        let Self { hidden_password_file, hidden_password_fd, no_hidden_password, hidden_keyfiles } = self;
+        let Self { hidden_password_file, hidden_password_fd, no_hidden_password, .. } = self;
         Source {
             prefix: "hidden-",
             file: hidden_password_file.as_deref(),
             fd: *hidden_password_fd,
             none: *no_hidden_password,
-            keyfiles: hidden_keyfiles,
+            must_come: false,
         }
     }
+}
+
+/// All keyfiles of these files and folders. They are read before a password is asked for: a typo shows sooner.
+fn keyfiles(paths: &[PathBuf]) -> Result<Vec<Credential>> {
+    let each = paths.iter().map(|path| Credential::keyfiles(path)).collect::<Result<Vec<_>>>()?;
+    paths.iter().try_for_each(|path| hide(path))?;
+    Ok(each.into_iter().flatten().collect())
+}
+
+/// Programs that this one starts cannot read the file again by a descriptor that they inherit, such as /dev/fd/5.
+pub fn hide(path: &Path) -> Result<()> {
+    let hidden = stat(path).map_err(io::Error::from).and_then(|stat| inherited::hide(&stat));
+    hidden.map_err(|e| Error::from(e).at(path))
 }
 
 /// Asks for a password twice.
@@ -317,7 +336,7 @@ fn twice(terminal: &File, question: &str) -> Result<Secret> {
     Ok(first)
 }
 
-/// Where a password and keyfiles come from.
+/// Where a password comes from.
 struct Source<'a> {
     /// What stands before `password-file` in the options' names.
     prefix: &'static str,
@@ -325,7 +344,8 @@ struct Source<'a> {
     fd: Option<i32>,
     /// There is no password.
     none: bool,
-    keyfiles: &'a [PathBuf],
+    /// An input that is no file has to give at least a newline.
+    must_come: bool,
 }
 
 impl Source<'_> {
@@ -333,18 +353,34 @@ impl Source<'_> {
         self.file.is_some_and(|path| path.as_os_str() == "-")
     }
 
-    fn read(&self, ask: impl Fn(&File) -> Result<Secret>) -> Result<Vec<Credential>> {
-        // Keyfiles first: a typo there should show before somebody types a password.
-        let mut credentials = Vec::new();
-        for path in self.keyfiles {
-            credentials.extend(Credential::keyfiles(path)?);
-        }
+    /// The `keyfiles`, and the password that goes with them, for what exists.
+    fn read(&self, keyfiles: Vec<Credential>, question: &str) -> Result<Vec<Credential>> {
+        self.read_by(keyfiles, |terminal| prompt::password(terminal, question))
+    }
+
+    /// The same for what is to open a volume from now on. Nothing in it may be empty: a script whose password did not come would
+    /// make a volume that anybody opens.
+    fn read_new(&self, keyfiles: Vec<Credential>, question: &str) -> Result<Vec<Credential>> {
+        let credentials = self.read_by(keyfiles, |terminal| twice(terminal, question))?;
+        let Some(empty) = credentials.iter().find(|credential| credential.is_empty()) else { return Ok(credentials) };
+        let Self { prefix, .. } = self;
+        Err(Error::misuse(format!("the new {} is empty", empty.kind()))
+            .hint(format!("If there is to be no password, say so: --no-{prefix}password with --{prefix}keyfile FILE.")))
+    }
+
+    fn read_by(&self, keyfiles: Vec<Credential>, ask: impl Fn(&File) -> Result<Secret>) -> Result<Vec<Credential>> {
+        let mut credentials = keyfiles;
         let password = match (self.file, self.fd) {
-            (Some(path), _) if self.on_stdin() => Some(read_password(io::stdin().as_fd(), path)?),
+            (Some(path), _) if self.on_stdin() => Some(read_password(io::stdin().as_fd(), path, self.must_come)?),
             (Some(path), _) => {
-                Some(read_password(File::open(path).map_err(|e| Error::from(e).at(path))?.as_fd(), path)?)
+                let file = File::open(path).map_err(|e| Error::from(e).at(path))?;
+                Some(read_password(file.as_fd(), path, self.must_come)?)
             }
-            (None, Some(number)) => Some(read_password_fd(number)?),
+            (None, Some(number)) => {
+                let name = PathBuf::from(format!("--{}password-fd {number}", self.prefix));
+                let file = inherited::open(number).map_err(|e| Error::from(e).at(&name))?;
+                Some(read_password(file.as_fd(), &name, self.must_come)?)
+            }
             (None, None) if self.none => None,
             (None, None) => match prompt::terminal() {
                 Some(terminal) => Some(ask(&terminal)?),
@@ -365,7 +401,7 @@ impl Source<'_> {
 /// A volume key: the whole file.
 fn read_volume_key(path: &Path) -> Result<Secret> {
     let file = File::open(path).map_err(|e| Error::from(e).at(path))?;
-    let key = read_up_to(file.as_fd(), VOLUME_KEY_MAX + 1).map_err(|e| e.at(path))?;
+    let key = read_secret(file.as_fd(), VOLUME_KEY_MAX + 1).map_err(|e| e.at(path))?;
     match key.len() {
         1..=VOLUME_KEY_MAX => Ok(key),
         0 => Err(Error::misuse("it is empty: no volume key").at(path)),
@@ -373,11 +409,17 @@ fn read_volume_key(path: &Path) -> Result<Secret> {
     }
 }
 
-/// A password from an open file, without one newline at its end.
-fn read_password(file: BorrowedFd<'_>, name: &Path) -> Result<Secret> {
-    let mut secret = read_up_to(file, PASSWORD_MAX + 1).map_err(|e| e.at(name))?;
+/// A password from an open file, without one newline at its end. If it `must_come`, what is no regular file has to give at least
+/// the newline.
+fn read_password(file: BorrowedFd<'_>, name: &Path, must_come: bool) -> Result<Secret> {
+    let mut secret = read_secret(file, PASSWORD_MAX + 1).map_err(|e| e.at(name))?;
     if secret.len() > PASSWORD_MAX {
         return Err(Error::misuse(format!("longer than {PASSWORD_MAX} bytes: not a password")).at(name));
+    }
+    if secret.is_empty() && must_come && !is_regular(file)? {
+        return Err(Error::misuse("nothing came, not even an empty line")
+            .at(name)
+            .hint("An empty line is an empty password."));
     }
     if secret.last() == Some(&b'\n') {
         secret = Secret::copy_from(&secret[..secret.len() - 1]);
@@ -385,11 +427,16 @@ fn read_password(file: BorrowedFd<'_>, name: &Path) -> Result<Secret> {
     Ok(secret)
 }
 
-/// The descriptor is opened anew through /proc, which needs no trust in who else owns the number.
-fn read_password_fd(number: i32) -> Result<Secret> {
-    let name = PathBuf::from(format!("/proc/self/fd/{number}"));
-    let file = File::open(&name).map_err(|e| Error::from(e).at(&PathBuf::from(format!("--password-fd {number}"))))?;
-    read_password(file.as_fd(), &name)
+fn is_regular(file: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(FileType::from_raw_mode(fstat(file)?.st_mode).is_file())
+}
+
+/// As [`read_up_to`], and no program that this one starts can read it again.
+fn read_secret(file: BorrowedFd<'_>, max: usize) -> Result<Secret> {
+    let stat = fstat(file).map_err(io::Error::from)?;
+    let secret = read_up_to(file, max)?;
+    inherited::hide(&stat)?;
+    Ok(secret)
 }
 
 /// Reads to the end of the file or to `max` bytes, into locked memory and nowhere else.
@@ -432,7 +479,7 @@ mod tests {
         for (bytes, password) in
             [(&b"abc"[..], &b"abc"[..]), (b"abc\n", b"abc"), (b"abc\n\n", b"abc\n"), (b"\n", b""), (b"", b"")]
         {
-            let read = read_password(file(bytes).as_fd(), Path::new("x")).expect("a password");
+            let read = read_password(file(bytes).as_fd(), Path::new("x"), true).expect("a password");
             assert!(read.same_as(password), "{bytes:?}");
         }
     }
@@ -446,6 +493,6 @@ mod tests {
                 assert!(read.same_as(&bytes[..len.min(max)]), "{len} {max}");
             }
         }
-        assert!(read_password(file(&vec![b'x'; PASSWORD_MAX + 1]).as_fd(), Path::new("x")).is_err());
+        assert!(read_password(file(&vec![b'x'; PASSWORD_MAX + 1]).as_fd(), Path::new("x"), false).is_err());
     }
 }

@@ -1,12 +1,13 @@
 //! Options for formats without a header: what a header would say.
 
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use claviger_engine::credential::Headerless;
 use claviger_engine::{Error, Result, Secret, Unlock, formats};
 
-use crate::credentials::read_up_to;
+use crate::credentials::{hide, read_up_to};
 use crate::size;
 
 /// Where the data are, how they are cut into sectors, and how the key is made.
@@ -69,9 +70,9 @@ fn size_or_sectors(text: &str) -> std::result::Result<u64, String> {
     }
 }
 
-/// What is appended to a passphrase. Options can be cloned, secrets cannot.
+/// What is appended to a passphrase, and where it comes from. Options can be cloned, secrets cannot.
 #[derive(Clone)]
-struct Seed(Arc<Secret>);
+struct Seed(Arc<Secret>, PathBuf);
 
 impl Seed {
     fn read(path: &str) -> std::result::Result<Self, String> {
@@ -82,7 +83,7 @@ impl Seed {
             Some(line) => Secret::copy_from(line),
             None => seed,
         };
-        Ok(Self(Arc::new(seed)))
+        Ok(Self(Arc::new(seed), path.into()))
     }
 }
 
@@ -111,6 +112,10 @@ impl HeaderlessArgs {
         let single = [(itercountk.is_some(), "--itercountk"), (seed.is_some(), "--pseed-file")];
         let name = format.map(formats::by_name).transpose()?.filter(|f| f.headerless()).map(|f| f.name());
         let loop_aes = name == Some(formats::loopaes::LOOP_AES_NAME);
+        // Not when it is read: before a volume is opened, this program may have to start itself anew.
+        if let Some(Seed(_, path)) = seed {
+            hide(path)?;
+        }
         let wrong = place.iter().find(|(given, _)| *given && name.is_none());
         let wrong = wrong.or(single.iter().find(|(given, _)| *given && !loop_aes));
         match wrong {

@@ -53,6 +53,7 @@ mod verify;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use claviger_serve::inherited;
 
 /// How errors are told, for `--help` and the man pages.
 pub const JSON_ERRORS: &str = "Errors go to standard error as text; with --json as one line with one object, \
@@ -120,6 +121,7 @@ fn command() -> clap::Command {
 }
 
 fn main() -> ExitCode {
+    inherited::keep();
     let words = match helper::words(std::env::args_os().collect(), Cli::command()) {
         Ok(words) => words,
         Err(code) => return code,

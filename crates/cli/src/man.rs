@@ -38,12 +38,16 @@ const FILES: &[(&str, &str)] = &[
 /// What the program does for secrets, and what it cannot.
 const SECURITY: &[&str] = &[
     "Passwords are never taken from the command line, which every process can read. A --password-file should be readable by \
-     its owner only.",
+     its owner only. A new password is never empty; a volume with keyfiles alone is made with --no-password. No program that is \
+     started, such as that of `serve --run`, can read a password or key again from the descriptor or the standard input that gave it.",
     "Passwords and keys are kept in memory that is locked (not written to swap, as far as the limit on locked memory goes), \
      left out of core dumps and wiped as soon as it is not needed. While a volume is open, the process makes no core dumps and \
      other processes of the same user cannot read its memory. Root can, and a suspended machine writes all of its memory.",
     "A served volume is plaintext to whoever can open the socket. The default socket is in a folder of the user's own; a TCP \
      port is open to every user of the machine, and NBD without TLS is not encrypted on a network.",
+    "While a LUKS2 volume in a file is open for writing, cryptsetup, which takes the same lock, waits until it is closed: nobody \
+     else is to write to it. `cryptsetup --disable-locks luksDump` looks at its header all the same. Beside a volume that is open \
+     with --read-only, cryptsetup waits only to change the header.",
     "A wrong password and a damaged header cannot be told apart in formats that have no mark: the header looks random in both \
      cases.",
 ];

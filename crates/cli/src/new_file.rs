@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use claviger_engine::store::files::sync_folder;
 use claviger_engine::{Error, Result};
 
 /// Fails if there is something of that name: better before a password is asked for than after.
@@ -19,28 +20,26 @@ fn exists(path: &Path) -> Error {
     Error::misuse("exists already, and is not overwritten").at(path).hint("Choose another name.")
 }
 
-/// Writes a file that does not exist yet, for its owner only (0600), and makes it and its name durable. One that could not be
+/// Writes a file that does not exist yet, for its owner only (0600), and makes it and its name durable; more can be
+/// written behind. One that could not be
 /// written whole is removed again.
 ///
 /// # Errors
 /// `Misuse` if there is something of that name; `Io`.
-pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+pub fn write(path: &Path, bytes: &[u8]) -> Result<File> {
     let open = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let mut file = open.map_err(|e| match e.kind() {
         io::ErrorKind::AlreadyExists => exists(path),
         _ => Error::from(e).at(path),
     })?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| sync_folder(path));
-    written.map_err(|e| {
-        remove(&file, path);
-        Error::from(e).at(path)
-    })
-}
-
-/// The name, too, must survive a power cut.
-pub fn sync_folder(path: &Path) -> io::Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
+    match written {
+        Ok(()) => Ok(file),
+        Err(e) => {
+            remove(&file, path);
+            Err(Error::from(e).at(path))
+        }
+    }
 }
 
 /// Removes the file unless another has taken its place.

@@ -193,6 +193,11 @@ impl How {
         }
     }
 
+    /// Whether it is to be taken as a volume of a format without a header: such formats have to be named.
+    fn headerless_format(&self) -> bool {
+        self.format().is_some_and(|name| formats::by_name(name).is_ok_and(|format| format.headerless()))
+    }
+
     /// The format that it is to be taken as.
     pub fn format(&self) -> Option<&str> {
         match (self.truecrypt, self.veracrypt) {
@@ -365,7 +370,11 @@ impl OpenArgs {
             output::note(&show::sentence(&plan));
         }
 
-        let credentials = self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?;
+        let asks = |keyfiles: &[Credential]| header.asks_passphrase(keyfiles);
+        let credentials = match self.how.headerless_format() {
+            true => self.credentials.read_for_headerless(asks)?,
+            false => self.credentials.read_for(asks)?,
+        };
         let hidden_credentials = hidden.map(|h| h.credentials.read()).transpose()?;
         let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| Protect {
             credentials,

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use claviger_engine::formats;
 use claviger_engine::formats::luks2::reencrypt::{self, Reencryption, Request, Stores};
-use claviger_engine::store::{Access, FileStore};
+use claviger_engine::store::{Access, FileStore, files};
 use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store, Unlock};
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ use crate::credentials::CredentialArgs;
 use crate::opening::open_file;
 use crate::output::{self, Report, warn};
 use crate::progress::Progress;
-use crate::{cancel, guard, new_file, prompt, size};
+use crate::{cancel, guard, prompt, size};
 
 /// Size of the file of a new detached header, in bytes: as cryptsetup makes it.
 const HEADER: u64 = 16 << 20;
@@ -186,7 +186,7 @@ impl Args {
             fs::remove_file(path).map_err(|e| Error::from(e).at(path))?;
         }
         let store = FileStore::create(path, len)?;
-        new_file::sync_folder(path)?;
+        files::sync_folder(path)?;
         Ok(Some((store, true)))
     }
 

@@ -1,6 +1,5 @@
 //! `claviger resize`: a longer or a shorter volume.
 
-use std::fs::OpenOptions;
 use std::io::{self, Write};
 
 use claviger_engine::Error;
@@ -81,21 +80,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         );
         prompt::consent(&question, "--yes", |why| at(Error::misuse(format!("the size was not changed{why}"))))?;
     }
-    let set_len = || -> claviger_engine::Result<()> {
-        if !named.file.is_at(path) {
-            return Err(Error::misuse("another file has taken its place. Nothing was changed"));
-        }
-        // The lock is on the other descriptor, which stays open.
-        let file = OpenOptions::new().write(true).open(path)?;
-        Ok(file.set_len(resizing.len).and_then(|()| file.sync_all())?)
-    };
+    // That of the file whose header was read, whatever has its name by now.
+    let set_len = || named.file.set_file_len(resizing.len).map_err(|e| at(e.into()));
     let grows = resizing.len >= named.store.len();
     if grows {
-        set_len().map_err(at)?;
+        set_len()?;
     }
     resizing.prepared.edit.carry_out(&*named.store).map_err(at)?;
     if !grows {
-        set_len().map_err(at)?;
+        set_len()?;
     }
     output::print(&resized, args.json)
 }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -13,6 +13,7 @@ use anyhow::Context;
 use claviger_engine::Store;
 use claviger_engine::formats::Facts;
 use claviger_engine::store::{Access, CountedStore};
+use claviger_serve::inherited;
 use claviger_serve::nbd::{Address, Export, Handle, Options, Server};
 use claviger_serve::sessions::{Control, Live, Record, Runtime};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
@@ -143,10 +144,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     cancel::check()?;
     let ended = match &args.run {
         Some(command) => {
-            // Standard input that held the password is not for the command.
-            let stdin =
-                if args.open.password_on_stdin() || args.protect.on_stdin() { Stdio::null() } else { Stdio::inherit() };
-            let child = client.start(command, &serving, stdin)?;
+            let child = client.start(command, &serving)?;
             let (client, handle) = (Arc::clone(&client), server.handle());
             Some(thread::spawn(move || {
                 let status = client.wait(child);
@@ -215,14 +213,15 @@ fn watch_signals(server: Handle, client: Arc<Running>) -> io::Result<signal_hook
 struct Running(Mutex<Option<Pid>>);
 
 impl Running {
-    fn start(&self, command: &OsString, serving: &Serving, stdin: Stdio) -> anyhow::Result<Child> {
+    fn start(&self, command: &OsString, serving: &Serving) -> anyhow::Result<Child> {
         let mut shell = Command::new("/bin/sh");
-        shell.arg("-c").arg(command).env("uri", &serving.uri).stdin(stdin);
+        shell.arg("-c").arg(command).env("uri", &serving.uri);
         match &serving.socket {
             Some(path) => shell.env("socket", path),
             None => shell.env_remove("socket"),
         };
         let mut pid = self.lock();
+        inherited::pass_on();
         let child = shell.spawn().context("/bin/sh")?;
         *pid = Pid::from_raw(child.id() as i32);
         Ok(child)

@@ -179,7 +179,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         What::Export(args) => {
             new_file::must_be_new(&args.file)?;
             let token = token(&args.header, args.number)?;
-            Ok(new_file::write(&args.file, &serde_json::to_vec(&token)?)?)
+            Ok(new_file::write(&args.file, &serde_json::to_vec(&token)?).map(drop)?)
         }
         What::Import(args) => {
             let token = read(&args.file)?;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use claviger_engine::store::HeaderLock;
-use claviger_engine::{Error, Result, Store};
+use claviger_engine::{Result, Store};
 
 use crate::{new_file, output};
 
@@ -52,8 +52,7 @@ struct Record {
 
 impl Traced {
     fn new(inner: Arc<dyn Store>, path: &Path) -> Result<Self> {
-        new_file::write(path, HEADING.as_bytes())?;
-        let file = File::options().append(true).open(path).map_err(|e| Error::from(e).at(path))?;
+        let file = new_file::write(path, HEADING.as_bytes())?;
         // A request takes about 30 bytes: one system call in 2000 requests.
         let record = Record { file: BufWriter::with_capacity(64 << 10, file), failure: None };
         Ok(Self { inner, started: Instant::now(), path: path.to_owned(), record: Mutex::new(record) })

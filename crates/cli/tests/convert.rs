@@ -3,13 +3,14 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use claviger_testkit::random::Random;
+use claviger_testkit::tools;
 use common::*;
 use serde_json::{Value, json};
 
@@ -144,6 +145,105 @@ fn an_interrupted_conversion_goes_on() {
         assert!(plaintext(&folder, &volume) == bytes && !part.exists() && !state.exists());
         run(&resume).fails(1, &["exists already"]);
     }
+}
+
+#[test]
+fn the_state_is_written_through_no_link() {
+    let folder = Folder::new();
+    let bytes = image(&folder, "image", 600_064);
+    let (from, volume, victim) = (folder.str("image"), folder.str("v.tc"), folder.path("victim"));
+    fs::write(&victim, "precious").expect("a file");
+    for name in ["v.tc.part.json.new", ".v.tc.part.json.claviger-new"] {
+        symlink(&victim, folder.path(name)).expect("a link");
+    }
+    run(to_truecrypt(&folder, &["--raw-source", &from, &volume])).succeeds();
+    assert_eq!(fs::read(&victim).expect("it is there"), b"precious");
+    assert!(plaintext(&folder, &volume) == bytes);
+}
+
+/// Some file systems know no flags of renameat2(2), and some of those no second names of a file.
+#[test]
+fn a_new_name_is_given_where_the_file_system_can_do_little() {
+    let Some(strace) = tools::program("strace") else { return };
+    let folder = Folder::new();
+    let bytes = image(&folder, "image", 600_064);
+    let from = folder.str("image");
+    let calls = ["-e", "trace=rename,renameat,renameat2,link,linkat,open,openat", "-o"];
+    for (name, injected, said) in [
+        ("flags", &[][..], "RENAME_NOREPLACE) = 0"),
+        ("links", &["-e", "inject=renameat2:error=EINVAL"], "linkat("),
+        ("none", &["-e", "inject=renameat2:error=ENOSYS", "-e", "inject=link,linkat:error=EPERM"], "O_CREAT|O_EXCL"),
+    ] {
+        let (volume, log) = (folder.str(name), folder.str("log"));
+        let mut command = Command::new(&strace);
+        command.args(["-f", "-qq"]).args(injected).args(calls).arg(&log).arg(env!("CARGO_BIN_EXE_claviger"));
+        let args = to_truecrypt(&folder, &["--raw-source", &from, &volume]);
+        done(command.args(&args).stdin(Stdio::null()).output().expect("strace starts")).succeeds();
+        let end = format!("{volume}\"");
+        let log = fs::read_to_string(&log).expect("a log");
+        assert!(log.lines().any(|line| line.contains(&end) && line.contains(said)), "{name}: {log}");
+        assert!(plaintext(&folder, &volume) == bytes && !Path::new(&format!("{volume}.part")).exists());
+        // And in the place of an old one.
+        let mut command = Command::new(&strace);
+        command.args(["-f", "-qq"]).args(injected).args(["-o", "/dev/null"]).arg(env!("CARGO_BIN_EXE_claviger"));
+        command.args(args).args(["--force", "--yes"]).stdin(Stdio::null());
+        done(command.output().expect("strace starts")).succeeds();
+        assert!(plaintext(&folder, &volume) == bytes && !Path::new(&format!("{volume}.part")).exists());
+    }
+}
+
+/// A file system of 1 MiB, and then one with room.
+#[test]
+fn what_ran_out_of_space_can_be_begun_anew() {
+    let Some(small) = Tmpfs::new("size=1M") else { return };
+    let folder = Folder::new();
+    let bytes = image(&folder, "image", 3_000_320);
+    let from = folder.str("image");
+    let volume = small.path().join("v.tc").display().to_string();
+    let args = to_truecrypt(&folder, &["--raw-source", &from, &volume]);
+    run(&args).fails(6, &["No space left"]);
+    assert_eq!(fs::read_dir(small.path()).expect("a folder").count(), 0, "nothing is left");
+
+    // Killed before there was anything to go on with: it only says what was to be made.
+    let real = fs::canonicalize(&from).expect("a path");
+    let noted = json!({"claviger_conversion": 1, "source": real, "source_size": bytes.len(), "destination": volume,
+        "format": "TrueCrypt", "stored": 1, "done": null});
+    fs::write(format!("{volume}.part.json"), noted.to_string()).expect("written");
+    run(&args).fails(6, &["No space left"]);
+    small.remount("size=20M");
+    fs::write(format!("{volume}.part.json"), noted.to_string()).expect("written");
+    run(&args).succeeds();
+    assert!(plaintext(&folder, &volume) == bytes);
+}
+
+/// Both commands that are told can be copied and run.
+#[test]
+fn an_unfinished_conversion_says_how_to_go_on_and_how_to_begin_anew() {
+    let folder = Folder::new();
+    let bytes = image(&folder, "an image", 160 << 20);
+    let (from, volume) = (folder.str("an image"), folder.str("v.tc"));
+    let args = to_truecrypt(&folder, &["--raw-source", &from, &volume]);
+    let told = || {
+        interrupted(&args, &folder.path("v.tc.part.json"), "-KILL");
+        let said = run(args.iter().filter(|arg| **arg != "--json")).fails(1, &["has not been finished"]).err;
+        let commands: Vec<String> =
+            said.lines().filter_map(|line| line.strip_prefix("  ")).map(str::to_owned).collect();
+        let [resume, anew] = &commands[..] else { panic!("{said}") };
+        (resume.clone(), anew.clone())
+    };
+    let shell = |command: &str| {
+        let command = format!("claviger() {{ {} \"$@\"; }}; {command}", env!("CARGO_BIN_EXE_claviger"));
+        done(Command::new("setsid").args(["--wait", "sh", "-ec", &command]).output().expect("a shell")).succeeds()
+    };
+    let (resume, _) = told();
+    assert!(resume.starts_with("claviger convert ") && resume.ends_with(" --resume"), "{resume}");
+    shell(&resume);
+    assert!(plaintext(&folder, &volume) == bytes);
+    fs::remove_file(&volume).expect("removed");
+    let (_, anew) = told();
+    shell(&anew);
+    run(&args).succeeds();
+    assert!(plaintext(&folder, &volume) == bytes);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::process::{Command, Stdio};
 
 use claviger_testkit::tools;
+use common::mounts::wait_until;
 use common::*;
 
 #[test]
@@ -157,6 +158,45 @@ fn two_writers_are_not_let_in() {
     let again = ["serve", "--read-only", "--password-file", &folder.password, "--socket", &folder.str("s"), &volume];
     run(again).fails(9, &["another server answers"]);
     served.stop().succeeds();
+}
+
+/// cryptsetup takes the lock of a LUKS2 header for as long as it reads it.
+#[test]
+fn cryptsetup_reads_beside_readers_and_waits_for_writers() {
+    let Some(cryptsetup) = tools::program("cryptsetup") else { return };
+    let folder = Folder::new();
+    let volume = folder.str("v.luks");
+    let create = ["create", "--quick", "--format", "LUKS2", "--size", "20M", "--kdf", "pbkdf2", "--iterations", "1000"];
+    run(create.iter().chain(&["--password-file", &folder.password, &volume])).succeeds();
+    let cryptsetup = |args: &[&str]| {
+        let mut command = Command::new(&cryptsetup);
+        command.args(args).arg(&volume).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    };
+    let serve = |more: &[&str]| {
+        Served::start([&["--socket", &folder.str("s"), "--password-file", &folder.password], more, &[&volume]].concat())
+    };
+    let served = serve(&["--read-only"]);
+    tools::run(&mut cryptsetup(&["luksDump"]));
+    tools::run(&mut cryptsetup(&["open", "--test-passphrase", "--key-file", &key_of(&folder)]));
+    served.stop().succeeds();
+
+    let served = serve(&[]);
+    tools::run(&mut cryptsetup(&["--disable-locks", "luksDump"]));
+    let mut waiting = cryptsetup(&["luksDump"]).spawn().expect("cryptsetup starts");
+    let pid = waiting.id().to_string();
+    wait_until("cryptsetup waits", || {
+        let locks = fs::read_to_string("/proc/locks").expect("locks");
+        locks.lines().any(|line| line.contains("-> FLOCK") && line.split_whitespace().any(|word| word == pid))
+    });
+    served.stop().succeeds();
+    assert!(waiting.wait().expect("it ends").success());
+}
+
+/// The password without the newline, which cryptsetup takes as a part of a key file.
+fn key_of(folder: &Folder) -> String {
+    fs::write(folder.path("key"), PASSWORD).expect("a file");
+    folder.str("key")
 }
 
 #[test]

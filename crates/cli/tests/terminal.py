@@ -1,7 +1,7 @@
 """Runs a program on a terminal of its own and plays the person: terminal.py STEPS PROGRAM ARGUMENT...
 
 STEPS is JSON, a list of: {"expect": TEXT}, {"send": TEXT}, {"echo": BOOL} (waits until the terminal does or does not show
-what is typed). Prints JSON: all output, the exit code, and whether the terminal shows what is typed at the end."""
+what is typed), {"run": [PROGRAM, ARGUMENT...]}. Prints JSON: all output, the exit code, and whether the terminal shows what is typed at the end."""
 import fcntl, json, os, pty, select, struct, subprocess, sys, termios, time
 
 steps, argv = json.loads(sys.argv[1]), sys.argv[2:]
@@ -41,6 +41,8 @@ for step in steps:
         seen = at + len(step["expect"].encode())
     elif "send" in step:
         os.write(ours, step["send"].encode())
+    elif "run" in step:
+        subprocess.run(step["run"], check=True)
     else:
         while echoes() != step["echo"]:
             read(0.01)

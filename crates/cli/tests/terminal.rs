@@ -50,6 +50,31 @@ fn ctrl_c_while_asking_restores_the_terminal() {
     assert_eq!((code, echo), (1, true), "{output}");
 }
 
+/// The question is asked when the header has been read.
+#[test]
+fn what_is_resized_is_the_file_whose_header_was_read() {
+    let folder = Folder::new();
+    let (volume, link, other) = (folder.str("v.luks"), folder.str("link"), folder.str("other"));
+    let create = ["create", "--quick", "--format", "LUKS1", "--size", "8M", "--iterations", "1000", "--password-file"];
+    run(create.iter().chain([&&*folder.password, &&*volume])).succeeds();
+    let len = fs::metadata(&volume).expect("a volume").len();
+    fs::write(&other, vec![7; 9 << 20]).expect("another file");
+    std::os::unix::fs::symlink(&volume, &link).expect("a link");
+    let steps = json!([{"expect": "(yes/no) "}, {"run": ["ln", "-sfn", other, link]}, {"send": "yes\n"}]);
+    let Some((output, code, _)) = on_terminal(steps, &["resize", "--size", "3M", &link]) else { return };
+    assert_eq!(code, 0, "{output}");
+    assert!(fs::read(&other).expect("it is there") == vec![7; 9 << 20], "the other file is as it was");
+    assert!(fs::metadata(&volume).expect("a volume").len() < len);
+    let info = run(["info", "--json", "--password-file", &folder.password, &volume]).succeeds().json();
+    assert_eq!(info["size"].as_u64(), Some(3 << 20));
+    // And longer again, by a link that stays.
+    let link = folder.str("another link");
+    std::os::unix::fs::symlink(&volume, &link).expect("a link");
+    run(["resize", "--size", "4M", &link]).succeeds();
+    let info = run(["info", "--json", "--password-file", &folder.password, &volume]).succeeds().json();
+    assert_eq!(info["size"].as_u64(), Some(4 << 20));
+}
+
 #[test]
 fn a_new_password_is_asked_twice() {
     let folder = Folder::new();

@@ -418,6 +418,54 @@ fn a_damaged_header_is_helped_by_its_backup() {
     info(&["--truecrypt"]).fails(2, &["damaged header", "wrong passphrase", "look the same"]);
 }
 
+/// What a power cut leaves: a volume is there only if its header is, and both have their names.
+#[test]
+fn a_detached_header_is_durable_before_its_volume_is() {
+    let Some(strace) = tools::program("strace") else { return };
+    let folder = Folder::new();
+    for name in ["headers", "volumes"] {
+        fs::create_dir(folder.path(name)).expect("a folder");
+    }
+    let (header, volume, log) = (folder.str("headers/h"), folder.str("volumes/v"), folder.str("log"));
+    let mut command = Command::new(strace);
+    command.args([
+        "-f",
+        "-qq",
+        "-y",
+        "-e",
+        "trace=fsync,fdatasync,pwrite64",
+        "-o",
+        &log,
+        env!("CARGO_BIN_EXE_claviger"),
+    ]);
+    command.args([
+        "create",
+        "--quick",
+        "--format",
+        "LUKS1",
+        "--iterations",
+        "1000",
+        "--size",
+        "1M",
+        "--header",
+        &header,
+    ]);
+    command.args(["--password-file", &folder.password, &volume]);
+    done(command.output().expect("strace starts")).succeeds();
+    let log = fs::read_to_string(log).expect("a log");
+    let lines: Vec<_> = log.lines().collect();
+    let last =
+        |what: &dyn Fn(&str) -> bool| lines.iter().rposition(|line| what(line)).unwrap_or_else(|| panic!("{log}"));
+    let synced = |path: &str| last(&|line| line.contains("sync(") && line.contains(&format!("<{path}>")));
+    let in_order = [
+        last(&|line| line.contains("pwrite64(") && line.contains(&format!("<{header}>"))),
+        synced(&header),
+        synced(&folder.str("headers")),
+        synced(&folder.str("volumes")),
+    ];
+    assert!(in_order.is_sorted(), "{in_order:?}: {log}");
+}
+
 #[test]
 fn files_that_cannot_be_read_are_6() {
     let folder = Folder::new();

@@ -40,6 +40,12 @@ impl Credential {
         }
     }
 
+    /// Whether there is not a byte in it: it keeps nobody out.
+    pub fn is_empty(&self) -> bool {
+        let (Self::Passphrase(bytes) | Self::Keyfile(bytes) | Self::VolumeKey(bytes)) = self;
+        bytes.is_empty()
+    }
+
     /// Reads a keyfile, or every keyfile of a folder: its regular files, but neither hidden ones (whose names begin with a
     /// dot) nor those of folders in it (TrueCrypt, user's guide, "Keyfile Search Path").
     ///

@@ -8,7 +8,8 @@ use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{ErrorKind, Store};
 use claviger_testkit::tools;
 
-fn in_use(opened: claviger_engine::Result<FileStore>) -> String {
+#[track_caller]
+fn in_use<T>(opened: claviger_engine::Result<T>) -> String {
     match opened {
         Err(e) if matches!(e.kind, ErrorKind::InUse { .. }) => e.to_string(),
         Err(e) => panic!("{e}"),
@@ -39,6 +40,33 @@ fn a_file_knows_whether_it_still_has_its_name() {
     assert!(!store.is_at(&path));
     fs::write(&path, "of somebody else").expect("another file");
     assert!(!store.is_at(&path));
+}
+
+/// It looks at nothing before: what comes between a look and the renaming is the same to it as what was there before.
+#[test]
+fn a_file_takes_no_name_that_another_has_got_meanwhile() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let read = |path: &Path| fs::read(path).expect("a file");
+    let store = FileStore::create(&from, 3).expect("there is room");
+    fs::write(&to, "of somebody else").expect("a file");
+    in_use(store.rename(&from, &to, None));
+    assert_eq!((read(&from), read(&to)), (vec![0; 3], b"of somebody else".to_vec()));
+
+    // Instead of an old one: it is that, or nothing happens.
+    let old = FileStore::open(&to, Access::ReadWrite).expect("nobody has it");
+    let newer = folder.path().join("newer");
+    fs::write(&newer, "precious").and_then(|()| fs::rename(&newer, &to)).expect("it takes the place");
+    in_use(store.rename(&from, &to, Some(&old)));
+    assert_eq!((read(&from), read(&to)), (vec![0; 3], b"precious".to_vec()));
+    let old = FileStore::open(&to, Access::ReadWrite).expect("nobody has it");
+    store.rename(&from, &to, Some(&old)).expect("it is the old one");
+    assert!(!from.exists() && store.is_at(&to));
+
+    // Nor one that it has not got itself.
+    fs::write(&from, "of somebody else").expect("a file");
+    in_use(store.rename(&from, &folder.path().join("new"), None));
+    assert_eq!(read(&from), b"of somebody else");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use anyhow::Context;
 use claviger_engine::formats::Facts;
 use claviger_engine::store::Access;
 use claviger_engine::{Error, Store};
+use claviger_serve::inherited;
 use claviger_serve::kernel::{self, Request};
 use serde::Serialize;
 
@@ -80,6 +81,7 @@ pub fn start(options: Vec<OsString>, device: &Path, name: &str, stdin: Stdio) ->
     let program = std::env::current_exe().context("this program")?;
     let mut command = Command::new(program);
     command.args(["attach", "--kernel"]).args(options).arg("--").arg(device).arg(name);
+    inherited::pass_on_all();
     let status = command.stdin(stdin).status().context("this program again")?;
     match status.code() {
         Some(0) => Ok(()),

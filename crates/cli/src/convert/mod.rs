@@ -228,7 +228,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let from = done.unwrap_or(0);
     let holes = copying.copy(from, &mut state, cancel).map_err(told)?;
     let copied = Instant::now();
-    target.forget_cached();
+    target.store.forget_cached();
     copying.compare(from..destination.len(), "Comparing", cancel).map_err(told)?;
     let converted = Converted {
         source: args.open.path.display().to_string(),

@@ -1,16 +1,17 @@
 //! Where the new volume of a conversion goes. A file has another name until it is whole, so that nobody takes a part of it for
 //! all; beside it is how far it has come.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::iter;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Error, ErrorKind, Result, Store};
+use claviger_engine::store::{Access, FileStore, files};
+use claviger_engine::{Error, Result, Store};
 
-use super::state::{State, What, sync_folder};
+use super::state::{State, What};
 use crate::create::{self, Overwrite};
 use crate::opening::open_file;
 use crate::output;
@@ -107,14 +108,24 @@ impl Place {
             };
             return earlier.map(Some).ok_or_else(none);
         }
-        if earlier.is_some() || (is_file && fs::symlink_metadata(&self.at).is_ok()) {
-            let state = self.state.as_deref().unwrap_or(&self.at).display();
-            return Err(Error::misuse("an earlier conversion has not been finished").at(&self.to).hint(format!(
-                "Go on with --resume, or remove {} and begin anew.",
-                if is_file { format!("{} and {state}", self.at.display()) } else { state.to_string() }
-            )));
+        let part = Some(&self.at).filter(|at| is_file && fs::symlink_metadata(at).is_ok());
+        // One that has made nothing, for want of space for instance, leaves nothing to go on with.
+        let begun = earlier.as_ref().is_some_and(|state| state.done.is_some());
+        if part.is_none() && !begun {
+            return Ok(None);
         }
-        Ok(None)
+        let left = part.into_iter().chain(self.state.as_ref().filter(|_| earlier.is_some()));
+        let remove = output::command(["rm", "--"].map(Path::new).into_iter().chain(left.map(PathBuf::as_path)));
+        let anew = format!("To begin anew, remove what it has left, and give the same command again:\n  {remove}");
+        let hint = match earlier {
+            Some(_) => {
+                let words = std::env::args_os().skip(1).chain(["--resume".into()]);
+                let resume = output::command(iter::once("claviger".into()).chain(words));
+                format!("To go on with it:\n  {resume}\n{anew}")
+            }
+            None => format!("Nothing says how far it has come: --resume cannot go on with it.\n{anew}"),
+        };
+        Err(Error::misuse("an earlier conversion has not been finished").at(&self.to).hint(hint))
     }
 
     /// Notes how far it has come.
@@ -139,7 +150,9 @@ impl Place {
             Ok(_) => return Err(Error::misuse("no file of an earlier conversion").at(&self.at)),
             Err(_) => {}
         }
-        let store = if sparse { sparse_file(&self.at, len)? } else { FileStore::create(&self.at, len)? };
+        let made = if sparse { FileStore::create_sparse(&self.at, len) } else { FileStore::create(&self.at, len) };
+        // There is nothing to go on with.
+        let store = made.inspect_err(|_| drop(self.state.as_deref().map(fs::remove_file)))?;
         Ok(self.target(Some(store)))
     }
 
@@ -156,12 +169,8 @@ impl Place {
             return Err(Error::misuse(format!("it has {} bytes, not {}", store.len(), what.stored)).at(&self.at));
         }
         if sparse {
-            let again = || {
-                let file = OpenOptions::new().write(true).open(&self.at)?;
-                file.set_len(done)?;
-                file.set_len(what.stored)
-            };
-            again().map_err(|e| Error::from(e).at(&self.at))?;
+            let again = store.set_file_len(done).and_then(|()| store.set_file_len(what.stored));
+            again.map_err(|e| Error::from(e).at(&self.at))?;
         }
         Ok(self.target(Some(store)))
     }
@@ -175,12 +184,6 @@ impl Place {
         };
         Target { to, at, state, old, store: Arc::new(store) }
     }
-}
-
-fn sparse_file(path: &Path, len: u64) -> Result<FileStore> {
-    let make = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.set_len(len);
-    make().map_err(|e| Error::from(e).at(path))?;
-    FileStore::open(path, Access::ReadWrite)
 }
 
 /// What is written, open and locked.
@@ -222,13 +225,6 @@ impl Target {
         }
     }
 
-    /// Lets go of what memory holds of the file, so that reading it asks the disk.
-    pub fn forget_cached(&self) {
-        if let Ok(file) = File::open(&self.at) {
-            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
-        }
-    }
-
     /// It is whole: it gets its name.
     ///
     /// # Errors
@@ -236,21 +232,11 @@ impl Target {
     pub fn finish(self) -> Result<()> {
         let Self { store, to, at, state, old } = self;
         if at != to {
-            let moved = !store.is_at(&at);
-            let replaced = match &old {
-                Some(old) => !old.is_at(&to),
-                None => fs::symlink_metadata(&to).is_ok(),
-            };
-            if moved || replaced {
-                let holder = Some("another file has taken its place meanwhile".to_owned());
-                return Err(Error::new(ErrorKind::InUse { holder })
-                    .hint(format!("The copy is whole and called {}.", at.display()))
-                    .at(&to));
-            }
-            fs::rename(&at, &to).map_err(|e| Error::from(e).at(&to))?;
+            let whole = |e: Error| e.hint(format!("The copy is whole and called {}.", at.display()));
+            store.rename(&at, &to, old.as_ref()).map_err(whole)?;
         }
         let tidy = || {
-            sync_folder(&to)?;
+            files::sync_folder(&to)?;
             state.as_deref().map_or(Ok(()), fs::remove_file)
         };
         if let Err(e) = tidy() {

@@ -1,10 +1,10 @@
 //! How far a conversion has come, in a small file beside the new volume. Nothing of the contents is in it, and no password.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
+use claviger_engine::store::files;
 use claviger_engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -70,24 +70,9 @@ impl State {
     /// # Errors
     /// `Io`.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".new");
-        let new = PathBuf::from(name);
-        let write = || {
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-            file.write_all(&serde_json::to_vec(self)?)?;
-            file.sync_all()?;
-            fs::rename(&new, path)?;
-            sync_folder(path)
-        };
-        write().map_err(|e| Error::from(e).at(path))
+        let text = serde_json::to_vec(self).map_err(io::Error::from);
+        text.and_then(|text| files::replace(path, &text, 0o600)).map_err(|e| Error::from(e).at(path))
     }
-}
-
-/// Makes the names in the folder of `path` durable.
-pub fn sync_folder(path: &Path) -> io::Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
 }
 
 #[cfg(test)]

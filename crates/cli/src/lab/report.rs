@@ -116,7 +116,7 @@ impl Args {
 
     fn tell(&self, text: &str) -> anyhow::Result<()> {
         match self.page() {
-            Some(file) => Ok(new_file::write(file, text.as_bytes())?),
+            Some(file) => Ok(new_file::write(file, text.as_bytes()).map(drop)?),
             None => output::write(&mut output::raw()?, text.as_bytes()),
         }
     }

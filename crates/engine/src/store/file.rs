@@ -1,11 +1,11 @@
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::header_lock::{self, HeaderLock};
-use super::{Store, check_range};
+use super::{Store, check_range, files};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How a file is opened.
@@ -47,14 +47,26 @@ impl FileStore {
     /// # Errors
     /// `Io`. A file that was created and could not be allocated is removed again.
     pub fn create(path: &Path, len: u64) -> Result<Self> {
+        Self::created(path, len, |store| store.allocate(len))
+    }
+
+    /// The same without the space: it is one hole, which reads as zeros.
+    ///
+    /// # Errors
+    /// `Io`. A file that was created and could not be made so long is removed again.
+    pub fn create_sparse(path: &Path, len: u64) -> Result<Self> {
+        Self::created(path, len, |store| Ok(store.file.set_len(len)?))
+    }
+
+    fn created(path: &Path, len: u64, fill: impl FnOnce(&Self) -> Result<()>) -> Result<Self> {
         let create = || -> Result<Self> {
             let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
             let store =
                 Self { file, path: path.to_owned(), len, access: Access::ReadWrite, regular: true, behind: None };
             // Locked first: allocating may take long, and nobody else may take the file meanwhile.
-            store.lock().and_then(|()| store.allocate(len)).inspect_err(|_| {
+            store.lock().and_then(|()| fill(&store)).inspect_err(|_| {
                 if store.is_at(path) {
-                    let _ = std::fs::remove_file(path);
+                    let _ = fs::remove_file(path);
                 }
             })?;
             Ok(store)
@@ -74,16 +86,67 @@ impl FileStore {
 
     /// Whether `path` itself, and no symbolic link there, is this file: not one that has taken its place meanwhile.
     pub fn is_at(&self, path: &Path) -> bool {
-        Self::same(self.file.metadata(), std::fs::symlink_metadata(path))
+        Self::same(self.file.metadata(), fs::symlink_metadata(path))
     }
 
-    fn same(a: io::Result<std::fs::Metadata>, b: io::Result<std::fs::Metadata>) -> bool {
+    /// Gives it the name `to` instead of `from`: a name that nobody has, or that of the `old` file, which is removed then. What has
+    /// come there meanwhile stays.
+    ///
+    /// # Errors
+    /// `InUse` if it is not at `from` any more, or `to` is another's; `Io`.
+    pub fn rename(&self, from: &Path, to: &Path, old: Option<&Self>) -> Result<()> {
+        let moved = match old {
+            _ if !self.is_at(from) => Ok(false),
+            None if from == to => Ok(true),
+            None => match files::rename_new(from, to) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+                renamed => renamed.map(|()| true),
+            },
+            Some(old) => old.give_way(from, to),
+        };
+        match moved.map_err(|e| Error::from(e).at(to))? {
+            true => Ok(()),
+            false => {
+                let holder = Some("another file has taken its place meanwhile".to_owned());
+                Err(Error::new(ErrorKind::InUse { holder }).at(to))
+            }
+        }
+    }
+
+    /// The file `from` takes the place of this one, if that is `to`.
+    fn give_way(&self, from: &Path, to: &Path) -> io::Result<bool> {
+        if !files::exchange(from, to)? {
+            // The best that there is where names cannot be exchanged.
+            return if self.is_at(to) { fs::rename(from, to).map(|()| true) } else { Ok(false) };
+        }
+        if !self.is_at(from) {
+            return files::exchange(from, to).map(|_| false);
+        }
+        // The old one goes when its successor is sure to be found; if that cannot be known, all the same.
+        let _ = files::sync_folder(to);
+        fs::remove_file(from).map(|()| true)
+    }
+
+    /// Makes the file so long, durably: shorter, or longer by a hole. As a store it keeps the length that it had when it was opened.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn set_file_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len).and_then(|()| self.file.sync_all())
+    }
+
+    /// Lets go of what memory holds of it, so that reading it asks the disk.
+    pub fn forget_cached(&self) {
+        let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
+    }
+
+    fn same(a: io::Result<fs::Metadata>, b: io::Result<fs::Metadata>) -> bool {
         a.is_ok_and(|a| b.is_ok_and(|b| (a.dev(), a.ino()) == (b.dev(), b.ino())))
     }
 
     fn opened(path: &Path, access: Access) -> Result<Self> {
         // Looked at before it is opened: a FIFO would wait for a writer, and opening some devices has effects.
-        let kind = std::fs::metadata(path)?.file_type();
+        let kind = fs::metadata(path)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(Error::misuse("neither a regular file nor a block device"));
         }
@@ -100,7 +163,7 @@ impl FileStore {
         let store = Self { file, path: path.to_owned(), len, access, regular: kind.is_file(), behind };
         store.lock()?;
         // Another process may have put a new file in its place between the opening and the lock.
-        if !Self::same(store.file.metadata(), std::fs::metadata(path)) {
+        if !Self::same(store.file.metadata(), fs::metadata(path)) {
             return Err(Error::new(ErrorKind::InUse { holder: Some("replaced just now".into()) }).hint("Try again."));
         }
         if let Some(device) = store.loop_device().filter(|_| access == Access::ReadWrite) {
@@ -129,11 +192,11 @@ impl FileStore {
 
     /// The loop device that this file is attached to: the kernel writes to it without a lock.
     fn loop_device(&self) -> Option<String> {
-        let backs = |device: &std::fs::DirEntry| {
-            let file = std::fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
-            Self::same(self.file.metadata(), std::fs::metadata(file.trim_end_matches('\n')))
+        let backs = |device: &fs::DirEntry| {
+            let file = fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
+            Self::same(self.file.metadata(), fs::metadata(file.trim_end_matches('\n')))
         };
-        let device = std::fs::read_dir("/sys/block").ok()?.flatten().find(backs)?;
+        let device = fs::read_dir("/sys/block").ok()?.flatten().find(backs)?;
         Some(format!("/dev/{}", device.file_name().display()))
     }
 
@@ -156,10 +219,10 @@ fn holder(file: &File) -> Option<String> {
     let metadata = file.metadata().ok()?;
     let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
     let inode = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let locks = fs::read_to_string("/proc/locks").ok()?;
     let line = locks.lines().find(|l| l.contains("FLOCK") && l.split_whitespace().any(|w| w == inode))?;
     let pid = line.split_whitespace().nth(4)?;
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(format!("process {pid}, {}", name.trim_end()))
 }
 
@@ -168,10 +231,10 @@ fn holder(file: &File) -> Option<String> {
 fn behind(device: &File) -> Option<File> {
     let number = device.metadata().ok()?.rdev();
     let node = format!("/sys/dev/block/{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
-    let named = |at: &str| std::fs::read(Path::new(&node).join(at).join("loop/backing_file")).ok();
+    let named = |at: &str| fs::read(Path::new(&node).join(at).join("loop/backing_file")).ok();
     let name = named(".").or_else(|| named(".."))?;
     let path = Path::new(std::ffi::OsStr::from_bytes(name.strip_suffix(b"\n").unwrap_or(&name)));
-    let file = std::fs::metadata(path).is_ok_and(|m| m.is_file()).then(|| untouched(path))?;
+    let file = fs::metadata(path).is_ok_and(|m| m.is_file()).then(|| untouched(path))?;
     file.ok()
 }
 

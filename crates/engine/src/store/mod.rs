@@ -2,6 +2,7 @@
 
 mod counted;
 mod file;
+pub mod files;
 mod header_lock;
 mod memory;
 mod slice;

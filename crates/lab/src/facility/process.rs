@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use claviger_engine::store::files;
 use claviger_engine::{Error, ErrorKind, Result};
 use claviger_serve::mount::mountinfo;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -369,9 +370,7 @@ pub fn retry<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
 /// # Errors
 /// `Io`.
 pub fn private_file(path: &Path, contents: &[u8]) -> Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let open = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
-    open.and_then(|mut file| file.write_all(contents)).map_err(|e| Error::from(e).at(path))
+    files::replace(path, contents, 0o600).map_err(|e| Error::from(e).at(path))
 }
 
 #[cfg(test)]

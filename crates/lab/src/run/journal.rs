@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use claviger_engine::store::files;
 use claviger_engine::{Error, ErrorKind, Result};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -134,6 +135,8 @@ impl Journal {
         let mut journal = Self { file: file.map_err(|e| Error::from(e).at(&path))?, path };
         journal.lock()?;
         journal.add(&Entry::Begin(Box::new(run.clone())))?;
+        let named = files::sync_folder(&journal.path).and_then(|()| files::sync_folder(folder));
+        named.map_err(|e| Error::from(e).at(folder))?;
         Ok(journal)
     }
 

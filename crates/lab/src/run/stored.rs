@@ -1,10 +1,10 @@
 //! A run that lies in files: what people give to say which one they mean.
 
-use std::fs::{self, File, Permissions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::Path;
 
+use claviger_engine::store::files;
 use claviger_engine::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
@@ -45,15 +45,7 @@ pub fn load(path: &Path) -> Result<Run> {
 /// # Errors
 /// `Io`.
 pub fn write(path: &Path, text: &str) -> Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let write = || -> io::Result<()> {
-        let mut new = tempfile::Builder::new().permissions(Permissions::from_mode(0o644)).tempfile_in(folder)?;
-        new.write_all(text.as_bytes())?;
-        new.as_file().sync_all()?;
-        new.persist(path)?;
-        Ok(())
-    };
-    write().map_err(|e| Error::from(e).at(path))
+    files::replace(path, text.as_bytes(), 0o644).map_err(|e| Error::from(e).at(path))
 }
 
 /// The bytes of a file that is no longer than a run's may be.

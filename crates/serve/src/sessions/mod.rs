@@ -14,11 +14,11 @@ mod process;
 mod text;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use claviger_engine::store::Traffic;
+use claviger_engine::store::{Traffic, files};
 use claviger_engine::{Error, Result};
 use rustix::fs::OFlags;
 use rustix::process::getuid;
@@ -31,6 +31,9 @@ pub use text::{escape, unescape};
 
 /// Says where the runtime folder is, before all other places: an absolute path of a folder of one's own.
 pub const VARIABLE: &str = "CLAVIGER_RUNTIME_DIR";
+
+/// Name of the file with the record.
+const RECORD: &str = "record.json";
 
 /// More than any record has, in bytes.
 const RECORD_MAX: u64 = 64 << 10;
@@ -197,7 +200,7 @@ impl Session {
     /// The record of the folder, if it is there, whole, and of nobody else.
     pub fn read(folder: &Path) -> Option<Self> {
         let no_link = OFlags::NOFOLLOW.bits().cast_signed();
-        let file = OpenOptions::new().read(true).custom_flags(no_link).open(folder.join("record.json")).ok()?;
+        let file = OpenOptions::new().read(true).custom_flags(no_link).open(folder.join(RECORD)).ok()?;
         let metadata = file.metadata().ok()?;
         if !metadata.is_file() || metadata.uid() != getuid().as_raw() || metadata.mode() & 0o022 != 0 {
             return None;
@@ -210,10 +213,7 @@ impl Session {
 
     /// Replaces the record as a whole: who reads it meanwhile sees the old or the new one.
     fn write(&self) -> io::Result<()> {
-        let (new, name) = (self.folder.join("record.new"), self.folder.join("record.json"));
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(&serde_json::to_vec_pretty(&self.record)?)?;
-        fs::rename(new, name)
+        files::replace(&self.folder.join(RECORD), &serde_json::to_vec_pretty(&self.record)?, 0o600)
     }
 }
 
@@ -256,8 +256,9 @@ impl Drop for Live {
 
 /// Removes a session's folder: the files that belong there, and the empty folder of the image. Never anything below a mount.
 pub fn remove(folder: &Path) {
-    for name in ["record.json", "record.new", "control"] {
-        let _ = fs::remove_file(folder.join(name));
+    let record = folder.join(RECORD);
+    for path in [files::beside(&record).ok(), Some(record), Some(folder.join("control"))].into_iter().flatten() {
+        let _ = fs::remove_file(path);
     }
     let _ = fs::remove_dir(folder.join("image"));
     let _ = fs::remove_dir(folder);

@@ -1,0 +1,120 @@
+//! Files and their names: what is written is there whole or not at all, and takes the place of nothing that it was not meant to.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
+/// Makes the names in the folder of `path` durable: a file that is flushed may have no name after a power cut.
+///
+/// # Errors
+/// Those of opening the folder and of fsync(2).
+pub fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+/// Writes a file anew, durably and in one step: what was there before, be it a link, stays until the new one is whole. One process
+/// at a time may do so.
+///
+/// # Errors
+/// `Io`.
+pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let new = beside(path)?;
+    // Of a process that was killed. Not opened, nor followed: anybody may have put a link there.
+    match fs::remove_file(&new) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&new, path));
+    written.inspect_err(|_| drop(fs::remove_file(&new)))?;
+    sync_folder(path)
+}
+
+/// The name of what [`replace`] writes.
+pub fn beside(path: &Path) -> io::Result<PathBuf> {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
+    name.push(".claviger-new");
+    Ok(path.with_file_name(name))
+}
+
+/// Gives the file `from` the name `to`, which nothing may have.
+///
+/// # Errors
+/// `AlreadyExists` if something has it; `Io`.
+pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Err(e) if unknown(e) => {}
+        renamed => return Ok(renamed?),
+    }
+    // A second name is refused, too, where there is one already; but not all file systems have second names.
+    match fs::hard_link(from, to) {
+        Ok(()) => return fs::remove_file(from),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Err(e),
+        Err(_) => {}
+    }
+    // Nobody else takes a name that is taken: what is replaced is the empty file.
+    File::create_new(to)?;
+    fs::rename(from, to).inspect_err(|_| drop(fs::remove_file(to)))
+}
+
+/// Lets two files change their names. False where the file system cannot.
+///
+/// # Errors
+/// `Io`.
+pub(super) fn exchange(one: &Path, other: &Path) -> io::Result<bool> {
+    match renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE) {
+        Err(e) if unknown(e) => Ok(false),
+        exchanged => Ok(exchanged.map(|()| true)?),
+    }
+}
+
+/// What file systems say that do not know a flag of renameat2(2), and kernels that do not know the call.
+fn unknown(error: Errno) -> bool {
+    matches!(error, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_link_where_the_new_file_is_to_be_is_not_followed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, victim) = (folder.path().join("state"), folder.path().join("victim"));
+        fs::write(&victim, "precious").expect("a file");
+        symlink(&victim, beside(&path).expect("a name")).expect("a link");
+        replace(&path, b"whole", 0o600).expect("written");
+        assert_eq!(
+            (fs::read(&path).expect("it"), fs::read(&victim).expect("it")),
+            (b"whole".into(), b"precious".into())
+        );
+        assert_eq!(fs::metadata(&path).expect("it").permissions().mode() & 0o777, 0o600);
+        // Nor is one that the file itself is.
+        fs::remove_file(&path).and_then(|()| symlink(&victim, &path)).expect("a link");
+        replace(&path, b"again", 0o644).expect("written");
+        assert_eq!(
+            (fs::read(&path).expect("it"), fs::read(&victim).expect("it")),
+            (b"again".into(), b"precious".into())
+        );
+        assert!(fs::symlink_metadata(&path).expect("it").is_file() && !beside(&path).expect("a name").exists());
+    }
+
+    #[test]
+    fn a_name_is_not_taken_from_anybody() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        fs::write(&from, "new").and_then(|()| symlink("/nowhere", &to)).expect("a file, and a link to nothing");
+        assert_eq!(rename_new(&from, &to).expect_err("it is taken").kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_link(&to).expect("the link"), Path::new("/nowhere"));
+        fs::remove_file(&to).expect("removed");
+        rename_new(&from, &to).expect("it is free");
+        assert!(!from.exists() && fs::read(&to).expect("it") == b"new");
+    }
+}
