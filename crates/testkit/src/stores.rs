@@ -99,6 +99,10 @@ impl Store for FaultStore {
             Some(_) => Err(planted()),
         }
     }
+
+    fn still_whole(&self) -> io::Result<()> {
+        self.inner.still_whole()
+    }
 }
 
 /// A store in memory that remembers every write and flush, so that a test can look at what a crash would have left.
