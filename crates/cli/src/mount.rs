@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use claviger_engine::formats::Facts;
-use claviger_engine::store::{Access, CountedStore};
+use claviger_engine::store::{Access, CountedStore, SMALLEST_SECTOR};
 use claviger_engine::{Error, ErrorKind, Store};
 use claviger_serve::mount::{self, Choice, Request, Until};
 use claviger_serve::sessions::{Process, Record, Runtime, Status, escape};
@@ -96,6 +96,8 @@ struct Place {
     format: String,
     /// Size of the plaintext, in bytes.
     size: u64,
+    /// Size of the sectors that a file system in it should be made for, in bytes.
+    sector_size: u64,
     read_only: bool,
     /// Whether a hidden volume in it is protected.
     protects_hidden: bool,
@@ -125,11 +127,11 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     } else {
         let opened = args.open.open_protecting(access, &args.protect);
         let opened = opened.map_err(|e| say_where(e, &args.open.path, &runtime))?;
-        opened.warn();
-        (Some(opened.facts.clone()), Arc::new(opened.with_threads().volume) as Arc<dyn Store>)
+        (Some(opened.facts.clone()), opened.into_served().map_err(|e| e.at(&args.open.path))?)
     };
     let record = record(&args.open.path, facts.as_ref(), volume.len())?;
     let record = Record { dir: Some(dir.clone()), ..record };
+    let sector_size = volume.sector_size();
     let store = Arc::new(CountedStore::new(args.trace.over(volume)?));
     // From here on a signal has to be noticed by whoever waits in `poll`.
     let signals = signals()?;
@@ -154,6 +156,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         filesystem: filesystem.unwrap_or_default(),
         format,
         size,
+        sector_size,
         read_only,
         protects_hidden: args.protect.asked(),
         pid: server.pid,
@@ -251,14 +254,24 @@ fn say_where(error: anyhow::Error, path: &Path, runtime: &Runtime) -> anyhow::Er
 
 impl Report for Place {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { volume, dir, filesystem, format, size: _, read_only, protects_hidden, pid: _ } = self;
+        let Self { volume, dir, filesystem, format, size: _, sector_size, read_only, protects_hidden, pid: _ } = self;
         let how = match (read_only, protects_hidden) {
             (true, _) => ", read-only",
             (_, true) => ", with the hidden volume in it protected",
             _ => "",
         };
         match &**filesystem {
-            "none" => writeln!(out, "{volume} ({format}) is the file {dir}/volume{how}.")?,
+            "none" => {
+                writeln!(out, "{volume} ({format}) is the file {dir}/volume{how}.")?;
+                if *sector_size > SMALLEST_SECTOR {
+                    // A file has no sectors, so the programs that make file systems cannot know.
+                    writeln!(
+                        out,
+                        "A file system in it should be made for sectors of {sector_size} bytes: mkfs.ext4 -b {sector_size}, \
+                         mkfs.vfat -S {sector_size}, mkfs.xfs -s size={sector_size}."
+                    )?;
+                }
+            }
             filesystem => writeln!(out, "{volume} ({format}, {filesystem}) is mounted at {dir}{how}.")?,
         }
         writeln!(out, "To write everything and end it: {}", output::command(["claviger", "unmount", dir]))

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use claviger_crypto::pool::Pool;
 use claviger_engine::credential::HeaderChoice;
+use claviger_engine::filesystems;
 use claviger_engine::formats::{self, Facts, Mapping, partition};
 use claviger_engine::partitions;
-use claviger_engine::store::{Access, FileStore};
+use claviger_engine::store::{Access, FileStore, SMALLEST_SECTOR};
 use claviger_engine::{Acceleration, Credential, Error, ErrorKind, Header, Protect, Store, Unlock, Volume};
 
 use crate::credentials::{CredentialArgs, HiddenCredentialArgs};
@@ -479,6 +480,33 @@ impl Opened {
     /// Tells the warnings.
     pub fn warn(&self) {
         self.warnings.iter().for_each(|w| output::warn(w));
+    }
+
+    /// Its plaintext for other programs, and its warnings told. Sectors are shown as large as the volume has them, unless something
+    /// is inside that was made for smaller ones, which no disk of larger ones could hold.
+    pub fn into_served(mut self) -> claviger_engine::Result<Arc<dyn Store>> {
+        if let Some(inside) = self.smaller_inside()? {
+            self.volume = self.volume.with_sector_size(inside);
+        }
+        self.warn();
+        Ok(Arc::new(self.with_threads().volume))
+    }
+
+    /// The size of sectors that what is inside was made for, if the volume has larger ones. Warns of it.
+    pub fn smaller_inside(&mut self) -> claviger_engine::Result<Option<u64>> {
+        let own = self.volume.sector_size();
+        if own == SMALLEST_SECTOR {
+            return Ok(None);
+        }
+        let inside = filesystems::sector_size(&self.volume)?.filter(|inside| *inside < own);
+        self.warnings.extend(inside.map(|inside| {
+            format!(
+                "What is inside was made for sectors of {inside} bytes, and those of the volume have {own}. Here that does no harm; \
+                 with dm-crypt, and so with cryptsetup, it does not mount. To change that, copy the files, make a file system for \
+                 sectors of {own} bytes, and copy them back."
+            )
+        }));
+        Ok(inside)
     }
 
     /// With the threads of this machine, for large reads.

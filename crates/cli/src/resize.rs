@@ -2,13 +2,15 @@
 
 use std::io::{self, Write};
 
-use claviger_engine::Error;
+use claviger_engine::formats::Resizing;
 use claviger_engine::store::Access;
+use claviger_engine::{Error, Spec};
 use serde::Serialize;
 
 use crate::editing::HeaderArgs;
 use crate::output::{self, Report};
-use crate::{prompt, size};
+use crate::progress::Progress;
+use crate::{cancel, prompt, size};
 
 /// Less than this is what is left of a volume of whole sectors, in bytes.
 const SECTOR: u64 = 4096;
@@ -17,6 +19,9 @@ const SECTOR: u64 = 4096;
 ///
 /// For formats that do not say how long a volume is, or say it where it can be changed: LUKS. The file system inside is not
 /// touched: it is to be made smaller before, or larger afterwards. What is cut off is lost. No passphrase is needed.
+///
+/// New room is taken at once, and filled with random-looking bytes as that of a new volume is: inside it reads as noise. If there
+/// is too little room, or on Ctrl-C, the volume keeps its size. Killed, it may be left longer than before; the same command goes on.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger resize --size 2G disk.luks")]
@@ -27,6 +32,10 @@ pub struct Args {
     /// Size of the plaintext from now on
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: u64,
+
+    /// Do not fill the new room. Faster, but shows which parts of it have been used
+    #[arg(long)]
+    quick: bool,
 
     /// Answer the question with yes
     #[arg(long)]
@@ -49,8 +58,17 @@ struct Resized {
     stored: u64,
 }
 
+/// Bytes of the file that there will be no way back to. What is behind a volume of fixed size is not its own, and is cut off or
+/// filled all the same.
+fn lost(resizing: &Resizing, args: &Args, stored: u64) -> u64 {
+    let cut_off = resizing.before.saturating_sub(args.size).max(stored.saturating_sub(resizing.len));
+    let filled = if args.quick { 0 } else { resizing.len.min(stored).saturating_sub(resizing.end) };
+    cut_off.max(filled)
+}
+
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    let cancel = cancel::install()?;
     let path = &args.header.path;
     let at = |e: Error| e.at(path);
     let named = args.header.find(Access::ReadWrite)?;
@@ -70,26 +88,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         size: args.size,
         stored: resizing.len,
     };
-    // What is behind a volume of fixed size is not its own, and is cut off all the same.
-    let lost = resizing.before.saturating_sub(args.size).max(named.store.len().saturating_sub(resizing.len));
+    let lost = lost(&resizing, args, named.store.len());
     if lost >= SECTOR && !args.yes {
         let lost = size::exact(lost);
         let question = format!(
-            "The last {lost} of {} are cut off and lost. Is the file system in it smaller already? (yes/no) ",
+            "The last {lost} of {} are cut off or filled, and lost. Is the file system in it smaller already? (yes/no) ",
             resized.path
         );
         prompt::consent(&question, "--yes", |why| at(Error::misuse(format!("the size was not changed{why}"))))?;
     }
-    // That of the file whose header was read, whatever has its name by now.
-    let set_len = || named.file.set_file_len(resizing.len).map_err(|e| at(e.into()));
-    let grows = resizing.len >= named.store.len();
-    if grows {
-        set_len()?;
-    }
-    resizing.prepared.edit.carry_out(&*named.store).map_err(at)?;
-    if !grows {
-        set_len()?;
-    }
+    let bar = Progress::bytes("Filling");
+    let show = |done, all| bar.at(done, all);
+    let spec = Spec { quick: args.quick, cancel: Some(cancel), progress: Some(&show), ..Spec::default() };
+    let done = resizing.carry_out(&named.file, &spec);
+    drop(bar);
+    done.map_err(at)?;
     output::print(&resized, args.json)
 }
 

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use anyhow::Context;
-use claviger_engine::Store;
 use claviger_engine::formats::Facts;
-use claviger_engine::store::{Access, CountedStore};
+use claviger_engine::store::{Access, CountedStore, SMALLEST_SECTOR};
+use claviger_engine::{Error, Store};
 use claviger_serve::inherited;
 use claviger_serve::nbd::{Address, Export, Handle, Options, Server};
 use claviger_serve::sessions::{Control, Live, Record, Runtime};
@@ -94,6 +94,8 @@ struct Serving {
     socket: Option<String>,
     /// Size of the plaintext, in bytes.
     size: u64,
+    /// Size of the sectors that a file system in it should be made for, in bytes.
+    sector_size: u64,
     read_only: bool,
     /// Whether a hidden volume in it is protected.
     protects_hidden: bool,
@@ -104,13 +106,13 @@ struct Serving {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
+    let at = |e: Error| e.at(&args.open.path);
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let (facts, store): (_, Arc<dyn Store>) = if args.raw {
         (None, args.open.raw(access)?)
     } else {
         let opened = args.open.open_protecting(access, &args.protect)?;
-        opened.warn();
-        (Some(opened.facts.clone()), Arc::new(opened.with_threads().volume))
+        (Some(opened.facts.clone()), opened.into_served().map_err(at)?)
     };
     cancel::check()?;
     let store = Arc::new(CountedStore::new(args.trace.over(store)?));
@@ -132,6 +134,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Address::Tcp(_) => None,
         },
         size,
+        sector_size: store.sector_size(),
         read_only,
         protects_hidden: args.protect.asked(),
         pid: std::process::id(),
@@ -173,7 +176,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let status = ended.map(|thread| thread.join().expect("waiting for a process does not panic")).transpose()?;
     signals.close();
     // What was not written matters more than how the command ended.
-    served?;
+    served.map_err(at)?;
     match status.unwrap_or(0) {
         0 => Ok(()),
         status => Err(Silent(status).into()),
@@ -252,7 +255,7 @@ impl Running {
 
 impl Report for Serving {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { volume, uri, socket, size, read_only, protects_hidden, pid: _ } = self;
+        let Self { volume, uri, socket, size, sector_size, read_only, protects_hidden, pid: _ } = self;
         let how = match (read_only, protects_hidden) {
             (true, _) => "read-only",
             (_, true) => "for reading and writing, with the hidden volume protected",
@@ -264,7 +267,11 @@ impl Report for Serving {
         match socket {
             Some(path) => {
                 // What is printed is there to be pasted into a shell, whatever the name of the volume.
-                let command = output::command(["nbd-client", "-unix", path, "/dev/nbd0"]);
+                let blocks = sector_size.to_string();
+                // It does not ask.
+                let large: &[&str] = if *sector_size > SMALLEST_SECTOR { &["-b", &blocks] } else { &[] };
+                let command = [&["nbd-client"], large, &["-unix", path, "/dev/nbd0"]].concat();
+                let command = output::command(command);
                 writeln!(out, "As a disk, being root:  {command}")?;
             }
             None => writeln!(out, "With qemu:              -drive 'file={uri},format=raw'")?,

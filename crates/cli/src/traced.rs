@@ -111,6 +111,14 @@ impl Store for Traced {
         self.inner.flush()
     }
 
+    fn still_whole(&self) -> io::Result<()> {
+        self.inner.still_whole()
+    }
+
+    fn sector_size(&self) -> u64 {
+        self.inner.sector_size()
+    }
+
     fn writable(&self) -> bool {
         self.inner.writable()
     }

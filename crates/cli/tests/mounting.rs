@@ -45,6 +45,40 @@ fn the_plaintext_is_a_file_that_never_grows() {
 }
 
 #[test]
+fn a_volume_whose_file_is_cut_short_while_it_is_mounted() {
+    let Some(place) = Place::root() else { return };
+    let create = |name: &str, more: &[&str]| {
+        let path = place.folder.str(name);
+        let args =
+            ["create", "--quick", "--iterations", "1000", "--kdf", "pbkdf2", "--format", "LUKS2", "--size", "24M"];
+        place.run([&args[..], more, &["--password-file", &place.folder.password, &path]].concat()).succeeds();
+        path
+    };
+    // With tags no write is taken any more; without, those to what is left are.
+    for (name, more, taken) in [("plain", &[][..], true), ("tagged", &["--integrity", "hmac-sha256"], false)] {
+        let (volume, dir) = (create(name, more), place.dir(&format!("{name}-dir")));
+        let mount = ["mount", "--filesystem", "none", "--password-file", &place.folder.password, &volume, &dir];
+        place.run(mount).succeeds();
+        let file = fs::OpenOptions::new().read(true).write(true).open(format!("{dir}/volume")).expect("it opens");
+        file.write_all_at(&[0xa5; 8192], 0).and_then(|()| file.sync_all()).expect("written");
+        let len = fs::metadata(&volume).expect("a file").len();
+        let set_len = |len| fs::OpenOptions::new().write(true).open(&volume).and_then(|f| f.set_len(len)).expect("cut");
+        set_len(len - (2 << 20));
+        let end = file.metadata().expect("a file").len() - 4096;
+        assert_eq!(file.write_all_at(&[7; 4096], end).expect_err("it is gone").raw_os_error(), Some(5), "{name}");
+        assert_eq!(file.write_all_at(&[0xa5; 4096], 0).is_ok(), taken, "{name}");
+        assert_eq!(file.sync_all().expect_err("a part is gone").raw_os_error(), Some(5), "{name}");
+        drop(file);
+        place.unmount(&dir).fails(6, &["cut short"]);
+        assert_eq!(fs::metadata(&volume).expect("a file").len(), len - (2 << 20), "{name}");
+        set_len(len);
+        let cat = ["cat", "--length", "8192", "--password-file", &place.folder.password, &volume];
+        assert!(place.run(cat).succeeds().out == [0xa5; 8192], "{name}");
+        place.nothing_is_left();
+    }
+}
+
+#[test]
 fn files_are_there_when_it_is_mounted_again() {
     let Some(place) = Place::root() else { return };
     let volume = place.ext4("v.tc");

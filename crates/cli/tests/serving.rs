@@ -242,8 +242,36 @@ fn a_file_that_shrinks_while_it_is_served() {
     assert!(!io("read 1M 4k") && !io("write 1M 4k") && !io("write 1048000 1024"));
     assert!(io("write -P 7 0 4k") && io("read -P 7 0 4k"), "the rest is served on");
     assert_eq!(fs::metadata(&volume).expect("a file").len(), 1 << 20, "the file is not stretched");
-    served.stop().succeeds();
+    served.stop().fails(6, &["v.tc", "cut short", "1048576 are left"]);
     assert_eq!(fs::metadata(&volume).expect("a file").len(), 1 << 20);
+}
+
+#[test]
+fn a_volume_with_tags_whose_file_shrinks_takes_no_more_and_loses_nothing_else() {
+    let folder = Folder::new();
+    let volume = folder.str("v");
+    let create = ["create", "--format", "LUKS2", "--integrity", "hmac-sha256", "--size", "24M", "--iterations", "1000"];
+    run([&create[..], &["--kdf", "pbkdf2", "--password-file", &folder.password, &volume]].concat()).succeeds();
+    let served = Served::start(["--password-file", &folder.password, "--socket", &folder.str("s"), &volume]);
+    let Some((wrote, said)) = qemu_io(&served.uri, "write -P 0xa5 0 64k") else { return };
+    assert!(wrote, "{said}");
+    let len = fs::metadata(&volume).expect("a file").len();
+    let set_len =
+        |len| fs::OpenOptions::new().write(true).open(&volume).and_then(|f| f.set_len(len)).expect("its length");
+    set_len(len - (2 << 20));
+    // Its place is still there, and the journal too.
+    let (wrote, said) = qemu_io(&served.uri, "write -P 7 0 64k").expect("as before");
+    assert!(!wrote && said.contains("Input/output error"), "{said}");
+    assert!(qemu_io(&served.uri, "read -P 0xa5 0 64k").expect("as before").0, "what was written before");
+    set_len(len);
+    assert!(!qemu_io(&served.uri, "write -P 7 0 64k").expect("as before").0, "what was cut off is gone for good");
+    set_len(len - (2 << 20));
+    served.stop().fails(6, &[&volume, "cut short"]);
+
+    let cat = ["cat", "--length", "65536", "--password-file", &folder.password, &volume];
+    run(cat).fails(4, &["truncate --size", &len.to_string()]);
+    set_len(len);
+    assert!(run(cat).succeeds().out == [0xa5; 65536]);
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 
-use claviger_engine::filesystems::{Filesystem, Kind, detect};
-use claviger_engine::store::{Access, FileStore};
+use claviger_engine::filesystems::{Filesystem, Kind, detect, sector_size};
+use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_testkit::tools;
 
 /// A program with its arguments, the size of the image in MiB, and what it makes.
@@ -74,4 +74,44 @@ fn export(blkid: &Path, image: &Path) -> HashMap<String, String> {
     let all: HashMap<String, String> = pairs.map(|(k, v)| (k.to_owned(), unescaped(v))).collect();
     let pick = |name: &str| all.get(&format!("{name}_ENC")).or(all.get(name)).cloned();
     ["TYPE", "LABEL", "UUID", "LOGUUID"].iter().filter_map(|n| Some(((*n).to_owned(), pick(n)?))).collect()
+}
+
+/// How a program is told which sectors to make a file system for; the size of the image in MiB, and of the sectors.
+type Sectored = (&'static str, &'static [&'static str], u64, u64);
+
+const SECTORS: &[Sectored] = &[
+    ("mkfs.vfat", &["-F", "16"], 20, 512),
+    ("mkfs.vfat", &["-F", "16", "-S", "2048"], 40, 2048),
+    ("mkfs.vfat", &["-F", "32", "-S", "4096"], 300, 4096),
+    ("mkfs.exfat", &[], 8, 512),
+    ("mkntfs", &["-F", "-Q", "-q"], 8, 512),
+    ("mkntfs", &["-F", "-Q", "-q", "-s", "4096"], 64, 4096),
+    // The kernel wants no more than a block of ext's.
+    ("mke2fs", &["-q", "-b", "1024"], 8, 1024),
+    ("mke2fs", &["-q", "-t", "ext4", "-b", "4096"], 8, 4096),
+    ("mkfs.xfs", &["-q", "-s", "size=512"], 400, 512),
+    ("mkfs.xfs", &["-q", "-s", "size=4096"], 400, 4096),
+    ("mkfs.btrfs", &["-q"], 150, 4096),
+    ("mkswap", &["-q"], 8, 4096),
+    ("sfdisk", &["-q"], 8, 512),
+];
+
+#[test]
+fn file_systems_and_partition_tables_say_what_sectors_they_were_made_for() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let partitions = dir.path().join("partitions");
+    std::fs::write(&partitions, "label: gpt\nsize=2MiB\n").expect("written");
+    for (i, (program, args, size, sectors)) in SECTORS.iter().enumerate() {
+        let Some(mkfs) = tools::program(program) else { continue };
+        let image = dir.path().join(i.to_string());
+        std::fs::File::create(&image).and_then(|f| f.set_len(size << 20)).expect("an empty image");
+        let stdin = std::fs::File::open(&partitions).expect("it is there");
+        tools::run(Command::new(mkfs).args(*args).arg(&image).stdin(stdin));
+        let store = FileStore::open(&image, Access::ReadOnly).expect("the image opens");
+        assert_eq!(sector_size(&store).expect("it can be read"), Some(*sectors), "{program} {args:?}");
+        drop(store);
+        std::fs::remove_file(&image).expect("it is there");
+    }
+    let noise: Vec<u8> = (0..1u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+    assert_eq!(sector_size(&MemoryStore::new(noise)).expect("it can be read"), None);
 }

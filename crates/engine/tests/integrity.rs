@@ -5,7 +5,7 @@ use std::sync::Arc;
 use claviger_crypto::dmcrypt::Sectors;
 use claviger_crypto::modes::AuthenticatedCipher;
 use claviger_crypto::modes::aead::{Specification, WrongTag};
-use claviger_engine::store::MemoryStore;
+use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::volume::integrity::{self, TaggedSectors};
 use claviger_engine::{Acceleration, ErrorKind, Layout, Result, Store, Volume};
 use claviger_testkit::random::Random;
@@ -381,6 +381,83 @@ fn a_damaged_journal_is_refused_and_left_alone() {
     assert_eq!(refused(&ids), "commit ids of the journal at 4096");
     let short = MemoryStore::new(vec![0; 100]);
     assert!(matches!(area_of(&short, &Toy).map_err(|e| e.kind), Err(ErrorKind::Malformed { .. })));
+}
+
+/// The versions of some blocks.
+fn versions_of_some(volume: &Volume, blocks: std::ops::Range<u64>) -> Vec<u8> {
+    let mut data = [0; BLOCK];
+    let mut version = |block| {
+        volume.read_at(block * BLOCK as u64, &mut data).expect("it is good");
+        data[1]
+    };
+    blocks.map(&mut version).collect()
+}
+
+/// Where the journal could still take what its place cannot any more.
+#[test]
+fn a_file_that_is_cut_short_takes_no_more_writes() {
+    for written_before in [false, true] {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let bytes = small(2);
+        let len = bytes.len() as u64;
+        std::fs::write(file.path(), bytes).expect("written");
+        let open = || FileStore::open(file.path(), Access::ReadWrite).map(Arc::new).expect("nobody has it");
+        let volume = opened(open(), Arc::new(Toy)).expect("it opens");
+        let write = |block: u64, number| volume.write_at(block * BLOCK as u64, &mut version(block, number));
+        if written_before {
+            write(3, 1).and_then(|()| volume.flush()).expect("all of it is there");
+        }
+        // The last area is gone, and it was of that length before it was opened.
+        file.as_file().set_len(len - 8192).expect("cut");
+        let before = std::fs::read(file.path()).expect("it is there");
+        for block in [3, 20] {
+            assert!(write(block, 2).is_err());
+        }
+        let error = volume.flush().expect_err("it was not taken").to_string();
+        assert!(error.contains("a write failed") && error.contains("cut short"), "{error}");
+        file.as_file().set_len(len).expect("its length");
+        assert!(write(3, 3).is_err(), "zeros took the place of what was cut off");
+        assert_eq!(versions_of_some(&volume, 0..16)[3], u8::from(written_before), "reading goes on");
+        drop(volume);
+        assert!(std::fs::read(file.path()).expect("it is there")[..before.len()] == before, "nothing was written");
+
+        let volume = opened(open(), Arc::new(Toy)).expect("it opens");
+        assert_eq!(versions_of_some(&volume, 0..16)[3], u8::from(written_before));
+        assert!(volume.read_at(16 * BLOCK as u64, &mut [0; BLOCK]).is_err(), "a sector without its tag");
+        drop(volume);
+        file.as_file().set_len(len - 8192).expect("cut");
+        let error = opened(open(), Arc::new(Toy)).map(|_| ()).expect_err("it has no end");
+        assert!(
+            error.hint.is_some_and(|hint| hint.contains("cut short"))
+                && matches!(error.kind, ErrorKind::Malformed { .. })
+        );
+    }
+}
+
+/// Cut short after the last write that was made durable: the journal has it, and only the length is told.
+#[test]
+fn a_file_that_is_cut_short_after_its_last_write_keeps_its_journal() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let bytes = small(2);
+    let len = bytes.len() as u64;
+    std::fs::write(file.path(), bytes).expect("written");
+    let open =
+        || opened(Arc::new(FileStore::open(file.path(), Access::ReadWrite).expect("nobody has it")), Arc::new(Toy));
+    let volume = open().expect("it opens");
+    for block in [3, 20] {
+        volume.write_at(block * BLOCK as u64, &mut version(block, 1)).expect("there is room");
+    }
+    volume.flush().expect("it is flushed");
+    file.as_file().set_len(len - 8192).expect("cut");
+    let error = volume.flush().expect_err("a part of it is gone");
+    assert!(error.to_string().contains("cut short"), "{error}");
+    drop(volume);
+    assert_eq!(file.as_file().metadata().expect("it is there").len(), len - 8192, "it is not stretched");
+    file.as_file().set_len(len).expect("its length");
+    let volume = open().expect("it opens");
+    let mut block = [0; BLOCK];
+    volume.read_at(20 * BLOCK as u64, &mut block).expect("it is in the journal");
+    assert!(block == version(20, 1));
 }
 
 #[test]

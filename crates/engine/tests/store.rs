@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use claviger_engine::store::{Access, FileStore};
+use claviger_engine::store::{Access, CountedStore, FileStore};
 use claviger_engine::{ErrorKind, Store};
 use claviger_testkit::tools;
 
@@ -134,4 +134,47 @@ fn a_loop_device_and_the_file_behind_it_are_one_volume() {
     }
     alone.expect("nobody has it any more");
     after.expect("the lock goes with the store");
+}
+
+/// The kernel would stretch it, and what was written there was never the volume's.
+#[test]
+fn a_file_that_is_cut_short_is_not_stretched_and_says_so() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    file.as_file().set_len(8192).expect("a size");
+    let store = CountedStore::new(FileStore::open(file.path(), Access::ReadWrite).expect("nobody has it"));
+    store.write_at(4096, &mut [1; 4096]).and_then(|()| store.flush()).expect("it is all there");
+    let past_the_end = store.write_at(8000, &mut [1; 200]).expect_err("it ends before");
+    assert_eq!(past_the_end.kind(), std::io::ErrorKind::UnexpectedEof);
+    assert_eq!(store.traffic().failed_writes, 0, "the caller's mistake");
+
+    file.as_file().set_len(5000).expect("cut");
+    store.write_at(0, &mut [1; 4096]).expect("that is still there");
+    for lost in [store.write_at(4096, &mut [1; 4096]), store.flush(), store.still_whole()] {
+        let error = lost.expect_err("it is gone");
+        assert!(error.to_string().contains("cut short") && error.to_string().contains("5000"), "{error}");
+        assert_ne!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+    }
+    assert_eq!(store.traffic().failed_writes, 2, "told in the end");
+    assert_eq!(file.as_file().metadata().expect("it is there").len(), 5000);
+}
+
+#[test]
+fn a_file_behind_a_loop_device_is_not_stretched_either() {
+    let (Some(()), Some(losetup)) = (tools::root(), tools::program("losetup")) else { return };
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    file.as_file().set_len(1 << 20).expect("a size");
+    let output = tools::run(Command::new(&losetup).args(["--find", "--show"]).arg(file.path()));
+    let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let writes = || {
+        let store = FileStore::open(Path::new(&device), Access::ReadWrite).expect("nobody has it");
+        let before = store.write_at(1 << 19, &mut [1; 4096]).and_then(|()| store.flush());
+        file.as_file().set_len(1 << 18).expect("cut");
+        (before, store.write_at(1 << 19, &mut [1; 4096]), store.flush())
+    };
+    let (before, after, flushed) = writes();
+    tools::run(Command::new(&losetup).args(["--detach", &device]));
+    before.expect("it is all there");
+    assert!(after.expect_err("it is gone").to_string().contains("cut short"));
+    assert!(flushed.expect_err("it is gone").to_string().contains("cut short"));
+    assert_eq!(file.as_file().metadata().expect("it is there").len(), 1 << 18);
 }

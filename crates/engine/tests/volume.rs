@@ -470,3 +470,32 @@ fn a_part_of_a_volume_is_a_volume() {
     assert!(read == whole);
     assert!(layout.moved(u64::MAX - 100).is_err());
 }
+
+#[test]
+fn a_volume_shows_the_largest_of_its_sectors() {
+    let (small, large) = (xts(512, 1), xts(4096, 2));
+    let clear = |at, len| Segment { at, len, stored_at: at, payload: Payload::Clear, writable: true };
+    for (segments, size) in [
+        (vec![clear(0, 8192)], 512),
+        (vec![crypt(0, 8192, 0, &small, 0, true)], 512),
+        (vec![crypt(0, 8192, 0, &large, 0, true)], 4096),
+        // As while one is made of the other.
+        (vec![crypt(0, 8192, 0, &large, 0, true), crypt(8192, 4096, 8192, &small, 0, true)], 4096),
+        // A disk is made of whole sectors.
+        (vec![crypt(0, 8192, 0, &large, 0, true), clear(8192, 1024)], 1024),
+        (vec![clear(0, 1), crypt(1, 4096, 1, &large, 0, true)], 512),
+    ] {
+        let layout = Layout::new(segments).expect("a good layout");
+        let len = layout.len();
+        assert_eq!(layout.sector_size(), size, "{layout:?}");
+        let volume: Arc<dyn Store> = Arc::new(Volume::new(Arc::new(MemoryStore::new(vec![0; len as usize])), layout));
+        assert_eq!(volume.sector_size(), size);
+        let slice = |start, len| SliceStore::new(Arc::clone(&volume), start, len).map(|slice| slice.sector_size());
+        if size == 4096 {
+            assert_eq!(
+                (slice(0, 4096).ok(), slice(4096, 4096).ok(), slice(1024, 4096).ok()),
+                (Some(4096), Some(4096), Some(1024))
+            );
+        }
+    }
+}

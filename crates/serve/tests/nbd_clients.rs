@@ -3,13 +3,14 @@
 mod common;
 
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use claviger_engine::Store;
-use claviger_engine::store::{Access, FileStore};
+use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_serve::nbd::{Address, Client, Export, Options, Replies};
 use claviger_testkit::tools::{program, run};
 use common::{Faulty, Serving, memory, pattern, volume};
@@ -53,6 +54,76 @@ fn nbdinfo_sees_what_there_is() {
     for part in expected {
         assert!(json.contains(part), "{part} is missing in {json}");
     }
+}
+
+/// Bytes in sectors of 4096.
+struct Large(Arc<MemoryStore>);
+
+impl Store for Large {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(offset, out)
+    }
+    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.0.write_at(offset, data)
+    }
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn sector_size(&self) -> u64 {
+        4096
+    }
+}
+
+#[test]
+fn clients_are_told_of_large_sectors_and_those_who_ask_keep_to_them() {
+    let export = Export { block_size: 512, ..Export::new("disk", Arc::new(Large(memory(&pattern(MIB, 1))))) };
+    let serving = Serving::with(vec![export], Options::default());
+    let Some(nbdinfo) = program("nbdinfo") else { return };
+    let output = run(Command::new(nbdinfo).args(["--json", serving.uri()]));
+    let json: String = String::from_utf8_lossy(&output.stdout).split_whitespace().collect();
+    assert!(json.contains("\"block_size_minimum\":4096,\"block_size_preferred\":4096"), "{json}");
+    let who_asks = "
+h.set_strict_mode(h.get_strict_mode() & ~nbd.STRICT_ALIGN)
+h.pwrite(b'a' * 8192, 4096)
+assert h.pread(4096, 8192) == b'a' * 4096
+for wrong in (lambda: h.pread(512, 0), lambda: h.pread(4096, 512), lambda: h.pwrite(b'b' * 512, 4096),
+              lambda: h.zero(512, 0), lambda: h.trim(4096, 2048)):
+    try:
+        wrong()
+    except nbd.Error as error:
+        assert error.errno == 'EINVAL', error
+    else:
+        raise AssertionError('not aligned')
+assert h.pread(4096, 4096) == b'a' * 4096
+";
+    let Some(()) = nbdsh(serving.uri(), true, who_asks) else { return };
+    // A client of before there were block sizes may do as ever.
+    let who_does_not = format!(
+        "
+c = nbd.NBD()
+c.set_request_block_size(False)
+c.connect_uri('{}')
+c.pwrite(b'b' * 700, 4000)
+assert c.pread(1024, 3900)[100:800] == b'b' * 700
+",
+        serving.uri()
+    );
+    nbdsh(serving.uri(), true, &who_does_not);
+    let (Some(qemu_io), Some(nbdcopy)) = (program("qemu-io"), program("nbdcopy")) else { return };
+    // qemu reads, changes and writes by itself.
+    for command in ["write -P 0x33 1000 100", "read -P 0x33 1000 100"] {
+        let output = run(Command::new(&qemu_io).args(["-f", "raw", "-c", command, serving.uri()]));
+        assert!(!String::from_utf8_lossy(&output.stdout).contains("failed"), "{output:?}");
+    }
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::write(&from, pattern(MIB - 4096, 2)).expect("a file");
+    run(Command::new(&nbdcopy).arg(&from).arg(serving.uri()));
+    run(Command::new(&nbdcopy).arg(serving.uri()).arg(&to));
+    assert!(fs::read(&to).expect("a copy")[..MIB - 4096] == pattern(MIB - 4096, 2));
 }
 
 #[test]

@@ -100,6 +100,10 @@ impl Store for FaultStore {
             Some(_) => Err(planted()),
         }
     }
+
+    fn still_whole(&self) -> io::Result<()> {
+        self.inner.still_whole()
+    }
 }
 
 /// A disk behind a system's cache, as Linux treats it: where writing back fails, the flush says so once, and what was to be written

@@ -169,8 +169,8 @@ impl Place {
             return Err(Error::misuse(format!("it has {} bytes, not {}", store.len(), what.stored)).at(&self.at));
         }
         if sparse {
-            let again = store.set_file_len(done).and_then(|()| store.set_file_len(what.stored));
-            again.map_err(|e| Error::from(e).at(&self.at))?;
+            let again = store.change_len(done).and_then(|()| store.change_len(what.stored));
+            again.map_err(|e| e.at(&self.at))?;
         }
         Ok(self.target(Some(store)))
     }

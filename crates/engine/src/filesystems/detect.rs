@@ -5,7 +5,7 @@
 use std::io;
 
 use super::fat::boot::{Boot, Root, Width};
-use crate::store::Store;
+use crate::store::{SMALLEST_SECTOR, Store};
 
 /// A file system that was found.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -140,6 +140,34 @@ pub fn detect(store: &dyn Store) -> io::Result<Option<Filesystem>> {
         Kind::ReFs | Kind::HfsPlus | Kind::Hfs | Kind::Udf | Kind::Squashfs | Kind::Lvm => (None, None),
     };
     Ok(Some(Filesystem { kind, label, uuid }))
+}
+
+/// Bytes that the file system in `store` takes for a sector of its disk, or for a block of its own where only that matters: the
+/// kernel mounts it from no disk whose sectors are larger. 512 where it is not known to be content with more; nothing where there
+/// is no file system.
+///
+/// Fields are where the file systems of Linux look for them (fs/*/super.c and the headers beside).
+///
+/// # Errors
+/// Those of the store.
+pub(super) fn sector_size(store: &dyn Store) -> io::Result<Option<u64>> {
+    let start = read(store, 0, LOOKED_AT as u64)?;
+    let Some(kind) = kind(&start) else { return Ok(None) };
+    let start = Start(&start);
+    let power = |log2: u32| 1u32.checked_shl(log2);
+    let found = match kind {
+        Kind::Fat12 | Kind::Fat16 | Kind::Fat32 | Kind::Ntfs => start.u16(11).map(u32::from),
+        Kind::ExFat => start.bytes::<1>(108).and_then(|log2| power(log2[0].into())),
+        Kind::Ext2 | Kind::Ext3 | Kind::Ext4 => start.u32(0x418).and_then(|log2| power(log2.saturating_add(10))),
+        Kind::Xfs => start.bytes(102).copied().map(u16::from_be_bytes).map(u32::from),
+        Kind::Btrfs => start.u32(0x10090),
+        // Their blocks are pages, and so is that of a swap area.
+        Kind::F2fs | Kind::Swap => Some(4096),
+        Kind::Erofs => start.bytes::<1>(0x40c).and_then(|log2| power(log2[0].into())),
+        Kind::ExtJournal | Kind::ReFs | Kind::HfsPlus | Kind::Hfs | Kind::Apfs => None,
+        Kind::Iso9660 | Kind::Udf | Kind::Squashfs | Kind::Lvm => None,
+    };
+    Ok(Some(found.filter(|size| size.is_power_of_two()).map_or(SMALLEST_SECTOR, u64::from).max(SMALLEST_SECTOR)))
 }
 
 /// The kind of file system whose first bytes these are, [`LOOKED_AT`] or all that there are.

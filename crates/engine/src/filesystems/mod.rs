@@ -12,6 +12,7 @@ pub use detect::{Filesystem, Kind, detect};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::magic;
+use crate::partitions;
 use crate::store::Store;
 use crate::trees::Tree;
 
@@ -44,6 +45,19 @@ pub fn open(store: Arc<dyn Store>) -> Result<(Filesystem, Box<dyn Tree>)> {
     };
     let tree = open(store).map_err(|e| e.in_format(found.kind.name()))?;
     Ok((found, tree))
+}
+
+/// Bytes that what is in `store`, a file system or a partition table, takes for a sector of its disk. A disk whose sectors are
+/// larger cannot hold it. Nothing where nothing is there that is known.
+///
+/// # Errors
+/// Those of the store.
+pub fn sector_size(store: &dyn Store) -> Result<Option<u64>> {
+    if let Some(size) = detect::sector_size(store)? {
+        return Ok(Some(size));
+    }
+    // One that makes no sense has no size either.
+    Ok(partitions::read(store).ok().flatten().map(|table| table.sector_size.into()))
 }
 
 fn nothing(store: &dyn Store) -> Error {

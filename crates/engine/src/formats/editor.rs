@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::resizing::Resizing;
 use crate::credential::{Credential, Unlock};
 use crate::edit::Edit;
 use crate::error::{Error, Result};
@@ -144,17 +145,6 @@ pub enum TokenChange<'a> {
         /// Whether it is for it.
         assigned: bool,
     },
-}
-
-/// A change of a volume's size that has been prepared.
-#[derive(Debug)]
-pub struct Resizing {
-    /// What is to be written in the header: before the store is cut, or after it has grown.
-    pub prepared: Prepared,
-    /// What length the store of the data is to have, in bytes.
-    pub len: u64,
-    /// The size of the plaintext now, in bytes.
-    pub before: u64,
 }
 
 /// Which keyslot is removed.

@@ -12,6 +12,7 @@ mod mapping;
 pub mod partition;
 pub mod plain;
 mod plan;
+mod resizing;
 mod several;
 pub mod truecrypt;
 mod unencrypted;
@@ -30,10 +31,11 @@ use several::Several;
 
 pub use editor::{
     AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared,
-    Removal, Resizing, RestoreFrom, TokenChange, Verified,
+    Removal, RestoreFrom, TokenChange, Verified,
 };
 pub use mapping::{KernelCipher, MappedPart, Mapping};
 pub use plan::{Plan, PlannedSlot};
+pub use resizing::Resizing;
 
 /// Every format there is.
 pub static FORMATS: &[&dyn Format] = &[

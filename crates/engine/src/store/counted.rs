@@ -81,6 +81,14 @@ impl<S: Store> Store for CountedStore<S> {
         self.inner.flush().inspect_err(|e| self.failed(e, self.inner.writable()))
     }
 
+    fn still_whole(&self) -> io::Result<()> {
+        self.inner.still_whole()
+    }
+
+    fn sector_size(&self) -> u64 {
+        self.inner.sector_size()
+    }
+
     fn writable(&self) -> bool {
         self.inner.writable()
     }

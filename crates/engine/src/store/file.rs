@@ -3,6 +3,10 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 
 use super::header_lock::{self, HeaderLock};
 use super::{Store, check_range, files};
@@ -24,11 +28,12 @@ pub enum Access {
 pub struct FileStore {
     file: File,
     path: PathBuf,
-    len: u64,
+    /// As it was opened, or made on purpose since.
+    len: AtomicU64,
     access: Access,
     regular: bool,
-    /// The file behind a loop device, locked too: it is the same volume under another name.
-    behind: Option<File>,
+    /// The file behind a loop device, locked too: it is the same volume under another name. And its length when it was opened.
+    behind: Option<(File, u64)>,
 }
 
 impl FileStore {
@@ -61,12 +66,12 @@ impl FileStore {
     fn created(path: &Path, len: u64, fill: impl FnOnce(&Self) -> Result<()>) -> Result<Self> {
         let create = || -> Result<Self> {
             let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-            let store =
-                Self { file, path: path.to_owned(), len, access: Access::ReadWrite, regular: true, behind: None };
+            let (path, len_now) = (path.to_owned(), len.into());
+            let store = Self { file, path, len: len_now, access: Access::ReadWrite, regular: true, behind: None };
             // Locked first: allocating may take long, and nobody else may take the file meanwhile.
             store.lock().and_then(|()| fill(&store)).inspect_err(|_| {
-                if store.is_at(path) {
-                    let _ = fs::remove_file(path);
+                if store.is_at(&store.path) {
+                    let _ = fs::remove_file(&store.path);
                 }
             })?;
             Ok(store)
@@ -127,14 +132,6 @@ impl FileStore {
         fs::remove_file(from).map(|()| true)
     }
 
-    /// Makes the file so long, durably: shorter, or longer by a hole. As a store it keeps the length that it had when it was opened.
-    ///
-    /// # Errors
-    /// `Io`.
-    pub fn set_file_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len).and_then(|()| self.file.sync_all())
-    }
-
     /// Lets go of what memory holds of it, so that reading it asks the disk.
     pub fn forget_cached(&self) {
         let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
@@ -160,7 +157,7 @@ impl FileStore {
         // A block device's metadata gives no size, the end of it does.
         let len = file.seek(SeekFrom::End(0))?;
         let behind = if kind.is_block_device() { behind(&file) } else { None };
-        let store = Self { file, path: path.to_owned(), len, access, regular: kind.is_file(), behind };
+        let store = Self { file, path: path.to_owned(), len: len.into(), access, regular: kind.is_file(), behind };
         store.lock()?;
         // Another process may have put a new file in its place between the opening and the lock.
         if !Self::same(store.file.metadata(), fs::metadata(path)) {
@@ -174,7 +171,12 @@ impl FileStore {
     }
 
     fn lock(&self) -> Result<()> {
-        std::iter::once(&self.file).chain(&self.behind).try_for_each(|file| self.lock_file(file))
+        self.files().try_for_each(|file| self.lock_file(file))
+    }
+
+    /// All that is locked.
+    fn files(&self) -> impl Iterator<Item = &File> {
+        std::iter::once(&self.file).chain(self.behind.as_ref().map(|(file, _)| file))
     }
 
     fn lock_file(&self, file: &File) -> Result<()> {
@@ -201,16 +203,90 @@ impl FileStore {
     }
 
     fn allocate(&self, len: u64) -> Result<()> {
-        use rustix::fs::{FallocateFlags, fallocate};
-        use rustix::io::Errno;
-        if len == 0 {
+        if len > 0 && !self.fallocate(FallocateFlags::empty(), 0, len)? {
+            self.file.set_len(len)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the file system could: some only know what has been written.
+    fn fallocate(&self, flags: FallocateFlags, offset: u64, len: u64) -> io::Result<bool> {
+        match fallocate(&self.file, flags, offset, len) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Takes the room for a file of `len` bytes, which is more than it has. It stays as long as it is. False where the file
+    /// system cannot: then there is no telling whether there is room but by writing.
+    ///
+    /// # Errors
+    /// `Io`, where there is no room. What was taken is given back by [`FileStore::change_len`].
+    pub(crate) fn reserve(&self, len: u64) -> io::Result<bool> {
+        let old = self.len();
+        self.fallocate(FallocateFlags::KEEP_SIZE, old, len.saturating_sub(old))
+    }
+
+    /// The file on its way to a length of `len` bytes: a write that begins in it or at its end may reach so far.
+    pub(crate) fn growing(&self, len: u64) -> impl Store + '_ {
+        Growing { file: self, len }
+    }
+
+    /// Gives the file another length, durably: shorter, or longer by a hole.
+    ///
+    /// # Errors
+    /// `Misuse` for a block device; `Io`.
+    pub fn change_len(&self, len: u64) -> Result<()> {
+        if !self.regular {
+            return Err(Error::misuse("a block device has the size that it has"));
+        }
+        self.file.set_len(len)?;
+        self.len.store(len, Ordering::Release);
+        Ok(self.file.sync_all()?)
+    }
+
+    /// Fails where somebody cut the file short so that byte `end` is not in it any more. The kernel would stretch it, the
+    /// one behind a loop device too: of that nobody knows which part the device is.
+    fn reaches(&self, end: u64) -> io::Result<()> {
+        let (file, needed) = match &self.behind {
+            Some((file, len)) => (file, *len),
+            None if self.regular => (&self.file, end),
+            None => return Ok(()),
+        };
+        let now = file.metadata()?.len();
+        if now >= needed {
             return Ok(());
         }
-        match fallocate(&self.file, FallocateFlags::empty(), 0, len) {
-            Ok(()) => Ok(()),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(self.file.set_len(len)?),
-            Err(e) => Err(io::Error::from(e).into()),
-        }
+        let what = format!("its file was cut short while it was open: of {needed} bytes {now} are left");
+        Err(io::Error::other(what))
+    }
+}
+
+/// A file that becomes longer by being written.
+struct Growing<'a> {
+    file: &'a FileStore,
+    /// Where it is to end.
+    len: u64,
+}
+
+impl Store for Growing<'_> {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(offset, out)
+    }
+
+    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        check_range(offset, data.len(), self.len)?;
+        self.file.reaches(offset)?;
+        self.file.file.write_all_at(data, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.file.flush()
     }
 }
 
@@ -226,16 +302,17 @@ fn holder(file: &File) -> Option<String> {
     Some(format!("process {pid}, {}", name.trim_end()))
 }
 
-/// The file that a loop device, or a partition of one, is attached to, if it is in sight: whoever writes to the device writes
-/// to that file (sysfs, /sys/block/loopN/loop/backing_file).
-fn behind(device: &File) -> Option<File> {
+/// The file that a loop device, or a partition of one, is attached to, if it is in sight, and its length: whoever writes to the
+/// device writes to that file (sysfs, /sys/block/loopN/loop/backing_file).
+fn behind(device: &File) -> Option<(File, u64)> {
     let number = device.metadata().ok()?.rdev();
     let node = format!("/sys/dev/block/{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
     let named = |at: &str| fs::read(Path::new(&node).join(at).join("loop/backing_file")).ok();
     let name = named(".").or_else(|| named(".."))?;
     let path = Path::new(std::ffi::OsStr::from_bytes(name.strip_suffix(b"\n").unwrap_or(&name)));
-    let file = fs::metadata(path).is_ok_and(|m| m.is_file()).then(|| untouched(path))?;
-    file.ok()
+    let file = fs::metadata(path).is_ok_and(|m| m.is_file()).then(|| untouched(path))?.ok()?;
+    let len = file.metadata().ok()?.len();
+    Some((file, len))
 }
 
 /// A block device for this process and no file system, swap area or device mapper: the kernel refuses O_EXCL to a device
@@ -263,13 +340,13 @@ fn untouched(path: &Path) -> io::Result<File> {
 impl Drop for FileStore {
     /// A process that was just started shares the descriptor until its program is executed: closing ours would leave the lock.
     fn drop(&mut self) {
-        std::iter::once(&self.file).chain(&self.behind).for_each(|file| drop(file.unlock()));
+        self.files().for_each(|file| drop(file.unlock()));
     }
 }
 
 impl Store for FileStore {
     fn len(&self) -> u64 {
-        self.len
+        self.len.load(Ordering::Acquire)
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -288,16 +365,21 @@ impl Store for FileStore {
         }
         // A container must not grow: what lies past its end is not part of the volume. One that somebody cut short
         // while it was open must not be stretched again either.
-        let len = if self.regular { self.len.min(self.file.metadata()?.len()) } else { self.len };
-        check_range(offset, data.len(), len)?;
+        check_range(offset, data.len(), self.len())?;
+        self.reaches(offset + data.len() as u64)?;
         self.file.write_all_at(data, offset)
     }
 
     fn flush(&self) -> io::Result<()> {
         match self.access {
             Access::ReadOnly => Ok(()),
-            Access::ReadWrite => self.file.sync_data(),
+            // What was cut off took with it what had been written there.
+            Access::ReadWrite => self.file.sync_data().and_then(|()| self.still_whole()),
         }
+    }
+
+    fn still_whole(&self) -> io::Result<()> {
+        self.reaches(self.len())
     }
 
     fn writable(&self) -> bool {

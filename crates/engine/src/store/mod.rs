@@ -18,6 +18,9 @@ pub use slice::SliceStore;
 
 use crate::error::Result;
 
+/// The smallest sector that a disk has, in bytes.
+pub const SMALLEST_SECTOR: u64 = 512;
+
 /// Positioned bytes. Each call is exact or an error. Offsets and lengths are in bytes.
 pub trait Store: Send + Sync {
     /// Size in bytes.
@@ -46,6 +49,21 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// Whatever the backing reports. What was not durable before may be lost.
     fn flush(&self) -> io::Result<()>;
+
+    /// Fails where it is shorter than [`Store::len`] by now: somebody cut its file short while it was open. Who puts data aside
+    /// that belong elsewhere in it, as a journal does, looks first.
+    ///
+    /// # Errors
+    /// One that says so, or whatever the backing reports.
+    fn still_whole(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Size of the sectors that file systems in it should be made for, in bytes: a power of two, at least 512. What is smaller
+    /// can be read and written, but other programs that open the same volume may refuse it.
+    fn sector_size(&self) -> u64 {
+        SMALLEST_SECTOR
+    }
 
     /// Whether writes are possible at all.
     fn writable(&self) -> bool {
@@ -96,6 +114,12 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     fn flush(&self) -> io::Result<()> {
         (**self).flush()
     }
+    fn still_whole(&self) -> io::Result<()> {
+        (**self).still_whole()
+    }
+    fn sector_size(&self) -> u64 {
+        (**self).sector_size()
+    }
     fn writable(&self) -> bool {
         (**self).writable()
     }
@@ -111,6 +135,11 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         (**self).discard(offset, len)
     }
+}
+
+/// The largest size of a sector up to `at_most` that `len` bytes are whole sectors of; [`SMALLEST_SECTOR`] if there is none.
+pub(crate) fn largest_sector(at_most: u64, len: u64) -> u64 {
+    at_most.min(len & len.wrapping_neg()).max(SMALLEST_SECTOR)
 }
 
 /// Fails unless `len` bytes from `offset` on lie within `size`.

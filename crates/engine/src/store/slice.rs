@@ -1,7 +1,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{Store, check_range};
+use super::{Store, check_range, largest_sector};
 
 /// A part of another store, such as a partition.
 pub struct SliceStore {
@@ -40,6 +40,15 @@ impl Store for SliceStore {
 
     fn flush(&self) -> io::Result<()> {
         self.inner.flush()
+    }
+
+    fn still_whole(&self) -> io::Result<()> {
+        self.inner.still_whole()
+    }
+
+    /// That of the store, where the slice is made of its sectors.
+    fn sector_size(&self) -> u64 {
+        largest_sector(self.inner.sector_size(), self.start | self.len)
     }
 
     fn writable(&self) -> bool {

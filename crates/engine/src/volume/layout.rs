@@ -7,6 +7,7 @@ use claviger_crypto::modes::AuthenticatedCipher;
 
 use super::integrity::TaggedSectors;
 use crate::error::{Error, Result};
+use crate::store::largest_sector;
 
 /// Where the bytes of a volume are in its store, and what turns them into plaintext. Plain data: a format makes it, a
 /// [`super::Volume`] carries it out.
@@ -207,6 +208,12 @@ impl Layout {
     /// Size of the volume in bytes.
     pub fn len(&self) -> u64 {
         self.segments.last().map_or(0, |s| s.at + s.len)
+    }
+
+    /// Size of its sectors for those who make file systems in it, in bytes: the largest that a segment is made of, and at least 512.
+    pub fn sector_size(&self) -> u64 {
+        let largest = self.segments.iter().map(|s| s.payload.sector_size()).max().unwrap_or_default();
+        largest_sector(largest, self.len())
     }
 
     /// Whether the volume has no bytes.

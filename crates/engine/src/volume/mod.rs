@@ -37,6 +37,7 @@ pub struct Volume {
     /// that fell in between would be undone, and a read could see half of the change, which in CBC garbles the bytes beside.
     partial: RwLock<()>,
     protection: Protection,
+    sector_size: u64,
 }
 
 /// What watches over the layout's protected ranges.
@@ -54,6 +55,7 @@ impl Volume {
     pub fn new(store: Arc<dyn Store>, layout: Layout) -> Self {
         Self {
             store,
+            sector_size: layout.sector_size(),
             layout,
             pool: None,
             in_flight: AtomicUsize::new(0),
@@ -65,6 +67,12 @@ impl Volume {
     /// Shares large requests out over the threads of `pool`.
     pub fn with_pool(mut self, pool: Arc<Pool>) -> Self {
         self.pool = Some(pool);
+        self
+    }
+
+    /// Shows sectors of this size, in bytes, to those who make or read file systems in it, whatever the layout has.
+    pub fn with_sector_size(mut self, size: u64) -> Self {
+        self.sector_size = size;
         self
     }
 
@@ -229,7 +237,15 @@ impl Store for Volume {
 
     fn flush(&self) -> io::Result<()> {
         self.areas().try_for_each(|(area, _)| area.flush())?;
-        self.store.flush().inspect_err(|_| self.areas().for_each(|(area, _)| area.flushing_failed()))
+        self.store.flush().inspect_err(|e| self.areas().for_each(|(area, _)| area.flushing_failed(e)))
+    }
+
+    fn still_whole(&self) -> io::Result<()> {
+        self.store.still_whole()
+    }
+
+    fn sector_size(&self) -> u64 {
+        self.sector_size
     }
 
     fn writable(&self) -> bool {

@@ -41,7 +41,7 @@ impl Filesystem {
         fs::create_dir_all(dir).map_err(|e| Error::from(e).at(dir))?;
         let is_file = fs::metadata(on).map_err(|e| Error::from(e).at(on))?.is_file();
         let root = geteuid().is_root();
-        let loop_device = if root && is_file { Some(LoopDevice::attach(on, false)?) } else { None };
+        let loop_device = if root && is_file { Some(LoopDevice::attach(on, false, None)?) } else { None };
         let mut made = Self { dir: dir.to_owned(), loop_device, program: None, mounted: false };
         if root {
             let device = made.loop_device.as_ref().map_or(on, LoopDevice::path);

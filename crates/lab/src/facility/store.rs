@@ -174,7 +174,7 @@ impl Store {
             Stores::File => self.new_file(),
             Stores::Device => {
                 self.new_file()?;
-                self.loop_device = Some(LoopDevice::attach(&self.dir.join("store"), false)?);
+                self.loop_device = Some(LoopDevice::attach(&self.dir.join("store"), false, None)?);
                 Ok(())
             }
         }

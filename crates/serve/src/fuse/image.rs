@@ -27,6 +27,9 @@ const S_IFREG: u32 = 0o100_000;
 /// it keeps up itself.
 const VALID: u64 = 3600;
 
+/// Bytes that programs had better read and write at a time, at least.
+const PAGE: u32 = 4096;
+
 /// Bytes of `struct fuse_attr`.
 const ATTRIBUTES: usize = 88;
 
@@ -45,6 +48,7 @@ pub enum Answer {
 pub struct Served {
     store: Arc<dyn Store>,
     len: u64,
+    sector_size: u32,
     read_only: bool,
     uid: u32,
     gid: u32,
@@ -58,7 +62,18 @@ impl Served {
     pub fn new(Image { store, read_only, uid, gid }: Image) -> Self {
         let read_only = read_only || !store.writable();
         let (len, since) = (store.len(), now());
-        Self { store, len, read_only, uid, gid, durable: Durable::default(), since, written: AtomicU64::new(0) }
+        let sector_size = u32::try_from(store.sector_size()).unwrap_or(PAGE);
+        Self {
+            store,
+            len,
+            sector_size,
+            read_only,
+            uid,
+            gid,
+            durable: Durable::default(),
+            since,
+            written: AtomicU64::new(0),
+        }
     }
 
     /// Makes durable what was written.
@@ -162,7 +177,7 @@ impl Served {
         out.u64(node).u64(size).u64(size.div_ceil(512));
         out.u64(changed.as_secs()).u64(changed.as_secs()).u64(changed.as_secs());
         out.u32(changed.subsec_nanos()).u32(changed.subsec_nanos()).u32(changed.subsec_nanos());
-        out.u32(self.mode(node)).u32(links).u32(self.uid).u32(self.gid).u32(0).u32(4096).u32(0);
+        out.u32(self.mode(node)).u32(links).u32(self.uid).u32(self.gid).u32(0).u32(PAGE.max(self.sector_size)).u32(0);
         attributes
     }
 
@@ -225,10 +240,10 @@ impl Served {
 
     /// `struct fuse_kstatfs`: one file, which takes all the room there is.
     fn statistics(&self, payload: &mut [u8]) -> usize {
-        const BLOCK: u32 = 512;
+        let block = self.sector_size;
         let mut out = Writer::new(payload);
-        out.u64(self.len.div_ceil(u64::from(BLOCK))).u64(0).u64(0).u64(1).u64(0);
-        out.u32(BLOCK).u32(255).u32(BLOCK).u32(0).bytes(&[0; 24]);
+        out.u64(self.len.div_ceil(u64::from(block))).u64(0).u64(0).u64(1).u64(0);
+        out.u32(block).u32(255).u32(block).u32(0).bytes(&[0; 24]);
         out.len()
     }
 

@@ -233,7 +233,7 @@ impl Backing {
         } else {
             // Not resolved: a file without a name is opened by way of /proc.
             let path = std::path::absolute(store).map_err(|e| Error::from(e).at(store))?;
-            Some(LoopDevice::attach(&path, read_only)?)
+            Some(LoopDevice::attach(&path, read_only, None)?)
         };
         let node = device.as_ref().map_or(store, LoopDevice::path);
         let number = fs::metadata(node).map_err(|e| Error::from(e).at(node))?.rdev();

@@ -17,11 +17,11 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Attaches `image` to a free one.
+    /// Attaches `image` to a free one, as a disk with sectors of `sector_size` bytes if that is given and the kernel can.
     ///
     /// # Errors
     /// `Io`: without root, or where there are no loop devices.
-    pub fn attach(image: &Path, read_only: bool) -> Result<Self> {
+    pub fn attach(image: &Path, read_only: bool, sector_size: Option<u64>) -> Result<Self> {
         let backing =
             OpenOptions::new().read(true).write(!read_only).open(image).map_err(|e| Error::from(e).at(image))?;
         let control = Path::new("/dev/loop-control");
@@ -32,7 +32,7 @@ impl LoopDevice {
                 loop_sys::free_number(&control).map_err(|e| Error::from(e).at(Path::new("/dev/loop-control")))?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let attached = OpenOptions::new().read(true).write(!read_only).open(&path).and_then(|device| {
-                configure(&device, &backing, read_only, image)?;
+                configure(&device, &backing, read_only, sector_size, image)?;
                 Ok(device)
             });
             match attached {
@@ -50,16 +50,21 @@ impl LoopDevice {
     }
 }
 
-fn configure(device: &File, backing: &File, read_only: bool, image: &Path) -> io::Result<()> {
+fn configure(device: &File, backing: &File, read_only: bool, sector_size: Option<u64>, image: &Path) -> io::Result<()> {
+    /// The kernel's choice.
+    const ANY: u32 = 0;
     let flags = AUTOCLEAR | if read_only { READ_ONLY } else { 0 };
+    let sectors = sector_size.and_then(|size| size.try_into().ok()).unwrap_or(ANY);
     let name = image.as_os_str().as_bytes();
-    // Kernels refuse direct I/O, or do without it on their own, where the file below cannot do it.
-    match loop_sys::configure(device, backing, flags | DIRECT_IO, name) {
-        Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
-            loop_sys::configure(device, backing, flags, name)
+    // Kernels refuse direct I/O, or do without it on their own, where the file below cannot do it; and sectors larger than a page.
+    let mut tried = Err(io::ErrorKind::InvalidInput.into());
+    for (flags, sectors) in [(flags | DIRECT_IO, sectors), (flags, sectors), (flags | DIRECT_IO, ANY), (flags, ANY)] {
+        tried = loop_sys::configure(device, backing, flags, sectors, name);
+        if !matches!(&tried, Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error())) {
+            break;
         }
-        done => done,
     }
+    tried
 }
 
 /// Detaches the loop devices whose file is below `folder`: those that a server left that was killed.

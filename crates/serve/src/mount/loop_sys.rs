@@ -46,8 +46,8 @@ struct Info {
     init: [u64; 2],
 }
 
-/// Attaches `backing` to the loop device `device`.
-pub fn configure(device: &File, backing: &File, flags: u32, name: &[u8]) -> io::Result<()> {
+/// Attaches `backing` to the loop device `device`, with sectors of `block_size` bytes, or as the kernel likes where that is 0.
+pub fn configure(device: &File, backing: &File, flags: u32, block_size: u32, name: &[u8]) -> io::Result<()> {
     let mut file_name = [0; 64];
     let len = name.len().min(file_name.len() - 1);
     file_name[..len].copy_from_slice(&name[..len]);
@@ -67,7 +67,7 @@ pub fn configure(device: &File, backing: &File, flags: u32, name: &[u8]) -> io::
         init: [0; 2],
     };
     let fd = u32::try_from(backing.as_raw_fd()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let config = Config { fd, block_size: 0, info, reserved: [0; 8] };
+    let config = Config { fd, block_size, info, reserved: [0; 8] };
     // SAFETY: LOOP_CONFIGURE reads a `struct loop_config`, which `Config` is, field by field.
     let request = unsafe { Setter::<LOOP_CONFIGURE, Config>::new(config) };
     // SAFETY: the kernel only reads the struct, and the descriptor in it is open as long as `backing` is borrowed.

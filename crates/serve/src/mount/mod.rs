@@ -178,7 +178,7 @@ impl Mounting<'_> {
 
     fn kernel(&mut self, kind: &str, unreplayed: Option<&str>) -> Result<(Served, Vec<String>)> {
         let (served, image) = self.private_image(false)?;
-        let device = LoopDevice::attach(&image, self.read_only)?;
+        let device = LoopDevice::attach(&image, self.read_only, Some(self.store.sector_size()))?;
         self.live.update(|record| record.loop_device = Some(device.path().to_owned()))?;
         let Err(first) = self.kernel_mount(kind, device.path(), None) else { return Ok((served, Vec::new())) };
         // Replaying a journal writes. Where nothing may be written, what it holds stays aside.
@@ -207,7 +207,10 @@ impl Mounting<'_> {
     fn program(&mut self, path: &Path, program: &Program) -> Result<(Served, Child)> {
         let (served, image) = self.private_image(program.setuid && !geteuid().is_root())?;
         // Held until the program has it open: it detaches itself when nobody has.
-        let device = program.block_device.then(|| LoopDevice::attach(&image, self.read_only)).transpose()?;
+        let device = program
+            .block_device
+            .then(|| LoopDevice::attach(&image, self.read_only, Some(self.store.sector_size())))
+            .transpose()?;
         if let Some(device) = &device {
             self.live.update(|record| record.loop_device = Some(device.path().to_owned()))?;
         }

@@ -33,6 +33,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use std::{fmt, io, slice};
 
+use claviger_engine::store::SMALLEST_SECTOR;
 use claviger_engine::{Error, Result, Store};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
@@ -64,7 +65,8 @@ pub struct Export {
     pub store: Arc<dyn Store>,
     /// Whether writes are refused, even if the store could take them.
     pub read_only: bool,
-    /// Size in bytes of requests that the store likes best, as a power of two from 512 to 32 Mi: its sector size, or 4096.
+    /// Size in bytes of requests that the store likes best, as a power of two from 512 to 32 Mi. Where the store's sectors are
+    /// larger than 512 bytes, no client that asks is told of less than one.
     pub block_size: u32,
 }
 
@@ -373,6 +375,8 @@ struct Exported {
     store: Arc<dyn Store>,
     len: u64,
     read_only: bool,
+    /// Bytes that requests are multiples of, of clients who know.
+    smallest_block: u32,
     block_size: u32,
     durable: Durable,
 }
@@ -398,14 +402,19 @@ impl Exports {
         if exports.is_empty() {
             return Err(Error::misuse("there is nothing to serve"));
         }
-        let exported = |Export { name, description, store, read_only, block_size }| Exported {
-            name,
-            description,
-            len: store.len(),
-            read_only: read_only || !store.writable(),
-            store,
-            block_size,
-            durable: Durable::default(),
+        let exported = |Export { name, description, store, read_only, block_size }| {
+            // Every disk has sectors of 512 bytes at least: of those nobody needs to be told.
+            let sector = u32::try_from(store.sector_size()).ok().filter(|size| u64::from(*size) > SMALLEST_SECTOR);
+            Exported {
+                name,
+                description,
+                len: store.len(),
+                read_only: read_only || !store.writable(),
+                smallest_block: sector.unwrap_or(1),
+                block_size: block_size.max(sector.unwrap_or(1)),
+                store,
+                durable: Durable::default(),
+            }
         };
         Ok(Self(exports.into_iter().map(exported).collect()))
     }

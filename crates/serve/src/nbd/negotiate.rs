@@ -17,6 +17,8 @@ const MAX_OPTIONS: usize = 1024;
 pub struct Agreed<'a> {
     pub export: &'a Exported,
     pub structured: bool,
+    /// Bytes that requests are multiples of: 1 for a client that was told nothing ("Block size constraints").
+    pub smallest_block: u32,
 }
 
 /// Talks to a new client until it chooses an export, or `None` if it ends the handshake in good order.
@@ -66,10 +68,12 @@ impl<'a> Handshake<'_, 'a> {
                     return Ok(None);
                 }
                 option::LIST => self.list(&data)?,
-                option::INFO => drop(self.info(option::INFO, &data)?),
+                option::INFO => {
+                    self.info(option::INFO, &data)?;
+                }
                 option::GO => {
-                    if let Some(export) = self.info(option::GO, &data)? {
-                        return Ok(Some(self.agreed(export)));
+                    if let Some(agreed) = self.info(option::GO, &data)? {
+                        return Ok(Some(agreed));
                     }
                 }
                 option::STRUCTURED_REPLY if data.is_empty() => {
@@ -91,7 +95,7 @@ impl<'a> Handshake<'_, 'a> {
         answer[..8].copy_from_slice(&export.len.to_be_bytes());
         answer[8..10].copy_from_slice(&export.flags(self.structured).to_be_bytes());
         self.send(&answer[..if no_zeroes { 10 } else { 134 }])?;
-        Ok(self.agreed(export))
+        Ok(Agreed { export, structured: self.structured, smallest_block: 1 })
     }
 
     fn list(&self, data: &[u8]) -> io::Result<()> {
@@ -108,8 +112,8 @@ impl<'a> Handshake<'_, 'a> {
         self.send(&answer)
     }
 
-    /// Answers `OPT_INFO` and `OPT_GO`; the export that was found.
-    fn info(&self, option: u32, data: &[u8]) -> io::Result<Option<&'a Exported>> {
+    /// Answers `OPT_INFO` and `OPT_GO`; what was agreed on, if the export was found.
+    fn info(&self, option: u32, data: &[u8]) -> io::Result<Option<Agreed<'a>>> {
         let Some(request) = InfoRequest::parse(data) else {
             self.answer(option, reply::ERR_INVALID, b"the lengths do not add up")?;
             return Ok(None);
@@ -133,16 +137,13 @@ impl<'a> Handshake<'_, 'a> {
         }
         if request.asks_for(info::BLOCK_SIZE) {
             // Smallest, preferred, and largest payload.
-            let sizes = [1, export.block_size, MAX_PAYLOAD].map(u32::to_be_bytes);
+            let sizes = [export.smallest_block, export.block_size, MAX_PAYLOAD].map(u32::to_be_bytes);
             push(info::BLOCK_SIZE, &[sizes.as_flattened()]);
         }
         push_option_reply(&mut answer, option, reply::ACK, &[]);
         self.send(&answer)?;
-        Ok(Some(export))
-    }
-
-    fn agreed(&self, export: &'a Exported) -> Agreed<'a> {
-        Agreed { export, structured: self.structured }
+        let smallest_block = if request.asks_for(info::BLOCK_SIZE) { export.smallest_block } else { 1 };
+        Ok(Some(Agreed { export, structured: self.structured, smallest_block }))
     }
 
     fn answer(&self, option: u32, kind: u32, text: &[u8]) -> io::Result<()> {

@@ -44,6 +44,7 @@ pub fn transmit(socket: &Socket, agreed: &Agreed<'_>, shared: &Shared) -> io::Re
         socket,
         export: agreed.export,
         structured: agreed.structured,
+        smallest_block: agreed.smallest_block.into(),
         shared,
         inbox: Inbox::default(),
         outbox: Outbox::default(),
@@ -57,6 +58,8 @@ struct Connection<'a> {
     socket: &'a Socket,
     export: &'a Exported,
     structured: bool,
+    /// Bytes that requests are multiples of.
+    smallest_block: u64,
     shared: &'a Shared,
     inbox: Inbox,
     outbox: Outbox,
@@ -149,6 +152,8 @@ impl Connection<'_> {
             command::READ if len > MAX_PAYLOAD && flags & flag::DF != 0 => Err(Errno::EOVERFLOW),
             command::READ if len > MAX_PAYLOAD => Err(Errno::EINVAL),
             _ if !inside => Err(if writes { Errno::ENOSPC } else { Errno::EINVAL }),
+            // "Block size constraints": who was told must keep to it, and SHOULD get this error otherwise.
+            _ if !(offset | u64::from(len)).is_multiple_of(self.smallest_block) => Err(Errno::EINVAL),
             _ => Ok(()),
         }
     }

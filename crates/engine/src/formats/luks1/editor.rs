@@ -246,9 +246,9 @@ fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resi
         return Err(Error::misuse(format!("{size} bytes are no whole sectors of {} bytes", super::header::SECTOR)));
     }
     let len = start.checked_add(size).ok_or_else(|| Error::misuse(format!("{size} bytes are too many")))?;
-    let before = data.unwrap_or(store).len().saturating_sub(start);
+    let before = data.unwrap_or(store).len().saturating_sub(start) / super::header::SECTOR * super::header::SECTOR;
     let prepared = Change { store, seen: header.seen(), header, steps: Vec::new() }.prepared(None, None, Vec::new());
-    Ok(Resizing { prepared, len, before: before / super::header::SECTOR * super::header::SECTOR })
+    Ok(Resizing { prepared, len, end: start + before, before })
 }
 
 fn checked(number: u32) -> Result<usize> {

@@ -228,6 +228,7 @@ fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resi
     }
     let len = segment.offset.0.checked_add(size);
     let len = len.ok_or_else(|| Error::misuse(format!("{size} bytes are more than any file has")))?;
+    let start = segment.offset.0;
     let before = match segment.size {
         Size::Dynamic => store_len.saturating_sub(segment.offset.0) / sector * sector,
         Size::Fixed(before) => {
@@ -235,5 +236,6 @@ fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resi
             before
         }
     };
-    Ok(Resizing { prepared: change.prepared()?, len, before })
+    let end = start.saturating_add(before);
+    Ok(Resizing { prepared: change.prepared()?, len, end, before })
 }

@@ -184,10 +184,10 @@ fn one_segment(number: u32, segment: &Segment, metadata: &Metadata) -> Checked {
     if !offset.is_multiple_of(SECTOR) {
         return wrong("segments", format!("segment {number} begins at byte {offset}, which is inside a sector"));
     }
-    if let Size::Fixed(size) = segment.size {
-        if size == 0 || !size.is_multiple_of(SECTOR) {
-            return wrong("segments", format!("segment {number} has {size} bytes, which are no sectors"));
-        }
+    if let Size::Fixed(size) = segment.size
+        && (size == 0 || !size.is_multiple_of(SECTOR))
+    {
+        return wrong("segments", format!("segment {number} has {size} bytes, which are no sectors"));
     }
     named("segments", || format!("segment {number}"), "type", &segment.kind)?;
     if segment.kind != "crypt" {

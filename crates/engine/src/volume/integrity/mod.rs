@@ -21,7 +21,7 @@ mod superblock;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use claviger_crypto::modes::AuthenticatedCipher;
 
@@ -39,6 +39,8 @@ const PIECE: usize = 1 << 20;
 pub struct TaggedSectors {
     geometry: Geometry,
     state: RwLock<State>,
+    /// Why nothing is written any more: the first failure.
+    failure: OnceLock<String>,
 }
 
 #[derive(Debug)]
@@ -77,7 +79,7 @@ pub fn open(store: &dyn Store, offset: u64, len: u64, tag: usize, sector: usize)
     let geometry = Geometry::parse(&bytes, offset, len, tag, sector)?;
     let Journal { blocks, next } = journal::read(&geometry, store, offset)?;
     let state = State { in_journal: blocks, writing: Writing::NotYet(next) };
-    Ok(TaggedSectors { geometry, state: RwLock::new(state) })
+    Ok(TaggedSectors { geometry, state: RwLock::new(state), failure: OnceLock::new() })
 }
 
 /// How many bytes of data `len` bytes at the end of a store of `device` bytes have room for, beside tags and the journal:
@@ -213,27 +215,26 @@ impl TaggedSectors {
     /// of this program loses none, and one of the machine leaves each as it was or as it is to be.
     pub(super) fn write(&self, store: &dyn Store, base: u64, first: u64, data: &[u8], tags: &[u8]) -> io::Result<()> {
         let mut state = self.write_state();
-        let written = self.write_into_journal(&mut state, store, base, first, data, tags);
-        if written.is_err() {
-            state.writing = Writing::Failed;
-        }
-        written
+        // The journal is in front, and would take what its place cannot any more.
+        let written =
+            store.still_whole().and_then(|()| self.write_into_journal(&mut state, store, base, first, data, tags));
+        written.inspect_err(|e| self.fail(&mut state, e))
     }
 
     /// Makes what was written durable. A journal that is durable is as good as the places that its blocks belong to.
     pub(super) fn flush(&self) -> io::Result<()> {
         match self.read_state().writing {
-            Writing::Failed => Err(failed()),
+            Writing::Failed => Err(self.failed()),
             Writing::NotYet(_) | Writing::Ready { .. } => Ok(()),
         }
     }
 
     /// Whether the disk has what was written to the journal is not known, and a flush that succeeds later says nothing of it: so
     /// what would be moved from there to its place could be what the journal held before. Only reading goes on.
-    pub(super) fn flushing_failed(&self) {
+    pub(super) fn flushing_failed(&self, error: &io::Error) {
         let mut state = self.write_state();
         if matches!(state.writing, Writing::Ready { .. }) {
-            state.writing = Writing::Failed;
+            self.fail(&mut state, error);
         }
     }
 
@@ -243,10 +244,10 @@ impl TaggedSectors {
         let mut state = self.write_state();
         let Writing::Ready { head, .. } = state.writing else { return Ok(()) };
         let settled = self.put_into_place(&mut state, store, base).and_then(|()| self.empty(store, base, head));
-        state.writing = match settled {
-            Ok(head) => Writing::NotYet(Next::Section(head)),
-            Err(_) => Writing::Failed,
-        };
+        match &settled {
+            Ok(head) => state.writing = Writing::NotYet(Next::Section(*head)),
+            Err(e) => self.fail(&mut state, e),
+        }
         settled.map(|_| ())
     }
 
@@ -315,7 +316,7 @@ impl TaggedSectors {
     fn head(&self, state: &mut State, store: &dyn Store, base: u64) -> io::Result<Head> {
         let sections = self.geometry.sections;
         let (head, free) = match state.writing {
-            Writing::Failed => return Err(failed()),
+            Writing::Failed => return Err(self.failed()),
             Writing::Ready { head, free } if free > 0 => (head, free),
             Writing::Ready { head, .. } => {
                 self.put_into_place(state, store, base)?;
@@ -395,6 +396,19 @@ impl TaggedSectors {
         Ok(journal::after_clearing(from.number))
     }
 
+    /// From now on nothing is written.
+    fn fail(&self, state: &mut State, error: &io::Error) {
+        state.writing = Writing::Failed;
+        self.failure.get_or_init(|| error.to_string());
+    }
+
+    fn failed(&self) -> io::Error {
+        let why = self.failure.get().map_or("", String::as_str);
+        io::Error::other(format!(
+            "until the volume is opened again nothing more is written, since a write failed: {why}"
+        ))
+    }
+
     fn read_state(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -402,8 +416,4 @@ impl TaggedSectors {
     fn write_state(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn failed() -> io::Error {
-    io::Error::other("a write failed before, and until the volume is opened again nothing more is written")
 }

@@ -113,7 +113,12 @@ impl Geometry {
             return Err(bad("provided data sectors", 16, format!("{} sectors", geometry.provided)));
         }
         if !geometry.data_fits(len) {
-            return Err(bad("provided data sectors", 16, format!("{} sectors reach past the end", geometry.provided)));
+            let end = at + geometry.data_at(geometry.blocks() - 1) + block as u64;
+            let what = format!("{} sectors reach past the end, to byte {end}", geometry.provided);
+            return Err(bad("provided data sectors", 16, what).hint(
+                "If it was cut short, find a complete copy. Or give a copy of it that length again, with `truncate --size`: what was \
+                 cut off stays lost, and the rest can be read.",
+            ));
         }
         if !geometry.is_aligned() {
             return Err(Error::unsupported(format!(
