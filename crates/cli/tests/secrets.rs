@@ -1,10 +1,11 @@
 //! What is in the memory of the program: nothing secret once a volume is closed, and no password while it is open; keys of open
-//! volumes in locked memory alone.
+//! volumes in locked memory alone, and in no register while nothing is asked.
 
 mod common;
 
 use std::fs;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -17,11 +18,11 @@ use claviger_crypto::modes::SectorCipher;
 use claviger_crypto::modes::xts::{Layer, Xts};
 use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, Cipher};
+use claviger_testkit::processes::{Memory, Needle, Registers, found};
+use claviger_testkit::reference::aes::Aes;
 use claviger_testkit::tools;
+use common::mounts::Place;
 use common::*;
-
-/// A name, and bytes that must or must not be in memory.
-type Needle = (String, Vec<u8>);
 
 /// Ciphers whose volumes are looked at: each has key schedules of its own.
 const SINGLE: &[&str] = &["AES", "Serpent", "Twofish"];
@@ -195,60 +196,6 @@ fn from_base64(text: &str) -> Vec<u8> {
     digits.chunks(4).flat_map(bytes).collect()
 }
 
-/// The names of those needles that are in `hay`.
-fn found<'a>(hay: &[u8], needles: &'a [Needle]) -> Vec<&'a str> {
-    // Few places begin as any of them does.
-    let start = |bytes: &[u8]| usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
-    let mut starts = vec![false; 1 << 16];
-    needles.iter().for_each(|(_, bytes)| starts[start(bytes)] = true);
-    let mut seen = vec![false; needles.len()];
-    for (at, _) in hay.windows(2).enumerate().filter(|(_, two)| starts[start(two)]) {
-        for ((_, bytes), seen) in needles.iter().zip(&mut seen) {
-            *seen |= hay[at..].starts_with(bytes);
-        }
-    }
-    needles.iter().zip(seen).filter(|(_, seen)| *seen).map(|((name, _), _)| name.as_str()).collect()
-}
-
-/// The memory of a process that can be read and written.
-#[derive(Default)]
-struct Memory {
-    /// Pages of secrets: those that no core image has (`dd`) and no child gets (`wf`).
-    locked: Vec<u8>,
-    /// The rest: stacks, heap, variables.
-    ordinary: Vec<u8>,
-}
-
-/// Root may read it although the process is not dumpable.
-fn memory(pid: u32) -> Memory {
-    // A thread that ends meanwhile takes its stack along: look again then.
-    (0..100).find_map(|_| read_memory(pid)).expect("memory that stays as it is for a moment")
-}
-
-fn read_memory(pid: u32) -> Option<Memory> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).expect("procfs");
-    let mut file = fs::File::open(format!("/proc/{pid}/mem")).expect("root may");
-    let mut all = Memory::default();
-    // Each mapping ends with its flags (proc_pid_smaps(5)).
-    let mut range = None;
-    for line in maps.lines() {
-        let mut words = line.split_whitespace();
-        let first = words.next().expect("a word");
-        if let Some((from, to)) = first.split_once('-') {
-            let number = |hex| u64::from_str_radix(hex, 16).expect("a number");
-            range = words.next().is_some_and(|rights| rights.starts_with("rw")).then(|| number(from)..number(to));
-        }
-        let Some(range) = range.take_if(|_| first == "VmFlags:") else { continue };
-        let flags: Vec<_> = words.collect();
-        let mut bytes = vec![0; (range.end - range.start) as usize];
-        file.seek(SeekFrom::Start(range.start)).expect("a place");
-        file.read_exact(&mut bytes).ok()?;
-        let locked = flags.contains(&"dd") && flags.contains(&"wf");
-        if locked { &mut all.locked } else { &mut all.ordinary }.append(&mut bytes);
-    }
-    Some(all)
-}
-
 #[test]
 fn an_open_volume_keeps_no_password() {
     if tools::root().is_none() {
@@ -267,12 +214,14 @@ fn an_open_volume_keeps_no_password() {
     }
 }
 
-/// Checks that nothing secret is in ordinary memory, and nothing in locked memory that is not called `allowed`. Where the `key`
-/// itself is kept, that is seen: AES has it as the first part of its schedule.
+/// Checks that nothing secret is in ordinary memory, round keys included, and nothing in locked memory that is not called `allowed`.
+/// Where the `key` itself is kept, that is seen: AES has it as the first part of its schedule.
 #[track_caller]
 fn only_locked(what: &str, pid: u32, needles: &[Needle], allowed: &str, key: bool) {
-    let memory = memory(pid);
-    assert!(found(&memory.ordinary, needles).is_empty(), "{what}: {:?}", found(&memory.ordinary, needles));
+    let memory = Memory::of(pid);
+    for needles in [needles, &memory.locked_as_vectors()] {
+        assert!(found(&memory.ordinary, needles).is_empty(), "{what}: {:?}", found(&memory.ordinary, needles));
+    }
     let locked = found(&memory.locked, needles);
     let (keys, wrong): (Vec<&str>, Vec<&str>) = locked.into_iter().partition(|name| name.starts_with(allowed));
     assert!(wrong.is_empty(), "{what}: {wrong:?}");
@@ -294,6 +243,69 @@ fn an_open_volume_of_linux_keeps_no_password_and_its_key_in_locked_memory_alone(
         only_locked(volume.name, served.pid, &volume.needles, "volume key", true);
         served.stop().succeeds();
     }
+}
+
+/// Checks that no register of any thread holds anything of locked memory, where the round keys of a volume of AES are.
+#[track_caller]
+fn no_register_has_keys(what: &str, pid: u32, thread: &str, needles: &[Needle]) {
+    let names = fs::read_dir(format!("/proc/{pid}/task")).expect("procfs").flatten();
+    let mut names = names.map(|task| fs::read_to_string(task.path().join("comm")).unwrap_or_default());
+    assert!(names.any(|name| name.starts_with(thread)), "{what}: the thread that has worked is there");
+    let Some(registers) = Registers::of(pid) else { return };
+    let mut all = Memory::of(pid).locked_as_vectors();
+    let keys: Vec<&Needle> = needles.iter().filter(|(name, _)| name.starts_with("master key")).collect();
+    for key in keys.chunks(2).map(|halves| [&halves[0].1[..], &halves[1].1].concat()) {
+        let round_keys = Aes::new(&key).round_keys().to_vec();
+        for round_key in [round_keys[0], round_keys[round_keys.len() - 1]] {
+            assert!(all.iter().any(|(_, bytes)| *bytes == round_key), "{what}: the scan knows the round keys");
+        }
+    }
+    all.extend_from_slice(needles);
+    let found = found(&registers.bytes, &all);
+    assert!(found.is_empty(), "{what}, {} threads: {found:?}", registers.threads);
+}
+
+#[test]
+fn no_thread_of_a_server_keeps_keys_in_its_registers() {
+    let (Some(_), Some(_), Some(())) = (tools::program("qemu-io"), tools::program("stdbuf"), tools::root()) else {
+        return;
+    };
+    let folder = Folder::new();
+    let volume = folder.volume("v.tc", "4M", &["--cipher", "AES"]);
+    let needles = secrets(&volume, "AES");
+    let served = Served::start(["--password-file", &folder.password, "--socket", &folder.str("s"), &volume]);
+    // It stays connected, so that the connection's thread waits for the next request.
+    let commands = ["write -P 1 0 2M", "read -P 1 0 2M", "write -P 2 4096 4096", "read -P 2 4096 4096", "sleep 600000"];
+    let mut client = Command::new("stdbuf");
+    client
+        .args(["-oL", "qemu-io", "-f", "raw"])
+        .args(commands.iter().flat_map(|command| ["-c", command]))
+        .arg(&served.uri);
+    let mut client = client.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("qemu-io starts");
+    let said = BufReader::new(client.stdout.take().expect("a pipe")).lines().map(|line| line.expect("text"));
+    assert_eq!(said.filter(|line| line.starts_with("read 4096/4096 bytes")).take(1).count(), 1, "it was read");
+    no_register_has_keys("NBD", served.pid, "nbd-", &needles);
+    client.kill().expect("killed");
+    client.wait().expect("it has ended");
+    served.stop().succeeds();
+}
+
+#[test]
+fn no_thread_of_a_mount_keeps_keys_in_its_registers() {
+    let Some(place) = Place::root() else { return };
+    let volume = place.volume("v.tc", "4M", &[]);
+    let needles = secrets(&volume, "AES");
+    let dir = place.dir("d");
+    let pid = place.mount(&volume, &dir, &["--filesystem", "none"]).succeeds().json()["pid"].as_u64().expect("a pid");
+    let file = fs::OpenOptions::new().read(true).write(true).open(format!("{dir}/volume")).expect("a file");
+    let mut bytes = vec![0x5a; 2 << 20];
+    for len in [bytes.len(), 4096, 700] {
+        file.write_all_at(&bytes[..len], 100).expect("written");
+        file.read_exact_at(&mut bytes[..len], 100).expect("read");
+    }
+    drop(file);
+    no_register_has_keys("FUSE", pid as u32, "fuse", &needles);
+    place.unmount(&dir).succeeds();
 }
 
 /// A core image of the program at its very end, when all is closed and the process still lives: a debugger stops it

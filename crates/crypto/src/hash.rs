@@ -1,7 +1,16 @@
-//! The hash functions of key derivation, from well-kept crates, and one table of them.
+//! The hash functions of key derivation and of ESSIV, from well-kept crates, and one table of them.
+//!
+//! The table has what Linux has or had (`/proc/crypto` of 6.1 with all modules; crypto/tgr192.c and crypto/rmd*.c of 5.11, the last one
+//! with Tiger and the other RIPEMDs), but for checksums, which nobody makes keys of, and functions that take a key themselves.
 
+use std::marker::PhantomData;
+
+use blake2::{Blake2b, Blake2s};
+use digest::array::ArraySize;
 use digest::block_api::BlockSizeUser;
-use digest::{Digest, FixedOutput, KeyInit, Output, Update};
+use digest::consts::{U16, U20, U24, U28, U32, U48};
+use digest::typenum::Unsigned;
+use digest::{Digest, FixedOutput, HashMarker, KeyInit, Output, OutputSizeUser, Update};
 use hmac::{Hmac, SimpleHmac};
 
 use crate::kdf::{Blake2sHmac, Prf, pbkdf2_block};
@@ -22,19 +31,36 @@ type Pbkdf2Block = fn(&[u8], &[u8], u32, u32, &mut [u8], &dyn Fn() -> bool) -> b
 
 /// Every hash there is.
 pub static HASHES: &[&Hash] = &[
+    &MD4,
     &MD5,
     &SHA1,
     &SHA224,
     &SHA256,
     &SHA384,
     &SHA512,
+    &SHA512_224,
+    &SHA512_256,
     &SHA3_224,
     &SHA3_256,
     &SHA3_384,
     &SHA3_512,
+    &RIPEMD128,
     &RIPEMD160,
+    &RIPEMD256,
+    &RIPEMD320,
+    &WHIRLPOOL_256,
+    &WHIRLPOOL_384,
     &WHIRLPOOL,
+    &TIGER_128,
+    &TIGER_160,
+    &TIGER_192,
+    &BLAKE2B_160,
+    &BLAKE2B_256,
+    &BLAKE2B_384,
     &BLAKE2B_512,
+    &BLAKE2S_128,
+    &BLAKE2S_160,
+    &BLAKE2S_224,
     &BLAKE2S_256,
     &SM3,
     &STREEBOG_256,
@@ -43,125 +69,162 @@ pub static HASHES: &[&Hash] = &[
 
 /// What Linux and cryptsetup's libraries call some of them, without hyphens.
 const OTHER_NAMES: &[(&str, &Hash)] = &[
+    ("rmd128", &RIPEMD128),
     ("rmd160", &RIPEMD160),
+    ("rmd256", &RIPEMD256),
+    ("rmd320", &RIPEMD320),
+    ("wp256", &WHIRLPOOL_256),
+    ("wp384", &WHIRLPOOL_384),
     ("wp512", &WHIRLPOOL),
+    ("tgr128", &TIGER_128),
+    ("tgr160", &TIGER_160),
+    ("tgr192", &TIGER_192),
     ("stribog256", &STREEBOG_256),
     ("stribog512", &STREEBOG_512),
     ("streebog512", &STREEBOG_512),
 ];
 
+/// MD4 (RFC 1320). Broken: only for what is old.
+pub static MD4: Hash = hash::<md4::Md4, Hmac<md4::Md4>>("MD4");
 /// MD5 (RFC 1321). Broken: only for what is old.
-pub static MD5: Hash =
-    Hash { name: "MD5", size: 16, digest: digest::<md5::Md5>, pbkdf2_block: pbkdf2_block::<Hmac<md5::Md5>> };
+pub static MD5: Hash = hash::<md5::Md5, Hmac<md5::Md5>>("MD5");
 /// SHA-1 (FIPS 180-4).
-pub static SHA1: Hash =
-    Hash { name: "SHA-1", size: 20, digest: digest::<sha1::Sha1>, pbkdf2_block: pbkdf2_block::<Hmac<sha1::Sha1>> };
+pub static SHA1: Hash = hash::<sha1::Sha1, Hmac<sha1::Sha1>>("SHA-1");
 /// SHA-224 (FIPS 180-4).
-pub static SHA224: Hash = Hash {
-    name: "SHA-224",
-    size: 28,
-    digest: digest::<sha2::Sha224>,
-    pbkdf2_block: pbkdf2_block::<Hmac<sha2::Sha224>>,
-};
+pub static SHA224: Hash = hash::<sha2::Sha224, Hmac<sha2::Sha224>>("SHA-224");
 /// SHA-256 (FIPS 180-4).
-pub static SHA256: Hash = Hash {
-    name: "SHA-256",
-    size: 32,
-    digest: digest::<sha2::Sha256>,
-    pbkdf2_block: pbkdf2_block::<Hmac<sha2::Sha256>>,
-};
+pub static SHA256: Hash = hash::<sha2::Sha256, Hmac<sha2::Sha256>>("SHA-256");
 /// SHA-384 (FIPS 180-4).
-pub static SHA384: Hash = Hash {
-    name: "SHA-384",
-    size: 48,
-    digest: digest::<sha2::Sha384>,
-    pbkdf2_block: pbkdf2_block::<Hmac<sha2::Sha384>>,
-};
+pub static SHA384: Hash = hash::<sha2::Sha384, Hmac<sha2::Sha384>>("SHA-384");
 /// SHA-512 (FIPS 180-4).
-pub static SHA512: Hash = Hash {
-    name: "SHA-512",
-    size: 64,
-    digest: digest::<sha2::Sha512>,
-    pbkdf2_block: pbkdf2_block::<Hmac<sha2::Sha512>>,
-};
+pub static SHA512: Hash = hash::<sha2::Sha512, Hmac<sha2::Sha512>>("SHA-512");
+/// SHA-512/224 (FIPS 180-4), which cryptsetup's libraries have.
+pub static SHA512_224: Hash = hash::<sha2::Sha512_224, Hmac<sha2::Sha512_224>>("SHA-512/224");
+/// SHA-512/256 (FIPS 180-4), which cryptsetup's libraries have.
+pub static SHA512_256: Hash = hash::<sha2::Sha512_256, Hmac<sha2::Sha512_256>>("SHA-512/256");
 /// SHA3-224 (FIPS 202).
-pub static SHA3_224: Hash = Hash {
-    name: "SHA3-224",
-    size: 28,
-    digest: digest::<sha3::Sha3_224>,
-    pbkdf2_block: pbkdf2_block::<SimpleHmac<sha3::Sha3_224>>,
-};
+pub static SHA3_224: Hash = hash::<sha3::Sha3_224, SimpleHmac<sha3::Sha3_224>>("SHA3-224");
 /// SHA3-256 (FIPS 202).
-pub static SHA3_256: Hash = Hash {
-    name: "SHA3-256",
-    size: 32,
-    digest: digest::<sha3::Sha3_256>,
-    pbkdf2_block: pbkdf2_block::<SimpleHmac<sha3::Sha3_256>>,
-};
+pub static SHA3_256: Hash = hash::<sha3::Sha3_256, SimpleHmac<sha3::Sha3_256>>("SHA3-256");
 /// SHA3-384 (FIPS 202).
-pub static SHA3_384: Hash = Hash {
-    name: "SHA3-384",
-    size: 48,
-    digest: digest::<sha3::Sha3_384>,
-    pbkdf2_block: pbkdf2_block::<SimpleHmac<sha3::Sha3_384>>,
-};
+pub static SHA3_384: Hash = hash::<sha3::Sha3_384, SimpleHmac<sha3::Sha3_384>>("SHA3-384");
 /// SHA3-512 (FIPS 202).
-pub static SHA3_512: Hash = Hash {
-    name: "SHA3-512",
-    size: 64,
-    digest: digest::<sha3::Sha3_512>,
-    pbkdf2_block: pbkdf2_block::<SimpleHmac<sha3::Sha3_512>>,
-};
+pub static SHA3_512: Hash = hash::<sha3::Sha3_512, SimpleHmac<sha3::Sha3_512>>("SHA3-512");
+/// RIPEMD-128 (ISO/IEC 10118-3).
+pub static RIPEMD128: Hash = hash::<ripemd::Ripemd128, Hmac<ripemd::Ripemd128>>("RIPEMD-128");
 /// RIPEMD-160 (ISO/IEC 10118-3).
-pub static RIPEMD160: Hash = Hash {
-    name: "RIPEMD-160",
-    size: 20,
-    digest: digest::<ripemd::Ripemd160>,
-    pbkdf2_block: pbkdf2_block::<Hmac<ripemd::Ripemd160>>,
-};
+pub static RIPEMD160: Hash = hash::<ripemd::Ripemd160, Hmac<ripemd::Ripemd160>>("RIPEMD-160");
+/// RIPEMD-256, no more secure than RIPEMD-128.
+pub static RIPEMD256: Hash = hash::<ripemd::Ripemd256, Hmac<ripemd::Ripemd256>>("RIPEMD-256");
+/// RIPEMD-320, no more secure than RIPEMD-160.
+pub static RIPEMD320: Hash = hash::<ripemd::Ripemd320, Hmac<ripemd::Ripemd320>>("RIPEMD-320");
+/// The first 256 bits of Whirlpool: Linux's `wp256`.
+pub static WHIRLPOOL_256: Hash = truncated::<whirlpool::Whirlpool, U32>("Whirlpool-256");
+/// The first 384 bits of Whirlpool: Linux's `wp384`.
+pub static WHIRLPOOL_384: Hash = truncated::<whirlpool::Whirlpool, U48>("Whirlpool-384");
 /// Whirlpool (ISO/IEC 10118-3, the final version of 2003).
-pub static WHIRLPOOL: Hash = Hash {
-    name: "Whirlpool",
-    size: 64,
-    digest: digest::<whirlpool::Whirlpool>,
-    pbkdf2_block: pbkdf2_block::<Hmac<whirlpool::Whirlpool>>,
-};
+pub static WHIRLPOOL: Hash = hash::<whirlpool::Whirlpool, Hmac<whirlpool::Whirlpool>>("Whirlpool");
+/// The first 128 bits of Tiger as Linux has it: `tgr128`.
+pub static TIGER_128: Hash = truncated::<LinuxTiger, U16>("Tiger-128");
+/// The first 160 bits of Tiger as Linux has it: `tgr160`.
+pub static TIGER_160: Hash = truncated::<LinuxTiger, U20>("Tiger-160");
+/// Tiger (Anderson, Biham 1996) as Linux has it: `tgr192`.
+pub static TIGER_192: Hash = hash::<LinuxTiger, SimpleHmac<LinuxTiger>>("Tiger-192");
+/// BLAKE2b with digests of 160 bits (RFC 7693).
+pub static BLAKE2B_160: Hash = hash::<Blake2b<U20>, SimpleHmac<Blake2b<U20>>>("BLAKE2b-160");
+/// BLAKE2b with digests of 256 bits (RFC 7693).
+pub static BLAKE2B_256: Hash = hash::<Blake2b<U32>, SimpleHmac<Blake2b<U32>>>("BLAKE2b-256");
+/// BLAKE2b with digests of 384 bits (RFC 7693).
+pub static BLAKE2B_384: Hash = hash::<Blake2b<U48>, SimpleHmac<Blake2b<U48>>>("BLAKE2b-384");
 /// BLAKE2b with digests of 512 bits (RFC 7693).
-pub static BLAKE2B_512: Hash = Hash {
-    name: "BLAKE2b-512",
-    size: 64,
-    digest: digest::<blake2::Blake2b512>,
-    pbkdf2_block: pbkdf2_block::<SimpleHmac<blake2::Blake2b512>>,
-};
+pub static BLAKE2B_512: Hash = hash::<blake2::Blake2b512, SimpleHmac<blake2::Blake2b512>>("BLAKE2b-512");
+/// BLAKE2s with digests of 128 bits (RFC 7693).
+pub static BLAKE2S_128: Hash = hash::<Blake2s<U16>, SimpleHmac<Blake2s<U16>>>("BLAKE2s-128");
+/// BLAKE2s with digests of 160 bits (RFC 7693).
+pub static BLAKE2S_160: Hash = hash::<Blake2s<U20>, SimpleHmac<Blake2s<U20>>>("BLAKE2s-160");
+/// BLAKE2s with digests of 224 bits (RFC 7693).
+pub static BLAKE2S_224: Hash = hash::<Blake2s<U28>, SimpleHmac<Blake2s<U28>>>("BLAKE2s-224");
 /// BLAKE2s with digests of 256 bits (RFC 7693).
-pub static BLAKE2S_256: Hash = Hash {
-    name: "BLAKE2s-256",
-    size: 32,
-    digest: digest::<blake2::Blake2s256>,
-    pbkdf2_block: pbkdf2_block::<Blake2sHmac>,
-};
+pub static BLAKE2S_256: Hash = hash::<blake2::Blake2s256, Blake2sHmac>("BLAKE2s-256");
 /// SM3 (GB/T 32905-2016).
-pub static SM3: Hash =
-    Hash { name: "SM3", size: 32, digest: digest::<sm3::Sm3>, pbkdf2_block: pbkdf2_block::<Hmac<sm3::Sm3>> };
+pub static SM3: Hash = hash::<sm3::Sm3, Hmac<sm3::Sm3>>("SM3");
 /// Streebog with digests of 256 bits (GOST R 34.11-2012, RFC 6986).
-pub static STREEBOG_256: Hash = Hash {
-    name: "Streebog-256",
-    size: 32,
-    digest: digest::<streebog::Streebog256>,
-    pbkdf2_block: pbkdf2_block::<Hmac<streebog::Streebog256>>,
-};
+pub static STREEBOG_256: Hash = hash::<streebog::Streebog256, Hmac<streebog::Streebog256>>("Streebog-256");
 /// Streebog with digests of 512 bits (GOST R 34.11-2012, RFC 6986).
-pub static STREEBOG_512: Hash = Hash {
-    name: "Streebog",
-    size: 64,
-    digest: digest::<streebog::Streebog512>,
-    pbkdf2_block: pbkdf2_block::<Hmac<streebog::Streebog512>>,
-};
+pub static STREEBOG_512: Hash = hash::<streebog::Streebog512, Hmac<streebog::Streebog512>>("Streebog");
+
+/// A hash of the table, and the HMAC that goes with it.
+const fn hash<D: Digest, P: Prf>(name: &'static str) -> Hash {
+    Hash { name, size: <D::OutputSize as Unsigned>::USIZE, digest: digest::<D>, pbkdf2_block: pbkdf2_block::<P> }
+}
+
+/// The first `N` bytes of another hash.
+const fn truncated<D, N: ArraySize>(name: &'static str) -> Hash
+where
+    D: Digest + FixedOutput + Update + HashMarker + BlockSizeUser + Clone + Default,
+{
+    hash::<Truncated<D, N>, SimpleHmac<Truncated<D, N>>>(name)
+}
 
 fn digest<D: Digest>(parts: &[&[u8]], out: &mut [u8]) {
     let mut hash = D::new();
     parts.iter().for_each(|part| hash.update(part));
     out.copy_from_slice(&hash.finalize());
+}
+
+/// See [`truncated`].
+#[derive(Clone, Default)]
+struct Truncated<D, N>(D, PhantomData<N>);
+
+impl<D, N> HashMarker for Truncated<D, N> {}
+
+impl<D: BlockSizeUser, N> BlockSizeUser for Truncated<D, N> {
+    type BlockSize = D::BlockSize;
+}
+
+impl<D, N: ArraySize> OutputSizeUser for Truncated<D, N> {
+    type OutputSize = N;
+}
+
+impl<D: Update, N> Update for Truncated<D, N> {
+    fn update(&mut self, data: &[u8]) {
+        Update::update(&mut self.0, data);
+    }
+}
+
+impl<D: FixedOutput, N: ArraySize> FixedOutput for Truncated<D, N> {
+    fn finalize_into(self, out: &mut Output<Self>) {
+        let whole = self.0.finalize_fixed();
+        out.copy_from_slice(&whole[..N::USIZE]);
+    }
+}
+
+/// Tiger with the bytes of each of its three words the other way round (Linux, crypto/tgr192.c, `tgr192_final`), as its first
+/// implementations had them.
+#[derive(Clone, Default)]
+struct LinuxTiger(tiger::Tiger);
+
+impl HashMarker for LinuxTiger {}
+
+impl BlockSizeUser for LinuxTiger {
+    type BlockSize = <tiger::Tiger as BlockSizeUser>::BlockSize;
+}
+
+impl OutputSizeUser for LinuxTiger {
+    type OutputSize = U24;
+}
+
+impl Update for LinuxTiger {
+    fn update(&mut self, data: &[u8]) {
+        Update::update(&mut self.0, data);
+    }
+}
+
+impl FixedOutput for LinuxTiger {
+    fn finalize_into(self, out: &mut Output<Self>) {
+        FixedOutput::finalize_into(self.0, out);
+        out.chunks_mut(8).for_each(<[u8]>::reverse);
+    }
 }
 
 /// HMAC for hashes that it cannot keep in the middle of a key: slower by two compressions.
@@ -191,9 +254,9 @@ pub fn sha1_state(message: &[u8]) -> [u32; 5] {
 }
 
 /// The hash of that name, whatever its case, and with or without hyphens: `sha512` is SHA-512. Names of Linux and of
-/// cryptsetup are known, too: `rmd160`, `stribog512`.
+/// cryptsetup's libraries are known, too: `rmd160`, `stribog512`, `blake2b_512`, `sha512-256`.
 pub fn by_name(name: &str) -> Option<&'static Hash> {
-    let plain = |name: &str| name.replace('-', "").to_ascii_lowercase();
+    let plain = |name: &str| name.replace(['-', '_', '/'], "").to_ascii_lowercase();
     let name = plain(name);
     let known = HASHES.iter().copied().find(|h| plain(h.name) == name);
     known.or_else(|| OTHER_NAMES.iter().find(|(other, _)| *other == name).map(|(_, hash)| *hash))

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::secret::wipe_stack;
+use crate::secret::{wipe_after_sectors, wipe_stack};
 
 /// Threads that help the caller of [`Pool::run`].
 ///
@@ -94,10 +94,13 @@ impl Pool {
 }
 
 /// Cuts `run` into pieces of `piece` bytes (the last may be shorter) and calls `each` with the offset and bytes of every
-/// one, on the threads of `pool`.
+/// one, on the threads of `pool`. Keys that it had on their stacks and in vector registers are wiped after each.
 pub fn for_each_piece(pool: &Pool, run: &mut [u8], piece: usize, each: impl Fn(usize, &mut [u8]) + Sync) {
     let pieces: Vec<Mutex<&mut [u8]>> = run.chunks_mut(piece).map(Mutex::new).collect();
-    pool.run(pieces.len(), &|i| each(i * piece, &mut lock(&pieces[i])));
+    pool.run(pieces.len(), &|i| {
+        each(i * piece, &mut lock(&pieces[i]));
+        wipe_after_sectors();
+    });
 }
 
 impl Drop for Pool {

@@ -47,6 +47,34 @@ fn hashes_and_pbkdf2_are_those_of_openssl() {
     }
 }
 
+/// RFC 2104, for hashes with blocks of 64 bytes, some of which no other program at hand derives keys with. One iteration of PBKDF2 is an
+/// HMAC.
+#[test]
+fn pbkdf2_is_made_of_hmac() {
+    let mut random = Random::new(2);
+    for hash in HASHES.iter().filter(|h| ["RIPEMD", "Tiger", "Whirlpool", "MD4"].iter().any(|n| h.name.starts_with(n)))
+    {
+        for len in [0, 20, 64, 65, 200] {
+            let (password, salt) = (random.bytes(len), random.bytes(len / 2 + 8));
+            let digest = |parts: &[&[u8]]| {
+                let mut digest = vec![0; hash.size];
+                hash.digest(parts, &mut digest);
+                digest
+            };
+            let mut key = [0; 64];
+            match len <= 64 {
+                true => key[..len].copy_from_slice(&password),
+                false => key[..hash.size].copy_from_slice(&digest(&[&password])),
+            }
+            let inner = digest(&[&key.map(|byte| byte ^ 0x36), &salt, &1u32.to_be_bytes()]);
+            let expected = digest(&[&key.map(|byte| byte ^ 0x5c), &inner]);
+            let mut found = vec![0; hash.size];
+            assert!(hash.pbkdf2(&password, &salt, 1, &mut found, &|| true));
+            assert_eq!(found, expected, "{}, a password of {len} bytes", hash.name);
+        }
+    }
+}
+
 fn random_salt(len: usize) -> usize {
     1 + (len * 7) % 130
 }

@@ -22,7 +22,7 @@ const MISSING: &[&str] = &["serpent-cbc-essiv:blake2s-256"];
 /// The kernel's modules for all of this, as far as they are not built in.
 const MODULES: &str = "dm-crypt xts cbc ecb lrw ctr essiv serpent_generic twofish_generic camellia_generic cast5_generic \
                        cast6_generic blowfish_generic des_generic crc32_generic sha512_generic rmd160 wp512 adiantum \
-                       nhpoly1305 chacha_generic sha3_generic streebog_generic aes_ti";
+                       nhpoly1305 chacha_generic sha3_generic streebog_generic md4 blake2b_generic aes_ti";
 
 struct Case {
     spec: &'static str,
@@ -58,6 +58,16 @@ const SPECIFICATIONS: &[(&str, &[usize])] = &[
     ("aes-cbc-eboiv", &[16, 32]),
     ("aes-cbc-elephant", &[32, 64]),
     ("serpent-cbc-essiv:blake2s-256", &[32]),
+    ("aes-cbc-essiv:wp256", &[16, 32]),
+    ("aes-cbc-essiv:md4", &[16]),
+    ("aes-cbc-essiv:sha3-256", &[32]),
+    ("aes-cbc-essiv:streebog256", &[32]),
+    ("aes-cbc-essiv:blake2b-256", &[32]),
+    ("cast6-cbc-essiv:sha224", &[32]),
+    ("blowfish-cbc-essiv:wp384", &[16]),
+    ("blowfish-cbc-essiv:rmd160", &[16]),
+    ("blowfish-cbc-essiv:blake2b-160", &[16]),
+    ("blowfish-cbc-essiv:blake2b-384", &[56]),
     ("camellia-cbc-essiv:sha256", &[24]),
     ("blowfish-cbc-essiv:sha256", &[16]),
     ("blowfish-cbc-essiv:sha1", &[56]),

@@ -3,6 +3,7 @@
 
 pub mod fsx;
 pub mod mounts;
+pub mod processes;
 pub mod random;
 pub mod reference;
 pub mod stores;

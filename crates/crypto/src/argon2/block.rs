@@ -28,8 +28,8 @@ impl Block {
 /// The fastest that this processor can run.
 pub(super) fn best() -> Compress {
     #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        return avx2::compress;
+    if let Some(compress) = avx2::compress() {
+        return compress;
     }
     portable
 }
@@ -100,13 +100,14 @@ fn mix(v: &mut Words<'_>, a: usize, b: usize, c: usize, d: usize) {
 mod avx2 {
     use std::arch::x86_64::*;
 
-    use super::Block;
+    use super::{Block, Compress};
 
     const VECTORS: usize = 32;
 
-    pub(super) fn compress(one: &Block, other: &Block, out: &mut Block, add: bool) {
-        // SAFETY: `best` gives this function only where the processor has AVX2.
-        unsafe { with_avx2(one, other, out, add) }
+    /// Where the processor has AVX2.
+    pub(super) fn compress() -> Option<Compress> {
+        // SAFETY: the function is given out only where the processor has AVX2.
+        is_x86_feature_detected!("avx2").then_some(|one, other, out, add| unsafe { with_avx2(one, other, out, add) })
     }
 
     #[target_feature(enable = "avx2")]

@@ -15,6 +15,10 @@ use crate::tweak;
 ///
 /// A kernel implements the two ECB methods; where it can keep tweaks in registers it implements the two XTS methods
 /// too, and otherwise inherits a version that runs through a buffer on the stack.
+///
+/// # Panics
+/// Every method does where its arguments do not fit each other: kernels read and write through pointers, and one that passed over
+/// half a block would leave it in clear.
 pub trait BlockCipher: Send + Sync {
     /// Block size in bytes: 16, or 8 for the ciphers of the nineties.
     fn block_size(&self) -> usize;
@@ -29,11 +33,13 @@ pub trait BlockCipher: Send + Sync {
     /// tweaks (IEEE 1619-2007, 5.3.2: the value for block 0 of each). Only for ciphers of 16-byte blocks;
     /// `sector` is a multiple of 16 and `run.len()` is `tweaks.len() * sector`.
     fn xts_encrypt(&self, tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
+        assert_sectors(self.block_size(), tweaks, sector, run);
         tweak::through_buffer(tweaks, sector, run, |blocks| self.encrypt_blocks(blocks));
     }
 
     /// The inverse of [`BlockCipher::xts_encrypt`].
     fn xts_decrypt(&self, tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
+        assert_sectors(self.block_size(), tweaks, sector, run);
         tweak::through_buffer(tweaks, sector, run, |blocks| self.decrypt_blocks(blocks));
     }
 
@@ -42,6 +48,21 @@ pub trait BlockCipher: Send + Sync {
     fn cbc_decrypt(&self, iv: &[u8; 16], chain: &mut [u8]) {
         cbc::through_buffer(self, iv, chain);
     }
+}
+
+/// Panics unless `run` is whole blocks of `block` bytes.
+#[track_caller]
+fn assert_blocks(block: usize, run: &[u8]) {
+    assert!(run.len().is_multiple_of(block), "{} bytes are no whole blocks of {block}", run.len());
+}
+
+/// Panics unless `run` is a sector of `sector` bytes for each tweak, in blocks as XTS has them.
+#[track_caller]
+fn assert_sectors(block: usize, tweaks: &[[u8; 16]], sector: usize, run: &[u8]) {
+    assert!(block == 16, "XTS takes blocks of 16 bytes, not of {block}");
+    let (tweaks, len) = (tweaks.len(), run.len());
+    assert!(sector > 0 && sector.is_multiple_of(16), "a sector of {sector} bytes is no whole blocks of 16");
+    assert!(tweaks.checked_mul(sector) == Some(len), "{len} bytes are not {tweaks} sectors of {sector}");
 }
 
 /// Whether a cipher may use the processor's AES instructions (the switch that TrueCrypt has in its settings).

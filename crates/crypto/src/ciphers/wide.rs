@@ -11,20 +11,22 @@ macro_rules! block_cipher {
             }
 
             fn encrypt_blocks(&self, blocks: &mut [u8]) {
+                $crate::ciphers::assert_blocks(16, blocks);
                 self.crypt::<false, false>(Masks::none(), blocks);
             }
 
             fn decrypt_blocks(&self, blocks: &mut [u8]) {
+                $crate::ciphers::assert_blocks(16, blocks);
                 self.crypt::<true, false>(Masks::none(), blocks);
             }
 
             fn xts_encrypt(&self, tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
-                debug_assert_eq!(run.len(), tweaks.len() * sector);
+                $crate::ciphers::assert_sectors(16, tweaks, sector, run);
                 self.crypt::<false, true>(Masks::new(tweaks, sector), run);
             }
 
             fn xts_decrypt(&self, tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
-                debug_assert_eq!(run.len(), tweaks.len() * sector);
+                $crate::ciphers::assert_sectors(16, tweaks, sector, run);
                 self.crypt::<true, true>(Masks::new(tweaks, sector), run);
             }
         }

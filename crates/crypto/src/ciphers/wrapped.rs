@@ -2,7 +2,7 @@
 
 use cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 
-use super::{BlockCipher, Kernel};
+use super::{BlockCipher, Kernel, assert_blocks};
 use crate::secret::Resident;
 
 /// The one kernel of such a cipher. All of them look up tables by secret bytes.
@@ -26,14 +26,12 @@ impl<C: BlockCipherEncrypt + BlockCipherDecrypt + Send + Sync> BlockCipher for W
     }
 
     fn encrypt_blocks(&self, blocks: &mut [u8]) {
-        let (blocks, rest) = Array::slice_as_chunks_mut(blocks);
-        debug_assert!(rest.is_empty());
-        self.0.encrypt_blocks(blocks);
+        assert_blocks(C::block_size(), blocks);
+        self.0.encrypt_blocks(Array::slice_as_chunks_mut(blocks).0);
     }
 
     fn decrypt_blocks(&self, blocks: &mut [u8]) {
-        let (blocks, rest) = Array::slice_as_chunks_mut(blocks);
-        debug_assert!(rest.is_empty());
-        self.0.decrypt_blocks(blocks);
+        assert_blocks(C::block_size(), blocks);
+        self.0.decrypt_blocks(Array::slice_as_chunks_mut(blocks).0);
     }
 }

@@ -38,6 +38,16 @@ const IVS: &[(&str, Iv)] = &[
     ("random", Iv::Random),
 ];
 
+/// What Linux has or had, and this program does not: ciphers and modes for which there is no well-kept crate or that no volume is
+/// known to have.
+const OF_LINUX_ALONE: &[&str] = &[
+    "anubis", "arc4", "aria", "cfb", "cts", "des", "fcrypt", "hctr2", "khazad", "ofb", "pcbc", "salsa20", "seed",
+    "sm4", "tea", "xctr", "xeta", "xtea",
+];
+
+/// Checksums that Linux takes for hashes, so short that they make keys of the old ciphers at most.
+const CHECKSUMS: &[&str] = &["crc32", "crc32c", "crc64-rocksoft", "crct10dif", "xxhash64"];
+
 /// The longest text that is looked at, in bytes: the kernel's names of algorithms end at 128.
 const LONGEST: usize = 192;
 
@@ -193,6 +203,9 @@ impl Draft<'_> {
         };
         let essiv = essiv.map(|name| match hash::by_name(name) {
             Some(hash) => Ok((hash, name.to_owned())),
+            None if CHECKSUMS.contains(&name) => {
+                Err(unsupported(format!("{name} is a checksum, of which no keys are made here")))
+            }
             None => Err(unsupported(format!("no hash called {name}"))),
         });
         let (mode, cipher) = algorithm(term, &unsupported)?;
@@ -226,13 +239,21 @@ fn algorithm(term: &Term<'_>, unsupported: &dyn Fn(String) -> Error) -> Result<(
         _ => {}
     }
     let mode = MODES.iter().find(|(name, _)| *name == term.name);
-    let mode = mode.ok_or_else(|| unsupported(format!("no mode called {}", term.name)))?.1;
+    let mode = mode.ok_or_else(|| unsupported(missing("mode", term.name)))?.1;
     let [cipher] = names[..] else {
         return Err(unsupported(format!("the mode {} takes one cipher", term.name)));
     };
     let known = CIPHERS.iter().find(|(name, _)| *name == cipher);
-    let cipher = known.ok_or_else(|| unsupported(format!("no cipher called {cipher}")))?.1;
+    let cipher = known.ok_or_else(|| unsupported(missing("cipher", cipher)))?.1;
     Ok((mode, cipher))
+}
+
+/// That there is no such cipher or mode here, and whether there is one elsewhere.
+fn missing(kind: &str, name: &str) -> String {
+    match OF_LINUX_ALONE.contains(&name) {
+        true => format!("Linux has the {kind} {name}, this program does not"),
+        false => format!("no {kind} called {name}"),
+    }
 }
 
 impl Specification {
@@ -328,6 +349,9 @@ mod tests {
             ("capi:essiv(cbc(aes),sha256)-plain64", "aes-cbc-essiv:sha256"),
             ("capi:essiv(cbc(aes),sha256)-plain", "capi:essiv(cbc(aes),sha256)-plain"),
             ("capi:ecb(aes)", "aes-ecb"),
+            ("aes-cbc-essiv:wp256", "aes-cbc-essiv:wp256"),
+            ("cast6-cbc-essiv:tgr192", "cast6-cbc-essiv:tgr192"),
+            ("blowfish-cbc-essiv:rmd320", "blowfish-cbc-essiv:rmd320"),
             ("capi:adiantum(xchacha12,aes)-plain64", "xchacha12,aes-adiantum-plain64"),
             ("capi:adiantum(xchacha20,aes,nhpoly1305)-plain64", "xchacha20,aes-adiantum-plain64"),
         ] {
@@ -418,6 +442,14 @@ mod tests {
         for text in unsupported {
             let Err(Error::Unsupported(what)) = parse(text) else { panic!("{text}: {:?}", parse(text)) };
             assert!(what.contains(text) || what.contains("keys"), "{what}");
+        }
+        for (text, expected) in [
+            ("anubis-cbc-plain", "Linux has the cipher anubis"),
+            ("aes-pcbc-plain", "Linux has the mode pcbc"),
+            ("rot13-cbc-plain", "no cipher called rot13"),
+            ("blowfish-cbc-essiv:crc32", "crc32 is a checksum"),
+        ] {
+            assert!(matches!(parse(text), Err(Error::Unsupported(what)) if what.contains(expected)), "{text}");
         }
         assert!(matches!(parse(&"a".repeat(200)), Err(Error::Syntax(_))));
     }

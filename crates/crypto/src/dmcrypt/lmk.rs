@@ -9,7 +9,7 @@ use zeroize::Zeroize;
 
 use super::iv::Numbers;
 use crate::ciphers::BlockCipher;
-use crate::modes::{SectorCipher, cbc, md5};
+use crate::modes::{self, SectorCipher, cbc, md5};
 use crate::secret::Locked;
 
 /// Bytes of a sector.
@@ -57,7 +57,7 @@ impl Lmk {
     }
 
     fn batches(&self, first: u64, run: &mut [u8], each: impl Fn(u64, &mut [u8], &mut [[u8; 16]])) {
-        debug_assert!(run.len().is_multiple_of(SECTOR));
+        modes::assert_whole(run, SECTOR);
         let mut first = first;
         for batch in run.chunks_mut(BATCH * SECTOR) {
             let mut ivs = [[0; 16]; BATCH];

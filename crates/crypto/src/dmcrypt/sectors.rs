@@ -2,7 +2,7 @@
 
 use super::iv::{Generator, Numbers};
 use crate::ciphers::BlockCipher;
-use crate::modes::{IvMode, SectorCipher, TrueCryptCbc};
+use crate::modes::{self, IvMode, SectorCipher, TrueCryptCbc};
 
 /// Sectors in a batch: as many as CBC encrypts side by side.
 const BATCH: usize = 32;
@@ -31,7 +31,7 @@ impl Keyed {
     /// Calls `each` with a key, and the vectors and bytes of sectors under it.
     fn batches(&self, first: u64, run: &mut [u8], each: impl Fn(&Key, &[[u8; 16]], &mut [u8])) {
         let size = self.sector_size();
-        debug_assert!(run.len().is_multiple_of(size));
+        modes::assert_whole(run, size);
         let mut ivs = [[0; 16]; BATCH];
         let mut sector = first;
         let mut rest = run;

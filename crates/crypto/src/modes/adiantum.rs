@@ -111,7 +111,8 @@ impl Adiantum {
 
     /// Works on sectors whose middle blocks are put through AES together.
     fn run(&self, encrypt: bool, ivs: &[[u8; 16]], run: &mut [u8]) {
-        let size = run.len() / ivs.len();
+        let size = super::sector_of(ivs, run);
+        assert!(size > 16 && size.is_multiple_of(16) && size <= 4096, "Adiantum has no sectors of {size} bytes here");
         for (ivs, run) in ivs.chunks(BATCH).zip(run.chunks_mut(BATCH * size)) {
             let mut before = [[0; 16]; BATCH];
             for ((iv, sector), middle) in ivs.iter().zip(run.chunks_exact(size)).zip(&mut before) {

@@ -29,7 +29,7 @@ const PIECE: usize = 2 << 10;
 /// Encrypts `ivs.len()` sectors of `sector` bytes each, every one a chain of its own. Of each IV the first bytes count,
 /// as many as a block has. `sector` is a multiple of the block size and `run.len()` is `ivs.len() * sector`.
 pub fn encrypt_sectors(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
-    debug_assert!(run.len() == ivs.len() * sector && sector.is_multiple_of(cipher.block_size()));
+    assert_chains(cipher, ivs, sector, run);
     // Rows of one block from each sector. The last row encrypted is what the next one is xored with.
     let mut rows = [[0u8; LANES * 16]; LINE / 8];
     for (ivs, run) in ivs.chunks(LANES).zip(run.chunks_mut(LANES * sector)) {
@@ -42,13 +42,22 @@ pub fn encrypt_sectors(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize
 
 /// The inverse of [`encrypt_sectors`].
 pub fn decrypt_sectors(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
-    debug_assert!(run.len() == ivs.len() * sector && sector.is_multiple_of(cipher.block_size()));
+    assert_chains(cipher, ivs, sector, run);
     decrypt_pieces::<{ 16 + PIECE }>(cipher, ivs, sector, run);
+}
+
+/// Panics unless `run` is a chain of `sector` bytes for each IV, in whole blocks.
+#[track_caller]
+fn assert_chains(cipher: &(impl BlockCipher + ?Sized), ivs: &[[u8; 16]], sector: usize, run: &[u8]) {
+    let (ivs, len, block) = (ivs.len(), run.len(), cipher.block_size());
+    assert!(ivs.checked_mul(sector) == Some(len), "{len} bytes are not {ivs} chains of {sector}");
+    assert!(sector.is_multiple_of(block), "{sector} bytes are no whole blocks of {block}");
 }
 
 /// [`BlockCipher::cbc_decrypt`] for ciphers that have nothing better. The buffer is a small one: modes with a key for each sector
 /// decrypt no more at a time, and would clear the rest for nothing.
 pub(crate) fn through_buffer(cipher: &(impl BlockCipher + ?Sized), iv: &[u8; 16], chain: &mut [u8]) {
+    assert_chains(cipher, &[*iv], chain.len(), chain);
     decrypt_pieces::<{ 16 + 512 }>(cipher, &[*iv], chain.len().max(1), chain);
 }
 
@@ -83,11 +92,11 @@ pub struct Cbc(pub Box<dyn BlockCipher>);
 
 impl IvMode for Cbc {
     fn encrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
-        encrypt_sectors(&*self.0, ivs, run.len() / ivs.len(), run);
+        encrypt_sectors(&*self.0, ivs, super::sector_of(ivs, run), run);
     }
 
     fn decrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
-        decrypt_sectors(&*self.0, ivs, run.len() / ivs.len(), run);
+        decrypt_sectors(&*self.0, ivs, super::sector_of(ivs, run), run);
     }
 }
 
@@ -162,7 +171,7 @@ impl TrueCryptCbc {
 
     /// Calls `each` with groups of sectors, the number of the first one, and their IVs.
     fn groups(&self, first: u64, run: &mut [u8], mut each: impl FnMut(u64, &[[u8; 16]], &mut [u8])) {
-        debug_assert!(run.len().is_multiple_of(self.sector_size));
+        super::assert_whole(run, self.sector_size);
         let mut ivs = [[0u8; 16]; LANES];
         let mut number = first;
         for group in run.chunks_mut(LANES * self.sector_size) {

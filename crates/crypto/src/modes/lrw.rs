@@ -71,7 +71,7 @@ impl Lrw {
 
     /// Runs `ecb` between the two xors over blocks of consecutive indexes.
     fn blocks(&self, index: u128, run: &mut [u8], ecb: impl Fn(&mut [u8])) {
-        debug_assert!(run.len().is_multiple_of(self.cipher.block_size()));
+        assert!(run.len().is_multiple_of(self.cipher.block_size()), "{} bytes are no whole blocks", run.len());
         let mut masks = [0u64; MASK_WORDS];
         let mut index = index;
         for part in run.chunks_mut(size_of_val(&masks)) {
@@ -106,12 +106,12 @@ impl SectorCipher for Lrw {
     }
 
     fn encrypt(&self, first: u64, run: &mut [u8]) {
-        debug_assert!(run.len().is_multiple_of(self.sector_size));
+        super::assert_whole(run, self.sector_size);
         self.blocks(self.index(first), run, |blocks| self.cipher.encrypt_blocks(blocks));
     }
 
     fn decrypt(&self, first: u64, run: &mut [u8]) {
-        debug_assert!(run.len().is_multiple_of(self.sector_size));
+        super::assert_whole(run, self.sector_size);
         self.blocks(self.index(first), run, |blocks| self.cipher.decrypt_blocks(blocks));
     }
 }

@@ -19,8 +19,10 @@ pub use xts::Xts;
 
 /// Encrypts and decrypts whole sectors in place.
 ///
-/// `first` is the tweak number of the run's first sector; the sectors that follow count up by one. Infallible: the
-/// caller guarantees that the run is a multiple of the sector size.
+/// `first` is the tweak number of the run's first sector; the sectors that follow count up by one.
+///
+/// # Panics
+/// Both methods do unless the run is whole sectors.
 pub trait SectorCipher: Send + Sync {
     /// Sector size in bytes.
     fn sector_size(&self) -> usize;
@@ -34,6 +36,9 @@ pub trait SectorCipher: Send + Sync {
 ///
 /// `run` is as many sectors of one size as there are vectors, and not none; the size is a multiple of the cipher's block. Of each
 /// vector the first bytes count, as many as a block has.
+///
+/// # Panics
+/// Both methods do unless that is so.
 pub trait IvMode: Send + Sync {
     /// Encrypts a run of whole sectors.
     fn encrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]);
@@ -43,8 +48,22 @@ pub trait IvMode: Send + Sync {
 
 /// The sectors of a run that has as many as there are vectors.
 fn sectors<'a>(ivs: &[[u8; 16]], run: &'a mut [u8]) -> impl Iterator<Item = &'a mut [u8]> {
-    debug_assert!(!ivs.is_empty() && run.len().is_multiple_of(ivs.len()));
-    run.chunks_exact_mut(run.len() / ivs.len())
+    let size = sector_of(ivs, run);
+    run.chunks_exact_mut(size)
+}
+
+/// The size of a sector in such a run.
+#[track_caller]
+fn sector_of(ivs: &[[u8; 16]], run: &[u8]) -> usize {
+    let (ivs, len) = (ivs.len(), run.len());
+    assert!(ivs > 0 && len > 0 && len.is_multiple_of(ivs), "{len} bytes are no {ivs} sectors of one size");
+    len / ivs
+}
+
+/// Panics unless `run` is whole sectors.
+#[track_caller]
+pub(crate) fn assert_whole(run: &[u8], sector: usize) {
+    assert!(run.len().is_multiple_of(sector), "{} bytes are no whole sectors of {sector}", run.len());
 }
 
 /// Overwrites a buffer on the stack that held something derived from a key.

@@ -49,7 +49,7 @@ impl Xts {
 
     /// Calls `each` with every piece of the run and the vectors of its sectors.
     fn pieces(&self, first: u64, run: &mut [u8], mut each: impl FnMut(&[[u8; 16]], &mut [u8])) {
-        debug_assert!(run.len().is_multiple_of(self.sector_size));
+        super::assert_whole(run, self.sector_size);
         let mut number = first;
         for piece in run.chunks_mut(self.in_a_piece() * self.sector_size) {
             let mut ivs = [[0; 16]; TWEAK_BATCH];
@@ -92,14 +92,14 @@ impl SectorCipher for Xts {
 /// A vector is a sector's tweak before it is encrypted.
 impl IvMode for Xts {
     fn encrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
-        let (count, sector) = (self.in_a_piece(), run.len() / ivs.len());
+        let (count, sector) = (self.in_a_piece(), super::sector_of(ivs, run));
         for (ivs, piece) in ivs.chunks(count).zip(run.chunks_mut(count * sector)) {
             self.encrypt_piece(ivs, piece);
         }
     }
 
     fn decrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
-        let (count, sector) = (self.in_a_piece(), run.len() / ivs.len());
+        let (count, sector) = (self.in_a_piece(), super::sector_of(ivs, run));
         for (ivs, piece) in ivs.chunks(count).zip(run.chunks_mut(count * sector)) {
             self.decrypt_piece(ivs, piece);
         }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use claviger_crypto::SectorCipher;
 use claviger_crypto::pool::{Pool, for_each_piece};
+use claviger_crypto::secret::wipe_after_sectors;
 
 use crate::store::{Store, check_range};
 use align::Cut;
@@ -304,11 +305,14 @@ impl<'a> Crypt<'a> {
     fn read_whole(&self, store: &dyn Store, into: u64, out: &mut [u8]) -> io::Result<()> {
         store.read_at(self.stored_at + into, out)?;
         self.cipher.decrypt(self.number(into), out);
+        // Before this thread sleeps in whatever comes next, a system call or a wait for a request.
+        wipe_after_sectors();
         Ok(())
     }
 
     fn write_whole(&self, store: &dyn Store, into: u64, data: &mut [u8]) -> io::Result<()> {
         self.cipher.encrypt(self.number(into), data);
+        wipe_after_sectors();
         store.write_at(self.stored_at + into, data)
     }
 

@@ -33,6 +33,11 @@ impl Aes {
         }
         Self { round_keys: words.as_flattened().as_chunks().0.to_vec() }
     }
+
+    /// The round keys in the order in which they encrypt.
+    pub fn round_keys(&self) -> &[Block] {
+        &self.round_keys
+    }
 }
 
 impl Keyed for Aes {

@@ -12,7 +12,7 @@ use std::ops::{BitAnd, BitXor, Not};
 
 use super::s_box::{inverse_sub_bytes, sub_bytes};
 use super::schedule::Schedule;
-use crate::ciphers::{BlockCipher, Kernel};
+use crate::ciphers::{BlockCipher, Kernel, assert_blocks};
 use crate::secret::Locked;
 
 /// With vectors of the processor's base line: 32 blocks at a time.
@@ -53,9 +53,11 @@ impl BlockCipher for Soft {
         16
     }
     fn encrypt_blocks(&self, blocks: &mut [u8]) {
+        assert_blocks(16, blocks);
         (self.crypt)(&self.keys, false, blocks);
     }
     fn decrypt_blocks(&self, blocks: &mut [u8]) {
+        assert_blocks(16, blocks);
         (self.crypt)(&self.keys, true, blocks);
     }
 }

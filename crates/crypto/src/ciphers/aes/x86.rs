@@ -9,7 +9,7 @@
 use std::arch::x86_64::*;
 
 use super::schedule::Schedule;
-use crate::ciphers::{BlockCipher, Kernel};
+use crate::ciphers::{BlockCipher, Kernel, assert_blocks, assert_sectors};
 
 /// VAES on 512-bit vectors.
 pub(super) const VAES512: Kernel = Kernel {
@@ -77,23 +77,28 @@ impl BlockCipher for Aes {
         16
     }
     fn encrypt_blocks(&self, blocks: &mut [u8]) {
+        assert_blocks(16, blocks);
         // SAFETY: `Kernel::with_key` asks `usable`.
         unsafe { (self.ecb)(self.encrypt_keys(), false, blocks) }
     }
     fn decrypt_blocks(&self, blocks: &mut [u8]) {
+        assert_blocks(16, blocks);
         // SAFETY: as above.
         unsafe { (self.ecb)(self.decrypt_keys(), true, blocks) }
     }
     fn xts_encrypt(&self, tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
-        // SAFETY: as above.
+        assert_sectors(16, tweaks, sector, run);
+        // SAFETY: as above; the run is what the tweaks are for.
         unsafe { (self.xts)(self.encrypt_keys(), false, tweaks, sector, run) }
     }
     fn xts_decrypt(&self, tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
-        // SAFETY: as above.
+        assert_sectors(16, tweaks, sector, run);
+        // SAFETY: as above; the run is what the tweaks are for.
         unsafe { (self.xts)(self.decrypt_keys(), true, tweaks, sector, run) }
     }
     fn cbc_decrypt(&self, iv: &[u8; 16], chain: &mut [u8]) {
-        // SAFETY: the processor has the instructions of the kernel that made this.
+        assert_blocks(16, chain);
+        // SAFETY: as above; the chain is whole blocks.
         unsafe { (self.cbc)(self.decrypt_keys(), iv, chain) }
     }
 }
@@ -141,10 +146,10 @@ macro_rules! entries {
         }
 
         /// # Safety
-        /// The processor must have the features named here.
+        /// The processor must have the features named here, and `run` be a sector of `sector` bytes for each tweak.
         #[target_feature(enable = $features)]
         unsafe fn $xts(keys: &[[u8; 16]], decrypt: bool, tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
-            // SAFETY: the caller vouches for the processor's features.
+            // SAFETY: the caller vouches for the processor's features and the sizes.
             unsafe {
                 match decrypt {
                     false => xts::<$vector, false>(keys, tweaks, sector, run),
@@ -154,10 +159,10 @@ macro_rules! entries {
         }
 
         /// # Safety
-        /// The processor must have the features named here.
+        /// The processor must have the features named here, and the chain be whole blocks.
         #[target_feature(enable = $features)]
         unsafe fn $cbc(keys: &[[u8; 16]], iv: &[u8; 16], chain: &mut [u8]) {
-            // SAFETY: the caller vouches for the processor's features.
+            // SAFETY: the caller vouches for the processor's features and the chain.
             unsafe { cbc::<$vector>(keys, iv, chain) }
         }
     };
@@ -215,12 +220,12 @@ unsafe fn ecb_group<V: Vector, const N: usize, const DECRYPT: bool>(keys: &[[u8;
 /// the beginning is done block by block.
 ///
 /// # Safety
-/// The processor has the vector's instructions.
+/// The chain is whole blocks; the processor has the vector's instructions.
 #[inline(always)]
 unsafe fn cbc<V: Vector>(keys: &[[u8; 16]], iv: &[u8; 16], chain: &mut [u8]) {
     let group = 16 * V::BLOCKS * IN_FLIGHT;
     let mut end = chain.len();
-    // SAFETY: each group begins a block or more behind the chain's beginning; the caller vouches for the instructions.
+    // SAFETY: each group begins a block or more behind the chain's beginning, each block within it; the caller vouches for the instructions.
     unsafe {
         while end >= group + 16 {
             end -= group;
@@ -261,9 +266,10 @@ unsafe fn cbc_group<V: Vector, const N: usize>(keys: &[[u8; 16]], before: *const
     }
 }
 
+/// # Safety
+/// `run` is a sector of `sector` bytes for each tweak; the processor has the vector's instructions.
 #[inline(always)]
 unsafe fn xts<V: Vector, const DECRYPT: bool>(keys: &[[u8; 16]], tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
-    assert_eq!(Some(run.len()), tweaks.len().checked_mul(sector));
     let abreast = if sector.is_multiple_of(16 * STEP) { tweaks.len() / V::BLOCKS * V::BLOCKS } else { 0 };
     let (together, alone) = run.split_at_mut(abreast * sector);
     // SAFETY: as many sectors as a vector has blocks, each with its tweak; the caller vouches for the instructions.

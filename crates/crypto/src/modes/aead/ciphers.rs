@@ -63,6 +63,14 @@ pub(super) struct Sealed<S> {
 }
 
 impl<S: Sealer> Sealed<S> {
+    /// Panics unless `run` is whole sectors and there is a tag for each.
+    #[track_caller]
+    fn assert_tags(&self, run: &[u8], tags: &[u8]) {
+        let (sector, tag) = (self.sector_size, self.tag_size());
+        let fits = run.len().is_multiple_of(sector) && run.len() / sector * tag == tags.len();
+        assert!(fits, "{} bytes of sectors and {} of tags do not fit each other", run.len(), tags.len());
+    }
+
     /// The sector's number and its vector, one after the other: what is authenticated besides the sector.
     fn aad(&self, sector: u64, stored_iv: &[u8]) -> [u8; NUMBER + MAX_IV] {
         let Numbering { units, large, offset, vector } = &self.numbering;
@@ -95,7 +103,7 @@ impl<S: Sealer> AuthenticatedCipher for Sealed<S> {
     }
 
     fn encrypt(&self, first: u64, run: &mut [u8], tags: &mut [u8]) {
-        debug_assert_eq!(run.len() / self.sector_size * self.tag_size(), tags.len());
+        self.assert_tags(run, tags);
         let sectors = run.chunks_mut(self.sector_size).zip(tags.chunks_mut(self.tag_size()));
         for (i, (sector, tag)) in sectors.enumerate() {
             let (mac, stored_iv) = tag.split_at_mut(self.sealer.mac_size());
@@ -108,7 +116,7 @@ impl<S: Sealer> AuthenticatedCipher for Sealed<S> {
     }
 
     fn decrypt(&self, first: u64, run: &mut [u8], tags: &[u8]) -> Result<(), WrongTag> {
-        debug_assert_eq!(run.len() / self.sector_size * self.tag_size(), tags.len());
+        self.assert_tags(run, tags);
         let mut sectors = run.chunks_mut(self.sector_size).zip(tags.chunks(self.tag_size())).enumerate();
         let opened = sectors.try_for_each(|(i, (sector, tag))| {
             let number = first.wrapping_add(i as u64);

@@ -13,8 +13,10 @@ pub use specification::Specification;
 
 /// Encrypts whole sectors in place and makes their tags; checks the tags and decrypts.
 ///
-/// `first` is the number of the run's first sector; the sectors that follow count up by one. The caller guarantees that the
-/// run is a multiple of the sector size and that there is a tag for each sector.
+/// `first` is the number of the run's first sector; the sectors that follow count up by one.
+///
+/// # Panics
+/// Both methods do unless the run is whole sectors and there is a tag for each.
 pub trait AuthenticatedCipher: Send + Sync {
     /// Sector size in bytes.
     fn sector_size(&self) -> usize;

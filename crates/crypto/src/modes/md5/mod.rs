@@ -61,7 +61,7 @@ pub(crate) fn sectors(start: &[u32; 4], batch: &[u8], tails: &[[u8; 16]], out: &
 
 fn sectors_with(kernel: &Kernel, start: &[u32; 4], batch: &[u8], tails: &[[u8; 16]], out: &mut [[u8; 16]]) {
     let sectors = batch.as_chunks::<512>().0;
-    debug_assert!(sectors.len() == tails.len() && tails.len() == out.len());
+    assert!(512 * tails.len() == batch.len() && tails.len() == out.len(), "a tail and a state for each sector");
     let groups = sectors.chunks(kernel.lanes).zip(tails.chunks(kernel.lanes)).zip(out.chunks_mut(kernel.lanes));
     for ((sectors, tails), out) in groups {
         // A group that is not full has the first sector in the rest.

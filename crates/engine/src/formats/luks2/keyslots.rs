@@ -340,11 +340,18 @@ pub(super) fn hash_of(name: Option<&str>) -> Result<&'static Hash> {
     known.ok_or_else(|| Error::misuse(format!("no hash of LUKS headers is called {name}")))
 }
 
-/// The hash's name in a header, which is the kernel's.
+/// The hash's name in a header, which is the kernel's, if it is one of those that other programs find by it.
 pub(super) fn header_name(hash: &Hash) -> Result<String> {
+    /// Known by different names, or by hardly any program.
+    const REFUSED: &[&str] =
+        &["Streebog", "MD4", "RIPEMD-128", "RIPEMD-256", "RIPEMD-320", "SHA-512/224", "SHA-512/256"];
     match hash.name {
-        "Streebog" => Err(Error::unsupported("Streebog in LUKS headers, where programs do not agree on its name")),
-        "BLAKE2s-256" => Ok("blake2s-256".into()),
+        name if REFUSED.contains(&name) || name.starts_with("Tiger") || name.starts_with("Whirlpool-") => {
+            Err(Error::unsupported(format!(
+                "{name} in LUKS headers, where programs do not agree on its name or do not know it"
+            )))
+        }
+        name if name.starts_with("BLAKE2") => Ok(name.to_ascii_lowercase()),
         name => Ok(name.replace('-', "").to_ascii_lowercase()),
     }
 }

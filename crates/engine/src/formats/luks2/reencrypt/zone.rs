@@ -135,6 +135,8 @@ fn convert(state: &State, ciphers: &Ciphers, at: u64, piece: &mut [u8]) {
             cipher.encrypt(at / cipher.sector_size() as u64, part);
         }
     }
+    // Before the system call that follows.
+    claviger_crypto::secret::wipe_after_sectors();
 }
 
 /// Bytes that protect so many of a zone.

@@ -1,0 +1,158 @@
+//! What a debugger sees of a process: its memory, and the registers of every thread.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::process::{Command, Stdio};
+
+use crate::tools;
+
+/// A name, and bytes that must or must not be there.
+pub type Needle = (String, Vec<u8>);
+
+/// The names of those needles, of two bytes or more, that are in `hay`.
+pub fn found<'a>(hay: &[u8], needles: &'a [Needle]) -> Vec<&'a str> {
+    // Few places begin as any of them does.
+    let start = |bytes: &[u8]| usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+    let mut by_start = vec![Vec::new(); 1 << 16];
+    needles.iter().enumerate().for_each(|(i, (_, bytes))| by_start[start(bytes)].push(i));
+    let mut seen = vec![false; needles.len()];
+    for (at, two) in hay.windows(2).enumerate() {
+        for &i in &by_start[start(two)] {
+            seen[i] |= hay[at..].starts_with(&needles[i].1);
+        }
+    }
+    needles.iter().zip(seen).filter(|(_, seen)| *seen).map(|((name, _), _)| name.as_str()).collect()
+}
+
+/// The memory of a process that can be read and written.
+#[derive(Default)]
+pub struct Memory {
+    /// Pages of secrets: those that no core image has (`dd`) and no child gets (`wf`).
+    pub locked: Vec<u8>,
+    /// The rest: stacks, heap, variables.
+    pub ordinary: Vec<u8>,
+}
+
+impl Memory {
+    /// That of a process, which root may read although the process is not dumpable.
+    ///
+    /// # Panics
+    /// If it cannot be read.
+    pub fn of(pid: u32) -> Self {
+        // A thread that ends meanwhile takes its stack along: look again then.
+        (0..100).find_map(|_| Self::read(pid)).expect("memory that stays as it is for a moment")
+    }
+
+    fn read(pid: u32) -> Option<Self> {
+        let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).expect("procfs");
+        let mut file = File::open(format!("/proc/{pid}/mem")).expect("root may");
+        let mut all = Self::default();
+        // Each mapping ends with its flags (proc_pid_smaps(5)).
+        let mut range = None;
+        for line in maps.lines() {
+            let mut words = line.split_whitespace();
+            let first = words.next().expect("a word");
+            if let Some((from, to)) = first.split_once('-') {
+                let number = |hex| u64::from_str_radix(hex, 16).expect("a number");
+                range = words.next().is_some_and(|rights| rights.starts_with("rw")).then(|| number(from)..number(to));
+            }
+            let Some(range) = range.take_if(|_| first == "VmFlags:") else { continue };
+            let flags: Vec<_> = words.collect();
+            let mut bytes = vec![0; (range.end - range.start) as usize];
+            file.seek(SeekFrom::Start(range.start)).expect("a place");
+            file.read_exact(&mut bytes).ok()?;
+            let locked = flags.contains(&"dd") && flags.contains(&"wf");
+            if locked { &mut all.locked } else { &mut all.ordinary }.append(&mut bytes);
+        }
+        Some(all)
+    }
+
+    /// What a vector register may hold of the locked memory: each 16 bytes of it, and each word four times, as ciphers take the round
+    /// keys of many blocks. What does not look random is left out: it may be anywhere.
+    pub fn locked_as_vectors(&self) -> Vec<Needle> {
+        let different = |bytes: &[u8]| (0..bytes.len()).filter(|&i| !bytes[..i].contains(&bytes[i])).count();
+        let whole = self.locked.as_chunks::<16>().0.iter().filter(|chunk| different(&chunk[..]) >= 8);
+        let words =
+            self.locked.as_chunks::<4>().0.iter().filter(|word| different(&word[..]) == 4 && !word.contains(&0));
+        let mut all: Vec<[u8; 16]> = whole.copied().chain(words.map(|w| std::array::from_fn(|i| w[i % 4]))).collect();
+        all.sort_unstable();
+        all.dedup();
+        all.into_iter().map(|bytes| (format!("{bytes:02x?} of locked memory"), bytes.to_vec())).collect()
+    }
+}
+
+/// The registers of every thread of a process.
+pub struct Registers {
+    /// How many threads there are.
+    pub threads: usize,
+    /// General and vector registers, one thread after the other, as the kernel saves them.
+    pub bytes: Vec<u8>,
+}
+
+impl Registers {
+    /// Those of a process, which goes on as before; root may ask. A reported skip where Python is missing, which does for us what takes
+    /// `unsafe` here. gdb would not do: it takes every processor's vector registers to lie where Intel's do.
+    ///
+    /// # Panics
+    /// If they cannot be read. A vector register is changed for a moment, and must be found so.
+    pub fn of(pid: u32) -> Option<Self> {
+        let mut command = Command::new(tools::program("python3")?);
+        let output = tools::run(command.args(["-c", REGISTERS, &pid.to_string()]).stdin(Stdio::null()));
+        let (threads, bytes) = output.stdout.split_at(8);
+        let threads = u64::from_le_bytes(threads.try_into().expect("8 bytes")) as usize;
+        Some(Self { threads, bytes: bytes.to_vec() })
+    }
+}
+
+/// Stops each thread, reads NT_PRSTATUS and its vector registers, and lets it go on (ptrace(2); Linux, include/uapi/linux/ptrace.h and
+/// elf.h). Prints nothing before that: this program may be its own parent's debugger.
+const REGISTERS: &str = r#"
+import ctypes, os, platform, sys
+
+class Span(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("len", ctypes.c_size_t)]
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+libc.ptrace.restype = ctypes.c_long
+SEIZE, INTERRUPT, DETACH, GET, SET, WALL = 0x4206, 0x4207, 17, 0x4204, 0x4205, 0x40000000
+GENERAL, VECTORS = 1, 0x202 if platform.machine() == "x86_64" else 2
+
+def ptrace(request, tid, address, data):
+    if libc.ptrace(request, tid, address, data) < 0:
+        sys.exit(f"ptrace {request:x} of {tid}: {os.strerror(ctypes.get_errno())}")
+
+def get(tid, kind):
+    room = ctypes.create_string_buffer(1 << 16)
+    span = Span(ctypes.addressof(room), len(room))
+    ptrace(GET, tid, kind, ctypes.addressof(span))
+    return room.raw[:span.len]
+
+def set(tid, kind, registers):
+    room = ctypes.create_string_buffer(registers, len(registers))
+    ptrace(SET, tid, kind, ctypes.addressof(Span(ctypes.addressof(room), len(room))))
+
+pid = int(sys.argv[1])
+stopped = []
+while new := {int(name) for name in os.listdir(f"/proc/{pid}/task")} - {*stopped}:
+    for tid in new:
+        ptrace(SEIZE, tid, None, None)
+        ptrace(INTERRUPT, tid, None, None)
+        os.waitpid(tid, WALL)
+        stopped.append(tid)
+found = [get(tid, kind) for tid in stopped for kind in (GENERAL, VECTORS)]
+# Bytes 160 + 16 * 15 of the area are XMM15 (Intel's manual, the layout of FXSAVE); bit 1 of byte 512 says that it is in use.
+if VECTORS == 0x202:
+    before = get(pid, VECTORS)
+    marked = bytearray(before)
+    marked[400:416] = b"marked for once!"
+    marked[512] |= 2
+    set(pid, VECTORS, bytes(marked))
+    seen = get(pid, VECTORS)
+    set(pid, VECTORS, before)
+    if b"marked for once!" not in seen:
+        sys.exit("what is put into a register is not found there")
+for tid in stopped:
+    ptrace(DETACH, tid, None, None)
+sys.stdout.buffer.write(len(stopped).to_bytes(8, "little") + b"".join(found))
+"#;
