@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 use claviger_engine::{Error, ErrorKind, Result};
 use claviger_serve::mount::mountinfo;
+use claviger_serve::sessions::Owner;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
@@ -19,17 +20,19 @@ use crate::program;
 /// What the names of everything begin with that a lab makes.
 const PREFIX: &str = "claviger-lab-";
 
-/// What all names hold that this lab gives: `claviger-lab-`, the number of the process, and letters that nobody can foresee.
+/// What all names hold that this lab gives: `claviger-lab-`, the process and where it runs, and letters that nobody can foresee.
 pub fn tag() -> &'static str {
     static TAG: OnceLock<String> = OnceLock::new();
-    TAG.get_or_init(|| format!("{PREFIX}{}-{}", std::process::id(), letters(6)))
+    TAG.get_or_init(|| format!("{PREFIX}{}-{}", Owner::this(), letters(LETTERS)))
 }
 
+/// Letters at the end of a tag.
+const LETTERS: usize = 6;
+
 /// A new folder of this user's own, which is removed when this is dropped, unless something is still mounted in it: nothing is
-/// ever removed from what may be mounted there. It is locked while it is in use.
+/// ever removed from what may be mounted there. Its name says whose it is.
 pub struct Scratch {
     path: PathBuf,
-    _lock: File,
 }
 
 impl Scratch {
@@ -52,12 +55,7 @@ impl Scratch {
             match fs::DirBuilder::new().mode(0o700).create(&path) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(Error::from(e).at(folder)),
-                Ok(()) => {
-                    // Another lab that tidies up may have been faster: then there is a next one.
-                    if let Some(lock) = locked(&path) {
-                        return Ok(Self { path, _lock: lock });
-                    }
-                }
+                Ok(()) => return Ok(Self { path }),
             }
         }
     }
@@ -75,19 +73,27 @@ impl Drop for Scratch {
 }
 
 /// Removes what labs of this user that were killed have left in `place`: their processes, what they mounted, their mappings
-/// and their folders. Folders of labs that are under way are locked, and those of others are not touched.
+/// and their folders. What belongs to a lab that runs, or of which that cannot be told from here, is not touched.
 ///
-/// Returns a sentence for each folder that was there.
+/// Returns a sentence for each folder that was left by a killed lab or by one of another system.
 pub fn tidy(place: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(place) else { return Vec::new() };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     names.filter_map(|name| tidy_one(&place.join(&name), tag_of(&name)?)).collect()
 }
 
-fn tidy_one(folder: &Path, tag: &str) -> Option<String> {
+fn tidy_one(folder: &Path, (tag, owner): (&str, Owner)) -> Option<String> {
     let metadata = fs::symlink_metadata(folder).ok()?;
     let own = metadata.is_dir() && metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0;
-    let _lock = if own { locked(folder)? } else { return None };
+    if own && !owner.is_here() {
+        let folder = folder.display();
+        return Some(format!(
+            "{folder} belongs to a lab of another system: an earlier start of this one, a container or a machine that has this \
+             folder, too. It was left alone; once that lab has ended, `rm -r --one-file-system {folder}` removes it"
+        ));
+    }
+    // Locked against another lab that tidies up.
+    let _lock = if own && owner.has_ended() { locked(folder)? } else { return None };
     for left in Left::of_lab(tag) {
         left.end_now();
     }
@@ -110,12 +116,12 @@ fn tidy_one(folder: &Path, tag: &str) -> Option<String> {
     })
 }
 
-/// The tag in the name of a folder that a lab has made.
-fn tag_of(name: &str) -> Option<&str> {
+/// The tag in the name of a folder that a lab has made, and whose it is.
+fn tag_of(name: &str) -> Option<(&str, Owner)> {
     let (tag, _) = name.split_once('.')?;
-    let (number, letters) = tag.strip_prefix(PREFIX)?.split_once('-')?;
-    let sound = number.parse::<u32>().is_ok() && letters.len() == 6 && letters.bytes().all(|b| b.is_ascii_lowercase());
-    sound.then_some(tag)
+    let (owner, letters) = tag.strip_prefix(PREFIX)?.rsplit_once('-')?;
+    let sound = letters.len() == LETTERS && letters.bytes().all(|b| b.is_ascii_lowercase());
+    Some((tag, owner.parse().ok().filter(|_| sound)?))
 }
 
 /// The folder itself, locked: nothing if somebody else has, or if it is not there any more.
@@ -171,20 +177,32 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
             path
         };
-        let left = make("claviger-lab-7-abcdef.xy", 0o700);
+        let this = Owner::this();
+        let mut ended = this;
+        ended.process.started += 1;
+        let realm = this.to_string().rsplit('-').next().expect("a part").to_owned();
+        let elsewhere = ended.to_string().replace(&realm, "000000000007");
+        let left = make(&format!("claviger-lab-{ended}-abcdef.xy"), 0o700);
         let used = Scratch::below(place.path()).expect("a folder");
         let kept = [
-            ("claviger-lab-7-abcdef.zz", 0o755),
-            ("claviger-lab-2026-11-22-030000", 0o700),
-            ("claviger-lab-7-abcde1.xy", 0o700),
-            ("claviger-lab-7-abcdef", 0o700),
-            ("other", 0o700),
+            // Another lab that runs, and one of another boot or namespace, whose process is not there.
+            (format!("claviger-lab-{this}-zzzzzz.xy"), 0o700),
+            (format!("claviger-lab-{elsewhere}-abcdef.xy"), 0o700),
+            (format!("claviger-lab-{ended}-abcdef.zz"), 0o755),
+            ("claviger-lab-2026-11-22-030000".into(), 0o700),
+            (format!("claviger-lab-{ended}-abcde1.xy"), 0o700),
+            (format!("claviger-lab-{ended}-abcdef"), 0o700),
+            ("claviger-lab-7-abcdef.xy".into(), 0o700),
+            ("other".into(), 0o700),
         ];
-        let kept = kept.map(|(name, mode)| make(name, mode));
-        let link = place.path().join("claviger-lab-8-abcdef.xy");
+        let kept = kept.map(|(name, mode)| make(&name, mode));
+        let link = place.path().join(format!("claviger-lab-{ended}-bcdefg.xy"));
         symlink(&kept[4], &link).expect("a link");
-        let told = tidy(place.path());
-        assert_eq!(told, [format!("removed what a lab that was killed had left in {}", left.display())]);
+        let mut told = tidy(place.path());
+        told.sort_by_key(|line| !line.starts_with("removed"));
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert_eq!(told[0], format!("removed what a lab that was killed had left in {}", left.display()));
+        assert!(told[1].starts_with(&format!("{} belongs to a lab of another system", kept[1].display())), "{told:?}");
         assert!(!left.exists() && used.path().exists() && link.exists());
         assert!(kept.iter().all(|path| path.join("store").exists()));
         let path = used.path().to_owned();
