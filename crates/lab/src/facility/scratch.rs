@@ -14,20 +14,20 @@ use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
 use super::filesystem::take_down;
-use super::process::Left;
+use super::process::{Left, private_file};
 use crate::program;
 
 /// What the names of everything begin with that a lab makes.
 const PREFIX: &str = "claviger-lab-";
 
-/// What all names hold that this lab gives: `claviger-lab-`, the process and where it runs, and letters that nobody can foresee.
+/// What all names hold that this lab gives: `claviger-lab-`, the number of the process, and letters that nobody can foresee.
 pub fn tag() -> &'static str {
     static TAG: OnceLock<String> = OnceLock::new();
-    TAG.get_or_init(|| format!("{PREFIX}{}-{}", Owner::this(), letters(LETTERS)))
+    TAG.get_or_init(|| format!("{PREFIX}{}-{}", std::process::id(), letters(6)))
 }
 
-/// Letters at the end of a tag.
-const LETTERS: usize = 6;
+/// The file in each folder that says whose it is. Not its name: sockets and `mount.ecryptfs` take short paths only.
+const OWNER: &str = "owner";
 
 /// A new folder of this user's own, which is removed when this is dropped, unless something is still mounted in it: nothing is
 /// ever removed from what may be mounted there. Its name says whose it is.
@@ -55,7 +55,11 @@ impl Scratch {
             match fs::DirBuilder::new().mode(0o700).create(&path) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(Error::from(e).at(folder)),
-                Ok(()) => return Ok(Self { path }),
+                Ok(()) => {
+                    let scratch = Self { path };
+                    private_file(&scratch.path.join(OWNER), Owner::this().to_string().as_bytes())?;
+                    return Ok(scratch);
+                }
             }
         }
     }
@@ -82,10 +86,12 @@ pub fn tidy(place: &Path) -> Vec<String> {
     names.filter_map(|name| tidy_one(&place.join(&name), tag_of(&name)?)).collect()
 }
 
-fn tidy_one(folder: &Path, (tag, owner): (&str, Owner)) -> Option<String> {
+fn tidy_one(folder: &Path, tag: &str) -> Option<String> {
     let metadata = fs::symlink_metadata(folder).ok()?;
     let own = metadata.is_dir() && metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0;
-    if own && !owner.is_here() {
+    // Where nothing says whose it is, it is somebody else's, or was made just now.
+    let owner = own.then(|| fs::read_to_string(folder.join(OWNER)).ok()?.parse::<Owner>().ok()).flatten()?;
+    if !owner.is_here() {
         let folder = folder.display();
         return Some(format!(
             "{folder} belongs to a lab of another system: an earlier start of this one, a container or a machine that has this \
@@ -93,7 +99,7 @@ fn tidy_one(folder: &Path, (tag, owner): (&str, Owner)) -> Option<String> {
         ));
     }
     // Locked against another lab that tidies up.
-    let _lock = if own && owner.has_ended() { locked(folder)? } else { return None };
+    let _lock = if owner.has_ended() { locked(folder)? } else { return None };
     for left in Left::of_lab(tag) {
         left.end_now();
     }
@@ -116,12 +122,12 @@ fn tidy_one(folder: &Path, (tag, owner): (&str, Owner)) -> Option<String> {
     })
 }
 
-/// The tag in the name of a folder that a lab has made, and whose it is.
-fn tag_of(name: &str) -> Option<(&str, Owner)> {
+/// The tag in the name of a folder that a lab has made.
+fn tag_of(name: &str) -> Option<&str> {
     let (tag, _) = name.split_once('.')?;
-    let (owner, letters) = tag.strip_prefix(PREFIX)?.rsplit_once('-')?;
-    let sound = letters.len() == LETTERS && letters.bytes().all(|b| b.is_ascii_lowercase());
-    Some((tag, owner.parse().ok().filter(|_| sound)?))
+    let (number, letters) = tag.strip_prefix(PREFIX)?.split_once('-')?;
+    let sound = number.parse::<u32>().is_ok() && letters.len() == 6 && letters.bytes().all(|b| b.is_ascii_lowercase());
+    sound.then_some(tag)
 }
 
 /// The folder itself, locked: nothing if somebody else has, or if it is not there any more.
@@ -170,39 +176,40 @@ mod tests {
     #[test]
     fn what_killed_labs_left_goes_and_nothing_else() {
         let place = tempfile::tempdir().expect("a folder");
-        let make = |name: &str, mode: u32| {
+        let make = |name: &str, mode: u32, owner: &str| {
             let path = place.path().join(name);
             fs::create_dir(&path).expect("a folder");
             fs::write(path.join("store"), "x").expect("a file");
+            fs::write(path.join(OWNER), owner).expect("a file");
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
             path
         };
         let this = Owner::this();
         let mut ended = this;
         ended.process.started += 1;
-        let realm = this.to_string().rsplit('-').next().expect("a part").to_owned();
-        let elsewhere = ended.to_string().replace(&realm, "000000000007");
-        let left = make(&format!("claviger-lab-{ended}-abcdef.xy"), 0o700);
+        let (this, ended) = (this.to_string(), ended.to_string());
+        let elsewhere = format!("{}-000000000007", ended.rsplit_once('-').expect("parts").0);
+        let left = make("claviger-lab-7-abcdef.xy", 0o700, &ended);
         let used = Scratch::below(place.path()).expect("a folder");
         let kept = [
-            // Another lab that runs, and one of another boot or namespace, whose process is not there.
-            (format!("claviger-lab-{this}-zzzzzz.xy"), 0o700),
-            (format!("claviger-lab-{elsewhere}-abcdef.xy"), 0o700),
-            (format!("claviger-lab-{ended}-abcdef.zz"), 0o755),
-            ("claviger-lab-2026-11-22-030000".into(), 0o700),
-            (format!("claviger-lab-{ended}-abcde1.xy"), 0o700),
-            (format!("claviger-lab-{ended}-abcdef"), 0o700),
-            ("claviger-lab-7-abcdef.xy".into(), 0o700),
-            ("other".into(), 0o700),
+            // Of another boot or namespace, where its process may well live; of a lab that runs; of nobody knows whom.
+            ("claviger-lab-7-abcdef.bb", 0o700, &elsewhere),
+            ("claviger-lab-7-abcdef.cc", 0o700, &this),
+            ("claviger-lab-7-abcdef.dd", 0o700, &String::new()),
+            ("claviger-lab-7-abcdef.zz", 0o755, &ended),
+            ("claviger-lab-2026-11-22-030000", 0o700, &ended),
+            ("claviger-lab-7-abcde1.xy", 0o700, &ended),
+            ("claviger-lab-7-abcdef", 0o700, &ended),
+            ("other", 0o700, &ended),
         ];
-        let kept = kept.map(|(name, mode)| make(&name, mode));
-        let link = place.path().join(format!("claviger-lab-{ended}-bcdefg.xy"));
-        symlink(&kept[4], &link).expect("a link");
+        let kept = kept.map(|(name, mode, owner)| make(name, mode, owner));
+        let link = place.path().join("claviger-lab-8-abcdef.xy");
+        symlink(&kept[7], &link).expect("a link");
         let mut told = tidy(place.path());
         told.sort_by_key(|line| !line.starts_with("removed"));
         assert_eq!(told.len(), 2, "{told:?}");
         assert_eq!(told[0], format!("removed what a lab that was killed had left in {}", left.display()));
-        assert!(told[1].starts_with(&format!("{} belongs to a lab of another system", kept[1].display())), "{told:?}");
+        assert!(told[1].starts_with(&format!("{} belongs to a lab of another system", kept[0].display())), "{told:?}");
         assert!(!left.exists() && used.path().exists() && link.exists());
         assert!(kept.iter().all(|path| path.join("store").exists()));
         let path = used.path().to_owned();

@@ -47,7 +47,7 @@ impl Owner {
     }
 }
 
-/// `PID-TICKS-REALM`, for names of folders.
+/// `PID-TICKS-REALM`.
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Process { pid, started } = self.process;
@@ -89,7 +89,7 @@ fn read_realm() -> io::Result<String> {
     Ok(format!("{} {} {}", boot.trim(), pids.display(), times.display()))
 }
 
-/// 48 bits of FNV-1a: short, since names of sockets have 107 bytes.
+/// 48 bits of FNV-1a: no secret depends on it, and a name stays short.
 fn digest(text: &str) -> u64 {
     let hash = text
         .bytes()
