@@ -83,7 +83,7 @@ fn installing_waits_for_another_apt_and_for_nothing_else() {
         ("sleep", "echo waited >> $LOG"),
         (
             "apt-get",
-            "echo \"$*\" >> $LOG; [ $(grep -c waited $LOG) -ge 2 ] || { echo E: Could not get lock X. >&2; exit 100; }; $THEN",
+            "echo \"$*\" >> $LOG; [ $(grep -c waited $LOG) -ge 2 ] || { echo E: Could not get lock X. >&2; exit 100; }; eval \"$THEN\"",
         ),
     ];
     for (name, script) in scripts {
