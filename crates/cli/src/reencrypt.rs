@@ -16,7 +16,7 @@ use crate::credentials::CredentialArgs;
 use crate::opening::open_file;
 use crate::output::{self, Report, warn};
 use crate::progress::Progress;
-use crate::{cancel, guard, new_file, prompt, size};
+use crate::{cancel, guard, new_file, patience, prompt, size};
 
 /// Size of the file of a new detached header, in bytes: as cryptsetup makes it.
 const HEADER: u64 = 16 << 20;
@@ -67,6 +67,10 @@ pub struct Args {
     /// Go on with what was begun
     #[arg(long, group = "what")]
     resume: bool,
+
+    /// Begin also what takes more than ten minutes before a password can be told to be right, as a header may ask for
+    #[arg(long)]
+    allow_slow: bool,
 
     /// Begin, and leave the rest to --resume
     #[arg(long, conflicts_with = "resume")]
@@ -151,7 +155,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         true => Vec::new(),
         false => args.begin(&stores, &credentials, new).inspect_err(|_| args.forget_header(header.as_ref(), new))?,
     };
-    let with = Unlock { cancel: Some(cancel), ..Unlock::with(&credentials) };
+    let with = args.unlock(&credentials);
     let reencryption = Reencryption::resume(stores, &with, args.hotzone_size).map_err(at)?;
     let size = reencryption.progress().size;
     let begun = Instant::now();
@@ -167,6 +171,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
+    fn unlock<'a>(&self, credentials: &'a [Credential]) -> Unlock<'a> {
+        Unlock { cancel: Some(cancel::flag()), may_take: patience::of(self.allow_slow), ..Unlock::with(credentials) }
+    }
+
     /// What the header is in, if that is not the volume itself: a new file where the reencryption is to make one.
     fn header_store(&self, data: &FileStore) -> Result<Option<FileStore>> {
         let Some(path) = &self.header else { return Ok(None) };
@@ -210,7 +218,7 @@ impl Args {
         if !moves && reencrypt::status(stores.header).map_err(at)?.is_none() {
             return Err(at(self.no_luks2(stores)).into());
         }
-        let with = Unlock { cancel: Some(cancel::flag()), ..Unlock::with(credentials) };
+        let with = self.unlock(credentials);
         if moves {
             self.consent_unless(asked)?;
             reencrypt::begin_decryption(stores.header, stores.data, &with, &request).map_err(at)?;
