@@ -135,9 +135,9 @@ fn argon2_can_be_stopped_on_every_thread() {
 fn argon2_hears_at_once_that_it_is_to_stop() {
     let threads = 2;
     let pool = Pool::new(threads, Duration::ZERO);
-    let long = Params { memory_kib: 16 << 10, passes: 1, lanes: 1, ..Params::default() };
+    let long = Params { memory_kib: 8 << 10, passes: 1, lanes: 1, ..Params::default() };
     let wide = Params { memory_kib: 8 * 500, passes: 1, lanes: 500, ..Params::default() };
-    for (params, every) in [(long, 1), (wide, 100)] {
+    for (params, every) in [(long, 7), (wide, 500)] {
         let (asked, mut key) = (AtomicU32::new(0), [7; 32]);
         let count = || asked.fetch_add(1, Ordering::Relaxed) < u32::MAX;
         params.derive(b"password", b"saltsalt", u64::MAX, &pool, &count, &mut key).expect("derived");
