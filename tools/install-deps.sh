@@ -40,9 +40,25 @@ if [ "$(id -u)" != 0 ]; then
     root='sudo -n'
 fi
 echo "Installing:$missing" >&2
-export DEBIAN_FRONTEND=noninteractive
-# shellcheck disable=SC2086 # both are lists of words
-{
-    $root apt-get update -q
-    $root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
-} </dev/null >&2
+
+# Another apt may be at work, in the background or beside this one. It waits for dpkg's lock by itself, but not for those of its
+# lists and archives (apt 2.6).
+patience=600
+errors=$(mktemp)
+trap 'rm -f "$errors"' EXIT
+apt() {
+    end=$(($(date +%s) + patience))
+    while :; do
+        status=0
+        $root env LC_ALL=C DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=$patience "$@" \
+            </dev/null >&2 2>"$errors" || status=$?
+        [ $status != 0 ] && grep -q 'Could not get lock' "$errors" && [ "$(date +%s)" -lt "$end" ] || break
+        echo "Another apt is at work; waiting for it." >&2
+        sleep 5
+    done
+    cat "$errors" >&2
+    return $status
+}
+apt update
+# shellcheck disable=SC2086 # a list of words
+apt install -y --no-install-recommends $missing

@@ -53,6 +53,7 @@ impl OpenArgs {
             }
             opened => opened.map_err(at)?,
         };
+        self.announce(&*header).map_err(at)?;
         let credentials = self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?;
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);

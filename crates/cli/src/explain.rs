@@ -167,7 +167,8 @@ fn try_all(args: &Args, targets: &[Target], credentials: &[Credential], store: &
             Unlock { cancel: Some(cancel), ..narrowed }
         } else {
             let wide = Unlock::with(credentials);
-            Unlock { cancel: Some(cancel), acceleration: narrowed.acceleration, memory: narrowed.memory, ..wide }
+            let Unlock { acceleration, memory, may_take, .. } = narrowed;
+            Unlock { cancel: Some(cancel), acceleration, memory, may_take, ..wide }
         };
         // The layout, which holds keys, goes here.
         let unlocked = targets[target].header.unlock(store, &with)?;

@@ -37,6 +37,7 @@ mod mount;
 mod new_file;
 mod opening;
 mod output;
+mod patience;
 mod progress;
 mod prompt;
 mod reencrypt;

@@ -16,7 +16,7 @@ use claviger_engine::{Acceleration, Credential, Error, ErrorKind, Header, Protec
 use crate::credentials::{CredentialArgs, HiddenCredentialArgs};
 use crate::headerless::HeaderlessArgs;
 use crate::progress::Progress;
-use crate::{cancel, guard, output, show, size};
+use crate::{cancel, guard, output, patience, size};
 
 /// Which volume, what opens it, and what narrows the trials.
 #[derive(clap::Args)]
@@ -59,6 +59,10 @@ pub(crate) struct How {
     /// Memory that a key derivation may take: 512M, 2GiB. As much as can be had, if not given
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
+
+    /// Begin also what takes more than ten minutes, as a LUKS header may ask for
+    #[arg(long)]
+    allow_slow: bool,
 
     /// Try only this cipher or cascade
     #[arg(long, value_name = "NAME")]
@@ -109,11 +113,11 @@ impl How {
     /// Whether one of the options was given.
     pub fn given(&self) -> bool {
         let Self { format, truecrypt, veracrypt, hash, pim, memory, cipher, backup_header, slot, .. } = self;
-        let Self { partition, no_aes, truncated, write_unencrypted, for_kernel: _, headerless, .. } = self;
+        let Self { partition, no_aes, truncated, write_unencrypted, allow_slow, for_kernel: _, headerless, .. } = self;
         let texts = [format, hash, cipher].into_iter().any(Option::is_some);
         let numbers = pim.is_some() || memory.is_some() || slot.is_some() || partition.is_some();
-        let flags =
-            [truecrypt, veracrypt, backup_header, no_aes, truncated, write_unencrypted].into_iter().any(|flag| *flag);
+        let flags = [truecrypt, veracrypt, backup_header, no_aes, truncated, write_unencrypted, allow_slow];
+        let flags = flags.into_iter().any(|flag| *flag);
         texts || numbers || flags || headerless.given()
     }
 
@@ -129,6 +133,7 @@ impl How {
             keyslot: self.keyslot(),
             truncated: self.truncated,
             write_unencrypted: self.write_unencrypted,
+            may_take: patience::of(self.allow_slow),
             for_kernel: self.for_kernel,
             ..Unlock::with(credentials)
         };
@@ -332,6 +337,15 @@ impl OpenArgs {
         self.how.unlock(credentials)
     }
 
+    /// Tells what trying the keyslots costs, and asks where it takes long, before anybody types a password.
+    pub fn announce(&self, header: &dyn Header) -> claviger_engine::Result<()> {
+        // A volume key opens none of them.
+        if self.credentials.gives_volume_key() {
+            return Ok(());
+        }
+        patience::announce(header, &self.how.unlock(&[]))
+    }
+
     /// Opens the volume. The password is asked once it is known that there is something to open.
     pub fn open(&self, access: Access) -> anyhow::Result<Opened> {
         self.open_with(access, None)
@@ -367,10 +381,7 @@ impl OpenArgs {
             _ => self.how.header_of(&store).map_err(|e| with_explain(at(e)))?,
         };
         let store = if detached.is_some() { self.how.in_partition(store)? } else { store };
-        if let Some(plan) = header.plan(&self.how.unlock(&[])).filter(show::worth_telling) {
-            output::note(&show::sentence(&plan));
-        }
-
+        self.announce(&*header).map_err(|e| e.at(&self.path))?;
         let asks = |keyfiles: &[Credential]| header.asks_passphrase(keyfiles);
         let credentials = match self.how.headerless_format() {
             true => self.credentials.read_for_headerless(asks)?,

@@ -16,7 +16,7 @@ use crate::credentials::CredentialArgs;
 use crate::opening::open_file;
 use crate::output::{self, Report, warn};
 use crate::progress::Progress;
-use crate::{cancel, guard, prompt, size};
+use crate::{cancel, guard, patience, prompt, size};
 
 /// Size of the file of a new detached header, in bytes: as cryptsetup makes it.
 const HEADER: u64 = 16 << 20;
@@ -67,6 +67,10 @@ pub struct Args {
     /// Go on with what was begun
     #[arg(long, group = "what")]
     resume: bool,
+
+    /// Begin also what takes more than ten minutes before a password can be told to be right, as a header may ask for
+    #[arg(long)]
+    allow_slow: bool,
 
     /// Begin, and leave the rest to --resume
     #[arg(long, conflicts_with = "resume")]
@@ -152,7 +156,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         true => Vec::new(),
         false => args.begin(&stores, &credentials, new).inspect_err(|_| args.forget_header(header.as_ref(), new))?,
     };
-    let with = Unlock { cancel: Some(cancel), ..Unlock::with(&credentials) };
+    let with = args.unlock(&credentials);
     let reencryption = Reencryption::resume(stores, &with, args.hotzone_size).map_err(at)?;
     let size = reencryption.progress().size;
     let begun = Instant::now();
@@ -168,6 +172,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
+    fn unlock<'a>(&self, credentials: &'a [Credential]) -> Unlock<'a> {
+        Unlock { cancel: Some(cancel::flag()), may_take: patience::of(self.allow_slow), ..Unlock::with(credentials) }
+    }
+
     /// What the header is in, if that is not the volume itself, and whether it was made: where there is none, and the reencryption is
     /// to make one. An empty file is none: an interruption may leave it between the making and the allocating.
     fn header_store(&self, data: &FileStore) -> Result<Option<(FileStore, bool)>> {
@@ -202,7 +210,7 @@ impl Args {
     fn begin(&self, stores: &Stores<'_>, credentials: &[Credential], asked: bool) -> anyhow::Result<Vec<u32>> {
         let at = |e: Error| e.at(&self.path);
         let request = self.request()?;
-        let with = Unlock { cancel: Some(cancel::flag()), ..Unlock::with(credentials) };
+        let with = self.unlock(credentials);
         // Asked first: half a header, which an interruption has left, is none that has a status.
         if self.decrypt && stores.detached && reencrypt::moves_header(stores.header, stores.data).map_err(at)? {
             self.consent_unless(asked)?;

@@ -93,7 +93,7 @@ pub fn sentence(plan: &Plan) -> String {
     let time = size::duration(Duration::from_micros(plan.microseconds()).max(Duration::from_secs(1)));
     let slots = match plan.keyslots.len() {
         1 => "Trying the keyslot".to_owned(),
-        n => format!("Trying all {n} keyslots, one after the other,"),
+        n => format!("Trying all {n} keyslots"),
     };
     let memory = match plan.needed() {
         0 => String::new(),

@@ -57,12 +57,14 @@ pub fn short(bytes: u64) -> String {
     format!("{value:.decimals$} {}", units[unit])
 }
 
-/// How long something takes, for people who wait: `12 s`, `4 min`, `1.5 h`.
+/// How long something takes, for people who wait: `12 s`, `4 min`, `1.5 h`, `12 days`, `3 years`.
 pub fn duration(time: Duration) -> String {
     match time.as_secs_f64() {
         s if s < 99.5 => format!("{s:.0} s"),
         s if s < 99.5 * 60.0 => format!("{:.0} min", s / 60.0),
-        s => format!("{:.1} h", s / 3600.0),
+        s if s < 99.5 * 3600.0 => format!("{:.1} h", s / 3600.0),
+        s if s < 999.5 * 86_400.0 => format!("{:.0} days", s / 86_400.0),
+        s => format!("{:.0} years", s / (365.25 * 86_400.0)),
     }
 }
 
@@ -78,7 +80,15 @@ mod tests {
 
     #[test]
     fn durations_are_rounded_to_what_matters() {
-        for (seconds, text) in [(0.4, "0 s"), (99.0, "99 s"), (100.0, "2 min"), (5700.0, "95 min"), (7000.0, "1.9 h")] {
+        for (seconds, text) in [
+            (0.4, "0 s"),
+            (99.0, "99 s"),
+            (100.0, "2 min"),
+            (5700.0, "95 min"),
+            (7000.0, "1.9 h"),
+            (1e6, "12 days"),
+            (1e8, "3 years"),
+        ] {
             assert_eq!(duration(Duration::from_secs_f64(seconds)), text);
         }
     }

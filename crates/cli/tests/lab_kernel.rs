@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
+use claviger_lab::facility::Scratch;
 use claviger_testkit::{tools, uml};
 use common::run;
 use serde_json::Value;
@@ -47,6 +48,19 @@ fn what_the_kernel_encrypts_is_checked_and_measured_in_user_mode_linux() {
     // eCryptfs has no direct I/O, and its baseline may: a reader is told.
     let notes: Vec<&str> = run["notes"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
     assert!(notes.iter().any(|note| note.starts_with("eCryptfs cannot be read and written around")), "{notes:?}");
+}
+
+/// The guest sees the host's folder, and neither its processes nor its locks.
+#[test]
+fn a_lab_of_another_kernel_leaves_this_one_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let own = Scratch::below(folder.path()).expect("a lab's folder");
+    let (program, dir) = (env!("CARGO_BIN_EXE_claviger"), folder.path().display());
+    let script = format!("modprobe fuse; {program} lab check --size 8M --dir {dir} plain");
+    let Some(outcome) = uml::run(&script, &[], 200) else { return };
+    assert!(own.path().exists(), "{}", outcome.output);
+    let told = format!("{} belongs to a lab of another system", own.path().display());
+    assert!(outcome.status == 0 && outcome.output.contains(&told), "{}", outcome.output);
 }
 
 /// A loop device with sectors of 4096 bytes, as many disks have them. It is detached when this is dropped.

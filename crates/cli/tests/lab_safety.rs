@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use claviger_lab::facility::Scratch;
 use claviger_testkit::tools;
 use common::{Folder, claviger, done, run};
 
@@ -178,4 +179,24 @@ fn what_a_killed_lab_left_is_removed_by_the_next() {
 fn lab_of(stores: &Path) -> Option<u32> {
     let name = fs::read_dir(stores).expect("a folder").flatten().next()?.file_name().into_string().ok()?;
     name.strip_prefix("claviger-lab-")?.split('-').next()?.parse().ok()
+}
+
+/// The processes of the other are not to be seen from there.
+#[test]
+fn labs_leave_each_other_alone_side_by_side_and_across_pid_namespaces() {
+    if tools::root().is_none() || tools::program("unshare").is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    let own = Scratch::below(&folder.path("")).expect("a lab's folder");
+    let check = ["lab", "check", "--size", "8M", "--dir", &folder.str(""), "plain"];
+    let beside = run(check).succeeds();
+    assert!(own.path().exists() && !beside.err.contains("claviger-lab-"), "{}", beside.err);
+
+    let mut within = Command::new("unshare");
+    within.args(["--pid", "--fork", "--kill-child", "--mount-proc", env!("CARGO_BIN_EXE_claviger")]).args(check);
+    let within = done(within.stdin(Stdio::null()).output().expect("it starts")).succeeds();
+    assert!(own.path().exists());
+    let told = format!("{} belongs to a lab of another system", own.path().display());
+    assert!(within.err.contains(&told) && within.err.contains("rm -r"), "{}", within.err);
 }

@@ -1,7 +1,8 @@
 """Runs a program on a terminal of its own and plays the person: terminal.py STEPS PROGRAM ARGUMENT...
 
 STEPS is JSON, a list of: {"expect": TEXT}, {"send": TEXT}, {"echo": BOOL} (waits until the terminal does or does not show
-what is typed), {"run": [PROGRAM, ARGUMENT...]}. Prints JSON: all output, the exit code, and whether the terminal shows what is typed at the end."""
+what is typed), {"works": SECONDS} (waits until the program has used so much processor time), {"run": [PROGRAM, ARGUMENT...]}. Prints
+JSON: all output, the exit code, and whether the terminal shows what is typed at the end."""
 import fcntl, json, os, pty, select, struct, subprocess, sys, termios, time
 
 steps, argv = json.loads(sys.argv[1]), sys.argv[2:]
@@ -33,6 +34,11 @@ def read(wait):
     return False
 
 
+def processor_time():
+    with open(f"/proc/{child.pid}/stat") as stat:
+        return sum(map(int, stat.read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
 for step in steps:
     if "expect" in step:
         while (at := output.find(step["expect"].encode(), seen)) < 0:
@@ -43,6 +49,9 @@ for step in steps:
         os.write(ours, step["send"].encode())
     elif "run" in step:
         subprocess.run(step["run"], check=True)
+    elif "works" in step:
+        while processor_time() < step["works"]:
+            read(0.01)
     else:
         while echoes() != step["echo"]:
             read(0.01)

@@ -122,11 +122,8 @@ impl Params<'_> {
         let memory = len.and_then(Secret::try_zeroed);
         let mut memory = memory.ok_or(Error::TooLittleMemory { needed, available: 0 })?;
         let matrix = Matrix::new(&mut memory, self, segment);
-        matrix.begin(&self.first_hash(password, salt, out.len()));
-        let filled = matrix.fill(pool, go_on);
-        if filled {
-            matrix.finish(out);
-        }
+        let begun = matrix.begin(&self.first_hash(password, salt, out.len()), go_on);
+        let filled = begun && matrix.fill(pool, go_on) && matrix.finish(go_on, out);
         wipe_stack();
         if filled { Ok(()) } else { Err(Error::Stopped) }
     }
@@ -208,10 +205,13 @@ impl<'a> Matrix<'a> {
         self.segment * SLICES
     }
 
-    /// The first two blocks of each lane (section 3.2, steps 3 and 4).
-    fn begin(&self, hash: &[u8]) {
+    /// The first two blocks of each lane (section 3.2, steps 3 and 4). False when `go_on` said no.
+    fn begin(&self, hash: &[u8], go_on: &(dyn Fn() -> bool + Sync)) -> bool {
         let mut bytes = Secret::zeroed(BLOCK);
         for lane in 0..self.lanes() {
+            if !go_on() {
+                return false;
+            }
             for column in 0..2 {
                 let numbers = [(column as u32).to_le_bytes(), (lane as u32).to_le_bytes()];
                 long_hash(&[hash, &numbers[0], &numbers[1]], &mut bytes);
@@ -219,6 +219,7 @@ impl<'a> Matrix<'a> {
                 unsafe { (*self.blocks.add(lane * self.lane_len() + column)).load(&bytes) };
             }
         }
+        true
     }
 
     /// Fills the memory, pass by pass. False when `go_on` said no.
@@ -227,6 +228,11 @@ impl<'a> Matrix<'a> {
         for pass in 0..self.params.passes {
             for slice in 0..SLICES {
                 pool.run(self.lanes(), &|lane| {
+                    // There may be millions of lanes, with next to nothing in them.
+                    if stopped.load(Ordering::Relaxed) || !go_on() {
+                        stopped.store(true, Ordering::Relaxed);
+                        return;
+                    }
                     // SAFETY: within this call of `run` each lane is handed out once and the slice is the same for all.
                     let filled = unsafe { self.fill_segment(Place { pass, slice, lane }, go_on) };
                     if !filled {
@@ -308,10 +314,13 @@ impl<'a> Matrix<'a> {
         lane * self.lane_len() + column
     }
 
-    /// The last column hashed (section 3.2, steps 7 and 8).
-    fn finish(&self, out: &mut [u8]) {
+    /// The last column hashed (section 3.2, steps 7 and 8). False when `go_on` said no.
+    fn finish(&self, go_on: &(dyn Fn() -> bool + Sync), out: &mut [u8]) -> bool {
         let mut sum = Secret::zeroed(BLOCK);
         for lane in 0..self.lanes() {
+            if !go_on() {
+                return false;
+            }
             // SAFETY: the last block of a lane is in the matrix, and no thread has it any more.
             let last = unsafe { &*self.blocks.add((lane + 1) * self.lane_len() - 1) };
             for (sum, word) in sum.chunks_mut(8).zip(&last.0) {
@@ -319,6 +328,7 @@ impl<'a> Matrix<'a> {
             }
         }
         long_hash(&[&sum], out);
+        true
     }
 }
 

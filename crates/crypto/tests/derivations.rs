@@ -158,6 +158,29 @@ fn argon2_can_be_stopped_on_every_thread() {
     }
 }
 
+/// In one long pass over one lane, and in lanes with next to nothing in them, at any moment: nothing is begun after the word.
+#[test]
+fn argon2_hears_at_once_that_it_is_to_stop() {
+    let threads = 2;
+    let pool = Pool::new(threads, Duration::ZERO);
+    let long = Params { memory_kib: 8 << 10, passes: 1, lanes: 1, ..Params::default() };
+    let wide = Params { memory_kib: 8 * 500, passes: 1, lanes: 500, ..Params::default() };
+    for (params, every) in [(long, 7), (wide, 500)] {
+        let (asked, mut key) = (AtomicU32::new(0), [7; 32]);
+        let count = || asked.fetch_add(1, Ordering::Relaxed) < u32::MAX;
+        params.derive(b"password", b"saltsalt", u64::MAX, &pool, &count, &mut key).expect("derived");
+        let all = asked.into_inner();
+        assert!(all >= 100, "it asks {all} times");
+        for last in (0..all).step_by(every) {
+            let (asked, mut key) = (AtomicU32::new(0), [7; 32]);
+            let go_on = || asked.fetch_add(1, Ordering::Relaxed) < last;
+            let stopped = params.derive(b"password", b"saltsalt", u64::MAX, &pool, &go_on, &mut key);
+            assert_eq!((stopped, key), (Err(Error::Stopped), [7; 32]), "{last} of {all}");
+            assert!(asked.into_inner() <= last + threads as u32, "{last} of {all}");
+        }
+    }
+}
+
 #[test]
 fn the_new_derivations_can_be_cancelled() {
     for hash in [&BLAKE2S_256, &STREEBOG_512] {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use claviger_crypto::{Acceleration, Secret};
 
@@ -210,6 +211,9 @@ pub struct Unlock<'a> {
     pub write_unencrypted: bool,
     /// Whether to stop. Looked at every few hundred microseconds.
     pub cancel: Option<&'a AtomicBool>,
+    /// Asked before work begins that a header asks for, and told how long it takes on one thread at most: an error ends it
+    /// there. A header that others have written may ask for years; without this they are begun.
+    pub may_take: Option<&'a (dyn Fn(Duration) -> Result<()> + Sync)>,
     /// Told how much is done and how much there is: about as many microseconds on one thread. The last call says that
     /// all are done, except where the caller has cancelled. Called on several threads, one at a time and in order.
     pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
@@ -301,8 +305,17 @@ impl<'a> Unlock<'a> {
             truncated: false,
             write_unencrypted: false,
             cancel: None,
+            may_take: None,
             progress: None,
         }
+    }
+
+    /// Whether work is to begin that takes about so many microseconds on one thread.
+    ///
+    /// # Errors
+    /// That of [`Unlock::may_take`].
+    pub(crate) fn ask(&self, microseconds: u64) -> Result<()> {
+        self.may_take.map_or(Ok(()), |may_take| may_take(Duration::from_micros(microseconds)))
     }
 
     /// Whether the caller has cancelled.

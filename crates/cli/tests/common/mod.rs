@@ -233,3 +233,14 @@ impl Drop for Tmpfs {
         let _ = Command::new("umount").arg("-l").arg(self.path()).status();
     }
 }
+
+/// Runs the program on a terminal of its own; see `terminal.py`. Output, exit code, and whether the terminal echoes.
+pub fn on_terminal(steps: Value, args: &[&str]) -> Option<(String, i64, bool)> {
+    let python = tools::program("python3")?;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/terminal.py");
+    let mut command = Command::new(python);
+    command.arg(script).arg(steps.to_string()).arg(env!("CARGO_BIN_EXE_claviger")).args(args).env("TERM", "xterm");
+    let told: Value = serde_json::from_slice(&tools::run(&mut command).stdout).expect("JSON");
+    let text = told["output"].as_str().expect("text").replace("\r\n", "\n");
+    Some((text, told["code"].as_i64().expect("a code"), told["echo"].as_bool().expect("yes or no")))
+}

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::{FORMATS, Facts, Header, Unlocked, Verdict};
+use super::{FORMATS, Facts, Header, Plan, Unlocked, Verdict};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::partitions::{self, Partition};
@@ -149,6 +149,10 @@ impl Header for InPartition {
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
         let inside = self.inside.as_ref().map(|inside| &inside.header);
         self.systems.iter().chain(inside).any(|header| header.asks_passphrase(keyfiles))
+    }
+
+    fn plan(&self, with: &Unlock<'_>) -> Option<Plan> {
+        self.inside.as_ref()?.header.plan(with)
     }
 
     fn effort(&self, with: &Unlock<'_>) -> u64 {

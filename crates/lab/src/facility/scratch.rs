@@ -9,11 +9,12 @@ use std::sync::OnceLock;
 
 use claviger_engine::{Error, ErrorKind, Result};
 use claviger_serve::mount::mountinfo;
+use claviger_serve::sessions::Owner;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
 use super::filesystem::take_down;
-use super::process::Left;
+use super::process::{Left, private_file};
 use crate::program;
 
 /// What the names of everything begin with that a lab makes.
@@ -25,11 +26,13 @@ pub fn tag() -> &'static str {
     TAG.get_or_init(|| format!("{PREFIX}{}-{}", std::process::id(), letters(6)))
 }
 
+/// The file in each folder that says whose it is. Not its name: sockets and `mount.ecryptfs` take short paths only.
+const OWNER: &str = "owner";
+
 /// A new folder of this user's own, which is removed when this is dropped, unless something is still mounted in it: nothing is
-/// ever removed from what may be mounted there. It is locked while it is in use.
+/// ever removed from what may be mounted there. Its name says whose it is.
 pub struct Scratch {
     path: PathBuf,
-    _lock: File,
 }
 
 impl Scratch {
@@ -53,10 +56,9 @@ impl Scratch {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(Error::from(e).at(folder)),
                 Ok(()) => {
-                    // Another lab that tidies up may have been faster: then there is a next one.
-                    if let Some(lock) = locked(&path) {
-                        return Ok(Self { path, _lock: lock });
-                    }
+                    let scratch = Self { path };
+                    private_file(&scratch.path.join(OWNER), Owner::this().to_string().as_bytes())?;
+                    return Ok(scratch);
                 }
             }
         }
@@ -75,9 +77,9 @@ impl Drop for Scratch {
 }
 
 /// Removes what labs of this user that were killed have left in `place`: their processes, what they mounted, their mappings
-/// and their folders. Folders of labs that are under way are locked, and those of others are not touched.
+/// and their folders. What belongs to a lab that runs, or of which that cannot be told from here, is not touched.
 ///
-/// Returns a sentence for each folder that was there.
+/// Returns a sentence for each folder that was left by a killed lab or by one of another system.
 pub fn tidy(place: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(place) else { return Vec::new() };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -87,7 +89,17 @@ pub fn tidy(place: &Path) -> Vec<String> {
 fn tidy_one(folder: &Path, tag: &str) -> Option<String> {
     let metadata = fs::symlink_metadata(folder).ok()?;
     let own = metadata.is_dir() && metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0;
-    let _lock = if own { locked(folder)? } else { return None };
+    // Where nothing says whose it is, it is somebody else's, or was made just now.
+    let owner = own.then(|| fs::read_to_string(folder.join(OWNER)).ok()?.parse::<Owner>().ok()).flatten()?;
+    if !owner.is_here() {
+        let folder = folder.display();
+        return Some(format!(
+            "{folder} belongs to a lab of another system: an earlier start of this one, a container or a machine that has this \
+             folder, too. It was left alone; once that lab has ended, `rm -r --one-file-system {folder}` removes it"
+        ));
+    }
+    // Locked against another lab that tidies up.
+    let _lock = if owner.has_ended() { locked(folder)? } else { return None };
     for left in Left::of_lab(tag) {
         left.end_now();
     }
@@ -164,27 +176,40 @@ mod tests {
     #[test]
     fn what_killed_labs_left_goes_and_nothing_else() {
         let place = tempfile::tempdir().expect("a folder");
-        let make = |name: &str, mode: u32| {
+        let make = |name: &str, mode: u32, owner: &str| {
             let path = place.path().join(name);
             fs::create_dir(&path).expect("a folder");
             fs::write(path.join("store"), "x").expect("a file");
+            fs::write(path.join(OWNER), owner).expect("a file");
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
             path
         };
-        let left = make("claviger-lab-7-abcdef.xy", 0o700);
+        let this = Owner::this();
+        let mut ended = this;
+        ended.process.started += 1;
+        let (this, ended) = (this.to_string(), ended.to_string());
+        let elsewhere = format!("{}-000000000007", ended.rsplit_once('-').expect("parts").0);
+        let left = make("claviger-lab-7-abcdef.xy", 0o700, &ended);
         let used = Scratch::below(place.path()).expect("a folder");
         let kept = [
-            ("claviger-lab-7-abcdef.zz", 0o755),
-            ("claviger-lab-2026-11-22-030000", 0o700),
-            ("claviger-lab-7-abcde1.xy", 0o700),
-            ("claviger-lab-7-abcdef", 0o700),
-            ("other", 0o700),
+            // Of another boot or namespace, where its process may well live; of a lab that runs; of nobody knows whom.
+            ("claviger-lab-7-abcdef.bb", 0o700, &elsewhere),
+            ("claviger-lab-7-abcdef.cc", 0o700, &this),
+            ("claviger-lab-7-abcdef.dd", 0o700, &String::new()),
+            ("claviger-lab-7-abcdef.zz", 0o755, &ended),
+            ("claviger-lab-2026-11-22-030000", 0o700, &ended),
+            ("claviger-lab-7-abcde1.xy", 0o700, &ended),
+            ("claviger-lab-7-abcdef", 0o700, &ended),
+            ("other", 0o700, &ended),
         ];
-        let kept = kept.map(|(name, mode)| make(name, mode));
+        let kept = kept.map(|(name, mode, owner)| make(name, mode, owner));
         let link = place.path().join("claviger-lab-8-abcdef.xy");
-        symlink(&kept[4], &link).expect("a link");
-        let told = tidy(place.path());
-        assert_eq!(told, [format!("removed what a lab that was killed had left in {}", left.display())]);
+        symlink(&kept[7], &link).expect("a link");
+        let mut told = tidy(place.path());
+        told.sort_by_key(|line| !line.starts_with("removed"));
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert_eq!(told[0], format!("removed what a lab that was killed had left in {}", left.display()));
+        assert!(told[1].starts_with(&format!("{} belongs to a lab of another system", kept[0].display())), "{told:?}");
         assert!(!left.exists() && used.path().exists() && link.exists());
         assert!(kept.iter().all(|path| path.join("store").exists()));
         let path = used.path().to_owned();

@@ -3,13 +3,14 @@
 //!
 //! ```text
 //! /run/claviger/            mode 0700, its owner's alone; users have theirs in $XDG_RUNTIME_DIR
-//!   PID-TICKS/              the server: its number and when it was started
+//!   PID-TICKS-REALM/        the server: its number, when it was started, and where both mean anything
 //!     record.json           mode 0600, replaced as a whole
 //!     control               a socket: whoever connects is told the status and nothing else
 //!     image/                where the plaintext is mounted as a file, if a file system lies on top of it
 //! ```
 
 mod control;
+mod owner;
 mod process;
 mod text;
 
@@ -25,6 +26,7 @@ use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
 
 pub use control::Control;
+pub use owner::Owner;
 pub use process::Process;
 pub(crate) use process::Stat;
 pub use text::{escape, unescape};
@@ -129,8 +131,7 @@ impl Runtime {
     /// # Errors
     /// `Io`.
     pub fn begin(&self, record: Record) -> Result<Live> {
-        let Process { pid, started } = record.server;
-        let folder = self.0.join(format!("{pid}-{started}"));
+        let folder = self.0.join(Owner::of(record.server).to_string());
         let begin = || {
             DirBuilder::new().mode(0o700).create(&folder)?;
             let live = Live { session: Session { folder: folder.clone(), record } };
@@ -140,12 +141,17 @@ impl Runtime {
         begin().map_err(|e: io::Error| Error::from(e).at(&folder))
     }
 
-    /// What is there, the oldest first: living servers, and what others have left.
+    /// What is there, the oldest first: living servers, and what others have left. Not those of another kernel or PID
+    /// namespace that has the same folder: what they have mounted is not there, or not this one's to unmount.
     ///
     /// # Errors
     /// `Io`.
     pub fn sessions(&self) -> Result<Vec<Session>> {
-        let mut sessions: Vec<_> = self.folders()?.filter_map(|(folder, _)| Session::read(&folder)).collect();
+        let mut sessions: Vec<_> = self
+            .folders()?
+            .filter(|(_, server)| server.is_here())
+            .filter_map(|(folder, _)| Session::read(&folder))
+            .collect();
         sessions.sort_by(|a, b| {
             let order = |s: &Session| (s.record.since, s.record.server.started);
             order(a).cmp(&order(b)).then_with(|| a.record.volume.cmp(&b.record.volume))
@@ -158,17 +164,12 @@ impl Runtime {
     /// # Errors
     /// `Io`.
     pub fn left_over(&self) -> Result<Vec<PathBuf>> {
-        Ok(self.folders()?.filter(|(_, server)| !server.alive()).map(|(folder, _)| folder).collect())
+        Ok(self.folders()?.filter(|(_, server)| server.has_ended()).map(|(folder, _)| folder).collect())
     }
 
-    fn folders(&self) -> Result<impl Iterator<Item = (PathBuf, Process)>> {
+    fn folders(&self) -> Result<impl Iterator<Item = (PathBuf, Owner)>> {
         let entries = fs::read_dir(&self.0).map_err(|e| Error::from(e).at(&self.0))?;
-        Ok(entries.flatten().filter_map(|entry| {
-            let name = entry.file_name();
-            let (pid, started) = name.to_str()?.split_once('-')?;
-            let server = Process { pid: pid.parse().ok()?, started: started.parse().ok()? };
-            Some((entry.path(), server))
-        }))
+        Ok(entries.flatten().filter_map(|entry| Some((entry.path(), entry.file_name().to_str()?.parse().ok()?))))
     }
 }
 
@@ -356,6 +357,21 @@ mod tests {
         assert_eq!(Session::read(&left[0]).expect("a record").record.failure.as_deref(), Some("full"));
         remove(&left[0]);
         assert!(!left[0].exists());
+    }
+
+    #[test]
+    fn what_another_kernel_or_namespace_serves_is_left_alone() {
+        let (_dir, runtime) = runtime();
+        let mut dead = record();
+        dead.server.started += 1;
+        std::mem::forget(runtime.begin(dead).expect("begun"));
+        let left = runtime.left_over().expect("read").pop().expect("one");
+        let (process, _realm) = left.to_str().and_then(|path| path.rsplit_once('-')).expect("a name");
+        for elsewhere in [format!("{process}-000000000007"), process.to_owned()] {
+            fs::rename(&left, &elsewhere).expect("renamed");
+            assert!(runtime.left_over().expect("read").is_empty() && runtime.sessions().expect("read").is_empty());
+            fs::rename(&elsewhere, &left).expect("renamed");
+        }
     }
 
     #[test]

@@ -21,6 +21,10 @@ pub(in crate::formats) const MIN_ITERATIONS: u32 = 1000;
 /// The fewest passes over Argon2's memory that are chosen by measuring (cryptsetup 2.6.1, lib/utils_pbkdf.c).
 const MIN_PASSES: u32 = 4;
 
+/// The least memory for Argon2 that is chosen by measuring, in KiB: 64 MiB, unless there is less or somebody asks for less
+/// (cryptsetup 2.6.1 takes no less either).
+const MIN_MEASURED_KIB: u32 = 64 << 10;
+
 /// The least memory for Argon2, in KiB (cryptsetup 2.6.1, lib/utils_pbkdf.c, `verify_pbkdf_params`).
 const MIN_MEMORY_KIB: u32 = 32;
 
@@ -158,7 +162,8 @@ impl Kdf {
     /// long on this machine as `cost` or `defaults` say. `hash` is PBKDF2's.
     ///
     /// Measured as cryptsetup does: PBKDF2 on one thread, because that is how others open it; Argon2 with its lanes side by
-    /// side, at first with more memory, then with more passes (cryptsetup 2.6.1, lib/crypto_backend/pbkdf_check.c).
+    /// side, with more memory first, and more passes only over the most memory (cryptsetup 2.6.1,
+    /// lib/crypto_backend/pbkdf_check.c). It gets 64 MiB and four passes, also where they take longer.
     ///
     /// # Errors
     /// `Misuse` for what no LUKS header may have; `TooLittleMemory`; `Cancelled` while measuring.
@@ -260,9 +265,8 @@ fn choose_argon2(
     if !(1..=MAX_LANES).contains(&lanes) {
         return Err(Error::misuse(format!("{lanes} lanes of Argon2: LUKS has 1 to {MAX_LANES}")));
     }
-    // No more than half of what can be had, so that the volume opens here also when the machine has more to do.
-    let half = u32::try_from(crate::memory::available() / 2 / 1024).unwrap_or(u32::MAX);
-    let memory_kib = cost.memory_kib.unwrap_or(DEFAULT_MEMORY_KIB.min(half)).max(8 * lanes);
+    let available = u32::try_from(crate::memory::available() / 1024).unwrap_or(u32::MAX);
+    let memory_kib = cost.memory_kib.unwrap_or(most_memory(available)).max(8 * lanes);
     if !(MIN_MEMORY_KIB..=MAX_MEMORY_KIB).contains(&memory_kib) {
         return Err(Error::misuse(format!(
             "{memory_kib} KiB of memory for Argon2: LUKS has {MIN_MEMORY_KIB} to {MAX_MEMORY_KIB}"
@@ -275,8 +279,13 @@ fn choose_argon2(
     }
 }
 
-/// The memory, up to `most_kib`, and the passes over it that take about `time`. Two rounds: what a small memory costs leads to
-/// a size, and what that size costs to the rest, because memory outside the caches is slower.
+/// The most memory that is chosen where `available` can be had, in KiB: half of it, so that the volume opens here also when the
+/// machine has more to do, but not less than what is the least.
+fn most_memory(available: u32) -> u32 {
+    DEFAULT_MEMORY_KIB.min((available / 2).max(MIN_MEASURED_KIB.min(available)))
+}
+
+/// The memory, up to `most_kib`, and the passes over it that take about `time`.
 fn measured_argon2(
     variant: Variant,
     most_kib: u32,
@@ -285,32 +294,43 @@ fn measured_argon2(
     len: usize,
     go_on: &(dyn Fn() -> bool + Sync),
 ) -> Result<Kdf> {
-    const SMALL_KIB: u32 = 32 << 10;
     let pool = Pool::for_this_machine(Duration::ZERO);
-    let per_kib = |memory_kib: u32| -> Result<f64> {
+    let mut pass = |memory_kib: u32| {
         let params = Params { variant, memory_kib, passes: 1, lanes, ..Params::default() };
         let mut key = Secret::zeroed(len.max(4));
         let start = Instant::now();
         let available = crate::memory::available();
         params.derive(b"measured", &[0; 32], available, &pool, go_on, &mut key).map_err(argon2_error)?;
-        Ok(start.elapsed().as_secs_f64() / f64::from(memory_kib))
+        Ok(start.elapsed())
     };
-    let fits = |per_kib: f64| {
-        let kib = time.as_secs_f64() / (per_kib * f64::from(MIN_PASSES));
-        (kib as u32).clamp(MIN_MEMORY_KIB.max(8 * lanes), most_kib)
-    };
-    let mut memory_kib = SMALL_KIB.min(most_kib);
-    let mut pace = per_kib(memory_kib)?;
-    for _ in 0..2 {
-        let next = fits(pace);
-        if next == memory_kib {
-            break;
+    let (memory_kib, passes) = calibrate(most_kib, time, &mut pass)?;
+    Ok(Kdf::Argon2 { variant, passes, memory_kib, lanes })
+}
+
+/// The memory, in KiB, and the passes over it that take about `time`: more passes than the fewest only over `most_kib`, since
+/// memory is what guessing on other hardware lacks. `pass` measures one pass over so much memory.
+///
+/// Other work on the machine makes a pass slower and never faster: the fastest counts, of passes over half as much or more,
+/// because memory outside the caches is slower. It is measured until what fits is what was measured, and three times at least.
+fn calibrate(most_kib: u32, time: Duration, pass: &mut dyn FnMut(u32) -> Result<Duration>) -> Result<(u32, u32)> {
+    const ROUNDS: std::ops::RangeInclusive<usize> = 3..=8;
+    let least_kib = MIN_MEASURED_KIB.min(most_kib);
+    let mut measured = Vec::new();
+    let mut memory_kib = least_kib;
+    loop {
+        measured.push((memory_kib, pass(memory_kib)?.as_secs_f64().max(1e-9) / f64::from(memory_kib)));
+        let comparable = measured.iter().filter(|(kib, _)| *kib >= memory_kib / 2);
+        let per_kib = comparable.map(|(_, per_kib)| *per_kib).fold(f64::INFINITY, f64::min);
+        // What fits into the time: KiB, times passes.
+        let fits = time.as_secs_f64() / per_kib;
+        let next = ((fits / f64::from(MIN_PASSES)) as u32).clamp(least_kib, most_kib);
+        let settled = next.abs_diff(memory_kib) <= memory_kib / 8 && measured.len() >= *ROUNDS.start();
+        if settled || measured.len() == *ROUNDS.end() {
+            let passes = if next == most_kib { (fits / f64::from(most_kib)) as u32 } else { MIN_PASSES };
+            return Ok((next, passes.max(MIN_PASSES)));
         }
         memory_kib = next;
-        pace = per_kib(memory_kib)?;
     }
-    let passes = time.as_secs_f64() / (pace * f64::from(memory_kib));
-    Ok(Kdf::Argon2 { variant, passes: (passes as u32).max(MIN_PASSES), memory_kib, lanes })
 }
 
 /// Iterations that take `time` for `len` bytes on one thread.
@@ -343,13 +363,15 @@ fn blocks(hash: &Hash, len: usize) -> u64 {
 }
 
 /// What was measured of the derivation `name`, in nanoseconds for each unit of work.
-fn pace(name: &'static str, measure: impl FnOnce() -> Duration) -> u64 {
+fn pace(name: &'static str, measure: impl Fn() -> Duration) -> u64 {
     static MEASURED: Mutex<Vec<(&'static str, u64)>> = Mutex::new(Vec::new());
     let mut measured = MEASURED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, pace)) = measured.iter().find(|(known, _)| *known == name) {
         return *pace;
     }
-    let pace = (measure().as_nanos() as u64).max(1);
+    // Other work on the machine only makes it slower.
+    let fastest = (0..3).map(|_| measure()).min().unwrap_or_default();
+    let pace = (fastest.as_nanos() as u64).max(1);
     measured.push((name, pace));
     pace
 }
@@ -430,6 +452,82 @@ mod tests {
         let stop = AtomicBool::new(true);
         let cancelled = Kdf::choose(&Cost::default(), LUKS2, &hash::SHA256, 64, Some(&stop));
         assert!(matches!(cancelled.map(|k| k.name()), Err(Error { kind: ErrorKind::Cancelled, .. })));
+    }
+
+    const MIB: u32 = 1 << 10;
+    const TIME: Duration = Duration::from_secs(2);
+
+    /// What is chosen on a machine that takes `per_mib` for a pass over a MiB, and each time as much longer as `busy` says.
+    fn calibrated(most_mib: u32, per_mib: Duration, mut busy: impl FnMut() -> f64) -> (u32, u32) {
+        let mut rounds = 0;
+        let mut pass = |memory_kib: u32| {
+            rounds += 1;
+            Ok((per_mib * memory_kib / MIB).mul_f64(busy()))
+        };
+        let chosen = calibrate(most_mib * MIB, TIME, &mut pass).expect("costs");
+        assert!(rounds <= 8, "{rounds} rounds");
+        (chosen.0 / MIB, chosen.1)
+    }
+
+    #[test]
+    fn memory_comes_first_and_passes_last() {
+        // Fits into the time exactly; is cut at the most, and the rest of the time goes into passes; has no room for the least.
+        for (most, per_mib_us, chosen) in [
+            (1024, 1000, (500, 4)),
+            (1024, 100, (1024, 19)),
+            (100, 1000, (100, 20)),
+            (1024, 50_000, (64, 4)),
+            (16, 50_000, (16, 4)),
+        ] {
+            assert_eq!(
+                calibrated(most, Duration::from_micros(per_mib_us), || 1.0),
+                chosen,
+                "{most} MiB, {per_mib_us} us"
+            );
+        }
+    }
+
+    #[test]
+    fn other_work_on_the_machine_does_not_turn_memory_into_passes() {
+        let per_mib = Duration::from_millis(1);
+        // Slow at first, once or twice.
+        for slow in [1, 2] {
+            let mut done = 0;
+            let chosen = calibrated(1024, per_mib, || {
+                done += 1;
+                if done <= slow { 10.0 } else { 1.0 }
+            });
+            assert_eq!(chosen, (500, 4), "{slow} slow");
+        }
+        // Up to three times as slow, whenever it wants: xorshift.
+        for seed in 1..500_u64 {
+            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let busy = || {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                1.0 + 2.0 * (state % 1000) as f64 / 1000.0
+            };
+            let (memory, passes) = calibrated(1024, per_mib, busy);
+            assert!(passes == 4 && (500 / 3..=500).contains(&memory), "seed {seed}: {memory} MiB, {passes} passes");
+        }
+    }
+
+    #[test]
+    fn caches_and_failures_are_no_trap() {
+        // Twice as fast up to 128 MiB.
+        let mut pass = |kib: u32| Ok(Duration::from_micros(u64::from(kib) * if kib > 128 * MIB { 2 } else { 1 }));
+        let (memory, passes) = calibrate(1024 * MIB, TIME, &mut pass).expect("costs");
+        assert!((230 * MIB..=250 * MIB).contains(&memory) && passes == 4, "{memory} KiB, {passes} passes");
+        let mut failing = |_: u32| Err(ErrorKind::Cancelled.into());
+        assert!(matches!(calibrate(MIB, TIME, &mut failing).map_err(|e| e.kind), Err(ErrorKind::Cancelled)));
+    }
+
+    #[test]
+    fn half_of_the_memory_is_taken_but_not_less_than_the_least() {
+        for (available, most) in [(8192, 1024), (1024, 512), (100, 64), (64, 64), (40, 40)] {
+            assert_eq!(most_memory(available * MIB), most * MIB, "{available} MiB");
+        }
     }
 
     #[test]

@@ -15,7 +15,9 @@ use claviger_crypto::secret::wipe_stack;
 use serde_json::{Value, json};
 
 use super::luks::cipher_error;
-use super::{Choices, Facts, Format, Header, KernelCipher, KeyslotEditor, MappedPart, Mapping, Unlocked, Verdict};
+use super::{
+    Choices, Facts, Format, Header, KernelCipher, KeyslotEditor, MappedPart, Mapping, Plan, Unlocked, Verdict,
+};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, Result};
 use crate::spec::Spec;
@@ -102,6 +104,10 @@ impl Header for Locked {
 
     fn describe(&self) -> Option<Value> {
         Some(described(&self.0))
+    }
+
+    fn plan(&self, with: &Unlock<'_>) -> Option<Plan> {
+        Some(unlock::plan(&self.0, with))
     }
 
     fn effort(&self, with: &Unlock<'_>) -> u64 {

@@ -16,6 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::kdf::Kdf;
 use crate::formats::luks::passphrase;
 use crate::formats::magic;
+use crate::formats::plan::{Plan, PlannedSlot};
 use crate::store::Store;
 
 /// The volume key, and how it was found.
@@ -42,6 +43,8 @@ pub(super) fn open_key(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> R
     }
     let passphrase = passphrase(with.credentials)?;
     let (slots, left_out) = to_try(header, with.keyslot)?;
+    let total = effort(header, with);
+    with.ask(total)?;
     let trials = Trials {
         header,
         hash,
@@ -54,7 +57,7 @@ pub(super) fn open_key(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> R
         found: Mutex::new(None),
         failed: Mutex::new(None),
         done: Mutex::new(0),
-        total: effort(header, with),
+        total,
         pool: Pool::for_this_machine(Duration::ZERO),
     };
     trials.pool.run(slots.len(), &|rank| {
@@ -71,9 +74,21 @@ pub(super) fn open_key(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> R
 
 /// About how long it takes to try all keyslots on one thread, in microseconds.
 pub(super) fn effort(header: &Phdr, with: &Unlock<'_>) -> u64 {
-    let Ok(hash) = header.hash() else { return 0 };
-    let Ok((slots, _)) = to_try(header, with.keyslot) else { return 0 };
-    slots.iter().fold(0, |sum, (_, slot)| sum.saturating_add(slot_effort(header, hash, slot)))
+    plan(header, with).microseconds()
+}
+
+/// What trying the keyslots costs. Nothing is derived.
+pub(super) fn plan(header: &Phdr, with: &Unlock<'_>) -> Plan {
+    let slots = header.hash().and_then(|hash| Ok((hash, to_try(header, with.keyslot)?.0)));
+    let planned = |(hash, slots): (_, Vec<Numbered<'_>>)| {
+        let of = |(number, slot): &Numbered<'_>| PlannedSlot {
+            keyslot: *number as u32,
+            memory: None,
+            microseconds: slot_effort(header, hash, slot),
+        };
+        slots.iter().map(of).collect()
+    };
+    Plan::new(slots.map(planned).unwrap_or_default(), with.memory)
 }
 
 /// Whether it is the volume key.
@@ -88,11 +103,12 @@ pub(super) fn is_key(header: &Phdr, hash: &Hash, key: &[u8], go_on: &dyn Fn() ->
     Ok(digest.same_as(header.digest()))
 }
 
-fn with_volume_key(header: &Phdr, hash: &Hash, key: &Secret, with: &Unlock<'_>) -> Result<OpenedKey> {
+fn with_volume_key(header: &Phdr, hash: &'static Hash, key: &Secret, with: &Unlock<'_>) -> Result<OpenedKey> {
     if key.len() != header.key_len {
         let what = format!("the volume key has {} bytes, not {}", header.key_len, key.len());
         return Err(ErrorKind::WrongCredential(what).into());
     }
+    with.ask(digest_effort(header, hash))?;
     if !is_key(header, hash, key, &|| !with.cancelled())? {
         let what = "it is not the volume key: the digest in the header is another".to_owned();
         return Err(Error::new(ErrorKind::WrongCredential(what)).hint(
@@ -124,8 +140,12 @@ fn to_try(header: &Phdr, only: Option<u32>) -> Result<(Vec<Numbered<'_>>, Vec<&T
 }
 
 fn slot_effort(header: &Phdr, hash: &'static Hash, slot: &Slot) -> u64 {
-    let kdf = |iterations| Kdf::Pbkdf2 { hash, iterations };
-    kdf(slot.iterations).effort(header.key_len).saturating_add(kdf(header.digest_iterations).effort(DIGEST)).max(1)
+    let derived = Kdf::Pbkdf2 { hash, iterations: slot.iterations }.effort(header.key_len);
+    derived.saturating_add(digest_effort(header, hash)).max(1)
+}
+
+fn digest_effort(header: &Phdr, hash: &'static Hash) -> u64 {
+    Kdf::Pbkdf2 { hash, iterations: header.digest_iterations }.effort(DIGEST)
 }
 
 /// What the threads share.

@@ -96,6 +96,7 @@ pub fn try_keyslots(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, k
     let passphrase = passphrase(with.credentials)?;
     let plan = plan(header, keyslots, with);
     let total = plan.microseconds();
+    with.ask(total)?;
     let mut before = 0;
     let mut left_out = Vec::new();
     for (place, &number) in keyslots.iter().enumerate() {
@@ -241,6 +242,7 @@ impl<'a> Slot<'a> {
 }
 
 fn with_volume_key(header: &ReadHeader, key: &Secret, digest: u32, with: &Unlock<'_>) -> Result<OpenedKey> {
+    with.ask(effort(&header.metadata.digests[&digest]))?;
     if !verify(&header.metadata.digests[&digest], key, json_at(header), &|| !with.cancelled())? {
         return Err(ErrorKind::WrongCredential("this is not the volume key of this volume".into()).into());
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use claviger_engine::{Error, ErrorKind, Result};
+use claviger_uml::{COMPILER, KERNEL};
 
 use super::debian;
 use crate::facility::{Surface, Target, Way};
@@ -18,9 +19,6 @@ use crate::workloads::{Lab, On, Outcome, Workload};
 
 /// Booting.
 pub struct Boot;
-
-/// The kernel as a program, as Debian's package user-mode-linux calls it.
-const KERNEL: &str = "linux.uml";
 
 /// Seconds after which a guest that does not come to its end is killed.
 const PATIENCE: &str = "600";
@@ -71,8 +69,9 @@ impl Workload for Boot {
     }
 
     fn missing(&self) -> Option<String> {
-        let kernel = || program::find(KERNEL).is_none().then(|| format!("The program {KERNEL} is not installed."));
-        kernel().or_else(debian::missing)
+        let compiler = claviger_uml::needs_shim().then_some(COMPILER);
+        let missing = [KERNEL].into_iter().chain(compiler).find(|name| program::find(name).is_none());
+        missing.map(|name| format!("The program {name} is not installed.")).or_else(debian::missing)
     }
 
     fn version(&self) -> Option<String> {
@@ -100,7 +99,7 @@ impl Workload for Boot {
         };
         copy(&debian::image(lab)?, &surface, lab)?;
         lab.drop_caches()?;
-        let ran = boot(&disk, lab)?;
+        let ran = boot(&disk, lab, claviger_uml::needs_shim())?;
         Ok(Outcome { measures: measures(&ran)?, ..Outcome::default() })
     }
 }
@@ -123,12 +122,17 @@ fn copy(image: &Path, surface: &Surface, lab: &Lab) -> Result<()> {
 }
 
 /// The guest's whole life.
-fn boot(disk: &Path, lab: &Lab) -> Result<Ran> {
+fn boot(disk: &Path, lab: &Lab, with_shim: bool) -> Result<Ran> {
     let folder = tempfile::Builder::new().prefix("boot-").tempdir_in(&lab.scratch)?;
     // On the kernel's command line a name must have no space and no comma.
     symlink(disk.canonicalize().map_err(|e| Error::from(e).at(disk))?, folder.path().join("disk"))?;
+    // Like the disk, it is found from the guest's folder, whatever that is called.
+    let shim = with_shim.then(|| claviger_uml::build_shim(folder.path())).transpose()?;
+    let shim = shim.as_deref().and_then(Path::file_name).map(|name| Path::new(".").join(name));
     let mut command = Command::new("timeout");
-    command.args(["--foreground", "-k", "5", PATIENCE]).args(bound()).arg(kernel()?).current_dir(folder.path());
+    command.args(["--foreground", "-k", "5", PATIENCE]).args(bound());
+    command.args(claviger_uml::words(&kernel()?, shim.as_deref()));
+    command.current_dir(folder.path());
     // d: plain data, never a copy-on-write file, whatever the first bytes look like.
     command.args(["mem=256M", "uml_dir=.", "umid=guest", "ubd0d=disk", "root=/dev/ubda", "rootfstype=ext4", "rw"]);
     command.arg(format!("init={}", debian::INIT));
@@ -286,14 +290,15 @@ mod tests {
 
     #[test]
     fn a_system_lives_on_a_file_and_leaves_nothing_behind() {
-        if [KERNEL, "debootstrap", "mke2fs"].iter().any(|name| tools::program(name).is_none()) {
+        if [KERNEL, COMPILER, "debootstrap", "mke2fs"].iter().any(|name| tools::program(name).is_none()) {
             return;
         }
         let scratch = tempfile::tempdir().unwrap();
         let lab = Lab { scratch: scratch.path().to_owned(), ..lab() };
         let disk = scratch.path().join("a disk, in a folder with spaces");
         std::fs::copy(debian::image(&lab).unwrap(), &disk).unwrap();
-        let measures = measures(&boot(&disk, &lab).unwrap()).unwrap();
+        // With the shim, which does no harm where it is not needed. Without it: tests of the program.
+        let measures = measures(&boot(&disk, &lab, true).unwrap()).unwrap();
         assert!(measures.iter().all(|measure| measure.value > 0.0), "{measures:?}");
         // The guest has unmounted its disk: nothing is to be recovered (the flag needs_recovery of ext4(5)).
         let superblock = std::fs::read(&disk).unwrap()[1024..2048].to_vec();
@@ -303,7 +308,7 @@ mod tests {
         static BEGAN: OnceLock<Instant> = OnceLock::new();
         let cancelled = || BEGAN.get_or_init(Instant::now).elapsed() > Duration::from_secs(1);
         let cancelled = Lab { cancelled, scratch: scratch.path().to_owned(), ..self::lab() };
-        assert!(matches!(boot(&disk, &cancelled).unwrap_err().kind, ErrorKind::Cancelled));
+        assert!(matches!(boot(&disk, &cancelled, true).unwrap_err().kind, ErrorKind::Cancelled));
         assert_eq!(working_below(scratch.path()), Vec::<PathBuf>::new());
         let left: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().flatten().map(|entry| entry.path()).collect();
         assert_eq!(left, [disk]);

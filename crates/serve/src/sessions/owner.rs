@@ -1,0 +1,130 @@
+//! Whose a folder is: folders may be shared with processes that this one does not see.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+use super::Process;
+
+/// The process that a folder belongs to, and where its number means anything.
+///
+/// Another kernel (a guest that sees this one's folders, a machine with the same network file system) or another PID namespace
+/// (a container) has processes of its own: which of them live cannot be told from here, and those of an earlier start of this
+/// machine look no different.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The process.
+    pub process: Process,
+    /// A digest of what its number and time of birth are relative to; [`UNKNOWN`] is nobody's.
+    realm: u64,
+}
+
+/// The realm of a process that cannot look at /proc.
+const UNKNOWN: u64 = 0;
+
+impl Owner {
+    /// This process.
+    pub fn this() -> Self {
+        // What is not known in an unknown realm does not matter.
+        Self::of(Process::this().unwrap_or(Process { pid: std::process::id(), started: 0 }))
+    }
+
+    /// A process that this one sees.
+    pub fn of(process: Process) -> Self {
+        Self { process, realm: realm() }
+    }
+
+    /// Whether it was started where this process was: then, and only then, can be told whether it lives.
+    pub fn is_here(&self) -> bool {
+        self.realm != UNKNOWN && self.realm == realm()
+    }
+
+    /// Whether it has surely ended. A PID namespace's number is given anew only after all of its processes have ended.
+    pub fn has_ended(&self) -> bool {
+        self.is_here() && !self.process.alive()
+    }
+}
+
+/// `PID-TICKS-REALM`.
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Process { pid, started } = self.process;
+        write!(f, "{pid}-{started}-{:012x}", self.realm)
+    }
+}
+
+impl FromStr for Owner {
+    type Err = io::Error;
+
+    fn from_str(text: &str) -> io::Result<Self> {
+        let parse = || {
+            let mut parts = text.split('-');
+            let process = Process { pid: parts.next()?.parse().ok()?, started: parts.next()?.parse().ok()? };
+            let owner = Self { process, realm: u64::from_str_radix(parts.next()?, 16).ok()? };
+            // Nothing but what was written so: no signs, no zeros in front.
+            (owner.to_string() == text).then_some(owner)
+        };
+        parse().ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// Where numbers and times of birth of processes mean what they mean here: this start of the kernel, the PID namespace, and the
+/// time namespace, by which times of birth are shown shifted (time_namespaces(7)).
+fn realm() -> u64 {
+    static REALM: OnceLock<u64> = OnceLock::new();
+    *REALM.get_or_init(|| read_realm().map_or(UNKNOWN, |text| digest(&text)))
+}
+
+fn read_realm() -> io::Result<String> {
+    // /proc may be mounted for another PID namespace than this process is in: there it has another number, or none.
+    if fs::read_link("/proc/self")?.to_str() != Some(&std::process::id().to_string()) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let pids = fs::read_link("/proc/self/ns/pid")?;
+    // Not before Linux 5.6.
+    let times = fs::read_link("/proc/self/ns/time").unwrap_or_default();
+    Ok(format!("{} {} {}", boot.trim(), pids.display(), times.display()))
+}
+
+/// 48 bits of FNV-1a: no secret depends on it, and a name stays short.
+fn digest(text: &str) -> u64 {
+    let hash = text
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3_u64));
+    (hash >> 16).max(UNKNOWN + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_whose_it_is() {
+        let this = Owner::this();
+        assert_eq!(this.to_string().parse::<Owner>().expect("an owner"), this);
+        assert!(this.is_here() && !this.has_ended());
+        let ended = Owner { process: Process { started: this.process.started + 1, ..this.process }, ..this };
+        assert!(ended.has_ended());
+        for elsewhere in [Owner { realm: this.realm ^ 1, ..ended }, Owner { realm: UNKNOWN, ..ended }] {
+            assert!(!elsewhere.is_here() && !elsewhere.has_ended());
+            assert_eq!(elsewhere.to_string().parse::<Owner>().expect("an owner"), elsewhere);
+        }
+        for wrong in
+            ["", "1-2", "1-2-3", "1-2-00000000000g", "+1-2-000000000003", "1-2-000000000003-4", "01-2-000000000003"]
+        {
+            assert!(wrong.parse::<Owner>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn boots_and_namespaces_are_told_apart() {
+        // The test vector "foobar" of the hash's authors (draft-eastlake-fnv, appendix C).
+        assert_eq!(digest("foobar"), 0x8594_4171_f739_67e8 >> 16);
+        let here = read_realm().expect("/proc");
+        assert!(here.contains("pid:["), "{here}");
+        assert_ne!(digest(&here), digest(&here.replace("pid:[", "pid:[1")));
+    }
+}
