@@ -134,6 +134,12 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "a tail and a state for each sector")]
+    fn a_sector_without_a_tail_is_refused() {
+        sectors(&START, &[0; 1024], &[[0; 16]], &mut [[0; 16]; 2]);
+    }
+
+    #[test]
     fn every_kernel_gives_the_same_at_every_number_of_sectors() {
         let mut random = Random::new(2);
         let start = [1, 0xffff_ffff, 3, 0x8000_0000];
