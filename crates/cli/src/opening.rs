@@ -469,7 +469,7 @@ impl Opened {
 
     /// Its plaintext for other programs, and its warnings told. Sectors are shown as large as the volume has them, unless something
     /// is inside that was made for smaller ones, which no disk of larger ones could hold.
-    pub fn to_serve(mut self) -> Arc<dyn Store> {
+    pub fn into_served(mut self) -> Arc<dyn Store> {
         if let Some(inside) = self.smaller_inside() {
             self.volume = self.volume.with_sector_size(inside);
         }

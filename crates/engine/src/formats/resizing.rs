@@ -52,6 +52,6 @@ impl Resizing {
         if !(spec.quick && reserved) {
             filling::fill(&file.growing(self.len), self.end.min(old)..self.len, spec)?;
         }
-        Ok(file.change_len(self.len.max(old))?)
+        file.change_len(self.len.max(old))
     }
 }

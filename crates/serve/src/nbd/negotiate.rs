@@ -68,7 +68,9 @@ impl<'a> Handshake<'_, 'a> {
                     return Ok(None);
                 }
                 option::LIST => self.list(&data)?,
-                option::INFO => drop(self.info(option::INFO, &data)?),
+                option::INFO => {
+                    self.info(option::INFO, &data)?;
+                }
                 option::GO => {
                     if let Some(agreed) = self.info(option::GO, &data)? {
                         return Ok(Some(agreed));
