@@ -127,7 +127,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     } else {
         let opened = args.open.open_protecting(access, &args.protect);
         let opened = opened.map_err(|e| say_where(e, &args.open.path, &runtime))?;
-        (Some(opened.facts.clone()), opened.into_served().map_err(|e| e.at(&args.open.path))?)
+        (Some(opened.facts.clone()), opened.into_served())
     };
     let record = record(&args.open.path, facts.as_ref(), volume.len())?;
     let record = Record { dir: Some(dir.clone()), ..record };

@@ -495,21 +495,22 @@ impl Opened {
 
     /// Its plaintext for other programs, and its warnings told. Sectors are shown as large as the volume has them, unless something
     /// is inside that was made for smaller ones, which no disk of larger ones could hold.
-    pub fn into_served(mut self) -> claviger_engine::Result<Arc<dyn Store>> {
-        if let Some(inside) = self.smaller_inside()? {
+    pub fn into_served(mut self) -> Arc<dyn Store> {
+        if let Some(inside) = self.smaller_inside() {
             self.volume = self.volume.with_sector_size(inside);
         }
         self.warn();
-        Ok(Arc::new(self.with_threads().volume))
+        Arc::new(self.with_threads().volume)
     }
 
     /// The size of sectors that what is inside was made for, if the volume has larger ones. Warns of it.
-    pub fn smaller_inside(&mut self) -> claviger_engine::Result<Option<u64>> {
+    pub fn smaller_inside(&mut self) -> Option<u64> {
         let own = self.volume.sector_size();
         if own == SMALLEST_SECTOR {
-            return Ok(None);
+            return None;
         }
-        let inside = filesystems::sector_size(&self.volume)?.filter(|inside| *inside < own);
+        // What cannot be read is no reason not to serve the rest: sectors with tags may never have been written.
+        let inside = filesystems::sector_size(&self.volume).ok().flatten().filter(|inside| *inside < own);
         self.warnings.extend(inside.map(|inside| {
             format!(
                 "What is inside was made for sectors of {inside} bytes, and those of the volume have {own}. Here that does no harm; \
@@ -517,7 +518,7 @@ impl Opened {
                  sectors of {own} bytes, and copy them back."
             )
         }));
-        Ok(inside)
+        inside
     }
 
     /// With the threads of this machine, for large reads.

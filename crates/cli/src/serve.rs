@@ -112,7 +112,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         (None, args.open.raw(access)?)
     } else {
         let opened = args.open.open_protecting(access, &args.protect)?;
-        (Some(opened.facts.clone()), opened.into_served().map_err(at)?)
+        (Some(opened.facts.clone()), opened.into_served())
     };
     cancel::check()?;
     let store = Arc::new(CountedStore::new(args.trace.over(store)?));

@@ -39,7 +39,7 @@ pub fn attach(mut open: OpenArgs, name: &str, read_only: bool, json: bool) -> an
     open.how.for_kernel = true;
     let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
     let mut opened = open.open(access)?;
-    opened.smaller_inside().map_err(|e| e.at(&open.path))?;
+    opened.smaller_inside();
     opened.warn();
     let Facts { format, cipher, uuid, .. } = &opened.facts;
     let cannot = || {
