@@ -144,8 +144,9 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     };
     let request = Request { dir, filesystem, read_only: args.read_only, options: args.options.clone() };
     let live = runtime.begin(record)?;
-    let counted = Arc::clone(&store);
-    let control = live.answer(move || status(&counted))?;
+    // Whoever asks does not keep the volume open, and locked, when it is not served any more.
+    let counted = Arc::downgrade(&store);
+    let control = live.answer(move || counted.upgrade().map(|store| status(&store)).unwrap_or_default())?;
     let mounted = mount::mount(store, &request, live).map_err(|e| e.at(&args.open.path))?;
     mounted.warnings().iter().for_each(|w| output::warn(w));
     let Record { volume, dir, filesystem, format, size, read_only, server, .. } =

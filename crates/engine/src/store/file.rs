@@ -295,9 +295,10 @@ fn holder(file: &File) -> Option<String> {
     let metadata = file.metadata().ok()?;
     let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
     let inode = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
-    let locks = fs::read_to_string("/proc/locks").ok()?;
-    let line = locks.lines().find(|l| l.contains("FLOCK") && l.split_whitespace().any(|w| w == inode))?;
-    let pid = line.split_whitespace().nth(4)?;
+    let of_it = |line: &&str| line.contains("FLOCK") && line.split_whitespace().any(|word| word == inode);
+    let pid = |locks: &str| locks.lines().find(of_it)?.split_whitespace().nth(4).map(str::to_owned);
+    // A line may be missed where others come and go while the file is read.
+    let pid = (0..3).find_map(|_| pid(&fs::read_to_string("/proc/locks").ok()?))?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(format!("process {pid}, {}", name.trim_end()))
 }

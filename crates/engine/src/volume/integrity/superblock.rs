@@ -113,7 +113,7 @@ impl Geometry {
             return Err(bad("provided data sectors", 16, format!("{} sectors", geometry.provided)));
         }
         if !geometry.data_fits(len) {
-            let end = at + geometry.data_at(geometry.blocks() - 1) + block as u64;
+            let end = u128::from(at) + geometry.end() * u128::from(SECTOR);
             let what = format!("{} sectors reach past the end, to byte {end}", geometry.provided);
             return Err(bad("provided data sectors", 16, what).hint(
                 "If it was cut short, find a complete copy. Or give a copy of it that length again, with `truncate --size`: what was \
@@ -259,12 +259,17 @@ impl Geometry {
             && self.journal_sectors() * SECTOR <= MAX_JOURNAL
     }
 
-    /// Whether the last sector is before the end. Called with numbers from a disk.
+    /// Whether the last sector is before the end.
     fn data_fits(&self, len: u64) -> bool {
-        let Some(last) = self.provided.checked_sub(1) else { return false };
+        self.provided > 0 && self.end() <= u128::from(len / SECTOR)
+    }
+
+    /// How many sectors there are up to the last one that is provided, of which there is one. Called with numbers from a disk.
+    fn end(&self) -> u128 {
+        let last = self.provided.saturating_sub(1);
         let (area, into) = (last >> self.log2_interleave, last & ((1 << self.log2_interleave) - 1));
         let before = u128::from(area << self.log2_interleave) + (u128::from(area) + 1) * u128::from(self.tag_run);
-        u128::from(self.initial_sectors()) + before + u128::from(into) < u128::from(len / SECTOR)
+        u128::from(self.initial_sectors()) + before + u128::from(into) + 1
     }
 
     /// Whether Linux finds the tags of all areas where they are: it looks for them in units of the largest power of two that
