@@ -320,10 +320,20 @@ fn keyfiles(paths: &[PathBuf]) -> Result<Vec<Credential>> {
     Ok(each.into_iter().flatten().collect())
 }
 
-/// Programs that this one starts cannot read the file again by a descriptor that they inherit, such as /dev/fd/5.
+/// Programs that this one starts cannot read the file, or the files of a folder, again by a descriptor that they inherit, such as
+/// /dev/fd/5.
 pub fn hide(path: &Path) -> Result<()> {
-    let hidden = stat(path).map_err(io::Error::from).and_then(|stat| inherited::hide(&stat));
-    hidden.map_err(|e| Error::from(e).at(path))
+    let hide = || -> io::Result<()> {
+        inherited::hide(&stat(path)?)?;
+        if path.is_dir() {
+            for file in std::fs::read_dir(path)? {
+                // A link may lead nowhere: then nothing was read there.
+                stat(file?.path()).map_or(Ok(()), |stat| inherited::hide(&stat))?;
+            }
+        }
+        Ok(())
+    };
+    hide().map_err(|e| Error::from(e).at(path))
 }
 
 /// Asks for a password twice.
@@ -364,8 +374,11 @@ impl Source<'_> {
         let credentials = self.read_by(keyfiles, |terminal| twice(terminal, question))?;
         let Some(empty) = credentials.iter().find(|credential| credential.is_empty()) else { return Ok(credentials) };
         let Self { prefix, .. } = self;
-        Err(Error::misuse(format!("the new {} is empty", empty.kind()))
-            .hint(format!("If there is to be no password, say so: --no-{prefix}password with --{prefix}keyfile FILE.")))
+        let hint = match empty {
+            Credential::Keyfile(_) => "`claviger keyfile` makes one.".to_owned(),
+            _ => format!("If there is to be no password, say so: --no-{prefix}password with --{prefix}keyfile FILE."),
+        };
+        Err(Error::misuse(format!("the new {} is empty", empty.kind())).hint(hint))
     }
 
     fn read_by(&self, keyfiles: Vec<Credential>, ask: impl Fn(&File) -> Result<Secret>) -> Result<Vec<Credential>> {

@@ -1,6 +1,7 @@
 //! `claviger explain`: why something does not open.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,6 +161,8 @@ type Opened = (Facts, Vec<String>);
 fn try_all(args: &Args, targets: &[Target], credentials: &[Credential], store: &dyn Store) -> Result<Search<Opened>> {
     let cancel = cancel::flag();
     let bar = RefCell::new(None);
+    let refused = RefCell::new(BTreeSet::new());
+    let may_take = args.open.unlock_with(credentials).may_take;
     let unlock = |target: usize, credentials: &[Credential], hints: bool| -> Result<Opened> {
         cancel::check()?;
         let narrowed = args.open.unlock_with(credentials);
@@ -171,7 +174,12 @@ fn try_all(args: &Args, targets: &[Target], credentials: &[Credential], store: &
             Unlock { cancel: Some(cancel), acceleration, memory, may_take, ..wide }
         };
         // The layout, which holds keys, goes here.
-        let unlocked = targets[target].header.unlock(store, &with)?;
+        let unlocked = targets[target].header.unlock(store, &with).inspect_err(|e| {
+            // Nobody who does not want one trial wants dozens.
+            if matches!(e.kind, ErrorKind::Misuse(_)) {
+                refused.borrow_mut().insert(target);
+            }
+        })?;
         match unlocked.recognised {
             true => Ok((unlocked.facts, unlocked.warnings)),
             // Any password opens a volume without a header, to noise.
@@ -182,24 +190,35 @@ fn try_all(args: &Args, targets: &[Target], credentials: &[Credential], store: &
         let mut bar = bar.borrow_mut();
         if step.done == 1 {
             *bar = None;
-            announce(targets[step.target].format, step);
+            if refused.borrow().contains(&step.target) || !announce(targets[step.target].format, step, may_take) {
+                return false;
+            }
         }
         bar.get_or_insert_with(|| Progress::steps("Trying")).at(step.done, step.all);
+        true
     };
     let efforts: Vec<u64> = targets.iter().map(|t| t.header.effort(&args.open.unlock_with(credentials))).collect();
     diagnosis::search(credentials, args.open.hinted(), &efforts, unlock, tell)
 }
 
-/// Says what comes and how long it takes, where that is long.
-fn announce(format: &str, step: Step) {
-    let seconds = step.each.as_secs_f64() * step.all as f64;
-    if seconds >= 3.0 {
-        let forms = step.all - step.done;
-        let time = size::duration(Duration::from_secs_f64(seconds));
-        output::note(&format!(
-            "nothing opens as given; trying {forms} other forms of it as {format}: about {time}, Ctrl-C ends it"
-        ));
+/// Says what comes and how long it takes, where that is long. Whether it is to begin.
+fn announce(format: &str, step: Step, may_take: Option<&(dyn Fn(Duration) -> Result<()> + Sync)>) -> bool {
+    let time = step.each.saturating_mul(step.all as u32);
+    if time < Duration::from_secs(3) {
+        return true;
     }
+    let forms = step.all - step.done;
+    let told = size::duration(time);
+    if may_take.is_some_and(|may_take| may_take(time).is_err()) {
+        output::note(&format!(
+            "{forms} other forms of it as {format} are not tried: that takes about {told}, and --allow-slow allows it"
+        ));
+        return false;
+    }
+    output::note(&format!(
+        "nothing opens as given; trying {forms} other forms of it as {format}: about {told}, Ctrl-C ends it"
+    ));
+    true
 }
 
 impl Explained {

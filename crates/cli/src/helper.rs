@@ -21,6 +21,7 @@ const OURS: &[(&str, &str)] = &[
     ("partition", "--partition"),
     ("backup-header", "--backup-header"),
     ("truncated", "--truncated"),
+    ("allow-slow", "--allow-slow"),
     ("write-unencrypted", "--write-unencrypted"),
     ("ro", "--read-only"),
     ("filesystem", "--filesystem"),

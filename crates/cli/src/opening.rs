@@ -60,7 +60,7 @@ pub(crate) struct How {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
 
-    /// Begin also what takes more than ten minutes, as a LUKS header may ask for
+    /// Go ahead even where opening takes more than ten minutes, as a hostile LUKS header can demand
     #[arg(long)]
     allow_slow: bool,
 

@@ -48,14 +48,15 @@ fn ask(time: Duration) -> Result<()> {
     let time_told = size::duration(time);
     let refused = |why: &str| {
         Error::misuse(format!(
-            "the header asks for about {time_told} of one processor before a password can be told to be right: it was not tried{why}"
+            "trying a password on this volume would take about {time_told} of processor time; nothing was tried{why}"
         ))
     };
     if answers.refused {
         return Err(refused(""));
     }
     let question = format!(
-        "The header asks for about {time_told} of one processor. A volume that was made to be used asks for seconds. Ctrl-C ends the work. Begin? (yes/no) "
+        "Trying a password on this volume takes about {time_told} of processor time; ordinary volumes take seconds. Ctrl-C stops it. \
+         Go on? (yes/no) "
     );
     let answer = prompt::consent(&question, OPTION, refused);
     match answer {

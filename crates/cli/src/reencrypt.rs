@@ -68,7 +68,7 @@ pub struct Args {
     #[arg(long, group = "what")]
     resume: bool,
 
-    /// Begin also what takes more than ten minutes before a password can be told to be right, as a header may ask for
+    /// Go ahead even where opening takes more than ten minutes, as a hostile LUKS header can demand
     #[arg(long)]
     allow_slow: bool,
 
@@ -309,9 +309,9 @@ impl Args {
         }
         let path = self.path.display();
         let question = match () {
-            () if self.encrypt => format!("{path}: what is in it is encrypted where it lies. Go on? [y/N] "),
-            () if self.decrypt => format!("{path}: its data become plaintext where they lie. Go on? [y/N] "),
-            () => format!("{path}: all of it is rewritten with a new key. Go on? [y/N] "),
+            () if self.encrypt => format!("{path}: what is in it is encrypted where it lies. Go on? (yes/no) "),
+            () if self.decrypt => format!("{path}: its data become plaintext where they lie. Go on? (yes/no) "),
+            () => format!("{path}: all of it is rewritten with a new key. Go on? (yes/no) "),
         };
         prompt::consent(&question, "--yes", |why| Error::misuse(format!("nothing was changed{why}")).at(&self.path))
     }

@@ -92,8 +92,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if lost >= SECTOR && !args.yes {
         let lost = size::exact(lost);
         let question = format!(
-            "The last {lost} of {} are cut off or filled, and lost. Is the file system in it smaller already? (yes/no) ",
-            resized.path
+            "The last {lost} of {} are {} and lost. Is the file system in it smaller already? (yes/no) ",
+            resized.path,
+            if args.size < resizing.before || resizing.len < named.store.len() { "cut off" } else { "filled" }
         );
         prompt::consent(&question, "--yes", |why| at(Error::misuse(format!("the size was not changed{why}"))))?;
     }

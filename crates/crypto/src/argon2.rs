@@ -386,19 +386,20 @@ fn long_hash(parts: &[&[u8]], out: &mut [u8]) {
     if out.len() <= WHOLE {
         return blake2b(&parts, out);
     }
-    let mut last = Secret::zeroed(WHOLE);
-    blake2b(&parts, &mut last);
+    // One place for both: a secret has pages of its own, and a header may ask for millions of these hashes.
+    let mut both = Secret::zeroed(2 * WHOLE);
+    let (mut last, mut next) = both.split_at_mut(WHOLE);
+    blake2b(&parts, last);
     let mut rest = out;
     loop {
         let (half, after) = rest.split_at_mut(WHOLE / 2);
         half.copy_from_slice(&last[..WHOLE / 2]);
         rest = after;
         if rest.len() <= WHOLE {
-            return blake2b(&[&last], rest);
+            return blake2b(&[last], rest);
         }
-        let mut next = Secret::zeroed(WHOLE);
-        blake2b(&[&last], &mut next);
-        last = next;
+        blake2b(&[last], next);
+        std::mem::swap(&mut last, &mut next);
     }
 }
 

@@ -11,7 +11,7 @@ pub mod hash;
 pub mod kdf;
 pub mod modes;
 pub mod pool;
-pub mod registers;
+mod registers;
 pub mod secret;
 mod tweak;
 

@@ -344,31 +344,90 @@ fn after_a_crash(way: Way, image: &[u8], header: usize, to_the_end: bool) {
     }
 }
 
-/// A header that moved to a file of its own, and not yet the data: beginning once more does not take it for a detached one, whose
-/// data would become plaintext where they are.
+/// A copy of the header in front is where that moves to as long as nothing was copied over the header in front. Afterwards only the
+/// record of the move tells such a file from a header backup.
 #[test]
-fn a_header_that_is_moving_is_told_from_a_detached_one() {
+fn a_header_that_is_moving_is_told_from_a_backup() {
     let way = Way::DecryptInPlace;
     let (before, header) = way.before();
     let front = &before[header..][..SMALL_FRONT];
-    for copied in [0, SMALL_FRONT / 2, SMALL_FRONT] {
-        let mut image = before.clone();
-        image[..header].copy_from_slice(front);
-        image.copy_within(header + SMALL_FRONT..header + SMALL_FRONT + copied, header);
-        let bed = Bed::of(&image, header);
-        assert!(bed.with(|stores| reencrypt::moves_header(stores.header, stores.data)).expect("it can be read"));
-        way.begin(&bed).expect("it begins");
-        bed.resume().expect("it ends");
-        assert!(way.after(&bed) == way.contents(), "{copied}");
-    }
-    // Something else in front: then it is no interruption.
     let mut image = before.clone();
     image[..header].copy_from_slice(front);
-    image[header + 100] ^= 1;
     let bed = Bed::of(&image, header);
-    assert!(!bed.with(|stores| reencrypt::moves_header(stores.header, stores.data)).expect("it can be read"));
-    assert!(misuse(way.begin(&bed)).contains("something is in the file"));
-    assert!(read_all(&*bed.all) == image, "nothing was written");
+    assert!(bed.with(|stores| reencrypt::moves_header(stores.header, stores.data)).expect("it can be read"));
+    decrypt(&bed).expect("it is decrypted");
+    assert!(way.after(&bed) == way.contents());
+
+    // The first part of the data over the header; nothing but zeros, as on a blank disk; something else.
+    let refused = |change: &dyn Fn(&mut [u8])| {
+        let mut image = before.clone();
+        image[..header].copy_from_slice(front);
+        change(&mut image[header..]);
+        let bed = Bed::of(&image, header);
+        assert!(!bed.with(|stores| reencrypt::moves_header(stores.header, stores.data)).expect("it can be read"));
+        assert!(misuse(way.begin(&bed)).contains("something is in the file"));
+        assert!(misuse(decrypt(&bed)).contains("wrong place"));
+        assert!(read_all(&*bed.all) == image, "nothing was written");
+    };
+    refused(&|data| data.copy_within(SMALL_FRONT..2 * SMALL_FRONT, 0));
+    refused(&|data| data[..2 * SMALL_FRONT].fill(0));
+    refused(&|data| data[100] ^= 1);
+}
+
+/// While the header moves the volume can be read by it, and not written: what goes on copies what was there when it began.
+#[test]
+fn a_volume_whose_header_is_moving_is_read_only_and_goes_on_alone() {
+    let way = Way::DecryptInPlace;
+    let (before, header) = way.before();
+    let writes = {
+        let counted = Arc::new(FaultStore::new(Arc::new(MemoryStore::new(before.clone())), None));
+        way.begin(&Bed::new(Arc::clone(&counted) as Arc<dyn Store>, header)).expect("it begins");
+        counted.count(Operation::Write)
+    };
+    // The copy over the header in front comes before the two copies of the header that know of it.
+    let memory = Arc::new(MemoryStore::new(before));
+    let fault = Fault { operation: Operation::Write, nth: writes - 3, for_good: true, transferred: SMALL_FRONT / 2 };
+    let failing = FaultStore::new(Arc::clone(&memory) as Arc<dyn Store>, Some(fault));
+    way.begin(&Bed::new(Arc::new(failing), header)).expect_err("it is interrupted");
+    let bed = Bed::new(Arc::clone(&memory) as Arc<dyn Store>, header);
+    let unlocked = bed.unlocked().expect("it opens");
+    assert!(unlocked.warnings.iter().any(|w| w.contains("header is moving")), "{:?}", unlocked.warnings);
+    let volume = Volume::new(bed.data(), unlocked.layout);
+    assert!(!volume.writable() && bed.plaintext().expect("it can be read") == way.contents());
+
+    // Data that have changed since, as on another disk, are not those that it is told of.
+    let mut changed = read_all(&*memory);
+    changed[header + SMALL_FRONT] ^= 1;
+    let bed = Bed::of(&changed, header);
+    assert!(misuse(decrypt(&bed)).contains("wrong place"));
+    assert!(read_all(&*bed.all) == changed, "nothing was written");
+
+    let bed = Bed::new(memory, header);
+    let credentials = [passphrase()];
+    let new_key = bed.with(|stores| reencrypt::begin(&stores, &Unlock::with(&credentials), &way.request(), false));
+    assert!(misuse(new_key).contains("is moving"));
+    decrypt(&bed).expect("it goes on");
+    assert!(way.after(&bed) == way.contents());
+}
+
+/// An old backup of the header, whose volume key may be another one by now, reencrypts nothing behind the header that counts.
+#[test]
+fn a_detached_header_is_not_used_behind_another() {
+    let volume = volume(false, FRONT, DATA);
+    let bed = Bed::of(&[&volume[..FRONT], &volume].concat(), FRONT);
+    let credentials = [passphrase()];
+    let (with, request) = (Unlock::with(&credentials), Request::default());
+    let data = bed.data();
+    let attached = Stores::new(&*data, None);
+    let begun = reencrypt::begin(&attached, &with, &request, false).expect("it can be begun");
+    begun.edit.carry_out(&*data).expect("it begins");
+    Reencryption::resume(attached, &with, Some(ZONE))
+        .and_then(|it| it.run(&|_, _| {}, &AtomicBool::new(false)))
+        .expect("it ends");
+    let before = read_all(&*bed.all);
+    let refused = misuse(bed.with(|stores| reencrypt::begin(&stores, &with, &request, false)));
+    assert!(refused.contains("in front of the data"), "{refused}");
+    assert!(read_all(&*bed.all) == before, "nothing was written");
 }
 
 /// What `claviger reencrypt --decrypt --header FILE` does, from the beginning or once more.

@@ -62,12 +62,13 @@ pub fn hide(secret: &Stat) -> io::Result<()> {
     Ok(())
 }
 
-/// The descriptor of this number, opened anew, or the same again where it cannot be: sockets, and files of other users.
+/// The descriptor of this number, opened anew, or the same again where it cannot be: sockets, and files of other users. Not standard
+/// output and error, which programs get that are started.
 ///
 /// # Errors
 /// `EBADF` if it was not inherited; those of opening it.
 pub fn open(number: RawFd) -> io::Result<OwnedFd> {
-    if !(0..=2).contains(&number) && !numbers().any(|inherited| inherited == number) {
+    if number != 0 && !numbers().any(|inherited| inherited == number) {
         return Err(Errno::BADF.into());
     }
     match File::open(format!("/proc/self/fd/{number}")) {

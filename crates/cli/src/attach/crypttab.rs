@@ -168,6 +168,8 @@ impl Entry {
         match (name, kind) {
             ("noauto" | "auto" | "nofail" | "_netdev" | "initramfs" | "loud" | "quiet", _) => {}
             ("readonly" | "read-only", _) => plan.read_only = true,
+            // This program's own.
+            ("allow-slow" | "write-unencrypted", _) => plan.options.push(format!("--{name}")),
             _ if name.starts_with("x-") || KINDS.iter().any(|(kind, _)| *kind == name) => {}
             ("tcrypt-veracrypt" | "veracrypt", Kind::TrueCrypt) => {}
             ("tcrypt-hidden" | "tcrypthidden", Kind::TrueCrypt) => plan.options.push("--slot=hidden".into()),

@@ -92,7 +92,7 @@ pub struct Step {
 /// Tries the credentials on several targets as they were given, and in other forms; what costs least comes first.
 /// `efforts` has for each target how long one trial takes, in any unit. `unlock` tries one set of credentials on one target,
 /// with or without the hints that were given (`hinted` says that there are some). `tell` is told what comes before each
-/// other form.
+/// other form, and says whether the other forms are to be tried on that target.
 ///
 /// # Errors
 /// What has nothing to do with the credentials: `Io`, `Cancelled` and the like.
@@ -101,7 +101,7 @@ pub fn search<T>(
     hinted: bool,
     efforts: &[u64],
     mut unlock: impl FnMut(usize, &[Credential], bool) -> Result<T>,
-    mut tell: impl FnMut(Step),
+    mut tell: impl FnMut(Step) -> bool,
 ) -> Result<Search<T>> {
     let ways = ways(credentials, hinted);
     let all = ways.len() as u64 + 1;
@@ -114,7 +114,9 @@ pub fn search<T>(
             took[target] = begun.elapsed();
         }
         for (done, way) in (1..).zip(&ways).take_while(|_| !as_given) {
-            tell(Step { target, done, all, each: took[target] });
+            if !tell(Step { target, done, all, each: took[target] }) {
+                break;
+            }
             let hints = !matches!(way.how, How::WithoutHints);
             search.look_at(way.how, target, unlock(target, &way.credentials(credentials), hints))?;
             if search.found.is_some() {
@@ -272,7 +274,7 @@ mod tests {
     /// Searches a volume that opens with `right` alone.
     fn found(given: &[Credential], right: &str) -> Option<How> {
         let unlock = |_, c: &[Credential], _| if line(c) == right { Ok(()) } else { wrong() };
-        search(given, false, &[1], unlock, |_| {}).expect("no trouble").found.map(|f| f.how)
+        search(given, false, &[1], unlock, |_| true).expect("no trouble").found.map(|f| f.how)
     }
 
     #[test]
@@ -300,7 +302,11 @@ mod tests {
             if target == 1 && line(c) == "p:X" { Ok(()) } else { wrong() }
         };
         let mut steps = 0;
-        let done = search(&[passphrase("x")], false, &[1, 1], unlock, |_| steps += 1).expect("no trouble");
+        let done = search(&[passphrase("x")], false, &[1, 1], unlock, |_| {
+            steps += 1;
+            true
+        })
+        .expect("no trouble");
         let found = done.found.expect("another case");
         assert_eq!((found.target, found.how.kind(), done.tried), (1, "case", calls.len() as u64));
         assert_eq!((&calls[0][..], &calls[1][..], steps), ("0 p:x", "1 p:x", calls.len() - 2));
@@ -315,14 +321,14 @@ mod tests {
             calls.push(target);
             if target == 0 && line(c) == "p:X" { Ok(()) } else { wrong() }
         };
-        let done = search(&[passphrase("x")], false, &[1, 10_000], unlock, |_| {}).expect("no trouble");
+        let done = search(&[passphrase("x")], false, &[1, 10_000], unlock, |_| true).expect("no trouble");
         assert!(done.found.is_some() && !calls.contains(&1), "{calls:?}");
     }
 
     #[test]
     fn hints_are_left_out_first_of_all() {
         let unlock = |_, _: &[Credential], hints: bool| if hints { wrong() } else { Ok(()) };
-        let done = search(&[passphrase("x")], true, &[1], unlock, |_| {}).expect("no trouble");
+        let done = search(&[passphrase("x")], true, &[1], unlock, |_| true).expect("no trouble");
         assert_eq!((done.found.map(|f| f.how), done.tried), (Some(How::WithoutHints), 2));
     }
 
@@ -330,7 +336,7 @@ mod tests {
     fn a_header_that_opens_is_found_even_if_it_is_damaged() {
         let damaged = || Error::new(ErrorKind::Malformed { field: "f", offset: 0, what: "w".into() });
         let unlock = |_, c: &[Credential], _| if line(c) == "p:X" { Err(damaged()) } else { wrong::<()>() };
-        let found = search(&[passphrase("x")], false, &[1], unlock, |_| {}).expect("no trouble").found;
+        let found = search(&[passphrase("x")], false, &[1], unlock, |_| true).expect("no trouble").found;
         let found = found.expect("another case");
         assert!(matches!(found.how, How::Password(Change::Case(_))) && found.unlocked.is_err());
     }
@@ -342,21 +348,21 @@ mod tests {
             calls += 1;
             if line(c).len() > 3 { Err(Error::misuse("too long")) } else { wrong::<()>() }
         };
-        let done = search(&[passphrase("x")], false, &[1], unlock, |_| {}).expect("refused forms are left out");
+        let done = search(&[passphrase("x")], false, &[1], unlock, |_| true).expect("refused forms are left out");
         assert!(done.found.is_none() && done.tried == calls && calls > 3 && done.error.is_some());
 
         // A password that is too long may have been cut off by another program.
         let unlock = |_, c: &[Credential], _| if line(c).len() > 66 { Err(Error::misuse("too long")) } else { Ok(()) };
-        let found = search(&[passphrase(&"x".repeat(70))], false, &[1], unlock, |_| {}).expect("no trouble").found;
+        let found = search(&[passphrase(&"x".repeat(70))], false, &[1], unlock, |_| true).expect("no trouble").found;
         assert_eq!(found.map(|f| f.how), Some(How::Password(Change::Ends("cut off after 64 bytes"))));
         let unlock = |_, _: &[Credential], _| Err::<(), _>(Error::misuse("no such hash"));
-        let error = search(&[passphrase("x")], false, &[1, 1], unlock, |_| {}).expect("no trouble").error;
+        let error = search(&[passphrase("x")], false, &[1, 1], unlock, |_| true).expect("no trouble").error;
         assert!(error.expect("refused").to_string().contains("no such hash"));
 
         let cancelled = |_, c: &[Credential], _| {
             if line(c) == "p:x" { wrong::<()>() } else { Err(ErrorKind::Cancelled.into()) }
         };
-        let error = search(&[passphrase("x")], false, &[1], cancelled, |_| {}).err().expect("cancelled");
+        let error = search(&[passphrase("x")], false, &[1], cancelled, |_| true).err().expect("cancelled");
         assert!(matches!(error.kind, ErrorKind::Cancelled));
     }
 }

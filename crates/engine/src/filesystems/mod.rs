@@ -12,8 +12,8 @@ pub use detect::{Filesystem, Kind, detect};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::magic;
-use crate::partitions;
-use crate::store::Store;
+use crate::partitions::{self, Partition, Table, TableKind};
+use crate::store::{SMALLEST_SECTOR, Store};
 use crate::trees::Tree;
 
 /// Opens the files of a store.
@@ -57,7 +57,29 @@ pub fn sector_size(store: &dyn Store) -> Result<Option<u64>> {
         return Ok(Some(size));
     }
     // One that makes no sense has no size either.
-    Ok(partitions::read(store).ok().flatten().map(|table| table.sector_size.into()))
+    let Some(table) = partitions::read(store).ok().flatten() else { return Ok(None) };
+    match table.kind {
+        TableKind::Gpt => Ok(Some(table.sector_size.into())),
+        TableKind::Mbr => may_count_smaller(store, &table),
+    }
+}
+
+/// A master boot record does not say what a sector is. It counts larger ones, as `store` has them, if its partitions fit then and
+/// nothing known is where they would be otherwise.
+fn may_count_smaller(store: &dyn Store, table: &Table) -> Result<Option<u64>> {
+    let (own, small) = (store.sector_size(), SMALLEST_SECTOR);
+    if own == small {
+        return Ok(Some(small));
+    }
+    for Partition { start, len, .. } in &table.partitions {
+        let mut begins = vec![0; store.len().saturating_sub(*start).min(detect::LOOKED_AT as u64) as usize];
+        store.read_at(*start, &mut begins)?;
+        let end = start.checked_add(*len).and_then(|end| (end / small).checked_mul(own));
+        if detect::kind(&begins).is_some() || end.is_none_or(|end| end > store.len()) {
+            return Ok(Some(small));
+        }
+    }
+    Ok(None)
 }
 
 fn nothing(store: &dyn Store) -> Error {

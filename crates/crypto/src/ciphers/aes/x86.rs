@@ -225,7 +225,8 @@ unsafe fn ecb_group<V: Vector, const N: usize, const DECRYPT: bool>(keys: &[[u8;
 unsafe fn cbc<V: Vector>(keys: &[[u8; 16]], iv: &[u8; 16], chain: &mut [u8]) {
     let group = 16 * V::BLOCKS * IN_FLIGHT;
     let mut end = chain.len();
-    // SAFETY: each group begins a block or more behind the chain's beginning, each block within it; the caller vouches for the instructions.
+    // SAFETY: each group begins a block or more behind the chain's beginning, each block within it; the caller vouches for the
+    // instructions.
     unsafe {
         while end >= group + 16 {
             end -= group;

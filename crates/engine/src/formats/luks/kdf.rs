@@ -131,9 +131,17 @@ impl Kdf {
             Self::Pbkdf2 { hash, iterations } => {
                 pace(hash.name, || pbkdf2_pace(hash)).saturating_mul(u64::from(iterations) * blocks(hash, len))
             }
-            Self::Argon2 { variant, passes, memory_kib, .. } => {
-                let pace = pace(variant_name(variant), || argon2_pace(variant));
-                pace.saturating_mul(u64::from(passes)).saturating_mul(u64::from(memory_kib))
+            Self::Argon2 { variant, passes, memory_kib, lanes } => {
+                // A hostile header has little memory and many passes, or many lanes.
+                let by_kib = pace(variant_name(variant), || argon2_pace(variant, 4 << 10, 1, 1) / (4 << 10));
+                let by_pass = pace("a pass of Argon2", || argon2_pace(variant, 32, 64, 4) / 64);
+                let by_lane = pace("a lane of Argon2", || argon2_pace(variant, 8 << 8, 1, 1 << 8) / (1 << 8));
+                let passes = u64::from(passes);
+                by_kib
+                    .saturating_mul(u64::from(memory_kib))
+                    .saturating_add(by_pass)
+                    .saturating_mul(passes)
+                    .saturating_add(by_lane.saturating_mul(u64::from(lanes)))
             }
         };
         nanoseconds / 1000
@@ -386,13 +394,12 @@ fn pbkdf2_pace(hash: &'static Hash) -> Duration {
 }
 
 /// How long one pass over a KiB takes on one thread.
-fn argon2_pace(variant: Variant) -> Duration {
-    const KIB: u32 = 4 << 10;
-    let params = Params { variant, memory_kib: KIB, passes: 1, lanes: 1, ..Params::default() };
+fn argon2_pace(variant: Variant, memory_kib: u32, passes: u32, lanes: u32) -> Duration {
+    let params = Params { variant, memory_kib, passes, lanes, ..Params::default() };
     let start = Instant::now();
-    let pool = Pool::new(1, Duration::ZERO);
+    let pool = Pool::for_this_machine(Duration::ZERO);
     let derived = params.derive(b"measured", &[0; 32], u64::MAX, &pool, &|| true, &mut [0; 32]);
-    if derived.is_ok() { start.elapsed() / KIB } else { Duration::from_micros(1) }
+    if derived.is_ok() { start.elapsed() } else { Duration::from_millis(10) }
 }
 
 #[cfg(test)]

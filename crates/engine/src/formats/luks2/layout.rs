@@ -8,6 +8,7 @@ use claviger_crypto::modes::aead;
 
 use super::metadata::{self, Size};
 use super::read::ReadHeader;
+use super::reencrypt;
 use super::unlock::json_at;
 use super::validate::{digests_of, header_end, is_backup, printable, unknown};
 use crate::credential::Unlock;
@@ -64,18 +65,26 @@ pub fn lay_out<'k>(
         let digest = digests_of(number, &header.metadata, |d| &d.segments).first().copied();
         making.add(number, segment, digest.and_then(&key))?;
     }
-    let Making { segments, mapped, warnings, .. } = making;
+    let Making { mut segments, mut mapped, mut warnings, .. } = making;
+    if reencrypt::moving::record(&header.metadata).is_some() {
+        segments.iter_mut().for_each(|segment| segment.writable = false);
+        mapped.iter_mut().for_each(|part| part.writable = false);
+        warnings.push(
+            "Read-only: its header is moving to a file of its own, so that the data become plaintext. `claviger reencrypt --decrypt` \
+             with the same --header goes on with that."
+                .to_owned(),
+        );
+    }
     let mapping = with.for_kernel.then_some(Mapping { kind: "LUKS2", parts: mapped });
     Ok(LaidOut { layout: Layout::new(segments)?, mapping, warnings })
 }
 
 /// Only a reencryption has parts in clear beside encrypted ones, and a digest over its state, made with the volume's keys, that says
-/// so. Elsewhere whoever can write to the header can add such a part: what is in it was never encrypted, and what is written to it would not
-/// be (the class of CVE-2021-4122; cryptsetup activates no such volume).
+/// so. Elsewhere whoever can write to the header can add such a part: what is in it was never encrypted, and what is written to it
+/// would not be (the class of CVE-2021-4122; cryptsetup activates no such volume).
 fn all_encrypted_alike(header: &ReadHeader) -> Result<()> {
-    let in_clear = |segment: &metadata::Segment| match segment.kind.as_str() {
-        "linear" => true,
-        _ => segment.encryption.as_deref().is_some_and(unencrypted::is_null),
+    let in_clear = |segment: &metadata::Segment| {
+        segment.kind == "linear" || segment.encryption.as_deref().is_some_and(unencrypted::is_null)
     };
     let parts = parts(header);
     let all_null = parts.iter().all(|(_, segment)| segment.kind == "crypt" && in_clear(segment));

@@ -126,7 +126,7 @@ pub fn try_keyslots(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, k
 }
 
 /// About how long it takes to compare a key with the digest, in microseconds: a header may ask for any number of iterations.
-fn effort(digest: &Digest) -> u64 {
+pub(super) fn effort(digest: &Digest) -> u64 {
     let hash = digest.hash.as_deref().and_then(hash::by_name);
     let kdf = hash.zip(digest.iterations).map(|(hash, iterations)| Kdf::Pbkdf2 { hash, iterations });
     kdf.map_or(0, |kdf| kdf.effort(digest.digest.0.len()))

@@ -6,10 +6,11 @@ use claviger_crypto::dmcrypt::Specification;
 use claviger_crypto::{Secret, hash};
 use serde_json::{Map, Value, json};
 
+use super::doubts::Moving;
 use super::keys::VolumeKeys;
-use super::proof;
 use super::state::{Direction, FINAL, MOVED, Mode, PREVIOUS, Side, State};
 use super::{Stores, doubts};
+use super::{moving, proof};
 use crate::credential::{Credential, Unlock};
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
@@ -63,8 +64,15 @@ pub fn begin(stores: &Stores<'_>, with: &Unlock<'_>, request: &Request<'_>, decr
     let (old, opened) = the_volume(&header, stores, with)?;
     let mut metadata = header.metadata.clone();
     let mut steps = Vec::new();
-    let (last, new) = if decrypt {
+    if decrypt {
         may_be_plaintext_in_place(stores, &old)?;
+    }
+    doubts::must_have_no_header_in_front(stores, old.offset.0)?;
+    if moving::record(&header.metadata).is_some() {
+        return Err(Error::misuse("this header is moving from the front of its data, which become plaintext")
+            .hint("`claviger reencrypt --decrypt` with the same --header goes on with it. Nothing was changed."));
+    }
+    let (last, new) = if decrypt {
         (linear(old.offset.0, Size::Dynamic), None)
     } else {
         let (segment, key_len) = encrypted(&old, &opened, request)?;
@@ -118,8 +126,9 @@ pub fn begin_decryption(
     with: &Unlock<'_>,
     request: &Request<'_>,
 ) -> Result<()> {
-    let image = match doubts::header_to_move(header_to, data)? {
-        Some(image) => image,
+    let (image, begun) = match doubts::header_to_move(header_to, data)? {
+        Some(Moving::Fresh(image)) => (image, false),
+        Some(Moving::Begun(image)) => (image, true),
         None => return Err(doubts::not_empty()),
     };
     let memory = MemoryStore::new(image.clone());
@@ -130,30 +139,44 @@ pub fn begin_decryption(
         return Err(Error::misuse(format!("the header's file has to have {end} bytes")));
     }
     let shift = old.offset.0;
-    let size = data.len().saturating_sub(shift);
-    let first = size.min(shift);
+    let first = moving::first_part(data, shift);
+    // All of it is built before anything is written, so that what cannot be is told before.
+    let record = if begun { Vec::new() } else { record_steps(&memory, &header, &old, data)? };
+    Edit::new(record.clone()).carry_out(&memory)?;
+    let header = read(&memory)?;
     let moved = Segment { offset: Decimal(0), size: Size::Fixed(first), ..old.clone() };
     let plan = Plan {
         mode: Mode::Decrypt,
         direction: Direction::Forward,
         shift: Some(shift),
-        size,
+        size: data.len().saturating_sub(shift),
         previous: (old, Some(opened.digest)),
         last: (linear(0, Size::Dynamic), None),
         moved: Some((moved, Some(opened.digest))),
     };
     let mut metadata = header.metadata.clone();
+    moving::take_out(&mut metadata);
     let keys = VolumeKeys { previous: Some(opened.key), last: None, same: false };
     plan.put(&mut metadata, header.binary.hdr_size, request, &keys, data.len())?;
-    // Built before anything is written, so that what cannot be is told before. First the header as it is, which opens the data
-    // where they are, from a file of its own too; then the copy of the first part; then the header that knows of the copy.
     let state = write::steps(&memory, &header, header.binary.clone(), &metadata)?;
-    Edit::new(image_steps(&image)?).carry_out(header_to)?;
+    // First the header as it is, which opens the data where they are, from a file of its own too; then the record of the move; then
+    // the copy of the first part; then the header that knows of the copy.
+    if !begun {
+        Edit::new(image_steps(&image)?).carry_out(header_to)?;
+        Edit::new(record).carry_out(header_to)?;
+    }
     let mut bytes = vec![0; first as usize];
     data.read_at(shift, &mut bytes)?;
     data.write_at(0, &mut bytes)?;
     data.flush()?;
     Edit::new(state).carry_out(header_to)
+}
+
+/// The steps that put the record of the move into a header.
+fn record_steps(store: &dyn Store, header: &ReadHeader, segment: &Segment, data: &dyn Store) -> Result<Vec<Step>> {
+    let mut metadata = header.metadata.clone();
+    moving::put(&mut metadata, segment, data)?;
+    write::steps(store, header, header.binary.clone(), &metadata)
 }
 
 /// The whole header of a volume whose data are still plaintext, `len` bytes of it. `moved` says where the first part goes, and how

@@ -1,8 +1,8 @@
 //! What shows that a store is not what it is taken for, before anything is written to it: a header's file with something in it,
 //! data that belong to another header.
 
-use super::Stores;
 use super::state::{State, What};
+use super::{Stores, moving};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks2::metadata::Segment;
 use crate::formats::luks2::read::{ReadHeader, read};
@@ -100,65 +100,74 @@ pub(super) fn is_encrypted(segment: &Segment) -> bool {
     segment.kind == "crypt" && !segment.encryption.as_deref().is_some_and(unencrypted::is_null)
 }
 
-/// The header that is to move from the front of the data to `header_to`, a store of its own: nothing if `header_to` holds anything
-/// that an interrupted beginning does not leave.
+/// A header that is to move from the front of the data to a store of its own.
+pub(super) enum Moving {
+    /// Nothing is moved yet: this is the header in front, whole.
+    Fresh(Vec<u8>),
+    /// The move has begun, and this is what is in the header's store: the data behind the header may be copied over the one in front.
+    Begun(Vec<u8>),
+}
+
+/// How far the header in front of the data has moved to `header_to`: nothing if `header_to` holds anything that an interrupted
+/// beginning does not leave, a header backup of this volume or another for instance.
 ///
-/// As long as the header in front is whole, it is the one, and all that can be in `header_to` is a part of its copy. The data
-/// behind the header are copied over it only after that copy is whole, so from then on the copy is the one.
+/// Once the record of the move is in `header_to` and tells of these data, what is there counts. Before, the header in front is whole
+/// and counts, and all that can be in `header_to` is a part of its copy.
 ///
 /// # Errors
 /// `Misuse` if there is a header in front of the data that cannot be copied as it is; `Io`.
-pub(super) fn header_to_move(header_to: &dyn Store, data: &dyn Store) -> Result<Option<Vec<u8>>> {
-    let front = match read(data) {
-        Ok(header) if !super::goes_on(&header.metadata) => Some((image_of(data, &header)?, header)),
-        Err(e) if matches!(e.kind, ErrorKind::Io(_)) => return Err(e),
-        _ => None,
-    };
-    if let Some((image, header)) = front
-        && holds_only_parts_of(header_to, &image)?
+pub(super) fn header_to_move(header_to: &dyn Store, data: &dyn Store) -> Result<Option<Moving>> {
+    if let Ok(header) = read(header_to)
+        && let Some(record) = moving::record(&header.metadata)
+        && !super::goes_on(&header.metadata)
     {
-        if header.warnings().is_empty() {
-            return Ok(Some(image));
-        }
+        return match moving::tells_of(record, data)? {
+            true => Ok(Some(Moving::Begun(image_of(header_to, &header)?))),
+            false => Ok(None),
+        };
+    }
+    let front = match read(data) {
+        Ok(header) if !super::goes_on(&header.metadata) => header,
+        Err(e) if matches!(e.kind, ErrorKind::Io(_)) => return Err(e),
+        _ => return Ok(None),
+    };
+    let image = image_of(data, &front)?;
+    if !holds_only_parts_of(header_to, &image, front.binary.hdr_size as usize)? {
+        return Ok(None);
+    }
+    if !front.warnings().is_empty() {
         return Err(Error::misuse("one of the two copies of the header is damaged; nothing was changed").hint(
-            "If an earlier --decrypt was interrupted, name its --header FILE again. Otherwise run `claviger header repair` first.",
+            "If an earlier --decrypt was interrupted, name its --header FILE. Otherwise run `claviger header repair` first.",
         ));
     }
-    moved_header(header_to, data)
+    Ok(Some(Moving::Fresh(image)))
 }
 
-/// Whether each sector of the store is that of the image or holds nothing but zeros.
-fn holds_only_parts_of(store: &dyn Store, image: &[u8]) -> Result<bool> {
+/// Whether each sector of the store is that of the image or holds nothing but zeros. Where the first copy of the header and the
+/// keyslots are all there, the second copy may be half written: with the record of the move.
+fn holds_only_parts_of(store: &dyn Store, image: &[u8], hdr_size: usize) -> Result<bool> {
     if store.len() != image.len() as u64 {
         return is_empty(store, store.len());
     }
     let mut now = vec![0; image.len()];
     store.read_at(0, &mut now)?;
     let is_part = |(now, image): (&[u8], &[u8])| now == image || now.iter().all(|byte| *byte == 0);
-    Ok(now.chunks(SECTOR).zip(image.chunks(SECTOR)).all(is_part))
+    let all_but_the_second = now[..hdr_size] == image[..hdr_size] && now[2 * hdr_size..] == image[2 * hdr_size..];
+    Ok(all_but_the_second || now.chunks(SECTOR).zip(image.chunks(SECTOR)).all(is_part))
 }
 
-/// The header in `header_to`, if what is in front of the data is made of that header and of the data behind it, which are copied
-/// over it.
-fn moved_header(header_to: &dyn Store, data: &dyn Store) -> Result<Option<Vec<u8>>> {
-    let Ok(header) = read(header_to) else { return Ok(None) };
-    let (image, shift) = match header.metadata.segments.values().next() {
-        Some(segment) if !super::goes_on(&header.metadata) => (image_of(header_to, &header)?, segment.offset.0),
-        _ => return Ok(None),
-    };
-    let len = image.len() as u64;
-    if len != header_to.len() || shift < len || data.len() <= shift {
-        return Ok(None);
+/// A detached header does not reencrypt data that have a header of their own in front: it may be an old backup, with another volume
+/// key, and the header in front would open noise afterwards.
+///
+/// # Errors
+/// `Misuse`; `Io`.
+pub(super) fn must_have_no_header_in_front(stores: &Stores<'_>, data_offset: u64) -> Result<()> {
+    if !stores.detached || data_offset == 0 || in_front(stores.data)?.is_none() {
+        return Ok(());
     }
-    let first = len.min(data.len() - shift) as usize;
-    let (mut now, mut moved) = (vec![0; image.len()], vec![0; first]);
-    data.read_at(0, &mut now)?;
-    data.read_at(shift, &mut moved)?;
-    let sectors = now.chunks(SECTOR).zip(image.chunks(SECTOR)).enumerate();
-    let fits = |(nth, (now, image)): (usize, (&[u8], &[u8]))| {
-        now == image || moved.get(nth * SECTOR..nth * SECTOR + now.len()) == Some(now)
-    };
-    Ok(sectors.into_iter().all(fits).then_some(image))
+    Err(Error::misuse("there is a LUKS2 header in front of the data, and another one was named").hint(
+        "Leave --header away, or restore the one in front from it with `claviger header restore` first. Nothing was changed.",
+    ))
 }
 
 /// Both copies of the header and the keyslots.

@@ -19,6 +19,7 @@ mod begin;
 mod doubts;
 mod front;
 mod keys;
+pub(super) mod moving;
 mod proof;
 mod recovery;
 mod state;
@@ -374,7 +375,7 @@ fn unlocked(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Resu
     // All is rewritten and the old key's keyslots are gone already: what is left says no more than any header does.
     let unproven = state.mode == Mode::Reencrypt && state.finished() && keys.previous.is_none();
     if !unproven {
-        proof::check(&header.metadata, state.keyslot, &keys, &|| !with.cancelled())?;
+        proof::check(&header.metadata, state.keyslot, &keys, with)?;
     }
     Ok(Unlocked { state, keys, key })
 }

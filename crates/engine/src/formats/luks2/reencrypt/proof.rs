@@ -7,8 +7,10 @@ use serde_json::Value;
 
 use super::keys::VolumeKeys;
 use super::state::{FINAL, MOVED, PREVIOUS, wrong};
+use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks2::metadata::{Base64, Digest, Id, Keyslot, Metadata, Segment, Size};
+use crate::formats::luks2::unlock::effort;
 
 /// What is required of a program, and the version of the digest that comes with it (cryptsetup's luks2_json_metadata.c,
 /// `requirements_flags`).
@@ -30,11 +32,12 @@ pub(super) fn is_requirement(name: &str) -> bool {
     VERSIONS.iter().any(|(known, _)| *known == name)
 }
 
-/// Whether the digest is right. `go_on` is asked now and then whether to.
+/// Whether the digest is right.
 ///
 /// # Errors
-/// `Malformed` if it is not; `Unsupported` for reencryptions that have none, as cryptsetup made before version 2.4.3; `Cancelled`.
-pub(super) fn check(metadata: &Metadata, keyslot: u32, keys: &VolumeKeys, go_on: &dyn Fn() -> bool) -> Result<()> {
+/// `Malformed` if it is not; `Unsupported` for reencryptions that have none, as cryptsetup made before version 2.4.3; `Cancelled`;
+/// that of [`Unlock::may_take`].
+pub(super) fn check(metadata: &Metadata, keyslot: u32, keys: &VolumeKeys, with: &Unlock<'_>) -> Result<()> {
     let version = version(metadata)?;
     if version < 2 {
         return Err(Error::unsupported("a reencryption that nothing protects from changes")
@@ -42,8 +45,9 @@ pub(super) fn check(metadata: &Metadata, keyslot: u32, keys: &VolumeKeys, go_on:
     }
     let digest = metadata.digests.values().find(|digest| digest.keyslots.contains(&Id(keyslot)));
     let digest = digest.ok_or_else(|| wrong("digests", "the state of the reencryption has none"))?;
+    with.ask(effort(digest))?;
     let mut sum = Secret::zeroed(digest.digest.0.len());
-    derive(digest, &material(metadata, keyslot, keys, version)?, &mut sum, go_on)?;
+    derive(digest, &material(metadata, keyslot, keys, version)?, &mut sum, &|| !with.cancelled())?;
     if !sum.is_empty() && sum.same_as(&digest.digest.0) {
         return Ok(());
     }

@@ -1,0 +1,85 @@
+//! The record of a header that moves from the front of the data to a store of its own. It is in that store before anything is copied
+//! over the header in front, so that whoever goes on after an interruption knows that what is there is no header backup, and that
+//! the data are those.
+
+use claviger_crypto::hash::SHA256;
+use serde_json::{Map, Value, json};
+
+use crate::error::{Error, Result};
+use crate::formats::luks2::metadata::{Metadata, Segment};
+use crate::formats::luks2::slots;
+use crate::store::Store;
+
+/// The type of the token that is the record: other programs keep tokens that they do not know.
+const KIND: &str = "claviger-moving-header";
+
+/// Bytes that are looked at at a time.
+const PIECE: u64 = 1 << 20;
+
+/// The record in the metadata, if there is one.
+pub(in crate::formats::luks2) fn record(metadata: &Metadata) -> Option<&Map<String, Value>> {
+    metadata.tokens.values().find(|token| token.get("type") == Some(&KIND.into()))
+}
+
+/// Puts a record into the metadata of a volume whose one segment is this, and whose data are in `data`.
+///
+/// # Errors
+/// `Misuse` if there are too many tokens; `Io`.
+pub(super) fn put(metadata: &mut Metadata, segment: &Segment, data: &dyn Store) -> Result<()> {
+    let number = slots::free_number(&metadata.tokens);
+    let number = number.ok_or_else(|| {
+        Error::misuse("all numbers of tokens are taken, and the move of the header needs one")
+            .hint("Remove a token that is not needed.")
+    })?;
+    let from = segment.offset.0;
+    let len = first_part(data, from);
+    let sum = hex(&digest(data, from, len)?);
+    let record =
+        json!({"type": KIND, "keyslots": [], "from": from.to_string(), "size": len.to_string(), "sha256": sum});
+    if let Value::Object(record) = record {
+        metadata.tokens.insert(number, record);
+    }
+    Ok(())
+}
+
+/// Takes the record out of the metadata.
+pub(super) fn take_out(metadata: &mut Metadata) {
+    metadata.tokens.retain(|_, token| token.get("type") != Some(&KIND.into()));
+}
+
+/// Whether the data are those that the record was made for: what is copied over the header is where it was.
+///
+/// # Errors
+/// `Io`.
+pub(super) fn tells_of(record: &Map<String, Value>, data: &dyn Store) -> Result<bool> {
+    let number = |name: &str| record.get(name)?.as_str()?.parse::<u64>().ok();
+    let (Some(from), Some(len)) = (number("from"), number("size")) else { return Ok(false) };
+    if len == 0 || len != first_part(data, from) {
+        return Ok(false);
+    }
+    Ok(record.get("sha256").and_then(Value::as_str) == Some(&hex(&digest(data, from, len)?)))
+}
+
+/// How many bytes behind the header are copied over it, where the data begin at byte `from`.
+pub(super) fn first_part(data: &dyn Store, from: u64) -> u64 {
+    data.len().saturating_sub(from).min(from)
+}
+
+/// Of a part of the data as they are stored: of ciphertext.
+fn digest(data: &dyn Store, from: u64, len: u64) -> Result<[u8; 32]> {
+    let mut pieces = Vec::new();
+    for at in (0..len).step_by(PIECE as usize) {
+        let mut bytes = vec![0; (len - at).min(PIECE) as usize];
+        data.read_at(from + at, &mut bytes)?;
+        let mut sum = [0; 32];
+        SHA256.digest(&[&bytes], &mut sum);
+        pieces.extend_from_slice(&sum);
+    }
+    let mut sum = [0; 32];
+    SHA256.digest(&[&pieces], &mut sum);
+    Ok(sum)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
