@@ -56,7 +56,7 @@ fn ask(time: Duration) -> Result<()> {
     }
     let question = format!(
         "Trying a password on this volume takes about {time_told} of processor time; ordinary volumes take seconds. Ctrl-C stops it. \
-         Go on? (yes/no) "
+         Begin? (yes/no) "
     );
     let answer = prompt::consent(&question, OPTION, refused);
     match answer {

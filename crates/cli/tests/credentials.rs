@@ -64,9 +64,12 @@ fn nothing_empty_takes_the_place_of_a_secret() {
         if how[1].starts_with("LUKS") {
             let before = fs::read(&path).expect("a volume");
             for verb in [&["keyslot", "change"][..], &["keyslot", "add"], &["change"]] {
-                for new in [&["--new-password-file", "-"][..], &["--no-new-password", "--new-keyfile", &empty]] {
+                let keyfile = ["--no-new-password", "--new-keyfile", &empty];
+                for (new, hint) in
+                    [(&["--new-password-file", "-"][..], "--no-new-password"), (&keyfile, "claviger keyfile")]
+                {
                     let args = [verb, &["--password-file", &password], new, &[&path]].concat();
-                    run_with(b"", args).fails(1, &["is empty", "--no-new-password"]);
+                    run_with(b"", args).fails(1, &["is empty", hint]);
                 }
             }
             assert!(fs::read(&path).expect("a volume") == before, "nothing was written");
@@ -232,6 +235,14 @@ fn the_command_of_serve_cannot_read_keys() {
     };
     let keyfile = ["--truecrypt", "--no-password", "--keyfile", "/dev/fd/47"];
     only_49(giving(&folder, Kind::File), &keyfile, &volume);
+
+    // One of a folder of keyfiles.
+    let (keys, key) = (folder.path("keys"), folder.path("keys/one"));
+    fs::create_dir(&keys).and_then(|()| fs::copy(&folder.password, &key)).expect("a keyfile");
+    let of_folder = ["--truecrypt", "--no-password", "--keyfile", &folder.str("keys")];
+    only_49(File::open(&key).expect("a keyfile").into(), &of_folder, &volume);
+    // What programs get anyway gives no password.
+    run(["info", "--password-fd", "2", &volume]).fails(6, &["--password-fd 2"]);
 
     // A part of a pipe: the rest of it is in there still.
     let volume = folder.str("part.tc");

@@ -59,7 +59,12 @@ fn luks1(folder: &Folder, at: usize) -> String {
 fn luks2(folder: &Folder, kdf: &str, edit: fn(&mut Value)) -> String {
     let memory: &[&str] = if kdf == "pbkdf2" { &["1000"] } else { &["4", "--kdf-memory", "64K"] };
     let path = volume(folder, "LUKS2", &[&["--kdf", kdf, "--iterations"], memory].concat());
-    let mut image = fs::read(&path).expect("a volume");
+    edit_metadata(&path, edit);
+    path
+}
+
+fn edit_metadata(path: &str, edit: impl Fn(&mut Value)) {
+    let mut image = fs::read(path).expect("a volume");
     let size = u64::from_be_bytes(image[8..16].try_into().expect("eight bytes")) as usize;
     for copy in image[..2 * size].chunks_mut(size) {
         let text = copy[4096..].split(|b| *b == 0).next().expect("text");
@@ -73,8 +78,7 @@ fn luks2(folder: &Folder, kdf: &str, edit: fn(&mut Value)) -> String {
         SHA256.digest(&[copy], &mut checksum);
         copy[448..480].copy_from_slice(&checksum);
     }
-    fs::write(&path, image).expect("written");
-    path
+    fs::write(path, image).expect("written");
 }
 
 #[test]
@@ -117,7 +121,7 @@ fn without_a_terminal_it_is_refused_by_every_verb() {
             let done = run(words.chain(password));
             // `explain` says it among what it found.
             let said = done.err.clone() + &done.text();
-            let told = done.code == 1 && ["asks for about", "--allow-slow"].iter().all(|word| said.contains(word));
+            let told = done.code == 1 && ["would take about", "--allow-slow"].iter().all(|word| said.contains(word));
             assert!(told, "{what}, {verb}: {}\n{said}", done.code);
         }
         assert!(fs::read(&volume).expect("a volume") == before, "{what}");
@@ -132,7 +136,7 @@ fn on_a_terminal_it_is_asked_about_and_ctrl_c_ends_it_at_once() {
         let info = ["info", "--password-file", &folder.password, &volume];
         let asked = json!({"expect": "Begin? (yes/no) "});
         let Some((output, code, _)) = on_terminal(json!([asked, {"send": "no\n"}]), &info) else { return };
-        assert!(code == 1 && output.contains("it was not tried"), "{what}: {code} {output}");
+        assert!(code == 1 && output.contains("nothing was tried"), "{what}: {code} {output}");
         let (output, code, _) =
             on_terminal(json!([asked, {"send": "yes\n"}, {"works": 0.5}, {"send": "\u{3}"}]), &info)
                 .expect("as before");
@@ -156,8 +160,28 @@ fn a_volume_key_opens_whatever_the_keyslots_ask_for() {
         fs::write(&path, image).expect("written");
         let info = run(["info", "--volume-key-file", &key, &path]);
         match at {
-            164 => drop(info.fails(1, &["asks for about", "--allow-slow"])),
+            164 => drop(info.fails(1, &["would take about", "--allow-slow"])),
             _ => drop(info.succeeds()),
         }
     }
+}
+
+/// A reencryption has a digest of its own, which is looked at when the passphrase is known to be right.
+#[test]
+fn the_digest_of_a_reencryption_is_asked_about_too() {
+    let folder = Folder::new();
+    let path = volume(&folder, "LUKS2", &["--kdf", "pbkdf2", "--iterations", "1000"]);
+    let password = ["--password-file", &folder.password, &path];
+    run([&["reencrypt", "--yes", "--init-only"], &password[..]].concat()).succeeds();
+    edit_metadata(&path, |header| {
+        let digests = header["digests"].as_object_mut().expect("digests").values_mut();
+        for digest in digests.filter(|digest| digest["segments"] == json!([])) {
+            (digest["iterations"], digest["hash"]) = (MOST.into(), "whirlpool".into());
+        }
+    });
+    let before = fs::read(&path).expect("a volume");
+    for verb in [&["info"][..], &["cat"], &["reencrypt", "--resume"]] {
+        run([verb, &password].concat()).fails(1, &["would take about", "--allow-slow"]);
+    }
+    assert!(fs::read(&path).expect("a volume") == before);
 }

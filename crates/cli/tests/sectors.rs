@@ -171,3 +171,35 @@ mkdir /mnt/x
     let Some(done) = uml::run(&script, &[] as &[&Path], 240) else { return };
     assert!(done.status == 0 && done.output.ends_with("all is well\n"), "{}: {}", done.status, done.output);
 }
+
+/// A master boot record does not say how large a sector is: one that was made in sectors of 4096 bytes is not taken for one of 512,
+/// whose partitions would be elsewhere, and one that was made for 512 still is.
+#[test]
+fn a_master_boot_record_keeps_its_sectors() {
+    let folder = Folder::new();
+    let (path, socket) = (volume(&folder, "v", "24M", "4096"), folder.str("s"));
+    let (Some(mke2fs), Some(nbdcopy)) = (tools::program("mke2fs"), tools::program("nbdcopy")) else { return };
+    for (sector, expected) in [(4096, (4096, 4096)), (512, (1, 4096))] {
+        // One partition that begins at 1 MiB and has 4 MiB (UEFI specification 2.10, section 5.2.1).
+        let (begins, len) = (1u32 << 20, 4u32 << 20);
+        let image = folder.path("image");
+        let inside = folder.path("inside");
+        fs::File::create(&inside).and_then(|file| file.set_len(len.into())).expect("an image");
+        tools::run(Command::new(&mke2fs).args(["-q", "-F", "-b", "4096"]).arg(&inside));
+        let mut disk = vec![0; 8 << 20];
+        disk[446 + 4] = 0x83;
+        disk[446 + 8..446 + 12].copy_from_slice(&(begins / sector).to_le_bytes());
+        disk[446 + 12..446 + 16].copy_from_slice(&(len / sector).to_le_bytes());
+        disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+        disk[begins as usize..][..len as usize].copy_from_slice(&fs::read(&inside).expect("an image"));
+        fs::write(&image, disk).expect("a disk");
+        let serve = || Served::start(["--password-file", &folder.password, "--socket", &socket, &path]);
+        let served = serve();
+        tools::run(Command::new(&nbdcopy).arg(&image).arg(&served.uri));
+        served.stop().succeeds();
+        let served = serve();
+        let Some(seen) = blocks(&served.uri) else { return };
+        assert_eq!(seen, expected, "{sector}");
+        served.stop().succeeds();
+    }
+}

@@ -303,17 +303,20 @@ fn holder(file: &File) -> Option<String> {
     Some(format!("process {pid}, {}", name.trim_end()))
 }
 
-/// The file that a loop device, or a partition of one, is attached to, if it is in sight, and its length: whoever writes to the
-/// device writes to that file (sysfs, /sys/block/loopN/loop/backing_file).
+/// The file that a loop device, or a partition of one, is attached to, if it is in sight, and where the device ends in it, in bytes:
+/// whoever writes to the device writes to that file (sysfs, /sys/block/loopN/loop).
 fn behind(device: &File) -> Option<(File, u64)> {
-    let number = device.metadata().ok()?.rdev();
-    let node = format!("/sys/dev/block/{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
-    let named = |at: &str| fs::read(Path::new(&node).join(at).join("loop/backing_file")).ok();
-    let name = named(".").or_else(|| named(".."))?;
+    let device = device.metadata().ok()?.rdev();
+    let node = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let said = |at: &str, what: &str| fs::read(Path::new(&node).join(at).join("loop").join(what)).ok();
+    let (of, name) = [".", ".."].into_iter().find_map(|at| Some((at, said(at, "backing_file")?)))?;
+    let number = |what: &str| String::from_utf8(said(of, what)?).ok()?.trim().parse::<u64>().ok();
     let path = Path::new(std::ffi::OsStr::from_bytes(name.strip_suffix(b"\n").unwrap_or(&name)));
     let file = fs::metadata(path).is_ok_and(|m| m.is_file()).then(|| untouched(path))?.ok()?;
     let len = file.metadata().ok()?.len();
-    Some((file, len))
+    // No limit is the file's end.
+    let end = number("sizelimit").filter(|size| *size > 0).map_or(len, |size| number("offset").unwrap_or(0) + size);
+    Some((file, end.min(len)))
 }
 
 /// A block device for this process and no file system, swap area or device mapper: the kernel refuses O_EXCL to a device

@@ -477,6 +477,16 @@ mod tests {
     }
 
     #[test]
+    fn lanes_and_passes_count_where_there_is_little_memory() {
+        let effort =
+            |passes, lanes| Kdf::Argon2 { variant: Variant::Id, passes, memory_kib: 512 * MIB, lanes }.effort(64);
+        assert!(effort(1, 1 << 16) > effort(1, 1));
+        let little = |passes| Kdf::Argon2 { variant: Variant::Id, passes, memory_kib: 8, lanes: 1 }.effort(64);
+        // A pass of any kind takes a nanosecond.
+        assert!(little(u32::MAX) >= u64::from(u32::MAX) / 1000);
+    }
+
+    #[test]
     fn memory_comes_first_and_passes_last() {
         // Fits into the time exactly; is cut at the most, and the rest of the time goes into passes; has no room for the least.
         for (most, per_mib_us, chosen) in [
