@@ -5,9 +5,9 @@ mod common;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::Command;
 
 use claviger_lab::facility::Scratch;
+use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::{tools, uml};
 use common::run;
 use serde_json::Value;
@@ -65,37 +65,27 @@ fn a_lab_of_another_kernel_leaves_this_one_alone() {
 
 /// A loop device with sectors of 4096 bytes, as many disks have them. It is detached when this is dropped.
 struct LargeSectors {
-    device: String,
+    device: LoopDevice,
     _folder: tempfile::TempDir,
 }
 
 impl LargeSectors {
     fn new(len: u64) -> Option<Self> {
-        tools::root()?;
-        let losetup = tools::program("losetup")?;
         let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
         let image = folder.path().join("disk");
         File::create(&image).and_then(|file| file.set_len(len)).expect("an image");
-        let attach = Command::new(losetup).args(["--find", "--show", "--sector-size", "4096"]).arg(image).output();
-        let attached = attach.expect("losetup starts");
-        if !attached.status.success() {
-            return tools::skip("there are no loop devices");
-        }
-        let device = String::from_utf8(attached.stdout).expect("text").trim().to_owned();
-        Some(Self { device, _folder: folder })
+        Some(Self { device: LoopDevice::new(&image, &["--sector-size", "4096"])?, _folder: folder })
     }
-}
 
-impl Drop for LargeSectors {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.device]).status();
+    fn device(&self) -> &str {
+        self.device.path().to_str().expect("UTF-8")
     }
 }
 
 #[test]
 fn sectors_of_4096_bytes_are_no_reason_to_go_through_the_page_cache() {
     let Some(disk) = LargeSectors::new(160 << 20) else { return };
-    let on = ["--device", &disk.device, "--force", "--yes"];
+    let on = ["--device", disk.device(), "--force", "--yes"];
     let check = [&["lab", "check", "--json", "--size", "16M"], &on[..], &["loop", "plain", "LUKS2"]].concat();
     let checked = run(check).succeeds().json();
     let direct: Vec<_> = checked["works"].as_array().expect("a list").iter().map(|trial| &trial["direct"]).collect();

@@ -9,33 +9,29 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use claviger_lab::facility::Scratch;
+use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::tools;
 use common::{Folder, claviger, done, run};
 
 /// A loop device on a file, for as long as this is there.
 struct Disk {
     file: PathBuf,
-    device: String,
+    device: LoopDevice,
 }
 
 impl Disk {
     fn new(folder: &Folder, name: &str, len: u64) -> Option<Self> {
-        tools::root()?;
-        let losetup = tools::program("losetup")?;
         let file = folder.path(name);
         fs::File::create(&file).and_then(|f| f.set_len(len)).expect("a file");
-        let device = tools::run(Command::new(losetup).args(["--find", "--show"]).arg(&file));
-        Some(Self { file, device: String::from_utf8_lossy(&device.stdout).trim().to_owned() })
+        Some(Self { device: LoopDevice::new(&file, &[])?, file })
+    }
+
+    fn device(&self) -> &str {
+        self.device.path().to_str().expect("UTF-8")
     }
 
     fn is_all_zeros(&self) -> bool {
         fs::read(&self.file).expect("a file").iter().all(|b| *b == 0)
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.device]).status();
     }
 }
 
@@ -46,28 +42,27 @@ fn a_device_is_lost_only_to_who_says_so_and_never_while_it_is_used() {
     let out = folder.str("run");
     let lab = |more: &[&str]| {
         let words = ["lab", "run", "--facility", "LUKS2", "--workload", "dd", "--size", "64M", "--out", &out];
-        run(words.iter().chain(&["--device", &disk.device]).chain(more))
+        run(words.iter().chain(&["--device", disk.device()]).chain(more))
     };
     lab(&[]).fails(1, &["--force"]);
     lab(&["--force"]).fails(1, &["--yes"]);
-    run(["lab", "check", "--device", &disk.device, "--force", "folder"]).fails(1, &["--yes"]);
+    run(["lab", "check", "--device", disk.device(), "--force", "folder"]).fails(1, &["--yes"]);
     assert!(disk.is_all_zeros());
     // Another loop device on it has no lock and no mount.
-    let over = tools::run(Command::new("losetup").args(["--find", "--show", &disk.device]));
-    let over = String::from_utf8_lossy(&over.stdout).trim().to_owned();
+    let Some(over) = LoopDevice::new(disk.device.path(), &[]) else { return };
     let refused = lab(&["--force", "--yes"]);
-    tools::run(Command::new("losetup").args(["--detach", &over]));
+    drop(over);
     refused.fails(9, &["attached to"]);
     assert!(disk.is_all_zeros() && !folder.path("run").exists());
 
-    tools::run(Command::new("mkfs.ext4").args(["-q", &disk.device]));
+    tools::run(Command::new("mkfs.ext4").args(["-q", disk.device()]));
     let mounted = folder.path("mounted");
     fs::create_dir(&mounted).expect("a folder");
-    tools::run(Command::new("mount").arg(&disk.device).arg(&mounted));
+    tools::run(Command::new("mount").arg(disk.device()).arg(&mounted));
     let refused = lab(&["--force", "--yes"]);
     tools::run(Command::new("umount").arg(&mounted));
     refused.fails(9, &["mounted"]);
-    tools::run(Command::new("fsck.ext4").args(["-f", "-n", &disk.device]));
+    tools::run(Command::new("fsck.ext4").args(["-f", "-n", disk.device()]));
 }
 
 #[test]
@@ -113,7 +108,7 @@ fn a_stored_run_cannot_make_a_resumed_one_write_elsewhere() {
     let Some(disk) = Disk::new(&folder, "disk", 200 << 20) else { return };
     let backing = "\"backing\":{\"kind\":\"tmpfs\",\"path\":\"/dev/shm\"}";
     assert!(first.contains(backing), "{first}");
-    let device = format!("\"backing\":{{\"kind\":\"device\",\"path\":\"{}\"}}", disk.device);
+    let device = format!("\"backing\":{{\"kind\":\"device\",\"path\":\"{}\"}}", disk.device());
     resume(&first.replace(backing, &device)).fails(1, &["--force"]);
     assert!(disk.is_all_zeros());
     // Torn in the middle of its last line, it goes on.

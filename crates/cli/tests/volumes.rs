@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Command, Stdio};
 
+use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::tools;
 use common::*;
 
@@ -602,12 +603,10 @@ fn ctrl_c_leaves_no_half_volume() {
 
 #[test]
 fn a_block_device_is_taken_whole() {
-    let (Some(()), Some(losetup)) = (tools::root(), tools::program("losetup")) else { return };
     let folder = Folder::new();
     fs::write(folder.path("disk"), vec![0; 2 << 20]).expect("a disk");
-    let mut command = Command::new(&losetup);
-    let output = tools::run(command.args(["--find", "--show"]).arg(folder.path("disk")));
-    let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let Some(attached) = LoopDevice::new(&folder.path("disk"), &[]) else { return };
+    let device = attached.path().to_str().expect("UTF-8").to_owned();
     let create = |more: &[&str]| {
         run(["create", "--format", "TrueCrypt", "--password-file", &folder.password, &device].iter().chain(more))
     };
@@ -627,7 +626,6 @@ fn a_block_device_is_taken_whole() {
     let unasked = create(&[]);
     let created = create(&["--force", "--yes", "--json"]);
     let info = run(["info", "--json", "--password-file", &folder.password, &device]);
-    tools::run(Command::new(&losetup).args(["--detach", &device]));
     if let Some((refused, there)) = mounted {
         refused.fails(9, &["in use", "mounted"]);
         there.fails(1, &["a device of 2097152 bytes", "ext4"]);

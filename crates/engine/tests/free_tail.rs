@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use claviger_engine::free_tail::{FreeTail, free_tail};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{ErrorKind, Store};
+use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::random::Random;
 use claviger_testkit::{tools, uml};
 use support::*;
@@ -264,10 +265,12 @@ struct Mounted {
 
 impl Mounted {
     fn exfat(image: &Image) -> Self {
-        let device = LoopDevice::new(&tools::program("losetup").expect("it was there"), &image.path);
+        let device = LoopDevice::new(&image.path, &[]).expect("the tools were there");
         let dir = tempfile::tempdir().expect("a folder");
         let program = tools::program("mount.exfat-fuse").expect("it was there");
-        tools::run(Command::new("timeout").arg("60").arg(program).arg(&device.0).arg(dir.path()).stdin(Stdio::null()));
+        tools::run(
+            Command::new("timeout").arg("60").arg(program).arg(device.path()).arg(dir.path()).stdin(Stdio::null()),
+        );
         let until = Instant::now() + Duration::from_secs(60);
         let mountpoint =
             |dir: &Path| Command::new("mountpoint").arg("-q").arg(dir).status().expect("mountpoint").success();

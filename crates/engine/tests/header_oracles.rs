@@ -8,6 +8,7 @@ use std::sync::Arc;
 use claviger_engine::formats::{self, KeyslotEditor, NewCredential, RestoreFrom};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Spec, Store, Unlock, Volume};
+use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::{tools, uml};
 use support::*;
 
@@ -187,9 +188,7 @@ fn the_kernel_opens_what_was_changed_or_restored() {
 #[test]
 fn tcplay_opens_what_was_changed() {
     let Some(_) = tools::root() else { return };
-    let (Some(tcplay), Some(losetup), Some(python)) =
-        (tools::program("tcplay"), tools::program("losetup"), tools::program("python3"))
-    else {
+    let (Some(tcplay), Some(python)) = (tools::program("tcplay"), tools::program("python3")) else {
         return;
     };
     let dir = tempfile::tempdir().expect("a temporary folder");
@@ -198,16 +197,17 @@ fn tcplay_opens_what_was_changed() {
     let with = Unlock { hash: Some("SHA-512"), cipher: Some("AES"), ..Unlock::with(&old) };
     let path = dir.path().join("v.tc");
     std::fs::write(&path, changed("TrueCrypt", &bytes, &with, &new, Some("RIPEMD-160"), None)).expect("a volume");
-    let device = LoopDevice::new(&losetup, &path);
+    let Some(device) = LoopDevice::new(&path, &[]) else { return };
+    let node = device.path().to_str().expect("UTF-8");
     let tcplay = tcplay.to_str().expect("UTF-8");
     for more in [&[][..], &["--use-backup"]] {
-        let command = [&[tcplay, "-d", &device.0, "-i"], more].concat();
+        let command = [&[tcplay, "-d", node, "-i"], more].concat();
         let said = on_terminal(&python, &[("Passphrase:", NEW)], &command);
         assert!(said.contains("AES-256-XTS") && said.contains("RIPEMD160"), "{said}");
     }
     // The other way round: it changes what was changed here, and all copies are sound.
     let answers = [("Passphrase:", NEW), ("New passphrase:", OLD), ("Repeat", OLD)];
-    on_terminal(&python, &answers, &[tcplay, "-d", &device.0, "--modify", "--new-pbkdf-prf=SHA512", "-w"]);
+    on_terminal(&python, &answers, &[tcplay, "-d", node, "--modify", "--new-pbkdf-prf=SHA512", "-w"]);
     drop(device);
     let store = in_memory(&path);
     let verified = editor("TrueCrypt").verify(&*store, &with).expect("it opens with what tcplay wrote");

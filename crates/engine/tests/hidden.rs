@@ -12,6 +12,7 @@ use claviger_engine::store::MemoryStore;
 use claviger_engine::{
     Credential, ErrorKind, Format, HiddenRoom, Layout, Protect, Result, Spec, Store, Unlock, Unlocked, Volume, formats,
 };
+use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::random::Random;
 use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
 use claviger_testkit::{tools, uml};
@@ -418,7 +419,7 @@ fn what_we_hide_opens_in_the_kernel_and_the_outer_files_stay() {
 #[test]
 fn what_we_hide_opens_in_tcplay_also_with_protection() {
     let (Some(()), Some(tcplay)) = (tools::root(), tools::program("tcplay")) else { return };
-    let (Some(losetup), Some(python)) = (tools::program("losetup"), tools::program("python3")) else { return };
+    let Some(python) = tools::program("python3") else { return };
     let Some(filesystem) = fat(3 * MIB, 200_000) else { return };
     let store = TRUECRYPT.outer(3 * MIB + 2 * GROUP, &filesystem);
     let spec = Spec { cipher: Some("Serpent-AES"), hash: Some("Whirlpool"), quick: true, ..TRUECRYPT.spec() };
@@ -426,9 +427,10 @@ fn what_we_hide_opens_in_tcplay_also_with_protection() {
     let hidden = Kind { cipher: "Serpent-AES", hash: "Whirlpool", ..TRUECRYPT }.open(&store, INNER);
     let at = hidden.layout().segments()[0].stored_at;
     let file = to_file(&all_of(&*store));
-    let device = LoopDevice::new(&losetup, file.path());
+    let Some(device) = LoopDevice::new(file.path(), &[]) else { return };
+    let node = device.path().to_str().expect("UTF-8");
     let tcplay = tcplay.to_str().expect("UTF-8");
-    let said = on_terminal(&python, &[("Passphrase:", INNER)], &[tcplay, "-i", "-d", &device.0]);
+    let said = on_terminal(&python, &[("Passphrase:", INNER)], &[tcplay, "-i", "-d", node]);
     let has = |line: String| assert!(said.lines().any(|l| l.split_whitespace().eq(line.split(' '))), "{line}: {said}");
     has("Cipher: AES-256-XTS,SERPENT-256-XTS".to_owned());
     has(format!("Volume size: {} sectors", hidden.len() / 512));
@@ -436,7 +438,7 @@ fn what_we_hide_opens_in_tcplay_also_with_protection() {
     has(format!("IV offset: {} sectors", at / 512));
     // Both passwords, to protect the hidden one.
     let answers = [("Passphrase:", OUTER), ("Passphrase for hidden volume:", INNER)];
-    let said = on_terminal(&python, &answers, &[tcplay, "-i", "-e", "-d", &device.0]);
+    let said = on_terminal(&python, &answers, &[tcplay, "-i", "-e", "-d", node]);
     assert!(said.contains("AES-256-XTS"), "{said}");
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use claviger_engine::partitions::{self, Partition, Table, TableKind};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{ErrorKind, Result, Store};
+use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::random::Random;
 use claviger_testkit::tools;
 use support::*;
@@ -104,17 +105,14 @@ fn tables_of_sfdisk_are_read_as_it_reads_them() {
 
 #[test]
 fn a_disk_with_sectors_of_4096_bytes_is_read_too() {
-    let (Some(sfdisk), Some(losetup), Some(())) = (tools::program("sfdisk"), tools::program("losetup"), tools::root())
-    else {
-        return;
-    };
+    let Some(sfdisk) = tools::program("sfdisk") else { return };
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.as_file().set_len(32 * MIB).expect("a size");
     {
-        let output = tools::run(Command::new(&losetup).args(["-f", "--show", "-b", "4096"]).arg(file.path()));
-        let device = LoopDevice(String::from_utf8(output.stdout).expect("a path").trim().to_owned());
+        let Some(device) = LoopDevice::new(file.path(), &["-b", "4096"]) else { return };
         let mut child = Command::new(&sfdisk)
-            .args(["--quiet", "--no-reread", "--no-tell-kernel", &device.0])
+            .args(["--quiet", "--no-reread", "--no-tell-kernel"])
+            .arg(device.path())
             .stdin(Stdio::piped())
             .spawn()
             .expect("sfdisk starts");

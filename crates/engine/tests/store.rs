@@ -6,6 +6,7 @@ use std::process::Command;
 
 use claviger_engine::store::{Access, CountedStore, FileStore};
 use claviger_engine::{ErrorKind, Store};
+use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::tools;
 
 #[track_caller]
@@ -90,44 +91,36 @@ fn what_is_no_file_is_refused_without_opening_it() {
 
 #[test]
 fn a_file_that_the_kernel_writes_to_is_opened_for_reading_only() {
-    let (Some(()), Some(losetup)) = (tools::root(), tools::program("losetup")) else { return };
     let file = tempfile::NamedTempFile::new().expect("a file");
     file.as_file().set_len(1 << 20).expect("a size");
-    let output = tools::run(Command::new(&losetup).args(["--find", "--show"]).arg(file.path()));
-    let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let Some(device) = LoopDevice::new(file.path(), &[]) else { return };
     let written = FileStore::open(file.path(), Access::ReadWrite);
     let read = FileStore::open(file.path(), Access::ReadOnly).map(|_| ());
-    tools::run(Command::new(&losetup).args(["--detach", &device]));
     let said = in_use(written);
-    assert!(said.contains(&device), "{said}");
+    assert!(said.contains(&*device.path().to_string_lossy()), "{said}");
     read.expect("reading does no harm");
 }
 
 #[test]
 fn a_loop_device_and_the_file_behind_it_are_one_volume() {
-    let (Some(()), Some(losetup)) = (tools::root(), tools::program("losetup")) else { return };
     let file = tempfile::NamedTempFile::new().expect("a file");
     file.as_file().set_len(1 << 20).expect("a size");
-    let attach = || {
-        let output = tools::run(Command::new(&losetup).args(["--find", "--show"]).arg(file.path()));
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    };
-    let open = |path: &str, access| FileStore::open(Path::new(path), access);
+    let open = |path: &Path, access| FileStore::open(path, access);
     // Attached after it was opened.
     let writer = FileStore::open(file.path(), Access::ReadWrite).expect("nobody has it");
-    let devices = [attach(), attach()];
+    let attach = || LoopDevice::new(file.path(), &[]);
+    let (Some(first), Some(second)) = (attach(), attach()) else { return };
     let all = || {
-        let through = open(&devices[0], Access::ReadWrite);
-        let read = open(&devices[0], Access::ReadOnly);
+        let through = open(first.path(), Access::ReadWrite);
+        let read = open(first.path(), Access::ReadOnly);
         drop(writer);
-        let alone = open(&devices[0], Access::ReadWrite);
-        let beside = open(&devices[1], Access::ReadWrite).map(|_| ());
+        let alone = open(first.path(), Access::ReadWrite);
+        let beside = open(second.path(), Access::ReadWrite).map(|_| ());
         let shared = FileStore::open(file.path(), Access::ReadOnly).map(|_| ());
         (through.map(|_| ()), read.map(|_| ()), alone.map(|_| ()), beside, shared)
     };
     let (through, read, alone, beside, shared) = all();
-    let after = open(&devices[1], Access::ReadWrite).map(|_| ());
-    devices.iter().for_each(|device| drop(tools::run(Command::new(&losetup).args(["--detach", device]))));
+    let after = open(second.path(), Access::ReadWrite).map(|_| ());
     for refused in [through, read, beside, shared] {
         let error = refused.expect_err("it is open under another name");
         assert!(matches!(error.kind, ErrorKind::InUse { .. }), "{error}");
@@ -160,19 +153,16 @@ fn a_file_that_is_cut_short_is_not_stretched_and_says_so() {
 
 #[test]
 fn a_file_behind_a_loop_device_is_not_stretched_either() {
-    let (Some(()), Some(losetup)) = (tools::root(), tools::program("losetup")) else { return };
     let file = tempfile::NamedTempFile::new().expect("a file");
     file.as_file().set_len(1 << 20).expect("a size");
-    let output = tools::run(Command::new(&losetup).args(["--find", "--show"]).arg(file.path()));
-    let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let Some(device) = LoopDevice::new(file.path(), &[]) else { return };
     let writes = || {
-        let store = FileStore::open(Path::new(&device), Access::ReadWrite).expect("nobody has it");
+        let store = FileStore::open(device.path(), Access::ReadWrite).expect("nobody has it");
         let before = store.write_at(1 << 19, &mut [1; 4096]).and_then(|()| store.flush());
         file.as_file().set_len(1 << 18).expect("cut");
         (before, store.write_at(1 << 19, &mut [1; 4096]), store.flush())
     };
     let (before, after, flushed) = writes();
-    tools::run(Command::new(&losetup).args(["--detach", &device]));
     before.expect("it is all there");
     assert!(after.expect_err("it is gone").to_string().contains("cut short"));
     assert!(flushed.expect_err("it is gone").to_string().contains("cut short"));

@@ -5,6 +5,7 @@ mod support;
 use std::path::{Path, PathBuf};
 
 use claviger_engine::{Credential, Spec, Store, Unlock, Volume, formats};
+use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::tools;
 use support::*;
 
@@ -134,23 +135,19 @@ fn what_we_create_opens_in_the_kernel_2() {
 
 struct Tcplay {
     tcplay: PathBuf,
-    losetup: PathBuf,
     python: PathBuf,
 }
 
 impl Tcplay {
     fn here() -> Option<Self> {
         tools::root()?;
-        Some(Self {
-            tcplay: tools::program("tcplay")?,
-            losetup: tools::program("losetup")?,
-            python: tools::program("python3")?,
-        })
+        Some(Self { tcplay: tools::program("tcplay")?, python: tools::program("python3")? })
     }
 
     fn run(&self, file: &Path, answers: &[(&str, &str)], arguments: &[&str]) -> String {
-        let device = LoopDevice::new(&self.losetup, file);
-        let command = [&[self.tcplay.to_str().expect("UTF-8"), "-d", &device.0], arguments].concat();
+        let device = LoopDevice::new(file, &[]).expect("the tools were there");
+        let node = device.path().to_str().expect("UTF-8");
+        let command = [&[self.tcplay.to_str().expect("UTF-8"), "-d", node], arguments].concat();
         on_terminal(&self.python, answers, &command)
     }
 }

@@ -305,8 +305,14 @@ impl LoopDevice {
 }
 
 impl Drop for LoopDevice {
+    /// Ends when the kernel has let go of the file: as long as anybody else has the device open, if only to see
+    /// whether it is free, `losetup -d` returns before that.
     fn drop(&mut self) {
+        let name = self.0.file_name().unwrap_or_default();
+        let attached = || fs::read(Path::new("/sys/block").join(name).join("loop/backing_file")).ok();
+        let before = attached();
         let _ = bounded(30, "losetup").arg("-d").arg(&self.0).stderr(Stdio::null()).status();
+        let _ = wait_until(Duration::from_secs(10), || before.is_none() || attached() != before);
     }
 }
 

@@ -173,22 +173,6 @@ pub fn opens_with_nothing(bytes: Vec<u8>, passphrases: &[&str], what: &str) {
     }
 }
 
-/// A file as a block device, until dropped.
-pub struct LoopDevice(pub String);
-
-impl LoopDevice {
-    pub fn new(losetup: &Path, file: &Path) -> Self {
-        let output = tools::run(Command::new(losetup).args(["-f", "--show"]).arg(file));
-        Self(String::from_utf8(output.stdout).expect("a path").trim().to_owned())
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        tools::run(Command::new("losetup").arg("-d").arg(&self.0));
-    }
-}
-
 /// Runs `command` on a terminal of its own and answers its prompts in order. What it prints. Prompts are for secrets, but
 /// those with a parenthesis, which names examples or choices.
 pub fn on_terminal(python: &Path, answers: &[(&str, &str)], command: &[&str]) -> String {
