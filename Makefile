@@ -34,7 +34,7 @@ test:
 # FSX_SEED=N has the same operations again.
 soak:
 	tools/install-deps.sh test
-	SECONDS=$(SECONDS) $(CARGO) test --locked --release -p claviger --test soak -- --ignored --exact soak --nocapture
+	SECONDS=$(SECONDS) $(CARGO) test --locked --release -p claviger --test it -- --ignored --exact soak::soak --nocapture
 
 lint:
 	$(CARGO) fmt --all --check

@@ -1,60 +1,22 @@
 //! The `claviger` program: one file per verb.
 #![forbid(unsafe_code)]
 
-mod attach;
-mod background;
-mod benchmark;
-mod cancel;
-mod cat;
-mod change;
-mod completions;
-mod convert;
-mod cost;
-mod cp;
-mod create;
-mod credentials;
-mod detach;
-mod duration;
-mod editing;
-mod exit;
-mod explain;
-mod files;
-mod guard;
-mod header;
-mod header_changes;
-mod headerless;
-mod helper;
-mod hidden;
-mod identify;
-mod info;
-mod keyfile;
-mod keyslot;
-mod lab;
-mod list;
-mod ls;
-mod man;
-mod mount;
-mod new_file;
 mod opening;
-mod output;
-mod patience;
-mod progress;
-mod prompt;
-mod reencrypt;
-mod resize;
-mod serve;
-mod show;
-mod size;
-mod token;
-mod traced;
-mod tree;
-mod unmount;
-mod verify;
+mod process;
+mod terminal;
+mod verbs;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use claviger_serve::inherited;
+
+use process::helper;
+use terminal::exit;
+use verbs::{
+    attach, benchmark, cat, change, completions, convert, cp, create, detach, explain, header, identify, info, keyfile,
+    keyslot, lab, list, ls, man, mount, reencrypt, resize, serve, token, tree, unmount, verify,
+};
 
 /// How errors are told, for `--help` and the man pages.
 pub const JSON_ERRORS: &str = "Errors go to standard error as text; with --json as one line with one object, \

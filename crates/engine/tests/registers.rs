@@ -1,5 +1,6 @@
 //! No key stays in a register of any thread, whichever kernel has worked. One test in a process of its own: it looks at all threads.
 
+#[path = "it/support/mod.rs"]
 mod support;
 
 use std::collections::BTreeSet;

@@ -8,10 +8,10 @@ mod targets;
 
 // A file of the program, which is no library.
 #[allow(dead_code, reason = "only the parser is of interest")]
-#[path = "../../cli/src/attach/crypttab.rs"]
+#[path = "../../cli/src/verbs/attach/crypttab.rs"]
 mod crypttab;
 #[allow(dead_code, reason = "as above")]
-#[path = "../../cli/src/attach/disk.rs"]
+#[path = "../../cli/src/verbs/attach/disk.rs"]
 mod disk;
 
 pub use targets::TARGETS;

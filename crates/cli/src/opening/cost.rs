@@ -1,0 +1,92 @@
+//! What a new passphrase is to cost whoever tries it, for formats that let one choose.
+
+use claviger_engine::spec::Cost;
+use claviger_engine::{Error, Result};
+
+use crate::terminal::size;
+
+/// What deriving a key from a new passphrase is to cost.
+#[derive(clap::Args, Default)]
+#[command(next_help_heading = "Cost of a new passphrase (LUKS)")]
+pub struct CostArgs {
+    /// Key derivation: argon2id, argon2i or pbkdf2. LUKS1 has pbkdf2 only
+    #[arg(long, value_name = "NAME")]
+    kdf: Option<String>,
+
+    /// How long one try is to take on this machine, in milliseconds: the cost is measured
+    #[arg(long, value_name = "MS", conflicts_with = "iterations")]
+    iter_time: Option<u32>,
+
+    /// Iterations of PBKDF2, or passes over Argon2's memory, exactly
+    #[arg(long, value_name = "N")]
+    iterations: Option<u32>,
+
+    /// Argon2's memory: 512M, 1GiB. The most where the cost is measured
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    kdf_memory: Option<u64>,
+
+    /// Argon2's lanes, which are filled side by side: 1 to 4
+    #[arg(long, value_name = "N")]
+    kdf_parallel: Option<u32>,
+}
+
+/// The same for verbs that open one volume, or keyslot, and make another.
+#[derive(clap::Args, Default)]
+#[command(next_help_heading = "Cost of the new passphrase (LUKS)")]
+pub struct NewCostArgs {
+    /// Key derivation: argon2id, argon2i or pbkdf2. LUKS1 has pbkdf2 only
+    #[arg(long, value_name = "NAME")]
+    new_kdf: Option<String>,
+
+    /// How long one try is to take on this machine, in milliseconds: the cost is measured
+    #[arg(long, value_name = "MS", conflicts_with = "new_iterations")]
+    new_iter_time: Option<u32>,
+
+    /// Iterations of PBKDF2, or passes over Argon2's memory, exactly
+    #[arg(long, value_name = "N")]
+    new_iterations: Option<u32>,
+
+    /// Argon2's memory: 512M, 1GiB. The most where the cost is measured
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    new_kdf_memory: Option<u64>,
+
+    /// Argon2's lanes, which are filled side by side: 1 to 4
+    #[arg(long, value_name = "N")]
+    new_kdf_parallel: Option<u32>,
+}
+
+impl CostArgs {
+    /// The same for the engine.
+    ///
+    /// # Errors
+    /// `Misuse` for memory that no header can name.
+    pub fn cost(&self) -> Result<Cost<'_>> {
+        Ok(Cost {
+            kdf: self.kdf.as_deref(),
+            time_ms: self.iter_time,
+            iterations: self.iterations,
+            memory_kib: self.kdf_memory.map(kib).transpose()?,
+            lanes: self.kdf_parallel,
+        })
+    }
+}
+
+impl NewCostArgs {
+    /// The same for the engine.
+    ///
+    /// # Errors
+    /// `Misuse` for memory that no header can name.
+    pub fn cost(&self) -> Result<Cost<'_>> {
+        Ok(Cost {
+            kdf: self.new_kdf.as_deref(),
+            time_ms: self.new_iter_time,
+            iterations: self.new_iterations,
+            memory_kib: self.new_kdf_memory.map(kib).transpose()?,
+            lanes: self.new_kdf_parallel,
+        })
+    }
+}
+
+fn kib(bytes: u64) -> Result<u32> {
+    u32::try_from(bytes / 1024).map_err(|_| Error::misuse(format!("{} is more than Argon2 has", size::exact(bytes))))
+}

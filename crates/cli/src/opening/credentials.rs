@@ -1,0 +1,511 @@
+//! Passwords and keyfiles: where they come from. Never from the command line, which every process can read.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use claviger_engine::{Credential, Error, Result, Secret};
+use claviger_serve::inherited;
+use rustix::fs::{FileType, fstat, stat};
+
+use crate::terminal::{prompt, size};
+
+/// The longest password that is taken from a file.
+const PASSWORD_MAX: usize = 64 << 10;
+
+/// The longest volume key that is taken from a file: the 64 keys of dm-crypt's `lmk` have so much.
+const VOLUME_KEY_MAX: usize = 4096;
+
+/// What opens the volume.
+#[derive(clap::Args, Clone, Default)]
+#[command(next_help_heading = "Password and keyfiles")]
+pub struct CredentialArgs {
+    /// Read the password from FILE instead of asking; `-` is standard input. One newline at the end is not part of it
+    #[arg(long, value_name = "FILE", group = "password")]
+    password_file: Option<PathBuf>,
+
+    /// Read the password from this open file descriptor. One newline at the end is not part of it
+    #[arg(long, value_name = "N", group = "password")]
+    password_fd: Option<i32>,
+
+    /// There is no password, only keyfiles
+    #[arg(long, group = "password", requires = "keyfiles")]
+    no_password: bool,
+
+    /// A keyfile, or a folder: all files in it but hidden ones. May be repeated
+    #[arg(long = "keyfile", value_name = "FILE", id = "keyfiles")]
+    keyfiles: Vec<PathBuf>,
+
+    /// Where the key begins in the keyfile, which may be a device: bytes, or 100M
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "keyfiles")]
+    keyfile_offset: Option<u64>,
+
+    /// Size of the key in the keyfile
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "keyfiles")]
+    keyfile_size: Option<u64>,
+
+    /// The volume key itself is all of FILE: it opens a LUKS volume without a password, and `create` gives it to a new one
+    #[arg(long, value_name = "FILE")]
+    volume_key_file: Option<PathBuf>,
+}
+
+/// What is to open the volume from now on.
+#[derive(clap::Args)]
+#[command(next_help_heading = "New password and keyfiles")]
+pub struct NewCredentialArgs {
+    /// Read the new password from FILE instead of asking; `-` is standard input. One newline at the end is not part of it
+    #[arg(long, value_name = "FILE", group = "new_password")]
+    new_password_file: Option<PathBuf>,
+
+    /// Read the new password from this open file descriptor. One newline at the end is not part of it
+    #[arg(long, value_name = "N", group = "new_password")]
+    new_password_fd: Option<i32>,
+
+    /// No password from now on, only keyfiles
+    #[arg(long, group = "new_password")]
+    no_new_password: bool,
+
+    /// The password stays as it is
+    #[arg(long, group = "new_password")]
+    keep_password: bool,
+
+    /// A keyfile from now on, or a folder: all files in it but hidden ones. May be repeated
+    #[arg(long = "new-keyfile", value_name = "FILE", id = "new_keyfiles", group = "new_keyfile")]
+    new_keyfiles: Vec<PathBuf>,
+
+    /// No keyfiles from now on
+    #[arg(long, group = "new_keyfile")]
+    no_new_keyfiles: bool,
+
+    /// The keyfiles stay as they are
+    #[arg(long, group = "new_keyfile")]
+    keep_keyfiles: bool,
+}
+
+/// What is to open the new volume of a conversion.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Password and keyfiles of the new volume")]
+pub struct DestinationCredentialArgs {
+    /// Read the new volume's password from FILE instead of asking; `-` is standard input. One newline at the end is not part of
+    /// it
+    #[arg(long, value_name = "FILE", group = "new_password")]
+    new_password_file: Option<PathBuf>,
+
+    /// Read the new volume's password from this open file descriptor. One newline at the end is not part of it
+    #[arg(long, value_name = "N", group = "new_password")]
+    new_password_fd: Option<i32>,
+
+    /// The new volume has no password, only keyfiles
+    #[arg(long, group = "new_password", requires = "new_keyfiles")]
+    no_new_password: bool,
+
+    /// A keyfile of the new volume, or a folder: all files in it but hidden ones. May be repeated
+    #[arg(long = "new-keyfile", value_name = "FILE", id = "new_keyfiles")]
+    new_keyfiles: Vec<PathBuf>,
+}
+
+/// What opens the hidden volume in it.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Password and keyfiles of the hidden volume")]
+pub struct HiddenCredentialArgs {
+    /// Read the hidden volume's password from FILE instead of asking
+    #[arg(long, value_name = "FILE", group = "hidden_password", requires = "hidden")]
+    hidden_password_file: Option<PathBuf>,
+
+    /// Read the hidden volume's password from this open file descriptor
+    #[arg(long, value_name = "N", group = "hidden_password", requires = "hidden")]
+    hidden_password_fd: Option<i32>,
+
+    /// The hidden volume has no password, only keyfiles
+    #[arg(long, group = "hidden_password", requires = "hidden_keyfiles")]
+    no_hidden_password: bool,
+
+    /// A keyfile of the hidden volume. May be repeated
+    #[arg(long = "hidden-keyfile", value_name = "FILE", id = "hidden_keyfiles", requires = "hidden")]
+    hidden_keyfiles: Vec<PathBuf>,
+}
+
+impl CredentialArgs {
+    /// Whether the password is read from standard input.
+    pub fn on_stdin(&self) -> bool {
+        self.source().on_stdin()
+    }
+
+    /// Reads them, asking where needed.
+    pub fn read(&self) -> Result<Vec<Credential>> {
+        self.read_for(|_| true)
+    }
+
+    /// Reads them, asking where needed: for a password only if `asks` says so of the keyfiles.
+    pub fn read_for(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
+        self.read_checked(asks, false)
+    }
+
+    /// The same for a volume that any password opens, to noise: an input that ends without a byte gives none, not an empty one.
+    /// An empty line is an empty password. cryptsetup does the same (lib/utils.c, `crypt_keyfile_device_read`).
+    pub fn read_for_headerless(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
+        self.read_checked(asks, true)
+    }
+
+    fn read_checked(&self, asks: impl FnOnce(&[Credential]) -> bool, must_come: bool) -> Result<Vec<Credential>> {
+        let Some(path) = &self.volume_key_file else {
+            let (source, keyfiles) = self.source_for(asks)?;
+            return Source { must_come, ..source }.read(keyfiles, "Password: ");
+        };
+        if self.gives_password() || !self.keyfiles.is_empty() {
+            return Err(Error::misuse("a volume key opens by itself")
+                .hint("Leave either --volume-key-file away, or passwords and keyfiles."));
+        }
+        Ok(vec![Credential::VolumeKey(read_volume_key(path)?)])
+    }
+
+    /// The key that a new volume is to have, if one is given.
+    ///
+    /// # Errors
+    /// `Misuse` for a file that is too long or empty, `Io`.
+    pub fn new_volume_key(&self) -> Result<Option<Secret>> {
+        self.volume_key_file.as_deref().map(read_volume_key).transpose()
+    }
+
+    /// Whether a volume key is given.
+    pub fn gives_volume_key(&self) -> bool {
+        self.volume_key_file.is_some()
+    }
+
+    /// Reads them for a new volume: a password is asked twice, and only if `asks` says so of the keyfiles. A volume key opens
+    /// nothing here.
+    pub fn read_new(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
+        let (source, keyfiles) = self.source_for(asks)?;
+        source.read_new(keyfiles, "Password of the new volume: ")
+    }
+
+    /// Where the password comes from, and the keyfiles, of which `asks` knows whether there is one beside them.
+    fn source_for(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<(Source<'_>, Vec<Credential>)> {
+        let keyfiles = self.read_keyfiles()?;
+        let none = self.no_password || !self.gives_password() && !asks(&keyfiles);
+        Ok((Source { none, ..self.source() }, keyfiles))
+    }
+
+    /// Whether it is said where the password comes from, or that there is none.
+    fn gives_password(&self) -> bool {
+        self.password_file.is_some() || self.password_fd.is_some() || self.no_password
+    }
+
+    fn read_keyfiles(&self) -> Result<Vec<Credential>> {
+        match (self.keyfile_offset, self.keyfile_size, &self.keyfiles[..]) {
+            (None, None, paths) => keyfiles(paths),
+            (offset, size, [path]) => {
+                let part = Credential::keyfile_part(path, offset.unwrap_or(0), size)?;
+                hide(path)?;
+                Ok(vec![part])
+            }
+            _ => Err(Error::misuse("--keyfile-offset and --keyfile-size are for a single keyfile")),
+        }
+    }
+
+    fn source(&self) -> Source<'_> {
+        let Self { password_file, password_fd, no_password, .. } = self;
+        Source { prefix: "", file: password_file.as_deref(), fd: *password_fd, none: *no_password, must_come: false }
+    }
+}
+
+impl NewCredentialArgs {
+    /// Whether the new password is read from standard input.
+    pub fn on_stdin(&self) -> bool {
+        self.source().on_stdin()
+    }
+
+    /// Reads them: a password is asked twice. `current` is what opens the volume now, of which some may stay.
+    ///
+    /// # Errors
+    /// `Misuse`, where nothing says what becomes of present keyfiles: whoever forgets them must not lose them, nor keep them
+    /// unawares.
+    pub fn read(&self, current: &[Credential]) -> Result<Vec<Credential>> {
+        let kept = |kind: &Credential| std::mem::discriminant(kind);
+        let keyfile = kept(&Credential::Keyfile(Secret::zeroed(0)));
+        let has_keyfiles = current.iter().any(|c| kept(c) == keyfile);
+        let said = self.keep_keyfiles || self.no_new_keyfiles || !self.new_keyfiles.is_empty();
+        if has_keyfiles && !said {
+            return Err(Error::misuse("the volume has keyfiles now: what becomes of them?")
+                .hint("Say --keep-keyfiles, --new-keyfile FILE or --no-new-keyfiles."));
+        }
+        let source = Source { none: self.no_new_password || self.keep_password, ..self.source() };
+        let mut all = source.read_new(keyfiles(&self.new_keyfiles)?, "New password: ")?;
+        for credential in current {
+            match credential {
+                Credential::Passphrase(text) if self.keep_password => {
+                    all.push(Credential::Passphrase(Secret::copy_from(text)));
+                }
+                Credential::Keyfile(contents) if self.keep_keyfiles => {
+                    all.push(Credential::Keyfile(Secret::copy_from(contents)));
+                }
+                _ => {}
+            }
+        }
+        Ok(all)
+    }
+
+    fn source(&self) -> Source<'_> {
+        Source {
+            prefix: "new-",
+            file: self.new_password_file.as_deref(),
+            fd: self.new_password_fd,
+            none: self.no_new_password,
+            must_come: false,
+        }
+    }
+}
+
+impl DestinationCredentialArgs {
+    /// Whether the password is read from standard input.
+    pub fn on_stdin(&self) -> bool {
+        self.source().on_stdin()
+    }
+
+    /// Reads them for a volume that has been made already.
+    pub fn read(&self) -> Result<Vec<Credential>> {
+        self.source().read(keyfiles(&self.new_keyfiles)?, "Password of the new volume: ")
+    }
+
+    /// Reads them for a new volume: a password is asked twice.
+    pub fn read_new(&self) -> Result<Vec<Credential>> {
+        self.source().read_new(keyfiles(&self.new_keyfiles)?, "Password of the new volume: ")
+    }
+
+    fn source(&self) -> Source<'_> {
+        let Self { new_password_file, new_password_fd, no_new_password, .. } = self;
+        Source {
+            prefix: "new-",
+            file: new_password_file.as_deref(),
+            fd: *new_password_fd,
+            none: *no_new_password,
+            must_come: false,
+        }
+    }
+}
+
+impl HiddenCredentialArgs {
+    /// Reads them, asking where needed.
+    pub fn read(&self) -> Result<Vec<Credential>> {
+        self.source().read(keyfiles(&self.hidden_keyfiles)?, "Password of the hidden volume: ")
+    }
+
+    /// Reads them for a new hidden volume: a password is asked twice.
+    pub fn read_new(&self) -> Result<Vec<Credential>> {
+        self.source().read_new(keyfiles(&self.hidden_keyfiles)?, "Password of the new hidden volume: ")
+    }
+
+    /// Whether the password is read from standard input.
+    pub fn on_stdin(&self) -> bool {
+        self.source().on_stdin()
+    }
+
+    fn source(&self) -> Source<'_> {
+        let Self { hidden_password_file, hidden_password_fd, no_hidden_password, .. } = self;
+        Source {
+            prefix: "hidden-",
+            file: hidden_password_file.as_deref(),
+            fd: *hidden_password_fd,
+            none: *no_hidden_password,
+            must_come: false,
+        }
+    }
+}
+
+/// All keyfiles of these files and folders. They are read before a password is asked for: a typo shows sooner.
+fn keyfiles(paths: &[PathBuf]) -> Result<Vec<Credential>> {
+    let each = paths.iter().map(|path| Credential::keyfiles(path)).collect::<Result<Vec<_>>>()?;
+    paths.iter().try_for_each(|path| hide(path))?;
+    Ok(each.into_iter().flatten().collect())
+}
+
+/// Programs that this one starts cannot read the file, or the files of a folder, again by a descriptor that they inherit, such as
+/// /dev/fd/5.
+pub fn hide(path: &Path) -> Result<()> {
+    let hide = || -> io::Result<()> {
+        inherited::hide(&stat(path)?)?;
+        if path.is_dir() {
+            for file in std::fs::read_dir(path)? {
+                // A link may lead nowhere: then nothing was read there.
+                stat(file?.path()).map_or(Ok(()), |stat| inherited::hide(&stat))?;
+            }
+        }
+        Ok(())
+    };
+    hide().map_err(|e| Error::from(e).at(path))
+}
+
+/// Asks for a password twice.
+fn twice(terminal: &File, question: &str) -> Result<Secret> {
+    let first = prompt::password(terminal, question)?;
+    let again = prompt::password(terminal, "The same again: ")?;
+    if !first.same_as(&again) {
+        return Err(Error::misuse("the two passwords are not the same"));
+    }
+    Ok(first)
+}
+
+/// Where a password comes from.
+struct Source<'a> {
+    /// What stands before `password-file` in the options' names.
+    prefix: &'static str,
+    file: Option<&'a Path>,
+    fd: Option<i32>,
+    /// There is no password.
+    none: bool,
+    /// An input that is no file has to give at least a newline.
+    must_come: bool,
+}
+
+impl Source<'_> {
+    fn on_stdin(&self) -> bool {
+        self.file.is_some_and(|path| path.as_os_str() == "-")
+    }
+
+    /// The `keyfiles`, and the password that goes with them, for what exists.
+    fn read(&self, keyfiles: Vec<Credential>, question: &str) -> Result<Vec<Credential>> {
+        self.read_by(keyfiles, |terminal| prompt::password(terminal, question))
+    }
+
+    /// The same for what is to open a volume from now on. Nothing in it may be empty: a script whose password did not come would
+    /// make a volume that anybody opens.
+    fn read_new(&self, keyfiles: Vec<Credential>, question: &str) -> Result<Vec<Credential>> {
+        let credentials = self.read_by(keyfiles, |terminal| twice(terminal, question))?;
+        let Some(empty) = credentials.iter().find(|credential| credential.is_empty()) else { return Ok(credentials) };
+        let Self { prefix, .. } = self;
+        let hint = match empty {
+            Credential::Keyfile(_) => "`claviger keyfile` makes one.".to_owned(),
+            _ => format!("If there is to be no password, say so: --no-{prefix}password with --{prefix}keyfile FILE."),
+        };
+        Err(Error::misuse(format!("the new {} is empty", empty.kind())).hint(hint))
+    }
+
+    fn read_by(&self, keyfiles: Vec<Credential>, ask: impl Fn(&File) -> Result<Secret>) -> Result<Vec<Credential>> {
+        let mut credentials = keyfiles;
+        let password = match (self.file, self.fd) {
+            (Some(path), _) if self.on_stdin() => Some(read_password(io::stdin().as_fd(), path, self.must_come)?),
+            (Some(path), _) => {
+                let file = File::open(path).map_err(|e| Error::from(e).at(path))?;
+                Some(read_password(file.as_fd(), path, self.must_come)?)
+            }
+            (None, Some(number)) => {
+                let name = PathBuf::from(format!("--{}password-fd {number}", self.prefix));
+                let file = inherited::open(number).map_err(|e| Error::from(e).at(&name))?;
+                Some(read_password(file.as_fd(), &name, self.must_come)?)
+            }
+            (None, None) if self.none => None,
+            (None, None) => match prompt::terminal() {
+                Some(terminal) => Some(ask(&terminal)?),
+                None => {
+                    let Self { prefix, .. } = self;
+                    return Err(Error::misuse("there is no terminal to ask for the password on").hint(format!(
+                        "Give it with --{prefix}password-file FILE, --{prefix}password-fd N, or --no-{prefix}password \
+                         with --{prefix}keyfile FILE."
+                    )));
+                }
+            },
+        };
+        credentials.extend(password.map(Credential::Passphrase));
+        Ok(credentials)
+    }
+}
+
+/// A volume key: the whole file.
+fn read_volume_key(path: &Path) -> Result<Secret> {
+    let file = File::open(path).map_err(|e| Error::from(e).at(path))?;
+    let key = read_secret(file.as_fd(), VOLUME_KEY_MAX + 1).map_err(|e| e.at(path))?;
+    match key.len() {
+        1..=VOLUME_KEY_MAX => Ok(key),
+        0 => Err(Error::misuse("it is empty: no volume key").at(path)),
+        _ => Err(Error::misuse(format!("longer than {VOLUME_KEY_MAX} bytes: no volume key")).at(path)),
+    }
+}
+
+/// A password from an open file, without one newline at its end. If it `must_come`, what is no regular file has to give at least
+/// the newline.
+fn read_password(file: BorrowedFd<'_>, name: &Path, must_come: bool) -> Result<Secret> {
+    let mut secret = read_secret(file, PASSWORD_MAX + 1).map_err(|e| e.at(name))?;
+    if secret.len() > PASSWORD_MAX {
+        return Err(Error::misuse(format!("longer than {PASSWORD_MAX} bytes: not a password")).at(name));
+    }
+    if secret.is_empty() && must_come && !is_regular(file)? {
+        return Err(Error::misuse("nothing came, not even an empty line")
+            .at(name)
+            .hint("An empty line is an empty password."));
+    }
+    if secret.last() == Some(&b'\n') {
+        secret = Secret::copy_from(&secret[..secret.len() - 1]);
+    }
+    Ok(secret)
+}
+
+fn is_regular(file: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(FileType::from_raw_mode(fstat(file)?.st_mode).is_file())
+}
+
+/// As [`read_up_to`], and no program that this one starts can read it again.
+fn read_secret(file: BorrowedFd<'_>, max: usize) -> Result<Secret> {
+    let stat = fstat(file).map_err(io::Error::from)?;
+    let secret = read_up_to(file, max)?;
+    inherited::hide(&stat)?;
+    Ok(secret)
+}
+
+/// Reads to the end of the file or to `max` bytes, into locked memory and nowhere else.
+pub fn read_up_to(file: BorrowedFd<'_>, max: usize) -> Result<Secret> {
+    let mut room = Secret::zeroed(4096.min(max));
+    let mut len = 0;
+    loop {
+        if len == room.len() {
+            if len == max {
+                return Ok(room);
+            }
+            let mut larger = Secret::zeroed((len * 4).min(max));
+            larger[..len].copy_from_slice(&room);
+            room = larger;
+        }
+        prompt::wait(file)?;
+        match rustix::io::read(file, &mut room[len..]) {
+            Ok(0) => return Ok(Secret::copy_from(&room[..len])),
+            Ok(n) => len += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(io::Error::from(e).into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Seek, Write};
+
+    fn file(bytes: &[u8]) -> File {
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        file.write_all(bytes).expect("written");
+        file.rewind().expect("rewound");
+        file
+    }
+
+    #[test]
+    fn one_newline_is_not_part_of_a_password() {
+        for (bytes, password) in
+            [(&b"abc"[..], &b"abc"[..]), (b"abc\n", b"abc"), (b"abc\n\n", b"abc\n"), (b"\n", b""), (b"", b"")]
+        {
+            let read = read_password(file(bytes).as_fd(), Path::new("x"), true).expect("a password");
+            assert!(read.same_as(password), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn reads_as_much_as_is_wanted() {
+        for len in [0, 1, 4095, 4096, 4097, 100_000] {
+            let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            for max in [1, 5000, 1 << 20] {
+                let read = read_up_to(file(&bytes).as_fd(), max).expect("bytes");
+                assert!(read.same_as(&bytes[..len.min(max)]), "{len} {max}");
+            }
+        }
+        assert!(read_password(file(&vec![b'x'; PASSWORD_MAX + 1]).as_fd(), Path::new("x"), false).is_err());
+    }
+}

@@ -1,0 +1,230 @@
+//! The way from a path to a volume whose headers are changed, saved or checked.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use claviger_engine::credential::HeaderChoice;
+use claviger_engine::formats::{self, Derivation, Facts, KeyslotEditor, Prepared};
+use claviger_engine::partitions;
+use claviger_engine::store::{Access, FileStore};
+use claviger_engine::{Credential, Error, ErrorKind, Format, Header, Store, Unlock};
+use serde::Serialize;
+
+use crate::opening::{OpenArgs, detached_header, open_file, with_option};
+use crate::process::guard;
+use crate::terminal::cancel;
+use crate::terminal::output::{self, Report};
+use crate::terminal::progress::Progress;
+
+/// A volume that opens, and what changes its headers.
+pub struct Editing<'a> {
+    /// What the headers are in.
+    pub store: Arc<dyn Store>,
+    /// Its format.
+    pub format: &'static dyn Format,
+    /// What builds edits.
+    pub editor: &'static dyn KeyslotEditor,
+    /// What is known about the volume.
+    pub facts: Facts,
+    /// What opens it.
+    pub credentials: Vec<Credential>,
+    /// What the data are in, where the header is detached.
+    data: Option<Arc<dyn Store>>,
+    args: &'a OpenArgs,
+}
+
+impl OpenArgs {
+    /// Opens the volume to see that it opens, and how.
+    pub fn edit(&self, access: Access) -> anyhow::Result<Editing<'_>> {
+        guard::no_dumps();
+        let cancel = cancel::install()?;
+        let path = self.how.header_file().unwrap_or(&self.path);
+        let at = |e: Error| with_option(e.at(path));
+        let (store, data) = match self.how.header_file() {
+            Some(header) => (detached_header(header, access)?, Some(open_file(&self.path, Access::ReadOnly)?)),
+            None => (self.how.in_partition(Arc::new(open_file(path, access)?)).map_err(at)?, None),
+        };
+        let data = data.map(|data| self.how.in_partition(Arc::new(data))).transpose()?;
+        let opened = formats::open(&*store, self.how.format());
+        let (found, header) = match opened {
+            // Headers are looked after where they are damaged, too.
+            Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => {
+                formats::open_by_backup(&*store).map_err(|_| at(e))?
+            }
+            opened => opened.map_err(at)?,
+        };
+        self.announce(&*header).map_err(at)?;
+        let credentials = self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?;
+        let bar = Progress::trials("Opening");
+        let show = |done, all| bar.at(done, all);
+        // Of a detached header without its data: only the header counts here, and the size of the data does not matter.
+        let data_store = data.as_deref().or_else(|| is_public(found).then_some(&*store));
+        let with =
+            Unlock { cancel: Some(cancel), progress: Some(&show), data: data_store, ..self.how.unlock(&credentials) };
+        let unlocked = header.unlock(&*store, &with);
+        drop(bar);
+        let unlocked = unlocked.map_err(at)?;
+        let format = formats::by_name(unlocked.facts.format)?;
+        let editor = editor_of(format).map_err(at)?;
+        Ok(Editing { store, format, editor, facts: unlocked.facts, credentials, data, args: self })
+    }
+}
+
+/// Whether headers of the format are read without any credential.
+pub fn is_public(format: &dyn Format) -> bool {
+    format.editor().is_some_and(KeyslotEditor::public)
+}
+
+/// What changes the format's headers.
+pub fn editor_of(format: &'static dyn Format) -> claviger_engine::Result<&'static dyn KeyslotEditor> {
+    format
+        .editor()
+        .ok_or_else(|| Error::unsupported(format!("changing, saving or checking headers of {}", format.name())))
+}
+
+impl Editing<'_> {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.args.how.header_file().unwrap_or(&self.args.path)
+    }
+
+    /// What opens it, tried as the options say.
+    pub fn wide(&self) -> Unlock<'_> {
+        let data = self.data.as_deref().or_else(|| self.editor.public().then_some(&*self.store));
+        Unlock { cancel: Some(cancel::flag()), data, ..self.args.how.unlock(&self.credentials) }
+    }
+
+    /// What opens it, tried only in the way that did.
+    pub fn narrow(&self) -> Unlock<'_> {
+        let Facts { hash, cipher, keyslot, .. } = &self.facts;
+        Unlock { hash: Some(hash), cipher: Some(cipher), keyslot: *keyslot, ..self.wide() }
+    }
+
+    /// Whether `credentials` open the volume, by this keyslot where there are any, through the copy of the header that is tried first.
+    pub fn opens_with(
+        &self,
+        credentials: &[Credential],
+        hash: Option<&str>,
+        pim: Option<u32>,
+        keyslot: Option<u32>,
+    ) -> claviger_engine::Result<Facts> {
+        let hidden = self.facts.hidden;
+        let header = HeaderChoice::One { hidden, backup: false };
+        let with = Unlock { credentials, hash, pim, header, keyslot, ..self.narrow() };
+        Ok(self.format.open(&*self.store)?.unlock(&*self.store, &with)?.facts)
+    }
+}
+
+/// A volume whose header can be read and changed without any passphrase.
+#[derive(clap::Args)]
+pub struct HeaderArgs {
+    /// The file or block device that holds the volume, or its detached header
+    #[arg(value_name = "VOLUME")]
+    pub path: PathBuf,
+
+    /// Take it as a volume of this format
+    #[arg(long, value_name = "NAME")]
+    format: Option<String>,
+
+    /// The volume in this partition of the disk
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    partition: Option<u32>,
+}
+
+/// A header that was found.
+pub struct Named {
+    /// The file or device itself, with its lock.
+    pub file: Arc<FileStore>,
+    /// What the header is in.
+    pub store: Arc<dyn Store>,
+    /// Its format.
+    pub format: &'static dyn Format,
+    /// What builds edits.
+    pub editor: &'static dyn KeyslotEditor,
+    /// It, locked.
+    pub header: Box<dyn Header>,
+    path: PathBuf,
+}
+
+impl OpenArgs {
+    /// The same volume, of which only the header is wanted.
+    pub fn header_args(&self) -> HeaderArgs {
+        let format = self.how.format().map(str::to_owned);
+        HeaderArgs { path: self.path.clone(), format, partition: self.how.partition() }
+    }
+}
+
+impl HeaderArgs {
+    /// Whether it is in a partition.
+    pub fn in_partition(&self) -> bool {
+        self.partition.is_some()
+    }
+
+    /// Finds the header.
+    pub fn find(&self, access: Access) -> claviger_engine::Result<Named> {
+        let at = |e: Error| with_option(e.at(&self.path));
+        let file = Arc::new(open_file(&self.path, access)?);
+        let store: Arc<dyn Store> = match self.partition {
+            Some(number) => Arc::new(partitions::slice(Arc::clone(&file) as Arc<dyn Store>, number).map_err(at)?),
+            None => Arc::clone(&file) as Arc<dyn Store>,
+        };
+        let (format, header) = formats::open(&*store, self.format.as_deref()).map_err(at)?;
+        let editor = editor_of(format).map_err(at)?;
+        Ok(Named { file, store, format, editor, header, path: self.path.clone() })
+    }
+}
+
+impl Named {
+    /// Where it is, for people.
+    pub fn path(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    /// Carries the change out and tells of it.
+    pub fn carry_out(&self, prepared: Prepared, json: bool) -> anyhow::Result<()> {
+        prepared.edit.carry_out(&*self.store).map_err(|e| e.at(&self.path))?;
+        output::print(&Written::of(&self.path, prepared), json)
+    }
+}
+
+/// A change that was carried out.
+#[derive(Serialize)]
+pub struct Written {
+    path: String,
+    format: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keyslot: Option<u32>,
+    /// How its key is derived from now on.
+    #[serde(flatten)]
+    derivation: Option<Derivation>,
+    /// What was written, in order; nothing if all was as it should be.
+    written: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl Written {
+    /// What was prepared and is written now. Tells the warnings.
+    pub fn of(path: &Path, prepared: Prepared) -> Self {
+        prepared.warnings.iter().for_each(|w| output::warn(w));
+        Self {
+            path: path.display().to_string(),
+            format: prepared.format,
+            keyslot: prepared.keyslot,
+            derivation: prepared.derivation,
+            written: prepared.edit.steps.iter().map(|s| s.what.clone()).collect(),
+            warnings: prepared.warnings,
+        }
+    }
+}
+
+impl Report for Written {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { path, format, keyslot, derivation: _, written, warnings: _ } = self;
+        let keyslot = keyslot.map(|n| format!(", keyslot {n}")).unwrap_or_default();
+        match &written[..] {
+            [] => writeln!(out, "{path}: {format}{keyslot}: nothing to do, it is so already"),
+            written => writeln!(out, "{path}: {format}{keyslot}. Written: {}.", written.join(", ")),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The files inside a volume, without mounting it: what `ls`, `tree`, `cat --file` and `cp` share.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use claviger_engine::filesystems::{self, Filesystem};
+use claviger_engine::store::Access;
+use claviger_engine::trees::{self, Attributes, Entry, Node, NodeKind, Tree};
+use claviger_engine::{Error, Store, partitions};
+
+use crate::opening::{OpenArgs, Opened, ProtectArgs};
+use crate::terminal::output;
+
+/// Which of the file systems inside.
+#[derive(clap::Args)]
+pub struct InsideArgs {
+    /// The partition inside the volume, where it holds a partition table
+    #[arg(long, value_name = "N")]
+    inner_partition: Option<u32>,
+}
+
+/// The files of an open volume.
+pub struct Inside {
+    /// Its folders and files.
+    pub tree: Box<dyn Tree>,
+    /// The file system that they are in.
+    pub filesystem: Filesystem,
+}
+
+impl InsideArgs {
+    /// Opens the volume and the file system inside. Warnings are told.
+    pub fn open(&self, open: &OpenArgs, access: Access) -> anyhow::Result<Inside> {
+        self.inside(open, open.open(access)?)
+    }
+
+    /// The same, with the hidden volume in it protected if that is asked for.
+    pub fn open_protecting(&self, open: &OpenArgs, access: Access, protect: &ProtectArgs) -> anyhow::Result<Inside> {
+        self.inside(open, open.open_protecting(access, protect)?)
+    }
+
+    fn inside(&self, open: &OpenArgs, opened: Opened) -> anyhow::Result<Inside> {
+        let opened = opened.with_threads();
+        opened.warn();
+        let mut store: Arc<dyn Store> = Arc::new(opened.volume);
+        if let Some(number) = self.inner_partition {
+            store = Arc::new(partitions::slice(store, number).map_err(|e| e.at(&open.path))?);
+        }
+        let (filesystem, tree) =
+            filesystems::open(store.clone()).map_err(|e| self.explained(e, &*store).at(&open.path))?;
+        tree.warnings().iter().for_each(|w| output::warn(w));
+        Ok(Inside { tree, filesystem })
+    }
+
+    /// The error, with what to try where the volume holds partitions.
+    fn explained(&self, error: Error, store: &dyn Store) -> Error {
+        match partitions::read(store) {
+            Ok(Some(table)) if self.inner_partition.is_none() && error.hint.is_none() => {
+                let numbers: Vec<_> = table.partitions.iter().map(|p| p.number.to_string()).collect();
+                error.hint(format!("It holds partitions: --inner-partition takes one of {}.", numbers.join(", ")))
+            }
+            _ => error,
+        }
+    }
+}
+
+impl Inside {
+    /// The node at a path inside the volume.
+    pub fn find(&self, path: &OsStr) -> Result<Node, Error> {
+        trees::find(&*self.tree, path).map_err(|e| told(e, path))
+    }
+
+    /// What is known about it.
+    pub fn attributes(&self, node: Node, path: &OsStr) -> Result<Attributes, Error> {
+        self.tree.attributes(node).map_err(|e| told(e, path))
+    }
+
+    /// What a folder holds, sorted by name.
+    pub fn list(&self, folder: Node, path: &OsStr) -> Result<Vec<Entry>, Error> {
+        let mut list = self.tree.list(folder).map_err(|e| told(e, path))?;
+        list.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(list)
+    }
+}
+
+/// A path inside a volume, which may begin with a colon as in `cp`.
+pub fn inside(path: &OsStr) -> &OsStr {
+    OsStr::from_bytes(path.as_bytes().strip_prefix(b":").unwrap_or(path.as_bytes()))
+}
+
+/// `name` in `folder`.
+pub fn below(folder: &OsStr, name: &OsStr) -> OsString {
+    let mut path = folder.as_bytes().to_vec();
+    if !path.ends_with(b"/") {
+        path.push(b'/');
+    }
+    path.extend(name.as_bytes());
+    OsString::from_vec(path)
+}
+
+/// An error of a tree, about a path inside.
+pub fn told(error: io::Error, path: &OsStr) -> Error {
+    let shown = shown(path);
+    match error.kind() {
+        io::ErrorKind::NotFound => Error::misuse(format!("there is no {shown} in the volume")),
+        io::ErrorKind::NotADirectory => Error::misuse(format!("{shown} in the volume is no folder")),
+        io::ErrorKind::IsADirectory => Error::misuse(format!("{shown} in the volume is a folder")),
+        io::ErrorKind::AlreadyExists => Error::misuse(format!("{shown} is in the volume already")),
+        io::ErrorKind::ReadOnlyFilesystem => Error::unsupported(format!("writing {shown}: {error}")),
+        _ => {
+            // One of ours keeps its kind, and so does the path that it is about.
+            let error = Error::from(error);
+            error.at(Path::new(&format!("{shown} in the volume")))
+        }
+    }
+}
+
+/// A name for people: what would move the cursor, or turn the text around, is escaped.
+pub fn shown(name: &OsStr) -> String {
+    let mut text = String::new();
+    for chunk in name.as_bytes().utf8_chunks() {
+        for c in chunk.valid().chars() {
+            let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+            if c.is_control() || turns || c == '\\' {
+                text.extend(c.escape_default());
+            } else {
+                text.push(c);
+            }
+        }
+        text.extend(chunk.invalid().iter().map(|b| format!("\\x{b:02x}")));
+    }
+    text
+}
+
+/// Seconds since 1970.
+pub fn seconds(time: Option<SystemTime>) -> Option<i64> {
+    let time = time?;
+    Some(match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => since.as_secs() as i64,
+        Err(before) => -(before.duration().as_secs() as i64),
+    })
+}
+
+/// What a kind is called in JSON and text.
+pub fn kind_name(kind: NodeKind) -> &'static str {
+    match kind {
+        NodeKind::File => "file",
+        NodeKind::Folder => "folder",
+        NodeKind::Link => "link",
+        NodeKind::Special => "special",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_play_with_the_terminal() {
+        for (name, text) in [
+            (&b"plain \xc3\xa4"[..], "plain ä"),
+            (b"a\nb\x1b[2J", "a\\nb\\u{1b}[2J"),
+            (b"\xff\xfe", "\\xff\\xfe"),
+            ("x\u{202e}gpj".as_bytes(), "x\\u{202e}gpj"),
+            (b"back\\slash", "back\\\\slash"),
+        ] {
+            assert_eq!(shown(OsStr::from_bytes(name)), text);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! `claviger header set`, `repair`, `convert`: changes of headers that need no passphrase.
+
+use std::path::PathBuf;
+
+use claviger_engine::formats::{Attributes, Prepared};
+use claviger_engine::store::Access;
+use claviger_engine::{Error, Unlock};
+
+use crate::opening::editing::{HeaderArgs, Named};
+use crate::opening::new_file;
+use crate::terminal::{output, prompt};
+
+/// Set the UUID, label, subsystem and flags of a LUKS volume
+#[derive(clap::Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true), after_help = "Examples:
+  claviger header set --label backup disk.luks
+  claviger header set --flag allow-discards --flag no-read-workqueue disk.luks")]
+pub struct SetArgs {
+    #[command(flatten)]
+    header: HeaderArgs,
+
+    /// The UUID from now on
+    #[arg(long, value_name = "UUID", group = "what")]
+    uuid: Option<String>,
+
+    /// The label from now on; empty for none. LUKS2 only
+    #[arg(long, value_name = "TEXT", group = "what")]
+    label: Option<String>,
+
+    /// The subsystem from now on, a second label. LUKS2 only
+    #[arg(long, value_name = "TEXT", group = "what")]
+    subsystem: Option<String>,
+
+    /// A flag that is kept with the volume, all of them being named: allow-discards, same-cpu-crypt, submit-from-crypt-cpus,
+    /// no-journal, no-read-workqueue, no-write-workqueue. LUKS2 only
+    #[arg(long = "flag", value_name = "FLAG", group = "what")]
+    flags: Vec<String>,
+
+    /// No flags from now on
+    #[arg(long, group = "what", conflicts_with = "flags")]
+    no_flags: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Put right what is damaged in a LUKS header, where it can be told without a passphrase
+///
+/// LUKS2 has two copies of its header: one that is damaged or old is written anew, as the other one is. Of LUKS1 those fields are
+/// put right of which only one value can be meant. Keys are never touched: a keyslot that is overwritten is lost.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger header repair disk.luks")]
+pub struct RepairArgs {
+    #[command(flatten)]
+    header: HeaderArgs,
+
+    /// Answer the question with yes
+    #[arg(long)]
+    yes: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Turn a LUKS1 header into one of LUKS2, or back, with the same key, data and passphrases
+///
+/// To LUKS1 only what that can say: keyslots of PBKDF2, sectors of 512 bytes, no tokens. At any moment one of the two headers opens,
+/// as long as a disk writes a sector whole or not at all. A header backup is made all the same.
+#[derive(clap::Args)]
+#[command(group = clap::ArgGroup::new("backup_or_not").required(true), after_help = "Examples:
+  claviger header convert --to LUKS2 --backup old-header.bin disk.luks
+  claviger header convert --to LUKS1 --no-backup disk.luks")]
+pub struct ConvertArgs {
+    #[command(flatten)]
+    header: HeaderArgs,
+
+    /// The format from now on: LUKS1 or LUKS2
+    #[arg(long, value_name = "NAME")]
+    to: String,
+
+    /// Save the header as it is in this file, which must not exist
+    #[arg(long, value_name = "FILE", group = "backup_or_not")]
+    backup: Option<PathBuf>,
+
+    /// Save nothing
+    #[arg(long, group = "backup_or_not")]
+    no_backup: bool,
+
+    /// It is a detached header: the file holds nothing else
+    #[arg(long)]
+    detached: bool,
+
+    /// Answer the question with yes
+    #[arg(long)]
+    yes: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Carries `header set` out.
+pub fn set(args: &SetArgs) -> anyhow::Result<()> {
+    let named = args.header.find(Access::ReadWrite)?;
+    let flags = (args.no_flags || !args.flags.is_empty()).then_some(args.flags.as_slice());
+    let to = Attributes {
+        uuid: args.uuid.as_deref(),
+        label: args.label.as_deref(),
+        subsystem: args.subsystem.as_deref(),
+        priority: None,
+        flags,
+    };
+    let prepared = named.editor.set(&*named.store, &to).map_err(|e| e.at(&args.header.path))?;
+    named.carry_out(prepared, args.json)
+}
+
+/// Carries `header repair` out.
+pub fn repair(args: &RepairArgs) -> anyhow::Result<()> {
+    let named = args.header.find(Access::ReadWrite)?;
+    let prepared = named.editor.repair(&*named.store).map_err(|e| e.at(&args.header.path))?;
+    let wanted = !prepared.edit.steps.is_empty() && !args.yes;
+    if wanted {
+        let question = format!("{} Repair it? (yes/no) ", told(&named, &prepared));
+        prompt::consent(&question, "--yes", |why| {
+            Error::misuse(format!("nothing was repaired{why}")).at(&args.header.path)
+        })?;
+    }
+    named.carry_out(prepared, args.json)
+}
+
+/// Carries `header convert` out.
+pub fn convert(args: &ConvertArgs) -> anyhow::Result<()> {
+    let at = |e: Error| e.at(&args.header.path);
+    if let Some(file) = &args.backup {
+        new_file::must_be_new(file)?;
+    }
+    let named = args.header.find(Access::ReadWrite)?;
+    let prepared = named.editor.convert(&*named.store, &args.to, args.detached).map_err(at)?;
+    if !args.yes {
+        let question = format!("{} Turn it into {}? (yes/no) ", told(&named, &prepared), prepared.format);
+        prompt::consent(&question, "--yes", |why| at(Error::misuse(format!("nothing was changed{why}"))))?;
+    }
+    if let Some(file) = &args.backup {
+        let backup = named.editor.back_up(&*named.store, &Unlock::with(&[]), None).map_err(at)?;
+        backup.warnings.iter().for_each(|w| output::warn(w));
+        new_file::write(file, &backup.bytes)?;
+    }
+    named.carry_out(prepared, args.json)
+}
+
+/// What is about to be written.
+fn told(named: &Named, prepared: &Prepared) -> String {
+    let steps: Vec<_> = prepared.edit.steps.iter().map(|s| s.what.as_str()).collect();
+    format!("{} is a {} volume. To be written: {}.", named.path(), named.format.name(), steps.join(", "))
+}

@@ -1,0 +1,169 @@
+//! Options for formats without a header: what a header would say.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use claviger_engine::credential::Headerless;
+use claviger_engine::{Error, Result, Secret, Unlock, formats};
+
+use crate::opening::credentials::{hide, read_up_to};
+use crate::terminal::size;
+
+/// Where the data are, how they are cut into sectors, and how the key is made.
+#[derive(clap::Args, Clone, Default)]
+#[command(next_help_heading = "Formats without a header: plain, cryptoloop, loop-AES")]
+pub struct HeaderlessArgs {
+    /// Size of the key, in bits
+    #[arg(long, value_name = "BITS")]
+    key_size: Option<u32>,
+
+    /// Where the data begin: bytes, or with `s` sectors of 512 bytes (2048s). loop-AES counts sectors from the beginning of the
+    /// file on, or with `@` in front (@8192) from the beginning of the data on
+    #[arg(long, value_name = "[@]SIZE", value_parser = Offset::parse)]
+    data_offset: Option<Offset>,
+
+    /// The number of the first sector, in sectors of 512 bytes: cryptsetup's --skip
+    #[arg(long, value_name = "SECTORS")]
+    skip: Option<u64>,
+
+    /// Size of the data: bytes, or with `s` sectors of 512 bytes [default: to the end]
+    #[arg(long, value_name = "SIZE", value_parser = size_or_sectors)]
+    data_size: Option<u64>,
+
+    /// Size of the sectors that are encrypted, in bytes
+    #[arg(long, value_name = "BYTES")]
+    sector_size: Option<u32>,
+
+    /// Initialisation vectors count sectors of --sector-size, not of 512 bytes
+    #[arg(long)]
+    iv_large_sectors: bool,
+
+    /// Iterations of a loop-AES volume that a passphrase opens, in thousands: its itercountk
+    #[arg(long, value_name = "N")]
+    itercountk: Option<u32>,
+
+    /// The file with the seed of a loop-AES volume: its pseed. One newline at the end is not part of it
+    #[arg(long = "pseed-file", value_name = "FILE", value_parser = Seed::read)]
+    seed: Option<Seed>,
+}
+
+/// A place, and whether sectors are counted from there on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Offset {
+    bytes: u64,
+    counts_from_there: bool,
+}
+
+impl Offset {
+    fn parse(text: &str) -> std::result::Result<Self, String> {
+        let (counts_from_there, text) = text.strip_prefix('@').map_or((false, text), |rest| (true, rest));
+        Ok(Self { bytes: size_or_sectors(text)?, counts_from_there })
+    }
+}
+
+/// A size as everywhere, or in sectors: `2048s`.
+fn size_or_sectors(text: &str) -> std::result::Result<u64, String> {
+    match text.strip_suffix('s').map(str::parse::<u64>) {
+        Some(Ok(sectors)) => sectors.checked_mul(512).ok_or_else(|| format!("{text:?} is too large")),
+        _ => size::parse(text),
+    }
+}
+
+/// What is appended to a passphrase, and where it comes from. Options can be cloned, secrets cannot.
+#[derive(Clone)]
+struct Seed(Arc<Secret>, PathBuf);
+
+impl Seed {
+    fn read(path: &str) -> std::result::Result<Self, String> {
+        const MAX: usize = 4096;
+        let read = || read_up_to(std::fs::File::open(path)?.as_fd(), MAX);
+        let seed = read().map_err(|e| e.to_string())?;
+        let seed = match seed.strip_suffix(b"\n") {
+            Some(line) => Secret::copy_from(line),
+            None => seed,
+        };
+        Ok(Self(Arc::new(seed), path.into()))
+    }
+}
+
+impl HeaderlessArgs {
+    /// Whether one of them was given.
+    pub fn given(&self) -> bool {
+        let Self { key_size, data_offset, skip, data_size, sector_size, iv_large_sectors, itercountk, seed } = self;
+        let numbers = [key_size, sector_size, itercountk].into_iter().any(Option::is_some);
+        numbers || data_offset.is_some() || skip.is_some() || data_size.is_some() || *iv_large_sectors || seed.is_some()
+    }
+
+    /// Refuses the options where the format, which has to be named for that, has headers that say the same.
+    ///
+    /// # Errors
+    /// `Misuse`.
+    pub fn check(&self, format: Option<&str>) -> Result<()> {
+        let Self { key_size, data_offset, skip, data_size, sector_size, iv_large_sectors, itercountk, seed } = self;
+        let place = [
+            (key_size.is_some(), "--key-size"),
+            (data_offset.is_some(), "--data-offset"),
+            (skip.is_some(), "--skip"),
+            (data_size.is_some(), "--data-size"),
+            (sector_size.is_some(), "--sector-size"),
+            (*iv_large_sectors, "--iv-large-sectors"),
+        ];
+        let single = [(itercountk.is_some(), "--itercountk"), (seed.is_some(), "--pseed-file")];
+        let name = format.map(formats::by_name).transpose()?.filter(|f| f.headerless()).map(|f| f.name());
+        let loop_aes = name == Some(formats::loopaes::LOOP_AES_NAME);
+        // Not when it is read: before a volume is opened, this program may have to start itself anew.
+        if let Some(Seed(_, path)) = seed {
+            hide(path)?;
+        }
+        let wrong = place.iter().find(|(given, _)| *given && name.is_none());
+        let wrong = wrong.or(single.iter().find(|(given, _)| *given && !loop_aes));
+        match wrong {
+            None => Ok(()),
+            Some((_, option)) => Err(Error::misuse(format!("{option} is for formats without a header")).hint(
+                "Name one: --format plain, cryptoloop or loop-AES (which alone has --itercountk and --pseed-file).",
+            )),
+        }
+    }
+
+    /// Puts them into how a volume is opened.
+    pub fn apply<'a>(&'a self, with: &mut Unlock<'a>) {
+        with.headerless = Headerless {
+            key_bits: self.key_size,
+            offset: self.data_offset.map(|o| o.bytes),
+            skip: self.skip.or(self.data_offset.filter(|o| o.counts_from_there).map(|_| 0)),
+            size: self.data_size,
+            sector_size: self.sector_size,
+            large_iv: self.iv_large_sectors,
+            iterations_k: self.itercountk,
+        };
+        with.seed = self.seed.as_ref().map(|seed| &seed.0[..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_bytes_or_sectors() {
+        let offset = |text| Offset::parse(text).map(|o| (o.bytes, o.counts_from_there));
+        assert_eq!(offset("8192"), Ok((8192, false)));
+        assert_eq!(offset("@8K"), Ok((8192, true)));
+        assert_eq!(offset("16s"), Ok((8192, false)));
+        assert_eq!(offset("@16s"), Ok((8192, true)));
+        for wrong in ["", "@", "s", "16ss", "-1", "36028797018963968s", "@@1"] {
+            assert!(offset(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn formats_with_headers_refuse_them() {
+        let args = HeaderlessArgs { key_size: Some(256), ..Default::default() };
+        assert!(args.check(Some("plain")).is_ok() && args.check(Some("loopaes")).is_ok());
+        assert!(args.check(None).is_err() && args.check(Some("TrueCrypt")).is_err());
+        let args = HeaderlessArgs { itercountk: Some(100), ..Default::default() };
+        assert!(args.check(Some("loop-AES")).is_ok() && args.check(Some("plain")).is_err());
+        assert!(HeaderlessArgs::default().check(None).is_ok());
+    }
+}

@@ -1,0 +1,555 @@
+//! Opening a volume: the options that several verbs share, and the way from a path to an open volume.
+
+pub mod cost;
+pub mod credentials;
+pub mod editing;
+pub mod files;
+pub mod header_changes;
+pub mod headerless;
+pub mod new_file;
+pub mod patience;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use claviger_crypto::pool::Pool;
+use claviger_engine::credential::HeaderChoice;
+use claviger_engine::filesystems;
+use claviger_engine::formats::{self, Facts, Mapping, partition};
+use claviger_engine::partitions;
+use claviger_engine::store::{Access, FileStore, SMALLEST_SECTOR};
+use claviger_engine::{Acceleration, Credential, Error, ErrorKind, Header, Protect, Store, Unlock, Volume};
+
+use crate::opening::credentials::{CredentialArgs, HiddenCredentialArgs};
+use crate::opening::headerless::HeaderlessArgs;
+use crate::process::guard;
+use crate::terminal::progress::Progress;
+use crate::terminal::{cancel, output, size};
+
+/// Which volume, what opens it, and what narrows the trials.
+#[derive(clap::Args)]
+pub struct OpenArgs {
+    /// The file or block device that holds the volume
+    #[arg(value_name = "VOLUME")]
+    pub path: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) credentials: CredentialArgs,
+
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
+/// How to open it.
+#[derive(clap::Args, Clone, Default)]
+#[command(next_help_heading = "How to open it")]
+pub(crate) struct How {
+    /// Take it as a volume of this format
+    #[arg(long, value_name = "NAME")]
+    format: Option<String>,
+
+    /// Take it as a TrueCrypt volume: the same as --format TrueCrypt
+    #[arg(long, conflicts_with_all = ["format", "veracrypt"])]
+    truecrypt: bool,
+
+    /// Take it as a VeraCrypt volume: the same as --format VeraCrypt
+    #[arg(long, conflicts_with = "format")]
+    veracrypt: bool,
+
+    /// Try only this hash, or Argon2id: opens faster
+    #[arg(long, value_name = "NAME")]
+    hash: Option<String>,
+
+    /// The PIM that the VeraCrypt volume was made with
+    #[arg(long, value_name = "N")]
+    pim: Option<u32>,
+
+    /// Memory that a key derivation may take: 512M, 2GiB. As much as can be had, if not given
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    memory: Option<u64>,
+
+    /// Go ahead even where opening takes more than ten minutes, as a hostile LUKS header can demand
+    #[arg(long)]
+    allow_slow: bool,
+
+    /// Try only this cipher or cascade
+    #[arg(long, value_name = "NAME")]
+    cipher: Option<String>,
+
+    /// Use the backup header at the end of the volume
+    #[arg(long)]
+    backup_header: bool,
+
+    /// Use only this copy of the header: primary, hidden, backup or hidden-backup; or only the keyslot of this number
+    #[arg(long, value_name = "SLOT", conflicts_with = "backup_header", value_parser = Slot::parse)]
+    slot: Option<Slot>,
+
+    /// The header is detached: it is in FILE, and the data are in VOLUME
+    #[arg(long = "header", value_name = "FILE")]
+    header_file: Option<PathBuf>,
+
+    /// The volume in this partition of the disk, or this partition of an encrypted system
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub partition: Option<u32>,
+
+    /// Do without the processor's AES instructions
+    #[arg(long)]
+    no_aes: bool,
+
+    /// Open a volume whose file was cut short: what is there can be read, nothing can be written
+    #[arg(long)]
+    truncated: bool,
+
+    /// Write to a volume that is not encrypted, one with the cipher cipher_null; otherwise it can only be read
+    #[arg(long)]
+    write_unencrypted: bool,
+
+    /// Whether to say what the kernel needs.
+    #[arg(skip)]
+    pub(crate) for_kernel: bool,
+
+    #[command(flatten)]
+    headerless: HeaderlessArgs,
+}
+
+impl How {
+    /// As the options of another verb say, which has some of these.
+    pub fn new(format: Option<String>, cipher: Option<String>, hash: Option<String>, pim: Option<u32>) -> Self {
+        Self { format, cipher, hash, pim, ..Self::default() }
+    }
+
+    /// Whether one of the options was given.
+    pub fn given(&self) -> bool {
+        let Self { format, truecrypt, veracrypt, hash, pim, memory, cipher, backup_header, slot, .. } = self;
+        let Self { partition, no_aes, truncated, write_unencrypted, allow_slow, for_kernel: _, headerless, .. } = self;
+        let texts = [format, hash, cipher].into_iter().any(Option::is_some);
+        let numbers = pim.is_some() || memory.is_some() || slot.is_some() || partition.is_some();
+        let flags = [truecrypt, veracrypt, backup_header, no_aes, truncated, write_unencrypted, allow_slow];
+        let flags = flags.into_iter().any(|flag| *flag);
+        texts || numbers || flags || headerless.given()
+    }
+
+    /// The credentials, tried as the options say.
+    pub fn unlock<'a>(&'a self, credentials: &'a [Credential]) -> Unlock<'a> {
+        let mut with = Unlock {
+            acceleration: if self.no_aes { Acceleration::Off } else { Acceleration::On },
+            hash: self.hash.as_deref(),
+            cipher: self.cipher.as_deref(),
+            pim: self.pim,
+            memory: self.memory,
+            header: self.header(),
+            keyslot: self.keyslot(),
+            truncated: self.truncated,
+            write_unencrypted: self.write_unencrypted,
+            may_take: patience::of(self.allow_slow),
+            for_kernel: self.for_kernel,
+            ..Unlock::with(credentials)
+        };
+        self.headerless.apply(&mut with);
+        with
+    }
+
+    fn header(&self) -> HeaderChoice {
+        match self.slot {
+            _ if self.backup_header => HeaderChoice::Backup,
+            Some(Slot::Copy { hidden, backup }) => HeaderChoice::One { hidden, backup },
+            Some(Slot::Keyslot(_)) | None => HeaderChoice::Any,
+        }
+    }
+
+    fn keyslot(&self) -> Option<u32> {
+        match self.slot {
+            Some(Slot::Keyslot(number)) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// The file with the header, where it is detached.
+    pub fn header_file(&self) -> Option<&Path> {
+        self.header_file.as_deref()
+    }
+
+    /// Whether only backups are to be tried, so that it does not matter what the volume begins with.
+    fn by_backup(&self) -> bool {
+        matches!(self.header(), HeaderChoice::Backup | HeaderChoice::One { backup: true, .. })
+    }
+
+    /// What is to be unlocked in the file or device, whose layout it then gives.
+    fn header_of(&self, store: &Arc<dyn Store>) -> claviger_engine::Result<Box<dyn Header>> {
+        let (name, backup) = (self.format(), self.by_backup());
+        self.headerless.check(name)?;
+        match (self.partition, name) {
+            (Some(number), _) => partition::open(store, number, name, backup),
+            (None, None) if backup => Ok(formats::open_by_backup(&**store)?.1),
+            (None, _) => Ok(formats::open(&**store, name)?.1),
+        }
+    }
+
+    /// What is to be unlocked in a file with a detached header.
+    fn detached_header_of(&self, file: &Arc<dyn Store>) -> claviger_engine::Result<Box<dyn Header>> {
+        let (format, header) = formats::open(&**file, self.format())?;
+        match format.detachable() {
+            true => Ok(header),
+            false => Err(Error::misuse(format!("{} has no detached headers", format.name()))),
+        }
+    }
+
+    /// The partition that the options name.
+    pub fn partition(&self) -> Option<u32> {
+        self.partition
+    }
+
+    /// The partition that the options name, as a store of its own, or the whole.
+    pub fn in_partition(&self, store: Arc<dyn Store>) -> claviger_engine::Result<Arc<dyn Store>> {
+        match self.partition {
+            Some(number) => Ok(Arc::new(partitions::slice(store, number)?)),
+            None => Ok(store),
+        }
+    }
+
+    /// Whether it is to be taken as a volume of a format without a header: such formats have to be named.
+    fn headerless_format(&self) -> bool {
+        self.format().is_some_and(|name| formats::by_name(name).is_ok_and(|format| format.headerless()))
+    }
+
+    /// The format that it is to be taken as.
+    pub fn format(&self) -> Option<&str> {
+        match (self.truecrypt, self.veracrypt) {
+            (true, _) => Some("TrueCrypt"),
+            (_, true) => Some("VeraCrypt"),
+            _ => self.format.as_deref(),
+        }
+    }
+}
+
+/// A copy of the header, or a keyslot in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    Copy { hidden: bool, backup: bool },
+    Keyslot(u32),
+}
+
+impl Slot {
+    fn parse(text: &str) -> Result<Self, String> {
+        let copy = |hidden, backup| Ok(Self::Copy { hidden, backup });
+        match text {
+            "primary" => copy(false, false),
+            "hidden" => copy(true, false),
+            "backup" => copy(false, true),
+            "hidden-backup" => copy(true, true),
+            _ => text.parse().map(Self::Keyslot).map_err(|_| {
+                "there are primary, hidden, backup and hidden-backup, and the numbers of keyslots".to_owned()
+            }),
+        }
+    }
+}
+
+/// What opens the hidden volume, for verbs with an option of the id `hidden`.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Password and keyfiles of the hidden volume")]
+pub struct HiddenArgs {
+    #[command(flatten)]
+    pub credentials: HiddenCredentialArgs,
+
+    /// Hash of the hidden volume
+    #[arg(long, value_name = "NAME", requires = "hidden")]
+    pub hidden_hash: Option<String>,
+
+    /// PIM of the hidden volume
+    #[arg(long, value_name = "N", requires = "hidden")]
+    pub hidden_pim: Option<u32>,
+}
+
+/// Protection of a hidden volume in the one that is opened, for verbs that write.
+#[derive(clap::Args)]
+pub struct ProtectArgs {
+    /// Protect the hidden volume in this one, with both passwords: a write that would damage it is refused, and from then on
+    /// nothing can be written. Without this, writing to the outer volume may destroy the hidden one
+    #[arg(long = "protect-hidden", id = "hidden")]
+    protect: bool,
+
+    #[command(flatten)]
+    hidden: HiddenArgs,
+}
+
+impl ProtectArgs {
+    /// Whether protection is asked for.
+    pub fn asked(&self) -> bool {
+        self.protect
+    }
+
+    /// Whether the hidden volume's password is read from standard input.
+    pub fn on_stdin(&self) -> bool {
+        self.hidden.credentials.on_stdin()
+    }
+}
+
+/// A volume that has been opened.
+pub struct Opened {
+    /// Its plaintext.
+    pub volume: Volume,
+    /// What is known about it.
+    pub facts: Facts,
+    /// Size of the file or device.
+    pub stored: u64,
+    /// What a person must know.
+    pub warnings: Vec<String>,
+    /// Header decryptions that were tried.
+    pub trials: u64,
+    /// How long that took.
+    pub took: Duration,
+    /// What the kernel needs to do the same, if that was asked for and it can.
+    pub mapping: Option<Mapping>,
+    /// What the header is in, where it is detached: nobody changes it for as long as the volume is open.
+    _header: Option<Arc<dyn Store>>,
+}
+
+impl OpenArgs {
+    /// The file as it is, or a partition in it, without decryption.
+    ///
+    /// # Errors
+    /// Those of opening it.
+    pub fn raw(&self, access: Access) -> claviger_engine::Result<Arc<dyn Store>> {
+        let store = Arc::new(open_file(&self.path, access)?);
+        self.how.in_partition(store).map_err(|e| e.at(&self.path))
+    }
+
+    /// Where the data are.
+    pub fn store_path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the password is read from standard input.
+    pub fn password_on_stdin(&self) -> bool {
+        self.credentials.on_stdin()
+    }
+
+    /// The format that it is to be taken as, if that was said.
+    pub fn format(&self) -> Option<&str> {
+        self.how.format()
+    }
+
+    /// The password and the keyfiles, asked where needed.
+    pub fn read_credentials(&self) -> claviger_engine::Result<Vec<Credential>> {
+        self.credentials.read()
+    }
+
+    /// Whether the trials were narrowed.
+    pub fn hinted(&self) -> bool {
+        let How { hash, cipher, pim, .. } = &self.how;
+        hash.is_some() || cipher.is_some() || pim.is_some() || self.how.slot.is_some() || self.how.backup_header
+    }
+
+    /// The credentials, and how they are to be tried.
+    pub fn unlock_with<'a>(&'a self, credentials: &'a [Credential]) -> Unlock<'a> {
+        self.how.unlock(credentials)
+    }
+
+    /// Tells what trying the keyslots costs, and asks where it takes long, before anybody types a password.
+    pub fn announce(&self, header: &dyn Header) -> claviger_engine::Result<()> {
+        // A volume key opens none of them.
+        if self.credentials.gives_volume_key() {
+            return Ok(());
+        }
+        patience::announce(header, &self.how.unlock(&[]))
+    }
+
+    /// Opens the volume. The password is asked once it is known that there is something to open.
+    pub fn open(&self, access: Access) -> anyhow::Result<Opened> {
+        self.open_with(access, None)
+    }
+
+    /// Opens the volume, and protects the hidden one in it if that is asked for.
+    pub fn open_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<Opened> {
+        if protect.protect && (access == Access::ReadOnly || self.how.truncated) {
+            return Err(Error::misuse(
+                "nothing is written where a volume is opened read-only: there is nothing to protect",
+            )
+            .hint("Leave --protect-hidden away.")
+            .into());
+        }
+        if protect.on_stdin() && self.password_on_stdin() {
+            return Err(Error::misuse("only one of the two passwords can come from standard input").into());
+        }
+        self.open_with(access, protect.protect.then_some(&protect.hidden))
+    }
+
+    fn open_with(&self, access: Access, hidden: Option<&HiddenArgs>) -> anyhow::Result<Opened> {
+        let access = if self.how.truncated { Access::ReadOnly } else { access };
+        guard::no_dumps();
+        let cancel = cancel::install()?;
+        let store: Arc<dyn Store> = Arc::new(open_file(&self.path, access)?);
+        let stored = store.len();
+        let whole = Arc::clone(&store);
+        let at = |e: Error| e.at(&self.path);
+        let at = |e| with_option(with_partitions(at(e), &whole, self.how.partition));
+        let detached = self.how.header_file().map(|path| detached_header(path, Access::ReadOnly)).transpose()?;
+        let header = match (&detached, self.how.header_file()) {
+            (Some(file), Some(path)) => self.how.detached_header_of(file).map_err(|e| with_explain(e.at(path)))?,
+            _ => self.how.header_of(&store).map_err(|e| with_explain(at(e)))?,
+        };
+        let store = if detached.is_some() { self.how.in_partition(store)? } else { store };
+        self.announce(&*header).map_err(|e| e.at(&self.path))?;
+        let asks = |keyfiles: &[Credential]| header.asks_passphrase(keyfiles);
+        let credentials = match self.how.headerless_format() {
+            true => self.credentials.read_for_headerless(asks)?,
+            false => self.credentials.read_for(asks)?,
+        };
+        let hidden_credentials = hidden.map(|h| h.credentials.read()).transpose()?;
+        let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| Protect {
+            credentials,
+            hash: args.hidden_hash.as_deref(),
+            pim: args.hidden_pim,
+        });
+        let bar = Progress::trials("Opening");
+        let memory = AtomicU64::new(0);
+        let show = |done, all| {
+            bar.memory(memory.load(Ordering::Relaxed));
+            bar.at(done, all);
+        };
+        let with = Unlock {
+            memory_in_use: Some(&memory),
+            cancel: Some(cancel),
+            progress: Some(&show),
+            protect,
+            data: detached.is_some().then_some(&*store),
+            ..self.how.unlock(&credentials)
+        };
+        let unlocked = header.unlock(detached.as_deref().unwrap_or(&*store), &with);
+        drop(hidden_credentials);
+        drop(credentials);
+        drop(bar);
+        let unlocked = unlocked.map_err(|e| with_explain(at(e)))?;
+        Ok(Opened {
+            volume: Volume::new(store, unlocked.layout),
+            facts: unlocked.facts,
+            stored,
+            warnings: unlocked.warnings,
+            trials: unlocked.trials,
+            took: unlocked.took,
+            mapping: unlocked.mapping,
+            _header: detached,
+        })
+    }
+}
+
+/// Opens the file with a detached header.
+pub fn detached_header(path: &Path, access: Access) -> claviger_engine::Result<Arc<dyn Store>> {
+    Ok(Arc::new(open_file(path, access)?))
+}
+
+/// Where a whole disk does not open: the partitions that could be volumes.
+fn with_partitions(error: Error, store: &Arc<dyn Store>, partition: Option<u32>) -> Error {
+    let looked_at_all =
+        partition.is_some() || !matches!(error.kind, ErrorKind::NotThisFormat(_) | ErrorKind::WrongCredential(_));
+    let Some(candidates) = (!looked_at_all).then(|| partition::candidates(store).ok().flatten()).flatten() else {
+        return error;
+    };
+    let numbers: Vec<_> =
+        candidates.iter().filter(|c| !c.formats.is_empty()).map(|c| c.partition.number.to_string()).collect();
+    match &numbers[..] {
+        [] => error.hint("It is a disk with partitions, none of which looks like a volume."),
+        all => error.hint(format!(
+            "It is a disk with partitions. To open one, choose it with --partition; these could be volumes: {}.",
+            all.join(", ")
+        )),
+    }
+}
+
+/// The engine's advice, with the name that this program has for it.
+pub fn with_option(mut error: Error) -> Error {
+    match (&error.kind, &mut error.hint) {
+        (ErrorKind::Malformed { .. }, Some(hint)) if hint.contains("truncated") => {
+            hint.push_str(" The option is --truncated.");
+        }
+        (ErrorKind::NotThisFormat(_), Some(hint)) if hint.contains("name its format") => {
+            hint.push_str(" The option is --format.")
+        }
+        (_, Some(hint)) if hint.contains("as its header") => hint.push_str(" The option is --header."),
+        _ => {}
+    }
+    error
+}
+
+/// The verb that says more, for verbs that open a volume and could not.
+fn with_explain(mut error: Error) -> Error {
+    let more = match error.kind {
+        ErrorKind::NotThisFormat(_) => "`claviger explain` says what it is.",
+        ErrorKind::WrongCredential(_) => "`claviger explain` tries other keyboard layouts and Unicode forms, too.",
+        _ => return error,
+    };
+    error.hint = Some(error.hint.map_or(more.to_owned(), |hint| format!("{hint} {more}")));
+    error
+}
+
+/// Opens the file, with a word on what to try where it may not be written.
+pub fn open_file(path: &Path, access: Access) -> claviger_engine::Result<FileStore> {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    FileStore::open(path, access).map_err(|e| match &e.kind {
+        ErrorKind::Io(io)
+            if access == Access::ReadWrite && matches!(io.kind(), PermissionDenied | ReadOnlyFilesystem) =>
+        {
+            e.hint("It may not be written. To read it, `mount` and `serve` have --read-only; other verbs that read never write.")
+        }
+        _ => e,
+    })
+}
+
+impl Opened {
+    /// Tells the warnings.
+    pub fn warn(&self) {
+        self.warnings.iter().for_each(|w| output::warn(w));
+    }
+
+    /// Its plaintext for other programs, and its warnings told. Sectors are shown as large as the volume has them, unless something
+    /// is inside that was made for smaller ones, which no disk of larger ones could hold.
+    pub fn into_served(mut self) -> Arc<dyn Store> {
+        if let Some(inside) = self.smaller_inside() {
+            self.volume = self.volume.with_sector_size(inside);
+        }
+        self.warn();
+        Arc::new(self.with_threads().volume)
+    }
+
+    /// The size of sectors that what is inside was made for, if the volume has larger ones. Warns of it.
+    pub fn smaller_inside(&mut self) -> Option<u64> {
+        let own = self.volume.sector_size();
+        if own == SMALLEST_SECTOR {
+            return None;
+        }
+        // What cannot be read is no reason not to serve the rest: sectors with tags may never have been written.
+        let inside = filesystems::sector_size(&self.volume).ok().flatten().filter(|inside| *inside < own);
+        self.warnings.extend(inside.map(|inside| {
+            format!(
+                "What is inside was made for sectors of {inside} bytes, and those of the volume have {own}. Here that does no harm; \
+                 with dm-crypt, and so with cryptsetup, it does not mount. To change that, copy the files, make a file system for \
+                 sectors of {own} bytes, and copy them back."
+            )
+        }));
+        inside
+    }
+
+    /// With the threads of this machine, for large reads.
+    pub fn with_threads(mut self) -> Self {
+        // Between two large reads there is a write to standard output: an idle helper may sleep.
+        let pool = Pool::for_this_machine(Duration::ZERO);
+        self.volume = self.volume.with_pool(Arc::new(pool));
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_copies_or_numbers() {
+        assert_eq!(Slot::parse("hidden-backup"), Ok(Slot::Copy { hidden: true, backup: true }));
+        assert_eq!(Slot::parse("7"), Ok(Slot::Keyslot(7)));
+        for wrong in ["", "-1", "first", "4294967296"] {
+            assert!(Slot::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

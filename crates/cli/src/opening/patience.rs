@@ -1,0 +1,67 @@
+//! What a header asks for before it can be opened: told beforehand, and begun only if somebody wants it where it takes long.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use claviger_engine::{Error, Header, Result, Unlock};
+
+use crate::terminal::{output, prompt, show, size};
+
+/// What may take longer than this on one processor is asked about.
+const LONG: Duration = Duration::from_secs(600);
+
+/// The option that answers in a script.
+const OPTION: &str = "--allow-slow";
+
+/// What [`Unlock::may_take`] is for a program whose options allow long work or do not.
+pub fn of(allow_slow: bool) -> Option<&'static (dyn Fn(Duration) -> Result<()> + Sync)> {
+    if allow_slow { None } else { Some(&ask) }
+}
+
+/// Tells what trying the keyslots costs, where that is worth telling, and asks where it takes long.
+///
+/// # Errors
+/// Those of [`Unlock::may_take`].
+pub fn announce(header: &dyn Header, with: &Unlock<'_>) -> Result<()> {
+    let Some(plan) = header.plan(with) else { return Ok(()) };
+    if show::worth_telling(&plan) {
+        output::note(&show::sentence(&plan));
+    }
+    with.may_take.map_or(Ok(()), |may_take| may_take(Duration::from_micros(plan.microseconds())))
+}
+
+/// What was answered before.
+struct Answers {
+    /// The longest work that somebody wanted.
+    wanted: Duration,
+    /// Whether somebody did not want some.
+    refused: bool,
+}
+
+/// Asks once, for all that is tried after that.
+fn ask(time: Duration) -> Result<()> {
+    static ANSWERS: Mutex<Answers> = Mutex::new(Answers { wanted: LONG, refused: false });
+    let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if time <= answers.wanted {
+        return Ok(());
+    }
+    let time_told = size::duration(time);
+    let refused = |why: &str| {
+        Error::misuse(format!(
+            "trying a password on this volume would take about {time_told} of processor time; nothing was tried{why}"
+        ))
+    };
+    if answers.refused {
+        return Err(refused(""));
+    }
+    let question = format!(
+        "Trying a password on this volume takes about {time_told} of processor time; ordinary volumes take seconds. Ctrl-C stops it. \
+         Begin? (yes/no) "
+    );
+    let answer = prompt::consent(&question, OPTION, refused);
+    match answer {
+        Ok(()) => answers.wanted = time,
+        Err(_) => answers.refused = true,
+    }
+    answer
+}

@@ -1,0 +1,133 @@
+//! A verb that goes on in the background: the program starts itself anew, and leaves once the new process says that it works.
+//!
+//! Nothing secret is handed over: the new process asks for passwords itself, on the same terminal, and tells what goes wrong
+//! itself, with its exit code. A fork would copy a process whose threads are anywhere.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+use claviger_engine::{Error, ErrorKind};
+use claviger_serve::inherited;
+use claviger_serve::sessions::Process;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal, setsid};
+
+use crate::terminal::cancel;
+use crate::terminal::exit::Silent;
+
+/// What the process in the background is told by the one that started it. Nothing for people.
+#[derive(clap::Args, Clone)]
+pub struct Told {
+    /// The descriptor to say on that it works
+    #[arg(long, hide = true, value_name = "N")]
+    ready_fd: Option<i32>,
+
+    /// The process that started the one in front: NUMBER-TICKS
+    #[arg(long, hide = true, value_name = "PROCESS", value_parser = parse_process)]
+    caller: Option<Process>,
+}
+
+fn parse_process(text: &str) -> Result<Process, String> {
+    let parse = || {
+        let (pid, started) = text.split_once('-')?;
+        Some(Process { pid: pid.parse().ok()?, started: started.parse().ok()? })
+    };
+    parse().ok_or_else(|| "not NUMBER-TICKS".to_owned())
+}
+
+impl Told {
+    /// Whether this is the process in the background.
+    pub fn background(&self) -> bool {
+        self.ready_fd.is_some()
+    }
+
+    /// The process on whose behalf this one runs, if it still lives.
+    pub fn caller(&self) -> anyhow::Result<Process> {
+        match self.caller {
+            Some(caller) => Ok(caller),
+            // This one's parent is the process in front, which ends soon.
+            None if self.background() => Err(Error::unsupported("watching the process that started this one")
+                .hint("It has ended, or /proc hides it (hidepid).")
+                .into()),
+            None => parent(),
+        }
+    }
+
+    /// Says that it works, and leaves the terminal and the session of the one who called. Does nothing in the foreground.
+    ///
+    /// # Errors
+    /// If the process in front has gone: nobody would know that this one is there.
+    pub fn ready(&self) -> anyhow::Result<()> {
+        let Some(number) = self.ready_fd else { return Ok(()) };
+        // Opened anew through /proc, which needs no trust in who else owns the number.
+        let mut pipe = OpenOptions::new().write(true).open(format!("/proc/self/fd/{number}"))?;
+        std::env::set_current_dir("/")?;
+        let _ = setsid();
+        let null = OpenOptions::new().read(true).write(true).open("/dev/null").context("/dev/null")?;
+        rustix::stdio::dup2_stdin(&null)?;
+        rustix::stdio::dup2_stdout(&null)?;
+        rustix::stdio::dup2_stderr(&null)?;
+        pipe.write_all(b"1").context("the process that started this one has gone")
+    }
+}
+
+/// The process that started this one.
+fn parent() -> anyhow::Result<Process> {
+    let gone = || Error::new(ErrorKind::Cancelled).hint("The process that started this one has ended.");
+    let pid = getppid().ok_or_else(gone)?;
+    Ok(Process::of(pid.as_raw_pid().cast_unsigned()).map_err(|_| gone())?)
+}
+
+/// Starts the program with the same `words` (its own name, the verb, and the rest) in the background, and waits until it works
+/// or has ended: then with its exit code.
+pub fn start(words: &[OsString], stdin: Stdio) -> anyhow::Result<()> {
+    cancel::install()?;
+    // The new process inherits the end that it writes to. Not the other: it is to notice when this process has gone.
+    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    fcntl_setfd(&write, FdFlags::empty())?;
+    // It may be hidden from this user, as sudo is: only --with-parent has to know it.
+    let caller = parent().ok();
+    // Its own name shows in lists of processes; where the program was replaced since, the file has none any more.
+    let own = std::env::current_exe().ok().filter(|path| path.is_file());
+    let mut command = Command::new(own.unwrap_or_else(|| "/proc/self/exe".into()));
+    command.args(&words[1..2]);
+    command.arg(format!("--ready-fd={}", write.as_raw_fd()));
+    command.args(caller.map(|caller| format!("--caller={}-{}", caller.pid, caller.started)));
+    command.args(&words[2..]).stdin(stdin);
+    inherited::pass_on_all();
+    let mut child = command.spawn().context("starting in the background")?;
+    drop(write);
+    let pid = Pid::from_raw(child.id().cast_signed()).context("a process has a number")?;
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+
+    let mut told = false;
+    loop {
+        let mut fds = [PollFd::new(&read, PollFlags::IN), PollFd::new(&process, PollFlags::IN)];
+        // A signal that comes just before the wait does not interrupt it.
+        let tick = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        match poll(&mut fds, Some(&tick)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(io::Error::from(e).into()),
+        }
+        if fds[0].revents().contains(PollFlags::IN) {
+            File::from(read).read_exact(&mut [0])?;
+            return Ok(());
+        }
+        if !fds[1].revents().is_empty() {
+            let status = child.wait()?;
+            let code = status.code().or(status.signal().map(|s| 128 + s)).unwrap_or(255);
+            return Err(Silent(u8::try_from(code).unwrap_or(255)).into());
+        }
+        // Ctrl-C reaches both; a signal to this one alone does not.
+        if cancel::cancelled() && !told {
+            told = pidfd_send_signal(&process, Signal::TERM).is_ok();
+        }
+    }
+}

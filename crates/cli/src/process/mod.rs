@@ -1,0 +1,6 @@
+//! What the program does with processes, its own and those that it starts.
+
+pub mod background;
+pub mod guard;
+pub mod helper;
+pub mod traced;

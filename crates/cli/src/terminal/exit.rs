@@ -1,0 +1,249 @@
+//! Exit codes: the one place that maps what went wrong to a number.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use claviger_engine::{Error, ErrorKind};
+use serde::Serialize;
+
+use crate::terminal::output::ReaderGone;
+
+/// An exit code: the number, the name that `--json` gives it, and what it means.
+pub struct Code {
+    number: u8,
+    name: &'static str,
+    meaning: &'static str,
+}
+
+/// Every exit code, the number being the index.
+pub static CODES: &[Code] = &[
+    code(0, "done", "done"),
+    code(1, "misuse", "the command makes no sense: an unknown option, a size that does not fit, a refused overwrite"),
+    code(2, "wrong-credential", "no password or keyfile that was given opens the volume"),
+    code(3, "not-this-format", "not a volume of the format that was asked for, or of any that is known"),
+    code(4, "damaged", "recognised, but damaged or cut short"),
+    code(5, "unsupported", "recognised, but this program cannot do it"),
+    code(6, "io", "a file or device could not be read or written"),
+    code(7, "too-little-memory", "the key derivation needs more memory than there is"),
+    code(8, "cancelled", "cancelled (Ctrl-C, SIGTERM)"),
+    code(9, "in-use", "another process has the volume open"),
+];
+
+const DONE: usize = 0;
+const MISUSE: usize = 1;
+const WRONG_CREDENTIAL: usize = 2;
+const NOT_THIS_FORMAT: usize = 3;
+const DAMAGED: usize = 4;
+const UNSUPPORTED: usize = 5;
+const IO: usize = 6;
+const TOO_LITTLE_MEMORY: usize = 7;
+const CANCELLED: usize = 8;
+const IN_USE: usize = 9;
+
+const fn code(number: u8, name: &'static str, meaning: &'static str) -> Code {
+    Code { number, name, meaning }
+}
+
+/// Ends the program with this number and without another word: it has been said already, or another program says it.
+#[derive(Debug)]
+pub struct Silent(pub u8);
+
+impl fmt::Display for Silent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ended with {}", self.0)
+    }
+}
+
+impl std::error::Error for Silent {}
+
+impl Silent {
+    /// As the error ends that has been reported.
+    pub fn after(error: &anyhow::Error) -> Self {
+        Self(classify(error).number)
+    }
+
+    /// A volume was looked at and is damaged.
+    pub fn damaged() -> Self {
+        Self(CODES[DAMAGED].number)
+    }
+
+    /// Something that was tried does not work.
+    pub fn failed() -> Self {
+        Self(CODES[IO].number)
+    }
+
+    /// Something became slower by more than is allowed, which was told.
+    pub fn slower() -> Self {
+        Self(CODES[MISUSE].number)
+    }
+
+    /// A file was looked at and is no volume.
+    pub fn not_this_format() -> Self {
+        Self(CODES[NOT_THIS_FORMAT].number)
+    }
+}
+
+/// A command line that clap did not accept, or a call for help.
+pub fn usage(error: &clap::Error, json: bool) -> ExitCode {
+    if json && error.use_stderr() {
+        let text = error.render().to_string();
+        let what = text.trim().trim_start_matches("error: ").to_owned();
+        report(&Error::misuse(what).into(), true);
+        return number(MISUSE);
+    }
+    let printed = error.print();
+    match printed {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => number(IO),
+        _ if error.use_stderr() => number(MISUSE),
+        _ => number(DONE),
+    }
+}
+
+/// Reports the error, if there is one, and ends.
+pub fn finish(result: anyhow::Result<()>, json: bool) -> ExitCode {
+    let Err(error) = result else { return number(DONE) };
+    if let Some(Silent(code)) = error.downcast_ref() {
+        return ExitCode::from(*code);
+    }
+    // Whoever read our output has read enough.
+    if error.downcast_ref::<ReaderGone>().is_some() {
+        return number(DONE);
+    }
+    report(&error, json);
+    ExitCode::from(classify(&error).number)
+}
+
+#[derive(Serialize)]
+struct Told {
+    error: Failure,
+}
+
+#[derive(Serialize)]
+struct Failure {
+    kind: &'static str,
+    message: String,
+    exit_code: u8,
+}
+
+/// Says on standard error what went wrong: as text, or with `json` as one line with one object.
+pub fn report(error: &anyhow::Error, json: bool) {
+    let message = message(error);
+    let text = if json {
+        let &Code { number, name, meaning: _ } = classify(error);
+        let told = Told { error: Failure { kind: name, message, exit_code: number } };
+        serde_json::to_string(&told).expect("strings and a number are JSON")
+    } else {
+        format!("claviger: {message}")
+    };
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// The table for people.
+pub fn table() -> String {
+    let rows = CODES.iter().map(|c| format!("  {}  {}\n", c.number, c.meaning));
+    format!("Exit status:\n{}", rows.collect::<String>())
+}
+
+/// Number and meaning of each code.
+pub fn rows() -> impl Iterator<Item = (u8, &'static str)> {
+    CODES.iter().map(|c| (c.number, c.meaning))
+}
+
+/// The chain of causes in one line, except that the engine's errors hold their cause in their own text.
+fn message(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&cause.to_string());
+        if cause.is::<Error>() {
+            break;
+        }
+    }
+    text
+}
+
+fn classify(error: &anyhow::Error) -> &'static Code {
+    let index = error.chain().find_map(|cause| {
+        if let Some(e) = cause.downcast_ref::<Error>() {
+            return Some(of_kind(&e.kind));
+        }
+        cause.is::<io::Error>().then_some(IO)
+    });
+    &CODES[index.unwrap_or(MISUSE)]
+}
+
+/// The number of a kind of error.
+pub fn number_of(kind: &ErrorKind) -> u8 {
+    CODES[of_kind(kind)].number
+}
+
+fn of_kind(kind: &ErrorKind) -> usize {
+    match kind {
+        ErrorKind::Misuse(_) | ErrorKind::CredentialKind { .. } => MISUSE,
+        ErrorKind::WrongCredential(_) | ErrorKind::WrongHiddenCredential(_) => WRONG_CREDENTIAL,
+        ErrorKind::NotThisFormat(_) => NOT_THIS_FORMAT,
+        ErrorKind::Malformed { .. } => DAMAGED,
+        ErrorKind::Unsupported { .. } => UNSUPPORTED,
+        ErrorKind::Io(_) => IO,
+        ErrorKind::TooLittleMemory { .. } => TOO_LITTLE_MEMORY,
+        ErrorKind::Cancelled => CANCELLED,
+        ErrorKind::InUse { .. } => IN_USE,
+        // The engine may learn kinds that this program has not heard of.
+        _ => MISUSE,
+    }
+}
+
+fn number(index: usize) -> ExitCode {
+    ExitCode::from(CODES[index].number)
+}
+
+/// The number with which a cancelled program ends.
+pub fn cancelled() -> i32 {
+    i32::from(CODES[CANCELLED].number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn numbers_are_indices() {
+        assert!(CODES.iter().enumerate().all(|(i, c)| usize::from(c.number) == i));
+    }
+
+    #[test]
+    fn every_kind_has_its_number() {
+        let memory = ErrorKind::TooLittleMemory { needed: 2, available: 1 };
+        let malformed = ErrorKind::Malformed { field: "f", offset: 0, what: "w".into() };
+        let kinds = [
+            (ErrorKind::Misuse(String::new()), 1),
+            (ErrorKind::CredentialKind { format: "F", kind: "keyfile" }, 1),
+            (ErrorKind::WrongCredential(String::new()), 2),
+            (ErrorKind::WrongHiddenCredential(String::new()), 2),
+            (ErrorKind::NotThisFormat(String::new()), 3),
+            (malformed, 4),
+            (ErrorKind::Unsupported { what: String::new() }, 5),
+            (ErrorKind::Io(io::ErrorKind::NotFound.into()), 6),
+            (memory, 7),
+            (ErrorKind::Cancelled, 8),
+            (ErrorKind::InUse { holder: None }, 9),
+        ];
+        for (kind, number) in kinds {
+            let error = anyhow::Error::new(Error::new(kind)).context("while testing");
+            assert_eq!(classify(&error).number, number, "{error:#}");
+        }
+        let io = Err::<(), _>(io::Error::from(io::ErrorKind::NotFound)).context("reading").expect_err("an error");
+        assert_eq!(classify(&io).number, 6);
+        assert_eq!(classify(&anyhow::anyhow!("no kind")).number, 1);
+    }
+
+    #[test]
+    fn causes_are_told_once() {
+        let error = Error::from(io::Error::other("the disk is on fire")).at("x.tc".as_ref());
+        assert_eq!(message(&anyhow::Error::new(error).context("serving")), "serving: x.tc: the disk is on fire");
+    }
+}

@@ -1,0 +1,10 @@
+//! What people see and type: questions, progress, tables, sizes, JSON, exit codes.
+
+pub mod cancel;
+pub mod duration;
+pub mod exit;
+pub mod output;
+pub mod progress;
+pub mod prompt;
+pub mod show;
+pub mod size;

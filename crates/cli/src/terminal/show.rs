@@ -1,0 +1,198 @@
+//! `claviger header show`: what a header says without a password.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use claviger_engine::formats::{self, Plan};
+use claviger_engine::store::Access;
+use claviger_engine::{Error, Store, Unlock, partitions};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::opening::{open_file, with_option};
+use crate::terminal::output::{self, Report, printable};
+use crate::terminal::size;
+
+/// Show what a header says, without a password
+///
+/// Keyslots, ciphers, key derivations, tokens, labels, and whether both copies of a header are sound. No secret is shown, and
+/// nothing is written. The headers of TrueCrypt and VeraCrypt are encrypted as a whole: `claviger info` shows those.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger header show disk.luks
+  claviger header show --partition 2 /dev/sda
+  claviger header show --json disk.luks")]
+pub struct Args {
+    /// The file or block device that holds the header
+    #[arg(value_name = "VOLUME")]
+    path: PathBuf,
+
+    /// Take it as a volume of this format
+    #[arg(long, value_name = "NAME")]
+    format: Option<String>,
+
+    /// The header of the volume in this partition of a disk
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    partition: Option<u32>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    path: String,
+    /// What the header says.
+    header: Value,
+    /// What trying its keyslots costs on this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<Plan>,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let at = |e: Error| with_option(e.at(&args.path));
+    let mut store: Arc<dyn Store> = Arc::new(open_file(&args.path, Access::ReadOnly)?);
+    if let Some(number) = args.partition {
+        store = Arc::new(partitions::slice(store, number).map_err(at)?);
+    }
+    let (format, header) = formats::open(&*store, args.format.as_deref()).map_err(at)?;
+    let told = header.describe().ok_or_else(|| {
+        let what = format!("showing what cannot be read without a password, as the headers of {}", format.name());
+        at(Error::unsupported(what).hint("`claviger info` opens the volume and says what it is made of."))
+    })?;
+    let path = args.path.display().to_string();
+    output::print(&Shown { path, header: told, plan: header.plan(&Unlock::with(&[])) }, args.json)
+}
+
+impl Report for Shown {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{}", printable(&self.path))?;
+        if let Value::Object(members) = &self.header {
+            object(out, members, 2)?;
+        }
+        match &self.plan {
+            Some(plan) if !plan.keyslots.is_empty() => writeln!(out, "  {}", sentence(plan)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether trying the keyslots costs so much that a person should know before.
+pub fn worth_telling(plan: &Plan) -> bool {
+    const MEMORY: u64 = 256 << 20;
+    const TIME: Duration = Duration::from_secs(5);
+    plan.needed() >= MEMORY.min(plan.available) || Duration::from_micros(plan.microseconds()) >= TIME
+}
+
+/// What trying the keyslots costs, as a sentence.
+pub fn sentence(plan: &Plan) -> String {
+    let time = size::duration(Duration::from_micros(plan.microseconds()).max(Duration::from_secs(1)));
+    let slots = match plan.keyslots.len() {
+        1 => "Trying the keyslot".to_owned(),
+        n => format!("Trying all {n} keyslots"),
+    };
+    let memory = match plan.needed() {
+        0 => String::new(),
+        needed if needed > plan.available => format!(
+            " and up to {} of memory; only {} can be had, so that some cannot be tried",
+            size::short(needed),
+            size::short(plan.available)
+        ),
+        needed => format!(" and up to {} of memory", size::short(needed)),
+    };
+    format!("{slots} takes at most about {time} of one processor{memory}.")
+}
+
+/// First what is one value, then what has members, then what are lists of objects.
+fn object(out: &mut dyn Write, members: &Map<String, Value>, indent: usize) -> io::Result<()> {
+    let lists = |value: &Value| matches!(value, Value::Array(all) if all.iter().any(Value::is_object));
+    let lines: Vec<_> = members.iter().filter(|(_, value)| !lists(value) && !value.is_object()).collect();
+    let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    for (name, value) in lines {
+        if let Some(text) = shown(name, value) {
+            writeln!(out, "{:indent$}{:<width$}  {text}", "", title(name))?;
+        }
+    }
+    for (name, inside) in members.iter().filter_map(|(name, value)| Some((name, value.as_object()?))) {
+        writeln!(out, "{:indent$}{}", "", title(name))?;
+        object(out, inside, indent + 2)?;
+    }
+    for (name, value) in members.iter().filter(|(_, value)| lists(value)) {
+        writeln!(out, "{:indent$}{}", "", title(name))?;
+        for member in value.as_array().into_iter().flatten().filter_map(Value::as_object) {
+            let mut rest = member.clone();
+            let title = ["number", "keyslot", "name"]
+                .iter()
+                .find_map(|name| rest.remove(*name))
+                .and_then(|title| shown("", &title));
+            let kind = rest.remove("type").and_then(|kind| shown("", &kind)).map(|kind| format!(" {kind}"));
+            let inner = indent + 2;
+            writeln!(out, "{:inner$}{}:{}", "", title.unwrap_or_default(), kind.unwrap_or_default())?;
+            object(out, &rest, inner + 2)?;
+        }
+    }
+    Ok(())
+}
+
+/// What people call a member.
+fn title(name: &str) -> String {
+    if name == "microseconds" { "takes".to_owned() } else { name.replace('_', " ") }
+}
+
+/// One value; nothing for one that is empty.
+fn shown(name: &str, value: &Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::String(text) if text.is_empty() => None,
+        Value::String(text) => Some(printable(text)),
+        Value::Bool(yes) => Some(if *yes { "yes" } else { "no" }.to_owned()),
+        Value::Number(number) => Some(with_unit(name, number.as_u64(), number.to_string())),
+        Value::Array(all) => {
+            let all: Vec<_> = all.iter().filter_map(|value| shown("", value)).collect();
+            (!all.is_empty()).then(|| all.join(", "))
+        }
+        Value::Object(_) => Some(printable(&value.to_string())),
+    }
+}
+
+/// A number with what it counts, which its name tells.
+fn with_unit(name: &str, number: Option<u64>, text: String) -> String {
+    let of_bytes = |name: &str| name == "memory" || name.ends_with("size");
+    let in_bytes = |name: &str| name == "at" || name.ends_with("offset");
+    match number {
+        Some(number) if of_bytes(name) => size::exact(number),
+        Some(_) if in_bytes(name) => format!("byte {text}"),
+        Some(number) if name == "microseconds" => format!("about {:.2} s of one processor", number as f64 / 1e6),
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn text_of(header: Value) -> String {
+        let mut out = Vec::new();
+        let shown = Shown { path: "x.luks".into(), header, plan: None };
+        shown.text(&mut out).expect("memory");
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn lists_come_last_and_empty_things_not_at_all() {
+        let header = json!({
+            "label": "", "flags": [], "header_size": 16384, "uuid": "abc\u{1b}[31m",
+            "keyslots": [{ "number": 3, "type": "luks2", "area_offset": 32768, "keyslots": [1, 2] }],
+        });
+        assert_eq!(
+            text_of(header),
+            "x.luks\n  header size  16384 bytes (16 KiB)\n  uuid         abc?[31m\n  keyslots\n    3: luks2\n      \
+             area offset  byte 32768\n      keyslots     1, 2\n"
+        );
+    }
+}

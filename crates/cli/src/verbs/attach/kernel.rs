@@ -1,0 +1,101 @@
+//! `claviger attach --kernel`: the kernel's device-mapper does the work.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+use claviger_engine::formats::Facts;
+use claviger_engine::store::Access;
+use claviger_engine::{Error, Store};
+use claviger_serve::inherited;
+use claviger_serve::kernel::{self, Request};
+use serde::Serialize;
+
+use crate::opening::OpenArgs;
+use crate::terminal::exit::Silent;
+use crate::terminal::output::{self, Report};
+
+#[derive(Serialize)]
+struct Attached {
+    name: String,
+    volume: String,
+    /// The block device with the plaintext.
+    device: String,
+    format: &'static str,
+    cipher: String,
+    /// Size of the plaintext, in bytes.
+    size: u64,
+    read_only: bool,
+    /// Where the kernel got the key from: `keyring`, or `table`, which root can read.
+    key: &'static str,
+}
+
+/// Sets the volume up in the kernel.
+pub fn attach(mut open: OpenArgs, name: &str, read_only: bool, json: bool) -> anyhow::Result<()> {
+    // Better before a password is asked for than after.
+    kernel::available()?;
+    open.how.for_kernel = true;
+    let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let mut opened = open.open(access)?;
+    opened.smaller_inside();
+    opened.warn();
+    let Facts { format, cipher, uuid, .. } = &opened.facts;
+    let cannot = || {
+        Error::unsupported(format!("{cipher} as this volume has it, in the kernel: its dm-crypt has no such thing"))
+            .hint("Without --kernel this program does the work itself.")
+            .in_format(format)
+            .at(&open.path)
+    };
+    let mapping = opened.mapping.as_ref().ok_or_else(cannot)?;
+    let all_writable = mapping.parts.iter().all(|part| part.writable);
+    if !read_only && !all_writable {
+        output::warn(
+            "A part of it may not be written. The kernel knows only all or nothing: it is attached read-only.",
+        );
+    }
+    let size = opened.volume.len();
+    // The kernel wants what it is in for itself.
+    drop(opened.volume);
+    let store = open.store_path();
+    let request = Request { name, store, mapping, uuid: uuid.as_deref(), read_only: read_only || !all_writable };
+    let attached = kernel::attach(&request)?;
+    if !attached.keyring {
+        output::warn("The kernel's keyring took no key: it is in the mapping's table, which root can read.");
+    }
+    let attached = Attached {
+        name: name.to_owned(),
+        volume: open.path.display().to_string(),
+        device: attached.device.display().to_string(),
+        format,
+        cipher: cipher.clone(),
+        size,
+        read_only: attached.read_only,
+        key: if attached.keyring { "keyring" } else { "table" },
+    };
+    output::print(&attached, json)
+}
+
+/// The same by a process of its own, whose options are those of a line of the table.
+pub fn start(options: Vec<OsString>, device: &Path, name: &str, stdin: Stdio) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("this program")?;
+    let mut command = Command::new(program);
+    command.args(["attach", "--kernel"]).args(options).arg("--").arg(device).arg(name);
+    inherited::pass_on_all();
+    let status = command.stdin(stdin).status().context("this program again")?;
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(code) => Err(Silent(u8::try_from(code).unwrap_or(u8::MAX)).into()),
+        None => Err(Error::from(io::Error::other(format!("the process that sets it up ended with {status}"))).into()),
+    }
+}
+
+impl Report for Attached {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { name, volume, device, format, cipher, size: _, read_only, key: _ } = self;
+        let how = if *read_only { ", read-only" } else { "" };
+        writeln!(out, "{volume}: {format}, {cipher}, is {device} in the kernel{how}.")?;
+        writeln!(out, "To take it down: claviger detach {}", output::command([name]))
+    }
+}

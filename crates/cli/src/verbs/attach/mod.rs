@@ -1,0 +1,276 @@
+//! `claviger attach`: volumes by name.
+
+mod crypttab;
+mod disk;
+mod favourites;
+mod kernel;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use claviger_engine::{Error, Result, Secret};
+use claviger_serve::sessions::Runtime;
+
+use crate::opening::credentials::CredentialArgs;
+use crate::opening::{How, OpenArgs};
+use crate::process::{background, guard};
+use crate::terminal::exit::{self, Silent};
+use crate::terminal::{cancel, output};
+use crypttab::Entry;
+use favourites::Favourite;
+
+/// Open volumes by their names in /etc/crypttab or among your favourites
+///
+/// A favourite, in ~/.config/claviger/favourites.toml, is mounted. A line of /etc/crypttab is opened: its plaintext is the
+/// file `volume` in a folder of its name in your runtime folder, or where there is no FUSE, an NBD socket there. `claviger
+/// list` says where, `claviger unmount` ends it.
+///
+/// With --kernel, as root, the kernel's device-mapper and dm-crypt do the work: the plaintext is the block device
+/// /dev/mapper/NAME, until `claviger detach NAME`. That takes a line of the table or, with the options of other verbs that open
+/// volumes, a VOLUME and a NAME for it. The key reaches the kernel through its keyring.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger attach diary
+  claviger attach --all
+  claviger attach --crypttab ./table backup
+  claviger attach --kernel old.tc backup
+
+A favourite in ~/.config/claviger/favourites.toml:
+  [diary]
+  volume = \"~/diary.tc\"
+  dir = \"~/diary\"
+  options = [\"--hash=SHA-512\", \"--idle=10m\"]")]
+pub struct Args {
+    /// Names of favourites or of lines of the table; with --kernel, a volume and a name for it
+    #[arg(value_name = "NAME", required_unless_present = "all")]
+    names: Vec<String>,
+
+    /// Every line of the table that does not say noauto, and every favourite
+    #[arg(long, conflicts_with = "names")]
+    all: bool,
+
+    /// Another table than /etc/crypttab
+    #[arg(long, value_name = "FILE")]
+    crypttab: Option<PathBuf>,
+
+    /// Another list of favourites than ~/.config/claviger/favourites.toml
+    #[arg(long, value_name = "FILE")]
+    favourites: Option<PathBuf>,
+
+    /// Let the kernel do the work, as root
+    #[arg(long, conflicts_with = "favourites")]
+    kernel: bool,
+
+    /// With --kernel: nothing can be written
+    #[arg(long, requires = "kernel")]
+    read_only: bool,
+
+    /// Print JSON: an object for each that is attached
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    credentials: Option<CredentialArgs>,
+
+    #[command(flatten)]
+    how: How,
+}
+
+/// Something with a name.
+enum Known<'a> {
+    Favourite(&'a Favourite),
+    Entry(&'a Entry),
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    guard::no_dumps();
+    cancel::install()?;
+    let favourites = favourites(args)?;
+    let entries = entries(args)?;
+    if let Some((volume, name)) = args.volume(&entries)? {
+        let (credentials, how) = (args.credentials.clone().unwrap_or_default(), args.how.clone());
+        return kernel::attach(OpenArgs { path: volume.into(), credentials, how }, name, args.read_only, args.json);
+    }
+    let mut chosen = Vec::new();
+    for name in &args.names {
+        chosen.push((&**name, known(name, &favourites, &entries)?));
+    }
+    if args.all {
+        chosen.extend(entries.iter().filter(|e| !e.has("noauto")).map(|e| (&*e.name, Known::Entry(e))));
+        if !args.kernel {
+            chosen.extend(favourites.iter().map(|(name, favourite)| (&**name, Known::Favourite(favourite))));
+        }
+    }
+    let mut failed = None;
+    for (name, what) in chosen {
+        cancel::check()?;
+        let attached = match &what {
+            Known::Favourite(_) if args.kernel => Err(Error::misuse("a favourite is mounted without --kernel").into()),
+            Known::Favourite(favourite) => mount(favourite, args.json),
+            Known::Entry(entry) => attach(entry, args),
+        };
+        let Err(e) = attached else { continue };
+        let code = match e.downcast::<Silent>() {
+            // It has been told by the process that failed.
+            Ok(silent) => silent,
+            Err(e) => {
+                let e = e.context(name.to_owned());
+                exit::report(&e, args.json);
+                Silent::after(&e)
+            }
+        };
+        let excused = matches!(what, Known::Entry(entry) if args.all && entry.has("nofail"));
+        if !excused {
+            failed = failed.or(Some(code));
+        }
+    }
+    failed.map_or(Ok(()), |code| Err(code.into()))
+}
+
+impl Args {
+    /// The volume for the kernel and the name that it is to have, where the names are not those of lines of the table.
+    fn volume(&self, entries: &[Entry]) -> Result<Option<(&str, &str)>> {
+        let options = self.credentials.is_some() || self.how.given();
+        if options && !self.kernel {
+            return Err(Error::misuse("options that open a volume only go with --kernel, a VOLUME and a NAME")
+                .hint("What a line of the table or a favourite needs is written there."));
+        }
+        match &self.names[..] {
+            [volume, name] if self.kernel && (options || entries.iter().all(|e| e.name != *volume)) => {
+                Ok(Some((volume, name)))
+            }
+            _ if options => Err(Error::misuse("options that open a volume take a VOLUME and a NAME")),
+            _ => Ok(None),
+        }
+    }
+}
+
+fn known<'a>(name: &str, favourites: &'a BTreeMap<String, Favourite>, entries: &'a [Entry]) -> Result<Known<'a>> {
+    let favourite = favourites.get(name).map(Known::Favourite);
+    let entry = || entries.iter().find(|e| e.name == name).map(Known::Entry);
+    favourite.or_else(entry).ok_or_else(|| {
+        let names: Vec<_> = favourites.keys().map(String::as_str).chain(entries.iter().map(|e| &*e.name)).collect();
+        let hint =
+            if names.is_empty() { "None is known at all.".to_owned() } else { format!("Known: {}.", names.join(", ")) };
+        Error::misuse(format!("neither a favourite nor a line of the table is called {name}")).hint(hint)
+    })
+}
+
+/// The text of the file; that of one which nobody has named may be missing.
+fn text(named: Option<&Path>, usual: &Path) -> Result<Option<String>> {
+    let path = named.unwrap_or(usual);
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if named.is_none() && e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Error::from(e).at(path)),
+    }
+}
+
+fn entries(args: &Args) -> Result<Vec<Entry>> {
+    let usual = Path::new("/etc/crypttab");
+    let path = args.crypttab.as_deref().unwrap_or(usual);
+    let text = text(args.crypttab.as_deref(), usual)?;
+    text.map_or_else(|| Ok(Vec::new()), |text| crypttab::parse(&text).map_err(|e| e.at(path)))
+}
+
+fn favourites(args: &Args) -> Result<BTreeMap<String, Favourite>> {
+    let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|p| p.is_absolute());
+    let usual = config.unwrap_or_else(|| home().join(".config")).join("claviger/favourites.toml");
+    let path = args.favourites.as_deref().unwrap_or(&usual);
+    let text = text(args.favourites.as_deref(), &usual)?;
+    text.map_or_else(|| Ok(BTreeMap::new()), |text| favourites::parse(&text).map_err(|e| e.at(path)))
+}
+
+fn home() -> PathBuf {
+    std::env::home_dir().unwrap_or_else(|| "/".into())
+}
+
+fn mount(favourite: &Favourite, json: bool) -> anyhow::Result<()> {
+    let mut words: Vec<OsString> = vec!["claviger".into(), "mount".into()];
+    words.extend(json.then(|| "--json".into()));
+    words.extend(favourite.options.iter().map(OsString::from));
+    words.push("--".into());
+    let home = home();
+    words.extend([favourite.volume(&home).into(), favourite.dir(&home).into()]);
+    background::start(&words, Stdio::inherit())
+}
+
+fn attach(entry: &Entry, args: &Args) -> anyhow::Result<()> {
+    let plan = entry.plan()?;
+    plan.ignored.iter().for_each(|what| output::warn(what));
+    let runtime = Runtime::of_this_user()?;
+    let device = plan.disk.as_ref().unwrap_or(&entry.device);
+    let mut options: Vec<OsString> = plan.options.iter().map(OsString::from).collect();
+    if plan.read_only || args.read_only {
+        options.push("--read-only".into());
+    }
+    if args.json {
+        options.push("--json".into());
+    }
+    let stdin = match &entry.key {
+        None => Stdio::inherit(),
+        Some(path) if plan.key_is_file => {
+            let mut option = OsString::from("--keyfile=");
+            option.push(path);
+            options.push(option);
+            Stdio::inherit()
+        }
+        Some(path) if path == Path::new("/dev/null") => {
+            options.push("--no-password".into());
+            Stdio::null()
+        }
+        Some(path) => {
+            options.push("--password-file=-".into());
+            first_line(path)?
+        }
+    };
+    if args.kernel {
+        return kernel::start(options, device, &entry.name, stdin);
+    }
+    let mut words: Vec<OsString> = vec!["claviger".into()];
+    if File::open("/dev/fuse").is_ok() {
+        let dir = runtime.path().join("attached").join(&entry.name);
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| Error::from(e).at(&dir))?;
+        words.extend(["mount".into(), "--filesystem=none".into()]);
+        words.extend(options);
+        words.extend(["--".into(), device.into(), dir.into()]);
+    } else {
+        let mut socket = OsString::from("--socket=");
+        socket.push(runtime.path().join(format!("{}.sock", entry.name)));
+        words.extend(["serve".into(), socket]);
+        words.extend(options);
+        words.extend(["--".into(), device.into()]);
+    }
+    background::start(&words, stdin)
+}
+
+/// The first line of the file without its end, as a pipe to read it from (crypttab(5), `tcrypt`): what is in a pipe is in
+/// nobody's list of arguments and in no file.
+fn first_line(path: &Path) -> anyhow::Result<Stdio> {
+    /// A pipe holds as much (pipe(7)): nobody has to read while this writes.
+    const MAX: usize = 60_000;
+    let mut bytes = Secret::zeroed(MAX);
+    let mut len = 0;
+    let mut file = File::open(path).map_err(|e| Error::from(e).at(path))?;
+    while len < MAX && !bytes[..len].contains(&b'\n') {
+        match file.read(&mut bytes[len..]).map_err(|e| Error::from(e).at(path))? {
+            0 => break,
+            n => len += n,
+        }
+    }
+    let end = bytes[..len].iter().position(|b| *b == b'\n').unwrap_or(len);
+    if end == MAX {
+        return Err(Error::misuse("its first line is too long to be a password").at(path).into());
+    }
+    let (read, mut write) = io::pipe()?;
+    write.write_all(&bytes[..end])?;
+    // So that a password that ends with a newline of its own would keep it.
+    write.write_all(b"\n")?;
+    Ok(read.into())
+}

@@ -1,0 +1,122 @@
+//! `claviger cat`: the plaintext on standard output.
+
+use std::ffi::{OsStr, OsString};
+
+use claviger_engine::store::Access;
+use claviger_engine::trees::NodeKind;
+use claviger_engine::{Error, Store};
+
+use crate::opening::OpenArgs;
+use crate::opening::files::{self, InsideArgs};
+use crate::terminal::{cancel, output, size};
+
+/// Bytes that are decrypted at a time: enough to keep every processor busy.
+const CHUNK: u64 = 4 << 20;
+
+/// Bytes that are read at a time where a chunk cannot be.
+const SECTOR: usize = 512;
+
+/// Write the decrypted contents to standard output
+///
+/// Nothing is written to the volume. Sizes are bytes, or a number with K, M, G, T or KiB, MiB … (powers of 1024) or KB,
+/// MB … (powers of 1000).
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger cat old.tc > image.img
+  claviger cat --offset 1M --length 4K old.tc | xxd
+  claviger cat old.tc /letters/1998.txt | less")]
+pub struct Args {
+    /// Where to begin, in bytes of the plaintext
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size::parse)]
+    offset: u64,
+
+    /// How much, instead of all to the end
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    length: Option<u64>,
+
+    /// Write this file inside the volume, not the whole volume
+    #[arg(long, value_name = "PATH")]
+    file: Option<OsString>,
+
+    #[command(flatten)]
+    which: InsideArgs,
+
+    #[command(flatten)]
+    open: OpenArgs,
+
+    /// The same as --file PATH
+    #[arg(value_name = "PATH", conflicts_with = "file")]
+    inside: Option<OsString>,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    if let Some(path) = args.file.as_ref().or(args.inside.as_ref()) {
+        return file(args, files::inside(path));
+    }
+    let opened = args.open.open(Access::ReadOnly)?.with_threads();
+    opened.warn();
+    let size = opened.volume.len();
+    let past = |what: String| Error::misuse(format!("{what} of {size} bytes")).at(&args.open.path);
+    if args.offset > size {
+        return Err(past(format!("byte {} is past the end of the volume", args.offset)).into());
+    }
+    let length = args.length.unwrap_or(size - args.offset);
+    if length > size - args.offset {
+        let what = format!("{length} bytes from byte {} on reach past the end of the volume", args.offset);
+        return Err(past(what).into());
+    }
+
+    let mut stdout = output::raw()?;
+    cancel::check()?;
+    cancel::end_at_once();
+    let mut buffer = vec![0; CHUNK.min(length) as usize];
+    let mut at = args.offset;
+    let end = args.offset + length;
+    while at < end {
+        let chunk = &mut buffer[..(end - at).min(CHUNK) as usize];
+        if opened.volume.read_at(at, chunk).is_ok() {
+            output::write(&mut stdout, chunk)?;
+        } else {
+            // What lies before the bytes that cannot be read is not given up with them.
+            for (i, sector) in chunk.chunks_mut(SECTOR).enumerate() {
+                let from = at + (i * SECTOR) as u64;
+                opened.volume.read_at(from, sector).map_err(|e| Error::from(e).at(&args.open.path))?;
+                output::write(&mut stdout, sector)?;
+            }
+        }
+        at += chunk.len() as u64;
+    }
+    Ok(())
+}
+
+/// One file of the file system inside.
+fn file(args: &Args, path: &OsStr) -> anyhow::Result<()> {
+    let opened = args.which.open(&args.open, Access::ReadOnly)?;
+    let node = opened.find(path)?;
+    let attributes = opened.attributes(node, path)?;
+    let misuse = |what: String| anyhow::Error::from(Error::misuse(format!("{} {what}", files::shown(path))));
+    if attributes.kind != NodeKind::File {
+        return Err(misuse(format!("in the volume is no file but a {}", files::kind_name(attributes.kind))));
+    }
+    let size = attributes.size;
+    let length = args.length.unwrap_or(size.saturating_sub(args.offset));
+    if args.offset.checked_add(length).is_none_or(|end| end > size) {
+        return Err(misuse(format!("in the volume has only {size} bytes")));
+    }
+    let mut stdout = output::raw()?;
+    cancel::check()?;
+    cancel::end_at_once();
+    let mut buffer = vec![0; CHUNK.min(length) as usize];
+    let (mut at, end) = (args.offset, args.offset + length);
+    while at < end {
+        let chunk = &mut buffer[..(end - at).min(CHUNK) as usize];
+        let read = opened.tree.read_at(node, at, chunk).map_err(|e| files::told(e, path))?;
+        if read == 0 {
+            return Err(misuse("in the volume ends before its size".into()));
+        }
+        output::write(&mut stdout, &chunk[..read])?;
+        at += read as u64;
+    }
+    Ok(())
+}

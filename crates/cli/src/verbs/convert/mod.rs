@@ -1,0 +1,410 @@
+//! `claviger convert`: what is in one volume, in a new volume.
+
+mod place;
+mod state;
+
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use claviger_crypto::pool::Pool;
+use claviger_engine::convert::Conversion;
+use claviger_engine::formats;
+use claviger_engine::spec::Cost;
+use claviger_engine::store::{Access, SliceStore};
+use claviger_engine::{Credential, Error, ErrorKind, Format, Layout, Spec, Store, Unlock, Volume};
+use serde::Serialize;
+
+use crate::opening::cost::NewCostArgs;
+use crate::opening::credentials::DestinationCredentialArgs;
+use crate::opening::{OpenArgs, open_file};
+use crate::process::guard;
+use crate::terminal::output::{self, Report};
+use crate::terminal::progress::Progress;
+use crate::terminal::{cancel, size};
+use crate::verbs::create::{Overwrite, Wishes, choose, only_for};
+use place::{Place, Target};
+use state::{State, What};
+
+/// The format of new volumes, where none is named.
+const DEFAULT_FORMAT: &str = "VeraCrypt";
+
+/// Convert a volume into a new one of another format, password or cipher
+///
+/// All of the plaintext of VOLUME is written into a new volume, and then both are read and compared. VOLUME itself is only
+/// read. With --raw the new file is the plaintext itself, with holes where it is zeros; with --raw-source VOLUME is such a
+/// file, or a disk.
+///
+/// A new volume is always written whole: what was not written would not read as zeros. It is as large as it must be for the
+/// same plaintext, or for --new-size, and what is behind the copy reads as zeros.
+///
+/// Until it is whole a new file is called DESTINATION.part. An interrupted conversion goes on with --resume, after what is
+/// there has been compared with the source. Where the destination is a block device, that takes --state.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger convert old.tc new.hc
+  claviger convert --new-format TrueCrypt --new-cipher Serpent --new-hash SHA-512 old.tc new.tc
+  claviger convert --new-format LUKS2 --new-label photos old.tc new.luks
+  claviger convert --raw old.tc image.img
+  claviger convert --raw-source --new-password-file pw.txt image.img new.hc
+  claviger convert --resume old.tc new.hc")]
+pub struct Args {
+    #[command(flatten)]
+    open: OpenArgs,
+
+    /// The file to create, or a block device
+    #[arg(value_name = "DESTINATION")]
+    destination: PathBuf,
+
+    /// VOLUME is no volume but plaintext: a disk image, a disk
+    #[arg(long)]
+    raw_source: bool,
+
+    /// DESTINATION is to be the plaintext itself
+    #[arg(long, conflicts_with_all = ["raw_source", "new_format", "new_cipher", "new_hash", "new_pim", "new_password", "new_keyfiles"])]
+    raw: bool,
+
+    /// Format of the new volume [default: VeraCrypt]
+    #[arg(long, value_name = "NAME", help_heading = "The new volume")]
+    new_format: Option<String>,
+
+    /// Size of the plaintext in the new volume, if it is to be larger than that of the old one
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "The new volume")]
+    new_size: Option<u64>,
+
+    /// Cipher or cascade of the new volume; see `claviger create --list`
+    #[arg(long, value_name = "NAME", help_heading = "The new volume")]
+    new_cipher: Option<String>,
+
+    /// Hash of its key derivation; see `claviger create --list`
+    #[arg(long, value_name = "NAME", help_heading = "The new volume")]
+    new_hash: Option<String>,
+
+    /// PIM of a new VeraCrypt volume
+    #[arg(long, value_name = "N", help_heading = "The new volume")]
+    new_pim: Option<u32>,
+
+    /// Label of a new LUKS2 volume
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw", help_heading = "The new volume")]
+    new_label: Option<String>,
+
+    /// Size of a new LUKS2 volume's encryption sectors, in bytes
+    #[arg(long, value_name = "BYTES", conflicts_with = "raw", help_heading = "The new volume")]
+    new_sector_size: Option<u32>,
+
+    /// Size of the new volume key, in bits, where the format has several
+    #[arg(long, value_name = "BITS", conflicts_with = "raw", help_heading = "The new volume")]
+    new_key_size: Option<u32>,
+
+    #[command(flatten)]
+    cost: NewCostArgs,
+
+    #[command(flatten)]
+    new: DestinationCredentialArgs,
+
+    /// Go on with a conversion that was interrupted
+    #[arg(long)]
+    resume: bool,
+
+    /// Where to keep how far it has come, instead of DESTINATION.part.json
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+
+    /// Replace what is there, after a question
+    #[arg(long)]
+    force: bool,
+
+    /// Answer the question with yes
+    #[arg(long, requires = "force")]
+    yes: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Serialize)]
+struct Converted {
+    source: String,
+    destination: String,
+    /// Formats; none for plaintext.
+    from: Option<&'static str>,
+    to: Option<&'static str>,
+    /// Size of the plaintext that was copied, in bytes.
+    size: u64,
+    /// Size of the new plaintext, in bytes.
+    new_size: u64,
+    /// Size of the new file or device, in bytes.
+    stored: u64,
+    /// Bytes that were left as holes.
+    holes: u64,
+    /// Where it went on, in bytes, if it had been interrupted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resumed_at: Option<u64>,
+    /// How long copying took, and reading both again, in seconds.
+    copying_seconds: f64,
+    comparing_seconds: f64,
+}
+
+/// What is read.
+struct Source {
+    store: Volume,
+    format: Option<&'static str>,
+}
+
+/// What the new volume is to be; nothing for plaintext.
+struct Kind<'a> {
+    format: &'static dyn Format,
+    spec: Spec<'a>,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    guard::no_dumps();
+    let cancel = cancel::install()?;
+    if args.open.password_on_stdin() && args.new.on_stdin() {
+        return Err(Error::misuse("standard input can give one password, not both").into());
+    }
+    let kind = args.kind()?;
+    let overwrite = Overwrite { force: args.force, yes: args.yes };
+    let place = Place::find(&args.destination, args.state.as_deref(), overwrite, args.resume)?;
+    let earlier = place.earlier(args.resume)?;
+    let source = args.source()?;
+    let at = |e: Error| e.at(&args.destination);
+
+    let (stored, new_size) = args.sizes(&source, &place, kind.as_ref()).map_err(at)?;
+    let what = What {
+        source: args.open.path.canonicalize()?,
+        source_size: source.store.len(),
+        destination: place.to.clone(),
+        format: kind.as_ref().map(|kind| kind.format.name().to_owned()),
+        stored,
+    };
+    let done = match &earlier {
+        Some(state) if state.what != what => return Err(another(state).at(&args.destination).into()),
+        Some(state) => state.done,
+        None => None,
+    };
+    let credentials = match (&kind, done) {
+        (None, _) => Vec::new(),
+        (Some(_), None) => args.new.read_new()?,
+        (Some(_), Some(_)) => args.new.read()?,
+    };
+    cancel::check()?;
+
+    let mut state = State::new(what);
+    state.done = done;
+    let sparse = kind.is_none() && place.device_len().is_none();
+    let target = match done {
+        Some(done) => place.reopen(&state.what, done, sparse)?,
+        None => {
+            place.note(&state)?;
+            let target = place.make(stored, sparse)?;
+            let create = |kind: &Kind<'_>| kind.format.create(&*target.store, &kind.spec, &credentials);
+            if let Err(e) = kind.as_ref().map_or(Ok(()), create) {
+                target.discard();
+                return Err(at(e).into());
+            }
+            target
+        }
+    };
+    let destination = plaintext(&target, kind.as_ref(), &credentials, new_size).map_err(at)?;
+    drop(credentials);
+
+    let copying = Copying { source: &source.store, destination: &destination, target: &target, sparse };
+    let told = |e: Error| match &e.kind {
+        ErrorKind::Cancelled | ErrorKind::Io(_) => at(e).hint(target.left()),
+        _ => at(e),
+    };
+    let begin = Instant::now();
+    if let Some(done) = done.filter(|done| *done > 0) {
+        copying.compare(0..done, "Checking", cancel).map_err(told)?;
+    } else {
+        state.done = Some(0);
+        target.note(&state)?;
+    }
+    let from = done.unwrap_or(0);
+    let holes = copying.copy(from, &mut state, cancel).map_err(told)?;
+    let copied = Instant::now();
+    target.store.forget_cached();
+    copying.compare(from..destination.len(), "Comparing", cancel).map_err(told)?;
+    let converted = Converted {
+        source: args.open.path.display().to_string(),
+        destination: args.destination.display().to_string(),
+        from: source.format,
+        to: kind.as_ref().map(|kind| kind.format.name()),
+        size: source.store.len(),
+        new_size: destination.len(),
+        stored,
+        holes,
+        resumed_at: done,
+        copying_seconds: (copied - begin).as_secs_f64(),
+        comparing_seconds: copied.elapsed().as_secs_f64(),
+    };
+    drop(destination);
+    target.finish()?;
+    output::print(&converted, args.json)
+}
+
+impl Args {
+    /// What the new volume is to be.
+    fn kind(&self) -> claviger_engine::Result<Option<Kind<'_>>> {
+        if self.raw {
+            return Ok(None);
+        }
+        let format = formats::by_name(self.new_format.as_deref().unwrap_or(DEFAULT_FORMAT))?;
+        let choices = format.choices();
+        let (cipher, hash) = match format.headerless() || format.name().starts_with("LUKS") {
+            // What there is besides, the format knows.
+            true => (self.new_cipher.as_deref(), self.new_hash.as_deref()),
+            false => (
+                choose("cipher", self.new_cipher.as_deref(), &choices.ciphers)?,
+                choose("hash", self.new_hash.as_deref(), &choices.hashes)?,
+            ),
+        };
+        let cost = self.cost.cost()?;
+        let wishes = Wishes {
+            label: self.new_label.is_some(),
+            sector_size: self.new_sector_size.is_some(),
+            key_size: self.new_key_size.is_some(),
+            cost: cost != Cost::default(),
+        };
+        only_for(format, "new-", &wishes)?;
+        let spec = Spec {
+            cipher,
+            hash,
+            pim: self.new_pim,
+            label: self.new_label.as_deref(),
+            sector_size: self.new_sector_size,
+            key_bits: self.new_key_size,
+            cost,
+            // Every byte of it is written anyway.
+            quick: true,
+            cancel: Some(cancel::flag()),
+            ..Spec::default()
+        };
+        Ok(Some(Kind { format, spec }))
+    }
+
+    /// Opens what is read.
+    fn source(&self) -> anyhow::Result<Source> {
+        if self.raw_source {
+            let store: Arc<dyn Store> = Arc::new(open_file(&self.open.path, Access::ReadOnly)?);
+            let store = self.open.how.in_partition(store).map_err(|e| e.at(&self.open.path))?;
+            let layout = Layout::clear(store.len()).map_err(|e| e.at(&self.open.path))?;
+            return Ok(Source { store: Volume::new(store, layout), format: None });
+        }
+        let opened = self.open.open(Access::ReadOnly)?.with_threads();
+        opened.warn();
+        Ok(Source { store: opened.volume, format: Some(opened.facts.format) })
+    }
+
+    /// Sizes of the new file or device and of the plaintext in it, in bytes: at least, for a volume that fills a device.
+    fn sizes(&self, source: &Source, place: &Place, kind: Option<&Kind<'_>>) -> claviger_engine::Result<(u64, u64)> {
+        let len = source.store.len();
+        let wanted = self.new_size.unwrap_or(len);
+        if wanted < len {
+            let (wanted, len) = (size::exact(wanted), size::exact(len));
+            return Err(Error::misuse(format!("--new-size {wanted} is too small: there are {len} to copy"))
+                .hint("Make the file system inside smaller first, then copy its files to a new volume."));
+        }
+        let needed = kind.map_or(Ok(wanted), |kind| kind.format.stored_len(wanted, &kind.spec))?;
+        match place.device_len() {
+            None => Ok((needed, wanted)),
+            Some(_) if self.new_size.is_some() => {
+                Err(Error::misuse("a block device has its size already: leave --new-size away"))
+            }
+            Some(device) if device >= needed => Ok((device, wanted)),
+            Some(device) => Err(Error::misuse(format!(
+                "the device is too small: {} of the {} that are needed",
+                size::exact(device),
+                size::exact(needed)
+            ))),
+        }
+    }
+}
+
+/// The new plaintext, as whoever wants its contents will open it.
+fn plaintext(
+    target: &Target,
+    kind: Option<&Kind<'_>>,
+    credentials: &[Credential],
+    size: u64,
+) -> claviger_engine::Result<Volume> {
+    let store: Arc<dyn Store> = Arc::clone(&target.store) as Arc<dyn Store>;
+    let volume = match kind {
+        None => {
+            let store = Arc::new(SliceStore::new(store, 0, size)?);
+            Volume::new(store, Layout::clear(size)?)
+        }
+        Some(Kind { format, spec }) => {
+            let with = Unlock { cipher: spec.cipher, hash: spec.hash, pim: spec.pim, ..Unlock::with(credentials) };
+            let unlocked = format.open(&*store)?.unlock(&*store, &with)?;
+            unlocked.warnings.iter().for_each(|w| output::warn(w));
+            Volume::new(store, unlocked.layout)
+        }
+    };
+    Ok(volume.with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO))))
+}
+
+/// The state is one of another conversion.
+fn another(state: &State) -> Error {
+    let What { source, format, .. } = &state.what;
+    let format = format.as_deref().unwrap_or("plaintext");
+    Error::misuse(format!("the conversion that was begun is another one: of {} into {format}", source.display()))
+        .hint("To go on, give the same options; the source must have its size still.")
+}
+
+/// Both volumes, open.
+struct Copying<'a> {
+    source: &'a dyn Store,
+    destination: &'a dyn Store,
+    target: &'a Target,
+    sparse: bool,
+}
+
+impl Copying<'_> {
+    fn copy(&self, from: u64, state: &mut State, cancel: &AtomicBool) -> claviger_engine::Result<u64> {
+        let bar = Progress::bytes("Converting");
+        let show = |done, all| bar.at(done, all);
+        let mut note = |done| {
+            state.done = Some(done);
+            self.target.note(state)
+        };
+        self.conversion(cancel, &show).copy(from, &mut note)
+    }
+
+    fn compare(&self, range: Range<u64>, what: &'static str, cancel: &AtomicBool) -> claviger_engine::Result<()> {
+        let bar = Progress::bytes(what);
+        self.conversion(cancel, &|done, all| bar.at(done, all)).compare(range)
+    }
+
+    fn conversion<'a>(&'a self, cancel: &'a AtomicBool, progress: &'a dyn Fn(u64, u64)) -> Conversion<'a> {
+        let Self { source, destination, sparse, .. } = self;
+        Conversion { source: *source, destination: *destination, holes: *sparse, cancel: Some(cancel), progress }
+    }
+}
+
+impl Report for Converted {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { source, destination, from, to, size, new_size, stored: _, holes, .. } = self;
+        let name = |format: &Option<&'static str>| format.unwrap_or("plaintext");
+        writeln!(out, "{destination}: {}, holds all {} of {source} ({})", name(to), size::exact(*size), name(from))?;
+        if new_size > size {
+            writeln!(out, "Behind them are {} of zeros.", size::exact(new_size - size))?;
+        }
+        if *holes > 0 {
+            writeln!(out, "{} of them are zeros and were left as holes.", size::short(*holes))?;
+        }
+        let rate = |seconds: f64| size::rate(*new_size, Duration::from_secs_f64(seconds));
+        writeln!(
+            out,
+            "Copied at {}, then both were read and are the same ({}). The source is as it was.",
+            rate(self.copying_seconds),
+            rate(self.comparing_seconds)
+        )
+    }
+}

@@ -1,0 +1,247 @@
+//! Where the new volume of a conversion goes. A file has another name until it is whole, so that nobody takes a part of it for
+//! all; beside it is how far it has come.
+
+use std::fs;
+use std::io;
+use std::iter;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use claviger_engine::store::{Access, FileStore, files};
+use claviger_engine::{Error, Result, Store};
+
+use super::state::{State, What};
+use crate::opening::open_file;
+use crate::terminal::output;
+use crate::verbs::create::{self, Overwrite};
+
+/// Where it goes, checked before a password is asked for.
+pub struct Place {
+    /// What it is called in the end, as an absolute path.
+    pub to: PathBuf,
+    /// What is written: another file, or the device itself.
+    pub at: PathBuf,
+    /// How far it has come; nowhere, for a device without `--state`.
+    state: Option<PathBuf>,
+    kind: Kind,
+}
+
+enum Kind {
+    File {
+        /// What it replaces: locked, and as it is, until the new file is whole.
+        old: Option<FileStore>,
+    },
+    Device(FileStore),
+}
+
+impl Place {
+    /// Looks at `path`, which is left as it is.
+    ///
+    /// # Errors
+    /// `Misuse` if something is there that may not be overwritten; `InUse`, `Io`.
+    pub fn find(path: &Path, state: Option<&Path>, overwrite: Overwrite, resume: bool) -> Result<Self> {
+        let state = state.map(std::path::absolute).transpose().map_err(|e| Error::from(e).at(path))?;
+        let absolute = |p: io::Result<PathBuf>| p.map_err(|e| Error::from(e).at(path));
+        match fs::metadata(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let to = absolute(std::path::absolute(path))?;
+                if fs::symlink_metadata(&to).is_ok() {
+                    return Err(Error::misuse("a symbolic link to nothing").at(path));
+                }
+                Ok(Self::file(to, state, None))
+            }
+            Err(e) => Err(Error::from(e).at(path)),
+            Ok(metadata) if metadata.file_type().is_block_device() => {
+                let device = open_file(path, Access::ReadWrite)?;
+                // Whoever goes on has agreed before.
+                if !resume {
+                    create::may_overwrite(overwrite, path, &device)?;
+                }
+                let to = absolute(path.canonicalize())?;
+                Ok(Self { at: to.clone(), to, state, kind: Kind::Device(device) })
+            }
+            Ok(_) => {
+                let old = open_file(path, Access::ReadWrite)?;
+                create::may_overwrite(overwrite, path, &old)?;
+                Ok(Self::file(absolute(path.canonicalize())?, state, Some(old)))
+            }
+        }
+    }
+
+    fn file(to: PathBuf, state: Option<PathBuf>, old: Option<FileStore>) -> Self {
+        let with = |end: &str| {
+            let mut name = to.as_os_str().to_owned();
+            name.push(end);
+            PathBuf::from(name)
+        };
+        Self {
+            at: with(".part"),
+            state: Some(state.unwrap_or_else(|| with(".part.json"))),
+            to,
+            kind: Kind::File { old },
+        }
+    }
+
+    /// The size of the device, in bytes, if it is one.
+    pub fn device_len(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Device(device) => Some(device.len()),
+            Kind::File { .. } => None,
+        }
+    }
+
+    /// How far an earlier conversion has come that is to go on, or that nothing of one is in the way.
+    ///
+    /// # Errors
+    /// `Misuse` if there is one and it is not to go on, or the other way round.
+    pub fn earlier(&self, resume: bool) -> Result<Option<State>> {
+        let earlier = self.state.as_deref().map(State::read).transpose()?.flatten();
+        let is_file = matches!(self.kind, Kind::File { .. });
+        if resume {
+            let none = || {
+                let what = match &self.state {
+                    Some(state) => format!("{} is not there", state.display()),
+                    None => "what a device's conversion has come to is only known with --state".to_owned(),
+                };
+                Error::misuse(format!("there is no conversion to go on with: {what}")).at(&self.to)
+            };
+            return earlier.map(Some).ok_or_else(none);
+        }
+        let part = Some(&self.at).filter(|at| is_file && fs::symlink_metadata(at).is_ok());
+        // One that has made nothing, for want of space for instance, leaves nothing to go on with.
+        let begun = earlier.as_ref().is_some_and(|state| state.done.is_some());
+        if part.is_none() && !begun {
+            return Ok(None);
+        }
+        let left = part.into_iter().chain(self.state.as_ref().filter(|_| earlier.is_some()));
+        let remove = output::command(["rm", "--"].map(Path::new).into_iter().chain(left.map(PathBuf::as_path)));
+        let anew = format!("To begin anew, remove what it has left, and give the same command again:\n  {remove}");
+        let hint = match earlier {
+            Some(_) => {
+                let words = std::env::args_os().skip(1).chain(["--resume".into()]);
+                let resume = output::command(iter::once("claviger".into()).chain(words));
+                format!("To go on with it:\n  {resume}\n{anew}")
+            }
+            None => format!("Nothing says how far it has come: --resume cannot go on with it.\n{anew}"),
+        };
+        Err(Error::misuse("an earlier conversion has not been finished").at(&self.to).hint(hint))
+    }
+
+    /// Notes how far it has come.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn note(&self, state: &State) -> Result<()> {
+        self.state.as_deref().map_or(Ok(()), |path| state.write(path))
+    }
+
+    /// Makes the file, of `len` bytes: with holes if it is `sparse`, or with all of its space. The state must have been noted.
+    ///
+    /// # Errors
+    /// `Io`, `InUse`, `Misuse`.
+    pub fn make(self, len: u64, sparse: bool) -> Result<Target> {
+        if let Kind::Device(_) = self.kind {
+            return Ok(self.target(None));
+        }
+        // What an earlier attempt left before there was anything in it.
+        match fs::symlink_metadata(&self.at) {
+            Ok(metadata) if metadata.is_file() => fs::remove_file(&self.at).map_err(|e| Error::from(e).at(&self.at))?,
+            Ok(_) => return Err(Error::misuse("no file of an earlier conversion").at(&self.at)),
+            Err(_) => {}
+        }
+        let made = if sparse { FileStore::create_sparse(&self.at, len) } else { FileStore::create(&self.at, len) };
+        // There is nothing to go on with.
+        let store = made.inspect_err(|_| drop(self.state.as_deref().map(fs::remove_file)))?;
+        Ok(self.target(Some(store)))
+    }
+
+    /// Opens what an earlier conversion has made. What is behind `done` bytes of a `sparse` file becomes a hole again.
+    ///
+    /// # Errors
+    /// `Misuse` if it is of another size; `Io`, `InUse`.
+    pub fn reopen(self, what: &What, done: u64, sparse: bool) -> Result<Target> {
+        if let Kind::Device(_) = self.kind {
+            return Ok(self.target(None));
+        }
+        let store = open_file(&self.at, Access::ReadWrite)?;
+        if store.len() != what.stored {
+            return Err(Error::misuse(format!("it has {} bytes, not {}", store.len(), what.stored)).at(&self.at));
+        }
+        if sparse {
+            let again = store.change_len(done).and_then(|()| store.change_len(what.stored));
+            again.map_err(|e| e.at(&self.at))?;
+        }
+        Ok(self.target(Some(store)))
+    }
+
+    fn target(self, new: Option<FileStore>) -> Target {
+        let Self { to, at, state, kind } = self;
+        let (store, old) = match (kind, new) {
+            (Kind::Device(device), _) => (device, None),
+            (Kind::File { old }, Some(new)) => (new, old),
+            (Kind::File { .. }, None) => unreachable!("a file was made or opened"),
+        };
+        Target { to, at, state, old, store: Arc::new(store) }
+    }
+}
+
+/// What is written, open and locked.
+pub struct Target {
+    /// The file or device.
+    pub store: Arc<FileStore>,
+    to: PathBuf,
+    at: PathBuf,
+    state: Option<PathBuf>,
+    old: Option<FileStore>,
+}
+
+impl Target {
+    /// Notes how far it has come.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn note(&self, state: &State) -> Result<()> {
+        self.state.as_deref().map_or(Ok(()), |path| state.write(path))
+    }
+
+    /// What a person can do after an interruption.
+    pub fn left(&self) -> String {
+        match &self.state {
+            Some(_) => "The same command with --resume goes on.".to_owned(),
+            None => "What was written is no whole volume; without --state it cannot go on.".to_owned(),
+        }
+    }
+
+    /// There is nothing in it yet that is worth going on with: what was made is removed again, and a device has lost what was on
+    /// it.
+    pub fn discard(self) {
+        let Self { store, to, at, state, old: _ } = self;
+        if at != to && store.is_at(&at) {
+            let _ = fs::remove_file(&at);
+        }
+        if let Some(state) = state {
+            let _ = fs::remove_file(state);
+        }
+    }
+
+    /// It is whole: it gets its name.
+    ///
+    /// # Errors
+    /// `InUse` if somebody has put another file in its place; `Io`.
+    pub fn finish(self) -> Result<()> {
+        let Self { store, to, at, state, old } = self;
+        if at != to {
+            let whole = |e: Error| e.hint(format!("The copy is whole and called {}.", at.display()));
+            store.rename(&at, &to, old.as_ref()).map_err(whole)?;
+        }
+        let tidy = || {
+            files::sync_folder(&to)?;
+            state.as_deref().map_or(Ok(()), fs::remove_file)
+        };
+        if let Err(e) = tidy() {
+            output::warn(&format!("{}: it is whole, but its name may not survive a power cut: {e}", to.display()));
+        }
+        Ok(())
+    }
+}

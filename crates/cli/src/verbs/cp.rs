@@ -1,0 +1,477 @@
+//! `claviger cp`: files out of a volume and into it, without mounting it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, FileTimes, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use claviger_engine::store::Access;
+use claviger_engine::store::files::rename_new;
+use claviger_engine::trees::{Node, NodeKind};
+use claviger_engine::{Error, ErrorKind};
+use serde::Serialize;
+
+use crate::opening::files::{self, Inside, InsideArgs, told};
+use crate::opening::{OpenArgs, ProtectArgs};
+use crate::terminal::output::{self, Report};
+use crate::terminal::progress::Progress;
+use crate::terminal::{cancel, size};
+use crate::verbs::tree::DEEPEST;
+
+/// Bytes that are copied at a time.
+const PIECE: usize = 4 << 20;
+
+/// Copy files out of a volume or into it, without mounting it
+///
+/// A path inside the volume begins with a colon, all others are of this machine; either the destination is inside, or all
+/// that is copied. Reads FAT, NTFS, ext2, ext3 and ext4, and writes FAT. Nothing is overwritten without --force. Links
+/// and special files are left out, and said. A file appears under its name when it is complete.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger cp old.tc :/letters/1998.doc .
+  claviger cp -r old.tc :/ everything/
+  claviger cp old.tc report.pdf notes.txt :/letters/
+  claviger cp -r --force old.tc photos :/
+  claviger cp --protect-hidden outer.tc letter.txt :/")]
+pub struct Args {
+    #[command(flatten)]
+    open: OpenArgs,
+
+    /// What is copied, and last where to; paths inside the volume begin with `:`
+    #[arg(value_name = "PATH", num_args = 2.., required = true)]
+    paths: Vec<OsString>,
+
+    /// Copy folders and all that is in them
+    #[arg(short, long)]
+    recursive: bool,
+
+    /// Overwrite files
+    #[arg(short, long)]
+    force: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    which: InsideArgs,
+
+    #[command(flatten)]
+    protect: ProtectArgs,
+}
+
+#[derive(Default, Serialize)]
+struct Copied {
+    files: u64,
+    folders: u64,
+    bytes: u64,
+    /// What was left out, and why.
+    left_out: Vec<String>,
+}
+
+/// Something to copy. Folders come before what is in them.
+struct Item<F> {
+    from: F,
+    from_path: OsString,
+    to: PathBuf,
+    is_folder: bool,
+    size: u64,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let Some((to, from)) = args.paths.split_last() else { return Err(Error::misuse("nothing to copy").into()) };
+    let is_inside = |path: &OsString| path.as_bytes().starts_with(b":");
+    let copied = match (from.iter().all(is_inside), from.iter().any(is_inside), is_inside(to)) {
+        (true, _, false) => {
+            let opened = args.which.open_protecting(&args.open, Access::ReadOnly, &args.protect)?;
+            out(args, &opened, from, Path::new(to))?
+        }
+        (_, false, true) => {
+            let opened = args.which.open_protecting(&args.open, Access::ReadWrite, &args.protect)?;
+            if !opened.tree.writable() {
+                let what = format!("{} can only be read without the kernel", opened.filesystem.kind.name());
+                let hint =
+                    "Of the file systems that are read without the kernel only FAT is written; `mount` can do more.";
+                return Err(Error::unsupported(what).hint(hint).at(&args.open.path).into());
+            }
+            let copied = into(args, &opened, from, files::inside(to));
+            // What was copied before an error is kept, and durable.
+            let finished = opened.tree.finish().map_err(|e| Error::from(e).at(&args.open.path));
+            let copied = copied?;
+            finished?;
+            copied
+        }
+        _ => {
+            let what = "either all that is copied is inside the volume, or the destination is";
+            return Err(Error::misuse(what)
+                .hint("Paths inside the volume begin with a colon, as in :/letters.")
+                .into());
+        }
+    };
+    output::print(&copied, args.json)
+}
+
+impl Report for Copied {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let plural = |n: u64| if n == 1 { "" } else { "s" };
+        let (files, folders) = (self.files, self.folders);
+        let (files_s, folders_s) = (plural(files), plural(folders));
+        writeln!(out, "{files} file{files_s} and {folders} folder{folders_s} copied, {}", size::exact(self.bytes))?;
+        self.left_out.iter().try_for_each(|what| writeln!(out, "left out: {what}"))
+    }
+}
+
+// Out of the volume
+
+fn out(args: &Args, opened: &Inside, from: &[OsString], to: &Path) -> anyhow::Result<Copied> {
+    let into_folder = to.is_dir();
+    if !into_folder && !args.recursive && to.as_os_str().as_bytes().ends_with(b"/") {
+        return Err(Error::misuse("there is no such folder").at(to).hint("Make it first: mkdir.").into());
+    }
+    if from.len() > 1 && !into_folder {
+        return Err(Error::misuse("several files need a folder as their destination").at(to).into());
+    }
+    let mut copied = Copied::default();
+    let mut items = Vec::new();
+    for path in from {
+        let path = files::inside(path);
+        let node = opened.find(path)?;
+        let name = Path::new(path).file_name();
+        // The root has no name: what is in it is copied.
+        let item_to = match name {
+            Some(name) if into_folder => to.join(name),
+            _ => to.to_owned(),
+        };
+        plan_out(args, opened, (node, path), item_to, &mut vec![node], &mut items, &mut copied)?;
+    }
+    // What a damaged file system says of sizes may be anything.
+    let all = items.iter().fold(0u64, |all, item| all.saturating_add(item.size));
+    let bar = Progress::bytes("Copying");
+    for item in items {
+        cancel::check()?;
+        if item.is_folder {
+            copied.folders += u64::from(make_folder(&item.to, item.to == to)?);
+        } else {
+            file_out(args, opened, &item, |done| bar.at(copied.bytes.saturating_add(done), all))?;
+            copied.files += 1;
+            copied.bytes = copied.bytes.saturating_add(item.size);
+        }
+    }
+    Ok(copied)
+}
+
+fn plan_out(
+    args: &Args,
+    opened: &Inside,
+    (node, path): (Node, &OsStr),
+    to: PathBuf,
+    above: &mut Vec<Node>,
+    items: &mut Vec<Item<Node>>,
+    copied: &mut Copied,
+) -> anyhow::Result<()> {
+    cancel::check()?;
+    let attributes = opened.attributes(node, path)?;
+    let is_folder = attributes.kind == NodeKind::Folder;
+    match attributes.kind {
+        NodeKind::Folder if !args.recursive => {
+            return Err(Error::misuse(format!("{} is a folder", files::shown(path))).hint("-r copies folders.").into());
+        }
+        NodeKind::Folder | NodeKind::File => {}
+        kind => {
+            copied.left_out.push(format!("{} ({})", files::shown(path), files::kind_name(kind)));
+            return Ok(());
+        }
+    }
+    items.push(Item { from: node, from_path: path.to_owned(), to: to.clone(), is_folder, size: attributes.size });
+    if !is_folder {
+        return Ok(());
+    }
+    for entry in opened.list(node, path)? {
+        let inner = files::below(path, &entry.name);
+        // A tree gives no such names; whatever it gives, nothing is written outside of the destination.
+        let plain = Path::new(&entry.name).components().eq([std::path::Component::Normal(&entry.name)]);
+        if !plain || entry.name.as_bytes().contains(&0) {
+            copied.left_out.push(format!("{} (no name for a file)", files::shown(&inner)));
+        } else if above.contains(&entry.node) || above.len() >= DEEPEST {
+            copied.left_out.push(format!("{} (a folder in itself, or too deep)", files::shown(&inner)));
+        } else {
+            above.push(entry.node);
+            plan_out(args, opened, (entry.node, &inner), to.join(&entry.name), above, items, copied)?;
+            above.pop();
+        }
+    }
+    Ok(())
+}
+
+/// Makes a folder of this machine, unless it is there. A link to one is none, unless a person `named` it: what is in it may be
+/// anywhere. Whether it is new.
+fn make_folder(path: &Path, named: bool) -> anyhow::Result<bool> {
+    let at = |e: io::Error| Error::from(e).at(path);
+    match fs::create_dir(path) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            let there = if named { fs::metadata(path) } else { fs::symlink_metadata(path) }.map_err(at)?;
+            if there.is_dir() { Ok(false) } else { Err(exists(path).into()) }
+        }
+        Err(e) => Err(at(e).into()),
+    }
+}
+
+fn exists(path: &Path) -> Error {
+    Error::misuse("it is there already").at(path).hint("--force overwrites files.")
+}
+
+fn file_out(args: &Args, opened: &Inside, item: &Item<Node>, show: impl Fn(u64)) -> anyhow::Result<()> {
+    let to = &item.to;
+    let at = |e: io::Error| Error::from(e).at(to);
+    match fs::symlink_metadata(to) {
+        Ok(there) if there.is_dir() => return Err(Error::misuse("it is a folder").at(to).into()),
+        Ok(there) if is_volume(&there, args) => {
+            return Err(Error::misuse("it is the volume that is copied from")
+                .at(to)
+                .hint("Nothing was changed.")
+                .into());
+        }
+        Ok(_) if !args.force => return Err(exists(to).into()),
+        _ => {}
+    }
+    let attributes = opened.attributes(item.from, &item.from_path)?;
+    let partial = Partial::new(to, attributes.mode.map_or(0o666, |mode| u32::from(mode) & 0o777))?;
+    let mut buffer = vec![0; PIECE.min(item.size.max(1) as usize)];
+    let mut done = 0;
+    while done < item.size {
+        cancel::check()?;
+        let len = (item.size - done).min(PIECE as u64) as usize;
+        let read = opened.tree.read_at(item.from, done, &mut buffer[..len]).map_err(|e| told(e, &item.from_path))?;
+        if read == 0 {
+            let what = format!("{} ends before its size", files::shown(&item.from_path));
+            return Err(Error::new(ErrorKind::Io(io::Error::new(io::ErrorKind::UnexpectedEof, what))).into());
+        }
+        (&partial.file).write_all(&buffer[..read]).map_err(at)?;
+        done += read as u64;
+        show(done);
+    }
+    if let Some(modified) = attributes.modified {
+        // Some file systems cannot hold every time: no reason to lose the file.
+        let _ = partial.file.set_times(FileTimes::new().set_modified(modified));
+    }
+    partial.complete(to, args.force)
+}
+
+/// Whether this is the file that holds the volume: putting another in its place would be the end of the volume.
+fn is_volume(there: &fs::Metadata, args: &Args) -> bool {
+    fs::metadata(&args.open.path).is_ok_and(|volume| (volume.dev(), volume.ino()) == (there.dev(), there.ino()))
+}
+
+/// A file that is being written, under a name of its own beside the one that it will have. Dropped, it is removed.
+struct Partial {
+    path: PathBuf,
+    file: File,
+    complete: bool,
+}
+
+impl Partial {
+    fn new(to: &Path, mode: u32) -> anyhow::Result<Self> {
+        let folder = to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        for number in 0..1000 {
+            let path = folder.join(format!(".claviger-{}-{number}.part", std::process::id()));
+            match OpenOptions::new().write(true).create_new(true).mode(mode | 0o200).open(&path) {
+                Ok(file) => return Ok(Self { path, file, complete: false }),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(Error::from(e).at(to).into()),
+            }
+        }
+        Err(Error::misuse("its folder is full of partial files").at(to).into())
+    }
+
+    fn complete(mut self, to: &Path, replace: bool) -> anyhow::Result<()> {
+        let renamed = match replace {
+            // What is replaced must not be gone, after a power cut, before its successor is there.
+            true => self.file.sync_all().and_then(|()| fs::rename(&self.path, to)),
+            false => rename_new(&self.path, to),
+        };
+        renamed.map_err(|e| match e.kind() {
+            io::ErrorKind::AlreadyExists => exists(to),
+            _ => Error::from(e).at(to),
+        })?;
+        self.complete = true;
+        Ok(())
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if !self.complete {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+// Into the volume
+
+fn into(args: &Args, opened: &Inside, from: &[OsString], to: &OsStr) -> anyhow::Result<Copied> {
+    let existing = match opened.find(to) {
+        Ok(node) => Some(opened.attributes(node, to)?.kind),
+        Err(e) if matches!(e.kind, ErrorKind::Misuse(_)) => None,
+        Err(e) => return Err(e.into()),
+    };
+    let into_folder = existing == Some(NodeKind::Folder);
+    if from.len() > 1 && !into_folder {
+        return Err(Error::misuse(format!(
+            "several files need a folder as their destination, and {} is none",
+            files::shown(to)
+        ))
+        .into());
+    }
+    let mut copied = Copied::default();
+    let mut items = Vec::new();
+    for path in from {
+        let path = Path::new(path);
+        let to = match path.file_name() {
+            Some(name) if into_folder => files::below(to, name),
+            _ => to.to_owned(),
+        };
+        plan_in(args, path, to.into(), 0, &mut items, &mut copied)?;
+    }
+    let all: u64 = items.iter().map(|item| item.size).sum();
+    let free = opened.tree.space().map_err(Error::from)?.free;
+    if all > free {
+        let what = format!("{} do not fit into the {} that are free", size::exact(all), size::exact(free));
+        return Err(Error::from(io::Error::new(io::ErrorKind::StorageFull, what)).at(&args.open.path).into());
+    }
+    let bar = Progress::bytes("Copying");
+    for item in items {
+        cancel::check()?;
+        let to = item.to.as_os_str();
+        let name = item.to.file_name().unwrap_or_default();
+        let parent = item.to.parent().unwrap_or(Path::new("/")).as_os_str();
+        let folder = opened.find(parent)?;
+        if item.is_folder {
+            let there = if name.is_empty() { Ok(folder) } else { opened.tree.lookup(folder, name) };
+            if there.is_err() {
+                opened.tree.make_folder(folder, name).map_err(|e| told(e, to))?;
+                copied.folders += 1;
+            }
+        } else {
+            let size = file_in(args, opened, &item, folder, name, |done| bar.at(copied.bytes + done, all))?;
+            copied.files += 1;
+            copied.bytes += size;
+        }
+    }
+    Ok(copied)
+}
+
+fn plan_in(
+    args: &Args,
+    path: &Path,
+    to: PathBuf,
+    depth: usize,
+    items: &mut Vec<Item<PathBuf>>,
+    copied: &mut Copied,
+) -> anyhow::Result<()> {
+    cancel::check()?;
+    let at = |e: io::Error| Error::from(e).at(path);
+    // What the person names may be a link; what is found in folders is not followed.
+    let metadata = if depth == 0 { fs::metadata(path) } else { fs::symlink_metadata(path) }.map_err(at)?;
+    let is_folder = metadata.is_dir();
+    if is_folder && !args.recursive {
+        return Err(Error::misuse("it is a folder").at(path).hint("-r copies folders.").into());
+    }
+    if !is_folder && !metadata.is_file() || depth >= DEEPEST {
+        copied.left_out.push(format!("{} (neither file nor folder)", files::shown(path.as_os_str())));
+        return Ok(());
+    }
+    let size = if is_folder { 0 } else { metadata.len() };
+    items.push(Item { from: path.to_owned(), from_path: path.as_os_str().to_owned(), to: to.clone(), is_folder, size });
+    if is_folder {
+        let mut inner: Vec<_> = fs::read_dir(path).map_err(at)?.collect::<io::Result<_>>().map_err(at)?;
+        inner.sort_by_key(fs::DirEntry::file_name);
+        for entry in inner {
+            plan_in(args, &entry.path(), to.join(entry.file_name()), depth + 1, items, copied)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies a file in under a name of its own, which becomes the right one at the end. How large it is.
+fn file_in(
+    args: &Args,
+    opened: &Inside,
+    item: &Item<PathBuf>,
+    folder: Node,
+    name: &OsStr,
+    show: impl Fn(u64),
+) -> anyhow::Result<u64> {
+    let tree = &*opened.tree;
+    let inside = |e: io::Error| told(e, item.to.as_os_str());
+    match tree.lookup(folder, name) {
+        Ok(there) if tree.attributes(there).map_err(inside)?.kind == NodeKind::Folder => {
+            return Err(
+                Error::misuse(format!("{} in the volume is a folder", files::shown(item.to.as_os_str()))).into()
+            );
+        }
+        Ok(_) if !args.force => {
+            let what = format!("{} is in the volume already", files::shown(item.to.as_os_str()));
+            return Err(Error::misuse(what).hint("--force overwrites files.").into());
+        }
+        _ => {}
+    }
+    let file = File::open(&item.from).map_err(|e| Error::from(e).at(&item.from))?;
+    let temporary = OsString::from(format!("claviger-{}.part", std::process::id()));
+    let node = tree.create(folder, &temporary).map_err(inside)?;
+    let copied = (|| -> anyhow::Result<u64> {
+        let size = contents_in(opened, file, item, node, show)?;
+        tree.rename(folder, &temporary, folder, name, args.force).map_err(inside)?;
+        Ok(size)
+    })();
+    if copied.is_err() {
+        // Best effort: what went wrong is told, not what follows from it.
+        let _ = tree.remove(folder, &temporary);
+    }
+    copied
+}
+
+fn contents_in(
+    opened: &Inside,
+    mut file: File,
+    item: &Item<PathBuf>,
+    node: Node,
+    show: impl Fn(u64),
+) -> anyhow::Result<u64> {
+    let at = |e: io::Error| Error::from(e).at(&item.from);
+    let inside = |e: io::Error| told(e, item.to.as_os_str());
+    let mut buffer = vec![0; PIECE];
+    let mut done = 0;
+    loop {
+        cancel::check()?;
+        let read = file.read(&mut buffer).map_err(at)?;
+        if read == 0 {
+            break;
+        }
+        opened.tree.write_at(node, done, &buffer[..read]).map_err(inside)?;
+        done += read as u64;
+        show(done);
+    }
+    let modified = file.metadata().and_then(|m| m.modified()).map_err(at)?;
+    opened.tree.set_times(node, Some(modified), None).map_err(inside)?;
+    Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_followed_only_where_a_person_named_it() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (elsewhere, link) = (dir.path().join("elsewhere"), dir.path().join("link"));
+        assert!(make_folder(&elsewhere, false).expect("made") && !make_folder(&elsewhere, false).expect("there"));
+        std::os::unix::fs::symlink(&elsewhere, &link).expect("a link");
+        assert!(!make_folder(&link, true).expect("a folder"));
+        let error = make_folder(&link, false).expect_err("what is in it may be anywhere").to_string();
+        assert!(error.contains("there already"), "{error}");
+    }
+}

@@ -1,0 +1,699 @@
+//! `claviger create`: a new volume in a file or on a block device.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use claviger_engine::credential::Headerless;
+use claviger_engine::formats::loopaes::{self, LOOP_AES_NAME};
+use claviger_engine::formats::{self, Choices, Facts};
+use claviger_engine::spec::Cost;
+use claviger_engine::store::{Access, FileStore, files};
+use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Unlock};
+use serde::Serialize;
+
+use crate::opening::cost::CostArgs;
+use crate::opening::credentials::CredentialArgs;
+use crate::opening::new_file;
+use crate::opening::open_file;
+use crate::process::guard;
+use crate::terminal::output::{self, Report};
+use crate::terminal::progress::Progress;
+use crate::terminal::{cancel, prompt, size};
+use crate::verbs::hidden;
+
+/// The format of new volumes, where none is named.
+const DEFAULT_FORMAT: &str = "VeraCrypt";
+
+/// Create an encrypted volume
+///
+/// In a new file, whose space is taken at once, or on a block device, whose size it takes. All of the volume is filled
+/// with random-looking bytes, so that nobody can tell how much of it is used. Nothing that exists is overwritten without
+/// --force and a question.
+///
+/// With --hidden a volume is made inside one that exists: in the free space behind the files of the FAT, exFAT, NTFS or ext
+/// file system in it. Nobody can tell that it is there who has no password of it. Options without `hidden` in their names
+/// then say how the outer volume opens, --size and --quick aside.
+///
+/// Sizes are bytes, or a number with K, M, G, T or KiB, MiB … (powers of 1024) or KB, MB … (powers of 1000).
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger create --size 100M secrets.hc
+  claviger create --size 1G --cipher AES-Twofish-Serpent --hash Whirlpool --pim 500 secrets.hc
+  claviger create --size 1G --format TrueCrypt secrets.tc
+  claviger create --size 1G --format LUKS2 --label photos secrets.luks
+  claviger create --list
+  claviger create --hidden --size 20M secrets.hc
+
+The new volume is empty; to make a file system in it:
+  claviger serve secrets.hc --run 'nbdcopy fat.img \"$uri\"'")]
+pub struct Args {
+    /// The file to create, or a block device
+    #[arg(value_name = "VOLUME", required_unless_present = "list")]
+    pub(crate) path: Option<PathBuf>,
+
+    /// Size of the file: 100M, 1.5GiB, 2GB. Rounded down to whole sectors of 512 bytes
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) size: Option<u64>,
+
+    /// Format of the volume [default: VeraCrypt]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) format: Option<String>,
+
+    /// Cipher or cascade; see --list
+    #[arg(long, value_name = "NAME")]
+    pub(crate) cipher: Option<String>,
+
+    /// Hash of the key derivation; see --list
+    #[arg(long, value_name = "NAME")]
+    pub(crate) hash: Option<String>,
+
+    /// PIM of a VeraCrypt volume: more or fewer iterations than usual. It is needed each time the volume is opened
+    #[arg(long, value_name = "N")]
+    pub(crate) pim: Option<u32>,
+
+    /// Size of the volume key, in bits, where the format has several
+    #[arg(long, value_name = "BITS")]
+    pub(crate) key_size: Option<u32>,
+
+    /// Size of the sectors that are encrypted, in bytes, where the format has several
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) sector_size: Option<u32>,
+
+    /// Make a new key file for a loop-AES volume, encrypted by gpg with the password. A file that exists is never overwritten
+    #[arg(long, value_name = "FILE", conflicts_with = "keyfiles")]
+    pub(crate) fresh_keyfile: Option<PathBuf>,
+
+    /// Leave the new key file as it is: whoever has it opens the volume
+    #[arg(long, requires = "fresh_keyfile", conflicts_with = "password")]
+    pub(crate) unencrypted_keyfile: bool,
+
+    /// Do not fill the volume. Faster, but shows which parts have been used, and what was there before stays readable
+    #[arg(long)]
+    pub(crate) quick: bool,
+
+    /// Replace what is there, after a question
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Answer the question with yes
+    #[arg(long, requires = "force")]
+    pub(crate) yes: bool,
+
+    /// Print the ciphers and hashes there are, the defaults first
+    #[arg(long, conflicts_with_all = ["path", "size", "cipher", "hash", "pim", "quick", "force", "hidden"])]
+    list: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub(crate) credentials: CredentialArgs,
+
+    #[command(flatten)]
+    pub(crate) cost: CostArgs,
+
+    #[command(flatten)]
+    pub(crate) luks: LuksArgs,
+
+    #[command(flatten)]
+    pub(crate) hidden: hidden::HiddenVolumeArgs,
+}
+
+/// What only LUKS volumes have.
+#[derive(clap::Args)]
+#[command(next_help_heading = "LUKS")]
+pub(crate) struct LuksArgs {
+    /// The label. LUKS2 only
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+
+    /// The subsystem, a second label. LUKS2 only
+    #[arg(long, value_name = "TEXT")]
+    subsystem: Option<String>,
+
+    /// The UUID; a random one, if not given
+    #[arg(long, value_name = "UUID")]
+    uuid: Option<String>,
+
+    /// Protection from changes: hmac-sha256, hmac-sha512, aes-gcm-random, chacha20-poly1305, aegis128-random; or as cryptsetup
+    /// has it, aead or poly1305 with a --cipher. LUKS2 only
+    #[arg(long, value_name = "NAME")]
+    integrity: Option<String>,
+
+    /// Put the header into this new file, and nothing but data into the volume
+    #[arg(long, value_name = "FILE")]
+    header: Option<PathBuf>,
+
+    /// Where the data begin: 16M, 4M
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    offset: Option<u64>,
+
+    /// Size of one copy of the header: 16K to 4M. LUKS2 only
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    metadata_size: Option<u64>,
+
+    /// Size of the area of all keyslots: up to 128M. LUKS2 only
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    keyslots_size: Option<u64>,
+}
+
+impl LuksArgs {
+    /// What the format does not have is no silent wish, nor is a volume key.
+    fn fit(&self, format: &dyn Format, volume_key: bool) -> claviger_engine::Result<()> {
+        let Self { label, subsystem, uuid, integrity, header, offset, metadata_size, keyslots_size } = self;
+        let luks2 = [
+            (label.is_some(), "label"),
+            (subsystem.is_some(), "subsystem"),
+            (integrity.is_some(), "integrity"),
+            (metadata_size.is_some(), "metadata-size"),
+            (keyslots_size.is_some(), "keyslots-size"),
+        ];
+        let luks = [
+            (uuid.is_some(), "uuid"),
+            (header.is_some(), "header"),
+            (offset.is_some(), "offset"),
+            (volume_key, "volume-key-file"),
+        ];
+        let missing = match format.name() {
+            "LUKS2" => None,
+            "LUKS1" => luks2.iter().find(|(given, _)| *given),
+            _ => luks2.iter().chain(&luks).find(|(given, _)| *given),
+        };
+        let refused = |name: &str| Error::misuse(format!("--{name} is not for {} volumes", format.name()));
+        missing.map_or(Ok(()), |(_, name)| Err(refused(name)))
+    }
+}
+
+/// Options that only some formats have are no silent wishes: `wishes` are which were given for what other formats lack, with
+/// their names.
+pub(crate) fn only_for(format: &dyn Format, prefix: &str, wishes: &Wishes) -> claviger_engine::Result<()> {
+    let (luks, headerless) = (format.name().starts_with("LUKS"), format.headerless());
+    let all = [
+        (wishes.label, "label", format.name() == "LUKS2"),
+        (wishes.sector_size, "sector-size", format.name() == "LUKS2" || headerless),
+        (wishes.key_size, "key-size", luks || headerless),
+    ];
+    let refused = |what: String| Err(Error::misuse(format!("{what} is not for {} volumes", format.name())));
+    match all.iter().find(|(given, _, has)| *given && !has) {
+        Some((_, name, _)) => refused(format!("--{prefix}{name}")),
+        None if wishes.cost && !luks => refused("choosing the cost of a passphrase by time or iterations".to_owned()),
+        None => Ok(()),
+    }
+}
+
+/// Which options were given.
+#[derive(Default)]
+pub(crate) struct Wishes {
+    pub(crate) label: bool,
+    pub(crate) sector_size: bool,
+    pub(crate) key_size: bool,
+    pub(crate) cost: bool,
+}
+
+/// A detached header, removed again unless the volume is made.
+struct NewHeader {
+    store: Option<FileStore>,
+    path: PathBuf,
+}
+
+impl NewHeader {
+    /// Bytes of a new header file, whichever LUKS it is.
+    fn create(path: &Path, args: &LuksArgs) -> claviger_engine::Result<Self> {
+        const LEN: u64 = 16 << 20;
+        let len = match (args.metadata_size, args.keyslots_size) {
+            (None, None) => LEN,
+            (metadata, keyslots) => {
+                let metadata = metadata.unwrap_or(16 << 10).saturating_mul(2);
+                metadata.saturating_add(keyslots.unwrap_or(LEN.saturating_sub(metadata).max(1 << 20))).min(256 << 20)
+            }
+        };
+        Ok(Self { store: Some(FileStore::create(path, len)?), path: path.to_owned() })
+    }
+}
+
+impl Drop for NewHeader {
+    fn drop(&mut self) {
+        if self.store.as_ref().is_some_and(|store| store.is_at(&self.path)) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Listed {
+    format: &'static str,
+    #[serde(flatten)]
+    choices: Choices,
+}
+
+#[derive(Serialize)]
+struct Created {
+    path: String,
+    format: &'static str,
+    cipher: String,
+    hash: &'static str,
+    /// Size of the file or device, in bytes.
+    stored: u64,
+    /// Size of the plaintext, in bytes.
+    size: u64,
+    quick: bool,
+    /// How long all of it took, in seconds.
+    seconds: f64,
+    /// Seconds that filling the data area took, until all was on the disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filling_seconds: Option<f64>,
+    /// Options without which it does not open.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    opened_with: Vec<String>,
+    /// The key file that was made for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keyfile: Option<String>,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.list {
+        let all = FORMATS.iter().map(|f| Listed { format: f.name(), choices: f.choices() });
+        return output::print(&all.collect::<Vec<_>>(), args.json);
+    }
+    let path = args.path.as_deref().expect("clap requires it without --list");
+    if args.hidden.hidden {
+        return hidden::run(args, path);
+    }
+    guard::no_dumps();
+    let cancel = cancel::install()?;
+    let name = args.format.as_deref().unwrap_or(DEFAULT_FORMAT);
+    let format = formats::by_name(name)?;
+    let choices = format.choices();
+    let luks = format.name().starts_with("LUKS");
+    let (cipher, hash) = match format.headerless() || luks {
+        // What there is besides, the format knows.
+        true => (args.cipher.as_deref(), args.hash.as_deref()),
+        false => (
+            choose("cipher", args.cipher.as_deref(), &choices.ciphers)?,
+            choose("hash", args.hash.as_deref(), &choices.hashes)?,
+        ),
+    };
+
+    args.luks.fit(format, args.credentials.gives_volume_key())?;
+    let min_len = match (&args.luks.header, args.luks.offset) {
+        (Some(_), offset) => offset.unwrap_or(0).saturating_add(512),
+        (None, Some(offset)) if luks => offset.saturating_add(512),
+        _ => choices.min_len,
+    };
+    if let Some(header) = &args.luks.header {
+        new_file::must_be_new(header)?;
+    }
+    let key = args.credentials.new_volume_key()?;
+    let cost = args.cost.cost()?;
+    let wishes = Wishes {
+        label: args.luks.label.is_some(),
+        sector_size: args.sector_size.is_some(),
+        key_size: args.key_size.is_some(),
+        cost: cost != Cost::default(),
+    };
+    only_for(format, "", &wishes)?;
+    let place = Place::find(args, path, min_len)?;
+    let credentials = match &args.fresh_keyfile {
+        None => args.credentials.read_new(|keyfiles| format.asks_passphrase(keyfiles))?,
+        Some(path) => fresh_keyfile(args, format, path)?,
+    };
+    cancel::check()?;
+    let target = place.make()?;
+    let store = &*target.store;
+
+    let mut new_header = args.luks.header.as_deref().map(|path| NewHeader::create(path, &args.luks)).transpose()?;
+    let header_store = new_header.as_ref().and_then(|header| header.store.as_ref()).unwrap_or(store);
+
+    let begin = Instant::now();
+    let bar = Progress::bytes(if args.quick { "Creating" } else { "Filling" });
+    // Keys are derived before; they do not count for the rate.
+    let filling = OnceLock::new();
+    let show = |done, all| {
+        filling.get_or_init(Instant::now);
+        bar.at(done, all);
+    };
+    let spec = Spec {
+        cipher,
+        hash,
+        pim: args.pim,
+        cost,
+        integrity: args.luks.integrity.as_deref(),
+        uuid: args.luks.uuid.as_deref(),
+        label: args.luks.label.as_deref(),
+        subsystem: args.luks.subsystem.as_deref(),
+        volume_key: key.as_ref(),
+        data_offset: args.luks.offset,
+        metadata_size: args.luks.metadata_size,
+        keyslots_size: args.luks.keyslots_size,
+        data: new_header.as_ref().map(|_| store as &dyn Store),
+        key_bits: args.key_size,
+        sector_size: args.sector_size,
+        quick: args.quick,
+        cancel: Some(cancel),
+        progress: Some(&show),
+        ..Spec::default()
+    };
+    let done = format.create(header_store, &spec, &credentials).and_then(|()| Ok(store.flush()?));
+    bar.clear();
+    done.map_err(|e| match &e.kind {
+        ErrorKind::Cancelled => e.at(path).hint(target.left()),
+        _ => e.at(path),
+    })?;
+    let end = Instant::now();
+    let created = Created {
+        path: path.display().to_string(),
+        stored: store.len(),
+        seconds: (end - begin).as_secs_f64(),
+        filling_seconds: filling.get().map(|begin| (end - *begin).as_secs_f64()),
+        quick: args.quick,
+        keyfile: args.fresh_keyfile.as_ref().map(|path| path.display().to_string()),
+        ..check(format, header_store, &spec, &credentials).map_err(|e| e.at(path))?
+    };
+    if let Some(header) = &args.luks.header {
+        // Before the volume is there for good: it is nothing without its header.
+        files::sync_folder(header).map_err(|e| Error::from(e).at(header))?;
+    }
+    target.keep()?;
+    if let Some(header) = &mut new_header {
+        header.store = None;
+    }
+    output::print(&created, args.json)
+}
+
+/// Opens what was made, as whoever wants its contents will.
+fn check(
+    format: &'static dyn Format,
+    store: &FileStore,
+    spec: &Spec<'_>,
+    credentials: &[Credential],
+) -> claviger_engine::Result<Created> {
+    let headerless = Headerless::of_new(spec);
+    let with = Unlock {
+        cipher: spec.cipher,
+        hash: spec.hash,
+        pim: spec.pim,
+        headerless,
+        data: spec.data,
+        ..Unlock::with(credentials)
+    };
+    let facts = format.open(store)?.unlock(store, &with)?.facts;
+    let opened_with = if format.headerless() { options_for(&facts, spec) } else { Vec::new() };
+    Ok(Created {
+        path: String::new(),
+        format: facts.format,
+        cipher: facts.cipher,
+        hash: facts.hash,
+        stored: 0,
+        size: facts.size,
+        quick: false,
+        seconds: 0.0,
+        filling_seconds: None,
+        opened_with,
+        keyfile: None,
+    })
+}
+
+/// The options without which a volume that has no header does not open.
+fn options_for(facts: &Facts, spec: &Spec<'_>) -> Vec<String> {
+    let mut options = vec![format!("--format={}", facts.format), format!("--key-size={}", facts.key_bits)];
+    match facts.format {
+        // Mode and vectors follow from the key file.
+        LOOP_AES_NAME => {
+            options.push(format!("--cipher={}", facts.cipher.trim_end_matches(":64")));
+            options.extend(spec.hash.map(|hash| format!("--hash={hash}")));
+        }
+        _ => {
+            options.push(format!("--cipher={}-{}", facts.cipher, facts.mode));
+            if facts.hash != "none" {
+                options.push(format!("--hash={}", spec.hash.unwrap_or(facts.hash)));
+            }
+        }
+    }
+    options.extend(spec.sector_size.map(|size| format!("--sector-size={size}")));
+    options.extend(spec.data_offset.map(|offset| format!("--data-offset={offset}")));
+    options
+}
+
+/// Makes a new key file, and what opens the volume with it.
+fn fresh_keyfile(args: &Args, format: &dyn Format, path: &Path) -> anyhow::Result<Vec<Credential>> {
+    if format.name() != LOOP_AES_NAME {
+        return Err(Error::misuse(format!("{} volumes have no key files of this kind", format.name()))
+            .hint("`claviger keyfile` makes keyfiles for other formats.")
+            .into());
+    }
+    new_file::must_be_new(path)?;
+    let text = loopaes::new_keyfile()?;
+    if args.unencrypted_keyfile {
+        new_file::write(path, &text)?;
+        return Ok(vec![Credential::Keyfile(text)]);
+    }
+    let mut credentials = args.credentials.read_new(|_| true)?;
+    let [Credential::Passphrase(passphrase)] = &credentials[..] else {
+        return Err(Error::misuse("gpg encrypts the key file with a password").into());
+    };
+    let file = loopaes::encrypt_keyfile(&text, passphrase)?;
+    new_file::write(path, &file)?;
+    credentials.push(Credential::Keyfile(Secret::from_vec(file)));
+    Ok(credentials)
+}
+
+/// The name as the format spells it; the default where none is given.
+pub(crate) fn choose(
+    what: &str,
+    name: Option<&str>,
+    all: &[&'static str],
+) -> claviger_engine::Result<Option<&'static str>> {
+    let Some(name) = name else { return Ok(all.first().copied()) };
+    let found = all.iter().copied().find(|n| formats::same_name(n, name));
+    found.map(Some).ok_or_else(|| Error::misuse(format!("no {what} is called {name}; there are: {}", all.join(", "))))
+}
+
+/// Where the volume goes, checked before a password is asked for.
+enum Place<'a> {
+    /// A file that does not exist yet.
+    New { path: &'a Path, len: u64 },
+    /// A file that exists and may be replaced. It stays locked, and as it is, until its successor is whole.
+    Instead { path: PathBuf, len: u64, old: FileStore },
+    /// A block device.
+    Device(FileStore),
+}
+
+/// A place with its store.
+struct Target {
+    store: Arc<FileStore>,
+    /// Removes the new file unless it is kept.
+    file: Option<NewFile>,
+}
+
+/// A file that is removed on drop, or moved to where it belongs.
+struct NewFile {
+    at: PathBuf,
+    to: PathBuf,
+    store: Arc<FileStore>,
+    /// What it replaces: locked until the new file has taken its place.
+    old: Option<FileStore>,
+}
+
+impl<'a> Place<'a> {
+    fn find(args: &Args, path: &'a Path, min_len: u64) -> claviger_engine::Result<Self> {
+        let fits = |len: u64| {
+            if len >= min_len {
+                return Ok(len);
+            }
+            let least = size::exact(min_len);
+            Err(Error::misuse(format!("{} is too small: a volume needs {least}", size::exact(len))).at(path))
+        };
+        let metadata = match fs::metadata(path) {
+            Ok(metadata) => metadata,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let need = || Error::misuse("how large? Say --size 100M, for example").at(path);
+                return Ok(Self::New { path, len: fits(whole(args.size.ok_or_else(need)?))? });
+            }
+            Err(e) => return Err(Error::from(e).at(path)),
+        };
+        let device = metadata.file_type().is_block_device();
+        if device && args.size.is_some() {
+            return Err(Error::misuse("a block device has its size already: leave --size away").at(path));
+        }
+        // Takes the lock: a volume that somebody has open is not replaced.
+        let old = open_file(path, Access::ReadWrite)?;
+        may_overwrite(Overwrite { force: args.force, yes: args.yes }, path, &old)?;
+        if device {
+            fits(old.len())?;
+            return Ok(Self::Device(old));
+        }
+        let len = fits(whole(args.size.unwrap_or(old.len())))?;
+        Ok(Self::Instead { path: path.canonicalize().map_err(|e| Error::from(e).at(path))?, len, old })
+    }
+
+    /// Creates the new file. What holds the lock on an old one goes along.
+    fn make(self) -> claviger_engine::Result<Target> {
+        match self {
+            Self::New { path, len } => Target::new_file(path, path, len, None),
+            Self::Instead { path, len, old } => {
+                let mut name = std::ffi::OsString::from(".");
+                name.push(path.file_name().unwrap_or_default());
+                name.push(format!(".new-{}", std::process::id()));
+                Target::new_file(&path.with_file_name(name), &path, len, Some(old))
+            }
+            Self::Device(store) => Ok(Target { store: Arc::new(store), file: None }),
+        }
+    }
+}
+
+impl Target {
+    fn new_file(at: &Path, to: &Path, len: u64, old: Option<FileStore>) -> claviger_engine::Result<Self> {
+        let store = FileStore::create(at, len).map_err(|e| Error { path: Some(to.to_owned()), ..e })?;
+        let store = Arc::new(store);
+        let file = NewFile { at: at.to_owned(), to: to.to_owned(), store: Arc::clone(&store), old };
+        Ok(Self { store, file: Some(file) })
+    }
+
+    /// What is there after a failure.
+    fn left(&self) -> &'static str {
+        match &self.file {
+            Some(file) if file.at == file.to => "No file was left behind.",
+            Some(_) => "The old file is as it was.",
+            None => "If writing had begun, what the device held is lost.",
+        }
+    }
+
+    /// The volume is whole.
+    fn keep(self) -> claviger_engine::Result<()> {
+        match self.file {
+            Some(file) => file.keep(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl NewFile {
+    fn keep(mut self) -> claviger_engine::Result<()> {
+        let Self { at, to, store, old } = &self;
+        store.rename(at, to, old.as_ref()).map_err(|e| e.hint("Nothing was replaced."))?;
+        // It is in its place: nothing below may remove it, or pass for a failure.
+        self.at.clear();
+        if let Err(e) = files::sync_folder(&self.to) {
+            output::warn(&format!("{}: its name may not survive a power cut: {e}", self.to.display()));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.at.as_os_str().is_empty() && self.store.is_at(&self.at) {
+            let _ = fs::remove_file(&self.at);
+        }
+    }
+}
+
+/// Whole sectors: 100MB, which is 195,312.5 of them, is no mistake worth an error.
+fn whole(len: u64) -> u64 {
+    len - len % 512
+}
+
+/// Whether what is there may be lost.
+#[derive(Clone, Copy)]
+pub(crate) struct Overwrite {
+    /// It may, after a question.
+    pub force: bool,
+    /// The answer is yes.
+    pub yes: bool,
+}
+
+/// Asks before something is lost.
+pub(crate) fn may_overwrite(overwrite: Overwrite, path: &Path, old: &FileStore) -> claviger_engine::Result<()> {
+    let there = formats::occupied(old).map_err(|e| e.at(path))?;
+    let thing = if old.is_block_device() { "device" } else { "file" };
+    let holds = there.unwrap_or_else(|| "nothing but zeros, as far as was looked".to_owned());
+    let named = format!("a {thing} of {} that holds {holds}", size::exact(old.len()));
+    if !overwrite.force {
+        return Err(Error::misuse(format!("exists already, {named}")).at(path).hint("To replace it, add --force."));
+    }
+    if overwrite.yes {
+        return Ok(());
+    }
+    let question = format!("{} is {named}.\nAll of it will be lost. Replace it? (yes/no) ", path.display());
+    let refused = |why: &str| Error::misuse(format!("not replaced{why}; it is {named}")).at(path);
+    prompt::consent(&question, "--force --yes", refused)
+}
+
+impl Report for Created {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { path, format, cipher, hash, size, seconds, filling_seconds, opened_with, keyfile, .. } = self;
+        writeln!(out, "{path}: {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
+        tell_filling(out, *size, *seconds, *filling_seconds)?;
+        if let Some(keyfile) = keyfile {
+            writeln!(out, "{keyfile}: its key file. Without it nothing opens the volume: keep a copy somewhere else.")?;
+        }
+        if !opened_with.is_empty() {
+            writeln!(out, "Nothing in it says how it was made. What opens it: {}", opened_with.join(" "))?;
+        }
+        Ok(())
+    }
+}
+
+/// How long it took, and at what rate the volume was filled.
+pub(crate) fn tell_filling(out: &mut dyn Write, size: u64, seconds: f64, filling: Option<f64>) -> io::Result<()> {
+    match filling {
+        None => writeln!(out, "Created in {seconds:.1} s; not filled (--quick)."),
+        Some(filling) => {
+            let rate = size::rate(size, Duration::from_secs_f64(filling));
+            writeln!(out, "Filled {} with random-looking bytes in {filling:.1} s: {rate}.", size::short(size))
+        }
+    }
+}
+
+impl Report for Vec<Listed> {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        for Listed { format, choices } in self {
+            writeln!(out, "{format}, from {} on", size::exact(choices.min_len))?;
+            writeln!(out, "  ciphers: {}", choices.ciphers.join(", "))?;
+            writeln!(out, "  hashes:  {}", choices.hashes.join(", "))?;
+        }
+        writeln!(out, "The first of each is the default.")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: u64 = 4096;
+
+    #[test]
+    fn only_its_own_file_is_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("new");
+        drop(Target::new_file(&path, &path, LEN, None).expect("there is room"));
+        assert!(!path.exists());
+        let target = Target::new_file(&path, &path, LEN, None).expect("there is room");
+        let other = folder.path().join("other");
+        fs::write(&other, "precious").and_then(|()| fs::rename(&other, &path)).expect("it takes the place");
+        assert!(matches!(target.keep().map_err(|e| e.kind), Err(ErrorKind::InUse { .. })));
+        assert_eq!(fs::read(&path).expect("it is there"), b"precious");
+    }
+
+    #[test]
+    fn only_the_file_that_was_asked_about_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, at) = (folder.path().join("v.tc"), folder.path().join(".v.tc.new"));
+        fs::write(&path, "old").expect("a file");
+        let open = || FileStore::open(&path, Access::ReadWrite).expect("nobody has it");
+        let target = Target::new_file(&at, &path, LEN, Some(open())).expect("there is room");
+        let newer = folder.path().join("newer");
+        fs::write(&newer, "precious").and_then(|()| fs::rename(&newer, &path)).expect("it takes the place");
+        assert!(target.keep().is_err());
+        assert_eq!(fs::read(&path).expect("it is there"), b"precious");
+        assert!(!at.exists(), "the new one is removed");
+        Target::new_file(&at, &path, LEN, Some(open())).expect("there is room").keep().expect("it is the same file");
+        assert_eq!(fs::metadata(&path).expect("it is there").len(), LEN);
+    }
+}

@@ -1,0 +1,56 @@
+//! `claviger detach`: takes down what `claviger attach --kernel` has set up.
+
+use std::io::{self, Write};
+
+use claviger_serve::kernel;
+use serde::Serialize;
+
+use crate::terminal::exit::{self, Silent};
+use crate::terminal::output::{self, Report};
+
+/// Take volumes out of the kernel
+///
+/// Those that `claviger attach --kernel` or cryptsetup has set up. The kernel writes everything first; what is in use stays.
+/// What is mounted or served without --kernel is ended by `claviger unmount`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger detach backup")]
+pub struct Args {
+    /// Names of mappings: what is behind /dev/mapper/
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Serialize)]
+struct Detached<'a> {
+    detached: Vec<&'a str>,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let mut detached = Vec::new();
+    let mut failed = None;
+    for name in &args.names {
+        let name = name.strip_prefix("/dev/mapper/").unwrap_or(name);
+        match kernel::detach(name) {
+            Ok(()) => detached.push(name),
+            Err(e) => {
+                let e = e.into();
+                exit::report(&e, args.json);
+                failed = failed.or(Some(Silent::after(&e)));
+            }
+        }
+    }
+    output::print(&Detached { detached }, args.json)?;
+    failed.map_or(Ok(()), |silent| Err(silent.into()))
+}
+
+impl Report for Detached<'_> {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.detached.iter().try_for_each(|name| writeln!(out, "{name} is out of the kernel."))
+    }
+}

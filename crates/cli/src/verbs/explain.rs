@@ -1,0 +1,613 @@
+//! `claviger explain`: why something does not open.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use claviger_engine::diagnosis::{self, Content, Diagnosis, Found, How, Look, Mark, Opinion, Search, Step};
+use claviger_engine::formats::partition::{self, Candidate};
+use claviger_engine::formats::{self, Facts, Header, Verdict};
+use claviger_engine::store::Access;
+use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Result, Store, Unlock};
+use serde::Serialize;
+
+use crate::opening::{OpenArgs, open_file, with_option};
+use crate::process::guard;
+use crate::terminal::exit::{self, Silent};
+use crate::terminal::output::{self, Report, printable};
+use crate::terminal::progress::Progress;
+use crate::terminal::{cancel, size};
+
+/// Say why a volume does not open
+///
+/// Looks at the bytes: do they look random, is there a file system, another format, a partition table, or nothing? Then
+/// tries the password, also as it may have been typed by mistake: with another keyboard layout, with Caps Lock, in
+/// another Unicode form or encoding, without a keyfile. The one that opens is described, and no password is shown. Every
+/// other form costs as much time as opening does; --format and --hash make it fast. Nothing is written.
+///
+/// Formats like TrueCrypt and VeraCrypt have no mark: a wrong password and a file of random bytes cannot be told apart. LUKS has one.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger explain old.tc
+  claviger explain --without-password /dev/sdb
+  claviger explain --format TrueCrypt --hash SHA-512 old.tc
+
+The exit status is 0 if it is explained what opens the volume, and else that of the trouble.")]
+pub struct Args {
+    /// Look only, and ask for nothing
+    #[arg(long, conflicts_with_all = ["password", "keyfiles"])]
+    without_password: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+#[derive(Serialize)]
+struct Explained {
+    path: String,
+    #[serde(flatten)]
+    diagnosis: Diagnosis,
+    /// What opens it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    opens: Option<Opens>,
+    /// Trials, each of one form of the credentials as one format.
+    trials: u64,
+    /// Whole sentences, the most telling ones last.
+    findings: Vec<String>,
+    /// What to do.
+    advice: Vec<Advice>,
+    exit_code: u8,
+    /// The partition that commands name.
+    #[serde(skip)]
+    partition: Option<u32>,
+}
+
+/// What opens it.
+#[derive(Serialize)]
+struct Opens {
+    format: &'static str,
+    /// The partition of the disk that the volume is in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partition: Option<u32>,
+    /// How it differs from what was given, in a word.
+    with: &'static str,
+    /// The same for people, as the end of "it opens with …". It tells nothing of the password.
+    with_what: String,
+    /// What is known of the volume; nothing if it cannot be used although a header opened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    facts: Option<Facts>,
+}
+
+#[derive(Serialize)]
+struct Advice {
+    what: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<String>,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    guard::no_dumps();
+    cancel::install()?;
+    let path = &args.open.path;
+    let disk: Arc<dyn Store> = Arc::new(open_file(path, Access::ReadOnly)?);
+    let at = |e: Error| e.at(path);
+    let store = args.open.how.in_partition(disk).map_err(at)?;
+    let diagnosis = diagnosis::look(&store).map_err(at)?;
+    let targets = targets(args, &diagnosis, &store).map_err(|e| with_option(at(e)))?;
+    let mut explained = Explained::new(args, diagnosis);
+    if targets.is_empty() {
+        explained.exit_code = match explained.diagnosis.damage(&*store) {
+            Some(error) => explained.damaged(error),
+            None => explained.without_candidates(),
+        };
+    } else if args.without_password {
+        explained.needs_password(&targets);
+    } else {
+        let credentials = args.open.read_credentials().map_err(with_less)?;
+        let search = try_all(args, &targets, &credentials, &*store).map_err(at)?;
+        explained.searched(args, &targets, search);
+    }
+    output::print(&explained, args.json)?;
+    if explained.exit_code == 0 { Ok(()) } else { Err(Silent(explained.exit_code).into()) }
+}
+
+/// What can be done where there is nobody to ask.
+fn with_less(mut error: Error) -> Error {
+    if let (ErrorKind::Misuse(_), Some(hint)) = (&error.kind, &mut error.hint) {
+        hint.push_str(" --without-password says what can be known without one.");
+    }
+    error
+}
+
+/// What the volume could be, and its headers, still locked.
+struct Target {
+    format: &'static str,
+    /// The partition of the disk that it is in.
+    partition: Option<u32>,
+    header: Box<dyn Header>,
+}
+
+/// Partitions that are tried.
+const PARTITIONS: usize = 8;
+
+/// What is worth trying.
+fn targets(args: &Args, diagnosis: &Diagnosis, store: &Arc<dyn Store>) -> Result<Vec<Target>> {
+    let open = |format: &'static dyn Format| -> Result<Target> {
+        let header = format.open(&**store).map_err(|e| e.in_format(format.name()))?;
+        Ok(Target { format: format.name(), partition: None, header })
+    };
+    if let Some(name) = args.open.format() {
+        return Ok(vec![open(formats::named(&**store, name)?)?]);
+    }
+    // One that finds nothing to try is no candidate.
+    let mut targets: Vec<_> = diagnosis.candidates(&**store)?.into_iter().filter_map(|f| open(f).ok()).collect();
+    let candidates = diagnosis.partitions.iter().filter(|c| !c.formats.is_empty()).take(PARTITIONS);
+    for (number, format) in candidates.flat_map(|c| c.formats.iter().map(|format| (c.partition.number, *format))) {
+        if let Ok(header) = partition::open(store, number, Some(format), false) {
+            targets.push(Target { format, partition: Some(number), header });
+        }
+    }
+    Ok(targets)
+}
+
+type Opened = (Facts, Vec<String>);
+
+fn try_all(args: &Args, targets: &[Target], credentials: &[Credential], store: &dyn Store) -> Result<Search<Opened>> {
+    let cancel = cancel::flag();
+    let bar = RefCell::new(None);
+    let refused = RefCell::new(BTreeSet::new());
+    let may_take = args.open.unlock_with(credentials).may_take;
+    let unlock = |target: usize, credentials: &[Credential], hints: bool| -> Result<Opened> {
+        cancel::check()?;
+        let narrowed = args.open.unlock_with(credentials);
+        let with = if hints {
+            Unlock { cancel: Some(cancel), ..narrowed }
+        } else {
+            let wide = Unlock::with(credentials);
+            let Unlock { acceleration, memory, may_take, .. } = narrowed;
+            Unlock { cancel: Some(cancel), acceleration, memory, may_take, ..wide }
+        };
+        // The layout, which holds keys, goes here.
+        let unlocked = targets[target].header.unlock(store, &with).inspect_err(|e| {
+            // Nobody who does not want one trial wants dozens.
+            if matches!(e.kind, ErrorKind::Misuse(_)) {
+                refused.borrow_mut().insert(target);
+            }
+        })?;
+        match unlocked.recognised {
+            true => Ok((unlocked.facts, unlocked.warnings)),
+            // Any password opens a volume without a header, to noise.
+            false => Err(ErrorKind::WrongCredential("nothing in it is recognised".into()).into()),
+        }
+    };
+    let tell = |step: Step| {
+        let mut bar = bar.borrow_mut();
+        if step.done == 1 {
+            *bar = None;
+            if refused.borrow().contains(&step.target) || !announce(targets[step.target].format, step, may_take) {
+                return false;
+            }
+        }
+        bar.get_or_insert_with(|| Progress::steps("Trying")).at(step.done, step.all);
+        true
+    };
+    let efforts: Vec<u64> = targets.iter().map(|t| t.header.effort(&args.open.unlock_with(credentials))).collect();
+    diagnosis::search(credentials, args.open.hinted(), &efforts, unlock, tell)
+}
+
+/// Says what comes and how long it takes, where that is long. Whether it is to begin.
+fn announce(format: &str, step: Step, may_take: Option<&(dyn Fn(Duration) -> Result<()> + Sync)>) -> bool {
+    let time = step.each.saturating_mul(step.all as u32);
+    if time < Duration::from_secs(3) {
+        return true;
+    }
+    let forms = step.all - step.done;
+    let told = size::duration(time);
+    if may_take.is_some_and(|may_take| may_take(time).is_err()) {
+        output::note(&format!(
+            "{forms} other forms of it as {format} are not tried: that takes about {told}, and --allow-slow allows it"
+        ));
+        return false;
+    }
+    output::note(&format!(
+        "nothing opens as given; trying {forms} other forms of it as {format}: about {told}, Ctrl-C ends it"
+    ));
+    true
+}
+
+impl Explained {
+    fn new(args: &Args, diagnosis: Diagnosis) -> Self {
+        let path = args.open.path.display().to_string();
+        let mut explained = Self {
+            path,
+            diagnosis,
+            opens: None,
+            trials: 0,
+            findings: Vec::new(),
+            advice: Vec::new(),
+            exit_code: 0,
+            partition: None,
+        };
+        explained.findings = looks(&explained.diagnosis);
+        explained
+    }
+
+    /// Advises; `command` lacks the partition.
+    fn advise(&mut self, what: impl Into<String>, command: &[&str]) {
+        let partition = self.partition.map(|n| n.to_string());
+        let partition = partition.as_deref().map(|n| ["--partition", n]);
+        let words = command.iter().copied().chain(partition.into_iter().flatten());
+        let command = (!command.is_empty()).then(|| output::command(words));
+        self.advice.push(Advice { what: what.into(), command });
+    }
+
+    /// Nothing is worth a password. The exit code.
+    fn without_candidates(&mut self) -> u8 {
+        let path = self.path.clone();
+        let trouble = match &self.diagnosis.mark {
+            Some(Mark { what, opened_by: Some(by), .. }) => {
+                let what = format!("This program cannot open {what} yet. This one can: {by}.");
+                self.advise(what, &[]);
+                ErrorKind::Unsupported { what: String::new() }
+            }
+            _ if self.diagnosis.could_be_headerless() => {
+                self.may_have_no_header();
+                ErrorKind::NotThisFormat(String::new())
+            }
+            _ => {
+                if self.diagnosis.content.is_some_and(|c| c.begins == Look::Zeros && c.until.is_none()) {
+                    self.advise(
+                        "If it should hold something, the copy or the disk failed: look for another copy.",
+                        &[],
+                    );
+                } else if self.diagnosis.mark.is_none() && self.diagnosis.size >= 1 << 16 {
+                    self.advise(
+                        "If it was a volume once, its headers are gone: a backup of them that was saved elsewhere may help.",
+                        &["claviger", "header", "restore", &path, "--from", "BACKUP"],
+                    );
+                }
+                ErrorKind::NotThisFormat(String::new())
+            }
+        };
+        exit::number_of(&trouble)
+    }
+
+    /// It is a volume, but nothing can be tried. The exit code.
+    fn damaged(&mut self, error: Error) -> u8 {
+        self.findings.push(format!("Its header cannot be used: {error}."));
+        let code = exit::number_of(&error.kind);
+        if let Some(hint) = with_option(error).hint {
+            self.advise(hint, &[]);
+        }
+        let path = self.path.clone();
+        self.advise(
+            "If a backup of its header was saved:",
+            &["claviger", "header", "restore", "--from", "BACKUP", &path],
+        );
+        code
+    }
+
+    /// What else random bytes may be, and how that is tried.
+    fn may_have_no_header(&mut self) {
+        let path = self.path.clone();
+        self.findings.push(format!(
+            "Volumes without any header look so too ({}): they are tried only where their format is named.",
+            without_header()
+        ));
+        self.advise(
+            "If it may be one, name the format, and the cipher, the hash, the key's size and the place of the data if they are known:",
+            &["claviger", "explain", "--format", "plain", "--cipher", "CIPHER", "--hash", "HASH", "--key-size", "BITS", &path],
+        );
+    }
+
+    fn needs_password(&mut self, targets: &[Target]) {
+        let names = names(targets);
+        let path = self.path.clone();
+        if self.diagnosis.sure() {
+            self.header_of_its_own();
+            self.advise("To see whether a passphrase opens it:", &["claviger", "explain", &path]);
+            self.exit_code = exit::number_of(&ErrorKind::WrongCredential(String::new()));
+            return;
+        }
+        if self.diagnosis.beginning_lost() && targets.iter().any(|t| t.partition.is_none()) {
+            self.findings.push(format!(
+                "Its beginning is not that of a volume, but near its end there is what could be a backup of a header ({names})."
+            ));
+        }
+        self.findings.push(format!(
+            "It could be a volume: {names}. Without the password nobody can tell: such volumes have no mark."
+        ));
+        self.advise("To see whether a password opens it:", &["claviger", "explain", &path]);
+        if self.diagnosis.could_be_headerless() && !all_without_header(targets) {
+            self.may_have_no_header();
+        }
+        self.exit_code = exit::number_of(&ErrorKind::WrongCredential(String::new()));
+    }
+
+    /// What a format with a mark says of it, and where more is shown.
+    fn header_of_its_own(&mut self) {
+        let yes = |o: &Opinion| match &o.verdict {
+            Verdict::Yes(why) => Some(format!("As a volume of {}: {why}.", o.format)),
+            _ => None,
+        };
+        self.findings.extend(self.diagnosis.formats.iter().filter_map(yes));
+        let path = self.path.clone();
+        self.advise("To see what its header says:", &["claviger", "header", "show", &path]);
+    }
+
+    /// Nothing that was tried makes sense of a volume without a header.
+    fn not_recognised(&mut self) {
+        self.findings.push(
+            "More cannot be known: such volumes have no header. A wrong password, key file, cipher, hash, key size or place of the \
+             data, a volume that is still empty and a file of random bytes look the same."
+                .to_owned(),
+        );
+        self.advise(
+            "Think of the cipher, the hash, the key's size, and where the data begin, as well as of the password: the options are \
+             --cipher, --hash, --key-size, --data-offset and --skip.",
+            &[],
+        );
+    }
+
+    fn searched(&mut self, args: &Args, targets: &[Target], search: Search<Opened>) {
+        self.trials = search.tried;
+        match search.found {
+            Some(found) => self.opened(args, &targets[found.target], found),
+            None => self.nothing_opens(targets, search.error),
+        }
+    }
+
+    fn opened(&mut self, args: &Args, target: &Target, found: Found<Opened>) {
+        let Found { how, target: _, unlocked } = found;
+        let format = target.format;
+        self.partition = target.partition.or(args.open.how.partition());
+        let mut facts = None;
+        match unlocked {
+            Ok((known, warnings)) => {
+                let it = target.partition.map_or("It".to_owned(), |n| format!("Partition {n} of it"));
+                self.findings.push(format!(
+                    "{it} opens as a {format} volume with {how}: {} in {} mode, {}, {}.",
+                    known.cipher,
+                    known.mode,
+                    known.hash,
+                    size::short(known.size)
+                ));
+                self.findings.extend(warnings);
+                self.about_header(&known, args);
+                facts = Some(known);
+            }
+            Err(error) => {
+                self.findings.push(format!("It is a {format} volume, and opens with {how}; but it is {}.", error.kind));
+                self.exit_code = exit::number_of(&error.kind);
+                if let Some(hint) = with_option(error).hint {
+                    self.advise(hint, &[]);
+                }
+            }
+        }
+        self.about_password(how, args);
+        let partition = self.partition;
+        self.opens = Some(Opens { format, partition, with: how.kind(), with_what: how.to_string(), facts });
+    }
+
+    /// What to say of the header that opened.
+    fn about_header(&mut self, facts: &Facts, args: &Args) {
+        let path = self.path.clone();
+        if facts.hidden {
+            self.findings.push(
+                "This is the password of a hidden volume. The outer volume around it has another one; writing to that one \
+                 without protection destroys this one."
+                    .to_owned(),
+            );
+        }
+        if facts.header.contains("backup") && !args.open.hinted() {
+            self.advise(
+                "The header in front is damaged or has another password; the backup is good. Copy the whole volume first; \
+                 then restore the header from the backup that is in the volume:",
+                &["claviger", "header", "restore", "--embedded", &path],
+            );
+            self.advise(
+                "To read it without changing anything:",
+                &["claviger", "cat", "--backup-header", "--format", facts.format, &path],
+            );
+        }
+    }
+
+    fn about_password(&mut self, how: How, args: &Args) {
+        let path = self.path.clone();
+        match how {
+            How::AsGiven => self.advise("To see all about it:", &["claviger", "info", &path]),
+            How::WithoutHints => {
+                self.advise("Leave out the hash, the cipher, the PIM or the header:", &["claviger", "info", &path]);
+            }
+            How::Password(_) => self.advise(
+                "Type it in that form, or write that form into a file that only you can read, and give the file:",
+                &["claviger", "info", "--password-file", "FILE", &path],
+            ),
+            How::NoKeyfiles => self.advise("Leave out the keyfiles:", &["claviger", "info", &path]),
+            How::NoPassword => self.advise("Say that there is no password: --no-password.", &[]),
+            How::WithoutKeyfile(_) => self.advise("Leave out that keyfile.", &[]),
+        }
+        if !matches!(how, How::AsGiven) && args.open.password_on_stdin() {
+            self.advise(
+                "What a script writes to standard input may not be what a person types: compare the bytes.",
+                &[],
+            );
+        }
+    }
+
+    fn nothing_opens(&mut self, targets: &[Target], error: Option<Error>) {
+        let error = error.unwrap_or_else(|| ErrorKind::WrongCredential(String::new()).into());
+        self.exit_code = exit::number_of(&error.kind);
+        match &error.kind {
+            ErrorKind::WrongCredential(_) => {
+                self.findings.push(format!(
+                    "Nothing opens it as {}: neither what was given nor other forms of it ({} trials).",
+                    names(targets),
+                    self.trials
+                ));
+                if self.diagnosis.sure() {
+                    self.findings.push(
+                        "Its header can be read: the passphrase is wrong, or belongs to a keyslot that was removed or damaged."
+                            .to_owned(),
+                    );
+                    self.header_of_its_own();
+                    return;
+                }
+                if all_without_header(targets) {
+                    self.not_recognised();
+                    return;
+                }
+                self.findings.push(
+                    "More cannot be known: such volumes have no mark. A wrong password, wrong keyfiles, damaged headers and \
+                     a file of random bytes look the same."
+                        .to_owned(),
+                );
+                self.advise(
+                    "Think of other passwords, keyfiles (all of them, and no other) and PIMs, and of other copies of the volume.",
+                    &[],
+                );
+                let path = self.path.clone();
+                self.advise(
+                    "If a backup of its headers was saved:",
+                    &["claviger", "header", "restore", "--from", "BACKUP", &path],
+                );
+                if self.diagnosis.could_be_headerless() {
+                    self.may_have_no_header();
+                }
+            }
+            _ => {
+                self.findings.push(format!("What was given could not be tried: {error}."));
+                if let Some(hint) = error.hint {
+                    self.advise(hint, &[]);
+                }
+            }
+        }
+    }
+}
+
+/// Names of the formats without a header.
+fn without_header() -> String {
+    let names: Vec<_> = FORMATS.iter().filter(|f| f.headerless()).map(|f| f.name()).collect();
+    names.join(", ")
+}
+
+/// Whether nothing but formats without a header was tried.
+fn all_without_header(targets: &[Target]) -> bool {
+    targets.iter().all(|t| FORMATS.iter().any(|f| f.name() == t.format && f.headerless()))
+}
+
+fn names(targets: &[Target]) -> String {
+    let mut names: Vec<_> = targets.iter().map(|t| t.format).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join(" or ")
+}
+
+/// What the bytes tell.
+fn looks(diagnosis: &Diagnosis) -> Vec<String> {
+    let Diagnosis { size, beyond_sectors, content, mark, filesystem, partitions, partition_trouble, formats } =
+        diagnosis;
+    let mut findings = Vec::new();
+    let Some(content) = content else { return vec!["It is empty: not a byte is in it.".to_owned()] };
+    if *beyond_sectors > 0 && (content.begins == Look::Random || filesystem.is_some()) {
+        findings.push(format!(
+            "Its {size} bytes are not whole sectors of 512 bytes: if it is a volume or a disk, it was cut short or something was \
+             added to it."
+        ));
+    }
+    match (filesystem, mark) {
+        (Some(filesystem), _) => {
+            let label = filesystem.label.as_ref().map(|l| format!(", called {}", printable(l))).unwrap_or_default();
+            findings.push(format!(
+                "It holds {} that is not encrypted{label}: it can be mounted as it is.",
+                filesystem.kind.described()
+            ));
+        }
+        (None, Some(mark)) if mark.looks_random => findings.push(format!("It is {}.", mark.what)),
+        (None, Some(mark)) => findings.push(format!("It holds {}.", mark.what)),
+        (None, None) => {}
+    }
+    if !mark.as_ref().is_some_and(|m| m.looks_random) {
+        findings.push(content_sentence(content, *size));
+    }
+    if let Some(trouble) = partition_trouble {
+        findings.push(format!("Its partition table cannot be used: {trouble}."));
+    }
+    findings.extend(partitions.iter().map(partition_sentence));
+    // One sentence for all formats that say the same.
+    let named_only = |o: &Opinion| FORMATS.iter().any(|f| f.name() == o.format && f.headerless());
+    let no = |o: &Opinion| match &o.verdict {
+        Verdict::No(why) if !named_only(o) => Some(why.clone()),
+        _ => None,
+    };
+    let mut reasons: Vec<String> = formats.iter().filter_map(no).collect();
+    reasons.dedup();
+    let sure = diagnosis.sure();
+    if partitions.is_empty() && !sure && !mark.as_ref().is_some_and(|m| m.looks_random) {
+        for why in reasons {
+            let names: Vec<_> = formats.iter().filter(|o| no(o).as_ref() == Some(&why)).map(|o| o.format).collect();
+            findings.push(format!("No volume of {} begins so: {why}.", names.join(" or ")));
+        }
+    }
+    findings
+}
+
+fn partition_sentence(candidate: &Candidate) -> String {
+    let Candidate { partition, formats } = candidate;
+    let usual = partition.usual.map(|usual| format!(", {usual}")).unwrap_or_default();
+    let name = partition.name.as_ref().map(|name| format!(", called {}", printable(name))).unwrap_or_default();
+    let could = match &formats[..] {
+        [] => "is no volume of ours".to_owned(),
+        _ => format!("could be a volume: {}", formats.join(" or ")),
+    };
+    format!("Partition {} ({}{usual}{name}) {could}.", partition.number, size::short(partition.len))
+}
+
+fn content_sentence(content: &Content, size: u64) -> String {
+    let look = |look| match look {
+        Look::Zeros => "zeros",
+        Look::Random => "random-looking bytes",
+        Look::Ordered => "bytes that do not look random",
+    };
+    let (begins, until) = (content.begins, content.until);
+    match (begins, until, content.then) {
+        (Look::Random, None, _) => {
+            "It looks random from the beginning to the end, as an encrypted volume does, or a disk that was wiped."
+                .to_owned()
+        }
+        (Look::Zeros, None, _) => "It holds nothing but zeros, as far as samples show.".to_owned(),
+        (Look::Ordered, None, _) => "Nothing in it looks encrypted, as far as samples show.".to_owned(),
+        (Look::Random, Some(at), Some(Look::Zeros)) => format!(
+            "It looks random up to byte {at}; there are zeros from there on, of {size} bytes: a volume that was formatted \
+             quickly looks so, and a copy that was broken off."
+        ),
+        (_, Some(at), then) => format!(
+            "It begins with {}; from byte {at} on there are {}.",
+            look(begins),
+            then.map_or("other bytes", look)
+        ),
+    }
+}
+
+impl Report for Explained {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{}: {}", printable(&self.path), size::exact(self.diagnosis.size))?;
+        for finding in &self.findings {
+            writeln!(out, "  {finding}")?;
+        }
+        for advice in &self.advice {
+            writeln!(out, "\n{}", advice.what)?;
+            if let Some(command) = &advice.command {
+                writeln!(out, "  {command}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! `claviger create --hidden`: a new volume in the free space of another.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use claviger_engine::formats::{self, Facts};
+use claviger_engine::store::Access;
+use claviger_engine::{Credential, Error, ErrorKind, Format, HiddenRoom, Spec, Store, Unlock};
+use serde::Serialize;
+
+use crate::opening::{HiddenArgs, How, open_file, with_option};
+use crate::process::guard;
+use crate::terminal::output::{self, Report};
+use crate::terminal::progress::Progress;
+use crate::terminal::{cancel, prompt, size};
+use crate::verbs::create::{self, choose};
+
+/// What the hidden volume is to be.
+#[derive(clap::Args)]
+pub struct HiddenVolumeArgs {
+    /// Make a hidden volume inside VOLUME, as large as is safe, or of the --size that is given for its files. What is free of
+    /// a file system is overwritten there, and a hidden volume that is there already is lost
+    #[arg(long)]
+    pub hidden: bool,
+
+    /// Cipher or cascade of the hidden volume; see --list
+    #[arg(long, value_name = "NAME", requires = "hidden")]
+    hidden_cipher: Option<String>,
+
+    #[command(flatten)]
+    inner: HiddenArgs,
+}
+
+#[derive(Serialize)]
+struct Hidden {
+    path: String,
+    format: &'static str,
+    cipher: String,
+    hash: &'static str,
+    hidden: bool,
+    /// Size of the plaintext, in bytes.
+    size: u64,
+    /// Where the room is, and how much of it there was.
+    room: HiddenRoom,
+    quick: bool,
+    /// How long it took, in seconds.
+    seconds: f64,
+    /// Seconds that filling the data area took, until all was on the disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filling_seconds: Option<f64>,
+}
+
+/// Carries it out.
+pub fn run(args: &create::Args, path: &Path) -> anyhow::Result<()> {
+    guard::no_dumps();
+    let cancel = cancel::install()?;
+    let at = |e: Error| with_option(e.at(path));
+    let HiddenVolumeArgs { hidden_cipher, inner, .. } = &args.hidden;
+    if inner.credentials.on_stdin() && args.credentials.on_stdin() {
+        return Err(Error::misuse("only one of the two passwords can come from standard input").into());
+    }
+
+    // The outer volume: what it is, and what room it has.
+    let store: Arc<dyn Store> = Arc::new(open_file(path, Access::ReadWrite)?);
+    let how = How::new(args.format.clone(), args.cipher.clone(), args.hash.clone(), args.pim);
+    let (_, header) = formats::open(&*store, how.format()).map_err(at)?;
+    let outer_credentials = args.credentials.read()?;
+    let bar = Progress::trials("Opening");
+    let show = |done, all| bar.at(done, all);
+    let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..how.unlock(&outer_credentials) };
+    let unlocked = header.unlock(&*store, &with);
+    drop(bar);
+    let unlocked = unlocked.map_err(at)?;
+    unlocked.warnings.iter().for_each(|w| output::warn(w));
+    let Facts { format, cipher, hash, .. } = unlocked.facts;
+    let outer =
+        Unlock { cancel: Some(cancel), hash: Some(hash), cipher: Some(&cipher), ..how.unlock(&outer_credentials) };
+    let format = formats::by_name(format)?;
+    let room = format.hidden_room(&store, &outer).map_err(at)?;
+    if !room.looks_random {
+        output::warn(
+            "The free space of the outer volume does not look random, as if it had been made with --quick: whoever sees the \
+             file sees that something else is there now. A volume made without --quick hides it.",
+        );
+    }
+    consent(args, path, &room)?;
+
+    // The hidden one.
+    let choices = format.choices();
+    let spec = Spec {
+        cipher: choose("cipher", hidden_cipher.as_deref(), &choices.ciphers)?,
+        hash: choose("hash", inner.hidden_hash.as_deref(), &choices.hashes)?,
+        pim: inner.hidden_pim,
+        hidden_size: args.size.map(|size| size - size % 512),
+        quick: args.quick,
+        cancel: Some(cancel),
+        ..Spec::default()
+    };
+    let credentials = inner.credentials.read_new()?;
+    cancel::check()?;
+    let begin = Instant::now();
+    let bar = Progress::bytes(if args.quick { "Creating" } else { "Filling" });
+    let filling = OnceLock::new();
+    let show = |done, all| {
+        filling.get_or_init(Instant::now);
+        bar.at(done, all);
+    };
+    let done = format.create_hidden(&store, &outer, &Spec { progress: Some(&show), ..spec }, &credentials);
+    bar.clear();
+    done.map_err(|e| match &e.kind {
+        ErrorKind::Cancelled => at(e).hint("The outer volume and its files are as they were."),
+        _ => at(e),
+    })?;
+    let end = Instant::now();
+    let facts = check(format, &*store, &spec, &credentials).map_err(at)?;
+    let hidden = Hidden {
+        path: path.display().to_string(),
+        format: facts.format,
+        cipher: facts.cipher,
+        hash: facts.hash,
+        hidden: facts.hidden,
+        size: facts.size,
+        room,
+        quick: args.quick,
+        seconds: (end - begin).as_secs_f64(),
+        filling_seconds: filling.get().map(|begin| (end - *begin).as_secs_f64()),
+    };
+    output::print(&hidden, args.json)
+}
+
+/// Asks before the free space is overwritten: what is hidden there already does not show.
+fn consent(args: &create::Args, path: &Path, room: &HiddenRoom) -> claviger_engine::Result<()> {
+    if args.yes {
+        return Ok(());
+    }
+    let HiddenRoom { largest, filesystem, .. } = room;
+    let room = format!("behind the files of its {filesystem} file system there is room for {}", size::exact(*largest));
+    let question = format!(
+        "{}: {room}.\nIf a hidden volume is there already, it will be lost. Make a new one? (yes/no) ",
+        path.display()
+    );
+    let refused = |why: &str| Error::misuse(format!("no hidden volume was made{why}; {room}")).at(path);
+    prompt::consent(&question, "--force --yes", refused)
+}
+
+/// Opens what was made, as whoever wants its contents will.
+fn check(
+    format: &'static dyn Format,
+    store: &dyn Store,
+    spec: &Spec<'_>,
+    credentials: &[Credential],
+) -> claviger_engine::Result<Facts> {
+    let with = Unlock { cipher: spec.cipher, hash: spec.hash, pim: spec.pim, ..Unlock::with(credentials) };
+    Ok(format.open(store)?.unlock(store, &with)?.facts)
+}
+
+impl Report for Hidden {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { path, format, cipher, hash, hidden: _, size, room, quick: _, seconds, filling_seconds } = self;
+        writeln!(out, "{path}: hidden {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
+        let largest = size::exact(room.largest);
+        writeln!(out, "The free space of the outer {} file system had room for {largest}.", room.filesystem)?;
+        create::tell_filling(out, *size, *seconds, *filling_seconds)?;
+        writeln!(
+            out,
+            "From now on, open the outer volume with --read-only or --protect-hidden: what is written to it"
+        )?;
+        writeln!(out, "without protection may destroy the hidden one.")
+    }
+}

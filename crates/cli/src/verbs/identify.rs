@@ -1,0 +1,182 @@
+//! `claviger identify`: what a file is, without a credential.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use claviger_engine::diagnosis::{Content, Look};
+use claviger_engine::formats::partition::{self, Candidate};
+use claviger_engine::store::Access;
+use claviger_engine::{ErrorKind, FORMATS, Store, Verdict};
+use serde::Serialize;
+
+use crate::opening::open_file;
+use crate::terminal::exit::{self, Silent};
+use crate::terminal::output::{self, Report};
+use crate::terminal::size;
+
+/// Say what files and devices are, without a password
+///
+/// Some formats have no mark to know them by: without the password, such a volume looks like random bytes. It is then
+/// "possibly" a volume. Of a disk, each partition is looked at too. Nothing is written.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger identify old.tc
+  claviger identify --json /dev/sd*")]
+pub struct Args {
+    /// Files or block devices
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Serialize)]
+struct Identified {
+    path: String,
+    /// Size in bytes.
+    size: u64,
+    /// The best of the verdicts.
+    verdict: &'static str,
+    /// The first format with that verdict.
+    format: Option<&'static str>,
+    /// All formats with that verdict.
+    candidates: Vec<&'static str>,
+    /// What each format says.
+    formats: Vec<Opinion>,
+    /// Whether it begins with random-looking bytes, which formats without a header consist of.
+    begins_random: bool,
+    /// Of a disk, its partitions, and the formats that each could be of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partitions: Option<Vec<Candidate>>,
+    /// What is wrong with its partition table.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partition_table: Option<String>,
+}
+
+impl Identified {
+    /// Whether there could be a volume in it.
+    fn promising(&self) -> bool {
+        self.format.is_some() || self.partitions.iter().flatten().any(|p| !p.formats.is_empty())
+    }
+
+    /// Whether it could be a volume of a format without a header.
+    fn could_be_headerless(&self) -> bool {
+        self.begins_random && self.verdict != "yes" && self.partitions.is_none()
+    }
+}
+
+#[derive(Serialize)]
+struct Opinion {
+    format: &'static str,
+    #[serde(flatten)]
+    verdict: Verdict,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let mut found = Vec::new();
+    let mut end = None;
+    for path in &args.files {
+        match identify(path) {
+            Ok(identified) => found.push(identified),
+            // One bad file does not keep the others from being looked at.
+            Err(e) => {
+                let e = anyhow::Error::new(e);
+                exit::report(&e, args.json);
+                end.get_or_insert(Silent::after(&e));
+            }
+        }
+    }
+    output::print(&found, args.json)?;
+    if found.iter().any(|f| !f.promising()) {
+        end.get_or_insert(Silent::not_this_format());
+    }
+    end.map_or(Ok(()), |silent| Err(silent.into()))
+}
+
+fn identify(path: &Path) -> claviger_engine::Result<Identified> {
+    let store: Arc<dyn Store> = Arc::new(open_file(path, Access::ReadOnly)?);
+    let mut formats = Vec::new();
+    for format in FORMATS {
+        let verdict = format.identify(&*store).map_err(|e| e.at(path))?;
+        formats.push(Opinion { format: format.name(), verdict });
+    }
+    let best = formats.iter().map(|o| rank(&o.verdict)).max().unwrap_or((0, "no"));
+    let candidates: Vec<_> = match best {
+        (0, _) => Vec::new(),
+        best => formats.iter().filter(|o| rank(&o.verdict) == best).map(|o| o.format).collect(),
+    };
+    let (partitions, partition_table) = match partition::candidates(&store) {
+        Ok(partitions) => (partitions, None),
+        Err(e) if matches!(e.kind, ErrorKind::Malformed { .. }) => (None, Some(e.kind.to_string())),
+        Err(e) => return Err(e.at(path)),
+    };
+    Ok(Identified {
+        path: path.display().to_string(),
+        size: store.len(),
+        verdict: best.1,
+        format: candidates.first().copied(),
+        candidates,
+        formats,
+        begins_random: !store.is_empty() && Content::of(&*store).map_err(|e| e.at(path))?.begins == Look::Random,
+        partitions,
+        partition_table,
+    })
+}
+
+fn rank(verdict: &Verdict) -> (u8, &'static str) {
+    match verdict {
+        Verdict::No(_) => (0, "no"),
+        Verdict::Possible(_) => (1, "possible"),
+        Verdict::Yes(_) => (2, "yes"),
+    }
+}
+
+impl Report for Vec<Identified> {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        for file in self {
+            let names = file.candidates.join(" or ");
+            match (file.verdict, file.format) {
+                ("yes", Some(_)) => writeln!(out, "{}: {names}", file.path)?,
+                (_, Some(_)) => writeln!(out, "{}: possibly {names}", file.path)?,
+                (_, None) if file.promising() => {
+                    writeln!(out, "{}: a disk, with partitions that could be volumes", file.path)?
+                }
+                (_, None) => writeln!(out, "{}: not a volume of any known format", file.path)?,
+            }
+            let headerless = |o: &&Opinion| FORMATS.iter().any(|f| f.name() == o.format && f.headerless());
+            let (without_header, others): (Vec<_>, Vec<_>) = file.formats.iter().partition(headerless);
+            for opinion in others {
+                let (Verdict::No(why) | Verdict::Possible(why) | Verdict::Yes(why)) = &opinion.verdict;
+                writeln!(out, "  {}: {why}", opinion.format)?;
+            }
+            if file.could_be_headerless() {
+                let names: Vec<_> = without_header.iter().map(|o| o.format).collect();
+                let names = names.join(", ");
+                writeln!(out, "  {names}: they have no header, and only `claviger explain --format NAME` can tell")?;
+            }
+            for candidate in file.partitions.iter().flatten() {
+                writeln!(out, "  {}", line_of(candidate))?;
+            }
+            if let Some(why) = &file.partition_table {
+                writeln!(out, "  partition table: {why}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A partition in a line: `partition 2 "data", 1 GiB, Linux: possibly TrueCrypt (--partition 2)`.
+fn line_of(candidate: &Candidate) -> String {
+    let p = &candidate.partition;
+    let name = p.name.as_ref().map(|name| format!(" {name:?}")).unwrap_or_default();
+    let kind = p.usual.map_or_else(|| format!("type {}", p.kind), str::to_owned);
+    let verdict = match &candidate.formats[..] {
+        [] => "no volume of any known format".to_owned(),
+        formats => format!("possibly {} (--partition {})", formats.join(" or "), p.number),
+    };
+    format!("partition {}{name}, {}, {kind}: {verdict}", p.number, size::short(p.len))
+}

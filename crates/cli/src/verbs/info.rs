@@ -1,0 +1,136 @@
+//! `claviger info`: what an opened volume is made of.
+
+use std::io::{self, Write};
+
+use claviger_engine::formats::Facts;
+use claviger_engine::store::Access;
+use serde::Serialize;
+
+use crate::opening::OpenArgs;
+use crate::terminal::output::{self, Report};
+use crate::terminal::size;
+
+/// Open a volume and say what it is made of
+///
+/// Prints format, cipher, key derivation, sizes, which copy of the header opened, and how long that took. Nothing is
+/// written.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger info old.tc
+  claviger info --keyfile key1.bin --keyfile key2.bin old.tc
+  claviger info --json --password-file - old.tc < password.txt")]
+pub struct Args {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+#[derive(Serialize)]
+struct Info {
+    path: String,
+    /// Size of the file or device, in bytes.
+    stored: u64,
+    #[serde(flatten)]
+    facts: Facts,
+    /// Whether all of the plaintext could be written.
+    writable: bool,
+    /// Header decryptions that were tried.
+    trials: u64,
+    /// How long they took.
+    seconds: f64,
+    warnings: Vec<String>,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let opened = args.open.open(Access::ReadOnly)?;
+    opened.warn();
+    let info = Info {
+        path: args.open.path.display().to_string(),
+        stored: opened.stored,
+        writable: opened.volume.layout().segments().iter().all(|s| s.writable),
+        trials: opened.trials,
+        seconds: opened.took.as_secs_f64(),
+        facts: opened.facts,
+        warnings: opened.warnings,
+    };
+    output::print(&info, args.json)
+}
+
+impl Report for Info {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let facts = &self.facts;
+        writeln!(out, "{}", self.path)?;
+        let mut line = |name: &str, value: String| writeln!(out, "  {name:<15} {value}");
+        line("format", facts.format.to_owned())?;
+        line("cipher", format!("{} in {} mode, key of {} bits", facts.cipher, facts.mode, facts.key_bits))?;
+        line("key derivation", derivation(facts))?;
+        match facts.header {
+            "none" => line("header", "none".to_owned())?,
+            header => line("header", format!("{header}, version {}", facts.header_version))?,
+        }
+        // Formats with a UUID have no hidden volumes.
+        if facts.header != "none" && facts.uuid.is_none() {
+            let kind =
+                if facts.hidden { "hidden volume" } else { "normal volume; a hidden one inside it would not show" };
+            line("kind", kind.to_owned())?;
+        }
+        line("size", size::exact(facts.size))?;
+        line("stored", format!("{}, the data from byte {} on", size::exact(self.stored), facts.data_offset))?;
+        line("sector size", format!("{} bytes", facts.sector_size))?;
+        let told = [("keyslot", facts.keyslot.map(|n| n.to_string())), ("UUID", facts.uuid.clone())];
+        let told = told.into_iter().chain([("label", facts.label.clone()), ("integrity", facts.integrity.clone())]);
+        for (name, value) in told.filter_map(|(name, value)| Some((name, value?))) {
+            line(name, output::printable(&value))?;
+        }
+        if let Some(created) = facts.created {
+            line("created", date(created))?;
+        }
+        if let Some(written) = facts.header_written {
+            line("header written", date(written))?;
+        }
+        line("opened", format!("with trial {} after {:.2} s", self.trials, self.seconds))
+    }
+}
+
+/// The key derivation with its parameters.
+fn derivation(facts: &Facts) -> String {
+    match (facts.header, facts.hash, facts.iterations) {
+        (_, "none", _) => return "none: the key is what was given".to_owned(),
+        ("none", hash, 0 | 1) => return format!("{hash}, once"),
+        ("none", hash, iterations) => return format!("{hash}, {iterations} iterations"),
+        _ => {}
+    }
+    let with = match facts.memory {
+        Some(memory) => format!("{}, {} passes over {}", facts.hash, facts.iterations, size::short(memory)),
+        None => format!("PBKDF2 with HMAC-{}, {} iterations", facts.hash, facts.iterations),
+    };
+    facts.pim.map_or_else(|| with.clone(), |pim| format!("{with} (PIM {pim})"))
+}
+
+/// Seconds since 1970 as `2012-02-07 11:09:05 UTC`.
+pub fn date(seconds: i64) -> String {
+    let (date, time) = claviger_lab::machine::date_and_time(seconds);
+    format!("{date} {time} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::date;
+
+    #[test]
+    fn dates() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (-1, "1969-12-31 23:59:59 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (1_328_612_945, "2012-02-07 11:09:05 UTC"),
+            (-11_644_473_600, "1601-01-01 00:00:00 UTC"),
+        ] {
+            assert_eq!(date(seconds), text);
+        }
+    }
+}

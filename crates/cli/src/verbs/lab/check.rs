@@ -1,0 +1,184 @@
+//! `claviger lab check`
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use claviger_engine::ErrorKind;
+use claviger_lab::facility::{Catalogue, Facility, Scratch, Trial, tidy, try_out};
+use claviger_lab::run::plan::MEMORY;
+use claviger_lab::run::{Backing, Caches, Level, Plan};
+use claviger_lab::transfer::Data;
+use claviger_lab::workloads::Lab;
+use serde::Serialize;
+
+use super::device::may_be_lost;
+use crate::terminal::exit::Silent;
+use crate::terminal::output::{self, Report, warn};
+use crate::terminal::progress::Progress;
+use crate::terminal::{cancel, size};
+use crate::verbs::create::Overwrite;
+
+/// Check that facilities work here, without measuring them
+///
+/// Each is made in a store of its own, opened, written, closed, opened again and read; its store is looked into for what
+/// was written, and a wrong passphrase is tried. Nothing of it is left. This is how to try a facility of your own: a
+/// TOML file in $XDG_CONFIG_HOME/claviger/peers or in the folder of --peers.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  claviger lab check\n  claviger lab check LUKS2 gocryptfs\n  claviger lab check --peers mine my-facility"
+)]
+pub struct Args {
+    /// Facilities; all that are there, if none is named
+    #[arg(value_name = "FACILITY")]
+    facilities: Vec<String>,
+
+    /// Where stores are made
+    #[arg(long, value_name = "FOLDER", default_value = MEMORY)]
+    dir: PathBuf,
+
+    /// Make them on this block device instead: its contents are lost
+    #[arg(long, value_name = "DEVICE", conflicts_with = "dir", requires = "force")]
+    device: Option<PathBuf>,
+
+    /// Take the device although its contents are lost
+    #[arg(long, requires = "device")]
+    force: bool,
+
+    /// Answer the question with yes
+    #[arg(long, requires = "force")]
+    yes: bool,
+
+    /// Size of each volume
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64M")]
+    size: u64,
+
+    /// Facilities of your own: a folder of TOML files
+    #[arg(long, value_name = "FOLDER")]
+    peers: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Serialize)]
+struct Checked {
+    works: Vec<Trial>,
+    /// Those that were not there to be tried.
+    left_out: Vec<Refused>,
+    fails: Vec<Refused>,
+}
+
+#[derive(Serialize)]
+struct Refused {
+    facility: String,
+    why: String,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    cancel::install()?;
+    let all = Catalogue::load(args.peers.as_deref())?;
+    let chosen = match args.facilities.is_empty() {
+        true => all.all().iter().collect(),
+        false => args.facilities.iter().map(|name| all.find(name)).collect::<Result<Vec<_>, _>>()?,
+    };
+    args.check_device()?;
+    let system = std::env::temp_dir();
+    for left in [&system, &args.dir].into_iter().flat_map(|place| tidy(place)) {
+        warn(&left);
+    }
+    let (scratch, stores) = (Scratch::below(&system)?, Scratch::below(&args.dir)?);
+    let lab = args.lab(scratch.path(), stores.path())?;
+    let progress = Progress::steps("checking");
+    let mut checked = Checked { works: Vec::new(), left_out: Vec::new(), fails: Vec::new() };
+    for (i, facility) in chosen.iter().enumerate() {
+        progress.at(i as u64, chosen.len() as u64);
+        checked.add(facility, &lab)?;
+    }
+    progress.clear();
+    output::print(&checked, args.json)?;
+    if checked.fails.is_empty() { Ok(()) } else { Err(Silent::failed().into()) }
+}
+
+impl Args {
+    fn check_device(&self) -> anyhow::Result<()> {
+        let overwrite = Overwrite { force: self.force, yes: self.yes };
+        Ok(self.device.as_ref().map_or(Ok(()), |device| may_be_lost(device, overwrite))?)
+    }
+
+    fn lab(&self, scratch: &Path, stores: &Path) -> anyhow::Result<Lab> {
+        let backing = match &self.device {
+            None => Backing::Folder(self.dir.clone()),
+            Some(device) => Backing::Device(device.clone()),
+        };
+        let plan = Plan {
+            level: Level::Quick,
+            scale: 0.0,
+            backing,
+            size: self.size,
+            facilities: Vec::new(),
+            workloads: Vec::new(),
+            min_repeats: 0,
+            max_repeats: 0,
+            steady: 0.0,
+            seed: 0,
+            caches: Caches::Warm,
+        };
+        Ok(Lab {
+            data: Data::new(plan.seed),
+            plan,
+            program: std::env::current_exe()?,
+            stores: stores.to_owned(),
+            scratch: scratch.to_owned(),
+            cancelled: cancel::cancelled,
+        })
+    }
+}
+
+impl Checked {
+    fn add(&mut self, facility: &Facility, lab: &Lab) -> anyhow::Result<()> {
+        cancel::check()?;
+        let refused = |why: String| Refused { facility: facility.name.clone(), why };
+        if let Some(why) = facility.missing() {
+            self.left_out.push(refused(why));
+            return Ok(());
+        }
+        match try_out(facility, lab) {
+            Ok(trial) => self.works.push(trial),
+            Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e.into()),
+            Err(e) => self.fails.push(refused(e.to_string())),
+        }
+        Ok(())
+    }
+}
+
+impl Report for Checked {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { works, left_out, fails } = self;
+        for Trial { facility, create_s, open_s, size, direct, processes, files, refused_s, encrypted_at_rest } in works
+        {
+            let at_rest = if *encrypted_at_rest { "encrypted" } else { "plaintext" };
+            let cache = if *direct { "direct I/O" } else { "through the page cache" };
+            let processes = if *processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") };
+            let files = if *files { "files" } else { "no files" };
+            let refused = match refused_s {
+                Some(seconds) => format!("refuses a wrong passphrase in {seconds:.2} s"),
+                None => "refuses no passphrase".to_owned(),
+            };
+            writeln!(
+                out,
+                "{facility}: works; {at_rest} at rest, made in {create_s:.2} s, opened in {open_s:.2} s, {refused}; {} in \
+                {cache}, {files}, {processes}",
+                size::exact(*size)
+            )?;
+        }
+        for Refused { facility, why } in left_out {
+            writeln!(out, "{facility}: not here. {why}")?;
+        }
+        for Refused { facility, why } in fails {
+            writeln!(out, "{facility}: FAILS. {why}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,23 @@
+//! A block device that the lab is to work on, and whose contents are lost.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use claviger_engine::store::Access;
+use claviger_engine::{Error, Result};
+
+use crate::opening::open_file;
+use crate::verbs::create::{Overwrite, may_overwrite};
+
+/// Fails unless it may be overwritten: by `--force` and an answer, even where it looks empty. What is mounted or otherwise in
+/// use never may.
+pub fn may_be_lost(device: &Path, overwrite: Overwrite) -> Result<()> {
+    let metadata = fs::metadata(device).map_err(|e| Error::from(e).at(device))?;
+    if !metadata.file_type().is_block_device() {
+        return Err(Error::misuse("this is no block device")
+            .at(device)
+            .hint("Files and folders are not taken for one."));
+    }
+    may_overwrite(overwrite, device, &open_file(device, Access::ReadWrite)?)
+}

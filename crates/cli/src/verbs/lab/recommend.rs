@@ -1,0 +1,151 @@
+//! `claviger lab recommend`
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use claviger_engine::Error;
+use claviger_lab::recommend::{Answers, Measured, Platform, Purpose, Threat, Word, features, recommend};
+use claviger_lab::report::{Text, csv};
+use claviger_lab::run::stored;
+
+use crate::terminal::progress::Progress;
+use crate::terminal::prompt;
+use crate::verbs::benchmark::print;
+
+/// Find the facility that fits
+///
+/// Asks what is to be encrypted and against what, on the terminal or by options, and answers with its reasons: a table of what each facility
+/// can do, and what this machine measured. Without a run, the ciphers are measured for a few seconds.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  claviger lab recommend\n  claviger lab recommend --for external --share-with windows,macos --threat theft \
+                        --root no\n  claviger lab recommend --table"
+)]
+pub struct Args {
+    /// What is to be encrypted
+    #[arg(long = "for", value_name = "WHAT", value_parser = words(Purpose::WORDS))]
+    purpose: Option<Purpose>,
+    /// Systems besides this Linux that shall read and write it; linux alone is none
+    #[arg(long, value_name = "SYSTEMS", value_delimiter = ',', value_parser = words(Platform::WORDS))]
+    share_with: Option<Vec<Platform>>,
+    /// Whom it shall withstand
+    #[arg(long, value_name = "WHOM", value_parser = words(Threat::WORDS))]
+    threat: Option<Threat>,
+    /// Whether you can be root here
+    #[arg(long, value_name = "YES|NO", value_parser = words(ROOT))]
+    root: Option<bool>,
+    /// A run of the lab: what its facilities lost counts
+    #[arg(long, value_name = "RUN")]
+    run: Option<PathBuf>,
+    /// Print the table of features and known weaknesses
+    #[arg(long, conflicts_with_all = ["purpose", "share_with", "threat", "root", "run"])]
+    table: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print comma-separated values
+    #[arg(long, conflicts_with = "json", requires = "table")]
+    csv: bool,
+}
+
+/// Answers to the last question.
+const ROOT: &[Word<bool>] = &[("yes", true, "yes"), ("no", false, "no")];
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.table {
+        return print(args.json, args.csv, &features(), || features().text(), || csv(features()));
+    }
+    let answers = args.answers()?;
+    let measured = match &args.run {
+        Some(path) => Measured::of_run(&stored::load(path)?),
+        None => {
+            let progress = Progress::steps("measuring");
+            let measured = Measured::of_ciphers(&|done, total| progress.at(done, total))?;
+            progress.clear();
+            measured
+        }
+    };
+    let told = recommend(&answers, &measured);
+    print(args.json, false, &told, || told.text(), String::new)
+}
+
+impl Args {
+    /// What the options say, and for the rest what the person says.
+    fn answers(&self) -> anyhow::Result<Answers> {
+        let mut share_with = match &self.share_with {
+            Some(systems) => systems.clone(),
+            None => several("Which systems shall read and write it?", "--share-with", Platform::WORDS)?,
+        };
+        let purpose = one(self.purpose, "What is to be encrypted?", "--for", Purpose::WORDS)?;
+        let threat = one(self.threat, "Whom shall it withstand?", "--threat", Threat::WORDS)?;
+        let root = one(self.root, "Can you be root on this machine?", "--root", ROOT)?;
+        share_with.retain(|&platform| platform != Platform::Linux);
+        share_with.dedup();
+        Ok(Answers { purpose, share_with, threat, root })
+    }
+}
+
+/// A parser of these words, each with its meaning in the help.
+fn words<T: Copy + Send + Sync + 'static>(words: &'static [Word<T>]) -> impl TypedValueParser<Value = T> {
+    let values = words.iter().map(|(word, _, meaning)| PossibleValue::new(*word).help(*meaning));
+    PossibleValuesParser::new(values).map(|word| meant(words, &word).expect("one of the words"))
+}
+
+fn meant<T: Copy>(words: &[Word<T>], word: &str) -> Option<T> {
+    let number = word.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+    let named = words.iter().position(|(name, _, _)| name.eq_ignore_ascii_case(word));
+    words.get(named.or(number)?).map(|(_, value, _)| *value)
+}
+
+/// What was said, or what the person chooses.
+fn one<T: Copy>(said: Option<T>, question: &str, option: &str, words: &[Word<T>]) -> anyhow::Result<T> {
+    let Some(value) = said else {
+        return ask(question, option, words, |answer| meant(words, answer.trim()));
+    };
+    Ok(value)
+}
+
+fn several<T: Copy>(question: &str, option: &str, words: &[Word<T>]) -> anyhow::Result<Vec<T>> {
+    let each = |answer: &str| {
+        let parts = answer.split([',', ' ']).filter(|part| !part.is_empty());
+        let meant: Option<Vec<T>> = parts.map(|part| meant(words, part)).collect();
+        meant.filter(|all| !all.is_empty())
+    };
+    ask(&format!("{question} Several are separated by commas."), option, words, each)
+}
+
+/// Shows the choices and asks until one is made, three times at most.
+fn ask<T, A>(question: &str, option: &str, words: &[Word<T>], read: impl Fn(&str) -> Option<A>) -> anyhow::Result<A> {
+    let mut text = format!("{question}\n");
+    for (i, (word, _, meaning)) in words.iter().enumerate() {
+        text += &if word == meaning {
+            format!("  {}  {word}\n", i + 1)
+        } else {
+            format!("  {}  {word}: {meaning}\n", i + 1)
+        };
+    }
+    for _ in 0..3 {
+        let answer = prompt::line(&format!("{text}> "), option)?;
+        if let Some(meant) = read(&answer) {
+            return Ok(meant);
+        }
+        text = "That is none of them.\n".into();
+    }
+    Err(Error::misuse(format!("no answer to: {question}")).hint(format!("The option {option} answers it.")).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_or_its_number() {
+        assert_eq!(meant(Purpose::WORDS, "few-files"), Some(Purpose::FewFiles));
+        assert_eq!(meant(Purpose::WORDS, "Laptop"), Some(Purpose::Laptop));
+        assert_eq!(meant(Purpose::WORDS, "4"), Some(Purpose::External));
+        for wrong in ["0", "5", "", "lap"] {
+            assert_eq!(meant(Purpose::WORDS, wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! `claviger lab report`
+
+use std::path::{Path, PathBuf};
+
+use claviger_engine::Error;
+use claviger_lab::changes::{self, Changes};
+use claviger_lab::report::{Extra, RunReport, Text, csv};
+use claviger_lab::run::{Run, stored};
+use claviger_lab::summary::Summary;
+
+use crate::opening::new_file;
+use crate::terminal::exit::Silent;
+use crate::terminal::output;
+
+/// Show what a run of the lab found, or what changed from one run to another
+///
+/// Medians, intervals, losses and verdicts are computed anew from the raw figures of the run, so that a run of an older version
+/// can be shown too. Of two runs, figure by figure, it is told what became faster or slower, corrected for the number of figures: speeds
+/// where both were made on one machine by one plan, otherwise only losses against the baselines.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  claviger lab report claviger-lab-2026-11-22-0300\n  claviger lab report run.json --html \
+                        report.html\n  claviger lab report run.json --csv --raw > samples.csv\n  claviger lab report \
+                        old.json new.json --fail-on-slower 5"
+)]
+pub struct Args {
+    /// The run: its folder, or its run.json or run.jsonl. Of two, the old one comes first
+    #[arg(value_name = "RUN", required = true, num_args = 1..=2)]
+    runs: Vec<PathBuf>,
+    /// Lay the figures of published studies beside, where the same or something like it was measured; a page always does
+    #[arg(long)]
+    published: bool,
+    /// Of two runs: the smallest change that is called one, in per cent [default: 3]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    least: Option<f64>,
+    /// Of two runs: end with 1 if any figure became slower by this much or more, in per cent
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    fail_on_slower: Option<f64>,
+    /// Write one self-contained page with charts to this new file; `-` is standard output. Of two runs, it is the new one's page
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "csv"])]
+    html: Option<PathBuf>,
+    /// Print the raw figures and what they show as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print a line of comma-separated values for each figure
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+    /// With --csv, print a line for each sample
+    #[arg(long, requires = "csv")]
+    raw: bool,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    if let Some(file) = args.page() {
+        new_file::must_be_new(file)?;
+    }
+    match args.runs.as_slice() {
+        [old, new] => args.two(&stored::load(old)?, &stored::load(new)?),
+        [run] => args.one(&stored::load(run)?),
+        _ => unreachable!("clap takes one or two"),
+    }
+}
+
+/// A share, from per cent.
+fn percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').trim().parse::<f64>() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent / 100.0),
+        _ => Err("a number from 0 to 100".into()),
+    }
+}
+
+impl Args {
+    /// What a run found.
+    fn one(&self, run: &Run) -> anyhow::Result<()> {
+        if self.least.is_some() || self.fail_on_slower.is_some() {
+            return Err(Error::misuse("--least and --fail-on-slower are about two runs").into());
+        }
+        let summary = Summary::of(run);
+        let extras = self.published_beside(run, &summary);
+        let report = RunReport { run, summary: &summary, extras: &extras };
+        self.tell(&match () {
+            () if self.html.is_some() => report.html()?,
+            () if self.json => report.json()?,
+            () if self.raw => report.samples_csv(),
+            () if self.csv => report.cells_csv(),
+            () => report.text(),
+        })
+    }
+
+    /// What changed.
+    fn two(&self, old: &Run, new: &Run) -> anyhow::Result<()> {
+        if self.raw {
+            return Err(Error::misuse("--raw is about one run").into());
+        }
+        let changes = Changes::between(old, new, self.least.unwrap_or(changes::LEAST));
+        self.tell(&match () {
+            () if self.html.is_some() => {
+                let summary = Summary::of(new);
+                let mut extras = self.published_beside(new, &summary);
+                extras.insert(0, changes.extra());
+                RunReport { run: new, summary: &summary, extras: &extras }.html()?
+            }
+            () if self.json => serde_json::to_string_pretty(&changes)? + "\n",
+            () if self.csv => csv(&changes.cells),
+            () => changes.text(),
+        })?;
+        match self.fail_on_slower {
+            Some(share) if changes.slower_by(share).next().is_some() => Err(Silent::slower().into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn published_beside(&self, run: &Run, summary: &Summary) -> Vec<Extra> {
+        if self.published || self.html.is_some() { Extra::published(run, summary) } else { Vec::new() }
+    }
+
+    fn tell(&self, text: &str) -> anyhow::Result<()> {
+        match self.page() {
+            Some(file) => Ok(new_file::write(file, text.as_bytes()).map(drop)?),
+            None => output::write(&mut output::raw()?, text.as_bytes()),
+        }
+    }
+
+    /// The file for the page, if there is to be one.
+    fn page(&self) -> Option<&Path> {
+        self.html.as_deref().filter(|file| *file != Path::new("-"))
+    }
+}

@@ -1,0 +1,312 @@
+//! `claviger lab run`
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use claviger_engine::{Error, ErrorKind};
+use claviger_lab::facility::Catalogue;
+use claviger_lab::machine::date_and_time;
+use claviger_lab::report::{Extra, RunReport, Text};
+use claviger_lab::run::journal::{Journal, State};
+use claviger_lab::run::measure::{self, Hands, Tick};
+use claviger_lab::run::plan::{MEMORY, Prepared, Wishes};
+use claviger_lab::run::{Backing, Caches, Level, Plan, stored};
+use claviger_lab::summary::Summary;
+
+use super::device::may_be_lost;
+use crate::opening::new_file::must_be_new;
+use crate::terminal::output::warn;
+use crate::terminal::progress::Progress;
+use crate::terminal::{cancel, size};
+use crate::verbs::benchmark::print;
+use crate::verbs::create::Overwrite;
+
+/// Name of the page with charts in a run's folder.
+const PAGE: &str = "report.html";
+
+/// Measure facilities that encrypt storage, ours and others, against the same layers without encryption
+///
+/// Makes each facility anew, does each workload on each of them in turns, again and again until the figures are steady, and
+/// writes down every figure. Says beforehand how long that takes. Ctrl-C ends it and takes down what was set up; --resume goes
+/// on. As root, the page cache is dropped before each pass.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger lab run --quick
+  claviger lab run --standard --dir /srv/scratch
+  claviger lab run --facility LUKS2 --facility gocryptfs --workload dd
+  claviger lab run --resume claviger-lab-2026-11-22-030000
+  claviger lab run --thorough --dry-run")]
+pub struct Args {
+    /// Small data sets and the ends of the ranges: minutes (the default)
+    #[arg(long, conflicts_with_all = ["standard", "thorough"])]
+    quick: bool,
+    /// More of everything, one facility of each kind: hours
+    #[arg(long, conflicts_with = "thorough")]
+    standard: bool,
+    /// The sizes and ranges of the studies: days, if no facility or workload is named
+    #[arg(long)]
+    thorough: bool,
+    /// Measure this facility, or `all` (may be given again); its baseline comes by itself [default: LUKS2 and VeraCrypt of
+    /// --quick, otherwise our formats with their default ciphers and other programs that are installed]
+    #[arg(long, value_name = "NAME")]
+    facility: Vec<String>,
+    /// Do this workload, or `all` (may be given again) [default: those that are short enough for the level]
+    #[arg(long, value_name = "NAME")]
+    workload: Vec<String>,
+    /// Keep the encrypted data in this folder on a disk [default: in memory]
+    #[arg(long, value_name = "FOLDER")]
+    dir: Option<PathBuf>,
+    /// Keep the encrypted data on this block device, whose contents are lost
+    #[arg(long, value_name = "DEVICE", conflicts_with = "dir", group = "loses")]
+    device: Option<PathBuf>,
+    /// Take the device although its contents are lost, after a question
+    #[arg(long, requires = "loses")]
+    force: bool,
+    /// Answer the question with yes
+    #[arg(long, requires = "force")]
+    yes: bool,
+    /// Share of the size of the studies' data sets [default: 0.01, 0.1 or 1, by level]
+    #[arg(long, value_name = "SHARE")]
+    scale: Option<f64>,
+    /// Size of each volume [default: what the workloads need]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    size: Option<u64>,
+    /// Passes of everything at least, and at most [default: 5:7, 5:15 or 5:25, by level]
+    #[arg(long, value_name = "MIN[:MAX]", value_parser = repeats)]
+    repeats: Option<(usize, Option<usize>)>,
+    /// A figure is steady where its relative standard deviation is at most this [default: 3]
+    #[arg(long, value_name = "PERCENT")]
+    steady: Option<f64>,
+    /// Where the random order and the data come from [default: the clock]
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// The folder for the figures and reports, which is made [default: claviger-lab-DATE-TIME]
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Go on with the run in this folder
+    #[arg(long, value_name = "FOLDER", group = "loses", conflicts_with_all = [
+        "quick", "standard", "thorough", "facility", "workload", "dir", "device", "scale", "size", "repeats", "steady", "seed",
+        "out", "dry_run",
+    ])]
+    resume: Option<PathBuf>,
+    /// Facilities of your own: a folder of TOML files
+    #[arg(long, value_name = "FOLDER")]
+    peers: Option<PathBuf>,
+    /// Say what would be measured, and how long that takes, and measure nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the run and what it shows as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print comma-separated values, a line for each figure
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let program = std::env::current_exe()?;
+    let catalogue = Catalogue::load(args.peers.as_deref())?;
+    cancel::install()?;
+    let (prepared, folder, mut journal, mut state) = match &args.resume {
+        Some(folder) => {
+            let (prepared, journal, state) = measure::resume(folder, &catalogue, &program)?;
+            tell_plan(&prepared, Some(&state));
+            // Names of devices move from one to another, and a stored run may be anybody's.
+            args.check_device(&prepared.plan)?;
+            (prepared, folder.clone(), journal, state)
+        }
+        None => {
+            let plan = args.wishes()?.plan(&catalogue)?;
+            let prepared = Prepared::of(plan, &catalogue, &program)?;
+            tell_plan(&prepared, None);
+            if args.dry_run {
+                return Ok(());
+            }
+            // The last moment: nothing has been written.
+            let folder = args.out.clone().unwrap_or_else(folder_of_now);
+            must_be_new(&folder)?;
+            args.check_device(&prepared.plan)?;
+            let (journal, state) = measure::begin(&prepared, &folder)?;
+            (prepared, folder, journal, state)
+        }
+    };
+    measure::tidy_up(&prepared.plan).iter().for_each(|left| warn(left));
+    carry_out(&prepared, &mut journal, &mut state, &program, &folder)?;
+    let summary = Summary::of(&state.run);
+    let report = RunReport { run: &state.run, summary: &summary, extras: &[] };
+    write_reports(&report, &folder)?;
+    print(args.json, args.csv, &report, || report.text(), || report.cells_csv())?;
+    let page = folder.join(PAGE);
+    eprintln!("claviger: figures and reports are in {}, charts in {}", folder.display(), page.display());
+    Ok(())
+}
+
+impl Args {
+    fn wishes(&self) -> anyhow::Result<Wishes> {
+        let level = match (self.standard, self.thorough) {
+            (_, true) => Level::Thorough,
+            (true, _) => Level::Standard,
+            _ => Level::Quick,
+        };
+        let backing = match (&self.dir, &self.device) {
+            (Some(folder), _) => Backing::Folder(existing(folder)?),
+            (_, Some(device)) => Backing::Device(existing(device)?),
+            (None, None) => Backing::Tmpfs(MEMORY.into()),
+        };
+        Ok(Wishes {
+            level,
+            backing,
+            facilities: self.facility.clone(),
+            workloads: self.workload.clone(),
+            scale: self.scale,
+            size: self.size,
+            repeats: self.repeats.map(|(least, most)| (least, most.unwrap_or(least))),
+            steady: self.steady.map(|percent| percent / 100.0),
+            seed: self.seed.unwrap_or_else(|| now().as_secs()),
+        })
+    }
+
+    /// Fails unless the device that the plan names, if it does, may be overwritten.
+    fn check_device(&self, plan: &Plan) -> claviger_engine::Result<()> {
+        match &plan.backing {
+            Backing::Device(device) => may_be_lost(device, Overwrite { force: self.force, yes: self.yes }),
+            Backing::Tmpfs(_) | Backing::Folder(_) => Ok(()),
+        }
+    }
+}
+
+/// `5`, or `5:15`.
+fn repeats(text: &str) -> Result<(usize, Option<usize>), String> {
+    let number = |text: &str| match text.parse::<usize>() {
+        Ok(number) if (1..=1000).contains(&number) => Ok(number),
+        _ => Err("not a number of passes from 1 to 1000, or two as in 5:15".to_owned()),
+    };
+    match text.split_once(':') {
+        None => Ok((number(text)?, None)),
+        Some((least, most)) => match (number(least)?, number(most)?) {
+            (least, most) if least <= most => Ok((least, Some(most))),
+            _ => Err("the second number is smaller than the first".to_owned()),
+        },
+    }
+}
+
+fn existing(path: &Path) -> claviger_engine::Result<PathBuf> {
+    path.canonicalize().map_err(|e| Error::from(e).at(path))
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// `claviger-lab-2026-11-22-030000`, in UTC.
+fn folder_of_now() -> PathBuf {
+    let (date, time) = date_and_time(i64::try_from(now().as_secs()).unwrap_or(i64::MAX));
+    format!("claviger-lab-{date}-{}", time.replace(':', "")).into()
+}
+
+/// Says on standard error what is measured and how long that takes.
+fn tell_plan(prepared: &Prepared, resumed: Option<&State>) {
+    let Prepared { plan, facilities, workloads, .. } = prepared;
+    let names = |names: Vec<&str>| names.join(", ");
+    let facilities = names(facilities.iter().map(|f| f.name.as_str()).collect());
+    let workloads = names(workloads.iter().map(|w| w.name()).collect());
+    let left_out = prepared.facility_records.iter().map(|f| (&f.name, &f.left_out));
+    let left_out = left_out.chain(prepared.workload_records.iter().map(|w| (&w.name, &w.left_out)));
+    let left_out: Vec<String> =
+        left_out.filter_map(|(name, why)| Some(format!("not measured: {name}: {}", why.as_ref()?))).collect();
+    let backing = match &plan.backing {
+        Backing::Tmpfs(_) => "in memory".to_owned(),
+        Backing::Folder(folder) => format!("in {}", folder.display()),
+        Backing::Device(device) => format!("on {}", device.display()),
+    };
+    let estimate = prepared.estimate();
+    let time = |seconds: f64| size::duration(Duration::from_secs_f64(seconds));
+    let mut lines = vec![
+        format!("facilities: {facilities}"),
+        format!("workloads: {workloads}"),
+        format!("volumes of {} {backing}", size::short(plan.size)),
+    ];
+    lines.extend(left_out);
+    if plan.caches == Caches::Warm {
+        lines.push("the page cache is not dropped, which takes root: reads may come from memory".into());
+    }
+    match resumed {
+        Some(state) => lines.push(format!("{} passes were made before", state.run.passes.len())),
+        None => {
+            let (least, most) = (time(estimate.least_s), time(estimate.most_s));
+            lines.push(match plan.min_repeats == plan.max_repeats {
+                true => format!("this takes about {least}"),
+                false => format!(
+                    "this takes about {least} if all figures are steady after {} passes, and {most} if none is after {}",
+                    plan.min_repeats, plan.max_repeats
+                ),
+            });
+        }
+    }
+    for line in lines {
+        let _ = writeln!(io::stderr(), "claviger: {line}");
+    }
+}
+
+/// Measures, with a bar.
+fn carry_out(
+    prepared: &Prepared,
+    journal: &mut Journal,
+    state: &mut State,
+    program: &Path,
+    folder: &Path,
+) -> claviger_engine::Result<()> {
+    let progress = Progress::told();
+    let tell = |tick: &Tick| {
+        let round = tick.step.round.map_or("warm-up".to_owned(), |round| format!("pass {}", round + 1));
+        let left = size::duration(Duration::from_secs_f64(tick.left_s));
+        progress.tell(format!("{} on {}, {round}; about {left} left", tick.step.workload, tick.step.facility));
+    };
+    let hands = Hands { program, cancelled: cancel::cancelled, tell: &tell };
+    let failures = state.run.failures.len();
+    let measured = measure::measure(prepared, journal, state, &hands);
+    progress.clear();
+    for failure in &state.run.failures[failures..] {
+        let doing = failure.workload.as_deref().unwrap_or("being made or opened");
+        warn(&format!("{} failed in {doing}: {}", failure.facility, failure.error));
+    }
+    measured.map_err(|e| match e.kind {
+        ErrorKind::Cancelled => {
+            let hint = format!(
+                "What was measured is kept, and what was set up is taken down. `claviger lab run --resume {}` goes on.",
+                folder.display()
+            );
+            e.hint(hint)
+        }
+        _ => e,
+    })
+}
+
+/// Everything, in files beside the journal. In the page, published figures are laid beside.
+fn write_reports(report: &RunReport<'_>, folder: &Path) -> claviger_engine::Result<()> {
+    let published = Extra::published(report.run, report.summary);
+    let files = [
+        ("run.json", report.json()?),
+        ("report.txt", report.text()),
+        ("report.csv", report.cells_csv()),
+        ("samples.csv", report.samples_csv()),
+        (PAGE, RunReport { extras: &published, ..*report }.html()?),
+    ];
+    files.iter().try_for_each(|(name, text)| stored::write(&folder.join(name), text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeats_are_one_number_or_two() {
+        assert_eq!(repeats("5"), Ok((5, None)));
+        assert_eq!(repeats("5:15"), Ok((5, Some(15))));
+        for text in ["", "0", "5:", "5:4", "a", "1:2:3", "1001"] {
+            assert!(repeats(text).is_err(), "{text}");
+        }
+    }
+}

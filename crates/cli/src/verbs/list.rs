@@ -1,0 +1,96 @@
+//! `claviger list`: what is mounted and served.
+
+use std::io::{self, Write};
+
+use claviger_serve::sessions::{Record, Runtime, Session, Status, escape};
+use serde::Serialize;
+
+use crate::terminal::output::{self, Report};
+use crate::terminal::size;
+
+/// List the volumes that you have mounted or serve
+///
+/// Says of each where it is, its format and cipher, since when, and how much was read and written.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger list
+  claviger list --json")]
+pub struct Args {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Serialize)]
+struct List {
+    volumes: Vec<One>,
+}
+
+#[derive(Serialize)]
+struct One {
+    #[serde(flatten)]
+    record: Record,
+    /// `alive`, `silent` (it does not answer) or `dead`: killed, and not cleaned up.
+    state: &'static str,
+    /// What the server says of itself, if it does.
+    #[serde(flatten)]
+    status: Option<Status>,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let volumes = Runtime::of_this_user()?.sessions()?.into_iter().map(One::new).collect();
+    output::print(&List { volumes }, args.json)
+}
+
+impl One {
+    fn new(session: Session) -> Self {
+        let alive = session.alive();
+        let status = if alive { session.status() } else { None };
+        let state = match (alive, &status) {
+            (false, _) => "dead",
+            (true, None) => "silent",
+            (true, Some(_)) => "alive",
+        };
+        Self { record: session.record, state, status }
+    }
+}
+
+impl Report for List {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        for One { record, state, status } in &self.volumes {
+            writeln!(out, "{}", escape(&record.volume))?;
+            let mut line = |name: &str, value: String| writeln!(out, "  {name:<11} {value}");
+            if let Some(dir) = &record.dir {
+                line("mounted at", escape(dir))?;
+            }
+            if let Some(uri) = &record.uri {
+                line("served at", uri.clone())?;
+            }
+            if let Some(filesystem) = &record.filesystem {
+                line("file system", filesystem.clone())?;
+            }
+            line("format", record.format.clone())?;
+            line("cipher", format!("{} in {} mode", record.cipher, record.mode))?;
+            let access = if record.read_only { ", read-only" } else { "" };
+            line("size", format!("{}{access}", size::exact(record.size)))?;
+            line("since", crate::verbs::info::date(record.since.cast_signed()))?;
+            if let Some(Status { traffic, damage_prevented }) = status {
+                line("read", size::exact(traffic.read))?;
+                line("written", size::exact(traffic.written))?;
+                if traffic.failed_writes > 0 {
+                    line("failed", format!("{} writes; what they held may be lost", traffic.failed_writes))?;
+                }
+                if *damage_prevented {
+                    line("protection", "a write that would have damaged the hidden volume was refused".to_owned())?;
+                }
+            }
+            match *state {
+                "dead" => line("state", "its server was killed; `claviger unmount` cleans up what it left".to_owned())?,
+                "silent" => line("state", format!("its server, process {}, does not answer", record.server.pid))?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

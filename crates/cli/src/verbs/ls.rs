@@ -1,0 +1,127 @@
+//! `claviger ls`: what a folder inside a volume holds.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+
+use claviger_engine::filesystems::Filesystem;
+use claviger_engine::store::Access;
+use claviger_engine::trees::NodeKind;
+use serde::Serialize;
+
+use crate::opening::OpenArgs;
+use crate::opening::files::{self, Inside, InsideArgs};
+use crate::terminal::output::{self, Report};
+
+/// List a folder inside a volume, without mounting it
+///
+/// Reads FAT, NTFS, ext2, ext3 and ext4. Nothing is written. Control characters in names are shown escaped.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger ls old.tc
+  claviger ls -l old.tc /letters
+  claviger ls --json old.tc /letters < password.txt --password-file -")]
+pub struct Args {
+    #[command(flatten)]
+    open: OpenArgs,
+
+    /// The folder or file inside the volume
+    #[arg(value_name = "PATH", default_value = "/")]
+    inside: OsString,
+
+    /// Show sizes and times, too
+    #[arg(short, long)]
+    long: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    which: InsideArgs,
+}
+
+#[derive(Serialize)]
+struct Listing {
+    filesystem: Filesystem,
+    path: String,
+    entries: Vec<Row>,
+    #[serde(skip)]
+    long: bool,
+}
+
+/// Something in the folder.
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    #[serde(skip)]
+    shown: String,
+    kind: NodeKind,
+    /// In bytes.
+    size: u64,
+    /// Seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    modified: Option<i64>,
+    /// Permission bits, where the file system has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<u16>,
+    /// Where a link points to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let opened = args.which.open(&args.open, Access::ReadOnly)?;
+    let path = files::inside(&args.inside);
+    let node = opened.find(path)?;
+    let entries = match opened.attributes(node, path)?.kind {
+        NodeKind::Folder => {
+            let list = opened.list(node, path)?;
+            list.iter()
+                .map(|e| row(&opened, &e.name, e.node, &files::below(path, &e.name)))
+                .collect::<Result<_, _>>()?
+        }
+        _ => vec![row(&opened, path, node, path)?],
+    };
+    let path = path.to_string_lossy().into_owned();
+    let listing = Listing { filesystem: opened.filesystem, path, entries, long: args.long };
+    output::print(&listing, args.json)
+}
+
+fn row(opened: &Inside, name: &std::ffi::OsStr, node: u64, path: &std::ffi::OsStr) -> anyhow::Result<Row> {
+    let attributes = opened.attributes(node, path)?;
+    let target = match attributes.kind {
+        NodeKind::Link => opened.tree.link_target(node).ok(),
+        _ => None,
+    };
+    Ok(Row {
+        name: name.to_string_lossy().into_owned(),
+        shown: files::shown(name),
+        kind: attributes.kind,
+        size: attributes.size,
+        modified: files::seconds(attributes.modified),
+        mode: attributes.mode,
+        target: target.map(|t| files::shown(&t)),
+    })
+}
+
+impl Report for Listing {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let width = self.entries.iter().map(|e| e.size.to_string().len()).max().unwrap_or(0);
+        for entry in &self.entries {
+            if self.long {
+                let kind = files::kind_name(entry.kind);
+                let time = entry.modified.map(claviger_lab::machine::date_and_time);
+                let time = time.map_or_else(|| "-".repeat(19), |(date, time)| format!("{date} {time}"));
+                write!(out, "{kind:<7} {:>width$}  {time}  ", entry.size)?;
+            }
+            let slash = if entry.kind == NodeKind::Folder { "/" } else { "" };
+            write!(out, "{}{slash}", entry.shown)?;
+            match &entry.target {
+                Some(target) if self.long => writeln!(out, " -> {target}")?,
+                _ => writeln!(out)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,164 @@
+//! `claviger man`: the man pages, made from the same definitions as `--help`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+
+use crate::terminal::exit;
+
+/// Write the man pages
+#[derive(clap::Args)]
+pub struct Args {
+    /// The folder to write them to
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    out: PathBuf,
+}
+
+/// Files that the program uses, and what for.
+const FILES: &[(&str, &str)] = &[
+    (
+        "/run/claviger, $XDG_RUNTIME_DIR/claviger",
+        "Root's and a user's runtime folder, which belongs to them alone: records of what is mounted or served, and the socket of \
+         a served volume without --socket or --tcp, NAME.sock. Without XDG_RUNTIME_DIR a user's is /run/user/UID/claviger, and \
+         where that is not there, /tmp/claviger-UID. CLAVIGER_RUNTIME_DIR in the environment names another one.",
+    ),
+    ("/etc/crypttab", "Volumes that `claviger attach` knows by name (crypttab(5)); --crypttab names another file."),
+    (
+        "~/.config/claviger/favourites.toml",
+        "Volumes of the user's own that `claviger attach` mounts: for each [NAME] the keys volume, dir and options, the last a \
+         list of options of `claviger mount`.",
+    ),
+    ("/dev/tty", "Where passwords are asked for, whatever standard input is."),
+];
+
+/// What the program does for secrets, and what it cannot.
+const SECURITY: &[&str] = &[
+    "Passwords are never taken from the command line, which every process can read. A --password-file should be readable by \
+     its owner only. A new password is never empty; a volume with keyfiles alone is made with --no-password. No program that is \
+     started, such as that of `serve --run`, can read a password or key again from the descriptor or the standard input that gave it.",
+    "Passwords and keys are kept in memory that is locked (not written to swap, as far as the limit on locked memory goes), \
+     left out of core dumps and wiped as soon as it is not needed. While a volume is open, the process makes no core dumps and \
+     other processes of the same user cannot read its memory. Root can, and a suspended machine writes all of its memory.",
+    "A served volume is plaintext to whoever can open the socket. The default socket is in a folder of the user's own; a TCP \
+     port is open to every user of the machine, and NBD without TLS is not encrypted on a network.",
+    "While a LUKS2 volume in a file is open for writing, cryptsetup, which takes the same lock, waits until it is closed: nobody \
+     else is to write to it. `cryptsetup --disable-locks luksDump` looks at its header all the same. Beside a volume that is open \
+     with --read-only, cryptsetup waits only to change the header.",
+    "A wrong password and a damaged header cannot be told apart in formats that have no mark: the header looks random in both \
+     cases.",
+];
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
+    let mut program = crate::command().disable_help_subcommand(true);
+    program.build();
+    write(args, &program, "claviger")?;
+    for verb in program.get_subcommands().filter(|v| !v.is_hide_set()) {
+        write(args, verb, &format!("claviger-{}", verb.get_name()))?;
+        for part in verb.get_subcommands().filter(|v| !v.is_hide_set() && v.get_name() != "help") {
+            write(args, part, &format!("claviger-{}-{}", verb.get_name(), part.get_name()))?;
+        }
+    }
+    Ok(())
+}
+
+fn write(args: &Args, command: &clap::Command, name: &str) -> anyhow::Result<()> {
+    let path = args.out.join(format!("{name}.1"));
+    let mut page = Vec::new();
+    render(command, name, &mut page)?;
+    fs::write(&path, page).with_context(|| path.display().to_string())
+}
+
+fn render(command: &clap::Command, name: &str, out: &mut Vec<u8>) -> io::Result<()> {
+    let help = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
+    let version = env!("CARGO_PKG_VERSION");
+    let man = Man::new(command.clone())
+        .title(name.to_uppercase())
+        .source(format!("claviger {version}"))
+        .manual("Claviger Manual");
+    man.render_title(out)?;
+    man.render_name_section(out)?;
+    man.render_synopsis_section(out)?;
+    man.render_description_section(out)?;
+    man.render_options_section(out)?;
+    if command.get_subcommands().any(|c| !c.is_hide_set()) {
+        heading(out, "VERBS")?;
+        for verb in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
+            let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
+            let mut roff = Roff::new();
+            roff.control("TP", []);
+            roff.text([bold(format!("{name}-{}(1)", verb.get_name()))]);
+            roff.text([roman(about)]);
+            roff.to_writer(out)?;
+        }
+    }
+
+    heading(out, "EXIT STATUS")?;
+    let mut roff = Roff::new();
+    for (number, meaning) in exit::rows() {
+        roff.control("TP", []);
+        roff.text([bold(number.to_string())]);
+        roff.text([roman(meaning)]);
+    }
+    roff.control("PP", []);
+    roff.text([roman(crate::JSON_ERRORS)]);
+    roff.to_writer(out)?;
+
+    // The table of exit codes that `claviger --help` ends with has had its section.
+    let examples = help.iter().flat_map(|h| h.split("\n\n")).filter(|part| !part.starts_with("Exit status:"));
+    let examples: Vec<_> = examples.collect();
+    if !examples.is_empty() {
+        heading(out, "EXAMPLES")?;
+        for part in examples {
+            for line in part.lines().filter(|l| *l != "Examples:") {
+                let mut roff = Roff::new();
+                match line.strip_prefix("  ") {
+                    Some(code) => {
+                        roff.control("RS", ["4"]);
+                        roff.control("nf", []);
+                        roff.text([roman(code)]);
+                        roff.control("fi", []);
+                        roff.control("RE", []);
+                    }
+                    None => {
+                        roff.control("PP", []);
+                        roff.text([roman(line)]);
+                    }
+                }
+                roff.to_writer(out)?;
+            }
+            writeln!(out, ".PP")?;
+        }
+    }
+
+    heading(out, "FILES")?;
+    for (file, what) in FILES {
+        let mut roff = Roff::new();
+        roff.control("TP", []);
+        roff.text([bold(*file)]);
+        roff.text([roman(*what)]);
+        roff.to_writer(out)?;
+    }
+    heading(out, "SECURITY")?;
+    for paragraph in SECURITY {
+        let mut roff = Roff::new();
+        roff.control("PP", []);
+        roff.text([roman(*paragraph)]);
+        roff.to_writer(out)?;
+    }
+    heading(out, "SEE ALSO")?;
+    let mut roff = Roff::new();
+    roff.text([bold("claviger(1)"), roman(", "), bold("nbdcopy(1)"), roman(", "), bold("nbd-client(8)")]);
+    roff.to_writer(out)
+}
+
+fn heading(out: &mut Vec<u8>, title: &str) -> io::Result<()> {
+    let mut roff = Roff::new();
+    roff.control("SH", [title]);
+    roff.to_writer(out)
+}

@@ -1,0 +1,30 @@
+//! The verbs: one file, or one folder, each.
+
+pub mod attach;
+pub mod benchmark;
+pub mod cat;
+pub mod change;
+pub mod completions;
+pub mod convert;
+pub mod cp;
+pub mod create;
+pub mod detach;
+pub mod explain;
+pub mod header;
+pub mod hidden;
+pub mod identify;
+pub mod info;
+pub mod keyfile;
+pub mod keyslot;
+pub mod lab;
+pub mod list;
+pub mod ls;
+pub mod man;
+pub mod mount;
+pub mod reencrypt;
+pub mod resize;
+pub mod serve;
+pub mod token;
+pub mod tree;
+pub mod unmount;
+pub mod verify;

@@ -1,0 +1,281 @@
+//! `claviger mount`: the files of a volume in a folder.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use claviger_engine::formats::Facts;
+use claviger_engine::store::{Access, CountedStore, SMALLEST_SECTOR};
+use claviger_engine::{Error, ErrorKind, Store};
+use claviger_serve::mount::{self, Choice, Request, Until};
+use claviger_serve::sessions::{Process, Record, Runtime, Status, escape};
+use serde::Serialize;
+
+use crate::opening::{OpenArgs, ProtectArgs};
+use crate::process::background::{self, Told};
+use crate::process::guard;
+use crate::process::traced::TraceArgs;
+use crate::terminal::output::{self, ReaderGone, Report};
+use crate::terminal::{cancel, duration};
+
+/// Mount a volume: its files in a folder
+///
+/// Finds out what is inside and mounts it: as root with the kernel's file systems, else with programs that work without root
+/// (fuse2fs for ext2, ext3 and ext4, ntfs-3g for NTFS; FAT takes none). It goes on in the background until `claviger
+/// unmount`, or `umount`, writes everything and ends it.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger mount old.tc /mnt/old
+  claviger mount --read-only old.tc /mnt/old
+  claviger mount --filesystem none old.tc /mnt/old && xxd /mnt/old/volume | head
+  claviger mount --idle 10m -o noatime old.tc /mnt/old
+  claviger unmount /mnt/old
+
+In /etc/fstab, and with `mount -t fuse.claviger VOLUME DIR -o OPTIONS`:
+  /srv/old.tc  /mnt/old  fuse.claviger  noauto,keyfile=/root/key,password-file=/root/pw,ro  0 0")]
+pub struct Args {
+    #[command(flatten)]
+    open: OpenArgs,
+
+    /// Where: an empty folder
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+
+    /// The file system inside: `auto` looks for it, `none` shows the plaintext as one file called volume
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    filesystem: String,
+
+    /// Change nothing: not a byte of the volume, nor its times
+    #[arg(long)]
+    read_only: bool,
+
+    /// Options for the file system, with commas between them. May be repeated
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_delimiter = ',')]
+    options: Vec<String>,
+
+    /// Stay in the foreground; Ctrl-C unmounts
+    #[arg(long)]
+    foreground: bool,
+
+    /// Unmount when nothing was read or written for that long: 30s, 10m, 2h
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    idle: Option<Duration>,
+
+    /// Unmount when the process that started this one ends
+    #[arg(long)]
+    with_parent: bool,
+
+    /// Take the file as it is, without decryption: what the same way costs without encryption
+    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden"])]
+    raw: bool,
+
+    #[command(flatten)]
+    trace: TraceArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    told: Told,
+
+    #[command(flatten)]
+    protect: ProtectArgs,
+}
+
+#[derive(Serialize)]
+struct Place {
+    volume: String,
+    dir: String,
+    filesystem: String,
+    format: String,
+    /// Size of the plaintext, in bytes.
+    size: u64,
+    /// Size of the sectors that a file system in it should be made for, in bytes.
+    sector_size: u64,
+    read_only: bool,
+    /// Whether a hidden volume in it is protected.
+    protects_hidden: bool,
+    /// The process that serves it.
+    pid: u32,
+}
+
+/// Carries the verb out. `words` is the command line, as this verb sees it.
+pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
+    if !args.foreground && !args.told.background() {
+        // What a killed server left is no reason to refuse its folder.
+        mount::clean_all(&Runtime::of_this_user()?)?;
+        // What can be seen from here should not take a process.
+        empty_folder(&args.dir)?;
+        return background::start(words, Stdio::inherit());
+    }
+    guard::no_dumps();
+    cancel::install()?;
+    let parent = if args.with_parent { Some(args.told.caller()?) } else { None };
+    let runtime = Runtime::of_this_user()?;
+    mount::clean_all(&runtime)?;
+    let dir = empty_folder(&args.dir)?;
+
+    let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let (facts, volume) = if args.raw {
+        (None, args.open.raw(access)?)
+    } else {
+        let opened = args.open.open_protecting(access, &args.protect);
+        let opened = opened.map_err(|e| say_where(e, &args.open.path, &runtime))?;
+        (Some(opened.facts.clone()), opened.into_served())
+    };
+    let record = record(&args.open.path, facts.as_ref(), volume.len())?;
+    let record = Record { dir: Some(dir.clone()), ..record };
+    let sector_size = volume.sector_size();
+    let store = Arc::new(CountedStore::new(args.trace.over(volume)?));
+    // From here on a signal has to be noticed by whoever waits in `poll`.
+    let signals = signals()?;
+    cancel::check()?;
+
+    let filesystem = match &*args.filesystem {
+        "auto" => Choice::Auto,
+        "none" => Choice::None,
+        name => Choice::Named(name.to_owned()),
+    };
+    let request = Request { dir, filesystem, read_only: args.read_only, options: args.options.clone() };
+    let live = runtime.begin(record)?;
+    // Whoever asks does not keep the volume open, and locked, when it is not served any more.
+    let counted = Arc::downgrade(&store);
+    let control = live.answer(move || counted.upgrade().map(|store| status(&store)).unwrap_or_default())?;
+    let mounted = mount::mount(store, &request, live).map_err(|e| e.at(&args.open.path))?;
+    mounted.warnings().iter().for_each(|w| output::warn(w));
+    let Record { volume, dir, filesystem, format, size, read_only, server, .. } =
+        mounted.live().session().record.clone();
+    let report = Place {
+        volume: escape(&volume),
+        dir: dir.as_deref().map(escape).unwrap_or_default(),
+        filesystem: filesystem.unwrap_or_default(),
+        format,
+        size,
+        sector_size,
+        read_only,
+        protects_hidden: args.protect.asked(),
+        pid: server.pid,
+    };
+    match output::print(&report, args.json) {
+        Err(e) if e.is::<ReaderGone>() => {}
+        printed => printed?,
+    }
+    args.told.ready()?;
+    let until = Until { signals: signals.as_fd(), parent, idle: args.idle };
+    mounted.serve(&until).map_err(|e| e.at(&args.open.path))?;
+    drop(control);
+    Ok(())
+}
+
+/// Readable when a signal has come that asks for the end.
+fn signals() -> io::Result<UnixStream> {
+    let (read, write) = UnixStream::pair()?;
+    for signal in cancel::SIGNALS {
+        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+    }
+    // One that came before is noticed too.
+    if cancel::cancelled() {
+        (&write).write_all(b"1")?;
+    }
+    Ok(read)
+}
+
+/// What the server says of itself.
+pub fn status(store: &CountedStore<Arc<dyn Store>>) -> Status {
+    Status { traffic: store.traffic(), damage_prevented: store.damage_prevented() }
+}
+
+/// The record of a volume, or of a file that is not decrypted, which this process serves from now on.
+pub fn record(path: &Path, facts: Option<&Facts>, size: u64) -> anyhow::Result<Record> {
+    const NONE: &str = "none";
+    Ok(Record {
+        volume: path.canonicalize().map_err(|e| Error::from(e).at(path))?,
+        dir: None,
+        uri: None,
+        filesystem: None,
+        format: facts.map_or(NONE, |facts| facts.format).to_owned(),
+        cipher: facts.map_or(NONE, |facts| &facts.cipher).to_owned(),
+        mode: facts.map_or(NONE, |facts| &facts.mode).to_owned(),
+        size,
+        read_only: false,
+        since: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |t| t.as_secs()),
+        server: Process::this()?,
+        driver: None,
+        loop_device: None,
+        failure: None,
+    })
+}
+
+/// The folder as an absolute path without links, if there is nothing in it.
+fn empty_folder(dir: &Path) -> anyhow::Result<PathBuf> {
+    let look = || -> claviger_engine::Result<PathBuf> {
+        let path = dir.canonicalize()?;
+        // Resolving a path asks no server: what a dead one left shows only now.
+        if !fs::metadata(&path)?.is_dir() {
+            return Err(Error::misuse("not a folder"));
+        }
+        if fs::read_dir(&path)?.next().is_some() {
+            return Err(Error::misuse("this folder is not empty").hint("Mounting would hide what is in it."));
+        }
+        Ok(path)
+    };
+    Ok(look().map_err(|e| {
+        let e = e.at(dir);
+        match &e.kind {
+            ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotConnected => {
+                e.hint("A server that was killed has left this. `claviger unmount` with this folder cleans it up.")
+            }
+            ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotFound => e.hint("Make the folder first: mkdir."),
+            _ => e,
+        }
+    })?)
+}
+
+/// Where the volume is mounted, if that is why it cannot be opened.
+fn say_where(error: anyhow::Error, path: &Path, runtime: &Runtime) -> anyhow::Error {
+    let mut error = match error.downcast::<Error>() {
+        Ok(error) if matches!(error.kind, ErrorKind::InUse { .. }) => error,
+        Ok(error) => return error.into(),
+        Err(error) => return error,
+    };
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let sessions = runtime.sessions().unwrap_or_default();
+    if let Some(session) = sessions.iter().find(|s| s.record.volume == path && s.alive()) {
+        let place = session.record.dir.as_deref().map(escape).or(session.record.uri.clone()).unwrap_or_default();
+        error = error.hint(format!("It is mounted or served at {place}. `claviger unmount {place}` ends that."));
+    }
+    error.into()
+}
+
+impl Report for Place {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { volume, dir, filesystem, format, size: _, sector_size, read_only, protects_hidden, pid: _ } = self;
+        let how = match (read_only, protects_hidden) {
+            (true, _) => ", read-only",
+            (_, true) => ", with the hidden volume in it protected",
+            _ => "",
+        };
+        match &**filesystem {
+            "none" => {
+                writeln!(out, "{volume} ({format}) is the file {dir}/volume{how}.")?;
+                if *sector_size > SMALLEST_SECTOR {
+                    // A file has no sectors, so the programs that make file systems cannot know.
+                    writeln!(
+                        out,
+                        "A file system in it should be made for sectors of {sector_size} bytes: mkfs.ext4 -b {sector_size}, \
+                         mkfs.vfat -S {sector_size}, mkfs.xfs -s size={sector_size}."
+                    )?;
+                }
+            }
+            filesystem => writeln!(out, "{volume} ({format}, {filesystem}) is mounted at {dir}{how}.")?,
+        }
+        writeln!(out, "To write everything and end it: {}", output::command(["claviger", "unmount", dir]))
+    }
+}

@@ -1,0 +1,336 @@
+//! `claviger reencrypt`: another key, cipher or sector size for a LUKS2 volume, where it lies.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use claviger_engine::formats;
+use claviger_engine::formats::luks2::reencrypt::{self, Reencryption, Request, Stores};
+use claviger_engine::store::{Access, FileStore, files};
+use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store, Unlock};
+use serde::Serialize;
+
+use crate::opening::cost::NewCostArgs;
+use crate::opening::credentials::CredentialArgs;
+use crate::opening::open_file;
+use crate::opening::patience;
+use crate::process::guard;
+use crate::terminal::output::{self, Report, warn};
+use crate::terminal::progress::Progress;
+use crate::terminal::{cancel, prompt, size};
+
+/// Size of the file of a new detached header, in bytes: as cryptsetup makes it.
+const HEADER: u64 = 16 << 20;
+
+/// Give a LUKS2 volume a new key, another cipher or sector size, where it lies
+///
+/// The volume is rewritten zone by zone. It can be interrupted at any moment, by Ctrl-C or a power cut: what is there opens as it
+/// is, and --resume goes on. So it does with what cryptsetup has begun, and cryptsetup with what was begun here. Nobody else may
+/// use the volume meanwhile.
+///
+/// A new key gets a keyslot for the password that is given. Keyslots with other passwords end with the old key.
+///
+/// --encrypt turns plaintext into a volume: with --header FILE the header goes to a new file and the data stay as long as they are.
+/// Without, --reduce-device-size makes room for it: that many bytes at the end must be unused, so make the file system smaller
+/// before. --decrypt leaves only plaintext; the header of a volume that has it in front goes to a new file, --header FILE, and the
+/// plaintext begins at the beginning.
+///
+/// In the resilience modes checksum and journal a crash loses nothing; in none it costs the zone that was being rewritten. Make a
+/// backup all the same.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger reencrypt disk.luks
+  claviger reencrypt --new-cipher serpent-xts-plain64 --new-sector-size 4096 disk.luks
+  claviger reencrypt --resume disk.luks
+  claviger reencrypt --encrypt --reduce-device-size 32M /dev/sdx1
+  claviger reencrypt --encrypt --header disk.header disk.img
+  claviger reencrypt --decrypt --header disk.header disk.luks")]
+pub struct Args {
+    /// The file or block device that holds the volume
+    #[arg(value_name = "VOLUME")]
+    path: PathBuf,
+
+    #[command(flatten)]
+    credentials: CredentialArgs,
+
+    /// The detached header; a new file where there is none yet
+    #[arg(long, value_name = "FILE")]
+    header: Option<PathBuf>,
+
+    /// Encrypt what is plaintext now
+    #[arg(long, group = "what")]
+    encrypt: bool,
+
+    /// Leave only plaintext
+    #[arg(long, group = "what")]
+    decrypt: bool,
+
+    /// Go on with what was begun
+    #[arg(long, group = "what")]
+    resume: bool,
+
+    /// Go ahead even where opening takes more than ten minutes, as a hostile LUKS header can demand
+    #[arg(long)]
+    allow_slow: bool,
+
+    /// Begin, and leave the rest to --resume
+    #[arg(long, conflicts_with = "resume")]
+    init_only: bool,
+
+    /// How many bytes at the end are unused and make room for the header: 32M
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "encrypt", conflicts_with = "header")]
+    reduce_device_size: Option<u64>,
+
+    /// Cipher from now on: aes, serpent-xts-plain64
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["resume", "decrypt"])]
+    new_cipher: Option<String>,
+
+    /// Size of the new volume key, in bits
+    #[arg(long, value_name = "BITS", conflicts_with_all = ["resume", "decrypt"])]
+    new_key_size: Option<u32>,
+
+    /// Size of an encryption sector from now on: 512, 1024, 2048, 4096
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["resume", "decrypt"])]
+    new_sector_size: Option<u32>,
+
+    /// What saves the zone that is being rewritten: checksum, journal, none
+    #[arg(long, value_name = "MODE", conflicts_with = "resume")]
+    resilience: Option<String>,
+
+    /// Hash of the checksums
+    #[arg(long, value_name = "NAME", conflicts_with = "resume")]
+    resilience_hash: Option<String>,
+
+    /// From the end on
+    #[arg(long, conflicts_with_all = ["resume", "decrypt"])]
+    backward: bool,
+
+    /// The most bytes of a zone: 16M
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    hotzone_size: Option<u64>,
+
+    #[command(flatten)]
+    cost: NewCostArgs,
+
+    /// Answer the question with yes
+    #[arg(long)]
+    yes: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Serialize)]
+struct Reencrypted {
+    path: String,
+    /// Whether all is done.
+    finished: bool,
+    /// Size of what was rewritten, in bytes.
+    size: u64,
+    /// How long that took, in seconds.
+    seconds: f64,
+    /// Keyslots that have ended with the old key.
+    ended_keyslots: Vec<u32>,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    guard::no_dumps();
+    let cancel = cancel::install()?;
+    let at = |e: Error| e.at(&args.path);
+    let data = open_file(&args.path, Access::ReadWrite)?;
+    let header = args.header_store(&data).map_err(at)?;
+    // Making its file was asked about.
+    let new = header.as_ref().is_some_and(|(_, new)| *new);
+    let header = header.map(|(store, _)| store);
+    let stores = match &header {
+        Some(header) => Stores::new(header, Some(&data)),
+        None => Stores::new(&data, None),
+    };
+    let credentials = match args.encrypt {
+        // A keyfile is a passphrase.
+        true => args.credentials.read_new(|keyfiles| keyfiles.is_empty())?,
+        false => args.credentials.read_for(|keyfiles| keyfiles.is_empty())?,
+    };
+    let ended = match args.resume {
+        true => Vec::new(),
+        false => args.begin(&stores, &credentials, new).inspect_err(|_| args.forget_header(header.as_ref(), new))?,
+    };
+    let with = args.unlock(&credentials);
+    let reencryption = Reencryption::resume(stores, &with, args.hotzone_size).map_err(at)?;
+    let size = reencryption.progress().size;
+    let begun = Instant::now();
+    if !args.init_only {
+        let bar = Progress::bytes("Reencrypting");
+        let done = reencryption.run(&|done, all| bar.at(done, all), cancel);
+        bar.clear();
+        done.map_err(at)?;
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    let path = args.path.display().to_string();
+    output::print(&Reencrypted { path, finished: !args.init_only, size, seconds, ended_keyslots: ended }, args.json)
+}
+
+impl Args {
+    fn unlock<'a>(&self, credentials: &'a [Credential]) -> Unlock<'a> {
+        Unlock { cancel: Some(cancel::flag()), may_take: patience::of(self.allow_slow), ..Unlock::with(credentials) }
+    }
+
+    /// What the header is in, if that is not the volume itself, and whether it was made: where there is none, and the reencryption is
+    /// to make one. An empty file is none: an interruption may leave it between the making and the allocating.
+    fn header_store(&self, data: &FileStore) -> Result<Option<(FileStore, bool)>> {
+        let Some(path) = &self.header else { return Ok(None) };
+        let existing = if path.exists() { Some(open_file(path, Access::ReadWrite)?) } else { None };
+        if existing.as_ref().is_some_and(|store| !store.is_empty() || !store.is_at(path)) {
+            return Ok(existing.map(|store| (store, false)));
+        }
+        let len = match () {
+            () if self.encrypt => HEADER,
+            () if self.decrypt => reencrypt::header_len(data)?,
+            () => return open_file(path, Access::ReadWrite).map(|store| Some((store, false))),
+        };
+        self.consent()?;
+        if existing.is_some() {
+            fs::remove_file(path).map_err(|e| Error::from(e).at(path))?;
+        }
+        let store = FileStore::create(path, len)?;
+        files::sync_folder(path)?;
+        Ok(Some((store, true)))
+    }
+
+    /// Removes the file that was made for a new header, if there is still none in it.
+    fn forget_header(&self, header: Option<&FileStore>, new: bool) {
+        let (Some(path), Some(store)) = (&self.header, header) else { return };
+        if new && store.is_at(path) && matches!(formats::occupied(store), Ok(None)) {
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    /// Begins it, after a question if it was not `asked` before. Which keyslots end with the old key.
+    fn begin(&self, stores: &Stores<'_>, credentials: &[Credential], asked: bool) -> anyhow::Result<Vec<u32>> {
+        let at = |e: Error| e.at(&self.path);
+        let request = self.request()?;
+        let with = self.unlock(credentials);
+        // Asked first: half a header, which an interruption has left, is none that has a status.
+        if self.decrypt && stores.detached && reencrypt::moves_header(stores.header, stores.data).map_err(at)? {
+            self.consent_unless(asked)?;
+            reencrypt::begin_decryption(stores.header, stores.data, &with, &request).map_err(at)?;
+            return Ok(Vec::new());
+        }
+        match reencrypt::status(stores.header).map_err(at)? {
+            Some(true) => {
+                let begun = Error::misuse("its reencryption has begun already").hint("--resume goes on with it.");
+                return Err(at(begun).into());
+            }
+            _ if self.encrypt => {
+                self.encryption(stores, &request, credentials, asked)?;
+                return Ok(Vec::new());
+            }
+            Some(false) => {}
+            None => return Err(at(self.no_luks2(stores)).into()),
+        }
+        let beginning = reencrypt::begin(stores, &with, &request, self.decrypt).map_err(at)?;
+        if !beginning.ending.is_empty() {
+            let slots: Vec<_> = beginning.ending.iter().map(u32::to_string).collect();
+            warn(&format!("keyslots {} end with the old key: add their passwords again afterwards.", slots.join(", ")));
+        }
+        self.consent_unless(false)?;
+        beginning.edit.carry_out(stores.header).map_err(at)?;
+        Ok(beginning.ending)
+    }
+
+    fn encryption(
+        &self,
+        stores: &Stores<'_>,
+        request: &Request<'_>,
+        credentials: &[Credential],
+        asked: bool,
+    ) -> anyhow::Result<()> {
+        let at = |e: Error| e.at(&self.path);
+        let key = self.credentials.new_volume_key()?;
+        let spec = Spec {
+            volume_key: key.as_ref(),
+            cipher: self.new_cipher.as_deref(),
+            key_bits: self.new_key_size,
+            sector_size: self.new_sector_size,
+            cost: self.cost.cost()?,
+            cancel: Some(cancel::flag()),
+            ..Spec::default()
+        };
+        if stores.detached {
+            let beginning = reencrypt::begin_detached_encryption(stores, &spec, credentials, request).map_err(at)?;
+            self.consent_unless(asked)?;
+            beginning.edit.carry_out(stores.header).map_err(at)?;
+            return Ok(());
+        }
+        let Some(reduce) = self.reduce_device_size else {
+            return Err(at(Error::misuse("the header needs room").hint(
+                "Say --reduce-device-size 32M after making the file system smaller by that, or --header FILE.",
+            ))
+            .into());
+        };
+        self.consent_unless(asked)?;
+        Ok(reencrypt::begin_encryption(stores.data, reduce, &spec, credentials, request).map_err(at)?)
+    }
+
+    fn no_luks2(&self, stores: &Stores<'_>) -> Error {
+        let mut start = [0; 8];
+        let read = stores.header.read_at(0, &mut start);
+        let error = Error::new(ErrorKind::NotThisFormat("it has no LUKS2 header".into()));
+        if read.is_ok() && start == *b"LUKS\xba\xbe\0\x01" {
+            return error.hint("It is a LUKS1 volume: `claviger header convert` turns its header into one of LUKS2.");
+        }
+        error.hint("To encrypt plaintext, say --encrypt.")
+    }
+
+    fn request(&self) -> Result<Request<'_>> {
+        Ok(Request {
+            cipher: self.new_cipher.as_deref(),
+            key_bits: self.new_key_size,
+            sector_size: self.new_sector_size,
+            resilience: self.resilience.as_deref(),
+            checksum: self.resilience_hash.as_deref(),
+            backward: self.backward,
+            hash: None,
+            cost: self.cost.cost()?,
+        })
+    }
+
+    fn consent_unless(&self, asked: bool) -> Result<()> {
+        if !asked {
+            self.consent()?;
+        }
+        cancel::check()
+    }
+
+    fn consent(&self) -> Result<()> {
+        if self.yes {
+            return Ok(());
+        }
+        let path = self.path.display();
+        let question = match () {
+            () if self.encrypt => format!("{path}: what is in it is encrypted where it lies. Go on? (yes/no) "),
+            () if self.decrypt => format!("{path}: its data become plaintext where they lie. Go on? (yes/no) "),
+            () => format!("{path}: all of it is rewritten with a new key. Go on? (yes/no) "),
+        };
+        prompt::consent(&question, "--yes", |why| Error::misuse(format!("nothing was changed{why}")).at(&self.path))
+    }
+}
+
+impl Report for Reencrypted {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { path, finished, size, seconds, ended_keyslots } = self;
+        if !finished {
+            return writeln!(out, "{path}: begun. `claviger reencrypt --resume` goes on.");
+        }
+        let rate = *size as f64 / seconds.max(1e-3) / 1e6;
+        writeln!(out, "{path}: done, {} in {seconds:.1} s, {rate:.0} MB/s.", size::short(*size))?;
+        if !ended_keyslots.is_empty() {
+            let slots: Vec<_> = ended_keyslots.iter().map(u32::to_string).collect();
+            writeln!(out, "Keyslots {} have ended with the old key.", slots.join(", "))?;
+        }
+        writeln!(out, "Header backups made before are of no use any more: destroy them, and make a new one.")
+    }
+}

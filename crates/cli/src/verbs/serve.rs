@@ -1,0 +1,299 @@
+//! `claviger serve`: the plaintext over NBD.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use anyhow::Context;
+use claviger_engine::formats::Facts;
+use claviger_engine::store::{Access, CountedStore, SMALLEST_SECTOR};
+use claviger_engine::{Error, Store};
+use claviger_serve::inherited;
+use claviger_serve::nbd::{Address, Export, Handle, Options, Server};
+use claviger_serve::sessions::{Control, Live, Record, Runtime};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use serde::Serialize;
+use signal_hook::iterator::Signals;
+
+use crate::opening::{OpenArgs, ProtectArgs};
+use crate::process::background::Told;
+use crate::process::guard;
+use crate::process::traced::TraceArgs;
+use crate::terminal::exit::Silent;
+use crate::terminal::output::{self, ReaderGone, Report};
+use crate::terminal::{cancel, size};
+
+/// Serve the decrypted volume to other programs over NBD
+///
+/// Other programs read and write the volume through a socket, as long as this runs; Ctrl-C or SIGTERM writes everything
+/// to the disk and ends it. Whoever can open the socket sees the plaintext: the default socket is in a folder that belongs to
+/// you alone.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger serve old.tc
+  claviger serve --read-only --socket /tmp/private/old.sock old.tc
+  claviger serve old.tc --read-only --run 'nbdcopy \"$uri\" image.img'
+  claviger serve --tcp 127.0.0.1:10809 old.tc
+  claviger serve --protect-hidden outer.tc
+
+What to do with it, as another command says:
+  nbdcopy 'nbd+unix:///?socket=PATH' image.img
+  qemu-system-x86_64 -drive file='nbd+unix:///?socket=PATH',format=raw
+  sudo nbd-client -unix PATH /dev/nbd0 && sudo mount /dev/nbd0 /mnt")]
+pub struct Args {
+    /// Serve on a Unix socket at PATH, instead of one in your runtime folder
+    #[arg(long, value_name = "PATH", conflicts_with = "tcp")]
+    socket: Option<PathBuf>,
+
+    /// Serve on a TCP port of this machine; every user of it can connect
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    tcp: Option<SocketAddr>,
+
+    /// Let nobody write
+    #[arg(long)]
+    read_only: bool,
+
+    /// Name of the export
+    #[arg(long, value_name = "NAME", default_value = "")]
+    export: String,
+
+    /// Serve the file as it is, without decryption: what the same way costs without encryption
+    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden"])]
+    raw: bool,
+
+    #[command(flatten)]
+    trace: TraceArgs,
+
+    /// Run a shell command with $uri and $socket set, serve as long as it runs, and end with its exit status
+    #[arg(long, value_name = "COMMAND")]
+    run: Option<OsString>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    told: Told,
+
+    #[command(flatten)]
+    open: OpenArgs,
+
+    #[command(flatten)]
+    protect: ProtectArgs,
+}
+
+#[derive(Serialize)]
+struct Serving {
+    volume: String,
+    uri: String,
+    /// Path of the Unix socket.
+    socket: Option<String>,
+    /// Size of the plaintext, in bytes.
+    size: u64,
+    /// Size of the sectors that a file system in it should be made for, in bytes.
+    sector_size: u64,
+    read_only: bool,
+    /// Whether a hidden volume in it is protected.
+    protects_hidden: bool,
+    pid: u32,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    guard::no_dumps();
+    cancel::install()?;
+    let at = |e: Error| e.at(&args.open.path);
+    let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let (facts, store): (_, Arc<dyn Store>) = if args.raw {
+        (None, args.open.raw(access)?)
+    } else {
+        let opened = args.open.open_protecting(access, &args.protect)?;
+        (Some(opened.facts.clone()), opened.into_served())
+    };
+    cancel::check()?;
+    let store = Arc::new(CountedStore::new(args.trace.over(store)?));
+
+    let address = match (&args.socket, args.tcp) {
+        (Some(path), _) => Address::Unix(path.clone()),
+        (None, Some(address)) => Address::Tcp(address),
+        (None, None) => Address::Unix(default_socket(&args.open.path)?),
+    };
+    let read_only = args.read_only || !store.writable();
+    let size = store.len();
+    let export = Export { read_only, ..Export::new(args.export.clone(), Arc::<CountedStore<_>>::clone(&store)) };
+    let server = Server::bind(&address, vec![export], Options::default())?;
+    let serving = Serving {
+        volume: args.open.path.display().to_string(),
+        uri: server.uri(&args.export),
+        socket: match server.address() {
+            Address::Unix(path) => Some(std::path::absolute(path)?.display().to_string()),
+            Address::Tcp(_) => None,
+        },
+        size,
+        sector_size: store.sector_size(),
+        read_only,
+        protects_hidden: args.protect.asked(),
+        pid: std::process::id(),
+    };
+    // A server that nobody can list serves all the same.
+    let _listed = facts.and_then(|facts| list(&args.open.path, &facts, &serving, Arc::clone(&store)).ok());
+    let client = Arc::new(Running::default());
+    let signals = watch_signals(server.handle(), Arc::clone(&client))?;
+    // A signal may have come before anybody watched.
+    cancel::check()?;
+    let ended = match &args.run {
+        Some(command) => {
+            let child = client.start(command, &serving)?;
+            let (client, handle) = (Arc::clone(&client), server.handle());
+            Some(thread::spawn(move || {
+                let status = client.wait(child);
+                handle.stop();
+                status
+            }))
+        }
+        None => {
+            match output::print(&serving, args.json) {
+                // Nobody reads what is said; the volume is served all the same.
+                Err(e) if e.is::<ReaderGone>() => {}
+                printed => printed?,
+            }
+            args.told.ready()?;
+            None
+        }
+    };
+    let served = server.run();
+    if store.damage_prevented() {
+        output::warn(
+            "A write that would have damaged the hidden volume was refused, and everything after it. What programs wrote \
+             last is not in the outer volume; check its file system.",
+        );
+    }
+    client.terminate();
+    let status = ended.map(|thread| thread.join().expect("waiting for a process does not panic")).transpose()?;
+    signals.close();
+    // What was not written matters more than how the command ended.
+    served.map_err(at)?;
+    match status.unwrap_or(0) {
+        0 => Ok(()),
+        status => Err(Silent(status).into()),
+    }
+}
+
+/// Shows it to `claviger list` as long as what is returned lives.
+fn list(
+    path: &Path,
+    facts: &Facts,
+    serving: &Serving,
+    store: Arc<CountedStore<Arc<dyn Store>>>,
+) -> anyhow::Result<(Live, Control)> {
+    let record = crate::verbs::mount::record(path, Some(facts), serving.size)?;
+    let record = Record { uri: Some(serving.uri.clone()), read_only: serving.read_only, ..record };
+    let live = Runtime::of_this_user()?.begin(record)?;
+    let control = live.answer(move || crate::verbs::mount::status(&store))?;
+    Ok((live, control))
+}
+
+/// The first signal ends the command, or else the server.
+fn watch_signals(server: Handle, client: Arc<Running>) -> io::Result<signal_hook::iterator::Handle> {
+    let mut signals = Signals::new(cancel::SIGNALS)?;
+    let handle = signals.handle();
+    thread::Builder::new().name("signals".into()).stack_size(64 << 10).spawn(move || {
+        for _ in signals.forever() {
+            if !client.terminate() {
+                server.stop();
+            }
+        }
+    })?;
+    Ok(handle)
+}
+
+/// The command of `--run`, as long as it runs.
+#[derive(Default)]
+struct Running(Mutex<Option<Pid>>);
+
+impl Running {
+    fn start(&self, command: &OsString, serving: &Serving) -> anyhow::Result<Child> {
+        let mut shell = Command::new("/bin/sh");
+        shell.arg("-c").arg(command).env("uri", &serving.uri);
+        match &serving.socket {
+            Some(path) => shell.env("socket", path),
+            None => shell.env_remove("socket"),
+        };
+        let mut pid = self.lock();
+        inherited::pass_on();
+        let child = shell.spawn().context("/bin/sh")?;
+        *pid = Pid::from_raw(child.id() as i32);
+        Ok(child)
+    }
+
+    /// Waits for its end. Returns its exit status as a shell does: 128 and the number of the signal that ended it.
+    fn wait(&self, mut child: Child) -> io::Result<u8> {
+        // Not taken off the process table before nobody can send it a signal any more: the number may be given anew then.
+        if let Some(pid) = Pid::from_raw(child.id() as i32) {
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            while matches!(waitid(WaitId::Pid(pid), options), Err(rustix::io::Errno::INTR)) {}
+        }
+        *self.lock() = None;
+        let status = child.wait()?;
+        let status = status.code().or(status.signal().map(|s| 128 + s)).unwrap_or(255);
+        Ok(u8::try_from(status).unwrap_or(255))
+    }
+
+    /// Asks it to end. False if there is none.
+    fn terminate(&self) -> bool {
+        self.lock().is_some_and(|pid| kill_process(pid, Signal::TERM).is_ok())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Pid>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Report for Serving {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { volume, uri, socket, size, sector_size, read_only, protects_hidden, pid: _ } = self;
+        let how = match (read_only, protects_hidden) {
+            (true, _) => "read-only",
+            (_, true) => "for reading and writing, with the hidden volume protected",
+            _ => "for reading and writing",
+        };
+        writeln!(out, "Serving {volume}, {}, {how}:", size::exact(*size))?;
+        writeln!(out, "  {uri}")?;
+        writeln!(out, "To copy it:             nbdcopy '{uri}' image.img")?;
+        match socket {
+            Some(path) => {
+                // What is printed is there to be pasted into a shell, whatever the name of the volume.
+                let blocks = sector_size.to_string();
+                // It does not ask.
+                let large: &[&str] = if *sector_size > SMALLEST_SECTOR { &["-b", &blocks] } else { &[] };
+                let command = [&["nbd-client"], large, &["-unix", path, "/dev/nbd0"]].concat();
+                let command = output::command(command);
+                writeln!(out, "As a disk, being root:  {command}")?;
+            }
+            None => writeln!(out, "With qemu:              -drive 'file={uri},format=raw'")?,
+        }
+        writeln!(out, "Ctrl-C writes everything to the disk and ends it.")
+    }
+}
+
+/// A path for the socket in a folder of the user's own.
+fn default_socket(volume: &Path) -> anyhow::Result<PathBuf> {
+    let runtime = Runtime::of_this_user()?;
+    let folder = runtime.path();
+    let name = volume.file_name().unwrap_or(volume.as_os_str());
+    let socket = |suffix: &str| {
+        let mut file = name.to_owned();
+        file.push(suffix);
+        file.push(".sock");
+        folder.join(file)
+    };
+    // Two volumes of one name in different folders: the second gets a name of its own.
+    let answers = |path: &Path| std::os::unix::net::UnixStream::connect(path).is_ok();
+    let first = socket("");
+    Ok(if answers(&first) { socket(&format!("-{}", std::process::id())) } else { first })
+}

@@ -1,0 +1,146 @@
+//! `claviger tree`: all folders and files inside a volume.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+
+use claviger_engine::filesystems::Filesystem;
+use claviger_engine::store::Access;
+use claviger_engine::trees::{Node, NodeKind};
+use serde::Serialize;
+
+use crate::opening::OpenArgs;
+use crate::opening::files::{self, Inside, InsideArgs};
+use crate::terminal::output::{self, Report};
+use crate::terminal::{cancel, size};
+
+/// Folders in folders that are looked into. A damaged file system may have no end.
+pub const DEEPEST: usize = 256;
+
+/// Show all folders and files inside a volume, without mounting it
+///
+/// Reads FAT, NTFS, ext2, ext3 and ext4. Nothing is written. Control characters in names are shown escaped.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger tree old.tc
+  claviger tree --json old.tc /letters")]
+pub struct Args {
+    #[command(flatten)]
+    open: OpenArgs,
+
+    /// The folder inside the volume
+    #[arg(value_name = "PATH", default_value = "/")]
+    inside: OsString,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    which: InsideArgs,
+}
+
+#[derive(Serialize)]
+struct Whole {
+    filesystem: Filesystem,
+    path: String,
+    folders: u64,
+    files: u64,
+    /// Sizes of all files, in bytes.
+    bytes: u64,
+    entries: Vec<Branch>,
+}
+
+#[derive(Serialize)]
+struct Branch {
+    name: String,
+    #[serde(skip)]
+    shown: String,
+    kind: NodeKind,
+    /// In bytes.
+    size: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    entries: Vec<Branch>,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let opened = args.which.open(&args.open, Access::ReadOnly)?;
+    let path = files::inside(&args.inside);
+    let node = opened.find(path)?;
+    let mut whole = Whole {
+        filesystem: opened.filesystem.clone(),
+        path: files::shown(path),
+        folders: 0,
+        files: 0,
+        bytes: 0,
+        entries: Vec::new(),
+    };
+    whole.entries = branches(&opened, node, path, &mut vec![node], &mut whole)?;
+    output::print(&whole, args.json)
+}
+
+/// What is in a folder, and in the folders in it. `above` are the folders that it is in: one that holds itself is not
+/// looked into again.
+fn branches(
+    opened: &Inside,
+    folder: Node,
+    path: &OsStr,
+    above: &mut Vec<Node>,
+    whole: &mut Whole,
+) -> anyhow::Result<Vec<Branch>> {
+    cancel::check()?;
+    let mut branches = Vec::new();
+    for entry in opened.list(folder, path)? {
+        let path = files::below(path, &entry.name);
+        let mut entries = Vec::new();
+        let size = opened.attributes(entry.node, &path)?.size;
+        match entry.kind {
+            NodeKind::Folder => {
+                whole.folders += 1;
+                if above.contains(&entry.node) || above.len() >= DEEPEST {
+                    output::warn(&format!(
+                        "{} is a folder in itself, or too deep: it is left out",
+                        files::shown(&path)
+                    ));
+                } else {
+                    above.push(entry.node);
+                    entries = self::branches(opened, entry.node, &path, above, whole)?;
+                    above.pop();
+                }
+            }
+            _ => {
+                whole.files += 1;
+                whole.bytes = whole.bytes.saturating_add(size);
+            }
+        }
+        let name = entry.name.to_string_lossy().into_owned();
+        branches.push(Branch { name, shown: files::shown(&entry.name), kind: entry.kind, size, entries });
+    }
+    Ok(branches)
+}
+
+impl Report for Whole {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{}", self.path)?;
+        draw(&self.entries, "", out)?;
+        let plural = |n: u64| if n == 1 { "" } else { "s" };
+        let (folders, files) = (self.folders, self.files);
+        writeln!(
+            out,
+            "\n{folders} folder{}, {files} file{}, {}",
+            plural(folders),
+            plural(files),
+            size::exact(self.bytes)
+        )
+    }
+}
+
+fn draw(branches: &[Branch], indent: &str, out: &mut dyn Write) -> io::Result<()> {
+    for (i, branch) in branches.iter().enumerate() {
+        let last = i + 1 == branches.len();
+        let slash = if branch.kind == NodeKind::Folder { "/" } else { "" };
+        writeln!(out, "{indent}{}{}{slash}", if last { "└── " } else { "├── " }, branch.shown)?;
+        draw(&branch.entries, &format!("{indent}{}", if last { "    " } else { "│   " }), out)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! `claviger unmount`: writes everything and takes a volume down.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use claviger_engine::Error;
+use claviger_serve::mount::{self, Ended};
+use claviger_serve::sessions::{Runtime, Session, escape};
+use serde::Serialize;
+
+use crate::terminal::exit::{self, Silent};
+use crate::terminal::output::{self, Report};
+use crate::terminal::{cancel, duration};
+
+/// Unmount a volume, or end serving it
+///
+/// Writes everything, waits until the volume is closed, and says who is in the way. What a server left that was killed is
+/// cleaned up.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger unmount /mnt/old
+  claviger unmount old.tc
+  claviger unmount --all")]
+pub struct Args {
+    /// The folder where it is mounted, or the file or device that holds the volume
+    #[arg(value_name = "DIR|VOLUME", required_unless_present = "all")]
+    targets: Vec<PathBuf>,
+
+    /// Everything of yours that is mounted or served
+    #[arg(long, conflicts_with = "targets")]
+    all: bool,
+
+    /// Take it out of sight although it is used; it ends when nobody uses it any more
+    #[arg(long)]
+    force: bool,
+
+    /// How long to wait for what has to be written
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration::parse)]
+    timeout: Duration,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Serialize)]
+struct Unmounted {
+    unmounted: Vec<One>,
+}
+
+#[derive(Serialize)]
+struct One {
+    volume: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dir: Option<String>,
+    /// `done`, `lazily` (somebody still uses it), `cleaned-up` (its server had been killed).
+    how: &'static str,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    cancel::install()?;
+    // The work is other processes': a signal ends the wait.
+    cancel::end_at_once();
+    let runtime = Runtime::of_this_user()?;
+    let sessions = runtime.sessions()?;
+    let mut chosen: Vec<&Session> = Vec::new();
+    for target in &args.targets {
+        let session = find(&sessions, target).ok_or_else(|| {
+            Error::misuse("nothing that you have mounted or served").at(target).hint("`claviger list` shows what is.")
+        })?;
+        if !chosen.iter().any(|other| other.folder == session.folder) {
+            chosen.push(session);
+        }
+    }
+    if args.all {
+        // What was mounted last may lie inside what was mounted first.
+        chosen.extend(sessions.iter().rev());
+    }
+    let mut unmounted = Vec::new();
+    let mut failed = None;
+    for session in chosen {
+        match mount::end(session, args.force, args.timeout) {
+            Ok(how) => {
+                // The folder was made by `claviger attach`.
+                if let Some(dir) = session.record.dir.as_ref().filter(|dir| dir.starts_with(runtime.path())) {
+                    let _ = std::fs::remove_dir(dir);
+                }
+                unmounted.push(One::new(session, how));
+            }
+            Err(e) => {
+                let e = e.into();
+                exit::report(&e, args.json);
+                failed = failed.or(Some(Silent::after(&e)));
+            }
+        }
+    }
+    if args.all {
+        mount::clean_all(&runtime)?;
+    }
+    output::print(&Unmounted { unmounted }, args.json)?;
+    failed.map_or(Ok(()), |silent| Err(silent.into()))
+}
+
+/// The session that is meant: by its folder before by its volume, the last one first.
+fn find<'a>(sessions: &'a [Session], target: &Path) -> Option<&'a Session> {
+    let means = |path: &Path| {
+        let of = |s: &&Session| s.record.dir.as_deref() == Some(path) || s.record.uri.as_deref() == path.to_str();
+        let at_dir = sessions.iter().rev().find(of);
+        at_dir.or_else(|| sessions.iter().rev().find(|s| s.record.volume == path))
+    };
+    // As it is written first: looking it up asks a server that may not answer.
+    let written = std::path::absolute(target).ok();
+    means(target).or_else(|| means(&written?)).or_else(|| means(&target.canonicalize().ok()?))
+}
+
+impl One {
+    fn new(session: &Session, how: Ended) -> Self {
+        let how = match how {
+            Ended::Done => "done",
+            Ended::Lazily => "lazily",
+            Ended::CleanedUp => "cleaned-up",
+        };
+        Self { volume: escape(&session.record.volume), dir: session.record.dir.as_deref().map(escape), how }
+    }
+}
+
+impl Report for Unmounted {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        for One { volume, dir, how } in &self.unmounted {
+            let place = dir.as_ref().map(|dir| format!(" at {dir}")).unwrap_or_default();
+            let how = match *how {
+                "lazily" => "is out of sight; its server goes on until nobody uses it any more",
+                "cleaned-up" => "had lost its server; what was left of it is gone",
+                _ => "is closed",
+            };
+            writeln!(out, "{volume}{place} {how}.")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! Man pages and completions.
+
+use std::fs;
+use std::process::Command;
+
+use crate::common::*;
+use claviger_testkit::tools;
+
+const VERBS: &[&str] = &[
+    "identify",
+    "info",
+    "explain",
+    "create",
+    "cat",
+    "ls",
+    "tree",
+    "cp",
+    "serve",
+    "mount",
+    "unmount",
+    "list",
+    "attach",
+    "verify",
+    "change",
+    "convert",
+    "detach",
+    "header",
+    "keyslot",
+    "token",
+    "resize",
+    "reencrypt",
+    "keyfile",
+    "benchmark",
+    "lab",
+];
+
+#[test]
+fn every_verb_has_a_man_page() {
+    let folder = Folder::new();
+    let out = folder.str("man");
+    run(["man", "--out", &out]).succeeds();
+    for name in VERBS.iter().map(|v| format!("claviger-{v}")).chain(["claviger".to_owned()]) {
+        let page = fs::read_to_string(folder.path(&format!("man/{name}.1"))).expect("a page");
+        for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "FILES", "SECURITY"] {
+            assert!(
+                page.contains(&format!(".SH {section}")) || page.contains(&format!(".SH \"{section}\"")),
+                "{name} {section}"
+            );
+        }
+        let Some(man) = tools::program("man") else { continue };
+        let mut command = Command::new(man);
+        command.args(["--warnings=w", "-l"]).arg(folder.path(&format!("man/{name}.1")));
+        let output = tools::run(command.env("MANWIDTH", "80").env("LC_ALL", "C.UTF-8").env("MANROFFOPT", ""));
+        let (text, warnings) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(warnings, "", "{name}");
+        assert!(text.contains("another process has the volume open"), "{text}");
+    }
+    let page = fs::read_to_string(folder.path("man/claviger-serve.1")).expect("a page");
+    assert!(page.contains(".SH EXAMPLES") && page.contains("\\-\\-socket"), "{page}");
+}
+
+#[test]
+fn shells_complete() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(["completions", shell]).succeeds().text();
+        for verb in VERBS {
+            assert!(script.contains(verb), "{shell} {verb}");
+        }
+    }
+    run(["completions", "tcsh"]).fails(1, &["bash"]);
+}
+
+/// apt is a script here: at first somebody else has its lock, then it does as asked, or fails for another reason.
+#[test]
+fn installing_waits_for_another_apt_and_for_nothing_else() {
+    let folder = Folder::new();
+    let (bin, log) = (folder.path("bin"), folder.path("log"));
+    fs::create_dir(&bin).expect("a folder");
+    let scripts = [
+        ("id", "echo 0"),
+        ("sleep", "echo waited >> $LOG"),
+        (
+            "apt-get",
+            "echo \"$*\" >> $LOG; [ $(grep -c waited $LOG) -ge 2 ] || { echo E: Could not get lock X. >&2; exit 100; }; eval \"$THEN\"",
+        ),
+    ];
+    for (name, script) in scripts {
+        fs::write(bin.join(name), format!("#!/bin/sh\n{script}\n")).expect("a script");
+        tools::run(Command::new("chmod").arg("+x").arg(bin.join(name)));
+    }
+    for name in ["env", "date", "grep", "cat", "rm", "mktemp", "sh"] {
+        std::os::unix::fs::symlink(tools::program(name).expect("coreutils, grep"), bin.join(name)).expect("a link");
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tools/install-deps.sh");
+    let installed = |then: &str| {
+        fs::write(&log, "").expect("a log");
+        let mut command = Command::new(bin.join("sh"));
+        let output = command.args([script, "try"]).env("PATH", &bin).env("LOG", &log).env("THEN", then).output();
+        let log = fs::read_to_string(&log).expect("a log");
+        (done(output.expect("it ends")), log.lines().map(ToOwned::to_owned).collect::<Vec<_>>())
+    };
+    let update = "-q -o DPkg::Lock::Timeout=600 update";
+    let (done, log) = installed("true");
+    done.succeeds();
+    assert_eq!(log[..5], [update, "waited", update, "waited", update]);
+    assert!(log[5].contains("install -y") && log[5].contains("mtools") && log.len() == 6, "{log:?}");
+    let (done, log) = installed("echo E: no space >&2; exit 100");
+    done.fails(100, &["no space"]);
+    assert_eq!(log.len(), 5, "it was tried again: {log:?}");
+}

@@ -1,0 +1,198 @@
+//! ls, tree, cat --file and cp on what is inside a volume.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use crate::common::*;
+use claviger_engine::store::{Access, FileStore};
+use claviger_engine::{Credential, Secret, Store, Unlock, Volume, formats};
+use claviger_testkit::random::Random;
+use claviger_testkit::tools;
+
+/// A volume with the plaintext `image`.
+fn volume_of(folder: &Folder, name: &str, image: &Path) -> String {
+    let size = fs::metadata(image).expect("an image").len();
+    let path = folder.volume(name, &format!("{}K", size / 1024 + 512), &[]);
+    let volume = opened(&path, Access::ReadWrite);
+    assert!(volume.len() >= size);
+    let mut bytes = fs::read(image).expect("an image");
+    volume.write_at(0, &mut bytes).expect("written");
+    volume.flush().expect("written");
+    path
+}
+
+fn opened(path: &str, access: Access) -> Volume {
+    let store: Arc<dyn Store> = Arc::new(FileStore::open(path.as_ref(), access).expect("it opens"));
+    let (_, header) = formats::open(&*store, Some("TrueCrypt")).expect("a header");
+    let credentials = [Credential::Passphrase(Secret::copy_from(PASSWORD.as_bytes()))];
+    let unlocked = header.unlock(&*store, &Unlock { hash: Some("SHA-512"), ..Unlock::with(&credentials) });
+    Volume::new(store, unlocked.expect("it opens").layout)
+}
+
+/// Runs a verb on a volume, with hints: finding the format is not what is tested.
+fn claviger_on(folder: &Folder, verb: &[&str], volume: &str, rest: &[&str]) -> Done {
+    let hints = ["--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", &folder.password, volume];
+    run(verb.iter().chain(hints.iter()).chain(rest))
+}
+
+fn image(folder: &Folder, mkfs: &str, args: &[&str], size: u64) -> Option<std::path::PathBuf> {
+    let path = folder.path("image");
+    let _ = fs::remove_file(&path);
+    fs::File::create(&path).and_then(|f| f.set_len(size << 20)).expect("an image");
+    tools::run(Command::new(tools::program(mkfs)?).args(args).arg(&path));
+    Some(path)
+}
+
+#[test]
+fn files_go_into_a_fat_and_come_out_as_they_were() {
+    let folder = Folder::new();
+    let (Some(fsck), Some(mcopy)) = (tools::program("fsck.vfat"), tools::program("mcopy")) else { return };
+    let Some(fat) = image(&folder, "mkfs.vfat", &["-F", "16", "-n", "INSIDE"], 16) else { return };
+    let volume = volume_of(&folder, "v", &fat);
+    let mut random = Random::new(4);
+    let source = folder.path("source");
+    fs::create_dir_all(source.join("inner folder/deeper")).expect("folders");
+    for (name, len) in [("small", 11), ("inner folder/Größe.bin", 700_000), ("inner folder/deeper/empty", 0)] {
+        fs::write(source.join(name), random.bytes(len)).expect("written");
+    }
+    symlink("/etc/passwd", source.join("link")).expect("a link");
+    let source = source.display().to_string();
+    let copied = claviger_on(&folder, &["cp", "-r", "--json"], &volume, &[&source, ":/"]).succeeds().json();
+    assert_eq!((&copied["files"], &copied["folders"], &copied["bytes"]), (&3.into(), &3.into(), &700_011.into()));
+    assert!(copied["left_out"][0].as_str().expect("text").contains("link"));
+    // What is inside is sound, and mtools reads it.
+    let plain = folder.path("plain");
+    let volume_now = opened(&volume, Access::ReadOnly);
+    let mut bytes = vec![0; fs::metadata(&fat).expect("there").len() as usize];
+    volume_now.read_at(0, &mut bytes).expect("read");
+    drop(volume_now);
+    fs::write(&plain, bytes).expect("written");
+    tools::run(Command::new(fsck).arg("-n").arg(&plain));
+    let by_mtools = folder.path("by mtools");
+    let mut mcopy = Command::new(mcopy);
+    mcopy.args(["-i"]).arg(&plain).arg("::source/inner folder/Größe.bin").arg(&by_mtools).env("LC_ALL", "C.UTF-8");
+    tools::run(&mut mcopy);
+    let same = |a: &Path, b: &Path| fs::read(a).expect("there") == fs::read(b).expect("there");
+    assert!(same(&by_mtools, &folder.path("source/inner folder/Größe.bin")));
+    // And out again. From here on not a byte of the volume changes, nor its times.
+    let before = (sha256(&fs::read(&volume).expect("there")), fs::metadata(&volume).expect("there").mtime_nsec());
+    let out = folder.str("out");
+    claviger_on(&folder, &["cp", "-r"], &volume, &[":/source", &out]).succeeds();
+    for name in ["small", "inner folder/Größe.bin", "inner folder/deeper/empty"] {
+        assert!(same(&folder.path("source").join(name), &folder.path("out").join(name)), "{name}");
+    }
+    let times = |name: &str| fs::metadata(folder.path(name)).expect("there").mtime() / 2;
+    assert_eq!(times("source/small"), times("out/small"));
+    // Nothing is overwritten unless that is asked for.
+    fs::write(folder.path("out/small"), b"mine").expect("written");
+    claviger_on(&folder, &["cp"], &volume, &[":/source/small", &out]).fails(1, &["--force"]);
+    assert_eq!(fs::read(folder.path("out/small")).expect("there"), b"mine");
+    claviger_on(&folder, &["cp", "--force"], &volume, &[":/SOURCE/SMALL", &folder.str("out/small")]).succeeds();
+    assert!(same(&folder.path("source/small"), &folder.path("out/small")));
+    assert_eq!(fs::read_dir(folder.path("out")).expect("there").count(), 2, "no partial file is left");
+    // Listings.
+    let list = claviger_on(&folder, &["ls", "--json"], &volume, &["/source"]).succeeds().json();
+    assert_eq!(list["filesystem"]["kind"], "FAT16");
+    assert_eq!(list["filesystem"]["label"], "INSIDE");
+    let names: Vec<_> = list["entries"].as_array().expect("a list").iter().map(|e| e["name"].clone()).collect();
+    assert_eq!(names, ["inner folder", "small"]);
+    let text = claviger_on(&folder, &["ls", "-l"], &volume, &["/source/inner folder"]).succeeds().text();
+    assert!(text.contains("file    700000") && text.contains("Größe.bin") && text.contains("deeper/"), "{text}");
+    let tree = claviger_on(&folder, &["tree"], &volume, &[]).succeeds().text();
+    assert!(tree.contains("│") && tree.contains("└── empty") && tree.contains("3 folders, 3 files"), "{tree}");
+    // One file, and a part of one.
+    let cat = claviger_on(&folder, &["cat", "--file", "/source/inner folder/Größe.bin"], &volume, &[]).succeeds();
+    assert!(cat.out == fs::read(folder.path("source/inner folder/Größe.bin")).expect("there"));
+    let part =
+        claviger_on(&folder, &["cat", "--file", "/source/small", "--offset", "3", "--length", "4"], &volume, &[]);
+    assert_eq!(part.succeeds().out, fs::read(folder.path("source/small")).expect("there")[3..7]);
+    // What makes no sense.
+    claviger_on(&folder, &["cat", "--file", "/source"], &volume, &[]).fails(1, &["no file but a folder"]);
+    claviger_on(&folder, &["ls"], &volume, &["/none"]).fails(1, &["there is no /none in the volume"]);
+    claviger_on(&folder, &["cp"], &volume, &[":/source", &out]).fails(1, &["-r copies folders"]);
+    claviger_on(&folder, &["cp"], &volume, &[&out, &out]).fails(1, &["begin with a colon"]);
+    claviger_on(&folder, &["cp"], &volume, &[":/a", ":/b"]).fails(1, &["begin with a colon"]);
+    let after = (sha256(&fs::read(&volume).expect("there")), fs::metadata(&volume).expect("there").mtime_nsec());
+    assert_eq!(before, after, "reading changed the volume");
+    // Into the volume: nothing overwritten, what does not fit is not begun, names that FAT cannot hold are refused.
+    let small = folder.str("source/small");
+    claviger_on(&folder, &["cp"], &volume, &[&small, ":/source/"]).fails(1, &["already", "--force"]);
+    claviger_on(&folder, &["cp", "--force"], &volume, &[&small, ":/source/"]).succeeds();
+    fs::write(folder.path("large"), vec![1; 17 << 20]).expect("written");
+    claviger_on(&folder, &["cp"], &volume, &[&folder.str("large"), ":/"]).fails(6, &["do not fit"]);
+    fs::write(folder.path("a:b"), b"x").expect("written");
+    claviger_on(&folder, &["cp"], &volume, &[&folder.str("a:b"), ":/"]).fails(6, &["FAT cannot hold"]);
+}
+
+#[test]
+fn ext4_and_ntfs_are_read_and_not_written() {
+    let folder = Folder::new();
+    let source = folder.path("source");
+    fs::create_dir(&source).expect("a folder");
+    let bytes = Random::new(9).bytes(300_000);
+    fs::write(source.join("file"), &bytes).expect("written");
+    symlink("../../../etc/passwd", source.join("link")).expect("a link");
+    fs::write(source.join("a\nname\x1b[2J"), b"x").expect("written");
+    let source = source.display().to_string();
+    let file = folder.str("source/file");
+    let Some(ext) = image(&folder, "mke2fs", &["-q", "-t", "ext4", "-d", &source], 16) else { return };
+    let volume = volume_of(&folder, "ext", &ext);
+    let before = sha256(&fs::read(&volume).expect("there"));
+    let text = claviger_on(&folder, &["ls", "-l"], &volume, &[]).succeeds().text();
+    assert!(text.contains("a\\nname\\u{1b}[2J") && text.contains("link -> ../../../etc/passwd"), "{text}");
+    assert!(claviger_on(&folder, &["cat", "--file", "/file"], &volume, &[]).succeeds().out == bytes);
+    let out = folder.str("out");
+    let text = claviger_on(&folder, &["cp", "-r"], &volume, &[":/", &out]).succeeds().text();
+    assert!(text.contains("left out: /link (link)"), "{text}");
+    assert!(fs::read(folder.path("out/file")).expect("there") == bytes);
+    assert!(fs::symlink_metadata(folder.path("out/link")).is_err());
+    claviger_on(&folder, &["cp"], &volume, &[&file, ":/"]).fails(5, &["ext4 can only be read"]);
+    assert_eq!(sha256(&fs::read(&volume).expect("there")), before);
+
+    let (Some(ntfs), Some(ntfscp)) = (image(&folder, "mkntfs", &["-F", "-Q", "-q"], 8), tools::program("ntfscp"))
+    else {
+        return;
+    };
+    tools::run(Command::new(ntfscp).arg("-q").arg(&ntfs).args([&file, "copied"]));
+    let volume = volume_of(&folder, "ntfs", &ntfs);
+    assert!(claviger_on(&folder, &["cat", "--file", "/COPIED"], &volume, &[]).succeeds().out == bytes);
+    claviger_on(&folder, &["cp"], &volume, &[&file, ":/"]).fails(5, &["NTFS can only be read"]);
+}
+
+#[test]
+fn a_volume_without_a_file_system_says_what_it_holds() {
+    let folder = Folder::new();
+    let volume = folder.volume("empty", "1M", &[]);
+    claviger_on(&folder, &["ls"], &volume, &[]).fails(3, &["no file system was found"]);
+    let Some(swap) = image(&folder, "mkswap", &["-q"], 1) else { return };
+    let volume = volume_of(&folder, "swap", &swap);
+    claviger_on(&folder, &["tree"], &volume, &[]).fails(5, &["a swap area"]);
+}
+
+#[test]
+fn partitions_inside_are_named_and_read() {
+    let folder = Folder::new();
+    let Some(fat) = image(&folder, "mkfs.vfat", &["-F", "12"], 4) else { return };
+    let Some(sfdisk) = tools::program("sfdisk") else { return };
+    let disk = folder.path("disk");
+    fs::write(&disk, vec![0; 8 << 20]).expect("written");
+    let mut child = Command::new(sfdisk);
+    child.args(["-q", "--no-tell-kernel"]).arg(&disk).stdin(std::process::Stdio::piped());
+    let mut child = child.spawn().expect("it starts");
+    std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), b"start=2048, size=8192, type=6\n")
+        .expect("written");
+    assert!(child.wait().expect("it ends").success());
+    let mut bytes = fs::read(&disk).expect("there");
+    let inner = fs::read(&fat).expect("there");
+    bytes[1 << 20..][..inner.len()].copy_from_slice(&inner);
+    fs::write(&disk, bytes).expect("written");
+    let volume = volume_of(&folder, "v", &disk);
+    claviger_on(&folder, &["ls"], &volume, &[]).fails(3, &["--inner-partition", "1"]);
+    fs::write(folder.path("note"), b"hello").expect("written");
+    claviger_on(&folder, &["cp", "--inner-partition", "1"], &volume, &[&folder.str("note"), ":/note"]).succeeds();
+    let cat = claviger_on(&folder, &["cat", "--inner-partition", "1", "--file", "note"], &volume, &[]);
+    assert_eq!(cat.succeeds().out, b"hello");
+}

@@ -1,0 +1,231 @@
+//! `claviger attach --kernel`, in user-mode Linux, which has a device-mapper whatever this machine has.
+
+use std::fs;
+use std::path::Path;
+
+use crate::common::*;
+use claviger_testkit::random::Random;
+use claviger_testkit::{tools, uml};
+
+/// What is in every volume.
+fn image(folder: &Folder) -> String {
+    let image = folder.str("image");
+    fs::write(&image, Random::new(5).bytes(512 << 10)).expect("an image");
+    image
+}
+
+/// A volume that holds the image and opens fast.
+fn truecrypt(folder: &Folder, name: &str, cipher: &str) -> String {
+    let (image, volume) = (folder.str("image"), folder.str(name));
+    let args =
+        ["convert", "--raw-source", "--new-format", "TrueCrypt", "--new-hash", "SHA-512", "--new-cipher", cipher];
+    run(args.into_iter().chain(["--new-password-file", &folder.password, &image, &volume])).succeeds();
+    volume
+}
+
+/// The beginning of a script: the program, and a word for failing.
+fn script(folder: &Folder) -> String {
+    let (program, password) = (env!("CARGO_BIN_EXE_claviger"), &folder.password);
+    format!(
+        "set -e\nexport XDG_RUNTIME_DIR=/run\nPW={password}\nIMAGE={}\n\
+         claviger() {{ {program} \"$@\"; }}\nattach() {{ claviger attach --kernel --json --password-file $PW \"$@\"; }}\n\
+         fails() {{ code=$1; shift; rc=0; \"$@\" || rc=$?; test $rc = $code || {{ echo \"$* gave $rc, not $code\"; exit 9; }}; }}\n",
+        folder.str("image")
+    )
+}
+
+fn in_uml(script: &str, images: &[&Path]) -> Option<String> {
+    let done = uml::run(script, images, 200)?;
+    assert_eq!(done.status, 0, "{}", done.output);
+    Some(done.output)
+}
+
+#[test]
+fn truecrypt_volumes_and_their_cascades_are_the_same_in_the_kernel() {
+    if tools::program("dmsetup").is_none() || tools::program("cryptsetup").is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    image(&folder);
+    let single = truecrypt(&folder, "aes.tc", "AES");
+    let two = truecrypt(&folder, "two.tc", "Twofish-Serpent");
+    let three = truecrypt(&folder, "three.tc", "AES-Twofish-Serpent");
+    let mut script = script(&folder);
+    // A file by way of a loop device, a block device, and a stack of devices.
+    for (volume, name) in [(&*single, "single"), ("/dev/ubda", "two"), ("/dev/ubdb", "three")] {
+        script += &format!(
+            "attach --truecrypt --hash SHA-512 {volume} {name}\ncmp /dev/mapper/{name} $IMAGE\n\
+             dmsetup table --showkeys {name} | grep ' :64:logon:claviger:'\ncryptsetup status {name} | grep 'type:.*TCRYPT'\n"
+        );
+    }
+    script += &format!(
+        "dmsetup info -c --noheadings -o name | sort | tr '\\n' ' '\n\
+         fails 9 attach --truecrypt --hash SHA-512 {single} single\n\
+         fails 9 attach --truecrypt --hash SHA-512 /dev/ubda other\n\
+         printf changed | dd of=/dev/mapper/single bs=512 seek=7 conv=notrunc,fsync 2>/dev/null\n\
+         claviger detach single two /dev/mapper/three\n\
+         test \"$(dmsetup ls)\" = 'No devices found'\ntest ! -e /dev/mapper/single\n\
+         test -z \"$(cat /sys/block/loop*/loop/backing_file 2>/dev/null)\"\n\
+         claviger cat --truecrypt --hash SHA-512 --password-file $PW --offset 3584 --length 7 {single} | grep '^changed$'\n\
+         fails 1 claviger detach single\n\
+         attach --read-only --truecrypt --hash SHA-512 {single} single\n\
+         test $(cat /sys/block/dm-0/ro) = 1\nclaviger detach single\n\
+         dmsetup create foreign --table '0 8 zero'\nfails 1 claviger detach foreign\ndmsetup remove foreign\n\
+         echo done\n"
+    );
+    let Some(output) = in_uml(&script, &[Path::new(&two), Path::new(&three)]) else { return };
+    assert!(output.contains("single three three_1 three_2 two two_1"), "{output}");
+    assert!(output.contains("\"key\": \"keyring\"") && output.ends_with("done\n"), "{output}");
+}
+
+/// Volumes that cryptsetup makes and fills, opened by this program in the kernel: the same contents, and the same table but for
+/// the key.
+#[test]
+fn volumes_of_cryptsetup_have_the_tables_that_it_gives_them() {
+    if tools::program("dmsetup").is_none() || tools::program("cryptsetup").is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    image(&folder);
+    fs::write(folder.path("word"), PASSWORD).expect("a passphrase without a newline");
+    let keys: String = (0..65).map(|i| format!("{:A<58}{:02}\n", "key", i)).collect();
+    fs::write(folder.path("keys"), keys).expect("a key file");
+    let (word, keys) = (folder.str("word"), folder.str("keys"));
+    let luks = format!("cryptsetup luksFormat -q --key-file {word} --pbkdf pbkdf2 --pbkdf-force-iterations 1000");
+    let luks2 = format!("{luks} --type luks2 --luks2-metadata-size 16k --luks2-keyslots-size 512k");
+    let plain = "--cipher serpent-cbc-essiv:sha256 --key-size 256 --hash sha512 --offset 16 --skip 3";
+    // How it is made, opened by cryptsetup, opened by this program; its type.
+    let cases = [
+        (format!("{luks} --type luks1 IMG"), format!("cryptsetup open --key-file {word} IMG"), "", "LUKS1"),
+        (format!("{luks2} IMG"), format!("cryptsetup open --key-file {word} IMG"), "", "LUKS2"),
+        (
+            format!("{luks2} --sector-size 4096 --cipher twofish-xts-plain64 IMG"),
+            format!("cryptsetup open --key-file {word} IMG"),
+            "",
+            "LUKS2",
+        ),
+        (
+            "true".to_owned(),
+            format!("cryptsetup open --type plain {plain} IMG"),
+            "--format plain --cipher serpent-cbc-essiv:sha256 --key-size 256 --hash sha512 --data-offset 8K --skip 3",
+            "PLAIN",
+        ),
+        (
+            "true".to_owned(),
+            format!("cryptsetup open --type loopaes --key-size 256 --key-file {keys} IMG"),
+            "KEYS --format loop-AES --cipher aes --key-size 256",
+            "LOOPAES",
+        ),
+    ];
+    let mut script = script(&folder);
+    for (i, (make, open, options, kind)) in cases.iter().enumerate() {
+        let image = format!("/mnt/{i}");
+        let open = open.replace("IMG", &image);
+        let attach = match options.strip_prefix("KEYS") {
+            Some(options) => format!("claviger attach --kernel --json --keyfile {keys} {options}"),
+            None => format!("attach {options}"),
+        };
+        // The key and the loop device's number differ.
+        script += &format!(
+            "truncate -s 8M {image}\n{}\nmodprobe -q loop\n\
+             printf %s '{PASSWORD}' | {open} x\ndd if=$IMAGE of=/dev/mapper/x bs=64k conv=fsync 2>/dev/null\n\
+             dmsetup table x | cut -d' ' -f1-4,6,8- > theirs\ncryptsetup close x\n\
+             {attach} {image} x\ncmp -n 524288 /dev/mapper/x $IMAGE\n\
+             dmsetup table x | cut -d' ' -f1-4,6,8- > ours\ncmp theirs ours\n\
+             dmsetup table --showkeys x | grep ':logon:claviger:'\n\
+             cryptsetup status x | grep 'type:.*{kind}'\nclaviger detach x\nrm {image}\n",
+            make.replace("IMG", &image)
+        );
+    }
+    script += "echo done\n";
+    let Some(output) = in_uml(&script, &[]) else { return };
+    assert!(output.ends_with("done\n"), "{output}");
+}
+
+/// A detached header, and lines of a table. What is written by the kernel is where this program reads it.
+#[test]
+fn detached_headers_and_lines_of_the_table_are_attached_in_the_kernel() {
+    if tools::program("dmsetup").is_none() || tools::program("cryptsetup").is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    image(&folder);
+    fs::write(folder.path("word"), PASSWORD).expect("a passphrase without a newline");
+    fs::write(folder.path("key"), Random::new(6).bytes(64)).expect("a key");
+    let (word, key) = (folder.str("word"), folder.str("key"));
+    let format = format!(
+        "cryptsetup luksFormat -q --key-file {word} --pbkdf pbkdf2 --pbkdf-force-iterations 1000 --type luks2 \
+         --luks2-metadata-size 16k --luks2-keyslots-size 512k"
+    );
+    let mut script = script(&folder);
+    script += &format!(
+        "cd /mnt\ntruncate -s 4M data integral\ntruncate -s 4M raw\n{format} --header header data\n\
+         claviger attach --kernel --password-file {word} --header header data detached\n\
+         dd if=$IMAGE of=/dev/mapper/detached bs=64k conv=fsync 2>/dev/null\nclaviger detach detached\n\
+         claviger cat --password-file {word} --header header --length 524288 data | cmp - $IMAGE\n\
+         cat >table <<END\n\
+         lines /mnt/data {word} luks,header=/mnt/header\n\
+         bare /mnt/raw {key} plain,cipher=aes-xts-plain64,size=512,readonly\n\
+         END\n\
+         printf %s '{PASSWORD}' | cryptsetup open --type plain --cipher aes-xts-plain64 --key-size 512 --key-file {key} raw x\n\
+         dd if=$IMAGE of=/dev/mapper/x bs=64k conv=fsync 2>/dev/null\ncryptsetup close x\n\
+         claviger attach --kernel --crypttab table lines bare\n\
+         cmp -n 524288 /dev/mapper/lines $IMAGE\ncmp -n 524288 /dev/mapper/bare $IMAGE\n\
+         test $(blockdev --getro /dev/mapper/bare) = 1\nclaviger detach lines bare\n\
+         {format} --integrity hmac-sha256 --integrity-no-wipe integral\n\
+         fails 5 claviger attach --kernel --password-file {word} integral integral\n\
+         test \"$(dmsetup ls)\" = 'No devices found'\necho done\n"
+    );
+    let Some(output) = in_uml(&script, &[]) else { return };
+    assert!(output.contains("integrity protection hmac(sha256)") && output.ends_with("done\n"), "{output}");
+}
+
+/// `claviger lab compare` measures the kernel beside, verifies what it wrote, and leaves nothing behind.
+#[test]
+fn the_lab_measures_the_kernel_beside() {
+    let folder = Folder::new();
+    let lab = "claviger lab compare --suite AES --suite Twofish-Serpent --block 512 --block 4K --size 256K --repeats 2 --json";
+    let script = script(&folder)
+        + &format!(
+            "{lab} >report\nmv report {0}\n{lab} --no-aes | grep 'it cannot be told to do without AES'\n\
+             sleep 1\nfor i in 1 2 3 4 5 6 7 8; do test \"$(ls /sys/block | grep -c dm-)\" = 0 || sleep 1; done\n\
+             test \"$(ls /sys/block | grep -c dm-)\" = 0\ntest -z \"$(ls /dev/mapper | grep lab)\"\n\
+             test -z \"$(cat /sys/block/loop*/loop/backing_file 2>/dev/null)\"\necho done\n",
+            folder.str("report")
+        );
+    let Some(output) = in_uml(&script, &[]) else { return };
+    assert!(output.ends_with("done\n"), "{output}");
+    let report = fs::read_to_string(folder.path("report")).expect("a report");
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    let cells = report["cells"].as_array().expect("cells");
+    for (target, baseline) in
+        [("kernel dm-crypt AES", false), ("kernel dm-crypt Twofish-Serpent", false), ("kernel plain", true)]
+    {
+        let own: Vec<_> = cells.iter().filter(|c| c["target"] == target).collect();
+        assert_eq!(own.len(), 4, "{target}");
+        assert!(
+            own.iter().all(|c| c["loss"].is_null() == baseline && c["bytes_per_s"].as_f64() > Some(0.0)),
+            "{own:?}"
+        );
+        let verified = report["verified"].as_array().expect("a list").iter().find(|v| v["target"] == target);
+        assert_eq!(verified.expect("it was verified")["encrypted_at_rest"], !baseline);
+    }
+}
+
+#[test]
+fn what_the_kernel_cannot_do_is_said_before_a_password_is_asked_for() {
+    let folder = Folder::new();
+    let volume = folder.volume("v.tc", "400K", &[]);
+    if has_device_mapper() {
+        return;
+    }
+    run(["attach", "--kernel", &volume, "x"]).fails(5, &["device-mapper", "Without --kernel"]);
+    run(["attach", "--hash", "SHA-512", &volume, "x"]).fails(1, &["--kernel"]);
+    run(["detach", "x"]).fails(5, &["device-mapper"]);
+    run(["detach", "../x"]).fails(1, &["cannot be a mapping's name"]);
+}
+
+/// Whether this machine has a device-mapper of its own, where nothing is to be set up by a test.
+fn has_device_mapper() -> bool {
+    fs::read_to_string("/proc/misc").is_ok_and(|misc| misc.contains("device-mapper"))
+}

@@ -1,0 +1,258 @@
+//! `claviger lab run` and `claviger lab list` as programs see them. No test looks at a time.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::{Done, done, run};
+use claviger_testkit::tools;
+use serde_json::Value;
+
+/// A folder for one run, with sessions of its own.
+struct Bench {
+    dir: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        // Short names, in memory: sockets lie below it, and disks are not what is tested.
+        let dir = tempfile::Builder::new().prefix("lab").tempdir_in("/dev/shm").expect("a folder in memory");
+        fs::create_dir(dir.path().join("stores")).expect("a folder");
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The program, with its stores in a folder where anything that is left over is seen.
+    fn lab(&self, args: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
+        command.args(["lab", "run"]).args(args.split(' ')).args(["--dir".as_ref(), self.path("stores").as_os_str()]);
+        self.prepare(&mut command);
+        command
+    }
+
+    fn prepare(&self, command: &mut Command) {
+        command.env("CLAVIGER_RUNTIME_DIR", self.dir.path()).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
+
+    /// Runs it to its end, and checks that nothing is left.
+    fn finish(&self, mut command: Command) -> Done {
+        let child = command.spawn().expect("the program starts");
+        self.end(child)
+    }
+
+    fn end(&self, child: Child) -> Done {
+        let pid = child.id();
+        let done = done(child.wait_with_output().expect("it ends"));
+        assert_eq!(left_over(pid), Vec::<String>::new(), "{done:?}");
+        let stores: Vec<_> = fs::read_dir(self.path("stores")).expect("a folder").collect();
+        assert!(stores.is_empty(), "{stores:?}");
+        done
+    }
+
+    fn json(&self, name: &str) -> Value {
+        serde_json::from_slice(&fs::read(self.path(name)).expect("it was written")).expect("JSON")
+    }
+}
+
+/// Processes, mounts, loop devices and folders that a lab of this number left behind: all of their names hold it.
+fn left_over(pid: u32) -> Vec<String> {
+    let mark = format!("claviger-lab-{pid}-");
+    let read = |path: &Path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).replace('\0', " ");
+    let processes = fs::read_dir("/proc").expect("/proc").flatten().map(|entry| read(&entry.path().join("cmdline")));
+    let mounts: Vec<String> = read(Path::new("/proc/self/mounts")).lines().map(str::to_owned).collect();
+    let blocks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let loops = blocks.map(|entry| read(&entry.path().join("loop/backing_file")));
+    let in_memory = fs::read_dir("/dev/shm").expect("a folder").flatten();
+    let folders = in_memory.filter(|entry| entry.file_name().to_string_lossy().starts_with("claviger-lab-"));
+    let inside = folders.flat_map(|entry| fs::read_dir(entry.path()).into_iter().flatten().flatten());
+    let names = inside.map(|entry| entry.path().display().to_string());
+    processes.chain(mounts).chain(loops).chain(names).filter(|text| text.contains(&mark)).collect()
+}
+
+fn list<'a>(value: &'a Value, name: &str) -> &'a Vec<Value> {
+    value[name].as_array().unwrap_or_else(|| panic!("no list {name} in {value}"))
+}
+
+#[test]
+fn the_list_says_what_can_be_measured() {
+    let all = run(["lab", "list", "--json"]).succeeds().json();
+    let names = |what| list(&all, what).iter().map(|one| one["name"].as_str().expect("a name")).collect::<Vec<_>>();
+    for facility in ["plain", "LUKS2", "VeraCrypt", "gocryptfs", "nbd/LUKS2", "folder"] {
+        assert!(names("facilities").contains(&facility), "{facility}");
+    }
+    for workload in ["dd", "tree", "unlock"] {
+        assert!(names("workloads").contains(&workload), "{workload}");
+    }
+    let text = run(["lab", "list"]).succeeds().text();
+    assert!(text.contains("this engine, LUKS2 format, aes-xts-plain64"), "{text}");
+}
+
+#[test]
+fn a_plan_is_told_and_one_that_makes_no_sense_is_refused() {
+    let bench = Bench::new();
+    let told = bench.finish(bench.lab("--standard --dry-run --facility nbd/luks2 --workload dd")).succeeds();
+    assert!(told.err.contains("facilities: plain-nbd, nbd/LUKS2"), "the baseline comes by itself: {}", told.err);
+    assert!(told.err.contains("this takes about"), "{}", told.err);
+    for (args, words) in [
+        ("--facility LUKS3", ["no facility is called LUKS3", "Did you mean LUKS"]),
+        ("--workload nothing", ["no workload is called nothing", "There are dd"]),
+        ("--facility LUKS2 --workload dd --size 4T", ["do not fit", "smaller"]),
+        ("--size 1M", ["64 MiB at least", ""]),
+        ("--repeats 5:4", ["smaller than the first", ""]),
+        ("--scale 0", ["above 0", ""]),
+    ] {
+        bench.finish(bench.lab(args)).fails(1, &words);
+    }
+    // A device that is none is refused before anything is made.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
+    let file = bench.path("file");
+    fs::File::create(&file).and_then(|f| f.set_len(1 << 30)).expect("a file");
+    command
+        .args(["lab", "run", "--workload", "dd", "--force", "--yes", "--device"])
+        .arg(&file)
+        .arg("--out")
+        .arg(bench.path("out"));
+    bench.prepare(&mut command);
+    bench.finish(command).fails(1, &["no block device"]);
+    assert!(!bench.path("out").exists());
+}
+
+#[test]
+fn a_quick_run_over_three_targets_gives_figures_and_reports() {
+    if tools::program("gocryptfs").is_none() {
+        return;
+    }
+    let bench = Bench::new();
+    let out = bench.path("run");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
+    // In memory, as it is where nobody says otherwise.
+    let args = "lab run --quick --facility plain --facility LUKS2 --facility gocryptfs --workload dd --workload tree \
+                --scale 0.002 --size 64M --repeats 5:5 --seed 1 --json --out";
+    command.args(args.split_whitespace()).arg(&out);
+    bench.prepare(&mut command);
+    let done = bench.finish(command).succeeds();
+    for part in ["facilities: plain, LUKS2, folder, gocryptfs", "volumes of 64 MiB in memory", "this takes about"] {
+        assert!(done.err.contains(part), "{part}: {}", done.err);
+    }
+    let report = done.json();
+    assert_eq!(bench.json("run/run.json"), report);
+    assert!(list(&report["run"], "failures").is_empty(), "{}", report["run"]["failures"]);
+    assert!(list(&report["run"], "passes").len() == 4 * 2 * 6);
+    let cells = list(&report["summary"], "cells");
+    for facility in ["plain", "LUKS2", "folder", "gocryptfs"] {
+        for workload in ["dd", "tree"] {
+            let own: Vec<&Value> =
+                cells.iter().filter(|c| c["facility"] == facility && c["workload"] == workload).collect();
+            assert!(own.len() > 1, "{facility}, {workload}");
+            for cell in own {
+                assert_eq!(list(cell, "samples").len(), 5);
+                assert!(
+                    cell["low"].as_f64() <= cell["median"].as_f64() && cell["median"].as_f64() > Some(0.0),
+                    "{cell}"
+                );
+                let performance = ["bytes_per_s", "per_s", "seconds"].iter().any(|unit| cell["unit"] == *unit);
+                let judged = cell["loss"]["verdict"].as_str().is_some_and(|verdict| verdict != "too few repeats");
+                assert_eq!(judged, performance && ["LUKS2", "gocryptfs"].contains(&facility), "{cell}");
+            }
+        }
+    }
+    assert!(list(&report["summary"], "findings").iter().any(|f| f.as_str().is_some_and(|f| f.contains("gocryptfs"))));
+    let page = fs::read_to_string(out.join("report.html")).expect("a page");
+    assert!(page.contains("<svg") && page.contains("LUKS2"));
+    let lines = fs::read_to_string(out.join("report.csv")).expect("a table").lines().count();
+    assert_eq!(lines, cells.len() + 1);
+    assert!(fs::read_to_string(out.join("report.txt")).expect("a text").contains("gocryptfs"));
+    // Nothing is left of it to do.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
+    command.args(["lab", "run", "--json", "--resume"]).arg(&out);
+    bench.prepare(&mut command);
+    let again = bench.finish(command).succeeds().json();
+    assert_eq!(again["run"]["passes"], report["run"]["passes"]);
+}
+
+/// A facility that is a plain folder, and cannot be opened again.
+const BREAKS: &str = r#"
+name = "breaks"
+title = "a facility that breaks"
+baseline = "folder"
+about = "It can be opened once."
+store = "folder"
+gives = "folder"
+opened = "{store}"
+
+[[open]]
+run = ["sh", "@", "{store}"]
+"#;
+
+#[test]
+fn a_peer_that_fails_half_way_is_reported_and_does_not_stop_the_others() {
+    let bench = Bench::new();
+    let peers = bench.path("peers");
+    fs::create_dir(&peers).expect("a folder");
+    let script = bench.path("open.sh");
+    let text = format!(
+        "echo x >> {0}\nif [ $(wc -l < {0}) -gt 1 ]; then echo no such thing >&2; exit 3; fi\n",
+        bench.path("count").display()
+    );
+    fs::write(&script, text).expect("written");
+    fs::write(peers.join("breaks.toml"), BREAKS.replace('@', &script.display().to_string())).expect("written");
+    let mut command =
+        bench.lab("--facility breaks --facility plain --workload dd --workload unlock --scale 0.001 --repeats 1:2");
+    command.arg("--peers").arg(&peers).arg("--json").arg("--out").arg(bench.path("run"));
+    let done = bench.finish(command).succeeds();
+    let report = done.json();
+    let passes = |facility: &str, workload: &str| {
+        let all = list(&report["run"], "passes").iter();
+        all.filter(|p| p["facility"] == facility && p["workload"] == workload && p["round"].is_number()).count()
+    };
+    assert!(passes("breaks", "dd") > 0, "what it gave before is kept");
+    assert_eq!(passes("breaks", "unlock"), 0);
+    for facility in ["plain", "folder"] {
+        assert!(passes(facility, "dd") > 0 && passes(facility, "unlock") > 0, "{facility}");
+    }
+    let failures = list(&report["run"], "failures");
+    assert!(!failures.is_empty() && failures.iter().all(|f| f["facility"] == "breaks"), "{failures:?}");
+    let told = failures[0]["error"].as_str().expect("an error");
+    assert!(told.contains("no such thing") && told.contains("open.sh"), "{told}");
+    assert!(done.err.contains("no such thing"), "{}", done.err);
+    let warnings = report["summary"]["warnings"].to_string();
+    assert!(warnings.contains("breaks failed in"), "{warnings}");
+}
+
+#[test]
+fn ctrl_c_leaves_nothing_behind_and_the_run_goes_on() {
+    let bench = Bench::new();
+    let out = bench.path("run");
+    let journal = out.join("run.jsonl");
+    let mut command =
+        bench.lab("--facility LUKS2 --facility folder --workload dd --workload tree --scale 0.001 --repeats 2:2");
+    command.arg("--out").arg(&out);
+    let child = command.spawn().expect("the program starts");
+    // In the middle: two passes are made, and facilities are open.
+    let lines = || fs::read_to_string(&journal).unwrap_or_default();
+    let passes = || lines().lines().filter(|line| line.starts_with("{\"pass\":")).count();
+    let patience = Instant::now() + Duration::from_secs(120);
+    while passes() < 2 && Instant::now() < patience {
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!left_over(child.id()).is_empty(), "something is open");
+    tools::run(Command::new("kill").args(["-INT", &child.id().to_string()]));
+    let stopped = bench.end(child).fails(8, &["cancelled", "--resume"]);
+    let before = passes();
+    assert!(before >= 2 && !out.join("run.json").exists(), "{}", stopped.err);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
+    command.args(["lab", "run", "--resume"]).arg(&out);
+    bench.prepare(&mut command);
+    let done = bench.finish(command).succeeds();
+    assert!(done.err.contains(&format!("{before} passes were made before")), "{}", done.err);
+    let report = bench.json("run/run.json");
+    assert_eq!(list(&report["run"], "passes").len(), 3 * 2 * 3);
+    assert_eq!(list(&report["run"], "sittings").len(), 2);
+    assert!(list(&report["run"], "failures").is_empty());
+}

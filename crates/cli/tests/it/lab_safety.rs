@@ -1,0 +1,195 @@
+//! `claviger lab` writes to nothing that it did not make, and what is left of one that was killed goes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::{Folder, claviger, done, run};
+use claviger_lab::facility::Scratch;
+use claviger_testkit::mounts::LoopDevice;
+use claviger_testkit::tools;
+
+/// A loop device on a file, for as long as this is there.
+struct Disk {
+    file: PathBuf,
+    device: LoopDevice,
+}
+
+impl Disk {
+    fn new(folder: &Folder, name: &str, len: u64) -> Option<Self> {
+        let file = folder.path(name);
+        fs::File::create(&file).and_then(|f| f.set_len(len)).expect("a file");
+        Some(Self { device: LoopDevice::new(&file, &[])?, file })
+    }
+
+    fn device(&self) -> &str {
+        self.device.path().to_str().expect("UTF-8")
+    }
+
+    fn is_all_zeros(&self) -> bool {
+        fs::read(&self.file).expect("a file").iter().all(|b| *b == 0)
+    }
+}
+
+#[test]
+fn a_device_is_lost_only_to_who_says_so_and_never_while_it_is_used() {
+    let folder = Folder::new();
+    let Some(disk) = Disk::new(&folder, "disk", 200 << 20) else { return };
+    let out = folder.str("run");
+    let lab = |more: &[&str]| {
+        let words = ["lab", "run", "--facility", "LUKS2", "--workload", "dd", "--size", "64M", "--out", &out];
+        run(words.iter().chain(&["--device", disk.device()]).chain(more))
+    };
+    lab(&[]).fails(1, &["--force"]);
+    lab(&["--force"]).fails(1, &["--yes"]);
+    run(["lab", "check", "--device", disk.device(), "--force", "folder"]).fails(1, &["--yes"]);
+    assert!(disk.is_all_zeros());
+    // Another loop device on it has no lock and no mount.
+    let Some(over) = LoopDevice::new(disk.device.path(), &[]) else { return };
+    let refused = lab(&["--force", "--yes"]);
+    drop(over);
+    refused.fails(9, &["attached to"]);
+    assert!(disk.is_all_zeros() && !folder.path("run").exists());
+
+    tools::run(Command::new("mkfs.ext4").args(["-q", disk.device()]));
+    let mounted = folder.path("mounted");
+    fs::create_dir(&mounted).expect("a folder");
+    tools::run(Command::new("mount").arg(disk.device()).arg(&mounted));
+    let refused = lab(&["--force", "--yes"]);
+    tools::run(Command::new("umount").arg(&mounted));
+    refused.fails(9, &["mounted"]);
+    tools::run(Command::new("fsck.ext4").args(["-f", "-n", disk.device()]));
+}
+
+#[test]
+fn a_stored_run_cannot_make_a_resumed_one_write_elsewhere() {
+    let folder = Folder::new();
+    let out = folder.str("run");
+    run([
+        "lab",
+        "run",
+        "--facility",
+        "folder",
+        "--workload",
+        "dd",
+        "--scale",
+        "0.0005",
+        "--repeats",
+        "1:1",
+        "--out",
+        &out,
+    ])
+    .succeeds();
+    run(["lab", "run", "--facility", "folder", "--workload", "dd", "--out", &out]).fails(1, &["exists already"]);
+    let journal = folder.path("run/run.jsonl");
+    let text = fs::read_to_string(&journal).expect("a journal");
+    let resume = |text: &str| {
+        fs::write(&journal, text).expect("written");
+        run(["lab", "run", "--resume", &out])
+    };
+    let first = text.lines().next().expect("a line").to_owned() + "\n";
+    for (from, to, words, code) in [
+        ("\"scale\":0.0005", "\"scale\":1e20", "the scale is above 0", 1),
+        ("\"scale\":0.0005", "\"scale\":null", "null", 4),
+        ("\"max_repeats\":1", "\"max_repeats\":99999999999", "1000 repeats", 1),
+        ("\"facilities\":[\"folder\"]", "\"facilities\":[\"../x\"]", "no facility is called", 1),
+        ("\"workloads\":[\"dd\"]", "\"workloads\":[\"\\u001b\"]", "no workload is called", 1),
+    ] {
+        assert!(first.contains(from), "{from}: {first}");
+        resume(&first.replace(from, to)).fails(code, &[words]);
+    }
+    resume(&text[..40]).fails(4, &["before anything was measured"]);
+    resume(&text.replacen("{\"sitting\"", "{\"sitting", 1)).fails(4, &["run.jsonl"]);
+
+    let Some(disk) = Disk::new(&folder, "disk", 200 << 20) else { return };
+    let backing = "\"backing\":{\"kind\":\"tmpfs\",\"path\":\"/dev/shm\"}";
+    assert!(first.contains(backing), "{first}");
+    let device = format!("\"backing\":{{\"kind\":\"device\",\"path\":\"{}\"}}", disk.device());
+    resume(&first.replace(backing, &device)).fails(1, &["--force"]);
+    assert!(disk.is_all_zeros());
+    // Torn in the middle of its last line, it goes on.
+    resume(&text[..text.len() - 20]).succeeds();
+}
+
+/// Mounts, loop devices, processes and folders that the lab of this number has.
+fn traces(pid: u32, place: &Path) -> Vec<String> {
+    let mark = format!("claviger-lab-{pid}-");
+    let text = |path: &Path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
+    let mounts: Vec<String> = text(Path::new("/proc/self/mounts")).lines().map(ToOwned::to_owned).collect();
+    let under = |dir: &str, name: &str| {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.map(|entry| text(&entry.path().join(name))).collect::<Vec<_>>()
+    };
+    let names = [place, Path::new("/dev/shm")].into_iter().flat_map(|folder| fs::read_dir(folder).expect("a folder"));
+    let names = names.flatten().map(|entry| entry.path().display().to_string());
+    let all = mounts.into_iter().chain(under("/sys/block", "loop/backing_file")).chain(under("/proc", "environ"));
+    all.chain(names).filter(|text| text.contains(&mark)).collect()
+}
+
+#[test]
+fn what_a_killed_lab_left_is_removed_by_the_next() {
+    if tools::root().is_none() || tools::program("mkfs.ext4").is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    let stores = folder.path("stores");
+    fs::create_dir(&stores).expect("a folder");
+    let lab = |words: &str, out: &str| {
+        let mut command = claviger();
+        command.args(["lab", "run", "--out"]).arg(folder.path(out)).arg("--dir").arg(&stores);
+        command.args(words.split(' ')).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    };
+    // The file system in the volume is mounted, and files are being written.
+    let child = lab("--facility LUKS2 --workload tree --scale 0.1 --size 600M --repeats 1:1", "killed").spawn();
+    let child = child.expect("the program starts");
+    let begun = Instant::now();
+    let found = loop {
+        let lab = lab_of(&stores);
+        if let Some(pid) = lab.filter(|pid| traces(*pid, &stores).iter().any(|trace| trace.contains("ext4"))) {
+            break pid;
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(100),
+            "nothing is mounted: {:?}",
+            lab.map(|p| traces(p, &stores))
+        );
+        thread::sleep(Duration::from_millis(10));
+    };
+    tools::run(Command::new("kill").args(["-KILL", &found.to_string()]));
+    child.wait_with_output().expect("it is killed");
+    assert!(!traces(found, &stores).is_empty(), "nothing was left: this shows nothing");
+    let next = lab("--facility folder --workload dd --scale 0.0005 --repeats 1:1", "next").output();
+    let next = done(next.expect("it ends")).succeeds();
+    assert!(next.err.contains("what a lab that was killed had left"), "{}", next.err);
+    assert_eq!(traces(found, &stores), Vec::<String>::new());
+    assert!(fs::read_dir(&stores).expect("a folder").next().is_none());
+}
+
+/// The number of the lab that works there.
+fn lab_of(stores: &Path) -> Option<u32> {
+    let name = fs::read_dir(stores).expect("a folder").flatten().next()?.file_name().into_string().ok()?;
+    name.strip_prefix("claviger-lab-")?.split('-').next()?.parse().ok()
+}
+
+/// The processes of the other are not to be seen from there.
+#[test]
+fn labs_leave_each_other_alone_side_by_side_and_across_pid_namespaces() {
+    if tools::root().is_none() || tools::program("unshare").is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    let own = Scratch::below(&folder.path("")).expect("a lab's folder");
+    let check = ["lab", "check", "--size", "8M", "--dir", &folder.str(""), "plain"];
+    let beside = run(check).succeeds();
+    assert!(own.path().exists() && !beside.err.contains("claviger-lab-"), "{}", beside.err);
+
+    let mut within = Command::new("unshare");
+    within.args(["--pid", "--fork", "--kill-child", "--mount-proc", env!("CARGO_BIN_EXE_claviger")]).args(check);
+    let within = done(within.stdin(Stdio::null()).output().expect("it starts")).succeeds();
+    assert!(own.path().exists());
+    let told = format!("{} belongs to a lab of another system", own.path().display());
+    assert!(within.err.contains(&told) && within.err.contains("rm -r"), "{}", within.err);
+}

@@ -1,0 +1,145 @@
+//! What happens on a terminal: passwords, questions, bars, Ctrl-C.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::*;
+use claviger_testkit::tools;
+use serde_json::json;
+
+#[test]
+fn a_password_is_asked_and_not_shown() {
+    let folder = Folder::new();
+    let volume = folder.volume("v.tc", "1M", &[]);
+    let steps = json!([{"expect": "Password: "}, {"echo": false}, {"send": format!("{PASSWORD}\n")}]);
+    let Some((output, code, echo)) = on_terminal(steps, &["info", &volume]) else { return };
+    assert_eq!((code, echo), (0, true), "{output}");
+    assert!(output.contains("TrueCrypt") && !output.contains(PASSWORD), "{output}");
+
+    let steps = json!([{"expect": "Password: "}, {"echo": false}, {"send": "wrong\n"}]);
+    let (output, code, echo) = on_terminal(steps, &["info", "--truecrypt", &volume]).expect("as before");
+    assert_eq!((code, echo), (2, true), "{output}");
+    assert!(!output.contains("wrong\n"), "{output}");
+}
+
+#[test]
+fn ctrl_c_while_asking_restores_the_terminal() {
+    let folder = Folder::new();
+    let volume = folder.volume("v.tc", "1M", &[]);
+    let steps = json!([{"expect": "Password: "}, {"echo": false}, {"send": "half a pass\u{3}"}]);
+    let Some((output, code, echo)) = on_terminal(steps, &["info", &volume]) else { return };
+    assert_eq!((code, echo), (8, true), "{output}");
+    assert!(output.contains("cancelled") && !output.contains("half"), "{output}");
+    // The end of input is no password.
+    let steps = json!([{"expect": "Password: "}, {"echo": false}, {"send": "\u{4}"}]);
+    let (output, code, echo) = on_terminal(steps, &["info", &volume]).expect("as before");
+    assert_eq!((code, echo), (1, true), "{output}");
+}
+
+/// The question is asked when the header has been read.
+#[test]
+fn what_is_resized_is_the_file_whose_header_was_read() {
+    let folder = Folder::new();
+    let (volume, link, other) = (folder.str("v.luks"), folder.str("link"), folder.str("other"));
+    let create = ["create", "--quick", "--format", "LUKS1", "--size", "8M", "--iterations", "1000", "--password-file"];
+    run(create.iter().chain([&&*folder.password, &&*volume])).succeeds();
+    let len = fs::metadata(&volume).expect("a volume").len();
+    fs::write(&other, vec![7; 9 << 20]).expect("another file");
+    std::os::unix::fs::symlink(&volume, &link).expect("a link");
+    let steps = json!([{"expect": "(yes/no) "}, {"run": ["ln", "-sfn", other, link]}, {"send": "yes\n"}]);
+    let Some((output, code, _)) = on_terminal(steps, &["resize", "--size", "3M", &link]) else { return };
+    assert_eq!(code, 0, "{output}");
+    assert!(fs::read(&other).expect("it is there") == vec![7; 9 << 20], "the other file is as it was");
+    assert!(fs::metadata(&volume).expect("a volume").len() < len);
+    let info = run(["info", "--json", "--password-file", &folder.password, &volume]).succeeds().json();
+    assert_eq!(info["size"].as_u64(), Some(3 << 20));
+    // And longer again, by a link that stays.
+    let link = folder.str("another link");
+    std::os::unix::fs::symlink(&volume, &link).expect("a link");
+    run(["resize", "--size", "4M", &link]).succeeds();
+    let info = run(["info", "--json", "--password-file", &folder.password, &volume]).succeeds().json();
+    assert_eq!(info["size"].as_u64(), Some(4 << 20));
+}
+
+#[test]
+fn a_new_password_is_asked_twice() {
+    let folder = Folder::new();
+    let path = folder.str("v.tc");
+    let create = ["create", "--format", "TrueCrypt", "--quick", "--size", "1M", &path];
+    let steps = |second: &str| {
+        json!([{"expect": "Password of the new volume: "}, {"echo": false}, {"send": format!("{PASSWORD}\n")},
+               {"expect": "The same again: "}, {"echo": false}, {"send": format!("{second}\n")}])
+    };
+    let Some((output, code, _)) = on_terminal(steps("Open sesame"), &create) else { return };
+    assert_eq!(code, 1, "{output}");
+    assert!(output.contains("not the same") && !folder.path("v.tc").exists(), "{output}");
+    let (output, code, echo) = on_terminal(steps(PASSWORD), &create).expect("as before");
+    assert_eq!((code, echo), (0, true), "{output}");
+    assert!(!output.contains(PASSWORD));
+    run(["info", "--password-file", &folder.password, &path]).succeeds();
+}
+
+#[test]
+fn overwriting_is_asked_for() {
+    let folder = Folder::new();
+    let volume = folder.volume("v.tc", "1M", &[]);
+    let before = fs::read(&volume).expect("a file");
+    let create = [
+        "create",
+        "--format",
+        "TrueCrypt",
+        "--force",
+        "--quick",
+        "--size",
+        "1M",
+        "--password-file",
+        &folder.password,
+        &volume,
+    ];
+    let named = "a file of 1048576 bytes (1 MiB) that holds random-looking data, possibly an encrypted volume";
+    for (answer, code) in [("no\n", 1), ("\n", 1), ("y\n", 1), ("\u{3}", 8), ("yes\n", 0)] {
+        assert!(fs::read(&volume).expect("a file") == before, "it is as it was");
+        let steps = json!([{"expect": named}, {"expect": "(yes/no) "}, {"send": answer}]);
+        let Some((output, ended, _)) = on_terminal(steps, &create) else { return };
+        assert_eq!(ended, code, "{output}");
+    }
+    assert!(fs::read(&volume).expect("a file") != before, "it is another");
+    let yes = create.iter().copied().chain(["--yes"]).collect::<Vec<_>>();
+    let (output, code, _) = on_terminal(json!([]), &yes).expect("as before");
+    assert_eq!(code, 0, "{output}");
+    assert!(!output.contains("yes/no"));
+}
+
+#[test]
+fn the_bar_is_for_terminals() {
+    let folder = Folder::new();
+    let create =
+        ["create", "--format", "TrueCrypt", "--size", "200M", "--password-file", &folder.password, &folder.str("v.tc")];
+    let Some((output, code, _)) = on_terminal(json!([]), &create) else { return };
+    assert_eq!(code, 0, "{output}");
+    assert!(output.contains("Filling") && output.contains("/s") && output.contains("Filled 200 MiB"), "{output:?}");
+    // The same with standard error elsewhere.
+    let shell = |script: &str| {
+        let steps = json!([]);
+        let python = tools::program("python3").expect("as before");
+        let terminal = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/terminal.py");
+        let mut command = Command::new(python);
+        command.arg(terminal).arg(steps.to_string()).args(["sh", "-c", script, env!("CARGO_BIN_EXE_claviger")]);
+        command.args([
+            "create",
+            "--format",
+            "TrueCrypt",
+            "--force",
+            "--yes",
+            "--size",
+            "200M",
+            "--password-file",
+            &folder.password,
+        ]);
+        tools::run(command.arg(folder.path("v.tc")));
+    };
+    let log = folder.str("log");
+    shell(&format!("\"$0\" \"$@\" 2>{log}"));
+    assert_eq!(fs::read_to_string(log).expect("a file"), "");
+}

@@ -1,0 +1,410 @@
+//! FAT, both ways with dosfstools and mtools: they make, we change, they read and check.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::support::fat::{mkfs, read_all};
+use claviger_engine::Store;
+use claviger_engine::filesystems::fat::Fat;
+use claviger_engine::store::MemoryStore;
+use claviger_engine::trees::{NodeKind, Space, Tree, find};
+use claviger_testkit::random::Random;
+use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
+
+/// Arguments of mkfs.vfat, and the size in KiB.
+const SHAPES: &[(&[&str], u64)] = &[
+    (&["-F", "12"], 1440),
+    (&["-F", "12", "-s", "1", "-r", "512"], 1024),
+    (&["-F", "12", "-s", "8", "-S", "1024"], 2048),
+    (&["-F", "12", "-s", "128"], 100 << 10),
+    (&["-F", "16", "-s", "1"], 4 << 10),
+    (&["-F", "16", "-s", "4", "-f", "1"], 20 << 10),
+    (&["-F", "16", "-s", "8", "-S", "4096"], 200 << 10),
+    (&["-F", "32", "-s", "1"], 40 << 10),
+    (&["-F", "32", "-s", "8"], 300 << 10),
+    (&["-F", "32", "-s", "1", "-S", "2048"], 150 << 10),
+    (&["-F", "32", "-s", "128"], 64 << 10),
+];
+
+#[test]
+fn whatever_is_done_a_model_mtools_and_fsck_agree() {
+    for (i, (args, size)) in SHAPES.iter().enumerate() {
+        let Some(image) = mkfs(args, *size) else { return };
+        let store = image.in_memory();
+        let model = exercise(store.clone(), 400, i as u64, *size << 10);
+        image.put(&store.to_vec());
+        image.check(&format!("{args:?}"));
+        // mtools goes by the number of clusters alone: what has few is FAT12 to it, whatever the boot sector says.
+        let few = args.contains(&"32") && Fat::open(store.clone()).and_then(|t| Ok(t.space()?)).is_ok_and(few_clusters);
+        assert!(few || image.mtools_files() == model, "{args:?}: mtools reads something else");
+        // What was written is read again by a new reader too.
+        let again = Fat::open(store.clone()).expect("it opens");
+        assert!(read_all(&again) == model, "{args:?}: something else is read again");
+        assert!(again.warnings().is_empty(), "{args:?}: {:?}", again.warnings());
+        drop(again);
+        assert!(store.to_vec() == image.bytes(), "{args:?}: reading changed something");
+    }
+}
+
+fn few_clusters(space: Space) -> bool {
+    space.total / u64::from(space.unit) < 65_525
+}
+
+/// Does `steps` random things to the file system and to a map in memory, and compares as it goes. What must be there.
+fn exercise(store: Arc<MemoryStore>, steps: usize, seed: u64, size: u64) -> BTreeMap<String, Vec<u8>> {
+    let mut random = Random::new(seed);
+    let tree = Fat::open(store).expect("it opens");
+    let mut folders = vec![String::new()];
+    let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    let longest = (size / 12).min(300_000) as usize;
+    for step in 0..steps {
+        let name = name(&mut random, step);
+        let folder = random.choose(&folders).clone();
+        let path = format!("{folder}/{name}");
+        let in_folder = find(&tree, OsStr::new(&folder)).expect("the folder is there");
+        let any = (!files.is_empty()).then(|| files.keys().nth(random.below(files.len())).expect("there").clone());
+        let done = match (random.below(10), any) {
+            (0, _) if folders.len() < 12 => tree.make_folder(in_folder, OsStr::new(&name)).map(|_| folders.push(path)),
+            (1..=3, _) | (_, None) => tree.create(in_folder, OsStr::new(&name)).and_then(|node| {
+                files.insert(path.clone(), Vec::new());
+                let bytes = random.bytes(random_len(seed, step, longest));
+                tree.write_at(node, 0, &bytes)?;
+                files.insert(path, bytes);
+                Ok(())
+            }),
+            (4..=6, Some(file)) => {
+                let node = find(&tree, OsStr::new(&file)).expect("the file is there");
+                let contents = files.get_mut(&file).expect("in the model");
+                let at = random.below(contents.len() + longest / 20 + 1);
+                let bytes = random.bytes(1 + random_len(seed, step, longest / 4 + 1));
+                tree.write_at(node, at as u64, &bytes).map(|()| {
+                    contents.resize(contents.len().max(at + bytes.len()), 0);
+                    contents[at..at + bytes.len()].copy_from_slice(&bytes);
+                })
+            }
+            (7, Some(file)) => {
+                let node = find(&tree, OsStr::new(&file)).expect("the file is there");
+                let contents = files.get_mut(&file).expect("in the model");
+                let len = if random.below(3) == 0 { 0 } else { random.below(contents.len() * 3 / 2 + 2) };
+                tree.set_len(node, len as u64).map(|()| contents.resize(len, 0))
+            }
+            (8, Some(file)) => {
+                let (from, old) = file.rsplit_once('/').expect("a path");
+                let from = find(&tree, OsStr::new(from)).expect("the folder is there");
+                let replaced =
+                    (random.below(3) == 0).then(|| files.keys().nth(random.below(files.len())).cloned()).flatten();
+                let to = replaced.unwrap_or(path);
+                let (to_folder, to_name) = to.rsplit_once('/').expect("a path");
+                let to_folder = find(&tree, OsStr::new(to_folder)).expect("the folder is there");
+                tree.rename(from, OsStr::new(old), to_folder, OsStr::new(to_name), true).map(|()| {
+                    let contents = files.remove(&file).expect("in the model");
+                    files.insert(to, contents);
+                })
+            }
+            (_, Some(file)) => {
+                let (folder, name) = file.rsplit_once('/').expect("a path");
+                let folder = find(&tree, OsStr::new(folder)).expect("the folder is there");
+                tree.remove(folder, OsStr::new(name)).map(|()| drop(files.remove(&file)))
+            }
+        };
+        if let Err(e) = done {
+            assert_eq!(e.kind(), ErrorKind::StorageFull, "step {step}: {e}");
+        }
+        if step % 100 == 50 {
+            tree.flush().expect("written");
+        }
+        if step % 40 == 0 {
+            assert!(read_all(&tree) == files, "step {step}: something else is read");
+        }
+    }
+    tree.finish().expect("written");
+    files
+}
+
+fn random_len(seed: u64, step: usize, longest: usize) -> usize {
+    let mut random = Random::new(seed << 32 | step as u64);
+    let longest = if random.below(3) == 0 { longest } else { longest.min(3000) };
+    random.below(longest)
+}
+
+/// A name that is in use by nothing.
+fn name(random: &mut Random, step: usize) -> String {
+    match random.below(5) {
+        0 => format!("F{step}.TXT"),
+        1 => format!("a quite long name, number {step}, with some.dots.in it.text"),
+        2 => format!("Größe {step}"),
+        3 => format!("{step}{}", "x".repeat(random.below(240))),
+        _ => format!("lower{step}.c"),
+    }
+}
+
+#[test]
+fn what_mtools_wrote_is_read() {
+    let Some(image) = mkfs(&["-F", "16"], 20 << 10) else { return };
+    let mut random = Random::new(5);
+    let mut files = BTreeMap::new();
+    for (folder, name, len) in [
+        ("", "SHORT.TXT", 10),
+        ("", "A long name with blanks.text", 100_000),
+        ("", "empty", 0),
+        ("", "nt.low", 5),
+        ("Folder", "Ünïcödé ñame.txt", 3000),
+        ("Folder/deeper down", "x", 70_000),
+    ] {
+        let bytes = random.bytes(len);
+        if !folder.is_empty() {
+            image.mtools("mmd", &["-D", "s", &format!("::{folder}")]);
+        }
+        image.mcopy_in(&bytes, &format!("::{folder}/{name}"));
+        let slash = if folder.is_empty() { "" } else { "/" };
+        files.insert(format!("{slash}{folder}/{name}"), bytes);
+    }
+    image.check("by mtools");
+    let tree = Fat::open(image.in_memory()).expect("it opens");
+    assert!(read_all(&tree) == files);
+    let upper = find(&tree, OsStr::new("/fOLDER/DEEPER down/X")).expect("case does not matter");
+    assert_eq!(tree.attributes(upper).expect("attributes").size, 70_000);
+    let by_alias = find(&tree, OsStr::new("/ALONGN~1.TEX")).expect("aliases are names too");
+    assert_eq!(tree.attributes(by_alias).expect("attributes").size, 100_000);
+    let modified = tree.attributes(upper).expect("attributes").modified.expect("a time");
+    let age = SystemTime::now().duration_since(modified).unwrap_or_default();
+    assert!(age < Duration::from_secs(36 * 3600), "{age:?}");
+}
+
+#[test]
+fn a_full_file_system_says_so_and_loses_nothing() {
+    for args in [&["-F", "12", "-s", "2"], &["-F", "32", "-s", "1"]] {
+        let Some(image) = mkfs(args, 1440) else { return };
+        let store = image.in_memory();
+        let tree = Fat::open(store.clone()).expect("it opens");
+        let free = tree.space().expect("it is counted").free;
+        let file = tree.create(tree.root(), OsStr::new("kept")).expect("room");
+        tree.write_at(file, 0, b"before").expect("room");
+        let too_much = tree.write_at(file, 3, &vec![7; free as usize]).expect_err("no room");
+        assert_eq!(too_much.kind(), ErrorKind::StorageFull);
+        assert_eq!(tree.set_len(file, free + 1).expect_err("no room").kind(), ErrorKind::StorageFull);
+        assert_eq!(read_all(&tree)["/kept"], b"before");
+        let all = tree.space().expect("it is counted").free;
+        let rest = tree.create(tree.root(), OsStr::new("rest")).expect("room for a name");
+        tree.write_at(rest, 0, &vec![9; all as usize]).expect("exactly that much fits");
+        assert_eq!(tree.space().expect("it is counted").free, 0);
+        assert_eq!(
+            tree.make_folder(tree.root(), OsStr::new("no")).expect_err("no room").kind(),
+            ErrorKind::StorageFull
+        );
+        // What a removed file had can be used at once.
+        tree.remove(tree.root(), OsStr::new("rest")).expect("removed");
+        let again = tree.create(tree.root(), OsStr::new("again")).expect("room for a name");
+        tree.write_at(again, 0, &vec![5; all as usize]).expect("there is room again");
+        tree.finish().expect("written");
+        image.put(&store.to_vec());
+        image.check(&format!("{args:?}"));
+    }
+}
+
+#[test]
+fn a_folder_grows_to_its_limit_and_the_root_of_fat16_does_not() {
+    let Some(image) = mkfs(&["-F", "16", "-s", "4", "-r", "64"], 20 << 10) else { return };
+    let store = image.in_memory();
+    let tree = Fat::open(store.clone()).expect("it opens");
+    let names = (0..).map(|i| format!("A{i}"));
+    let filled = names.map_while(|n| tree.create(tree.root(), OsStr::new(&n)).ok()).count();
+    assert_eq!(filled, 64);
+    tree.remove(tree.root(), OsStr::new("A7")).expect("removed");
+    let folder = tree.make_folder(tree.root(), OsStr::new("BIG")).expect("one place is free");
+    // Twenty parts of a name and the entry: 3,120 of them leave 14 of 65,536 entries, less the two of the folder itself.
+    let long = |i: usize| format!("{i:04}{}", "n".repeat(251));
+    for i in 0..3120 {
+        tree.create(folder, OsStr::new(&long(i))).unwrap_or_else(|e| panic!("{i}: {e}"));
+    }
+    let full = tree.create(folder, OsStr::new(&long(3120))).expect_err("65,536 entries are there");
+    assert_eq!(full.kind(), ErrorKind::StorageFull);
+    tree.finish().expect("written");
+    image.put(&store.to_vec());
+    image.check("a large folder");
+}
+
+#[test]
+fn a_removed_file_lives_while_it_is_held() {
+    let Some(image) = mkfs(&["-F", "16"], 20 << 10) else { return };
+    let store = image.in_memory();
+    let tree = Fat::open(store.clone()).expect("it opens");
+    let free = tree.space().expect("it is counted").free;
+    let file = tree.create(tree.root(), OsStr::new("gone")).expect("room");
+    tree.write_at(file, 0, &[3; 50_000]).expect("room");
+    tree.hold(file);
+    tree.remove(tree.root(), OsStr::new("gone")).expect("removed");
+    tree.flush().expect("written");
+    let other = tree.create(tree.root(), OsStr::new("other")).expect("room");
+    tree.write_at(other, 0, &[4; 50_000]).expect("room");
+    tree.write_at(file, 50_000, &[5; 50_000]).expect("it can still be written");
+    let mut bytes = vec![0; 100_000];
+    assert_eq!(tree.read_at(file, 0, &mut bytes).expect("it can still be read"), 100_000);
+    assert!(bytes[..50_000].iter().all(|b| *b == 3) && bytes[50_000..].iter().all(|b| *b == 5));
+    tree.release(file).expect("released");
+    tree.remove(tree.root(), OsStr::new("other")).expect("removed");
+    tree.finish().expect("written");
+    assert_eq!(tree.space().expect("it is counted").free, free);
+    image.put(&store.to_vec());
+    image.check("held");
+}
+
+#[test]
+fn names_times_and_kinds_are_minded() {
+    let Some(image) = mkfs(&["-F", "12"], 1440) else { return };
+    let store = image.in_memory();
+    let tree = Fat::open(store.clone()).expect("it opens");
+    let (root, name) = (tree.root(), OsStr::new);
+    let folder = tree.make_folder(root, name("Folder")).expect("room");
+    let inner = tree.make_folder(folder, name("inner")).expect("room");
+    let file = tree.create(root, name("File")).expect("room");
+    let kind = |result: std::io::Result<()>| result.expect_err("refused").kind();
+    assert_eq!(kind(tree.create(root, name("fILE")).map(drop)), ErrorKind::AlreadyExists);
+    assert_eq!(kind(tree.create(root, name("a:b")).map(drop)), ErrorKind::InvalidFilename);
+    assert_eq!(kind(tree.create(file, name("x")).map(drop)), ErrorKind::NotADirectory);
+    assert_eq!(kind(tree.write_at(folder, 0, b"x")), ErrorKind::IsADirectory);
+    assert_eq!(kind(tree.write_at(file, u64::from(u32::MAX), b"x")), ErrorKind::FileTooLarge);
+    assert_eq!(kind(tree.remove(root, name("folder"))), ErrorKind::DirectoryNotEmpty);
+    assert_eq!(kind(tree.remove(root, name("none"))), ErrorKind::NotFound);
+    assert_eq!(kind(tree.rename(root, name("folder"), inner, name("x"), true)), ErrorKind::InvalidInput);
+    assert_eq!(kind(tree.rename(root, name("file"), root, name("folder"), true)), ErrorKind::IsADirectory);
+    assert_eq!(kind(tree.rename(root, name("folder"), root, name("file"), true)), ErrorKind::NotADirectory);
+    assert_eq!(kind(tree.rename(root, name("file"), root, name("folder"), false)), ErrorKind::AlreadyExists);
+    // Another case is another name of the same file.
+    tree.rename(root, name("File"), root, name("FILE"), true).expect("renamed");
+    assert_eq!(tree.lookup(root, name("file")).expect("there"), file);
+    let names: Vec<_> = tree.list(root).expect("listed").into_iter().map(|e| (e.name, e.kind)).collect();
+    assert_eq!(names, [("Folder".into(), NodeKind::Folder), ("FILE".into(), NodeKind::File)]);
+    // A folder that moves knows where it is.
+    tree.rename(folder, name("inner"), root, name("moved"), false).expect("moved");
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_328_612_944);
+    tree.set_times(file, Some(time), None).expect("set");
+    assert_eq!(tree.attributes(file).expect("attributes").modified, Some(time));
+    tree.finish().expect("written");
+    image.put(&store.to_vec());
+    image.check("names");
+}
+
+#[test]
+fn the_mark_of_being_in_use_comes_before_the_first_change_and_goes_after_the_last() {
+    for (args, state) in [(&["-F", "16"], 0x25), (&["-F", "32"], 0x41)] {
+        let Some(image) = mkfs(args, 40 << 10) else { return };
+        let store = image.in_memory();
+        let before = store.to_vec();
+        let tree = Fat::open(store.clone()).expect("it opens");
+        read_all(&tree);
+        tree.finish().expect("nothing to do");
+        assert!(store.to_vec() == before, "reading changed something");
+        let file = tree.create(tree.root(), OsStr::new("x")).expect("room");
+        assert_eq!(store.to_vec()[state] & 1, 1);
+        tree.flush().expect("written");
+        assert_eq!(store.to_vec()[state] & 1, 1);
+        // Whoever opens it now is told.
+        let copy = Arc::new(MemoryStore::new(store.to_vec()));
+        let other = Fat::open(copy.clone()).expect("it opens");
+        assert_eq!(other.warnings().len(), 1);
+        other.create(other.root(), OsStr::new("y")).expect("room");
+        other.finish().expect("written");
+        assert_eq!(copy.to_vec()[state] & 1, 1, "a mark of somebody else stays");
+        tree.finish().expect("written");
+        assert_eq!(store.to_vec()[state] & 1, 0);
+        tree.write_at(file, 0, b"x").expect("changes are possible after it");
+        assert_eq!(store.to_vec()[state] & 1, 1);
+        drop(tree);
+        assert_eq!(store.to_vec()[state] & 1, 0);
+        image.put(&store.to_vec());
+        image.check("marks");
+    }
+}
+
+#[test]
+fn what_was_lost_is_told_to_everybody_who_asks_later() {
+    for operation in [Operation::Write, Operation::Flush] {
+        let Some(image) = mkfs(&["-F", "16"], 20 << 10) else { return };
+        // How many there are before the changes are made durable.
+        let counted = Arc::new(FaultStore::new(image.in_memory(), None));
+        let make = |store: Arc<FaultStore>| {
+            let tree = Fat::open(store).expect("it opens");
+            let file = tree.create(tree.root(), OsStr::new("x")).expect("room");
+            tree.write_at(file, 0, b"precious").expect("room");
+            (tree, file)
+        };
+        let (tree, _) = make(Arc::clone(&counted));
+        let nth = counted.count(operation);
+        drop(tree);
+        let disk = image.in_memory();
+        let fault = Fault { operation, nth, for_good: false, transferred: 0 };
+        let (tree, file) = make(Arc::new(FaultStore::new(disk.clone(), Some(fault))));
+        let first = tree.flush().expect_err("it is planted");
+        assert!(first.to_string().contains("planted"), "{first}");
+        // The disk works again, but what was to be written is not there: nobody may believe that it is.
+        for later in [tree.flush(), tree.flush(), tree.finish(), tree.write_at(file, 0, b"more")] {
+            let later = later.expect_err("something was lost");
+            assert!(later.to_string().contains("planted"), "{later}");
+        }
+        drop(tree);
+        assert_eq!(disk.to_vec()[0x25] & 1, 1, "it stays marked as in use: a check is due");
+    }
+}
+
+#[test]
+fn nothing_is_written_where_nothing_may_be() {
+    let Some(image) = mkfs(&["-F", "16"], 20 << 10) else { return };
+    let bytes = image.bytes();
+    let cut = Arc::new(MemoryStore::new(bytes[..bytes.len() / 2].to_vec()));
+    let tree = Fat::open(cut.clone()).expect("what is there can be read");
+    assert!(!tree.writable() && tree.warnings().len() == 1);
+    let refused = tree.create(tree.root(), OsStr::new("x")).expect_err("refused");
+    assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    drop(tree);
+    assert!(cut.to_vec() == bytes[..cut.len() as usize]);
+}
+
+#[test]
+fn a_crash_at_any_write_leaves_lost_clusters_at_worst() {
+    for args in [&["-F", "12", "-s", "1"], &["-F", "32", "-s", "1"]] {
+        let Some(image) = mkfs(args, 200) else { return };
+        let store = Arc::new(CrashStore::new(image.bytes()));
+        let tree = Fat::open(store.clone()).expect("it opens");
+        let (root, name) = (tree.root(), OsStr::new);
+        let kept: Vec<u8> = (0..9000).map(|i| i as u8).collect();
+        let file = tree.create(root, name("a name that is long enough for parts")).expect("room");
+        tree.write_at(file, 0, &kept).expect("room");
+        tree.flush().expect("written");
+        let settled = store.crash_images().len();
+        let folder = tree.make_folder(root, name("folder")).expect("room");
+        for i in 0..20 {
+            let more = tree.create(folder, name(&format!("number {i} of many"))).expect("room");
+            tree.write_at(more, 0, &vec![i; 400 * usize::from(i)]).expect("room");
+        }
+        tree.flush().expect("written");
+        tree.set_len(tree.lookup(folder, name("number 19 of many")).expect("there"), 1500).expect("cut");
+        tree.remove(folder, name("number 18 of many")).expect("removed");
+        let again = tree.create(folder, name("in its place")).expect("room");
+        tree.write_at(again, 0, &[0xee; 9000]).expect("room");
+        tree.rename(root, name("a name that is long enough for parts"), folder, name("moved"), false).expect("moved");
+        tree.rename(folder, name("number 5 of many"), folder, name("number 6 of many"), true).expect("replaced");
+        tree.finish().expect("written");
+        for (at, crashed) in store.crash_images().into_iter().enumerate().skip(settled) {
+            let crashed = Arc::new(MemoryStore::new(crashed));
+            // Everything that has a name can be read to its end: no cluster is free, or missing, that a name needs.
+            let again = Fat::open(crashed.clone()).expect("it opens");
+            let files = read_all(&again);
+            let found = files.iter().filter(|(path, _)| path.ends_with("/moved") || path.ends_with("for parts"));
+            let found: Vec<_> = found.map(|(_, contents)| contents == &kept).collect();
+            assert!(!found.is_empty() && found.iter().all(|same| *same), "{args:?}: lost at {at}: {found:?}");
+            for (path, contents) in &files {
+                let (_, number) = path.rsplit_once("number ").unwrap_or(("", ""));
+                let number = number.split(' ').next().and_then(|n| n.parse::<u8>().ok());
+                // What replaced number 6 was number 5.
+                let right = |byte: u8| Some(byte) == number || (number == Some(6) && byte == 5);
+                assert!(number.is_none() || contents.iter().all(|b| right(*b)), "{args:?}: {path} at {at}");
+            }
+        }
+        image.put(&store.crash_images().pop().expect("the last"));
+        image.check("after all of it");
+    }
+}

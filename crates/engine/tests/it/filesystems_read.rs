@@ -1,0 +1,379 @@
+//! NTFS and ext2, ext3, ext4, written by the programs of others and read by us byte for byte; and what hostile images do.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::support::fat::{contents, read_all};
+use claviger_engine::filesystems::{self, Kind};
+use claviger_engine::store::MemoryStore;
+use claviger_engine::trees::{Node, NodeKind, Tree, find};
+use claviger_engine::{Error, ErrorKind as Blame};
+use claviger_testkit::random::Random;
+use claviger_testkit::tools;
+
+/// Makes folders and files below `dir`: empty, small, large, with holes, many in one folder. What is in them.
+fn fill(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut random = Random::new(11);
+    let mut files = BTreeMap::new();
+    let mut put = |path: &str, bytes: Vec<u8>| {
+        let to = dir.join(&path[1..]);
+        fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
+        fs::write(to, &bytes).expect("a file");
+        files.insert(path.to_owned(), bytes);
+    };
+    put("/empty", Vec::new());
+    put("/small.txt", b"a few bytes".to_vec());
+    put("/Größe und 日本.bin", random.bytes(5000));
+    put("/folder/large", random.bytes(3_000_001));
+    put("/folder/deeper/deepest/x", random.bytes(70_000));
+    for i in 0..700 {
+        put(&format!("/many/a file with a longer name, number {i}"), vec![i as u8; i]);
+    }
+    // A hole in the middle.
+    let sparse = dir.join("sparse");
+    let file = File::create(&sparse).expect("a file");
+    file.write_all_at(b"begin", 0).expect("written");
+    file.write_all_at(b"end", 900_000).expect("written");
+    files.insert("/sparse".into(), fs::read(&sparse).expect("a file"));
+    files
+}
+
+fn in_memory(image: &Path) -> Arc<MemoryStore> {
+    Arc::new(MemoryStore::new(fs::read(image).expect("the image can be read")))
+}
+
+fn open(store: &Arc<MemoryStore>) -> (Kind, Box<dyn Tree>) {
+    let (found, tree) = filesystems::open(store.clone()).unwrap_or_else(|e| panic!("{e}"));
+    (found.kind, tree)
+}
+
+/// An empty file of `size` MiB.
+fn empty(dir: &Path, size: u64) -> PathBuf {
+    let image = dir.join("image");
+    File::create(&image).and_then(|f| f.set_len(size << 20)).expect("an empty image");
+    image
+}
+
+#[test]
+fn ext_is_read_with_and_without_extents() {
+    let Some(mke2fs) = tools::program("mke2fs") else { return };
+    for (args, kind) in [
+        (&["-t", "ext2", "-b", "1024"][..], Kind::Ext2),
+        (&["-t", "ext3", "-b", "4096"], Kind::Ext3),
+        (&["-t", "ext4", "-b", "1024"], Kind::Ext4),
+        (&["-t", "ext4", "-O", "inline_data,^64bit"], Kind::Ext4),
+    ] {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let source = dir.path().join("source");
+        fs::create_dir(&source).expect("a folder");
+        let mut files = fill(&source);
+        std::os::unix::fs::symlink("folder/large", source.join("link")).expect("a link");
+        fs::set_permissions(source.join("small.txt"), fs::Permissions::from_mode(0o640)).expect("a mode");
+        let image = empty(dir.path(), 24);
+        tools::run(Command::new(&mke2fs).args(["-q", "-d"]).arg(&source).args(args).arg(&image));
+        let store = in_memory(&image);
+        let before = store.to_vec();
+        let opened = filesystems::open(store.clone());
+        if let Err(e) = &opened {
+            // What it cannot read it says.
+            assert!(
+                args.contains(&"inline_data,^64bit") && matches!(e.kind, Blame::Unsupported { .. }),
+                "{args:?}: {e}"
+            );
+            continue;
+        }
+        let (found, tree) = open(&store);
+        assert_eq!(found, kind);
+        let link = find(&*tree, OsStr::new("/link")).expect("the link is there");
+        assert_eq!(tree.attributes(link).expect("attributes").kind, NodeKind::Link);
+        assert_eq!(tree.link_target(link).expect("a target"), "folder/large");
+        files.insert("/link".into(), Vec::new());
+        if kind == Kind::Ext2 {
+            // A hole so large that a block of block numbers is missing: said, not read wrongly.
+            let sparse = find(&*tree, OsStr::new("/sparse")).expect("there");
+            let refused = Error::from(tree.read_at(sparse, 0, &mut vec![0; 900_000]).expect_err("it is not read"));
+            assert!(matches!(refused.kind, Blame::Unsupported { .. }), "{refused}");
+            files.remove("/sparse");
+        }
+        assert!(read_all_but_links(&*tree, kind != Kind::Ext2) == files, "{args:?}: something else is read");
+        let small = find(&*tree, OsStr::new("/small.txt")).expect("there");
+        let (ours, theirs) = (tree.attributes(small).expect("attributes"), fs::metadata(source.join("small.txt")));
+        let theirs = theirs.expect("metadata");
+        assert_eq!((ours.mode, ours.owner), (Some(0o640), Some((theirs.uid(), theirs.gid()))));
+        let seconds = ours.modified.and_then(|t| t.duration_since(SystemTime::UNIX_EPOCH).ok()).expect("a time");
+        assert_eq!(seconds.as_secs() as i64, theirs.mtime());
+        assert!(!tree.writable());
+        let refused = tree.create(tree.root(), OsStr::new("x")).expect_err("it is only read");
+        assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+        assert_eq!(tree.lookup(tree.root(), OsStr::new("none")).expect_err("none").kind(), ErrorKind::NotFound);
+        assert_eq!(tree.lookup(link, OsStr::new("x")).expect_err("a link").kind(), ErrorKind::NotADirectory);
+        // From the middle, across blocks.
+        let large = find(&*tree, OsStr::new("/folder/large")).expect("there");
+        let mut bytes = vec![0; 100_000];
+        assert_eq!(tree.read_at(large, 1_234_567, &mut bytes).expect("read"), bytes.len());
+        assert!(bytes == files["/folder/large"][1_234_567..][..100_000]);
+        assert!(store.to_vec() == before);
+    }
+}
+
+/// Like `read_all`; links count as empty.
+fn read_all_but_links(tree: &dyn Tree, files_with_holes: bool) -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    walk(tree, tree.root(), String::new(), 0, &mut |path, node, kind| {
+        if path == "/sparse" && !files_with_holes {
+            return;
+        }
+        let bytes = if kind == NodeKind::File { contents(tree, node) } else { Vec::new() };
+        files.insert(path.to_owned(), bytes);
+    })
+    .expect("all can be listed");
+    files.retain(|path, _| path != "/lost+found");
+    files
+}
+
+/// Calls `each` with all that is no folder.
+fn walk(
+    tree: &dyn Tree,
+    folder: Node,
+    path: String,
+    depth: usize,
+    each: &mut dyn FnMut(&str, Node, NodeKind),
+) -> std::io::Result<()> {
+    for entry in tree.list(folder)? {
+        let path = format!("{path}/{}", entry.name.display());
+        match entry.kind {
+            NodeKind::Folder if depth < 8 => walk(tree, entry.node, path, depth + 1, each)?,
+            NodeKind::Folder => {}
+            kind => each(&path, entry.node, kind),
+        }
+    }
+    Ok(())
+}
+
+/// The file system of an image, mounted by a program of others. It is unmounted when this is dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn ntfs(image: &Path, options: &str) -> Option<Self> {
+        tools::root()?;
+        let ntfs_3g = tools::program("ntfs-3g")?;
+        if !Path::new("/dev/fuse").exists() {
+            return tools::skip("there is no /dev/fuse");
+        }
+        let dir = image.with_extension("mounted");
+        let _ = fs::create_dir(&dir);
+        tools::run(Command::new("timeout").arg("60").arg(ntfs_3g).args(["-o", options]).arg(image).arg(&dir));
+        Some(Self(dir))
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Unmounts, and waits until all is written.
+    fn end(self, image: &Path) {
+        tools::run(Command::new("timeout").args(["60", "umount"]).arg(&self.0));
+        // The server writes and ends after umount has returned; it holds a lock until then.
+        let until = Instant::now() + Duration::from_secs(60);
+        while claviger_engine::store::FileStore::open(image, claviger_engine::store::Access::ReadWrite).is_err() {
+            assert!(Instant::now() < until, "ntfs-3g does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("timeout")
+            .args(["10", "umount", "-l"])
+            .arg(&self.0)
+            .stderr(std::process::Stdio::null())
+            .status();
+    }
+}
+
+fn ntfs_image(dir: &Path, size: u64, more: &[&str]) -> Option<PathBuf> {
+    let mkntfs = tools::program("mkntfs")?;
+    let image = empty(dir, size);
+    tools::run(Command::new(mkntfs).args(["-F", "-Q", "-q", "-L", "label"]).args(more).arg(&image));
+    Some(image)
+}
+
+#[test]
+fn ntfs_is_read_as_ntfs_3g_wrote_it() {
+    for cluster in ["512", "1024", "4096"] {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let Some(image) = ntfs_image(dir.path(), 24, &["-c", cluster]) else { return };
+        let Some(mounted) = Mounted::ntfs(&image, "compression") else { return };
+        let files = fill(mounted.path());
+        mounted.end(&image);
+        let store = in_memory(&image);
+        let before = store.to_vec();
+        let (kind, tree) = open(&store);
+        assert_eq!(kind, Kind::Ntfs);
+        assert!(read_all(&*tree) == files, "clusters of {cluster}: something else is read");
+        let any_case = find(&*tree, OsStr::new("/FOLDER/Deeper/DEEPEST/X")).expect("case does not matter");
+        assert_eq!(tree.attributes(any_case).expect("attributes").size, 70_000);
+        let age = tree.attributes(any_case).expect("attributes").modified.and_then(|t| t.elapsed().ok());
+        assert!(age.is_some_and(|a| a < Duration::from_secs(3600)));
+        let refused = tree.remove(tree.root(), OsStr::new("empty")).expect_err("it is only read");
+        assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+        assert!(tree.warnings().is_empty() && store.to_vec() == before);
+    }
+}
+
+#[test]
+fn a_large_folder_of_large_clusters_is_refused_and_a_small_one_read() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let Some(image) = ntfs_image(dir.path(), 48, &["-c", "65536"]) else { return };
+    let Some(mounted) = Mounted::ntfs(&image, "noatime") else { return };
+    fill(mounted.path());
+    mounted.end(&image);
+    let (_, tree) = open(&in_memory(&image));
+    let small = find(&*tree, OsStr::new("/folder/deeper/deepest/x")).expect("there");
+    assert_eq!(contents(&*tree, small).len(), 70_000);
+    let many = find(&*tree, OsStr::new("/many")).expect("there");
+    let error = Error::from(tree.list(many).expect_err("it is refused"));
+    assert!(matches!(error.kind, Blame::Unsupported { .. }), "{error}");
+}
+
+#[test]
+fn compressed_files_of_ntfs_are_named_and_not_read_wrongly() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let Some(image) = ntfs_image(dir.path(), 16, &[]) else { return };
+    let Some(setfattr) = tools::program("python3") else { return };
+    let Some(mounted) = Mounted::ntfs(&image, "compression") else { return };
+    let folder = mounted.path().join("packed");
+    fs::create_dir(&folder).expect("a folder");
+    // FILE_ATTRIBUTE_COMPRESSED for what will be made in it.
+    let script = "import os,sys; os.setxattr(sys.argv[1], 'system.ntfs_attrib_be', (0x800).to_bytes(4, 'big'))";
+    tools::run(Command::new(setfattr).args(["-c", script]).arg(&folder));
+    fs::write(folder.join("text"), b"the same again and again ".repeat(10_000)).expect("a file");
+    mounted.end(&image);
+    let store = in_memory(&image);
+    let (_, tree) = open(&store);
+    let file = find(&*tree, OsStr::new("/packed/text")).expect("it is named");
+    assert_eq!(tree.attributes(file).expect("attributes").size, 250_000);
+    let error = tree.read_at(file, 0, &mut [0; 100]).expect_err("it is not read");
+    let error = Error::from(error);
+    assert!(matches!(error.kind, Blame::Unsupported { .. }) && error.to_string().contains("compressed"), "{error}");
+}
+
+#[test]
+fn what_was_never_written_reads_as_zeros() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let Some(image) = ntfs_image(dir.path(), 16, &[]) else { return };
+    // All free clusters hold something else than zeros.
+    let Some(mounted) = Mounted::ntfs(&image, "noatime") else { return };
+    let path = mounted.path().join("filler");
+    fs::write(&path, vec![0xaa; 8 << 20]).expect("a file");
+    fs::remove_file(&path).expect("removed");
+    let preallocated = mounted.path().join("preallocated");
+    fs::write(&preallocated, b"x".repeat(10_000)).expect("a file");
+    mounted.end(&image);
+    // Let the header say that only 5,000 bytes were ever written: the fields follow each other, sizes of 8 bytes.
+    let mut bytes = fs::read(&image).expect("the image can be read");
+    let sizes = [12_288u64.to_le_bytes(), 10_000u64.to_le_bytes(), 10_000u64.to_le_bytes()].concat();
+    let at: Vec<usize> = (0..bytes.len() - 24).step_by(8).filter(|at| bytes[*at..][..24] == sizes).collect();
+    assert!(!at.is_empty(), "the header is found");
+    at.iter().for_each(|at| bytes[at + 16..at + 24].copy_from_slice(&5000u64.to_le_bytes()));
+    let (_, tree) = open(&Arc::new(MemoryStore::new(bytes)));
+    let file = find(&*tree, OsStr::new("/preallocated")).expect("it is there");
+    let read = contents(&*tree, file);
+    assert!(read[..5000].iter().all(|b| *b == b'x') && read[5000..].iter().all(|b| *b == 0) && read.len() == 10_000);
+}
+
+#[test]
+fn hostile_images_give_errors_and_end() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let source = dir.path().join("source");
+    fs::create_dir(&source).expect("a folder");
+    fs::write(source.join("file"), vec![5; 60_000]).expect("a file");
+    fs::create_dir(source.join("folder")).expect("a folder");
+    (0..60).for_each(|i| fs::write(source.join(format!("folder/a longer name {i}")), [1; 100]).expect("a file"));
+    let mut images = Vec::new();
+    if let Some(mke2fs) = tools::program("mke2fs") {
+        for kind in ["ext2", "ext4"] {
+            let image = empty(dir.path(), 2);
+            tools::run(Command::new(&mke2fs).args(["-q", "-t", kind, "-d"]).arg(&source).arg(&image));
+            images.push(fs::read(&image).expect("an image"));
+        }
+    }
+    for args in [&["-F", "12"], &["-F", "32"]] {
+        if let Some(image) = crate::support::fat::mkfs(args, 2 << 10) {
+            let store = image.in_memory();
+            let tree = filesystems::fat::Fat::open(store.clone()).expect("it opens");
+            let folder = tree.make_folder(tree.root(), OsStr::new("folder")).expect("room");
+            for i in 0..60 {
+                let file = tree.create(folder, OsStr::new(&format!("a longer name {i}"))).expect("room");
+                tree.write_at(file, 0, &[7; 3000]).expect("room");
+            }
+            tree.finish().expect("written");
+            images.push(store.to_vec());
+        }
+    }
+    if let Some(image) = ntfs_image(dir.path(), 2, &[])
+        && let Some(ntfscp) = tools::program("ntfscp")
+    {
+        for name in ["one", "two", "three"] {
+            tools::run(Command::new(&ntfscp).arg("-q").arg(&image).arg(source.join("file")).arg(name));
+        }
+        images.push(fs::read(&image).expect("an image"));
+    }
+    let mut random = Random::new(3);
+    for image in images {
+        // What is not zero is what matters: structures.
+        let sectors: Vec<usize> =
+            (0..image.len() / 512).filter(|s| image[s * 512..][..512].iter().any(|b| *b != 0)).collect();
+        for _ in 0..120 {
+            let mut bytes = image.clone();
+            for _ in 0..1 + random.below(12) {
+                let at = random.choose(&sectors) * 512 + random.below(512);
+                let kinds = [0, 0xff, 0x7f, random.number() as u8, bytes[at].wrapping_add(1)];
+                bytes[at] = *random.choose(&kinds);
+            }
+            let store = Arc::new(MemoryStore::new(bytes.clone()));
+            look_at_everything(&store);
+            assert!(store.to_vec() == bytes, "reading changed something");
+        }
+    }
+}
+
+/// Lists and reads all that can be. Errors are as good as contents; only hanging and panics are not.
+fn look_at_everything(store: &Arc<MemoryStore>) {
+    let Ok((_, tree)) = filesystems::open(store.clone()) else { return };
+    let mut looked_at = 0;
+    let _ = walk(&*tree, tree.root(), String::new(), 5, &mut |_, node, _| {
+        looked_at += 1;
+        if looked_at < 300 {
+            let _ = tree.attributes(node);
+            let _ = tree.read_at(node, 0, &mut [0; 5000]);
+            let _ = tree.read_at(node, 50_000, &mut [0; 5000]);
+        }
+    });
+}
+
+#[test]
+fn what_holds_no_files_is_named() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let told =
+        |bytes: Vec<u8>| filesystems::open(Arc::new(MemoryStore::new(bytes))).err().expect("no tree").to_string();
+    assert!(told(vec![0; 100_000]).contains("begins with zeros"));
+    assert!(told(b"some text ".repeat(1000)).contains("unknown kind"));
+    let mut luks = vec![0; 8192];
+    luks[..6].copy_from_slice(b"LUKS\xba\xbe");
+    assert!(told(luks).contains("a LUKS volume"));
+    let mut random = Random::new(1);
+    assert!(told(random.bytes(100_000)).contains("looks random"));
+    let Some(mkswap) = tools::program("mkswap") else { return };
+    let image = empty(dir.path(), 1);
+    tools::run(Command::new(mkswap).arg("-q").arg(&image));
+    assert!(told(in_memory(&image).to_vec()).contains("swap area"));
+}

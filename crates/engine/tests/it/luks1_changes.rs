@@ -1,0 +1,264 @@
+//! Changing, saving and restoring LUKS1 headers: what is written, what opens afterwards, and what a crash leaves.
+
+use std::process::Command;
+
+use crate::support::{noise, passphrase, to_file};
+use claviger_engine::formats::{self, Attributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom};
+use claviger_engine::spec::Cost;
+use claviger_engine::store::MemoryStore;
+use claviger_engine::{Credential, Edit, Error, ErrorKind, Result, Spec, Store, Unlock};
+use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
+use claviger_testkit::tools;
+
+/// Where the last keyslot ends: the data follow at once.
+const DATA: usize = 528_384;
+
+const LEN: usize = DATA + 4096;
+const COST: Cost<'_> = Cost { kdf: None, time_ms: None, iterations: Some(1000), memory_kib: None, lanes: None };
+
+/// A small one, so that a crash at every write is soon tried: the areas of AES-128 have 125 sectors each.
+fn volume() -> Vec<u8> {
+    let store = MemoryStore::new(vec![0; LEN]);
+    let spec = Spec {
+        cipher: Some("aes-cbc-essiv:sha256"),
+        key_bits: Some(128),
+        data_offset: Some(DATA as u64),
+        cost: COST,
+        quick: true,
+        ..Spec::default()
+    };
+    formats::by_name("LUKS1").expect("a format").create(&store, &spec, &[passphrase("old")]).expect("a volume");
+    store.to_vec()
+}
+
+fn editor() -> &'static dyn KeyslotEditor {
+    formats::by_name("LUKS1").expect("a format").editor().expect("it has one")
+}
+
+fn opens(bytes: &[u8], text: &str) -> Result<u32> {
+    let store = MemoryStore::new(bytes.to_vec());
+    let credentials = [passphrase(text)];
+    let unlocked = formats::open(&store, Some("LUKS1"))?.1.unlock(&store, &Unlock::with(&credentials))?;
+    Ok(unlocked.facts.keyslot.expect("a keyslot"))
+}
+
+fn is_wrong<T>(result: Result<T>) -> bool {
+    matches!(result.map_err(|e| e.kind), Err(ErrorKind::WrongCredential(_)))
+}
+
+fn misuse<T>(result: Result<T>) -> String {
+    match result.err().expect("refused") {
+        Error { kind: ErrorKind::Misuse(what), .. } => what,
+        other => panic!("{other}"),
+    }
+}
+
+/// Builds a change with a passphrase of now and, for those that take one, of then.
+type Build = fn(&dyn Store, &str, &str) -> Result<Prepared>;
+
+fn add(store: &dyn Store, now: &str, then: &str) -> Result<Prepared> {
+    let (now, then) = ([passphrase(now)], [passphrase(then)]);
+    let new = NewCredential { credentials: &then, cost: COST, ..Default::default() };
+    editor().add(store, &Unlock::with(&now), &new, None)
+}
+
+fn change(store: &dyn Store, now: &str, then: &str) -> Result<Prepared> {
+    let (now, then) = ([passphrase(now)], [passphrase(then)]);
+    editor().change(store, &Unlock::with(&now), &NewCredential { credentials: &then, cost: COST, ..Default::default() })
+}
+
+fn remove(store: &dyn Store, now: &str, _then: &str) -> Result<Prepared> {
+    editor().remove(store, Removal::Opened(&Unlock::with(&[passphrase(now)])), false)
+}
+
+fn set_uuid(store: &dyn Store, _now: &str, _then: &str) -> Result<Prepared> {
+    let to = Attributes { uuid: Some("1b4e28ba-2fa1-41d2-883f-0016d3cca427"), ..Attributes::default() };
+    editor().set(store, &to)
+}
+
+/// The volume after changes.
+fn after(bytes: &[u8], changes: &[(Build, &str, &str)]) -> Vec<u8> {
+    let store = MemoryStore::new(bytes.to_vec());
+    for (build, now, then) in changes {
+        let before = store.to_vec();
+        let prepared = build(&store, now, then).expect("a change");
+        assert!(store.to_vec() == before, "preparing writes nothing");
+        prepared.edit.carry_out(&store).expect("it is written");
+    }
+    store.to_vec()
+}
+
+#[test]
+fn keyslots_come_and_go() {
+    let old = volume();
+    let two = after(&old, &[(add, "old", "second")]);
+    assert_eq!((opens(&two, "old").expect("opens"), opens(&two, "second").expect("opens")), (0, 1));
+    let changed = after(&two, &[(change, "old", "new")]);
+    assert_eq!((opens(&changed, "new").expect("opens"), opens(&changed, "second").expect("opens")), (2, 1));
+    assert!(is_wrong(opens(&changed, "old")));
+    assert!(old[4096..4096 + 64_000] != changed[4096..4096 + 64_000], "the old area is overwritten");
+    let one = after(&changed, &[(remove, "new", "")]);
+    assert!(is_wrong(opens(&one, "new")) && opens(&one, "second").is_ok());
+    let store = MemoryStore::new(one);
+    assert!(misuse(remove(&store, "second", "")).contains("last one"));
+    let none = editor().remove(&store, Removal::Number(1, None), true).expect("it may go");
+    assert!(none.warnings[0].contains("No keyslot opens the volume any more"));
+    assert!(misuse(editor().remove(&store, Removal::Number(0, None), true)).contains("not in use"));
+    assert!(misuse(editor().remove(&store, Removal::Number(8, None), true)).contains("no 8"));
+    let second = [passphrase("second")];
+    let itself = editor().remove(&store, Removal::Number(1, Some(&Unlock::with(&second))), true);
+    assert!(misuse(itself).contains("itself"));
+}
+
+#[test]
+fn eight_are_all_there_are() {
+    let names: Vec<_> = (1..8).map(|i| i.to_string()).collect();
+    let adding: Vec<_> = names.iter().map(|name| (add as Build, "old", name.as_str())).collect();
+    let full = after(&volume(), &adding);
+    for (number, name) in (1..).zip(&names) {
+        assert_eq!(opens(&full, name).expect("it opens"), number);
+    }
+    let store = MemoryStore::new(full.clone());
+    assert!(
+        misuse(add(&store, "old", "x")).contains("all eight")
+            && misuse(change(&store, "old", "x")).contains("all eight")
+    );
+    assert!(store.to_vec() == full);
+}
+
+#[test]
+fn at_any_crash_something_opens() {
+    let old = volume();
+    let two = after(&old, &[(add, "old", "second")]);
+    // So that the changes concern keyslots 6, which lies in two sectors, and 7.
+    let names = ["1", "2", "3", "4", "5"];
+    let six: Vec<_> = names.iter().map(|name| (add as Build, "old", *name)).collect();
+    let six = after(&old, &six);
+    type Case<'a> = (&'a str, &'a [u8], Build, &'a [&'a str], &'a [&'a str]);
+    let cases: [Case<'_>; 6] = [
+        ("add", &old, add, &["old"], &["new"]),
+        ("change", &old, change, &["old", "new"], &[]),
+        ("remove", &two, remove, &["second"], &["old"]),
+        ("UUID", &old, set_uuid, &["old"], &[]),
+        ("keyslot 6", &six, add, &["old"], &["new"]),
+        ("from 0 to 6", &six, change, &["old", "new"], &[]),
+    ];
+    for (what, before, build, one_of, maybe) in cases {
+        let store = CrashStore::new(before.to_vec());
+        build(&store, "old", "new").expect(what).edit.carry_out(&store).expect("it is written");
+        let mut images = store.crash_images();
+        images.extend(store.torn_images(0));
+        // Torn areas are all alike: every one beside another header, and some.
+        let mut number = 0;
+        images.dedup_by(|image, before| {
+            number += 1;
+            image[..1024] == before[..1024] && number % 24 != 0
+        });
+        let mut seen = vec![0; one_of.len() + maybe.len()];
+        for image in &images {
+            let opened: Vec<_> = one_of.iter().chain(maybe).map(|text| opens(image, text)).collect();
+            assert!(opened[..one_of.len()].iter().any(Result::is_ok), "{what}: nothing opens");
+            for (seen, opened) in seen.iter_mut().zip(opened) {
+                match opened {
+                    Ok(_) => *seen += 1,
+                    Err(e) => assert!(matches!(e.kind, ErrorKind::WrongCredential(_)), "{what}: {e}"),
+                }
+            }
+        }
+        assert!(seen.iter().all(|seen| *seen > 0), "{what}: {seen:?} of {}", images.len());
+    }
+}
+
+#[test]
+fn a_write_that_fails_is_undone() {
+    let old = volume();
+    let steps = change(&MemoryStore::new(old.clone()), "old", "new").expect("a change").edit.steps.len() as u64;
+    assert_eq!(steps, 4, "the new area, the header, the old area, the header");
+    for nth in 0..steps {
+        let inner = std::sync::Arc::new(MemoryStore::new(old.clone()));
+        let fault = Fault { operation: Operation::Write, nth, for_good: false, transferred: 100 };
+        let store = FaultStore::new(inner.clone(), Some(fault));
+        let edit: Edit = change(&store, "old", "new").expect("a change").edit;
+        let error = edit.carry_out(&store).expect_err("a write fails");
+        assert!(matches!(error.kind, ErrorKind::Io(_)), "{error}");
+        let now = inner.to_vec();
+        assert!(opens(&now, "old").is_ok() || opens(&now, "new").is_ok(), "write {nth}");
+    }
+}
+
+#[test]
+fn backups_go_both_ways_with_cryptsetup() {
+    let Some(cryptsetup) = tools::program("cryptsetup") else { return };
+    let bytes = after(&volume(), &[(add, "old", "second")]);
+    let file = to_file(&bytes);
+    let folder = tempfile::tempdir().expect("a folder");
+    let theirs = folder.path().join("theirs");
+    tools::run(
+        Command::new(&cryptsetup).arg("luksHeaderBackup").arg(file.path()).arg("--header-backup-file").arg(&theirs),
+    );
+    let theirs = std::fs::read(&theirs).expect("it is there");
+    let store = MemoryStore::new(bytes.clone());
+    let ours = editor().back_up(&store, &Unlock::with(&[]), None).expect("a backup").bytes;
+    assert!(ours == theirs, "{} {}", ours.len(), theirs.len());
+
+    // Ours by them.
+    let backup = to_file(&ours);
+    let broken = to_file(&[&vec![0; 200_000][..], &bytes[200_000..]].concat());
+    tools::run(
+        Command::new(&cryptsetup)
+            .args(["luksHeaderRestore", "-q"])
+            .arg(broken.path())
+            .arg("--header-backup-file")
+            .arg(backup.path()),
+    );
+    assert!(opens(&std::fs::read(broken.path()).expect("it is there"), "second").is_ok());
+
+    // Theirs by us: a header that is gone, and one that was changed since.
+    let from = MemoryStore::new(theirs);
+    let old = [passphrase("old")];
+    let restored = |bytes: Vec<u8>, credentials: &[Credential], unproven| -> Result<Vec<u8>> {
+        let store = MemoryStore::new(bytes);
+        let with = Unlock::with(credentials);
+        editor().restore(&store, RestoreFrom::Backup(&from), &with, unproven)?.edit.carry_out(&store)?;
+        Ok(store.to_vec())
+    };
+    let mut gone = bytes.clone();
+    gone[..100_000].copy_from_slice(&noise(100_000, 1));
+    // The data are zeros, which decrypt to noise.
+    assert!(misuse(restored(gone.clone(), &[], false)).contains("nothing shows"));
+    assert!(misuse(restored(gone.clone(), &old, false)).contains("nothing shows"));
+    let back = restored(gone, &[], true).expect("forced");
+    assert!(opens(&back, "second").is_ok() && back[DATA..] == bytes[DATA..]);
+    let changed = after(&bytes, &[(change, "old", "new")]);
+    let back = restored(changed, &[], false).expect("the digest is the same");
+    assert!(opens(&back, "old").is_ok() && is_wrong(opens(&back, "new")));
+    assert!(misuse(restored(volume(), &old, false)).contains("another key"));
+    assert!(misuse(restored(bytes[..DATA].to_vec(), &old, true)).contains("does not fit"));
+    let wrong = [passphrase("wrong")];
+    assert!(is_wrong(restored(bytes.clone(), &wrong, true)));
+    let embedded = editor().restore(&MemoryStore::new(bytes), RestoreFrom::Embedded, &Unlock::with(&old), false);
+    assert!(misuse(embedded).contains("no backup header"));
+}
+
+#[test]
+fn cryptsetup_opens_what_was_changed_and_the_other_way_round() {
+    let Some(cryptsetup) = tools::program("cryptsetup") else { return };
+    let (old, new, third) = (to_file(b"old"), to_file(b"new"), to_file(b"third"));
+    let file = to_file(&after(&volume(), &[(change, "old", "new"), (add, "new", "old"), (set_uuid, "", "")]));
+    for key in [&old, &new] {
+        let open = ["open", "--test-passphrase", "--key-file"];
+        tools::run(Command::new(&cryptsetup).args(open).args([key.path(), file.path()]));
+    }
+    let uuid = tools::run(Command::new(&cryptsetup).arg("luksUUID").arg(file.path()));
+    assert_eq!(String::from_utf8_lossy(&uuid.stdout).trim(), "1b4e28ba-2fa1-41d2-883f-0016d3cca427");
+    tools::run(
+        Command::new(&cryptsetup).args(["luksAddKey", "-q", "--pbkdf-force-iterations", "1000", "--key-file"]).args([
+            new.path(),
+            file.path(),
+            third.path(),
+        ]),
+    );
+    tools::run(Command::new(&cryptsetup).args(["luksKillSlot", "-q"]).arg(file.path()).arg("0"));
+    let bytes = std::fs::read(file.path()).expect("it is there");
+    assert!(opens(&bytes, "third").is_ok() && opens(&bytes, "new").is_ok() && is_wrong(opens(&bytes, "old")));
+}

@@ -1,0 +1,654 @@
+//! Making LUKS2 volumes and changing their headers: what is written, what opens afterwards, and what a crash leaves.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use crate::support::{noise, passphrase};
+use claviger_engine::formats::luks2::{self, CopyState, binary::Which};
+use claviger_engine::formats::{
+    self, Attributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom, TokenChange,
+};
+use claviger_engine::spec::Cost;
+use claviger_engine::store::{Access, FileStore, MemoryStore};
+use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
+use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
+use serde_json::{Value, json};
+
+/// As cheap as a keyslot can be.
+const CHEAP: Cost<'_> =
+    Cost { kdf: Some("pbkdf2"), iterations: Some(1000), time_ms: None, memory_kib: None, lanes: None };
+
+/// Room for four keyslots of 256 bits, and a little data behind.
+const SLOT: u64 = 131_072;
+const DATA: u64 = 32_768 + 4 * SLOT;
+const LEN: usize = DATA as usize + 65_536;
+
+fn editor() -> &'static dyn KeyslotEditor {
+    formats::by_name("LUKS2").expect("it is in the table").editor().expect("it has an editor")
+}
+
+fn spec() -> Spec<'static> {
+    Spec { cost: CHEAP, key_bits: Some(256), data_offset: Some(DATA), quick: true, ..Spec::default() }
+}
+
+/// A volume whose data are known.
+fn volume(text: &str) -> Vec<u8> {
+    volume_with(&spec(), text)
+}
+
+fn volume_with(spec: &Spec<'_>, text: &str) -> Vec<u8> {
+    let store = Arc::new(MemoryStore::new(noise(LEN, 1)));
+    let format = formats::by_name("LUKS2").expect("it is in the table");
+    format.create(&*store, spec, &[passphrase(text)]).expect("a new volume");
+    let credentials = [passphrase(text)];
+    let (_, header) = formats::open(&*store, None).expect("a header");
+    let unlocked = header.unlock(&*store, &Unlock::with(&credentials)).expect("it opens");
+    let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, unlocked.layout);
+    volume.write_at(0, &mut [0x42; 4096]).expect("it is written");
+    store.to_vec()
+}
+
+/// The keyslot that opens, if one does; the data are then what they were.
+fn opens(bytes: &[u8], text: &str) -> Option<u32> {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(bytes.to_vec()));
+    let credentials = [passphrase(text)];
+    let (_, header) = formats::open(&*store, Some("LUKS2")).ok()?;
+    let unlocked = header.unlock(&*store, &Unlock::with(&credentials)).ok()?;
+    let mut start = vec![0; 4096];
+    Volume::new(store, unlocked.layout).read_at(0, &mut start).expect("the data can be read");
+    assert_eq!(start, [0x42; 4096], "what opens has the right key");
+    unlocked.facts.keyslot
+}
+
+fn add(store: &dyn Store, with: &str, new: &str, at: Option<u32>) -> Result<Prepared> {
+    let (with, new) = ([passphrase(with)], [passphrase(new)]);
+    let new = NewCredential { credentials: &new, cost: CHEAP, ..NewCredential::default() };
+    editor().add(store, &Unlock::with(&with), &new, at)
+}
+
+fn change(store: &dyn Store, with: &str, new: &str) -> Result<Prepared> {
+    let (with, new) = ([passphrase(with)], [passphrase(new)]);
+    let new = NewCredential { credentials: &new, cost: CHEAP, ..NewCredential::default() };
+    editor().change(store, &Unlock::with(&with), &new)
+}
+
+fn remove(store: &dyn Store, number: u32) -> Result<Prepared> {
+    editor().remove(store, Removal::Number(number, None), false)
+}
+
+fn done(prepared: Result<Prepared>, store: &dyn Store) -> Prepared {
+    let prepared = prepared.expect("it can be done");
+    prepared.edit.carry_out(store).expect("it is written");
+    prepared
+}
+
+fn metadata(bytes: &[u8]) -> luks2::metadata::Metadata {
+    read(bytes).metadata
+}
+
+fn read(bytes: &[u8]) -> luks2::ReadHeader {
+    luks2::read(&MemoryStore::new(bytes.to_vec())).expect("a header")
+}
+
+fn misuse<T>(result: Result<T>) -> String {
+    match result.err().expect("refused").kind {
+        ErrorKind::Misuse(what) => what,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn keyslots_come_change_and_go() {
+    let store = MemoryStore::new(volume("one"));
+    assert_eq!(done(add(&store, "one", "two", None), &store).keyslot, Some(1));
+    assert_eq!(done(add(&store, "two", "three", Some(7)), &store).keyslot, Some(7));
+    for (text, slot) in [("one", 0), ("two", 1), ("three", 7)] {
+        assert_eq!(opens(&store.to_vec(), text), Some(slot));
+    }
+    assert!(misuse(add(&store, "one", "x", Some(7))).contains("taken"));
+    assert!(misuse(add(&store, "one", "x", Some(32))).contains("0 to 31"));
+    let old = metadata(&store.to_vec()).keyslots[&1].area.clone();
+    assert_eq!(done(change(&store, "two", "zwei"), &store).keyslot, Some(1));
+    let bytes = store.to_vec();
+    assert_eq!((opens(&bytes, "zwei"), opens(&bytes, "two")), (Some(1), None));
+    assert_ne!(
+        metadata(&bytes).keyslots[&1].area.offset,
+        old.offset,
+        "the new key never takes the place of the old one"
+    );
+    done(remove(&store, 0), &store);
+    let bytes = store.to_vec();
+    assert_eq!((opens(&bytes, "one"), opens(&bytes, "zwei"), opens(&bytes, "three")), (None, Some(1), Some(7)));
+    assert!(!metadata(&bytes).keyslots.contains_key(&0));
+    let three = [passphrase("three")];
+    let with = Unlock::with(&three);
+    assert!(editor().remove(&store, Removal::Number(7, Some(&with)), false).is_err(), "it opens only itself");
+    done(editor().remove(&store, Removal::Opened(&with), false), &store);
+    assert!(misuse(remove(&store, 1)).contains("last one"));
+    let prepared = done(editor().remove(&store, Removal::Number(1, None), true), &store);
+    assert!(prepared.warnings.iter().any(|w| w.contains("No keyslot opens")));
+    assert_eq!(opens(&store.to_vec(), "zwei"), None);
+    assert!(misuse(remove(&store, 1)).contains("no keyslot 1"));
+}
+
+#[test]
+fn what_is_removed_or_changed_leaves_nothing_of_its_key() {
+    for changed in [false, true] {
+        let store = MemoryStore::new(volume("one"));
+        done(add(&store, "one", "two", None), &store);
+        let before = store.to_vec();
+        let area = &metadata(&before).keyslots[&1].area;
+        let area = area.offset.0 as usize..(area.offset.0 + area.size.0) as usize;
+        done(if changed { change(&store, "two", "zwei") } else { remove(&store, 1) }, &store);
+        let after = store.to_vec();
+        let same = before[area.clone()].chunks(16).zip(after[area].chunks(16)).filter(|(a, b)| a == b).count();
+        assert_eq!(same, 0);
+        // Even the old header brings nothing back.
+        let mut both = after;
+        both[..32_768].copy_from_slice(&before[..32_768]);
+        assert_eq!(opens(&both, "two"), None);
+    }
+}
+
+#[test]
+fn the_volume_key_itself_adds_keyslots() {
+    let key = Secret::copy_from(&noise(32, 7));
+    let store = MemoryStore::new(volume_with(&Spec { volume_key: Some(&key), ..spec() }, "one"));
+    let new = [passphrase("new")];
+    let new = NewCredential { credentials: &new, cost: CHEAP, ..NewCredential::default() };
+    let with = [Credential::VolumeKey(Secret::copy_from(&key))];
+    done(editor().add(&store, &Unlock::with(&with), &new, None), &store);
+    assert_eq!(opens(&store.to_vec(), "new"), Some(1));
+    let wrong = [Credential::VolumeKey(Secret::copy_from(&noise(32, 8)))];
+    let refused = editor().add(&store, &Unlock::with(&wrong), &new, None).expect_err("another key");
+    assert!(matches!(refused.kind, ErrorKind::WrongCredential(_)), "{refused}");
+}
+
+#[test]
+fn unbound_keyslots_hold_other_keys() {
+    let store = MemoryStore::new(volume("one"));
+    let text = [passphrase("unbound")];
+    let new = NewCredential { credentials: &text, cost: CHEAP, unbound_bits: Some(128), ..NewCredential::default() };
+    done(editor().add(&store, &Unlock::with(&[]), &new, Some(3)), &store);
+    let bytes = store.to_vec();
+    let found = metadata(&bytes);
+    assert_eq!((found.keyslots[&3].key_size, found.digests.len()), (16, 2));
+    assert_eq!((opens(&bytes, "unbound"), opens(&bytes, "one")), (None, Some(0)));
+    // Its passphrase changes as that of others does, if it is named.
+    let with = Unlock { keyslot: Some(3), ..Unlock::with(&text) };
+    let other = [passphrase("other")];
+    let new = NewCredential { credentials: &other, cost: CHEAP, ..NewCredential::default() };
+    done(editor().change(&store, &with, &new), &store);
+    assert!(misuse(remove(&store, 0)).contains("last one"), "an unbound keyslot opens no data");
+    done(remove(&store, 3), &store);
+    assert_eq!(metadata(&store.to_vec()).digests.len(), 1);
+}
+
+/// What opens was found to open, by what matters of an image: the header that counts, and the keyslots.
+#[derive(Default)]
+struct Known(HashMap<(u64, String), bool>);
+
+impl Known {
+    fn opens(&mut self, image: &[u8], text: &str) -> bool {
+        let Ok(header) = luks2::read(&MemoryStore::new(image.to_vec())) else { return false };
+        let mut hasher = DefaultHasher::new();
+        (&header.json, &image[32_768..DATA as usize]).hash(&mut hasher);
+        *self.0.entry((hasher.finish(), text.to_owned())).or_insert_with(|| opens(image, text).is_some())
+    }
+}
+
+/// A token, wherever there is room.
+fn token_1() -> TokenChange<'static> {
+    static TOKEN: std::sync::LazyLock<Value> =
+        std::sync::LazyLock::new(|| json!({"type": "acme", "keyslots": ["0"], "ballast": "x".repeat(600)}));
+    TokenChange::Import { token: &TOKEN, at: None, replace: false }
+}
+
+/// One copy is damaged or stale, and what mends it is interrupted or fails: the other one still opens, and it is mended again.
+#[test]
+fn an_interrupted_repair_loses_nothing() {
+    let whole = MemoryStore::new(volume("one"));
+    let old = whole.to_vec();
+    done(editor().set(&whole, &Attributes { label: Some("new"), ..Attributes::default() }), &whole);
+    let whole = whole.to_vec();
+    let mut images = Vec::new();
+    for copy in [0..16_384, 16_384..32_768] {
+        let (mut damaged, mut stale) = (whole.clone(), whole.clone());
+        damaged[copy.start + 4096 + 50] ^= 0x20;
+        stale[copy.clone()].copy_from_slice(&old[copy]);
+        images.extend([damaged, stale]);
+    }
+    for image in images {
+        let store = CrashStore::new(image.clone());
+        done(editor().repair(&store), &store);
+        let mut known = Known::default();
+        store.each_torn_image(4, |image| {
+            assert!(known.opens(image, "one"));
+            assert_eq!(read(image).binary.label, b"new", "the newest is never lost");
+        });
+        for operation in [Operation::Write, Operation::Flush] {
+            let inner = Arc::new(MemoryStore::new(image.clone()));
+            let fault = Fault { operation, nth: 0, for_good: false, transferred: 700 };
+            let failing = FaultStore::new(Arc::clone(&inner) as Arc<dyn Store>, Some(fault));
+            assert!(editor().repair(&failing).expect("a repair").edit.carry_out(&failing).is_err());
+            assert_eq!(inner.to_vec(), image, "it is undone");
+            done(editor().repair(&*inner), &*inner);
+            let header = read(&inner.to_vec());
+            assert!(header.primary.is_current() && header.secondary.is_current());
+        }
+    }
+}
+
+/// Deriving a key takes seconds, in which another program may change the header: then nothing is written.
+#[test]
+fn a_header_that_was_changed_meanwhile_is_left_alone() {
+    let store = MemoryStore::new(volume("one"));
+    let prepared = add(&store, "one", "two", None).expect("it can be added");
+    let other = add(&store, "one", "three", None).expect("it can be added");
+    other.edit.carry_out(&store).expect("it is the first");
+    let now = store.to_vec();
+    let refused = prepared.edit.carry_out(&store).expect_err("it is the second");
+    assert!(matches!(refused.kind, ErrorKind::InUse { .. }), "{refused}");
+    assert_eq!(store.to_vec(), now, "nothing was written");
+    assert_eq!((opens(&now, "three"), opens(&now, "two")), (Some(1), None));
+}
+
+#[test]
+fn at_any_crash_some_passphrase_opens() {
+    let mut before = MemoryStore::new(volume("one"));
+    done(add(&before, "one", "two", None), &before);
+    done(editor().change_tokens(&before, token_1()), &before);
+    type Act = fn(&dyn Store) -> Result<Prepared>;
+    let acts: [(&str, Act, &[&str], &[&str]); 7] = [
+        ("import a token", |store| editor().change_tokens(store, token_1()), &["one", "two"], &["one", "two"]),
+        (
+            "assign a token",
+            |store| editor().change_tokens(store, TokenChange::Assign { token: 0, keyslot: 1, assigned: true }),
+            &["one", "two"],
+            &["one", "two"],
+        ),
+        (
+            "remove a token",
+            |store| editor().change_tokens(store, TokenChange::Remove(0)),
+            &["one", "two"],
+            &["one", "two"],
+        ),
+        ("add", |store| add(store, "one", "three", None), &["one", "two"], &["one", "two", "three"]),
+        ("change", |store| change(store, "two", "zwei"), &["one"], &["one", "zwei"]),
+        ("remove", |store| remove(store, 1), &["one"], &["one"]),
+        (
+            "set",
+            |store| editor().set(store, &Attributes { label: Some("x"), ..Attributes::default() }),
+            &["one", "two"],
+            &["one", "two"],
+        ),
+    ];
+    for (name, act, always, finally) in acts {
+        let store = CrashStore::new(before.to_vec());
+        done(act(&store), &store);
+        let mut known = Known::default();
+        let (mut nth, mut now) = (0, Vec::from([0; 32_768]));
+        store.each_torn_image(4, |image| {
+            // Of what differs in one sector of a keyslot only, some.
+            nth += 1;
+            let between = image[..32_768] == now[..32_768];
+            now = image[..32_768].to_vec();
+            if between && nth % 50 > 0 {
+                return;
+            }
+            for text in always {
+                assert!(known.opens(image, text), "{name}: {text}");
+            }
+            if name == "change" {
+                assert!(known.opens(image, "two") || known.opens(image, "zwei"), "the one or the other");
+            }
+        });
+        let mut end = vec![0; LEN];
+        store.read_at(0, &mut end).expect("it can be read");
+        for text in ["one", "two", "three", "zwei"] {
+            assert_eq!(opens(&end, text).is_some(), finally.contains(&text), "{name}: {text}");
+        }
+    }
+    // The same with one sound copy of the header only, whichever it is.
+    for damaged in [100, 16_384 + 100] {
+        let mut bytes = before.to_vec();
+        bytes[damaged] ^= 1;
+        before = MemoryStore::new(bytes);
+        let store = CrashStore::new(before.to_vec());
+        done(add(&store, "one", "three", None), &store);
+        let mut known = Known::default();
+        let same = before.to_vec();
+        store.each_torn_image(4, |image| {
+            assert!(image[..32_768] == same[..32_768] || known.opens(image, "two"), "{damaged}");
+        });
+        let mut end = vec![0; LEN];
+        store.read_at(0, &mut end).expect("it can be read");
+        let end = read(&end);
+        assert!(end.primary.is_current() && end.secondary.is_current(), "an edit repairs the other copy");
+        before = MemoryStore::new(volume("one"));
+        done(add(&before, "one", "two", None), &before);
+    }
+}
+
+#[test]
+fn a_write_that_fails_leaves_what_opens() {
+    let before = volume("one");
+    for nth in 0..4 {
+        let inner = Arc::new(MemoryStore::new(before.clone()));
+        let fault = Fault { operation: Operation::Write, nth, for_good: true, transferred: 700 };
+        let store = FaultStore::new(Arc::clone(&inner) as Arc<dyn Store>, Some(fault));
+        let prepared = change(&store, "one", "two").expect("a change");
+        assert_eq!(prepared.edit.steps.len(), 4, "the new key, both headers, the old key");
+        assert!(prepared.edit.carry_out(&store).is_err());
+        let bytes = inner.to_vec();
+        assert!(opens(&bytes, "one").is_some() || opens(&bytes, "two").is_some(), "{nth}");
+    }
+}
+
+#[test]
+fn wrong_passphrases_and_reading_write_nothing() {
+    let store = FaultStore::new(Arc::new(MemoryStore::new(volume("one"))), None);
+    for refused in [add(&store, "wrong", "x", None), change(&store, "wrong", "x")] {
+        let error = refused.expect_err("wrong");
+        assert!(matches!(error.kind, ErrorKind::WrongCredential(_)), "{error}");
+    }
+    assert!(change(&store, "one", "two").is_ok() && remove(&store, 0).is_err());
+    assert_eq!((store.count(Operation::Write), store.count(Operation::Flush)), (0, 0));
+}
+
+#[test]
+fn labels_flags_priorities_are_kept() {
+    let store = MemoryStore::new(volume("one"));
+    let flags = ["allow-discards".to_owned(), "no-journal".to_owned()];
+    let to = Attributes {
+        uuid: Some("E67C787C-64B5-4840-B7E6-C6FC9C9610B5"),
+        label: Some("Überraschung"),
+        subsystem: Some("tests"),
+        priority: Some((0, 2)),
+        flags: Some(&flags),
+    };
+    done(editor().set(&store, &to), &store);
+    let header = read(&store.to_vec());
+    assert_eq!(header.binary.uuid, b"e67c787c-64b5-4840-b7e6-c6fc9c9610b5");
+    assert_eq!((header.binary.label, header.binary.subsystem), ("Überraschung".into(), "tests".into()));
+    assert_eq!((header.metadata.keyslots[&0].priority, header.metadata.config.flags), (Some(2), flags.to_vec()));
+    assert!(editor().set(&store, &to).expect("nothing to do").edit.steps.is_empty());
+    let to = |to: Attributes<'_>| misuse(editor().set(&store, &to));
+    assert!(to(Attributes { uuid: Some("x"), ..Attributes::default() }).contains("no UUID"));
+    assert!(to(Attributes { label: Some(&"x".repeat(48)), ..Attributes::default() }).contains("label"));
+    assert!(to(Attributes { label: Some("a\nb"), ..Attributes::default() }).contains("one line"));
+    assert!(to(Attributes { priority: Some((0, 3)), ..Attributes::default() }).contains("priority 3"));
+    assert!(to(Attributes { priority: Some((5, 1)), ..Attributes::default() }).contains("no keyslot 5"));
+    let unknown = ["no-such-flag".to_owned()];
+    assert!(to(Attributes { flags: Some(&unknown), ..Attributes::default() }).contains("no-such-flag"));
+}
+
+#[test]
+fn tokens_are_put_in_and_taken_out_as_they_are() {
+    let store = MemoryStore::new(volume("one"));
+    let token = json!({"type": "acme", "keyslots": ["0"], "number": 18446744073709551615u64, "deep": {"a": [1.5, null, "\u{e9}"]}});
+    let import = |at, replace| TokenChange::Import { token: &token, at, replace };
+    done(editor().change_tokens(&store, import(Some(4), false)), &store);
+    assert_eq!(editor().tokens(&store).expect("they can be read")[&4], token);
+    assert!(misuse(editor().change_tokens(&store, import(Some(4), false))).contains("token 4"));
+    done(editor().change_tokens(&store, import(None, false)), &store);
+    done(editor().change_tokens(&store, TokenChange::Assign { token: 0, keyslot: 0, assigned: false }), &store);
+    assert_eq!(editor().tokens(&store).expect("they can be read")[&0]["keyslots"], json!([]));
+    done(editor().change_tokens(&store, TokenChange::Remove(4)), &store);
+    assert_eq!(editor().tokens(&store).expect("they can be read").keys().collect::<Vec<_>>(), [&0]);
+    for no_token in [json!(1), json!({}), json!({"type": "x"}), json!({"type": "x", "keyslots": ["9"]})] {
+        let change = TokenChange::Import { token: &no_token, at: None, replace: false };
+        assert!(misuse(editor().change_tokens(&store, change)).contains("no token"), "{no_token}");
+    }
+    assert!(misuse(editor().change_tokens(&store, TokenChange::Remove(4))).contains("no token 4"));
+    assert!(opens(&store.to_vec(), "one").is_some());
+}
+
+#[test]
+fn a_full_json_area_is_a_clear_error() {
+    let store = MemoryStore::new(volume("one"));
+    let token = json!({"type": "acme", "keyslots": [], "ballast": "x".repeat(3000)});
+    let import = TokenChange::Import { token: &token, at: None, replace: false };
+    let mut fit = 0;
+    let refused = loop {
+        match editor().change_tokens(&store, import) {
+            Ok(prepared) => prepared.edit.carry_out(&store).expect("it is written"),
+            Err(error) => break error,
+        }
+        fit += 1;
+    };
+    assert_eq!(fit, 3, "12 KiB");
+    assert!(refused.to_string().contains("bytes"), "{refused}");
+    assert!(opens(&store.to_vec(), "one").is_some());
+    let deep = (0..40).fold(json!(1), |inner, _| json!([inner]));
+    let token = json!({"type": "acme", "keyslots": [], "deep": deep});
+    let import = TokenChange::Import { token: &token, at: Some(9), replace: false };
+    assert!(misuse(editor().change_tokens(&store, import)).contains("no program could read"));
+}
+
+/// A header with members that nobody knows, everywhere.
+fn with_unknown_members(bytes: &[u8]) -> Vec<u8> {
+    let header = read(bytes);
+    let mut json: Value = serde_json::from_slice(&header.json).expect("JSON");
+    for at in [
+        "",
+        "/keyslots/0",
+        "/keyslots/0/area",
+        "/keyslots/0/kdf",
+        "/keyslots/0/af",
+        "/segments/0",
+        "/digests/0",
+        "/config",
+    ] {
+        let object = json.pointer_mut(at).and_then(Value::as_object_mut).expect("an object");
+        object.insert("x-unknown".into(), json!({"at": at, "n": [1, "2", 3.5]}));
+    }
+    let json = serde_json::to_vec(&json).expect("JSON");
+    let mut bytes = bytes.to_vec();
+    for which in [Which::Primary, Which::Secondary] {
+        let copy = header.binary.serialise(which, &json).expect("it fits");
+        bytes[which.offset(header.binary.hdr_size) as usize..][..copy.len()].copy_from_slice(&copy);
+    }
+    bytes
+}
+
+#[test]
+fn unknown_members_survive_all_edits() {
+    let store = MemoryStore::new(with_unknown_members(&volume("one")));
+    done(add(&store, "one", "two", None), &store);
+    done(
+        editor().set(&store, &Attributes { label: Some("x"), priority: Some((0, 2)), ..Attributes::default() }),
+        &store,
+    );
+    done(remove(&store, 1), &store);
+    let count = |bytes: &[u8]| String::from_utf8(read(bytes).json).expect("UTF-8").matches("x-unknown").count();
+    assert_eq!(count(&store.to_vec()), 8);
+    done(change(&store, "one", "eins"), &store);
+    assert_eq!(count(&store.to_vec()), 5, "what was said of the old key, its area and its derivation, went with it");
+    let found = metadata(&store.to_vec());
+    assert!(found.keyslots[&0].other.contains_key("x-unknown") && found.keyslots[&0].priority == Some(2));
+}
+
+#[test]
+fn unmet_requirements_are_respected() {
+    let bytes = volume("one");
+    let header = read(&bytes);
+    let mut metadata = header.metadata.clone();
+    metadata.config.requirements =
+        Some(luks2::metadata::Requirements { mandatory: vec!["time-travel".into()], ..Default::default() });
+    let json = serde_json::to_vec(&metadata).expect("JSON");
+    let mut bytes = bytes;
+    bytes[..16_384].copy_from_slice(&header.binary.serialise(Which::Primary, &json).expect("it fits"));
+    bytes[16_384..32_768].copy_from_slice(&header.binary.serialise(Which::Secondary, &json).expect("it fits"));
+    let store = MemoryStore::new(bytes);
+    for refused in [add(&store, "one", "two", None), remove(&store, 0), editor().set(&store, &Attributes::default())] {
+        let error = refused.expect_err("it is required to travel").to_string();
+        assert!(error.contains("time-travel"), "{error}");
+    }
+}
+
+#[test]
+fn a_damaged_copy_is_repaired_from_the_other() {
+    let whole = volume("one");
+    for (at, which) in [(4096 + 50, Which::Primary), (16_384 + 4096 + 50, Which::Secondary)] {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x20;
+        let store = MemoryStore::new(bytes);
+        let prepared = done(editor().repair(&store), &store);
+        let written: Vec<_> = prepared.edit.steps.iter().map(|s| s.what.clone()).collect();
+        assert_eq!(written, [format!("the {} header", which.name())]);
+        let header = read(&store.to_vec());
+        assert!(header.primary.is_current() && header.secondary.is_current());
+        assert_eq!(header.binary.seqid, read(&whole).binary.seqid, "nothing new is said");
+        assert!(editor().repair(&store).expect("nothing to do").edit.steps.is_empty());
+    }
+    // What is there instead of the primary header may be something else that counts.
+    let mut bytes = whole.clone();
+    bytes[..16_384].fill(0);
+    bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    bytes[1024..1028].copy_from_slice(&[0, 1, 0, 0]);
+    bytes[510..512].copy_from_slice(&[0x55, 0xaa]);
+    let store = MemoryStore::new(bytes.clone());
+    assert!(misuse(editor().repair(&store)).contains("where the primary header belongs there is"));
+    assert!(misuse(add(&store, "one", "two", None)).contains("Nothing was changed"));
+    assert_eq!(store.to_vec(), bytes);
+    let mut neither = whole;
+    neither[100] ^= 1;
+    neither[16_384 + 100] ^= 1;
+    let error = editor().repair(&MemoryStore::new(neither)).expect_err("nothing is sound");
+    assert!(matches!(error.kind, ErrorKind::Malformed { .. }), "{error}");
+}
+
+#[test]
+fn header_backups_bring_headers_back() {
+    let whole = volume("one");
+    let none = Unlock::with(&[]);
+    let backup = editor().back_up(&MemoryStore::new(whole.clone()), &none, None).expect("a backup").bytes;
+    assert!(backup.len() == DATA as usize && backup[..] == whole[..DATA as usize]);
+    let file = MemoryStore::new(backup.clone());
+    let from = RestoreFrom::Backup(&file);
+    // Nothing to do.
+    let store = MemoryStore::new(whole.clone());
+    assert!(editor().restore(&store, from, &none, false).expect("the same").edit.steps.is_empty());
+    // The passphrase was changed since.
+    done(change(&store, "one", "two"), &store);
+    let crash = CrashStore::new(store.to_vec());
+    done(editor().restore(&crash, from, &none, false), &crash);
+    let mut end = vec![0; LEN];
+    crash.read_at(0, &mut end).expect("it can be read");
+    assert_eq!((opens(&end, "one"), opens(&end, "two")), (Some(0), None));
+    // Whoever is interrupted does it again.
+    for image in crash.crash_images() {
+        let store = MemoryStore::new(image);
+        done(editor().restore(&store, from, &none, true), &store);
+        assert_eq!(opens(&store.to_vec(), "one"), Some(0));
+    }
+    // All of it was wiped: nothing shows that it belongs there.
+    let mut wiped = whole.clone();
+    wiped[..DATA as usize].fill(0);
+    let store = MemoryStore::new(wiped);
+    assert!(misuse(editor().restore(&store, from, &none, false)).contains("nothing shows"));
+    // With its passphrase the data show it, as far as there are any; with another one nothing is shown.
+    let (right, wrong) = ([passphrase("one")], [passphrase("two")]);
+    assert!(!editor().restore(&store, from, &Unlock::with(&right), false).expect("proven").edit.steps.is_empty());
+    let refused = editor().restore(&store, from, &Unlock::with(&wrong), false).expect_err("another passphrase");
+    assert!(matches!(refused.kind, ErrorKind::WrongCredential(_)), "{refused}");
+    let mut noisy = store.to_vec();
+    noisy[DATA as usize..].copy_from_slice(&noise(LEN - DATA as usize, 9));
+    let noisy = MemoryStore::new(noisy);
+    assert!(misuse(editor().restore(&noisy, from, &Unlock::with(&right), false)).contains("nothing shows"));
+    done(editor().restore(&store, from, &none, true), &store);
+    assert_eq!(opens(&store.to_vec(), "one"), Some(0));
+    // Another volume, another key, another place, too little room.
+    let other = MemoryStore::new(volume("one"));
+    assert!(misuse(editor().restore(&other, from, &none, false)).contains("UUID"));
+    let uuid = String::from_utf8(read(&whole).binary.uuid).expect("text");
+    let rekeyed = MemoryStore::new(volume_with(&Spec { uuid: Some(&uuid), ..spec() }, "one"));
+    assert!(misuse(editor().restore(&rekeyed, from, &none, false)).contains("another key"));
+    let short = MemoryStore::new(whole[..DATA as usize - 4096].to_vec());
+    let error = misuse(editor().restore(&short, from, &none, true));
+    assert!(error.contains("room"), "{error}");
+    let no_backup = MemoryStore::new(noise(DATA as usize, 3));
+    assert!(editor().restore(&store, RestoreFrom::Backup(&no_backup), &none, true).is_err());
+    assert!(misuse(editor().restore(&store, RestoreFrom::Embedded, &none, false)).contains("second copy"));
+}
+
+#[test]
+fn a_backup_of_a_damaged_header_is_sound() {
+    let mut bytes = volume("one");
+    bytes[16_384..20_480].fill(0);
+    let backup = editor().back_up(&MemoryStore::new(bytes), &Unlock::with(&[]), None).expect("a backup");
+    let header = read(&backup.bytes);
+    assert!(header.primary.is_current() && header.secondary.is_current() && backup.warnings.len() == 2);
+}
+
+#[test]
+fn stale_copies_are_told_and_written_anew() {
+    let store = MemoryStore::new(volume("one"));
+    let old = store.to_vec();
+    done(editor().set(&store, &Attributes { label: Some("new"), ..Attributes::default() }), &store);
+    let mut bytes = store.to_vec();
+    bytes[..16_384].copy_from_slice(&old[..16_384]);
+    let header = read(&bytes);
+    assert!(matches!(header.primary, CopyState::Stale { .. }) && header.which == Which::Secondary);
+    let store = MemoryStore::new(bytes);
+    let prepared = done(add(&store, "one", "two", None), &store);
+    assert_eq!(prepared.edit.steps[1].what, "the primary header", "first the copy that may be lost");
+    let header = read(&store.to_vec());
+    assert!(header.binary.label == b"new" && header.primary.is_current() && header.secondary.is_current());
+}
+
+#[test]
+fn two_editors_cannot_both_have_the_file() {
+    let file = crate::support::to_file(&volume("one"));
+    let first = FileStore::open(file.path(), Access::ReadWrite).expect("nobody has it");
+    let second = FileStore::open(file.path(), Access::ReadWrite).map(|_| ()).expect_err("somebody has it");
+    assert!(matches!(second.kind, ErrorKind::InUse { .. }));
+    drop(first);
+}
+
+#[test]
+fn what_cannot_be_made_is_refused_before_anything_is_written() {
+    let key = Secret::copy_from(&noise(16, 7));
+    let all: [(Spec<'_>, &str); 12] = [
+        (Spec { pim: Some(1), ..spec() }, "PIM"),
+        (Spec { cipher: Some("no-such-cipher"), ..spec() }, "no-such-cipher"),
+        (Spec { key_bits: Some(100), ..spec() }, "100 bits"),
+        (Spec { key_bits: Some(72), ..spec() }, "72 bits"),
+        (Spec { volume_key: Some(&key), ..spec() }, "128 bits"),
+        (Spec { sector_size: Some(1000), ..spec() }, "1000"),
+        (Spec { data_offset: Some(1000), ..spec() }, "4096"),
+        (Spec { data_offset: Some(32_768), ..spec() }, "room"),
+        (Spec { data_offset: None, ..spec() }, "room"),
+        (Spec { metadata_size: Some(20_000), ..spec() }, "20000"),
+        (Spec { keyslots_size: Some(1 << 30), ..spec() }, "128 MiB"),
+        (Spec { label: Some("\u{7}"), ..spec() }, "one line"),
+    ];
+    for (spec, word) in all {
+        let store = FaultStore::new(Arc::new(MemoryStore::new(noise(LEN, 1))), None);
+        let error = formats::by_name("LUKS2").expect("it is there").create(&store, &spec, &[passphrase("x")]);
+        let error = error.expect_err(word).to_string();
+        assert!(error.contains(word), "{word}: {error}");
+        assert_eq!(store.count(Operation::Write), 0, "{word}");
+    }
+}
+
+#[test]
+fn an_interrupted_creation_opens_with_nothing() {
+    let old = volume("old");
+    let store = CrashStore::new(old.clone());
+    formats::by_name("LUKS2").expect("it is there").create(&store, &spec(), &[passphrase("new")]).expect("a volume");
+    for (nth, image) in store.crash_images().into_iter().enumerate().skip(1) {
+        let (old, new) = (opens_at_all(&image, "old"), opens_at_all(&image, "new"));
+        assert!(!old || nth < 3, "{nth}: what was there is gone first");
+        assert!(!(old && new));
+    }
+}
+
+fn opens_at_all(bytes: &[u8], text: &str) -> bool {
+    let store = MemoryStore::new(bytes.to_vec());
+    let credentials = [passphrase(text)];
+    let opened = formats::open(&store, Some("LUKS2")).and_then(|(_, h)| h.unlock(&store, &Unlock::with(&credentials)));
+    opened.is_ok()
+}

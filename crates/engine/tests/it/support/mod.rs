@@ -1,0 +1,214 @@
+//! What the tests of formats have in common.
+#![allow(dead_code)] // the test of registers, a program of its own, uses a part of it
+
+pub mod fat;
+pub mod luks;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use claviger_engine::formats;
+use claviger_engine::store::{Access, FileStore, MemoryStore};
+use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Unlocked, Volume};
+use claviger_testkit::{tools, uml};
+
+pub fn passphrase(text: &str) -> Credential {
+    Credential::Passphrase(Secret::copy_from(text.as_bytes()))
+}
+
+/// A store that never writes, over a file.
+pub fn read_only(path: &Path) -> Arc<dyn Store> {
+    Arc::new(FileStore::open(path, Access::ReadOnly).expect("the file opens"))
+}
+
+pub fn in_memory(path: &Path) -> Arc<MemoryStore> {
+    Arc::new(MemoryStore::new(std::fs::read(path).expect("the file can be read")))
+}
+
+/// Unlocks as TrueCrypt, whatever `identify` says.
+pub fn unlock(store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+    let (_, header) = formats::open(store, Some("TrueCrypt"))?;
+    header.unlock(store, with)
+}
+
+/// Unlocks as VeraCrypt, whatever `identify` says.
+pub fn unlock_veracrypt(store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+    let (_, header) = formats::open(store, Some("VeraCrypt"))?;
+    header.unlock(store, with)
+}
+
+/// All that the volume holds.
+pub fn plaintext(store: Arc<dyn Store>, unlocked: Unlocked) -> Vec<u8> {
+    all_of(&Volume::new(store, unlocked.layout))
+}
+
+/// All that an open volume holds.
+pub fn all_of(volume: &Volume) -> Vec<u8> {
+    let mut all = vec![0; volume.len() as usize];
+    volume.read_at(0, &mut all).expect("the whole volume can be read");
+    all
+}
+
+/// Runs the script of each image, which is told its number and the name of its device, in user-mode Linux; or a reported
+/// skip.
+pub fn run_in_kernel(images: &[&Path], script: impl Fn(usize, &str) -> String) -> Option<()> {
+    let scripts: String = (b'a'..).zip(0..images.len()).map(|(c, i)| script(i, &format!("ubd{}", c as char))).collect();
+    let done = uml::run(&format!("set -ex\n{scripts}"), images, 300)?;
+    assert_eq!(done.status, 0, "{}", done.output);
+    Some(())
+}
+
+pub fn to_file(bytes: &[u8]) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.write_all(bytes).expect("it is written");
+    file
+}
+
+/// The UUID of the file system in `plaintext`, as blkid sees it.
+pub fn uuid(blkid: &Path, plaintext: &[u8]) -> String {
+    let file = to_file(plaintext);
+    let output = tools::run(Command::new(blkid).args(["-p", "-o", "value", "-s", "UUID"]).arg(file.path()));
+    String::from_utf8(output.stdout).expect("a UUID is ASCII").trim().to_owned()
+}
+
+/// The images of cryptsetup's test suite, unpacked.
+pub struct Images(tempfile::TempDir);
+
+impl Images {
+    pub fn unpacked() -> Option<Self> {
+        let archive = tools::sample("cryptsetup/images.tar.xz")?;
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        tools::run(Command::new(tools::program("tar")?).arg("-xJSf").arg(archive).arg("-C").arg(dir.path()));
+        Some(Self(dir))
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Names of all files in `folder`, sorted.
+    pub fn list(&self, folder: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path(folder)).expect("the folder is there");
+        let mut names: Vec<String> =
+            entries.map(|e| e.expect("an entry").file_name().into_string().expect("UTF-8")).collect();
+        names.sort();
+        names
+    }
+}
+
+/// The passphrase and the keyfiles of an image of cryptsetup's tests.
+pub fn credentials_of(images: &Images, name: &str) -> Vec<Credential> {
+    let mut credentials = Vec::new();
+    if !name.contains("_nopw") {
+        let repeated = |letters: &str| letters.chars().map(|c| c.to_string().repeat(12)).collect::<String>();
+        let text = if name.contains("_pw72") {
+            repeated("abcdef")
+        } else if name.starts_with("vcpim_") {
+            "c".repeat(20)
+        } else if name.ends_with("-hidden") {
+            repeated("b")
+        } else {
+            repeated("a")
+        };
+        credentials.push(passphrase(&text));
+    }
+    if name.starts_with("tck_") || name.starts_with("vck_") {
+        for keyfile in ["keyfile1", "keyfile2"] {
+            credentials.extend(Credential::keyfiles(&images.path("tcrypt").join(keyfile)).expect("a keyfile"));
+        }
+    }
+    credentials
+}
+
+/// A digest of a whole file, to see whether it was changed.
+pub fn digest(path: &Path) -> String {
+    let output = tools::run(Command::new("sha256sum").stdin(File::open(path).expect("the file opens")));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Bytes that look random and are the same each time.
+pub fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Makes a TrueCrypt volume of the whole store.
+pub fn create(store: &dyn Store, spec: &Spec<'_>, credentials: &[Credential]) -> Result<()> {
+    formats::by_name("TrueCrypt").expect("it is in the table").create(store, spec, credentials)
+}
+
+/// Makes a VeraCrypt volume of the whole store.
+pub fn create_veracrypt(store: &dyn Store, spec: &Spec<'_>, credentials: &[Credential]) -> Result<()> {
+    formats::by_name("VeraCrypt").expect("it is in the table").create(store, spec, credentials)
+}
+
+/// A new file of `len` zero bytes in `folder`.
+pub fn new_file(folder: &Path, name: &str, len: u64) -> PathBuf {
+    let path = folder.join(name);
+    File::create_new(&path).and_then(|f| f.set_len(len)).expect("a new file");
+    path
+}
+
+/// A file store for reading and writing.
+pub fn read_write(path: &Path) -> Arc<dyn Store> {
+    Arc::new(FileStore::open(path, Access::ReadWrite).expect("the file opens"))
+}
+
+/// Fails unless nothing opens with any of the passphrases.
+pub fn opens_with_nothing(bytes: Vec<u8>, passphrases: &[&str], what: &str) {
+    let store = MemoryStore::new(bytes);
+    for text in passphrases {
+        let error = match unlock(&store, &Unlock::with(&[passphrase(text)])) {
+            Ok(unlocked) => panic!("{what}: {text} opens {:?}", unlocked.facts),
+            Err(error) => error,
+        };
+        let nothing = matches!(error.kind, ErrorKind::WrongCredential(_) | ErrorKind::NotThisFormat(_));
+        assert!(nothing, "{what}: {text}: {error}");
+    }
+}
+
+/// Runs `command` on a terminal of its own and answers its prompts in order. What it prints. Prompts are for secrets, but
+/// those with a parenthesis, which names examples or choices.
+pub fn on_terminal(python: &Path, answers: &[(&str, &str)], command: &[&str]) -> String {
+    const DRIVER: &str = r#"
+import os, pty, select, signal, sys, termios, time
+answers = [a.split("=>", 1) for a in sys.argv[1].split("\n")]
+pid, fd = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[2], sys.argv[2:])
+out, seen, until = b"", 0, time.time() + 120
+while time.time() < until:
+    if not select.select([fd], [], [], 0.2)[0]:
+        continue
+    try:
+        data = os.read(fd, 4096)
+    except OSError:
+        break
+    if not data:
+        break
+    out += data
+    while answers and answers[0][0].encode() in out[seen:]:
+        prompt, answer = answers.pop(0)
+        seen = out.index(prompt.encode(), seen) + len(prompt)
+        # What is typed before the echo is off is thrown away.
+        while bool(termios.tcgetattr(fd)[3] & termios.ECHO) != (")" in prompt) and time.time() < until:
+            time.sleep(0.01)
+        os.write(fd, answer.encode() + b"\n")
+sys.stdout.write(out.decode(errors="replace"))
+if time.time() >= until:
+    os.kill(pid, signal.SIGKILL)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"#;
+    let answers: Vec<String> = answers.iter().map(|(prompt, answer)| format!("{prompt}=>{answer}")).collect();
+    let output = tools::run(Command::new(python).args(["-c", DRIVER, &answers.join("\n")]).args(command));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

@@ -1,0 +1,11 @@
+//! The integration tests, as one program: linking is most of what building them takes.
+
+mod common;
+mod fuse_endings;
+mod fuse_image;
+mod fuse_tree;
+mod mounted;
+mod nbd_clients;
+mod nbd_hostile;
+mod nbd_kernel;
+mod nbd_server;
