@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use claviger_engine::store::Access;
 use claviger_engine::store::files::rename_new;
-use claviger_engine::trees::{Node, NodeKind};
+use claviger_engine::trees::{NewNode, Node, NodeKind, Renaming};
 use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;
 
@@ -352,7 +352,7 @@ fn into(args: &Args, opened: &Inside, from: &[OsString], to: &OsStr) -> anyhow::
         if item.is_folder {
             let there = if name.is_empty() { Ok(folder) } else { opened.tree.lookup(folder, name) };
             if there.is_err() {
-                opened.tree.make_folder(folder, name).map_err(|e| told(e, to))?;
+                opened.tree.make_folder(folder, name, &NewNode::default()).map_err(|e| told(e, to))?;
                 copied.folders += 1;
             }
         } else {
@@ -421,10 +421,11 @@ fn file_in(
     }
     let file = File::open(&item.from).map_err(|e| Error::from(e).at(&item.from))?;
     let temporary = OsString::from(format!("claviger-{}.part", std::process::id()));
-    let node = tree.create(folder, &temporary).map_err(inside)?;
+    let node = tree.create(folder, &temporary, &NewNode::default()).map_err(inside)?;
     let copied = (|| -> anyhow::Result<u64> {
         let size = contents_in(opened, file, item, node, show)?;
-        tree.rename(folder, &temporary, folder, name, args.force).map_err(inside)?;
+        let how = if args.force { Renaming::Replace } else { Renaming::Keep };
+        tree.rename(folder, &temporary, folder, name, how).map_err(inside)?;
         Ok(size)
     })();
     if copied.is_err() {

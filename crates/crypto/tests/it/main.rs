@@ -10,5 +10,4 @@ mod legacy_modes;
 mod misuse;
 mod random_cases;
 mod vectors;
-mod wiping;
 mod xts;

@@ -127,15 +127,14 @@ impl Tree for Ext {
         self.ask(move |worker| {
             let metadata = worker.metadata(&path)?;
             let kind = kind(metadata.file_type());
+            let size = if matches!(kind, NodeKind::File | NodeKind::Link) { metadata.len() } else { 0 };
             Ok(Attributes {
-                kind,
-                size: if matches!(kind, NodeKind::File | NodeKind::Link) { metadata.len() } else { 0 },
                 mode: Some(metadata.mode() & 0o7777),
                 owner: Some((metadata.uid(), metadata.gid())),
                 modified: time(metadata.modified()),
                 accessed: time(metadata.accessed()),
                 created: metadata.created().and_then(time),
-                read_only: false,
+                ..Attributes::new(kind, size, node)
             })
         })
     }
@@ -298,7 +297,7 @@ fn superblock(store: &dyn Store) -> io::Result<(Space, bool)> {
     if total > store.len() {
         return Err(damaged("number of blocks", SUPERBLOCK + 0x4, format!("they are more than fit: {total} bytes")));
     }
-    Ok((Space { total, free, unit }, incompatible & JOURNAL_TO_REPLAY != 0))
+    Ok((Space::new(total, free, unit), incompatible & JOURNAL_TO_REPLAY != 0))
 }
 
 fn parse(path: &[u8]) -> io::Result<Path<'_>> {

@@ -111,14 +111,11 @@ impl Tree for Ntfs {
                 _ => 0,
             };
             Ok(Attributes {
-                kind,
-                size,
-                mode: None,
-                owner: None,
                 modified: time(info.modification_time()),
                 accessed: time(info.access_time()),
                 created: time(info.creation_time()),
                 read_only: info.file_attributes().contains(NtfsFileAttributeFlags::READ_ONLY),
+                ..Attributes::new(kind, size, node)
             })
         })
     }
@@ -182,7 +179,7 @@ impl Tree for Ntfs {
 
     fn space(&self) -> io::Result<Space> {
         let volume = self.volume();
-        Ok(Space { total: volume.ntfs.size(), free: 0, unit: volume.ntfs.cluster_size() })
+        Ok(Space::new(volume.ntfs.size(), 0, volume.ntfs.cluster_size()))
     }
 }
 

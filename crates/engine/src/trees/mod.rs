@@ -23,19 +23,42 @@ pub enum NodeKind {
     Special,
 }
 
+/// What a node without data is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// A named pipe.
+    Pipe,
+    /// A Unix socket.
+    Socket,
+    /// A block device, with Unix's `st_rdev`.
+    BlockDevice(u64),
+    /// A character device, with Unix's `st_rdev`.
+    CharacterDevice(u64),
+}
+
 /// What is known about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// What it is.
     pub kind: NodeKind,
+    /// What exactly a [`NodeKind::Special`] is, where the file system tells.
+    pub special: Option<Special>,
+    /// The number that people see (Unix's `st_ino`). Two names with the same number are one file.
+    pub number: u64,
+    /// Names that it has.
+    pub links: u32,
     /// Size of a file, or length of a link's target, in bytes; 0 for all else.
     pub size: u64,
+    /// Bytes that it takes where it is stored, where the file system tells.
+    pub stored: Option<u64>,
     /// Permission bits, where the file system has them (the lower twelve of Unix's `st_mode`).
     pub mode: Option<u16>,
     /// User and group, where the file system has them.
     pub owner: Option<(u32, u32)>,
     /// When the contents changed.
     pub modified: Option<SystemTime>,
+    /// When the contents or the attributes changed (Unix's `st_ctime`).
+    pub changed: Option<SystemTime>,
     /// When it was last read, as precisely as the file system keeps that.
     pub accessed: Option<SystemTime>,
     /// When it was made.
@@ -44,12 +67,76 @@ pub struct Attributes {
     pub read_only: bool,
 }
 
+impl Attributes {
+    /// Those of a node of which nothing else is known: one name, no times, no owner.
+    pub fn new(kind: NodeKind, size: u64, number: u64) -> Self {
+        let (links, read_only) = (1, false);
+        let (special, stored, mode, owner) = (None, None, None, None);
+        let (modified, changed, accessed, created) = (None, None, None, None);
+        Self {
+            kind,
+            special,
+            number,
+            links,
+            size,
+            stored,
+            mode,
+            owner,
+            modified,
+            changed,
+            accessed,
+            created,
+            read_only,
+        }
+    }
+}
+
+/// What a new node begins with, where the file system keeps such things.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NewNode {
+    /// Permission bits (the lower twelve of Unix's `st_mode`); the file system's own default if there are none.
+    pub mode: Option<u16>,
+    /// User and group; those of this process if there are none.
+    pub owner: Option<(u32, u32)>,
+}
+
+/// What an open file is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// It is read.
+    pub read: bool,
+    /// It is written.
+    pub write: bool,
+}
+
+/// What becomes of a node that has the new name already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renaming {
+    /// A file, or an empty folder, is replaced.
+    Replace,
+    /// It stays, and the renaming fails.
+    Keep,
+    /// The two change names.
+    Exchange,
+}
+
+/// How an extended attribute is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// Whether it is there or not.
+    Any,
+    /// Only if it is not there yet.
+    Create,
+    /// Only if it is there.
+    Replace,
+}
+
 /// A name in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The name, as bytes of the file system where they are not Unicode. It may hold anything but NUL and `/`.
     pub name: OsString,
-    /// What it names.
+    /// What it names. Where a tree keeps something for each node, this is only its number: [`Tree::take`] gives a node.
     pub node: Node,
     /// What that is.
     pub kind: NodeKind,
@@ -64,11 +151,29 @@ pub struct Space {
     pub free: u64,
     /// The unit in which files are stored.
     pub unit: u32,
+    /// Files that there can be, and those that can still be made, where that has a limit.
+    #[serde(skip)]
+    pub files: Option<(u64, u64)>,
+    /// The longest name, in bytes.
+    #[serde(skip)]
+    pub longest_name: u32,
+}
+
+impl Space {
+    /// Without a limit for files, and with names of at most 255 bytes.
+    pub fn new(total: u64, free: u64, unit: u32) -> Self {
+        Self { total, free, unit, files: None, longest_name: 255 }
+    }
 }
 
 /// Folders and files. All methods may be called from several threads. Errors are those that the system's calls of the
 /// same purpose have (`NotFound`, `NotADirectory`, `StorageFull` …); what is damaged is `InvalidData` with an
-/// [`ErrorKind::Malformed`] inside (see [`damaged`]); a tree that cannot be written answers `ReadOnlyFilesystem`.
+/// [`ErrorKind::Malformed`] inside (see [`damaged`]); a tree that cannot be written answers `ReadOnlyFilesystem`, and what
+/// its file system has not, `Unsupported`.
+///
+/// Each node that [`lookup`](Tree::lookup), [`take`](Tree::take), [`stream`](Tree::stream) or a method that makes one
+/// returns, but for the root, is to be given back by [`forget`](Tree::forget), as often. Trees whose nodes cost nothing
+/// have nothing to forget.
 pub trait Tree: Send + Sync {
     /// The outermost folder.
     fn root(&self) -> Node;
@@ -88,6 +193,18 @@ pub trait Tree: Send + Sync {
     /// # Errors
     /// `NotFound`, `NotADirectory`.
     fn lookup(&self, folder: Node, name: &OsStr) -> io::Result<Node>;
+
+    /// The node that an entry of `folder` names.
+    ///
+    /// # Errors
+    /// Those of [`Tree::lookup`].
+    fn take(&self, _folder: Node, entry: &Entry) -> io::Result<Node> {
+        Ok(entry.node)
+    }
+
+    /// Gives back a node that was returned `times` times. It must not be used any more once it is given back as often as it
+    /// was returned.
+    fn forget(&self, _node: Node, _times: u64) {}
 
     /// What is known about a node.
     ///
@@ -139,34 +256,84 @@ pub trait Tree: Send + Sync {
         Err(read_only())
     }
 
+    /// Changes the permission bits (the lower twelve of Unix's `st_mode`).
+    ///
+    /// # Errors
+    /// `Unsupported` where the file system has none.
+    fn set_mode(&self, _node: Node, _mode: u16) -> io::Result<()> {
+        Err(self.without("permissions"))
+    }
+
+    /// Changes user and group, each if it is given.
+    ///
+    /// # Errors
+    /// `PermissionDenied`; `Unsupported` where the file system has none.
+    fn set_owner(&self, _node: Node, _user: Option<u32>, _group: Option<u32>) -> io::Result<()> {
+        Err(self.without("owners"))
+    }
+
     /// Makes an empty file.
     ///
     /// # Errors
     /// `AlreadyExists`, `StorageFull`, `InvalidFilename` for a name that the file system cannot hold.
-    fn create(&self, _folder: Node, _name: &OsStr) -> io::Result<Node> {
+    fn create(&self, _folder: Node, _name: &OsStr, _new: &NewNode) -> io::Result<Node> {
         Err(read_only())
+    }
+
+    /// Makes an empty file and opens it, whatever its permissions then say: [`Tree::create`] and [`Tree::open`] in one.
+    ///
+    /// # Errors
+    /// Those of [`Tree::create`].
+    fn create_open(&self, folder: Node, name: &OsStr, new: &NewNode, usage: Use) -> io::Result<Node> {
+        let node = self.create(folder, name, new)?;
+        self.open(node, usage)?;
+        Ok(node)
     }
 
     /// Makes an empty folder.
     ///
     /// # Errors
     /// Those of [`Tree::create`].
-    fn make_folder(&self, _folder: Node, _name: &OsStr) -> io::Result<Node> {
+    fn make_folder(&self, _folder: Node, _name: &OsStr, _new: &NewNode) -> io::Result<Node> {
         Err(read_only())
     }
 
-    /// Gives a node another name, or another folder. A file, or an empty folder, that has the new name is replaced if
-    /// `replace` says so.
+    /// Makes a symbolic link to `target`.
     ///
     /// # Errors
-    /// `AlreadyExists`, `NotFound`, `DirectoryNotEmpty`, `InvalidInput` for a folder that would lie in itself.
+    /// Those of [`Tree::create`]; `Unsupported` where the file system has none.
+    fn make_link(&self, _folder: Node, _name: &OsStr, _target: &OsStr, _new: &NewNode) -> io::Result<Node> {
+        Err(self.without("symbolic links"))
+    }
+
+    /// Makes a pipe, a socket or a device.
+    ///
+    /// # Errors
+    /// Those of [`Tree::create`]; `Unsupported` where the file system has none.
+    fn make_special(&self, _folder: Node, _name: &OsStr, _special: Special, _new: &NewNode) -> io::Result<Node> {
+        Err(self.without("pipes, sockets and devices"))
+    }
+
+    /// Gives a file one more name, a hard link. What is returned is the same node once more.
+    ///
+    /// # Errors
+    /// Those of [`Tree::create`]; `PermissionDenied` for a folder; `Unsupported` where the file system has none.
+    fn add_name(&self, _node: Node, _folder: Node, _name: &OsStr) -> io::Result<Node> {
+        Err(self.without("hard links"))
+    }
+
+    /// Gives a node another name, or another folder.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, `NotFound`, `DirectoryNotEmpty`, `InvalidInput` for a folder that would lie in itself;
+    /// `Unsupported` where the file system cannot exchange names.
     fn rename(
         &self,
         _folder: Node,
         _name: &OsStr,
         _to_folder: Node,
         _to_name: &OsStr,
-        _replace: bool,
+        _how: Renaming,
     ) -> io::Result<()> {
         Err(read_only())
     }
@@ -179,15 +346,78 @@ pub trait Tree: Send + Sync {
         Err(read_only())
     }
 
-    /// Keeps the contents of a file until [`Tree::release`] is called as often, although it may be removed meanwhile.
-    fn hold(&self, _file: Node) {}
+    /// The stream of that name beside the contents of a file, as a node that is read and written as a file is: `$EFS` and
+    /// the alternate data streams of NTFS.
+    ///
+    /// # Errors
+    /// `NotFound`; `Unsupported` where the file system has none.
+    fn stream(&self, _file: Node, _name: &OsStr) -> io::Result<Node> {
+        Err(self.without("streams"))
+    }
 
-    /// Ends what [`Tree::hold`] began.
+    /// The names of a file's streams.
+    ///
+    /// # Errors
+    /// Those of the store.
+    fn streams(&self, _file: Node) -> io::Result<Vec<OsString>> {
+        Ok(Vec::new())
+    }
+
+    /// The value of an extended attribute: `user.ecryptfs`. Nothing if there is none of that name.
+    ///
+    /// # Errors
+    /// `Unsupported` where the file system has none.
+    fn extended(&self, _node: Node, _name: &OsStr) -> io::Result<Option<Vec<u8>>> {
+        Err(self.without("extended attributes"))
+    }
+
+    /// The names of the extended attributes.
+    ///
+    /// # Errors
+    /// `Unsupported` where the file system has none.
+    fn list_extended(&self, _node: Node) -> io::Result<Vec<OsString>> {
+        Err(self.without("extended attributes"))
+    }
+
+    /// Writes an extended attribute.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, `ENODATA`, as `how` says; `StorageFull`; `Unsupported` where the file system has none.
+    fn set_extended(&self, _node: Node, _name: &OsStr, _value: &[u8], _how: Setting) -> io::Result<()> {
+        Err(self.without("extended attributes"))
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `ENODATA` if there is none; `Unsupported` where the file system has none.
+    fn remove_extended(&self, _node: Node, _name: &OsStr) -> io::Result<()> {
+        Err(self.without("extended attributes"))
+    }
+
+    /// Opens a file. Its contents stay until [`Tree::release`] is called as often, although it may be removed meanwhile.
+    ///
+    /// # Errors
+    /// `PermissionDenied`, where the tree asks somebody who says so.
+    fn open(&self, _file: Node, _usage: Use) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Ends what [`Tree::open`] began.
     ///
     /// # Errors
     /// Those of the store.
     fn release(&self, _file: Node) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Makes the changes of one node durable: its contents, and its attributes unless `contents_only` says that they do not
+    /// matter. For a folder, its names.
+    ///
+    /// # Errors
+    /// Those of [`Tree::flush`].
+    fn sync(&self, _node: Node, _contents_only: bool) -> io::Result<()> {
+        self.flush()
     }
 
     /// Makes all changes durable.
@@ -211,6 +441,14 @@ pub trait Tree: Send + Sync {
     /// # Errors
     /// Those of the store.
     fn space(&self) -> io::Result<Space>;
+
+    /// The answer to what its file system has not: `EROFS` where nothing can be written anyway.
+    fn without(&self, what: &str) -> io::Error {
+        match self.writable() {
+            true => io::Error::new(io::ErrorKind::Unsupported, format!("this file system has no {what}")),
+            false => read_only(),
+        }
+    }
 }
 
 /// The node at `path` below the root. Empty steps and `.` mean nothing; `..` is no name.

@@ -10,7 +10,7 @@ use crate::support::fat::{mkfs, read_all};
 use claviger_engine::Store;
 use claviger_engine::filesystems::fat::Fat;
 use claviger_engine::store::MemoryStore;
-use claviger_engine::trees::{NodeKind, Space, Tree, find};
+use claviger_engine::trees::{NewNode, NodeKind, Renaming, Space, Tree, Use, find};
 use claviger_testkit::random::Random;
 use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
 
@@ -67,8 +67,10 @@ fn exercise(store: Arc<MemoryStore>, steps: usize, seed: u64, size: u64) -> BTre
         let in_folder = find(&tree, OsStr::new(&folder)).expect("the folder is there");
         let any = (!files.is_empty()).then(|| files.keys().nth(random.below(files.len())).expect("there").clone());
         let done = match (random.below(10), any) {
-            (0, _) if folders.len() < 12 => tree.make_folder(in_folder, OsStr::new(&name)).map(|_| folders.push(path)),
-            (1..=3, _) | (_, None) => tree.create(in_folder, OsStr::new(&name)).and_then(|node| {
+            (0, _) if folders.len() < 12 => {
+                tree.make_folder(in_folder, OsStr::new(&name), &NewNode::default()).map(|_| folders.push(path))
+            }
+            (1..=3, _) | (_, None) => tree.create(in_folder, OsStr::new(&name), &NewNode::default()).and_then(|node| {
                 files.insert(path.clone(), Vec::new());
                 let bytes = random.bytes(random_len(seed, step, longest));
                 tree.write_at(node, 0, &bytes)?;
@@ -99,7 +101,7 @@ fn exercise(store: Arc<MemoryStore>, steps: usize, seed: u64, size: u64) -> BTre
                 let to = replaced.unwrap_or(path);
                 let (to_folder, to_name) = to.rsplit_once('/').expect("a path");
                 let to_folder = find(&tree, OsStr::new(to_folder)).expect("the folder is there");
-                tree.rename(from, OsStr::new(old), to_folder, OsStr::new(to_name), true).map(|()| {
+                tree.rename(from, OsStr::new(old), to_folder, OsStr::new(to_name), Renaming::Replace).map(|()| {
                     let contents = files.remove(&file).expect("in the model");
                     files.insert(to, contents);
                 })
@@ -181,23 +183,23 @@ fn a_full_file_system_says_so_and_loses_nothing() {
         let store = image.in_memory();
         let tree = Fat::open(store.clone()).expect("it opens");
         let free = tree.space().expect("it is counted").free;
-        let file = tree.create(tree.root(), OsStr::new("kept")).expect("room");
+        let file = tree.create(tree.root(), OsStr::new("kept"), &NewNode::default()).expect("room");
         tree.write_at(file, 0, b"before").expect("room");
         let too_much = tree.write_at(file, 3, &vec![7; free as usize]).expect_err("no room");
         assert_eq!(too_much.kind(), ErrorKind::StorageFull);
         assert_eq!(tree.set_len(file, free + 1).expect_err("no room").kind(), ErrorKind::StorageFull);
         assert_eq!(read_all(&tree)["/kept"], b"before");
         let all = tree.space().expect("it is counted").free;
-        let rest = tree.create(tree.root(), OsStr::new("rest")).expect("room for a name");
+        let rest = tree.create(tree.root(), OsStr::new("rest"), &NewNode::default()).expect("room for a name");
         tree.write_at(rest, 0, &vec![9; all as usize]).expect("exactly that much fits");
         assert_eq!(tree.space().expect("it is counted").free, 0);
         assert_eq!(
-            tree.make_folder(tree.root(), OsStr::new("no")).expect_err("no room").kind(),
+            tree.make_folder(tree.root(), OsStr::new("no"), &NewNode::default()).expect_err("no room").kind(),
             ErrorKind::StorageFull
         );
         // What a removed file had can be used at once.
         tree.remove(tree.root(), OsStr::new("rest")).expect("removed");
-        let again = tree.create(tree.root(), OsStr::new("again")).expect("room for a name");
+        let again = tree.create(tree.root(), OsStr::new("again"), &NewNode::default()).expect("room for a name");
         tree.write_at(again, 0, &vec![5; all as usize]).expect("there is room again");
         tree.finish().expect("written");
         image.put(&store.to_vec());
@@ -211,16 +213,16 @@ fn a_folder_grows_to_its_limit_and_the_root_of_fat16_does_not() {
     let store = image.in_memory();
     let tree = Fat::open(store.clone()).expect("it opens");
     let names = (0..).map(|i| format!("A{i}"));
-    let filled = names.map_while(|n| tree.create(tree.root(), OsStr::new(&n)).ok()).count();
+    let filled = names.map_while(|n| tree.create(tree.root(), OsStr::new(&n), &NewNode::default()).ok()).count();
     assert_eq!(filled, 64);
     tree.remove(tree.root(), OsStr::new("A7")).expect("removed");
-    let folder = tree.make_folder(tree.root(), OsStr::new("BIG")).expect("one place is free");
+    let folder = tree.make_folder(tree.root(), OsStr::new("BIG"), &NewNode::default()).expect("one place is free");
     // Twenty parts of a name and the entry: 3,120 of them leave 14 of 65,536 entries, less the two of the folder itself.
     let long = |i: usize| format!("{i:04}{}", "n".repeat(251));
     for i in 0..3120 {
-        tree.create(folder, OsStr::new(&long(i))).unwrap_or_else(|e| panic!("{i}: {e}"));
+        tree.create(folder, OsStr::new(&long(i)), &NewNode::default()).unwrap_or_else(|e| panic!("{i}: {e}"));
     }
-    let full = tree.create(folder, OsStr::new(&long(3120))).expect_err("65,536 entries are there");
+    let full = tree.create(folder, OsStr::new(&long(3120)), &NewNode::default()).expect_err("65,536 entries are there");
     assert_eq!(full.kind(), ErrorKind::StorageFull);
     tree.finish().expect("written");
     image.put(&store.to_vec());
@@ -233,12 +235,12 @@ fn a_removed_file_lives_while_it_is_held() {
     let store = image.in_memory();
     let tree = Fat::open(store.clone()).expect("it opens");
     let free = tree.space().expect("it is counted").free;
-    let file = tree.create(tree.root(), OsStr::new("gone")).expect("room");
+    let file = tree.create(tree.root(), OsStr::new("gone"), &NewNode::default()).expect("room");
     tree.write_at(file, 0, &[3; 50_000]).expect("room");
-    tree.hold(file);
+    tree.open(file, Use { read: true, write: true }).expect("it opens");
     tree.remove(tree.root(), OsStr::new("gone")).expect("removed");
     tree.flush().expect("written");
-    let other = tree.create(tree.root(), OsStr::new("other")).expect("room");
+    let other = tree.create(tree.root(), OsStr::new("other"), &NewNode::default()).expect("room");
     tree.write_at(other, 0, &[4; 50_000]).expect("room");
     tree.write_at(file, 50_000, &[5; 50_000]).expect("it can still be written");
     let mut bytes = vec![0; 100_000];
@@ -258,28 +260,31 @@ fn names_times_and_kinds_are_minded() {
     let store = image.in_memory();
     let tree = Fat::open(store.clone()).expect("it opens");
     let (root, name) = (tree.root(), OsStr::new);
-    let folder = tree.make_folder(root, name("Folder")).expect("room");
-    let inner = tree.make_folder(folder, name("inner")).expect("room");
-    let file = tree.create(root, name("File")).expect("room");
+    let folder = tree.make_folder(root, name("Folder"), &NewNode::default()).expect("room");
+    let inner = tree.make_folder(folder, name("inner"), &NewNode::default()).expect("room");
+    let file = tree.create(root, name("File"), &NewNode::default()).expect("room");
     let kind = |result: std::io::Result<()>| result.expect_err("refused").kind();
-    assert_eq!(kind(tree.create(root, name("fILE")).map(drop)), ErrorKind::AlreadyExists);
-    assert_eq!(kind(tree.create(root, name("a:b")).map(drop)), ErrorKind::InvalidFilename);
-    assert_eq!(kind(tree.create(file, name("x")).map(drop)), ErrorKind::NotADirectory);
+    assert_eq!(kind(tree.create(root, name("fILE"), &NewNode::default()).map(drop)), ErrorKind::AlreadyExists);
+    assert_eq!(kind(tree.create(root, name("a:b"), &NewNode::default()).map(drop)), ErrorKind::InvalidFilename);
+    assert_eq!(kind(tree.create(file, name("x"), &NewNode::default()).map(drop)), ErrorKind::NotADirectory);
     assert_eq!(kind(tree.write_at(folder, 0, b"x")), ErrorKind::IsADirectory);
     assert_eq!(kind(tree.write_at(file, u64::from(u32::MAX), b"x")), ErrorKind::FileTooLarge);
     assert_eq!(kind(tree.remove(root, name("folder"))), ErrorKind::DirectoryNotEmpty);
     assert_eq!(kind(tree.remove(root, name("none"))), ErrorKind::NotFound);
-    assert_eq!(kind(tree.rename(root, name("folder"), inner, name("x"), true)), ErrorKind::InvalidInput);
-    assert_eq!(kind(tree.rename(root, name("file"), root, name("folder"), true)), ErrorKind::IsADirectory);
-    assert_eq!(kind(tree.rename(root, name("folder"), root, name("file"), true)), ErrorKind::NotADirectory);
-    assert_eq!(kind(tree.rename(root, name("file"), root, name("folder"), false)), ErrorKind::AlreadyExists);
+    assert_eq!(kind(tree.rename(root, name("folder"), inner, name("x"), Renaming::Replace)), ErrorKind::InvalidInput);
+    assert_eq!(kind(tree.rename(root, name("file"), root, name("folder"), Renaming::Replace)), ErrorKind::IsADirectory);
+    assert_eq!(
+        kind(tree.rename(root, name("folder"), root, name("file"), Renaming::Replace)),
+        ErrorKind::NotADirectory
+    );
+    assert_eq!(kind(tree.rename(root, name("file"), root, name("folder"), Renaming::Keep)), ErrorKind::AlreadyExists);
     // Another case is another name of the same file.
-    tree.rename(root, name("File"), root, name("FILE"), true).expect("renamed");
+    tree.rename(root, name("File"), root, name("FILE"), Renaming::Replace).expect("renamed");
     assert_eq!(tree.lookup(root, name("file")).expect("there"), file);
     let names: Vec<_> = tree.list(root).expect("listed").into_iter().map(|e| (e.name, e.kind)).collect();
     assert_eq!(names, [("Folder".into(), NodeKind::Folder), ("FILE".into(), NodeKind::File)]);
     // A folder that moves knows where it is.
-    tree.rename(folder, name("inner"), root, name("moved"), false).expect("moved");
+    tree.rename(folder, name("inner"), root, name("moved"), Renaming::Keep).expect("moved");
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_328_612_944);
     tree.set_times(file, Some(time), None).expect("set");
     assert_eq!(tree.attributes(file).expect("attributes").modified, Some(time));
@@ -298,7 +303,7 @@ fn the_mark_of_being_in_use_comes_before_the_first_change_and_goes_after_the_las
         read_all(&tree);
         tree.finish().expect("nothing to do");
         assert!(store.to_vec() == before, "reading changed something");
-        let file = tree.create(tree.root(), OsStr::new("x")).expect("room");
+        let file = tree.create(tree.root(), OsStr::new("x"), &NewNode::default()).expect("room");
         assert_eq!(store.to_vec()[state] & 1, 1);
         tree.flush().expect("written");
         assert_eq!(store.to_vec()[state] & 1, 1);
@@ -306,7 +311,7 @@ fn the_mark_of_being_in_use_comes_before_the_first_change_and_goes_after_the_las
         let copy = Arc::new(MemoryStore::new(store.to_vec()));
         let other = Fat::open(copy.clone()).expect("it opens");
         assert_eq!(other.warnings().len(), 1);
-        other.create(other.root(), OsStr::new("y")).expect("room");
+        other.create(other.root(), OsStr::new("y"), &NewNode::default()).expect("room");
         other.finish().expect("written");
         assert_eq!(copy.to_vec()[state] & 1, 1, "a mark of somebody else stays");
         tree.finish().expect("written");
@@ -328,7 +333,7 @@ fn what_was_lost_is_told_to_everybody_who_asks_later() {
         let counted = Arc::new(FaultStore::new(image.in_memory(), None));
         let make = |store: Arc<FaultStore>| {
             let tree = Fat::open(store).expect("it opens");
-            let file = tree.create(tree.root(), OsStr::new("x")).expect("room");
+            let file = tree.create(tree.root(), OsStr::new("x"), &NewNode::default()).expect("room");
             tree.write_at(file, 0, b"precious").expect("room");
             (tree, file)
         };
@@ -357,7 +362,7 @@ fn nothing_is_written_where_nothing_may_be() {
     let cut = Arc::new(MemoryStore::new(bytes[..bytes.len() / 2].to_vec()));
     let tree = Fat::open(cut.clone()).expect("what is there can be read");
     assert!(!tree.writable() && tree.warnings().len() == 1);
-    let refused = tree.create(tree.root(), OsStr::new("x")).expect_err("refused");
+    let refused = tree.create(tree.root(), OsStr::new("x"), &NewNode::default()).expect_err("refused");
     assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
     drop(tree);
     assert!(cut.to_vec() == bytes[..cut.len() as usize]);
@@ -371,22 +376,24 @@ fn a_crash_at_any_write_leaves_lost_clusters_at_worst() {
         let tree = Fat::open(store.clone()).expect("it opens");
         let (root, name) = (tree.root(), OsStr::new);
         let kept: Vec<u8> = (0..9000).map(|i| i as u8).collect();
-        let file = tree.create(root, name("a name that is long enough for parts")).expect("room");
+        let file = tree.create(root, name("a name that is long enough for parts"), &NewNode::default()).expect("room");
         tree.write_at(file, 0, &kept).expect("room");
         tree.flush().expect("written");
         let settled = store.crash_images().len();
-        let folder = tree.make_folder(root, name("folder")).expect("room");
+        let folder = tree.make_folder(root, name("folder"), &NewNode::default()).expect("room");
         for i in 0..20 {
-            let more = tree.create(folder, name(&format!("number {i} of many"))).expect("room");
+            let more = tree.create(folder, name(&format!("number {i} of many")), &NewNode::default()).expect("room");
             tree.write_at(more, 0, &vec![i; 400 * usize::from(i)]).expect("room");
         }
         tree.flush().expect("written");
         tree.set_len(tree.lookup(folder, name("number 19 of many")).expect("there"), 1500).expect("cut");
         tree.remove(folder, name("number 18 of many")).expect("removed");
-        let again = tree.create(folder, name("in its place")).expect("room");
+        let again = tree.create(folder, name("in its place"), &NewNode::default()).expect("room");
         tree.write_at(again, 0, &[0xee; 9000]).expect("room");
-        tree.rename(root, name("a name that is long enough for parts"), folder, name("moved"), false).expect("moved");
-        tree.rename(folder, name("number 5 of many"), folder, name("number 6 of many"), true).expect("replaced");
+        tree.rename(root, name("a name that is long enough for parts"), folder, name("moved"), Renaming::Keep)
+            .expect("moved");
+        tree.rename(folder, name("number 5 of many"), folder, name("number 6 of many"), Renaming::Replace)
+            .expect("replaced");
         tree.finish().expect("written");
         for (at, crashed) in store.crash_images().into_iter().enumerate().skip(settled) {
             let crashed = Arc::new(MemoryStore::new(crashed));

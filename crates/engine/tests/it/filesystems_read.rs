@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::support::fat::{contents, read_all};
 use claviger_engine::filesystems::{self, Kind};
 use claviger_engine::store::MemoryStore;
-use claviger_engine::trees::{Node, NodeKind, Tree, find};
+use claviger_engine::trees::{NewNode, Node, NodeKind, Tree, find};
 use claviger_engine::{Error, ErrorKind as Blame};
 use claviger_testkit::random::Random;
 use claviger_testkit::tools;
@@ -110,7 +110,7 @@ fn ext_is_read_with_and_without_extents() {
         let seconds = ours.modified.and_then(|t| t.duration_since(SystemTime::UNIX_EPOCH).ok()).expect("a time");
         assert_eq!(seconds.as_secs() as i64, theirs.mtime());
         assert!(!tree.writable());
-        let refused = tree.create(tree.root(), OsStr::new("x")).expect_err("it is only read");
+        let refused = tree.create(tree.root(), OsStr::new("x"), &NewNode::default()).expect_err("it is only read");
         assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
         assert_eq!(tree.lookup(tree.root(), OsStr::new("none")).expect_err("none").kind(), ErrorKind::NotFound);
         assert_eq!(tree.lookup(link, OsStr::new("x")).expect_err("a link").kind(), ErrorKind::NotADirectory);
@@ -310,9 +310,10 @@ fn hostile_images_give_errors_and_end() {
         if let Some(image) = crate::support::fat::mkfs(args, 2 << 10) {
             let store = image.in_memory();
             let tree = filesystems::fat::Fat::open(store.clone()).expect("it opens");
-            let folder = tree.make_folder(tree.root(), OsStr::new("folder")).expect("room");
+            let folder = tree.make_folder(tree.root(), OsStr::new("folder"), &NewNode::default()).expect("room");
             for i in 0..60 {
-                let file = tree.create(folder, OsStr::new(&format!("a longer name {i}"))).expect("room");
+                let file =
+                    tree.create(folder, OsStr::new(&format!("a longer name {i}")), &NewNode::default()).expect("room");
                 tree.write_at(file, 0, &[7; 3000]).expect("room");
             }
             tree.finish().expect("written");

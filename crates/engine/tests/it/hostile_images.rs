@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use claviger_engine::store::MemoryStore;
-use claviger_engine::trees::{Entry, Node, NodeKind, Tree};
+use claviger_engine::trees::{Entry, NewNode, Node, NodeKind, Renaming, Tree, Use};
 use claviger_engine::{Store, diagnosis, filesystems, free_tail, partitions};
 use claviger_testkit::random::Random;
 use claviger_testkit::tools;
@@ -125,21 +125,21 @@ fn write(store: Arc<MemoryStore>, random: &mut Random) {
         let folder = *random.choose(&folders);
         let new: OsString = format!("a new name of some length {step}").into();
         let Some((parent, entry)) = found.get(random.below(found.len().max(1))) else {
-            let _ = tree.create(folder, &new);
+            let _ = tree.create(folder, &new, &NewNode::default());
             continue;
         };
         let len = *random.choose(&[0, 1, 511, 70_000, 5_000_000, u64::from(u32::MAX)]);
         let _ = match random.below(9) {
-            0 => tree.create(folder, &new).map(drop),
-            1 => tree.make_folder(folder, &new).map(drop),
+            0 => tree.create(folder, &new, &NewNode::default()).map(drop),
+            1 => tree.make_folder(folder, &new, &NewNode::default()).map(drop),
             2 => tree.remove(*parent, &entry.name),
-            3 => tree.rename(*parent, &entry.name, folder, &new, true),
+            3 => tree.rename(*parent, &entry.name, folder, &new, Renaming::Replace),
             4 => tree.set_len(entry.node, len),
             5 => tree.write_at(entry.node, len.min(100_000), &[9; 5000]),
             6 => tree.set_times(entry.node, Some(SystemTime::UNIX_EPOCH), None),
             7 => tree.flush(),
             _ => {
-                tree.hold(entry.node);
+                let _ = tree.open(entry.node, Use { read: true, write: true });
                 let _ = tree.remove(*parent, &entry.name);
                 tree.release(entry.node)
             }
@@ -176,11 +176,15 @@ fn damaged_fat_is_read_and_written_without_a_panic() {
         let Some(image) = crate::support::fat::mkfs(args, size) else { return };
         let store = image.in_memory();
         let tree = filesystems::fat::Fat::open(store.clone()).expect("it opens");
-        let folder = tree.make_folder(tree.root(), OsStr::new("folder")).expect("room");
-        let deeper = tree.make_folder(folder, OsStr::new("deeper")).expect("room");
+        let folder = tree.make_folder(tree.root(), OsStr::new("folder"), &NewNode::default()).expect("room");
+        let deeper = tree.make_folder(folder, OsStr::new("deeper"), &NewNode::default()).expect("room");
         for i in 0..40 {
             let file = tree
-                .create(*[folder, deeper, tree.root()].get(i % 3).expect("one"), OsStr::new(&format!("a name {i}")))
+                .create(
+                    *[folder, deeper, tree.root()].get(i % 3).expect("one"),
+                    OsStr::new(&format!("a name {i}")),
+                    &NewNode::default(),
+                )
                 .expect("room");
             tree.write_at(file, 0, &vec![7; i * 300]).expect("room");
         }

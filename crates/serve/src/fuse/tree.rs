@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use claviger_engine::trees::{self, Attributes, Node, NodeKind, Tree};
+use claviger_engine::trees::{self, Attributes, NewNode, Node, NodeKind, Renaming, Tree, Use};
 use claviger_engine::{Error, Result};
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner, OpenFlags,
@@ -247,13 +247,13 @@ impl Filesystem for Shown {
         const KIND: u32 = 0o170_000;
         const REGULAR: u32 = 0o100_000;
         match mode & KIND {
-            0 | REGULAR => self.entry(self.tree.create(self.node(parent), name), reply),
+            0 | REGULAR => self.entry(self.tree.create(self.node(parent), name, &NewNode::default()), reply),
             _ => reply.error(Errno::EPERM),
         }
     }
 
     fn mkdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
-        self.entry(self.tree.make_folder(self.node(parent), name), reply);
+        self.entry(self.tree.make_folder(self.node(parent), name, &NewNode::default()), reply);
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -277,12 +277,13 @@ impl Filesystem for Shown {
         if !(flags - RenameFlags::RENAME_NOREPLACE).is_empty() {
             return reply.error(Errno::EINVAL);
         }
-        let replace = !flags.contains(RenameFlags::RENAME_NOREPLACE);
-        done(self.tree.rename(self.node(parent), name, self.node(newparent), newname, replace), reply);
+        let keep = flags.contains(RenameFlags::RENAME_NOREPLACE);
+        let how = if keep { Renaming::Keep } else { Renaming::Replace };
+        done(self.tree.rename(self.node(parent), name, self.node(newparent), newname, how), reply);
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.tree.hold(self.node(ino));
+        let _ = self.tree.open(self.node(ino), Use { read: true, write: true });
         // Nobody but the kernel changes what is in its cache.
         reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
     }
@@ -297,10 +298,13 @@ impl Filesystem for Shown {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        let made = self.tree.create(self.node(parent), name).and_then(|node| Ok((node, self.attr(node)?)));
+        let made = self
+            .tree
+            .create(self.node(parent), name, &NewNode::default())
+            .and_then(|node| Ok((node, self.attr(node)?)));
         match made {
             Ok((node, attr)) => {
-                self.tree.hold(node);
+                let _ = self.tree.open(node, Use { read: true, write: true });
                 reply.created(&NOT_KEPT, &attr, Generation(0), FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
             }
             Err(e) => reply.error(errno(&e)),

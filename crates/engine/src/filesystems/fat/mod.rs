@@ -24,7 +24,7 @@ use std::time::SystemTime;
 
 use crate::error::Result;
 use crate::store::Store;
-use crate::trees::{self, Attributes, Entry, Node, NodeKind, Space, Tree};
+use crate::trees::{self, Attributes, Entry, NewNode, Node, NodeKind, Renaming, Space, Tree, Use};
 use boot::Boot;
 use node::State;
 
@@ -163,15 +163,20 @@ impl Tree for Fat {
         self.change()?.set_times(node, modified, accessed)
     }
 
-    fn create(&self, folder: Node, name: &OsStr) -> io::Result<Node> {
+    fn create(&self, folder: Node, name: &OsStr, _new: &NewNode) -> io::Result<Node> {
         self.with_room(|state| state.create(folder, name, false))
     }
 
-    fn make_folder(&self, folder: Node, name: &OsStr) -> io::Result<Node> {
+    fn make_folder(&self, folder: Node, name: &OsStr, _new: &NewNode) -> io::Result<Node> {
         self.with_room(|state| state.create(folder, name, true))
     }
 
-    fn rename(&self, folder: Node, name: &OsStr, to_folder: Node, to_name: &OsStr, replace: bool) -> io::Result<()> {
+    fn rename(&self, folder: Node, name: &OsStr, to_folder: Node, to_name: &OsStr, how: Renaming) -> io::Result<()> {
+        let replace = match how {
+            Renaming::Replace => true,
+            Renaming::Keep => false,
+            Renaming::Exchange => return Err(self.without("exchange of names")),
+        };
         let Some(old) = self.with_room(|state| state.rename(folder, name, to_folder, to_name, replace))? else {
             return Ok(());
         };
@@ -188,8 +193,9 @@ impl Tree for Fat {
         self.with_room(|state| state.remove(folder, name))
     }
 
-    fn hold(&self, file: Node) {
+    fn open(&self, file: Node, _usage: Use) -> io::Result<()> {
         self.state().hold(file);
+        Ok(())
     }
 
     fn release(&self, file: Node) -> io::Result<()> {

@@ -111,14 +111,11 @@ impl State {
         let (kind, size) =
             if entry.is_folder() { (NodeKind::Folder, 0) } else { (NodeKind::File, entry.size().into()) };
         Ok(Attributes {
-            kind,
-            size,
-            mode: None,
-            owner: None,
             modified: entry.modified(),
             accessed: entry.accessed(),
             created: entry.created(),
             read_only: entry.attributes() & READ_ONLY != 0,
+            ..Attributes::new(kind, size, node)
         })
     }
 
@@ -350,7 +347,7 @@ impl State {
     pub fn space(&mut self) -> io::Result<Space> {
         let cluster = u64::from(self.boot.cluster);
         let free = u64::from(self.table.free()?) + self.freed.len() as u64;
-        Ok(Space { total: u64::from(self.boot.clusters) * cluster, free: free * cluster, unit: self.boot.cluster })
+        Ok(Space::new(u64::from(self.boot.clusters) * cluster, free * cluster, self.boot.cluster))
     }
 
     /// Whether clusters were given back that are not free yet.

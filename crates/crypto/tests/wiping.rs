@@ -1,8 +1,12 @@
 //! A key schedule goes when its cipher goes. One test in a process of its own: it counts the process's pages.
 
-use crate::common::usable;
+#[path = "it/common/mod.rs"]
+#[allow(dead_code, reason = "the other tests use the rest")]
+mod common;
+
 use claviger_crypto::CIPHERS;
 use claviger_testkit::random::Random;
+use common::usable;
 
 /// The pages of key schedules are the only ones left out of core dumps (`secret::Locked`, flag `dd` of smaps), and they
 /// are wiped right before they are unmapped. Counted in KiB, not in mappings: the kernel merges neighbours.
