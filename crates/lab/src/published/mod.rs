@@ -123,8 +123,7 @@ pub struct Figure {
 
 /// Every figure of every study.
 pub fn all() -> &'static [Figure] {
-    static ALL: LazyLock<Vec<Figure>> =
-        LazyLock::new(|| STUDIES.iter().flat_map(figures).collect());
+    static ALL: LazyLock<Vec<Figure>> = LazyLock::new(|| STUDIES.iter().flat_map(figures).collect());
     &ALL
 }
 

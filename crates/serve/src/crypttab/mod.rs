@@ -202,7 +202,9 @@ impl Entry {
                     ));
                 }
             }
-            ("cipher" | "hash", Kind::Plain | Kind::LoopAes) => invocation.options.push(format!("--{name}={}", value()?)),
+            ("cipher" | "hash", Kind::Plain | Kind::LoopAes) => {
+                invocation.options.push(format!("--{name}={}", value()?))
+            }
             ("size", Kind::Plain | Kind::LoopAes) => invocation.options.push(format!("--key-size={}", value()?)),
             ("offset", Kind::Plain | Kind::LoopAes) => invocation.options.push(format!("--data-offset={}s", value()?)),
             ("skip", Kind::Plain | Kind::LoopAes) => invocation.options.push(format!("--skip={}", value()?)),
@@ -281,8 +283,7 @@ mod tests {
             let bare = invocation(options).expect("how to open it");
             assert_eq!((bare.options, bare.key_is_file), (Vec::new(), false), "{options}");
         }
-        let all =
-            with_key("luks,header=/h,key-slot=3,keyfile-offset=512,keyfile-size=64,cipher=aes,size=256,tries=1");
+        let all = with_key("luks,header=/h,key-slot=3,keyfile-offset=512,keyfile-size=64,cipher=aes,size=256,tries=1");
         assert_eq!(all.options, ["--header=/h", "--slot=3", "--keyfile-offset=512", "--keyfile-size=64"]);
         assert!(all.key_is_file && all.ignored.len() == 1, "{:?}", all.ignored);
     }
@@ -300,7 +301,11 @@ mod tests {
             "--sector-size=4096",
         ];
         assert_eq!((&all.options[0][..], &all.options[1..]), ("--format=plain", &ours.map(str::to_owned)[..]));
-        assert_eq!(invocation("cipher=aes,size=256").expect("how to open it").options[0], "--format=plain", "no device says LUKS");
+        assert_eq!(
+            invocation("cipher=aes,size=256").expect("how to open it").options[0],
+            "--format=plain",
+            "no device says LUKS"
+        );
         let key = with_key("plain,hash=sha256,keyfile-offset=4,keyfile-size=99");
         assert_eq!(key.options, ["--format=plain", "--keyfile-offset=4"]);
         assert!(key.key_is_file && key.ignored[0].contains("systemd"), "{:?}", key.ignored);
@@ -317,7 +322,8 @@ mod tests {
     fn luks_is_told_by_its_mark() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let table = format!("v {} - cipher=aes,size=256", file.path().display());
-        let first = || parse(&table).expect("an entry")[0].invocation().expect("how to open it").options.first().cloned();
+        let first =
+            || parse(&table).expect("an entry")[0].invocation().expect("how to open it").options.first().cloned();
         assert_eq!(first().as_deref(), Some("--format=plain"));
         std::fs::write(file.path(), b"LUKS\xba\xbe\0\x02").expect("it is written");
         assert_eq!(first(), None);
