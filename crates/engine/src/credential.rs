@@ -9,6 +9,7 @@ use std::time::Duration;
 use claviger_crypto::{Acceleration, Secret};
 
 use crate::error::{Error, Result};
+use crate::random;
 use crate::spec::Spec;
 use crate::store::Store;
 
@@ -98,7 +99,7 @@ impl Credential {
             return Err(Error::misuse(format!("a keyfile has 1 to {NEW_KEYFILE_MAX} bytes, not {len}")));
         }
         let mut contents = Secret::zeroed(len);
-        getrandom::fill(&mut contents).map_err(|e| Error::from(io::Error::other(e.to_string())))?;
+        random::fill(&mut contents)?;
         Ok(contents)
     }
 

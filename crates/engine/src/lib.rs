@@ -28,6 +28,7 @@ pub mod free_tail;
 pub mod fuzzing;
 pub mod memory;
 pub mod partitions;
+pub mod random;
 pub mod spec;
 pub mod store;
 pub mod trees;

@@ -6,14 +6,6 @@
 mod corpus;
 mod targets;
 
-// A file of the program, which is no library.
-#[allow(dead_code, reason = "only the parser is of interest")]
-#[path = "../../cli/src/verbs/attach/crypttab.rs"]
-mod crypttab;
-#[allow(dead_code, reason = "as above")]
-#[path = "../../cli/src/verbs/attach/disk.rs"]
-mod disk;
-
 pub use targets::TARGETS;
 
 /// A parser, and what it is fed first.

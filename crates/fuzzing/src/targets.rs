@@ -13,7 +13,7 @@ use claviger_engine::{
     Credential, FORMATS, Format, Secret, Store, Unlock, diagnosis, filesystems, fuzzing, partitions,
 };
 
-use crate::{Target, corpus, crypttab};
+use crate::{Target, corpus};
 
 /// Every target.
 pub static TARGETS: &[Target] = &[
@@ -127,9 +127,9 @@ fn identify(bytes: &[u8]) {
 }
 
 fn crypttab(bytes: &[u8]) {
-    let Ok(entries) = crypttab::parse(&String::from_utf8_lossy(bytes)) else { return };
+    let Ok(entries) = claviger_serve::crypttab::parse(&String::from_utf8_lossy(bytes)) else { return };
     for entry in entries {
-        let _ = entry.plan();
+        let _ = entry.invocation();
     }
 }
 

@@ -1,9 +1,8 @@
 //! Measures what storage encryption costs on this machine.
 //!
-//! Four questions, each with a module that asks it and plain data that answers it:
+//! Three questions, each with a module that asks it and plain data that answers it:
 //! [`benchmark`] how fast the ciphers are in memory, as TrueCrypt's benchmark window shows it; [`derivation`] what a
-//! wrong password costs; [`compare`] what encryption takes away from reads and writes of a given block size, in one process;
-//! [`run`] what whole facilities, ours and others, take away from what people do with a disk.
+//! wrong password costs; [`run`] what whole facilities, ours and others, take away from what people do with a disk.
 //!
 //! A run is data all the way: a [`facility::Facility`] says by which commands something is made, opened and closed; a
 //! [`workloads::Workload`] does something with what is open and gives [`run::Measure`]s; a [`run::Run`] holds them raw; a
@@ -13,7 +12,6 @@
 
 pub mod benchmark;
 pub mod changes;
-pub mod compare;
 pub mod derivation;
 pub mod facility;
 #[cfg(test)]
@@ -27,7 +25,6 @@ pub mod random;
 pub mod recommend;
 pub mod report;
 pub mod run;
-pub mod served;
 pub mod statistics;
 pub mod suites;
 pub mod summary;

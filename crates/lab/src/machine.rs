@@ -1,9 +1,8 @@
 //! What was measured on, and what disturbed it: a figure without these says little.
 
 use std::fs;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::meter::processors;
@@ -108,31 +107,6 @@ pub fn utc_now() -> String {
     utc(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
 }
 
-/// Processor time used so far.
-#[derive(Clone, Copy, Debug)]
-pub struct CpuTime {
-    /// By all threads of this process.
-    pub process: Duration,
-    /// By the calling thread.
-    pub thread: Duration,
-}
-
-impl CpuTime {
-    /// Up to now.
-    pub fn now() -> Self {
-        let read = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
-        Self { process: read(ClockId::ProcessCPUTime), thread: read(ClockId::ThreadCPUTime) }
-    }
-
-    /// From `earlier` up to this.
-    pub fn since(self, earlier: Self) -> Self {
-        Self {
-            process: self.process.saturating_sub(earlier.process),
-            thread: self.thread.saturating_sub(earlier.thread),
-        }
-    }
-}
-
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
@@ -198,16 +172,5 @@ mod tests {
         let machine = Machine::this();
         assert!(machine.cpus > 0 && machine.memory_bytes > 0 && !machine.cipher_kernels.is_empty());
         assert_eq!(bracketed("always [madvise] never\n"), "madvise");
-    }
-
-    #[test]
-    fn processor_time_grows_with_work() {
-        let before = CpuTime::now();
-        let mut sum = 0u64;
-        while CpuTime::now().since(before).thread < Duration::from_millis(2) {
-            sum = std::hint::black_box(sum + 1);
-        }
-        let used = CpuTime::now().since(before);
-        assert!(used.process >= Duration::from_millis(2));
     }
 }

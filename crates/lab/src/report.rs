@@ -7,7 +7,6 @@ use serde::Serialize;
 
 mod benchmark;
 mod changes;
-mod compare;
 mod derivation;
 mod facts;
 mod html;
@@ -19,7 +18,6 @@ mod run;
 mod sample;
 mod table;
 
-pub use compare::findings;
 pub use run::RunReport;
 pub use table::{csv, hanging};
 

@@ -6,10 +6,10 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use claviger_serve::nbd::Client;
 use rustix::fs::OFlags;
 use serde::Serialize;
 
-use crate::machine::CpuTime;
 use crate::memory::Buffer;
 use crate::random::Random;
 
@@ -35,13 +35,13 @@ pub trait Device {
     /// Whatever the backing reports.
     fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
-    /// Writes `data` from `offset` on, or begins to: [`Device::flush`] waits for the rest. May leave anything in `data`.
+    /// Writes `data` from `offset` on. May leave anything in `data`.
     ///
     /// # Errors
     /// Whatever the backing reports.
     fn write(&mut self, offset: u64, data: &mut [u8]) -> io::Result<()>;
 
-    /// Waits for everything under way and makes all writes durable.
+    /// Makes all writes durable.
     ///
     /// # Errors
     /// Whatever the backing reports.
@@ -74,6 +74,21 @@ impl Device for FileDevice {
 
     fn flush(&mut self) -> io::Result<()> {
         self.0.sync_data()
+    }
+}
+
+/// One request at a time, which the client sleeps over.
+impl Device for Client {
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.read_at(offset, out)
+    }
+
+    fn write(&mut self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.write_at(offset, data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Client::flush(self)
     }
 }
 
@@ -120,8 +135,6 @@ pub struct Moved {
     pub bytes: u64,
     /// How long that took, the flush after writes included.
     pub took: Duration,
-    /// Processor time that was used meanwhile.
-    pub cpu: CpuTime,
 }
 
 /// Carries the transfer out. What it writes carries the mark `pass`.
@@ -132,7 +145,6 @@ pub fn run(device: &mut dyn Device, data: &Data, transfer: &Transfer, pass: u64)
     let Transfer { direction, block, size, limit } = *transfer;
     let mut buffer = Buffer::new(block);
     let (mut at, mut next_look) = (0, LOOK);
-    let cpu = CpuTime::now();
     let start = Instant::now();
     while at + block as u64 <= size {
         match direction {
@@ -153,11 +165,7 @@ pub fn run(device: &mut dyn Device, data: &Data, transfer: &Transfer, pass: u64)
     if direction == Direction::Write {
         device.flush()?;
     }
-    let moved = Moved { bytes: at, took: start.elapsed(), cpu: CpuTime::now().since(cpu) };
-    if direction == Direction::Read {
-        device.flush()?; // ends what was read ahead, before another target's turn
-    }
-    Ok(moved)
+    Ok(Moved { bytes: at, took: start.elapsed() })
 }
 
 /// Incompressible data, different at each place and in each pass: random bytes, repeated every 256 KiB, in which each

@@ -2,6 +2,7 @@
 #![deny(unsafe_code)] // allowed in fuse::sys, fuse::uring_sys, kernel::dm_sys, mount::loop_sys and inherited only, for what the kernel demands
 
 mod aligned;
+pub mod crypttab;
 mod durable;
 pub mod fuse;
 pub mod inherited;

@@ -141,50 +141,10 @@ fn wrong_options_are_misuse() {
         "benchmark --json --csv",
         "benchmark --kdf --cipher AES",
         "lab",
-        "lab compare --suite ROT13",
-        "lab compare --block 500",
-        "lab compare --size 1000TiB",
-        "lab compare --size 1TB",
-        "lab compare --limit 0",
-        "lab compare --path floppy",
-        "lab compare --path engine --queue-depth 2",
+        "lab run --preset floppy",
     ] {
         let output = claviger(args);
         assert_eq!(output.status.code(), Some(1), "{args}: {output:?}");
         assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{args}");
-    }
-}
-
-#[test]
-fn the_sweep_over_both_paths() {
-    for path in ["nbd", "engine"] {
-        let small =
-            format!("lab compare --path {path} --suite AES --block 512 --block 4K --size 256K --repeats 2 --seed 7");
-        let report = json(&format!("{small} --json"));
-        let cells = report["cells"].as_array().unwrap();
-        // The kernel's are beside them where it may be used.
-        let kernels = |cell: &&Value| cell["target"].as_str().unwrap().starts_with("kernel");
-        assert_eq!(cells.iter().filter(|c| !kernels(c)).count(), 2 * 2 * 2);
-        assert!(cells.iter().all(|c| c["bytes_per_s"].as_f64() > Some(0.0)));
-        assert!(cells.iter().all(|c| c["samples"].as_array().unwrap().len() == 2));
-        let verified = report["verified"].as_array().unwrap();
-        assert!(verified.iter().all(|v| v["bytes"] == 256 << 10));
-        assert_eq!((report["plan"]["seed"].clone(), report["plan"]["path"].clone()), (7.into(), path.into()));
-        for fact in ["cpu_model", "cpus", "cpu_features", "cipher_kernels", "kernel", "program_version", "command_line"]
-        {
-            assert!(!report["machine"][fact].is_null(), "{fact}");
-        }
-        for moment in ["before", "after"] {
-            assert!(report[moment]["load_1min"].is_f64() && report[moment]["steal_s"].is_f64());
-        }
-        assert_eq!(stdout(&format!("{small} --csv")).lines().filter(|line| !line.starts_with("kernel")).count(), 9);
-        let text = stdout(&small);
-        assert!(text.contains("Writes of 512 bytes"));
-        let told = if report["plan"]["kernel"]["measured"] == "yes" {
-            "Rows with \"kernel\""
-        } else {
-            "is not measured beside"
-        };
-        assert!(text.contains(told), "{text}");
     }
 }

@@ -8,8 +8,11 @@ pub mod twofish;
 mod wide;
 mod wrapped;
 
-use crate::modes::cbc;
-use crate::tweak;
+use crate::{chain, tweak};
+
+/// Bytes of the buffer for [`BlockCipher::cbc_decrypt`], a block more than is decrypted at a time. It is a small one: modes with a
+/// key for each sector decrypt no more at a time, and would clear the rest for nothing.
+const CHAIN_ROOM: usize = 16 + 512;
 
 /// A block cipher with its key in place. Every method works on whole blocks in place.
 ///
@@ -46,7 +49,10 @@ pub trait BlockCipher: Send + Sync {
     /// Decrypts one chain of CBC (NIST SP 800-38A, 6.2). Of `iv` the first bytes count, as many as a block has; `chain.len()` is a
     /// multiple of the block size.
     fn cbc_decrypt(&self, iv: &[u8; 16], chain: &mut [u8]) {
-        cbc::through_buffer(self, iv, chain);
+        let (block, len) = (self.block_size(), chain.len());
+        if len > 0 {
+            chain::decrypt::<CHAIN_ROOM>(block, &[*iv], len, chain, |blocks| self.decrypt_blocks(blocks));
+        }
     }
 }
 

@@ -14,6 +14,7 @@
 //! - The header is one long chain with the area itself for everything: IV a0 ‖ a1 (or a0), whitening a1.
 
 use super::{Cascade, IvMode, SectorCipher, wipe};
+use crate::chain::{self, assert_chains, xor};
 use crate::ciphers::BlockCipher;
 use crate::secret::Locked;
 
@@ -29,7 +30,7 @@ const PIECE: usize = 2 << 10;
 /// Encrypts `ivs.len()` sectors of `sector` bytes each, every one a chain of its own. Of each IV the first bytes count,
 /// as many as a block has. `sector` is a multiple of the block size and `run.len()` is `ivs.len() * sector`.
 pub fn encrypt_sectors(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
-    assert_chains(cipher, ivs, sector, run);
+    assert_chains(cipher.block_size(), ivs, sector, run);
     // Rows of one block from each sector. The last row encrypted is what the next one is xored with.
     let mut rows = [[0u8; LANES * 16]; LINE / 8];
     for (ivs, run) in ivs.chunks(LANES).zip(run.chunks_mut(LANES * sector)) {
@@ -42,49 +43,7 @@ pub fn encrypt_sectors(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize
 
 /// The inverse of [`encrypt_sectors`].
 pub fn decrypt_sectors(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
-    assert_chains(cipher, ivs, sector, run);
-    decrypt_pieces::<{ 16 + PIECE }>(cipher, ivs, sector, run);
-}
-
-/// Panics unless `run` is a chain of `sector` bytes for each IV, in whole blocks.
-#[track_caller]
-fn assert_chains(cipher: &(impl BlockCipher + ?Sized), ivs: &[[u8; 16]], sector: usize, run: &[u8]) {
-    let (ivs, len, block) = (ivs.len(), run.len(), cipher.block_size());
-    assert!(ivs.checked_mul(sector) == Some(len), "{len} bytes are not {ivs} chains of {sector}");
-    assert!(sector.is_multiple_of(block), "{sector} bytes are no whole blocks of {block}");
-}
-
-/// [`BlockCipher::cbc_decrypt`] for ciphers that have nothing better. The buffer is a small one: modes with a key for each sector
-/// decrypt no more at a time, and would clear the rest for nothing.
-pub(crate) fn through_buffer(cipher: &(impl BlockCipher + ?Sized), iv: &[u8; 16], chain: &mut [u8]) {
-    assert_chains(cipher, &[*iv], chain.len(), chain);
-    decrypt_pieces::<{ 16 + 512 }>(cipher, &[*iv], chain.len().max(1), chain);
-}
-
-/// Decrypts sectors in pieces of `ROOM` bytes less one block.
-fn decrypt_pieces<const ROOM: usize>(
-    cipher: &(impl BlockCipher + ?Sized),
-    ivs: &[[u8; 16]],
-    sector: usize,
-    run: &mut [u8],
-) {
-    let block = cipher.block_size();
-    // What each block of the piece is xored with: the ciphertext one block earlier, or the IV of its sector. The last
-    // block of ciphertext is carried over to the next piece.
-    let mut chain = [0u8; ROOM];
-    let mut at = 0usize;
-    for piece in run.chunks_mut(ROOM - 16) {
-        let len = piece.len();
-        chain[block..][..len].copy_from_slice(piece);
-        let starts = (at.next_multiple_of(sector)..at + len).step_by(sector);
-        for start in starts {
-            chain[start - at..][..block].copy_from_slice(&ivs[start / sector][..block]);
-        }
-        cipher.decrypt_blocks(piece);
-        xor(piece, &chain[..len]);
-        chain.copy_within(len..len + block, 0);
-        at += len;
-    }
+    chain::decrypt::<{ 16 + PIECE }>(cipher.block_size(), ivs, sector, run, |piece| cipher.decrypt_blocks(piece));
 }
 
 /// CBC (NIST SP 800-38A), each sector a chain of its own.
@@ -249,12 +208,6 @@ fn encrypt_lanes<const BLOCK: usize>(
                 *block = row.as_chunks::<BLOCK>().0[lane];
             }
         }
-    }
-}
-
-fn xor(to: &mut [u8], with: &[u8]) {
-    for (to, with) in to.as_chunks_mut::<8>().0.iter_mut().zip(with.as_chunks::<8>().0) {
-        *to = (u64::from_ne_bytes(*to) ^ u64::from_ne_bytes(*with)).to_ne_bytes();
     }
 }
 

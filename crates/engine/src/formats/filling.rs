@@ -10,7 +10,8 @@ use claviger_crypto::modes::SectorCipher;
 use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::{Acceleration, Secret};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
+use crate::random;
 use crate::spec::Spec;
 use crate::store::Store;
 
@@ -26,7 +27,7 @@ const FILL_PIECE: usize = 128 << 10;
 /// Fills the area with what looks like ciphertext: of AES, under a key that is thrown away.
 pub(super) fn fill(store: &dyn Store, area: Range<u64>, spec: &Spec<'_>) -> Result<()> {
     let mut key = Secret::zeroed(64);
-    fresh(&mut key)?;
+    random::fill(&mut key)?;
     let cipher = Specification::parse("aes-xts-plain64").expect("it is known");
     let cipher: Arc<dyn SectorCipher> =
         cipher.with_key(&key, Sectors::default(), Acceleration::On).expect("the key fits");
@@ -59,7 +60,7 @@ pub(super) fn fill_with(
             piece.fill(0);
             cipher.encrypt(first + at as u64 / UNIT, piece);
         });
-        fresh(&mut part[whole..])?;
+        random::fill(&mut part[whole..])?;
         store.write_at(start + done, part)?;
         done += part.len() as u64;
         tell(spec, done, size);
@@ -74,7 +75,7 @@ pub(super) fn random(store: &dyn Store, area: Range<u64>, spec: &Spec<'_>) -> Re
     while at < area.end {
         not_cancelled(spec)?;
         let len = usize::try_from(area.end - at).map_or(FILL, |left| left.min(FILL));
-        fresh(&mut buffer[..len])?;
+        random::fill(&mut buffer[..len])?;
         store.write_at(at, &mut buffer[..len])?;
         at += len as u64;
     }
@@ -99,8 +100,4 @@ fn tell(spec: &Spec<'_>, done: u64, total: u64) {
     if let Some(progress) = spec.progress {
         progress(done, total);
     }
-}
-
-fn fresh(bytes: &mut [u8]) -> Result<()> {
-    getrandom::fill(bytes).map_err(|e| Error::from(std::io::Error::other(e.to_string())))
 }

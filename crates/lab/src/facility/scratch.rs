@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use claviger_engine::{Error, ErrorKind, Result};
+use claviger_engine::{Error, ErrorKind, Result, random};
 use claviger_serve::mount::mountinfo;
 use claviger_serve::sessions::Owner;
 use rustix::fs::OFlags;
@@ -163,7 +163,7 @@ fn mappings(tag: &str) -> Vec<String> {
 /// Letters that nobody can foresee. Where the system has no random numbers, nothing else works either.
 fn letters(count: usize) -> String {
     let mut bytes = vec![0; count];
-    let _ = getrandom::fill(&mut bytes);
+    let _ = random::fill(&mut bytes);
     bytes.iter().map(|b| char::from(b'a' + b % 26)).collect()
 }
 

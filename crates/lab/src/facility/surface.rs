@@ -8,7 +8,6 @@ use claviger_engine::{Error, Result};
 use claviger_serve::nbd::{Address, Client};
 
 use crate::memory::Buffer;
-use crate::served::Connection;
 use crate::transfer::{Device, FileDevice};
 
 /// Bytes of a page, which is the largest sector that disks have.
@@ -68,7 +67,7 @@ impl Surface {
             Way::File(path) => Box::new(FileDevice::open(path, self.direct).map_err(|e| Error::from(e).at(path))?),
             Way::Nbd(socket) => {
                 let address = Address::Unix(socket.clone());
-                Box::new(Connection::to(&address, 1).map_err(|e| Error::from(e).at(socket))?)
+                Box::new(Client::connect(&address, "").map_err(|e| Error::from(e).at(socket))?)
             }
         })
     }

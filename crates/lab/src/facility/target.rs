@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use claviger_engine::{Error, ErrorKind, Result};
+use claviger_engine::{Error, ErrorKind, Result, random};
 use claviger_serve::mount::mountinfo;
 
 use super::filesystem::{self, Filesystem};
@@ -548,6 +548,6 @@ fn private_folder(dir: &Path) -> Result<()> {
 /// A passphrase that nobody has to remember.
 fn random_letters() -> Result<String> {
     let mut bytes = [0; PASSPHRASE];
-    getrandom::fill(&mut bytes).map_err(|e| std::io::Error::other(e.to_string()))?;
+    random::fill(&mut bytes)?;
     Ok(bytes.iter().map(|b| char::from(b'a' + b % 26)).collect())
 }

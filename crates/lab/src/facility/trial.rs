@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use claviger_engine::{Error, ErrorKind, Result};
+use claviger_engine::{Error, ErrorKind, Result, random};
 use serde::Serialize;
 
 use super::{Facility, Gives, Target};
@@ -51,7 +51,7 @@ pub fn try_out(facility: &Facility, lab: &Lab) -> Result<Trial> {
     let open_s = target.open()?.seconds;
     let processes = target.processes().len();
     let mut mark = [0; MARK];
-    getrandom::fill(&mut mark).map_err(|e| io::Error::other(e.to_string()))?;
+    random::fill(&mut mark)?;
     let demand = |holds: bool, otherwise: &str| match holds {
         true => Ok(()),
         false => Err(wrong(format!("{}: {otherwise}", facility.name))),

@@ -9,6 +9,7 @@ mod losses;
 use std::sync::LazyLock;
 
 use claviger_engine::{Error, Result};
+use miniz_oxide::inflate;
 use serde::{Deserialize, Serialize};
 
 pub use beside::{Beside, CipherBeside, CipherSpeed, Layer, Ours, Theirs, ciphers_beside, laid_beside};
@@ -29,8 +30,9 @@ pub struct Study {
     pub year: u16,
     /// In short, for the end of a sentence.
     pub short: &'static str,
+    /// The table of its figures, as `build.rs` has compressed it.
     #[serde(skip)]
-    csv: &'static str,
+    deflated: &'static [u8],
 }
 
 /// All studies.
@@ -41,7 +43,7 @@ pub static STUDIES: &[Study] = &[
         title: "Untersuchung TrueCrypt, Arbeitspaket 6: Ressourcen-Analyse, version 1.0",
         year: 2010,
         short: "BSI 2010",
-        csv: include_str!("../../data/published/bsi2010.csv"),
+        deflated: include_bytes!(concat!(env!("OUT_DIR"), "/bsi2010.deflate")),
     },
     Study {
         name: "zhan2010",
@@ -49,7 +51,7 @@ pub static STUDIES: &[Study] = &[
         title: "Comparison of automated, user-transparent encryption facilities under Linux and Windows operating systems",
         year: 2010,
         short: "Zhan 2010",
-        csv: include_str!("../../data/published/zhan2010.csv"),
+        deflated: include_bytes!(concat!(env!("OUT_DIR"), "/zhan2010.deflate")),
     },
     Study {
         name: "linux2013",
@@ -57,7 +59,7 @@ pub static STUDIES: &[Study] = &[
         title: "Diskkrypteringsprestanda i GNU/Linux",
         year: 2013,
         short: "Ahlstedt and Karlsson 2013",
-        csv: include_str!("../../data/published/linux2013.csv"),
+        deflated: include_bytes!(concat!(env!("OUT_DIR"), "/linux2013.deflate")),
     },
     Study {
         name: "rantanen2013",
@@ -65,7 +67,7 @@ pub static STUDIES: &[Study] = &[
         title: "Kehittyneet salausmenetelmät",
         year: 2013,
         short: "Rantanen 2013",
-        csv: include_str!("../../data/published/rantanen2013.csv"),
+        deflated: include_bytes!(concat!(env!("OUT_DIR"), "/rantanen2013.deflate")),
     },
     Study {
         name: "tresorsgx2016",
@@ -73,7 +75,7 @@ pub static STUDIES: &[Study] = &[
         title: "Performance analysis with hdparm and dd",
         year: 2016,
         short: "TresorSGX 2016",
-        csv: include_str!("../../data/published/tresorsgx2016.csv"),
+        deflated: include_bytes!(concat!(env!("OUT_DIR"), "/tresorsgx2016.deflate")),
     },
 ];
 
@@ -121,13 +123,13 @@ pub struct Figure {
 
 /// Every figure of every study.
 pub fn all() -> &'static [Figure] {
-    static ALL: LazyLock<Vec<Figure>> =
-        LazyLock::new(|| STUDIES.iter().flat_map(|study| parse(study.csv).expect("tests parse every file")).collect());
+    static ALL: LazyLock<Vec<Figure>> = LazyLock::new(|| STUDIES.iter().flat_map(figures).collect());
     &ALL
 }
 
-fn parse(csv: &str) -> csv::Result<Vec<Figure>> {
-    csv::Reader::from_reader(csv.as_bytes()).into_deserialize().collect()
+fn figures(study: &Study) -> Vec<Figure> {
+    let table = inflate::decompress_to_vec(study.deflated).expect("build.rs made it");
+    csv::Reader::from_reader(&*table).into_deserialize().collect::<csv::Result<_>>().expect("tests parse every table")
 }
 
 /// The study of this name.
@@ -295,8 +297,7 @@ mod tests {
         for (name, count) in
             [("bsi2010", 2509), ("zhan2010", 4508), ("tresorsgx2016", 321), ("rantanen2013", 1398), ("linux2013", 92)]
         {
-            let study = study(name).expect("a study");
-            let figures = parse(study.csv).expect("a table of figures");
+            let figures = figures(study(name).expect("a study"));
             assert_eq!(figures.len(), count, "{name}");
             assert!(figures.iter().all(|f| f.study == name && f.value.is_finite() && !f.table.is_empty()), "{name}");
         }

@@ -28,6 +28,20 @@ const QUICK: &[&str] = &["plain", "LUKS2", "VeraCrypt"];
 /// the facilities above that takes five minutes at most.
 const QUICK_WORKLOADS: &[&str] = &["dd", "iozone-like", "seeks", "tree", "large-file", "unpack"];
 
+/// What encryption takes away by block size, in the method of the BSI's study of TrueCrypt (2010): sequential transfers to
+/// volumes of TrueCrypt over NBD, and the kernel's dm-crypt beside them. Each has its own baseline.
+pub const SWEEP: Preset = Preset {
+    quick: &["nbd/TrueCrypt", "nbd/TrueCrypt:Serpent", "nbd/TrueCrypt:AES-Twofish-Serpent", "dm-crypt/plain"],
+    more: &[
+        "nbd/TrueCrypt:Twofish",
+        "nbd/TrueCrypt:AES-Twofish",
+        "nbd/TrueCrypt:Serpent-AES",
+        "nbd/TrueCrypt:Serpent-Twofish-AES",
+        "nbd/TrueCrypt:Twofish-Serpent",
+    ],
+    workloads: &["dd"],
+};
+
 /// Bytes of memory that are left to the rest of the machine.
 const RESERVE: u64 = 256 << 20;
 
@@ -65,6 +79,16 @@ impl Defaults {
     }
 }
 
+/// Facilities and workloads that together answer a question that people have asked before.
+#[derive(Clone, Copy, Debug)]
+pub struct Preset {
+    /// Facilities at every level; one that cannot be measured here is left out, with the reason.
+    quick: &'static [&'static str],
+    /// Those that come on top from the standard level on.
+    more: &'static [&'static str],
+    workloads: &'static [&'static str],
+}
+
 /// What somebody wants. What is empty or nothing is chosen by the level.
 #[derive(Clone, Debug)]
 pub struct Wishes {
@@ -72,6 +96,8 @@ pub struct Wishes {
     pub level: Level,
     /// Where containers lie.
     pub backing: Backing,
+    /// What is measured where no facility or no workload is named, in the place of the level's own choice.
+    pub preset: Option<Preset>,
     /// Names of facilities; their baselines come by themselves. [`ALL`] is all of them.
     pub facilities: Vec<String>,
     /// Names of workloads, or [`ALL`].
@@ -113,6 +139,13 @@ pub struct Estimate {
     pub most_s: f64,
 }
 
+impl Preset {
+    fn facilities(&self, level: Level) -> Vec<String> {
+        let more = if level == Level::Quick { &[] } else { self.more };
+        self.quick.iter().chain(more).map(ToString::to_string).collect()
+    }
+}
+
 impl Wishes {
     /// The plan.
     ///
@@ -144,19 +177,22 @@ impl Wishes {
 
     /// Names as the catalogue has them, in its order, with baselines.
     fn facilities(&self, catalogue: &Catalogue) -> Result<Vec<String>> {
-        let mut names: Vec<String> = match (&self.facilities[..], self.level) {
-            ([], Level::Quick) => QUICK.iter().map(ToString::to_string).collect(),
+        let mut names: Vec<String> = match (&self.facilities[..], self.preset, self.level) {
+            ([], Some(preset), level) => preset.facilities(level),
+            ([], None, Level::Quick) => QUICK.iter().map(ToString::to_string).collect(),
             // One of each kind that is installed beside.
-            ([], Level::Standard) => {
+            ([], None, Level::Standard) => {
                 let one_of_a_kind = |f: &&Facility| !f.name.contains(':') && f.gives != Gives::Nbd;
                 QUICK.iter().map(ToString::to_string).chain(others(catalogue, &one_of_a_kind)).collect()
             }
             // Ours with their default ciphers, and whatever is installed beside.
-            ([], Level::Thorough) => catalogue.defaults().into_iter().chain(others(catalogue, &|_| true)).collect(),
-            (names, _) if names.iter().any(|name| name.eq_ignore_ascii_case(ALL)) => {
+            ([], None, Level::Thorough) => {
+                catalogue.defaults().into_iter().chain(others(catalogue, &|_| true)).collect()
+            }
+            (names, ..) if names.iter().any(|name| name.eq_ignore_ascii_case(ALL)) => {
                 catalogue.all().iter().map(|f| f.name.clone()).collect()
             }
-            (names, _) => {
+            (names, ..) => {
                 let found = names.iter().map(|name| Ok(catalogue.find(name)?.name.clone()));
                 found.collect::<Result<_>>()?
             }
@@ -170,6 +206,9 @@ impl Wishes {
 
     fn workloads(&self, plan: &Plan, pass_s: f64) -> Result<Vec<String>> {
         let all = || workloads::all().map(|w| w.name().to_owned());
+        if let (true, Some(preset)) = (self.workloads.is_empty(), self.preset) {
+            return Ok(preset.workloads.iter().map(ToString::to_string).collect());
+        }
         if self.workloads.is_empty() {
             let quick = |name| plan.level != Level::Quick || QUICK_WORKLOADS.contains(&name);
             let short = workloads::all().filter(|w| quick(w.name()) && w.estimate_s(plan) <= pass_s);
@@ -359,12 +398,11 @@ mod tests {
     /// Five minutes.
     const QUICK_S: f64 = 300.0;
 
-    #[test]
-    fn what_is_quick_by_itself_takes_minutes() {
-        let catalogue = Catalogue::load(None).expect("facilities");
-        let wishes = Wishes {
-            level: Level::Quick,
+    fn wishes(level: Level, preset: Option<Preset>) -> Wishes {
+        Wishes {
+            level,
             backing: Backing::Tmpfs(MEMORY.into()),
+            preset,
             facilities: Vec::new(),
             workloads: Vec::new(),
             scale: None,
@@ -372,8 +410,13 @@ mod tests {
             repeats: None,
             steady: None,
             seed: 1,
-        };
-        let plan = wishes.plan(&catalogue).expect("a plan");
+        }
+    }
+
+    #[test]
+    fn what_is_quick_by_itself_takes_minutes() {
+        let catalogue = Catalogue::load(None).expect("facilities");
+        let plan = wishes(Level::Quick, None).plan(&catalogue).expect("a plan");
         assert_eq!(plan.workloads, QUICK_WORKLOADS, "none is too long for the level");
         let prepared = Prepared {
             facilities: plan.facilities.iter().map(|name| catalogue.find(name).expect("there").clone()).collect(),
@@ -385,5 +428,20 @@ mod tests {
         };
         let Estimate { least_s, most_s } = prepared.estimate();
         assert!(0.0 < least_s && least_s < most_s && most_s <= QUICK_S, "{least_s} s to {most_s} s");
+    }
+
+    #[test]
+    fn the_sweep_has_every_cipher_of_truecrypt_and_the_baselines() {
+        let catalogue = Catalogue::load(None).expect("facilities");
+        let plan = wishes(Level::Standard, Some(SWEEP)).plan(&catalogue).expect("a plan");
+        let ciphers = catalogue.all().iter().filter(|f| f.name.starts_with("nbd/TrueCrypt"));
+        assert!(ciphers.clone().count() > 1 && ciphers.clone().all(|f| plan.facilities.contains(&f.name)));
+        assert!(["plain-nbd", "loop", "dm-crypt/plain"].iter().all(|name| plan.facilities.iter().any(|f| f == name)));
+        assert_eq!(plan.workloads, ["dd"]);
+        let quick = wishes(Level::Quick, Some(SWEEP)).plan(&catalogue).expect("a plan");
+        assert!(quick.facilities.len() < plan.facilities.len());
+        let named = Wishes { facilities: vec!["LUKS2".into()], ..wishes(Level::Quick, Some(SWEEP)) };
+        let named = named.plan(&catalogue).expect("a plan");
+        assert_eq!((named.facilities, named.workloads), (vec!["plain".into(), "LUKS2".into()], vec!["dd".to_owned()]));
     }
 }

@@ -2,4 +2,3 @@
 
 mod benchmark;
 mod simulation;
-mod sweep;

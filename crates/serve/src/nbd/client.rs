@@ -39,7 +39,6 @@ pub struct Client {
     len: u64,
     flags: u16,
     structured: bool,
-    spin: Duration,
     next_cookie: u64,
     pending: HashMap<u64, Pending>,
     /// Headers that were submitted and not yet sent.
@@ -85,7 +84,6 @@ impl Client {
             len: 0,
             flags: 0,
             structured: false,
-            spin: Duration::ZERO,
             next_cookie: 1,
             pending: HashMap::new(),
             outgoing: Vec::new(),
@@ -95,11 +93,6 @@ impl Client {
         client.negotiate(name, replies, Instant::now() + HANDSHAKE)?;
         client.inbox.reserve(INBOX);
         Ok(client)
-    }
-
-    /// Looks for replies for the time `spin` before it sleeps. The default is not to.
-    pub fn set_spin(&mut self, spin: Duration) {
-        self.spin = spin;
     }
 
     /// Size of the export in bytes.
@@ -329,14 +322,11 @@ impl Client {
     }
 
     fn receive_some(&mut self, to: Range<usize>) -> io::Result<usize> {
-        let start = Instant::now();
         loop {
             if let Some(n) = self.socket.receive_now(&mut self.inbox[to.clone()])? {
                 return Ok(n);
             }
-            if self.spin.is_zero() || start.elapsed() > self.spin {
-                self.socket.wait(None)?;
-            }
+            self.socket.wait(None)?;
         }
     }
 

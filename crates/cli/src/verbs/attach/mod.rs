@@ -1,7 +1,5 @@
 //! `claviger attach`: volumes by name.
 
-mod crypttab;
-mod disk;
 mod favourites;
 mod kernel;
 
@@ -14,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use claviger_engine::{Error, Result, Secret};
+use claviger_serve::crypttab::{self, Entry};
 use claviger_serve::sessions::Runtime;
 
 use crate::opening::credentials::CredentialArgs;
@@ -21,7 +20,6 @@ use crate::opening::{How, OpenArgs};
 use crate::process::{background, guard};
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::{cancel, output};
-use crypttab::Entry;
 use favourites::Favourite;
 
 /// Open volumes by their names in /etc/crypttab or among your favourites
@@ -202,12 +200,12 @@ fn mount(favourite: &Favourite, json: bool) -> anyhow::Result<()> {
 }
 
 fn attach(entry: &Entry, args: &Args) -> anyhow::Result<()> {
-    let plan = entry.plan()?;
-    plan.ignored.iter().for_each(|what| output::warn(what));
+    let invocation = entry.invocation()?;
+    invocation.ignored.iter().for_each(|what| output::warn(what));
     let runtime = Runtime::of_this_user()?;
-    let device = plan.disk.as_ref().unwrap_or(&entry.device);
-    let mut options: Vec<OsString> = plan.options.iter().map(OsString::from).collect();
-    if plan.read_only || args.read_only {
+    let device = invocation.disk.as_ref().unwrap_or(&entry.device);
+    let mut options: Vec<OsString> = invocation.options.iter().map(OsString::from).collect();
+    if invocation.read_only || args.read_only {
         options.push("--read-only".into());
     }
     if args.json {
@@ -215,7 +213,7 @@ fn attach(entry: &Entry, args: &Args) -> anyhow::Result<()> {
     }
     let stdin = match &entry.key {
         None => Stdio::inherit(),
-        Some(path) if plan.key_is_file => {
+        Some(path) if invocation.key_is_file => {
             let mut option = OsString::from("--keyfile=");
             option.push(path);
             options.push(option);

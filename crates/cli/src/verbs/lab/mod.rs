@@ -1,7 +1,6 @@
 //! `claviger lab`
 
 mod check;
-mod compare;
 mod device;
 mod list;
 mod published;
@@ -23,7 +22,6 @@ enum Command {
     Run(Box<run::Args>),
     List(list::Args),
     Check(check::Args),
-    Compare(compare::Args),
     Published(published::Args),
     Report(report::Args),
     Recommend(recommend::Args),
@@ -36,7 +34,6 @@ impl Args {
             Command::Run(args) => args.json,
             Command::List(args) => args.json,
             Command::Check(args) => args.json,
-            Command::Compare(args) => args.json,
             Command::Published(args) => args.json,
             Command::Report(args) => args.json,
             Command::Recommend(args) => args.json,
@@ -50,7 +47,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Command::Run(args) => run::run(args),
         Command::List(args) => list::run(args),
         Command::Check(args) => check::run(args),
-        Command::Compare(args) => compare::run(args),
         Command::Published(args) => published::run(args),
         Command::Report(args) => report::run(args),
         Command::Recommend(args) => recommend::run(args),

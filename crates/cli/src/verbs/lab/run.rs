@@ -4,13 +4,14 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use clap::ValueEnum;
 use claviger_engine::{Error, ErrorKind};
 use claviger_lab::facility::Catalogue;
 use claviger_lab::machine::date_and_time;
 use claviger_lab::report::{Extra, RunReport, Text};
 use claviger_lab::run::journal::{Journal, State};
 use claviger_lab::run::measure::{self, Hands, Tick};
-use claviger_lab::run::plan::{MEMORY, Prepared, Wishes};
+use claviger_lab::run::plan::{MEMORY, Prepared, SWEEP, Wishes};
 use claviger_lab::run::{Backing, Caches, Level, Plan, stored};
 use claviger_lab::summary::Summary;
 
@@ -35,6 +36,7 @@ const PAGE: &str = "report.html";
   claviger lab run --quick
   claviger lab run --standard --dir /srv/scratch
   claviger lab run --facility LUKS2 --facility gocryptfs --workload dd
+  claviger lab run --preset sweep
   claviger lab run --resume claviger-lab-2026-11-22-030000
   claviger lab run --thorough --dry-run")]
 pub struct Args {
@@ -47,6 +49,9 @@ pub struct Args {
     /// The sizes and ranges of the studies: days, if no facility or workload is named
     #[arg(long)]
     thorough: bool,
+    /// Measure the facilities and workloads of this preset, where none is named
+    #[arg(long, value_enum, value_name = "PRESET")]
+    preset: Option<Preset>,
     /// Measure this facility, or `all` (may be given again); its baseline comes by itself [default: LUKS2 and VeraCrypt of
     /// --quick, otherwise our formats with their default ciphers and other programs that are installed]
     #[arg(long, value_name = "NAME")]
@@ -86,7 +91,7 @@ pub struct Args {
     out: Option<PathBuf>,
     /// Go on with the run in this folder
     #[arg(long, value_name = "FOLDER", group = "loses", conflicts_with_all = [
-        "quick", "standard", "thorough", "facility", "workload", "dir", "device", "scale", "size", "repeats", "steady", "seed",
+        "quick", "standard", "thorough", "preset", "facility", "workload", "dir", "device", "scale", "size", "repeats", "steady", "seed",
         "out", "dry_run",
     ])]
     resume: Option<PathBuf>,
@@ -102,6 +107,12 @@ pub struct Args {
     /// Print comma-separated values, a line for each figure
     #[arg(long, conflicts_with = "json")]
     csv: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Preset {
+    /// Reads and writes by block size, as the BSI measured TrueCrypt: its ciphers over NBD, and as root the kernel's dm-crypt
+    Sweep,
 }
 
 /// Carries the verb out.
@@ -158,6 +169,7 @@ impl Args {
         Ok(Wishes {
             level,
             backing,
+            preset: self.preset.map(|Preset::Sweep| SWEEP),
             facilities: self.facility.clone(),
             workloads: self.workload.clone(),
             scale: self.scale,

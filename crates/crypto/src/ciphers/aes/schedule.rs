@@ -16,6 +16,7 @@ pub(super) struct RoundKeys {
 /// AES-256 has 14 rounds and a key before the first.
 const MAX_KEYS: usize = 15;
 
+#[allow(unsafe_code, reason = "it vouches for its bytes")]
 // SAFETY: arrays of bytes; 2 * 15 * 16 = 480, and the padding up to 512 is only ever zero.
 unsafe impl Plain for RoundKeys {}
 

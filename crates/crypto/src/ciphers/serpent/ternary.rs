@@ -4,11 +4,15 @@
 //! few that need eight. As in [`super::binary`] the functions are normalised, N(x) = S(x) ^ S(0). In `e = 0x96(a, b,
 //! c)` bit 4a + 2b + c of the number is the value of the function.
 
-use super::x86::Z;
+/// A vector that takes any function of three bits in one instruction.
+pub(super) trait Ternary: Copy {
+    /// Bit 4a + 2b + c of `TABLE` is the value of the function.
+    fn ternary<const TABLE: i32>(a: Self, b: Self, c: Self) -> Self;
+}
 
 /// N of the S-box `BOX` (0..8).
 #[inline(always)]
-pub(super) fn forward<const BOX: usize>(x: [Z; 4]) -> [Z; 4] {
+pub(super) fn forward<T: Ternary, const BOX: usize>(x: [T; 4]) -> [T; 4] {
     match BOX {
         0 => n0(x),
         1 => n1(x),
@@ -23,7 +27,7 @@ pub(super) fn forward<const BOX: usize>(x: [Z; 4]) -> [Z; 4] {
 
 /// The inverse of [`forward`].
 #[inline(always)]
-pub(super) fn inverse<const BOX: usize>(y: [Z; 4]) -> [Z; 4] {
+pub(super) fn inverse<T: Ternary, const BOX: usize>(y: [T; 4]) -> [T; 4] {
     match BOX {
         0 => n0_inverse(y),
         1 => n1_inverse(y),
@@ -40,8 +44,8 @@ macro_rules! circuit {
     ($name:ident, [$($in:ident),*] => [$($out:ident),*],
         $($value:ident = $table:literal($a:ident, $b:ident, $c:ident);)*) => {
         #[inline(always)]
-        fn $name([$($in),*]: [Z; 4]) -> [Z; 4] {
-            $(let $value = Z::ternary::<$table>($a, $b, $c);)*
+        fn $name<T: Ternary>([$($in),*]: [T; 4]) -> [T; 4] {
+            $(let $value = T::ternary::<$table>($a, $b, $c);)*
             [$($out),*]
         }
     };

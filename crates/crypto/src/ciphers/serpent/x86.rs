@@ -1,10 +1,12 @@
 //! Serpent with SSE2, four blocks in four vectors; with AVX2, eight; and with AVX-512, sixteen.
+#![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
+use super::binary;
 use super::rounds::{Lanes, RoundKeys, run};
-use super::{binary, ternary};
+use super::ternary::{self, Ternary};
 use crate::ciphers::wide::block_cipher;
 use crate::secret::Locked;
 use crate::tweak::Masks;
@@ -71,10 +73,9 @@ pub(super) struct Y(__m256i);
 #[derive(Clone, Copy)]
 pub(super) struct Z(__m512i);
 
-impl Z {
-    /// Any function of three bits: bit 4a + 2b + c of `TABLE` is its value.
+impl Ternary for Z {
     #[inline(always)]
-    pub(super) fn ternary<const TABLE: i32>(a: Self, b: Self, c: Self) -> Self {
+    fn ternary<const TABLE: i32>(a: Self, b: Self, c: Self) -> Self {
         // SAFETY: a value of this type exists, so the processor has AVX-512F.
         Self(unsafe { _mm512_ternarylogic_epi32::<TABLE>(a.0, b.0, c.0) })
     }
@@ -264,11 +265,11 @@ impl Lanes for Z {
 
     #[inline(always)]
     fn substitute<const BOX: usize>(x: [Self; 4]) -> [Self; 4] {
-        ternary::forward::<BOX>(x)
+        ternary::forward::<_, BOX>(x)
     }
 
     #[inline(always)]
     fn unsubstitute<const BOX: usize>(y: [Self; 4]) -> [Self; 4] {
-        ternary::inverse::<BOX>(y)
+        ternary::inverse::<_, BOX>(y)
     }
 }

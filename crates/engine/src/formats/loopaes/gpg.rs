@@ -16,6 +16,7 @@ use claviger_crypto::Secret;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::random;
 
 /// As much as is taken of what gpg decrypts, in bytes: a message may be one that decompresses without end.
 const OUTPUT_MAX: usize = 1 << 20;
@@ -148,7 +149,7 @@ struct Home(PathBuf);
 impl Home {
     fn new() -> Result<Self> {
         let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(|e| Error::from(io::Error::other(e.to_string())))?;
+        random::fill(&mut random)?;
         let path = std::env::temp_dir().join(format!("claviger-gpg-{:016x}", u64::from_le_bytes(random)));
         DirBuilder::new().mode(0o700).create(&path).map_err(|e| Error::from(e).at(&path))?;
         Ok(Self(path))

@@ -5,6 +5,7 @@ use claviger_crypto::hash::{self, Hash, RIPEMD160};
 use claviger_crypto::{Acceleration, Secret};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::random;
 
 /// Shorter lines end the list of keys (loop-AES, losetup, `LOOP_PASSWORD_MIN_LENGTH`).
 const LINE_MIN: usize = 20;
@@ -49,7 +50,7 @@ pub fn new_keyfile() -> Result<Secret> {
     let mut random = Secret::zeroed(NEW_KEY);
     let mut text = Secret::zeroed(NEW_KEYS * (NEW_KEY / 3 * 4 + 1));
     for line in text.chunks_mut(NEW_KEY / 3 * 4 + 1) {
-        getrandom::fill(&mut random).map_err(|e| Error::from(std::io::Error::other(e.to_string())))?;
+        random::fill(&mut random)?;
         let (end, characters) = line.split_last_mut().expect("a line has its end");
         for (four, three) in characters.chunks_mut(4).zip(random.chunks(3)) {
             let bits = u32::from(three[0]) << 16 | u32::from(three[1]) << 8 | u32::from(three[2]);

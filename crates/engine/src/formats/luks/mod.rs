@@ -11,6 +11,7 @@ use claviger_crypto::{Acceleration, Secret, SectorCipher, afsplit};
 use crate::credential::{Credential, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::magic;
+use crate::random;
 use crate::store::Store;
 
 /// What a keyslot is opened with: a key file is a passphrase of any bytes.
@@ -63,7 +64,7 @@ impl Area<'_> {
     pub fn seal(&self, key: &[u8], derived: &[u8], with: Acceleration) -> Result<Vec<u8>> {
         let cipher = self.cipher.with_key(derived, Sectors::default(), with).map_err(|e| cipher_error(e, self.at))?;
         let mut material = Secret::zeroed(self.len());
-        getrandom::fill(&mut material).map_err(|e| Error::from(std::io::Error::other(e.to_string())))?;
+        random::fill(&mut material)?;
         afsplit::split(key, self.stripes, self.hash, &mut material[..self.key_len * self.stripes]);
         cipher.encrypt(0, &mut material);
         wipe_stack();

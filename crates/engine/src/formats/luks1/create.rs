@@ -15,6 +15,7 @@ use crate::formats::filling::{self, not_cancelled};
 use crate::formats::luks::kdf::{self, Kdf, MIN_ITERATIONS};
 use crate::formats::luks::{Area, cipher_error, passphrase, uuid};
 use crate::formats::stored_behind;
+use crate::random;
 use crate::spec::{Cost, Spec};
 use crate::store::{MemoryStore, Store};
 
@@ -170,7 +171,7 @@ impl Plan {
             Some(key) => Ok(Secret::copy_from(key)),
             None => {
                 let mut key = Secret::zeroed(self.key_len);
-                random(&mut key)?;
+                random::fill(&mut key)?;
                 Ok(key)
             }
         }
@@ -178,7 +179,7 @@ impl Plan {
 
     fn header(&self, key: &[u8], first: Slot, kdf: &Kdf, spec: &Spec<'_>) -> Result<[u8; SIZE]> {
         let mut digest_salt = [0; SALT];
-        random(&mut digest_salt)?;
+        random::fill(&mut digest_salt)?;
         let digest_iterations = digest_iterations(kdf, &spec.cost);
         let mut digest = [0; DIGEST];
         let go_on = || not_cancelled(spec).is_ok();
@@ -226,7 +227,7 @@ pub(super) fn sealed(
 ) -> Result<(Slot, Vec<u8>)> {
     let Kdf::Pbkdf2 { iterations, .. } = *kdf else { return Err(not_in_luks1("Argon2")) };
     let mut salt = [0; SALT];
-    random(&mut salt)?;
+    random::fill(&mut salt)?;
     let derived = kdf.derive(passphrase, &salt, key.len(), with)?;
     let bytes = area.seal(key, &derived, Acceleration::On)?;
     // A volume hangs on these bytes: what memory or a processor got wrong must show before they are written.
@@ -261,7 +262,7 @@ fn write_clean(store: &dyn Store, end: u64, plan: &Plan) -> Result<()> {
     let mut area = vec![0; each as usize];
     let mut at = u64::from(plan.offset(0)) * SECTOR;
     for _ in 0..SLOTS {
-        random(&mut area)?;
+        random::fill(&mut area)?;
         let len = each.min(store.len().min(end.max(plan.areas_end())) - at) as usize;
         store.write_at(at, &mut area[..len])?;
         at += len as u64;
@@ -327,9 +328,4 @@ fn misuse(error: Error) -> Error {
         ErrorKind::Malformed { what, .. } => Error::misuse(what),
         _ => error,
     }
-}
-
-/// The system's random bytes.
-pub(super) fn random(bytes: &mut [u8]) -> Result<()> {
-    getrandom::fill(bytes).map_err(|e| Error::from(std::io::Error::other(e.to_string())))
 }

@@ -5,7 +5,7 @@
 
 use claviger_crypto::Secret;
 
-use super::create::{choose, random, sealed};
+use super::create::{choose, sealed};
 use super::header::{Phdr, SLOTS, Slot};
 use super::unlock::{OpenedKey, open_key};
 use super::{Luks1, NAME, backup, not_in_luks1, repair, told};
@@ -19,6 +19,7 @@ use crate::formats::{
     Attributes, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared, Removal, Resizing, RestoreFrom,
     Verified, same_name,
 };
+use crate::random;
 use crate::store::Store;
 
 impl KeyslotEditor for Luks1 {
@@ -119,7 +120,7 @@ impl<'a> Change<'a> {
         let slot = &self.header.slots[number];
         let area = slot.area(self.header.key_len);
         let mut bytes = vec![0; (area.end - area.start) as usize];
-        random(&mut bytes)?;
+        random::fill(&mut bytes)?;
         self.steps.push(Step { what: format!("random bytes over keyslot {number}"), at: area.start, bytes });
         let unused = Slot { stripes: slot.stripes, ..Slot::unused(slot.offset) };
         self.header_becomes(self.header.with_slot(number, unused))

@@ -13,6 +13,7 @@ use super::{binary, validate};
 use crate::edit::Step;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::magic;
+pub(super) use crate::random::fill as random;
 use crate::store::Store;
 
 /// The steps that write `binary` and `metadata` in place of `header`, both copies, with the next sequence number and new salts.
@@ -90,11 +91,6 @@ pub(super) fn salt() -> Result<[u8; SALT]> {
     let mut salt = [0; SALT];
     random(&mut salt)?;
     Ok(salt)
-}
-
-/// The system's randomness.
-pub(super) fn random(bytes: &mut [u8]) -> Result<()> {
-    getrandom::fill(bytes).map_err(|e| Error::from(std::io::Error::other(e.to_string())))
 }
 
 /// Where the primary copy is gone, what is there may be something else that was made in its place: that is not written over.

@@ -5,11 +5,12 @@
 //! CommandLine and UserInterface.cpp, `UserInterface::BackupVolumeHeaders`).
 
 use super::editor::{Opened, copy_at, step};
-use super::seal::{Seal, random};
+use super::seal::Seal;
 use super::{Family, HEADER_AREA, HEADER_GROUP, HeaderCopy, Locked, OLD_HEADER, UNIT, header, keyfiles, magic};
 use crate::credential::{HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{HeaderBackup, Prepared, RestoreFrom};
+use crate::random;
 use crate::store::Store;
 use crate::volume::Payload;
 
@@ -29,7 +30,7 @@ pub(super) fn back_up(
     let second = hidden.map(|with| hidden_beside(family, store, &first, with).map(|h| (h, with))).transpose()?;
     let area = if first.found.fields.has_backups { HEADER_AREA } else { OLD_HEADER } as usize;
     let mut bytes = vec![0; 2 * area];
-    random(&mut bytes)?;
+    random::fill(&mut bytes)?;
     let mut headers = Vec::new();
     let mut warnings = Vec::new();
     for (opened, with) in [(first, with)].into_iter().chain(second) {

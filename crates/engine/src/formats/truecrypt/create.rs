@@ -7,12 +7,13 @@ use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, Secret};
 
 use super::kdfs::Derivation;
-use super::seal::{Seal, random};
+use super::seal::Seal;
 use super::suites::{Mode, Suite, UNIT};
 use super::{Family, HEADER_GROUP, header, keyfiles};
 use crate::credential::Credential;
 use crate::error::{Error, Result};
 use crate::formats::filling::{self, cancelled, not_cancelled};
+use crate::random;
 use crate::spec::Spec;
 use crate::store::Store;
 
@@ -100,7 +101,7 @@ pub(super) fn stored_len(plain: u64) -> Result<u64> {
 /// cannot be told from random bytes, so random bytes have to be where there is none (7.1a does the same).
 fn write_random_group(store: &dyn Store, at: u64) -> Result<()> {
     let mut bytes = vec![0; HEADER_GROUP as usize];
-    random(&mut bytes)?;
+    random::fill(&mut bytes)?;
     Ok(store.write_at(at, &mut bytes)?)
 }
 
@@ -120,6 +121,6 @@ fn write_headers(store: &dyn Store, size: u64, mut backup: Vec<u8>, mut primary:
 
 pub(super) fn random_secret(len: usize) -> Result<Secret> {
     let mut secret = Secret::zeroed(len);
-    random(&mut secret)?;
+    random::fill(&mut secret)?;
     Ok(secret)
 }

@@ -10,13 +10,14 @@ use claviger_crypto::pool::Pool;
 
 use super::create::{fill, not_too_cheap, random_secret};
 use super::positions::Position;
-use super::seal::{Seal, random};
+use super::seal::Seal;
 use super::suites::{Mode, UNIT};
 use super::{DataArea, Family, Found, HEADER_AREA, HEADER_GROUP, HiddenRoom, Locked, Tried, header, keyfiles, magic};
 use crate::credential::{Credential, HeaderChoice, Protect, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::filling::{cancelled, not_cancelled};
 use crate::free_tail::{FreeTail, free_tail};
+use crate::random;
 use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::Volume;
@@ -124,7 +125,7 @@ impl HeaderPlaces {
     fn erase(&self, store: &dyn Store) -> Result<()> {
         for at in [self.primary, self.backup] {
             let mut bytes = [0; header::SIZE];
-            random(&mut bytes)?;
+            random::fill(&mut bytes)?;
             store.write_at(at, &mut bytes)?;
         }
         Ok(store.flush()?)

@@ -11,6 +11,7 @@ use super::header;
 use super::kdfs::Derivation;
 use super::suites::{Mode, SharedKeys, Suite};
 use crate::error::{Error, ErrorKind, Result};
+use crate::random;
 
 /// What headers are encrypted with.
 pub(super) struct Seal<'a> {
@@ -32,7 +33,7 @@ impl Seal<'_> {
     /// `Cancelled`, `TooLittleMemory`, `Io`.
     pub fn close(&self, plain: &[u8]) -> Result<Vec<u8>> {
         let mut salt = [0; header::SALT];
-        random(&mut salt)?;
+        random::fill(&mut salt)?;
         let key = self.key(&salt)?;
         let keys = SharedKeys::new(&key, Acceleration::On);
         let mut sealed = Secret::copy_from(plain);
@@ -68,9 +69,4 @@ impl Seal<'_> {
             None => Ok(key),
         }
     }
-}
-
-/// The system's random bytes.
-pub(super) fn random(bytes: &mut [u8]) -> Result<()> {
-    getrandom::fill(bytes).map_err(|e| Error::from(std::io::Error::other(e.to_string())))
 }

@@ -27,6 +27,7 @@ use claviger_crypto::modes::AuthenticatedCipher;
 
 use super::{Payload, Segment};
 use crate::error::{Error, ErrorKind, Result};
+use crate::random;
 use crate::store::Store;
 use journal::{Head, Journal, Next, Place};
 use superblock::{Geometry, SUPERBLOCK};
@@ -151,7 +152,7 @@ fn fill(
 /// Tags before encryption: random initialisation vectors come from them.
 pub(super) fn random_tags(len: usize) -> io::Result<Vec<u8>> {
     let mut tags = vec![0; len];
-    getrandom::fill(&mut tags).map_err(io::Error::other)?;
+    random::fill(&mut tags)?;
     Ok(tags)
 }
 

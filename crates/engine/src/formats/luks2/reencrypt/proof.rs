@@ -11,6 +11,7 @@ use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks2::metadata::{Base64, Digest, Id, Keyslot, Metadata, Segment, Size};
 use crate::formats::luks2::unlock::effort;
+use crate::random;
 
 /// What is required of a program, and the version of the digest that comes with it (cryptsetup's luks2_json_metadata.c,
 /// `requirements_flags`).
@@ -61,7 +62,7 @@ pub(super) fn check(metadata: &Metadata, keyslot: u32, keys: &VolumeKeys, with: 
 /// `Malformed`; `Io` if the system has no random bytes.
 pub(super) fn seal(metadata: &mut Metadata, keyslot: u32, keys: &VolumeKeys) -> Result<()> {
     let mut salt = vec![0; 32];
-    getrandom::fill(&mut salt).map_err(|e| Error::from(std::io::Error::other(e.to_string())))?;
+    random::fill(&mut salt)?;
     let mut digest = Digest {
         kind: "pbkdf2".into(),
         keyslots: vec![Id(keyslot)],

@@ -1,13 +1,13 @@
 //! Lines of /etc/crypttab, as crypttab(5) of systemd and of Debian's cryptsetup describe them, and what they come to for
 //! `claviger mount`.
 
+mod disk;
+
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use claviger_engine::{Error, Result};
-
-use super::disk;
 
 /// A line: a name, a device, a file with the password, options.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,9 +22,9 @@ pub struct Entry {
     options: Vec<String>,
 }
 
-/// What an entry comes to.
+/// How `claviger` opens an entry.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct Invocation {
     /// The file or device to open, where it is not the one of the line: an encrypted system has its header on the disk, and
     /// the line may name one of its partitions.
     pub disk: Option<PathBuf>,
@@ -117,19 +117,19 @@ impl Entry {
         self.options.iter().any(|o| o == option)
     }
 
-    /// What this program makes of it.
+    /// How `claviger` opens it.
     ///
     /// # Errors
     /// `Unsupported` for kinds of volumes that it does not open; `Misuse` for options without their value.
-    pub fn plan(&self) -> Result<Plan> {
+    pub fn invocation(&self) -> Result<Invocation> {
         let (name, kind) = self.kind();
-        let mut plan = Plan::default();
+        let mut invocation = Invocation::default();
         match kind {
             Kind::TrueCrypt if self.has("tcrypt-veracrypt") || self.has("veracrypt") => {}
-            Kind::TrueCrypt => plan.options.push("--format=TrueCrypt".into()),
+            Kind::TrueCrypt => invocation.options.push("--format=TrueCrypt".into()),
             Kind::Luks => {}
-            Kind::Plain => plan.options.push("--format=plain".into()),
-            Kind::LoopAes => plan.options.push("--format=loop-AES".into()),
+            Kind::Plain => invocation.options.push("--format=plain".into()),
+            Kind::LoopAes => invocation.options.push("--format=loop-AES".into()),
             Kind::Other => {
                 return Err(Error::unsupported(format!("volumes of the kind {name} are not yet supported"))
                     .hint("Lines for LUKS, plain, loop-AES, TrueCrypt and VeraCrypt volumes are."));
@@ -139,11 +139,11 @@ impl Entry {
         if self.key.as_deref().is_some_and(|key| random.contains(&key)) {
             return Err(Error::unsupported("volumes with another random key each time, such as for swap"));
         }
-        plan.key_is_file = kind != Kind::TrueCrypt && self.key.is_some();
+        invocation.key_is_file = kind != Kind::TrueCrypt && self.key.is_some();
         for option in &self.options {
-            self.apply(option, kind, &mut plan)?;
+            self.apply(option, kind, &mut invocation)?;
         }
-        Ok(plan)
+        Ok(invocation)
     }
 
     /// The kind that an option names. Without one it is LUKS, unless what a plain volume needs is said and the device does
@@ -161,54 +161,56 @@ impl Entry {
         }
     }
 
-    fn apply(&self, option: &str, kind: Kind, plan: &mut Plan) -> Result<()> {
+    fn apply(&self, option: &str, kind: Kind, invocation: &mut Invocation) -> Result<()> {
         let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
         let value = || value.ok_or_else(|| Error::misuse(format!("the option {name} needs a value")));
         let ignored = || format!("{}: the option {name} of the table is ignored", self.name);
         match (name, kind) {
             ("noauto" | "auto" | "nofail" | "_netdev" | "initramfs" | "loud" | "quiet", _) => {}
-            ("readonly" | "read-only", _) => plan.read_only = true,
+            ("readonly" | "read-only", _) => invocation.read_only = true,
             // This program's own.
-            ("allow-slow" | "write-unencrypted", _) => plan.options.push(format!("--{name}")),
+            ("allow-slow" | "write-unencrypted", _) => invocation.options.push(format!("--{name}")),
             _ if name.starts_with("x-") || KINDS.iter().any(|(kind, _)| *kind == name) => {}
             ("tcrypt-veracrypt" | "veracrypt", Kind::TrueCrypt) => {}
-            ("tcrypt-hidden" | "tcrypthidden", Kind::TrueCrypt) => plan.options.push("--slot=hidden".into()),
+            ("tcrypt-hidden" | "tcrypthidden", Kind::TrueCrypt) => invocation.options.push("--slot=hidden".into()),
             // Of a whole disk that holds a system this is found out.
             ("tcrypt-system", Kind::TrueCrypt) => {
                 if let Some((disk, number)) = disk::of_partition(&self.device) {
-                    plan.disk = Some(disk);
-                    plan.options.push(format!("--partition={number}"));
+                    invocation.disk = Some(disk);
+                    invocation.options.push(format!("--partition={number}"));
                 }
             }
-            ("tcrypt-keyfile", Kind::TrueCrypt) => plan.options.push(format!("--keyfile={}", value()?)),
-            ("veracrypt-pim", Kind::TrueCrypt) => plan.options.push(format!("--pim={}", value()?)),
-            ("header", Kind::Luks) => plan.options.push(format!("--header={}", value()?)),
-            ("key-slot" | "keyslot", Kind::Luks) => plan.options.push(format!("--slot={}", value()?)),
+            ("tcrypt-keyfile", Kind::TrueCrypt) => invocation.options.push(format!("--keyfile={}", value()?)),
+            ("veracrypt-pim", Kind::TrueCrypt) => invocation.options.push(format!("--pim={}", value()?)),
+            ("header", Kind::Luks) => invocation.options.push(format!("--header={}", value()?)),
+            ("key-slot" | "keyslot", Kind::Luks) => invocation.options.push(format!("--slot={}", value()?)),
             // Its header says so.
             ("cipher" | "size" | "hash" | "offset" | "skip" | "sector-size", Kind::Luks) => {}
-            ("keyfile-offset" | "keyfile-size", Kind::Luks | Kind::LoopAes) if plan.key_is_file => {
-                plan.options.push(format!("--{name}={}", value()?));
+            ("keyfile-offset" | "keyfile-size", Kind::Luks | Kind::LoopAes) if invocation.key_is_file => {
+                invocation.options.push(format!("--{name}={}", value()?));
             }
-            ("keyfile-offset", Kind::Plain) if plan.key_is_file => {
-                plan.options.push(format!("--{name}={}", value()?));
+            ("keyfile-offset", Kind::Plain) if invocation.key_is_file => {
+                invocation.options.push(format!("--{name}={}", value()?));
             }
             // As much of it is read as the key is long (crypttab(5), `keyfile-size`).
             ("keyfile-size", Kind::Plain) => {}
-            ("hash", Kind::Plain) if plan.key_is_file => {
+            ("hash", Kind::Plain) if invocation.key_is_file => {
                 if value()? != "plain" {
-                    plan.ignored.push(format!(
+                    invocation.ignored.push(format!(
                         "{}: the key file is the key, as to cryptsetup; a hash, which systemd would take of it, is not used",
                         self.name
                     ));
                 }
             }
-            ("cipher" | "hash", Kind::Plain | Kind::LoopAes) => plan.options.push(format!("--{name}={}", value()?)),
-            ("size", Kind::Plain | Kind::LoopAes) => plan.options.push(format!("--key-size={}", value()?)),
-            ("offset", Kind::Plain | Kind::LoopAes) => plan.options.push(format!("--data-offset={}s", value()?)),
-            ("skip", Kind::Plain | Kind::LoopAes) => plan.options.push(format!("--skip={}", value()?)),
-            ("sector-size", Kind::Plain) => plan.options.push(format!("--sector-size={}", value()?)),
-            ("itercountk", Kind::LoopAes) => plan.options.push(format!("--itercountk={}", value()?)),
-            _ => plan.ignored.push(ignored()),
+            ("cipher" | "hash", Kind::Plain | Kind::LoopAes) => {
+                invocation.options.push(format!("--{name}={}", value()?))
+            }
+            ("size", Kind::Plain | Kind::LoopAes) => invocation.options.push(format!("--key-size={}", value()?)),
+            ("offset", Kind::Plain | Kind::LoopAes) => invocation.options.push(format!("--data-offset={}s", value()?)),
+            ("skip", Kind::Plain | Kind::LoopAes) => invocation.options.push(format!("--skip={}", value()?)),
+            ("sector-size", Kind::Plain) => invocation.options.push(format!("--sector-size={}", value()?)),
+            ("itercountk", Kind::LoopAes) => invocation.options.push(format!("--itercountk={}", value()?)),
+            _ => invocation.ignored.push(ignored()),
         }
         Ok(())
     }
@@ -242,55 +244,54 @@ mod tests {
         }
     }
 
-    fn plan(options: &str) -> Result<Plan> {
-        parse(&format!("v /no/device - {options}")).expect("an entry")[0].plan()
+    fn invocation(options: &str) -> Result<Invocation> {
+        parse(&format!("v /no/device - {options}")).expect("an entry")[0].invocation()
     }
 
     #[test]
     fn options_of_truecrypt_become_ours() {
-        let all = plan(
+        let all = invocation(
             "tcrypt,tcrypt-hidden,tcrypt-keyfile=/a,tcrypt-keyfile=/b,veracrypt-pim=7,tcrypt-veracrypt,readonly,noauto",
         )
-        .expect("a plan");
+        .expect("how to open it");
         assert_eq!(all.options, ["--slot=hidden", "--keyfile=/a", "--keyfile=/b", "--pim=7"]);
         assert!(all.read_only && all.ignored.is_empty());
-        let system = plan("tcrypt,tcrypt-system").expect("a plan");
+        let system = invocation("tcrypt,tcrypt-system").expect("how to open it");
         assert_eq!((system.options, system.disk), (vec!["--format=TrueCrypt".to_owned()], None), "no partition");
-        let ignored = plan("tcrypt,discard,tries=3").expect("a plan").ignored;
+        let ignored = invocation("tcrypt,discard,tries=3").expect("how to open it").ignored;
         assert!(ignored[0].contains("discard") && ignored[1].contains("tries") && ignored.len() == 2, "{ignored:?}");
-        assert!(plan("tcrypt,tcrypt-keyfile").is_err(), "no value");
+        assert!(invocation("tcrypt,tcrypt-keyfile").is_err(), "no value");
     }
 
     #[test]
     fn other_kinds_say_that_they_are_not_supported() {
         for options in ["bitlk", "swap", "tmp", "tmp=ext4,plain"] {
-            let error = plan(options).expect_err("another kind").to_string();
+            let error = invocation(options).expect_err("another kind").to_string();
             assert!(error.contains("not yet supported"), "{options}: {error}");
         }
         let swap = parse("v /no/device /dev/urandom plain,cipher=aes-xts-plain64").expect("an entry");
-        assert!(swap[0].plan().expect_err("a random key").to_string().contains("random key"));
+        assert!(swap[0].invocation().expect_err("a random key").to_string().contains("random key"));
     }
 
-    fn plan_with_key(options: &str) -> Plan {
-        parse(&format!("v /no/device /key {options}")).expect("an entry")[0].plan().expect("a plan")
+    fn with_key(options: &str) -> Invocation {
+        parse(&format!("v /no/device /key {options}")).expect("an entry")[0].invocation().expect("how to open it")
     }
 
     #[test]
     fn options_of_luks_become_ours() {
         for options in ["luks", "", "discard"] {
-            let bare = plan(options).expect("a plan");
+            let bare = invocation(options).expect("how to open it");
             assert_eq!((bare.options, bare.key_is_file), (Vec::new(), false), "{options}");
         }
-        let all =
-            plan_with_key("luks,header=/h,key-slot=3,keyfile-offset=512,keyfile-size=64,cipher=aes,size=256,tries=1");
+        let all = with_key("luks,header=/h,key-slot=3,keyfile-offset=512,keyfile-size=64,cipher=aes,size=256,tries=1");
         assert_eq!(all.options, ["--header=/h", "--slot=3", "--keyfile-offset=512", "--keyfile-size=64"]);
         assert!(all.key_is_file && all.ignored.len() == 1, "{:?}", all.ignored);
     }
 
     #[test]
     fn options_of_volumes_without_a_header_become_ours() {
-        let all = plan("plain,cipher=aes-xts-plain64,size=512,hash=sha256,offset=8,skip=16,sector-size=4096")
-            .expect("a plan");
+        let all = invocation("plain,cipher=aes-xts-plain64,size=512,hash=sha256,offset=8,skip=16,sector-size=4096")
+            .expect("how to open it");
         let ours = [
             "--cipher=aes-xts-plain64",
             "--key-size=512",
@@ -300,24 +301,29 @@ mod tests {
             "--sector-size=4096",
         ];
         assert_eq!((&all.options[0][..], &all.options[1..]), ("--format=plain", &ours.map(str::to_owned)[..]));
-        assert_eq!(plan("cipher=aes,size=256").expect("a plan").options[0], "--format=plain", "no device says LUKS");
-        let key = plan_with_key("plain,hash=sha256,keyfile-offset=4,keyfile-size=99");
+        assert_eq!(
+            invocation("cipher=aes,size=256").expect("how to open it").options[0],
+            "--format=plain",
+            "no device says LUKS"
+        );
+        let key = with_key("plain,hash=sha256,keyfile-offset=4,keyfile-size=99");
         assert_eq!(key.options, ["--format=plain", "--keyfile-offset=4"]);
         assert!(key.key_is_file && key.ignored[0].contains("systemd"), "{:?}", key.ignored);
-        let loop_aes = plan_with_key("loop-AES,cipher=aes,size=128,offset=@16,hash=sha256,sector-size=512");
+        let loop_aes = with_key("loop-AES,cipher=aes,size=128,offset=@16,hash=sha256,sector-size=512");
         assert_eq!(
             loop_aes.options,
             ["--format=loop-AES", "--cipher=aes", "--key-size=128", "--data-offset=@16s", "--hash=sha256"]
         );
         assert_eq!(loop_aes.ignored.len(), 1);
-        assert!(plan("plain,size").is_err(), "no value");
+        assert!(invocation("plain,size").is_err(), "no value");
     }
 
     #[test]
     fn luks_is_told_by_its_mark() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let table = format!("v {} - cipher=aes,size=256", file.path().display());
-        let first = || parse(&table).expect("an entry")[0].plan().expect("a plan").options.first().cloned();
+        let first =
+            || parse(&table).expect("an entry")[0].invocation().expect("how to open it").options.first().cloned();
         assert_eq!(first().as_deref(), Some("--format=plain"));
         std::fs::write(file.path(), b"LUKS\xba\xbe\0\x02").expect("it is written");
         assert_eq!(first(), None);
