@@ -1,6 +1,6 @@
 //! Bytes in, bytes out: the ciphers, modes, hashes and key derivations of storage encryption.
 //!
-//! Nothing in here does I/O. This is the one crate of the project that may hold `unsafe`: vector intrinsics, locked
+//! Nothing here does I/O. This is the one crate of the project that may hold `unsafe`: vector intrinsics, locked
 //! memory, and the hand-over of borrowed buffers to worker threads.
 
 pub mod afsplit;
