@@ -1,5 +1,6 @@
-//! The anti-forensic splitter: a key is spread over so many bytes that losing a few of them loses all of it (Clemens Fruhwirth,
-//! "New Methods in Hard Disk Encryption", 2005, section 5.2; LUKS1 On-Disk Format Specification 1.2.3, section 2.4).
+//! The anti-forensic splitter: a key is spread over many bytes, so that losing a few of them loses all of it (Clemens
+//! Fruhwirth, "New Methods in Hard Disk Encryption", 2005, section 5.2; LUKS1 On-Disk Format Specification 1.2.3,
+//! section 2.4).
 
 use crate::hash::Hash;
 use crate::secret::{Secret, wipe_stack};
@@ -7,7 +8,7 @@ use crate::secret::{Secret, wipe_stack};
 /// The key whose split form `material` is, in `stripes` parts of equal length.
 ///
 /// # Panics
-/// If `stripes` is zero, or the length of `material` is no multiple of it: the caller takes one from the other.
+/// If `stripes` is zero, or the length of `material` is not a multiple of it: the caller computes one from the other.
 pub fn merge(material: &[u8], stripes: usize, hash: &Hash) -> Secret {
     assert!(stripes > 0 && material.len().is_multiple_of(stripes));
     let len = material.len() / stripes;
@@ -22,7 +23,7 @@ pub fn merge(material: &[u8], stripes: usize, hash: &Hash) -> Secret {
     sum
 }
 
-/// Splits `key` into `material`, which holds random bytes: of its `stripes` parts the last one is overwritten.
+/// Splits `key` into `material`, which holds random bytes; the last of its `stripes` parts is overwritten.
 ///
 /// # Panics
 /// If `stripes` is zero, or `material` is not `stripes` times as long as the key.
@@ -43,8 +44,8 @@ fn xor(sum: &mut [u8], with: &[u8]) {
     sum.iter_mut().zip(with).for_each(|(s, w)| *s ^= w);
 }
 
-/// Each piece of a digest's length is replaced by the hash of its number and itself; a shorter one at the end by as much of its
-/// digest, which is the caller's: there are thousands of calls.
+/// Replaces each piece of a digest's length by the hash of its number and itself, and a shorter one at the end by as
+/// much of its digest. The caller provides the buffer `digest`: there are thousands of calls.
 fn diffuse(bytes: &mut [u8], hash: &Hash, digest: &mut [u8]) {
     for (number, piece) in (0u32..).zip(bytes.chunks_mut(hash.size)) {
         hash.checksum(&[&number.to_be_bytes(), piece], digest);
@@ -67,7 +68,7 @@ mod tests {
                     split(&key, stripes, hash, &mut material);
                     assert!(merge(&material, stripes, hash).same_as(&key));
                     material[0] ^= 1;
-                    // A digest cut to a byte may well be that of another byte.
+                    // A digest cut to one byte may well equal that of another byte.
                     assert!(
                         len == 1 || !merge(&material, stripes, hash).same_as(&key),
                         "{} {len} {stripes}",

@@ -1,6 +1,7 @@
-//! Argon2i and Argon2id (RFC 9106, version 0x13), in memory that is kept and wiped as all secrets are.
+//! Argon2i and Argon2id (RFC 9106, version 0x13), in memory that is held and wiped like all secrets.
 //!
-//! Our own, because the crate `argon2` can neither be cancelled nor, without threads of its own, fill lanes side by side.
+//! Our own, because the crate `argon2` can neither be cancelled nor fill lanes in parallel on threads it does not start
+//! itself.
 #![allow(unsafe_code, reason = "threads fill lanes of one matrix, each its own")]
 
 mod block;
@@ -17,46 +18,46 @@ use crate::pool::Pool;
 use crate::secret::{Secret, wipe_stack};
 use block::{BLOCK, Block, Compress};
 
-/// Which Argon2.
+/// The variant of Argon2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Variant {
-    /// Argon2i: where it looks in memory does not depend on the password.
+    /// Argon2i: memory accesses do not depend on the password.
     I,
-    /// Argon2id: like Argon2i in the first half of the first pass, dependent on the password from then on.
+    /// Argon2id: like Argon2i in the first half of the first pass, password-dependent from then on.
     #[default]
     Id,
 }
 
-/// What a derivation costs, and what goes into it beside password and salt.
+/// The cost of a derivation, and its inputs beside password and salt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Params<'a> {
-    /// Which Argon2.
+    /// The variant of Argon2.
     pub variant: Variant,
-    /// Memory in KiB: 8 for each lane at least.
+    /// Memory in KiB: at least 8 per lane.
     pub memory_kib: u32,
-    /// Passes over the memory: 1 at least.
+    /// Passes over the memory: at least 1.
     pub passes: u32,
-    /// Lanes, which can be filled side by side: 1 to 16,777,215.
+    /// Lanes, which can be filled in parallel: 1 to 16,777,215.
     pub lanes: u32,
-    /// A key of the one who derives, RFC 9106's K. No disk format has one.
+    /// A key of the deriving party, K in RFC 9106. No disk format uses one.
     pub secret: &'a [u8],
-    /// Associated data, RFC 9106's X. No disk format has any.
+    /// Associated data, X in RFC 9106. No disk format uses any.
     pub data: &'a [u8],
 }
 
 /// Why nothing was derived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// There is not so much memory.
+    /// There is not enough memory.
     TooLittleMemory {
         /// Bytes needed.
         needed: u64,
-        /// Bytes that can be had.
+        /// Bytes available.
         available: u64,
     },
-    /// RFC 9106 has no such parameters, and why.
+    /// Parameters that RFC 9106 does not allow, and why.
     Parameters(String),
-    /// The caller did not want to go on.
+    /// The caller cancelled.
     Stopped,
 }
 
@@ -64,9 +65,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLittleMemory { needed, available } => {
-                write!(f, "Argon2 needs {needed} bytes of memory, {available} can be had")
+                write!(f, "Argon2 needs {needed} bytes of memory, but only {available} are available")
             }
-            Self::Parameters(why) => write!(f, "no parameters of Argon2: {why}"),
+            Self::Parameters(why) => write!(f, "invalid Argon2 parameters: {why}"),
             Self::Stopped => f.write_str("stopped"),
         }
     }
@@ -80,7 +81,7 @@ impl Params<'_> {
         u64::from(self.memory_kib) << 10
     }
 
-    /// Whether there is such a derivation, of at least 4 bytes from a salt of at least 8 (RFC 9106, section 3.1).
+    /// Checks the parameters for deriving `len` bytes (at least 4) from a salt of at least 8 (RFC 9106, section 3.1).
     ///
     /// # Errors
     /// `Parameters`.
@@ -98,9 +99,9 @@ impl Params<'_> {
         }
     }
 
-    /// Fills `out` from the password and a salt. `available` is how many bytes of memory it may take: more is refused before
-    /// any is touched, for a system that promises more than it has kills whoever takes it at its word. Lanes are filled on the
-    /// threads of `pool`. Every few blocks it asks `go_on` whether to.
+    /// Fills `out` from the password and a salt. `available` is how many bytes of memory it may use: more is refused
+    /// before any is touched, because a system that overcommits kills whoever uses what it promised. Lanes are filled
+    /// on the threads of `pool`. `go_on` is asked every few blocks whether to continue.
     ///
     /// # Errors
     /// `TooLittleMemory`, also if the system refuses what is available; `Parameters`; `Stopped` when `go_on` said no.
@@ -157,7 +158,7 @@ impl Params<'_> {
 }
 
 impl Variant {
-    /// As it goes into hashes (section 3.1, "type").
+    /// The number that is hashed (section 3.1, "type").
     fn number(self) -> u32 {
         match self {
             Self::I => 1,
@@ -168,14 +169,14 @@ impl Variant {
 
 const VERSION: u32 = 0x13;
 
-/// Parts of each lane between which lanes wait for each other.
+/// Parts of each lane, after each of which the lanes wait for each other.
 const SLICES: usize = 4;
 
-/// Blocks that are filled between two looks at whether to go on: less than 100 µs.
+/// Blocks filled between two checks for cancellation: less than 100 µs.
 const CHECK_EVERY: usize = 64;
 
-/// The memory: lanes of four segments each. In one slice each thread writes the segment of one lane, and reads of other
-/// lanes only the segments of other slices.
+/// The memory: lanes of four segments each. Within a slice each thread writes one lane's segment and reads other lanes
+/// only in other slices.
 struct Matrix<'a> {
     blocks: *mut Block,
     params: &'a Params<'a>,
@@ -184,15 +185,15 @@ struct Matrix<'a> {
     compress: Compress,
 }
 
-// SAFETY: the pointer is to memory that `derive` has borrowed mutably for as long as the matrix lives, and threads write to
-// segments of their own; see `fill_segment`.
+// SAFETY: the pointer is to memory that `derive` has borrowed mutably for the matrix's lifetime, and each thread writes
+// to segments of its own; see `fill_segment`.
 unsafe impl Sync for Matrix<'_> {}
 
 impl<'a> Matrix<'a> {
     fn new(memory: &'a mut Secret, params: &'a Params<'a>, segment: usize) -> Self {
-        // SAFETY: a block is 128 integers without padding, of which all bytes are values.
+        // SAFETY: a block is 128 integers without padding, for which any bytes are valid.
         let (before, blocks, _) = unsafe { memory.align_to_mut::<Block>() };
-        assert!(before.is_empty(), "secrets begin on a page border");
+        assert!(before.is_empty(), "secrets begin on a page boundary");
         assert_eq!(blocks.len(), segment * SLICES * params.lanes as usize);
         Self { blocks: blocks.as_mut_ptr(), params, segment, compress: block::best() }
     }
@@ -206,7 +207,7 @@ impl<'a> Matrix<'a> {
         self.segment * SLICES
     }
 
-    /// The first two blocks of each lane (section 3.2, steps 3 and 4). False when `go_on` said no.
+    /// The first two blocks of each lane (section 3.2, steps 3 and 4). Returns false when `go_on` said no.
     fn begin(&self, hash: &[u8], go_on: &(dyn Fn() -> bool + Sync)) -> bool {
         let mut bytes = Secret::zeroed(BLOCK);
         for lane in 0..self.lanes() {
@@ -216,14 +217,14 @@ impl<'a> Matrix<'a> {
             for column in 0..2 {
                 let numbers = [(column as u32).to_le_bytes(), (lane as u32).to_le_bytes()];
                 long_hash(&[hash, &numbers[0], &numbers[1]], &mut bytes);
-                // SAFETY: a lane has 8 blocks at least, and no other thread has the memory yet.
+                // SAFETY: a lane has at least 8 blocks, and no other thread uses the memory yet.
                 unsafe { (*self.blocks.add(lane * self.lane_len() + column)).load(&bytes) };
             }
         }
         true
     }
 
-    /// Fills the memory, pass by pass. False when `go_on` said no.
+    /// Fills the memory, pass by pass. Returns false when `go_on` said no.
     fn fill(&self, pool: &Pool, go_on: &(dyn Fn() -> bool + Sync)) -> bool {
         let stopped = AtomicBool::new(false);
         for pass in 0..self.params.passes {
@@ -249,10 +250,10 @@ impl<'a> Matrix<'a> {
         true
     }
 
-    /// Fills one segment (section 3.2, steps 5 and 6). False when `go_on` said no.
+    /// Fills one segment (section 3.2, steps 5 and 6). Returns false when `go_on` said no.
     ///
     /// # Safety
-    /// Nobody else writes to this segment meanwhile, and all that is written meanwhile is in the same slice.
+    /// Nobody else writes to this segment meanwhile, and all concurrent writes are in the same slice.
     unsafe fn fill_segment(&self, place: Place, go_on: &(dyn Fn() -> bool + Sync)) -> bool {
         let Place { pass, slice, lane } = place;
         let mut addresses = self.independent(place).then(|| Addresses::new(self, place));
@@ -274,21 +275,21 @@ impl<'a> Matrix<'a> {
             // SAFETY: `referenced` gives a block before this one in the same lane, or one of another slice: neither is
             // being written. It lies within the matrix.
             let other = unsafe { &*self.blocks.add(other) };
-            // SAFETY: `current` is in this thread's own segment; it is neither `previous` nor `other`, which RFC 9106 takes
-            // from what was filled before.
+            // SAFETY: `current` is in this thread's own segment; it is neither `previous` nor `other`, which RFC 9106
+            // takes from what was filled before.
             let current = unsafe { &mut *self.blocks.add(current) };
             (self.compress)(previous, other, current, pass > 0);
         }
         true
     }
 
-    /// The blocks of a segment that are filled there: the first two of each lane are there from the beginning.
+    /// The blocks of a segment to fill: the first two of each lane exist from the start.
     fn to_fill(&self, place: Place) -> Range<usize> {
         let first = if place.pass == 0 && place.slice == 0 { 2 } else { 0 };
         first..self.segment
     }
 
-    /// Whether addresses there do not depend on the password.
+    /// Whether addresses there are independent of the password.
     fn independent(&self, place: Place) -> bool {
         match self.params.variant {
             Variant::I => true,
@@ -296,12 +297,12 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Which block goes into block `index` of a segment beside the one before it (section 3.4.2).
+    /// The block that is combined with the previous one into block `index` of a segment (section 3.4.2).
     fn referenced(&self, place: Place, index: usize, random: u64) -> usize {
         let Place { pass, slice, lane: own } = place;
         let first = pass == 0 && slice == 0;
         let lane = if first { own } else { (random >> 32) as usize % self.lanes() };
-        // Segments that are complete, and what this one has of use in it so far.
+        // Complete segments, and the usable part of this one so far.
         let complete = if pass == 0 { slice } else { SLICES - 1 } * self.segment;
         let area = match lane == own {
             true => complete + index - 1,
@@ -315,14 +316,14 @@ impl<'a> Matrix<'a> {
         lane * self.lane_len() + column
     }
 
-    /// The last column hashed (section 3.2, steps 7 and 8). False when `go_on` said no.
+    /// Hashes the last column (section 3.2, steps 7 and 8). Returns false when `go_on` said no.
     fn finish(&self, go_on: &(dyn Fn() -> bool + Sync), out: &mut [u8]) -> bool {
         let mut sum = Secret::zeroed(BLOCK);
         for lane in 0..self.lanes() {
             if !go_on() {
                 return false;
             }
-            // SAFETY: the last block of a lane is in the matrix, and no thread has it any more.
+            // SAFETY: the last block of a lane is in the matrix, and no thread uses it any more.
             let last = unsafe { &*self.blocks.add((lane + 1) * self.lane_len() - 1) };
             for (sum, word) in sum.chunks_mut(8).zip(&last.0) {
                 sum.iter_mut().zip(word.to_le_bytes()).for_each(|(s, w)| *s ^= w);
@@ -341,11 +342,11 @@ struct Place {
     lane: usize,
 }
 
-/// Random numbers that do not depend on the password (section 3.4.1.2).
+/// Password-independent random numbers (section 3.4.1.2).
 struct Addresses {
     input: Block,
     block: Block,
-    /// Which 128 of them `block` has.
+    /// Which group of 128 `block` holds.
     group: Option<usize>,
 }
 
@@ -379,7 +380,7 @@ impl Addresses {
     }
 }
 
-/// The hash of any length, H' (section 3.3).
+/// The variable-length hash, H' (section 3.3).
 fn long_hash(parts: &[&[u8]], out: &mut [u8]) {
     const WHOLE: usize = 64;
     let len = (out.len() as u32).to_le_bytes();

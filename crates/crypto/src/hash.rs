@@ -1,7 +1,8 @@
-//! The hash functions of key derivation and of ESSIV, from well-kept crates, and one table of them.
+//! The hash functions of key derivation and of ESSIV, from well-maintained crates, in one table.
 //!
-//! The table has what Linux has or had (`/proc/crypto` of 6.1 with all modules; crypto/tgr192.c and crypto/rmd*.c of 5.11, the last one
-//! with Tiger and the other RIPEMDs), but for checksums, which nobody makes keys of, and functions that take a key themselves.
+//! The table has what Linux supports or supported (`/proc/crypto` of 6.1 with all modules; crypto/tgr192.c and
+//! crypto/rmd*.c of 5.11, the last version with Tiger and the other RIPEMDs), except checksums, which nobody uses for
+//! keys, and keyed functions.
 
 use std::marker::PhantomData;
 
@@ -29,7 +30,7 @@ pub struct Hash {
 /// Password, salt, iterations, index of the block (from 1), the block, whether to go on.
 type Pbkdf2Block = fn(&[u8], &[u8], u32, u32, &mut [u8], &dyn Fn() -> bool) -> bool;
 
-/// Every hash there is.
+/// Every supported hash.
 pub static HASHES: &[&Hash] = &[
     &MD4,
     &MD5,
@@ -67,7 +68,7 @@ pub static HASHES: &[&Hash] = &[
     &STREEBOG_512,
 ];
 
-/// What Linux and cryptsetup's libraries call some of them, without hyphens.
+/// Names for some of them in Linux and cryptsetup's libraries, without hyphens.
 const OTHER_NAMES: &[(&str, &Hash)] = &[
     ("rmd128", &RIPEMD128),
     ("rmd160", &RIPEMD160),
@@ -84,9 +85,9 @@ const OTHER_NAMES: &[(&str, &Hash)] = &[
     ("streebog512", &STREEBOG_512),
 ];
 
-/// MD4 (RFC 1320). Broken: only for what is old.
+/// MD4 (RFC 1320). Broken: only for old volumes.
 pub static MD4: Hash = hash::<md4::Md4, Hmac<md4::Md4>>("MD4");
-/// MD5 (RFC 1321). Broken: only for what is old.
+/// MD5 (RFC 1321). Broken: only for old volumes.
 pub static MD5: Hash = hash::<md5::Md5, Hmac<md5::Md5>>("MD5");
 /// SHA-1 (FIPS 180-4).
 pub static SHA1: Hash = hash::<sha1::Sha1, Hmac<sha1::Sha1>>("SHA-1");
@@ -98,9 +99,9 @@ pub static SHA256: Hash = hash::<sha2::Sha256, Hmac<sha2::Sha256>>("SHA-256");
 pub static SHA384: Hash = hash::<sha2::Sha384, Hmac<sha2::Sha384>>("SHA-384");
 /// SHA-512 (FIPS 180-4).
 pub static SHA512: Hash = hash::<sha2::Sha512, Hmac<sha2::Sha512>>("SHA-512");
-/// SHA-512/224 (FIPS 180-4), which cryptsetup's libraries have.
+/// SHA-512/224 (FIPS 180-4), supported by cryptsetup's libraries.
 pub static SHA512_224: Hash = hash::<sha2::Sha512_224, Hmac<sha2::Sha512_224>>("SHA-512/224");
-/// SHA-512/256 (FIPS 180-4), which cryptsetup's libraries have.
+/// SHA-512/256 (FIPS 180-4), supported by cryptsetup's libraries.
 pub static SHA512_256: Hash = hash::<sha2::Sha512_256, Hmac<sha2::Sha512_256>>("SHA-512/256");
 /// SHA3-224 (FIPS 202).
 pub static SHA3_224: Hash = hash::<sha3::Sha3_224, SimpleHmac<sha3::Sha3_224>>("SHA3-224");
@@ -124,11 +125,11 @@ pub static WHIRLPOOL_256: Hash = truncated::<whirlpool::Whirlpool, U32>("Whirlpo
 pub static WHIRLPOOL_384: Hash = truncated::<whirlpool::Whirlpool, U48>("Whirlpool-384");
 /// Whirlpool (ISO/IEC 10118-3, the final version of 2003).
 pub static WHIRLPOOL: Hash = hash::<whirlpool::Whirlpool, Hmac<whirlpool::Whirlpool>>("Whirlpool");
-/// The first 128 bits of Tiger as Linux has it: `tgr128`.
+/// The first 128 bits of Linux's Tiger: `tgr128`.
 pub static TIGER_128: Hash = truncated::<LinuxTiger, U16>("Tiger-128");
-/// The first 160 bits of Tiger as Linux has it: `tgr160`.
+/// The first 160 bits of Linux's Tiger: `tgr160`.
 pub static TIGER_160: Hash = truncated::<LinuxTiger, U20>("Tiger-160");
-/// Tiger (Anderson, Biham 1996) as Linux has it: `tgr192`.
+/// Tiger (Anderson, Biham 1996), Linux's variant: `tgr192`.
 pub static TIGER_192: Hash = hash::<LinuxTiger, SimpleHmac<LinuxTiger>>("Tiger-192");
 /// BLAKE2b with digests of 160 bits (RFC 7693).
 pub static BLAKE2B_160: Hash = hash::<Blake2b<U20>, SimpleHmac<Blake2b<U20>>>("BLAKE2b-160");
@@ -153,7 +154,7 @@ pub static STREEBOG_256: Hash = hash::<streebog::Streebog256, Hmac<streebog::Str
 /// Streebog with digests of 512 bits (GOST R 34.11-2012, RFC 6986).
 pub static STREEBOG_512: Hash = hash::<streebog::Streebog512, Hmac<streebog::Streebog512>>("Streebog");
 
-/// A hash of the table, and the HMAC that goes with it.
+/// A hash for the table, with the HMAC that goes with it.
 const fn hash<D: Digest, P: Prf>(name: &'static str) -> Hash {
     Hash { name, size: <D::OutputSize as Unsigned>::USIZE, digest: digest::<D>, pbkdf2_block: pbkdf2_block::<P> }
 }
@@ -199,8 +200,8 @@ impl<D: FixedOutput, N: ArraySize> FixedOutput for Truncated<D, N> {
     }
 }
 
-/// Tiger with the bytes of each of its three words the other way round (Linux, crypto/tgr192.c, `tgr192_final`), as its first
-/// implementations had them.
+/// Tiger with the bytes of each of its three words reversed (Linux, crypto/tgr192.c, `tgr192_final`), as in its first
+/// implementations.
 #[derive(Clone, Default)]
 struct LinuxTiger(tiger::Tiger);
 
@@ -227,7 +228,7 @@ impl FixedOutput for LinuxTiger {
     }
 }
 
-/// HMAC for hashes that it cannot keep in the middle of a key: slower by two compressions.
+/// HMAC for hashes whose state after the key cannot be cached: slower by two compressions.
 impl<D: Digest + BlockSizeUser + Clone> Prf for SimpleHmac<D> {
     type Output = Output<Self>;
 
@@ -242,8 +243,8 @@ impl<D: Digest + BlockSizeUser + Clone> Prf for SimpleHmac<D> {
     }
 }
 
-/// The five words of SHA-1's state after the whole blocks of `message`, before it is finished: cryptmount makes an
-/// initialisation vector of them.
+/// The five words of SHA-1's state after the whole blocks of `message`, without finalisation: cryptmount derives an IV
+/// from them.
 pub fn sha1_state(message: &[u8]) -> [u32; 5] {
     /// FIPS 180-4, section 5.3.1.
     const BEGIN: [u32; 5] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476, 0xc3d2_e1f0];
@@ -253,8 +254,8 @@ pub fn sha1_state(message: &[u8]) -> [u32; 5] {
     state
 }
 
-/// The hash of that name, whatever its case, and with or without hyphens: `sha512` is SHA-512. Names of Linux and of
-/// cryptsetup's libraries are known, too: `rmd160`, `stribog512`, `blake2b_512`, `sha512-256`.
+/// Finds a hash by name, ignoring case and hyphens: `sha512` is SHA-512. Names used by Linux and cryptsetup's libraries
+/// work too: `rmd160`, `stribog512`, `blake2b_512`, `sha512-256`.
 pub fn by_name(name: &str) -> Option<&'static Hash> {
     let plain = |name: &str| name.replace(['-', '_', '/'], "").to_ascii_lowercase();
     let name = plain(name);
@@ -263,7 +264,7 @@ pub fn by_name(name: &str) -> Option<&'static Hash> {
 }
 
 impl Hash {
-    /// The digest of `parts`, one after the other.
+    /// The digest of the concatenation of `parts`.
     ///
     /// # Panics
     /// If `out` is not `size` bytes long.
@@ -272,8 +273,8 @@ impl Hash {
         wipe_stack();
     }
 
-    /// Like [`Hash::digest`], but what hashing leaves on the stack stays there: wiping it costs more than hashing a sector. For what
-    /// is no secret, and for loops that call [`wipe_stack`] at their end.
+    /// Like [`Hash::digest`], but does not wipe the stack, which costs more than hashing a sector. For data that is not
+    /// secret, and for loops that call [`wipe_stack`] at the end.
     ///
     /// # Panics
     /// If `out` is not `size` bytes long.
@@ -281,8 +282,8 @@ impl Hash {
         (self.digest)(parts, out);
     }
 
-    /// PBKDF2 with HMAC of this hash (RFC 8018, 5.2), filling `out`. Every few iterations it asks `go_on` whether
-    /// to; when that says no it returns false and `out` is not complete.
+    /// PBKDF2 with HMAC of this hash (RFC 8018, 5.2), filling `out`. `go_on` is asked every few iterations whether to
+    /// continue; if it says no, this returns false and `out` is incomplete.
     pub fn pbkdf2(
         &self,
         password: &[u8],
@@ -307,7 +308,7 @@ impl Hash {
         go_on: &dyn Fn() -> bool,
     ) -> bool {
         let finished = (self.pbkdf2_block)(password, salt, iterations, index, out, go_on);
-        // The crates could wipe every state that they drop, but that is one or two in each iteration and costs 10 %.
+        // The crates could wipe every state they drop, but there are one or two in each iteration, and it costs 10 %.
         wipe_stack();
         finished
     }

@@ -6,14 +6,14 @@ use digest::{Digest, FixedOutput, KeyInit, Output, OutputSizeUser, Update};
 use hmac::{EagerHash, Hmac};
 use zeroize::Zeroize;
 
-/// Iterations between two looks at whether to go on: well under a millisecond for every hash.
+/// Iterations between two checks for cancellation: well under a millisecond for every hash.
 const CHECK_EVERY: u32 = 64;
 
-/// A keyed pseudo-random function, its key in place.
+/// A keyed pseudo-random function, with its key.
 pub(crate) trait Prf {
     type Output: AsRef<[u8]> + AsMut<[u8]> + Clone;
     fn new(key: &[u8]) -> Self;
-    /// The value for `parts`, one after the other.
+    /// The value for the concatenation of `parts`.
     fn of(&self, parts: &[&[u8]]) -> Self::Output;
 }
 
@@ -31,8 +31,8 @@ impl<D: EagerHash> Prf for Hmac<D> {
     }
 }
 
-/// HMAC (RFC 2104) with BLAKE2s-256. The crate `hmac` would compress the key anew in each iteration, twice, since
-/// BLAKE2s treats its last block in another way than the others; here something always follows the key.
+/// HMAC (RFC 2104) with BLAKE2s-256. The crate `hmac` would compress the key again in each iteration, twice, because
+/// BLAKE2s treats its last block differently; here the key is never the last block.
 pub(crate) struct Blake2sHmac {
     inner: Blake2sVarCore,
     outer: Blake2sVarCore,
@@ -76,8 +76,9 @@ impl Prf for Blake2sHmac {
     }
 }
 
-/// One block of PBKDF2 (RFC 8018, 5.2): `index` counts from 1, `out` takes at most one digest. The crate `pbkdf2` derives all
-/// blocks in a row; here they can be spread over threads and cancelled. Returns false when `go_on` said no.
+/// One block of PBKDF2 (RFC 8018, 5.2): `index` counts from 1, `out` takes at most one digest. The crate `pbkdf2`
+/// derives all blocks in a row; here they can be computed on several threads and cancelled. Returns false when `go_on`
+/// said no.
 pub(crate) fn pbkdf2_block<P: Prf>(
     password: &[u8],
     salt: &[u8],

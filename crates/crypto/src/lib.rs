@@ -1,7 +1,7 @@
 //! Bytes in, bytes out: the ciphers, modes, hashes and key derivations of storage encryption.
 //!
-//! Nothing in here does I/O. `unsafe` is allowed file by file, for vector intrinsics, locked memory, and the hand-over of borrowed
-//! buffers to worker threads.
+//! Nothing here does I/O. `unsafe` is allowed file by file, for vector intrinsics, locked memory, and the hand-over of
+//! borrowed buffers to worker threads.
 #![deny(unsafe_code)]
 
 pub mod afsplit;

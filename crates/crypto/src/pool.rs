@@ -1,4 +1,4 @@
-//! A pool of threads that share out the pieces of one task.
+//! A pool of threads that share the pieces of one task.
 //!
 //! It lives in this crate because lending a borrowed task to a thread that outlives the call takes `unsafe`.
 #![allow(unsafe_code, reason = "a borrowed task is lent to threads that outlive the call")]
@@ -15,8 +15,8 @@ use crate::secret::{wipe_after_sectors, wipe_stack};
 
 /// Threads that help the caller of [`Pool::run`].
 ///
-/// Pieces are claimed one by one, so a helper that wakes late costs nothing: the caller has then done its share. When two
-/// threads call at once, the second works alone, because then no processor is idle anyway.
+/// Pieces are claimed one by one, so a helper that wakes late costs nothing: the caller has then done its share. When
+/// two threads call at once, the second works alone, because then no CPU is idle anyway.
 pub struct Pool {
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
@@ -29,7 +29,7 @@ struct Shared {
     posted: AtomicUsize,
     /// The next piece to claim.
     next: AtomicUsize,
-    /// Helpers that work on the present task. Raised under the lock while there is a task; lowered without it.
+    /// Helpers that work on the current task. Incremented under the lock while there is a task; decremented without it.
     inside: AtomicUsize,
     panicked: AtomicBool,
     spin: Duration,
@@ -41,7 +41,7 @@ struct State {
     closing: bool,
 }
 
-/// A borrowed task with its lifetime taken off. See `Pool::run` for why that is sound.
+/// A borrowed task without its lifetime; `Pool::run` explains why that is sound.
 #[derive(Clone, Copy)]
 struct Task {
     call: *const (dyn Fn(usize) + Sync),
@@ -52,8 +52,8 @@ struct Task {
 unsafe impl Send for Task {}
 
 impl Pool {
-    /// A pool in which `threads` threads work, the caller among them. An idle helper looks for new tasks for the time
-    /// `spin` before it sleeps: waking a sleeping thread can take 100 µs, spinning takes a processor.
+    /// A pool in which `threads` threads work, the caller included. An idle helper polls for new tasks for the time
+    /// `spin` before it sleeps: waking a sleeping thread can take 100 µs, while spinning uses a CPU.
     pub fn new(threads: usize, spin: Duration) -> Self {
         let shared = Arc::new(Shared {
             state: Mutex::new(State { task: None, asleep: 0, closing: false }),
@@ -64,7 +64,7 @@ impl Pool {
             panicked: AtomicBool::new(false),
             spin,
         });
-        // A thread that cannot be had is one helper less, not a failure.
+        // A thread that cannot be started is one helper less, not a failure.
         let helper = |i| {
             let shared = Arc::clone(&shared);
             thread::Builder::new().name(format!("pool-{i}")).spawn(move || shared.help()).ok()
@@ -73,7 +73,7 @@ impl Pool {
         Self { shared, helpers }
     }
 
-    /// A pool of as many threads as there are processors for this process.
+    /// A pool with as many threads as this process has CPUs.
     pub fn for_this_machine(spin: Duration) -> Self {
         Self::new(thread::available_parallelism().map_or(1, usize::from), spin)
     }
@@ -94,8 +94,8 @@ impl Pool {
     }
 }
 
-/// Cuts `run` into pieces of `piece` bytes (the last may be shorter) and calls `each` with the offset and bytes of every
-/// one, on the threads of `pool`. Keys that it had on their stacks and in vector registers are wiped after each.
+/// Splits `run` into pieces of `piece` bytes (the last may be shorter) and calls `each` with the offset and bytes of
+/// every one, on the threads of `pool`. Keys left on the stack and in vector registers are wiped after each.
 pub fn for_each_piece(pool: &Pool, run: &mut [u8], piece: usize, each: impl Fn(usize, &mut [u8]) + Sync) {
     let pieces: Vec<Mutex<&mut [u8]>> = run.chunks_mut(piece).map(Mutex::new).collect();
     pool.run(pieces.len(), &|i| {
@@ -115,19 +115,19 @@ impl Drop for Pool {
     }
 }
 
-/// A task that helpers may be working on. Dropping it, on return or unwinding, takes it back and waits for them.
+/// A task that helpers may be working on. Dropping it, on return or while unwinding, withdraws it and waits for them.
 struct Posted<'a>(&'a Shared);
 
 impl Drop for Posted<'_> {
     fn drop(&mut self) {
-        // No piece is left for a helper to begin: matters when the caller's own piece panicked.
+        // Leaves no piece for a helper to begin: matters when the caller's own piece panicked.
         self.0.next.swap(usize::MAX / 2, Ordering::SeqCst);
         let mut spins = 0u32;
         while self.0.inside.load(Ordering::Acquire) != 0 {
             spins += 1;
             if spins < 10_000 { hint::spin_loop() } else { thread::yield_now() }
         }
-        // From the lock on, no helper enters; one that entered since the loop above is waited for here.
+        // Under the lock no helper enters; one that entered since the loop above is waited for here.
         let mut state = lock(&self.0.state);
         while self.0.inside.load(Ordering::Acquire) != 0 {
             hint::spin_loop();
@@ -147,10 +147,10 @@ impl Shared {
         if state.task.is_some() {
             return false;
         }
-        // SAFETY: only the lifetime changes. A helper copies the pointer only under the lock while `state.task` is
-        // set, and raises `inside` before it lets go of the lock. `Posted::drop`, which `run` cannot leave without,
-        // clears `state.task` under the lock and does so only with `inside` at zero. So no helper holds the pointer
-        // after `run` returns.
+        // SAFETY: only the lifetime changes. A helper copies the pointer only under the lock while `state.task` is set,
+        // and increments `inside` before it releases the lock. `Posted::drop`, which `run` cannot leave without, clears
+        // `state.task` under the lock and does so only with `inside` at zero. So no helper holds the pointer after
+        // `run` returns.
         let call = unsafe {
             std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(task)
         };
@@ -163,7 +163,7 @@ impl Shared {
         true
     }
 
-    /// Claims pieces and does them until none is left.
+    /// Claims and processes pieces until none is left.
     fn claim(&self, pieces: usize, call: &dyn Fn(usize)) {
         loop {
             let piece = self.next.fetch_add(1, Ordering::Relaxed);
@@ -174,7 +174,7 @@ impl Shared {
         }
     }
 
-    /// The life of a helper.
+    /// A helper's main loop.
     fn help(&self) {
         let mut seen = 0;
         loop {
@@ -195,7 +195,8 @@ impl Shared {
             let Some(task) = state.task else { continue };
             self.inside.fetch_add(1, Ordering::SeqCst);
             drop(state);
-            // SAFETY: this helper is inside, so the caller of `run`, which has the task borrowed, is still waiting.
+            // SAFETY: this helper is counted as inside, so the caller of `run`, who has borrowed the task, is still
+            // waiting.
             let call = unsafe { &*task.call };
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.claim(task.pieces, call))) {
                 forget(payload); // dropping it could panic again, and the caller would wait for ever
@@ -213,7 +214,7 @@ impl Shared {
     }
 }
 
-/// A panic of another thread leaves nothing half-changed under these locks.
+/// A panic on another thread leaves nothing half-changed under these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,12 @@
-//! The vector registers of the processor. Ciphers keep round keys in them, and what the last one left there is in every context
-//! switch, signal frame and core image of the thread until something overwrites it. The upper sixteen of AVX-512 are used by little else.
+//! The vector registers of the processor. Ciphers keep round keys in them, and what the last one left there is part of
+//! every context switch, signal frame and core dump of the thread until it is overwritten. Little else uses the upper
+//! sixteen of AVX-512.
 //!
-//! On x86-64 and AArch64 all of them are zeroed; elsewhere nothing is done. Left alone are those that nothing here uses: x87 and
-//! MMX, the tiles of AMX. The general registers are overwritten by any few calls.
+//! On x86-64 and AArch64 all of them are zeroed; elsewhere nothing is done. Registers that nothing here uses are left
+//! alone: x87 and MMX, the tiles of AMX. General registers are overwritten by a few calls anyway.
 #![allow(unsafe_code, reason = "registers are cleared in assembly")]
 
-/// Zeroes this thread's vector registers and, where there are such, its mask registers.
+/// Zeroes this thread's vector registers and, if it has any, its mask registers.
 pub fn wipe() {
     #[cfg(target_arch = "x86_64")]
     x86::wipe();
@@ -18,7 +19,7 @@ mod x86 {
     use std::arch::{asm, is_x86_feature_detected};
 
     pub(super) fn wipe() {
-        // The detection asks the system as well: registers that it does not switch cannot be touched.
+        // Detection asks the system as well: registers that it does not switch cannot be used.
         if is_x86_feature_detected!("avx512f") {
             // SAFETY: the processor has AVX-512F, and the system saves its registers.
             unsafe { avx512() }
@@ -36,7 +37,8 @@ mod x86 {
     /// The processor has AVX-512F.
     #[inline(never)]
     unsafe fn avx512() {
-        // SAFETY: only registers are written, all of which are named as clobbered; the caller vouches for the instructions.
+        // SAFETY: only registers are written, all of which are named as clobbered; the caller vouches for the
+        // instructions.
         unsafe {
             asm!(
                 "vpxord zmm16, zmm16, zmm16",
@@ -110,8 +112,8 @@ mod x86 {
 mod aarch64 {
     use std::arch::asm;
 
-    /// Writing a register of NEON clears what SVE has beyond it. The compiler restores the lower halves of v8 to v15, which belong to
-    /// the caller.
+    /// Writing a NEON register clears the rest of its SVE register. The compiler restores the lower halves of v8 to
+    /// v15, which belong to the caller.
     #[inline(never)]
     pub(super) fn wipe() {
         // SAFETY: only registers are written, all of which are named as clobbered; every AArch64 Linux has NEON.
@@ -162,12 +164,13 @@ mod tests {
 
     use super::*;
 
-    /// Puts a mark into a register, calls a function, and stores what is in the register then: one piece of code, so that nothing else
-    /// comes between. `$at` moves between the register and memory.
+    /// Puts a pattern into a register, calls a function, and stores the register's contents afterwards: one piece of
+    /// code, so that nothing comes between. `$at` moves between the register and memory.
     macro_rules! after {
         ($function:path, $load:literal, $store:literal) => {{
             let mut area = MARK;
-            // SAFETY: the area is as large as the largest register. The function gets an aligned stack and keeps rbx and r12.
+            // SAFETY: the area is as large as the largest register. The function gets an aligned stack and keeps rbx
+            // and r12.
             unsafe {
                 asm!(
                     "push rbx", "push r12", "mov rbx, {area}", "mov r12, rsp", "and rsp, -16",
@@ -187,7 +190,7 @@ mod tests {
         wipe();
     }
 
-    /// Checks what is left of the marks in registers of so many bytes; a function that does nothing leaves all of them.
+    /// Checks what is left of the patterns in registers of this size; a function that does nothing leaves all of them.
     macro_rules! check {
         ($bytes:literal: $(($load:literal, $store:literal)),+) => {
             $(

@@ -14,9 +14,9 @@ use crate::registers;
 
 /// Secret bytes: a password, a keyfile's pool, a derived or a volume key.
 ///
-/// Each lives in pages of its own that are locked into memory where the limit on locked memory allows, excluded from
-/// core dumps, emptied in forked children and wiped on drop. There is no `Clone`, no `Display`, and `Debug` shows the
-/// length only.
+/// Each lives in pages of its own that are locked into memory if the limit on locked memory allows, excluded from core
+/// dumps, emptied in forked children and wiped on drop. There is no `Clone`, no `Display`, and `Debug` shows the length
+/// only.
 pub struct Secret(Pages);
 
 impl Secret {
@@ -25,7 +25,7 @@ impl Secret {
         Self(Pages::new(len))
     }
 
-    /// `len` zero bytes, or nothing if the system has no room for so many.
+    /// `len` zero bytes, or `None` if the system cannot provide them.
     pub fn try_zeroed(len: usize) -> Option<Self> {
         Pages::try_new(len).map(Self)
     }
@@ -37,14 +37,14 @@ impl Secret {
         secret
     }
 
-    /// Moves `bytes` here and wipes where they were, spare capacity included.
+    /// Moves `bytes` here and wipes their old place, including spare capacity.
     pub fn from_vec(mut bytes: Vec<u8>) -> Self {
         let secret = Self::copy_from(&bytes);
         bytes.zeroize();
         secret
     }
 
-    /// Compares in a time that depends on the lengths only.
+    /// Compares in a time that only depends on the lengths.
     pub fn same_as(&self, other: &[u8]) -> bool {
         self.ct_eq(other).into()
     }
@@ -69,14 +69,13 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A value without pointers or destructor, such as a key schedule, in memory like [`Secret`]'s. It starts out as all
-/// zeros.
+/// A value without pointers or a destructor, such as a key schedule, in memory like [`Secret`]'s. Initially all zeros.
 pub struct Locked<T: Plain> {
     pages: Pages,
     holds: std::marker::PhantomData<T>,
 }
 
-/// Types of which every byte pattern, all zeros included, is a value.
+/// Types for which every byte pattern is valid, including all zeros.
 ///
 /// # Safety
 /// The type has no padding that matters, no pointers, no niches, and an alignment of at most a page.
@@ -97,7 +96,7 @@ impl<T: Plain> Locked<T> {
         Self { pages: Pages::new(size_of::<T>()), holds: std::marker::PhantomData }
     }
 
-    /// Fills the value in place, so that it is nowhere else.
+    /// Fills the value in place, so that it exists nowhere else.
     pub fn build(fill: impl FnOnce(&mut T)) -> Self {
         let mut locked = Self::zeroed();
         fill(&mut locked);
@@ -128,13 +127,14 @@ pub struct Resident<T> {
 }
 
 impl<T> Resident<T> {
-    /// Puts there what `make` makes, and wipes what that left on the stack.
+    /// Stores the result of `make` and wipes what that left on the stack.
     pub fn build(make: impl FnOnce() -> T) -> Self {
         const { assert!(align_of::<T>() <= 4096, "no page is smaller") };
-        /// In a frame of its own, which is below the caller's when that wipes the stack.
+        /// Runs in a frame of its own, below the caller's when that wipes the stack.
         #[inline(never)]
         fn place<T>(pages: &Pages, make: impl FnOnce() -> T) {
-            // SAFETY: the pages are fresh, page-aligned, at least `size_of::<T>()` long, and nothing else refers to them.
+            // SAFETY: the pages are fresh, page-aligned, at least `size_of::<T>()` long, and nothing else refers to
+            // them.
             unsafe { pages.at.cast::<T>().write(make()) };
         }
         let pages = Pages::new(size_of::<T>());
@@ -159,15 +159,15 @@ impl<T> Drop for Resident<T> {
     }
 }
 
-/// Overwrites the part of this thread's stack that lies below the caller, where calls that have returned may have left
-/// secrets, and then its vector registers.
+/// Wipes the part of this thread's stack below the caller, where calls that have returned may have left secrets, and
+/// then its vector registers.
 pub fn wipe_stack() {
-    // The deepest of our key derivations and trials stay far below this.
+    // Our deepest key derivations and trials stay far below this.
     overwrite::<{ 64 << 10 }>();
     registers::wipe();
 }
 
-/// Like [`wipe_stack`], but only as deep as a call of a sector cipher goes: kernels put round keys aside there for which they have no
+/// Like [`wipe_stack`], but only as deep as a sector cipher's calls: kernels spill round keys for which they have no
 /// registers left. Takes a few hundred nanoseconds at most, so that every piece of a request can end with it.
 pub fn wipe_after_sectors() {
     overwrite::<{ 16 << 10 }>();
@@ -176,11 +176,11 @@ pub fn wipe_after_sectors() {
 
 #[inline(never)]
 fn overwrite<const DEPTH: usize>() {
-    // The black box makes the compiler write all of it.
+    // The black box keeps the compiler from optimising the writes away.
     std::hint::black_box(&mut [0u8; DEPTH]);
 }
 
-/// From this many bytes on, pages are to be large: that is what Argon2, which jumps about in them, is faster with.
+/// From this many bytes on, huge pages are requested: Argon2, which jumps about in them, is faster with them.
 const HUGE: usize = 4 << 20;
 
 /// Anonymous pages of their own.
@@ -199,17 +199,17 @@ impl Pages {
         Self::try_new(len).expect("a few pages of memory")
     }
 
-    /// None where the kernel gives no such mapping.
+    /// `None` if the kernel refuses the mapping.
     fn try_new(len: usize) -> Option<Self> {
         let mapped = Self::mapped(len);
-        // SAFETY: a fresh private anonymous mapping, at an address that the kernel chooses, aliases nothing.
+        // SAFETY: a new private anonymous mapping, at an address of the kernel's choice, aliases nothing.
         let at = unsafe {
             mm::mmap_anonymous(std::ptr::null_mut(), mapped, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         };
         let at: NonNull<u8> = NonNull::new(at.ok()?.cast()).expect("mmap returns no null");
-        // Locking fails past RLIMIT_MEMLOCK, and the advice on old kernels. The secret is then no worse off than in
-        // ordinary memory, and refusing to open a volume over it would help nobody.
-        // SAFETY: the range is the mapping just made.
+        // Locking fails past RLIMIT_MEMLOCK, and the advice on old kernels. Then the secret is no worse off than in
+        // ordinary memory, and refusing to open a volume over it would help nobody. SAFETY: the range is the mapping
+        // just made.
         unsafe {
             if mapped >= HUGE {
                 let _ = mm::madvise(at.as_ptr().cast(), mapped, Advice::LinuxHugepage);
@@ -231,7 +231,7 @@ impl Pages {
         unsafe { slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
     }
 
-    /// Whole pages for `len` bytes. mmap takes no length of zero.
+    /// Whole pages for `len` bytes. mmap does not accept a length of zero.
     fn mapped(len: usize) -> usize {
         len.max(1).next_multiple_of(rustix::param::page_size())
     }
@@ -239,13 +239,13 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // In words: byte by byte, Argon2's hundreds of megabytes would take a while.
-        // SAFETY: the mapping is made of whole pages, is ours and initialised, and integers have no niches.
+        // Word by word: byte by byte, Argon2's hundreds of megabytes would take a while. SAFETY: the mapping is made of
+        // whole pages, is ours and initialised, and integers have no niches.
         unsafe { slice::from_raw_parts_mut(self.at.as_ptr().cast::<u64>(), Self::mapped(self.len) / 8) }.zeroize();
         compiler_fence(Ordering::SeqCst);
         // SAFETY: the mapping is ours, of this size, and nothing refers to it any more. Unmapping unlocks it.
         let _ = unsafe { mm::munmap(self.at.as_ptr().cast(), Self::mapped(self.len)) };
-        // Whoever copied or used it last may have had it there.
+        // Whoever copied or used it last may have left it in registers or on the stack.
         registers::wipe();
     }
 }

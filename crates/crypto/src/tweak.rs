@@ -1,4 +1,5 @@
-//! The tweaks of XTS from block to block (IEEE 1619-2007, 5.2 and 5.3.2), for modes and for kernels that have their own XTS.
+//! The tweaks of XTS for consecutive blocks (IEEE 1619-2007, 5.2 and 5.3.2), for modes and for kernels with an XTS of
+//! their own.
 
 use std::slice;
 
@@ -43,8 +44,8 @@ impl<'a> Masks<'a> {
     }
 }
 
-/// XTS on top of any ECB kernel: the masks of up to 4 KiB at a time go through a buffer on the stack, so that even a kernel
-/// which works on 64 blocks at once is kept busy.
+/// XTS on top of any ECB kernel: the masks for up to 4 KiB at a time go through a buffer on the stack, enough to keep
+/// even a kernel with 64 blocks at once busy.
 pub(crate) fn through_buffer(tweaks: &[[u8; 16]], sector: usize, run: &mut [u8], ecb: impl Fn(&mut [u8])) {
     let mut masks = Masks::new(tweaks, sector);
     let mut room = [0; 4096];
@@ -57,7 +58,8 @@ pub(crate) fn through_buffer(tweaks: &[[u8; 16]], sector: usize, run: &mut [u8],
     }
 }
 
-/// Multiplies by x in GF(2^128) modulo x^128 + x^7 + x^2 + x + 1. `t + t`: a shift of 128 bits compiles to a slow shrd.
+/// Multiplies by x in GF(2^128) modulo x^128 + x^7 + x^2 + x + 1. Uses `t + t` because a 128-bit shift compiles to a
+/// slow shrd.
 pub(crate) fn double(t: u128) -> u128 {
     let carry = (t as i128 >> 127) as u128;
     t.wrapping_add(t) ^ (carry & 0x87)

@@ -1,4 +1,4 @@
-//! From one volume into another: all of the plaintext is copied, and read a second time to compare it.
+//! Copies all of the plaintext of one volume into another, then reads it a second time to compare.
 
 use std::io;
 use std::ops::Range;
@@ -7,33 +7,33 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 
-/// Bytes that are copied or compared at a time: enough to keep every processor busy.
+/// Bytes copied or compared at a time: enough to keep every CPU busy.
 const CHUNK: u64 = 4 << 20;
 
 /// Bytes between two checkpoints.
 const CHECKPOINT: u64 = 64 << 20;
 
-/// What a hole is made of: the blocks of most file systems.
+/// The unit of holes: the block size of most file systems.
 const BLOCK: usize = 4096;
 
-/// A copy of one store in another that is at least as long. What is behind the end of the source becomes zeros.
+/// A copy of one store in another that is at least as long. The space past the end of the source becomes zeros.
 pub struct Conversion<'a> {
-    /// What is read, and never written.
+    /// The store to copy; never written.
     pub source: &'a dyn Store,
-    /// What is written.
+    /// The store to write.
     pub destination: &'a dyn Store,
-    /// Whether zeros need not be written, because the destination reads as zeros where nothing was written. True of a new
-    /// sparse file, never of an encrypted volume, in which what was not written reads as noise.
+    /// Whether zeros need not be written because the destination reads as zeros where nothing was written: true for a
+    /// new sparse file, never for an encrypted volume, whose unwritten parts read as noise.
     pub holes: bool,
-    /// Whether to stop.
+    /// Set to stop.
     pub cancel: Option<&'a AtomicBool>,
-    /// Told of the bytes that are done and of all there are.
+    /// Called with the bytes done and the total.
     pub progress: &'a dyn Fn(u64, u64),
 }
 
 impl Conversion<'_> {
-    /// Copies from the byte `from` on to the end of the destination. `checkpoint` is told now and then, and at the end, how much
-    /// is done and durable. Returns the bytes that were left as holes.
+    /// Copies from byte `from` to the end of the destination. `checkpoint` is called now and then, and at the end, with
+    /// how much is copied and durable. Returns the bytes left as holes.
     ///
     /// # Errors
     /// `Io`, `Cancelled`, `Misuse` if the destination is too short, and those of `checkpoint`.
@@ -64,10 +64,11 @@ impl Conversion<'_> {
         Ok(left_out)
     }
 
-    /// Reads a range of both, in bytes, and compares.
+    /// Reads a byte range of both stores and compares.
     ///
     /// # Errors
-    /// `Malformed` with the place of the first byte that differs; `Io`, `Cancelled`, `Misuse` if the destination is too short.
+    /// `Malformed` with the offset of the first byte that differs; `Io`, `Cancelled`, `Misuse` if the destination is
+    /// too short.
     pub fn compare(&self, range: Range<u64>) -> Result<()> {
         self.fits()?;
         let end = range.end.min(self.destination.len());
@@ -80,7 +81,7 @@ impl Conversion<'_> {
             self.read_source(at, ours)?;
             self.destination.read_at(at, theirs)?;
             if let Some(differs) = ours.iter().zip(&*theirs).position(|(a, b)| a != b) {
-                let what = "what was read back is not what was written, or the source has changed meanwhile".to_owned();
+                let what = "the data read back differ from what was written, or the source has changed".to_owned();
                 return Err(ErrorKind::Malformed { field: "copy", offset: at + differs as u64, what }.into());
             }
             at += ours.len() as u64;
@@ -101,7 +102,7 @@ impl Conversion<'_> {
         vec![0; self.destination.len().min(CHUNK) as usize]
     }
 
-    /// Makes durable what is done, and says so.
+    /// Makes what was copied durable, and reports it.
     fn settle(&self, at: u64, checkpoint: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
         self.destination.flush()?;
         checkpoint(at)
@@ -115,7 +116,7 @@ impl Conversion<'_> {
         Err(ErrorKind::Cancelled.into())
     }
 
-    /// The bytes of the source, zeros behind its end.
+    /// Reads from the source, with zeros past its end.
     fn read_source(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
         let there = self.source.len().saturating_sub(at).min(out.len() as u64) as usize;
         let (bytes, behind) = out.split_at_mut(there);
@@ -123,7 +124,7 @@ impl Conversion<'_> {
         self.source.read_at(at, bytes)
     }
 
-    /// Writes the runs of blocks that are not all zeros. Returns the bytes of the others.
+    /// Writes the runs of blocks that are not all zeros. Returns the number of bytes skipped.
     fn write_sparse(&self, at: u64, chunk: &mut [u8]) -> io::Result<u64> {
         let mut zeros = 0;
         for run in runs(chunk) {
@@ -136,7 +137,7 @@ impl Conversion<'_> {
     }
 }
 
-/// Neighbouring blocks of one kind.
+/// Consecutive blocks of one kind.
 #[derive(Debug, PartialEq)]
 enum Run {
     Zeros(usize),
@@ -159,7 +160,7 @@ fn runs(chunk: &[u8]) -> Vec<Run> {
     runs
 }
 
-/// The bytes of the buffer that go to `at`, where all ends at `end`.
+/// The part of the buffer that belongs to `at`, given that everything ends at `end`.
 fn part(buffer: &mut [u8], at: u64, end: u64) -> &mut [u8] {
     let len = (end - at).min(buffer.len() as u64) as usize;
     &mut buffer[..len]
@@ -180,7 +181,7 @@ mod tests {
         all
     }
 
-    /// Data, zeros, data in one block, and an end that is no whole block.
+    /// Data, zeros, data within one block, and an end that is not a whole block.
     fn some() -> Vec<u8> {
         let mut some = vec![0; 5 * BLOCK + 7];
         some[..BLOCK].fill(1);

@@ -1,10 +1,10 @@
-//! Changes of what is on a disk, as plain data: formats build an [`Edit`], and [`Edit::carry_out`] alone writes.
+//! Changes to a disk, as plain data: formats build an [`Edit`], and only [`Edit::carry_out`] writes.
 //!
-//! A crash, a full disk or a pulled cable must leave a volume that opens. So an edit is a list of steps in an order such that
-//! after any number of them there is a header that opens, and no step begins before the one before it is on the disk.
+//! A crash, a full disk or a pulled cable must leave a volume that opens. So an edit is a list of steps, ordered so
+//! that after any number of them some header opens; no step begins before the previous one is on the disk.
 //!
-//! An edit is made for what was read, and deriving keys takes seconds in which another program may change it. So an edit can
-//! say what it was made for ([`Seen`]), and is not carried out where something else is there by then.
+//! An edit is based on what was read, and deriving keys takes seconds in which another program may change that. So an
+//! edit can record what it is based on ([`Seen`]), and is not carried out if that has changed.
 
 use std::fmt;
 use std::io;
@@ -12,19 +12,19 @@ use std::io;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 
-/// A change of a volume: what is written where, in order.
+/// A change to a volume: what is written where, in order.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Edit {
-    /// The steps, in the order in which they are to reach the disk.
+    /// The steps, in the order in which they must reach the disk.
     pub steps: Vec<Step>,
-    /// What it was made for: where something else is there, nothing is written.
+    /// What it is based on: if that has changed, nothing is written.
     pub seen: Vec<Seen>,
 }
 
-/// A part of a store as it was read: a checksum, or all that is to be changed.
+/// Part of a store as it was read: a checksum, or everything that is to be changed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Seen {
-    /// Where, in bytes from the beginning of the store.
+    /// Offset in the store, in bytes.
     pub at: u64,
     /// What was there.
     pub bytes: Vec<u8>,
@@ -33,9 +33,9 @@ pub struct Seen {
 /// One write. What it writes is ciphertext or random bytes, never a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Step {
-    /// What is written, as a person calls it: `the primary header`.
+    /// What is written, in the user's words: `the primary header`.
     pub what: String,
-    /// Where, in bytes from the beginning of the store.
+    /// Offset in the store, in bytes.
     pub at: u64,
     /// The bytes.
     pub bytes: Vec<u8>,
@@ -60,27 +60,27 @@ impl fmt::Debug for Edit {
 }
 
 impl Edit {
-    /// These steps, whatever is there.
+    /// An edit that is carried out whatever is there.
     pub fn new(steps: Vec<Step>) -> Self {
         Self { steps, seen: Vec::new() }
     }
 
-    /// The same, but only where this is still there.
+    /// Carries the edit out only if `seen` is unchanged.
     pub fn made_for(self, seen: Vec<Seen>) -> Self {
         Self { seen, ..self }
     }
 
-    /// Carries the steps out, one after the other: each is written, flushed, read back and compared before the next begins.
+    /// Carries out the steps in order: each is written, flushed, read back and compared before the next begins.
     ///
-    /// What is read back may come from the system's cache: it shows that the store took the bytes, while that the disk has them
-    /// is the flush's word.
+    /// Reading back may be served from the system's cache: it shows that the store took the bytes. That the disk has
+    /// them is what the flush promises.
     ///
-    /// A step that fails is undone as well as can be: what was there before is written back. Steps that are done stay.
+    /// A step that fails is undone if possible, by writing back what was there before. Completed steps stay.
     ///
     /// # Errors
-    /// `Misuse` before anything is written, if the store cannot be written to or a step reaches past its end; `InUse` if
-    /// another program has changed what the edit was made for, or is changing it. `Io` if a step failed; the hint says what was
-    /// done and what was not.
+    /// `Misuse` before anything is written, if the store cannot be written to or a step reaches past its end; `InUse`
+    /// if another program has changed what the edit is based on, or is changing it. `Io` if a step failed; the hint
+    /// says what was done and what was not.
     pub fn carry_out(&self, store: &dyn Store) -> Result<()> {
         if self.steps.is_empty() {
             return Ok(());
@@ -97,24 +97,24 @@ impl Edit {
         Ok(())
     }
 
-    /// Whether what the edit was made for is still there.
+    /// Checks that what the edit is based on has not changed.
     fn nothing_else(&self, store: &dyn Store) -> Result<()> {
         for Seen { at, bytes } in &self.seen {
             let mut now = vec![0; bytes.len()];
             store.read_at(*at, &mut now)?;
             if now != *bytes {
-                let holder = Some("another program has changed the header meanwhile".to_owned());
+                let holder = Some("another program has changed the header".to_owned());
                 return Err(Error::new(ErrorKind::InUse { holder }).hint("Nothing was changed. Try again."));
             }
         }
         Ok(())
     }
 
-    /// What is there when each step's turn comes, which an earlier step may have written. Nothing is written before it is known
-    /// that all of it can be read.
+    /// What each step will overwrite, which an earlier step may have written. Nothing is written until all of it has
+    /// been read.
     fn before(&self, store: &dyn Store) -> Result<Vec<Vec<u8>>> {
         if !self.steps.is_empty() && !store.writable() {
-            return Err(Error::misuse("it was opened for reading only; nothing was changed"));
+            return Err(Error::misuse("it was opened read-only; nothing was changed"));
         }
         let len = store.len();
         let mut before = Vec::new();
@@ -134,11 +134,11 @@ impl Edit {
         let names = |steps: &[Step]| steps.iter().map(|s| s.what.as_str()).collect::<Vec<_>>().join(", ");
         let failed = &self.steps[done];
         let mut hint = match undone {
-            true => format!("What was at byte {} before was written back.", failed.at),
-            false => format!("What is at byte {} now is not known.", failed.at),
+            true => format!("The old contents at byte {} were written back.", failed.at),
+            false => format!("The contents at byte {} are now unknown.", failed.at),
         };
         if done > 0 {
-            hint += &format!(" Written before: {}.", names(&self.steps[..done]));
+            hint += &format!(" Already written: {}.", names(&self.steps[..done]));
         }
         if done + 1 < self.steps.len() {
             hint += &format!(" Not touched: {}.", names(&self.steps[done + 1..]));
@@ -153,7 +153,7 @@ impl Step {
         Self::put(store, self.at, &self.bytes)
     }
 
-    /// Puts what this step writes over `bytes`, which are those from `at` on.
+    /// Applies this step to `bytes`, which were read at offset `at`.
     fn put_over(&self, at: u64, bytes: &mut [u8]) {
         let (from, to) = (self.at.max(at), (self.at + self.bytes.len() as u64).min(at + bytes.len() as u64));
         if from < to {
@@ -166,15 +166,15 @@ impl Step {
         Self::put(store, self.at, before)
     }
 
-    /// Writes, flushes, and looks whether it is there.
+    /// Writes, flushes, and reads back to compare.
     fn put(store: &dyn Store, at: u64, bytes: &[u8]) -> io::Result<()> {
-        // The store consumes what it writes.
+        // The store consumes the data it writes.
         let mut buffer = bytes.to_vec();
         store.write_at(at, &mut buffer)?;
         store.flush()?;
         store.read_at(at, &mut buffer)?;
         if buffer != bytes {
-            return Err(io::Error::other("what is read back is not what was written"));
+            return Err(io::Error::other("the data read back differ from what was written"));
         }
         Ok(())
     }

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-/// Bytes of memory that this process can take without driving the system, or the control group it runs in, into a corner:
-/// what proc_meminfo(5) calls `MemAvailable`, and what is left below each `memory.max` of its control groups (version 2;
-/// Documentation/admin-guide/cgroup-v2.rst). `u64::MAX` where nothing tells.
+/// Bytes of memory that this process can use without putting the system or its control group under pressure:
+/// `MemAvailable` of proc_meminfo(5), and what is left below the `memory.max` of each of its control groups (version 2;
+/// Documentation/admin-guide/cgroup-v2.rst). `u64::MAX` if neither is known.
 pub fn available() -> u64 {
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
     let system = mem_available(&read(Path::new("/proc/meminfo"))).unwrap_or(u64::MAX);
@@ -27,7 +27,7 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Nothing for a group without a limit. The cache of files counts as used, but is given back before anything is killed.
+/// `None` for a group without a limit. The page cache counts as used, but is reclaimed before anything is killed.
 fn left_in_group(max: &str, current: &str, stat: &str) -> Option<u64> {
     let max: u64 = max.trim().parse().ok()?;
     let current: u64 = current.trim().parse().ok()?;

@@ -2,8 +2,8 @@
 
 use std::ops::{Deref, DerefMut};
 
-/// Bytes that begin at a multiple of 4096, and so at a page and at a cache line: the kernel copies several times as slowly
-/// to an address that is no multiple of 16.
+/// Bytes aligned to 4096, and so to a page and a cache line: copying to an address that is not a multiple of 16 is
+/// several times slower.
 #[derive(Default)]
 pub struct Aligned {
     memory: Vec<u8>,
@@ -12,25 +12,25 @@ pub struct Aligned {
 }
 
 impl Aligned {
-    /// What it is aligned to, in bytes: a page.
+    /// The alignment, in bytes: a page.
     pub const PAGE: usize = 4096;
 
-    /// Bytes of a cache line: what parts of it should be aligned to at least.
+    /// Size of a cache line, in bytes: what parts of a buffer should be aligned to at least.
     pub const LINE: usize = 64;
 
-    /// `len` bytes.
+    /// A zeroed buffer of `len` bytes.
     pub fn new(len: usize) -> Self {
         let mut new = Self::default();
         new.reserve(len);
         new
     }
 
-    /// Makes it at least `len` bytes long. What it held is lost where it has to grow.
+    /// Makes it at least `len` bytes long. Growing discards the contents.
     pub fn reserve(&mut self, len: usize) {
         if self.len >= len {
             return;
         }
-        *self = Self::default(); // given back first
+        *self = Self::default(); // freed first
         self.memory = vec![0; len + Self::PAGE];
         self.skip = (self.memory.as_ptr() as usize).wrapping_neg() % Self::PAGE;
         self.len = len;

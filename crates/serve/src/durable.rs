@@ -1,24 +1,24 @@
-//! Flushing that does not forget a failure.
+//! Flushing that remembers failures.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use claviger_engine::Store;
 
-/// Makes what was written durable, and fails for ever once it has failed: the kernel reports lost writes once only
-/// (fsync(2)), and other clients, who were promised that any flush covers their writes, must hear of it too.
+/// Flushes, and keeps failing once it has failed: the kernel reports lost writes only once (fsync(2)), and other
+/// clients, who were promised that any flush covers their writes, must learn of it too.
 #[derive(Default)]
 pub struct Durable {
     lossy: Mutex<bool>,
 }
 
 impl Durable {
-    /// Makes durable what was written to `store`, always the same.
+    /// Flushes `store`, which must be the same each time.
     ///
     /// # Errors
-    /// Whatever the store reports, and then each time.
+    /// Whatever the store reports, and then every time.
     pub fn flush(&self, store: &dyn Store) -> io::Result<()> {
-        // Held all the while: the kernel tells one fsync of a lost write, and another that runs beside it nothing.
+        // Held throughout: the kernel reports a lost write to one fsync, and nothing to another that runs in parallel.
         let mut lossy = self.lossy.lock().unwrap_or_else(PoisonError::into_inner);
         let flushed = store.flush();
         if *lossy && flushed.is_ok() {

@@ -1,5 +1,5 @@
-//! Descriptors above the three standard ones that this process was started with. A program that it starts gets them only where
-//! they are passed on, and none that a secret came from: from a file, a password could be read again.
+//! Descriptors above the three standard ones that this process inherited. A program it starts gets them only if they
+//! are passed on, and never one that a secret was read from: from a file, a password could be read again.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File};
@@ -10,18 +10,18 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use rustix::fs::{FileType, Stat, fstat};
 use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd};
 
-/// Their numbers.
+/// The inherited descriptors' numbers.
 static INHERITED: OnceLock<Vec<RawFd>> = OnceLock::new();
 
-/// Device and inode of what secrets came from.
+/// Device and inode of the files that secrets were read from.
 static SECRET: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
-/// Keeps them from programs that this process starts. To be called once, before anything is opened.
+/// Marks them close-on-exec. Call this once, before anything is opened.
 pub fn keep() {
     INHERITED.get_or_init(|| {
         let numbers = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
         let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        // What this process opens itself, such as the folder that is read here, no program gets.
+        // Descriptors this process opens itself, such as the folder read here, are close-on-exec anyway.
         let passed = |number: &RawFd| *number > 2 && fcntl_getfd(borrow(*number)).is_ok_and(|flags| flags.is_empty());
         let all: Vec<_> = numbers.filter(passed).collect();
         all.iter().for_each(|number| set(*number, FdFlags::CLOEXEC));
@@ -29,7 +29,7 @@ pub fn keep() {
     });
 }
 
-/// Lets programs that are started from now on have those that no secret came from.
+/// Lets programs started from now on inherit those that no secret came from.
 pub fn pass_on() {
     let secret = SECRET.lock().unwrap_or_else(PoisonError::into_inner);
     numbers()
@@ -37,18 +37,18 @@ pub fn pass_on() {
         .for_each(|number| set(number, FdFlags::empty()));
 }
 
-/// Lets programs that are started from now on have all of them: for this program itself, which is to read secrets from them.
+/// Lets programs started from now on inherit all of them: for this program itself, which is to read secrets from them.
 pub fn pass_on_all() {
     numbers().for_each(|number| set(number, FdFlags::empty()));
 }
 
-/// No program gets this file any more, under whatever number it was inherited: a secret came from it. Where it is standard input,
-/// that is `/dev/null` from now on.
+/// Passes this file to no program any more, under whatever number it was inherited, because a secret came from it. If
+/// it is standard input, that becomes `/dev/null`.
 ///
 /// # Errors
-/// Where there is no `/dev/null`.
+/// If `/dev/null` cannot be opened.
 pub fn hide(secret: &Stat) -> io::Result<()> {
-    // What a terminal gave is gone, and others may use it.
+    // What was typed at a terminal is gone, and others may use the terminal.
     if FileType::from_raw_mode(secret.st_mode) == FileType::CharacterDevice {
         return Ok(());
     }
@@ -62,8 +62,8 @@ pub fn hide(secret: &Stat) -> io::Result<()> {
     Ok(())
 }
 
-/// The descriptor of this number, opened anew, or the same again where it cannot be: sockets, and files of other users. Not standard
-/// output and error, which programs get that are started.
+/// Opens the inherited descriptor of this number anew, or duplicates it if that is impossible (sockets, and files of
+/// other users). Standard output and error are refused, because started programs get them.
 ///
 /// # Errors
 /// `EBADF` if it was not inherited; those of opening it.
@@ -82,13 +82,13 @@ fn numbers() -> impl Iterator<Item = RawFd> {
 }
 
 fn set(number: RawFd, flags: FdFlags) {
-    // It fails for one that is not open any more.
+    // Fails if it has been closed since.
     let _ = fcntl_setfd(borrow(number), flags);
 }
 
-/// A descriptor that this process was started with.
+/// A descriptor this process inherited.
 fn borrow<'a>(number: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: the number is not -1. Nothing in this process owns such a descriptor, so nothing closes it; if it was closed all the
-    // same, calls with it fail.
+    // SAFETY: the number is not -1. Nothing in this process owns such a descriptor, so nothing closes it; if it was
+    // closed nevertheless, calls with it fail.
     unsafe { BorrowedFd::borrow_raw(number) }
 }

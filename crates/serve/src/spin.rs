@@ -1,14 +1,14 @@
-//! Looking for the next request for a while before sleeping: a wake-up on another processor costs more than most requests do.
+//! Polling for the next request for a while before sleeping: waking up on another CPU costs more than most requests.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A turn of the spinning loop that takes this long was spent on another program: the processor is wanted, so no spinning.
+/// If one turn of the loop takes this long, another program ran meanwhile: the CPU is wanted, so spinning stops.
 const ELSEWHERE: Duration = Duration::from_micros(50);
 
-/// Threads of a server that do not sleep.
+/// Counts the threads of a server that are not asleep.
 pub struct Awake {
     threads: AtomicUsize,
     processors: usize,
@@ -19,13 +19,13 @@ impl Awake {
         Self { threads: AtomicUsize::new(0), processors: thread::available_parallelism().map_or(1, usize::from) }
     }
 
-    /// Whether this server leaves a processor to its clients.
+    /// Whether this server leaves a CPU to its clients.
     fn leaves_one(&self) -> bool {
         self.threads.load(Ordering::Relaxed) < self.processors
     }
 }
 
-/// Counts a thread among those that do not sleep, as long as it lives.
+/// Counts a thread as awake for its lifetime.
 pub struct Running<'a>(&'a Awake);
 
 impl<'a> Running<'a> {
@@ -41,7 +41,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Takes a running thread out of that count, as long as it lives.
+/// Takes a running thread out of that count for its lifetime.
 pub struct Sleeping<'a>(&'a Awake);
 
 impl<'a> Sleeping<'a> {
@@ -57,15 +57,15 @@ impl Drop for Sleeping<'_> {
     }
 }
 
-/// A thread's memory of whether spinning was worth it.
+/// Remembers whether spinning paid off for a thread.
 #[derive(Default)]
 pub struct Spinner {
-    /// Spins in a row during which nothing came.
+    /// Consecutive spins without a result.
     fruitless: u32,
 }
 
 impl Spinner {
-    /// Calls `look` until it finds something, for `time` at most, if that looks worth it and a processor is left to the
+    /// Calls `look` until it finds something, for at most `time`, if that is likely to pay off and leaves a CPU to the
     /// clients.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl Spinner {
         time: Duration,
         mut look: impl FnMut() -> io::Result<Option<T>>,
     ) -> io::Result<Option<T>> {
-        // After some spins in vain, only every now and then: the client may have become faster.
+        // After several vain spins, only try now and then: the client may have become faster.
         let worth_it = self.fruitless < 4 || self.fruitless.is_multiple_of(16);
         if time.is_zero() || !worth_it || !awake.leaves_one() {
             self.fruitless = self.fruitless.wrapping_add(u32::from(!worth_it));
@@ -89,7 +89,7 @@ impl Spinner {
                 self.fruitless = 0;
                 return Ok(Some(found));
             }
-            // The kernel may have woken the client on this processor, expecting this thread to sleep now.
+            // The kernel may have woken the client on this CPU, expecting this thread to sleep now.
             thread::yield_now();
             let now = Instant::now();
             if now - last > ELSEWHERE {

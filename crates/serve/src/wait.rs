@@ -6,14 +6,14 @@ use std::time::Duration;
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
 
-/// Waits for one of `fds`. `false` if nothing has happened after `timeout`.
+/// Waits for one of `fds`. Returns `false` if nothing happened within `timeout`.
 pub fn wait(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<bool> {
-    // A timeout that does not fit is for ever.
+    // A timeout that overflows means for ever.
     let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
     loop {
         match poll(fds, timeout.as_ref()) {
             Ok(n) => return Ok(n > 0),
-            // Interrupted waits start over: longer than asked for, and nobody measures by them.
+            // An interrupted wait starts over: it takes longer than asked for, but nobody measures time by it.
             Err(Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }

@@ -72,7 +72,7 @@ fn a_partition_opens_as_the_volume_that_it_is() {
 
     with(&["info"], &["--partition", "7"], &disk).fails(1, &["there is no partition 7; there are: 1, 2"]);
     with(&["info"], &["--partition", "0"], &disk).fails(1, &["--partition"]);
-    with(&["info"], &["--partition", "1"], &volume).fails(1, &["no partition table is there"]);
+    with(&["info"], &["--partition", "1"], &volume).fails(1, &["there is no partition table"]);
 }
 
 /// Headers are changed in the partition, and nowhere else.

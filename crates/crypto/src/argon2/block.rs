@@ -1,5 +1,5 @@
-//! Argon2's compression function G (RFC 9106, section 3.5) and the permutation P (section 3.6), once for any processor and once
-//! with AVX2.
+//! Argon2's compression function G (RFC 9106, section 3.5) and the permutation P (section 3.6), once for any processor
+//! and once with AVX2.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::ops::{Index, IndexMut};
@@ -12,7 +12,7 @@ pub(super) const BLOCK: usize = 1024;
 #[repr(C, align(64))]
 pub(super) struct Block(pub [u64; BLOCK / 8]);
 
-/// Fills the third block from the first two; adds to what is in it if the last argument says so.
+/// Combines the first two blocks into the third; xors into it if the last argument is true.
 pub(super) type Compress = fn(&Block, &Block, &mut Block, bool);
 
 impl Block {
@@ -26,7 +26,7 @@ impl Block {
     }
 }
 
-/// The fastest that this processor can run.
+/// The fastest version that this processor can run.
 pub(super) fn best() -> Compress {
     #[cfg(target_arch = "x86_64")]
     if let Some(compress) = avx2::compress() {
@@ -55,7 +55,7 @@ fn portable(one: &Block, other: &Block, out: &mut Block, add: bool) {
 /// The sixteen words of a row or a column.
 struct Words<'a> {
     block: &'a mut Block,
-    /// Where a word of it is in the block.
+    /// The index in the block of one of its words.
     word: fn(usize, usize) -> usize,
     which: usize,
 }
@@ -73,7 +73,7 @@ impl IndexMut<usize> for Words<'_> {
     }
 }
 
-/// P: BLAKE2b's round with multiplications.
+/// P: BLAKE2b's round with multiplications added.
 fn permute(v: &mut Words<'_>) {
     for [a, b, c, d] in [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]] {
         mix(v, a, b, c, d);
@@ -96,7 +96,7 @@ fn mix(v: &mut Words<'_>, a: usize, b: usize, c: usize, d: usize) {
     }
 }
 
-/// With vectors of four words. Two permutations run at a time, because the steps of one wait for each other.
+/// With vectors of four words. Two permutations run interleaved, because the steps of each depend on each other.
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::*;
@@ -105,9 +105,9 @@ mod avx2 {
 
     const VECTORS: usize = 32;
 
-    /// Where the processor has AVX2.
+    /// `None` if the processor lacks AVX2.
     pub(super) fn compress() -> Option<Compress> {
-        // SAFETY: the function is given out only where the processor has AVX2.
+        // SAFETY: the function is only returned if the processor has AVX2.
         is_x86_feature_detected!("avx2").then_some(|one, other, out, add| unsafe { with_avx2(one, other, out, add) })
     }
 
@@ -123,7 +123,7 @@ mod avx2 {
             rows(pair);
         }
         for column in 0..4 {
-            // Two columns: each vector holds a register of both.
+            // Two columns: each vector holds one register of both.
             let mut pair = [0, 1, 2, 3, 4, 5, 6, 7].map(|row| r[4 * row + column]);
             columns(&mut pair);
             (0..8).for_each(|row| r[4 * row + column] = pair[row]);
@@ -134,7 +134,7 @@ mod avx2 {
     }
 
     fn vectors(block: &Block) -> &[__m256i; VECTORS] {
-        // SAFETY: a block is as large as 32 vectors, and aligned better.
+        // SAFETY: a block is as large as 32 vectors and more strictly aligned.
         unsafe { &*std::ptr::from_ref(block).cast() }
     }
 

@@ -1,15 +1,15 @@
-//! Ciphers of the nineties, from well-kept crates: the 64-bit block ciphers of TrueCrypt 1–4, and CAST6, which Linux has. All
-//! look up tables by secret bytes.
+//! Ciphers of the nineties, from well-maintained crates: the 64-bit block ciphers of TrueCrypt 1–4, and CAST6, which
+//! Linux supports. Secret bytes index tables in all of them.
 
 use super::Cipher;
 use super::wrapped::{portable, wrap};
 
-/// Blowfish (Schneier 1993) as TrueCrypt has it: it reads and writes blocks as two *little-endian* words
+/// Blowfish (Schneier 1993), TrueCrypt's variant: it reads and writes blocks as two *little-endian* words
 /// (Common/Crypto.c, `BlowfishEncryptLE`; cryptsetup calls it `blowfish_le`). Keys of 56 bytes, in the usual order.
 pub static BLOWFISH: Cipher =
     Cipher { name: "Blowfish", block_size: 8, key_sizes: &[56], kernels: &[portable(wrap::<blowfish::BlowfishLE>)] };
 
-/// Blowfish with big-endian words, as its author, Linux and everyone but TrueCrypt have it.
+/// Blowfish with big-endian words, as used by its author, Linux and everyone but TrueCrypt.
 pub static BLOWFISH_BE: Cipher = Cipher {
     name: "Blowfish (big-endian)",
     block_size: 8,
@@ -21,7 +21,7 @@ pub static BLOWFISH_BE: Cipher = Cipher {
 pub static CAST5: Cipher =
     Cipher { name: "CAST5", block_size: 8, key_sizes: &CAST5_KEYS, kernels: &[portable(wrap::<cast5::Cast5>)] };
 
-/// CAST6, or CAST-256 (RFC 2612). It looks up tables by secret bytes, too.
+/// CAST6, or CAST-256 (RFC 2612). Secret bytes index its tables, too.
 pub static CAST6: Cipher = Cipher {
     name: "CAST6",
     block_size: 16,
@@ -39,7 +39,7 @@ const BLOWFISH_KEYS: [usize; 53] = from(4);
 /// 40 to 128 bits.
 const CAST5_KEYS: [usize; 12] = from(5);
 
-/// `N` sizes that count up.
+/// `N` consecutive sizes, ascending.
 const fn from<const N: usize>(first: usize) -> [usize; N] {
     let mut sizes = [0; N];
     let mut i = 0;

@@ -16,12 +16,12 @@ const CHAIN_ROOM: usize = 16 + 512;
 
 /// A block cipher with its key in place. Every method works on whole blocks in place.
 ///
-/// A kernel implements the two ECB methods; where it can keep tweaks in registers it implements the two XTS methods
-/// too, and otherwise inherits a version that runs through a buffer on the stack.
+/// A kernel implements the two ECB methods; if it can keep tweaks in registers it also implements the two XTS methods,
+/// and otherwise inherits a version that uses a buffer on the stack.
 ///
 /// # Panics
-/// Every method does where its arguments do not fit each other: kernels read and write through pointers, and one that passed over
-/// half a block would leave it in clear.
+/// Every method panics if its arguments do not fit each other: kernels read and write through pointers, and one that
+/// skipped half a block would leave it in clear.
 pub trait BlockCipher: Send + Sync {
     /// Block size in bytes: 16, or 8 for the ciphers of the nineties.
     fn block_size(&self) -> usize;
@@ -46,8 +46,8 @@ pub trait BlockCipher: Send + Sync {
         tweak::through_buffer(tweaks, sector, run, |blocks| self.decrypt_blocks(blocks));
     }
 
-    /// Decrypts one chain of CBC (NIST SP 800-38A, 6.2). Of `iv` the first bytes count, as many as a block has; `chain.len()` is a
-    /// multiple of the block size.
+    /// Decrypts one chain of CBC (NIST SP 800-38A, 6.2). Only as many bytes of `iv` are used as a block has;
+    /// `chain.len()` is a multiple of the block size.
     fn cbc_decrypt(&self, iv: &[u8; 16], chain: &mut [u8]) {
         let (block, len) = (self.block_size(), chain.len());
         if len > 0 {
@@ -62,7 +62,7 @@ fn assert_blocks(block: usize, run: &[u8]) {
     assert!(run.len().is_multiple_of(block), "{} bytes are no whole blocks of {block}", run.len());
 }
 
-/// Panics unless `run` is a sector of `sector` bytes for each tweak, in blocks as XTS has them.
+/// Panics unless `run` is one sector of `sector` bytes per tweak, in whole XTS blocks.
 #[track_caller]
 fn assert_sectors(block: usize, tweaks: &[[u8; 16]], sector: usize, run: &[u8]) {
     assert!(block == 16, "XTS takes blocks of 16 bytes, not of {block}");
@@ -71,13 +71,13 @@ fn assert_sectors(block: usize, tweaks: &[[u8; 16]], sector: usize, run: &[u8]) 
     assert!(tweaks.checked_mul(sector) == Some(len), "{len} bytes are not {tweaks} sectors of {sector}");
 }
 
-/// Whether a cipher may use the processor's AES instructions (the switch that TrueCrypt has in its settings).
+/// Whether a cipher may use the processor's AES instructions (a setting that TrueCrypt has).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Acceleration {
-    /// The fastest kernel that this processor can run.
+    /// The fastest kernel this processor can run.
     #[default]
     On,
-    /// The fastest kernel that does without AES instructions.
+    /// The fastest kernel without AES instructions.
     Off,
 }
 
@@ -99,14 +99,14 @@ impl Kernel {
     /// Expands a key whose length is one of the cipher's key sizes.
     ///
     /// # Panics
-    /// If this processor cannot run the kernel: that is what its use of instructions relies on.
+    /// If this processor cannot run the kernel, whose use of instructions relies on this check.
     pub fn with_key(&self, key: &[u8]) -> Box<dyn BlockCipher> {
         assert!((self.usable)(), "this processor cannot run {}", self.name);
         (self.expand)(key)
     }
 }
 
-/// A block cipher: what it is called, its sizes, and its kernels, the fastest first. The last one runs everywhere.
+/// A block cipher: its name, sizes and kernels, fastest first. The last kernel runs everywhere.
 pub struct Cipher {
     /// The name as TrueCrypt prints it: `AES`, `Serpent`, `Triple DES` …
     pub name: &'static str,
@@ -118,7 +118,7 @@ pub struct Cipher {
     pub kernels: &'static [Kernel],
 }
 
-/// Every cipher there is.
+/// Every supported cipher.
 pub static CIPHERS: &[&Cipher] = &[
     &aes::AES,
     &serpent::SERPENT,

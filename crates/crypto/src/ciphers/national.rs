@@ -1,6 +1,7 @@
-//! The ciphers that VeraCrypt has beside TrueCrypt's, from well-kept crates: Camellia of Japan and Kuznyechik of Russia.
+//! The ciphers that VeraCrypt adds to TrueCrypt's, from well-maintained crates: Camellia from Japan and Kuznyechik from
+//! Russia.
 //!
-//! Neither is constant-time: Camellia looks up its S-boxes, of 256 bytes each, by secret bytes, Kuznyechik tables of 64 KiB.
+//! Neither is constant-time: secret bytes index Camellia's S-boxes of 256 bytes each and Kuznyechik's tables of 64 KiB.
 
 use super::wrapped::{portable, wrap};
 use super::{BlockCipher, Cipher};

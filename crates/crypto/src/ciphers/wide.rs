@@ -1,4 +1,4 @@
-//! What kernels share that work on several blocks of 16 bytes at a time.
+//! Shared code of kernels that process several 16-byte blocks at a time.
 
 use crate::tweak::Masks;
 
@@ -38,8 +38,8 @@ pub(super) use block_cipher;
 #[repr(C, align(64))]
 struct Room<const BYTES: usize>([u8; BYTES]);
 
-/// Calls `group` with the masks and the bytes of `BYTES` at a time (the masks mean nothing unless `MASKED`), and
-/// returns what is left, which is less than a group.
+/// Calls `group` with the masks and the bytes of `BYTES` at a time (the masks are meaningless unless `MASKED`), and
+/// returns the rest, which is less than a group.
 #[inline(always)]
 pub(super) fn groups<'a, const BYTES: usize, const MASKED: bool>(
     masks: &mut Masks<'_>,
@@ -57,7 +57,7 @@ pub(super) fn groups<'a, const BYTES: usize, const MASKED: bool>(
     rest
 }
 
-/// Calls `group` once for all of `rest`, padded with zeros; less than a group, or nothing.
+/// Calls `group` once for all of `rest`, zero-padded; it is less than a group, and may be empty.
 #[inline(always)]
 pub(super) fn padded<const BYTES: usize, const MASKED: bool>(
     masks: &mut Masks<'_>,

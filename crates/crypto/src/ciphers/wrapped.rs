@@ -1,11 +1,11 @@
-//! Ciphers of the RustCrypto project behind our trait, their key schedules in memory for secrets.
+//! Ciphers of the RustCrypto project behind our trait, with their key schedules in memory for secrets.
 
 use cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 
 use super::{BlockCipher, Kernel, assert_blocks};
 use crate::secret::Resident;
 
-/// The one kernel of such a cipher. All of them look up tables by secret bytes.
+/// The single kernel of such a cipher. In all of them secret bytes index tables.
 pub(super) const fn portable(expand: fn(&[u8]) -> Box<dyn BlockCipher>) -> Kernel {
     Kernel { name: "portable", usable: || true, aes_instructions: false, constant_time: false, expand }
 }

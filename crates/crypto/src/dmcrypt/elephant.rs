@@ -1,5 +1,6 @@
-//! BitLocker's diffuser "Elephant" around a mode (N. Ferguson, "AES-CBC + Elephant diffuser", 2006; `crypt_iv_elephant`): what
-//! is to be encrypted is first xored with a key of its sector and then mixed by two diffusers, A and B.
+//! BitLocker's diffuser "Elephant" around a mode (N. Ferguson, "AES-CBC + Elephant diffuser", 2006;
+//! `crypt_iv_elephant`): the plaintext is first xored with a key for its sector and then mixed by two diffusers, A and
+//! B.
 
 use zeroize::Zeroize;
 
@@ -15,7 +16,7 @@ const B: ([u32; 4], usize) = ([0, 10, 0, 25], 3);
 /// Words of the largest sector.
 const MOST_WORDS: usize = 4096 / 4;
 
-/// A mode behind the diffuser.
+/// A mode with the diffuser in front.
 pub(super) struct Elephant {
     mode: Keyed,
     /// AES under the second half of the key.
@@ -24,7 +25,7 @@ pub(super) struct Elephant {
 }
 
 impl Elephant {
-    /// `key` is one of AES.
+    /// `key` is an AES key.
     pub fn new(mode: Keyed, key: &[u8], numbers: Numbers, with: Acceleration) -> Self {
         Self { mode, sector_keys: aes::AES.with_key(key, with), numbers }
     }
@@ -72,7 +73,7 @@ impl SectorCipher for Elephant {
     }
 }
 
-/// A diffuser in the direction of decryption. `other` says where the words are that change word `i`: two and five away.
+/// A diffuser, in decryption direction. `other` gives the words that change word `i`: two and five away.
 fn apply(words: &mut [u32], (rotations, cycles): ([u32; 4], usize), other: impl Fn(usize, usize, usize) -> usize) {
     let n = words.len();
     for _ in 0..cycles {
@@ -94,7 +95,7 @@ fn undo(words: &mut [u32], (rotations, cycles): ([u32; 4], usize), other: impl F
     }
 }
 
-/// Lets `change` work on the little-endian words of a sector.
+/// Applies `change` to the little-endian words of a sector.
 fn with_words(sector: &mut [u8], change: impl FnOnce(&mut [u32])) {
     let mut words = [0; MOST_WORDS];
     let words = &mut words[..sector.len() / 4];

@@ -1,5 +1,4 @@
-//! From the text of a specification to what it means, and back (`crypt_ctr_cipher_old`, `crypt_ctr_cipher_new` and
-//! `crypt_ctr_ivmode`).
+//! Parses specifications and writes them (`crypt_ctr_cipher_old`, `crypt_ctr_cipher_new` and `crypt_ctr_ivmode`).
 
 use super::iv::Iv;
 use super::{Error, Mode, Specification};
@@ -7,7 +6,7 @@ use crate::ciphers::{Cipher, aes, legacy, national, serpent, twofish};
 use crate::hash;
 use crate::modes::adiantum::Rounds;
 
-/// The kernel's names of ciphers.
+/// The kernel's names for ciphers.
 const CIPHERS: &[(&str, &Cipher)] = &[
     ("aes", &aes::AES),
     ("serpent", &serpent::SERPENT),
@@ -38,34 +37,34 @@ const IVS: &[(&str, Iv)] = &[
     ("random", Iv::Random),
 ];
 
-/// What Linux has or had, and this program does not: ciphers and modes for which there is no well-kept crate or that no volume is
-/// known to have.
+/// What Linux supports or supported and this program does not: ciphers and modes without a well-maintained crate, or
+/// without any known volume.
 const OF_LINUX_ALONE: &[&str] = &[
     "anubis", "arc4", "aria", "cfb", "cts", "des", "fcrypt", "hctr2", "khazad", "ofb", "pcbc", "salsa20", "seed",
     "sm4", "tea", "xctr", "xeta", "xtea",
 ];
 
-/// Checksums that Linux takes for hashes, so short that they make keys of the old ciphers at most.
+/// Checksums that Linux treats as hashes: too short for keys, except of old ciphers.
 const CHECKSUMS: &[&str] = &["crc32", "crc32c", "crc64-rocksoft", "crct10dif", "xxhash64"];
 
-/// The longest text that is looked at, in bytes: the kernel's names of algorithms end at 128.
+/// The longest text that is parsed, in bytes: the kernel's algorithm names end at 128.
 const LONGEST: usize = 192;
 
-/// The most keys that take turns; the kernel has no limit, and only loop-AES uses more than one.
+/// The most keys that may take turns; the kernel has no limit, and only loop-AES uses more than one.
 const MOST_KEYS: usize = 64;
 
-/// Keys with `lmk` in the `capi:` form, which has no place for their number.
+/// The number of keys with `lmk` in the `capi:` form, which has no place for it.
 const LMK_KEYS: usize = 64;
 
-/// The deepest that names of algorithms are nested.
+/// The deepest nesting of algorithm names.
 const DEEPEST: usize = 4;
 
-/// Reads a specification.
+/// Parses a specification.
 pub(super) fn parse(text: &str) -> Result<Specification, Error> {
     let lower = text.to_ascii_lowercase();
     let graphic = lower.bytes().all(|byte| byte.is_ascii_graphic());
     if lower.is_empty() || lower.len() > LONGEST || !graphic {
-        return Err(syntax("it is empty, too long, or has something else than letters, digits and punctuation"));
+        return Err(syntax("it is empty, too long, or contains something other than letters, digits and punctuation"));
     }
     let draft = match lower.strip_prefix("capi:") {
         Some(rest) => capi(rest)?,
@@ -110,7 +109,8 @@ fn classic(text: &str) -> Result<Draft<'_>, Error> {
         Some((iv, options)) => (Some(iv), options),
         None => (None, None),
     };
-    // How cryptsetup writes modes that authenticate (lib/utils_crypt.c, `crypt_parse_integrity_mode`, and lib/libdevmapper.c).
+    // How cryptsetup writes authenticated modes (lib/utils_crypt.c, `crypt_parse_integrity_mode`, and
+    // lib/libdevmapper.c).
     let (term, iv) = match (cipher, mode, iv) {
         (cipher, "random", None) => (Term::leaf(cipher), Some("random")),
         _ => {
@@ -121,7 +121,7 @@ fn classic(text: &str) -> Result<Draft<'_>, Error> {
     Ok(Draft { term, key_count, iv, options })
 }
 
-/// What follows `capi:`: a name of the kernel's cryptography, `-`, the IV.
+/// What follows `capi:`: a name from the kernel's crypto API, `-`, the IV.
 fn capi(text: &str) -> Result<Draft<'_>, Error> {
     let (text, options) = match text.rsplit_once(':') {
         Some((text, options)) => (text, Some(options)),
@@ -135,14 +135,14 @@ fn capi(text: &str) -> Result<Draft<'_>, Error> {
     let mut rest = term;
     let term = Term::take(&mut rest, 0)?;
     if !rest.is_empty() {
-        return Err(syntax("something follows the last parenthesis"));
+        return Err(syntax("there is text after the last parenthesis"));
     }
     Ok(Draft { term, key_count, iv, options })
 }
 
 fn parse_key_count(text: &str) -> Result<usize, Error> {
     let count = text.parse::<usize>().ok().filter(|count| count.is_power_of_two());
-    let count = count.ok_or_else(|| syntax("the number of keys is a power of two"))?;
+    let count = count.ok_or_else(|| syntax("the number of keys must be a power of two"))?;
     if count > MOST_KEYS {
         return Err(Error::Unsupported(format!("has {count} keys; there are at most {MOST_KEYS} here")));
     }
@@ -154,7 +154,7 @@ impl<'a> Term<'a> {
         Self { name, arguments: Vec::new() }
     }
 
-    /// Takes a term off the beginning of `text`.
+    /// Parses a term at the beginning of `text`.
     fn take(text: &mut &'a str, depth: usize) -> Result<Self, Error> {
         let end = text.find(['(', ')', ',']).unwrap_or(text.len());
         let (name, rest) = text.split_at(end);
@@ -174,14 +174,14 @@ impl<'a> Term<'a> {
         Ok(term)
     }
 
-    /// The names of arguments that have none themselves.
+    /// The names of the arguments that have no arguments themselves.
     fn names(&self) -> Vec<&'a str> {
         self.arguments.iter().map(|argument| if argument.arguments.is_empty() { argument.name } else { "" }).collect()
     }
 }
 
 impl Draft<'_> {
-    /// What it means; `text` is the whole.
+    /// The meaning of the parts; `text` is the whole specification.
     fn finish(self, text: &str) -> Result<Specification, Error> {
         let unsupported = |why: String| Error::Unsupported(format!("{text}: {why}"));
         let mut term = &self.term;
@@ -204,7 +204,7 @@ impl Draft<'_> {
         let essiv = essiv.map(|name| match hash::by_name(name) {
             Some(hash) => Ok((hash, name.to_owned())),
             None if CHECKSUMS.contains(&name) => {
-                Err(unsupported(format!("{name} is a checksum, of which no keys are made here")))
+                Err(unsupported(format!("{name} is a checksum and not used for keys here")))
             }
             None => Err(unsupported(format!("no hash called {name}"))),
         });
@@ -223,12 +223,12 @@ impl Draft<'_> {
     }
 }
 
-/// What encrypts.
+/// The cipher and the mode.
 fn algorithm(term: &Term<'_>, unsupported: &dyn Fn(String) -> Error) -> Result<(Mode, &'static Cipher), Error> {
     let names = term.names();
     match (term.name, &names[..]) {
         (mode, _) if AUTHENTICATED.contains(&mode) => {
-            return Err(unsupported("its sectors have tags, for which there is no room here".into()));
+            return Err(unsupported("its sectors have tags, and there is no room for them here".into()));
         }
         ("adiantum", ["xchacha12", "aes"] | ["xchacha12", "aes", "nhpoly1305"]) => {
             return Ok((Mode::Adiantum(Rounds::Twelve), &aes::AES));
@@ -248,10 +248,10 @@ fn algorithm(term: &Term<'_>, unsupported: &dyn Fn(String) -> Error) -> Result<(
     Ok((mode, cipher))
 }
 
-/// That there is no such cipher or mode here, and whether there is one elsewhere.
+/// Says that there is no such cipher or mode here, and whether Linux has it.
 fn missing(kind: &str, name: &str) -> String {
     match OF_LINUX_ALONE.contains(&name) {
-        true => format!("Linux has the {kind} {name}, this program does not"),
+        true => format!("Linux has the {kind} {name}, but this program does not"),
         false => format!("no {kind} called {name}"),
     }
 }
@@ -261,13 +261,13 @@ impl Specification {
     fn check(&mut self, unsupported: &dyn Fn(String) -> Error) -> Result<(), Error> {
         let Self { mode, cipher, .. } = *self;
         if matches!(mode, Mode::Xts | Mode::Lrw) && cipher.block_size != 16 {
-            return Err(unsupported("the mode is for ciphers with blocks of 16 bytes".into()));
+            return Err(unsupported("the mode requires a cipher with blocks of 16 bytes".into()));
         }
         if mode == Mode::Ecb {
-            // It has no IV: the kernel warns and goes on without (`crypt_ctr_ivmode`).
+            // It has no IV: the kernel warns and ignores it (`crypt_ctr_ivmode`).
             self.iv = Iv::None;
             return match self.essiv {
-                Some(_) => Err(unsupported("ecb has no initialisation vectors to encrypt".into())),
+                Some(_) => Err(unsupported("ecb has no initialisation vectors for essiv to encrypt".into())),
                 None => Ok(()),
             };
         }
@@ -277,25 +277,25 @@ impl Specification {
         if let Some((hash, name)) = &self.essiv
             && !cipher.key_sizes.contains(&hash.size)
         {
-            return Err(unsupported(format!("{name} makes no key for the cipher")));
+            return Err(unsupported(format!("the digest of {name} does not fit the cipher's key")));
         }
         let fits = match self.iv {
             Iv::Lmk => mode == Mode::Cbc,
             Iv::Tcw => mode == Mode::Cbc && self.key_count == 1,
-            // Their vectors are a block of the mode (`crypt_iv_eboiv_ctr`).
+            // Their IVs are as long as the mode's block (`crypt_iv_eboiv_ctr`).
             Iv::Eboiv | Iv::Elephant => !matches!(mode, Mode::Ctr | Mode::Adiantum(_)),
             _ => true,
         };
-        // So are those of essiv (crypto/essiv.c).
+        // So are ESSIV's (crypto/essiv.c).
         let essiv_fits =
             !matches!(mode, Mode::Adiantum(_)) && !matches!(self.iv, Iv::Lmk | Iv::Tcw | Iv::Eboiv | Iv::Elephant);
         match fits && (self.essiv.is_none() || essiv_fits) {
             true => Ok(()),
-            false => Err(unsupported("the mode and the initialisation vectors do not go together".into())),
+            false => Err(unsupported("the mode and the initialisation vectors cannot be combined".into())),
         }
     }
 
-    /// The classic form where there is one; `text` otherwise.
+    /// The classic form if there is one; otherwise `text`.
     fn canonical(&self, text: &str) -> String {
         let Self { mode, cipher, .. } = *self;
         let (cipher, mode) = match mode {

@@ -1,36 +1,36 @@
-//! Numbers of sectors, and the initialisation vectors that are made of them alone.
+//! Sector numbers, and the initialisation vectors derived from them alone.
 
 use super::Sectors;
 
-/// The source of initialisation vectors. ESSIV is not here: it encrypts what another source gives.
+/// The source of IVs. ESSIV is not one: it encrypts the IVs of another source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Iv {
-    /// The mode has none.
+    /// The mode takes none.
     None,
-    /// Zeros.
+    /// All zeros.
     Null,
-    /// 32 bits, little-endian: beyond 2 TiB it begins anew.
+    /// 32 bits, little-endian: wraps around at 2 TiB.
     Plain,
     /// 64 bits, little-endian.
     Plain64,
-    /// 64 bits, big-endian, at the end.
+    /// 64 bits, big-endian, at the end of the IV.
     Plain64be,
-    /// The number of the sector's first block, from 1 on, as 64 big-endian bits at the end.
+    /// The number of the sector's first block, counted from 1, as 64 big-endian bits at the end of the IV.
     Benbi,
-    /// loop-AES: from the contents.
+    /// loop-AES: depends on the contents.
     Lmk,
-    /// TrueCrypt's CBC: from the key, and whitening.
+    /// TrueCrypt's CBC: depends on the key; also whitens.
     Tcw,
     /// BitLocker: the offset in bytes, encrypted.
     Eboiv,
     /// BitLocker with its diffuser.
     Elephant,
-    /// Any, stored beside the sector.
+    /// Random, stored beside the sector.
     Random,
 }
 
 impl Iv {
-    /// Whether vectors that are longer than a number have it at their end.
+    /// Whether the number is at the end of an IV that is longer than it.
     pub fn at_end(self) -> bool {
         matches!(self, Self::Plain64be | Self::Benbi)
     }
@@ -48,7 +48,7 @@ pub(super) struct Numbers {
 #[derive(Clone, Copy)]
 pub(super) struct Generator {
     iv: Iv,
-    /// Bytes of a vector that count: 8 or 16.
+    /// Bytes of an IV that count: 8 or 16.
     size: usize,
     /// Blocks in 512 bytes, as a power of two: for `benbi`.
     blocks: u32,
@@ -64,24 +64,24 @@ impl Numbers {
         (sector << self.shift).wrapping_add(self.sectors.iv_offset)
     }
 
-    /// The number of a sector as initialisation vectors have it.
+    /// The sector number used in IVs.
     pub fn iv(&self, sector: u64) -> u64 {
         if self.sectors.large_iv { self.unit(sector) >> self.shift } else { self.unit(sector) }
     }
 }
 
 impl Generator {
-    /// `block` is what the kernel calls the block size of the mode, `size` that of its vectors, both in bytes.
+    /// `block` is what the kernel calls the mode's block size, `size` the size of its IVs, both in bytes.
     pub fn new(iv: Iv, block: usize, size: usize) -> Self {
         Self { iv, size, blocks: (512 / block).trailing_zeros() }
     }
 
-    /// Whether vectors are to be encrypted under the volume's own key.
+    /// Whether IVs are to be encrypted under the volume's own key.
     pub fn encrypted(&self) -> bool {
         matches!(self.iv, Iv::Eboiv | Iv::Elephant)
     }
 
-    /// The vectors of consecutive sectors.
+    /// The IVs of consecutive sectors.
     pub fn fill(&self, numbers: &Numbers, first: u64, ivs: &mut [[u8; 16]]) {
         let at_end = self.size - 8;
         for (i, iv) in (0..).zip(ivs) {
@@ -95,7 +95,8 @@ impl Generator {
                     let block = (number << self.blocks).wrapping_add(1);
                     iv[at_end..][..8].copy_from_slice(&block.to_be_bytes());
                 }
-                // The offset in bytes, if numbers are those of sectors (`crypt_iv_eboiv_gen`); the kernel does not look.
+                // The offset in bytes, provided that numbers count sectors (`crypt_iv_eboiv_gen`); the kernel does not
+                // check.
                 Iv::Eboiv | Iv::Elephant => {
                     iv[..8].copy_from_slice(&number.wrapping_mul(numbers.sectors.size as u64).to_le_bytes());
                 }

@@ -1,9 +1,10 @@
-//! loop-AES with several keys: CBC whose first vector comes from the contents (dm-crypt's `lmk`, `crypt_iv_lmk_one`).
+//! loop-AES with several keys: CBC whose IV depends on the contents (dm-crypt's `lmk`, `crypt_iv_lmk_one`).
 //!
-//! Sector n is encrypted under key n modulo their number. Its initialisation vector is the state of MD5, without the final
-//! padding, after a seed of 64 bytes (16 from the extra key of loop-AES 3, then zeros; none in loop-AES 2), the sector's
-//! plaintext from byte 16 on, its number in 56 bits (bit 63 set), and the number 4024 as 8 bytes. To decrypt, the sector is
-//! decrypted with a vector of zeros first: that gives all blocks but the first, and from them the vector.
+//! Sector n is encrypted under key n modulo the number of keys. Its initialisation vector is the state of MD5, without
+//! the final padding, after a seed of 64 bytes (16 from the extra key of loop-AES 3, then zeros; none in loop-AES 2),
+//! the sector's plaintext from byte 16 on, its number in 56 bits (bit 63 set), and the number 4024 as 8 bytes. To
+//! decrypt, the sector is first decrypted with an IV of zeros: this gives all blocks but the first, and from them the
+//! IV.
 
 use zeroize::Zeroize;
 
@@ -12,13 +13,13 @@ use crate::ciphers::BlockCipher;
 use crate::modes::{self, SectorCipher, cbc, md5};
 use crate::secret::Locked;
 
-/// Bytes of a sector.
+/// Size of a sector, in bytes.
 const SECTOR: usize = 512;
 
-/// Sectors whose vectors are made side by side.
+/// Sectors whose IVs are computed in parallel.
 const BATCH: usize = md5::LANES;
 
-/// CBC with vectors from the contents.
+/// CBC with IVs from the contents.
 pub(super) struct Lmk {
     ciphers: Vec<Box<dyn BlockCipher>>,
     /// The state of MD5 after the seed.
@@ -27,7 +28,7 @@ pub(super) struct Lmk {
 }
 
 impl Lmk {
-    /// `ciphers` are as many as a power of two, `seed` is that of loop-AES 3.
+    /// The number of `ciphers` is a power of two; `seed` is that of loop-AES 3.
     pub fn new(ciphers: Vec<Box<dyn BlockCipher>>, seed: Option<&[u8; 16]>, numbers: Numbers) -> Self {
         let seed = Locked::build(|state: &mut [u32; 4]| {
             *state = md5::START;
@@ -45,7 +46,7 @@ impl Lmk {
         &*self.ciphers[self.numbers.unit(sector) as usize & (self.ciphers.len() - 1)]
     }
 
-    /// The vectors of consecutive sectors of plaintext, of which the first blocks do not matter.
+    /// The IVs of consecutive plaintext sectors, whose first blocks do not matter.
     fn ivs(&self, first: u64, batch: &[u8], ivs: &mut [[u8; 16]]) {
         let mut tails = [[0; 16]; BATCH];
         for (i, tail) in (0..).zip(&mut tails) {

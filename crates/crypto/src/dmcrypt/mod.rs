@@ -1,6 +1,6 @@
 //! The cipher specifications of dm-crypt: `cipher[:keycount]-mode-iv[:ivopts]` and `capi:` (Linux,
-//! Documentation/admin-guide/device-mapper/dm-crypt.rst, and drivers/md/dm-crypt.c of 6.1, to which names of functions here
-//! refer).
+//! Documentation/admin-guide/device-mapper/dm-crypt.rst, and drivers/md/dm-crypt.c of 6.1, to which names of functions
+//! here refer).
 //!
 //! | part | what there is |
 //! | --- | --- |
@@ -8,11 +8,11 @@
 //! | mode | xts, cbc, lrw, ecb, ctr; adiantum |
 //! | iv | null, plain, plain64, plain64be, benbi, essiv:HASH, eboiv, elephant; lmk and tcw for CBC |
 //!
-//! Constant time, without tables that secrets are looked up in: aes, serpent, adiantum, and twofish on processors with AVX-512
-//! VBMI; the other ciphers look up tables. What the modes and vectors add looks nothing up by secrets.
+//! Constant time, without tables that secrets are looked up in: aes, serpent, adiantum, and twofish on processors with
+//! AVX-512 VBMI; the other ciphers look up tables. What the modes and vectors add looks nothing up by secrets.
 //!
-//! `aes` alone is `aes-cbc-plain`. Modes that authenticate sectors (`aes-gcm-random`, `capi:authenc(…)`) need room for tags
-//! beside the sectors and are refused here: [`crate::modes::aead`] has them.
+//! `aes` alone is `aes-cbc-plain`. Modes that authenticate sectors (`aes-gcm-random`, `capi:authenc(…)`) need room for
+//! tags beside the sectors and are refused here: [`crate::modes::aead`] has them.
 
 mod elephant;
 mod grammar;
@@ -34,44 +34,44 @@ use iv::{Generator, Iv, Numbers};
 use lmk::Lmk;
 use sectors::{Keyed, Tcw};
 
-/// A cipher specification that has been understood.
+/// A parsed cipher specification.
 #[derive(Clone)]
 pub struct Specification {
     mode: Mode,
-    /// That of adiantum is the one of its one block, AES.
+    /// For adiantum this is its block cipher, AES.
     cipher: &'static Cipher,
-    /// Keys that sectors take in turns: a power of two.
+    /// Keys that sectors use in turn: a power of two.
     key_count: usize,
-    /// IVs are encrypted under a hash of the key. The name is as it was given.
+    /// IVs are encrypted under a hash of the key. The name is as given.
     essiv: Option<(&'static Hash, String)>,
     iv: Iv,
     /// The canonical text.
     text: String,
 }
 
-/// How a run of sectors is numbered and cut.
+/// How a run is divided into sectors and these are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sectors {
     /// Size of an encryption sector in bytes: 512, 1024, 2048 or 4096.
     pub size: usize,
-    /// dm-crypt's `iv_large_sectors`: initialisation vectors count encryption sectors, not units of 512 bytes.
+    /// dm-crypt's `iv_large_sectors`: IVs count encryption sectors, not units of 512 bytes.
     pub large_iv: bool,
     /// dm-crypt's `iv_offset`, in units of 512 bytes: the number of the volume's first sector.
     pub iv_offset: u64,
 }
 
-/// Why there is no such cipher.
+/// Why there is no cipher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// No specification, and why.
+    /// Not a specification, and why.
     Syntax(String),
-    /// One that the kernel may know, but not this program, and what of it.
+    /// A specification that the kernel may support but this program does not, and why.
     Unsupported(String),
     /// A key of this many bytes does not fit; these sizes do.
     KeySize(usize, Vec<usize>),
 }
 
-/// What encrypts a sector, the cipher and the source of IVs aside.
+/// How a sector is encrypted, apart from the cipher and the source of IVs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Xts,
@@ -89,7 +89,7 @@ impl Default for Sectors {
 }
 
 impl Specification {
-    /// Reads a specification, in upper or lower case.
+    /// Parses a specification, in upper or lower case.
     ///
     /// # Errors
     /// `Syntax`, `Unsupported`.
@@ -103,7 +103,7 @@ impl Specification {
         let own = self.mode.key_sizes(self.cipher);
         let mut all: Vec<usize> = match self.iv {
             Iv::Elephant => {
-                // The second half is a key of AES for the sector keys.
+                // The second half is an AES key for the sector keys.
                 let halves = own.map(|size| size * self.key_count);
                 halves.filter(|half| matches!(half, 16 | 24 | 32)).map(|half| 2 * half).collect()
             }
@@ -120,11 +120,11 @@ impl Specification {
         all
     }
 
-    /// The cipher under `key`. Its sectors count from 0 on, at the beginning of the volume.
+    /// The cipher under `key`. Its sectors count from 0 at the beginning of the volume.
     ///
     /// # Errors
-    /// `KeySize`; `Unsupported` for sectors that the mode does not have, and for modes whose sectors need room for more than
-    /// themselves.
+    /// `KeySize`; `Unsupported` for sector sizes the mode does not support, and for modes that store tags beside the
+    /// sectors.
     pub fn with_key(&self, key: &[u8], sectors: Sectors, with: Acceleration) -> Result<Arc<dyn SectorCipher>, Error> {
         if self.iv == Iv::Random {
             return Err(
@@ -133,7 +133,7 @@ impl Specification {
         }
         let small_only = matches!(self.iv, Iv::Lmk | Iv::Tcw);
         if !matches!(sectors.size, 512 | 1024 | 2048 | 4096) || small_only && sectors.size != 512 {
-            return Err(self.unsupported(&format!("no sectors of {} bytes", sectors.size)));
+            return Err(self.unsupported(&format!("sectors of {} bytes are not possible", sectors.size)));
         }
         if !self.key_sizes().contains(&key.len()) {
             return Err(Error::KeySize(key.len(), self.key_sizes()));
@@ -143,7 +143,7 @@ impl Specification {
         Ok(cipher)
     }
 
-    /// The cipher under a key that fits, in sectors that it has.
+    /// The cipher under a key and with sectors that fit.
     fn keyed(&self, key: &[u8], numbers: Numbers, with: Acceleration) -> Arc<dyn SectorCipher> {
         let Self { mode, cipher, .. } = *self;
         let sector = numbers.sectors.size;
@@ -174,7 +174,7 @@ impl Specification {
         }
     }
 
-    /// The keys of the cipher, and what else belongs to the key: lmk's seed, tcw's, elephant's key.
+    /// The cipher's keys, and the rest of the key: lmk's seed, tcw's, elephant's key.
     fn split_key<'a>(&self, key: &'a [u8]) -> (&'a [u8], &'a [u8]) {
         let extra = match self.iv {
             Iv::Elephant => key.len() / 2,
@@ -184,7 +184,7 @@ impl Specification {
         key.split_at(key.len() - extra)
     }
 
-    /// Bytes of key that are not the cipher's, where that is a fixed number.
+    /// Bytes of the key that are not the cipher's, if their number is fixed.
     fn extra_key(&self) -> usize {
         match self.iv {
             Iv::Tcw => iv_size(self.cipher) + 16,
@@ -209,7 +209,7 @@ impl Specification {
 }
 
 impl Mode {
-    /// Sizes of keys in bytes.
+    /// Key sizes in bytes.
     fn key_sizes(self, cipher: &'static Cipher) -> impl Iterator<Item = usize> {
         let own = match self {
             Self::Adiantum(_) => &[adiantum::KEY],
@@ -256,7 +256,7 @@ impl Mode {
     }
 }
 
-/// Bytes of an initialisation vector.
+/// Size of an IV in bytes.
 fn iv_size(cipher: &Cipher) -> usize {
     cipher.block_size
 }
@@ -276,7 +276,7 @@ impl fmt::Debug for Specification {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Syntax(why) => write!(f, "no cipher specification: {why}"),
+            Self::Syntax(why) => write!(f, "not a cipher specification: {why}"),
             Self::Unsupported(what) => write!(f, "the cipher specification {what}"),
             Self::KeySize(len, fit) => write!(f, "a key of {len} bytes does not fit; these sizes do: {fit:?}"),
         }

@@ -1,10 +1,10 @@
-//! Sectors under one key or several, with initialisation vectors made for a batch of them at a time.
+//! Sectors under one or several keys, with IVs made in batches.
 
 use super::iv::{Generator, Numbers};
 use crate::ciphers::BlockCipher;
 use crate::modes::{self, IvMode, SectorCipher, TrueCryptCbc};
 
-/// Sectors in a batch: as many as CBC encrypts side by side.
+/// Sectors per batch: as many as CBC encrypts in parallel.
 const BATCH: usize = 32;
 
 /// A mode under one key.
@@ -14,7 +14,7 @@ pub(super) struct Key {
     pub salt: Option<Box<dyn BlockCipher>>,
 }
 
-/// Sectors whose initialisation vectors do not depend on their contents.
+/// Sectors whose IVs do not depend on their contents.
 pub(super) struct Keyed {
     keys: Vec<Key>,
     generator: Generator,
@@ -22,13 +22,13 @@ pub(super) struct Keyed {
 }
 
 impl Keyed {
-    /// `keys` are as many as a power of two.
+    /// The number of `keys` is a power of two.
     pub fn new(keys: Vec<Key>, generator: Generator, numbers: Numbers) -> Self {
         debug_assert!(keys.len().is_power_of_two());
         Self { keys, generator, numbers }
     }
 
-    /// Calls `each` with a key, and the vectors and bytes of sectors under it.
+    /// Calls `each` with a key and the IVs and bytes of the sectors under it.
     fn batches(&self, first: u64, run: &mut [u8], each: impl Fn(&Key, &[[u8; 16]], &mut [u8])) {
         let size = self.sector_size();
         modes::assert_whole(run, size);
@@ -47,10 +47,10 @@ impl Keyed {
         }
     }
 
-    /// Encrypts the vectors where that is asked for.
+    /// Encrypts the IVs, if required.
     fn finish(&self, key: &Key, ivs: &mut [[u8; 16]]) {
         if self.generator.encrypted() {
-            // What the mode makes of a block of zeros under such a vector (`crypt_iv_eboiv_gen`).
+            // The result of encrypting a zero block in this mode with such an IV (`crypt_iv_eboiv_gen`).
             let mut zeros = [[0; 16]; BATCH];
             let zeros = &mut zeros[..ivs.len()];
             key.mode.encrypt_sectors(ivs, zeros.as_flattened_mut());
@@ -80,7 +80,7 @@ impl SectorCipher for Keyed {
     }
 }
 
-/// TrueCrypt's CBC, whose sectors begin with any number. They are of 512 bytes, so that numbers count up by one.
+/// TrueCrypt's CBC, whose sectors may begin with any number. They have 512 bytes, so that numbers count up by one.
 pub(super) struct Tcw {
     cbc: TrueCryptCbc,
     numbers: Numbers,

@@ -1,5 +1,6 @@
-//! Adiantum (P. Crowley, E. Biggers, "Adiantum: length-preserving encryption for entry-level processors", 2018) as Linux has it
-//! (crypto/adiantum.c, crypto/nhpoly1305.c): XChaCha with 12 or 20 rounds, AES-256 for one block, NHPoly1305 as the hash.
+//! Adiantum (P. Crowley, E. Biggers, "Adiantum: length-preserving encryption for entry-level processors", 2018) as
+//! Linux has it (crypto/adiantum.c, crypto/nhpoly1305.c): XChaCha with 12 or 20 rounds, AES-256 for one block,
+//! NHPoly1305 as the hash.
 //!
 //! A sector is a left part, and a last block on its right. Every bit of it depends on every other:
 //!
@@ -19,26 +20,26 @@ use super::IvMode;
 use crate::ciphers::{Acceleration, BlockCipher, aes};
 use crate::secret::{Locked, Secret};
 
-/// Size of the key in bytes; every other key is made of it.
+/// Size of the key in bytes; all other keys are derived from it.
 pub const KEY: usize = 32;
 
 /// Sectors whose middle blocks are encrypted together.
 const BATCH: usize = 32;
 
-/// Bytes of left part that NH takes at a time, words of its key, and words that it moves on for each 16 bytes.
+/// Bytes of the left part per NH call, words of its key, and words that the key advances for each 16 bytes.
 const NH_MESSAGE: usize = 1024;
 const NH_KEY: usize = NH_MESSAGE / 4 + NH_STEP * (NH_PASSES - 1);
 const NH_STEP: usize = 4;
 
-/// Sums that NH makes.
+/// Sums that NH computes.
 const NH_PASSES: usize = 4;
 
 /// Rounds of XChaCha.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounds {
-    /// What Adiantum is meant to have.
+    /// The intended number.
     Twelve,
-    /// What the cautious take.
+    /// For the cautious.
     Twenty,
 }
 
@@ -47,16 +48,16 @@ pub struct Adiantum {
     rounds: Rounds,
     key: Secret,
     block: Box<dyn BlockCipher>,
-    /// Keys of Poly1305 for the tweak and for what NH makes of the left part.
+    /// Poly1305 keys for the tweak and for NH's output on the left part.
     header: Locked<[u64; 2]>,
     message: Locked<[u64; 2]>,
     nh: Locked<[u32; NH_KEY]>,
-    /// Vectors are the last 16 of the 32 bytes of the tweak, not the first.
+    /// IVs fill the last 16 of the 32 tweak bytes, not the first.
     at_end: bool,
 }
 
 impl Adiantum {
-    /// Where `at_end`, vectors of 16 bytes are the end of the tweak of 32 bytes, otherwise its beginning; the rest is zeros.
+    /// If `at_end`, IVs of 16 bytes fill the end of the 32-byte tweak, otherwise its beginning; the rest is zeros.
     ///
     /// # Panics
     /// If `key` is not 32 bytes long.
@@ -109,7 +110,7 @@ impl Adiantum {
         poly1305(&self.message, sums)
     }
 
-    /// Works on sectors whose middle blocks are put through AES together.
+    /// Works on sectors whose middle blocks go through AES together.
     fn run(&self, encrypt: bool, ivs: &[[u8; 16]], run: &mut [u8]) {
         let size = super::sector_of(ivs, run);
         assert!(size > 16 && size.is_multiple_of(16) && size <= 4096, "Adiantum has no sectors of {size} bytes here");
@@ -161,11 +162,11 @@ fn stream(rounds: Rounds, key: &[u8], nonce: &[u8; 24], data: &mut [u8]) {
     }
 }
 
-/// What a key of Poly1305 keeps (RFC 8439, 2.5).
+/// The precomputed form of a Poly1305 key (RFC 8439, 2.5).
 const CLAMP: [u64; 2] = [0x0fff_fffc_0fff_ffff, 0x0fff_fffc_0fff_fffc];
 
-/// Poly1305 of whole blocks (RFC 8439, 2.5), without what an authenticator adds in the end, modulo 2^128. Of an own, because it
-/// is three blocks or a few: the crate prepares for many.
+/// Poly1305 of whole blocks (RFC 8439, 2.5), modulo 2^128 and without the value an authenticator adds at the end. Our
+/// own, because there are only a few blocks: the crate prepares for many.
 fn poly1305(key: &[u64; 2], blocks: &[[u8; 16]]) -> u128 {
     let [r0, r1] = key.map(u128::from);
     // 5/4 of the upper word: its lowest two bits are clear, and 2^130 is 5.
@@ -181,14 +182,14 @@ fn poly1305(key: &[u64; 2], blocks: &[[u8; 16]]) -> u128 {
         let d0 = h0 * r0 + h1 * s1;
         let d1 = h0 * r1 + h1 * r0 + h2 * s1 + (d0 >> 64);
         let d2 = h2 * r0 + (d1 >> 64);
-        // What lies beyond 2^130 comes back five times.
+        // Bits beyond 2^130 come back five times.
         let back = (d2 >> 2) * 5;
         let low_words = u128::from(d1 as u64) << 64 | u128::from(d0 as u64);
         let (sum, carry) = low_words.overflowing_add(back);
         (low, high) = (sum as u64, (sum >> 64) as u64);
         top = (d2 & 3) as u64 + u64::from(carry);
     }
-    // Less the prime 2^130 - 5 if it is no less than that, whether or not it is: the same time.
+    // Subtracts the prime 2^130 - 5 if the value is not less, in constant time.
     let h = u128::from(high) << 64 | u128::from(low);
     let (reduced, carry) = h.overflowing_add(5);
     let beyond = (top + u64::from(carry)) >> 2;
@@ -196,7 +197,8 @@ fn poly1305(key: &[u64; 2], blocks: &[[u8; 16]]) -> u128 {
     h & !mask | reduced & mask
 }
 
-/// NH of at most 1024 bytes, whole blocks: four sums of products of 32-bit words, each with the key four words further on.
+/// NH of at most 1024 bytes, whole blocks: four sums of products of 32-bit words, each with the key four words further
+/// on.
 fn nh(key: &[u32; NH_KEY], part: &[u8]) -> [u64; NH_PASSES] {
     let mut sums = [0u64; NH_PASSES];
     for (unit, key) in part.as_chunks::<16>().0.iter().zip(key.windows(NH_STEP * NH_PASSES).step_by(NH_STEP)) {

@@ -1,8 +1,8 @@
-//! Several block ciphers of one block size, block by block one after the other: a block cipher again.
+//! Several block ciphers of one block size, applied to each block in turn: again a block cipher.
 //!
 //! LRW volumes and the outer CBC of TrueCrypt chain blocks once around the whole cascade (TrueCrypt 7.1a,
-//! Common/Crypto.c, `EncryptBufferLRW128` and `EncryptBufferCBC`). XTS applies one whole layer after another and has no
-//! use for this.
+//! Common/Crypto.c, `EncryptBufferLRW128` and `EncryptBufferCBC`). XTS applies one whole layer after another and does
+//! not use this.
 
 use crate::ciphers::BlockCipher;
 

@@ -16,7 +16,7 @@ use super::{Cascade, IvMode, SectorCipher, wipe};
 use crate::ciphers::BlockCipher;
 use crate::secret::Locked;
 
-/// Words of masks that are made at a time: 1 KiB, enough blocks to fill the widest kernel's pipeline.
+/// Words of masks computed at a time: 1 KiB, enough blocks to fill the widest kernel's pipeline.
 const MASK_WORDS: usize = 128;
 
 /// LRW over one or more ciphers.
@@ -27,17 +27,17 @@ pub struct Lrw {
 }
 
 impl Lrw {
-    /// `layers` in the order in which they encrypt. `tweak_key` is as long as a block, in bytes; of a longer one the
-    /// first bytes count. `sector_size` in bytes.
+    /// `layers` in the order in which they encrypt. `tweak_key` is as long as a block; of a longer one only the first
+    /// bytes are used. `sector_size` in bytes.
     ///
     /// For TrueCrypt, the `first` of [`SectorCipher`] counts sectors from the first one of the *data area*, which has
-    /// number 0: neither the header in front of a normal volume nor the host in front of a hidden one counts. For
-    /// dm-crypt it counts from the start of the segment plus the table's `iv_offset`. The first block of sector `n`
-    /// has the index `n * (sector_size / block_size) + 1`.
+    /// number 0: neither the header before a normal volume nor the host before a hidden one counts. For dm-crypt it
+    /// counts from the start of the segment plus the table's `iv_offset`. The first block of sector `n` has the index
+    /// `n * (sector_size / block_size) + 1`.
     ///
     /// # Panics
     /// If there is no layer, block sizes differ or are neither 8 nor 16, the tweak key is too short, or `sector_size`
-    /// is no multiple of the block size: a format's code decides all of these.
+    /// is not a multiple of the block size: a format's code decides all of these.
     pub fn new(layers: Vec<Box<dyn BlockCipher>>, tweak_key: &[u8], sector_size: usize) -> Self {
         let cipher = Cascade::new(layers);
         let block = cipher.block_size();
@@ -46,7 +46,7 @@ impl Lrw {
         Self { cipher, tweak, sector_size }
     }
 
-    /// Encrypts the 448 bytes of a TrueCrypt header from offset 64 on. The indexes of the blocks start at 1.
+    /// Encrypts the 448 bytes of a TrueCrypt header that follow the salt. The block indexes start at 1.
     pub fn encrypt_header(&self, header: &mut [u8]) {
         self.blocks(1, header, |blocks| self.cipher.encrypt_blocks(blocks));
     }
@@ -56,7 +56,7 @@ impl Lrw {
         self.blocks(1, header, |blocks| self.cipher.decrypt_blocks(blocks));
     }
 
-    /// The index of the first block of a sector. Its arithmetic is of 64 bits, in TrueCrypt and in `benbi` alike.
+    /// The index of a sector's first block, in 64-bit arithmetic, in TrueCrypt and in `benbi` alike.
     fn index(&self, sector: u64) -> u128 {
         sector.wrapping_mul((self.sector_size / self.cipher.block_size()) as u64).wrapping_add(1).into()
     }
@@ -87,9 +87,9 @@ impl Lrw {
     }
 }
 
-/// A vector is the big-endian index of its sector's first block, in as many bytes as a block has. So dm-crypt's generators of IVs
-/// other than `benbi` can drive LRW too: `plain64` puts the sector's number into the *high* half of the index, byte by byte
-/// from the end (Linux, crypto/lrw.c).
+/// An IV is the big-endian index of its sector's first block, in as many bytes as a block has. So dm-crypt's generators
+/// of IVs other than `benbi` can drive LRW too: `plain64` puts the sector's number into the *high* half of the index,
+/// byte by byte from the end (Linux, crypto/lrw.c).
 impl IvMode for Lrw {
     fn encrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
         self.sectors(ivs, run, |blocks| self.cipher.encrypt_blocks(blocks));
@@ -116,10 +116,10 @@ impl SectorCipher for Lrw {
     }
 }
 
-/// Products of the tweak key, ready to be added up. Which of them are looked up depends on block indexes alone, and
-/// those are public: the time is independent of the key.
+/// Products of the tweak key, ready to be added up. Which of them are looked up depends only on block indexes, which
+/// are public, so the time is independent of the key.
 ///
-/// Words of 8 bytes are in memory order, so that adding them to blocks needs no swapping of bytes.
+/// Words of 8 bytes are in memory order, so that adding them to blocks needs no byte swapping.
 struct Tweak {
     /// Words in a block: 1 or 2.
     words: usize,
@@ -131,8 +131,8 @@ struct Tweak {
 /// Bits of an index.
 const BITS: usize = 128;
 
-/// Indexes that differ in their low bits alone: their T have all but a known product in common, and are independent of
-/// each other, as vector units like it. A power of two.
+/// Indexes that differ only in these low bits: their T differ by a known product and are independent of each other,
+/// which suits vector units. A power of two.
 const GROUP: usize = 16;
 
 impl Tweak {
@@ -159,7 +159,7 @@ impl Tweak {
                 }
             }
             for j in 1..GROUP {
-                // One bit less, whose product there is already, and that bit's.
+                // Split into the lowest bit and the rest, whose product is already known.
                 let (less, bit) = (j & (j - 1), j.trailing_zeros() as usize);
                 for w in 0..words {
                     low[j * words + w] = low[less * words + w] ^ powers[bit * words + w];

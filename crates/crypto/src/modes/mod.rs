@@ -22,7 +22,7 @@ pub use xts::Xts;
 /// `first` is the tweak number of the run's first sector; the sectors that follow count up by one.
 ///
 /// # Panics
-/// Both methods do unless the run is whole sectors.
+/// Both methods panic unless the run is whole sectors.
 pub trait SectorCipher: Send + Sync {
     /// Sector size in bytes.
     fn sector_size(&self) -> usize;
@@ -32,13 +32,13 @@ pub trait SectorCipher: Send + Sync {
     fn decrypt(&self, first: u64, run: &mut [u8]);
 }
 
-/// Encrypts and decrypts whole sectors in place, with an initialisation vector for each.
+/// Encrypts and decrypts whole sectors in place, with an IV for each.
 ///
-/// `run` is as many sectors of one size as there are vectors, and not none; the size is a multiple of the cipher's block. Of each
-/// vector the first bytes count, as many as a block has.
+/// `run` has one sector per IV, all of one size and at least one; the size is a multiple of the cipher's block. Only as
+/// many bytes of each IV are used as a block has.
 ///
 /// # Panics
-/// Both methods do unless that is so.
+/// Both methods panic otherwise.
 pub trait IvMode: Send + Sync {
     /// Encrypts a run of whole sectors.
     fn encrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]);
@@ -46,7 +46,7 @@ pub trait IvMode: Send + Sync {
     fn decrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]);
 }
 
-/// The sectors of a run that has as many as there are vectors.
+/// The sectors of a run, one per IV.
 fn sectors<'a>(ivs: &[[u8; 16]], run: &'a mut [u8]) -> impl Iterator<Item = &'a mut [u8]> {
     let size = sector_of(ivs, run);
     run.chunks_exact_mut(size)
@@ -66,9 +66,9 @@ pub(crate) fn assert_whole(run: &[u8], sector: usize) {
     assert!(run.len().is_multiple_of(sector), "{} bytes are no whole sectors of {sector}", run.len());
 }
 
-/// Overwrites a buffer on the stack that held something derived from a key.
+/// Wipes a buffer on the stack that held something derived from a key.
 fn wipe<T: Copy>(buffer: &mut [T], with: T) {
     buffer.fill(with);
-    // The black box makes the compiler write all of it.
+    // The black box keeps the compiler from optimising the writes away.
     std::hint::black_box(buffer);
 }

@@ -1,12 +1,12 @@
-//! The modes that need no more than a block cipher and initialisation vectors: ECB and counter mode (NIST SP 800-38A).
+//! The modes that only need a block cipher and IVs: ECB and counter mode (NIST SP 800-38A).
 
 use super::IvMode;
 use crate::ciphers::BlockCipher;
 
-/// Bytes of key stream that are made at a time.
+/// Bytes of key stream made at a time.
 const PIECE: usize = 4 << 10;
 
-/// Each block by itself. Equal blocks stay equal: only what is old has it.
+/// Each block by itself. Equal blocks stay equal: only old volumes use it.
 pub struct Ecb(pub Box<dyn BlockCipher>);
 
 impl IvMode for Ecb {
@@ -19,8 +19,8 @@ impl IvMode for Ecb {
     }
 }
 
-/// A key stream of encrypted counters. The vector is the first counter, a big-endian number as long as a block (Linux,
-/// crypto/ctr.c). On a disk it repeats with each new content of a sector: only what is old has it.
+/// A key stream of encrypted counters. The IV is the first counter, a big-endian number as long as a block (Linux,
+/// crypto/ctr.c). On a disk the key stream repeats whenever a sector is rewritten: only old volumes use it.
 pub struct Ctr(pub Box<dyn BlockCipher>);
 
 impl IvMode for Ctr {

@@ -31,7 +31,7 @@ impl Xts {
     /// `layers` in the order in which they encrypt. `sector_size` in bytes.
     ///
     /// # Panics
-    /// If there is no layer, a cipher's blocks are not 16 bytes, or `sector_size` is no multiple of 16: a format's
+    /// If there is no layer, a cipher's blocks are not 16 bytes, or `sector_size` is not a multiple of 16: a format's
     /// code decides all three.
     pub fn new(layers: Vec<Layer>, sector_size: usize) -> Self {
         assert!(!layers.is_empty() && sector_size > 0 && sector_size.is_multiple_of(16));
@@ -39,7 +39,7 @@ impl Xts {
         Self { layers, sector_size }
     }
 
-    /// Sectors in a piece.
+    /// Sectors per piece.
     fn in_a_piece(&self) -> usize {
         match self.layers.len() {
             1 => TWEAK_BATCH,
@@ -47,7 +47,7 @@ impl Xts {
         }
     }
 
-    /// Calls `each` with every piece of the run and the vectors of its sectors.
+    /// Calls `each` with every piece of the run and the IVs of its sectors.
     fn pieces(&self, first: u64, run: &mut [u8], mut each: impl FnMut(&[[u8; 16]], &mut [u8])) {
         super::assert_whole(run, self.sector_size);
         let mut number = first;
@@ -89,7 +89,7 @@ impl SectorCipher for Xts {
     }
 }
 
-/// A vector is a sector's tweak before it is encrypted.
+/// An IV is a sector's tweak before encryption.
 impl IvMode for Xts {
     fn encrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
         let (count, sector) = (self.in_a_piece(), super::sector_of(ivs, run));
@@ -107,7 +107,7 @@ impl IvMode for Xts {
 }
 
 impl Layer {
-    /// Encrypts the vectors of at most [`TWEAK_BATCH`] sectors in one go, and hands the tweaks to `then`.
+    /// Encrypts the IVs of at most [`TWEAK_BATCH`] sectors in one go, and passes the tweaks to `then`.
     fn with_tweaks(&self, ivs: &[[u8; 16]], then: impl FnOnce(&[[u8; 16]])) {
         let mut tweaks = [[0u8; 16]; TWEAK_BATCH];
         let tweaks = &mut tweaks[..ivs.len()];

@@ -1,28 +1,29 @@
-//! Which file system a store holds, its label and its number, told from its first bytes.
+//! Detects a store's file system, its label and its UUID from its first bytes.
 //!
-//! Marks and fields are where util-linux's libblkid looks for them, and its names for the kinds are [`Kind::mount_type`].
+//! Magic numbers and fields are where util-linux's libblkid looks for them; its names for the kinds are
+//! [`Kind::mount_type`].
 
 use std::io;
 
 use super::fat::boot::{Boot, Root, Width};
 use crate::store::{SMALLEST_SECTOR, Store};
 
-/// A file system that was found.
+/// A file system that was detected.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Filesystem {
-    /// Which one.
+    /// Which file system.
     pub kind: Kind,
-    /// The name that its owner gave it.
+    /// The label its owner gave it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Its UUID or serial number, written as the system does (`blkid`, `/dev/disk/by-uuid`).
+    /// Its UUID or serial number, formatted as the system does (`blkid`, `/dev/disk/by-uuid`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
 }
 
 macro_rules! kinds {
     ($($kind:ident, $name:literal, $mount:literal, $described:literal;)*) => {
-        /// Kinds of file systems, and of what takes their place.
+        /// File systems, and things found in their place.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Kind {
@@ -33,17 +34,17 @@ macro_rules! kinds {
             /// Every kind.
             pub const ALL: &'static [Self] = &[$(Self::$kind,)*];
 
-            /// Its name for people.
+            /// The display name.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$kind => $name,)* }
             }
 
-            /// The system's name for it: what `mount -t` takes, and `blkid` calls `TYPE`.
+            /// The system's name for it: what `mount -t` takes and `blkid` calls `TYPE`.
             pub fn mount_type(self) -> &'static str {
                 match self { $(Self::$kind => $mount,)* }
             }
 
-            /// Its name with an article, as the end of "it holds …".
+            /// The name with an article, to follow "it holds".
             pub fn described(self) -> &'static str {
                 match self { $(Self::$kind => $described,)* }
             }
@@ -116,7 +117,7 @@ static MARKS: &[(usize, &[u8], Kind)] = &[
     (512 + 24, b"LVM2 001", Kind::Lvm),
 ];
 
-/// The file system that `store` holds, or nothing if it holds none that is known.
+/// The file system in `store`, or `None` if there is no known one.
 ///
 /// # Errors
 /// Those of the store.
@@ -142,11 +143,11 @@ pub fn detect(store: &dyn Store) -> io::Result<Option<Filesystem>> {
     Ok(Some(Filesystem { kind, label, uuid }))
 }
 
-/// Bytes that the file system in `store` takes for a sector of its disk, or for a block of its own where only that matters: the
-/// kernel mounts it from no disk whose sectors are larger. 512 where it is not known to be content with more; nothing where there
+/// The sector size, in bytes, that the file system in `store` was made for, or its block size where only that matters:
+/// the kernel does not mount it from a disk with larger sectors. 512 unless it is known to accept more; `None` if there
 /// is no file system.
 ///
-/// Fields are where the file systems of Linux look for them (fs/*/super.c and the headers beside).
+/// Fields are where the file systems of Linux look for them (fs/*/super.c and the headers beside them).
 ///
 /// # Errors
 /// Those of the store.
@@ -161,7 +162,7 @@ pub(super) fn sector_size(store: &dyn Store) -> io::Result<Option<u64>> {
         Kind::Ext2 | Kind::Ext3 | Kind::Ext4 => start.u32(0x418).and_then(|log2| power(log2.saturating_add(10))),
         Kind::Xfs => start.bytes(102).copied().map(u16::from_be_bytes).map(u32::from),
         Kind::Btrfs => start.u32(0x10090),
-        // Their blocks are pages, and so is that of a swap area.
+        // Their blocks are pages, as are those of a swap area.
         Kind::F2fs | Kind::Swap => Some(4096),
         Kind::Erofs => start.bytes::<1>(0x40c).and_then(|log2| power(log2[0].into())),
         Kind::ExtJournal | Kind::ReFs | Kind::HfsPlus | Kind::Hfs | Kind::Apfs => None,
@@ -170,22 +171,22 @@ pub(super) fn sector_size(store: &dyn Store) -> io::Result<Option<u64>> {
     Ok(Some(found.filter(|size| size.is_power_of_two()).map_or(SMALLEST_SECTOR, u64::from).max(SMALLEST_SECTOR)))
 }
 
-/// The kind of file system whose first bytes these are, [`LOOKED_AT`] or all that there are.
+/// The kind of file system that begins with these bytes: [`LOOKED_AT`] of them, or the whole store.
 pub(crate) fn kind(start: &[u8]) -> Option<Kind> {
     let start = Start(start);
     let marked = MARKS.iter().find(|(at, bytes, _)| start.has(*at, bytes)).map(|(_, _, kind)| *kind);
     marked.or_else(|| ext_kind(&start)).or_else(|| fat_kind(&start)).or_else(|| hfs_kind(&start))
 }
 
-/// ext2, ext3 and ext4 differ by the features that their superblock names (libblkid's ext.c). Its mark has but two bytes;
-/// other fields must make sense too.
+/// ext2, ext3 and ext4 differ in the features their superblock lists (libblkid's ext.c). The magic number has only two
+/// bytes, so other fields must make sense too.
 fn ext_kind(start: &Start<'_>) -> Option<Kind> {
     const SUPERBLOCK: usize = 0x400;
     const HAS_JOURNAL: u32 = 0x4;
     const JOURNAL_DEVICE: u32 = 0x8;
-    /// Features that ext3 knows: sparse superblocks, large files, hashed folders.
+    /// Read-only compatible features of ext3: sparse superblocks, large files, hashed directories.
     const EXT3_READ_ONLY: u32 = 0x7;
-    /// Features that ext3 knows: types in folders, a journal to replay, groups of descriptors.
+    /// Incompatible features of ext3: file types in directories, a journal to replay, meta groups.
     const EXT3_INCOMPATIBLE: u32 = 0x16;
     let u32_at = |at| start.u32(SUPERBLOCK + at);
     if !start.has(SUPERBLOCK + 0x38, b"\x53\xef") || u32_at(0x18)? > 6 || u32_at(0x4c)? > 1 {
@@ -206,7 +207,7 @@ fn ext_kind(start: &Start<'_>) -> Option<Kind> {
     })
 }
 
-/// FAT has no mark that all of them bear: a jump, and fields that make sense together.
+/// FAT has no magic number common to all: a jump, and fields that make sense together.
 fn fat_kind(start: &Start<'_>) -> Option<Kind> {
     let jumps = start.has(0, b"\xeb") || start.has(0, b"\xe9");
     let named = [(82, b"FAT32   "), (54, b"FAT12   "), (54, b"FAT16   "), (54, b"FAT     ")];
@@ -222,15 +223,15 @@ fn fat_kind(start: &Start<'_>) -> Option<Kind> {
     })
 }
 
-/// HFS has a mark of two bytes only; its blocks are multiples of 512 bytes.
+/// HFS has a magic number of only two bytes; its blocks are multiples of 512 bytes.
 fn hfs_kind(start: &Start<'_>) -> Option<Kind> {
     let block = u32::from_be_bytes(*start.bytes(0x400 + 20)?);
     (start.has(0x400, b"BD") && block != 0 && block.is_multiple_of(512)).then_some(Kind::Hfs)
 }
 
-/// The label is in the root folder, or, if there is none, in the boot sector.
+/// The label is in the root folder or, failing that, in the boot sector.
 fn fat(store: &dyn Store, start: &Start<'_>) -> io::Result<(Option<String>, Option<String>)> {
-    /// As much of the root folder as is looked at: the label is its first entry as a rule.
+    /// How much of the root folder is searched: the label is usually its first entry.
     const LOOKED_AT: u64 = 16 << 10;
     const VOLUME_LABEL: u8 = 0x08;
     const LONG_NAME: u8 = 0x0f;
@@ -274,7 +275,7 @@ fn ntfs_label(store: &dyn Store, start: &Start<'_>) -> io::Result<Option<String>
     let Some(&[a, b, per_cluster]) = start.bytes::<3>(11) else { return Ok(None) };
     let sector = u64::from(u16::from_le_bytes([a, b]));
     let (Some(table), Some(&[size])) = (start.u64(48), start.bytes::<1>(64)) else { return Ok(None) };
-    // Values over 0x80 are the power of two of sectors or bytes, negative.
+    // A value over 0x80 is a negative power of two.
     let per_cluster =
         if per_cluster > 0x80 { 1 << (256 - u32::from(per_cluster)).min(31) } else { u64::from(per_cluster) };
     let cluster = sector * per_cluster;
@@ -303,7 +304,7 @@ fn ntfs_label(store: &dyn Store, start: &Start<'_>) -> io::Result<Option<String>
     Ok(None)
 }
 
-/// ISO 9660 has no number; the system takes the time when it was last changed, or made, to hundredths of a second.
+/// ISO 9660 has no UUID; the system uses the time of modification or creation, to a hundredth of a second.
 fn iso_number(start: &Start<'_>) -> Option<String> {
     let digits =
         |at| start.bytes::<16>(at).filter(|d| d.iter().all(u8::is_ascii_digit) && d.iter().any(|b| *b != b'0'));
@@ -313,14 +314,14 @@ fn iso_number(start: &Start<'_>) -> Option<String> {
     Some(parts.join("-"))
 }
 
-/// As many of the bytes as the store has.
+/// Reads the range, or as much of it as exists.
 fn read(store: &dyn Store, at: u64, len: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; len.min(store.len().saturating_sub(at)) as usize];
     store.read_at(at.min(store.len()), &mut bytes)?;
     Ok(bytes)
 }
 
-/// The first bytes of something, which may be fewer than wanted.
+/// The first bytes of something; there may be fewer than expected.
 struct Start<'a>(&'a [u8]);
 
 impl Start<'_> {
@@ -344,7 +345,7 @@ impl Start<'_> {
         self.bytes(at).copied().map(u64::from_le_bytes)
     }
 
-    /// Text that ends at a NUL or after `len` bytes, without the blanks that fill it up.
+    /// Text that ends at a NUL or after `len` bytes, without trailing padding.
     fn text(&self, at: usize, len: usize) -> Option<String> {
         let bytes = self.0.get(at..at + len)?;
         let end = bytes.iter().position(|b| *b == 0).unwrap_or(len);
@@ -382,7 +383,7 @@ mod tests {
             start[*at..][..bytes.len()].copy_from_slice(bytes);
             assert_eq!(super::kind(&start), Some(*kind));
             assert_eq!(super::kind(&start[..at + bytes.len() - 1]), None);
-            // Nothing but the mark is there: no label, no panic.
+            // Only the magic number is there: no label, no panic.
             let found = detect(&MemoryStore::new(start)).expect("it can be read").expect("it is seen");
             assert_eq!((found.kind, found.label, found.uuid), (*kind, None, found_number(*kind)));
         }

@@ -1,7 +1,7 @@
 //! ext2, ext3 and ext4, for reading, through the crate `ext4-view`.
 //!
-//! The crate takes a journal that was not replayed into account without writing it. Its types stay on the thread that made
-//! them, so a thread of its own does all the reading; it ends with the tree.
+//! The crate reads an unreplayed journal as if it were replayed, without writing. Its types cannot leave the thread
+//! that made them, so a dedicated thread does all the reading; it ends with the tree.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -18,20 +18,20 @@ use crate::error::Result;
 use crate::store::Store;
 use crate::trees::{Attributes, Entry, Node, NodeKind, Space, Tree, damaged};
 
-/// Where the superblock is, and what is looked at in it.
+/// Offset of the superblock, and how much of it is examined.
 const SUPERBLOCK: u64 = 1024;
 const JOURNAL_TO_REPLAY: u32 = 0x4;
 
-/// Files that are kept open, so that reading on is fast.
+/// Files kept open, so that sequential reads are fast.
 const OPEN_FILES: usize = 64;
 
-/// The longest target that a link can have, in bytes (`PATH_MAX` of linux/limits.h).
+/// The longest symlink target, in bytes (`PATH_MAX` of linux/limits.h).
 const LINK_MAX: u64 = 4096;
 
-/// The crate goes to a place in a file block by block: so many that are only holes are passed by in a second or two.
+/// The crate seeks block by block; it gets past this many bytes of hole in a second or two.
 const FAR: u64 = 1 << 28;
 
-/// The ext2, ext3 or ext4 of a store. A node is a path.
+/// A store's ext2, ext3 or ext4 file system. A node is a path.
 pub struct Ext {
     jobs: Mutex<Sender<Job>>,
     paths: Mutex<Paths>,
@@ -47,10 +47,10 @@ struct Paths {
     nodes: HashMap<Arc<Vec<u8>>, Node>,
 }
 
-/// What the thread has.
+/// What the thread works with.
 struct Worker {
     ext: Ext4,
-    /// Open files, and where each will be read next.
+    /// Open files, and the position of each one's next read.
     files: HashMap<Node, (File, u64)>,
     /// Size of the store, in bytes.
     len: u64,
@@ -71,14 +71,14 @@ impl Ext {
             .name("ext".into())
             .spawn(move || serve(store, space.unit.into(), &opened, &work))?;
         has_opened.recv().map_err(|_| gone())??;
-        let warning = "the journal was not replayed: it is read as if it were, and nothing is written";
+        let warning = "the journal has not been replayed: its changes are shown, but nothing is written";
         let root = Arc::new(b"/".to_vec());
         let paths = Paths { nodes: HashMap::from([(root.clone(), 0)]), paths: vec![root] };
         let warnings = replay.then(|| warning.to_owned()).into_iter().collect();
         Ok(Self { jobs: Mutex::new(jobs), paths: Mutex::new(paths), space, warnings })
     }
 
-    /// Has the thread do something.
+    /// Runs a job on the thread.
     fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Worker) -> io::Result<T> + Send + 'static,
@@ -97,7 +97,7 @@ impl Ext {
         self.paths().paths.get(node as usize).cloned().ok_or_else(|| ErrorKind::NotFound.into())
     }
 
-    /// The path of a folder. Links are not followed.
+    /// The path of a folder; links are not followed.
     fn folder(&self, node: Node) -> io::Result<Arc<Vec<u8>>> {
         match self.attributes(node)?.kind {
             NodeKind::Folder => self.path(node),
@@ -177,7 +177,7 @@ impl Tree for Ext {
         let path = self.path(link)?;
         self.ask(move |worker| {
             let metadata = worker.metadata(&path)?;
-            // The crate takes as much memory as the size says.
+            // The crate allocates as much memory as the size says.
             if metadata.file_type().is_symlink() && metadata.len() > LINK_MAX {
                 return Err(damaged("inode", 0, "the target of a symbolic link is too long"));
             }
@@ -242,17 +242,17 @@ impl Worker {
         Ok(bytes)
     }
 
-    /// Fails where going to `offset` in a file would take for ever, and everybody else would have to wait.
+    /// Fails if seeking to `offset` would take very long, as every other request would have to wait.
     fn within_reach(&self, offset: u64) -> io::Result<()> {
         if offset / self.unit > (self.len / self.unit).max(FAR) {
-            let what = "reading this file so far behind its beginning: it has larger holes than the volume has room";
+            let what = "reading this far into the file: its holes are larger than the volume";
             return Err(crate::Error::unsupported(what).into());
         }
         Ok(())
     }
 }
 
-/// What the thread does: opens, tells how that went, and works until the tree is gone.
+/// The thread's work: opens the file system, reports the result, and takes jobs until the tree is gone.
 fn serve(store: Arc<dyn Store>, unit: u64, opened: &Sender<io::Result<()>>, work: &Receiver<Job>) {
     let len = store.len();
     let ext = match guarded(|| Ext4::load(Box::new(Source(store))).map_err(told)) {
@@ -293,9 +293,9 @@ fn superblock(store: &dyn Store) -> io::Result<(Space, bool)> {
     let of = |blocks: u64| blocks.saturating_mul(u64::from(unit));
     let total = of(high(0x150) | u64::from(u32_at(0x4)));
     let free = of(high(0x158) | u64::from(u32_at(0xc)));
-    // As the kernel has it. The crate takes memory for as many groups as there would be.
+    // As the kernel computes it. The crate allocates memory for every group there would be.
     if total > store.len() {
-        return Err(damaged("number of blocks", SUPERBLOCK + 0x4, format!("they are more than fit: {total} bytes")));
+        return Err(damaged("number of blocks", SUPERBLOCK + 0x4, format!("{total} bytes do not fit")));
     }
     Ok((Space::new(total, free, unit), incompatible & JOURNAL_TO_REPLAY != 0))
 }
@@ -328,7 +328,7 @@ fn time(time: ext4_view::Timestamp) -> Option<SystemTime> {
     whole?.checked_add(nanoseconds)
 }
 
-/// Where a whole block of block numbers is missing, which is how ext2 and ext3 keep a large hole, the crate reads block 0
+/// Where a whole block of block numbers is missing, as ext2 and ext3 store a large hole, the crate reads block 0
 /// instead, and notices.
 fn told_of_reading(error: Ext4Error) -> io::Error {
     match &error {
@@ -354,5 +354,5 @@ fn told(error: Ext4Error) -> io::Error {
 }
 
 fn gone() -> io::Error {
-    io::Error::other("the thread that reads the file system is gone")
+    io::Error::other("the thread that reads the file system has ended")
 }

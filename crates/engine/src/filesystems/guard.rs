@@ -1,5 +1,5 @@
-//! What keeps the code of others from taking us down with it: a panic over a hostile file system becomes an error, and what it
-//! reads has a bound.
+//! Keeps third-party code from taking us down: a panic over a hostile file system becomes an error, and what it reads
+//! is bounded.
 
 use std::cell::Cell;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,20 +13,20 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What `work` comes to; a panic is damage that it did not foresee.
+/// Runs `work`; a panic means damage that it did not foresee.
 ///
 /// # Errors
 /// Those of `work`, and `InvalidData` for a panic.
 pub fn guarded<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     silence();
     let before = GUARDED.replace(true);
-    // What was half changed is caches of things that are only read.
+    // All that may be left half changed are caches of read-only data.
     let done = panic::catch_unwind(AssertUnwindSafe(work));
     GUARDED.set(before);
     done.unwrap_or_else(|_| Err(damaged("file system", 0, "its structures contradict each other")))
 }
 
-/// No message on standard error for a panic that is caught and becomes an error.
+/// Suppresses the message on standard error for a panic that is caught here.
 fn silence() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -39,8 +39,7 @@ fn silence() {
     });
 }
 
-/// A store as a file that is read from a position on. What may be read is bounded, so that a structure that turns in a circle
-/// ends.
+/// A store as a seekable file. The bytes read are bounded, so that a loop in the structures ends.
 pub struct Reader {
     store: Arc<dyn Store>,
     at: u64,
@@ -48,12 +47,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Nothing may be read before [`Reader::allow`] says how much.
+    /// Nothing may be read until [`Reader::allow`] says how much.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store, at: 0, left: 0 }
     }
 
-    /// Allows that many bytes to be read.
+    /// Allows reading this many bytes from now on.
     pub fn allow(&mut self, bytes: u64) {
         self.left = bytes;
     }
@@ -63,11 +62,7 @@ impl Read for Reader {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let len = (out.len() as u64).min(self.store.len().saturating_sub(self.at));
         self.left = self.left.checked_sub(len.max(1)).ok_or_else(|| {
-            damaged(
-                "file system",
-                self.at,
-                "more would have to be read than there can be: its structures turn in a circle",
-            )
+            damaged("file system", self.at, "its structures form a loop: more would have to be read than there is")
         })?;
         self.store.read_at(self.at, &mut out[..len as usize])?;
         self.at += len;

@@ -1,4 +1,4 @@
-//! File systems, without the kernel: which one a store holds, and its folders and files.
+//! File systems, without the kernel: detecting which one a store holds, and reading its folders and files.
 
 pub mod detect;
 pub mod ext;
@@ -16,10 +16,10 @@ use crate::partitions::{self, Partition, Table, TableKind};
 use crate::store::{SMALLEST_SECTOR, Store};
 use crate::trees::Tree;
 
-/// Opens the files of a store.
+/// Opens the file system of a store.
 type Open = fn(Arc<dyn Store>) -> Result<Box<dyn Tree>>;
 
-/// What this program reads itself. FAT is also written.
+/// The file systems this program reads itself. FAT can also be written.
 static TREES: &[(Kind, Open)] = &[
     (Kind::Fat12, |store| Ok(Box::new(fat::Fat::open(store)?))),
     (Kind::Fat16, |store| Ok(Box::new(fat::Fat::open(store)?))),
@@ -30,25 +30,25 @@ static TREES: &[(Kind, Open)] = &[
     (Kind::Ext4, |store| Ok(Box::new(ext::Ext::open(store)?))),
 ];
 
-/// The files of a file system, and which one it is. Nothing is written before the first change.
+/// Opens the file system in `store` and says which one it is. Nothing is written before the first change.
 ///
 /// # Errors
-/// `NotThisFormat` if there is no file system, and what there is instead; `Unsupported` for one that is not read here;
-/// `Malformed`, `Io`.
+/// `NotThisFormat` if there is no file system, saying what there is instead; `Unsupported` for one that cannot be read
+/// here; `Malformed`, `Io`.
 pub fn open(store: Arc<dyn Store>) -> Result<(Filesystem, Box<dyn Tree>)> {
     let Some(found) = detect(&*store)? else { return Err(nothing(&*store)) };
     let open = TREES.iter().find(|(kind, _)| *kind == found.kind).map(|(_, open)| open);
     let Some(open) = open else {
         let what = format!("reading {}", found.kind.described());
-        let known = "Without the kernel FAT, NTFS, ext2, ext3 and ext4 are read.";
+        let known = "FAT, NTFS, ext2, ext3 and ext4 can be read without the kernel.";
         return Err(Error::unsupported(what).hint(known));
     };
     let tree = open(store).map_err(|e| e.in_format(found.kind.name()))?;
     Ok((found, tree))
 }
 
-/// Bytes that what is in `store`, a file system or a partition table, takes for a sector of its disk. A disk whose sectors are
-/// larger cannot hold it. Nothing where nothing is there that is known.
+/// The sector size, in bytes, that the file system or partition table in `store` was made for. A disk whose sectors are
+/// larger cannot hold it. `None` if `store` holds neither.
 ///
 /// # Errors
 /// Those of the store.
@@ -56,7 +56,7 @@ pub fn sector_size(store: &dyn Store) -> Result<Option<u64>> {
     if let Some(size) = detect::sector_size(store)? {
         return Ok(Some(size));
     }
-    // One that makes no sense has no size either.
+    // A malformed table has no sector size either.
     let Some(table) = partitions::read(store).ok().flatten() else { return Ok(None) };
     match table.kind {
         TableKind::Gpt => Ok(Some(table.sector_size.into())),
@@ -64,8 +64,8 @@ pub fn sector_size(store: &dyn Store) -> Result<Option<u64>> {
     }
 }
 
-/// A master boot record does not say what a sector is. It counts larger ones, as `store` has them, if its partitions fit then and
-/// nothing known is where they would be otherwise.
+/// A master boot record does not record its sector size. It uses the larger one that `store` reports if its partitions
+/// fit then and nothing known is where they would be otherwise.
 fn may_count_smaller(store: &dyn Store, table: &Table) -> Result<Option<u64>> {
     let (own, small) = (store.sector_size(), SMALLEST_SECTOR);
     if own == small {
@@ -90,7 +90,7 @@ fn nothing(store: &dyn Store) -> Error {
         Ok(()) => match magic::known(&start) {
             Some(what) => &format!("it holds {what}"),
             None if magic::looks_random(&start) => "it looks random",
-            None => "it is of an unknown kind",
+            None => "its contents are of an unknown kind",
         },
     };
     ErrorKind::NotThisFormat(format!("no file system was found: {holds}")).into()

@@ -1,7 +1,7 @@
 //! NTFS, for reading, through the crate `ntfs`.
 //!
-//! The crate knows nothing of the part of a file that was allocated but never written, which reads as zeros; that is minded
-//! here. Files that are compressed, encrypted or only point elsewhere are named, but not read.
+//! The crate ignores that a file's allocated but never written part reads as zeros; this is handled here. Compressed
+//! and encrypted files and reparse points are listed, but not read.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, SeekFrom};
@@ -18,13 +18,13 @@ use crate::error::Result;
 use crate::store::Store;
 use crate::trees::{Attributes, Entry, Node, NodeKind, Space, Tree, damaged};
 
-/// Records below this one are the file system's own.
+/// Records below this one belong to the file system itself.
 const FIRST_USER_RECORD: u64 = 24;
 
-/// Bytes that may be read to find something, besides all that there are in the store.
+/// Bytes that may be read to find something, on top of the store's size.
 const ALLOWANCE: u64 = 64 << 20;
 
-/// The NTFS of a store. Nodes are numbers of file records.
+/// A store's NTFS. Nodes are file record numbers.
 pub struct Ntfs {
     volume: Mutex<Opened>,
     store: Arc<dyn Store>,
@@ -48,7 +48,7 @@ impl Ntfs {
             let mut ntfs = ntfs::Ntfs::new(&mut reader).map_err(told)?;
             ntfs.read_upcase_table(&mut reader).map_err(told)?;
             let flags = ntfs.volume_info(&mut reader).map_err(told)?.flags();
-            let warning = "the file system was not unmounted cleanly: what was changed last may be missing";
+            let warning = "the file system was not unmounted cleanly: the latest changes may be missing";
             let dirty = flags.contains(NtfsVolumeFlags::IS_DIRTY);
             Ok((ntfs, dirty.then(|| warning.to_owned()).into_iter().collect()))
         })?;
@@ -59,7 +59,7 @@ impl Ntfs {
         self.volume.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with a file, where `allowed` bytes may be read to find it.
+    /// Works with a file; finding it may read at most `allowed` bytes.
     fn with_file<T>(
         &self,
         node: Node,
@@ -147,7 +147,7 @@ impl Tree for Ntfs {
             }
             let flags = file.info().map_err(told)?.file_attributes();
             if flags.contains(NtfsFileAttributeFlags::REPARSE_POINT) {
-                return Err(unsupported("it only points elsewhere (a reparse point)"));
+                return Err(unsupported("it is a reparse point"));
             }
             let Some(item) = file.data(reader, "") else { return Ok(0) };
             let item = item.map_err(told)?;
@@ -184,14 +184,15 @@ impl Tree for Ntfs {
 }
 
 impl Ntfs {
-    /// How much of a file was ever written: a field of its attribute's header, 56 bytes into it.
+    /// How much of a file was ever written: a field 56 bytes into its attribute's header.
     fn initialized(&self, attribute: &ntfs::NtfsAttribute<'_, '_>) -> io::Result<u64> {
         const FIELD: u64 = 56;
-        let header = attribute.position().value().ok_or_else(|| damaged("attribute", 0, "it is nowhere"))?;
+        let header = attribute.position().value().ok_or_else(|| damaged("attribute", 0, "it has no position"))?;
         let at = header.get() + FIELD;
         let mut bytes = [0; 8];
         self.store.read_at(at, &mut bytes)?;
-        // The last two bytes of each 512 are kept elsewhere (the update sequence). Here they are the highest of a size, zero.
+        // The last two bytes of each 512 are kept elsewhere (the update sequence). Here they are the highest of a size,
+        // which are zero.
         if at % 512 == 504 {
             bytes[6..].fill(0);
         }
@@ -220,7 +221,7 @@ fn kind(is_folder: bool, flags: NtfsFileAttributeFlags) -> NodeKind {
     }
 }
 
-/// The name as people see it; nothing for the short name beside a long one, and for what nobody could use.
+/// The name to show; `None` for the short name beside a long one, and for an unusable name.
 fn shown(name: &NtfsFileName) -> Option<OsString> {
     if name.namespace() == NtfsFileNamespace::Dos {
         return None;
@@ -230,7 +231,7 @@ fn shown(name: &NtfsFileName) -> Option<OsString> {
     usable.then(|| shown.into())
 }
 
-/// Hundreds of nanoseconds since 1601 as a time.
+/// Converts from units of 100 nanoseconds since 1601.
 fn time(time: NtfsTime) -> Option<SystemTime> {
     /// Seconds from 1601 to 1970.
     const TO_1970: u64 = 11_644_473_600;
@@ -247,8 +248,8 @@ fn unsupported(what: &str) -> io::Error {
     crate::Error::unsupported(format!("reading this file: {what}")).into()
 }
 
-/// The crate takes the numbers of an index's records to count clusters; where clusters are larger than records, they count
-/// sectors. It notices that a record is not the one that it wanted.
+/// The crate takes an index's record numbers for clusters; if clusters are larger than records, they count sectors. The
+/// crate notices that it got the wrong record.
 fn told_of_index(error: NtfsError, ntfs: &ntfs::Ntfs) -> io::Error {
     /// Bytes of an index record, in every NTFS seen so far.
     const INDEX_RECORD: u32 = 4096;

@@ -22,19 +22,19 @@ const SECOND_FAT: u16 = 1;
 const DIRTY: u16 = 2;
 const FAILURE: u16 = 4;
 
-/// Sectors of the boot region before that with its checksum (3.4).
+/// Sectors of the boot region before the one with its checksum (3.4).
 const BOOT_SECTORS: usize = 11;
 
-/// A directory entry, and the type of the one that says where the bitmap is (6, 7.1).
+/// Size of a directory entry, and the type of the one that locates the bitmap (6, 7.1).
 const ENTRY: usize = 32;
 const BITMAP: u8 = 0x81;
-/// What ends a directory.
+/// The type that ends a directory.
 const END: u8 = 0;
 
-/// Values of the FAT: the lowest that is no cluster (4.1).
+/// FAT values: the lowest that is not a cluster (4.1).
 const NO_CLUSTER: u32 = 0xffff_fff7;
 
-/// Bytes of the bitmap that are looked at together at most.
+/// The most bytes of the bitmap that are read at a time.
 const PIECE: u64 = 1 << 20;
 
 pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
@@ -52,20 +52,20 @@ pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
     }
     let last = fs.last_used(bitmap, len)?;
     if last < fs.root.max(bitmap) {
-        return Err(malformed("bitmap", fs.at(bitmap), "it says that the root directory or itself is free"));
+        return Err(malformed("bitmap", fs.at(bitmap), "it marks the root directory or itself as free"));
     }
     let end = fs.heap + u64::from(fs.clusters) * fs.cluster;
     Ok(Some(Found { filesystem: NAME, used: fs.at(last) + fs.cluster, end, keeps_rest: false }))
 }
 
-/// Where things are, in bytes.
+/// Offsets and sizes in bytes.
 struct Fs<'a> {
     store: &'a dyn Store,
     fat: u64,
     /// Where cluster 2 begins.
     heap: u64,
     cluster: u64,
-    /// How many there are, counted from 2 on.
+    /// Number of clusters; they are numbered from 2 on.
     clusters: u32,
     root: u32,
 }
@@ -79,7 +79,7 @@ impl<'a> Fs<'a> {
         check_sum(store, 1 << sector)?;
         let flags = le16(boot, 106);
         if flags & (DIRTY | FAILURE) != 0 {
-            return Err(not_clean(NAME, "it was not unmounted, or something failed"));
+            return Err(not_clean(NAME, "it was not unmounted, or an error occurred"));
         }
         if flags & SECOND_FAT != 0 || boot[110] != 1 {
             return Err(not_understood(NAME, "two FATs"));
@@ -111,12 +111,12 @@ impl<'a> Fs<'a> {
         Ok(fs)
     }
 
-    /// Where a cluster begins.
+    /// The offset of a cluster.
     fn at(&self, cluster: u32) -> u64 {
         self.heap + u64::from(cluster - 2) * self.cluster
     }
 
-    /// Fails unless there is such a cluster.
+    /// Fails if the cluster does not exist.
     fn known(&self, cluster: u32) -> Result<()> {
         if (2..self.clusters + 2).contains(&cluster) {
             return Ok(());
@@ -124,7 +124,7 @@ impl<'a> Fs<'a> {
         Err(malformed("cluster", self.fat, format!("there is no cluster {cluster}")))
     }
 
-    /// The cluster that follows another one in its file, or none.
+    /// The cluster after this one in its file, or `None`.
     fn next(&self, cluster: u32) -> Result<Option<u32>> {
         let at = self.fat + u64::from(cluster) * 4;
         let next = le32(&read(self.store, "FAT", at, 4)?, 0);
@@ -137,7 +137,7 @@ impl<'a> Fs<'a> {
     /// The first cluster of the bitmap and its size in bytes, from the root directory.
     fn bitmap(&self) -> Result<(u32, u64)> {
         let mut cluster = Some(self.root);
-        // A directory has at most 256 MiB (6.1): a longer chain runs in a circle.
+        // A directory has at most 256 MiB (6.1): a longer chain is a loop.
         let mut left = (256 << 20) / self.cluster.min(256 << 20);
         while let Some(number) = cluster {
             for part in pieces(0..self.cluster, PIECE) {
@@ -149,7 +149,7 @@ impl<'a> Fs<'a> {
                             let first = le32(entry, 20);
                             return self.known(first).map(|()| (first, le64(entry, 24)));
                         }
-                        END => return Err(malformed("root directory", at, "it names no bitmap")),
+                        END => return Err(malformed("root directory", at, "it has no bitmap entry")),
                         _ => {}
                     }
                 }
@@ -157,10 +157,10 @@ impl<'a> Fs<'a> {
             left = left.checked_sub(1).ok_or_else(|| malformed("root directory", self.fat, "it does not end"))?;
             cluster = self.next(number)?;
         }
-        Err(malformed("root directory", self.at(self.root), "it names no bitmap"))
+        Err(malformed("root directory", self.at(self.root), "it has no bitmap entry"))
     }
 
-    /// The last cluster that the bitmap says is in use.
+    /// The last cluster that the bitmap marks as in use.
     fn last_used(&self, bitmap: u32, len: u64) -> Result<u32> {
         let mut last = 0;
         let mut first_bit = 0;
@@ -188,7 +188,7 @@ impl<'a> Fs<'a> {
     }
 }
 
-/// Checks the sum over the boot region (3.4): all but the flags and the percentage.
+/// Verifies the checksum of the boot region (3.4): everything but the flags and the percentage.
 fn check_sum(store: &dyn Store, sector: usize) -> Result<()> {
     let region = read(store, "boot region", 0, sector * (BOOT_SECTORS + 1))?;
     let (summed, sums) = region.split_at(sector * BOOT_SECTORS);

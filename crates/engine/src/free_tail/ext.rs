@@ -1,6 +1,7 @@
 //! ext2, ext3 and ext4.
 //!
-//! Source: Linux, Documentation/filesystems/ext4 ("The Super Block", "Block Group Descriptors", "Bitmaps") and fs/ext4/balloc.c.
+//! Source: Linux, Documentation/filesystems/ext4 ("The Super Block", "Block Group Descriptors", "Bitmaps") and
+//! fs/ext4/balloc.c.
 
 use std::ops::Range;
 
@@ -8,14 +9,14 @@ use super::{Found, count_bits, in_store, last_bit, le16, le32, malformed, not_cl
 use crate::error::Result;
 use crate::store::Store;
 
-/// Where the superblock is and how long, in bytes.
+/// Offset and length of the superblock, in bytes.
 const SUPERBLOCK: u64 = 1024;
 const SUPERBLOCK_LEN: usize = 1024;
-/// Its mark and where that is in it.
+/// Its magic number and the offset of that within it.
 const MARK: u16 = 0xef53;
 const MARK_AT: usize = 56;
 
-/// State: unmounted; errors were found; orphans are being deleted.
+/// States: unmounted cleanly; errors were found; orphans are being deleted.
 const STATE_VALID: u16 = 1;
 const STATE_ERRORS: u16 = 2;
 const STATE_ORPHANS: u16 = 4;
@@ -23,7 +24,7 @@ const STATE_ORPHANS: u16 = 4;
 /// `s_feature_compat`: superblocks are kept in two groups only.
 const SPARSE_SUPER2: u32 = 0x200;
 
-/// `s_feature_incompat`: what a program has to know before it reads.
+/// `s_feature_incompat`: what a program must support to read.
 const FILETYPE: u32 = 0x2;
 const RECOVER: u32 = 0x4;
 const META_BG: u32 = 0x10;
@@ -36,7 +37,7 @@ const LARGE_DIR: u32 = 0x4000;
 const INLINE_DATA: u32 = 0x8000;
 const ENCRYPT: u32 = 0x1_0000;
 const CASEFOLD: u32 = 0x2_0000;
-/// Those that change nothing in what the bitmaps mean, or that are understood here.
+/// Features that do not change the meaning of the bitmaps, or that are supported here.
 const INCOMPAT_KNOWN: u32 = FILETYPE
     | META_BG
     | EXTENTS
@@ -49,8 +50,8 @@ const INCOMPAT_KNOWN: u32 = FILETYPE
     | ENCRYPT
     | CASEFOLD;
 
-/// `s_feature_ro_compat`: what a program has to know before it writes. Sparse superblocks, large files, B-tree folders, huge
-/// files, many folders in one, larger inodes, quota, projects, verity.
+/// `s_feature_ro_compat`: what a program must support to write. Sparse superblocks, large files, B-tree directories,
+/// huge files, many subdirectories, larger inodes, quota, projects, verity.
 const SPARSE_SUPER: u32 = 0x1;
 const GDT_CHECKSUM: u32 = 0x10;
 const BIGALLOC: u32 = 0x200;
@@ -69,7 +70,7 @@ const RO_COMPAT_KNOWN: u32 = SPARSE_SUPER
     | 0x2000
     | 0x8000;
 
-/// A group's flag: its block bitmap was never written, because only metadata is in it.
+/// A group's flag: its block bitmap was never written, because it only holds metadata.
 const BLOCK_UNINIT: u16 = 2;
 
 pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
@@ -91,13 +92,13 @@ pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
         free += free_here;
     }
     if free != fs.free_clusters {
-        let why = format!("{} clusters are free, {} should be", free, fs.free_clusters);
+        let why = format!("{} clusters are free, but the superblock says {}", free, fs.free_clusters);
         return Err(not_clean(fs.name, &why));
     }
     Ok(Some(Found { filesystem: fs.name, used: last * fs.block, end: fs.blocks * fs.block, keeps_rest: false }))
 }
 
-/// The superblock's fields. Places are numbers of blocks.
+/// The superblock's fields. Positions are block numbers.
 struct Fs<'a> {
     store: &'a dyn Store,
     name: &'static str,
@@ -106,7 +107,7 @@ struct Fs<'a> {
     blocks: u64,
     first_block: u64,
     blocks_per_group: u64,
-    /// Blocks of which one bit in a bitmap speaks.
+    /// Blocks per bit of a bitmap.
     cluster: u64,
     groups: u64,
     inode_table_blocks: u64,
@@ -122,7 +123,7 @@ struct Fs<'a> {
     ro_compat: u32,
 }
 
-/// Where a group has its things.
+/// Where a group's parts are.
 struct Descriptor {
     block_bitmap: u64,
     inode_bitmap: u64,
@@ -135,15 +136,14 @@ struct Descriptor {
 impl<'a> Fs<'a> {
     fn of(store: &'a dyn Store, s: &[u8]) -> Result<Self> {
         let revision = le32(s, 76);
-        // Revision 0 has no features: what later revisions keep there means nothing.
+        // Revision 0 has no features: the later feature fields mean nothing.
         let feature = |at| if revision == 0 { 0 } else { le32(s, at) };
         let (compat, incompat, ro_compat) = (feature(92), feature(96), feature(100));
         let name = name(compat, incompat, ro_compat);
         check_clean(s, name, incompat, ro_compat)?;
         let unknown = (incompat & !INCOMPAT_KNOWN, ro_compat & !RO_COMPAT_KNOWN);
         if unknown != (0, 0) || revision > 1 {
-            let what =
-                format_args!("features that are not known here ({:#x}, {:#x})", unknown.0, unknown.1).to_string();
+            let what = format_args!("unsupported features ({:#x}, {:#x})", unknown.0, unknown.1).to_string();
             return Err(not_understood(name, what));
         }
         let wrong = |field, at: usize, what: String| malformed(field, SUPERBLOCK + at as u64, what);
@@ -170,7 +170,7 @@ impl<'a> Fs<'a> {
         if u64::from(le32(s, 36)) * cluster != per_group {
             return Err(wrong("clusters per group", 36, format!("{}", le32(s, 36))));
         }
-        // The superblock is in the first block that counts.
+        // The superblock is in the first block.
         if first_block != u64::from(block == 1024 && !bigalloc) || blocks <= first_block {
             return Err(wrong("first block", 20, format!("{first_block} of {blocks}")));
         }
@@ -202,7 +202,7 @@ impl<'a> Fs<'a> {
             first_meta_group: u64::from(le32(s, 260)),
             reserved_descriptor_blocks: u64::from(le16(s, 206)),
             backup_groups: [le32(s, 588), le32(s, 592)],
-            // In blocks, whatever a cluster is.
+            // In blocks, whatever the cluster size.
             free_clusters: (u64::from(le32(s, 12)) | high(344)) / if bigalloc { cluster } else { 1 },
             compat,
             incompat,
@@ -227,19 +227,19 @@ impl<'a> Fs<'a> {
         }
     }
 
-    /// Whether the descriptors of a group are with those of its neighbours instead of at the beginning.
+    /// Whether a group's descriptors are in its meta group instead of at the beginning.
     fn in_meta_group(&self, group: u64) -> bool {
         self.incompat & META_BG != 0 && group / self.descriptors_per_block >= self.first_meta_group
     }
 
-    /// The block with a group's descriptor.
+    /// The block that holds a group's descriptor.
     fn descriptor_block(&self, group: u64) -> u64 {
         let block = group / self.descriptors_per_block;
         if !self.in_meta_group(group) {
             return self.first_block + 1 + block + u64::from(self.block == 1024 && self.first_block == 0);
         }
         let first = block * self.descriptors_per_block;
-        // In the block behind the superblock, if there is one there.
+        // In the block after the superblock, if the group has one.
         let shift = u64::from(first == 0 && self.block == 1024 && self.first_block == 0);
         self.group_start(first) + u64::from(self.has_superblock(first)) + shift
     }
@@ -261,13 +261,13 @@ impl<'a> Fs<'a> {
         let tables = [(found.block_bitmap, 1), (found.inode_bitmap, 1), (found.inode_table, self.inode_table_blocks)];
         for (start, len) in tables {
             if start <= self.first_block || start.checked_add(len).is_none_or(|end| end > self.blocks) {
-                return Err(malformed("group descriptor", at, format!("block {start} is none of group {group}")));
+                return Err(malformed("group descriptor", at, format!("block {start} is not in group {group}")));
             }
         }
         Ok(found)
     }
 
-    /// The blocks of all metadata whose places are known, in order of where they begin.
+    /// The blocks of all metadata at known positions, sorted by their start.
     fn metadata(&self, descriptors: &[Descriptor]) -> Vec<Range<u64>> {
         let of = |(group, d): (u64, &Descriptor)| {
             let start = self.group_start(group);
@@ -283,8 +283,8 @@ impl<'a> Fs<'a> {
         all
     }
 
-    /// The end of the copies of the superblock and of group descriptors that a group begins with (Linux, fs/ext4/balloc.c,
-    /// `ext4_num_base_meta_clusters` and `ext4_bg_num_gdb`).
+    /// The end of the copies of the superblock and group descriptors at the beginning of a group (Linux,
+    /// fs/ext4/balloc.c, `ext4_num_base_meta_clusters` and `ext4_bg_num_gdb`).
     fn copies_end(&self, group: u64) -> u64 {
         let superblock = u64::from(self.has_superblock(group));
         let descriptors = if self.in_meta_group(group) {
@@ -303,8 +303,8 @@ impl<'a> Fs<'a> {
         }
     }
 
-    /// The end of the last block that a group's bitmap says is in use, and how many clusters are free. The count in the
-    /// descriptor has to be the same: bitmap and descriptor vouch for each other.
+    /// The end of the last block that a group's bitmap marks as in use, and the number of free clusters, which must
+    /// equal the count in the descriptor: bitmap and descriptor vouch for each other.
     fn look_at_bitmap(&self, group: u64, descriptor: &Descriptor, metadata: &[Range<u64>]) -> Result<(u64, u64)> {
         let start = self.group_start(group);
         let blocks = self.blocks_per_group.min(self.blocks - start);
@@ -312,7 +312,7 @@ impl<'a> Fs<'a> {
         let never_written =
             self.ro_compat & (GDT_CHECKSUM | METADATA_CHECKSUM) != 0 && descriptor.flags & BLOCK_UNINIT != 0;
         if never_written {
-            // Only metadata is here, as much as is counted: most of it is known by its place.
+            // Only metadata is in this group, as much as is counted; most of it is known by its position.
             return match self.uninit_used(group, clusters, metadata) {
                 used if used + descriptor.free == clusters => Ok((0, descriptor.free)),
                 used => Err(self.count_differs(group, clusters.saturating_sub(used), descriptor.free)),
@@ -328,13 +328,13 @@ impl<'a> Fs<'a> {
         Ok((last.map_or(0, |bit| (start + (bit + 1) * self.cluster).min(self.blocks)), free))
     }
 
-    /// Clusters in use in a group whose bitmap was never written: those of metadata that lies in it, which with flexible
-    /// groups may be that of others.
+    /// Clusters in use in a group whose bitmap was never written: those of the metadata in it, which with flexible
+    /// groups may belong to other groups.
     fn uninit_used(&self, group: u64, clusters: u64, metadata: &[Range<u64>]) -> u64 {
         let start = self.group_start(group);
         let end = start + clusters * self.cluster;
         let mut used = vec![0; clusters.div_ceil(8) as usize];
-        // Nothing is longer than a group: what begins earlier ends before this one.
+        // Nothing is longer than a group: metadata that begins earlier ends before this one.
         let first = metadata.partition_point(|m| m.start + self.blocks_per_group < start);
         for blocks in metadata[first..].iter().take_while(|m| m.start < end) {
             let (from, to) = (blocks.start.max(start), blocks.end.min(end).max(start));
@@ -346,25 +346,25 @@ impl<'a> Fs<'a> {
     }
 
     fn count_differs(&self, group: u64, free: u64, said: u64) -> crate::error::Error {
-        not_clean(self.name, &format!("{free} clusters of group {group} are free, its descriptor says {said}"))
+        not_clean(self.name, &format!("{free} clusters of group {group} are free, but its descriptor says {said}"))
     }
 }
 
 fn check_clean(s: &[u8], name: &str, incompat: u32, ro_compat: u32) -> Result<()> {
     let state = le16(s, 58);
     if incompat & RECOVER != 0 {
-        return Err(not_clean(name, "its journal has changes that are still to be made"));
+        return Err(not_clean(name, "its journal has not been replayed"));
     }
     if state & (STATE_VALID | STATE_ERRORS | STATE_ORPHANS) != STATE_VALID {
         return Err(not_clean(name, "it was not unmounted, or errors were found in it"));
     }
     if ro_compat & ORPHANS != 0 || le32(s, 232) != 0 {
-        return Err(not_clean(name, "files of it are still to be deleted"));
+        return Err(not_clean(name, "it has deleted files that are not yet removed"));
     }
     Ok(())
 }
 
-/// What a person calls it: ext4 has features that ext3 does not know, ext3 has a journal.
+/// The usual name: ext4 has features that ext3 does not know, ext3 has a journal.
 fn name(compat: u32, incompat: u32, ro_compat: u32) -> &'static str {
     const JOURNAL: u32 = 0x4;
     if incompat & !(FILETYPE | RECOVER | META_BG) != 0 || ro_compat & !(SPARSE_SUPER | 0x2 | 0x4) != 0 {

@@ -1,7 +1,7 @@
 //! FAT12, FAT16 and FAT32.
 //!
-//! Source: Microsoft, "FAT: General Overview of On-Disk Format", 1.03; where it and practice differ, Linux, fs/fat/inode.c
-//! (`fat_fill_super`).
+//! Source: Microsoft, "FAT: General Overview of On-Disk Format", 1.03; where it and practice differ, Linux,
+//! fs/fat/inode.c (`fat_fill_super`).
 
 use super::{Found, in_store, le16, le32, malformed, not_clean, not_understood, pieces, read};
 use crate::error::Result;
@@ -9,18 +9,18 @@ use crate::store::Store;
 
 // The boot sector.
 //
-//   0 jump  3 OEM name  11 bytes per sector  13 sectors per cluster  14 reserved sectors  16 number of FATs
-//  17 entries of the root directory  19 sectors (16 bits)  21 media  22 sectors per FAT (16 bits)  32 sectors (32 bits)
-//  FAT12, FAT16:  37 state   FAT32:  36 sectors per FAT  40 flags  42 version  44 cluster of the root directory  65 state
-// 510 55 AA
+// 0 jump  3 OEM name  11 bytes per sector  13 sectors per cluster  14 reserved sectors  16 number of FATs  17 entries
+// of the root directory  19 sectors (16 bits)  21 media  22 sectors per FAT (16 bits)  32 sectors (32 bits)  FAT12,
+// FAT16:  37 state   FAT32:  36 sectors per FAT  40 flags  42 version  44 cluster of the root directory  65 state 510
+// 55 AA
 
-/// The state's bit that Linux sets while the file system is mounted (uapi/linux/msdos_fs.h, `FAT_STATE_DIRTY`).
+/// The bit Linux sets while the file system is mounted (uapi/linux/msdos_fs.h, `FAT_STATE_DIRTY`).
 const STATE_DIRTY: u8 = 1;
 
-/// Bytes of FAT that are read at a time: whole entries of 12, 16 and 32 bits.
+/// Bytes of FAT read at a time: whole entries of 12, 16 and 32 bits.
 const PIECE: u64 = 3 << 18;
 
-/// Clusters of FAT12 and of FAT16 are fewer than this.
+/// FAT12 and FAT16 have fewer clusters than this.
 const FAT12_CLUSTERS: u64 = 4085;
 const FAT16_CLUSTERS: u64 = 65525;
 
@@ -41,7 +41,7 @@ pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
     Ok(Some(Found { filesystem: name, used, end, keeps_rest: false }))
 }
 
-/// Where things are, in bytes.
+/// Offsets and sizes in bytes.
 struct Geometry {
     /// Bits of an entry.
     bits: u64,
@@ -58,7 +58,7 @@ struct Geometry {
 }
 
 impl Geometry {
-    /// What the boot sector says, if it is one of FAT.
+    /// Parses the boot sector, if it is one of FAT.
     fn of(boot: &[u8]) -> Option<Self> {
         let sector = u64::from(le16(boot, 11));
         let per_cluster = u64::from(boot[13]);
@@ -72,8 +72,8 @@ impl Geometry {
         }
         let (sectors16, fat16) = (u64::from(le16(boot, 19)), u64::from(le16(boot, 22)));
         let sectors = if sectors16 != 0 { sectors16 } else { u64::from(le32(boot, 32)) };
-        // The number of clusters tells FAT12 from FAT16; FAT32 is what keeps the size of its FAT elsewhere: small ones
-        // have fewer clusters than the specification wants, and are read as FAT32 everywhere.
+        // The number of clusters distinguishes FAT12 from FAT16. FAT32 is recognised by where it keeps the size of its
+        // FAT: small ones have fewer clusters than the specification requires, and are treated as FAT32 everywhere.
         let fat_sectors = if fat16 != 0 { fat16 } else { u64::from(le32(boot, 36)) };
         let root_sectors = (u64::from(le16(boot, 17)) * 32).div_ceil(sector);
         let before = reserved + fat_count * fat_sectors + root_sectors;
@@ -105,7 +105,7 @@ impl Geometry {
 
     fn check(&self, store: &dyn Store, boot: &[u8]) -> Result<()> {
         in_store(store, "number of sectors", 0, self.total)?;
-        // Two entries come before those of clusters.
+        // Two entries precede those of the clusters.
         if self.fat_len * 8 / self.bits < self.clusters + 2 {
             return Err(malformed("sectors per FAT", 22, format!("too few for {} clusters", self.clusters)));
         }
@@ -114,7 +114,7 @@ impl Geometry {
         }
         if self.bits == 32 {
             if le16(boot, 40) & 0x80 != 0 {
-                return Err(not_understood(self.name(), "only one of its FATs in use"));
+                return Err(not_understood(self.name(), "only one FAT in use"));
             }
             if le16(boot, 42) != 0 {
                 return Err(not_understood(self.name(), format_args!("version {:#06x}", le16(boot, 42))));
@@ -126,7 +126,8 @@ impl Geometry {
         self.check_first_entries(store)
     }
 
-    /// Entry 0 repeats the media byte; the two highest bits of entry 1 say that it was unmounted and that nothing failed.
+    /// Entry 0 repeats the media byte; the two highest bits of entry 1 say that it was unmounted and that no error
+    /// occurred.
     fn check_first_entries(&self, store: &dyn Store) -> Result<()> {
         let start = read(store, "FAT", self.fats, 8)?;
         let (media, fine) = match self.bits {
@@ -137,10 +138,10 @@ impl Geometry {
         if media != 0xf0 && media < 0xf8 {
             return Err(malformed("FAT", self.fats, "it does not begin with a media byte"));
         }
-        if fine { Ok(()) } else { Err(not_clean(self.name(), "it was not unmounted, or something failed")) }
+        if fine { Ok(()) } else { Err(not_clean(self.name(), "it was not unmounted, or an error occurred")) }
     }
 
-    /// The last cluster in use; clusters are counted from 2 on. All copies of the FAT have to say the same.
+    /// The last cluster in use; clusters are numbered from 2 on. All copies of the FAT must agree.
     fn last_used(&self, store: &dyn Store) -> Result<Option<u64>> {
         let len = ((self.clusters + 2) * self.bits).div_ceil(8);
         let mut last = None;
@@ -160,7 +161,7 @@ impl Geometry {
         Ok(last)
     }
 
-    /// An entry of a piece.
+    /// Entry `i` of a piece.
     fn entry(&self, fat: &[u8], i: usize) -> u32 {
         match self.bits {
             12 if i.is_multiple_of(2) => u32::from(le16(fat, i / 2 * 3)) & 0xfff,

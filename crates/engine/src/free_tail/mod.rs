@@ -1,7 +1,7 @@
 //! Where the free space at the end of a file system begins: the room for a hidden volume.
 //!
-//! What lies there will be overwritten, so nothing is guessed: a file system that is not known, not understood in every
-//! respect that matters, damaged or not unmounted cleanly gives an error.
+//! What lies there will be overwritten, so nothing is guessed: a file system that is unknown, not understood in every
+//! respect that matters, damaged or not cleanly unmounted is an error.
 
 mod exfat;
 mod ext;
@@ -16,11 +16,11 @@ use crate::store::Store;
 /// The free space at the end of a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreeTail {
-    /// Where it begins, in bytes of the store: behind the last block or cluster that is in use.
+    /// Where it begins, in bytes of the store: after the last block or cluster in use.
     pub at: u64,
     /// Where it ends: at the end of the store, or before what the file system keeps there.
     pub end: u64,
-    /// What a person calls the file system: `FAT32`.
+    /// The file system's usual name: `FAT32`.
     pub filesystem: &'static str,
 }
 
@@ -30,50 +30,49 @@ impl FreeTail {
         self.end - self.at
     }
 
-    /// Whether nothing is free there.
+    /// Whether there is no free space.
     pub fn is_empty(&self) -> bool {
         self.at == self.end
     }
 }
 
-/// What is found out about a file system.
+/// What a finder reports.
 struct Found {
     filesystem: &'static str,
     /// The end of the last block in use, in bytes.
     used: u64,
     /// The end of the file system's blocks, in bytes.
     end: u64,
-    /// Whether the bytes behind its blocks are its own.
+    /// Whether the bytes after its blocks belong to it.
     keeps_rest: bool,
 }
 
-/// Looks for a file system; nothing if the store does not hold one of its kind.
+/// Looks for a file system; `None` if the store does not hold one of its kind.
 type Finder = fn(&dyn Store) -> Result<Option<Found>>;
 
-/// Every file system that is understood. exFAT and NTFS come first: their boot sectors resemble that of FAT.
+/// Every supported file system. exFAT and NTFS come first: their boot sectors resemble that of FAT.
 static FINDERS: &[Finder] = &[exfat::find, ntfs::find, ext::find, fat::find];
 
-/// Finds the free space at the end of the file system that fills `store`, the plaintext of a volume.
+/// Finds the free space at the end of the file system in `store`, the plaintext of a volume.
 ///
 /// # Errors
-/// `Unsupported` for a file system that is not known, not clean or has a feature that is not understood; `Malformed` for a
-/// damaged one; `Io`.
+/// `Unsupported` for a file system that is unknown, not clean or has an unsupported feature; `Malformed` for a damaged
+/// one; `Io`.
 pub fn free_tail(store: &dyn Store) -> Result<FreeTail> {
     for find in FINDERS {
         let Some(Found { filesystem, used, end, keeps_rest }) = find(store)? else { continue };
         let len = store.len();
         if used > end || end > len {
             let what =
-                format!("{filesystem}: its blocks end at byte {end}, those in use at {used}, the volume at {len}");
+                format!("{filesystem}: its blocks end at byte {end}, the used ones at {used}, the volume at {len}");
             return Err(Error::unsupported(what).hint(CHECK));
         }
-        // Making a file system rounds its size down; one that is much smaller was made so, perhaps for the sake of
-        // what is behind it.
+        // Making a file system rounds its size down; one that is much smaller was made that way, perhaps to leave room
+        // for something after it.
         if len - end > len / 8 {
-            let what = format!("{filesystem} that ends {} bytes before the volume does", len - end);
-            return Err(Error::unsupported(what).hint(
-                "What is behind it may be in use by something else. Enlarge the file system to the whole volume.",
-            ));
+            let what = format!("a file system ({filesystem}) that ends {} bytes before the volume does", len - end);
+            return Err(Error::unsupported(what)
+                .hint("The space after it may be used by something else. Grow the file system to the whole volume."));
         }
         return Ok(FreeTail { at: used, end: if keeps_rest { end } else { len }, filesystem });
     }
@@ -83,26 +82,26 @@ pub fn free_tail(store: &dyn Store) -> Result<FreeTail> {
     .hint("Make one of these in the volume first, and put files in it that you can show."))
 }
 
-/// What to try where a file system is damaged or not clean.
+/// What to try if a file system is damaged or not clean.
 const CHECK: &str =
-    "Let the file system's own check (fsck, chkdsk) look at it, or mount it once and unmount it. Nothing was changed.";
+    "Run the file system's own check (fsck, chkdsk), or mount it once and unmount it. Nothing was changed.";
 
-/// A file system that has to be put in order by its own programs first.
+/// A file system that its own programs have to repair first.
 fn not_clean(filesystem: &str, why: &str) -> Error {
     Error::unsupported(format!("{filesystem} that is not clean: {why}")).hint(CHECK)
 }
 
-/// A feature that is not known here.
+/// A feature that is not supported here.
 fn not_understood(filesystem: &str, what: impl std::fmt::Display) -> Error {
-    Error::unsupported(format!("{filesystem} with {what}: what it has in use cannot be told"))
+    Error::unsupported(format!("{filesystem} with {what}: the blocks in use cannot be determined"))
 }
 
-/// A field that cannot be so.
+/// A field with an impossible value.
 fn malformed(field: &'static str, offset: u64, what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Malformed { field, offset, what: what.into() }).hint(CHECK)
 }
 
-/// The bytes of a range that a file system's own numbers name.
+/// Reads a range that comes from the file system's own numbers.
 fn read(store: &dyn Store, field: &'static str, offset: u64, len: usize) -> Result<Vec<u8>> {
     in_store(store, field, offset, len as u64)?;
     let mut bytes = vec![0; len];
@@ -110,7 +109,7 @@ fn read(store: &dyn Store, field: &'static str, offset: u64, len: usize) -> Resu
     Ok(bytes)
 }
 
-/// Fails unless the range is in the store.
+/// Fails unless the range lies within the store.
 fn in_store(store: &dyn Store, field: &'static str, offset: u64, len: u64) -> Result<()> {
     match offset.checked_add(len) {
         Some(end) if end <= store.len() => Ok(()),
@@ -118,13 +117,13 @@ fn in_store(store: &dyn Store, field: &'static str, offset: u64, len: u64) -> Re
     }
 }
 
-/// The pieces that a long range is read in, so that its length costs no memory.
+/// A long range in pieces, so that its length costs no memory.
 fn pieces(range: Range<u64>, piece: u64) -> impl Iterator<Item = Range<u64>> {
     let Range { start, end } = range;
     (0..(end - start).div_ceil(piece)).map(move |i| start + i * piece..end.min(start + (i + 1) * piece))
 }
 
-/// The last bit below `bits` that is set in a bitmap whose lowest bit comes first.
+/// The last set bit below `bits` in a bitmap whose lowest bit comes first.
 fn last_bit(bitmap: &[u8], bits: u64) -> Option<u64> {
     (0..bits.div_ceil(8)).rev().find_map(|i| {
         let byte = bitmap[i as usize] & mask(bits - i * 8);

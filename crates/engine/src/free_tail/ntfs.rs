@@ -1,6 +1,7 @@
 //! NTFS.
 //!
-//! Source: Linux-NTFS project, "NTFS Documentation", and the structures of ntfs-3g (include/ntfs-3g/layout.h, logfile.h).
+//! Source: Linux-NTFS project, "NTFS Documentation", and the structures of ntfs-3g (include/ntfs-3g/layout.h,
+//! logfile.h).
 
 use super::{Found, in_store, last_bit, le16, le32, le64, malformed, not_clean, not_understood, pieces, read};
 use crate::error::Result;
@@ -14,7 +15,7 @@ const NAME: &str = "NTFS";
 //  56 cluster of its mirror  64 clusters per record, or -log2 of its bytes  510 55 AA
 const MARK: &[u8] = b"NTFS    ";
 
-/// Numbers of records in the MFT.
+/// Record numbers in the MFT.
 const MFT: u64 = 0;
 const LOG_FILE: u64 = 2;
 const VOLUME: u64 = 3;
@@ -26,10 +27,10 @@ const VOLUME_INFORMATION: u32 = 0x70;
 const DATA: u32 = 0x80;
 const NO_MORE: u32 = 0xffff_ffff;
 
-/// Flags of the volume: it was not unmounted, or chkdsk has something to do (layout.h, `VOLUME_FLAGS`).
+/// Volume flags: not unmounted, or chkdsk has work to do (layout.h, `VOLUME_FLAGS`).
 const NOT_CLEAN: u16 = 0x0001 | 0x4000 | 0x8000;
 
-/// Bytes of the bitmap that are looked at together.
+/// Bytes of the bitmap that are read at a time.
 const PIECE: u64 = 1 << 20;
 
 pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
@@ -44,11 +45,11 @@ pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
     fs.check_volume()?;
     fs.check_log()?;
     let used = fs.last_used()? * fs.cluster;
-    // Behind the last whole cluster there is a copy of the boot sector.
+    // The last whole cluster is followed by a copy of the boot sector.
     Ok(Some(Found { filesystem: NAME, used, end: fs.clusters * fs.cluster, keeps_rest: true }))
 }
 
-/// Where things are, in bytes, unless it says otherwise.
+/// Offsets and sizes in bytes, unless noted otherwise.
 struct Fs<'a> {
     store: &'a dyn Store,
     cluster: u64,
@@ -60,11 +61,11 @@ struct Fs<'a> {
 /// The contents of an attribute.
 enum Contents {
     Resident(Vec<u8>),
-    /// How many bytes, and where they are.
+    /// Length in bytes, and where the data is.
     Runs(u64, Vec<Run>),
 }
 
-/// Clusters that follow each other, in bytes of the store; where there is a hole, no place.
+/// Contiguous clusters, in bytes of the store; a hole has no position.
 struct Run {
     at: Option<u64>,
     len: u64,
@@ -73,7 +74,7 @@ struct Run {
 impl<'a> Fs<'a> {
     fn of(store: &'a dyn Store, boot: &[u8]) -> Result<Self> {
         let sector = u64::from(le16(boot, 11));
-        // Clusters of more than 64 KiB are -log2 of their sectors (Windows 10).
+        // For clusters over 64 KiB this is -log2 of their sectors (Windows 10).
         let per_cluster = match boot[13] {
             n @ 0..=0x80 => u64::from(n),
             n => 1u64.checked_shl(256 - u32::from(n)).unwrap_or(0),
@@ -116,14 +117,14 @@ impl<'a> Fs<'a> {
         }
     }
 
-    /// The journal has to be empty or closed (ntfs-3g, libntfs-3g/logfile.c, `ntfs_is_logfile_clean`).
+    /// The journal must be empty or closed (ntfs-3g, libntfs-3g/logfile.c, `ntfs_is_logfile_clean`).
     fn check_log(&self) -> Result<()> {
         let (at, record) = self.record(LOG_FILE)?;
         let Some(Contents::Runs(len, runs)) = self.attribute(at, &record, DATA)? else {
             return Err(malformed("$LogFile", at, "it has no data"));
         };
-        let in_doubt = || not_clean(NAME, "its journal may have changes that are still to be made");
-        // Two pages at its beginning say how it was left; the newer one counts.
+        let in_doubt = || not_clean(NAME, "its journal may not have been replayed");
+        // Two pages at its beginning record how it was left; the newer one counts.
         let first = self.page(&runs, len, 0)?;
         if first.iter().all(|b| *b == 0xff) {
             return Ok(());
@@ -192,12 +193,12 @@ impl<'a> Fs<'a> {
         }
         // The boot sector, the MFT and the bitmap itself are in use.
         if used * self.cluster <= self.mft {
-            return Err(malformed("$Bitmap", at, "it says that the MFT is free"));
+            return Err(malformed("$Bitmap", at, "it marks the MFT as free"));
         }
         Ok(used)
     }
 
-    /// A record of the MFT and where it is, with the bytes put back that its update sequence had replaced.
+    /// An MFT record and its offset, with the bytes restored that its update sequence had replaced.
     fn record(&self, number: u64) -> Result<(u64, Vec<u8>)> {
         let at = match number {
             MFT => self.mft,
@@ -207,7 +208,8 @@ impl<'a> Fs<'a> {
         if &record[..4] != b"FILE" {
             return Err(malformed("MFT", at, format!("record {number} has no FILE mark")));
         }
-        // A number at the end of each 512 bytes proves that all of them were written; an array has what was there.
+        // A number at the end of each 512 bytes proves that all of them were written; an array holds the original
+        // bytes.
         let (array, count) = (le16(&record, 4) as usize, le16(&record, 6) as usize);
         if count != record.len() / 512 + 1 || array + count * 2 > 510 {
             return Err(malformed("MFT", at + 4, "its update sequence does not fit"));
@@ -225,7 +227,7 @@ impl<'a> Fs<'a> {
         Ok((at, record))
     }
 
-    /// Where the byte `offset` of the MFT is: the first records of it are needed alone, and its first run has them.
+    /// The offset of byte `offset` of the MFT: only its first records are needed, and they are in its first run.
     fn record_at(&self, offset: u64) -> Result<u64> {
         let (at, mft) = self.record(MFT)?;
         let Some(Contents::Runs(_, runs)) = self.first_extent(at, &mft, DATA)? else {
@@ -251,7 +253,7 @@ impl<'a> Fs<'a> {
         self.first_extent(at, record, kind)
     }
 
-    /// The unnamed attribute of a type, as much of it as is described in this record.
+    /// The unnamed attribute of a type, or the part of it that this record describes.
     fn first_extent(&self, at: u64, record: &[u8], kind: u32) -> Result<Option<Contents>> {
         let wrong = |offset: usize| malformed("MFT", at + offset as u64, "an attribute does not fit its record");
         let mut offset = le16(record, 20) as usize;
@@ -286,8 +288,8 @@ impl<'a> Fs<'a> {
         Ok(Contents::Runs(le64(attribute, 48), self.runs(runs).ok_or_else(wrong)?))
     }
 
-    /// Decodes a list of runs: for each a byte with the sizes of two numbers, the length and the signed distance from the
-    /// run before, both in clusters.
+    /// Decodes a run list: per run a byte with the sizes of two numbers, the length, and the signed distance from the
+    /// previous run, both in clusters.
     fn runs(&self, mut list: &[u8]) -> Option<Vec<Run>> {
         let mut runs = Vec::new();
         let mut lcn = 0i64;
@@ -312,15 +314,15 @@ impl<'a> Fs<'a> {
     }
 }
 
-/// A little-endian number of one to eight bytes with a sign.
+/// A signed little-endian number of one to eight bytes.
 fn signed(bytes: &[u8]) -> i64 {
     let mut all = if bytes[bytes.len() - 1] & 0x80 == 0 { [0; 8] } else { [0xff; 8] };
     all[..bytes.len()].copy_from_slice(bytes);
     i64::from_le_bytes(all)
 }
 
-/// What a restart page of the journal says: its number in the sequence, whether the journal was left clean, and how many
-/// bytes pages have. (logfile.h: `RESTART_PAGE_HEADER`, `RESTART_AREA`)
+/// A restart page of the journal: its sequence number, whether the journal was closed cleanly, and the page size in
+/// bytes. (logfile.h: `RESTART_PAGE_HEADER`, `RESTART_AREA`)
 fn restart(page: &[u8]) -> Option<(u64, bool, u64)> {
     if &page[..4] != b"RSTR" {
         return None;

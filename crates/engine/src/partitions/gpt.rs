@@ -1,4 +1,4 @@
-//! The GUID partition table: a header and an array of entries behind the first sector, and both once more at the end.
+//! The GUID partition table: a header and an array of entries after the first sector, with a copy of both at the end.
 
 use super::{Partition, Table, TableKind, malformed};
 use crate::error::{ErrorKind, Result};
@@ -23,30 +23,30 @@ const SMALLEST_HEADER: usize = 92;
 
 // An entry, 5.3.3.
 //
-//   0 type's GUID 16 │ 16 its own GUID 16 │ 32 first sector 8 │ 40 last sector 8 │ 48 attributes 8 │ 56 name, UTF-16, 72
+// 0 type's GUID 16 │ 16 its own GUID 16 │ 32 first sector 8 │ 40 last sector 8 │ 48 attributes 8 │ 56 name, UTF-16, 72
 const SMALLEST_ENTRY: usize = 128;
 
-/// Sector sizes that disks have.
+/// Sector sizes of disks.
 const SECTOR_SIZES: [u64; 2] = [512, 4096];
 
 /// The most bytes of entries that are read: sixty-four times what every program writes.
 const MOST_BYTES_OF_ENTRIES: u64 = 1 << 20;
 
-/// A header and its entries, whose checksums are right.
+/// A header and its entries, with correct checksums.
 #[derive(PartialEq, Eq)]
 struct Copy {
     first_usable: u64,
     last_usable: u64,
     entries: Vec<u8>,
     entry_size: usize,
-    /// Sector of the other copy.
+    /// Sector of the other copy's header.
     other: u64,
 }
 
-/// The table of a disk whose first sector says that it has one.
+/// Reads the table of a disk whose first sector says that it has one.
 pub(super) fn read(store: &dyn Store) -> Result<Table> {
     let mut wrong = None;
-    // The size of a sector is where the header is found; of several errors, that of a header which is there counts.
+    // The sector size shows in where the header is found; among several errors, that of a header that exists wins.
     for size in SECTOR_SIZES {
         match copy(store, size, 1) {
             Ok(primary) => return table(size, &primary, second(store, size, &primary)),
@@ -58,19 +58,19 @@ pub(super) fn read(store: &dyn Store) -> Result<Table> {
         let Some(last) = (store.len() / size).checked_sub(1) else { continue };
         if let Ok(backup) = copy(store, size, last) {
             let why = wrong.map(|e| e.kind.to_string()).unwrap_or_default();
-            return table(size, &backup, Some(format!("The partition table is read from its backup: {why}.")));
+            return table(size, &backup, Some(format!("The backup of the partition table was used: {why}.")));
         }
     }
     let wrong = wrong.expect("no copy was right");
     Err(wrong.hint("The backup at the end of the disk is damaged or missing too. gdisk may repair the table."))
 }
 
-/// The table of a disk whose first sector was cleared.
+/// Reads the table of a disk whose first sector was cleared.
 pub(super) fn read_unprotected(store: &dyn Store) -> Result<Option<Table>> {
     for size in SECTOR_SIZES {
         if marked(store, size)? {
             let mut table = read(store)?;
-            table.warnings.push("The protective master boot record in front of the partition table is missing.".into());
+            table.warnings.push("The protective master boot record before the partition table is missing.".into());
             return Ok(Some(table));
         }
     }
@@ -86,22 +86,22 @@ fn marked(store: &dyn Store, size: u64) -> Result<bool> {
     Ok(mark == *MARK)
 }
 
-/// What to tell of the second copy.
+/// The warning about the second copy, if any.
 fn second(store: &dyn Store, size: u64, primary: &Copy) -> Option<String> {
     match copy(store, size, primary.other) {
         Ok(backup) if backup.entries == primary.entries => None,
-        Ok(_) => Some("The two copies of the partition table differ. The first one was used.".to_owned()),
+        Ok(_) => Some("The two copies of the partition table differ; the first was used.".to_owned()),
         Err(e) => Some(format!("The backup of the partition table cannot be used: {}.", e.kind)),
     }
 }
 
-/// The copy whose header is in the sector `at`.
+/// The copy whose header is in sector `at`.
 fn copy(store: &dyn Store, size: u64, at: u64) -> Result<Copy> {
     let offset = at.saturating_mul(size);
     let wrong = |field, what: String| malformed(field, offset, what);
     let sectors = store.len() / size;
     if at == 0 || at >= sectors {
-        return Err(wrong("GPT header", format!("there is no sector {at} of {size} bytes")));
+        return Err(wrong("GPT header", format!("there is no sector {at} with {size} bytes per sector")));
     }
     let mut sector = vec![0; size as usize];
     store.read_at(offset, &mut sector)?;
@@ -112,7 +112,7 @@ fn copy(store: &dyn Store, size: u64, at: u64) -> Result<Copy> {
     }
     let header_size = le32(12) as usize;
     if le32(8) != REVISION || !(SMALLEST_HEADER..=sector.len()).contains(&header_size) {
-        return Err(wrong("GPT header", format!("a header of revision {:#x} and {header_size} bytes", le32(8))));
+        return Err(wrong("GPT header", format!("revision {:#x}, {header_size} bytes", le32(8))));
     }
     let mut summed = sector[..header_size].to_vec();
     summed[16..20].fill(0);
@@ -120,12 +120,12 @@ fn copy(store: &dyn Store, size: u64, at: u64) -> Result<Copy> {
         return Err(wrong("checksum of the GPT header", "it does not match".into()));
     }
     if le64(24) != at {
-        return Err(wrong("place of the GPT header", format!("it says that it is in sector {}", le64(24))));
+        return Err(wrong("position of the GPT header", format!("it claims to be in sector {}", le64(24))));
     }
     let (first_usable, last_usable, entries_at) = (le64(40), le64(48), le64(72));
     let (count, entry_size) = (u64::from(le32(80)), le32(84) as usize);
     if first_usable > last_usable || last_usable >= sectors {
-        let what = format!("sectors {first_usable} to {last_usable} of {sectors}");
+        let what = format!("{first_usable} to {last_usable}, the disk has {sectors} sectors");
         return Err(wrong("usable sectors of the GPT", what));
     }
     let bytes = count.checked_mul(entry_size as u64).filter(|bytes| *bytes <= MOST_BYTES_OF_ENTRIES);
@@ -154,17 +154,17 @@ fn table(size: u64, copy: &Copy, warning: Option<String>) -> Result<Table> {
         let (first, last) = (le64(32), le64(40));
         if first > last || first < copy.first_usable || last > copy.last_usable {
             let what = format!(
-                "partition {number} has the sectors {first} to {last}, usable are {} to {}",
+                "partition {number} has sectors {first} to {last}, usable are {} to {}",
                 copy.first_usable, copy.last_usable
             );
-            return Err(malformed("place of a partition", first.saturating_mul(size), what));
+            return Err(malformed("position of a partition", first.saturating_mul(size), what));
         }
         let kind = guid(entry.first_chunk().expect("an entry is longer"));
         let name: Vec<u16> =
             entry[56..128].as_chunks::<2>().0.iter().map(|c| u16::from_le_bytes(*c)).take_while(|c| *c != 0).collect();
         partitions.push(Partition {
             number,
-            // Within the disk, as the usable sectors are.
+            // Within the disk, because the usable sectors are.
             start: first * size,
             len: (last - first + 1) * size,
             usual: usual(&kind),
@@ -177,7 +177,7 @@ fn table(size: u64, copy: &Copy, warning: Option<String>) -> Result<Table> {
     Ok(Table { kind: TableKind::Gpt, sector_size: size as u32, partitions, warnings })
 }
 
-/// A GUID as it is printed: the first three parts are little-endian numbers (UEFI specification, appendix A).
+/// A GUID as text: the first three parts are little-endian numbers (UEFI specification, appendix A).
 fn guid(bytes: &[u8; 16]) -> String {
     let [a, b, c, d, e, f, g, h, rest @ ..] = bytes;
     let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02X}")).collect::<String>();

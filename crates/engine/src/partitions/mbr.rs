@@ -4,7 +4,8 @@ use super::{Partition, SECTOR, Table, TableKind, malformed};
 use crate::error::Result;
 use crate::store::Store;
 
-// The sector. Numbers are little-endian; source: UEFI specification 2.10, 5.2.1, and util-linux, libblkid/partitions/dos.c.
+// The sector. Numbers are little-endian; source: UEFI specification 2.10, 5.2.1, and util-linux,
+// libblkid/partitions/dos.c.
 //
 //   0 ┌──────────────────────────────────────────────────────────────┐
 //     │ code, and since Windows NT the disk's number at 440          │
@@ -19,25 +20,25 @@ const ENTRIES: usize = 446;
 const ENTRY: usize = 16;
 const SIGNATURE: usize = 510;
 
-/// The type of the entry that keeps programs without GPT away.
+/// The type of the entry that protects a GPT from programs that do not know it.
 const PROTECTIVE: u8 = 0xee;
 
-/// The types of partitions that contain logical ones: of DOS, of Windows 95, and Linux's own.
+/// The types of extended partitions, which contain logical ones: DOS, Windows 95, and Linux.
 const EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];
 
-/// The most logical partitions that are read: a chain that goes on for longer is no table.
+/// The most logical partitions that are read: a longer chain is not a table.
 const MOST_LOGICAL: u32 = 256;
 
-/// What a first sector is.
+/// What the first sector of a disk contains.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// No master boot record: a boot sector of a file system, or something else.
     None,
-    /// It has no partitions.
+    /// A table without partitions.
     Empty,
-    /// It has partitions.
+    /// A table with partitions.
     Table,
-    /// It says that a GPT follows.
+    /// A protective entry: a GPT follows.
     Protective,
 }
 
@@ -45,14 +46,14 @@ pub(super) enum Kind {
 struct Entry {
     active: u8,
     kind: u8,
-    /// Sectors, from where depends on the entry.
+    /// In sectors; what they are counted from depends on the entry.
     start: u32,
-    /// Sectors.
+    /// In sectors.
     len: u32,
 }
 
-/// What the first sector of a disk is. A boot sector of a file system ends with the same mark, and has code or text where
-/// the entries are.
+/// Classifies the first sector of a disk. A file system's boot sector ends with the same signature, and has code or
+/// text in place of the entries.
 pub(super) fn classify(sector: &[u8; SECTOR as usize]) -> Kind {
     if *sector == [0; SECTOR as usize] {
         return Kind::Empty;
@@ -89,8 +90,8 @@ pub(super) fn read(store: &dyn Store, sector: &[u8; SECTOR as usize]) -> Result<
     Ok(Table { kind: TableKind::Mbr, sector_size: SECTOR as u32, partitions, warnings: Vec::new() })
 }
 
-/// The logical partitions: each has a sector like the first, with an entry for itself, counted from this sector, and one for
-/// the next such sector, counted from the beginning of the extended partition.
+/// The logical partitions: each has a sector like the first, with an entry for itself, relative to this sector, and one
+/// for the next such sector, relative to the extended partition.
 fn logical(store: &dyn Store, extended: &Partition) -> Result<Vec<Partition>> {
     let mut partitions: Vec<Partition> = Vec::new();
     let mut seen = Vec::new();
@@ -108,16 +109,16 @@ fn logical(store: &dyn Store, extended: &Partition) -> Result<Vec<Partition>> {
         let mut sector = [0; SECTOR as usize];
         store.read_at(at, &mut sector)?;
         if sector[SIGNATURE..] != [0x55, 0xaa] {
-            // An extended partition without anything in it need not have been written.
+            // An empty extended partition's first sector may never have been written.
             let nothing = at == extended.start && sector == [0; SECTOR as usize];
-            return if nothing { Ok(partitions) } else { Err(wrong("a sector of it has no signature")) };
+            return if nothing { Ok(partitions) } else { Err(wrong("one of its sectors has no signature")) };
         }
         let [own, next, ..] = entries(&sector);
         if own.kind != 0 && !EXTENDED.contains(&own.kind) {
             let partition = own.partition(5 + partitions.len() as u32, at);
             let end = partition.start.saturating_add(partition.len);
             if partition.start <= at || end > extended.start + extended.len {
-                return Err(wrong("a logical partition does not lie in the extended one, behind its entry"));
+                return Err(wrong("a logical partition is outside the extended one, or before its own entry"));
             }
             partitions.push(partition);
         }
@@ -138,7 +139,7 @@ fn entries(sector: &[u8; SECTOR as usize]) -> [Entry; 4] {
 }
 
 impl Entry {
-    /// `base` is where its sectors are counted from, in bytes.
+    /// `base` is what its sectors are relative to, in bytes.
     fn partition(&self, number: u32, base: u64) -> Partition {
         Partition {
             number,

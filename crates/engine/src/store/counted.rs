@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{HeaderLock, Store};
 use crate::error::Result;
 
-/// A store that counts the bytes that were read from and written to it, for those who want to know how busy it is.
+/// A store that counts the bytes read from and written to it, for progress and status displays.
 pub struct CountedStore<S> {
     inner: S,
     read: AtomicU64,
@@ -14,37 +14,37 @@ pub struct CountedStore<S> {
     failure: OnceLock<String>,
 }
 
-/// Bytes that went through a store since it was opened.
+/// Bytes transferred since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Traffic {
     /// Bytes read.
     pub read: u64,
     /// Bytes written.
     pub written: u64,
-    /// Writes that a store that can be written did not take, or did not make durable. Programs may never hear of one: a file
-    /// system writes later.
+    /// Writes that failed although the store is writable, and flushes that failed. Programs may never hear of one: a
+    /// file system writes back later.
     pub failed_writes: u64,
 }
 
 impl<S: Store> CountedStore<S> {
-    /// Counts what goes through `inner` from now on.
+    /// Counts every request to `inner` from now on.
     pub fn new(inner: S) -> Self {
         let zero = || AtomicU64::new(0);
         Self { inner, read: zero(), written: zero(), failed_writes: zero(), failure: OnceLock::new() }
     }
 
-    /// What has gone through: requests that failed do not count.
+    /// Bytes transferred so far; requests that failed do not count.
     pub fn traffic(&self) -> Traffic {
         let now = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Traffic { read: now(&self.read), written: now(&self.written), failed_writes: now(&self.failed_writes) }
     }
 
-    /// Why the first write failed that did.
+    /// Why the first failed write failed.
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 
-    /// Notes that a write failed. One past the end is the caller's mistake, and one to a store that is read-only too.
+    /// Notes a failed write. Writing past the end or to a read-only store is the caller's mistake and does not count.
     fn failed(&self, error: &io::Error, writable: bool) {
         if writable && error.kind() != io::ErrorKind::UnexpectedEof {
             self.failed_writes.fetch_add(1, Ordering::Relaxed);
@@ -77,7 +77,7 @@ impl<S: Store> Store for CountedStore<S> {
     }
 
     fn flush(&self) -> io::Result<()> {
-        // The system tells once that writing back failed, and calls the next attempt a success: what was lost stays lost.
+        // The kernel reports a writeback error once and calls the next attempt a success: what was lost stays lost.
         self.inner.flush().inspect_err(|e| self.failed(e, self.inner.writable()))
     }
 
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(store.failure(), None);
     }
 
-    /// Takes nothing.
+    /// A device that is full: no write succeeds.
     struct Full(bool);
 
     impl Store for Full {

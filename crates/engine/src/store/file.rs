@@ -15,24 +15,25 @@ use crate::error::{Error, ErrorKind, Result};
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Never writes a byte. Shares the file with other readers.
+    /// Never writes a byte; shares the file with other readers.
     ReadOnly,
-    /// Reads and writes, and has the file to itself.
+    /// Reads and writes; has the file to itself.
     ReadWrite,
 }
 
 /// A regular file or a block device.
 ///
-/// It holds an advisory lock (`flock`) as long as it lives: shared for reading, exclusive for writing, so that two
-/// programs of this project never write to one volume at once. Of a loop device the file behind it is locked too.
+/// It holds an advisory lock (`flock`) for its lifetime: shared for reading, exclusive for writing, so that two
+/// programs of this project never write to one volume at once. If it is a loop device, its backing file is locked too.
 pub struct FileStore {
     file: File,
     path: PathBuf,
-    /// As it was opened, or made on purpose since.
+    /// The length at opening, or as changed through this store since.
     len: AtomicU64,
     access: Access,
     regular: bool,
-    /// The file behind a loop device, locked too: it is the same volume under another name. And its length when it was opened.
+    /// The backing file of a loop device, locked too (it is the same volume under another name), and its length at
+    /// opening.
     behind: Option<(File, u64)>,
 }
 
@@ -40,25 +41,25 @@ impl FileStore {
     /// Opens the file or block device at `path`.
     ///
     /// # Errors
-    /// `Io` if it cannot be opened, `InUse` if another process holds the lock, `Misuse` if it is neither a regular file nor
-    /// a block device.
+    /// `Io` if it cannot be opened, `InUse` if another process holds the lock, `Misuse` if it is neither a regular file
+    /// nor a block device.
     pub fn open(path: &Path, access: Access) -> Result<Self> {
         Self::opened(path, access).map_err(|e| e.at(path))
     }
 
-    /// Creates the file, which must not exist, with mode 0600 and `len` bytes that are allocated at once, so that a full
-    /// file system shows now and not later.
+    /// Creates the file, which must not exist, with mode 0600 and `len` bytes allocated at once, so that a full file
+    /// system fails here and not later.
     ///
     /// # Errors
-    /// `Io`. A file that was created and could not be allocated is removed again.
+    /// `Io`. If the space cannot be allocated, the new file is removed again.
     pub fn create(path: &Path, len: u64) -> Result<Self> {
         Self::created(path, len, |store| store.allocate(len))
     }
 
-    /// The same without the space: it is one hole, which reads as zeros.
+    /// The same without allocating space: the file is one hole, which reads as zeros.
     ///
     /// # Errors
-    /// `Io`. A file that was created and could not be made so long is removed again.
+    /// `Io`. If the length cannot be set, the new file is removed again.
     pub fn create_sparse(path: &Path, len: u64) -> Result<Self> {
         Self::created(path, len, |store| Ok(store.file.set_len(len)?))
     }
@@ -68,7 +69,7 @@ impl FileStore {
             let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
             let (path, len_now) = (path.to_owned(), len.into());
             let store = Self { file, path, len: len_now, access: Access::ReadWrite, regular: true, behind: None };
-            // Locked first: allocating may take long, and nobody else may take the file meanwhile.
+            // Locked first: allocating may take long, and nobody else may lock the file meanwhile.
             store.lock().and_then(|()| fill(&store)).inspect_err(|_| {
                 if store.is_at(&store.path) {
                     let _ = fs::remove_file(&store.path);
@@ -79,7 +80,7 @@ impl FileStore {
         create().map_err(|e| e.at(path))
     }
 
-    /// Where it is.
+    /// The path it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -89,16 +90,16 @@ impl FileStore {
         !self.regular
     }
 
-    /// Whether `path` itself, and no symbolic link there, is this file: not one that has taken its place meanwhile.
+    /// Whether `path` itself (not through a symbolic link) is still this file, and not one that has replaced it.
     pub fn is_at(&self, path: &Path) -> bool {
         Self::same(self.file.metadata(), fs::symlink_metadata(path))
     }
 
-    /// Gives it the name `to` instead of `from`: a name that nobody has, or that of the `old` file, which is removed then. What has
-    /// come there meanwhile stays.
+    /// Renames this file from `from` to `to`, which must be unused or the name of the `old` file, which is then
+    /// removed. A file that has appeared there meanwhile stays.
     ///
     /// # Errors
-    /// `InUse` if it is not at `from` any more, or `to` is another's; `Io`.
+    /// `InUse` if it is no longer at `from`, or `to` is another file; `Io`.
     pub fn rename(&self, from: &Path, to: &Path, old: Option<&Self>) -> Result<()> {
         let moved = match old {
             _ if !self.is_at(from) => Ok(false),
@@ -112,27 +113,27 @@ impl FileStore {
         match moved.map_err(|e| Error::from(e).at(to))? {
             true => Ok(()),
             false => {
-                let holder = Some("another file has taken its place meanwhile".to_owned());
+                let holder = Some("another file has taken its place".to_owned());
                 Err(Error::new(ErrorKind::InUse { holder }).at(to))
             }
         }
     }
 
-    /// The file `from` takes the place of this one, if that is `to`.
+    /// Lets the file `from` replace this one, if this one is at `to`.
     fn give_way(&self, from: &Path, to: &Path) -> io::Result<bool> {
         if !files::exchange(from, to)? {
-            // The best that there is where names cannot be exchanged.
+            // The best we can do where names cannot be exchanged.
             return if self.is_at(to) { fs::rename(from, to).map(|()| true) } else { Ok(false) };
         }
         if !self.is_at(from) {
             return files::exchange(from, to).map(|_| false);
         }
-        // The old one goes when its successor is sure to be found; if that cannot be known, all the same.
+        // The old file goes once its successor's name is durable; if syncing fails, it goes all the same.
         let _ = files::sync_folder(to);
         fs::remove_file(from).map(|()| true)
     }
 
-    /// Lets go of what memory holds of it, so that reading it asks the disk.
+    /// Drops its pages from the page cache, so that the next read asks the disk.
     pub fn forget_cached(&self) {
         let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
     }
@@ -142,7 +143,7 @@ impl FileStore {
     }
 
     fn opened(path: &Path, access: Access) -> Result<Self> {
-        // Looked at before it is opened: a FIFO would wait for a writer, and opening some devices has effects.
+        // Checked before it is opened: opening a FIFO would block, and opening some devices has side effects.
         let kind = fs::metadata(path)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(Error::misuse("neither a regular file nor a block device"));
@@ -154,14 +155,15 @@ impl FileStore {
         if kind.is_block_device() && access == Access::ReadWrite {
             file = exclusive(path)?;
         }
-        // A block device's metadata gives no size, the end of it does.
+        // A block device's metadata gives no size; seeking to its end does.
         let len = file.seek(SeekFrom::End(0))?;
         let behind = if kind.is_block_device() { behind(&file) } else { None };
         let store = Self { file, path: path.to_owned(), len: len.into(), access, regular: kind.is_file(), behind };
         store.lock()?;
-        // Another process may have put a new file in its place between the opening and the lock.
+        // Another process may have replaced the file between open and lock.
         if !Self::same(store.file.metadata(), fs::metadata(path)) {
-            return Err(Error::new(ErrorKind::InUse { holder: Some("replaced just now".into()) }).hint("Try again."));
+            return Err(Error::new(ErrorKind::InUse { holder: Some("another file has just taken its place".into()) })
+                .hint("Try again."));
         }
         if let Some(device) = store.loop_device().filter(|_| access == Access::ReadWrite) {
             let holder = Some(format!("attached to {device}"));
@@ -174,7 +176,7 @@ impl FileStore {
         self.files().try_for_each(|file| self.lock_file(file))
     }
 
-    /// All that is locked.
+    /// Every file that is locked.
     fn files(&self) -> impl Iterator<Item = &File> {
         std::iter::once(&self.file).chain(self.behind.as_ref().map(|(file, _)| file))
     }
@@ -192,7 +194,7 @@ impl FileStore {
         }
     }
 
-    /// The loop device that this file is attached to: the kernel writes to it without a lock.
+    /// The loop device that this file backs: the kernel writes to it without taking a lock.
     fn loop_device(&self) -> Option<String> {
         let backs = |device: &fs::DirEntry| {
             let file = fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
@@ -209,7 +211,7 @@ impl FileStore {
         Ok(())
     }
 
-    /// Whether the file system could: some only know what has been written.
+    /// False if the file system does not support it: some only know what has been written.
     fn fallocate(&self, flags: FallocateFlags, offset: u64, len: u64) -> io::Result<bool> {
         match fallocate(&self.file, flags, offset, len) {
             Ok(()) => Ok(true),
@@ -218,36 +220,38 @@ impl FileStore {
         }
     }
 
-    /// Takes the room for a file of `len` bytes, which is more than it has. It stays as long as it is. False where the file
-    /// system cannot: then there is no telling whether there is room but by writing.
+    /// Allocates space for growing to `len` bytes; the length stays as it is. False where the file system cannot: then
+    /// only writing shows whether there is room.
     ///
     /// # Errors
-    /// `Io`, where there is no room. What was taken is given back by [`FileStore::change_len`].
+    /// `Io` if there is no room. [`FileStore::change_len`] releases what was allocated.
     pub(crate) fn reserve(&self, len: u64) -> io::Result<bool> {
         let old = self.len();
         self.fallocate(FallocateFlags::KEEP_SIZE, old, len.saturating_sub(old))
     }
 
-    /// The file on its way to a length of `len` bytes: a write that begins in it or at its end may reach so far.
+    /// A view of the file while it grows to `len` bytes: a write that begins inside it or at its end may extend it that
+    /// far.
     pub(crate) fn growing(&self, len: u64) -> impl Store + '_ {
         Growing { file: self, len }
     }
 
-    /// Gives the file another length, durably: shorter, or longer by a hole.
+    /// Changes the file's length, durably: truncates it, or extends it with a hole.
     ///
     /// # Errors
     /// `Misuse` for a block device; `Io`.
     pub fn change_len(&self, len: u64) -> Result<()> {
         if !self.regular {
-            return Err(Error::misuse("a block device has the size that it has"));
+            return Err(Error::misuse("a block device cannot be resized"));
         }
         self.file.set_len(len)?;
         self.len.store(len, Ordering::Release);
         Ok(self.file.sync_all()?)
     }
 
-    /// Fails where somebody cut the file short so that byte `end` is not in it any more. The kernel would stretch it, the
-    /// one behind a loop device too: of that nobody knows which part the device is.
+    /// Fails if the file was truncated while open, so that byte `end` is no longer in it: writing would stretch it
+    /// again. The backing file of a loop device only has its length compared, since nobody knows which part of it the
+    /// device is.
     fn reaches(&self, end: u64) -> io::Result<()> {
         let (file, needed) = match &self.behind {
             Some((file, len)) => (file, *len),
@@ -258,15 +262,15 @@ impl FileStore {
         if now >= needed {
             return Ok(());
         }
-        let what = format!("its file was cut short while it was open: of {needed} bytes {now} are left");
+        let what = format!("the file was cut short while it was open: of {needed} bytes, {now} are left");
         Err(io::Error::other(what))
     }
 }
 
-/// A file that becomes longer by being written.
+/// A file that grows as it is written.
 struct Growing<'a> {
     file: &'a FileStore,
-    /// Where it is to end.
+    /// The length it may grow to.
     len: u64,
 }
 
@@ -290,21 +294,21 @@ impl Store for Growing<'_> {
     }
 }
 
-/// The process that holds a lock on a file, from /proc/locks (proc_locks(5)).
+/// The process that holds a lock on the file, from /proc/locks (proc_locks(5)).
 fn holder(file: &File) -> Option<String> {
     let metadata = file.metadata().ok()?;
     let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
     let inode = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
     let of_it = |line: &&str| line.contains("FLOCK") && line.split_whitespace().any(|word| word == inode);
     let pid = |locks: &str| locks.lines().find(of_it)?.split_whitespace().nth(4).map(str::to_owned);
-    // A line may be missed where others come and go while the file is read.
+    // A line may be missed while others come and go during the read.
     let pid = (0..3).find_map(|_| pid(&fs::read_to_string("/proc/locks").ok()?))?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(format!("process {pid}, {}", name.trim_end()))
 }
 
-/// The file that a loop device, or a partition of one, is attached to, if it is in sight, and where the device ends in it, in bytes:
-/// whoever writes to the device writes to that file (sysfs, /sys/block/loopN/loop).
+/// The backing file of a loop device or of a partition on one, if it is visible, and where in it the device ends, in
+/// bytes: whoever writes to the device writes to that file (sysfs, /sys/block/loopN/loop).
 fn behind(device: &File) -> Option<(File, u64)> {
     let device = device.metadata().ok()?.rdev();
     let node = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
@@ -314,13 +318,13 @@ fn behind(device: &File) -> Option<(File, u64)> {
     let path = Path::new(std::ffi::OsStr::from_bytes(name.strip_suffix(b"\n").unwrap_or(&name)));
     let file = fs::metadata(path).is_ok_and(|m| m.is_file()).then(|| untouched(path))?.ok()?;
     let len = file.metadata().ok()?.len();
-    // No limit is the file's end.
+    // Without a limit, the device ends with the file.
     let end = number("sizelimit").filter(|size| *size > 0).map_or(len, |size| number("offset").unwrap_or(0) + size);
     Some((file, end.min(len)))
 }
 
-/// A block device for this process and no file system, swap area or device mapper: the kernel refuses O_EXCL to a device
-/// that has one on it, and all of them to one that is held so (open(2)).
+/// Opens a block device for this process alone: no file system, swap area or device mapper. The kernel refuses O_EXCL
+/// for a device that any of these uses, and refuses them a device that is open with it (open(2)).
 fn exclusive(path: &Path) -> Result<File> {
     let flags = rustix::fs::OFlags::EXCL.bits().cast_signed();
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).map_err(|e| match e.kind() {
@@ -332,7 +336,7 @@ fn exclusive(path: &Path) -> Result<File> {
     })
 }
 
-/// For reading, and its time of access stays as it is where that may be asked for: by the owner and by root (open(2)).
+/// Opens for reading without updating the access time, where that is allowed: to the owner and to root (open(2)).
 fn untouched(path: &Path) -> io::Result<File> {
     let no_time = rustix::fs::OFlags::NOATIME.bits().cast_signed();
     match OpenOptions::new().read(true).custom_flags(no_time).open(path) {
@@ -342,7 +346,8 @@ fn untouched(path: &Path) -> io::Result<File> {
 }
 
 impl Drop for FileStore {
-    /// A process that was just started shares the descriptor until its program is executed: closing ours would leave the lock.
+    /// A process that was just started shares the descriptor until it calls exec, so closing ours would not release the
+    /// lock.
     fn drop(&mut self) {
         self.files().for_each(|file| drop(file.unlock()));
     }
@@ -367,8 +372,8 @@ impl Store for FileStore {
         if self.access == Access::ReadOnly {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "opened for reading only"));
         }
-        // A container must not grow: what lies past its end is not part of the volume. One that somebody cut short
-        // while it was open must not be stretched again either.
+        // A container must not grow: what lies past its end is not part of the volume. Nor may one that was truncated
+        // while open be stretched again.
         check_range(offset, data.len(), self.len())?;
         self.reaches(offset + data.len() as u64)?;
         self.file.write_all_at(data, offset)
@@ -377,7 +382,7 @@ impl Store for FileStore {
     fn flush(&self) -> io::Result<()> {
         match self.access {
             Access::ReadOnly => Ok(()),
-            // What was cut off took with it what had been written there.
+            // Truncating also lost what had been written to the part that was cut off.
             Access::ReadWrite => self.file.sync_data().and_then(|()| self.still_whole()),
         }
     }
@@ -390,7 +395,7 @@ impl Store for FileStore {
         self.access == Access::ReadWrite
     }
 
-    /// That of block devices. A file is locked already, and cryptsetup takes the same lock of it.
+    /// For block devices only: a file is locked already, and cryptsetup takes the same lock on it.
     fn lock_header(&self) -> Result<Option<HeaderLock>> {
         if self.regular {
             return Ok(None);

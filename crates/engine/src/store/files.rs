@@ -1,4 +1,4 @@
-//! Files and their names: what is written is there whole or not at all, and takes the place of nothing that it was not meant to.
+//! Files and their names: a file is written completely or not at all, and only replaces what it was meant to replace.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-/// Makes the names in the folder of `path` durable: a file that is flushed may have no name after a power cut.
+/// Makes the names in the folder of `path` durable: a file that was synced may still have no name after a power cut.
 ///
 /// # Errors
 /// Those of opening the folder and of fsync(2).
@@ -17,14 +17,14 @@ pub fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Writes a file anew, durably and in one step: what was there before, be it a link, stays until the new one is whole. One process
-/// at a time may do so.
+/// Replaces a file durably and atomically: what was there before, even a link, stays until the new one is complete.
+/// Only one process at a time may do this.
 ///
 /// # Errors
 /// `Io`.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let new = beside(path)?;
-    // Of a process that was killed. Not opened, nor followed: anybody may have put a link there.
+    // Left by a process that was killed. It is neither opened nor followed: anybody may have put a link there.
     match fs::remove_file(&new) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
@@ -35,7 +35,7 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     sync_folder(path)
 }
 
-/// The name of what [`replace`] writes.
+/// The name of the temporary file that [`replace`] writes.
 pub fn beside(path: &Path) -> io::Result<PathBuf> {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
@@ -43,27 +43,27 @@ pub fn beside(path: &Path) -> io::Result<PathBuf> {
     Ok(path.with_file_name(name))
 }
 
-/// Gives the file `from` the name `to`, which nothing may have.
+/// Renames `from` to `to`, which must not exist.
 ///
 /// # Errors
-/// `AlreadyExists` if something has it; `Io`.
+/// `AlreadyExists` if it does; `Io`.
 pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Err(e) if unknown(e) => {}
         renamed => return Ok(renamed?),
     }
-    // A second name is refused, too, where there is one already; but not all file systems have second names.
+    // A hard link fails too if the name is taken, but not every file system has hard links.
     match fs::hard_link(from, to) {
         Ok(()) => return fs::remove_file(from),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Err(e),
         Err(_) => {}
     }
-    // Nobody else takes a name that is taken: what is replaced is the empty file.
+    // Nobody else takes a name that exists, so the file that is replaced here is our own empty one.
     File::create_new(to)?;
     fs::rename(from, to).inspect_err(|_| drop(fs::remove_file(to)))
 }
 
-/// Lets two files change their names. False where the file system cannot.
+/// Swaps the names of two files. False if the file system cannot.
 ///
 /// # Errors
 /// `Io`.
@@ -74,7 +74,7 @@ pub(super) fn exchange(one: &Path, other: &Path) -> io::Result<bool> {
     }
 }
 
-/// What file systems say that do not know a flag of renameat2(2), and kernels that do not know the call.
+/// What file systems return for an unknown flag of renameat2(2), and kernels without the call.
 fn unknown(error: Errno) -> bool {
     matches!(error, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
 }
@@ -96,7 +96,7 @@ mod tests {
             (b"whole".into(), b"precious".into())
         );
         assert_eq!(fs::metadata(&path).expect("it").permissions().mode() & 0o777, 0o600);
-        // Nor is one that the file itself is.
+        // Nor is a link followed that has the file's own name.
         fs::remove_file(&path).and_then(|()| symlink(&victim, &path)).expect("a link");
         replace(&path, b"again", 0o644).expect("written");
         assert_eq!(

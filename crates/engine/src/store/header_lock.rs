@@ -1,7 +1,8 @@
-//! The lock that cryptsetup holds while it reads or changes the LUKS2 header of a block device: a file in /run/cryptsetup that is
-//! named after the device's number, locked by `flock` (cryptsetup's lib/utils_device_locking.c).
+//! The lock that cryptsetup holds while it reads or changes the LUKS2 header of a block device: a file in
+//! /run/cryptsetup named after the device's number, locked with `flock` (cryptsetup's lib/utils_device_locking.c).
 //!
-//! Whoever lets go of it removes the file. So who has locked one looks whether it is still the one that others would find.
+//! Whoever releases it removes the file, so a process that has locked one must check that it is still the file others
+//! would open.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError, symlink_metadata};
 use std::io;
@@ -11,27 +12,27 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Where the files are (`DEFAULT_LUKS2_LOCK_PATH`).
+/// The folder of the lock files (`DEFAULT_LUKS2_LOCK_PATH`).
 const FOLDER: &str = "/run/cryptsetup";
 
-/// How often it is tried, and how long is waited between: others hold it for moments.
+/// How often to try, and how long to wait in between: others hold the lock for moments.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A lock that is held until this is dropped.
+/// A held lock; dropping it releases it.
 #[derive(Debug)]
 pub struct HeaderLock {
     file: File,
     path: PathBuf,
 }
 
-/// The lock of the block device with this number; `None` if this user may not take it.
+/// Takes the lock of the block device with this number; `None` if this user may not take it.
 pub(super) fn take(device: u64) -> Result<Option<HeaderLock>> {
     in_folder(Path::new(FOLDER), device)
 }
 
 fn in_folder(folder: &Path, device: u64) -> Result<Option<HeaderLock>> {
-    // It may be there already, and whether it is of use shows below.
+    // It may exist already; whether it can be used shows below.
     let _ = DirBuilder::new().mode(0o700).create(folder);
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let path = folder.join(format!("L_{major}:{minor}"));
@@ -41,7 +42,8 @@ fn in_folder(folder: &Path, device: u64) -> Result<Option<HeaderLock>> {
         }
         let file = match open(&path) {
             Ok(file) => file,
-            // Only root can: other users can have a device, and then no lock that cryptsetup knows.
+            // Only root can. Other users may have access to the device, but then there is no lock that cryptsetup
+            // honours.
             Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound) => return Ok(None),
             Err(e) => return Err(e.into()),
         };
@@ -65,7 +67,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 impl HeaderLock {
-    /// Whether it is the file that others find.
+    /// Whether others who open the path get this file.
     fn is_found(&self) -> bool {
         let same = |a: std::fs::Metadata, b: std::fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
         self.file.metadata().is_ok_and(|a| symlink_metadata(&self.path).is_ok_and(|b| same(a, b)))
@@ -73,7 +75,7 @@ impl HeaderLock {
 }
 
 impl Drop for HeaderLock {
-    /// Removed while it is still locked: who waits for it sees that it is another one then.
+    /// Removed while still locked: a process that waits for it then sees that the path is another file.
     fn drop(&mut self) {
         if self.is_found() {
             let _ = std::fs::remove_file(&self.path);

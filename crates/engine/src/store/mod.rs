@@ -1,4 +1,4 @@
-//! Positioned bytes: files, block devices, memory, and what is put over other stores: slices, counters.
+//! Positioned bytes: files, block devices, memory, and layers over other stores such as slices and counters.
 
 mod counted;
 mod file;
@@ -18,7 +18,7 @@ pub use slice::SliceStore;
 
 use crate::error::Result;
 
-/// The smallest sector that a disk has, in bytes.
+/// The smallest sector size of any disk, in bytes.
 pub const SMALLEST_SECTOR: u64 = 512;
 
 /// Positioned bytes. Each call is exact or an error. Offsets and lengths are in bytes.
@@ -26,41 +26,41 @@ pub trait Store: Send + Sync {
     /// Size in bytes.
     fn len(&self) -> u64;
 
-    /// Whether there is not a byte.
+    /// Whether its size is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Fills `out` from `offset` on.
+    /// Fills `out` with the bytes at `offset`.
     ///
     /// # Errors
-    /// `UnexpectedEof` where the store ends sooner, or whatever the backing reports.
+    /// `UnexpectedEof` if the range reaches past the end, or whatever the backing reports.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
-    /// Writes all of `data` from `offset` on. Consumes `data`: its contents are unspecified on return, so that a volume may
+    /// Writes all of `data` at `offset`. Consumes `data`: its contents are unspecified on return, so that a volume may
     /// encrypt in place.
     ///
     /// # Errors
-    /// `PermissionDenied` where nothing may be written, `UnexpectedEof` past the end, or whatever the backing reports.
+    /// `PermissionDenied` if it is read-only, `UnexpectedEof` past the end, or whatever the backing reports.
     fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()>;
 
-    /// Makes all writes that have returned durable.
+    /// Makes every write that has returned durable.
     ///
     /// # Errors
-    /// Whatever the backing reports. What was not durable before may be lost.
+    /// Whatever the backing reports. Writes since the last successful flush may be lost.
     fn flush(&self) -> io::Result<()>;
 
-    /// Fails where it is shorter than [`Store::len`] by now: somebody cut its file short while it was open. Who puts data aside
-    /// that belong elsewhere in it, as a journal does, looks first.
+    /// Fails if the store is now shorter than [`Store::len`]: its file was truncated while open. A caller that puts
+    /// data aside that belongs elsewhere in the store, as a journal does, checks first.
     ///
     /// # Errors
-    /// One that says so, or whatever the backing reports.
+    /// `UnexpectedEof` if so, or whatever the backing reports.
     fn still_whole(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Size of the sectors that file systems in it should be made for, in bytes: a power of two, at least 512. What is smaller
-    /// can be read and written, but other programs that open the same volume may refuse it.
+    /// Sector size that file systems in it should be made for, in bytes: a power of two, at least 512. Smaller requests
+    /// work, but other programs that open the same volume may refuse a file system with smaller sectors.
     fn sector_size(&self) -> u64 {
         SMALLEST_SECTOR
     }
@@ -70,13 +70,13 @@ pub trait Store: Send + Sync {
         true
     }
 
-    /// Whether a write was refused because it would have damaged a hidden volume. From then on nothing can be written.
+    /// Whether a write was refused because it would have damaged a hidden volume. After that, every write is refused.
     fn damage_prevented(&self) -> bool {
         false
     }
 
-    /// Keeps other programs from changing the header, where there is a lock for that which they know; `None` where there is
-    /// none, or it is not for this user. It ends when it is dropped.
+    /// Keeps other programs from changing the header, if there is a lock that they honour; `None` if there is none, or
+    /// this user may not take it. Dropping it releases the lock.
     ///
     /// # Errors
     /// `InUse` if another program holds it.
@@ -84,7 +84,7 @@ pub trait Store: Send + Sync {
         Ok(None)
     }
 
-    /// Changes the size, where the store can.
+    /// Changes the size, if the store can.
     ///
     /// # Errors
     /// `Unsupported` by default.
@@ -92,7 +92,7 @@ pub trait Store: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Says that a range is not needed any more; what it reads as afterwards is unspecified. Doing nothing is right.
+    /// Says that a range is no longer needed; its contents are unspecified afterwards. Doing nothing is allowed.
     ///
     /// # Errors
     /// Whatever the backing reports.
@@ -137,12 +137,12 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
 }
 
-/// The largest size of a sector up to `at_most` that `len` bytes are whole sectors of; [`SMALLEST_SECTOR`] if there is none.
+/// The largest sector size up to `at_most` that divides `len`; [`SMALLEST_SECTOR`] if none does.
 pub(crate) fn largest_sector(at_most: u64, len: u64) -> u64 {
     at_most.min(len & len.wrapping_neg()).max(SMALLEST_SECTOR)
 }
 
-/// Fails unless `len` bytes from `offset` on lie within `size`.
+/// Fails unless the `len` bytes at `offset` lie within `size`.
 pub(crate) fn check_range(offset: u64, len: usize, size: u64) -> io::Result<()> {
     match offset.checked_add(len as u64) {
         Some(end) if end <= size => Ok(()),

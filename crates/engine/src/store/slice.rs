@@ -11,7 +11,7 @@ pub struct SliceStore {
 }
 
 impl SliceStore {
-    /// `len` bytes of `inner` from `start` on.
+    /// `len` bytes of `inner`, starting at `start`.
     ///
     /// # Errors
     /// `UnexpectedEof` if the slice reaches past the end of `inner`.
@@ -46,7 +46,7 @@ impl Store for SliceStore {
         self.inner.still_whole()
     }
 
-    /// That of the store, where the slice is made of its sectors.
+    /// The store's own, if the slice is made of whole sectors of it.
     fn sector_size(&self) -> u64 {
         largest_sector(self.inner.sector_size(), self.start | self.len)
     }

@@ -1,18 +1,18 @@
-//! Cuts a request at sector borders.
+//! Splits a request at sector boundaries.
 
-/// A request within one encrypted segment: at most a part of a sector, then whole sectors, then at most a part of a sector.
+/// A request within one encrypted segment: at most part of a sector, then whole sectors, then at most part of a sector.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cut {
-    /// Bytes before the first border, fewer than a sector.
+    /// Bytes before the first boundary, fewer than a sector.
     pub head: usize,
     /// Bytes of whole sectors.
     pub middle: usize,
-    /// Bytes after the last border, fewer than a sector.
+    /// Bytes after the last boundary, fewer than a sector.
     pub tail: usize,
 }
 
 impl Cut {
-    /// Cuts `len` bytes that begin `into` bytes after a sector border (any multiple of sectors before it does not matter).
+    /// Splits `len` bytes that begin `into` bytes after a sector boundary (whole sectors before it do not matter).
     pub fn new(into: u64, len: usize, sector: usize) -> Self {
         let past = (into % sector as u64) as usize;
         let head = if past == 0 { 0 } else { (sector - past).min(len) };

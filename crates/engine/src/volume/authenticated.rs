@@ -1,4 +1,4 @@
-//! A segment whose sectors have tags: nothing is read that was not written, and what was changed by others is an error.
+//! A segment whose sectors have tags: a sector that was never written or that somebody else changed is an error.
 
 use std::io;
 
@@ -8,10 +8,10 @@ use super::CHUNK;
 use super::integrity::{TaggedSectors, random_tags};
 use crate::store::Store;
 
-/// A segment, and the store that it is in. Offsets are relative to the segment's beginning, in bytes.
+/// A segment and its store. Offsets are relative to the segment's beginning, in bytes.
 pub(super) struct Authenticated<'a> {
     pub store: &'a dyn Store,
-    /// Where the area begins in the store.
+    /// Offset of the area in the store.
     pub base: u64,
     pub area: &'a TaggedSectors,
     pub cipher: &'a dyn AuthenticatedCipher,
@@ -20,7 +20,7 @@ pub(super) struct Authenticated<'a> {
 }
 
 impl Authenticated<'_> {
-    /// Reads and checks. The caller sees to it that nobody writes meanwhile.
+    /// Reads and verifies. The caller makes sure that nobody writes meanwhile.
     pub fn read(&self, into: u64, out: &mut [u8]) -> io::Result<()> {
         let result = self.each_chunk(into, out.len(), |sectors, within, at| {
             let part = &mut out[at..][..sectors.wanted];
@@ -33,14 +33,14 @@ impl Authenticated<'_> {
             Ok(())
         });
         if result.is_err() {
-            // Neither ciphertext nor what failed the check leaves by accident.
+            // Neither ciphertext nor data that failed verification may leak out.
             out.fill(0);
         }
         result
     }
 
-    /// Writes. What is in the same sectors as the first and the last byte must be good. The caller sees to it that nobody else
-    /// reads or writes meanwhile.
+    /// Writes. The sectors of the first and the last byte must verify, as they are read first. The caller makes sure
+    /// that nobody else reads or writes meanwhile.
     pub fn write(&self, into: u64, data: &mut [u8]) -> io::Result<()> {
         let sector = self.cipher.sector_size();
         self.each_chunk(into, data.len(), |sectors, within, at| {
@@ -50,7 +50,7 @@ impl Authenticated<'_> {
             if within > 0 {
                 self.read_whole(sectors.first, &mut buffer[..sector])?;
             }
-            // The last sector may be the first one too.
+            // The first sector may also be the last.
             if end < sectors.len && (within == 0 || sectors.len > sector) {
                 let last = sectors.len - sector;
                 self.read_whole(sectors.first + (last / sector) as u64, &mut buffer[last..])?;
@@ -72,7 +72,7 @@ impl Authenticated<'_> {
         })
     }
 
-    /// Calls `each` with whole sectors that the request touches, how far in them it begins, and where that is in its buffer.
+    /// Calls `each` with whole sectors of the request, the request's offset in them, and its part of the buffer.
     fn each_chunk(
         &self,
         into: u64,
@@ -103,6 +103,6 @@ struct Sectors {
     first: u64,
     /// Their length in bytes.
     len: usize,
-    /// How many of these bytes the request is about.
+    /// How many of these bytes were requested.
     wanted: usize,
 }

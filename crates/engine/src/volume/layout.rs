@@ -9,31 +9,31 @@ use super::integrity::TaggedSectors;
 use crate::error::{Error, Result};
 use crate::store::largest_sector;
 
-/// Where the bytes of a volume are in its store, and what turns them into plaintext. Plain data: a format makes it, a
-/// [`super::Volume`] carries it out.
+/// Where a volume's bytes are in its store, and what decrypts them. Plain data: a format builds it, a [`super::Volume`]
+/// carries it out.
 #[derive(Debug)]
 pub struct Layout {
     segments: Vec<Segment>,
-    /// Bytes of the volume that no write may touch: after the first one that tries, none is let through at all.
+    /// Ranges of the volume that no write may touch: after the first attempt, all writes are refused.
     protected: Vec<Range<u64>>,
 }
 
 /// A range of a volume.
 #[derive(Clone, Debug)]
 pub struct Segment {
-    /// Where it begins in the volume, in bytes.
+    /// Offset in the volume, in bytes.
     pub at: u64,
-    /// Its length in bytes: whole sectors where it is encrypted.
+    /// Length in bytes: whole sectors if encrypted.
     pub len: u64,
-    /// Where it begins in the store, in bytes.
+    /// Offset in the store, in bytes.
     pub stored_at: u64,
-    /// What is there.
+    /// What is stored there.
     pub payload: Payload,
     /// Whether it may be written.
     pub writable: bool,
 }
 
-/// What a segment holds.
+/// What a segment consists of.
 #[derive(Clone)]
 pub enum Payload {
     /// Plaintext.
@@ -47,9 +47,9 @@ pub enum Payload {
         /// Tweak number of the segment's first sector.
         first: u64,
     },
-    /// Encrypted sectors with a tag each. Here `stored_at` is where the area with its superblock begins.
+    /// Encrypted sectors with a tag each. `stored_at` is then the offset of the area with its superblock.
     Authenticated {
-        /// The area, which knows where each sector and its tag are.
+        /// The area, which locates each sector and its tag.
         area: Arc<TaggedSectors>,
         /// The cipher, which holds the key.
         cipher: Arc<dyn AuthenticatedCipher>,
@@ -59,7 +59,7 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// Size of a sector that can only be read and written whole, in bytes; 1 where there are none.
+    /// Size of a sector that can only be read and written as a whole, in bytes; 1 if there are none.
     pub fn sector_size(&self) -> u64 {
         match self {
             Self::Clear | Self::Zero => 1,
@@ -86,7 +86,7 @@ impl fmt::Debug for Payload {
 }
 
 impl Segment {
-    /// Whether the area of tagged sectors, if it is in one, is so long.
+    /// Whether the segment lies within its area of tagged sectors, if it has one.
     fn is_in_its_area(&self) -> bool {
         let Payload::Authenticated { area, first, .. } = &self.payload else { return true };
         let from = first.checked_mul(self.payload.sector_size());
@@ -95,11 +95,11 @@ impl Segment {
 }
 
 impl Layout {
-    /// Checks, once, that the segments follow each other from 0 on without a gap, and that encrypted ones are made of
+    /// Checks, once, that the segments follow each other from 0 on without gaps, and that encrypted ones consist of
     /// whole sectors and do not run out of numbers.
     ///
     /// # Errors
-    /// `Misuse`: a format has to check its header's fields before it makes a layout of them.
+    /// `Misuse`: a format has to validate its header's fields before it builds a layout from them.
     pub fn new(segments: Vec<Segment>) -> Result<Self> {
         let mut end = 0u64;
         for s in &segments {
@@ -107,13 +107,13 @@ impl Layout {
             let ends = s.at.checked_add(s.len).filter(|_| s.stored_at.checked_add(s.len).is_some());
             match ends {
                 Some(e) if s.at == end && s.len > 0 && whole => end = e,
-                _ => return Err(Error::misuse(format!("segment at {} of {} bytes does not fit", s.at, s.len))),
+                _ => return Err(Error::misuse(format!("the segment at {} with {} bytes does not fit", s.at, s.len))),
             }
         }
         Ok(Self { segments, protected: Vec::new() })
     }
 
-    /// The whole store as it is.
+    /// The whole store in clear, as one segment.
     ///
     /// # Errors
     /// `Misuse` for an empty store.
@@ -127,19 +127,18 @@ impl Layout {
         self
     }
 
-    /// A part of the volume as a volume of its own, such as a partition of a disk: `len` bytes from `start` on.
+    /// Part of the volume as a volume of its own, such as a partition of a disk: `len` bytes at `start`.
     ///
     /// # Errors
     /// `Misuse` if it reaches past the end, or cuts an encrypted sector in two.
     pub fn part(&self, start: u64, len: u64) -> Result<Self> {
         let end = start.checked_add(len).filter(|end| *end <= self.len());
-        let end =
-            end.ok_or_else(|| Error::misuse(format!("{len} bytes from {start} on reach past the volume's end")))?;
+        let end = end.ok_or_else(|| Error::misuse(format!("{len} bytes at {start} reach past the volume's end")))?;
         let cut = |s: &Segment| {
             let (from, to) = (s.at.max(start), (s.at + s.len).min(end));
             let (skipped, sector) = (from - s.at, s.payload.sector_size());
             if !skipped.is_multiple_of(sector) {
-                return Err(Error::misuse(format!("a sector of {sector} bytes begins before byte {start}")));
+                return Err(Error::misuse(format!("byte {start} is inside a sector of {sector} bytes")));
             }
             let mut payload = s.payload.clone();
             let mut stored_at = s.stored_at + skipped;
@@ -161,20 +160,20 @@ impl Layout {
         Ok(part)
     }
 
-    /// The same volume in a store in which all of it begins `by` bytes later, as in the disk around a partition.
+    /// The same volume in a store where everything is `by` bytes further on, such as the disk around a partition.
     ///
     /// # Errors
     /// `Misuse` if offsets would not fit 64 bits.
     pub fn moved(mut self, by: u64) -> Result<Self> {
         for s in &mut self.segments {
             let moved = s.stored_at.checked_add(by).filter(|at| at.checked_add(s.len).is_some());
-            s.stored_at = moved.ok_or_else(|| Error::misuse(format!("no segment can begin {by} bytes later")))?;
+            s.stored_at = moved.ok_or_else(|| Error::misuse(format!("no segment can be moved by {by} bytes")))?;
         }
         Ok(self)
     }
 
-    /// Protects a range of the volume, in bytes, such as the hidden volume in it. A write that touches a sector of it is
-    /// refused whole, and from then on every write is; reading goes on.
+    /// Protects a range of the volume, in bytes, such as the hidden volume in it. A write that touches one of its
+    /// sectors is refused entirely, and from then on every write is; reads go on.
     pub fn with_protected(mut self, range: Range<u64>) -> Self {
         if !range.is_empty() {
             self.protected.push(range);
@@ -182,13 +181,13 @@ impl Layout {
         self
     }
 
-    /// The ranges that are protected, in bytes of the volume.
+    /// The protected ranges, in bytes of the volume.
     pub fn protected(&self) -> &[Range<u64>] {
         &self.protected
     }
 
-    /// Whether carrying out a write of `offset .. end` changes a protected byte: what is encrypted is written in whole
-    /// sectors.
+    /// Whether carrying out a write of `offset .. end` would change a protected byte: encrypted data is written in
+    /// whole sectors.
     pub(super) fn hits_protected(&self, offset: u64, end: u64) -> bool {
         !self.protected.is_empty()
             && self.touched(offset, end).any(|s| {
@@ -210,7 +209,7 @@ impl Layout {
         self.segments.last().map_or(0, |s| s.at + s.len)
     }
 
-    /// Size of its sectors for those who make file systems in it, in bytes: the largest that a segment is made of, and at least 512.
+    /// Sector size to use for file systems in the volume, in bytes: the largest of any segment, and at least 512.
     pub fn sector_size(&self) -> u64 {
         let largest = self.segments.iter().map(|s| s.payload.sector_size()).max().unwrap_or_default();
         largest_sector(largest, self.len())

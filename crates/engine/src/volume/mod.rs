@@ -18,36 +18,38 @@ use align::Cut;
 use authenticated::Authenticated;
 pub use layout::{Layout, Payload, Segment};
 
-/// Bytes that are read and then decrypted at a time, so that they are still in the L2 cache.
+/// Bytes that are read and then decrypted at a time, small enough to stay in the L2 cache.
 const CHUNK: usize = 128 << 10;
 
-/// Requests of at least this many bytes are shared out over idle threads: below it, waking a thread costs more than it does.
+/// Requests of at least this many bytes are split over idle threads: below it, waking a thread costs more than it
+/// saves.
 const SPLIT: usize = 1 << 20;
 
 /// The plaintext of a layout over a store.
 ///
-/// Any offset and length will do. Where a request begins or ends inside a sector, that sector is read, changed and
-/// written back; all else is encrypted and decrypted in the caller's buffer.
+/// Any offset and length will do. If a request begins or ends inside a sector, that sector is read, changed and written
+/// back; everything else is encrypted and decrypted in the caller's buffer.
 pub struct Volume {
     store: Arc<dyn Store>,
     layout: Layout,
     pool: Option<Arc<Pool>>,
-    /// Requests that are being worked on: only a lone one is shared out over threads.
+    /// Requests in flight: only a lone one is split over threads.
     in_flight: AtomicUsize,
-    /// Held for writing while a sector is read, changed and written back, and for reading by all else: a whole-sector write
-    /// that fell in between would be undone, and a read could see half of the change, which in CBC garbles the bytes beside.
+    /// Held for writing during the read-modify-write of a sector, and for reading by everything else: a whole-sector
+    /// write in between would be undone, and a read could see half of the change, which in CBC garbles the neighbouring
+    /// bytes.
     partial: RwLock<()>,
     protection: Protection,
     sector_size: u64,
 }
 
-/// What watches over the layout's protected ranges.
+/// Guards the layout's protected ranges.
 #[derive(Default)]
 struct Protection {
     /// Whether a write was refused because of them.
     prevented: AtomicBool,
-    /// Held for reading by every write, and for writing while the flag is set: when the write that was refused returns, no
-    /// other one is still on its way.
+    /// Held for reading by every write, and for writing while the flag is set: when the refused write returns, no other
+    /// is still in flight.
     writing: RwLock<()>,
 }
 
@@ -65,25 +67,25 @@ impl Volume {
         }
     }
 
-    /// Shares large requests out over the threads of `pool`.
+    /// Splits large requests over the threads of `pool`.
     pub fn with_pool(mut self, pool: Arc<Pool>) -> Self {
         self.pool = Some(pool);
         self
     }
 
-    /// Shows sectors of this size, in bytes, to those who make or read file systems in it, whatever the layout has.
+    /// Reports sectors of this size, in bytes, to file systems, whatever the layout says.
     pub fn with_sector_size(mut self, size: u64) -> Self {
         self.sector_size = size;
         self
     }
 
-    /// The layout.
+    /// How the volume lies in its store.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Lets a write through, or refuses it and every later one because it would touch a protected range. What is returned is
-    /// held until the write is done.
+    /// Lets a write through, or refuses it and all later ones because it would touch a protected range. The guard
+    /// returned is held until the write is done.
     ///
     /// TrueCrypt does the same (7.1a, Volume.cpp, `CheckProtectedRange` and `WriteSectors`).
     fn allowed(&self, offset: u64, end: u64) -> io::Result<Option<RwLockReadGuard<'_, ()>>> {
@@ -99,13 +101,13 @@ impl Volume {
             drop(shared);
             let _alone = writing.write().unwrap_or_else(PoisonError::into_inner);
             prevented.store(true, Ordering::Release);
-            return Err(io::Error::other("refused to protect the hidden volume; nothing more can be written"));
+            return Err(io::Error::other("write refused to protect the hidden volume; the volume is now read-only"));
         }
-        let what = "read-only since a write was refused to protect the hidden volume";
+        let what = "read-only, because a write was refused to protect the hidden volume";
         Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
     }
 
-    /// Calls `each` with every segment that the request touches, where the request is in that segment, and its buffer.
+    /// Calls `each` with every segment the request touches, the request's offset in it, and its part of the buffer.
     fn each_segment(
         &self,
         offset: u64,
@@ -124,7 +126,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The areas of tagged sectors, and where they begin in the store.
+    /// The areas of tagged sectors, and their offsets in the store.
     fn areas(&self) -> impl Iterator<Item = (&integrity::TaggedSectors, u64)> {
         self.layout.segments().iter().filter_map(|segment| match &segment.payload {
             Payload::Authenticated { area, .. } => Some((&**area, segment.stored_at)),
@@ -169,7 +171,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Calls `each` with every chunk and its offset: here, or shared out where the request is large and alone.
+    /// Calls `each` with every chunk and its offset: on this thread, or split over the pool if the request is large and
+    /// alone.
     fn each_chunk(
         &self,
         buffer: &mut [u8],
@@ -218,7 +221,7 @@ impl Store for Volume {
     fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         check_range(offset, data.len(), self.len())?;
         let end = offset + data.len() as u64;
-        // Refused before the first byte: a request is not half allowed.
+        // Refused before the first byte, so that no request is half done.
         if self.layout.touched(offset, end).any(|s| !s.writable || matches!(s.payload, Payload::Zero)) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "this part of the volume is read-only"));
         }
@@ -260,8 +263,8 @@ impl Store for Volume {
 }
 
 impl Drop for Volume {
-    /// Puts what is only in a journal into its place. Where that fails, nothing is lost: the journal is as durable as the last
-    /// flush has said, which those who serve a volume do at the end and tell, and whoever opens it next reads it.
+    /// Moves what is only in a journal to its place. If that fails, nothing is lost: the journal is as durable as the
+    /// last flush said (whoever serves a volume flushes at the end and reports the result), and the next open reads it.
     fn drop(&mut self) {
         for (area, base) in self.areas() {
             let _ = area.settle(&*self.store, base);
@@ -269,7 +272,7 @@ impl Drop for Volume {
     }
 }
 
-/// Counts a request as long as it lives.
+/// Counts a request for its lifetime.
 struct InFlight<'a>(&'a AtomicUsize);
 
 impl<'a> InFlight<'a> {
@@ -285,7 +288,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// An encrypted segment. Offsets are relative to its beginning.
+/// An encrypted segment; offsets are relative to its beginning.
 struct Crypt<'a> {
     cipher: &'a dyn SectorCipher,
     stored_at: u64,
@@ -305,7 +308,7 @@ impl<'a> Crypt<'a> {
     fn read_whole(&self, store: &dyn Store, into: u64, out: &mut [u8]) -> io::Result<()> {
         store.read_at(self.stored_at + into, out)?;
         self.cipher.decrypt(self.number(into), out);
-        // Before this thread sleeps in whatever comes next, a system call or a wait for a request.
+        // Before this thread sleeps in whatever comes next: a system call or the wait for a request.
         wipe_after_sectors();
         Ok(())
     }
@@ -316,7 +319,7 @@ impl<'a> Crypt<'a> {
         store.write_at(self.stored_at + into, data)
     }
 
-    /// Reads a part of one sector.
+    /// Reads part of one sector.
     fn read_part(&self, store: &dyn Store, into: u64, out: &mut [u8]) -> io::Result<()> {
         let (border, past) = self.border(into);
         let mut sector = vec![0; self.sector];
@@ -325,7 +328,7 @@ impl<'a> Crypt<'a> {
         Ok(())
     }
 
-    /// Changes a part of one sector.
+    /// Changes part of one sector.
     fn write_part(&self, store: &dyn Store, into: u64, data: &[u8]) -> io::Result<()> {
         let (border, past) = self.border(into);
         let mut sector = vec![0; self.sector];
@@ -334,7 +337,7 @@ impl<'a> Crypt<'a> {
         self.write_whole(store, border, &mut sector)
     }
 
-    /// The sector border at or before `into`, and how far past it `into` is.
+    /// The sector boundary at or before `into`, and the distance from it.
     fn border(&self, into: u64) -> (u64, usize) {
         let past = into % self.sector as u64;
         (into - past, past as usize)

@@ -238,7 +238,7 @@ fn a_fat_file_system_that_is_not_clean_or_not_understood_is_refused() {
     let image = self::fat(40 * MIB, "-F 32 -s 1");
     for (offset, byte, words) in [
         (65, 1, "not unmounted"),
-        (40, 0x81, "only one of its FATs"),
+        (40, 0x81, "only one FAT in use"),
         (42, 1, "version"),
         (44, 9, "root directory"),
         (32 * 512 + 7, 0x03, "not unmounted"),
@@ -498,7 +498,7 @@ fn an_ext_file_system_that_is_not_clean_or_not_understood_is_refused() {
     again(96, image.byte(1024 + 96) | 4, &["ext4", "journal"]);
     again(232, 12, &["ext4", "deleted"]);
     again(102, 1, &["ext4", "deleted"]);
-    again(96, image.byte(1024 + 96) | 1, &["not known here"]);
+    again(96, image.byte(1024 + 96) | 1, &["unsupported features"]);
     again(12, image.byte(1024 + 12) ^ 1, &["clusters are free"]);
     again(33, 1, &["per group"]);
     again(32, 1, &["blocks per group"]);

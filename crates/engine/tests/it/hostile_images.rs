@@ -259,7 +259,7 @@ fn sizes_that_no_ext_can_have_are_refused_at_once() {
         let mut changed = image.clone();
         changed[1024 + 4..1024 + 8].copy_from_slice(&u32::MAX.to_le_bytes());
         let error = filesystems::open(Arc::new(MemoryStore::new(changed))).err().expect("refused").to_string();
-        assert!(error.contains("more than fit"), "{error}");
+        assert!(error.contains("bytes do not fit"), "{error}");
         done.send(()).expect("somebody waits");
     });
     wait.recv_timeout(PATIENCE).expect("it ends, and nothing fails");

@@ -338,7 +338,7 @@ fn each_damaged_byte_is_an_error_for_its_sector_alone() {
             assert_eq!(read.is_err(), block == sector, "byte {at}, block {block}");
             if let Err(error) = read {
                 let expected = format!(
-                    "sector {sector} is not what was written: its tag is wrong (byte {} of the segment)",
+                    "sector {sector} has been changed or damaged: its tag is wrong (byte {} of the segment)",
                     sector * BLOCK as u64
                 );
                 assert_eq!(error.to_string(), expected);

@@ -141,7 +141,7 @@ fn a_slice_is_the_partition_and_nothing_else() {
     store.read_at(six.start - 1, &mut there).expect("it can be read");
     assert_eq!((there[0], &there[1..513], there[513]), (0, &[7; 512][..], 0));
 
-    for (number, what) in [(0, "there are: 1, 5, 6"), (3, "only contains the logical ones"), (9, "no partition 9")] {
+    for (number, what) in [(0, "there are: 1, 5, 6"), (3, "only contains logical ones"), (9, "no partition 9")] {
         let error = partitions::slice(Arc::clone(&store), number).err().expect("there is none").to_string();
         assert!(error.contains(what), "{number}: {error}");
     }
@@ -219,7 +219,7 @@ fn a_gpt_that_lies_under_right_checksums_is_refused() {
     let Some(good) = gpt_disk() else { return };
     with_gpt(&good, |_| {}).expect("a good table").expect("a table");
     let cases: &[(&str, usize, &[u8])] = &[
-        ("place of the GPT header", 512 + 24, &2u64.to_le_bytes()),
+        ("position of the GPT header", 512 + 24, &2u64.to_le_bytes()),
         ("usable sectors of the GPT", 512 + 48, &u64::MAX.to_le_bytes()),
         ("usable sectors of the GPT", 512 + 40, &u64::MAX.to_le_bytes()),
         ("entries of the GPT", 512 + 72, &u64::MAX.to_le_bytes()),
@@ -228,11 +228,11 @@ fn a_gpt_that_lies_under_right_checksums_is_refused() {
         ("entries of the GPT", 512 + 84, &0u32.to_le_bytes()),
         ("entries of the GPT", 512 + 84, &129u32.to_le_bytes()),
         ("GPT header", 512 + 8, &2u32.to_le_bytes()),
-        ("place of a partition", 1024 + 32, &0u64.to_le_bytes()),
-        ("place of a partition", 1024 + 32, &u64::MAX.to_le_bytes()),
-        ("place of a partition", 1024 + 40, &u64::MAX.to_le_bytes()),
+        ("position of a partition", 1024 + 32, &0u64.to_le_bytes()),
+        ("position of a partition", 1024 + 32, &u64::MAX.to_le_bytes()),
+        ("position of a partition", 1024 + 40, &u64::MAX.to_le_bytes()),
         // The first partition's last sector is in the second.
-        ("place of a partition", 1024 + 40, &4096u64.to_le_bytes()),
+        ("position of a partition", 1024 + 40, &4096u64.to_le_bytes()),
     ];
     for (expected, at, bytes) in cases {
         let error = with_gpt(&good, |disk| disk[*at..][..bytes.len()].copy_from_slice(bytes)).expect_err(expected);
@@ -252,16 +252,16 @@ fn a_master_boot_record_that_lies_is_refused() {
         extended + u64::from(u32::from_le_bytes(good[extended as usize + 462 + 8..][..4].try_into().expect("4"))) * 512;
     let (extended, second) = (extended as usize, second as usize);
     let cases: &[(&str, &str, usize, &[u8])] = &[
-        ("place of a partition", "the disk has", 446 + 12, &u32::MAX.to_le_bytes()),
-        ("place of a partition", "the disk has", 446 + 8, &0u32.to_le_bytes()),
-        ("place of a partition", "the disk has", 446 + 12, &0u32.to_le_bytes()),
-        ("place of a partition", "overlap", 446 + 12, &4096u32.to_le_bytes()),
+        ("position of a partition", "the disk has", 446 + 12, &u32::MAX.to_le_bytes()),
+        ("position of a partition", "the disk has", 446 + 8, &0u32.to_le_bytes()),
+        ("position of a partition", "the disk has", 446 + 12, &0u32.to_le_bytes()),
+        ("position of a partition", "overlap", 446 + 12, &4096u32.to_le_bytes()),
         ("partition types", "several extended", 446 + 4, &[5]),
         ("chain of logical partitions", "circles", second + 462 + 8, &0u32.to_le_bytes()),
         ("chain of logical partitions", "leaves", extended + 462 + 8, &u32::MAX.to_le_bytes()),
         ("chain of logical partitions", "no signature", second + 510, &[0]),
-        ("chain of logical partitions", "behind its entry", extended + 446 + 8, &0u32.to_le_bytes()),
-        ("chain of logical partitions", "does not lie in", extended + 446 + 12, &u32::MAX.to_le_bytes()),
+        ("chain of logical partitions", "before its own entry", extended + 446 + 8, &0u32.to_le_bytes()),
+        ("chain of logical partitions", "is outside the extended one", extended + 446 + 12, &u32::MAX.to_le_bytes()),
     ];
     for (expected, what, at, bytes) in cases {
         let mut disk = good.clone();

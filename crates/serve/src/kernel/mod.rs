@@ -1,8 +1,8 @@
 //! Volumes in the kernel: its device-mapper and dm-crypt do what this program otherwise does itself (linux/dm-ioctl.h;
 //! Documentation/admin-guide/device-mapper/dm-crypt.rst).
 //!
-//! Names and UUIDs of the devices are those that cryptsetup gives, so that it and udev know what they are. A cascade is a stack of
-//! devices, the lower ones called `NAME_1`, `NAME_2` and so on, as cryptsetup calls them.
+//! Devices get the names and UUIDs that cryptsetup would give them, so that it and udev recognise them. A cascade is a
+//! stack of devices, the lower ones named `NAME_1`, `NAME_2` and so on, as in cryptsetup.
 
 mod dm_sys;
 mod request;
@@ -22,45 +22,45 @@ use crate::mount::loop_device::LoopDevice;
 use dm_sys::{Command, DEFERRED_REMOVE, KeyringKey, NAME_MAX, READ_ONLY, SECURE_DATA, UUID_MAX, call, field};
 use request::{Key, Target, UNIT};
 
-/// Where the devices are.
+/// The folder of the device nodes.
 const FOLDER: &str = "/dev/mapper";
 
-/// What every UUID begins with that cryptsetup gives (cryptsetup 2.6, lib/utils_dm.h, `DM_UUID_PREFIX`).
+/// The prefix of every UUID that cryptsetup assigns (cryptsetup 2.6, lib/utils_dm.h, `DM_UUID_PREFIX`).
 const UUID_PREFIX: &str = "CRYPT-";
 
-/// Told to udev with a device that is ready: this event counts (libdevmapper.h, `DM_UDEV_PRIMARY_SOURCE_FLAG`, in the upper half
-/// of the event's number).
+/// Tells udev that a device is ready and this event counts (libdevmapper.h, `DM_UDEV_PRIMARY_SOURCE_FLAG`, in the upper
+/// half of the event number).
 const PRIMARY_SOURCE: u32 = 0x40 << 16;
 
-/// How long udev may take to make a node.
+/// How long udev may take to create a node.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A volume that the kernel is to open.
+/// A volume for the kernel to open.
 pub struct Request<'a> {
-    /// What it is to be called.
+    /// Name of the mapping.
     pub name: &'a str,
-    /// The file or block device that it is in. Nobody may hold it exclusively.
+    /// The file or block device that holds the volume. Nobody may hold it exclusively.
     pub store: &'a Path,
     /// How it is encrypted.
     pub mapping: &'a Mapping,
     /// Its UUID, if its header has one.
     pub uuid: Option<&'a str>,
-    /// Whether nothing may be written.
+    /// Whether to make it read-only.
     pub read_only: bool,
 }
 
-/// A volume that the kernel has opened.
+/// A volume opened by the kernel.
 #[derive(Debug)]
 pub struct Attached {
     /// The block device with the plaintext.
     pub device: PathBuf,
-    /// Whether the keys went through the kernel's keyring: otherwise they are in the table, which root can read.
+    /// Whether the keys went through the kernel's keyring; otherwise they are in the table, which root can read.
     pub keyring: bool,
-    /// Whether nothing can be written.
+    /// Whether it is read-only.
     pub read_only: bool,
 }
 
-/// Whether there is a device-mapper, and it may be used.
+/// Checks that there is a device-mapper that this user may use.
 ///
 /// # Errors
 /// `Unsupported` if there is none, `Io` if it may not be used.
@@ -68,11 +68,11 @@ pub fn available() -> Result<()> {
     Mapper::open().map(drop)
 }
 
-/// Sets the mapping up. Of one that cannot be set up whole nothing stays.
+/// Creates the mapping. If that fails, nothing is left behind.
 ///
 /// # Errors
-/// `Misuse` for a name that cannot be, `InUse` if it is taken or the store is in use, `Unsupported` if there is no device-mapper or
-/// it lacks a cipher, `Io`.
+/// `Misuse` for an invalid name, `InUse` if it is taken or the store is in use, `Unsupported` if there is no
+/// device-mapper or it lacks a cipher, `Io`.
 pub fn attach(request: &Request<'_>) -> Result<Attached> {
     check_name(request.name)?;
     let mapper = Mapper::open()?;
@@ -89,34 +89,34 @@ pub fn attach(request: &Request<'_>) -> Result<Attached> {
     }
 }
 
-/// Takes the mapping down, and the devices that it alone is made of.
+/// Removes the mapping and the devices below that only it uses.
 ///
 /// # Errors
-/// `Misuse` if there is none of that name, or it is not an encrypted volume's; `InUse` if somebody uses it; `Io`.
+/// `Misuse` if there is none of that name, or it is not an encrypted volume; `InUse` if it is in use; `Io`.
 pub fn detach(name: &str) -> Result<()> {
     remove_all(name, 0)
 }
 
-/// Like [`detach`], but what is in use goes once nobody has it open any more: whatever ends the process that has. Its name in
-/// /dev/mapper may go at once.
+/// Like [`detach`], but a mapping in use is removed once nobody has it open any more, however its user ends. Its name
+/// in /dev/mapper may disappear at once.
 ///
 /// # Errors
-/// Those of [`detach`] but `InUse`.
+/// Those of [`detach`] except `InUse`.
 pub fn detach_when_unused(name: &str) -> Result<()> {
     remove_all(name, DEFERRED_REMOVE)
 }
 
-/// Removes the device of that name, and those below that belong to it. `flags` are of the removal.
+/// Removes the device of that name and those below that belong to it; `flags` go with each removal.
 fn remove_all(name: &str, flags: u32) -> Result<()> {
     check_name(name)?;
     let mapper = Mapper::open()?;
     let mut status = request::plain(name, "", 0);
     mapper.call(Command::Status, &mut status).map_err(|e| match e.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NXIO) => Error::misuse(format!("the kernel has no mapping that is called {name}")),
+        Some(Errno::NXIO) => Error::misuse(format!("the kernel has no mapping called {name}")),
         _ => e.into(),
     })?;
     if !request::text(&status, field::UUID).starts_with(UUID_PREFIX) {
-        return Err(Error::misuse(format!("the mapping {name} is no encrypted volume's: it is left alone")));
+        return Err(Error::misuse(format!("the mapping {name} is not an encrypted volume: it is left alone")));
     }
     let below = mapper.below(name)?;
     mapper.remove(name, flags)?;
@@ -135,7 +135,7 @@ impl Mapper {
             io::ErrorKind::NotFound => make_control(&path),
             _ => Err(e),
         });
-        // A node may be there although nothing is behind it.
+        // A node may exist although nothing is behind it.
         let absent = |e: &io::Error| {
             let behind = e.raw_os_error().map(Errno::from_raw_os_error);
             e.kind() == io::ErrorKind::NotFound || matches!(behind, Some(Errno::NODEV | Errno::NXIO))
@@ -144,7 +144,7 @@ impl Mapper {
             _ if absent(&e) => Error::unsupported("the device-mapper, which this kernel does not have")
                 .hint("`modprobe dm-mod` may load it. Without --kernel this program does the work itself."),
             io::ErrorKind::PermissionDenied => Error::from(e).at(&path).hint(
-                "The kernel's mappings are root's. Without --kernel this program does the work itself, without root.",
+                "The kernel's mappings are for root only. Without --kernel this program does the work itself, without root.",
             ),
             _ => Error::from(e).at(&path),
         })?;
@@ -157,7 +157,7 @@ impl Mapper {
         call(&self.control, command, request)
     }
 
-    /// The names of the encrypted devices that lie below `name` and belong to it, each behind those that lie on it.
+    /// The names of the encrypted devices below `name` that belong to it, each after those stacked on it.
     fn below(&self, name: &str) -> Result<Vec<String>> {
         let mut names = self.right_below(name, name)?;
         let mut looked_at = 0;
@@ -177,12 +177,12 @@ impl Mapper {
         self.call(Command::Deps, &mut deps)?;
         let start = request::number(&deps, field::DATA_START).unwrap_or_default() as usize;
         let count = request::number(&deps, start).unwrap_or_default() as usize;
-        // As many as the answer has room for, whatever it says.
+        // As many as the answer has room for, whatever it claims.
         let devices = (0..count).map_while(|i| request::long(&deps, start + 8 + 8 * i));
         let name_of = |device: u64| {
             let mut status = request::plain("", "", 0);
             request::put(&mut status, field::DEVICE, &device.to_ne_bytes());
-            // Most devices are none of the device-mapper's.
+            // Most devices are not the device-mapper's.
             self.call(Command::Status, &mut status).ok()?;
             let below = request::text(&status, field::NAME);
             let ours = below.strip_prefix(top).is_some_and(|rest| rest.starts_with('_'));
@@ -194,14 +194,14 @@ impl Mapper {
     fn remove(&self, name: &str, flags: u32) -> Result<()> {
         let mut remove = request::plain(name, "", flags);
         request::put(&mut remove, field::EVENT, &PRIMARY_SOURCE.to_ne_bytes());
-        // Who looked at it, such as udev, may not have closed it yet.
+        // Others that opened it, such as udev, may not have closed it yet.
         let begin = Instant::now();
         loop {
             match self.call(Command::Remove, &mut remove) {
                 Err(e) if busy(&e) && begin.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(50)),
                 Err(e) if busy(&e) => {
                     return Err(Error::new(ErrorKind::InUse { holder: None })
-                        .hint("Unmount what is on it first.")
+                        .hint("Unmount it first.")
                         .at(&Path::new(FOLDER).join(name)));
                 }
                 Err(e) => return Err(Error::from(e).at(&Path::new(FOLDER).join(name))),
@@ -216,12 +216,12 @@ impl Mapper {
     }
 }
 
-/// What the volume is in, as a block device.
+/// The volume's file or device, as a block device.
 struct Backing {
     path: PathBuf,
     /// `MAJOR:MINOR`.
     number: String,
-    /// Stays until the mapping holds it.
+    /// Keeps it attached until the mapping holds it.
     _loop_device: Option<LoopDevice>,
 }
 
@@ -231,7 +231,7 @@ impl Backing {
         let device = if metadata.file_type().is_block_device() {
             None
         } else {
-            // Not resolved: a file without a name is opened by way of /proc.
+            // Not canonicalised: a file without a name is opened through /proc.
             let path = std::path::absolute(store).map_err(|e| Error::from(e).at(store))?;
             Some(LoopDevice::attach(&path, read_only, None)?)
         };
@@ -242,7 +242,7 @@ impl Backing {
     }
 }
 
-/// Devices that are made for one volume. Those that are not taken are removed again.
+/// Devices created for one volume. Unless taken, they are removed again.
 struct Stack<'a> {
     mapper: &'a Mapper,
     made: Vec<String>,
@@ -253,7 +253,7 @@ struct Stack<'a> {
 impl Stack<'_> {
     fn build(&mut self, request: &Request<'_>, store: &str) -> Result<()> {
         let parts = &request.mapping.parts;
-        // The devices under cascades first.
+        // First, the lower devices of cascades.
         let mut tops = Vec::new();
         let mut count = 0;
         for part in parts {
@@ -262,7 +262,7 @@ impl Stack<'_> {
                 continue;
             };
             let (mut device, mut at) = (store.to_owned(), part.stored_at);
-            // The layer that encrypts last lies at the bottom, and has the highest number.
+            // The layer that encrypts last is at the bottom, with the highest number.
             for (i, layer) in below.iter().enumerate().rev() {
                 let name = format!("{}_{}", request.name, count + i + 1);
                 let key = self.key(&name, layer);
@@ -296,7 +296,7 @@ impl Stack<'_> {
         self.device(request.name, request, &targets).map(drop)
     }
 
-    /// Gives the key to the keyring; if that takes it, until what is returned is dropped.
+    /// Puts the key into the keyring, if possible, until the handle returned is dropped.
     fn key(&mut self, name: &str, layer: &KernelCipher) -> Option<(String, KeyringKey)> {
         if layer.key.is_empty() {
             return None;
@@ -324,12 +324,12 @@ impl Stack<'_> {
         Ok(Target { start, len: part.len / UNIT, kind: "crypt", parameters })
     }
 
-    /// Makes a device with that table. Returns its number as `MAJOR:MINOR`.
+    /// Creates a device with that table. Returns its number as `MAJOR:MINOR`.
     fn device(&mut self, name: &str, request: &Request<'_>, targets: &[Target]) -> Result<String> {
         let uuid = uuid(request.mapping.kind, request.uuid, name);
         let taken = || {
-            let holder = Some(format!("the kernel has a mapping that is called {name} already, or this volume's"));
-            Error::new(ErrorKind::InUse { holder }).hint("Choose another name, or detach that one.")
+            let holder = Some(format!("the kernel already has a mapping called {name}, or one of this volume"));
+            Error::new(ErrorKind::InUse { holder }).hint("Choose another name, or detach that mapping.")
         };
         let flags = SECURE_DATA | if request.read_only { READ_ONLY } else { 0 };
         let mut create = request::plain(name, &uuid, flags);
@@ -352,7 +352,7 @@ impl Drop for Stack<'_> {
     }
 }
 
-/// Why the kernel takes no table.
+/// Why the kernel refuses a table.
 fn refused(error: io::Error, request: &Request<'_>) -> Error {
     let ciphers = request.mapping.parts.iter().flat_map(|part| &part.layers).map(|layer| &*layer.specification);
     let ciphers: Vec<_> = ciphers.collect();
@@ -373,17 +373,18 @@ fn busy(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::BUSY.raw_os_error())
 }
 
-/// The UUID that cryptsetup gives (cryptsetup 2.6, lib/libdevmapper.c, `dm_prepare_uuid`): without hyphens in the volume's own.
+/// The UUID that cryptsetup would assign (cryptsetup 2.6, lib/libdevmapper.c, `dm_prepare_uuid`): the volume's own,
+/// without hyphens, is part of it.
 fn uuid(kind: &str, uuid: Option<&str>, name: &str) -> String {
     let own = uuid.map(|uuid| uuid.replace('-', "") + "-").unwrap_or_default();
     let mut all = format!("{UUID_PREFIX}{kind}-{own}{name}");
-    // Names are of ASCII, and so are the UUIDs of headers that have been read.
+    // Names are ASCII, and so are UUIDs read from headers.
     all.truncate(all.floor_char_boundary(UUID_MAX));
     all
 }
 
-/// The characters that libdevmapper takes as they are (lib: libdm-common.c, `_is_whitelisted_char`): whatever else is in a name
-/// it would write in another way than this program.
+/// Allows the characters that libdevmapper does not escape (lib: libdm-common.c, `_is_whitelisted_char`), so that both
+/// programs use the same name.
 fn check_name(name: &str) -> Result<()> {
     let fine = |c: char| c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c);
     let longest = NAME_MAX - 4;
@@ -395,12 +396,12 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether udev is there to make nodes (`DM_DISABLE_UDEV` is libdevmapper's own way to say no).
+/// Whether udev runs and creates nodes (`DM_DISABLE_UDEV` is libdevmapper's own switch).
 fn udev() -> bool {
     std::env::var_os("DM_DISABLE_UDEV").is_none() && Path::new("/run/udev/control").exists()
 }
 
-/// The node of a device: udev's, or one of our own where there is no udev.
+/// The device's node: udev's, or our own if there is no udev.
 fn node(mapper: &Mapper, name: &str) -> Result<PathBuf> {
     let path = Path::new(FOLDER).join(name);
     let mut status = request::plain(name, "", 0);
@@ -412,7 +413,7 @@ fn node(mapper: &Mapper, name: &str) -> Result<PathBuf> {
         thread::sleep(Duration::from_millis(10));
     }
     if !is_it() {
-        // What another device of that name has left, whose number may be anyone's now.
+        // Left over from another device of that name; its number may belong to any device now.
         if fs::symlink_metadata(&path).is_ok_and(|m| m.file_type().is_block_device()) {
             fs::remove_file(&path).map_err(|e| Error::from(e).at(&path))?;
         }
@@ -426,7 +427,7 @@ fn make_node(path: &Path, kind: rustix::fs::FileType, number: u64) -> io::Result
     Ok(rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, number)?)
 }
 
-/// Makes the control node where the kernel has a device-mapper and nobody has made one, as libdevmapper does.
+/// Creates the control node if the kernel has a device-mapper and there is no node yet, as libdevmapper does.
 fn make_control(path: &Path) -> io::Result<File> {
     let minor = |line: &str| line.trim().strip_suffix(" device-mapper")?.parse().ok();
     let minor = fs::read_to_string("/proc/misc")?.lines().find_map(minor).ok_or(io::ErrorKind::NotFound)?;
@@ -456,7 +457,7 @@ mod tests {
         check_name("a-b_c.1").expect("a good name");
     }
 
-    /// Machines on which tests run mostly have none; in user-mode Linux there is one.
+    /// Machines that run the tests mostly have none; user-mode Linux has one.
     #[test]
     fn where_there_is_no_device_mapper_that_is_said() {
         if let Err(e) = available() {

@@ -1,4 +1,4 @@
-//! Requests to the device-mapper, and its tables as text (linux/dm-ioctl.h; Documentation/admin-guide/device-mapper).
+//! Device-mapper requests, and its tables as text (linux/dm-ioctl.h; Documentation/admin-guide/device-mapper).
 
 use std::io::{self, Write};
 
@@ -7,36 +7,36 @@ use claviger_engine::formats::KernelCipher;
 
 use super::dm_sys::{HEADER, field};
 
-/// The version of the interface that this speaks: kernels take those that are older than their own. Of all that is used,
-/// `DM_SECURE_DATA_FLAG` is the youngest (4.20, Linux 2.6.39), and kernels that do not know it ignore it.
+/// The interface version spoken here: kernels accept versions older than their own. The newest feature used is
+/// `DM_SECURE_DATA_FLAG` (4.20, Linux 2.6.39), and kernels that do not know it ignore it.
 const VERSION: [u32; 3] = [4, 0, 0];
 
-/// Bytes of `struct dm_target_spec`.
+/// Size of `struct dm_target_spec`, in bytes.
 const TARGET: usize = 40;
 
-/// Device-mapper counts in units of so many bytes.
+/// The device-mapper's unit, in bytes.
 pub const UNIT: u64 = 512;
 
-/// Bytes for an answer that has more than a header.
+/// Bytes for an answer that is more than a header.
 const ANSWER: usize = 16 << 10;
 
 /// A line of a table.
 pub struct Target {
-    /// Where it begins and how long it is, in units of 512 bytes.
+    /// Start and length, in units of 512 bytes.
     pub start: u64,
     pub len: u64,
     /// `crypt` or `linear`.
     pub kind: &'static str,
-    /// What the target is told. It may hold a key.
+    /// The target's parameters, which may hold a key.
     pub parameters: Secret,
 }
 
-/// A request of a header alone.
+/// A request that is only a header.
 pub fn plain(name: &str, uuid: &str, flags: u32) -> Secret {
     with_room(name, uuid, flags, 0)
 }
 
-/// A request whose answer is long.
+/// A request with a long answer.
 pub fn asking(name: &str) -> Secret {
     with_room(name, "", 0, ANSWER)
 }
@@ -51,7 +51,7 @@ pub fn table(name: &str, flags: u32, targets: &[Target]) -> Secret {
         let next = padded(target);
         put(&mut request, at, &target.start.to_ne_bytes());
         put(&mut request, at + 8, &target.len.to_ne_bytes());
-        // The status, which is an answer, is at 16.
+        // The status at 16 is for answers.
         put(&mut request, at + 20, &(next as u32).to_ne_bytes());
         put(&mut request, at + 24, target.kind.as_bytes());
         put(&mut request, at + TARGET, &target.parameters);
@@ -72,22 +72,22 @@ fn with_room(name: &str, uuid: &str, flags: u32, room: usize) -> Secret {
     request
 }
 
-/// Puts bytes into a request.
+/// Copies bytes into a request.
 pub fn put(request: &mut Secret, at: usize, bytes: &[u8]) {
     request[at..][..bytes.len()].copy_from_slice(bytes);
 }
 
-/// A number of 4 bytes in an answer.
+/// A 4-byte number in an answer.
 pub fn number(answer: &Secret, at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(answer.get(at..)?.first_chunk().copied()?))
 }
 
-/// A number of 8 bytes in an answer.
+/// An 8-byte number in an answer.
 pub fn long(answer: &Secret, at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(answer.get(at..)?.first_chunk().copied()?))
 }
 
-/// Text in an answer that ends with a zero.
+/// NUL-terminated text in an answer.
 pub fn text(answer: &Secret, at: usize) -> String {
     let bytes = answer.get(at..).unwrap_or_default();
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
@@ -96,13 +96,13 @@ pub fn text(answer: &Secret, at: usize) -> String {
 
 /// Where a layer's key is.
 pub enum Key<'a> {
-    /// In the keyring, under this description.
+    /// In the keyring, with this description.
     Keyring(&'a str),
     /// In the table, as hexadecimal digits.
     Table,
 }
 
-/// The parameters of `crypt` (dm-crypt.rst): cipher, key, number of the first sector, device, where to begin there in units of
+/// The parameters of `crypt` (dm-crypt.rst): cipher, key, number of the first sector, device, offset there in units of
 /// 512 bytes, options.
 pub fn crypt(layer: &KernelCipher, key: &Key<'_>, device: &str, at: u64) -> io::Result<Secret> {
     let KernelCipher { specification, key: bytes, sectors, integrity } = layer;
@@ -134,7 +134,7 @@ pub fn crypt(layer: &KernelCipher, key: &Key<'_>, device: &str, at: u64) -> io::
     Ok(Secret::copy_from(&text[..len - left]))
 }
 
-/// The parameters of `linear`: device, and where to begin there in units of 512 bytes.
+/// The parameters of `linear`: device, and offset there in units of 512 bytes.
 pub fn linear(device: &str, at: u64) -> Secret {
     Secret::copy_from(format!("{device} {at}").as_bytes())
 }
@@ -163,7 +163,7 @@ mod tests {
         );
     }
 
-    /// The bytes that `struct dm_target_spec` has on every machine, whatever its order of bytes.
+    /// The layout of `struct dm_target_spec`, in either byte order.
     #[test]
     fn a_table_is_a_chain_of_aligned_targets() {
         let target = |start, text: &[u8]| Target { start, len: 8, kind: "linear", parameters: Secret::copy_from(text) };

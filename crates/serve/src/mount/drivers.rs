@@ -1,4 +1,4 @@
-//! What mounts which file system: the kernel for root, a program that serves it by FUSE for others, or this program itself.
+//! Who mounts which file system: the kernel for root, a FUSE program for others, or this program itself.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,15 +11,15 @@ use rustix::process::{getgid, getuid};
 
 /// A row of the table.
 pub struct Driver {
-    /// The file systems.
+    /// The file systems this row is about.
     pub kinds: &'static [Kind],
-    /// The kernel's names for what mounts it, the best first.
+    /// The kernel's drivers for it, the best first.
     kernel: &'static [&'static str],
-    /// What lets the kernel mount it read-only although a journal would have to be replayed, which writes.
+    /// The option that lets the kernel mount it read-only without replaying the journal, which would write.
     pub unreplayed: Option<&'static str>,
     /// The program that serves it by FUSE.
     program: Option<Program>,
-    /// What this program serves itself.
+    /// What this program can do itself.
     own: Own,
 }
 
@@ -38,19 +38,19 @@ enum Own {
 pub struct Program {
     /// Its name.
     pub name: &'static str,
-    /// Debian's package that it is in.
+    /// The Debian package it is in.
     package: &'static str,
-    /// Whether it works for root only.
+    /// Whether it only works for root.
     root_only: bool,
-    /// Whether it is setuid root, so that the kernel takes it for another user.
+    /// Whether it is setuid root, so that the kernel treats it as another user.
     pub setuid: bool,
-    /// Whether it serves block devices only, not files.
+    /// Whether it serves only block devices, not files.
     pub block_device: bool,
     /// Its arguments.
     arguments: fn(&Call<'_>) -> Vec<OsString>,
 }
 
-/// What a program is to do.
+/// What a program is asked to do.
 pub struct Call<'a> {
     /// The file that holds the file system.
     pub image: &'a Path,
@@ -58,11 +58,11 @@ pub struct Call<'a> {
     pub dir: &'a Path,
     /// Whether nothing may be written.
     pub read_only: bool,
-    /// What the person wants besides.
+    /// The user's mount options.
     pub options: &'a [String],
 }
 
-/// Every file system that anything is known about. For others the kernel is asked.
+/// Every file system known here. For others the kernel is asked.
 pub static DRIVERS: &[Driver] = &[
     Driver {
         kinds: &[Kind::Ext2, Kind::Ext3, Kind::Ext4],
@@ -106,10 +106,10 @@ pub static DRIVERS: &[Driver] = &[
         program: Some(Program {
             name: "mount.exfat-fuse",
             package: "exfat-fuse",
-            // It passes an option that fusermount3 refuses to others.
+            // It passes on an option that fusermount3 refuses to anyone but root.
             root_only: true,
             setuid: false,
-            // It asks the kernel for a mount of the kind fuseblk, whatever it serves.
+            // It always asks the kernel for a mount of type fuseblk.
             block_device: true,
             arguments: exfat_fuse,
         }),
@@ -125,32 +125,32 @@ pub static DRIVERS: &[Driver] = &[
     },
 ];
 
-/// How a file system is going to be mounted.
+/// How a file system will be mounted.
 pub enum Way {
-    /// By the kernel, under this name of its own, on a loop device.
+    /// By the kernel, on a loop device, as a file system of this type.
     Kernel {
-        /// What `mount -t` takes.
+        /// The type for `mount -t`.
         kind: String,
-        /// What lets it mount read-only without replaying a journal.
+        /// The option for a read-only mount that does not replay the journal.
         unreplayed: Option<&'static str>,
     },
     /// By a program that reads and writes the image.
     Program {
-        /// Where the program is.
+        /// The program's path.
         path: PathBuf,
-        /// What it is.
+        /// The program's row.
         program: &'static Program,
-        /// What it mounts.
+        /// The file system.
         kind: Kind,
     },
     /// By this program.
     Own(Kind),
 }
 
-/// The way to mount `kind`, as root or not, for reading only or not.
+/// How to mount `kind`, as root or not, read-only or not.
 ///
 /// # Errors
-/// `Unsupported`, and what to install.
+/// `Unsupported`, with what to install.
 pub fn way(kind: Kind, root: bool, read_only: bool) -> Result<Way> {
     let Some(driver) = DRIVERS.iter().find(|d| d.kinds.contains(&kind)) else {
         let name = kind.mount_type();
@@ -159,7 +159,7 @@ pub fn way(kind: Kind, root: bool, read_only: bool) -> Result<Way> {
         }
         return Err(unsupported(kind, root).hint(WITHOUT));
     };
-    // The kernel's name that is the file system's own comes first: ext3 is mounted as ext3 where both can be.
+    // The driver of the same name comes first: ext3 is mounted as ext3 where possible.
     let own_name = driver.kernel.iter().filter(|name| **name == kind.mount_type());
     let kernel = own_name.chain(driver.kernel).find(|name| root && in_kernel(name));
     if let Some(kind) = kernel {
@@ -181,12 +181,13 @@ pub fn way(kind: Kind, root: bool, read_only: bool) -> Result<Way> {
     if driver.own == Own::Reads && read_only {
         return Ok(Way::Own(kind));
     }
-    let reads = if driver.own == Own::Reads { "--read-only does without it. " } else { "" };
+    let reads = if driver.own == Own::Reads { "--read-only works without it. " } else { "" };
     let obstacle = obstacle.map(|obstacle| format!("{obstacle} {reads}")).unwrap_or_default();
     Err(unsupported(kind, root).hint(format!("{obstacle}{WITHOUT}")))
 }
 
-/// The way to mount what the person calls `name`: a kind of ours by either of its names, or else whatever the kernel knows.
+/// How to mount the file system that the user calls `name`: a kind of ours by either of its names, otherwise whatever
+/// the kernel knows.
 ///
 /// # Errors
 /// `Unsupported`.
@@ -198,32 +199,32 @@ pub fn way_by_name(name: &str, root: bool, read_only: bool) -> Result<Way> {
     match root {
         true if in_kernel(name) => Ok(Way::Kernel { kind: name.to_owned(), unreplayed: None }),
         true => Err(Error::unsupported(format!("the kernel knows no file system called {name}"))),
-        false => Err(Error::unsupported(format!("nothing is known that mounts {name} without root")).hint(WITHOUT)),
+        false => Err(Error::unsupported(format!("there is no known way to mount {name} without root")).hint(WITHOUT)),
     }
 }
 
-const WITHOUT: &str = "As root the kernel may mount it; --filesystem none shows the plaintext as one file.";
+const WITHOUT: &str = "The kernel may be able to mount it as root; --filesystem none shows the plaintext as one file.";
 
 fn unsupported(kind: Kind, root: bool) -> Error {
-    let who = if root { "this kernel has no support for it" } else { "that takes a program, or root" };
+    let who = if root { "this kernel has no support for it" } else { "this takes a program, or root" };
     Error::unsupported(format!("{} cannot be mounted: {who}", kind.described()))
 }
 
-/// Whether this machine's administrator lets users share their FUSE file systems (fuse.conf, mount.fuse(8)).
+/// Whether the administrator lets users share their FUSE file systems (fuse.conf, mount.fuse(8)).
 fn sharing_allowed() -> bool {
     let conf = fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
     conf.lines().any(|line| line.trim() == "user_allow_other")
 }
 
 impl Program {
-    /// Why it cannot be used, in a sentence, or nothing.
+    /// Why it cannot be used, as a sentence.
     fn obstacle(&self, root: bool) -> Option<String> {
         let Self { name, package, root_only, setuid, block_device: _, arguments: _ } = self;
         if *root_only && !root {
-            return Some(format!("{name} works for root only."));
+            return Some(format!("{name} only works for root."));
         }
         if find(name).is_none() {
-            return Some(format!("{name} is not installed: `apt install {package}` (Debian's package {package})."));
+            return Some(format!("{name} is not installed: `apt install {package}` (the Debian package {package})."));
         }
         if *setuid && !root && !sharing_allowed() {
             let why = format!("{name} is setuid root, which the kernel keeps out of a user's FUSE files");
@@ -236,9 +237,9 @@ impl Program {
 }
 
 impl Program {
-    /// The program, ready to be started.
+    /// The program, ready to start.
     pub fn command(&self, path: &Path, call: &Call<'_>) -> Command {
-        // If this process is killed the program is asked to end: it could do nothing but fail from then on.
+        // If this process is killed, the program is asked to end: from then on it could only fail.
         let mut command = match find("setpriv") {
             Some(setpriv) => {
                 let mut command = Command::new(setpriv);
@@ -254,7 +255,7 @@ impl Program {
 }
 
 fn fuse2fs(call: &Call<'_>) -> Vec<OsString> {
-    // fakeroot: the volume belongs to whoever opened it, whatever users its files belong to.
+    // fakeroot: the volume belongs to whoever opened it, whichever users own its files.
     let options = joined(&["fakeroot", "nosuid", "nodev"], call);
     vec![call.image.into(), call.dir.into(), "-f".into(), "-o".into(), options.into()]
 }
@@ -278,7 +279,7 @@ fn joined(ours: &[&str], call: &Call<'_>) -> String {
     all.join(",")
 }
 
-/// Whether the kernel can mount it, or can once it has loaded a module.
+/// Whether the kernel can mount it, possibly after loading a module.
 fn in_kernel(name: &str) -> bool {
     let known = || {
         let list = fs::read_to_string("/proc/filesystems").unwrap_or_default();
@@ -295,7 +296,7 @@ fn load(name: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// The program called `name`, in PATH or where programs of the system are, which users' PATH leaves out.
+/// Finds the program `name` in PATH or in the system's folders for programs, which users' PATH may omit.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).filter(|dir| dir.is_absolute());

@@ -1,4 +1,4 @@
-//! Who keeps a mount busy: processes with an open file, a working folder, a root, a program or a mapping below it.
+//! Who keeps a mount busy: processes with an open file, working folder, root, program or mapping on it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use crate::sessions::{Stat, escape};
 /// A process that keeps a mount busy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number.
+    /// The process ID.
     pub pid: u32,
-    /// The name of its program, as far as the kernel keeps it (15 bytes).
+    /// The name of its program, as the kernel keeps it (15 bytes).
     pub name: String,
-    /// What it has there: a path below the mount.
+    /// What it uses: a path below the mount.
     pub path: PathBuf,
 }
 
@@ -25,14 +25,14 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// The processes that hold `dir`, as far as they are found within `limit`. Reading about a process that waits for a server
-/// that does not answer can hang for ever: so a thread of its own does it, and is left behind if it is not done in time.
+/// The processes that hold `dir`, as far as they are found within `limit`. Reading about a process that waits for an
+/// unresponsive server can hang for ever, so a separate thread does it and is abandoned if it is not done in time.
 pub fn holders(dir: &Path, limit: Duration) -> Vec<Holder> {
     let (found, results) = mpsc::channel();
     let dir = dir.to_owned();
     let look = move || {
         for pid in processes() {
-            // Reading the maps of a process in uninterruptible sleep can wait for what it waits for.
+            // Reading the maps of a process in uninterruptible sleep can block for as long as that does.
             let asleep = Stat::of(pid).is_ok_and(|stat| stat.state == 'D');
             if let Some(path) = (!asleep).then(|| held(pid, &dir)).flatten() {
                 let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned();
@@ -56,7 +56,7 @@ fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// What the process has below `dir`. Links are read, never followed: following one asks the mount's server.
+/// What the process uses below `dir`. Links are read, never followed: following one asks the mount's server.
 fn held(pid: u32, dir: &Path) -> Option<PathBuf> {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let below = |link: PathBuf| fs::read_link(link).ok().filter(|path| path.starts_with(dir));
@@ -64,7 +64,7 @@ fn held(pid: u32, dir: &Path) -> Option<PathBuf> {
     let open = || fs::read_dir(process.join("fd")).into_iter().flatten().flatten().find_map(|fd| below(fd.path()));
     let mapped = || {
         let maps = fs::read(process.join("maps")).ok()?;
-        // The path is the sixth field and the last: it may hold blanks (proc_pid_maps(5)).
+        // The path is the sixth and last field; it may contain spaces (proc_pid_maps(5)).
         let paths = maps.split(|b| *b == b'\n').filter_map(|line| Some(&line[line.iter().position(|b| *b == b'/')?..]));
         paths.map(crate::sessions::unescape).find(|path| path.starts_with(dir))
     };

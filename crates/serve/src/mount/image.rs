@@ -1,4 +1,4 @@
-//! What this process serves itself by FUSE, on a thread of its own.
+//! FUSE servers run by this process itself, on a thread of their own.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,24 +17,24 @@ use crate::wait::wait;
 
 pub use crate::fuse::NAME;
 
-/// Something that is mounted and served. Dropped, it is unmounted, even if somebody uses it.
+/// A mount served by this process. Dropping it unmounts it, even if it is in use.
 pub struct Served {
     handle: Handle,
     read_only: bool,
     thread: Option<JoinHandle<Result<()>>>,
-    /// At its end when the thread is.
+    /// Reaches its end when the thread does.
     end: UnixStream,
 }
 
 impl Served {
-    /// The store as a file in `dir`.
+    /// Shows the store as a file in `dir`.
     pub fn image(store: Arc<dyn Store>, read_only: bool, dir: &Path, options: Options) -> Result<Self> {
         let image = Image { read_only, ..Image::new(store) };
         let mounted = fuse::mount(image, dir, options)?;
         Self::start(mounted.handle(), read_only, move || mounted.run())
     }
 
-    /// The file system in the store, and what a person should know about it.
+    /// Mounts the file system in the store; also returns warnings for the user.
     pub fn tree(store: Arc<dyn Store>, read_only: bool, dir: &Path, options: Options) -> Result<(Self, Vec<String>)> {
         let (_, tree) = filesystems::open(store)?;
         let (warnings, read_only) = (tree.warnings(), read_only || !tree.writable());
@@ -45,19 +45,19 @@ impl Served {
     fn start(handle: Handle, read_only: bool, run: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Self> {
         let (end, ours) = UnixStream::pair()?;
         let serve = move || {
-            let _ours = ours; // closed when this ends, also by a panic
+            let _ours = ours; // closed when this ends, even by a panic
             run()
         };
         let thread = thread::Builder::new().name("fuse".into()).spawn(serve)?;
         Ok(Self { handle, read_only, thread: Some(thread), end })
     }
 
-    /// Whether nothing can be written.
+    /// Whether it is read-only.
     pub fn read_only(&self) -> bool {
         self.read_only
     }
 
-    /// Whether it has ended: it was unmounted.
+    /// Whether it has ended, because it was unmounted.
     pub fn ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished) || self.waited(Duration::ZERO)
     }
@@ -66,20 +66,20 @@ impl Served {
         wait(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(limit)).unwrap_or(true)
     }
 
-    /// Readable when it ends.
+    /// Becomes readable when it ends.
     pub fn end(&self) -> BorrowedFd<'_> {
         self.end.as_fd()
     }
 
-    /// Ends it although it is used.
+    /// Ends it even if it is in use.
     pub fn stop(&self) {
         self.handle.stop();
     }
 
-    /// Waits for its end.
+    /// Waits for it to end.
     ///
     /// # Errors
-    /// `Io` if what was written could not be stored.
+    /// `Io` if writes could not be stored.
     pub fn join(&mut self) -> Result<()> {
         match self.thread.take().map(JoinHandle::join) {
             None => Ok(()),

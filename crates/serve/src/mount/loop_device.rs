@@ -10,23 +10,24 @@ use rustix::io::Errno;
 
 use super::loop_sys::{self, AUTOCLEAR, DIRECT_IO, READ_ONLY};
 
-/// A loop device. It detaches itself when this is dropped and nobody else has it open: unless something was mounted on it.
+/// A loop device. It detaches itself when this is dropped and nobody else has it open, unless something is mounted on
+/// it.
 pub struct LoopDevice {
     path: PathBuf,
     _open: File,
 }
 
 impl LoopDevice {
-    /// Attaches `image` to a free one, as a disk with sectors of `sector_size` bytes if that is given and the kernel can.
+    /// Attaches `image` to a free one, with sectors of `sector_size` bytes if given and supported by the kernel.
     ///
     /// # Errors
-    /// `Io`: without root, or where there are no loop devices.
+    /// `Io` without root, or if there are no loop devices.
     pub fn attach(image: &Path, read_only: bool, sector_size: Option<u64>) -> Result<Self> {
         let backing =
             OpenOptions::new().read(true).write(!read_only).open(image).map_err(|e| Error::from(e).at(image))?;
         let control = Path::new("/dev/loop-control");
         let open = OpenOptions::new().read(true).write(true).open(control);
-        let control = open.map_err(|e| Error::from(e).at(control).hint("Mounting as root takes loop devices."))?;
+        let control = open.map_err(|e| Error::from(e).at(control).hint("Mounting as root needs loop devices."))?;
         loop {
             let number =
                 loop_sys::free_number(&control).map_err(|e| Error::from(e).at(Path::new("/dev/loop-control")))?;
@@ -44,19 +45,20 @@ impl LoopDevice {
         }
     }
 
-    /// The device's node.
+    /// The path of the device node.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
 fn configure(device: &File, backing: &File, read_only: bool, sector_size: Option<u64>, image: &Path) -> io::Result<()> {
-    /// The kernel's choice.
+    /// Lets the kernel choose.
     const ANY: u32 = 0;
     let flags = AUTOCLEAR | if read_only { READ_ONLY } else { 0 };
     let sectors = sector_size.and_then(|size| size.try_into().ok()).unwrap_or(ANY);
     let name = image.as_os_str().as_bytes();
-    // Kernels refuse direct I/O, or do without it on their own, where the file below cannot do it; and sectors larger than a page.
+    // Kernels refuse direct I/O, or silently do without, if the file below does not support it; they also refuse
+    // sectors larger than a page.
     let mut tried = Err(io::ErrorKind::InvalidInput.into());
     for (flags, sectors) in [(flags | DIRECT_IO, sectors), (flags, sectors), (flags | DIRECT_IO, ANY), (flags, ANY)] {
         tried = loop_sys::configure(device, backing, flags, sectors, name);
@@ -67,7 +69,7 @@ fn configure(device: &File, backing: &File, read_only: bool, sector_size: Option
     tried
 }
 
-/// Detaches the loop devices whose file is below `folder`: those that a server left that was killed.
+/// Detaches the loop devices backed by files in `folder`, left by a killed server.
 pub fn detach_below(folder: &Path) {
     for device in attached_below(folder) {
         if let Ok(device) = File::open(&device) {
@@ -76,7 +78,7 @@ pub fn detach_below(folder: &Path) {
     }
 }
 
-/// The loop devices whose file is below `folder`. The kernel's name for the file is compared, nothing is looked up.
+/// The loop devices backed by files in `folder`. The kernel's name of the file is compared; nothing is looked up.
 fn attached_below(folder: &Path) -> Vec<PathBuf> {
     let Ok(devices) = fs::read_dir("/sys/block") else { return Vec::new() };
     let below = |device: fs::DirEntry| {

@@ -12,11 +12,11 @@ const LOOP_CLR_FD: Opcode = 0x4c01;
 const LOOP_CONFIGURE: Opcode = 0x4c0a;
 const LOOP_CTL_GET_FREE: Opcode = 0x4c82;
 
-/// Nobody can write.
+/// Read-only.
 pub const READ_ONLY: u32 = 1;
-/// Detaches itself when the last one who has it open closes it.
+/// Detaches itself when the last user closes it.
 pub const AUTOCLEAR: u32 = 4;
-/// Not through the page cache a second time.
+/// Bypasses the page cache of the backing file.
 pub const DIRECT_IO: u32 = 16;
 
 /// `struct loop_config` (linux/loop.h).
@@ -46,7 +46,8 @@ struct Info {
     init: [u64; 2],
 }
 
-/// Attaches `backing` to the loop device `device`, with sectors of `block_size` bytes, or as the kernel likes where that is 0.
+/// Attaches `backing` to the loop device `device`, with sectors of `block_size` bytes, or of the kernel's choice if
+/// that is 0.
 pub fn configure(device: &File, backing: &File, flags: u32, block_size: u32, name: &[u8]) -> io::Result<()> {
     let mut file_name = [0; 64];
     let len = name.len().min(file_name.len() - 1);
@@ -68,13 +69,13 @@ pub fn configure(device: &File, backing: &File, flags: u32, block_size: u32, nam
     };
     let fd = u32::try_from(backing.as_raw_fd()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let config = Config { fd, block_size, info, reserved: [0; 8] };
-    // SAFETY: LOOP_CONFIGURE reads a `struct loop_config`, which `Config` is, field by field.
+    // SAFETY: LOOP_CONFIGURE reads a `struct loop_config`, which `Config` matches field by field.
     let request = unsafe { Setter::<LOOP_CONFIGURE, Config>::new(config) };
-    // SAFETY: the kernel only reads the struct, and the descriptor in it is open as long as `backing` is borrowed.
+    // SAFETY: the kernel only reads the struct, and the descriptor in it stays open while `backing` is borrowed.
     Ok(unsafe { ioctl(device, request) }?)
 }
 
-/// Detaches whatever is attached, now or when the last user closes it.
+/// Detaches the backing file, now or when the last user closes the device.
 pub fn clear(device: &File) -> io::Result<()> {
     // SAFETY: LOOP_CLR_FD takes no argument.
     let request = unsafe { NoArg::<LOOP_CLR_FD>::new() };
@@ -82,7 +83,7 @@ pub fn clear(device: &File) -> io::Result<()> {
     Ok(unsafe { ioctl(device, request) }?)
 }
 
-/// The number of a free loop device, made if there was none.
+/// The number of a free loop device, which is created if necessary.
 pub fn free_number(control: &File) -> io::Result<u32> {
     // SAFETY: LOOP_CTL_GET_FREE takes no argument and returns a number; it touches no memory of this process.
     Ok(unsafe { ioctl(control, GetFree) }?)

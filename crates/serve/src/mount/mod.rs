@@ -1,8 +1,8 @@
 //! Mounting a volume: its plaintext as a file, and the file system inside it on top.
 //!
-//! As root, the kernel mounts the file system from a loop device on the file; a user's file systems are programs that read
-//! and write the file, or are served by this process itself. Whatever it is, taking it down begins at the top: the file
-//! system first, then the file under it, and the end is when everything has been written to the store.
+//! For root, the kernel mounts the file system from a loop device on that file; a user's file systems are programs that
+//! read and write the file, or this process serves them itself. In every case teardown begins at the top: first the
+//! file system, then the file below it; it is complete when everything has been written to the store.
 
 mod drivers;
 mod holders;
@@ -37,39 +37,39 @@ use unmount::{Detached, InView, detach, flush, in_view};
 pub use loop_device::LoopDevice;
 pub use unmount::{Ended, clean_all, end};
 
-/// How long a program may take to mount a file system: a journal may have to be replayed.
+/// How long a program may take to mount a file system: it may have to replay a journal.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The file system to mount.
+/// Which file system to mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The one that is found inside.
+    /// The one detected in the volume.
     Auto,
     /// None: the folder shows the plaintext as one file.
     None,
-    /// The one of this name.
+    /// The one with this name.
     Named(String),
 }
 
-/// What is to be mounted, where and how.
+/// What to mount, where and how.
 pub struct Request {
     /// An empty folder, as an absolute path without symbolic links.
     pub dir: PathBuf,
-    /// What lies inside.
+    /// The file system inside.
     pub filesystem: Choice,
-    /// Whether nothing may be written.
+    /// Whether to mount read-only.
     pub read_only: bool,
     /// Options for the file system.
     pub options: Vec<String>,
 }
 
-/// When to end, besides when it is unmounted.
+/// When to end, apart from when it is unmounted.
 pub struct Until<'a> {
-    /// Becomes readable with each signal that asks for the end; the bytes are taken.
+    /// Becomes readable with each signal that asks for the end; the bytes are consumed.
     pub signals: BorrowedFd<'a>,
     /// Ends with this process.
     pub parent: Option<Process>,
-    /// Ends when nothing has been read or written for that long.
+    /// Ends when nothing has been read or written for this long.
     pub idle: Option<Duration>,
 }
 
@@ -79,11 +79,11 @@ pub struct Mounted {
     dir: PathBuf,
     /// What this process serves: the file, or the file system itself.
     served: Served,
-    /// What is on top of the file.
+    /// What is mounted on top of the file.
     top: Top,
-    /// What a person should know.
+    /// Warnings for the user.
     warnings: Vec<String>,
-    /// Dropped last: once nothing is listed any more, the volume's lock is free, too.
+    /// Dropped last: once the mount is no longer listed, the volume's lock is released too.
     live: Live,
 }
 
@@ -97,11 +97,11 @@ enum Top {
     Program(Child),
 }
 
-/// Mounts the volume whose plaintext `store` is.
+/// Mounts the volume whose plaintext is `store`.
 ///
 /// # Errors
-/// `Misuse` if the folder is not empty; `NotThisFormat` if no file system is found; `Unsupported` if nothing can mount it
-/// here; `Io`. Nothing stays mounted.
+/// `Misuse` if the folder is not empty; `NotThisFormat` if no file system is found; `Unsupported` if nothing can mount
+/// it here; `Io`. Nothing stays mounted.
 pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut live: Live) -> Result<Mounted> {
     let root = geteuid().is_root();
     let read_only = request.read_only || !store.writable();
@@ -131,19 +131,19 @@ pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut li
     mounted.named(name)
 }
 
-/// The kind of the file system in the store.
+/// The kind of file system in the store.
 fn detect(store: &dyn Store) -> Result<Kind> {
     let found = filesystems::detect(store)?;
-    let none = "Make one with the tools of your system on what --filesystem none shows or `claviger serve` serves.";
+    let none = "Create one with your system's tools on the file that --filesystem none shows or the disk that `claviger serve` serves.";
     match found {
         Some(found) if found.kind.holds_files() => Ok(found.kind),
         Some(found) => Err(Error::unsupported(format!("it holds {}, which cannot be mounted", found.kind.described()))
             .hint("--filesystem none shows the plaintext as one file.")),
-        None => Err(Error::new(ErrorKind::NotThisFormat("no file system that is known is inside".into())).hint(none)),
+        None => Err(Error::new(ErrorKind::NotThisFormat("no file system was found inside".into())).hint(none)),
     }
 }
 
-/// What every way of mounting needs.
+/// What every kind of mount needs.
 struct Mounting<'a> {
     dir: &'a Path,
     read_only: bool,
@@ -159,7 +159,7 @@ impl Mounting<'_> {
         Served::image(store, self.read_only, dir, self.options(shared))
     }
 
-    /// The plaintext as a file in the private folder of this session, and the path of the file.
+    /// The plaintext as a file in this session's private folder, and the file's path.
     fn private_image(&self, shared: bool) -> Result<(Served, PathBuf)> {
         let dir = self.live.session().image_dir();
         fs::create_dir(&dir).map_err(|e| Error::from(e).at(&dir))?;
@@ -171,7 +171,7 @@ impl Mounting<'_> {
         Served::tree(store, self.read_only, self.dir, self.options(false))
     }
 
-    /// The system's list of mounts shows the volume.
+    /// The volume appears in the system's list of mounts.
     fn options(&self, shared: bool) -> Options {
         Options { source: escape(&self.live.session().record.volume), shared, ..Options::default() }
     }
@@ -181,15 +181,15 @@ impl Mounting<'_> {
         let device = LoopDevice::attach(&image, self.read_only, Some(self.store.sector_size()))?;
         self.live.update(|record| record.loop_device = Some(device.path().to_owned()))?;
         let Err(first) = self.kernel_mount(kind, device.path(), None) else { return Ok((served, Vec::new())) };
-        // Replaying a journal writes. Where nothing may be written, what it holds stays aside.
+        // Replaying a journal writes. On a read-only mount its changes are left out.
         let Some(option) = unreplayed.filter(|_| self.read_only) else { return Err(first) };
         self.kernel_mount(kind, device.path(), Some(option)).map_err(|_| first)?;
-        let warning = "the journal holds changes that were not carried out when the file system was last used, and mounted \
-                       read-only they stay so: files may be older than they should be";
+        let warning = "the journal was not replayed when the file system was last used, and cannot be on a read-only \
+                       mount: files may be older than they should be";
         Ok((served, vec![warning.to_owned()]))
     }
 
-    /// mount(8) knows which options are flags, and reads what the kernel says about why it does not work.
+    /// mount(8) knows which options are flags, and explains the kernel's errors.
     fn kernel_mount(&self, kind: &str, device: &Path, option: Option<&str>) -> Result<()> {
         let own = ["nosuid", "nodev", if self.read_only { "ro" } else { "rw" }];
         let options: Vec<_> = own.into_iter().chain(self.options.iter().map(String::as_str)).chain(option).collect();
@@ -206,7 +206,7 @@ impl Mounting<'_> {
 
     fn program(&mut self, path: &Path, program: &Program) -> Result<(Served, Child)> {
         let (served, image) = self.private_image(program.setuid && !geteuid().is_root())?;
-        // Held until the program has it open: it detaches itself when nobody has.
+        // Held until the program has it open: it detaches itself once nobody has.
         let device = program
             .block_device
             .then(|| LoopDevice::attach(&image, self.read_only, Some(self.store.sector_size())))
@@ -239,7 +239,7 @@ impl Mounting<'_> {
     }
 }
 
-/// Waits until something is mounted at `dir`. False if the program ends instead.
+/// Waits until something is mounted at `dir`. Returns false if the program ends first.
 fn wait_until_mounted(child: &mut Child, dir: &Path) -> Result<bool> {
     let begin = Instant::now();
     loop {
@@ -253,7 +253,7 @@ fn wait_until_mounted(child: &mut Child, dir: &Path) -> Result<bool> {
     }
 }
 
-/// Reads what a program says as long as it runs, and keeps the end of it.
+/// Reads a program's messages while it runs, and keeps the last of them.
 fn listen(mut from: ChildStderr) -> thread::JoinHandle<Vec<u8>> {
     const KEPT: usize = 4096;
     thread::spawn(move || {
@@ -267,11 +267,11 @@ fn listen(mut from: ChildStderr) -> thread::JoinHandle<Vec<u8>> {
     })
 }
 
-/// An error of another program, in its own words.
+/// Another program's error, in its own words.
 fn said(who: &str, words: &[u8]) -> Error {
     let words = String::from_utf8_lossy(words);
     let lines: Vec<_> = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let words = if lines.is_empty() { "it ended without a word".to_owned() } else { lines.join(" ") };
+    let words = if lines.is_empty() { "it ended without a message".to_owned() } else { lines.join(" ") };
     let words = words.replace(char::is_control, "?");
     Error::new(ErrorKind::Io(io::Error::other(format!("{who} failed: {words}"))))
 }
@@ -286,12 +286,12 @@ impl Mounted {
         Ok(self)
     }
 
-    /// The session.
+    /// The session being served.
     pub fn live(&self) -> &Live {
         &self.live
     }
 
-    /// What a person should know.
+    /// Warnings for the user.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -299,10 +299,10 @@ impl Mounted {
     /// Serves until it is unmounted, by whomever, or told to end. Everything is written when this returns.
     ///
     /// # Errors
-    /// `Io` if what was written last could not be stored; the record says so then too.
+    /// `Io` if the last writes could not be stored; then the record says so too.
     pub fn serve(mut self, until: &Until<'_>) -> Result<()> {
         let ended = self.wait(until).and_then(|signals| self.finish(until, signals));
-        // However it ended, what was written is to last.
+        // However it ended, writes must be durable.
         let flushed = self.store.flush().map_err(Error::from);
         let written = ended.and(flushed).and_then(|()| self.all_taken());
         if let Err(e) = &written {
@@ -312,11 +312,11 @@ impl Mounted {
         written
     }
 
-    /// Whether every write was taken: a file system that writes later tells nobody that one was not.
+    /// Fails if any write failed: a file system that writes back later tells nobody.
     fn all_taken(&self) -> Result<()> {
         let Some(failure) = self.store.failure() else { return Ok(()) };
         let count = self.store.traffic().failed_writes;
-        let what = format!("{count} writes failed, the first with: {failure}; what they held may be lost");
+        let what = format!("{count} writes failed, the first with: {failure}; their data may be lost");
         Err(Error::new(ErrorKind::Io(io::Error::other(what))))
     }
 
@@ -342,14 +342,14 @@ impl Mounted {
                 && idle.over(self.store.traffic())
                 && self.detach(false)? == Detached::Busy
             {
-                // Somebody is there, although nothing was read from the volume: it stays.
+                // Somebody is using it, although nothing was read from the volume: it stays.
                 idle.again();
             }
         }
         Ok(0)
     }
 
-    /// Whether what was mounted is still there.
+    /// Whether the mount is still there.
     fn in_place(&mut self) -> Result<bool> {
         Ok(match &mut self.top {
             Top::Nothing => !self.served.ended(),
@@ -361,7 +361,7 @@ impl Mounted {
         })
     }
 
-    /// Waits until something happens.
+    /// Sleeps until something happens.
     fn sleep(
         &self,
         changes: &fs::File,
@@ -381,7 +381,7 @@ impl Mounted {
         fds.extend(parent.map(|fd| PollFd::new(fd, PollFlags::IN)));
         let asking = fds.len();
         fds.extend(child.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
-        // The longest wait is bounded: what is mounted is looked at once in a while, whatever the kernel tells or not.
+        // The wait is bounded: the mount is checked now and then even if the kernel reports nothing.
         const LONGEST: Duration = Duration::from_secs(10);
         let timeout = Timespec::try_from(timeout.unwrap_or(LONGEST).min(LONGEST)).expect("some seconds fit");
         match poll(&mut fds, Some(&timeout)) {
@@ -397,7 +397,7 @@ impl Mounted {
         Ok(Woken { signalled, orphaned })
     }
 
-    /// Unmounts it although somebody may be using it: they keep what they have open, and it ends when they are done.
+    /// Unmounts it even if it is in use: its users keep what they have open, and it ends when they are done.
     fn take_down(&mut self) -> Result<()> {
         if self.in_place()? && self.detach(false)? == Detached::Busy {
             flush(&self.dir);
@@ -406,7 +406,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// Unmounts it, unless somebody has mounted something else over it.
+    /// Unmounts it, unless somebody has mounted something else on top.
     fn detach(&self, lazy: bool) -> Result<Detached> {
         match in_view(&self.live.session().record)? {
             InView::Ours | InView::Nothing => Ok(detach(&self.dir, lazy)?),
@@ -414,13 +414,13 @@ impl Mounted {
         }
     }
 
-    /// Takes down what is under the file system, once nobody uses it any more. The second signal ends the wait: what programs
-    /// have open then breaks.
+    /// Takes down what is below the file system once nobody uses it. A second signal ends the wait: open files then
+    /// fail.
     fn finish(&mut self, until: &Until<'_>, mut signals_seen: u32) -> Result<()> {
         let mut pause = Duration::from_millis(1);
         let mut forced = false;
         while !self.down(forced)? {
-            // Unmounting is over before the last close of a loop device is: milliseconds, or as long as programs like.
+            // Unmounting ends before the last close of a loop device: by milliseconds, or as long as programs like.
             let timeout = Timespec::try_from(pause).expect("a short time fits");
             let mut signals = [PollFd::new(&until.signals, PollFlags::IN)];
             if poll(&mut signals, Some(&timeout)).is_ok_and(|n| n > 0) {
@@ -434,7 +434,7 @@ impl Mounted {
         self.served.join()
     }
 
-    /// Whether all is down. `forced` does not wait for those who use it.
+    /// Whether everything is down. `forced` does not wait for users.
     fn down(&mut self, forced: bool) -> Result<bool> {
         if let Top::Program(child) = &mut self.top {
             if forced {
@@ -446,7 +446,7 @@ impl Mounted {
         }
         match (self.served.ended(), &self.top) {
             (true, _) => Ok(true),
-            // It lies at the mount point itself, which was unmounted.
+            // It is the mount point itself, which was unmounted.
             (false, Top::Nothing) if forced => {
                 self.served.stop();
                 Ok(false)
@@ -467,7 +467,7 @@ impl Mounted {
 }
 
 impl Drop for Mounted {
-    /// Nothing stays mounted that nobody serves.
+    /// Nothing may stay mounted without a server.
     fn drop(&mut self) {
         if !matches!(self.top, Top::Nothing) {
             let _ = self.detach(true);
@@ -479,20 +479,20 @@ impl Drop for Mounted {
     }
 }
 
-/// Why a wait was over.
+/// Why a wait ended.
 struct Woken {
-    /// Somebody wants it to end.
+    /// A signal asked for the end.
     signalled: bool,
-    /// The process has ended on whose behalf this one runs.
+    /// The process on whose behalf this one runs has ended.
     orphaned: bool,
 }
 
-/// Takes the bytes that signals have left.
+/// Consumes the bytes that signals have left.
 fn take(signals: BorrowedFd<'_>) {
     let _ = rustix::io::read(signals, &mut [0; 64]);
 }
 
-/// Since when nothing went through.
+/// When data was last transferred.
 struct Idle {
     limit: Duration,
     since: Instant,
@@ -504,12 +504,12 @@ impl Idle {
         Self { limit, since: Instant::now(), traffic }
     }
 
-    /// How long until it could be over.
+    /// How long until the limit could be reached.
     fn next_look(&self) -> Duration {
         self.limit.saturating_sub(self.since.elapsed()).max(Duration::from_millis(10))
     }
 
-    /// Whether it is over, now that so much has gone through.
+    /// Whether the limit is reached, given the traffic so far.
     fn over(&mut self, traffic: Traffic) -> bool {
         if traffic != self.traffic {
             *self = Self::new(self.limit, traffic);

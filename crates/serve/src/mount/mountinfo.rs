@@ -9,17 +9,17 @@ use crate::sessions::unescape;
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Its number, which is given anew at once when it is unmounted.
+    /// Its ID, which is reused as soon as it is unmounted.
     pub id: u32,
-    /// Number of the mount that it is on.
+    /// ID of the parent mount.
     pub parent: u32,
     /// The device, as `MAJOR:MINOR`.
     pub device: String,
-    /// Where.
+    /// The mount point.
     pub dir: PathBuf,
-    /// Type of the file system, with its subtype: `ext4`, `fuse.claviger`.
+    /// File system type with its subtype: `ext4`, `fuse.claviger`.
     pub kind: String,
-    /// What was mounted, as whoever mounted it calls it.
+    /// The mount source, as named by whoever mounted it.
     pub source: PathBuf,
 }
 
@@ -32,8 +32,8 @@ pub fn mounts() -> io::Result<Vec<Mount>> {
     Ok(text.split(|b| *b == b'\n').filter_map(parse).collect())
 }
 
-/// The mount that one sees at `dir`: the last one there. The path is compared and not looked up, which a server that
-/// does not answer would hold up.
+/// The mount visible at `dir`: the last one there. The path is compared, not looked up, which would block on a server
+/// that does not answer.
 ///
 /// # Errors
 /// `Io`.
@@ -41,7 +41,7 @@ pub fn at(dir: &Path) -> io::Result<Option<Mount>> {
     Ok(mounts()?.into_iter().rfind(|mount| mount.dir == dir))
 }
 
-/// A descriptor that has POLLPRI when mounts have changed.
+/// A descriptor that gets POLLPRI when mounts change.
 ///
 /// # Errors
 /// `Io`.
@@ -56,7 +56,7 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let device = String::from_utf8_lossy(fields.next()?).into_owned();
     let _root = fields.next()?;
     let dir = unescape(fields.next()?);
-    // Options, and optional fields up to a lone hyphen.
+    // Options, then optional fields up to a single hyphen.
     fields.find(|field| *field == b"-")?;
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = unescape(fields.next()?);

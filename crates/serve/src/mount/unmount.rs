@@ -1,4 +1,4 @@
-//! Unmounting: by whom it may be done, who is in the way, and what a server left that was killed.
+//! Unmounting: who may do it, who keeps the mount busy, and cleaning up after a killed server.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,24 +16,24 @@ use super::loop_device::detach_below;
 use super::mountinfo;
 use crate::sessions::{self, Record, Runtime, Session, escape};
 
-/// How long to look for those who keep a mount busy.
+/// How long to look for processes that keep a mount busy.
 const LOOK: Duration = Duration::from_secs(3);
 
-/// How it went.
+/// The result of unmounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detached {
     /// Nothing is mounted there any more.
     Done,
-    /// Somebody uses it.
+    /// It is in use.
     Busy,
 }
 
-/// Unmounts what is mounted at `dir`: `lazy` takes it out of sight at once, and it ends when the last one closes it.
+/// Unmounts `dir`. With `lazy` it disappears at once, and ends when its last user closes it.
 pub(super) fn detach(dir: &Path, lazy: bool) -> io::Result<Detached> {
     let tried = if geteuid().is_root() { unmount(dir, lazy) } else { fusermount(dir, lazy) };
     match tried {
         Err(e) if e.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => Ok(Detached::Busy),
-        // Whoever was faster has done what was wanted.
+        // Somebody else was faster, which is just as good.
         Err(_) if mountinfo::at(dir)?.is_none() => Ok(Detached::Done),
         other => other.map(|()| Detached::Done),
     }
@@ -47,7 +47,7 @@ fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
 fn fusermount(dir: &Path, lazy: bool) -> io::Result<()> {
     let program = find("fusermount3").or_else(|| find("fusermount"));
     let program =
-        program.ok_or_else(|| io::Error::other("fusermount3 is not installed: it is in the package fuse3"))?;
+        program.ok_or_else(|| io::Error::other("fusermount3 is not installed; it is in the package fuse3"))?;
     let mut command = Command::new(program);
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(dir).env("LC_ALL", "C").current_dir("/");
     let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
@@ -59,11 +59,11 @@ fn fusermount(dir: &Path, lazy: bool) -> io::Result<()> {
     }
 }
 
-/// Unmounts what the session has mounted and waits until its server has written everything and ended; cleans up after a
-/// server that was killed. With `force` it goes out of sight although it is used, and nobody is waited for who uses it.
+/// Unmounts a session's volume and waits until its server has written everything and ended; cleans up after a killed
+/// server. With `force` it disappears even if it is in use, and its users are not waited for.
 ///
 /// # Errors
-/// `InUse`, naming the processes; `Io` if what was written last could not be stored, or if the server does not end within
+/// `InUse`, naming the processes; `Io` if the last writes could not be stored, or if the server does not end within
 /// `patience`.
 pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> {
     if !session.alive() {
@@ -75,15 +75,17 @@ pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> 
         match in_view(&session.record).map_err(|e| Error::from(e).at(dir))? {
             InView::Nothing => {}
             InView::Others => {
-                return Err(Error::new(ErrorKind::InUse { holder: Some("something else is mounted over it".into()) })
-                    .at(dir)
-                    .hint("Unmount that first."));
+                return Err(Error::new(ErrorKind::InUse {
+                    holder: Some("something else is mounted on top of it".into()),
+                })
+                .at(dir)
+                .hint("Unmount that first."));
             }
             InView::Ours => match detach(dir, false).map_err(|e| Error::from(e).at(dir))? {
                 Detached::Busy if force => {
                     flush(dir);
                     detach(dir, true).map_err(|e| Error::from(e).at(dir))?;
-                    // Whoever has it open may go on for ever: that is what was asked for.
+                    // Whoever has it open may keep it for ever: that is what was asked for.
                     let ended = server.wait_for_end(Some(Duration::from_secs(1)))?;
                     return if ended { outcome(session) } else { Ok(Ended::Lazily) };
                 }
@@ -92,7 +94,7 @@ pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> 
             },
         }
     }
-    // The server notices by itself that it was unmounted. A signal would hurry it where it should take its time.
+    // The server notices the unmount by itself. A signal would rush it where it should take its time.
     if session.record.dir.is_none() || session.record.filesystem.is_none() {
         server.signal(Signal::TERM);
     }
@@ -100,23 +102,23 @@ pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> 
         let what = format!("its server, process {}, has not ended after {} s", server.pid, patience.as_secs());
         return Err(Error::new(ErrorKind::Io(io::Error::other(what)))
             .at(&session.record.volume)
-            .hint("It may still be writing: look at `claviger list`, and try again."));
+            .hint("It may still be writing: check `claviger list`, and try again."));
     }
     outcome(session)
 }
 
-/// What [`end`] came to.
+/// How [`end`] turned out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// Everything is written, and the server has ended.
     Done,
-    /// It is out of sight, and its server goes on until nobody uses it.
+    /// It is no longer visible, and its server runs until nobody uses it.
     Lazily,
-    /// The server had been killed: what it left is gone now.
+    /// The server had been killed, and its remains have been removed.
     CleanedUp,
 }
 
-/// What the server said about its end, if it did not go well.
+/// The server's report of a failure at its end, if any.
 fn outcome(session: &Session) -> Result<Ended> {
     let last = Session::read(&session.folder);
     if session.folder.exists() {
@@ -128,7 +130,7 @@ fn outcome(session: &Session) -> Result<Ended> {
     }
 }
 
-/// Removes what servers of this user have left that were killed.
+/// Removes what this user's killed servers have left.
 ///
 /// # Errors
 /// `Io` if the runtime folder cannot be read.
@@ -140,8 +142,8 @@ pub fn clean_all(runtime: &Runtime) -> Result<Vec<PathBuf>> {
     Ok(left)
 }
 
-/// Unmounts, detaches and removes what belongs to the session of a server that has ended. Every step is taken, whatever
-/// became of the ones before.
+/// Unmounts, detaches and removes what a dead server's session has left. Every step is tried, even if earlier ones
+/// failed.
 fn clean(folder: &Path, session: Option<&Session>) {
     if let Some(session) = session {
         let record = &session.record;
@@ -165,44 +167,44 @@ fn clean(folder: &Path, session: Option<&Session>) {
     sessions::remove(folder);
 }
 
-/// What one sees where a session's volume was mounted.
+/// What is visible where a session's volume was mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InView {
-    /// The volume.
+    /// The session's volume.
     Ours,
-    /// Something that somebody has mounted over it or since.
+    /// Something mounted on top of it, or since.
     Others,
     /// No mount.
     Nothing,
 }
 
-/// What is mounted where the record says. A server that was killed takes its numbers with it, and the next one gets them: the
-/// source is what tells mounts apart.
+/// Checks what is mounted where the record says. Mount and device numbers of a killed server are reused, so mounts are
+/// told apart by their source.
 pub(super) fn in_view(record: &Record) -> io::Result<InView> {
     let Some(dir) = &record.dir else { return Ok(InView::Nothing) };
     let Some(mount) = mountinfo::at(dir)? else { return Ok(InView::Nothing) };
     let ours = match (&record.loop_device, record.driver) {
         (Some(device), _) => mount.source == *device,
-        // Programs name their source as they like.
+        // Other programs name their source as they like.
         (None, Some(_)) => mount.kind.starts_with("fuse"),
         (None, None) => mount.kind.starts_with("fuse") && mount.source == Path::new(&escape(&record.volume)),
     };
     Ok(if ours { InView::Ours } else { InView::Others })
 }
 
-/// Writes to the volume what the kernel keeps, as far as that can be.
+/// Writes the kernel's cached data to the volume, as far as possible.
 pub(super) fn flush(dir: &Path) {
     if let Ok(dir) = std::fs::File::open(dir) {
         let _ = rustix::fs::syncfs(dir);
     }
 }
 
-/// The error for a mount that is used, with those who use it.
+/// The error for a busy mount, with those who use it.
 fn busy(dir: &Path) -> Error {
     let mut who: Vec<_> = holders(dir, LOOK).iter().map(ToString::to_string).collect();
     let nested = mountinfo::mounts().unwrap_or_default();
     let nested = nested.iter().filter(|mount| mount.dir != dir && mount.dir.starts_with(dir));
-    who.extend(nested.map(|mount| format!("{} is mounted below it", escape(&mount.dir))));
+    who.extend(nested.map(|mount| format!("{} is mounted inside it", escape(&mount.dir))));
     const SHOWN: usize = 10;
     let more = who.len().saturating_sub(SHOWN);
     who.truncate(SHOWN);
@@ -211,6 +213,6 @@ fn busy(dir: &Path) -> Error {
     }
     let holder = (!who.is_empty()).then(|| who.join("; "));
     Error::new(ErrorKind::InUse { holder }).at(dir).hint(
-        "End them or close the files and try again. --force takes it out of sight now; it ends when nobody uses it any more.",
+        "End these processes or close the files and try again. --force hides the mount now; it ends when nobody uses it any more.",
     )
 }

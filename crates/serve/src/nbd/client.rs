@@ -1,4 +1,4 @@
-//! A small blocking client: for measurements, and for tests of servers.
+//! A small blocking client, for measurements and for tests of servers.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -11,29 +11,29 @@ use super::protocol::*;
 use super::socket::Socket;
 use crate::aligned::Aligned;
 
-/// Bytes of replies that are received together.
+/// Bytes of replies received at a time.
 const INBOX: usize = 128 << 10;
 
-/// Data of a reply from this size on is received where it belongs; what is smaller is copied there.
+/// Reply data of at least this size is received in place; anything smaller is copied.
 const LARGE: usize = 16 << 10;
 
-/// Time that the handshake may take.
+/// How long the handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Which replies a client asks for.
+/// The kind of replies a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replies {
     /// A header and the data.
     Simple,
-    /// Chunks, as many as the server likes, if it knows them.
+    /// Chunks, as many as the server likes, if it supports them.
     Structured,
 }
 
 /// A connection to an export.
 ///
-/// Requests are either made one by one, or submitted and completed with several under way. Offsets and lengths are in
-/// bytes; one request reads or writes at most 32 MiB. Errors that the server reports have the kinds of the system errors
-/// of the same names.
+/// Requests are either made one by one, or submitted and completed with several in flight. Offsets and lengths are in
+/// bytes; one request reads or writes at most 32 MiB. Errors reported by the server have the kinds of the system errors
+/// of the same name.
 pub struct Client {
     socket: Socket,
     len: u64,
@@ -41,26 +41,26 @@ pub struct Client {
     structured: bool,
     next_cookie: u64,
     pending: HashMap<u64, Pending>,
-    /// Headers that were submitted and not yet sent.
+    /// Headers submitted but not yet sent.
     outgoing: Vec<u8>,
     inbox: Aligned,
     held: Range<usize>,
 }
 
-/// A request that is under way.
+/// A request in flight.
 struct Pending {
-    /// Where it reads; nothing for other requests.
+    /// The range it reads; empty for other requests.
     reads: Range<u64>,
 }
 
-/// A request that is done.
+/// A completed request.
 #[derive(Debug)]
 pub struct Completion {
-    /// What submitting it returned.
+    /// The value that submitting it returned.
     pub cookie: u64,
-    /// Bytes that it has read: 0 for other requests.
+    /// Bytes read; 0 for other requests.
     pub len: usize,
-    /// What the server says of it.
+    /// The server's result.
     pub result: io::Result<()>,
 }
 
@@ -68,8 +68,8 @@ impl Client {
     /// Connects to the export `name` and asks for structured replies.
     ///
     /// # Errors
-    /// `NotFound` where there is no such export, `InvalidData` for a server that breaks the protocol, `Unsupported` for one
-    /// without fixed newstyle, and whatever the socket reports.
+    /// `NotFound` if there is no such export, `InvalidData` for a server that breaks the protocol, `Unsupported` for
+    /// one without fixed newstyle, and whatever the socket reports.
     pub fn connect(address: &Address, name: &str) -> io::Result<Self> {
         Self::connect_with(address, name, Replies::Structured)
     }
@@ -105,21 +105,21 @@ impl Client {
         self.len == 0
     }
 
-    /// Whether the server says that nothing can be written.
+    /// Whether the server says that it is read-only.
     pub fn read_only(&self) -> bool {
         self.flags & export::READ_ONLY != 0
     }
 
-    /// Fills `out` from `offset` on.
+    /// Fills `out` with the bytes at `offset`.
     ///
     /// # Errors
-    /// What the server says, or whatever the socket reports.
+    /// The server's error, or whatever the socket reports.
     pub fn read_at(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let cookie = self.submit_read(offset, out.len() as u32);
         self.finish(cookie, out)
     }
 
-    /// Writes `data` from `offset` on.
+    /// Writes `data` at `offset`.
     ///
     /// # Errors
     /// As [`Client::read_at`].
@@ -128,7 +128,7 @@ impl Client {
         self.finish(cookie, &mut [])
     }
 
-    /// Makes durable what was written.
+    /// Makes completed writes durable.
     ///
     /// # Errors
     /// As [`Client::read_at`].
@@ -137,7 +137,7 @@ impl Client {
         self.finish(cookie, &mut [])
     }
 
-    /// Says that a range is not needed any more.
+    /// Says that a range is no longer needed.
     ///
     /// # Errors
     /// As [`Client::read_at`].
@@ -155,7 +155,7 @@ impl Client {
         self.finish(cookie, &mut [])
     }
 
-    /// Ends the connection in good order.
+    /// Ends the connection properly.
     ///
     /// # Errors
     /// Whatever the socket reports.
@@ -164,12 +164,12 @@ impl Client {
         self.send(&[])
     }
 
-    /// Begins to read. What is submitted is sent with the next write or the next call of [`Client::complete`].
+    /// Submits a read. It is sent with the next write or the next call of [`Client::complete`].
     pub fn submit_read(&mut self, offset: u64, len: u32) -> u64 {
         self.submit(command::READ, offset, len)
     }
 
-    /// Begins to write: sends `data` at once.
+    /// Submits a write and sends `data` at once.
     ///
     /// # Errors
     /// Whatever the socket reports.
@@ -179,17 +179,17 @@ impl Client {
         Ok(cookie)
     }
 
-    /// Requests that are not completed.
+    /// Number of requests not yet completed.
     pub fn in_flight(&self) -> usize {
         self.pending.len()
     }
 
-    /// Waits for the next reply, whichever request it is to. What was read is then at the beginning of `out`, which must
-    /// have room for the largest read under way.
+    /// Waits for the next reply, to whichever request. Data read is then at the beginning of `out`, which must have
+    /// room for the largest read in flight.
     ///
     /// # Errors
-    /// Where the connection fails or the server breaks the protocol, and nothing more can be done with it. That a request
-    /// has failed is part of its completion.
+    /// If the connection fails or the server breaks the protocol; the client is then unusable. A request that failed is
+    /// reported in its completion.
     pub fn complete(&mut self, out: &mut [u8]) -> io::Result<Completion> {
         self.send(&[])?;
         let mut chunked = None;
@@ -206,7 +206,7 @@ impl Client {
                         return Ok(self.done(cookie, 0, Some(error)));
                     }
                     let len = (reads.end - reads.start) as usize;
-                    self.take_data(out.get_mut(..len).ok_or_else(|| broken("no room for what was read"))?)?;
+                    self.take_data(out.get_mut(..len).ok_or_else(|| broken("no room for the data"))?)?;
                     return Ok(self.done(cookie, len, None));
                 }
                 STRUCTURED_REPLY_MAGIC if self.structured => {
@@ -214,7 +214,7 @@ impl Client {
                     let (flags, kind, cookie) = (be16(header, 4), be16(header, 6), be64(header, 8));
                     let len = be32(header, 16) as usize;
                     if chunked.is_some_and(|c| c != cookie) {
-                        return Err(broken("chunks of several replies in a jumble"));
+                        return Err(broken("interleaved chunks of several replies"));
                     }
                     chunked = Some(cookie);
                     let reads = self.reads_of(cookie)?;
@@ -224,18 +224,18 @@ impl Client {
                             let from = be64(self.take(8)?, 0);
                             let part = place(&reads, from, (len - 8) as u64)?;
                             filled += part.len();
-                            self.take_data(out.get_mut(part).ok_or_else(|| broken("no room for what was read"))?)?;
+                            self.take_data(out.get_mut(part).ok_or_else(|| broken("no room for the data"))?)?;
                         }
                         chunk::OFFSET_HOLE if len == 12 => {
                             let hole = self.take(12)?;
                             let part = place(&reads, be64(hole, 0), u64::from(be32(hole, 8)))?;
                             filled += part.len();
-                            out.get_mut(part).ok_or_else(|| broken("no room for what was read"))?.fill(0);
+                            out.get_mut(part).ok_or_else(|| broken("no room for the data"))?.fill(0);
                         }
                         _ if kind & chunk::ERROR_BIT != 0 && (6..=MAX_STRING + 64).contains(&len) => {
                             failed = Some(be32(self.take(len)?, 0));
                         }
-                        _ => return Err(broken("a chunk that makes no sense")),
+                        _ => return Err(broken("an invalid chunk")),
                     }
                     if flags & chunk::DONE != 0 {
                         let len = (reads.end - reads.start) as usize;
@@ -259,7 +259,7 @@ impl Client {
         cookie
     }
 
-    /// Sends what was submitted, and `data`.
+    /// Sends what was submitted, and then `data`.
     fn send(&mut self, data: &[u8]) -> io::Result<()> {
         if !self.outgoing.is_empty() {
             self.socket.send(&mut [IoSlice::new(&self.outgoing), IoSlice::new(data)])?;
@@ -268,18 +268,18 @@ impl Client {
         Ok(())
     }
 
-    /// Waits for the reply to the only request under way.
+    /// Waits for the reply to the only request in flight.
     fn finish(&mut self, cookie: u64, out: &mut [u8]) -> io::Result<()> {
         let done = self.complete(out)?;
         if done.cookie != cookie {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "other requests are under way"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "other requests are in flight"));
         }
         done.result
     }
 
     fn done(&mut self, cookie: u64, len: usize, error: Option<u32>) -> Completion {
         self.pending.remove(&cookie);
-        // The protocol's numbers are those of Linux ("Error values").
+        // The protocol uses Linux's numbers ("Error values").
         let result = error.map_or(Ok(()), |e| Err(io::Error::from_raw_os_error(e as i32)));
         Completion { cookie, len, result }
     }
@@ -289,14 +289,14 @@ impl Client {
         Ok(pending.reads.clone())
     }
 
-    /// Waits until `len` bytes are here, and shows them.
+    /// Waits until at least `len` bytes are buffered, and returns them.
     fn held(&mut self, len: usize) -> io::Result<&[u8]> {
         while self.held.len() < len {
             if self.held.end + len > self.inbox.len() || self.held.is_empty() {
                 self.inbox.copy_within(self.held.clone(), 0);
                 self.held = 0..self.held.len();
             }
-            // Large data is received where it belongs, so nothing of it is wanted here.
+            // Large data is received in place, so none of it may be buffered here.
             let large = self.pending.values().any(|p| p.reads.end - p.reads.start >= LARGE as u64);
             let end = if large { self.held.start + len } else { self.inbox.len() };
             match self.receive_some(self.held.end..end)? {
@@ -352,12 +352,12 @@ impl Client {
         match self.ask(option::GO, &data, deadline)? {
             (reply::ACK, Some((len, flags))) => (self.len, self.flags) = (len, flags),
             (reply::ERR_UNKNOWN, _) => return Err(io::Error::new(io::ErrorKind::NotFound, "no such export")),
-            (kind, _) => return Err(io::Error::other(format!("the server refuses: reply type {kind:#x}"))),
+            (kind, _) => return Err(io::Error::other(format!("the server refused: reply type {kind:#x}"))),
         }
         Ok(())
     }
 
-    /// Sends an option and hears all replies: the type of the last, and the size and flags of the export if they are told.
+    /// Sends an option and reads all replies: the type of the last, and the size and flags of the export if given.
     fn ask(&mut self, option: u32, data: &[u8], deadline: Instant) -> io::Result<(u32, Option<(u64, u16)>)> {
         let mut message = OptionHeader { option, len: data.len() as u32 }.to_bytes().to_vec();
         message.extend_from_slice(data);
@@ -388,7 +388,7 @@ impl Client {
     }
 }
 
-/// Where in the buffer for `reads` a chunk of `len` bytes from `from` belongs.
+/// Where in the buffer for `reads` a chunk of `len` bytes at `from` belongs.
 fn place(reads: &Range<u64>, from: u64, len: u64) -> io::Result<Range<usize>> {
     match from.checked_add(len) {
         Some(end) if from >= reads.start && end <= reads.end => {

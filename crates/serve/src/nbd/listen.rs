@@ -1,4 +1,4 @@
-//! The sockets that a server listens on.
+//! A server's listening sockets.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ use super::Address;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// A listening socket. A Unix socket's file goes when this does.
+/// A listening socket. A Unix socket's file is removed with it.
 pub struct Listener {
     fd: OwnedFd,
     address: Address,
@@ -31,8 +31,8 @@ impl Listener {
     /// Listens at `address`.
     ///
     /// # Errors
-    /// `Misuse` for a TCP address that other machines can reach, a path that is too long, and a path at which there is
-    /// something else than a socket; `InUse` where another server answers; `Io`.
+    /// `Misuse` for a TCP address that other machines can reach, a path that is too long, or one where something other
+    /// than a socket exists; `InUse` if another server answers; `Io`.
     pub fn new(address: &Address) -> Result<Self> {
         match address {
             Address::Unix(path) => Self::unix(path).map_err(|e| e.at(path)),
@@ -40,12 +40,12 @@ impl Listener {
         }
     }
 
-    /// Where it listens: a port of 0 has become a real one.
+    /// The address it listens on; port 0 has been replaced by the real one.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// The next connection; waits for one.
+    /// Waits for the next connection.
     pub fn accept(&self) -> io::Result<OwnedFd> {
         Ok(accept_with(&self.fd, SocketFlags::CLOEXEC)?)
     }
@@ -68,17 +68,17 @@ impl Listener {
 
     fn unix(path: &Path) -> Result<Self> {
         let name = SocketAddrUnix::new(path)
-            .map_err(|_| Error::misuse("too long for the path of a socket: 107 bytes are allowed"))?;
-        // Two servers that find the same stale file at once must not remove each other's new one: whoever holds the lock
-        // on the folder looks, removes and listens. A folder that cannot be opened or locked goes without.
+            .map_err(|_| Error::misuse("too long for a socket's path: at most 107 bytes are allowed"))?;
+        // Two servers that find the same stale file must not remove each other's new one: whoever holds the lock on the
+        // folder checks, removes and listens. If the folder cannot be opened or locked, this is skipped.
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let folder = fs::File::open(parent).ok();
         let _locked = folder.as_ref().is_some_and(locked);
 
         let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(io::Error::from)?;
-        // On Linux the file gets the mode of the socket, less the umask: private from its first moment (net/unix/af_unix.c,
-        // unix_bind_bsd). The umask of the process would do too, but other threads create files meanwhile.
+        // On Linux the file gets the socket's mode, less the umask: private from the first moment (net/unix/af_unix.c,
+        // unix_bind_bsd). Setting the process's umask would affect files that other threads create meanwhile.
         fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(io::Error::from)?;
         match bind(&fd, &name) {
             Err(Errno::ADDRINUSE) => {
@@ -101,7 +101,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Removed while it still answers: nobody takes it for stale and puts a new one here in between.
+        // Removed while it still answers, so that nobody takes it for stale and puts a new one here in between.
         drop(self.file.take());
     }
 }
@@ -114,7 +114,7 @@ pub fn connect(address: &Address) -> io::Result<OwnedFd> {
     })
 }
 
-/// The file of a Unix socket that this process made.
+/// The file of a Unix socket created by this process.
 struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
@@ -123,7 +123,7 @@ struct SocketFile {
 impl SocketFile {
     fn new(path: &Path) -> io::Result<Self> {
         let metadata = fs::symlink_metadata(path)?;
-        // The path may be relative, and the folder of the process may change.
+        // The path may be relative, and the process may change its working folder.
         let path = std::path::absolute(path)?;
         Ok(Self { path, identity: (metadata.dev(), metadata.ino()) })
     }
@@ -131,14 +131,15 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Not what somebody else has put there meanwhile.
+        // Not a file that somebody else has put there meanwhile.
         if fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.identity) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Locks a folder, unless somebody holds its lock for longer than a server takes to begin: anyone who may read the folder can.
+/// Locks a folder, unless somebody holds its lock for longer than a server takes to start: anyone who may read the
+/// folder can.
 fn locked(folder: &fs::File) -> bool {
     (0..100).any(|_| {
         let locked = flock(folder, FlockOperation::NonBlockingLockExclusive);
@@ -149,10 +150,10 @@ fn locked(folder: &fs::File) -> bool {
     })
 }
 
-/// Removes a socket that a dead server has left, and nothing else.
+/// Removes a socket left by a dead server, and nothing else.
 fn remove_stale(path: &Path) -> Result<()> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
-        return Err(Error::misuse("there is something already, and it is not a socket"));
+        return Err(Error::misuse("this exists already and is not a socket"));
     }
     match UnixStream::connect(path) {
         Ok(_) => Err(in_use("another server answers on this socket")),
@@ -162,5 +163,5 @@ fn remove_stale(path: &Path) -> Result<()> {
 }
 
 fn in_use(holder: &str) -> Error {
-    Error::new(ErrorKind::InUse { holder: Some(holder.to_owned()) }).hint("Stop it first, or serve somewhere else.")
+    Error::new(ErrorKind::InUse { holder: Some(holder.to_owned()) }).hint("Stop it first, or serve at another address.")
 }

@@ -1,6 +1,6 @@
-//! A server for the NBD protocol: other programs, and kernels, use stores as disks.
+//! An NBD server: other programs, and kernels, use stores as disks.
 //!
-//! It speaks fixed newstyle with simple and structured replies, over Unix sockets and loopback TCP. Each connection is
+//! It speaks fixed newstyle, with simple and structured replies, over Unix sockets and loopback TCP. Each connection is
 //! served by one blocking thread. Source of the protocol: the NBD project's `doc/proto.md`.
 //!
 //! ```no_run
@@ -45,51 +45,51 @@ use protocol::{MAX_STRING, export};
 use socket::Socket;
 pub(crate) use socket::wait;
 
-/// Where a server listens.
+/// A server's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A Unix socket, which only this user can connect to.
+    /// A Unix socket that only this user can connect to.
     Unix(PathBuf),
     /// A loopback address. Port 0 takes any free one.
     Tcp(SocketAddr),
 }
 
-/// A store that is served.
+/// A store to serve.
 pub struct Export {
-    /// What clients ask for; at most 4096 bytes. The empty name is the default, and so is the first export where none has
-    /// the empty name.
+    /// The name clients ask for; at most 4096 bytes. The empty name is the default; if no export has it, the first one
+    /// is.
     pub name: String,
-    /// A text for people; at most 4096 bytes, or empty.
+    /// A description for users; at most 4096 bytes, or empty.
     pub description: String,
-    /// What is served.
+    /// The store behind it.
     pub store: Arc<dyn Store>,
-    /// Whether writes are refused, even if the store could take them.
+    /// Whether to refuse writes even if the store is writable.
     pub read_only: bool,
-    /// Size in bytes of requests that the store likes best, as a power of two from 512 to 32 Mi. Where the store's sectors are
-    /// larger than 512 bytes, no client that asks is told of less than one.
+    /// Preferred request size of the store, in bytes: a power of two from 512 to 32 Mi. If the store's sectors are
+    /// larger than 512 bytes, clients that ask are told no smaller block size.
     pub block_size: u32,
 }
 
 impl Export {
-    /// An export without a description that can be written if `store` can.
+    /// An export without a description, writable if `store` is.
     pub fn new(name: impl Into<String>, store: Arc<dyn Store>) -> Self {
         Self { name: name.into(), description: String::new(), store, read_only: false, block_size: 4096 }
     }
 }
 
-/// Limits and tuning. The defaults are right for a person's own machine.
+/// Limits and tuning. The defaults suit a personal machine.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Connections at a time; further ones are closed at once.
+    /// Simultaneous connections; further ones are closed at once.
     pub max_connections: usize,
-    /// Time that a client has to choose an export.
+    /// How long a client has to choose an export.
     pub handshake_timeout: Duration,
-    /// Time that a connection may look for its next request before it sleeps, while processors are free. A wake-up costs
-    /// more than most requests do; zero never looks.
+    /// How long a connection may poll for its next request before it sleeps, while CPUs are idle. A wake-up costs more
+    /// than most requests; zero never polls.
     pub spin: Duration,
-    /// Time after which a connection without requests gives its buffers back.
+    /// How long a connection may be idle before it frees its buffers.
     pub idle_after: Duration,
-    /// Time that requests have to finish once the server stops; what takes longer is cut off.
+    /// How long requests have to finish once the server stops; slower ones are cut off.
     pub grace: Duration,
 }
 
@@ -105,24 +105,24 @@ impl Default for Options {
     }
 }
 
-/// A server that listens.
+/// A listening server.
 pub struct Server {
     listener: Listener,
     shared: Arc<Shared>,
 }
 
-/// Stops a server, from any thread. It keeps nothing open: when [`Server::run`] returns, the stores are let go.
+/// Stops a server from any thread. It keeps nothing open: when [`Server::run`] returns, the stores are released.
 #[derive(Clone)]
 pub struct Handle(Arc<Control>);
 
 impl Server {
-    /// Listens at `address`. Clients can connect from now on; they are served once [`Server::run`] is called.
+    /// Listens at `address`. Clients can connect from now on, but are only served once [`Server::run`] is called.
     ///
-    /// The file of a Unix socket has mode 0600. One that a dead server has left is replaced.
+    /// The file of a Unix socket has mode 0600. One left by a dead server is replaced.
     ///
     /// # Errors
-    /// `Misuse` for exports without sense and for a TCP address that other machines can reach, `InUse` where another
-    /// server answers at the address, and `Io`.
+    /// `Misuse` for invalid exports and for a TCP address that other machines can reach, `InUse` if another server
+    /// answers at the address, and `Io`.
     pub fn bind(address: &Address, exports: Vec<Export>, options: Options) -> Result<Self> {
         let exports = Exports::new(exports)?;
         let listener = Listener::new(address)?;
@@ -138,13 +138,12 @@ impl Server {
         Ok(Self { listener, shared: Arc::new(shared) })
     }
 
-    /// Where it listens: a port of 0 has become a real one.
+    /// The address it listens on; port 0 has been replaced by the real one.
     pub fn address(&self) -> &Address {
         self.listener.address()
     }
 
-    /// What to give a client that is to use the export `name`
-    /// (the NBD project's `doc/uri.md`).
+    /// The URI for a client of the export `name` (the NBD project's `doc/uri.md`).
     pub fn uri(&self, name: &str) -> String {
         let name = percent_encoded(name.as_bytes());
         match self.address() {
@@ -158,16 +157,16 @@ impl Server {
         }
     }
 
-    /// What stops it.
+    /// A handle that stops it.
     pub fn handle(&self) -> Handle {
         Handle(Arc::clone(&self.shared.control))
     }
 
-    /// Serves until [`Handle::stop`]. Then requests that were sent before are answered, connections are closed, all
-    /// threads end, and what was written is made durable.
+    /// Serves until [`Handle::stop`]. Then requests already sent are answered, connections are closed, all threads end,
+    /// and writes are made durable.
     ///
     /// # Errors
-    /// `Io` if a store cannot be made durable at the end, or the listening socket fails.
+    /// `Io` if a store cannot be flushed at the end, or the listening socket fails.
     pub fn run(self) -> Result<()> {
         let Self { listener, shared } = self;
         let mut threads = HashMap::new();
@@ -175,7 +174,7 @@ impl Server {
         drop(listener);
         shared.wind_up();
         for (_, thread) in threads {
-            let _ = thread.join(); // one that panicked has told so already
+            let _ = thread.join(); // a panic has already been reported
         }
         let mut flushed = Ok(());
         for export in shared.exports.iter().filter(|e| !e.read_only) {
@@ -186,7 +185,7 @@ impl Server {
 }
 
 impl Handle {
-    /// Stops the server: [`Server::run`] returns when all is done. Never waits.
+    /// Stops the server: [`Server::run`] returns when everything is done. Never blocks.
     pub fn stop(&self) {
         self.0.enter(Phase::Stopping);
     }
@@ -201,19 +200,19 @@ impl fmt::Display for Address {
     }
 }
 
-/// What a server is about to do.
+/// What a server is doing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Serving,
-    /// Answers what was sent already.
+    /// Answering requests already sent.
     Stopping,
-    /// Gives up on what is not answered.
+    /// Cutting off unanswered requests.
     Cutting,
 }
 
-/// What a server does, and what tells it to do something else.
+/// A server's phase, and what wakes its threads when it changes.
 struct Control {
-    /// Wakes the thread that accepts.
+    /// Wakes the accepting thread.
     wake: rustix::fd::OwnedFd,
     phase: AtomicU8,
 }
@@ -229,20 +228,20 @@ impl Control {
     }
 
     fn wake(&self) {
-        // It fails only if the counter overflows, and then the thread is awake.
+        // It only fails if the counter overflows, and then the thread is awake.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
-/// What the threads of a server share.
+/// State shared by a server's threads.
 struct Shared {
     exports: Exports,
     options: Options,
     control: Arc<Control>,
     connections: Mutex<Connections>,
-    /// Notified when a connection has ended.
+    /// Notified when a connection ends.
     ended: Condvar,
-    /// Connection threads that do not sleep.
+    /// Connection threads that are awake.
     awake: Awake,
 }
 
@@ -259,7 +258,7 @@ impl Shared {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends all connections: in good order as long as the grace period lasts.
+    /// Ends all connections, properly for as long as the grace period lasts.
     fn wind_up(&self) {
         self.control.enter(Phase::Stopping);
         let deadline = Instant::now() + self.options.grace;
@@ -281,7 +280,7 @@ impl Shared {
     /// Serves one connection to its end.
     fn serve(&self, socket: &Socket) {
         let deadline = Instant::now() + self.options.handshake_timeout;
-        // A connection that breaks concerns its client only, who knows.
+        // A broken connection concerns only its client, which knows.
         if let Ok(Some(agreed)) = negotiate::negotiate(socket, &self.exports, deadline) {
             let _ = transmit::transmit(socket, &agreed, self);
         }
@@ -303,14 +302,14 @@ fn accept_all(listener: &Listener, shared: &Arc<Shared>, threads: &mut HashMap<u
         if connecting && !shared.control.phase_is(Phase::Stopping) {
             match listener.accept() {
                 Ok(fd) => {
-                    // Without a thread to be had, the client sees the connection end.
+                    // If no thread can be started, the client sees the connection end.
                     if let Ok(Some((id, thread))) = begin(Socket::new(fd), shared) {
                         threads.insert(id, thread);
                     }
                 }
                 // The client is gone again.
                 Err(e) if matches!(e.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {}
-                // Too many open files, or too little memory: some of it may come back soon. Other errors stay.
+                // Too many open files or too little memory may pass. Other errors do not.
                 Err(e) if matches!(e.raw_os_error(), Some(12 | 23 | 24 | 105)) => {
                     wait(&mut [PollFd::new(&shared.control.wake, PollFlags::IN)], Some(Duration::from_millis(100)))?;
                 }
@@ -321,10 +320,10 @@ fn accept_all(listener: &Listener, shared: &Arc<Shared>, threads: &mut HashMap<u
     Ok(())
 }
 
-/// Serves a new connection on a thread of its own, unless there are too many.
+/// Serves a new connection on its own thread, unless there are too many.
 fn begin(socket: Socket, shared: &Arc<Shared>) -> io::Result<Option<(u64, JoinHandle<()>)>> {
-    /// Bytes of stack: transmission keeps its data on the heap. Ciphers' tables of a few KiB and the standard library fit
-    /// several times.
+    /// Stack size, in bytes: transmission keeps its data on the heap. Cipher tables of a few KiB and the standard
+    /// library fit several times over.
     const STACK: usize = 256 << 10;
 
     let socket = Arc::new(socket);
@@ -341,14 +340,14 @@ fn begin(socket: Socket, shared: &Arc<Shared>) -> io::Result<Option<(u64, JoinHa
     let open = Open { id, shared: Arc::clone(shared) };
     let thread = thread::Builder::new().name(format!("nbd-{id}")).stack_size(STACK).spawn(move || {
         open.shared.serve(&socket);
-        // The connection is closed before it counts as ended: who waits for that sees it closed.
+        // Closed before it counts as ended, so that whoever waits for its end sees it closed.
         drop(socket);
         drop(open);
     })?;
     Ok(Some((id, thread)))
 }
 
-/// A connection in the list. Dropping it, even while a panic unwinds, takes it off.
+/// A connection's entry in the list. Dropping it, even while a panic unwinds, removes it.
 struct Open {
     id: u64,
     shared: Arc<Shared>,
@@ -365,17 +364,17 @@ impl Drop for Open {
     }
 }
 
-/// The exports of a server, checked.
+/// A server's exports, validated.
 struct Exports(Vec<Exported>);
 
-/// An export that is being served.
+/// An export being served.
 struct Exported {
     name: String,
     description: String,
     store: Arc<dyn Store>,
     len: u64,
     read_only: bool,
-    /// Bytes that requests are multiples of, of clients who know.
+    /// Requests must be multiples of this many bytes, from clients that know of it.
     smallest_block: u32,
     block_size: u32,
     durable: Durable,
@@ -393,7 +392,7 @@ impl Exports {
                 }
             }
             if !block_size.is_power_of_two() || !(512..=protocol::MAX_PAYLOAD).contains(block_size) {
-                return Err(Error::misuse(format!("{block_size} bytes are no size for blocks")));
+                return Err(Error::misuse(format!("{block_size} bytes is not a valid block size")));
             }
             if !names.insert(name) {
                 return Err(Error::misuse(format!("two exports are called {name:?}")));
@@ -403,7 +402,7 @@ impl Exports {
             return Err(Error::misuse("there is nothing to serve"));
         }
         let exported = |Export { name, description, store, read_only, block_size }| {
-            // Every disk has sectors of 512 bytes at least: of those nobody needs to be told.
+            // Every disk has sectors of at least 512 bytes, so that need not be said.
             let sector = u32::try_from(store.sector_size()).ok().filter(|size| u64::from(*size) > SMALLEST_SECTOR);
             Exported {
                 name,
@@ -423,7 +422,7 @@ impl Exports {
         self.0.iter()
     }
 
-    /// The export of this name. The empty name is the default's.
+    /// The export of this name; the empty name means the default.
     fn find(&self, name: &[u8]) -> Option<&Exported> {
         let named = self.iter().find(|e| e.name.as_bytes() == name);
         if name.is_empty() { named.or(self.0.first()) } else { named }
@@ -433,19 +432,19 @@ impl Exports {
 impl Exported {
     /// The transmission flags.
     fn flags(&self, structured: bool) -> u16 {
-        // One store serves all connections: what one has flushed, all have.
+        // One store serves all connections: a flush on one covers all.
         let mut flags = export::HAS_FLAGS | export::SEND_FLUSH | export::SEND_FUA | export::CAN_MULTI_CONN;
         flags |= if self.read_only { export::READ_ONLY } else { export::SEND_TRIM | export::SEND_WRITE_ZEROES };
         flags | if structured { export::SEND_DF } else { 0 }
     }
 
-    /// Makes durable what was written, and remembers failures.
+    /// Flushes the store and remembers failures.
     fn flush(&self) -> io::Result<()> {
         self.durable.flush(&*self.store)
     }
 }
 
-/// All but the unreserved characters and `/` as `%XX` (RFC 3986, sections 2.1 and 2.3).
+/// Percent-encodes everything but unreserved characters and `/` (RFC 3986, sections 2.1 and 2.3).
 fn percent_encoded(bytes: &[u8]) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~/".contains(&b);
     bytes.iter().map(|&b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()

@@ -7,25 +7,25 @@ use super::protocol::*;
 use super::socket::Socket;
 use super::{Exported, Exports};
 
-/// The longest option, in bytes. The longest that makes sense, `OPT_GO` with a name of 4096 bytes, is far below.
+/// The longest option, in bytes. The longest that makes sense, `OPT_GO` with a name of 4096 bytes, is much shorter.
 const MAX_OPTION: u32 = 64 << 10;
 
-/// Options that a client may send: more than a client that asks about every export sends.
+/// The most options a client may send: more than one that asks about every export sends.
 const MAX_OPTIONS: usize = 1024;
 
-/// What was agreed on.
+/// The result of the handshake.
 pub struct Agreed<'a> {
     pub export: &'a Exported,
     pub structured: bool,
-    /// Bytes that requests are multiples of: 1 for a client that was told nothing ("Block size constraints").
+    /// Requests must be multiples of this many bytes: 1 for a client that was told nothing ("Block size constraints").
     pub smallest_block: u32,
 }
 
-/// Talks to a new client until it chooses an export, or `None` if it ends the handshake in good order.
+/// Talks to a new client until it chooses an export; `None` if it ends the handshake properly.
 ///
 /// # Errors
-/// `InvalidData` for a client that breaks the protocol, `TimedOut` for one that takes its time, and whatever the socket
-/// reports. The connection is to be dropped then.
+/// `InvalidData` for a client that breaks the protocol, `TimedOut` for one that is too slow, and whatever the socket
+/// reports. Then the connection must be dropped.
 pub fn negotiate<'a>(socket: &Socket, exports: &'a Exports, deadline: Instant) -> io::Result<Option<Agreed<'a>>> {
     Handshake { socket, exports, deadline, structured: false }.run()
 }
@@ -63,7 +63,7 @@ impl<'a> Handshake<'_, 'a> {
             match header.option {
                 option::EXPORT_NAME => return self.export_name(&data, no_zeroes).map(Some),
                 option::ABORT => {
-                    // It may be gone already ("Option types", NBD_OPT_ABORT).
+                    // The client may be gone already ("Option types", NBD_OPT_ABORT).
                     let _ = self.answer(option::ABORT, reply::ACK, &[]);
                     return Ok(None);
                 }
@@ -81,14 +81,14 @@ impl<'a> Handshake<'_, 'a> {
                     self.answer(header.option, reply::ACK, &[])?;
                 }
                 option::STRUCTURED_REPLY => self.answer(header.option, reply::ERR_INVALID, b"it takes no data")?,
-                // STARTTLS and the metadata contexts among them.
+                // This includes STARTTLS and the metadata contexts.
                 _ => self.answer(header.option, reply::ERR_UNSUP, b"not supported by this server")?,
             }
         }
         Err(broken("too many options"))
     }
 
-    /// `OPT_EXPORT_NAME`: an export that is not there cannot be reported, so the connection ends.
+    /// `OPT_EXPORT_NAME`: has no error reply, so an unknown export ends the connection.
     fn export_name(&self, name: &[u8], no_zeroes: bool) -> io::Result<Agreed<'a>> {
         let export = self.exports.find(name).ok_or_else(|| broken("no such export"))?;
         let mut answer = [0; 134];
@@ -112,7 +112,7 @@ impl<'a> Handshake<'_, 'a> {
         self.send(&answer)
     }
 
-    /// Answers `OPT_INFO` and `OPT_GO`; what was agreed on, if the export was found.
+    /// Answers `OPT_INFO` and `OPT_GO`; returns what was agreed on if the export was found.
     fn info(&self, option: u32, data: &[u8]) -> io::Result<Option<Agreed<'a>>> {
         let Some(request) = InfoRequest::parse(data) else {
             self.answer(option, reply::ERR_INVALID, b"the lengths do not add up")?;

@@ -1,27 +1,27 @@
-//! Numbers and messages of the NBD protocol: what goes over the wire, and nothing about when.
+//! Numbers and messages of the NBD protocol: what goes over the wire, but not when.
 //!
-//! Source of all of it: the NBD project's `doc/proto.md`, whose section titles are named here. Every number is
-//! big-endian ("Conventions").
+//! Source: the NBD project's `doc/proto.md`, whose section titles are quoted here. All numbers are big-endian
+//! ("Conventions").
 
-/// What the server says first ("Oldstyle negotiation"): `NBDMAGIC`.
+/// The server's first bytes ("Oldstyle negotiation"): `NBDMAGIC`.
 pub const MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// What follows it in newstyle, and what begins each option ("Newstyle negotiation"): `IHAVEOPT`.
+/// What follows in newstyle, and begins each option ("Newstyle negotiation"): `IHAVEOPT`.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// What begins each reply to an option ("Fixed newstyle negotiation").
+/// Begins each option reply ("Fixed newstyle negotiation").
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// What begins each request ("Request message").
+/// Begins each request ("Request message").
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// What begins a simple reply ("Simple reply message").
+/// Begins a simple reply ("Simple reply message").
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// What begins a chunk of a structured reply ("Structured reply chunk message").
+/// Begins a chunk of a structured reply ("Structured reply chunk message").
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
 /// The longest string, in bytes ("Conventions").
 pub const MAX_STRING: usize = 4096;
-/// The largest READ or WRITE, in bytes: what a client may assume that was told nothing ("Block size constraints").
+/// The largest READ or WRITE, in bytes: what a client that was told nothing may assume ("Block size constraints").
 pub const MAX_PAYLOAD: u32 = 32 << 20;
 
-/// "Handshake flags" and "Client flags": the bits have the same places in both.
+/// "Handshake flags" and "Client flags": the bits are the same in both.
 pub mod handshake {
     /// Options may be answered.
     pub const FIXED_NEWSTYLE: u16 = 1 << 0;
@@ -62,7 +62,7 @@ pub mod reply {
     pub const ERR_UNKNOWN: u32 = ERROR + 6;
 }
 
-/// "Option reply types", `NBD_REP_INFO`: what it informs about.
+/// "Option reply types", `NBD_REP_INFO`: the kinds of information.
 pub mod info {
     pub const EXPORT: u16 = 0;
     pub const NAME: u16 = 1;
@@ -98,7 +98,7 @@ pub mod chunk {
     pub const ERROR: u16 = ERROR_BIT + 1;
 }
 
-/// An error number of the protocol ("Error values"), whatever the numbers of this system are.
+/// A protocol error number ("Error values"), independent of this system's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub u32);
 
@@ -112,7 +112,7 @@ impl Errno {
     pub const ENOTSUP: Self = Self(95);
     pub const ESHUTDOWN: Self = Self(108);
 
-    /// What tells a client of a store's error best.
+    /// The error number that describes a store's error best.
     pub fn of(error: &std::io::Error) -> Self {
         use std::io::ErrorKind;
         match error.kind() {
@@ -125,7 +125,7 @@ impl Errno {
         }
     }
 
-    /// A text for people, sent with the number where there is room for one.
+    /// A description for users, sent with the number if there is room.
     pub fn text(self) -> &'static str {
         match self {
             Self::EPERM => "not permitted: this part of the export is read-only",
@@ -165,7 +165,7 @@ impl Request {
     /// Its size on the wire, in bytes.
     pub const SIZE: usize = 28;
 
-    /// `None` where the magic is wrong.
+    /// `None` if the magic is wrong.
     pub fn parse(bytes: &[u8; Self::SIZE]) -> Option<Self> {
         (be32(bytes, 0) == REQUEST_MAGIC).then(|| Self {
             flags: be16(bytes, 4),
@@ -189,7 +189,7 @@ impl Request {
     }
 }
 
-/// A simple reply, without the data that follows it where it answers a successful READ.
+/// A simple reply, without the data that follow in the reply to a successful READ.
 ///
 /// ```text
 ///  at  bytes
@@ -217,7 +217,7 @@ impl SimpleReply {
     }
 }
 
-/// The beginning of a chunk of a structured reply.
+/// The header of a structured reply chunk.
 ///
 /// ```text
 ///  at  bytes
@@ -252,7 +252,7 @@ impl Chunk {
         bytes
     }
 
-    /// The beginning of a chunk of `len` bytes of data from `offset` in the export.
+    /// The header of a chunk of `len` bytes of data at `offset` in the export.
     pub fn data(cookie: u64, offset: u64, len: usize, done: bool) -> [u8; Self::SIZE + 8] {
         let flags = if done { chunk::DONE } else { 0 };
         let mut bytes = [0; Self::SIZE + 8];
@@ -274,7 +274,7 @@ impl Chunk {
     }
 }
 
-/// An option of the handshake, without its data.
+/// A handshake option, without its data.
 ///
 /// ```text
 ///  at  bytes
@@ -292,7 +292,7 @@ impl OptionHeader {
     /// Its size on the wire, in bytes.
     pub const SIZE: usize = 16;
 
-    /// `None` where the magic is wrong.
+    /// `None` if the magic is wrong.
     pub fn parse(bytes: &[u8; Self::SIZE]) -> Option<Self> {
         (be64(bytes, 0) == OPTION_MAGIC).then(|| Self { option: be32(bytes, 8), len: be32(bytes, 12) })
     }
@@ -340,7 +340,7 @@ pub struct InfoRequest<'a> {
 }
 
 impl<'a> InfoRequest<'a> {
-    /// `None` where the lengths do not add up.
+    /// `None` if the lengths do not add up.
     pub fn parse(data: &'a [u8]) -> Option<Self> {
         let (len, rest) = data.split_first_chunk::<4>()?;
         let (name, rest) = rest.split_at_checked(u32::from_be_bytes(*len) as usize)?;
@@ -355,7 +355,7 @@ impl<'a> InfoRequest<'a> {
 }
 
 /// # Panics
-/// If fewer than two bytes are at `at`; so for the other two.
+/// If there are fewer than two bytes at `at`; likewise for the other two functions.
 pub fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(bytes[at..at + 2].try_into().expect("two bytes"))
 }

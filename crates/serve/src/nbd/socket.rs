@@ -10,29 +10,29 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sen
 
 pub use crate::wait::wait;
 
-/// Bytes that may be under way in each direction. A whole request of 1 MiB and its successor fit, so that neither side
-/// sleeps in the middle of one; larger ones bring nothing.
+/// Kernel buffer size in each direction, in bytes. A whole request of 1 MiB and the next one fit, so that neither side
+/// sleeps in the middle of one; larger buffers do not help.
 const KERNEL_BUFFER: usize = 4 << 20;
 
 /// A connected stream socket.
 pub struct Socket(OwnedFd);
 
 impl Socket {
-    /// Takes a connected socket over and gives it large buffers, where the system allows.
+    /// Takes over a connected socket and gives it large buffers, if the system allows.
     pub fn new(fd: OwnedFd) -> Self {
-        // More than net.core.{w,r}mem_max takes a privilege; what the system allows without it serves too.
+        // Exceeding net.core.{w,r}mem_max takes a privilege; the limit without it will do.
         if sockopt::set_socket_send_buffer_size_force(&fd, KERNEL_BUFFER).is_err() {
             let _ = sockopt::set_socket_send_buffer_size(&fd, KERNEL_BUFFER);
         }
         if sockopt::set_socket_recv_buffer_size_force(&fd, KERNEL_BUFFER).is_err() {
             let _ = sockopt::set_socket_recv_buffer_size(&fd, KERNEL_BUFFER);
         }
-        // Fails on a Unix socket, which needs it not.
+        // Fails on a Unix socket, which does not need it.
         let _ = sockopt::set_tcp_nodelay(&fd, true);
         Self(fd)
     }
 
-    /// Receives what is there, without waiting: `None` where nothing is, 0 at the end.
+    /// Receives what is there without waiting: `None` if there is nothing, 0 at the end.
     pub fn receive_now(&self, to: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match recv(&self.0, &mut *to, RecvFlags::DONTWAIT) {
@@ -47,7 +47,7 @@ impl Socket {
     /// Fills `to`.
     ///
     /// # Errors
-    /// `UnexpectedEof` where the other side ends the connection sooner.
+    /// `UnexpectedEof` if the peer ends the connection first.
     pub fn receive(&self, mut to: &mut [u8]) -> io::Result<()> {
         while !to.is_empty() {
             match recv(&self.0, &mut *to, RecvFlags::WAITALL) {
@@ -80,7 +80,7 @@ impl Socket {
     /// Fills `to` before `deadline`.
     ///
     /// # Errors
-    /// `TimedOut`, or `UnexpectedEof` where the other side ends the connection.
+    /// `TimedOut`, or `UnexpectedEof` if the peer ends the connection.
     pub fn receive_by(&self, deadline: Instant, mut to: &mut [u8]) -> io::Result<()> {
         while !to.is_empty() {
             match self.receive_now(to)? {
@@ -108,17 +108,17 @@ impl Socket {
         Ok(())
     }
 
-    /// Waits until there is something to receive, or the end. `false` if there is nothing after `timeout`.
+    /// Waits for data or the end of the stream. Returns `false` if `timeout` passes first.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
         wait(&mut [PollFd::new(&self.0, PollFlags::IN)], timeout)
     }
 
-    /// Lets the other side send nothing more; what it has sent can still be received.
+    /// Stops the peer from sending more; what it has sent can still be received.
     pub fn stop_receiving(&self) {
         let _ = shutdown(&self.0, Shutdown::Read);
     }
 
-    /// Ends the connection, whatever is under way.
+    /// Ends the connection, whatever is in flight.
     pub fn cut(&self) {
         let _ = shutdown(&self.0, Shutdown::Both);
     }

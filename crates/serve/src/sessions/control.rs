@@ -1,4 +1,4 @@
-//! The socket on which a server says how much has gone through. It takes no orders: who wants it to end sends it a signal.
+//! The socket on which a server reports its status. It takes no commands: to end a server, signal it.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,7 +14,7 @@ use super::{Status, short_name};
 /// A server that takes longer to answer is stuck.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Answers as long as it lives.
+/// Answers for its lifetime.
 pub struct Control {
     listener: Arc<UnixListener>,
     thread: Option<thread::JoinHandle<()>>,
@@ -29,7 +29,7 @@ impl Control {
             // Ends when the listener is shut down.
             while let Ok((mut stream, _)) = accepting.accept() {
                 let text = serde_json::to_vec(&status()).expect("numbers are JSON");
-                // One answer fits into the socket's buffer: nobody who asks can hold this thread up.
+                // An answer fits into the socket's buffer, so no client can block this thread.
                 let _ = stream.write_all(&text);
             }
         };
@@ -47,7 +47,7 @@ impl Drop for Control {
     }
 }
 
-/// Asks the server whose folder this is.
+/// Asks the server that owns this folder.
 pub(super) fn ask(folder: &Path) -> io::Result<Status> {
     let (_held, path) = short_name(folder, "control")?;
     let stream = UnixStream::connect(path)?;

@@ -1,11 +1,11 @@
-//! What is served or mounted by whom: one folder per server, with a record that says what there is to clean up if the server
-//! does not, and a socket that says how much went through.
+//! Who serves or mounts what: one folder per server, with a record of what must be cleaned up if the server
+//! does not do it, and a socket that reports its traffic.
 //!
 //! ```text
-//! /run/claviger/            mode 0700, its owner's alone; users have theirs in $XDG_RUNTIME_DIR
-//!   PID-TICKS-REALM/        the server: its number, when it was started, and where both mean anything
-//!     record.json           mode 0600, replaced as a whole
-//!     control               a socket: whoever connects is told the status and nothing else
+//! /run/claviger/            mode 0700, root's; users have theirs in $XDG_RUNTIME_DIR
+//!   PID-TICKS-REALM/        the server: its PID, its start time, and the kernel and namespace of both
+//!     record.json           mode 0600, replaced atomically
+//!     control               a socket: sends the status to whoever connects
 //!     image/                where the plaintext is mounted as a file, if a file system lies on top of it
 //! ```
 
@@ -31,16 +31,16 @@ pub use process::Process;
 pub(crate) use process::Stat;
 pub use text::{escape, unescape};
 
-/// Says where the runtime folder is, before all other places: an absolute path of a folder of one's own.
+/// The environment variable that overrides the runtime folder: the absolute path of a private folder.
 pub const VARIABLE: &str = "CLAVIGER_RUNTIME_DIR";
 
-/// Name of the file with the record.
+/// Name of the record's file.
 const RECORD: &str = "record.json";
 
-/// More than any record has, in bytes.
+/// The largest record that is read, in bytes.
 const RECORD_MAX: u64 = 64 << 10;
 
-/// What is known about something that is served.
+/// What is recorded about a volume that is served.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// The file or device that holds the volume.
@@ -52,7 +52,7 @@ pub struct Record {
     /// Where it is served, as a URI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uri: Option<String>,
-    /// The file system that is mounted, or `none` where only the plaintext is shown as a file.
+    /// The mounted file system, or `none` if only the plaintext is shown as a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filesystem: Option<String>,
     /// Name of the format.
@@ -63,42 +63,42 @@ pub struct Record {
     pub mode: String,
     /// Size of the plaintext, in bytes.
     pub size: u64,
-    /// Whether nothing can be written.
+    /// Whether it is read-only.
     pub read_only: bool,
-    /// Since when, in seconds since 1970.
+    /// When it was started, in seconds since 1970.
     pub since: u64,
     /// The process that decrypts.
     pub server: Process,
-    /// The process of the file system, where that is another program.
+    /// The process of the file system, if that is another program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<Process>,
-    /// The loop device that the kernel's file system is on.
+    /// The loop device below the kernel's file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loop_device: Option<PathBuf>,
-    /// What went wrong when it ended: what was written last may be lost.
+    /// What went wrong when it ended: the last writes may be lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
 
-/// What a living server says of itself.
+/// What a running server reports.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
-    /// Bytes of the plaintext that went through.
+    /// Bytes of plaintext transferred.
     #[serde(flatten)]
     pub traffic: Traffic,
     /// Whether a write that would have damaged the hidden volume was refused.
     pub damage_prevented: bool,
 }
 
-/// The runtime folder of this user, that nobody else can enter.
+/// This user's runtime folder, which nobody else can enter.
 pub struct Runtime(PathBuf);
 
 impl Runtime {
-    /// `$CLAVIGER_RUNTIME_DIR`; or root's /run/claviger, a user's $XDG_RUNTIME_DIR/claviger or /run/user/UID/claviger; or
-    /// /tmp/claviger-UID. It is made if it is not there.
+    /// `$CLAVIGER_RUNTIME_DIR`; otherwise root's /run/claviger, or a user's $XDG_RUNTIME_DIR/claviger or
+    /// /run/user/UID/claviger; or /tmp/claviger-UID. Created if it does not exist.
     ///
     /// # Errors
-    /// `Misuse` if what is there does not belong to this user alone; `Io`.
+    /// `Misuse` if it exists but is not private to this user; `Io`.
     pub fn of_this_user() -> Result<Self> {
         let uid = getuid().as_raw();
         let own = |path: &PathBuf| fs::metadata(path).is_ok_and(|m| m.is_dir() && m.uid() == uid);
@@ -106,7 +106,7 @@ impl Runtime {
         let folder = match variable(VARIABLE) {
             Some(folder) => folder,
             None => {
-                // Not root's XDG_RUNTIME_DIR: whether root has one depends on how somebody became root.
+                // Not root's XDG_RUNTIME_DIR: whether that is set depends on how somebody became root.
                 let base = match uid {
                     0 => Some(PathBuf::from("/run")),
                     _ => variable("XDG_RUNTIME_DIR").filter(own).or(Some(format!("/run/user/{uid}").into())),
@@ -121,12 +121,12 @@ impl Runtime {
         Ok(Self(folder))
     }
 
-    /// Where it is.
+    /// The folder's path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// A folder for what this process serves.
+    /// Creates a folder for what this process serves.
     ///
     /// # Errors
     /// `Io`.
@@ -141,8 +141,8 @@ impl Runtime {
         begin().map_err(|e: io::Error| Error::from(e).at(&folder))
     }
 
-    /// What is there, the oldest first: living servers, and what others have left. Not those of another kernel or PID
-    /// namespace that has the same folder: what they have mounted is not there, or not this one's to unmount.
+    /// The sessions, oldest first: running servers, and what dead ones have left. Not those of another kernel or PID
+    /// namespace that shares the folder: their mounts are not here, or not ours to unmount.
     ///
     /// # Errors
     /// `Io`.
@@ -159,7 +159,7 @@ impl Runtime {
         Ok(sessions)
     }
 
-    /// Folders of servers that have ended without having removed them, whether there is a record in them or not.
+    /// Folders of servers that ended without removing them, with or without a record.
     ///
     /// # Errors
     /// `Io`.
@@ -173,12 +173,12 @@ impl Runtime {
     }
 }
 
-/// A server's folder and what it says.
+/// A server's folder and its record.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// The folder.
+    /// The server's folder.
     pub folder: PathBuf,
-    /// What it is.
+    /// The record in it.
     pub record: Record,
 }
 
@@ -188,17 +188,17 @@ impl Session {
         self.folder.join("image")
     }
 
-    /// Whether its server lives.
+    /// Whether its server is running.
     pub fn alive(&self) -> bool {
         self.record.server.alive()
     }
 
-    /// What the server says of itself, unless it has ended or does not answer.
+    /// The server's own status; `None` if it has ended or does not answer.
     pub fn status(&self) -> Option<Status> {
         control::ask(&self.folder).ok()
     }
 
-    /// The record of the folder, if it is there, whole, and of nobody else.
+    /// Reads a folder's record, if it exists, is complete and belongs to this folder's server.
     pub fn read(folder: &Path) -> Option<Self> {
         let no_link = OFlags::NOFOLLOW.bits().cast_signed();
         let file = OpenOptions::new().read(true).custom_flags(no_link).open(folder.join(RECORD)).ok()?;
@@ -212,19 +212,19 @@ impl Session {
         Some(Self { folder: folder.to_owned(), record })
     }
 
-    /// Replaces the record as a whole: who reads it meanwhile sees the old or the new one.
+    /// Replaces the record atomically: a reader sees either the old or the new one.
     fn write(&self) -> io::Result<()> {
         files::replace(&self.folder.join(RECORD), &serde_json::to_vec_pretty(&self.record)?, 0o600)
     }
 }
 
-/// The session of this process. Its folder goes with it, unless something went wrong that has to be told.
+/// This process's session. Dropping it removes its folder, unless the record has a failure to report.
 pub struct Live {
     session: Session,
 }
 
 impl Live {
-    /// The session.
+    /// The session as recorded.
     pub fn session(&self) -> &Session {
         &self.session
     }
@@ -238,7 +238,7 @@ impl Live {
         self.session.write().map_err(|e| Error::from(e).at(&self.session.folder))
     }
 
-    /// Answers those who ask for the status, as long as the value returned lives.
+    /// Answers status requests for the lifetime of the value returned.
     ///
     /// # Errors
     /// `Io`.
@@ -255,7 +255,8 @@ impl Drop for Live {
     }
 }
 
-/// Removes a session's folder: the files that belong there, and the empty folder of the image. Never anything below a mount.
+/// Removes a session's folder: the files that belong there and the empty folder of the image, never anything below a
+/// mount.
 pub fn remove(folder: &Path) {
     let record = folder.join(RECORD);
     for path in [files::beside(&record).ok(), Some(record), Some(folder.join("control"))].into_iter().flatten() {
@@ -265,22 +266,24 @@ pub fn remove(folder: &Path) {
     let _ = fs::remove_dir(folder);
 }
 
-/// Makes the folder, or checks that it is this user's alone.
+/// Creates the folder, or checks that it is private to this user.
 fn private_folder(folder: &Path) -> Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e.into()),
         _ => {}
     }
-    // In /tmp anybody could have made it first.
+    // In /tmp anybody could have created it first.
     let metadata = fs::symlink_metadata(folder)?;
     if !metadata.is_dir() || metadata.uid() != getuid().as_raw() || metadata.mode() & 0o077 != 0 {
-        return Err(Error::misuse("not a private folder of yours (mode 0700)")
-            .hint(format!("Put it right or away, or name another one with {VARIABLE} in the environment.")));
+        return Err(Error::misuse("not a private folder of your own (mode 0700)").hint(format!(
+            "Correct its owner and mode, remove it, or set the environment variable {VARIABLE} to another folder."
+        )));
     }
     Ok(())
 }
 
-/// The folder, held open so that a socket in it can be named however long its path is (unix(7): 108 bytes).
+/// The folder, held open so that a socket in it has a short path whatever the folder's own path is (unix(7): 108
+/// bytes).
 fn short_name(folder: &Path, name: &str) -> io::Result<(File, PathBuf)> {
     use std::os::fd::AsRawFd;
     let held = File::open(folder)?;

@@ -1,4 +1,4 @@
-//! Whose a folder is: folders may be shared with processes that this one does not see.
+//! The owner of a folder: folders may be shared with processes that this one does not see.
 
 use std::fmt;
 use std::fs;
@@ -8,40 +8,40 @@ use std::sync::OnceLock;
 
 use super::Process;
 
-/// The process that a folder belongs to, and where its number means anything.
+/// The process that owns a folder, and the realm in which its ID has a meaning.
 ///
-/// Another kernel (a guest that sees this one's folders, a machine with the same network file system) or another PID namespace
-/// (a container) has processes of its own: which of them live cannot be told from here, and those of an earlier start of this
-/// machine look no different.
+/// Another kernel (a guest that sees this one's folders, a machine with the same network file system) or PID namespace
+/// (a container) has processes of its own: which of them are alive cannot be told from here, and those from before a
+/// reboot of this machine look the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The process.
     pub process: Process,
-    /// A digest of what its number and time of birth are relative to; [`UNKNOWN`] is nobody's.
+    /// A digest of what its ID and start time are relative to; [`UNKNOWN`] belongs to nobody.
     realm: u64,
 }
 
-/// The realm of a process that cannot look at /proc.
+/// The realm of a process that cannot read /proc.
 const UNKNOWN: u64 = 0;
 
 impl Owner {
     /// This process.
     pub fn this() -> Self {
-        // What is not known in an unknown realm does not matter.
+        // In an unknown realm, unknown values do not matter.
         Self::of(Process::this().unwrap_or(Process { pid: std::process::id(), started: 0 }))
     }
 
-    /// A process that this one sees.
+    /// A process visible to this one.
     pub fn of(process: Process) -> Self {
         Self { process, realm: realm() }
     }
 
-    /// Whether it was started where this process was: then, and only then, can be told whether it lives.
+    /// Whether it was started in this process's realm; only then can it be told whether it is alive.
     pub fn is_here(&self) -> bool {
         self.realm != UNKNOWN && self.realm == realm()
     }
 
-    /// Whether it has surely ended. A PID namespace's number is given anew only after all of its processes have ended.
+    /// Whether it has certainly ended. A PID namespace's number is reused only after all of its processes have ended.
     pub fn has_ended(&self) -> bool {
         self.is_here() && !self.process.alive()
     }
@@ -63,22 +63,22 @@ impl FromStr for Owner {
             let mut parts = text.split('-');
             let process = Process { pid: parts.next()?.parse().ok()?, started: parts.next()?.parse().ok()? };
             let owner = Self { process, realm: u64::from_str_radix(parts.next()?, 16).ok()? };
-            // Nothing but what was written so: no signs, no zeros in front.
+            // Only the canonical form: no signs, no leading zeros.
             (owner.to_string() == text).then_some(owner)
         };
         parse().ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 }
 
-/// Where numbers and times of birth of processes mean what they mean here: this start of the kernel, the PID namespace, and the
-/// time namespace, by which times of birth are shown shifted (time_namespaces(7)).
+/// What process IDs and start times are relative to here: the boot of this kernel, the PID namespace, and the time
+/// namespace, which shifts start times (time_namespaces(7)).
 fn realm() -> u64 {
     static REALM: OnceLock<u64> = OnceLock::new();
     *REALM.get_or_init(|| read_realm().map_or(UNKNOWN, |text| digest(&text)))
 }
 
 fn read_realm() -> io::Result<String> {
-    // /proc may be mounted for another PID namespace than this process is in: there it has another number, or none.
+    // /proc may belong to another PID namespace, where this process has another ID or none.
     if fs::read_link("/proc/self")?.to_str() != Some(&std::process::id().to_string()) {
         return Err(io::ErrorKind::NotFound.into());
     }
@@ -89,7 +89,7 @@ fn read_realm() -> io::Result<String> {
     Ok(format!("{} {} {}", boot.trim(), pids.display(), times.display()))
 }
 
-/// 48 bits of FNV-1a: no secret depends on it, and a name stays short.
+/// 48 bits of FNV-1a: no secret depends on it, and the name stays short.
 fn digest(text: &str) -> u64 {
     let hash = text
         .bytes()

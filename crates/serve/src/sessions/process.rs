@@ -1,4 +1,4 @@
-//! Processes by number and time of birth: a number alone is given anew once its process has ended.
+//! Processes by number and start time: a number alone is reused once its process has ended.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,9 +13,9 @@ use crate::wait::wait;
 /// A process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number.
+    /// The process ID.
     pub pid: u32,
-    /// When it was started, in ticks since the machine was (proc_pid_stat(5), field 22).
+    /// When it started, in ticks since boot (proc_pid_stat(5), field 22).
     pub started: u64,
 }
 
@@ -23,12 +23,12 @@ impl Process {
     /// This process.
     ///
     /// # Errors
-    /// `Io` where /proc is not mounted.
+    /// `Io` if /proc is not mounted.
     pub fn this() -> io::Result<Self> {
         Self::of(std::process::id())
     }
 
-    /// The process that has the number now.
+    /// The process that has this ID now.
     ///
     /// # Errors
     /// `NotFound` if there is none.
@@ -37,29 +37,30 @@ impl Process {
         Ok(Self { pid, started: stat.started })
     }
 
-    /// Whether it lives. One that has ended and that its parent has not taken note of does not.
+    /// Whether it is alive. A zombie is not.
     ///
-    /// Where /proc hides processes (proc(5), `hidepid`), a server is hidden from its own user, since nobody may look into it.
-    /// A hidden process of that number counts as this one: what a living server has mounted must not be cleaned up.
+    /// Where /proc hides processes (proc(5), `hidepid`), a server is hidden even from its own user, because it is not
+    /// dumpable. A hidden process with that ID counts as this one: what a living server has mounted must not be cleaned
+    /// up.
     pub fn alive(&self) -> bool {
         self.seen_alive().unwrap_or_else(|| is_there(self.pid))
     }
 
-    /// Whether /proc says that it lives; nothing if /proc does not show it.
+    /// Whether /proc says that it is alive; `None` if /proc does not show it.
     fn seen_alive(&self) -> Option<bool> {
         let stat = Stat::of(self.pid).ok()?;
         Some(stat.started == self.started && !matches!(stat.state, 'Z' | 'X'))
     }
 
-    /// A handle that stays with this process, or nothing if it has ended.
+    /// A pidfd of this process, or `None` if it has ended.
     fn handle(&self) -> Option<OwnedFd> {
         let fd = handle_of(self.pid)?;
-        // Looked at after the handle was made: the handle is of this process or of nobody else.
+        // Checked after opening the pidfd: so it belongs to this process or to none.
         self.alive().then_some(fd)
     }
 
-    /// Sends it a signal. False if it has ended, or is somebody else's. One that is hidden is asked, and never killed: it could
-    /// be another one.
+    /// Sends it a signal. Returns false if it has ended or belongs to somebody else. A hidden process is asked to end
+    /// but never killed: it could be another one.
     pub fn signal(&self, signal: Signal) -> bool {
         if signal == Signal::KILL && self.seen_alive() != Some(true) {
             return false;
@@ -67,10 +68,10 @@ impl Process {
         self.handle().is_some_and(|fd| pidfd_send_signal(fd, signal).is_ok())
     }
 
-    /// Waits for its end. False if it still lives after `limit`.
+    /// Waits for it to end. Returns false if it is still alive after `limit`.
     ///
     /// # Errors
-    /// `Io` if there is no waiting for it.
+    /// `Io` if waiting fails.
     pub fn wait_for_end(&self, limit: Option<Duration>) -> io::Result<bool> {
         match self.handle() {
             None => Ok(!self.alive()),
@@ -78,29 +79,29 @@ impl Process {
         }
     }
 
-    /// A descriptor that becomes readable when the process ends; nothing if it has ended.
+    /// A descriptor that becomes readable when the process ends; `None` if it has ended.
     pub fn watch(&self) -> Option<OwnedFd> {
         self.handle()
     }
 }
 
-/// Whether a process of that number has not ended, by a way that hides none.
+/// Whether a process with that ID is alive, found in a way that `hidepid` does not affect.
 fn is_there(pid: u32) -> bool {
     let Some(fd) = handle_of(pid) else { return false };
-    // Readable once it has ended.
+    // A pidfd is readable once the process has ended.
     !wait(&mut [PollFd::new(&fd, PollFlags::IN)], Some(Duration::ZERO)).unwrap_or(true)
 }
 
-/// A handle of whatever process has that number.
+/// A pidfd of whatever process has that ID.
 fn handle_of(pid: u32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()
 }
 
-/// What of /proc/PID/stat is of use (proc_pid_stat(5)).
+/// The fields needed from /proc/PID/stat (proc_pid_stat(5)).
 pub(crate) struct Stat {
     /// `R`, `S`, `D` …
     pub state: char,
-    /// When it was started, in ticks.
+    /// When it started, in ticks.
     pub started: u64,
 }
 
@@ -110,11 +111,11 @@ impl Stat {
         Self::parse(&String::from_utf8_lossy(&text)).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The name, in brackets, may hold anything: the fields are counted from the last bracket on.
+    /// The name, in brackets, may contain anything: fields are counted from the last bracket.
     fn parse(text: &str) -> Option<Self> {
         let mut fields = text.rsplit_once(')')?.1.split_whitespace();
         let state = fields.next()?.chars().next()?;
-        // State is field 3, the time of the start field 22.
+        // The state is field 3, the start time field 22.
         let started = fields.nth(18)?.parse().ok()?;
         Some(Self { state, started })
     }

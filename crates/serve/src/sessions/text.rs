@@ -1,18 +1,18 @@
-//! Paths as text: what is no text, and what would do something to a terminal, as `\` and three octal digits, as the kernel
-//! does it in /proc/self/mountinfo (proc_pid_mountinfo(5)).
+//! Paths as text: bytes that are not text, or that a terminal would interpret, become `\` and three octal digits, as
+//! the kernel does in /proc/self/mountinfo (proc_pid_mountinfo(5)).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// The path as text that can be printed.
+/// Escapes a path, so that it can be printed.
 pub fn escape(path: &Path) -> String {
     let mut text = String::new();
     for chunk in path.as_os_str().as_bytes().utf8_chunks() {
         for c in chunk.valid().chars() {
             match c {
                 '\\' => text.push_str(r"\134"),
-                // Those beyond ASCII have two bytes each.
+                // C1 control characters take two bytes each in UTF-8.
                 c if c.is_control() => {
                     c.encode_utf8(&mut [0; 4]).bytes().for_each(|b| text.push_str(&format!("\\{b:03o}")));
                 }
@@ -24,7 +24,7 @@ pub fn escape(path: &Path) -> String {
     text
 }
 
-/// The path that was escaped.
+/// Undoes [`escape`].
 pub fn unescape(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -58,7 +58,7 @@ pub mod path {
     }
 }
 
-/// A path in a record that may be missing.
+/// An optional path in a record.
 pub mod optional_path {
     use super::{PathBuf, escape, unescape};
     use serde::{Deserialize, Deserializer, Serializer};

@@ -1,7 +1,7 @@
 //! AES (FIPS 197) with keys of 128, 192 and 256 bits.
 //!
 //! Every kernel runs in constant time: the fast ones use the processor's AES instructions, and the software one is
-//! bit-sliced and looks nothing up, in data or in memory. So does the key schedule.
+//! bit-sliced and uses no tables. So does the key schedule.
 
 mod s_box;
 mod schedule;

@@ -1,8 +1,8 @@
 //! AES without AES instructions: bit-sliced, in constant time.
 //!
-//! The state of many blocks is held as 8 planes, one for each bit of a byte. A plane has 4 rows as in FIPS 197, a row has
-//! several words, and a word has a byte for each of the 4 columns, in which each of 8 blocks has one bit. ShiftRows is then a
-//! rotation of words and the row rotations of MixColumns are renamings.
+//! The state of many blocks is held as 8 planes, one for each bit of a byte. A plane has 4 rows as in FIPS 197, a row
+//! has several words, and a word has a byte for each of the 4 columns, in which each of 8 blocks has one bit. ShiftRows
+//! is then a rotation of words and the row rotations of MixColumns are renamings.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 #![expect(clippy::needless_range_loop, reason = "the same index runs through several arrays")]
 
@@ -15,7 +15,7 @@ use super::schedule::Schedule;
 use crate::ciphers::{BlockCipher, Kernel, assert_blocks};
 use crate::secret::Locked;
 
-/// With vectors of the processor's base line: 32 blocks at a time.
+/// With vectors of the processor's baseline: 32 blocks at a time.
 pub(super) const SOFT: Kernel = Kernel {
     name: "bit-sliced",
     usable: || true,
@@ -40,7 +40,7 @@ pub(super) const SOFT_AVX2: Kernel = Kernel {
     },
 };
 
-/// The most words that an implementation of [`Words`] has.
+/// The most words of any implementation of [`Words`].
 const MOST_WORDS: usize = 8;
 
 struct Soft {
@@ -148,7 +148,7 @@ type State<T> = [[T; 4]; 8];
 
 /// `WORDS` words of 32 bits that one operation works on.
 trait Words: Copy + BitXor<Output = Self> + BitAnd<Output = Self> + Not<Output = Self> {
-    /// How many words.
+    /// Number of words.
     const WORDS: usize;
     fn splat(word: u32) -> Self;
     /// Takes a word from each of `WORDS` blocks in a row.
@@ -225,8 +225,8 @@ impl Words for Portable {
     }
 }
 
-/// 8 words in an AVX2 register. SAFETY of every block: these are only made and used inside `crypt_avx2`, whose caller
-/// vouches for AVX2.
+/// 8 words in an AVX2 register. SAFETY of every block: values are only created and used inside `crypt_avx2`, whose
+/// caller vouches for AVX2.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 struct Avx2(__m256i);

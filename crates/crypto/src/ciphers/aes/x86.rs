@@ -1,10 +1,10 @@
 //! AES with the processor's AES instructions, on vectors of one, two or four blocks.
 //!
-//! One kernel serves all three widths. It keeps 8 vectors in flight, which hides the latency of an AES round. XTS takes as
-//! many sectors abreast as a vector has blocks; a sector that is left over or of an odd size is done alone, with the tweaks of
-//! 8 consecutive blocks in 8, 4 or 2 vectors, each multiplied by x^8 (a shift by a byte and a carry-less product) to get to
-//! the 8 blocks after: several short chains instead of one long one. The second way costs some 10 % more, because the product
-//! takes time on the units that also do AES.
+//! One kernel serves all three widths. It keeps 8 vectors in flight, which hides the latency of an AES round. XTS
+//! processes as many sectors in parallel as a vector has blocks; a sector that is left over or of an odd size is
+//! processed alone, with the tweaks of 8 consecutive blocks in 8, 4 or 2 vectors, each multiplied by x^8 (a shift by a
+//! byte and a carry-less product) to get to the 8 blocks after: several short chains instead of one long one. The
+//! second way costs some 10 % more, because the product takes time on the units that also do AES.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;
@@ -104,8 +104,8 @@ impl BlockCipher for Aes {
     }
 }
 
-/// A vector of one or more blocks. Each method may be called only where the processor has the instructions that the
-/// implementation names: the entry functions below see to that.
+/// A vector of one or more blocks. Each method may only be called if the processor has the instructions that the
+/// implementation names, which the entry functions below ensure.
 trait Vector: Copy {
     /// Blocks in a vector.
     const BLOCKS: usize;
@@ -125,12 +125,12 @@ trait Vector: Copy {
     unsafe fn times_x8(self) -> Self;
     /// Every block times x in GF(2^128).
     unsafe fn times_x(self) -> Self;
-    /// From 8 vectors that each hold a block of every sector, in order of the blocks, to the blocks of the first sector,
+    /// Transposes 8 vectors, each with one block of every sector in block order, into the blocks of the first sector,
     /// then those of the second …
     unsafe fn by_sector(by_block: [Self; 8]) -> [Self; 8];
 }
 
-/// The instructions of each width, and the functions that enter the kernel with it.
+/// The instructions for each width, and the functions that enter the kernel with them.
 macro_rules! entries {
     ($vector:ty, $features:literal, $ecb:ident, $xts:ident, $cbc:ident) => {
         /// # Safety
@@ -172,10 +172,10 @@ entries!(__m128i, "aes,pclmulqdq,sse2", ecb_128, xts_128, cbc_128);
 entries!(__m256i, "aes,vaes,vpclmulqdq,avx2", ecb_256, xts_256, cbc_256);
 entries!(__m512i, "aes,vaes,vpclmulqdq,avx512f,avx512bw", ecb_512, xts_512, cbc_512);
 
-/// Vectors in flight: a round takes 4 cycles and two can start in each on most processors.
+/// Vectors in flight: a round takes 4 cycles, and most processors can start two per cycle.
 const IN_FLIGHT: usize = 8;
 
-/// Blocks of a sector whose tweaks are made together.
+/// Blocks of a sector whose tweaks are computed together.
 const STEP: usize = 8;
 
 #[inline(always)]
@@ -217,8 +217,8 @@ unsafe fn ecb_group<V: Vector, const N: usize, const DECRYPT: bool>(keys: &[[u8;
     }
 }
 
-/// One chain, from its end to its beginning, so that the ciphertext before a group is still there. What is too short for a group at
-/// the beginning is done block by block.
+/// One chain, from its end to its beginning, so that the ciphertext before a group is still there. A beginning that is
+/// too short for a group is processed block by block.
 ///
 /// # Safety
 /// The chain is whole blocks; the processor has the vector's instructions.
@@ -226,8 +226,8 @@ unsafe fn ecb_group<V: Vector, const N: usize, const DECRYPT: bool>(keys: &[[u8;
 unsafe fn cbc<V: Vector>(keys: &[[u8; 16]], iv: &[u8; 16], chain: &mut [u8]) {
     let group = 16 * V::BLOCKS * IN_FLIGHT;
     let mut end = chain.len();
-    // SAFETY: each group begins a block or more behind the chain's beginning, each block within it; the caller vouches for the
-    // instructions.
+    // SAFETY: each group begins a block or more behind the chain's beginning, each block within it; the caller vouches
+    // for the instructions.
     unsafe {
         while end >= group + 16 {
             end -= group;
@@ -285,12 +285,12 @@ unsafe fn xts<V: Vector, const DECRYPT: bool>(keys: &[[u8; 16]], tweaks: &[[u8; 
     }
 }
 
-/// Works on as many sectors as a vector has blocks, 8 blocks of each at a time. A vector of tweaks has a block of every
-/// sector, so that doubling it needs no other instructions than shifts and additions, which leave the AES units alone.
+/// Processes as many sectors as a vector has blocks, 8 blocks of each at a time. A vector of tweaks has one block of
+/// every sector, so doubling it only takes shifts and additions, which do not use the AES units.
 ///
 /// # Safety
-/// `tweaks` has `V::BLOCKS` entries, `run` as many sectors, and `sector` is a multiple of 128; the processor has the vector's
-/// instructions.
+/// `tweaks` has `V::BLOCKS` entries, `run` as many sectors, and `sector` is a multiple of 128; the processor has the
+/// vector's instructions.
 #[inline(always)]
 unsafe fn xts_abreast<V: Vector, const DECRYPT: bool>(
     keys: &[[u8; 16]],
@@ -397,9 +397,8 @@ unsafe fn rounds<V: Vector, const N: usize, const DECRYPT: bool>(keys: &[[u8; 16
     }
 }
 
-// In the three implementations: loads and stores are of the unaligned kind and of the vector's size, and everything else
-// works on registers. SAFETY of every block: the trait's promise about instructions, and for memory the caller's about
-// sizes.
+// In the three implementations, loads and stores are unaligned and of the vector's size, and everything else works on
+// registers. SAFETY of every block: the trait's promise about instructions, and for memory the caller's about sizes.
 
 impl Vector for __m128i {
     const BLOCKS: usize = 1;
@@ -461,7 +460,7 @@ impl Vector for __m128i {
     unsafe fn times_x(self) -> Self {
         // SAFETY: see above.
         unsafe {
-            // The sign of the highest word, and that of the second, moved to where they are carried in.
+            // The sign bits of the highest and of the second word, moved to where they carry in.
             let carries = _mm_srai_epi32::<31>(_mm_shuffle_epi32::<0x13>(self));
             _mm_add_epi64(self, self).xor(_mm_and_si128(carries, _mm_set_epi32(0, 1, 0, 0x87)))
         }

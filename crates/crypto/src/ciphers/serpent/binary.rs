@@ -1,7 +1,7 @@
 //! Serpent's S-boxes in gates of two inputs: 109 gates for the eight, 12 to 15 each.
 //!
 //! Found by our own search: breadth first from both ends, the identity and the S-box, over steps that xor a function of
-//! some registers into another one. Such a step is its own inverse, so that the same steps backwards are the inverse
+//! some registers into another one. Each step is its own inverse, so the same steps in reverse order give the inverse
 //! S-box. The functions are normalised, N(x) = S(x) ^ S(0), which lets the search do without NOT (see
 //! [`super::rounds`]); an AND takes either input inverted, which is one instruction on x86.
 
@@ -37,7 +37,7 @@ pub(super) fn inverse<L: Lanes, const BOX: usize>(y: [L; 4]) -> [L; 4] {
     }
 }
 
-/// Makes a function of the steps, and one of the steps backwards.
+/// Turns the steps into a function, and the reversed steps into another.
 macro_rules! circuit {
     ($forward:ident, $inverse:ident, [$($in:ident),*] => [$($out:ident),*], $($target:ident ^= $value:expr;)*) => {
         #[inline(always)]

@@ -1,6 +1,6 @@
 //! Serpent (Anderson, Biham, Knudsen 1998) with keys of 16, 24 or 32 bytes.
 //!
-//! The order of bytes is the one of the NESSIE vectors, TrueCrypt and Linux: blocks and keys are little-endian words.
+//! The byte order is that of the NESSIE vectors, TrueCrypt and Linux: blocks and keys are little-endian words.
 //!
 //! All kernels are bit-sliced: their timing depends on neither key nor data. Expanding a key is bit-sliced too.
 
@@ -39,7 +39,7 @@ const fn kernel(name: &'static str, usable: fn() -> bool, expand: fn(&[u8]) -> B
     Kernel { name, usable, aes_instructions: false, constant_time: true, expand }
 }
 
-/// Runs everywhere: four blocks at a time, in case the compiler makes vectors of them.
+/// Runs everywhere: four blocks at a time, in case the compiler vectorises them.
 struct Portable(Locked<RoundKeys>);
 
 impl Portable {
@@ -50,7 +50,7 @@ impl Portable {
 
 block_cipher!([] Portable);
 
-/// The round keys of a key of 16, 24 or 32 bytes, with the constants in them that [`rounds`] leaves to them.
+/// The round keys of a key of 16, 24 or 32 bytes, including the constants that [`rounds`] leaves to them.
 fn schedule(key: &[u8]) -> Locked<RoundKeys> {
     /// The golden ratio's fraction, from the specification.
     const PHI: u32 = 0x9E37_79B9;
@@ -88,7 +88,7 @@ fn schedule(key: &[u8]) -> Locked<RoundKeys> {
     })
 }
 
-/// N of an S-box whose number is known late only.
+/// N of an S-box whose number is only known at run time.
 fn substitute(box_number: usize, x: [Words<1>; 4]) -> [Words<1>; 4] {
     match box_number {
         0 => Lanes::substitute::<0>(x),
@@ -111,7 +111,7 @@ fn at_zero(box_number: usize) -> [Words<1>; 4] {
 mod tests {
     use super::*;
 
-    /// Each input that an S-box has, one a bit.
+    /// Every possible input of an S-box, one per bit.
     const INPUTS: [u32; 4] = [0xAAAA, 0xCCCC, 0xF0F0, 0xFF00];
 
     #[test]

@@ -1,4 +1,4 @@
-//! Serpent on arrays of words, for any target. The compiler may or may not make vectors of them.
+//! Serpent on arrays of words, for any target. The compiler may or may not vectorise them.
 
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 

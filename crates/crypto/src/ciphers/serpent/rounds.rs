@@ -6,7 +6,7 @@
 //!
 //! The circuits compute N(x) = S(x) ^ S(0), which maps zero to zero and so needs no NOT. What is missing, the constant
 //! S(0), goes through the linear transformation and into the next round key when the schedule is made. The inverse of N
-//! wants just that constant on its input, so one schedule serves both directions.
+//! needs exactly that constant on its input, so one schedule serves both directions.
 
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
@@ -29,7 +29,7 @@ pub(super) const SBOXES: [[u8; 16]; 8] = [
 pub(super) trait Lanes:
     Copy + BitXor<Output = Self> + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self>
 {
-    /// How many lanes there are, which is how many blocks a set of four vectors holds.
+    /// Number of lanes, and so of blocks in a set of four vectors.
     const LANES: usize;
 
     /// Every lane is `word`.
@@ -43,7 +43,7 @@ pub(super) trait Lanes:
     fn load(bytes: &[u8]) -> Self;
     /// The inverse of `load`.
     fn store(self, bytes: &mut [u8]);
-    /// From blocks to words and back: an involution. In which lane a block ends up does not matter.
+    /// Transposes blocks into words and back: an involution. In which lane a block ends up does not matter.
     fn transpose(set: [Self; 4]) -> [Self; 4];
 
     /// N of an S-box.
@@ -55,7 +55,8 @@ pub(super) trait Lanes:
 /// Encrypts `SETS` independent sets, interleaved round by round, so that one set's work hides the latencies of another.
 #[inline(always)]
 pub(super) fn encrypt<L: Lanes, const SETS: usize>(keys: &RoundKeys, sets: &mut [[L; 4]; SETS]) {
-    // Eight rounds a turn: as many as there are S-boxes, and little enough code for the cache of decoded instructions.
+    // Eight rounds per iteration: as many as there are S-boxes, and little enough code for the cache of decoded
+    // instructions.
     let mut turns = keys[..32].chunks_exact(8);
     let mut keys_now = turns.next().expect("four turns");
     loop {
@@ -66,7 +67,7 @@ pub(super) fn encrypt<L: Lanes, const SETS: usize>(keys: &RoundKeys, sets: &mut 
         round::<L, SETS, 4>(keys_now, sets);
         round::<L, SETS, 5>(keys_now, sets);
         round::<L, SETS, 6>(keys_now, sets);
-        // The very last round is another one: leaving in the middle keeps the sets in registers.
+        // The last round is different: leaving the loop in the middle keeps the sets in registers.
         let Some(keys_next) = turns.next() else { break };
         round::<L, SETS, 7>(keys_now, sets);
         keys_now = keys_next;
@@ -140,20 +141,20 @@ fn add<L: Lanes>([a, b, c, d]: [L; 4], key: &[u32; 4]) -> [L; 4] {
     [a ^ L::splat(key[0]), b ^ L::splat(key[1]), c ^ L::splat(key[2]), d ^ L::splat(key[3])]
 }
 
-/// The rounds over a run of bytes: whole groups of sets, and what is left through a buffer.
+/// The rounds over a run of bytes: whole groups of sets, and the rest through a buffer.
 pub(super) mod run {
     use super::{Lanes, RoundKeys};
     use crate::tweak::Masks;
 
-    /// Bytes of the widest group that there is: four sets of sixteen blocks.
+    /// Bytes of the widest group: four sets of sixteen blocks.
     const WIDEST: usize = 4 * 16 * 16;
 
     /// Room for the widest group, aligned for the widest vector.
     #[repr(C, align(64))]
     struct Room([u8; WIDEST]);
 
-    /// Encrypts or decrypts `run`, a whole number of blocks, `SETS` sets at a time and then what is left in pairs of
-    /// sets and single ones. With `MASKED`, each block's mask is xored before and after.
+    /// Encrypts or decrypts `run`, a whole number of blocks, `SETS` sets at a time, and the rest in pairs of sets and
+    /// single ones. With `MASKED`, each block's mask is xored before and after.
     #[inline(always)]
     pub(crate) fn crypt<L: Lanes, const SETS: usize, const DECRYPT: bool, const MASKED: bool>(
         keys: &RoundKeys,
@@ -178,7 +179,7 @@ pub(super) mod run {
         }
     }
 
-    /// As many groups of `SETS` sets as there are. Returns the rest.
+    /// Processes as many groups of `SETS` sets as possible. Returns the rest.
     #[inline(always)]
     fn wholes<'a, L: Lanes, const SETS: usize, const DECRYPT: bool, const MASKED: bool>(
         keys: &RoundKeys,

@@ -11,11 +11,11 @@ use crate::ciphers::wide::block_cipher;
 use crate::secret::Locked;
 use crate::tweak::Masks;
 
-/// Two sets of four blocks: what every x86-64 can.
+/// Two sets of four blocks: for every x86-64.
 pub(super) struct Sse2(pub(super) Locked<RoundKeys>);
 
-/// Four sets of eight blocks. One set alone waits for its own results half of the time; four are faster than two,
-/// though they keep some words in memory.
+/// Four sets of eight blocks. One set alone waits for its own results half of the time; four are faster than two, even
+/// though some words spill to memory.
 pub(super) struct Avx2(pub(super) Locked<RoundKeys>);
 
 /// Four sets of sixteen blocks, which fit the 32 registers.
@@ -65,11 +65,11 @@ impl Avx512 {
 #[derive(Clone, Copy)]
 pub(super) struct X(__m128i);
 
-/// Eight lanes. Values are made by the functions above only, hence only where there is AVX2.
+/// Eight lanes. Values only come from the functions above, so AVX2 is available.
 #[derive(Clone, Copy)]
 pub(super) struct Y(__m256i);
 
-/// Sixteen lanes. Values are made by the functions above only, hence only where there is AVX-512F.
+/// Sixteen lanes. Values only come from the functions above, so AVX-512F is available.
 #[derive(Clone, Copy)]
 pub(super) struct Z(__m512i);
 

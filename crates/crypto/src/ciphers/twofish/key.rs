@@ -8,7 +8,7 @@ use crate::secret::{Locked, Plain};
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Key {
-    /// s0 to s3 (4.3.4): byte i of the input of g goes through s_i. First, for the sake of alignment.
+    /// s0 to s3 (4.3.4): byte i of g's input goes through s_i. First in the struct, for alignment.
     pub sboxes: [[u8; 256]; 4],
     /// K0 to K39: eight for whitening, two for each round.
     pub subkeys: [u32; 40],
@@ -50,7 +50,7 @@ static Q: [[u8; 256]; 2] = [
     ]),
 ];
 
-/// Which q each byte goes through (4.3.5, figure 2), from the innermost, which keys of 32 bytes alone have, outwards.
+/// Which q each byte goes through (4.3.5, figure 2), from the innermost, which only keys of 32 bytes use, outwards.
 const CHAINS: [[usize; 5]; 4] = [[1, 1, 0, 0, 1], [0, 1, 1, 0, 0], [0, 0, 0, 1, 1], [1, 0, 1, 1, 0]];
 
 /// Expands a key of 16, 24 or 32 bytes.
@@ -84,7 +84,8 @@ pub(super) fn expand(key: &[u8]) -> Locked<Key> {
     })
 }
 
-/// The product of two elements of GF(2)\[x\] modulo `modulus`, a polynomial of degree 8. For constants and key set-up.
+/// The product of two elements of GF(2)\[x\] modulo `modulus`, a polynomial of degree 8. Only for constants and key
+/// setup.
 pub(super) const fn multiply(a: u8, b: u8, modulus: u16) -> u8 {
     let (mut a, mut b, mut product) = (a as u16, b, 0);
     while b != 0 {

@@ -1,8 +1,8 @@
 //! Twofish (Schneier, Kelsey, Whiting, Wagner, Hall, Ferguson 1998) with keys of 16, 24 or 32 bytes.
 //!
-//! **The table kernel is not constant time:** it looks up tables by secret bytes, so that an attacker who shares a
-//! cache with it may learn about the key. The kernel for AVX-512 VBMI and GFNI is: it reads its S-boxes whole.
-//! Expanding a key looks up tables by bytes of the key for either kernel.
+//! **The table kernel is not constant time:** secret bytes index its tables, so an attacker who shares a
+//! cache with it may learn about the key. The kernel for AVX-512 VBMI and GFNI is constant-time: it reads whole
+//! S-boxes. For either kernel, bytes of the key index tables during key expansion.
 
 mod key;
 mod tables;

@@ -1,5 +1,5 @@
-//! Twofish by tables of 4 KiB for each key, several blocks side by side: while one block waits for its look-ups,
-//! another one's proceed. Not constant time.
+//! Twofish with tables of 4 KiB per key, several blocks interleaved: while one block waits for its look-ups, another's
+//! proceed. Not constant-time.
 
 use super::key::{self, mds_column};
 use crate::ciphers::BlockCipher;
@@ -7,10 +7,10 @@ use crate::ciphers::wide::{block_cipher, groups};
 use crate::secret::{Locked, Plain};
 use crate::tweak::Masks;
 
-/// Blocks side by side in the kernel that is used, the best of 1 to 4 as measured by `examples/kernels.rs`.
+/// Blocks interleaved in the kernel that is used: the best of 1 to 4, as measured by `examples/kernels.rs`.
 pub(super) const BEST: usize = 4;
 
-/// Twofish by tables with `N` blocks side by side, to measure what that brings.
+/// Twofish with tables and `N` interleaved blocks, to measure the gain.
 pub fn interleaved<const N: usize>(key: &[u8]) -> Box<dyn BlockCipher> {
     Box::new(Tables::<N>(expand(key)))
 }
@@ -60,7 +60,7 @@ impl Expanded {
             let (block, mask) = (words(&blocks[n]), words(&masks[n]));
             std::array::from_fn(|i| block[i] ^ k[before + i] ^ if MASKED { mask[i] } else { 0 })
         });
-        // Two rounds a turn, so that the halves need not change places.
+        // Two rounds per iteration, so that the halves need not be swapped.
         for turn in 0..8 {
             let turn = if DECRYPT { 7 - turn } else { turn };
             let k = &k[8 + 4 * turn..12 + 4 * turn];

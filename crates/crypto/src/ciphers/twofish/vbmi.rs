@@ -1,8 +1,8 @@
 //! Twofish with AVX-512 VBMI and GFNI, 32 blocks at a time, in constant time.
 //!
-//! The bytes that go through one S-box are brought into one vector. There two permutations of 128 bytes each are the
-//! S-box, whose 256 bytes are four vectors, and the MDS matrix is a few multiplications by constants, which are linear
-//! maps of bits and thus one instruction of GFNI each. Additions and rotations work on 32-bit words again.
+//! The bytes for one S-box are gathered in one vector. There the S-box, whose 256 bytes are four vectors, takes two
+//! permutations of 128 bytes each, and the MDS matrix a few multiplications by constants, which are linear maps of bits
+//! and thus one GFNI instruction each. Additions and rotations work on 32-bit words again.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;
@@ -82,7 +82,7 @@ fn group<const GROUPS: usize, const DECRYPT: bool, const MASKED: bool>(
             }
         }
     }
-    // Two rounds a turn, so that the halves need not change places.
+    // Two rounds per iteration, so that the halves need not be swapped.
     for turn in 0..8 {
         let turn = if DECRYPT { 7 - turn } else { turn };
         let k = &k[8 + 4 * turn..12 + 4 * turn];
@@ -154,7 +154,7 @@ fn g(key: &Key, a: Words, b: Words) -> (Words, Words) {
     let z2 = xor3(y2, times_5b(y1), times_ef(_mm512_xor_si512(y0, y3)));
     let z3 = xor3(y1, times_5b(y3), times_ef(_mm512_xor_si512(y0, y2)));
 
-    // Interleaving bytes, then pairs, restores the places that the words had.
+    // Interleaving bytes, then pairs, restores the words' positions.
     let (z01, z23) = (_mm512_unpacklo_epi8(z0, z1), _mm512_unpacklo_epi8(z2, z3));
     let t = [_mm512_unpacklo_epi16(z01, z23), _mm512_unpackhi_epi16(z01, z23)];
     let (z01, z23) = (_mm512_unpackhi_epi8(z0, z1), _mm512_unpackhi_epi8(z2, z3));
@@ -169,7 +169,7 @@ fn substitute(sbox: &[u8; 256], x: __m512i) -> __m512i {
     let (quarters, _) = sbox.as_chunks();
     let low = _mm512_permutex2var_epi8(load(&quarters[0]), x, load(&quarters[1]));
     let high = _mm512_permutex2var_epi8(load(&quarters[2]), x, load(&quarters[3]));
-    // The permutation ignores the top bit, which chooses here.
+    // The permutation ignores the top bit, which selects the half here.
     _mm512_mask_blend_epi8(_mm512_movepi8_mask(x), low, high)
 }
 

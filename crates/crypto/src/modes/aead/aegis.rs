@@ -1,11 +1,11 @@
-//! AEGIS-128 (Wu, Preneel, "AEGIS: A Fast Authenticated Encryption Algorithm", v1.1, CAESAR 2016), as Linux has it
-//! (crypto/aegis128-core.c). The later AEGIS-128L and AEGIS-256 are other ciphers.
+//! AEGIS-128 (Wu, Preneel, "AEGIS: A Fast Authenticated Encryption Algorithm", v1.1, CAESAR 2016), as in Linux
+//! (crypto/aegis128-core.c). The later AEGIS-128L and AEGIS-256 are different ciphers.
 
 use aes::Block;
 use aes::hazmat::cipher_round;
 use zeroize::Zeroize;
 
-/// Bytes of a block, of the key, of the initialisation vector and of the tag.
+/// Size of a block, of the key, of the IV and of the tag, in bytes.
 pub(super) const SIZE: usize = 16;
 
 /// Constants, the Fibonacci numbers modulo 256 (section 2.1 of the paper).
@@ -26,7 +26,7 @@ pub(super) fn encrypt(key: &[u8; SIZE], iv: &[u8; SIZE], aad: &[u8], text: &mut 
     state.tag(aad.len(), text.len())
 }
 
-/// Decrypts `text` in place and returns the tag that it should have.
+/// Decrypts `text` in place and returns the expected tag.
 pub(super) fn decrypt(key: &[u8; SIZE], iv: &[u8; SIZE], aad: &[u8], text: &mut [u8]) -> [u8; SIZE] {
     let mut state = State::new(key, iv, aad);
     for block in text.chunks_mut(SIZE) {
@@ -98,7 +98,7 @@ fn xor(one: &[u8; SIZE], other: &[u8; SIZE]) -> [u8; SIZE] {
     std::array::from_fn(|i| one[i] ^ other[i])
 }
 
-/// At most a block, filled up with zeros.
+/// At most one block, zero-padded.
 fn padded(bytes: &[u8]) -> [u8; SIZE] {
     let mut block = [0; SIZE];
     block[..bytes.len()].copy_from_slice(bytes);
@@ -109,7 +109,8 @@ fn padded(bytes: &[u8]) -> [u8; SIZE] {
 mod tests {
     use super::*;
 
-    /// The test vectors at the end of the paper's section on AEGIS-128, also in Linux, crypto/testmgr.h, `aegis128_tv_template`.
+    /// The test vectors at the end of the paper's section on AEGIS-128, also in Linux, crypto/testmgr.h,
+    /// `aegis128_tv_template`.
     #[test]
     fn vectors_of_the_paper() {
         let mut text = [0; 16];

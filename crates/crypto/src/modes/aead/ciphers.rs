@@ -17,41 +17,41 @@ use crate::secret::{Locked, Resident, wipe_stack};
 
 /// The longest authentication tag, HMAC-SHA-512's.
 const MAX_TAG: usize = 64;
-/// The longest initialisation vector.
+/// The longest IV.
 const MAX_IV: usize = 16;
-/// Bytes of a sector's number in front of the initialisation vector.
+/// Bytes of the sector number before the IV.
 const NUMBER: usize = 8;
 
-/// How sectors are numbered and where their initialisation vectors come from.
+/// How sectors are numbered and where their IVs come from.
 pub(super) struct Numbering {
-    /// A sector's size in units of 512 bytes, which the authenticated number counts.
+    /// A sector's size in units of 512 bytes; the authenticated number counts these.
     pub units: u64,
-    /// Whether vectors count sectors instead of units: dm-crypt's `iv_large_sectors`.
+    /// Whether IVs count sectors instead of units: dm-crypt's `iv_large_sectors`.
     pub large: bool,
-    /// Vectors of `plain64` and `essiv` begin with this unit: dm-crypt's `iv_offset`.
+    /// The first unit's number in the IVs of `plain64` and `essiv`: dm-crypt's `iv_offset`.
     pub offset: u64,
     pub vector: Vector,
 }
 
-/// Where initialisation vectors come from.
+/// Where IVs come from.
 pub(super) enum Vector {
-    /// The number, little-endian, filled up with zeros.
+    /// The number, little-endian, zero-padded.
     Plain64,
-    /// The same, encrypted by this cipher.
+    /// The same, encrypted with this cipher.
     Essiv(Box<dyn BlockCipher>),
-    /// Random bytes behind the authentication tag.
+    /// Random bytes after the authentication tag.
     Random,
 }
 
-/// What one mode does with one sector.
+/// How one mode processes one sector.
 pub(super) trait Sealer: Send + Sync {
-    /// Size of an initialisation vector in bytes, at most 16.
+    /// Size of an IV in bytes, at most 16.
     fn iv_size(&self) -> usize;
     /// Size of an authentication tag in bytes, at most 64.
     fn mac_size(&self) -> usize;
-    /// Encrypts `sector` and writes its tag to `mac`. `aad` is the number and the vector.
+    /// Encrypts `sector` and writes its tag to `mac`. `aad` is the number followed by the IV.
     fn seal(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &mut [u8]);
-    /// Decrypts `sector` if its tag is `mac`. Otherwise what is in `sector` means nothing.
+    /// Decrypts `sector` if its tag is `mac`. Otherwise the contents of `sector` are meaningless.
     fn open(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &[u8]) -> bool;
 }
 
@@ -71,7 +71,7 @@ impl<S: Sealer> Sealed<S> {
         assert!(fits, "{} bytes of sectors and {} of tags do not fit each other", run.len(), tags.len());
     }
 
-    /// The sector's number and its vector, one after the other: what is authenticated besides the sector.
+    /// The sector's number followed by its IV: what is authenticated besides the sector.
     fn aad(&self, sector: u64, stored_iv: &[u8]) -> [u8; NUMBER + MAX_IV] {
         let Numbering { units, large, offset, vector } = &self.numbering;
         let number = sector.wrapping_mul(*units);
@@ -133,13 +133,13 @@ impl<S: Sealer> AuthenticatedCipher for Sealed<S> {
     }
 }
 
-/// Encryption first, then HMAC over what is authenticated and the ciphertext (Linux, crypto/authenc.c).
+/// Encrypt-then-MAC with HMAC (Linux, crypto/authenc.c).
 pub(super) struct EncryptThenMac<D: EagerHash> {
     pub encryption: Encryption,
     pub mac: Resident<Hmac<D>>,
 }
 
-/// A cipher with a vector of 16 bytes for each sector.
+/// A cipher with a 16-byte IV for each sector.
 pub(super) enum Encryption {
     Xts(Layer),
     Cbc(Box<dyn BlockCipher>),
@@ -226,14 +226,14 @@ where
     }
 }
 
-/// GCM (NIST SP 800-38D) with vectors of 12 bytes.
+/// GCM (NIST SP 800-38D) with IVs of 12 bytes.
 pub(super) struct Gcm {
     cipher: Box<dyn BlockCipher>,
     hash: Resident<GHash>,
 }
 
 impl Gcm {
-    /// Of a cipher with blocks of 16 bytes.
+    /// From a cipher with blocks of 16 bytes.
     pub fn new(cipher: Box<dyn BlockCipher>) -> Self {
         let hash = Resident::build(|| {
             let mut h = ghash::Key::default();
@@ -307,7 +307,7 @@ pub(super) struct ChaChaPoly {
 }
 
 impl ChaChaPoly {
-    /// The key stream, and Poly1305 with the key that the stream begins with. The stream stands at its second block.
+    /// The key stream, at its second block, and Poly1305 with the key that the stream begins with.
     fn streams(&self, iv: &[u8]) -> (ChaCha20, Poly1305) {
         let mut stream = ChaCha20::new_from_slices(&*self.key, iv).expect("a key of 32 and a vector of 12 bytes");
         let mut key = poly1305::Key::default();
@@ -375,7 +375,7 @@ impl Sealer for Aegis {
     fn open(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &[u8]) -> bool {
         let same = bool::from(aegis::decrypt(&self.key, &block(iv), aad, sector).ct_eq(mac));
         if !same {
-            // What an attacker has changed is never shown decrypted.
+            // Data that an attacker has changed is never shown decrypted.
             sector.fill(0);
         }
         same

@@ -1,7 +1,7 @@
 //! Sectors that carry a tag: dm-crypt's authenticated modes (Linux, drivers/md/dm-crypt.c, `crypt_convert_block_aead`).
 //!
-//! A sector's tag on the disk is the authentication tag and, where the mode takes random initialisation vectors, the vector
-//! behind it. What is authenticated besides the sector is its number, as 64 bits little-endian, and its initialisation vector.
+//! A sector's tag on the disk is the authentication tag, followed by the IV in modes with random IVs. Besides the
+//! sector, its number (64 bits, little-endian) and its IV are authenticated.
 
 mod aegis;
 mod ciphers;
@@ -11,7 +11,7 @@ use std::fmt;
 
 pub use specification::Specification;
 
-/// Encrypts whole sectors in place and makes their tags; checks the tags and decrypts.
+/// Encrypts whole sectors in place and computes their tags; verifies tags and decrypts.
 ///
 /// `first` is the number of the run's first sector; the sectors that follow count up by one.
 ///
@@ -21,27 +21,27 @@ pub trait AuthenticatedCipher: Send + Sync {
     /// Sector size in bytes.
     fn sector_size(&self) -> usize;
 
-    /// Bytes that are stored beside each sector: its tag, and its initialisation vector if that is random.
+    /// Bytes stored beside each sector: its tag, and its IV if that is random.
     fn tag_size(&self) -> usize;
 
-    /// Encrypts a run of whole sectors and fills `tags`. What `tags` holds before must be random and never used again: modes
-    /// with random initialisation vectors take them from there.
+    /// Encrypts a run of whole sectors and fills `tags`. On entry `tags` must hold random bytes that are never used
+    /// again: modes with random IVs take them from there.
     fn encrypt(&self, first: u64, run: &mut [u8], tags: &mut [u8]);
 
-    /// Checks a run of whole sectors and decrypts it.
+    /// Verifies a run of whole sectors and decrypts it.
     ///
     /// # Errors
-    /// The first sector whose tag is wrong. Then nothing of `run` is plaintext that may be used.
+    /// The first sector with a wrong tag. Then nothing in `run` may be used.
     fn decrypt(&self, first: u64, run: &mut [u8], tags: &[u8]) -> Result<(), WrongTag>;
 }
 
-/// The number of a sector whose tag is wrong: somebody changed the sector, its tag or the place where they are.
+/// The number of a sector with a wrong tag: somebody changed the sector or its tag, or moved them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongTag(pub u64);
 
 impl fmt::Display for WrongTag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sector {} is not what was written: its tag is wrong", self.0)
+        write!(f, "sector {} has been changed or damaged: its tag is wrong", self.0)
     }
 }
 

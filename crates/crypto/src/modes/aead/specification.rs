@@ -1,4 +1,4 @@
-//! Which authenticated modes there are, by the names that LUKS2 and dm-crypt give them.
+//! The authenticated modes, by their names in LUKS2 and dm-crypt.
 
 use std::fmt;
 use std::sync::Arc;
@@ -50,8 +50,8 @@ enum Mac {
 }
 
 impl Mac {
-    /// Size of its key and of its tag in bytes: cryptsetup gives an HMAC a key as long as its tag (lib/integrity/integrity.c,
-    /// `INTEGRITY_key_size`).
+    /// Size of its key and of its tag in bytes: cryptsetup gives an HMAC a key as long as its tag
+    /// (lib/integrity/integrity.c, `INTEGRITY_key_size`).
     fn size(self) -> usize {
         match self {
             Self::Sha256 => 32,
@@ -61,7 +61,7 @@ impl Mac {
 }
 
 impl Specification {
-    /// Reads a pair as LUKS2 has it in a segment (cryptsetup, lib/luks2/luks2_json_format.c): `encryption`, such as
+    /// Parses a pair from a LUKS2 segment (cryptsetup, lib/luks2/luks2_json_format.c): `encryption`, such as
     /// `aes-xts-plain64`, and the type of `integrity`: `hmac(sha256)`, `hmac(sha512)`, `aead` or `poly1305`.
     ///
     /// # Errors
@@ -78,10 +78,10 @@ impl Specification {
         Ok(Self { mode, text })
     }
 
-    /// Reads what `create` is asked for, with the names that cryptsetup's option `--integrity` has: `hmac-sha256`, `hmac-sha512`,
-    /// `aead`, `poly1305`, or those that LUKS2 has. Without a cipher it takes the one that goes with it.
+    /// Parses what `create` was asked for, with the names of cryptsetup's option `--integrity`: `hmac-sha256`,
+    /// `hmac-sha512`, `aead`, `poly1305`, or those of LUKS2. Without a cipher it uses the usual one.
     ///
-    /// Returns the cipher and the type of integrity as LUKS2 writes them, too.
+    /// Also returns the cipher and the type of integrity as LUKS2 writes them.
     ///
     /// # Errors
     /// `Unsupported`.
@@ -96,7 +96,7 @@ impl Specification {
         let encryption = match cipher {
             None => default.to_owned(),
             Some(name) if name.contains('-') => name.to_owned(),
-            // A cipher alone is taken in the mode that goes with it.
+            // A cipher alone is used in the usual mode.
             Some(name) => match default.split_once('-') {
                 Some((_, mode)) => format!("{}-{mode}", name.to_ascii_lowercase()),
                 None => name.to_owned(),
@@ -105,7 +105,7 @@ impl Specification {
         Ok((Self::parse(&encryption, kind)?, encryption, kind))
     }
 
-    /// Sizes of whole keys that fit, in bytes: the cipher's key, and behind it the key of a MAC.
+    /// Sizes of whole keys that fit, in bytes: the cipher's key followed by the key of a MAC.
     pub fn key_sizes(&self) -> Vec<usize> {
         match &self.mode {
             Mode::EncryptThenMac { cipher, chain, mac, .. } => {
@@ -121,7 +121,7 @@ impl Specification {
         }
     }
 
-    /// Bytes at the end of a whole key that are the key of a MAC: 0 where the cipher authenticates by itself.
+    /// Bytes at the end of a whole key that are the MAC's key: 0 if the cipher authenticates by itself.
     pub fn mac_key_size(&self) -> usize {
         match self.mode {
             Mode::EncryptThenMac { mac, .. } => mac.size(),
@@ -129,8 +129,8 @@ impl Specification {
         }
     }
 
-    /// Bytes that are stored beside each sector (cryptsetup, lib/integrity/integrity.c, `INTEGRITY_tag_size`): the tag, and
-    /// behind it a random initialisation vector.
+    /// Bytes stored beside each sector (cryptsetup, lib/integrity/integrity.c, `INTEGRITY_tag_size`): the tag, followed
+    /// by a random IV.
     pub fn tag_size(&self) -> usize {
         let (mac, iv, vector) = match self.mode {
             Mode::EncryptThenMac { vector, mac, .. } => (mac.size(), 16, vector),
@@ -140,8 +140,8 @@ impl Specification {
         mac + if matches!(vector, Kind::Random) { iv } else { 0 }
     }
 
-    /// Whether initialisation vectors come back: in a mode that breaks then, anybody who sees a sector twice learns what
-    /// changed and can forge tags.
+    /// Whether IVs repeat: in a mode that this breaks, anybody who sees a sector twice learns what changed and can
+    /// forge tags.
     pub fn repeats_vectors(&self) -> bool {
         let (Mode::Gcm { vector, .. } | Mode::ChaChaPoly { vector } | Mode::Aegis { vector }) = self.mode else {
             return false;
@@ -149,10 +149,10 @@ impl Specification {
         !matches!(vector, Kind::Random)
     }
 
-    /// The cipher under `key`. Its sectors count from 0 on, at the beginning of the volume.
+    /// The cipher under `key`. Its sectors count from 0 at the beginning of the volume.
     ///
     /// # Errors
-    /// `KeySize`; `Unsupported` for sectors that dm-crypt does not have.
+    /// `KeySize`; `Unsupported` for sector sizes that dm-crypt does not support.
     pub fn with_key(
         &self,
         key: &[u8],
@@ -210,8 +210,8 @@ impl Chain {
 }
 
 impl Kind {
-    /// What makes vectors: for ESSIV the cipher under the hash of the whole key, that of the MAC included (Linux, crypto/essiv.c,
-    /// `essiv_aead_setkey`).
+    /// The source of IVs: for ESSIV, the cipher under the hash of the whole key, including the MAC's (Linux,
+    /// crypto/essiv.c, `essiv_aead_setkey`).
     fn with_key(self, cipher: &Cipher, key: &[u8], with: Acceleration) -> Vector {
         match self {
             Self::Plain64 => Vector::Plain64,
@@ -237,7 +237,7 @@ impl fmt::Debug for Specification {
     }
 }
 
-/// `cipher-xts-plain64`, `cipher-cbc-essiv:hash` and their like, with a MAC.
+/// `cipher-xts-plain64`, `cipher-cbc-essiv:hash` and the like, with a MAC.
 fn with_mac(encryption: &str, mac: Mac) -> Option<Mode> {
     let mut parts = encryption.splitn(3, '-');
     let cipher = block_cipher(parts.next()?)?;
@@ -260,7 +260,8 @@ fn with_mac(encryption: &str, mac: Mac) -> Option<Mode> {
     Some(Mode::EncryptThenMac { cipher, chain, vector, mac })
 }
 
-/// `cipher-gcm-random`, `chacha20-random`, `aegis128-random` and the same with `plain64`, which cryptsetup lets create.
+/// `cipher-gcm-random`, `chacha20-random`, `aegis128-random`, and the same with `plain64`, which cryptsetup allows at
+/// creation.
 fn aead(encryption: &str, integrity: &str) -> Option<Mode> {
     let (name, vector) = encryption.rsplit_once('-')?;
     let vector = match vector {

@@ -1,15 +1,15 @@
-//! The compression function of MD5 (RFC 1321) on sectors side by side, for the initialisation vectors of loop-AES.
+//! The compression function of MD5 (RFC 1321) on several sectors in parallel, for the IVs of loop-AES.
 //!
-//! One chain of MD5 is serial, and takes longer than decrypting a sector with AES's instructions. Sectors beside each other
-//! are independent, so each word of a vector belongs to another one.
+//! One MD5 chain is serial and takes longer than decrypting a sector with AES instructions. Sectors are independent, so
+//! each lane of a vector works on another one.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-/// The most sectors that are worked on side by side.
+/// The most sectors processed in parallel.
 pub(crate) const LANES: usize = 32;
 
-/// The state at the beginning.
+/// The initial state.
 pub(crate) const START: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
 
 /// Shifts of the rounds (RFC 1321, 3.4).
@@ -28,15 +28,15 @@ const SINES: [u32; 64] = [
     0x6fa8_7e4f, 0xfe2c_e6e0, 0xa301_4314, 0x4e08_11a1, 0xf753_7e82, 0xbd3a_f235, 0x2ad7_d2bb, 0xeb86_d391,
 ];
 
-/// The words that the steps of each round take, in order: the first, and how far it is to the next (RFC 1321, 3.4).
+/// The words used by the steps of each round, in order: the first, and the stride (RFC 1321, 3.4).
 const WORDS: [(usize, usize); 4] = [(0, 1), (1, 5), (5, 3), (0, 7)];
 
-/// One implementation for [`sectors`]: start, up to as many sectors as it says, their tails, the states.
+/// An implementation of [`sectors`]: initial state, up to as many sectors as it supports, their tails, the states.
 struct Kernel {
     #[cfg_attr(not(test), expect(dead_code, reason = "tests say which one failed"))]
     name: &'static str,
     usable: fn() -> bool,
-    /// Sectors that it works on together.
+    /// Sectors that it processes together.
     lanes: usize,
     run: fn(&[u32; 4], &[Row<'_>], &mut [[u8; 16]]),
 }
@@ -53,7 +53,7 @@ const KERNELS: &[Kernel] = &[
     Kernel { name: "portable", usable: || true, lanes: 1, run: portable },
 ];
 
-/// For each sector of 512 bytes in `batch`, the state after it from byte 16 on and its tail of 16 bytes, in bytes.
+/// For each sector of 512 bytes in `batch`, the MD5 state after its bytes from 16 on and its 16-byte tail.
 pub(crate) fn sectors(start: &[u32; 4], batch: &[u8], tails: &[[u8; 16]], out: &mut [[u8; 16]]) {
     let kernel = KERNELS.iter().find(|kernel| (kernel.usable)()).expect("the last one runs everywhere");
     sectors_with(kernel, start, batch, tails, out);
@@ -64,7 +64,7 @@ fn sectors_with(kernel: &Kernel, start: &[u32; 4], batch: &[u8], tails: &[[u8; 1
     assert!(512 * tails.len() == batch.len() && tails.len() == out.len(), "a tail and a state for each sector");
     let groups = sectors.chunks(kernel.lanes).zip(tails.chunks(kernel.lanes)).zip(out.chunks_mut(kernel.lanes));
     for ((sectors, tails), out) in groups {
-        // A group that is not full has the first sector in the rest.
+        // An incomplete group is filled with its first sector.
         let mut rows = [(&sectors[0], &tails[0]); LANES];
         rows.iter_mut().zip(sectors.iter().zip(tails)).for_each(|(row, given)| *row = given);
         (kernel.run)(start, &rows[..kernel.lanes], out);
@@ -91,7 +91,7 @@ fn last_block(rest: &[u8], tail: &[u8; 16]) -> [u8; 64] {
     last
 }
 
-/// Takes in one block.
+/// Compresses one block.
 pub(crate) fn compress(state: &mut [u32; 4], block: &[u8; 64]) {
     let mut words = [0; 16];
     words.iter_mut().zip(block.as_chunks().0).for_each(|(word, bytes)| *word = u32::from_le_bytes(*bytes));
@@ -119,7 +119,7 @@ mod tests {
     use claviger_testkit::random::Random;
     use digest::Digest;
 
-    /// MD5's own padding makes a last block like any other.
+    /// With MD5's own padding the last block is like any other.
     #[test]
     fn the_compression_function_is_that_of_md5() {
         let message = Random::new(1).bytes(64 * 3);

@@ -1,5 +1,5 @@
-//! MD5 on vectors of 8 or 16 sectors, two of them side by side: a step of MD5 waits for the one before it, so that one vector
-//! alone would leave the units idle for half of the time.
+//! MD5 on vectors of 8 or 16 sectors, two of them interleaved: each step of MD5 waits for the one before, so that a
+//! single vector would leave the units idle half of the time.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;
@@ -44,14 +44,15 @@ unsafe fn avx2(start: &[u32; 4], rows: &[Row<'_>], out: &mut [[u8; 16]]) {
     unsafe { sectors::<__m256i, 8>(start, rows, out) }
 }
 
-/// A vector of one word of each of `N` sectors. Each method may be called only where the processor has the instructions.
+/// A vector with one word from each of `N` sectors. Each method may only be called if the processor has the
+/// instructions.
 trait Vector<const N: usize>: Copy {
     unsafe fn all(word: u32) -> Self;
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn rotate<const BY: u32>(self) -> Self;
     /// The function of a round (RFC 1321, 3.4).
     unsafe fn mix<const ROUND: usize>(b: Self, c: Self, d: Self) -> Self;
-    /// The words of blocks, each vector one word of all blocks.
+    /// The words of the blocks, each vector with one word of all blocks.
     unsafe fn transpose(blocks: [&[u8; 64]; N], out: &mut [Self; 16]);
     unsafe fn words(self) -> [u32; N];
 }
@@ -119,7 +120,7 @@ unsafe fn round<V: Vector<N>, const N: usize, const ROUND: usize>(
     }
 }
 
-/// Four steps from step `FIRST` of a round on. Each has its own code: places of words are constants in it.
+/// Four steps from step `FIRST` of a round on. Each has its own code, with the positions of the words as constants.
 ///
 /// # Safety
 /// The processor has the vector's instructions.
@@ -144,13 +145,13 @@ unsafe fn steps<V: Vector<N>, const N: usize, const ROUND: usize, const FIRST: u
     }
 }
 
-/// What a step rotates.
+/// The rotation of a step.
 ///
 /// # Safety
 /// The processor has the vector's instructions.
 #[inline(always)]
 unsafe fn mixed<V: Vector<N>, const N: usize, const ROUND: usize>(a: V, b: V, c: V, d: V, word: V, sine: u32) -> V {
-    // The word and the sine do not wait for the step before. SAFETY: the caller vouches for the instructions.
+    // The word and the sine do not depend on the previous step. SAFETY: the caller vouches for the instructions.
     unsafe { a.add(word.add(V::all(sine))).add(V::mix::<ROUND>(b, c, d)) }
 }
 
@@ -184,8 +185,8 @@ unsafe fn shift<V: Vector<N>, const N: usize, const ROUND: usize, const STEP: us
     }
 }
 
-// In both implementations: loads and stores are of the unaligned kind and within the arrays that are named, and everything
-// else works on registers. SAFETY of every block: the trait's promise about instructions.
+// In both implementations, loads and stores are unaligned and within the named arrays, and everything else works on
+// registers. SAFETY of every block: the trait's promise about instructions.
 
 impl Vector<16> for __m512i {
     #[inline(always)]
@@ -205,7 +206,7 @@ impl Vector<16> for __m512i {
     }
     #[inline(always)]
     unsafe fn mix<const ROUND: usize>(b: Self, c: Self, d: Self) -> Self {
-        // The functions as tables of 8 bits, of which b, c and d choose one. SAFETY: see above.
+        // The functions as 8-bit tables, indexed by b, c and d. SAFETY: see above.
         unsafe {
             match ROUND {
                 0 => _mm512_ternarylogic_epi32::<0xca>(b, c, d),

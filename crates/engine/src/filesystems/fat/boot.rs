@@ -1,4 +1,4 @@
-//! The boot sector: where everything is.
+//! The boot sector, which locates everything else.
 //!
 //! ```text
 //!   0  jump to the boot code       14  reserved sectors, 2         36  FAT32: sectors of a FAT, 4
@@ -9,57 +9,57 @@
 //!                                  22  sectors of a FAT, 2         50  FAT32: sector of the second boot sector, 2
 //!                                  32  all sectors, 4              64  FAT32: state, serial, label (FAT12/16: from 36)
 //! ```
-//! Section "Boot Sector and BPB" of the specification. The state byte, whose lowest bit says that the file system is in use,
-//! is of Windows NT (`FAT_STATE_DIRTY` in Linux's msdos_fs.h).
+//! Section "Boot Sector and BPB" of the specification. The state byte, whose lowest bit says that the file system is
+//! mounted, comes from Windows NT (`FAT_STATE_DIRTY` in Linux's msdos_fs.h).
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes that the boot sector's fields take.
+/// Size of the boot sector's fields, in bytes.
 pub const LEN: usize = 512;
 
-/// How wide the entries of the file allocation table are.
+/// Width of the entries of the file allocation table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
     /// FAT12.
     Bits12,
     /// FAT16.
     Bits16,
-    /// FAT32, of which 28 bits count.
+    /// FAT32, with 28 bits in use.
     Bits32,
 }
 
-/// What the boot sector says, checked. Offsets and lengths are in bytes of the store.
+/// The boot sector, validated. Offsets and lengths are in bytes of the store.
 #[derive(Clone, Debug)]
 pub struct Boot {
-    /// Width of table entries.
+    /// Width of the table's entries.
     pub width: Width,
-    /// Bytes of a sector: 512, 1024, 2048 or 4096.
+    /// Size of a sector, in bytes: 512, 1024, 2048 or 4096.
     pub sector: u32,
-    /// Bytes of a cluster.
+    /// Size of a cluster, in bytes.
     pub cluster: u32,
-    /// Number of data clusters; they are counted from 2 on.
+    /// Number of data clusters; they are numbered from 2 on.
     pub clusters: u32,
-    /// Where the first table begins.
+    /// Offset of the first table.
     pub table: u64,
     /// Length of each table.
     pub table_len: u64,
     /// Number of tables.
     pub tables: u8,
-    /// The only table in use, where the tables are not copies of each other (FAT32).
+    /// The only table in use, if the tables are not copies of each other (FAT32).
     pub only_table: Option<u8>,
     /// Where the root folder is.
     pub root: Root,
-    /// Where cluster 2 begins.
+    /// Offset of cluster 2.
     pub data: u64,
-    /// Where the FSInfo sector is (FAT32).
+    /// Offset of the FSInfo sector (FAT32).
     pub info: Option<u64>,
-    /// Where the state byte is.
+    /// Offset of the state byte.
     pub state: u64,
     /// The state byte.
     pub state_byte: u8,
-    /// Serial number, if there is one.
+    /// Serial number, if it has one.
     pub serial: Option<u32>,
-    /// The label of the boot sector; the root folder's counts more.
+    /// The label in the boot sector; one in the root folder takes precedence.
     pub label: [u8; 11],
     /// The length of the file system, which may be less than the store's.
     pub len: u64,
@@ -68,29 +68,30 @@ pub struct Boot {
 /// Where the root folder is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// In a place of its own (FAT12, FAT16).
+    /// In an area of its own (FAT12, FAT16).
     Fixed {
-        /// Where it begins.
+        /// Offset of that area.
         at: u64,
-        /// Its length, in bytes.
+        /// Its length in bytes.
         len: u64,
     },
-    /// In clusters as any folder, from this one on (FAT32).
+    /// In clusters, like any folder, starting with this one (FAT32).
     Cluster(u32),
 }
 
-/// Clusters below which a file system is FAT12, and FAT16 ("FAT Type Determination" of the specification). Linux, Windows
-/// and dosfstools agree that no sectors of a FAT in the old field means FAT32, however few clusters there are.
+/// Clusters below which a file system is FAT12, and FAT16 ("FAT Type Determination" of the specification). Linux,
+/// Windows and dosfstools agree that 0 in the old field for the size of a FAT means FAT32, however few clusters there
+/// are.
 const FAT12_END: u64 = 4085;
 const FAT16_END: u64 = 65525;
-/// Table entries from here on have a meaning of their own in FAT32.
+/// FAT32 table entries from here on have special meanings.
 const FAT32_END: u64 = 0x0fff_fff6 - 2;
 
 impl Boot {
-    /// Reads a boot sector, of which [`LEN`] bytes are enough.
+    /// Parses a boot sector; [`LEN`] bytes are enough.
     ///
     /// # Errors
-    /// `Malformed` where it is none, or contradicts itself.
+    /// `Malformed` if it is not one, or contradicts itself.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() < LEN {
             return Err(wrong("boot sector", 0, "cut short"));
@@ -144,7 +145,7 @@ impl Boot {
             Width::Bits16 => table_len / 2,
             Width::Bits32 => table_len / 4,
         };
-        // A table that is too short for all clusters is as long as the file system can be used: so does Linux.
+        // If the table is too short for all clusters, only those it covers are used, as Linux does.
         let clusters = clusters.min(held.saturating_sub(2)).min(FAT32_END);
         if clusters == 0 {
             return Err(wrong("sectors of a FAT", 22, "no room for a cluster"));
@@ -172,7 +173,7 @@ impl Boot {
         }
         let info = u16_at(48);
         let extended = if new { 64 } else { 36 };
-        // 0x29: serial number, label and type follow; 0x28: the serial number only.
+        // 0x29: serial number, label and type follow; 0x28: only the serial number.
         let signature = bytes[extended + 2];
         let mut label = [b' '; 11];
         if signature == 0x29 {
@@ -198,12 +199,12 @@ impl Boot {
         })
     }
 
-    /// Where a cluster begins. It is one of `2 .. 2 + clusters`.
+    /// Offset of a cluster, which must be one of `2 .. 2 + clusters`.
     pub fn cluster_at(&self, cluster: u32) -> u64 {
         self.data + u64::from(cluster - 2) * u64::from(self.cluster)
     }
 
-    /// Whether there is a cluster of that number.
+    /// Whether a cluster of that number exists.
     pub fn has(&self, cluster: u32) -> bool {
         (2..self.clusters + 2).contains(&cluster)
     }

@@ -1,4 +1,4 @@
-//! Making changes durable, in an order that a crash at any moment does little harm to.
+//! Makes changes durable, in an order such that a crash at any moment does little harm.
 
 use std::io;
 use std::sync::{PoisonError, RwLock};
@@ -6,35 +6,35 @@ use std::sync::{PoisonError, RwLock};
 use super::node::State;
 use super::table::Link;
 
-/// Changed sectors of folders, and clusters to be given back, that may wait in memory.
+/// Changed folder sectors, and clusters to be freed, that may wait in memory.
 const MAY_WAIT: usize = 8192;
 
 /// The lowest bit of the boot sector's state byte.
 const IN_USE: u8 = 1;
 
-/// FSInfo: marks, count of free clusters, and where to look for the next (section "FAT32 FSInfo Sector Structure" of the
-/// specification).
+/// FSInfo: signatures, count of free clusters, and where to look for the next one (section "FAT32 FSInfo Sector
+/// Structure" of the specification).
 const INFO_LEN: usize = 512;
 const INFO_MARKS: [(usize, [u8; 4]); 3] = [(0, *b"RRaA"), (484, *b"rrAa"), (508, [0, 0, 0x55, 0xaa])];
 const INFO_FREE: usize = 488;
 const INFO_NEXT: usize = 492;
 
 impl State {
-    /// Whether it was unmounted cleanly: both the boot sector and the table say so.
+    /// Whether it was unmounted cleanly, according to both the boot sector and the table.
     pub fn was_clean(&mut self) -> io::Result<bool> {
         Ok(self.boot.state_byte & IN_USE == 0 && self.table.clean()?)
     }
 
-    /// Marks the file system as in use before the first change.
+    /// Marks the file system as mounted before the first change.
     ///
     /// # Errors
-    /// Those of the store, and whatever went wrong with an earlier change.
+    /// Those of the store, and that of an earlier change that failed.
     pub fn begin(&mut self) -> io::Result<()> {
         self.nothing_lost()?;
         if self.marked {
             return Ok(());
         }
-        // Counted now, since later it is counted on.
+        // Counted now, because the count is relied on later.
         self.table.free()?;
         if !self.was_marked {
             self.set_mark(true)?;
@@ -43,10 +43,10 @@ impl State {
         Ok(())
     }
 
-    /// Marks the file system as no longer in use, if we marked it. Everything is durable.
+    /// Marks the file system as unmounted, if we marked it as mounted. Everything is durable.
     ///
     /// # Errors
-    /// Those of the store, and whatever went wrong with an earlier change: the mark stays then.
+    /// Those of the store, and that of an earlier change that failed; then the mark stays.
     pub fn end(&mut self) -> io::Result<()> {
         self.nothing_lost()?;
         if !self.marked {
@@ -59,16 +59,16 @@ impl State {
         Ok(())
     }
 
-    /// Whether so much waits that it should be written.
+    /// Whether enough changes wait that they should be written.
     pub fn waits(&self) -> bool {
         self.sectors.len() > MAY_WAIT || self.freed.len() > MAY_WAIT * 16
     }
 
-    /// Makes everything durable. `moving` is held when clusters become free that somebody may be reading.
+    /// Makes everything durable. `moving` is held while clusters become free that may still be read.
     ///
     /// # Errors
-    /// Those of the store. Nothing can be changed afterwards: what is on the store is unknown. This fails from then on, since
-    /// whoever asks later has changes among those that were lost, too.
+    /// Those of the store. Nothing can be changed afterwards: what is on the store is unknown. This fails from then on,
+    /// since whoever asks later has changes among those that were lost, too.
     pub fn commit(&mut self, moving: &RwLock<()>) -> io::Result<()> {
         self.nothing_lost()?;
         if !self.marked {
@@ -81,15 +81,15 @@ impl State {
         done
     }
 
-    /// Fails if changes could not be written before.
+    /// Fails if changes could not be written earlier.
     fn nothing_lost(&self) -> io::Result<()> {
         let Some(why) = &self.failed else { return Ok(()) };
-        let what = format!("nothing more is written, since something was lost before: {why}");
+        let what = format!("nothing more is written, because an earlier write failed: {why}");
         Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, what))
     }
 
     fn write_all(&mut self, moving: &RwLock<()>) -> io::Result<()> {
-        // Contents, and folders that are new: nothing names them yet.
+        // Contents, and new folders: nothing names them yet.
         if std::mem::take(&mut self.contents_written) {
             self.store.flush()?;
         }
@@ -115,7 +115,7 @@ impl State {
         if written { self.store.flush() } else { Ok(()) }
     }
 
-    /// Sets or takes away both marks of being in use.
+    /// Sets or clears both marks of being mounted.
     fn set_mark(&mut self, in_use: bool) -> io::Result<()> {
         self.table.set_clean(!in_use)?;
         let state = self.boot.state_byte & !IN_USE | u8::from(in_use);
@@ -125,7 +125,7 @@ impl State {
         self.store.flush()
     }
 
-    /// Takes the count of free clusters from FSInfo, where that can be relied on.
+    /// Reads the count of free clusters from FSInfo, if it can be relied on.
     pub(super) fn read_info(&mut self) -> io::Result<()> {
         let Some(info) = self.info()? else { return Ok(()) };
         let number = |at: usize| u32::from_le_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
@@ -140,7 +140,7 @@ impl State {
         Ok(())
     }
 
-    /// Tells FSInfo the count of free clusters, if it changed. Whether it did.
+    /// Writes the count of free clusters to FSInfo if it changed. Returns whether it did.
     fn write_info(&mut self) -> io::Result<bool> {
         let free = self.table.known_free();
         if free == self.told_free {
@@ -154,7 +154,7 @@ impl State {
         Ok(true)
     }
 
-    /// The FSInfo sector, if it is one.
+    /// The FSInfo sector, if it has the signatures.
     fn info(&self) -> io::Result<Option<Vec<u8>>> {
         let Some(at) = self.boot.info else { return Ok(None) };
         let mut bytes = vec![0; INFO_LEN];

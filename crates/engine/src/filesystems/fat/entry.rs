@@ -1,4 +1,4 @@
-//! Entries of folders: 32 bytes each.
+//! Directory entries: 32 bytes each.
 //!
 //! ```text
 //!   0  alias, 11              14  made: time, 2          20  first cluster, high half, 2 (FAT32)
@@ -7,9 +7,9 @@
 //!  13  made: hundredths, 1                               26  first cluster, low half, 2
 //!                                                        28  size, 4
 //! ```
-//! Before it, in descending order, lie the parts of the long name, 13 units of UTF-16 each: number (the last in the name, the
-//! first in the folder, has bit 6 set), 5 units, attributes 0x0f, 0, checksum of the alias, 6 units, 0, 2 units. Sections "FAT
-//! Directory Structure" and "FAT Long Directory Entries" of the specification.
+//! Before it, in descending order, lie the parts of the long name, 13 units of UTF-16 each: number (the last in the
+//! name, the first in the folder, has bit 6 set), 5 units, attributes 0x0f, 0, checksum of the alias, 6 units, 0, 2
+//! units. Sections "FAT Directory Structure" and "FAT Long Directory Entries" of the specification.
 
 use std::time::SystemTime;
 
@@ -30,16 +30,16 @@ pub const ARCHIVE: u8 = 0x20;
 const LONG_NAME: u8 = 0x0f;
 const LONG_NAME_MASK: u8 = 0x3f;
 
-/// Units of UTF-16 in a part of a long name, and where they are.
+/// UTF-16 units in one part of a long name, and their offsets.
 const UNITS: [usize; 13] = [1, 3, 5, 7, 9, 14, 16, 18, 20, 22, 24, 28, 30];
 const LAST_PART: u8 = 0x40;
 
-/// The entry that says where a file is.
+/// The entry that locates a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry(pub [u8; LEN]);
 
 impl Entry {
-    /// An entry for something new, made now.
+    /// An entry for something new, created now.
     pub fn new(alias: Alias, attributes: u8, first: u32, now: SystemTime) -> Self {
         let mut entry = Self([0; LEN]);
         entry.0[..11].copy_from_slice(&alias);
@@ -72,13 +72,12 @@ impl Entry {
         self.attributes() & FOLDER != 0
     }
 
-    /// The bits that say which parts of the alias are shown in small letters.
+    /// The bits that say which parts of the alias are shown in lower case.
     pub fn case(&self) -> u8 {
         self.0[12]
     }
 
-    /// The first cluster; 0 if there is none. FAT12 and FAT16 have zeros in its high half, or something else that does
-    /// not count.
+    /// The first cluster; 0 if there is none. In FAT12 and FAT16 the high half does not count and may hold anything.
     pub fn first(&self, wide: bool) -> u32 {
         let high = if wide { u32::from(self.get16(20)) << 16 } else { 0 };
         high | u32::from(self.get16(26))
@@ -126,7 +125,7 @@ impl Entry {
         self
     }
 
-    /// This entry with the contents, times and attributes of another: all but its name.
+    /// This entry's name with the contents, times and attributes of another.
     pub fn with_contents_of(mut self, other: &Self) -> Self {
         self.0[13..].copy_from_slice(&other.0[13..]);
         self.0[11] = other.0[11];
@@ -142,11 +141,11 @@ impl Entry {
     }
 }
 
-/// The parts of a long name as they lie before the entry with `alias`.
+/// The parts of a long name, in the order in which they precede the entry with `alias`.
 pub fn long_name(name: &str, alias: &Alias) -> Vec<[u8; LEN]> {
     let mut units: Vec<u16> = name.encode_utf16().collect();
     let parts = units.len().div_ceil(UNITS.len());
-    // One NUL, if there is room, then ones.
+    // A NUL if there is room, then ones.
     if units.len() < parts * UNITS.len() {
         units.push(0);
         units.resize(parts * UNITS.len(), 0xffff);
@@ -163,19 +162,19 @@ pub fn long_name(name: &str, alias: &Alias) -> Vec<[u8; LEN]> {
     units.chunks(UNITS.len()).enumerate().map(part).rev().collect()
 }
 
-/// Something that a folder holds, and where.
+/// Something found in a folder, and where.
 #[derive(Clone, Debug)]
 pub struct Found {
     pub name: String,
     pub entry: Entry,
-    /// The number of its first entry in the folder: that of the long name, if it has one.
+    /// Index of its first entry in the folder: that of the long name, if it has one.
     pub begin: u32,
-    /// The number of its last entry, which is `entry`.
+    /// Index of its last entry, which is `entry`.
     pub at: u32,
 }
 
-/// All that a folder holds, and how many entries it has before the first that was never used. `.`, `..` and the volume's
-/// label are left out of what it holds.
+/// Everything in a folder except `.`, `..` and the volume's label, and how many entries it has before the first that
+/// was never used.
 pub fn parse(folder: &[u8]) -> (Vec<Found>, u32) {
     let mut found = Vec::new();
     let mut long: Option<LongName> = None;
@@ -203,18 +202,18 @@ pub fn parse(folder: &[u8]) -> (Vec<Found>, u32) {
     (found, slots)
 }
 
-/// A long name as far as it was read.
+/// A long name, partly read.
 struct LongName {
     begin: u32,
-    /// Number of the part that was read last.
+    /// Number of the last part read.
     part: u8,
     checksum: u8,
-    /// From the end on, part by part.
+    /// From the end of the name to its beginning.
     parts: Vec<[u16; UNITS.len()]>,
 }
 
 impl LongName {
-    /// The name with one more part, if it is the one that has to come.
+    /// The name with one more part, if that is the one expected next.
     fn grown(before: Option<Self>, bytes: &[u8; LEN], at: u32) -> Option<Self> {
         let (part, checksum) = (bytes[0] & !LAST_PART, bytes[13]);
         let units = UNITS.map(|at| u16::from_le_bytes([bytes[at], bytes[at + 1]]));
@@ -232,7 +231,7 @@ impl LongName {
         self.part == 1 && self.checksum == name::checksum(&entry.alias())
     }
 
-    /// The name, unless it is one that nobody could use.
+    /// The name, unless it is unusable.
     fn text(self) -> Option<String> {
         let units = self.parts.iter().rev().flatten().copied().take_while(|u| *u != 0);
         let text: String = char::decode_utf16(units).map(|c| c.unwrap_or('\u{fffd}')).collect();
@@ -240,7 +239,7 @@ impl LongName {
     }
 }
 
-/// Whether something can have this name: `.` and `..` are the folder itself and the one above.
+/// Whether the name is usable: `.` and `..` are the folder itself and its parent.
 fn usable(name: &str) -> bool {
     !name.is_empty() && name != "." && name != ".." && !name.contains('/')
 }

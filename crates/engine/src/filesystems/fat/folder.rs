@@ -1,4 +1,4 @@
-//! A folder in memory: what it holds, and where there is room.
+//! A folder in memory: its contents and its free entries.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -6,10 +6,10 @@ use super::entry::{self, Found};
 use super::name::{Alias, folded, shown};
 use crate::trees::Node;
 
-/// A folder, read.
+/// A folder that has been read.
 #[derive(Default)]
 pub struct Folder {
-    /// What it holds, by the number of its last entry.
+    /// Its contents, by the index of their last entry.
     pub held: BTreeMap<u32, Held>,
     by_name: HashMap<String, u32>,
     by_alias: HashMap<String, u32>,
@@ -17,28 +17,28 @@ pub struct Folder {
     pub aliases: HashSet<Alias>,
     /// Which of its entries are in use.
     used: Vec<bool>,
-    /// Entries before the first that was never used; what lies behind it may be anything.
+    /// Entries before the first that was never used; anything may follow it.
     pub end: u32,
 }
 
-/// Something in a folder.
+/// A file or folder in a folder.
 pub struct Held {
     pub name: String,
     pub node: Node,
-    /// The number of its first entry.
+    /// Index of its first entry.
     pub begin: u32,
     alias: Alias,
 }
 
 impl Folder {
-    /// The folder that has these bytes; `node` gives each of its entries a number.
+    /// Parses a folder's bytes; `node` gives each of its entries a number.
     pub fn parse(bytes: &[u8], mut node: impl FnMut(&Found) -> Node) -> Self {
         let (found, end) = entry::parse(bytes);
         let mut folder = Self { end, ..Self::default() };
         let slots = bytes.as_chunks::<{ entry::LEN }>().0;
         folder.used = (0..).zip(slots).map(|(i, slot)| i < end && slot[0] != entry::REMOVED).collect();
         for found in found {
-            // The first of several that mean the same counts.
+            // The first of several with the same name counts.
             let before = folder.by_name.get(&folded(&found.name)).copied();
             let node = node(&found);
             folder.insert(&found, node);
@@ -47,7 +47,7 @@ impl Folder {
         folder
     }
 
-    /// Adds what was found or made.
+    /// Adds something that was found or created.
     pub fn insert(&mut self, found: &Found, node: Node) {
         let alias = found.entry.alias();
         self.prefer(&found.name, found.at);
@@ -58,7 +58,7 @@ impl Folder {
         self.held.insert(found.at, Held { name: found.name.clone(), node, begin: found.begin, alias });
     }
 
-    /// Takes out what ends at entry `at`.
+    /// Removes what ends at entry `at`.
     pub fn remove(&mut self, at: u32) -> Option<Held> {
         let held = self.held.remove(&at)?;
         self.used[held.begin as usize..=at as usize].fill(false);
@@ -72,19 +72,19 @@ impl Folder {
         Some(held)
     }
 
-    /// What has this name, whatever its case: the number of its last entry, and itself.
+    /// Finds a name, ignoring case: the index of its last entry, and the file or folder.
     pub fn find(&self, name: &str) -> Option<(u32, &Held)> {
         let folded = folded(name);
         let at = self.by_name.get(&folded).or_else(|| self.by_alias.get(&folded))?;
         Some((*at, self.held.get(at)?))
     }
 
-    /// Lets a name mean what ends at entry `at`.
+    /// Makes a name refer to what ends at entry `at`.
     fn prefer(&mut self, name: &str, at: u32) {
         self.by_name.insert(folded(name), at);
     }
 
-    /// The first of `count` neighbouring entries that are not in use.
+    /// The first of `count` consecutive free entries.
     pub fn room(&self, count: u32) -> Option<u32> {
         let mut free = 0;
         for (at, used) in (0..).zip(&self.used) {
@@ -96,12 +96,12 @@ impl Folder {
         None
     }
 
-    /// How many entries there is space for.
+    /// The number of entries it has space for.
     pub fn slots(&self) -> u32 {
         self.used.len() as u32
     }
 
-    /// Adds space for as many entries.
+    /// Adds space for `entries` more.
     pub fn grow(&mut self, entries: u32) {
         self.used.resize(self.used.len() + entries as usize, false);
     }

@@ -1,12 +1,12 @@
 //! FAT12, FAT16 and FAT32 with long names, for reading and writing.
 //!
-//! Facts are of Microsoft's "FAT: General Overview of On-Disk Format" (version 1.03, 2000), called "the specification" here,
-//! and of what Linux, mtools and dosfstools do where it leaves a choice.
+//! Facts are from Microsoft's "FAT: General Overview of On-Disk Format" (version 1.03, 2000), called "the
+//! specification" here, and from what Linux, mtools and dosfstools do where it leaves a choice.
 //!
-//! What a crash leaves: contents are written at once, everything else is kept in memory and written by `commit`, in an
-//! order that never lets a folder name clusters that are not its file's: clusters taken, then entries, then clusters given
-//! back, each made durable before the next. Clusters given back are not used again before that. So at worst clusters
-//! are lost, or a file that was just moved has its old name too.
+//! Crash safety: contents are written at once; everything else is kept in memory and written by `commit`, in an order
+//! in which no entry ever names clusters of another file: allocated clusters, then entries, then freed clusters, each
+//! made durable before the next. Freed clusters are not reused before that. So at worst clusters are lost, or a file
+//! that was just moved still has its old name too.
 
 pub mod boot;
 mod commit;
@@ -28,13 +28,13 @@ use crate::trees::{self, Attributes, Entry, NewNode, Node, NodeKind, Renaming, S
 use boot::Boot;
 use node::State;
 
-/// The FAT file system of a store.
+/// A store's FAT file system.
 pub struct Fat {
     store: Arc<dyn Store>,
     state: Mutex<State>,
-    /// Held for reading while contents are read without the state, and for writing when clusters become free for others.
+    /// Held for reading while contents are read without the state's lock, and for writing while clusters become free.
     moving: RwLock<()>,
-    /// What speaks against writing, besides the store.
+    /// Whether the store is shorter than the file system, which forbids writing.
     cut_short: bool,
     unclean: bool,
 }
@@ -61,7 +61,7 @@ impl Fat {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, for a change: the file system is marked as in use first.
+    /// The state, for a change: marks the file system as mounted first.
     fn change(&self) -> io::Result<MutexGuard<'_, State>> {
         if !self.writable() {
             return Err(trees::read_only());
@@ -75,8 +75,8 @@ impl Fat {
         state.commit(&self.moving)
     }
 
-    /// Carries out a change. If there is no room although clusters were given back, they are made free, and it is tried
-    /// once more; if much waits to be written, it is.
+    /// Carries out a change. If the file system is full although clusters were released, frees them and tries once
+    /// more; commits if many changes wait.
     fn with_room<T>(&self, mut change: impl FnMut(&mut State) -> io::Result<T>) -> io::Result<T> {
         let mut state = self.change()?;
         let mut result = change(&mut state);
@@ -104,10 +104,10 @@ impl Tree for Fat {
     fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.unclean {
-            warnings.push("the file system was not unmounted cleanly: check it with fsck.vfat before you write".into());
+            warnings.push("the file system was not unmounted cleanly: run fsck.vfat before writing to it".into());
         }
         if self.cut_short {
-            warnings.push("the file system is longer than what holds it: files at its end are lost".into());
+            warnings.push("the file system is longer than its volume: files at its end are lost".into());
         }
         warnings
     }
@@ -151,7 +151,7 @@ impl Tree for Fat {
     fn set_len(&self, file: Node, len: u64) -> io::Result<()> {
         let given_back = self.with_room(|state| state.set_len(file, len))?;
         if given_back {
-            // The entry must be durable before the clusters behind the new end are free.
+            // The entry must be durable before the clusters past the new end are freed.
             let mut state = self.change()?;
             self.commit(&mut state)?;
             state.cut_clusters(file, &self.moving)?;
@@ -180,7 +180,7 @@ impl Tree for Fat {
         let Some(old) = self.with_room(|state| state.rename(folder, name, to_folder, to_name, replace))? else {
             return Ok(());
         };
-        // The new name must be durable before the old one goes: a crash in between leaves both, never none.
+        // The new name must be durable before the old one is removed: a crash in between leaves both, never neither.
         let mut state = self.change()?;
         if !state.in_one_sector(&old) {
             self.commit(&mut state)?;
@@ -219,7 +219,7 @@ impl Tree for Fat {
 
 impl Drop for Fat {
     fn drop(&mut self) {
-        // Whoever wants to know whether it succeeded has called `finish`.
+        // Callers who want to know whether it succeeded have called `finish`.
         let _ = self.finish();
     }
 }

@@ -1,24 +1,24 @@
-//! Names: long ones in UTF-16 and their aliases of eight and three characters.
+//! Names: long ones in UTF-16, and 8.3 aliases.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
 
-/// UTF-16 units of the longest name (section "FAT Long Directory Entries" of the specification).
+/// The longest name, in UTF-16 units (section "FAT Long Directory Entries" of the specification).
 const LONGEST: usize = 255;
 
-/// The bits of entry byte 12 that say that an alias without a long name is shown in small letters (Windows NT): base, and
+/// The bits of entry byte 12 that say that an alias without a long name is shown in lower case (Windows NT): base and
 /// extension.
 const SMALL_BASE: u8 = 0x08;
 const SMALL_EXTENSION: u8 = 0x10;
 
-/// The characters of bytes from 0x80 on in code page 437, which is what Linux and mtools take aliases to be in.
+/// The characters of bytes from 0x80 on in code page 437, which Linux and mtools assume for aliases.
 const CODE_PAGE_437: &str = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u{a0}";
 
-/// An alias: eight characters and three, filled up with blanks.
+/// An 8.3 alias, padded with spaces.
 pub type Alias = [u8; 11];
 
-/// A name that FAT can hold.
+/// Checks that FAT can store a name.
 ///
 /// # Errors
 /// `InvalidFilename`, and what is wrong with it.
@@ -32,7 +32,7 @@ pub fn checked(name: &OsStr) -> io::Result<&str> {
         return Err(refuse(&format!("with the character {}", bad.escape_default())));
     }
     if name.ends_with(['.', ' ']) || name.starts_with(' ') {
-        return Err(refuse("that begins or ends with a blank, or ends with a dot"));
+        return Err(refuse("that begins or ends with a space, or ends with a dot"));
     }
     if name.encode_utf16().count() > LONGEST {
         return Err(refuse("of more than 255 characters"));
@@ -40,7 +40,7 @@ pub fn checked(name: &OsStr) -> io::Result<&str> {
     Ok(name)
 }
 
-/// What two names have in common that differ in case only. Characters are folded one by one, as FAT's drivers do.
+/// The case-folded form, by which names are compared. Characters are folded one by one, as FAT drivers do.
 pub fn folded(name: &str) -> String {
     let fold = |c: char| {
         let mut upper = c.to_uppercase();
@@ -52,7 +52,7 @@ pub fn folded(name: &str) -> String {
     name.chars().map(fold).collect()
 }
 
-/// The alias as people see it, where there is no long name.
+/// The alias as shown to users if there is no long name.
 pub fn shown(alias: &Alias, case: u8) -> String {
     let part = |bytes: &[u8], small: bool| -> String {
         let end = bytes.iter().rposition(|b| *b != b' ').map_or(0, |at| at + 1);
@@ -60,7 +60,7 @@ pub fn shown(alias: &Alias, case: u8) -> String {
         if small { text.map(|c| c.to_ascii_lowercase()).collect() } else { text.collect() }
     };
     let mut alias = *alias;
-    // The first byte of a name that begins with 0xe5, which marks a removed entry, is kept as 5.
+    // A name that begins with 0xe5, which marks a removed entry, is stored with a 5 instead.
     if alias[0] == 0x05 {
         alias[0] = 0xe5;
     }
@@ -77,15 +77,16 @@ fn character(byte: u8) -> char {
     }
 }
 
-/// The checksum over an alias by which long names know that it is theirs.
+/// The checksum of an alias that ties long-name entries to it.
 pub fn checksum(alias: &Alias) -> u8 {
     alias.iter().fold(0, |sum: u8, byte| sum.rotate_right(1).wrapping_add(*byte))
 }
 
-/// An alias for `name` that none of `taken` is, and whether it says all there is to say, so that no long name is needed.
+/// An alias for `name` that is not in `taken`, and whether it represents the name completely, so that no long name is
+/// needed.
 ///
 /// # Errors
-/// `StorageFull` if there is none left.
+/// `StorageFull` if none is left.
 pub fn alias(name: &str, taken: &HashSet<Alias>) -> io::Result<(Alias, bool)> {
     let trimmed = name.trim_start_matches('.');
     let (base, extension) = match trimmed.rsplit_once('.') {
@@ -127,7 +128,7 @@ pub fn alias(name: &str, taken: &HashSet<Alias>) -> io::Result<(Alias, bool)> {
         let tail = format!("~{number}");
         built(&[&base[..base.len().min(8 - tail.len())], tail.as_bytes()].concat())
     };
-    // A few by their number, then by a hash of the name, as Windows does: looking for the next number gets slow.
+    // The first few are numbered, the rest hashed, as Windows does: searching for the next number gets slow.
     let hash = name.encode_utf16().fold(0u16, |h, unit| h.wrapping_mul(31).wrapping_add(unit));
     let hashed = [&base[..base.len().min(2)], format!("{hash:04X}").as_bytes()].concat();
     let candidates = (1..=4).map(|n| numbered(&base, n)).chain((1..=9).map(|n| numbered(&hashed, n)));

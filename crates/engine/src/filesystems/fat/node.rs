@@ -1,4 +1,4 @@
-//! Files and folders, in memory, and what changes them. Nothing here is durable before `commit`.
+//! Files and folders in memory, and changes to them. Nothing here is durable before `commit`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
@@ -17,33 +17,33 @@ use crate::trees::{Attributes, Node, NodeKind, Space, damaged};
 /// The root folder.
 pub const ROOT: Node = 1;
 
-/// The most entries that a folder may have (the specification: a folder has no more than 65,536).
+/// The most entries a folder may have (the specification: no more than 65,536).
 const MOST_ENTRIES: u32 = 1 << 16;
 
-/// Bytes that are written at a time.
+/// Bytes written at a time.
 const PIECE: usize = 1 << 20;
 
-/// Everything that is known about the file system and not yet durable.
+/// What is known about the file system, including changes that are not yet durable.
 pub struct State {
     pub(super) store: Arc<dyn Store>,
     pub(super) boot: Boot,
     pub(super) table: Table,
-    /// Sectors of folders that were changed, by where they are.
+    /// Changed sectors of folders, by offset.
     pub(super) sectors: BTreeMap<u64, Vec<u8>>,
-    /// Clusters that become free when the entries that named them are durably gone.
+    /// Clusters that become free once the entries that named them are durably gone.
     pub(super) freed: HashSet<u32>,
-    /// Whether contents were written that may not be durable.
+    /// Whether contents were written that may not be durable yet.
     pub(super) contents_written: bool,
-    /// Whether it is marked as in use because of us.
+    /// Whether we marked it as mounted.
     pub(super) marked: bool,
-    /// Whether it was marked so before.
+    /// Whether it was marked as mounted before.
     pub(super) was_marked: bool,
-    /// The free clusters that FSInfo was last told.
+    /// The count of free clusters last written to FSInfo.
     pub(super) told_free: Option<u32>,
-    /// Why nothing may be changed any more: something was not written, so what is on the store is unknown.
+    /// Why nothing may be changed any more: a write failed, so the state of the store is unknown.
     pub(super) failed: Option<String>,
     nodes: HashMap<Node, Known>,
-    /// Nodes by where their entries are.
+    /// Nodes by the offset of their entry.
     places: HashMap<u64, Node>,
     folders: HashMap<Node, Folder>,
     next: Node,
@@ -52,20 +52,20 @@ pub struct State {
 /// A file or folder.
 struct Known {
     parent: Node,
-    /// Where its entry is; the root has none, nor has what was removed.
+    /// Offset of its entry; the root has none, nor has a removed file.
     place: Option<u64>,
     entry: Entry,
     chain: Option<Chain>,
-    /// How often it is held.
+    /// Number of open handles.
     held: u32,
     removed: bool,
 }
 
-/// A name that is to go.
+/// A name that is to be removed.
 pub struct OldName {
     folder: Node,
     at: u32,
-    /// Where the new entry is.
+    /// Offset of the new entry.
     new: u64,
 }
 
@@ -119,13 +119,14 @@ impl State {
         })
     }
 
-    /// Names, nodes, and which are folders.
+    /// Names, nodes, and whether each is a folder.
     pub fn list(&mut self, folder: Node) -> io::Result<Vec<(String, Node, bool)>> {
         let held: Vec<_> = self.folder(folder)?.held.values().map(|h| (h.name.clone(), h.node)).collect();
         held.into_iter().map(|(name, node)| Ok((name, node, self.known(node)?.entry.is_folder()))).collect()
     }
 
-    /// Where as much of `len` bytes from `offset` on as the file has is in the store: how much, and its pieces in order.
+    /// Where the `len` bytes at `offset`, or as many as the file has, are in the store: their number, and the pieces in
+    /// order.
     pub fn pieces(&mut self, file: Node, offset: u64, len: usize) -> io::Result<(usize, Vec<(u64, usize)>)> {
         let size = u64::from(self.file(file)?.entry.size());
         let end = size.min(offset.saturating_add(len as u64));
@@ -137,7 +138,7 @@ impl State {
         Ok(((end - offset) as usize, split(&self.boot, chain, offset, end)?))
     }
 
-    /// Writes contents, in place or behind the end. The entry and the chain follow only if that succeeds.
+    /// Writes contents, in place or past the end. The entry and the chain are only changed if that succeeds.
     pub fn write(&mut self, file: Node, offset: u64, data: &[u8]) -> io::Result<()> {
         if data.is_empty() {
             return Ok(());
@@ -149,7 +150,7 @@ impl State {
         self.settle(file, taken, end.max(size), written)
     }
 
-    /// Changes the size. Whether clusters remain to be given back by [`State::cut_clusters`] once the entry is durable.
+    /// Changes the size. Returns whether [`State::cut_clusters`] has clusters to free once the entry is durable.
     pub fn set_len(&mut self, file: Node, len: u64) -> io::Result<bool> {
         let size = u64::from(self.file(file)?.entry.size());
         if len > size {
@@ -168,7 +169,7 @@ impl State {
         known.entry.set_size(len as u32);
         known.entry.set_modified(SystemTime::now());
         if len == 0 {
-            // The whole chain goes with the entry that named it: no need to wait.
+            // The whole chain goes with the entry that named it, so there is no need to wait.
             known.entry.set_first(0);
             let chain = known.chain.take().unwrap_or_default();
             known.chain = Some(Chain::default());
@@ -178,7 +179,7 @@ impl State {
         Ok(len != 0 && surplus)
     }
 
-    /// Gives back the clusters behind the end of a file that was made shorter, and whose entry durably says so.
+    /// Frees the clusters past the end of a truncated file whose entry durably has the new size.
     pub fn cut_clusters(&mut self, file: Node, moving: &RwLock<()>) -> io::Result<()> {
         self.begin()?;
         let _alone = moving.write().unwrap_or_else(PoisonError::into_inner);
@@ -203,7 +204,7 @@ impl State {
         self.put_entry(node)
     }
 
-    /// Makes an empty file or folder.
+    /// Creates an empty file or folder.
     pub fn create(&mut self, folder: Node, name: &OsStr, is_folder: bool) -> io::Result<Node> {
         let name = name::checked(name)?;
         if self.folder(folder)?.find(name).is_some() {
@@ -238,7 +239,7 @@ impl State {
                 Ok(node)
             }
             Err(e) => {
-                // No entry names it, and nothing was written out: it is free at once.
+                // No entry names it and nothing was written: it is free at once.
                 chain.iter().try_for_each(|cluster| self.table.set(cluster, Link::Free))?;
                 Err(e)
             }
@@ -252,15 +253,15 @@ impl State {
         if self.known(node)?.entry.is_folder() && !self.folder(node)?.held.is_empty() {
             return Err(ErrorKind::DirectoryNotEmpty.into());
         }
-        // A damaged chain is found out before anything is changed.
+        // A damaged chain must show before anything is changed.
         self.load_chain(node)?;
         self.unname(folder, at)?;
         self.drop_node(node)?;
         self.touch(folder)
     }
 
-    /// Gives a node a new name, in the same folder or another. The old one, unless there is nothing to remove, is still
-    /// there afterwards.
+    /// Gives a node a new name, in the same folder or another. The old name, if there is one to remove, still exists
+    /// afterwards.
     pub fn rename(
         &mut self,
         folder: Node,
@@ -315,15 +316,15 @@ impl State {
         Ok(Some(OldName { folder, at, new: place }))
     }
 
-    /// Whether an old name and the new one are in one sector, which is written as a whole.
+    /// Whether an old name and the new one share a sector, which is written as a whole.
     pub fn in_one_sector(&mut self, old: &OldName) -> bool {
         let sector = u64::from(self.boot.sector);
         let Ok(place) = self.slot_at(old.folder, old.at) else { return false };
-        // The long names beside them may be elsewhere: at worst they are left over.
+        // The long names may be elsewhere: at worst they are left over.
         place / sector == old.new / sector
     }
 
-    /// Removes the name that a node had before.
+    /// Removes a node's previous name.
     pub fn remove_name(&mut self, old: &OldName) -> io::Result<()> {
         self.unname(old.folder, old.at)
     }
@@ -350,7 +351,7 @@ impl State {
         Ok(Space::new(u64::from(self.boot.clusters) * cluster, free * cluster, self.boot.cluster))
     }
 
-    /// Whether clusters were given back that are not free yet.
+    /// Whether clusters were released that are not free yet.
     pub fn has_freed(&self) -> bool {
         !self.freed.is_empty()
     }
@@ -381,7 +382,7 @@ impl State {
         self.boot.width == Width::Bits32
     }
 
-    /// Reads the chain of a file or folder, unless it is known.
+    /// Reads the chain of a file or folder, unless it is in memory.
     fn load_chain(&mut self, node: Node) -> io::Result<()> {
         let wide = self.wide();
         let known = self.known(node)?;
@@ -407,10 +408,10 @@ impl State {
         Ok(())
     }
 
-    /// Takes as many clusters as a file of `end` bytes needs more, and adds them to its chain, but does not link them yet.
+    /// Allocates the clusters that a file of `end` bytes lacks and adds them to its chain, but does not link them yet.
     fn lengthen(&mut self, file: Node, end: u64) -> io::Result<Vec<u32>> {
         if end > u64::from(u32::MAX) {
-            return Err(io::Error::new(ErrorKind::FileTooLarge, "FAT holds files of less than 4 GiB"));
+            return Err(io::Error::new(ErrorKind::FileTooLarge, "FAT files must be smaller than 4 GiB"));
         }
         self.file(file)?;
         self.load_chain(file)?;
@@ -425,7 +426,7 @@ impl State {
         Ok(taken)
     }
 
-    /// Ends what [`State::lengthen`] began: links the clusters and sets the size, or gives all of them back.
+    /// Completes what [`State::lengthen`] began: links the clusters and sets the size, or frees all of them.
     fn settle(&mut self, file: Node, taken: Vec<u32>, size: u64, written: io::Result<()>) -> io::Result<()> {
         let (wide, before) = (self.wide(), taken.len() as u32);
         let known = self.known_mut(file)?;
@@ -449,7 +450,7 @@ impl State {
         self.put_entry(file)
     }
 
-    /// Writes zeros to a part of a file.
+    /// Writes zeros to part of a file.
     fn zero(&mut self, file: Node, from: u64, to: u64) -> io::Result<()> {
         let zeros = vec![0; (to.saturating_sub(from)).min(PIECE as u64) as usize];
         let mut at = from;
@@ -461,7 +462,7 @@ impl State {
         Ok(())
     }
 
-    /// Writes contents to clusters that the file has.
+    /// Writes contents to clusters the file already has.
     fn put(&mut self, file: Node, offset: u64, data: &[u8]) -> io::Result<()> {
         if data.is_empty() {
             return Ok(());
@@ -474,7 +475,7 @@ impl State {
         for (at, len) in pieces {
             let (piece, after) = rest.split_at(len);
             for (i, part) in piece.chunks(PIECE).enumerate() {
-                // A store consumes what it writes.
+                // A store consumes the data it writes.
                 buffer.clear();
                 buffer.extend_from_slice(part);
                 self.store.write_at(at + (i * PIECE) as u64, &mut buffer)?;
@@ -484,7 +485,7 @@ impl State {
         Ok(())
     }
 
-    /// Marks clusters as to be given back.
+    /// Marks clusters to be freed.
     fn give_back(&mut self, clusters: impl Iterator<Item = u32>) -> io::Result<()> {
         let clusters: Vec<u32> = clusters.collect();
         if let Some(twice) = clusters.iter().find(|c| self.freed.contains(c)) {
@@ -494,7 +495,7 @@ impl State {
         Ok(())
     }
 
-    /// A node whose name is gone: its clusters are given back, unless it is held.
+    /// Drops a node whose name is gone: its clusters are freed unless it is open.
     fn drop_node(&mut self, node: Node) -> io::Result<()> {
         let known = self.known_mut(node)?;
         known.removed = true;
@@ -515,7 +516,7 @@ impl State {
 
     // Folders
 
-    /// The folder, read if it is not in memory.
+    /// The folder, read unless it is in memory.
     fn folder(&mut self, node: Node) -> io::Result<&mut Folder> {
         if !self.folders.contains_key(&node) {
             if !self.known(node)?.entry.is_folder() {
@@ -547,7 +548,7 @@ impl State {
         failed.map_or(Ok(folder), Err)
     }
 
-    /// All of a folder as it is now, what waits to be written included.
+    /// A folder's current bytes, including unwritten changes.
     fn folder_bytes(&mut self, node: Node) -> io::Result<Vec<u8>> {
         let pieces = match (node, self.boot.root) {
             (ROOT, Root::Fixed { at, len }) => vec![(at, len as usize)],
@@ -572,7 +573,7 @@ impl State {
         Ok(bytes)
     }
 
-    /// Where an entry of a folder is in the store.
+    /// Offset of a folder's entry in the store.
     fn slot_at(&mut self, folder: Node, slot: u32) -> io::Result<u64> {
         let into = u64::from(slot) * entry::LEN as u64;
         if let (ROOT, Root::Fixed { at, .. }) = (folder, self.boot.root) {
@@ -585,13 +586,13 @@ impl State {
         Ok(self.boot.cluster_at(number) + into % cluster)
     }
 
-    /// The number of a node's last entry in its folder.
+    /// Index of a node's last entry in its folder.
     fn slot(&mut self, folder: Node, node: Node) -> io::Result<u32> {
         let found = self.folder(folder)?.held.iter().find(|(_, held)| held.node == node).map(|(at, _)| *at);
         found.ok_or_else(|| ErrorKind::NotFound.into())
     }
 
-    /// Puts an entry, under an alias that is free, and its long name into a folder, which grows if there is no room.
+    /// Adds an entry under a free alias, with its long name, to a folder, which grows if it is full.
     fn add_name(&mut self, folder: Node, name: &str, entry: Entry) -> io::Result<(u64, Found)> {
         let (alias, enough) = name::alias(name, &self.folder(folder)?.aliases)?;
         let entry = entry.renamed(alias);
@@ -610,7 +611,7 @@ impl State {
             let place = self.slot_at(folder, slot)?;
             self.put_bytes(place, bytes)?;
         }
-        // Behind the last entry that was ever used there may be anything: the next must say that it is the end.
+        // Anything may follow the last entry that was ever used, so the next one must mark the end.
         if at + 1 > end && at + 1 < self.folder(folder)?.slots() {
             let place = self.slot_at(folder, at + 1)?;
             self.put_bytes(place, &[entry::END; entry::LEN])?;
@@ -618,7 +619,7 @@ impl State {
         Ok((self.slot_at(folder, at)?, Found { name: name.to_owned(), entry, begin, at }))
     }
 
-    /// Removes the name that ends at entry `at`.
+    /// Removes the name whose last entry is `at`.
     fn unname(&mut self, folder: Node, at: u32) -> io::Result<()> {
         let Some(held) = self.folder(folder)?.remove(at) else { return Err(ErrorKind::NotFound.into()) };
         for slot in held.begin..=at {
@@ -651,7 +652,7 @@ impl State {
         Ok(())
     }
 
-    /// Writes the cluster of a new folder: itself, the one above, and zeros.
+    /// Writes the cluster of a new folder: `.`, `..`, and zeros.
     fn write_new_folder(&mut self, parent: Node, cluster: u32, now: SystemTime) -> io::Result<()> {
         let mut bytes = vec![0; self.boot.cluster as usize];
         bytes[..entry::LEN].copy_from_slice(&Entry::new(*b".          ", FOLDER, cluster, now).0);
@@ -661,12 +662,12 @@ impl State {
         self.store.write_at(self.boot.cluster_at(cluster), &mut bytes)
     }
 
-    /// The cluster that `..` names in a folder below `parent`: none for the root.
+    /// The cluster that `..` names in a folder inside `parent`: 0 for the root.
     fn number_above(&self, parent: Node) -> io::Result<u32> {
         if parent == ROOT { Ok(0) } else { Ok(self.known(parent)?.entry.first(self.wide())) }
     }
 
-    /// Lets `..` of a folder that was moved name its new folder.
+    /// Updates `..` of a moved folder.
     fn point_up(&mut self, node: Node, parent: Node) -> io::Result<()> {
         let place = self.slot_at(node, 1)?;
         let number = self.number_above(parent)?;
@@ -682,7 +683,7 @@ impl State {
         let mut above = to;
         for _ in 0..=self.nodes.len() {
             if above == node {
-                return Err(io::Error::new(ErrorKind::InvalidInput, "a folder cannot lie in itself"));
+                return Err(io::Error::new(ErrorKind::InvalidInput, "a folder cannot be moved into itself"));
             }
             if above == ROOT {
                 return Ok(());
@@ -704,8 +705,8 @@ impl State {
         }
     }
 
-    /// Lets the entry of `other` name the contents of `node`, and drops `other`. The sector is written as a whole, so that
-    /// there is no moment at which the name means nothing.
+    /// Makes the entry of `other` name the contents of `node`, and drops `other`. The sector is written as a whole, so
+    /// the name is valid at every moment.
     fn take_over(&mut self, folder: Node, at: u32, other: Node, node: Node) -> io::Result<u64> {
         let place = self.known(other)?.place.ok_or(ErrorKind::NotFound)?;
         let entry = self.known(other)?.entry.with_contents_of(&self.known(node)?.entry);
@@ -718,7 +719,7 @@ impl State {
         Ok(place)
     }
 
-    /// A folder was changed now.
+    /// Updates a folder's modification time.
     fn touch(&mut self, folder: Node) -> io::Result<()> {
         if folder == ROOT {
             return Ok(());
@@ -729,14 +730,14 @@ impl State {
 
     // Entries
 
-    /// Puts the entry of a node where it is, unless it has none any more.
+    /// Writes a node's entry, unless it has none any more.
     fn put_entry(&mut self, node: Node) -> io::Result<()> {
         let known = self.known(node)?;
         let (entry, place) = (known.entry, known.place);
         place.map_or(Ok(()), |place| self.put_bytes(place, &entry.0))
     }
 
-    /// Changes bytes of a folder's sector, in memory.
+    /// Changes bytes of a folder's sector in memory.
     fn put_bytes(&mut self, place: u64, bytes: &[u8]) -> io::Result<()> {
         let sector = u64::from(self.boot.sector);
         let (begin, into) = (place / sector * sector, (place % sector) as usize);
@@ -764,7 +765,7 @@ impl State {
     }
 }
 
-/// Where the bytes `from..to` of a file are in the store: pieces in order, neighbours as one.
+/// Where the bytes `from..to` of a file are in the store, in order, with neighbouring pieces merged.
 fn split(boot: &Boot, chain: &Chain, from: u64, to: u64) -> io::Result<Vec<(u64, usize)>> {
     let cluster = u64::from(boot.cluster);
     let mut pieces = Vec::new();

@@ -1,4 +1,5 @@
-//! The file allocation table: which cluster follows which. Kept in pages; changes stay in memory until they are written out.
+//! The file allocation table: which cluster follows which. Kept in pages; changes stay in memory until they are written
+//! out.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,49 +9,50 @@ use super::boot::{Boot, Width};
 use crate::store::Store;
 use crate::trees::damaged;
 
-/// Bytes of a page: a multiple of every sector size, and of the 1.5, 2 and 4 bytes of an entry, so that no entry lies in two.
+/// Size of a page, in bytes: a multiple of every sector size and of the 1.5, 2 and 4 bytes of an entry, so that no
+/// entry spans two.
 const PAGE: u64 = 12 << 10;
 
-/// Pages that are kept although nothing in them was changed.
+/// Unchanged pages that are kept.
 const PAGES: usize = 1024;
 
-/// What the table says about a cluster.
+/// The table's entry for a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// It belongs to nothing.
+    /// The cluster is free.
     Free,
-    /// It is followed by this one, which may not exist.
+    /// This cluster follows, which may not exist.
     Next(u32),
-    /// It is the last of its file.
+    /// The last cluster of its file.
     End,
-    /// It cannot be used.
+    /// The cluster is unusable.
     Bad,
 }
 
-/// The table, or rather its copies.
+/// The table, with all its copies.
 pub struct Table {
     store: Arc<dyn Store>,
     width: Width,
     clusters: u32,
-    /// Where the copies begin; the first is the one that is read.
+    /// Offsets of the copies; the first is read.
     copies: Vec<u64>,
     len: u64,
     sector: usize,
     pages: HashMap<u64, Page>,
-    /// Where to look for a free cluster first.
+    /// Where to start looking for a free cluster.
     pub hint: u32,
-    /// Free clusters, once they are known.
+    /// Number of free clusters, once known.
     free: Option<u32>,
 }
 
 struct Page {
     bytes: Vec<u8>,
-    /// Which of its sectors were changed.
+    /// Which of its sectors have changed.
     changed: Vec<bool>,
 }
 
 impl Table {
-    /// The table of the file system that `boot` describes.
+    /// The table of the file system described by `boot`.
     pub fn new(store: Arc<dyn Store>, boot: &Boot) -> Self {
         let numbers = boot.only_table.map_or(0..boot.tables, |only| only..only + 1);
         Self {
@@ -82,7 +84,7 @@ impl Table {
         })
     }
 
-    /// Changes what follows a cluster, in memory. The count of free clusters follows.
+    /// Sets what follows a cluster, in memory. Updates the count of free clusters.
     pub fn set(&mut self, cluster: u32, link: Link) -> io::Result<()> {
         let was_free = self.raw(cluster)? == 0;
         let value = match link {
@@ -99,8 +101,8 @@ impl Table {
         Ok(())
     }
 
-    /// The bits of entry 1 that are set when the file system was unmounted cleanly (`ClnShutBitMask` of the
-    /// specification). FAT12 has none.
+    /// The bit of entry 1 that says that the file system was unmounted cleanly (`ClnShutBitMask` of the specification).
+    /// FAT12 has none.
     fn clean_bit(&self) -> u32 {
         match self.width {
             Width::Bits12 => 0,
@@ -109,12 +111,12 @@ impl Table {
         }
     }
 
-    /// Whether it was unmounted cleanly, as far as the table says.
+    /// Whether it was unmounted cleanly, according to the table.
     pub fn clean(&mut self) -> io::Result<bool> {
         Ok(self.raw(1)? & self.clean_bit() == self.clean_bit())
     }
 
-    /// Marks it so, in memory.
+    /// Sets or clears the clean mark, in memory.
     pub fn set_clean(&mut self, clean: bool) -> io::Result<()> {
         let (value, bit) = (self.raw(1)?, self.clean_bit());
         if bit == 0 {
@@ -123,13 +125,13 @@ impl Table {
         self.set_raw(1, if clean { value | bit } else { value & !bit })
     }
 
-    /// All clusters from `first` on.
+    /// The chain of clusters that begins at `first`.
     ///
     /// # Errors
-    /// Damage: a cluster that does not exist or is free, a chain without an end, or of more than `most` clusters.
+    /// Damage: a cluster that does not exist or is free, a loop, or more than `most` clusters.
     pub fn chain(&mut self, first: u32, most: u32) -> io::Result<Chain> {
         let mut chain = Chain::default();
-        // Brent's algorithm: a marked cluster that turns up again means a loop; the mark moves on at powers of two.
+        // Brent's algorithm: meeting the marked cluster again means a loop; the mark moves on at powers of two.
         let (mut marked, mut move_at) = (first, 1);
         let mut cluster = first;
         loop {
@@ -137,7 +139,7 @@ impl Table {
                 return Err(self.wrong(cluster, format!("a file has cluster {cluster}, which does not exist")));
             }
             if chain.count >= most {
-                return Err(self.wrong(first, format!("the file from cluster {first} on has too many clusters")));
+                return Err(self.wrong(first, format!("the file that begins at cluster {first} has too many clusters")));
             }
             chain.push(cluster);
             cluster = match self.get(cluster)? {
@@ -147,7 +149,7 @@ impl Table {
                 Link::Bad => return Err(self.wrong(cluster, format!("a file has cluster {cluster}, marked bad"))),
             };
             if cluster == marked {
-                return Err(self.wrong(cluster, format!("the clusters of a file turn in a loop at {cluster}")));
+                return Err(self.wrong(cluster, format!("the clusters of a file form a loop at {cluster}")));
             }
             if chain.count == move_at {
                 (marked, move_at) = (cluster, move_at.saturating_mul(2));
@@ -155,7 +157,8 @@ impl Table {
         }
     }
 
-    /// Takes `count` free clusters, best behind `near`, and links them, in memory. Nothing is taken if there are too few.
+    /// Allocates `count` free clusters, preferably after `near`, and links them, in memory. Allocates none if there are
+    /// too few.
     ///
     /// # Errors
     /// `StorageFull`.
@@ -184,7 +187,7 @@ impl Table {
         Ok(taken)
     }
 
-    /// Number of free clusters. The first time this reads the whole table, unless `assume` was called.
+    /// Number of free clusters. The first call reads the whole table, unless `assume` was called.
     pub fn free(&mut self) -> io::Result<u32> {
         if let Some(free) = self.free {
             return Ok(free);
@@ -197,20 +200,20 @@ impl Table {
         Ok(free)
     }
 
-    /// Takes a count of free clusters from elsewhere.
+    /// Uses a count of free clusters from elsewhere.
     pub fn assume(&mut self, free: u32) {
         self.free = Some(free);
     }
 
-    /// Number of free clusters, if that is known.
+    /// Number of free clusters, if known.
     pub fn known_free(&self) -> Option<u32> {
         self.free
     }
 
-    /// Writes what was changed to every copy. Whether there was anything.
+    /// Writes changes to every copy. Returns whether there were any.
     ///
     /// # Errors
-    /// Those of the store; all is still to be written then.
+    /// Those of the store; then everything remains to be written.
     pub fn write_out(&mut self) -> io::Result<bool> {
         let mut numbers: Vec<u64> =
             self.pages.iter().filter(|(_, page)| page.changed.contains(&true)).map(|(n, _)| *n).collect();
@@ -272,7 +275,7 @@ impl Table {
                 2
             }
             Width::Bits32 => {
-                // The highest four bits are not ours.
+                // The highest four bits are reserved.
                 bytes[..3].copy_from_slice(&new[..3]);
                 bytes[3] = bytes[3] & 0xf0 | new[3] & 0x0f;
                 4
@@ -283,7 +286,7 @@ impl Table {
         Ok(())
     }
 
-    /// The page of an entry, and where it is in it.
+    /// The page of an entry, and its offset there.
     fn place(&self, cluster: u32) -> (u64, usize) {
         let at = match self.width {
             Width::Bits12 => u64::from(cluster) + u64::from(cluster / 2),
@@ -333,7 +336,7 @@ impl Runs for Vec<bool> {
     }
 }
 
-/// The clusters of a file in order, as runs of neighbours.
+/// A file's clusters in order, as runs of consecutive clusters.
 #[derive(Clone, Debug, Default)]
 pub struct Chain {
     runs: Vec<Run>,
@@ -342,7 +345,7 @@ pub struct Chain {
 
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    /// Number of its first cluster in the file.
+    /// Index of its first cluster in the file.
     index: u32,
     cluster: u32,
     len: u32,
@@ -354,7 +357,7 @@ impl Chain {
         self.count
     }
 
-    /// Adds a cluster at the end.
+    /// Appends a cluster.
     pub fn push(&mut self, cluster: u32) {
         match self.runs.last_mut() {
             Some(run) if run.cluster + run.len == cluster => run.len += 1,
@@ -363,7 +366,7 @@ impl Chain {
         self.count += 1;
     }
 
-    /// The cluster that is the `index`th of the file, and how many of its neighbours follow it, itself included.
+    /// The file's cluster number `index`, and the length of the contiguous run that starts there.
     pub fn at(&self, index: u32) -> Option<(u32, u32)> {
         let run = self.runs[..self.runs.partition_point(|r| r.index <= index)].last()?;
         let past = index - run.index;
@@ -385,7 +388,7 @@ impl Chain {
         self.runs.iter().flat_map(|r| r.cluster..r.cluster + r.len)
     }
 
-    /// Cuts off all but the first `count` clusters, and returns what was cut off.
+    /// Removes all but the first `count` clusters, and returns the rest.
     pub fn cut(&mut self, count: u32) -> Vec<u32> {
         let rest = self.iter().skip(count as usize).collect();
         let kept: Vec<u32> = self.iter().take(count as usize).collect();

@@ -1,12 +1,12 @@
-//! Dates and times of FAT: a count of days in three fields, and two seconds or ten milliseconds as the unit.
+//! FAT's dates and times: a date in three fields, and units of two seconds or ten milliseconds.
 //!
-//! FAT keeps local time and does not say of where. Here, as with Linux's mount option `tz=UTC`, it is UTC.
+//! FAT keeps local time without a time zone. Here it is UTC, as with Linux's mount option `tz=UTC`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const DAY: u64 = 86_400;
 
-/// Date and time as FAT keeps them; `tenths` are hundredths of a second beyond `time`, up to 199.
+/// A date and time as FAT stores them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// Year since 1980 in the highest 7 bits, month from 1 in 4, day from 1 in 5.
@@ -18,7 +18,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// The nearest that FAT can hold at or before `time`: 1980 to 2107.
+    /// The latest stamp at or before `time`, within 1980 to 2107.
     pub fn new(time: SystemTime) -> Self {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         let (year, month, day) = date_of((since.as_secs() / DAY) as i64);
@@ -37,7 +37,7 @@ impl Stamp {
         }
     }
 
-    /// The time, or nothing if there is no such date or time of day.
+    /// The time, or `None` if there is no such date or time of day.
     pub fn time(self) -> Option<SystemTime> {
         let (year, month, day) = (1980 + i64::from(self.date >> 9), self.date >> 5 & 15, self.date & 31);
         let (hour, minute, second) = (self.time >> 11, self.time >> 5 & 63, (self.time & 31) * 2);
@@ -51,7 +51,7 @@ impl Stamp {
     }
 }
 
-/// Days from 1970-01-01 to a date of the Gregorian calendar. Years begin in March, so that the leap day is the last; 400
+/// Days from 1970-01-01 to a date of the Gregorian calendar. Years begin in March, so that the leap day comes last; 400
 /// years have 146,097 days.
 fn days_until(year: i64, month: i64, day: i64) -> i64 {
     let year = if month > 2 { year } else { year - 1 };
@@ -60,9 +60,9 @@ fn days_until(year: i64, month: i64, day: i64) -> i64 {
     year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + days_of_year - 719_468
 }
 
-/// Year, month and day, that many days after 1970-01-01.
+/// The year, month and day that is `days` after 1970-01-01.
 fn date_of(days: i64) -> (i64, i64, i64) {
-    // The year can be wrong by one; the day of the year tells.
+    // The year can be off by one; the day of the year shows it.
     let mut year = 1970 + days.div_euclid(366);
     while days_until(year + 1, 1, 1) <= days {
         year += 1;

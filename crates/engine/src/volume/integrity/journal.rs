@@ -1,10 +1,10 @@
-//! dm-integrity's journal (Linux, drivers/md/dm-integrity.c: `struct journal_entry`, `struct journal_sector`, `replay_journal`,
-//! `do_journal_write`, `init_journal`).
+//! dm-integrity's journal (Linux, drivers/md/dm-integrity.c: `struct journal_entry`, `struct journal_sector`,
+//! `replay_journal`, `do_journal_write`, `init_journal`).
 //!
-//! It is a ring of sections. A section is eight sectors of entries and then the blocks that they name. The last eight bytes of
-//! each sector are its commit id: one of four numbers, mixed with the place, that changes each time the ring begins anew. A
-//! section counts only if all of its sectors have the same number, so that one that was written in part is noticed; the bytes of
-//! a block that the ids displace are in its entry.
+//! It is a ring of sections. A section is eight sectors of entries followed by the blocks they name. The last eight
+//! bytes of each sector are its commit id: one of four numbers, mixed with the sector's position, that changes each
+//! time the ring wraps around. A section counts only if all of its sectors have the same number, so that a partly
+//! written one is noticed; the bytes of a block that the ids displace are in its entry.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,9 +13,9 @@ use super::superblock::{COMMIT_ID, ENTRY_SECTORS, Geometry, SECTOR};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 
-/// How many commit numbers there are; the one after the last is the first.
+/// How many commit numbers there are; after the last comes the first again.
 const NUMBERS: u8 = 4;
-/// The higher half of an entry's sector number that says that it is not used.
+/// The upper half of an unused entry's sector number.
 const UNUSED: u32 = u32::MAX;
 
 /// Where a block is in the journal.
@@ -25,25 +25,25 @@ pub(super) struct Place {
     pub entry: u32,
 }
 
-/// What a journal holds.
+/// The contents of a journal.
 #[derive(Debug)]
 pub(super) struct Journal {
-    /// The newest version of each block that is in a committed section.
+    /// The newest version of each block in a committed section.
     pub blocks: BTreeMap<u64, Place>,
-    /// How the next section is written.
+    /// How to write the next section.
     pub next: Next,
 }
 
-/// How a journal goes on.
+/// How to continue a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// With this section and this number.
+    /// Continue with this section and number.
     Section(Head),
-    /// It has a section that was written in part: first all have to be emptied, with this number, from this one on.
+    /// A section was only partly written: first empty all of them, with this number, starting at this one.
     Clear(Head),
 }
 
-/// A section and the number that it is written with.
+/// A section and the number to write it with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub section: u32,
@@ -51,7 +51,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// The section behind it, in the ring.
+    /// The next section in the ring.
     pub fn after(self, sections: u32) -> Self {
         match self.section + 1 {
             next if next < sections => Self { section: next, ..self },
@@ -60,9 +60,9 @@ impl Head {
     }
 }
 
-/// Reads the whole journal and finds what Linux would carry out.
+/// Reads the whole journal and finds what Linux would replay.
 ///
-/// `base` is where the superblock is in the store.
+/// `base` is the offset of the superblock in the store.
 ///
 /// # Errors
 /// `Malformed` for a sector that no journal can have; `Io`.
@@ -79,7 +79,7 @@ pub(super) fn read(geometry: &Geometry, store: &dyn Store, base: u64) -> Result<
                 let offset = base + geometry.section_at(section) + i as u64 * SECTOR + (SECTOR - COMMIT_ID as u64);
                 let what = "it belongs to no journal, or the journal is encrypted".to_owned();
                 Error::new(ErrorKind::Malformed { field: "commit id of the journal", offset, what })
-                    .hint("Writes that were under way may be lost in this journal, so that nothing is read without it.")
+                    .hint("The journal may hold the newest writes, so nothing is read without it.")
             })?;
             newest_of[usize::from(number)] = Some(section);
             whole = if i == 0 { Some(number) } else { whole.filter(|w| *w == number) };
@@ -88,7 +88,7 @@ pub(super) fn read(geometry: &Geometry, store: &dyn Store, base: u64) -> Result<
         empty &= (0..geometry.section_entries()).all(|entry| sector_of(entry_in(geometry, &bytes, entry)).is_none());
     }
     let order = Order::new(&numbers, &newest_of, empty).ok_or_else(|| {
-        let what = "all four commit numbers are in use".to_owned();
+        let what = "all four commit numbers occur".to_owned();
         Error::new(ErrorKind::Malformed {
             field: "commit ids of the journal",
             offset: base + geometry.section_at(0),
@@ -103,10 +103,10 @@ pub(super) fn read(geometry: &Geometry, store: &dyn Store, base: u64) -> Result<
             if sector % geometry.block_sectors != 0 {
                 let (within, _) = entry_at(geometry, entry);
                 let offset = base + geometry.section_at(section) + within as u64;
-                let what = format!("sector {sector} is inside of a block");
+                let what = format!("sector {sector} is inside a block");
                 return Err(Error::new(ErrorKind::Malformed { field: "sector of a journal entry", offset, what }));
             }
-            // Linux passes over those that are outside.
+            // Linux skips entries outside the data.
             if sector < geometry.provided {
                 blocks.insert(sector / geometry.block_sectors, Place { section, entry });
             }
@@ -115,7 +115,7 @@ pub(super) fn read(geometry: &Geometry, store: &dyn Store, base: u64) -> Result<
     Ok(Journal { blocks, next: order.next })
 }
 
-/// Which sections Linux carries out after a crash, and how it goes on.
+/// Which sections Linux replays after a crash, and how it continues.
 #[derive(Debug, PartialEq, Eq)]
 struct Order {
     first: u32,
@@ -125,14 +125,14 @@ struct Order {
 }
 
 impl Order {
-    /// `numbers` has for each section the number that all of its sectors have, if there is one; `newest_of` has for each number
-    /// the last section in which it occurs at all.
+    /// `numbers` has for each section the number that all of its sectors share, if they do; `newest_of` has for each
+    /// number the last section in which it occurs at all.
     ///
-    /// Nothing if all numbers are in use, which no crash leaves.
+    /// `None` if all numbers occur, which no crash leaves behind.
     fn new(numbers: &[Option<u8>], newest_of: &[Option<u32>; NUMBERS as usize], empty: bool) -> Option<Self> {
         let sections = numbers.len() as u32;
         let used = |number: u8| newest_of[usize::from(number)].is_some();
-        // The numbers in use follow each other; the last of them is the newest.
+        // The numbers that occur are consecutive; the last of them is the newest.
         let unused = match used(NUMBERS - 1) {
             true => (0..NUMBERS).find(|n| !used(*n))?,
             false => (0..NUMBERS).rev().take_while(|n| !used(*n)).last()?,
@@ -141,7 +141,7 @@ impl Order {
         let older = preceding(newest);
         let empty = empty || !used(older) && used(preceding(older));
         let last = newest_of[usize::from(newest)]?;
-        // Behind the newest section is the oldest. What the kernel writes next there has the number that those before it have.
+        // The oldest section follows the newest. What the kernel writes there next gets the number of those before it.
         let first = Head { section: last, number: older }.after(sections);
         let mut head = first;
         let mut count = 0;
@@ -170,13 +170,13 @@ fn preceding(number: u8) -> u8 {
     (number + NUMBERS - 1) % NUMBERS
 }
 
-/// The number to go on with after all sections were emptied with `number`, from the first section on.
+/// Where to continue after all sections were emptied with `number`, starting at the first.
 pub(super) fn after_clearing(number: u8) -> Head {
     Head { section: 0, number: following(number) }
 }
 
-/// The order in which Linux empties the sections from `first` on: one, all but the last, the last. Each group has to be on the
-/// disk before the next.
+/// The order in which Linux empties the sections, starting at `first`: one, all but the last, the last. Each group has
+/// to be on the disk before the next.
 pub(super) fn clearing(first: u32, sections: u32) -> [Vec<u32>; 3] {
     let nth = |i: u32| ((u64::from(first) + u64::from(i)) % u64::from(sections)) as u32;
     match sections {
@@ -185,7 +185,7 @@ pub(super) fn clearing(first: u32, sections: u32) -> [Vec<u32>; 3] {
     }
 }
 
-/// A section with these blocks: number, ciphertext, tag. There are at most as many as it has entries.
+/// A section that holds these blocks: number, ciphertext, tag. There are at most as many as it has entries.
 pub(super) fn section<'a>(
     geometry: &Geometry,
     head: Head,
@@ -214,7 +214,7 @@ pub(super) fn section<'a>(
     bytes
 }
 
-/// Reads a block out of the journal: its ciphertext and its tag.
+/// Reads a block from the journal: its ciphertext and its tag.
 pub(super) fn read_block(
     geometry: &Geometry,
     store: &dyn Store,
@@ -236,14 +236,14 @@ pub(super) fn read_block(
     Ok(())
 }
 
-/// Where an entry begins in its section, and where its tag does, in bytes. Entries go through the eight sectors in turn.
+/// The offsets of an entry and of its tag in its section, in bytes. Entries are spread over the eight sectors in turn.
 fn entry_at(geometry: &Geometry, entry: u32) -> (usize, usize) {
     let (sector, row) = (entry as usize % ENTRY_SECTORS as usize, entry as usize / ENTRY_SECTORS as usize);
     let at = sector * SECTOR as usize + row * geometry.entry();
     (at, at + 8 + geometry.block_sectors as usize * COMMIT_ID)
 }
 
-/// Where the block of an entry begins in its section, in bytes.
+/// The offset of an entry's block in its section, in bytes.
 fn data_at(geometry: &Geometry, entry: u32) -> usize {
     ((ENTRY_SECTORS + u64::from(entry) * geometry.block_sectors) * SECTOR) as usize
 }
@@ -263,7 +263,7 @@ fn commit_id(section: u32, sector: u64, number: u8) -> u64 {
     (0x1111_1111_1111_1111 * (u64::from(number) + 1)) ^ (u64::from(section) << 32) ^ sector
 }
 
-/// The number with which a sector of the journal was written.
+/// The number a sector of the journal was written with.
 fn number_of(section: u32, sector: u64, bytes: &[u8]) -> Option<u8> {
     let id = u64::from_le_bytes(bytes[SECTOR as usize - COMMIT_ID..].try_into().expect("eight bytes"));
     (0..NUMBERS).find(|number| commit_id(section, sector, *number) == id)
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn a_ring_goes_on_behind_its_newest_section() {
         let all = |n| Some(n);
-        // Just made: all of it is of number 0, and so the next round is of number 1.
+        // A new journal: every section has number 0, so the next round has number 1.
         let fresh = order(&[all(0); 4]).expect("it is a ring");
         assert_eq!((fresh.first, fresh.count, fresh.next), (0, 4, Next::Section(head(0, 1))));
         let begun = order(&[all(1), all(1), all(0), all(0)]).expect("it is a ring");

@@ -1,19 +1,19 @@
-//! Sectors that have a tag each, with dm-integrity's on-disk format below dm-crypt (Linux, drivers/md/dm-integrity.c and
+//! Sectors with a tag each, in dm-integrity's on-disk format below dm-crypt (Linux, drivers/md/dm-integrity.c and
 //! Documentation/admin-guide/device-mapper/dm-integrity.rst).
 //!
 //! ```text
 //! superblock | journal | tags of area 0 | blocks of area 0 | tags of area 1 | blocks of area 1 ...
 //! ```
 //!
-//! A block and its tag are in two places, and a crash between the two writes would leave a block that nobody can read. So
-//! everything is written twice: first into the journal, and when that is on the disk, where it belongs. Linux carries out our
-//! journal after a crash, and we carry out Linux's.
+//! A block and its tag are in two places, and a crash between the two writes would leave a block that cannot be read.
+//! So everything is written twice: first to the journal and, once that is on the disk, to its place. Linux replays our
+//! journal after a crash, and we replay Linux's.
 //!
-//! When somebody opens the volume, the journal is only read: blocks that are in it are read from there. The first write puts
-//! them where they belong. From then on each write goes into sections of the journal of its own, and to its place when the
-//! journal is full or the volume is closed, which empties it. A write of one block costs a whole section, which is some 40 KiB with blocks of 512
-//! bytes and 130 KiB with 4096; a long one costs twice its size. Linux collects writes in memory and so saves that, but loses
-//! what it has collected if it stops.
+//! Opening a volume only reads the journal: blocks that are in it are read from there. The first write moves them to
+//! their places. From then on each write goes to journal sections of its own, and to its place when the journal is full
+//! or the volume is closed, which empties it. A write of one block costs a whole section, which is some 40 KiB with
+//! blocks of 512 bytes and 130 KiB with 4096; a long one costs twice its size. Linux collects writes in memory, which
+//! saves that but loses what it has collected if it stops.
 
 mod journal;
 mod superblock;
@@ -32,15 +32,15 @@ use crate::store::Store;
 use journal::{Head, Journal, Next, Place};
 use superblock::{Geometry, SUPERBLOCK};
 
-/// Bytes that are moved from the journal to their place at a time, and that are filled at a time.
+/// Bytes that are moved from the journal to their places, or filled, at a time.
 const PIECE: usize = 1 << 20;
 
-/// Blocks with tags in a part of a store. All offsets are relative to its superblock, so that the part may be moved.
+/// Blocks with tags in part of a store. All offsets are relative to the superblock, so that the part may be moved.
 #[derive(Debug)]
 pub struct TaggedSectors {
     geometry: Geometry,
     state: RwLock<State>,
-    /// Why nothing is written any more: the first failure.
+    /// Why nothing is written any more: the first error.
     failure: OnceLock<String>,
 }
 
@@ -56,23 +56,23 @@ struct State {
 enum Writing {
     /// The journal is as it was found.
     NotYet(Next),
-    /// It goes on here, and so many sections hold nothing any more that is not in its place too.
+    /// Continue here; the next `free` sections hold nothing that is not in its place too.
     Ready { head: Head, free: u32 },
-    /// A write failed, and nobody knows what is on the disk: only reading goes on.
+    /// A write failed, and what is on the disk is unknown: only reads go on.
     Failed,
 }
 
-/// Reads the superblock and the journal of `len` bytes at `offset` of `store`. Nothing is written.
+/// Reads the superblock and the journal of the `len` bytes at `offset` of `store`. Nothing is written.
 ///
 /// `tag` is the size of a tag and `sector` the size of a sector that has one, both in bytes.
 ///
 /// # Errors
-/// `Malformed`, naming the field and where it is; `Unsupported` for a journal with a MAC, bitmaps and what else dm-crypt never
-/// asks for; `Io`.
+/// `Malformed`, naming the field and its offset; `Unsupported` for a journal with a MAC, bitmaps and whatever else
+/// dm-crypt never asks for; `Io`.
 pub fn open(store: &dyn Store, offset: u64, len: u64, tag: usize, sector: usize) -> Result<TaggedSectors> {
     let end = offset.checked_add(len).filter(|end| *end <= store.len() && len >= SUPERBLOCK as u64);
     if end.is_none() {
-        let what = format!("the area of {len} bytes at {offset} has no superblock in {} bytes", store.len());
+        let what = format!("the area of {len} bytes at {offset} has no room for a superblock in {} bytes", store.len());
         return Err(ErrorKind::Malformed { field: "integrity magic", offset, what }.into());
     }
     let mut bytes = [0; SUPERBLOCK];
@@ -83,23 +83,24 @@ pub fn open(store: &dyn Store, offset: u64, len: u64, tag: usize, sector: usize)
     Ok(TaggedSectors { geometry, state: RwLock::new(state), failure: OnceLock::new() })
 }
 
-/// How many bytes of data `len` bytes at the end of a store of `device` bytes have room for, beside tags and the journal:
-/// as many as Linux would give.
+/// How many bytes of data fit into `len` bytes at the end of a store of `device` bytes, beside tags and the journal: as
+/// many as Linux would provide.
 ///
 /// # Errors
-/// `Misuse` if there is no room, or no tags or sectors of that size.
+/// `Misuse` if there is no room, or tags or sectors cannot have that size.
 pub fn capacity(len: u64, device: u64, tag: usize, sector: usize) -> Result<u64> {
     let geometry = Geometry::plan(len, device, tag, sector)?;
     Ok(geometry.provided * superblock::SECTOR)
 }
 
-/// Makes an area of `len` bytes at `offset` of `store`, all of whose sectors read as zeros: no sector is without a tag, or a file
-/// system could not even read a sector before it writes a part of it. The superblock comes last.
+/// Makes an area of `len` bytes at `offset` of `store` whose sectors all read as zeros: every sector gets a tag, or a
+/// file system could not read a sector in order to change part of it. The superblock is written last.
 ///
-/// Returns how many bytes of data there are. `tell` is told of the bytes filled so far and of all there are; its error ends it.
+/// Returns the number of bytes of data. `tell` is called with the bytes filled so far and the total; an error from it
+/// ends the work.
 ///
 /// # Errors
-/// `Misuse` if there is no room; `Io`; those of `tell`. Then there is no superblock.
+/// `Misuse` if there is no room; `Io`; those of `tell`. In each case there is no superblock.
 pub fn format(
     store: &dyn Store,
     offset: u64,
@@ -111,7 +112,7 @@ pub fn format(
         return Err(Error::misuse(format!("{len} bytes at {offset} reach past the end at {}", store.len())));
     }
     let geometry = Geometry::plan(len, store.len(), cipher.tag_size(), cipher.sector_size())?;
-    // What was there must not look like an area while its blocks are filled.
+    // The old contents must not look like an area while the blocks are filled.
     store.write_at(offset, &mut [0; SUPERBLOCK])?;
     store.flush()?;
     fill(&geometry, store, offset, cipher, tell)?;
@@ -125,7 +126,7 @@ pub fn format(
     Ok(geometry.provided * superblock::SECTOR)
 }
 
-/// Writes zeros to every block, encrypted and with their tags.
+/// Writes zeros to every block, encrypted and tagged.
 fn fill(
     geometry: &Geometry,
     store: &dyn Store,
@@ -156,10 +157,10 @@ pub(super) fn random_tags(len: usize) -> io::Result<Vec<u8>> {
     Ok(tags)
 }
 
-/// All of an area that is at `offset` of its store as the only segment of a volume.
+/// A whole area at `offset` of its store, as the only segment of a volume.
 ///
 /// # Errors
-/// `Misuse` if the cipher's tags or sectors are not of the area's size.
+/// `Misuse` if the cipher's tags or sectors differ in size from the area's.
 pub fn segment(
     area: Arc<TaggedSectors>,
     offset: u64,
@@ -167,7 +168,7 @@ pub fn segment(
     writable: bool,
 ) -> Result<Segment> {
     if area.sector_size() != cipher.sector_size() || area.tag_size() != cipher.tag_size() {
-        return Err(Error::misuse("the cipher's tags or sectors are of another size than the area's"));
+        return Err(Error::misuse("the cipher's tags or sectors differ in size from the area's"));
     }
     let len = area.len();
     Ok(Segment { at: 0, len, stored_at: offset, payload: Payload::Authenticated { area, cipher, first: 0 }, writable })
@@ -179,7 +180,7 @@ impl TaggedSectors {
         self.geometry.provided * superblock::SECTOR
     }
 
-    /// Whether there are none, which no superblock says.
+    /// Whether there is no data, which no valid superblock says.
     pub fn is_empty(&self) -> bool {
         self.geometry.provided == 0
     }
@@ -194,12 +195,12 @@ impl TaggedSectors {
         self.geometry.tag
     }
 
-    /// How many sectors the journal holds that are not yet in their places, as after a crash.
+    /// How many blocks are in the journal and not yet in their places, as after a crash.
     pub fn in_journal(&self) -> usize {
         self.read_state().in_journal.len()
     }
 
-    /// Reads whole sectors from number `first` on, and their tags, as they are stored.
+    /// Reads whole sectors from number `first` on, with their tags, as they are stored.
     pub(super) fn read(
         &self,
         store: &dyn Store,
@@ -212,17 +213,17 @@ impl TaggedSectors {
         self.read_newest(&state.in_journal, store, base, first, data, tags)
     }
 
-    /// Writes whole sectors from number `first` on, encrypted, and their tags. When it returns, the store has taken them: a crash
-    /// of this program loses none, and one of the machine leaves each as it was or as it is to be.
+    /// Writes whole encrypted sectors from number `first` on, with their tags. On return the store has taken them: a
+    /// crash of this program loses none, and a crash of the machine leaves each as it was or as it should be.
     pub(super) fn write(&self, store: &dyn Store, base: u64, first: u64, data: &[u8], tags: &[u8]) -> io::Result<()> {
         let mut state = self.write_state();
-        // The journal is in front, and would take what its place cannot any more.
+        // The journal comes first and would accept what can no longer be moved to its place.
         let written =
             store.still_whole().and_then(|()| self.write_into_journal(&mut state, store, base, first, data, tags));
         written.inspect_err(|e| self.fail(&mut state, e))
     }
 
-    /// Makes what was written durable. A journal that is durable is as good as the places that its blocks belong to.
+    /// Makes writes durable. A durable journal is as good as the blocks' own places.
     pub(super) fn flush(&self) -> io::Result<()> {
         match self.read_state().writing {
             Writing::Failed => Err(self.failed()),
@@ -230,8 +231,8 @@ impl TaggedSectors {
         }
     }
 
-    /// Whether the disk has what was written to the journal is not known, and a flush that succeeds later says nothing of it: so
-    /// what would be moved from there to its place could be what the journal held before. Only reading goes on.
+    /// A flush failed, so what the disk has of the journal is unknown, and a later flush that succeeds says nothing
+    /// about it: moving blocks from the journal could move what it held before. Only reads go on.
     pub(super) fn flushing_failed(&self, error: &io::Error) {
         let mut state = self.write_state();
         if matches!(state.writing, Writing::Ready { .. }) {
@@ -239,8 +240,8 @@ impl TaggedSectors {
         }
     }
 
-    /// Puts what was written into its place and empties the journal, as when the volume is closed. What was only read stays as
-    /// it is.
+    /// Moves what was written to its place and empties the journal, as when the volume is closed. A journal that was
+    /// only read stays as it is.
     pub(super) fn settle(&self, store: &dyn Store, base: u64) -> io::Result<()> {
         let mut state = self.write_state();
         let Writing::Ready { head, .. } = state.writing else { return Ok(()) };
@@ -313,7 +314,7 @@ impl TaggedSectors {
         Ok(())
     }
 
-    /// The section of the journal that comes next, which holds nothing any more that is needed.
+    /// The next section of the journal; it holds nothing that is still needed.
     fn head(&self, state: &mut State, store: &dyn Store, base: u64) -> io::Result<Head> {
         let sections = self.geometry.sections;
         let (head, free) = match state.writing {
@@ -351,7 +352,7 @@ impl TaggedSectors {
         Ok(())
     }
 
-    /// The blocks that are in the journal, in runs that lie together in their places.
+    /// The blocks in the journal, in runs that are contiguous in their places.
     fn runs(&self, in_journal: &BTreeMap<u64, Place>) -> Vec<Range<u64>> {
         let longest = (PIECE / self.geometry.block()) as u64;
         let mut runs: Vec<Range<u64>> = Vec::new();
@@ -370,7 +371,8 @@ impl TaggedSectors {
         runs
     }
 
-    /// Goes once around the ring with empty sections, the oldest first (Linux does the same in `dm_integrity_postsuspend`).
+    /// Goes once around the ring writing empty sections, the oldest first (as Linux does in
+    /// `dm_integrity_postsuspend`).
     fn empty(&self, store: &dyn Store, base: u64, mut head: Head) -> io::Result<Head> {
         for _ in 0..self.geometry.sections {
             let mut empty = journal::section(&self.geometry, head, std::iter::empty());
@@ -384,7 +386,7 @@ impl TaggedSectors {
         Ok(head)
     }
 
-    /// Empties all sections where one is torn. After any number of writes nothing of the journal counts any more.
+    /// Empties all sections if one is torn. After any number of writes nothing in the journal counts any more.
     fn clear(&self, store: &dyn Store, base: u64, from: Head) -> io::Result<Head> {
         for group in journal::clearing(from.section, self.geometry.sections) {
             for section in group {
@@ -397,7 +399,7 @@ impl TaggedSectors {
         Ok(journal::after_clearing(from.number))
     }
 
-    /// From now on nothing is written.
+    /// Refuses every write from now on.
     fn fail(&self, state: &mut State, error: &io::Error) {
         state.writing = Writing::Failed;
         self.failure.get_or_init(|| error.to_string());
@@ -405,9 +407,7 @@ impl TaggedSectors {
 
     fn failed(&self) -> io::Error {
         let why = self.failure.get().map_or("", String::as_str);
-        io::Error::other(format!(
-            "until the volume is opened again nothing more is written, since a write failed: {why}"
-        ))
+        io::Error::other(format!("nothing more is written until the volume is reopened, because a write failed: {why}"))
     }
 
     fn read_state(&self) -> RwLockReadGuard<'_, State> {

@@ -1,19 +1,20 @@
-//! dm-integrity's superblock, and where it says that everything is (Linux, drivers/md/dm-integrity.c: `struct superblock`,
-//! `calculate_device_limits`, `get_metadata_sector_and_offset`, `get_data_sector`, `initialize_superblock`).
+//! dm-integrity's superblock, and the geometry that follows from it (Linux, drivers/md/dm-integrity.c: `struct
+//! superblock`, `calculate_device_limits`, `get_metadata_sector_and_offset`, `get_data_sector`,
+//! `initialize_superblock`).
 
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of a sector, the unit of everything in the superblock.
 pub(super) const SECTOR: u64 = 512;
-/// Bytes of the superblock and what is kept free behind it.
+/// Size of the superblock and the reserved space behind it, in bytes.
 pub(super) const SUPERBLOCK: usize = 4096;
 /// Sectors of a journal section that hold its entries.
 pub(super) const ENTRY_SECTORS: u64 = 8;
-/// Bytes at the end of each sector of the journal that say when it was written.
+/// Bytes at the end of each journal sector that say when it was written.
 pub(super) const COMMIT_ID: usize = 8;
 
 const MAGIC: &[u8; 8] = b"integrt\0";
-/// The newest version that Linux writes for what is done here: the flag of fixed padding came with it.
+/// The newest version that Linux writes for the features used here: it came with the fixed-padding flag.
 const VERSION: u8 = 4;
 const NEWEST_VERSION: u8 = 5;
 
@@ -21,50 +22,51 @@ const FLAG_JOURNAL_MAC: u32 = 0x1;
 const FLAG_RECALCULATING: u32 = 0x2;
 const FLAG_DIRTY_BITMAP: u32 = 0x4;
 const FLAG_FIXED_PADDING: u32 = 0x8;
-/// A salt for hashes that dm-integrity computes itself: it does not matter where a cipher makes the tags.
+/// Salts the hashes that dm-integrity computes itself: irrelevant where a cipher makes the tags.
 const FLAG_FIXED_HMAC: u32 = 0x10;
 const FLAG_INLINE: u32 = 0x20;
 
-/// Sectors between two runs of tags, as a power of two, where nobody asked for another number.
+/// Sectors between two runs of tags, as a power of two, unless another number was asked for.
 const DEFAULT_LOG2_INTERLEAVE: u8 = 15;
 const LOG2_INTERLEAVE: std::ops::RangeInclusive<u8> = 3..=31;
-/// A journal is this part of the device, as a power of two, but not longer than so many sectors.
+/// The journal's share of the device, as a power of two, and the most sectors it may have.
 const JOURNAL_PART: u32 = 7;
 const LONGEST_JOURNAL: u64 = 131_072;
-/// Sectors of tags that Linux reads at a time. Areas must begin at multiples of it, or it would look for tags in the wrong place.
+/// Sectors of tags that Linux reads at a time. Areas must begin at multiples of it, or it would look for tags in the
+/// wrong place.
 const BUFFER_SECTORS: u64 = 128;
-/// What runs of tags are rounded up to, in bytes: with the flag of fixed padding, and without.
+/// What runs of tags are rounded up to, in bytes: with the fixed-padding flag, and without.
 const PADDING: u64 = 4096;
 const EXCESSIVE_PADDING: u64 = 131_072;
-/// Sectors that a bit of the bitmap stands for, as a power of two: only said, since only hashes of dm-integrity's own use it.
+/// Sectors per bit of the bitmap, as a power of two: only recorded, since only dm-integrity's own hashes use it.
 const LOG2_BITMAP: u32 = 15;
-/// The longest tag: an entry of the journal, with the numbers in front of the tag, has to fit into a sector beside a MAC.
+/// The longest tag: a journal entry, with its numbers and the tag, has to fit into a sector beside a MAC.
 pub(super) const MAX_TAG: usize = 424;
-/// The largest journal that is believed, in bytes: sixteen times the longest that Linux makes by itself.
+/// The largest journal that is accepted, in bytes: sixteen times the longest that Linux makes by default.
 const MAX_JOURNAL: u64 = 1 << 30;
 
-/// Where everything is, in sectors of 512 bytes and blocks, which are the sectors that have a tag. Offsets are relative to the
-/// superblock.
+/// Where everything is, in sectors of 512 bytes and in blocks, which are the sectors with a tag. Offsets are relative
+/// to the superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
-    /// Bytes of a tag.
+    /// Size of a tag, in bytes.
     pub tag: usize,
-    /// Sectors of a block.
+    /// Size of a block, in sectors.
     pub block_sectors: u64,
     log2_interleave: u8,
     fixed_padding: bool,
-    /// Sectors of the tags of one area, which come before its blocks.
+    /// Sectors of tags in front of the blocks of one area.
     tag_run: u64,
     /// Sections of the journal.
     pub sections: u32,
-    /// Sectors that there are for data.
+    /// Sectors for data.
     pub provided: u64,
 }
 
 impl Geometry {
-    /// Reads the superblock of an area of `len` bytes whose blocks are `block` bytes long and have tags of `tag` bytes.
+    /// Parses the superblock of an area of `len` bytes with blocks of `block` bytes and tags of `tag` bytes.
     ///
-    /// `at` is where the superblock is, for errors.
+    /// `at` is the superblock's offset, for error messages.
     ///
     /// # Errors
     /// `Malformed`, naming the field; `Unsupported` for what dm-crypt's tags never need.
@@ -76,8 +78,8 @@ impl Geometry {
             |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes")),
         );
         if &bytes[..8] != MAGIC {
-            return Err(bad("integrity magic", 0, "there is no superblock of dm-integrity".into()).hint(
-                "The area of data has no tags, or its beginning was overwritten: then nothing in it can be checked.",
+            return Err(bad("integrity magic", 0, "there is no dm-integrity superblock".into()).hint(
+                "The data area has no tags, or its beginning was overwritten and nothing in it can be verified.",
             ));
         }
         match bytes[8] {
@@ -129,20 +131,20 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// What Linux would make of an area of `len` bytes in a store whose end is the area's.
+    /// The geometry Linux would choose for an area of `len` bytes at the end of a store.
     ///
-    /// `device` is the size of the store in bytes, by which Linux chooses the journal's size.
+    /// `device` is the size of the store in bytes; Linux derives the journal's size from it.
     ///
     /// # Errors
-    /// `Misuse` if there is no room, or if no tag is so long.
+    /// `Misuse` if there is no room, or if no tag can be that long.
     pub fn plan(len: u64, device: u64, tag: usize, block: usize) -> Result<Self> {
         if tag == 0 || tag > MAX_TAG || !matches!(block, 512 | 1024 | 2048 | 4096) {
-            return Err(Error::misuse(format!("no tags of {tag} bytes for sectors of {block} bytes")));
+            return Err(Error::misuse(format!("sectors of {block} bytes cannot have tags of {tag} bytes")));
         }
         let journal = ((device / SECTOR) >> JOURNAL_PART).min(LONGEST_JOURNAL);
         let mut geometry = Self::new(tag, block as u64 / SECTOR, DEFAULT_LOG2_INTERLEAVE, true, 1, 0);
         geometry.sections = (journal / geometry.section_sectors()).max(1) as u32;
-        // The most that fits, bit by bit from the highest to the one of 8 sectors, the largest block.
+        // The most that fits, bit by bit from the highest down to 8 sectors, the largest block.
         for bit in (3..63).rev() {
             let smaller = geometry.provided;
             geometry.provided |= 1 << bit;
@@ -152,7 +154,7 @@ impl Geometry {
         }
         match geometry.provided > 0 && geometry.journal_fits(len) {
             true => Ok(geometry),
-            false => Err(Error::misuse(format!("{len} bytes have no room for data beside a journal and tags"))),
+            false => Err(Error::misuse(format!("{len} bytes leave no room for data beside a journal and tags"))),
         }
     }
 
@@ -170,7 +172,7 @@ impl Geometry {
         Self { tag, block_sectors, log2_interleave, fixed_padding, tag_run, sections, provided }
     }
 
-    /// The superblock.
+    /// The superblock's bytes.
     pub fn superblock(&self) -> Vec<u8> {
         let mut bytes = vec![0; SUPERBLOCK];
         bytes[..8].copy_from_slice(MAGIC);
@@ -189,7 +191,7 @@ impl Geometry {
         bytes
     }
 
-    /// Bytes of a block.
+    /// Size of a block, in bytes.
     pub fn block(&self) -> usize {
         (self.block_sectors * SECTOR) as usize
     }
@@ -199,41 +201,41 @@ impl Geometry {
         self.provided / self.block_sectors
     }
 
-    /// Bytes of a journal entry: the sector's number, the last bytes of each sector of the block, its tag.
+    /// Size of a journal entry, in bytes: the sector's number, the last bytes of each sector of the block, its tag.
     pub fn entry(&self) -> usize {
         (8 + 8 * self.block_sectors as usize + self.tag).next_multiple_of(8)
     }
 
-    /// Blocks that a journal section has room for.
+    /// Blocks per journal section.
     pub fn section_entries(&self) -> u32 {
         (((SECTOR as usize - COMMIT_ID) / self.entry()) as u64 * ENTRY_SECTORS) as u32
     }
 
-    /// Sectors of a journal section.
+    /// Sectors per journal section.
     pub fn section_sectors(&self) -> u64 {
         ENTRY_SECTORS + u64::from(self.section_entries()) * self.block_sectors
     }
 
-    /// Where a section of the journal begins, in bytes.
+    /// Offset of a journal section, in bytes.
     pub fn section_at(&self, section: u32) -> u64 {
         SUPERBLOCK as u64 + u64::from(section) * self.section_sectors() * SECTOR
     }
 
-    /// Where a block is, in bytes.
+    /// Offset of a block, in bytes.
     pub fn data_at(&self, block: u64) -> u64 {
         let (area, into) = self.area(block);
         let before = (area << self.log2_interleave) + (area + 1) * self.tag_run;
         (self.initial_sectors() + before + into * self.block_sectors) * SECTOR
     }
 
-    /// Where the tag of a block is, in bytes. Those of the blocks that follow in the same area come behind it.
+    /// Offset of a block's tag, in bytes. The tags of the next blocks of the same area follow it.
     pub fn tag_at(&self, block: u64) -> u64 {
         let (area, into) = self.area(block);
         let before = (area << self.log2_interleave) + area * self.tag_run;
         (self.initial_sectors() + before) * SECTOR + into * self.tag as u64
     }
 
-    /// How many blocks from `block` on lie behind each other, and their tags as well.
+    /// How many blocks from `block` on are contiguous, together with their tags.
     pub fn together(&self, block: u64) -> u64 {
         let per_area = (1 << self.log2_interleave) / self.block_sectors;
         per_area - block % per_area
@@ -259,12 +261,13 @@ impl Geometry {
             && self.journal_sectors() * SECTOR <= MAX_JOURNAL
     }
 
-    /// Whether the last sector is before the end.
+    /// Whether the last sector lies within `len` bytes.
     fn data_fits(&self, len: u64) -> bool {
         self.provided > 0 && self.end() <= u128::from(len / SECTOR)
     }
 
-    /// How many sectors there are up to the last one that is provided, of which there is one. Called with numbers from a disk.
+    /// Number of sectors up to the end of the last one provided; there is at least one. Called with numbers from a
+    /// disk.
     fn end(&self) -> u128 {
         let last = self.provided.saturating_sub(1);
         let (area, into) = (last >> self.log2_interleave, last & ((1 << self.log2_interleave) - 1));
@@ -272,15 +275,15 @@ impl Geometry {
         u128::from(self.initial_sectors()) + before + u128::from(into) + 1
     }
 
-    /// Whether Linux finds the tags of all areas where they are: it looks for them in units of the largest power of two that
-    /// divides a run of tags, up to 128 sectors.
+    /// Whether Linux finds the tags of every area: it looks for them in units of the largest power of two that divides
+    /// a run of tags, up to 128 sectors.
     fn is_aligned(&self) -> bool {
         let unit = BUFFER_SECTORS.min(1 << self.tag_run.trailing_zeros());
         (1u64 << self.log2_interleave).is_multiple_of(unit)
     }
 }
 
-/// Refuses, by its name, what is only there where dm-integrity makes the tags itself or protects its journal.
+/// Refuses, by name, the features that only matter where dm-integrity makes the tags itself or protects its journal.
 fn supported(flags: u32) -> Result<()> {
     let known = FLAG_FIXED_PADDING | FLAG_FIXED_HMAC;
     let what = match flags & !known {
@@ -298,8 +301,8 @@ fn supported(flags: u32) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// What Linux 6.1 and cryptsetup 2.6.1 made of devices of 8 MiB with the data at 1 MiB: tag, sector size, sectors that are
-    /// provided, sections and size of the journal, as its superblock and `dmsetup table` told.
+    /// What Linux 6.1 and cryptsetup 2.6.1 made of devices of 8 MiB with the data at 1 MiB: tag, sector size, sectors
+    /// provided, sections and size of the journal, as their superblocks and `dmsetup table` showed.
     #[test]
     fn a_plan_is_what_linux_makes() {
         for (tag, block, provided, journal) in [
