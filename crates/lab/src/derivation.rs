@@ -7,6 +7,7 @@ use claviger_crypto::pool::Pool;
 use claviger_engine::formats::truecrypt::TRUECRYPT;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Error, ErrorKind, Format, Result, Secret, Unlock};
+use claviger_engine::formats::Creator;
 use serde::Serialize;
 
 use crate::random::Random;

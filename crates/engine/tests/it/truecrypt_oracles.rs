@@ -26,7 +26,7 @@ const HASHES: [(&str, &str); 3] = [("RIPEMD-160", "RIPEMD160"), ("SHA-512", "SHA
 
 #[test]
 fn the_lists_are_those_of_the_format() {
-    let choices = formats::by_name("truecrypt").expect("it is in the table").choices();
+    let choices = formats::by_name("truecrypt").and_then(formats::creator_of).expect("it can be created").choices();
     assert_eq!(choices.ciphers, CIPHERS.map(|(ours, _)| ours));
     assert_eq!(choices.hashes, HASHES.map(|(ours, _)| ours));
     assert_eq!(choices.min_len, MIN);
