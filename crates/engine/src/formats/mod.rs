@@ -17,6 +17,7 @@ pub mod takes;
 pub mod truecrypt;
 mod unencrypted;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -183,7 +184,7 @@ pub trait Creator: Sync {
     /// The cipher and the hash, as [`Unlock`] takes them, that open a volume which was created as `spec` says and of which `facts`
     /// are known: for formats without a header.
     fn opened_with(&self, facts: &Facts, spec: &Spec<'_>) -> (String, Option<String>) {
-        let hash = (facts.hash != "none").then(|| spec.hash.unwrap_or(facts.hash).to_owned());
+        let hash = (facts.hash != "none").then(|| spec.hash.unwrap_or(&facts.hash).to_owned());
         (format!("{}-{}", facts.cipher, facts.mode), hash)
     }
 
@@ -332,7 +333,7 @@ pub struct Facts {
     /// Bits of key per cipher and purpose, added up: 256 for AES-256 in XTS.
     pub key_bits: u32,
     /// Hash of the key derivation, or the derivation's own name.
-    pub hash: &'static str,
+    pub hash: Cow<'static, str>,
     /// Iterations of the key derivation, or passes over its memory.
     pub iterations: u32,
     /// Bytes of memory that the key derivation fills, where that matters.
@@ -344,7 +345,11 @@ pub struct Facts {
     /// Version of the header.
     pub header_version: u16,
     /// Which copy of the header opened: `primary`, `hidden`, `backup`, `hidden backup`, `system`.
-    pub header: &'static str,
+    pub header: Cow<'static, str>,
+    /// What of it the credentials opened, as a person calls it: `keyslot 3`, `backup header`, `volume key`. Nothing where nothing is
+    /// opened, since there is no header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub opened_by: Option<String>,
     /// Whether it is a hidden volume.
     pub hidden: bool,
     /// The keyslot that opened.

@@ -47,7 +47,8 @@ fn the_sample_opens_as_it_does_for_cryptsetup() {
         let test = ["open", "--test-passphrase", "--key-slot", &number, "--key-file", &file];
         match open(&*store, &with) {
             Ok(unlocked) => {
-                assert_eq!((unlocked.facts.keyslot, unlocked.facts.hash), (Some(keyslot), hash));
+                assert_eq!((unlocked.facts.keyslot, &*unlocked.facts.hash), (Some(keyslot), hash));
+                assert_eq!(unlocked.facts.opened_by, Some(format!("keyslot {keyslot}")));
                 assert_eq!(unlocked.warnings, [""; 0]);
                 assert!(key_of(&unlocked).same_as(&key));
                 assert!(cryptsetup.try_run(&test, &path).status.success(), "keyslot {keyslot}");

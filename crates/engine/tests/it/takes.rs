@@ -35,7 +35,12 @@ fn asking<'a>(
     data: &'a dyn Store,
 ) -> Option<Spec<'a>> {
     let choices = format.creator().map(|creator| creator.choices());
-    let argon = Cost { kdf: Some("argon2id"), memory_kib: Some(64), iterations: Some(4), lanes: Some(1), ..cheap() };
+    let takes = |parameter| format.takes().creating.contains(&parameter);
+    // Only Argon2 has memory and lanes.
+    let argon = |cost| match takes(Parameter::Memory) {
+        true => Cost { kdf: Some("argon2id"), iterations: Some(4), memory_kib: Some(64), ..cost },
+        false => cost,
+    };
     Some(match parameter {
         Parameter::Pim => Spec { pim: Some(2), ..base },
         Parameter::Hash => Spec { hash: choices.map(|c| c.hashes[1]).or(Some("sha256")), ..base },
@@ -57,14 +62,8 @@ fn asking<'a>(
             Spec { cost: Cost { time_ms: Some(1), iterations: None, kdf: base.cost.kdf, ..Cost::default() }, ..base }
         }
         Parameter::Iterations => Spec { cost: Cost { iterations: Some(1001), ..base.cost }, ..base },
-        Parameter::Memory if base.cost == Cost::default() => {
-            Spec { cost: Cost { memory_kib: Some(64), ..Cost::default() }, ..base }
-        }
-        Parameter::Lanes if base.cost == Cost::default() => {
-            Spec { cost: Cost { lanes: Some(1), ..Cost::default() }, ..base }
-        }
-        // Derivations without memory have no lanes either.
-        Parameter::Memory | Parameter::Lanes => Spec { cost: argon, ..base },
+        Parameter::Memory => Spec { cost: argon(Cost { memory_kib: Some(64), ..Cost::default() }), ..base },
+        Parameter::Lanes => Spec { cost: argon(Cost { lanes: Some(1), ..Cost::default() }), ..base },
         Parameter::FirstSector
         | Parameter::DataSize
         | Parameter::LargeVectors
@@ -210,7 +209,7 @@ fn credentials_of_other_kinds_are_refused_as_such() {
 fn nobody_is_told_of_formats_that_do_not_take_it() {
     let luks1 = claviger_engine::formats::by_name("LUKS1").expect("it is in the table");
     let refused = takes::check(luks1.name(), &luks1.takes(), Purpose::Creating, &[Parameter::Pim]).expect_err("no PIM");
-    assert_eq!((refused.to_string().as_str(), refused.hint.as_deref()), ("LUKS1 takes no PIM", Some("VeraCrypt does.")));
+    assert_eq!((refused.kind.to_string().as_str(), refused.hint.as_deref()), ("LUKS1 takes no PIM", Some("VeraCrypt does.")));
     let refused = takes::check(luks1.name(), &luks1.takes(), Purpose::Opening, &[Parameter::LargeVectors]);
     assert_eq!(refused.expect_err("not taken").hint.as_deref(), Some("plain and cryptoloop do."));
 }

@@ -1,5 +1,6 @@
 //! `claviger create --hidden`: a new volume in the free space of another.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -38,7 +39,7 @@ struct Hidden {
     path: String,
     format: &'static str,
     cipher: String,
-    hash: &'static str,
+    hash: Cow<'static, str>,
     hidden: bool,
     /// Size of the plaintext, in bytes.
     size: u64,
@@ -76,7 +77,7 @@ pub fn run(args: &super::Args, path: &Path) -> anyhow::Result<()> {
     unlocked.warnings.iter().for_each(|w| output::warn(w));
     let Facts { format, cipher, hash, .. } = unlocked.facts;
     let outer =
-        Unlock { cancel: Some(cancel), hash: Some(hash), cipher: Some(&cipher), ..how.unlock(&outer_credentials) };
+        Unlock { cancel: Some(cancel), hash: Some(&hash), cipher: Some(&cipher), ..how.unlock(&outer_credentials) };
     let format = formats::by_name(format)?;
     let room = format.hidden_room(&store, &outer).map_err(at)?;
     if !room.looks_random {

@@ -2,6 +2,7 @@
 
 mod hidden;
 
+use std::borrow::Cow;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
@@ -202,7 +203,7 @@ struct Created {
     path: String,
     format: &'static str,
     cipher: String,
-    hash: &'static str,
+    hash: Cow<'static, str>,
     /// Size of the file or device, in bytes.
     stored: u64,
     /// Size of the plaintext, in bytes.

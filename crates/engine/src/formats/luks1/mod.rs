@@ -14,7 +14,7 @@ use claviger_crypto::dmcrypt::Sectors;
 use claviger_crypto::secret::wipe_stack;
 use serde_json::{Value, json};
 
-use super::luks::cipher_error;
+use super::luks::{cipher_error, opened_by};
 use super::takes::{Parameter, Takes, check_opening};
 use super::{
     Choices, Creator, Facts, Format, Header, KeyslotEditor, Plan, Unlocked, Verdict,
@@ -185,12 +185,13 @@ fn facts(header: &Phdr, data: &Data, keyslot: Option<usize>) -> Result<Facts> {
         cipher: header.cipher_name.clone(),
         mode: header.cipher_mode.clone(),
         key_bits: header.key_len as u32 * 8,
-        hash: header.hash()?.name,
+        hash: header.hash()?.name.into(),
         iterations: keyslot.map_or(header.digest_iterations, |number| header.slots[number].iterations),
         memory: None,
         pim: None,
         header_version: 1,
-        header: "primary",
+        header: "primary".into(),
+        opened_by: Some(opened_by(keyslot.map(|number| number as u32))),
         hidden: false,
         keyslot: keyslot.map(|number| number as u32),
         uuid: header.uuid.clone(),

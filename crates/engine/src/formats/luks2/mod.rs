@@ -25,6 +25,7 @@ use std::time::Instant;
 
 pub use read::{CopyState, ReadHeader, read, read_secondary};
 
+use super::luks::opened_by;
 use super::plan::Plan;
 use super::takes::{Parameter, Takes, check_opening};
 use super::{Choices, Creator, Derivation, Facts, Format, Header, KeyslotEditor, Unlocked, Verdict, magic};
@@ -267,12 +268,13 @@ fn facts(header: &ReadHeader, opened: &OpenedKey, size: u64) -> Result<Facts> {
         cipher: cipher.to_owned(),
         mode: mode.to_owned(),
         key_bits: opened.key.len() as u32 * 8,
-        hash: told.hash,
+        hash: told.hash.into(),
         iterations: told.iterations,
         memory: told.memory,
         pim: None,
         header_version: 2,
-        header: header.which.name(),
+        header: header.which.name().into(),
+        opened_by: Some(opened_by(opened.keyslot)),
         hidden: false,
         keyslot: opened.keyslot,
         uuid: text(&header.binary.uuid),

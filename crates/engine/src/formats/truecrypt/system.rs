@@ -236,7 +236,7 @@ mod tests {
 
         let (unlocked, store) = system.unlock(&disk).expect("it opens");
         let facts = &unlocked.facts;
-        assert_eq!((facts.header, facts.iterations, facts.size), ("system", 1000, disk.len() as u64));
+        assert_eq!((&*facts.header, facts.iterations, facts.size), ("system", 1000, disk.len() as u64));
         assert_eq!((facts.data_offset, unlocked.trials), (MIB as u64, 1));
         let writable: Vec<_> =
             unlocked.layout.segments().iter().filter(|s| s.writable).map(|s| (s.at, s.len)).collect();
