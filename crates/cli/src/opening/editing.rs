@@ -98,7 +98,12 @@ impl Editing<'_> {
     /// What opens it, tried only in the way that did.
     pub fn narrow(&self) -> Unlock<'_> {
         let Facts { hash, cipher, keyslot, .. } = &self.facts;
-        Unlock { hash: Some(hash), cipher: Some(cipher), keyslot: *keyslot, ..self.wide() }
+        self.format.takes().narrowed(Unlock {
+            hash: Some(hash),
+            cipher: Some(cipher),
+            keyslot: *keyslot,
+            ..self.wide()
+        })
     }
 
     /// Whether `credentials` open the volume, by this keyslot where there are any, through the copy of the header that is tried first.
@@ -112,6 +117,7 @@ impl Editing<'_> {
         let hidden = self.facts.hidden;
         let header = HeaderChoice::One { hidden, backup: false };
         let with = Unlock { credentials, hash, pim, header, keyslot, ..self.narrow() };
+        let with = self.format.takes().narrowed(with);
         Ok(self.format.open(&*self.store)?.unlock(&*self.store, &with)?.facts)
     }
 }

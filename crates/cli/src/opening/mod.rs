@@ -17,9 +17,10 @@ use std::time::Duration;
 use claviger_crypto::pool::Pool;
 use claviger_engine::credential::HeaderChoice;
 use claviger_engine::filesystems;
-use claviger_engine::formats::{self, Facts, Mapping, partition};
+use claviger_engine::formats::{self, Facts, partition};
 use claviger_engine::partitions;
 use claviger_engine::store::{Access, FileStore, SMALLEST_SECTOR};
+use claviger_engine::volume::Mapping;
 use claviger_engine::{Acceleration, Credential, Error, ErrorKind, Header, Protect, Store, Unlock, Volume};
 
 use crate::opening::credentials::{CredentialArgs, HiddenCredentialArgs};
@@ -422,6 +423,7 @@ impl OpenArgs {
         drop(credentials);
         drop(bar);
         let unlocked = unlocked.map_err(|e| with_explain(at(e)))?;
+        let mapping = Mapping::of(&unlocked.layout);
         Ok(Opened {
             volume: Volume::new(store, unlocked.layout),
             facts: unlocked.facts,
@@ -429,7 +431,7 @@ impl OpenArgs {
             warnings: unlocked.warnings,
             trials: unlocked.trials,
             took: unlocked.took,
-            mapping: unlocked.mapping,
+            mapping,
             _header: detached,
         })
     }

@@ -326,7 +326,7 @@ fn veracrypt_volumes_say_what_they_are() {
     assert_eq!((json["memory"].as_u64(), json["iterations"].as_u64()), (Some(64 << 20), Some(3)));
     info(&[&known[..], &["--memory", "32M"]].concat()).fails(7, &["too little memory", "67108864"]);
     info(&["--veracrypt", "--truecrypt"]).fails(1, &["cannot be used with"]);
-    info(&["--truecrypt", "--pim", "1"]).fails(1, &["TrueCrypt volumes have no PIM"]);
+    info(&["--truecrypt", "--pim", "1"]).fails(1, &["TrueCrypt takes no PIM"]);
     info(&["--pim", "1", "--hash", "sha512"]).fails(2, &["leave out the PIM"]);
 }
 

@@ -883,10 +883,10 @@ fn differs((_, _, ours, theirs): &Case, bytes: &[u8], cryptsetup: &Cryptsetup) -
 }
 
 /// Which copy opened, and the warnings.
-fn open(store: &dyn Store) -> Result<(&'static str, Vec<String>)> {
+fn open(store: &dyn Store) -> Result<(String, Vec<String>)> {
     let (_, header) = formats::open(store, Some("LUKS2"))?;
     let unlocked = header.unlock(store, &Unlock::with(&[passphrase("first")]))?;
-    Ok((unlocked.facts.header, unlocked.warnings))
+    Ok((unlocked.facts.header.into_owned(), unlocked.warnings))
 }
 
 fn contents(store: &dyn Store) -> Vec<u8> {

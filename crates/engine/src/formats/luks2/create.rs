@@ -36,7 +36,8 @@ pub(super) const MIN_LEN: u64 = DATA_OFFSET + 4096;
 /// What there is to choose from, the defaults first. Ciphers are taken in every form that dm-crypt knows.
 pub(super) fn choices() -> Choices {
     let ciphers = vec![CIPHER, "serpent-xts-plain64", "twofish-xts-plain64", "camellia-xts-plain64"];
-    Choices { ciphers, hashes: vec!["sha256", "sha512", "sha1", "ripemd160", "whirlpool"], min_len: MIN_LEN }
+    let hashes = vec!["sha256", "sha512", "sha1", "ripemd160", "whirlpool"];
+    Choices { ciphers, hashes, complete: false, min_len: MIN_LEN }
 }
 
 /// Makes a volume that fills `store`, or whose header is in `store` and whose data are in `spec.data`.
@@ -130,11 +131,6 @@ struct Plan {
 
 impl Plan {
     fn of(store: &dyn Store, spec: &Spec<'_>) -> Result<Self> {
-        if spec.pim.is_some() {
-            return Err(
-                Error::misuse("LUKS has no PIM").hint("What a derivation costs is said by time or by iterations.")
-            );
-        }
         let (cipher, integrity, key_len) = match spec.integrity {
             None => cipher(spec).map(|(cipher, len)| (cipher, None, len))?,
             Some(name) => authenticated(spec, name).map(|(cipher, tagged, len)| (cipher, Some(tagged), len))?,

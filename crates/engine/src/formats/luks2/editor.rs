@@ -8,11 +8,12 @@ use serde_json::Value;
 use super::binary::Binary;
 use super::metadata::{Metadata, Size};
 use super::read::{ReadHeader, read};
-use super::{NAME, backup, convert, keyslots, tokens, write};
+use super::{LUKS2, NAME, backup, convert, keyslots, tokens, write};
 use crate::credential::Unlock;
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
 use crate::formats::luks::uuid;
+use crate::formats::takes::check_new;
 use crate::formats::{
     Attributes, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared, Removal, Resizing, RestoreFrom,
     TokenChange, Verified,
@@ -24,11 +25,11 @@ pub(super) struct Editor;
 
 impl KeyslotEditor for Editor {
     fn change(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
-        told(keyslots::change(store, with, new))
+        told(check_new(&LUKS2, new).and_then(|()| keyslots::change(store, with, new)))
     }
 
     fn add(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option<u32>) -> Result<Prepared> {
-        told(keyslots::add(store, with, new, at))
+        told(check_new(&LUKS2, new).and_then(|()| keyslots::add(store, with, new, at)))
     }
 
     fn remove(&self, store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared> {
