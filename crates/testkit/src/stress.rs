@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use rustix::fs::{CWD, RenameFlags, XattrFlags, getxattr, listxattr, removexattr, renameat_with, setxattr};
+use rustix::fs::{CWD, RenameFlags, XattrFlags, getxattr, removexattr, renameat_with, setxattr};
 use rustix::io::Errno;
 
 use crate::fsx::{Log, difference, some_range};
@@ -118,8 +118,7 @@ struct Content {
 
 impl Model {
     fn new(root: &Path) -> Self {
-        let attributes = listxattr(root, &mut [0u8; 0]) != Err(Errno::OPNOTSUPP)
-            && setxattr(root, "user.probe", b"", XattrFlags::empty()) != Err(Errno::OPNOTSUPP);
+        let attributes = setxattr(root, "user.probe", b"", XattrFlags::empty()) != Err(Errno::OPNOTSUPP);
         let _ = removexattr(root, "user.probe");
         let root = root.to_owned();
         let (entries, files) = (BTreeMap::new(), BTreeMap::new());
