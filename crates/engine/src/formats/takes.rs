@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{FORMATS, Format, NewCredential};
-use crate::credential::{Credential, Headerless, HeaderChoice, Unlock};
+use crate::credential::{Credential, HeaderChoice, Headerless, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::{Cost, Spec};
 
@@ -205,8 +205,7 @@ impl Takes {
 pub fn check(name: &str, takes: &Takes, purpose: Purpose, asked: &[Parameter]) -> Result<()> {
     let Some(missing) = asked.iter().find(|parameter| !takes.to(purpose).contains(parameter)) else { return Ok(()) };
     let error = Error::misuse(format!("{name} takes no {}", missing.name()));
-    let others: Vec<_> =
-        FORMATS.iter().filter(|f| f.takes().to(purpose).contains(missing)).map(|f| f.name()).collect();
+    let others: Vec<_> = FORMATS.iter().filter(|f| f.takes().to(purpose).contains(missing)).map(|f| f.name()).collect();
     Err(match others.split_last() {
         None => error,
         Some((one, [])) => error.hint(format!("{one} does.")),
@@ -303,10 +302,8 @@ impl Cost<'_> {
 impl NewCredential<'_> {
     /// What it asks for of those that a new volume may ask for too.
     pub fn parameters(&self) -> Vec<Parameter> {
-        let mut all = asked(&[
-            (self.pim.is_some_and(|pim| pim > 0), Parameter::Pim),
-            (self.hash.is_some(), Parameter::Hash),
-        ]);
+        let mut all =
+            asked(&[(self.pim.is_some_and(|pim| pim > 0), Parameter::Pim), (self.hash.is_some(), Parameter::Hash)]);
         all.extend(self.cost.parameters());
         all
     }

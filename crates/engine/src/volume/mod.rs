@@ -208,7 +208,9 @@ impl Store for Volume {
                 part.fill(0);
                 Ok(())
             }
-            Payload::Crypt { cipher, first, .. } => self.read_crypt(&Crypt::new(segment, &**cipher, *first), into, part),
+            Payload::Crypt { cipher, first, .. } => {
+                self.read_crypt(&Crypt::new(segment, &**cipher, *first), into, part)
+            }
             Payload::Authenticated { area, cipher, first, .. } => {
                 let _shared = self.partial.read().unwrap_or_else(PoisonError::into_inner);
                 Authenticated { store: &*self.store, base: segment.stored_at, area, cipher: &**cipher, first: *first }
@@ -229,7 +231,9 @@ impl Store for Volume {
         self.each_segment(offset, data, |segment, into, part| match &segment.payload {
             Payload::Clear => self.store.write_at(segment.stored_at + into, part),
             Payload::Zero => unreachable!("refused above"),
-            Payload::Crypt { cipher, first, .. } => self.write_crypt(&Crypt::new(segment, &**cipher, *first), into, part),
+            Payload::Crypt { cipher, first, .. } => {
+                self.write_crypt(&Crypt::new(segment, &**cipher, *first), into, part)
+            }
             Payload::Authenticated { area, cipher, first, .. } => {
                 let _alone = self.partial.write().unwrap_or_else(PoisonError::into_inner);
                 Authenticated { store: &*self.store, base: segment.stored_at, area, cipher: &**cipher, first: *first }

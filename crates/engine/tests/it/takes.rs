@@ -209,7 +209,10 @@ fn credentials_of_other_kinds_are_refused_as_such() {
 fn nobody_is_told_of_formats_that_do_not_take_it() {
     let luks1 = claviger_engine::formats::by_name("LUKS1").expect("it is in the table");
     let refused = takes::check(luks1.name(), &luks1.takes(), Purpose::Creating, &[Parameter::Pim]).expect_err("no PIM");
-    assert_eq!((refused.kind.to_string().as_str(), refused.hint.as_deref()), ("LUKS1 takes no PIM", Some("VeraCrypt does.")));
+    assert_eq!(
+        (refused.kind.to_string().as_str(), refused.hint.as_deref()),
+        ("LUKS1 takes no PIM", Some("VeraCrypt does."))
+    );
     let refused = takes::check(luks1.name(), &luks1.takes(), Purpose::Opening, &[Parameter::LargeVectors]);
     assert_eq!(refused.expect_err("not taken").hint.as_deref(), Some("plain and cryptoloop do."));
 }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use claviger_crypto::pool::Pool;
 use claviger_engine::convert::Conversion;
-use claviger_engine::formats::{self, Creator};
 use claviger_engine::formats::takes::{self, Purpose};
+use claviger_engine::formats::{self, Creator};
 use claviger_engine::store::{Access, SliceStore};
 use claviger_engine::{Credential, Error, ErrorKind, Format, Layout, Spec, Store, Volume};
 use serde::Serialize;

@@ -58,18 +58,7 @@ impl Format for LoopAes {
         use Parameter::*;
         Takes {
             creating: &[Hash, Cipher, KeySize, SectorSize, Offset, FreshKeyfile],
-            opening: &[
-                Hash,
-                Cipher,
-                KeySize,
-                SectorSize,
-                Offset,
-                FirstSector,
-                DataSize,
-                Seed,
-                KeyRounds,
-                Keyfile,
-            ],
+            opening: &[Hash, Cipher, KeySize, SectorSize, Offset, FirstSector, DataSize, Seed, KeyRounds, Keyfile],
         }
     }
 

@@ -16,11 +16,10 @@ use serde_json::{Value, json};
 
 use super::luks::{cipher_error, opened_by};
 use super::takes::{Parameter, Takes, check_opening};
-use super::{
-    Choices, Creator, Facts, Format, Header, KeyslotEditor, Plan, Unlocked, Verdict,
-};
+use super::{Choices, Creator, Facts, Format, Header, KeyslotEditor, Plan, Unlocked, Verdict};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, Result};
+use crate::hex;
 use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::{KernelCipher, Layout, Payload, Segment};
@@ -62,18 +61,7 @@ impl Format for Luks1 {
     fn takes(&self) -> Takes {
         use Parameter::*;
         Takes {
-            creating: &[
-                Hash,
-                Cipher,
-                KeySize,
-                Offset,
-                VolumeKey,
-                DetachedHeader,
-                Uuid,
-                Kdf,
-                Time,
-                Iterations,
-            ],
+            creating: &[Hash, Cipher, KeySize, Offset, VolumeKey, DetachedHeader, Uuid, Kdf, Time, Iterations],
             opening: &[Keyfile, VolumeKey, Keyslot, DetachedHeader],
         }
     }
@@ -158,15 +146,7 @@ fn unlocked(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> Result<Unloc
         .for_kernel(with.for_kernel.then_some("LUKS1"));
     let facts = facts(header, &data, keyslot)?;
     // The derivation for the digest is one more each time, and never counted.
-    Ok(Unlocked {
-        layout,
-        facts,
-        warnings,
-        trials,
-        derivations: trials,
-        took: begun.elapsed(),
-        recognised: true,
-    })
+    Ok(Unlocked { layout, facts, warnings, trials, derivations: trials, took: begun.elapsed(), recognised: true })
 }
 
 /// What is wrong with the header, but does not keep it from being opened.
@@ -247,7 +227,7 @@ fn described(header: &Phdr) -> Value {
         let mut about = json!({ "keyslot": number, "active": slot.active });
         if slot.active {
             about["kdf"] = json!({ "type": "pbkdf2", "hash": header.hash_name, "iterations": slot.iterations });
-            about["salt"] = json!(hex(&slot.salt));
+            about["salt"] = json!(hex::digits(&slot.salt));
         }
         about["area"] = json!({
             "offset": slot.area(header.key_len).start,
@@ -270,15 +250,11 @@ fn described(header: &Phdr) -> Value {
             "type": "pbkdf2",
             "hash": header.hash_name,
             "iterations": header.digest_iterations,
-            "salt": hex(header.digest_salt()),
-            "digest": hex(header.digest()),
+            "salt": hex::digits(header.digest_salt()),
+            "digest": hex::digits(header.digest()),
         },
         "keyslots": header.slots.iter().enumerate().map(keyslot).collect::<Vec<_>>(),
     })
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// What LUKS1 does not have.

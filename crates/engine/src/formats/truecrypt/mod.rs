@@ -26,10 +26,7 @@ use claviger_crypto::SectorCipher;
 use claviger_crypto::secret::wipe_stack;
 
 use super::takes::{Parameter, Takes, check_opening};
-use super::{
-    Choices, Creator, Facts, Format, Header, HiddenRoom, KeyslotEditor, Unlocked, Verdict, magic,
-    same_name,
-};
+use super::{Choices, Creator, Facts, Format, Header, HiddenRoom, KeyslotEditor, Unlocked, Verdict, magic, same_name};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
@@ -719,7 +716,9 @@ mod tests {
             new.put_into(&mut bytes);
             let (unlocked, _) = unlock(bytes, new.suite).expect("a good volume");
             assert_eq!(unlocked.facts.sector_size, sector_size);
-            let Payload::Crypt { cipher, first, .. } = &unlocked.layout.segments()[0].payload else { panic!("encrypted") };
+            let Payload::Crypt { cipher, first, .. } = &unlocked.layout.segments()[0].payload else {
+                panic!("encrypted")
+            };
             assert_eq!((cipher.sector_size(), *first), (512, 256));
         }
     }

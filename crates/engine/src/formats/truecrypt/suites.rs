@@ -10,7 +10,6 @@ use claviger_crypto::{Acceleration, BlockCipher, Cipher, Secret, SectorCipher};
 
 use crate::volume::KernelCipher;
 
-
 /// Encrypted units of a volume, in bytes, whatever sector size its header names (7.1a, `ENCRYPTION_DATA_UNIT_SIZE`).
 pub(super) const UNIT: u64 = 512;
 
