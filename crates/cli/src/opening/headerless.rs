@@ -108,14 +108,17 @@ impl HeaderlessArgs {
         if !self.given() {
             return Ok(());
         }
-        let Some(name) = format else {
-            return Err(Error::misuse("what headers say elsewhere is for formats without a header")
-                .hint("Name one: --format plain, cryptoloop or loop-AES."));
-        };
-        let format = formats::by_name(name)?;
         let mut with = Unlock::with(&[]);
         self.apply(&mut with);
-        takes::check(format.name(), &format.takes(), Purpose::Opening, &with.parameters())
+        let asked = with.parameters();
+        let Some(name) = format else {
+            let what = asked.first().map_or("this", |parameter| parameter.name());
+            return Err(Error::misuse(format!("{what}: only formats without a header take that")).hint(
+                "Name one: --format plain, cryptoloop or loop-AES (which alone has --itercountk and --pseed-file).",
+            ));
+        };
+        let format = formats::by_name(name)?;
+        takes::check(format.name(), &format.takes(), Purpose::Opening, &asked)
     }
 
     /// Puts them into how a volume is opened.

@@ -129,6 +129,14 @@ fn what_is_created_opens() {
     for name in ["AES-Twofish-Serpent", "RIPEMD-160", "Whirlpool", "Kuznyechik-Serpent-Camellia", "Argon2id"] {
         assert!(list.contains(name), "{list}");
     }
+    assert!(!list.contains("cryptoloop"), "nobody creates it: {list}");
+    for format in ["LUKS1", "LUKS2", "plain", "loop-AES"] {
+        assert!(list.contains(&format!("{format}, from")), "{list}");
+    }
+    let old = folder.str("old");
+    let create = ["create", "--format", "cryptoloop", "--size", "1M", "--password-file", &folder.password, &old];
+    run(create).fails(5, &["cryptoloop", "only opened"]);
+    assert!(!folder.path("old").exists());
     let path = folder.str("new.tc");
     let create = [
         "create",

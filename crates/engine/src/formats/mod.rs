@@ -1,5 +1,6 @@
 //! The formats, and one table of them.
 
+mod change;
 mod editor;
 mod filling;
 mod headerless;
@@ -32,10 +33,11 @@ use crate::volume::Layout;
 use several::Several;
 use takes::{Parameter, Purpose, Takes};
 
-pub use editor::{
-    AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared,
-    Removal, RestoreFrom, TokenChange, Verified,
+pub use change::{
+    AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, NewCredential, Prepared, Removal,
+    RestoreFrom, TokenChange, Verified,
 };
+pub use editor::KeyslotEditor;
 pub use plan::{Plan, PlannedSlot};
 pub use resizing::Resizing;
 

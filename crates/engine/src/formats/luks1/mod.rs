@@ -19,6 +19,7 @@ use super::takes::{Parameter, Takes, check_opening};
 use super::{Choices, Creator, Facts, Format, Header, KeyslotEditor, Plan, Unlocked, Verdict};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, Result};
+use crate::hex;
 use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::{KernelCipher, Layout, Payload, Segment};
@@ -226,7 +227,7 @@ fn described(header: &Phdr) -> Value {
         let mut about = json!({ "keyslot": number, "active": slot.active });
         if slot.active {
             about["kdf"] = json!({ "type": "pbkdf2", "hash": header.hash_name, "iterations": slot.iterations });
-            about["salt"] = json!(hex(&slot.salt));
+            about["salt"] = json!(hex::digits(&slot.salt));
         }
         about["area"] = json!({
             "offset": slot.area(header.key_len).start,
@@ -249,15 +250,11 @@ fn described(header: &Phdr) -> Value {
             "type": "pbkdf2",
             "hash": header.hash_name,
             "iterations": header.digest_iterations,
-            "salt": hex(header.digest_salt()),
-            "digest": hex(header.digest()),
+            "salt": hex::digits(header.digest_salt()),
+            "digest": hex::digits(header.digest()),
         },
         "keyslots": header.slots.iter().enumerate().map(keyslot).collect::<Vec<_>>(),
     })
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// What LUKS1 does not have.

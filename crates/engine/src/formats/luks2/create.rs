@@ -9,7 +9,7 @@ use claviger_crypto::{Acceleration, Secret};
 use super::binary::{Binary, SIZES};
 use super::keyslots::{self, How};
 use super::metadata::{Config, Decimal, Id, Integrity, Metadata, Segment, Size};
-use super::{editor, slots, validate, write};
+use super::{change, slots, validate, write};
 use crate::credential::{Credential, Unlock};
 use crate::edit::Edit;
 use crate::error::{Error, Result};
@@ -204,11 +204,11 @@ impl Plan {
         Ok(Binary {
             hdr_size: self.hdr_size,
             seqid: 1,
-            label: editor::text("label", spec.label.unwrap_or_default())?,
+            label: change::text("label", spec.label.unwrap_or_default())?,
             csum_alg: "sha256".into(),
             salt: write::salt()?,
             uuid: spec.uuid.map_or_else(uuid::random, uuid::parse)?.into_bytes(),
-            subsystem: editor::text("subsystem", spec.subsystem.unwrap_or_default())?,
+            subsystem: change::text("subsystem", spec.subsystem.unwrap_or_default())?,
         })
     }
 }

@@ -80,12 +80,9 @@ pub fn lay_out<'k>(
 /// so. Elsewhere whoever can write to the header can add such a part: what is in it was never encrypted, and what is written to it
 /// would not be (the class of CVE-2021-4122; cryptsetup activates no such volume).
 fn all_encrypted_alike(header: &ReadHeader) -> Result<()> {
-    let in_clear = |segment: &metadata::Segment| {
-        segment.kind == "linear" || segment.encryption.as_deref().is_some_and(unencrypted::is_null)
-    };
     let parts = parts(header);
-    let all_null = parts.iter().all(|(_, segment)| segment.kind == "crypt" && in_clear(segment));
-    let Some((number, segment)) = parts.into_iter().find(|(_, segment)| !all_null && in_clear(segment)) else {
+    let all_null = parts.iter().all(|(_, segment)| segment.kind == "crypt" && segment.in_clear());
+    let Some((number, segment)) = parts.into_iter().find(|(_, segment)| !all_null && segment.in_clear()) else {
         return Ok(());
     };
     let what = format!(
@@ -111,7 +108,7 @@ impl Making<'_> {
         let sector_size = segment.sector_size.unwrap_or(512);
         let (mut len, mut writable) = self.len(number, segment, u64::from(sector_size))?;
         let payload = match segment.kind.as_str() {
-            "crypt" if segment.encryption.as_deref().is_some_and(unencrypted::is_null) => {
+            "crypt" if segment.in_clear() => {
                 writable &= self.with.write_unencrypted;
                 if self.segments.is_empty() {
                     self.warnings.push(unencrypted::warning(self.with));

@@ -5,6 +5,7 @@
 
 mod backup;
 pub mod binary;
+mod change;
 pub(super) mod convert;
 mod create;
 mod derivation;
