@@ -113,6 +113,8 @@ pub(crate) fn parse(text: &[u8]) -> Result<Run> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
