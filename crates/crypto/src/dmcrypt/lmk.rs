@@ -10,7 +10,7 @@ use zeroize::Zeroize;
 use super::iv::Numbers;
 use crate::ciphers::BlockCipher;
 use crate::modes::{self, SectorCipher, cbc, md5};
-use crate::secret::Locked;
+use crate::secret::LockedBox;
 
 /// Bytes of a sector.
 const SECTOR: usize = 512;
@@ -22,14 +22,14 @@ const BATCH: usize = md5::LANES;
 pub(super) struct Lmk {
     ciphers: Vec<Box<dyn BlockCipher>>,
     /// The state of MD5 after the seed.
-    seed: Locked<[u32; 4]>,
+    seed: LockedBox<[u32; 4]>,
     numbers: Numbers,
 }
 
 impl Lmk {
     /// `ciphers` are as many as a power of two, `seed` is that of loop-AES 3.
     pub fn new(ciphers: Vec<Box<dyn BlockCipher>>, seed: Option<&[u8; 16]>, numbers: Numbers) -> Self {
-        let seed = Locked::build(|state: &mut [u32; 4]| {
+        let seed = LockedBox::build(|state: &mut [u32; 4]| {
             *state = md5::START;
             if let Some(seed) = seed {
                 let mut block = [0; 64];
