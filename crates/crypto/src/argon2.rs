@@ -236,7 +236,7 @@ impl<'a> Matrix<'a> {
                         return;
                     }
                     // SAFETY: within this call of `run` each lane is handed out once and the slice is the same for all.
-                    let filled = unsafe { self.fill_segment(Place { pass, slice, lane }, go_on) };
+                    let filled = unsafe { self.fill_segment(SegmentOfPass { pass, slice, lane }, go_on) };
                     if !filled {
                         stopped.store(true, Ordering::Relaxed);
                     }
@@ -254,8 +254,8 @@ impl<'a> Matrix<'a> {
     ///
     /// # Safety
     /// Nobody else writes to this segment meanwhile, and all concurrent writes are in the same slice.
-    unsafe fn fill_segment(&self, place: Place, go_on: &(dyn Fn() -> bool + Sync)) -> bool {
-        let Place { pass, slice, lane } = place;
+    unsafe fn fill_segment(&self, place: SegmentOfPass, go_on: &(dyn Fn() -> bool + Sync)) -> bool {
+        let SegmentOfPass { pass, slice, lane } = place;
         let mut addresses = self.independent(place).then(|| Addresses::new(self, place));
         let start = lane * self.lane_len() + slice * self.segment;
         for index in self.to_fill(place) {
@@ -284,13 +284,13 @@ impl<'a> Matrix<'a> {
     }
 
     /// The blocks of a segment to fill: the first two of each lane exist from the start.
-    fn to_fill(&self, place: Place) -> Range<usize> {
+    fn to_fill(&self, place: SegmentOfPass) -> Range<usize> {
         let first = if place.pass == 0 && place.slice == 0 { 2 } else { 0 };
         first..self.segment
     }
 
     /// Whether addresses there are independent of the password.
-    fn independent(&self, place: Place) -> bool {
+    fn independent(&self, place: SegmentOfPass) -> bool {
         match self.params.variant {
             Variant::I => true,
             Variant::Id => place.pass == 0 && place.slice < SLICES / 2,
@@ -298,8 +298,8 @@ impl<'a> Matrix<'a> {
     }
 
     /// The block that is combined with the previous one into block `index` of a segment (section 3.4.2).
-    fn referenced(&self, place: Place, index: usize, random: u64) -> usize {
-        let Place { pass, slice, lane: own } = place;
+    fn referenced(&self, place: SegmentOfPass, index: usize, random: u64) -> usize {
+        let SegmentOfPass { pass, slice, lane: own } = place;
         let first = pass == 0 && slice == 0;
         let lane = if first { own } else { (random >> 32) as usize % self.lanes() };
         // Complete segments, and the usable part of this one so far.
@@ -336,7 +336,7 @@ impl<'a> Matrix<'a> {
 
 /// A segment, in a pass.
 #[derive(Clone, Copy)]
-struct Place {
+struct SegmentOfPass {
     pass: u32,
     slice: usize,
     lane: usize,
@@ -351,7 +351,7 @@ struct Addresses {
 }
 
 impl Addresses {
-    fn new(matrix: &Matrix<'_>, place: Place) -> Self {
+    fn new(matrix: &Matrix<'_>, place: SegmentOfPass) -> Self {
         let params = matrix.params;
         let blocks = matrix.lanes() * matrix.lane_len();
         let mut input = Block::ZERO;

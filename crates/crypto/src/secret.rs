@@ -70,7 +70,7 @@ impl fmt::Debug for Secret {
 }
 
 /// A value without pointers or a destructor, such as a key schedule, in memory like [`Secret`]'s. Initially all zeros.
-pub struct Locked<T: Plain> {
+pub struct LockedBox<T: Plain> {
     pages: Pages,
     holds: std::marker::PhantomData<T>,
 }
@@ -90,7 +90,7 @@ unsafe impl<const N: usize> Plain for [u64; N] {}
 // SAFETY: as above.
 unsafe impl<const N: usize, const M: usize> Plain for [[u32; N]; M] {}
 
-impl<T: Plain> Locked<T> {
+impl<T: Plain> LockedBox<T> {
     /// All zeros.
     pub fn zeroed() -> Self {
         Self { pages: Pages::new(size_of::<T>()), holds: std::marker::PhantomData }
@@ -104,7 +104,7 @@ impl<T: Plain> Locked<T> {
     }
 }
 
-impl<T: Plain> Deref for Locked<T> {
+impl<T: Plain> Deref for LockedBox<T> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: the pages are mapped, page-aligned, at least `size_of::<T>()` long, live as long as `self`, and any
@@ -113,7 +113,7 @@ impl<T: Plain> Deref for Locked<T> {
     }
 }
 
-impl<T: Plain> DerefMut for Locked<T> {
+impl<T: Plain> DerefMut for LockedBox<T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as in `deref`; `&mut self` makes the borrow unique.
         unsafe { self.pages.at.cast().as_mut() }

@@ -8,7 +8,7 @@ use claviger_crypto::CIPHERS;
 use claviger_testkit::random::Random;
 use common::usable;
 
-/// The pages of key schedules are the only ones left out of core dumps (`secret::Locked`, flag `dd` of smaps), and they
+/// The pages of key schedules are the only ones left out of core dumps (`secret::LockedBox`, flag `dd` of smaps), and they
 /// are wiped right before they are unmapped. Counted in KiB, not in mappings: the kernel merges neighbours.
 #[test]
 fn key_schedules_live_in_pages_that_go_with_the_cipher() {

@@ -59,7 +59,7 @@ const TRY: Duration = Duration::from_millis(1);
 
 /// What to measure.
 #[derive(Clone)]
-pub struct Plan {
+pub struct BenchmarkPlan {
     /// Ciphers and cascades.
     pub suites: Vec<Suite>,
     /// Buffer sizes in bytes. Each is rounded down to whole sectors.
@@ -137,7 +137,7 @@ pub struct Row {
 ///
 /// # Errors
 /// `Misuse` for a plan that makes no sense; `TooLittleMemory`; `Io` if a buffer came back changed.
-pub fn measure(plan: &Plan, progress: &dyn Fn(u64, u64)) -> Result<Vec<Row>> {
+pub fn measure(plan: &BenchmarkPlan, progress: &dyn Fn(u64, u64)) -> Result<Vec<Row>> {
     plan.check()?;
     let pool = Pool::new(plan.threads, SPIN);
     let mut rows = Vec::new();
@@ -163,7 +163,7 @@ pub fn sort(rows: &mut [Row], by: Sort) {
     });
 }
 
-impl Plan {
+impl BenchmarkPlan {
     /// What a run of the lab measures besides its facilities: 9 s, 48 s or 2 minutes.
     pub fn beside_run(level: Level) -> Self {
         let (suites, buffers, repeats): (&[&str], &[usize], _) = match level {
@@ -212,7 +212,7 @@ impl Plan {
     }
 }
 
-fn measure_buffer(plan: &Plan, size: usize, pool: &Pool, progress: &dyn Fn(u64)) -> Result<Vec<Row>> {
+fn measure_buffer(plan: &BenchmarkPlan, size: usize, pool: &Pool, progress: &dyn Fn(u64)) -> Result<Vec<Row>> {
     let size = size / plan.sector * plan.sector;
     let measured_at = machine::utc_now();
     let mut buffer = Buffer::new(size);
@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn what_a_run_measures_makes_sense() {
         for (level, rows) in [(Level::Quick, 9), (Level::Standard, 48), (Level::Thorough, 64)] {
-            let plan = Plan::beside_run(level);
+            let plan = BenchmarkPlan::beside_run(level);
             plan.check().expect("a plan that can be measured");
             assert_eq!(plan.suites.len() * plan.buffers.len(), rows, "{level:?}");
         }

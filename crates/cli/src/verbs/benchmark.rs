@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut buffers: Vec<usize> = args.buffer.iter().flat_map(|b| b.0.iter().copied()).collect();
     buffers.sort_unstable();
     buffers.dedup();
-    let plan = benchmark::Plan {
+    let plan = benchmark::BenchmarkPlan {
         suites: suites::named_or_specified(&args.cipher, args.key_size, args.sector)?,
         buffers,
         threads,

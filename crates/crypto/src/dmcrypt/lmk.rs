@@ -11,7 +11,7 @@ use zeroize::Zeroize;
 use super::iv::Numbers;
 use crate::ciphers::BlockCipher;
 use crate::modes::{self, SectorCipher, cbc, md5};
-use crate::secret::Locked;
+use crate::secret::LockedBox;
 
 /// Size of a sector, in bytes.
 const SECTOR: usize = 512;
@@ -23,14 +23,14 @@ const BATCH: usize = md5::LANES;
 pub(super) struct Lmk {
     ciphers: Vec<Box<dyn BlockCipher>>,
     /// The state of MD5 after the seed.
-    seed: Locked<[u32; 4]>,
+    seed: LockedBox<[u32; 4]>,
     numbers: Numbers,
 }
 
 impl Lmk {
     /// The number of `ciphers` is a power of two; `seed` is that of loop-AES 3.
     pub fn new(ciphers: Vec<Box<dyn BlockCipher>>, seed: Option<&[u8; 16]>, numbers: Numbers) -> Self {
-        let seed = Locked::build(|state: &mut [u32; 4]| {
+        let seed = LockedBox::build(|state: &mut [u32; 4]| {
             *state = md5::START;
             if let Some(seed) = seed {
                 let mut block = [0; 64];

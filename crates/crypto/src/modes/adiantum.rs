@@ -18,7 +18,7 @@ use cipher::StreamCipher;
 
 use super::IvMode;
 use crate::ciphers::{Acceleration, BlockCipher, aes};
-use crate::secret::{Locked, Secret};
+use crate::secret::{LockedBox, Secret};
 
 /// Size of the key in bytes; all other keys are derived from it.
 pub const KEY: usize = 32;
@@ -49,9 +49,9 @@ pub struct Adiantum {
     key: Secret,
     block: Box<dyn BlockCipher>,
     /// Poly1305 keys for the tweak and for NH's output on the left part.
-    header: Locked<[u64; 2]>,
-    message: Locked<[u64; 2]>,
-    nh: Locked<[u32; NH_KEY]>,
+    header: LockedBox<[u64; 2]>,
+    message: LockedBox<[u64; 2]>,
+    nh: LockedBox<[u32; NH_KEY]>,
     /// IVs fill the last 16 of the 32 tweak bytes, not the first.
     at_end: bool,
 }
@@ -71,7 +71,7 @@ impl Adiantum {
         let (header, rest) = rest.split_at(16);
         let (message, nh) = rest.split_at(16);
         let poly = |key: &[u8]| {
-            Locked::build(|words: &mut [u64; 2]| {
+            LockedBox::build(|words: &mut [u64; 2]| {
                 words.iter_mut().zip(key.as_chunks().0).for_each(|(word, bytes)| *word = u64::from_le_bytes(*bytes));
                 words.iter_mut().zip(CLAMP).for_each(|(word, clamp)| *word &= clamp);
             })
@@ -82,7 +82,7 @@ impl Adiantum {
             block: aes::AES.with_key(block, with),
             header: poly(header),
             message: poly(message),
-            nh: Locked::build(|words: &mut [u32; NH_KEY]| {
+            nh: LockedBox::build(|words: &mut [u32; NH_KEY]| {
                 words.iter_mut().zip(nh.as_chunks().0).for_each(|(word, bytes)| *word = u32::from_le_bytes(*bytes));
             }),
             at_end,

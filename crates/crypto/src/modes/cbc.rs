@@ -16,7 +16,7 @@
 use super::{Cascade, IvMode, SectorCipher, wipe};
 use crate::chain::{self, assert_chains, xor};
 use crate::ciphers::BlockCipher;
-use crate::secret::Locked;
+use crate::secret::LockedBox;
 
 /// Sectors that are encrypted side by side: a chain is serial, so only other sectors can fill a pipeline.
 const LANES: usize = 32;
@@ -65,7 +65,7 @@ pub struct TrueCryptCbc {
     passes: Vec<Box<dyn BlockCipher>>,
     /// The IV area, then what does not change from sector to sector in w0 ‖ w1: for blocks of 8 and of 16 bytes. Words
     /// of 8 bytes, read as little-endian.
-    area: Locked<[u64; 6]>,
+    area: LockedBox<[u64; 6]>,
     sector_size: usize,
 }
 
@@ -113,7 +113,7 @@ impl TrueCryptCbc {
     fn new(passes: Vec<Box<dyn BlockCipher>>, iv_area: &[u8; 32], sector_size: usize) -> Self {
         assert!(!passes.is_empty() && sector_size > 0);
         assert!(passes.iter().all(|p| matches!(p.block_size(), 8 | 16) && sector_size.is_multiple_of(p.block_size())));
-        let area = Locked::build(|area: &mut [u64; 6]| {
+        let area = LockedBox::build(|area: &mut [u64; 6]| {
             for (word, bytes) in area.iter_mut().zip(iv_area.as_chunks().0) {
                 *word = u64::from_le_bytes(*bytes);
             }

@@ -14,7 +14,7 @@
 
 use super::{Cascade, IvMode, SectorCipher, wipe};
 use crate::ciphers::BlockCipher;
-use crate::secret::Locked;
+use crate::secret::LockedBox;
 
 /// Words of masks computed at a time: 1 KiB, enough blocks to fill the widest kernel's pipeline.
 const MASK_WORDS: usize = 128;
@@ -125,7 +125,7 @@ struct Tweak {
     words: usize,
     /// K·x^k for each bit k of an index; then K·(1 + x + … + x^k); then K·j for the indexes j below [`GROUP`]. Blocks
     /// of 8 bytes use the first half of each part.
-    products: Locked<[u64; 2 * BITS + 2 * BITS + 2 * GROUP]>,
+    products: LockedBox<[u64; 2 * BITS + 2 * BITS + 2 * GROUP]>,
 }
 
 /// Bits of an index.
@@ -139,7 +139,7 @@ impl Tweak {
     fn new(block: usize, key: &[u8]) -> Self {
         assert!(matches!(block, 8 | 16) && key.len() >= block);
         let words = block / 8;
-        let products = Locked::build(|products: &mut [u64; _]| {
+        let products = LockedBox::build(|products: &mut [u64; _]| {
             let (powers, rest) = products.split_at_mut(2 * BITS);
             let (sums, low) = rest.split_at_mut(2 * BITS);
             let (mut power, mut sum) = (0u128, 0u128);

@@ -1,7 +1,7 @@
 //! Files and their names: a file is written completely or not at all, and only replaces what it was meant to replace.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,24 @@ use rustix::io::Errno;
 pub fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
+}
+
+/// Opens a regular file to read; nothing where it is none. It is looked at before it is opened: a FIFO would wait for a writer.
+///
+/// # Errors
+/// `Io`.
+pub fn open_regular(path: &Path) -> io::Result<Option<File>> {
+    if fs::metadata(path)?.is_file() { File::open(path).map(Some) } else { Ok(None) }
+}
+
+/// All that is left to read; nothing where that is more than `most` bytes.
+///
+/// # Errors
+/// Those of reading.
+pub fn read_at_most(from: impl Read, most: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    from.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= most).then_some(bytes))
 }
 
 /// Replaces a file durably and atomically: what was there before, even a link, stays until the new one is complete.
@@ -104,6 +122,18 @@ mod tests {
             (b"again".into(), b"precious".into())
         );
         assert!(fs::symlink_metadata(&path).expect("it").is_file() && !beside(&path).expect("a name").exists());
+    }
+
+    #[test]
+    fn what_is_too_long_or_no_file_is_not_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        fs::write(&path, "12345").expect("a file");
+        let read =
+            |most| read_at_most(open_regular(&path).expect("it opens").expect("a file"), most).expect("it reads");
+        assert_eq!((read(4), read(5), read(u64::MAX)), (None, Some(b"12345".into()), Some(b"12345".into())));
+        assert!(open_regular(folder.path()).expect("it is there").is_none());
+        assert!(open_regular(&folder.path().join("nothing")).is_err());
     }
 
     #[test]

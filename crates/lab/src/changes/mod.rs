@@ -37,11 +37,11 @@ pub struct Changes {
     /// All cells that both runs have: those that changed first, then the others, the largest change first.
     pub cells: Vec<Change>,
     /// Cells that only the old run has.
-    pub only_old: Vec<Place>,
+    pub only_old: Vec<CellName>,
     /// Cells that only the new run has.
-    pub only_new: Vec<Place>,
+    pub only_new: Vec<CellName>,
     /// Cells that both have and that could not be compared, and why.
-    pub not_compared: Vec<(Place, String)>,
+    pub not_compared: Vec<(CellName, String)>,
 }
 
 /// What two runs have in common that can be compared.
@@ -67,7 +67,7 @@ pub struct Difference {
 
 /// Which cell.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Place {
+pub struct CellName {
     /// Name of the facility.
     pub facility: String,
     /// Name of the workload.
@@ -81,7 +81,7 @@ pub struct Place {
 pub struct Change {
     /// Which.
     #[serde(flatten)]
-    pub place: Place,
+    pub place: CellName,
     /// What `old` and `new` are counted in, if speeds are compared.
     pub unit: Unit,
     /// The median, or the loss.
@@ -122,7 +122,7 @@ impl Changes {
             match compared(basis, (&before, cell), (&after, now)) {
                 Ok(Some(change)) => changes.cells.push(change),
                 Ok(None) => {}
-                Err(why) => changes.not_compared.push((Place::of(cell), why)),
+                Err(why) => changes.not_compared.push((CellName::of(cell), why)),
             }
         }
         changes.judge();
@@ -156,7 +156,7 @@ impl Changes {
     }
 }
 
-impl Place {
+impl CellName {
     fn of(cell: &Cell) -> Self {
         Self { facility: cell.facility.clone(), workload: cell.workload.clone(), case: cell.case.clone() }
     }
@@ -166,8 +166,8 @@ fn find<'a>(summary: &'a Summary, like: &Cell) -> Option<&'a Cell> {
     summary.cell(&like.facility, &like.workload, &like.case).filter(|cell| cell.unit == like.unit)
 }
 
-fn missing(here: &Summary, there: &Summary) -> Vec<Place> {
-    here.cells.iter().filter(|cell| find(there, cell).is_none()).map(Place::of).collect()
+fn missing(here: &Summary, there: &Summary) -> Vec<CellName> {
+    here.cells.iter().filter(|cell| find(there, cell).is_none()).map(CellName::of).collect()
 }
 
 /// A change before all are judged: `false_discovery_rate` is still the probability of this one alone. Nothing for a cell that has no
@@ -192,7 +192,7 @@ fn compared(basis: Basis, old: (&Summary, &Cell), new: (&Summary, &Cell)) -> Res
         _ => median(&cell.samples),
     };
     Ok(Some(Change {
-        place: Place::of(old.1),
+        place: CellName::of(old.1),
         unit,
         old: value(old),
         new: value(new),

@@ -1,11 +1,11 @@
 //! All facilities: ours, those of others that come with this program, and the user's own.
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use claviger_engine::formats::same_name;
+use claviger_engine::store::files;
 use claviger_engine::{Error, Result};
 use rustix::process::geteuid;
 
@@ -172,18 +172,13 @@ fn check_name(facility: &Facility) -> Result<()> {
 
 /// What is in a file that is not too long for a facility.
 fn read(path: &Path) -> Result<String> {
-    let read = || -> std::io::Result<Option<String>> {
-        // Looked at before it is opened: a FIFO would wait for a writer.
-        let metadata = fs::metadata(path)?;
-        if !metadata.is_file() || metadata.len() > FILE_MAX {
-            return Ok(None);
-        }
-        let mut text = String::new();
-        File::open(path)?.take(FILE_MAX).read_to_string(&mut text)?;
-        Ok(Some(text))
+    let read = || -> Result<String> {
+        let file = files::open_regular(path)?;
+        let bytes = file.map(|file| files::read_at_most(file, FILE_MAX)).transpose()?.flatten();
+        let wrong = || Error::misuse(format!("no file of {FILE_MAX} bytes at most, which a facility's is"));
+        String::from_utf8(bytes.ok_or_else(wrong)?).map_err(|_| Error::misuse("not UTF-8, which a facility's file is"))
     };
-    let text = read().map_err(|e| Error::from(e).at(path))?;
-    text.ok_or_else(|| Error::misuse(format!("no file of {FILE_MAX} bytes at most, which a facility's is")).at(path))
+    read().map_err(|e| e.at(path))
 }
 
 /// Fails where this is root, and somebody else could have written what is there.

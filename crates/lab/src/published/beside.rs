@@ -76,14 +76,14 @@ struct Rule {
     study: &'static str,
     /// How the name of their workload begins.
     theirs: &'static str,
-    place: Place,
+    matched_by: MatchedBy,
     backing: On,
     differs: &'static str,
 }
 
 /// Which of their parameters belongs to a case.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum MatchedBy {
     /// The same block, record or number of clients.
     SameX,
     /// The same record in a file of the same size.
@@ -114,7 +114,7 @@ const RULES: &[Rule] = &[
         operations: &[WRITE],
         study: "bsi2010",
         theirs: "dd sequential write, RAM disk",
-        place: Place::SameX,
+        matched_by: MatchedBy::SameX,
         backing: On::Memory,
         differs: "Both write into memory in blocks of this size. There, the kernel's RAM disk lay under TrueCrypt or dm-crypt and \
                   nothing was flushed inside the time; here, a file in tmpfs lies under the facility and its own way to the \
@@ -125,7 +125,7 @@ const RULES: &[Rule] = &[
         operations: &[WRITE, READ],
         study: "linux2013",
         theirs: "dd ",
-        place: Place::Mebibyte,
+        matched_by: MatchedBy::Mebibyte,
         backing: On::Disk,
         differs: "There, 4 GB in blocks of 1 MB on ext4 on a SCSI disk of 2004, whose speed hid most of the loss.",
     },
@@ -134,7 +134,7 @@ const RULES: &[Rule] = &[
         operations: &[WRITE],
         study: "tresorsgx2016",
         theirs: "dd 100 MB block",
-        place: Place::Any,
+        matched_by: MatchedBy::Any,
         backing: On::Disk,
         differs: "There, 24 transfers of 100 MB on a laptop's disk with dm-crypt, once with AES of the kernel and once with AES in \
                   an SGX enclave.",
@@ -144,7 +144,7 @@ const RULES: &[Rule] = &[
         operations: &[("buffered read", "read")],
         study: "tresorsgx2016",
         theirs: "hdparm -t",
-        place: Place::Any,
+        matched_by: MatchedBy::Any,
         backing: On::Anything,
         differs: "There, the real hdparm on a laptop's disk with dm-crypt; here, our own code by its method where there is no block \
                   device.",
@@ -154,7 +154,7 @@ const RULES: &[Rule] = &[
         operations: &[("cached read", "read")],
         study: "tresorsgx2016",
         theirs: "hdparm -T",
-        place: Place::Any,
+        matched_by: MatchedBy::Any,
         backing: On::Anything,
         differs: "Cached reads come from memory: a loss here is noise, or the way to the page cache, not decryption.",
     },
@@ -171,7 +171,7 @@ const RULES: &[Rule] = &[
         ],
         study: "zhan2010",
         theirs: "IOzone",
-        place: Place::SameFile,
+        matched_by: MatchedBy::SameFile,
         backing: On::Anything,
         differs: "Alike only: there, IOzone itself on a hard disk with the page cache in the way; here, a workload of our own with \
                   the same operations, record and file.",
@@ -181,7 +181,7 @@ const RULES: &[Rule] = &[
         operations: &[("writer", "write")],
         study: "bsi2010",
         theirs: "IOzone write, 16 MB file",
-        place: Place::SameX,
+        matched_by: MatchedBy::SameX,
         backing: On::Memory,
         differs: "Alike only: there, IOzone itself with a file of 16 MB on several file systems; here, a workload of our own, \
                   whose files can have another size.",
@@ -191,7 +191,7 @@ const RULES: &[Rule] = &[
         operations: &[WRITE, ("rewrite", "rewrite"), READ],
         study: "zhan2010",
         theirs: "Bonnie++ sequential block",
-        place: Place::Any,
+        matched_by: MatchedBy::Any,
         backing: On::Anything,
         differs: "There, Bonnie++ 1.x with files of twice the memory on hard disks; here, the same program's version 2, with the \
                   sizes that the run says.",
@@ -201,7 +201,7 @@ const RULES: &[Rule] = &[
         operations: &[("random seeks", "")],
         study: "zhan2010",
         theirs: "Bonnie++ random seek",
-        place: Place::Any,
+        matched_by: MatchedBy::Any,
         backing: On::Anything,
         differs: "There, the arm of a hard disk had to move for a seek; here, it may have none.",
     },
@@ -210,7 +210,7 @@ const RULES: &[Rule] = &[
         operations: &[("create, in order", "create")],
         study: "zhan2010",
         theirs: "Bonnie++ sequential file create",
-        place: Place::Any,
+        matched_by: MatchedBy::Any,
         backing: On::Anything,
         differs: "There, ext3 of RHEL 5 and NTFS of Windows 7; here, what the run says.",
     },
@@ -219,7 +219,7 @@ const RULES: &[Rule] = &[
         operations: &[("create, at random", "create")],
         study: "zhan2010",
         theirs: "Bonnie++ random file create",
-        place: Place::Any,
+        matched_by: MatchedBy::Any,
         backing: On::Anything,
         differs: "There, ext3 of RHEL 5 and NTFS of Windows 7; here, what the run says.",
     },
@@ -228,7 +228,7 @@ const RULES: &[Rule] = &[
         operations: &[("throughput", "")],
         study: "linux2013",
         theirs: "Dbench",
-        place: Place::SameX,
+        matched_by: MatchedBy::SameX,
         backing: On::Anything,
         differs: "There, Dbench by the Phoronix Test Suite on ext4 on a SCSI disk, without AES instructions; here, Debian's Dbench 4, \
                   for a shorter time.",
@@ -238,7 +238,7 @@ const RULES: &[Rule] = &[
         operations: &[WRITE, READ],
         study: "linux2013",
         theirs: "Bonnie++ sequential block",
-        place: Place::Any,
+        matched_by: MatchedBy::Any,
         backing: On::Disk,
         differs: "There, a file of 4 GB on ext4 on a SCSI disk of 2004, whose speed hid most of the loss.",
     },
@@ -247,7 +247,7 @@ const RULES: &[Rule] = &[
         operations: &[("compress", "")],
         study: "linux2013",
         theirs: "gzip compression of 2 GB",
-        place: Place::Any,
+        matched_by: MatchedBy::Any,
         backing: On::Anything,
         differs: "There, 2 GB were compressed, in less time than without encryption, which its authors could not explain; here, \
                   what the run says.",
@@ -257,7 +257,7 @@ const RULES: &[Rule] = &[
         operations: &[("create", ""), ("compile", "")],
         study: "linux2013",
         theirs: "Compile Bench",
-        place: Place::Any,
+        matched_by: MatchedBy::Any,
         backing: On::Disk,
         differs: "Alike only: there, Compile Bench itself, of which the text names one figure; here, a workload of our own with its \
                   steps.",
@@ -267,7 +267,7 @@ const RULES: &[Rule] = &[
         operations: &[WRITE, READ],
         study: "zhan2010",
         theirs: "sequential I/O, 3 GB file",
-        place: Place::Any,
+        matched_by: MatchedBy::Any,
         backing: On::Anything,
         differs: "There, a file of 3 GB on hard disks and a USB stick; here, that size times the scale of the run.",
     },
@@ -276,7 +276,7 @@ const RULES: &[Rule] = &[
         operations: &[WRITE, READ],
         study: "zhan2010",
         theirs: "sequential I/O, 2.3 GB directory",
-        place: Place::Any,
+        matched_by: MatchedBy::Any,
         backing: On::Anything,
         differs: "Alike only: there, a folder of 2.3 GB on hard disks and a USB stick; here, a made one of a similar shape, that \
                   size times the scale of the run.",
@@ -286,7 +286,7 @@ const RULES: &[Rule] = &[
         operations: &[("unpack", "")],
         study: "bsi2010",
         theirs: "unpacking",
-        place: Place::Any,
+        matched_by: MatchedBy::Any,
         backing: On::Anything,
         differs: "Alike only: another archive, and other file systems.",
     },
@@ -295,7 +295,7 @@ const RULES: &[Rule] = &[
         operations: &[("compile", "")],
         study: "bsi2010",
         theirs: "compiling the Linux kernel",
-        place: Place::Any,
+        matched_by: MatchedBy::Any,
         backing: On::Anything,
         differs: "Alike only: there, a small configuration of the kernel 2.6.34; here, the sources that the run says.",
     },
@@ -361,7 +361,7 @@ impl Rule {
                 && f.workload.starts_with(self.theirs)
                 && f.direction == *direction
                 && layer_of(f) == layer
-                && self.place.holds(f, case)
+                && self.matched_by.holds(f, case)
                 && !REPEATED.contains(&f.table.as_str())
                 // An hdparm run tells its time as well, and a slow disk's last block makes that of the method, not of the disk.
                 && (f.metric != "time" || !self.theirs.starts_with("hdparm") && !self.theirs.starts_with("dd"))
@@ -370,7 +370,7 @@ impl Rule {
     }
 }
 
-impl Place {
+impl MatchedBy {
     fn holds(self, figure: &Figure, case: &Case) -> bool {
         let close = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-3;
         match self {

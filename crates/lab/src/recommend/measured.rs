@@ -56,7 +56,7 @@ impl Measured {
     /// `TooLittleMemory`, `Io`: see [`benchmark::measure`].
     pub fn of_ciphers(progress: &dyn Fn(u64, u64)) -> Result<Self> {
         let names: Vec<String> = CIPHERS.iter().map(ToString::to_string).collect();
-        let plan = benchmark::Plan {
+        let plan = benchmark::BenchmarkPlan {
             suites: suites::named_or_specified(&names, None, 512)?,
             buffers: vec![benchmark::DEFAULT_BUFFER],
             threads: crate::machine::cpus(),

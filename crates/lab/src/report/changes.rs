@@ -2,7 +2,7 @@
 
 use super::table::{Align, Table, wrapped};
 use super::{Extra, Record, Text, number, percent, printable, rate, size};
-use crate::changes::{Basis, Change, Changes, FALSE_CHANGES, Place};
+use crate::changes::{Basis, CellName, Change, Changes, FALSE_CHANGES};
 use crate::run::{Axis, Unit};
 use crate::statistics::Verdict;
 use crate::summary::case_words;
@@ -11,7 +11,7 @@ impl Record for Change {
     fn record(&self) -> Vec<(&'static str, String)> {
         // Every field is named, so that a new one is not forgotten here.
         let Self { place, unit, old, new, change, low, high, false_discovery_rate, verdict } = self;
-        let Place { facility, workload, case } = place;
+        let CellName { facility, workload, case } = place;
         vec![
             ("facility", facility.clone()),
             ("workload", workload.clone()),
@@ -134,7 +134,7 @@ impl Changes {
     }
 }
 
-fn words(place: &Place) -> String {
+fn words(place: &CellName) -> String {
     format!("{}, {}, {}", place.facility, place.workload, case_words(&place.case))
 }
 
@@ -189,7 +189,7 @@ mod tests {
     use crate::run::Case;
 
     fn changes(basis: Basis) -> Changes {
-        let place = |facility: &str| Place {
+        let place = |facility: &str| CellName {
             facility: facility.into(),
             workload: "dd".into(),
             case: Case::new("write").at(Axis::Block, 4096.0),

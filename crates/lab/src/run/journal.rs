@@ -147,9 +147,9 @@ impl Journal {
     pub fn resume(folder: &Path) -> Result<(Self, State)> {
         let path = folder.join(FILE);
         let file = OpenOptions::new().read(true).append(true).open(&path).map_err(|e| Error::from(e).at(&path))?;
-        let mut journal = Self { file, path };
+        let journal = Self { file, path };
         journal.lock()?;
-        let bytes = stored::read(&mut journal.file).map_err(|e| e.at(&journal.path))?;
+        let bytes = stored::read(&journal.file).map_err(|e| e.at(&journal.path))?;
         let (state, whole) = parse(&bytes, &journal.path)?;
         journal
             .file

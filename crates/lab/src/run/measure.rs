@@ -94,7 +94,7 @@ pub fn measure(prepared: &Prepared, journal: &mut Journal, state: &mut State, ha
     let sitting = Sitting { before: Moment::now(), after: None, idle_cpu: idle_cpu(IDLE) };
     note(journal, state, Entry::Sitting(sitting))?;
     {
-        let places = Places::new(&prepared.plan)?;
+        let places = RunFolders::new(&prepared.plan)?;
         let lab = Lab {
             plan: prepared.plan.clone(),
             program: hands.program.to_owned(),
@@ -156,7 +156,7 @@ fn ciphers(level: Level) -> Result<Vec<benchmark::Row>> {
         Level::Standard => &[100 << 10, 1 << 20, 5 << 20],
         Level::Thorough => &[100 << 10, 500 << 10, 1 << 20, 5 << 20, 10 << 20, 50 << 20, 100 << 20],
     };
-    let plan = benchmark::Plan {
+    let plan = benchmark::BenchmarkPlan {
         suites: suites::all(),
         buffers: buffers.to_vec(),
         threads: machine::cpus(),
@@ -170,12 +170,12 @@ fn ciphers(level: Level) -> Result<Vec<benchmark::Row>> {
 }
 
 /// Folders that go with the run.
-struct Places {
+struct RunFolders {
     stores: Scratch,
     scratch: Scratch,
 }
 
-impl Places {
+impl RunFolders {
     fn new(plan: &Plan) -> Result<Self> {
         let backing = backing(plan);
         Ok(Self { stores: Scratch::below(&backing)?, scratch: Scratch::below(&scratch(plan))? })

@@ -85,10 +85,10 @@ pub fn carry_out(
             Err(Trouble::Facility(e) | Trouble::Workload(e)) if matches!(e.kind, ErrorKind::Cancelled) => {
                 return Err(e);
             }
-            Err(Trouble::Facility(e)) => failure(&step, None, &told(&e)),
+            Err(Trouble::Facility(e)) => failure(&step, None, &with_hint(&e)),
             Err(Trouble::Workload(e)) => match e.kind {
-                ErrorKind::Unsupported { .. } => left_out(&step, &told(&e)),
-                _ => failure(&step, Some(step.workload.clone()), &told(&e)),
+                ErrorKind::Unsupported { .. } => left_out(&step, &with_hint(&e)),
+                _ => failure(&step, Some(step.workload.clone()), &with_hint(&e)),
             },
         };
         record(state, &entry)?;
@@ -106,7 +106,7 @@ pub fn next(state: &State) -> Option<Step> {
 }
 
 /// What an error says, with its hint.
-fn told(error: &Error) -> String {
+fn with_hint(error: &Error) -> String {
     match error.hint.as_deref() {
         Some(hint) => format!("{error} {hint}"),
         None => error.to_string(),

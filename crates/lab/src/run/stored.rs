@@ -1,7 +1,6 @@
 //! A run that lies in files: what people give to say which one they mean.
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs::File;
 use std::path::Path;
 
 use claviger_engine::store::files;
@@ -50,24 +49,14 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
 
 /// The bytes of a file that is no longer than a run's may be.
 pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
-    let open = || -> Result<File> {
-        // Looked at before it is opened: a FIFO would wait for a writer.
-        match fs::metadata(path)?.is_file() {
-            true => Ok(File::open(path)?),
-            false => Err(Error::misuse("no regular file")),
-        }
-    };
-    open().and_then(|mut file| read(&mut file)).map_err(|e| e.at(path))
+    let open = || files::open_regular(path)?.ok_or_else(|| Error::misuse("no regular file"));
+    open().and_then(|file| read(&file)).map_err(|e| e.at(path))
 }
 
 /// The same of one that is open.
-pub(super) fn read(file: &mut File) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    file.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 {
-        0..=FILE_MAX => Ok(bytes),
-        _ => Err(Error::misuse(format!("longer than {}, which no run is", size(FILE_MAX)))),
-    }
+pub(super) fn read(file: &File) -> Result<Vec<u8>> {
+    let bytes = files::read_at_most(file, FILE_MAX)?;
+    bytes.ok_or_else(|| Error::misuse(format!("longer than {}, which no run is", size(FILE_MAX))))
 }
 
 /// Whether a run that anybody may have written can be reported: names that fit on a line, and numbers with which one can
@@ -124,6 +113,8 @@ pub(crate) fn parse(text: &[u8]) -> Result<Run> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -1,13 +1,13 @@
 //! The benchmark of ciphers and key derivations: what is reported is complete. No test looks at a time.
 
 use claviger_engine::{Acceleration, ErrorKind};
-use claviger_lab::benchmark::{self, Plan, Sort};
+use claviger_lab::benchmark::{self, BenchmarkPlan, Sort};
 use claviger_lab::derivation;
 use claviger_lab::report::{Text, csv};
 use claviger_lab::suites::{self, AesAcceleration};
 
-fn plan() -> Plan {
-    Plan {
+fn plan() -> BenchmarkPlan {
+    BenchmarkPlan {
         suites: suites::named(&["AES".into(), "Serpent".into(), "Serpent-AES".into()]).unwrap(),
         buffers: vec![20_000, 4096],
         threads: 2,
@@ -36,7 +36,7 @@ fn every_row_is_complete() {
 fn sectors_and_thread_counts_of_every_kind_come_back_unchanged() {
     // `measure` fails where the buffer does not hold what it held at first.
     for (threads, sector, buffer) in [(1, 4096, 102_400), (3, 1024, 700_000), (2, 512, 3 << 20), (5, 2048, 2048)] {
-        let plan = Plan { threads, sector, buffers: vec![buffer], repeats: 1, ..plan() };
+        let plan = BenchmarkPlan { threads, sector, buffers: vec![buffer], repeats: 1, ..plan() };
         assert_eq!(benchmark::measure(&plan, &|_, _| ()).unwrap().len(), 3);
     }
 }
@@ -63,7 +63,7 @@ fn rows_are_sorted_within_each_buffer() {
 fn acceleration_is_reported_as_it_was() {
     let here = AesAcceleration::here(Acceleration::On);
     for acceleration in [Acceleration::On, Acceleration::Off] {
-        let plan = Plan { acceleration, buffers: vec![4096], repeats: 1, ..plan() };
+        let plan = BenchmarkPlan { acceleration, buffers: vec![4096], repeats: 1, ..plan() };
         for row in benchmark::measure(&plan, &|_, _| ()).unwrap() {
             match (here, acceleration) {
                 (AesAcceleration::NotAvailable, _) => assert_eq!(row.acceleration, AesAcceleration::NotAvailable),
@@ -79,11 +79,11 @@ fn acceleration_is_reported_as_it_was() {
 #[test]
 fn what_makes_no_sense_is_misuse() {
     for bad in [
-        Plan { repeats: 0, ..plan() },
-        Plan { threads: 0, ..plan() },
-        Plan { sector: 520, ..plan() },
-        Plan { sector: 8192, ..plan() },
-        Plan { buffers: vec![100], ..plan() },
+        BenchmarkPlan { repeats: 0, ..plan() },
+        BenchmarkPlan { threads: 0, ..plan() },
+        BenchmarkPlan { sector: 520, ..plan() },
+        BenchmarkPlan { sector: 8192, ..plan() },
+        BenchmarkPlan { buffers: vec![100], ..plan() },
     ] {
         assert!(matches!(benchmark::measure(&bad, &|_, _| ()).unwrap_err().kind, ErrorKind::Misuse(_)));
     }

@@ -43,7 +43,7 @@ use crate::spin::Awake;
 use device::{Channel, End};
 pub use image::NAME;
 use image::Served;
-use mount::{Gone, Place, Wish};
+use mount::{Gone, MountedFolder, Wish};
 use uring::Processor;
 
 /// A store that is mounted.
@@ -113,7 +113,7 @@ impl Default for Options {
 /// A mounted image. Dropping it unmounts.
 pub struct Mounted {
     // Unmounted before the connection is closed.
-    place: Place,
+    place: MountedFolder,
     workers: Mutex<Vec<Worker>>,
     shared: Arc<Shared>,
     uring: bool,
@@ -293,7 +293,7 @@ impl Control {
     }
 
     /// Waits until the workers have ended, or are to end, and sees to it that they do.
-    fn supervise(&self, place: &Place, grace: Duration) {
+    fn supervise(&self, place: &MountedFolder, grace: Duration) {
         let mut state = self.wait(None, |state| state.stop || state.failed);
         let grace = if state.failed { Duration::ZERO } else { grace };
         let deadline = Instant::now() + grace;

@@ -38,7 +38,7 @@ pub struct Wish<'a> {
 }
 
 /// A mounted folder. Dropping it unmounts it, whoever uses it.
-pub struct Place {
+pub struct MountedFolder {
     dir: PathBuf,
     /// Device number and source in `/proc/self/mountinfo`, by which it is told from what else is mounted there.
     mark: String,
@@ -56,14 +56,14 @@ pub enum Gone {
 }
 
 /// Mounts. The kernel's first request waits in the descriptor, which never blocks.
-pub fn mount(wish: &Wish<'_>) -> Result<(Place, OwnedFd)> {
+pub fn mount(wish: &Wish<'_>) -> Result<(MountedFolder, OwnedFd)> {
     let dir = wish.dir.canonicalize().map_err(|e| Error::from(e).at(wish.dir))?;
     let (direct, fd) = match mount_directly(wish, &dir) {
         Ok(fd) => (true, fd),
         Err(Errno::PERM | Errno::ACCESS) => (false, mount_with_help(wish, &dir).map_err(|e| e.at(wish.dir))?),
         Err(e) => return Err(explained(e.into()).at(wish.dir)),
     };
-    let mut place = Place { dir, mark: String::new(), direct };
+    let mut place = MountedFolder { dir, mark: String::new(), direct };
     place.mark = mounted_at(&place.dir)?
         .ok_or_else(|| Error::new(ErrorKind::Io(io::Error::other("mounted, and not there"))).at(&place.dir))?;
     let flags = rustix::fs::fcntl_getfl(&fd).map_err(io::Error::from)?;
@@ -81,7 +81,7 @@ pub fn another(fd: &OwnedFd) -> io::Result<OwnedFd> {
     fd.try_clone()
 }
 
-impl Place {
+impl MountedFolder {
     /// Unmounts, unless somebody uses it.
     pub fn unmount(&self) -> io::Result<Gone> {
         if !self.is_mounted() {
@@ -121,7 +121,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for MountedFolder {
     fn drop(&mut self) {
         self.detach();
     }

@@ -24,7 +24,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno as SystemErrno;
 use rustix::process::{getegid, geteuid};
 
-use super::mount::{self, Place, Wish};
+use super::mount::{self, MountedFolder, Wish};
 use super::{Control, Handle, Leaving, Options};
 
 /// What was written is lost by a crash for no longer than this.
@@ -46,7 +46,7 @@ const THREADS: usize = 2;
 /// A tree that is mounted. Dropping it unmounts.
 pub struct Mounted {
     // Unmounted before the connection is closed.
-    place: Place,
+    place: MountedFolder,
     session: Mutex<Option<Session<Shown>>>,
     tree: Arc<dyn Tree>,
     control: Arc<Control>,

@@ -15,7 +15,7 @@ mod process;
 mod text;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -206,8 +206,7 @@ impl Session {
         if !metadata.is_file() || metadata.uid() != getuid().as_raw() || metadata.mode() & 0o022 != 0 {
             return None;
         }
-        let mut text = Vec::new();
-        file.take(RECORD_MAX).read_to_end(&mut text).ok()?;
+        let text = files::read_at_most(file, RECORD_MAX).ok()??;
         let record = serde_json::from_slice(&text).ok()?;
         Some(Self { folder: folder.to_owned(), record })
     }

@@ -74,7 +74,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn ciphers(args: &Args) -> anyhow::Result<()> {
-    let plan = benchmark::Plan {
+    let plan = benchmark::BenchmarkPlan {
         suites: suites::all(),
         buffers: vec![benchmark::DEFAULT_BUFFER],
         threads: machine::cpus(),

@@ -1,7 +1,7 @@
 //! The key schedule (FIPS 197, 5.2), without tables.
 
 use super::s_box::sub_word;
-use crate::secret::{Locked, Plain};
+use crate::secret::{LockedBox, Plain};
 
 /// Round keys for both directions.
 #[repr(C, align(64))]
@@ -22,7 +22,7 @@ unsafe impl Plain for RoundKeys {}
 
 /// A key schedule in locked memory.
 pub(super) struct Schedule {
-    pub keys: Locked<RoundKeys>,
+    pub keys: LockedBox<RoundKeys>,
     /// 10, 12 or 14.
     pub rounds: usize,
 }
@@ -31,7 +31,7 @@ impl Schedule {
     /// Expands a key of 16, 24 or 32 bytes.
     pub fn new(key: &[u8]) -> Self {
         let rounds = key.len() / 4 + 6;
-        let keys = Locked::build(|keys: &mut RoundKeys| {
+        let keys = LockedBox::build(|keys: &mut RoundKeys| {
             expand(key, keys.encrypt[..=rounds].as_flattened_mut());
             for (inverse, forward) in keys.decrypt[..=rounds].iter_mut().zip(keys.encrypt[..=rounds].iter().rev()) {
                 *inverse = *forward;

@@ -13,7 +13,7 @@ use std::ops::{BitAnd, BitXor, Not};
 use super::s_box::{inverse_sub_bytes, sub_bytes};
 use super::schedule::Schedule;
 use crate::ciphers::{BlockCipher, Kernel, assert_blocks};
-use crate::secret::Locked;
+use crate::secret::LockedBox;
 
 /// With vectors of the processor's baseline: 32 blocks at a time.
 pub(super) const SOFT: Kernel = Kernel {
@@ -64,14 +64,14 @@ impl BlockCipher for Soft {
 
 /// Round keys as planes: for each round, plane and row a word, the same for all blocks.
 struct SlicedKeys {
-    words: Locked<[u32; 15 * 32]>,
+    words: LockedBox<[u32; 15 * 32]>,
     rounds: usize,
 }
 
 impl SlicedKeys {
     fn new(key: &[u8]) -> Self {
         let schedule = Schedule::new(key);
-        let words = Locked::build(|words: &mut [u32; 15 * 32]| {
+        let words = LockedBox::build(|words: &mut [u32; 15 * 32]| {
             for (key, words) in schedule.keys.encrypt.iter().zip(words.chunks_exact_mut(32)) {
                 for (plane, rows) in words.chunks_exact_mut(4).enumerate() {
                     for (row, word) in rows.iter_mut().enumerate() {

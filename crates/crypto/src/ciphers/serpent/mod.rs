@@ -16,7 +16,7 @@ use self::portable::Words;
 use self::rounds::{Lanes, RoundKeys, SBOXES, linear, run};
 use super::wide::block_cipher;
 use super::{BlockCipher, Cipher, Kernel};
-use crate::secret::Locked;
+use crate::secret::LockedBox;
 use crate::tweak::Masks;
 
 /// Serpent.
@@ -40,7 +40,7 @@ const fn kernel(name: &'static str, usable: fn() -> bool, expand: fn(&[u8]) -> B
 }
 
 /// Runs everywhere: four blocks at a time, in case the compiler vectorises them.
-struct Portable(Locked<RoundKeys>);
+struct Portable(LockedBox<RoundKeys>);
 
 impl Portable {
     fn crypt<const DECRYPT: bool, const MASKED: bool>(&self, masks: Masks<'_>, run: &mut [u8]) {
@@ -51,11 +51,11 @@ impl Portable {
 block_cipher!([] Portable);
 
 /// The round keys of a key of 16, 24 or 32 bytes, including the constants that [`rounds`] leaves to them.
-fn schedule(key: &[u8]) -> Locked<RoundKeys> {
+fn schedule(key: &[u8]) -> LockedBox<RoundKeys> {
     /// The golden ratio's fraction, from the specification.
     const PHI: u32 = 0x9E37_79B9;
     assert!(matches!(key.len(), 16 | 24 | 32));
-    Locked::build(|keys: &mut RoundKeys| {
+    LockedBox::build(|keys: &mut RoundKeys| {
         // A shorter key is padded with a one bit and zeros.
         let mut padded = [0u8; 33];
         padded[..key.len()].copy_from_slice(key);

@@ -8,18 +8,18 @@ use super::binary;
 use super::rounds::{Lanes, RoundKeys, run};
 use super::ternary::{self, Ternary};
 use crate::ciphers::wide::block_cipher;
-use crate::secret::Locked;
+use crate::secret::LockedBox;
 use crate::tweak::Masks;
 
 /// Two sets of four blocks: for every x86-64.
-pub(super) struct Sse2(pub(super) Locked<RoundKeys>);
+pub(super) struct Sse2(pub(super) LockedBox<RoundKeys>);
 
 /// Four sets of eight blocks. One set alone waits for its own results half of the time; four are faster than two, even
 /// though some words spill to memory.
-pub(super) struct Avx2(pub(super) Locked<RoundKeys>);
+pub(super) struct Avx2(pub(super) LockedBox<RoundKeys>);
 
 /// Four sets of sixteen blocks, which fit the 32 registers.
-pub(super) struct Avx512(pub(super) Locked<RoundKeys>);
+pub(super) struct Avx512(pub(super) LockedBox<RoundKeys>);
 
 pub(super) fn avx2_usable() -> bool {
     is_x86_feature_detected!("avx2")

@@ -2,7 +2,7 @@
 
 use zeroize::Zeroize;
 
-use crate::secret::{Locked, Plain};
+use crate::secret::{LockedBox, Plain};
 
 /// The subkeys and the key-dependent S-boxes, before the MDS matrix.
 #[derive(Clone, Copy)]
@@ -54,11 +54,11 @@ static Q: [[u8; 256]; 2] = [
 const CHAINS: [[usize; 5]; 4] = [[1, 1, 0, 0, 1], [0, 1, 1, 0, 0], [0, 0, 0, 1, 1], [1, 0, 1, 1, 0]];
 
 /// Expands a key of 16, 24 or 32 bytes.
-pub(super) fn expand(key: &[u8]) -> Locked<Key> {
+pub(super) fn expand(key: &[u8]) -> LockedBox<Key> {
     assert!(matches!(key.len(), 16 | 24 | 32));
     let (words, _) = key.as_chunks::<4>();
     let pairs = words.len() / 2;
-    Locked::build(|out: &mut Key| {
+    LockedBox::build(|out: &mut Key| {
         // Lists of words l_0, l_1 ... as h takes them: the even words of the key, its odd words, and S, which is
         // in reverse order.
         let (mut even, mut odd, mut s) = ([[0u8; 4]; 4], [[0u8; 4]; 4], [[0u8; 4]; 4]);

@@ -4,7 +4,7 @@
 use super::key::{self, mds_column};
 use crate::ciphers::BlockCipher;
 use crate::ciphers::wide::{block_cipher, groups};
-use crate::secret::{Locked, Plain};
+use crate::secret::{LockedBox, Plain};
 use crate::tweak::Masks;
 
 /// Blocks interleaved in the kernel that is used: the best of 1 to 4, as measured by `examples/kernels.rs`.
@@ -27,7 +27,7 @@ struct Expanded {
 // SAFETY: integers of one size, hence without padding.
 unsafe impl Plain for Expanded {}
 
-struct Tables<const N: usize>(Locked<Expanded>);
+struct Tables<const N: usize>(LockedBox<Expanded>);
 
 block_cipher!([const N: usize] Tables<N>);
 
@@ -105,10 +105,10 @@ impl Expanded {
     }
 }
 
-fn expand(bytes: &[u8]) -> Locked<Expanded> {
+fn expand(bytes: &[u8]) -> LockedBox<Expanded> {
     static COLUMNS: [[u32; 256]; 4] = columns();
     let key = key::expand(bytes);
-    Locked::build(|out: &mut Expanded| {
+    LockedBox::build(|out: &mut Expanded| {
         out.subkeys = key.subkeys;
         for ((table, sbox), column) in out.tables.iter_mut().zip(&key.sboxes).zip(&COLUMNS) {
             for (to, y) in table.iter_mut().zip(sbox) {

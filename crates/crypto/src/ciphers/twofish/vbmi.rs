@@ -10,7 +10,7 @@ use std::arch::x86_64::*;
 use super::key::{self, Key, MDS_MODULUS, multiply};
 use crate::ciphers::BlockCipher;
 use crate::ciphers::wide::{block_cipher, groups, padded};
-use crate::secret::Locked;
+use crate::secret::LockedBox;
 use crate::tweak::Masks;
 
 pub(super) fn usable() -> bool {
@@ -24,7 +24,7 @@ pub(super) fn with_key(key: &[u8]) -> Box<dyn BlockCipher> {
     Box::new(Vbmi(key::expand(key)))
 }
 
-struct Vbmi(Locked<Key>);
+struct Vbmi(LockedBox<Key>);
 
 block_cipher!([] Vbmi);
 

@@ -13,7 +13,7 @@ use zeroize::Zeroize;
 use super::{AuthenticatedCipher, WrongTag, aegis};
 use crate::ciphers::BlockCipher;
 use crate::modes::xts::Layer;
-use crate::secret::{Locked, Resident, wipe_stack};
+use crate::secret::{LockedBox, Resident, wipe_stack};
 
 /// The longest authentication tag, HMAC-SHA-512's.
 const MAX_TAG: usize = 64;
@@ -303,7 +303,7 @@ impl Sealer for Gcm {
 
 /// ChaCha20-Poly1305 (RFC 8439), which Linux calls `rfc7539(chacha20,poly1305)`.
 pub(super) struct ChaChaPoly {
-    pub key: Locked<[u8; 32]>,
+    pub key: LockedBox<[u8; 32]>,
 }
 
 impl ChaChaPoly {
@@ -356,7 +356,7 @@ impl Sealer for ChaChaPoly {
 
 /// AEGIS-128.
 pub(super) struct Aegis {
-    pub key: Locked<[u8; aegis::SIZE]>,
+    pub key: LockedBox<[u8; aegis::SIZE]>,
 }
 
 impl Sealer for Aegis {

@@ -13,7 +13,7 @@ use crate::ciphers::{self, Acceleration, Cipher};
 use crate::dmcrypt::{Error, Sectors};
 use crate::hash::{self, Hash};
 use crate::modes::xts::Layer;
-use crate::secret::{Locked, Resident, Secret, wipe_stack};
+use crate::secret::{LockedBox, Resident, Secret, wipe_stack};
 
 /// A cipher and what authenticates its sectors.
 #[derive(Clone)]
@@ -186,11 +186,11 @@ impl Specification {
                 sealed(Gcm::new(cipher.with_key(key, with)), vector.with_key(cipher, key, with), sectors)
             }
             Mode::ChaChaPoly { vector } => {
-                let key = Locked::build(|to: &mut [u8; 32]| to.copy_from_slice(key));
+                let key = LockedBox::build(|to: &mut [u8; 32]| to.copy_from_slice(key));
                 sealed(ChaChaPoly { key }, vector.with_key(&ciphers::aes::AES, &[], with), sectors)
             }
             Mode::Aegis { vector } => {
-                let key = Locked::build(|to: &mut [u8; aegis::SIZE]| to.copy_from_slice(key));
+                let key = LockedBox::build(|to: &mut [u8; aegis::SIZE]| to.copy_from_slice(key));
                 sealed(Aegis { key }, vector.with_key(&ciphers::aes::AES, &[], with), sectors)
             }
         }

@@ -119,7 +119,7 @@ impl Workload for Fio {
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
         let surface = target.bytes()?;
         let len = region(&lab.plan).min(surface.len);
-        let place = Place { engine: engine(&surface, &engines(lab)?, io_uring_allowed())?, surface, len };
+        let place = FioTarget { engine: engine(&surface, &engines(lab)?, io_uring_allowed())?, surface, len };
         let idle_s = program::run(&mut nothing(), lab.cancelled)?.own_cpu_s;
         let mut outcome = Outcome::default();
         for job in JOBS {
@@ -132,7 +132,7 @@ impl Workload for Fio {
 }
 
 /// Where requests go.
-struct Place {
+struct FioTarget {
     engine: &'static str,
     surface: Surface,
     /// Bytes from the beginning on.
@@ -186,13 +186,13 @@ fn nothing() -> Command {
 }
 
 /// `idle_s` is the processor time that fio uses itself for nothing.
-fn carry_out(job: &Job, place: &Place, idle_s: f64, lab: &Lab) -> Result<Vec<Measure>> {
+fn carry_out(job: &Job, place: &FioTarget, idle_s: f64, lab: &Lab) -> Result<Vec<Measure>> {
     let ran = program::run(&mut command(job, place, runtime_s(&lab.plan)), lab.cancelled)?;
     let cpu_s = (ran.took.cpu_s - idle_s).max(0.0);
     measures(job, &parse(&program::text(&ran.output))?, cpu_s)
 }
 
-fn command(job: &Job, place: &Place, runtime_s: f64) -> Command {
+fn command(job: &Job, place: &FioTarget, runtime_s: f64) -> Command {
     let mut command = Command::new("fio");
     command.args([
         "--output-format=json",
@@ -382,7 +382,7 @@ mod tests {
     fn names_are_written_as_fio_reads_them() {
         assert_eq!(nbd_uri(Path::new("/run/a b&c/sock")), "nbd+unix:///?socket=/run/a%20b%26c/sock");
         let surface = Surface { way: Way::File("/tmp/a:b".into()), len: MIB, direct: true };
-        let command = command(&JOBS[0], &Place { engine: "libaio", surface, len: MIB }, 0.5);
+        let command = command(&JOBS[0], &FioTarget { engine: "libaio", surface, len: MIB }, 0.5);
         let args: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();
         assert!(
             args.iter().any(|a| a == "--filename=/tmp/a\\:b") && args.iter().any(|a| a == "--runtime=500ms"),
@@ -398,7 +398,7 @@ mod tests {
         let surface = Surface { way: Way::File(file.path().to_owned()), len: MIB, direct: true };
         let lab = lab();
         let engine = engine(&surface, &engines(&lab).unwrap(), io_uring_allowed()).unwrap();
-        let place = Place { engine, surface, len: MIB };
+        let place = FioTarget { engine, surface, len: MIB };
         for job in [&JOBS[2], &JOBS[4], &JOBS[6]] {
             let ran = program::run(&mut command(job, &place, 0.05), lab.cancelled).unwrap();
             let measures = measures(job, &parse(&program::text(&ran.output)).unwrap(), 0.0).unwrap();
@@ -408,7 +408,7 @@ mod tests {
         assert_eq!(file.as_file().metadata().unwrap().len(), MIB);
         // A place that is not there fails with fio's words, and is not made.
         let none = Surface { way: Way::File("/dev/shm/claviger-no-such".into()), len: MIB, direct: true };
-        let error = carry_out(&JOBS[0], &Place { engine, surface: none, len: MIB }, 0.0, &lab);
+        let error = carry_out(&JOBS[0], &FioTarget { engine, surface: none, len: MIB }, 0.0, &lab);
         assert!(error.unwrap_err().to_string().contains("file creation disallowed"));
         assert!(!Path::new("/dev/shm/claviger-no-such").exists());
     }

@@ -174,7 +174,7 @@ impl Workload for IozoneLike {
     }
 
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        let place = Place::of(target)?;
+        let place = IozoneTarget::of(target)?;
         let extent = Extent::of(&lab.plan);
         let mut outcome = Outcome::default();
         for (file, record) in extent.cells() {
@@ -205,14 +205,14 @@ fn size(bytes: u64) -> String {
 const GIB: u64 = 1 << 30;
 
 /// Where it is done.
-enum Place {
+enum IozoneTarget {
     /// At the beginning of a volume.
     Bytes(Surface),
     /// In a file, which is removed in the end.
     File(PathBuf),
 }
 
-impl Place {
+impl IozoneTarget {
     fn of(target: &mut Target) -> Result<Self> {
         match target.facility().gives {
             Gives::Folder => Ok(Self::File(target.folder()?.join("claviger-iozone-like"))),
@@ -242,7 +242,7 @@ struct Open {
     direct: bool,
 }
 
-impl Drop for Place {
+impl Drop for IozoneTarget {
     fn drop(&mut self) {
         if let Self::File(path) = self {
             let _ = std::fs::remove_file(path);
@@ -263,7 +263,7 @@ struct Cell<'a> {
 }
 
 impl<'a> Cell<'a> {
-    fn new(place: &'a Place, file: u64, record: u64, lab: &'a Lab) -> Result<Self> {
+    fn new(place: &'a IozoneTarget, file: u64, record: u64, lab: &'a Lab) -> Result<Self> {
         Self::over(Box::new(|| place.open()), file, record, lab)
     }
 
@@ -365,7 +365,7 @@ mod tests {
     fn every_operation_is_measured_on_a_file_that_is_gone_then() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = dir.path().join("file");
-        let (place, lab) = (Place::File(path.clone()), lab());
+        let (place, lab) = (IozoneTarget::File(path.clone()), lab());
         let reopen = || -> Result<Open> {
             let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
             Ok(Open { device: Box::new(Plain(file)), direct: false })

@@ -301,7 +301,7 @@ mod tests {
     const QUICK: Extent = Extent { mib: 64, files: 2, characters: false };
 
     /// What it told, a line each second, in which one processor was busy for half the time.
-    fn told() -> Vec<Said> {
+    fn said_so_far() -> Vec<Said> {
         let words = TOLD.split_inclusive("...").flat_map(|part| part.split_inclusive('\n'));
         let said = |(second, text): (usize, &str)| Said {
             after: Elapsed { seconds: second as f64, cpu_s: second as f64 / 2.0 },
@@ -329,14 +329,14 @@ mod tests {
             37_211.0,
         ];
         assert_eq!(figures, expected);
-        let measures = measures(SLOW, &told(), QUICK).unwrap().unwrap();
+        let measures = measures(SLOW, &said_so_far(), QUICK).unwrap().unwrap();
         assert_eq!((measures[0].value, measures[0].unit), (278_190.0 * 1024.0, Unit::BytesPerS));
         assert_eq!(measures[0].seconds, (64 << 20) as f64 / measures[0].value);
     }
 
     #[test]
     fn what_is_too_short_for_it_comes_from_the_clock() {
-        let measures = measures(FAST, &told(), QUICK).unwrap().unwrap();
+        let measures = measures(FAST, &said_so_far(), QUICK).unwrap().unwrap();
         let value = |operation: &str| {
             let found: Vec<&Measure> = measures.iter().filter(|m| m.case.operation == operation).collect();
             let [one] = found[..] else { panic!("{operation}: {found:?}") };
@@ -352,13 +352,13 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_an_error() {
         let error = |output: &str, told: &[Said]| measures(output, told, QUICK).unwrap_err().to_string();
-        assert!(error("no CSV", &told()).contains("no line of CSV"));
-        assert!(error(FAST, &told()[..4]).contains("began and ended"));
+        assert!(error("no CSV", &said_so_far()).contains("no line of CSV"));
+        assert!(error(FAST, &said_so_far()[..4]).contains("began and ended"));
         let at_once = [Said { after: Elapsed { seconds: 1.0, cpu_s: 0.5 }, text: TOLD.into() }];
         assert!(measures(FAST, &at_once, QUICK).unwrap().is_none());
-        assert!(error(&FAST.replace(",+++++,", ",?,"), &told()).contains("\"?\""));
+        assert!(error(&FAST.replace(",+++++,", ",?,"), &said_so_far()).contains("\"?\""));
         let all = Extent { characters: true, ..QUICK };
-        assert!(measures(SLOW, &told(), all).is_err());
+        assert!(measures(SLOW, &said_so_far(), all).is_err());
     }
 
     #[test]
