@@ -1,4 +1,4 @@
-//! NBD from the client's side: to a server of somebody else, or to one of our own in this process.
+//! The client side of NBD: for a server of somebody else, or one of our own in this process.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,8 +13,8 @@ use claviger_serve::nbd::{Address, Client, Export, Handle, Options, Server};
 use crate::machine;
 use crate::transfer::Device;
 
-/// The client looks for a reply this long before it sleeps, as the server does for requests: a wake-up costs about as much.
-/// With one processor it would keep the server from working.
+/// How long the client polls for a reply before it sleeps, as the server does for requests: a wake-up costs about as
+/// much. On a single CPU it would keep the server from running.
 const SPIN: Duration = Duration::from_micros(100);
 
 /// A connection to a server of its own. Dropping it stops the server.
@@ -24,29 +24,29 @@ pub struct Served {
     server: Option<JoinHandle<Result<()>>>,
 }
 
-/// A connection to an NBD server, for sequential transfers with several requests under way.
+/// A connection to an NBD server, for sequential transfers with several requests in flight.
 pub struct Connection {
     client: Client,
     queue_depth: usize,
-    /// Requests under way, the oldest first.
+    /// Requests in flight, the oldest first.
     under_way: VecDeque<Request>,
     len: u64,
 }
 
-/// A request under way.
+/// A request in flight.
 struct Request {
     cookie: u64,
-    /// Where it reads; nothing for a write.
+    /// The range it reads; `None` for a write.
     reads: Range<u64>,
 }
 
 impl Served {
-    /// Serves `store` to a client that keeps at most `queue_depth` requests under way.
+    /// Serves `store` to a client with at most `queue_depth` requests in flight.
     ///
     /// # Errors
-    /// `Io` where there is no socket or no thread to be had.
+    /// `Io` if no socket or thread can be created.
     pub fn new(store: Arc<dyn Store>, queue_depth: usize) -> Result<Self> {
-        // The folder goes at the end of this function, with the socket's name: the connection needs it no more.
+        // The folder goes at the end of this function, with the socket's name: the connection no longer needs it.
         let folder = tempfile::Builder::new().prefix("claviger-lab-").tempdir()?;
         let address = Address::Unix(folder.path().join("socket"));
         let server = Server::bind(&address, vec![Export::new("", store)], Options::default())?;
@@ -61,7 +61,8 @@ impl Served {
 }
 
 impl Connection {
-    /// Connects to the default export of a server, with at most `queue_depth` requests under way. It sleeps while it waits.
+    /// Connects to the default export of a server, with at most `queue_depth` requests under way. It sleeps while it
+    /// waits.
     ///
     /// # Errors
     /// Those of [`Client::connect`].
@@ -70,7 +71,7 @@ impl Connection {
         Ok(Self { len: client.len(), client, queue_depth, under_way: VecDeque::new() })
     }
 
-    /// Waits for the oldest request. What it has read goes to `out`.
+    /// Waits for the oldest request. Data it read goes to `out`.
     fn complete(&mut self, out: &mut [u8]) -> io::Result<()> {
         let done = self.client.complete(out)?;
         match self.under_way.pop_front() {
@@ -79,7 +80,7 @@ impl Connection {
         }
     }
 
-    /// Waits for everything under way. What was read ahead is thrown away.
+    /// Waits for everything in flight. Data that was read ahead is discarded.
     fn drain(&mut self) -> io::Result<()> {
         let longest = self.under_way.iter().map(|r| r.reads.end - r.reads.start).max().unwrap_or(0);
         let mut thrown_away = vec![0; longest as usize];
@@ -91,7 +92,7 @@ impl Connection {
 }
 
 impl Device for Connection {
-    /// Reads ahead as far as the queue goes: the next read will be of the next block.
+    /// Reads ahead as far as the queue allows: the next read will be of the next block.
     fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         if self.queue_depth == 1 {
             return self.client.read_at(offset, out);
@@ -109,7 +110,7 @@ impl Device for Connection {
         self.complete(out)
     }
 
-    /// Returns with up to as many writes under way as the queue takes.
+    /// Returns with up to as many writes in flight as the queue holds.
     fn write(&mut self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         if self.queue_depth == 1 {
             return self.client.write_at(offset, data);
@@ -146,7 +147,7 @@ impl Drop for Served {
     fn drop(&mut self) {
         self.handle.stop();
         if let Some(server) = self.server.take() {
-            let _ = server.join(); // it has flushed; what was written was compared before
+            let _ = server.join(); // it has flushed; the data was compared before
         }
     }
 }

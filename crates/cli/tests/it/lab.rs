@@ -100,10 +100,10 @@ fn a_plan_is_told_and_one_that_makes_no_sense_is_refused() {
     assert!(told.err.contains("facilities: plain-nbd, nbd/LUKS2"), "the baseline comes by itself: {}", told.err);
     assert!(told.err.contains("this takes about"), "{}", told.err);
     for (args, words) in [
-        ("--facility LUKS3", ["no facility is called LUKS3", "Did you mean LUKS"]),
-        ("--workload nothing", ["no workload is called nothing", "There are dd"]),
+        ("--facility LUKS3", ["there is no facility called LUKS3", "Did you mean LUKS"]),
+        ("--workload nothing", ["there is no workload called nothing", "The workloads are: dd"]),
         ("--facility LUKS2 --workload dd --size 4T", ["do not fit", "smaller"]),
-        ("--size 1M", ["64 MiB at least", ""]),
+        ("--size 1M", ["at least 64 MiB", ""]),
         ("--repeats 5:4", ["smaller than the first", ""]),
         ("--scale 0", ["above 0", ""]),
     ] {

@@ -1,4 +1,4 @@
-//! A run that lies in files: what people give to say which one they mean.
+//! A run stored in files, named by the user.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -20,7 +20,7 @@ const FILE_MAX: u64 = 1 << 30;
 /// The longest name or title, in bytes.
 const NAME_MAX: usize = 1000;
 
-/// No figure is larger: sums and squares of such are numbers still.
+/// No figure is larger, so that sums and squares stay finite.
 const MOST: f64 = 1e30;
 
 /// The run in a folder, in its journal, or in a file of JSON: of the run alone, or of a whole report.
@@ -28,7 +28,7 @@ const MOST: f64 = 1e30;
 /// # Errors
 /// `Io`; `Malformed` for what is no run; `Unsupported` for a run of another version.
 pub fn load(path: &Path) -> Result<Run> {
-    // The journal is there from the beginning, and is never older than what is made from it.
+    // The journal exists from the beginning, and is never older than what is made from it.
     if path.is_dir() {
         let journal = path.join(journal::FILE);
         return load(&if journal.exists() { journal } else { path.join(FILE) });
@@ -40,7 +40,7 @@ pub fn load(path: &Path) -> Result<Run> {
     parse(&read_file(path)?).map_err(|e| e.at(path))
 }
 
-/// Puts a whole new file in the place of an old one, or of a link, in one step.
+/// Atomically replaces an old file, or a link, with a complete new one.
 ///
 /// # Errors
 /// `Io`.
@@ -51,10 +51,10 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
 /// The bytes of a file that is no longer than a run's may be.
 pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
     let open = || -> Result<File> {
-        // Looked at before it is opened: a FIFO would wait for a writer.
+        // Checked before it is opened: opening a FIFO would block.
         match fs::metadata(path)?.is_file() {
             true => Ok(File::open(path)?),
-            false => Err(Error::misuse("no regular file")),
+            false => Err(Error::misuse("not a regular file")),
         }
     };
     open().and_then(|mut file| read(&mut file)).map_err(|e| e.at(path))
@@ -66,12 +66,11 @@ pub(super) fn read(file: &mut File) -> Result<Vec<u8>> {
     file.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 {
         0..=FILE_MAX => Ok(bytes),
-        _ => Err(Error::misuse(format!("longer than {}, which no run is", size(FILE_MAX)))),
+        _ => Err(Error::misuse(format!("longer than {}, which is too long for a run", size(FILE_MAX)))),
     }
 }
 
-/// Whether a run that anybody may have written can be reported: names that fit on a line, and numbers with which one can
-/// calculate.
+/// Checks that an untrusted run can be reported: names fit on a line, and numbers can be calculated with.
 ///
 /// # Errors
 /// `Malformed`.
@@ -95,10 +94,10 @@ pub(super) fn check(run: &Run) -> Result<()> {
         run.ciphers.iter().flat_map(|r| [r.encrypt_bytes_per_s, r.decrypt_bytes_per_s, r.mean_bytes_per_s]);
     let mut numbers = of_measures.chain(of_traces).chain(of_plan).chain(of_generator).chain(of_ciphers);
     if let Some(number) = numbers.find(|number| number.is_nan() || number.abs() > MOST) {
-        return malformed("number", format!("{number:e} is none that is measured"));
+        return malformed("number", format!("{number:e} cannot be a measured value"));
     }
     match cases().filter_map(|m| m.case.x).find(|x| !(0.0..=MOST).contains(x)) {
-        Some(x) => malformed("x", format!("{x:e} is no place on an axis")),
+        Some(x) => malformed("x", format!("{x:e} is not a position on an axis")),
         None => Ok(()),
     }
 }
@@ -116,7 +115,10 @@ pub(crate) fn parse(text: &[u8]) -> Result<Run> {
     let json = json.get_mut("run").map(serde_json::Value::take).unwrap_or(json);
     let form: Form = Form::deserialize(&json).map_err(malformed)?;
     if form.schema != SCHEMA {
-        return Err(Error::unsupported(format!("a run of form {}; this program knows form {SCHEMA}", form.schema)));
+        return Err(Error::unsupported(format!(
+            "a run in format {}; this program supports format {SCHEMA}",
+            form.schema
+        )));
     }
     let run = serde_json::from_value(json).map_err(malformed)?;
     check(&run).map(|()| run)
@@ -147,7 +149,7 @@ mod tests {
             load(&file).expect_err("no run").to_string()
         };
         assert!(error("{").contains("run.json"));
-        assert!(error("{\"schema\": 99}").contains("form 99"));
+        assert!(error("{\"schema\": 99}").contains("format 99"));
         assert!(error("{\"schema\": 1}").contains("missing field"));
         assert!(error("[1]").contains("run.json"));
         assert!(load(dir.path().join("nothing").as_path()).is_err());
