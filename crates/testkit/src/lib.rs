@@ -1,4 +1,4 @@
-//! Vectors, slow scalar reference ciphers, faulty stores and the programs of others, for the tests of the other crates.
+//! Vectors, slow scalar reference ciphers, faulty stores and third-party programs, for the tests of the other crates.
 #![forbid(unsafe_code)]
 
 pub mod fsx;
