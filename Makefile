@@ -2,10 +2,10 @@
 
 PREFIX ?= /usr/local
 DESTDIR ?=
-# Where mount(8) looks for its helpers, and nowhere else. Without root they are left out.
+# Where mount(8) looks for its helpers, and nowhere else. They are not installed without root.
 HELPERS ?= /sbin
 CARGO ?= cargo
-# Where cargo puts its output.
+# Cargo's output folder.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROGRAM := $(TARGET)/release/claviger
 
@@ -30,8 +30,8 @@ test:
 	tools/install-deps.sh test
 	$(CARGO) test --locked --workspace
 
-# Every way to reach a volume under random operations against a model, side by side, for SECONDS: make soak SECONDS=600.
-# FSX_SEED=N has the same operations again.
+# Every way to reach a volume, side by side, under random operations checked against a model, for SECONDS: make soak
+# SECONDS=600. FSX_SEED=N repeats the same operations.
 soak:
 	tools/install-deps.sh test
 	SECONDS=$(SECONDS) $(CARGO) test --locked --release -p claviger --test it -- --ignored --exact soak::soak --nocapture
