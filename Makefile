@@ -2,10 +2,10 @@
 
 PREFIX ?= /usr/local
 DESTDIR ?=
-# Where mount(8) looks for its helpers, and nowhere else. Without root they are left out.
+# Where mount(8) looks for its helpers, and nowhere else. They are not installed without root.
 HELPERS ?= /sbin
 CARGO ?= cargo
-# Where cargo puts its output.
+# Cargo's output folder.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROGRAM := $(TARGET)/release/claviger
 

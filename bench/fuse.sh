@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The mounted image file, side by side in one run: our server with a plain file and with its AES-256-XTS plaintext, over
-# /dev/fuse and over io_uring; a plain file served by the crate fuser with one thread and with two; and ext4 on a loop device
-# on these and on the plain file itself. All files are in RAM. Prints a line a server and test, the median of the rounds and
-# the lowest and highest, and then the ratios, each the median of its value in each round.
-# Usage, as root, from the root of the checkout: bench/fuse.sh [ROUNDS [SECONDS]]: SECONDS that each test takes.
+# /dev/fuse and over io_uring; a plain file served by the crate fuser with one thread and with two; and ext4 on a loop
+# device on these and on the plain file itself. All files are in RAM. Prints one line per server and test (the median of
+# the rounds, the lowest and the highest), then the ratios, each the median of the rounds.
+# Usage, as root, from the root of the checkout: bench/fuse.sh [ROUNDS [SECONDS]]: SECONDS is the length of each test.
 set -euo pipefail
 rounds=${1:-5}
 seconds=${2:-3}
@@ -49,7 +49,7 @@ for server in $servers; do
     for _ in $(seq 100); do mountpoint -q "$dir/$server" && break; sleep 0.1; done
 done
 
-# file, mode, block, jobs, further options: bytes a second
+# file, mode, block, jobs, further options: bytes per second
 measure() {
     timeout 120 fio --name=t --filename="$1" --rw="$2" --bs="$3" --numjobs="$4" --size=$size --time_based \
         --runtime="$seconds" --ioengine=psync --iomem_align=4096 --allow_file_create=0 --group_reporting \
@@ -63,13 +63,13 @@ for ((round = 0; round <= rounds; round++)); do
         IFS=: read -r mode block jobs <<<"$what"
         for server in $servers; do
             result=$(measure "$dir/$server/volume" "$mode" "$block" "$jobs")
-            # The first round warms up.
+            # The first round is a warm-up.
             [ $round = 0 ] || echo "$what $server $round $result" >>"$dir/results"
         done
     done
 done
 
-# Ciphertext of a file system would be none: each makes its own.
+# Each makes its own: the ciphertext of a file system would not be one.
 fio_size=$((size * 3 / 4))
 for stack in $stacks; do
     image=$dir/$stack/volume

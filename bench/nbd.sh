@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The whole path over NBD, side by side: our server with a plain file, with an AES-256-XTS TrueCrypt volume, a LUKS2 volume and a
-# LUKS1 image, nbdkit's LUKS filter and qemu-nbd with that same image (they know LUKS1 only), all on files in RAM, with the same
-# clients. Prints one line a server and test: the median of the rounds, and the lowest and highest; then, for LUKS1 and LUKS2, the
-# medians of the ratios in each round to qemu-nbd and to our plain file. Usage: bench/nbd.sh [ROUNDS], from the root of the checkout;
-# it takes 6 GiB of RAM. $SERVERS chooses among plain tc luks2 luks1 nbdkit qemu.
+# The whole path over NBD, side by side: our server with a plain file, with an AES-256-XTS TrueCrypt volume, a LUKS2
+# volume and a LUKS1 image, nbdkit's LUKS filter and qemu-nbd with that same image (they know LUKS1 only), all on files
+# in RAM, with the same clients. Prints one line per server and test: the median of the rounds, the lowest and the
+# highest; then, for LUKS1 and LUKS2, the medians of the ratios in each round to qemu-nbd and to our plain file.
+# Usage: bench/nbd.sh [ROUNDS], from the root of the checkout; it needs 6 GiB of RAM. $SERVERS selects from plain tc
+# luks2 luks1 nbdkit qemu.
 set -euo pipefail
 rounds=${1:-5}
 servers=${SERVERS:-plain tc luks2 luks1 nbdkit qemu}
@@ -32,7 +33,8 @@ qemu-img create -q -f luks --object secret,id=s,file="$dir/pw" -o key-secret=s,c
 serve plain plain --raw
 serve tc tc --password-file "$dir/pw"
 serve luks2 luks2 --password-file "$dir/pw"
-# nbdkit and qemu-nbd take the same image, without locks, and never run at once; ours, which locks what it serves, has a copy of it.
+# nbdkit and qemu-nbd share one image, without locks, but never run at once; ours, which locks what it serves, has a
+# copy.
 if wanted luks1; then cp --reflink=auto "$dir/luks" "$dir/luks1"; fi
 serve luks1 luks1 --password-file "$dir/pw"
 if wanted nbdkit; then

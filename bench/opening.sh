@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The time to try a password on a LUKS2 volume with Argon2id: cryptsetup, and ours (`claviger info` opens the volume, tells about it
-# and leaves it), turn by turn on the same volume, each from the start of the program to its end. Milliseconds, and the median of the
-# ratios. Usage: bench/opening.sh [ROUNDS [PASSES [MIB]]], from the root of the checkout.
+# The time to try a password on a LUKS2 volume with Argon2id: cryptsetup, and ours (`claviger info` opens the volume,
+# describes it and exits), alternating on the same volume, each from program start to exit. Milliseconds, and the median
+# of the ratios. Usage: bench/opening.sh [ROUNDS [PASSES [MIB]]], from the root of the checkout.
 set -euo pipefail
 rounds=${1:-7} passes=${2:-4} mib=${3:-1024}
 claviger=${CLAVIGER:-target/release/claviger}

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Reencryption of a LUKS2 volume in the resilience mode checksum, beside what reading and writing the same file costs without
-# encryption (dd over itself, flushed at the end), turn by turn. Prints MB/s of both (the median of the rounds, the lowest and the
-# highest) and the median of the ratios. Usage: bench/reencrypt.sh [ROUNDS [MIB [SECTOR]]], from the root of the checkout; the file
-# goes to $DIR (default: the present directory), which should be on the disk that counts. $CLAVIGER names the program, and
-# $OPTIONS are for `claviger reencrypt`: --hotzone-size 256M.
+# Reencryption of a LUKS2 volume in the resilience mode checksum, beside what reading and writing the same file costs
+# without encryption (dd over itself, flushed at the end), alternating. Prints MB/s of both (the median of the rounds,
+# the lowest and the highest) and the median of the ratios. Usage: bench/reencrypt.sh [ROUNDS [MIB [SECTOR]]], from the
+# root of the checkout; the file goes to $DIR (default: the current directory), which should be on the disk of interest.
+# $CLAVIGER names the program, and $OPTIONS are for `claviger reencrypt`: --hotzone-size 256M.
 set -euo pipefail
 rounds=${1:-5} mib=${2:-1024} sector=${3:-4096}
 claviger=${CLAVIGER:-target/release/claviger}

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Known vulnerabilities in the crates that are used. The database of them comes from the network: where it cannot be had,
-# the check is skipped and says so, which is no pass.
+# Known vulnerabilities in our dependencies. The database comes from the network; without it, the check is skipped and
+# says so, which does not count as a pass.
 set -eu
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

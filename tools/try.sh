@@ -9,7 +9,7 @@ case $1 in
 esac
 samples=${CLAVIGER_SAMPLES:-$PWD/../shared/samples}/truecrypt
 here=$(mktemp -d)
-# Never removes what is inside a volume that is still mounted.
+# Never deletes files inside a volume that is still mounted.
 leave() {
     cd /
     "$program" unmount --force "$here/files" >/dev/null 2>&1 || :
@@ -24,7 +24,7 @@ bold=
 plain=
 [ ! -t 1 ] || { bold=$(printf '\033[1m'); plain=$(printf '\033[0m'); }
 say() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
-# Shows a command as a person would type it, and runs it.
+# Shows a command as a user would type it, and runs it.
 show() {
     printf '$ claviger'
     for word; do
@@ -74,10 +74,10 @@ if [ -r /dev/fuse ] && [ -w /dev/fuse ] && { [ "$(id -u)" = 0 ] || command -v fu
         show list
         show unmount files
     else
-        echo "It cannot be mounted here; everything else works without."
+        echo "It cannot be mounted here; everything else works without it."
     fi
 else
-    say "   Mounting takes /dev/fuse, and fusermount3 of the package fuse3 where you are not root: left out here."
+    say "   Mounting needs /dev/fuse and, without root, fusermount3 (package fuse3): skipped here."
 fi
 
 say "3. Make a volume of 64 MiB with a cascade of three ciphers, and let another program read all of it over NBD."

@@ -1,4 +1,4 @@
-//! Inputs to begin with, made by this project's own code, or by hand where it makes none.
+//! Initial inputs, made by this project's own code, or by hand where it cannot make them.
 
 use claviger_engine::formats::luks2::reencrypt::{self, Request, Stores};
 use claviger_engine::formats::{loopaes, luks1, luks2};
@@ -13,7 +13,7 @@ fn bytes(store: &MemoryStore) -> Vec<u8> {
     all
 }
 
-/// A small volume of a format, whose derivations cost nothing.
+/// A small volume of a format, with cheap key derivations.
 fn created(format: &dyn Format, len: usize, spec: Spec<'_>) -> Vec<u8> {
     let store = MemoryStore::new(vec![0; len]);
     let cost = Cost { kdf: Some("pbkdf2"), iterations: Some(1000), ..Cost::default() };
@@ -23,7 +23,7 @@ fn created(format: &dyn Format, len: usize, spec: Spec<'_>) -> Vec<u8> {
     bytes(&store)
 }
 
-/// A decrypted header of today's form, without its magic and with it: fields at their offsets behind the salt.
+/// A decrypted header of the current form, without its magic and with it: fields at their offsets behind the salt.
 pub fn truecrypt() -> Vec<Vec<u8>> {
     let header = |magic: &[u8; 4], version: u16, program: u16| {
         let mut header = vec![0; 448];
@@ -40,7 +40,7 @@ pub fn truecrypt() -> Vec<Vec<u8>> {
     vec![header(b"TRUE", 5, 0x0700), header(b"TRUE", 2, 0x0100), header(b"TRUE", 3, 0x0500), header(b"VERA", 5, 0x010b)]
 }
 
-/// The header and what else is in front of the data.
+/// The header and whatever else precedes the data.
 pub fn luks1() -> Vec<Vec<u8>> {
     let mut volume = created(&luks1::LUKS1, (2 << 20) + 8192, Spec::default());
     volume.truncate(1 << 20);
@@ -54,7 +54,8 @@ pub fn luks2() -> Vec<Vec<u8>> {
     vec![created(&luks2::LUKS2, (512 << 10) + 8192, spec)]
 }
 
-/// The metadata of volumes whose reencryption has begun: with a new key; from plaintext, and to it, with data that move.
+/// The metadata of volumes whose reencryption has begun: with a new key; from plaintext, and to it, with data that
+/// move.
 pub fn reencryption() -> Vec<Vec<u8>> {
     const FRONT: u64 = 512 << 10;
     let passphrase = [Credential::Passphrase(Secret::copy_from(b"passphrase"))];
@@ -76,7 +77,7 @@ pub fn reencryption() -> Vec<Vec<u8>> {
     [rekeyed, plaintext, header].iter().map(|store| luks2::read(store).expect("a header").json).collect()
 }
 
-/// Makes the checksums of both copies of a LUKS2 header right (LUKS2 On-Disk Format Specification 1.1.1, section 2.1), where
+/// Corrects the checksums of both copies of a LUKS2 header (LUKS2 On-Disk Format Specification 1.1.1, section 2.1), if
 /// there is something like them.
 pub fn seal_luks2(volume: &mut [u8]) {
     /// Where the size of a copy, and its checksum, are.
@@ -126,7 +127,7 @@ pub fn loopaes() -> Vec<Vec<u8>> {
     vec![whole, line]
 }
 
-/// A file of each version whose key nobody knows.
+/// A file of each version, whose keys nobody knows.
 pub fn cryptmount() -> Vec<Vec<u8>> {
     let mut old = b"cm-blti\x00\x20\x00".to_vec();
     old.extend([7; 10 + 40]);
@@ -139,8 +140,8 @@ pub fn cryptmount() -> Vec<Vec<u8>> {
 pub fn integrity() -> Vec<Vec<u8>> {
     let mut superblock = vec![0; 64 << 10];
     superblock[..8].copy_from_slice(b"integrt\0");
-    // Version, log2 of the interleaved sectors, size of a tag, journal sections, sectors, flags, log2 of a block (Linux,
-    // drivers/md/dm-integrity.c, `struct superblock`).
+    // Version, log2 of the interleaved sectors, size of a tag, journal sections, sectors, flags, log2 of a block
+    // (Linux, drivers/md/dm-integrity.c, `struct superblock`).
     superblock[8..12].copy_from_slice(&[4, 15, 32, 0]);
     superblock[12..16].copy_from_slice(&1u32.to_le_bytes());
     superblock[16..24].copy_from_slice(&64u64.to_le_bytes());

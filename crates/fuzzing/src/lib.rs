@@ -1,6 +1,6 @@
-//! What is fuzzed: each parser of bytes that somebody else has written, as a function that must end soon and without a panic,
-//! and inputs to begin with. The folder `fuzz` runs them under libFuzzer; the tests here run each over its corpus and over
-//! random changes of it, the same in every run.
+//! Fuzz targets: each parser of untrusted bytes, as a function that must return soon and without a panic, and its
+//! initial inputs. The folder `fuzz` runs them under libFuzzer; the tests here run each over its corpus and over random
+//! mutations of it, the same in every run.
 #![forbid(unsafe_code)]
 
 mod corpus;
@@ -8,11 +8,11 @@ mod targets;
 
 pub use targets::TARGETS;
 
-/// A parser, and what it is fed first.
+/// A parser, and its initial inputs.
 pub struct Target {
-    /// Its name, which is that of its file in `fuzz/fuzz_targets`.
+    /// Its name, and that of its file in `fuzz/fuzz_targets`.
     pub name: &'static str,
-    /// Reads the bytes in every way that there is.
+    /// Parses the bytes in every possible way.
     pub run: fn(&[u8]),
     /// Inputs that get far.
     pub corpus: fn() -> Vec<Vec<u8>>,
@@ -35,23 +35,23 @@ mod tests {
 
     use super::*;
 
-    /// Changes of each input, besides the input itself.
+    /// Mutations per input, besides the input itself.
     const CHANGES: usize = 300;
 
-    /// One input is read in less, on a machine that does other things too.
+    /// Reading one input takes less, even on a busy machine.
     const LONGEST: Duration = Duration::from_secs(20);
 
-    /// Bytes that parsers like to trip over.
+    /// Bytes that parsers tend to trip over.
     const BORDERS: &[u8] = &[0, 1, 0x7f, 0x80, 0xff, b'0', b'9', b'"', b'{', b'-', b':'];
 
-    /// Changes a few bytes, repeats or cuts out a range, or cuts the end off.
+    /// Changes a few bytes, repeats or cuts out a range, or truncates.
     fn changed(input: &[u8], random: &mut Random) -> Vec<u8> {
         let mut bytes = input.to_vec();
         for _ in 0..=random.below(4) {
             if bytes.is_empty() {
                 return bytes;
             }
-            // Mostly where headers are.
+            // Mostly near the beginning, where headers are.
             let reach = if random.below(4) == 0 { bytes.len() } else { bytes.len().min(4096) };
             let at = random.below(reach);
             let len = (random.below(16) + 1).min(bytes.len() - at);
@@ -76,12 +76,12 @@ mod tests {
         bytes
     }
 
-    /// How many times as many changes, and other ones: for a longer run where there is no libFuzzer.
+    /// A factor for more, and different, mutations: for a longer run without libFuzzer.
     fn times() -> usize {
         std::env::var("CLAVIGER_FUZZ_TIMES").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
     }
 
-    /// Names of the targets that are run, all if nothing is said.
+    /// Names of the targets to run; all by default.
     fn wanted(name: &str) -> bool {
         std::env::var("CLAVIGER_FUZZ_TARGETS").map_or(true, |names| names.split(',').any(|wanted| wanted == name))
     }
@@ -107,7 +107,7 @@ mod tests {
         }
     }
 
-    /// What gets far shows that the targets reach the parsers at all.
+    /// Checks that the targets reach the parsers at all.
     #[test]
     fn the_corpus_is_what_it_is_taken_for() {
         for (name, word) in [("luks1", "luks1"), ("luks2", "luks2")] {

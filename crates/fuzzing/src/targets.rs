@@ -35,7 +35,7 @@ fn store(bytes: &[u8]) -> MemoryStore {
     MemoryStore::new(bytes.to_vec())
 }
 
-/// Reads a header, tells what is in it and tries to open it, all but the derivations: their cost is what the header says.
+/// Reads a header, describes it and tries to open it, except for key derivations: the header sets their cost.
 fn header(format: &dyn Format, store: &dyn Store) {
     let _ = format.identify(store);
     let Ok(header) = format.open(store) else { return };
@@ -53,7 +53,7 @@ fn luks1(bytes: &[u8]) {
     header(&luks1::LUKS1, &store(bytes));
 }
 
-/// The JSON behind the checksum is what is to be reached: so the checksums are made right, as whoever means harm would.
+/// The goal is the JSON behind the checksum, so the checksums are corrected, as an attacker would.
 fn luks2(bytes: &[u8]) {
     header(&luks2::LUKS2, &store(bytes));
     let mut sealed = bytes.to_vec();
@@ -72,7 +72,7 @@ fn specification(bytes: &[u8]) {
             let mut run = vec![5; 2 * cipher.sector_size()];
             cipher.encrypt(u64::MAX - 1, &mut run);
             cipher.decrypt(u64::MAX - 1, &mut run);
-            // Where there is a random IV or nothing to invert, this does not hold, and is not tried.
+            // With a random IV, or nothing to invert, this does not hold and is not tried.
             assert!(run.iter().all(|b| *b == 5), "{text} does not decrypt what it encrypts");
         }
     }
@@ -103,9 +103,9 @@ fn filesystems(bytes: &[u8]) {
     }
 }
 
-/// The outermost folder and what is right in it, and the beginning of its files.
+/// The root folder with its immediate contents, and the beginnings of its files.
 fn walk(tree: &dyn Tree) {
-    /// As many names as are looked at.
+    /// The most names that are examined.
     const NAMES: usize = 64;
     for entry in tree.list(tree.root()).unwrap_or_default().into_iter().take(NAMES) {
         let Ok(attributes) = tree.attributes(entry.node) else { continue };
@@ -133,7 +133,7 @@ fn crypttab(bytes: &[u8]) {
     }
 }
 
-/// The formats that say that it is theirs.
+/// The formats that recognise it.
 #[cfg(test)]
 pub fn opens_as(bytes: &[u8]) -> Vec<&'static str> {
     FORMATS.iter().filter(|f| !f.headerless() && f.open(&store(bytes)).is_ok()).map(|f| f.name()).collect()

@@ -1,10 +1,10 @@
-//! How fast the ciphers are in memory: what TrueCrypt's benchmark window shows, by its method.
+//! How fast the ciphers are in memory: what TrueCrypt's benchmark window shows, measured in the same way.
 //!
 //! TrueCrypt (7.1a, BenchmarkDialog.cpp) encrypts one buffer in units of 512 bytes with XTS, over and over for at least
 //! 100 ms after a warm-up, then decrypts it; the mean is the arithmetic mean of the two speeds. We do the same, and
-//! besides: the suites take turns over several repeats, so that a drift of the clock hits all of them; medians and
-//! spreads are reported; and at the end the buffer must hold what it held at first, which shows that all of it was
-//! really encrypted and decrypted.
+//! more: the suites take turns over several repeats, so that clock drift affects all of them; medians and spreads are
+//! reported; and at the end the buffer must hold its original contents, which proves that all of it was really
+//! encrypted and decrypted.
 
 use std::time::{Duration, Instant};
 
@@ -27,17 +27,18 @@ pub const BUFFERS: &[usize] =
 /// The size that TrueCrypt's window starts with, in bytes.
 pub const DEFAULT_BUFFER: usize = 5 << 20;
 
-/// A sample takes at least this long, as in TrueCrypt, so that the clock and one interruption do not matter.
+/// Minimum duration of a sample, as in TrueCrypt, so that the clock's resolution and a single interruption do not
+/// matter.
 const SAMPLE: Duration = Duration::from_millis(100);
 
-/// Time for which each cipher works before its speed is estimated, so that the clock frequency has risen.
+/// How long each cipher runs before its speed is estimated, so that the clock frequency has risen.
 const WARM_UP: Duration = Duration::from_millis(20);
 
 /// The speed is estimated on a part of the buffer, and each sample is preceded by work on it that is not timed: on this
 /// many bytes, or one piece for each thread if that is more.
 const LEAD: usize = 1 << 20;
 
-/// A helper thread looks for work this long before it sleeps: longer than the gaps between passes.
+/// How long an idle helper thread polls before it sleeps: longer than the gaps between passes.
 const SPIN: Duration = Duration::from_millis(2);
 
 /// From this size on, in bytes, a buffer is always split over the threads. A smaller one is where that turns out to be
@@ -51,7 +52,7 @@ const OWN_PART: usize = 1 << 20;
 /// Bytes of a part of a buffer that is cut up.
 const PIECE: usize = 256 << 10;
 
-/// Tries of a small buffer whole and split, of which the best counts: a disturbance only ever slows down.
+/// Trials of a small buffer whole and split, of which the best counts: disturbances only ever slow down.
 const TRIES: u32 = 8;
 
 /// Time for each try.
@@ -183,10 +184,10 @@ impl BenchmarkPlan {
 
     fn check(&self) -> Result<()> {
         let reason = match () {
-            () if self.repeats == 0 => "at least one repeat is needed",
-            () if self.threads == 0 => "at least one thread is needed",
+            () if self.repeats == 0 => "at least one repeat is required",
+            () if self.threads == 0 => "at least one thread is required",
             () if self.sector < 512 || self.sector > 4096 || !self.sector.is_power_of_two() => {
-                "sectors have 512, 1024, 2048 or 4096 bytes"
+                "the sector size must be 512, 1024, 2048 or 4096 bytes"
             }
             () if self.buffers.iter().any(|&b| b < self.sector) => "the buffer is smaller than a sector",
             () => return self.check_memory(),
@@ -242,7 +243,7 @@ fn measure_buffer(plan: &BenchmarkPlan, size: usize, pool: &Pool, progress: &dyn
         }
     }
     if !came_back(&buffer, size as u64) {
-        return Err(std::io::Error::other("the buffer came back changed: what was measured is worth nothing").into());
+        return Err(std::io::Error::other("the buffer came back changed: the measurement is worthless").into());
     }
     let Machine { cpu_model, program_version, .. } = Machine::this();
     let row = |s: Subject<'_>| {
@@ -339,8 +340,8 @@ impl Runner<'_> {
         ((SAMPLE.as_secs_f64() * speed / buffer.len() as f64).ceil() as usize).max(1)
     }
 
-    /// Speed in bytes per second, after one pass over the lead that is not timed: it brings the key and the code back into
-    /// the caches after another suite's turn, and wakes the helpers.
+    /// Speed in bytes per second, after one pass over the lead that is not timed: it brings the key and the code back
+    /// into the caches after another suite's turn, and wakes the helpers.
     fn sample(&self, shape: &Shape, buffer: &mut [u8], operation: &Operation<'_>) -> f64 {
         let Shape { piece, passes } = *shape;
         self.pass(piece, self.lead(piece, buffer), operation);

@@ -88,8 +88,8 @@ pub struct Derivation {
     pub milliseconds_samples: Vec<f64>,
 }
 
-/// All derivations that one wrong password for a volume costs, for one header. The trial decryptions of the header's few
-/// hundred bytes come on top; they take microseconds.
+/// All derivations that one wrong password for a volume costs, for one header. The trial decryptions of the header's
+/// few hundred bytes come on top; they take microseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Trial {
     /// Threads that shared the work, in blocks of one digest.
@@ -112,7 +112,7 @@ pub struct Trial {
 /// `Misuse` without a repeat or a thread.
 pub fn measure(threads: usize, repeats: usize) -> Result<Report> {
     if threads == 0 || repeats == 0 {
-        return Err(Error::misuse("at least one thread and one repeat are needed"));
+        return Err(Error::misuse("at least one thread and one repeat are required"));
     }
     let pool = Pool::new(threads, SPIN);
     let mut samples = vec![Vec::new(); KINDS.len()];

@@ -1,4 +1,4 @@
-//! Texts that somebody else has written, as parsers meet them when something went wrong: for tests.
+//! Malformed input for tests of parsers: text by others, as it looks when something went wrong.
 
 use crate::random::Random;
 

@@ -1,4 +1,4 @@
-//! What was measured on, and what disturbed it: a figure without these says little.
+//! What was measured on, and what disturbed it: without these, a figure says little.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -75,7 +75,7 @@ pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Memory in bytes that can be had without swapping.
+/// Available memory in bytes, without swapping.
 pub fn memory_available() -> u64 {
     memory("MemAvailable")
 }

@@ -1,4 +1,4 @@
-//! Buffers that begin on a page border and whose pages are there before the clock starts.
+//! Page-aligned buffers whose pages are mapped before the clock starts.
 
 use std::ops::{Deref, DerefMut};
 
@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 /// vector kernel's loads must not split cache lines.
 const ALIGN: usize = 4096;
 
-/// Memory that begins on a page border.
+/// Page-aligned memory.
 pub struct Buffer {
     bytes: Vec<u8>,
     start: usize,
@@ -14,7 +14,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// `len` bytes, written once, so that no page is fetched while something is being measured.
+    /// `len` bytes, touched once, so that no page fault happens during a measurement.
     pub fn new(len: usize) -> Self {
         let mut bytes = Vec::new();
         // Not `vec![0; n]`: that maps pages lazily.

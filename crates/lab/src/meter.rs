@@ -17,8 +17,8 @@ pub struct Meter {
 pub struct Elapsed {
     /// Seconds.
     pub seconds: f64,
-    /// Seconds that all processors of the machine were busy, with whatever: the work may be done by the kernel and by other
-    /// processes. In steps of a hundredth of a second.
+    /// Seconds that all processors together were busy with anything: the kernel and other processes may do part of the
+    /// work. In steps of a hundredth of a second.
     pub cpu_s: f64,
 }
 
@@ -45,11 +45,11 @@ impl Meter {
 /// The state of the machine while something was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
-    /// Mean clock frequency of the processors in MHz, where the system tells it.
+    /// Mean clock frequency of the processors in MHz, if the system reports it.
     pub mhz: Option<f64>,
     /// Share of the processors' time that a hypervisor took.
     pub steal_share: f64,
-    /// How often a processor was throttled for its temperature, where the system tells it.
+    /// How often a processor was thermally throttled, if the system reports it.
     pub throttled: Option<u64>,
     /// Whether the page cache was dropped before.
     pub caches_dropped: bool,

@@ -1,4 +1,5 @@
-//! Other programs that do a workload: started in a process group of their own, watched, and ended with all that they started.
+//! Other programs that run a workload: started in a process group of their own, watched, and ended with everything they
+//! started.
 
 use std::fs;
 use std::io::{self, Read};
@@ -16,11 +17,11 @@ use crate::facility::tag;
 use crate::meter::{Elapsed, Meter};
 use crate::report::printable;
 
-/// How often somebody is asked whether it shall end. What a program takes is not rounded to this.
+/// How often to check for cancellation. A program's time is not rounded to this.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// The variable in the environment of every program that the lab starts, by which it knows them: [`facility::tag`], or the
-/// name of one facility in use.
+/// The variable in the environment of every program that the lab starts, by which it knows them: [`facility::tag`], or
+/// the name of one facility in use.
 ///
 /// [`facility::tag`]: crate::facility::tag
 pub const MARK: &str = "CLAVIGER_LAB";
@@ -73,14 +74,14 @@ pub fn read_after(pieces: &[Said], len: usize) -> Option<Elapsed> {
     })
 }
 
-/// Where a program of this name is in `PATH` or where a system keeps what root calls.
+/// Finds a program in `PATH` or where the system keeps root's programs.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(system).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// Why what needs these programs cannot be done, as a sentence; nothing if they are all there.
+/// Why something that needs these programs cannot be done, as a sentence; `None` if all are there.
 pub fn missing(names: &[&str]) -> Option<String> {
     let absent: Vec<&str> = names.iter().copied().filter(|name| find(name).is_none()).collect();
     match absent[..] {
@@ -99,8 +100,8 @@ pub fn version(command: &mut Command) -> Option<String> {
     Some(first.chars().filter(|c| !c.is_control()).take(VERSION_LETTERS).collect())
 }
 
-/// Runs a program to its end, in the language C, with nothing to read. What it started and left behind is killed then; when
-/// `cancelled` says so, everything is, at once.
+/// Runs a program to its end, in the language C, with nothing to read. What it started and left behind is killed then;
+/// when `cancelled` says so, everything is, at once.
 ///
 /// # Errors
 /// `Io` where it cannot be started or fails, with its last lines; `Cancelled`.
@@ -193,7 +194,7 @@ fn failed(name: &str, status: ExitStatus, ran: &Ran) -> Error {
     let said = [text(&ran.output), text(&ran.errors)].concat();
     let lines: Vec<&str> = said.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     let last = printable(&lines[lines.len().saturating_sub(LAST_LINES)..].join("; "));
-    let what = if last.is_empty() { "it said nothing".into() } else { last };
+    let what = if last.is_empty() { "it printed nothing".into() } else { last };
     ErrorKind::Io(io::Error::other(format!("{name} failed ({status}): {what}"))).into()
 }
 

@@ -1,4 +1,4 @@
-//! A small seeded generator: the order of targets, bootstrap samples and test data can be had again from the seed.
+//! A small seeded generator: the order of targets, bootstrap samples and test data can be reproduced from the seed.
 
 /// SplitMix64 (Steele, Lea, Flood 2014): 64 bits of state, every seed is good, period 2^64.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! Text for people, CSV for spreadsheets and a page with charts, from the structs that JSON comes from.
+//! Text for people, CSV for spreadsheets and a page with charts, made from the structs that become JSON.
 //!
 //! MB/s is 10^6 bytes per second everywhere. TrueCrypt's window and hdparm call 2^20 bytes an MB: their figures are
 //! smaller by 4.6 %.
@@ -29,7 +29,7 @@ use crate::summary::Summary;
 const UNITS: &str =
     "MB/s is 10^6 bytes per second. TrueCrypt's window counts 2^20 bytes as an MB: divide by 1.0486 to compare.";
 
-/// A section of a report that is not about one workload: text, and a table beside.
+/// A section of a report that is not about one workload: text and a table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Extra {
     /// For people.
@@ -43,7 +43,8 @@ pub struct Extra {
 }
 
 impl Extra {
-    /// The published figures that belong beside a run: losses, and TrueCrypt's benchmark windows where the run has ciphers.
+    /// The published figures that belong beside a run: losses, and TrueCrypt's benchmark windows where the run has
+    /// ciphers.
     pub fn published(run: &Run, summary: &Summary) -> Vec<Self> {
         let losses = published::losses_section(&laid_beside(run, summary));
         let ciphers = published::ciphers_section(&ciphers_beside(&run.ciphers));
@@ -63,8 +64,8 @@ pub trait Text {
     fn text(&self) -> String;
 }
 
-/// The text with every control character but the ends of lines as `?`, and every character that turns the direction of
-/// writing: names and errors in it may be anybody's, and a terminal would obey them.
+/// The text with `?` for every control character except newlines, and for every character that changes the writing
+/// direction: names and errors in it are untrusted, and a terminal would obey them.
 pub fn printable(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if (c.is_control() && c != '\n') || turns(c) { '?' } else { c }).collect()

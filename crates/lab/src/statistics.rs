@@ -10,13 +10,13 @@ const RESAMPLES: usize = 2000;
 /// Share of the resampled losses inside the interval.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// Fewer samples than this on either side give no verdict. With four, the interval of a loss misses the truth in 7 to 8 of
-/// 100 simulated cases instead of 5; from five on in 3 to 5.
+/// Fewer samples than this on either side give no verdict. With four, the interval of a loss misses the truth in 7 to 8
+/// of 100 simulated cases instead of 5; from five on in 3 to 5.
 pub const ENOUGH: usize = 5;
 
-/// A sample is an outlier if it lies further from the median than this many scaled median absolute deviations (Iglewicz and
-/// Hoaglin, *How to Detect and Handle Outliers*, 1993). Tukey's fences, by quartiles, cannot tell one outlier in five samples:
-/// it moves the fence that it should fall outside of.
+/// A sample is an outlier if it lies further from the median than this many scaled median absolute deviations (Iglewicz
+/// and Hoaglin, *How to Detect and Handle Outliers*, 1993). Tukey's fences, by quartiles, cannot tell one outlier in
+/// five samples: it moves the fence that it should fall outside of.
 const FAR: f64 = 3.5;
 
 /// The median absolute deviation of a normal distribution times this is its standard deviation.
@@ -42,8 +42,8 @@ fn quantile_of_sorted(sorted: &[f64], q: f64) -> f64 {
     low + (high - low) * position.fract()
 }
 
-/// The standard deviation as a share of the mean: 0.03 is 3 %. NaN of fewer than two samples, which show no deviation; 0 where
-/// all samples are 0.
+/// The standard deviation as a share of the mean: 0.03 is 3 %. NaN of fewer than two samples, which show no deviation;
+/// 0 where all samples are 0.
 pub fn relative_deviation(samples: &[f64]) -> f64 {
     let n = samples.len() as f64;
     if n < 2.0 {
@@ -54,8 +54,8 @@ pub fn relative_deviation(samples: &[f64]) -> f64 {
     if variance == 0.0 { 0.0 } else { variance.sqrt() / mean.abs() }
 }
 
-/// Which samples lie far from the others, by index: further from the median than 3.5 scaled median absolute deviations. Where
-/// more than half of the samples are the same, every other one is.
+/// Which samples lie far from the others, by index: further from the median than 3.5 scaled median absolute deviations.
+/// Where more than half of the samples are the same, every other one is.
 pub fn outliers(samples: &[f64]) -> Vec<usize> {
     let middle = median(samples);
     let distances: Vec<f64> = samples.iter().map(|x| (x - middle).abs()).collect();
@@ -63,12 +63,13 @@ pub fn outliers(samples: &[f64]) -> Vec<usize> {
     (0..samples.len()).filter(|&i| distances[i] > fence).collect()
 }
 
-/// The 95 % interval of the median by an expanded percentile bootstrap. The same seed gives the same interval; of one sample it
-/// is that sample.
+/// The 95 % interval of the median by an expanded percentile bootstrap. The same seed gives the same interval; of one
+/// sample it is that sample.
 ///
-/// A plain percentile bootstrap is too narrow for few samples: with seven, its interval holds the true median in 88 of 100
-/// cases. Hesterberg (*What Teachers Should Know About the Bootstrap*, 2015, section 5.3) takes percentiles further out, at
-/// `Φ(-√(n/(n-1)) · t(n-1))`: simulated, that holds it in 93 (five samples, where it is the whole range) to 98 of 100.
+/// A plain percentile bootstrap is too narrow for few samples: with seven, its interval holds the true median in 88 of
+/// 100 cases. Hesterberg (*What Teachers Should Know About the Bootstrap*, 2015, section 5.3) takes percentiles further
+/// out, at `Φ(-√(n/(n-1)) · t(n-1))`: simulated, that holds it in 93 (five samples, where it is the whole range) to 98
+/// of 100.
 pub fn median_interval(samples: &[f64], seed: u64) -> (f64, f64) {
     if samples.len() < 2 {
         return (median(samples), median(samples));
@@ -95,8 +96,8 @@ fn expanded_tail(n: usize) -> f64 {
     normal_distribution(-(n / (n - 1.0)).sqrt() * student_quantile(n - 1.0))
 }
 
-/// The 97.5 % quantile of Student's distribution, by the expansion around that of the normal one (Abramowitz and Stegun, 26.7.5).
-/// Too small by 0.3 % at 4 degrees of freedom, and exact to four digits from 10 on.
+/// The 97.5 % quantile of Student's distribution, by the expansion around that of the normal one (Abramowitz and
+/// Stegun, 26.7.5). Too small by 0.3 % at 4 degrees of freedom, and exact to four digits from 10 on.
 fn student_quantile(degrees: f64) -> f64 {
     const Z: f64 = 1.959_964;
     let first = (Z.powi(3) + Z) / 4.0;
@@ -142,7 +143,7 @@ impl Spread {
     }
 }
 
-/// What was lost against a baseline: 0.12 is 12 %, negative is a gain.
+/// The loss against a baseline: 0.12 is 12 %; negative is a gain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Loss {
     /// 1 - median / median of the baseline.
@@ -184,16 +185,16 @@ impl Verdict {
     }
 }
 
-/// What the rates `other` lose against the rates `baseline`, with a percentile bootstrap interval: both groups are drawn
-/// anew from themselves, independently, and the loss between their medians is taken each time. The same seed gives the
-/// same interval. The interval between two groups needs no expansion as that of one median does ([`median_interval`]):
-/// simulated, it holds the truth in 95 to 97 of 100 cases from five samples on.
+/// What the rates `other` lose against the rates `baseline`, with a percentile bootstrap interval: both groups are
+/// drawn anew from themselves, independently, and the loss between their medians is taken each time. The same seed
+/// gives the same interval. The interval between two groups needs no expansion as that of one median does
+/// ([`median_interval`]): simulated, it holds the truth in 95 to 97 of 100 cases from five samples on.
 pub fn loss(baseline: &[f64], other: &[f64], seed: u64) -> Loss {
     loss_by(baseline, other, seed, |base, other| 1.0 - other / base)
 }
 
-/// The same for times, such as those of tasks and latencies: performance is 1 / time, so that what takes twice as long has
-/// lost 50 %, and no loss is above 100 %.
+/// The same for times, such as those of tasks and latencies: performance is 1 / time, so that what takes twice as long
+/// has lost 50 %, and no loss is above 100 %.
 pub fn loss_of_times(baseline: &[f64], other: &[f64], seed: u64) -> Loss {
     loss_by(baseline, other, seed, |base, other| 1.0 - base / other)
 }

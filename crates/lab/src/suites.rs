@@ -71,14 +71,14 @@ pub fn all() -> Vec<Suite> {
 pub fn named(names: &[String]) -> Result<Vec<Suite>> {
     let is = |suite: &Suite, name: &String| suite.name.eq_ignore_ascii_case(name);
     if let Some(unknown) = names.iter().find(|name| !all().iter().any(|s| is(s, name))) {
-        let hint = format!("There are: {}.", TRUECRYPT.choices().ciphers.join(", "));
-        return Err(Error::misuse(format!("no cipher or cascade is called {unknown}")).hint(hint));
+        let hint = format!("The ciphers are: {}.", TRUECRYPT.choices().ciphers.join(", "));
+        return Err(Error::misuse(format!("there is no cipher or cascade called {unknown}")).hint(hint));
     }
     Ok(all().into_iter().filter(|s| names.is_empty() || names.iter().any(|name| is(s, name))).collect())
 }
 
-/// Like [`named`], but a name may be a specification of dm-crypt, whose key then has `key_bits`, or else as many as fit up to 256
-/// for each cipher, as in cryptsetup's own benchmark.
+/// Like [`named`], but a name may be a specification of dm-crypt, whose key then has `key_bits`, or else as many as fit
+/// up to 256 for each cipher, as in cryptsetup's own benchmark.
 ///
 /// # Errors
 /// `Misuse` if a name is neither, or the key or sectors of `sector` bytes do not fit.
@@ -89,7 +89,7 @@ pub fn named_or_specified(names: &[String], key_bits: Option<u32>, sector: usize
         Suite::of_specification(text, key_bits, sector).map_err(|why| {
             let all = TRUECRYPT.choices().ciphers.join(", ");
             Error::misuse(format!("{text}: {why}"))
-                .hint(format!("There are {all}, and what dm-crypt has, such as aes-xts-plain64."))
+                .hint(format!("The ciphers are {all}, and dm-crypt specifications such as aes-xts-plain64."))
         })
     });
     let specified = specified.collect::<Result<Vec<_>>>()?;
@@ -118,8 +118,8 @@ impl Suite {
         Ok(Self { name: text.to_owned(), ciphers, specified: Some((known, len)) })
     }
 
-    /// Its cipher for sectors of `sector_size` bytes, in XTS unless it is specified otherwise, under a fixed key: speed does not
-    /// depend on it.
+    /// Its cipher for sectors of `sector_size` bytes, in XTS unless it is specified otherwise, under a fixed key: speed
+    /// does not depend on it.
     pub fn keyed(&self, sector_size: usize, acceleration: Acceleration) -> Box<dyn SectorCipher> {
         if let Some((known, len)) = &self.specified {
             let sectors = Sectors { size: sector_size, ..Sectors::default() };

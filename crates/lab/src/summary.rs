@@ -13,9 +13,9 @@ use crate::statistics::{self, CONFIDENCE, Loss, Spread, Verdict};
 pub struct Summary {
     /// By workload, case and facility, in the order of the run.
     pub cells: Vec<Cell>,
-    /// What was found, in whole sentences, the most telling first.
+    /// Findings, in whole sentences, the most significant first.
     pub findings: Vec<String>,
-    /// What a reader has to know before believing the figures: throttling, steal, unsteady figures.
+    /// What a reader must know before trusting the figures: throttling, steal, unsteady figures.
     pub warnings: Vec<String>,
 }
 
@@ -38,18 +38,18 @@ pub struct Cell {
     pub high: f64,
     /// Standard deviation as a share of the mean.
     pub relative_deviation: f64,
-    /// Whether that became small enough before the repeats ran out.
+    /// Whether that became small enough within the allowed repeats.
     pub steady: bool,
     /// Where the samples lie.
     pub spread: Spread,
     /// Every sample, in the order of rounds.
     pub samples: Vec<f64>,
-    /// Which of them lie far from the others (by index). They are kept, and count.
+    /// The outliers among them, by index. They are kept and count.
     pub outliers: Vec<usize>,
     /// Name of the baseline.
     pub baseline: Option<String>,
-    /// What is lost against it: the share of the performance, which is 1 / time where times are measured. Nothing where memory
-    /// or processor time is counted, which are costs and no performance, and where the baseline gave nothing.
+    /// What is lost against it: the share of the performance, which is 1 / time where times are measured. Nothing where
+    /// memory or processor time is counted, which are costs and no performance, and where the baseline gave nothing.
     pub loss: Option<Loss>,
     /// Seconds that the processors were busy per 10^9 bytes, median; nothing where no bytes are counted.
     pub cpu_s_per_gb: Option<f64>,
@@ -68,7 +68,7 @@ impl Summary {
     }
 }
 
-/// Where steal time is more than this share of the processors' time, a reader has to know.
+/// Above this share of the processors' time, steal time is reported.
 const STEAL: f64 = 0.02;
 
 /// The same for what the machine did when nothing was measured, in processors.
@@ -77,7 +77,7 @@ const IDLE: f64 = 0.1;
 /// The same for the clock frequency, as a share of the middle one.
 const CLOCK: f64 = 0.1;
 
-/// A generator of data that is less than this many times as fast as a write takes a good part of the write's time.
+/// A data generator less than this many times as fast as a write takes a good part of the write's time.
 const GENERATOR: f64 = 3.0;
 
 /// Sentences about single figures, for each facility and in all.
@@ -175,7 +175,7 @@ fn loss(unit: Unit, baseline: &[f64], own: &[f64], seed: u64) -> Option<Loss> {
     [loss.loss, loss.low, loss.high].iter().all(|x| x.is_finite()).then_some(loss)
 }
 
-/// First what each facility loses in the middle, then the figures in which the difference is the most certain.
+/// First each facility's median loss, then the figures with the most certain differences.
 fn findings(run: &Run, cells: &[Cell]) -> Vec<String> {
     let mut overviews: Vec<(f64, String)> =
         run.plan.facilities.iter().filter_map(|name| overview(run, name, cells)).collect();
@@ -202,7 +202,7 @@ fn certain(cell: &Cell) -> f64 {
     }
 }
 
-/// What a facility loses in the middle, and that in a sentence.
+/// A facility's median loss, and a sentence about it.
 fn overview(run: &Run, facility: &str, cells: &[Cell]) -> Option<(f64, String)> {
     let losses: Vec<&Loss> = cells.iter().filter(|c| c.facility == facility).filter_map(|c| c.loss.as_ref()).collect();
     let judged = losses.iter().filter(|l| l.verdict != Verdict::TooFew).count();
@@ -212,7 +212,7 @@ fn overview(run: &Run, facility: &str, cells: &[Cell]) -> Option<(f64, String)> 
     let count = |verdict| losses.iter().filter(|l| l.verdict == verdict).count();
     let middle = statistics::median(&losses.iter().map(|l| l.loss).collect::<Vec<_>>());
     let sentence = format!(
-        "{} against {}: slower in {} of {judged} figures, faster in {}, no measurable difference in {}; the middle loss is {} %.",
+        "{} against {}: slower in {} of {judged} figures, faster in {}, no measurable difference in {}; the median loss is {} %.",
         called(run, facility),
         baseline_of(run, facility).unwrap_or("its baseline"),
         count(Verdict::Slower),
@@ -275,8 +275,8 @@ fn steal(run: &Run) -> Option<String> {
     let (mean, most) = (shares.iter().sum::<f64>() / shares.len() as f64, shares.iter().copied().fold(0.0, f64::max));
     (most > STEAL).then(|| {
         format!(
-            "A hypervisor took {} % of the processors' time on average, and {} % in the worst pass: what it took is missing \
-             in the figures.",
+            "A hypervisor took {} % of the processors' time on average, and {} % in the worst pass: that time is missing \
+             from the figures.",
             percent(mean),
             percent(most)
         )
@@ -285,8 +285,7 @@ fn steal(run: &Run) -> Option<String> {
 
 fn throttled(run: &Run) -> Option<String> {
     let passes = run.passes.iter().filter(|p| p.conditions.throttled.is_some_and(|times| times > 0)).count();
-    (passes > 0)
-        .then(|| format!("A processor was throttled for its temperature in {passes} of {} passes.", run.passes.len()))
+    (passes > 0).then(|| format!("A processor was thermally throttled in {passes} of {} passes.", run.passes.len()))
 }
 
 fn clock(run: &Run) -> Option<String> {
@@ -314,11 +313,12 @@ fn idle(run: &Run) -> Option<String> {
 
 fn warm(run: &Run) -> Option<String> {
     (run.plan.caches == Caches::Warm).then(|| {
-        "The page cache was not dropped, which takes root: what is read may come from memory, without being decrypted.".into()
+        "The page cache was not dropped, which requires root: reads may come from memory, without being decrypted."
+            .into()
     })
 }
 
-/// Figures of too few passes to tell whether they are steady: one figure has no deviation.
+/// Figures with too few passes to tell whether they are steady: a single one has no deviation.
 fn too_few(run: &Run, cells: &[Cell]) -> Option<String> {
     let few = cells.iter().filter(|cell| is_of_too_few(run, cell)).count();
     let passes = run.plan.min_repeats.max(2);
@@ -336,7 +336,7 @@ fn unsteady(run: &Run, cells: &[Cell]) -> Option<String> {
     let unsteady: Vec<&Cell> = cells.iter().filter(|c| !c.steady && !is_of_too_few(run, c)).collect();
     let worst = unsteady.iter().max_by(|a, b| a.relative_deviation.total_cmp(&b.relative_deviation))?;
     Some(format!(
-        "{} of {} figures are not steady to {} % after {} passes at most; the worst is {} in {}, {}, with {} %.",
+        "{} of {} figures are not steady to {} % after at most {} passes; the worst is {} in {}, {}, with {} %.",
         unsteady.len(),
         cells.len(),
         percent(run.plan.steady),
@@ -348,7 +348,7 @@ fn unsteady(run: &Run, cells: &[Cell]) -> Option<String> {
     ))
 }
 
-/// Writes for which making the data takes a good part of the time.
+/// Writes for which generating the data takes a good part of the time.
 fn generator(run: &Run, cells: &[Cell]) -> Option<String> {
     let slow = |cell: &&Cell| {
         let writes = cell.unit == Unit::BytesPerS && cell.case.operation.contains("write");
@@ -377,19 +377,19 @@ fn chance(cells: &[Cell]) -> Option<String> {
     let by_chance = (judged as f64 * (1.0 - CONFIDENCE)).round();
     (by_chance >= 1.0).then(|| {
         format!(
-            "{judged} differences were judged, each with an interval of 95 %: where there is none, about one in twenty is \
+            "{judged} differences were judged, each with a 95 % interval: where there is no difference, about one in twenty is \
              still called faster or slower."
         )
     })
 }
 
-/// Encryption makes nothing faster.
+/// Gains, which encryption cannot cause.
 fn faster(cells: &[Cell]) -> Option<String> {
     let faster = cells.iter().filter(|c| c.loss.as_ref().is_some_and(|l| l.verdict == Verdict::Faster)).count();
     (faster > 0).then(|| {
         format!(
-            "{} faster than without encryption. Encryption does not do that: a cache, another path of the data, another load of \
-             the machine or chance does.",
+            "{} faster than without encryption. Encryption cannot cause that: a cache, another data path, another load on \
+             the machine or chance can.",
             if faster == 1 { "1 figure is".to_owned() } else { format!("{faster} figures are") }
         )
     })
@@ -407,8 +407,8 @@ fn failed(run: &Run) -> Vec<String> {
         }
     }
     let told = |(sentence, times)| match times {
-        1 => format!("{sentence}: see what failed."),
-        times => format!("{sentence}, {times} times: see what failed."),
+        1 => format!("{sentence}: see the failures."),
+        times => format!("{sentence}, {times} times: see the failures."),
     };
     sentences.into_iter().map(told).collect()
 }
@@ -427,5 +427,5 @@ fn missing_baselines(run: &Run, cells: &[Cell]) -> Vec<String> {
 
 fn unfinished(run: &Run) -> Option<String> {
     let interrupted = run.sittings.last().is_none_or(|s| s.after.is_none());
-    interrupted.then(|| "The run was interrupted: there are fewer passes than were planned.".into())
+    interrupted.then(|| "The run was interrupted: there are fewer passes than planned.".into())
 }

@@ -35,7 +35,8 @@ pub trait Device {
     /// Whatever the backing reports.
     fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
-    /// Writes `data` from `offset` on. May leave anything in `data`.
+    /// Writes `data` from `offset` on, or begins to: [`Device::flush`] waits for the rest. May leave anything in
+    /// `data`.
     ///
     /// # Errors
     /// Whatever the backing reports.
@@ -52,8 +53,8 @@ pub trait Device {
 pub struct FileDevice(File);
 
 impl FileDevice {
-    /// Opens it for reading and writing, around the page cache if `direct`: then requests are whole sectors, from buffers that begin
-    /// on a page border.
+    /// Opens it for reading and writing, around the page cache if `direct`: then requests are whole sectors, from
+    /// buffers that begin on a page border.
     ///
     /// # Errors
     /// Those of open(2).
@@ -92,11 +93,11 @@ impl Device for Client {
     }
 }
 
-/// Which way bytes go.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// Into the device, a flush included.
+    /// Into the device, including a flush.
     Write,
     /// Out of the device.
     Read,
@@ -131,9 +132,9 @@ pub struct Transfer {
 /// What a transfer did.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
-    /// Bytes that were really moved.
+    /// Bytes that were actually moved.
     pub bytes: u64,
-    /// How long that took, the flush after writes included.
+    /// How long that took, including the flush after writes.
     pub took: Duration,
 }
 
@@ -197,8 +198,8 @@ impl Data {
         }
     }
 
-    /// Bytes per second at which blocks of this size are made, on one thread: no write can be faster. The fastest of several
-    /// attempts, since others on the machine only make one slower.
+    /// Bytes per second at which blocks of this size are made, on one thread: no write can be faster. The fastest of
+    /// several attempts, since others on the machine only make one slower.
     pub fn rate(&self, block: usize) -> f64 {
         let mut buffer = Buffer::new(block);
         (0..RATES).map(|_| self.rate_once(&mut buffer)).fold(0.0, f64::max)
@@ -254,10 +255,10 @@ impl Written {
     }
 }
 
-/// What a comparison with what was written showed.
+/// The result of comparing data with what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compared {
-    /// Bytes that were read.
+    /// Bytes read.
     pub bytes: u64,
     /// Bytes in sectors that are as they were written.
     pub same: u64,

@@ -1,4 +1,4 @@
-//! Vectors, slow scalar reference ciphers, faulty stores and the programs of others, for the tests of the other crates.
+//! Vectors, slow scalar reference ciphers, faulty stores and third-party programs, for the tests of the other crates.
 #![deny(unsafe_code)] // allowed in posix::sys only, for system calls that have no safe form
 
 pub mod fsx;

@@ -41,14 +41,14 @@ pub fn bounded(seconds: u32, program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// A command that runs as the user nobody (65534), who may nothing; killed after `seconds`. Root only.
+/// A command that runs as the unprivileged user nobody (65534) and is killed after `seconds`. Root only.
 pub fn as_nobody(seconds: u32, program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = bounded(seconds, "setpriv");
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]).arg(program).env("HOME", "/tmp");
     command
 }
 
-/// Lets every user open `/dev/fuse`, as Debian has it and some containers do not. A reported skip without FUSE.
+/// Lets every user open `/dev/fuse`, as on Debian but not in some containers. A reported skip without FUSE.
 ///
 /// # Panics
 /// In CI, where there is FUSE.
@@ -65,8 +65,8 @@ pub fn fuse_for_everyone() -> Option<()> {
     }
 }
 
-/// A child process that is killed and waited for when this is dropped. What it prints goes to files, so that nothing
-/// has to read while it runs.
+/// A child process that is killed and waited for on drop. Its output goes to files, so that nothing has to read while
+/// it runs.
 pub struct Server {
     child: Child,
     out: tempfile::NamedTempFile,
@@ -74,7 +74,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it, with nothing on standard input.
+    /// Starts it with empty standard input.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -92,25 +92,25 @@ impl Server {
         self.child.id()
     }
 
-    /// What it has printed to standard output so far.
+    /// Its standard output so far.
     pub fn out(&self) -> String {
         text(self.out.path())
     }
 
-    /// What it has printed to standard error so far.
+    /// Its standard error so far.
     pub fn err(&self) -> String {
         text(self.err.path())
     }
 
-    /// Whether it still runs.
+    /// Whether it is still running.
     pub fn running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits until `ready` holds.
+    /// Waits until `ready` returns true.
     ///
     /// # Panics
-    /// If it ends before, or `PATIENCE` does; the message holds what it printed.
+    /// If it ends first, or after `PATIENCE`; the message includes its output.
     #[track_caller]
     pub fn wait_until(&mut self, what: &str, mut ready: impl FnMut(&Self) -> bool) {
         let mut is_ready = false;
@@ -130,11 +130,11 @@ impl Server {
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
-        // It may have ended.
+        // It may have ended already.
         let _ = kill_process(pid.expect("a child has a pid"), signal);
     }
 
-    /// Waits for its end, at most `limit`.
+    /// Waits for it to end, for at most `limit`.
     pub fn ended_within(&mut self, limit: Duration) -> Option<ExitStatus> {
         let mut status = None;
         let _ = wait_until(limit, || {
@@ -148,7 +148,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        // Killed, but for one in a system call that cannot be interrupted: not waited for without a limit.
+        // It has been killed, but may be in an uninterruptible system call: do not wait without a limit.
         if self.ended_within(PATIENCE).is_none() {
             eprintln!("process {} does not end", self.pid());
         }
@@ -174,7 +174,7 @@ pub struct MountInfo {
     pub options: String,
 }
 
-/// What is mounted on `dir` now, the topmost if several are. Touches no file system.
+/// The topmost mount on `dir`, if any. Touches no file system.
 pub fn mounted_on(dir: &Path) -> Option<MountInfo> {
     // An absolute path of the parent: resolving the last part could hang.
     let parent = dir.parent().and_then(|p| p.canonicalize().ok());
@@ -183,7 +183,7 @@ pub fn mounted_on(dir: &Path) -> Option<MountInfo> {
     table.lines().filter_map(parse_mount).rfind(|m| m.dir == dir)
 }
 
-/// All that is mounted in folders below `dir`, in the order in which it was mounted.
+/// All mounts in folders below `dir`, in the order in which they were made.
 pub fn mounted_below(dir: &Path) -> Vec<MountInfo> {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -211,12 +211,12 @@ fn unescaped(field: &str) -> String {
     pairs.iter().fold(field.to_owned(), |text, (escape, plain)| text.replace(escape, plain))
 }
 
-/// A folder on which something may be mounted: all of it is unmounted lazily when this is dropped, and the connections
-/// of FUSE file systems are aborted, so that nobody waits for a server that is gone.
+/// A folder that may be a mount point: on drop everything is unmounted lazily and FUSE connections are aborted, so that
+/// nobody waits for a server that is gone.
 pub struct Mount(PathBuf);
 
 impl Mount {
-    /// Watches over `dir`, whether or not something is mounted there yet.
+    /// Watches `dir`, whether or not something is mounted there yet.
     pub fn on(dir: &Path) -> Self {
         Self(dir.to_owned())
     }
@@ -231,13 +231,13 @@ impl Mount {
         mounted_on(&self.0)
     }
 
-    /// Waits until something is mounted there, at most [`PATIENCE`].
+    /// Waits until something is mounted there, for at most [`PATIENCE`].
     #[must_use]
     pub fn wait(&self) -> bool {
         wait_until(PATIENCE, || self.info().is_some())
     }
 
-    /// Waits until nothing is mounted there, at most [`PATIENCE`].
+    /// Waits until nothing is mounted there, for at most [`PATIENCE`].
     #[must_use]
     pub fn wait_gone(&self) -> bool {
         wait_until(PATIENCE, || self.info().is_none())
@@ -265,11 +265,11 @@ impl Drop for Mount {
     }
 }
 
-/// Ends a FUSE connection as the last resort: every request on it fails, and every later one. `minor` is the minor
-/// number of the mounted file system's device. Root only.
+/// Aborts a FUSE connection as the last resort: all requests on it fail. `minor` is the minor number of the mounted
+/// file system's device. Root only.
 ///
 /// # Errors
-/// Those of mounting fusectl and of writing to it, `NotFound` if there is no such connection.
+/// Those of mounting fusectl and of writing to it; `NotFound` if there is no such connection.
 pub fn abort_fuse_connection(minor: u32) -> io::Result<()> {
     let control = Path::new("/sys/fs/fuse/connections");
     let abort = control.join(minor.to_string()).join("abort");
@@ -305,8 +305,8 @@ impl LoopDevice {
 }
 
 impl Drop for LoopDevice {
-    /// Ends when the kernel has let go of the file: as long as anybody else has the device open, if only to see
-    /// whether it is free, `losetup -d` returns before that.
+    /// Ends when the kernel has released the file: while anybody else has the device open, if only to see whether it is
+    /// free, `losetup -d` returns earlier.
     fn drop(&mut self) {
         let name = self.0.file_name().unwrap_or_default();
         let attached = || fs::read(Path::new("/sys/block").join(name).join("loop/backing_file")).ok();
@@ -316,10 +316,10 @@ impl Drop for LoopDevice {
     }
 }
 
-/// A new file of `len` bytes, all of them zero and none of them stored.
+/// A new sparse file of `len` zero bytes.
 ///
 /// # Panics
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn sparse_file(path: &Path, len: u64) {
     File::create_new(path).and_then(|f| f.set_len(len)).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 }
@@ -364,7 +364,7 @@ mod tests {
         assert!(server.running());
         let pid = server.pid();
         drop(server);
-        // Waited for, so that not even its process id is there.
+        // Waited for, so that not even its process ID remains.
         assert!(!Path::new(&format!("/proc/{pid}")).exists());
 
         let mut server = Server::start(Command::new("sleep").arg("1000"));

@@ -6,12 +6,12 @@ use std::process::{Command, Stdio};
 
 use crate::tools;
 
-/// A name, and bytes that must or must not be there.
+/// A name, and bytes that must or must not be found.
 pub type Needle = (String, Vec<u8>);
 
-/// The names of those needles, of two bytes or more, that are in `hay`.
+/// The names of the needles, of two bytes or more, that occur in `hay`.
 pub fn found<'a>(hay: &[u8], needles: &'a [Needle]) -> Vec<&'a str> {
-    // Few places begin as any of them does.
+    // Few positions begin like any of them.
     let start = |bytes: &[u8]| usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
     let mut by_start = vec![Vec::new(); 1 << 16];
     needles.iter().enumerate().for_each(|(i, (_, bytes))| by_start[start(bytes)].push(i));
@@ -24,22 +24,22 @@ pub fn found<'a>(hay: &[u8], needles: &'a [Needle]) -> Vec<&'a str> {
     needles.iter().zip(seen).filter(|(_, seen)| *seen).map(|((name, _), _)| name.as_str()).collect()
 }
 
-/// The memory of a process that can be read and written.
+/// The readable and writable memory of a process.
 #[derive(Default)]
 pub struct Memory {
-    /// Pages of secrets: those that no core image has (`dd`) and no child gets (`wf`).
+    /// Pages of secrets: excluded from core dumps (`dd`) and wiped on fork (`wf`).
     pub locked: Vec<u8>,
     /// The rest: stacks, heap, variables.
     pub ordinary: Vec<u8>,
 }
 
 impl Memory {
-    /// That of a process, which root may read although the process is not dumpable.
+    /// Reads a process's memory, which root may do even if the process is not dumpable.
     ///
     /// # Panics
     /// If it cannot be read.
     pub fn of(pid: u32) -> Self {
-        // A thread that ends meanwhile takes its stack along: look again then.
+        // A thread that ends meanwhile takes its stack along: then look again.
         (0..100).find_map(|_| Self::read(pid)).expect("memory that stays as it is for a moment")
     }
 
@@ -67,8 +67,8 @@ impl Memory {
         Some(all)
     }
 
-    /// What a vector register may hold of the locked memory: each 16 bytes of it, and each word four times, as ciphers take the round
-    /// keys of many blocks. What does not look random is left out: it may be anywhere.
+    /// What a vector register may hold of the locked memory: each 16 bytes of it, and each word four times, as ciphers
+    /// take the round keys of many blocks. What does not look random is left out: it may be anywhere.
     pub fn locked_as_vectors(&self) -> Vec<Needle> {
         let different = |bytes: &[u8]| (0..bytes.len()).filter(|&i| !bytes[..i].contains(&bytes[i])).count();
         let whole = self.locked.as_chunks::<16>().0.iter().filter(|chunk| different(&chunk[..]) >= 8);
@@ -81,17 +81,18 @@ impl Memory {
     }
 }
 
-/// The registers of every thread of a process.
+/// The registers of all threads of a process.
 pub struct Registers {
     /// How many threads there are.
     pub threads: usize,
-    /// General and vector registers, one thread after the other, as the kernel saves them.
+    /// General and vector registers, thread by thread, as the kernel saves them.
     pub bytes: Vec<u8>,
 }
 
 impl Registers {
-    /// Those of a process, which goes on as before; root may ask. A reported skip where Python is missing, which does for us what takes
-    /// `unsafe` here. gdb would not do: it takes every processor's vector registers to lie where Intel's do.
+    /// Those of a process, which goes on as before; root may ask. A reported skip where Python is missing, which does
+    /// for us what takes `unsafe` here. gdb would not do: it takes every processor's vector registers to lie where
+    /// Intel's do.
     ///
     /// # Panics
     /// If they cannot be read. A vector register is changed for a moment, and must be found so.
@@ -104,8 +105,8 @@ impl Registers {
     }
 }
 
-/// Stops each thread, reads NT_PRSTATUS and its vector registers, and lets it go on (ptrace(2); Linux, include/uapi/linux/ptrace.h and
-/// elf.h). Prints nothing before that: this program may be its own parent's debugger.
+/// Stops each thread, reads NT_PRSTATUS and its vector registers, and lets it go on (ptrace(2); Linux,
+/// include/uapi/linux/ptrace.h and elf.h). Prints nothing before that: this program may be its own parent's debugger.
 const REGISTERS: &str = r#"
 import ctypes, os, platform, sys
 

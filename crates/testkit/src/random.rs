@@ -1,4 +1,4 @@
-//! Bytes that look random and are the same in every run.
+//! Random-looking bytes that are the same in every run.
 
 /// SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
 pub struct Random(u64);

@@ -1,4 +1,4 @@
-//! Stores that fail, and stores that remember in which order they were written, to test what writes to stores.
+//! Stores that fail, and stores that remember the order of writes, to test code that writes to stores.
 
 use std::io;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use claviger_engine::store::MemoryStore;
 
 use crate::random::Random;
 
-/// What a disk writes whole or not at all, in bytes.
+/// What a disk writes atomically, in bytes.
 const SECTOR: usize = 512;
 
 /// What a [`FaultStore`] counts.
@@ -27,9 +27,9 @@ pub enum Operation {
 /// When and how a store fails.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// What fails.
+    /// The operation that fails.
     pub operation: Operation,
-    /// Which of them, counted from 0.
+    /// Which one of them fails, counted from 0.
     pub nth: u64,
     /// Whether all later operations of this kind fail too.
     pub for_good: bool,
@@ -37,7 +37,7 @@ pub struct Fault {
     pub transferred: usize,
 }
 
-/// A store that fails as planned, and counts.
+/// A store that fails as planned, and counts operations.
 pub struct FaultStore {
     inner: Arc<dyn Store>,
     fault: Option<Fault>,
@@ -45,17 +45,17 @@ pub struct FaultStore {
 }
 
 impl FaultStore {
-    /// `inner`, failing as `fault` says, or never.
+    /// Wraps `inner`, failing as `fault` says, or never.
     pub fn new(inner: Arc<dyn Store>, fault: Option<Fault>) -> Self {
         Self { inner, fault, counts: Default::default() }
     }
 
-    /// How many there have been of an operation, failed ones included.
+    /// How many operations of a kind there have been, including failed ones.
     pub fn count(&self, operation: Operation) -> u64 {
         self.counts[operation as usize].load(Ordering::Relaxed)
     }
 
-    /// Counts the operation. If it is to fail: how many bytes it transfers.
+    /// Counts the operation. If it is to fail, returns how many bytes it transfers.
     fn strikes(&self, operation: Operation) -> Option<usize> {
         let n = self.counts[operation as usize].fetch_add(1, Ordering::Relaxed);
         let fault = self.fault.filter(|f| f.operation == operation)?;
@@ -106,8 +106,8 @@ impl Store for FaultStore {
     }
 }
 
-/// A disk behind a system's cache, as Linux treats it: where writing back fails, the flush says so once, and what was to be written
-/// is taken for written from then on. It is read from memory as long as the system runs, and is on no disk.
+/// A disk behind the system's page cache, as Linux treats it: if writeback fails, the flush says so once, and the data
+/// then count as written. They can be read from memory while the system runs, but are on no disk.
 pub struct CachedStore {
     cache: MemoryStore,
     disk: Mutex<Vec<u8>>,
@@ -116,7 +116,7 @@ pub struct CachedStore {
 }
 
 impl CachedStore {
-    /// A disk that holds `bytes`, whose flush number `failing`, counted from 0, fails.
+    /// A disk with the contents `bytes` whose flush number `failing`, counted from 0, fails.
     pub fn new(bytes: Vec<u8>, failing: u64) -> Self {
         Self {
             cache: MemoryStore::new(bytes.clone()),
@@ -126,7 +126,7 @@ impl CachedStore {
         }
     }
 
-    /// What a power cut leaves.
+    /// The contents after a power cut.
     pub fn on_disk(&self) -> Vec<u8> {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -154,7 +154,7 @@ impl Store for CachedStore {
 
     fn flush(&self) -> io::Result<()> {
         let dirty = std::mem::take(&mut *self.dirty());
-        // Wraps to a number that no test counts down to.
+        // Wraps around to a number that no test reaches.
         if self.flushes_to_fail.fetch_sub(1, Ordering::Relaxed) == 0 {
             return Err(planted());
         }
@@ -163,7 +163,7 @@ impl Store for CachedStore {
     }
 }
 
-/// A store in memory that remembers every write and flush, so that a test can look at what a crash would have left.
+/// A store in memory that remembers every write and flush, so that a test can examine what a crash would have left.
 pub struct CrashStore {
     before: Vec<u8>,
     now: MemoryStore,
@@ -176,13 +176,13 @@ enum Event {
 }
 
 impl CrashStore {
-    /// A store that holds `bytes`.
+    /// A store with the contents `bytes`.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self { now: MemoryStore::new(bytes.clone()), before: bytes, log: Mutex::default() }
     }
 
-    /// What a crash can leave, at every moment: all that was written so far; only what was flushed; and what was flushed
-    /// together with the newest write, which overtook the others. Of no write is there just a part.
+    /// What a crash can leave at every moment: everything written so far; only what was flushed; and what was flushed
+    /// plus the newest write, which overtook the others. No write is partial.
     pub fn crash_images(&self) -> Vec<Vec<u8>> {
         let log = self.log();
         let mut images = vec![self.before.clone()];
@@ -206,23 +206,23 @@ impl CrashStore {
         images
     }
 
-    /// What a crash can leave if sectors of 512 bytes are written whole or not at all, and those that no flush has followed
-    /// yet reach the disk in any order or never: at every moment, what was flushed and some of the sectors written since.
-    /// All selections where there are up to 8 such sectors; else none, all, each alone, each missing, and `more` by chance.
+    /// What a crash can leave if sectors of 512 bytes are written atomically, and unflushed ones reach the disk in any
+    /// order or never: at every moment, what was flushed and some of the sectors written since. All selections if there
+    /// are up to 8 such sectors; otherwise none, all, each alone, each missing, and `more` at random.
     pub fn torn_images(&self, more: usize) -> Vec<Vec<u8>> {
         let mut images = Vec::new();
         self.each_torn_image(more, |image| images.push(image.to_vec()));
         images
     }
 
-    /// Looks at the same images one after the other, where all of them would take too much memory.
+    /// Visits the same images one by one, if all of them would take too much memory.
     pub fn each_torn_image(&self, more: usize, each: impl FnMut(&[u8])) {
         let mut random = Random::new(more as u64);
         self.each_torn(|count| selections(count, more, &mut random).collect(), each);
     }
 
-    /// Like [`CrashStore::torn_images`], one after the other, and fewer of them: all selections where there are up to 3 such
-    /// sectors; else none, all, the first half, the second half, and `more` by chance.
+    /// Like [`CrashStore::torn_images`], one by one, and fewer of them: all selections if there are up to 3 such
+    /// sectors; otherwise none, all, the first half, the second half, and `more` at random.
     pub fn each_sampled_image(&self, more: usize, each: impl FnMut(&[u8])) {
         let mut random = Random::new(more as u64);
         let some = |count: usize| -> Vec<Vec<bool>> {
@@ -237,7 +237,7 @@ impl CrashStore {
         self.each_torn(some, each);
     }
 
-    /// Calls `each` with every image that the selections make of the sectors which no flush has followed yet.
+    /// Calls `each` with every image that the selections make of the sectors not flushed yet.
     fn each_torn(&self, mut select: impl FnMut(usize) -> Vec<Vec<bool>>, mut each: impl FnMut(&[u8])) {
         let log = self.log();
         each(&self.before);
@@ -266,7 +266,7 @@ impl CrashStore {
     }
 }
 
-/// The parts of a write that lie in one sector each.
+/// The parts of a write, each within one sector.
 fn sectors(offset: usize, data: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let first = (SECTOR - offset % SECTOR).min(data.len());
     let (head, rest) = data.split_at(first);
@@ -275,7 +275,7 @@ fn sectors(offset: usize, data: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     head.into_iter().chain(rest)
 }
 
-/// Writes the parts, in order: a sector that was written twice ends up as it was written last.
+/// Writes the parts in order: a sector that was written twice has its last contents.
 fn put<'a>(image: &mut [u8], parts: impl IntoIterator<Item = &'a (usize, &'a [u8])>) {
     for (offset, part) in parts {
         image[*offset..][..part.len()].copy_from_slice(part);

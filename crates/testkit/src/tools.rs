@@ -1,10 +1,10 @@
-//! Programs and samples of others that tests need. One that is missing is a *reported* skip, and in CI a failure.
+//! Third-party programs and samples that tests need. A missing one is a *reported* skip, and a failure in CI.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The program `name`, or a reported skip.
+/// Finds the program `name`; a reported skip if it is missing.
 ///
 /// # Panics
 /// In CI (`CI` is set), where everything is installed and nothing may be skipped.
@@ -15,18 +15,18 @@ pub fn program(name: &str) -> Option<PathBuf> {
     found.or_else(|| skip(&format!("the program {name} is not installed")))
 }
 
-/// A file or folder below the samples, which lie in `shared/samples` beside the checkout or where `CLAVIGER_SAMPLES`
-/// says, or a reported skip.
+/// A file or folder of the samples, which are in `shared/samples` beside the checkout or where `CLAVIGER_SAMPLES` says;
+/// a reported skip if it is missing.
 ///
 /// # Panics
-/// In CI, where they are there.
+/// In CI, where they exist.
 pub fn sample(name: &str) -> Option<PathBuf> {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/samples");
     let path = env::var_os("CLAVIGER_SAMPLES").map_or_else(beside, PathBuf::from).join(name);
     if path.exists() { path.canonicalize().ok() } else { skip(&format!("the sample {name} is not there")) }
 }
 
-/// Whether this test runs as root, or a reported skip.
+/// Continues only as root; otherwise a reported skip.
 ///
 /// # Panics
 /// In CI, which runs as root.
@@ -42,17 +42,17 @@ pub fn root() -> Option<()> {
 /// In CI.
 pub fn skip<T>(why: &str) -> Option<T> {
     assert!(env::var_os("CI").is_none(), "nothing may be skipped in CI: {why}");
-    // Past the test harness, which would swallow what a passing test prints.
+    // Bypasses the test harness, which would swallow the output of a passing test.
     use std::io::Write;
     let test = std::thread::current().name().unwrap_or("?").to_owned();
     let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
     None
 }
 
-/// Runs `command` to its end.
+/// Runs `command` to completion.
 ///
 /// # Panics
-/// If it cannot be started or fails; the message holds what it printed.
+/// If it cannot be started or fails; the message includes its output.
 pub fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     assert!(

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::tools;
 
-/// What a script printed, and how it ended.
+/// A script's output, and how it ended.
 #[derive(Debug)]
 pub struct Outcome {
     /// Exit status of the script.
@@ -15,8 +15,8 @@ pub struct Outcome {
     pub output: String,
 }
 
-/// Runs a shell script as root in user-mode Linux, on the host's own files. The images are `/dev/ubda`, `/dev/ubdb` … in
-/// order, at most 16 of them. A reported skip where user-mode Linux is not installed.
+/// Runs a shell script as root in user-mode Linux, on the host's own files. The images are `/dev/ubda`, `/dev/ubdb` …
+/// in order, at most 16 of them. A reported skip if user-mode Linux is not installed.
 ///
 /// # Panics
 /// If the kernel does not come up or the script does not end within `seconds`.
@@ -27,7 +27,7 @@ pub fn run(script: &str, images: &[&Path], seconds: u32) -> Option<Outcome> {
 fn start(script: &str, images: &[&Path], seconds: u32, with_shim: bool) -> Option<Outcome> {
     let kernel = tools::program(claviger_uml::KERNEL)?;
     let timeout = tools::program("timeout")?;
-    // Debian's user-mode-linux has dm-crypt and the ciphers as modules, and does without the package kmod.
+    // Debian's user-mode-linux has dm-crypt and the ciphers as modules, and works without the package kmod.
     tools::program("modprobe")?;
     if with_shim {
         tools::program(claviger_uml::COMPILER)?;
@@ -91,7 +91,7 @@ mod tests {
         }
         let image = tempfile::NamedTempFile::new().expect("an image");
         image.as_file().set_len(1 << 20).expect("a size");
-        // Processes that switch while their vector registers are in use: a state that got lost would spoil what they compute.
+        // Processes that switch while their vector registers are in use: lost state would spoil their results.
         let script = "modprobe -a dm-crypt aes xts
             head -c 64 /dev/zero | cryptsetup open --type plain -c aes-xts-plain64 -s 512 --key-file - /dev/ubda x || exit
             head -c 300000 /dev/zero | tee /dev/mapper/x >/dev/null; sync

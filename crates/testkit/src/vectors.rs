@@ -1,9 +1,9 @@
-//! Test vectors of others: files that say what to expect, in folders below `vectors/` of this crate.
+//! Published test vectors: files with expected results, in folders below this crate's `vectors/`.
 //!
-//! A file is a list of records with a blank line between them, and a record a list of `field = value` lines. A value that is
-//! too long for one line goes on in the lines that follow, which are indented. `#` starts a comment line; those at the
-//! top name the source. Bytes are in hexadecimal digits, or a text in quotation marks, or `counting N`: N bytes that count
-//! from 00 to ff, over and over.
+//! A file is a list of records with a blank line between them, and a record a list of `field = value` lines. A long
+//! value continues on the following, indented lines. `#` starts a comment line; those at the top name the source. Bytes
+//! are in hexadecimal digits, or a text in quotation marks, or `counting N`: N bytes that count from 00 to ff, over and
+//! over.
 
 use std::cell::Cell;
 use std::fmt;
@@ -24,7 +24,7 @@ struct Field {
     read: Cell<bool>,
 }
 
-/// Every record of every file in a folder, files in order of their names.
+/// Every record of every file in a folder, sorted by file name.
 ///
 /// # Panics
 /// If there is none, or a file cannot be parsed.
@@ -45,7 +45,7 @@ pub fn load(folder: &str) -> Vec<Vector> {
     vectors
 }
 
-/// Bytes in hexadecimal digits.
+/// Hexadecimal bytes.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
@@ -67,7 +67,7 @@ impl Vector {
         Some(parse_bytes(&field.value).unwrap_or_else(|| self.wrong(field, "bytes")))
     }
 
-    /// A field's number, decimal or after `0x` hexadecimal.
+    /// A field's number, decimal or hexadecimal with `0x`.
     pub fn number(&self, name: &str) -> u64 {
         let field = self.field(name);
         let parsed = match field.value.strip_prefix("0x") {
@@ -82,7 +82,7 @@ impl Vector {
         if self.fields.iter().any(|f| f.name == name) { self.number(name) } else { default }
     }
 
-    /// To be called when everything was read: a field that nobody asked for is a mistake.
+    /// To be called when everything was read: a field that nothing reads is a mistake.
     pub fn finish(&self) {
         if let Some(field) = self.fields.iter().find(|f| !f.read.get()) {
             panic!("{}:{}: nothing reads the field {}", self.file.display(), field.line, field.name);
@@ -130,7 +130,7 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Vector>, String> {
         }
         if content.starts_with(char::is_whitespace) {
             let open = if between { None } else { vectors.last_mut().and_then(|v| v.fields.last_mut()) };
-            let field = open.ok_or_else(|| wrong("an indented line without a field to go on with"))?;
+            let field = open.ok_or_else(|| wrong("an indented line without a field to continue"))?;
             field.value.push_str(content.trim());
             continue;
         }

@@ -103,10 +103,10 @@ fn a_plan_is_told_and_one_that_makes_no_sense_is_refused() {
     assert!(sweep.err.contains("plain-nbd, nbd/TrueCrypt, nbd/TrueCrypt:AES-Twofish-Serpent"), "{}", sweep.err);
     assert!(sweep.err.contains("workloads: dd\n"), "{}", sweep.err);
     for (args, words) in [
-        ("--facility LUKS3", ["no facility is called LUKS3", "Did you mean LUKS"]),
-        ("--workload nothing", ["no workload is called nothing", "There are dd"]),
+        ("--facility LUKS3", ["there is no facility called LUKS3", "Did you mean LUKS"]),
+        ("--workload nothing", ["there is no workload called nothing", "The workloads are: dd"]),
         ("--facility LUKS2 --workload dd --size 4T", ["do not fit", "smaller"]),
-        ("--size 1M", ["64 MiB at least", ""]),
+        ("--size 1M", ["at least 64 MiB", ""]),
         ("--repeats 5:4", ["smaller than the first", ""]),
         ("--scale 0", ["above 0", ""]),
     ] {

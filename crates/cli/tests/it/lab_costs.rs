@@ -102,7 +102,7 @@ fn more_open_volumes_take_more_memory_and_work_takes_processor_time() {
     assert!(pass(&stored, "memory", "folder").is_empty());
     let notes = stored["notes"].to_string();
     assert!(
-        notes.contains("folder is not measured with memory") && notes.contains("what the kernel does itself"),
+        notes.contains("folder is not measured with memory") && notes.contains("work done in the kernel"),
         "{notes}"
     );
 }

@@ -142,5 +142,5 @@ fn what_is_missing_is_said() {
         let said = done["left_out"][0]["why"].as_str().expect("text");
         assert!(said.contains(why), "{said}");
     }
-    check(&folder, "1M", &["folderr"]).fails(1, &["no facility is called folderr", "Did you mean folder?"]);
+    check(&folder, "1M", &["folderr"]).fails(1, &["there is no facility called folderr", "Did you mean folder?"]);
 }

@@ -176,7 +176,9 @@ fn two_runs_are_compared() {
     assert_eq!((&json["basis"], &json["cells"][0]["facility"]), (&json!("speeds"), &json!("LUKS2")));
     assert_eq!(report(&[&old, &slower, "--csv"]).succeeds().text().lines().count(), 5);
     let page = report(&[&old, &slower, "--html", "-"]).succeeds().text();
-    assert!(page.contains("Against the old run") && page.contains("-12.5") && page.starts_with("<!DOCTYPE html>"));
+    assert!(
+        page.contains("Compared with the old run") && page.contains("-12.5") && page.starts_with("<!DOCTYPE html>")
+    );
 
     report(&[&old, "--fail-on-slower", "5"]).fails(1, &["two runs"]);
     report(&[&old, &slower, "--least", "many"]).fails(1, &["0 to 100"]);
@@ -203,8 +205,5 @@ fn published_losses_stand_beside_a_run() {
     let args = ["--for", "laptop", "--share-with", "linux", "--threat", "theft", "--root", "yes"];
     let told = run(["lab", "recommend", "--run", &path].iter().copied().chain(args)).succeeds().text();
     let flat = told.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(
-        flat.contains("On this machine it loses 20.0 % against its baseline, in the middle of 2 figures"),
-        "{told}"
-    );
+    assert!(flat.contains("On this machine it loses 20.0 % against its baseline, the median of 2 figures"), "{told}");
 }

@@ -91,11 +91,11 @@ fn a_stored_run_cannot_make_a_resumed_one_write_elsewhere() {
     };
     let first = text.lines().next().expect("a line").to_owned() + "\n";
     for (from, to, words, code) in [
-        ("\"scale\":0.0005", "\"scale\":1e20", "the scale is above 0", 1),
+        ("\"scale\":0.0005", "\"scale\":1e20", "the scale must be above 0", 1),
         ("\"scale\":0.0005", "\"scale\":null", "null", 4),
         ("\"max_repeats\":1", "\"max_repeats\":99999999999", "1000 repeats", 1),
-        ("\"facilities\":[\"folder\"]", "\"facilities\":[\"../x\"]", "no facility is called", 1),
-        ("\"workloads\":[\"dd\"]", "\"workloads\":[\"\\u001b\"]", "no workload is called", 1),
+        ("\"facilities\":[\"folder\"]", "\"facilities\":[\"../x\"]", "there is no facility called", 1),
+        ("\"workloads\":[\"dd\"]", "\"workloads\":[\"\\u001b\"]", "there is no workload called", 1),
     ] {
         assert!(first.contains(from), "{from}: {first}");
         resume(&first.replace(from, to)).fails(code, &[words]);
@@ -163,7 +163,7 @@ fn what_a_killed_lab_left_is_removed_by_the_next() {
     assert!(!traces(found, &stores).is_empty(), "nothing was left: this shows nothing");
     let next = lab("--facility folder --workload dd --scale 0.0005 --repeats 1:1", "next").output();
     let next = done(next.expect("it ends")).succeeds();
-    assert!(next.err.contains("what a lab that was killed had left"), "{}", next.err);
+    assert!(next.err.contains("what a killed lab had left"), "{}", next.err);
     assert_eq!(traces(found, &stores), Vec::<String>::new());
     assert!(fs::read_dir(&stores).expect("a folder").next().is_none());
 }

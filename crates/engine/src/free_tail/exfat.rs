@@ -79,7 +79,7 @@ impl<'a> Fs<'a> {
         check_sum(store, 1 << sector)?;
         let flags = le16(boot, 106);
         if flags & (DIRTY | FAILURE) != 0 {
-            return Err(not_clean(NAME, "it was not unmounted, or an error occurred"));
+            return Err(not_clean(NAME, "it was not unmounted, or the medium failed"));
         }
         if flags & SECOND_FAT != 0 || boot[110] != 1 {
             return Err(not_understood(NAME, "two FATs"));

@@ -58,7 +58,7 @@ pub(super) fn read(store: &dyn Store) -> Result<Table> {
         let Some(last) = (store.len() / size).checked_sub(1) else { continue };
         if let Ok(backup) = copy(store, size, last) {
             let why = wrong.map(|e| e.kind.to_string()).unwrap_or_default();
-            return table(size, &backup, Some(format!("The backup of the partition table was used: {why}.")));
+            return table(size, &backup, Some(format!("The partition table was read from its backup: {why}.")));
         }
     }
     let wrong = wrong.expect("no copy was right");
@@ -112,7 +112,7 @@ fn copy(store: &dyn Store, size: u64, at: u64) -> Result<Copy> {
     }
     let header_size = le32(12) as usize;
     if le32(8) != REVISION || !(SMALLEST_HEADER..=sector.len()).contains(&header_size) {
-        return Err(wrong("GPT header", format!("revision {:#x}, {header_size} bytes", le32(8))));
+        return Err(wrong("GPT header", format!("a header of revision {:#x} with {header_size} bytes", le32(8))));
     }
     let mut summed = sector[..header_size].to_vec();
     summed[16..20].fill(0);

@@ -16,8 +16,8 @@ pub(super) struct Contrast {
 /// Share of the intervals that hold the truth.
 const CONFIDENCE: f64 = 0.95;
 
-/// The sum of the groups' means, each times its weight, by Welch's test with the degrees of freedom of Satterthwaite (1946), which
-/// lets groups have different spreads. Every group has two samples or more.
+/// The sum of the groups' means, each times its weight, by Welch's test with the degrees of freedom of Satterthwaite
+/// (1946), which lets groups have different spreads. Every group has two samples or more.
 pub(super) fn contrast(groups: &[(f64, Vec<f64>)]) -> Contrast {
     let mut estimate = 0.0;
     let (mut variance, mut denominator) = (0.0, 0.0);
@@ -41,9 +41,9 @@ pub(super) fn contrast(groups: &[(f64, Vec<f64>)]) -> Contrast {
     Contrast { estimate, low: estimate - reach, high: estimate + reach, p: t_tails(estimate / error, freedom) }
 }
 
-/// For each probability, the smallest rate of false discoveries at which it counts as one, by Benjamini and Hochberg (1995): among
-/// those at or below 0.05, one of 20 is expected to be false. It holds for tests that are independent or that err together, as
-/// figures of one run do.
+/// For each probability, the smallest rate of false discoveries at which it counts as one, by Benjamini and Hochberg
+/// (1995): among those at or below 0.05, one of 20 is expected to be false. It holds for tests that are independent or
+/// that err together, as figures of one run do.
 pub(super) fn false_discovery_rates(p: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_unstable_by(|&a, &b| p[b].total_cmp(&p[a]));
@@ -57,8 +57,8 @@ pub(super) fn false_discovery_rates(p: &[f64]) -> Vec<f64> {
     rates
 }
 
-/// Probability that Student's t with these degrees of freedom is as far from 0 as `t`, on either side: the incomplete beta
-/// function of v / (v + t²) (Abramowitz and Stegun 26.7.1 and 26.5.27).
+/// Probability that Student's t with these degrees of freedom is as far from 0 as `t`, on either side: the incomplete
+/// beta function of v / (v + t²) (Abramowitz and Stegun 26.7.1 and 26.5.27).
 fn t_tails(t: f64, freedom: f64) -> f64 {
     incomplete_beta(freedom / (freedom + t * t), freedom / 2.0, 0.5)
 }
@@ -76,8 +76,8 @@ fn t_quantile(probability: f64, freedom: f64) -> f64 {
     high
 }
 
-/// I_x(a, b), by the continued fraction of Abramowitz and Stegun 26.5.8, which converges fast below (a + 1) / (a + b + 2); above,
-/// I_x(a, b) = 1 - I_(1-x)(b, a).
+/// I_x(a, b), by the continued fraction of Abramowitz and Stegun 26.5.8, which converges fast below (a + 1) / (a + b +
+/// 2); above, I_x(a, b) = 1 - I_(1-x)(b, a).
 fn incomplete_beta(x: f64, a: f64, b: f64) -> f64 {
     if x <= 0.0 || x >= 1.0 {
         return x.clamp(0.0, 1.0);
@@ -103,8 +103,8 @@ fn fraction(x: f64, a: f64, b: f64) -> f64 {
     value
 }
 
-/// The logarithm of the gamma function for positive numbers: Stirling's series (Abramowitz and Stegun 6.1.40) from 8 on, and the
-/// recurrence below.
+/// The logarithm of the gamma function for positive numbers: Stirling's series (Abramowitz and Stegun 6.1.40) from 8
+/// on, and the recurrence below.
 fn ln_gamma(x: f64) -> f64 {
     if x < 8.0 {
         return ln_gamma(x + 1.0) - x.ln();

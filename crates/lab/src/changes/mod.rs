@@ -1,11 +1,11 @@
-//! Two runs, cell by cell: what became faster or slower from the one to the other.
+//! Compares two runs, cell by cell: what became faster or slower.
 //!
-//! Speeds are compared where both runs were made on the same machine by the same plan; otherwise only what each facility lost
-//! against its own baseline is, which is what two machines have in common. Each cell is judged by Welch's test on the logarithms of
-//! its samples, so that a change is a factor, and all of them together by their rate of false discoveries: hundreds of
-//! cells at 5 % each would give dozens of changes by chance. A change that is smaller than a limit is not called one, however
-//! certain: two runs of the same thing differ by a little more than each of them shows in itself (where files lie, which memory
-//! is used), and no statistics of one run can see that.
+//! Speeds are compared if both runs used the same machine and plan; otherwise only each facility's loss against its own
+//! baseline is, because that is what two machines have in common. Each cell is judged by Welch's test on the logarithms
+//! of its samples, so that a change is a factor, and all of them together by their rate of false discoveries: hundreds
+//! of cells at 5 % each would give dozens of changes by chance. A change below a limit is not reported, however
+//! certain: two runs of the same thing differ slightly more than each of them shows (where files are, which memory is
+//! used), and no statistics of one run can reveal that.
 
 mod contrast;
 
@@ -17,10 +17,10 @@ use crate::statistics::{ENOUGH, Verdict, median};
 use crate::summary::{Cell, Summary};
 use contrast::{contrast, false_discovery_rates};
 
-/// The rate of false changes among those that are reported.
+/// The rate of false changes among those reported.
 pub const FALSE_CHANGES: f64 = 0.05;
 
-/// The smallest change that is called one, unless another is asked for: that to which figures are repeated.
+/// The smallest change that is reported by default: the precision to which figures are repeated.
 pub const LEAST: f64 = 0.03;
 
 /// What changed from one run to another.
@@ -28,23 +28,23 @@ pub const LEAST: f64 = 0.03;
 pub struct Changes {
     /// What was compared.
     pub basis: Basis,
-    /// Why only losses were compared, in whole sentences; empty where speeds were.
+    /// Why only losses were compared, in whole sentences; empty if speeds were.
     pub because: Vec<String>,
     /// What else differs between the runs.
     pub differences: Vec<Difference>,
     /// The smallest change that counts: 0.03 is 3 %.
     pub least: f64,
-    /// All cells that both runs have: those that changed first, then the others, the largest change first.
+    /// The cells both runs have: first those that changed, then the others, the largest change first.
     pub cells: Vec<Change>,
     /// Cells that only the old run has.
     pub only_old: Vec<CellName>,
     /// Cells that only the new run has.
     pub only_new: Vec<CellName>,
-    /// Cells that both have and that could not be compared, and why.
+    /// Cells that both have but that cannot be compared, and why.
     pub not_compared: Vec<(CellName, String)>,
 }
 
-/// What two runs have in common that can be compared.
+/// What can be compared between two runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Basis {
@@ -54,7 +54,7 @@ pub enum Basis {
     Losses,
 }
 
-/// Something that is not the same in both runs.
+/// A difference between the runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// What it is.
@@ -88,14 +88,14 @@ pub struct Change {
     pub old: f64,
     /// The median, or the loss.
     pub new: f64,
-    /// How much more performance there is now: -0.1 is 10 % less. Of losses, it is the performance that is left beside the baseline
-    /// that is compared. It is the change of the geometric mean.
+    /// How much more performance there is now: -0.1 is 10 % less. Of losses, it is the performance that is left beside
+    /// the baseline that is compared. It is the change of the geometric mean.
     pub change: f64,
     /// Lower end of its 95 % interval, which is not corrected for the number of cells.
     pub low: f64,
     /// Upper end.
     pub high: f64,
-    /// The rate of false changes at which this one would be reported.
+    /// The false discovery rate at which this change would be reported.
     pub false_discovery_rate: f64,
     /// What it comes to, with the correction and the limit.
     pub verdict: Verdict,
@@ -170,8 +170,8 @@ fn missing(here: &Summary, there: &Summary) -> Vec<CellName> {
     here.cells.iter().filter(|cell| find(there, cell).is_none()).map(CellName::of).collect()
 }
 
-/// A change before all are judged: `false_discovery_rate` is still the probability of this one alone. Nothing for a cell that has no
-/// loss, where losses are compared: a baseline, or a cost.
+/// A change before all are judged: `false_discovery_rate` is still the probability of this one alone. Nothing for a
+/// cell that has no loss, where losses are compared: a baseline, or a cost.
 ///
 /// # Errors
 /// Why it cannot be compared.
@@ -212,15 +212,15 @@ fn baseline<'a>((summary, cell): (&'a Summary, &Cell)) -> Option<&'a Cell> {
 
 fn logs(cell: &Cell) -> Result<Vec<f64>, String> {
     if cell.samples.len() < ENOUGH {
-        return Err(format!("{} has {} samples, and {ENOUGH} are needed", cell.facility, cell.samples.len()));
+        return Err(format!("{} has {} samples, but {ENOUGH} are required", cell.facility, cell.samples.len()));
     }
     if cell.samples.iter().any(|&sample| sample <= 0.0 || !sample.is_finite()) {
-        return Err(format!("a sample of {} is 0: there is no factor between it and another", cell.facility));
+        return Err(format!("a sample of {} is 0, which has no ratio to another", cell.facility));
     }
     Ok(cell.samples.iter().map(|sample| sample.ln()).collect())
 }
 
-/// Why speeds say nothing about a change, in whole sentences.
+/// Why speeds cannot be compared, in whole sentences.
 fn why_not_speeds(old: &Run, new: &Run) -> Vec<String> {
     let mut because = Vec::new();
     if !same_machine(&old.machine, &new.machine) {
@@ -228,7 +228,7 @@ fn why_not_speeds(old: &Run, new: &Run) -> Vec<String> {
     }
     let (a, b) = (&old.plan, &new.plan);
     if !same_work(a, b) {
-        because.push("The plans differ in how much is measured, where, or with what in the page cache.".into());
+        because.push("The plans differ in how much is measured, where, or in what is done with the page cache.".into());
     }
     because
 }
@@ -324,8 +324,8 @@ mod tests {
     const CASES: usize = 24;
     const ROUNDS: usize = 5;
 
-    /// What a run would find on a machine of this speed: each facility's share of it, 2 % of noise, and in one of 20 passes something
-    /// else takes up to a third of the time.
+    /// What a run would find on a machine of this speed: each facility's share of it, 2 % of noise, and in one of 20
+    /// passes something else takes up to a third of the time.
     fn simulated(seed: u64, speed: f64, shares: [f64; 3]) -> Run {
         let mut random = Random::new(seed);
         let mut pass = |round: usize, facility: usize| {

@@ -1,4 +1,4 @@
-//! All facilities: ours, those of others that come with this program, and the user's own.
+//! All facilities: ours, others that come with this program, and the user's own.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -47,8 +47,8 @@ const FILE_MAX: u64 = 256 << 10;
 /// The longest name of a facility, in bytes.
 const NAME_MAX: usize = 64;
 
-/// Letters that names of facilities are made of besides letters and digits: they stand in tables, in pages and on command
-/// lines.
+/// Letters that names of facilities are made of besides letters and digits: they stand in tables, in pages and on
+/// command lines.
 const NAME_SIGNS: &[u8] = b"-_.:/+";
 
 /// Facilities, each of another name.
@@ -56,12 +56,12 @@ const NAME_SIGNS: &[u8] = b"-_.:/+";
 pub struct Catalogue(Vec<Facility>);
 
 impl Catalogue {
-    /// Ours, those of others that come with this program, the user's in `$XDG_CONFIG_HOME/claviger/peers/*.toml`, and those in
-    /// `more`. A later one replaces an earlier one of its name, unless that is ours.
+    /// Ours, those of others that come with this program, the user's in `$XDG_CONFIG_HOME/claviger/peers/*.toml`, and
+    /// those in `more`. A later one replaces an earlier one of its name, unless that is ours.
     ///
     /// # Errors
-    /// `Misuse` for a file that is no facility, a baseline that is none, and a user's file where this is root and the user is
-    /// not; `Io`.
+    /// `Misuse` for a file that is no facility, a baseline that is none, and a user's file where this is root and the
+    /// user is not; `Io`.
     pub fn load(more: Option<&Path>) -> Result<Self> {
         let mut all = Self::built_in()?;
         let users = config_folder().join("peers");
@@ -96,7 +96,7 @@ impl Catalogue {
         found.ok_or_else(|| {
             let nearest = self.0.iter().min_by_key(|f| distance(&f.name.to_lowercase(), &name.to_lowercase()));
             let nearest = nearest.map(|f| format!("Did you mean {}? ", f.name)).unwrap_or_default();
-            let what = format!("no facility is called {name}");
+            let what = format!("there is no facility called {name}");
             Error::misuse(what).hint(format!("{nearest}`claviger lab list` shows all of them."))
         })
     }
@@ -141,8 +141,8 @@ impl Catalogue {
             let Some(baseline) = &facility.baseline else { continue };
             let wrong = |why: &str| Err(Error::misuse(format!("the baseline of {}, {baseline}, {why}", facility.name)));
             match self.0.iter().find(|f| f.name == *baseline) {
-                None => return wrong("is no facility"),
-                Some(f) if f.baseline.is_some() => return wrong("has a baseline itself"),
+                None => return wrong("is not a facility"),
+                Some(f) if f.baseline.is_some() => return wrong("has a baseline of its own"),
                 Some(_) => {}
             }
         }
@@ -160,12 +160,11 @@ fn check_name(facility: &Facility) -> Result<()> {
     let Facility { name, title, about, .. } = facility;
     let sound = |b: u8| b.is_ascii_alphanumeric() || NAME_SIGNS.contains(&b);
     if !(1..=NAME_MAX).contains(&name.len()) || !name.bytes().all(sound) || name.starts_with('-') {
-        let what =
-            format!("the name {name:?}: letters, digits and -_.:/+ are allowed, {NAME_MAX} of them, no - in front");
+        let what = format!("the name {name:?}: at most {NAME_MAX} letters, digits and -_.:/+, not beginning with -");
         return Err(Error::misuse(what));
     }
     match [title, about].into_iter().any(|text| text.contains(char::is_control)) {
-        true => Err(Error::misuse(format!("the facility {name}: its title and what is about it are one line each"))),
+        true => Err(Error::misuse(format!("the facility {name}: its title and description must be one line each"))),
         false => Ok(()),
     }
 }
@@ -175,20 +174,20 @@ fn read(path: &Path) -> Result<String> {
     let read = || -> Result<String> {
         let file = files::open_regular(path)?;
         let bytes = file.map(|file| files::read_at_most(file, FILE_MAX)).transpose()?.flatten();
-        let wrong = || Error::misuse(format!("no file of {FILE_MAX} bytes at most, which a facility's is"));
-        String::from_utf8(bytes.ok_or_else(wrong)?).map_err(|_| Error::misuse("not UTF-8, which a facility's file is"))
+        let wrong = || Error::misuse(format!("not a file of at most {FILE_MAX} bytes, as a facility's must be"));
+        String::from_utf8(bytes.ok_or_else(wrong)?).map_err(|_| Error::misuse("not UTF-8, as a facility's file must be"))
     };
     read().map_err(|e| e.at(path))
 }
 
-/// Fails where this is root, and somebody else could have written what is there.
+/// Fails if this process is root and somebody else could have written the file.
 fn must_be_roots(path: &Path) -> Result<()> {
     let metadata = fs::metadata(path).map_err(|e| Error::from(e).at(path))?;
     if !geteuid().is_root() || (metadata.uid() == 0 && metadata.mode() & 0o022 == 0) {
         return Ok(());
     }
-    let what = "it is not root's alone, and root would run the commands in it";
-    Err(Error::misuse(what).at(path).hint("Name the folder with --peers if they are meant, or set HOME to root's."))
+    let what = "others than root can write to it, and root would run the commands in it";
+    Err(Error::misuse(what).at(path).hint("If you trust it, name the folder with --peers; or set HOME to root's."))
 }
 
 /// The least number of letters that are put in, taken out or changed to make one of the other (Levenshtein).

@@ -32,8 +32,8 @@ impl Filesystem {
         Self::mount(on, dir, runner)
     }
 
-    /// Mounts the one in a file or block device on `dir`: as root by the kernel, through a loop device with direct I/O if it is
-    /// a file; else by fuse2fs.
+    /// Mounts the one in a file or block device on `dir`: as root by the kernel, through a loop device with direct I/O
+    /// if it is a file; else by fuse2fs.
     ///
     /// # Errors
     /// As [`Filesystem::make`].

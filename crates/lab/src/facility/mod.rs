@@ -1,8 +1,8 @@
 //! Facilities: what encrypts, and the same layers without encryption.
 //!
-//! A facility is data: the commands that make, open and close it. Ours are made from the engine's table of formats; those of
-//! others are files in `data/peers`, and a user's own folder can hold more. Whatever it is, it is reached as a person would
-//! reach it: by its own program, in a process of its own.
+//! A facility is data: the commands that make, open and close it. Ours are derived from the engine's table of formats;
+//! those of others are files in `data/peers`, and the user's own folder can hold more. Each is used as a person would
+//! use it: by its own program, in a process of its own.
 
 mod catalogue;
 mod filesystem;
@@ -32,20 +32,21 @@ pub use surface::{Surface, Way};
 pub use target::Target;
 pub use trial::{Trial, try_out};
 
-/// What encrypts, by which commands. In their words, `{name}` stands for what [`Target`] knows: `{store}` the file, folder or
-/// device that holds the encrypted data, `{open}` the place where it is opened (a folder, or a socket), `{size}` bytes of the
-/// volume, `{password-file}` a file with the passphrase and nothing else, `{password}` the passphrase, `{claviger}` this
-/// program, `{id}` a name that nothing else on this machine has, `{dir}` a folder for other files, `{config}` the user's
-/// folder for settings of this program. The store is there before a step runs: a file of zeros with room for headers, an
-/// empty folder, a device whose beginning and end are zeros. `{open}` is an empty folder, or nothing where it becomes a socket.
+/// A facility and its commands. In their words, `{name}` stands for what [`Target`] knows: `{store}` the file, folder
+/// or device that holds the encrypted data, `{open}` the place where it is opened (a folder, or a socket), `{size}`
+/// bytes of the volume, `{password-file}` a file with the passphrase and nothing else, `{password}` the passphrase,
+/// `{claviger}` this program, `{id}` a name that nothing else on this machine has, `{dir}` a folder for other files,
+/// `{config}` the user's folder for settings of this program. The store is there before a step runs: a file of zeros
+/// with room for headers, an empty folder, a device whose beginning and end are zeros. `{open}` is an empty folder, or
+/// nothing where it becomes a socket.
 ///
 /// A word that is `{cheap}` or `{trace}` and nothing else stands for the words of those fields, or for none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Facility {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: String,
-    /// What it is, for people.
+    /// Its title for people.
     pub title: String,
     /// Name of the facility of the same layer without encryption; nothing for one of those.
     pub baseline: Option<String>,
@@ -57,17 +58,17 @@ pub struct Facility {
     pub gives: Gives,
     /// Where the plaintext is once it is open: `{open}`, or what lies in it. `/dev/mapper/{id}`, `{open}/volume`.
     pub opened: String,
-    /// What has to be there.
+    /// What must be available.
     #[serde(default)]
     pub needs: Requirements,
-    /// A command that says the version.
+    /// A command that prints the version.
     #[serde(default)]
     pub version: Vec<String>,
-    /// Makes it anew in an empty store, quickly: with a cheap key derivation, and without filling.
+    /// Creates it in an empty store, quickly: with a cheap key derivation and without filling.
     #[serde(default)]
     pub create: Vec<Step>,
-    /// Makes it anew as its own program does if nobody says otherwise: with the full cost of the key derivation, filled where
-    /// that is the default. Empty where `create` does that.
+    /// Creates it as its own program does by default: with the full cost of key derivation, and filled if that is the
+    /// default. Empty if `create` does that.
     #[serde(default)]
     pub create_default: Vec<Step>,
     /// Words for `{cheap}`: they let a passphrase open it at once where `create` has made it so. None stand there once
@@ -77,18 +78,18 @@ pub struct Facility {
     /// Words for `{trace}`: they have the server write each request to `{trace-file}`. Empty where it cannot.
     #[serde(default)]
     pub trace: Vec<String>,
-    /// Opens it.
+    /// The steps that open it.
     #[serde(default)]
     pub open: Vec<Step>,
-    /// Closes it.
+    /// The steps that close it.
     #[serde(default)]
     pub close: Vec<Step>,
 }
 
-/// How long a command that says whether a facility can be used may take.
+/// How long a command that checks whether a facility can be used may take.
 const PROBE: Duration = Duration::from_secs(20);
 
-/// What holds the encrypted data.
+/// What stores the encrypted data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stores {
@@ -124,7 +125,7 @@ pub struct Requirements {
     pub filesystems: Vec<String>,
     /// A command that succeeds where it can be used: the kernel may lack what a program is there for.
     pub probe: Vec<String>,
-    /// What is said where that fails, in a whole sentence. What the command says is told otherwise.
+    /// The message if that fails, in a whole sentence; by default the command's own message.
     pub unless: Option<String>,
     /// Whether it takes root.
     pub root: bool,
@@ -134,12 +135,12 @@ pub struct Requirements {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Step {
-    /// Its words; no shell looks at them.
+    /// Its words; no shell interprets them.
     pub run: Vec<String>,
     /// What it reads from standard input. `{password}` is the passphrase.
     pub stdin: Option<String>,
-    /// It goes on as long as the facility is open; it is ready when this path is there, or, if that is `{open}` itself and a
-    /// folder, when something is mounted on it. Closing ends it by SIGTERM unless a step of `close` has.
+    /// It goes on as long as the facility is open; it is ready when this path is there, or, if that is `{open}` itself
+    /// and a folder, when something is mounted on it. Closing ends it by SIGTERM unless a step of `close` has.
     pub until_there: Option<PathBuf>,
     /// Variables of its environment.
     pub env: BTreeMap<String, String>,
@@ -150,7 +151,7 @@ impl Facility {
     pub fn missing(&self) -> Option<String> {
         let Requirements { commands, paths, filesystems, probe, unless, root } = &self.needs;
         if *root && !geteuid().is_root() {
-            return Some("It takes root.".into());
+            return Some("It requires root.".into());
         }
         let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
         if let Some(missing) = program::missing(&commands) {
@@ -164,7 +165,7 @@ impl Facility {
             return Some(format!("It needs {}, which is not there.", path.display()));
         }
         if let Some(name) = filesystems.iter().find(|name| !process::kernel_mounts(name)) {
-            return Some(format!("The kernel has no file system {name}."));
+            return Some(format!("The kernel does not support the file system {name}."));
         }
         match probe.split_first() {
             Some((program, rest)) => {

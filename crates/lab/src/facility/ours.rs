@@ -17,7 +17,8 @@ pub const PLAIN_NBD: &str = "plain-nbd";
 /// In front of the names of those that are served over NBD.
 pub const NBD: &str = "nbd/";
 
-/// What protects the data of LUKS2 from changes, one of each kind: a cipher with a code beside it, and ciphers that do both.
+/// What protects the data of LUKS2 from changes, one of each kind: a cipher with a code beside it, and ciphers that do
+/// both.
 const INTEGRITY: &[&str] = &["hmac-sha256", "aes-gcm-random", "chacha20-poly1305", "aegis128-random"];
 
 /// What a format takes besides its name and its cipher.
@@ -56,8 +57,8 @@ enum Transport {
     Nbd,
 }
 
-/// The servers without encryption, then every format that can be created with every cipher, its default first; each as a FUSE
-/// image, then all over NBD.
+/// The servers without encryption, then every format that can be created with every cipher, its default first; each as
+/// a FUSE image, then all over NBD.
 pub fn all() -> Vec<Facility> {
     let of = |transport: Transport| [plain(transport)].into_iter().chain(encrypted(transport));
     of(Transport::Fuse).chain(of(Transport::Nbd)).collect()

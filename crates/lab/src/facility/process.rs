@@ -1,4 +1,4 @@
-//! The commands of a facility, run: to their end, or in the background for as long as it is open.
+//! Runs a facility's commands: to completion, or in the background for as long as it is open.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -20,36 +20,36 @@ use super::Step;
 use crate::program::{MARK, find};
 use crate::report::printable;
 
-/// How long a program may take until it is ready: CryFS derives its key for a minute on a machine that is busy.
+/// How long a program may take to become ready: on a busy machine, CryFS derives its key for a minute.
 pub const READY: Duration = Duration::from_secs(180);
 
-/// How long a program may take that does its work and ends: filling a large volume takes long.
+/// How long a program may take that does its work and exits: filling a large volume is slow.
 const WORK: Duration = Duration::from_secs(6 * 3600);
 
-/// How long a program that was asked to end may take to write what it holds.
+/// How long a program that was asked to end may take to write its data.
 const ENDING: Duration = Duration::from_secs(60);
 
-/// How long a program that was asked to end for a failure or a cancellation may take before it is killed.
+/// How long a program that was asked to end because of a failure or a cancellation may take before it is killed.
 const GIVEN_UP: Duration = Duration::from_secs(5);
 
 /// Bytes of a program's output in which those lines are looked for.
 const LOOKED_AT: u64 = 64 << 10;
 
-/// Lines of a program's output that an error tells.
+/// Lines of a program's output that an error shows.
 const TOLD: usize = 12;
 
-/// Runs commands, with a folder for what they print.
+/// Runs commands, and keeps a folder for their output.
 #[derive(Clone, Debug)]
 pub struct Runner {
-    /// A folder that is there.
+    /// An existing folder.
     pub dir: PathBuf,
     /// What its programs carry in their environment as [`MARK`]: by that they are known later.
     pub id: String,
-    /// Whether somebody wants it to end.
+    /// Whether the run was cancelled.
     pub cancelled: fn() -> bool,
 }
 
-/// A program in the background. Dropped, it is killed.
+/// A program in the background. Dropping it kills it.
 #[derive(Debug)]
 pub struct Background {
     child: Child,
@@ -76,11 +76,11 @@ impl Runner {
         }
     }
 
-    /// Starts it, with its output in a file.
+    /// Starts it, with its output going to a file.
     fn start(&self, step: &Step) -> Result<Background> {
         let line = step.run.join(" ");
         let failed = |e: io::Error| Error::new(ErrorKind::Io(io::Error::new(e.kind(), format!("`{line}`: {e}"))));
-        let program = step.run.first().ok_or_else(|| Error::misuse("a step without a command"))?;
+        let program = step.run.first().ok_or_else(|| Error::misuse("a step has no command"))?;
         let path = match program.contains('/') {
             true => PathBuf::from(program),
             false => find(program).ok_or_else(|| failed(io::Error::new(io::ErrorKind::NotFound, "not installed")))?,
@@ -112,7 +112,7 @@ impl Runner {
         Ok(Background { child, line, output })
     }
 
-    /// Waits for the end of a program that does its work.
+    /// Waits for a program that does its work and exits.
     fn finish(&self, mut started: Background) -> Result<()> {
         let begun = Instant::now();
         loop {
@@ -123,7 +123,7 @@ impl Runner {
             if late || (self.cancelled)() {
                 started.end(GIVEN_UP);
                 return Err(if late {
-                    started.failed("not done after six hours")
+                    started.failed("not finished after six hours")
                 } else {
                     ErrorKind::Cancelled.into()
                 });
@@ -131,7 +131,8 @@ impl Runner {
         }
     }
 
-    /// Waits until `path` is there; `on`, the folder on which things are mounted, is there when something is mounted on it.
+    /// Waits until `path` is there; `on`, the folder on which things are mounted, is there when something is mounted on
+    /// it.
     fn wait_ready(&self, started: &mut Background, path: &Path, on: &Path) -> Result<()> {
         let begun = Instant::now();
         loop {
@@ -161,7 +162,7 @@ impl Background {
     /// `Io` with the last lines that it printed.
     pub fn goes_on(&mut self, wait: Duration) -> Result<()> {
         match self.ended_within(wait)? {
-            Some(status) => Err(self.failed(&format!("ended too early, with {status}"))),
+            Some(status) => Err(self.failed(&format!("exited too early, with {status}"))),
             None => Ok(()),
         }
     }
@@ -174,7 +175,7 @@ impl Background {
         let mut status = if closed { self.ended_within(GIVEN_UP)? } else { None };
         let begun = Instant::now();
         while status.is_none() && begun.elapsed() < ENDING {
-            // Again and again: qemu-nbd forgets a signal that comes while it starts.
+            // Repeatedly: qemu-nbd misses a signal that comes while it starts.
             self.signal(Signal::TERM);
             status = self.ended_within(GIVEN_UP)?;
         }
@@ -183,7 +184,7 @@ impl Background {
             Some(status) => Err(self.failed(&status.to_string())),
             None => {
                 self.end(Duration::ZERO);
-                Err(self.failed("killed, since it did not end"))
+                Err(self.failed("killed, because it did not end"))
             }
         }
     }
@@ -271,8 +272,8 @@ pub struct Left {
 }
 
 impl Left {
-    /// The processes that commands of this identity have started. Not those in whose words it stands: whoever looks at a
-    /// store is not to be ended.
+    /// The processes that commands of this identity have started. Not those in whose words it stands: whoever looks at
+    /// a store is not to be ended.
     pub fn with(id: &str) -> Vec<Self> {
         Self::marked(|mark| mark == id.as_bytes())
     }
@@ -354,7 +355,7 @@ pub fn kernel_mounts(name: &str) -> bool {
     known() || (load().is_some_and(|status| status.success()) && known())
 }
 
-/// Waits a little: what the kernel is about to let go of is let go of soon.
+/// Waits a little: what the kernel is about to release, it releases soon.
 pub fn retry<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     for wait_ms in [0, 1, 5, 20, 50, 100, 200, 500, 1000, 2000] {
         thread::sleep(Duration::from_millis(wait_ms));

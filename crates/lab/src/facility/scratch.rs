@@ -1,4 +1,4 @@
-//! Folders for stores, mount points and sockets, and what a lab that was killed has left in them.
+//! Folders for stores, mount points and sockets, and cleaning up what killed labs have left.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -20,7 +20,8 @@ use crate::program;
 /// What the names of everything begin with that a lab makes.
 const PREFIX: &str = "claviger-lab-";
 
-/// What all names hold that this lab gives: `claviger-lab-`, the number of the process, and letters that nobody can foresee.
+/// What all names hold that this lab gives: `claviger-lab-`, the number of the process, and letters that nobody can
+/// foresee.
 pub fn tag() -> &'static str {
     static TAG: OnceLock<String> = OnceLock::new();
     TAG.get_or_init(|| format!("{PREFIX}{}-{}", std::process::id(), letters(6)))
@@ -29,8 +30,8 @@ pub fn tag() -> &'static str {
 /// The file in each folder that says whose it is. Not its name: sockets and `mount.ecryptfs` take short paths only.
 const OWNER: &str = "owner";
 
-/// A new folder of this user's own, which is removed when this is dropped, unless something is still mounted in it: nothing is
-/// ever removed from what may be mounted there. Its name says whose it is.
+/// A new folder of this user's own, which is removed when this is dropped, unless something is still mounted in it:
+/// nothing is ever removed from what may be mounted there. Its name says whose it is.
 pub struct Scratch {
     path: PathBuf,
 }
@@ -76,8 +77,9 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes what labs of this user that were killed have left in `place`: their processes, what they mounted, their mappings
-/// and their folders. What belongs to a lab that runs, or of which that cannot be told from here, is not touched.
+/// Removes what labs of this user that were killed have left in `place`: their processes, what they mounted, their
+/// mappings and their folders. What belongs to a lab that runs, or of which that cannot be told from here, is not
+/// touched.
 ///
 /// Returns a sentence for each folder that was left by a killed lab or by one of another system.
 pub fn tidy(place: &Path) -> Vec<String> {
@@ -89,7 +91,7 @@ pub fn tidy(place: &Path) -> Vec<String> {
 fn tidy_one(folder: &Path, tag: &str) -> Option<String> {
     let metadata = fs::symlink_metadata(folder).ok()?;
     let own = metadata.is_dir() && metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0;
-    // Where nothing says whose it is, it is somebody else's, or was made just now.
+    // Without an owner's mark it is somebody else's, or was just created.
     let owner = own.then(|| fs::read_to_string(folder.join(OWNER)).ok()?.parse::<Owner>().ok()).flatten()?;
     if !owner.is_here() {
         let folder = folder.display();
@@ -98,7 +100,7 @@ fn tidy_one(folder: &Path, tag: &str) -> Option<String> {
              folder, too. It was left alone; once that lab has ended, `rm -r --one-file-system {folder}` removes it"
         ));
     }
-    // Locked against another lab that tidies up.
+    // Locked against another lab that cleans up.
     let _lock = if owner.has_ended() { locked(folder)? } else { return None };
     for left in Left::of_lab(tag) {
         left.end_now();
@@ -115,10 +117,10 @@ fn tidy_one(folder: &Path, tag: &str) -> Option<String> {
     let folder = folder.display();
     Some(match refused[..] {
         [] if !Path::new(&folder.to_string()).exists() => {
-            format!("removed what a lab that was killed had left in {folder}")
+            format!("removed what a killed lab had left in {folder}")
         }
-        [] => format!("a lab that was killed has left {folder}, which could not be removed"),
-        _ => format!("a lab that was killed has left {folder}: {}", refused.join("; ")),
+        [] => format!("a killed lab has left {folder}, which could not be removed"),
+        _ => format!("a killed lab has left {folder}: {}", refused.join("; ")),
     })
 }
 
@@ -160,7 +162,7 @@ fn mappings(tag: &str) -> Vec<String> {
     names.filter(|name| name.strip_prefix(tag).is_some_and(|rest| rest.starts_with('-'))).collect()
 }
 
-/// Letters that nobody can foresee. Where the system has no random numbers, nothing else works either.
+/// Unpredictable letters. If the system has no random numbers, nothing else works either.
 fn letters(count: usize) -> String {
     let mut bytes = vec![0; count];
     let _ = random::fill(&mut bytes);

@@ -19,13 +19,13 @@ use crate::run::Backing;
 /// Room for headers, in bytes: those of LUKS2 take 16 MiB in front, and a file system of its own keeps some for itself.
 const HEADERS: u64 = 32 << 20;
 
-/// Room for what stands beside each sector, such as its tag: a part of the volume.
+/// Space for data stored beside each sector, such as tags: a share of the volume.
 const BESIDE: u64 = 8;
 
 /// Which facility's data the user's device holds, and whether it is in use: it has room for one only.
 static DEVICE: Mutex<Option<(String, bool)>> = Mutex::new(None);
 
-/// Where encrypted data are kept. What was made for it goes when it is dropped.
+/// Where encrypted data are kept. Dropping it removes what was created for it.
 pub struct Store {
     kind: Stores,
     id: String,
@@ -71,8 +71,8 @@ impl Store {
         }
     }
 
-    /// Where the bytes of it can be read: not through a loop device, whose page cache knows nothing of what a mapping over
-    /// it wrote.
+    /// Where the bytes of it can be read: not through a loop device, whose page cache knows nothing of what a mapping
+    /// over it wrote.
     pub fn contents(&self) -> PathBuf {
         if self.loop_device.is_some() { self.dir.join("store") } else { self.path() }
     }
@@ -100,7 +100,8 @@ impl Store {
         Ok(())
     }
 
-    /// Takes the user's device for the time in which the facility is open. True if it holds what this facility wrote last.
+    /// Takes the user's device for the time in which the facility is open. True if it holds what this facility wrote
+    /// last.
     ///
     /// # Errors
     /// `InUse` if another has it open; `Io`.
@@ -126,7 +127,7 @@ impl Store {
         let mut holder = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
         let (last, used) = holder.clone().unwrap_or_default();
         if used && last != self.id {
-            let holder = Some(format!("the facility {last}: close it first"));
+            let holder = Some(format!("the facility {last}; close it first"));
             return Err(Error::new(ErrorKind::InUse { holder }).at(device));
         }
         if !used {
@@ -154,7 +155,7 @@ impl Store {
         }
     }
 
-    /// Waits until everything is where it stays.
+    /// Waits until everything is on the backing store.
     ///
     /// # Errors
     /// `Io`.
@@ -180,7 +181,7 @@ impl Store {
         }
     }
 
-    /// A new file, whose room is taken at once: a lack of it is to show here.
+    /// A new file, whose space is allocated at once, so that a lack of space shows here.
     fn new_file(&self) -> Result<()> {
         let path = self.dir.join("store");
         let _ = fs::remove_file(&path);

@@ -10,7 +10,7 @@ use claviger_serve::nbd::{Address, Client};
 use crate::memory::Buffer;
 use crate::transfer::{Device, FileDevice};
 
-/// Bytes of a page, which is the largest sector that disks have.
+/// Size of a page, in bytes, which is the largest sector size of disks.
 const PAGE: usize = 4096;
 
 /// Bytes at offsets: a whole volume, or a large file in a folder.
@@ -20,8 +20,8 @@ pub struct Surface {
     pub way: Way,
     /// Bytes, a multiple of 4096.
     pub len: u64,
-    /// Whether it can be read and written around the page cache, in requests of whole pages of 4096 bytes from buffers that
-    /// begin on a page border. Smaller ones are refused where the sectors below are larger.
+    /// Whether it can be read and written around the page cache, in requests of whole pages of 4096 bytes from buffers
+    /// that begin on a page border. Smaller ones are refused where the sectors below are larger.
     pub direct: bool,
 }
 
@@ -35,7 +35,8 @@ pub enum Way {
 }
 
 impl Surface {
-    /// What there is of the first `len` bytes of a file or device, which are written as they are to find out about direct I/O.
+    /// What there is of the first `len` bytes of a file or device, which are written as they are to find out about
+    /// direct I/O.
     ///
     /// # Errors
     /// `Io`.
@@ -58,7 +59,7 @@ impl Surface {
         Ok(Self { way: Way::Nbd(socket.to_owned()), len: whole(there.min(len)), direct: true })
     }
 
-    /// Opens it for one thread, around the page cache where that can be.
+    /// Opens it for one thread, bypassing the page cache if possible.
     ///
     /// # Errors
     /// `Io`.
@@ -77,8 +78,8 @@ fn whole(len: u64) -> u64 {
     len - len % PAGE as u64
 }
 
-/// By trying, with one page that is written back as it was read: not every file system that lets one open a file so can do
-/// it. A whole page, so that sectors of 4096 bytes are no reason to take another way than the baseline.
+/// By trying, with one page that is written back as it was read: not every file system that lets one open a file so can
+/// do it. A whole page, so that sectors of 4096 bytes are no reason to take another way than the baseline.
 fn takes_direct(path: &Path) -> bool {
     let attempt = || -> io::Result<()> {
         let mut file = FileDevice::open(path, true)?;

@@ -1,4 +1,4 @@
-//! A facility in use: made in a store of its own, opened, and used as bytes or as files.
+//! A facility in use: created in a store of its own, opened, and used as bytes or as files.
 
 use std::fs::{self, File};
 use std::path::{Component, Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::meter::{Elapsed, Meter};
 use crate::transfer::Data;
 use crate::workloads::Lab;
 
-/// Letters of a passphrase: VeraCrypt wants 20 for a low PIM.
+/// Length of a passphrase: VeraCrypt requires 20 characters for a low PIM.
 const PASSPHRASE: usize = 32;
 
 /// The longest name of a socket, in bytes (unix(7), `sun_path` with a zero at its end).
@@ -38,8 +38,8 @@ const LARGE: usize = 1 << 20;
 
 /// A facility with a store of its own. Dropping it closes it and removes the store.
 ///
-/// It is to be made, opened and closed by a thread that lives as long as it is open: programs in the background are asked to end
-/// when that thread does, so that they do not outlive a lab that is killed.
+/// It is to be made, opened and closed by a thread that lives as long as it is open: programs in the background are
+/// asked to end when that thread does, so that they do not outlive a lab that is killed.
 pub struct Target {
     facility: Facility,
     words: Words,
@@ -103,7 +103,7 @@ impl Target {
         let password_file = dir.join("password");
         if facility.gives == Gives::Nbd && open.as_os_str().len() > SOCKET_NAME_MAX {
             return Err(
-                Error::misuse(format!("too long a name for a socket: {SOCKET_NAME_MAX} bytes at most")).at(&open)
+                Error::misuse(format!("too long for a socket's name: at most {SOCKET_NAME_MAX} bytes")).at(&open)
             );
         }
         let size = lab.plan.size - lab.plan.size % 4096;
@@ -151,8 +151,8 @@ impl Target {
         self.create_by(&self.facility.create.clone())
     }
 
-    /// Makes it anew by [`Facility::create_default`], or as [`Target::create`] does where there is none: opening it then costs
-    /// what it costs people.
+    /// Makes it anew by [`Facility::create_default`], or as [`Target::create`] does where there is none: opening it
+    /// then costs what it costs people.
     ///
     /// # Errors
     /// As [`Target::create`].
@@ -188,8 +188,8 @@ impl Target {
         }
     }
 
-    /// Opens it, if it is closed. Makes it first if it was never made. On a user's device, which has room for one, it is made
-    /// anew if another was there meanwhile.
+    /// Opens it, if it is closed. Makes it first if it was never made. On a user's device, which has room for one, it
+    /// is made anew if another was there meanwhile.
     ///
     /// # Errors
     /// As [`Target::create`]; `InUse` where another is open on the user's device.
@@ -208,8 +208,8 @@ impl Target {
         Ok(elapsed)
     }
 
-    /// Opens it so that each request is written to the file `trace` when it has been answered: `claviger mount --help` says how.
-    /// Closes it before. It is complete when the target is closed.
+    /// Opens it so that each request is written to the file `trace` when it has been answered: `claviger mount --help`
+    /// says how. Closes it before. It is complete when the target is closed.
     ///
     /// # Errors
     /// As [`Target::open`]; `Unsupported` where the server is not ours.
@@ -239,8 +239,8 @@ impl Target {
         unmounted.and(closed).and(synced).map_err(|e| self.named(e))
     }
 
-    /// It as bytes: opened if need be. Of a facility that gives a folder, a large file in it. All bytes have been written. A
-    /// file system that was made in it is gone.
+    /// It as bytes: opened if need be. Of a facility that gives a folder, a large file in it. All bytes have been
+    /// written. A file system that was made in it is gone.
     ///
     /// # Errors
     /// As [`Target::create`].
@@ -268,8 +268,9 @@ impl Target {
         Ok(surface)
     }
 
-    /// It as a folder: opened if need be. In a facility that gives bytes, an ext4 file system is made and mounted unless that was
-    /// done before; in a folder, the large file is removed that stood for bytes. The folder may hold what the last workload left.
+    /// It as a folder: opened if need be. In a facility that gives bytes, an ext4 file system is made and mounted
+    /// unless that was done before; in a folder, the large file is removed that stood for bytes. The folder may hold
+    /// what the last workload left.
     ///
     /// # Errors
     /// As [`Target::create`]; `Unsupported` where bytes have no folder, such as over NBD.
@@ -305,8 +306,8 @@ impl Target {
         Ok(folder)
     }
 
-    /// The processes that serve it while it is open, as far as they are known: those that its commands left behind. Empty for
-    /// what the kernel does.
+    /// The processes that serve it while it is open, as far as they are known: those that its commands left behind.
+    /// Empty for what the kernel does.
     pub fn processes(&self) -> Vec<u32> {
         let left = self.left.iter().filter(|left| left.runs()).map(|left| left.pid);
         self.background.iter().map(Background::pid).chain(left).collect()
@@ -375,8 +376,8 @@ impl Target {
         Ok(())
     }
 
-    /// Fails unless the plaintext is where the facility says. Servers have to answer: a socket is there before anybody listens, and
-    /// some ask for the key only when somebody connects.
+    /// Fails unless the plaintext is where the facility says. Servers have to answer: a socket is there before anybody
+    /// listens, and some ask for the key only when somebody connects.
     fn is_there(&mut self) -> Result<()> {
         let opened = self.opened()?;
         if self.facility.gives != Gives::Nbd {
@@ -407,16 +408,16 @@ impl Target {
         if own(&self.dir) || own(&self.store.path()) || opened.symlink_metadata().is_err() {
             return Ok(());
         }
-        let what = format!("{}: this is there before it was opened, and is not the lab's", self.facility.name);
-        Err(Error::misuse(what).at(&opened).hint("Close what is open there, or let the facility open somewhere else."))
+        let what = format!("{}: this existed before it was opened, and is not the lab's", self.facility.name);
+        Err(Error::misuse(what).at(&opened).hint("Close what is open there, or have the facility open somewhere else."))
     }
 
     fn opened(&self) -> Result<PathBuf> {
         self.words.text(&self.facility.opened).map(PathBuf::from)
     }
 
-    /// Runs the steps that close it, and makes sure that nothing is left. The first error is what is told. `expected` says
-    /// whether it was whole: else the steps fail where they have nothing to undo.
+    /// Runs the steps that close it, and makes sure that nothing is left. The first error is what is told. `expected`
+    /// says whether it was whole: else the steps fail where they have nothing to undo.
     fn undo(&mut self, expected: bool) -> Result<()> {
         self.state.opened = false;
         let runner = Runner { cancelled: || false, ..self.runner.clone() };
@@ -428,13 +429,13 @@ impl Target {
         let has_steps = !self.facility.close.is_empty();
         first = first.and(self.end_background(has_steps));
         if mountinfo::at(&self.open).is_ok_and(|mount| mount.is_some()) {
-            let still = format!("{} is still mounted after it was closed", self.open.display());
+            let still = format!("{} is still mounted after closing", self.open.display());
             let taken_down = filesystem::take_down(&self.open);
             first = first.and(taken_down).and(Err(ErrorKind::Io(std::io::Error::other(still)).into()));
         }
         for left in std::mem::take(&mut self.left) {
             if !left.end() {
-                let what = format!("process {} went on after it was closed, and was ended", left.pid);
+                let what = format!("process {} still ran after closing, and was ended", left.pid);
                 first = first.and(Err(ErrorKind::Io(std::io::Error::other(what)).into()));
             }
         }
@@ -450,8 +451,8 @@ impl Target {
         first
     }
 
-    /// Makes a file system in all bytes that there are, and mounts it on `dir`. They have been written before: some facilities
-    /// are made by filling them, and others and the baseline would meet holes that those do not.
+    /// Makes a file system in all bytes that there are, and mounts it on `dir`. They have been written before: some
+    /// facilities are made by filling them, and others and the baseline would meet holes that those do not.
     fn format(&mut self, opened: &Path, dir: &Path) -> Result<Filesystem> {
         let surface = Surface::of_file(opened, self.size)?;
         if !self.state.filled {
@@ -501,7 +502,7 @@ impl Drop for Target {
     fn drop(&mut self) {
         let _ = self.close();
         self.store.give();
-        // Never into something that is still mounted.
+        // Never below something that is still mounted.
         let below = mountinfo::mounts().map(|all| all.iter().any(|mount| mount.dir.starts_with(&self.dir)));
         if !below.unwrap_or(true) {
             let _ = fs::remove_dir_all(&self.dir);
@@ -545,7 +546,7 @@ fn private_folder(dir: &Path) -> Result<()> {
     fs::DirBuilder::new().mode(0o700).create(dir).map_err(|e| Error::from(e).at(dir))
 }
 
-/// A passphrase that nobody has to remember.
+/// A random passphrase.
 fn random_letters() -> Result<String> {
     let mut bytes = [0; PASSPHRASE];
     random::fill(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! Whether a facility does what its description says: made, opened, written, closed, opened again, and read.
+//! Whether a facility does what its description says: create, open, write, close, open again, and read.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -44,7 +44,8 @@ pub struct Trial {
 /// Makes it, opens it, writes, closes it, looks into its store, opens it again and reads. Nothing of it is left.
 ///
 /// # Errors
-/// Those of [`Target`]; `Io` where something is not as it was written, or is stored in plaintext although it has a baseline.
+/// Those of [`Target`]; `Io` where something is not as it was written, or is stored in plaintext although it has a
+/// baseline.
 pub fn try_out(facility: &Facility, lab: &Lab) -> Result<Trial> {
     let mut target = Target::new(facility, lab)?;
     let create_s = target.create()?.seconds;
@@ -77,18 +78,21 @@ pub fn try_out(facility: &Facility, lab: &Lab) -> Result<Trial> {
     target.close()?;
 
     let plain = target.store_holds(&mark)?;
-    demand(facility.baseline.is_some() || plain, "the store does not hold what was written")?;
-    demand(facility.baseline.is_none() || !plain, "the store holds what was written in plaintext")?;
+    demand(facility.baseline.is_some() || plain, "the store does not contain what was written")?;
+    demand(facility.baseline.is_none() || !plain, "the store contains what was written as plaintext")?;
 
     let mut device = target.bytes()?.device()?;
     for at in places {
         device.read(at, &mut block)?;
-        demand(block.chunks(SECTOR).all(|sector| sector.starts_with(&mark)), "what was written was not read back")?;
+        demand(
+            block.chunks(SECTOR).all(|sector| sector.starts_with(&mark)),
+            "the data read back differ from what was written",
+        )?;
     }
     drop(device);
     if facility.gives == Gives::Folder {
         let stored = fs::read(target.folder()?.join("file"))?;
-        demand(stored.starts_with(&mark) && stored.len() == BLOCK, "a file is not as it was written")?;
+        demand(stored.starts_with(&mark) && stored.len() == BLOCK, "a file differs from what was written")?;
     } else if files {
         write_file(&target.folder()?.join("file"), &mark)?;
     }

@@ -1,4 +1,4 @@
-//! The names that stand in braces in the words of a facility's commands.
+//! The names in braces in the words of a facility's commands.
 
 use std::path::Path;
 
@@ -6,11 +6,11 @@ use claviger_engine::{Error, Result};
 
 use super::{Facility, Step};
 
-/// What stands for one word, or a part of one.
+/// Names that stand for one word, or part of one.
 pub const NAMES: &[&str] =
     &["store", "open", "size", "password", "password-file", "claviger", "id", "dir", "config", "trace-file"];
 
-/// What stands for any number of words, and is a word of its own.
+/// Names that stand for any number of words, each a word of its own.
 pub const LISTS: &[&str] = &["cheap", "trace"];
 
 /// What the names stand for.
@@ -54,12 +54,12 @@ impl Words {
         let mut rest = text;
         while let Some(start) = rest.find('{') {
             let (before, from) = rest.split_at(start);
-            let end = from.find('}').ok_or_else(|| Error::misuse(format!("{text:?}: a brace that is not closed")))?;
+            let end = from.find('}').ok_or_else(|| Error::misuse(format!("{text:?}: a brace is not closed")))?;
             let name = &from[1..end];
             let found = self.names.iter().find(|(known, _)| *known == name);
             let (_, value) = found.ok_or_else(|| {
                 let all = NAMES.join("}, {");
-                Error::misuse(format!("{text:?}: nothing is called {{{name}}}; there are: {{{all}}}"))
+                Error::misuse(format!("{text:?}: there is no {{{name}}}; the names are: {{{all}}}"))
             })?;
             out.push_str(before);
             out.push_str(value);
@@ -118,11 +118,11 @@ pub fn check(facility: &Facility) -> Result<()> {
     for step in steps {
         any.step(step).map_err(in_facility)?;
         if step.run.is_empty() {
-            return Err(in_facility(Error::misuse("a step without a command")));
+            return Err(in_facility(Error::misuse("a step has no command")));
         }
     }
     if !any.text(&facility.opened).map_err(in_facility)?.starts_with('/') {
-        return Err(in_facility(Error::misuse("where it is opened has to be a whole path, such as {open}")));
+        return Err(in_facility(Error::misuse("`opened` must be an absolute path, such as {open}")));
     }
     let paths = facility.needs.paths.iter().map(|path| path.to_string_lossy().into_owned());
     for text in paths.chain([facility.opened.clone()]) {

@@ -1,5 +1,5 @@
-//! The studies' losses beside those of a run, and TrueCrypt's screens beside this machine's ciphers: only where the test was
-//! the same or alike, each with its source and with what differs.
+//! The studies' losses beside those of a run, and TrueCrypt's benchmark screens beside this machine's ciphers: only
+//! where the tests were the same or similar, each with its source and the differences.
 
 use serde::Serialize;
 
@@ -22,7 +22,7 @@ pub struct Beside {
     pub ours: Vec<Ours>,
     /// What was lost there.
     pub theirs: Vec<Theirs>,
-    /// What makes the two different, in whole sentences.
+    /// What makes the two differ, in whole sentences.
     pub differs: &'static str,
 }
 
@@ -117,8 +117,8 @@ const RULES: &[Rule] = &[
         matched_by: MatchedBy::SameX,
         backing: On::Memory,
         differs: "Both write into memory in blocks of this size. There, the kernel's RAM disk lay under TrueCrypt or dm-crypt and \
-                  nothing was flushed inside the time; here, a file in tmpfs lies under the facility and its own way to the \
-                  data (a FUSE image, NBD, a loop device), and the flush is inside the time.",
+                  no flush was timed; here, a file in tmpfs lies under the facility and its own way to the \
+                  data (a FUSE image, NBD, a loop device), and the flush is timed.",
     },
     Rule {
         ours: &["dd"],
@@ -127,7 +127,7 @@ const RULES: &[Rule] = &[
         theirs: "dd ",
         matched_by: MatchedBy::Mebibyte,
         backing: On::Disk,
-        differs: "There, 4 GB in blocks of 1 MB on ext4 on a SCSI disk of 2004, whose speed hid most of the loss.",
+        differs: "There, 4 GB in blocks of 1 MB on ext4 on a SCSI disk of 2004, whose low speed hid most of the loss.",
     },
     Rule {
         ours: &["dd-tresorsgx"],
@@ -173,7 +173,7 @@ const RULES: &[Rule] = &[
         theirs: "IOzone",
         matched_by: MatchedBy::SameFile,
         backing: On::Anything,
-        differs: "Alike only: there, IOzone itself on a hard disk with the page cache in the way; here, a workload of our own with \
+        differs: "Only similar: there, IOzone itself on a hard disk with the page cache in the way; here, a workload of our own with \
                   the same operations, record and file.",
     },
     Rule {
@@ -183,7 +183,7 @@ const RULES: &[Rule] = &[
         theirs: "IOzone write, 16 MB file",
         matched_by: MatchedBy::SameX,
         backing: On::Memory,
-        differs: "Alike only: there, IOzone itself with a file of 16 MB on several file systems; here, a workload of our own, \
+        differs: "Only similar: there, IOzone itself with a file of 16 MB on several file systems; here, a workload of our own, \
                   whose files can have another size.",
     },
     Rule {
@@ -203,7 +203,7 @@ const RULES: &[Rule] = &[
         theirs: "Bonnie++ random seek",
         matched_by: MatchedBy::Any,
         backing: On::Anything,
-        differs: "There, the arm of a hard disk had to move for a seek; here, it may have none.",
+        differs: "There, a hard disk had to move its heads for each seek; here, there may be none.",
     },
     Rule {
         ours: &["bonnie++"],
@@ -240,7 +240,7 @@ const RULES: &[Rule] = &[
         theirs: "Bonnie++ sequential block",
         matched_by: MatchedBy::Any,
         backing: On::Disk,
-        differs: "There, a file of 4 GB on ext4 on a SCSI disk of 2004, whose speed hid most of the loss.",
+        differs: "There, a file of 4 GB on ext4 on a SCSI disk of 2004, whose low speed hid most of the loss.",
     },
     Rule {
         ours: &["gzip"],
@@ -259,7 +259,7 @@ const RULES: &[Rule] = &[
         theirs: "Compile Bench",
         matched_by: MatchedBy::Any,
         backing: On::Disk,
-        differs: "Alike only: there, Compile Bench itself, of which the text names one figure; here, a workload of our own with its \
+        differs: "Only similar: there, Compile Bench itself, of which the text names one figure; here, a workload of our own with its \
                   steps.",
     },
     Rule {
@@ -278,7 +278,7 @@ const RULES: &[Rule] = &[
         theirs: "sequential I/O, 2.3 GB directory",
         matched_by: MatchedBy::Any,
         backing: On::Anything,
-        differs: "Alike only: there, a folder of 2.3 GB on hard disks and a USB stick; here, a made one of a similar shape, that \
+        differs: "Only similar: there, a folder of 2.3 GB on hard disks and a USB stick; here, a generated one of a similar shape, that \
                   size times the scale of the run.",
     },
     Rule {
@@ -288,7 +288,7 @@ const RULES: &[Rule] = &[
         theirs: "unpacking",
         matched_by: MatchedBy::Any,
         backing: On::Anything,
-        differs: "Alike only: another archive, and other file systems.",
+        differs: "Only similar: another archive and other file systems.",
     },
     Rule {
         ours: &["compile"],
@@ -297,11 +297,11 @@ const RULES: &[Rule] = &[
         theirs: "compiling the Linux kernel",
         matched_by: MatchedBy::Any,
         backing: On::Anything,
-        differs: "Alike only: there, a small configuration of the kernel 2.6.34; here, the sources that the run says.",
+        differs: "Only similar: there, a small configuration of the kernel 2.6.34; here, the sources that the run says.",
     },
 ];
 
-/// The published losses that belong beside those of a run, in its order.
+/// The published losses to show beside those of a run, in its order.
 pub fn laid_beside(run: &Run, summary: &Summary) -> Vec<Beside> {
     let mut result = Vec::new();
     let mut seen: Vec<(&str, &Case)> = Vec::new();
@@ -363,7 +363,8 @@ impl Rule {
                 && layer_of(f) == layer
                 && self.matched_by.holds(f, case)
                 && !REPEATED.contains(&f.table.as_str())
-                // An hdparm run tells its time as well, and a slow disk's last block makes that of the method, not of the disk.
+                // An hdparm run tells its time as well, and a slow disk's last block makes that of the method, not of
+                // the disk.
                 && (f.metric != "time" || !self.theirs.starts_with("hdparm") && !self.theirs.starts_with("dd"))
         };
         gathered(losses().iter().filter(belongs))

@@ -1,4 +1,4 @@
-//! What encryption took away in the studies: each encrypted figure against the unencrypted one of the same test.
+//! What encryption cost in the studies: each encrypted figure against the unencrypted one of the same test.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -18,10 +18,11 @@ pub struct PublishedLoss {
     pub baseline: f64,
     /// Repetitions of the encrypted figure.
     pub repetitions: usize,
-    /// Whether the document prints no figures, but only the share of the unencrypted performance that is left: the values
-    /// are then per cent.
+    /// Whether the document prints no figures, but only the share of the unencrypted performance that is left: the
+    /// values are then per cent.
     pub share_only: bool,
-    /// Share of the performance that was lost, which is 1 / time where times were measured; negative is a gain.
+    /// The share of the performance that was lost, where performance is 1 / time if times were measured; negative is a
+    /// gain.
     pub loss: f64,
 }
 
@@ -97,8 +98,8 @@ struct Group<'a> {
     repetitions: usize,
 }
 
-/// Everything of a figure but its value, its repetition and its note; ends of ranges and figures that measure no performance
-/// are left out.
+/// Everything of a figure but its value, its repetition and its note; ends of ranges and figures that measure no
+/// performance are left out.
 fn repetitions(figures: &[Figure]) -> Vec<Group<'_>> {
     let performance = |f: &&Figure| {
         matches!(f.metric.as_str(), "throughput" | "time" | "file create rate" | "seek rate" | SHARE)
@@ -144,8 +145,8 @@ impl<'a> Test<'a> {
     }
 }
 
-/// Whether a baseline of the same test is that of the encrypted figure: what it says of file system and acceleration must
-/// agree; a bare RAM disk has neither.
+/// Whether a baseline of the same test is that of the encrypted figure: what it says of file system and acceleration
+/// must agree; a bare RAM disk has neither.
 fn fits(baseline: &Figure, encrypted: &Figure) -> bool {
     let agrees = |base: &str, other: &str| base.is_empty() || base == other;
     let acceleration =

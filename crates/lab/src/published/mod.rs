@@ -1,7 +1,7 @@
 //! What others measured: the figures of five published studies, one value each, as their documents print them.
 //!
-//! `data/published/README.md` names the studies, the columns and the known mismatches inside the documents. The figures are
-//! facts from there; [`losses`] is computed from them, and [`beside`] lays them beside a run.
+//! `data/published/README.md` names the studies, the columns and the known mismatches inside the documents. The figures
+//! are facts from there; [`losses`] is computed from them, and [`beside`] compares them with a run.
 
 mod beside;
 mod losses;
@@ -20,15 +20,15 @@ use crate::run::{Axis, Unit};
 /// A document with figures.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Study {
-    /// As in the column `study`.
+    /// The name in the column `study`.
     pub name: &'static str,
-    /// Who wrote it.
+    /// Its authors.
     pub author: &'static str,
-    /// What it is called.
+    /// Its title.
     pub title: &'static str,
-    /// When it appeared.
+    /// When it was published.
     pub year: u16,
-    /// In short, for the end of a sentence.
+    /// A short name, to end a sentence with.
     pub short: &'static str,
     /// The table of its figures, as `build.rs` has compressed it.
     #[serde(skip)]
@@ -79,7 +79,7 @@ pub static STUDIES: &[Study] = &[
     },
 ];
 
-/// One value, as a document prints it. Columns that do not apply, or of which the document says nothing, are empty.
+/// One value as printed in a document. Columns that do not apply, or about which the document says nothing, are empty.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
@@ -137,7 +137,7 @@ pub fn study(name: &str) -> Option<&'static Study> {
     STUDIES.iter().find(|study| study.name == name)
 }
 
-/// What to look for: each is a part of the column's text, whatever its case; nothing is everything.
+/// What to search for: each is a part of the column's text, ignoring case; an empty query matches everything.
 #[derive(Clone, Debug, Default)]
 pub struct Query {
     /// In `study`.
@@ -153,14 +153,14 @@ pub struct Query {
 }
 
 impl Query {
-    /// The figures that are looked for.
+    /// The figures that match.
     ///
     /// # Errors
-    /// `Misuse` where there are none, with what there is.
+    /// `Misuse` if there are none, listing what there is.
     pub fn figures(&self) -> Result<Vec<&'static Figure>> {
         let found: Vec<_> = all().iter().filter(|figure| self.finds(figure)).collect();
         if found.is_empty() {
-            let hint = format!("There are the studies {}.", names(|f| &f.study, &[]));
+            let hint = format!("The studies are: {}.", names(|f| &f.study, &[]));
             let wrong = [
                 ("study", &self.study, names(|f| &f.study, &[])),
                 ("facility", &self.facility, names(|f| &f.facility, &[""])),
@@ -170,13 +170,13 @@ impl Query {
             let hint = wrong
                 .iter()
                 .find(|(column, wanted, _)| wanted.is_some() && !all().iter().any(|f| self.only(column).finds(f)))
-                .map_or(hint, |(column, _, there)| format!("In the column {column} there are: {there}."));
-            return Err(Error::misuse("no published figure is like that").hint(hint));
+                .map_or(hint, |(column, _, there)| format!("The column {column} contains: {there}."));
+            return Err(Error::misuse("no published figure matches").hint(hint));
         }
         Ok(found)
     }
 
-    /// Whether it is one of them.
+    /// Whether the figure matches.
     pub fn finds(&self, figure: &Figure) -> bool {
         let holds = |wanted: &Option<String>, texts: &[&str]| {
             let Some(wanted) = wanted else { return true };
@@ -189,7 +189,7 @@ impl Query {
             && self.table.as_ref().is_none_or(|table| *table == figure.table)
     }
 
-    /// The same, looking at one column only.
+    /// The same query, for one column only.
     fn only(&self, column: &str) -> Self {
         let keep = |name: &str, wanted: &Option<String>| wanted.clone().filter(|_| name == column);
         Self {
@@ -202,7 +202,7 @@ impl Query {
     }
 }
 
-/// The different texts of a column, without some.
+/// The distinct texts of a column, except some.
 fn names(of: impl Fn(&Figure) -> &String, without: &[&str]) -> String {
     let mut there: Vec<&str> = all().iter().map(|f| of(f).as_str()).filter(|t| !without.contains(t)).collect();
     there.sort_unstable();
@@ -216,7 +216,7 @@ impl Figure {
         self.facility == "none" || self.facility.starts_with("none (")
     }
 
-    /// Where it stands: `BSI 2010, table 8`.
+    /// Its source: `BSI 2010, table 8`.
     pub fn source(&self) -> String {
         let study = study(&self.study).map_or(self.study.as_str(), |study| study.short);
         match self.table.starts_with(|c: char| c.is_ascii_digit()) && !self.table.contains(['.', ' ']) {
@@ -225,9 +225,9 @@ impl Figure {
         }
     }
 
-    /// The value in this program's units, if the document leaves no doubt. The same two letters mean different things: `MB`
-    /// has 2^20 bytes in TrueCrypt's window and in hdparm, 10^6 in dd and CrystalDiskMark. Where a speed of dd was printed in
-    /// GB/s, which are 10^9 there, the table has it times 1024 (BSI's own way), and that is undone here.
+    /// The value in this program's units, if the document leaves no doubt. The same two letters mean different things:
+    /// `MB` has 2^20 bytes in TrueCrypt's window and in hdparm, 10^6 in dd and CrystalDiskMark. Where a speed of dd was
+    /// printed in GB/s, which are 10^9 there, the table has it times 1024 (BSI's own way), and that is undone here.
     pub fn in_our_units(&self) -> Option<(f64, Unit)> {
         const KIB: f64 = 1024.0;
         const MIB: f64 = 1024.0 * 1024.0;
@@ -250,8 +250,8 @@ impl Figure {
         Some((self.value * factor, unit))
     }
 
-    /// The size or count in `parameter`, if it has one: `block size 4096 B`, `12 clients`, `file 64 KB, record 32 KB` (the
-    /// record), `record size 512 (printed "Byte")` (which are KB: see the README), `buffer 5 MB`.
+    /// The size or count in `parameter`, if it has one: `block size 4096 B`, `12 clients`, `file 64 KB, record 32 KB`
+    /// (the record), `record size 512 (printed "Byte")` (which are KB: see the README), `buffer 5 MB`.
     pub fn x(&self) -> Option<(Axis, f64)> {
         let text = self.parameter.as_str();
         if let Some(clients) = text.strip_suffix(" clients") {

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use claviger_engine::FORMATS;
 use serde::{Deserialize, Serialize};
 
-/// What a facility can do and cannot. The file `data/features.toml` says more of each field.
+/// What a facility can and cannot do. The file `data/features.toml` explains each field.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Features {
@@ -17,7 +17,7 @@ pub struct Features {
     pub layer: Layer,
     /// The year of its first release.
     pub since: u16,
-    /// The year from which nobody keeps it.
+    /// The year since which it is unmaintained.
     pub ended: Option<u16>,
     /// Why that is said.
     pub why_ended: Option<String>,
@@ -42,22 +42,23 @@ pub struct Features {
     /// Whether it takes a file that stands for a disk.
     #[serde(default)]
     pub container: bool,
-    /// Whether all that is needed besides the passphrase lies with the data.
+    /// Whether everything needed besides the passphrase is stored with the data.
     #[serde(default)]
     pub portable: bool,
     /// Whether it can hide a volume whose existence cannot be shown from the data.
     #[serde(default)]
     pub hidden_volume: bool,
-    /// Whether changes of the encrypted data are noticed.
+    /// Whether changes to the encrypted data are detected.
     #[serde(default)]
     pub authenticated: bool,
-    /// Whether its own program takes root on Linux.
+    /// Whether its own program requires root on Linux.
     #[serde(default)]
     pub root: bool,
     /// Whether several passphrases or keys can open it.
     #[serde(default)]
     pub several_passphrases: bool,
-    /// Whether its header, or what stands for one, can be backed up by a command of its own or by copying one small file.
+    /// Whether its header, or what stands for one, can be backed up by a command of its own or by copying one small
+    /// file.
     #[serde(default)]
     pub header_backup: bool,
     /// Whether a TPM or another secure element can hold a key.
@@ -80,12 +81,12 @@ pub struct Features {
     pub how: Vec<String>,
     /// Where the table's facts come from.
     pub sources: Vec<String>,
-    /// What is known against it.
+    /// Its known weaknesses.
     #[serde(default)]
     pub weaknesses: Vec<Weakness>,
 }
 
-/// Something that is known against a facility.
+/// A known weakness of a facility.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Weakness {

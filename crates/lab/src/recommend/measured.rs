@@ -1,4 +1,4 @@
-//! What this machine has to say: a run of the lab, or the speed of the ciphers.
+//! Measurements of this machine: a run of the lab, or the speed of the ciphers.
 
 use claviger_engine::{Acceleration, Result};
 
@@ -30,7 +30,7 @@ pub struct Measured {
     ciphers: Vec<Row>,
 }
 
-/// What a facility of a run lost in the middle.
+/// A facility's median loss in a run.
 struct Lost {
     facility: String,
     loss: f64,
@@ -38,7 +38,7 @@ struct Lost {
 }
 
 impl Measured {
-    /// What a run says of the facilities in it.
+    /// What a run shows about its facilities.
     pub fn of_run(run: &Run) -> Self {
         let summary = Summary::of(run);
         let lost = |name: &String| {
@@ -80,7 +80,7 @@ impl Measured {
         Some((
             points,
             format!(
-                "On this machine it {word} {:.1} % against its baseline, in the middle of {} figures of the run.",
+                "On this machine it {word} {:.1} % against its baseline, the median of {} figures of the run.",
                 loss * 100.0,
                 lost.figures
             ),
@@ -92,7 +92,7 @@ impl Measured {
         let mut sentences: Vec<String> = self.cipher_to_take().into_iter().collect();
         if self.losses.is_empty() {
             sentences.push(
-                "What a facility as a whole loses here is not known, and counts nothing: claviger lab run measures it, and --run takes \
+                "What a facility as a whole loses here is unknown and does not count: claviger lab run measures it, and --run takes \
                  it into account."
                     .into(),
             );
@@ -108,8 +108,8 @@ impl Measured {
         let instructions = if aes.aes_instructions { "with" } else { "without" };
         let take = if aes.mean_bytes_per_s >= best.mean_bytes_per_s { &aes.cipher } else { &best.cipher };
         Some(format!(
-            "In memory, {} does {} MB/s on this machine, {instructions} AES instructions, and {}, the fastest of the others, {} MB/s: \
-             where there is a choice, take {take}.",
+            "In memory, {} reaches {} MB/s on this machine, {instructions} AES instructions, and {}, the fastest of the others, {} MB/s: \
+             where you can choose, choose {take}.",
             aes.cipher,
             rate(aes.mean_bytes_per_s),
             best.cipher,

@@ -1,9 +1,10 @@
 //! Which facility fits: from a table of what each can do, what is asked of it, and what this machine measured.
 //!
-//! The answer can be followed line by line. Some facilities are out, each for one reason; wishes of the purpose and against the threat
-//! leave those that have all of them, and where none has, the weakest wish is given up, which is said; points, of which each is a
-//! sentence, order the rest. The purposes are the four scenarios of Zhan's thesis of 2010; the same rules, asked about its five facilities
-//! as they were then, say what would have been the answer in that year.
+//! The answer can be followed line by line. Some facilities are ruled out, each for one reason. Requirements of the
+//! purpose and against the threat leave those that meet all of them; if none does, the weakest requirement is given up,
+//! which is reported. Points, each with a sentence, order the rest. The purposes are the four scenarios of Zhan's
+//! thesis of 2010; the same rules, asked about its five facilities as they were then, say what would have been the
+//! answer in that year.
 
 mod features;
 mod measured;
@@ -23,7 +24,7 @@ use rules::{View, Wish, out, points, wishes};
 pub struct Answers {
     /// What is to be encrypted.
     pub purpose: Purpose,
-    /// Systems besides this Linux that shall read and write it.
+    /// Systems besides this Linux that must read and write it.
     pub share_with: Vec<Platform>,
     /// Against what.
     pub threat: Threat,
@@ -45,7 +46,7 @@ pub enum Purpose {
     External,
 }
 
-/// Whom it shall withstand.
+/// What it must withstand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Threat {
@@ -53,11 +54,11 @@ pub enum Threat {
     Theft,
     /// It is given away for repair, and has to run there.
     Repair,
-    /// Somebody can make the owner tell a passphrase.
+    /// Somebody can force the owner to reveal a passphrase.
     Coercion,
     /// Somebody can change it secretly and give it back.
     EvilMaid,
-    /// It lies with somebody else, who sees each of its states.
+    /// It is stored by somebody else, who sees every version of it.
     Cloud,
 }
 
@@ -103,15 +104,15 @@ impl Answers {
 pub struct Recommendation {
     /// What was asked.
     pub answers: Answers,
-    /// The facility that fits; nothing where every one is out.
+    /// The facility that fits; `None` if all are ruled out.
     pub first: Option<Choice>,
     /// The next one.
     pub second: Option<Choice>,
-    /// What to take for the disk of the system besides, where the answer cannot hold it.
+    /// What to use for the system disk, if the answer cannot hold it.
     pub besides: Option<String>,
     /// Wishes that nothing had which has the others, in whole sentences.
     pub given_up: Vec<String>,
-    /// Facilities that are out, each with its reason.
+    /// Facilities that are ruled out, each with its reason.
     pub out: Vec<Out>,
     /// The others, with their points.
     pub others: Vec<(String, i32)>,
@@ -151,7 +152,7 @@ pub struct Reason {
     pub text: String,
 }
 
-/// A facility that is out.
+/// A facility that is ruled out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Out {
     /// What it is called.
@@ -191,7 +192,7 @@ pub fn recommend(answers: &Answers, measured: &Measured) -> Recommendation {
         given_up: reckoning
             .given_up
             .iter()
-            .map(|wish| format!("Given up, as nothing has it besides the rest: {}.", wish.words()))
+            .map(|wish| format!("Given up, because nothing offers it together with the rest: {}.", wish.words()))
             .collect(),
         then: then(answers, &reckoning),
         others: reckoning.ranked.iter().skip(2).map(|r| (r.features.name.clone(), r.points())).collect(),
@@ -217,7 +218,7 @@ struct Reckoning<'a> {
 struct Ranked<'a> {
     features: &'a Features,
     lines: Vec<(i32, String)>,
-    /// The strongest wish that it does not fulfil.
+    /// The strongest requirement that it does not meet.
     lacks: Option<Wish>,
 }
 
@@ -249,7 +250,7 @@ impl<'a> Reckoning<'a> {
         // Where only one has all that is wanted, the runner-up is the best of the rest.
         let fitting = ranked.iter().filter(|r| r.lacks.is_none()).count().max(2).min(ranked.len());
         let lacking = |r: Ranked<'_>| {
-            let because = format!("it is wanted {}", r.lacks?.words());
+            let because = format!("the requirement is {}", r.lacks?.words());
             Some(Out { name: r.features.name.clone(), because })
         };
         excluded.extend(ranked.split_off(fitting).into_iter().filter_map(lacking));
@@ -270,7 +271,7 @@ impl Ranked<'_> {
             .map(|(points, text)| Reason { points: *points, text: text.clone() })
             .partition(|reason| reason.points >= 0);
         against.extend(self.lacks.iter().map(|wish| {
-            let text = format!("It is wanted {}, and that is not so.", wish.words());
+            let text = format!("The requirement {} is not met.", wish.words());
             Reason { points: 0, text }
         }));
         against.extend(f.experimental.iter().map(|who| Reason { points: 0, text: format!("{who}.") }));
@@ -337,7 +338,7 @@ fn what_it_lost(f: &Features) -> Option<String> {
 
 fn what_became_of_it(f: &Features, today: &Reckoning<'_>) -> Option<String> {
     if let Some(out) = today.out.iter().find(|out| out.name == f.name) {
-        return Some(format!("{} is out today: {}.", f.name, out.because));
+        return Some(format!("{} is ruled out today: {}.", f.name, out.because));
     }
     let place = today.ranked.iter().position(|r| r.features.name == f.name)?;
     if place == 0 {
@@ -363,7 +364,7 @@ fn what_became_of_it(f: &Features, today: &Reckoning<'_>) -> Option<String> {
         first.features.name,
         first.points(),
         first.features.name,
-        if more.is_empty() { "Nothing more.".to_owned() } else { more.join(" ") },
+        if more.is_empty() { "nothing more.".to_owned() } else { more.join(" ") },
         f.name,
         if less.is_empty() { "nothing against it that is not against the other.".to_owned() } else { less.join(" ") },
     ))
@@ -373,7 +374,7 @@ fn what_became_of_it(f: &Features, today: &Reckoning<'_>) -> Option<String> {
 fn since_then(answers: &Answers) -> impl Iterator<Item = &'static str> {
     let of_purpose = match answers.purpose {
         Purpose::Laptop => {
-            "Since then, AES instructions have become common: of the studies' machines of 2010 only the newest had them, and they take \
+            "Since then, AES instructions have become common: of the studies' machines of 2010 only the newest had them, and they remove \
              most of the cost away."
         }
         Purpose::Desktop => "Since then, distributions have moved from encrypted home folders to encrypted disks.",
@@ -382,7 +383,7 @@ fn since_then(answers: &Answers) -> impl Iterator<Item = &'static str> {
              securefs (2015)."
         }
         Purpose::External => {
-            "Since then, TrueCrypt has ended (2014), and VeraCrypt (2013) reads its volumes no more since its version 1.26."
+            "Since then, TrueCrypt has ended (2014), and VeraCrypt (2013) has not read its volumes since version 1.26."
         }
     };
     let of_threat = (answers.threat == Threat::Cloud).then_some(
@@ -423,9 +424,9 @@ mod tests {
             let told = recommend(&answers, &Measured::default());
             let [first, second] =
                 [&told.first, &told.second].map(|c| c.as_ref().unwrap_or_else(|| panic!("{answers:?}")));
-            let lacks = second.against.iter().any(|reason| reason.text.starts_with("It is wanted"));
+            let lacks = second.against.iter().any(|reason| reason.text.starts_with("The requirement"));
             assert!((first.points >= second.points || lacks) && first.name != second.name, "{answers:?}");
-            assert!(!first.against.iter().any(|reason| reason.text.starts_with("It is wanted")), "{answers:?}");
+            assert!(!first.against.iter().any(|reason| reason.text.starts_with("The requirement")), "{answers:?}");
             for choice in [first, second] {
                 let f = features_of(&choice.name);
                 assert!(f.makes.contains(&Platform::Linux), "{answers:?}: {}", f.name);
@@ -500,7 +501,7 @@ mod tests {
         assert!(laptop.differs.iter().any(|text| text.contains("LUKS1 is still there")), "{laptop:?}");
         let shared = then(Purpose::External, &[Platform::Windows], Threat::Theft);
         assert_eq!(shared.facility.as_deref(), Some("TrueCrypt"));
-        assert!(shared.differs.iter().any(|text| text.contains("TrueCrypt is out today")), "{shared:?}");
+        assert!(shared.differs.iter().any(|text| text.contains("TrueCrypt is ruled out today")), "{shared:?}");
         // Nothing that came later counts, and nobody knew of it.
         assert!(features_of("TrueCrypt").weaknesses_in(THESIS).count() < features_of("TrueCrypt").weaknesses.len());
     }

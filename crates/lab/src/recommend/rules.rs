@@ -1,34 +1,34 @@
-//! What counts: reasons for which a facility is out, wishes that can be given up, and points. Each is one line and says itself in
-//! words.
+//! The rules: reasons that rule a facility out, requirements that can be given up, and points. Each is one line with
+//! its own wording.
 
 use super::features::{Features, Layer, Platform};
 use super::{Answers, Purpose, Threat};
 
-/// From where and when a facility is looked at.
+/// The point of view: where and when.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'a> {
     pub(super) answers: &'a Answers,
-    /// What was not there, or not known, in this year does not count.
+    /// What did not exist or was not known in this year does not count.
     pub(super) year: u16,
-    /// Whether this program is there.
+    /// Whether this program exists.
     pub(super) ours: bool,
 }
 
-/// Why a facility cannot be the answer, whatever else is wished. The first reason is enough.
+/// Why a facility cannot be the answer, whatever the requirements. The first reason suffices.
 pub(super) fn out(f: &Features, view: &View<'_>) -> Option<String> {
     let answers = view.answers;
     if f.since > view.year {
-        return Some(format!("it is of {}", f.since));
+        return Some(format!("it did not exist before {}", f.since));
     }
     if !f.makes.contains(&Platform::Linux) {
-        return Some("nothing on Linux makes it".into());
+        return Some("nothing on Linux can create it".into());
     }
     for platform in &answers.share_with {
         if f.reads.contains(platform) {
             return Some(format!("{} can only read it", platform.title()));
         }
         if !f.writes.contains(platform) {
-            return Some(format!("nothing on {} opens it", platform.title()));
+            return Some(format!("nothing on {} can open it", platform.title()));
         }
     }
     if f.ended.is_some_and(|ended| ended <= view.year) {
@@ -36,12 +36,12 @@ pub(super) fn out(f: &Features, view: &View<'_>) -> Option<String> {
     }
     let without_root = view.ours && f.is_ours();
     if !answers.root && f.root && !without_root {
-        return Some("on Linux it takes root".into());
+        return Some("on Linux it requires root".into());
     }
     None
 }
 
-/// Something that is wanted. Where nothing has everything, the last wish of the list is given up first.
+/// A requirement. If nothing meets all of them, the last one of the list is given up first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     HidesVolumes,
@@ -58,17 +58,15 @@ pub(super) enum Wish {
 impl Wish {
     pub(super) fn words(self) -> &'static str {
         match self {
-            Self::HidesVolumes => "that it can hide a volume, so that another passphrase can be told",
-            Self::NoticesChanges => "that changes of the encrypted data are noticed",
-            Self::NoticesChangesOrStart => {
-                "that changes of the data are noticed, or a TPM guards the start of the system"
-            }
-            Self::FileByFile => "that files are encrypted one by one, so that a cloud gets only what changed",
-            Self::HidesNames => "that names of files are hidden",
+            Self::HidesVolumes => "that it can hide a volume, so that another passphrase can be given away",
+            Self::NoticesChanges => "that changes to the encrypted data are detected",
+            Self::NoticesChangesOrStart => "that changes to the data are detected, or a TPM guards the boot",
+            Self::FileByFile => "that files are encrypted one by one, so that a cloud only gets what changed",
+            Self::HidesNames => "that file names are hidden",
             Self::ClosesByItself => "that it can stay closed while the system runs",
             Self::StartsLinux => "that it holds the whole disk, with the system, its swap and its temporary files",
             Self::OnePiece => "that it is a folder or a single file",
-            Self::Portable => "that all that is needed to open it lies with the data",
+            Self::Portable => "that everything needed to open it is stored with the data",
         }
     }
 
@@ -107,7 +105,7 @@ pub(super) fn wishes(answers: &Answers) -> Vec<Wish> {
     against.iter().chain(purpose).copied().collect()
 }
 
-/// Something that speaks for a facility or against it.
+/// An argument for or against a facility.
 struct Point {
     points: i32,
     words: &'static str,
@@ -118,12 +116,12 @@ struct Point {
 const POINTS: &[Point] = &[
     Point {
         points: 3,
-        words: "It holds the whole disk: swap, temporary files and the traces of programs are encrypted too.",
+        words: "It encrypts the whole disk: swap, temporary files and traces of programs too.",
         holds: |f, v| v.answers.purpose == Purpose::Laptop && v.answers.root && starts_linux(f),
     },
     Point {
         points: 2,
-        words: "It can hold the whole disk, with swap and temporary files.",
+        words: "It can encrypt the whole disk, with swap and temporary files.",
         holds: |f, v| v.answers.purpose == Purpose::Desktop && v.answers.root && starts_linux(f),
     },
     Point {
@@ -133,7 +131,7 @@ const POINTS: &[Point] = &[
     },
     Point {
         points: 2,
-        words: "It takes the room of its files and no more, and a backup copies those that changed.",
+        words: "It takes no more space than its files, and a backup only copies those that changed.",
         holds: |f, v| v.answers.purpose == Purpose::FewFiles && f.layer == Layer::Files,
     },
     Point {
@@ -143,23 +141,23 @@ const POINTS: &[Point] = &[
     },
     Point {
         points: 1,
-        words: "It takes the whole medium, so that nothing can be left outside by mistake.",
+        words: "It encrypts the whole medium, so that nothing can be left outside by mistake.",
         holds: |f, v| v.answers.purpose == Purpose::External && f.whole_disk,
     },
     Point {
         points: 2,
-        words: "No system that shall open it needs anything installed.",
+        words: "None of the systems that must open it needs anything installed.",
         holds: |f, v| v.answers.platforms().all(|p| f.builtin.contains(&p)),
     },
-    Point { points: 1, words: "Changes of the encrypted data are noticed.", holds: |f, _| f.authenticated },
+    Point { points: 1, words: "Changes to the encrypted data are detected.", holds: |f, _| f.authenticated },
     Point {
         points: 1,
-        words: "Several passphrases can open it, and one can be withdrawn.",
+        words: "It can have several passphrases, each of which can be revoked.",
         holds: |f, _| f.several_passphrases,
     },
     Point {
         points: 1,
-        words: "What opens it can be backed up: a damaged header is not the end.",
+        words: "Its header can be backed up: a damaged one is not the end.",
         holds: |f, _| f.header_backup,
     },
     Point {
@@ -167,11 +165,11 @@ const POINTS: &[Point] = &[
         words: "A TPM can hold a key.",
         holds: |f, v| f.tpm && matches!(v.answers.purpose, Purpose::Laptop | Purpose::Desktop),
     },
-    Point { points: 1, words: "Names of files are hidden.", holds: |f, _| f.names },
-    Point { points: 1, words: "Number and sizes of files are hidden.", holds: |f, _| f.sizes },
+    Point { points: 1, words: "File names are hidden.", holds: |f, _| f.names },
+    Point { points: 1, words: "The number and sizes of files are hidden.", holds: |f, _| f.sizes },
     Point {
         points: 1,
-        words: "What a cloud sees of a file's size over time says nothing.",
+        words: "Watching file sizes over time tells a cloud nothing.",
         holds: |f, v| f.sizes && v.answers.threat == Threat::Cloud,
     },
     Point { points: 1, words: "This program creates and opens it, without root.", holds: |f, v| v.ours && f.is_ours() },

@@ -122,7 +122,7 @@ fn summary(rows: &[Row]) -> String {
     let mut text = match rows.len() {
         1 => String::new(),
         _ => format!(
-            "{} is the fastest with {} MB/s, {:.1} times as fast as {} with {} MB/s.\n",
+            "{} is the fastest at {} MB/s, {:.1} times as fast as {} at {} MB/s.\n",
             fast.cipher,
             rate(fast.mean_bytes_per_s),
             fast.mean_bytes_per_s / slow.mean_bytes_per_s,
@@ -135,7 +135,7 @@ fn summary(rows: &[Row]) -> String {
     if restless > 0 {
         text += &wrapped(&format!(
             "In {restless} of {} rows the slowest and the fastest sample are more than 20 % apart: something else was \
-             using the machine. Only large differences mean anything here.",
+             using the machine. Only large differences are meaningful here.",
             rows.len()
         ));
     }

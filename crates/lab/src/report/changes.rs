@@ -48,13 +48,13 @@ fn full(value: f64) -> String {
 }
 
 impl Changes {
-    /// What was compared, how, and what it came to, in whole sentences.
+    /// What was compared, how, and the result, in whole sentences.
     pub fn sentences(&self) -> Vec<String> {
         let mut sentences = self.because.clone();
         sentences.push(match self.basis {
             Basis::Speeds => "Same machine, same plan: speeds, times and costs are compared.".into(),
             Basis::Losses => {
-                "So only what each facility loses against its own baseline is compared, and no speed.".to_owned()
+                "So only each facility's loss against its own baseline is compared, not speeds.".to_owned()
             }
         });
         let (slower, faster) = self.counts();
@@ -67,7 +67,7 @@ impl Changes {
         ));
         if changed > 0 {
             sentences.push(format!(
-                "Of changes found in this way {} % are expected to be false at most: {:.1} of these {changed}.",
+                "At most {} % of the changes found this way are expected to be false: {:.1} of these {changed}.",
                 percent(FALSE_CHANGES),
                 FALSE_CHANGES * changed as f64
             ));
@@ -79,7 +79,7 @@ impl Changes {
         }
         if let Some((place, why)) = self.not_compared.first() {
             let rest = self.not_compared.len();
-            sentences.push(format!("{rest} figures cannot be compared, such as {}: {why}.", words(place)));
+            sentences.push(format!("{rest} figures cannot be compared, for example {}: {why}.", words(place)));
         }
         sentences
     }
@@ -90,7 +90,7 @@ impl Changes {
             "Each figure is judged by Welch's test on the logarithms of its samples; all of them together are corrected by the method of \
              Benjamini and Hochberg, so that at most {} % of the reported changes are expected to be false. Intervals are those of \
              each figure alone (95 %). What lies between two runs and in neither of them (where files lie, which memory is \
-             used) is in no interval: changes below {} % are not called so.",
+             used) is in no interval: differences below {} % are not called changes.",
             percent(FALSE_CHANGES),
             percent(self.least)
         )
@@ -102,7 +102,7 @@ impl Changes {
         let differs =
             self.differences.iter().map(|d| format!("The {} differs: {} then, {} now.", d.what, d.old, d.new));
         Extra {
-            title: "Against the old run".into(),
+            title: "Compared with the old run".into(),
             text: differs.chain(self.sentences()).chain([self.method()]).collect(),
             columns: headings.map(String::from).to_vec(),
             rows: rows.into_iter().map(Vec::from).collect(),

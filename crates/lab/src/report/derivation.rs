@@ -58,8 +58,8 @@ impl Text for Report {
         let threads = if trial.threads == 1 { "1 thread".into() } else { format!("{} threads", trial.threads) };
         format!(
             "PBKDF2 with HMAC, {bytes} bytes of key, one thread:\n\n{}\nAll {} derivations that a password for a \
-             volume has to be tried with take {:.1} ms on {threads}: {:.0} passwords per second can be tried on one \
-             header.\nUntil the engine says that a password opens nothing, {:.1} ms go by: it tries every copy of the \
+             volume must be tried with take {:.1} ms on {threads}: {:.0} passwords per second can be tried on one \
+             header.\nThe engine takes {:.1} ms to say that a password opens nothing: it tries every copy of the \
              header with every cipher and mode.\n",
             table.text(),
             trial.derivations,

@@ -1,4 +1,4 @@
-//! What a run was made on and how, in words: the lines that stand before the figures.
+//! The machine and the method of a run in words: the lines before the figures.
 
 use crate::run::{Backing, Caches, Level, Run};
 
@@ -36,13 +36,13 @@ pub(super) fn facts(run: &Run) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// How the figures were judged, in whole sentences.
+/// How the figures were evaluated, in whole sentences.
 pub(super) fn method(run: &Run) -> Vec<String> {
     vec![
         "A figure is the median of its samples; the warm-up does not count. Beside it is the 95 % interval of that median, by \
          bootstrap. Samples that lie far from the others are marked, kept and counted."
             .into(),
-        "The loss is what is missing from the performance of the baseline, which is the same layer without encryption; where \
+        "The loss is the share of the baseline's performance that is missing; the baseline is the same layer without encryption. Where \
          times are measured, performance is 1 / time. A verdict is given where the whole 95 % interval of the loss lies on one \
          side of zero; otherwise the difference is called not measurable."
             .into(),
@@ -50,7 +50,7 @@ pub(super) fn method(run: &Run) -> Vec<String> {
          or a protocol: each is judged against its own baseline, and speeds are not to be compared across layers."
             .into(),
         format!(
-            "A figure is steady when its relative standard deviation is at most {} %. One that is not after {} is \
+            "A figure is steady when its relative standard deviation is at most {} %. One that is still not after {} is \
              marked as unsteady.",
             percent(run.plan.steady),
             counted(run.plan.max_repeats, "pass")

@@ -1,4 +1,4 @@
-//! What belongs together in the report of a run: the cells that share a chart and a table, and how their figures are written.
+//! Grouping in a run's report: the cells that share a chart and a table, and how their figures are formatted.
 
 use crate::run::{Axis, Case, Unit};
 use crate::summary::{Cell, Summary, case_words};
@@ -103,7 +103,7 @@ pub(super) fn layer(cell: &Cell) -> &str {
     cell.baseline.as_deref().unwrap_or(&cell.facility)
 }
 
-/// How many cells cannot be shown, for their figures are no numbers.
+/// How many cells cannot be shown because their figures are not numbers.
 pub(super) fn strays(summary: &Summary) -> usize {
     summary.cells.iter().filter(|c| !is_number(c)).count()
 }
@@ -158,7 +158,7 @@ fn counted(x: f64, what: &str) -> String {
     format!("{x} {what}{}", if x == 1.0 { "" } else { "s" })
 }
 
-/// A place on an axis, as short as can be: `4K`, `12`.
+/// A position on an axis, as short as possible: `4K`, `12`.
 pub(super) fn tick(axis: Axis, x: f64) -> String {
     match axis {
         Axis::Block | Axis::File | Axis::Size => {

@@ -127,7 +127,7 @@ impl Text for [&PublishedLoss] {
             ];
             text += &under_heading(&of_table[0].figure, &columns, of_table.iter().map(row).collect());
         }
-        text + "\nThe loss is that of performance, which is 1 / time where seconds are given.\n" + FIGURES
+        text + "\nThe loss is one of performance, which is 1 / time where seconds are given.\n" + FIGURES
     }
 }
 
@@ -221,7 +221,7 @@ fn lost(loss: f64, loses: &str, gains: &str) -> String {
 /// The section of published losses for the report of a run; nothing where none stands beside.
 pub(super) fn losses_section(beside: &[Beside]) -> Option<Extra> {
     let mut text = paragraphs(beside);
-    text.insert(0, "What the studies lost in the same tests or in tests like them. Losses of different machines are comparable, speeds are not.".into());
+    text.insert(0, "What the studies lost in the same tests or in similar ones. Losses of different machines are comparable, speeds are not.".into());
     let rows =
         beside.iter().flat_map(|b| b.rows().into_iter().map(move |row| [vec![b.title()], row.to_vec()].concat()));
     (!beside.is_empty()).then(|| Extra {
@@ -232,7 +232,8 @@ pub(super) fn losses_section(beside: &[Beside]) -> Option<Extra> {
     })
 }
 
-/// A paragraph for the figures that stand beside the same test of a study: one of them, and what makes the tests different.
+/// A paragraph for the figures that stand beside the same test of a study: one of them, and what makes the tests
+/// different.
 fn paragraphs(beside: &[Beside]) -> Vec<String> {
     let mut groups: Vec<Vec<&Beside>> = Vec::new();
     for one in beside {
@@ -247,7 +248,7 @@ fn paragraphs(beside: &[Beside]) -> Vec<String> {
         let most = group.iter().max_by(|a, b| highest(a).total_cmp(&highest(b)))?;
         let of = match group.len() {
             1 => String::new(),
-            n => format!(" Of {n} figures in the table, this is the one in which the study lost most."),
+            n => format!(" Of {n} figures in the table, this is the study's largest loss."),
         };
         Some(format!("{}. {}{of} {}", most.title(), most.sentence(), most.differs))
     };
@@ -290,7 +291,7 @@ pub(super) fn ciphers_section(beside: &[CipherBeside]) -> Option<Extra> {
 }
 
 const CIPHERS: &str =
-    "Mean of encryption and decryption of a buffer in memory; of each machine of the studies, its fastest setting.";
+    "Mean of encryption and decryption of a buffer in memory; for each machine of the studies, its fastest setting.";
 
 const CIPHER_COLUMNS: [(&str, Align); 8] = [
     ("cipher", Align::Left),

@@ -12,14 +12,13 @@ impl Text for Recommendation {
                 text +=
                     &format!("{}\n{}\n\n{}", first.name, "─".repeat(first.name.chars().count()), choice(first) + "\n")
             }
-            None => text += "Nothing fits: every facility is out.\n",
+            None => text += "Nothing fits: every facility is ruled out.\n",
         }
         for sentence in &self.given_up {
             text += &paragraph("", sentence);
         }
         if let Some(besides) = &self.besides {
-            text +=
-                &paragraph("", &format!("It does not hold the disk of the system: for that, take {besides} besides."));
+            text += &paragraph("", &format!("It cannot hold the system disk: use {besides} for that."));
         }
         for sentence in &self.measured {
             text += &paragraph("", sentence);
@@ -35,8 +34,8 @@ impl Text for Recommendation {
         for (because, names) in self.out_by_reason() {
             text += &item(&format!("{}: {because}.", names.join(", ")));
         }
-        let then = self.then.facility.as_deref().unwrap_or("none of the five facilities of the thesis");
-        text += &paragraph("", &format!("\nIn {} the same rules would have chosen {then}.", self.then.year));
+        let then = self.then.facility.as_deref().unwrap_or("none of the thesis's five facilities");
+        text += &paragraph("", &format!("\nIn {}, the same rules would have chosen {then}.", self.then.year));
         for sentence in &self.then.differs {
             text += &paragraph("", sentence);
         }
@@ -187,10 +186,10 @@ const COLUMNS: &[Column] = &[
 ];
 
 /// What the columns mean.
-const LEGEND: &str = "disk: takes a whole disk. boot: can hold and start Linux. file: takes a file that stands for a disk. hidden: can hide a volume. auth: \
-                      changes are noticed. names, sizes: those of files are hidden. keys: several passphrases. backup: of the header. TPM: can hold a \
-                      key. root: its own program takes root on Linux. here: this program creates and opens it, without root. L, W, M: Linux, Windows and \
-                      macOS read and write it; a small letter only reads.";
+const LEGEND: &str = "disk: can encrypt a whole disk. boot: can hold and boot Linux. file: can use a file as a disk. hidden: can hide a volume. auth: \
+                      tampering is detected. names, sizes: those of files are hidden. keys: several passphrases. backup: of the header. TPM: can hold a \
+                      key. root: its own program needs root on Linux. here: this program creates and opens it, without root. L, W, M: Linux, Windows and \
+                      macOS read and write it; a lower-case letter means read only.";
 
 impl Text for [Features] {
     fn text(&self) -> String {

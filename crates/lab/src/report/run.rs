@@ -201,7 +201,7 @@ impl RunReport<'_> {
     pub(super) fn warnings(&self) -> Vec<String> {
         let stray = match strays(self.summary) {
             0 => None,
-            n => Some(format!("{n} of {} figures are no numbers; they are not shown.", self.summary.cells.len())),
+            n => Some(format!("{n} of {} figures are not numbers; they are not shown.", self.summary.cells.len())),
         };
         self.summary.warnings.iter().cloned().chain(stray).collect()
     }
@@ -330,7 +330,7 @@ fn bars_text(panel: &Panel, scale: Scale) -> String {
         text += &table.text();
     }
     if panel.cells.iter().any(|c| !c.steady) {
-        text += "~ unsteady when the passes ran out\n";
+        text += "~ still unsteady after the last pass\n";
     }
     text
 }

@@ -1,4 +1,4 @@
-//! The real thing: facilities that are made, opened, worked on and closed.
+//! The real thing: facilities are made, opened, worked on and closed.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ impl<'a> Real<'a> {
             Some(target) => target,
             None => {
                 let facility = self.facilities.iter().find(|f| f.name == step.facility);
-                let unknown = || Error::misuse(format!("no facility is called {}", step.facility));
+                let unknown = || Error::misuse(format!("there is no facility called {}", step.facility));
                 Target::new(facility.ok_or_else(unknown)?, self.lab)?
             }
         };
@@ -54,12 +54,10 @@ impl<'a> Real<'a> {
 
 impl Bench for Real<'_> {
     fn pass(&mut self, step: &Step) -> Attempt {
-        let workload = self
-            .workloads
-            .iter()
-            .find(|w| w.name() == step.workload)
-            .ok_or_else(|| Trouble::Workload(Error::misuse(format!("no workload is called {}", step.workload))))?;
-        // Whatever fails below, the target goes, and is made anew for the next pass.
+        let workload = self.workloads.iter().find(|w| w.name() == step.workload).ok_or_else(|| {
+            Trouble::Workload(Error::misuse(format!("there is no workload called {}", step.workload)))
+        })?;
+        // If anything below fails, the target is dropped and made again for the next pass.
         let mut target = self.target(step, workload.on()).map_err(Trouble::Facility)?;
         self.lab.drop_caches().map_err(Trouble::Workload)?;
         let at = machine::utc_now();
@@ -68,7 +66,7 @@ impl Bench for Real<'_> {
         let conditions = watch.conditions(self.lab.plan.caches == Caches::Dropped);
         match self.keep {
             Keep::All => drop(self.targets.insert(step.facility.clone(), target)),
-            // Closed first, so that what does not reach the store is no success.
+            // Closed first, so that a failure to reach the store is not counted as a success.
             Keep::One => target.close().map_err(Trouble::Workload)?,
         }
         Ok(Done { at, conditions, outcome })

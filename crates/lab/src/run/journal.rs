@@ -1,4 +1,4 @@
-//! A run while it is under way: a file to which a line of JSON is added after every pass, and from which it goes on.
+//! A run in progress: a file that gets a line of JSON after every pass, and from which the run can be resumed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -20,9 +20,9 @@ pub const FILE: &str = "run.jsonl";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Entry {
-    /// The first: a run of which nothing is measured yet.
+    /// The first line: a run in which nothing has been measured yet.
     Begin(Box<Run>),
-    /// The lab begins to measure, or goes on.
+    /// The lab starts measuring, or resumes.
     Sitting(Sitting),
     /// A workload was done.
     Pass {
@@ -31,7 +31,7 @@ pub enum Entry {
         /// Requests over time.
         #[serde(default)]
         traces: Vec<Trace>,
-        /// What a reader has to know.
+        /// A note for the reader.
         #[serde(default)]
         notes: Vec<String>,
     },
@@ -54,12 +54,12 @@ pub struct LeftOut {
     pub reason: String,
 }
 
-/// What the lines of a journal amount to.
+/// The state that a journal's lines add up to.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// All that a reader of the run has.
+    /// Everything that a reader of the run gets.
     pub run: Run,
-    /// Who is not measured with what.
+    /// Which facilities are not measured with which workloads.
     pub left_out: Vec<LeftOut>,
 }
 
@@ -98,7 +98,7 @@ impl State {
         self.run.facilities.iter().find(|f| f.name == facility)?.baseline.as_deref()
     }
 
-    /// Whether a facility is not measured at all, or not any more.
+    /// Whether a facility is not measured at all, or no longer.
     pub fn is_out(&self, facility: &str) -> bool {
         let left_out = self.run.facilities.iter().any(|f| f.name == facility && f.left_out.is_some());
         left_out || self.run.failures.iter().any(|f| f.facility == facility && f.workload.is_none())
@@ -116,7 +116,7 @@ impl State {
     }
 }
 
-/// A journal that is open for adding. Nobody else can add to it meanwhile.
+/// A journal that is open for appending, exclusively.
 #[derive(Debug)]
 pub struct Journal {
     file: File,
@@ -140,7 +140,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Opens the journal in this folder, to go on. A last line that was not written to its end is cut off.
+    /// Opens the journal in this folder to resume. An incomplete last line is cut off.
     ///
     /// # Errors
     /// Those of [`read`]; `InUse` where somebody else adds to it.
@@ -181,7 +181,7 @@ impl Journal {
     }
 }
 
-/// What the journal in this folder amounts to. A last line that was not written to its end is left aside.
+/// The state recorded in this folder's journal. An incomplete last line is ignored.
 ///
 /// # Errors
 /// `Io`; `Malformed` where an earlier line makes no sense; `Unsupported` where it is of another version.
@@ -192,7 +192,7 @@ pub fn read(folder: &Path) -> Result<State> {
 
 /// The state, and how many bytes are whole lines.
 fn parse(bytes: &[u8], path: &Path) -> Result<(State, u64)> {
-    // What is behind the last end of a line was torn.
+    // Whatever follows the last newline is incomplete.
     let whole = bytes.iter().rposition(|&b| b == b'\n').map_or(0, |last| last + 1);
     let mut state: Option<State> = None;
     let mut offset = 0;
@@ -202,7 +202,7 @@ fn parse(bytes: &[u8], path: &Path) -> Result<(State, u64)> {
         match (&mut state, entry) {
             (None, Entry::Begin(run)) if run.schema == SCHEMA => state = Some(State::new(*run)),
             (None, Entry::Begin(run)) => {
-                let other = format!("a run of form {}; this program knows form {SCHEMA}", run.schema);
+                let other = format!("a run in format {}; this program supports format {SCHEMA}", run.schema);
                 return Err(Error::unsupported(other).at(path));
             }
             (None, _) => return Err(damaged("the beginning of the run is missing".into())),

@@ -1,4 +1,4 @@
-//! A run from its beginning to its end, or on from where it was interrupted.
+//! A run from beginning to end, or from where it was interrupted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -23,16 +23,16 @@ use crate::workloads::{Lab, Workload};
 /// Blocks in bytes for which the generator of data is measured.
 const GENERATED: &[usize] = &[512, 4096, 32 << 10, 1 << 20];
 
-/// How long the machine is watched before anything is measured.
+/// How long the idle machine is observed before anything is measured.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// What the lab needs to know besides a plan.
+/// What the lab needs besides a plan.
 pub struct Hands<'a> {
     /// This program.
     pub program: &'a Path,
-    /// Whether somebody wants it to end.
+    /// Whether the run was cancelled.
     pub cancelled: fn() -> bool,
-    /// Is told what is done next.
+    /// Called with what is done next.
     pub tell: &'a dyn Fn(&Tick),
 }
 
@@ -47,7 +47,7 @@ pub struct Tick<'a> {
     pub left_s: f64,
 }
 
-/// Begins a run in a new folder: measures what is measured once, and writes all that is known down.
+/// Begins a run in a new folder: measures what is measured once, and records everything known.
 ///
 /// # Errors
 /// `Io`, also where the folder is there already.
@@ -72,7 +72,7 @@ pub fn begin(prepared: &Prepared, folder: &Path) -> Result<(Journal, State)> {
     Ok((journal, State::new(run)))
 }
 
-/// Opens a run that was interrupted, to go on.
+/// Opens an interrupted run to resume it.
 ///
 /// # Errors
 /// Those of [`Journal::resume`] and [`Prepared::of`]; `Misuse` where the machine or a facility is another one now.
@@ -81,7 +81,7 @@ pub fn resume(folder: &Path, catalogue: &Catalogue, program: &Path) -> Result<(P
     let prepared = Prepared::of(state.run.plan.clone(), catalogue, program)?;
     if let Some(other) = difference(&state.run, &prepared, &Machine::this()) {
         let hint = "Figures from before and after could not be compared. Begin a new run.";
-        return Err(Error::misuse(format!("this run cannot go on here: {other}")).at(folder).hint(hint));
+        return Err(Error::misuse(format!("this run cannot continue here: {other}")).at(folder).hint(hint));
     }
     Ok((prepared, journal, state))
 }
@@ -121,7 +121,7 @@ fn note(journal: &mut Journal, state: &mut State, entry: Entry) -> Result<()> {
     Ok(())
 }
 
-/// What is not as it was when the run began, in words.
+/// What has changed since the run began, in words.
 fn difference(run: &Run, prepared: &Prepared, here: &Machine) -> Option<String> {
     let there = &run.machine;
     let facts = [
@@ -130,21 +130,21 @@ fn difference(run: &Run, prepared: &Prepared, here: &Machine) -> Option<String> 
         ("the version of this program", &there.program_version, &here.program_version),
     ];
     let changed = facts.iter().find(|(_, before, now)| before != now);
-    let changed = changed.map(|(what, before, now)| format!("{what} was {before}, and is {now}"));
+    let changed = changed.map(|(what, before, now)| format!("{what} was {before} and is now {now}"));
     let processors =
-        || (there.cpus != here.cpus).then(|| format!("there were {} processors, and are {}", there.cpus, here.cpus));
+        || (there.cpus != here.cpus).then(|| format!("there were {} processors and are now {}", there.cpus, here.cpus));
     let facility = || {
         let mut pairs = run.facilities.iter().zip(&prepared.facility_records);
         let (before, _) = pairs.find(|(before, now)| {
             (&before.version, &before.commands, &before.left_out) != (&now.version, &now.commands, &now.left_out)
         })?;
-        Some(format!("the facility {} has another version, or other commands", before.name))
+        Some(format!("the facility {} has a different version or different commands", before.name))
     };
     let workload = || {
         let mut pairs = run.workloads.iter().zip(&prepared.workload_records);
         let (before, _) =
             pairs.find(|(before, now)| (&before.version, &before.left_out) != (&now.version, &now.left_out))?;
-        Some(format!("the workload {} has another version, or cannot be done any more", before.name))
+        Some(format!("the workload {} has a different version or is no longer possible", before.name))
     };
     changed.or_else(processors).or_else(facility).or_else(workload)
 }
@@ -182,13 +182,13 @@ impl RunFolders {
     }
 }
 
-/// Removes what labs that were killed have left where this run will work. Returns a sentence for each.
+/// Removes what killed labs have left where this run will work. Returns a sentence for each.
 pub fn tidy_up(plan: &Plan) -> Vec<String> {
     let places: BTreeSet<PathBuf> = [backing(plan), scratch(plan)].into();
     places.iter().flat_map(|place| tidy(place)).collect()
 }
 
-/// The folder in which stores lie. Of a device, nothing lies in a folder but what is mounted.
+/// The folder for stores. With a device, the folder only holds mount points.
 fn backing(plan: &Plan) -> PathBuf {
     match &plan.backing {
         Backing::Tmpfs(folder) | Backing::Folder(folder) => folder.clone(),
@@ -196,7 +196,8 @@ fn backing(plan: &Plan) -> PathBuf {
     }
 }
 
-/// Where sources of data lie: in memory where there is some, so that reading them does not disturb a disk that is measured.
+/// Where sources of data lie: in memory where there is some, so that reading them does not disturb a disk that is
+/// measured.
 fn scratch(plan: &Plan) -> PathBuf {
     let memory = Path::new(plan::MEMORY);
     match &plan.backing {
@@ -206,7 +207,7 @@ fn scratch(plan: &Plan) -> PathBuf {
     }
 }
 
-/// Tells what is done before it is done.
+/// Reports each step before it is done.
 struct Told<'a> {
     real: Real<'a>,
     prepared: &'a Prepared,

@@ -1,7 +1,8 @@
-//! A run of the lab: what was to be measured, on what, and every raw figure.
+//! A run of the lab: what was planned, the machine, and every raw figure.
 //!
-//! Nothing in here is computed from something else in here: medians, intervals and verdicts are a
-//! [`Summary`](crate::summary::Summary)'s, made from a run whenever they are wanted, so that a stored run can be judged anew.
+//! Nothing here is computed from anything else here: medians, intervals and verdicts belong to a
+//! [`Summary`](crate::summary::Summary), which is made from a run when needed, so that a stored run can be
+//! re-evaluated.
 
 pub mod bench;
 pub mod journal;
@@ -17,7 +18,7 @@ use crate::benchmark;
 use crate::machine::{Machine, Moment};
 use crate::meter::{Conditions, Elapsed};
 
-/// The form of a stored run. A run of another form is refused.
+/// The format version of a stored run. A run of another version is refused.
 pub const SCHEMA: u32 = 1;
 
 /// A run, stored as JSON.
@@ -25,28 +26,28 @@ pub const SCHEMA: u32 = 1;
 pub struct Run {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// What was to be measured.
+    /// What was planned.
     pub plan: Plan,
     /// On what.
     pub machine: Machine,
-    /// The facilities, those left out included.
+    /// The facilities, including those left out.
     pub facilities: Vec<FacilityRecord>,
-    /// The workloads, those left out included.
+    /// The workloads, including those left out.
     pub workloads: Vec<WorkloadRecord>,
-    /// How fast the data to write was made: no write can be faster.
+    /// How fast the data to write was generated: no write can be faster.
     pub generator: Vec<GeneratorRate>,
-    /// The times in which it was measured: more than one if it was interrupted and resumed.
+    /// The sittings in which it was measured: more than one if it was interrupted and resumed.
     pub sittings: Vec<Sitting>,
-    /// Every pass, in the order in which it was made, warm-ups included.
+    /// Every pass in order, including warm-ups.
     pub passes: Vec<Pass>,
     /// What failed. It did not stop the rest.
     pub failures: Vec<Failure>,
     /// Requests over time.
     pub traces: Vec<Trace>,
-    /// How fast the ciphers are in memory, without any storage; empty where that was not asked for.
+    /// How fast the ciphers are in memory, without any storage; empty if not requested.
     #[serde(default)]
     pub ciphers: Vec<benchmark::Row>,
-    /// What else a reader has to know, in whole sentences.
+    /// Other notes for the reader, in whole sentences.
     pub notes: Vec<String>,
 }
 
@@ -57,21 +58,21 @@ pub struct Plan {
     pub level: Level,
     /// Share of the full size of the studies' data sets (2.3 GB of files, a file of 3 GB, ...): 1 is all of it.
     pub scale: f64,
-    /// Where the containers lie.
+    /// Where the containers are.
     pub backing: Backing,
     /// Size of each volume in bytes.
     pub size: u64,
-    /// Names of facilities, each once; their baselines are among them.
+    /// Names of facilities without duplicates, including their baselines.
     pub facilities: Vec<String>,
     /// Names of workloads.
     pub workloads: Vec<String>,
-    /// Passes that are made of everything, at least; the warm-up not counted.
+    /// Minimum number of passes of everything, without the warm-up.
     pub min_repeats: usize,
-    /// Passes of anything, at most.
+    /// Maximum number of passes of anything.
     pub max_repeats: usize,
     /// Relative standard deviation at which a figure is steady: 0.03 is 3 %.
     pub steady: f64,
-    /// Where the order of the facilities, the data and the bootstrap samples come from.
+    /// The seed of the order of facilities, of the data and of the bootstrap samples.
     pub seed: u64,
     /// What is done with the page cache before each pass.
     pub caches: Caches,
@@ -106,28 +107,28 @@ pub enum Backing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Caches {
-    /// It is dropped (root can).
+    /// It is dropped (requires root).
     Dropped,
-    /// Nothing: reads may come from memory.
+    /// It is kept: reads may come from memory.
     Warm,
 }
 
 /// A facility as it was found here.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FacilityRecord {
-    /// What it is called in this run.
+    /// Its name in this run.
     pub name: String,
-    /// What it is, for people: `this engine, LUKS2 format, aes-xts-plain64`.
+    /// Its title: `this engine, LUKS2 format, aes-xts-plain64`.
     pub title: String,
     /// The facility of the same layer without encryption; nothing for one of those.
     pub baseline: Option<String>,
-    /// What it does and what it does not do, in whole sentences.
+    /// What it does and does not do, in whole sentences.
     pub about: String,
-    /// What it says of its version.
+    /// Its version, as it prints it.
     pub version: Option<String>,
     /// The commands that made, opened and closed it.
     pub commands: Vec<String>,
-    /// Why it is not measured, if it is not.
+    /// Why it is not measured, if so.
     pub left_out: Option<String>,
 }
 
@@ -138,17 +139,17 @@ pub struct WorkloadRecord {
     pub name: String,
     /// For people.
     pub title: String,
-    /// What it measures, in whole sentences, with what it did in this run.
+    /// What it measures, in whole sentences, with its settings in this run.
     pub measures: String,
     /// What it does not measure.
     pub not: String,
     /// The version of the program that does it, where that is another's.
     pub version: Option<String>,
-    /// Why it was left out, if it was.
+    /// Why it was left out, if so.
     pub left_out: Option<String>,
 }
 
-/// The speed of the generator of data, which is a part of every write.
+/// The speed of the data generator, which is part of every write.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct GeneratorRate {
     /// Block size in bytes.
@@ -157,14 +158,14 @@ pub struct GeneratorRate {
     pub bytes_per_s: f64,
 }
 
-/// A time in which the lab measured.
+/// A period during which the lab measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sitting {
     /// Date, load and steal time before.
     pub before: Moment,
-    /// Date, load and steal time after; nothing if it was interrupted.
+    /// Date, load and steal time after; `None` if it was interrupted.
     pub after: Option<Moment>,
-    /// Processor seconds that the machine used in each second when nothing was measured.
+    /// Processor seconds that the machine used per second while nothing was measured.
     pub idle_cpu: f64,
 }
 
@@ -196,11 +197,11 @@ pub struct Measure {
     pub value: f64,
     /// What it counts.
     pub unit: Unit,
-    /// Bytes that were moved, 0 if that means nothing here.
+    /// Bytes transferred; 0 if that does not apply.
     pub bytes: u64,
     /// Seconds that it took.
     pub seconds: f64,
-    /// Seconds that all processors of the machine were busy meanwhile, where that was measured.
+    /// Seconds that all processors together were busy meanwhile, if measured.
     pub cpu_s: Option<f64>,
 }
 
@@ -256,8 +257,8 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Whether it is a performance, of which encryption takes a share away. Of what is paid besides, no loss can be told: a
-    /// volume without encryption is unlocked in no time.
+    /// Whether it is a performance, of which encryption takes a share. Extra costs have no loss: a volume without
+    /// encryption takes no time to unlock.
     pub fn is_performance(self) -> bool {
         matches!(self, Self::BytesPerS | Self::PerS | Self::Seconds)
     }
@@ -329,7 +330,7 @@ pub struct Failure {
     pub error: String,
 }
 
-/// The requests that a server answered during one pass.
+/// The requests a server answered during one pass.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Trace {
     /// Name of the facility.

@@ -1,4 +1,4 @@
-//! From what somebody wants to a plan that fits: facilities and workloads, sizes, room, and how long it will take.
+//! Turns a request into a plan that fits: facilities and workloads, sizes, space, and how long it will take.
 
 use std::fs::OpenOptions;
 use std::io::{self, Seek, SeekFrom};
@@ -21,11 +21,12 @@ pub const MEMORY: &str = "/dev/shm";
 /// Stands for all facilities, or all workloads.
 pub const ALL: &str = "all";
 
-/// What the quick level measures where nobody names anything: the formats of the studies' successors, and their baseline.
+/// What the quick level measures where nobody names anything: the formats of the studies' successors, and their
+/// baseline.
 const QUICK: &[&str] = &["plain", "LUKS2", "VeraCrypt"];
 
-/// The workloads of the quick level where nobody names any: requests in order and at random, small files and large ones. With
-/// the facilities above that takes five minutes at most.
+/// The workloads of the quick level where nobody names any: requests in order and at random, small files and large
+/// ones. With the facilities above that takes five minutes at most.
 const QUICK_WORKLOADS: &[&str] = &["dd", "iozone-like", "seeks", "tree", "large-file", "unpack"];
 
 /// What encryption takes away by block size, in the method of the BSI's study of TrueCrypt (2010): sequential transfers to
@@ -221,8 +222,8 @@ impl Wishes {
         if let Some(unknown) = self.workloads.iter().find(|wanted| !all().any(|name| name.eq_ignore_ascii_case(wanted)))
         {
             let names: Vec<String> = all().collect();
-            let hint = format!("There are {}.", names.join(", "));
-            return Err(Error::misuse(format!("no workload is called {unknown}")).hint(hint));
+            let hint = format!("The workloads are: {}.", names.join(", "));
+            return Err(Error::misuse(format!("there is no workload called {unknown}")).hint(hint));
         }
         Ok(all().filter(wanted).collect())
     }
@@ -238,8 +239,8 @@ impl Prepared {
     /// What is there of the plan, and whether it fits. `program` is this program.
     ///
     /// # Errors
-    /// `Misuse` for names that nothing has, and where there is too little room; `Unsupported` where nothing can be measured;
-    /// `Io`.
+    /// `Misuse` for names that nothing has, and where there is too little room; `Unsupported` where nothing can be
+    /// measured; `Io`.
     pub fn of(plan: Plan, catalogue: &Catalogue, program: &Path) -> Result<Self> {
         check(&plan)?;
         let all: Vec<&Facility> = plan.facilities.iter().map(|name| catalogue.find(name)).collect::<Result<_>>()?;
@@ -262,7 +263,7 @@ impl Prepared {
         let reasons = reasons.chain(workload_records.iter().filter_map(|w| w.left_out.as_deref()));
         if facilities.is_empty() || workloads.is_empty() {
             let hint = reasons.collect::<Vec<_>>().join(" ");
-            return Err(Error::unsupported("nothing of this can be measured here").hint(hint));
+            return Err(Error::unsupported("none of this can be measured here").hint(hint));
         }
         let keep = keep(&plan, facilities.len(), &workloads)?;
         Ok(Self { plan, facilities, facility_records, workloads, workload_records, keep })
@@ -281,18 +282,18 @@ impl Prepared {
     }
 }
 
-/// Whether the numbers make sense: those of a stored run may be anybody's.
+/// Checks the numbers: a stored run is untrusted.
 ///
 /// # Errors
 /// `Misuse`.
 fn check(plan: &Plan) -> Result<()> {
     let wrong = match () {
-        () if plan.min_repeats == 0 => "at least one repeat is needed",
-        () if plan.max_repeats > MOST_REPEATS => "1000 repeats are the most",
-        () if !(plan.scale > 0.0 && plan.scale <= 10.0) => "the scale is above 0, and 10 at most",
-        () if !(plan.steady > 0.0 && plan.steady <= 1.0) => "steady is above 0 %, and 100 % at most",
-        () if plan.size < LEAST => "volumes have 64 MiB at least",
-        () if plan.size > MOST => "volumes have 1 PiB at most",
+        () if plan.min_repeats == 0 => "at least one repeat is required",
+        () if plan.max_repeats > MOST_REPEATS => "at most 1000 repeats are possible",
+        () if !(plan.scale > 0.0 && plan.scale <= 10.0) => "the scale must be above 0 and at most 10",
+        () if !(plan.steady > 0.0 && plan.steady <= 1.0) => "the steadiness limit must be above 0 % and at most 100 %",
+        () if plan.size < LEAST => "volumes must have at least 64 MiB",
+        () if plan.size > MOST => "volumes can have at most 1 PiB",
         () => return Ok(()),
     };
     Err(Error::misuse(wrong))
@@ -305,7 +306,7 @@ fn check(plan: &Plan) -> Result<()> {
 fn workloads_of(plan: &Plan) -> Result<Vec<&'static dyn Workload>> {
     let find = |name: &String| {
         let found = workloads::all().find(|w| w.name() == name);
-        found.ok_or_else(|| Error::misuse(format!("no workload is called {name}")))
+        found.ok_or_else(|| Error::misuse(format!("there is no workload called {name}")))
     };
     plan.workloads.iter().map(find).collect()
 }
@@ -349,7 +350,7 @@ fn room(workload: &dyn Workload, plan: &Plan) -> u64 {
     }
 }
 
-/// Whether all stores fit at once, or one at a time.
+/// Checks whether all stores fit at once, or one at a time.
 ///
 /// # Errors
 /// `Misuse` where not even that is so.
@@ -375,7 +376,8 @@ fn keep(plan: &Plan, facilities: usize, workloads: &[&'static dyn Workload]) -> 
 }
 
 fn too_large(plan: &Plan, place: &str, room: u64) -> Error {
-    let what = format!("volumes of {} do not fit: {place} has room for {}", size(plan.size), size(room >> 20 << 20));
+    let what =
+        format!("volumes of {} do not fit: {place} only has room for {}", size(plan.size), size(room >> 20 << 20));
     Error::misuse(what)
         .hint("Ask for a smaller --scale or --size, for other workloads, or for another place with --dir.")
 }

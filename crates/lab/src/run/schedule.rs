@@ -1,9 +1,9 @@
-//! What is measured next, and what is done with what comes out of it.
+//! What is measured next, and what is done with the result.
 //!
-//! The order is a function of what has been recorded, and of the plan's seed: a run that was interrupted goes on where it
-//! stopped, as if it had not been. Each workload is done in rounds. The first is a warm-up, whose figures are kept and do not
-//! count. In each of the others the facilities that are not steady yet take turns in a random order, and every one of them
-//! has its baseline in the same round, so that a drift of the machine hits both.
+//! The order is a function of what has been recorded, and of the plan's seed: an interrupted run continues where it
+//! stopped, as if nothing had happened. Each workload is done in rounds. The first is a warm-up, whose figures are kept
+//! but do not count. In each of the others the facilities that are not steady yet take turns in a random order, and
+//! every one of them has its baseline in the same round, so that a drift of the machine hits both.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::run::{Failure, Pass, Trace};
 use crate::statistics::relative_deviation;
 use crate::workloads::Outcome;
 
-/// So many failures of a workload on a facility in a row, and it is not tried again.
+/// After this many consecutive failures of a workload on a facility, it is not tried again.
 const PATIENCE: usize = 2;
 
 /// One workload, to be done once on one facility.
@@ -43,10 +43,10 @@ pub struct Done {
     pub outcome: Outcome,
 }
 
-/// Why a step came to nothing.
+/// Why a step failed.
 #[derive(Debug)]
 pub enum Trouble {
-    /// The facility could not be made or opened: it is of no use to any workload.
+    /// The facility could not be made or opened, so no workload can use it.
     Facility(Error),
     /// The workload failed on it.
     Workload(Error),
@@ -55,7 +55,7 @@ pub enum Trouble {
 /// What a step came to, or why it came to nothing.
 pub type Attempt = std::result::Result<Done, Trouble>;
 
-/// What carries steps out: the real thing, or a simulation.
+/// Carries out steps: the real thing, or a simulation.
 pub trait Bench {
     /// Carries a step out.
     ///
@@ -80,7 +80,7 @@ pub fn carry_out(
         }
         let entry = match bench.pass(&step) {
             Ok(done) => recorded(state, &step, done),
-            // A signal goes to the facilities' processes too: what fails because of it is no failure.
+            // A signal reaches the facilities' processes too; failures caused by it do not count.
             Err(Trouble::Facility(_) | Trouble::Workload(_)) if cancelled() => return Err(ErrorKind::Cancelled.into()),
             Err(Trouble::Facility(e) | Trouble::Workload(e)) if matches!(e.kind, ErrorKind::Cancelled) => {
                 return Err(e);
@@ -97,7 +97,7 @@ pub fn carry_out(
     Ok(())
 }
 
-/// The next step; nothing when everything has been measured.
+/// The next step; `None` when everything has been measured.
 pub fn next(state: &State) -> Option<Step> {
     state.run.plan.workloads.iter().find_map(|workload| {
         let left_out = state.run.workloads.iter().any(|w| w.name == *workload && w.left_out.is_some());
@@ -105,7 +105,7 @@ pub fn next(state: &State) -> Option<Step> {
     })
 }
 
-/// What an error says, with its hint.
+/// An error's message with its hint.
 fn with_hint(error: &Error) -> String {
     match error.hint.as_deref() {
         Some(hint) => format!("{error} {hint}"),
@@ -127,7 +127,7 @@ fn recorded(state: &State, step: &Step, done: Done) -> Entry {
     let Step { facility, workload, round, position } = step.clone();
     let Done { at, conditions, outcome: Outcome { measures, traces, notes } } = done;
     if let Some(bad) = measures.iter().find(|m| !m.value.is_finite()) {
-        let error = format!("a figure of {} is no number", bad.case.operation);
+        let error = format!("a figure of {} is not a number", bad.case.operation);
         return failure(step, Some(workload), &error);
     }
     let traces = if wants_trace(state, step) { traces } else { Vec::new() };
@@ -178,7 +178,7 @@ impl<'a> History<'a> {
         for pass in state.run.passes.iter().filter(|p| p.workload == workload) {
             tried.entry(pass.round).or_default().insert(&pass.facility, true);
             let Some(round) = pass.round else { continue };
-            // In what is paid besides nothing is judged: nobody waits for it to be steady.
+            // Extra costs are not judged, so nobody waits for them to become steady.
             let judged = pass.measures.iter().filter(|m| m.unit.is_performance());
             let cases = figures.entry(&pass.facility).or_default();
             // Every pass of a workload gives the same cases in the same order.
@@ -197,8 +197,8 @@ impl<'a> History<'a> {
         self.tried.get(&round).into_iter().flatten().map(|(facility, _)| *facility).collect()
     }
 
-    /// Who takes part in this round, in the order of turns. It depends on earlier rounds only, so that the order stays the same
-    /// in the middle of a round.
+    /// Who takes part in this round, in the order of turns. It depends on earlier rounds only, so that the order stays
+    /// the same in the middle of a round.
     fn participants(&self, round: Option<usize>) -> Vec<&'a str> {
         let plan = &self.state.run.plan;
         let eligible: Vec<&str> =
@@ -220,7 +220,7 @@ impl<'a> History<'a> {
         failures < PATIENCE && !self.state.is_out(facility) && !self.state.is_left_out(facility, self.workload)
     }
 
-    /// Whether a facility or its baseline is not known well enough before this round.
+    /// Whether a facility or its baseline still needs measuring before this round.
     fn wants(&self, facility: &str, round: Option<usize>, eligible: &[&str]) -> bool {
         let Some(round) = round.filter(|round| *round >= self.state.run.plan.min_repeats) else { return true };
         let baseline = self.state.baseline(facility).filter(|b| eligible.contains(b));

@@ -1,4 +1,4 @@
-//! A run that lies in files: what people give to say which one they mean.
+//! A run stored in files, named by the user.
 
 use std::fs::File;
 use std::path::Path;
@@ -19,7 +19,7 @@ const FILE_MAX: u64 = 1 << 30;
 /// The longest name or title, in bytes.
 const NAME_MAX: usize = 1000;
 
-/// No figure is larger: sums and squares of such are numbers still.
+/// No figure is larger, so that sums and squares stay finite.
 const MOST: f64 = 1e30;
 
 /// The run in a folder, in its journal, or in a file of JSON: of the run alone, or of a whole report.
@@ -27,7 +27,7 @@ const MOST: f64 = 1e30;
 /// # Errors
 /// `Io`; `Malformed` for what is no run; `Unsupported` for a run of another version.
 pub fn load(path: &Path) -> Result<Run> {
-    // The journal is there from the beginning, and is never older than what is made from it.
+    // The journal exists from the beginning, and is never older than what is made from it.
     if path.is_dir() {
         let journal = path.join(journal::FILE);
         return load(&if journal.exists() { journal } else { path.join(FILE) });
@@ -39,7 +39,7 @@ pub fn load(path: &Path) -> Result<Run> {
     parse(&read_file(path)?).map_err(|e| e.at(path))
 }
 
-/// Puts a whole new file in the place of an old one, or of a link, in one step.
+/// Atomically replaces an old file, or a link, with a complete new one.
 ///
 /// # Errors
 /// `Io`.
@@ -49,18 +49,17 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
 
 /// The bytes of a file that is no longer than a run's may be.
 pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
-    let open = || files::open_regular(path)?.ok_or_else(|| Error::misuse("no regular file"));
+    let open = || files::open_regular(path)?.ok_or_else(|| Error::misuse("not a regular file"));
     open().and_then(|file| read(&file)).map_err(|e| e.at(path))
 }
 
 /// The same of one that is open.
 pub(super) fn read(file: &File) -> Result<Vec<u8>> {
     let bytes = files::read_at_most(file, FILE_MAX)?;
-    bytes.ok_or_else(|| Error::misuse(format!("longer than {}, which no run is", size(FILE_MAX))))
+    bytes.ok_or_else(|| Error::misuse(format!("longer than {}, which is too long for a run", size(FILE_MAX))))
 }
 
-/// Whether a run that anybody may have written can be reported: names that fit on a line, and numbers with which one can
-/// calculate.
+/// Checks that an untrusted run can be reported: names fit on a line, and numbers can be calculated with.
 ///
 /// # Errors
 /// `Malformed`.
@@ -84,10 +83,10 @@ pub(super) fn check(run: &Run) -> Result<()> {
         run.ciphers.iter().flat_map(|r| [r.encrypt_bytes_per_s, r.decrypt_bytes_per_s, r.mean_bytes_per_s]);
     let mut numbers = of_measures.chain(of_traces).chain(of_plan).chain(of_generator).chain(of_ciphers);
     if let Some(number) = numbers.find(|number| number.is_nan() || number.abs() > MOST) {
-        return malformed("number", format!("{number:e} is none that is measured"));
+        return malformed("number", format!("{number:e} cannot be a measured value"));
     }
     match cases().filter_map(|m| m.case.x).find(|x| !(0.0..=MOST).contains(x)) {
-        Some(x) => malformed("x", format!("{x:e} is no place on an axis")),
+        Some(x) => malformed("x", format!("{x:e} is not a position on an axis")),
         None => Ok(()),
     }
 }
@@ -105,7 +104,10 @@ pub(crate) fn parse(text: &[u8]) -> Result<Run> {
     let json = json.get_mut("run").map(serde_json::Value::take).unwrap_or(json);
     let form: Form = Form::deserialize(&json).map_err(malformed)?;
     if form.schema != SCHEMA {
-        return Err(Error::unsupported(format!("a run of form {}; this program knows form {SCHEMA}", form.schema)));
+        return Err(Error::unsupported(format!(
+            "a run in format {}; this program supports format {SCHEMA}",
+            form.schema
+        )));
     }
     let run = serde_json::from_value(json).map_err(malformed)?;
     check(&run).map(|()| run)
@@ -138,7 +140,7 @@ mod tests {
             load(&file).expect_err("no run").to_string()
         };
         assert!(error("{").contains("run.json"));
-        assert!(error("{\"schema\": 99}").contains("form 99"));
+        assert!(error("{\"schema\": 99}").contains("format 99"));
         assert!(error("{\"schema\": 1}").contains("missing field"));
         assert!(error("[1]").contains("run.json"));
         assert!(load(dir.path().join("nothing").as_path()).is_err());

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::meter::{Conditions, Meter, Processors, processors};
 
-/// The processors of a system that tells about them.
+/// Processor state, on systems that report it.
 const PROCESSORS: &str = "/sys/devices/system/cpu";
 
-/// A look at the machine before.
+/// The state of the machine before.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch {
     before: Processors,
@@ -24,8 +24,8 @@ impl Watch {
         Self { mhz: mhz(), throttled: throttled(Path::new(PROCESSORS)), before: processors() }
     }
 
-    /// What happened up to now. The clock is the mean of what it was before and what it is now: a processor that works has the
-    /// clock that its work was done with.
+    /// What happened up to now. The clock is the mean of what it was before and what it is now: a processor that works
+    /// has the clock that its work was done with.
     pub fn conditions(self, caches_dropped: bool) -> Conditions {
         let now = processors();
         let total = now.total_s - self.before.total_s;
@@ -69,7 +69,8 @@ fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// How often any processor was throttled for its temperature since the start of the machine; nothing where no one counts.
+/// How often any processor was throttled for its temperature since the start of the machine; nothing where no one
+/// counts.
 fn throttled(processors: &Path) -> Option<u64> {
     let times = |folder: PathBuf| number(&folder.join("thermal_throttle/core_throttle_count"));
     each(processors).filter_map(times).reduce(|a, b| a + b)

@@ -1,4 +1,4 @@
-//! What is done with a facility: the tests of the studies, and what else tells what encryption costs.
+//! What is done with a facility: the studies' tests, and others that show what encryption costs.
 
 pub mod bytes;
 pub mod costs;
@@ -19,10 +19,10 @@ pub fn all() -> impl Iterator<Item = &'static dyn Workload> {
 
 /// Something that is done with a facility and measured.
 pub trait Workload: Sync {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     fn name(&self) -> &'static str;
 
-    /// For people.
+    /// Its title for people.
     fn title(&self) -> &'static str;
 
     /// What it measures, in whole sentences, with the sizes of this plan, and the study that it comes from.
@@ -47,8 +47,8 @@ pub trait Workload: Sync {
     /// Seconds that a pass will take on a facility of moderate speed, about.
     fn estimate_s(&self, plan: &Plan) -> f64;
 
-    /// Seconds that it takes besides, about, to make what it does not have on this machine yet, such as a small Debian; 0
-    /// where there is nothing to make.
+    /// Seconds that it takes besides, about, to make what it does not have on this machine yet, such as a small Debian;
+    /// 0 where there is nothing to make.
     fn once_s(&self) -> f64 {
         0.0
     }
@@ -56,7 +56,8 @@ pub trait Workload: Sync {
     /// Bytes of room that it needs in a volume.
     fn room(&self, plan: &Plan) -> u64;
 
-    /// Does it once. It leaves nothing in a folder, and checks what it read where that does not disturb what it measures.
+    /// Does it once. It leaves nothing in a folder, and checks what it read where that does not disturb what it
+    /// measures.
     ///
     /// # Errors
     /// `Io` where the facility or a program fails; `Cancelled`.
@@ -93,16 +94,16 @@ pub struct Lab {
     pub program: PathBuf,
     /// A folder for stores, in the backing.
     pub stores: PathBuf,
-    /// A folder in memory or on the system's disk for sockets, mount points, sources of data.
+    /// A folder in memory or on the system disk for sockets, mount points and source data.
     pub scratch: PathBuf,
     /// What is written.
     pub data: Data,
-    /// Whether somebody wants it to end.
+    /// Whether the run was cancelled.
     pub cancelled: fn() -> bool,
 }
 
 impl Lab {
-    /// Fails where somebody wants it to end.
+    /// Fails if the run was cancelled.
     ///
     /// # Errors
     /// `Cancelled`.
@@ -110,8 +111,8 @@ impl Lab {
         if (self.cancelled)() { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
     }
 
-    /// Waits until everything that was written is where it stays, so that nobody pays for what another wrote. Then drops the
-    /// page cache, if the plan says so.
+    /// Waits until everything that was written is where it stays, so that nobody pays for what another wrote. Then
+    /// drops the page cache, if the plan says so.
     ///
     /// # Errors
     /// `Io` where the plan says so and it does not work.

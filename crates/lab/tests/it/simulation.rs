@@ -235,7 +235,7 @@ fn a_facility_that_fails_does_not_stop_the_others() {
     assert_eq!(samples("slow", "v"), 2, "what it gave before is kept");
     assert!(samples("same", "v") >= 5 && samples("slow", "w") >= 5);
     assert!(
-        summary.warnings.iter().any(|w| w == "slow failed in v, 2 times: see what failed."),
+        summary.warnings.iter().any(|w| w == "slow failed in v, 2 times: see the failures."),
         "{:?}",
         summary.warnings
     );

@@ -134,7 +134,8 @@ pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut li
 /// The kind of file system in the store.
 fn detect(store: &dyn Store) -> Result<Kind> {
     let found = filesystems::detect(store)?;
-    let none = "Create one with your system's tools on the file that --filesystem none shows or the disk that `claviger serve` serves.";
+    let none = "Create one with your system's tools on the file that --filesystem none shows or \
+                on the disk that `claviger serve` serves.";
     match found {
         Some(found) if found.kind.holds_files() => Ok(found.kind),
         Some(found) => Err(Error::unsupported(format!("it holds {}, which cannot be mounted", found.kind.described()))

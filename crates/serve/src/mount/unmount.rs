@@ -213,6 +213,7 @@ fn busy(dir: &Path) -> Error {
     }
     let holder = (!who.is_empty()).then(|| who.join("; "));
     Error::new(ErrorKind::InUse { holder }).at(dir).hint(
-        "End these processes or close the files and try again. --force hides the mount now; it ends when nobody uses it any more.",
+        "End these processes or close the files and try again. --force hides the mount now; it ends \
+         when nobody uses it any more.",
     )
 }

@@ -1,4 +1,4 @@
-//! A disk, or a file as one: reads, writes, flushes, other sizes, closed and opened anew.
+//! A disk, or a file as one: reads, writes, flushes, resizes, closes and reopens.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,7 +11,7 @@ use claviger_engine::Store;
 use super::{Failure, Log, Plan, difference, some_range};
 use crate::random::Random;
 
-/// What is exercised.
+/// The disk under test.
 pub trait Disk {
     /// Size in bytes.
     fn size(&self) -> io::Result<u64>;
@@ -19,28 +19,28 @@ pub trait Disk {
     fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()>;
     /// Writes all of `data`.
     fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()>;
-    /// Makes it durable.
+    /// Flushes.
     fn flush(&mut self) -> io::Result<()>;
-    /// The largest size that it may be given; none if its size cannot be changed.
+    /// The largest size it may be given; `None` if it cannot be resized.
     fn grows_to(&self) -> Option<u64> {
         None
     }
-    /// Gives it another size.
+    /// Resizes it.
     fn set_len(&mut self, _len: u64) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
-    /// Closes it and opens it anew.
+    /// Closes and reopens it.
     fn reopen(&mut self) -> io::Result<()>;
 }
 
-/// A store, and what opens it anew.
+/// A store, and a function that reopens it.
 pub struct StoreDisk<F> {
     store: Arc<dyn Store>,
     open: F,
 }
 
 impl<F: FnMut() -> io::Result<Arc<dyn Store>>> StoreDisk<F> {
-    /// What `open` opens, now and each time it is reopened.
+    /// Uses `open` now and at each reopening.
     ///
     /// # Errors
     /// Those of `open`.
@@ -57,7 +57,7 @@ impl<F: FnMut() -> io::Result<Arc<dyn Store>>> Disk for StoreDisk<F> {
         self.store.read_at(offset, out)
     }
     fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
-        // A store may consume what it writes.
+        // A store may consume the data it writes.
         self.store.write_at(offset, &mut data.to_vec())
     }
     fn flush(&mut self) -> io::Result<()> {
@@ -77,7 +77,7 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// A file whose size stays what it is.
+    /// A file of fixed size.
     ///
     /// # Errors
     /// Those of opening it.
@@ -85,7 +85,7 @@ impl FileDisk {
         Ok(Self { path: path.to_owned(), file: open(path)?, grows_to: None })
     }
 
-    /// A file whose size may be anything up to `most` bytes.
+    /// A file that may be resized up to `most` bytes.
     ///
     /// # Errors
     /// Those of opening it.
@@ -100,7 +100,7 @@ fn open(path: &Path) -> io::Result<File> {
 
 impl Disk for FileDisk {
     fn size(&self) -> io::Result<u64> {
-        // The end, not the metadata: a block device has no size there.
+        // Seeks to the end: a block device's metadata has no size.
         io::Seek::seek(&mut &self.file, io::SeekFrom::End(0))
     }
     fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -124,11 +124,11 @@ impl Disk for FileDisk {
     }
 }
 
-/// Does random operations on `disk`, which holds what `model` says, and keeps both the same. At the end all of it is
-/// flushed, opened anew and compared. How many operations there were.
+/// Does random operations on `disk`, whose contents are `model`, and keeps both in step; at the end it is flushed,
+/// reopened and compared. Returns the number of operations.
 ///
 /// # Errors
-/// The first operation that fails, and the first byte that is not what the model says.
+/// The first operation that fails, or the first byte that differs from the model.
 pub fn exercise(disk: &mut dyn Disk, model: &mut Vec<u8>, plan: &Plan<'_>) -> Result<u64, Failure> {
     let mut log = Log::new(plan.seed);
     let mut random = Random::new(plan.seed);
@@ -199,7 +199,7 @@ fn carry_out(
     let failed = |e: io::Error| e.to_string();
     match *operation {
         Operation::Read(at, len) => {
-            // Not zeros: what is not read must not look right by accident.
+            // Not zeros: data that was not read must not look right by accident.
             let mut out = vec![0xee; len];
             disk.read(at, &mut out).map_err(failed)?;
             difference(&model[at as usize..][..len], &out, at).map_or(Ok(()), Err)
@@ -260,7 +260,7 @@ mod tests {
         assert!(std::fs::read(&path).expect("it can be read") == model);
     }
 
-    /// Loses the last byte of each write, from one on.
+    /// Loses the last byte of every write, starting with a given one.
     struct Forgetful {
         inner: MemoryStore,
         writes: AtomicU64,

@@ -1,4 +1,4 @@
-//! A folder in a mounted file system: files and folders made, written, cut, renamed and removed.
+//! A folder in a mounted file system: files and folders are created, written, truncated, renamed and removed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -10,24 +10,24 @@ use super::{Failure, Log, Plan, difference, some_range};
 use crate::mounts::{PATIENCE, wait_until};
 use crate::random::Random;
 
-/// Bytes of the largest file.
+/// The largest file, in bytes.
 const LARGEST: u64 = 1 << 20;
 
-/// Names that libfuse gives to files that are removed while they are open, until they are closed; and the kernel tells the
-/// server of closing them some time later only (fuse.h of libfuse, `hard_remove`). fuse2fs 1.47 leaves those for good that
-/// were renamed over while they were open.
+/// The prefix of files that were removed while open: libfuse renames them so until they are closed, and the kernel
+/// tells the server about the close only some time later (fuse.h of libfuse, `hard_remove`). fuse2fs 1.47 leaves those
+/// for good that were replaced by a rename while open.
 const REMOVED_WHILE_OPEN: &str = ".fuse_hidden";
 
-/// Folders and files at a time, at most.
+/// The most folders and files at a time.
 const FOLDERS: usize = 12;
 const FILES: usize = 60;
 
-/// A folder, and what must be in it.
+/// A folder, and its expected contents.
 pub struct Folder {
     root: PathBuf,
-    /// Bytes that all files together may have.
+    /// The most bytes of all files together.
     room: u64,
-    /// Paths below the root, parents before what is in them.
+    /// Paths below the root, parents before their children.
     entries: BTreeMap<String, Entry>,
     names: u64,
 }
@@ -38,17 +38,17 @@ enum Entry {
 }
 
 impl Folder {
-    /// An empty folder, in which files may take `room` bytes.
+    /// An empty folder whose files may take `room` bytes.
     pub fn empty(root: &Path, room: u64) -> Self {
         Self { root: root.to_owned(), room, entries: BTreeMap::new(), names: 0 }
     }
 
-    /// A folder that holds what a copy of it, made by [`Folder::save`], says; an empty one if there is no copy.
+    /// A folder with the contents of a copy made by [`Folder::save`]; empty if there is no copy.
     ///
     /// # Errors
     /// Those of reading the copy.
     pub fn load(root: &Path, copy: &Path, room: u64) -> io::Result<Self> {
-        // It may be read-only; what is left does not count.
+        // It may be read-only; leftovers do not count.
         let _ = sweep(root);
         let mut folder = Self::empty(root, room);
         if !copy.exists() {
@@ -58,14 +58,14 @@ impl Folder {
         list(copy, "", &mut found)?;
         for (path, is_folder) in found {
             let entry = if is_folder { Entry::Folder } else { Entry::File(fs::read(copy.join(&path))?) };
-            // Names have numbers, which must not come again.
+            // Names contain numbers, which must not repeat.
             folder.names = folder.names.max(largest_number(&path));
             folder.entries.insert(path, entry);
         }
         Ok(folder)
     }
 
-    /// Writes what must be in the folder to another one, in place of what is there.
+    /// Writes the expected contents to another folder, replacing what is there.
     ///
     /// # Errors
     /// Those of writing.
@@ -86,7 +86,7 @@ impl Folder {
     /// Compares everything: names, kinds, sizes and contents, and that nothing else is there.
     ///
     /// # Errors
-    /// What differs first.
+    /// The first difference.
     pub fn compare(&self) -> Result<(), String> {
         let mut found = Vec::new();
         list(&self.root, "", &mut found).map_err(|e| format!("listing: {e}"))?;
@@ -117,7 +117,7 @@ impl Folder {
         (!all.is_empty()).then(|| random.choose(&all).to_string())
     }
 
-    /// A path that nothing has, in a folder that is there.
+    /// An unused path in an existing folder.
     fn new_path(&mut self, random: &mut Random) -> String {
         self.names += 1;
         let n = self.names;
@@ -132,13 +132,13 @@ impl Folder {
     }
 }
 
-/// Whether a folder holds nothing but files that were removed while they were open, or not even these any more.
+/// Whether a folder is empty except for files that were removed while open.
 fn holds_removed(dir: &Path) -> bool {
     let mut found = Vec::new();
     list(dir, "", &mut found).is_ok() && found.is_empty()
 }
 
-/// Removes the files that were removed while they were open, and that nobody has open any more.
+/// Removes files that were removed while open and that nobody has open any more.
 fn sweep(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -158,7 +158,7 @@ fn largest_number(text: &str) -> u64 {
     text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).max().unwrap_or(0)
 }
 
-/// All paths below `dir`, and whether each is a folder. What a file system makes for itself at its top does not count.
+/// All paths below `dir`, and whether each is a folder, except what file systems create at their root.
 fn list(root: &Path, below: &str, found: &mut Vec<(String, bool)>) -> io::Result<()> {
     for entry in fs::read_dir(root.join(below))? {
         let entry = entry?;
@@ -190,11 +190,11 @@ enum Operation {
     Compare,
 }
 
-/// Does random operations in `folder` and keeps it and its model the same. At the end all of it is compared. How many
-/// operations there were.
+/// Does random operations in `folder` and keeps its model in step; at the end everything is compared. Returns the
+/// number of operations.
 ///
 /// # Errors
-/// The first operation that fails, and the first thing that is not what the model says.
+/// The first operation that fails, or the first difference from the model.
 pub fn exercise_folder(folder: &mut Folder, plan: &Plan<'_>) -> Result<u64, Failure> {
     let mut log = Log::new(plan.seed);
     let mut random = Random::new(plan.seed);
@@ -305,13 +305,13 @@ fn carry_out(folder: &mut Folder, operation: &Operation, random: &mut Random) ->
         }
         Operation::RemoveFolder(path) => {
             let mut removed = Ok(());
-            // What is in it may be a file that was removed just now, or that nobody removes but us.
+            // It may still contain a file that was just removed, or that only we can remove.
             let _ = wait_until(PATIENCE, || {
                 removed = fs::remove_dir(at(path));
                 let not_empty = matches!(&removed, Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty);
                 let again = not_empty && holds_removed(&at(path));
                 if again {
-                    // It may vanish on its own meanwhile.
+                    // It may vanish by itself meanwhile.
                     let _ = sweep(&at(path));
                 }
                 !again
@@ -325,7 +325,7 @@ fn carry_out(folder: &mut Folder, operation: &Operation, random: &mut Random) ->
 }
 
 impl Folder {
-    /// The model of a rename: what is in a folder goes with it.
+    /// The model of a rename: a folder's contents move with it.
     fn moved(&mut self, from: &str, to: &str) {
         let inside = format!("{from}/");
         let all: Vec<String> = self.entries.keys().filter(|p| *p == from || p.starts_with(&inside)).cloned().collect();

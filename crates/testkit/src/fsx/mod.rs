@@ -1,7 +1,7 @@
-//! Exercisers: random operations on a disk or in a folder, and a model in memory that knows what must come of them.
+//! Exercisers: random operations on a disk or in a folder, checked against a model in memory.
 //!
-//! The idea is that of fsx, the "file system exerciser" (Avadis Tevanian at NeXT, 1991). Which operations are done
-//! depends on the seed alone: a failure names the seed and the last operations, and comes again with the same seed.
+//! The idea is that of fsx, the "file system exerciser" (Avadis Tevanian at NeXT, 1991). The operations depend on the
+//! seed alone: a failure names the seed and the last operations, and can be reproduced with it.
 
 mod disk;
 mod folder;
@@ -16,17 +16,17 @@ pub use folder::{Folder, exercise_folder};
 
 use crate::random::Random;
 
-/// Operations that a failure shows.
+/// How many operations a failure shows.
 const SHOWN: usize = 40;
 
 /// What to do and how long.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
-    /// Which operations: the same seed gives the same ones.
+    /// The seed: the same one gives the same operations.
     pub seed: u64,
     /// The last of them.
     pub until: Until,
-    /// Bytes of the longest read or write.
+    /// The longest read or write, in bytes.
     pub longest: usize,
     /// Stops before the next operation once this is set.
     pub stop: Option<&'a AtomicBool>,
@@ -35,19 +35,19 @@ pub struct Plan<'a> {
 /// When an exerciser ends.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
-    /// After so many operations.
+    /// After this many operations.
     Operations(u64),
     /// At that time.
     Time(Instant),
 }
 
 impl Plan<'_> {
-    /// So many operations of up to 64 KiB.
+    /// This many operations of up to 64 KiB.
     pub fn operations(seed: u64, operations: u64) -> Self {
         Self { seed, until: Until::Operations(operations), longest: 64 << 10, stop: None }
     }
 
-    /// Operations of up to 64 KiB for so long.
+    /// Operations of up to 64 KiB for this long.
     pub fn lasting(seed: u64, time: Duration) -> Self {
         Self { until: Until::Time(Instant::now() + time), ..Self::operations(seed, 0) }
     }
@@ -61,11 +61,10 @@ impl Plan<'_> {
     }
 }
 
-/// A seed that `FSX_SEED` in the environment says, so that a failure can be had again, or one that differs from run to
-/// run.
+/// The seed from `FSX_SEED` in the environment, to reproduce a failure; otherwise one that differs from run to run.
 ///
 /// # Panics
-/// If `FSX_SEED` is no number.
+/// If `FSX_SEED` is not a number.
 pub fn seed() -> u64 {
     match std::env::var("FSX_SEED") {
         Ok(text) => text.parse().expect("FSX_SEED is a number"),
@@ -73,16 +72,16 @@ pub fn seed() -> u64 {
     }
 }
 
-/// What went wrong, with all that is needed to have it again.
+/// What went wrong, with everything needed to reproduce it.
 #[derive(Debug)]
 pub struct Failure {
     /// The seed of the plan.
     pub seed: u64,
-    /// Operations done before.
+    /// Operations completed before.
     pub done: u64,
     /// What is wrong.
     pub what: String,
-    /// The last operations, the one that failed included, oldest first.
+    /// The last operations, oldest first, including the failed one.
     pub last: Vec<String>,
 }
 
@@ -107,7 +106,7 @@ impl Log {
         Self { seed, done: 0, last: VecDeque::new() }
     }
 
-    /// Notes an operation that begins.
+    /// Notes that an operation begins.
     pub(crate) fn note(&mut self, operation: String) {
         if self.last.len() == SHOWN {
             self.last.pop_front();
@@ -121,7 +120,7 @@ impl Log {
     }
 }
 
-/// How two ranges of bytes differ, if they do. `at` is where they begin.
+/// How two byte ranges differ, if they do. `at` is their offset.
 pub(crate) fn difference(expected: &[u8], found: &[u8], at: u64) -> Option<String> {
     if expected == found {
         return None;
@@ -142,13 +141,13 @@ pub(crate) fn difference(expected: &[u8], found: &[u8], at: u64) -> Option<Strin
     ))
 }
 
-/// A length of up to `longest`: often short, now and then long.
+/// A length of up to `longest`: often short, sometimes long.
 fn some_length(random: &mut Random, longest: usize) -> usize {
     let scale = *random.choose(&[64, 1024, 8192, longest, longest]);
     1 + random.below(scale.min(longest))
 }
 
-/// A range within `len` bytes, aligned to a sector or a page now and then, and now and then beside the one before.
+/// A range within `len` bytes, sometimes aligned to a sector or page, sometimes right after the previous one.
 pub(crate) fn some_range(random: &mut Random, len: u64, longest: usize, before: &(u64, usize)) -> (u64, usize) {
     let count = some_length(random, longest);
     let anywhere = random.number() % len;

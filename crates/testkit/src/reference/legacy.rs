@@ -47,8 +47,8 @@ pub fn multiply(a: &[u8], b: &[u8]) -> Vec<u8> {
     product
 }
 
-/// TrueCrypt's CBC with whitening over one sector, encrypting: one chain around each group of ciphers in turn. Outer CBC
-/// is one group of several ciphers, inner CBC several groups of one.
+/// TrueCrypt's CBC with whitening over one sector, encrypting: one chain around each group of ciphers in turn. Outer
+/// CBC is one group of several ciphers, inner CBC several groups of one.
 pub fn truecrypt_cbc_encrypt(groups: &[&[Sized<'_>]], area: &[u8; 32], number: u64, sector: &mut [u8]) {
     for group in groups {
         let (iv, whitening) = sector_constants(group[0].0, area, number);

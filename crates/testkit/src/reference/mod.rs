@@ -1,6 +1,6 @@
-//! Slow scalar references, written straight from the specifications, for the fast kernels to agree with.
+//! Slow scalar reference implementations, written directly from the specifications, to check the fast kernels against.
 //!
-//! They know nothing of speed, of timing and of each other: a test compares with them, and never uses them for secrets.
+//! They ignore speed, timing and each other: tests compare with them and never use them for secrets.
 
 pub mod aes;
 pub mod camellia;
@@ -13,7 +13,7 @@ pub mod xts;
 /// A block of 16 bytes.
 pub type Block = [u8; 16];
 
-/// A block cipher with its key in place. One block at a time, in place.
+/// A keyed block cipher that works on one block in place.
 pub trait Keyed {
     /// Encrypts a block.
     fn encrypt(&self, block: &mut Block);
@@ -23,7 +23,7 @@ pub trait Keyed {
 
 /// A reference cipher.
 pub struct Cipher {
-    /// The name that the engine's table of ciphers has for it.
+    /// Its name in the engine's table of ciphers.
     pub name: &'static str,
     /// Key sizes in bytes.
     pub key_sizes: &'static [usize],
@@ -31,7 +31,7 @@ pub struct Cipher {
     pub with_key: fn(&[u8]) -> Box<dyn Keyed>,
 }
 
-/// Every reference cipher there is.
+/// Every reference cipher.
 pub static CIPHERS: &[Cipher] = &[
     Cipher { name: "AES", key_sizes: &[16, 24, 32], with_key: |key| Box::new(aes::Aes::new(key)) },
     Cipher { name: "Serpent", key_sizes: &[16, 24, 32], with_key: |key| Box::new(serpent::Serpent::new(key)) },
@@ -40,7 +40,7 @@ pub static CIPHERS: &[Cipher] = &[
     Cipher { name: "Kuznyechik", key_sizes: &[32], with_key: |key| Box::new(kuznyechik::Kuznyechik::new(key)) },
 ];
 
-/// The reference of the cipher that the engine calls `name`.
+/// The reference for the cipher that the engine calls `name`.
 pub fn cipher(name: &str) -> Option<&'static Cipher> {
     CIPHERS.iter().find(|c| c.name == name)
 }

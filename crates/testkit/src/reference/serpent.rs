@@ -1,8 +1,8 @@
 //! Serpent (Anderson, Biham, Knudsen, "Serpent: A Proposal for the Advanced Encryption Standard", 1998), in the
 //! bit-slice description of its section 3, S-boxes looked up bit by bit.
 //!
-//! Blocks and keys are little-endian words, the first word first: the byte order of the NESSIE vectors, of TrueCrypt and
-//! of Linux. (The vectors of the AES submission write every 128-bit value with its bytes in the opposite order.)
+//! Blocks and keys are little-endian words, the first word first: the byte order of the NESSIE vectors, of TrueCrypt
+//! and of Linux. (The vectors of the AES submission write every 128-bit value with its bytes in the opposite order.)
 
 use super::{Block, Keyed};
 

@@ -11,7 +11,8 @@ pub struct Layer {
 }
 
 /// One layer of XTS over sectors of `unit` bytes, the first of which has the number `first`; after the greatest number
-/// comes 0. `block` is the cipher under the data key, in the direction wanted, and `tweak` *encrypts* under the tweak key.
+/// comes 0. `block` is the cipher under the data key, in the direction wanted, and `tweak` *encrypts* under the tweak
+/// key.
 pub fn crypt(block: impl Fn(&mut Block), tweak: impl Fn(&mut Block), unit: usize, first: u64, run: &mut [u8]) {
     let tweaks = tweaks(tweak, first, run.len() / unit);
     with_tweaks(block, &tweaks, unit, run);

@@ -1,7 +1,8 @@
-//! What charts are drawn with: colours, marks, scales, texts.
+//! Drawing charts: colours, marks, scales, texts.
 //!
-//! Everything is drawn at [`ZOOM`] times its size, for the crate plotters knows whole pixels only. The colours are those for
-//! light paper; [`dark_style`] turns them into those for a dark screen, by their values, which therefore stand for nothing else.
+//! Everything is drawn at [`ZOOM`] times its size, for the crate plotters knows whole pixels only. The colours are
+//! those for light paper; [`dark_style`] turns them into those for a dark screen, by their values, which therefore
+//! stand for nothing else.
 
 use claviger_engine::{Error, Result};
 use plotters::backend::SVGBackend;
@@ -37,8 +38,8 @@ pub(super) const GRID: Hue = (RGBColor(0xE1, 0xE5, 0xEA), RGBColor(0x2C, 0x35, 0
 /// What lies behind everything.
 pub(super) const PAPER: Hue = (RGBColor(0xFE, 0xFE, 0xFE), RGBColor(0x15, 0x1A, 0x21));
 
-/// Facilities that encrypt: the palette of Okabe and Ito (2008), which people who are blind to some colours tell apart; its
-/// yellow darkened for paper.
+/// Facilities that encrypt: the palette of Okabe and Ito (2008), which people who are blind to some colours tell apart;
+/// its yellow darkened for paper.
 const HUES: [Hue; 7] = [
     (RGBColor(0x00, 0x72, 0xB2), RGBColor(0x4F, 0xA8, 0xE0)),
     (RGBColor(0xD5, 0x5E, 0x00), RGBColor(0xF2, 0x84, 0x3C)),
@@ -254,7 +255,7 @@ pub(super) fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * CHARACTER
 }
 
-/// A text of at most this width. What is too much is taken out of the middle: names differ at their ends.
+/// A text shortened to at most this width in the middle, because names differ at their ends.
 pub(super) fn cut(text: &str, width: f64) -> String {
     let (count, fits) = (text.chars().count(), (width / CHARACTER) as usize);
     if count <= fits {

@@ -29,7 +29,8 @@ const HEADING: f64 = 26.0;
 /// A logarithmic axis is used where figures lie farther apart than this.
 const FAR: f64 = 60.0;
 
-/// Where axes of losses end, in per cent: a gain that is larger would leave no room for the losses. It is drawn up to there.
+/// Where axes of losses end, in per cent: a gain that is larger would leave no room for the losses. It is drawn up to
+/// there.
 pub(super) const GAIN: f64 = -100.0;
 
 /// Where the vertical axis of lines begins.

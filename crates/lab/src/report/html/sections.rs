@@ -68,7 +68,8 @@ pub(super) fn section<'a>(report: &RunReport<'a>, record: &'a WorkloadRecord, lo
     let mut more = figures.split_off(figures.len().min(PANELS));
     figures.extend(cost(report, record, looks)?);
     let traces = || report.run.traces.iter().filter(|t| t.workload == record.name && !t.requests.is_empty());
-    // The first facility that encrypts, and its baseline: they are asked for the same by the same program, as all others are.
+    // The first facility that encrypts, and its baseline: they are asked for the same by the same program, as all
+    // others are.
     let baseline = |t: &Trace| report.run.facilities.iter().find(|f| f.name == t.facility)?.baseline.as_deref();
     let shown = traces().find(|t| baseline(t).is_some()).or(traces().next());
     for trace in traces() {
@@ -94,7 +95,7 @@ fn block(panel: &Panel, workload: &str, looks: &Looks) -> Result<FigureBlock> {
         _ => "",
     };
     let gains = panel.cells.iter().filter_map(|c| loss_figure(c)).any(|f| f.low < charts::GAIN);
-    let cut = if gains { " Gains of more than 100 % are drawn to the edge of the chart." } else { "" };
+    let cut = if gains { " Gains of more than 100 % are cut off at the edge of the chart." } else { "" };
     Ok(FigureBlock {
         title: panel.title.clone(),
         hint: format!("{hint}{pale}{cut}").trim().to_owned(),
@@ -159,7 +160,7 @@ fn bars(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Result<(V
     let shape = charts::shape(&groups);
     let hint = match shape {
         Shape::BarsByGroup => format!("In {}; each group has a scale of its own.", scale.name),
-        _ if panel.unit == Unit::Share => "Of processors, 100 % is one of them.".to_owned(),
+        _ if panel.unit == Unit::Share => "100 % is one processor.".to_owned(),
         _ => String::new(),
     };
     let mut charts = bar_charts(&format!("{workload}, {}, {}", panel.title, scale.name), scale.name, shape, &groups)?;
@@ -219,8 +220,8 @@ fn latency(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Result
     let lowest = Panel { cells: first, title: panel.title.clone(), ..*panel };
     let charts = [vec![latencies(panel, scale, workload, looks)?], losses(&lowest, workload, looks)?].concat();
     let hint = format!(
-        "In {}, for each facility from the full mark to the hollow one: {}. The scale is logarithmic: places are to be compared, \
-         not lengths. Losses are drawn for the first of these; all are in the table.",
+        "In {}, for each facility from the full mark to the hollow one: {}. The scale is logarithmic: compare positions, \
+         not lengths. Losses are drawn for the first of these; the table has all of them.",
         scale.name,
         percentiles.join(", ")
     );
@@ -336,7 +337,7 @@ fn cost(report: &RunReport, record: &WorkloadRecord, looks: &Looks) -> Result<Op
         return Ok(None);
     }
     let title = format!("{}, processor time against throughput", record.title);
-    let about = About { title: &title, description: "A mark for each figure. Better is to the right and below." };
+    let about = About { title: &title, description: "A mark for each figure. Better is to the right and down." };
     let marks: Vec<_> = points.iter().map(|(c, cpu)| (looks.look(&c.facility), c.median / 1e6, *cpu)).collect();
     let rows = points.iter().map(|(c, cpu)| {
         vec![
@@ -348,7 +349,7 @@ fn cost(report: &RunReport, record: &WorkloadRecord, looks: &Looks) -> Result<Op
     });
     Ok(Some(FigureBlock {
         title: "processor time against throughput".into(),
-        hint: "A mark for each figure above. Better is to the right and below.".into(),
+        hint: "A mark for each figure above. Better is to the right and down.".into(),
         charts: vec![charts::scatter(&about, ("MB/s", "CPU s/GB"), &marks)?],
         wide: false,
         table: Table::new(title.as_str(), ["operation", "facility", "MB/s", "CPU s/GB"], rows.collect()),
@@ -378,8 +379,8 @@ fn trace_block(trace: &Trace) -> Result<FigureBlock> {
     let moved: u64 = trace.requests.iter().map(|r| r.len).sum();
     Ok(FigureBlock {
         hint: format!(
-            "{}, {} MB in all, as our server answered them. A seek is a request that does not begin where the one before ended. \
-             Other facilities' traces are in the run's JSON.",
+            "{}, {} MB in all, as our server answered them. A seek is a request that does not begin where the previous one ended. \
+             The traces of other facilities are in the run's JSON.",
             counted(trace.requests.len(), "request"),
             plain(moved as f64 / 1e6)
         ),
@@ -462,7 +463,7 @@ pub(super) fn ciphers(rows: &[Row]) -> Result<Option<Ciphers>> {
     };
     let about = format!(
         "How fast the ciphers of this engine are in memory, by the method of TrueCrypt's benchmark window: {}, sectors of {} \
-         bytes, AES acceleration {}. No storage takes part: this is what encryption could do at best.",
+         bytes, AES acceleration {}. No storage is involved: this is the best that encryption could do.",
         counted(first.threads, "thread"),
         first.sector_bytes,
         first.acceleration.word()

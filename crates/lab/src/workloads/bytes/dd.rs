@@ -81,9 +81,9 @@ impl Workload for Dd {
         let Extent { blocks, size, limit_s, .. } = Extent::of_sweep(plan);
         format!(
             "Writes, then reads, the first {} MiB of the volume in order, in blocks of one size from {} bytes to {} \
-             KiB, one request at a time, around the page cache where the facility lets us. A write has an fdatasync \
-             at its end, which is inside its time. A transfer ends after {limit_s} s, and what was moved by then \
-             counts; one of less than {} s is made again until that much was measured. What was written is compared \
+             KiB, one request at a time, bypassing the page cache where the facility allows. A write has an fdatasync \
+             at its end, which is timed. A transfer ends after {limit_s} s, and what was moved by then \
+             counts; one of less than {} s is repeated until that much was measured. What was written is compared \
              afterwards. After the BSI's study of TrueCrypt (2010, section 5.3: 500 MB in blocks of 512 bytes to 32 \
              KiB) and the Swedish study of 2013.",
             size / MIB,
@@ -94,7 +94,7 @@ impl Workload for Dd {
     }
 
     fn not(&self) -> &'static str {
-        "More than one request at a time, and what a file system or the page cache makes of small requests: programs \
+        "Several requests at a time, and what a file system or the page cache makes of small requests: programs \
          that write through the page cache see the figures of large blocks."
     }
 
@@ -127,7 +127,7 @@ impl Workload for TresorSgx {
     fn measures(&self, plan: &Plan) -> String {
         let Extent { size, repetitions, .. } = Extent::of_tresor_sgx(plan);
         format!(
-            "Writes (with an fdatasync inside the time) and reads {} MB in blocks of 1 MiB, {repetitions} times in a \
+            "Writes (with a timed fdatasync) and reads {} MB in blocks of 1 MiB, {repetitions} times in a \
              pass; the figure of a pass is the median of them. After the measurements of TresorSGX (2016: 24 \
              repetitions of 100 MB).",
             size / 1_000_000
@@ -135,7 +135,7 @@ impl Workload for TresorSgx {
     }
 
     fn not(&self) -> &'static str {
-        "Small requests, and more than one request at a time. The study wrote zeros, through the page cache; this \
+        "Small requests, and several requests at a time. The study wrote zeros, through the page cache; this \
          writes incompressible data, around it where the facility lets us."
     }
 

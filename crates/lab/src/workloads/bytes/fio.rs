@@ -26,7 +26,7 @@ struct Job {
     pattern: &'static str,
     /// Bytes of a request.
     block: u64,
-    /// Requests that are under way at a time.
+    /// Requests in flight at a time.
     depth: u32,
     /// What the figure is.
     unit: Unit,
@@ -80,10 +80,10 @@ impl Workload for Fio {
     fn measures(&self, plan: &Plan) -> String {
         format!(
             "Runs fio on the first {} MiB, which have been written before, for {} s each: random reads and writes of \
-             4 KiB with one and with 32 requests under way, 70 % reads and 30 % writes of 4 KiB with 32, and \
-             sequential reads and writes of 1 MiB with 8; around the page cache where the facility lets us, by \
+             4 KiB with one and with 32 requests in flight, 70 % reads and 30 % writes of 4 KiB with 32, and \
+             sequential reads and writes of 1 MiB with 8; bypassing the page cache where the facility allows, by \
              io_uring or else libaio, over NBD by fio's own client. Writes are incompressible and end with an fsync \
-             inside the time. Latencies are from the submission of a request to its end, as 50 %, 99 % and 99.9 % of \
+             that is timed. Latencies are from the submission of a request to its completion, as 50 %, 99 % and 99.9 % of \
              the requests had at most.",
             region(plan) / MIB,
             runtime_s(plan)
@@ -162,10 +162,12 @@ fn engine(surface: &Surface, list: &str, io_uring: bool) -> Result<&'static str>
     let has = |name: &str| list.lines().any(|line| line.trim() == name);
     match &surface.way {
         Way::Nbd(_) if has("nbd") => Ok("nbd"),
-        Way::Nbd(_) => Err(Error::unsupported("NBD by this fio, which was built without it")),
+        Way::Nbd(_) => Err(Error::unsupported("NBD with this fio, which was built without it")),
         Way::File(_) if io_uring && has("io_uring") => Ok("io_uring"),
         Way::File(_) if surface.direct && has("libaio") => Ok("libaio"),
-        Way::File(_) => Err(Error::unsupported("many requests at a time by this fio, without io_uring and libaio")),
+        Way::File(_) => {
+            Err(Error::unsupported("many requests at a time with this fio, which has neither io_uring nor libaio"))
+        }
     }
 }
 
@@ -273,8 +275,8 @@ fn parse(printed: &str) -> Result<PrintedJob> {
     let not_understood = |why: String| Error::from(io::Error::new(io::ErrorKind::InvalidData, format!("fio {why}")));
     // Notes for people may come first.
     let json = printed.find('{').map_or("", |start| &printed[start..]);
-    let printed: Printed =
-        serde_json::from_str(json).map_err(|e| not_understood(format!("printed what is not understood: {e}")))?;
+    let printed: Printed = serde_json::from_str(json)
+        .map_err(|e| not_understood(format!("printed something that cannot be parsed: {e}")))?;
     match printed.jobs.into_iter().next() {
         Some(PrintedJob { error: error @ 1.., .. }) => {
             Err(not_understood(format!("stopped: {}", io::Error::from_raw_os_error(error))))

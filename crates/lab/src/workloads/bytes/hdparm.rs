@@ -175,7 +175,7 @@ impl Workload for Hdparm {
 
     fn missing(&self) -> Option<String> {
         program::missing(&["hdparm"]).or_else(|| {
-            (!rustix::process::geteuid().is_root()).then(|| "hdparm reads block devices as root only.".to_owned())
+            (!rustix::process::geteuid().is_root()).then(|| "hdparm requires root to read block devices.".to_owned())
         })
     }
 
@@ -210,7 +210,7 @@ fn hdparm() -> Command {
 fn block_device(surface: &Surface) -> Result<&Path> {
     match &surface.way {
         Way::File(path) if path.metadata().is_ok_and(|m| m.file_type().is_block_device()) => Ok(path),
-        _ => Err(Error::unsupported("hdparm on something that is no block device")),
+        _ => Err(Error::unsupported("hdparm on something that is not a block device")),
     }
 }
 

@@ -136,11 +136,11 @@ impl Workload for IozoneLike {
         format!(
             "On a file of {}, in records of {}: writer, rewriter, reader, rereader, random read and write (each \
              record once), backwards read, record rewrite (the first record again and again) and stride read (every \
-             {STRIDE}th record; files of {} records or more), one request at a time, an fsync inside the time of \
-             each write, the page cache gone around where the facility lets us. A facility that gives a folder gets \
+             {STRIDE}th record; files of {} records or more), one request at a time, with a timed fsync for \
+             each write, bypassing the page cache where the facility allows. A facility that gives a folder gets \
              a file, which is new for the writer; of one that gives bytes, the beginning is used, and the writer \
              differs from the rewriter in nothing but its turn. Operations other than the first two end after \
-             {limit_s} s, and what was moved counts; one of less than {} s is done again. A sample of the records is \
+             {limit_s} s, and what was moved counts; one of less than {} s is repeated. A sample of the records is \
              compared with what was written. After the BSI's study (2010), Zhan (2010) and the Swedish study of \
              2013.",
             range(&files),
@@ -238,7 +238,7 @@ impl IozoneTarget {
 /// A file or volume in use.
 struct Open {
     device: Box<dyn Device>,
-    /// Whether the page cache is gone around.
+    /// Whether the page cache is bypassed.
     direct: bool,
 }
 

@@ -63,7 +63,7 @@ fn drop_caches(lab: &Lab, direct: bool) -> Result<()> {
 fn cache_note(target: &Target, direct: bool) -> Option<String> {
     (!direct).then(|| {
         format!(
-            "{} cannot be read and written around the page cache here: its figures of bytes hold what the page cache does, \
+            "{} cannot bypass the page cache here: its byte figures include what the page cache does, \
              even where those of its baseline do not.",
             target.facility().name
         )
@@ -82,9 +82,9 @@ fn demand(device: &mut dyn Device, data: &Data, written: &Written, upto: u64) ->
     if same == bytes { Ok(()) } else { Err(damaged(bytes - same)) }
 }
 
-/// Bytes that came back as something else.
+/// The error for bytes that came back changed.
 fn damaged(bytes: u64) -> Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("{bytes} bytes were read that are not what was written")).into()
+    io::Error::new(io::ErrorKind::InvalidData, format!("{bytes} bytes read differ from what was written")).into()
 }
 
 /// Does it until it took long enough for its processor time to mean something, or all that is around it took too long:

@@ -83,8 +83,8 @@ impl Workload for Scratch {
         format!(
             "Multiplies two matrices of {0} × {0} floating-point numbers in a scratch file of {1} MiB, in tiles of \
              {2} KiB: {3} times, in random order, two tiles are read and multiplied, one is read, added to and \
-             written back, {4} MiB in all, with an fdatasync at the end. Around the page cache where the facility \
-             lets us, on one thread. Real time is that of everything, I/O time that of reads, writes and the \
+             written back, {4} MiB in all, with an fdatasync at the end. It bypasses the page cache where the facility \
+             allows, on one thread. Real time is that of everything, I/O time that of reads, writes and the \
              fdatasync. The product is checked afterwards with a random vector. The pattern is that of Zhan's test \
              with Gaussian 09 (2010).",
             shape.side * shape.tiles,
@@ -199,7 +199,7 @@ impl<'a> Matrices<'a> {
         let got = self.times(C, &vector)?;
         // All numbers are positive: rounding errors stay a tiny share.
         let same = got.iter().zip(&expected).all(|(got, expected)| (got - expected).abs() <= expected * 1e-9);
-        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "what was computed in the scratch file is wrong");
+        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the result computed in the scratch file is wrong");
         if same { Ok(()) } else { Err(wrong().into()) }
     }
 

@@ -70,8 +70,8 @@ impl Workload for Seeks {
              the same read in order, {random} random reads of {RANDOM} bytes among them, and {files} files of {FILE} \
              bytes created in ext4 on it, with a sync. Our server writes down each request that it has answered: \
              when, where, how much; that is a trace, of which the first {KEPT} requests are kept. A seek is a \
-             request that does not begin where the one before ended, and the first one. Told are the rate of each \
-             (as whoever asked saw it), the seeks in each request, and, for files, how many bytes were written for \
+             request that does not begin where the previous one ended, and the first one. Reported are the rate of each \
+             (as the client saw it), the seeks per request, and, for files, how many bytes were written for \
              each byte of a file. The drawings are those of Seekwatcher, which Zhan (2010) used.",
             sequential / MIB,
             SEQUENTIAL >> 10
@@ -259,7 +259,7 @@ fn read(file: impl io::Read) -> Result<Vec<TracedRequest>> {
         let write = match direction.as_str() {
             "write" => true,
             "read" => false,
-            other => return Err(not_understood(format!("{other} is no direction of a request"))),
+            other => return Err(not_understood(format!("{other} is not the direction of a request"))),
         };
         requests.push(TracedRequest { at: seconds, offset, len: length, write });
     }

@@ -20,7 +20,7 @@ use crate::workloads::{Lab, On, Outcome, Workload};
 /// Booting.
 pub struct Boot;
 
-/// Seconds after which a guest that does not come to its end is killed.
+/// Seconds after which a guest that has not finished is killed.
 const PATIENCE: &str = "600";
 
 /// Bytes of a request while the image is copied.
@@ -49,9 +49,9 @@ impl Workload for Boot {
     fn measures(&self, _: &Plan) -> String {
         format!(
             "A small Debian ({}, made by debootstrap, ext4, {} MiB) on the volume, in user-mode Linux, a real kernel in a process with \
-             256 MiB of memory: seconds from the command until its file systems and services are there, of the first run of programs of \
-             which nothing is in the guest's memory, of installing a package by dpkg, which flushes what it writes, and of \
-             shutting down, until the machine is off. Times are of the host's clock, unless a figure is said to be of the guest's \
+             256 MiB of memory: seconds from the command until its file systems and services are up, of the first run of programs that \
+             are not yet in the guest's memory, of installing a package with dpkg, which flushes what it writes, and of \
+             shutting down, until the machine is off. Times are by the host's clock, unless a figure is marked as being by the guest's \
              own (/proc/uptime). The studies' tests of full disk encryption did this by hand.",
             debian::SUITE,
             debian::SIZE >> 20
@@ -95,7 +95,7 @@ impl Workload for Boot {
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
         let surface = target.bytes()?;
         let Way::File(disk) = surface.way.clone() else {
-            return Err(Error::unsupported("booting from what is no file and no device"));
+            return Err(Error::unsupported("booting from something that is neither a file nor a device"));
         };
         copy(&debian::image(lab)?, &surface, lab)?;
         lab.drop_caches()?;
@@ -108,7 +108,7 @@ impl Workload for Boot {
 fn copy(image: &Path, surface: &Surface, lab: &Lab) -> Result<()> {
     if surface.len < debian::SIZE {
         return Err(
-            Error::misuse("the volume is too small for a system").hint(format!("It takes {} MiB.", debian::SIZE >> 20))
+            Error::misuse("the volume is too small for a system").hint(format!("It needs {} MiB.", debian::SIZE >> 20))
         );
     }
     let mut file = File::open(image).map_err(|e| Error::from(e).at(image))?;
@@ -121,7 +121,7 @@ fn copy(image: &Path, surface: &Surface, lab: &Lab) -> Result<()> {
     Ok(device.flush()?)
 }
 
-/// The guest's whole life.
+/// Runs the guest from boot to power-off.
 fn boot(disk: &Path, lab: &Lab, with_shim: bool) -> Result<Ran> {
     let folder = tempfile::Builder::new().prefix("boot-").tempdir_in(&lab.scratch)?;
     // On the kernel's command line a name must have no space and no comma.
@@ -153,7 +153,7 @@ fn kernel() -> Result<PathBuf> {
     program::find(KERNEL).ok_or_else(|| Error::unsupported(format!("without the program {KERNEL}")))
 }
 
-/// What the guest told, when.
+/// What the guest reported, and when.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Told {
     /// By the host's clock.
@@ -215,12 +215,12 @@ fn parse(line: &str, step: &str, after: Elapsed) -> Option<Told> {
     Some(Told { after, status: words.next()?.parse().ok()?, uptime: words.next()?.parse().ok()? })
 }
 
-/// The guest did not come to the end of a step, or failed in it.
+/// The guest did not finish a step, or failed in it.
 fn unfinished(step: &str, ran: &Ran) -> Error {
     let output = program::text(&ran.output);
     let lines: Vec<&str> = output.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     let last = lines[lines.len().saturating_sub(6)..].join("; ");
-    ErrorKind::Io(std::io::Error::other(format!("the guest did not do the step `{step}`: {last}"))).into()
+    ErrorKind::Io(std::io::Error::other(format!("the guest did not complete the step `{step}`: {last}"))).into()
 }
 
 #[cfg(test)]

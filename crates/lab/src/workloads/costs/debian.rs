@@ -19,7 +19,7 @@ pub const INIT: &str = "/lab/init";
 /// The release of Debian.
 pub const SUITE: &str = "bookworm";
 
-/// Counted up whenever an image that was made before is not what is wanted any more.
+/// Incremented whenever older images can no longer be used.
 const RECIPE: u32 = 1;
 
 const MIRROR: &str = "http://deb.debian.org/debian";
@@ -27,7 +27,7 @@ const MIRROR: &str = "http://deb.debian.org/debian";
 /// The package that the guest installs: of middle size, and many files in it.
 const PACKAGE: &str = "coreutils_";
 
-/// What the guest has no use for.
+/// Files the guest does not need.
 const LEFT_OUT: &[&str] = &["var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale"];
 
 /// What making the image takes.
@@ -47,10 +47,10 @@ pub fn missing() -> Option<String> {
         return None;
     }
     if !rustix::process::geteuid().is_root() {
-        return Some("Making a small Debian takes root, once; it is kept then.".into());
+        return Some("Making a small Debian requires root, once; it is then kept.".into());
     }
     let program = PROGRAMS.iter().find(|name| program::find(name).is_none())?;
-    Some(format!("The program {program} is not installed, which it takes to make a small Debian."))
+    Some(format!("The program {program}, which is needed to make a small Debian, is not installed."))
 }
 
 /// The image, made if there is none: that takes a minute and a network.
@@ -95,7 +95,7 @@ fn make(image: &Path, folder: &Path, lab: &Lab) -> Result<()> {
     ]);
     debootstrap.args(["--include=python3-minimal", SUITE]).arg(&root).arg(MIRROR);
     program::run(&mut debootstrap, lab.cancelled).map_err(|e| {
-        e.hint("A small Debian is fetched once, which takes a network; without the workload `boot` it is not needed.")
+        e.hint("A small Debian is downloaded once, which requires a network; only the workload `boot` needs it.")
     })?;
     furnish(&root)?;
     let mut mke2fs = Command::new("mke2fs");
@@ -115,7 +115,7 @@ fn furnish(root: &Path) -> Result<()> {
     let package = packages
         .flatten()
         .find(|entry| entry.file_name().to_string_lossy().starts_with(PACKAGE))
-        .ok_or_else(|| ErrorKind::Io(std::io::Error::other("debootstrap has left no packages")))?;
+        .ok_or_else(|| ErrorKind::Io(std::io::Error::other("debootstrap left no packages")))?;
     fs::rename(package.path(), lab.join("package.deb")).map_err(|e| at(&lab, e))?;
     for folder in LEFT_OUT.iter().map(|name| root.join(name)) {
         fs::remove_dir_all(&folder).and_then(|()| fs::create_dir(&folder)).map_err(|e| at(&folder, e))?;

@@ -1,4 +1,4 @@
-//! How much memory it takes to have volumes open.
+//! How much memory open volumes take.
 
 use std::thread;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub struct Memory;
 /// How many volumes are open at once.
 const VOLUMES: &[usize] = &[1, 3, 8];
 
-/// How long servers have to come to rest.
+/// How long servers get to settle.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// What is read before memory is looked at again.
@@ -105,7 +105,7 @@ fn serving<'a>(targets: impl IntoIterator<Item = &'a Target>) -> Result<Vec<u32>
     for target in targets {
         let processes = target.processes();
         if processes.is_empty() {
-            return Err(Error::unsupported("memory of what the kernel does itself, which cannot be told apart"));
+            return Err(Error::unsupported("the memory of work done in the kernel, which cannot be told apart"));
         }
         all.extend(processes);
     }

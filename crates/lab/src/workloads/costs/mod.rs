@@ -1,4 +1,5 @@
-//! What a facility costs besides throughput: time to make and open it, memory, processor time; and a whole system on it.
+//! What a facility costs besides throughput: time to create and open it, memory, CPU time; and running a whole system
+//! on it.
 
 mod boot;
 mod debian;
@@ -44,8 +45,8 @@ fn another(target: &Target, lab: &Lab, size: u64) -> Result<Target> {
     Target::new(target.facility(), &lab)
 }
 
-/// Does `work` with the same facility in a store of its own for a volume of `size` bytes, or, on a device, with the target
-/// itself, which is made anew afterwards, as a run expects it.
+/// Does `work` with the same facility in a store of its own for a volume of `size` bytes, or, on a device, with the
+/// target itself, which is made anew afterwards, as a run expects it.
 fn apart<T>(target: &mut Target, lab: &Lab, size: u64, work: impl FnOnce(&mut Target) -> Result<T>) -> Result<T> {
     target.close()?;
     if several(&lab.plan) {
@@ -56,7 +57,7 @@ fn apart<T>(target: &mut Target, lab: &Lab, size: u64, work: impl FnOnce(&mut Ta
     done
 }
 
-/// What it gave, or nothing where it cannot be done with this facility.
+/// The result, or `None` if it cannot be done with this facility.
 fn if_supported<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Err(e) if matches!(e.kind, ErrorKind::Unsupported { .. }) => Ok(None),

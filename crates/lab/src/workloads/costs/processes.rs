@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use claviger_engine::{Error, ErrorKind, Result};
 
-/// Memory of these processes in bytes: the proportional set size, in which a page that several processes share counts as
-/// the share of each (proc_pid_smaps_rollup(5)).
+/// Memory of these processes in bytes: the proportional set size, in which a page that several processes share counts
+/// as the share of each (proc_pid_smaps_rollup(5)).
 ///
 /// # Errors
 /// `Unsupported` where this user may not know; `Io` where a process is gone.
@@ -18,7 +18,8 @@ pub fn memory(processes: &[u32]) -> Result<u64> {
 /// Processor time that processes have used up to some moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CpuTimes {
-    /// Seconds of user and system time, in steps of a hundredth of a second, of all threads, those that have ended included.
+    /// Seconds of user and system time, in steps of a hundredth of a second, of all threads, those that have ended
+    /// included.
     ticks_s: f64,
     /// Nanoseconds of each thread that is there.
     threads: BTreeMap<u32, u64>,
@@ -38,7 +39,8 @@ impl CpuTimes {
         Ok(times)
     }
 
-    /// Seconds from `earlier` on: exact to a few microseconds as long as no thread has ended, to a hundredth of a second otherwise.
+    /// Seconds from `earlier` on: exact to a few microseconds as long as no thread has ended, to a hundredth of a
+    /// second otherwise.
     pub fn since(&self, earlier: &Self) -> f64 {
         let all_there = !earlier.threads.is_empty() && earlier.threads.keys().all(|t| self.threads.contains_key(t));
         if !all_there {
@@ -53,7 +55,7 @@ impl CpuTimes {
 fn proportional_set_size(pid: u32) -> Result<u64> {
     let file = proc(pid, "smaps_rollup");
     let text = fs::read_to_string(&file).map_err(|e| match e.kind() {
-        std::io::ErrorKind::PermissionDenied => Error::unsupported("memory of a process that may not be looked into")
+        std::io::ErrorKind::PermissionDenied => Error::unsupported("the memory of a process that may not be inspected")
             .hint("The server hides its memory from other processes of the same user. Run the lab as root."),
         _ => Error::from(e).at(&file),
     })?;
@@ -66,7 +68,8 @@ fn pss(rollup: &str) -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// Fields 14 and 15 of proc_pid_stat(5), in seconds. The second field is a name in parentheses, which can hold anything.
+/// Fields 14 and 15 of proc_pid_stat(5), in seconds. The second field is a name in parentheses, which can hold
+/// anything.
 fn ticks(stat: &str) -> Option<f64> {
     let (_, after) = stat.rsplit_once(')')?;
     let mut fields = after.split_whitespace().skip(11).map(str::parse::<u64>);
@@ -74,8 +77,8 @@ fn ticks(stat: &str) -> Option<f64> {
     Some((user + system) as f64 / 100.0)
 }
 
-/// The threads of a process with the nanoseconds that each has run, the first number of its schedstat. Empty where the kernel
-/// keeps no such figures. A thread that ends meanwhile is left out.
+/// The threads of a process with the nanoseconds that each has run, the first number of its schedstat. Empty where the
+/// kernel keeps no such figures. A thread that ends meanwhile is left out.
 fn threads(pid: u32) -> BTreeMap<u32, u64> {
     let thread = |entry: fs::DirEntry| {
         let id = entry.file_name().to_str()?.parse().ok()?;

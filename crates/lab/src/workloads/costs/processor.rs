@@ -1,4 +1,4 @@
-//! How much processor time it takes, idle and under load.
+//! How much CPU time it takes, idle and under load.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub struct Processor;
 /// Bytes of a request.
 const BLOCK: usize = 1 << 20;
 
-/// How often somebody is asked whether it shall end.
+/// How often to check for cancellation.
 const LOOK: Duration = Duration::from_millis(100);
 
 impl Workload for Processor {
@@ -33,10 +33,10 @@ impl Workload for Processor {
 
     fn measures(&self, plan: &Plan) -> String {
         format!(
-            "Share of one processor that is used in {:.0} s in which nothing is done with the open volume, and seconds of processor time \
+            "Share of one processor used during {:.0} s in which nothing is done with the open volume, and seconds of processor time \
              per 10^9 bytes that are written and read in order, in requests of 1 MiB, for {:.1} s each way: of the processes \
              that serve it, where there are any, and of the whole machine, in which the kernel's work and the generator of \
-             data are contained.",
+             data are included.",
             idle(plan).as_secs_f64(),
             limit(plan).as_secs_f64()
         )
@@ -123,7 +123,8 @@ fn under_load(target: &Target, device: &mut dyn Device, lab: &Lab, transfer: &Tr
     Ok([speed, per_gb("whole machine", took.cpu_s)].into_iter().chain(own).collect())
 }
 
-/// Does the transfer until its time is over, and counts the bytes: processor time is counted too coarsely for a short one.
+/// Does the transfer until its time is over, and counts the bytes: processor time is counted too coarsely for a short
+/// one.
 fn again_and_again(device: &mut dyn Device, lab: &Lab, transfer: &Transfer) -> Result<u64> {
     let (start, mut bytes) = (Instant::now(), 0);
     while start.elapsed() < transfer.limit {

@@ -26,7 +26,7 @@ impl Workload for Setup {
     fn measures(&self, plan: &Plan) -> String {
         let sizes: Vec<String> = sizes(plan).iter().map(|size| format!("{} MiB", size >> 20)).collect();
         format!(
-            "Seconds from the command until a volume of {} is made: quickly (cheap key derivation, nothing filled), as its own \
+            "Seconds from the command until a volume of {} exists: made quickly (cheap key derivation, nothing filled), as its own \
              program makes it by default (full cost of the derivation, filled where that is the default), and quickly with \
              an ext4 file system that is mounted in it. The TresorSGX and BSI studies gave such times for whole disks.",
             sizes.join(", ")
@@ -34,7 +34,7 @@ impl Workload for Setup {
     }
 
     fn not(&self) -> &'static str {
-        "It is not the time that a person needs, nor that of encrypting data in place. A facility that makes a folder has no \
+        "It is neither the time a person needs nor that of encrypting data in place. A facility that makes a folder has no \
          size: its times do not grow."
     }
 

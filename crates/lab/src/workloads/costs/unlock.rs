@@ -1,4 +1,4 @@
-//! How long it takes to open a facility, and to be refused.
+//! How long it takes to open a facility, and to refuse a wrong passphrase.
 
 use std::fs;
 
@@ -33,7 +33,7 @@ impl Workload for Unlock {
     }
 
     fn not(&self) -> &'static str {
-        "It says how patient one has to be, not how strong the derivation is: that is a matter of its kind and cost, and an \
+        "It shows how long one has to wait, not how strong the derivation is: that depends on its kind and cost, and an \
          attacker's machine is another. Programs that choose the cost by a measurement (LUKS2) aim at about the same \
          time on every machine. Where nothing tells a wrong passphrase, there is no such figure."
     }

@@ -209,11 +209,11 @@ fn bonnie(folder: &Path, extent: Extent, lab: &Lab) -> Result<Outcome> {
             return Ok(Outcome { measures, ..Outcome::default() });
         }
     }
-    Err(strange("a step was over before it was heard that it began"))
+    Err(strange("a step ended before its beginning was seen"))
 }
 
-/// The figures, from its CSV and the lines by which it told how far it was. Nothing where two of those were heard at once: a
-/// busy machine may do that with a short step.
+/// The figures, from its CSV and the lines by which it told how far it was. Nothing where two of those were heard at
+/// once: a busy machine may do that with a short step.
 fn measures(output: &str, told: &[Said], extent: Extent) -> Result<Option<Vec<Measure>>> {
     let fields = fields(output)?;
     let mut measures = Vec::new();
@@ -254,7 +254,8 @@ fn printed(fields: &[&str], step: &Step) -> Result<Option<f64>> {
     }
 }
 
-/// From what it says when the step begins to its last `done` before the next step's beginning; nothing where both were heard at once.
+/// From what it says when the step begins to its last `done` before the next step's beginning; nothing where both were
+/// heard at once.
 fn took(step: &Step, told: &[Said]) -> Result<Option<Elapsed>> {
     let text = program::text(told);
     let times = || {
@@ -270,7 +271,7 @@ fn took(step: &Step, told: &[Said]) -> Result<Option<Elapsed>> {
 }
 
 fn strange(what: &str) -> Error {
-    Error::from(std::io::Error::other(format!("bonnie++ is not understood: {what}")))
+    Error::from(std::io::Error::other(format!("cannot understand bonnie++: {what}")))
 }
 
 #[cfg(test)]

@@ -97,7 +97,7 @@ impl Workload for Compile {
     }
 
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        let source = Source::found().ok_or_else(|| ErrorKind::Misuse("there is no source tree to compile".into()))?;
+        let source = Source::found().ok_or_else(|| ErrorKind::Misuse("no source tree to compile was found".into()))?;
         let source = source.prepared(lab)?;
         in_fresh_folder(&target.folder()?, |folder| compile(folder, &source, lab))
     }
@@ -194,8 +194,11 @@ fn fetched(folder: &Path, lab: &Lab) -> Result<PathBuf> {
     program::run(Command::new("apt-get").args(["source", "-q", PACKAGE]).current_dir(folder), lab.cancelled)?;
     let entries = fs::read_dir(folder).map_err(|e| Error::from(e).at(folder))?;
     let mut trees = entries.flatten().map(|entry| entry.path()).filter(|path| can_be_made(path));
-    let strange =
-        || Error::from(std::io::Error::other(format!("apt-get source {PACKAGE} gave no tree with a configure")));
+    let strange = || {
+        Error::from(std::io::Error::other(format!(
+            "apt-get source {PACKAGE} gave no source tree with a configure script"
+        )))
+    };
     trees.next().ok_or_else(strange)
 }
 

@@ -52,7 +52,7 @@ impl Workload for CompilebenchLike {
     }
 
     fn not(&self) -> &'static str {
-        "It is not compilebench, but its steps with trees of this program's own making and always in the same order of steps, so that \
+        "It is not compilebench itself, but its steps, always in the same order, on trees made by this program, so that \
          the figures of two runs can be compared: not with those of compilebench itself. Nothing is compiled in it."
     }
 

@@ -39,8 +39,8 @@ pub(super) struct Entry {
 }
 
 impl Shape {
-    /// Files of `total` bytes together, in the order in which they are written. No file has more than an eighth of it, so
-    /// that a small tree is a tree, too.
+    /// Files of `total` bytes together, in the order in which they are written. No file has more than an eighth of it,
+    /// so that a small tree is a tree, too.
     pub(super) fn tree(&self, total: u64, seed: u64) -> Vec<Entry> {
         let mut random = Random::new(seed);
         let (mut entries, mut left, mut from) = (Vec::new(), total, 0);
@@ -166,7 +166,7 @@ pub(super) fn same(expected: &Path, made: &Path, lab: &Lab) -> Result<()> {
 
 /// The error of a file that has other contents than it should.
 pub(super) fn differs(path: &Path) -> Error {
-    Error::from(io::Error::other("what was read is not what was written")).at(path)
+    Error::from(io::Error::other("the data read differ from what was written")).at(path)
 }
 
 /// Gives the contents of a file, piece by piece.

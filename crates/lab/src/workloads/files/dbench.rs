@@ -105,14 +105,14 @@ fn dbench(folder: &Path, clients: u32, seconds: u32, lab: &Lab) -> Result<Vec<Me
 struct Found {
     bytes_per_s: f64,
     longest_s: f64,
-    /// The time that the throughput is of, and what of the processor time since the clients began falls into it, if that was used
-    /// evenly: warming up is the same work.
+    /// The time that the throughput is of, and what of the processor time since the clients began falls into it, if
+    /// that was used evenly: warming up is the same work.
     took: Elapsed,
 }
 
 impl Found {
-    /// From its last line, `Throughput 549.07 MB/sec  2 clients  2 procs  max_latency=140.086 ms`, of megabytes of 10^6 bytes,
-    /// and the one before that tells the time, `2  329854  549.07 MB/sec  execute  5 sec  latency 16.085 ms`.
+    /// From its last line, `Throughput 549.07 MB/sec  2 clients  2 procs  max_latency=140.086 ms`, of megabytes of 10^6
+    /// bytes, and the one before that tells the time, `2  329854  549.07 MB/sec  execute  5 sec  latency 16.085 ms`.
     fn in_output(output: &[Said]) -> Result<Self> {
         let text = program::text(output);
         let found = || {
@@ -135,7 +135,7 @@ impl Found {
 
 fn strange(text: &str) -> String {
     let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
-    format!("dbench told no throughput: the clients did not get through a second of work. Its last line: {last}")
+    format!("dbench printed no throughput: the clients did not complete a second of work. Its last line: {last}")
 }
 
 /// What stands between two words of a line.

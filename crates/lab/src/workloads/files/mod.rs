@@ -1,8 +1,8 @@
 //! Workloads on files in folders.
 //!
-//! Each works in a fresh folder of its own, which is removed whatever happens. What is written is flushed within the time
-//! that is measured, down to the store; what is read is read with an empty page cache, if the plan wants that; what was
-//! read or made is compared outside the time.
+//! Each works in a fresh folder of its own, which is removed whatever happens. Writes are flushed down to the store
+//! within the measured time; reads start with an empty page cache, if the plan wants that; data that was read or
+//! written is compared outside the measured time.
 
 mod bonnie;
 mod compile;
@@ -35,7 +35,7 @@ pub(super) static WORKLOADS: &[&dyn Workload] = &[
     &dbench::Dbench,
 ];
 
-/// Does something in a fresh folder within `folder`, which is removed afterwards, also after an error or a panic.
+/// Runs `work` in a fresh folder within `folder`, which is removed afterwards, even after an error or a panic.
 fn in_fresh_folder<T>(folder: &Path, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     let fresh =
         tempfile::Builder::new().prefix("claviger-lab-").tempdir_in(folder).map_err(|e| Error::from(e).at(folder))?;
@@ -45,7 +45,7 @@ fn in_fresh_folder<T>(folder: &Path, work: impl FnOnce(&Path) -> Result<T>) -> R
     Ok(done)
 }
 
-/// Measures a piece of work that writes below `folder`, until all is in the store.
+/// Measures work that writes below `folder`, until everything is in the store.
 fn written(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<Elapsed> {
     let meter = Meter::start();
     work()?;
@@ -53,7 +53,7 @@ fn written(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<Elapsed> 
     Ok(meter.elapsed())
 }
 
-/// Measures a piece of work that reads, after the page cache was dropped.
+/// Measures work that reads, after dropping the page cache.
 fn read(lab: &Lab, work: impl FnOnce() -> Result<()>) -> Result<Elapsed> {
     lab.drop_caches()?;
     let meter = Meter::start();
@@ -61,8 +61,8 @@ fn read(lab: &Lab, work: impl FnOnce() -> Result<()>) -> Result<Elapsed> {
     Ok(meter.elapsed())
 }
 
-/// Waits until everything written below `folder` is in its store, and what the store lies on has it: first the file system
-/// of the folder, then all, because a server or a loop device writes to the one below only then.
+/// Waits until everything written below `folder` is in its store, and what the store lies on has it: first the file
+/// system of the folder, then all, because a server or a loop device writes to the one below only then.
 fn flush(folder: &Path) -> Result<()> {
     let open = File::open(folder).map_err(|e| Error::from(e).at(folder))?;
     rustix::fs::syncfs(&open).map_err(|e| Error::from(std::io::Error::from(e)).at(folder))?;
@@ -70,14 +70,14 @@ fn flush(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads a file into the page cache, where it lies on a disk: it is a source, whose disk is not to be measured.
+/// Reads a file on a disk into the page cache: it is a source, whose disk is not to be measured.
 fn warm(file: &Path) -> Result<()> {
     let copy = File::open(file).and_then(|mut source| std::io::copy(&mut source, &mut std::io::sink()));
     copy.map(drop).map_err(|e| Error::from(e).at(file))
 }
 
-/// What has this name in the lab's own folder: made unless it is there, in a fresh folder, by a function that tells where. What
-/// is interrupted leaves nothing of that name.
+/// What has this name in the lab's own folder: made unless it is there, in a fresh folder, by a function that tells
+/// where. What is interrupted leaves nothing of that name.
 fn made_once(lab: &Lab, name: &str, make: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<PathBuf> {
     let made = lab.scratch.join(name);
     if !made.exists() {
