@@ -9,10 +9,15 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROGRAM := $(TARGET)/release/claviger
 
-# How long `make soak` lasts, in seconds.
+# How long `make soak` lasts, in seconds, and what it runs: an optimised build, or with PROFILE=test what `make test` has built.
 SECONDS ?= 3600
+PROFILE ?= release
+# The oldest compiler that builds what is published.
+MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+# Crates whose public API is listed in docs/api.
+LIBRARIES := claviger-crypto claviger-engine claviger-serve
 
-.PHONY: all build try test soak lint advisories man install uninstall clean
+.PHONY: all build try test build-tests soak lint api api-check doc package msrv book man install uninstall clean
 
 all: build
 
@@ -30,18 +35,47 @@ test:
 	tools/install-deps.sh test
 	$(CARGO) test --locked --workspace
 
+build-tests:
+	$(CARGO) test --locked --workspace --no-run
+
 # Every way to reach a volume under random operations against a model, side by side, for SECONDS: make soak SECONDS=600.
 # FSX_SEED=N has the same operations again.
 soak:
 	tools/install-deps.sh test
-	SECONDS=$(SECONDS) $(CARGO) test --locked --release -p claviger --test it -- --ignored --exact soak::soak --nocapture
+	SECONDS=$(SECONDS) $(CARGO) test --locked --profile $(PROFILE) $(if $(filter test,$(PROFILE)),--workspace,-p claviger) --test it -- --ignored --exact soak::soak --nocapture
 
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
+	# It checks a few files: optimising it takes longer than all that it does.
+	command -v cargo-deny >/dev/null || $(CARGO) install --locked --debug cargo-deny
 	$(CARGO) deny --locked check licenses bans sources
 	tools/advisories.sh
+
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps $(addprefix -p ,$(LIBRARIES))
+
+# The public API as text, in docs/api: a change of it is seen in review.
+api: doc
+	tools/api.py write $(TARGET)/doc $(LIBRARIES)
+
+api-check: doc
+	tools/api.py check $(TARGET)/doc $(LIBRARIES)
+
+# What crates.io would be given, packed and built in order. Uploads nothing.
+package:
+	$(CARGO) publish --dry-run --locked --workspace
+
+# In a folder of its own, since it builds everything anew.
+msrv:
+	if rustup run $(MSRV) cargo --version >/dev/null 2>&1 || rustup toolchain install --profile minimal $(MSRV); then \
+	    rustup run $(MSRV) cargo check --locked --workspace --lib --bins --target-dir $(TARGET)/msrv; \
+	else echo "SKIPPED msrv: there is no Rust $(MSRV), and rustup cannot install it." >&2; fi
+
+# The guide as a website.
+book:
+	if command -v mdbook >/dev/null; then mdbook build docs --dest-dir $(abspath $(TARGET))/book; \
+	else echo "SKIPPED book: there is no mdbook (cargo install --locked mdbook)." >&2; fi
 
 man: build
 	$(PROGRAM) man --out $(TARGET)/man

@@ -159,6 +159,9 @@ impl Verb {
 }
 
 #[cfg(test)]
+mod documents;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Key derivation.
+//! PBKDF2 (RFC 8018), block by block: [`crate::hash::Hash::pbkdf2`] is what to call.
 
 use blake2::Blake2sVarCore;
 use digest::block_api::{Block, Buffer, UpdateCore, VariableOutputCore};

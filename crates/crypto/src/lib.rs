@@ -1,7 +1,56 @@
-//! Bytes in, bytes out: the ciphers, modes, hashes and key derivations of storage encryption.
+//! The ciphers, modes, hashes and key derivations of storage encryption: bytes in, bytes out, no I/O.
 //!
-//! Nothing in here does I/O. This is the one crate of the project that may hold `unsafe`: vector intrinsics, locked
-//! memory, and the hand-over of borrowed buffers to worker threads.
+//! ```text
+//!  passphrase ──▶ hash, argon2 ──▶ afsplit ──▶ key, a Secret
+//!               key derivation     (LUKS)       │
+//!                                               ▼
+//!  "aes-xts-plain64" ──▶ dmcrypt ─────▶ modes: XTS, CBC, LRW …  ◀── ciphers: AES, Serpent, Twofish …
+//!                                               │                   the fastest kernel of this processor
+//!                                               ▼
+//!                            SectorCipher: encrypts and decrypts runs of sectors in place
+//! ```
+//!
+//! * [`dmcrypt`] turns a cipher specification as cryptsetup has it, and a key, into a [`SectorCipher`]. It is the shortest way in.
+//! * [`modes`] builds one from block ciphers: XTS, also with cascades, CBC, LRW, Adiantum; [`modes::aead`] adds a tag to each sector.
+//! * [`ciphers`] are block ciphers in one table, [`CIPHERS`], each with several kernels. The fastest that this processor can run
+//!   and that no secret shows in the timing of comes first.
+//! * [`hash`] has the hash functions and PBKDF2, [`argon2`] Argon2i and Argon2id, [`afsplit`] the anti-forensic splitter of LUKS.
+//! * [`secret`] holds keys in memory that is locked, left out of core dumps and wiped. [`pool`] shares work out over threads.
+//!
+//! # A sector, encrypted and decrypted
+//!
+//! ```
+//! use claviger_crypto::Acceleration;
+//! use claviger_crypto::dmcrypt::{Sectors, Specification};
+//!
+//! let specification = Specification::parse("aes-xts-plain64").expect("a specification");
+//! let key = [0x5a; 64]; // 256 bits for the data, 256 for the tweaks
+//! let cipher = specification.with_key(&key, Sectors::default(), Acceleration::On).expect("a key that fits");
+//!
+//! let plaintext = *b"What nobody else shall read.    ";
+//! let mut sectors = plaintext.repeat(32); // two sectors of 512 bytes
+//! cipher.encrypt(7, &mut sectors); // they are sectors 7 and 8 of the disk
+//! assert_ne!(sectors[..512], sectors[512..], "equal sectors differ once they are encrypted");
+//! cipher.decrypt(7, &mut sectors);
+//! assert_eq!(sectors, plaintext.repeat(32));
+//! ```
+//!
+//! # A key from a passphrase
+//!
+//! ```
+//! use claviger_crypto::{Secret, hash};
+//!
+//! // The test vector of RFC 6070, section 2. A real volume has many more iterations.
+//! let sha1 = hash::by_name("sha1").expect("a hash");
+//! let mut key = Secret::zeroed(20);
+//! let finished = sha1.pbkdf2(b"password", b"salt", 2, &mut key, &|| true); // `false` would cancel it
+//! assert!(finished && key.same_as(b"\xea\x6c\x01\x4d\xc7\x2d\x6f\x8c\xcd\x1e\xd9\x2a\xce\x1d\x41\xf0\xd8\xde\x89\x57"));
+//! ```
+//!
+//! # What it does not do
+//!
+//! It knows no format and opens no file: `claviger-engine` does. Wrong lengths are the caller's mistakes and panic; only what comes from a
+//! header or a person is an error. The examples `kernels` and `dm_crypt` measure how fast all this is.
 
 pub mod afsplit;
 pub mod argon2;

@@ -1,6 +1,7 @@
-//! Man pages and completions.
+//! Man pages, completions, and the pages that people read.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::*;
@@ -68,6 +69,36 @@ fn shells_complete() {
         }
     }
     run(["completions", "tcsh"]).fails(1, &["bash"]);
+}
+
+/// Where links and pictures of a page of Markdown lead, and what mdBook includes there.
+fn links(text: &str) -> Vec<&str> {
+    let ends = |(start, end)| {
+        text.split(start).skip(1).map(move |rest: &str| rest.split_once(end).unwrap_or_else(|| panic!("{rest:.40}")).0)
+    };
+    [("](", ")"), ("{{#include ", "}}")].into_iter().flat_map(ends).collect()
+}
+
+#[test]
+fn links_of_the_readme_and_the_guide_resolve() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folder = |name: &str| fs::read_dir(root.join(name)).expect("a folder").map(|e| e.expect("an entry").path());
+    let pages: Vec<PathBuf> = folder("").chain(folder("docs")).chain(folder("docs/guide")).collect();
+    let mut found = 0;
+    for page in pages.iter().filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
+        let text = fs::read_to_string(page).expect("text");
+        for link in links(&text).into_iter().filter(|link| !link.starts_with("http")) {
+            let target = page.with_file_name(link.split('#').next().expect("a part"));
+            assert!(target.exists(), "{}: {link} leads nowhere", page.display());
+            found += 1;
+        }
+    }
+    assert!(found > 30, "only {found} links were found");
+    let summary = fs::read_to_string(root.join("docs/guide/SUMMARY.md")).expect("text");
+    for page in pages.iter().filter(|page| page.is_file() && page.parent().is_some_and(|p| p.ends_with("guide"))) {
+        let name = page.file_name().and_then(|name| name.to_str()).expect("a name");
+        assert!(name == "SUMMARY.md" || summary.contains(&format!("]({name})")), "{name} is not in the book");
+    }
 }
 
 /// apt is a script here: at first somebody else has its lock, then it does as asked, or fails for another reason.
