@@ -1,6 +1,7 @@
 //! Argon2i and Argon2id (RFC 9106, version 0x13), in memory that is kept and wiped as all secrets are.
 //!
 //! Our own, because the crate `argon2` can neither be cancelled nor, without threads of its own, fill lanes side by side.
+#![allow(unsafe_code)]
 
 mod block;
 

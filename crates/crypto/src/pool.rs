@@ -1,6 +1,7 @@
 //! A pool of threads that share out the pieces of one task.
 //!
 //! It lives in this crate because lending a borrowed task to a thread that outlives the call takes `unsafe`.
+#![allow(unsafe_code)]
 
 use std::hint;
 use std::mem::forget;

@@ -3,6 +3,7 @@
 //!
 //! On x86-64 and AArch64 all of them are zeroed; elsewhere nothing is done. Left alone are those that nothing here uses: x87 and
 //! MMX, the tiles of AMX. The general registers are overwritten by any few calls.
+#![allow(unsafe_code)]
 
 /// Zeroes this thread's vector registers and, where there are such, its mask registers.
 pub fn wipe() {

@@ -1,4 +1,5 @@
 //! Memory for secrets: locked, left out of core dumps and forked children, wiped when dropped, never printed.
+#![allow(unsafe_code)]
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;

@@ -1,5 +1,6 @@
 //! Argon2's compression function G (RFC 9106, section 3.5) and the permutation P (section 3.6), once for any processor and once
 //! with AVX2.
+#![allow(unsafe_code)]
 
 use std::ops::{Index, IndexMut};
 

@@ -1,4 +1,5 @@
 //! The key schedule (FIPS 197, 5.2), without tables.
+#![allow(unsafe_code)]
 
 use super::s_box::sub_word;
 use crate::secret::{Locked, Plain};

@@ -3,6 +3,7 @@
 //! The state of many blocks is held as 8 planes, one for each bit of a byte. A plane has 4 rows as in FIPS 197, a row has
 //! several words, and a word has a byte for each of the 4 columns, in which each of 8 blocks has one bit. ShiftRows is then a
 //! rotation of words and the row rotations of MixColumns are renamings.
+#![allow(unsafe_code)]
 
 #![expect(clippy::needless_range_loop, reason = "the same index runs through several arrays")]
 

@@ -5,6 +5,7 @@
 //! 8 consecutive blocks in 8, 4 or 2 vectors, each multiplied by x^8 (a shift by a byte and a carry-less product) to get to
 //! the 8 blocks after: several short chains instead of one long one. The second way costs some 10 % more, because the product
 //! takes time on the units that also do AES.
+#![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
 

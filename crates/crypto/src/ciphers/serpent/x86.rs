@@ -1,4 +1,5 @@
 //! Serpent with SSE2, four blocks in four vectors; with AVX2, eight; and with AVX-512, sixteen.
+#![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
 use std::ops::{BitAnd, BitOr, BitXor, Not};

@@ -1,4 +1,5 @@
 //! Twofish's key schedule. Sections are those of "Twofish: A 128-Bit Block Cipher" (1998).
+#![allow(unsafe_code)]
 
 use zeroize::Zeroize;
 

@@ -1,5 +1,6 @@
 //! Twofish by tables of 4 KiB for each key, several blocks side by side: while one block waits for its look-ups,
 //! another one's proceed. Not constant time.
+#![allow(unsafe_code)]
 
 use super::key::{self, mds_column};
 use crate::ciphers::BlockCipher;

@@ -3,6 +3,7 @@
 //! The bytes that go through one S-box are brought into one vector. There two permutations of 128 bytes each are the
 //! S-box, whose 256 bytes are four vectors, and the MDS matrix is a few multiplications by constants, which are linear
 //! maps of bits and thus one instruction of GFNI each. Additions and rotations work on 32-bit words again.
+#![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
 

@@ -1,5 +1,6 @@
 //! MD5 on vectors of 8 or 16 sectors, two of them side by side: a step of MD5 waits for the one before it, so that one vector
 //! alone would leave the units idle for half of the time.
+#![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
 
