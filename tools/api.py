@@ -45,7 +45,7 @@ class Page(HTMLParser):
     def declares(self, tag, classes, identity):
         if tag == "pre" and "item-decl" in classes or identity.startswith("reexport."):
             return True
-        if "code-header" not in classes or self.is_trait:
+        if "code-header" not in classes or self.is_trait or any(i.startswith("variant.") for i in self.inside()):
             return False
         return tag == "h3" or "trait-implementations-list" not in self.inside()
 
@@ -63,7 +63,9 @@ class Page(HTMLParser):
             if declares:
                 text = "".join(self.text).replace("\xa0", " ")
                 lines = [line.rstrip() for line in text.splitlines()]
-                self.declarations.append("\n".join(line for line in lines if line))
+                declaration = "\n".join(line for line in lines if line)
+                if "StructuralPartialEq for " not in declaration:  # the compiler's own
+                    self.declarations.append(declaration)
                 self.text = None
             if name == tag:
                 return

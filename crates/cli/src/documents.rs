@@ -14,7 +14,7 @@ fn commands_in_the_readme_and_the_guide_parse() {
     pages.extend(fs::read_dir(root.join("docs/guide")).expect("a folder").map(|entry| entry.expect("a file").path()));
     let mut commands = 0;
     for page in pages {
-        let text = fs::read_to_string(&page).expect("text");
+        let Ok(text) = fs::read_to_string(&page) else { continue }; // the folder of pictures
         for line in text.lines().filter_map(|line| line.strip_prefix("    ")) {
             commands += usize::from(parses(line, &page.display().to_string()));
         }

@@ -95,7 +95,7 @@ fn links_of_the_readme_and_the_guide_resolve() {
     }
     assert!(found > 30, "only {found} links were found");
     let summary = fs::read_to_string(root.join("docs/guide/SUMMARY.md")).expect("text");
-    for page in folder("docs/guide") {
+    for page in pages.iter().filter(|page| page.is_file() && page.parent().is_some_and(|p| p.ends_with("guide"))) {
         let name = page.file_name().and_then(|name| name.to_str()).expect("a name");
         assert!(name == "SUMMARY.md" || summary.contains(&format!("]({name})")), "{name} is not in the book");
     }
