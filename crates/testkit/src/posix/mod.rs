@@ -13,6 +13,7 @@ mod locks;
 mod nodes;
 mod open;
 mod paths;
+mod read_only;
 mod rename;
 mod sys;
 mod truncate;
@@ -29,7 +30,9 @@ use tempfile::TempDir;
 
 use crate::mounts::{LoopDevice, Mount, bounded, sparse_file};
 use crate::tools;
+pub use context::as_user;
 use context::{Ctx, Done, Stop, become_user, clear, mode};
+pub use read_only::{read_only, read_only_contents};
 
 /// One thing that must be so.
 struct Case {
@@ -243,6 +246,12 @@ mod tests {
         }
     }
 
+    fn exfat(test: impl FnOnce(&Path)) {
+        if tools::program("mount.exfat-fuse").is_some() {
+            mounted("exfat", &[], &["-t", "exfat-fuse"], test);
+        }
+    }
+
     /// A `tmpfs`, likewise.
     fn in_memory(test: impl FnOnce(&Path)) {
         if tools::root().is_some() {
@@ -283,8 +292,22 @@ mod tests {
 
     /// exFAT knows no owners and no links, and must not pass for a file system that does.
     #[test]
+    fn a_folder_that_is_mounted_read_only_is_told_from_one_that_is_not() {
+        in_memory(|dir| {
+            read_only_contents(dir).expect("it is writable");
+            let said = read_only(dir).expect_err("it is writable");
+            assert!(said.contains("expected EROFS, saw success"), "{said}");
+        });
+        in_memory(|dir| {
+            read_only_contents(dir).expect("it is writable");
+            tools::run(bounded(60, "mount").args(["-o", "remount,ro"]).arg(dir));
+            assert_eq!(read_only(dir), Ok(()));
+        });
+    }
+
+    #[test]
     fn what_an_exfat_cannot_do_is_found() {
-        mounted("exfat", &[], &["-t", "exfat-fuse"], |dir| {
+        exfat(|dir| {
             let report = run(dir, &Options { only: "link".into(), ..Options::default() });
             let failed = |name: &str| report.failed.iter().any(|(failed, _)| *failed == name);
             for name in ["link: all names are one file", "symlink: holds what it was given, whatever that is"] {
@@ -300,7 +323,7 @@ mod tests {
     /// Held against itself, it does nothing wrong; what it cannot do is said.
     #[test]
     fn what_the_bare_folder_cannot_do_either_is_skipped() {
-        mounted("exfat", &[], &["-t", "exfat-fuse"], |dir| {
+        exfat(|dir| {
             let reference = Reference::Folder(dir.to_owned());
             let report = run(dir, &Options { only: "link".into(), reference, ..Options::default() });
             assert!(report.failed.is_empty(), "{report}");
