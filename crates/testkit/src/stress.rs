@@ -491,7 +491,7 @@ fn in_shared(shared: &Path, random: &mut Random, log: &mut Log) -> Result<(), St
         8 => fs::rename(&one, &other),
         9 => fs::hard_link(&one, &other),
         10 => symlink(other.file_name().unwrap_or_default(), &one),
-        11 => fs::read_dir(&folder).and_then(|all| all.map(|entry| entry.map(drop)).collect()),
+        11 => fs::read_dir(&folder).and_then(|mut all| all.try_for_each(|entry| entry.map(drop))),
         12 => fs::set_permissions(&one, Permissions::from_mode(0o755)),
         _ => one.symlink_metadata().map(drop),
     };
