@@ -175,7 +175,8 @@ fn read(path: &Path) -> Result<String> {
         let file = files::open_regular(path)?;
         let bytes = file.map(|file| files::read_at_most(file, FILE_MAX)).transpose()?.flatten();
         let wrong = || Error::misuse(format!("not a file of at most {FILE_MAX} bytes, as a facility's must be"));
-        String::from_utf8(bytes.ok_or_else(wrong)?).map_err(|_| Error::misuse("not UTF-8, as a facility's file must be"))
+        String::from_utf8(bytes.ok_or_else(wrong)?)
+            .map_err(|_| Error::misuse("not UTF-8, as a facility's file must be"))
     };
     read().map_err(|e| e.at(path))
 }
