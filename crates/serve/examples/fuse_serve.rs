@@ -24,6 +24,7 @@ use claviger_crypto::{Acceleration, ciphers};
 use claviger_engine::filesystems;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Error, Layout, Payload, Result, Segment, Store, Volume};
+use claviger_serve::fuse::tree::Showing;
 use claviger_serve::fuse::{self, Handle, Image, Options, Transport};
 
 fn main() -> Result<()> {
@@ -81,8 +82,8 @@ pub fn serve(args: &[String]) -> Result<()> {
 
 fn serve_tree(image: Image, folder: &str, options: Options) -> Result<()> {
     let (_, tree) = filesystems::open(image.store)?;
-    let mounted = fuse::tree::mount(Arc::from(tree), image.read_only, Path::new(folder), options)?;
-    println!("device");
+    let mounted = fuse::tree::mount(Arc::from(tree), Showing::volume(image.read_only), Path::new(folder), options)?;
+    println!("{}", if mounted.uses_uring() { "uring" } else { "device" });
     io::stdout().flush()?;
     stop_with_input(mounted.handle());
     mounted.run()
