@@ -1,5 +1,7 @@
 //! Names over bytes: what a file system holds, as folders and files.
 
+pub mod host;
+
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::time::SystemTime;

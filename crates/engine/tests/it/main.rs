@@ -10,6 +10,7 @@ mod header_changes;
 mod header_oracles;
 mod headerless_oracles;
 mod hidden;
+mod host_folder;
 mod hostile_images;
 mod integrity;
 mod integrity_linux;

@@ -1,0 +1,252 @@
+//! The nodes that somebody has.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::attributes;
+use crate::trees::{Node, NodeKind};
+
+/// The outermost folder.
+pub(super) const ROOT: Node = 1;
+
+/// What the host calls a node: its device and its number there. They mean nothing else as long as a descriptor is open.
+type Key = (u64, u64);
+
+/// A node that somebody has. What is open of it is closed with it.
+pub(super) struct HostNode {
+    /// Opened for nothing but to have it (`O_PATH`).
+    descriptor: OwnedFd,
+    key: Key,
+    pub(super) kind: NodeKind,
+    open: RwLock<Open>,
+}
+
+/// What is open of a file's contents, as long as somebody has it open.
+#[derive(Default)]
+struct Open {
+    times: u64,
+    reading: Option<Arc<File>>,
+    writing: Option<Arc<File>>,
+}
+
+/// Where bytes go.
+#[derive(Clone, Copy)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
+impl Open {
+    fn of(&mut self, direction: Direction) -> &mut Option<Arc<File>> {
+        match direction {
+            Direction::Read => &mut self.reading,
+            Direction::Write => &mut self.writing,
+        }
+    }
+}
+
+impl AsFd for HostNode {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl HostNode {
+    fn new(descriptor: OwnedFd) -> io::Result<Self> {
+        let of = attributes::of(&descriptor)?;
+        let kind = attributes::kind(FileType::from_raw_mode(of.stx_mode.into()));
+        Ok(Self { descriptor, key: (attributes::device(&of), of.stx_ino), kind, open: RwLock::default() })
+    }
+
+    /// The node itself for calls that take no descriptor like this, but a path. It leads to this node alone, and is not
+    /// followed further if that is a link (proc_pid_fd(5)).
+    pub(super) fn path(&self) -> String {
+        path(&self.descriptor)
+    }
+
+    pub(super) fn reopen(&self, flags: OFlags) -> io::Result<File> {
+        let open = |flags| rustix::fs::openat(CWD, self.path(), flags | OFlags::CLOEXEC, Mode::empty());
+        let opened = match open(flags) {
+            // Only the owner and root may ask for that (open(2)).
+            Err(Errno::PERM) if flags.contains(OFlags::NOATIME) => open(flags - OFlags::NOATIME),
+            opened => opened,
+        };
+        Ok(opened?.into())
+    }
+
+    pub(super) fn must_be_file(&self) -> io::Result<()> {
+        match self.kind {
+            NodeKind::File => Ok(()),
+            NodeKind::Folder => Err(Errno::ISDIR.into()),
+            NodeKind::Link | NodeKind::Special => Err(Errno::INVAL.into()),
+        }
+    }
+
+    pub(super) fn set_mode(&self, mode: u16) -> io::Result<()> {
+        Ok(rustix::fs::chmodat(CWD, self.path(), super::mode_bits(mode), AtFlags::empty())?)
+    }
+
+    /// What is open in that direction, or else what `open` opens: kept if the file is open.
+    pub(super) fn opened(
+        &self,
+        direction: Direction,
+        open: impl FnOnce() -> io::Result<File>,
+    ) -> io::Result<Arc<File>> {
+        let kept = self.open();
+        let file = match direction {
+            Direction::Read => &kept.reading,
+            Direction::Write => &kept.writing,
+        };
+        if let Some(file) = file {
+            return Ok(file.clone());
+        }
+        drop(kept);
+        let file = Arc::new(open()?);
+        let mut kept = self.open_mut();
+        if kept.times > 0 {
+            kept.of(direction).get_or_insert_with(|| file.clone());
+        }
+        Ok(file)
+    }
+
+    /// Counts one more that has it open, by `file`, which can read and write as said.
+    pub(super) fn keep(&self, file: File, reads: bool, writes: bool) {
+        let (file, mut open) = (Arc::new(file), self.open_mut());
+        open.times += 1;
+        if reads {
+            open.reading.get_or_insert_with(|| file.clone());
+        }
+        if writes {
+            open.writing.get_or_insert(file);
+        }
+    }
+
+    fn open(&self) -> RwLockReadGuard<'_, Open> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open_mut(&self) -> RwLockWriteGuard<'_, Open> {
+        self.open.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn path(descriptor: &impl AsRawFd) -> String {
+    format!("/proc/self/fd/{}", descriptor.as_raw_fd())
+}
+
+/// All that were returned and not given back.
+pub(super) struct Nodes {
+    table: RwLock<Table>,
+    device: u64,
+}
+
+struct Table {
+    nodes: HashMap<Node, Known>,
+    numbers: HashMap<Key, Node>,
+    next: Node,
+}
+
+struct Known {
+    node: Arc<HostNode>,
+    /// How often it was returned and not given back.
+    returned: u64,
+}
+
+impl Nodes {
+    pub(super) fn new(root: OwnedFd) -> io::Result<Self> {
+        let node = HostNode::new(root)?;
+        let device = node.key.0;
+        let numbers = HashMap::from([(node.key, ROOT)]);
+        // The root is nobody's to give back.
+        let nodes = HashMap::from([(ROOT, Known { node: Arc::new(node), returned: u64::MAX })]);
+        Ok(Self { table: RwLock::new(Table { nodes, numbers, next: ROOT + 1 }), device })
+    }
+
+    /// The device of the outermost folder.
+    pub(super) fn device(&self) -> u64 {
+        self.device
+    }
+
+    pub(super) fn get(&self, node: Node) -> io::Result<Arc<HostNode>> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.nodes.get(&node).map(|known| known.node.clone()).ok_or_else(|| Errno::NOENT.into())
+    }
+
+    /// Returns the node of a descriptor, once more if somebody has it already.
+    pub(super) fn add(&self, descriptor: OwnedFd) -> io::Result<Node> {
+        Ok(self.table_mut().returned(HostNode::new(descriptor)?).0)
+    }
+
+    /// The same for a new file that stays open.
+    pub(super) fn add_open(&self, file: File) -> io::Result<Node> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let node = HostNode::new(rustix::fs::openat(CWD, path(&file), flags, Mode::empty())?)?;
+        let (number, node) = self.table_mut().returned(node);
+        node.keep(file, true, true);
+        Ok(number)
+    }
+
+    /// Returns a node once more.
+    pub(super) fn again(&self, node: Node) -> io::Result<Node> {
+        let mut table = self.table_mut();
+        let known = table.nodes.get_mut(&node).ok_or(Errno::NOENT)?;
+        known.returned = known.returned.saturating_add(1);
+        Ok(node)
+    }
+
+    pub(super) fn forget(&self, node: Node, times: u64) {
+        let mut table = self.table_mut();
+        if let Some(known) = table.nodes.get_mut(&node).filter(|_| node != ROOT) {
+            known.returned = known.returned.saturating_sub(times);
+            table.remove_unused(node);
+        }
+    }
+
+    pub(super) fn release(&self, node: Node) -> io::Result<()> {
+        let known = self.get(node)?;
+        let mut open = known.open_mut();
+        open.times = open.times.saturating_sub(1);
+        if open.times == 0 {
+            *open = Open::default();
+            drop(open);
+            self.table_mut().remove_unused(node);
+        }
+        Ok(())
+    }
+
+    fn table_mut(&self) -> RwLockWriteGuard<'_, Table> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn returned(&mut self, node: HostNode) -> (Node, Arc<HostNode>) {
+        let number = match self.numbers.entry(node.key) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(free) => {
+                let number = *free.insert(self.next);
+                self.next += 1;
+                number
+            }
+        };
+        let known = self.nodes.entry(number).or_insert_with(|| Known { node: Arc::new(node), returned: 0 });
+        known.returned = known.returned.saturating_add(1);
+        (number, known.node.clone())
+    }
+
+    /// Removes a node that nobody has, and nobody has open.
+    fn remove_unused(&mut self, number: Node) {
+        let unused = |known: &&Known| known.returned == 0 && known.node.open().times == 0;
+        if let Some(known) = self.nodes.get(&number).filter(unused) {
+            self.numbers.remove(&known.node.key);
+            self.nodes.remove(&number);
+        }
+    }
+}
