@@ -96,19 +96,19 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 /// The last operations.
-struct Log {
+pub(crate) struct Log {
     seed: u64,
     done: u64,
     last: VecDeque<String>,
 }
 
 impl Log {
-    fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self { seed, done: 0, last: VecDeque::new() }
     }
 
     /// Notes an operation that begins.
-    fn note(&mut self, operation: String) {
+    pub(crate) fn note(&mut self, operation: String) {
         if self.last.len() == SHOWN {
             self.last.pop_front();
         }
@@ -116,13 +116,13 @@ impl Log {
         self.done += 1;
     }
 
-    fn failure(&self, what: impl fmt::Display) -> Failure {
+    pub(crate) fn failure(&self, what: impl fmt::Display) -> Failure {
         Failure { seed: self.seed, done: self.done, what: what.to_string(), last: self.last.iter().cloned().collect() }
     }
 }
 
 /// How two ranges of bytes differ, if they do. `at` is where they begin.
-fn difference(expected: &[u8], found: &[u8], at: u64) -> Option<String> {
+pub(crate) fn difference(expected: &[u8], found: &[u8], at: u64) -> Option<String> {
     if expected == found {
         return None;
     }
@@ -149,7 +149,7 @@ fn some_length(random: &mut Random, longest: usize) -> usize {
 }
 
 /// A range within `len` bytes, aligned to a sector or a page now and then, and now and then beside the one before.
-fn some_range(random: &mut Random, len: u64, longest: usize, before: &(u64, usize)) -> (u64, usize) {
+pub(crate) fn some_range(random: &mut Random, len: u64, longest: usize, before: &(u64, usize)) -> (u64, usize) {
     let count = some_length(random, longest);
     let anywhere = random.number() % len;
     let (offset, count) = match random.below(8) {
