@@ -411,31 +411,19 @@ impl Shown {
 
 /// Names.
 impl Shown {
-    /// What a node begins with that the program of this request makes in `folder`.
-    fn new_node(&self, request: &Request, folder: Node, mode: u32) -> Result<NewNode, Errno> {
-        if self.showing.owners == Owners::User {
-            return Ok(NewNode::default());
+    /// What a node begins with that the program of this request makes. The kernel has applied its umask.
+    fn new_node(&self, request: &Request, mode: u32) -> NewNode {
+        match self.showing.owners {
+            Owners::User => NewNode::default(),
+            Owners::Tree => NewNode { mode: Some(mode as u16 & 0o7777), owner: Some(request.owner) },
         }
-        let (uid, mut gid) = request.owner;
-        let mut mode = mode & 0o7777 | mode & S_IFMT;
-        let above = self.tree.attributes(folder).map_err(errno)?;
-        if let (Some(bits), Some((_, group))) = (above.mode, above.owner)
-            && bits & S_ISGID != 0
-        {
-            // A folder that is setgid passes its group on (inode(7)), and being setgid to folders.
-            gid = group;
-            if mode & S_IFMT == S_IFDIR {
-                mode |= u32::from(S_ISGID);
-            }
-        }
-        Ok(NewNode { mode: Some(mode as u16 & 0o7777), owner: Some((uid, gid)) })
     }
 
     /// MKNOD (`struct fuse_mknod_in`), with the name.
     fn make_node(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
         let (folder, (name, _)) = (self.node(request.node), name(&payload[..data])?);
         let (mode, device) = (request.u32(0), u64::from(request.u32(4)));
-        let new = self.new_node(request, folder, mode)?;
+        let new = self.new_node(request, mode);
         let special = match mode & S_IFMT {
             0 | S_IFREG => return self.entry(self.tree.create(folder, name, &new), payload),
             S_IFIFO => Special::Pipe,
@@ -451,7 +439,7 @@ impl Shown {
     /// MKDIR (`struct fuse_mkdir_in`), with the name.
     fn make_folder(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
         let (folder, (name, _)) = (self.node(request.node), name(&payload[..data])?);
-        let new = self.new_node(request, folder, request.u32(0) & !S_IFMT | S_IFDIR)?;
+        let new = self.new_node(request, request.u32(0));
         self.entry(self.tree.make_folder(folder, name, &new), payload)
     }
 
@@ -460,7 +448,7 @@ impl Shown {
         let folder = self.node(request.node);
         let (link, rest) = name(&payload[..data])?;
         let (target, _) = name(rest)?;
-        let new = NewNode { mode: None, ..self.new_node(request, folder, S_IFLNK)? };
+        let new = NewNode { mode: None, ..self.new_node(request, 0) };
         let made = self.tree.make_link(folder, link, target, &new);
         self.entry(made, payload).map_err(not_permitted)
     }
@@ -504,7 +492,7 @@ impl Shown {
         const O_EXCL: u32 = 0o200;
         let (folder, (name, _)) = (self.node(request.node), name(&payload[..data])?);
         let (flags, mode) = (request.u32(0), request.u32(4));
-        let new = self.new_node(request, folder, mode)?;
+        let new = self.new_node(request, mode);
         let node = self.tree.create_open(folder, name, &new, usage(flags)).map_err(|e| match errno(e) {
             // Somebody else has been quicker. The kernel opens what there is, if the program may.
             Errno::EEXIST if flags & O_EXCL == 0 => Errno::ESTALE,

@@ -195,6 +195,10 @@ impl Tree for HostFolder {
         self.access == Access::ReadWrite
     }
 
+    fn changes_elsewhere(&self) -> bool {
+        true
+    }
+
     fn lookup(&self, folder: Node, name: &OsStr) -> io::Result<Node> {
         let (folder, name) = self.place(folder, name)?;
         self.found(&folder, name)
