@@ -634,7 +634,10 @@ impl Shown {
     /// LISTXATTR (`struct fuse_getxattr_in`).
     fn list_extended(&self, request: &Request, payload: &mut [u8]) -> Answered {
         let names = self.tree.list_extended(self.node(request.node)).map_err(none_at_all)?;
-        let names: Vec<u8> = names.iter().flat_map(|name| [name.as_bytes(), b"\0"].concat()).collect();
+        // Those are root's, and nobody else is to know of them (xattr(7)).
+        let all = request.owner.0 == 0;
+        let shown = names.iter().map(|name| name.as_bytes()).filter(|name| all || !name.starts_with(b"trusted."));
+        let names: Vec<u8> = shown.flat_map(|name| [name, b"\0"].concat()).collect();
         sized(&names, request.u32(0), payload)
     }
 

@@ -29,6 +29,7 @@ use tempfile::TempDir;
 
 use crate::mounts::{LoopDevice, Mount, bounded, sparse_file};
 use crate::tools;
+pub use context::second_group;
 use context::{Ctx, Done, Stop, become_user, clear, mode};
 
 /// One thing that must be so.

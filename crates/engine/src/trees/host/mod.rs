@@ -218,9 +218,12 @@ impl Tree for HostFolder {
 
     fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
         let folder = self.nodes.get(folder)?;
+        if folder.kind != NodeKind::Folder {
+            return Err(Errno::NOTDIR.into());
+        }
         let mut entries = Vec::new();
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        for entry in Dir::new(rustix::fs::openat(&*folder, ".", flags, Mode::empty())?)? {
+        // Not by `.` in it, which only those find who may search it.
+        for entry in Dir::new(folder.reopen(OFlags::RDONLY | OFlags::DIRECTORY)?)? {
             let entry = entry?;
             let (name, number) = (entry.file_name(), entry.ino());
             if matches!(name.to_bytes(), b"." | b"..") {
