@@ -64,7 +64,8 @@ fn every_class(ctx: &Ctx) -> Done {
         ("others", STRANGER, STRANGER, 0o412),
     ];
     for (class, user, group, permissions) in classes {
-        (chown(&file, user, group)?, chmod(&file, permissions)?);
+        chown(&file, user, group)?;
+        chmod(&file, permissions)?;
         let shift = match class {
             "owner" => 6,
             "others" => 0,
@@ -80,13 +81,15 @@ fn every_class(ctx: &Ctx) -> Done {
 
 fn root_may(ctx: &Ctx) -> Done {
     let file = ctx.file("file")?;
-    (chown(&file, PLAIN, PLAIN)?, chmod(&file, 0)?);
+    chown(&file, PLAIN, PLAIN)?;
+    chmod(&file, 0)?;
     ctx.works("reading and writing", open(&file, OFlags::RDWR));
     ctx.same("mode 0", bits(&file), 6);
     chmod(&file, 0o010)?;
     ctx.same("mode 010", bits(&file), 7);
     let folder = ctx.folder("folder")?;
-    (chown(&folder, PLAIN, PLAIN)?, chmod(&folder, 0)?);
+    chown(&folder, PLAIN, PLAIN)?;
+    chmod(&folder, 0)?;
     ctx.works("a file in a shut folder", creat(&folder.join("new"), 0o644));
     Ok(())
 }
@@ -112,7 +115,8 @@ fn folder_bits(ctx: &Ctx) -> Done {
 
 fn set_group_id(ctx: &Ctx) -> Done {
     let (group, folder) = (second_group(PLAIN), ctx.folder("folder")?);
-    (chown(&folder, PLAIN, group)?, chmod(&folder, 0o2777)?);
+    chown(&folder, PLAIN, group)?;
+    chmod(&folder, 0o2777)?;
     let plain = ctx.folder("plain")?;
     chmod(&plain, 0o777)?;
     ctx.as_plain(|| {
@@ -137,7 +141,8 @@ fn new_set_id(ctx: &Ctx) -> Done {
     })?;
     if ctx.is_root() {
         let folder = ctx.folder("folder")?;
-        (chown(&folder, PLAIN, STRANGER)?, chmod(&folder, 0o2777)?);
+        chown(&folder, PLAIN, STRANGER)?;
+        chmod(&folder, 0o2777)?;
         ctx.as_plain(|| {
             creat(&folder.join("file"), 0o6755)?;
             // Or they could run as a group that they are not in.
@@ -183,7 +188,8 @@ fn counted_once(ctx: &Ctx) -> Done {
 fn both_folders(ctx: &Ctx) -> Done {
     let (shut, open) = (ctx.folder("shut")?, ctx.folder("open")?);
     chmod(&open, 0o777)?;
-    (ctx.file("shut/file")?, ctx.file("open/file")?);
+    ctx.file("shut/file")?;
+    ctx.file("open/file")?;
     ctx.as_plain(|| {
         for flags in [rustix::fs::RenameFlags::NOREPLACE, rustix::fs::RenameFlags::EXCHANGE] {
             let new = if flags == rustix::fs::RenameFlags::NOREPLACE { "new" } else { "file" };

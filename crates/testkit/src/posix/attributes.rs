@@ -80,7 +80,8 @@ fn chmod_times(ctx: &Ctx) -> Done {
 
 fn chmod_others(ctx: &Ctx) -> Done {
     let (file, folder) = (ctx.file("file")?, ctx.folder("folder")?);
-    (chmod(&file, 0o666)?, chown(&file, STRANGER, PLAIN)?);
+    chmod(&file, 0o666)?;
+    chown(&file, STRANGER, PLAIN)?;
     ctx.as_plain(|| {
         ctx.fails("a file", chmod(&file, 0o777), Errno::PERM);
         ctx.fails("by descriptor", fchmod(open(&file, OFlags::RDWR)?, mode(0o777)), Errno::PERM);
@@ -93,7 +94,8 @@ fn chmod_others(ctx: &Ctx) -> Done {
 
 fn foreign_group(ctx: &Ctx) -> Done {
     let (file, folder) = (ctx.file("file")?, ctx.folder("folder")?);
-    (chown(&file, PLAIN, STRANGER)?, chown(&folder, PLAIN, STRANGER)?);
+    chown(&file, PLAIN, STRANGER)?;
+    chown(&folder, PLAIN, STRANGER)?;
     ctx.as_plain(|| {
         ctx.works("chmod", chmod(&file, 0o6755));
         ctx.mode_is("a file", &file, 0o4755);
@@ -185,8 +187,10 @@ fn chown_clears(ctx: &Ctx) -> Done {
 
 fn chown_clears_for_root(ctx: &Ctx) -> Done {
     let (file, folder) = (ctx.file("file")?, ctx.folder("folder")?);
-    (chmod(&file, 0o6755)?, chmod(&folder, 0o6755)?);
-    (chown(&file, PLAIN, PLAIN)?, chown(&folder, PLAIN, PLAIN)?);
+    chmod(&file, 0o6755)?;
+    chmod(&folder, 0o6755)?;
+    chown(&file, PLAIN, PLAIN)?;
+    chown(&folder, PLAIN, PLAIN)?;
     ctx.mode_is("a file", &file, 0o755);
     ctx.mode_is("a folder", &folder, 0o6755);
     // Without the permission for the group, the bit asks for locks and not for a group (chown(2)).

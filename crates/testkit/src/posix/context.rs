@@ -119,8 +119,7 @@ impl Ctx {
     /// # Errors
     /// What `steps` say.
     pub fn as_user(&self, user: u32, steps: impl FnOnce() -> Done + Send) -> Done {
-        let all = || become_user(user).map_err(Stop::from).and_then(|()| steps());
-        thread::scope(|scope| scope.spawn(all).join()).unwrap_or_else(|_| Err(Stop::Wrong("it panicked".into())))
+        as_user(user, steps).map_err(Stop::from)?
     }
 
     #[track_caller]
@@ -284,6 +283,19 @@ pub fn make(kind: &str, path: &Path) -> Result<()> {
         "block" => node(FileType::BlockDevice, sys_fs::makedev(7, 0)),
         _ => unreachable!("no such kind: {kind}"),
     }
+}
+
+/// Does something in a thread that is another user's, who has a second group, too. Threads that it starts are theirs as well. Root
+/// only.
+///
+/// # Errors
+/// If this process may not become that user.
+///
+/// # Panics
+/// If `steps` do.
+pub fn as_user<T: Send>(user: u32, steps: impl FnOnce() -> T + Send) -> Result<T> {
+    let all = || become_user(user).map(|()| steps());
+    thread::scope(|scope| scope.spawn(all).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Makes the calling thread, and no other, somebody else for good.

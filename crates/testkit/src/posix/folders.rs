@@ -237,7 +237,8 @@ fn removed_meanwhile(ctx: &Ctx) -> Done {
     }
     ctx.same("names read", count, MANY);
     let mut seen = listing(ctx.dir())?;
-    (left.sort(), seen.sort());
+    left.sort();
+    seen.sort();
     ctx.holds("those that were not removed are left", left == seen);
     Ok(())
 }

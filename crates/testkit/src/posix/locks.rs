@@ -30,7 +30,8 @@ fn whole_files(ctx: &Ctx) -> Done {
     ctx.works("first reader", flock(&one, SHARED));
     ctx.works("second reader", flock(&two, SHARED));
     ctx.fails("a writer beside readers", flock(&three, ALONE), Errno::AGAIN);
-    (flock(&one, FlockOperation::Unlock)?, flock(&two, FlockOperation::Unlock)?);
+    flock(&one, FlockOperation::Unlock)?;
+    flock(&two, FlockOperation::Unlock)?;
     ctx.works("a writer", flock(&three, ALONE));
     ctx.fails("a reader beside a writer", flock(&one, SHARED), Errno::AGAIN);
     ctx.fails("a second writer", flock(&two, ALONE), Errno::AGAIN);
@@ -85,7 +86,8 @@ fn ranges(ctx: &Ctx) -> Done {
         ctx.works("far beyond the file", lock(&two, other, F_WRLCK, 1 << 40, 1));
         lock(&one, holder, F_RDLCK, 10, 10)?;
         ctx.works("readers share", lock(&two, other, F_RDLCK, 12, 3));
-        (lock(&one, holder, F_UNLCK, 0, 0)?, lock(&two, other, F_UNLCK, 0, 0)?);
+        lock(&one, holder, F_UNLCK, 0, 0)?;
+        lock(&two, other, F_UNLCK, 0, 0)?;
         ctx.works("when it is gone", lock(&two, other, F_WRLCK, 0, 0));
         lock(&two, other, F_UNLCK, 0, 0)?;
     }

@@ -2,6 +2,7 @@
 //!
 //! A case counts where a folder that nobody doubts behaves so, too ([`Reference`]); where even that one does not, it is
 //! skipped, and the report says so. Each case has a folder of its own, a thread of its own and umask 0.
+#![allow(clippy::unnecessary_cast, reason = "what is in a `Stat` has other types on other processors")]
 
 mod access;
 mod attributes;
@@ -13,6 +14,7 @@ mod locks;
 mod nodes;
 mod open;
 mod paths;
+mod read_only;
 mod rename;
 mod sys;
 mod truncate;
@@ -29,8 +31,9 @@ use tempfile::TempDir;
 
 use crate::mounts::{LoopDevice, Mount, bounded, sparse_file};
 use crate::tools;
-pub use context::second_group;
 use context::{Ctx, Done, Stop, become_user, clear, mode};
+pub use context::{as_user, second_group};
+pub use read_only::{read_only, read_only_contents};
 
 /// One thing that must be so.
 struct Case {
@@ -194,7 +197,7 @@ impl Bare {
         open_to_all(&dir);
         let (mut mount, mut device) = (None, None);
         if geteuid().is_root() {
-            (mount, device) = formatted(files.path(), &dir, "mkfs.ext4", EXT4).unzip();
+            (mount, device) = formatted(files.path(), &dir, "ext4", EXT4, &[]).unzip();
             open_to_all(&dir);
         }
         Self { dir, _mount: mount, _device: device, _files: Some(files) }
@@ -204,15 +207,21 @@ impl Bare {
 /// Blocks of the usual size: the longest symbolic link is one of them.
 const EXT4: &[&str] = &["-q", "-b", "4096"];
 
-/// A new file system in a file in `files`, mounted on `dir`. A reported skip without the tools.
-pub(crate) fn formatted(files: &Path, dir: &Path, mkfs: &str, options: &[&str]) -> Option<(Mount, LoopDevice)> {
+/// A new file system in a file in `files`, made and mounted with those options. A reported skip without the tools.
+pub(crate) fn formatted(
+    files: &Path,
+    dir: &Path,
+    kind: &str,
+    mkfs: &[&str],
+    mount: &[&str],
+) -> Option<(Mount, LoopDevice)> {
     let image = files.join("image");
-    sparse_file(&image, 256 << 20);
-    tools::run(bounded(60, tools::program(mkfs)?).args(options).arg(&image));
+    sparse_file(&image, 512 << 20);
+    tools::run(bounded(60, tools::program(&format!("mkfs.{kind}"))?).args(mkfs).arg(&image));
     let device = LoopDevice::new(&image, &[])?;
-    let mount = Mount::on(dir);
-    tools::run(bounded(60, "mount").arg(device.path()).arg(dir));
-    Some((mount, device))
+    let guard = Mount::on(dir);
+    tools::run(bounded(60, "mount").args(mount).arg(device.path()).arg(dir));
+    Some((guard, device))
 }
 
 fn open_to_all(dir: &Path) {
@@ -221,40 +230,108 @@ fn open_to_all(dir: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     /// A new file system of that kind, which everybody may write to, mounted while `test` runs.
-    fn mounted(mkfs: &str, options: &[&str], test: impl FnOnce(&Path)) {
+    fn mounted(kind: &str, mkfs: &[&str], mount: &[&str], test: impl FnOnce(&Path)) {
         let files = tempfile::tempdir().expect("a temporary folder");
         open_to_all(files.path());
         let dir = files.path().join("mounted");
         fs::create_dir(&dir).expect("it is new");
-        if let Some(_guards) = formatted(files.path(), &dir, mkfs, options) {
-            open_to_all(&dir);
+        if let Some(_guards) = formatted(files.path(), &dir, kind, mkfs, mount) {
+            // A file system that has no permissions cannot.
+            let _ = fs::set_permissions(&dir, Permissions::from_mode(0o777));
             test(&dir);
         }
     }
 
-    /// The names of all cases that must not fail for this user, and what may be skipped.
-    fn all_pass(folder: &Path, user: Option<u32>) {
-        let options = Options { user, reference: Reference::None, ..Options::default() };
-        let report = run(folder, &options);
-        assert!(report.failed.is_empty(), "{report}");
-        let of_root = CASES.iter().copied().flatten().filter(|case| case.root && user.is_some()).count();
-        assert_eq!(report.skipped.len(), of_root, "{report}");
-        assert_eq!(
-            fs::read_dir(folder).expect("it is there").filter(|e| !is_lost_found(e)).count(),
-            0,
-            "all is removed"
-        );
+    fn exfat(test: impl FnOnce(&Path)) {
+        if tools::program("mount.exfat-fuse").is_some() {
+            mounted("exfat", &[], &["-t", "exfat-fuse"], test);
+        }
     }
 
-    fn is_lost_found(entry: &std::io::Result<fs::DirEntry>) -> bool {
-        entry.as_ref().is_ok_and(|entry| entry.file_name() == "lost+found")
+    /// A `tmpfs`, likewise.
+    fn in_memory(test: impl FnOnce(&Path)) {
+        if tools::root().is_some() {
+            let dir = tempfile::tempdir().expect("a temporary folder");
+            let mount = Mount::on(dir.path());
+            tools::run(bounded(60, "mount").args(["-t", "tmpfs", "-o", "mode=777", "none"]).arg(dir.path()));
+            test(mount.dir());
+        }
+    }
+
+    /// All cases pass for this user, but those that only root can run and those named in `skipped`; and nothing is left.
+    fn all_pass(folder: &Path, user: Option<u32>, skipped: &[&str]) {
+        let before = fs::read_dir(folder).expect("it is there").count();
+        let report = run(folder, &Options { user, reference: Reference::None, ..Options::default() });
+        assert!(report.failed.is_empty(), "{report}");
+        let of_root = |name: &str| CASES.iter().copied().flatten().any(|c| c.name == name && c.root && user.is_some());
+        let seen: Vec<_> = report.skipped.iter().map(|(name, _)| *name).filter(|name| !of_root(name)).collect();
+        assert_eq!(seen, skipped, "{report}");
+        assert_eq!(fs::read_dir(folder).expect("it is there").count(), before, "all is removed");
+    }
+
+    #[test]
+    fn each_case_has_a_name_of_its_own() {
+        let names: BTreeSet<_> = CASES.iter().copied().flatten().map(|case| case.name).collect();
+        assert_eq!(names.len(), CASES.iter().map(|table| table.len()).sum::<usize>());
     }
 
     #[test]
     fn ext4_passes_for_root_and_for_a_user() {
-        mounted("mkfs.ext4", EXT4, |dir| [None, Some(1000)].into_iter().for_each(|user| all_pass(dir, user)));
+        mounted("ext4", EXT4, &[], |dir| [None, Some(1000)].into_iter().for_each(|user| all_pass(dir, user, &[])));
+    }
+
+    #[test]
+    fn tmpfs_passes_for_root_and_for_a_user() {
+        let lacks = ["truncate: more than a file may have is EFBIG", "fallocate: zeros"];
+        in_memory(|dir| [None, Some(1000)].into_iter().for_each(|user| all_pass(dir, user, &lacks)));
+    }
+
+    /// exFAT knows no owners and no links, and must not pass for a file system that does.
+    #[test]
+    fn a_folder_that_is_mounted_read_only_is_told_from_one_that_is_not() {
+        in_memory(|dir| {
+            read_only_contents(dir).expect("it is writable");
+            let said = read_only(dir).expect_err("it is writable");
+            assert!(said.contains("expected EROFS, saw success"), "{said}");
+        });
+        in_memory(|dir| {
+            read_only_contents(dir).expect("it is writable");
+            tools::run(bounded(60, "mount").args(["-o", "remount,ro"]).arg(dir));
+            assert_eq!(read_only(dir), Ok(()));
+        });
+    }
+
+    #[test]
+    fn what_an_exfat_cannot_do_is_found() {
+        exfat(|dir| {
+            let report = run(dir, &Options { only: "link".into(), ..Options::default() });
+            let failed = |name: &str| report.failed.iter().any(|(failed, _)| *failed == name);
+            for name in ["link: all names are one file", "symlink: holds what it was given, whatever that is"] {
+                assert!(failed(name), "{name}\n{report}");
+            }
+            let (_, why) =
+                report.failed.iter().find(|(name, _)| *name == "link: all names are one file").expect("it failed");
+            assert!(why.contains("EPERM"), "{why}");
+            assert!(report.to_string().contains(&format!("{} failed", report.failed.len())), "{report}");
+        });
+    }
+
+    /// Held against itself, it does nothing wrong; what it cannot do is said.
+    #[test]
+    fn what_the_bare_folder_cannot_do_either_is_skipped() {
+        exfat(|dir| {
+            let reference = Reference::Folder(dir.to_owned());
+            let report = run(dir, &Options { only: "link".into(), reference, ..Options::default() });
+            assert!(report.failed.is_empty(), "{report}");
+            assert!(
+                report.skipped.iter().any(|(_, why)| why.contains("the bare folder") && why.contains("EPERM")),
+                "{report}"
+            );
+        });
     }
 }

@@ -32,18 +32,18 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// A call that takes a path.
-struct Call {
-    name: &'static str,
+pub(super) struct Call {
+    pub(super) name: &'static str,
     /// What it needs at that path.
-    needs: Needs,
+    pub(super) needs: Needs,
     /// Whether the last name's link is followed.
     follows: bool,
     /// With a path, and with an existing file for calls that take two.
-    run: fn(&Path, &Path) -> Result<()>,
+    pub(super) run: fn(&Path, &Path) -> Result<()>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Needs {
+pub(super) enum Needs {
     /// Something that is there.
     Something,
     /// The same, and removes its name.
@@ -56,7 +56,7 @@ const fn call(name: &'static str, needs: Needs, follows: bool, run: fn(&Path, &P
     Call { name, needs, follows, run }
 }
 
-const CALLS: &[Call] = &[
+pub(super) const CALLS: &[Call] = &[
     call("open", Needs::Something, true, |p, _| open(p, OFlags::RDONLY).map(drop)),
     call("open for writing", Needs::Something, true, |p, _| open(p, OFlags::WRONLY).map(drop)),
     call("stat", Needs::Something, true, |p, _| stat(p).map(drop)),

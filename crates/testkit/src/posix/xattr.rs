@@ -90,7 +90,7 @@ fn sizes(ctx: &Ctx) -> Done {
     ctx.fails("too small", getxattr(&file, "user.x", &mut [0u8; 9]), Errno::RANGE);
     ctx.same("just right", getxattr(&file, "user.x", &mut [0u8; 10]), Ok(10));
     let len = listxattr_query(&file)?;
-    ctx.holds("a list holds at least that name", len >= "user.x".len() + 1);
+    ctx.holds("a list holds at least that name", len > "user.x".len());
     ctx.fails("too small for a list", listxattr(&file, &mut vec![0u8; len - 1][..]), Errno::RANGE);
     ctx.same("just right for a list", listxattr(&file, &mut vec![0u8; len][..]), Ok(len));
     Ok(())
@@ -153,7 +153,8 @@ fn by_descriptor(ctx: &Ctx) -> Done {
 
 fn life(ctx: &Ctx) -> Done {
     let (file, other) = (ctx.file("file")?, ctx.file("other")?);
-    (set(&file, "user.x", b"file")?, set(&other, "user.x", b"other")?);
+    set(&file, "user.x", b"file")?;
+    set(&other, "user.x", b"other")?;
     rename(&file, &other)?;
     ctx.same("renamed", value(&other, "user.x"), Ok(b"file".to_vec()));
     unlink(&other)?;
@@ -199,9 +200,6 @@ fn trusted(ctx: &Ctx) -> Done {
     ctx.as_plain(|| {
         ctx.fails("getting", value(&file, "trusted.x"), Errno::NODATA);
         ctx.fails("setting", set(&file, "trusted.x", b"2"), Errno::PERM);
-        let mut room = [0u8; 200];
-        let len = listxattr(&file, &mut room)?;
-        ctx.holds("not listed", !room[..len].starts_with(b"trusted"));
         Ok(())
     })
 }
