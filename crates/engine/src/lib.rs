@@ -21,6 +21,7 @@ pub mod credential;
 pub mod diagnosis;
 pub mod edit;
 pub mod error;
+pub mod file_formats;
 pub mod filesystems;
 pub mod formats;
 pub mod free_tail;

@@ -1,10 +1,13 @@
 //! Names over bytes: what a file system holds, as folders and files.
 
+mod held;
 pub mod host;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::time::SystemTime;
+
+pub use held::{Held, NodeStore};
 
 use crate::error::{Error, ErrorKind};
 
@@ -463,14 +466,32 @@ pub trait Tree: Send + Sync {
     }
 }
 
-/// The node at `path` below the root. Empty steps and `.` mean nothing; `..` is no name.
+/// The node at `path` below the root. Empty steps and `.` mean nothing; `..` is no name. It is to be given back by
+/// [`Tree::forget`] unless it is the root.
 ///
 /// # Errors
 /// Those of [`Tree::lookup`].
 pub fn find(tree: &dyn Tree, path: &OsStr) -> io::Result<Node> {
     use std::os::unix::ffi::OsStrExt;
     let steps = path.as_bytes().split(|b| *b == b'/').filter(|step| !step.is_empty() && *step != b".");
-    steps.into_iter().try_fold(tree.root(), |folder, step| tree.lookup(folder, OsStr::from_bytes(step)))
+    steps.into_iter().try_fold(tree.root(), |folder, step| {
+        let found = tree.lookup(folder, OsStr::from_bytes(step));
+        forget_but_root(tree, folder);
+        found
+    })
+}
+
+fn forget_but_root(tree: &dyn Tree, node: Node) {
+    if node != tree.root() {
+        tree.forget(node, 1);
+    }
+}
+
+/// Whether this can be the name of one node in a folder.
+pub(crate) fn is_name(name: &OsStr) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let bytes = name.as_bytes();
+    !matches!(bytes, b"" | b"." | b"..") && !bytes.iter().any(|b| matches!(b, b'/' | 0))
 }
 
 /// A file system that contradicts itself: `what` is wrong with `field`, at byte `offset` of it.

@@ -26,7 +26,9 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use self::nodes::{Direction, HostNode, Nodes, ROOT};
-use super::{Attributes, Entry, NewNode, Node, NodeKind, Renaming, Setting, Space, Special, Tree, Use, read_only};
+use super::{
+    Attributes, Entry, NewNode, Node, NodeKind, Renaming, Setting, Space, Special, Tree, Use, is_name, read_only,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Access;
 
@@ -98,11 +100,10 @@ impl HostFolder {
 
     /// The folder's own node, and the name, which must be one step and nothing else.
     fn place<'a>(&self, folder: Node, name: &'a OsStr) -> io::Result<(Arc<HostNode>, &'a OsStr)> {
-        match name.as_bytes() {
-            b"" | b"." | b".." => return Err(Errno::INVAL.into()),
-            bytes if bytes.iter().any(|b| matches!(b, b'/' | 0)) => return Err(Errno::INVAL.into()),
-            _ => Ok((self.nodes.get(folder)?, name)),
+        if !is_name(name) {
+            return Err(Errno::INVAL.into());
         }
+        Ok((self.nodes.get(folder)?, name))
     }
 
     /// The same for a change.

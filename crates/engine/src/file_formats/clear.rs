@@ -1,0 +1,59 @@
+//! A folder as it is.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::sync::Arc;
+
+use super::{FileFormat, FileKeys, Found, Stored};
+use crate::credential::Unlock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::Verdict;
+use crate::trees::Tree;
+
+/// Each file in clear, and names as they are: what a folder that is passed through costs by itself.
+pub static CLEAR: Clear = Clear;
+
+/// See [`CLEAR`].
+pub struct Clear;
+
+impl FileFormat for Clear {
+    fn name(&self) -> &'static str {
+        "clear"
+    }
+
+    fn identify(&self, _lower: &dyn Tree) -> Result<Verdict> {
+        Ok(Verdict::No("a folder in clear shows nothing; it is opened where somebody names it".into()))
+    }
+
+    fn unlock(&self, _lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>> {
+        match with.credentials.first() {
+            Some(given) => Err(ErrorKind::CredentialKind { format: "clear", kind: given.kind() }.into()),
+            None => Ok(Box::new(Nothing)),
+        }
+    }
+}
+
+/// The keys of a folder that has none.
+struct Nothing;
+
+impl FileKeys for Nothing {
+    fn layout(&self, _of: Stored<'_>) -> io::Result<Found> {
+        Ok(Found::Clear)
+    }
+
+    fn begin(&self, _of: Stored<'_>) -> io::Result<Found> {
+        Ok(Found::Clear)
+    }
+
+    fn set_size(&self, _of: Stored<'_>, _size: u64) -> io::Result<()> {
+        Err(Error::misuse("a file in clear has no header").into())
+    }
+
+    fn plain_name(&self, stored: &OsStr) -> Option<OsString> {
+        Some(stored.to_owned())
+    }
+
+    fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {
+        Ok(plain.to_owned())
+    }
+}

@@ -1,0 +1,210 @@
+//! Formats that encrypt file by file, and one table of them.
+//!
+//! A folder of such a format is a tree whose files hold ciphertext, and whose names may be encrypted. [`FileFormat::unlock`] turns
+//! it and a credential into [`FileKeys`], which turn each file's header into a layout; a [`Stacked`] tree alone carries layouts
+//! out.
+
+mod clear;
+mod stacked;
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::sync::Arc;
+
+pub use clear::CLEAR;
+pub use stacked::Stacked;
+
+use crate::credential::Unlock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::Verdict;
+use crate::trees::{Node, Tree, damaged};
+use crate::volume::{Layout, Segment};
+
+/// Every format there is.
+pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR];
+
+/// A format that encrypts file by file.
+pub trait FileFormat: Sync {
+    /// Its name: `eCryptfs`.
+    fn name(&self) -> &'static str;
+
+    /// What a look at the folder tells. Reads little and needs no credential.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn identify(&self, lower: &dyn Tree) -> Result<Verdict>;
+
+    /// What turns the files and names below into plaintext.
+    ///
+    /// # Errors
+    /// `WrongCredential`, `CredentialKind`, `Malformed`, `Unsupported`, `Cancelled`, `Io`.
+    fn unlock(&self, lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>>;
+}
+
+/// Where a file is kept.
+#[derive(Clone, Copy)]
+pub struct Stored<'a> {
+    /// The tree below.
+    pub tree: &'a dyn Tree,
+    /// The file: what is kept beside its contents, in extended attributes or streams, is kept with it.
+    pub file: Node,
+    /// What holds the ciphertext: the file itself, or a stream of it.
+    pub contents: Node,
+}
+
+/// What a file turns out to be.
+#[derive(Debug)]
+pub enum Found {
+    /// In clear: it is shown as it is.
+    Clear,
+    /// Encrypted.
+    Encrypted(FileLayout),
+    /// One whose making was cut short before its header was whole. Nothing has been written to it; it is shown as empty, and
+    /// begun anew by the first write.
+    Unfinished,
+}
+
+/// Where the plaintext of a file is. Plain data, made from a header that was checked.
+#[derive(Debug)]
+pub struct FileLayout {
+    /// For all that the file may ever hold, not just for what it holds now: it does not change when the file grows.
+    layout: Layout,
+    size: u64,
+}
+
+impl FileLayout {
+    /// A file of `size` bytes, of which `layout` says where they are, and where more would be.
+    ///
+    /// # Errors
+    /// `Malformed`, as an error of a tree, if the layout is shorter.
+    pub fn new(layout: Layout, size: u64) -> io::Result<Self> {
+        match layout.len() {
+            len if size <= len => Ok(Self { layout, size }),
+            len => Err(damaged("size", 0, format!("{size} bytes, but a file has {len} at most"))),
+        }
+    }
+
+    /// Bytes of plaintext.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Where the ciphertext of `size` bytes ends in what holds it.
+    pub(crate) fn stored_end(layout: &Layout, size: u64) -> u64 {
+        let end = |s: &Segment| s.stored_at + (size - s.at).next_multiple_of(s.payload.sector_size()).min(s.len);
+        layout.segments().iter().rev().find(|s| s.at < size || s.at == 0).map_or(0, end)
+    }
+
+    pub(crate) fn into_layout(self) -> Layout {
+        self.layout
+    }
+}
+
+/// The keys of an unlocked folder. All methods may be called from several threads.
+pub trait FileKeys: Send + Sync {
+    /// What a file is, from its header.
+    ///
+    /// # Errors
+    /// Those of the tree below; [`damaged`] for a header with a value that it cannot have; `Unsupported`.
+    fn layout(&self, of: Stored<'_>) -> io::Result<Found>;
+
+    /// Bytes of plaintext, where the file is encrypted and that can be told with less than all of its layout.
+    ///
+    /// # Errors
+    /// Those of [`FileKeys::layout`].
+    fn size(&self, of: Stored<'_>) -> io::Result<Option<u64>> {
+        Ok(match self.layout(of)? {
+            Found::Clear => None,
+            Found::Encrypted(layout) => Some(layout.size()),
+            Found::Unfinished => Some(0),
+        })
+    }
+
+    /// Writes the header of a new file, which is empty.
+    ///
+    /// # Errors
+    /// Those of the tree below.
+    fn begin(&self, of: Stored<'_>) -> io::Result<Found>;
+
+    /// Notes in the header how many bytes of plaintext there are. Called when the bytes are there, or before they go.
+    ///
+    /// # Errors
+    /// Those of the tree below. The header is as it was then.
+    fn set_size(&self, of: Stored<'_>, size: u64) -> io::Result<()>;
+
+    /// The name that people see. None for what is not a name of this format, or of another key: it is left out.
+    fn plain_name(&self, stored: &OsStr) -> Option<OsString>;
+
+    /// The name as it is stored.
+    ///
+    /// # Errors
+    /// `InvalidFilename` (`ENAMETOOLONG`) if it would be too long.
+    fn stored_name(&self, plain: &OsStr) -> io::Result<OsString>;
+
+    /// The longest name that people can give, where the tree below has names of up to `stored` bytes.
+    fn longest_name(&self, stored: u32) -> u32 {
+        stored
+    }
+
+    /// Where a symbolic link points to.
+    ///
+    /// # Errors
+    /// `InvalidData` if it does not decrypt.
+    fn plain_target(&self, stored: OsString) -> io::Result<OsString> {
+        Ok(stored)
+    }
+
+    /// The target of a symbolic link as it is stored.
+    ///
+    /// # Errors
+    /// `InvalidFilename` if it would be too long.
+    fn stored_target(&self, plain: &OsStr) -> io::Result<OsString> {
+        Ok(plain.to_owned())
+    }
+
+    /// Whether the extended attribute of that name is the format's own. Nobody sees or changes it.
+    fn hides(&self, _attribute: &OsStr) -> bool {
+        false
+    }
+
+    /// What people must know. Whole sentences.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// The plaintext of what is in the folder `lower`: of the format `name`, or of the one that the folder shows to be of.
+///
+/// # Errors
+/// `NotThisFormat`, `Misuse` if there is no format of that name, and those of [`FileFormat::unlock`].
+pub fn open(lower: Arc<dyn Tree>, name: Option<&str>, with: &Unlock<'_>) -> Result<Stacked> {
+    let format = match name {
+        Some(name) => named(name)?,
+        None => identified(&*lower)?,
+    };
+    let keys = format.unlock(&lower, with).map_err(|e| e.in_format(format.name()))?;
+    Ok(Stacked::new(lower, keys))
+}
+
+/// The format of that name, however its letters are written.
+///
+/// # Errors
+/// `Misuse` if there is none.
+pub fn named(name: &str) -> Result<&'static dyn FileFormat> {
+    let of_name = FILE_FORMATS.iter().find(|format| format.name().eq_ignore_ascii_case(name));
+    of_name.copied().ok_or_else(|| {
+        let names: Vec<_> = FILE_FORMATS.iter().map(|format| format.name()).collect();
+        Error::misuse(format!("no format that encrypts file by file is called {name}"))
+            .hint(format!("There is: {}.", names.join(", ")))
+    })
+}
+
+fn identified(lower: &dyn Tree) -> Result<&'static dyn FileFormat> {
+    for format in FILE_FORMATS {
+        if let Verdict::Yes(_) = format.identify(lower)? {
+            return Ok(*format);
+        }
+    }
+    let what = "the folder shows no format that encrypts file by file".to_owned();
+    Err(Error::new(ErrorKind::NotThisFormat(what)).hint("If you know the format, name it."))
+}

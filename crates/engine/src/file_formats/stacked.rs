@@ -1,0 +1,493 @@
+//! The plaintext of a tree of encrypted files.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::SystemTime;
+
+use claviger_crypto::pool::Pool;
+
+use super::{FileKeys, FileLayout, Found, Stored};
+use crate::store::Store;
+use crate::trees::{
+    Attributes, Entry, NewNode, Node, NodeKind, NodeStore, Renaming, Setting, Space, Special, Tree, Use, damaged,
+    is_name,
+};
+use crate::volume::{Layout, Volume};
+
+/// Bytes of zeros that are encrypted at a time, where a file grows without being written.
+const PIECE: u64 = 1 << 20;
+
+/// Both: what is written in part is read before, and so is the header.
+const BOTH: Use = Use { read: true, write: true };
+
+/// A tree over a tree: contents through volumes, names through keys, all else as it is. Its nodes are those of the tree below.
+///
+/// A crash at any moment leaves a file with its old or its new size, and all bytes that were synced: what a file grows by is written
+/// before its header counts it, and what it loses goes when the header does not count it any more. Sectors that are written
+/// in part are as safe as they are in any volume.
+pub struct Stacked {
+    lower: Arc<dyn Tree>,
+    keys: Box<dyn FileKeys>,
+    pool: Option<Arc<Pool>>,
+    /// The files that somebody uses right now, or has open.
+    used: Mutex<HashMap<Node, UsedFile>>,
+    /// Names that were left out when a folder was last listed.
+    left_out: Mutex<HashMap<Node, usize>>,
+}
+
+#[derive(Default)]
+struct UsedFile {
+    users: u64,
+    contents: Shared,
+}
+
+/// Read by who reads, and by who writes what is there; written by who looks at the header first, and by who changes the size.
+type Shared = Arc<RwLock<Option<Contents>>>;
+
+enum Contents {
+    Clear,
+    Unfinished,
+    Encrypted(Encrypted),
+}
+
+struct Encrypted {
+    volume: Volume,
+    size: u64,
+    /// Bytes that are only written together.
+    sector: u64,
+    /// Whether all of it is stored.
+    whole: bool,
+}
+
+impl Encrypted {
+    fn layout(&self) -> &Layout {
+        self.volume.layout()
+    }
+
+    /// Where the ciphertext of `size` bytes ends.
+    fn stored_end(&self, size: u64) -> u64 {
+        FileLayout::stored_end(self.layout(), size)
+    }
+
+    /// Writes `data` from `at` on, where nothing that counts is behind them: what else is in the last sector is zero. What is before
+    /// `at` in the first one stays.
+    fn append(&self, at: u64, data: &[u8]) -> io::Result<()> {
+        let lead = at % self.sector;
+        let len = (lead + data.len() as u64).next_multiple_of(self.sector);
+        let mut buffer = vec![0; len as usize];
+        self.volume.read_at(at - lead, &mut buffer[..lead as usize])?;
+        buffer[lead as usize..][..data.len()].copy_from_slice(data);
+        self.volume.write_at(at - lead, &mut buffer)
+    }
+}
+
+/// Ends the use of a file when it is dropped.
+struct Using<'a> {
+    of: &'a Stacked,
+    node: Node,
+    contents: Shared,
+}
+
+impl Using<'_> {
+    fn read(&self) -> RwLockReadGuard<'_, Option<Contents>> {
+        self.contents.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Option<Contents>> {
+        self.contents.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Using<'_> {
+    fn drop(&mut self) {
+        self.of.end_use(self.node);
+    }
+}
+
+impl Stacked {
+    /// What `keys` make of the tree `lower`.
+    pub fn new(lower: Arc<dyn Tree>, keys: Box<dyn FileKeys>) -> Self {
+        Self { lower, keys, pool: None, used: Mutex::default(), left_out: Mutex::default() }
+    }
+
+    /// Shares large reads and writes out over the threads of `pool`.
+    pub fn with_pool(mut self, pool: Arc<Pool>) -> Self {
+        self.pool = Some(pool);
+        self
+    }
+
+    fn stored(&self, file: Node) -> Stored<'_> {
+        Stored { tree: &*self.lower, file, contents: file }
+    }
+
+    fn stored_name(&self, name: &OsStr) -> io::Result<OsString> {
+        if !is_name(name) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.keys.stored_name(name)
+    }
+
+    /// What decrypts to something that is no name at all was made by somebody else.
+    fn plain_name(&self, stored: &OsStr) -> Option<OsString> {
+        self.keys.plain_name(stored).filter(|name| is_name(name))
+    }
+
+    fn visible(&self, attribute: &OsStr) -> io::Result<()> {
+        match self.keys.hides(attribute) {
+            true => Err(io::Error::new(io::ErrorKind::PermissionDenied, "this attribute belongs to the encryption")),
+            false => Ok(()),
+        }
+    }
+
+    // Who uses what
+
+    fn used(&self) -> MutexGuard<'_, HashMap<Node, UsedFile>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin_use(&self, node: Node) -> Shared {
+        let mut used = self.used();
+        let file = used.entry(node).or_default();
+        file.users += 1;
+        file.contents.clone()
+    }
+
+    fn end_use(&self, node: Node) {
+        let mut used = self.used();
+        if let Some(file) = used.get_mut(&node) {
+            file.users -= 1;
+            if file.users == 0 {
+                used.remove(&node);
+            }
+        }
+    }
+
+    fn using(&self, node: Node) -> Using<'_> {
+        Using { of: self, node, contents: self.begin_use(node) }
+    }
+
+    // What a file holds
+
+    fn contents(&self, node: Node, found: Found) -> io::Result<Contents> {
+        let layout = match found {
+            Found::Clear => return Ok(Contents::Clear),
+            Found::Unfinished => return Ok(Contents::Unfinished),
+            Found::Encrypted(layout) => layout,
+        };
+        let stored = self.lower.attributes(node)?.size;
+        let size = layout.size();
+        let layout = layout.into_layout();
+        let whole = FileLayout::stored_end(&layout, size) <= stored;
+        let sector = layout.segments().iter().map(|s| s.payload.sector_size()).max().unwrap_or(1);
+        let mut volume = Volume::new(Arc::new(NodeStore::new(self.lower.clone(), node)), layout);
+        if let Some(pool) = &self.pool {
+            volume = volume.with_pool(pool.clone());
+        }
+        Ok(Contents::Encrypted(Encrypted { volume, size, sector, whole }))
+    }
+
+    fn load(&self, node: Node) -> io::Result<Contents> {
+        self.contents(node, self.keys.layout(self.stored(node))?)
+    }
+
+    /// Calls `each` with what the file holds.
+    fn with<T>(&self, node: Node, each: impl FnOnce(&Contents) -> io::Result<T>) -> io::Result<T> {
+        let file = self.using(node);
+        loop {
+            if let Some(contents) = &*file.read() {
+                return each(contents);
+            }
+            let mut contents = file.write();
+            if contents.is_none() {
+                *contents = Some(self.load(node)?);
+            }
+        }
+    }
+
+    /// Calls `each` with what the file holds, alone, to change its size. One that was cut short in its making is begun.
+    fn alone<T>(&self, node: Node, each: impl FnOnce(&mut Contents) -> io::Result<T>) -> io::Result<T> {
+        let file = self.using(node);
+        let mut contents = file.write();
+        let loaded = match contents.take() {
+            None => self.load(node)?,
+            Some(contents) => contents,
+        };
+        let begun = match loaded {
+            Contents::Unfinished => self.contents(node, self.keys.begin(self.stored(node))?)?,
+            other => other,
+        };
+        each(contents.insert(begun))
+    }
+
+    /// Bytes of plaintext, where they are not the bytes that are stored.
+    fn size(&self, node: Node) -> io::Result<Option<u64>> {
+        let known = self.used().get(&node).map(|file| file.contents.clone());
+        match known.as_ref().map(|known| known.read().unwrap_or_else(PoisonError::into_inner)).as_deref() {
+            Some(Some(Contents::Clear)) => Ok(None),
+            Some(Some(Contents::Unfinished)) => Ok(Some(0)),
+            Some(Some(Contents::Encrypted(file))) => Ok(Some(file.size)),
+            Some(None) | None => self.keys.size(self.stored(node)),
+        }
+    }
+
+    /// Writes `data` from `offset` on, behind which the file ends then. What is between its old end and `offset` is zero.
+    fn grow(&self, node: Node, file: &mut Encrypted, offset: u64, data: &[u8]) -> io::Result<()> {
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= file.layout().len());
+        let end = end.ok_or(io::ErrorKind::FileTooLarge)?;
+        if !file.whole {
+            return Err(cut_short(file));
+        }
+        let fill = || -> io::Result<()> {
+            let (mut at, piece) = (file.size, PIECE.next_multiple_of(file.sector));
+            while at < offset {
+                let to = offset.min((at / piece + 1) * piece);
+                file.append(at, &vec![0; (to - at) as usize])?;
+                at = to;
+            }
+            if data.is_empty() { Ok(()) } else { file.append(offset, data) }
+        };
+        let grown = fill().and_then(|()| self.keys.set_size(self.stored(node), end));
+        match &grown {
+            Ok(()) => file.size = end,
+            // What is behind the end does not count; it only takes space.
+            Err(_) => drop(self.lower.set_len(node, file.stored_end(file.size))),
+        }
+        grown
+    }
+
+    fn shrink(&self, node: Node, file: &mut Encrypted, len: u64) -> io::Result<()> {
+        if self.lower.attributes(node)?.size < file.stored_end(len) {
+            return Err(cut_short(file));
+        }
+        self.keys.set_size(self.stored(node), len)?;
+        (file.size, file.whole) = (len, true);
+        // Nothing of what went is left in the last sector, for whoever else makes the file longer.
+        if len % file.sector != 0 {
+            file.append(len, &[])?;
+        }
+        self.lower.set_len(node, file.stored_end(len))
+    }
+
+    fn begin_new(&self, node: Node) -> io::Result<()> {
+        let begun = self.contents(node, self.keys.begin(self.stored(node))?)?;
+        let file = self.using(node);
+        *file.write() = Some(begun);
+        Ok(())
+    }
+}
+
+fn cut_short(file: &Encrypted) -> io::Error {
+    damaged(
+        "contents",
+        file.stored_end(file.size),
+        "the file was cut short: its header counts more bytes than are stored",
+    )
+}
+
+impl Tree for Stacked {
+    fn root(&self) -> Node {
+        self.lower.root()
+    }
+
+    fn writable(&self) -> bool {
+        self.lower.writable()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let left_out: usize = self.left_out.lock().unwrap_or_else(PoisonError::into_inner).values().sum();
+        let names = match left_out {
+            0 => None,
+            1 => Some("1 name does not decrypt with this key and is left out.".to_owned()),
+            more => Some(format!("{more} names do not decrypt with this key and are left out.")),
+        };
+        self.lower.warnings().into_iter().chain(self.keys.warnings()).chain(names).collect()
+    }
+
+    fn lookup(&self, folder: Node, name: &OsStr) -> io::Result<Node> {
+        self.lower.lookup(folder, &self.stored_name(name)?)
+    }
+
+    fn take(&self, folder: Node, entry: &Entry) -> io::Result<Node> {
+        let name = self.stored_name(&entry.name)?;
+        self.lower.take(folder, &Entry { name, node: entry.node, kind: entry.kind })
+    }
+
+    fn forget(&self, node: Node, times: u64) {
+        self.lower.forget(node, times);
+    }
+
+    /// Of a file whose header cannot be read, the size that is stored: it can still be seen and removed.
+    fn attributes(&self, node: Node) -> io::Result<Attributes> {
+        let mut of = self.lower.attributes(node)?;
+        match of.kind {
+            NodeKind::File => of.size = self.size(node).ok().flatten().unwrap_or(of.size),
+            NodeKind::Link => of.size = self.link_target(node).map_or(of.size, |target| target.len() as u64),
+            NodeKind::Folder | NodeKind::Special => {}
+        }
+        Ok(of)
+    }
+
+    fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
+        let stored = self.lower.list(folder)?;
+        let all = stored.len();
+        let plain = |e: Entry| self.plain_name(&e.name).map(|name| Entry { name, node: e.node, kind: e.kind });
+        let entries: Vec<_> = stored.into_iter().filter_map(plain).collect();
+        let mut left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
+        match all - entries.len() {
+            0 => left_out.remove(&folder),
+            some => left_out.insert(folder, some),
+        };
+        Ok(entries)
+    }
+
+    fn read_at(&self, node: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        self.with(node, |contents| match contents {
+            Contents::Clear => self.lower.read_at(node, offset, out),
+            Contents::Unfinished => Ok(0),
+            Contents::Encrypted(file) => {
+                let len = file.size.saturating_sub(offset).min(out.len() as u64) as usize;
+                file.volume.read_at(offset, &mut out[..len]).map_err(|e| match e.kind() {
+                    io::ErrorKind::UnexpectedEof => cut_short(file),
+                    _ => e,
+                })?;
+                Ok(len)
+            }
+        })
+    }
+
+    fn link_target(&self, link: Node) -> io::Result<OsString> {
+        self.keys.plain_target(self.lower.link_target(link)?)
+    }
+
+    fn write_at(&self, node: Node, offset: u64, data: &[u8]) -> io::Result<()> {
+        let within = |size: u64| offset.checked_add(data.len() as u64).is_some_and(|end| end <= size);
+        let overwrite = |file: &Encrypted| file.volume.write_at(offset, &mut data.to_vec());
+        let written = self.with(node, |contents| match contents {
+            Contents::Clear => self.lower.write_at(node, offset, data).map(|()| true),
+            Contents::Encrypted(file) if within(file.size) => overwrite(file).map(|()| true),
+            Contents::Encrypted(_) | Contents::Unfinished => Ok(data.is_empty()),
+        })?;
+        if written {
+            return Ok(());
+        }
+        self.alone(node, |contents| match contents {
+            Contents::Encrypted(file) if within(file.size) => overwrite(file),
+            Contents::Encrypted(file) => self.grow(node, file, offset, data),
+            Contents::Clear | Contents::Unfinished => self.lower.write_at(node, offset, data),
+        })
+    }
+
+    fn set_len(&self, node: Node, len: u64) -> io::Result<()> {
+        self.alone(node, |contents| match contents {
+            Contents::Encrypted(file) if len > file.size => self.grow(node, file, len, &[]),
+            Contents::Encrypted(file) if len < file.size => self.shrink(node, file, len),
+            Contents::Encrypted(_) => Ok(()),
+            Contents::Clear | Contents::Unfinished => self.lower.set_len(node, len),
+        })
+    }
+
+    fn set_times(&self, node: Node, modified: Option<SystemTime>, accessed: Option<SystemTime>) -> io::Result<()> {
+        self.lower.set_times(node, modified, accessed)
+    }
+
+    fn set_mode(&self, node: Node, mode: u16) -> io::Result<()> {
+        self.lower.set_mode(node, mode)
+    }
+
+    fn set_owner(&self, node: Node, user: Option<u32>, group: Option<u32>) -> io::Result<()> {
+        self.lower.set_owner(node, user, group)
+    }
+
+    fn create(&self, folder: Node, name: &OsStr, new: &NewNode) -> io::Result<Node> {
+        let node = self.create_open(folder, name, new, BOTH)?;
+        self.release(node).inspect_err(|_| self.forget(node, 1)).map(|()| node)
+    }
+
+    fn create_open(&self, folder: Node, name: &OsStr, new: &NewNode, _usage: Use) -> io::Result<Node> {
+        let name = self.stored_name(name)?;
+        let node = self.lower.create_open(folder, &name, new, BOTH)?;
+        self.begin_use(node);
+        self.begin_new(node).inspect_err(|_| {
+            // Best effort: what went wrong is told, not what follows from it.
+            let _ = self.release(node);
+            self.forget(node, 1);
+            let _ = self.lower.remove(folder, &name);
+        })?;
+        Ok(node)
+    }
+
+    fn make_folder(&self, folder: Node, name: &OsStr, new: &NewNode) -> io::Result<Node> {
+        self.lower.make_folder(folder, &self.stored_name(name)?, new)
+    }
+
+    fn make_link(&self, folder: Node, name: &OsStr, target: &OsStr, new: &NewNode) -> io::Result<Node> {
+        self.lower.make_link(folder, &self.stored_name(name)?, &self.keys.stored_target(target)?, new)
+    }
+
+    fn make_special(&self, folder: Node, name: &OsStr, special: Special, new: &NewNode) -> io::Result<Node> {
+        self.lower.make_special(folder, &self.stored_name(name)?, special, new)
+    }
+
+    fn add_name(&self, node: Node, folder: Node, name: &OsStr) -> io::Result<Node> {
+        self.lower.add_name(node, folder, &self.stored_name(name)?)
+    }
+
+    fn rename(&self, folder: Node, name: &OsStr, to_folder: Node, to_name: &OsStr, how: Renaming) -> io::Result<()> {
+        self.lower.rename(folder, &self.stored_name(name)?, to_folder, &self.stored_name(to_name)?, how)
+    }
+
+    fn remove(&self, folder: Node, name: &OsStr) -> io::Result<()> {
+        self.lower.remove(folder, &self.stored_name(name)?)
+    }
+
+    fn extended(&self, node: Node, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
+        if self.keys.hides(name) { Ok(None) } else { self.lower.extended(node, name) }
+    }
+
+    fn list_extended(&self, node: Node) -> io::Result<Vec<OsString>> {
+        let names = self.lower.list_extended(node)?;
+        Ok(names.into_iter().filter(|name| !self.keys.hides(name)).collect())
+    }
+
+    fn set_extended(&self, node: Node, name: &OsStr, value: &[u8], how: Setting) -> io::Result<()> {
+        self.visible(name).and_then(|()| self.lower.set_extended(node, name, value, how))
+    }
+
+    fn remove_extended(&self, node: Node, name: &OsStr) -> io::Result<()> {
+        self.visible(name).and_then(|()| self.lower.remove_extended(node, name))
+    }
+
+    fn open(&self, file: Node, usage: Use) -> io::Result<()> {
+        self.lower.open(file, Use { read: true, write: usage.write }).or_else(|e| match e.kind() {
+            // One that is in clear can be written all the same.
+            io::ErrorKind::PermissionDenied if !usage.read => self.lower.open(file, usage),
+            _ => Err(e),
+        })?;
+        self.begin_use(file);
+        Ok(())
+    }
+
+    fn release(&self, file: Node) -> io::Result<()> {
+        self.end_use(file);
+        self.lower.release(file)
+    }
+
+    fn sync(&self, node: Node, contents_only: bool) -> io::Result<()> {
+        self.lower.sync(node, contents_only)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.lower.flush()
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        self.lower.finish()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let of = self.lower.space()?;
+        Ok(Space { longest_name: self.keys.longest_name(of.longest_name), ..of })
+    }
+}

@@ -1,0 +1,103 @@
+use std::ffi::OsStr;
+use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::{Entry, Node, Tree};
+use crate::store::Store;
+
+/// A node that is given back when this is dropped, and the tree that it is of: `&dyn Tree`, or an `Arc` or `Box` of one.
+pub struct Held<T: Deref<Target = dyn Tree>> {
+    tree: T,
+    node: Node,
+}
+
+impl<T: Deref<Target = dyn Tree>> Held<T> {
+    /// Takes over a node that `tree` has returned.
+    pub fn new(tree: T, node: Node) -> Self {
+        Self { tree, node }
+    }
+
+    /// Its number, which means something as long as this lives.
+    pub fn node(&self) -> Node {
+        self.node
+    }
+}
+
+impl<'a> Held<&'a (dyn Tree + 'static)> {
+    /// The node at `path` below the root. Empty steps and `.` mean nothing; `..` is no name.
+    ///
+    /// # Errors
+    /// Those of [`Tree::lookup`].
+    pub fn find(tree: &'a (dyn Tree + 'static), path: &OsStr) -> io::Result<Self> {
+        super::find(tree, path).map(|node| Self::new(tree, node))
+    }
+
+    /// The node that an entry of `folder` names.
+    ///
+    /// # Errors
+    /// Those of [`Tree::take`].
+    pub fn take(tree: &'a (dyn Tree + 'static), folder: Node, entry: &Entry) -> io::Result<Self> {
+        tree.take(folder, entry).map(|node| Self::new(tree, node))
+    }
+
+    /// The node of that name in `folder`.
+    ///
+    /// # Errors
+    /// Those of [`Tree::lookup`].
+    pub fn lookup(tree: &'a (dyn Tree + 'static), folder: Node, name: &OsStr) -> io::Result<Self> {
+        tree.lookup(folder, name).map(|node| Self::new(tree, node))
+    }
+}
+
+impl<T: Deref<Target = dyn Tree>> Drop for Held<T> {
+    fn drop(&mut self) {
+        super::forget_but_root(&*self.tree, self.node);
+    }
+}
+
+/// A file of a tree as a store. What is past its end can be written where it begins at the end.
+pub struct NodeStore {
+    tree: Arc<dyn Tree>,
+    node: Node,
+}
+
+impl NodeStore {
+    /// The contents of `node`, which somebody has as long as this lives.
+    pub fn new(tree: Arc<dyn Tree>, node: Node) -> Self {
+        Self { tree, node }
+    }
+}
+
+impl Store for NodeStore {
+    /// What the tree says now; 0 where it says nothing.
+    fn len(&self) -> u64 {
+        self.tree.attributes(self.node).map_or(0, |of| of.size)
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        match self.tree.read_at(self.node, offset, out)? {
+            read if read == out.len() => Ok(()),
+            read => {
+                let what = format!("{} bytes at {offset} reach past the end of the file: it has {read}", out.len());
+                Err(io::Error::new(io::ErrorKind::UnexpectedEof, what))
+            }
+        }
+    }
+
+    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.tree.write_at(self.node, offset, data)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.tree.sync(self.node, true)
+    }
+
+    fn writable(&self) -> bool {
+        self.tree.writable()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.tree.set_len(self.node, len)
+    }
+}
