@@ -6,7 +6,8 @@
 //! … fuse_serve FOLDER 64M                            so many zero bytes in memory
 //! ```
 //!
-//! Further words: `tree` (the file system in it, not the file itself), `read-only`, `device`, `uring`, `threads=N`,
+//! Further words: `tree` (the file system in it, not the file itself), `folder=DIR` (that folder as it is, and for all where root
+//! serves it), `read-only`, `device`, `uring`, `threads=N`,
 //! `spin=MICROSECONDS`, `uid=N`, `gid=N`, `source=NAME`, `grace=MILLISECONDS`, and what
 //! is to go wrong: `bad=OFFSET` (reads and writes that touch this byte fail), `refuse=OFFSET` (writes that touch it are not
 //! permitted), `panic=OFFSET` (reads that touch it panic), `lossy` (flushing fails, but only the first time), `short=N` (the
@@ -23,7 +24,10 @@ use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, ciphers};
 use claviger_engine::filesystems;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
+use claviger_engine::trees::Tree;
+use claviger_engine::trees::host::HostFolder;
 use claviger_engine::{Error, Layout, Payload, Result, Segment, Store, Volume};
+use claviger_serve::fuse::tree::Showing;
 use claviger_serve::fuse::{self, Handle, Image, Options, Transport};
 
 fn main() -> Result<()> {
@@ -45,12 +49,14 @@ pub fn serve(args: &[String]) -> Result<()> {
     let mut trouble = Trouble::default();
     let mut image = Image::new(Arc::new(MemoryStore::new(Vec::new())));
     let mut tree = false;
+    let mut passed_through = None;
     for word in words {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         let number = || value.parse::<u64>().map_err(|_| Error::misuse(format!("{word}: no number")));
         match key {
             "xts" => store = xts_volume(store)?,
             "tree" => tree = true,
+            "folder" => passed_through = Some(value),
             "read-only" => image.read_only = true,
             "device" => options.transport = Transport::Device,
             "uring" => options.transport = Transport::Uring,
@@ -68,9 +74,16 @@ pub fn serve(args: &[String]) -> Result<()> {
             _ => return Err(Error::misuse(format!("{word}: what is that?"))),
         }
     }
+    if let Some(lower) = passed_through {
+        options.shared = rustix::process::geteuid().is_root();
+        let showing = Showing { devices: true, ..Showing::folder(image.read_only) };
+        let tree = HostFolder::open(Path::new(lower), access)?;
+        return serve_tree(Arc::new(tree), showing, folder, options);
+    }
     image.store = Arc::new(Troubled { store, trouble });
     if tree {
-        return serve_tree(image, folder, options);
+        let (_, tree) = filesystems::open(image.store)?;
+        return serve_tree(Arc::from(tree), Showing::volume(image.read_only), folder, options);
     }
     let mounted = fuse::mount(image, Path::new(folder), options)?;
     println!("{}", if mounted.uses_uring() { "uring" } else { "device" });
@@ -79,10 +92,9 @@ pub fn serve(args: &[String]) -> Result<()> {
     mounted.run()
 }
 
-fn serve_tree(image: Image, folder: &str, options: Options) -> Result<()> {
-    let (_, tree) = filesystems::open(image.store)?;
-    let mounted = fuse::tree::mount(Arc::from(tree), image.read_only, Path::new(folder), options)?;
-    println!("device");
+fn serve_tree(tree: Arc<dyn Tree>, showing: Showing, folder: &str, options: Options) -> Result<()> {
+    let mounted = fuse::tree::mount(tree, showing, Path::new(folder), options)?;
+    println!("{}", if mounted.uses_uring() { "uring" } else { "device" });
     io::stdout().flush()?;
     stop_with_input(mounted.handle());
     mounted.run()

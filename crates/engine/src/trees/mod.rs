@@ -188,6 +188,16 @@ pub trait Tree: Send + Sync {
         false
     }
 
+    /// Whether names that differ in case only are the same.
+    fn folds_case(&self) -> bool {
+        false
+    }
+
+    /// Whether it can change without a method of this being called: what was learned of it does not stay true.
+    fn changes_elsewhere(&self) -> bool {
+        false
+    }
+
     /// What people should know before they rely on what they see, such as a journal that was not replayed.
     fn warnings(&self) -> Vec<String> {
         Vec::new()

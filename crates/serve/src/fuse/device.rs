@@ -9,7 +9,7 @@ use claviger_engine::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, epoll};
 use rustix::io::{Errno as SystemErrno, read, write};
 
-use super::image::Answer;
+use super::answers::Answer;
 use super::protocol::*;
 use super::{Control, Shared};
 use crate::aligned::Aligned;
@@ -20,6 +20,9 @@ const DATA: usize = Aligned::PAGE;
 
 /// Where a message from the kernel begins in the buffer: the data of a WRITE come to lie at a page.
 const MESSAGE: usize = DATA - IN_HEADER - WRITE_IN;
+
+/// Where it ends at the latest.
+const END: usize = DATA + MAX_DATA;
 
 /// A way into a connection, and memory for one request.
 pub struct Channel {
@@ -53,7 +56,8 @@ enum Received {
 impl Channel {
     /// Takes over a descriptor that does not block.
     pub fn new(fd: OwnedFd) -> Self {
-        Self { fd, buffer: Aligned::new(DATA + MAX_DATA) }
+        // What precedes the data of a message may be shorter than in a WRITE, and they are moved by the difference.
+        Self { fd, buffer: Aligned::new(END + DATA - MESSAGE) }
     }
 
     pub fn fd(&self) -> &OwnedFd {
@@ -64,20 +68,21 @@ impl Channel {
     ///
     /// # Errors
     /// `Unsupported` for a kernel that is too old, and `Io`.
-    pub fn negotiate(&mut self, uring: bool) -> Result<Agreed> {
-        let mut wanted = init::ASYNC_READ
+    pub fn negotiate(&mut self, wanted: u64, uring: bool) -> Result<Agreed> {
+        let mut wanted = wanted
+            | init::ASYNC_READ
             | init::BIG_WRITES
             | init::ASYNC_DIO
             | init::PARALLEL_DIROPS
             | init::MAX_PAGES
-            | init::INIT_EXT
-            | init::DIRECT_IO_ALLOW_MMAP;
+            | init::INIT_EXT;
         if uring {
             wanted |= init::OVER_IO_URING;
         }
         loop {
             let n = self.first_message()?;
-            let request = parse(&self.buffer[MESSAGE..MESSAGE + n]).filter(|r| r.opcode == opcode::INIT);
+            let request = Request::of_message(&self.buffer[MESSAGE..MESSAGE + n]).map(|(request, _)| request);
+            let request = request.filter(|r| r.opcode == opcode::INIT);
             let request = request.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
             let offer = Offer::of(&request);
             if offer.version < OLDEST {
@@ -99,7 +104,7 @@ impl Channel {
         /// The kernel has sent it before mount(2) returned.
         const PATIENCE: Duration = Duration::from_secs(10);
         loop {
-            match read(&self.fd, &mut self.buffer[MESSAGE..]) {
+            match read(&self.fd, &mut self.buffer[MESSAGE..END]) {
                 Ok(n) => return Ok(n),
                 Err(SystemErrno::INTR) => {}
                 Err(SystemErrno::AGAIN) => {
@@ -142,7 +147,7 @@ impl Channel {
     /// Receives what is there, without waiting.
     fn receive(&mut self) -> io::Result<Option<Received>> {
         loop {
-            match read(&self.fd, &mut self.buffer[MESSAGE..]) {
+            match read(&self.fd, &mut self.buffer[MESSAGE..END]) {
                 Ok(n) => return Ok(Some(Received::Message(n))),
                 // ENOENT: who had asked has lost interest.
                 Err(SystemErrno::INTR | SystemErrno::NOENT) => {}
@@ -155,8 +160,12 @@ impl Channel {
 
     fn handle(&mut self, n: usize, shared: &Shared) -> io::Result<()> {
         let message = &self.buffer[MESSAGE..MESSAGE + n];
-        let request = parse(message).ok_or(io::ErrorKind::InvalidData)?;
-        let data = if request.opcode == opcode::WRITE { n.saturating_sub(DATA - MESSAGE) } else { 0 };
+        let (request, skip) = Request::of_message(message).ok_or(io::ErrorKind::InvalidData)?;
+        if MESSAGE + skip != DATA {
+            // Names. The data of a WRITE lie there already.
+            self.buffer.copy_within(MESSAGE + skip..MESSAGE + n, DATA);
+        }
+        let data = n - skip;
         let answer = shared.served.answer(&request, &mut self.buffer[DATA..], data);
         self.reply(request.unique, &answer)
     }
@@ -174,10 +183,6 @@ impl Channel {
             Err(e) => Err(e.into()),
         }
     }
-}
-
-fn parse(message: &[u8]) -> Option<Request> {
-    Request::parse(message, message.get(IN_HEADER..)?)
 }
 
 /// Waits for a request or for the end. Of several workers one is woken for a request.

@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime};
 use claviger_engine::Store;
 
 use super::Image;
-use super::protocol::{Errno, Request, Writer, opcode, opened, set};
+use super::answers::{Answer, Answers};
+use super::protocol::{Errno, Request, Writer, init, opcode, opened, set, split_name};
 use crate::durable::Durable;
 
 /// The file's name.
@@ -32,17 +33,6 @@ const PAGE: u32 = 4096;
 
 /// Bytes of `struct fuse_attr`.
 const ATTRIBUTES: usize = 88;
-
-/// What becomes of a request.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// The kernel waits for none.
-    None,
-    /// So many bytes, at the beginning of the payload.
-    Done(usize),
-    /// An error.
-    Refused(Errno),
-}
 
 /// The folder with its file.
 pub struct Served {
@@ -75,19 +65,23 @@ impl Served {
             written: AtomicU64::new(0),
         }
     }
+}
 
-    /// Makes durable what was written.
-    pub fn flush(&self) -> io::Result<()> {
+impl Answers for Served {
+    fn wants(&self) -> u64 {
+        init::DIRECT_IO_ALLOW_MMAP
+    }
+
+    fn flush(&self) -> io::Result<()> {
         if self.read_only { Ok(()) } else { self.durable.flush(&*self.store) }
     }
 
-    /// Carries a request out. `payload` begins with the `data` bytes that came with it, and takes those of the answer.
-    pub fn answer(&self, request: &Request, payload: &mut [u8], data: usize) -> Answer {
+    fn answer(&self, request: &Request, payload: &mut [u8], data: usize) -> Answer {
         let answered = match request.opcode {
             opcode::FORGET | opcode::BATCH_FORGET => return Answer::None,
             opcode::READ => self.read(request, payload),
             opcode::WRITE => self.write(request, payload, data),
-            opcode::LOOKUP => self.look_up(request, payload),
+            opcode::LOOKUP => self.look_up(request, payload, data),
             opcode::GETATTR => self.attributes(request.node, payload),
             opcode::SETATTR => self.change(request).and_then(|()| self.attributes(request.node, payload)),
             opcode::OPEN => self.open(request, payload),
@@ -107,7 +101,9 @@ impl Served {
         };
         answered.map_or_else(Answer::Refused, Answer::Done)
     }
+}
 
+impl Served {
     /// READ (`struct fuse_read_in`).
     fn read(&self, request: &Request, payload: &mut [u8]) -> Result<usize, Errno> {
         let (offset, size) = (request.u64(8), request.u32(16) as usize);
@@ -145,11 +141,11 @@ impl Served {
     }
 
     /// LOOKUP, with the name: `struct fuse_entry_out`.
-    fn look_up(&self, request: &Request, payload: &mut [u8]) -> Result<usize, Errno> {
+    fn look_up(&self, request: &Request, payload: &mut [u8], data: usize) -> Result<usize, Errno> {
         if request.node != FOLDER {
             return Err(Errno::ENOTDIR);
         }
-        if request.name() != Some(NAME.as_bytes()) {
+        if split_name(&payload[..data])?.0 != NAME.as_bytes() {
             return Err(Errno::ENOENT);
         }
         let mut out = Writer::new(payload);

@@ -19,6 +19,7 @@
 //! A program must not use the file that it serves itself, except from threads that the server does not wait for, and must
 //! start no other program while it does: between fork and exec the new process holds what this one has open.
 
+mod answers;
 mod device;
 mod image;
 mod mount;
@@ -40,6 +41,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 
 use crate::spin::Awake;
+use answers::Answers;
 use device::{Channel, End};
 pub use image::NAME;
 use image::Served;
@@ -110,7 +112,7 @@ impl Default for Options {
     }
 }
 
-/// A mounted image. Dropping it unmounts.
+/// A mounted image or tree. Dropping it unmounts.
 pub struct Mounted {
     // Unmounted before the connection is closed.
     place: MountedFolder,
@@ -131,12 +133,17 @@ pub struct Handle(Arc<Control>);
 /// `Io` where that is not possible, `Unsupported` for a kernel that is too old or has not the transport that is asked for.
 pub fn mount(image: Image, dir: &Path, options: Options) -> Result<Mounted> {
     let read_only = image.read_only || !image.store.writable();
-    let wish = Wish { dir, source: &options.source, read_only, uid: image.uid, shared: options.shared };
+    let wish = Wish { dir, source: &options.source, read_only, uid: image.uid, shared: options.shared, devices: false };
+    serve(&wish, Box::new(Served::new(image)), options.clone())
+}
+
+/// Mounts what `served` answers for.
+fn serve(wish: &Wish<'_>, served: Box<dyn Answers>, options: Options) -> Result<Mounted> {
     if options.transport == Transport::Uring && !uring::is_allowed() {
         return Err(no_uring());
     }
     let control = Control::new()?;
-    let (place, fd) = mount::mount(&wish)?;
+    let (place, fd) = mount::mount(wish)?;
     let mut channel = Channel::new(fd);
     let queues = match options.transport {
         Transport::Device => Vec::new(),
@@ -145,7 +152,7 @@ pub fn mount(image: Image, dir: &Path, options: Options) -> Result<Mounted> {
         Transport::Auto => Vec::new(),
         Transport::Uring => uring::processors(channel.fd())?,
     };
-    let uring = channel.negotiate(!queues.is_empty()).map_err(|e| e.at(dir))?.uring;
+    let uring = channel.negotiate(served.wants(), !queues.is_empty()).map_err(|e| e.at(wish.dir))?.uring;
     if options.transport == Transport::Uring && !uring {
         return Err(no_uring());
     }
@@ -159,7 +166,7 @@ pub fn mount(image: Image, dir: &Path, options: Options) -> Result<Mounted> {
     }
     // Over io_uring, too: some messages always come this way, and all of them until all queues are served.
     workers.push(Worker::Device(channel));
-    let shared = Shared { served: Served::new(image), options, control: Arc::new(control), awake: Awake::new() };
+    let shared = Shared { served, options, control: Arc::new(control), awake: Awake::new() };
     Ok(Mounted { place, workers: Mutex::new(workers), shared: Arc::new(shared), uring })
 }
 
@@ -205,15 +212,21 @@ impl Mounted {
                     }
                 }
             }
+            let keeper = shared.served.flushed_every().map(|time| {
+                let keep = move || shared.keep_durable(time);
+                thread::Builder::new().name("flush".into()).spawn_scoped(scope, keep)
+            });
             shared.control.supervise(&self.place, shared.options.grace);
             for thread in threads {
                 let ended =
                     thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the server has panicked")));
                 result = result.and(ended);
             }
+            // It is missed by nobody who asks for fsync.
+            drop(keeper.map(|keeper| keeper.map(thread::ScopedJoinHandle::join)));
             result
         });
-        Ok(served.and(shared.served.flush())?)
+        Ok(served.and(shared.served.finish())?)
     }
 }
 
@@ -244,11 +257,21 @@ impl Worker {
 
 /// What the threads of a server share.
 struct Shared {
-    served: Served,
+    served: Box<dyn Answers>,
     options: Options,
     control: Arc<Control>,
     /// Threads that do not sleep.
     awake: Awake,
+}
+
+impl Shared {
+    /// Makes changes durable from time to time, until the server ends.
+    fn keep_durable(&self, every: Duration) {
+        while self.control.wait(Some(every), |state| state.failed).working > 0 && !self.control.is_ending() {
+            // A program that wants to know asks by fsync; the end of it all tells too.
+            let _ = self.served.flush();
+        }
+    }
 }
 
 /// What a server is to do.

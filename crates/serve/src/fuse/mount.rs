@@ -35,6 +35,8 @@ pub struct Wish<'a> {
     pub uid: u32,
     /// Whether others come as far as the permissions.
     pub shared: bool,
+    /// Whether devices are devices, and programs that are setuid are that. Only where mount(2) is allowed.
+    pub devices: bool,
 }
 
 /// A mounted folder. Dropping it unmounts it, whoever uses it.
@@ -147,7 +149,8 @@ fn mount_directly(wish: &Wish<'_>, dir: &Path) -> rustix::io::Result<OwnedFd> {
         options += ",allow_other";
     }
     let options = CString::new(options).map_err(|_| Errno::INVAL)?;
-    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::NOSUID | MountFlags::NODEV, !wish.devices);
     flags.set(MountFlags::RDONLY, wish.read_only);
     rustix::mount::mount(wish.source, dir, KIND, flags, options.as_c_str())?;
     Ok(fd)

@@ -21,7 +21,7 @@ pub const OUT_HEADER: usize = 16;
 /// `struct fuse_write_in`, which the data follow.
 pub const WRITE_IN: usize = 40;
 
-/// The largest arguments that are looked at: `struct fuse_setattr_in`. A name fits as well, if it is one of ours.
+/// The largest arguments of a fixed size: `struct fuse_setattr_in`.
 pub const ARGUMENTS: usize = 88;
 
 /// `enum fuse_opcode`.
@@ -30,6 +30,7 @@ pub mod opcode {
     pub const FORGET: u32 = 2;
     pub const GETATTR: u32 = 3;
     pub const SETATTR: u32 = 4;
+    pub const READLINK: u32 = 5;
     pub const SYMLINK: u32 = 6;
     pub const MKNOD: u32 = 8;
     pub const MKDIR: u32 = 9;
@@ -43,6 +44,10 @@ pub mod opcode {
     pub const STATFS: u32 = 17;
     pub const RELEASE: u32 = 18;
     pub const FSYNC: u32 = 20;
+    pub const SETXATTR: u32 = 21;
+    pub const GETXATTR: u32 = 22;
+    pub const LISTXATTR: u32 = 23;
+    pub const REMOVEXATTR: u32 = 24;
     pub const FLUSH: u32 = 25;
     pub const INIT: u32 = 26;
     pub const OPENDIR: u32 = 27;
@@ -50,8 +55,10 @@ pub mod opcode {
     pub const RELEASEDIR: u32 = 29;
     pub const FSYNCDIR: u32 = 30;
     pub const CREATE: u32 = 35;
+    pub const INTERRUPT: u32 = 36;
     pub const DESTROY: u32 = 38;
     pub const BATCH_FORGET: u32 = 42;
+    pub const READDIRPLUS: u32 = 44;
     pub const RENAME2: u32 = 45;
     pub const LSEEK: u32 = 46;
 }
@@ -60,9 +67,15 @@ pub mod opcode {
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const BIG_WRITES: u64 = 1 << 5;
+    pub const AUTO_INVAL_DATA: u64 = 1 << 12;
+    pub const DO_READDIRPLUS: u64 = 1 << 13;
+    pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub const ASYNC_DIO: u64 = 1 << 15;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const POSIX_ACL: u64 = 1 << 20;
     pub const MAX_PAGES: u64 = 1 << 22;
+    pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const INIT_EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub const OVER_IO_URING: u64 = 1 << 41;
@@ -71,6 +84,7 @@ pub mod init {
 /// `FOPEN_…`, flags of an answer to OPEN.
 pub mod opened {
     pub const DIRECT_IO: u32 = 1 << 0;
+    pub const KEEP_CACHE: u32 = 1 << 1;
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
@@ -80,7 +94,15 @@ pub mod set {
     pub const UID: u32 = 1 << 1;
     pub const GID: u32 = 1 << 2;
     pub const SIZE: u32 = 1 << 3;
+    pub const ATIME: u32 = 1 << 4;
+    pub const MTIME: u32 = 1 << 5;
+    pub const ATIME_NOW: u32 = 1 << 7;
+    pub const MTIME_NOW: u32 = 1 << 8;
+    pub const KILL_SUIDGID: u32 = 1 << 11;
 }
+
+/// `FUSE_WRITE_KILL_SUIDGID`: a flag of WRITE.
+pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
 /// An error number, as the kernel knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,13 +113,24 @@ impl Errno {
     pub const ENOENT: Self = Self(2);
     pub const EIO: Self = Self(5);
     pub const ENXIO: Self = Self(6);
+    pub const EBADF: Self = Self(9);
+    pub const EEXIST: Self = Self(17);
+    pub const EXDEV: Self = Self(18);
     pub const ENOTDIR: Self = Self(20);
     pub const EISDIR: Self = Self(21);
     pub const EINVAL: Self = Self(22);
     pub const EFBIG: Self = Self(27);
     pub const ENOSPC: Self = Self(28);
     pub const EROFS: Self = Self(30);
+    pub const EMLINK: Self = Self(31);
+    pub const ERANGE: Self = Self(34);
+    /// The kernel never asks for this again, whatever the node.
     pub const ENOSYS: Self = Self(38);
+    pub const ENOTEMPTY: Self = Self(39);
+    pub const ENODATA: Self = Self(61);
+    pub const EOPNOTSUPP: Self = Self(95);
+    /// The kernel looks the name up anew.
+    pub const ESTALE: Self = Self(116);
 
     /// What to tell a program whose read, write or flush has failed in the store.
     pub fn of(error: &io::Error) -> Self {
@@ -110,34 +143,38 @@ impl Errno {
     }
 }
 
-/// A request without its data.
+/// A request without its names and data.
 pub struct Request {
     pub opcode: u32,
     pub unique: u64,
     pub node: u64,
-    /// What follows the header, filled up with zero bytes.
+    /// User and group of the program that asks.
+    pub owner: (u32, u32),
+    /// What follows the header and has a fixed size, filled up with zero bytes.
     arguments: [u8; ARGUMENTS],
 }
 
 impl Request {
-    /// Parses a `struct fuse_in_header` and takes over what follows it, as far as it is of interest.
+    /// Parses a `struct fuse_in_header` and takes over the arguments behind it, as far as they are of interest.
     pub fn parse(header: &[u8], arguments: &[u8]) -> Option<Self> {
         let header = header.first_chunk::<IN_HEADER>()?;
         let mut request = Self {
             opcode: u32_at(header, 4),
             unique: u64_at(header, 8),
             node: u64_at(header, 16),
+            owner: (u32_at(header, 24), u32_at(header, 28)),
             arguments: [0; ARGUMENTS],
         };
-        request.set_name(arguments);
+        let known = arguments.len().min(ARGUMENTS);
+        request.arguments[..known].copy_from_slice(&arguments[..known]);
         Some(request)
     }
 
-    /// Takes a name, or whatever the arguments are.
-    pub fn set_name(&mut self, name: &[u8]) {
-        let known = name.len().min(ARGUMENTS);
-        self.arguments = [0; ARGUMENTS];
-        self.arguments[..known].copy_from_slice(&name[..known]);
+    /// Parses a message from /dev/fuse. Returns as well where in it names or data begin.
+    pub fn of_message(message: &[u8]) -> Option<(Self, usize)> {
+        let opcode = u32_at(message.first_chunk::<IN_HEADER>()?, 4);
+        let end = fixed(opcode).map_or(message.len(), |len| IN_HEADER + len);
+        Some((Self::parse(message, message.get(IN_HEADER..end)?)?, end))
     }
 
     /// The number of 4 bytes at `at` in the arguments.
@@ -149,11 +186,24 @@ impl Request {
     pub fn u64(&self, at: usize) -> u64 {
         u64_at(&self.arguments, at)
     }
+}
 
-    /// The name that the arguments are; none that is too long to be known.
-    pub fn name(&self) -> Option<&[u8]> {
-        self.arguments.split(|&b| b == 0).next().filter(|name| name.len() < ARGUMENTS)
+/// Bytes of the arguments of fixed size, where names or data follow them.
+fn fixed(opcode: u32) -> Option<usize> {
+    match opcode {
+        opcode::LOOKUP | opcode::SYMLINK | opcode::UNLINK | opcode::RMDIR | opcode::REMOVEXATTR => Some(0),
+        opcode::MKDIR | opcode::RENAME | opcode::LINK => Some(8),
+        opcode::SETXATTR | opcode::GETXATTR | opcode::BATCH_FORGET => Some(8),
+        opcode::MKNOD | opcode::RENAME2 | opcode::CREATE => Some(16),
+        opcode::WRITE => Some(WRITE_IN),
+        _ => None,
     }
+}
+
+/// Splits what names and data begin with: a name, which a zero byte ends, and the rest.
+pub fn split_name(data: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
+    let end = data.iter().position(|&byte| byte == 0).ok_or(Errno::EINVAL)?;
+    Ok((&data[..end], &data[end + 1..]))
 }
 
 /// `struct fuse_out_header`, for an answer with `len` bytes of its own.
@@ -276,8 +326,25 @@ mod tests {
     #[test]
     fn short_messages_are_no_requests() {
         assert!(Request::parse(&[0; IN_HEADER - 1], &[]).is_none());
-        let named = |name: &[u8]| Request::parse(&[0; IN_HEADER], name).expect("a header").name().map(<[u8]>::to_vec);
-        assert_eq!(named(b"volume\0"), Some(b"volume".to_vec()));
-        assert_eq!(named(&[b'x'; ARGUMENTS]), None);
+        let mut message = [0; IN_HEADER + 15];
+        message[4..8].copy_from_slice(&opcode::RENAME2.to_ne_bytes());
+        assert!(Request::of_message(&message).is_none());
+    }
+
+    #[test]
+    fn names_and_data_follow_the_arguments() {
+        let message = |opcode: u32, rest: &[u8]| {
+            let mut message = vec![0; IN_HEADER];
+            message[4..8].copy_from_slice(&opcode.to_ne_bytes());
+            [&message, rest].concat()
+        };
+        let rename = message(opcode::RENAME, b"\x07\0\0\0\0\0\0\0from\0to\0");
+        let (request, at) = Request::of_message(&rename).expect("a request");
+        assert_eq!((request.u64(0), at), (7, IN_HEADER + 8));
+        let (from, rest) = split_name(&rename[at..]).expect("a name");
+        assert_eq!((from, split_name(rest).map(|(to, _)| to)), (&b"from"[..], Ok(&b"to"[..])));
+        assert_eq!(split_name(b"no end"), Err(Errno::EINVAL));
+        let read = message(opcode::READ, &[1; 40]);
+        assert_eq!(Request::of_message(&read).expect("a request").1, read.len());
     }
 }

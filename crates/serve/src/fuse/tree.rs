@@ -1,124 +1,140 @@
-//! A tree of names as a mounted folder, through the crate `fuser`.
+//! A tree of names as a mounted folder.
 //!
-//! All of it belongs to one user, who alone may use it, besides root where [`Options::shared`] says so. Names are looked up
-//! each time they are used: file systems that make no difference between `a` and `A` would otherwise show names that are gone.
-//! What was written is made durable when a program asks for that, when it ends, and every few seconds.
+//! What a volume holds belongs to one user, who alone may use it, besides root where [`Options::shared`] says so; a folder of
+//! this machine keeps its owners and modes, and the kernel enforces them ([`Showing`]).
+//!
+//! What the kernel may keep depends on who else changes the tree ([`Tree::changes_elsewhere`]). Where nobody does, all of it,
+//! but for names where `a` and `A` are the same: one of them would stay when the other is removed. Writes are never held
+//! back: a program whose write the volume refuses learns it from that write, and not, if at all, when it closes the file.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use claviger_engine::trees::{self, Attributes, NewNode, Node, NodeKind, Renaming, Tree, Use};
-use claviger_engine::{Error, Result};
-use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
-    ReplyWrite, Request, Session, SessionACL, TimeOrNow, WriteFlags,
-};
-use rustix::fs::OFlags;
-use rustix::io::Errno as SystemErrno;
+use claviger_engine::trees::{Attributes, Entry, NewNode, Node, NodeKind, Renaming, Setting, Special, Tree, Use};
 use rustix::process::{getegid, geteuid};
 
-use super::mount::{self, MountedFolder, Wish};
-use super::{Control, Handle, Leaving, Options};
+use super::answers::{Answer, Answers};
+use super::mount::Wish;
+use super::protocol::{Errno, Request, WRITE_KILL_SUIDGID, Writer, init, opcode, opened, set, split_name};
+use super::{Mounted, Options};
 
 /// What was written is lost by a crash for no longer than this.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// How long the kernel may keep what it was told about a file. Nobody but the kernel changes it.
-const KEPT: Duration = Duration::from_secs(1);
+/// How long the kernel relies on what nobody but itself changes.
+const ALONE: Duration = Duration::from_secs(3600);
 
-/// Names are never kept.
-const NOT_KEPT: Duration = Duration::ZERO;
+/// How long it relies on what others can change, too: they are seen after that at the latest.
+const SHARED: Duration = Duration::from_secs(1);
+
+/// Threads besides those of [`Options::threads`]: so many programs may wait for a disk that takes its time, and all others
+/// are served nevertheless. The kernel wakes them only if the first are busy.
+const WAITING: usize = 14;
+
+/// A change that comes as soon as this after another may leave the time of the change as it is.
+const TICK: Duration = Duration::from_millis(20);
 
 /// The number that the kernel has for the root, and what is added to nodes for all others.
 const ROOT: u64 = 1;
 const OTHERS: u64 = 2;
 
-/// Requests that are served at a time.
-const THREADS: usize = 2;
+/// Bits of `st_mode` (inode(7)).
+const S_IFMT: u32 = 0o170_000;
+const S_IFSOCK: u32 = 0o140_000;
+const S_IFLNK: u32 = 0o120_000;
+const S_IFREG: u32 = 0o100_000;
+const S_IFBLK: u32 = 0o060_000;
+const S_IFDIR: u32 = 0o040_000;
+const S_IFCHR: u32 = 0o020_000;
+const S_IFIFO: u32 = 0o010_000;
+const S_ISUID: u16 = 0o4000;
+const S_ISGID: u16 = 0o2000;
+const S_IXGRP: u16 = 0o0010;
 
-/// A tree that is mounted. Dropping it unmounts.
-pub struct Mounted {
-    // Unmounted before the connection is closed.
-    place: MountedFolder,
-    session: Mutex<Option<Session<Shown>>>,
-    tree: Arc<dyn Tree>,
-    control: Arc<Control>,
-    grace: Duration,
+/// Bytes that programs had better read and write at a time, at least.
+const PAGE: u32 = 4096;
+
+/// Bytes of `struct fuse_attr` and of `struct fuse_entry_out`.
+const ATTRIBUTES: usize = 88;
+const ENTRY: usize = 40 + ATTRIBUTES;
+
+/// How a tree is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Showing {
+    /// Whether nothing can be written, even if the tree could be.
+    pub read_only: bool,
+    /// Whom its nodes belong to.
+    pub owners: Owners,
+    /// Whether devices are devices, and programs that are setuid are that; only where root mounts. Where they come from
+    /// somebody else they are doors into this machine, and are shown as pipes.
+    pub devices: bool,
+}
+
+/// Whom the nodes of a tree belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owners {
+    /// All to the user of this process; others may do nothing.
+    User,
+    /// To whom the tree says, with its modes; a new one to who makes it.
+    Tree,
+}
+
+impl Showing {
+    /// A file system in a volume: all of it is the user's.
+    pub fn volume(read_only: bool) -> Self {
+        Self { read_only, owners: Owners::User, devices: false }
+    }
+
+    /// Files of this machine: they keep their owners and modes.
+    pub fn folder(read_only: bool) -> Self {
+        Self { read_only, owners: Owners::Tree, devices: false }
+    }
 }
 
 /// Mounts `tree` on the folder `dir` for the user of this process. Programs that use it wait until [`Mounted::run`] is called.
 ///
-/// Nothing can be written if the tree cannot be, or if `read_only` says so.
-///
 /// # Errors
-/// `Io` where that is not possible.
-pub fn mount(tree: Arc<dyn Tree>, read_only: bool, dir: &Path, options: Options) -> Result<Mounted> {
-    let read_only = read_only || !tree.writable();
+/// `Io` where that is not possible, `Unsupported` for a kernel that is too old or has not the transport that is asked for.
+pub fn mount(tree: Arc<dyn Tree>, showing: Showing, dir: &Path, options: Options) -> claviger_engine::Result<Mounted> {
+    let read_only = showing.read_only || !tree.writable();
     let uid = geteuid().as_raw();
-    let wish = Wish { dir, source: &options.source, read_only, uid, shared: options.shared };
-    let control = Control::new()?;
-    let (place, fd) = mount::mount(&wish)?;
-    // The crate reads from a descriptor that blocks.
-    let flags = rustix::fs::fcntl_getfl(&fd).map_err(io::Error::from)?;
-    rustix::fs::fcntl_setfl(&fd, flags - OFlags::NONBLOCK).map_err(io::Error::from)?;
+    let wish = Wish { dir, source: &options.source, read_only, uid, shared: options.shared, devices: showing.devices };
+    let kept = Kept::of(&*tree, read_only);
     let shown = Shown {
-        tree: Arc::clone(&tree),
-        uid,
-        gid: getegid().as_raw(),
-        read_only,
+        tree,
+        showing: Showing { read_only, ..showing },
+        user: (uid, getegid().as_raw()),
+        kept,
         listings: Mutex::default(),
         next: AtomicU64::new(1),
+        seen: Mutex::default(),
     };
-    let acl = if options.shared { SessionACL::All } else { SessionACL::Owner };
-    let mut config = Config::default();
-    config.acl = acl;
-    config.n_threads = Some(THREADS);
-    let session = Session::from_fd(shown, fd, acl, config).map_err(|e| Error::from(e).at(dir))?;
-    let session = Mutex::new(Some(session));
-    Ok(Mounted { place, session, tree, control: Arc::new(control), grace: options.grace })
+    let threads = options.threads + WAITING;
+    super::serve(&wish, Box::new(shown), Options { threads, ..options.clone() })
 }
 
-impl Mounted {
-    /// What stops it.
-    pub fn handle(&self) -> Handle {
-        Handle(Arc::clone(&self.control))
-    }
+/// How long the kernel may rely on what it was told.
+struct Kept {
+    names: Duration,
+    /// That there is no such name.
+    absence: Duration,
+    attributes: Duration,
+}
 
-    /// Serves until it is unmounted or [`Handle::stop`] is called. On return it is not mounted any more, and what was written
-    /// is durable, or this fails.
-    ///
-    /// # Errors
-    /// `Io` if the connection breaks or something cannot be made durable at the end, `Misuse` for a second call.
-    pub fn run(&self) -> Result<()> {
-        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let session = session.ok_or_else(|| Error::misuse("this was served already"))?;
-        self.control.state().working = 1;
-        let served = thread::scope(|scope| {
-            let leaving = Leaving(&self.control);
-            let server =
-                thread::Builder::new().name("tree".into()).spawn_scoped(scope, move || leaving.with(session.run()))?;
-            let keeper = thread::Builder::new().name("flush".into()).spawn_scoped(scope, || self.keep_durable());
-            self.control.supervise(&self.place, self.grace);
-            let served = server.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the server has panicked")));
-            drop(keeper?.join());
-            served
-        });
-        self.tree.finish()?;
-        Ok(served?)
-    }
-
-    /// Makes changes durable from time to time, until the server ends.
-    fn keep_durable(&self) {
-        while self.control.wait(Some(EVERY), |state| state.failed).working > 0 && !self.control.is_ending() {
-            // A program that wants to know asks by fsync; the end of it all tells too.
-            let _ = self.tree.flush();
+impl Kept {
+    fn of(tree: &dyn Tree, read_only: bool) -> Self {
+        if tree.changes_elsewhere() {
+            Self { names: SHARED, absence: Duration::ZERO, attributes: SHARED }
+        } else if tree.folds_case() && !read_only {
+            Self { names: Duration::ZERO, absence: Duration::ZERO, attributes: ALONE }
+        } else {
+            Self { names: ALONE, absence: ALONE, attributes: ALONE }
         }
     }
 }
@@ -126,331 +142,626 @@ impl Mounted {
 /// The tree as the kernel sees it.
 struct Shown {
     tree: Arc<dyn Tree>,
-    uid: u32,
-    gid: u32,
-    read_only: bool,
-    /// What folders held when they were opened.
-    listings: Mutex<HashMap<u64, Vec<trees::Entry>>>,
+    showing: Showing,
+    /// User and group of this process.
+    user: (u32, u32),
+    kept: Kept,
+    /// Folders that are open.
+    listings: Mutex<HashMap<u64, Arc<Listing>>>,
     next: AtomicU64,
+    /// What files that others change looked like when they were opened last.
+    seen: Mutex<HashMap<Node, Version>>,
 }
 
+/// What a folder held when it was opened, or read from the beginning again.
+struct Listing {
+    /// The folder's own number.
+    number: u64,
+    entries: Mutex<Arc<Vec<Entry>>>,
+    read: AtomicBool,
+}
+
+/// What changes with a file's contents: when they, and when any of its attributes have changed, and its size.
+type Version = (Option<SystemTime>, Option<SystemTime>, u64);
+
+/// What a request is answered with: so many bytes of payload.
+type Answered = Result<usize, Errno>;
+
+impl Answers for Shown {
+    fn wants(&self) -> u64 {
+        let shared = self.tree.changes_elsewhere();
+        let mut wanted = init::HANDLE_KILLPRIV_V2;
+        wanted |= if shared { init::AUTO_INVAL_DATA } else { init::CACHE_SYMLINKS };
+        if !self.kept.names.is_zero() {
+            wanted |= init::DO_READDIRPLUS | init::READDIRPLUS_AUTO;
+        }
+        if self.showing.owners == Owners::Tree {
+            wanted |= init::POSIX_ACL;
+        }
+        wanted
+    }
+
+    fn answer(&self, request: &Request, payload: &mut [u8], data: usize) -> Answer {
+        let answered = match request.opcode {
+            opcode::FORGET => {
+                self.forget(request.node, request.u64(0));
+                return Answer::None;
+            }
+            opcode::BATCH_FORGET => {
+                let forgotten = payload[..data].as_chunks::<16>().0.iter().take(request.u32(0) as usize);
+                forgotten.for_each(|one| self.forget(u64_at(one, 0), u64_at(one, 8)));
+                return Answer::None;
+            }
+            // What is under way ends by itself.
+            opcode::INTERRUPT => return Answer::None,
+            opcode::LOOKUP => self.look_up(request, payload, data),
+            opcode::GETATTR => self.told(self.node(request.node), payload),
+            opcode::SETATTR => self.change(request, payload),
+            opcode::READLINK => self.link_target(request, payload),
+            opcode::MKNOD => self.make_node(request, payload, data),
+            opcode::MKDIR => self.make_folder(request, payload, data),
+            opcode::SYMLINK => self.make_link(request, payload, data),
+            opcode::LINK => self.add_name(request, payload, data),
+            opcode::CREATE => self.create(request, payload, data),
+            opcode::UNLINK | opcode::RMDIR => self.remove(request, &payload[..data]),
+            opcode::RENAME => self.rename(request, &payload[..data], 0),
+            opcode::RENAME2 => self.rename(request, &payload[..data], request.u32(8)),
+            opcode::OPEN => self.open(request, payload),
+            opcode::READ => self.read(request, payload),
+            opcode::WRITE => self.write(request, payload, data),
+            opcode::RELEASE => done(self.tree.release(self.node(request.node))),
+            opcode::FSYNC | opcode::FSYNCDIR => self.sync(request),
+            opcode::OPENDIR => self.open_folder(request, payload),
+            opcode::READDIR => self.list(request, payload, false),
+            opcode::READDIRPLUS => self.list(request, payload, true),
+            opcode::RELEASEDIR => {
+                self.listings().remove(&request.u64(0));
+                Ok(0)
+            }
+            opcode::STATFS => self.statistics(payload),
+            opcode::GETXATTR => self.extended(request, payload, data),
+            opcode::LISTXATTR => self.list_extended(request, payload),
+            opcode::SETXATTR => self.set_extended(request, &payload[..data]),
+            opcode::REMOVEXATTR => self.remove_extended(request, &payload[..data]),
+            opcode::DESTROY => Ok(0),
+            // FLUSH among them: nothing is kept back that could be lost when a file is closed. And ACCESS, the kernel
+            // compares modes itself. LSEEK: data everywhere. It never asks again.
+            _ => Err(Errno::ENOSYS),
+        };
+        answered.map_or_else(Answer::Refused, Answer::Done)
+    }
+
+    fn flushed_every(&self) -> Option<Duration> {
+        // What others write as well, the system of this machine writes back by itself.
+        (!self.showing.read_only && !self.tree.changes_elsewhere()).then_some(EVERY)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.tree.flush()
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        self.tree.finish()
+    }
+}
+
+/// Nodes and what is known of them.
 impl Shown {
-    fn node(&self, number: INodeNo) -> Node {
-        if number.0 == ROOT { self.tree.root() } else { number.0.wrapping_sub(OTHERS) }
+    fn node(&self, number: u64) -> Node {
+        if number == ROOT { self.tree.root() } else { number.wrapping_sub(OTHERS) }
     }
 
-    fn number(&self, node: Node) -> INodeNo {
-        INodeNo(if node == self.tree.root() { ROOT } else { node.wrapping_add(OTHERS) })
+    fn number(&self, node: Node) -> u64 {
+        if node == self.tree.root() { ROOT } else { node.wrapping_add(OTHERS) }
     }
 
-    fn listings(&self) -> MutexGuard<'_, HashMap<u64, Vec<trees::Entry>>> {
-        self.listings.lock().unwrap_or_else(PoisonError::into_inner)
+    fn forget(&self, number: u64, times: u64) {
+        if number != ROOT {
+            let node = self.node(number);
+            lock(&self.seen).remove(&node);
+            self.tree.forget(node, times);
+        }
     }
 
-    fn attr(&self, node: Node) -> io::Result<FileAttr> {
-        let attributes = self.tree.attributes(node)?;
-        let known = |time: Option<SystemTime>| time.or(attributes.modified).unwrap_or(UNIX_EPOCH);
-        Ok(FileAttr {
-            ino: self.number(node),
-            size: attributes.size,
-            blocks: attributes.size.div_ceil(512),
-            atime: known(attributes.accessed),
-            mtime: known(attributes.modified),
-            ctime: known(attributes.modified),
-            crtime: known(attributes.created),
-            kind: kind(attributes.kind),
-            perm: self.permissions(&attributes),
-            nlink: 1,
-            uid: self.uid,
-            gid: self.gid,
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
-        })
+    /// `struct fuse_attr`.
+    fn attributes_of(&self, known: &Attributes) -> [u8; ATTRIBUTES] {
+        let time = |time: Option<SystemTime>| since_1970(time.or(known.modified).unwrap_or(UNIX_EPOCH));
+        let times = [time(known.accessed), time(known.modified), time(known.changed)];
+        let (uid, gid) = self.owner(known);
+        let (kind, device) = self.kind(known);
+        let mut attributes = [0; ATTRIBUTES];
+        let mut out = Writer::new(&mut attributes);
+        out.u64(known.number).u64(known.size).u64(known.stored.unwrap_or(known.size).div_ceil(512));
+        for (seconds, _) in times {
+            out.u64(seconds.cast_unsigned());
+        }
+        for (_, nanoseconds) in times {
+            out.u32(nanoseconds);
+        }
+        out.u32(kind | u32::from(self.permissions(known))).u32(known.links).u32(uid).u32(gid).u32(device).u32(PAGE);
+        attributes
     }
 
-    /// What the owner may do; others may nothing.
-    fn permissions(&self, attributes: &Attributes) -> u16 {
-        let usual = if attributes.kind == NodeKind::Folder { 0o700 } else { 0o600 };
-        let may_not_write = self.read_only || (attributes.read_only && attributes.kind == NodeKind::File);
-        let mode = attributes.mode.map_or(usual, |mode| mode & 0o700 | usual & 0o400);
+    fn owner(&self, known: &Attributes) -> (u32, u32) {
+        known.owner.filter(|_| self.showing.owners == Owners::Tree).unwrap_or(self.user)
+    }
+
+    /// The bits of `st_mode` that say what it is, and `st_rdev`.
+    fn kind(&self, known: &Attributes) -> (u32, u32) {
+        match (known.kind, known.special) {
+            (NodeKind::File, _) => (S_IFREG, 0),
+            (NodeKind::Folder, _) => (S_IFDIR, 0),
+            (NodeKind::Link, _) => (S_IFLNK, 0),
+            // The kernel packs the numbers of devices into 32 bits as the lower ones of `st_rdev` are.
+            (NodeKind::Special, Some(Special::BlockDevice(number))) if self.showing.devices => (S_IFBLK, number as u32),
+            (NodeKind::Special, Some(Special::CharacterDevice(number))) if self.showing.devices => {
+                (S_IFCHR, number as u32)
+            }
+            (NodeKind::Special, Some(Special::Socket)) if self.showing.owners == Owners::Tree => (S_IFSOCK, 0),
+            (NodeKind::Special, _) => (S_IFIFO, 0),
+        }
+    }
+
+    /// What everybody may do; nobody but the user anything, where all is the user's.
+    fn permissions(&self, known: &Attributes) -> u16 {
+        if let (Owners::Tree, Some(mode)) = (self.showing.owners, known.mode) {
+            return mode;
+        }
+        let usual = if known.kind == NodeKind::Folder { 0o700 } else { 0o600 };
+        let may_not_write = self.showing.read_only || (known.read_only && known.kind == NodeKind::File);
+        let mode = known.mode.map_or(usual, |mode| mode & 0o700 | usual & 0o400);
         if may_not_write { mode & !0o200 } else { mode }
     }
 
-    fn entry(&self, node: io::Result<Node>, reply: ReplyEntry) {
-        match node.and_then(|node| self.attr(node)) {
-            Ok(attr) => reply.entry_with_ttls(&NOT_KEPT, &KEPT, &attr, Generation(0)),
-            Err(e) => reply.error(errno(&e)),
-        }
-    }
-}
-
-impl Filesystem for Shown {
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(self.tree.lookup(self.node(parent), name), reply);
+    /// `struct fuse_attr_out`.
+    fn told(&self, node: Node, payload: &mut [u8]) -> Answered {
+        let known = self.tree.attributes(node).map_err(errno)?;
+        let valid = self.kept.attributes;
+        let mut out = Writer::new(payload);
+        Ok(out.u64(valid.as_secs()).u32(valid.subsec_nanos()).u32(0).bytes(&self.attributes_of(&known)).len())
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        match self.attr(self.node(ino)) {
-            Ok(attr) => reply.attr(&KEPT, &attr),
-            Err(e) => reply.error(errno(&e)),
-        }
+    /// `struct fuse_entry_out` for a node that was returned once more. It is given back if that fails.
+    fn entry(&self, node: io::Result<Node>, payload: &mut [u8]) -> Answered {
+        let node = node.map_err(errno)?;
+        let known = self.tree.attributes(node).map_err(|e| {
+            self.tree.forget(node, 1);
+            errno(e)
+        })?;
+        let (names, attributes) = (self.kept.names, self.kept.attributes);
+        let mut out = Writer::new(payload);
+        out.u64(self.number(node)).u64(0).u64(names.as_secs()).u64(attributes.as_secs());
+        out.u32(names.subsec_nanos()).u32(attributes.subsec_nanos());
+        Ok(out.bytes(&self.attributes_of(&known)).len())
     }
 
-    fn setattr(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<fuser::BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        // A mode is accepted and forgotten: programs set it on whatever they copy. An owner that nobody can be is not.
-        if uid.is_some_and(|uid| uid != self.uid) || gid.is_some_and(|gid| gid != self.gid) {
-            return reply.error(Errno::EPERM);
-        }
-        let node = self.node(ino);
-        let set = || {
-            if let Some(size) = size {
-                self.tree.set_len(node, size)?;
+    /// LOOKUP, with the name.
+    fn look_up(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
+        let (name, _) = name(&payload[..data])?;
+        match self.tree.lookup(self.node(request.node), name) {
+            Err(e) if e.kind() == ErrorKind::NotFound && !self.kept.absence.is_zero() => {
+                // No node.
+                Ok(Writer::new(payload).u64(0).u64(0).u64(self.kept.absence.as_secs()).bytes(&[0; ENTRY - 24]).len())
             }
-            if atime.is_some() || mtime.is_some() {
-                self.tree.set_times(node, mtime.map(time), atime.map(time))?;
-            }
-            self.attr(node)
+            found => self.entry(found, payload),
+        }
+    }
+
+    /// SETATTR (`struct fuse_setattr_in`).
+    fn change(&self, request: &Request, payload: &mut [u8]) -> Answered {
+        let node = self.node(request.node);
+        let what = request.u32(0);
+        let wanted = |flag| what & flag != 0;
+        let uid = wanted(set::UID).then(|| request.u32(76));
+        let gid = wanted(set::GID).then(|| request.u32(80));
+        match self.showing.owners {
+            Owners::Tree if uid.is_some() || gid.is_some() => self.tree.set_owner(node, uid, gid).map_err(errno)?,
+            Owners::Tree => {}
+            // An owner that nobody can be.
+            Owners::User if uid.is_some_and(|uid| uid != self.user.0) => return Err(Errno::EPERM),
+            Owners::User if gid.is_some_and(|gid| gid != self.user.1) => return Err(Errno::EPERM),
+            Owners::User => {}
+        }
+        // Where all is the user's it is accepted and forgotten: programs set modes on whatever they copy.
+        if wanted(set::MODE) && self.showing.owners == Owners::Tree {
+            self.tree.set_mode(node, request.u32(68) as u16 & 0o7777).map_err(errno)?;
+        }
+        if wanted(set::SIZE) {
+            self.tree.set_len(node, request.u64(16)).map_err(errno)?;
+        }
+        let time = |given, now, seconds, nanoseconds| {
+            let exactly = || at(request.u64(seconds).cast_signed(), request.u32(nanoseconds));
+            if wanted(now) { Some(SystemTime::now()) } else { wanted(given).then(exactly) }
         };
-        match set() {
-            Ok(attr) => reply.attr(&KEPT, &attr),
-            Err(e) => reply.error(errno(&e)),
+        let accessed = time(set::ATIME, set::ATIME_NOW, 32, 56);
+        let modified = time(set::MTIME, set::MTIME_NOW, 40, 60);
+        if accessed.is_some() || modified.is_some() {
+            self.tree.set_times(node, modified, accessed).map_err(errno)?;
+        }
+        if wanted(set::KILL_SUIDGID) && !wanted(set::MODE) {
+            self.take_privileges(node).map_err(errno)?;
+        }
+        self.told(node, payload)
+    }
+
+    /// Whoever changes a program that is setuid does not decide what others run as its owner.
+    fn take_privileges(&self, node: Node) -> io::Result<()> {
+        let known = self.tree.attributes(node)?;
+        let Some(mode) = known.mode.filter(|_| known.kind == NodeKind::File) else { return Ok(()) };
+        let taken = S_ISUID | if mode & S_IXGRP != 0 { S_ISGID } else { 0 };
+        if mode & taken == 0 { Ok(()) } else { self.tree.set_mode(node, mode & !taken) }
+    }
+
+    fn link_target(&self, request: &Request, payload: &mut [u8]) -> Answered {
+        let target = self.tree.link_target(self.node(request.node)).map_err(errno)?;
+        Ok(Writer::new(payload).bytes(target.as_bytes()).len())
+    }
+
+    /// STATFS: `struct fuse_kstatfs`.
+    fn statistics(&self, payload: &mut [u8]) -> Answered {
+        let space = self.tree.space().map_err(errno)?;
+        let of = |bytes: u64| bytes / u64::from(space.unit.max(1));
+        let (files, files_left) = space.files.unwrap_or_default();
+        let mut out = Writer::new(payload);
+        out.u64(of(space.total)).u64(of(space.free)).u64(of(space.free)).u64(files).u64(files_left);
+        out.u32(space.unit).u32(space.longest_name).u32(space.unit).u32(0).bytes(&[0; 24]);
+        Ok(out.len())
+    }
+}
+
+/// Names.
+impl Shown {
+    /// What a node begins with that the program of this request makes. The kernel has applied its umask.
+    fn new_node(&self, request: &Request, mode: u32) -> NewNode {
+        match self.showing.owners {
+            Owners::User => NewNode::default(),
+            Owners::Tree => NewNode { mode: Some(mode as u16 & 0o7777), owner: Some(request.owner) },
         }
     }
 
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.tree.link_target(self.node(ino)) {
-            Ok(target) => reply.data(target.as_encoded_bytes()),
-            Err(e) => reply.error(errno(&e)),
+    /// MKNOD (`struct fuse_mknod_in`), with the name.
+    fn make_node(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
+        let (folder, (name, _)) = (self.node(request.node), name(&payload[..data])?);
+        let (mode, device) = (request.u32(0), u64::from(request.u32(4)));
+        let new = self.new_node(request, mode);
+        let special = match mode & S_IFMT {
+            0 | S_IFREG => return self.entry(self.tree.create(folder, name, &new), payload),
+            S_IFIFO => Special::Pipe,
+            S_IFSOCK => Special::Socket,
+            S_IFBLK => Special::BlockDevice(device),
+            S_IFCHR => Special::CharacterDevice(device),
+            _ => return Err(Errno::EINVAL),
+        };
+        let made = self.tree.make_special(folder, name, special, &new);
+        self.entry(made, payload).map_err(not_permitted)
+    }
+
+    /// MKDIR (`struct fuse_mkdir_in`), with the name.
+    fn make_folder(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
+        let (folder, (name, _)) = (self.node(request.node), name(&payload[..data])?);
+        let new = self.new_node(request, request.u32(0));
+        self.entry(self.tree.make_folder(folder, name, &new), payload)
+    }
+
+    /// SYMLINK, with the name and the target.
+    fn make_link(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
+        let folder = self.node(request.node);
+        let (link, rest) = name(&payload[..data])?;
+        let (target, _) = name(rest)?;
+        let new = NewNode { mode: None, ..self.new_node(request, 0) };
+        let made = self.tree.make_link(folder, link, target, &new);
+        self.entry(made, payload).map_err(not_permitted)
+    }
+
+    /// LINK (`struct fuse_link_in`), with the name.
+    fn add_name(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
+        let (name, _) = name(&payload[..data])?;
+        let made = self.tree.add_name(self.node(request.u64(0)), self.node(request.node), name);
+        self.entry(made, payload).map_err(not_permitted)
+    }
+
+    fn remove(&self, request: &Request, data: &[u8]) -> Answered {
+        let (name, _) = name(data)?;
+        done(self.tree.remove(self.node(request.node), name))
+    }
+
+    /// RENAME (`struct fuse_rename_in`) and RENAME2 (`struct fuse_rename2_in`), with both names.
+    fn rename(&self, request: &Request, data: &[u8], flags: u32) -> Answered {
+        const NOREPLACE: u32 = 1 << 0;
+        const EXCHANGE: u32 = 1 << 1;
+        let (from, rest) = name(data)?;
+        let (to, _) = name(rest)?;
+        let how = match flags {
+            0 => Renaming::Replace,
+            NOREPLACE => Renaming::Keep,
+            EXCHANGE => Renaming::Exchange,
+            _ => return Err(Errno::EINVAL),
+        };
+        let renamed = self.tree.rename(self.node(request.node), from, self.node(request.u64(0)), to, how);
+        renamed.map(|()| 0).map_err(|e| match errno(e) {
+            Errno::EOPNOTSUPP => Errno::EINVAL,
+            other => other,
+        })
+    }
+}
+
+/// Files that are open.
+impl Shown {
+    /// CREATE (`struct fuse_create_in`), with the name: `struct fuse_entry_out` and `struct fuse_open_out`.
+    fn create(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
+        const O_EXCL: u32 = 0o200;
+        let (folder, (name, _)) = (self.node(request.node), name(&payload[..data])?);
+        let (flags, mode) = (request.u32(0), request.u32(4));
+        let new = self.new_node(request, mode);
+        let node = self.tree.create_open(folder, name, &new, usage(flags)).map_err(|e| match errno(e) {
+            // Somebody else has been quicker. The kernel opens what there is, if the program may.
+            Errno::EEXIST if flags & O_EXCL == 0 => Errno::ESTALE,
+            other => other,
+        })?;
+        let len = self.entry(Ok(node), payload).inspect_err(|_| drop(self.tree.release(node)))?;
+        Ok(len + opened(&mut payload[len..], 0, opened::KEEP_CACHE))
+    }
+
+    /// OPEN (`struct fuse_open_in`).
+    fn open(&self, request: &Request, payload: &mut [u8]) -> Answered {
+        let node = self.node(request.node);
+        self.tree.open(node, usage(request.u32(0))).map_err(errno)?;
+        let flags = if self.is_as_it_was(node) { opened::KEEP_CACHE } else { 0 };
+        Ok(opened(payload, 0, flags))
+    }
+
+    /// Whether nobody else has changed a file since it was opened last: the kernel may keep its contents then.
+    fn is_as_it_was(&self, node: Node) -> bool {
+        if !self.tree.changes_elsewhere() {
+            return true;
+        }
+        let Ok(known) = self.tree.attributes(node) else { return false };
+        let version = (known.modified, known.changed, known.size);
+        let rested = |time: SystemTime| time.elapsed().is_ok_and(|elapsed| elapsed > TICK);
+        let mut seen = lock(&self.seen);
+        if known.changed.is_some_and(rested) {
+            seen.insert(node, version) == Some(version)
+        } else {
+            seen.remove(&node);
+            false
         }
     }
 
-    fn mknod(&self, _req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, _: u32, reply: ReplyEntry) {
-        /// What kind of node (inode(7)).
-        const KIND: u32 = 0o170_000;
-        const REGULAR: u32 = 0o100_000;
-        match mode & KIND {
-            0 | REGULAR => self.entry(self.tree.create(self.node(parent), name, &NewNode::default()), reply),
-            _ => reply.error(Errno::EPERM),
+    /// READ (`struct fuse_read_in`).
+    fn read(&self, request: &Request, payload: &mut [u8]) -> Answered {
+        let out = payload.get_mut(..request.u32(16) as usize).ok_or(Errno::EINVAL)?;
+        self.tree.read_at(self.node(request.node), request.u64(8), out).map_err(errno)
+    }
+
+    /// WRITE (`struct fuse_write_in`): `struct fuse_write_out`.
+    fn write(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
+        let (node, size) = (self.node(request.node), request.u32(16) as usize);
+        if size != data {
+            return Err(Errno::EINVAL);
         }
-    }
-
-    fn mkdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
-        self.entry(self.tree.make_folder(self.node(parent), name, &NewNode::default()), reply);
-    }
-
-    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(self.tree.remove(self.node(parent), name), reply);
-    }
-
-    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(self.tree.remove(self.node(parent), name), reply);
-    }
-
-    fn rename(
-        &self,
-        _req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        newparent: INodeNo,
-        newname: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        if !(flags - RenameFlags::RENAME_NOREPLACE).is_empty() {
-            return reply.error(Errno::EINVAL);
+        self.tree.write_at(node, request.u64(8), &payload[..size]).map_err(errno)?;
+        if request.u32(20) & WRITE_KILL_SUIDGID != 0 {
+            self.take_privileges(node).map_err(errno)?;
         }
-        let keep = flags.contains(RenameFlags::RENAME_NOREPLACE);
-        let how = if keep { Renaming::Keep } else { Renaming::Replace };
-        done(self.tree.rename(self.node(parent), name, self.node(newparent), newname, how), reply);
+        Ok(Writer::new(payload).u32(size as u32).u32(0).len())
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let _ = self.tree.open(self.node(ino), Use { read: true, write: true });
-        // Nobody but the kernel changes what is in its cache.
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    /// FSYNC and FSYNCDIR (`struct fuse_fsync_in`).
+    fn sync(&self, request: &Request) -> Answered {
+        const CONTENTS_ONLY: u32 = 1 << 0;
+        done(self.tree.sync(self.node(request.node), request.u32(8) & CONTENTS_ONLY != 0))
+    }
+}
+
+/// Folders that are open.
+impl Shown {
+    fn listings(&self) -> MutexGuard<'_, HashMap<u64, Arc<Listing>>> {
+        lock(&self.listings)
     }
 
-    fn create(
-        &self,
-        _req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        _flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let made = self
-            .tree
-            .create(self.node(parent), name, &NewNode::default())
-            .and_then(|node| Ok((node, self.attr(node)?)));
-        match made {
-            Ok((node, attr)) => {
-                let _ = self.tree.open(node, Use { read: true, write: true });
-                reply.created(&NOT_KEPT, &attr, Generation(0), FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    fn open_folder(&self, request: &Request, payload: &mut [u8]) -> Answered {
+        let folder = self.node(request.node);
+        let number = self.tree.attributes(folder).map_err(errno)?.number;
+        let entries = Mutex::new(Arc::new(self.tree.list(folder).map_err(errno)?));
+        let handle = self.next.fetch_add(1, Ordering::Relaxed);
+        self.listings().insert(handle, Arc::new(Listing { number, entries, read: AtomicBool::new(false) }));
+        Ok(opened(payload, handle, 0))
+    }
+
+    /// READDIR and READDIRPLUS (`struct fuse_read_in`): as many `struct fuse_dirent` as fit, each behind a
+    /// `struct fuse_entry_out` in the latter.
+    fn list(&self, request: &Request, payload: &mut [u8], plus: bool) -> Answered {
+        let folder = self.node(request.node);
+        let (handle, offset, size) = (request.u64(0), request.u64(8), request.u32(16) as usize);
+        let listing = self.listings().get(&handle).cloned().ok_or(Errno::EBADF)?;
+        let entries = listing.entries(&*self.tree, folder, offset)?;
+        let payload = payload.get_mut(..size).ok_or(Errno::EINVAL)?;
+        let dots = [".", ".."].map(|name| (OsStr::new(name), listing.number, NodeKind::Folder, None));
+        let held = entries.iter().map(|e| (e.name.as_os_str(), e.node, e.kind, Some(e)));
+        let (before, mut at) = (usize::try_from(offset).unwrap_or(usize::MAX), 0);
+        // Found at once, however long the listing.
+        let dots_left = dots.into_iter().skip(before);
+        let held_left = held.skip(before.saturating_sub(2));
+        for (next, (name, number, kind, entry)) in (offset + 1..).zip(dots_left.chain(held_left)) {
+            let about = if plus { ENTRY } else { 0 };
+            let len = about + (24 + name.len()).next_multiple_of(8);
+            let Some(out) = payload.get_mut(at..at + len) else { break };
+            out.fill(0);
+            if let Some(entry) = entry.filter(|_| plus) {
+                // Without a node in it, the kernel looks the name up when it is used.
+                let _ = self.entry(self.tree.take(folder, entry), out).inspect_err(|_| out[..ENTRY].fill(0));
             }
-            Err(e) => reply.error(errno(&e)),
+            let mut out = Writer::new(&mut out[about..]);
+            out.u64(number).u64(next).u32(name.len() as u32).u32(self.listed_kind(kind)).bytes(name.as_bytes());
+            at += len;
         }
+        Ok(at)
     }
 
-    fn read(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let mut bytes = vec![0; size as usize];
-        match self.tree.read_at(self.node(ino), offset, &mut bytes) {
-            Ok(read) => reply.data(&bytes[..read]),
-            Err(e) => reply.error(errno(&e)),
-        }
-    }
-
-    fn write(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        match self.tree.write_at(self.node(ino), offset, data) {
-            Ok(()) => reply.written(data.len() as u32),
-            Err(e) => reply.error(errno(&e)),
-        }
-    }
-
-    fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
-        reply.ok();
-    }
-
-    fn release(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        done(self.tree.release(self.node(ino)), reply);
-    }
-
-    fn fsync(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        done(self.tree.flush(), reply);
-    }
-
-    fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        done(self.tree.flush(), reply);
-    }
-
-    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.tree.list(self.node(ino)) {
-            Ok(listing) => {
-                let handle = self.next.fetch_add(1, Ordering::Relaxed);
-                self.listings().insert(handle, listing);
-                reply.opened(FileHandle(handle), FopenFlags::empty());
-            }
-            Err(e) => reply.error(errno(&e)),
-        }
-    }
-
-    fn readdir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let listings = self.listings();
-        let Some(listing) = listings.get(&fh.0) else { return reply.error(Errno::EBADF) };
-        let dots = [(ino, FileType::Directory, OsStr::new(".")), (ino, FileType::Directory, OsStr::new(".."))];
-        let held = listing.iter().map(|e| (self.number(e.node), kind(e.kind), e.name.as_os_str()));
-        for (next, (ino, kind, name)) in (1..).zip(dots.into_iter().chain(held)).skip(offset as usize) {
-            if reply.add(ino, next, kind, name) {
-                break;
-            }
-        }
-        reply.ok();
-    }
-
-    fn releasedir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        self.listings().remove(&fh.0);
-        reply.ok();
-    }
-
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        match self.tree.space() {
-            Ok(space) => {
-                let of = |bytes: u64| bytes / u64::from(space.unit.max(1));
-                reply.statfs(of(space.total), of(space.free), of(space.free), 0, 0, space.unit, 255, space.unit);
-            }
-            Err(e) => reply.error(errno(&e)),
+    /// `d_type`. Of what is special nothing more is known here.
+    fn listed_kind(&self, kind: NodeKind) -> u32 {
+        const UNKNOWN: u32 = 0;
+        match kind {
+            NodeKind::File => S_IFREG >> 12,
+            NodeKind::Folder => S_IFDIR >> 12,
+            NodeKind::Link => S_IFLNK >> 12,
+            NodeKind::Special if self.showing.owners == Owners::Tree => UNKNOWN,
+            NodeKind::Special => S_IFIFO >> 12,
         }
     }
 }
 
-fn done(result: io::Result<()>, reply: ReplyEmpty) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(e) => reply.error(errno(&e)),
+impl Listing {
+    /// The entries, which are the folder's of now where it is read from the beginning once more (rewinddir(3)).
+    fn entries(&self, tree: &dyn Tree, folder: Node, offset: u64) -> Result<Arc<Vec<Entry>>, Errno> {
+        let mut entries = lock(&self.entries);
+        if offset == 0 && self.read.swap(true, Ordering::Relaxed) {
+            *entries = Arc::new(tree.list(folder).map_err(errno)?);
+        }
+        Ok(Arc::clone(&entries))
     }
 }
 
-fn time(time: TimeOrNow) -> SystemTime {
-    match time {
-        TimeOrNow::SpecificTime(time) => time,
-        TimeOrNow::Now => SystemTime::now(),
+/// Extended attributes. Where the tree has none at all, ENOSYS: the kernel asks before each write otherwise.
+impl Shown {
+    /// GETXATTR (`struct fuse_getxattr_in`), with the name.
+    fn extended(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
+        let (name, _) = name(&payload[..data])?;
+        let value = self.tree.extended(self.node(request.node), name).map_err(none_at_all)?;
+        sized(&value.ok_or(Errno::ENODATA)?, request.u32(0), payload)
+    }
+
+    /// LISTXATTR (`struct fuse_getxattr_in`).
+    fn list_extended(&self, request: &Request, payload: &mut [u8]) -> Answered {
+        let names = self.tree.list_extended(self.node(request.node)).map_err(none_at_all)?;
+        // Those are root's, and nobody else is to know of them (xattr(7)).
+        let all = request.owner.0 == 0;
+        let shown = names.iter().map(|name| name.as_bytes()).filter(|name| all || !name.starts_with(b"trusted."));
+        let names: Vec<u8> = shown.flat_map(|name| [name, b"\0"].concat()).collect();
+        sized(&names, request.u32(0), payload)
+    }
+
+    /// SETXATTR (`struct fuse_setxattr_in` as it was at first), with the name and the value.
+    fn set_extended(&self, request: &Request, data: &[u8]) -> Answered {
+        const CREATE: u32 = 1;
+        const REPLACE: u32 = 2;
+        let (name, rest) = name(data)?;
+        let value = rest.get(..request.u32(0) as usize).ok_or(Errno::EINVAL)?;
+        let how = match request.u32(4) {
+            0 => Setting::Any,
+            CREATE => Setting::Create,
+            REPLACE => Setting::Replace,
+            _ => return Err(Errno::EINVAL),
+        };
+        self.tree.set_extended(self.node(request.node), name, value, how).map(|()| 0).map_err(none_at_all)
+    }
+
+    fn remove_extended(&self, request: &Request, data: &[u8]) -> Answered {
+        let (name, _) = name(data)?;
+        self.tree.remove_extended(self.node(request.node), name).map(|()| 0).map_err(none_at_all)
     }
 }
 
-fn kind(kind: NodeKind) -> FileType {
-    match kind {
-        NodeKind::File => FileType::RegularFile,
-        NodeKind::Folder => FileType::Directory,
-        NodeKind::Link => FileType::Symlink,
-        // A device of the volume would be a door into this machine.
-        NodeKind::Special => FileType::NamedPipe,
+/// An extended attribute's answer: how long it is (`struct fuse_getxattr_out`) for those who have no room, or all of it.
+fn sized(value: &[u8], room: u32, payload: &mut [u8]) -> Answered {
+    match room as usize {
+        0 => Ok(Writer::new(payload).u32(value.len() as u32).u32(0).len()),
+        room if room < value.len() => Err(Errno::ERANGE),
+        _ => Ok(Writer::new(payload).bytes(value).len()),
     }
+}
+
+/// `struct fuse_open_out`.
+fn opened(payload: &mut [u8], handle: u64, flags: u32) -> usize {
+    Writer::new(payload).u64(handle).u32(flags).u32(0).len()
+}
+
+/// The access mode of open(2)'s flags.
+fn usage(flags: u32) -> Use {
+    const O_ACCMODE: u32 = 3;
+    const O_RDONLY: u32 = 0;
+    const O_WRONLY: u32 = 1;
+    Use { read: flags & O_ACCMODE != O_WRONLY, write: flags & O_ACCMODE != O_RDONLY }
+}
+
+/// A name and what follows it.
+fn name(data: &[u8]) -> Result<(&OsStr, &[u8]), Errno> {
+    split_name(data).map(|(name, rest)| (OsStr::from_bytes(name), rest))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn u64_at(bytes: &[u8; 16], at: usize) -> u64 {
+    u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+}
+
+/// Whole seconds, which are negative before 1970, and nanoseconds to add.
+fn since_1970(time: SystemTime) -> (i64, u32) {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => (after.as_secs().cast_signed(), after.subsec_nanos()),
+        Err(before) => {
+            let before = before.duration();
+            let nanoseconds = (1_000_000_000 - before.subsec_nanos()) % 1_000_000_000;
+            (-before.as_secs().cast_signed() - i64::from(nanoseconds != 0), nanoseconds)
+        }
+    }
+}
+
+/// The other way around.
+fn at(seconds: i64, nanoseconds: u32) -> SystemTime {
+    let whole = Duration::from_secs(seconds.unsigned_abs());
+    let time = if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
+    time.and_then(|time| time.checked_add(Duration::from_nanos(nanoseconds.into()))).unwrap_or(UNIX_EPOCH)
+}
+
+fn done(result: io::Result<()>) -> Answered {
+    result.map(|()| 0).map_err(errno)
 }
 
 /// The number that programs get. What a store refuses to have written, as a protected hidden volume does, is an I/O error.
-fn errno(error: &io::Error) -> Errno {
-    let number = match error.kind() {
-        _ if error.raw_os_error().is_some() => return Errno::from_i32(error.raw_os_error().unwrap_or(0)),
-        ErrorKind::NotFound => SystemErrno::NOENT,
-        ErrorKind::AlreadyExists => SystemErrno::EXIST,
-        ErrorKind::NotADirectory => SystemErrno::NOTDIR,
-        ErrorKind::IsADirectory => SystemErrno::ISDIR,
-        ErrorKind::DirectoryNotEmpty => SystemErrno::NOTEMPTY,
-        ErrorKind::StorageFull => SystemErrno::NOSPC,
-        ErrorKind::FileTooLarge => SystemErrno::FBIG,
-        ErrorKind::InvalidFilename | ErrorKind::InvalidInput => SystemErrno::INVAL,
-        ErrorKind::ReadOnlyFilesystem => SystemErrno::ROFS,
-        ErrorKind::Unsupported => SystemErrno::OPNOTSUPP,
-        _ => SystemErrno::IO,
-    };
-    Errno::from_i32(number.raw_os_error())
+fn errno(error: io::Error) -> Errno {
+    match error.kind() {
+        _ if error.raw_os_error().is_some() => Errno::of(&error),
+        ErrorKind::NotFound => Errno::ENOENT,
+        ErrorKind::AlreadyExists => Errno::EEXIST,
+        ErrorKind::NotADirectory => Errno::ENOTDIR,
+        ErrorKind::IsADirectory => Errno::EISDIR,
+        ErrorKind::DirectoryNotEmpty => Errno::ENOTEMPTY,
+        ErrorKind::StorageFull => Errno::ENOSPC,
+        ErrorKind::FileTooLarge => Errno::EFBIG,
+        ErrorKind::InvalidFilename | ErrorKind::InvalidInput => Errno::EINVAL,
+        ErrorKind::ReadOnlyFilesystem => Errno::EROFS,
+        ErrorKind::CrossesDevices => Errno::EXDEV,
+        ErrorKind::TooManyLinks => Errno::EMLINK,
+        ErrorKind::Unsupported => Errno::EOPNOTSUPP,
+        _ => Errno::EIO,
+    }
+}
+
+/// What a file system has not is not permitted (link(2), symlink(2), mknod(2)).
+fn not_permitted(errno: Errno) -> Errno {
+    if errno == Errno::EOPNOTSUPP { Errno::EPERM } else { errno }
+}
+
+/// ENOSYS where it is the tree that says so, and not the file system of one of its nodes.
+fn none_at_all(error: io::Error) -> Errno {
+    match (error.raw_os_error(), error.kind()) {
+        (None, ErrorKind::Unsupported | ErrorKind::ReadOnlyFilesystem) => Errno::ENOSYS,
+        _ => errno(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_come_back() {
+        for (seconds, nanoseconds) in [(0, 0), (5, 7), (-1, 0), (-1, 999_999_999), (-100, 1), (i64::from(i32::MIN), 5)]
+        {
+            assert_eq!(since_1970(at(seconds, nanoseconds)), (seconds, nanoseconds));
+        }
+    }
 }

@@ -9,9 +9,9 @@ use rustix::io::Errno as SystemErrno;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::Shared;
+use super::answers::Answer;
 use super::device::End;
-use super::image::Answer;
-use super::protocol::{Request, opcode, out_header};
+use super::protocol::{Request, out_header};
 use super::uring_sys::{Event, Queue};
 
 /// An answer with at least this many bytes is handed over at once: somebody could be working on it.
@@ -70,12 +70,8 @@ impl Processor {
     fn handle(&mut self, slot: usize, shared: &Shared) -> io::Result<()> {
         let mut delivered = self.queue.delivered(slot);
         let data = delivered.payload_len();
-        let mut request =
-            Request::parse(delivered.header(), delivered.arguments()).ok_or(io::ErrorKind::InvalidData)?;
-        if request.opcode == opcode::LOOKUP {
-            // It has no arguments but a name, which counts as payload.
-            request.set_name(&delivered.payload[..data]);
-        }
+        // Names count as payload, also where there is nothing before them.
+        let request = Request::parse(delivered.header(), delivered.arguments()).ok_or(io::ErrorKind::InvalidData)?;
         let answer = shared.served.answer(&request, delivered.payload, data);
         let (error, len) = match answer {
             // No such request comes this way; if one did, it would have to be answered: the slot is bound to it.

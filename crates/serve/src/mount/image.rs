@@ -12,6 +12,7 @@ use claviger_engine::filesystems;
 use claviger_engine::{Result, Store};
 use rustix::event::{PollFd, PollFlags};
 
+use crate::fuse::tree::Showing;
 use crate::fuse::{self, Handle, Image, Options};
 use crate::wait::wait;
 
@@ -38,7 +39,7 @@ impl Served {
     pub fn tree(store: Arc<dyn Store>, read_only: bool, dir: &Path, options: Options) -> Result<(Self, Vec<String>)> {
         let (_, tree) = filesystems::open(store)?;
         let (warnings, read_only) = (tree.warnings(), read_only || !tree.writable());
-        let mounted = fuse::tree::mount(Arc::from(tree), read_only, dir, options)?;
+        let mounted = fuse::tree::mount(Arc::from(tree), Showing::volume(read_only), dir, options)?;
         Ok((Self::start(mounted.handle(), read_only, move || mounted.run())?, warnings))
     }
 

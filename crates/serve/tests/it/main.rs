@@ -2,6 +2,7 @@
 
 mod common;
 mod fuse_endings;
+mod fuse_folder;
 mod fuse_image;
 mod fuse_tree;
 mod mounted;

@@ -31,8 +31,8 @@ use tempfile::TempDir;
 
 use crate::mounts::{LoopDevice, Mount, bounded, sparse_file};
 use crate::tools;
-pub use context::as_user;
 use context::{Ctx, Done, Stop, become_user, clear, mode};
+pub use context::{as_user, second_group};
 pub use read_only::{read_only, read_only_contents};
 
 /// One thing that must be so.

@@ -101,6 +101,10 @@ impl Tree for Fat {
         self.store.writable() && !self.cut_short
     }
 
+    fn folds_case(&self) -> bool {
+        true
+    }
+
     fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.unclean {

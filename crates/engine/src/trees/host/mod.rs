@@ -196,6 +196,10 @@ impl Tree for HostFolder {
         self.access == Access::ReadWrite
     }
 
+    fn changes_elsewhere(&self) -> bool {
+        true
+    }
+
     fn lookup(&self, folder: Node, name: &OsStr) -> io::Result<Node> {
         let (folder, name) = self.place(folder, name)?;
         self.found(&folder, name)
@@ -215,9 +219,12 @@ impl Tree for HostFolder {
 
     fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
         let folder = self.nodes.get(folder)?;
+        if folder.kind != NodeKind::Folder {
+            return Err(Errno::NOTDIR.into());
+        }
         let mut entries = Vec::new();
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        for entry in Dir::new(rustix::fs::openat(&*folder, ".", flags, Mode::empty())?)? {
+        // Not by `.` in it, which only those find who may search it.
+        for entry in Dir::new(folder.reopen(OFlags::RDONLY | OFlags::DIRECTORY)?)? {
             let entry = entry?;
             let (name, number) = (entry.file_name(), entry.ino());
             if matches!(name.to_bytes(), b"." | b"..") {

@@ -23,7 +23,7 @@ pub const NOBODY: u32 = 65534;
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// No server lives longer: a test that waits for one that has stopped answering fails then, and does not hang.
-const LIFETIME: Duration = Duration::from_secs(240);
+const LIFETIME: Duration = Duration::from_secs(600);
 
 /// The words of a server for each transport, once this system allows both.
 pub fn transports() -> Option<[&'static str; 2]> {
@@ -87,11 +87,16 @@ impl Place {
 
     /// As the user `NOBODY`, who can reach nothing but this folder.
     pub fn serve_as_nobody(&self, words: &[&str]) -> Mounted {
+        self.serve_as_nobody_in(&[], words)
+    }
+
+    /// The same, with more groups.
+    pub fn serve_as_nobody_in(&self, groups: &[u32], words: &[&str]) -> Mounted {
         self.give_to(NOBODY);
         let exe = self.dir.path().join("server");
         fs::copy(std::env::current_exe().expect("this program"), &exe).expect("there is room");
         fs::set_permissions(&exe, Permissions::from_mode(0o755)).expect("it is ours");
-        let mut command = as_nobody();
+        let mut command = as_user_in(NOBODY, groups);
         command.arg(exe);
         Mounted::start(self, command, words)
     }
@@ -111,8 +116,14 @@ pub fn as_nobody() -> Command {
 }
 
 pub fn as_user(user: u32) -> Command {
+    as_user_in(user, &[])
+}
+
+fn as_user_in(user: u32, groups: &[u32]) -> Command {
+    let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
+    let others = if groups.is_empty() { "--clear-groups".into() } else { format!("--groups={}", groups.join(",")) };
     let mut command = Command::new("setpriv");
-    command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".into()]);
+    command.args([format!("--reuid={user}"), format!("--regid={user}"), others]);
     command
 }
 
