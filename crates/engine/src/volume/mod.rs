@@ -21,8 +21,8 @@ pub use layout::{Layout, Payload, Segment};
 /// Bytes that are read and then decrypted at a time, so that they are still in the L2 cache.
 const CHUNK: usize = 128 << 10;
 
-/// Requests of at least this many bytes are shared out over idle threads: below it, waking a thread costs more than it does.
-const SPLIT: usize = 1 << 20;
+/// A lone request of at least this many bytes is shared out over idle threads: below it, waking a thread costs more than it does.
+pub const SPLIT: usize = 1 << 20;
 
 /// The plaintext of a layout over a store.
 ///
