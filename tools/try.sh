@@ -89,17 +89,17 @@ say "4. How fast are the ciphers on this machine? (claviger benchmark shows all 
 show benchmark --buffer 1MB --repeats 3 >benchmark.txt
 cat benchmark.txt
 
-say "5. What does encryption cost on the way to a program? (claviger lab compare without --quick takes its time)"
-show lab compare --quick >compare.txt
-cat compare.txt
+say "5. What does encryption cost on the way to a program? (claviger lab run without --quick takes its time)"
+show lab run --quick --preset sweep --out sweep >sweep.txt
+cat sweep.txt
 
 say "Summary"
 cat <<END
 claviger opened $opened and one that it made itself, without root and without a kernel
 module. In memory, on this machine:
 $(grep 'is the fastest with' benchmark.txt)
-On the way to a program, beside the same way without encryption (MB/s, loss in percent):
-$(sed -n '/^AES over NBD/,$p' compare.txt)
+On the way to a program, beside the same way without encryption:
+$(sed -n '/^Findings/,/^$/{//!p}' sweep.txt)
 
 On your own files:
   claviger identify FILE        claviger info FILE        claviger serve FILE

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use claviger_crypto::modes::xts::{Layer, Xts};
+use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, ciphers};
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Error, Layout, Payload, Result, SectorCipher, Segment, Store, Volume};
@@ -67,7 +68,7 @@ fn volume(store: Arc<dyn Store>, cipher: Arc<dyn SectorCipher>) -> Result<Arc<dy
     let len = store.len() - store.len() % cipher.sector_size() as u64;
     let payload = Payload::crypt(cipher, 0);
     let layout = Layout::new(vec![Segment { at: 0, len, stored_at: 0, payload, writable: store.writable() }])?;
-    Ok(Arc::new(Volume::new(store, layout)))
+    Ok(Arc::new(Volume::new(store, layout).with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO)))))
 }
 
 fn aes_xts() -> Xts {

@@ -23,9 +23,9 @@ pub use layout::{Layout, Payload, Segment};
 /// Bytes that are read and then decrypted at a time, small enough to stay in the L2 cache.
 const CHUNK: usize = 128 << 10;
 
-/// Requests of at least this many bytes are split over idle threads: below it, waking a thread costs more than it
+/// A lone request of at least this many bytes is split over idle threads: below it, waking a thread costs more than it
 /// saves.
-const SPLIT: usize = 1 << 20;
+pub const SPLIT: usize = 1 << 20;
 
 /// The plaintext of a layout over a store.
 ///

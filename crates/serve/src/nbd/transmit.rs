@@ -6,6 +6,8 @@
 use std::io::{self, IoSlice};
 use std::ops::Range;
 
+use claviger_engine::volume::SPLIT;
+
 use super::negotiate::Agreed;
 use super::protocol::*;
 use super::socket::Socket;
@@ -13,8 +15,8 @@ use super::{Exported, Phase, Shared};
 use crate::aligned::Aligned;
 use crate::spin::{Running, Sleeping, Spinner};
 
-/// Bytes that are read from the store and sent at a time: they are still in the L2 cache when the kernel copies them.
-const CHUNK: usize = 256 << 10;
+/// Bytes that are read from the store and sent at a time: as few as a volume shares out over processors.
+const CHUNK: usize = SPLIT;
 
 /// Where chunks of one request meet, in the export: no sector is cut in two.
 const GRAIN: u64 = 4096;
