@@ -4,7 +4,6 @@
 //! several words, and a word has a byte for each of the 4 columns, in which each of 8 blocks has one bit. ShiftRows is then a
 //! rotation of words and the row rotations of MixColumns are renamings.
 #![allow(unsafe_code)]
-
 #![expect(clippy::needless_range_loop, reason = "the same index runs through several arrays")]
 
 #[cfg(target_arch = "x86_64")]
