@@ -64,7 +64,7 @@ api-check: doc
 
 # What crates.io would be given, packed and built in order. Uploads nothing.
 package:
-	$(CARGO) publish --dry-run --locked --workspace
+	$(CARGO) publish --dry-run --locked --allow-dirty --workspace
 
 # In a folder of its own, since it builds everything anew.
 msrv:
