@@ -207,7 +207,7 @@ fn opening() {
     };
     let try_all = || {
         let header = format.open(&store).expect("something that could be a header");
-        assert!(header.unlock(&store, &Unlock::with(&wrong)).is_err(), "nothing opens");
+        assert!(header.unlock(&Unlock::with(&wrong)).is_err(), "nothing opens");
     };
     let (mut alone, mut whole) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {

@@ -45,7 +45,7 @@ fn header(format: &dyn Format, store: &dyn Store) {
     for credentials in &credentials {
         let with = Unlock { cancel: Some(&cancel), for_kernel: true, ..Unlock::with(credentials) };
         let _ = header.effort(&with);
-        let _ = header.unlock(store, &with);
+        let _ = header.unlock(&with);
     }
 }
 

@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use claviger_engine::formats::{self, Derivation, HeaderBackup, Prepared, RestoreFrom};
 use claviger_engine::partitions;
-use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Store, Unlock};
+use claviger_engine::store::Access;
+use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Opening, Store, Unlock};
 use serde::Serialize;
 
+use crate::opening::OpenArgs;
 use crate::opening::credentials::HiddenCredentialArgs;
 use crate::opening::editing::{self, editor_of};
-use crate::opening::{OpenArgs, open_file};
 use crate::opening::{header_changes, new_file};
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
-use crate::terminal::{cancel, prompt, show};
+use crate::terminal::{advice, cancel, prompt, show};
 
 /// Show a volume's headers, save them, or bring them back
 #[derive(clap::Args)]
@@ -176,7 +176,7 @@ fn back_up(args: &BackupArgs) -> anyhow::Result<()> {
     let backup = editing.editor.back_up(&*editing.store, &editing.narrow(), hidden.as_ref());
     bar.clear();
     let backup = backup.map_err(|e| e.at(editing.path()))?;
-    backup.warnings.iter().for_each(|w| output::warn(w));
+    let warnings = advice::warn(&backup.warnings);
     cancel::check()?;
     new_file::write(&args.file, &backup.bytes)?;
     let saved = Saved {
@@ -184,7 +184,7 @@ fn back_up(args: &BackupArgs) -> anyhow::Result<()> {
         file: args.file.display().to_string(),
         format: backup.format,
         headers: backup.headers,
-        warnings: backup.warnings,
+        warnings,
     };
     output::print(&saved, args.json)
 }
@@ -199,14 +199,14 @@ fn back_up_public(args: &BackupArgs) -> anyhow::Result<Option<Saved>> {
         return Ok(None);
     }
     let backup = named.editor.back_up(&*named.store, &Unlock::with(&[]), None).map_err(|e| e.at(&header.path))?;
-    backup.warnings.iter().for_each(|w| output::warn(w));
+    let warnings = advice::warn(&backup.warnings);
     new_file::write(&args.file, &backup.bytes)?;
-    let HeaderBackup { bytes: _, format, headers, warnings } = backup;
+    let HeaderBackup { bytes: _, format, headers, warnings: _ } = backup;
     Ok(Some(Saved { path: named.path(), file: args.file.display().to_string(), format, headers, warnings }))
 }
 
 /// Whether the backup is of a format whose headers are restored without a passphrase.
-fn is_public(file: &FileStore) -> bool {
+fn is_public(file: &Arc<dyn Store>) -> bool {
     formats::open(file, None).is_ok_and(|(format, _)| editing::is_public(format))
 }
 
@@ -215,10 +215,9 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     let cancel = cancel::install()?;
     let path = &args.open.path;
     let at = |e: Error| e.at(path);
-    let store: Arc<dyn Store> = Arc::new(open_file(path, Access::ReadWrite)?);
-    let store = args.open.how.in_partition(store).map_err(at)?;
-    let file = args.from.as_deref().map(|from| FileStore::open(from, Access::ReadOnly)).transpose()?;
-    let from = file.as_ref().map_or(RestoreFrom::Embedded, |f| RestoreFrom::Backup(f));
+    let store = args.open.how.opening(path)?.access(Access::ReadWrite).stored()?;
+    let file = args.from.as_deref().map(|from| Opening::path(from).stored()).transpose()?;
+    let from = file.as_ref().map_or(RestoreFrom::Embedded, |f| RestoreFrom::Backup(&**f));
     let public = file.as_ref().is_some_and(is_public);
     let credentials = if public { Vec::new() } else { args.open.credentials.read()? };
     let bar = Progress::trials("Opening");
@@ -230,15 +229,15 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
         (ErrorKind::NotThisFormat(_) | ErrorKind::WrongCredential(_), Some(from)) => e.at(from),
         _ => at(e),
     })?;
-    prepared.warnings.iter().for_each(|w| output::warn(w));
+    let warnings = advice::warn(&prepared.warnings);
     if !prepared.edit.steps.is_empty() {
         // What belongs in a partition would take the disk's table away.
         let table = !matches!(partitions::read(&*store), Ok(None));
         consent(args, path, &prepared, table)?;
         prepared.edit.carry_out(&*store).map_err(at)?;
         match public {
-            true => format.open(&*store).map(|_| ()).map_err(at)?,
-            false => opens(format, &*store, &credentials, &with, &prepared).map_err(at)?,
+            true => format.open(&store).map(|_| ()).map_err(at)?,
+            false => opens(format, &store, &credentials, &with, &prepared).map_err(at)?,
         }
     }
     let restored = Restored {
@@ -247,7 +246,7 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
         hidden: prepared.hidden,
         written: prepared.edit.steps.iter().map(|s| s.what.clone()).collect(),
         derivation: prepared.derivation,
-        warnings: prepared.warnings,
+        warnings,
     };
     output::print(&restored, args.json)
 }
@@ -271,7 +270,9 @@ fn prepare(
             // A hash, a PIM or a length of another format.
             Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) => last = Some(e),
             Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => last = last.or(Some(e)),
-            Err(e) if matches!(e.kind, ErrorKind::Misuse(_)) && e.hint.is_none() => last = last.or(Some(e)),
+            Err(e) if matches!(e.kind, ErrorKind::Misuse(_)) && e.hint.is_none() && e.advice.is_none() => {
+                last = last.or(Some(e))
+            }
             Err(e) => return Err(e),
         }
     }
@@ -300,7 +301,7 @@ fn consent(args: &RestoreArgs, path: &Path, prepared: &Prepared, table: bool) ->
 /// Opens the volume with what has been written.
 fn opens(
     format: &dyn Format,
-    store: &dyn Store,
+    store: &Arc<dyn Store>,
     credentials: &[Credential],
     with: &Unlock<'_>,
     prepared: &Prepared,
@@ -308,7 +309,7 @@ fn opens(
     use claviger_engine::credential::HeaderChoice;
     let header = HeaderChoice::One { hidden: prepared.hidden, backup: false };
     let with = Unlock { credentials, hash: prepared.derivation.map(|d| d.hash), header, progress: None, ..*with };
-    format.open(store)?.unlock(store, &with).map(|_| ())
+    format.open(store)?.unlock(&with).map(|_| ())
 }
 
 impl Report for Saved {

@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use claviger_engine::diagnosis::{Content, Look};
 use claviger_engine::formats::partition::{self, Candidate};
-use claviger_engine::store::Access;
+use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{ErrorKind, FORMATS, Store, Verdict};
 use serde::Serialize;
 
-use crate::opening::open_file;
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
@@ -98,7 +97,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn identify(path: &Path) -> claviger_engine::Result<Identified> {
-    let store: Arc<dyn Store> = Arc::new(open_file(path, Access::ReadOnly)?);
+    let store: Arc<dyn Store> = Arc::new(FileStore::open(path, Access::ReadOnly)?);
     let mut formats = Vec::new();
     for format in FORMATS {
         let verdict = format.identify(&*store).map_err(|e| e.at(path))?;

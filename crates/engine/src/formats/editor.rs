@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::resizing::Resizing;
+use crate::advice::Warning;
 use crate::credential::{Credential, Unlock};
 use crate::edit::Edit;
 use crate::error::{Error, Result};
@@ -209,7 +210,7 @@ pub struct Prepared {
     /// How keys are derived from now on, where that is part of the change.
     pub derivation: Option<Derivation>,
     /// What a person must know. Whole sentences.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 /// How a key is derived.
@@ -234,7 +235,7 @@ pub struct HeaderBackup {
     /// Which headers are in it: `primary`, `hidden`.
     pub headers: Vec<&'static str>,
     /// What a person must know. Whole sentences.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 /// What was found out about a volume's headers.
@@ -249,7 +250,7 @@ pub struct Verified {
     /// Whether a header that should open does not, or not as its twin does.
     pub damaged: bool,
     /// What a person must know. Whole sentences.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 /// One copy of a header.

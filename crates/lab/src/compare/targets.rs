@@ -274,8 +274,8 @@ fn by_number(file: &File) -> PathBuf {
 
 /// The volume in a container.
 fn unlock(container: &Arc<FileStore>, passphrase: &[Credential], acceleration: Acceleration) -> Result<Unlocked> {
-    let (_, header) = formats::open(&**container, Some("TrueCrypt"))?;
-    header.unlock(&**container, &Unlock { acceleration, for_kernel: true, ..Unlock::with(passphrase) })
+    let (_, header) = formats::open(&(Arc::clone(container) as Arc<dyn Store>), Some("TrueCrypt"))?;
+    header.unlock(&Unlock { acceleration, for_kernel: true, ..Unlock::with(passphrase) })
 }
 
 /// A store without a transport.

@@ -3,11 +3,14 @@
 pub(in crate::formats) mod kdf;
 pub(in crate::formats) mod uuid;
 
+use std::sync::Arc;
+
 use claviger_crypto::dmcrypt::{self, Sectors, Specification};
 use claviger_crypto::hash::Hash;
 use claviger_crypto::secret::wipe_stack;
 use claviger_crypto::{Acceleration, Secret, SectorCipher, afsplit};
 
+use crate::advice::Advice;
 use crate::credential::{Credential, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::magic;
@@ -73,6 +76,36 @@ impl Area<'_> {
     /// Bytes that are encrypted: whole sectors.
     pub fn len(&self) -> usize {
         (self.key_len * self.stripes).next_multiple_of(512)
+    }
+}
+
+/// What to say of a header whose data are not where it is.
+pub(super) fn data_elsewhere() -> Error {
+    Error::misuse("this is a detached header: the data are in another file or device").advise(Advice::NameHeader)
+}
+
+/// What a volume is in: one store, or two where its header is detached.
+pub(super) struct Stored {
+    /// That of the header.
+    pub header: Arc<dyn Store>,
+    /// That of the data, if it is another one.
+    pub detached: Option<Arc<dyn Store>>,
+}
+
+impl Stored {
+    /// Header and data in one.
+    pub fn whole(store: &Arc<dyn Store>) -> Self {
+        Self { header: Arc::clone(store), detached: None }
+    }
+
+    /// A detached header, and its data.
+    pub fn apart(header: &Arc<dyn Store>, data: &Arc<dyn Store>) -> Self {
+        Self { header: Arc::clone(header), detached: Some(Arc::clone(data)) }
+    }
+
+    /// That of the data.
+    pub fn data(&self) -> &Arc<dyn Store> {
+        self.detached.as_ref().unwrap_or(&self.header)
     }
 }
 

@@ -9,6 +9,7 @@ use super::binary::Binary;
 use super::metadata::{Metadata, Size};
 use super::read::{ReadHeader, read};
 use super::{NAME, backup, convert, keyslots, tokens, write};
+use crate::advice::Warning;
 use crate::credential::Unlock;
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
@@ -101,7 +102,7 @@ pub(super) struct Change<'a> {
     /// How its key is derived from now on.
     pub derivation: Option<Derivation>,
     /// What a person must know.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 impl<'a> Change<'a> {

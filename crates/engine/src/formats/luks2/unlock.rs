@@ -11,6 +11,7 @@ use super::derivation;
 use super::metadata::{Digest, Keyslot, Metadata};
 use super::read::ReadHeader;
 use super::validate::{digests_of, printable, unknown};
+use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::kdf::Kdf;
@@ -286,9 +287,10 @@ fn none_opened(tried: usize, mut left_out: Vec<(u32, Error)>) -> Error {
     if tried == 0 {
         return Error::from(ErrorKind::WrongCredential("there is no keyslot that a passphrase opens".into()))
             .hint(
-                "A keyslot of the priority \"ignore\" opens only if its number is given, --slot N. Otherwise the volume key itself, or a \
-                 header backup with keyslots in it, opens the volume.",
-            );
+                "The volume key itself, or a header backup with keyslots in it, opens the volume. A keyslot of the priority \"ignore\" opens \
+                 only if its number is given.",
+            )
+            .advise(Advice::NameKeyslot);
     }
     if left_out.len() == tried {
         return left_out.remove(0).1;
