@@ -126,6 +126,9 @@ struct Restored {
     #[serde(flatten)]
     derivation: Option<Derivation>,
     warnings: Vec<String>,
+    /// Whether a password opened the volume by it.
+    #[serde(skip)]
+    tried: bool,
 }
 
 impl Args {
@@ -233,7 +236,7 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     if !prepared.edit.steps.is_empty() {
         // What belongs in a partition would take the disk's table away.
         let table = !matches!(partitions::read(&*store), Ok(None));
-        consent(args, path, &prepared, table)?;
+        consent(args, path, &prepared, public, table)?;
         prepared.edit.carry_out(&*store).map_err(at)?;
         match public {
             true => format.open(&store).map(|_| ()).map_err(at)?,
@@ -247,6 +250,7 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
         written: prepared.edit.steps.iter().map(|s| s.what.clone()).collect(),
         derivation: prepared.derivation,
         warnings,
+        tried: !public,
     };
     output::print(&restored, args.json)
 }
@@ -279,7 +283,13 @@ fn prepare(
     Err(last.unwrap_or_else(|| Error::unsupported("header backups")))
 }
 
-fn consent(args: &RestoreArgs, path: &Path, prepared: &Prepared, table: bool) -> claviger_engine::Result<()> {
+fn consent(
+    args: &RestoreArgs,
+    path: &Path,
+    prepared: &Prepared,
+    public: bool,
+    table: bool,
+) -> claviger_engine::Result<()> {
     if args.yes {
         return Ok(());
     }
@@ -290,9 +300,13 @@ fn consent(args: &RestoreArgs, path: &Path, prepared: &Prepared, table: bool) ->
     } else {
         ""
     };
+    let opens_with = match public {
+        true => "the passphrases that the backup has, and no longer with others",
+        false => "the password that you have just given, and no longer with another one",
+    };
     let question = format!(
-        "{lost}The {whose} of {} is replaced by that in {from}. From then on the volume opens with the password that you have just \
-         given, and no longer with another one that it may have now. Replace it? (yes/no) ",
+        "{lost}The {whose} of {} is replaced by that in {from}. From then on the volume opens with {opens_with} that it may have now. \
+         Replace it? (yes/no) ",
         path.display()
     );
     prompt::consent(&question, "--yes", |why| Error::misuse(format!("the header was not replaced{why}")).at(path))
@@ -325,11 +339,15 @@ impl Report for Saved {
 
 impl Report for Restored {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, written, hidden, .. } = self;
+        let Self { path, written, hidden, tried, .. } = self;
         let whose = if *hidden { "hidden volume" } else { "volume" };
+        let proof = match tried {
+            true => format!("the {whose} has been opened with it"),
+            false => "it can be read; no passphrase was tried".to_owned(),
+        };
         match &written[..] {
             [] => writeln!(out, "{path}: nothing to do, the {whose}'s header in front opens and is the same"),
-            written => writeln!(out, "{path}: restored {}; the {whose} has been opened with it", written.join(", ")),
+            written => writeln!(out, "{path}: restored {}; {proof}", written.join(", ")),
         }
     }
 }

@@ -94,7 +94,7 @@ fn partitions(disk: &Arc<dyn Store>) -> Result<(Vec<Candidate>, Option<String>)>
     match partition::candidates(disk) {
         Ok(candidates) => Ok((candidates.unwrap_or_default(), None)),
         Err(e) if matches!(e.kind, ErrorKind::Io(_)) => Err(e),
-        Err(e) => Ok((Vec::new(), Some(e.to_string()))),
+        Err(e) => Ok((Vec::new(), Some(e.kind.to_string()))),
     }
 }
 

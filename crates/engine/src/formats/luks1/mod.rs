@@ -15,7 +15,7 @@ use claviger_crypto::dmcrypt::{Sectors, Specification};
 use claviger_crypto::secret::wipe_stack;
 use serde_json::{Value, json};
 
-use super::luks::{Stored, cipher_error, data_elsewhere};
+use super::luks::{KeyMarks, Stored, cipher_error, data_elsewhere, other_header_in_front};
 use super::{
     Choices, Facts, Format, Header, KernelCipher, KeyslotEditor, MappedPart, Mapping, Plan, Unlocked, Verdict,
 };
@@ -144,6 +144,7 @@ fn unlocked(header: &Phdr, stored: &Stored, with: &Unlock<'_>) -> Result<Unlocke
     let OpenedKey { keyslot, key, trials, mut warnings } = unlock::open_key(header, &*stored.header, with)?;
     warnings.extend(header_warnings(header));
     warnings.extend(data.warning.clone().map(Warning::from));
+    warnings.extend(other_header_in_front(stored, &marks_of(header))?);
     let sector_cipher = cipher
         .with_key(&key, Sectors::default(), with.acceleration)
         .map_err(|e| cipher_error(e, at::CIPHER_NAME as u64))?;
@@ -167,6 +168,16 @@ fn unlocked(header: &Phdr, stored: &Stored, with: &Unlock<'_>) -> Result<Unlocke
         mapping,
         recognised: true,
     })
+}
+
+/// What the volume key is known by, if there is a header that is sound.
+pub(in crate::formats) fn key_marks(store: &dyn Store) -> Result<KeyMarks> {
+    let header = Phdr::read(store)?;
+    Ok(marks_of(&header))
+}
+
+fn marks_of(header: &Phdr) -> KeyMarks {
+    vec![(header.digest_salt().to_vec(), header.digest().to_vec())]
 }
 
 /// What is wrong with the header, but does not keep it from being opened.

@@ -26,7 +26,7 @@ use std::time::Instant;
 
 pub use read::{CopyState, ReadHeader, read, read_secondary};
 
-use super::luks::Stored;
+use super::luks::{KeyMarks, Stored, other_header_in_front};
 use super::plan::Plan;
 use super::{Choices, Derivation, Facts, Format, Header, KeyslotEditor, Unlocked, Verdict, magic};
 use crate::credential::{Credential, HeaderChoice, Unlock};
@@ -100,6 +100,15 @@ impl Format for Luks2 {
     fn editor(&self) -> Option<&dyn KeyslotEditor> {
         Some(&editor::Editor)
     }
+}
+
+/// What the volume keys are known by, if there is a header that is sound.
+pub(in crate::formats) fn key_marks(store: &dyn Store) -> Result<KeyMarks> {
+    Ok(marks_of(&read(store)?))
+}
+
+fn marks_of(header: &ReadHeader) -> KeyMarks {
+    header.metadata.digests.values().map(|digest| (digest.salt.0.clone(), digest.digest.0.clone())).collect()
 }
 
 /// What a sound header at the beginning says.
@@ -196,6 +205,7 @@ fn unlocked(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>) -> Result<U
     let laid_out = layout::lay_out(header, &**stored.data(), stored.detached.is_some(), key, with)?;
     let mut warnings = header.warnings();
     warnings.extend(laid_out.warnings);
+    warnings.extend(other_header_in_front(stored, &marks_of(header))?);
     warnings.extend(opened.left_out.iter().map(|(n, e)| format!("Keyslot {n} could not be tried: {e}.").into()));
     let facts = facts(header, &opened, laid_out.layout.len())?;
     Ok(Unlocked {
@@ -216,6 +226,7 @@ fn being_reencrypted(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>, be
     let opened = reencrypt::open(header, &stores, with)?;
     let mut warnings = header.warnings();
     warnings.push(opened.told());
+    warnings.extend(other_header_in_front(stored, &marks_of(header))?);
     Ok(Unlocked {
         facts: facts(header, &opened.key, opened.layout.len())?,
         layout: opened.layout,

@@ -7,7 +7,7 @@ use claviger_crypto::hash::{self, Hash};
 use claviger_crypto::secret::wipe_stack;
 
 use super::binary;
-use super::derivation;
+use super::derivation::{self, known_hash};
 use super::metadata::{Digest, Keyslot, Metadata};
 use super::read::ReadHeader;
 use super::validate::{digests_of, printable, unknown};
@@ -305,11 +305,6 @@ fn none_opened(tried: usize, mut left_out: Vec<(u32, Error)>) -> Error {
     }
     let also: Vec<_> = left_out.iter().map(|(n, e)| format!("keyslot {n} ({})", e.kind)).collect();
     error.hint(format!("Could not be tried: {}.", also.join(", ")))
-}
-
-/// The hash of that name in a header.
-pub(super) fn known_hash(name: &str) -> Result<&'static Hash> {
-    hash::by_name(name).ok_or_else(|| unknown("the hash", name))
 }
 
 #[cfg(test)]
