@@ -50,3 +50,61 @@ pub fn warn(warnings: &[Warning]) -> Vec<String> {
     texts.iter().for_each(|text| output::warn(text));
     texts
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    const ALL: &[Advice] = &[
+        Advice::AllowUnencrypted,
+        Advice::BackUpHeader,
+        Advice::ChoosePartition(Vec::new()),
+        Advice::ConvertToLuks2,
+        Advice::ListKeyslots,
+        Advice::NameFormat,
+        Advice::NameHeader,
+        Advice::NameKeyslot,
+        Advice::OpenReadOnly,
+        Advice::OpenTruncated,
+        Advice::RepairHeader,
+        Advice::RestoreHeader,
+        Advice::ResumeDecryption,
+        Advice::ResumeReencryption,
+    ];
+
+    /// Whether any verb has the option.
+    fn has_option(command: &clap::Command, option: &str) -> bool {
+        command.get_arguments().any(|arg| arg.get_long() == Some(option))
+            || command.get_subcommands().any(|verb| has_option(verb, option))
+    }
+
+    #[test]
+    fn every_command_and_option_that_is_advised_exists() {
+        let program = crate::Cli::command();
+        let partitions = Advice::ChoosePartition(vec![2, 5]);
+        let mut commands = 0;
+        for text in ALL.iter().chain([&partitions]).map(say) {
+            assert!(text.ends_with('.'), "{text}: whole sentences");
+            for command in text.split('`').skip(1).step_by(2).filter_map(|quoted| quoted.strip_prefix("claviger ")) {
+                let verbs = command.split(' ').filter(|word| word.chars().all(|c| c.is_ascii_lowercase()));
+                let found = verbs.fold(Some(&program), |verb, name| verb?.find_subcommand(name));
+                assert!(found.is_some(), "{text}");
+                commands += 1;
+            }
+            let words = text.split(|c: char| c.is_whitespace() || c == '`' || c == ';');
+            for option in words.filter_map(|word| word.strip_prefix("--")) {
+                assert!(has_option(&program, option.trim_end_matches(['.', ','])), "{text}: --{option}");
+            }
+        }
+        assert!(commands > 5);
+    }
+
+    #[test]
+    fn an_embedder_reads_of_no_command() {
+        for advice in ALL {
+            let text = advice.to_string();
+            assert!(text.ends_with('.') && !text.contains("claviger") && !text.contains("--"), "{text}");
+        }
+    }
+}

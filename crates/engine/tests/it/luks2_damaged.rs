@@ -726,7 +726,7 @@ const TRIED: &[Case] = &[
             set(i, "/segments/0", "encryption", json!("cipher_null-ecb"));
             set(i, "/segments/1", "encryption", json!("cipher_null-ecb"));
         },
-        Opens("primary", "It can only be read; --write-unencrypted"),
+        Opens("primary", "It can only be read."),
         Take,
     ),
     (
