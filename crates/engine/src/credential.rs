@@ -9,7 +9,6 @@ use std::time::Duration;
 use claviger_crypto::{Acceleration, Secret};
 
 use crate::error::{Error, Result};
-use crate::spec::Spec;
 
 /// As much of a keyfile as any format reads, in bytes (cryptsetup 2.6.1, configure.ac, `keyfile-size-maxkb`).
 pub const KEYFILE_MAX: usize = 8 << 20;
@@ -199,7 +198,7 @@ pub struct Unlock<'a> {
     pub headerless: Headerless,
     /// What loop-AES appends to a passphrase before it is hashed: its `pseed`.
     pub seed: Option<&'a [u8]>,
-    /// Whether to hand out what the kernel needs to do the same, keys included: [`crate::formats::Unlocked::mapping`].
+    /// Whether to hand out what the kernel needs to do the same, keys included: [`crate::volume::Mapping`].
     pub for_kernel: bool,
     /// Opens a volume that is longer than its store: what is missing cannot be read, and nothing can be written.
     pub truncated: bool,
@@ -232,13 +231,6 @@ pub struct Headerless {
     pub large_iv: bool,
     /// How many thousand times loop-AES encrypts the key that it makes of a passphrase: its `itercountk`.
     pub iterations_k: Option<u32>,
-}
-
-impl Headerless {
-    /// What opens a volume that was created as `spec` says.
-    pub fn of_new(spec: &Spec<'_>) -> Self {
-        Self { key_bits: spec.key_bits, offset: spec.data_offset, sector_size: spec.sector_size, ..Self::default() }
-    }
 }
 
 /// What opens the hidden volume that is to be protected.

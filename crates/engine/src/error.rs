@@ -62,7 +62,7 @@ pub enum ErrorKind {
     #[error("the hidden volume: {0}")]
     WrongHiddenCredential(String),
     /// The format takes no credential of this kind.
-    #[error("{format} volumes take no {kind}")]
+    #[error("{format} takes no {kind}")]
     CredentialKind {
         /// The format.
         format: &'static str,

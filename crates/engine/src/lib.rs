@@ -27,6 +27,7 @@ pub mod formats;
 pub mod free_tail;
 #[doc(hidden)]
 pub mod fuzzing;
+mod hex;
 pub mod memory;
 pub mod opening;
 pub mod partitions;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::{self, Facts, Format, Header, KeyslotEditor, Mapping, Plan, Unlocked, partition};
+use crate::formats::{self, Facts, Format, Header, KeyslotEditor, Plan, Unlocked, partition};
 use crate::partitions;
 use crate::store::{Access, FileStore, Store};
 use crate::volume::Volume;
@@ -236,20 +236,10 @@ impl Locked {
     pub fn unlock(self, with: &Unlock<'_>) -> Result<Opened> {
         let Self { opening, disk, header, detached } = self;
         let unlocked = header.unlock(with).map_err(|e| opening.told(e, &disk))?;
-        let Unlocked { layout, facts, warnings, trials, derivations: _, took, mapping, recognised } = unlocked;
+        let Unlocked { layout, facts, warnings, trials, derivations: _, took, recognised } = unlocked;
         let volume = Volume::new(Arc::clone(header.data()), layout);
         let stored = disk.len();
-        Ok(Opened::Bytes(OpenVolume {
-            volume,
-            facts,
-            stored,
-            warnings,
-            trials,
-            took,
-            mapping,
-            recognised,
-            header: detached,
-        }))
+        Ok(Opened::Bytes(OpenVolume { volume, facts, stored, warnings, trials, took, recognised, header: detached }))
     }
 }
 
@@ -286,8 +276,6 @@ pub struct OpenVolume {
     pub trials: u64,
     /// How long that took.
     pub took: Duration,
-    /// What the kernel needs to do the same, where `Unlock::for_kernel` asks for it and it can.
-    pub mapping: Option<Mapping>,
     /// Whether anything shows that the credential is the right one: see [`Unlocked::recognised`].
     pub recognised: bool,
     /// What the header is in, where it is detached: nobody changes it for as long as this is held.

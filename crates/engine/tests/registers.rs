@@ -69,7 +69,7 @@ fn keys(size: usize, seed: u64) -> [Vec<u8>; 2] {
 /// Writes and reads, in large and small pieces, with and without the help of a pool.
 fn use_volume(make: Make) -> (Volume, Arc<Pool>) {
     let (cipher, pool) = (make(), Arc::new(Pool::new(2, Duration::ZERO)));
-    let payload = Payload::Crypt { cipher, first: 0 };
+    let payload = Payload::crypt(cipher, 0);
     let segment = Segment { at: 0, len: LEN as u64, stored_at: 0, payload, writable: true };
     let layout = Layout::new(vec![segment]).expect("a good layout");
     let volume = Volume::new(Arc::new(MemoryStore::new(vec![0; LEN])), layout).with_pool(Arc::clone(&pool));

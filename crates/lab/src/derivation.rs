@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use claviger_crypto::hash::{self, Hash};
 use claviger_crypto::pool::Pool;
+use claviger_engine::formats::Creator;
 use claviger_engine::formats::truecrypt::TRUECRYPT;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Error, ErrorKind, Format, Result, Secret, Store, Unlock};

@@ -7,8 +7,9 @@ use claviger_crypto::dmcrypt::{Sectors, Specification};
 use claviger_crypto::modes::Xts;
 use claviger_crypto::modes::xts::Layer;
 use claviger_crypto::{Acceleration, CIPHERS, SectorCipher};
+use claviger_engine::formats::Creator;
 use claviger_engine::formats::truecrypt::TRUECRYPT;
-use claviger_engine::{Error, Format, Result};
+use claviger_engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// Key size in bytes of every cipher in TrueCrypt.

@@ -98,7 +98,7 @@ fn stop_with_input(handle: Handle) {
 fn xts_volume(store: Arc<dyn Store>) -> Result<Arc<dyn Store>> {
     let key = |byte| ciphers::aes::AES.with_key(&[byte; 32], Acceleration::On);
     let cipher = Arc::new(Xts::new(vec![Layer { data: key(1), tweak: key(2) }], 512));
-    let payload = Payload::Crypt { cipher, first: 0 };
+    let payload = Payload::crypt(cipher, 0);
     let len = store.len() - store.len() % 512;
     let layout = Layout::new(vec![Segment { at: 0, len, stored_at: 0, payload, writable: store.writable() }])?;
     Ok(Arc::new(Volume::new(store, layout).with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO)))))

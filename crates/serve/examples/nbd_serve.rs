@@ -65,7 +65,7 @@ fn main() -> Result<()> {
 
 fn volume(store: Arc<dyn Store>, cipher: Arc<dyn SectorCipher>) -> Result<Arc<dyn Store>> {
     let len = store.len() - store.len() % cipher.sector_size() as u64;
-    let payload = Payload::Crypt { cipher, first: 0 };
+    let payload = Payload::crypt(cipher, 0);
     let layout = Layout::new(vec![Segment { at: 0, len, stored_at: 0, payload, writable: store.writable() }])?;
     Ok(Arc::new(Volume::new(store, layout)))
 }

@@ -79,7 +79,12 @@ impl Editing<'_> {
     /// What opens it, tried only in the way that did.
     pub fn narrow(&self) -> Unlock<'_> {
         let Facts { hash, cipher, keyslot, .. } = &self.facts;
-        Unlock { hash: Some(hash), cipher: Some(cipher), keyslot: *keyslot, ..self.wide() }
+        self.found.format.takes().narrowed(Unlock {
+            hash: Some(hash),
+            cipher: Some(cipher),
+            keyslot: *keyslot,
+            ..self.wide()
+        })
     }
 
     /// Whether `credentials` open the volume, by this keyslot where there are any, through the copy of the header that is tried first.
@@ -92,7 +97,8 @@ impl Editing<'_> {
     ) -> claviger_engine::Result<Facts> {
         let hidden = self.facts.hidden;
         let header = HeaderChoice::One { hidden, backup: false };
-        let with = Unlock { credentials, hash, pim, header, keyslot, ..self.narrow() };
+        let with =
+            self.found.format.takes().narrowed(Unlock { credentials, hash, pim, header, keyslot, ..self.narrow() });
         Ok(self.found.again()?.unlock(&with)?.facts)
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use claviger_engine::credential::Headerless;
+use claviger_engine::formats::takes::{self, Purpose};
 use claviger_engine::{Error, Result, Secret, Unlock, formats};
 
 use crate::opening::credentials::{hide, read_up_to};
@@ -95,35 +96,29 @@ impl HeaderlessArgs {
         numbers || data_offset.is_some() || skip.is_some() || data_size.is_some() || *iv_large_sectors || seed.is_some()
     }
 
-    /// Refuses the options where the format, which has to be named for that, has headers that say the same.
+    /// Refuses the options where the format, which has to be named for that, does not take them.
     ///
     /// # Errors
     /// `Misuse`.
     pub fn check(&self, format: Option<&str>) -> Result<()> {
-        let Self { key_size, data_offset, skip, data_size, sector_size, iv_large_sectors, itercountk, seed } = self;
-        let place = [
-            (key_size.is_some(), "--key-size"),
-            (data_offset.is_some(), "--data-offset"),
-            (skip.is_some(), "--skip"),
-            (data_size.is_some(), "--data-size"),
-            (sector_size.is_some(), "--sector-size"),
-            (*iv_large_sectors, "--iv-large-sectors"),
-        ];
-        let single = [(itercountk.is_some(), "--itercountk"), (seed.is_some(), "--pseed-file")];
-        let name = format.map(formats::by_name).transpose()?.filter(|f| f.headerless()).map(|f| f.name());
-        let loop_aes = name == Some(formats::loopaes::LOOP_AES_NAME);
         // Not when it is read: before a volume is opened, this program may have to start itself anew.
-        if let Some(Seed(_, path)) = seed {
+        if let Some(Seed(_, path)) = &self.seed {
             hide(path)?;
         }
-        let wrong = place.iter().find(|(given, _)| *given && name.is_none());
-        let wrong = wrong.or(single.iter().find(|(given, _)| *given && !loop_aes));
-        match wrong {
-            None => Ok(()),
-            Some((_, option)) => Err(Error::misuse(format!("{option} is for formats without a header")).hint(
-                "Name one: --format plain, cryptoloop or loop-AES (which alone has --itercountk and --pseed-file).",
-            )),
+        if !self.given() {
+            return Ok(());
         }
+        let mut with = Unlock::with(&[]);
+        self.apply(&mut with);
+        let asked = with.parameters();
+        let Some(name) = format else {
+            let what = asked.first().map_or("this", |parameter| parameter.name());
+            return Err(Error::misuse(format!("{what}: only formats without a header take that")).hint(
+                "Name one: --format plain, cryptoloop or loop-AES (which alone has --itercountk and --pseed-file).",
+            ));
+        };
+        let format = formats::by_name(name)?;
+        takes::check(format.name(), &format.takes(), Purpose::Opening, &asked)
     }
 
     /// Puts them into how a volume is opened.

@@ -17,9 +17,10 @@ use std::time::Duration;
 use claviger_crypto::pool::Pool;
 use claviger_engine::credential::HeaderChoice;
 use claviger_engine::filesystems;
-use claviger_engine::formats::{Facts, Mapping};
+use claviger_engine::formats::Facts;
 use claviger_engine::opening::OpenVolume;
 use claviger_engine::store::{Access, SMALLEST_SECTOR};
+use claviger_engine::volume::Mapping;
 use claviger_engine::{Acceleration, Credential, Error, ErrorKind, Header, Opening, Protect, Store, Unlock, Volume};
 
 use crate::opening::credentials::{CredentialArgs, HiddenCredentialArgs};
@@ -285,7 +286,8 @@ pub struct Opened {
 
 impl From<OpenVolume> for Opened {
     fn from(open: OpenVolume) -> Self {
-        let OpenVolume { volume, facts, stored, warnings, trials, took, mapping, header, .. } = open;
+        let OpenVolume { volume, facts, stored, warnings, trials, took, header, .. } = open;
+        let mapping = Mapping::of(volume.layout());
         Self { volume, facts, stored, warnings: advice::texts(&warnings), trials, took, mapping, _header: header }
     }
 }

@@ -1,5 +1,6 @@
 //! `claviger change`: another password, other keyfiles, another hash.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use claviger_engine::Error;
@@ -58,7 +59,7 @@ struct Changed {
     hidden: bool,
     /// What was written, in order.
     written: Vec<String>,
-    hash: &'static str,
+    hash: Cow<'static, str>,
     iterations: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pim: Option<u32>,

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use claviger_engine::formats::takes::{self, Purpose};
 use claviger_engine::formats::{self, Derivation, HeaderBackup, Prepared, RestoreFrom};
 use claviger_engine::partitions;
 use claviger_engine::store::Access;
@@ -269,9 +270,13 @@ fn prepare(
     let mut last: Option<Error> = None;
     for &format in FORMATS {
         let Some(editor) = format.editor() else { continue };
+        // A hash, a PIM or a length of another format.
+        if let Err(e) = takes::check(format.name(), &format.takes(), Purpose::Opening, &with.parameters()) {
+            last = last.or(Some(e));
+            continue;
+        }
         match editor.restore(store, from, with, args.force) {
             Ok(prepared) => return Ok((format, prepared)),
-            // A hash, a PIM or a length of another format.
             Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) => last = Some(e),
             Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => last = last.or(Some(e)),
             Err(e) if matches!(e.kind, ErrorKind::Misuse(_)) && e.hint.is_none() && e.advice.is_none() => {
@@ -323,6 +328,7 @@ fn opens(
     use claviger_engine::credential::HeaderChoice;
     let header = HeaderChoice::One { hidden: prepared.hidden, backup: false };
     let with = Unlock { credentials, hash: prepared.derivation.map(|d| d.hash), header, progress: None, ..*with };
+    let with = format.takes().narrowed(with);
     format.open(store)?.unlock(&with).map(|_| ())
 }
 

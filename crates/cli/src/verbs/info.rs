@@ -68,7 +68,7 @@ impl Report for Info {
         line("format", facts.format.to_owned())?;
         line("cipher", format!("{} in {} mode, key of {} bits", facts.cipher, facts.mode, facts.key_bits))?;
         line("key derivation", derivation(facts))?;
-        match facts.header {
+        match &*facts.header {
             "none" => line("header", "none".to_owned())?,
             header => line("header", format!("{header}, version {}", facts.header_version))?,
         }
@@ -98,7 +98,7 @@ impl Report for Info {
 
 /// The key derivation with its parameters.
 fn derivation(facts: &Facts) -> String {
-    match (facts.header, facts.hash, facts.iterations) {
+    match (&*facts.header, &*facts.hash, facts.iterations) {
         (_, "none", _) => return "none: the key is what was given".to_owned(),
         ("none", hash, 0 | 1) => return format!("{hash}, once"),
         ("none", hash, iterations) => return format!("{hash}, {iterations} iterations"),

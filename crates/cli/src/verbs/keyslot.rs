@@ -1,5 +1,6 @@
 //! `claviger keyslot`: the passphrases of a volume that can have several.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use claviger_engine::formats::{Attributes, NewCredential, Removal};
@@ -199,7 +200,7 @@ struct Tested {
     path: String,
     format: &'static str,
     keyslot: Option<u32>,
-    hash: &'static str,
+    hash: Cow<'static, str>,
     iterations: u32,
 }
 
@@ -321,7 +322,7 @@ fn test(args: &TestArgs) -> anyhow::Result<()> {
         path: editing.path().display().to_string(),
         format: facts.format,
         keyslot: facts.keyslot,
-        hash: facts.hash,
+        hash: facts.hash.clone(),
         iterations: facts.iterations,
     };
     output::print(&tested, args.json)

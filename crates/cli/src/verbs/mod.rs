@@ -11,7 +11,6 @@ pub mod create;
 pub mod detach;
 pub mod explain;
 pub mod header;
-pub mod hidden;
 pub mod identify;
 pub mod info;
 pub mod keyfile;

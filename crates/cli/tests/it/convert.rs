@@ -82,6 +82,33 @@ fn another_format_another_password_and_more_room() {
 }
 
 #[test]
+fn a_volume_without_a_header_is_written_with_the_key_that_was_asked_for() {
+    let folder = Folder::new();
+    let bytes = image(&folder, "image", 512 << 10);
+    let (from, volume) = (folder.str("image"), folder.str("v"));
+    let suite = ["--new-cipher", "aes-xts-plain64", "--new-hash", "sha256", "--new-key-size", "512"];
+    let convert = ["convert", "--raw-source", "--new-format", "plain", "--new-password-file", &folder.password];
+    run([&convert[..], &suite, &[&from, &volume]].concat()).succeeds();
+    let suite = ["--cipher", "aes-xts-plain64", "--hash", "sha256", "--key-size", "512"];
+    let cat = ["cat", "--format", "plain", "--password-file", &folder.password, &volume];
+    assert!(run([&cat[..], &suite].concat()).succeeds().out == bytes);
+}
+
+#[test]
+fn what_the_new_format_does_not_take_is_refused_before_anything_is_there() {
+    let folder = Folder::new();
+    image(&folder, "image", 512 << 10);
+    let (from, volume) = (folder.str("image"), folder.str("v"));
+    for (wish, what) in
+        [("--new-label", "label"), ("--new-key-size", "key size"), ("--new-iterations", "iteration count")]
+    {
+        let args = to_truecrypt(&folder, &["--raw-source", wish, "256", &from, &volume]);
+        run(args).fails(1, &[&format!("TrueCrypt takes no {what}")]);
+    }
+    assert!(!Path::new(&volume).exists());
+}
+
+#[test]
 fn nothing_is_overwritten_unasked() {
     let folder = Folder::new();
     let bytes = image(&folder, "image", 600_064);

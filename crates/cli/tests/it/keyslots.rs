@@ -177,7 +177,7 @@ fn a_volume_key_is_given_to_a_new_volume_and_opens_it() {
     let create = ["create", "--quick", "--size", "20M", "--volume-key-file"];
     let no = folder.str("no");
     run([&create[..], &[&short, "--format", "LUKS2", &no], &password].concat()).fails(1, &["key"]);
-    run([&create[..], &[&key, &no], &password].concat()).fails(1, &["--volume-key-file is not for VeraCrypt"]);
+    run([&create[..], &[&key, &no], &password].concat()).fails(1, &["VeraCrypt takes no volume key"]);
     assert!(!folder.path("no").exists());
 }
 
@@ -185,9 +185,16 @@ fn a_volume_key_is_given_to_a_new_volume_and_opens_it() {
 fn what_a_format_does_not_have_is_refused() {
     let folder = Folder::new();
     let no = folder.str("no");
-    for wish in [["--sector-size", "4096"], ["--key-size", "256"], ["--iterations", "1000"], ["--label", "x"]] {
+    for (wish, what) in [
+        (["--sector-size", "4096"], "sector size"),
+        (["--key-size", "256"], "key size"),
+        (["--iterations", "1000"], "iteration count"),
+        (["--label", "x"], "label"),
+        (["--header", "header"], "detached header"),
+        (["--fresh-keyfile", "keys"], "key file made with it"),
+    ] {
         let args = ["create", "--quick", "--size", "1M", "--password-file", &folder.password, &no];
-        run([&args[..], &wish].concat()).fails(1, &["is not for VeraCrypt volumes"]);
+        run([&args[..], &wish].concat()).fails(1, &[&format!("VeraCrypt takes no {what}")]);
     }
     assert!(!folder.path("no").exists());
 }

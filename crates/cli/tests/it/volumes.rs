@@ -129,6 +129,14 @@ fn what_is_created_opens() {
     for name in ["AES-Twofish-Serpent", "RIPEMD-160", "Whirlpool", "Kuznyechik-Serpent-Camellia", "Argon2id"] {
         assert!(list.contains(name), "{list}");
     }
+    assert!(!list.contains("cryptoloop"), "nobody creates it: {list}");
+    for format in ["LUKS1", "LUKS2", "plain", "loop-AES"] {
+        assert!(list.contains(&format!("{format}, from")), "{list}");
+    }
+    let old = folder.str("old");
+    let create = ["create", "--format", "cryptoloop", "--size", "1M", "--password-file", &folder.password, &old];
+    run(create).fails(5, &["cryptoloop", "only opened"]);
+    assert!(!folder.path("old").exists());
     let path = folder.str("new.tc");
     let create = [
         "create",
@@ -326,7 +334,7 @@ fn veracrypt_volumes_say_what_they_are() {
     assert_eq!((json["memory"].as_u64(), json["iterations"].as_u64()), (Some(64 << 20), Some(3)));
     info(&[&known[..], &["--memory", "32M"]].concat()).fails(7, &["too little memory", "67108864"]);
     info(&["--veracrypt", "--truecrypt"]).fails(1, &["cannot be used with"]);
-    info(&["--truecrypt", "--pim", "1"]).fails(1, &["TrueCrypt volumes have no PIM"]);
+    info(&["--truecrypt", "--pim", "1"]).fails(1, &["TrueCrypt takes no PIM"]);
     info(&["--pim", "1", "--hash", "sha512"]).fails(2, &["leave out the PIM"]);
 }
 

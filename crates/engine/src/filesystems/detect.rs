@@ -5,6 +5,7 @@
 use std::io;
 
 use super::fat::boot::{Boot, Root, Width};
+use crate::hex;
 use crate::store::{SMALLEST_SECTOR, Store};
 
 /// A file system that was found.
@@ -364,7 +365,7 @@ impl Start<'_> {
         if *bytes == [0; 16] {
             return None;
         }
-        let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        let hex = hex::digits(bytes);
         Some([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
     }
 }

@@ -5,14 +5,14 @@ use std::time::Instant;
 use claviger_crypto::dmcrypt::{self, Sectors, Specification};
 use claviger_crypto::{Acceleration, Secret, SectorCipher};
 
-use super::{Facts, KernelCipher, Mapping, Unlocked, Verdict, filling, magic, unencrypted};
+use super::{Facts, Unlocked, Verdict, filling, magic, unencrypted};
 use crate::advice::Warning;
 use crate::credential::{Headerless, Unlock};
 use crate::error::{Error, Result};
 use crate::filesystems::detect;
 use crate::spec::Spec;
 use crate::store::Store;
-use crate::volume::{Layout, Payload, Segment};
+use crate::volume::{KernelCipher, Layout, Payload, Segment};
 
 /// Units in which sectors are numbered, in bytes.
 pub(super) const UNIT: u64 = 512;
@@ -102,6 +102,8 @@ pub(super) fn cipher_of(
 pub(super) struct Volume<'a> {
     /// The format's name.
     pub format: &'static str,
+    /// The type that cryptsetup has for it, in the kernel.
+    pub kind: &'static str,
     /// The cipher specification.
     pub cipher: &'a str,
     /// The key, all of it.
@@ -128,34 +130,30 @@ impl Volume<'_> {
             true => Payload::Clear,
             false => {
                 let cipher = cipher_of(self.cipher, self.key, sectors, with.acceleration)?;
-                Payload::Crypt { cipher, first: 0 }
+                let layer = || {
+                    let (specification, key) = (self.cipher.to_owned(), Secret::copy_from(self.key));
+                    vec![KernelCipher { specification, key, sectors, integrity: None }]
+                };
+                Payload::crypt(cipher, 0).with_kernel(with.for_kernel.then(layer))
             }
         };
         let contents = Contents::of(store, &self.place, &payload)?;
-        let layout = Layout::new(vec![Segment {
-            at: 0,
-            len,
-            stored_at: offset,
-            payload,
-            writable: !null || with.write_unencrypted,
-        }])?;
-        let layer = |_| {
-            let key = Secret::copy_from(self.key);
-            Some(vec![KernelCipher { specification: self.cipher.to_owned(), key, sectors, integrity: None }])
-        };
-        let mapping = with.for_kernel.then(|| Mapping::of(&layout, "PLAIN", layer)).flatten();
+        let writable = !null || with.write_unencrypted;
+        let layout = Layout::new(vec![Segment { at: 0, len, stored_at: offset, payload, writable }])?
+            .for_kernel(with.for_kernel.then_some(self.kind));
         let (cipher, mode) = self.cipher.split_once('-').unwrap_or((self.cipher, ""));
         let facts = Facts {
             format: self.format,
             cipher: cipher.to_owned(),
             mode: mode.to_owned(),
             key_bits: self.key_bits,
-            hash: self.hash,
+            hash: self.hash.into(),
             iterations: self.iterations,
             memory: None,
             pim: None,
             header_version: 0,
-            header: "none",
+            header: "none".into(),
+            opened_by: None,
             hidden: false,
             keyslot: None,
             uuid: None,
@@ -174,7 +172,6 @@ impl Volume<'_> {
             trials: 1,
             derivations: 1,
             took: begun.elapsed(),
-            mapping,
             recognised: contents != Contents::Nothing,
         };
         Ok((unlocked, contents))
@@ -200,7 +197,7 @@ impl Contents {
         let mut stored = vec![0; looked_at as usize];
         store.read_at(place.offset, &mut stored)?;
         let mut plain = Secret::copy_from(&stored);
-        if let Payload::Crypt { cipher, first } = payload {
+        if let Payload::Crypt { cipher, first, .. } = payload {
             cipher.decrypt(*first, &mut plain);
         }
         Ok(Self::look(&stored, &plain))

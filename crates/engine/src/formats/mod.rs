@@ -1,5 +1,6 @@
 //! The formats, and one table of them.
 
+mod change;
 mod editor;
 mod filling;
 mod headerless;
@@ -8,18 +9,20 @@ mod luks;
 pub mod luks1;
 pub mod luks2;
 pub(crate) mod magic;
-mod mapping;
 pub mod partition;
 pub mod plain;
 mod plan;
 mod resizing;
 mod several;
+pub mod takes;
 pub mod truecrypt;
 mod unencrypted;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use claviger_crypto::Secret;
 use serde::Serialize;
 
 use crate::advice::{Advice, Warning};
@@ -29,12 +32,13 @@ use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::Layout;
 use several::Several;
+use takes::{Parameter, Purpose, Takes};
 
-pub use editor::{
-    AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared,
-    Removal, RestoreFrom, TokenChange, Verified,
+pub use change::{
+    AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, NewCredential, Prepared, Removal,
+    RestoreFrom, TokenChange, Verified,
 };
-pub use mapping::{KernelCipher, MappedPart, Mapping};
+pub use editor::KeyslotEditor;
 pub use plan::{Plan, PlannedSlot};
 pub use resizing::Resizing;
 
@@ -83,7 +87,8 @@ pub trait Format: Sync {
     /// # Errors
     /// Those of [`Format::open`]; `Misuse` where the format has no detached headers.
     fn open_detached(&self, _header: &Arc<dyn Store>, _data: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
-        Err(Error::misuse(format!("{} has no detached headers", self.name())))
+        takes::check(self.name(), &self.takes(), Purpose::Opening, &[Parameter::DetachedHeader])?;
+        Err(Error::unsupported(format!("detached headers of {}", self.name())))
     }
 
     /// Like [`Format::open`], for the header of an encrypted system on the disk that it starts from. Nothing if the disk is
@@ -95,23 +100,51 @@ pub trait Format: Sync {
         Ok(None)
     }
 
-    /// Makes a volume that fills `store`, opened by `first`. Writes the header last, so that what is there before the
-    /// end opens with nothing.
-    ///
-    /// # Errors
-    /// `Misuse`, `CredentialKind`, `Cancelled`, `Io`.
-    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()>;
+    /// What its volumes can be created and opened with.
+    fn takes(&self) -> Takes;
 
-    /// Bytes of store that a new volume takes, as `spec` asks for it, whose plaintext has `plain` bytes, or as few more as can
-    /// be.
+    /// What makes new volumes, where this program does.
+    fn creator(&self) -> Option<&dyn Creator> {
+        None
+    }
+
+    /// Makes a volume that fills `store`, opened by `first`, once it is known that the format takes all that `spec` asks for.
+    /// Writes the header last, so that what is there before the end opens with nothing.
     ///
     /// # Errors
-    /// `Misuse` if there is none of that size; `Unsupported` where the format cannot tell.
-    fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
-        if self.headerless() {
-            return stored_behind(spec.data_offset.unwrap_or(0), plain, spec);
-        }
-        Err(Error::unsupported(format!("how large a file a {} volume of a given size needs", self.name())))
+    /// `Misuse`, `CredentialKind`, `Cancelled`, `Io`; `Unsupported` where there is no [`Format::creator`].
+    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+        let creator = self.creator().ok_or_else(|| not_created(self.name()))?;
+        takes::check(self.name(), &self.takes(), Purpose::Creating, &spec.parameters())?;
+        creator.create_volume(store, spec, first)
+    }
+
+    /// How large a hidden volume the volume that `outer` opens has room for, as far as the file system in it tells.
+    ///
+    /// # Errors
+    /// Those of [`Header::unlock`] and [`crate::free_tail::free_tail`]; `Misuse` where there can be none.
+    fn hidden_room(&self, store: &Arc<dyn Store>, outer: &Unlock<'_>) -> Result<HiddenRoom> {
+        let creator = self.creator().ok_or_else(|| not_created(self.name()))?;
+        takes::check(self.name(), &self.takes(), Purpose::Creating, &[Parameter::HiddenVolume])?;
+        creator.room_for_hidden(store, outer)
+    }
+
+    /// Makes a hidden volume, opened by `first`, in the free space at the end of the one that `outer` opens. Writes nothing
+    /// outside that space and the places of the hidden headers, and the header last.
+    ///
+    /// # Errors
+    /// Those of [`Format::create`] and [`Format::hidden_room`], and `Misuse` if the size does not fit there.
+    fn create_hidden(
+        &self,
+        store: &Arc<dyn Store>,
+        outer: &Unlock<'_>,
+        spec: &Spec<'_>,
+        first: &[Credential],
+    ) -> Result<()> {
+        let creator = self.creator().ok_or_else(|| not_created(self.name()))?;
+        let asked = [&[Parameter::HiddenVolume], &spec.parameters()[..]].concat();
+        takes::check(self.name(), &self.takes(), Purpose::Creating, &asked)?;
+        creator.create_hidden_volume(store, outer, spec, first)
     }
 
     /// Where backups of headers are, in bytes before the end of the store; nothing if there are none.
@@ -119,52 +152,105 @@ pub trait Format: Sync {
         &[]
     }
 
-    /// What `Spec` may ask for.
-    fn choices(&self) -> Choices;
-
     /// Whether its volumes have no header at all. Nothing tells them from random bytes, so that one opens only where somebody
     /// names the format; it then takes [`crate::credential::Headerless`].
     fn headerless(&self) -> bool {
         false
     }
 
-    /// Whether a new volume that is to open with these keyfiles needs a passphrase to be asked for, too.
-    fn asks_passphrase(&self, _keyfiles: &[Credential]) -> bool {
-        true
-    }
-
     /// Whether a header may be in another file or device than its data: [`Format::open_detached`].
     fn detachable(&self) -> bool {
-        false
+        self.takes().opens_with(Parameter::DetachedHeader)
     }
 
     /// What changes headers, where the format has them and this program can.
     fn editor(&self) -> Option<&dyn KeyslotEditor> {
         None
     }
+}
 
-    /// How large a hidden volume the volume that `outer` opens has room for, as far as the file system in it tells.
+/// What makes new volumes of a format. Those who want one call [`Format::create`], which checks first that the format takes
+/// what is asked for.
+pub trait Creator: Sync {
+    /// Ciphers, hashes and sizes to choose from.
+    fn choices(&self) -> Choices;
+
+    /// What [`Format::create`] does.
     ///
     /// # Errors
-    /// Those of [`Header::unlock`] and [`crate::free_tail::free_tail`]; `Unsupported` where there can be none.
-    fn hidden_room(&self, _store: &Arc<dyn Store>, _outer: &Unlock<'_>) -> Result<HiddenRoom> {
-        Err(Error::unsupported(format!("hidden volumes: {} has none", self.name())))
+    /// Those of [`Format::create`].
+    fn create_volume(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()>;
+
+    /// Bytes of store that a new volume takes, as `spec` asks for it, whose plaintext has `plain` bytes, or as few more as can
+    /// be.
+    ///
+    /// # Errors
+    /// `Misuse` if there is none of that size; `Unsupported` where the format cannot tell.
+    fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64>;
+
+    /// Whether a new volume that is to open with these keyfiles needs a passphrase to be asked for, too.
+    fn asks_passphrase(&self, _keyfiles: &[Credential]) -> bool {
+        true
     }
 
-    /// Makes a hidden volume, opened by `first`, in the free space at the end of the one that `outer` opens. Writes nothing
-    /// outside that space and the places of the hidden headers, and the header last.
+    /// The cipher and the hash, as [`Unlock`] takes them, that open a volume which was created as `spec` says and of which `facts`
+    /// are known: for formats without a header.
+    fn opened_with(&self, facts: &Facts, spec: &Spec<'_>) -> (String, Option<String>) {
+        let hash = (facts.hash != "none").then(|| spec.hash.unwrap_or(&facts.hash).to_owned());
+        (format!("{}-{}", facts.cipher, facts.mode), hash)
+    }
+
+    /// The contents of a new file of keys, for formats that take [`Parameter::FreshKeyfile`].
     ///
     /// # Errors
-    /// Those of [`Format::hidden_room`], and `Misuse` if the size does not fit there.
-    fn create_hidden(
+    /// `Io`; `Unsupported` for other formats.
+    fn fresh_keyfile(&self) -> Result<Secret> {
+        Err(Error::unsupported("key files of its own: this format has none"))
+    }
+
+    /// Such contents, encrypted so that `passphrase` opens them.
+    ///
+    /// # Errors
+    /// `Io`; `Unsupported` for other formats.
+    fn locked_keyfile(&self, _contents: &Secret, _passphrase: &Secret) -> Result<Vec<u8>> {
+        Err(Error::unsupported("key files of its own: this format has none"))
+    }
+
+    /// What [`Format::hidden_room`] does, for formats that take [`Parameter::HiddenVolume`].
+    ///
+    /// # Errors
+    /// Those of [`Format::hidden_room`].
+    fn room_for_hidden(&self, _store: &Arc<dyn Store>, _outer: &Unlock<'_>) -> Result<HiddenRoom> {
+        Err(Error::unsupported("hidden volumes: this format has none"))
+    }
+
+    /// What [`Format::create_hidden`] does.
+    ///
+    /// # Errors
+    /// Those of [`Format::create_hidden`].
+    fn create_hidden_volume(
         &self,
         _store: &Arc<dyn Store>,
         _outer: &Unlock<'_>,
         _spec: &Spec<'_>,
         _first: &[Credential],
     ) -> Result<()> {
-        Err(Error::unsupported(format!("hidden volumes: {} has none", self.name())))
+        Err(Error::unsupported("hidden volumes: this format has none"))
     }
+}
+
+/// What makes new volumes of the format.
+///
+/// # Errors
+/// `Unsupported` where nothing does.
+pub fn creator_of<'f>(format: &'f dyn Format) -> Result<&'f dyn Creator> {
+    format.creator().ok_or_else(|| not_created(format.name()))
+}
+
+/// What is to be said of a format that is only opened.
+fn not_created(name: &str) -> Error {
+    Error::unsupported(format!("creating {name} volumes: they are only opened"))
+        .hint("Create a LUKS or VeraCrypt volume instead.")
 }
 
 /// The room for a hidden volume.
@@ -192,6 +278,9 @@ pub struct Choices {
     pub ciphers: Vec<&'static str>,
     /// Hashes, the default first.
     pub hashes: Vec<&'static str>,
+    /// Whether these are all. Elsewhere everything is taken that dm-crypt has a name for.
+    #[serde(skip)]
+    pub complete: bool,
     /// The smallest volume, in bytes, headers included.
     pub min_len: u64,
 }
@@ -242,8 +331,6 @@ pub struct Unlocked {
     pub derivations: u64,
     /// How long that took.
     pub took: Duration,
-    /// What the kernel needs to do the same, where `Unlock::for_kernel` asks for it and its device-mapper can.
-    pub mapping: Option<Mapping>,
     /// Whether anything shows that the credential is the right one. A header does; where there is none, only contents that make
     /// sense.
     pub recognised: bool,
@@ -261,7 +348,7 @@ pub struct Facts {
     /// Bits of key per cipher and purpose, added up: 256 for AES-256 in XTS.
     pub key_bits: u32,
     /// Hash of the key derivation, or the derivation's own name.
-    pub hash: &'static str,
+    pub hash: Cow<'static, str>,
     /// Iterations of the key derivation, or passes over its memory.
     pub iterations: u32,
     /// Bytes of memory that the key derivation fills, where that matters.
@@ -273,7 +360,11 @@ pub struct Facts {
     /// Version of the header.
     pub header_version: u16,
     /// Which copy of the header opened: `primary`, `hidden`, `backup`, `hidden backup`, `system`.
-    pub header: &'static str,
+    pub header: Cow<'static, str>,
+    /// What of it the credentials opened, as a person calls it: `keyslot 3`, `backup header`, `volume key`. Nothing where nothing is
+    /// opened, since there is no header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub opened_by: Option<String>,
     /// Whether it is a hidden volume.
     pub hidden: bool,
     /// The keyslot that opened.

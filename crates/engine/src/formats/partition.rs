@@ -93,8 +93,7 @@ impl Inside {
     /// What was unlocked in the partition, as a part of the disk.
     fn on_disk(&self, unlocked: Unlocked) -> Result<Unlocked> {
         let facts = Facts { data_offset: unlocked.facts.data_offset + self.start, ..unlocked.facts };
-        let mapping = unlocked.mapping.map(|mapping| mapping.moved(self.start)).transpose()?;
-        Ok(Unlocked { layout: unlocked.layout.moved(self.start)?, facts, mapping, ..unlocked })
+        Ok(Unlocked { layout: unlocked.layout.moved(self.start)?, facts, ..unlocked })
     }
 }
 
@@ -195,8 +194,7 @@ impl InPartition {
             ),
         }
         let facts = Facts { size: layout.len(), ..unlocked.facts };
-        let mapping = unlocked.mapping.and_then(|mapping| mapping.part(partition.start, partition.len));
-        Ok(Some(Unlocked { layout, facts, warnings, mapping, ..unlocked }))
+        Ok(Some(Unlocked { layout, facts, warnings, ..unlocked }))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A volume that becomes longer or shorter, together with the file that it is in.
 
-use super::editor::Prepared;
+use super::change::Prepared;
 use super::filling;
 use crate::error::Result;
 use crate::spec::Spec;

@@ -6,6 +6,7 @@ use claviger_crypto::SectorCipher;
 use claviger_crypto::modes::AuthenticatedCipher;
 
 use super::integrity::TaggedSectors;
+use super::kernel::KernelCipher;
 use crate::error::{Error, Result};
 use crate::store::largest_sector;
 
@@ -16,6 +17,8 @@ pub struct Layout {
     segments: Vec<Segment>,
     /// Bytes of the volume that no write may touch: after the first one that tries, none is let through at all.
     protected: Vec<Range<u64>>,
+    /// As what the kernel can have it too; see [`Layout::for_kernel`].
+    kernel: Option<&'static str>,
 }
 
 /// A range of a volume.
@@ -46,6 +49,8 @@ pub enum Payload {
         cipher: Arc<dyn SectorCipher>,
         /// Tweak number of the segment's first sector.
         first: u64,
+        /// The same for the kernel, keys included: layers in the order in which they encrypt.
+        kernel: Option<Arc<[KernelCipher]>>,
     },
     /// Encrypted sectors with a tag each. Here `stored_at` is where the area with its superblock begins.
     Authenticated {
@@ -55,10 +60,25 @@ pub enum Payload {
         cipher: Arc<dyn AuthenticatedCipher>,
         /// Number of the segment's first sector in the area.
         first: u64,
+        /// The same for the kernel, keys included.
+        kernel: Option<Arc<[KernelCipher]>>,
     },
 }
 
 impl Payload {
+    /// Sectors that `cipher` encrypts, of which the first has the tweak number `first`.
+    pub fn crypt(cipher: Arc<dyn SectorCipher>, first: u64) -> Self {
+        Self::Crypt { cipher, first, kernel: None }
+    }
+
+    /// With the kernel's words for the encryption, if it has any. They hold keys: only for those who ask for them.
+    pub fn with_kernel(mut self, layers: Option<Vec<KernelCipher>>) -> Self {
+        if let Self::Crypt { kernel, .. } | Self::Authenticated { kernel, .. } = &mut self {
+            *kernel = layers.map(Into::into);
+        }
+        self
+    }
+
     /// Size of a sector that can only be read and written whole, in bytes; 1 where there are none.
     pub fn sector_size(&self) -> u64 {
         match self {
@@ -74,7 +94,7 @@ impl fmt::Debug for Payload {
         match self {
             Self::Clear => f.write_str("Clear"),
             Self::Zero => f.write_str("Zero"),
-            Self::Crypt { cipher, first } => {
+            Self::Crypt { cipher, first, kernel: _ } => {
                 write!(f, "Crypt {{ sector_size: {}, first: {first} }}", cipher.sector_size())
             }
             Self::Authenticated { cipher, first, .. } => {
@@ -110,7 +130,7 @@ impl Layout {
                 _ => return Err(Error::misuse(format!("segment at {} of {} bytes does not fit", s.at, s.len))),
             }
         }
-        Ok(Self { segments, protected: Vec::new() })
+        Ok(Self { segments, protected: Vec::new(), kernel: None })
     }
 
     /// The whole store as it is.
@@ -119,6 +139,27 @@ impl Layout {
     /// `Misuse` for an empty store.
     pub fn clear(len: u64) -> Result<Self> {
         Self::new(vec![Segment { at: 0, len, stored_at: 0, payload: Payload::Clear, writable: true }])
+    }
+
+    /// Says of which type the volume is to cryptsetup (`LUKS2`, `PLAIN`, `TCRYPT`), where the kernel's words for it were asked for
+    /// and stand beside the segments: [`super::Mapping::of`] reads them.
+    pub fn for_kernel(self, kind: Option<&'static str>) -> Self {
+        Self { kernel: kind, ..self }
+    }
+
+    /// The type, where there is one.
+    pub(super) fn kernel_kind(&self) -> Option<&'static str> {
+        self.kernel
+    }
+
+    /// Without any of the kernel's words, and their keys.
+    pub(super) fn without_kernel(mut self) -> Self {
+        for segment in &mut self.segments {
+            if let Payload::Crypt { kernel, .. } | Payload::Authenticated { kernel, .. } = &mut segment.payload {
+                *kernel = None;
+            }
+        }
+        Self { kernel: None, ..self }
     }
 
     /// Makes every segment read-only.
@@ -154,6 +195,7 @@ impl Layout {
             Ok(Segment { at: from - start, len: to - from, stored_at, payload, writable: s.writable })
         };
         let mut part = Self::new(self.touched(start, end).map(cut).collect::<Result<_>>()?)?;
+        part.kernel = self.kernel;
         for range in &self.protected {
             let (from, to) = (range.start.clamp(start, end), range.end.clamp(start, end));
             part = part.with_protected(from - start..to - start);

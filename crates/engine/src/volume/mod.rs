@@ -3,6 +3,7 @@
 mod align;
 mod authenticated;
 pub mod integrity;
+mod kernel;
 mod layout;
 
 use std::io;
@@ -16,6 +17,7 @@ use claviger_crypto::secret::wipe_after_sectors;
 use crate::store::{Store, check_range};
 use align::Cut;
 use authenticated::Authenticated;
+pub use kernel::{KernelCipher, MappedPart, Mapping};
 pub use layout::{Layout, Payload, Segment};
 
 /// Bytes that are read and then decrypted at a time, so that they are still in the L2 cache.
@@ -57,7 +59,7 @@ impl Volume {
         Self {
             store,
             sector_size: layout.sector_size(),
-            layout,
+            layout: layout.without_kernel(),
             pool: None,
             in_flight: AtomicUsize::new(0),
             partial: RwLock::new(()),
@@ -206,8 +208,10 @@ impl Store for Volume {
                 part.fill(0);
                 Ok(())
             }
-            Payload::Crypt { cipher, first } => self.read_crypt(&Crypt::new(segment, &**cipher, *first), into, part),
-            Payload::Authenticated { area, cipher, first } => {
+            Payload::Crypt { cipher, first, .. } => {
+                self.read_crypt(&Crypt::new(segment, &**cipher, *first), into, part)
+            }
+            Payload::Authenticated { area, cipher, first, .. } => {
                 let _shared = self.partial.read().unwrap_or_else(PoisonError::into_inner);
                 Authenticated { store: &*self.store, base: segment.stored_at, area, cipher: &**cipher, first: *first }
                     .read(into, part)
@@ -227,8 +231,10 @@ impl Store for Volume {
         self.each_segment(offset, data, |segment, into, part| match &segment.payload {
             Payload::Clear => self.store.write_at(segment.stored_at + into, part),
             Payload::Zero => unreachable!("refused above"),
-            Payload::Crypt { cipher, first } => self.write_crypt(&Crypt::new(segment, &**cipher, *first), into, part),
-            Payload::Authenticated { area, cipher, first } => {
+            Payload::Crypt { cipher, first, .. } => {
+                self.write_crypt(&Crypt::new(segment, &**cipher, *first), into, part)
+            }
+            Payload::Authenticated { area, cipher, first, .. } => {
                 let _alone = self.partial.write().unwrap_or_else(PoisonError::into_inner);
                 Authenticated { store: &*self.store, base: segment.stored_at, area, cipher: &**cipher, first: *first }
                     .write(into, part)

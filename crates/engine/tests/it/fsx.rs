@@ -34,7 +34,7 @@ fn layout(cipher: &Arc<dyn SectorCipher>, part: usize) -> Layout {
         at: (n * part) as u64,
         len: part as u64,
         stored_at: (AT + stored * part) as u64,
-        payload: Payload::Crypt { cipher: Arc::clone(cipher), first: (n * 1_000_000) as u64 },
+        payload: Payload::crypt(Arc::clone(cipher), (n * 1_000_000) as u64),
         writable: true,
     };
     Layout::new(vec![segment(0, 1), segment(1, 2), segment(2, 0)]).expect("a good layout")

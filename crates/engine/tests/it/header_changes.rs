@@ -54,7 +54,7 @@ impl Kind {
     }
 
     /// Which header opens, and the beginning of the data.
-    fn opens(self, bytes: &[u8], text: &str, header: HeaderChoice) -> Result<(&'static str, Vec<u8>)> {
+    fn opens(self, bytes: &[u8], text: &str, header: HeaderChoice) -> Result<(String, Vec<u8>)> {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new(bytes.to_vec()));
         let credentials = [passphrase(text)];
         let (_, locked) = formats::open(&store, Some(self.format))?;
@@ -62,7 +62,7 @@ impl Kind {
         let volume = Volume::new(store, unlocked.layout);
         let mut start = vec![0; 4096];
         volume.read_at(0, &mut start)?;
-        Ok((unlocked.facts.header, start))
+        Ok((unlocked.facts.header.into_owned(), start))
     }
 
     fn change(self, store: &dyn Store, old: &str, new: &str) -> Result<Edit> {

@@ -174,17 +174,17 @@ fn both_headers_of_a_hidden_volume_open_it_and_are_its_own() {
     TRUECRYPT.hide(&store, &Spec { hidden_size: size, quick: true, ..TRUECRYPT.spec() }).expect("a hidden volume");
     let facts = |store: &Arc<dyn Store>| {
         let unlocked = TRUECRYPT.unlock(store, &TRUECRYPT.with(&[passphrase(INNER)])).expect("it opens");
-        (unlocked.facts.header, unlocked.facts.size, unlocked.facts.data_offset, unlocked.warnings.len())
+        (unlocked.facts.header.into_owned(), unlocked.facts.size, unlocked.facts.data_offset, unlocked.warnings.len())
     };
     let (header, size, offset, warnings) = facts(&store);
-    assert_eq!((header, size, warnings), ("hidden", 512 * KIB, 0));
+    assert_eq!((&*header, size, warnings), ("hidden", 512 * KIB, 0));
     // TrueCrypt keeps 4 KiB free behind small hidden volumes.
     assert_eq!(offset + size, len - GROUP - 4096);
     let bytes = all_of(&*store);
     let (here, there) = (HIDDEN as usize, (len - HIDDEN) as usize);
     assert!(bytes[here..here + 64] != bytes[there..there + 64], "each has a salt of its own");
     store.write_at(HIDDEN, &mut noise(512, 4)).expect("written");
-    assert_eq!(facts(&store), ("hidden backup", size, offset, 1));
+    assert_eq!(facts(&store), ("hidden backup".to_owned(), size, offset, 1));
 }
 
 #[test]

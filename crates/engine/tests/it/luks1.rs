@@ -300,9 +300,9 @@ fn what_luks1_does_not_have_is_refused_and_nothing_written() {
     let key = Secret::zeroed(63);
     let none = Spec::default;
     for (spec, says) in [
-        (Spec { sector_size: Some(4096), ..none() }, "sectors"),
+        (Spec { sector_size: Some(4096), ..none() }, "sector size"),
         (Spec { integrity: Some("hmac-sha256"), ..none() }, "protection"),
-        (Spec { label: Some("x"), ..none() }, "labels"),
+        (Spec { label: Some("x"), ..none() }, "label"),
         (Spec { pim: Some(1), ..none() }, "PIM"),
         (Spec { hash: Some("md5"), ..none() }, "md5"),
         (Spec { cipher: Some("aes"), ..none() }, "specification"),

@@ -9,6 +9,7 @@ use crate::support::luks::{ARGON2, Cryptsetup, PBKDF2, SMALL};
 use crate::support::*;
 use claviger_engine::credential::HeaderChoice;
 use claviger_engine::formats::{self, luks2};
+use claviger_engine::volume::Mapping;
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Store, Unlock, Unlocked, Verdict, Volume};
 use claviger_testkit::tools;
 
@@ -23,8 +24,9 @@ fn opened(path: &Path, text: &str) -> Result<Unlocked> {
 }
 
 /// The key that the volume's first part is encrypted with.
-fn key_of(unlocked: &Unlocked) -> &Secret {
-    &unlocked.mapping.as_ref().expect("it was asked for").parts[0].layers[0].key
+fn key_of(unlocked: &Unlocked) -> Secret {
+    let mut mapping = Mapping::of(&unlocked.layout).expect("it was asked for");
+    mapping.parts.swap_remove(0).layers.swap_remove(0).key
 }
 
 #[test]
@@ -45,7 +47,8 @@ fn the_sample_opens_as_it_does_for_cryptsetup() {
         let test = ["open", "--test-passphrase", "--key-slot", &number, "--key-file", &file];
         match open(&store, &with) {
             Ok(unlocked) => {
-                assert_eq!((unlocked.facts.keyslot, unlocked.facts.hash), (Some(keyslot), hash));
+                assert_eq!((unlocked.facts.keyslot, &*unlocked.facts.hash), (Some(keyslot), hash));
+                assert_eq!(unlocked.facts.opened_by, Some(format!("keyslot {keyslot}")));
                 assert!(unlocked.warnings.is_empty(), "{:?}", unlocked.warnings);
                 assert!(key_of(&unlocked).same_as(&key));
                 assert!(cryptsetup.try_run(&test, &path).status.success(), "keyslot {keyslot}");
@@ -106,7 +109,7 @@ fn volumes_of_cryptsetup_open() {
         // The second copy alone does, too, and so does the key itself.
         let by_backup = Unlock { header: HeaderChoice::Backup, ..Unlock::with(&credentials) };
         assert_eq!(open(&store, &by_backup).expect("the second copy").facts.header, "secondary");
-        let key = [Credential::VolumeKey(Secret::copy_from(key_of(&unlocked)))];
+        let key = [Credential::VolumeKey(key_of(&unlocked))];
         assert_eq!(open(&store, &Unlock::with(&key)).expect("the key").facts.keyslot, None);
         let other = [Credential::VolumeKey(Secret::zeroed(key_of(&unlocked).len()))];
         let wrong = open(&store, &Unlock::with(&other)).err().expect("another key");

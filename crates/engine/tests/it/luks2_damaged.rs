@@ -885,10 +885,10 @@ fn differs((_, _, ours, theirs): &Case, bytes: &[u8], cryptsetup: &Cryptsetup) -
 }
 
 /// Which copy opened, and the warnings.
-fn open(store: &Arc<dyn Store>) -> Result<(&'static str, Vec<Warning>)> {
+fn open(store: &Arc<dyn Store>) -> Result<(String, Vec<Warning>)> {
     let (_, header) = formats::open(store, Some("LUKS2"))?;
     let unlocked = header.unlock(&Unlock::with(&[passphrase("first")]))?;
-    Ok((unlocked.facts.header, unlocked.warnings))
+    Ok((unlocked.facts.header.into_owned(), unlocked.warnings))
 }
 
 fn contents(store: &dyn Store) -> Vec<u8> {

@@ -28,6 +28,7 @@ mod partitioned;
 mod partitions;
 mod store;
 mod support;
+mod takes;
 mod truecrypt_create;
 mod truecrypt_damaged;
 mod truecrypt_oracles;

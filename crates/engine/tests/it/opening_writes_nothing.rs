@@ -47,7 +47,7 @@ impl Case {
         let inner = Arc::new(MemoryStore::new(bytes.to_vec()));
         let store = Arc::new(FaultStore::new(Arc::clone(&inner) as Arc<dyn Store>, None));
         let _ = self.format.identify(&*store).expect("memory can be read");
-        let headerless = Headerless { key_bits: Some(256), ..Headerless::default() };
+        let headerless = Headerless { key_bits: self.format.headerless().then_some(256), ..Headerless::default() };
         let truncated = bytes.len() < LEN;
         let with = Unlock { pim: self.pim, headerless, truncated, ..Unlock::with(credentials) };
         let unlocked = self.format.open(&shared(Arc::clone(&store))).and_then(|header| {

@@ -33,8 +33,8 @@ fn what_is_created_is_read_back() {
     for len in [MIN, MIN + 512, 1 << 20] {
         let bytes = created(len, &Spec::default(), "pw");
         let facts = facts(&bytes, "pw");
-        assert_eq!((&*facts.cipher, &*facts.mode, facts.hash, facts.iterations), ("AES", "XTS", "RIPEMD-160", 2000));
-        assert_eq!((facts.header_version, facts.header, facts.sector_size), (5, "primary", 512));
+        assert_eq!((&*facts.cipher, &*facts.mode, &*facts.hash, facts.iterations), ("AES", "XTS", "RIPEMD-160", 2000));
+        assert_eq!((facts.header_version, &*facts.header, facts.sector_size), (5, "primary", 512));
         assert_eq!((facts.size, facts.data_offset), ((len - 2 * GROUP) as u64, GROUP as u64));
         assert_eq!((facts.created, facts.header_written), (None, None));
 

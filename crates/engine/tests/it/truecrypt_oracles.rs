@@ -27,7 +27,7 @@ const HASHES: [(&str, &str); 3] = [("RIPEMD-160", "RIPEMD160"), ("SHA-512", "SHA
 
 #[test]
 fn the_lists_are_those_of_the_format() {
-    let choices = formats::by_name("truecrypt").expect("it is in the table").choices();
+    let choices = formats::by_name("truecrypt").and_then(formats::creator_of).expect("it can be created").choices();
     assert_eq!(choices.ciphers, CIPHERS.map(|(ours, _)| ours));
     assert_eq!(choices.hashes, HASHES.map(|(ours, _)| ours));
     assert_eq!(choices.min_len, MIN);
@@ -54,7 +54,7 @@ impl Made {
     fn volume(&self) -> Volume {
         let store = read_write(&self.path);
         let unlocked = unlock(Arc::clone(&store), &Unlock::with(&self.credentials())).expect("our own volume");
-        assert_eq!((unlocked.facts.header, &unlocked.warnings[..]), ("primary", &[][..]));
+        assert_eq!((&*unlocked.facts.header, &unlocked.warnings[..]), ("primary", &[][..]));
         Volume::new(store, unlocked.layout)
     }
 
@@ -216,7 +216,7 @@ fn what_tcplay_creates_opens_here() {
                 let unlocked =
                     unlock(Arc::clone(&store), &Unlock::with(&credentials)).unwrap_or_else(|e| panic!("{name}: {e}"));
                 let facts = unlocked.facts;
-                assert_eq!((facts.header, &*facts.cipher, facts.hash), (header, cipher, *hash), "{name}");
+                assert_eq!((&*facts.header, &*facts.cipher, &*facts.hash), (header, cipher, *hash), "{name}");
                 assert_eq!((facts.size, facts.data_offset), (size, at), "{name}");
                 assert!(unlocked.warnings.is_empty(), "{name}: {:?}", unlocked.warnings);
             }

@@ -112,9 +112,9 @@ fn both_formats_are_tried_where_neither_is_named() {
     let spec = Spec { hash: Some("SHA-512"), quick: true, ..Spec::default() };
     create(&store, &spec, &[passphrase("old")]).expect("a TrueCrypt volume");
     let unlocked = open(None, store.to_vec(), "old", |w| w.pim = None).expect("the right passphrase");
-    assert_eq!((unlocked.facts.format, unlocked.facts.hash), ("TrueCrypt", "SHA-512"));
+    assert_eq!((unlocked.facts.format, &*unlocked.facts.hash), ("TrueCrypt", "SHA-512"));
     let error = failed(open(Some("TrueCrypt"), store.to_vec(), "old", |_| ()));
-    assert!(error.to_string().contains("TrueCrypt volumes have no PIM"), "{error}");
+    assert!(error.to_string().contains("TrueCrypt takes no PIM"), "{error}");
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn xts(sector_size: usize, seed: u64) -> Arc<dyn SectorCipher> {
 }
 
 fn crypt(at: u64, len: u64, stored_at: u64, cipher: &Arc<dyn SectorCipher>, first: u64, writable: bool) -> Segment {
-    Segment { at, len, stored_at, payload: Payload::Crypt { cipher: Arc::clone(cipher), first }, writable }
+    Segment { at, len, stored_at, payload: Payload::crypt(Arc::clone(cipher), first), writable }
 }
 
 /// A volume of one segment, its plaintext, and the store below it.
@@ -187,7 +187,7 @@ fn mixed() -> (Volume, Vec<u8>, Arc<MemoryStore>) {
         match &s.payload {
             Payload::Zero => {}
             Payload::Clear => bytes[s.stored_at as usize..][..part.len()].copy_from_slice(part),
-            Payload::Crypt { cipher, first } => {
+            Payload::Crypt { cipher, first, .. } => {
                 let stored = &mut bytes[s.stored_at as usize..][..part.len()];
                 stored.copy_from_slice(part);
                 cipher.encrypt(*first, stored);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use claviger_engine::formats::Mapping;
+use claviger_engine::volume::Mapping;
 use claviger_engine::{Acceleration, Error, Result};
 use claviger_serve::kernel::{self, Request};
 use serde::Serialize;

@@ -10,8 +10,9 @@ pub mod targets;
 
 use std::time::Duration;
 
+use claviger_engine::formats::Creator;
 use claviger_engine::formats::truecrypt::TRUECRYPT;
-use claviger_engine::{Acceleration, Error, ErrorKind, Format, Result};
+use claviger_engine::{Acceleration, Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::compare::kernel::Beside;

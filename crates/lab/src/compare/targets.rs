@@ -6,8 +6,9 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use claviger_engine::formats::{MappedPart, Mapping, Unlocked};
+use claviger_engine::formats::Unlocked;
 use claviger_engine::store::{Access, FileStore, SliceStore};
+use claviger_engine::volume::Mapping;
 use claviger_engine::{Acceleration, Credential, Error, Layout, Result, Secret, Spec, Store, Unlock, Volume, formats};
 use rustix::fs::{FallocateFlags, fallocate, statfs};
 use serde::Serialize;
@@ -98,14 +99,14 @@ impl Target {
     /// `Io`; those of the kernel's device-mapper where the path is through it.
     pub fn plain(len: u64, path: Path, queue_depth: usize) -> Result<Self> {
         let container = Container::new(len)?;
-        let volume = Volume::new(container.store.clone(), Layout::clear(len)?);
-        let whole = MappedPart { len, stored_at: 0, writable: true, layers: Vec::new() };
-        let mapping = Mapping { kind: "PLAIN", parts: vec![whole] };
+        let layout = Layout::clear(len)?.for_kernel(Some("PLAIN"));
+        let mapping = Mapping::of(&layout);
+        let volume = Volume::new(container.store.clone(), layout);
         let name = match path {
             Path::Kernel => KERNEL_BASELINE,
             Path::Nbd | Path::Engine => BASELINE,
         };
-        Self::connect(name.into(), volume, container, Some(mapping), None, path, queue_depth)
+        Self::connect(name.into(), volume, container, mapping, None, path, queue_depth)
     }
 
     /// A TrueCrypt volume of at least `len` bytes, opened by a random passphrase that nobody knows.
@@ -131,12 +132,13 @@ impl Target {
         let unlocked = unlock(&container.store, &passphrase, acceleration)?;
         let [passphrase] = passphrase;
         let encryption = Encryption { passphrase, data_offset: unlocked.facts.data_offset };
+        let mapping = Mapping::of(&unlocked.layout);
         let volume = Volume::new(container.store.clone(), unlocked.layout);
         let name = match path {
             Path::Kernel => format!("kernel dm-crypt {cipher}"),
             Path::Nbd | Path::Engine => cipher.into(),
         };
-        Self::connect(name, volume, container, unlocked.mapping, Some(encryption), path, queue_depth)
+        Self::connect(name, volume, container, mapping, Some(encryption), path, queue_depth)
     }
 
     fn connect(

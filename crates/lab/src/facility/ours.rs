@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use claviger_engine::formats::loopaes::LOOP_AES_NAME;
-use claviger_engine::formats::plain::CRYPTOLOOP;
+use claviger_engine::formats::Creator;
+use claviger_engine::formats::takes::Parameter;
 use claviger_engine::{FORMATS, Format};
 
 use super::{Facility, Gives, Requirements, Step, Stores};
@@ -42,7 +42,7 @@ const MANNERS: &[Manner] = &[
     Manner { format: "LUKS1", create_cheap: &["--iterations", "1000"], ..MANNER },
     Manner { format: "LUKS2", create_cheap: &["--kdf", "pbkdf2", "--iterations", "1000"], ..MANNER },
     Manner {
-        format: LOOP_AES_NAME,
+        format: "loop-AES",
         create: &["--fresh-keyfile", "{dir}/keys", "--unencrypted-keyfile"],
         open: &["--no-password", "--keyfile", "{dir}/keys"],
         ..MANNER
@@ -65,8 +65,7 @@ pub fn all() -> Vec<Facility> {
 
 /// What is measured where nobody names anything: without encryption, and each format with its default cipher.
 pub fn defaults() -> Vec<String> {
-    let formats = FORMATS.iter().filter(|format| creatable(**format));
-    [PLAIN.to_owned()].into_iter().chain(formats.map(|format| name_of(*format))).collect()
+    [PLAIN.to_owned()].into_iter().chain(creatable().map(|(format, _)| name_of(format))).collect()
 }
 
 /// Whether it is one of the servers without encryption.
@@ -75,14 +74,13 @@ pub fn is_baseline(name: &str) -> bool {
 }
 
 fn encrypted(transport: Transport) -> impl Iterator<Item = Facility> {
-    let formats = FORMATS.iter().copied().filter(|format| creatable(*format));
-    formats.flat_map(move |format| {
-        let ciphers = format.choices().ciphers;
+    creatable().flat_map(move |(format, creator)| {
+        let ciphers = creator.choices().ciphers;
         let suites = ciphers.into_iter().enumerate().map(move |(i, cipher)| {
             let name = if i == 0 { name_of(format) } else { format!("{}:{cipher}", name_of(format)) };
             suite(format, name, cipher, &["--cipher", cipher], transport)
         });
-        let integrity = if format.name() == "LUKS2" { INTEGRITY } else { &[] };
+        let integrity = if format.takes().creating.contains(&Parameter::Integrity) { INTEGRITY } else { &[] };
         suites.chain(integrity.iter().map(move |code| {
             let name = format!("{}:{code}", name_of(format));
             suite(format, name, &format!("integrity by {code}"), &["--integrity", code], transport)
@@ -96,9 +94,9 @@ fn name_of(format: &dyn Format) -> String {
     if name == PLAIN { format!("{name}-format") } else { name.to_owned() }
 }
 
-/// Whether this program makes new volumes of it: too weak ones it only opens.
-fn creatable(format: &dyn Format) -> bool {
-    format.name() != CRYPTOLOOP.name()
+/// The formats that this program makes new volumes of, and what makes them.
+fn creatable() -> impl Iterator<Item = (&'static dyn Format, &'static dyn Creator)> {
+    FORMATS.iter().filter_map(|format| Some((*format, format.creator()?)))
 }
 
 fn suite(format: &dyn Format, name: String, what: &str, wish: &[&str], transport: Transport) -> Facility {
@@ -202,8 +200,9 @@ mod tests {
     fn every_format_and_cipher_is_there_in_both_ways() {
         let all = all();
         let named = |name: &str| all.iter().filter(|f| f.name == name).count();
-        for format in FORMATS.iter().copied().filter(|f| creatable(*f)) {
-            for (i, cipher) in format.choices().ciphers.iter().enumerate() {
+        assert!(named("cryptoloop") == 0, "nobody creates it");
+        for (format, creator) in creatable() {
+            for (i, cipher) in creator.choices().ciphers.iter().enumerate() {
                 let name = if i == 0 { name_of(format) } else { format!("{}:{cipher}", name_of(format)) };
                 assert_eq!((named(&name), named(&format!("nbd/{name}"))), (1, 1), "{name}");
             }

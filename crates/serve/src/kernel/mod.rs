@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use claviger_engine::formats::{KernelCipher, MappedPart, Mapping};
+use claviger_engine::volume::{KernelCipher, MappedPart, Mapping};
 use claviger_engine::{Error, ErrorKind, Result, Secret};
 use rustix::io::Errno;
 

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use claviger_engine::Secret;
-use claviger_engine::formats::KernelCipher;
+use claviger_engine::volume::KernelCipher;
 
 use super::dm_sys::{HEADER, field};
 

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use claviger_crypto::pool::Pool;
 use claviger_engine::convert::Conversion;
-use claviger_engine::formats;
-use claviger_engine::spec::Cost;
+use claviger_engine::formats::takes::{self, Purpose};
+use claviger_engine::formats::{self, Creator};
 use claviger_engine::store::{Access, SliceStore};
-use claviger_engine::{Credential, Error, ErrorKind, Format, Layout, Spec, Store, Unlock, Volume};
+use claviger_engine::{Credential, Error, ErrorKind, Format, Layout, Spec, Store, Volume};
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
@@ -25,7 +25,7 @@ use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, size};
-use crate::verbs::create::{Overwrite, Wishes, choose, only_for};
+use crate::verbs::create::{Overwrite, choose};
 use place::{Place, Target};
 use state::{State, What};
 
@@ -158,6 +158,7 @@ struct Source {
 /// What the new volume is to be; nothing for plaintext.
 struct Kind<'a> {
     format: &'static dyn Format,
+    creator: &'static dyn Creator,
     spec: Spec<'a>,
 }
 
@@ -256,37 +257,23 @@ impl Args {
             return Ok(None);
         }
         let format = formats::by_name(self.new_format.as_deref().unwrap_or(DEFAULT_FORMAT))?;
-        let choices = format.choices();
-        let (cipher, hash) = match format.headerless() || format.name().starts_with("LUKS") {
-            // What there is besides, the format knows.
-            true => (self.new_cipher.as_deref(), self.new_hash.as_deref()),
-            false => (
-                choose("cipher", self.new_cipher.as_deref(), &choices.ciphers)?,
-                choose("hash", self.new_hash.as_deref(), &choices.hashes)?,
-            ),
-        };
-        let cost = self.cost.cost()?;
-        let wishes = Wishes {
-            label: self.new_label.is_some(),
-            sector_size: self.new_sector_size.is_some(),
-            key_size: self.new_key_size.is_some(),
-            cost: cost != Cost::default(),
-        };
-        only_for(format, "new-", &wishes)?;
+        let creator = formats::creator_of(format)?;
+        let choices = creator.choices();
         let spec = Spec {
-            cipher,
-            hash,
+            cipher: choose("cipher", self.new_cipher.as_deref(), &choices.ciphers, choices.complete)?,
+            hash: choose("hash", self.new_hash.as_deref(), &choices.hashes, choices.complete)?,
             pim: self.new_pim,
             label: self.new_label.as_deref(),
             sector_size: self.new_sector_size,
             key_bits: self.new_key_size,
-            cost,
+            cost: self.cost.cost()?,
             // Every byte of it is written anyway.
             quick: true,
             cancel: Some(cancel::flag()),
             ..Spec::default()
         };
-        Ok(Some(Kind { format, spec }))
+        takes::check(format.name(), &format.takes(), Purpose::Creating, &spec.parameters())?;
+        Ok(Some(Kind { format, creator, spec }))
     }
 
     /// Opens what is read.
@@ -310,7 +297,7 @@ impl Args {
             return Err(Error::misuse(format!("--new-size {wanted} is too small: there are {len} to copy"))
                 .hint("Make the file system inside smaller first, then copy its files to a new volume."));
         }
-        let needed = kind.map_or(Ok(wanted), |kind| kind.format.stored_len(wanted, &kind.spec))?;
+        let needed = kind.map_or(Ok(wanted), |kind| kind.creator.stored_len(wanted, &kind.spec))?;
         match place.device_len() {
             None => Ok((needed, wanted)),
             Some(_) if self.new_size.is_some() => {
@@ -339,8 +326,8 @@ fn plaintext(
             let store = Arc::new(SliceStore::new(store, 0, size)?);
             Volume::new(store, Layout::clear(size)?)
         }
-        Some(Kind { format, spec }) => {
-            let with = Unlock { cipher: spec.cipher, hash: spec.hash, pim: spec.pim, ..Unlock::with(credentials) };
+        Some(Kind { format, spec, .. }) => {
+            let with = format.takes().reopening(spec, credentials);
             let unlocked = format.open(&store)?.unlock(&with)?;
             advice::warn(&unlocked.warnings);
             Volume::new(store, unlocked.layout)

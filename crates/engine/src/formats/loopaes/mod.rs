@@ -17,22 +17,22 @@ use claviger_crypto::Secret;
 use claviger_crypto::dmcrypt::Specification;
 
 use super::headerless::{self, Place, UNIT, Volume};
-use super::{Choices, Format, Header, Unlocked, Verdict};
+use super::takes::{Parameter, Takes, check_opening};
+use super::{Choices, Creator, Facts, Format, Header, Unlocked, Verdict, stored_behind};
 use crate::advice::Warning;
-use crate::credential::{Credential, Headerless, Unlock, whole_keyfile};
+use crate::credential::{Credential, Unlock, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
 use crate::store::Store;
 use keys::{Keys, Single};
 
-pub use gpg::encrypt as encrypt_keyfile;
 pub use keys::new_keyfile;
 
 /// loop-AES.
 pub static LOOP_AES: LoopAes = LoopAes;
 
 /// Its name.
-pub const LOOP_AES_NAME: &str = "loop-AES";
+const LOOP_AES_NAME: &str = "loop-AES";
 
 /// See [`LOOP_AES`].
 pub struct LoopAes;
@@ -56,13 +56,31 @@ impl Format for LoopAes {
         Ok(Box::new(Locked(Arc::clone(store))))
     }
 
-    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
-        let with = Unlock {
-            cipher: spec.cipher,
-            hash: spec.hash,
-            headerless: Headerless::of_new(spec),
-            ..Unlock::with(first)
-        };
+    fn takes(&self) -> Takes {
+        use Parameter::*;
+        Takes {
+            creating: &[Hash, Cipher, KeySize, SectorSize, Offset, FreshKeyfile],
+            opening: &[Hash, Cipher, KeySize, SectorSize, Offset, FirstSector, DataSize, Seed, KeyRounds, Keyfile],
+        }
+    }
+
+    fn creator(&self) -> Option<&dyn Creator> {
+        Some(self)
+    }
+
+    fn headerless(&self) -> bool {
+        true
+    }
+}
+
+impl Creator for LoopAes {
+    fn choices(&self) -> Choices {
+        let hashes = vec!["sha256", "sha384", "sha512"];
+        Choices { ciphers: CIPHERS.to_vec(), hashes, complete: false, min_len: UNIT }
+    }
+
+    fn create_volume(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+        let with = self.takes().reopening(spec, first);
         // Nothing is written before it is known that it will open.
         let parameters = Parameters::of(&with)?;
         let place = place(store, &with)?;
@@ -70,16 +88,25 @@ impl Format for LoopAes {
         headerless::create(store, &place, spec)
     }
 
-    fn choices(&self) -> Choices {
-        Choices { ciphers: CIPHERS.to_vec(), hashes: vec!["sha256", "sha384", "sha512"], min_len: UNIT }
-    }
-
-    fn headerless(&self) -> bool {
-        true
+    fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
+        stored_behind(spec.data_offset.unwrap_or(0), plain, spec)
     }
 
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
         asks_passphrase(keyfiles)
+    }
+
+    /// Mode and vectors follow from the key file, and so does the hash from the size of the key.
+    fn opened_with(&self, facts: &Facts, spec: &Spec<'_>) -> (String, Option<String>) {
+        (facts.cipher.trim_end_matches(":64").to_owned(), spec.hash.map(ToOwned::to_owned))
+    }
+
+    fn fresh_keyfile(&self) -> Result<Secret> {
+        new_keyfile()
+    }
+
+    fn locked_keyfile(&self, contents: &Secret, passphrase: &Secret) -> Result<Vec<u8>> {
+        gpg::encrypt(contents, passphrase)
     }
 }
 
@@ -89,10 +116,12 @@ impl Header for Locked {
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
         let store = &*self.0;
+        check_opening(&LOOP_AES, with)?;
         let place = place(store, with)?;
         let parameters = Parameters::of(with)?;
         let volume = Volume {
             format: LOOP_AES.name(),
+            kind: "LOOPAES",
             cipher: &parameters.specification,
             key: &parameters.key,
             key_bits: parameters.bits,
@@ -100,10 +129,7 @@ impl Header for Locked {
             iterations: parameters.iterations,
             place,
         };
-        let (mut unlocked, contents) = volume.unlock(store, with, begun)?;
-        if let Some(mapping) = &mut unlocked.mapping {
-            mapping.kind = "LOOPAES";
-        }
+        let (unlocked, contents) = volume.unlock(store, with, begun)?;
         let mut warnings = parameters.warnings;
         warnings.extend(contents.warning(LOOP_AES.name()));
         Ok(Unlocked { warnings, ..unlocked })
@@ -128,7 +154,7 @@ fn asks_passphrase(keyfiles: &[Credential]) -> bool {
 /// offset with an `@` stands for (loop-AES.README; losetup(8) of loop-AES, `-o`).
 fn place(store: &dyn Store, with: &Unlock<'_>) -> Result<Place> {
     let asked = &with.headerless;
-    if asked.sector_size.is_some_and(|size| u64::from(size) != UNIT) || asked.large_iv {
+    if asked.sector_size.is_some_and(|size| u64::from(size) != UNIT) {
         return Err(Error::misuse(format!("loop-AES volumes have sectors of {UNIT} bytes")));
     }
     Place::find(store.len(), asked, asked.offset.unwrap_or(0) / UNIT)

@@ -16,6 +16,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{luks1, luks2, magic};
 use crate::store::Store;
 
+/// What opened a volume, as a person calls it: a keyslot, or else the volume key itself.
+pub(super) fn opened_by(keyslot: Option<u32>) -> String {
+    keyslot.map_or("volume key".to_owned(), |number| format!("keyslot {number}"))
+}
+
 /// What a keyslot is opened with: a key file is a passphrase of any bytes.
 ///
 /// # Errors

@@ -1,6 +1,7 @@
 //! UUIDs as text (RFC 9562), which is how LUKS headers have them.
 
 use crate::error::{Error, Result};
+use crate::hex;
 
 /// How many digits there are between hyphens.
 const GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
@@ -29,7 +30,7 @@ pub(in crate::formats) fn random() -> Result<String> {
     getrandom::fill(&mut bytes).map_err(|e| Error::from(std::io::Error::other(e.to_string())))?;
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
-    let digits: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    let digits = hex::digits(&bytes);
     let mut rest = digits.as_str();
     let groups = GROUPS.map(|len| {
         let (group, more) = rest.split_at(len);

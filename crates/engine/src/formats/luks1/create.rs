@@ -43,7 +43,6 @@ const DIGEST_MS: u64 = 125;
 ///
 /// First of all the old header goes, last of all the new one comes, so that what an interruption leaves opens with nothing.
 pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
-    refuse_others(spec)?;
     let passphrase = passphrase(first)?;
     let plan = Plan::of(store, spec)?;
     let key = plan.volume_key(spec)?;
@@ -304,20 +303,6 @@ fn hash_named(name: &str) -> Result<(&'static Hash, String)> {
         // One whose name in the kernel is as it was given.
         (Some(hash), None) if name.len() < 32 => Ok((hash, name.to_ascii_lowercase())),
         _ => Err(Error::misuse(format!("no hash of LUKS1 is called {name}; there are: {}", HASHES.join(", ")))),
-    }
-}
-
-/// What cannot be asked for.
-fn refuse_others(spec: &Spec<'_>) -> Result<()> {
-    match spec {
-        Spec { hidden_size: Some(_), .. } => Err(not_in_luks1("hidden volumes")),
-        Spec { pim: Some(1..), .. } => Err(not_in_luks1("PIM")),
-        Spec { sector_size: Some(size), .. } if u64::from(*size) != SECTOR => {
-            Err(not_in_luks1("sectors but of 512 bytes"))
-        }
-        Spec { integrity: Some(_), .. } => Err(not_in_luks1("protection from changes")),
-        Spec { label: Some(_), .. } | Spec { subsystem: Some(_), .. } => Err(not_in_luks1("labels")),
-        _ => Ok(()),
     }
 }
 

@@ -8,7 +8,7 @@ use claviger_crypto::Secret;
 use super::create::{choose, random, sealed};
 use super::header::{Phdr, SLOTS, Slot};
 use super::unlock::{OpenedKey, open_key};
-use super::{Luks1, NAME, backup, not_in_luks1, repair, told};
+use super::{LUKS1, Luks1, NAME, backup, not_in_luks1, repair, told};
 use crate::advice::Warning;
 use crate::credential::{Credential, Unlock};
 use crate::edit::{Edit, Seen, Step};
@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::formats::luks::kdf::Kdf;
 use crate::formats::luks::{passphrase, uuid};
 use crate::formats::luks2;
+use crate::formats::takes::check_new;
 use crate::formats::{
     Attributes, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared, Removal, Resizing, RestoreFrom,
     Verified, same_name,
@@ -264,11 +265,11 @@ fn free(header: &Phdr) -> Option<usize> {
 
 /// What LUKS1 has one of for all keyslots, or not at all.
 fn refuse_others(header: &Phdr, new: &NewCredential<'_>) -> Result<()> {
+    check_new(&LUKS1, new)?;
     match new {
         NewCredential { hash: Some(name), .. } if !same_name(name, &header.hash_name) => {
             Err(not_in_luks1(&format!("keyslots with hashes of their own: this volume's is {}", header.hash_name)))
         }
-        NewCredential { pim: Some(1..), .. } => Err(not_in_luks1("PIM")),
         NewCredential { unbound_bits: Some(_), .. } => Err(not_in_luks1("keyslots for other keys")),
         _ => Ok(()),
     }

@@ -11,20 +11,20 @@ mod unlock;
 use std::sync::Arc;
 use std::time::Instant;
 
-use claviger_crypto::dmcrypt::{Sectors, Specification};
+use claviger_crypto::dmcrypt::Sectors;
 use claviger_crypto::secret::wipe_stack;
 use serde_json::{Value, json};
 
-use super::luks::{KeyMarks, Stored, cipher_error, data_elsewhere, other_header_in_front};
-use super::{
-    Choices, Facts, Format, Header, KernelCipher, KeyslotEditor, MappedPart, Mapping, Plan, Unlocked, Verdict,
-};
+use super::luks::{KeyMarks, Stored, cipher_error, data_elsewhere, opened_by, other_header_in_front};
+use super::takes::{Parameter, Takes, check_opening};
+use super::{Choices, Creator, Facts, Format, Header, KeyslotEditor, Plan, Unlocked, Verdict};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, Result};
+use crate::hex;
 use crate::spec::Spec;
 use crate::store::Store;
-use crate::volume::{Layout, Payload, Segment};
+use crate::volume::{KernelCipher, Layout, Payload, Segment};
 use header::{MAGIC, Phdr, SECTOR, at};
 use unlock::OpenedKey;
 
@@ -64,28 +64,39 @@ impl Format for Luks1 {
         Locked::read(Stored::apart(header, data))
     }
 
-    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
-        told(create::create(store, spec, first))
+    fn takes(&self) -> Takes {
+        use Parameter::*;
+        Takes {
+            creating: &[Hash, Cipher, KeySize, Offset, VolumeKey, DetachedHeader, Uuid, Kdf, Time, Iterations],
+            opening: &[Keyfile, VolumeKey, Keyslot, DetachedHeader],
+        }
     }
 
-    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
-        keyfiles.is_empty()
+    fn creator(&self) -> Option<&dyn Creator> {
+        Some(self)
+    }
+
+    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+        Some(self)
+    }
+}
+
+impl Creator for Luks1 {
+    fn choices(&self) -> Choices {
+        let (ciphers, hashes) = (create::CIPHERS.to_vec(), create::HASHES.to_vec());
+        Choices { ciphers, hashes, complete: false, min_len: create::MIN_LEN }
+    }
+
+    fn create_volume(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+        told(create::create(store, spec, first))
     }
 
     fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
         create::stored_len(plain, spec).map_err(|e| e.in_format(NAME))
     }
 
-    fn choices(&self) -> Choices {
-        Choices { ciphers: create::CIPHERS.to_vec(), hashes: create::HASHES.to_vec(), min_len: create::MIN_LEN }
-    }
-
-    fn detachable(&self) -> bool {
-        true
-    }
-
-    fn editor(&self) -> Option<&dyn KeyslotEditor> {
-        Some(self)
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
     }
 }
 
@@ -136,9 +147,7 @@ impl Header for Locked {
 
 fn unlocked(header: &Phdr, stored: &Stored, with: &Unlock<'_>) -> Result<Unlocked> {
     let begun = Instant::now();
-    if with.protect.is_some() {
-        return Err(Error::misuse("a LUKS1 volume has no hidden volume in it"));
-    }
+    check_opening(&LUKS1, with)?;
     let data = Data::of(header, stored)?;
     let cipher = header.cipher()?;
     let OpenedKey { keyslot, key, trials, mut warnings } = unlock::open_key(header, &*stored.header, with)?;
@@ -148,26 +157,16 @@ fn unlocked(header: &Phdr, stored: &Stored, with: &Unlock<'_>) -> Result<Unlocke
     let sector_cipher = cipher
         .with_key(&key, Sectors::default(), with.acceleration)
         .map_err(|e| cipher_error(e, at::CIPHER_NAME as u64))?;
-    let layout = Layout::new(vec![Segment {
-        at: 0,
-        len: data.len,
-        stored_at: data.start,
-        payload: Payload::Crypt { cipher: sector_cipher, first: 0 },
-        writable: true,
-    }])?;
-    let mapping = with.for_kernel.then(|| mapping(&cipher, &data, key));
+    let layer = || {
+        let (specification, sectors) = (cipher.to_string(), Sectors::default());
+        vec![KernelCipher { specification, key, sectors, integrity: None }]
+    };
+    let payload = Payload::crypt(sector_cipher, 0).with_kernel(with.for_kernel.then(layer));
+    let layout = Layout::new(vec![Segment { at: 0, len: data.len, stored_at: data.start, payload, writable: true }])?
+        .for_kernel(with.for_kernel.then_some("LUKS1"));
     let facts = facts(header, &data, keyslot)?;
     // The derivation for the digest is one more each time, and never counted.
-    Ok(Unlocked {
-        layout,
-        facts,
-        warnings,
-        trials,
-        derivations: trials,
-        took: begun.elapsed(),
-        mapping,
-        recognised: true,
-    })
+    Ok(Unlocked { layout, facts, warnings, trials, derivations: trials, took: begun.elapsed(), recognised: true })
 }
 
 /// What the volume key is known by, if there is a header that is sound.
@@ -191,24 +190,19 @@ fn header_warnings(header: &Phdr) -> Vec<Warning> {
     warnings
 }
 
-fn mapping(cipher: &Specification, data: &Data, key: claviger_crypto::Secret) -> Mapping {
-    let layer = KernelCipher { specification: cipher.to_string(), key, sectors: Sectors::default(), integrity: None };
-    let part = MappedPart { len: data.len, stored_at: data.start, writable: true, layers: vec![layer] };
-    Mapping { kind: "LUKS1", parts: vec![part] }
-}
-
 fn facts(header: &Phdr, data: &Data, keyslot: Option<usize>) -> Result<Facts> {
     Ok(Facts {
         format: NAME,
         cipher: header.cipher_name.clone(),
         mode: header.cipher_mode.clone(),
         key_bits: header.key_len as u32 * 8,
-        hash: header.hash()?.name,
+        hash: header.hash()?.name.into(),
         iterations: keyslot.map_or(header.digest_iterations, |number| header.slots[number].iterations),
         memory: None,
         pim: None,
         header_version: 1,
-        header: "primary",
+        header: "primary".into(),
+        opened_by: Some(opened_by(keyslot.map(|number| number as u32))),
         hidden: false,
         keyslot: keyslot.map(|number| number as u32),
         uuid: header.uuid.clone(),
@@ -265,7 +259,7 @@ fn described(header: &Phdr) -> Value {
         let mut about = json!({ "keyslot": number, "active": slot.active });
         if slot.active {
             about["kdf"] = json!({ "type": "pbkdf2", "hash": header.hash_name, "iterations": slot.iterations });
-            about["salt"] = json!(hex(&slot.salt));
+            about["salt"] = json!(hex::digits(&slot.salt));
         }
         about["area"] = json!({
             "offset": slot.area(header.key_len).start,
@@ -288,15 +282,11 @@ fn described(header: &Phdr) -> Value {
             "type": "pbkdf2",
             "hash": header.hash_name,
             "iterations": header.digest_iterations,
-            "salt": hex(header.digest_salt()),
-            "digest": hex(header.digest()),
+            "salt": hex::digits(header.digest_salt()),
+            "digest": hex::digits(header.digest()),
         },
         "keyslots": header.slots.iter().enumerate().map(keyslot).collect::<Vec<_>>(),
     })
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// What LUKS1 does not have.

@@ -6,7 +6,7 @@ use claviger_crypto::dmcrypt::Specification;
 
 use super::NAME;
 use super::binary::{Binary, Which};
-use super::editor::nothing_required;
+use super::change::nothing_required;
 use super::layout::sectors_of;
 use super::metadata::Metadata;
 use super::read::{self, CopyState, ReadHeader};

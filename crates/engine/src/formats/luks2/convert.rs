@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::binary::{Binary, SIZES};
-use super::editor::Change;
+use super::change::Change;
 use super::metadata::{Af, Area, Base64, Config, Decimal, Digest, Id, Kdf, Keyslot, Metadata, Segment, Size};
 use super::{NAME, binary, slots, validate, write};
 use crate::advice::Warning;

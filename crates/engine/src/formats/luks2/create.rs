@@ -9,7 +9,7 @@ use claviger_crypto::{Acceleration, Secret};
 use super::binary::{Binary, SIZES};
 use super::keyslots::{self, How};
 use super::metadata::{Config, Decimal, Id, Integrity, Metadata, Segment, Size};
-use super::{editor, slots, validate, write};
+use super::{change, slots, validate, write};
 use crate::credential::{Credential, Unlock};
 use crate::edit::Edit;
 use crate::error::{Error, Result};
@@ -36,7 +36,8 @@ pub(super) const MIN_LEN: u64 = DATA_OFFSET + 4096;
 /// What there is to choose from, the defaults first. Ciphers are taken in every form that dm-crypt knows.
 pub(super) fn choices() -> Choices {
     let ciphers = vec![CIPHER, "serpent-xts-plain64", "twofish-xts-plain64", "camellia-xts-plain64"];
-    Choices { ciphers, hashes: vec!["sha256", "sha512", "sha1", "ripemd160", "whirlpool"], min_len: MIN_LEN }
+    let hashes = vec!["sha256", "sha512", "sha1", "ripemd160", "whirlpool"];
+    Choices { ciphers, hashes, complete: false, min_len: MIN_LEN }
 }
 
 /// Makes a volume that fills `store`, or whose header is in `store` and whose data are in `spec.data`.
@@ -130,11 +131,6 @@ struct Plan {
 
 impl Plan {
     fn of(store: &dyn Store, spec: &Spec<'_>) -> Result<Self> {
-        if spec.pim.is_some() {
-            return Err(
-                Error::misuse("LUKS has no PIM").hint("What a derivation costs is said by time or by iterations.")
-            );
-        }
         let (cipher, integrity, key_len) = match spec.integrity {
             None => cipher(spec).map(|(cipher, len)| (cipher, None, len))?,
             Some(name) => authenticated(spec, name).map(|(cipher, tagged, len)| (cipher, Some(tagged), len))?,
@@ -208,11 +204,11 @@ impl Plan {
         Ok(Binary {
             hdr_size: self.hdr_size,
             seqid: 1,
-            label: editor::text("label", spec.label.unwrap_or_default())?,
+            label: change::text("label", spec.label.unwrap_or_default())?,
             csum_alg: "sha256".into(),
             salt: write::salt()?,
             uuid: spec.uuid.map_or_else(uuid::random, uuid::parse)?.into_bytes(),
-            subsystem: editor::text("subsystem", spec.subsystem.unwrap_or_default())?,
+            subsystem: change::text("subsystem", spec.subsystem.unwrap_or_default())?,
         })
     }
 }

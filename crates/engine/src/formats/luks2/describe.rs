@@ -3,10 +3,11 @@
 use serde_json::{Map, Value, json};
 
 use super::binary::Which;
-use super::metadata::{Base64, Digest, Id, Keyslot, Segment, Size};
+use super::metadata::{Digest, Id, Keyslot, Segment, Size};
 use super::read::{CopyState, ReadHeader};
 use super::validate::{digests_of, requirements};
 use super::{derivation, layout};
+use crate::hex;
 
 /// Of the whole header. Salts and digests are in it, which are no secrets, and no key.
 pub(super) fn describe(header: &ReadHeader) -> Value {
@@ -85,7 +86,7 @@ fn keyslot(header: &ReadHeader, number: u32, keyslot: &Keyslot) -> Value {
     put(&mut told, "digest", digests.first().copied());
     if let Some(kdf) = kdf {
         told["kdf"] = kdf.kind.as_str().into();
-        told["salt"] = hex(&kdf.salt).into();
+        told["salt"] = hex::digits(&kdf.salt.0).into();
         put(&mut told, "hash", kdf.hash.as_deref());
         put(&mut told, "iterations", kdf.iterations.or(kdf.time));
         put(&mut told, "memory", kdf.memory.map(|kib| u64::from(kib) << 10));
@@ -102,7 +103,7 @@ fn digest(digest: &Digest) -> Value {
     let Digest { kind, keyslots, segments, salt, digest, hash, iterations, other: _ } = digest;
     let ids = |ids: &[Id]| ids.iter().map(|id| id.0).collect::<Vec<_>>();
     let mut told = json!({
-        "type": kind, "keyslots": ids(keyslots), "segments": ids(segments), "salt": hex(salt), "digest": hex(digest),
+        "type": kind, "keyslots": ids(keyslots), "segments": ids(segments), "salt": hex::digits(&salt.0), "digest": hex::digits(&digest.0),
     });
     put(&mut told, "hash", hash.as_deref());
     put(&mut told, "iterations", *iterations);
@@ -150,8 +151,4 @@ fn put<T: Into<Value>>(told: &mut Value, name: &str, value: Option<T>) {
     if let Some(value) = value {
         told[name] = value.into();
     }
-}
-
-fn hex(bytes: &Base64) -> String {
-    bytes.0.iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -1,22 +1,21 @@
-//! Changes of LUKS2 headers: the way that all of them take, and the small ones.
+//! What changes LUKS2 headers, and the small changes.
 
 use std::collections::BTreeMap;
 
 use claviger_crypto::secret::wipe_stack;
 use serde_json::Value;
 
-use super::binary::Binary;
-use super::metadata::{Metadata, Size};
+use super::change::{Change, text};
+use super::metadata::Size;
 use super::read::{ReadHeader, read};
-use super::{NAME, backup, convert, keyslots, tokens, write};
-use crate::advice::Warning;
+use super::{LUKS2, NAME, backup, convert, keyslots, tokens};
 use crate::credential::Unlock;
-use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
 use crate::formats::luks::uuid;
+use crate::formats::takes::check_new;
 use crate::formats::{
-    Attributes, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared, Removal, Resizing, RestoreFrom,
-    TokenChange, Verified,
+    Attributes, HeaderBackup, KeyslotEditor, NewCredential, Prepared, Removal, Resizing, RestoreFrom, TokenChange,
+    Verified,
 };
 use crate::store::Store;
 
@@ -25,11 +24,11 @@ pub(super) struct Editor;
 
 impl KeyslotEditor for Editor {
     fn change(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
-        told(keyslots::change(store, with, new))
+        told(check_new(&LUKS2, new).and_then(|()| keyslots::change(store, with, new)))
     }
 
     fn add(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option<u32>) -> Result<Prepared> {
-        told(keyslots::add(store, with, new, at))
+        told(check_new(&LUKS2, new).and_then(|()| keyslots::add(store, with, new, at)))
     }
 
     fn remove(&self, store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared> {
@@ -84,78 +83,6 @@ fn told<T>(result: Result<T>) -> Result<T> {
     result.map_err(|e| e.in_format(NAME))
 }
 
-/// A header that is being changed: what it is now, and what it is to be.
-pub(super) struct Change<'a> {
-    pub store: &'a dyn Store,
-    /// As it is.
-    pub header: ReadHeader,
-    /// As it is to be, but for the sequence number and the salts.
-    pub binary: Binary,
-    /// As they are to be.
-    pub metadata: Metadata,
-    /// What is to be written before the header.
-    pub before: Vec<Step>,
-    /// What is to be written once the new header is there.
-    pub after: Vec<Step>,
-    /// The keyslot that it is about.
-    pub keyslot: Option<u32>,
-    /// How its key is derived from now on.
-    pub derivation: Option<Derivation>,
-    /// What a person must know.
-    pub warnings: Vec<Warning>,
-}
-
-impl<'a> Change<'a> {
-    /// Of the header in `store`, if it may be changed.
-    pub fn of(store: &'a dyn Store) -> Result<Self> {
-        let header = read(store)?;
-        nothing_required(&header.metadata)?;
-        let (binary, metadata) = (header.binary.clone(), header.metadata.clone());
-        let warnings = Vec::new();
-        Ok(Self {
-            store,
-            header,
-            binary,
-            metadata,
-            before: Vec::new(),
-            after: Vec::new(),
-            keyslot: None,
-            derivation: None,
-            warnings,
-        })
-    }
-
-    /// The steps, in order. Nothing is to be written where nothing is changed.
-    pub fn prepared(self) -> Result<Prepared> {
-        let Self { store, header, binary, metadata, before, after, keyslot, derivation, warnings } = self;
-        let seen = header.seen.clone();
-        let mut steps = before;
-        if metadata != header.metadata || binary != header.binary || !after.is_empty() {
-            steps.extend(write::steps(store, &header, binary, &metadata)?);
-            steps.extend(after);
-        }
-        let edit = Edit::new(steps).made_for(seen);
-        Ok(Prepared { edit, format: NAME, hidden: false, keyslot, derivation, warnings })
-    }
-}
-
-/// A volume that requires something of programs, such as to finish a reencryption, is not for those that do not know it; what is
-/// known here has ways of its own.
-pub(super) fn nothing_required(metadata: &Metadata) -> Result<()> {
-    let mandatory = metadata.config.requirements.as_ref().map_or(&[][..], |required| &required.mandatory);
-    match mandatory {
-        [] => Ok(()),
-        all => {
-            let hint = if all.iter().any(|r| r.starts_with("online-reencrypt")) {
-                "It is being reencrypted: finish that first."
-            } else {
-                "Use the program that made it. Nothing was changed."
-            };
-            Err(Error::unsupported(format!("changing a header that requires {}", all.join(", "))).hint(hint))
-        }
-    }
-}
-
 /// Flags that cryptsetup keeps with a volume (luks2_json_metadata.c, `persistent_flags`).
 const FLAGS: [&str; 6] = [
     "allow-discards",
@@ -195,14 +122,6 @@ fn set(store: &dyn Store, to: &Attributes<'_>) -> Result<Prepared> {
         change.metadata.config.flags = flags.to_vec();
     }
     change.prepared()
-}
-
-/// A label or subsystem: any text on one line. Its length is the binary header's matter.
-pub(super) fn text(what: &str, text: &str) -> Result<Vec<u8>> {
-    if text.chars().any(char::is_control) {
-        return Err(Error::misuse(format!("a {what} is text on one line")));
-    }
-    Ok(text.as_bytes().to_vec())
 }
 
 /// Of a volume of one segment. One that is as long as its store needs no change of the header.

@@ -8,7 +8,7 @@ use claviger_crypto::dmcrypt::Specification;
 use claviger_crypto::hash::{self, Hash};
 use claviger_crypto::{Acceleration, Secret};
 
-use super::editor::Change;
+use super::change::Change;
 use super::metadata::{self, Base64, Decimal, Digest, Id, Keyslot, Metadata};
 use super::unlock::{OpenedKey, keyslots_of, open_key, try_keyslots};
 use super::{slots, validate, write};

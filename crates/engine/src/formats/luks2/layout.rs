@@ -15,16 +15,14 @@ use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::{cipher_error, data_elsewhere};
-use crate::formats::{KernelCipher, MappedPart, Mapping, unencrypted};
+use crate::formats::unencrypted;
 use crate::store::Store;
-use crate::volume::{Layout, Payload, Segment, integrity};
+use crate::volume::{KernelCipher, Layout, Payload, Segment, integrity};
 
 /// A volume that has been laid out.
 pub struct LaidOut {
     /// Its segments.
     pub layout: Layout,
-    /// The same for the kernel.
-    pub mapping: Option<Mapping>,
     /// What a person must know. Whole sentences.
     pub warnings: Vec<Warning>,
 }
@@ -57,7 +55,7 @@ pub fn lay_out<'k>(
     with: &Unlock<'_>,
 ) -> Result<LaidOut> {
     all_encrypted_alike(header)?;
-    let mut making = Making { header, data, with, segments: Vec::new(), mapped: Vec::new(), warnings: Vec::new() };
+    let mut making = Making { header, data, with, segments: Vec::new(), warnings: Vec::new() };
     for (number, segment) in parts(header) {
         if !detached && segment.offset.0 < header_end(&header.metadata, header.binary.hdr_size) {
             return Err(data_elsewhere());
@@ -65,27 +63,23 @@ pub fn lay_out<'k>(
         let digest = digests_of(number, &header.metadata, |d| &d.segments).first().copied();
         making.add(number, segment, digest.and_then(&key))?;
     }
-    let Making { mut segments, mut mapped, mut warnings, .. } = making;
+    let Making { mut segments, mut warnings, .. } = making;
     if reencrypt::moving::record(&header.metadata).is_some() {
         segments.iter_mut().for_each(|segment| segment.writable = false);
-        mapped.iter_mut().for_each(|part| part.writable = false);
         let moving = "Read-only: its header is moving to a file of its own, so that the data become plaintext.";
         warnings.push(Warning::from(moving).advise(Advice::ResumeDecryption));
     }
-    let mapping = with.for_kernel.then_some(Mapping { kind: "LUKS2", parts: mapped });
-    Ok(LaidOut { layout: Layout::new(segments)?, mapping, warnings })
+    let layout = Layout::new(segments)?.for_kernel(with.for_kernel.then_some("LUKS2"));
+    Ok(LaidOut { layout, warnings })
 }
 
 /// Only a reencryption has parts in clear beside encrypted ones, and a digest over its state, made with the volume's keys, that says
 /// so. Elsewhere whoever can write to the header can add such a part: what is in it was never encrypted, and what is written to it
 /// would not be (the class of CVE-2021-4122; cryptsetup activates no such volume).
 fn all_encrypted_alike(header: &ReadHeader) -> Result<()> {
-    let in_clear = |segment: &metadata::Segment| {
-        segment.kind == "linear" || segment.encryption.as_deref().is_some_and(unencrypted::is_null)
-    };
     let parts = parts(header);
-    let all_null = parts.iter().all(|(_, segment)| segment.kind == "crypt" && in_clear(segment));
-    let Some((number, segment)) = parts.into_iter().find(|(_, segment)| !all_null && in_clear(segment)) else {
+    let all_null = parts.iter().all(|(_, segment)| segment.kind == "crypt" && segment.in_clear());
+    let Some((number, segment)) = parts.into_iter().find(|(_, segment)| !all_null && segment.in_clear()) else {
         return Ok(());
     };
     let what = format!(
@@ -103,7 +97,6 @@ struct Making<'a> {
     data: &'a dyn Store,
     with: &'a Unlock<'a>,
     segments: Vec<Segment>,
-    mapped: Vec<MappedPart>,
     warnings: Vec<Warning>,
 }
 
@@ -111,9 +104,8 @@ impl Making<'_> {
     fn add(&mut self, number: u32, segment: &metadata::Segment, key: Option<&Secret>) -> Result<()> {
         let sector_size = segment.sector_size.unwrap_or(512);
         let (mut len, mut writable) = self.len(number, segment, u64::from(sector_size))?;
-        let mut layers = Vec::new();
         let payload = match segment.kind.as_str() {
-            "crypt" if segment.encryption.as_deref().is_some_and(unencrypted::is_null) => {
+            "crypt" if segment.in_clear() => {
                 writable &= self.with.write_unencrypted;
                 if self.segments.is_empty() {
                     self.warnings.push(unencrypted::warning(self.with));
@@ -121,8 +113,8 @@ impl Making<'_> {
                 Payload::Clear
             }
             "crypt" => match &segment.integrity {
-                None => self.crypt(number, segment, key, &mut layers)?,
-                Some(integrity) => self.authenticated(number, segment, integrity, key, &mut layers)?,
+                None => self.crypt(number, segment, key)?,
+                Some(integrity) => self.authenticated(number, segment, integrity, key)?,
             },
             "hw-opal" | "hw-opal-crypt" => {
                 return Err(Error::unsupported("data that the drive itself encrypts (OPAL)").hint(
@@ -140,28 +132,21 @@ impl Making<'_> {
         }
         let stored_at = segment.offset.0;
         self.segments.push(Segment { at, len, stored_at, payload, writable });
-        self.mapped.push(MappedPart { len, stored_at, writable, layers });
         Ok(())
     }
 
-    fn crypt(
-        &mut self,
-        number: u32,
-        segment: &metadata::Segment,
-        key: Option<&Secret>,
-        layers: &mut Vec<KernelCipher>,
-    ) -> Result<Payload> {
+    fn crypt(&self, number: u32, segment: &metadata::Segment, key: Option<&Secret>) -> Result<Payload> {
         let encryption = segment.encryption.as_deref().unwrap_or_default();
         let key = key.ok_or_else(|| self.malformed(format!("segment {number} has no key")))?;
         let sectors = sectors_of(segment);
         let at = json_at(self.header);
         let specification = Specification::parse(encryption).map_err(|e| cipher_error(e, at))?;
         let cipher = specification.with_key(key, sectors, self.with.acceleration).map_err(|e| cipher_error(e, at))?;
-        if self.with.for_kernel {
-            let key = Secret::copy_from(key);
-            layers.push(KernelCipher { specification: encryption.to_owned(), key, sectors, integrity: None });
-        }
-        Ok(Payload::Crypt { cipher, first: 0 })
+        let layer = || {
+            let (specification, key) = (encryption.to_owned(), Secret::copy_from(key));
+            vec![KernelCipher { specification, key, sectors, integrity: None }]
+        };
+        Ok(Payload::crypt(cipher, 0).with_kernel(self.with.for_kernel.then(layer)))
     }
 
     /// A segment whose sectors have tags (lib/luks2/luks2_json_metadata.c, `LUKS2_activate`).
@@ -171,7 +156,6 @@ impl Making<'_> {
         segment: &metadata::Segment,
         by: &metadata::Integrity,
         key: Option<&Secret>,
-        layers: &mut Vec<KernelCipher>,
     ) -> Result<Payload> {
         if by.journal_encryption != "none" || by.journal_integrity != "none" {
             return Err(Error::unsupported("a journal of dm-integrity that is encrypted or has a MAC"));
@@ -197,11 +181,12 @@ impl Making<'_> {
                 area.in_journal()
             ).into());
         }
-        if self.with.for_kernel {
+        let layer = || {
             let (specification, key) = (encryption.to_owned(), Secret::copy_from(key));
-            layers.push(KernelCipher { specification, key, sectors, integrity: Some((by.kind.clone(), tag as u32)) });
-        }
-        Ok(Payload::Authenticated { area: Arc::new(area), cipher, first: 0 })
+            vec![KernelCipher { specification, key, sectors, integrity: Some((by.kind.clone(), tag as u32)) }]
+        };
+        let payload = Payload::Authenticated { area: Arc::new(area), cipher, first: 0, kernel: None };
+        Ok(payload.with_kernel(self.with.for_kernel.then(layer)))
     }
 
     /// How long a segment with tags is: as its superblock says, unless the segment says less.

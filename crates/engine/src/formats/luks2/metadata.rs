@@ -7,6 +7,8 @@ use serde::de::{self, Deserialize, Deserializer};
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
+use crate::formats::unencrypted;
+
 /// All of it.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Metadata {
@@ -143,6 +145,18 @@ pub struct Segment {
     /// What is not known here.
     #[serde(flatten)]
     pub other: Map<String, Value>,
+}
+
+impl Segment {
+    /// Whether the plaintext itself is stored.
+    pub fn in_clear(&self) -> bool {
+        self.kind == "linear" || self.encryption.as_deref().is_some_and(unencrypted::is_null)
+    }
+
+    /// Whether a key of the volume's encrypts it, which a drive's own key does not.
+    pub fn is_encrypted(&self) -> bool {
+        self.kind == "crypt" && !self.in_clear()
+    }
 }
 
 /// What protects a segment from changes.

@@ -5,6 +5,7 @@
 
 mod backup;
 pub mod binary;
+mod change;
 pub(super) mod convert;
 mod create;
 mod derivation;
@@ -26,9 +27,10 @@ use std::time::Instant;
 
 pub use read::{CopyState, ReadHeader, read, read_secondary};
 
-use super::luks::{KeyMarks, Stored, other_header_in_front};
+use super::luks::{KeyMarks, Stored, opened_by, other_header_in_front};
 use super::plan::Plan;
-use super::{Choices, Derivation, Facts, Format, Header, KeyslotEditor, Unlocked, Verdict, magic};
+use super::takes::{Parameter, Takes, check_opening};
+use super::{Choices, Creator, Derivation, Facts, Format, Header, KeyslotEditor, Unlocked, Verdict, magic};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, Result};
 use crate::spec::Spec;
@@ -77,28 +79,57 @@ impl Format for Luks2 {
         Locked::read(Stored::apart(header, data))
     }
 
-    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
-        create::create(store, spec, first).map_err(|e| e.in_format(NAME))
+    fn takes(&self) -> Takes {
+        use Parameter::*;
+        Takes {
+            creating: &[
+                Hash,
+                Cipher,
+                KeySize,
+                SectorSize,
+                Offset,
+                VolumeKey,
+                DetachedHeader,
+                Uuid,
+                Label,
+                Subsystem,
+                Integrity,
+                Kdf,
+                Time,
+                Iterations,
+                Memory,
+                Lanes,
+                MetadataSize,
+                KeyslotsSize,
+            ],
+            opening: &[Keyfile, VolumeKey, Keyslot, BackupHeader, DetachedHeader],
+        }
     }
 
-    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
-        keyfiles.is_empty()
+    fn creator(&self) -> Option<&dyn Creator> {
+        Some(self)
+    }
+
+    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+        Some(&editor::Editor)
+    }
+}
+
+impl Creator for Luks2 {
+    fn choices(&self) -> Choices {
+        create::choices()
+    }
+
+    fn create_volume(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+        create::create(store, spec, first).map_err(|e| e.in_format(NAME))
     }
 
     fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
         create::stored_len(plain, spec).map_err(|e| e.in_format(NAME))
     }
 
-    fn choices(&self) -> Choices {
-        create::choices()
-    }
-
-    fn detachable(&self) -> bool {
-        true
-    }
-
-    fn editor(&self) -> Option<&dyn KeyslotEditor> {
-        Some(&editor::Editor)
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
     }
 }
 
@@ -155,16 +186,16 @@ impl Header for Locked {
 
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let stored = &self.stored;
-        let unlocked = match with.header {
-            HeaderChoice::Any | HeaderChoice::One { hidden: false, backup: false } => {
-                unlocked(&self.header, stored, with)
+        let unlocked = || {
+            check_opening(&LUKS2, with)?;
+            match with.header {
+                HeaderChoice::Any | HeaderChoice::One { backup: false, .. } => unlocked(&self.header, stored, with),
+                HeaderChoice::Backup | HeaderChoice::One { backup: true, .. } => {
+                    unlocked(&read_secondary(&*stored.header)?, stored, with)
+                }
             }
-            HeaderChoice::Backup | HeaderChoice::One { hidden: false, backup: true } => {
-                read_secondary(&*stored.header).and_then(|header| unlocked(&header, stored, with))
-            }
-            HeaderChoice::One { hidden: true, .. } => Err(Error::misuse("LUKS2 has no hidden volumes")),
         };
-        unlocked.map_err(|e| e.in_format(NAME))
+        unlocked().map_err(|e| e.in_format(NAME))
     }
 
     fn data(&self) -> &Arc<dyn Store> {
@@ -188,9 +219,6 @@ impl Header for Locked {
 
 fn unlocked(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>) -> Result<Unlocked> {
     let begun = Instant::now();
-    if with.protect.is_some() {
-        return Err(Error::unsupported("protecting a hidden volume: LUKS2 has none"));
-    }
     requirements_met(header)?;
     if reencrypt::goes_on(&header.metadata) {
         return being_reencrypted(header, stored, with, begun);
@@ -215,7 +243,6 @@ fn unlocked(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>) -> Result<U
         trials: opened.trials,
         derivations: opened.trials,
         took: begun.elapsed(),
-        mapping: laid_out.mapping,
         recognised: true,
     })
 }
@@ -234,7 +261,6 @@ fn being_reencrypted(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>, be
         trials: opened.key.trials,
         derivations: opened.key.trials,
         took: begun.elapsed(),
-        mapping: None,
         recognised: true,
     })
 }
@@ -270,12 +296,13 @@ fn facts(header: &ReadHeader, opened: &OpenedKey, size: u64) -> Result<Facts> {
         cipher: cipher.to_owned(),
         mode: mode.to_owned(),
         key_bits: opened.key.len() as u32 * 8,
-        hash: told.hash,
+        hash: told.hash.into(),
         iterations: told.iterations,
         memory: told.memory,
         pim: None,
         header_version: 2,
-        header: header.which.name(),
+        header: header.which.name().into(),
+        opened_by: Some(opened_by(opened.keyslot)),
         hidden: false,
         keyslot: opened.keyslot,
         uuid: text(&header.binary.uuid),

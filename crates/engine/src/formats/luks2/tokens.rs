@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::editor::Change;
+use super::change::Change;
 use super::metadata::Metadata;
 use super::validate::NUMBERS;
 use super::{keyslots, slots};

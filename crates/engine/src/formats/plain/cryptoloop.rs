@@ -16,8 +16,8 @@ use super::key::Hashing;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::headerless::{self, Contents, Place, Volume};
-use crate::formats::{Choices, Format, Header, Unlocked, Verdict};
-use crate::spec::Spec;
+use crate::formats::takes::{Parameter, Takes, check_opening};
+use crate::formats::{Format, Header, Unlocked, Verdict};
 use crate::store::Store;
 
 /// Cryptoloop.
@@ -67,17 +67,10 @@ impl Format for Cryptoloop {
         Ok(Box::new(Locked(Arc::clone(store))))
     }
 
-    fn create(&self, _store: &dyn Store, _spec: &Spec<'_>, _first: &[Credential]) -> Result<()> {
-        Err(Error::unsupported("creating cryptoloop volumes: they are too weak")
-            .hint("Create a LUKS or VeraCrypt volume instead."))
-    }
-
-    fn choices(&self) -> Choices {
-        Choices {
-            ciphers: CIPHERS.iter().map(|(name, _)| *name).collect(),
-            hashes: HASHES.iter().map(|(name, _)| *name).collect(),
-            min_len: headerless::UNIT,
-        }
+    fn takes(&self) -> Takes {
+        use Parameter::*;
+        let opening = &[Hash, Cipher, KeySize, SectorSize, Offset, FirstSector, DataSize, LargeVectors];
+        Takes { creating: &[], opening }
     }
 
     fn headerless(&self) -> bool {
@@ -99,11 +92,9 @@ impl Header for Locked {
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
         let store = &*self.0;
+        check_opening(&CRYPTOLOOP, with)?;
         let [Credential::Passphrase(passphrase)] = with.credentials else {
-            return Err(match with.credentials {
-                [one] => ErrorKind::CredentialKind { format: CRYPTOLOOP.name(), kind: one.kind() }.into(),
-                _ => Error::misuse("a cryptoloop volume takes one passphrase and nothing else"),
-            });
+            return Err(Error::misuse("a cryptoloop volume takes one passphrase and nothing else"));
         };
         let place = Place::find(store.len(), &with.headerless, 0)?;
         let ways = ways(with)?;
@@ -200,6 +191,7 @@ impl Way {
         let key = self.key(passphrase)?;
         let volume = Volume {
             format: CRYPTOLOOP.name(),
+            kind: "PLAIN",
             cipher: &self.cipher,
             key: &key,
             key_bits: self.bits,

@@ -10,9 +10,10 @@ use std::time::Instant;
 use claviger_crypto::Secret;
 
 use super::headerless::{self, Place, Volume};
-use super::{Choices, Format, Header, Unlocked, Verdict};
+use super::takes::{Parameter, Takes, check_opening};
+use super::{Choices, Creator, Format, Header, Unlocked, Verdict, stored_behind};
 use crate::advice::Warning;
-use crate::credential::{Credential, Headerless, Unlock, whole_keyfile};
+use crate::credential::{Credential, Unlock, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
 use crate::store::Store;
@@ -54,20 +55,35 @@ impl Format for Plain {
         Ok(Box::new(Locked(Arc::clone(store))))
     }
 
-    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
-        let with = Unlock {
-            cipher: spec.cipher,
-            hash: spec.hash,
-            headerless: Headerless::of_new(spec),
-            ..Unlock::with(first)
-        };
-        // Nothing is written before it is known that it will open.
-        let parameters = Parameters::of(&with)?;
-        let place = Place::find(store.len(), &with.headerless, 0)?;
-        headerless::cipher_of(&parameters.cipher, &parameters.key, place.sectors, with.acceleration)?;
-        headerless::create(store, &place, spec)
+    fn takes(&self) -> Takes {
+        use Parameter::*;
+        Takes {
+            creating: &[Hash, Cipher, KeySize, SectorSize, Offset],
+            opening: &[
+                Hash,
+                Cipher,
+                KeySize,
+                SectorSize,
+                Offset,
+                FirstSector,
+                DataSize,
+                LargeVectors,
+                Keyfile,
+                VolumeKey,
+            ],
+        }
     }
 
+    fn creator(&self) -> Option<&dyn Creator> {
+        Some(self)
+    }
+
+    fn headerless(&self) -> bool {
+        true
+    }
+}
+
+impl Creator for Plain {
     fn choices(&self) -> Choices {
         Choices {
             ciphers: vec![
@@ -78,12 +94,22 @@ impl Format for Plain {
                 "camellia-xts-plain64",
             ],
             hashes: vec![HASH, "sha256", "sha512", "whirlpool", "plain"],
+            complete: false,
             min_len: headerless::UNIT,
         }
     }
 
-    fn headerless(&self) -> bool {
-        true
+    fn create_volume(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+        let with = self.takes().reopening(spec, first);
+        // Nothing is written before it is known that it will open.
+        let parameters = Parameters::of(&with)?;
+        let place = Place::find(store.len(), &with.headerless, 0)?;
+        headerless::cipher_of(&parameters.cipher, &parameters.key, place.sectors, with.acceleration)?;
+        headerless::create(store, &place, spec)
+    }
+
+    fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
+        stored_behind(spec.data_offset.unwrap_or(0), plain, spec)
     }
 
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
@@ -97,10 +123,12 @@ impl Header for Locked {
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
         let store = &*self.0;
+        check_opening(&PLAIN, with)?;
         let parameters = Parameters::of(with)?;
         let place = Place::find(store.len(), &with.headerless, 0)?;
         let volume = Volume {
             format: PLAIN.name(),
+            kind: "PLAIN",
             cipher: &parameters.cipher,
             key: &parameters.key,
             key_bits: parameters.key.len() as u32 * 8,

@@ -200,7 +200,7 @@ fn makes_sense(store: &dyn Store, opened: &Opened, with: &Unlock<'_>) -> Result<
     let copy = copy_at(opened.position, 0, &opened.found.plain);
     let Ok(layout) = opened.data.layout(&opened.found, &copy, store, with, &mut Vec::new()) else { return Ok(false) };
     let segment = &layout.segments()[0];
-    let Payload::Crypt { cipher, first } = &segment.payload else { return Ok(false) };
+    let Payload::Crypt { cipher, first, .. } = &segment.payload else { return Ok(false) };
     let mut bytes = vec![0; (LOOKED_AT * UNIT).min(segment.len) as usize];
     store.read_at(segment.stored_at, &mut bytes)?;
     cipher.decrypt(*first, &mut bytes);

@@ -10,11 +10,12 @@ use super::kdfs::Derivation;
 use super::positions::Position;
 use super::seal::Seal;
 use super::trials::Found;
-use super::{DataArea, Family, HEADER_GROUP, HeaderCopy, Locked, by_name, create, header, keyfiles};
+use super::{DataArea, Family, HEADER_GROUP, HeaderCopy, Locked, by_name, check_pim, create, header, keyfiles};
 use crate::advice::Warning;
 use crate::credential::{HeaderChoice, Unlock};
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
+use crate::formats::takes::check_new;
 use crate::formats::{self, HeaderBackup, KeyslotEditor, NewCredential, Prepared, RestoreFrom, Verified};
 use crate::store::Store;
 
@@ -196,8 +197,9 @@ pub(super) fn restore_first(position: &Position) -> Error {
 }
 
 fn change(family: &Family, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
+    check_new(family, new)?;
     let password = keyfiles::password(family, new.credentials)?;
-    family.check_pim(new.pim)?;
+    check_pim(new.pim)?;
     let kdf = new.hash.map(|name| by_name("hash", family.kdfs, |k| k.name, name)).transpose()?;
     if let Some(kdf) = kdf.filter(|k| !k.creatable) {
         return Err(Error::misuse(format!("{} is no longer used for new headers", kdf.name)));

@@ -25,16 +25,14 @@ use std::time::{Duration, Instant};
 use claviger_crypto::SectorCipher;
 use claviger_crypto::secret::wipe_stack;
 
-use super::{
-    Choices, Facts, Format, Header, HiddenRoom, KernelCipher, KeyslotEditor, Mapping, Unlocked, Verdict, magic,
-    same_name,
-};
+use super::takes::{Parameter, Takes, check_opening};
+use super::{Choices, Creator, Facts, Format, Header, HiddenRoom, KeyslotEditor, Unlocked, Verdict, magic, same_name};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
 use crate::store::Store;
-use crate::volume::{Layout, Payload, Segment};
+use crate::volume::{KernelCipher, Layout, Payload, Segment};
 use header::{Fields, Rules};
 use kdfs::{Derivation, Kdf};
 use positions::Position;
@@ -58,6 +56,9 @@ const OLD_HIDDEN_HEADER: u64 = 1536;
 /// The smallest volume that TrueCrypt opens, in bytes (`TC_MIN_VOLUME_SIZE_LEGACY`).
 const SMALLEST: u64 = 37 * 512;
 
+/// What cryptsetup calls all of them in the kernel.
+const KIND: &str = "TCRYPT";
+
 /// A format of the family.
 #[derive(Clone, Copy)]
 pub struct Family {
@@ -70,8 +71,7 @@ pub struct Family {
     suites: &'static [Suite],
     /// The longest passphrase, in bytes.
     password_max: usize,
-    /// Whether a PIM changes the key derivations.
-    takes_pim: bool,
+    takes: Takes,
 }
 
 /// TrueCrypt 1.0 to 7.1a.
@@ -82,7 +82,16 @@ pub static TRUECRYPT: Family = Family {
     kdfs: kdfs::TRUECRYPT,
     suites: suites::TRUECRYPT,
     password_max: keyfiles::PASSWORD_MAX,
-    takes_pim: false,
+    takes: Takes {
+        creating: &[Parameter::Hash, Parameter::Cipher, Parameter::HiddenVolume],
+        opening: &[
+            Parameter::Hash,
+            Parameter::Cipher,
+            Parameter::Keyfile,
+            Parameter::BackupHeader,
+            Parameter::HiddenVolume,
+        ],
+    },
 };
 
 /// VeraCrypt 1.0b to 1.26.
@@ -93,7 +102,17 @@ pub static VERACRYPT: Family = Family {
     kdfs: kdfs::VERACRYPT,
     suites: suites::VERACRYPT,
     password_max: keyfiles::LONG_PASSWORD_MAX,
-    takes_pim: true,
+    takes: Takes {
+        creating: &[Parameter::Pim, Parameter::Hash, Parameter::Cipher, Parameter::HiddenVolume],
+        opening: &[
+            Parameter::Pim,
+            Parameter::Hash,
+            Parameter::Cipher,
+            Parameter::Keyfile,
+            Parameter::BackupHeader,
+            Parameter::HiddenVolume,
+        ],
+    },
 };
 
 impl Format for Family {
@@ -137,7 +156,30 @@ impl Format for Family {
         Some(self)
     }
 
-    fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+    fn takes(&self) -> Takes {
+        self.takes
+    }
+
+    fn creator(&self) -> Option<&dyn Creator> {
+        Some(self)
+    }
+
+    fn backups_before_end(&self) -> &'static [u64] {
+        &[HEADER_GROUP, HEADER_AREA]
+    }
+}
+
+impl Creator for Family {
+    fn choices(&self) -> Choices {
+        Choices {
+            ciphers: self.suites.iter().filter(|s| s.creatable()).map(|s| s.name).collect(),
+            hashes: self.kdfs.iter().filter(|k| k.creatable).map(|k| k.name).collect(),
+            complete: true,
+            min_len: create::MIN_LEN,
+        }
+    }
+
+    fn create_volume(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
         create::create(self, store, spec, first).map_err(|e| e.in_format(self.name))
     }
 
@@ -145,11 +187,11 @@ impl Format for Family {
         create::stored_len(plain).map_err(|e| e.in_format(self.name))
     }
 
-    fn hidden_room(&self, store: &Arc<dyn Store>, outer: &Unlock<'_>) -> Result<HiddenRoom> {
+    fn room_for_hidden(&self, store: &Arc<dyn Store>, outer: &Unlock<'_>) -> Result<HiddenRoom> {
         hidden::room(self, store, outer).map_err(|e| e.in_format(self.name))
     }
 
-    fn create_hidden(
+    fn create_hidden_volume(
         &self,
         store: &Arc<dyn Store>,
         outer: &Unlock<'_>,
@@ -157,18 +199,6 @@ impl Format for Family {
         first: &[Credential],
     ) -> Result<()> {
         hidden::create(self, store, outer, spec, first).map_err(|e| e.in_format(self.name))
-    }
-
-    fn backups_before_end(&self) -> &'static [u64] {
-        &[HEADER_GROUP, HEADER_AREA]
-    }
-
-    fn choices(&self) -> Choices {
-        Choices {
-            ciphers: self.suites.iter().filter(|s| s.creatable()).map(|s| s.name).collect(),
-            hashes: self.kdfs.iter().filter(|k| k.creatable).map(|k| k.name).collect(),
-            min_len: create::MIN_LEN,
-        }
     }
 }
 
@@ -259,7 +289,6 @@ impl Locked {
             }
             let (layout, data) = system::layout(&found, store, with, &mut warnings)?;
             let facts = Facts { size: layout.len(), ..self.facts(&found, &data, with) };
-            let mapping = mapping(&found, &layout, with);
             return Ok(Unlocked {
                 layout,
                 facts,
@@ -267,7 +296,6 @@ impl Locked {
                 trials,
                 derivations,
                 took: begun.elapsed(),
-                mapping,
                 recognised: true,
             });
         }
@@ -284,8 +312,7 @@ impl Locked {
             trials += tried.trials;
             derivations += tried.derivations;
         }
-        let mapping = mapping(&found, &layout, with);
-        Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), mapping, recognised: true })
+        Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), recognised: true })
     }
 
     /// Finds the header that opens.
@@ -315,7 +342,8 @@ impl Locked {
     /// All that is to be tried, narrowed by what is known.
     fn plan(&self, with: &Unlock<'_>) -> Result<Plan<'_>> {
         let family = &self.family;
-        family.check_pim(with.pim)?;
+        check_opening(family, with)?;
+        check_pim(with.pim)?;
         let kdf = with.hash.map(|name| by_name("hash", family.kdfs, |k| k.name, name)).transpose()?;
         let suite = with.cipher.map(|name| by_name("cipher", family.suites, |s| s.name, name)).transpose()?;
         // Where a disk has a system's header, what else its places hold belongs to the boot loader or the partitions.
@@ -348,12 +376,13 @@ impl Locked {
             cipher: suite.name.to_owned(),
             mode: mode.name().to_owned(),
             key_bits: suite.data_key_len() as u32 * 8,
-            hash: derivation.kdf.name,
+            hash: derivation.kdf.name.into(),
             iterations: derivation.iterations,
             memory: derivation.memory,
             pim: with.pim.filter(|pim| *pim > 0),
             header_version: fields.version,
-            header: position.name,
+            header: position.name.into(),
+            opened_by: Some(format!("{} header", position.name)),
             hidden: position.hidden,
             keyslot: None,
             uuid: None,
@@ -480,15 +509,15 @@ impl DataArea {
             }
             Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => start / UNIT,
         };
-        let payload = Payload::Crypt { cipher, first };
-        Layout::new(vec![Segment { at: 0, len, stored_at: start, payload, writable }])
+        let payload = Payload::crypt(cipher, first).with_kernel(kernel_layers(found, with));
+        let layout = Layout::new(vec![Segment { at: 0, len, stored_at: start, payload, writable }])?;
+        Ok(layout.for_kernel(with.for_kernel.then_some(KIND)))
     }
 }
 
-/// What the kernel needs to do the same, where that is asked for and can be.
-fn mapping(found: &Found, layout: &Layout, with: &Unlock<'_>) -> Option<Mapping> {
-    let layers = |first| found.suite.kernel_layers(found.mode, header::keys(&found.plain), first);
-    if with.for_kernel { Mapping::of(layout, "TCRYPT", layers) } else { None }
+/// The kernel's words for the encryption of the data, where they are asked for and there are any.
+fn kernel_layers(found: &Found, with: &Unlock<'_>) -> Option<Vec<KernelCipher>> {
+    with.for_kernel.then(|| found.suite.kernel_layers(found.mode, header::keys(&found.plain))).flatten()
 }
 
 /// The number of the first sector of a hidden volume in CBC, if its beginning shows it.
@@ -514,7 +543,7 @@ fn wrong_credential(family: &Family, with: &Unlock<'_>, trials: u64, took: Durat
     if with.hash.is_some() || with.cipher.is_some() {
         tries.push("leave out the cipher and the hash");
     }
-    if family.takes_pim && with.pim.is_none() {
+    if family.takes.opens_with(Parameter::Pim) && with.pim.is_none() {
         tries.push("give the PIM, if the volume has one");
     } else if with.pim.is_some() {
         tries.push("leave out the PIM");
@@ -554,20 +583,18 @@ impl Family {
         if !kdf.creatable {
             return Err(refused(kdf.name, &choices.hashes));
         }
-        self.check_pim(spec.pim)?;
+        check_pim(spec.pim)?;
         Ok((suite, kdf.derivation(spec.pim, false)))
     }
+}
 
-    /// Refuses a PIM that there cannot be.
-    fn check_pim(&self, pim: Option<u32>) -> Result<()> {
-        match pim {
-            None | Some(0) => Ok(()),
-            Some(_) if !self.takes_pim => Err(Error::misuse(format!("{} volumes have no PIM", self.name))),
-            Some(pim) if pim > kdfs::PIM_MAX => {
-                Err(Error::misuse(format!("the PIM {pim} is too large: {} is the largest", kdfs::PIM_MAX)))
-            }
-            Some(_) => Ok(()),
+/// Refuses a PIM that there cannot be.
+fn check_pim(pim: Option<u32>) -> Result<()> {
+    match pim {
+        Some(pim) if pim > kdfs::PIM_MAX => {
+            Err(Error::misuse(format!("the PIM {pim} is too large: {} is the largest", kdfs::PIM_MAX)))
         }
+        _ => Ok(()),
     }
 }
 
@@ -708,7 +735,9 @@ mod tests {
             new.put_into(&mut bytes);
             let (unlocked, _) = unlock(bytes, new.suite).expect("a good volume");
             assert_eq!(unlocked.facts.sector_size, sector_size);
-            let Payload::Crypt { cipher, first } = &unlocked.layout.segments()[0].payload else { panic!("encrypted") };
+            let Payload::Crypt { cipher, first, .. } = &unlocked.layout.segments()[0].payload else {
+                panic!("encrypted")
+            };
             assert_eq!((cipher.sector_size(), *first), (512, 256));
         }
     }

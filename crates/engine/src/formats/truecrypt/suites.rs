@@ -8,7 +8,7 @@ use claviger_crypto::dmcrypt::Sectors;
 use claviger_crypto::modes::{Lrw, TrueCryptCbc, Xts, xts};
 use claviger_crypto::{Acceleration, BlockCipher, Cipher, Secret, SectorCipher};
 
-use super::KernelCipher;
+use crate::volume::KernelCipher;
 
 /// Encrypted units of a volume, in bytes, whatever sector size its header names (7.1a, `ENCRYPTION_DATA_UNIT_SIZE`).
 pub(super) const UNIT: u64 = 512;
@@ -175,9 +175,8 @@ impl Suite {
     }
 
     /// The same as layers of dm-crypt, in the order in which they encrypt; nothing where the kernel lacks a cipher or the mode.
-    /// `first` is the tweak number of the first sector. (cryptsetup 2.6, lib/tcrypt/tcrypt.c, `tcrypt_alg` and
-    /// `tcrypt_copy_key`.)
-    pub fn kernel_layers(&self, mode: Mode, keys: &[u8], first: u64) -> Option<Vec<KernelCipher>> {
+    /// (cryptsetup 2.6, lib/tcrypt/tcrypt.c, `tcrypt_alg` and `tcrypt_copy_key`.)
+    pub fn kernel_layers(&self, mode: Mode, keys: &[u8]) -> Option<Vec<KernelCipher>> {
         let blocks = self.parts[0].cipher.block_size;
         let mode_name = match mode {
             Mode::Xts => "xts-plain64",
@@ -199,7 +198,7 @@ impl Suite {
             let mut key = Secret::zeroed(data.len() + rest.len());
             key[..data.len()].copy_from_slice(data);
             key[data.len()..].copy_from_slice(rest);
-            let sectors = Sectors { size: UNIT as usize, large_iv: false, iv_offset: first };
+            let sectors = Sectors { size: UNIT as usize, large_iv: false, iv_offset: 0 };
             let specification = format!("{}-{mode_name}", part.kernel?);
             Some(KernelCipher { specification, key, sectors, integrity: None })
         };

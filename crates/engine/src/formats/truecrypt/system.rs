@@ -104,12 +104,13 @@ pub(super) fn layout(
     }
     let cipher = found.suite.data_cipher(found.mode, header::keys(&found.plain), with.acceleration);
     let clear = |at, to| Segment { at, len: to - at, stored_at: at, payload: Payload::Clear, writable: false };
-    let payload = Payload::Crypt { cipher, first: start / UNIT };
+    let payload = Payload::crypt(cipher, start / UNIT).with_kernel(super::kernel_layers(found, with));
     let mut segments = vec![clear(0, start), Segment { at: start, len, stored_at: start, payload, writable: true }];
     if end < disk {
         segments.push(clear(end, disk));
     }
-    Ok((Layout::new(segments)?, DataArea { start, len }))
+    let layout = Layout::new(segments)?.for_kernel(with.for_kernel.then_some(super::KIND));
+    Ok((layout, DataArea { start, len }))
 }
 
 #[cfg(test)]
@@ -236,7 +237,7 @@ mod tests {
 
         let (unlocked, store) = system.unlock(&disk).expect("it opens");
         let facts = &unlocked.facts;
-        assert_eq!((facts.header, facts.iterations, facts.size), ("system", 1000, disk.len() as u64));
+        assert_eq!((&*facts.header, facts.iterations, facts.size), ("system", 1000, disk.len() as u64));
         assert_eq!((facts.data_offset, unlocked.trials), (MIB as u64, 1));
         let writable: Vec<_> =
             unlocked.layout.segments().iter().filter(|s| s.writable).map(|s| (s.at, s.len)).collect();

@@ -169,7 +169,8 @@ pub fn segment(
         return Err(Error::misuse("the cipher's tags or sectors are of another size than the area's"));
     }
     let len = area.len();
-    Ok(Segment { at: 0, len, stored_at: offset, payload: Payload::Authenticated { area, cipher, first: 0 }, writable })
+    let payload = Payload::Authenticated { area, cipher, first: 0, kernel: None };
+    Ok(Segment { at: 0, len, stored_at: offset, payload, writable })
 }
 
 impl TaggedSectors {

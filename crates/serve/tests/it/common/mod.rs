@@ -97,7 +97,7 @@ pub fn memory(bytes: &[u8]) -> Arc<MemoryStore> {
 /// The volume of a file that holds it encrypted.
 pub fn volume(path: &Path) -> Arc<dyn Store> {
     let store = FileStore::open(path, Access::ReadWrite).expect("it opens");
-    let payload = Payload::Crypt { cipher: Arc::new(Toy), first: 7 };
+    let payload = Payload::crypt(Arc::new(Toy), 7);
     let segment = Segment { at: 0, len: store.len(), stored_at: 0, payload, writable: true };
     Arc::new(Volume::new(Arc::new(store), Layout::new(vec![segment]).expect("it fits")))
 }

@@ -21,7 +21,7 @@ use crate::formats::luks2::keyslots::{self, How};
 use crate::formats::luks2::metadata::{Area, Decimal, Id, Keyslot, Metadata, Requirements, Segment, Size};
 use crate::formats::luks2::read::{ReadHeader, read};
 use crate::formats::luks2::unlock::{OpenedKey, open_key};
-use crate::formats::luks2::{create, derivation, editor, slots, validate, write};
+use crate::formats::luks2::{change, create, derivation, slots, validate, write};
 use crate::spec::{Cost, Spec};
 use crate::store::{MemoryStore, Store};
 
@@ -250,7 +250,7 @@ pub(super) fn image_steps(image: &[u8]) -> Result<Vec<Step>> {
 
 /// The one segment that is to be rewritten, and its key.
 fn the_volume(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Result<(Segment, OpenedKey)> {
-    editor::nothing_required(&header.metadata)?;
+    change::nothing_required(&header.metadata)?;
     let [(0, segment)] = header.metadata.segments.iter().map(|(n, s)| (*n, s)).collect::<Vec<_>>()[..] else {
         return Err(Error::unsupported("reencryption of a volume of several segments"));
     };
@@ -264,7 +264,7 @@ fn the_volume(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Re
     if !stores.detached && segment.offset.0 < validate::header_end(&header.metadata, header.binary.hdr_size) {
         return Err(data_elsewhere());
     }
-    doubts::may_belong_together(stores, header, doubts::is_encrypted(segment).then_some(segment.offset.0))?;
+    doubts::may_belong_together(stores, header, segment.is_encrypted().then_some(segment.offset.0))?;
     let digest = slots::data_digest(&header.metadata).map(|(number, _)| number);
     let digest = digest.ok_or_else(|| Error::unsupported("reencryption of a volume that is not encrypted"))?;
     let mut segment = segment.clone();

@@ -5,9 +5,8 @@ use super::state::{State, What};
 use super::{Stores, moving};
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::luks2::metadata::Segment;
 use crate::formats::luks2::read::{ReadHeader, read};
-use crate::formats::{luks2::validate, magic, unencrypted};
+use crate::formats::{luks2::validate, magic};
 use crate::store::{MemoryStore, Store};
 
 /// Bytes that are looked at at a time.
@@ -91,14 +90,9 @@ fn in_front(data: &dyn Store) -> Result<Option<Vec<u8>>> {
 
 /// Where ciphertext has to be by now, in bytes of the data's store.
 pub(super) fn encrypted_by_now(state: &State) -> Vec<u64> {
-    let encrypted = |what: What| is_encrypted(&state.side(what).segment);
+    let encrypted = |what: What| state.side(what).segment.is_encrypted();
     let pieces = state.pieces().into_iter().filter(|piece| piece.what != What::Hot && encrypted(piece.what));
     pieces.map(|piece| state.side(piece.what).offset().saturating_add(piece.at.start)).collect()
-}
-
-/// Whether what is stored is other than the plaintext.
-pub(super) fn is_encrypted(segment: &Segment) -> bool {
-    segment.kind == "crypt" && !segment.encryption.as_deref().is_some_and(unencrypted::is_null)
 }
 
 /// A header that is to move from the front of the data to a store of its own.

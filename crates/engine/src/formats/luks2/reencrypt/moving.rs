@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::error::{Error, Result};
 use crate::formats::luks2::metadata::{Metadata, Segment};
 use crate::formats::luks2::slots;
+use crate::hex;
 use crate::store::Store;
 
 /// The type of the token that is the record: other programs keep tokens that they do not know.
@@ -33,7 +34,7 @@ pub(super) fn put(metadata: &mut Metadata, segment: &Segment, data: &dyn Store) 
     })?;
     let from = segment.offset.0;
     let len = first_part(data, from);
-    let sum = hex(&digest(data, from, len)?);
+    let sum = hex::digits(&digest(data, from, len)?);
     let record =
         json!({"type": KIND, "keyslots": [], "from": from.to_string(), "size": len.to_string(), "sha256": sum});
     if let Value::Object(record) = record {
@@ -57,7 +58,7 @@ pub(super) fn tells_of(record: &Map<String, Value>, data: &dyn Store) -> Result<
     if len == 0 || len != first_part(data, from) {
         return Ok(false);
     }
-    Ok(record.get("sha256").and_then(Value::as_str) == Some(&hex(&digest(data, from, len)?)))
+    Ok(record.get("sha256").and_then(Value::as_str) == Some(&hex::digits(&digest(data, from, len)?)))
 }
 
 /// How many bytes behind the header are copied over it, where the data begin at byte `from`.
@@ -78,8 +79,4 @@ fn digest(data: &dyn Store, from: u64, len: u64) -> Result<[u8; 32]> {
     let mut sum = [0; 32];
     SHA256.digest(&[&pieces], &mut sum);
     Ok(sum)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -133,8 +133,5 @@ fn segment(state: &State, ciphers: &Ciphers, what: What, at: &Range<u64>) -> Seg
 }
 
 fn payload(cipher: Option<&Arc<dyn SectorCipher>>, at: u64) -> Payload {
-    cipher.map_or(Payload::Clear, |cipher| Payload::Crypt {
-        cipher: Arc::clone(cipher),
-        first: at / cipher.sector_size() as u64,
-    })
+    cipher.map_or(Payload::Clear, |cipher| Payload::crypt(Arc::clone(cipher), at / cipher.sector_size() as u64))
 }

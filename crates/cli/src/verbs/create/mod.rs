@@ -1,5 +1,8 @@
 //! `claviger create`: a new volume in a file or on a block device.
 
+mod hidden;
+
+use std::borrow::Cow;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
@@ -7,12 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use claviger_engine::credential::Headerless;
-use claviger_engine::formats::loopaes::{self, LOOP_AES_NAME};
-use claviger_engine::formats::{self, Choices, Facts};
-use claviger_engine::spec::Cost;
+use claviger_engine::formats::takes::{self, Parameter, Purpose};
+use claviger_engine::formats::{self, Choices, Creator, Facts};
 use claviger_engine::store::{Access, FileStore, files};
-use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store};
 use serde::Serialize;
 
 use crate::opening::cost::CostArgs;
@@ -22,7 +23,6 @@ use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, prompt, size};
-use crate::verbs::hidden;
 
 /// The format of new volumes, where none is named.
 const DEFAULT_FORMAT: &str = "VeraCrypt";
@@ -161,59 +161,6 @@ pub(crate) struct LuksArgs {
     keyslots_size: Option<u64>,
 }
 
-impl LuksArgs {
-    /// What the format does not have is no silent wish, nor is a volume key.
-    fn fit(&self, format: &dyn Format, volume_key: bool) -> claviger_engine::Result<()> {
-        let Self { label, subsystem, uuid, integrity, header, offset, metadata_size, keyslots_size } = self;
-        let luks2 = [
-            (label.is_some(), "label"),
-            (subsystem.is_some(), "subsystem"),
-            (integrity.is_some(), "integrity"),
-            (metadata_size.is_some(), "metadata-size"),
-            (keyslots_size.is_some(), "keyslots-size"),
-        ];
-        let luks = [
-            (uuid.is_some(), "uuid"),
-            (header.is_some(), "header"),
-            (offset.is_some(), "offset"),
-            (volume_key, "volume-key-file"),
-        ];
-        let missing = match format.name() {
-            "LUKS2" => None,
-            "LUKS1" => luks2.iter().find(|(given, _)| *given),
-            _ => luks2.iter().chain(&luks).find(|(given, _)| *given),
-        };
-        let refused = |name: &str| Error::misuse(format!("--{name} is not for {} volumes", format.name()));
-        missing.map_or(Ok(()), |(_, name)| Err(refused(name)))
-    }
-}
-
-/// Options that only some formats have are no silent wishes: `wishes` are which were given for what other formats lack, with
-/// their names.
-pub(crate) fn only_for(format: &dyn Format, prefix: &str, wishes: &Wishes) -> claviger_engine::Result<()> {
-    let (luks, headerless) = (format.name().starts_with("LUKS"), format.headerless());
-    let all = [
-        (wishes.label, "label", format.name() == "LUKS2"),
-        (wishes.sector_size, "sector-size", format.name() == "LUKS2" || headerless),
-        (wishes.key_size, "key-size", luks || headerless),
-    ];
-    let refused = |what: String| Err(Error::misuse(format!("{what} is not for {} volumes", format.name())));
-    match all.iter().find(|(given, _, has)| *given && !has) {
-        Some((_, name, _)) => refused(format!("--{prefix}{name}")),
-        None if wishes.cost && !luks => refused("choosing the cost of a passphrase by time or iterations".to_owned()),
-        None => Ok(()),
-    }
-}
-
-/// Which options were given.
-#[derive(Default)]
-pub(crate) struct Wishes {
-    pub(crate) label: bool,
-    pub(crate) sector_size: bool,
-    pub(crate) key_size: bool,
-    pub(crate) cost: bool,
-}
-
 /// A detached header, removed again unless the volume is made.
 struct NewHeader {
     store: Option<Arc<FileStore>>,
@@ -255,7 +202,7 @@ struct Created {
     path: String,
     format: &'static str,
     cipher: String,
-    hash: &'static str,
+    hash: Cow<'static, str>,
     /// Size of the file or device, in bytes.
     stored: u64,
     /// Size of the plaintext, in bytes.
@@ -277,8 +224,8 @@ struct Created {
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.list {
-        let all = FORMATS.iter().map(|f| Listed { format: f.name(), choices: f.choices() });
-        return output::print(&all.collect::<Vec<_>>(), args.json);
+        let listed = |f: &&'static dyn Format| Some(Listed { format: f.name(), choices: f.creator()?.choices() });
+        return output::print(&FORMATS.iter().filter_map(listed).collect::<Vec<_>>(), args.json);
     }
     let path = args.path.as_deref().expect("clap requires it without --list");
     if args.hidden.hidden {
@@ -288,39 +235,44 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let cancel = cancel::install()?;
     let name = args.format.as_deref().unwrap_or(DEFAULT_FORMAT);
     let format = formats::by_name(name)?;
-    let choices = format.choices();
-    let luks = format.name().starts_with("LUKS");
-    let (cipher, hash) = match format.headerless() || luks {
-        // What there is besides, the format knows.
-        true => (args.cipher.as_deref(), args.hash.as_deref()),
-        false => (
-            choose("cipher", args.cipher.as_deref(), &choices.ciphers)?,
-            choose("hash", args.hash.as_deref(), &choices.hashes)?,
-        ),
+    let creator = formats::creator_of(format)?;
+    let choices = creator.choices();
+    let key = args.credentials.new_volume_key()?;
+    let spec = Spec {
+        cipher: choose("cipher", args.cipher.as_deref(), &choices.ciphers, choices.complete)?,
+        hash: choose("hash", args.hash.as_deref(), &choices.hashes, choices.complete)?,
+        pim: args.pim,
+        cost: args.cost.cost()?,
+        integrity: args.luks.integrity.as_deref(),
+        uuid: args.luks.uuid.as_deref(),
+        label: args.luks.label.as_deref(),
+        subsystem: args.luks.subsystem.as_deref(),
+        volume_key: key.as_ref(),
+        data_offset: args.luks.offset,
+        metadata_size: args.luks.metadata_size,
+        keyslots_size: args.luks.keyslots_size,
+        key_bits: args.key_size,
+        sector_size: args.sector_size,
+        quick: args.quick,
+        cancel: Some(cancel),
+        ..Spec::default()
     };
-
-    args.luks.fit(format, args.credentials.gives_volume_key())?;
+    // Before a password is asked for, and before anything is there.
+    let mut asked = spec.parameters();
+    asked.extend(args.luks.header.is_some().then_some(Parameter::DetachedHeader));
+    asked.extend(args.fresh_keyfile.is_some().then_some(Parameter::FreshKeyfile));
+    takes::check(format.name(), &format.takes(), Purpose::Creating, &asked)?;
     let min_len = match (&args.luks.header, args.luks.offset) {
-        (Some(_), offset) => offset.unwrap_or(0).saturating_add(512),
-        (None, Some(offset)) if luks => offset.saturating_add(512),
-        _ => choices.min_len,
+        (None, None) => choices.min_len,
+        (_, offset) => offset.unwrap_or(0).saturating_add(512),
     };
     if let Some(header) = &args.luks.header {
         new_file::must_be_new(header)?;
     }
-    let key = args.credentials.new_volume_key()?;
-    let cost = args.cost.cost()?;
-    let wishes = Wishes {
-        label: args.luks.label.is_some(),
-        sector_size: args.sector_size.is_some(),
-        key_size: args.key_size.is_some(),
-        cost: cost != Cost::default(),
-    };
-    only_for(format, "", &wishes)?;
     let place = Place::find(args, path, min_len)?;
     let credentials = match &args.fresh_keyfile {
-        None => args.credentials.read_new(|keyfiles| format.asks_passphrase(keyfiles))?,
-        Some(path) => fresh_keyfile(args, format, path)?,
+        None => args.credentials.read_new(|keyfiles| creator.asks_passphrase(keyfiles))?,
+        Some(path) => fresh_keyfile(args, creator, path)?,
     };
     cancel::check()?;
     let target = place.make()?;
@@ -338,27 +290,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         filling.get_or_init(Instant::now);
         bar.at(done, all);
     };
-    let spec = Spec {
-        cipher,
-        hash,
-        pim: args.pim,
-        cost,
-        integrity: args.luks.integrity.as_deref(),
-        uuid: args.luks.uuid.as_deref(),
-        label: args.luks.label.as_deref(),
-        subsystem: args.luks.subsystem.as_deref(),
-        volume_key: key.as_ref(),
-        data_offset: args.luks.offset,
-        metadata_size: args.luks.metadata_size,
-        keyslots_size: args.luks.keyslots_size,
-        data: new_header.as_ref().map(|_| store as &dyn Store),
-        key_bits: args.key_size,
-        sector_size: args.sector_size,
-        quick: args.quick,
-        cancel: Some(cancel),
-        progress: Some(&show),
-        ..Spec::default()
-    };
+    let data = new_header.as_ref().map(|_| store as &dyn Store);
+    let spec = Spec { data, progress: Some(&show), ..spec };
     let done = format.create(&*header_store, &spec, &credentials).and_then(|()| Ok(store.flush()?));
     bar.clear();
     done.map_err(|e| match &e.kind {
@@ -394,15 +327,16 @@ fn check(
     spec: &Spec<'_>,
     credentials: &[Credential],
 ) -> claviger_engine::Result<Created> {
-    let headerless = Headerless::of_new(spec);
-    let with = Unlock { cipher: spec.cipher, hash: spec.hash, pim: spec.pim, headerless, ..Unlock::with(credentials) };
     let data: Arc<dyn Store> = Arc::clone(data) as _;
     let header = match spec.data {
         Some(_) => format.open_detached(&(Arc::clone(header) as _), &data)?,
         None => format.open(&data)?,
     };
-    let facts = header.unlock(&with)?.facts;
-    let opened_with = if format.headerless() { options_for(&facts, spec) } else { Vec::new() };
+    let facts = header.unlock(&format.takes().reopening(spec, credentials))?.facts;
+    let opened_with = match format.creator().filter(|_| format.headerless()) {
+        Some(creator) => options_for(creator, &facts, spec),
+        None => Vec::new(),
+    };
     Ok(Created {
         path: String::new(),
         format: facts.format,
@@ -419,35 +353,20 @@ fn check(
 }
 
 /// The options without which a volume that has no header does not open.
-fn options_for(facts: &Facts, spec: &Spec<'_>) -> Vec<String> {
+fn options_for(creator: &dyn Creator, facts: &Facts, spec: &Spec<'_>) -> Vec<String> {
     let mut options = vec![format!("--format={}", facts.format), format!("--key-size={}", facts.key_bits)];
-    match facts.format {
-        // Mode and vectors follow from the key file.
-        LOOP_AES_NAME => {
-            options.push(format!("--cipher={}", facts.cipher.trim_end_matches(":64")));
-            options.extend(spec.hash.map(|hash| format!("--hash={hash}")));
-        }
-        _ => {
-            options.push(format!("--cipher={}-{}", facts.cipher, facts.mode));
-            if facts.hash != "none" {
-                options.push(format!("--hash={}", spec.hash.unwrap_or(facts.hash)));
-            }
-        }
-    }
+    let (cipher, hash) = creator.opened_with(facts, spec);
+    options.push(format!("--cipher={cipher}"));
+    options.extend(hash.map(|hash| format!("--hash={hash}")));
     options.extend(spec.sector_size.map(|size| format!("--sector-size={size}")));
     options.extend(spec.data_offset.map(|offset| format!("--data-offset={offset}")));
     options
 }
 
 /// Makes a new key file, and what opens the volume with it.
-fn fresh_keyfile(args: &Args, format: &dyn Format, path: &Path) -> anyhow::Result<Vec<Credential>> {
-    if format.name() != LOOP_AES_NAME {
-        return Err(Error::misuse(format!("{} volumes have no key files of this kind", format.name()))
-            .hint("`claviger keyfile` makes keyfiles for other formats.")
-            .into());
-    }
+fn fresh_keyfile(args: &Args, creator: &dyn Creator, path: &Path) -> anyhow::Result<Vec<Credential>> {
     new_file::must_be_new(path)?;
-    let text = loopaes::new_keyfile()?;
+    let text = creator.fresh_keyfile()?;
     if args.unencrypted_keyfile {
         new_file::write(path, &text)?;
         return Ok(vec![Credential::Keyfile(text)]);
@@ -456,18 +375,23 @@ fn fresh_keyfile(args: &Args, format: &dyn Format, path: &Path) -> anyhow::Resul
     let [Credential::Passphrase(passphrase)] = &credentials[..] else {
         return Err(Error::misuse("gpg encrypts the key file with a password").into());
     };
-    let file = loopaes::encrypt_keyfile(&text, passphrase)?;
+    let file = creator.locked_keyfile(&text, passphrase)?;
     new_file::write(path, &file)?;
     credentials.push(Credential::Keyfile(Secret::from_vec(file)));
     Ok(credentials)
 }
 
-/// The name as the format spells it; the default where none is given.
-pub(crate) fn choose(
+/// The name as the format spells it; the default where none is given. Where `all` is not complete, the format knows what there is
+/// besides.
+pub(crate) fn choose<'a>(
     what: &str,
-    name: Option<&str>,
+    name: Option<&'a str>,
     all: &[&'static str],
-) -> claviger_engine::Result<Option<&'static str>> {
+    complete: bool,
+) -> claviger_engine::Result<Option<&'a str>> {
+    if !complete {
+        return Ok(name);
+    }
     let Some(name) = name else { return Ok(all.first().copied()) };
     let found = all.iter().copied().find(|n| formats::same_name(n, name));
     found.map(Some).ok_or_else(|| Error::misuse(format!("no {what} is called {name}; there are: {}", all.join(", "))))

@@ -1,5 +1,6 @@
 //! `claviger create --hidden`: a new volume in the free space of another.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -11,12 +12,12 @@ use claviger_engine::store::Access;
 use claviger_engine::{Credential, Error, ErrorKind, Format, HiddenRoom, Spec, Store, Unlock};
 use serde::Serialize;
 
+use super::{choose, tell_filling};
 use crate::opening::{HiddenArgs, How};
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, prompt, size};
-use crate::verbs::create::{self, choose};
 
 /// What the hidden volume is to be.
 #[derive(clap::Args)]
@@ -39,7 +40,7 @@ struct Hidden {
     path: String,
     format: &'static str,
     cipher: String,
-    hash: &'static str,
+    hash: Cow<'static, str>,
     hidden: bool,
     /// Size of the plaintext, in bytes.
     size: u64,
@@ -54,7 +55,7 @@ struct Hidden {
 }
 
 /// Carries it out.
-pub fn run(args: &create::Args, path: &Path) -> anyhow::Result<()> {
+pub fn run(args: &super::Args, path: &Path) -> anyhow::Result<()> {
     guard::no_dumps();
     let cancel = cancel::install()?;
     let at = |e: Error| e.at(path);
@@ -76,7 +77,7 @@ pub fn run(args: &create::Args, path: &Path) -> anyhow::Result<()> {
     advice::warn(&unlocked.warnings);
     let Facts { format, cipher, hash, .. } = unlocked.facts;
     let outer =
-        Unlock { cancel: Some(cancel), hash: Some(hash), cipher: Some(&cipher), ..how.unlock(&outer_credentials) };
+        Unlock { cancel: Some(cancel), hash: Some(&hash), cipher: Some(&cipher), ..how.unlock(&outer_credentials) };
     let format = formats::by_name(format)?;
     let room = format.hidden_room(&store, &outer).map_err(at)?;
     if !room.looks_random {
@@ -88,10 +89,10 @@ pub fn run(args: &create::Args, path: &Path) -> anyhow::Result<()> {
     consent(args, path, &room)?;
 
     // The hidden one.
-    let choices = format.choices();
+    let choices = formats::creator_of(format)?.choices();
     let spec = Spec {
-        cipher: choose("cipher", hidden_cipher.as_deref(), &choices.ciphers)?,
-        hash: choose("hash", inner.hidden_hash.as_deref(), &choices.hashes)?,
+        cipher: choose("cipher", hidden_cipher.as_deref(), &choices.ciphers, choices.complete)?,
+        hash: choose("hash", inner.hidden_hash.as_deref(), &choices.hashes, choices.complete)?,
         pim: inner.hidden_pim,
         hidden_size: args.size.map(|size| size - size % 512),
         quick: args.quick,
@@ -131,7 +132,7 @@ pub fn run(args: &create::Args, path: &Path) -> anyhow::Result<()> {
 }
 
 /// Asks before the free space is overwritten: what is hidden there already does not show.
-fn consent(args: &create::Args, path: &Path, room: &HiddenRoom) -> claviger_engine::Result<()> {
+fn consent(args: &super::Args, path: &Path, room: &HiddenRoom) -> claviger_engine::Result<()> {
     if args.yes {
         return Ok(());
     }
@@ -152,8 +153,7 @@ fn check(
     spec: &Spec<'_>,
     credentials: &[Credential],
 ) -> claviger_engine::Result<Facts> {
-    let with = Unlock { cipher: spec.cipher, hash: spec.hash, pim: spec.pim, ..Unlock::with(credentials) };
-    Ok(format.open(store)?.unlock(&with)?.facts)
+    Ok(format.open(store)?.unlock(&format.takes().reopening(spec, credentials))?.facts)
 }
 
 impl Report for Hidden {
@@ -162,7 +162,7 @@ impl Report for Hidden {
         writeln!(out, "{path}: hidden {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
         let largest = size::exact(room.largest);
         writeln!(out, "The free space of the outer {} file system had room for {largest}.", room.filesystem)?;
-        create::tell_filling(out, *size, *seconds, *filling_seconds)?;
+        tell_filling(out, *size, *seconds, *filling_seconds)?;
         writeln!(
             out,
             "From now on, open the outer volume with --read-only or --protect-hidden: what is written to it"

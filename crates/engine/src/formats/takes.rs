@@ -1,0 +1,343 @@
+//! What a volume of a format can be created and opened with, as data: [`Parameter`]s, and one place that refuses the others.
+
+use serde::Serialize;
+
+use super::{FORMATS, Format, NewCredential};
+use crate::credential::{Credential, HeaderChoice, Headerless, Unlock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::spec::{Cost, Spec};
+
+/// What only some formats take, of all that [`Spec`] and [`Unlock`] can say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Parameter {
+    /// A personal iterations multiplier.
+    Pim,
+    /// A hash of the key derivation.
+    Hash,
+    /// A cipher or cascade.
+    Cipher,
+    /// A size of the key.
+    KeySize,
+    /// A size of the sectors that are encrypted.
+    SectorSize,
+    /// Where the data begin.
+    Offset,
+    /// The number of the first sector.
+    FirstSector,
+    /// Where the data end, where the store does not say.
+    DataSize,
+    /// Whether initialisation vectors count encryption sectors.
+    LargeVectors,
+    /// loop-AES's seed of a passphrase.
+    Seed,
+    /// loop-AES's iterations of a passphrase.
+    KeyRounds,
+    /// A keyfile.
+    Keyfile,
+    /// A new file of keys, made together with the volume.
+    FreshKeyfile,
+    /// The volume key itself.
+    VolumeKey,
+    /// A keyslot.
+    Keyslot,
+    /// A backup of the header inside the volume.
+    BackupHeader,
+    /// A hidden volume.
+    HiddenVolume,
+    /// A header in another file or device than the data.
+    DetachedHeader,
+    /// A UUID.
+    Uuid,
+    /// A label.
+    Label,
+    /// A subsystem, a second label.
+    Subsystem,
+    /// Protection of the data from changes.
+    Integrity,
+    /// A function that derives keys.
+    Kdf,
+    /// How long one derivation is to take.
+    Time,
+    /// How often it iterates.
+    Iterations,
+    /// How much memory it fills.
+    Memory,
+    /// How many lanes of that memory are filled side by side.
+    Lanes,
+    /// Size of one copy of the header.
+    MetadataSize,
+    /// Size of the area of all keyslots.
+    KeyslotsSize,
+}
+
+impl Parameter {
+    /// Every one there is.
+    pub const ALL: &[Self] = &[
+        Self::Pim,
+        Self::Hash,
+        Self::Cipher,
+        Self::KeySize,
+        Self::SectorSize,
+        Self::Offset,
+        Self::FirstSector,
+        Self::DataSize,
+        Self::LargeVectors,
+        Self::Seed,
+        Self::KeyRounds,
+        Self::Keyfile,
+        Self::FreshKeyfile,
+        Self::VolumeKey,
+        Self::Keyslot,
+        Self::BackupHeader,
+        Self::HiddenVolume,
+        Self::DetachedHeader,
+        Self::Uuid,
+        Self::Label,
+        Self::Subsystem,
+        Self::Integrity,
+        Self::Kdf,
+        Self::Time,
+        Self::Iterations,
+        Self::Memory,
+        Self::Lanes,
+        Self::MetadataSize,
+        Self::KeyslotsSize,
+    ];
+
+    /// What a person calls it, as the end of "LUKS1 takes no …".
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pim => "PIM",
+            Self::Hash => "hash",
+            Self::Cipher => "cipher",
+            Self::KeySize => "key size",
+            Self::SectorSize => "sector size",
+            Self::Offset => "data offset",
+            Self::FirstSector => "number of the first sector",
+            Self::DataSize => "data size",
+            Self::LargeVectors => "initialisation vectors that count large sectors",
+            Self::Seed => "seed",
+            Self::KeyRounds => "iterations of a passphrase",
+            Self::Keyfile => "keyfile",
+            Self::FreshKeyfile => "key file made with it",
+            Self::VolumeKey => "volume key",
+            Self::Keyslot => "keyslot",
+            Self::BackupHeader => "backup header",
+            Self::HiddenVolume => "hidden volume",
+            Self::DetachedHeader => "detached header",
+            Self::Uuid => "UUID",
+            Self::Label => "label",
+            Self::Subsystem => "subsystem",
+            Self::Integrity => "integrity protection",
+            Self::Kdf => "key derivation function",
+            Self::Time => "time for a key derivation",
+            Self::Iterations => "iteration count",
+            Self::Memory => "memory for a key derivation",
+            Self::Lanes => "lanes of a key derivation",
+            Self::MetadataSize => "metadata size",
+            Self::KeyslotsSize => "size of the keyslots area",
+        }
+    }
+}
+
+/// What is about to be done with a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A new one is made.
+    Creating,
+    /// One that exists is opened.
+    Opening,
+}
+
+/// What a format takes. A passphrase is not among it: all of them do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Takes {
+    /// What a [`Spec`] may ask for.
+    pub creating: &'static [Parameter],
+    /// What an [`Unlock`] may say.
+    pub opening: &'static [Parameter],
+}
+
+impl Takes {
+    /// What it takes for a purpose.
+    pub fn to(&self, purpose: Purpose) -> &'static [Parameter] {
+        match purpose {
+            Purpose::Creating => self.creating,
+            Purpose::Opening => self.opening,
+        }
+    }
+
+    /// Whether a volume opens with it.
+    pub fn opens_with(&self, parameter: Parameter) -> bool {
+        self.opening.contains(&parameter)
+    }
+
+    /// What opens a volume that was created as `spec` says: what its own header does not, and what shortens the trials.
+    pub fn reopening<'a>(&self, spec: &Spec<'a>, credentials: &'a [Credential]) -> Unlock<'a> {
+        let takes = |parameter| self.opens_with(parameter);
+        let headerless = Headerless {
+            key_bits: spec.key_bits.filter(|_| takes(Parameter::KeySize)),
+            offset: spec.data_offset.filter(|_| takes(Parameter::Offset)),
+            sector_size: spec.sector_size.filter(|_| takes(Parameter::SectorSize)),
+            ..Headerless::default()
+        };
+        let (cipher, hash, pim) = (spec.cipher, spec.hash, spec.pim);
+        self.narrowed(Unlock { cipher, hash, pim, headerless, ..Unlock::with(credentials) })
+    }
+
+    /// `with` without a hash and a cipher that the format's own header says. They only narrow what is tried, and what is known about
+    /// an open volume says them for all formats.
+    pub fn narrowed<'a>(&self, with: Unlock<'a>) -> Unlock<'a> {
+        Unlock {
+            hash: with.hash.filter(|_| self.opens_with(Parameter::Hash)),
+            cipher: with.cipher.filter(|_| self.opens_with(Parameter::Cipher)),
+            ..with
+        }
+    }
+}
+
+/// Refuses what the format called `name` does not take: the one place that does, and its one wording.
+///
+/// # Errors
+/// `Misuse`, with the formats that do take it.
+pub fn check(name: &str, takes: &Takes, purpose: Purpose, asked: &[Parameter]) -> Result<()> {
+    let Some(missing) = asked.iter().find(|parameter| !takes.to(purpose).contains(parameter)) else { return Ok(()) };
+    let error = Error::misuse(format!("{name} takes no {}", missing.name()));
+    let others: Vec<_> = FORMATS.iter().filter(|f| f.takes().to(purpose).contains(missing)).map(|f| f.name()).collect();
+    Err(match others.split_last() {
+        None => error,
+        Some((one, [])) => error.hint(format!("{one} does.")),
+        Some((last, others)) => error.hint(format!("{} and {last} do.", others.join(", "))),
+    })
+}
+
+/// [`check`] of all that opens a volume, for the beginning of every [`super::Header::unlock`].
+///
+/// # Errors
+/// `Misuse`, and `CredentialKind` for a credential that no volume of the format opens with.
+pub(super) fn check_opening(format: &dyn Format, with: &Unlock<'_>) -> Result<()> {
+    let takes = format.takes();
+    let missing = with.credentials.iter().find(|credential| match credential {
+        Credential::Passphrase(_) => false,
+        Credential::Keyfile(_) => !takes.opens_with(Parameter::Keyfile),
+        Credential::VolumeKey(_) => !takes.opens_with(Parameter::VolumeKey),
+    });
+    if let Some(credential) = missing {
+        return Err(ErrorKind::CredentialKind { format: format.name(), kind: credential.kind() }.into());
+    }
+    check(format.name(), &takes, Purpose::Opening, &with.parameters())
+}
+
+/// [`check`] of what is to open a volume from now on.
+///
+/// # Errors
+/// `Misuse`.
+pub(super) fn check_new(format: &dyn Format, new: &NewCredential<'_>) -> Result<()> {
+    check(format.name(), &format.takes(), Purpose::Creating, &new.parameters())
+}
+
+impl Spec<'_> {
+    /// What it asks for.
+    pub fn parameters(&self) -> Vec<Parameter> {
+        // Every field is named, so that a new one is not forgotten here.
+        let Self {
+            cipher,
+            hash,
+            hidden_size,
+            pim,
+            cost,
+            key_bits,
+            sector_size,
+            integrity,
+            uuid,
+            label,
+            subsystem,
+            volume_key,
+            data_offset,
+            metadata_size,
+            keyslots_size,
+            data,
+            quick: _,
+            cancel: _,
+            progress: _,
+        } = self;
+        let mut all = asked(&[
+            (pim.is_some_and(|pim| pim > 0), Parameter::Pim),
+            (hash.is_some(), Parameter::Hash),
+            (cipher.is_some(), Parameter::Cipher),
+            (key_bits.is_some(), Parameter::KeySize),
+            (sector_size.is_some(), Parameter::SectorSize),
+            (data_offset.is_some(), Parameter::Offset),
+            (volume_key.is_some(), Parameter::VolumeKey),
+            (hidden_size.is_some(), Parameter::HiddenVolume),
+            (data.is_some(), Parameter::DetachedHeader),
+            (uuid.is_some(), Parameter::Uuid),
+            (label.is_some(), Parameter::Label),
+            (subsystem.is_some(), Parameter::Subsystem),
+            (integrity.is_some(), Parameter::Integrity),
+            (metadata_size.is_some(), Parameter::MetadataSize),
+            (keyslots_size.is_some(), Parameter::KeyslotsSize),
+        ]);
+        all.extend(cost.parameters());
+        all
+    }
+}
+
+impl Cost<'_> {
+    /// What it asks for.
+    pub fn parameters(&self) -> Vec<Parameter> {
+        let Self { kdf, time_ms, iterations, memory_kib, lanes } = self;
+        asked(&[
+            (kdf.is_some(), Parameter::Kdf),
+            (time_ms.is_some(), Parameter::Time),
+            (iterations.is_some(), Parameter::Iterations),
+            (memory_kib.is_some(), Parameter::Memory),
+            (lanes.is_some(), Parameter::Lanes),
+        ])
+    }
+}
+
+impl NewCredential<'_> {
+    /// What it asks for of those that a new volume may ask for too.
+    pub fn parameters(&self) -> Vec<Parameter> {
+        let mut all =
+            asked(&[(self.pim.is_some_and(|pim| pim > 0), Parameter::Pim), (self.hash.is_some(), Parameter::Hash)]);
+        all.extend(self.cost.parameters());
+        all
+    }
+}
+
+impl Unlock<'_> {
+    /// What it says, apart from the credentials.
+    pub fn parameters(&self) -> Vec<Parameter> {
+        let place = &self.headerless;
+        let (hidden, backup) = match self.header {
+            HeaderChoice::Any => (false, false),
+            HeaderChoice::Backup => (false, true),
+            HeaderChoice::One { hidden, backup } => (hidden, backup),
+        };
+        asked(&[
+            (self.pim.is_some_and(|pim| pim > 0), Parameter::Pim),
+            (self.hash.is_some(), Parameter::Hash),
+            (self.cipher.is_some(), Parameter::Cipher),
+            (place.key_bits.is_some(), Parameter::KeySize),
+            (place.sector_size.is_some(), Parameter::SectorSize),
+            (place.offset.is_some(), Parameter::Offset),
+            (place.skip.is_some(), Parameter::FirstSector),
+            (place.size.is_some(), Parameter::DataSize),
+            (place.large_iv, Parameter::LargeVectors),
+            (place.iterations_k.is_some(), Parameter::KeyRounds),
+            (self.seed.is_some(), Parameter::Seed),
+            (self.keyslot.is_some(), Parameter::Keyslot),
+            (self.protect.is_some() || hidden, Parameter::HiddenVolume),
+            (backup, Parameter::BackupHeader),
+        ])
+    }
+}
+
+/// Those that are asked for.
+fn asked(all: &[(bool, Parameter)]) -> Vec<Parameter> {
+    all.iter().filter(|(asked, _)| *asked).map(|(_, parameter)| *parameter).collect()
+}
