@@ -5,6 +5,7 @@
 
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use claviger_crypto::SectorCipher;
@@ -15,7 +16,7 @@ use claviger_crypto::hash::{self, HASHES};
 use claviger_crypto::modes::xts::{Layer, Xts};
 use claviger_crypto::pool::Pool;
 use claviger_engine::store::MemoryStore;
-use claviger_engine::{Credential, Secret, Spec, Unlock, formats};
+use claviger_engine::{Credential, Secret, Spec, Store, Unlock, formats};
 use openssl::cipher::Cipher as OpenSslCipher;
 use openssl::cipher_ctx::CipherCtx;
 
@@ -184,10 +185,10 @@ fn measure(contenders: &mut [Contender]) -> Vec<(String, Vec<f64>)> {
 /// A wrong password tried on all that a TrueCrypt volume of today could be, beside the key derivations that this takes,
 /// spread over as many threads. Wall-clock time: run it on idle processors.
 fn opening() {
-    let store = MemoryStore::new(vec![0; 1 << 20]);
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(vec![0; 1 << 20]));
     let format = formats::by_name("TrueCrypt").expect("a format");
     let passphrase = |text: &[u8]| [Credential::Passphrase(Secret::copy_from(text))];
-    format.create(&store, &Spec::default(), &passphrase(b"right")).expect("a volume");
+    format.create(&*store, &Spec::default(), &passphrase(b"right")).expect("a volume");
     let wrong = passphrase(b"wrong");
     // Hash, iterations, and the places where a header with it can be; each has a salt of its own.
     let derivations =
@@ -207,7 +208,7 @@ fn opening() {
     };
     let try_all = || {
         let header = format.open(&store).expect("something that could be a header");
-        assert!(header.unlock(&store, &Unlock::with(&wrong)).is_err(), "nothing opens");
+        assert!(header.unlock(&Unlock::with(&wrong)).is_err(), "nothing opens");
     };
     let (mut alone, mut whole) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {

@@ -10,7 +10,6 @@ use claviger_crypto::{Acceleration, Secret};
 
 use crate::error::{Error, Result};
 use crate::random;
-use crate::store::Store;
 
 /// As much of a keyfile as any format reads, in bytes (cryptsetup 2.6.1, configure.ac, `keyfile-size-maxkb`).
 pub const KEYFILE_MAX: usize = 8 << 20;
@@ -196,9 +195,6 @@ pub struct Unlock<'a> {
     pub protect: Option<Protect<'a>>,
     /// Only this keyslot, by its number.
     pub keyslot: Option<u32>,
-    /// What the data are in, where the header is detached: `Header::unlock` is given the store of the header, and the layout is
-    /// one of this store.
-    pub data: Option<&'a dyn Store>,
     /// What the headers of other formats say, for formats without one.
     pub headerless: Headerless,
     /// What loop-AES appends to a passphrase before it is hashed: its `pseed`.
@@ -291,7 +287,6 @@ impl<'a> Unlock<'a> {
             header: HeaderChoice::Any,
             protect: None,
             keyslot: None,
-            data: None,
             headerless: Headerless::default(),
             seed: None,
             for_kernel: false,

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
+use crate::advice::Advice;
+
 /// The result of an operation of the engine.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -17,6 +19,8 @@ pub struct Error {
     pub format: Option<&'static str>,
     /// What the person could try, as a whole sentence.
     pub hint: Option<String>,
+    /// What could be done, as data: said behind the hint.
+    pub advice: Option<Advice>,
 }
 
 /// What is wrong.
@@ -84,7 +88,7 @@ pub enum ErrorKind {
 impl Error {
     /// An error without context.
     pub fn new(kind: ErrorKind) -> Self {
-        Self { kind, path: None, format: None, hint: None }
+        Self { kind, path: None, format: None, hint: None, advice: None }
     }
 
     /// A request that makes no sense.
@@ -113,6 +117,27 @@ impl Error {
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// Adds what could be done.
+    pub fn advise(mut self, advice: Advice) -> Self {
+        self.advice = Some(advice);
+        self
+    }
+
+    /// What to try, in whole sentences: the hint, and the advice in the words that `say` has for it.
+    pub fn to_try(&self, say: impl Fn(&Advice) -> String) -> Option<String> {
+        let sentences: Vec<_> = self.hint.iter().cloned().chain(self.advice.as_ref().map(say)).collect();
+        (!sentences.is_empty()).then(|| sentences.join(" "))
+    }
+
+    /// What `Display` says, with the words that `say` has for the advice.
+    pub fn told(&self, say: impl Fn(&Advice) -> String) -> String {
+        let path = self.path.as_ref().map(|path| format!("{}: ", path.display())).unwrap_or_default();
+        let of_format = self.format.filter(|_| !matches!(self.kind, ErrorKind::CredentialKind { .. }));
+        let format = of_format.map(|format| format!("{format}: ")).unwrap_or_default();
+        let to_try = self.to_try(say).map(|to_try| format!("\n{to_try}")).unwrap_or_default();
+        format!("{path}{format}{}{to_try}", self.kind)
     }
 }
 
@@ -143,17 +168,7 @@ impl From<Error> for io::Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(path) = &self.path {
-            write!(f, "{}: ", path.display())?;
-        }
-        if let (Some(format), false) = (self.format, matches!(self.kind, ErrorKind::CredentialKind { .. })) {
-            write!(f, "{format}: ")?;
-        }
-        self.kind.fmt(f)?;
-        if let Some(hint) = &self.hint {
-            write!(f, "\n{hint}")?;
-        }
-        Ok(())
+        f.write_str(&self.told(Advice::to_string))
     }
 }
 

@@ -16,6 +16,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod advice;
 pub mod convert;
 pub mod credential;
 pub mod diagnosis;
@@ -29,6 +30,7 @@ pub mod free_tail;
 pub mod fuzzing;
 mod hex;
 pub mod memory;
+pub mod opening;
 pub mod partitions;
 pub mod random;
 pub mod spec;
@@ -36,11 +38,13 @@ pub mod store;
 pub mod trees;
 pub mod volume;
 
+pub use advice::{Advice, Warning};
 pub use claviger_crypto::{Acceleration, Secret, SectorCipher};
 pub use credential::{Credential, Protect, Unlock};
 pub use edit::Edit;
 pub use error::{Error, ErrorKind, Result};
 pub use formats::{FORMATS, Format, Header, HiddenRoom, Unlocked, Verdict};
+pub use opening::{Opened, Opening};
 pub use spec::Spec;
 pub use store::Store;
 pub use volume::{Layout, Payload, Segment, Volume};

@@ -31,13 +31,13 @@ pub static TARGETS: &[Target] = &[
     Target { name: "crypttab", run: crypttab, corpus: corpus::crypttab },
 ];
 
-fn store(bytes: &[u8]) -> MemoryStore {
-    MemoryStore::new(bytes.to_vec())
+fn store(bytes: &[u8]) -> Arc<dyn Store> {
+    Arc::new(MemoryStore::new(bytes.to_vec()))
 }
 
 /// Reads a header, describes it and tries to open it, except for key derivations: the header sets their cost.
-fn header(format: &dyn Format, store: &dyn Store) {
-    let _ = format.identify(store);
+fn header(format: &dyn Format, store: &Arc<dyn Store>) {
+    let _ = format.identify(&**store);
     let Ok(header) = format.open(store) else { return };
     let _ = header.describe();
     let cancel = AtomicBool::new(true);
@@ -45,7 +45,7 @@ fn header(format: &dyn Format, store: &dyn Store) {
     for credentials in &credentials {
         let with = Unlock { cancel: Some(&cancel), for_kernel: true, ..Unlock::with(credentials) };
         let _ = header.effort(&with);
-        let _ = header.unlock(store, &with);
+        let _ = header.unlock(&with);
     }
 }
 
@@ -91,12 +91,11 @@ fn partitions(bytes: &[u8]) {
     for partition in &table.partitions {
         let _ = partitions::find(&store, partition.number);
     }
-    let disk: Arc<dyn Store> = Arc::new(store);
-    let _ = formats::partition::candidates(&disk);
+    let _ = formats::partition::candidates(&store);
 }
 
 fn filesystems(bytes: &[u8]) {
-    let store: Arc<dyn Store> = Arc::new(store(bytes));
+    let store = store(bytes);
     let _ = filesystems::detect::detect(&*store);
     if let Ok((_, tree)) = filesystems::open(store) {
         walk(&*tree);
@@ -118,7 +117,7 @@ fn walk(tree: &dyn Tree) {
 }
 
 fn identify(bytes: &[u8]) {
-    let store: Arc<dyn Store> = Arc::new(store(bytes));
+    let store = store(bytes);
     for format in FORMATS {
         let _ = format.identify(&*store);
     }

@@ -1,5 +1,6 @@
 //! What a password costs: the derivation of a header key, with every hash and iteration count that TrueCrypt has.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use claviger_crypto::hash::{self, Hash};
@@ -7,7 +8,7 @@ use claviger_crypto::pool::Pool;
 use claviger_engine::formats::Creator;
 use claviger_engine::formats::truecrypt::TRUECRYPT;
 use claviger_engine::store::MemoryStore;
-use claviger_engine::{Credential, Error, ErrorKind, Format, Result, Secret, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, Format, Result, Secret, Store, Unlock};
 use serde::Serialize;
 
 use crate::random::Random;
@@ -182,18 +183,18 @@ fn try_all(pool: &Pool) {
 }
 
 /// A store of random bytes, which no password opens.
-struct Nothing(MemoryStore);
+struct Nothing(Arc<dyn Store>);
 
 impl Nothing {
     fn new() -> Self {
         let mut bytes = vec![0; TRUECRYPT.choices().min_len as usize];
         Random::new(1).fill(&mut bytes);
-        Self(MemoryStore::new(bytes))
+        Self(Arc::new(MemoryStore::new(bytes)))
     }
 
     fn refuse(&self) -> Result<()> {
         let passphrase = [Credential::Passphrase(Secret::copy_from(PASSWORD))];
-        match TRUECRYPT.open(&self.0)?.unlock(&self.0, &Unlock::with(&passphrase)) {
+        match TRUECRYPT.open(&self.0)?.unlock(&Unlock::with(&passphrase)) {
             Err(Error { kind: ErrorKind::WrongCredential(_), .. }) => Ok(()),
             Err(e) => Err(e),
             Ok(_) => Err(std::io::Error::other("random bytes were opened by a password").into()),

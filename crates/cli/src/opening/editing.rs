@@ -6,68 +6,50 @@ use std::sync::Arc;
 
 use claviger_engine::credential::HeaderChoice;
 use claviger_engine::formats::{self, Derivation, Facts, KeyslotEditor, Prepared};
-use claviger_engine::partitions;
+use claviger_engine::opening::HeaderFound;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Credential, Error, ErrorKind, Format, Header, Store, Unlock};
+use claviger_engine::{Credential, Error, Format, Header, Opening, Store, Unlock};
 use serde::Serialize;
 
-use crate::opening::{OpenArgs, detached_header, open_file, with_option};
+use crate::opening::OpenArgs;
 use crate::process::guard;
-use crate::terminal::cancel;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
+use crate::terminal::{advice, cancel};
 
 /// A volume that opens, and what changes its headers.
 pub struct Editing<'a> {
     /// What the headers are in.
     pub store: Arc<dyn Store>,
-    /// Its format.
-    pub format: &'static dyn Format,
     /// What builds edits.
     pub editor: &'static dyn KeyslotEditor,
     /// What is known about the volume.
     pub facts: Facts,
     /// What opens it.
     pub credentials: Vec<Credential>,
-    /// What the data are in, where the header is detached.
-    data: Option<Arc<dyn Store>>,
+    found: HeaderFound,
     args: &'a OpenArgs,
 }
 
 impl OpenArgs {
-    /// Opens the volume to see that it opens, and how.
+    /// Opens the volume to see that it opens, and how. Headers are looked after where they are damaged, too.
     pub fn edit(&self, access: Access) -> anyhow::Result<Editing<'_>> {
         guard::no_dumps();
         let cancel = cancel::install()?;
-        let path = self.how.header_file().unwrap_or(&self.path);
-        let at = |e: Error| with_option(e.at(path));
-        let (store, data) = match self.how.header_file() {
-            Some(header) => (detached_header(header, access)?, Some(open_file(&self.path, Access::ReadOnly)?)),
-            None => (self.how.in_partition(Arc::new(open_file(path, access)?)).map_err(at)?, None),
-        };
-        let data = data.map(|data| self.how.in_partition(Arc::new(data))).transpose()?;
-        let opened = formats::open(&*store, self.how.format());
-        let (found, header) = match opened {
-            // Headers are looked after where they are damaged, too.
-            Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => {
-                formats::open_by_backup(&*store).map_err(|_| at(e))?
-            }
-            opened => opened.map_err(at)?,
-        };
-        self.announce(&*header).map_err(at)?;
-        let credentials = self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?;
+        let at = |e: Error| e.at(self.how.header_file().unwrap_or(&self.path));
+        let mut found = self.how.opening(&self.path)?.access(access).by_backup(true).find_header()?;
+        self.announce(&*found.header).map_err(at)?;
+        let credentials = self.credentials.read_for(|keyfiles| found.header.asks_passphrase(keyfiles))?;
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
-        // Of a detached header without its data: only the header counts here, and the size of the data does not matter.
-        let data_store = data.as_deref().or_else(|| is_public(found).then_some(&*store));
-        let with =
-            Unlock { cancel: Some(cancel), progress: Some(&show), data: data_store, ..self.how.unlock(&credentials) };
-        let unlocked = header.unlock(&*store, &with);
+        let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..self.how.unlock(&credentials) };
+        let unlocked = found.header.unlock(&with);
         drop(bar);
-        let unlocked = unlocked.map_err(at)?;
-        let format = formats::by_name(unlocked.facts.format)?;
-        let editor = editor_of(format).map_err(at)?;
-        Ok(Editing { store, format, editor, facts: unlocked.facts, credentials, data, args: self })
+        let facts = unlocked.map_err(at)?.facts;
+        // Of several formats without a mark it is this one.
+        found.format = formats::by_name(facts.format)?;
+        let editor = editor_of(found.format).map_err(at)?;
+        Ok(Editing { store: Arc::clone(&found.store), editor, facts, credentials, found, args: self })
     }
 }
 
@@ -91,14 +73,13 @@ impl Editing<'_> {
 
     /// What opens it, tried as the options say.
     pub fn wide(&self) -> Unlock<'_> {
-        let data = self.data.as_deref().or_else(|| self.editor.public().then_some(&*self.store));
-        Unlock { cancel: Some(cancel::flag()), data, ..self.args.how.unlock(&self.credentials) }
+        Unlock { cancel: Some(cancel::flag()), ..self.args.how.unlock(&self.credentials) }
     }
 
     /// What opens it, tried only in the way that did.
     pub fn narrow(&self) -> Unlock<'_> {
         let Facts { hash, cipher, keyslot, .. } = &self.facts;
-        self.format.takes().narrowed(Unlock {
+        self.found.format.takes().narrowed(Unlock {
             hash: Some(hash),
             cipher: Some(cipher),
             keyslot: *keyslot,
@@ -116,9 +97,9 @@ impl Editing<'_> {
     ) -> claviger_engine::Result<Facts> {
         let hidden = self.facts.hidden;
         let header = HeaderChoice::One { hidden, backup: false };
-        let with = Unlock { credentials, hash, pim, header, keyslot, ..self.narrow() };
-        let with = self.format.takes().narrowed(with);
-        Ok(self.format.open(&*self.store)?.unlock(&*self.store, &with)?.facts)
+        let with =
+            self.found.format.takes().narrowed(Unlock { credentials, hash, pim, header, keyslot, ..self.narrow() });
+        Ok(self.found.again()?.unlock(&with)?.facts)
     }
 }
 
@@ -169,14 +150,10 @@ impl HeaderArgs {
 
     /// Finds the header.
     pub fn find(&self, access: Access) -> claviger_engine::Result<Named> {
-        let at = |e: Error| with_option(e.at(&self.path));
-        let file = Arc::new(open_file(&self.path, access)?);
-        let store: Arc<dyn Store> = match self.partition {
-            Some(number) => Arc::new(partitions::slice(Arc::clone(&file) as Arc<dyn Store>, number).map_err(at)?),
-            None => Arc::clone(&file) as Arc<dyn Store>,
-        };
-        let (format, header) = formats::open(&*store, self.format.as_deref()).map_err(at)?;
-        let editor = editor_of(format).map_err(at)?;
+        let opening = Opening::path(&self.path).partition(self.partition).format(self.format.as_deref());
+        let HeaderFound { file, store, format, header, .. } = opening.access(access).find_header()?;
+        let editor = editor_of(format).map_err(|e| e.at(&self.path))?;
+        let file = file.expect("it was opened by its path");
         Ok(Named { file, store, format, editor, header, path: self.path.clone() })
     }
 }
@@ -212,14 +189,13 @@ pub struct Written {
 impl Written {
     /// What was prepared and is written now. Tells the warnings.
     pub fn of(path: &Path, prepared: Prepared) -> Self {
-        prepared.warnings.iter().for_each(|w| output::warn(w));
         Self {
             path: path.display().to_string(),
             format: prepared.format,
             keyslot: prepared.keyslot,
             derivation: prepared.derivation,
             written: prepared.edit.steps.iter().map(|s| s.what.clone()).collect(),
-            warnings: prepared.warnings,
+            warnings: advice::warn(&prepared.warnings),
         }
     }
 }

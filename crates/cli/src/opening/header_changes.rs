@@ -8,7 +8,7 @@ use claviger_engine::{Error, Unlock};
 
 use crate::opening::editing::{HeaderArgs, Named};
 use crate::opening::new_file;
-use crate::terminal::{output, prompt};
+use crate::terminal::{advice, prompt};
 
 /// Set the UUID, label, subsystem and flags of a LUKS volume
 #[derive(clap::Args)]
@@ -145,7 +145,7 @@ pub fn convert(args: &ConvertArgs) -> anyhow::Result<()> {
     }
     if let Some(file) = &args.backup {
         let backup = named.editor.back_up(&*named.store, &Unlock::with(&[]), None).map_err(at)?;
-        backup.warnings.iter().for_each(|w| output::warn(w));
+        advice::warn(&backup.warnings);
         new_file::write(file, &backup.bytes)?;
     }
     named.carry_out(prepared, args.json)

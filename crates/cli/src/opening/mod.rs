@@ -17,17 +17,18 @@ use std::time::Duration;
 use claviger_crypto::pool::Pool;
 use claviger_engine::credential::HeaderChoice;
 use claviger_engine::filesystems;
-use claviger_engine::formats::{self, Facts, partition};
-use claviger_engine::partitions;
-use claviger_engine::store::{Access, FileStore, SMALLEST_SECTOR};
+use claviger_engine::formats::Facts;
+use claviger_engine::opening::OpenVolume;
+use claviger_engine::store::{Access, SMALLEST_SECTOR};
 use claviger_engine::volume::Mapping;
-use claviger_engine::{Acceleration, Credential, Error, ErrorKind, Header, Protect, Store, Unlock, Volume};
+use claviger_engine::{Acceleration, Credential, Error, ErrorKind, Header, Opening, Protect, Store, Unlock, Volume};
 
 use crate::opening::credentials::{CredentialArgs, HiddenCredentialArgs};
 use crate::opening::headerless::HeaderlessArgs;
+use crate::opening::patience::PatienceArgs;
 use crate::process::guard;
 use crate::terminal::progress::Progress;
-use crate::terminal::{cancel, output, size};
+use crate::terminal::{advice, cancel, output, size};
 
 /// Which volume, what opens it, and what narrows the trials.
 #[derive(clap::Args)]
@@ -71,9 +72,8 @@ pub(crate) struct How {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
 
-    /// Go ahead even where opening takes more than ten minutes, as a hostile LUKS header can demand
-    #[arg(long)]
-    allow_slow: bool,
+    #[command(flatten)]
+    patience: PatienceArgs,
 
     /// Try only this cipher or cascade
     #[arg(long, value_name = "NAME")]
@@ -124,10 +124,10 @@ impl How {
     /// Whether one of the options was given.
     pub fn given(&self) -> bool {
         let Self { format, truecrypt, veracrypt, hash, pim, memory, cipher, backup_header, slot, .. } = self;
-        let Self { partition, no_aes, truncated, write_unencrypted, allow_slow, for_kernel: _, headerless, .. } = self;
+        let Self { partition, no_aes, truncated, write_unencrypted, patience, for_kernel: _, headerless, .. } = self;
         let texts = [format, hash, cipher].into_iter().any(Option::is_some);
         let numbers = pim.is_some() || memory.is_some() || slot.is_some() || partition.is_some();
-        let flags = [truecrypt, veracrypt, backup_header, no_aes, truncated, write_unencrypted, allow_slow];
+        let flags = [truecrypt, veracrypt, backup_header, no_aes, truncated, write_unencrypted, &patience.allow_slow];
         let flags = flags.into_iter().any(|flag| *flag);
         texts || numbers || flags || headerless.given()
     }
@@ -144,7 +144,7 @@ impl How {
             keyslot: self.keyslot(),
             truncated: self.truncated,
             write_unencrypted: self.write_unencrypted,
-            may_take: patience::of(self.allow_slow),
+            may_take: self.patience.may_take(),
             for_kernel: self.for_kernel,
             ..Unlock::with(credentials)
         };
@@ -177,42 +177,19 @@ impl How {
         matches!(self.header(), HeaderChoice::Backup | HeaderChoice::One { backup: true, .. })
     }
 
-    /// What is to be unlocked in the file or device, whose layout it then gives.
-    fn header_of(&self, store: &Arc<dyn Store>) -> claviger_engine::Result<Box<dyn Header>> {
-        let (name, backup) = (self.format(), self.by_backup());
-        self.headerless.check(name)?;
-        match (self.partition, name) {
-            (Some(number), _) => partition::open(store, number, name, backup),
-            (None, None) if backup => Ok(formats::open_by_backup(&**store)?.1),
-            (None, _) => Ok(formats::open(&**store, name)?.1),
-        }
-    }
-
-    /// What is to be unlocked in a file with a detached header.
-    fn detached_header_of(&self, file: &Arc<dyn Store>) -> claviger_engine::Result<Box<dyn Header>> {
-        let (format, header) = formats::open(&**file, self.format())?;
-        match format.detachable() {
-            true => Ok(header),
-            false => Err(Error::misuse(format!("{} has no detached headers", format.name()))),
-        }
+    /// The volume at `path`, as the options say.
+    ///
+    /// # Errors
+    /// `Misuse` for options that the format does not have.
+    pub fn opening(&self, path: &Path) -> claviger_engine::Result<Opening> {
+        self.headerless.check(self.format())?;
+        let opening = Opening::path(path).partition(self.partition).format(self.format());
+        Ok(opening.detached_header(self.header_file()).by_backup(self.by_backup()))
     }
 
     /// The partition that the options name.
     pub fn partition(&self) -> Option<u32> {
         self.partition
-    }
-
-    /// The partition that the options name, as a store of its own, or the whole.
-    pub fn in_partition(&self, store: Arc<dyn Store>) -> claviger_engine::Result<Arc<dyn Store>> {
-        match self.partition {
-            Some(number) => Ok(Arc::new(partitions::slice(store, number)?)),
-            None => Ok(store),
-        }
-    }
-
-    /// Whether it is to be taken as a volume of a format without a header: such formats have to be named.
-    fn headerless_format(&self) -> bool {
-        self.format().is_some_and(|name| formats::by_name(name).is_ok_and(|format| format.headerless()))
     }
 
     /// The format that it is to be taken as.
@@ -307,14 +284,21 @@ pub struct Opened {
     _header: Option<Arc<dyn Store>>,
 }
 
+impl From<OpenVolume> for Opened {
+    fn from(open: OpenVolume) -> Self {
+        let OpenVolume { volume, facts, stored, warnings, trials, took, header, .. } = open;
+        let mapping = Mapping::of(volume.layout());
+        Self { volume, facts, stored, warnings: advice::texts(&warnings), trials, took, mapping, _header: header }
+    }
+}
+
 impl OpenArgs {
     /// The file as it is, or a partition in it, without decryption.
     ///
     /// # Errors
     /// Those of opening it.
     pub fn raw(&self, access: Access) -> claviger_engine::Result<Arc<dyn Store>> {
-        let store = Arc::new(open_file(&self.path, access)?);
-        self.how.in_partition(store).map_err(|e| e.at(&self.path))
+        self.how.opening(&self.path)?.access(access).stored()
     }
 
     /// Where the data are.
@@ -381,20 +365,10 @@ impl OpenArgs {
         let access = if self.how.truncated { Access::ReadOnly } else { access };
         guard::no_dumps();
         let cancel = cancel::install()?;
-        let store: Arc<dyn Store> = Arc::new(open_file(&self.path, access)?);
-        let stored = store.len();
-        let whole = Arc::clone(&store);
-        let at = |e: Error| e.at(&self.path);
-        let at = |e| with_option(with_partitions(at(e), &whole, self.how.partition));
-        let detached = self.how.header_file().map(|path| detached_header(path, Access::ReadOnly)).transpose()?;
-        let header = match (&detached, self.how.header_file()) {
-            (Some(file), Some(path)) => self.how.detached_header_of(file).map_err(|e| with_explain(e.at(path)))?,
-            _ => self.how.header_of(&store).map_err(|e| with_explain(at(e)))?,
-        };
-        let store = if detached.is_some() { self.how.in_partition(store)? } else { store };
-        self.announce(&*header).map_err(|e| e.at(&self.path))?;
-        let asks = |keyfiles: &[Credential]| header.asks_passphrase(keyfiles);
-        let credentials = match self.how.headerless_format() {
+        let locked = self.how.opening(&self.path)?.access(access).find().map_err(with_explain)?;
+        self.announce(locked.header()).map_err(|e| e.at(&self.path))?;
+        let asks = |keyfiles: &[Credential]| locked.asks_passphrase(keyfiles);
+        let credentials = match locked.headerless() {
             true => self.credentials.read_for_headerless(asks)?,
             false => self.credentials.read_for(asks)?,
         };
@@ -415,88 +389,26 @@ impl OpenArgs {
             cancel: Some(cancel),
             progress: Some(&show),
             protect,
-            data: detached.is_some().then_some(&*store),
             ..self.how.unlock(&credentials)
         };
-        let unlocked = header.unlock(detached.as_deref().unwrap_or(&*store), &with);
+        let opened = locked.unlock(&with);
         drop(hidden_credentials);
         drop(credentials);
         drop(bar);
-        let unlocked = unlocked.map_err(|e| with_explain(at(e)))?;
-        let mapping = Mapping::of(&unlocked.layout);
-        Ok(Opened {
-            volume: Volume::new(store, unlocked.layout),
-            facts: unlocked.facts,
-            stored,
-            warnings: unlocked.warnings,
-            trials: unlocked.trials,
-            took: unlocked.took,
-            mapping,
-            _header: detached,
-        })
+        Ok(opened.map_err(with_explain)?.bytes()?.into())
     }
-}
-
-/// Opens the file with a detached header.
-pub fn detached_header(path: &Path, access: Access) -> claviger_engine::Result<Arc<dyn Store>> {
-    Ok(Arc::new(open_file(path, access)?))
-}
-
-/// Where a whole disk does not open: the partitions that could be volumes.
-fn with_partitions(error: Error, store: &Arc<dyn Store>, partition: Option<u32>) -> Error {
-    let looked_at_all =
-        partition.is_some() || !matches!(error.kind, ErrorKind::NotThisFormat(_) | ErrorKind::WrongCredential(_));
-    let Some(candidates) = (!looked_at_all).then(|| partition::candidates(store).ok().flatten()).flatten() else {
-        return error;
-    };
-    let numbers: Vec<_> =
-        candidates.iter().filter(|c| !c.formats.is_empty()).map(|c| c.partition.number.to_string()).collect();
-    match &numbers[..] {
-        [] => error.hint("It is a disk with partitions, none of which looks like a volume."),
-        all => error.hint(format!(
-            "It is a disk with partitions. To open one, choose it with --partition; these could be volumes: {}.",
-            all.join(", ")
-        )),
-    }
-}
-
-/// The engine's advice, with the name that this program has for it.
-pub fn with_option(mut error: Error) -> Error {
-    match (&error.kind, &mut error.hint) {
-        (ErrorKind::Malformed { .. }, Some(hint)) if hint.contains("truncated") => {
-            hint.push_str(" The option is --truncated.");
-        }
-        (ErrorKind::NotThisFormat(_), Some(hint)) if hint.contains("name its format") => {
-            hint.push_str(" The option is --format.")
-        }
-        (_, Some(hint)) if hint.contains("as its header") => hint.push_str(" The option is --header."),
-        _ => {}
-    }
-    error
 }
 
 /// The verb that says more, for verbs that open a volume and could not.
 fn with_explain(mut error: Error) -> Error {
-    let more = match error.kind {
+    let more = match &error.kind {
         ErrorKind::NotThisFormat(_) => "`claviger explain` says what it is.",
         ErrorKind::WrongCredential(_) => "`claviger explain` tries other keyboard layouts and Unicode forms, too.",
         _ => return error,
     };
-    error.hint = Some(error.hint.map_or(more.to_owned(), |hint| format!("{hint} {more}")));
-    error
-}
-
-/// Opens the file, with a word on what to try where it may not be written.
-pub fn open_file(path: &Path, access: Access) -> claviger_engine::Result<FileStore> {
-    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
-    FileStore::open(path, access).map_err(|e| match &e.kind {
-        ErrorKind::Io(io)
-            if access == Access::ReadWrite && matches!(io.kind(), PermissionDenied | ReadOnlyFilesystem) =>
-        {
-            e.hint("It may not be written. To read it, `mount` and `serve` have --read-only; other verbs that read never write.")
-        }
-        _ => e,
-    })
+    let before = error.to_try(advice::say).map(|before| format!("{before} ")).unwrap_or_default();
+    error.advice = None;
+    error.hint(format!("{before}{more}"))
 }
 
 impl Opened {

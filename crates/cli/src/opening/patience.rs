@@ -13,9 +13,19 @@ const LONG: Duration = Duration::from_secs(600);
 /// The option that answers in a script.
 const OPTION: &str = "--allow-slow";
 
-/// What [`Unlock::may_take`] is for a program whose options allow long work or do not.
-pub fn of(allow_slow: bool) -> Option<&'static (dyn Fn(Duration) -> Result<()> + Sync)> {
-    if allow_slow { None } else { Some(&ask) }
+/// Whether long work is begun without a question.
+#[derive(clap::Args, Clone, Copy, Default)]
+pub struct PatienceArgs {
+    /// Go ahead even where opening takes more than ten minutes, as a hostile LUKS header can demand
+    #[arg(long)]
+    pub allow_slow: bool,
+}
+
+impl PatienceArgs {
+    /// What [`Unlock::may_take`] is.
+    pub fn may_take(self) -> Option<&'static (dyn Fn(Duration) -> Result<()> + Sync)> {
+        if self.allow_slow { None } else { Some(&ask) }
+    }
 }
 
 /// Tells what trying the keyslots costs, where that is worth telling, and asks where it takes long.

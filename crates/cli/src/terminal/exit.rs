@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;
 
+use crate::terminal::advice;
 use crate::terminal::output::ReaderGone;
 
 /// An exit code: the number, the name that `--json` gives it, and what it means.
@@ -157,10 +158,11 @@ fn message(error: &anyhow::Error) -> String {
         if !text.is_empty() {
             text.push_str(": ");
         }
-        text.push_str(&cause.to_string());
-        if cause.is::<Error>() {
+        if let Some(error) = cause.downcast_ref::<Error>() {
+            text.push_str(&error.told(advice::say));
             break;
         }
+        text.push_str(&cause.to_string());
     }
     text
 }

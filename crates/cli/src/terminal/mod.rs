@@ -1,5 +1,6 @@
 //! What people see and type: questions, progress, tables, sizes, JSON, exit codes.
 
+pub mod advice;
 pub mod cancel;
 pub mod duration;
 pub mod exit;

@@ -2,16 +2,14 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use claviger_engine::formats::{self, Plan};
-use claviger_engine::store::Access;
-use claviger_engine::{Error, Store, Unlock, partitions};
+use claviger_engine::formats::Plan;
+use claviger_engine::opening::HeaderFound;
+use claviger_engine::{Error, Opening, Unlock};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::opening::{open_file, with_option};
 use crate::terminal::output::{self, Report, printable};
 use crate::terminal::size;
 
@@ -54,15 +52,11 @@ struct Shown {
 
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let at = |e: Error| with_option(e.at(&args.path));
-    let mut store: Arc<dyn Store> = Arc::new(open_file(&args.path, Access::ReadOnly)?);
-    if let Some(number) = args.partition {
-        store = Arc::new(partitions::slice(store, number).map_err(at)?);
-    }
-    let (format, header) = formats::open(&*store, args.format.as_deref()).map_err(at)?;
+    let opening = Opening::path(&args.path).partition(args.partition).format(args.format.as_deref());
+    let HeaderFound { format, header, .. } = opening.find_header()?;
     let told = header.describe().ok_or_else(|| {
         let what = format!("showing what cannot be read without a password, as the headers of {}", format.name());
-        at(Error::unsupported(what).hint("`claviger info` opens the volume and says what it is made of."))
+        Error::unsupported(what).hint("`claviger info` opens the volume and says what it is made of.").at(&args.path)
     })?;
     let path = args.path.display().to_string();
     output::print(&Shown { path, header: told, plan: header.plan(&Unlock::with(&[])) }, args.json)

@@ -12,7 +12,7 @@ use crate::opening::OpenArgs;
 use crate::opening::cost::CostArgs;
 use crate::opening::credentials::NewCredentialArgs;
 use crate::terminal::output::{self, Report};
-use crate::terminal::{cancel, output::warn};
+use crate::terminal::{advice, cancel};
 
 /// Change the password, the keyfiles or the key derivation of a volume
 ///
@@ -88,7 +88,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let pim = args.new_pim.or(editing.facts.pim);
     let facts =
         editing.opens_with(&credentials, prepared.derivation.map(|d| d.hash), pim, prepared.keyslot).map_err(at)?;
-    prepared.warnings.iter().for_each(|w| warn(w));
+    let warnings = advice::warn(&prepared.warnings);
     let changed = Changed {
         path: editing.path().display().to_string(),
         format: prepared.format,
@@ -97,7 +97,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         hash: facts.hash,
         iterations: facts.iterations,
         pim: facts.pim,
-        warnings: prepared.warnings,
+        warnings,
     };
     output::print(&changed, args.json)
 }

@@ -3,22 +3,21 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::sync::Arc;
 use std::time::Duration;
 
-use claviger_engine::diagnosis::{self, Content, Diagnosis, Found, How, Look, Mark, Opinion, Search, Step};
-use claviger_engine::formats::partition::{self, Candidate};
-use claviger_engine::formats::{self, Facts, Header, Verdict};
+use claviger_engine::diagnosis::{self, Content, Diagnosis, Found, How, Look, Mark, Opinion, Search, Step, Target};
+use claviger_engine::formats::partition::Candidate;
+use claviger_engine::formats::{Facts, Verdict};
 use claviger_engine::store::Access;
-use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Result, Store, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Result, Unlock};
 use serde::Serialize;
 
-use crate::opening::{OpenArgs, open_file, with_option};
+use crate::opening::OpenArgs;
 use crate::process::guard;
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::output::{self, Report, printable};
 use crate::terminal::progress::Progress;
-use crate::terminal::{cancel, size};
+use crate::terminal::{advice, cancel, size};
 
 /// Say why a volume does not open
 ///
@@ -96,22 +95,23 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
     let path = &args.open.path;
-    let disk: Arc<dyn Store> = Arc::new(open_file(path, Access::ReadOnly)?);
     let at = |e: Error| e.at(path);
-    let store = args.open.how.in_partition(disk).map_err(at)?;
+    let store = args.open.raw(Access::ReadOnly)?;
     let diagnosis = diagnosis::look(&store).map_err(at)?;
-    let targets = targets(args, &diagnosis, &store).map_err(|e| with_option(at(e)))?;
+    let targets = diagnosis.targets(&store, args.open.format()).map_err(at)?;
     let mut explained = Explained::new(args, diagnosis);
     if targets.is_empty() {
-        explained.exit_code = match explained.diagnosis.damage(&*store) {
+        explained.exit_code = match explained.diagnosis.damage(&store) {
             Some(error) => explained.damaged(error),
             None => explained.without_candidates(),
         };
     } else if args.without_password {
         explained.needs_password(&targets);
+    } else if let Some(error) = all_take_too_long(args, &targets) {
+        explained.nothing_opens(&targets, Some(error));
     } else {
         let credentials = args.open.read_credentials().map_err(with_less)?;
-        let search = try_all(args, &targets, &credentials, &*store).map_err(at)?;
+        let search = try_all(args, &targets, &credentials).map_err(at)?;
         explained.searched(args, &targets, search);
     }
     output::print(&explained, args.json)?;
@@ -126,40 +126,15 @@ fn with_less(mut error: Error) -> Error {
     error
 }
 
-/// What the volume could be, and its headers, still locked.
-struct Target {
-    format: &'static str,
-    /// The partition of the disk that it is in.
-    partition: Option<u32>,
-    header: Box<dyn Header>,
-}
-
-/// Partitions that are tried.
-const PARTITIONS: usize = 8;
-
-/// What is worth trying.
-fn targets(args: &Args, diagnosis: &Diagnosis, store: &Arc<dyn Store>) -> Result<Vec<Target>> {
-    let open = |format: &'static dyn Format| -> Result<Target> {
-        let header = format.open(&**store).map_err(|e| e.in_format(format.name()))?;
-        Ok(Target { format: format.name(), partition: None, header })
-    };
-    if let Some(name) = args.open.format() {
-        return Ok(vec![open(formats::named(&**store, name)?)?]);
-    }
-    // One that finds nothing to try is no candidate.
-    let mut targets: Vec<_> = diagnosis.candidates(&**store)?.into_iter().filter_map(|f| open(f).ok()).collect();
-    let candidates = diagnosis.partitions.iter().filter(|c| !c.formats.is_empty()).take(PARTITIONS);
-    for (number, format) in candidates.flat_map(|c| c.formats.iter().map(|format| (c.partition.number, *format))) {
-        if let Ok(header) = partition::open(store, number, Some(format), false) {
-            targets.push(Target { format, partition: Some(number), header });
-        }
-    }
-    Ok(targets)
-}
-
 type Opened = (Facts, Vec<String>);
 
-fn try_all(args: &Args, targets: &[Target], credentials: &[Credential], store: &dyn Store) -> Result<Search<Opened>> {
+/// Tells what each costs, before anybody types a password. The error, if nobody wants to wait for any of them.
+fn all_take_too_long(args: &Args, targets: &[Target]) -> Option<Error> {
+    let refused = targets.iter().map(|target| args.open.announce(&*target.header).err());
+    refused.collect::<Option<Vec<_>>>()?.pop()
+}
+
+fn try_all(args: &Args, targets: &[Target], credentials: &[Credential]) -> Result<Search<Opened>> {
     let cancel = cancel::flag();
     let bar = RefCell::new(None);
     let refused = RefCell::new(BTreeSet::new());
@@ -175,14 +150,14 @@ fn try_all(args: &Args, targets: &[Target], credentials: &[Credential], store: &
             Unlock { cancel: Some(cancel), acceleration, memory, may_take, ..wide }
         };
         // The layout, which holds keys, goes here.
-        let unlocked = targets[target].header.unlock(store, &with).inspect_err(|e| {
+        let unlocked = targets[target].header.unlock(&with).inspect_err(|e| {
             // Nobody who does not want one trial wants dozens.
             if matches!(e.kind, ErrorKind::Misuse(_)) {
                 refused.borrow_mut().insert(target);
             }
         })?;
         match unlocked.recognised {
-            true => Ok((unlocked.facts, unlocked.warnings)),
+            true => Ok((unlocked.facts, advice::texts(&unlocked.warnings))),
             // Any password opens a volume without a header, to noise.
             false => Err(ErrorKind::WrongCredential("nothing in it is recognised".into()).into()),
         }
@@ -283,7 +258,7 @@ impl Explained {
     fn damaged(&mut self, error: Error) -> u8 {
         self.findings.push(format!("Its header cannot be used: {error}."));
         let code = exit::number_of(&error.kind);
-        if let Some(hint) = with_option(error).hint {
+        if let Some(hint) = error.to_try(advice::say) {
             self.advise(hint, &[]);
         }
         let path = self.path.clone();
@@ -386,7 +361,7 @@ impl Explained {
             Err(error) => {
                 self.findings.push(format!("It is a {format} volume, and opens with {how}; but it is {}.", error.kind));
                 self.exit_code = exit::number_of(&error.kind);
-                if let Some(hint) = with_option(error).hint {
+                if let Some(hint) = error.to_try(advice::say) {
                     self.advise(hint, &[]);
                 }
             }
@@ -484,7 +459,7 @@ impl Explained {
             }
             _ => {
                 self.findings.push(format!("What was given could not be tried: {error}."));
-                if let Some(hint) = error.hint {
+                if let Some(hint) = error.to_try(advice::say) {
                     self.advise(hint, &[]);
                 }
             }

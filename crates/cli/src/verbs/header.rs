@@ -7,18 +7,18 @@ use std::sync::Arc;
 use claviger_engine::formats::takes::{self, Purpose};
 use claviger_engine::formats::{self, Derivation, HeaderBackup, Prepared, RestoreFrom};
 use claviger_engine::partitions;
-use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Store, Unlock};
+use claviger_engine::store::Access;
+use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Opening, Store, Unlock};
 use serde::Serialize;
 
+use crate::opening::OpenArgs;
 use crate::opening::credentials::HiddenCredentialArgs;
 use crate::opening::editing::{self, editor_of};
-use crate::opening::{OpenArgs, open_file};
 use crate::opening::{header_changes, new_file};
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
-use crate::terminal::{cancel, prompt, show};
+use crate::terminal::{advice, cancel, prompt, show};
 
 /// Show a volume's headers, save them, or bring them back
 #[derive(clap::Args)]
@@ -127,6 +127,9 @@ struct Restored {
     #[serde(flatten)]
     derivation: Option<Derivation>,
     warnings: Vec<String>,
+    /// Whether a password opened the volume by it.
+    #[serde(skip)]
+    tried: bool,
 }
 
 impl Args {
@@ -177,7 +180,7 @@ fn back_up(args: &BackupArgs) -> anyhow::Result<()> {
     let backup = editing.editor.back_up(&*editing.store, &editing.narrow(), hidden.as_ref());
     bar.clear();
     let backup = backup.map_err(|e| e.at(editing.path()))?;
-    backup.warnings.iter().for_each(|w| output::warn(w));
+    let warnings = advice::warn(&backup.warnings);
     cancel::check()?;
     new_file::write(&args.file, &backup.bytes)?;
     let saved = Saved {
@@ -185,7 +188,7 @@ fn back_up(args: &BackupArgs) -> anyhow::Result<()> {
         file: args.file.display().to_string(),
         format: backup.format,
         headers: backup.headers,
-        warnings: backup.warnings,
+        warnings,
     };
     output::print(&saved, args.json)
 }
@@ -200,14 +203,14 @@ fn back_up_public(args: &BackupArgs) -> anyhow::Result<Option<Saved>> {
         return Ok(None);
     }
     let backup = named.editor.back_up(&*named.store, &Unlock::with(&[]), None).map_err(|e| e.at(&header.path))?;
-    backup.warnings.iter().for_each(|w| output::warn(w));
+    let warnings = advice::warn(&backup.warnings);
     new_file::write(&args.file, &backup.bytes)?;
-    let HeaderBackup { bytes: _, format, headers, warnings } = backup;
+    let HeaderBackup { bytes: _, format, headers, warnings: _ } = backup;
     Ok(Some(Saved { path: named.path(), file: args.file.display().to_string(), format, headers, warnings }))
 }
 
 /// Whether the backup is of a format whose headers are restored without a passphrase.
-fn is_public(file: &FileStore) -> bool {
+fn is_public(file: &Arc<dyn Store>) -> bool {
     formats::open(file, None).is_ok_and(|(format, _)| editing::is_public(format))
 }
 
@@ -216,10 +219,9 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     let cancel = cancel::install()?;
     let path = &args.open.path;
     let at = |e: Error| e.at(path);
-    let store: Arc<dyn Store> = Arc::new(open_file(path, Access::ReadWrite)?);
-    let store = args.open.how.in_partition(store).map_err(at)?;
-    let file = args.from.as_deref().map(|from| FileStore::open(from, Access::ReadOnly)).transpose()?;
-    let from = file.as_ref().map_or(RestoreFrom::Embedded, |f| RestoreFrom::Backup(f));
+    let store = args.open.how.opening(path)?.access(Access::ReadWrite).stored()?;
+    let file = args.from.as_deref().map(|from| Opening::path(from).stored()).transpose()?;
+    let from = file.as_ref().map_or(RestoreFrom::Embedded, |f| RestoreFrom::Backup(&**f));
     let public = file.as_ref().is_some_and(is_public);
     let credentials = if public { Vec::new() } else { args.open.credentials.read()? };
     let bar = Progress::trials("Opening");
@@ -231,15 +233,15 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
         (ErrorKind::NotThisFormat(_) | ErrorKind::WrongCredential(_), Some(from)) => e.at(from),
         _ => at(e),
     })?;
-    prepared.warnings.iter().for_each(|w| output::warn(w));
+    let warnings = advice::warn(&prepared.warnings);
     if !prepared.edit.steps.is_empty() {
         // What belongs in a partition would take the disk's table away.
         let table = !matches!(partitions::read(&*store), Ok(None));
-        consent(args, path, &prepared, table)?;
+        consent(args, path, &prepared, public, table)?;
         prepared.edit.carry_out(&*store).map_err(at)?;
         match public {
-            true => format.open(&*store).map(|_| ()).map_err(at)?,
-            false => opens(format, &*store, &credentials, &with, &prepared).map_err(at)?,
+            true => format.open(&store).map(|_| ()).map_err(at)?,
+            false => opens(format, &store, &credentials, &with, &prepared).map_err(at)?,
         }
     }
     let restored = Restored {
@@ -248,7 +250,8 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
         hidden: prepared.hidden,
         written: prepared.edit.steps.iter().map(|s| s.what.clone()).collect(),
         derivation: prepared.derivation,
-        warnings: prepared.warnings,
+        warnings,
+        tried: !public,
     };
     output::print(&restored, args.json)
 }
@@ -276,14 +279,22 @@ fn prepare(
             Ok(prepared) => return Ok((format, prepared)),
             Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) => last = Some(e),
             Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => last = last.or(Some(e)),
-            Err(e) if matches!(e.kind, ErrorKind::Misuse(_)) && e.hint.is_none() => last = last.or(Some(e)),
+            Err(e) if matches!(e.kind, ErrorKind::Misuse(_)) && e.hint.is_none() && e.advice.is_none() => {
+                last = last.or(Some(e))
+            }
             Err(e) => return Err(e),
         }
     }
     Err(last.unwrap_or_else(|| Error::unsupported("header backups")))
 }
 
-fn consent(args: &RestoreArgs, path: &Path, prepared: &Prepared, table: bool) -> claviger_engine::Result<()> {
+fn consent(
+    args: &RestoreArgs,
+    path: &Path,
+    prepared: &Prepared,
+    public: bool,
+    table: bool,
+) -> claviger_engine::Result<()> {
     if args.yes {
         return Ok(());
     }
@@ -294,9 +305,13 @@ fn consent(args: &RestoreArgs, path: &Path, prepared: &Prepared, table: bool) ->
     } else {
         ""
     };
+    let opens_with = match public {
+        true => "the passphrases that the backup has, and no longer with others",
+        false => "the password that you have just given, and no longer with another one",
+    };
     let question = format!(
-        "{lost}The {whose} of {} is replaced by that in {from}. From then on the volume opens with the password that you have just \
-         given, and no longer with another one that it may have now. Replace it? (yes/no) ",
+        "{lost}The {whose} of {} is replaced by that in {from}. From then on the volume opens with {opens_with} that it may have now. \
+         Replace it? (yes/no) ",
         path.display()
     );
     prompt::consent(&question, "--yes", |why| Error::misuse(format!("the header was not replaced{why}")).at(path))
@@ -305,7 +320,7 @@ fn consent(args: &RestoreArgs, path: &Path, prepared: &Prepared, table: bool) ->
 /// Opens the volume with what has been written.
 fn opens(
     format: &dyn Format,
-    store: &dyn Store,
+    store: &Arc<dyn Store>,
     credentials: &[Credential],
     with: &Unlock<'_>,
     prepared: &Prepared,
@@ -314,7 +329,7 @@ fn opens(
     let header = HeaderChoice::One { hidden: prepared.hidden, backup: false };
     let with = Unlock { credentials, hash: prepared.derivation.map(|d| d.hash), header, progress: None, ..*with };
     let with = format.takes().narrowed(with);
-    format.open(store)?.unlock(store, &with).map(|_| ())
+    format.open(store)?.unlock(&with).map(|_| ())
 }
 
 impl Report for Saved {
@@ -330,11 +345,15 @@ impl Report for Saved {
 
 impl Report for Restored {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, written, hidden, .. } = self;
+        let Self { path, written, hidden, tried, .. } = self;
         let whose = if *hidden { "hidden volume" } else { "volume" };
+        let proof = match tried {
+            true => format!("the {whose} has been opened with it"),
+            false => "it can be read; no passphrase was tried".to_owned(),
+        };
         match &written[..] {
             [] => writeln!(out, "{path}: nothing to do, the {whose}'s header in front opens and is the same"),
-            written => writeln!(out, "{path}: restored {}; the {whose} has been opened with it", written.join(", ")),
+            written => writeln!(out, "{path}: restored {}; {proof}", written.join(", ")),
         }
     }
 }

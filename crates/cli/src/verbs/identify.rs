@@ -2,15 +2,12 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use claviger_engine::diagnosis::{Content, Look};
-use claviger_engine::formats::partition::{self, Candidate};
-use claviger_engine::store::Access;
-use claviger_engine::{ErrorKind, FORMATS, Store, Verdict};
+use claviger_engine::diagnosis::{self, Diagnosis, Look, Opinion};
+use claviger_engine::formats::partition::Candidate;
+use claviger_engine::{FORMATS, Opening, Verdict};
 use serde::Serialize;
 
-use crate::opening::open_file;
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
@@ -68,13 +65,6 @@ impl Identified {
     }
 }
 
-#[derive(Serialize)]
-struct Opinion {
-    format: &'static str,
-    #[serde(flatten)]
-    verdict: Verdict,
-}
-
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut found = Vec::new();
@@ -98,32 +88,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn identify(path: &Path) -> claviger_engine::Result<Identified> {
-    let store: Arc<dyn Store> = Arc::new(open_file(path, Access::ReadOnly)?);
-    let mut formats = Vec::new();
-    for format in FORMATS {
-        let verdict = format.identify(&*store).map_err(|e| e.at(path))?;
-        formats.push(Opinion { format: format.name(), verdict });
-    }
+    let store = Opening::path(path).stored()?;
+    let Diagnosis { size, content, partitions, partition_trouble, formats, .. } =
+        diagnosis::look(&store).map_err(|e| e.at(path))?;
     let best = formats.iter().map(|o| rank(&o.verdict)).max().unwrap_or((0, "no"));
     let candidates: Vec<_> = match best {
         (0, _) => Vec::new(),
         best => formats.iter().filter(|o| rank(&o.verdict) == best).map(|o| o.format).collect(),
     };
-    let (partitions, partition_table) = match partition::candidates(&store) {
-        Ok(partitions) => (partitions, None),
-        Err(e) if matches!(e.kind, ErrorKind::Malformed { .. }) => (None, Some(e.kind.to_string())),
-        Err(e) => return Err(e.at(path)),
-    };
     Ok(Identified {
         path: path.display().to_string(),
-        size: store.len(),
+        size,
         verdict: best.1,
         format: candidates.first().copied(),
         candidates,
         formats,
-        begins_random: !store.is_empty() && Content::of(&*store).map_err(|e| e.at(path))?.begins == Look::Random,
-        partitions,
-        partition_table,
+        begins_random: content.is_some_and(|content| content.begins == Look::Random),
+        partitions: (!partitions.is_empty()).then_some(partitions),
+        partition_table: partition_trouble,
     })
 }
 

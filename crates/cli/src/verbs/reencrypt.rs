@@ -3,18 +3,18 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use claviger_engine::formats;
 use claviger_engine::formats::luks2::reencrypt::{self, Reencryption, Request, Stores};
 use claviger_engine::store::{Access, FileStore, files};
-use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, Opening, Result, Spec, Store, Unlock};
 use serde::Serialize;
 
 use crate::opening::cost::NewCostArgs;
 use crate::opening::credentials::CredentialArgs;
-use crate::opening::open_file;
-use crate::opening::patience;
+use crate::opening::patience::{self, PatienceArgs};
 use crate::process::guard;
 use crate::terminal::output::{self, Report, warn};
 use crate::terminal::progress::Progress;
@@ -70,9 +70,8 @@ pub struct Args {
     #[arg(long, group = "what")]
     resume: bool,
 
-    /// Go ahead even where opening takes more than ten minutes, as a hostile LUKS header can demand
-    #[arg(long)]
-    allow_slow: bool,
+    #[command(flatten)]
+    patience: PatienceArgs,
 
     /// Begin, and leave the rest to --resume
     #[arg(long, conflicts_with = "resume")]
@@ -140,15 +139,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     let cancel = cancel::install()?;
     let at = |e: Error| e.at(&args.path);
-    let data = open_file(&args.path, Access::ReadWrite)?;
+    let data = Arc::new(FileStore::open(&args.path, Access::ReadWrite)?);
     let header = args.header_store(&data).map_err(at)?;
     // Making its file was asked about.
     let new = header.as_ref().is_some_and(|(_, new)| *new);
     let header = header.map(|(store, _)| store);
     let stores = match &header {
-        Some(header) => Stores::new(header, Some(&data)),
-        None => Stores::new(&data, None),
+        Some(header) => Stores::new(&**header, Some(&*data)),
+        None => Stores::new(&*data, None),
     };
+    args.announce(header.as_ref().unwrap_or(&data)).map_err(at)?;
     let credentials = match args.encrypt {
         // A keyfile is a passphrase.
         true => args.credentials.read_new(|keyfiles| keyfiles.is_empty())?,
@@ -156,7 +156,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let ended = match args.resume {
         true => Vec::new(),
-        false => args.begin(&stores, &credentials, new).inspect_err(|_| args.forget_header(header.as_ref(), new))?,
+        false => args.begin(&stores, &credentials, new).inspect_err(|_| args.forget_header(header.as_deref(), new))?,
     };
     let with = args.unlock(&credentials);
     let reencryption = Reencryption::resume(stores, &with, args.hotzone_size).map_err(at)?;
@@ -174,22 +174,33 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
+    /// Tells what trying the keyslots costs, and asks where it takes long, before anybody types a password. Where there is no header
+    /// yet, or half of one, there is nothing to tell.
+    fn announce(&self, header: &Arc<FileStore>) -> Result<()> {
+        match Opening::store(Arc::clone(header) as Arc<dyn Store>).format("LUKS2").find_header() {
+            Ok(found) if !self.encrypt && !self.credentials.gives_volume_key() => {
+                patience::announce(&*found.header, &self.unlock(&[]))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn unlock<'a>(&self, credentials: &'a [Credential]) -> Unlock<'a> {
-        Unlock { cancel: Some(cancel::flag()), may_take: patience::of(self.allow_slow), ..Unlock::with(credentials) }
+        Unlock { cancel: Some(cancel::flag()), may_take: self.patience.may_take(), ..Unlock::with(credentials) }
     }
 
     /// What the header is in, if that is not the volume itself, and whether it was made: where there is none, and the reencryption is
     /// to make one. An empty file is none: an interruption may leave it between the making and the allocating.
-    fn header_store(&self, data: &FileStore) -> Result<Option<(FileStore, bool)>> {
+    fn header_store(&self, data: &FileStore) -> Result<Option<(Arc<FileStore>, bool)>> {
         let Some(path) = &self.header else { return Ok(None) };
-        let existing = if path.exists() { Some(open_file(path, Access::ReadWrite)?) } else { None };
+        let existing = if path.exists() { Some(FileStore::open(path, Access::ReadWrite)?) } else { None };
         if existing.as_ref().is_some_and(|store| !store.is_empty() || !store.is_at(path)) {
-            return Ok(existing.map(|store| (store, false)));
+            return Ok(existing.map(|store| (Arc::new(store), false)));
         }
         let len = match () {
             () if self.encrypt => HEADER,
             () if self.decrypt => reencrypt::header_len(data)?,
-            () => return open_file(path, Access::ReadWrite).map(|store| Some((store, false))),
+            () => return FileStore::open(path, Access::ReadWrite).map(|store| Some((Arc::new(store), false))),
         };
         self.consent()?;
         if existing.is_some() {
@@ -197,7 +208,7 @@ impl Args {
         }
         let store = FileStore::create(path, len)?;
         files::sync_folder(path)?;
-        Ok(Some((store, true)))
+        Ok(Some((Arc::new(store), true)))
     }
 
     /// Removes the file that was made for a new header, if there is still none in it.

@@ -3,11 +3,12 @@
 use std::io::{self, Write};
 
 use claviger_engine::Unlock;
-use claviger_engine::formats::{CopyState, Verified};
+use claviger_engine::formats::{AreaReport, CopyReport, CopyState, Verified};
 use claviger_engine::store::Access;
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
+use crate::terminal::advice;
 use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
@@ -37,8 +38,11 @@ pub struct Args {
 #[derive(Serialize)]
 struct Checked {
     path: String,
-    #[serde(flatten)]
-    verified: Verified,
+    format: &'static str,
+    copies: Vec<CopyReport>,
+    areas: Vec<AreaReport>,
+    damaged: bool,
+    warnings: Vec<String>,
 }
 
 /// Carries the verb out.
@@ -49,15 +53,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let with = Unlock { progress: Some(&show), ..editing.wide() };
     let verified = editing.editor.verify(&*editing.store, &with).map_err(|e| e.at(editing.path()))?;
     bar.clear();
-    let damaged = verified.damaged;
-    output::print(&Checked { path: editing.path().display().to_string(), verified }, args.json)?;
+    let Verified { format, copies, areas, damaged, warnings } = verified;
+    let path = editing.path().display().to_string();
+    output::print(&Checked { path, format, copies, areas, damaged, warnings: advice::texts(&warnings) }, args.json)?;
     if damaged { Err(Silent::damaged().into()) } else { Ok(()) }
 }
 
 impl Report for Checked {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, verified } = self;
-        let Verified { format, copies, areas, damaged, warnings } = verified;
+        let Self { path, format, copies, areas, damaged, warnings } = self;
         writeln!(out, "{path}: {format}")?;
         for copy in copies {
             let state = match &copy.state {

@@ -26,9 +26,9 @@ fn volume_of(folder: &Folder, name: &str, image: &Path) -> String {
 
 fn opened(path: &str, access: Access) -> Volume {
     let store: Arc<dyn Store> = Arc::new(FileStore::open(path.as_ref(), access).expect("it opens"));
-    let (_, header) = formats::open(&*store, Some("TrueCrypt")).expect("a header");
+    let (_, header) = formats::open(&store, Some("TrueCrypt")).expect("a header");
     let credentials = [Credential::Passphrase(Secret::copy_from(PASSWORD.as_bytes()))];
-    let unlocked = header.unlock(&*store, &Unlock { hash: Some("SHA-512"), ..Unlock::with(&credentials) });
+    let unlocked = header.unlock(&Unlock { hash: Some("SHA-512"), ..Unlock::with(&credentials) });
     Volume::new(store, unlocked.expect("it opens").layout)
 }
 

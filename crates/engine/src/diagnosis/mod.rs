@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystems::{self, Filesystem};
 use crate::formats::partition::{self, Candidate};
-use crate::formats::{FORMATS, Format, Verdict, magic};
+use crate::formats::{self, FORMATS, Format, Header, Verdict, magic};
 use crate::store::Store;
 pub use content::{Content, Look};
 pub use forms::{Change, Form, forms};
@@ -94,7 +94,7 @@ fn partitions(disk: &Arc<dyn Store>) -> Result<(Vec<Candidate>, Option<String>)>
     match partition::candidates(disk) {
         Ok(candidates) => Ok((candidates.unwrap_or_default(), None)),
         Err(e) if matches!(e.kind, ErrorKind::Io(_)) => Err(e),
-        Err(e) => Ok((Vec::new(), Some(e.to_string()))),
+        Err(e) => Ok((Vec::new(), Some(e.kind.to_string()))),
     }
 }
 
@@ -114,7 +114,43 @@ fn mark(store: &dyn Store) -> Result<Option<Mark>> {
     Ok(magic::known(&start).map(|what| Mark { what: what.to_owned(), opened_by: None, looks_random: false }))
 }
 
+/// What a store could be a volume of, and the header of that, still locked.
+pub struct Target {
+    /// The format.
+    pub format: &'static str,
+    /// The partition of the disk that it is in.
+    pub partition: Option<u32>,
+    /// What is to be unlocked.
+    pub header: Box<dyn Header>,
+}
+
 impl Diagnosis {
+    /// What is worth trying: the format that is `named`, or every one that it could be of, then those that its partitions could be
+    /// of.
+    ///
+    /// # Errors
+    /// Those of opening the format that is named; `Io`.
+    pub fn targets(&self, store: &Arc<dyn Store>, named: Option<&str>) -> Result<Vec<Target>> {
+        /// Partitions that are tried.
+        const PARTITIONS: usize = 8;
+        let open = |format: &'static dyn Format| -> Result<Target> {
+            let header = format.open(store).map_err(|e| e.in_format(format.name()))?;
+            Ok(Target { format: format.name(), partition: None, header })
+        };
+        if let Some(name) = named {
+            return Ok(vec![open(formats::named(&**store, name)?)?]);
+        }
+        // One that finds nothing to try is no candidate.
+        let mut targets: Vec<_> = self.candidates(&**store)?.into_iter().filter_map(|f| open(f).ok()).collect();
+        let candidates = self.partitions.iter().filter(|c| !c.formats.is_empty()).take(PARTITIONS);
+        for (number, format) in candidates.flat_map(|c| c.formats.iter().map(|format| (c.partition.number, *format))) {
+            if let Ok(header) = partition::open(store, number, Some(format), false) {
+                targets.push(Target { format, partition: Some(number), header });
+            }
+        }
+        Ok(targets)
+    }
+
     /// The formats that it could be a volume of, in the order of their table: those that say so, or, where its beginning
     /// was overwritten by something else, those that keep backups of their headers at the end, if something there looks
     /// like one.
@@ -162,7 +198,7 @@ impl Diagnosis {
     }
 
     /// Why the format whose mark it has cannot read its header, if it cannot.
-    pub fn damage(&self, store: &dyn Store) -> Option<Error> {
+    pub fn damage(&self, store: &Arc<dyn Store>) -> Option<Error> {
         let marked = self.formats.iter().filter(|o| matches!(o.verdict, Verdict::Yes(_)));
         let formats = marked.filter_map(|o| FORMATS.iter().find(|f| f.name() == o.format));
         formats.filter_map(|format| format.open(store).err().map(|e| e.in_format(format.name()))).next()

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::advice::Warning;
 use crate::credential::{Credential, Unlock};
 use crate::edit::Edit;
 use crate::spec::Cost;
@@ -95,7 +96,7 @@ pub struct Prepared {
     /// How keys are derived from now on, where that is part of the change.
     pub derivation: Option<Derivation>,
     /// What a person must know. Whole sentences.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 /// How a key is derived.
@@ -120,7 +121,7 @@ pub struct HeaderBackup {
     /// Which headers are in it: `primary`, `hidden`.
     pub headers: Vec<&'static str>,
     /// What a person must know. Whole sentences.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 /// What was found out about a volume's headers.
@@ -135,7 +136,7 @@ pub struct Verified {
     /// Whether a header that should open does not, or not as its twin does.
     pub damaged: bool,
     /// What a person must know. Whole sentences.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 /// One copy of a header.

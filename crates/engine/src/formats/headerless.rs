@@ -6,6 +6,7 @@ use claviger_crypto::dmcrypt::{self, Sectors, Specification};
 use claviger_crypto::{Acceleration, Secret, SectorCipher};
 
 use super::{Facts, Unlocked, Verdict, filling, magic, unencrypted};
+use crate::advice::Warning;
 use crate::credential::{Headerless, Unlock};
 use crate::error::{Error, Result};
 use crate::filesystems::detect;
@@ -231,20 +232,20 @@ impl Contents {
     }
 
     /// What a person must know, if that is so.
-    pub fn warning(&self, format: &str) -> Option<String> {
+    pub fn warning(&self, format: &str) -> Option<Warning> {
         match self {
             Self::Known(_) | Self::Something => None,
             Self::Misnumbered => Some(
                 "The key seems to be right, but the numbers of the sectors do not: the first bytes of sectors decrypt to noise. \
                  Check the offset, the number of the first sector, the sector size and the initialisation vectors of the cipher \
                  before anything is written."
-                    .to_owned(),
+                    .into(),
             ),
             Self::Nothing => Some(format!(
                 "Nothing in it is recognised. A {format} volume has no header: a wrong passphrase, key file, cipher, hash, key \
                  size or offset looks like this, and so does a volume that is still empty. Be sure before anything is written: \
                  it destroys what is there."
-            )),
+            ).into()),
         }
     }
 }

@@ -25,6 +25,7 @@ use std::time::Duration;
 use claviger_crypto::Secret;
 use serde::Serialize;
 
+use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
@@ -79,14 +80,23 @@ pub trait Format: Sync {
     ///
     /// # Errors
     /// `NotThisFormat`, `Malformed`, `Unsupported`, `Io`.
-    fn open(&self, store: &dyn Store) -> Result<Box<dyn Header>>;
+    fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>>;
+
+    /// Like [`Format::open`], for a header in another file or device than its `data`.
+    ///
+    /// # Errors
+    /// Those of [`Format::open`]; `Misuse` where the format has no detached headers.
+    fn open_detached(&self, _header: &Arc<dyn Store>, _data: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
+        takes::check(self.name(), &self.takes(), Purpose::Opening, &[Parameter::DetachedHeader])?;
+        Err(Error::unsupported(format!("detached headers of {}", self.name())))
+    }
 
     /// Like [`Format::open`], for the header of an encrypted system on the disk that it starts from. Nothing if the disk is
     /// none.
     ///
     /// # Errors
     /// `Io`.
-    fn open_system(&self, _disk: &dyn Store) -> Result<Option<Box<dyn Header>>> {
+    fn open_system(&self, _disk: &Arc<dyn Store>) -> Result<Option<Box<dyn Header>>> {
         Ok(None)
     }
 
@@ -148,7 +158,7 @@ pub trait Format: Sync {
         false
     }
 
-    /// Whether a header may be in another file or device than its data: `Unlock::data`.
+    /// Whether a header may be in another file or device than its data: [`Format::open_detached`].
     fn detachable(&self) -> bool {
         self.takes().opens_with(Parameter::DetachedHeader)
     }
@@ -275,13 +285,16 @@ pub struct Choices {
     pub min_len: u64,
 }
 
-/// A header that has been read and not been unlocked.
+/// A header that has been read and not been unlocked. It holds the stores that it was read from.
 pub trait Header: Send {
     /// Tries the credentials.
     ///
     /// # Errors
     /// `WrongCredential`, `CredentialKind`, `Malformed`, `Unsupported`, `Cancelled`, `Io`.
-    fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked>;
+    fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked>;
+
+    /// The store with the data, which the layout that [`Header::unlock`] gives is one of.
+    fn data(&self) -> &Arc<dyn Store>;
 
     /// What can be told without any credential, as JSON: keyslots, ciphers, UUID, tokens. No secret is in it.
     fn describe(&self) -> Option<serde_json::Value> {
@@ -311,7 +324,7 @@ pub struct Unlocked {
     /// What a person may want to know.
     pub facts: Facts,
     /// What a person must know: a damaged header, a backup that was used. Whole sentences.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
     /// Header decryptions that were tried, the right one included.
     pub trials: u64,
     /// Key derivations that were begun.
@@ -386,15 +399,15 @@ pub struct Facts {
 /// # Errors
 /// `NotThisFormat` if no format says even `Possible`, `Misuse` if there is none of that name, or what the format's own
 /// `open` says.
-pub fn open(store: &dyn Store, name: Option<&str>) -> Result<(&'static dyn Format, Box<dyn Header>)> {
+pub fn open(store: &Arc<dyn Store>, name: Option<&str>) -> Result<(&'static dyn Format, Box<dyn Header>)> {
     if let Some(name) = name {
-        let format = named(store, name)?;
+        let format = named(&**store, name)?;
         return Ok((format, format.open(store).map_err(|e| e.in_format(format.name()))?));
     }
     let mut possible = Vec::new();
     let mut reasons = Vec::new();
     for format in FORMATS.iter().copied().filter(|f| !f.headerless()) {
-        match format.identify(store)? {
+        match format.identify(&**store)? {
             Verdict::Yes(_) => return Ok((format, format.open(store)?)),
             Verdict::Possible(_) => possible.push(format),
             Verdict::No(why) => reasons.push(format!("{}: {why}", format.name())),
@@ -403,7 +416,8 @@ pub fn open(store: &dyn Store, name: Option<&str>) -> Result<(&'static dyn Forma
     if possible.is_empty() {
         let what = ErrorKind::NotThisFormat(format!("no encrypted volume ({})", reasons.join("; ")));
         return Err(Error::new(what)
-            .hint("If its beginning was overwritten, name its format: a backup header may still open it."));
+            .hint("If its beginning was overwritten, a backup header may still open it.")
+            .advise(Advice::NameFormat));
     }
     all_of(store, &possible)
 }
@@ -416,7 +430,7 @@ fn stored_behind(offset: u64, plain: u64, spec: &Spec<'_>) -> Result<u64> {
 }
 
 /// A header that tries those of `formats` that find anything that could be one.
-fn all_of(store: &dyn Store, formats: &[&'static dyn Format]) -> Result<(&'static dyn Format, Box<dyn Header>)> {
+fn all_of(store: &Arc<dyn Store>, formats: &[&'static dyn Format]) -> Result<(&'static dyn Format, Box<dyn Header>)> {
     let mut headers = Vec::new();
     let mut error = None;
     for &format in formats {
@@ -498,7 +512,7 @@ impl Seen {
 ///
 /// # Errors
 /// Those of [`open`].
-pub fn open_by_backup(store: &dyn Store) -> Result<(&'static dyn Format, Box<dyn Header>)> {
+pub fn open_by_backup(store: &Arc<dyn Store>) -> Result<(&'static dyn Format, Box<dyn Header>)> {
     let with_header: Vec<_> = FORMATS.iter().copied().filter(|f| !f.headerless()).collect();
     all_of(store, &with_header).or_else(|_| open(store, None))
 }

@@ -54,7 +54,7 @@ pub fn open(disk: &Arc<dyn Store>, number: u32, name: Option<&str>, backup: bool
     };
     let mut systems = Vec::new();
     for format in formats {
-        systems.extend(format.open_system(&**disk)?);
+        systems.extend(format.open_system(disk)?);
     }
     let inside = match partitions::find(&**disk, number) {
         Ok(partition) => Inside::open(disk, &partition, name, backup),
@@ -79,16 +79,15 @@ struct InPartition {
 /// A volume that fills a partition.
 struct Inside {
     start: u64,
-    slice: SliceStore,
     header: Box<dyn Header>,
 }
 
 impl Inside {
     fn open(disk: &Arc<dyn Store>, partition: &Partition, name: Option<&str>, backup: bool) -> Result<Self> {
-        let slice = SliceStore::new(Arc::clone(disk), partition.start, partition.len)?;
+        let slice: Arc<dyn Store> = Arc::new(SliceStore::new(Arc::clone(disk), partition.start, partition.len)?);
         let (_, header) =
             if backup && name.is_none() { super::open_by_backup(&slice) } else { super::open(&slice, name) }?;
-        Ok(Self { start: partition.start, slice, header })
+        Ok(Self { start: partition.start, header })
     }
 
     /// What was unlocked in the partition, as a part of the disk.
@@ -101,19 +100,19 @@ impl Inside {
 impl Header for InPartition {
     /// The system is tried first: its derivations are the cheaper ones, and an encrypted partition of it looks as a volume
     /// does.
-    fn unlock(&self, _store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+    fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
         let total = self.effort(with);
         let mut before = 0;
         let mut wrong: Option<Error> = None;
-        let mut attempt = |header: &dyn Header, store: &dyn Store| {
+        let mut attempt = |header: &dyn Header| {
             let effort = header.effort(with);
             let show = |done: u64, _| {
                 if let Some(progress) = with.progress {
                     progress(before + done.min(effort), total);
                 }
             };
-            let unlocked = header.unlock(store, &Unlock { progress: Some(&show), ..*with });
+            let unlocked = header.unlock(&Unlock { progress: Some(&show), ..*with });
             before += effort;
             match unlocked {
                 Ok(unlocked) => Ok(Some(Unlocked { took: begun.elapsed(), ..unlocked })),
@@ -127,7 +126,7 @@ impl Header for InPartition {
         };
         let mut opened = None;
         for header in &self.systems {
-            if let Some(system) = attempt(&**header, &*self.disk)? {
+            if let Some(system) = attempt(&**header)? {
                 opened = self.part_of(system)?;
                 if opened.is_none() && self.inside.is_none() {
                     return Err(Error::misuse(format!("partition {} of this disk is not encrypted", self.number))
@@ -137,12 +136,16 @@ impl Header for InPartition {
             }
         }
         if let (None, Some(inside)) = (&opened, &self.inside) {
-            opened = attempt(&*inside.header, &inside.slice)?.map(|volume| inside.on_disk(volume)).transpose()?;
+            opened = attempt(&*inside.header)?.map(|volume| inside.on_disk(volume)).transpose()?;
         }
         if let (Some(progress), true) = (with.progress, opened.is_some()) {
             progress(total, total);
         }
         opened.ok_or_else(|| wrong.expect("something was tried, or the partition was not opened"))
+    }
+
+    fn data(&self) -> &Arc<dyn Store> {
+        &self.disk
     }
 
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
@@ -182,10 +185,13 @@ impl InPartition {
         match encrypted {
             0 => return Ok(None),
             all if all == partition.len => {}
-            part => warnings.push(format!(
-                "Only {part} of the partition's {} bytes are encrypted; the others cannot be written.",
-                partition.len
-            )),
+            part => warnings.push(
+                format!(
+                    "Only {part} of the partition's {} bytes are encrypted; the others cannot be written.",
+                    partition.len
+                )
+                .into(),
+            ),
         }
         let facts = Facts { size: layout.len(), ..unlocked.facts };
         Ok(Some(Unlocked { layout, facts, warnings, ..unlocked }))

@@ -1,5 +1,6 @@
 //! A volume that could be of several formats, none of which has a mark to know it by.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Header, Unlocked};
@@ -16,7 +17,7 @@ pub(super) struct Several {
 impl Header for Several {
     /// The first format that opens wins. What narrows the trials is for those formats that know it: a hash of one format or
     /// a PIM leaves the others out.
-    fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+    fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
         let mut headers: Vec<_> = self.headers.iter().map(|(name, h)| (*name, h, h.effort(with))).collect();
         headers.sort_by_key(|(_, _, effort)| *effort);
@@ -28,7 +29,7 @@ impl Header for Several {
                     progress(before + done, total);
                 }
             };
-            match header.unlock(store, &Unlock { progress: Some(&show), ..*with }) {
+            match header.unlock(&Unlock { progress: Some(&show), ..*with }) {
                 Ok(unlocked) => {
                     if let Some(progress) = with.progress {
                         progress(total, total);
@@ -45,6 +46,10 @@ impl Header for Several {
             before += effort;
         }
         Err(left_out.unwrap_or_else(|| none_opened(wrong, refused, begun)))
+    }
+
+    fn data(&self) -> &Arc<dyn Store> {
+        self.headers[0].1.data()
     }
 
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {

@@ -183,8 +183,8 @@ impl Takes {
             sector_size: spec.sector_size.filter(|_| takes(Parameter::SectorSize)),
             ..Headerless::default()
         };
-        let (cipher, hash, pim, data) = (spec.cipher, spec.hash, spec.pim, spec.data);
-        self.narrowed(Unlock { cipher, hash, pim, headerless, data, ..Unlock::with(credentials) })
+        let (cipher, hash, pim) = (spec.cipher, spec.hash, spec.pim);
+        self.narrowed(Unlock { cipher, hash, pim, headerless, ..Unlock::with(credentials) })
     }
 
     /// `with` without a hash and a cipher that the format's own header says. They only narrow what is tried, and what is known about
@@ -333,7 +333,6 @@ impl Unlock<'_> {
             (self.keyslot.is_some(), Parameter::Keyslot),
             (self.protect.is_some() || hidden, Parameter::HiddenVolume),
             (backup, Parameter::BackupHeader),
-            (self.data.is_some(), Parameter::DetachedHeader),
         ])
     }
 }

@@ -4,6 +4,7 @@
 //! one of any volume, since no key protects the header; what its owner writes then lies on the disk in clear. So it can only be
 //! read, unless somebody says that it is wanted.
 
+use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 
 /// Whether a cipher specification is one that encrypts nothing (Linux, crypto/crypto_null.c, `ecb-cipher_null`; cryptsetup,
@@ -12,13 +13,12 @@ pub(super) fn is_null(specification: &str) -> bool {
     specification.starts_with("cipher_null")
 }
 
-/// What a person must know of such a volume. A whole sentence.
-pub(super) fn warning(with: &Unlock<'_>) -> String {
-    let so = match with.write_unencrypted {
-        true => "What is written to it lies on the disk in clear.",
-        false => "It can only be read; --write-unencrypted allows writing.",
-    };
-    format!(
-        "The cipher is cipher_null, which encrypts nothing: anybody can read and change what is in this volume. {so}"
-    )
+/// What a person must know of such a volume.
+pub(super) fn warning(with: &Unlock<'_>) -> Warning {
+    const WHAT: &str =
+        "The cipher is cipher_null, which encrypts nothing: anybody can read and change what is in this volume.";
+    match with.write_unencrypted {
+        true => format!("{WHAT} What is written to it lies on the disk in clear.").into(),
+        false => Warning::from(format!("{WHAT} It can only be read.")).advise(Advice::AllowUnencrypted),
+    }
 }

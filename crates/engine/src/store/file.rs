@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::header_lock::{self, HeaderLock};
 use super::{Store, check_range, files};
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How a file is opened.
@@ -44,7 +45,15 @@ impl FileStore {
     /// `Io` if it cannot be opened, `InUse` if another process holds the lock, `Misuse` if it is neither a regular file
     /// nor a block device.
     pub fn open(path: &Path, access: Access) -> Result<Self> {
-        Self::opened(path, access).map_err(|e| e.at(path))
+        Self::opened(path, access).map_err(|e| match &e.kind {
+            ErrorKind::Io(io)
+                if access == Access::ReadWrite
+                    && matches!(io.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) =>
+            {
+                e.at(path).advise(Advice::OpenReadOnly)
+            }
+            _ => e.at(path),
+        })
     }
 
     /// Creates the file, which must not exist, with mode 0600 and `len` bytes allocated at once, so that a full file

@@ -45,8 +45,9 @@ impl Kind {
         let credentials = [passphrase(text)];
         let format = formats::by_name(self.format).expect("it is in the table");
         format.create(&*store, &spec, &credentials).expect("a new volume");
-        let (_, header) = formats::open(&*store, Some(self.format)).expect("a header");
-        let unlocked = header.unlock(&*store, &self.with(&credentials)).expect("it opens");
+        let (_, header) =
+            formats::open(&crate::support::shared(Arc::clone(&store)), Some(self.format)).expect("a header");
+        let unlocked = header.unlock(&self.with(&credentials)).expect("it opens");
         let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, unlocked.layout);
         volume.write_at(0, &mut [0x42; 4096]).expect("it is written");
         store.to_vec()
@@ -56,8 +57,8 @@ impl Kind {
     fn opens(self, bytes: &[u8], text: &str, header: HeaderChoice) -> Result<(String, Vec<u8>)> {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new(bytes.to_vec()));
         let credentials = [passphrase(text)];
-        let (_, locked) = formats::open(&*store, Some(self.format))?;
-        let unlocked = locked.unlock(&*store, &Unlock { header, ..self.with(&credentials) })?;
+        let (_, locked) = formats::open(&store, Some(self.format))?;
+        let unlocked = locked.unlock(&Unlock { header, ..self.with(&credentials) })?;
         let volume = Volume::new(store, unlocked.layout);
         let mut start = vec![0; 4096];
         volume.read_at(0, &mut start)?;
@@ -261,7 +262,11 @@ fn what_a_volume_does_not_own_is_not_written() {
     let (old, new) = ([passphrase("old")], [passphrase("new")]);
     let new = NewCredential { credentials: &new, hash: None, pim: None, ..NewCredential::default() };
     let prepared = kind.editor().change(&store, &kind.with(&old), &new).expect("a change");
-    assert!(prepared.warnings.iter().any(|w| w.contains("No backup header was written")), "{:?}", prepared.warnings);
+    assert!(
+        prepared.warnings.iter().any(|w| w.what.contains("No backup header was written")),
+        "{:?}",
+        prepared.warnings
+    );
     prepared.edit.carry_out(&store).expect("it is written");
     assert_eq!(changed_sectors(&larger, &store.to_vec()), [0]);
     // Its backup headers were cut off: the last 128 KiB are data.
@@ -446,7 +451,7 @@ fn quick_formatting_shows() {
     let data = verified.areas.iter().find(|a| a.name == "data area").expect("it is looked at");
     let zeros = ((1 << 19) - GROUP - 8192) as u64 / 512;
     assert_eq!((data.zeros, data.not_random), (zeros, zeros + 10));
-    assert!(verified.warnings.iter().any(|w| w.contains("do not look random")), "{:?}", verified.warnings);
+    assert!(verified.warnings.iter().any(|w| w.what.contains("do not look random")), "{:?}", verified.warnings);
 }
 
 #[test]
@@ -462,7 +467,7 @@ fn hidden_volumes_of_truecrypt_are_changed_saved_and_restored_alone() {
     let opens = |bytes: &[u8], credentials: &[Credential], hidden, backup| {
         let header = HeaderChoice::One { hidden, backup };
         let store = MemoryStore::new(bytes.to_vec());
-        crate::support::unlock(&store, &Unlock { header, ..Unlock::with(credentials) }).is_ok()
+        crate::support::unlock(store, &Unlock { header, ..Unlock::with(credentials) }).is_ok()
     };
     let (with_outer, with_hidden) = (Unlock::with(&outer), Unlock::with(&hidden));
 
@@ -519,7 +524,7 @@ fn old_volumes_of_one_header_are_changed_in_one_write() {
         prepared.edit.carry_out(&store).expect("it is written");
         let opens = |bytes: &[u8], with: &[Credential]| {
             let store: Arc<dyn Store> = Arc::new(MemoryStore::new(bytes.to_vec()));
-            let unlocked = crate::support::unlock(&*store, &Unlock::with(with)).ok()?;
+            let unlocked = crate::support::unlock(Arc::clone(&store), &Unlock::with(with)).ok()?;
             Some(crate::support::plaintext(store, unlocked))
         };
         let plain = opens(&original, &old).expect("the sample opens");
@@ -528,7 +533,7 @@ fn old_volumes_of_one_header_are_changed_in_one_write() {
             assert!(a.xor(b).is_some_and(|p| p == plain), "{name}");
         }
         if prepared.edit.steps.len() == 1 {
-            assert!(prepared.warnings.iter().any(|w| w.contains("one header")), "{name}: {:?}", prepared.warnings);
+            assert!(prepared.warnings.iter().any(|w| w.what.contains("one header")), "{name}: {:?}", prepared.warnings);
             // Its backup has the small size, and brings it back.
             let store = MemoryStore::new(original.clone());
             let backup = editor.back_up(&store, &Unlock::with(&old), None).expect("a backup").bytes;
@@ -574,6 +579,6 @@ fn headers_of_encrypted_systems_are_left_alone() {
     let restored = editor.restore(&store, RestoreFrom::Backup(&file), &KINDS[1].with(&pw), false);
     assert!(misuse(restored).contains("nothing shows"));
     let forced = editor.restore(&store, RestoreFrom::Backup(&file), &KINDS[1].with(&pw), true).expect("forced");
-    assert!(forced.warnings.iter().any(|w| w.contains("partition table")), "{:?}", forced.warnings);
+    assert!(forced.warnings.iter().any(|w| w.what.contains("partition table")), "{:?}", forced.warnings);
     assert_eq!(store.count(Operation::Write), 0);
 }

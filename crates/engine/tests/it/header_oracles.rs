@@ -72,9 +72,9 @@ fn volume(format: &str, pim: Option<u32>) -> (Vec<u8>, Vec<u8>) {
     let spec = Spec { hash: Some("SHA-512"), pim, quick: true, ..Spec::default() };
     let credentials = [passphrase(OLD)];
     formats::by_name(format).expect("a format").create(&*store, &spec, &credentials).expect("a new volume");
-    let (_, header) = formats::open(&*store, Some(format)).expect("a header");
+    let (_, header) = formats::open(&shared(Arc::clone(&store)), Some(format)).expect("a header");
     let with = Unlock { hash: Some("SHA-512"), pim, ..Unlock::with(&credentials) };
-    let unlocked = header.unlock(&*store, &with).expect("it opens");
+    let unlocked = header.unlock(&with).expect("it opens");
     let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, unlocked.layout);
     // The beginning is no noise, as that of a file system.
     let mut plain = noise(volume.len() as usize, 7);
@@ -162,7 +162,7 @@ fn the_kernel_opens_what_was_changed_or_restored() {
     let bytes = changed("TrueCrypt", &original, &Unlock::with(&hidden), &new, None, None);
     let plain_of = |credentials: &[Credential]| {
         let store = Arc::new(MemoryStore::new(bytes.clone()));
-        let unlocked = unlock(&*store, &Unlock::with(credentials)).expect("it opens");
+        let unlocked = unlock(Arc::clone(&store), &Unlock::with(credentials)).expect("it opens");
         plaintext(store, unlocked)
     };
     let options = "--tcrypt-hidden --cipher aes-twofish-serpent --hash whirlpool";
@@ -210,5 +210,5 @@ fn tcplay_opens_what_was_changed() {
     let store = in_memory(&path);
     let verified = editor("TrueCrypt").verify(&*store, &with).expect("it opens with what tcplay wrote");
     assert!(!verified.damaged, "{verified:?}");
-    assert!(unlock(&*store, &Unlock::with(&new)).is_err());
+    assert!(unlock(Arc::clone(&store), &Unlock::with(&new)).is_err());
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::support::passphrase;
+use crate::support::{passphrase, shared};
 use claviger_engine::credential::Headerless;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Credential, Error, Result, Secret, Store, Unlock, Unlocked, Volume, formats};
@@ -106,7 +106,7 @@ impl Case {
         }
     }
 
-    fn unlock(&self, store: &dyn Store, key_file: &Path) -> Unlocked {
+    fn unlock(&self, store: &Arc<dyn Store>, key_file: &Path) -> Unlocked {
         let credentials = self.credentials(key_file);
         let with = Unlock {
             cipher: Some(self.cipher),
@@ -119,7 +119,7 @@ impl Case {
 
     fn volume(&self, path: &Path, key_file: &Path) -> Volume {
         let store: Arc<dyn Store> = Arc::new(FileStore::open(path, Access::ReadWrite).expect("an image"));
-        let unlocked = self.unlock(&*store, key_file);
+        let unlocked = self.unlock(&store, key_file);
         Volume::new(store, unlocked.layout)
     }
 
@@ -140,9 +140,9 @@ impl Case {
     }
 }
 
-fn unlock(format: &str, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+fn unlock(format: &str, store: &Arc<dyn Store>, with: &Unlock<'_>) -> Result<Unlocked> {
     let (_, header) = formats::open(store, Some(format))?;
-    header.unlock(store, with)
+    header.unlock(with)
 }
 
 /// The files of a case.
@@ -249,7 +249,7 @@ fn key_files_of_gpg_open_what_their_text_opens() {
     let (text, secret) = (dir.path().join("keys"), dir.path().join("passphrase"));
     fs::write(&text, contents).expect("a file");
     fs::write(&secret, "a long passphrase\n").expect("a file");
-    let store = MemoryStore::new(noise(LEN, 5));
+    let store = shared(MemoryStore::new(noise(LEN, 5)));
     let read = |unlocked: Unlocked| {
         let mut bytes = vec![0; LEN];
         Volume::new(Arc::new(MemoryStore::new(noise(LEN, 5))), unlocked.layout).read_at(0, &mut bytes).expect("read");
@@ -287,7 +287,7 @@ fn a_wrong_passphrase_is_warned_of_and_the_right_one_is_not() {
     let with =
         |credentials| Unlock { cipher: Some("aes-cbc-plain"), hash: Some("sha256"), ..Unlock::with(credentials) };
     let store = Arc::new(MemoryStore::new(noise(1 << 20, 8)));
-    let open = |with: &Unlock<'_>| unlock("plain", &*store, with).expect("anything opens");
+    let open = |with: &Unlock<'_>| unlock("plain", &shared(Arc::clone(&store)), with).expect("anything opens");
     let mut plain = vec![0; 1 << 20];
     // The superblock of an ext2 file system, as far as its mark.
     plain[0x438..0x43a].copy_from_slice(&0xef53u16.to_le_bytes());
@@ -295,7 +295,7 @@ fn a_wrong_passphrase_is_warned_of_and_the_right_one_is_not() {
     Volume::new(Arc::clone(&store) as Arc<dyn Store>, open(&with(&right)).layout)
         .write_at(0, &mut plain)
         .expect("it is written");
-    let warned = |with: &Unlock<'_>, what: &str| open(with).warnings.iter().any(|w| w.contains(what));
+    let warned = |with: &Unlock<'_>, what: &str| open(with).warnings.iter().any(|w| w.what.contains(what));
     assert!(!warned(&with(&right), "recognised") && !warned(&with(&right), "numbers"));
     assert!(warned(&with(&wrong), "Nothing in it is recognised"));
     assert!(warned(&Unlock { cipher: Some("aes-xts-plain64"), ..with(&right) }, "Nothing in it is recognised"));
@@ -316,25 +316,28 @@ fn cryptoloop_volumes_open_when_only_the_passphrase_is_known() {
     ] {
         let known = Headerless { key_bits: Some(bits), ..Headerless::default() };
         let exact = Unlock { cipher: Some(cipher), hash: Some(hash), headerless: known, ..Unlock::with(&credentials) };
-        let store = Arc::new(MemoryStore::new(noise(1 << 20, 8)));
-        let unlocked = unlock("cryptoloop", &*store, &exact).expect("anything opens");
-        assert!(unlocked.warnings.iter().any(|w| w.contains("weak")) && unlocked.warnings.len() == 2, "nothing shows");
+        let store = shared(MemoryStore::new(noise(1 << 20, 8)));
+        let unlocked = unlock("cryptoloop", &store, &exact).expect("anything opens");
+        assert!(
+            unlocked.warnings.iter().any(|w| w.what.contains("weak")) && unlocked.warnings.len() == 2,
+            "nothing shows"
+        );
         let mut plain = vec![0; 1 << 20];
         plain[1024..2048].copy_from_slice(&[b"text of a superblock, more or less".repeat(40)].concat()[..1024]);
-        Volume::new(Arc::clone(&store) as Arc<dyn Store>, unlocked.layout).write_at(0, &mut plain).expect("written");
-        let found = unlock("cryptoloop", &*store, &Unlock::with(&credentials)).expect("it is found");
+        Volume::new(Arc::clone(&store), unlocked.layout).write_at(0, &mut plain).expect("written");
+        let found = unlock("cryptoloop", &store, &Unlock::with(&credentials)).expect("it is found");
         let facts = &found.facts;
         assert_eq!((format!("{}-{}", facts.cipher, facts.mode), facts.key_bits), (cipher.to_owned(), bits), "{hash}");
         assert_eq!(found.warnings.len(), 1, "{:?}", found.warnings);
         let wrong = [passphrase("wrong")];
-        let error = unlock("cryptoloop", &*store, &Unlock::with(&wrong)).err().expect("it does not open");
+        let error = unlock("cryptoloop", &store, &Unlock::with(&wrong)).err().expect("it does not open");
         assert!(error.to_string().contains("in none of"), "{error}");
     }
 }
 
 #[test]
 fn nothing_is_written_where_a_volume_opens_or_does_not() {
-    let store = MemoryStore::new(noise(LEN, 4));
+    let store = shared(MemoryStore::new(noise(LEN, 4)));
     let keys = Secret::copy_from(b"short");
     let volume_key = [Credential::VolumeKey(Secret::copy_from(&[7; 32]))];
     let file = [Credential::Keyfile(keys)];

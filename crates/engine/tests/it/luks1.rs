@@ -4,10 +4,11 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::support::{Images, all_of, noise, passphrase, read_only, read_write, run_in_kernel, to_file};
+use crate::support::{Images, all_of, noise, passphrase, read_only, read_write, run_in_kernel, shared, to_file};
+use claviger_engine::formats::luks1::LUKS1;
 use claviger_engine::spec::Cost;
 use claviger_engine::store::MemoryStore;
-use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume, formats};
+use claviger_engine::{Credential, ErrorKind, Format, Result, Secret, Spec, Store, Unlock, Volume, formats};
 use claviger_testkit::tools;
 
 const PASSPHRASE: &str = "a passphrase";
@@ -16,9 +17,9 @@ const PASSPHRASE: &str = "a passphrase";
 const COST: Cost<'_> = Cost { kdf: None, time_ms: None, iterations: Some(1000), memory_kib: None, lanes: None };
 
 fn open(store: Arc<dyn Store>, with: &Unlock<'_>) -> Result<Volume> {
-    let (format, header) = formats::open(&*store, None)?;
+    let (format, header) = formats::open(&store, None)?;
     assert_eq!(format.name(), "LUKS1");
-    let unlocked = header.unlock(&*store, with)?;
+    let unlocked = header.unlock(with)?;
     Ok(Volume::new(store, unlocked.layout))
 }
 
@@ -269,14 +270,19 @@ fn a_detached_header_opens_the_data_that_are_elsewhere() {
     create(&*header, Spec { data: Some(&*data), ..Spec::default() }).expect("a volume");
     assert!(data.to_vec() == vec![0x5a; 64 << 10], "a quick format leaves the data alone");
     let credentials = [passphrase(PASSPHRASE)];
-    let (_, locked) = formats::open(&*header, None).expect("a header");
-    let with = Unlock { data: Some(&*data), ..Unlock::with(&credentials) };
-    let unlocked = locked.unlock(&*header, &with).expect("it opens");
+    let (header_store, data_store) = (shared(Arc::clone(&header)), shared(Arc::clone(&data)));
+    let locked = LUKS1.open_detached(&header_store, &data_store).expect("a header");
+    let unlocked = locked.unlock(&Unlock::with(&credentials)).expect("it opens");
     assert_eq!((unlocked.facts.data_offset, unlocked.facts.size), (0, 64 << 10));
     let volume = Volume::new(Arc::clone(&data) as Arc<dyn Store>, unlocked.layout);
     volume.write_at(512, &mut noise(512, 1)).expect("it is written");
     assert!(data.to_vec()[..512] == [0x5a; 512] && data.to_vec()[512..1024] != [0x5a; 512]);
-    let alone = locked.unlock(&*header, &Unlock::with(&credentials)).err().expect("there are no data");
+    let alone = LUKS1
+        .open(&header_store)
+        .expect("a header")
+        .unlock(&Unlock::with(&credentials))
+        .err()
+        .expect("there are no data");
     assert!(matches!(&alone.kind, ErrorKind::Misuse(what) if what.contains("detached")), "{alone}");
     let Some(cryptsetup) = tools::program("cryptsetup") else { return };
     let (header, data, key) = (to_file(&header.to_vec()), to_file(&data.to_vec()), key_file());

@@ -1,6 +1,7 @@
 //! Changing, saving and restoring LUKS1 headers: what is written, what opens afterwards, and what a crash leaves.
 
 use std::process::Command;
+use std::sync::Arc;
 
 use crate::support::{noise, passphrase, to_file};
 use claviger_engine::formats::{self, Attributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom};
@@ -36,9 +37,9 @@ fn editor() -> &'static dyn KeyslotEditor {
 }
 
 fn opens(bytes: &[u8], text: &str) -> Result<u32> {
-    let store = MemoryStore::new(bytes.to_vec());
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(bytes.to_vec()));
     let credentials = [passphrase(text)];
-    let unlocked = formats::open(&store, Some("LUKS1"))?.1.unlock(&store, &Unlock::with(&credentials))?;
+    let unlocked = formats::open(&store, Some("LUKS1"))?.1.unlock(&Unlock::with(&credentials))?;
     Ok(unlocked.facts.keyslot.expect("a keyslot"))
 }
 
@@ -102,7 +103,7 @@ fn keyslots_come_and_go() {
     let store = MemoryStore::new(one);
     assert!(misuse(remove(&store, "second", "")).contains("last one"));
     let none = editor().remove(&store, Removal::Number(1, None), true).expect("it may go");
-    assert!(none.warnings[0].contains("No keyslot opens the volume any more"));
+    assert!(none.warnings[0].what.contains("No keyslot opens the volume any more"));
     assert!(misuse(editor().remove(&store, Removal::Number(0, None), true)).contains("not in use"));
     assert!(misuse(editor().remove(&store, Removal::Number(8, None), true)).contains("no 8"));
     let second = [passphrase("second")];
@@ -175,7 +176,7 @@ fn a_write_that_fails_is_undone() {
     let steps = change(&MemoryStore::new(old.clone()), "old", "new").expect("a change").edit.steps.len() as u64;
     assert_eq!(steps, 4, "the new area, the header, the old area, the header");
     for nth in 0..steps {
-        let inner = std::sync::Arc::new(MemoryStore::new(old.clone()));
+        let inner = Arc::new(MemoryStore::new(old.clone()));
         let fault = Fault { operation: Operation::Write, nth, for_good: false, transferred: 100 };
         let store = FaultStore::new(inner.clone(), Some(fault));
         let edit: Edit = change(&store, "old", "new").expect("a change").edit;

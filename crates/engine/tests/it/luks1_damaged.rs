@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::support::{noise, passphrase};
+use crate::support::{noise, passphrase, shared};
 use claviger_engine::formats::{self, CopyState};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::MemoryStore;
@@ -20,12 +20,12 @@ fn volume() -> Vec<u8> {
     store.to_vec()
 }
 
-fn unlock(store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
-    formats::open(store, Some("LUKS1"))?.1.unlock(store, with)
+fn unlock(store: &Arc<MemoryStore>, with: &Unlock<'_>) -> Result<Unlocked> {
+    formats::open(&shared(Arc::clone(store)), Some("LUKS1"))?.1.unlock(with)
 }
 
 fn opens(bytes: &[u8], text: &str) -> Result<Unlocked> {
-    let store = MemoryStore::new(bytes.to_vec());
+    let store = Arc::new(MemoryStore::new(bytes.to_vec()));
     let result = unlock(&store, &Unlock::with(&[passphrase(text)]));
     assert!(store.to_vec() == bytes, "opening writes nothing");
     result
@@ -122,7 +122,7 @@ fn other_keyslots_open_beside_a_damaged_one() {
         let bad = with(&good, at, &value);
         let opened = opens(&bad, "right").unwrap_or_else(|e| panic!("{what}: {e}"));
         assert_eq!(opened.facts.keyslot, Some(0));
-        let store = MemoryStore::new(bad.clone());
+        let store = Arc::new(MemoryStore::new(bad.clone()));
         let credentials = [passphrase("right")];
         let new = formats::NewCredential { credentials: &credentials, ..Default::default() };
         let refused = editor.add(&store, &Unlock::with(&credentials), &new, None).expect_err(what);
@@ -131,7 +131,7 @@ fn other_keyslots_open_beside_a_damaged_one() {
         assert!(verified.damaged && matches!(verified.copies[0].state, CopyState::Damaged(_)), "{what}");
         assert!(store.to_vec() == bad);
         // Repairing brings the header back as it was, byte by byte; an unknown state stays one to be tried.
-        editor.repair(&store).unwrap_or_else(|e| panic!("{what}: {e}")).edit.carry_out(&store).expect("it is written");
+        editor.repair(&*store).unwrap_or_else(|e| panic!("{what}: {e}")).edit.carry_out(&store).expect("it is written");
         if at != SLOT[1] {
             assert!(store.to_vec() == good, "{what}");
         }
@@ -156,8 +156,8 @@ fn a_damaged_magic_is_repaired_only_if_all_else_makes_sense() {
     let luks2 = with(&good, 6, &[0, 2]);
     let damaged = with(&with(&good, 0, b"x"), 108, &[0; 4]);
     for bad in [zeros, random, luks2, damaged] {
-        let store = MemoryStore::new(bad.clone());
-        assert!(editor.repair(&store).is_err() && store.to_vec() == bad);
+        let store = Arc::new(MemoryStore::new(bad.clone()));
+        assert!(editor.repair(&*store).is_err() && store.to_vec() == bad);
     }
     let sound = MemoryStore::new(good);
     assert!(editor.repair(&sound).expect("nothing to do").edit.steps.is_empty());
@@ -174,7 +174,7 @@ fn a_wrong_passphrase_a_damaged_area_and_a_wrong_key_are_told() {
     says(opens(&with(&good, 4096 + 512 * 9, &[0; 512]), "right").err().expect("damaged"), "1 of the 500 sectors");
     says(opens(&with(&good, 4096 + 777, &[!good[4096 + 777]]), "right").err().expect("damaged"), "a single bit");
     says(opens(&with(&good, SLOT[0], &[0, 0, 0xde, 0xad]), "right").err().expect("none"), "no keyslot is in use");
-    let store = MemoryStore::new(good.clone());
+    let store = Arc::new(MemoryStore::new(good.clone()));
     for (key, text) in [(vec![0; 64], "is not the volume key"), (vec![0; 63], "64 bytes, not 63")] {
         let key = [Credential::VolumeKey(Secret::copy_from(&key))];
         says(unlock(&store, &Unlock::with(&key)).err().expect("wrong"), text);
@@ -199,7 +199,7 @@ fn a_hostile_number_of_iterations_can_be_cancelled() {
     let bad = with(&volume(), SLOT[0] + ITERATIONS, &[0xff; 4]);
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(bad));
     let credentials = [passphrase("right")];
-    let (_, header) = formats::open(&*store, None).expect("a header");
+    let (_, header) = formats::open(&store, None).expect("a header");
     let minute = 60_000_000;
     assert!(header.effort(&Unlock::with(&credentials)) > minute, "it is known beforehand that it takes long");
     let (stop, told) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -210,7 +210,7 @@ fn a_hostile_number_of_iterations_can_be_cancelled() {
         });
         let progress = |done, _| told.store(done, Ordering::Relaxed);
         let with = Unlock { cancel: Some(&stop), progress: Some(&progress), ..Unlock::with(&credentials) };
-        let cancelled = header.unlock(&*store, &with).err().expect("cancelled");
+        let cancelled = header.unlock(&with).err().expect("cancelled");
         assert!(matches!(cancelled.kind, ErrorKind::Cancelled), "{cancelled}");
     });
 }
@@ -226,15 +226,15 @@ fn no_byte_of_a_header_makes_it_panic() {
         }
         for value in [0, 0x7f, 0xff] {
             let bad = with(&good, at, &[value]);
-            let store = MemoryStore::new(bad.clone());
-            if let Ok((_, header)) = formats::open(&store, Some("LUKS1")) {
+            let store = Arc::new(MemoryStore::new(bad.clone()));
+            if let Ok((_, header)) = formats::open(&shared(Arc::clone(&store)), Some("LUKS1")) {
                 assert!(header.describe().is_some());
                 let key = [Credential::VolumeKey(Secret::zeroed(64))];
-                let _ = header.unlock(&store, &Unlock::with(&key));
+                let _ = header.unlock(&Unlock::with(&key));
             }
             let editor = formats::by_name("LUKS1").expect("a format").editor().expect("it has one");
-            let _ = editor.repair(&store);
-            let _ = editor.back_up(&store, &Unlock::with(&[]), None);
+            let _ = editor.repair(&*store);
+            let _ = editor.back_up(&*store, &Unlock::with(&[]), None);
             assert!(store.to_vec() == bad);
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use crate::support::{noise, passphrase};
+use crate::support::{noise, passphrase, shared};
 use claviger_engine::formats::luks2::{self, CopyState, binary::Which};
 use claviger_engine::formats::{
     self, Attributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom, TokenChange,
@@ -42,8 +42,8 @@ fn volume_with(spec: &Spec<'_>, text: &str) -> Vec<u8> {
     let format = formats::by_name("LUKS2").expect("it is in the table");
     format.create(&*store, spec, &[passphrase(text)]).expect("a new volume");
     let credentials = [passphrase(text)];
-    let (_, header) = formats::open(&*store, None).expect("a header");
-    let unlocked = header.unlock(&*store, &Unlock::with(&credentials)).expect("it opens");
+    let (_, header) = formats::open(&shared(Arc::clone(&store)), None).expect("a header");
+    let unlocked = header.unlock(&Unlock::with(&credentials)).expect("it opens");
     let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, unlocked.layout);
     volume.write_at(0, &mut [0x42; 4096]).expect("it is written");
     store.to_vec()
@@ -53,8 +53,8 @@ fn volume_with(spec: &Spec<'_>, text: &str) -> Vec<u8> {
 fn opens(bytes: &[u8], text: &str) -> Option<u32> {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(bytes.to_vec()));
     let credentials = [passphrase(text)];
-    let (_, header) = formats::open(&*store, Some("LUKS2")).ok()?;
-    let unlocked = header.unlock(&*store, &Unlock::with(&credentials)).ok()?;
+    let (_, header) = formats::open(&store, Some("LUKS2")).ok()?;
+    let unlocked = header.unlock(&Unlock::with(&credentials)).ok()?;
     let mut start = vec![0; 4096];
     Volume::new(store, unlocked.layout).read_at(0, &mut start).expect("the data can be read");
     assert_eq!(start, [0x42; 4096], "what opens has the right key");
@@ -127,7 +127,7 @@ fn keyslots_come_change_and_go() {
     done(editor().remove(&store, Removal::Opened(&with), false), &store);
     assert!(misuse(remove(&store, 1)).contains("last one"));
     let prepared = done(editor().remove(&store, Removal::Number(1, None), true), &store);
-    assert!(prepared.warnings.iter().any(|w| w.contains("No keyslot opens")));
+    assert!(prepared.warnings.iter().any(|w| w.what.contains("No keyslot opens")));
     assert_eq!(opens(&store.to_vec(), "zwei"), None);
     assert!(misuse(remove(&store, 1)).contains("no keyslot 1"));
 }
@@ -647,8 +647,8 @@ fn an_interrupted_creation_opens_with_nothing() {
 }
 
 fn opens_at_all(bytes: &[u8], text: &str) -> bool {
-    let store = MemoryStore::new(bytes.to_vec());
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(bytes.to_vec()));
     let credentials = [passphrase(text)];
-    let opened = formats::open(&store, Some("LUKS2")).and_then(|(_, h)| h.unlock(&store, &Unlock::with(&credentials)));
+    let opened = formats::open(&store, Some("LUKS2")).and_then(|(_, h)| h.unlock(&Unlock::with(&credentials)));
     opened.is_ok()
 }

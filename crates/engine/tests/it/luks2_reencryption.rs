@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::shared;
 use claviger_engine::formats::luks2::LUKS2;
 use claviger_engine::formats::luks2::reencrypt::{self, Beginning, Reencryption, Request, Stores};
 use claviger_engine::formats::{Attributes, Format, Unlocked};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{MemoryStore, SliceStore};
-use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
+use claviger_engine::{Advice, Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
 use claviger_testkit::random::Random;
 use claviger_testkit::stores::{CachedStore, CrashStore, Fault, FaultStore, Operation};
 
@@ -104,12 +105,12 @@ impl Bed {
     fn unlocked(&self) -> Result<Unlocked> {
         let credentials = [passphrase()];
         let (header, data) = (self.header(), self.data());
-        match &header {
+        match header {
             Some(header) => {
-                let with = Unlock { data: Some(&*data), ..Unlock::with(&credentials) };
-                LUKS2.open(header)?.unlock(header, &with)
+                let header = shared(header);
+                LUKS2.open_detached(&header, &data)?.unlock(&Unlock::with(&credentials))
             }
-            None => LUKS2.open(&*data)?.unlock(&*data, &Unlock::with(&credentials)),
+            None => LUKS2.open(&data)?.unlock(&Unlock::with(&credentials)),
         }
     }
 
@@ -391,7 +392,7 @@ fn a_volume_whose_header_is_moving_is_read_only_and_goes_on_alone() {
     way.begin(&Bed::new(Arc::new(failing), header)).expect_err("it is interrupted");
     let bed = Bed::new(Arc::clone(&memory) as Arc<dyn Store>, header);
     let unlocked = bed.unlocked().expect("it opens");
-    assert!(unlocked.warnings.iter().any(|w| w.contains("header is moving")), "{:?}", unlocked.warnings);
+    assert!(unlocked.warnings.iter().any(|w| w.what.contains("header is moving")), "{:?}", unlocked.warnings);
     let volume = Volume::new(bed.data(), unlocked.layout);
     assert!(!volume.writable() && bed.plaintext().expect("it can be read") == way.contents());
 
@@ -683,7 +684,11 @@ fn it_stops_between_zones_and_goes_on_from_there() {
             let stopped = bed.run(&cancel, &progress).expect_err("it stops");
             assert!(matches!(stopped.kind, ErrorKind::Cancelled), "{way:?}: {stopped}");
             let unlocked = bed.unlocked().expect("it opens");
-            assert!(unlocked.warnings.iter().any(|w| w.contains("--resume")), "{way:?}: {:?}", unlocked.warnings);
+            assert!(
+                unlocked.warnings.iter().any(|w| w.advice == Some(Advice::ResumeReencryption)),
+                "{way:?}: {:?}",
+                unlocked.warnings
+            );
             let volume = Volume::new(bed.data(), unlocked.layout);
             // What is not being rewritten can be written, on both sides.
             for at in (0..way.contents().len() as u64).step_by(5000) {

@@ -92,12 +92,12 @@ impl Bench {
 
     fn plaintext(&self) -> Result<Vec<u8>> {
         let credentials = Self::credentials();
-        let data = Arc::new(self.store("image")?);
+        let data: Arc<dyn Store> = Arc::new(self.store("image")?);
         let unlocked = if self.detached {
-            let header = self.store("header")?;
-            LUKS2.open(&header)?.unlock(&header, &Unlock { data: Some(&*data), ..Unlock::with(&credentials) })?
+            let header: Arc<dyn Store> = Arc::new(self.store("header")?);
+            LUKS2.open_detached(&header, &data)?.unlock(&Unlock::with(&credentials))?
         } else {
-            LUKS2.open(&*data)?.unlock(&*data, &Unlock::with(&credentials))?
+            LUKS2.open(&data)?.unlock(&Unlock::with(&credentials))?
         };
         let volume = Volume::new(data, unlocked.layout);
         let mut plaintext = vec![0; DATA];
@@ -142,7 +142,10 @@ fn before(case: &Case) -> Bench {
             let (data_offset, sector_size) = (Some(FRONT as u64), Some(4096));
             let spec = Spec { quick: true, cost, key_bits: Some(256), data_offset, sector_size, ..Spec::default() };
             LUKS2.create(&*store, &spec, &Bench::credentials()).expect("a volume");
-            let unlocked = LUKS2.open(&*store).expect("a header").unlock(&*store, &Unlock::with(&Bench::credentials()));
+            let unlocked = LUKS2
+                .open(&(Arc::clone(&store) as Arc<dyn Store>))
+                .expect("a header")
+                .unlock(&Unlock::with(&Bench::credentials()));
             let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, unlocked.expect("it opens").layout);
             volume.write_at(0, &mut contents()).expect("it is written");
             store.to_vec()

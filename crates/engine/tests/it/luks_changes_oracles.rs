@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::support::{noise, passphrase, run_in_kernel};
+use crate::support::{noise, passphrase, run_in_kernel, shared};
 use claviger_engine::formats::{
     self, Attributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom, TokenChange,
 };
@@ -70,10 +70,10 @@ impl Both {
         let told = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         let theirs = (0..32).find(|n| told.contains(&format!("Key slot {n} unlocked")));
         assert_eq!(theirs, keyslot, "cryptsetup: {text}: {told}");
-        let store = FileStore::open(&self.path, Access::ReadOnly).expect("it opens");
+        let store: Arc<dyn Store> = Arc::new(FileStore::open(&self.path, Access::ReadOnly).expect("it opens"));
         let credentials = [passphrase(text)];
         let (_, header) = formats::open(&store, None).expect("a header");
-        let ours = header.unlock(&store, &Unlock::with(&credentials)).ok().and_then(|unlocked| unlocked.facts.keyslot);
+        let ours = header.unlock(&Unlock::with(&credentials)).ok().and_then(|unlocked| unlocked.facts.keyslot);
         assert_eq!(ours, keyslot, "{text}");
     }
 
@@ -262,8 +262,7 @@ fn opens(image: &[u8], text: &str) -> bool {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(image.to_vec()));
     let credentials = [passphrase(text)];
     ["LUKS1", "LUKS2"].into_iter().any(|format| {
-        let unlocked =
-            formats::open(&*store, Some(format)).and_then(|(_, h)| h.unlock(&*store, &Unlock::with(&credentials)));
+        let unlocked = formats::open(&store, Some(format)).and_then(|(_, h)| h.unlock(&Unlock::with(&credentials)));
         let Ok(unlocked) = unlocked else { return false };
         let mut start = vec![0; 4096];
         Volume::new(Arc::clone(&store), unlocked.layout).read_at(0, &mut start).expect("the data can be read");
@@ -278,8 +277,8 @@ fn at_any_crash_of_a_conversion_one_of_the_two_opens() {
     let store = Arc::new(MemoryStore::new(noise(data_offset as usize + 8192, 1)));
     formats::by_name("LUKS1").expect("it is there").create(&*store, &spec, &[passphrase("one")]).expect("a volume");
     let credentials = [passphrase("one")];
-    let (_, header) = formats::open(&*store, None).expect("a header");
-    let unlocked = header.unlock(&*store, &Unlock::with(&credentials)).expect("it opens");
+    let (_, header) = formats::open(&shared(Arc::clone(&store)), None).expect("a header");
+    let unlocked = header.unlock(&Unlock::with(&credentials)).expect("it opens");
     let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, unlocked.layout);
     volume.write_at(0, &mut [0x42; 4096]).expect("it is written");
     let mut now = store.to_vec();
@@ -297,7 +296,7 @@ fn at_any_crash_of_a_conversion_one_of_the_two_opens() {
             }
         });
         store.read_at(0, &mut now).expect("it can be read");
-        let (format, _) = formats::open(&MemoryStore::new(now.clone()), None).expect("a header");
+        let (format, _) = formats::open(&shared(MemoryStore::new(now.clone())), None).expect("a header");
         assert_eq!(format.name(), to);
     }
 }
@@ -315,7 +314,8 @@ fn the_kernel_reads_what_was_written_here() {
         let store: Arc<dyn Store> = Arc::new(FileStore::open(&path, Access::ReadWrite).expect("it opens"));
         formats::by_name(format).expect("it is there").create(&*store, spec, &[passphrase("one")]).expect("a volume");
         let credentials = [passphrase("one")];
-        let unlocked = formats::open(&*store, None).expect("a header").1.unlock(&*store, &Unlock::with(&credentials));
+        let unlocked =
+            formats::open(&shared(Arc::clone(&store)), None).expect("a header").1.unlock(&Unlock::with(&credentials));
         let volume = Volume::new(Arc::clone(&store), unlocked.expect("it opens").layout);
         volume.write_at(0, &mut plain.clone()).expect("it is written");
         if let Some(to) = convert {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{noise, passphrase};
+use crate::support::{noise, passphrase, shared};
 use claviger_engine::credential::Headerless;
 use claviger_engine::formats::{self, Format, loopaes};
 use claviger_engine::spec::Cost;
@@ -50,9 +50,9 @@ impl Case {
         let headerless = Headerless { key_bits: self.format.headerless().then_some(256), ..Headerless::default() };
         let truncated = bytes.len() < LEN;
         let with = Unlock { pim: self.pim, headerless, truncated, ..Unlock::with(credentials) };
-        let unlocked = self.format.open(&*store).and_then(|header| {
+        let unlocked = self.format.open(&shared(Arc::clone(&store))).and_then(|header| {
             let _ = header.describe();
-            header.unlock(&*store, &with)
+            header.unlock(&with)
         });
         let opened = unlocked.is_ok();
         if let Ok(unlocked) = unlocked {
@@ -116,8 +116,8 @@ fn a_journal_with_something_in_it_is_left_as_it_is() {
     };
     let mut case = Case::new(format, &spec, passphrase(LONG));
     let store = Arc::new(MemoryStore::new(case.bytes.clone()));
-    let header = format.open(&*store).expect("a header");
-    let unlocked = header.unlock(&*store, &Unlock::with(&case.credentials)).expect("it opens");
+    let header = format.open(&shared(Arc::clone(&store))).expect("a header");
+    let unlocked = header.unlock(&Unlock::with(&case.credentials)).expect("it opens");
     let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, unlocked.layout);
     volume.write_at(4096, &mut noise(20_000, 2)).expect("it is written");
     volume.flush().expect("it is durable");

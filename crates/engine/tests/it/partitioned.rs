@@ -24,21 +24,21 @@ fn the_system_that_veracrypt_encrypted_opens_whole_and_by_partition() {
     let with = Unlock { hash: Some("SHA-256"), cipher: Some("AES"), ..Unlock::with(&credentials) };
 
     let store = read_only(&path);
-    let (_, header) = formats::open(&*store, Some("VeraCrypt")).expect("it looks like a system");
-    let unlocked = header.unlock(&*store, &with).unwrap_or_else(|e| panic!("{e}"));
+    let (_, header) = formats::open(&store, Some("VeraCrypt")).expect("it looks like a system");
+    let unlocked = header.unlock(&with).unwrap_or_else(|e| panic!("{e}"));
     let facts = &unlocked.facts;
     assert_eq!((facts.format, &*facts.header, facts.iterations), ("VeraCrypt", "system", 200_000));
     assert_eq!((facts.size, facts.data_offset, facts.hidden), (store.len(), 2048 * 512, false));
     assert_eq!((unlocked.trials, unlocked.derivations), (1, 1));
     let warnings = &unlocked.warnings;
-    assert!(warnings.len() == 1 && warnings[0].contains("64422412288 bytes are encrypted"), "{warnings:?}");
+    assert!(warnings.len() == 1 && warnings[0].what.contains("64422412288 bytes are encrypted"), "{warnings:?}");
     let whole = plaintext(Arc::clone(&store), unlocked);
     let one = partitions::find(&MemoryStore::new(whole.clone()), 1).expect("the table is in the clear");
     let of_whole = &whole[one.start as usize..][..one.len as usize];
     assert_eq!(uuid(&blkid, of_whole), "DEAD-BABE");
 
     let header = partition::open(&store, 1, Some("VeraCrypt"), false).expect("there is one");
-    let unlocked = header.unlock(&*store, &with).unwrap_or_else(|e| panic!("{e}"));
+    let unlocked = header.unlock(&with).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!((unlocked.facts.size, unlocked.layout.len(), unlocked.derivations), (one.len, one.len, 1));
     assert!(plaintext(store, unlocked) == of_whole);
     assert_eq!(digest(&path), before);
@@ -52,8 +52,8 @@ fn nothing_outside_the_encrypted_part_of_a_system_is_written() {
     let credentials = credentials_of(&images, SYSTEM);
     let with = Unlock { hash: Some("SHA-256"), cipher: Some("AES"), ..Unlock::with(&credentials) };
     let disk: Arc<dyn Store> = Arc::clone(&store) as Arc<dyn Store>;
-    let (_, header) = formats::open(&*disk, Some("VeraCrypt")).expect("it looks like a system");
-    let unlocked = header.unlock(&*disk, &with).unwrap_or_else(|e| panic!("{e}"));
+    let (_, header) = formats::open(&disk, Some("VeraCrypt")).expect("it looks like a system");
+    let unlocked = header.unlock(&with).unwrap_or_else(|e| panic!("{e}"));
     let volume = Volume::new(disk, unlocked.layout);
     let (start, end) = (2048 * 512, (2048 + 32_768) * 512);
     for at in [0, 446, 62 * 512, start - 512, start - 1, end - 511, end, volume.len() - 512] {
@@ -103,7 +103,7 @@ fn a_volume_in_a_partition_opens_and_writes_stay_in_it() {
         create(&slice, &spec, &credentials).expect("a volume");
         let before = store.to_vec();
         let header = partition::open(&disk, number, Some("TrueCrypt"), false).expect("it looks like a volume");
-        let unlocked = header.unlock(&*disk, &with).unwrap_or_else(|e| panic!("{e}"));
+        let unlocked = header.unlock(&with).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(unlocked.facts.data_offset, partition.start + 131_072);
         assert_eq!((unlocked.derivations, unlocked.warnings), (1, Vec::new()));
         let volume = Volume::new(Arc::clone(&disk), unlocked.layout);
@@ -129,7 +129,7 @@ fn a_volume_in_a_partition_opens_and_writes_stay_in_it() {
     assert!(matches!(error.kind, ErrorKind::Misuse(_)), "{error}");
     let wrong = [passphrase("wrong")];
     let header = partition::open(&disk, 5, Some("TrueCrypt"), false).expect("it looks like a volume");
-    let error = header.unlock(&*disk, &Unlock { hash: Some("SHA-512"), ..Unlock::with(&wrong) }).err().expect("wrong");
+    let error = header.unlock(&Unlock { hash: Some("SHA-512"), ..Unlock::with(&wrong) }).err().expect("wrong");
     assert!(matches!(error.kind, ErrorKind::WrongCredential(_)), "{error}");
 }
 
@@ -144,6 +144,6 @@ fn the_backup_header_of_a_volume_in_a_partition_opens_it() {
     slice.write_at(0, &mut [0; 512]).expect("somebody formats it");
     let header = partition::open(&disk, 5, Some("TrueCrypt"), true).expect("the format is named");
     let with = Unlock { hash: Some("SHA-512"), header: HeaderChoice::Backup, ..Unlock::with(&credentials) };
-    let unlocked = header.unlock(&*disk, &with).unwrap_or_else(|e| panic!("{e}"));
+    let unlocked = header.unlock(&with).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!((&*unlocked.facts.header, unlocked.facts.data_offset), ("backup", five.start + 131_072));
 }

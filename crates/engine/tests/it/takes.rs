@@ -1,5 +1,8 @@
 //! What formats say that they take is what they take, and nothing else: every format with every parameter.
 
+use std::sync::Arc;
+
+use crate::support::shared;
 use claviger_engine::credential::{HeaderChoice, Headerless};
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
 use claviger_engine::spec::Cost;
@@ -93,10 +96,11 @@ fn new_volumes_take_what_their_formats_say() {
     for format in FORMATS {
         let name = format.name();
         for parameter in Parameter::ALL {
-            let (store, data) = (MemoryStore::new(vec![0; LEN]), MemoryStore::new(vec![0; 4 << 20]));
-            let Some(spec) = asking(*parameter, base(*format), *format, &key, &data) else { continue };
+            let (store, data) =
+                (Arc::new(MemoryStore::new(vec![0; LEN])), Arc::new(MemoryStore::new(vec![0; 4 << 20])));
+            let Some(spec) = asking(*parameter, base(*format), *format, &key, &*data) else { continue };
             assert!(spec.parameters().contains(parameter), "{parameter:?}");
-            let done = format.create(&store, &spec, &[passphrase()]);
+            let done = format.create(&*store, &spec, &[passphrase()]);
             match (format.creator(), format.takes().creating.contains(parameter)) {
                 (None, taken) => {
                     assert!(!taken, "{name} takes {parameter:?}, but nothing creates it");
@@ -107,7 +111,12 @@ fn new_volumes_take_what_their_formats_say() {
                     done.unwrap_or_else(|e| panic!("{name} takes {parameter:?}: {e}"));
                     let credentials = [passphrase()];
                     let with = format.takes().reopening(&spec, &credentials);
-                    let opened = format.open(&store).and_then(|header| header.unlock(&store, &with));
+                    let (header, data) = (shared(Arc::clone(&store)), shared(Arc::clone(&data)));
+                    let opened = match spec.data {
+                        Some(_) => format.open_detached(&header, &data),
+                        None => format.open(&header),
+                    };
+                    let opened = opened.and_then(|header| header.unlock(&with));
                     opened.unwrap_or_else(|e| panic!("{name} with {parameter:?} opens again: {e}"));
                     continue;
                 }
@@ -130,7 +139,7 @@ fn only_formats_that_say_so_make_key_files() {
 }
 
 /// What opens the volume in `store` with a parameter more; nothing where it is one of a new volume alone.
-fn opening<'a>(parameter: Parameter, base: Unlock<'a>, store: &'a dyn Store) -> Option<Unlock<'a>> {
+fn opening(parameter: Parameter, base: Unlock<'_>) -> Option<Unlock<'_>> {
     let place = base.headerless;
     let choose = |header| Unlock { header, ..Unlock::with(base.credentials) };
     Some(match parameter {
@@ -150,7 +159,6 @@ fn opening<'a>(parameter: Parameter, base: Unlock<'a>, store: &'a dyn Store) -> 
         Parameter::HiddenVolume => {
             Unlock { pim: base.pim, ..choose(HeaderChoice::One { hidden: true, backup: false }) }
         }
-        Parameter::DetachedHeader => Unlock { data: Some(store), ..base },
         _ => return None,
     })
 }
@@ -159,18 +167,26 @@ fn opening<'a>(parameter: Parameter, base: Unlock<'a>, store: &'a dyn Store) -> 
 fn volumes_open_with_what_their_formats_say() {
     for format in FORMATS {
         let name = format.name();
-        let store = MemoryStore::new(vec![0x5c; LEN]);
+        let store = shared(MemoryStore::new(vec![0x5c; LEN]));
         let spec = base(*format);
         if format.creator().is_some() {
-            format.create(&store, &spec, &[passphrase()]).unwrap_or_else(|e| panic!("{name}: {e}"));
+            format.create(&*store, &spec, &[passphrase()]).unwrap_or_else(|e| panic!("{name}: {e}"));
         }
         let credentials = [passphrase()];
         let header = format.open(&store).unwrap_or_else(|e| panic!("{name}: {e}"));
         for parameter in Parameter::ALL {
             let base = format.takes().reopening(&spec, &credentials);
-            let Some(with) = opening(*parameter, base, &store) else { continue };
-            assert!(with.parameters().contains(parameter), "{parameter:?}");
-            match (header.unlock(&store, &with), format.takes().opens_with(*parameter)) {
+            let unlocked = match parameter {
+                Parameter::DetachedHeader => {
+                    format.open_detached(&store, &store).and_then(|header| header.unlock(&base))
+                }
+                _ => {
+                    let Some(with) = opening(*parameter, base) else { continue };
+                    assert!(with.parameters().contains(parameter), "{parameter:?}");
+                    header.unlock(&with)
+                }
+            };
+            match (unlocked, format.takes().opens_with(*parameter)) {
                 // What it says may be wrong, as where there is no hidden volume; that it is said is not.
                 (Ok(_), true) => {}
                 (Err(e), true) => assert!(matches!(e.kind, ErrorKind::WrongCredential(_)), "{name} {parameter:?}: {e}"),
@@ -185,10 +201,10 @@ fn volumes_open_with_what_their_formats_say() {
 fn credentials_of_other_kinds_are_refused_as_such() {
     for format in FORMATS {
         let name = format.name();
-        let store = MemoryStore::new(vec![0x5c; LEN]);
+        let store = shared(MemoryStore::new(vec![0x5c; LEN]));
         let spec = base(*format);
         if format.creator().is_some() {
-            format.create(&store, &spec, &[passphrase()]).unwrap_or_else(|e| panic!("{name}: {e}"));
+            format.create(&*store, &spec, &[passphrase()]).unwrap_or_else(|e| panic!("{name}: {e}"));
         }
         let header = format.open(&store).unwrap_or_else(|e| panic!("{name}: {e}"));
         let contents = |len| Secret::copy_from(&vec![7; len]);
@@ -197,7 +213,7 @@ fn credentials_of_other_kinds_are_refused_as_such() {
             (Credential::VolumeKey(contents(32)), Parameter::VolumeKey),
         ] {
             let credentials = [credential];
-            let unlocked = header.unlock(&store, &format.takes().reopening(&spec, &credentials));
+            let unlocked = header.unlock(&format.takes().reopening(&spec, &credentials));
             let kind_refused =
                 unlocked.is_err_and(|e| matches!(e.kind, ErrorKind::CredentialKind { format, .. } if format == name));
             assert_eq!(kind_refused, !format.takes().opens_with(parameter), "{name} {parameter:?}");

@@ -18,7 +18,7 @@ fn created(len: usize, spec: &Spec<'_>, text: &str) -> Vec<u8> {
 }
 
 fn facts(bytes: &[u8], text: &str) -> formats::Facts {
-    unlock(&MemoryStore::new(bytes.to_vec()), &Unlock::with(&[passphrase(text)])).expect("it opens").facts
+    unlock(MemoryStore::new(bytes.to_vec()), &Unlock::with(&[passphrase(text)])).expect("it opens").facts
 }
 
 fn misuse(error: Error) -> String {
@@ -39,7 +39,7 @@ fn what_is_created_is_read_back() {
         assert_eq!((facts.created, facts.header_written), (None, None));
 
         let store = Arc::new(MemoryStore::new(bytes));
-        let unlocked = unlock(&*store, &Unlock::with(&[passphrase("pw")])).expect("it opens");
+        let unlocked = unlock(Arc::clone(&store), &Unlock::with(&[passphrase("pw")])).expect("it opens");
         let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, unlocked.layout);
         let data = noise(volume.len() as usize - 7, 1);
         volume.write_at(3, &mut data.clone()).expect("it is written");
@@ -80,7 +80,7 @@ fn quick_leaves_the_data_as_they_are() {
 fn the_fill_cannot_be_decrypted() {
     let bytes = created(MIN, &Spec::default(), "pw");
     let store = Arc::new(MemoryStore::new(bytes));
-    let unlocked = unlock(&*store, &Unlock::with(&[passphrase("pw")])).expect("it opens");
+    let unlocked = unlock(Arc::clone(&store), &Unlock::with(&[passphrase("pw")])).expect("it opens");
     let plain = plaintext(store, unlocked);
     assert!(plain.chunks(16).all(|block| block != [0; 16]));
 }
@@ -178,9 +178,9 @@ fn a_crash_leaves_a_whole_volume_or_none() {
     let images = store.crash_images();
     let mut opened = Vec::new();
     for (i, image) in images.iter().enumerate() {
-        let store = MemoryStore::new(image.clone());
-        let old_opens = unlock(&store, &Unlock::with(&[passphrase("old")])).is_ok();
-        if let Ok(unlocked) = unlock(&store, &Unlock::with(&[passphrase("new")])) {
+        let store = Arc::new(MemoryStore::new(image.clone()));
+        let old_opens = unlock(Arc::clone(&store), &Unlock::with(&[passphrase("old")])).is_ok();
+        if let Ok(unlocked) = unlock(store, &Unlock::with(&[passphrase("new")])) {
             opened.push(unlocked.facts.header);
             assert!(!old_opens, "image {i} opens with both");
             // The data area is complete: nothing of what was there shines through.

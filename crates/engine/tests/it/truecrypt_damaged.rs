@@ -33,8 +33,8 @@ fn open_with<'a>(bytes: Vec<u8>, text: &str, change: impl FnOnce(&mut Unlock<'a>
     let credentials: &'static [Credential] = Box::leak(Box::new([passphrase(text)]));
     let mut with = Unlock { hash: Some("sha-512"), ..Unlock::with(credentials) };
     change(&mut with);
-    let store = FaultStore::new(Arc::new(MemoryStore::new(bytes)), None);
-    let unlocked = unlock(&store, &with);
+    let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new(bytes)), None));
+    let unlocked = unlock(Arc::clone(&store), &with);
     assert_eq!((store.count(Operation::Write), store.count(Operation::Flush)), (0, 0));
     unlocked
 }
@@ -99,8 +99,8 @@ fn a_bit_flipped_in_the_primary_header() {
         assert_eq!((&*unlocked.facts.header, unlocked.facts.size), ("backup", (LEN - 2 * GROUP) as u64));
         let [warning] = &unlocked.warnings[..] else { panic!("{what}: {:?}", unlocked.warnings) };
         match field {
-            Some((field, _)) => assert!(warning.contains("primary") && warning.contains(field), "{warning}"),
-            None => assert!(warning.contains("primary header is damaged or has another password"), "{warning}"),
+            Some((field, _)) => assert!(warning.what.contains("primary") && warning.what.contains(field), "{warning}"),
+            None => assert!(warning.what.contains("primary header is damaged or has another password"), "{warning}"),
         }
     }
 }
@@ -141,7 +141,7 @@ fn truncated_at_many_lengths() {
         // What is left can be read, and nothing written.
         let unlocked = open_with(cut.clone(), "pw", |w| w.truncated = true).expect("it was allowed");
         let [warning] = &unlocked.warnings[..] else { panic!("{:?}", unlocked.warnings) };
-        assert!(warning.contains("Read-only") && warning.contains("cut short"), "{warning}");
+        assert!(warning.what.contains("Read-only") && warning.what.contains("cut short"), "{warning}");
         assert_eq!(unlocked.facts.size, (LEN - 2 * GROUP) as u64);
         let volume = Volume::new(Arc::new(MemoryStore::new(cut)), unlocked.layout);
         assert!(!volume.writable() && volume.write_at(0, &mut [0; 512]).is_err());
@@ -154,7 +154,7 @@ fn truncated_at_many_lengths() {
     for len in [BACKUP, BACKUP + 512, LEN - 512] {
         let unlocked = open(whole[..len].to_vec()).unwrap_or_else(|e| panic!("{len}: {e}"));
         let [warning] = &unlocked.warnings[..] else { panic!("{:?}", unlocked.warnings) };
-        assert!(warning.contains("no complete backup headers"), "{warning}");
+        assert!(warning.what.contains("no complete backup headers"), "{warning}");
         assert!(unlocked.layout.segments()[0].writable);
     }
 }
@@ -185,12 +185,12 @@ fn wrong_credentials() {
 #[test]
 fn wrong_keyfiles() {
     let keyfile = |contents: &[u8]| Credential::Keyfile(Secret::copy_from(contents));
-    let store = MemoryStore::new(vec![0; 299_008]);
+    let store = Arc::new(MemoryStore::new(vec![0; 299_008]));
     let spec = Spec { hash: Some("SHA-512"), quick: true, ..Spec::default() };
-    create(&store, &spec, &[passphrase("pw"), keyfile(b"one"), keyfile(b"two")]).expect("a new volume");
+    create(&*store, &spec, &[passphrase("pw"), keyfile(b"one"), keyfile(b"two")]).expect("a new volume");
     let opens = |credentials: &[Credential]| {
         let with = Unlock { hash: Some("SHA-512"), ..Unlock::with(credentials) };
-        unlock(&store, &with)
+        unlock(Arc::clone(&store), &with)
     };
     assert!(opens(&[keyfile(b"two"), keyfile(b"one"), passphrase("pw")]).is_ok());
     let wrong: [&[Credential]; 4] = [
@@ -228,9 +228,10 @@ fn what_is_no_volume_is_not_taken_for_one() {
     sparse[512..BACKUP].fill(0);
     assert!(matches!(verdict(sparse), Verdict::Possible(_)));
 
-    let error = formats::open(&MemoryStore::new(vec![0; LEN]), None).err().expect("nothing is there");
+    let error = formats::open(&shared(MemoryStore::new(vec![0; LEN])), None).err().expect("nothing is there");
     assert!(matches!(error.kind, ErrorKind::NotThisFormat(_)), "{error}");
-    let error = formats::open(&MemoryStore::new(vec![0; LEN]), Some("truecrypt")).err().expect("nothing is there");
+    let error =
+        formats::open(&shared(MemoryStore::new(vec![0; LEN])), Some("truecrypt")).err().expect("nothing is there");
     assert!(matches!(error.kind, ErrorKind::NotThisFormat(_)), "{error}");
 }
 
@@ -239,7 +240,7 @@ fn a_store_that_cannot_be_read_is_an_io_error() {
     for nth in 0..5 {
         let fault = Fault { operation: Operation::Read, nth, for_good: false, transferred: 0 };
         let store = FaultStore::new(Arc::new(MemoryStore::new(volume())), Some(fault));
-        let error = unlock(&store, &Unlock::with(&[passphrase("pw")])).err().expect("planted");
+        let error = unlock(store, &Unlock::with(&[passphrase("pw")])).err().expect("planted");
         assert!(matches!(error.kind, ErrorKind::Io(_)), "{error}");
     }
 }
@@ -292,7 +293,7 @@ fn a_file_is_the_same_before_and_after() {
     for text in ["pw", "wrong"] {
         let store = read_only(file.path());
         assert!(!store.writable());
-        let unlocked = unlock(&*store, &Unlock::with(&[passphrase(text)]));
+        let unlocked = unlock(Arc::clone(&store), &Unlock::with(&[passphrase(text)]));
         if let Ok(unlocked) = unlocked {
             let volume = Volume::new(Arc::clone(&store), unlocked.layout);
             assert!(!volume.writable());

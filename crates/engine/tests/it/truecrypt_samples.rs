@@ -1,6 +1,7 @@
 //! Volumes that TrueCrypt itself and others made open here.
 
 use std::process::Command;
+use std::sync::Arc;
 
 use crate::support::*;
 use claviger_engine::{Credential, ErrorKind, FORMATS, Unlock, Verdict, formats};
@@ -37,9 +38,9 @@ fn volumes_of_truecrypt_itself_hold_their_files() {
         for keyfile in keyfiles {
             credentials.extend(Credential::keyfiles(&dir.join(keyfile)).expect("a keyfile"));
         }
-        let (format, locked) = formats::open(&*store, None).expect("it looks like a volume");
+        let (format, locked) = formats::open(&store, None).expect("it looks like a volume");
         assert_eq!(format.name(), "TrueCrypt");
-        let unlocked = locked.unlock(&*store, &Unlock::with(&credentials)).unwrap_or_else(|e| panic!("{file}: {e}"));
+        let unlocked = locked.unlock(&Unlock::with(&credentials)).unwrap_or_else(|e| panic!("{file}: {e}"));
         let facts = &unlocked.facts;
         assert_eq!((&*facts.hash, &*facts.cipher, &*facts.mode), (hash, cipher, "XTS"), "{file}");
         assert_eq!((&*facts.header, facts.hidden), (header, header == "hidden"));
@@ -74,7 +75,8 @@ fn truecrypt_images_of_cryptsetup_open() {
         let before = digest(&path);
         let store = read_only(&path);
         let credentials = credentials_of(&images, name);
-        let unlocked = unlock(&*store, &Unlock::with(&credentials)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let unlocked =
+            unlock(Arc::clone(&store), &Unlock::with(&credentials)).unwrap_or_else(|e| panic!("{name}: {e}"));
         let facts = unlocked.facts.clone();
         println!("{name}: {facts:?}, {} trials, {:?}", unlocked.trials, unlocked.took);
         // tc_5-whirlpool-xts-aes: header version, hash, mode, cipher, as TrueCrypt names them.
@@ -98,7 +100,8 @@ fn truecrypt_images_of_cryptsetup_open() {
         }
         if hidden {
             let (store, outer) = (read_only(&path), [passphrase(&"a".repeat(12))]);
-            let unlocked = unlock(&*store, &Unlock::with(&outer)).unwrap_or_else(|e| panic!("{name}, outer: {e}"));
+            let unlocked =
+                unlock(Arc::clone(&store), &Unlock::with(&outer)).unwrap_or_else(|e| panic!("{name}, outer: {e}"));
             assert!(!unlocked.facts.hidden);
             assert_eq!(uuid(&blkid, &plaintext(store, unlocked)), "DEAD-BABE", "{name}, outer");
         }
@@ -114,8 +117,9 @@ fn veracrypt_and_systems_are_a_clean_no() {
     let mut refused = 0;
     for name in images.list("tcrypt").iter().filter(|n| n.starts_with("vc") || n.starts_with("sys")) {
         let store = read_only(&images.path("tcrypt").join(name));
-        let error =
-            unlock(&*store, &Unlock::with(&credentials_of(&images, name))).err().expect("it is not TrueCrypt's");
+        let error = unlock(Arc::clone(&store), &Unlock::with(&credentials_of(&images, name)))
+            .err()
+            .expect("it is not TrueCrypt's");
         match error.kind {
             ErrorKind::WrongCredential(_) => refused += 1,
             // Six times twelve bytes.

@@ -1,6 +1,7 @@
 //! What happens when a VeraCrypt volume does not open: what is tried, how often, and what is said.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -35,9 +36,9 @@ fn open<'a>(
     let credentials: &'static [Credential] = Box::leak(Box::new([passphrase(text)]));
     let mut with = Unlock { pim: Some(1), ..Unlock::with(credentials) };
     change(&mut with);
-    let store = MemoryStore::new(bytes.clone());
-    let (_, header) = formats::open(&store, format)?;
-    let unlocked = header.unlock(&store, &with);
+    let store = Arc::new(MemoryStore::new(bytes.clone()));
+    let (_, header) = formats::open(&shared(Arc::clone(&store)), format)?;
+    let unlocked = header.unlock(&with);
     assert!(store.to_vec() == bytes, "the volume was changed");
     unlocked
 }
@@ -52,10 +53,9 @@ fn one_derivation_suffices_where_format_and_hash_are_known() {
     let store = MemoryStore::new(volume()[..131_072 + 512].to_vec());
     // So short a file has no place for another header than the primary one and a hidden one, which is overwritten.
     let bytes = [&store.to_vec()[..65_536], &[0; 65_536 + 512]].concat();
-    let store = MemoryStore::new(bytes);
-    let (_, header) = formats::open(&store, Some("VeraCrypt")).expect("a header");
+    let (_, header) = formats::open(&shared(MemoryStore::new(bytes)), Some("VeraCrypt")).expect("a header");
     let with = Unlock { hash: Some("SHA-256"), pim: Some(1), truncated: true, ..Unlock::with(&credentials) };
-    let unlocked = header.unlock(&store, &with).expect("the right passphrase");
+    let unlocked = header.unlock(&with).expect("the right passphrase");
     assert_eq!((unlocked.derivations, unlocked.trials), (1, 1));
 }
 

@@ -1,6 +1,7 @@
 //! VeraCrypt volumes that we create open in the kernel, by way of cryptsetup. What VeraCrypt itself made is among the samples.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::support::*;
 use claviger_engine::{Credential, Spec, Store, Unlock, Volume};
@@ -69,7 +70,7 @@ impl Made {
         let (cipher, _, hash, pim) = self.row;
         let credentials = self.credentials();
         let hints = Unlock { cipher: Some(cipher), hash: Some(hash), pim, ..Unlock::with(&credentials) };
-        let unlocked = unlock_veracrypt(&*store, &hints).expect("our own volume");
+        let unlocked = unlock_veracrypt(Arc::clone(&store), &hints).expect("our own volume");
         assert_eq!((&*unlocked.facts.header, &unlocked.warnings[..]), ("primary", &[][..]));
         Volume::new(store, unlocked.layout)
     }

@@ -1,5 +1,7 @@
 //! Volumes that VeraCrypt made open here.
 
+use std::sync::Arc;
+
 use crate::support::*;
 use claviger_engine::{ErrorKind, Unlock, Unlocked, formats};
 use claviger_testkit::tools;
@@ -51,7 +53,7 @@ fn veracrypt_images_of_cryptsetup_open_with_one_derivation_each_where_hints_are_
         let credentials = credentials_of(&images, name);
         let (hash, cipher, pim, hidden) = named(name);
         let hints = Unlock { hash: Some(hash), cipher: Some(&cipher), pim, ..Unlock::with(&credentials) };
-        let unlocked = unlock_veracrypt(&*store, &hints).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let unlocked = unlock_veracrypt(Arc::clone(&store), &hints).unwrap_or_else(|e| panic!("{name}: {e}"));
         check(name, &unlocked);
         let expected = if hidden { "CAFE-BABE" } else { "DEAD-BABE" };
         assert_eq!(uuid(&blkid, &plaintext(store, unlocked)), expected, "{name}");
@@ -67,8 +69,8 @@ fn a_volume_of_which_nothing_is_known_opens() {
     let name = "vc_1-sha512-xts-aes";
     let store = read_only(&images.path("tcrypt").join(name));
     let credentials = credentials_of(&images, name);
-    let (_, header) = formats::open(&*store, None).expect("it looks like a volume");
-    let unlocked = header.unlock(&*store, &Unlock::with(&credentials)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let (_, header) = formats::open(&store, None).expect("it looks like a volume");
+    let unlocked = header.unlock(&Unlock::with(&credentials)).unwrap_or_else(|e| panic!("{name}: {e}"));
     check(name, &unlocked);
     assert!(unlocked.derivations < 7, "{} derivations: the likeliest come first", unlocked.derivations);
 }
@@ -80,7 +82,7 @@ fn the_outer_volume_opens_with_its_own_passphrase() {
     let store = read_only(&images.path("tcrypt").join(name));
     let outer = [passphrase(&"a".repeat(12))];
     let hints = Unlock { hash: Some("SHA-512"), cipher: Some("AES"), ..Unlock::with(&outer) };
-    let unlocked = unlock_veracrypt(&*store, &hints).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let unlocked = unlock_veracrypt(Arc::clone(&store), &hints).unwrap_or_else(|e| panic!("{name}: {e}"));
     assert_eq!((&*unlocked.facts.header, unlocked.facts.hidden), ("primary", false));
     assert_eq!(uuid(&blkid, &plaintext(store, unlocked)), "DEAD-BABE");
 }
@@ -93,7 +95,7 @@ fn without_its_pim_a_volume_does_not_open() {
     let credentials = credentials_of(&images, name);
     for (pim, advice) in [(None, "give the PIM"), (Some(1), "leave out the PIM")] {
         let hints = Unlock { hash: Some("SHA-256"), cipher: Some("AES"), pim, ..Unlock::with(&credentials) };
-        let error = unlock_veracrypt(&*store, &hints).err().expect("the PIM is wrong");
+        let error = unlock_veracrypt(Arc::clone(&store), &hints).err().expect("the PIM is wrong");
         assert!(matches!(error.kind, ErrorKind::WrongCredential(_)), "{error}");
         assert!(error.to_string().contains(advice), "{error}");
     }

@@ -18,13 +18,13 @@ use claviger_engine::store::{Access, SliceStore};
 use claviger_engine::{Credential, Error, ErrorKind, Format, Layout, Spec, Store, Volume};
 use serde::Serialize;
 
+use crate::opening::OpenArgs;
 use crate::opening::cost::NewCostArgs;
 use crate::opening::credentials::DestinationCredentialArgs;
-use crate::opening::{OpenArgs, open_file};
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
-use crate::terminal::{cancel, size};
+use crate::terminal::{advice, cancel, size};
 use crate::verbs::create::{Overwrite, choose};
 use place::{Place, Target};
 use state::{State, What};
@@ -279,8 +279,7 @@ impl Args {
     /// Opens what is read.
     fn source(&self) -> anyhow::Result<Source> {
         if self.raw_source {
-            let store: Arc<dyn Store> = Arc::new(open_file(&self.open.path, Access::ReadOnly)?);
-            let store = self.open.how.in_partition(store).map_err(|e| e.at(&self.open.path))?;
+            let store = self.open.raw(Access::ReadOnly)?;
             let layout = Layout::clear(store.len()).map_err(|e| e.at(&self.open.path))?;
             return Ok(Source { store: Volume::new(store, layout), format: None });
         }
@@ -329,8 +328,8 @@ fn plaintext(
         }
         Some(Kind { format, spec, .. }) => {
             let with = format.takes().reopening(spec, credentials);
-            let unlocked = format.open(&*store)?.unlock(&*store, &with)?;
-            unlocked.warnings.iter().for_each(|w| output::warn(w));
+            let unlocked = format.open(&store)?.unlock(&with)?;
+            advice::warn(&unlocked.warnings);
             Volume::new(store, unlocked.layout)
         }
     };

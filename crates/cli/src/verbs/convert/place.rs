@@ -12,7 +12,6 @@ use claviger_engine::store::{Access, FileStore, files};
 use claviger_engine::{Error, Result, Store};
 
 use super::state::{State, What};
-use crate::opening::open_file;
 use crate::terminal::output;
 use crate::verbs::create::{self, Overwrite};
 
@@ -53,7 +52,7 @@ impl Place {
             }
             Err(e) => Err(Error::from(e).at(path)),
             Ok(metadata) if metadata.file_type().is_block_device() => {
-                let device = open_file(path, Access::ReadWrite)?;
+                let device = FileStore::open(path, Access::ReadWrite)?;
                 // Whoever goes on has agreed before.
                 if !resume {
                     create::may_overwrite(overwrite, path, &device)?;
@@ -62,7 +61,7 @@ impl Place {
                 Ok(Self { at: to.clone(), to, state, kind: Kind::Device(device) })
             }
             Ok(_) => {
-                let old = open_file(path, Access::ReadWrite)?;
+                let old = FileStore::open(path, Access::ReadWrite)?;
                 create::may_overwrite(overwrite, path, &old)?;
                 Ok(Self::file(absolute(path.canonicalize())?, state, Some(old)))
             }
@@ -164,7 +163,7 @@ impl Place {
         if let Kind::Device(_) = self.kind {
             return Ok(self.target(None));
         }
-        let store = open_file(&self.at, Access::ReadWrite)?;
+        let store = FileStore::open(&self.at, Access::ReadWrite)?;
         if store.len() != what.stored {
             return Err(Error::misuse(format!("it has {} bytes, not {}", store.len(), what.stored)).at(&self.at));
         }

@@ -7,16 +7,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use claviger_engine::formats::{self, Facts};
+use claviger_engine::opening::HeaderFound;
 use claviger_engine::store::Access;
 use claviger_engine::{Credential, Error, ErrorKind, Format, HiddenRoom, Spec, Store, Unlock};
 use serde::Serialize;
 
 use super::{choose, tell_filling};
-use crate::opening::{HiddenArgs, How, open_file, with_option};
+use crate::opening::{HiddenArgs, How};
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
-use crate::terminal::{cancel, prompt, size};
+use crate::terminal::{advice, cancel, prompt, size};
 
 /// What the hidden volume is to be.
 #[derive(clap::Args)]
@@ -57,24 +58,23 @@ struct Hidden {
 pub fn run(args: &super::Args, path: &Path) -> anyhow::Result<()> {
     guard::no_dumps();
     let cancel = cancel::install()?;
-    let at = |e: Error| with_option(e.at(path));
+    let at = |e: Error| e.at(path);
     let HiddenVolumeArgs { hidden_cipher, inner, .. } = &args.hidden;
     if inner.credentials.on_stdin() && args.credentials.on_stdin() {
         return Err(Error::misuse("only one of the two passwords can come from standard input").into());
     }
 
     // The outer volume: what it is, and what room it has.
-    let store: Arc<dyn Store> = Arc::new(open_file(path, Access::ReadWrite)?);
     let how = How::new(args.format.clone(), args.cipher.clone(), args.hash.clone(), args.pim);
-    let (_, header) = formats::open(&*store, how.format()).map_err(at)?;
+    let HeaderFound { store, header, .. } = how.opening(path)?.access(Access::ReadWrite).find_header()?;
     let outer_credentials = args.credentials.read()?;
     let bar = Progress::trials("Opening");
     let show = |done, all| bar.at(done, all);
     let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..how.unlock(&outer_credentials) };
-    let unlocked = header.unlock(&*store, &with);
+    let unlocked = header.unlock(&with);
     drop(bar);
     let unlocked = unlocked.map_err(at)?;
-    unlocked.warnings.iter().for_each(|w| output::warn(w));
+    advice::warn(&unlocked.warnings);
     let Facts { format, cipher, hash, .. } = unlocked.facts;
     let outer =
         Unlock { cancel: Some(cancel), hash: Some(&hash), cipher: Some(&cipher), ..how.unlock(&outer_credentials) };
@@ -115,7 +115,7 @@ pub fn run(args: &super::Args, path: &Path) -> anyhow::Result<()> {
         _ => at(e),
     })?;
     let end = Instant::now();
-    let facts = check(format, &*store, &spec, &credentials).map_err(at)?;
+    let facts = check(format, &store, &spec, &credentials).map_err(at)?;
     let hidden = Hidden {
         path: path.display().to_string(),
         format: facts.format,
@@ -149,11 +149,11 @@ fn consent(args: &super::Args, path: &Path, room: &HiddenRoom) -> claviger_engin
 /// Opens what was made, as whoever wants its contents will.
 fn check(
     format: &'static dyn Format,
-    store: &dyn Store,
+    store: &Arc<dyn Store>,
     spec: &Spec<'_>,
     credentials: &[Credential],
 ) -> claviger_engine::Result<Facts> {
-    Ok(format.open(store)?.unlock(store, &format.takes().reopening(spec, credentials))?.facts)
+    Ok(format.open(store)?.unlock(&format.takes().reopening(spec, credentials))?.facts)
 }
 
 impl Report for Hidden {

@@ -19,7 +19,6 @@ use serde::Serialize;
 use crate::opening::cost::CostArgs;
 use crate::opening::credentials::CredentialArgs;
 use crate::opening::new_file;
-use crate::opening::open_file;
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
@@ -164,7 +163,7 @@ pub(crate) struct LuksArgs {
 
 /// A detached header, removed again unless the volume is made.
 struct NewHeader {
-    store: Option<FileStore>,
+    store: Option<Arc<FileStore>>,
     path: PathBuf,
 }
 
@@ -179,7 +178,7 @@ impl NewHeader {
                 metadata.saturating_add(keyslots.unwrap_or(LEN.saturating_sub(metadata).max(1 << 20))).min(256 << 20)
             }
         };
-        Ok(Self { store: Some(FileStore::create(path, len)?), path: path.to_owned() })
+        Ok(Self { store: Some(Arc::new(FileStore::create(path, len)?)), path: path.to_owned() })
     }
 }
 
@@ -280,7 +279,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let store = &*target.store;
 
     let mut new_header = args.luks.header.as_deref().map(|path| NewHeader::create(path, &args.luks)).transpose()?;
-    let header_store = new_header.as_ref().and_then(|header| header.store.as_ref()).unwrap_or(store);
+    let header_store =
+        new_header.as_ref().and_then(|header| header.store.clone()).unwrap_or_else(|| Arc::clone(&target.store));
 
     let begin = Instant::now();
     let bar = Progress::bytes(if args.quick { "Creating" } else { "Filling" });
@@ -292,7 +292,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let data = new_header.as_ref().map(|_| store as &dyn Store);
     let spec = Spec { data, progress: Some(&show), ..spec };
-    let done = format.create(header_store, &spec, &credentials).and_then(|()| Ok(store.flush()?));
+    let done = format.create(&*header_store, &spec, &credentials).and_then(|()| Ok(store.flush()?));
     bar.clear();
     done.map_err(|e| match &e.kind {
         ErrorKind::Cancelled => e.at(path).hint(target.left()),
@@ -306,7 +306,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         filling_seconds: filling.get().map(|begin| (end - *begin).as_secs_f64()),
         quick: args.quick,
         keyfile: args.fresh_keyfile.as_ref().map(|path| path.display().to_string()),
-        ..check(format, header_store, &spec, &credentials).map_err(|e| e.at(path))?
+        ..check(format, &target.store, &header_store, &spec, &credentials).map_err(|e| e.at(path))?
     };
     if let Some(header) = &args.luks.header {
         // Before the volume is there for good: it is nothing without its header.
@@ -322,11 +322,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// Opens what was made, as whoever wants its contents will.
 fn check(
     format: &'static dyn Format,
-    store: &FileStore,
+    data: &Arc<FileStore>,
+    header: &Arc<FileStore>,
     spec: &Spec<'_>,
     credentials: &[Credential],
 ) -> claviger_engine::Result<Created> {
-    let facts = format.open(store)?.unlock(store, &format.takes().reopening(spec, credentials))?.facts;
+    let data: Arc<dyn Store> = Arc::clone(data) as _;
+    let header = match spec.data {
+        Some(_) => format.open_detached(&(Arc::clone(header) as _), &data)?,
+        None => format.open(&data)?,
+    };
+    let facts = header.unlock(&format.takes().reopening(spec, credentials))?.facts;
     let opened_with = match format.creator().filter(|_| format.headerless()) {
         Some(creator) => options_for(creator, &facts, spec),
         None => Vec::new(),
@@ -439,7 +445,7 @@ impl<'a> Place<'a> {
             return Err(Error::misuse("a block device has its size already: leave --size away").at(path));
         }
         // Takes the lock: a volume that somebody has open is not replaced.
-        let old = open_file(path, Access::ReadWrite)?;
+        let old = FileStore::open(path, Access::ReadWrite)?;
         may_overwrite(Overwrite { force: args.force, yes: args.yes }, path, &old)?;
         if device {
             fits(old.len())?;

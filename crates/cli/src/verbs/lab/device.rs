@@ -4,10 +4,9 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use claviger_engine::store::Access;
+use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Error, Result};
 
-use crate::opening::open_file;
 use crate::verbs::create::{Overwrite, may_overwrite};
 
 /// Fails unless it may be overwritten: by `--force` and an answer, even where it looks empty. What is mounted or otherwise in
@@ -19,5 +18,5 @@ pub fn may_be_lost(device: &Path, overwrite: Overwrite) -> Result<()> {
             .at(device)
             .hint("Files and folders are not taken for one."));
     }
-    may_overwrite(overwrite, device, &open_file(device, Access::ReadWrite)?)
+    may_overwrite(overwrite, device, &FileStore::open(device, Access::ReadWrite)?)
 }

@@ -10,6 +10,7 @@
 mod gpg;
 mod keys;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use claviger_crypto::Secret;
@@ -18,6 +19,7 @@ use claviger_crypto::dmcrypt::Specification;
 use super::headerless::{self, Place, UNIT, Volume};
 use super::takes::{Parameter, Takes, check_opening};
 use super::{Choices, Creator, Facts, Format, Header, Unlocked, Verdict, stored_behind};
+use crate::advice::Warning;
 use crate::credential::{Credential, Unlock, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
@@ -50,8 +52,8 @@ impl Format for LoopAes {
         Ok(headerless::verdict(LOOP_AES_NAME))
     }
 
-    fn open(&self, _store: &dyn Store) -> Result<Box<dyn Header>> {
-        Ok(Box::new(Locked))
+    fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
+        Ok(Box::new(Locked(Arc::clone(store))))
     }
 
     fn takes(&self) -> Takes {
@@ -91,7 +93,7 @@ impl Creator for LoopAes {
     }
 
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
-        Locked.asks_passphrase(keyfiles)
+        asks_passphrase(keyfiles)
     }
 
     /// Mode and vectors follow from the key file, and so does the hash from the size of the key.
@@ -108,11 +110,12 @@ impl Creator for LoopAes {
     }
 }
 
-struct Locked;
+struct Locked(Arc<dyn Store>);
 
 impl Header for Locked {
-    fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+    fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
+        let store = &*self.0;
         check_opening(&LOOP_AES, with)?;
         let place = place(store, with)?;
         let parameters = Parameters::of(with)?;
@@ -132,12 +135,19 @@ impl Header for Locked {
         Ok(Unlocked { warnings, ..unlocked })
     }
 
-    /// A key file that is text needs no passphrase, and neither does one for a secret key that an agent has.
-    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
-        let locked =
-            |c: &Credential| matches!(c, Credential::Keyfile(file) if gpg::kind(file) == gpg::Kind::Passphrase);
-        !keyfiles.iter().any(|c| matches!(c, Credential::Keyfile(_))) || keyfiles.iter().any(locked)
+    fn data(&self) -> &Arc<dyn Store> {
+        &self.0
     }
+
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        asks_passphrase(keyfiles)
+    }
+}
+
+/// A key file that is text needs no passphrase, and neither does one for a secret key that an agent has.
+fn asks_passphrase(keyfiles: &[Credential]) -> bool {
+    let locked = |c: &Credential| matches!(c, Credential::Keyfile(file) if gpg::kind(file) == gpg::Kind::Passphrase);
+    !keyfiles.iter().any(|c| matches!(c, Credential::Keyfile(_))) || keyfiles.iter().any(locked)
 }
 
 /// Sectors are numbered from the beginning of the store on, not of the data, unless `skip` says otherwise: that is what an
@@ -157,7 +167,7 @@ struct Parameters {
     bits: u32,
     hash: &'static str,
     iterations: u32,
-    warnings: Vec<String>,
+    warnings: Vec<Warning>,
 }
 
 impl Parameters {
@@ -171,10 +181,10 @@ impl Parameters {
                 return Err(Error::misuse(format!("loop-AES has keys of 128, 192 or 256 bits, not {bits}")));
             }
             (None, _) => {
-                warnings.push(format!(
-                    "Nothing in the volume says so and nobody did: keys of {} bits were taken.",
-                    KEY_BITS[0]
-                ));
+                warnings.push(
+                    format!("Nothing in the volume says so and nobody did: keys of {} bits were taken.", KEY_BITS[0])
+                        .into(),
+                );
                 KEY_BITS[0]
             }
         };
@@ -193,11 +203,9 @@ impl Parameters {
         Specification::parse(&specification).map_err(|e| Error::unsupported(e.to_string()))?;
         let iterations = single.iterations_k.unwrap_or(0).saturating_mul(1000).max(1);
         if keys.count() == 1 {
-            warnings.push(
-                "A volume with one key is weak: its initialisation vectors can be foretold, so that contents that were prepared \
+            warnings.push("A volume with one key is weak: its initialisation vectors can be foretold, so that contents that were prepared \
                  for it can be recognised from outside."
-                    .to_owned(),
-            );
+                    .into());
         }
         Ok(Self { specification, key, bits, hash: name, iterations, warnings })
     }

@@ -8,6 +8,7 @@ use super::NAME;
 use super::create::ALIGNMENT;
 use super::header::{Phdr, SIZE};
 use super::unlock::open_key;
+use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, ErrorKind, Result};
@@ -38,7 +39,7 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
     };
     let backup = Phdr::read(file)?;
     backup.sound()?;
-    if backup.areas_end() > store.len() || backup.payload != 0 && backup.data_start() >= data_len(store, with) {
+    if backup.areas_end() > store.len() || backup.payload != 0 && backup.data_start() >= store.len() {
         return Err(Error::misuse("the header in the backup does not fit: it belongs to a larger volume")
             .hint("Is it the backup of another volume, or was the file cut short? Nothing was changed."));
     }
@@ -48,9 +49,9 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
     };
     let there = present(store)?;
     let mut warnings = Vec::new();
-    match doubt(store, &backup, there.as_ref(), key.as_ref(), with)? {
+    match doubt(store, &backup, there.as_ref(), key.as_ref())? {
         Some(error) if !unproven => return Err(error),
-        Some(error) => warnings.push(format!("Forced, although {}.", error.kind)),
+        Some(error) => warnings.push(format!("Forced, although {}.", error.kind).into()),
         None => {}
     }
     let mut steps = areas(store, file, &backup)?;
@@ -58,17 +59,11 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
     store.read_at(0, &mut now)?;
     steps.extend(backup.steps(&now, store)?);
     if !steps.is_empty() && there.is_some() {
-        warnings.push(
-            "The header and the keyslots that are there now are lost: save them first if they may still be wanted."
-                .to_owned(),
-        );
+        let lost = Warning::from("The header and the keyslots that are there now are lost.");
+        warnings.push(lost.advise(Advice::BackUpHeader));
     }
     let edit = Edit::new(steps).made_for(vec![Seen { at: 0, bytes: now.to_vec() }]);
     Ok(Prepared { edit, format: NAME, hidden: false, keyslot: None, derivation: None, warnings })
-}
-
-fn data_len(store: &dyn Store, with: &Unlock<'_>) -> u64 {
-    with.data.map_or(store.len(), |data| data.len())
 }
 
 /// The header in front, if there is one.
@@ -81,15 +76,9 @@ fn present(store: &dyn Store) -> Result<Option<Phdr>> {
 }
 
 /// Why it is not known to be the backup of this volume.
-fn doubt(
-    store: &dyn Store,
-    backup: &Phdr,
-    there: Option<&Phdr>,
-    key: Option<&Secret>,
-    with: &Unlock<'_>,
-) -> Result<Option<Error>> {
+fn doubt(store: &dyn Store, backup: &Phdr, there: Option<&Phdr>, key: Option<&Secret>) -> Result<Option<Error>> {
     let doubt = |what: String, hint: &str| Ok(Some(Error::misuse(format!("{what}; nothing was changed")).hint(hint)));
-    let Some(there) = there else { return nothing_there(store, backup, key, with) };
+    let Some(there) = there else { return nothing_there(store, backup, key) };
     // Digests have a salt, and stay as they are for as long as the key.
     let digest = |header: &Phdr| (header.digest_salt().to_vec(), header.digest().to_vec());
     if digest(there) != digest(backup) {
@@ -113,9 +102,9 @@ fn doubt(
 }
 
 /// Where there is no header any more: the data tell, if a credential was given and they are more than noise.
-fn nothing_there(store: &dyn Store, backup: &Phdr, key: Option<&Secret>, with: &Unlock<'_>) -> Result<Option<Error>> {
+fn nothing_there(store: &dyn Store, backup: &Phdr, key: Option<&Secret>) -> Result<Option<Error>> {
     if let Some(key) = key
-        && makes_sense(with.data.unwrap_or(store), backup, key)?
+        && makes_sense(store, backup, key)?
     {
         return Ok(None);
     }

@@ -9,6 +9,7 @@ use super::create::{choose, sealed};
 use super::header::{Phdr, SLOTS, Slot};
 use super::unlock::{OpenedKey, open_key};
 use super::{LUKS1, Luks1, NAME, backup, not_in_luks1, repair, told};
+use crate::advice::Warning;
 use crate::credential::{Credential, Unlock};
 use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, Result};
@@ -98,7 +99,7 @@ impl<'a> Change<'a> {
         Ok(())
     }
 
-    pub fn prepared(self, keyslot: Option<usize>, derivation: Option<Derivation>, warnings: Vec<String>) -> Prepared {
+    pub fn prepared(self, keyslot: Option<usize>, derivation: Option<Derivation>, warnings: Vec<Warning>) -> Prepared {
         let keyslot = keyslot.map(|number| number as u32);
         let edit = Edit::new(self.steps).made_for(self.seen);
         Prepared { edit, format: NAME, hidden: false, keyslot, derivation, warnings }
@@ -189,7 +190,7 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
     }
     change.wipe(number)?;
     let warning = "No keyslot opens the volume any more. Only a header backup or the volume key can.";
-    let warnings = is_last.then(|| warning.to_owned()).into_iter().collect();
+    let warnings = is_last.then(|| warning.into()).into_iter().collect();
     Ok(change.prepared(Some(number), None, warnings))
 }
 

@@ -8,15 +8,17 @@ pub(in crate::formats) mod header;
 mod repair;
 mod unlock;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use claviger_crypto::dmcrypt::Sectors;
 use claviger_crypto::secret::wipe_stack;
 use serde_json::{Value, json};
 
-use super::luks::{cipher_error, opened_by};
+use super::luks::{KeyMarks, Stored, cipher_error, data_elsewhere, opened_by, other_header_in_front};
 use super::takes::{Parameter, Takes, check_opening};
 use super::{Choices, Creator, Facts, Format, Header, KeyslotEditor, Plan, Unlocked, Verdict};
+use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, Result};
 use crate::hex;
@@ -54,8 +56,12 @@ impl Format for Luks1 {
         })
     }
 
-    fn open(&self, store: &dyn Store) -> Result<Box<dyn Header>> {
-        Ok(Box::new(Locked(told(Phdr::read(store))?)))
+    fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
+        Locked::read(Stored::whole(store))
+    }
+
+    fn open_detached(&self, header: &Arc<dyn Store>, data: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
+        Locked::read(Stored::apart(header, data))
     }
 
     fn takes(&self) -> Takes {
@@ -101,7 +107,16 @@ fn told<T>(result: Result<T>) -> Result<T> {
 }
 
 /// A header that was read.
-struct Locked(Phdr);
+struct Locked {
+    header: Phdr,
+    stored: Stored,
+}
+
+impl Locked {
+    fn read(stored: Stored) -> Result<Box<dyn Header>> {
+        Ok(Box::new(Self { header: told(Phdr::read(&*stored.header))?, stored }))
+    }
+}
 
 impl Header for Locked {
     /// A keyfile is a passphrase.
@@ -109,31 +124,36 @@ impl Header for Locked {
         keyfiles.is_empty()
     }
 
-    fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
-        told(unlocked(&self.0, store, with))
+    fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
+        told(unlocked(&self.header, &self.stored, with))
+    }
+
+    fn data(&self) -> &Arc<dyn Store> {
+        self.stored.data()
     }
 
     fn describe(&self) -> Option<Value> {
-        Some(described(&self.0))
+        Some(described(&self.header))
     }
 
     fn plan(&self, with: &Unlock<'_>) -> Option<Plan> {
-        Some(unlock::plan(&self.0, with))
+        Some(unlock::plan(&self.header, with))
     }
 
     fn effort(&self, with: &Unlock<'_>) -> u64 {
-        unlock::effort(&self.0, with)
+        unlock::effort(&self.header, with)
     }
 }
 
-fn unlocked(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+fn unlocked(header: &Phdr, stored: &Stored, with: &Unlock<'_>) -> Result<Unlocked> {
     let begun = Instant::now();
     check_opening(&LUKS1, with)?;
-    let data = Data::of(header, store, with)?;
+    let data = Data::of(header, stored)?;
     let cipher = header.cipher()?;
-    let OpenedKey { keyslot, key, trials, mut warnings } = unlock::open_key(header, store, with)?;
+    let OpenedKey { keyslot, key, trials, mut warnings } = unlock::open_key(header, &*stored.header, with)?;
     warnings.extend(header_warnings(header));
-    warnings.extend(data.warning.clone());
+    warnings.extend(data.warning.clone().map(Warning::from));
+    warnings.extend(other_header_in_front(stored, &marks_of(header))?);
     let sector_cipher = cipher
         .with_key(&key, Sectors::default(), with.acceleration)
         .map_err(|e| cipher_error(e, at::CIPHER_NAME as u64))?;
@@ -149,12 +169,23 @@ fn unlocked(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> Result<Unloc
     Ok(Unlocked { layout, facts, warnings, trials, derivations: trials, took: begun.elapsed(), recognised: true })
 }
 
+/// What the volume key is known by, if there is a header that is sound.
+pub(in crate::formats) fn key_marks(store: &dyn Store) -> Result<KeyMarks> {
+    let header = Phdr::read(store)?;
+    Ok(marks_of(&header))
+}
+
+fn marks_of(header: &Phdr) -> KeyMarks {
+    vec![(header.digest_salt().to_vec(), header.digest().to_vec())]
+}
+
 /// What is wrong with the header, but does not keep it from being opened.
-fn header_warnings(header: &Phdr) -> Vec<String> {
+fn header_warnings(header: &Phdr) -> Vec<Warning> {
     let readable = header.slots.iter().filter_map(|slot| slot.trouble.as_ref().filter(|t| t.readable));
-    let mut warnings: Vec<_> = readable.map(|t| format!("The header is damaged: {} ({}).", t.what, t.field)).collect();
+    let mut warnings: Vec<_> =
+        readable.map(|t| format!("The header is damaged: {} ({}).", t.what, t.field).into()).collect();
     if header.uuid.is_none() {
-        warnings.push("The UUID in the header is damaged: it is no text.".to_owned());
+        warnings.push("The UUID in the header is damaged: it is no text.".into());
     }
     warnings
 }
@@ -194,24 +225,25 @@ struct Data {
 
 impl Data {
     /// As far as the store goes: the header does not say how long they are.
-    fn of(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> Result<Self> {
+    fn of(header: &Phdr, stored: &Stored) -> Result<Self> {
         let start = header.data_start();
-        let detached = with.data.is_some();
+        let detached = stored.detached.is_some();
         if start == 0 && !detached {
-            return Err(Error::misuse("it is a detached header: the data are in another file or device")
-                .hint("Name the file or device with the data as the volume, and this one as its header."));
+            return Err(data_elsewhere());
         }
-        let store_len = with.data.unwrap_or(store).len();
+        let store_len = stored.data().len();
         let len = store_len.saturating_sub(start) / SECTOR * SECTOR;
         if len == 0 {
             let what = format!("the data begin at byte {start}, the file ends at byte {store_len}");
-            let hint = if detached {
-                "The header says where the data begin in the file or device that was named as the volume: is it the right one?"
-            } else {
-                "If it is a detached header or a header backup, name the file or device with the data as the volume, and this one \
-                 as its header. Otherwise the file was cut short: find a complete copy."
-            };
-            return Err(header::malformed("payload offset", at::PAYLOAD, what).hint(hint));
+            let error = header::malformed("payload offset", at::PAYLOAD, what);
+            return Err(match detached {
+                true => error.hint(
+                    "The header says where the data begin in the file or device that was named as the volume: is it the right one?",
+                ),
+                false => error
+                    .hint("If the file was cut short, find a complete copy. Otherwise it is a detached header or a header backup.")
+                    .advise(Advice::NameHeader),
+            });
         }
         let rest = store_len % SECTOR;
         let warning = (rest != 0).then(|| {
@@ -259,6 +291,5 @@ fn described(header: &Phdr) -> Value {
 
 /// What LUKS1 does not have.
 fn not_in_luks1(what: &str) -> Error {
-    Error::misuse(format!("LUKS1 has no {what}"))
-        .hint("LUKS2 has more: `claviger header convert --to LUKS2` turns the header into one of it.")
+    Error::misuse(format!("LUKS1 has no {what}")).hint("LUKS2 has more.").advise(Advice::ConvertToLuks2)
 }

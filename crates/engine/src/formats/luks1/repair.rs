@@ -8,6 +8,7 @@ use super::create::standard_offset;
 use super::header::{self, MAGIC, Phdr, SIZE, STRIPES, Slot, at};
 use super::unlock::{looked_at, open_key};
 use super::{NAME, header_warnings};
+use crate::advice::Warning;
 use crate::credential::Unlock;
 use crate::edit::{Edit, Seen};
 use crate::error::{Error, ErrorKind, Result};
@@ -23,7 +24,7 @@ pub(super) fn repair(store: &dyn Store) -> Result<Prepared> {
     for (number, slot) in header.slots.iter().enumerate() {
         if let Some(trouble) = &slot.trouble {
             new = new.with_slot(number, standard(&header, number, slot));
-            warnings.push(format!("Keyslot {number} was damaged ({}): {}.", trouble.field, trouble.what));
+            warnings.push(format!("Keyslot {number} was damaged ({}): {}.", trouble.field, trouble.what).into());
         }
     }
     // What was guessed has to make sense together.
@@ -35,7 +36,7 @@ pub(super) fn repair(store: &dyn Store) -> Result<Prepared> {
 }
 
 /// The header, with its first bytes put right if they are damaged and all else makes sense.
-fn with_marks(store: &dyn Store, warnings: &mut Vec<String>) -> Result<Phdr> {
+fn with_marks(store: &dyn Store, warnings: &mut Vec<Warning>) -> Result<Phdr> {
     let error = match Phdr::read(store) {
         Ok(header) => return Ok(header),
         Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_) | ErrorKind::Unsupported { .. }) => e,
@@ -48,7 +49,7 @@ fn with_marks(store: &dyn Store, warnings: &mut Vec<String>) -> Result<Phdr> {
     let convincing = |h: &Phdr| !luks2 && h.cipher().is_ok() && h.hash().is_ok() && h.sound().is_ok();
     match Phdr::parse(&bytes, store.len()) {
         Ok(header) if convincing(&header) => {
-            warnings.push("The magic or the version at the beginning of the header was damaged.".to_owned());
+            warnings.push("The magic or the version at the beginning of the header was damaged.".into());
             Ok(header)
         }
         _ => Err(Error::new(ErrorKind::NotThisFormat("there is no LUKS1 header that could be repaired".into()))
@@ -91,7 +92,7 @@ pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
             warnings.push(format!(
                 "Keyslot {number} is damaged: {not_random} of the {sectors} sectors of its area do not look random, so that it \
                  opens with no passphrase any more."
-            ));
+            ).into());
         }
     }
     let copies = vec![CopyReport { name: "primary", at: 0, state }];

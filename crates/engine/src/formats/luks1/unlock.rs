@@ -11,6 +11,7 @@ use claviger_crypto::pool::Pool;
 use claviger_crypto::secret::wipe_stack;
 
 use super::header::{DIGEST, Phdr, SECTOR, SLOTS, Slot, Trouble};
+use crate::advice::Warning;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::kdf::Kdf;
@@ -27,7 +28,7 @@ pub(super) struct OpenedKey {
     /// Keyslots that were tried.
     pub trials: u64,
     /// What a person must know. Whole sentences.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 /// Finds the volume key: the credentials are the key itself, or open a keyslot. Where several open, the one that costs least
@@ -65,7 +66,7 @@ pub(super) fn open_key(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> R
         wipe_stack();
     });
     let found = trials.outcome()?;
-    let warnings = left_out.iter().map(|t| format!("This could not be tried: {}.", t.what)).collect();
+    let warnings = left_out.iter().map(|t| format!("This could not be tried: {}.", t.what).into()).collect();
     match found {
         Some((rank, key)) => Ok(OpenedKey { keyslot: Some(slots[rank].0), key, trials: slots.len() as u64, warnings }),
         None => Err(none_opens(header, store, &slots, left_out.first().copied())),

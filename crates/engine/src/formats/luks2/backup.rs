@@ -11,6 +11,7 @@ use super::layout::sectors_of;
 use super::metadata::Metadata;
 use super::read::{self, CopyState, ReadHeader};
 use super::{slots, unlock, validate, write};
+use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::edit::{Edit, Step};
 use crate::error::{Error, ErrorKind, Result};
@@ -30,7 +31,7 @@ pub(super) fn back_up(store: &dyn Store) -> Result<HeaderBackup> {
     }
     let mut warnings = header.warnings();
     if !header.primary.is_current() || !header.secondary.is_current() {
-        warnings.push("In the backup both copies of the header are sound.".to_owned());
+        warnings.push("In the backup both copies of the header are sound.".into());
     }
     Ok(HeaderBackup { bytes, format: NAME, headers: vec!["primary", "secondary"], warnings })
 }
@@ -51,7 +52,7 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
         return Err(Error::misuse(
             "a LUKS2 volume has no backup header at its end: its second copy is behind the first",
         )
-        .hint("`claviger header repair` takes what is sound of the two."));
+        .advise(Advice::RepairHeader));
     };
     let backup = read::read(file)?;
     nothing_required(&backup.metadata)?;
@@ -62,7 +63,7 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
     match judged {
         Judged::Same => {}
         Judged::Not(why) if !unproven => return Err(why),
-        Judged::Not(why) => warnings.push(format!("Forced, although {why}")),
+        Judged::Not(why) => warnings.push(format!("Forced, although {why}").into()),
     }
     let mut steps = keyslots_area(store, file, &backup)?;
     let seqid = there.as_ref().map_or(0, |there| there.binary.seqid).max(backup.binary.seqid);
@@ -76,11 +77,8 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
         steps.extend(write::first_steps(&Binary { seqid, ..backup.binary.clone() }, &backup.metadata)?);
     }
     if !steps.is_empty() && there.is_some() {
-        warnings.push(
-            "The header and the keyslots that are there now are lost: save them with `claviger header backup` if they may \
-             still be wanted."
-                .to_owned(),
-        );
+        let lost = Warning::from("The header and the keyslots that are there now are lost.");
+        warnings.push(lost.advise(Advice::BackUpHeader));
     }
     let seen = there.map_or(Vec::new(), |there| there.seen);
     Ok(prepared(Edit::new(steps).made_for(seen), warnings))
@@ -108,7 +106,7 @@ pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     Ok(Verified { format: NAME, copies, areas: Vec::new(), damaged, warnings: header.warnings() })
 }
 
-fn prepared(edit: Edit, warnings: Vec<String>) -> Prepared {
+fn prepared(edit: Edit, warnings: Vec<Warning>) -> Prepared {
     Prepared { edit, format: NAME, hidden: false, keyslot: None, derivation: None, warnings }
 }
 
@@ -182,7 +180,7 @@ fn nothing_there(store: &dyn Store, file: &dyn Store, backup: &ReadHeader, with:
     let mut start = vec![0; store.len().min(1 << 17) as usize];
     store.read_at(0, &mut start)?;
     let is = magic::known(&start).unwrap_or("no header of LUKS2");
-    let what = match is_detached(backup) && with.data.is_none() {
+    let what = match is_detached(backup) {
         true => format!("the header in the backup is a detached one, and at the beginning there is {is}"),
         false => format!("nothing shows that the backup belongs here: at the beginning there is {is}"),
     };
@@ -200,14 +198,12 @@ fn is_detached(backup: &ReadHeader) -> bool {
     backup.metadata.segments.values().any(|segment| segment.offset.0 == 0)
 }
 
-/// Whether the data decrypt to something under this key. Those with tags do not tell here, and those of a detached header only if
-/// they are named.
+/// Whether the data decrypt to something under this key. Those with tags do not tell here, and those of a detached header are
+/// elsewhere.
 fn makes_sense(store: &dyn Store, backup: &ReadHeader, key: &Secret, with: &Unlock<'_>) -> Result<bool> {
-    let data = match with.data {
-        Some(data) => data,
-        None if is_detached(backup) => return Ok(false),
-        None => store,
-    };
+    if is_detached(backup) {
+        return Ok(false);
+    }
     let Some(segment) = backup.metadata.segments.values().next().filter(|s| s.integrity.is_none()) else {
         return Ok(false);
     };
@@ -215,7 +211,7 @@ fn makes_sense(store: &dyn Store, backup: &ReadHeader, key: &Secret, with: &Unlo
         return Ok(false);
     };
     match specification.with_key(key, sectors_of(segment), with.acceleration) {
-        Ok(cipher) => luks::makes_sense(data, segment.offset.0, &*cipher),
+        Ok(cipher) => luks::makes_sense(store, segment.offset.0, &*cipher),
         Err(_) => Ok(false),
     }
 }

@@ -4,6 +4,7 @@ use super::binary::Binary;
 use super::metadata::Metadata;
 use super::read::{ReadHeader, read};
 use super::{NAME, write};
+use crate::advice::Warning;
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
 use crate::formats::{Derivation, Prepared};
@@ -27,7 +28,7 @@ pub(super) struct Change<'a> {
     /// How its key is derived from now on.
     pub derivation: Option<Derivation>,
     /// What a person must know.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 impl<'a> Change<'a> {

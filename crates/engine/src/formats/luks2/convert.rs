@@ -11,6 +11,7 @@ use super::binary::{Binary, SIZES};
 use super::change::Change;
 use super::metadata::{Af, Area, Base64, Config, Decimal, Digest, Id, Kdf, Keyslot, Metadata, Segment, Size};
 use super::{NAME, binary, slots, validate, write};
+use crate::advice::Warning;
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
 use crate::formats::luks1::header::{self as luks1, New, Phdr, SECTOR, SLOTS, STRIPES, Slot};
@@ -128,7 +129,7 @@ pub(super) fn to_luks1(store: &dyn Store, to: &str, detached: bool) -> Result<Pr
     Ok(prepared(Edit::new(steps).made_for(seen), "LUKS1", lost(&change)))
 }
 
-fn prepared(edit: Edit, format: &'static str, warnings: Vec<String>) -> Prepared {
+fn prepared(edit: Edit, format: &'static str, warnings: Vec<Warning>) -> Prepared {
     Prepared { edit, format, hidden: false, keyslot: None, derivation: None, warnings }
 }
 
@@ -399,7 +400,7 @@ fn luks1_slots(metadata: &Metadata, said: &Said<'_>, limit: u64) -> Result<[Slot
 }
 
 /// What LUKS1 does not say.
-fn lost(change: &Change<'_>) -> Vec<String> {
+fn lost(change: &Change<'_>) -> Vec<Warning> {
     let header = &change.header;
     let mut lost = Vec::new();
     if !header.binary.label.is_empty() || !header.binary.subsystem.is_empty() {
@@ -411,5 +412,5 @@ fn lost(change: &Change<'_>) -> Vec<String> {
     if header.metadata.keyslots.values().any(|slot| slot.priority.unwrap_or(1) != 1) {
         lost.push("priorities of keyslots");
     }
-    lost.iter().map(|what| format!("LUKS1 has no {what}: they are lost.")).collect()
+    lost.iter().map(|what| format!("LUKS1 has no {what}: they are lost.").into()).collect()
 }

@@ -1,7 +1,8 @@
 //! The key derivation of a keyslot, as its metadata describe it (LUKS2 On-Disk Format Specification 1.1.1, section 3.2.2).
 
+use claviger_crypto::hash::{self, Hash};
+
 use super::metadata;
-use super::unlock::known_hash;
 use super::validate::unknown;
 use crate::error::{ErrorKind, Result};
 use crate::formats::luks::kdf::{self, Kdf};
@@ -38,4 +39,9 @@ pub(super) fn of(metadata: &metadata::Kdf) -> Result<Kdf> {
         }
         (other, None) => Err(unknown("the key derivation", other)),
     }
+}
+
+/// The hash of that name in a header.
+pub(super) fn known_hash(name: &str) -> Result<&'static Hash> {
+    hash::by_name(name).ok_or_else(|| unknown("the hash", name))
 }

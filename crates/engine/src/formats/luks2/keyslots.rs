@@ -12,6 +12,7 @@ use super::change::Change;
 use super::metadata::{self, Base64, Decimal, Digest, Id, Keyslot, Metadata};
 use super::unlock::{OpenedKey, keyslots_of, open_key, try_keyslots};
 use super::{slots, validate, write};
+use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::edit::Step;
 use crate::error::{Error, Result};
@@ -37,7 +38,7 @@ pub(super) fn at(metadata: &mut Metadata, number: u32) -> Result<&mut Keyslot> {
 }
 
 fn no_keyslot(number: u32) -> Error {
-    Error::misuse(format!("there is no keyslot {number}")).hint("`claviger keyslot list` shows those that there are.")
+    Error::misuse(format!("there is no keyslot {number}")).advise(Advice::ListKeyslots)
 }
 
 /// A keyslot more.

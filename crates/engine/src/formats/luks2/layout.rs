@@ -11,9 +11,10 @@ use super::read::ReadHeader;
 use super::reencrypt;
 use super::unlock::json_at;
 use super::validate::{digests_of, header_end, is_backup, printable, unknown};
+use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::luks::cipher_error;
+use crate::formats::luks::{cipher_error, data_elsewhere};
 use crate::formats::unencrypted;
 use crate::store::Store;
 use crate::volume::{KernelCipher, Layout, Payload, Segment, integrity};
@@ -23,7 +24,7 @@ pub struct LaidOut {
     /// Its segments.
     pub layout: Layout,
     /// What a person must know. Whole sentences.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 /// The segments that make up the volume, with their numbers, in order.
@@ -57,8 +58,7 @@ pub fn lay_out<'k>(
     let mut making = Making { header, data, with, segments: Vec::new(), warnings: Vec::new() };
     for (number, segment) in parts(header) {
         if !detached && segment.offset.0 < header_end(&header.metadata, header.binary.hdr_size) {
-            return Err(Error::misuse("this is a detached header: the data are in another file or device")
-                .hint("Name the file with the data as the volume, and this one as its header."));
+            return Err(data_elsewhere());
         }
         let digest = digests_of(number, &header.metadata, |d| &d.segments).first().copied();
         making.add(number, segment, digest.and_then(&key))?;
@@ -66,11 +66,8 @@ pub fn lay_out<'k>(
     let Making { mut segments, mut warnings, .. } = making;
     if reencrypt::moving::record(&header.metadata).is_some() {
         segments.iter_mut().for_each(|segment| segment.writable = false);
-        warnings.push(
-            "Read-only: its header is moving to a file of its own, so that the data become plaintext. `claviger reencrypt --decrypt` \
-             with the same --header goes on with that."
-                .to_owned(),
-        );
+        let moving = "Read-only: its header is moving to a file of its own, so that the data become plaintext.";
+        warnings.push(Warning::from(moving).advise(Advice::ResumeDecryption));
     }
     let layout = Layout::new(segments)?.for_kernel(with.for_kernel.then_some("LUKS2"));
     Ok(LaidOut { layout, warnings })
@@ -100,7 +97,7 @@ struct Making<'a> {
     data: &'a dyn Store,
     with: &'a Unlock<'a>,
     segments: Vec<Segment>,
-    warnings: Vec<String>,
+    warnings: Vec<Warning>,
 }
 
 impl Making<'_> {
@@ -173,7 +170,7 @@ impl Making<'_> {
                 "The cipher {} takes the same initialisation vector for a sector each time: whoever sees the volume twice can \
                  change it unnoticed. Move the data to a new volume.",
                 printable(encryption)
-            ));
+            ).into());
         }
         let (offset, tag) = (segment.offset.0, cipher.tag_size());
         let len = self.data.len().saturating_sub(offset);
@@ -182,7 +179,7 @@ impl Making<'_> {
             self.warnings.push(format!(
                 "{} sectors were not yet in their places when the volume was last used: they are read from the journal.",
                 area.in_journal()
-            ));
+            ).into());
         }
         let layer = || {
             let (specification, key) = (encryption.to_owned(), Secret::copy_from(key));
@@ -224,7 +221,7 @@ impl Making<'_> {
                     self.warnings.push(format!(
                         "The last {more} bytes are no whole sector of {sector} bytes, and no part of the volume: the file was cut \
                          short, or something was added to it."
-                    ));
+                    ).into());
                 }
                 Ok((len, true))
             }
@@ -240,11 +237,10 @@ impl Making<'_> {
                         offset: json_at(self.header),
                         what,
                     })
-                    .hint(
-                        "Find a complete copy of the file. What is left can be read if a truncated volume is allowed.",
-                    ));
+                    .hint("Find a complete copy of the file.")
+                    .advise(Advice::OpenTruncated));
                 }
-                self.warnings.push(format!("Read-only: {what}."));
+                self.warnings.push(format!("Read-only: {what}.").into());
                 Ok((len, false))
             }
         }

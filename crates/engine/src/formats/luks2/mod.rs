@@ -22,11 +22,12 @@ pub mod unlock;
 pub mod validate;
 mod write;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 pub use read::{CopyState, ReadHeader, read, read_secondary};
 
-use super::luks::opened_by;
+use super::luks::{KeyMarks, Stored, opened_by, other_header_in_front};
 use super::plan::Plan;
 use super::takes::{Parameter, Takes, check_opening};
 use super::{Choices, Creator, Derivation, Facts, Format, Header, KeyslotEditor, Unlocked, Verdict, magic};
@@ -70,9 +71,12 @@ impl Format for Luks2 {
         })
     }
 
-    fn open(&self, store: &dyn Store) -> Result<Box<dyn Header>> {
-        let header = read(store).map_err(|e| e.in_format(NAME))?;
-        Ok(Box::new(Locked { header }))
+    fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
+        Locked::read(Stored::whole(store))
+    }
+
+    fn open_detached(&self, header: &Arc<dyn Store>, data: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
+        Locked::read(Stored::apart(header, data))
     }
 
     fn takes(&self) -> Takes {
@@ -129,6 +133,15 @@ impl Creator for Luks2 {
     }
 }
 
+/// What the volume keys are known by, if there is a header that is sound.
+pub(in crate::formats) fn key_marks(store: &dyn Store) -> Result<KeyMarks> {
+    Ok(marks_of(&read(store)?))
+}
+
+fn marks_of(header: &ReadHeader) -> KeyMarks {
+    header.metadata.digests.values().map(|digest| (digest.salt.0.clone(), digest.digest.0.clone())).collect()
+}
+
 /// What a sound header at the beginning says.
 fn described(header: &ReadHeader) -> String {
     let slots = header.metadata.keyslots.len();
@@ -155,6 +168,14 @@ fn lost(header: &ReadHeader, start: &[u8]) -> Verdict {
 /// A header that has been read and not been unlocked.
 struct Locked {
     header: ReadHeader,
+    stored: Stored,
+}
+
+impl Locked {
+    fn read(stored: Stored) -> Result<Box<dyn Header>> {
+        let header = read(&*stored.header).map_err(|e| e.in_format(NAME))?;
+        Ok(Box::new(Self { header, stored }))
+    }
 }
 
 impl Header for Locked {
@@ -163,17 +184,22 @@ impl Header for Locked {
         keyfiles.is_empty()
     }
 
-    fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+    fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
+        let stored = &self.stored;
         let unlocked = || {
             check_opening(&LUKS2, with)?;
             match with.header {
-                HeaderChoice::Any | HeaderChoice::One { backup: false, .. } => unlocked(&self.header, store, with),
+                HeaderChoice::Any | HeaderChoice::One { backup: false, .. } => unlocked(&self.header, stored, with),
                 HeaderChoice::Backup | HeaderChoice::One { backup: true, .. } => {
-                    unlocked(&read_secondary(store)?, store, with)
+                    unlocked(&read_secondary(&*stored.header)?, stored, with)
                 }
             }
         };
         unlocked().map_err(|e| e.in_format(NAME))
+    }
+
+    fn data(&self) -> &Arc<dyn Store> {
+        self.stored.data()
     }
 
     fn describe(&self) -> Option<serde_json::Value> {
@@ -191,24 +217,24 @@ impl Header for Locked {
     }
 }
 
-fn unlocked(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+fn unlocked(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>) -> Result<Unlocked> {
     let begun = Instant::now();
     requirements_met(header)?;
     if reencrypt::goes_on(&header.metadata) {
-        return being_reencrypted(header, store, with, begun);
+        return being_reencrypted(header, stored, with, begun);
     }
     let digest = match layout::digests(header)[..] {
         [digest] => digest,
         [] => return Err(Error::unsupported("a LUKS2 volume of which nothing is encrypted")),
         _ => return Err(Error::unsupported("several volume keys where no reencryption goes on")),
     };
-    let opened = unlock::open_key(header, store, with, digest)?;
-    let data = with.data.unwrap_or(store);
+    let opened = unlock::open_key(header, &*stored.header, with, digest)?;
     let key = |wanted| (wanted == digest).then_some(&opened.key);
-    let laid_out = layout::lay_out(header, data, with.data.is_some(), key, with)?;
+    let laid_out = layout::lay_out(header, &**stored.data(), stored.detached.is_some(), key, with)?;
     let mut warnings = header.warnings();
     warnings.extend(laid_out.warnings);
-    warnings.extend(opened.left_out.iter().map(|(n, e)| format!("Keyslot {n} could not be tried: {e}.")));
+    warnings.extend(other_header_in_front(stored, &marks_of(header))?);
+    warnings.extend(opened.left_out.iter().map(|(n, e)| format!("Keyslot {n} could not be tried: {e}.").into()));
     let facts = facts(header, &opened, laid_out.layout.len())?;
     Ok(Unlocked {
         layout: laid_out.layout,
@@ -222,11 +248,12 @@ fn unlocked(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>) -> Result
 }
 
 /// A volume that is being reencrypted, as it is: what was interrupted is read as it would be after recovery.
-fn being_reencrypted(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, begun: Instant) -> Result<Unlocked> {
-    let stores = reencrypt::Stores::new(store, with.data);
+fn being_reencrypted(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>, begun: Instant) -> Result<Unlocked> {
+    let stores = reencrypt::Stores::new(&*stored.header, stored.detached.as_deref());
     let opened = reencrypt::open(header, &stores, with)?;
     let mut warnings = header.warnings();
     warnings.push(opened.told());
+    warnings.extend(other_header_in_front(stored, &marks_of(header))?);
     Ok(Unlocked {
         facts: facts(header, &opened.key, opened.layout.len())?,
         layout: opened.layout,

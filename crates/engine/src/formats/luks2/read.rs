@@ -5,6 +5,7 @@ use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use super::binary::{self, Binary, SIZES, Which};
 use super::metadata::Metadata;
 use super::validate;
+use crate::advice::{Advice, Warning};
 use crate::edit::Seen;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
@@ -57,7 +58,7 @@ impl CopyState {
 
 impl ReadHeader {
     /// What a person must know about the copies. Whole sentences.
-    pub fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<Warning> {
         let about = |which: Which, state: &CopyState| {
             let what = match state {
                 CopyState::Current => return None,
@@ -72,11 +73,8 @@ impl ReadHeader {
                 }
                 CopyState::Damaged(error) => format!("cannot be used ({error})"),
             };
-            Some(format!(
-                "The {} header {what}. The {} header is used. `claviger header repair` writes it anew.",
-                which.name(),
-                self.which.name()
-            ))
+            let what = format!("The {} header {what}. The {} header is used.", which.name(), self.which.name());
+            Some(Warning::from(what).advise(Advice::RepairHeader))
         };
         let states = [(Which::Primary, &self.primary), (Which::Secondary, &self.secondary)];
         states.into_iter().filter_map(|(which, state)| about(which, state)).collect()

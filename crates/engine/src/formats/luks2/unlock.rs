@@ -7,10 +7,11 @@ use claviger_crypto::hash::{self, Hash};
 use claviger_crypto::secret::wipe_stack;
 
 use super::binary;
-use super::derivation;
+use super::derivation::{self, known_hash};
 use super::metadata::{Digest, Keyslot, Metadata};
 use super::read::ReadHeader;
 use super::validate::{digests_of, printable, unknown};
+use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::kdf::Kdf;
@@ -286,9 +287,10 @@ fn none_opened(tried: usize, mut left_out: Vec<(u32, Error)>) -> Error {
     if tried == 0 {
         return Error::from(ErrorKind::WrongCredential("there is no keyslot that a passphrase opens".into()))
             .hint(
-                "A keyslot of the priority \"ignore\" opens only if its number is given, --slot N. Otherwise the volume key itself, or a \
-                 header backup with keyslots in it, opens the volume.",
-            );
+                "The volume key itself, or a header backup with keyslots in it, opens the volume. A keyslot of the priority \"ignore\" opens \
+                 only if its number is given.",
+            )
+            .advise(Advice::NameKeyslot);
     }
     if left_out.len() == tried {
         return left_out.remove(0).1;
@@ -303,11 +305,6 @@ fn none_opened(tried: usize, mut left_out: Vec<(u32, Error)>) -> Error {
     }
     let also: Vec<_> = left_out.iter().map(|(n, e)| format!("keyslot {n} ({})", e.kind)).collect();
     error.hint(format!("Could not be tried: {}.", also.join(", ")))
-}
-
-/// The hash of that name in a header.
-pub(super) fn known_hash(name: &str) -> Result<&'static Hash> {
-    hash::by_name(name).ok_or_else(|| unknown("the hash", name))
 }
 
 #[cfg(test)]

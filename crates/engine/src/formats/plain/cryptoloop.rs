@@ -7,6 +7,7 @@
 //! `rmd160` hashes it with and without an `A` before it, `unhashed2` takes its first 31 bytes, and `sha256`, `sha384` and
 //! `sha512` hash it once. Nothing says which was used. So what is not given is tried, and the contents tell.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use claviger_crypto::Secret;
@@ -62,8 +63,8 @@ impl Format for Cryptoloop {
         Ok(headerless::verdict("cryptoloop"))
     }
 
-    fn open(&self, _store: &dyn Store) -> Result<Box<dyn Header>> {
-        Ok(Box::new(Locked))
+    fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
+        Ok(Box::new(Locked(Arc::clone(store))))
     }
 
     fn takes(&self) -> Takes {
@@ -77,7 +78,7 @@ impl Format for Cryptoloop {
     }
 }
 
-struct Locked;
+struct Locked(Arc<dyn Store>);
 
 /// One way to open a volume.
 struct Way {
@@ -88,8 +89,9 @@ struct Way {
 
 impl Header for Locked {
     /// Opens the first way in which the contents make sense; where all is given, that way.
-    fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+    fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
+        let store = &*self.0;
         check_opening(&CRYPTOLOOP, with)?;
         let [Credential::Passphrase(passphrase)] = with.credentials else {
             return Err(Error::misuse("a cryptoloop volume takes one passphrase and nothing else"));
@@ -106,7 +108,7 @@ impl Header for Locked {
             }
             match way.open(store, with, passphrase, place, begun) {
                 Ok((unlocked, contents)) if contents.makes_sense() || ways.len() == 1 => {
-                    let mut warnings = vec![WEAK.to_owned()];
+                    let mut warnings = vec![WEAK.into()];
                     warnings.extend(contents.warning(CRYPTOLOOP.name()));
                     let trials = tried as u64 + 1;
                     return Ok(Unlocked { warnings, trials, derivations: trials, took: begun.elapsed(), ..unlocked });
@@ -120,6 +122,10 @@ impl Header for Locked {
             Some(e) if ways.len() == 1 => Err(e),
             _ => Err(nothing_opens(&ways)),
         }
+    }
+
+    fn data(&self) -> &Arc<dyn Store> {
+        &self.0
     }
 }
 

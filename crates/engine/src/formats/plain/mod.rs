@@ -4,6 +4,7 @@ mod cryptmount;
 mod cryptoloop;
 mod key;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use claviger_crypto::Secret;
@@ -11,6 +12,7 @@ use claviger_crypto::Secret;
 use super::headerless::{self, Place, Volume};
 use super::takes::{Parameter, Takes, check_opening};
 use super::{Choices, Creator, Format, Header, Unlocked, Verdict, stored_behind};
+use crate::advice::Warning;
 use crate::credential::{Credential, Unlock, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
@@ -49,8 +51,8 @@ impl Format for Plain {
         Ok(headerless::verdict("plain"))
     }
 
-    fn open(&self, _store: &dyn Store) -> Result<Box<dyn Header>> {
-        Ok(Box::new(Locked))
+    fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
+        Ok(Box::new(Locked(Arc::clone(store))))
     }
 
     fn takes(&self) -> Takes {
@@ -111,15 +113,16 @@ impl Creator for Plain {
     }
 
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
-        Locked.asks_passphrase(keyfiles)
+        asks_passphrase(keyfiles)
     }
 }
 
-struct Locked;
+struct Locked(Arc<dyn Store>);
 
 impl Header for Locked {
-    fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
+    fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
+        let store = &*self.0;
         check_opening(&PLAIN, with)?;
         let parameters = Parameters::of(with)?;
         let place = Place::find(store.len(), &with.headerless, 0)?;
@@ -139,11 +142,19 @@ impl Header for Locked {
         Ok(unlocked)
     }
 
-    /// A keyfile is the key, unless it is one of cryptmount's, which a passphrase opens.
-    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
-        let locked = |c: &Credential| matches!(c, Credential::Keyfile(contents) if cryptmount::is_one(contents));
-        !keyfiles.iter().any(|c| matches!(c, Credential::Keyfile(_))) || keyfiles.iter().any(locked)
+    fn data(&self) -> &Arc<dyn Store> {
+        &self.0
     }
+
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        asks_passphrase(keyfiles)
+    }
+}
+
+/// A keyfile is the key, unless it is one of cryptmount's, which a passphrase opens.
+fn asks_passphrase(keyfiles: &[Credential]) -> bool {
+    let locked = |c: &Credential| matches!(c, Credential::Keyfile(contents) if cryptmount::is_one(contents));
+    !keyfiles.iter().any(|c| matches!(c, Credential::Keyfile(_))) || keyfiles.iter().any(locked)
 }
 
 /// The key and how it is used.
@@ -152,7 +163,7 @@ struct Parameters {
     key: Secret,
     hash: &'static str,
     iterations: u32,
-    warnings: Vec<String>,
+    warnings: Vec<Warning>,
 }
 
 impl Parameters {
@@ -173,9 +184,9 @@ impl Parameters {
             }) as usize
                 / 8
         };
-        let ignored = |warnings: &mut Vec<String>| {
+        let ignored = |warnings: &mut Vec<Warning>| {
             if with.hash.is_some_and(|hash| !hash.eq_ignore_ascii_case("plain")) {
-                warnings.push("The hash is not used: a key file is the key itself.".to_owned());
+                warnings.push("The hash is not used: a key file is the key itself.".into());
             }
         };
         let (cipher, key, hash, iterations) = match with.credentials {
@@ -228,7 +239,7 @@ impl Parameters {
                 "Nothing in the volume says so and nobody did: {} was taken, as cryptsetup before 2.7 does. (Since then it takes \
                  aes-xts-plain64 and sha256.)",
                 taken.join(", ")
-            ));
+            ).into());
         }
         Ok(Self { cipher: cipher.to_owned(), key, hash, iterations, warnings })
     }

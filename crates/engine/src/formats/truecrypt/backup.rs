@@ -7,6 +7,7 @@
 use super::editor::{Opened, copy_at, step};
 use super::seal::Seal;
 use super::{Family, HEADER_AREA, HEADER_GROUP, HeaderCopy, Locked, OLD_HEADER, UNIT, header, keyfiles, magic};
+use crate::advice::Warning;
 use crate::credential::{HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{HeaderBackup, Prepared, RestoreFrom};
@@ -108,7 +109,7 @@ pub(super) fn restore(
     let (suite, mode, derivation) = (opened.found.suite, opened.found.mode, opened.found.derivation);
     let seal =
         Seal { suite, mode, derivation, password: &password, memory: with.memory, cancelled: &|| with.cancelled() };
-    opened.warnings.extend(overwritten(store, &opened)?);
+    opened.warnings.extend(overwritten(store, &opened)?.map(Warning::from));
     let steps = match from {
         RestoreFrom::Backup(_) => opened.steps(family, store, with, &seal)?,
         RestoreFrom::Embedded if proof == Proof::SameVolume => Vec::new(),

@@ -11,6 +11,7 @@ use super::positions::Position;
 use super::seal::Seal;
 use super::trials::Found;
 use super::{DataArea, Family, HEADER_GROUP, HeaderCopy, Locked, by_name, check_pim, create, header, keyfiles};
+use crate::advice::Warning;
 use crate::credential::{HeaderChoice, Unlock};
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
@@ -52,7 +53,7 @@ pub(super) struct Opened {
     pub position: &'static Position,
     pub found: Found,
     pub data: DataArea,
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
 }
 
 impl Opened {
@@ -138,7 +139,7 @@ impl Opened {
             self.warnings.push(
                 "Volumes made before TrueCrypt 6.0 have one header and no backup of it: it is written at once, as one \
                  sector. A header backup in a file is worth having."
-                    .to_owned(),
+                    .into(),
             );
             return Ok(None);
         }
@@ -146,7 +147,7 @@ impl Opened {
         let group = len.saturating_sub(HEADER_GROUP);
         let place = self.place(family, len, true).filter(|_| self.data_end() <= group);
         let Some(place) = place else {
-            self.warnings.push("The file is cut short behind the data: there is no backup header to write.".to_owned());
+            self.warnings.push("The file is cut short behind the data: there is no backup header to write.".into());
             return Ok(None);
         };
         // Hidden volumes may end before the end of the outer one, so that no file system of that writes over them.
@@ -159,7 +160,7 @@ impl Opened {
              would be, does not open with this password.",
             self.data_end(),
             place.1
-        ));
+        ).into());
         Ok(None)
     }
 

@@ -27,6 +27,7 @@ use claviger_crypto::secret::wipe_stack;
 
 use super::takes::{Parameter, Takes, check_opening};
 use super::{Choices, Creator, Facts, Format, Header, HiddenRoom, KeyslotEditor, Unlocked, Verdict, magic, same_name};
+use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
@@ -140,13 +141,15 @@ impl Format for Family {
         Ok(Verdict::Possible(why))
     }
 
-    fn open(&self, store: &dyn Store) -> Result<Box<dyn Header>> {
-        Ok(Box::new(self.locked(store)?))
+    fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
+        let locked = self.locked(&**store)?;
+        Ok(Box::new(Stored { store: Arc::clone(store), locked }))
     }
 
-    fn open_system(&self, disk: &dyn Store) -> Result<Option<Box<dyn Header>>> {
-        let copy = system::header(self, disk)?;
-        Ok(copy.map(|copy| Box::new(Locked { family: *self, copies: vec![copy] }) as Box<dyn Header>))
+    fn open_system(&self, disk: &Arc<dyn Store>) -> Result<Option<Box<dyn Header>>> {
+        let Some(copy) = system::header(self, &**disk)? else { return Ok(None) };
+        let locked = Locked { family: *self, copies: vec![copy] };
+        Ok(Some(Box::new(Stored { store: Arc::clone(disk), locked })))
     }
 
     fn editor(&self) -> Option<&dyn KeyslotEditor> {
@@ -247,20 +250,31 @@ struct Locked {
 /// A header that opened, and what it took.
 struct Tried {
     found: Found,
-    warnings: Vec<String>,
+    warnings: Vec<Warning>,
     trials: u64,
     derivations: u64,
 }
 
-impl Header for Locked {
-    fn unlock(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
-        let unlocked = self.unlocked(store, with).map_err(|e| e.in_format(self.family.name));
+/// The same with the store that they are in.
+struct Stored {
+    store: Arc<dyn Store>,
+    locked: Locked,
+}
+
+impl Header for Stored {
+    fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
+        let Self { store, locked } = self;
+        let unlocked = locked.unlocked(&**store, with).map_err(|e| e.in_format(locked.family.name));
         wipe_stack();
         unlocked
     }
 
+    fn data(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
     fn effort(&self, with: &Unlock<'_>) -> u64 {
-        self.plan(with).map_or(0, |plan| plan.effort())
+        self.locked.plan(with).map_or(0, |plan| plan.effort())
     }
 }
 
@@ -383,22 +397,28 @@ impl Locked {
     }
 
     /// What to tell of headers that did not open although another did.
-    fn header_warnings(&self, found: &Found, spoilt: Option<(usize, Error)>, with: &Unlock<'_>) -> Vec<String> {
+    fn header_warnings(&self, found: &Found, spoilt: Option<(usize, Error)>, with: &Unlock<'_>) -> Vec<Warning> {
         let position = self.copies[found.copy].position;
         let mut warnings = Vec::new();
         if let Some((rank, error)) = spoilt.filter(|(rank, _)| *rank != found.copy) {
             let name = self.copies[rank].position.name;
-            warnings.push(format!(
-                "The {name} header opens with this password, but is unusable: {}. The {} header was used instead.",
-                error.kind, position.name
-            ));
+            warnings.push(
+                format!(
+                    "The {name} header opens with this password, but is unusable: {}. The {} header was used instead.",
+                    error.kind, position.name
+                )
+                .into(),
+            );
         } else if position.backup && with.header == HeaderChoice::Any {
             let primary = if position.hidden { "hidden volume's own header" } else { "primary header" };
-            warnings.push(format!(
-                "Only the {} header opens with this password: the {primary} is damaged or has another password. \
+            warnings.push(
+                format!(
+                    "Only the {} header opens with this password: the {primary} is damaged or has another password. \
                  Once the header is restored from the backup, both open with this password.",
-                position.name
-            ));
+                    position.name
+                )
+                .into(),
+            );
         }
         warnings
     }
@@ -451,7 +471,7 @@ impl DataArea {
         copy: &HeaderCopy,
         store: &dyn Store,
         with: &Unlock<'_>,
-        warnings: &mut Vec<String>,
+        warnings: &mut Vec<Warning>,
     ) -> Result<Layout> {
         let Self { start, len } = *self;
         let store_len = store.len();
@@ -463,13 +483,13 @@ impl DataArea {
             );
             if !with.truncated {
                 let offset = copy.at + header::VOLUME_SIZE as u64;
-                return Err(Error::new(ErrorKind::Malformed { field: "size of the volume", offset, what }).hint(
-                    "Find a complete copy of the file. What is left can be read if a truncated volume is allowed.",
-                ));
+                return Err(Error::new(ErrorKind::Malformed { field: "size of the volume", offset, what })
+                    .hint("Find a complete copy of the file.")
+                    .advise(Advice::OpenTruncated));
             }
-            warnings.push(format!("Read-only: {what}."));
+            warnings.push(format!("Read-only: {what}.").into());
         } else if found.fields.has_backups && end + HEADER_GROUP > store_len {
-            warnings.push("The file is cut short behind the data: it has no complete backup headers.".to_owned());
+            warnings.push("The file is cut short behind the data: it has no complete backup headers.".into());
         }
         let cipher = found.suite.data_cipher(found.mode, header::keys(&found.plain), with.acceleration);
         let mut writable = end <= store_len;
@@ -480,11 +500,9 @@ impl DataArea {
             Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc if copy.position.hidden => {
                 let counted = hidden_cbc_numbering(store, &*cipher, start, len)?;
                 if counted.is_none() {
-                    warnings.push(
-                        "Read-only: hidden CBC volumes count their sectors in one of two ways, and the data do not show which. \
+                    warnings.push("Read-only: hidden CBC volumes count their sectors in one of two ways, and the data do not show which. \
                          What is read may be wrong."
-                            .to_owned(),
-                    );
+                            .into());
                     writable = false;
                 }
                 counted.unwrap_or(OLD_HEADER / UNIT)
@@ -676,7 +694,8 @@ mod tests {
         let credentials = [Credential::Passphrase(Secret::copy_from(PASSWORD))];
         let with = Unlock { hash: Some("SHA-512"), cipher: Some(suite.name), ..Unlock::with(&credentials) };
         let store = Arc::new(MemoryStore::new(bytes));
-        Ok((TRUECRYPT.open(&*store)?.unlock(&*store, &with)?, store))
+        let shared: Arc<dyn Store> = Arc::clone(&store) as _;
+        Ok((TRUECRYPT.open(&shared)?.unlock(&with)?, store))
     }
 
     fn all_ways() -> impl Iterator<Item = trials::Way> {

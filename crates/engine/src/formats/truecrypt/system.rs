@@ -6,6 +6,7 @@
 
 use super::trials::Found;
 use super::{DataArea, Family, HeaderCopy, UNIT, header, positions};
+use crate::advice::Warning;
 use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{Verdict, magic};
@@ -84,7 +85,7 @@ pub(super) fn layout(
     found: &Found,
     store: &dyn Store,
     with: &Unlock<'_>,
-    warnings: &mut Vec<String>,
+    warnings: &mut Vec<Warning>,
 ) -> Result<(Layout, DataArea)> {
     let (start, len) = (found.fields.data_start, found.fields.volume_size);
     let (end, disk) = (start + len, store.len());
@@ -99,7 +100,7 @@ pub(super) fn layout(
         warnings.push(format!(
             "The header says that {encrypted} bytes are encrypted, but that there are only {len} to encrypt: what follows them \
              is taken to be in the clear."
-        ));
+        ).into());
     }
     let cipher = found.suite.data_cipher(found.mode, header::keys(&found.plain), with.acceleration);
     let clear = |at, to| Segment { at, len: to - at, stored_at: at, payload: Payload::Clear, writable: false };
@@ -176,14 +177,14 @@ mod tests {
 
         fn unlock(&self, disk: &[u8]) -> Result<(Unlocked, Arc<dyn Store>)> {
             let store: Arc<dyn Store> = Arc::new(MemoryStore::new(disk.to_vec()));
-            let (_, header) = formats::open(&*store, Some(self.family.name))?;
-            Ok((header.unlock(&*store, &self.hints(&pw()))?, store))
+            let (_, header) = formats::open(&store, Some(self.family.name))?;
+            Ok((header.unlock(&self.hints(&pw()))?, store))
         }
 
         fn unlock_partition(&self, disk: &[u8], number: u32) -> Result<(Unlocked, Arc<dyn Store>)> {
             let store: Arc<dyn Store> = Arc::new(MemoryStore::new(disk.to_vec()));
             let header = partition::open(&store, number, Some(self.family.name), false)?;
-            Ok((header.unlock(&*store, &self.hints(&pw()))?, store))
+            Ok((header.unlock(&self.hints(&pw()))?, store))
         }
     }
 

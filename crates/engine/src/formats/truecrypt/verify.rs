@@ -3,6 +3,7 @@
 use super::editor::Opened;
 use super::suites::UNIT;
 use super::{Family, HEADER_GROUP, HeaderCopy, Locked, OLD_HEADER, header, magic};
+use crate::advice::Warning;
 use crate::credential::{HeaderChoice, Unlock};
 use crate::error::{ErrorKind, Result};
 use crate::formats::{AreaReport, CopyReport, CopyState, Verified};
@@ -21,11 +22,11 @@ pub(super) fn verify(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> R
     let areas = areas(store, &opened)?;
     let damaged = is_damaged(&copies, opened.position.hidden);
     if opened.data_end() > store.len() {
-        warnings.push(format!("The file is cut short: the data end at byte {}.", opened.data_end()));
+        warnings.push(format!("The file is cut short: the data end at byte {}.", opened.data_end()).into());
     } else if opened.found.fields.has_backups && opened.data_end() + HEADER_GROUP > store.len() {
-        warnings.push("The file is cut short behind the data: it has no complete backup headers.".to_owned());
+        warnings.push("The file is cut short behind the data: it has no complete backup headers.".into());
     }
-    warnings.extend(areas.iter().filter_map(what_shows));
+    warnings.extend(areas.iter().filter_map(what_shows).map(Warning::from));
     let damaged = damaged || opened.data_end() > store.len();
     Ok(Verified {
         format: family.name,

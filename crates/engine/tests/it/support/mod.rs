@@ -28,16 +28,21 @@ pub fn in_memory(path: &Path) -> Arc<MemoryStore> {
     Arc::new(MemoryStore::new(std::fs::read(path).expect("the file can be read")))
 }
 
+/// A store, or an `Arc` of one, as formats take it.
+pub fn shared(store: impl Store + 'static) -> Arc<dyn Store> {
+    Arc::new(store)
+}
+
 /// Unlocks as TrueCrypt, whatever `identify` says.
-pub fn unlock(store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
-    let (_, header) = formats::open(store, Some("TrueCrypt"))?;
-    header.unlock(store, with)
+pub fn unlock(store: impl Store + 'static, with: &Unlock<'_>) -> Result<Unlocked> {
+    let (_, header) = formats::open(&shared(store), Some("TrueCrypt"))?;
+    header.unlock(with)
 }
 
 /// Unlocks as VeraCrypt, whatever `identify` says.
-pub fn unlock_veracrypt(store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
-    let (_, header) = formats::open(store, Some("VeraCrypt"))?;
-    header.unlock(store, with)
+pub fn unlock_veracrypt(store: impl Store + 'static, with: &Unlock<'_>) -> Result<Unlocked> {
+    let (_, header) = formats::open(&shared(store), Some("VeraCrypt"))?;
+    header.unlock(with)
 }
 
 /// All that the volume holds.
@@ -165,9 +170,9 @@ pub fn read_write(path: &Path) -> Arc<dyn Store> {
 
 /// Fails unless nothing opens with any of the passphrases.
 pub fn opens_with_nothing(bytes: Vec<u8>, passphrases: &[&str], what: &str) {
-    let store = MemoryStore::new(bytes);
+    let store = Arc::new(MemoryStore::new(bytes));
     for text in passphrases {
-        let error = match unlock(&store, &Unlock::with(&[passphrase(text)])) {
+        let error = match unlock(Arc::clone(&store), &Unlock::with(&[passphrase(text)])) {
             Ok(unlocked) => panic!("{what}: {text} opens {:?}", unlocked.facts),
             Err(error) => error,
         };

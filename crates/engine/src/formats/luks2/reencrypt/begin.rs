@@ -11,11 +11,12 @@ use super::keys::VolumeKeys;
 use super::state::{Direction, FINAL, MOVED, Mode, PREVIOUS, Side, State};
 use super::{Stores, doubts};
 use super::{moving, proof};
+use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
 use crate::formats::luks::kdf::{self, Kdf};
-use crate::formats::luks::passphrase;
+use crate::formats::luks::{data_elsewhere, passphrase};
 use crate::formats::luks2::keyslots::{self, How};
 use crate::formats::luks2::metadata::{Area, Decimal, Id, Keyslot, Metadata, Requirements, Segment, Size};
 use crate::formats::luks2::read::{ReadHeader, read};
@@ -70,7 +71,8 @@ pub fn begin(stores: &Stores<'_>, with: &Unlock<'_>, request: &Request<'_>, decr
     doubts::must_have_no_header_in_front(stores, old.offset.0)?;
     if moving::record(&header.metadata).is_some() {
         return Err(Error::misuse("this header is moving from the front of its data, which become plaintext")
-            .hint("`claviger reencrypt --decrypt` with the same --header goes on with it. Nothing was changed."));
+            .hint("Nothing was changed.")
+            .advise(Advice::ResumeDecryption));
     }
     let (last, new) = if decrypt {
         (linear(old.offset.0, Size::Dynamic), None)
@@ -260,8 +262,7 @@ fn the_volume(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Re
         return Err(Error::unsupported("reencryption of a volume that is not one encrypted segment of dynamic size"));
     }
     if !stores.detached && segment.offset.0 < validate::header_end(&header.metadata, header.binary.hdr_size) {
-        return Err(Error::misuse("this is a detached header: the data are in another file or device")
-            .hint("Name the file with the data as the volume, and this one as its header."));
+        return Err(data_elsewhere());
     }
     doubts::may_belong_together(stores, header, segment.is_encrypted().then_some(segment.offset.0))?;
     let digest = slots::data_digest(&header.metadata).map(|(number, _)| number);
@@ -287,8 +288,9 @@ fn may_be_plaintext_in_place(stores: &Stores<'_>, segment: &Segment) -> Result<(
     ))
     .hint(
         "With the header in front of them, they move to the beginning: name a file for the header that does not exist yet. \
-         If the header in front is lost, `claviger header restore` puts it back from a backup first. Nothing was changed.",
-    ))
+         If the header in front is lost, it has to be put back first. Nothing was changed.",
+    )
+    .advise(Advice::RestoreHeader))
 }
 
 /// The segment as it is to be, and the bytes of its key.

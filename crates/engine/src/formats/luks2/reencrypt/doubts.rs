@@ -3,6 +3,7 @@
 
 use super::state::{State, What};
 use super::{Stores, moving};
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks2::read::{ReadHeader, read};
 use crate::formats::{luks2::validate, magic};
@@ -61,7 +62,7 @@ pub(super) fn may_belong_together(
     }
     let no = |what: String| {
         Err(Error::misuse(format!("{what}: the header is another volume's"))
-            .hint("Is it the right file or device, and the right --header? Nothing was changed."))
+            .hint("Is it the right file or device, and the right detached header? Nothing was changed."))
     };
     for at in encrypted {
         let mut start = vec![0; stores.data.len().saturating_sub(at).min(MARKS) as usize];
@@ -130,9 +131,9 @@ pub(super) fn header_to_move(header_to: &dyn Store, data: &dyn Store) -> Result<
         return Ok(None);
     }
     if !front.warnings().is_empty() {
-        return Err(Error::misuse("one of the two copies of the header is damaged; nothing was changed").hint(
-            "If an earlier --decrypt was interrupted, name its --header FILE. Otherwise run `claviger header repair` first.",
-        ));
+        return Err(Error::misuse("one of the two copies of the header is damaged; nothing was changed")
+            .hint("If an earlier decryption was interrupted, name the file that its header was moving to.")
+            .advise(Advice::RepairHeader));
     }
     Ok(Some(Moving::Fresh(image)))
 }
@@ -159,9 +160,9 @@ pub(super) fn must_have_no_header_in_front(stores: &Stores<'_>, data_offset: u64
     if !stores.detached || data_offset == 0 || in_front(stores.data)?.is_none() {
         return Ok(());
     }
-    Err(Error::misuse("there is a LUKS2 header in front of the data, and another one was named").hint(
-        "Leave --header away, or restore the one in front from it with `claviger header restore` first. Nothing was changed.",
-    ))
+    Err(Error::misuse("there is a LUKS2 header in front of the data, and another one was named")
+        .hint("Name no detached header, or put that one in front first. Nothing was changed.")
+        .advise(Advice::RestoreHeader))
 }
 
 /// Both copies of the header and the keyslots.

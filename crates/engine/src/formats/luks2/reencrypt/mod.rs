@@ -36,9 +36,11 @@ use super::metadata::{Id, Metadata, Size};
 use super::read::{self, CopyState, ReadHeader, read};
 use super::unlock::{OpenedKey, open_key};
 use super::{binary, slots, validate, write};
+use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::luks::data_elsewhere;
 use crate::store::Store;
 use crate::volume::Layout;
 use keys::Ciphers;
@@ -151,7 +153,7 @@ impl<'a> Reencryption<'a> {
             progress(self.progress().done, self.state.size);
             if cancel.load(Ordering::Relaxed) {
                 self.say_done()?;
-                return Err(Error::from(ErrorKind::Cancelled).hint("`claviger reencrypt --resume` goes on from here."));
+                return Err(Error::from(ErrorKind::Cancelled).advise(Advice::ResumeReencryption));
             }
             let zone = match ahead.take() {
                 Some(zone) => zone,
@@ -294,15 +296,15 @@ pub(super) struct OpenVolume {
 
 impl OpenVolume {
     /// What a person must know.
-    pub fn told(&self) -> String {
+    pub fn told(&self) -> Warning {
         let Progress { done, size, interrupted } = self.progress;
         let percent = u128::from(done) * 100 / u128::from(size.max(1));
         let so = match interrupted {
-            true => "was interrupted in the middle of a zone: read-only until",
-            false => "is not finished:",
+            true => "was interrupted in the middle of a zone: read-only until it goes on.",
+            false => "is not finished.",
         };
-        let what = if interrupted { "goes on" } else { "finishes it" };
-        format!("The reencryption of this volume ({percent} % done) {so} `claviger reencrypt --resume` {what}.")
+        let what = format!("The reencryption of this volume ({percent} % done) {so}");
+        Warning::from(what).advise(Advice::ResumeReencryption)
     }
 }
 
@@ -387,8 +389,7 @@ fn must_be_attached(header: &ReadHeader, state: &State) -> Result<()> {
     let hot_or_done = state.last.offset() < end;
     let still = state.pieces().iter().any(|piece| piece.what != What::Hot && reaches(piece.what, piece.at.start));
     if hot_or_done || still {
-        return Err(Error::misuse("this is a detached header: the data are in another file or device")
-            .hint("Name the file with the data as the volume, and this one as its header."));
+        return Err(data_elsewhere());
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use claviger_crypto::SectorCipher;
 use super::Stores;
 use super::keys::Ciphers;
 use super::state::{Checksums, Resilience, State, What, wrong};
+use crate::advice::Advice;
 use crate::error::{Error, Result};
 use crate::volume::{Layout, Payload, Segment};
 
@@ -110,7 +111,8 @@ fn recovered(state: &State, stores: &Stores<'_>, ciphers: &Ciphers, run: &Run) -
             return Err(Error::unsupported(
                 "opening a volume of which a part is only in the journal of its detached header",
             )
-            .hint("Run `claviger reencrypt --resume` first, with the same --header: it brings that part back."));
+            .hint("Going on, with the same detached header, brings that part back.")
+            .advise(Advice::ResumeReencryption));
         }
         Source::Journal => {
             let stored_at = state.area.start + (run.at.start - state.hot.as_ref().map_or(0, |hot| hot.start));

@@ -1,0 +1,110 @@
+//! The engine's advice in the words of this program: the one place that knows which command or option it is.
+
+use claviger_engine::{Advice, Warning};
+
+use crate::terminal::output;
+
+/// What is said of it: one sentence or several.
+pub fn say(advice: &Advice) -> String {
+    match advice {
+        Advice::AllowUnencrypted => "--write-unencrypted allows writing.",
+        Advice::BackUpHeader => "Save them with `claviger header backup` if they may still be wanted.",
+        Advice::ChoosePartition(numbers) if !numbers.is_empty() => {
+            let numbers: Vec<_> = numbers.iter().map(u32::to_string).collect();
+            return format!(
+                "It is a disk with partitions. To open one, choose it with --partition; these could be volumes: {}.",
+                numbers.join(", ")
+            );
+        }
+        Advice::ConvertToLuks2 => "`claviger header convert --to LUKS2` turns the header into one of it.",
+        Advice::ListKeyslots => "`claviger keyslot list` shows those that there are.",
+        Advice::NameFormat => "Name its format: the option is --format.",
+        Advice::NameHeader => {
+            "Name the file or device with the data as the volume, and this one as its header. The option is --header."
+        }
+        Advice::NameKeyslot => "The option is --slot N.",
+        Advice::OpenReadOnly => {
+            "It may not be written. To read it, `mount` and `serve` have --read-only; other verbs that read never write."
+        }
+        Advice::OpenTruncated => {
+            "What is left can be read if a truncated volume is allowed. The option is --truncated."
+        }
+        Advice::RepairHeader => "`claviger header repair` writes anew what is damaged.",
+        Advice::RestoreHeader => "`claviger header restore` puts a header back from a file.",
+        Advice::ResumeDecryption => "`claviger reencrypt --decrypt` with the same --header goes on with it.",
+        Advice::ResumeReencryption => "`claviger reencrypt --resume` goes on with it.",
+        // No command is the better word for the others, and for those that this program has not heard of.
+        other => return other.to_string(),
+    }
+    .to_owned()
+}
+
+/// Warnings as text.
+pub fn texts(warnings: &[Warning]) -> Vec<String> {
+    warnings.iter().map(|warning| warning.told(say)).collect()
+}
+
+/// Tells the warnings, and gives them back as text.
+pub fn warn(warnings: &[Warning]) -> Vec<String> {
+    let texts = texts(warnings);
+    texts.iter().for_each(|text| output::warn(text));
+    texts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    const ALL: &[Advice] = &[
+        Advice::AllowUnencrypted,
+        Advice::BackUpHeader,
+        Advice::ChoosePartition(Vec::new()),
+        Advice::ConvertToLuks2,
+        Advice::ListKeyslots,
+        Advice::NameFormat,
+        Advice::NameHeader,
+        Advice::NameKeyslot,
+        Advice::OpenReadOnly,
+        Advice::OpenTruncated,
+        Advice::RepairHeader,
+        Advice::RestoreHeader,
+        Advice::ResumeDecryption,
+        Advice::ResumeReencryption,
+    ];
+
+    /// Whether any verb has the option.
+    fn has_option(command: &clap::Command, option: &str) -> bool {
+        command.get_arguments().any(|arg| arg.get_long() == Some(option))
+            || command.get_subcommands().any(|verb| has_option(verb, option))
+    }
+
+    #[test]
+    fn every_command_and_option_that_is_advised_exists() {
+        let program = crate::Cli::command();
+        let partitions = Advice::ChoosePartition(vec![2, 5]);
+        let mut commands = 0;
+        for text in ALL.iter().chain([&partitions]).map(say) {
+            assert!(text.ends_with('.'), "{text}: whole sentences");
+            for command in text.split('`').skip(1).step_by(2).filter_map(|quoted| quoted.strip_prefix("claviger ")) {
+                let verbs = command.split(' ').filter(|word| word.chars().all(|c| c.is_ascii_lowercase()));
+                let found = verbs.fold(Some(&program), |verb, name| verb?.find_subcommand(name));
+                assert!(found.is_some(), "{text}");
+                commands += 1;
+            }
+            let words = text.split(|c: char| c.is_whitespace() || c == '`' || c == ';');
+            for option in words.filter_map(|word| word.strip_prefix("--")) {
+                assert!(has_option(&program, option.trim_end_matches(['.', ','])), "{text}: --{option}");
+            }
+        }
+        assert!(commands > 5);
+    }
+
+    #[test]
+    fn an_embedder_reads_of_no_command() {
+        for advice in ALL {
+            let text = advice.to_string();
+            assert!(text.ends_with('.') && !text.contains("claviger") && !text.contains("--"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! The one way from a path to what is in a volume: the file, the partition in it, the header, and what unlocks it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::advice::{Advice, Warning};
+use crate::credential::{Credential, Unlock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::{self, Facts, Format, Header, KeyslotEditor, Plan, Unlocked, partition};
+use crate::partitions;
+use crate::store::{Access, FileStore, Store};
+use crate::volume::Volume;
+
+/// A volume to be opened: where it is, and what is known of it beforehand.
+///
+/// It takes two steps, since a password is asked for in between. [`Opening::find`] finds the header and knows what trying it costs;
+/// [`Locked::unlock`] tries the credentials.
+///
+/// ```no_run
+/// use claviger_engine::{Credential, Opening, Secret, Store, Unlock};
+///
+/// let locked = Opening::path("old.tc").find()?;
+/// let passphrase = [Credential::Passphrase(Secret::copy_from(b"correct horse"))];
+/// let opened = locked.unlock(&Unlock::with(&passphrase))?.bytes()?;
+/// let mut start = vec![0; 512];
+/// opened.volume.read_at(0, &mut start)?;
+/// # Ok::<(), claviger_engine::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Opening {
+    place: Place,
+    access: Access,
+    partition: Option<u32>,
+    format: Option<String>,
+    header: Option<Place>,
+    by_backup: bool,
+}
+
+/// Where bytes are.
+#[derive(Clone)]
+enum Place {
+    Path(PathBuf),
+    Store(Arc<dyn Store>),
+}
+
+impl Place {
+    fn open(&self, access: Access) -> Result<Arc<dyn Store>> {
+        match self {
+            Self::Path(path) => Ok(Arc::new(FileStore::open(path, access)?)),
+            Self::Store(store) => Ok(Arc::clone(store)),
+        }
+    }
+
+    /// Says of an error that it is about this place.
+    fn at(&self, error: Error) -> Error {
+        match self {
+            Self::Path(path) => error.at(path),
+            Self::Store(_) => error,
+        }
+    }
+}
+
+impl Opening {
+    /// The volume in a file or block device, for reading.
+    pub fn path(path: impl Into<PathBuf>) -> Self {
+        Self::of(Place::Path(path.into()))
+    }
+
+    /// The volume in a store.
+    pub fn store(store: Arc<dyn Store>) -> Self {
+        Self::of(Place::Store(store))
+    }
+
+    fn of(place: Place) -> Self {
+        Self { place, access: Access::ReadOnly, partition: None, format: None, header: None, by_backup: false }
+    }
+
+    /// How a path is opened. A detached header is never written to.
+    pub fn access(self, access: Access) -> Self {
+        Self { access, ..self }
+    }
+
+    /// The volume in this partition of the disk, counted from 1, or this partition of an encrypted system.
+    pub fn partition(self, number: impl Into<Option<u32>>) -> Self {
+        Self { partition: number.into(), ..self }
+    }
+
+    /// Takes it as a volume of this format, by its name.
+    pub fn format<'a>(self, name: impl Into<Option<&'a str>>) -> Self {
+        Self { format: name.into().map(str::to_owned), ..self }
+    }
+
+    /// The header is detached: it is in this file or block device.
+    pub fn detached_header<'a>(self, path: impl Into<Option<&'a Path>>) -> Self {
+        Self { header: path.into().map(|path| Place::Path(path.to_owned())), ..self }
+    }
+
+    /// The header is detached: it is in this store.
+    pub fn detached_header_store(self, store: Arc<dyn Store>) -> Self {
+        Self { header: Some(Place::Store(store)), ..self }
+    }
+
+    /// Whether only backups of headers are to be tried, so that it does not matter what the volume begins with.
+    pub fn by_backup(self, by_backup: bool) -> Self {
+        Self { by_backup, ..self }
+    }
+
+    /// Finds the header and reads it. Nothing is derived and nothing written.
+    ///
+    /// # Errors
+    /// Those of [`FileStore::open`], [`partitions::find`] and [`formats::open`]; `Misuse` where the format has no detached headers.
+    pub fn find(&self) -> Result<Locked> {
+        let disk = self.place.open(self.access)?;
+        let format = self.format.as_deref();
+        let (header, detached) = match (&self.header, self.partition) {
+            (Some(place), _) => {
+                let file = place.open(Access::ReadOnly)?;
+                let (format, _) = formats::open(&file, format).map_err(|e| place.at(e))?;
+                let data = self.part_of(&disk)?;
+                (format.open_detached(&file, &data).map_err(|e| place.at(e))?, Some(file))
+            }
+            (None, Some(number)) => {
+                let header = partition::open(&disk, number, format, self.by_backup);
+                (header.map_err(|e| self.place.at(e))?, None)
+            }
+            (None, None) => {
+                let found = match format {
+                    None if self.by_backup => formats::open_by_backup(&disk),
+                    _ => formats::open(&disk, format),
+                };
+                (found.map_err(|e| self.told(e, &disk))?.1, None)
+            }
+        };
+        Ok(Locked { opening: self.clone(), disk, header, detached })
+    }
+
+    /// The file, or the partition in it, as it is stored.
+    ///
+    /// # Errors
+    /// Those of [`FileStore::open`] and [`partitions::find`].
+    pub fn stored(&self) -> Result<Arc<dyn Store>> {
+        self.part_of(&self.place.open(self.access)?)
+    }
+
+    fn part_of(&self, disk: &Arc<dyn Store>) -> Result<Arc<dyn Store>> {
+        match self.partition {
+            Some(number) => Ok(Arc::new(partitions::slice(Arc::clone(disk), number).map_err(|e| self.place.at(e))?)),
+            None => Ok(Arc::clone(disk)),
+        }
+    }
+
+    /// Finds the header for whoever looks after it: saves, changes or repairs it. What it is in can be written, if the access allows
+    /// that, and the data cannot. With [`Opening::by_backup`] a volume whose beginning is lost is found, too.
+    ///
+    /// # Errors
+    /// Those of [`Opening::find`].
+    pub fn find_header(&self) -> Result<HeaderFound> {
+        let (place, data) = match &self.header {
+            Some(place) => (place, Some(Self { access: Access::ReadOnly, ..self.clone() }.stored()?)),
+            None => (&self.place, None),
+        };
+        let (file, store): (_, Arc<dyn Store>) = match place {
+            Place::Path(path) => {
+                let file = Arc::new(FileStore::open(path, self.access)?);
+                (Some(Arc::clone(&file)), file)
+            }
+            Place::Store(store) => (None, Arc::clone(store)),
+        };
+        let store = if data.is_some() { store } else { self.part_of(&store)? };
+        let (format, header) = match formats::open(&store, self.format.as_deref()) {
+            Err(e) if self.by_backup && matches!(e.kind, ErrorKind::NotThisFormat(_)) => {
+                formats::open_by_backup(&store).map_err(|_| place.at(e))?
+            }
+            found => found.map_err(|e| place.at(e))?,
+        };
+        // Of a detached header without its data: only the header counts here, and the size of the data does not matter.
+        let public = format.editor().is_some_and(KeyslotEditor::public);
+        let data = data.or_else(|| public.then(|| Arc::clone(&store)));
+        let detached = data.is_some();
+        let header = match data {
+            Some(data) => format.open_detached(&store, &data).map_err(|e| place.at(e))?,
+            None => header,
+        };
+        Ok(HeaderFound { file, store, format, header, detached })
+    }
+
+    /// An error about the volume. Where a whole disk does not open, the partitions that could be volumes.
+    fn told(&self, error: Error, disk: &Arc<dyn Store>) -> Error {
+        let error = self.place.at(error);
+        let looked_at_all = self.partition.is_some()
+            || !matches!(error.kind, ErrorKind::NotThisFormat(_) | ErrorKind::WrongCredential(_));
+        let candidates = (!looked_at_all).then(|| partition::candidates(disk).ok().flatten()).flatten();
+        let Some(candidates) = candidates else { return error };
+        let could_be = candidates.iter().filter(|c| !c.formats.is_empty()).map(|c| c.partition.number).collect();
+        Error { hint: None, ..error }.advise(Advice::ChoosePartition(could_be))
+    }
+}
+
+/// A volume that was found, still locked.
+pub struct Locked {
+    opening: Opening,
+    /// The whole file or device.
+    disk: Arc<dyn Store>,
+    header: Box<dyn Header>,
+    /// What the header is in, where it is detached.
+    detached: Option<Arc<dyn Store>>,
+}
+
+impl Locked {
+    /// What trying the credentials will cost, where the header tells it.
+    pub fn plan(&self, with: &Unlock<'_>) -> Option<Plan> {
+        self.header.plan(with)
+    }
+
+    /// Whether a passphrase is to be asked for where these keyfiles are given.
+    pub fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        self.header.asks_passphrase(keyfiles)
+    }
+
+    /// Whether the format has no header at all, so that any password opens it, to noise if it is wrong.
+    pub fn headerless(&self) -> bool {
+        let named = self.opening.format.as_deref();
+        named.is_some_and(|name| formats::by_name(name).is_ok_and(Format::headerless))
+    }
+
+    /// The header.
+    pub fn header(&self) -> &dyn Header {
+        &*self.header
+    }
+
+    /// Tries the credentials.
+    ///
+    /// # Errors
+    /// Those of [`Header::unlock`].
+    pub fn unlock(self, with: &Unlock<'_>) -> Result<Opened> {
+        let Self { opening, disk, header, detached } = self;
+        let unlocked = header.unlock(with).map_err(|e| opening.told(e, &disk))?;
+        let Unlocked { layout, facts, warnings, trials, derivations: _, took, recognised } = unlocked;
+        let volume = Volume::new(Arc::clone(header.data()), layout);
+        let stored = disk.len();
+        Ok(Opened::Bytes(OpenVolume { volume, facts, stored, warnings, trials, took, recognised, header: detached }))
+    }
+}
+
+/// What was opened. What encrypts file by file has its place beside [`Opened::Bytes`].
+#[non_exhaustive]
+pub enum Opened {
+    /// A volume: one run of bytes.
+    Bytes(OpenVolume),
+}
+
+impl Opened {
+    /// The volume, for whoever can use nothing but bytes.
+    ///
+    /// # Errors
+    /// `Unsupported` for what has files and no bytes.
+    pub fn bytes(self) -> Result<OpenVolume> {
+        match self {
+            Self::Bytes(volume) => Ok(volume),
+        }
+    }
+}
+
+/// A volume that is open.
+pub struct OpenVolume {
+    /// Its plaintext.
+    pub volume: Volume,
+    /// What is known about it.
+    pub facts: Facts,
+    /// Size of the file or device, in bytes.
+    pub stored: u64,
+    /// What a person must know. Whole sentences.
+    pub warnings: Vec<Warning>,
+    /// Header decryptions that were tried.
+    pub trials: u64,
+    /// How long that took.
+    pub took: Duration,
+    /// Whether anything shows that the credential is the right one: see [`Unlocked::recognised`].
+    pub recognised: bool,
+    /// What the header is in, where it is detached: nobody changes it for as long as this is held.
+    pub header: Option<Arc<dyn Store>>,
+}
+
+/// A header, for whoever looks after it.
+pub struct HeaderFound {
+    /// The file or device itself, with its lock, where a path was given.
+    pub file: Option<Arc<FileStore>>,
+    /// What the header is in.
+    pub store: Arc<dyn Store>,
+    /// Its format.
+    pub format: &'static dyn Format,
+    /// It, locked.
+    pub header: Box<dyn Header>,
+    detached: bool,
+}
+
+impl HeaderFound {
+    /// Reads it once more, after it was changed.
+    ///
+    /// # Errors
+    /// Those of [`Format::open`].
+    pub fn again(&self) -> Result<Box<dyn Header>> {
+        match self.detached {
+            true => self.format.open_detached(&self.store, self.header.data()),
+            false => self.format.open(&self.store),
+        }
+    }
+}
