@@ -37,6 +37,8 @@ pub enum Advice {
     ResumeDecryption,
     /// Go on with the reencryption that was begun.
     ResumeReencryption,
+    /// Use the files: there are no bytes beside them.
+    UseFiles,
 }
 
 impl fmt::Display for Advice {
@@ -64,6 +66,7 @@ impl fmt::Display for Advice {
             Self::RestoreHeader => "Restore the header from a backup.",
             Self::ResumeDecryption => "Go on with the decryption, with the same detached header.",
             Self::ResumeReencryption => "Go on with the reencryption.",
+            Self::UseFiles => "Its files can be listed, copied and mounted.",
         })
     }
 }

@@ -43,6 +43,7 @@ pub use claviger_crypto::{Acceleration, Secret, SectorCipher};
 pub use credential::{Credential, Protect, Unlock};
 pub use edit::Edit;
 pub use error::{Error, ErrorKind, Result};
+pub use file_formats::{FILE_FORMATS, FileFormat};
 pub use formats::{FORMATS, Format, Header, HiddenRoom, Unlocked, Verdict};
 pub use opening::{Opened, Opening};
 pub use spec::Spec;

@@ -1,4 +1,5 @@
-//! The one way from a path to what is in a volume: the file, the partition in it, the header, and what unlocks it.
+//! The one way from a path to what is in a volume: the file, the partition in it, the header, and what unlocks it; or the folder
+//! whose files are encrypted one by one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,9 +8,12 @@ use std::time::Duration;
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::file_formats::{self, FileFormat, Stacked};
 use crate::formats::{self, Facts, Format, Header, KeyslotEditor, Plan, Unlocked, partition};
 use crate::partitions;
 use crate::store::{Access, FileStore, Store};
+use crate::trees::Tree;
+use crate::trees::host::HostFolder;
 use crate::volume::Volume;
 
 /// A volume to be opened: where it is, and what is known of it beforehand.
@@ -111,6 +115,25 @@ impl Opening {
     /// # Errors
     /// Those of [`FileStore::open`], [`partitions::find`] and [`formats::open`]; `Misuse` where the format has no detached headers.
     pub fn find(&self) -> Result<Locked> {
+        let found = match &self.place {
+            Place::Path(path) if path.is_dir() => self.find_folder(path).map(Found::Folder),
+            _ => self.find_volume().map(Found::Volume),
+        };
+        Ok(Locked { opening: self.clone(), found: found? })
+    }
+
+    fn find_folder(&self, path: &Path) -> Result<LockedFolder> {
+        if self.partition.is_some() || self.header.is_some() || self.by_backup {
+            let what = "a folder has no partitions and no header that could be detached or have a backup";
+            return Err(Error::misuse(what).at(path));
+        }
+        let lower = HostFolder::open(path, self.access)?;
+        let format = file_formats::find(&lower, self.format.as_deref()).map_err(|e| e.at(path))?;
+        lower.lock().map_err(|e| e.at(path))?;
+        Ok(LockedFolder { lower: Arc::new(lower), format })
+    }
+
+    fn find_volume(&self) -> Result<LockedVolume> {
         let disk = self.place.open(self.access)?;
         let format = self.format.as_deref();
         let (header, detached) = match (&self.header, self.partition) {
@@ -132,7 +155,7 @@ impl Opening {
                 (found.map_err(|e| self.told(e, &disk))?.1, None)
             }
         };
-        Ok(Locked { opening: self.clone(), disk, header, detached })
+        Ok(LockedVolume { disk, header, detached })
     }
 
     /// The file, or the partition in it, as it is stored.
@@ -197,9 +220,23 @@ impl Opening {
     }
 }
 
-/// A volume that was found, still locked.
+/// What was found, still locked.
 pub struct Locked {
     opening: Opening,
+    found: Found,
+}
+
+enum Found {
+    Volume(LockedVolume),
+    Folder(LockedFolder),
+}
+
+struct LockedFolder {
+    lower: Arc<dyn Tree>,
+    format: &'static dyn FileFormat,
+}
+
+struct LockedVolume {
     /// The whole file or device.
     disk: Arc<dyn Store>,
     header: Box<dyn Header>,
@@ -210,12 +247,15 @@ pub struct Locked {
 impl Locked {
     /// What trying the credentials will cost, where the header tells it.
     pub fn plan(&self, with: &Unlock<'_>) -> Option<Plan> {
-        self.header.plan(with)
+        self.header()?.plan(with)
     }
 
     /// Whether a passphrase is to be asked for where these keyfiles are given.
     pub fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
-        self.header.asks_passphrase(keyfiles)
+        match &self.found {
+            Found::Volume(volume) => volume.header.asks_passphrase(keyfiles),
+            Found::Folder(folder) => folder.format.asks_passphrase(keyfiles),
+        }
     }
 
     /// Whether the format has no header at all, so that any password opens it, to noise if it is wrong.
@@ -224,30 +264,52 @@ impl Locked {
         named.is_some_and(|name| formats::by_name(name).is_ok_and(Format::headerless))
     }
 
-    /// The header.
-    pub fn header(&self) -> &dyn Header {
-        &*self.header
+    /// The header; a folder has none.
+    pub fn header(&self) -> Option<&dyn Header> {
+        match &self.found {
+            Found::Volume(volume) => Some(&*volume.header),
+            Found::Folder(_) => None,
+        }
     }
 
     /// Tries the credentials.
     ///
     /// # Errors
-    /// Those of [`Header::unlock`].
+    /// Those of [`Header::unlock`] and [`file_formats::unlock`].
     pub fn unlock(self, with: &Unlock<'_>) -> Result<Opened> {
-        let Self { opening, disk, header, detached } = self;
+        let Self { opening, found } = self;
+        match found {
+            Found::Volume(volume) => volume.unlock(&opening, with).map(Opened::Bytes),
+            Found::Folder(folder) => folder.unlock(&opening, with).map(Opened::Files),
+        }
+    }
+}
+
+impl LockedFolder {
+    fn unlock(self, opening: &Opening, with: &Unlock<'_>) -> Result<OpenFolder> {
+        let Self { lower, format } = self;
+        let tree = file_formats::unlock(format, lower, with).map_err(|e| opening.place.at(e))?;
+        Ok(OpenFolder { tree, format })
+    }
+}
+
+impl LockedVolume {
+    fn unlock(self, opening: &Opening, with: &Unlock<'_>) -> Result<OpenVolume> {
+        let Self { disk, header, detached } = self;
         let unlocked = header.unlock(with).map_err(|e| opening.told(e, &disk))?;
         let Unlocked { layout, facts, warnings, trials, derivations: _, took, recognised } = unlocked;
         let volume = Volume::new(Arc::clone(header.data()), layout);
         let stored = disk.len();
-        Ok(Opened::Bytes(OpenVolume { volume, facts, stored, warnings, trials, took, recognised, header: detached }))
+        Ok(OpenVolume { volume, facts, stored, warnings, trials, took, recognised, header: detached })
     }
 }
 
-/// What was opened. What encrypts file by file has its place beside [`Opened::Bytes`].
-#[non_exhaustive]
+/// What was opened.
 pub enum Opened {
     /// A volume: one run of bytes.
     Bytes(OpenVolume),
+    /// A folder whose files are encrypted one by one.
+    Files(OpenFolder),
 }
 
 impl Opened {
@@ -258,8 +320,20 @@ impl Opened {
     pub fn bytes(self) -> Result<OpenVolume> {
         match self {
             Self::Bytes(volume) => Ok(volume),
+            Self::Files(folder) => {
+                let what = format!("a folder as bytes: {} encrypts file by file", folder.format.name());
+                Err(Error::unsupported(what).advise(Advice::UseFiles))
+            }
         }
     }
+}
+
+/// A folder that is open.
+pub struct OpenFolder {
+    /// Its files in plaintext.
+    pub tree: Stacked,
+    /// Its format.
+    pub format: &'static dyn FileFormat,
 }
 
 /// A volume that is open.

@@ -5,14 +5,15 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use claviger_crypto::pool::Pool;
 use claviger_engine::filesystems::{self, Filesystem};
 use claviger_engine::store::Access;
 use claviger_engine::trees::{self, Attributes, Entry, Node, NodeKind, Tree};
-use claviger_engine::{Error, Store, partitions};
+use claviger_engine::{Error, Opened, Store, partitions};
 
-use crate::opening::{OpenArgs, Opened, ProtectArgs};
+use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
 use crate::terminal::output;
 
 /// Which of the file systems inside.
@@ -27,22 +28,37 @@ pub struct InsideArgs {
 pub struct Inside {
     /// Its folders and files.
     pub tree: Box<dyn Tree>,
-    /// The file system that they are in.
-    pub filesystem: Filesystem,
+    /// The file system that they are in; a folder of the host has none of its own.
+    pub filesystem: Option<Filesystem>,
 }
 
 impl InsideArgs {
     /// Opens the volume and the file system inside. Warnings are told.
     pub fn open(&self, open: &OpenArgs, access: Access) -> anyhow::Result<Inside> {
-        self.inside(open, open.open(access)?)
+        self.inside(open, open.open_any(access)?)
     }
 
     /// The same, with the hidden volume in it protected if that is asked for.
     pub fn open_protecting(&self, open: &OpenArgs, access: Access, protect: &ProtectArgs) -> anyhow::Result<Inside> {
-        self.inside(open, open.open_protecting(access, protect)?)
+        self.inside(open, open.open_any_protecting(access, protect)?)
     }
 
     fn inside(&self, open: &OpenArgs, opened: Opened) -> anyhow::Result<Inside> {
+        let inside = match opened {
+            Opened::Bytes(volume) => self.inside_volume(open, volume.into())?,
+            Opened::Files(_) if self.inner_partition.is_some() => {
+                return Err(Error::misuse("a folder has no partitions inside").at(&open.path).into());
+            }
+            Opened::Files(folder) => {
+                let tree = folder.tree.with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO)));
+                Inside { tree: Box::new(tree), filesystem: None }
+            }
+        };
+        inside.tree.warnings().iter().for_each(|w| output::warn(w));
+        Ok(inside)
+    }
+
+    fn inside_volume(&self, open: &OpenArgs, opened: OpenedVolume) -> anyhow::Result<Inside> {
         let opened = opened.with_threads();
         opened.warn();
         let mut store: Arc<dyn Store> = Arc::new(opened.volume);
@@ -51,8 +67,7 @@ impl InsideArgs {
         }
         let (filesystem, tree) =
             filesystems::open(store.clone()).map_err(|e| self.explained(e, &*store).at(&open.path))?;
-        tree.warnings().iter().for_each(|w| output::warn(w));
-        Ok(Inside { tree, filesystem })
+        Ok(Inside { tree, filesystem: Some(filesystem) })
     }
 
     /// The error, with what to try where the volume holds partitions.

@@ -21,7 +21,9 @@ use claviger_engine::formats::Facts;
 use claviger_engine::opening::OpenVolume;
 use claviger_engine::store::{Access, SMALLEST_SECTOR};
 use claviger_engine::volume::Mapping;
-use claviger_engine::{Acceleration, Credential, Error, ErrorKind, Header, Opening, Protect, Store, Unlock, Volume};
+use claviger_engine::{
+    Acceleration, Credential, Error, ErrorKind, Header, Opened, Opening, Protect, Store, Unlock, Volume,
+};
 
 use crate::opening::credentials::{CredentialArgs, HiddenCredentialArgs};
 use crate::opening::headerless::HeaderlessArgs;
@@ -265,7 +267,7 @@ impl ProtectArgs {
 }
 
 /// A volume that has been opened.
-pub struct Opened {
+pub struct OpenedVolume {
     /// Its plaintext.
     pub volume: Volume,
     /// What is known about it.
@@ -284,7 +286,7 @@ pub struct Opened {
     _header: Option<Arc<dyn Store>>,
 }
 
-impl From<OpenVolume> for Opened {
+impl From<OpenVolume> for OpenedVolume {
     fn from(open: OpenVolume) -> Self {
         let OpenVolume { volume, facts, stored, warnings, trials, took, header, .. } = open;
         let mapping = Mapping::of(volume.layout());
@@ -338,16 +340,31 @@ impl OpenArgs {
         if self.credentials.gives_volume_key() {
             return Ok(());
         }
-        patience::announce(header, &self.how.unlock(&[]))
+        let with = self.how.unlock(&[]);
+        patience::announce(header.plan(&with), &with)
     }
 
-    /// Opens the volume. The password is asked once it is known that there is something to open.
-    pub fn open(&self, access: Access) -> anyhow::Result<Opened> {
+    /// Opens a volume, for verbs that need its bytes. The password is asked once it is known that there is something to open.
+    pub fn open(&self, access: Access) -> anyhow::Result<OpenedVolume> {
+        self.bytes(self.open_any(access)?)
+    }
+
+    /// Opens a volume, and protects the hidden one in it if that is asked for.
+    pub fn open_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<OpenedVolume> {
+        self.bytes(self.open_any_protecting(access, protect)?)
+    }
+
+    fn bytes(&self, opened: Opened) -> anyhow::Result<OpenedVolume> {
+        Ok(opened.bytes().map_err(|e| e.at(&self.path))?.into())
+    }
+
+    /// Opens a volume, or a folder whose files are encrypted one by one.
+    pub fn open_any(&self, access: Access) -> anyhow::Result<Opened> {
         self.open_with(access, None)
     }
 
-    /// Opens the volume, and protects the hidden one in it if that is asked for.
-    pub fn open_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<Opened> {
+    /// The same, and protects the hidden volume in it if that is asked for.
+    pub fn open_any_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<Opened> {
         if protect.protect && (access == Access::ReadOnly || self.how.truncated) {
             return Err(Error::misuse(
                 "nothing is written where a volume is opened read-only: there is nothing to protect",
@@ -366,7 +383,9 @@ impl OpenArgs {
         guard::no_dumps();
         let cancel = cancel::install()?;
         let locked = self.how.opening(&self.path)?.access(access).find().map_err(with_explain)?;
-        self.announce(locked.header()).map_err(|e| e.at(&self.path))?;
+        if let Some(header) = locked.header() {
+            self.announce(header).map_err(|e| e.at(&self.path))?;
+        }
         let asks = |keyfiles: &[Credential]| locked.asks_passphrase(keyfiles);
         let credentials = match locked.headerless() {
             true => self.credentials.read_for_headerless(asks)?,
@@ -395,7 +414,7 @@ impl OpenArgs {
         drop(hidden_credentials);
         drop(credentials);
         drop(bar);
-        Ok(opened.map_err(with_explain)?.bytes()?.into())
+        Ok(opened.map_err(with_explain)?)
     }
 }
 
@@ -411,7 +430,7 @@ fn with_explain(mut error: Error) -> Error {
     error.hint(format!("{before}{more}"))
 }
 
-impl Opened {
+impl OpenedVolume {
     /// Tells the warnings.
     pub fn warn(&self) {
         self.warnings.iter().for_each(|w| output::warn(w));

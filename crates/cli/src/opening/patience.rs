@@ -3,7 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use claviger_engine::{Error, Header, Result, Unlock};
+use claviger_engine::formats::Plan;
+use claviger_engine::{Error, Result, Unlock};
 
 use crate::terminal::{output, prompt, show, size};
 
@@ -32,8 +33,8 @@ impl PatienceArgs {
 ///
 /// # Errors
 /// Those of [`Unlock::may_take`].
-pub fn announce(header: &dyn Header, with: &Unlock<'_>) -> Result<()> {
-    let Some(plan) = header.plan(with) else { return Ok(()) };
+pub fn announce(plan: Option<Plan>, with: &Unlock<'_>) -> Result<()> {
+    let Some(plan) = plan else { return Ok(()) };
     if show::worth_telling(&plan) {
         output::note(&show::sentence(&plan));
     }

@@ -33,6 +33,7 @@ pub fn say(advice: &Advice) -> String {
         Advice::RestoreHeader => "`claviger header restore` puts a header back from a file.",
         Advice::ResumeDecryption => "`claviger reencrypt --decrypt` with the same --header goes on with it.",
         Advice::ResumeReencryption => "`claviger reencrypt --resume` goes on with it.",
+        Advice::UseFiles => "`claviger ls`, `claviger cp` and `claviger mount` reach its files.",
         // No command is the better word for the others, and for those that this program has not heard of.
         other => return other.to_string(),
     }
@@ -71,6 +72,7 @@ mod tests {
         Advice::RestoreHeader,
         Advice::ResumeDecryption,
         Advice::ResumeReencryption,
+        Advice::UseFiles,
     ];
 
     /// Whether any verb has the option.

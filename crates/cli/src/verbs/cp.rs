@@ -92,7 +92,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         (_, false, true) => {
             let opened = args.which.open_protecting(&args.open, Access::ReadWrite, &args.protect)?;
             if !opened.tree.writable() {
-                let what = format!("{} can only be read without the kernel", opened.filesystem.kind.name());
+                let what = format!(
+                    "{} can only be read without the kernel",
+                    opened.filesystem.as_ref().map_or("this folder", |f| f.kind.name())
+                );
                 let hint =
                     "Of the file systems that are read without the kernel only FAT is written; `mount` can do more.";
                 return Err(Error::unsupported(what).hint(hint).at(&args.open.path).into());

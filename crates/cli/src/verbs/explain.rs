@@ -126,7 +126,7 @@ fn with_less(mut error: Error) -> Error {
     error
 }
 
-type Opened = (Facts, Vec<String>);
+type OpenedVolume = (Facts, Vec<String>);
 
 /// Tells what each costs, before anybody types a password. The error, if nobody wants to wait for any of them.
 fn all_take_too_long(args: &Args, targets: &[Target]) -> Option<Error> {
@@ -134,12 +134,12 @@ fn all_take_too_long(args: &Args, targets: &[Target]) -> Option<Error> {
     refused.collect::<Option<Vec<_>>>()?.pop()
 }
 
-fn try_all(args: &Args, targets: &[Target], credentials: &[Credential]) -> Result<Search<Opened>> {
+fn try_all(args: &Args, targets: &[Target], credentials: &[Credential]) -> Result<Search<OpenedVolume>> {
     let cancel = cancel::flag();
     let bar = RefCell::new(None);
     let refused = RefCell::new(BTreeSet::new());
     let may_take = args.open.unlock_with(credentials).may_take;
-    let unlock = |target: usize, credentials: &[Credential], hints: bool| -> Result<Opened> {
+    let unlock = |target: usize, credentials: &[Credential], hints: bool| -> Result<OpenedVolume> {
         cancel::check()?;
         let narrowed = args.open.unlock_with(credentials);
         let with = if hints {
@@ -331,7 +331,7 @@ impl Explained {
         );
     }
 
-    fn searched(&mut self, args: &Args, targets: &[Target], search: Search<Opened>) {
+    fn searched(&mut self, args: &Args, targets: &[Target], search: Search<OpenedVolume>) {
         self.trials = search.tried;
         match search.found {
             Some(found) => self.opened(args, &targets[found.target], found),
@@ -339,7 +339,7 @@ impl Explained {
         }
     }
 
-    fn opened(&mut self, args: &Args, target: &Target, found: Found<Opened>) {
+    fn opened(&mut self, args: &Args, target: &Target, found: Found<OpenedVolume>) {
         let Found { how, target: _, unlocked } = found;
         let format = target.format;
         self.partition = target.partition.or(args.open.how.partition());

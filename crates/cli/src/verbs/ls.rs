@@ -42,7 +42,8 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Listing {
-    filesystem: Filesystem,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filesystem: Option<Filesystem>,
     path: String,
     entries: Vec<Row>,
     #[serde(skip)]

@@ -179,7 +179,8 @@ impl Args {
     fn announce(&self, header: &Arc<FileStore>) -> Result<()> {
         match Opening::store(Arc::clone(header) as Arc<dyn Store>).format("LUKS2").find_header() {
             Ok(found) if !self.encrypt && !self.credentials.gives_volume_key() => {
-                patience::announce(&*found.header, &self.unlock(&[]))
+                let with = self.unlock(&[]);
+                patience::announce(found.header.plan(&with), &with)
             }
             _ => Ok(()),
         }

@@ -41,7 +41,8 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Whole {
-    filesystem: Filesystem,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filesystem: Option<Filesystem>,
     path: String,
     folders: u64,
     files: u64,

@@ -5,9 +5,10 @@ use std::io;
 use std::sync::Arc;
 
 use super::{FileFormat, FileKeys, Found, Stored};
-use crate::credential::Unlock;
+use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Verdict;
+use crate::formats::takes::Takes;
 use crate::trees::Tree;
 
 /// Each file in clear, and names as they are: what a folder that is passed through costs by itself.
@@ -19,6 +20,14 @@ pub struct Clear;
 impl FileFormat for Clear {
     fn name(&self) -> &'static str {
         "clear"
+    }
+
+    fn takes(&self) -> Takes {
+        Takes { creating: &[], opening: &[] }
+    }
+
+    fn asks_passphrase(&self, _keyfiles: &[Credential]) -> bool {
+        false
     }
 
     fn identify(&self, _lower: &dyn Tree) -> Result<Verdict> {

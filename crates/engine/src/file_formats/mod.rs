@@ -14,9 +14,10 @@ use std::sync::Arc;
 pub use clear::CLEAR;
 pub use stacked::Stacked;
 
-use crate::credential::Unlock;
+use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Verdict;
+use crate::formats::takes::{self, Takes};
 use crate::trees::{Node, Tree, damaged};
 use crate::volume::{Layout, Segment};
 
@@ -27,6 +28,14 @@ pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR];
 pub trait FileFormat: Sync {
     /// Its name: `eCryptfs`.
     fn name(&self) -> &'static str;
+
+    /// What a folder opens with, besides a passphrase.
+    fn takes(&self) -> Takes;
+
+    /// Whether a passphrase is asked for where these keyfiles are given.
+    fn asks_passphrase(&self, _keyfiles: &[Credential]) -> bool {
+        true
+    }
 
     /// What a look at the folder tells. Reads little and needs no credential.
     ///
@@ -178,10 +187,23 @@ pub trait FileKeys: Send + Sync {
 /// # Errors
 /// `NotThisFormat`, `Misuse` if there is no format of that name, and those of [`FileFormat::unlock`].
 pub fn open(lower: Arc<dyn Tree>, name: Option<&str>, with: &Unlock<'_>) -> Result<Stacked> {
-    let format = match name {
-        Some(name) => named(name)?,
-        None => identified(&*lower)?,
-    };
+    unlock(find(&*lower, name)?, lower, with)
+}
+
+/// The format of the folder `lower`: the one called `name`, or the one that the folder shows to be of.
+///
+/// # Errors
+/// `NotThisFormat`, `Misuse` if there is no format of that name.
+pub fn find(lower: &dyn Tree, name: Option<&str>) -> Result<&'static dyn FileFormat> {
+    name.map_or_else(|| identified(lower), named)
+}
+
+/// The plaintext of what is in the folder `lower`, which is of this format.
+///
+/// # Errors
+/// `Misuse` for what the format does not take, and those of [`FileFormat::unlock`].
+pub fn unlock(format: &dyn FileFormat, lower: Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Stacked> {
+    takes::check_opening(format.name(), &format.takes(), with)?;
     let keys = format.unlock(&lower, with).map_err(|e| e.in_format(format.name()))?;
     Ok(Stacked::new(lower, keys))
 }

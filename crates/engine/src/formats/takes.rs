@@ -217,17 +217,16 @@ pub fn check(name: &str, takes: &Takes, purpose: Purpose, asked: &[Parameter]) -
 ///
 /// # Errors
 /// `Misuse`, and `CredentialKind` for a credential that no volume of the format opens with.
-pub(super) fn check_opening(format: &dyn Format, with: &Unlock<'_>) -> Result<()> {
-    let takes = format.takes();
+pub(crate) fn check_opening(name: &'static str, takes: &Takes, with: &Unlock<'_>) -> Result<()> {
     let missing = with.credentials.iter().find(|credential| match credential {
         Credential::Passphrase(_) => false,
         Credential::Keyfile(_) => !takes.opens_with(Parameter::Keyfile),
         Credential::VolumeKey(_) => !takes.opens_with(Parameter::VolumeKey),
     });
     if let Some(credential) = missing {
-        return Err(ErrorKind::CredentialKind { format: format.name(), kind: credential.kind() }.into());
+        return Err(ErrorKind::CredentialKind { format: name, kind: credential.kind() }.into());
     }
-    check(format.name(), &takes, Purpose::Opening, &with.parameters())
+    check(name, takes, Purpose::Opening, &with.parameters())
 }
 
 /// [`check`] of what is to open a volume from now on.

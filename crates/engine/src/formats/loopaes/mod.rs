@@ -116,7 +116,7 @@ impl Header for Locked {
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
         let store = &*self.0;
-        check_opening(&LOOP_AES, with)?;
+        check_opening(LOOP_AES.name(), &LOOP_AES.takes(), with)?;
         let place = place(store, with)?;
         let parameters = Parameters::of(with)?;
         let volume = Volume {

@@ -147,7 +147,7 @@ impl Header for Locked {
 
 fn unlocked(header: &Phdr, stored: &Stored, with: &Unlock<'_>) -> Result<Unlocked> {
     let begun = Instant::now();
-    check_opening(&LUKS1, with)?;
+    check_opening(LUKS1.name(), &LUKS1.takes(), with)?;
     let data = Data::of(header, stored)?;
     let cipher = header.cipher()?;
     let OpenedKey { keyslot, key, trials, mut warnings } = unlock::open_key(header, &*stored.header, with)?;

@@ -187,7 +187,7 @@ impl Header for Locked {
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let stored = &self.stored;
         let unlocked = || {
-            check_opening(&LUKS2, with)?;
+            check_opening(LUKS2.name(), &LUKS2.takes(), with)?;
             match with.header {
                 HeaderChoice::Any | HeaderChoice::One { backup: false, .. } => unlocked(&self.header, stored, with),
                 HeaderChoice::Backup | HeaderChoice::One { backup: true, .. } => {

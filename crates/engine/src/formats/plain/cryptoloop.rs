@@ -92,7 +92,7 @@ impl Header for Locked {
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
         let store = &*self.0;
-        check_opening(&CRYPTOLOOP, with)?;
+        check_opening(CRYPTOLOOP.name(), &CRYPTOLOOP.takes(), with)?;
         let [Credential::Passphrase(passphrase)] = with.credentials else {
             return Err(Error::misuse("a cryptoloop volume takes one passphrase and nothing else"));
         };

@@ -123,7 +123,7 @@ impl Header for Locked {
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
         let store = &*self.0;
-        check_opening(&PLAIN, with)?;
+        check_opening(PLAIN.name(), &PLAIN.takes(), with)?;
         let parameters = Parameters::of(with)?;
         let place = Place::find(store.len(), &with.headerless, 0)?;
         let volume = Volume {

@@ -342,7 +342,7 @@ impl Locked {
     /// All that is to be tried, narrowed by what is known.
     fn plan(&self, with: &Unlock<'_>) -> Result<Plan<'_>> {
         let family = &self.family;
-        check_opening(family, with)?;
+        check_opening(family.name(), &family.takes(), with)?;
         check_pim(with.pim)?;
         let kdf = with.hash.map(|name| by_name("hash", family.kdfs, |k| k.name, name)).transpose()?;
         let suite = with.cipher.map(|name| by_name("cipher", family.suites, |s| s.name, name)).transpose()?;
