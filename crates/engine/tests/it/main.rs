@@ -26,6 +26,7 @@ mod luks_changes_oracles;
 mod opening_writes_nothing;
 mod partitioned;
 mod partitions;
+mod stacked;
 mod store;
 mod support;
 mod truecrypt_create;
