@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use claviger_crypto::pool::Pool;
 use claviger_engine::filesystems::{self, Filesystem};
 use claviger_engine::store::Access;
-use claviger_engine::trees::{self, Attributes, Entry, Node, NodeKind, Tree};
+use claviger_engine::trees::{Attributes, Entry, Held, Node, NodeKind, Tree};
 use claviger_engine::{Error, Opened, Store, partitions};
 
 use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
@@ -82,10 +82,18 @@ impl InsideArgs {
     }
 }
 
+/// A node of the volume's files, as long as it is used.
+pub type Found<'a> = Held<&'a (dyn Tree + 'static)>;
+
 impl Inside {
     /// The node at a path inside the volume.
-    pub fn find(&self, path: &OsStr) -> Result<Node, Error> {
-        trees::find(&*self.tree, path).map_err(|e| told(e, path))
+    pub fn find(&self, path: &OsStr) -> Result<Found<'_>, Error> {
+        Held::find(&*self.tree, path).map_err(|e| told(e, path))
+    }
+
+    /// The node that an entry of `folder` names.
+    pub fn take(&self, folder: Node, entry: &Entry, path: &OsStr) -> Result<Found<'_>, Error> {
+        Held::take(&*self.tree, folder, entry).map_err(|e| told(e, path))
     }
 
     /// What is known about it.

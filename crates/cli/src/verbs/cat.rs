@@ -93,7 +93,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// One file of the file system inside.
 fn file(args: &Args, path: &OsStr) -> anyhow::Result<()> {
     let opened = args.which.open(&args.open, Access::ReadOnly)?;
-    let node = opened.find(path)?;
+    let found = opened.find(path)?;
+    let node = found.node();
     let attributes = opened.attributes(node, path)?;
     let misuse = |what: String| anyhow::Error::from(Error::misuse(format!("{} {what}", files::shown(path))));
     if attributes.kind != NodeKind::File {

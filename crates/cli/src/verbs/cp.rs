@@ -6,14 +6,15 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use claviger_engine::store::Access;
 use claviger_engine::store::files::rename_new;
-use claviger_engine::trees::{NewNode, Node, NodeKind, Renaming};
+use claviger_engine::trees::{Entry, Held, NewNode, Node, NodeKind, Renaming, Use};
 use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;
 
-use crate::opening::files::{self, Inside, InsideArgs, told};
+use crate::opening::files::{self, Found, Inside, InsideArgs, told};
 use crate::opening::{OpenArgs, ProtectArgs};
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
@@ -80,6 +81,21 @@ struct Item<F> {
     size: u64,
 }
 
+/// Something inside to copy. Only folders are held until then: of files there may be more than can be.
+enum Source<'a> {
+    Named(Rc<Found<'a>>),
+    In(Rc<Found<'a>>, Entry),
+}
+
+impl<'a> Source<'a> {
+    fn held(&self, opened: &'a Inside, path: &OsStr) -> Result<Rc<Found<'a>>, Error> {
+        match self {
+            Self::Named(found) => Ok(found.clone()),
+            Self::In(folder, entry) => opened.take(folder.node(), entry, path).map(Rc::new),
+        }
+    }
+}
+
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let Some((to, from)) = args.paths.split_last() else { return Err(Error::misuse("nothing to copy").into()) };
@@ -141,14 +157,14 @@ fn out(args: &Args, opened: &Inside, from: &[OsString], to: &Path) -> anyhow::Re
     let mut items = Vec::new();
     for path in from {
         let path = files::inside(path);
-        let node = opened.find(path)?;
+        let from = Source::Named(Rc::new(opened.find(path)?));
         let name = Path::new(path).file_name();
         // The root has no name: what is in it is copied.
         let item_to = match name {
             Some(name) if into_folder => to.join(name),
             _ => to.to_owned(),
         };
-        plan_out(args, opened, (node, path), item_to, &mut vec![node], &mut items, &mut copied)?;
+        plan_out(args, opened, (from, path), item_to, &mut Vec::new(), &mut items, &mut copied)?;
     }
     // What a damaged file system says of sizes may be anything.
     let all = items.iter().fold(0u64, |all, item| all.saturating_add(item.size));
@@ -166,16 +182,22 @@ fn out(args: &Args, opened: &Inside, from: &[OsString], to: &Path) -> anyhow::Re
     Ok(copied)
 }
 
-fn plan_out(
+fn plan_out<'a>(
     args: &Args,
-    opened: &Inside,
-    (node, path): (Node, &OsStr),
+    opened: &'a Inside,
+    (from, path): (Source<'a>, &OsStr),
     to: PathBuf,
     above: &mut Vec<Node>,
-    items: &mut Vec<Item<Node>>,
+    items: &mut Vec<Item<Source<'a>>>,
     copied: &mut Copied,
 ) -> anyhow::Result<()> {
     cancel::check()?;
+    let found = from.held(opened, path)?;
+    let node = found.node();
+    if above.contains(&node) || above.len() >= DEEPEST {
+        copied.left_out.push(format!("{} (a folder in itself, or too deep)", files::shown(path)));
+        return Ok(());
+    }
     let attributes = opened.attributes(node, path)?;
     let is_folder = attributes.kind == NodeKind::Folder;
     match attributes.kind {
@@ -188,24 +210,23 @@ fn plan_out(
             return Ok(());
         }
     }
-    items.push(Item { from: node, from_path: path.to_owned(), to: to.clone(), is_folder, size: attributes.size });
+    items.push(Item { from, from_path: path.to_owned(), to: to.clone(), is_folder, size: attributes.size });
     if !is_folder {
         return Ok(());
     }
+    above.push(node);
     for entry in opened.list(node, path)? {
         let inner = files::below(path, &entry.name);
         // A tree gives no such names; whatever it gives, nothing is written outside of the destination.
         let plain = Path::new(&entry.name).components().eq([std::path::Component::Normal(&entry.name)]);
         if !plain || entry.name.as_bytes().contains(&0) {
             copied.left_out.push(format!("{} (no name for a file)", files::shown(&inner)));
-        } else if above.contains(&entry.node) || above.len() >= DEEPEST {
-            copied.left_out.push(format!("{} (a folder in itself, or too deep)", files::shown(&inner)));
         } else {
-            above.push(entry.node);
-            plan_out(args, opened, (entry.node, &inner), to.join(&entry.name), above, items, copied)?;
-            above.pop();
+            let to = to.join(&entry.name);
+            plan_out(args, opened, (Source::In(found.clone(), entry), &inner), to, above, items, copied)?;
         }
     }
+    above.pop();
     Ok(())
 }
 
@@ -227,7 +248,7 @@ fn exists(path: &Path) -> Error {
     Error::misuse("it is there already").at(path).hint("--force overwrites files.")
 }
 
-fn file_out(args: &Args, opened: &Inside, item: &Item<Node>, show: impl Fn(u64)) -> anyhow::Result<()> {
+fn file_out<'a>(args: &Args, opened: &'a Inside, item: &Item<Source<'a>>, show: impl Fn(u64)) -> anyhow::Result<()> {
     let to = &item.to;
     let at = |e: io::Error| Error::from(e).at(to);
     match fs::symlink_metadata(to) {
@@ -241,14 +262,16 @@ fn file_out(args: &Args, opened: &Inside, item: &Item<Node>, show: impl Fn(u64))
         Ok(_) if !args.force => return Err(exists(to).into()),
         _ => {}
     }
-    let attributes = opened.attributes(item.from, &item.from_path)?;
+    let found = item.from.held(opened, &item.from_path)?;
+    let node = found.node();
+    let attributes = opened.attributes(node, &item.from_path)?;
     let partial = Partial::new(to, attributes.mode.map_or(0o666, |mode| u32::from(mode) & 0o777))?;
     let mut buffer = vec![0; PIECE.min(item.size.max(1) as usize)];
     let mut done = 0;
     while done < item.size {
         cancel::check()?;
         let len = (item.size - done).min(PIECE as u64) as usize;
-        let read = opened.tree.read_at(item.from, done, &mut buffer[..len]).map_err(|e| told(e, &item.from_path))?;
+        let read = opened.tree.read_at(node, done, &mut buffer[..len]).map_err(|e| told(e, &item.from_path))?;
         if read == 0 {
             let what = format!("{} ends before its size", files::shown(&item.from_path));
             return Err(Error::new(ErrorKind::Io(io::Error::new(io::ErrorKind::UnexpectedEof, what))).into());
@@ -317,7 +340,7 @@ impl Drop for Partial {
 
 fn into(args: &Args, opened: &Inside, from: &[OsString], to: &OsStr) -> anyhow::Result<Copied> {
     let existing = match opened.find(to) {
-        Ok(node) => Some(opened.attributes(node, to)?.kind),
+        Ok(found) => Some(opened.attributes(found.node(), to)?.kind),
         Err(e) if matches!(e.kind, ErrorKind::Misuse(_)) => None,
         Err(e) => return Err(e.into()),
     };
@@ -351,11 +374,13 @@ fn into(args: &Args, opened: &Inside, from: &[OsString], to: &OsStr) -> anyhow::
         let to = item.to.as_os_str();
         let name = item.to.file_name().unwrap_or_default();
         let parent = item.to.parent().unwrap_or(Path::new("/")).as_os_str();
-        let folder = opened.find(parent)?;
+        let found = opened.find(parent)?;
+        let folder = found.node();
         if item.is_folder {
-            let there = if name.is_empty() { Ok(folder) } else { opened.tree.lookup(folder, name) };
-            if there.is_err() {
-                opened.tree.make_folder(folder, name, &NewNode::default()).map_err(|e| told(e, to))?;
+            let is_there = name.is_empty() || Held::lookup(&*opened.tree, folder, name).is_ok();
+            if !is_there {
+                let made = opened.tree.make_folder(folder, name, &NewNode::default()).map_err(|e| told(e, to))?;
+                opened.tree.forget(made, 1);
                 copied.folders += 1;
             }
         } else {
@@ -410,8 +435,8 @@ fn file_in(
 ) -> anyhow::Result<u64> {
     let tree = &*opened.tree;
     let inside = |e: io::Error| told(e, item.to.as_os_str());
-    match tree.lookup(folder, name) {
-        Ok(there) if tree.attributes(there).map_err(inside)?.kind == NodeKind::Folder => {
+    match Held::lookup(tree, folder, name) {
+        Ok(there) if tree.attributes(there.node()).map_err(inside)?.kind == NodeKind::Folder => {
             return Err(
                 Error::misuse(format!("{} in the volume is a folder", files::shown(item.to.as_os_str()))).into()
             );
@@ -424,9 +449,15 @@ fn file_in(
     }
     let file = File::open(&item.from).map_err(|e| Error::from(e).at(&item.from))?;
     let temporary = OsString::from(format!("claviger-{}.part", std::process::id()));
-    let node = tree.create(folder, &temporary, &NewNode::default()).map_err(inside)?;
+    let usage = Use { read: false, write: true };
+    let made = tree.create_open(folder, &temporary, &NewNode::default(), usage).map_err(inside)?;
+    let made = Held::new(tree, made);
+    let node = made.node();
     let copied = (|| -> anyhow::Result<u64> {
-        let size = contents_in(opened, file, item, node, show)?;
+        let size = contents_in(opened, file, item, node, show);
+        let released = tree.release(node).map_err(inside);
+        let size = size?;
+        released?;
         let how = if args.force { Renaming::Replace } else { Renaming::Keep };
         tree.rename(folder, &temporary, folder, name, how).map_err(inside)?;
         Ok(size)

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use claviger_engine::filesystems::Filesystem;
 use claviger_engine::store::Access;
-use claviger_engine::trees::NodeKind;
+use claviger_engine::trees::{Entry, NodeKind};
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
@@ -74,18 +74,21 @@ struct Row {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.which.open(&args.open, Access::ReadOnly)?;
     let path = files::inside(&args.inside);
-    let node = opened.find(path)?;
+    let found = opened.find(path)?;
+    let node = found.node();
     let entries = match opened.attributes(node, path)?.kind {
         NodeKind::Folder => {
             let list = opened.list(node, path)?;
-            list.iter()
-                .map(|e| row(&opened, &e.name, e.node, &files::below(path, &e.name)))
-                .collect::<Result<_, _>>()?
+            let row = |e: &Entry| {
+                let path = files::below(path, &e.name);
+                row(&opened, &e.name, opened.take(node, e, &path)?.node(), &path)
+            };
+            list.iter().map(row).collect::<Result<_, _>>()?
         }
         _ => vec![row(&opened, path, node, path)?],
     };
     let path = path.to_string_lossy().into_owned();
-    let listing = Listing { filesystem: opened.filesystem, path, entries, long: args.long };
+    let listing = Listing { filesystem: opened.filesystem.clone(), path, entries, long: args.long };
     output::print(&listing, args.json)
 }
 

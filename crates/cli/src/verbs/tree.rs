@@ -67,7 +67,8 @@ struct Branch {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.which.open(&args.open, Access::ReadOnly)?;
     let path = files::inside(&args.inside);
-    let node = opened.find(path)?;
+    let found = opened.find(path)?;
+    let node = found.node();
     let mut whole = Whole {
         filesystem: opened.filesystem.clone(),
         path: files::shown(path),
@@ -94,18 +95,20 @@ fn branches(
     for entry in opened.list(folder, path)? {
         let path = files::below(path, &entry.name);
         let mut entries = Vec::new();
-        let size = opened.attributes(entry.node, &path)?.size;
+        let found = opened.take(folder, &entry, &path)?;
+        let node = found.node();
+        let size = opened.attributes(node, &path)?.size;
         match entry.kind {
             NodeKind::Folder => {
                 whole.folders += 1;
-                if above.contains(&entry.node) || above.len() >= DEEPEST {
+                if above.contains(&node) || above.len() >= DEEPEST {
                     output::warn(&format!(
                         "{} is a folder in itself, or too deep: it is left out",
                         files::shown(&path)
                     ));
                 } else {
-                    above.push(entry.node);
-                    entries = self::branches(opened, entry.node, &path, above, whole)?;
+                    above.push(node);
+                    entries = self::branches(opened, node, &path, above, whole)?;
                     above.pop();
                 }
             }

@@ -264,7 +264,7 @@ impl Stacked {
         self.keys.set_size(self.stored(node), len)?;
         (file.size, file.whole) = (len, true);
         // Nothing of what went is left in the last sector, for whoever else makes the file longer.
-        if len % file.sector != 0 {
+        if !len.is_multiple_of(file.sector) {
             file.append(len, &[])?;
         }
         self.lower.set_len(node, file.stored_end(len))

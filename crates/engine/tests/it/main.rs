@@ -27,6 +27,7 @@ mod opening;
 mod opening_writes_nothing;
 mod partitioned;
 mod partitions;
+mod stacked;
 mod store;
 mod support;
 mod takes;

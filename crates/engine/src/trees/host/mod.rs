@@ -161,7 +161,7 @@ fn missing(wanted: u16, have: u16) -> Option<u16> {
 
 /// Whether the folder says what new nodes permit (acl(5)): then the kernel applies that, and no umask.
 fn has_default_permissions(folder: &HostNode) -> bool {
-    rustix::fs::getxattr(folder.path(), "system.posix_acl_default", &mut [0u8; 0][..]).is_ok_and(|len| len > 0)
+    rustix::fs::getxattr_query(folder.path(), "system.posix_acl_default").is_ok_and(|len| len > 0)
 }
 
 fn open_below(folder: &HostNode, name: &OsStr, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {

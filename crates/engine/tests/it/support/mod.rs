@@ -2,6 +2,7 @@
 #![allow(dead_code)] // the test of registers, a program of its own, uses a part of it
 
 pub mod fat;
+pub mod file_format;
 pub mod luks;
 
 use std::fs::File;
