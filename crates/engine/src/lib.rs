@@ -3,15 +3,12 @@
 //! A format turns a store and a credential into a layout, which is plain data; a [`Volume`] alone carries layouts out.
 //!
 //! ```no_run
-//! use std::sync::Arc;
-//! use claviger_engine::{Credential, Secret, Store, Unlock, Volume, formats, store::{Access, FileStore}};
+//! use claviger_engine::{Credential, Opening, Secret, Store, Unlock};
 //!
-//! let store: Arc<dyn Store> = Arc::new(FileStore::open("old.tc".as_ref(), Access::ReadOnly)?);
+//! let locked = Opening::path("old.tc").find()?;
 //! let passphrase = [Credential::Passphrase(Secret::copy_from(b"correct horse"))];
-//! let (format, header) = formats::open(&*store, None)?;
-//! let unlocked = header.unlock(&*store, &Unlock::with(&passphrase))?;
-//! let volume = Volume::new(store, unlocked.layout);
-//! println!("{}: {} bytes", format.name(), volume.len());
+//! let opened = locked.unlock(&Unlock::with(&passphrase))?.bytes()?;
+//! println!("{}: {} bytes", opened.facts.format, opened.volume.len());
 //! # Ok::<(), claviger_engine::Error>(())
 //! ```
 #![forbid(unsafe_code)]

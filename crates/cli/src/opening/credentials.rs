@@ -151,7 +151,7 @@ impl CredentialArgs {
     fn read_checked(&self, asks: impl FnOnce(&[Credential]) -> bool, must_come: bool) -> Result<Vec<Credential>> {
         let Some(path) = &self.volume_key_file else {
             let (source, keyfiles) = self.source_for(asks)?;
-            return Source { must_come, ..source }.read(keyfiles, "Password: ");
+            return Source { must_come, ..source }.read_beside(keyfiles);
         };
         if self.gives_password() || !self.keyfiles.is_empty() {
             return Err(Error::misuse("a volume key opens by itself")
@@ -177,7 +177,7 @@ impl CredentialArgs {
     /// nothing here.
     pub fn read_new(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
         let (source, keyfiles) = self.source_for(asks)?;
-        source.read_new(keyfiles, "Password of the new volume: ")
+        source.read_new_beside(keyfiles)
     }
 
     /// Where the password comes from, and the keyfiles, of which `asks` knows whether there is one beside them.
@@ -205,8 +205,16 @@ impl CredentialArgs {
     }
 
     fn source(&self) -> Source<'_> {
-        let Self { password_file, password_fd, no_password, .. } = self;
-        Source { prefix: "", file: password_file.as_deref(), fd: *password_fd, none: *no_password, must_come: false }
+        Source {
+            prefix: "",
+            question: "Password: ",
+            question_new: "Password of the new volume: ",
+            file: self.password_file.as_deref(),
+            fd: self.password_fd,
+            none: self.no_password,
+            keyfiles: &self.keyfiles,
+            must_come: false,
+        }
     }
 }
 
@@ -231,7 +239,7 @@ impl NewCredentialArgs {
                 .hint("Say --keep-keyfiles, --new-keyfile FILE or --no-new-keyfiles."));
         }
         let source = Source { none: self.no_new_password || self.keep_password, ..self.source() };
-        let mut all = source.read_new(keyfiles(&self.new_keyfiles)?, "New password: ")?;
+        let mut all = source.read_new()?;
         for credential in current {
             match credential {
                 Credential::Passphrase(text) if self.keep_password => {
@@ -249,65 +257,44 @@ impl NewCredentialArgs {
     fn source(&self) -> Source<'_> {
         Source {
             prefix: "new-",
+            question: "New password: ",
+            question_new: "New password: ",
             file: self.new_password_file.as_deref(),
             fd: self.new_password_fd,
             none: self.no_new_password,
+            keyfiles: &self.new_keyfiles,
             must_come: false,
         }
     }
 }
 
 impl DestinationCredentialArgs {
-    /// Whether the password is read from standard input.
-    pub fn on_stdin(&self) -> bool {
-        self.source().on_stdin()
-    }
-
-    /// Reads them for a volume that has been made already.
-    pub fn read(&self) -> Result<Vec<Credential>> {
-        self.source().read(keyfiles(&self.new_keyfiles)?, "Password of the new volume: ")
-    }
-
-    /// Reads them for a new volume: a password is asked twice.
-    pub fn read_new(&self) -> Result<Vec<Credential>> {
-        self.source().read_new(keyfiles(&self.new_keyfiles)?, "Password of the new volume: ")
-    }
-
-    fn source(&self) -> Source<'_> {
-        let Self { new_password_file, new_password_fd, no_new_password, .. } = self;
+    /// Where they come from.
+    pub fn source(&self) -> Source<'_> {
         Source {
             prefix: "new-",
-            file: new_password_file.as_deref(),
-            fd: *new_password_fd,
-            none: *no_new_password,
+            question: "Password of the new volume: ",
+            question_new: "Password of the new volume: ",
+            file: self.new_password_file.as_deref(),
+            fd: self.new_password_fd,
+            none: self.no_new_password,
+            keyfiles: &self.new_keyfiles,
             must_come: false,
         }
     }
 }
 
 impl HiddenCredentialArgs {
-    /// Reads them, asking where needed.
-    pub fn read(&self) -> Result<Vec<Credential>> {
-        self.source().read(keyfiles(&self.hidden_keyfiles)?, "Password of the hidden volume: ")
-    }
-
-    /// Reads them for a new hidden volume: a password is asked twice.
-    pub fn read_new(&self) -> Result<Vec<Credential>> {
-        self.source().read_new(keyfiles(&self.hidden_keyfiles)?, "Password of the new hidden volume: ")
-    }
-
-    /// Whether the password is read from standard input.
-    pub fn on_stdin(&self) -> bool {
-        self.source().on_stdin()
-    }
-
-    fn source(&self) -> Source<'_> {
-        let Self { hidden_password_file, hidden_password_fd, no_hidden_password, .. } = self;
+    /// Where they come from.
+    pub fn source(&self) -> Source<'_> {
         Source {
             prefix: "hidden-",
-            file: hidden_password_file.as_deref(),
-            fd: *hidden_password_fd,
-            none: *no_hidden_password,
+            question: "Password of the hidden volume: ",
+            question_new: "Password of the new hidden volume: ",
+            file: self.hidden_password_file.as_deref(),
+            fd: self.hidden_password_fd,
+            none: self.no_hidden_password,
+            keyfiles: &self.hidden_keyfiles,
             must_come: false,
         }
     }
@@ -346,32 +333,48 @@ fn twice(terminal: &File, question: &str) -> Result<Secret> {
     Ok(first)
 }
 
-/// Where a password comes from.
-struct Source<'a> {
+/// Where a password and keyfiles come from, whoever asks for them.
+pub struct Source<'a> {
     /// What stands before `password-file` in the options' names.
     prefix: &'static str,
+    /// What is asked on a terminal, for what exists and for what is new.
+    question: &'static str,
+    question_new: &'static str,
     file: Option<&'a Path>,
     fd: Option<i32>,
     /// There is no password.
     none: bool,
+    /// Files and folders of them.
+    keyfiles: &'a [PathBuf],
     /// An input that is no file has to give at least a newline.
     must_come: bool,
 }
 
 impl Source<'_> {
-    fn on_stdin(&self) -> bool {
+    /// Whether the password is read from standard input.
+    pub fn on_stdin(&self) -> bool {
         self.file.is_some_and(|path| path.as_os_str() == "-")
     }
 
-    /// The `keyfiles`, and the password that goes with them, for what exists.
-    fn read(&self, keyfiles: Vec<Credential>, question: &str) -> Result<Vec<Credential>> {
-        self.read_by(keyfiles, |terminal| prompt::password(terminal, question))
+    /// Reads them for what exists, asking where needed.
+    pub fn read(&self) -> Result<Vec<Credential>> {
+        self.read_beside(keyfiles(self.keyfiles)?)
+    }
+
+    /// Reads them for what is new: a password is asked twice.
+    pub fn read_new(&self) -> Result<Vec<Credential>> {
+        self.read_new_beside(keyfiles(self.keyfiles)?)
+    }
+
+    /// The `keyfiles`, which were read before, and the password that goes with them.
+    fn read_beside(&self, keyfiles: Vec<Credential>) -> Result<Vec<Credential>> {
+        self.read_by(keyfiles, |terminal| prompt::password(terminal, self.question))
     }
 
     /// The same for what is to open a volume from now on. Nothing in it may be empty: a script whose password did not come would
     /// make a volume that anybody opens.
-    fn read_new(&self, keyfiles: Vec<Credential>, question: &str) -> Result<Vec<Credential>> {
-        let credentials = self.read_by(keyfiles, |terminal| twice(terminal, question))?;
+    fn read_new_beside(&self, keyfiles: Vec<Credential>) -> Result<Vec<Credential>> {
+        let credentials = self.read_by(keyfiles, |terminal| twice(terminal, self.question_new))?;
         let Some(empty) = credentials.iter().find(|credential| credential.is_empty()) else { return Ok(credentials) };
         let Self { prefix, .. } = self;
         let hint = match empty {

@@ -262,7 +262,7 @@ impl ProtectArgs {
 
     /// Whether the hidden volume's password is read from standard input.
     pub fn on_stdin(&self) -> bool {
-        self.hidden.credentials.on_stdin()
+        self.hidden.credentials.source().on_stdin()
     }
 }
 
@@ -391,7 +391,7 @@ impl OpenArgs {
             true => self.credentials.read_for_headerless(asks)?,
             false => self.credentials.read_for(asks)?,
         };
-        let hidden_credentials = hidden.map(|h| h.credentials.read()).transpose()?;
+        let hidden_credentials = hidden.map(|h| h.credentials.source().read()).transpose()?;
         let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| Protect {
             credentials,
             hash: args.hidden_hash.as_deref(),

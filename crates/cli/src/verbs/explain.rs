@@ -256,11 +256,12 @@ impl Explained {
 
     /// It is a volume, but nothing can be tried. The exit code.
     fn damaged(&mut self, error: Error) -> u8 {
-        self.findings.push(format!("Its header cannot be used: {error}."));
         let code = exit::number_of(&error.kind);
         if let Some(hint) = error.to_try(advice::say) {
             self.advise(hint, &[]);
         }
+        let error = Error { hint: None, advice: None, ..error };
+        self.findings.push(format!("Its header cannot be used: {error}."));
         let path = self.path.clone();
         self.advise(
             "If a backup of its header was saved:",
@@ -458,10 +459,11 @@ impl Explained {
                 }
             }
             _ => {
-                self.findings.push(format!("What was given could not be tried: {error}."));
                 if let Some(hint) = error.to_try(advice::say) {
                     self.advise(hint, &[]);
                 }
+                let error = Error { hint: None, advice: None, ..error };
+                self.findings.push(format!("What was given could not be tried: {error}."));
             }
         }
     }

@@ -159,7 +159,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn back_up(args: &BackupArgs) -> anyhow::Result<()> {
-    if args.open.password_on_stdin() && args.hidden_credentials.on_stdin() {
+    if args.open.password_on_stdin() && args.hidden_credentials.source().on_stdin() {
         return Err(Error::misuse("standard input can give one password, not both").into());
     }
     new_file::must_be_new(&args.file)?;
@@ -167,7 +167,7 @@ fn back_up(args: &BackupArgs) -> anyhow::Result<()> {
         return output::print(&saved, args.json);
     }
     let editing = args.open.edit(Access::ReadOnly)?;
-    let hidden = args.hidden.then(|| args.hidden_credentials.read()).transpose()?;
+    let hidden = args.hidden.then(|| args.hidden_credentials.source().read()).transpose()?;
     let hidden = hidden.as_deref().map(|credentials| Unlock {
         credentials,
         hash: None,

@@ -166,7 +166,7 @@ struct Kind<'a> {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     let cancel = cancel::install()?;
-    if args.open.password_on_stdin() && args.new.on_stdin() {
+    if args.open.password_on_stdin() && args.new.source().on_stdin() {
         return Err(Error::misuse("standard input can give one password, not both").into());
     }
     let kind = args.kind()?;
@@ -191,8 +191,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let credentials = match (&kind, done) {
         (None, _) => Vec::new(),
-        (Some(_), None) => args.new.read_new()?,
-        (Some(_), Some(_)) => args.new.read()?,
+        (Some(_), None) => args.new.source().read_new()?,
+        (Some(_), Some(_)) => args.new.source().read()?,
     };
     cancel::check()?;
 

@@ -60,7 +60,7 @@ pub fn run(args: &super::Args, path: &Path) -> anyhow::Result<()> {
     let cancel = cancel::install()?;
     let at = |e: Error| e.at(path);
     let HiddenVolumeArgs { hidden_cipher, inner, .. } = &args.hidden;
-    if inner.credentials.on_stdin() && args.credentials.on_stdin() {
+    if inner.credentials.source().on_stdin() && args.credentials.on_stdin() {
         return Err(Error::misuse("only one of the two passwords can come from standard input").into());
     }
 
@@ -99,7 +99,7 @@ pub fn run(args: &super::Args, path: &Path) -> anyhow::Result<()> {
         cancel: Some(cancel),
         ..Spec::default()
     };
-    let credentials = inner.credentials.read_new()?;
+    let credentials = inner.credentials.source().read_new()?;
     cancel::check()?;
     let begin = Instant::now();
     let bar = Progress::bytes(if args.quick { "Creating" } else { "Filling" });
