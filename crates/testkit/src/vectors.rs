@@ -191,7 +191,7 @@ mod tests {
     fn mistakes_are_reported_with_their_line() {
         let error = |text| parsed(text).err().expect("a mistake");
         assert_eq!(error("# S\nkey = 00\nnonsense\n"), "aes/x.txt:3: neither `field = value` nor a comment");
-        assert_eq!(error("# S\n\n  00\n"), "aes/x.txt:3: an indented line without a field to go on with");
+        assert_eq!(error("# S\n\n  00\n"), "aes/x.txt:3: an indented line without a field to continue");
         assert_eq!(error("# S\nkey = 00\nkey = 01\n"), "aes/x.txt:3: a second field key in the same record");
         assert!(error("key = 00\n").contains("names its source"));
 

@@ -54,7 +54,7 @@ pub trait Store: Send + Sync {
     /// data aside that belongs elsewhere in the store, as a journal does, checks first.
     ///
     /// # Errors
-    /// `UnexpectedEof` if so, or whatever the backing reports.
+    /// An error that says so, or whatever the backing reports.
     fn still_whole(&self) -> io::Result<()> {
         Ok(())
     }

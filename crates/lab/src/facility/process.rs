@@ -418,7 +418,7 @@ mod tests {
         fs::remove_file(&ready).expect("removed");
         let early = Step { run: step(&["sh", "-c", "echo no; exit 1"]).run, ..server };
         let e = runner(dir.path()).run(&early, nowhere).expect_err("it ends too early").to_string();
-        assert!(e.contains("ended too early") && e.contains("no"), "{e}");
+        assert!(e.contains("exited too early") && e.contains("no"), "{e}");
     }
 
     #[test]

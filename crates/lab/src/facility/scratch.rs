@@ -210,7 +210,7 @@ mod tests {
         let mut told = tidy(place.path());
         told.sort_by_key(|line| !line.starts_with("removed"));
         assert_eq!(told.len(), 2, "{told:?}");
-        assert_eq!(told[0], format!("removed what a lab that was killed had left in {}", left.display()));
+        assert_eq!(told[0], format!("removed what a killed lab had left in {}", left.display()));
         assert!(told[1].starts_with(&format!("{} belongs to a lab of another system", kept[0].display())), "{told:?}");
         assert!(!left.exists() && used.path().exists() && link.exists());
         assert!(kept.iter().all(|path| path.join("store").exists()));

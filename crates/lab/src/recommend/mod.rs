@@ -485,8 +485,8 @@ mod tests {
         let shared = ask(Purpose::External, &[Platform::Windows], Threat::Theft);
         assert_eq!(first(&shared), "VeraCrypt");
         let because = |name: &str| shared.out.iter().find(|out| out.name == name).map(|out| out.because.as_str());
-        assert_eq!(because("LUKS2"), Some("nothing on Windows opens it"));
-        assert_eq!(because("BitLocker"), Some("nothing on Linux makes it"));
+        assert_eq!(because("LUKS2"), Some("nothing on Windows can open it"));
+        assert_eq!(because("BitLocker"), Some("nothing on Linux can create it"));
         assert!(because("TrueCrypt").is_some_and(|why| why.contains("2014")));
         let coerced = ask(Purpose::Laptop, &[], Threat::Coercion);
         assert_eq!((first(&coerced), coerced.besides.as_deref()), ("VeraCrypt", Some("LUKS2")));

@@ -276,7 +276,7 @@ mod tests {
         let mut broken = only("plain");
         broken.passes.iter_mut().flat_map(|p| &mut p.measures).for_each(|m| m.value = f64::NAN);
         let page = of(&broken);
-        assert!(!page.contains("NaN") && page.contains("are no numbers"));
+        assert!(!page.contains("NaN") && page.contains("are not numbers"));
     }
 
     /// What a browser makes of a page: its elements, and what it has to say. It reaches no network.

@@ -254,7 +254,7 @@ mod tests {
             told.out.iter().all(|out| flat.contains(&out.name) && flat.contains(&format!("{}.", out.because))),
             "{text}"
         );
-        assert!(flat.contains("for that, take LUKS2 besides") && flat.contains("In 2010 the same rules"), "{text}");
+        assert!(flat.contains("use LUKS2 for that") && flat.contains("In 2010, the same rules"), "{text}");
         let widest = text.lines().filter(|l| !l.contains("http")).map(|l| l.chars().count()).max();
         assert!(widest.is_some_and(|width| width <= WIDTH), "{widest:?}\n{text}");
     }

@@ -340,7 +340,7 @@ mod tests {
         };
         let missing = program("no-such-program", false).obstacle(true).expect("an obstacle");
         assert!(missing.contains("apt install the-package"), "{missing}");
-        assert!(program("sh", true).obstacle(false).expect("an obstacle").contains("root only"));
+        assert!(program("sh", true).obstacle(false).expect("an obstacle").contains("only works for root"));
         assert_eq!(program("sh", true).obstacle(true), None);
         let exfat = way(Kind::ExFat, false, true).map(|_| ()).expect_err("root only").to_string();
         assert!(!exfat.contains("apt install") && !exfat.contains("--read-only"), "{exfat}: it would not help");

@@ -544,6 +544,6 @@ mod tests {
     fn what_programs_say_is_fit_to_print() {
         let error = said("mount", b"  mount: /x: bad \x1b[2J superblock\n\n  dmesg(1) may\n");
         assert_eq!(error.to_string(), "mount failed: mount: /x: bad ?[2J superblock dmesg(1) may");
-        assert_eq!(said("x", b"").to_string(), "x failed: it ended without a word");
+        assert_eq!(said("x", b"").to_string(), "x failed: it ended without a message");
     }
 }

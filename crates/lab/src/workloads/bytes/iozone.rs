@@ -380,7 +380,7 @@ mod tests {
         }
         fs::write(&path, vec![0; 256 << 10]).unwrap();
         let error = cell.compare(&mut Buffer::new(4 << 10)).unwrap_err();
-        assert!(error.to_string().contains("not what was written"), "{error}");
+        assert!(error.to_string().contains("differ from what was written"), "{error}");
         drop(cell);
         drop(place);
         assert!(!path.exists());

@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(seconds, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 16.0, 0.25]);
         for end in 0..LIFE.len() {
             let error = measures(&life(&LIFE[..end])).unwrap_err().to_string();
-            assert!(error.contains("the guest did not do the step"), "{error}");
+            assert!(error.contains("the guest did not complete the step"), "{error}");
         }
         let failed: Vec<&str> = LIFE.iter().map(|step| if *step == "dpkg 0" { "dpkg 127" } else { step }).collect();
         assert!(measures(&life(&failed)).unwrap_err().to_string().contains("`dpkg`"));

@@ -224,7 +224,10 @@ mod tests {
         for (bad, is_read) in [(changed, true), (good[1..].to_vec(), false), ([&good[..], b"x"].concat(), false)] {
             fs::write(&path, bad).unwrap();
             let error = compare(folder.path(), &tree, &lab).unwrap_err().to_string();
-            assert!(error.contains("not what was written") && error.contains(path.to_str().unwrap()), "{error}");
+            assert!(
+                error.contains("differ from what was written") && error.contains(path.to_str().unwrap()),
+                "{error}"
+            );
             assert_eq!(read(folder.path(), &tree, BLOCK, &lab).is_ok(), is_read);
         }
         fs::remove_file(&path).unwrap();

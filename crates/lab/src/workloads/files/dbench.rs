@@ -186,7 +186,7 @@ mod tests {
         let never = OUTPUT.lines().filter(|line| !line.contains("execute")).collect::<Vec<_>>().join("\n");
         for output in [never.as_str(), "", "Throughput 0 MB/sec  1 clients  1 procs  max_latency=0.000 ms\n"] {
             let error = Found::in_output(&said(output)).unwrap_err().to_string();
-            assert!(error.contains("told no throughput"), "{error}");
+            assert!(error.contains("printed no throughput"), "{error}");
         }
     }
 
