@@ -47,7 +47,7 @@ impl TestKeys {
         }
         let mut key = header[32..96].to_vec();
         Self::cipher(&self.key, 64).decrypt(0, &mut key);
-        let payload = Payload::Crypt { cipher: Arc::new(Self::cipher(&key, sector as usize)), first: 0 };
+        let payload = Payload::crypt(Arc::new(Self::cipher(&key, sector as usize)), 0);
         let layout = Layout::new(vec![Segment { at: 0, len: MOST, stored_at, payload, writable: true }])?;
         FileLayout::new(layout, size)
     }
