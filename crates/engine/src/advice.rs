@@ -48,7 +48,7 @@ impl fmt::Display for Advice {
             Self::BackUpHeader => "Save the header first if it may still be wanted.",
             Self::ChoosePartition(numbers) => {
                 return match &numbers[..] {
-                    [] => f.write_str("It is a disk with partitions, none of which looks like a volume."),
+                    [] => f.write_str("This is a disk with partitions, none of which looks like a volume."),
                     all => {
                         let all: Vec<_> = all.iter().map(u32::to_string).collect();
                         write!(f, "It is a disk with partitions; these could be volumes: {}.", all.join(", "))

@@ -13,7 +13,7 @@ pub struct CostArgs {
     #[arg(long, value_name = "NAME")]
     kdf: Option<String>,
 
-    /// How long one try is to take on this machine, in milliseconds: the cost is measured
+    /// How long one derivation should take on this machine, in milliseconds; the cost is measured
     #[arg(long, value_name = "MS", conflicts_with = "iterations")]
     iter_time: Option<u32>,
 
@@ -25,7 +25,7 @@ pub struct CostArgs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     kdf_memory: Option<u64>,
 
-    /// Argon2's lanes, which are filled side by side: 1 to 4
+    /// Argon2's parallel lanes: 1 to 4
     #[arg(long, value_name = "N")]
     kdf_parallel: Option<u32>,
 }
@@ -38,7 +38,7 @@ pub struct NewCostArgs {
     #[arg(long, value_name = "NAME")]
     new_kdf: Option<String>,
 
-    /// How long one try is to take on this machine, in milliseconds: the cost is measured
+    /// How long one derivation should take on this machine, in milliseconds; the cost is measured
     #[arg(long, value_name = "MS", conflicts_with = "new_iterations")]
     new_iter_time: Option<u32>,
 
@@ -50,7 +50,7 @@ pub struct NewCostArgs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     new_kdf_memory: Option<u64>,
 
-    /// Argon2's lanes, which are filled side by side: 1 to 4
+    /// Argon2's parallel lanes: 1 to 4
     #[arg(long, value_name = "N")]
     new_kdf_parallel: Option<u32>,
 }
@@ -88,5 +88,6 @@ impl NewCostArgs {
 }
 
 fn kib(bytes: u64) -> Result<u32> {
-    u32::try_from(bytes / 1024).map_err(|_| Error::misuse(format!("{} is more than Argon2 has", size::exact(bytes))))
+    u32::try_from(bytes / 1024)
+        .map_err(|_| Error::misuse(format!("{} is more than Argon2 supports", size::exact(bytes))))
 }

@@ -29,15 +29,15 @@ pub struct CredentialArgs {
     #[arg(long, value_name = "N", group = "password")]
     password_fd: Option<i32>,
 
-    /// There is no password, only keyfiles
+    /// Use no password, only keyfiles
     #[arg(long, group = "password", requires = "keyfiles")]
     no_password: bool,
 
-    /// A keyfile, or a folder: all files in it but hidden ones. May be repeated
+    /// A keyfile, or a folder of keyfiles (hidden files are ignored). May be repeated
     #[arg(long = "keyfile", value_name = "FILE", id = "keyfiles")]
     keyfiles: Vec<PathBuf>,
 
-    /// Where the key begins in the keyfile, which may be a device: bytes, or 100M
+    /// Offset of the key in the keyfile, which may be a device: bytes, or 100M
     #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "keyfiles")]
     keyfile_offset: Option<u64>,
 
@@ -45,7 +45,8 @@ pub struct CredentialArgs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "keyfiles")]
     keyfile_size: Option<u64>,
 
-    /// The volume key itself is all of FILE: it opens a LUKS volume without a password, and `create` gives it to a new one
+    /// Read the volume key itself from FILE: it opens a LUKS volume without a password; `create` uses it for the new
+    /// volume
     #[arg(long, value_name = "FILE")]
     volume_key_file: Option<PathBuf>,
 }
@@ -155,7 +156,7 @@ impl CredentialArgs {
         };
         if self.gives_password() || !self.keyfiles.is_empty() {
             return Err(Error::misuse("a volume key opens by itself")
-                .hint("Leave either --volume-key-file away, or passwords and keyfiles."));
+                .hint("Leave out either --volume-key-file, or passwords and keyfiles."));
         }
         Ok(vec![Credential::VolumeKey(read_volume_key(path)?)])
     }
@@ -235,8 +236,8 @@ impl NewCredentialArgs {
         let has_keyfiles = current.iter().any(|c| kept(c) == keyfile);
         let said = self.keep_keyfiles || self.no_new_keyfiles || !self.new_keyfiles.is_empty();
         if has_keyfiles && !said {
-            return Err(Error::misuse("the volume has keyfiles now: what becomes of them?")
-                .hint("Say --keep-keyfiles, --new-keyfile FILE or --no-new-keyfiles."));
+            return Err(Error::misuse("the volume has keyfiles: say what to do with them")
+                .hint("Use --keep-keyfiles, --new-keyfile FILE or --no-new-keyfiles."));
         }
         let source = Source { none: self.no_new_password || self.keep_password, ..self.source() };
         let mut all = source.read_new()?;
@@ -326,7 +327,7 @@ pub fn hide(path: &Path) -> Result<()> {
 /// Asks for a password twice.
 fn twice(terminal: &File, question: &str) -> Result<Secret> {
     let first = prompt::password(terminal, question)?;
-    let again = prompt::password(terminal, "The same again: ")?;
+    let again = prompt::password(terminal, "Repeat it: ")?;
     if !first.same_as(&again) {
         return Err(Error::misuse("the two passwords are not the same"));
     }
@@ -379,7 +380,7 @@ impl Source<'_> {
         let Self { prefix, .. } = self;
         let hint = match empty {
             Credential::Keyfile(_) => "`claviger keyfile` makes one.".to_owned(),
-            _ => format!("If there is to be no password, say so: --no-{prefix}password with --{prefix}keyfile FILE."),
+            _ => format!("For a volume without a password, use --no-{prefix}password with --{prefix}keyfile FILE."),
         };
         Err(Error::misuse(format!("the new {} is empty", empty.kind())).hint(hint))
     }
@@ -402,7 +403,7 @@ impl Source<'_> {
                 Some(terminal) => Some(ask(&terminal)?),
                 None => {
                     let Self { prefix, .. } = self;
-                    return Err(Error::misuse("there is no terminal to ask for the password on").hint(format!(
+                    return Err(Error::misuse("there is no terminal on which to ask for the password").hint(format!(
                         "Give it with --{prefix}password-file FILE, --{prefix}password-fd N, or --no-{prefix}password \
                          with --{prefix}keyfile FILE."
                     )));
@@ -433,7 +434,7 @@ fn read_password(file: BorrowedFd<'_>, name: &Path, must_come: bool) -> Result<S
         return Err(Error::misuse(format!("longer than {PASSWORD_MAX} bytes: not a password")).at(name));
     }
     if secret.is_empty() && must_come && !is_regular(file)? {
-        return Err(Error::misuse("nothing came, not even an empty line")
+        return Err(Error::misuse("the input ended before a password was read")
             .at(name)
             .hint("An empty line is an empty password."));
     }

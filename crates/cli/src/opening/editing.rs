@@ -205,7 +205,7 @@ impl Report for Written {
         let Self { path, format, keyslot, derivation: _, written, warnings: _ } = self;
         let keyslot = keyslot.map(|n| format!(", keyslot {n}")).unwrap_or_default();
         match &written[..] {
-            [] => writeln!(out, "{path}: {format}{keyslot}: nothing to do, it is so already"),
+            [] => writeln!(out, "{path}: {format}{keyslot}: nothing to do"),
             written => writeln!(out, "{path}: {format}{keyslot}. Written: {}.", written.join(", ")),
         }
     }

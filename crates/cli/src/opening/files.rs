@@ -129,9 +129,9 @@ pub fn told(error: io::Error, path: &OsStr) -> Error {
     let shown = shown(path);
     match error.kind() {
         io::ErrorKind::NotFound => Error::misuse(format!("there is no {shown} in the volume")),
-        io::ErrorKind::NotADirectory => Error::misuse(format!("{shown} in the volume is no folder")),
+        io::ErrorKind::NotADirectory => Error::misuse(format!("{shown} in the volume is not a folder")),
         io::ErrorKind::IsADirectory => Error::misuse(format!("{shown} in the volume is a folder")),
-        io::ErrorKind::AlreadyExists => Error::misuse(format!("{shown} is in the volume already")),
+        io::ErrorKind::AlreadyExists => Error::misuse(format!("{shown} already exists in the volume")),
         io::ErrorKind::ReadOnlyFilesystem => Error::unsupported(format!("writing {shown}: {error}")),
         _ => {
             // One of ours keeps its kind, and so does the path that it is about.

@@ -19,8 +19,8 @@ pub struct HeaderlessArgs {
     #[arg(long, value_name = "BITS")]
     key_size: Option<u32>,
 
-    /// Where the data begin: bytes, or with `s` sectors of 512 bytes (2048s). loop-AES counts sectors from the beginning of the
-    /// file on, or with `@` in front (@8192) from the beginning of the data on
+    /// Where the data begin: bytes, or sectors of 512 bytes with `s` (2048s). loop-AES numbers sectors from the
+    /// beginning of the file, or with a leading `@` (@8192) from the beginning of the data
     #[arg(long, value_name = "[@]SIZE", value_parser = Offset::parse)]
     data_offset: Option<Offset>,
 
@@ -40,11 +40,11 @@ pub struct HeaderlessArgs {
     #[arg(long)]
     iv_large_sectors: bool,
 
-    /// Iterations of a loop-AES volume that a passphrase opens, in thousands: its itercountk
+    /// Iterations of a loop-AES volume that is opened by a passphrase, in thousands (its itercountk)
     #[arg(long, value_name = "N")]
     itercountk: Option<u32>,
 
-    /// The file with the seed of a loop-AES volume: its pseed. One newline at the end is not part of it
+    /// The file with the seed of a loop-AES volume (its pseed). A newline at the end is ignored
     #[arg(long = "pseed-file", value_name = "FILE", value_parser = Seed::read)]
     seed: Option<Seed>,
 }

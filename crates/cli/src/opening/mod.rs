@@ -50,15 +50,15 @@ pub struct OpenArgs {
 #[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "How to open it")]
 pub(crate) struct How {
-    /// Take it as a volume of this format
+    /// Treat it as a volume of this format
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
 
-    /// Take it as a TrueCrypt volume: the same as --format TrueCrypt
+    /// Treat it as a TrueCrypt volume: same as --format TrueCrypt
     #[arg(long, conflicts_with_all = ["format", "veracrypt"])]
     truecrypt: bool,
 
-    /// Take it as a VeraCrypt volume: the same as --format VeraCrypt
+    /// Treat it as a VeraCrypt volume: same as --format VeraCrypt
     #[arg(long, conflicts_with = "format")]
     veracrypt: bool,
 
@@ -66,11 +66,11 @@ pub(crate) struct How {
     #[arg(long, value_name = "NAME")]
     hash: Option<String>,
 
-    /// The PIM that the VeraCrypt volume was made with
+    /// The PIM of the VeraCrypt volume
     #[arg(long, value_name = "N")]
     pim: Option<u32>,
 
-    /// Memory that a key derivation may take: 512M, 2GiB. As much as can be had, if not given
+    /// Memory that a key derivation may use: 512M, 2GiB [default: what is available]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
 
@@ -85,11 +85,12 @@ pub(crate) struct How {
     #[arg(long)]
     backup_header: bool,
 
-    /// Use only this copy of the header: primary, hidden, backup or hidden-backup; or only the keyslot of this number
+    /// Use only this copy of the header (primary, hidden, backup or hidden-backup), or only the keyslot with this
+    /// number
     #[arg(long, value_name = "SLOT", conflicts_with = "backup_header", value_parser = Slot::parse)]
     slot: Option<Slot>,
 
-    /// The header is detached: it is in FILE, and the data are in VOLUME
+    /// The header is detached: it is in FILE, the data are in VOLUME
     #[arg(long = "header", value_name = "FILE")]
     header_file: Option<PathBuf>,
 
@@ -101,11 +102,11 @@ pub(crate) struct How {
     #[arg(long)]
     no_aes: bool,
 
-    /// Open a volume whose file was cut short: what is there can be read, nothing can be written
+    /// Open a truncated volume: what is left can be read, nothing can be written
     #[arg(long)]
     truncated: bool,
 
-    /// Write to a volume that is not encrypted, one with the cipher cipher_null; otherwise it can only be read
+    /// Allow writing to a volume that is not encrypted (cipher_null); otherwise it is read-only
     #[arg(long)]
     write_unencrypted: bool,
 
@@ -219,9 +220,10 @@ impl Slot {
             "hidden" => copy(true, false),
             "backup" => copy(false, true),
             "hidden-backup" => copy(true, true),
-            _ => text.parse().map(Self::Keyslot).map_err(|_| {
-                "there are primary, hidden, backup and hidden-backup, and the numbers of keyslots".to_owned()
-            }),
+            _ => text
+                .parse()
+                .map(Self::Keyslot)
+                .map_err(|_| "use primary, hidden, backup, hidden-backup, or the number of a keyslot".to_owned()),
         }
     }
 }
@@ -245,8 +247,8 @@ pub struct HiddenArgs {
 /// Protection of a hidden volume in the one that is opened, for verbs that write.
 #[derive(clap::Args)]
 pub struct ProtectArgs {
-    /// Protect the hidden volume in this one, with both passwords: a write that would damage it is refused, and from then on
-    /// nothing can be written. Without this, writing to the outer volume may destroy the hidden one
+    /// Protect the hidden volume in this one, with both passwords: a write that would damage it is refused, and the
+    /// volume becomes read-only. Without this, writing to the outer volume may destroy the hidden one
     #[arg(long = "protect-hidden", id = "hidden")]
     protect: bool,
 
@@ -366,11 +368,9 @@ impl OpenArgs {
     /// The same, and protects the hidden volume in it if that is asked for.
     pub fn open_any_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<Opened> {
         if protect.protect && (access == Access::ReadOnly || self.how.truncated) {
-            return Err(Error::misuse(
-                "nothing is written where a volume is opened read-only: there is nothing to protect",
-            )
-            .hint("Leave --protect-hidden away.")
-            .into());
+            return Err(Error::misuse("a volume that is opened read-only needs no protection")
+                .hint("Leave out --protect-hidden.")
+                .into());
         }
         if protect.on_stdin() && self.password_on_stdin() {
             return Err(Error::misuse("only one of the two passwords can come from standard input").into());
@@ -422,7 +422,7 @@ impl OpenArgs {
 fn with_explain(mut error: Error) -> Error {
     let more = match &error.kind {
         ErrorKind::NotThisFormat(_) => "`claviger explain` says what it is.",
-        ErrorKind::WrongCredential(_) => "`claviger explain` tries other keyboard layouts and Unicode forms, too.",
+        ErrorKind::WrongCredential(_) => "`claviger explain` also tries other keyboard layouts and Unicode forms.",
         _ => return error,
     };
     let before = error.to_try(advice::say).map(|before| format!("{before} ")).unwrap_or_default();

@@ -17,7 +17,7 @@ pub fn must_be_new(path: &Path) -> Result<()> {
 }
 
 fn exists(path: &Path) -> Error {
-    Error::misuse("exists already, and is not overwritten").at(path).hint("Choose another name.")
+    Error::misuse("already exists and is not overwritten").at(path).hint("Choose another name.")
 }
 
 /// Writes a file that does not exist yet, for its owner only (0600), and makes it and its name durable; more can be

@@ -17,7 +17,7 @@ const OPTION: &str = "--allow-slow";
 /// Whether long work is begun without a question.
 #[derive(clap::Args, Clone, Copy, Default)]
 pub struct PatienceArgs {
-    /// Go ahead even where opening takes more than ten minutes, as a hostile LUKS header can demand
+    /// Proceed even if opening takes more than ten minutes, as a hostile LUKS header can demand
     #[arg(long)]
     pub allow_slow: bool,
 }
@@ -59,7 +59,7 @@ fn ask(time: Duration) -> Result<()> {
     let time_told = size::duration(time);
     let refused = |why: &str| {
         Error::misuse(format!(
-            "trying a password on this volume would take about {time_told} of processor time; nothing was tried{why}"
+            "trying one password on this volume would take about {time_told} of CPU time; nothing was tried{why}"
         ))
     };
     if answers.refused {

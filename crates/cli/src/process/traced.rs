@@ -19,7 +19,7 @@ const HEADING: &str = "seconds,offset,length,direction\n";
 /// The option of verbs that serve.
 #[derive(clap::Args)]
 pub struct TraceArgs {
-    /// Write each request into this new file as it is answered: seconds since the start, offset, length, read or write (CSV)
+    /// Log each answered request to this new file (CSV): seconds since the start, offset, length, read or write
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }

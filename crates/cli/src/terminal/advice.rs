@@ -12,7 +12,7 @@ pub fn say(advice: &Advice) -> String {
         Advice::ChoosePartition(numbers) if !numbers.is_empty() => {
             let numbers: Vec<_> = numbers.iter().map(u32::to_string).collect();
             return format!(
-                "It is a disk with partitions. To open one, choose it with --partition; these could be volumes: {}.",
+                "This is a disk with partitions. Choose one with --partition; these could be volumes: {}.",
                 numbers.join(", ")
             );
         }
@@ -24,7 +24,7 @@ pub fn say(advice: &Advice) -> String {
         }
         Advice::NameKeyslot => "The option is --slot N.",
         Advice::OpenReadOnly => {
-            "It may not be written. To read it, `mount` and `serve` have --read-only; other verbs that read never write."
+            "You may not write to it. To read it, use --read-only with `mount` and `serve`; other verbs that read never write."
         }
         Advice::OpenTruncated => {
             "What is left can be read if a truncated volume is allowed. The option is --truncated."

@@ -21,12 +21,12 @@ pub struct Code {
 pub static CODES: &[Code] = &[
     code(0, "done", "done"),
     code(1, "misuse", "the command makes no sense: an unknown option, a size that does not fit, a refused overwrite"),
-    code(2, "wrong-credential", "no password or keyfile that was given opens the volume"),
-    code(3, "not-this-format", "not a volume of the format that was asked for, or of any that is known"),
+    code(2, "wrong-credential", "none of the passwords and keyfiles given opens the volume"),
+    code(3, "not-this-format", "not a volume of the requested format, or of any known one"),
     code(4, "damaged", "recognised, but damaged or cut short"),
     code(5, "unsupported", "recognised, but this program cannot do it"),
     code(6, "io", "a file or device could not be read or written"),
-    code(7, "too-little-memory", "the key derivation needs more memory than there is"),
+    code(7, "too-little-memory", "the key derivation needs more memory than is available"),
     code(8, "cancelled", "cancelled (Ctrl-C, SIGTERM)"),
     code(9, "in-use", "another process has the volume open"),
 ];

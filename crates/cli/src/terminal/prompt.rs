@@ -54,7 +54,7 @@ fn yes(terminal: &File, question: &str) -> Result<bool> {
 pub fn line(question: &str, in_script: &str) -> Result<String> {
     let terminal = terminal().filter(|t| t.is_terminal()).ok_or_else(|| {
         let hint = format!("In a script, add {in_script}.");
-        Error::misuse("there is a question, and no terminal to ask it on").hint(hint)
+        Error::misuse("a confirmation is needed, but there is no terminal to ask on").hint(hint)
     })?;
     cancel::install()?;
     tcflush(&terminal, QueueSelector::IFlush).map_err(io::Error::from)?;

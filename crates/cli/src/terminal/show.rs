@@ -92,7 +92,7 @@ pub fn sentence(plan: &Plan) -> String {
     let memory = match plan.needed() {
         0 => String::new(),
         needed if needed > plan.available => format!(
-            " and up to {} of memory; only {} can be had, so that some cannot be tried",
+            " and up to {} of memory; only {} is available, so that some cannot be tried",
             size::short(needed),
             size::short(plan.available)
         ),

@@ -30,11 +30,11 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size::parse)]
     offset: u64,
 
-    /// How much, instead of all to the end
+    /// How many bytes [default: all to the end]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     length: Option<u64>,
 
-    /// Write this file inside the volume, not the whole volume
+    /// Output this file inside the volume instead of the whole volume
     #[arg(long, value_name = "PATH")]
     file: Option<OsString>,
 
@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let length = args.length.unwrap_or(size - args.offset);
     if length > size - args.offset {
-        let what = format!("{length} bytes from byte {} on reach past the end of the volume", args.offset);
+        let what = format!("{length} bytes at byte {} reach past the end of the volume", args.offset);
         return Err(past(what).into());
     }
 
@@ -98,7 +98,7 @@ fn file(args: &Args, path: &OsStr) -> anyhow::Result<()> {
     let attributes = opened.attributes(node, path)?;
     let misuse = |what: String| anyhow::Error::from(Error::misuse(format!("{} {what}", files::shown(path))));
     if attributes.kind != NodeKind::File {
-        return Err(misuse(format!("in the volume is no file but a {}", files::kind_name(attributes.kind))));
+        return Err(misuse(format!("in the volume is not a file but a {}", files::kind_name(attributes.kind))));
     }
     let size = attributes.size;
     let length = args.length.unwrap_or(size.saturating_sub(args.offset));

@@ -113,7 +113,7 @@ impl Report for Changed {
         writeln!(out, "Written: {}; {hash}, {iterations} iterations.", written.join(", "))?;
         writeln!(
             out,
-            "A header backup made before still opens it with the old ones: destroy it, and make a new one with `claviger \
+            "A header backup made earlier still opens it with the old ones: destroy it, and make a new one with `claviger \
              header backup`."
         )
     }

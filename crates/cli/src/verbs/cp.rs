@@ -26,9 +26,9 @@ const PIECE: usize = 4 << 20;
 
 /// Copy files out of a volume or into it, without mounting it
 ///
-/// A path inside the volume begins with a colon, all others are of this machine; either the destination is inside, or all
-/// that is copied. Reads FAT, NTFS, ext2, ext3 and ext4, and writes FAT. Nothing is overwritten without --force. Links
-/// and special files are left out, and said. A file appears under its name when it is complete.
+/// A path inside the volume begins with a colon; other paths are on this machine. Either the destination or all sources
+/// are inside the volume. Reads FAT, NTFS, ext2, ext3 and ext4, and writes FAT. Nothing is overwritten without --force.
+/// Links and special files are skipped and reported. A file appears under its name only when it is complete.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger cp old.tc :/letters/1998.doc .
@@ -40,11 +40,11 @@ pub struct Args {
     #[command(flatten)]
     open: OpenArgs,
 
-    /// What is copied, and last where to; paths inside the volume begin with `:`
+    /// The sources, then the destination; paths inside the volume begin with `:`
     #[arg(value_name = "PATH", num_args = 2.., required = true)]
     paths: Vec<OsString>,
 
-    /// Copy folders and all that is in them
+    /// Copy folders with their contents
     #[arg(short, long)]
     recursive: bool,
 
@@ -112,8 +112,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                     "{} can only be read without the kernel",
                     opened.filesystem.as_ref().map_or("this folder", |f| f.kind.name())
                 );
-                let hint =
-                    "Of the file systems that are read without the kernel only FAT is written; `mount` can do more.";
+                let hint = "Of the file systems that can be read without the kernel, only FAT can be written; `mount` can do more.";
                 return Err(Error::unsupported(what).hint(hint).at(&args.open.path).into());
             }
             let copied = into(args, &opened, from, files::inside(to));
@@ -124,7 +123,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             copied
         }
         _ => {
-            let what = "either all that is copied is inside the volume, or the destination is";
+            let what = "either all sources or the destination must be inside the volume";
             return Err(Error::misuse(what)
                 .hint("Paths inside the volume begin with a colon, as in :/letters.")
                 .into());
@@ -245,7 +244,7 @@ fn make_folder(path: &Path, named: bool) -> anyhow::Result<bool> {
 }
 
 fn exists(path: &Path) -> Error {
-    Error::misuse("it is there already").at(path).hint("--force overwrites files.")
+    Error::misuse("it already exists").at(path).hint("--force overwrites files.")
 }
 
 fn file_out<'a>(args: &Args, opened: &'a Inside, item: &Item<Source<'a>>, show: impl Fn(u64)) -> anyhow::Result<()> {
@@ -254,10 +253,7 @@ fn file_out<'a>(args: &Args, opened: &'a Inside, item: &Item<Source<'a>>, show: 
     match fs::symlink_metadata(to) {
         Ok(there) if there.is_dir() => return Err(Error::misuse("it is a folder").at(to).into()),
         Ok(there) if is_volume(&there, args) => {
-            return Err(Error::misuse("it is the volume that is copied from")
-                .at(to)
-                .hint("Nothing was changed.")
-                .into());
+            return Err(Error::misuse("it is the volume being copied from").at(to).hint("Nothing was changed.").into());
         }
         Ok(_) if !args.force => return Err(exists(to).into()),
         _ => {}
@@ -365,7 +361,7 @@ fn into(args: &Args, opened: &Inside, from: &[OsString], to: &OsStr) -> anyhow::
     let all: u64 = items.iter().map(|item| item.size).sum();
     let free = opened.tree.space().map_err(Error::from)?.free;
     if all > free {
-        let what = format!("{} do not fit into the {} that are free", size::exact(all), size::exact(free));
+        let what = format!("{} do not fit into the {} of free space", size::exact(all), size::exact(free));
         return Err(Error::from(io::Error::new(io::ErrorKind::StorageFull, what)).at(&args.open.path).into());
     }
     let bar = Progress::bytes("Copying");
@@ -507,6 +503,6 @@ mod tests {
         std::os::unix::fs::symlink(&elsewhere, &link).expect("a link");
         assert!(!make_folder(&link, true).expect("a folder"));
         let error = make_folder(&link, false).expect_err("what is in it may be anywhere").to_string();
-        assert!(error.contains("there already"), "{error}");
+        assert!(error.contains("already exists"), "{error}");
     }
 }

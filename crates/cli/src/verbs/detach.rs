@@ -8,10 +8,10 @@ use serde::Serialize;
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::output::{self, Report};
 
-/// Take volumes out of the kernel
+/// Remove volumes from the kernel
 ///
-/// Those that `claviger attach --kernel` or cryptsetup has set up. The kernel writes everything first; what is in use stays.
-/// What is mounted or served without --kernel is ended by `claviger unmount`.
+/// Removes mappings set up by `claviger attach --kernel` or cryptsetup. The kernel writes everything first; mappings in
+/// use stay. Volumes mounted or served without --kernel are closed by `claviger unmount`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger detach backup")]

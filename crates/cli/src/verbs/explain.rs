@@ -19,23 +19,24 @@ use crate::terminal::output::{self, Report, printable};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, size};
 
-/// Say why a volume does not open
+/// Explain why a volume does not open
 ///
-/// Looks at the bytes: do they look random, is there a file system, another format, a partition table, or nothing? Then
-/// tries the password, also as it may have been typed by mistake: with another keyboard layout, with Caps Lock, in
-/// another Unicode form or encoding, without a keyfile. The one that opens is described, and no password is shown. Every
-/// other form costs as much time as opening does; --format and --hash make it fast. Nothing is written.
+/// Examines the bytes: do they look random, is there a file system, another format, a partition table, or nothing? Then
+/// tries the password, and what it becomes with common mistakes: another keyboard layout, Caps Lock, another Unicode
+/// form or encoding, a keyfile left out. The variant that opens is described, but no password is shown. Each variant
+/// takes as long as opening does; --format and --hash speed it up. Nothing is written.
 ///
-/// Formats like TrueCrypt and VeraCrypt have no mark: a wrong password and a file of random bytes cannot be told apart. LUKS has one.
+/// Formats like TrueCrypt and VeraCrypt have no signature: a wrong password and a file of random bytes look the same.
+/// LUKS has one.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger explain old.tc
   claviger explain --without-password /dev/sdb
   claviger explain --format TrueCrypt --hash SHA-512 old.tc
 
-The exit status is 0 if it is explained what opens the volume, and else that of the trouble.")]
+The exit status is 0 if it was found how the volume opens, otherwise that of the problem.")]
 pub struct Args {
-    /// Look only, and ask for nothing
+    /// Only examine the bytes; ask for no password
     #[arg(long, conflicts_with_all = ["password", "keyfiles"])]
     without_password: bool,
 
@@ -121,7 +122,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// What can be done where there is nobody to ask.
 fn with_less(mut error: Error) -> Error {
     if let (ErrorKind::Misuse(_), Some(hint)) = (&error.kind, &mut error.hint) {
-        hint.push_str(" --without-password says what can be known without one.");
+        hint.push_str(" --without-password shows what can be found out without one.");
     }
     error
 }
@@ -159,7 +160,7 @@ fn try_all(args: &Args, targets: &[Target], credentials: &[Credential]) -> Resul
         match unlocked.recognised {
             true => Ok((unlocked.facts, advice::texts(&unlocked.warnings))),
             // Any password opens a volume without a header, to noise.
-            false => Err(ErrorKind::WrongCredential("nothing in it is recognised".into()).into()),
+            false => Err(ErrorKind::WrongCredential("nothing was recognised".into()).into()),
         }
     };
     let tell = |step: Step| {
@@ -187,12 +188,12 @@ fn announce(format: &str, step: Step, may_take: Option<&(dyn Fn(Duration) -> Res
     let told = size::duration(time);
     if may_take.is_some_and(|may_take| may_take(time).is_err()) {
         output::note(&format!(
-            "{forms} other forms of it as {format} are not tried: that takes about {told}, and --allow-slow allows it"
+            "{forms} variants as {format} were not tried: that would take about {told}; use --allow-slow"
         ));
         return false;
     }
     output::note(&format!(
-        "nothing opens as given; trying {forms} other forms of it as {format}: about {told}, Ctrl-C ends it"
+        "nothing opens it as given; trying {forms} variants as {format}: about {told}, Ctrl-C stops"
     ));
     true
 }
@@ -238,13 +239,10 @@ impl Explained {
             }
             _ => {
                 if self.diagnosis.content.is_some_and(|c| c.begins == Look::Zeros && c.until.is_none()) {
-                    self.advise(
-                        "If it should hold something, the copy or the disk failed: look for another copy.",
-                        &[],
-                    );
+                    self.advise("If it should hold data, the copy or the disk has failed: look for another copy.", &[]);
                 } else if self.diagnosis.mark.is_none() && self.diagnosis.size >= 1 << 16 {
                     self.advise(
-                        "If it was a volume once, its headers are gone: a backup of them that was saved elsewhere may help.",
+                        "If it was a volume, its headers are gone: a header backup saved elsewhere may help.",
                         &["claviger", "header", "restore", &path, "--from", "BACKUP"],
                     );
                 }
@@ -274,12 +272,24 @@ impl Explained {
     fn may_have_no_header(&mut self) {
         let path = self.path.clone();
         self.findings.push(format!(
-            "Volumes without any header look so too ({}): they are tried only where their format is named.",
+            "Volumes without a header look like this too ({}); they are only tried if you name the format.",
             without_header()
         ));
         self.advise(
-            "If it may be one, name the format, and the cipher, the hash, the key's size and the place of the data if they are known:",
-            &["claviger", "explain", "--format", "plain", "--cipher", "CIPHER", "--hash", "HASH", "--key-size", "BITS", &path],
+            "If it may be one, name the format, and if known the cipher, the hash, the key size and the data offset:",
+            &[
+                "claviger",
+                "explain",
+                "--format",
+                "plain",
+                "--cipher",
+                "CIPHER",
+                "--hash",
+                "HASH",
+                "--key-size",
+                "BITS",
+                &path,
+            ],
         );
     }
 
@@ -298,7 +308,7 @@ impl Explained {
             ));
         }
         self.findings.push(format!(
-            "It could be a volume: {names}. Without the password nobody can tell: such volumes have no mark."
+            "It could be a volume: {names}. Without the password nobody can tell, because such volumes have no signature."
         ));
         self.advise("To see whether a password opens it:", &["claviger", "explain", &path]);
         if self.diagnosis.could_be_headerless() && !all_without_header(targets) {
@@ -398,23 +408,23 @@ impl Explained {
     fn about_password(&mut self, how: How, args: &Args) {
         let path = self.path.clone();
         match how {
-            How::AsGiven => self.advise("To see all about it:", &["claviger", "info", &path]),
+            How::AsGiven => self.advise("To see its properties:", &["claviger", "info", &path]),
             How::WithoutHints => {
-                self.advise("Leave out the hash, the cipher, the PIM or the header:", &["claviger", "info", &path]);
+                self.advise(
+                    "Leave out the hash, the cipher, the PIM or the header option:",
+                    &["claviger", "info", &path],
+                );
             }
             How::Password(_) => self.advise(
                 "Type it in that form, or write that form into a file that only you can read, and give the file:",
                 &["claviger", "info", "--password-file", "FILE", &path],
             ),
             How::NoKeyfiles => self.advise("Leave out the keyfiles:", &["claviger", "info", &path]),
-            How::NoPassword => self.advise("Say that there is no password: --no-password.", &[]),
+            How::NoPassword => self.advise("Use --no-password.", &[]),
             How::WithoutKeyfile(_) => self.advise("Leave out that keyfile.", &[]),
         }
         if !matches!(how, How::AsGiven) && args.open.password_on_stdin() {
-            self.advise(
-                "What a script writes to standard input may not be what a person types: compare the bytes.",
-                &[],
-            );
+            self.advise("A script may send different bytes than a person types: compare them.", &[]);
         }
     }
 
@@ -424,7 +434,7 @@ impl Explained {
         match &error.kind {
             ErrorKind::WrongCredential(_) => {
                 self.findings.push(format!(
-                    "Nothing opens it as {}: neither what was given nor other forms of it ({} trials).",
+                    "Nothing opens it as {}: neither the credentials given nor variants of them ({} trials).",
                     names(targets),
                     self.trials
                 ));
@@ -441,12 +451,12 @@ impl Explained {
                     return;
                 }
                 self.findings.push(
-                    "More cannot be known: such volumes have no mark. A wrong password, wrong keyfiles, damaged headers and \
+                    "More cannot be known, because such volumes have no signature. A wrong password, wrong keyfiles, damaged headers and \
                      a file of random bytes look the same."
                         .to_owned(),
                 );
                 self.advise(
-                    "Think of other passwords, keyfiles (all of them, and no other) and PIMs, and of other copies of the volume.",
+                    "Try other passwords, keyfiles (all of them and no others) and PIMs, and other copies of the volume.",
                     &[],
                 );
                 let path = self.path.clone();
@@ -463,7 +473,7 @@ impl Explained {
                     self.advise(hint, &[]);
                 }
                 let error = Error { hint: None, advice: None, ..error };
-                self.findings.push(format!("What was given could not be tried: {error}."));
+                self.findings.push(format!("The credentials given could not be tried: {error}."));
             }
         }
     }
@@ -492,7 +502,7 @@ fn looks(diagnosis: &Diagnosis) -> Vec<String> {
     let Diagnosis { size, beyond_sectors, content, mark, filesystem, partitions, partition_trouble, formats } =
         diagnosis;
     let mut findings = Vec::new();
-    let Some(content) = content else { return vec!["It is empty: not a byte is in it.".to_owned()] };
+    let Some(content) = content else { return vec!["It is empty (0 bytes).".to_owned()] };
     if *beyond_sectors > 0 && (content.begins == Look::Random || filesystem.is_some()) {
         findings.push(format!(
             "Its {size} bytes are not whole sectors of 512 bytes: if it is a volume or a disk, it was cut short or something was \
@@ -503,7 +513,7 @@ fn looks(diagnosis: &Diagnosis) -> Vec<String> {
         (Some(filesystem), _) => {
             let label = filesystem.label.as_ref().map(|l| format!(", called {}", printable(l))).unwrap_or_default();
             findings.push(format!(
-                "It holds {} that is not encrypted{label}: it can be mounted as it is.",
+                "It holds {} that is not encrypted{label}, and can be mounted as it is.",
                 filesystem.kind.described()
             ));
         }
@@ -530,7 +540,7 @@ fn looks(diagnosis: &Diagnosis) -> Vec<String> {
     if partitions.is_empty() && !sure && !mark.as_ref().is_some_and(|m| m.looks_random) {
         for why in reasons {
             let names: Vec<_> = formats.iter().filter(|o| no(o).as_ref() == Some(&why)).map(|o| o.format).collect();
-            findings.push(format!("No volume of {} begins so: {why}.", names.join(" or ")));
+            findings.push(format!("No {} volume begins like this: {why}.", names.join(" or ")));
         }
     }
     findings
@@ -541,7 +551,7 @@ fn partition_sentence(candidate: &Candidate) -> String {
     let usual = partition.usual.map(|usual| format!(", {usual}")).unwrap_or_default();
     let name = partition.name.as_ref().map(|name| format!(", called {}", printable(name))).unwrap_or_default();
     let could = match &formats[..] {
-        [] => "is no volume of ours".to_owned(),
+        [] => "is not a volume of a known format".to_owned(),
         _ => format!("could be a volume: {}", formats.join(" or ")),
     };
     format!("Partition {} ({}{usual}{name}) {could}.", partition.number, size::short(partition.len))
@@ -559,8 +569,8 @@ fn content_sentence(content: &Content, size: u64) -> String {
             "It looks random from the beginning to the end, as an encrypted volume does, or a disk that was wiped."
                 .to_owned()
         }
-        (Look::Zeros, None, _) => "It holds nothing but zeros, as far as samples show.".to_owned(),
-        (Look::Ordered, None, _) => "Nothing in it looks encrypted, as far as samples show.".to_owned(),
+        (Look::Zeros, None, _) => "It contains only zeros, according to samples.".to_owned(),
+        (Look::Ordered, None, _) => "Nothing in it looks encrypted, according to samples.".to_owned(),
         (Look::Random, Some(at), Some(Look::Zeros)) => format!(
             "It looks random up to byte {at}; there are zeros from there on, of {size} bytes: a volume that was formatted \
              quickly looks so, and a copy that was broken off."

@@ -20,7 +20,7 @@ use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, prompt, show};
 
-/// Show a volume's headers, save them, or bring them back
+/// Show, save or restore a volume's headers
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -39,9 +39,9 @@ enum What {
 
 /// Save the headers in a file
 ///
-/// A volume whose header is destroyed is lost, whatever is left of its data. The file has the format of TrueCrypt and
-/// VeraCrypt, looks random, and opens with the password that the volume has now, for ever: keep it as safe as the volume.
-/// A file that exists is never overwritten.
+/// If its header is destroyed, a volume is lost, whatever is left of its data. The file has the format of TrueCrypt and
+/// VeraCrypt, looks random, and will always open with the volume's present password: keep it as safe as the volume.
+/// Never overwrites a file.
 ///
 /// With --with-hidden the header of a hidden volume is saved too. Without, random bytes take its place.
 #[derive(clap::Args)]

@@ -12,10 +12,10 @@ use crate::terminal::exit::{self, Silent};
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
 
-/// Say what files and devices are, without a password
+/// Identify files and devices, without a password
 ///
-/// Some formats have no mark to know them by: without the password, such a volume looks like random bytes. It is then
-/// "possibly" a volume. Of a disk, each partition is looked at too. Nothing is written.
+/// Some formats have no signature: without the password, such a volume looks like random bytes, and is reported as
+/// "possibly" a volume. On a disk, each partition is examined too. Nothing is written.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger identify old.tc
@@ -125,7 +125,7 @@ impl Report for Vec<Identified> {
                 ("yes", Some(_)) => writeln!(out, "{}: {names}", file.path)?,
                 (_, Some(_)) => writeln!(out, "{}: possibly {names}", file.path)?,
                 (_, None) if file.promising() => {
-                    writeln!(out, "{}: a disk, with partitions that could be volumes", file.path)?
+                    writeln!(out, "{}: a disk with partitions that could be volumes", file.path)?
                 }
                 (_, None) => writeln!(out, "{}: not a volume of any known format", file.path)?,
             }
@@ -138,7 +138,7 @@ impl Report for Vec<Identified> {
             if file.could_be_headerless() {
                 let names: Vec<_> = without_header.iter().map(|o| o.format).collect();
                 let names = names.join(", ");
-                writeln!(out, "  {names}: they have no header, and only `claviger explain --format NAME` can tell")?;
+                writeln!(out, "  {names}: they have no header; only `claviger explain --format NAME` can tell")?;
             }
             for candidate in file.partitions.iter().flatten() {
                 writeln!(out, "  {}", line_of(candidate))?;

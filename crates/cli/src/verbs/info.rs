@@ -10,7 +10,7 @@ use crate::opening::OpenArgs;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
 
-/// Open a volume and say what it is made of
+/// Open a volume and show its properties
 ///
 /// Prints format, cipher, key derivation, sizes, which copy of the header opened, and how long that took. Nothing is
 /// written.
@@ -74,12 +74,15 @@ impl Report for Info {
         }
         // Formats with a UUID have no hidden volumes.
         if facts.header != "none" && facts.uuid.is_none() {
-            let kind =
-                if facts.hidden { "hidden volume" } else { "normal volume; a hidden one inside it would not show" };
+            let kind = if facts.hidden {
+                "hidden volume"
+            } else {
+                "normal volume; a hidden one inside it would not be visible"
+            };
             line("kind", kind.to_owned())?;
         }
         line("size", size::exact(facts.size))?;
-        line("stored", format!("{}, the data from byte {} on", size::exact(self.stored), facts.data_offset))?;
+        line("stored", format!("{}, the data begin at byte {}", size::exact(self.stored), facts.data_offset))?;
         line("sector size", format!("{} bytes", facts.sector_size))?;
         let told = [("keyslot", facts.keyslot.map(|n| n.to_string())), ("UUID", facts.uuid.clone())];
         let told = told.into_iter().chain([("label", facts.label.clone()), ("integrity", facts.integrity.clone())]);
@@ -92,7 +95,7 @@ impl Report for Info {
         if let Some(written) = facts.header_written {
             line("header written", date(written))?;
         }
-        line("opened", format!("with trial {} after {:.2} s", self.trials, self.seconds))
+        line("opened", format!("on trial {} after {:.2} s", self.trials, self.seconds))
     }
 }
 

@@ -54,7 +54,7 @@ struct ListArgs {
 
 /// Add a passphrase or a key file, which opens the volume too
 ///
-/// The new key is written to a free place, and then the header says so: at any moment what opened the volume before opens it.
+/// The new key is written to a free area before the header refers to it, so the old passphrases work at every moment.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger keyslot add disk.luks
@@ -71,7 +71,7 @@ struct AddArgs {
     #[command(flatten)]
     cost: CostArgs,
 
-    /// The number of the new keyslot; the first free one, if not given
+    /// The number of the new keyslot [default: the first free one]
     #[arg(long, value_name = "N")]
     at: Option<u32>,
 
@@ -79,7 +79,7 @@ struct AddArgs {
     #[arg(long, value_name = "NAME")]
     new_hash: Option<String>,
 
-    /// Keep a fresh key of so many bits in it, which is not that of the data. Only the new passphrase is asked for
+    /// Store a new key of this many bits that is not the volume key (unbound). Only asks for the new passphrase
     #[arg(long, value_name = "BITS")]
     unbound: Option<u32>,
 
@@ -98,7 +98,7 @@ struct RemoveArgs {
     #[command(flatten)]
     open: OpenArgs,
 
-    /// Remove it although it is the last one: the data are lost then
+    /// Remove it even if it is the last one: the data are then lost
     #[arg(long)]
     last: bool,
 
@@ -111,9 +111,9 @@ struct RemoveArgs {
     json: bool,
 }
 
-/// Remove a keyslot by its number, whoever knows its passphrase
+/// Remove a keyslot by its number, without its passphrase
 ///
-/// The passphrase that is asked for is that of another keyslot: one that stays.
+/// Asks for the passphrase of another keyslot, which stays.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger keyslot kill disk.luks 1
@@ -130,7 +130,7 @@ struct KillArgs {
     #[arg(long)]
     unproven: bool,
 
-    /// Remove it although it is the last one: the data are lost then
+    /// Remove it even if it is the last one: the data are then lost
     #[arg(long, requires = "unproven")]
     last: bool,
 
@@ -169,7 +169,7 @@ struct PriorityArgs {
     #[arg(value_name = "N")]
     number: u32,
 
-    /// What it is from now on
+    /// The new priority
     #[arg(value_name = "PRIORITY")]
     priority: Priority,
 

@@ -10,7 +10,7 @@ use crate::terminal::size;
 
 /// List the volumes that you have mounted or serve
 ///
-/// Says of each where it is, its format and cipher, since when, and how much was read and written.
+/// Shows where each one is, its format and cipher, since when it is open, and how much was read and written.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger list
@@ -79,7 +79,7 @@ impl Report for List {
                 line("read", size::exact(traffic.read))?;
                 line("written", size::exact(traffic.written))?;
                 if traffic.failed_writes > 0 {
-                    line("failed", format!("{} writes; what they held may be lost", traffic.failed_writes))?;
+                    line("failed", format!("{} writes; their data may be lost", traffic.failed_writes))?;
                 }
                 if *damage_prevented {
                     line("protection", "a write that would have damaged the hidden volume was refused".to_owned())?;

@@ -24,11 +24,11 @@ use crate::process::traced::TraceArgs;
 use crate::terminal::output::{self, ReaderGone, Report};
 use crate::terminal::{cancel, duration};
 
-/// Mount a volume: its files in a folder
+/// Mount a volume's files on a folder
 ///
-/// Finds out what is inside and mounts it: as root with the kernel's file systems, else with programs that work without root
-/// (fuse2fs for ext2, ext3 and ext4, ntfs-3g for NTFS; FAT takes none). It goes on in the background until `claviger
-/// unmount`, or `umount`, writes everything and ends it.
+/// Detects the file system inside and mounts it: as root with the kernel's drivers, otherwise with programs that work
+/// without root (fuse2fs for ext2, ext3 and ext4, ntfs-3g for NTFS; FAT needs none). It stays in the background until
+/// `claviger unmount` or `umount` writes everything and ends it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger mount old.tc /mnt/old
@@ -43,19 +43,19 @@ pub struct Args {
     #[command(flatten)]
     open: OpenArgs,
 
-    /// Where: an empty folder
+    /// The mount point: an empty folder
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 
-    /// The file system inside: `auto` looks for it, `none` shows the plaintext as one file called volume
+    /// The file system inside: `auto` detects it, `none` shows the plaintext as one file called `volume`
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     filesystem: String,
 
-    /// Change nothing: not a byte of the volume, nor its times
+    /// Change nothing, neither the volume's bytes nor its timestamps
     #[arg(long)]
     read_only: bool,
 
-    /// Options for the file system, with commas between them. May be repeated
+    /// Mount options for the file system, separated by commas. May be repeated
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
 
@@ -63,7 +63,7 @@ pub struct Args {
     #[arg(long)]
     foreground: bool,
 
-    /// Unmount when nothing was read or written for that long: 30s, 10m, 2h
+    /// Unmount after this long without a read or write: 30s, 10m, 2h
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     idle: Option<Duration>,
 
@@ -230,7 +230,7 @@ fn empty_folder(dir: &Path) -> anyhow::Result<PathBuf> {
         let e = e.at(dir);
         match &e.kind {
             ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotConnected => {
-                e.hint("A server that was killed has left this. `claviger unmount` with this folder cleans it up.")
+                e.hint("A killed server has left this mount. Run `claviger unmount` with this folder to clean it up.")
             }
             ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotFound => e.hint("Make the folder first: mkdir."),
             _ => e,

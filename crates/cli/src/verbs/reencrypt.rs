@@ -23,21 +23,21 @@ use crate::terminal::{cancel, prompt, size};
 /// Size of the file of a new detached header, in bytes: as cryptsetup makes it.
 const HEADER: u64 = 16 << 20;
 
-/// Give a LUKS2 volume a new key, another cipher or sector size, where it lies
+/// Change the key, cipher or sector size of a LUKS2 volume in place
 ///
-/// The volume is rewritten zone by zone. It can be interrupted at any moment, by Ctrl-C or a power cut: what is there opens as it
-/// is, and --resume goes on. So it does with what cryptsetup has begun, and cryptsetup with what was begun here. Nobody else may
-/// use the volume meanwhile.
+/// The volume is rewritten zone by zone. It can be interrupted at any moment, by Ctrl-C or a power cut: the volume
+/// still opens, and --resume continues. It also resumes what cryptsetup has begun, and vice versa. Nobody else may use
+/// the volume meanwhile.
 ///
 /// A new key gets a keyslot for the password that is given. Keyslots with other passwords end with the old key.
 ///
-/// --encrypt turns plaintext into a volume: with --header FILE the header goes to a new file and the data stay as long as they are.
-/// Without, --reduce-device-size makes room for it: that many bytes at the end must be unused, so make the file system smaller
-/// before. --decrypt leaves only plaintext; the header of a volume that has it in front goes to a new file, --header FILE, and the
-/// plaintext begins at the beginning.
+/// --encrypt turns plaintext into a volume: with --header FILE the header goes to a new file and the data stay as long
+/// as they are. Without, --reduce-device-size makes room for it: that many bytes at the end must be unused, so make the
+/// file system smaller before. --decrypt leaves only plaintext; the header of a volume that has it in front goes to a
+/// new file, --header FILE, and the plaintext begins at the beginning.
 ///
-/// In the resilience modes checksum and journal a crash loses nothing; in none it costs the zone that was being rewritten. Make a
-/// backup all the same.
+/// In the resilience modes checksum and journal a crash loses nothing; in none it costs the zone that was being
+/// rewritten. Make a backup all the same.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger reencrypt disk.luks
@@ -66,14 +66,14 @@ pub struct Args {
     #[arg(long, group = "what")]
     decrypt: bool,
 
-    /// Go on with what was begun
+    /// Resume an interrupted reencryption
     #[arg(long, group = "what")]
     resume: bool,
 
     #[command(flatten)]
     patience: PatienceArgs,
 
-    /// Begin, and leave the rest to --resume
+    /// Only begin; leave the rest to --resume
     #[arg(long, conflicts_with = "resume")]
     init_only: bool,
 
@@ -101,7 +101,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME", conflicts_with = "resume")]
     resilience_hash: Option<String>,
 
-    /// From the end on
+    /// Work backwards from the end
     #[arg(long, conflicts_with_all = ["resume", "decrypt"])]
     backward: bool,
 
@@ -233,7 +233,7 @@ impl Args {
         }
         match reencrypt::status(stores.header).map_err(at)? {
             Some(true) => {
-                let begun = Error::misuse("its reencryption has begun already").hint("--resume goes on with it.");
+                let begun = Error::misuse("its reencryption has already begun").hint("--resume continues it.");
                 return Err(at(begun).into());
             }
             _ if self.encrypt => {
@@ -323,9 +323,9 @@ impl Args {
         }
         let path = self.path.display();
         let question = match () {
-            () if self.encrypt => format!("{path}: what is in it is encrypted where it lies. Go on? (yes/no) "),
-            () if self.decrypt => format!("{path}: its data become plaintext where they lie. Go on? (yes/no) "),
-            () => format!("{path}: all of it is rewritten with a new key. Go on? (yes/no) "),
+            () if self.encrypt => format!("{path}: its contents will be encrypted in place. Continue? (yes/no) "),
+            () if self.decrypt => format!("{path}: its data will be decrypted in place. Continue? (yes/no) "),
+            () => format!("{path}: all of it will be rewritten with a new key. Continue? (yes/no) "),
         };
         prompt::consent(&question, "--yes", |why| Error::misuse(format!("nothing was changed{why}")).at(&self.path))
     }

@@ -73,12 +73,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let at = |e: Error| e.at(path);
     let named = args.header.find(Access::ReadWrite)?;
     if named.file.is_block_device() {
-        return Err(at(Error::unsupported("changing the size of a block device")
-            .hint("A volume of dynamic size follows the size of its device by itself."))
+        return Err(at(Error::unsupported("resizing a block device")
+            .hint("A volume of dynamic size adapts to the size of its device by itself."))
         .into());
     }
     if args.header.in_partition() {
-        return Err(at(Error::misuse("a partition has the size that its table says")).into());
+        return Err(at(Error::misuse("the size of a partition is set by its partition table")).into());
     }
     let resizing = named.editor.resize(&*named.store, None, args.size).map_err(at)?;
     let resized = Resized {
@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if lost >= SECTOR && !args.yes {
         let lost = size::exact(lost);
         let question = format!(
-            "The last {lost} of {} are {} and lost. Is the file system in it smaller already? (yes/no) ",
+            "The last {lost} of {} are {} and lost. Has its file system been shrunk already? (yes/no) ",
             resized.path,
             if args.size < resizing.before || resizing.len < named.store.len() { "cut off" } else { "filled" }
         );

@@ -30,9 +30,9 @@ use crate::terminal::{cancel, size};
 
 /// Serve the decrypted volume to other programs over NBD
 ///
-/// Other programs read and write the volume through a socket, as long as this runs; Ctrl-C or SIGTERM writes everything
-/// to the disk and ends it. Whoever can open the socket sees the plaintext: the default socket is in a folder that belongs to
-/// you alone.
+/// Other programs read and write the volume through a socket while this runs; Ctrl-C or SIGTERM writes everything to
+/// the disk and ends it. Whoever can open the socket sees the plaintext; the default socket is in a folder that only
+/// you can enter.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger serve old.tc
@@ -41,7 +41,7 @@ use crate::terminal::{cancel, size};
   claviger serve --tcp 127.0.0.1:10809 old.tc
   claviger serve --protect-hidden outer.tc
 
-What to do with it, as another command says:
+Commands that use it:
   nbdcopy 'nbd+unix:///?socket=PATH' image.img
   qemu-system-x86_64 -drive file='nbd+unix:///?socket=PATH',format=raw
   sudo nbd-client -unix PATH /dev/nbd0 && sudo mount /dev/nbd0 /mnt")]
@@ -54,7 +54,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS:PORT")]
     tcp: Option<SocketAddr>,
 
-    /// Let nobody write
+    /// Serve it read-only
     #[arg(long)]
     read_only: bool,
 
@@ -62,14 +62,14 @@ pub struct Args {
     #[arg(long, value_name = "NAME", default_value = "")]
     export: String,
 
-    /// Serve the file as it is, without decryption: what the same way costs without encryption
+    /// Serve the file as it is, without decryption, to measure the cost of the path itself
     #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden"])]
     raw: bool,
 
     #[command(flatten)]
     trace: TraceArgs,
 
-    /// Run a shell command with $uri and $socket set, serve as long as it runs, and end with its exit status
+    /// Run a shell command with $uri and $socket set, serve while it runs, and exit with its status
     #[arg(long, value_name = "COMMAND")]
     run: Option<OsString>,
 
@@ -169,8 +169,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let served = server.run();
     if store.damage_prevented() {
         output::warn(
-            "A write that would have damaged the hidden volume was refused, and everything after it. What programs wrote \
-             last is not in the outer volume; check its file system.",
+            "A write that would have damaged the hidden volume was refused, as were all later ones. The last writes are missing from the outer volume; check its file system.",
         );
     }
     client.terminate();

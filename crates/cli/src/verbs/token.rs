@@ -19,8 +19,8 @@ const TOKEN_MAX: u64 = 4 << 20;
 
 /// List, show, import, export, assign and remove the tokens of a LUKS2 volume
 ///
-/// systemd, clevis and others keep there how they find a passphrase: in a TPM, on a FIDO2 key, in the kernel's keyring. They are
-/// passed on as they are.
+/// systemd, clevis and others record there where to find a passphrase: in a TPM, on a FIDO2 key, in the kernel's
+/// keyring. Tokens are passed on unchanged.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -33,11 +33,11 @@ enum What {
     List(ListArgs),
     /// Show one token, as JSON
     Show(ShowArgs),
-    /// Put in a token from a JSON file
+    /// Import a token from a JSON file
     Import(ImportArgs),
     /// Save a token in a JSON file
     Export(ExportArgs),
-    /// Take a token out
+    /// Remove a token
     Remove(RemoveArgs),
     /// Say which keyslot a token is for
     Assign(AssignArgs),
@@ -79,7 +79,7 @@ struct ImportArgs {
     #[arg(long, value_name = "N")]
     at: Option<u32>,
 
-    /// Let it take the place of another one
+    /// Replace an existing token
     #[arg(long, requires = "at")]
     replace: bool,
 

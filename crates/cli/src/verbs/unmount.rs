@@ -15,8 +15,8 @@ use crate::terminal::{cancel, duration};
 
 /// Unmount a volume, or end serving it
 ///
-/// Writes everything, waits until the volume is closed, and says who is in the way. What a server left that was killed is
-/// cleaned up.
+/// Writes everything, waits until the volume is closed, and names the processes that keep it busy. Cleans up after a
+/// killed server.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger unmount /mnt/old
@@ -27,15 +27,15 @@ pub struct Args {
     #[arg(value_name = "DIR|VOLUME", required_unless_present = "all")]
     targets: Vec<PathBuf>,
 
-    /// Everything of yours that is mounted or served
+    /// All volumes that you have mounted or serve
     #[arg(long, conflicts_with = "targets")]
     all: bool,
 
-    /// Take it out of sight although it is used; it ends when nobody uses it any more
+    /// Hide the mount even if it is in use; it ends when nobody uses it any more
     #[arg(long)]
     force: bool,
 
-    /// How long to wait for what has to be written
+    /// How long to wait for pending writes
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration::parse)]
     timeout: Duration,
 
@@ -68,7 +68,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut chosen: Vec<&Session> = Vec::new();
     for target in &args.targets {
         let session = find(&sessions, target).ok_or_else(|| {
-            Error::misuse("nothing that you have mounted or served").at(target).hint("`claviger list` shows what is.")
+            Error::misuse("you have not mounted or served this").at(target).hint("`claviger list` shows what is.")
         })?;
         if !chosen.iter().any(|other| other.folder == session.folder) {
             chosen.push(session);
@@ -131,8 +131,8 @@ impl Report for Unmounted {
         for One { volume, dir, how } in &self.unmounted {
             let place = dir.as_ref().map(|dir| format!(" at {dir}")).unwrap_or_default();
             let how = match *how {
-                "lazily" => "is out of sight; its server goes on until nobody uses it any more",
-                "cleaned-up" => "had lost its server; what was left of it is gone",
+                "lazily" => "is hidden; its server runs until nobody uses it any more",
+                "cleaned-up" => "had lost its server; its remains have been removed",
                 _ => "is closed",
             };
             writeln!(out, "{volume}{place} {how}.")?;

@@ -15,11 +15,11 @@ use crate::terminal::progress::Progress;
 
 /// Check every copy of a volume's header, and whether its parts look random
 ///
-/// Tries each copy with the password: whether it opens, its checksums are right and it says the same as its twin. Then looks
-/// at sectors all over the volume for zeros and patterns, which show where data lie to whoever sees the file. Nothing is
+/// Tries the password on each copy and checks that it opens, its checksums are right and it agrees with its twin. Then
+/// samples sectors all over the volume for zeros and patterns, which would show anybody where data lie. Nothing is
 /// written.
 ///
-/// Copies that do not open are tried in every way: --hash and --cipher make that faster.
+/// Copies that do not open are tried in every way; --hash and --cipher speed that up.
 ///
 /// Ends with 4 if a copy of the header that opens is damaged or missing its twin.
 #[derive(clap::Args)]

@@ -71,7 +71,7 @@ fn another_format_another_password_and_more_room() {
     let args = ["convert", "--truecrypt", "--password-file", &folder.password, "--new-password-file", &other];
     let more = ["--new-pim", "1", "--new-cipher", "serpent-aes", "--new-hash", "SHA-512", "--new-size", "1M"];
     let text = run(args.iter().chain(&more).chain(&[&*volume, &*new])).succeeds().text();
-    assert!(text.contains("Behind them") && text.contains("read and are the same"), "{text}");
+    assert!(text.contains("They are followed by") && text.contains("both are the same"), "{text}");
     let args = ["cat", "--veracrypt", "--pim", "1", "--hash", "SHA-512", "--password-file", &other, &new];
     let contents = run(args).succeeds().out;
     let mut padded = plaintext(&folder, &volume);
@@ -115,7 +115,7 @@ fn nothing_is_overwritten_unasked() {
     fs::write(folder.path("there"), "precious").expect("written");
     let (from, there) = (folder.str("image"), folder.str("there"));
     let before = || fs::read(folder.path("there")).expect("the file");
-    run(to_truecrypt(&folder, &["--raw-source", &from, &there])).fails(1, &["exists already", "--force"]);
+    run(to_truecrypt(&folder, &["--raw-source", &from, &there])).fails(1, &["already exists", "--force"]);
     assert_eq!(before(), b"precious");
     run(to_truecrypt(&folder, &["--raw-source", &from, &from, "--force", "--yes"])).fails(9, &["in use"]);
     assert!(fs::read(&from).expect("the image") == bytes, "a file into itself");
@@ -168,7 +168,7 @@ fn an_interrupted_conversion_goes_on() {
         let whole = run(&resume).succeeds().json();
         assert_eq!(whole["resumed_at"], noted["done"]);
         assert!(plaintext(&folder, &volume) == bytes && !part.exists() && !state.exists());
-        run(&resume).fails(1, &["exists already"]);
+        run(&resume).fails(1, &["already exists"]);
     }
 }
 

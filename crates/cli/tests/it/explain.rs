@@ -192,9 +192,9 @@ fn what_is_no_volume_is_told_without_a_password() {
     };
     let noise = Random::new(4).bytes(1 << 20);
     for (path, code, words) in [
-        (file("empty", b""), 3, "not a byte"),
+        (file("empty", b""), 3, "(0 bytes)"),
         (file("tiny", b"abc"), 3, "too few"),
-        (file("zeros", &[0; 1 << 20]), 3, "nothing but zeros"),
+        (file("zeros", &[0; 1 << 20]), 3, "only zeros"),
         (file("text", &b"some text ".repeat(10_000)), 3, "Nothing in it looks encrypted"),
         (file("noise", &noise), 2, "looks random from the beginning to the end"),
         (file("half", &[&noise[..], &[0; 1 << 20]].concat()), 2, "random up to byte 1048576"),

@@ -64,11 +64,11 @@ fn keyfiles_are_random_private_and_never_overwrite() {
     assert_eq!((bytes.len(), fs::metadata(&other).expect("a keyfile").len()), (64, 1 << 20));
     assert_eq!((mode(&one), mode(&other)), (0o600, 0o600));
     assert!(bytes.iter().any(|b| *b != bytes[0]) && fs::read(&other).expect("a keyfile")[..64] != bytes);
-    run([Path::new("keyfile"), &one]).fails(1, &["exists already"]);
+    run([Path::new("keyfile"), &one]).fails(1, &["already exists"]);
     assert!(fs::read(&one).expect("a keyfile") == bytes);
     // What a symbolic link points to is not made either.
     std::os::unix::fs::symlink(folder.path("target"), folder.path("link")).expect("a link");
-    run(["keyfile", &folder.str("link")]).fails(1, &["exists already"]);
+    run(["keyfile", &folder.str("link")]).fails(1, &["already exists"]);
     assert!(!folder.path("target").exists());
     for size in ["0", "1048577", "99999G"] {
         run(["keyfile", "--size", size, &folder.str("third")]).fails(1, &["1 to 1048576"]);
@@ -152,7 +152,7 @@ fn headers_come_back_from_a_file() {
     let saved = it.run(&["header", "backup", "--json"], &[&file]).succeeds().json();
     assert_eq!((&saved["headers"], &saved["format"]), (&json!(["primary"]), &json!("TrueCrypt")));
     assert_eq!((mode(Path::new(&file)), fs::metadata(&file).expect("a file").len()), (0o600, 131_072));
-    it.run(&["header", "backup"], &[&file]).fails(1, &["exists already"]);
+    it.run(&["header", "backup"], &[&file]).fails(1, &["already exists"]);
 
     it.wipe(0, 128 << 10);
     it.wipe((1 << 20) - (128 << 10), 1 << 20);
@@ -261,7 +261,7 @@ fn a_new_password_is_asked_twice_and_a_restoration_is_asked_for() {
     let steps = |second: &str| {
         json!([{"expect": "Password: "}, {"echo": false}, {"send": format!("{PASSWORD}\n")},
                {"expect": "New password: "}, {"echo": false}, {"send": format!("{NEW}\n")},
-               {"expect": "The same again: "}, {"echo": false}, {"send": format!("{second}\n")}])
+               {"expect": "Repeat it: "}, {"echo": false}, {"send": format!("{second}\n")}])
     };
     let before = it.bytes();
     let change = ["change", "--truecrypt", &it.volume];

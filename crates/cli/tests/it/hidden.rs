@@ -103,7 +103,7 @@ fn options_of_the_hidden_volume_need_one() {
         run(["create", "--size", "1M", option, "x"]).fails(1, &["--hidden"]);
         run(["serve", option, "x"]).fails(1, &["--protect-hidden"]);
     }
-    run(["serve", "--protect-hidden", "--read-only", "x"]).fails(1, &["nothing to protect"]);
+    run(["serve", "--protect-hidden", "--read-only", "x"]).fails(1, &["needs no protection"]);
     run(["serve", "--protect-hidden", "--raw", "x"]).fails(1, &["--raw"]);
 }
 
@@ -126,7 +126,7 @@ fn files_are_copied_into_a_protected_outer_volume() {
     copy(&large, ":/large").fails(6, &["hidden volume"]);
     assert!(hiding.plain("TrueCrypt", &hiding.inner) == hidden, "the hidden volume is as it was");
     run(["cat", "--file", "/small"].iter().chain(&open).copied().chain([&*hiding.volume])).succeeds();
-    copy(":/small", &hiding.folder.str("back")).fails(1, &["nothing to protect"]);
+    copy(":/small", &hiding.folder.str("back")).fails(1, &["needs no protection"]);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_volume_is_not_replaced_by_a_file_that_is_copied_out_of_it() {
     let before = fs::read(&hiding.volume).expect("the volume");
     let open = ["--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", &*hiding.folder.password];
     let copy = ["cp", "--force"].iter().chain(&open).copied().chain([&*hiding.volume, ":/file", &*hiding.volume]);
-    run(copy).fails(1, &["the volume that is copied from"]);
+    run(copy).fails(1, &["the volume being copied from"]);
     assert!(fs::read(&hiding.volume).expect("the volume") == before);
 }
 

@@ -122,7 +122,7 @@ fn a_plan_is_told_and_one_that_makes_no_sense_is_refused() {
         .arg("--out")
         .arg(bench.path("out"));
     bench.prepare(&mut command);
-    bench.finish(command).fails(1, &["no block device"]);
+    bench.finish(command).fails(1, &["not a block device"]);
     assert!(!bench.path("out").exists());
 }
 

@@ -115,7 +115,7 @@ fn a_page_takes_the_place_of_nothing() {
     assert_eq!(html, printed(&[&folder, "--html", "-"]));
     fs::write(&page, "mine").expect("a file");
     let refused = claviger(&[&folder, "--html", &page]);
-    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("exists already"));
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("already exists"));
     assert_eq!(fs::read_to_string(&page).expect("the file"), "mine");
 }
 

@@ -82,7 +82,7 @@ fn a_stored_run_cannot_make_a_resumed_one_write_elsewhere() {
         &out,
     ])
     .succeeds();
-    run(["lab", "run", "--facility", "folder", "--workload", "dd", "--out", &out]).fails(1, &["exists already"]);
+    run(["lab", "run", "--facility", "folder", "--workload", "dd", "--out", &out]).fails(1, &["already exists"]);
     let journal = folder.path("run/run.jsonl");
     let text = fs::read_to_string(&journal).expect("a journal");
     let resume = |text: &str| {

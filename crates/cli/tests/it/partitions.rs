@@ -44,14 +44,14 @@ fn a_disk_says_which_partitions_could_be_volumes() {
     assert_eq!((&partitions[1]["number"], &partitions[1]["start"]), (&2.into(), &(2 << 20).into()));
     assert_eq!(partitions[1]["formats"][0], "TrueCrypt");
     let text = run(["identify", &disk]).succeeds().text();
-    assert!(text.contains("a disk, with partitions that could be volumes"), "{text}");
+    assert!(text.contains("a disk with partitions that could be volumes"), "{text}");
     assert!(
         text.contains("partition 2 \"sealed\", 1 MiB, Linux: possibly TrueCrypt or VeraCrypt (--partition 2)"),
         "{text}"
     );
 
     run(["info", "--password-file", &folder.password, &disk])
-        .fails(3, &["choose it with --partition", "could be volumes: 2"]);
+        .fails(3, &["Choose one with --partition", "could be volumes: 2"]);
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn a_new_password_is_asked_twice() {
     let create = ["create", "--format", "TrueCrypt", "--quick", "--size", "1M", &path];
     let steps = |second: &str| {
         json!([{"expect": "Password of the new volume: "}, {"echo": false}, {"send": format!("{PASSWORD}\n")},
-               {"expect": "The same again: "}, {"echo": false}, {"send": format!("{second}\n")}])
+               {"expect": "Repeat it: "}, {"echo": false}, {"send": format!("{second}\n")}])
     };
     let Some((output, code, _)) = on_terminal(steps("Open sesame"), &create) else { return };
     assert_eq!(code, 1, "{output}");

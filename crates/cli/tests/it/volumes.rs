@@ -546,7 +546,7 @@ fn nothing_is_overwritten_unasked() {
     let args =
         ["create", "--format", "TrueCrypt", "--quick", "--size", "2M", "--password-file", &folder.password, &volume];
     let create = |more: &[&str]| run(args.iter().chain(more));
-    create(&[]).fails(1, &["exists already", "1048576 bytes", "possibly an encrypted volume", "--force"]);
+    create(&[]).fails(1, &["already exists", "1048576 bytes", "possibly an encrypted volume", "--force"]);
     create(&["--force"]).fails(1, &["no terminal to ask on", "--yes"]);
     create(&["--yes"]).fails(1, &["--force"]);
     assert!(fs::read(&volume).expect("a file") == before, "it is as it was");
@@ -636,8 +636,8 @@ fn a_block_device_is_taken_whole() {
         refused.fails(9, &["in use", "mounted"]);
         there.fails(1, &["a device of 2097152 bytes", "ext4"]);
     }
-    sized.fails(1, &["leave --size away"]);
-    unasked.fails(1, &["a device of 2097152 bytes", "nothing but zeros", "--force"]);
+    sized.fails(1, &["leave out --size"]);
+    unasked.fails(1, &["a device of 2097152 bytes", "only zeros", "--force"]);
     assert_eq!(created.succeeds().json()["stored"], 2 << 20);
     assert_eq!(info.succeeds().json()["stored"], 2 << 20);
 }

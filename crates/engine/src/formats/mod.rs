@@ -414,7 +414,7 @@ pub fn open(store: &Arc<dyn Store>, name: Option<&str>) -> Result<(&'static dyn 
         }
     }
     if possible.is_empty() {
-        let what = ErrorKind::NotThisFormat(format!("no encrypted volume ({})", reasons.join("; ")));
+        let what = ErrorKind::NotThisFormat(format!("not an encrypted volume ({})", reasons.join("; ")));
         return Err(Error::new(what)
             .hint("If its beginning was overwritten, a backup header may still open it.")
             .advise(Advice::NameFormat));
@@ -549,6 +549,6 @@ pub fn by_name(name: &str) -> Result<&'static dyn Format> {
     let name = if same_name(name, LUKS) { luks2::NAME } else { name };
     FORMATS.iter().copied().find(|f| same_name(f.name(), name)).ok_or_else(|| {
         let all: Vec<_> = FORMATS.iter().map(|f| f.name()).collect();
-        Error::misuse(format!("no format is called {name}; there are: {}", all.join(", ")))
+        Error::misuse(format!("there is no format called {name}; use one of: {}", all.join(", ")))
     })
 }

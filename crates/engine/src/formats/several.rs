@@ -70,8 +70,8 @@ fn none_opened(mut wrong: Vec<(&'static str, Error)>, mut refused: Vec<Error>, b
         _ => {
             let names: Vec<_> = wrong.iter().map(|(name, _)| *name).collect();
             let what = format!(
-                "nothing opens as {}, after {:.2} s. Volumes of these formats have no mark: a wrong passphrase, wrong \
-                 keyfiles, damaged headers and a file that is no volume look the same",
+                "nothing opens as {}, after {:.2} s. Volumes of these formats have no signature: a wrong passphrase, wrong \
+                 keyfiles, damaged headers and a file that is not a volume look the same",
                 names.join(" or as "),
                 begun.elapsed().as_secs_f64()
             );

@@ -331,7 +331,7 @@ fn cryptoloop_volumes_open_when_only_the_passphrase_is_known() {
         assert_eq!(found.warnings.len(), 1, "{:?}", found.warnings);
         let wrong = [passphrase("wrong")];
         let error = unlock("cryptoloop", &store, &Unlock::with(&wrong)).err().expect("it does not open");
-        assert!(error.to_string().contains("in none of"), "{error}");
+        assert!(error.to_string().contains("none of the"), "{error}");
     }
 }
 

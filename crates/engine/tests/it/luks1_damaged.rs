@@ -172,7 +172,10 @@ fn a_wrong_passphrase_a_damaged_area_and_a_wrong_key_are_told() {
     };
     says(opens(&good, "wrong").err().expect("wrong"), "keyslot 0, the one that was tried");
     says(opens(&with(&good, 4096 + 512 * 9, &[0; 512]), "right").err().expect("damaged"), "1 of the 500 sectors");
-    says(opens(&with(&good, 4096 + 777, &[!good[4096 + 777]]), "right").err().expect("damaged"), "a single bit");
+    says(
+        opens(&with(&good, 4096 + 777, &[!good[4096 + 777]]), "right").err().expect("damaged"),
+        "a single damaged bit",
+    );
     says(opens(&with(&good, SLOT[0], &[0, 0, 0xde, 0xad]), "right").err().expect("none"), "no keyslot is in use");
     let store = Arc::new(MemoryStore::new(good.clone()));
     for (key, text) in [(vec![0; 64], "is not the volume key"), (vec![0; 63], "64 bytes, not 63")] {

@@ -375,7 +375,7 @@ fn labels_flags_priorities_are_kept() {
     assert_eq!((header.metadata.keyslots[&0].priority, header.metadata.config.flags), (Some(2), flags.to_vec()));
     assert!(editor().set(&store, &to).expect("nothing to do").edit.steps.is_empty());
     let to = |to: Attributes<'_>| misuse(editor().set(&store, &to));
-    assert!(to(Attributes { uuid: Some("x"), ..Attributes::default() }).contains("no UUID"));
+    assert!(to(Attributes { uuid: Some("x"), ..Attributes::default() }).contains("not a UUID"));
     assert!(to(Attributes { label: Some(&"x".repeat(48)), ..Attributes::default() }).contains("label"));
     assert!(to(Attributes { label: Some("a\nb"), ..Attributes::default() }).contains("one line"));
     assert!(to(Attributes { priority: Some((0, 3)), ..Attributes::default() }).contains("priority 3"));

@@ -55,7 +55,7 @@ fn failed(result: Result<Unlocked, Error>) -> Error {
 
 fn is_wrong_credential(error: &Error) {
     assert!(matches!(error.kind, ErrorKind::WrongCredential(_)), "{error}");
-    assert!(error.to_string().contains("no mark") && error.hint.is_some(), "{error}");
+    assert!(error.to_string().contains("no signature") && error.hint.is_some(), "{error}");
 }
 
 /// What it is, the bytes that a flipped bit garbles together, and the field that is named with its place.

@@ -51,9 +51,7 @@ pub fn attach(mut open: OpenArgs, name: &str, read_only: bool, json: bool) -> an
     let mapping = opened.mapping.as_ref().ok_or_else(cannot)?;
     let all_writable = mapping.parts.iter().all(|part| part.writable);
     if !read_only && !all_writable {
-        output::warn(
-            "A part of it may not be written. The kernel knows only all or nothing: it is attached read-only.",
-        );
+        output::warn("Part of it may not be written, and the kernel cannot express that: it is attached read-only.");
     }
     let size = opened.volume.len();
     // The kernel wants what it is in for itself.
@@ -62,7 +60,7 @@ pub fn attach(mut open: OpenArgs, name: &str, read_only: bool, json: bool) -> an
     let request = Request { name, store, mapping, uuid: uuid.as_deref(), read_only: read_only || !all_writable };
     let attached = kernel::attach(&request)?;
     if !attached.keyring {
-        output::warn("The kernel's keyring took no key: it is in the mapping's table, which root can read.");
+        output::warn("The kernel's keyring did not accept the key: it is in the mapping's table, which root can read.");
     }
     let attached = Attached {
         name: name.to_owned(),

@@ -24,13 +24,13 @@ use favourites::Favourite;
 
 /// Open volumes by their names in /etc/crypttab or among your favourites
 ///
-/// A favourite, in ~/.config/claviger/favourites.toml, is mounted. A line of /etc/crypttab is opened: its plaintext is the
-/// file `volume` in a folder of its name in your runtime folder, or where there is no FUSE, an NBD socket there. `claviger
-/// list` says where, `claviger unmount` ends it.
+/// A favourite, from ~/.config/claviger/favourites.toml, is mounted. A line of /etc/crypttab is opened: its plaintext
+/// becomes the file `volume` in a folder of that name in your runtime folder or, without FUSE, an NBD socket there.
+/// `claviger list` shows where, `claviger unmount` ends it.
 ///
 /// With --kernel, as root, the kernel's device-mapper and dm-crypt do the work: the plaintext is the block device
-/// /dev/mapper/NAME, until `claviger detach NAME`. That takes a line of the table or, with the options of other verbs that open
-/// volumes, a VOLUME and a NAME for it. The key reaches the kernel through its keyring.
+/// /dev/mapper/NAME, until `claviger detach NAME`. That takes a line of the table or, with the options of other verbs
+/// that open volumes, a VOLUME and a NAME for it. The key reaches the kernel through its keyring.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger attach diary
@@ -48,15 +48,15 @@ pub struct Args {
     #[arg(value_name = "NAME", required_unless_present = "all")]
     names: Vec<String>,
 
-    /// Every line of the table that does not say noauto, and every favourite
+    /// Every line of the table without noauto, and every favourite
     #[arg(long, conflicts_with = "names")]
     all: bool,
 
-    /// Another table than /etc/crypttab
+    /// Use this table instead of /etc/crypttab
     #[arg(long, value_name = "FILE")]
     crypttab: Option<PathBuf>,
 
-    /// Another list of favourites than ~/.config/claviger/favourites.toml
+    /// Use this list instead of ~/.config/claviger/favourites.toml
     #[arg(long, value_name = "FILE")]
     favourites: Option<PathBuf>,
 
@@ -154,9 +154,8 @@ fn known<'a>(name: &str, favourites: &'a BTreeMap<String, Favourite>, entries: &
     let entry = || entries.iter().find(|e| e.name == name).map(Known::Entry);
     favourite.or_else(entry).ok_or_else(|| {
         let names: Vec<_> = favourites.keys().map(String::as_str).chain(entries.iter().map(|e| &*e.name)).collect();
-        let hint =
-            if names.is_empty() { "None is known at all.".to_owned() } else { format!("Known: {}.", names.join(", ")) };
-        Error::misuse(format!("neither a favourite nor a line of the table is called {name}")).hint(hint)
+        let hint = if names.is_empty() { "None is known.".to_owned() } else { format!("Known: {}.", names.join(", ")) };
+        Error::misuse(format!("there is no favourite or line of the table called {name}")).hint(hint)
     })
 }
 

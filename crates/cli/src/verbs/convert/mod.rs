@@ -301,7 +301,7 @@ impl Args {
         match place.device_len() {
             None => Ok((needed, wanted)),
             Some(_) if self.new_size.is_some() => {
-                Err(Error::misuse("a block device has its size already: leave --new-size away"))
+                Err(Error::misuse("the size of a block device is fixed: leave out --new-size"))
             }
             Some(device) if device >= needed => Ok((device, wanted)),
             Some(device) => Err(Error::misuse(format!(
@@ -380,7 +380,7 @@ impl Report for Converted {
         let name = |format: &Option<&'static str>| format.unwrap_or("plaintext");
         writeln!(out, "{destination}: {}, holds all {} of {source} ({})", name(to), size::exact(*size), name(from))?;
         if new_size > size {
-            writeln!(out, "Behind them are {} of zeros.", size::exact(new_size - size))?;
+            writeln!(out, "They are followed by {} of zeros.", size::exact(new_size - size))?;
         }
         if *holes > 0 {
             writeln!(out, "{} of them are zeros and were left as holes.", size::short(*holes))?;
@@ -388,7 +388,7 @@ impl Report for Converted {
         let rate = |seconds: f64| size::rate(*new_size, Duration::from_secs_f64(seconds));
         writeln!(
             out,
-            "Copied at {}, then both were read and are the same ({}). The source is as it was.",
+            "Copied at {}, then compared: both are the same ({}). The source is unchanged.",
             rate(self.copying_seconds),
             rate(self.comparing_seconds)
         )

@@ -103,7 +103,7 @@ impl Place {
                     Some(state) => format!("{} is not there", state.display()),
                     None => "what a device's conversion has come to is only known with --state".to_owned(),
                 };
-                Error::misuse(format!("there is no conversion to go on with: {what}")).at(&self.to)
+                Error::misuse(format!("there is no conversion to resume: {what}")).at(&self.to)
             };
             return earlier.map(Some).ok_or_else(none);
         }
@@ -207,7 +207,7 @@ impl Target {
     /// What a person can do after an interruption.
     pub fn left(&self) -> String {
         match &self.state {
-            Some(_) => "The same command with --resume goes on.".to_owned(),
+            Some(_) => "Repeat the command with --resume to continue.".to_owned(),
             None => "What was written is no whole volume; without --state it cannot go on.".to_owned(),
         }
     }

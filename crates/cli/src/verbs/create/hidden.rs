@@ -22,8 +22,8 @@ use crate::terminal::{advice, cancel, prompt, size};
 /// What the hidden volume is to be.
 #[derive(clap::Args)]
 pub struct HiddenVolumeArgs {
-    /// Make a hidden volume inside VOLUME, as large as is safe, or of the --size that is given for its files. What is free of
-    /// a file system is overwritten there, and a hidden volume that is there already is lost
+    /// Create a hidden volume inside VOLUME, as large as is safe or with --size for its files. Overwrites the file
+    /// system's free space there, including any existing hidden volume
     #[arg(long)]
     pub hidden: bool,
 
@@ -163,10 +163,7 @@ impl Report for Hidden {
         let largest = size::exact(room.largest);
         writeln!(out, "The free space of the outer {} file system had room for {largest}.", room.filesystem)?;
         tell_filling(out, *size, *seconds, *filling_seconds)?;
-        writeln!(
-            out,
-            "From now on, open the outer volume with --read-only or --protect-hidden: what is written to it"
-        )?;
+        writeln!(out, "From now on, open the outer volume with --read-only or --protect-hidden: writing to it")?;
         writeln!(out, "without protection may destroy the hidden one.")
     }
 }

@@ -29,13 +29,13 @@ const DEFAULT_FORMAT: &str = "VeraCrypt";
 
 /// Create an encrypted volume
 ///
-/// In a new file, whose space is taken at once, or on a block device, whose size it takes. All of the volume is filled
-/// with random-looking bytes, so that nobody can tell how much of it is used. Nothing that exists is overwritten without
-/// --force and a question.
+/// Creates a new file, whose space is allocated at once, or uses a whole block device. The volume is filled with
+/// random-looking bytes, so that nobody can tell how much of it is in use. Nothing that exists is overwritten without
+/// --force and a confirmation.
 ///
-/// With --hidden a volume is made inside one that exists: in the free space behind the files of the FAT, exFAT, NTFS or ext
-/// file system in it. Nobody can tell that it is there who has no password of it. Options without `hidden` in their names
-/// then say how the outer volume opens, --size and --quick aside.
+/// With --hidden, the volume is made inside an existing one, in the free space after the files of its FAT, exFAT, NTFS
+/// or ext file system. Without its password nobody can tell that it is there. Options without `hidden` in their names,
+/// except --size and --quick, then say how to open the outer volume.
 ///
 /// Sizes are bytes, or a number with K, M, G, T or KiB, MiB … (powers of 1024) or KB, MB … (powers of 1000).
 #[derive(clap::Args)]
@@ -82,27 +82,27 @@ pub struct Args {
     #[arg(long, value_name = "BYTES")]
     pub(crate) sector_size: Option<u32>,
 
-    /// Make a new key file for a loop-AES volume, encrypted by gpg with the password. A file that exists is never overwritten
+    /// Create a new key file for a loop-AES volume, encrypted by gpg with the password. Never overwrites a file
     #[arg(long, value_name = "FILE", conflicts_with = "keyfiles")]
     pub(crate) fresh_keyfile: Option<PathBuf>,
 
-    /// Leave the new key file as it is: whoever has it opens the volume
+    /// Do not encrypt the new key file: whoever has it can open the volume
     #[arg(long, requires = "fresh_keyfile", conflicts_with = "password")]
     pub(crate) unencrypted_keyfile: bool,
 
-    /// Do not fill the volume. Faster, but shows which parts have been used, and what was there before stays readable
+    /// Do not fill the volume. Faster, but reveals which parts are in use, and old contents stay readable
     #[arg(long)]
     pub(crate) quick: bool,
 
-    /// Replace what is there, after a question
+    /// Replace what is there, after a confirmation
     #[arg(long)]
     pub(crate) force: bool,
 
-    /// Answer the question with yes
+    /// Do not ask for confirmation
     #[arg(long, requires = "force")]
     pub(crate) yes: bool,
 
-    /// Print the ciphers and hashes there are, the defaults first
+    /// List the available ciphers and hashes, the defaults first
     #[arg(long, conflicts_with_all = ["path", "size", "cipher", "hash", "pim", "quick", "force", "hidden"])]
     list: bool,
 
@@ -135,16 +135,16 @@ pub(crate) struct LuksArgs {
     #[arg(long, value_name = "TEXT")]
     subsystem: Option<String>,
 
-    /// The UUID; a random one, if not given
+    /// The UUID [default: random]
     #[arg(long, value_name = "UUID")]
     uuid: Option<String>,
 
-    /// Protection from changes: hmac-sha256, hmac-sha512, aes-gcm-random, chacha20-poly1305, aegis128-random; or as cryptsetup
-    /// has it, aead or poly1305 with a --cipher. LUKS2 only
+    /// Integrity protection: hmac-sha256, hmac-sha512, aes-gcm-random, chacha20-poly1305, aegis128-random; or, as in
+    /// cryptsetup, aead or poly1305 with a --cipher. LUKS2 only
     #[arg(long, value_name = "NAME")]
     integrity: Option<String>,
 
-    /// Put the header into this new file, and nothing but data into the volume
+    /// Put the header into this new file, and only data into the volume
     #[arg(long, value_name = "FILE")]
     header: Option<PathBuf>,
 
@@ -394,7 +394,9 @@ pub(crate) fn choose<'a>(
     }
     let Some(name) = name else { return Ok(all.first().copied()) };
     let found = all.iter().copied().find(|n| formats::same_name(n, name));
-    found.map(Some).ok_or_else(|| Error::misuse(format!("no {what} is called {name}; there are: {}", all.join(", "))))
+    found
+        .map(Some)
+        .ok_or_else(|| Error::misuse(format!("there is no {what} called {name}; use one of: {}", all.join(", "))))
 }
 
 /// Where the volume goes, checked before a password is asked for.
@@ -435,14 +437,14 @@ impl<'a> Place<'a> {
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let need = || Error::misuse("how large? Say --size 100M, for example").at(path);
+                let need = || Error::misuse("the size is missing; for example --size 100M").at(path);
                 return Ok(Self::New { path, len: fits(whole(args.size.ok_or_else(need)?))? });
             }
             Err(e) => return Err(Error::from(e).at(path)),
         };
         let device = metadata.file_type().is_block_device();
         if device && args.size.is_some() {
-            return Err(Error::misuse("a block device has its size already: leave --size away").at(path));
+            return Err(Error::misuse("the size of a block device is fixed: leave out --size").at(path));
         }
         // Takes the lock: a volume that somebody has open is not replaced.
         let old = FileStore::open(path, Access::ReadWrite)?;
@@ -483,7 +485,7 @@ impl Target {
         match &self.file {
             Some(file) if file.at == file.to => "No file was left behind.",
             Some(_) => "The old file is as it was.",
-            None => "If writing had begun, what the device held is lost.",
+            None => "If writing had begun, the old contents of the device are lost.",
         }
     }
 
@@ -535,10 +537,10 @@ pub(crate) struct Overwrite {
 pub(crate) fn may_overwrite(overwrite: Overwrite, path: &Path, old: &FileStore) -> claviger_engine::Result<()> {
     let there = formats::occupied(old).map_err(|e| e.at(path))?;
     let thing = if old.is_block_device() { "device" } else { "file" };
-    let holds = there.unwrap_or_else(|| "nothing but zeros, as far as was looked".to_owned());
+    let holds = there.unwrap_or_else(|| "only zeros where it was examined".to_owned());
     let named = format!("a {thing} of {} that holds {holds}", size::exact(old.len()));
     if !overwrite.force {
-        return Err(Error::misuse(format!("exists already, {named}")).at(path).hint("To replace it, add --force."));
+        return Err(Error::misuse(format!("already exists, {named}")).at(path).hint("To replace it, add --force."));
     }
     if overwrite.yes {
         return Ok(());
@@ -554,10 +556,13 @@ impl Report for Created {
         writeln!(out, "{path}: {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
         tell_filling(out, *size, *seconds, *filling_seconds)?;
         if let Some(keyfile) = keyfile {
-            writeln!(out, "{keyfile}: its key file. Without it nothing opens the volume: keep a copy somewhere else.")?;
+            writeln!(
+                out,
+                "{keyfile}: its key file. Without it the volume cannot be opened: keep a copy somewhere else."
+            )?;
         }
         if !opened_with.is_empty() {
-            writeln!(out, "Nothing in it says how it was made. What opens it: {}", opened_with.join(" "))?;
+            writeln!(out, "The volume does not record how it was made. To open it, use: {}", opened_with.join(" "))?;
         }
         Ok(())
     }

@@ -14,9 +14,9 @@ use crate::verbs::create::{Overwrite, may_overwrite};
 pub fn may_be_lost(device: &Path, overwrite: Overwrite) -> Result<()> {
     let metadata = fs::metadata(device).map_err(|e| Error::from(e).at(device))?;
     if !metadata.file_type().is_block_device() {
-        return Err(Error::misuse("this is no block device")
+        return Err(Error::misuse("this is not a block device")
             .at(device)
-            .hint("Files and folders are not taken for one."));
+            .hint("Files and folders cannot be used as one."));
     }
     may_overwrite(overwrite, device, &FileStore::open(device, Access::ReadWrite)?)
 }

@@ -75,10 +75,10 @@ impl Args {
     fn answers(&self) -> anyhow::Result<Answers> {
         let mut share_with = match &self.share_with {
             Some(systems) => systems.clone(),
-            None => several("Which systems shall read and write it?", "--share-with", Platform::WORDS)?,
+            None => several("Which systems must be able to read and write it?", "--share-with", Platform::WORDS)?,
         };
         let purpose = one(self.purpose, "What is to be encrypted?", "--for", Purpose::WORDS)?;
-        let threat = one(self.threat, "Whom shall it withstand?", "--threat", Threat::WORDS)?;
+        let threat = one(self.threat, "What must it withstand?", "--threat", Threat::WORDS)?;
         let root = one(self.root, "Can you be root on this machine?", "--root", ROOT)?;
         share_with.retain(|&platform| platform != Platform::Linux);
         share_with.dedup();
@@ -130,7 +130,7 @@ fn ask<T, A>(question: &str, option: &str, words: &[Word<T>], read: impl Fn(&str
         if let Some(meant) = read(&answer) {
             return Ok(meant);
         }
-        text = "That is none of them.\n".into();
+        text = "That is not one of the choices.\n".into();
     }
     Err(Error::misuse(format!("no answer to: {question}")).hint(format!("The option {option} answers it.")).into())
 }

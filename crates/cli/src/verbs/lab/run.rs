@@ -65,7 +65,7 @@ pub struct Args {
     /// Keep the encrypted data on this block device, whose contents are lost
     #[arg(long, value_name = "DEVICE", conflicts_with = "dir", group = "loses")]
     device: Option<PathBuf>,
-    /// Take the device although its contents are lost, after a question
+    /// Use the device although its contents will be lost, after a confirmation
     #[arg(long, requires = "loses")]
     force: bool,
     /// Answer the question with yes
@@ -89,7 +89,7 @@ pub struct Args {
     /// The folder for the figures and reports, which is made [default: claviger-lab-DATE-TIME]
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Go on with the run in this folder
+    /// Resume the run in this folder
     #[arg(long, value_name = "FOLDER", group = "loses", conflicts_with_all = [
         "quick", "standard", "thorough", "preset", "facility", "workload", "dir", "device", "scale", "size", "repeats", "steady", "seed",
         "out", "dry_run",
@@ -98,7 +98,7 @@ pub struct Args {
     /// Facilities of your own: a folder of TOML files
     #[arg(long, value_name = "FOLDER")]
     peers: Option<PathBuf>,
-    /// Say what would be measured, and how long that takes, and measure nothing
+    /// Show what would be measured and how long it would take, but measure nothing
     #[arg(long)]
     dry_run: bool,
     /// Print the run and what it shows as JSON
@@ -242,7 +242,7 @@ fn tell_plan(prepared: &Prepared, resumed: Option<&State>) {
     ];
     lines.extend(left_out);
     if plan.caches == Caches::Warm {
-        lines.push("the page cache is not dropped, which takes root: reads may come from memory".into());
+        lines.push("the page cache is not dropped, which requires root: reads may come from memory".into());
     }
     match resumed {
         Some(state) => lines.push(format!("{} passes were made before", state.run.passes.len())),
@@ -287,7 +287,7 @@ fn carry_out(
     measured.map_err(|e| match e.kind {
         ErrorKind::Cancelled => {
             let hint = format!(
-                "What was measured is kept, and what was set up is taken down. `claviger lab run --resume {}` goes on.",
+                "The measurements are kept, and everything set up was taken down. `claviger lab run --resume {}` continues.",
                 folder.display()
             );
             e.hint(hint)

@@ -182,8 +182,11 @@ impl Parameters {
             }
             (None, _) => {
                 warnings.push(
-                    format!("Nothing in the volume says so and nobody did: keys of {} bits were taken.", KEY_BITS[0])
-                        .into(),
+                    format!(
+                        "The key size is not recorded in the volume and was not given: {} bits were assumed.",
+                        KEY_BITS[0]
+                    )
+                    .into(),
                 );
                 KEY_BITS[0]
             }

@@ -197,7 +197,7 @@ impl Kdf {
                 Ok(Self::Pbkdf2 { hash, iterations })
             }
             None => {
-                Err(Error::misuse(format!("no key derivation is called {name}; there are: argon2id, argon2i, pbkdf2")))
+                Err(Error::misuse(format!("there is no key derivation called {name}; use argon2id, argon2i or pbkdf2")))
             }
             Some(variant) => choose_argon2(variant, cost, time, len, &go_on),
         }
@@ -281,7 +281,7 @@ fn choose_argon2(
         )));
     }
     match cost.iterations {
-        Some(0) => Err(Error::misuse("Argon2 passes over its memory once at least")),
+        Some(0) => Err(Error::misuse("Argon2 needs at least one pass over its memory")),
         Some(passes) => Ok(Kdf::Argon2 { variant, passes, memory_kib, lanes }),
         None => measured_argon2(variant, memory_kib, lanes, time, len, go_on),
     }

@@ -9,13 +9,13 @@ const GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
 /// The UUID in lower case, as `uuid_unparse` writes it.
 ///
 /// # Errors
-/// `Misuse` for what is no UUID.
+/// `Misuse` for what is not a UUID.
 pub(in crate::formats) fn parse(text: &str) -> Result<String> {
     let groups: Vec<_> = text.split('-').map(|group| (group.len(), group)).collect();
     let fits = groups.iter().map(|(len, _)| *len).eq(GROUPS)
         && groups.iter().all(|(_, group)| group.bytes().all(|b| b.is_ascii_hexdigit()));
     if !fits {
-        return Err(Error::misuse(format!("\"{}\" is no UUID", text.escape_debug()))
+        return Err(Error::misuse(format!("\"{}\" is not a UUID", text.escape_debug()))
             .hint("One has 32 hexadecimal digits: 8-4-4-4-12, with hyphens in between."));
     }
     Ok(text.to_ascii_lowercase())

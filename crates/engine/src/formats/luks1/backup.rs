@@ -85,7 +85,7 @@ fn doubt(store: &dyn Store, backup: &Phdr, there: Option<&Phdr>, key: Option<&Se
         let what = "the volume has another key than the header in the backup: its data would be unreadable".to_owned();
         return doubt(
             what,
-            "It is the backup of another volume, or this one was made anew. If that is meant, force it.",
+            "It is the backup of another volume, or this one was made anew. If that is intended, force it.",
         );
     }
     if there.payload != backup.payload || there.key_len != backup.key_len {

@@ -96,8 +96,8 @@ impl Plan {
     fn new(spec: &Spec<'_>) -> Result<Self> {
         let text = spec.cipher.unwrap_or(CIPHERS[0]);
         let (name, mode) = text.split_once('-').ok_or_else(|| {
-            Error::misuse(format!("{text} is no cipher specification"))
-                .hint("Such is aes-xts-plain64: cipher, mode, IV.")
+            Error::misuse(format!("{text} is not a cipher specification"))
+                .hint("Use one such as aes-xts-plain64: cipher, mode, IV.")
         })?;
         // The fields have 32 bytes, and end with a zero byte.
         if name.len() > 31 || mode.len() > 31 || name.contains(':') {
@@ -279,7 +279,7 @@ fn write_clean(store: &dyn Store, end: u64, plan: &Plan) -> Result<()> {
 fn key_len(cipher: &Specification, mode: &str, spec: &Spec<'_>) -> Result<usize> {
     let sizes = cipher.key_sizes();
     let asked = match spec.key_bits {
-        Some(bits) if bits % 8 != 0 => return Err(Error::misuse(format!("{bits} bits are no whole bytes"))),
+        Some(bits) if bits % 8 != 0 => return Err(Error::misuse(format!("{bits} bits are not whole bytes"))),
         Some(bits) => Some(bits as usize / 8),
         None => spec.volume_key.map(|key| key.len()),
     };
@@ -303,7 +303,7 @@ fn hash_named(name: &str) -> Result<(&'static Hash, String)> {
         (Some(hash), Some(name)) => Ok((hash, (*name).to_owned())),
         // One whose name in the kernel is as it was given.
         (Some(hash), None) if name.len() < 32 => Ok((hash, name.to_ascii_lowercase())),
-        _ => Err(Error::misuse(format!("no hash of LUKS1 is called {name}; there are: {}", HASHES.join(", ")))),
+        _ => Err(Error::misuse(format!("LUKS1 has no hash called {name}; use one of: {}", HASHES.join(", ")))),
     }
 }
 

@@ -186,7 +186,7 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
     let is_last = change.header.active().count() == 1;
     if is_last && !last {
         return Err(Error::misuse(format!("keyslot {number} is the last one: without it the data are lost"))
-            .hint("Add another one first. If the data are to be lost, say that the last one may go."));
+            .hint("Add another one first. If you want to lose the data, allow removing the last one."));
     }
     change.wipe(number)?;
     let warning = "No keyslot opens the volume any more. Only a header backup or the volume key can.";

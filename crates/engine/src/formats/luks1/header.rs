@@ -90,7 +90,7 @@ pub(in crate::formats) struct Phdr {
     pub payload: u32,
     pub key_len: usize,
     pub digest_iterations: u32,
-    /// None if it is no text.
+    /// None if it is not text.
     pub uuid: Option<String>,
     pub slots: [Slot; SLOTS],
 }
@@ -122,7 +122,7 @@ pub(in crate::formats) struct Trouble {
 impl Trouble {
     pub fn error(&self) -> Error {
         let kind = ErrorKind::Malformed { field: self.field, offset: self.at, what: self.what.clone() };
-        Error::new(kind).hint("What can be told without a passphrase can be repaired. Make a copy of the file first.")
+        Error::new(kind).hint("Damage that shows without a passphrase can be repaired. Make a copy of the file first.")
     }
 }
 
@@ -395,7 +395,7 @@ impl Phdr {
             return trouble("key material offset", at::SLOT_OFFSET, what, false);
         }
         if ![ACTIVE, DISABLED].contains(&flag) {
-            let what = format!("{flag:#010x} says neither that it is in use nor that it is not");
+            let what = format!("{flag:#010x} means neither in use nor unused");
             return trouble("state", 0, what, slot.iterations > 0);
         }
         if slot.active && slot.iterations == 0 {
@@ -451,7 +451,7 @@ fn text(bytes: &[u8], field: &'static str, at: usize, len: usize) -> Result<Stri
     match end.map(|end| &bytes[..end]) {
         None => Err(malformed(field, at, format!("{len} bytes without an end"))),
         Some([]) => Err(malformed(field, at, "it is empty".into())),
-        Some(text) if !text.iter().all(printable) => Err(malformed(field, at, "it is no text".into())),
+        Some(text) if !text.iter().all(printable) => Err(malformed(field, at, "it is not text".into())),
         Some(text) => Ok(String::from_utf8_lossy(text).into_owned()),
     }
 }

@@ -111,10 +111,10 @@ fn with_volume_key(header: &Phdr, hash: &'static Hash, key: &Secret, with: &Unlo
     }
     with.ask(digest_effort(header, hash))?;
     if !is_key(header, hash, key, &|| !with.cancelled())? {
-        let what = "it is not the volume key: the digest in the header is another".to_owned();
-        return Err(Error::new(ErrorKind::WrongCredential(what)).hint(
-            "A digest that is damaged looks the same as a wrong key: the header does not tell one from the other.",
-        ));
+        let what = "it is not the volume key: it does not match the digest in the header".to_owned();
+        return Err(
+            Error::new(ErrorKind::WrongCredential(what)).hint("A damaged digest looks the same as a wrong key.")
+        );
     }
     Ok(OpenedKey { keyslot: None, key: Secret::copy_from(key), trials: 0, warnings: Vec::new() })
 }
@@ -255,10 +255,9 @@ fn none_opens(header: &Phdr, store: &dyn Store, slots: &[Numbered<'_>], left_out
         ),
     };
     let damaged = slots.iter().filter_map(|(number, slot)| overwritten(header, store, *number, slot));
-    let hint = damaged.reduce(|all, one| format!("{all} {one}")).unwrap_or_else(|| {
-        "A keyslot of which a single bit is damaged looks the same as a wrong passphrase: nothing in it tells."
-            .to_owned()
-    });
+    let hint = damaged
+        .reduce(|all, one| format!("{all} {one}"))
+        .unwrap_or_else(|| "A keyslot with a single damaged bit looks the same as a wrong passphrase.".to_owned());
     Error::new(ErrorKind::WrongCredential(what)).hint(hint)
 }
 

@@ -94,7 +94,7 @@ pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
         let state = match state {
             CopyState::Current => formats::CopyState::Opens,
             CopyState::Stale { .. } | CopyState::Differs => {
-                formats::CopyState::Differs("it is not what the other copy is".to_owned())
+                formats::CopyState::Differs("it differs from the other copy".to_owned())
             }
             CopyState::Damaged(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => formats::CopyState::NoHeader,
             CopyState::Damaged(e) => formats::CopyState::Damaged(e.to_string()),

@@ -146,7 +146,9 @@ impl Plan {
         let default = if detached { 0 } else { data_offset(room, key_len) };
         let data_offset = spec.data_offset.unwrap_or(default);
         if !data_offset.is_multiple_of(4096) {
-            return Err(Error::misuse(format!("data cannot begin at byte {data_offset}: it is no multiple of 4096")));
+            return Err(Error::misuse(format!(
+                "data cannot begin at byte {data_offset}: it is not a multiple of 4096"
+            )));
         }
         let limit = if detached { store.len() } else { data_offset };
         let end = spec.keyslots_size.map_or(Ok(limit.min(room.max(DATA_OFFSET))), |size| exact(room, size))?;
@@ -247,7 +249,7 @@ fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Tagged, usize)>
     };
     if alone.is_some() && spec.cipher.is_some() {
         return Err(Error::misuse(format!("{name} is a cipher and its integrity protection in one"))
-            .hint("Leave the cipher away."));
+            .hint("Leave out the cipher."));
     }
     let (cipher, name) = alone.map_or((spec.cipher, name), |(cipher, name)| (Some(cipher), name));
     let known = aead::Specification::choose(cipher, name);
@@ -259,7 +261,9 @@ fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Tagged, usize)>
     })?;
     if specification.repeats_vectors() {
         return Err(Error::misuse(format!("{cipher} takes the same initialisation vector for a sector each time"))
-            .hint("This mode protects nothing then. Take the same cipher with \"random\" in place of \"plain64\"."));
+            .hint(
+                "With that, this mode protects nothing. Use the same cipher with \"random\" instead of \"plain64\".",
+            ));
     }
     let len = key_len(spec, &cipher, &specification.key_sizes(), specification.mac_key_size())?;
     Ok((cipher, (specification, kind), len))

@@ -106,7 +106,7 @@ fn set(store: &dyn Store, to: &Attributes<'_>) -> Result<Prepared> {
     }
     if let Some((number, priority)) = to.priority {
         if priority > 2 {
-            return Err(Error::misuse(format!("no keyslot has the priority {priority}"))
+            return Err(Error::misuse(format!("{priority} is not a keyslot priority"))
                 .hint("There are 0 (only if named), 1 (normal) and 2 (first)."));
         }
         keyslots::at(&mut change.metadata, number)?.priority = Some(priority);

@@ -338,7 +338,7 @@ fn salt() -> Result<Base64> {
 pub(super) fn hash_of(name: Option<&str>) -> Result<&'static Hash> {
     let Some(name) = name else { return Ok(&hash::SHA256) };
     let known = hash::by_name(name).filter(|hash| header_name(hash).is_ok());
-    known.ok_or_else(|| Error::misuse(format!("no hash of LUKS headers is called {name}")))
+    known.ok_or_else(|| Error::misuse(format!("LUKS headers have no hash called {name}")))
 }
 
 /// The hash's name in a header, which is the kernel's, if it is one of those that other programs find by it.

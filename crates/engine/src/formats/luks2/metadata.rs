@@ -261,7 +261,7 @@ fn text<'de, D: Deserializer<'de>, T>(
     parse: impl FnOnce(&str) -> Option<T>,
 ) -> Result<T, D::Error> {
     let text = String::deserialize(from)?;
-    parse(&text).ok_or_else(|| de::Error::custom(format!("\"{}\" is no {what}", text.escape_debug())))
+    parse(&text).ok_or_else(|| de::Error::custom(format!("\"{}\" is not a {what}", text.escape_debug())))
 }
 
 impl<'de> Deserialize<'de> for Decimal {

@@ -65,7 +65,7 @@ pub(super) fn open(file: &[u8], passphrase: &[u8], go_on: &dyn Fn() -> bool) -> 
         sum.iter_mut().zip(word).for_each(|(sum, byte)| *sum ^= byte);
     }
     if !sum.same_as(&plain[padded..padded + 4]) {
-        let what = "the passphrase does not open the key file, or the key file is damaged: nothing tells these apart";
+        let what = "the passphrase does not open the key file, or the key file is damaged: these look the same";
         return Err(ErrorKind::WrongCredential(what.to_owned()).into());
     }
     Ok(Opened { key: Secret::copy_from(&plain[..parsed.key_len]), iterations: parsed.iterations.unwrap_or(1) })

@@ -136,7 +136,7 @@ const WEAK: &str = "Cryptoloop is weak: whoever sees the file can recognise cont
 
 fn nothing_opens(ways: &[Way]) -> Error {
     let what = format!(
-        "in none of {} ways does anything come out that is recognised. Cryptoloop volumes have no mark: a wrong passphrase, a \
+        "none of the {} ways tried gave anything recognisable. Cryptoloop volumes have no signature: a wrong passphrase, a \
          cipher or an offset that was not tried, and a file that is no such volume look the same",
         ways.len()
     );
@@ -186,7 +186,7 @@ impl Way {
         begun: Instant,
     ) -> Result<(Unlocked, Contents)> {
         if self.bits == 0 || !self.bits.is_multiple_of(8) || self.bits > super::KEY_BITS_MAX {
-            return Err(Error::misuse(format!("there is no key of {} bits", self.bits)));
+            return Err(Error::misuse(format!("keys cannot have {} bits", self.bits)));
         }
         let key = self.key(passphrase)?;
         let volume = Volume {

@@ -13,7 +13,7 @@ use crate::advice::Advice;
 use crate::error::{Error, Result};
 use crate::volume::{Layout, Payload, Segment};
 
-/// A part of the hot zone, and where its plaintext can be had.
+/// A part of the hot zone, and where its plaintext can be found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     /// Where it is, in bytes of the plaintext.
