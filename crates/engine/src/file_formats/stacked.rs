@@ -295,6 +295,14 @@ impl Tree for Stacked {
         self.lower.writable()
     }
 
+    fn folds_case(&self) -> bool {
+        self.lower.folds_case()
+    }
+
+    fn changes_elsewhere(&self) -> bool {
+        self.lower.changes_elsewhere()
+    }
+
     fn warnings(&self) -> Vec<String> {
         let left_out: usize = self.left_out.lock().unwrap_or_else(PoisonError::into_inner).values().sum();
         let names = match left_out {

@@ -2,7 +2,7 @@
 //!
 //! The file never grows or shrinks, it and the folder belong to one user, and there is no cache between the programs that
 //! use it and the store: what a program was told to be written, the store has taken. FUSE is spoken directly with the kernel,
-//! over /dev/fuse or, where the kernel has it, io_uring.
+//! over /dev/fuse or, where the kernel has it, io_uring. Folders and files are mounted the same way: [`tree`].
 //!
 //! ```no_run
 //! use std::sync::Arc;

@@ -22,7 +22,7 @@ use rustix::process::{getegid, geteuid};
 use super::answers::{Answer, Answers};
 use super::mount::Wish;
 use super::protocol::{Errno, Request, WRITE_KILL_SUIDGID, Writer, init, opcode, opened, set, split_name};
-use super::{Mounted, Options};
+use super::{Mounted, Options, Transport};
 
 /// What was written is lost by a crash for no longer than this.
 const EVERY: Duration = Duration::from_secs(5);
@@ -115,8 +115,10 @@ pub fn mount(tree: Arc<dyn Tree>, showing: Showing, dir: &Path, options: Options
         next: AtomicU64::new(1),
         seen: Mutex::default(),
     };
+    // Over io_uring all that programs of one processor ask for waits while one of them waits for its fsync.
+    let transport = if options.transport == Transport::Auto { Transport::Device } else { options.transport };
     let threads = options.threads + WAITING;
-    super::serve(&wish, Box::new(shown), Options { threads, ..options.clone() })
+    super::serve(&wish, Box::new(shown), Options { threads, transport, ..options.clone() })
 }
 
 /// How long the kernel may rely on what it was told.

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
 
 use claviger_testkit::fsx::{Folder, Plan, exercise_folder, seed};
-use claviger_testkit::posix::{Options, Reference, run, second_group};
+use claviger_testkit::posix::{Options, Reference, read_only, read_only_contents, run, second_group};
 use claviger_testkit::stress;
 use claviger_testkit::tools::program;
 
@@ -97,6 +97,17 @@ fn a_folder_of_a_user_behaves_as_posix_wants() {
         let Some(passed) = Passed::by_nobody(transport) else { return };
         passed.holds_against_posix(Some(NOBODY));
         passed.ends();
+    }
+}
+
+#[test]
+fn nothing_is_written_to_a_folder_that_is_shown_read_only() {
+    for transport in transports().into_iter().flatten() {
+        let place = places();
+        read_only_contents(&lower(&place)).expect("there is room");
+        let server = place.serve(&[&word(&place), transport, "read-only"]);
+        read_only(&place.folder()).unwrap_or_else(|e| panic!("{e}"));
+        Passed { place, server }.ends();
     }
 }
 
