@@ -8,7 +8,7 @@ use claviger_crypto::dmcrypt::{Sectors, Specification};
 use claviger_engine::formats::{self, luks1, luks2};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::trees::{NodeKind, Tree};
-use claviger_engine::volume::integrity;
+use claviger_engine::volume::{Mapping, integrity};
 use claviger_engine::{
     Credential, FORMATS, Format, Secret, Store, Unlock, diagnosis, filesystems, fuzzing, partitions,
 };
@@ -45,7 +45,7 @@ fn header(format: &dyn Format, store: &Arc<dyn Store>) {
     for credentials in &credentials {
         let with = Unlock { cancel: Some(&cancel), for_kernel: true, ..Unlock::with(credentials) };
         let _ = header.effort(&with);
-        let _ = header.unlock(&with);
+        let _ = header.unlock(&with).map(|unlocked| Mapping::of(&unlocked.layout));
     }
 }
 

@@ -243,7 +243,7 @@ pub trait Creator: Sync {
 ///
 /// # Errors
 /// `Unsupported` where nothing does.
-pub fn creator_of<'f>(format: &'f dyn Format) -> Result<&'f dyn Creator> {
+pub fn creator_of(format: &dyn Format) -> Result<&dyn Creator> {
     format.creator().ok_or_else(|| not_created(format.name()))
 }
 
