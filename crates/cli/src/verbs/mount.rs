@@ -10,14 +10,18 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use claviger_crypto::pool::Pool;
+use claviger_engine::file_formats::Stacked;
 use claviger_engine::formats::Facts;
+use claviger_engine::opening::OpenFolder;
 use claviger_engine::store::{Access, CountedStore, SMALLEST_SECTOR};
-use claviger_engine::{Error, ErrorKind, Store};
-use claviger_serve::mount::{self, Choice, Request, Until};
+use claviger_engine::trees::Tree;
+use claviger_engine::{Error, ErrorKind, Opened, Store};
+use claviger_serve::mount::{self, Choice, Mounted, Request, Until};
 use claviger_serve::sessions::{Process, Record, Runtime, Status, escape};
 use serde::Serialize;
 
-use crate::opening::{OpenArgs, ProtectArgs};
+use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
 use crate::process::background::{self, Told};
 use crate::process::guard;
 use crate::process::traced::TraceArgs;
@@ -34,6 +38,7 @@ use crate::terminal::{cancel, duration};
   claviger mount old.tc /mnt/old
   claviger mount --read-only old.tc /mnt/old
   claviger mount --filesystem none old.tc /mnt/old && xxd /mnt/old/volume | head
+  claviger mount --format clear folder /mnt/same
   claviger mount --idle 10m -o noatime old.tc /mnt/old
   claviger unmount /mnt/old
 
@@ -89,6 +94,17 @@ pub struct Args {
     protect: ProtectArgs,
 }
 
+impl Args {
+    fn request(&self, dir: PathBuf) -> Request {
+        let filesystem = match &*self.filesystem {
+            "auto" => Choice::Auto,
+            "none" => Choice::None,
+            name => Choice::Named(name.to_owned()),
+        };
+        Request { dir, filesystem, read_only: self.read_only, options: self.options.clone() }
+    }
+}
+
 #[derive(Serialize)]
 struct Place {
     volume: String,
@@ -126,9 +142,14 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let (facts, volume) = if args.raw {
         (None, args.open.raw(access)?)
     } else {
-        let opened = args.open.open_protecting(access, &args.protect);
-        let opened = opened.map_err(|e| say_where(e, &args.open.path, &runtime))?;
-        (Some(opened.facts.clone()), opened.into_served())
+        let opened = args.open.open_any_protecting(access, &args.protect);
+        match opened.map_err(|e| say_where(e, &args.open.path, &runtime))? {
+            Opened::Bytes(volume) => {
+                let opened = OpenedVolume::from(volume);
+                (Some(opened.facts.clone()), opened.into_served())
+            }
+            Opened::Files(folder) => return serve_folder(args, folder, dir, parent, &runtime),
+        }
     };
     let record = record(&args.open.path, facts.as_ref(), volume.len())?;
     let record = Record { dir: Some(dir.clone()), ..record };
@@ -138,17 +159,50 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let signals = signals()?;
     cancel::check()?;
 
-    let filesystem = match &*args.filesystem {
-        "auto" => Choice::Auto,
-        "none" => Choice::None,
-        name => Choice::Named(name.to_owned()),
-    };
-    let request = Request { dir, filesystem, read_only: args.read_only, options: args.options.clone() };
+    let request = args.request(dir);
     let live = runtime.begin(record)?;
     // Whoever asks does not keep the volume open, and locked, when it is not served any more.
     let counted = Arc::downgrade(&store);
     let control = live.answer(move || counted.upgrade().map(|store| status(&store)).unwrap_or_default())?;
     let mounted = mount::mount(store, &request, live).map_err(|e| e.at(&args.open.path))?;
+    serve(args, mounted, sector_size, signals, parent)?;
+    drop(control);
+    Ok(())
+}
+
+/// Mounts a folder whose files are encrypted one by one, and serves it to the end.
+fn serve_folder(
+    args: &Args,
+    folder: OpenFolder,
+    dir: PathBuf,
+    parent: Option<Process>,
+    runtime: &Runtime,
+) -> anyhow::Result<()> {
+    let OpenFolder { tree, format } = folder;
+    let size = tree.space()?.total;
+    let record = Record { dir: Some(dir.clone()), ..record(&args.open.path, None, size)? };
+    let record = Record { format: format.name().to_owned(), ..record };
+    let tree = Arc::new(tree.with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO))));
+    let signals = signals()?;
+    cancel::check()?;
+    let live = runtime.begin(record)?;
+    let counted = Arc::downgrade(&tree);
+    let status = |tree: Arc<Stacked>| Status { traffic: tree.traffic(), damage_prevented: false };
+    let control = live.answer(move || counted.upgrade().map(status).unwrap_or_default())?;
+    let mounted = mount::mount_folder(tree, "files", &args.request(dir), live).map_err(|e| e.at(&args.open.path))?;
+    serve(args, mounted, SMALLEST_SECTOR, signals, parent)?;
+    drop(control);
+    Ok(())
+}
+
+/// Says what is mounted where, and serves it to the end.
+fn serve(
+    args: &Args,
+    mounted: Mounted,
+    sector_size: u64,
+    signals: UnixStream,
+    parent: Option<Process>,
+) -> anyhow::Result<()> {
     mounted.warnings().iter().for_each(|w| output::warn(w));
     let Record { volume, dir, filesystem, format, size, read_only, server, .. } =
         mounted.live().session().record.clone();
@@ -169,9 +223,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     }
     args.told.ready()?;
     let until = Until { signals: signals.as_fd(), parent, idle: args.idle };
-    mounted.serve(&until).map_err(|e| e.at(&args.open.path))?;
-    drop(control);
-    Ok(())
+    Ok(mounted.serve(&until).map_err(|e| e.at(&args.open.path))?)
 }
 
 /// Readable when a signal has come that asks for the end.

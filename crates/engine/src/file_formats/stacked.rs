@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use claviger_crypto::pool::Pool;
 
 use super::{FileKeys, FileLayout, Found, Stored};
-use crate::store::Store;
+use crate::store::{Counters, Store, Traffic};
 use crate::trees::{
     Attributes, Entry, NewNode, Node, NodeKind, NodeStore, Renaming, Setting, Space, Special, Tree, Use, damaged,
     is_name,
@@ -35,6 +35,7 @@ pub struct Stacked {
     used: Mutex<HashMap<Node, UsedFile>>,
     /// Names that were left out when a folder was last listed.
     left_out: Mutex<HashMap<Node, usize>>,
+    counters: Counters,
 }
 
 #[derive(Default)]
@@ -109,13 +110,30 @@ impl Drop for Using<'_> {
 impl Stacked {
     /// What `keys` make of the tree `lower`.
     pub fn new(lower: Arc<dyn Tree>, keys: Box<dyn FileKeys>) -> Self {
-        Self { lower, keys, pool: None, used: Mutex::default(), left_out: Mutex::default() }
+        Self {
+            lower,
+            keys,
+            pool: None,
+            used: Mutex::default(),
+            left_out: Mutex::default(),
+            counters: Counters::default(),
+        }
     }
 
     /// Shares large reads and writes out over the threads of `pool`.
     pub fn with_pool(mut self, pool: Arc<Pool>) -> Self {
         self.pool = Some(pool);
         self
+    }
+
+    /// Bytes of contents transferred so far, and flushes that failed. A write that fails, the program is told.
+    pub fn traffic(&self) -> Traffic {
+        self.counters.traffic()
+    }
+
+    /// Why the first failed flush failed.
+    pub fn failure(&self) -> Option<&str> {
+        self.counters.failure()
     }
 
     fn stored(&self, file: Node) -> Stored<'_> {
@@ -351,7 +369,7 @@ impl Tree for Stacked {
     }
 
     fn read_at(&self, node: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-        self.with(node, |contents| match contents {
+        let read = self.with(node, |contents| match contents {
             Contents::Clear => self.lower.read_at(node, offset, out),
             Contents::Unfinished => Ok(0),
             Contents::Encrypted(file) => {
@@ -362,7 +380,9 @@ impl Tree for Stacked {
                 })?;
                 Ok(len)
             }
-        })
+        })?;
+        self.counters.read(read);
+        Ok(read)
     }
 
     fn link_target(&self, link: Node) -> io::Result<OsString> {
@@ -370,6 +390,7 @@ impl Tree for Stacked {
     }
 
     fn write_at(&self, node: Node, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.counters.written(data.len());
         let within = |size: u64| offset.checked_add(data.len() as u64).is_some_and(|end| end <= size);
         let overwrite = |file: &Encrypted| file.volume.write_at(offset, &mut data.to_vec());
         let written = self.with(node, |contents| match contents {
@@ -487,11 +508,11 @@ impl Tree for Stacked {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.lower.flush()
+        self.lower.flush().inspect_err(|e| self.counters.failed(e))
     }
 
     fn finish(&self) -> io::Result<()> {
-        self.lower.finish()
+        self.lower.finish().inspect_err(|e| self.counters.failed(e))
     }
 
     fn space(&self) -> io::Result<Space> {

@@ -8,10 +8,40 @@ use crate::error::Result;
 /// A store that counts the bytes read from and written to it, for progress and status displays.
 pub struct CountedStore<S> {
     inner: S,
+    counters: Counters,
+}
+
+/// What [`Traffic`] is read from.
+#[derive(Default)]
+pub(crate) struct Counters {
     read: AtomicU64,
     written: AtomicU64,
     failed_writes: AtomicU64,
     failure: OnceLock<String>,
+}
+
+impl Counters {
+    pub(crate) fn traffic(&self) -> Traffic {
+        let now = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Traffic { read: now(&self.read), written: now(&self.written), failed_writes: now(&self.failed_writes) }
+    }
+
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    pub(crate) fn read(&self, bytes: usize) {
+        self.read.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn written(&self, bytes: usize) {
+        self.written.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn failed(&self, error: &io::Error) {
+        self.failed_writes.fetch_add(1, Ordering::Relaxed);
+        self.failure.get_or_init(|| error.to_string());
+    }
 }
 
 /// Bytes transferred since the store was opened.
@@ -29,26 +59,23 @@ pub struct Traffic {
 impl<S: Store> CountedStore<S> {
     /// Counts every request to `inner` from now on.
     pub fn new(inner: S) -> Self {
-        let zero = || AtomicU64::new(0);
-        Self { inner, read: zero(), written: zero(), failed_writes: zero(), failure: OnceLock::new() }
+        Self { inner, counters: Counters::default() }
     }
 
     /// Bytes transferred so far; requests that failed do not count.
     pub fn traffic(&self) -> Traffic {
-        let now = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Traffic { read: now(&self.read), written: now(&self.written), failed_writes: now(&self.failed_writes) }
+        self.counters.traffic()
     }
 
     /// Why the first failed write failed.
     pub fn failure(&self) -> Option<&str> {
-        self.failure.get().map(String::as_str)
+        self.counters.failure()
     }
 
     /// Notes a failed write. Writing past the end or to a read-only store is the caller's mistake and does not count.
     fn failed(&self, error: &io::Error, writable: bool) {
         if writable && error.kind() != io::ErrorKind::UnexpectedEof {
-            self.failed_writes.fetch_add(1, Ordering::Relaxed);
-            self.failure.get_or_init(|| error.to_string());
+            self.counters.failed(error);
         }
     }
 
@@ -65,14 +92,14 @@ impl<S: Store> Store for CountedStore<S> {
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.inner.read_at(offset, out)?;
-        self.read.fetch_add(out.len() as u64, Ordering::Relaxed);
+        self.counters.read(out.len());
         Ok(())
     }
 
     fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         let writable = self.inner.writable();
         self.inner.write_at(offset, data).inspect_err(|e| self.failed(e, writable))?;
-        self.written.fetch_add(data.len() as u64, Ordering::Relaxed);
+        self.counters.written(data.len());
         Ok(())
     }
 

@@ -10,6 +10,7 @@ mod slice;
 use std::io;
 use std::sync::Arc;
 
+pub(crate) use counted::Counters;
 pub use counted::{CountedStore, Traffic};
 pub use file::{Access, FileStore};
 pub use header_lock::HeaderLock;

@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use claviger_engine::filesystems;
+use claviger_engine::trees::Tree;
 use claviger_engine::{Result, Store};
 use rustix::event::{PollFd, PollFlags};
 
@@ -41,6 +42,13 @@ impl Served {
         let (warnings, read_only) = (tree.warnings(), read_only || !tree.writable());
         let mounted = fuse::tree::mount(Arc::from(tree), Showing::volume(read_only), dir, options)?;
         Ok((Self::start(mounted.handle(), read_only, move || mounted.run())?, warnings))
+    }
+
+    /// Mounts a folder's plaintext.
+    pub fn folder(tree: Arc<dyn Tree>, read_only: bool, dir: &Path, options: Options) -> Result<Self> {
+        let read_only = read_only || !tree.writable();
+        let mounted = fuse::tree::mount(tree, Showing::folder(read_only), dir, options)?;
+        Self::start(mounted.handle(), read_only, move || mounted.run())
     }
 
     fn start(handle: Handle, read_only: bool, run: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Self> {

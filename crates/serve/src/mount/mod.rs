@@ -22,8 +22,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use claviger_engine::file_formats::Stacked;
 use claviger_engine::filesystems::{self, Kind};
 use claviger_engine::store::{CountedStore, Traffic};
+use claviger_engine::trees::Tree;
 use claviger_engine::{Error, ErrorKind, Result, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, geteuid};
@@ -75,7 +77,7 @@ pub struct Until<'a> {
 
 /// A mounted volume.
 pub struct Mounted {
-    store: Arc<CountedStore<Arc<dyn Store>>>,
+    source: Source,
     dir: PathBuf,
     /// What this process serves: the file, or the file system itself.
     served: Served,
@@ -85,6 +87,37 @@ pub struct Mounted {
     warnings: Vec<String>,
     /// Dropped last: once the mount is no longer listed, the volume's lock is released too.
     live: Live,
+}
+
+/// What is served.
+enum Source {
+    /// The plaintext of a volume.
+    Bytes(Arc<CountedStore<Arc<dyn Store>>>),
+    /// That of a folder.
+    Files(Arc<Stacked>),
+}
+
+impl Source {
+    fn traffic(&self) -> Traffic {
+        match self {
+            Self::Bytes(store) => store.traffic(),
+            Self::Files(tree) => tree.traffic(),
+        }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        match self {
+            Self::Bytes(store) => store.flush(),
+            Self::Files(tree) => tree.flush(),
+        }
+    }
+
+    fn failure(&self) -> Option<&str> {
+        match self {
+            Self::Bytes(store) => store.failure(),
+            Self::Files(tree) => tree.failure(),
+        }
+    }
 }
 
 /// What is mounted on top of what this process serves.
@@ -127,8 +160,26 @@ pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut li
             (served, Top::Program(child), kind.mount_type().to_owned(), Vec::new())
         }
     };
-    let mounted = Mounted { live, store, dir: dir.clone(), served, top, warnings };
+    let mounted = Mounted { live, source: Source::Bytes(store), dir: dir.clone(), served, top, warnings };
     mounted.named(name)
+}
+
+/// Mounts the plaintext of a folder whose files are encrypted one by one, of the format `name`. Root shows it to all users, with
+/// the owners and modes that the files have; others have it to themselves.
+///
+/// # Errors
+/// `Misuse` for a file system or options, which only volumes have; `Io`. Nothing stays mounted.
+pub fn mount_folder(tree: Arc<Stacked>, name: &str, request: &Request, live: Live) -> Result<Mounted> {
+    if request.filesystem != Choice::Auto || !request.options.is_empty() {
+        return Err(Error::misuse("a folder is no file system, and has no options of one")
+            .hint("Leave out --filesystem and -o."));
+    }
+    let source = escape(&live.session().record.volume);
+    let options = Options { source, shared: geteuid().is_root(), ..Options::default() };
+    let served = Served::folder(Arc::clone(&tree) as _, request.read_only, &request.dir, options)?;
+    let (dir, warnings) = (request.dir.clone(), tree.warnings());
+    let mounted = Mounted { live, source: Source::Files(tree), dir, served, top: Top::Nothing, warnings };
+    mounted.named(name.to_owned())
 }
 
 /// The kind of file system in the store.
@@ -304,7 +355,7 @@ impl Mounted {
     pub fn serve(mut self, until: &Until<'_>) -> Result<()> {
         let ended = self.wait(until).and_then(|signals| self.finish(until, signals));
         // However it ended, writes must be durable.
-        let flushed = self.store.flush().map_err(Error::from);
+        let flushed = self.source.flush().map_err(Error::from);
         let written = ended.and(flushed).and_then(|()| self.all_taken());
         if let Err(e) = &written {
             let failure = e.to_string();
@@ -315,8 +366,8 @@ impl Mounted {
 
     /// Fails if any write failed: a file system that writes back later tells nobody.
     fn all_taken(&self) -> Result<()> {
-        let Some(failure) = self.store.failure() else { return Ok(()) };
-        let count = self.store.traffic().failed_writes;
+        let Some(failure) = self.source.failure() else { return Ok(()) };
+        let count = self.source.traffic().failed_writes;
         let what = format!("{count} writes failed, the first with: {failure}; their data may be lost");
         Err(Error::new(ErrorKind::Io(io::Error::other(what))))
     }
@@ -331,7 +382,7 @@ impl Mounted {
             },
             None => None,
         };
-        let mut idle = until.idle.map(|limit| Idle::new(limit, self.store.traffic()));
+        let mut idle = until.idle.map(|limit| Idle::new(limit, self.source.traffic()));
         while self.in_place()? {
             let timeout = idle.as_ref().map(|idle| idle.next_look());
             let woken = self.sleep(&changes, until.signals, parent.as_ref(), timeout)?;
@@ -340,7 +391,7 @@ impl Mounted {
                 return Ok(u32::from(woken.signalled));
             }
             if let Some(idle) = &mut idle
-                && idle.over(self.store.traffic())
+                && idle.over(self.source.traffic())
                 && self.detach(false)? == Detached::Busy
             {
                 // Somebody is using it, although nothing was read from the volume: it stays.
