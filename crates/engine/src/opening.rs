@@ -14,7 +14,7 @@ use crate::partitions;
 use crate::store::{Access, FileStore, Store};
 use crate::trees::Tree;
 use crate::trees::host::HostFolder;
-use crate::volume::Volume;
+use crate::volume::{Mapping, Volume};
 
 /// A volume to be opened: where it is, and what is known of it beforehand.
 ///
@@ -298,9 +298,11 @@ impl LockedVolume {
         let Self { disk, header, detached } = self;
         let unlocked = header.unlock(with).map_err(|e| opening.told(e, &disk))?;
         let Unlocked { layout, facts, warnings, trials, derivations: _, took, recognised } = unlocked;
+        // A volume drops the kernel's words, for they hold keys.
+        let mapping = Mapping::of(&layout);
         let volume = Volume::new(Arc::clone(header.data()), layout);
         let stored = disk.len();
-        Ok(OpenVolume { volume, facts, stored, warnings, trials, took, recognised, header: detached })
+        Ok(OpenVolume { volume, facts, stored, warnings, trials, took, recognised, mapping, header: detached })
     }
 }
 
@@ -352,6 +354,8 @@ pub struct OpenVolume {
     pub took: Duration,
     /// Whether anything shows that the credential is the right one: see [`Unlocked::recognised`].
     pub recognised: bool,
+    /// The same for the kernel, keys included, where [`Unlock::for_kernel`] asks for it and its device-mapper can.
+    pub mapping: Option<Mapping>,
     /// What the header is in, where it is detached: nobody changes it for as long as this is held.
     pub header: Option<Arc<dyn Store>>,
 }

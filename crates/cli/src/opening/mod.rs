@@ -290,8 +290,7 @@ pub struct OpenedVolume {
 
 impl From<OpenVolume> for OpenedVolume {
     fn from(open: OpenVolume) -> Self {
-        let OpenVolume { volume, facts, stored, warnings, trials, took, header, .. } = open;
-        let mapping = Mapping::of(volume.layout());
+        let OpenVolume { volume, facts, stored, warnings, trials, took, mapping, header, .. } = open;
         Self { volume, facts, stored, warnings: advice::texts(&warnings), trials, took, mapping, _header: header }
     }
 }
