@@ -116,7 +116,8 @@ fn volumes_are_converted_resized_and_have_detached_headers() {
         run(["resize", "--size", size, "--yes", &header]).fails(1, &["detached header"]);
     }
     assert!(fs::read(&header).expect("it is there") == before, "a detached header keeps its keyslots");
-    run(["create", "--format", "TrueCrypt", "--label", "x", "--size", "1M", &folder.str("no")]).fails(1, &["TrueCrypt takes no label"]);
+    run(["create", "--format", "TrueCrypt", "--label", "x", "--size", "1M", &folder.str("no")])
+        .fails(1, &["TrueCrypt takes no label"]);
 }
 
 #[test]

@@ -134,7 +134,7 @@ fn what_is_missing_is_said() {
     for (need, why) in [
         ("commands = [\"no-such-program\"]", "The program no-such-program is not installed."),
         ("paths = [\"/no/such\"]", "It needs /no/such, which is not there."),
-        ("filesystems = [\"no-such-fs\"]", "The kernel has no file system no-such-fs."),
+        ("filesystems = [\"no-such-fs\"]", "The kernel does not support the file system no-such-fs."),
         ("probe = [\"sh\", \"-c\", \"echo out of order; exit 1\"]", "out of order"),
     ] {
         fs::write(folder.path("peers/absent.toml"), format!("{text}{need}\n")).expect("written");

@@ -125,5 +125,5 @@ fn what_is_no_run_is_an_error() {
     let file = dir.path().join("run.json");
     fs::write(&file, "{\"schema\": 77}").expect("a file");
     let output = claviger(&[file.to_str().expect("a path")]);
-    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("form 77"), "{output:?}");
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("format 77"), "{output:?}");
 }

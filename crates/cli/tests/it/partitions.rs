@@ -114,7 +114,7 @@ fn explain_looks_into_the_partitions() {
     let folder = Folder::new();
     let Some((disk, _)) = disk(&folder) else { return };
     let text = run(["explain", "--without-password", &disk]).text();
-    assert!(text.contains("Partition 1 (1 MiB, Linux, called plain) is no volume of ours."), "{text}");
+    assert!(text.contains("Partition 1 (1 MiB, Linux, called plain) is not a volume of a known format."), "{text}");
     assert!(text.contains("called sealed) could be a volume: TrueCrypt or VeraCrypt."), "{text}");
     let password = ["--partition", "2", "--password-file", &folder.password];
     let text = run([&["explain"][..], &password, &CHEAP, &[&disk]].concat()).succeeds().text();
