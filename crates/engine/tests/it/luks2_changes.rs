@@ -378,7 +378,7 @@ fn labels_flags_priorities_are_kept() {
     assert!(to(Attributes { uuid: Some("x"), ..Attributes::default() }).contains("not a UUID"));
     assert!(to(Attributes { label: Some(&"x".repeat(48)), ..Attributes::default() }).contains("label"));
     assert!(to(Attributes { label: Some("a\nb"), ..Attributes::default() }).contains("one line"));
-    assert!(to(Attributes { priority: Some((0, 3)), ..Attributes::default() }).contains("priority 3"));
+    assert!(to(Attributes { priority: Some((0, 3)), ..Attributes::default() }).contains("3 is not a keyslot priority"));
     assert!(to(Attributes { priority: Some((5, 1)), ..Attributes::default() }).contains("no keyslot 5"));
     let unknown = ["no-such-flag".to_owned()];
     assert!(to(Attributes { flags: Some(&unknown), ..Attributes::default() }).contains("no-such-flag"));

@@ -552,7 +552,7 @@ fn wrong_credential(family: &Family, with: &Unlock<'_>, trials: u64, took: Durat
         tries.push("try all copies of the header");
     }
     Error::new(ErrorKind::WrongCredential(format!(
-        "nothing opens, after {trials} trials in {:.2} s. {name} volumes have no mark: a wrong passphrase, wrong keyfiles, \
+        "nothing opens, after {trials} trials in {:.2} s. {name} volumes have no signature: a wrong passphrase, wrong keyfiles, \
          damaged headers and a file that is no {name} volume look the same",
         took.as_secs_f64(),
         name = family.name
