@@ -5,9 +5,11 @@
 
 DOC is cargo's folder of documentation, which `make api` makes. `write` puts what it finds into docs/api/CRATE.txt; `check` compares,
 prints what differs and ends with 1. rustdoc's own list of items names no signatures, and its JSON is for nightly compilers.
+Another rustdoc writes other pages: only the one that the listing was made with can check it.
 """
 
 import difflib
+import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -96,11 +98,17 @@ def listing(doc, crate):
 def main():
     verb, doc, *crates = sys.argv[1:]
     stale = False
+    rustdoc, made_with = subprocess.check_output(["rustdoc", "--version"], text=True), LISTINGS / "rustdoc-version"
+    if verb == "write":
+        LISTINGS.mkdir(exist_ok=True)
+        made_with.write_text(rustdoc)
+    elif rustdoc != made_with.read_text():
+        print(f"SKIPPED api-check: the listing was made with {made_with.read_text().strip()}, and this is {rustdoc.strip()}.", file=sys.stderr)
+        return
     for crate in crates:
         now, file = listing(Path(doc), crate), LISTINGS / f"{crate}.txt"
         before = file.read_text() if file.exists() else ""
         if verb == "write":
-            LISTINGS.mkdir(exist_ok=True)
             file.write_text(now)
         elif now != before:
             stale = True
