@@ -20,7 +20,7 @@ pub struct Error {
     /// What the person could try, as a whole sentence.
     pub hint: Option<String>,
     /// What could be done, as data: said behind the hint.
-    pub advice: Option<Advice>,
+    pub advice: Option<Box<Advice>>,
 }
 
 /// What is wrong.
@@ -121,13 +121,13 @@ impl Error {
 
     /// Adds what could be done.
     pub fn advise(mut self, advice: Advice) -> Self {
-        self.advice = Some(advice);
+        self.advice = Some(advice.into());
         self
     }
 
     /// What to try, in whole sentences: the hint, and the advice in the words that `say` has for it.
     pub fn to_try(&self, say: impl Fn(&Advice) -> String) -> Option<String> {
-        let sentences: Vec<_> = self.hint.iter().cloned().chain(self.advice.as_ref().map(say)).collect();
+        let sentences: Vec<_> = self.hint.iter().cloned().chain(self.advice.as_deref().map(say)).collect();
         (!sentences.is_empty()).then(|| sentences.join(" "))
     }
 

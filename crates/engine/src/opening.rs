@@ -279,8 +279,8 @@ impl Locked {
     pub fn unlock(self, with: &Unlock<'_>) -> Result<Opened> {
         let Self { opening, found } = self;
         match found {
-            Found::Volume(volume) => volume.unlock(&opening, with).map(Opened::Bytes),
-            Found::Folder(folder) => folder.unlock(&opening, with).map(Opened::Files),
+            Found::Volume(volume) => volume.unlock(&opening, with).map(Box::new).map(Opened::Bytes),
+            Found::Folder(folder) => folder.unlock(&opening, with).map(Box::new).map(Opened::Files),
         }
     }
 }
@@ -309,9 +309,9 @@ impl LockedVolume {
 /// What was opened.
 pub enum Opened {
     /// A volume: one run of bytes.
-    Bytes(OpenVolume),
+    Bytes(Box<OpenVolume>),
     /// A folder whose files are encrypted one by one.
-    Files(OpenFolder),
+    Files(Box<OpenFolder>),
 }
 
 impl Opened {
@@ -321,7 +321,7 @@ impl Opened {
     /// `Unsupported` for what has files and no bytes.
     pub fn bytes(self) -> Result<OpenVolume> {
         match self {
-            Self::Bytes(volume) => Ok(volume),
+            Self::Bytes(volume) => Ok(*volume),
             Self::Files(folder) => {
                 let what = format!("a folder as bytes: {} encrypts file by file", folder.format.name());
                 Err(Error::unsupported(what).advise(Advice::UseFiles))

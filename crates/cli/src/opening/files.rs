@@ -45,7 +45,7 @@ impl InsideArgs {
 
     fn inside(&self, open: &OpenArgs, opened: Opened) -> anyhow::Result<Inside> {
         let inside = match opened {
-            Opened::Bytes(volume) => self.inside_volume(open, volume.into())?,
+            Opened::Bytes(volume) => self.inside_volume(open, (*volume).into())?,
             Opened::Files(_) if self.inner_partition.is_some() => {
                 return Err(Error::misuse("a folder has no partitions inside").at(&open.path).into());
             }

@@ -90,7 +90,7 @@ mod tests {
             assert!(text.ends_with('.'), "{text}: whole sentences");
             for command in text.split('`').skip(1).step_by(2).filter_map(|quoted| quoted.strip_prefix("claviger ")) {
                 let verbs = command.split(' ').filter(|word| word.chars().all(|c| c.is_ascii_lowercase()));
-                let found = verbs.fold(Some(&program), |verb, name| verb?.find_subcommand(name));
+                let found = verbs.into_iter().try_fold(&program, |verb, name| verb.find_subcommand(name));
                 assert!(found.is_some(), "{text}");
                 commands += 1;
             }

@@ -145,10 +145,10 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         let opened = args.open.open_any_protecting(access, &args.protect);
         match opened.map_err(|e| say_where(e, &args.open.path, &runtime))? {
             Opened::Bytes(volume) => {
-                let opened = OpenedVolume::from(volume);
+                let opened = OpenedVolume::from(*volume);
                 (Some(opened.facts.clone()), opened.into_served())
             }
-            Opened::Files(folder) => return serve_folder(args, folder, dir, parent, &runtime),
+            Opened::Files(folder) => return serve_folder(args, *folder, dir, parent, &runtime),
         }
     };
     let record = record(&args.open.path, facts.as_ref(), volume.len())?;

@@ -158,7 +158,7 @@ fn a_detached_header_opens_data_that_may_be_in_a_partition() {
 
         // Alone it says what it is, and what to do.
         let alone = Opening::path(&path).find().and_then(|locked| locked.unlock(&Unlock::with(&credentials)));
-        assert_eq!(alone.err().expect("the data are elsewhere").advice, Some(Advice::NameHeader), "{name}");
+        assert_eq!(alone.err().expect("the data are elsewhere").advice.as_deref(), Some(&Advice::NameHeader), "{name}");
         // Whoever looks after it needs no data.
         let found = Opening::path(&path).find_header().expect("a header");
         assert!(found.header.unlock(&Unlock::with(&credentials)).is_ok(), "{name}");
@@ -189,7 +189,7 @@ fn a_volume_whose_beginning_is_lost_opens_by_its_backup() {
     let mut case = Case::of(formats::by_name("TrueCrypt").expect("it is in the table"));
     case.bytes[..128 << 10].fill(b'x');
     let error = Opening::store(case.store()).find().err().expect("it begins as none does");
-    assert_eq!((matches!(error.kind, ErrorKind::NotThisFormat(_)), error.advice), (true, Some(Advice::NameFormat)));
+    assert_eq!((matches!(error.kind, ErrorKind::NotThisFormat(_)), error.advice.as_deref()), (true, Some(&Advice::NameFormat)));
     let with = Unlock { header: HeaderChoice::Backup, ..case.with() };
     let locked = Opening::store(case.store()).by_backup(true).find().expect("a backup");
     let open = locked.unlock(&with).expect("it opens").bytes().expect("a volume");
@@ -203,10 +203,10 @@ fn a_disk_that_does_not_open_names_its_partitions() {
     let case = Case::of(formats::by_name("LUKS2").expect("it is in the table"));
     let disk = shared(MemoryStore::new(in_partition(&case.bytes)));
     let error = Opening::store(Arc::clone(&disk)).find().err().expect("it is a disk");
-    assert_eq!(error.advice, Some(Advice::ChoosePartition(vec![1])));
+    assert_eq!(error.advice.as_deref(), Some(&Advice::ChoosePartition(vec![1])));
     let empty = shared(MemoryStore::new(in_partition(&vec![0; LEN])));
     let error = Opening::store(empty).find().err().expect("it is a disk");
-    assert_eq!(error.advice, Some(Advice::ChoosePartition(Vec::new())));
+    assert_eq!(error.advice.as_deref(), Some(&Advice::ChoosePartition(Vec::new())));
     assert!(Opening::store(disk).partition(2).find().is_err_and(|e| matches!(e.kind, ErrorKind::Misuse(_))));
 }
 
@@ -231,7 +231,7 @@ fn what_may_only_be_read_is_said() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     fs::set_permissions(file.path(), fs::Permissions::from_mode(0o444)).expect("its mode");
     match Opening::path(file.path()).access(Access::ReadWrite).stored() {
-        Err(error) => assert_eq!(error.advice, Some(Advice::OpenReadOnly), "{error}"),
+        Err(error) => assert_eq!(error.advice.as_deref(), Some(&Advice::OpenReadOnly), "{error}"),
         // Root may write anything.
         Ok(store) => assert!(store.writable()),
     }
