@@ -64,7 +64,9 @@ api-check: doc
 
 # What crates.io would be given, packed and built in order. Uploads nothing.
 package:
-	$(CARGO) publish --dry-run --locked --allow-dirty --workspace
+	# Anew each time: cargo takes a packed crate of the same version for the same crate.
+	rm -rf $(TARGET)/packed
+	$(CARGO) publish --dry-run --locked --allow-dirty --workspace --target-dir $(TARGET)/packed
 
 # In a folder of its own, since it builds everything anew.
 msrv:

@@ -189,7 +189,10 @@ fn a_volume_whose_beginning_is_lost_opens_by_its_backup() {
     let mut case = Case::of(formats::by_name("TrueCrypt").expect("it is in the table"));
     case.bytes[..128 << 10].fill(b'x');
     let error = Opening::store(case.store()).find().err().expect("it begins as none does");
-    assert_eq!((matches!(error.kind, ErrorKind::NotThisFormat(_)), error.advice.as_deref()), (true, Some(&Advice::NameFormat)));
+    assert_eq!(
+        (matches!(error.kind, ErrorKind::NotThisFormat(_)), error.advice.as_deref()),
+        (true, Some(&Advice::NameFormat))
+    );
     let with = Unlock { header: HeaderChoice::Backup, ..case.with() };
     let locked = Opening::store(case.store()).by_backup(true).find().expect("a backup");
     let open = locked.unlock(&with).expect("it opens").bytes().expect("a volume");
