@@ -329,6 +329,7 @@ impl Opened {
 }
 
 /// A folder that is open.
+#[non_exhaustive]
 pub struct OpenFolder {
     /// Its files in plaintext.
     pub tree: Stacked,
@@ -337,6 +338,7 @@ pub struct OpenFolder {
 }
 
 /// A volume that is open.
+#[non_exhaustive]
 pub struct OpenVolume {
     /// Its plaintext.
     pub volume: Volume,

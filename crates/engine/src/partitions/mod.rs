@@ -15,6 +15,7 @@ const SECTOR: u64 = 512;
 
 /// The partition table of a disk.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Table {
     /// MBR or GPT.
     pub kind: TableKind,
@@ -29,6 +30,7 @@ pub struct Table {
 /// A kind of partition table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum TableKind {
     /// The PC's master boot record, with its chain of logical partitions.
     Mbr,
@@ -38,6 +40,7 @@ pub enum TableKind {
 
 /// A partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Partition {
     /// Its number as Linux counts: from 1 on; logical partitions of a master boot record from 5 on.
     pub number: u32,
