@@ -100,7 +100,7 @@ pub fn slice(store: Arc<dyn Store>, number: u32) -> Result<SliceStore> {
 /// The partition with that number.
 ///
 /// # Errors
-/// Those of [`slice`].
+/// Those of [`slice`](fn@slice).
 pub fn find(store: &dyn Store, number: u32) -> Result<Partition> {
     let table = read(store)?.ok_or_else(|| {
         Error::misuse(format!("there is no partition {number}, because there is no partition table"))
