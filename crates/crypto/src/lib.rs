@@ -60,7 +60,7 @@ mod chain;
 pub mod ciphers;
 pub mod dmcrypt;
 pub mod hash;
-pub mod kdf;
+mod kdf;
 pub mod modes;
 pub mod pool;
 mod registers;

@@ -73,6 +73,7 @@ impl fmt::Display for Advice {
 
 /// What a person must know of a volume: a whole sentence or several, and what could be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Warning {
     /// What is so.
     pub what: String,

@@ -1,6 +1,31 @@
-//! Identifies, opens and creates encrypted volumes in user space, without root and without a kernel module.
+//! Finds, opens, creates and changes encrypted volumes in user space: TrueCrypt, VeraCrypt, LUKS, plain dm-crypt, loop-AES. It needs
+//! no root and no kernel module.
 //!
-//! A format turns a store and a credential into a layout, which is plain data; a [`Volume`] alone carries layouts out.
+//! ```text
+//!  a path or Store                    credentials
+//!        │                                 │
+//!     Opening ──find──▶ Header ──────── unlock ──▶ Layout ──▶ Volume ──▶ filesystems ──▶ Tree
+//!        │  the store, the partition in it,        segments,   a Store of        names over
+//!        │  the format: one of FORMATS             ciphers     plaintext         its bytes
+//!        │
+//!        └─ a folder ──▶ FileFormat ─── unlock ──▶ FileKeys ──▶ Stacked
+//!              one of FILE_FORMATS                 a Layout      a Tree of
+//!                                                  per file      plaintext
+//! ```
+//!
+//! A format turns a store and a credential into a [`Layout`], which is plain data: which bytes are where, and what decrypts them. A
+//! [`Volume`] alone carries layouts out. So there is one way that data take, whatever the format.
+//!
+//! * [`opening`] is the way in: from a path to a [`Volume`], or to the files of a folder.
+//! * [`credential`] is what opens a volume and what narrows the trials; [`spec`] is what a new one is to be.
+//! * [`formats`] has the table [`FORMATS`] and the traits behind it; [`file_formats`] the same for folders whose files are encrypted one
+//!   by one.
+//! * [`volume`] has layouts and volumes; [`store`] what they lie in: files, block devices, memory, and your own.
+//! * [`trees`] are names over bytes; [`filesystems`] reads those inside a volume, and writes FAT. [`partitions`] finds the parts of a disk.
+//! * [`edit`] carries out changes of headers so that a crash leaves a volume that opens; [`convert`] copies a volume into another.
+//! * [`diagnosis`] says why something does not open. An [`Error`] says what is wrong and where, and [`Advice`] what could be done, as data.
+//!
+//! # Open and read
 //!
 //! ```no_run
 //! use claviger_engine::{Credential, Opening, Secret, Store, Unlock};
@@ -9,8 +34,76 @@
 //! let passphrase = [Credential::Passphrase(Secret::copy_from(b"correct horse"))];
 //! let opened = locked.unlock(&Unlock::with(&passphrase))?.bytes()?;
 //! println!("{}: {} bytes", opened.facts.format, opened.volume.len());
+//! let mut start = vec![0; 512];
+//! opened.volume.read_at(0, &mut start)?;
 //! # Ok::<(), claviger_engine::Error>(())
 //! ```
+//!
+//! Nothing is written unless [`Opening::access`] allows it. The example `read` copies a whole volume.
+//!
+//! # Create
+//!
+//! ```
+//! use std::sync::Arc;
+//! use claviger_engine::spec::Cost;
+//! use claviger_engine::store::MemoryStore;
+//! use claviger_engine::{Credential, Opening, Secret, Spec, Store, Unlock, formats};
+//!
+//! let store: Arc<dyn Store> = Arc::new(MemoryStore::new(vec![0; 4 << 20]));
+//! let passphrase = [Credential::Passphrase(Secret::copy_from(b"correct horse"))];
+//! // So cheap a derivation is for examples only. What a Spec does not say is the format's default.
+//! let cost = Cost { kdf: Some("pbkdf2"), iterations: Some(1000), ..Cost::default() };
+//! formats::by_name("LUKS1")?.create(&*store, &Spec { cost, ..Spec::default() }, &passphrase)?;
+//!
+//! let opened = Opening::store(store).find()?.unlock(&Unlock::with(&passphrase))?.bytes()?;
+//! assert_eq!(opened.facts.format, "LUKS1");
+//! # Ok::<(), claviger_engine::Error>(())
+//! ```
+//!
+//! The example `create` does that in a file, with its progress.
+//!
+//! # List the files inside
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use claviger_engine::filesystems;
+//! # use claviger_engine::{Credential, Opening, Secret, Unlock};
+//! # let passphrase = [Credential::Passphrase(Secret::copy_from(b"correct horse"))];
+//! # let opened = Opening::path("old.tc").find()?.unlock(&Unlock::with(&passphrase))?.bytes()?;
+//!
+//! let (filesystem, tree) = filesystems::open(Arc::new(opened.volume))?;
+//! println!("{}", filesystem.kind.name());
+//! for entry in tree.list(tree.root())? {
+//!     println!("{}", entry.name.display());
+//! }
+//! # Ok::<(), claviger_engine::Error>(())
+//! ```
+//!
+//! # A store of one's own
+//!
+//! A volume may be in whatever has positioned bytes, once it is a [`Store`].
+//!
+//! ```
+#![doc = include_str!("../examples/own_store.rs")]
+//! ```
+//!
+//! # A format of one's own
+//!
+//! ```
+#![doc = include_str!("../examples/own_format.rs")]
+//! ```
+//!
+//! # What to keep in mind
+//!
+//! * A volume is locked for as long as its [`FileStore`](store::FileStore) is open: readers share a file, a writer has it alone.
+//! * [`Store::write_at`] encrypts in the caller's buffer, which holds ciphertext afterwards. [`Store::flush`] makes writes durable.
+//! * A key derivation takes seconds, or as long as a hostile header asks for: [`Unlock::may_take`], [`Unlock::memory`] and
+//!   [`Unlock::cancel`] are the limits.
+//! * A large read or write uses several processors where [`Volume::with_pool`] gives it a [`Pool`].
+//! * What is only handed out, such as [`Facts`](formats::Facts), may get more fields: it is `non_exhaustive`. What is filled in, such as
+//!   [`Spec`] and [`Unlock`], gets more too: end it with `..Spec::default()` and `..Unlock::with(credentials)`.
+//!
+//! `claviger-serve` serves stores and trees to other programs, as a mount or over NBD.
 #![forbid(unsafe_code)]
 
 pub mod advice;
@@ -36,6 +129,8 @@ pub mod trees;
 pub mod volume;
 
 pub use advice::{Advice, Warning};
+pub use claviger_crypto::dmcrypt::{Sectors, Specification};
+pub use claviger_crypto::pool::Pool;
 pub use claviger_crypto::{Acceleration, Secret, SectorCipher};
 pub use credential::{Credential, Protect, Unlock};
 pub use edit::Edit;

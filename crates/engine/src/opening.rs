@@ -331,6 +331,7 @@ impl Opened {
 }
 
 /// A folder that is open.
+#[non_exhaustive]
 pub struct OpenFolder {
     /// Its files in plaintext.
     pub tree: Stacked,
@@ -339,6 +340,7 @@ pub struct OpenFolder {
 }
 
 /// A volume that is open.
+#[non_exhaustive]
 pub struct OpenVolume {
     /// Its plaintext.
     pub volume: Volume,

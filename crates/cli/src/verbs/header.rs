@@ -205,7 +205,7 @@ fn back_up_public(args: &BackupArgs) -> anyhow::Result<Option<Saved>> {
     let backup = named.editor.back_up(&*named.store, &Unlock::with(&[]), None).map_err(|e| e.at(&header.path))?;
     let warnings = advice::warn(&backup.warnings);
     new_file::write(&args.file, &backup.bytes)?;
-    let HeaderBackup { bytes: _, format, headers, warnings: _ } = backup;
+    let HeaderBackup { format, headers, .. } = backup;
     Ok(Some(Saved { path: named.path(), file: args.file.display().to_string(), format, headers, warnings }))
 }
 

@@ -178,7 +178,7 @@ fn serve_folder(
     parent: Option<Process>,
     runtime: &Runtime,
 ) -> anyhow::Result<()> {
-    let OpenFolder { tree, format } = folder;
+    let OpenFolder { tree, format, .. } = folder;
     let size = tree.space()?.total;
     let record = Record { dir: Some(dir.clone()), ..record(&args.open.path, None, size)? };
     let record = Record { format: format.name().to_owned(), ..record };

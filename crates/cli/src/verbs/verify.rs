@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let with = Unlock { progress: Some(&show), ..editing.wide() };
     let verified = editing.editor.verify(&*editing.store, &with).map_err(|e| e.at(editing.path()))?;
     bar.clear();
-    let Verified { format, copies, areas, damaged, warnings } = verified;
+    let Verified { format, copies, areas, damaged, warnings, .. } = verified;
     let path = editing.path().display().to_string();
     output::print(&Checked { path, format, copies, areas, damaged, warnings: advice::texts(&warnings) }, args.json)?;
     if damaged { Err(Silent::damaged().into()) } else { Ok(()) }

@@ -11,6 +11,7 @@ use crate::store::{SMALLEST_SECTOR, Store};
 
 /// A file system that was detected.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Filesystem {
     /// Which file system.
     pub kind: Kind,

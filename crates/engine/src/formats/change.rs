@@ -84,6 +84,7 @@ pub enum RestoreFrom<'a> {
 
 /// A change that has been prepared, and what to know before and after it.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Prepared {
     /// What is to be written. Empty if all is as it should be.
     pub edit: Edit,
@@ -101,6 +102,7 @@ pub struct Prepared {
 
 /// How a key is derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Derivation {
     /// Hash, or the derivation's own name.
     pub hash: &'static str,
@@ -113,6 +115,7 @@ pub struct Derivation {
 
 /// A header backup.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct HeaderBackup {
     /// What the file is to contain: encrypted headers and random bytes.
     pub bytes: Vec<u8>,
@@ -126,6 +129,7 @@ pub struct HeaderBackup {
 
 /// What was found out about a volume's headers.
 #[derive(Debug, Serialize)]
+#[non_exhaustive]
 pub struct Verified {
     /// The format's name.
     pub format: &'static str,
@@ -141,6 +145,7 @@ pub struct Verified {
 
 /// One copy of a header.
 #[derive(Debug, Serialize)]
+#[non_exhaustive]
 pub struct CopyReport {
     /// `primary`, `hidden`, `backup`, `hidden backup`.
     pub name: &'static str,
@@ -169,6 +174,7 @@ pub enum CopyState {
 
 /// A part of the store that ought to look random.
 #[derive(Debug, Serialize)]
+#[non_exhaustive]
 pub struct AreaReport {
     /// What it is.
     pub name: &'static str,

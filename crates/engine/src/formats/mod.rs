@@ -255,6 +255,7 @@ fn not_created(name: &str) -> Error {
 
 /// The room for a hidden volume.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct HiddenRoom {
     /// Size of the largest plaintext that is safe, in bytes.
     pub largest: u64,
@@ -318,6 +319,7 @@ pub trait Header: Send {
 }
 
 /// An unlocked volume: the layout, which holds the keys, and what is to be told about it.
+#[non_exhaustive]
 pub struct Unlocked {
     /// Where the plaintext is.
     pub layout: Layout,
@@ -336,8 +338,17 @@ pub struct Unlocked {
     pub recognised: bool,
 }
 
+impl Unlocked {
+    /// Without warnings, of a header that shows whether the credential is the right one.
+    pub fn new(layout: Layout, facts: Facts) -> Self {
+        let (warnings, trials, derivations, took) = (Vec::new(), 0, 0, Duration::ZERO);
+        Self { layout, facts, warnings, trials, derivations, took, recognised: true }
+    }
+}
+
 /// What is known about an unlocked volume.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Facts {
     /// The format's name.
     pub format: &'static str,
@@ -391,6 +402,37 @@ pub struct Facts {
     /// When the header was written, in seconds since 1970, where the header says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header_written: Option<i64>,
+}
+
+impl Facts {
+    /// What every volume has; of the rest nothing is known. The plaintext is what `layout` describes.
+    pub fn new(format: &'static str, cipher: impl Into<String>, mode: impl Into<String>, layout: &Layout) -> Self {
+        let segment = layout.segments().first();
+        let (sector_size, data_offset) = segment.map_or((1, 0), |s| (s.payload.sector_size(), s.stored_at));
+        Self {
+            format,
+            cipher: cipher.into(),
+            mode: mode.into(),
+            key_bits: 0,
+            hash: "none".into(),
+            iterations: 0,
+            memory: None,
+            pim: None,
+            header_version: 0,
+            header: "primary".into(),
+            opened_by: None,
+            hidden: false,
+            keyslot: None,
+            uuid: None,
+            label: None,
+            integrity: None,
+            sector_size: sector_size as u32,
+            size: layout.len(),
+            data_offset,
+            created: None,
+            header_written: None,
+        }
+    }
 }
 
 /// Finds the format of `store`, or takes the one that is named, and reads its header. A `Yes` of one format outranks every

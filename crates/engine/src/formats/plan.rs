@@ -4,6 +4,7 @@ use serde::Serialize;
 
 /// The keyslots that would be tried, in this order and one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Plan {
     /// Each of them.
     pub keyslots: Vec<PlannedSlot>,
@@ -13,6 +14,7 @@ pub struct Plan {
 
 /// What one keyslot costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct PlannedSlot {
     /// Its number.
     pub keyslot: u32,

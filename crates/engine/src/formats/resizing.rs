@@ -8,6 +8,7 @@ use crate::store::{FileStore, Store};
 
 /// A change of a volume's size that has been prepared.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Resizing {
     /// What is to be written in the header: before the store is cut, or after it has grown.
     pub prepared: Prepared,

@@ -15,6 +15,7 @@ const SECTOR: u64 = 512;
 
 /// The partition table of a disk.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Table {
     /// MBR or GPT.
     pub kind: TableKind,
@@ -29,6 +30,7 @@ pub struct Table {
 /// A kind of partition table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum TableKind {
     /// The PC's master boot record, with its chain of logical partitions.
     Mbr,
@@ -38,6 +40,7 @@ pub enum TableKind {
 
 /// A partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Partition {
     /// Its number as Linux counts: from 1 on; logical partitions of a master boot record from 5 on.
     pub number: u32,
@@ -97,7 +100,7 @@ pub fn slice(store: Arc<dyn Store>, number: u32) -> Result<SliceStore> {
 /// The partition with that number.
 ///
 /// # Errors
-/// Those of [`slice`].
+/// Those of [`slice`](fn@slice).
 pub fn find(store: &dyn Store, number: u32) -> Result<Partition> {
     let table = read(store)?.ok_or_else(|| {
         Error::misuse(format!("there is no partition {number}, because there is no partition table"))

@@ -1,6 +1,7 @@
 //! The integration tests, as one program: linking is most of what building them takes.
 
 mod edit;
+mod examples;
 mod filesystems_detect;
 mod filesystems_fat;
 mod filesystems_read;

@@ -4,6 +4,7 @@
 //! Reading never writes: cryptsetup repairs a damaged copy when it opens a volume, here it is told and left as it is.
 
 mod backup;
+#[doc(hidden)]
 pub mod binary;
 mod change;
 pub(super) mod convert;
@@ -12,19 +13,22 @@ mod derivation;
 mod describe;
 mod editor;
 mod keyslots;
-pub mod layout;
+mod layout;
+#[doc(hidden)]
 pub mod metadata;
+#[doc(hidden)]
 pub mod read;
 pub mod reencrypt;
 mod slots;
 mod tokens;
-pub mod unlock;
-pub mod validate;
+mod unlock;
+mod validate;
 mod write;
 
 use std::sync::Arc;
 use std::time::Instant;
 
+#[doc(hidden)]
 pub use read::{CopyState, ReadHeader, read, read_secondary};
 
 use super::luks::{KeyMarks, Stored, opened_by, other_header_in_front};

@@ -332,7 +332,7 @@ pub fn moves_header(header: &dyn Store, data: &dyn Store) -> Result<bool> {
 /// How long a file has to be that takes the header of a volume, in bytes.
 ///
 /// # Errors
-/// Those of [`read`].
+/// Those of [`read`](fn@read).
 pub fn header_len(store: &dyn Store) -> Result<u64> {
     let header = read(store)?;
     Ok(validate::header_end(&header.metadata, header.binary.hdr_size))
