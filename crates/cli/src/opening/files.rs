@@ -33,7 +33,7 @@ pub struct Inside {
 }
 
 impl InsideArgs {
-    /// Opens the volume and the file system inside. Warnings are tree_error.
+    /// Opens the volume and the file system inside. Warnings are told.
     pub fn open(&self, open: &OpenArgs, access: Access) -> anyhow::Result<Inside> {
         self.inside(open, open.open_any(access)?)
     }
