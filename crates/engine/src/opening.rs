@@ -9,7 +9,7 @@ use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_formats::{self, FileFormat, Stacked};
-use crate::formats::{self, Facts, Format, Header, KeyslotEditor, Plan, Unlocked, partition};
+use crate::formats::{self, Facts, Format, Header, KeyslotEditor, UnlockPlan, Unlocked, partition};
 use crate::partitions;
 use crate::store::{Access, FileStore, Store};
 use crate::trees::Tree;
@@ -33,22 +33,22 @@ use crate::volume::{Mapping, Volume};
 /// ```
 #[derive(Clone)]
 pub struct Opening {
-    place: Place,
+    place: PathOrStore,
     access: Access,
     partition: Option<u32>,
     format: Option<String>,
-    header: Option<Place>,
+    header: Option<PathOrStore>,
     by_backup: bool,
 }
 
 /// Where bytes are.
 #[derive(Clone)]
-enum Place {
+enum PathOrStore {
     Path(PathBuf),
     Store(Arc<dyn Store>),
 }
 
-impl Place {
+impl PathOrStore {
     fn open(&self, access: Access) -> Result<Arc<dyn Store>> {
         match self {
             Self::Path(path) => Ok(Arc::new(FileStore::open(path, access)?)),
@@ -68,15 +68,15 @@ impl Place {
 impl Opening {
     /// The volume in a file or block device, for reading.
     pub fn path(path: impl Into<PathBuf>) -> Self {
-        Self::of(Place::Path(path.into()))
+        Self::of(PathOrStore::Path(path.into()))
     }
 
     /// The volume in a store.
     pub fn store(store: Arc<dyn Store>) -> Self {
-        Self::of(Place::Store(store))
+        Self::of(PathOrStore::Store(store))
     }
 
-    fn of(place: Place) -> Self {
+    fn of(place: PathOrStore) -> Self {
         Self { place, access: Access::ReadOnly, partition: None, format: None, header: None, by_backup: false }
     }
 
@@ -97,12 +97,12 @@ impl Opening {
 
     /// The header is detached: it is in this file or block device.
     pub fn detached_header<'a>(self, path: impl Into<Option<&'a Path>>) -> Self {
-        Self { header: path.into().map(|path| Place::Path(path.to_owned())), ..self }
+        Self { header: path.into().map(|path| PathOrStore::Path(path.to_owned())), ..self }
     }
 
     /// The header is detached: it is in this store.
     pub fn detached_header_store(self, store: Arc<dyn Store>) -> Self {
-        Self { header: Some(Place::Store(store)), ..self }
+        Self { header: Some(PathOrStore::Store(store)), ..self }
     }
 
     /// Whether only backups of headers are to be tried, so that it does not matter what the volume begins with.
@@ -116,7 +116,7 @@ impl Opening {
     /// Those of [`FileStore::open`], [`partitions::find`] and [`formats::open`]; `Misuse` where the format has no detached headers.
     pub fn find(&self) -> Result<Locked> {
         let found = match &self.place {
-            Place::Path(path) if path.is_dir() => self.find_folder(path).map(Found::Folder),
+            PathOrStore::Path(path) if path.is_dir() => self.find_folder(path).map(Found::Folder),
             _ => self.find_volume().map(Found::Volume),
         };
         Ok(Locked { opening: self.clone(), found: found? })
@@ -152,7 +152,7 @@ impl Opening {
                     None if self.by_backup => formats::open_by_backup(&disk),
                     _ => formats::open(&disk, format),
                 };
-                (found.map_err(|e| self.told(e, &disk))?.1, None)
+                (found.map_err(|e| self.explained(e, &disk))?.1, None)
             }
         };
         Ok(LockedVolume { disk, header, detached })
@@ -184,11 +184,11 @@ impl Opening {
             None => (&self.place, None),
         };
         let (file, store): (_, Arc<dyn Store>) = match place {
-            Place::Path(path) => {
+            PathOrStore::Path(path) => {
                 let file = Arc::new(FileStore::open(path, self.access)?);
                 (Some(Arc::clone(&file)), file)
             }
-            Place::Store(store) => (None, Arc::clone(store)),
+            PathOrStore::Store(store) => (None, Arc::clone(store)),
         };
         let store = if data.is_some() { store } else { self.part_of(&store)? };
         let (format, header) = match formats::open(&store, self.format.as_deref()) {
@@ -209,7 +209,7 @@ impl Opening {
     }
 
     /// An error about the volume. Where a whole disk does not open, the partitions that could be volumes.
-    fn told(&self, error: Error, disk: &Arc<dyn Store>) -> Error {
+    fn explained(&self, error: Error, disk: &Arc<dyn Store>) -> Error {
         let error = self.place.at(error);
         let looked_at_all = self.partition.is_some()
             || !matches!(error.kind, ErrorKind::NotThisFormat(_) | ErrorKind::WrongCredential(_));
@@ -246,7 +246,7 @@ struct LockedVolume {
 
 impl Locked {
     /// What trying the credentials will cost, where the header tells it.
-    pub fn plan(&self, with: &Unlock<'_>) -> Option<Plan> {
+    pub fn plan(&self, with: &Unlock<'_>) -> Option<UnlockPlan> {
         self.header()?.plan(with)
     }
 
@@ -296,7 +296,7 @@ impl LockedFolder {
 impl LockedVolume {
     fn unlock(self, opening: &Opening, with: &Unlock<'_>) -> Result<OpenVolume> {
         let Self { disk, header, detached } = self;
-        let unlocked = header.unlock(with).map_err(|e| opening.told(e, &disk))?;
+        let unlocked = header.unlock(with).map_err(|e| opening.explained(e, &disk))?;
         let Unlocked { layout, facts, warnings, trials, derivations: _, took, recognised } = unlocked;
         // A volume drops the kernel's words, for they hold keys.
         let mapping = Mapping::of(&layout);

@@ -88,22 +88,22 @@ pub type Found<'a> = Held<&'a (dyn Tree + 'static)>;
 impl Inside {
     /// The node at a path inside the volume.
     pub fn find(&self, path: &OsStr) -> Result<Found<'_>, Error> {
-        Held::find(&*self.tree, path).map_err(|e| told(e, path))
+        Held::find(&*self.tree, path).map_err(|e| tree_error(e, path))
     }
 
     /// The node that an entry of `folder` names.
     pub fn take(&self, folder: Node, entry: &Entry, path: &OsStr) -> Result<Found<'_>, Error> {
-        Held::take(&*self.tree, folder, entry).map_err(|e| told(e, path))
+        Held::take(&*self.tree, folder, entry).map_err(|e| tree_error(e, path))
     }
 
     /// What is known about it.
     pub fn attributes(&self, node: Node, path: &OsStr) -> Result<Attributes, Error> {
-        self.tree.attributes(node).map_err(|e| told(e, path))
+        self.tree.attributes(node).map_err(|e| tree_error(e, path))
     }
 
     /// What a folder holds, sorted by name.
     pub fn list(&self, folder: Node, path: &OsStr) -> Result<Vec<Entry>, Error> {
-        let mut list = self.tree.list(folder).map_err(|e| told(e, path))?;
+        let mut list = self.tree.list(folder).map_err(|e| tree_error(e, path))?;
         list.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(list)
     }
@@ -125,7 +125,7 @@ pub fn below(folder: &OsStr, name: &OsStr) -> OsString {
 }
 
 /// An error of a tree, about a path inside.
-pub fn told(error: io::Error, path: &OsStr) -> Error {
+pub fn tree_error(error: io::Error, path: &OsStr) -> Error {
     let shown = shown(path);
     match error.kind() {
         io::ErrorKind::NotFound => Error::misuse(format!("there is no {shown} in the volume")),

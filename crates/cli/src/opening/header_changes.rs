@@ -123,7 +123,7 @@ pub fn repair(args: &RepairArgs) -> anyhow::Result<()> {
     let prepared = named.editor.repair(&*named.store).map_err(|e| e.at(&args.header.path))?;
     let wanted = !prepared.edit.steps.is_empty() && !args.yes;
     if wanted {
-        let question = format!("{} Repair it? (yes/no) ", told(&named, &prepared));
+        let question = format!("{} Repair it? (yes/no) ", announcement(&named, &prepared));
         prompt::consent(&question, "--yes", |why| {
             Error::misuse(format!("nothing was repaired{why}")).at(&args.header.path)
         })?;
@@ -140,7 +140,7 @@ pub fn convert(args: &ConvertArgs) -> anyhow::Result<()> {
     let named = args.header.find(Access::ReadWrite)?;
     let prepared = named.editor.convert(&*named.store, &args.to, args.detached).map_err(at)?;
     if !args.yes {
-        let question = format!("{} Turn it into {}? (yes/no) ", told(&named, &prepared), prepared.format);
+        let question = format!("{} Turn it into {}? (yes/no) ", announcement(&named, &prepared), prepared.format);
         prompt::consent(&question, "--yes", |why| at(Error::misuse(format!("nothing was changed{why}"))))?;
     }
     if let Some(file) = &args.backup {
@@ -152,7 +152,7 @@ pub fn convert(args: &ConvertArgs) -> anyhow::Result<()> {
 }
 
 /// What is about to be written.
-fn told(named: &Named, prepared: &Prepared) -> String {
+fn announcement(named: &Named, prepared: &Prepared) -> String {
     let steps: Vec<_> = prepared.edit.steps.iter().map(|s| s.what.as_str()).collect();
     format!("{} is a {} volume. To be written: {}.", named.path(), named.format.name(), steps.join(", "))
 }

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use claviger_engine::formats::Plan;
+use claviger_engine::formats::UnlockPlan;
 use claviger_engine::{Error, Result, Unlock};
 
 use crate::terminal::{output, prompt, show, size};
@@ -33,7 +33,7 @@ impl PatienceArgs {
 ///
 /// # Errors
 /// Those of [`Unlock::may_take`].
-pub fn announce(plan: Option<Plan>, with: &Unlock<'_>) -> Result<()> {
+pub fn announce(plan: Option<UnlockPlan>, with: &Unlock<'_>) -> Result<()> {
     let Some(plan) = plan else { return Ok(()) };
     if show::worth_telling(&plan) {
         output::note(&show::sentence(&plan));

@@ -37,7 +37,7 @@ impl Progress {
     }
 
     /// For work of many parts that take long: says what is done now.
-    pub fn told() -> Self {
+    pub fn spinner() -> Self {
         Self::new("", "{spinner} {msg}", Duration::ZERO)
     }
 

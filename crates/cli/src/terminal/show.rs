@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use claviger_engine::formats::Plan;
+use claviger_engine::formats::UnlockPlan;
 use claviger_engine::opening::HeaderFound;
 use claviger_engine::{Error, Opening, Unlock};
 use serde::Serialize;
@@ -47,7 +47,7 @@ struct Shown {
     header: Value,
     /// What trying its keyslots costs on this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
-    plan: Option<Plan>,
+    plan: Option<UnlockPlan>,
 }
 
 /// Carries the verb out.
@@ -76,14 +76,14 @@ impl Report for Shown {
 }
 
 /// Whether trying the keyslots costs so much that a person should know before.
-pub fn worth_telling(plan: &Plan) -> bool {
+pub fn worth_telling(plan: &UnlockPlan) -> bool {
     const MEMORY: u64 = 256 << 20;
     const TIME: Duration = Duration::from_secs(5);
     plan.needed() >= MEMORY.min(plan.available) || Duration::from_micros(plan.microseconds()) >= TIME
 }
 
 /// What trying the keyslots costs, as a sentence.
-pub fn sentence(plan: &Plan) -> String {
+pub fn sentence(plan: &UnlockPlan) -> String {
     let time = size::duration(Duration::from_micros(plan.microseconds()).max(Duration::from_secs(1)));
     let slots = match plan.keyslots.len() {
         1 => "Trying the keyslot".to_owned(),

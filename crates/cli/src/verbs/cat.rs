@@ -112,7 +112,7 @@ fn file(args: &Args, path: &OsStr) -> anyhow::Result<()> {
     let (mut at, end) = (args.offset, args.offset + length);
     while at < end {
         let chunk = &mut buffer[..(end - at).min(CHUNK) as usize];
-        let read = opened.tree.read_at(node, at, chunk).map_err(|e| files::told(e, path))?;
+        let read = opened.tree.read_at(node, at, chunk).map_err(|e| files::tree_error(e, path))?;
         if read == 0 {
             return Err(misuse("in the volume ends before its size".into()));
         }

@@ -14,7 +14,7 @@ use claviger_engine::trees::{Entry, Held, NewNode, Node, NodeKind, Renaming, Use
 use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;
 
-use crate::opening::files::{self, Found, Inside, InsideArgs, told};
+use crate::opening::files::{self, Found, Inside, InsideArgs, tree_error};
 use crate::opening::{OpenArgs, ProtectArgs};
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
@@ -267,7 +267,7 @@ fn file_out<'a>(args: &Args, opened: &'a Inside, item: &Item<Source<'a>>, show: 
     while done < item.size {
         cancel::check()?;
         let len = (item.size - done).min(PIECE as u64) as usize;
-        let read = opened.tree.read_at(node, done, &mut buffer[..len]).map_err(|e| told(e, &item.from_path))?;
+        let read = opened.tree.read_at(node, done, &mut buffer[..len]).map_err(|e| tree_error(e, &item.from_path))?;
         if read == 0 {
             let what = format!("{} ends before its size", files::shown(&item.from_path));
             return Err(Error::new(ErrorKind::Io(io::Error::new(io::ErrorKind::UnexpectedEof, what))).into());
@@ -375,7 +375,7 @@ fn into(args: &Args, opened: &Inside, from: &[OsString], to: &OsStr) -> anyhow::
         if item.is_folder {
             let is_there = name.is_empty() || Held::lookup(&*opened.tree, folder, name).is_ok();
             if !is_there {
-                let made = opened.tree.make_folder(folder, name, &NewNode::default()).map_err(|e| told(e, to))?;
+                let made = opened.tree.make_folder(folder, name, &NewNode::default()).map_err(|e| tree_error(e, to))?;
                 opened.tree.forget(made, 1);
                 copied.folders += 1;
             }
@@ -430,7 +430,7 @@ fn file_in(
     show: impl Fn(u64),
 ) -> anyhow::Result<u64> {
     let tree = &*opened.tree;
-    let inside = |e: io::Error| told(e, item.to.as_os_str());
+    let inside = |e: io::Error| tree_error(e, item.to.as_os_str());
     match Held::lookup(tree, folder, name) {
         Ok(there) if tree.attributes(there.node()).map_err(inside)?.kind == NodeKind::Folder => {
             return Err(
@@ -473,7 +473,7 @@ fn contents_in(
     show: impl Fn(u64),
 ) -> anyhow::Result<u64> {
     let at = |e: io::Error| Error::from(e).at(&item.from);
-    let inside = |e: io::Error| told(e, item.to.as_os_str());
+    let inside = |e: io::Error| tree_error(e, item.to.as_os_str());
     let mut buffer = vec![0; PIECE];
     let mut done = 0;
     loop {

@@ -106,7 +106,7 @@ impl Args {
 }
 
 #[derive(Serialize)]
-struct Place {
+struct MountReport {
     volume: String,
     dir: String,
     filesystem: String,
@@ -206,7 +206,7 @@ fn serve(
     mounted.warnings().iter().for_each(|w| output::warn(w));
     let Record { volume, dir, filesystem, format, size, read_only, server, .. } =
         mounted.live().session().record.clone();
-    let report = Place {
+    let report = MountReport {
         volume: escape(&volume),
         dir: dir.as_deref().map(escape).unwrap_or_default(),
         filesystem: filesystem.unwrap_or_default(),
@@ -306,7 +306,7 @@ fn say_where(error: anyhow::Error, path: &Path, runtime: &Runtime) -> anyhow::Er
     error.into()
 }
 
-impl Report for Place {
+impl Report for MountReport {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { volume, dir, filesystem, format, size: _, sector_size, read_only, protects_hidden, pid: _ } = self;
         let how = match (read_only, protects_hidden) {

@@ -147,12 +147,12 @@ impl Tree for Ext {
                 return Err(damaged("inode", 0, "a folder is larger than the volume"));
             }
             let mut list = Vec::new();
-            for entry in worker.ext.read_dir(parse(&asked)?).map_err(told)? {
-                let entry = entry.map_err(told)?;
+            for entry in worker.ext.read_dir(parse(&asked)?).map_err(io_error)? {
+                let entry = entry.map_err(io_error)?;
                 let name = entry.file_name();
                 let name: &[u8] = name.as_ref();
                 if name != b"." && name != b".." && !name.is_empty() && !name.contains(&b'/') {
-                    list.push((name.to_vec(), kind(entry.file_type().map_err(told)?)));
+                    list.push((name.to_vec(), kind(entry.file_type().map_err(io_error)?)));
                 }
             }
             Ok(list)
@@ -181,7 +181,7 @@ impl Tree for Ext {
             if metadata.file_type().is_symlink() && metadata.len() > LINK_MAX {
                 return Err(damaged("inode", 0, "the target of a symbolic link is too long"));
             }
-            let target = worker.ext.read_link(parse(&path)?).map_err(told)?;
+            let target = worker.ext.read_link(parse(&path)?).map_err(io_error)?;
             Ok(OsString::from_vec(AsRef::<[u8]>::as_ref(&target).to_vec()))
         })
     }
@@ -205,7 +205,7 @@ impl Paths {
 
 impl Worker {
     fn metadata(&self, path: &[u8]) -> io::Result<Metadata> {
-        self.ext.symlink_metadata(parse(path)?).map_err(told)
+        self.ext.symlink_metadata(parse(path)?).map_err(io_error)
     }
 
     fn read(&mut self, node: Node, path: &[u8], offset: u64, len: usize) -> io::Result<Vec<u8>> {
@@ -221,11 +221,11 @@ impl Worker {
         }
         let (mut file, at) = match self.files.remove(&node) {
             Some(open) => open,
-            None => (self.ext.open(parse(path)?).map_err(told)?, 0),
+            None => (self.ext.open(parse(path)?).map_err(io_error)?, 0),
         };
         if at != offset {
             self.within_reach(offset)?;
-            file.seek_to(offset).map_err(told)?;
+            file.seek_to(offset).map_err(io_error)?;
         }
         let mut bytes = vec![0; len];
         let mut done = 0;
@@ -255,7 +255,7 @@ impl Worker {
 /// The thread's work: opens the file system, reports the result, and takes jobs until the tree is gone.
 fn serve(store: Arc<dyn Store>, unit: u64, opened: &Sender<io::Result<()>>, work: &Receiver<Job>) {
     let len = store.len();
-    let ext = match guarded(|| Ext4::load(Box::new(Source(store))).map_err(told)) {
+    let ext = match guarded(|| Ext4::load(Box::new(Source(store))).map_err(io_error)) {
         Ok(ext) => ext,
         Err(e) => return drop(opened.send(Err(e))),
     };
@@ -335,12 +335,12 @@ fn told_of_reading(error: Ext4Error) -> io::Error {
         Ext4Error::Corrupt(what) if what.to_string().contains("from block 0 (originally 0)") => {
             crate::Error::unsupported("reading this file: it has a large hole and no extents").into()
         }
-        _ => told(error),
+        _ => io_error(error),
     }
 }
 
 /// The crate's error as ours.
-fn told(error: Ext4Error) -> io::Error {
+fn io_error(error: Ext4Error) -> io::Error {
     match error {
         Ext4Error::Io(e) => match e.downcast() {
             Ok(e) => *e,

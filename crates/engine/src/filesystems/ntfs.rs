@@ -45,9 +45,9 @@ impl Ntfs {
         let mut reader = Reader::new(store.clone());
         reader.allow(ALLOWANCE);
         let (ntfs, warnings) = guarded(|| {
-            let mut ntfs = ntfs::Ntfs::new(&mut reader).map_err(told)?;
-            ntfs.read_upcase_table(&mut reader).map_err(told)?;
-            let flags = ntfs.volume_info(&mut reader).map_err(told)?.flags();
+            let mut ntfs = ntfs::Ntfs::new(&mut reader).map_err(io_error)?;
+            ntfs.read_upcase_table(&mut reader).map_err(io_error)?;
+            let flags = ntfs.volume_info(&mut reader).map_err(io_error)?.flags();
             let warning = "the file system was not unmounted cleanly: the latest changes may be missing";
             let dirty = flags.contains(NtfsVolumeFlags::IS_DIRTY);
             Ok((ntfs, dirty.then(|| warning.to_owned()).into_iter().collect()))
@@ -70,7 +70,7 @@ impl Ntfs {
         let Opened { ntfs, reader } = &mut *volume;
         reader.allow(allowed);
         guarded(|| {
-            let file = ntfs.file(reader, node).map_err(told)?;
+            let file = ntfs.file(reader, node).map_err(io_error)?;
             work(&file, reader)
         })
     }
@@ -88,7 +88,7 @@ impl Tree for Ntfs {
     fn lookup(&self, folder: Node, name: &OsStr) -> io::Result<Node> {
         let Some(name) = name.to_str() else { return Err(ErrorKind::NotFound.into()) };
         self.with_file(folder, ALLOWANCE, |file, reader| {
-            let index = file.directory_index(reader).map_err(told)?;
+            let index = file.directory_index(reader).map_err(io_error)?;
             let mut finder = index.finder();
             let found = NtfsFileNameIndex::find(&mut finder, file.ntfs(), reader, name);
             let found = found.ok_or(ErrorKind::NotFound)?.map_err(|e| told_of_index(e, file.ntfs()))?;
@@ -100,12 +100,12 @@ impl Tree for Ntfs {
 
     fn attributes(&self, node: Node) -> io::Result<Attributes> {
         self.with_file(node, ALLOWANCE, |file, reader| {
-            let info = file.info().map_err(told)?;
+            let info = file.info().map_err(io_error)?;
             let kind = kind(file.is_directory(), info.file_attributes());
             let size = match kind {
                 NodeKind::File => {
-                    let data = file.data(reader, "").transpose().map_err(told)?;
-                    let attribute = data.as_ref().map(|item| item.to_attribute()).transpose().map_err(told)?;
+                    let data = file.data(reader, "").transpose().map_err(io_error)?;
+                    let attribute = data.as_ref().map(|item| item.to_attribute()).transpose().map_err(io_error)?;
                     attribute.map_or(0, |a| a.value_length())
                 }
                 _ => 0,
@@ -123,12 +123,12 @@ impl Tree for Ntfs {
     fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
         let allowed = self.store.len().saturating_add(ALLOWANCE);
         self.with_file(folder, allowed, |file, reader| {
-            let index = file.directory_index(reader).map_err(told)?;
+            let index = file.directory_index(reader).map_err(io_error)?;
             let mut entries = index.entries();
             let mut list = Vec::new();
             while let Some(entry) = entries.next(reader) {
                 let entry = entry.map_err(|e| told_of_index(e, file.ntfs()))?;
-                let name = entry.key().ok_or_else(|| damaged("index", 0, "an entry has no name"))?.map_err(told)?;
+                let name = entry.key().ok_or_else(|| damaged("index", 0, "an entry has no name"))?.map_err(io_error)?;
                 let number = entry.file_reference().file_record_number();
                 if let Some(shown) = shown(&name).filter(|_| number >= FIRST_USER_RECORD) {
                     let kind = kind(name.is_directory(), name.file_attributes());
@@ -145,13 +145,13 @@ impl Tree for Ntfs {
             if file.is_directory() {
                 return Err(ErrorKind::IsADirectory.into());
             }
-            let flags = file.info().map_err(told)?.file_attributes();
+            let flags = file.info().map_err(io_error)?.file_attributes();
             if flags.contains(NtfsFileAttributeFlags::REPARSE_POINT) {
                 return Err(unsupported("it is a reparse point"));
             }
             let Some(item) = file.data(reader, "") else { return Ok(0) };
-            let item = item.map_err(told)?;
-            let attribute = item.to_attribute().map_err(told)?;
+            let item = item.map_err(io_error)?;
+            let attribute = item.to_attribute().map_err(io_error)?;
             let how = attribute.flags();
             if how.contains(NtfsAttributeFlags::ENCRYPTED) {
                 return Err(unsupported("it is encrypted (EFS)"));
@@ -159,7 +159,7 @@ impl Tree for Ntfs {
             if how.contains(NtfsAttributeFlags::COMPRESSED) {
                 return Err(unsupported("it is compressed"));
             }
-            let mut value = attribute.value(reader).map_err(told)?;
+            let mut value = attribute.value(reader).map_err(io_error)?;
             let size = value.len();
             if offset >= size {
                 return Ok(0);
@@ -209,8 +209,8 @@ fn read_value(
     if out.is_empty() {
         return Ok(());
     }
-    value.seek(reader, SeekFrom::Start(offset)).map_err(told)?;
-    value.read_exact(reader, out).map_err(told)
+    value.seek(reader, SeekFrom::Start(offset)).map_err(io_error)?;
+    value.read_exact(reader, out).map_err(io_error)
 }
 
 fn kind(is_folder: bool, flags: NtfsFileAttributeFlags) -> NodeKind {
@@ -260,12 +260,12 @@ fn told_of_index(error: NtfsError, ntfs: &ntfs::Ntfs) -> io::Error {
             let what = format!("listing a large folder of an NTFS with clusters of {} bytes", ntfs.cluster_size());
             crate::Error::unsupported(what).into()
         }
-        other => told(other),
+        other => io_error(other),
     }
 }
 
 /// The crate's error as ours.
-fn told(error: NtfsError) -> io::Error {
+fn io_error(error: NtfsError) -> io::Error {
     match error {
         NtfsError::Io(e) => e,
         NtfsError::NotADirectory { .. } => ErrorKind::NotADirectory.into(),

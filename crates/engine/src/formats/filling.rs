@@ -91,7 +91,7 @@ pub(super) fn not_cancelled(spec: &Spec<'_>) -> Result<()> {
 }
 
 /// Tells of the bytes filled so far, and asks whether to go on.
-pub(super) fn told(spec: &Spec<'_>, done: u64, total: u64) -> Result<()> {
+pub(super) fn progressed(spec: &Spec<'_>, done: u64, total: u64) -> Result<()> {
     tell(spec, done, total);
     not_cancelled(spec)
 }

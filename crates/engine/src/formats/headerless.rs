@@ -26,7 +26,7 @@ pub(super) fn verdict(name: &str) -> Verdict {
 
 /// Where the data are in a store, and how they are cut into sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct HeaderlessArea {
     /// Where they begin, in bytes.
     pub offset: u64,
     /// Their length, in bytes: whole sectors.
@@ -35,7 +35,7 @@ pub(super) struct Place {
     pub sectors: Sectors,
 }
 
-impl Place {
+impl HeaderlessArea {
     /// As `asked` says, in a store of `store_len` bytes, of which a last incomplete unit does not count, as the kernel does not
     /// see it. Sectors are numbered from `skip` on where that is not given.
     ///
@@ -99,7 +99,7 @@ pub(super) fn cipher_of(
 }
 
 /// A volume without a header: all that is to be known to open it.
-pub(super) struct Volume<'a> {
+pub(super) struct HeaderlessVolume<'a> {
     /// The format's name.
     pub format: &'static str,
     /// The type that cryptsetup has for it, in the kernel.
@@ -115,16 +115,16 @@ pub(super) struct Volume<'a> {
     /// How often it did.
     pub iterations: u32,
     /// Where the data are.
-    pub place: Place,
+    pub place: HeaderlessArea,
 }
 
-impl Volume<'_> {
+impl HeaderlessVolume<'_> {
     /// The layout, with what shows of the contents. Anything opens: the caller says so where nothing is recognised.
     ///
     /// # Errors
     /// Those of [`cipher_of`], and `Io`.
     pub fn unlock(&self, store: &dyn Store, with: &Unlock<'_>, begun: Instant) -> Result<(Unlocked, Contents)> {
-        let Place { offset, len, sectors } = self.place;
+        let HeaderlessArea { offset, len, sectors } = self.place;
         let null = unencrypted::is_null(self.cipher);
         let payload = match null {
             true => Payload::Clear,
@@ -192,7 +192,7 @@ pub(super) enum Contents {
 }
 
 impl Contents {
-    fn of(store: &dyn Store, place: &Place, payload: &Payload) -> Result<Self> {
+    fn of(store: &dyn Store, place: &HeaderlessArea, payload: &Payload) -> Result<Self> {
         let looked_at = (detect::LOOKED_AT as u64).next_multiple_of(4096).min(place.len);
         let mut stored = vec![0; looked_at as usize];
         store.read_at(place.offset, &mut stored)?;
@@ -255,7 +255,7 @@ impl Contents {
 ///
 /// # Errors
 /// `Cancelled`, `Io`.
-pub(super) fn create(store: &dyn Store, place: &Place, spec: &Spec<'_>) -> Result<()> {
+pub(super) fn create(store: &dyn Store, place: &HeaderlessArea, spec: &Spec<'_>) -> Result<()> {
     if spec.quick {
         return Ok(());
     }
@@ -271,14 +271,14 @@ mod tests {
     #[test]
     fn places_are_those_that_dm_crypt_takes() {
         let asked = Headerless::default();
-        let place = Place::find(10_000, &asked, 0).expect("a place");
+        let place = HeaderlessArea::find(10_000, &asked, 0).expect("a place");
         assert_eq!((place.offset, place.len, place.sectors), (0, 9728, Sectors::default()));
         let asked =
             Headerless { offset: Some(1024), size: Some(4096), skip: Some(8), sector_size: Some(4096), ..asked };
-        let place = Place::find(10_000, &asked, 2).expect("a place");
+        let place = HeaderlessArea::find(10_000, &asked, 2).expect("a place");
         assert_eq!((place.offset, place.len, place.sectors.size, place.sectors.iv_offset), (1024, 4096, 4096, 8));
         assert_eq!(
-            Place::find(10_000, &Headerless { skip: None, ..asked }, 16).expect("a place").sectors.iv_offset,
+            HeaderlessArea::find(10_000, &Headerless { skip: None, ..asked }, 16).expect("a place").sectors.iv_offset,
             16
         );
         for wrong in [
@@ -293,9 +293,9 @@ mod tests {
             Headerless { skip: Some(7), ..asked },
             Headerless { skip: Some(u64::MAX - 7), ..asked },
         ] {
-            let error = Place::find(10_000, &wrong, 0).expect_err("it does not fit");
+            let error = HeaderlessArea::find(10_000, &wrong, 0).expect_err("it does not fit");
             assert!(matches!(error.kind, ErrorKind::Misuse(_)), "{wrong:?}: {error}");
         }
-        assert!(Place::find(100, &Headerless::default(), 0).is_err());
+        assert!(HeaderlessArea::find(100, &Headerless::default(), 0).is_err());
     }
 }

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use claviger_crypto::Secret;
+use claviger_crypto::secret::wipe_stack;
 use serde::Serialize;
 
 use crate::advice::{Advice, Warning};
@@ -39,7 +40,7 @@ pub use change::{
     RestoreFrom, TokenChange, Verified,
 };
 pub use editor::KeyslotEditor;
-pub use plan::{Plan, PlannedSlot};
+pub use plan::{PlannedSlot, UnlockPlan};
 pub use resizing::Resizing;
 
 /// Every format there is.
@@ -303,7 +304,7 @@ pub trait Header: Send {
     }
 
     /// What trying the keyslots will cost, where the header tells it: to be said before it is tried.
-    fn plan(&self, _with: &Unlock<'_>) -> Option<Plan> {
+    fn plan(&self, _with: &Unlock<'_>) -> Option<UnlockPlan> {
         None
     }
 
@@ -462,6 +463,12 @@ pub fn open(store: &Arc<dyn Store>, name: Option<&str>) -> Result<(&'static dyn 
             .advise(Advice::NameFormat));
     }
     all_of(store, &possible)
+}
+
+/// The result of work with secrets: an error of it names the format, and nothing is left on the stack.
+fn wiped<T>(format: &'static str, result: Result<T>) -> Result<T> {
+    wipe_stack();
+    result.map_err(|e| e.in_format(format))
 }
 
 /// Bytes of store for `plain` bytes of plaintext, in whole sectors, behind `offset` bytes of header.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::{FORMATS, Facts, Header, Plan, Unlocked, Verdict};
+use super::{FORMATS, Facts, Header, UnlockPlan, Unlocked, Verdict};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::partitions::{self, Partition};
@@ -153,7 +153,7 @@ impl Header for InPartition {
         self.systems.iter().chain(inside).any(|header| header.asks_passphrase(keyfiles))
     }
 
-    fn plan(&self, with: &Unlock<'_>) -> Option<Plan> {
+    fn plan(&self, with: &Unlock<'_>) -> Option<UnlockPlan> {
         self.inside.as_ref()?.header.plan(with)
     }
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// The keyslots that would be tried, in this order and one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Plan {
+pub struct UnlockPlan {
     /// Each of them.
     pub keyslots: Vec<PlannedSlot>,
     /// Bytes of memory that can be had: a keyslot that wants more is left out.
@@ -25,7 +25,7 @@ pub struct PlannedSlot {
     pub microseconds: u64,
 }
 
-impl Plan {
+impl UnlockPlan {
     /// A plan for this machine, or for at most `limit` bytes of memory.
     pub fn new(keyslots: Vec<PlannedSlot>, limit: Option<u64>) -> Self {
         Self { keyslots, available: crate::memory::available().min(limit.unwrap_or(u64::MAX)) }

@@ -26,7 +26,7 @@ use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, size};
 use crate::verbs::create::{Overwrite, choose};
-use place::{Place, Target};
+use place::{Destination, Target};
 use state::{State, What};
 
 /// The format of new volumes, where none is named.
@@ -171,7 +171,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let kind = args.kind()?;
     let overwrite = Overwrite { force: args.force, yes: args.yes };
-    let place = Place::find(&args.destination, args.state.as_deref(), overwrite, args.resume)?;
+    let place = Destination::find(&args.destination, args.state.as_deref(), overwrite, args.resume)?;
     let earlier = place.earlier(args.resume)?;
     let source = args.source()?;
     let at = |e: Error| e.at(&args.destination);
@@ -289,7 +289,12 @@ impl Args {
     }
 
     /// Sizes of the new file or device and of the plaintext in it, in bytes: at least, for a volume that fills a device.
-    fn sizes(&self, source: &Source, place: &Place, kind: Option<&Kind<'_>>) -> claviger_engine::Result<(u64, u64)> {
+    fn sizes(
+        &self,
+        source: &Source,
+        place: &Destination,
+        kind: Option<&Kind<'_>>,
+    ) -> claviger_engine::Result<(u64, u64)> {
         let len = source.store.len();
         let wanted = self.new_size.unwrap_or(len);
         if wanted < len {

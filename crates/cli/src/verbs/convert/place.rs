@@ -16,7 +16,7 @@ use crate::terminal::output;
 use crate::verbs::create::{self, Overwrite};
 
 /// Where it goes, checked before a password is asked for.
-pub struct Place {
+pub struct Destination {
     /// What it is called in the end, as an absolute path.
     pub to: PathBuf,
     /// What is written: another file, or the device itself.
@@ -34,7 +34,7 @@ enum Kind {
     Device(FileStore),
 }
 
-impl Place {
+impl Destination {
     /// Looks at `path`, which is left as it is.
     ///
     /// # Errors

@@ -269,7 +269,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(header) = &args.luks.header {
         new_file::must_be_new(header)?;
     }
-    let place = Place::find(args, path, min_len)?;
+    let place = NewVolume::find(args, path, min_len)?;
     let credentials = match &args.fresh_keyfile {
         None => args.credentials.read_new(|keyfiles| creator.asks_passphrase(keyfiles))?,
         Some(path) => fresh_keyfile(args, creator, path)?,
@@ -400,7 +400,7 @@ pub(crate) fn choose<'a>(
 }
 
 /// Where the volume goes, checked before a password is asked for.
-enum Place<'a> {
+enum NewVolume<'a> {
     /// A file that does not exist yet.
     New { path: &'a Path, len: u64 },
     /// A file that exists and may be replaced. It stays locked, and as it is, until its successor is whole.
@@ -425,7 +425,7 @@ struct NewFile {
     old: Option<FileStore>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> NewVolume<'a> {
     fn find(args: &Args, path: &'a Path, min_len: u64) -> claviger_engine::Result<Self> {
         let fits = |len: u64| {
             if len >= min_len {

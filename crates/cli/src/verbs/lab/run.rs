@@ -270,7 +270,7 @@ fn carry_out(
     program: &Path,
     folder: &Path,
 ) -> claviger_engine::Result<()> {
-    let progress = Progress::told();
+    let progress = Progress::spinner();
     let tell = |tick: &Tick| {
         let round = tick.step.round.map_or("warm-up".to_owned(), |round| format!("pass {}", round + 1));
         let left = size::duration(Duration::from_secs_f64(tick.left_s));

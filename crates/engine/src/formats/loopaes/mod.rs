@@ -16,7 +16,7 @@ use std::time::Instant;
 use claviger_crypto::Secret;
 use claviger_crypto::dmcrypt::Specification;
 
-use super::headerless::{self, Place, UNIT, Volume};
+use super::headerless::{self, HeaderlessArea, HeaderlessVolume, UNIT};
 use super::takes::{Parameter, Takes, check_opening};
 use super::{Choices, Creator, Facts, Format, Header, Unlocked, Verdict, stored_behind};
 use crate::advice::Warning;
@@ -53,7 +53,7 @@ impl Format for LoopAes {
     }
 
     fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
-        Ok(Box::new(Locked(Arc::clone(store))))
+        Ok(Box::new(LoopAesHeader(Arc::clone(store))))
     }
 
     fn takes(&self) -> Takes {
@@ -110,16 +110,16 @@ impl Creator for LoopAes {
     }
 }
 
-struct Locked(Arc<dyn Store>);
+struct LoopAesHeader(Arc<dyn Store>);
 
-impl Header for Locked {
+impl Header for LoopAesHeader {
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
         let store = &*self.0;
         check_opening(LOOP_AES.name(), &LOOP_AES.takes(), with)?;
         let place = place(store, with)?;
         let parameters = Parameters::of(with)?;
-        let volume = Volume {
+        let volume = HeaderlessVolume {
             format: LOOP_AES.name(),
             kind: "LOOPAES",
             cipher: &parameters.specification,
@@ -152,12 +152,12 @@ fn asks_passphrase(keyfiles: &[Credential]) -> bool {
 
 /// Sectors are numbered from the beginning of the store on, not of the data, unless `skip` says otherwise: that is what an
 /// offset with an `@` stands for (loop-AES.README; losetup(8) of loop-AES, `-o`).
-fn place(store: &dyn Store, with: &Unlock<'_>) -> Result<Place> {
+fn place(store: &dyn Store, with: &Unlock<'_>) -> Result<HeaderlessArea> {
     let asked = &with.headerless;
     if asked.sector_size.is_some_and(|size| u64::from(size) != UNIT) {
         return Err(Error::misuse(format!("loop-AES volumes have sectors of {UNIT} bytes")));
     }
-    Place::find(store.len(), asked, asked.offset.unwrap_or(0) / UNIT)
+    HeaderlessArea::find(store.len(), asked, asked.offset.unwrap_or(0) / UNIT)
 }
 
 /// The keys and how they are used.

@@ -156,7 +156,7 @@ impl Kdf {
     }
 
     /// What to tell a person.
-    pub fn told(&self) -> Derivation {
+    pub fn derivation(&self) -> Derivation {
         match *self {
             Self::Pbkdf2 { hash, iterations } => Derivation { hash: hash.name, iterations, memory: None },
             Self::Argon2 { variant, passes, .. } => {

@@ -45,7 +45,7 @@ const DIGEST_MS: u64 = 125;
 /// First of all the old header goes, last of all the new one comes, so that what an interruption leaves opens with nothing.
 pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
     let passphrase = passphrase(first)?;
-    let plan = Plan::of(store, spec)?;
+    let plan = NewLuks1::of(store, spec)?;
     let key = plan.volume_key(spec)?;
     let kdf = choose(&spec.cost, plan.hash, plan.key_len, spec.cancel)?;
     let with = Unlock { cancel: spec.cancel, ..Unlock::with(&[]) };
@@ -71,11 +71,11 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
 
 /// Bytes of store for `plain` bytes of plaintext behind the header and the keyslots.
 pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
-    stored_behind(Plan::new(spec)?.data_start, plain, spec)
+    stored_behind(NewLuks1::new(spec)?.data_start, plain, spec)
 }
 
 /// What is settled before anything is written.
-struct Plan {
+struct NewLuks1 {
     cipher: Specification,
     cipher_name: String,
     cipher_mode: String,
@@ -86,7 +86,7 @@ struct Plan {
     data_start: u64,
 }
 
-impl Plan {
+impl NewLuks1 {
     fn of(store: &dyn Store, spec: &Spec<'_>) -> Result<Self> {
         let plan = Self::new(spec)?;
         plan.check_room(store, spec)?;
@@ -254,7 +254,7 @@ fn digest_iterations(kdf: &Kdf, cost: &Cost<'_>) -> u32 {
 }
 
 /// Removes what was there: zeros for the header and what is between and behind the areas, random bytes for the areas.
-fn write_clean(store: &dyn Store, end: u64, plan: &Plan) -> Result<()> {
+fn write_clean(store: &dyn Store, end: u64, plan: &NewLuks1) -> Result<()> {
     store.write_at(0, &mut vec![0; u64::from(plan.offset(0)) as usize * SECTOR as usize])?;
     store.flush()?;
     let each = area_len(plan.key_len, STRIPES).next_multiple_of(ALIGNMENT);

@@ -8,7 +8,7 @@ use claviger_crypto::Secret;
 use super::create::{choose, sealed};
 use super::header::{Phdr, SLOTS, Slot};
 use super::unlock::{OpenedKey, open_key};
-use super::{LUKS1, Luks1, NAME, backup, not_in_luks1, repair, told};
+use super::{LUKS1, Luks1, NAME, backup, not_in_luks1, repair};
 use crate::advice::Warning;
 use crate::credential::{Credential, Unlock};
 use crate::edit::{Edit, Seen, Step};
@@ -19,42 +19,42 @@ use crate::formats::luks2;
 use crate::formats::takes::check_new;
 use crate::formats::{
     Attributes, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared, Removal, Resizing, RestoreFrom,
-    Verified, same_name,
+    Verified, same_name, wiped,
 };
 use crate::random;
 use crate::store::Store;
 
 impl KeyslotEditor for Luks1 {
     fn change(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
-        told(change(store, with, new))
+        wiped(NAME, change(store, with, new))
     }
 
     fn add(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option<u32>) -> Result<Prepared> {
-        told(add(store, with, new, at))
+        wiped(NAME, add(store, with, new, at))
     }
 
     fn remove(&self, store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared> {
-        told(remove(store, which, last))
+        wiped(NAME, remove(store, which, last))
     }
 
     fn set(&self, store: &dyn Store, to: &Attributes<'_>) -> Result<Prepared> {
-        told(set(store, to))
+        wiped(NAME, set(store, to))
     }
 
     fn repair(&self, store: &dyn Store) -> Result<Prepared> {
-        told(repair::repair(store))
+        wiped(NAME, repair::repair(store))
     }
 
     fn back_up(&self, store: &dyn Store, _with: &Unlock<'_>, hidden: Option<&Unlock<'_>>) -> Result<HeaderBackup> {
-        told(if hidden.is_some() { Err(not_in_luks1("hidden volumes")) } else { backup::back_up(store) })
+        wiped(NAME, if hidden.is_some() { Err(not_in_luks1("hidden volumes")) } else { backup::back_up(store) })
     }
 
     fn restore(&self, store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared> {
-        told(backup::restore(store, from, with, unproven))
+        wiped(NAME, backup::restore(store, from, with, unproven))
     }
 
     fn verify(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
-        told(repair::verify(store, with))
+        wiped(NAME, repair::verify(store, with))
     }
 
     fn public(&self) -> bool {
@@ -62,11 +62,11 @@ impl KeyslotEditor for Luks1 {
     }
 
     fn convert(&self, store: &dyn Store, to: &str, detached: bool) -> Result<Prepared> {
-        told(luks2::convert::to_luks2(store, to, detached))
+        wiped(NAME, luks2::convert::to_luks2(store, to, detached))
     }
 
     fn resize(&self, store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resizing> {
-        told(resize(store, data, size))
+        wiped(NAME, resize(store, data, size))
     }
 }
 
@@ -144,7 +144,7 @@ fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Resu
     })?;
     let kdf = change.put(free, &key, new, with)?;
     change.wipe(old)?;
-    Ok(change.prepared(Some(free), Some(kdf.told()), warnings))
+    Ok(change.prepared(Some(free), Some(kdf.derivation()), warnings))
 }
 
 fn add(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option<u32>) -> Result<Prepared> {
@@ -164,7 +164,7 @@ fn add(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option
     };
     let OpenedKey { key, warnings, .. } = open_key(&change.header, store, with)?;
     let kdf = change.put(number, &key, new, with)?;
-    Ok(change.prepared(Some(number), Some(kdf.told()), warnings))
+    Ok(change.prepared(Some(number), Some(kdf.derivation()), warnings))
 }
 
 fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared> {

@@ -12,12 +12,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use claviger_crypto::dmcrypt::Sectors;
-use claviger_crypto::secret::wipe_stack;
 use serde_json::{Value, json};
 
 use super::luks::{KeyMarks, Stored, cipher_error, data_elsewhere, opened_by, other_header_in_front};
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Choices, Creator, Facts, Format, Header, KeyslotEditor, Plan, Unlocked, Verdict};
+use super::{Choices, Creator, Facts, Format, Header, KeyslotEditor, UnlockPlan, Unlocked, Verdict, wiped};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, Result};
@@ -57,11 +56,11 @@ impl Format for Luks1 {
     }
 
     fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
-        Locked::read(Stored::whole(store))
+        Luks1Header::read(Stored::whole(store))
     }
 
     fn open_detached(&self, header: &Arc<dyn Store>, data: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
-        Locked::read(Stored::apart(header, data))
+        Luks1Header::read(Stored::apart(header, data))
     }
 
     fn takes(&self) -> Takes {
@@ -88,7 +87,7 @@ impl Creator for Luks1 {
     }
 
     fn create_volume(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
-        told(create::create(store, spec, first))
+        wiped(NAME, create::create(store, spec, first))
     }
 
     fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
@@ -100,32 +99,26 @@ impl Creator for Luks1 {
     }
 }
 
-/// Names the format, and leaves nothing on the stack.
-fn told<T>(result: Result<T>) -> Result<T> {
-    wipe_stack();
-    result.map_err(|e| e.in_format(NAME))
-}
-
 /// A header that was read.
-struct Locked {
+struct Luks1Header {
     header: Phdr,
     stored: Stored,
 }
 
-impl Locked {
+impl Luks1Header {
     fn read(stored: Stored) -> Result<Box<dyn Header>> {
-        Ok(Box::new(Self { header: told(Phdr::read(&*stored.header))?, stored }))
+        Ok(Box::new(Self { header: wiped(NAME, Phdr::read(&*stored.header))?, stored }))
     }
 }
 
-impl Header for Locked {
+impl Header for Luks1Header {
     /// A keyfile is a passphrase.
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
         keyfiles.is_empty()
     }
 
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
-        told(unlocked(&self.header, &self.stored, with))
+        wiped(NAME, unlocked(&self.header, &self.stored, with))
     }
 
     fn data(&self) -> &Arc<dyn Store> {
@@ -136,7 +129,7 @@ impl Header for Locked {
         Some(described(&self.header))
     }
 
-    fn plan(&self, with: &Unlock<'_>) -> Option<Plan> {
+    fn plan(&self, with: &Unlock<'_>) -> Option<UnlockPlan> {
         Some(unlock::plan(&self.header, with))
     }
 

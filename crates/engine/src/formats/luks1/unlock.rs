@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::kdf::Kdf;
 use crate::formats::luks::passphrase;
 use crate::formats::magic;
-use crate::formats::plan::{Plan, PlannedSlot};
+use crate::formats::plan::{PlannedSlot, UnlockPlan};
 use crate::store::Store;
 
 /// The volume key, and how it was found.
@@ -79,7 +79,7 @@ pub(super) fn effort(header: &Phdr, with: &Unlock<'_>) -> u64 {
 }
 
 /// What trying the keyslots costs. Nothing is derived.
-pub(super) fn plan(header: &Phdr, with: &Unlock<'_>) -> Plan {
+pub(super) fn plan(header: &Phdr, with: &Unlock<'_>) -> UnlockPlan {
     let slots = header.hash().and_then(|hash| Ok((hash, to_try(header, with.keyslot)?.0)));
     let planned = |(hash, slots): (_, Vec<Numbered<'_>>)| {
         let of = |(number, slot): &Numbered<'_>| PlannedSlot {
@@ -89,7 +89,7 @@ pub(super) fn plan(header: &Phdr, with: &Unlock<'_>) -> Plan {
         };
         slots.iter().map(of).collect()
     };
-    Plan::new(slots.map(planned).unwrap_or_default(), with.memory)
+    UnlockPlan::new(slots.map(planned).unwrap_or_default(), with.memory)
 }
 
 /// Whether it is the volume key.

@@ -45,7 +45,7 @@ pub(super) fn choices() -> Choices {
 /// What was there goes first: no old header may open what is half made. The new one comes last, its primary copy at the very end.
 pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
     let passphrase = passphrase(first)?;
-    let plan = Plan::of(store, spec)?;
+    let plan = NewLuks2::of(store, spec)?;
     let key = volume_key(spec, plan.key_len)?;
     let with = Unlock { cancel: spec.cancel, ..Unlock::with(&[]) };
     let hash = keyslots::hash_of(spec.hash)?;
@@ -79,7 +79,7 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
         // Without tags nothing could be read: this is filled in any case.
         Some(cipher) => {
             let (at, len) = (plan.data_offset, data.len() - plan.data_offset);
-            let mut tell = |done, total| filling::told(spec, done, total);
+            let mut tell = |done, total| filling::progressed(spec, done, total);
             integrity::format(data, at, len, &*cipher, &mut tell)?;
         }
         None if spec.quick => {}
@@ -117,7 +117,7 @@ fn data_offset(room: u64, key_len: usize) -> u64 {
 type Tagged = (aead::Specification, &'static str);
 
 /// Where everything is to be.
-struct Plan {
+struct NewLuks2 {
     cipher: String,
     /// What makes the tags, and its name in the header.
     integrity: Option<Tagged>,
@@ -129,7 +129,7 @@ struct Plan {
     data_offset: u64,
 }
 
-impl Plan {
+impl NewLuks2 {
     fn of(store: &dyn Store, spec: &Spec<'_>) -> Result<Self> {
         let (cipher, integrity, key_len) = match spec.integrity {
             None => cipher(spec).map(|(cipher, len)| (cipher, None, len))?,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use claviger_crypto::secret::wipe_stack;
 use serde_json::Value;
 
 use super::change::{Change, text};
@@ -15,7 +14,7 @@ use crate::formats::luks::uuid;
 use crate::formats::takes::check_new;
 use crate::formats::{
     Attributes, HeaderBackup, KeyslotEditor, NewCredential, Prepared, Removal, Resizing, RestoreFrom, TokenChange,
-    Verified,
+    Verified, wiped,
 };
 use crate::store::Store;
 
@@ -24,36 +23,36 @@ pub(super) struct Editor;
 
 impl KeyslotEditor for Editor {
     fn change(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
-        told(check_new(&LUKS2, new).and_then(|()| keyslots::change(store, with, new)))
+        wiped(NAME, check_new(&LUKS2, new).and_then(|()| keyslots::change(store, with, new)))
     }
 
     fn add(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option<u32>) -> Result<Prepared> {
-        told(check_new(&LUKS2, new).and_then(|()| keyslots::add(store, with, new, at)))
+        wiped(NAME, check_new(&LUKS2, new).and_then(|()| keyslots::add(store, with, new, at)))
     }
 
     fn remove(&self, store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared> {
-        told(keyslots::remove(store, which, last))
+        wiped(NAME, keyslots::remove(store, which, last))
     }
 
     fn set(&self, store: &dyn Store, to: &Attributes<'_>) -> Result<Prepared> {
-        told(set(store, to))
+        wiped(NAME, set(store, to))
     }
 
     fn repair(&self, store: &dyn Store) -> Result<Prepared> {
-        told(backup::repair(store))
+        wiped(NAME, backup::repair(store))
     }
 
     fn back_up(&self, store: &dyn Store, _with: &Unlock<'_>, hidden: Option<&Unlock<'_>>) -> Result<HeaderBackup> {
         let none = || Error::misuse("a LUKS volume has no hidden volume in it");
-        told(if hidden.is_some() { Err(none()) } else { backup::back_up(store) })
+        wiped(NAME, if hidden.is_some() { Err(none()) } else { backup::back_up(store) })
     }
 
     fn restore(&self, store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared> {
-        told(backup::restore(store, from, with, unproven))
+        wiped(NAME, backup::restore(store, from, with, unproven))
     }
 
     fn verify(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
-        told(backup::verify(store, with))
+        wiped(NAME, backup::verify(store, with))
     }
 
     fn public(&self) -> bool {
@@ -62,25 +61,20 @@ impl KeyslotEditor for Editor {
 
     fn tokens(&self, store: &dyn Store) -> Result<BTreeMap<u32, Value>> {
         let tokens = |header: ReadHeader| header.metadata.tokens.into_iter().map(|(n, t)| (n, Value::Object(t)));
-        told(read(store).map(|header| tokens(header).collect()))
+        wiped(NAME, read(store).map(|header| tokens(header).collect()))
     }
 
     fn change_tokens(&self, store: &dyn Store, change: TokenChange<'_>) -> Result<Prepared> {
-        told(tokens::change(store, change))
+        wiped(NAME, tokens::change(store, change))
     }
 
     fn convert(&self, store: &dyn Store, to: &str, detached: bool) -> Result<Prepared> {
-        told(convert::to_luks1(store, to, detached))
+        wiped(NAME, convert::to_luks1(store, to, detached))
     }
 
     fn resize(&self, store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resizing> {
-        told(resize(store, data, size))
+        wiped(NAME, resize(store, data, size))
     }
-}
-
-fn told<T>(result: Result<T>) -> Result<T> {
-    wipe_stack();
-    result.map_err(|e| e.in_format(NAME))
 }
 
 /// Flags that cryptsetup keeps with a volume (luks2_json_metadata.c, `persistent_flags`).

@@ -69,7 +69,7 @@ pub(super) fn add(
     change.metadata.keyslots.insert(number, keyslot.0);
     change.metadata.digests.get_mut(&digest).expect("it is there").keyslots.push(Id(number));
     change.keyslot = Some(number);
-    change.derivation = Some(keyslot.1.told());
+    change.derivation = Some(keyslot.1.derivation());
     change.before.push(step);
     change.prepared()
 }
@@ -91,7 +91,7 @@ pub(super) fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'
     change.after.push(wipe(&old, number)?);
     change.metadata.keyslots.insert(number, keyslot);
     change.keyslot = Some(number);
-    change.derivation = Some(kdf.told());
+    change.derivation = Some(kdf.derivation());
     change.before.push(step);
     change.prepared()
 }

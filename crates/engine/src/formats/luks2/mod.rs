@@ -32,7 +32,7 @@ use std::time::Instant;
 pub use read::{CopyState, ReadHeader, read, read_secondary};
 
 use super::luks::{KeyMarks, Stored, opened_by, other_header_in_front};
-use super::plan::Plan;
+use super::plan::UnlockPlan;
 use super::takes::{Parameter, Takes, check_opening};
 use super::{Choices, Creator, Derivation, Facts, Format, Header, KeyslotEditor, Unlocked, Verdict, magic};
 use crate::credential::{Credential, HeaderChoice, Unlock};
@@ -76,11 +76,11 @@ impl Format for Luks2 {
     }
 
     fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
-        Locked::read(Stored::whole(store))
+        Luks2Header::read(Stored::whole(store))
     }
 
     fn open_detached(&self, header: &Arc<dyn Store>, data: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
-        Locked::read(Stored::apart(header, data))
+        Luks2Header::read(Stored::apart(header, data))
     }
 
     fn takes(&self) -> Takes {
@@ -170,19 +170,19 @@ fn lost(header: &ReadHeader, start: &[u8]) -> Verdict {
 }
 
 /// A header that has been read and not been unlocked.
-struct Locked {
+struct Luks2Header {
     header: ReadHeader,
     stored: Stored,
 }
 
-impl Locked {
+impl Luks2Header {
     fn read(stored: Stored) -> Result<Box<dyn Header>> {
         let header = read(&*stored.header).map_err(|e| e.in_format(NAME))?;
         Ok(Box::new(Self { header, stored }))
     }
 }
 
-impl Header for Locked {
+impl Header for Luks2Header {
     /// A keyfile is a passphrase.
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
         keyfiles.is_empty()
@@ -210,7 +210,7 @@ impl Header for Locked {
         Some(describe::describe(&self.header))
     }
 
-    fn plan(&self, with: &Unlock<'_>) -> Option<Plan> {
+    fn plan(&self, with: &Unlock<'_>) -> Option<UnlockPlan> {
         let digests = layout::digests(&self.header);
         let slots = digests.iter().flat_map(|d| unlock::keyslots_of(&self.header.metadata, *d, with.keyslot));
         Some(unlock::plan(&self.header, &slots.collect::<Vec<_>>(), with))
@@ -256,7 +256,7 @@ fn being_reencrypted(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>, be
     let stores = reencrypt::Stores::new(&*stored.header, stored.detached.as_deref());
     let opened = reencrypt::open(header, &stores, with)?;
     let mut warnings = header.warnings();
-    warnings.push(opened.told());
+    warnings.push(opened.warning());
     warnings.extend(other_header_in_front(stored, &marks_of(header))?);
     Ok(Unlocked {
         facts: facts(header, &opened.key, opened.layout.len())?,
@@ -293,7 +293,7 @@ fn facts(header: &ReadHeader, opened: &OpenedKey, size: u64) -> Result<Facts> {
     let kdf = opened.keyslot.and_then(|n| header.metadata.keyslots[&n].kdf.as_ref());
     // The volume key itself was given: nothing is derived.
     let without = Derivation { hash: "none", iterations: 0, memory: None };
-    let told = kdf.map(|kdf| derivation::of(kdf).map(|kdf| kdf.told())).transpose()?.unwrap_or(without);
+    let told = kdf.map(|kdf| derivation::of(kdf).map(|kdf| kdf.derivation())).transpose()?.unwrap_or(without);
     let text = |bytes: &[u8]| (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned());
     Ok(Facts {
         format: NAME,

@@ -16,7 +16,7 @@ use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::kdf::Kdf;
 use crate::formats::luks::{Area, cipher_error, passphrase};
-use crate::formats::plan::{Plan, PlannedSlot};
+use crate::formats::plan::{PlannedSlot, UnlockPlan};
 use crate::store::Store;
 
 /// How often a key is split, whatever the header says of it: cryptsetup's `LUKS_STRIPES`, the only number that it uses.
@@ -57,7 +57,7 @@ pub fn keyslots_of(metadata: &Metadata, digest: u32, only: Option<u32>) -> Vec<u
 }
 
 /// What trying `keyslots` costs. Nothing is derived.
-pub fn plan(header: &ReadHeader, keyslots: &[u32], with: &Unlock<'_>) -> Plan {
+pub fn plan(header: &ReadHeader, keyslots: &[u32], with: &Unlock<'_>) -> UnlockPlan {
     let slot = |number: &u32| {
         let keyslot = header.metadata.keyslots.get(number)?;
         let kdf = derivation::of(keyslot.kdf.as_ref()?).ok()?;
@@ -69,7 +69,7 @@ pub fn plan(header: &ReadHeader, keyslots: &[u32], with: &Unlock<'_>) -> Plan {
         let microseconds = derived.saturating_add(verified);
         Some(PlannedSlot { keyslot: *number, memory, microseconds })
     };
-    Plan::new(keyslots.iter().filter_map(slot).collect(), with.memory)
+    UnlockPlan::new(keyslots.iter().filter_map(slot).collect(), with.memory)
 }
 
 /// Finds the volume key with the digest `digest`: tries the keyslots that hold it one after the other, so that the memory of two

@@ -15,7 +15,7 @@ use claviger_crypto::Secret;
 use super::key::Hashing;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::headerless::{self, Contents, Place, Volume};
+use crate::formats::headerless::{self, Contents, HeaderlessArea, HeaderlessVolume};
 use crate::formats::takes::{Parameter, Takes, check_opening};
 use crate::formats::{Format, Header, Unlocked, Verdict};
 use crate::store::Store;
@@ -64,7 +64,7 @@ impl Format for Cryptoloop {
     }
 
     fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
-        Ok(Box::new(Locked(Arc::clone(store))))
+        Ok(Box::new(CryptoloopHeader(Arc::clone(store))))
     }
 
     fn takes(&self) -> Takes {
@@ -78,7 +78,7 @@ impl Format for Cryptoloop {
     }
 }
 
-struct Locked(Arc<dyn Store>);
+struct CryptoloopHeader(Arc<dyn Store>);
 
 /// One way to open a volume.
 struct Way {
@@ -87,7 +87,7 @@ struct Way {
     bits: u32,
 }
 
-impl Header for Locked {
+impl Header for CryptoloopHeader {
     /// Opens the first way in which the contents make sense; where all is given, that way.
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
@@ -96,7 +96,7 @@ impl Header for Locked {
         let [Credential::Passphrase(passphrase)] = with.credentials else {
             return Err(Error::misuse("a cryptoloop volume takes one passphrase and nothing else"));
         };
-        let place = Place::find(store.len(), &with.headerless, 0)?;
+        let place = HeaderlessArea::find(store.len(), &with.headerless, 0)?;
         let ways = ways(with)?;
         let mut failed = None;
         for (tried, way) in ways.iter().enumerate() {
@@ -182,14 +182,14 @@ impl Way {
         store: &dyn Store,
         with: &Unlock<'_>,
         passphrase: &[u8],
-        place: Place,
+        place: HeaderlessArea,
         begun: Instant,
     ) -> Result<(Unlocked, Contents)> {
         if self.bits == 0 || !self.bits.is_multiple_of(8) || self.bits > super::KEY_BITS_MAX {
             return Err(Error::misuse(format!("keys cannot have {} bits", self.bits)));
         }
         let key = self.key(passphrase)?;
-        let volume = Volume {
+        let volume = HeaderlessVolume {
             format: CRYPTOLOOP.name(),
             kind: "PLAIN",
             cipher: &self.cipher,

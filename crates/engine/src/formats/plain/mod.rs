@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use claviger_crypto::Secret;
 
-use super::headerless::{self, Place, Volume};
+use super::headerless::{self, HeaderlessArea, HeaderlessVolume};
 use super::takes::{Parameter, Takes, check_opening};
 use super::{Choices, Creator, Format, Header, Unlocked, Verdict, stored_behind};
 use crate::advice::Warning;
@@ -52,7 +52,7 @@ impl Format for Plain {
     }
 
     fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
-        Ok(Box::new(Locked(Arc::clone(store))))
+        Ok(Box::new(PlainHeader(Arc::clone(store))))
     }
 
     fn takes(&self) -> Takes {
@@ -103,7 +103,7 @@ impl Creator for Plain {
         let with = self.takes().reopening(spec, first);
         // Nothing is written before it is known that it will open.
         let parameters = Parameters::of(&with)?;
-        let place = Place::find(store.len(), &with.headerless, 0)?;
+        let place = HeaderlessArea::find(store.len(), &with.headerless, 0)?;
         headerless::cipher_of(&parameters.cipher, &parameters.key, place.sectors, with.acceleration)?;
         headerless::create(store, &place, spec)
     }
@@ -117,16 +117,16 @@ impl Creator for Plain {
     }
 }
 
-struct Locked(Arc<dyn Store>);
+struct PlainHeader(Arc<dyn Store>);
 
-impl Header for Locked {
+impl Header for PlainHeader {
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
         let store = &*self.0;
         check_opening(PLAIN.name(), &PLAIN.takes(), with)?;
         let parameters = Parameters::of(with)?;
-        let place = Place::find(store.len(), &with.headerless, 0)?;
-        let volume = Volume {
+        let place = HeaderlessArea::find(store.len(), &with.headerless, 0)?;
+        let volume = HeaderlessVolume {
             format: PLAIN.name(),
             kind: "PLAIN",
             cipher: &parameters.cipher,

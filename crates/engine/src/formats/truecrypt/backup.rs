@@ -6,7 +6,7 @@
 
 use super::editor::{Opened, copy_at, step};
 use super::seal::Seal;
-use super::{Family, HEADER_AREA, HEADER_GROUP, HeaderCopy, Locked, OLD_HEADER, UNIT, header, keyfiles, magic};
+use super::{Family, HEADER_AREA, HEADER_GROUP, HeaderCopies, HeaderCopy, OLD_HEADER, UNIT, header, keyfiles, magic};
 use crate::advice::Warning;
 use crate::credential::{HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -163,7 +163,7 @@ fn in_backup(family: &Family, store: &dyn Store, file: &dyn Store, with: &Unlock
         HeaderChoice::One { hidden, .. } => HeaderChoice::One { hidden, backup: false },
         HeaderChoice::Any | HeaderChoice::Backup => HeaderChoice::Any,
     };
-    let opened = Opened::among(Locked { family: *family, copies }, store.len(), &Unlock { header, ..*with })?;
+    let opened = Opened::among(HeaderCopies { family: *family, copies }, store.len(), &Unlock { header, ..*with })?;
     if opened.found.fields.has_backups == old {
         return Err(Error::new(ErrorKind::NotThisFormat(
             "a header of one generation in a backup of the other: it is no header backup".into(),

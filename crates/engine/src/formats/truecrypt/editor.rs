@@ -4,43 +4,34 @@
 //! header backup, still opens the volume with the old password. Only the 512 bytes of the headers are written; the rest of
 //! their areas is random already.
 
-use claviger_crypto::secret::wipe_stack;
-
 use super::kdfs::Derivation;
 use super::positions::Position;
 use super::seal::Seal;
 use super::trials::Found;
-use super::{DataArea, Family, HEADER_GROUP, HeaderCopy, Locked, by_name, check_pim, create, header, keyfiles};
+use super::{DataArea, Family, HEADER_GROUP, HeaderCopies, HeaderCopy, by_name, check_pim, create, header, keyfiles};
 use crate::advice::Warning;
 use crate::credential::{HeaderChoice, Unlock};
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
 use crate::formats::takes::check_new;
-use crate::formats::{self, HeaderBackup, KeyslotEditor, NewCredential, Prepared, RestoreFrom, Verified};
+use crate::formats::{self, HeaderBackup, KeyslotEditor, NewCredential, Prepared, RestoreFrom, Verified, wiped};
 use crate::store::Store;
 
 impl KeyslotEditor for Family {
     fn change(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
-        self.told(change(self, store, with, new))
+        wiped(self.name, change(self, store, with, new))
     }
 
     fn back_up(&self, store: &dyn Store, with: &Unlock<'_>, hidden: Option<&Unlock<'_>>) -> Result<HeaderBackup> {
-        self.told(super::backup::back_up(self, store, with, hidden))
+        wiped(self.name, super::backup::back_up(self, store, with, hidden))
     }
 
     fn restore(&self, store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared> {
-        self.told(super::backup::restore(self, store, from, with, unproven))
+        wiped(self.name, super::backup::restore(self, store, from, with, unproven))
     }
 
     fn verify(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
-        self.told(super::verify::verify(self, store, with))
-    }
-}
-
-impl Family {
-    fn told<T>(&self, result: Result<T>) -> Result<T> {
-        wipe_stack();
-        result.map_err(|e| e.in_format(self.name))
+        wiped(self.name, super::verify::verify(self, store, with))
     }
 }
 
@@ -63,7 +54,7 @@ impl Opened {
     }
 
     /// Opens one of the copies; `len` is the length of the store that the volume is in.
-    pub fn among(locked: Locked, len: u64, with: &Unlock<'_>) -> Result<Self> {
+    pub fn among(locked: HeaderCopies, len: u64, with: &Unlock<'_>) -> Result<Self> {
         let tried = locked.tried(with)?;
         let copy = &locked.copies[tried.found.copy];
         if copy.position.system {

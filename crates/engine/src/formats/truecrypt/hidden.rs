@@ -12,7 +12,9 @@ use super::create::{fill, not_too_cheap, random_secret};
 use super::positions::Position;
 use super::seal::Seal;
 use super::suites::{Mode, UNIT};
-use super::{DataArea, Family, Found, HEADER_AREA, HEADER_GROUP, HiddenRoom, Locked, Tried, header, keyfiles, magic};
+use super::{
+    DataArea, Family, Found, HEADER_AREA, HEADER_GROUP, HeaderCopies, HiddenRoom, Tried, header, keyfiles, magic,
+};
 use crate::credential::{Credential, HeaderChoice, Protect, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::filling::{cancelled, not_cancelled};
@@ -87,7 +89,7 @@ pub(super) fn create(
 }
 
 /// Whether the backup header at the end of the store is that of the volume which `found` is of: then the end is the volume's.
-fn its_backup_opens(locked: &Locked, found: &Found, with: &Unlock<'_>) -> Result<bool> {
+fn its_backup_opens(locked: &HeaderCopies, found: &Found, with: &Unlock<'_>) -> Result<bool> {
     let header = HeaderChoice::One { hidden: false, backup: true };
     match locked.tried(&Unlock { header, ..*with }) {
         Ok(twin) => Ok(Secret::copy_from(header::keys(&twin.found.plain)).same_as(header::keys(&found.plain))),
@@ -141,7 +143,7 @@ impl HeaderPlaces {
 
 /// An outer volume that can have a hidden one in it.
 struct Outer {
-    locked: Locked,
+    locked: HeaderCopies,
     data: DataArea,
     /// In bytes of the outer volume.
     tail: FreeTail,
@@ -250,7 +252,7 @@ pub(super) fn swapped() -> Error {
         .hint("The outer volume is what is opened: give its password, and the hidden volume's to protect it.")
 }
 
-impl Locked {
+impl HeaderCopies {
     /// Nothing but the headers of hidden volumes.
     fn hidden_only(&self) -> Self {
         Self { family: self.family, copies: self.copies.iter().filter(|c| c.position.hidden).cloned().collect() }
@@ -306,7 +308,7 @@ mod tests {
     use super::*;
 
     fn outer(len: u64, at: u64, end: u64) -> Outer {
-        let locked = Locked { family: TRUECRYPT, copies: Vec::new() };
+        let locked = HeaderCopies { family: TRUECRYPT, copies: Vec::new() };
         Outer {
             locked,
             data: DataArea { start: HEADER_GROUP, len },

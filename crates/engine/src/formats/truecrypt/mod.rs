@@ -37,7 +37,7 @@ use header::{Fields, Rules};
 use kdfs::{Derivation, Kdf};
 use positions::Position;
 use suites::{Mode, Suite, UNIT};
-use trials::{Found, Outcome, Plan};
+use trials::{Found, HeaderTrials, Outcome};
 
 /// The area that each header has for itself, in bytes (Volumes.h, `TC_VOLUME_HEADER_SIZE`).
 const HEADER_AREA: u64 = 64 << 10;
@@ -148,7 +148,7 @@ impl Format for Family {
 
     fn open_system(&self, disk: &Arc<dyn Store>) -> Result<Option<Box<dyn Header>>> {
         let Some(copy) = system::header(self, &**disk)? else { return Ok(None) };
-        let locked = Locked { family: *self, copies: vec![copy] };
+        let locked = HeaderCopies { family: *self, copies: vec![copy] };
         Ok(Some(Box::new(Stored { store: Arc::clone(disk), locked })))
     }
 
@@ -204,7 +204,7 @@ impl Creator for Family {
 
 impl Family {
     /// All that could be headers of a volume in `store`.
-    fn locked(&self, store: &dyn Store) -> Result<Locked> {
+    fn locked(&self, store: &dyn Store) -> Result<HeaderCopies> {
         let mut copies: Vec<HeaderCopy> = Vec::new();
         for position in self.positions {
             let Some(at) = position.in_store(store.len()) else { continue };
@@ -223,7 +223,7 @@ impl Family {
         if copies.is_empty() {
             return Err(ErrorKind::NotThisFormat("no sector that could be a header has anything in it".into()).into());
         }
-        Ok(Locked { family: *self, copies })
+        Ok(HeaderCopies { family: *self, copies })
     }
 }
 
@@ -242,7 +242,7 @@ impl HeaderCopy {
 }
 
 /// All that could be headers of the volume.
-struct Locked {
+struct HeaderCopies {
     family: Family,
     copies: Vec<HeaderCopy>,
 }
@@ -258,7 +258,7 @@ struct Tried {
 /// The same with the store that they are in.
 struct Stored {
     store: Arc<dyn Store>,
-    locked: Locked,
+    locked: HeaderCopies,
 }
 
 impl Header for Stored {
@@ -278,7 +278,7 @@ impl Header for Stored {
     }
 }
 
-impl Locked {
+impl HeaderCopies {
     fn unlocked(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
         let Tried { found, mut warnings, mut trials, mut derivations } = self.tried(with)?;
@@ -340,7 +340,7 @@ impl Locked {
     }
 
     /// All that is to be tried, narrowed by what is known.
-    fn plan(&self, with: &Unlock<'_>) -> Result<Plan<'_>> {
+    fn plan(&self, with: &Unlock<'_>) -> Result<HeaderTrials<'_>> {
         let family = &self.family;
         check_opening(family.name(), &family.takes(), with)?;
         check_pim(with.pim)?;
@@ -365,7 +365,7 @@ impl Locked {
             let right = |(s, _): &trials::Way| suite.is_none_or(|only| std::ptr::eq(only, *s));
             position.ways(family.suites).filter(right).collect()
         };
-        Ok(Plan::new(family.rules, &self.copies, derivations, ways))
+        Ok(HeaderTrials::new(family.rules, &self.copies, derivations, ways))
     }
 
     fn facts(&self, found: &Found, data: &DataArea, with: &Unlock<'_>) -> Facts {

@@ -8,7 +8,7 @@ use super::{HEADER_AREA, HEADER_GROUP, OLD_HEADER, OLD_HIDDEN_HEADER};
 pub(super) struct Position {
     /// What a person calls it.
     pub name: &'static str,
-    place: Place,
+    place: HeaderAt,
     /// Whether the store has to be longer than this, in bytes, for there to be such a header (7.1a, Ntvol.c, `TCOpenVolume`).
     beyond: u64,
     pub hidden: bool,
@@ -20,14 +20,14 @@ pub(super) struct Position {
 }
 
 /// Bytes from an end of the store.
-enum Place {
+enum HeaderAt {
     Start(u64),
     End(u64),
 }
 
 const PRIMARY: Position = Position {
     name: "primary",
-    place: Place::Start(0),
+    place: HeaderAt::Start(0),
     beyond: 0,
     hidden: false,
     backup: false,
@@ -36,19 +36,19 @@ const PRIMARY: Position = Position {
 };
 
 const HIDDEN: Position =
-    Position { name: "hidden", place: Place::Start(HEADER_AREA), beyond: HEADER_GROUP, hidden: true, ..PRIMARY };
+    Position { name: "hidden", place: HeaderAt::Start(HEADER_AREA), beyond: HEADER_GROUP, hidden: true, ..PRIMARY };
 
 const BACKUP: Position =
-    Position { name: "backup", place: Place::End(HEADER_GROUP), beyond: 2 * HEADER_GROUP, backup: true, ..PRIMARY };
+    Position { name: "backup", place: HeaderAt::End(HEADER_GROUP), beyond: 2 * HEADER_GROUP, backup: true, ..PRIMARY };
 
 const HIDDEN_BACKUP: Position =
-    Position { name: "hidden backup", place: Place::End(HEADER_AREA), hidden: true, ..BACKUP };
+    Position { name: "hidden backup", place: HeaderAt::End(HEADER_AREA), hidden: true, ..BACKUP };
 
 /// Every position of TrueCrypt; where headers in several open, the first counts.
 pub(super) static TRUECRYPT: &[Position] = &[
     Position { old: true, ..PRIMARY },
     HIDDEN,
-    Position { place: Place::End(OLD_HIDDEN_HEADER), beyond: OLD_HEADER + OLD_HIDDEN_HEADER, old: true, ..HIDDEN },
+    Position { place: HeaderAt::End(OLD_HIDDEN_HEADER), beyond: OLD_HEADER + OLD_HIDDEN_HEADER, old: true, ..HIDDEN },
     BACKUP,
     HIDDEN_BACKUP,
 ];
@@ -60,7 +60,7 @@ pub(super) static VERACRYPT: &[Position] = &[PRIMARY, HIDDEN, BACKUP, HIDDEN_BAC
 /// looked for there.
 pub(super) static SYSTEM: Position = Position {
     name: "system",
-    place: Place::Start(super::system::HEADER_AT),
+    place: HeaderAt::Start(super::system::HEADER_AT),
     beyond: super::system::BOOT_LOADER,
     system: true,
     ..PRIMARY
@@ -71,8 +71,8 @@ impl Position {
     pub fn in_store(&self, len: u64) -> Option<u64> {
         (len > self.beyond).then_some(())?;
         match self.place {
-            Place::Start(at) => Some(at),
-            Place::End(before) => len.checked_sub(before),
+            HeaderAt::Start(at) => Some(at),
+            HeaderAt::End(before) => len.checked_sub(before),
         }
     }
 

@@ -51,7 +51,7 @@ pub(super) struct Outcome {
 pub(super) type Way = (&'static Suite, Mode);
 
 /// All that is to be tried.
-pub(super) struct Plan<'a> {
+pub(super) struct HeaderTrials<'a> {
     rules: &'static Rules,
     tasks: Vec<Task<'a>>,
     pieces: Vec<Piece>,
@@ -74,7 +74,7 @@ struct Piece {
     index: usize,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> HeaderTrials<'a> {
     /// For all `copies`: each key derivation of each copy's position, each suite in each mode.
     pub fn new(
         rules: &'static Rules,
@@ -162,7 +162,7 @@ impl Task<'_> {
 ///
 /// # Errors
 /// `Cancelled`.
-pub(super) fn run(plan: &Plan<'_>, password: &[u8], with: &Unlock<'_>) -> Result<Outcome> {
+pub(super) fn run(plan: &HeaderTrials<'_>, password: &[u8], with: &Unlock<'_>) -> Result<Outcome> {
     let search = Search {
         plan,
         password,
@@ -206,7 +206,7 @@ impl Key {
 
 /// What the threads share.
 struct Search<'a> {
-    plan: &'a Plan<'a>,
+    plan: &'a HeaderTrials<'a>,
     password: &'a [u8],
     with: &'a Unlock<'a>,
     /// Of each task.

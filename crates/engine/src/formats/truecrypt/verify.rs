@@ -2,7 +2,7 @@
 
 use super::editor::Opened;
 use super::suites::UNIT;
-use super::{Family, HEADER_GROUP, HeaderCopy, Locked, OLD_HEADER, header, magic};
+use super::{Family, HEADER_GROUP, HeaderCopies, HeaderCopy, OLD_HEADER, header, magic};
 use crate::advice::Warning;
 use crate::credential::{HeaderChoice, Unlock};
 use crate::error::{ErrorKind, Result};
@@ -59,7 +59,7 @@ fn copies(family: &Family, store: &dyn Store, opened: &Opened, with: &Unlock<'_>
         }
         let looks_random = magic::looks_random(&bytes);
         let copy = HeaderCopy { position, at, bytes };
-        let alone = Locked { family: *family, copies: vec![copy] };
+        let alone = HeaderCopies { family: *family, copies: vec![copy] };
         let with = Unlock { header: HeaderChoice::Any, ..*with };
         let state = match Opened::among(alone, store.len(), &with) {
             Ok(this) => {

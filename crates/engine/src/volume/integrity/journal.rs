@@ -20,7 +20,7 @@ const UNUSED: u32 = u32::MAX;
 
 /// Where a block is in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct JournalSlot {
     pub section: u32,
     pub entry: u32,
 }
@@ -29,7 +29,7 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Journal {
     /// The newest version of each block in a committed section.
-    pub blocks: BTreeMap<u64, Place>,
+    pub blocks: BTreeMap<u64, JournalSlot>,
     /// How to write the next section.
     pub next: Next,
 }
@@ -108,7 +108,7 @@ pub(super) fn read(geometry: &Geometry, store: &dyn Store, base: u64) -> Result<
             }
             // Linux skips entries outside the data.
             if sector < geometry.provided {
-                blocks.insert(sector / geometry.block_sectors, Place { section, entry });
+                blocks.insert(sector / geometry.block_sectors, JournalSlot { section, entry });
             }
         }
     }
@@ -219,7 +219,7 @@ pub(super) fn read_block(
     geometry: &Geometry,
     store: &dyn Store,
     base: u64,
-    place: Place,
+    place: JournalSlot,
     data: &mut [u8],
     tag: &mut [u8],
 ) -> io::Result<()> {

@@ -29,7 +29,7 @@ use super::{Payload, Segment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::random;
 use crate::store::Store;
-use journal::{Head, Journal, Next, Place};
+use journal::{Head, Journal, JournalSlot, Next};
 use superblock::{Geometry, SUPERBLOCK};
 
 /// Bytes that are moved from the journal to their places, or filled, at a time.
@@ -47,7 +47,7 @@ pub struct TaggedSectors {
 #[derive(Debug)]
 struct State {
     /// Blocks whose newest version is in the journal.
-    in_journal: BTreeMap<u64, Place>,
+    in_journal: BTreeMap<u64, JournalSlot>,
     writing: Writing,
 }
 
@@ -256,7 +256,7 @@ impl TaggedSectors {
 
     fn read_newest(
         &self,
-        in_journal: &BTreeMap<u64, Place>,
+        in_journal: &BTreeMap<u64, JournalSlot>,
         store: &dyn Store,
         base: u64,
         first: u64,
@@ -309,7 +309,7 @@ impl TaggedSectors {
             let numbered = (first..).zip(data.chunks(self.geometry.block()).zip(tags.chunks(self.geometry.tag)));
             let mut section = journal::section(&self.geometry, head, numbered.map(|(n, (data, tag))| (n, data, tag)));
             store.write_at(base + self.geometry.section_at(head.section), &mut section)?;
-            let places = (0..).map(|entry| Place { section: head.section, entry });
+            let places = (0..).map(|entry| JournalSlot { section: head.section, entry });
             state.in_journal.extend((first..first + (data.len() / self.geometry.block()) as u64).zip(places));
         }
         Ok(())
@@ -354,7 +354,7 @@ impl TaggedSectors {
     }
 
     /// The blocks in the journal, in runs that are contiguous in their places.
-    fn runs(&self, in_journal: &BTreeMap<u64, Place>) -> Vec<Range<u64>> {
+    fn runs(&self, in_journal: &BTreeMap<u64, JournalSlot>) -> Vec<Range<u64>> {
         let longest = (PIECE / self.geometry.block()) as u64;
         let mut runs: Vec<Range<u64>> = Vec::new();
         for &block in in_journal.keys() {

@@ -83,7 +83,7 @@ pub fn begin(stores: &Stores<'_>, with: &Unlock<'_>, request: &Request<'_>, decr
         (segment, Some((digest, key)))
     };
     let backward = request.backward || decrypt;
-    let plan = Plan {
+    let plan = NewReencryption {
         mode: if decrypt { Mode::Decrypt } else { Mode::Reencrypt },
         direction: if backward { Direction::Backward } else { Direction::Forward },
         shift: None,
@@ -147,7 +147,7 @@ pub fn begin_decryption(
     Edit::new(record.clone()).carry_out(&memory)?;
     let header = read(&memory)?;
     let moved = Segment { offset: Decimal(0), size: Size::Fixed(first), ..old.clone() };
-    let plan = Plan {
+    let plan = NewReencryption {
         mode: Mode::Decrypt,
         direction: Direction::Forward,
         shift: Some(shift),
@@ -218,7 +218,7 @@ pub(super) fn encryption_header(
     let segment = header.metadata.segments[&0].clone();
     let size = moved.as_ref().map_or(data.len(), |(_, size)| *size);
     let previous = linear(0, if moved.is_some() { Size::Fixed(size) } else { Size::Dynamic });
-    let plan = Plan {
+    let plan = NewReencryption {
         mode: Mode::Encrypt,
         direction: if moved.is_some() || request.backward { Direction::Backward } else { Direction::Forward },
         shift: moved.as_ref().map(|_| len),
@@ -359,7 +359,7 @@ fn cost_of(kdf: &Kdf) -> Cost<'static> {
 }
 
 /// A reencryption as it is to be put into metadata.
-struct Plan {
+struct NewReencryption {
     mode: Mode,
     direction: Direction,
     shift: Option<u64>,
@@ -369,7 +369,7 @@ struct Plan {
     moved: Option<(Segment, Option<u32>)>,
 }
 
-impl Plan {
+impl NewReencryption {
     /// Puts it in: its keyslot, its segments, what is required of programs, its digest.
     fn put(
         self,

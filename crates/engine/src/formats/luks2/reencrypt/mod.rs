@@ -296,7 +296,7 @@ pub(super) struct OpenVolume {
 
 impl OpenVolume {
     /// What a person must know.
-    pub fn told(&self) -> Warning {
+    pub fn warning(&self) -> Warning {
         let Progress { done, size, interrupted } = self.progress;
         let percent = u128::from(done) * 100 / u128::from(size.max(1));
         let so = match interrupted {
