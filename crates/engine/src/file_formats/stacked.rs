@@ -408,6 +408,21 @@ impl Tree for Stacked {
         })
     }
 
+    fn append(&self, node: Node, data: &[u8]) -> io::Result<()> {
+        let size = self.with(node, |contents| match contents {
+            Contents::Clear => self.lower.append(node, data).map(|()| None),
+            Contents::Encrypted(file) => Ok(Some(file.size)),
+            Contents::Unfinished => Ok(Some(0)),
+        })?;
+        match size {
+            Some(size) => self.write_at(node, size, data),
+            None => {
+                self.counters.written(data.len());
+                Ok(())
+            }
+        }
+    }
+
     fn set_len(&self, node: Node, len: u64) -> io::Result<()> {
         self.alone(node, |contents| match contents {
             Contents::Encrypted(file) if len > file.size => self.grow(node, file, len, &[]),

@@ -255,6 +255,14 @@ pub trait Tree: Send + Sync {
         Err(read_only())
     }
 
+    /// Writes all of `data` behind the end that the file has at that moment, whoever else makes it longer.
+    ///
+    /// # Errors
+    /// Those of [`Tree::write_at`].
+    fn append(&self, file: Node, data: &[u8]) -> io::Result<()> {
+        self.write_at(file, self.attributes(file)?.size, data)
+    }
+
     /// Changes the size of a file; what is new is zero.
     ///
     /// # Errors

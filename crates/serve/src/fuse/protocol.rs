@@ -101,6 +101,9 @@ pub mod set {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
+/// `FUSE_WRITE_CACHE`: a flag of WRITE. The data come from memory that a program has mapped.
+pub const WRITE_CACHE: u32 = 1 << 0;
+
 /// `FUSE_WRITE_KILL_SUIDGID`: a flag of WRITE.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 

@@ -21,7 +21,7 @@ use rustix::process::{getegid, geteuid};
 
 use super::answers::{Answer, Answers};
 use super::mount::Wish;
-use super::protocol::{Errno, Request, WRITE_KILL_SUIDGID, Writer, init, opcode, opened, set, split_name};
+use super::protocol::{Errno, Request, WRITE_CACHE, WRITE_KILL_SUIDGID, Writer, init, opcode, opened, set, split_name};
 use super::{Mounted, Options, Transport};
 
 /// What was written is lost by a crash for no longer than this.
@@ -55,6 +55,7 @@ const S_IFCHR: u32 = 0o020_000;
 const S_IFIFO: u32 = 0o010_000;
 const S_ISUID: u16 = 0o4000;
 const S_ISGID: u16 = 0o2000;
+const S_ISVTX: u16 = 0o1000;
 const S_IXGRP: u16 = 0o0010;
 
 /// Bytes that programs had better read and write at a time, at least.
@@ -463,8 +464,32 @@ impl Shown {
     }
 
     fn remove(&self, request: &Request, data: &[u8]) -> Answered {
-        let (name, _) = name(data)?;
-        done(self.tree.remove(self.node(request.node), name))
+        let (folder, (name, _)) = (self.node(request.node), name(data)?);
+        let known = self.as_it_is(request, folder, name)?;
+        match known.map(|known| known.kind == NodeKind::Folder) {
+            Some(true) if request.opcode == opcode::UNLINK => Err(Errno::EISDIR),
+            Some(false) if request.opcode == opcode::RMDIR => Err(Errno::ENOTDIR),
+            _ => done(self.tree.remove(folder, name)),
+        }
+    }
+
+    /// What a name that is about to go means now, where others change the tree, too: the kernel has judged what it meant up to
+    /// a second ago. In a folder like /tmp it may be somebody else's by now (inode(7), the sticky bit).
+    fn as_it_is(&self, request: &Request, folder: Node, name: &OsStr) -> Result<Option<Attributes>, Errno> {
+        if !self.tree.changes_elsewhere() {
+            return Ok(None);
+        }
+        let node = self.tree.lookup(folder, name).map_err(errno)?;
+        let known = self.tree.attributes(node);
+        self.tree.forget(node, 1);
+        let (known, around) = (known.map_err(errno)?, self.tree.attributes(folder).map_err(errno)?);
+        let (user, _) = request.owner;
+        let owns = |of: &Attributes| of.owner.is_none_or(|(owner, _)| owner == user);
+        let sticky = self.showing.owners == Owners::Tree && around.mode.is_some_and(|mode| mode & S_ISVTX != 0);
+        match sticky && user != 0 && !owns(&known) && !owns(&around) {
+            true => Err(Errno::EPERM),
+            false => Ok(Some(known)),
+        }
     }
 
     /// RENAME (`struct fuse_rename_in`) and RENAME2 (`struct fuse_rename2_in`), with both names.
@@ -479,7 +504,13 @@ impl Shown {
             EXCHANGE => Renaming::Exchange,
             _ => return Err(Errno::EINVAL),
         };
-        let renamed = self.tree.rename(self.node(request.node), from, self.node(request.u64(0)), to, how);
+        let (folder, to_folder) = (self.node(request.node), self.node(request.u64(0)));
+        self.as_it_is(request, folder, from)?;
+        match self.as_it_is(request, to_folder, to) {
+            Err(Errno::ENOENT) => {}
+            replaced => drop(replaced?),
+        }
+        let renamed = self.tree.rename(folder, from, to_folder, to, how);
         renamed.map(|()| 0).map_err(|e| match errno(e) {
             Errno::EOPNOTSUPP => Errno::EINVAL,
             other => other,
@@ -537,14 +568,22 @@ impl Shown {
 
     /// WRITE (`struct fuse_write_in`): `struct fuse_write_out`.
     fn write(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
+        const O_APPEND: u32 = 0o2000;
         let (node, size) = (self.node(request.node), request.u32(16) as usize);
         if size != data {
             return Err(Errno::EINVAL);
         }
-        self.tree.write_at(node, request.u64(8), &payload[..size]).map_err(errno)?;
-        if request.u32(20) & WRITE_KILL_SUIDGID != 0 {
+        let how = request.u32(20);
+        if how & WRITE_KILL_SUIDGID != 0 {
             self.take_privileges(node).map_err(errno)?;
         }
+        // Where others make the file longer, the kernel does not know its end. What a program wrote to memory has its place.
+        let appends = request.u32(32) & O_APPEND != 0 && how & WRITE_CACHE == 0 && self.tree.changes_elsewhere();
+        let written = match appends {
+            true => self.tree.append(node, &payload[..size]),
+            false => self.tree.write_at(node, request.u64(8), &payload[..size]),
+        };
+        written.map_err(errno)?;
         Ok(Writer::new(payload).u32(size as u32).u32(0).len())
     }
 
@@ -655,7 +694,25 @@ impl Shown {
             REPLACE => Setting::Replace,
             _ => return Err(Errno::EINVAL),
         };
-        self.tree.set_extended(self.node(request.node), name, value, how).map(|()| 0).map_err(none_at_all)
+        let node = self.node(request.node);
+        if name == "system.posix_acl_access" {
+            self.take_group(node, request.owner).map_err(errno)?;
+        }
+        self.tree.set_extended(node, name, value, how).map(|()| 0).map_err(none_at_all)
+    }
+
+    /// Whoever says anew who may run a program that is setgid, and is not of that group, does not let others run it as the
+    /// group (inode(7), `S_ISGID`). Root, as who this process sets it, could. The user's other groups are not known here.
+    fn take_group(&self, node: Node, (user, group): (u32, u32)) -> io::Result<()> {
+        if self.showing.owners != Owners::Tree || user == 0 {
+            return Ok(());
+        }
+        let known = self.tree.attributes(node)?;
+        let of_group = known.owner.is_none_or(|(_, own)| own == group);
+        match known.mode.filter(|mode| known.kind == NodeKind::File && mode & S_ISGID != 0 && !of_group) {
+            Some(mode) => self.tree.set_mode(node, mode & !S_ISGID),
+            None => Ok(()),
+        }
     }
 
     fn remove_extended(&self, request: &Request, data: &[u8]) -> Answered {

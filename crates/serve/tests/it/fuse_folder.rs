@@ -1,8 +1,10 @@
 //! A folder of this machine, mounted as it is: programs find no difference.
 
-use std::fs::{self, File, Permissions};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::PathBuf;
+use std::process::Command;
 
 use claviger_testkit::fsx::{Folder, Plan, exercise_folder, seed};
 use claviger_testkit::posix::{Options, Reference, read_only, read_only_contents, run, second_group};
@@ -108,6 +110,82 @@ fn nothing_is_written_to_a_folder_that_is_shown_read_only() {
         let server = place.serve(&[&word(&place), transport, "read-only"]);
         read_only(&place.folder()).unwrap_or_else(|e| panic!("{e}"));
         Passed { place, server }.ends();
+    }
+}
+
+/// Beyond this time the kernel asks anew; all of it happens within, so that it relies on what is not true any more.
+#[test]
+fn what_others_changed_a_moment_ago_is_not_overwritten_and_not_removed() {
+    let append = |path: PathBuf| OpenOptions::new().append(true).open(path).expect("it is there");
+    for transport in transports().into_iter().flatten() {
+        let passed = Passed::by_root(transport);
+        let (below, shown) = (lower(&passed.place), passed.place.folder());
+
+        fs::write(below.join("log"), "").expect("there is room");
+        let (mut there, mut here) = (append(below.join("log")), append(shown.join("log")));
+        for number in 0..3 {
+            writeln!(there, "there {number}").expect("there is room");
+            writeln!(here, "here {number}").expect("there is room");
+        }
+        let all = "there 0\nhere 0\nthere 1\nhere 1\nthere 2\nhere 2\n";
+        assert_eq!(fs::read_to_string(below.join("log")).expect("it is read"), all);
+        assert_eq!(fs::read_to_string(shown.join("log")).expect("it is read"), all);
+
+        fs::create_dir(below.join("name")).expect("it is new");
+        assert!(fs::metadata(shown.join("name")).expect("it is there").is_dir());
+        fs::remove_dir(below.join("name")).expect("it is empty");
+        fs::write(below.join("name"), "precious").expect("there is room");
+        fs::remove_dir(shown.join("name")).expect_err("it is a file now");
+        assert_eq!(fs::read(below.join("name")).expect("it is there"), b"precious");
+        passed.ends();
+    }
+}
+
+#[test]
+fn in_a_sticky_folder_nobody_removes_or_moves_what_has_become_another_s() {
+    let Some(_) = program("setpriv") else { return };
+    for transport in transports().into_iter().flatten() {
+        let passed = Passed::by_root(transport);
+        let (below, shown) = (lower(&passed.place).join("tmp"), passed.place.folder().join("tmp"));
+        fs::create_dir(&below).expect("it is new");
+        fs::set_permissions(&below, Permissions::from_mode(0o1777)).expect("it is ours");
+        for attempt in ["rm -f x", "mv -f x y", "mv -f y x"] {
+            for (name, owner) in [("x", NOBODY), ("y", NOBODY)] {
+                fs::write(below.join(name), "theirs").expect("there is room");
+                chown(below.join(name), Some(owner), Some(owner)).expect("root may");
+            }
+            // In one go, as the kernel forgets soon.
+            let script = format!(
+                "stat {shown}/x {shown}/y; rm {below}/x; touch {below}/x; \
+                 cd {shown} && setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups {attempt}",
+                shown = shown.display(),
+                below = below.display(),
+            );
+            let done = Command::new("sh").args(["-c", &script]).output().expect("it starts");
+            assert!(!done.status.success(), "{attempt}");
+            assert_eq!(fs::metadata(below.join("x")).expect("it is there").uid(), 0, "{attempt}");
+            fs::remove_file(below.join("x")).expect("root may");
+        }
+        passed.ends();
+    }
+}
+
+#[test]
+fn whoever_is_not_of_its_group_does_not_say_who_else_runs_a_setgid_program() {
+    let Some(_) = program("setpriv").and_then(|_| program("setfacl")) else { return };
+    for transport in transports().into_iter().flatten() {
+        let passed = Passed::by_root(transport);
+        let program = lower(&passed.place).join("program");
+        fs::write(&program, "").expect("there is room");
+        chown(&program, Some(NOBODY), Some(0)).expect("root may");
+        fs::set_permissions(&program, Permissions::from_mode(0o2750)).expect("it is ours");
+        let mut command = Command::new("setpriv");
+        let user = NOBODY.to_string();
+        command.args(["--reuid", &user, "--regid", &user, "--clear-groups", "setfacl", "-m", "o::x"]);
+        let done = command.arg(passed.place.folder().join("program")).status().expect("it starts");
+        assert!(done.success());
+        assert_eq!(fs::metadata(&program).expect("it is there").mode() & 0o7777, 0o751);
+        passed.ends();
     }
 }
 
