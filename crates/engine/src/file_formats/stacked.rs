@@ -24,9 +24,10 @@ const BOTH: Use = Use { read: true, write: true };
 
 /// A tree over a tree: contents through volumes, names through keys, all else as it is. Its nodes are those of the tree below.
 ///
-/// A crash at any moment leaves a file with its old or its new size, and all bytes that were synced: what a file grows by is written
-/// before its header counts it, and what it loses goes when the header does not count it any more. Sectors that are written
-/// in part are as safe as they are in any volume.
+/// A program killed at any moment leaves a file with its old or its new size: what a file grows by is written before its header
+/// counts it, and what it loses goes when the header does not count it any more. After a power cut a header may count bytes that
+/// never came and were not synced: they are reported as cut short, and all that was synced is there. Sectors that are written in
+/// part are as safe as they are in any volume.
 pub struct Stacked {
     lower: Arc<dyn Tree>,
     keys: Box<dyn FileKeys>,
