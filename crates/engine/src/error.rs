@@ -134,10 +134,13 @@ impl Error {
     /// What `Display` says, with the words that `say` has for the advice.
     pub fn told(&self, say: impl Fn(&Advice) -> String) -> String {
         let path = self.path.as_ref().map(|path| format!("{}: ", path.display())).unwrap_or_default();
-        let of_format = self.format.filter(|_| !matches!(self.kind, ErrorKind::CredentialKind { .. }));
+        let kind = self.kind.to_string();
+        // Where the message begins with the format's name, that is enough.
+        let named = |format: &str| kind.starts_with(format) || matches!(self.kind, ErrorKind::CredentialKind { .. });
+        let of_format = self.format.filter(|format| !named(format));
         let format = of_format.map(|format| format!("{format}: ")).unwrap_or_default();
         let to_try = self.to_try(say).map(|to_try| format!("\n{to_try}")).unwrap_or_default();
-        format!("{path}{format}{}{to_try}", self.kind)
+        format!("{path}{format}{kind}{to_try}")
     }
 }
 

@@ -323,7 +323,7 @@ impl Opened {
         match self {
             Self::Bytes(volume) => Ok(*volume),
             Self::Files(folder) => {
-                let what = format!("a folder as bytes: {} encrypts file by file", folder.format.name());
+                let what = format!("reading a folder as one volume: {} keeps files one by one", folder.format.name());
                 Err(Error::unsupported(what).advise(Advice::UseFiles))
             }
         }

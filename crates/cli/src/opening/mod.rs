@@ -381,7 +381,8 @@ impl OpenArgs {
         let access = if self.how.truncated { Access::ReadOnly } else { access };
         guard::no_dumps();
         let cancel = cancel::install()?;
-        let locked = self.how.opening(&self.path)?.access(access).find().map_err(with_explain)?;
+        let locked = self.how.opening(&self.path)?.access(access).find();
+        let locked = locked.map_err(|e| if self.path.is_dir() { e } else { with_explain(e) })?;
         if let Some(header) = locked.header() {
             self.announce(header).map_err(|e| e.at(&self.path))?;
         }

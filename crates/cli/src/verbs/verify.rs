@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
-use claviger_engine::Unlock;
 use claviger_engine::formats::{AreaReport, CopyReport, CopyState, Verified};
 use claviger_engine::store::Access;
+use claviger_engine::{Advice, Unlock};
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
@@ -43,6 +43,9 @@ struct Checked {
     areas: Vec<AreaReport>,
     damaged: bool,
     warnings: Vec<String>,
+    /// Whether a warning says how the header is repaired.
+    #[serde(skip)]
+    repair_told: bool,
 }
 
 /// Carries the verb out.
@@ -55,13 +58,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     bar.clear();
     let Verified { format, copies, areas, damaged, warnings, .. } = verified;
     let path = editing.path().display().to_string();
-    output::print(&Checked { path, format, copies, areas, damaged, warnings: advice::texts(&warnings) }, args.json)?;
+    let repair_told = warnings.iter().any(|warning| warning.advice == Some(Advice::RepairHeader));
+    let warnings = advice::texts(&warnings);
+    output::print(&Checked { path, format, copies, areas, damaged, warnings, repair_told }, args.json)?;
     if damaged { Err(Silent::damaged().into()) } else { Ok(()) }
 }
 
 impl Report for Checked {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, format, copies, areas, damaged, warnings } = self;
+        let Self { path, format, copies, areas, damaged, warnings, repair_told } = self;
         writeln!(out, "{path}: {format}")?;
         for copy in copies {
             let state = match &copy.state {
@@ -86,6 +91,7 @@ impl Report for Checked {
             writeln!(out, "{warning}")?;
         }
         let end = match damaged {
+            true if *repair_told => "Damaged.",
             true => {
                 "Damaged. `claviger header restore --embedded` repairs the header in front from the backup at the end; where the \
                  backup is the damaged one, `claviger change` writes both anew."

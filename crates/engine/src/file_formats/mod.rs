@@ -14,6 +14,7 @@ use std::sync::Arc;
 pub use clear::CLEAR;
 pub use stacked::Stacked;
 
+use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Verdict;
@@ -227,6 +228,6 @@ fn identified(lower: &dyn Tree) -> Result<&'static dyn FileFormat> {
             return Ok(*format);
         }
     }
-    let what = "the folder shows no format that encrypts file by file".to_owned();
-    Err(Error::new(ErrorKind::NotThisFormat(what)).hint("If you know the format, name it."))
+    let what = "nothing in the folder shows a format that encrypts file by file".to_owned();
+    Err(Error::new(ErrorKind::NotThisFormat(what)).advise(Advice::NameFormat))
 }

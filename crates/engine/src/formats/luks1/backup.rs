@@ -35,6 +35,8 @@ pub(super) fn back_up(store: &dyn Store) -> Result<HeaderBackup> {
 /// Where only the header was damaged, that is the one thing that is written.
 pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared> {
     let RestoreFrom::Backup(file) = from else {
+        // What is not LUKS1 says so: it may be of a format that has one.
+        Phdr::read(store)?;
         return Err(Error::misuse("a LUKS1 volume has no backup header in it").hint("Restore it from a file."));
     };
     let backup = Phdr::read(file)?;

@@ -49,6 +49,7 @@ pub(super) fn repair(store: &dyn Store) -> Result<Prepared> {
 /// same, which is so where only the header was damaged, a header opens at any moment.
 pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared> {
     let RestoreFrom::Backup(file) = from else {
+        read::read(store)?;
         return Err(Error::misuse(
             "a LUKS2 volume has no backup header at its end: its second copy is behind the first",
         )
