@@ -67,7 +67,8 @@ impl Format for Luks1 {
         use Parameter::*;
         Takes {
             creating: &[Hash, Cipher, KeySize, Offset, VolumeKey, DetachedHeader, Uuid, Kdf, Time, Iterations],
-            opening: &[Keyfile, VolumeKey, Keyslot, DetachedHeader],
+            // A hash and a cipher would narrow the trials; the header says them, and tables of mounts have lines with both.
+            opening: &[Hash, Cipher, Keyfile, VolumeKey, Keyslot, DetachedHeader],
         }
     }
 

@@ -106,7 +106,8 @@ impl Format for Luks2 {
                 MetadataSize,
                 KeyslotsSize,
             ],
-            opening: &[Keyfile, VolumeKey, Keyslot, BackupHeader, DetachedHeader],
+            // A hash and a cipher would narrow the trials; the header says them, and tables of mounts have lines with both.
+            opening: &[Hash, Cipher, Keyfile, VolumeKey, Keyslot, BackupHeader, DetachedHeader],
         }
     }
 
