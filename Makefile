@@ -53,6 +53,8 @@ lint:
 	tools/advisories.sh
 
 doc:
+	# Pages of what is gone would stay.
+	rm -rf $(TARGET)/doc/claviger_*
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps $(addprefix -p ,$(LIBRARIES))
 
 # The public API as text, in docs/api: a change of it is seen in review.
