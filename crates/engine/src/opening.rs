@@ -9,6 +9,7 @@ use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_formats::{self, FileFormat, Stacked};
+use crate::formats::takes;
 use crate::formats::{self, Facts, Format, Header, KeyslotEditor, UnlockPlan, Unlocked, partition};
 use crate::partitions;
 use crate::store::{Access, FileStore, Store};
@@ -245,6 +246,18 @@ struct LockedVolume {
 }
 
 impl Locked {
+    /// Refuses what no format that this could be of takes, before anybody is asked for a secret.
+    ///
+    /// # Errors
+    /// `Misuse`, `CredentialKind`.
+    pub fn check(&self, with: &Unlock<'_>) -> Result<()> {
+        let checked = match &self.found {
+            Found::Volume(volume) => takes::check_any(&volume.header.takes(), with),
+            Found::Folder(folder) => takes::check_opening(folder.format.name(), &folder.format.takes(), with),
+        };
+        checked.map_err(|e| self.opening.place.at(e))
+    }
+
     /// What trying the credentials will cost, where the header tells it.
     pub fn plan(&self, with: &Unlock<'_>) -> Option<UnlockPlan> {
         self.header()?.plan(with)

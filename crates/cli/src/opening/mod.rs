@@ -383,6 +383,7 @@ impl OpenArgs {
         let cancel = cancel::install()?;
         let locked = self.how.opening(&self.path)?.access(access).find();
         let locked = locked.map_err(|e| if self.path.is_dir() { e } else { with_explain(e) })?;
+        locked.check(&self.how.unlock(&[]))?;
         if let Some(header) = locked.header() {
             self.announce(header).map_err(|e| e.at(&self.path))?;
         }

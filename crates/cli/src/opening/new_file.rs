@@ -20,9 +20,8 @@ fn exists(path: &Path) -> Error {
     Error::misuse("already exists and is not overwritten").at(path).hint("Choose another name.")
 }
 
-/// Writes a file that does not exist yet, for its owner only (0600), and makes it and its name durable; more can be
-/// written behind. One that could not be
-/// written whole is removed again.
+/// Writes a file that does not exist yet, for its owner only (0600), and makes it and its name durable. More can be written behind;
+/// a file that could not be written whole is removed again.
 ///
 /// # Errors
 /// `Misuse` if there is something of that name; `Io`.

@@ -16,7 +16,7 @@ pub fn say(advice: &Advice) -> String {
                 numbers.join(", ")
             );
         }
-        Advice::ConvertToLuks2 => "`claviger header convert --to LUKS2` turns the header into one of it.",
+        Advice::ConvertToLuks2 => "`claviger header convert --to LUKS2` makes it a LUKS2 header.",
         Advice::ListKeyslots => "`claviger keyslot list` shows those that there are.",
         Advice::NameFormat => "Name its format: the option is --format.",
         Advice::NameHeader => {

@@ -105,6 +105,9 @@ impl Args {
     }
 }
 
+/// What stands for a file system where files are encrypted one by one.
+const FILES: &str = "files";
+
 #[derive(Serialize)]
 struct MountReport {
     volume: String,
@@ -189,7 +192,7 @@ fn serve_folder(
     let counted = Arc::downgrade(&tree);
     let status = |tree: Arc<Stacked>| Status { traffic: tree.traffic(), damage_prevented: false };
     let control = live.answer(move || counted.upgrade().map(status).unwrap_or_default())?;
-    let mounted = mount::mount_folder(tree, "files", &args.request(dir), live).map_err(|e| e.at(&args.open.path))?;
+    let mounted = mount::mount_folder(tree, FILES, &args.request(dir), live).map_err(|e| e.at(&args.open.path))?;
     serve(args, mounted, SMALLEST_SECTOR, signals, parent)?;
     drop(control);
     Ok(())
@@ -324,6 +327,12 @@ impl Report for MountReport {
                         "A file system in it should be made for sectors of {sector_size} bytes: mkfs.ext4 -b {sector_size}, \
                          mkfs.vfat -S {sector_size}, mkfs.xfs -s size={sector_size}."
                     )?;
+                }
+            }
+            FILES => {
+                writeln!(out, "{volume} ({format}) is mounted at {dir}{how}.")?;
+                if rustix::process::geteuid().is_root() {
+                    writeln!(out, "All users reach it, as far as the owners and modes of its files let them.")?;
                 }
             }
             filesystem => writeln!(out, "{volume} ({format}, {filesystem}) is mounted at {dir}{how}.")?,

@@ -196,3 +196,28 @@ fn partitions_inside_are_named_and_read() {
     let cat = claviger_on(&folder, &["cat", "--inner-partition", "1", "--file", "note"], &volume, &[]);
     assert_eq!(cat.succeeds().out, b"hello");
 }
+
+#[test]
+fn a_folder_of_files_is_reached_without_a_mount() {
+    let folder = Folder::new();
+    fs::create_dir_all(folder.path("lower/inner")).expect("folders");
+    fs::write(folder.path("lower/inner/one"), "first").expect("a file");
+    let lower = folder.str("lower");
+    let on = |verb: &[&str], rest: &[&str]| run(verb.iter().chain(&["--format", "clear", &*lower]).chain(rest));
+    let listing = on(&["ls", "--json"], &["/inner"]).succeeds().json();
+    assert_eq!((listing["entries"][0]["name"].as_str(), listing["filesystem"].as_str()), (Some("one"), None));
+    assert!(on(&["tree"], &[]).succeeds().text().contains("one"));
+    assert_eq!(on(&["cat", "--file", "/inner/one"], &[]).succeeds().out, b"first");
+    fs::write(folder.path("two"), vec![7; 100_000]).expect("a file");
+    on(&["cp"], &[&folder.str("two"), ":/inner"]).succeeds();
+    on(&["cp", "-r"], &[":/inner", &folder.str("out")]).succeeds();
+    for copy in ["lower/inner/two", "out/two"] {
+        assert!(fs::read(folder.path(copy)).expect("a copy") == [7; 100_000], "{copy}");
+    }
+    // It has files and no bytes, shows no format, and has nothing that a password opens.
+    on(&["cat"], &[]).fails(5, &["as one volume", "claviger mount"]);
+    on(&["info"], &[]).fails(5, &["as one volume"]);
+    run(["ls", &lower]).fails(3, &["the folder shows no format", "--format"]);
+    on(&["ls", "--partition", "1"], &[]).fails(1, &["no partitions"]);
+    on(&["ls", "--password-file", &folder.password], &[]).fails(1, &["clear"]);
+}

@@ -503,3 +503,34 @@ fn what_is_served_is_listed_too() {
     assert!(one["state"] == "alive" && one["dir"].is_null(), "{one}");
     assert!(place.list().is_empty());
 }
+
+#[test]
+fn a_folder_is_mounted_as_it_is() {
+    for place in [Place::root(), Place::user()].into_iter().flatten() {
+        let (lower, dir) = (place.dir("lower"), place.dir("d"));
+        place.shell(&format!("echo below >{lower}/one && mkdir {lower}/folder && chmod 750 {lower}/folder")).succeeds();
+        let mount = ["mount", "--format", "clear", "--json", &lower, &dir];
+        let report = place.run(mount).succeeds().json();
+        assert_eq!((report["format"].as_str(), report["filesystem"].as_str()), (Some("clear"), Some("files")));
+        // Nobody else has it open for writing, not even as files without a mount.
+        place.run(["mount", "--format", "clear", &lower, &place.dir("other")]).fails(9, &["in use"]);
+        let inside = format!(
+            "set -e; cd {dir}; test $(cat one) = below; test $(stat -c %a folder) = 750; echo above >folder/two; \
+             ln folder/two three; mv one four; ln -s four five; test $(cat five) = below; chmod 600 three; sync three"
+        );
+        place.shell(&inside).succeeds();
+        let [one] = &place.list()[..] else { panic!("one is mounted") };
+        assert!(one["written"].as_u64() >= Some(6) && one["format"] == "clear", "{one}");
+        place.unmount(&dir).succeeds();
+        assert!(!place.mounted(&dir) && place.list().is_empty());
+        let below = format!(
+            "set -e; cd {lower}; test $(cat folder/two) = above; test $(stat -c %h-%a three) = 2-600; test ! -e one; \
+             test $(readlink five) = four"
+        );
+        place.shell(&below).succeeds();
+        let read_only = ["mount", "--format", "clear", "--read-only", &lower, &dir];
+        place.run(read_only).succeeds();
+        place.shell(&format!("cat {dir}/three && ! touch {dir}/new && ! rm {dir}/three")).succeeds();
+        place.unmount(&dir).succeeds();
+    }
+}

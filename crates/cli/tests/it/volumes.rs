@@ -335,6 +335,9 @@ fn veracrypt_volumes_say_what_they_are() {
     info(&[&known[..], &["--memory", "32M"]].concat()).fails(7, &["too little memory", "67108864"]);
     info(&["--veracrypt", "--truecrypt"]).fails(1, &["cannot be used with"]);
     info(&["--truecrypt", "--pim", "1"]).fails(1, &["TrueCrypt takes no PIM"]);
+    // Before anybody is asked for a password.
+    run(["info", "--truecrypt", "--pim", "1", &volume]).fails(1, &["TrueCrypt takes no PIM"]);
+    run(["info", "--format", "clear", "--pim", "1", &folder.str("")]).fails(1, &["clear takes no PIM"]);
     info(&["--pim", "1", "--hash", "sha512"]).fails(2, &["leave out the PIM"]);
 }
 

@@ -295,6 +295,12 @@ pub trait Header: Send {
     /// `WrongCredential`, `CredentialKind`, `Malformed`, `Unsupported`, `Cancelled`, `Io`.
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked>;
 
+    /// The formats that it could be of, by their names, and what they take: what none of them does is refused before a secret is asked
+    /// for. Nothing where that only [`Header::unlock`] tells.
+    fn takes(&self) -> Vec<(&'static str, Takes)> {
+        Vec::new()
+    }
+
     /// The store with the data, which the layout that [`Header::unlock`] gives is one of.
     fn data(&self) -> &Arc<dyn Store>;
 

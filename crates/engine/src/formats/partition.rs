@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
+use super::takes::Takes;
 use super::{FORMATS, Facts, Header, UnlockPlan, Unlocked, Verdict};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -142,6 +143,11 @@ impl Header for InPartition {
             progress(total, total);
         }
         opened.ok_or_else(|| wrong.expect("something was tried, or the partition was not opened"))
+    }
+
+    fn takes(&self) -> Vec<(&'static str, Takes)> {
+        let inside = self.inside.iter().map(|inside| &inside.header);
+        self.systems.iter().chain(inside).flat_map(|header| header.takes()).collect()
     }
 
     fn data(&self) -> &Arc<dyn Store> {

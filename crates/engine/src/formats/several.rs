@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::takes::Takes;
 use super::{Header, Unlocked};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -46,6 +47,10 @@ impl Header for Several {
             before += effort;
         }
         Err(left_out.unwrap_or_else(|| none_opened(wrong, refused, begun)))
+    }
+
+    fn takes(&self) -> Vec<(&'static str, Takes)> {
+        self.headers.iter().flat_map(|(_, header)| header.takes()).collect()
     }
 
     fn data(&self) -> &Arc<dyn Store> {

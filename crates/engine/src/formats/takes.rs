@@ -229,6 +229,16 @@ pub(crate) fn check_opening(name: &'static str, takes: &Takes, with: &Unlock<'_>
     check(name, takes, Purpose::Opening, &with.parameters())
 }
 
+/// What none of the formats of a header takes. See [`super::Header::takes`].
+///
+/// # Errors
+/// Those of [`check_opening`].
+pub(crate) fn check_any(formats: &[(&'static str, Takes)], with: &Unlock<'_>) -> Result<()> {
+    let refused = formats.iter().map(|(name, takes)| check_opening(name, takes, with));
+    // The last one takes the most.
+    refused.reduce(|one, other| one.or(other)).unwrap_or(Ok(()))
+}
+
 /// [`check`] of what is to open a volume from now on.
 ///
 /// # Errors

@@ -135,6 +135,10 @@ impl Header for LoopAesHeader {
         Ok(Unlocked { warnings, ..unlocked })
     }
 
+    fn takes(&self) -> Vec<(&'static str, Takes)> {
+        vec![(LOOP_AES.name(), LOOP_AES.takes())]
+    }
+
     fn data(&self) -> &Arc<dyn Store> {
         &self.0
     }

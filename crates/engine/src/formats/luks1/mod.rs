@@ -122,6 +122,10 @@ impl Header for Luks1Header {
         wiped(NAME, unlocked(&self.header, &self.stored, with))
     }
 
+    fn takes(&self) -> Vec<(&'static str, Takes)> {
+        vec![(LUKS1.name(), LUKS1.takes())]
+    }
+
     fn data(&self) -> &Arc<dyn Store> {
         self.stored.data()
     }

@@ -203,6 +203,10 @@ impl Header for Luks2Header {
         unlocked().map_err(|e| e.in_format(NAME))
     }
 
+    fn takes(&self) -> Vec<(&'static str, Takes)> {
+        vec![(LUKS2.name(), LUKS2.takes())]
+    }
+
     fn data(&self) -> &Arc<dyn Store> {
         self.stored.data()
     }

@@ -124,6 +124,10 @@ impl Header for CryptoloopHeader {
         }
     }
 
+    fn takes(&self) -> Vec<(&'static str, Takes)> {
+        vec![(CRYPTOLOOP.name(), CRYPTOLOOP.takes())]
+    }
+
     fn data(&self) -> &Arc<dyn Store> {
         &self.0
     }

@@ -142,6 +142,10 @@ impl Header for PlainHeader {
         Ok(unlocked)
     }
 
+    fn takes(&self) -> Vec<(&'static str, Takes)> {
+        vec![(PLAIN.name(), PLAIN.takes())]
+    }
+
     fn data(&self) -> &Arc<dyn Store> {
         &self.0
     }

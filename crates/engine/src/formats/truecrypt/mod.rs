@@ -269,6 +269,10 @@ impl Header for Stored {
         unlocked
     }
 
+    fn takes(&self) -> Vec<(&'static str, Takes)> {
+        vec![(self.locked.family.name(), self.locked.family.takes())]
+    }
+
     fn data(&self) -> &Arc<dyn Store> {
         &self.store
     }
