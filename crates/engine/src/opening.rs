@@ -310,13 +310,31 @@ impl LockedVolume {
     fn unlock(self, opening: &Opening, with: &Unlock<'_>) -> Result<OpenVolume> {
         let Self { disk, header, detached } = self;
         let unlocked = header.unlock(with).map_err(|e| opening.explained(e, &disk))?;
-        let Unlocked { layout, facts, warnings, trials, derivations: _, took, recognised } = unlocked;
+        let Unlocked { layout, facts, mut warnings, trials, derivations: _, took, recognised } = unlocked;
+        if detached.is_some() {
+            warnings.extend(other_header_in_front(&*header)?);
+        }
         // A volume drops the kernel's words, for they hold keys.
         let mapping = Mapping::of(&layout);
         let volume = Volume::new(Arc::clone(header.data()), layout);
         let stored = disk.len();
         Ok(OpenVolume { volume, facts, stored, warnings, trials, took, recognised, mapping, header: detached })
     }
+}
+
+/// What a person must know where a detached header is used and another one is in front of the data, which has other keys.
+fn other_header_in_front(own: &dyn Header) -> Result<Option<Warning>> {
+    let in_front = match formats::open(own.data(), None) {
+        Ok((_, header)) => header.key_marks(),
+        Err(e) if matches!(e.kind, ErrorKind::Io(_)) => return Err(e),
+        Err(_) => Vec::new(),
+    };
+    let own = own.key_marks();
+    Ok((!in_front.is_empty() && !in_front.iter().any(|mark| own.contains(mark))).then(|| {
+        "In front of the data there is a whole header with another volume key than this one: if this one is old, what is read is noise, \
+         and what is written destroys the data. Without a detached header the one in front is used."
+            .into()
+    }))
 }
 
 /// What was opened.

@@ -287,6 +287,9 @@ pub struct Choices {
     pub min_len: u64,
 }
 
+/// What a volume key is known by: salt and digest of it.
+pub type KeyMark = (Vec<u8>, Vec<u8>);
+
 /// A header that has been read and not been unlocked. It holds the stores that it was read from.
 pub trait Header: Send {
     /// Tries the credentials.
@@ -294,6 +297,11 @@ pub trait Header: Send {
     /// # Errors
     /// `WrongCredential`, `CredentialKind`, `Malformed`, `Unsupported`, `Cancelled`, `Io`.
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked>;
+
+    /// What its volume keys are known by, where it says so. They stay as they are for as long as the key.
+    fn key_marks(&self) -> Vec<KeyMark> {
+        Vec::new()
+    }
 
     /// The formats that it could be of, by their names, and what they take: what none of them does is refused before a secret is asked
     /// for. Nothing where that only [`Header::unlock`] tells.

@@ -10,10 +10,10 @@ use claviger_crypto::hash::Hash;
 use claviger_crypto::secret::wipe_stack;
 use claviger_crypto::{Acceleration, Secret, SectorCipher, afsplit};
 
-use crate::advice::{Advice, Warning};
+use crate::advice::Advice;
 use crate::credential::{Credential, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::{luks1, luks2, magic};
+use crate::formats::magic;
 use crate::random;
 use crate::store::Store;
 
@@ -88,29 +88,6 @@ impl Area<'_> {
 /// What to say of a header whose data are not where it is.
 pub(super) fn data_elsewhere() -> Error {
     Error::misuse("this is a detached header: the data are in another file or device").advise(Advice::NameHeader)
-}
-
-/// What the volume keys of a header are known by: salt and digest of each. They stay as they are for as long as the key.
-pub(super) type KeyMarks = Vec<(Vec<u8>, Vec<u8>)>;
-
-/// What a person must know where a detached header is used and another header is in front of the data, which has other keys.
-///
-/// # Errors
-/// `Io`.
-pub(super) fn other_header_in_front(stored: &Stored, own: &KeyMarks) -> Result<Option<Warning>> {
-    let Some(data) = stored.detached.as_ref().filter(|data| !Arc::ptr_eq(data, &stored.header)) else {
-        return Ok(None);
-    };
-    let in_front = luks1::key_marks(&**data).or_else(|_| luks2::key_marks(&**data));
-    match in_front {
-        Ok(marks) if !marks.iter().any(|mark| own.contains(mark)) => Ok(Some(
-            "In front of the data there is a whole header with another volume key than this one: if this one is old, what is read is \
-             noise, and what is written destroys the data. Without a detached header the one in front is used."
-                .into(),
-        )),
-        Err(e) if matches!(e.kind, ErrorKind::Io(_)) => Err(e),
-        _ => Ok(None),
-    }
 }
 
 /// What a volume is in: one store, or two where its header is detached.

@@ -14,9 +14,9 @@ use std::time::Instant;
 use claviger_crypto::dmcrypt::Sectors;
 use serde_json::{Value, json};
 
-use super::luks::{KeyMarks, Stored, cipher_error, data_elsewhere, opened_by, other_header_in_front};
+use super::luks::{Stored, cipher_error, data_elsewhere, opened_by};
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Choices, Creator, Facts, Format, Header, KeyslotEditor, UnlockPlan, Unlocked, Verdict, wiped};
+use super::{Choices, Creator, Facts, Format, Header, KeyMark, KeyslotEditor, UnlockPlan, Unlocked, Verdict, wiped};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, Result};
@@ -122,6 +122,10 @@ impl Header for Luks1Header {
         wiped(NAME, unlocked(&self.header, &self.stored, with))
     }
 
+    fn key_marks(&self) -> Vec<KeyMark> {
+        marks_of(&self.header)
+    }
+
     fn takes(&self) -> Vec<(&'static str, Takes)> {
         vec![(LUKS1.name(), LUKS1.takes())]
     }
@@ -151,7 +155,6 @@ fn unlocked(header: &Phdr, stored: &Stored, with: &Unlock<'_>) -> Result<Unlocke
     let OpenedKey { keyslot, key, trials, mut warnings } = unlock::open_key(header, &*stored.header, with)?;
     warnings.extend(header_warnings(header));
     warnings.extend(data.warning.clone().map(Warning::from));
-    warnings.extend(other_header_in_front(stored, &marks_of(header))?);
     let sector_cipher = cipher
         .with_key(&key, Sectors::default(), with.acceleration)
         .map_err(|e| cipher_error(e, at::CIPHER_NAME as u64))?;
@@ -167,13 +170,7 @@ fn unlocked(header: &Phdr, stored: &Stored, with: &Unlock<'_>) -> Result<Unlocke
     Ok(Unlocked { layout, facts, warnings, trials, derivations: trials, took: begun.elapsed(), recognised: true })
 }
 
-/// What the volume key is known by, if there is a header that is sound.
-pub(in crate::formats) fn key_marks(store: &dyn Store) -> Result<KeyMarks> {
-    let header = Phdr::read(store)?;
-    Ok(marks_of(&header))
-}
-
-fn marks_of(header: &Phdr) -> KeyMarks {
+fn marks_of(header: &Phdr) -> Vec<KeyMark> {
     vec![(header.digest_salt().to_vec(), header.digest().to_vec())]
 }
 

@@ -31,10 +31,10 @@ use std::time::Instant;
 #[doc(hidden)]
 pub use read::{CopyState, ReadHeader, read, read_secondary};
 
-use super::luks::{KeyMarks, Stored, opened_by, other_header_in_front};
+use super::luks::{Stored, opened_by};
 use super::plan::UnlockPlan;
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Choices, Creator, Derivation, Facts, Format, Header, KeyslotEditor, Unlocked, Verdict, magic};
+use super::{Choices, Creator, Derivation, Facts, Format, Header, KeyMark, KeyslotEditor, Unlocked, Verdict, magic};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, Result};
 use crate::spec::Spec;
@@ -138,12 +138,7 @@ impl Creator for Luks2 {
     }
 }
 
-/// What the volume keys are known by, if there is a header that is sound.
-pub(in crate::formats) fn key_marks(store: &dyn Store) -> Result<KeyMarks> {
-    Ok(marks_of(&read(store)?))
-}
-
-fn marks_of(header: &ReadHeader) -> KeyMarks {
+fn marks_of(header: &ReadHeader) -> Vec<KeyMark> {
     header.metadata.digests.values().map(|digest| (digest.salt.0.clone(), digest.digest.0.clone())).collect()
 }
 
@@ -203,6 +198,10 @@ impl Header for Luks2Header {
         unlocked().map_err(|e| e.in_format(NAME))
     }
 
+    fn key_marks(&self) -> Vec<KeyMark> {
+        marks_of(&self.header)
+    }
+
     fn takes(&self) -> Vec<(&'static str, Takes)> {
         vec![(LUKS2.name(), LUKS2.takes())]
     }
@@ -242,7 +241,6 @@ fn unlocked(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>) -> Result<U
     let laid_out = layout::lay_out(header, &**stored.data(), stored.detached.is_some(), key, with)?;
     let mut warnings = header.warnings();
     warnings.extend(laid_out.warnings);
-    warnings.extend(other_header_in_front(stored, &marks_of(header))?);
     warnings.extend(opened.left_out.iter().map(|(n, e)| format!("Keyslot {n} could not be tried: {e}.").into()));
     let facts = facts(header, &opened, laid_out.layout.len())?;
     Ok(Unlocked {
@@ -262,7 +260,6 @@ fn being_reencrypted(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>, be
     let opened = reencrypt::open(header, &stores, with)?;
     let mut warnings = header.warnings();
     warnings.push(opened.warning());
-    warnings.extend(other_header_in_front(stored, &marks_of(header))?);
     Ok(Unlocked {
         facts: facts(header, &opened.key, opened.layout.len())?,
         layout: opened.layout,
