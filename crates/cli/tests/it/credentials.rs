@@ -263,8 +263,11 @@ fn watched(folder: &Folder, names: &[&str]) -> (String, PathBuf) {
         let Some(real) = tools::program(name) else { continue };
         let (at, log) = (programs.join(name), seen.display());
         let script = format!("#!/bin/sh\n{{ echo {name}; {HAS}; }} >> {log}\nexec {} \"$@\"\n", real.display());
-        fs::write(&at, script).expect("a script");
-        fs::set_permissions(&at, Permissions::from_mode(0o755)).expect("it can be run");
+        let text = programs.join("text");
+        fs::write(&text, script).expect("a script");
+        // By another process: what this one has open for writing, a child of another test would hold for a moment, and a program
+        // that somebody writes does not start.
+        tools::run(Command::new("install").args(["-m", "755"]).arg(text).arg(&at));
     }
     fs::set_permissions(&seen, Permissions::from_mode(0o666)).expect("all may write");
     let path = format!("PATH={}:{}", programs.display(), std::env::var("PATH").expect("PATH"));

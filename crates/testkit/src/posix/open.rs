@@ -201,7 +201,17 @@ fn busy_text(ctx: &Ctx) -> Done {
     let original = ["/bin/sleep", "/usr/bin/sleep"].into_iter().find(|path| fs::metadata(path).is_ok());
     fs::copy(original.ok_or(Stop::Unsupported("there is no /bin/sleep".into()))?, &path)?;
     chmod(&path, 0o755)?;
-    let mut running = match Command::new(&path).arg("100").stdin(Stdio::null()).spawn() {
+    let start = || Command::new(&path).arg("100").stdin(Stdio::null()).spawn();
+    // A child of another test may hold for a moment what was open for writing here.
+    let mut started = start();
+    for _ in 0..100 {
+        if !matches!(&started, Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        started = start();
+    }
+    let mut running = match started {
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
             return Err(Stop::Unsupported("no program runs there (noexec)".into()));
         }

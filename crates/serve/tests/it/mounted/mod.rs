@@ -94,8 +94,11 @@ impl Place {
     pub fn serve_as_nobody_in(&self, groups: &[u32], words: &[&str]) -> Mounted {
         self.give_to(NOBODY);
         let exe = self.dir.path().join("server");
-        fs::copy(std::env::current_exe().expect("this program"), &exe).expect("there is room");
-        fs::set_permissions(&exe, Permissions::from_mode(0o755)).expect("it is ours");
+        // By another process: what this one has open for writing, a child of another test would hold for a moment, and a program that
+        // somebody writes does not start.
+        tools::run(
+            Command::new("install").args(["-m", "755"]).arg(std::env::current_exe().expect("this program")).arg(&exe),
+        );
         let mut command = as_user_in(NOBODY, groups);
         command.arg(exe);
         Mounted::start(self, command, words)
