@@ -1,5 +1,6 @@
 //! The formats, and one table of them.
 
+pub mod bitlocker;
 mod change;
 mod editor;
 mod filling;
@@ -49,6 +50,7 @@ pub static FORMATS: &[&dyn Format] = &[
     &truecrypt::VERACRYPT,
     &luks1::LUKS1,
     &luks2::LUKS2,
+    &bitlocker::BITLOCKER,
     &plain::PLAIN,
     &plain::CRYPTOLOOP,
     &loopaes::LOOP_AES,
@@ -215,6 +217,24 @@ pub trait Creator: Sync {
     /// `Io`; `Unsupported` for other formats.
     fn locked_keyfile(&self, _contents: &Secret, _passphrase: &Secret) -> Result<Vec<u8>> {
         Err(Error::unsupported("key files of its own: this format has none"))
+    }
+
+    /// A new recovery password, as text, for formats that take [`Parameter::RecoveryPassword`]. It opens a volume or a keyslot that is made
+    /// with it as a [`Credential::Passphrase`].
+    ///
+    /// # Errors
+    /// `Io`; `Unsupported` for other formats.
+    fn fresh_recovery_password(&self) -> Result<Secret> {
+        Err(Error::unsupported("recovery passwords: this format has none"))
+    }
+
+    /// The name and the contents of a new startup key's file, for formats that take [`Parameter::StartupKey`]. It opens a volume or a
+    /// keyslot that is made with it as a [`Credential::Keyfile`].
+    ///
+    /// # Errors
+    /// `Io`; `Unsupported` for other formats.
+    fn fresh_startup_key(&self) -> Result<(String, Secret)> {
+        Err(Error::unsupported("startup keys: this format has none"))
     }
 
     /// What [`Format::hidden_room`] does, for formats that take [`Parameter::HiddenVolume`].

@@ -38,6 +38,14 @@ pub enum Parameter {
     Keyfile,
     /// A new file of keys, made together with the volume.
     FreshKeyfile,
+    /// A recovery password, which is made for the volume.
+    RecoveryPassword,
+    /// A startup key, a file that is made for the volume.
+    StartupKey,
+    /// A discovery volume: files in front that any system reads, which say what the rest is.
+    DiscoveryVolume,
+    /// A file system that leaves free what the format keeps for itself.
+    FileSystem,
     /// The volume key itself.
     VolumeKey,
     /// A keyslot.
@@ -88,6 +96,10 @@ impl Parameter {
         Self::KeyRounds,
         Self::Keyfile,
         Self::FreshKeyfile,
+        Self::RecoveryPassword,
+        Self::StartupKey,
+        Self::DiscoveryVolume,
+        Self::FileSystem,
         Self::VolumeKey,
         Self::Keyslot,
         Self::BackupHeader,
@@ -122,6 +134,10 @@ impl Parameter {
             Self::KeyRounds => "iterations of a passphrase",
             Self::Keyfile => "keyfile",
             Self::FreshKeyfile => "key file made with it",
+            Self::RecoveryPassword => "recovery password",
+            Self::StartupKey => "startup key",
+            Self::DiscoveryVolume => "discovery volume",
+            Self::FileSystem => "file system made with it",
             Self::VolumeKey => "volume key",
             Self::Keyslot => "keyslot",
             Self::BackupHeader => "backup header",

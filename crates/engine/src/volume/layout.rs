@@ -1,4 +1,5 @@
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -41,8 +42,10 @@ pub struct Segment {
 pub enum Payload {
     /// Plaintext.
     Clear,
-    /// Nothing stored: reads as zeros.
+    /// Nothing stored: reads as zeros. Where the segment is writable, zeros may be written, and are not stored either.
     Zero,
+    /// Nothing stored: reads as these bytes, as many as the segment has. Where the segment is writable, the same ones may be written.
+    Fixed(Arc<[u8]>),
     /// Whole encrypted sectors.
     Crypt {
         /// The cipher, which holds the key.
@@ -82,7 +85,7 @@ impl Payload {
     /// Size of a sector that can only be read and written as a whole, in bytes; 1 if there are none.
     pub fn sector_size(&self) -> u64 {
         match self {
-            Self::Clear | Self::Zero => 1,
+            Self::Clear | Self::Zero | Self::Fixed(_) => 1,
             Self::Crypt { cipher, .. } => cipher.sector_size() as u64,
             Self::Authenticated { cipher, .. } => cipher.sector_size() as u64,
         }
@@ -94,6 +97,7 @@ impl fmt::Debug for Payload {
         match self {
             Self::Clear => f.write_str("Clear"),
             Self::Zero => f.write_str("Zero"),
+            Self::Fixed(bytes) => write!(f, "Fixed {{ {} bytes }}", bytes.len()),
             Self::Crypt { cipher, first, kernel: _ } => {
                 write!(f, "Crypt {{ sector_size: {}, first: {first} }}", cipher.sector_size())
             }
@@ -106,9 +110,29 @@ impl fmt::Debug for Payload {
 }
 
 impl Segment {
-    /// Whether the segment lies within its area of tagged sectors, if it has one.
-    fn is_in_its_area(&self) -> bool {
-        let Payload::Authenticated { area, first, .. } = &self.payload else { return true };
+    /// Refuses what is to be written at `into` of it where nothing can be stored and other bytes are read.
+    pub(super) fn keeps(&self, into: u64, data: &[u8]) -> io::Result<()> {
+        let kept = match &self.payload {
+            Payload::Zero => data.iter().all(|byte| *byte == 0),
+            Payload::Fixed(bytes) => bytes[into as usize..].starts_with(data),
+            Payload::Clear | Payload::Crypt { .. } | Payload::Authenticated { .. } => true,
+        };
+        let refused = || {
+            io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "the volume keeps its metadata in this place: nothing was written",
+            )
+        };
+        kept.then_some(()).ok_or_else(refused)
+    }
+
+    /// Whether the segment lies within its area of tagged sectors, or is as long as its bytes, where it has one or the other.
+    fn fits_its_payload(&self) -> bool {
+        let (area, first) = match &self.payload {
+            Payload::Authenticated { area, first, .. } => (area, first),
+            Payload::Fixed(bytes) => return bytes.len() as u64 == self.len,
+            Payload::Clear | Payload::Zero | Payload::Crypt { .. } => return true,
+        };
         let from = first.checked_mul(self.payload.sector_size());
         from.and_then(|from| from.checked_add(self.len)).is_some_and(|end| end <= area.len())
     }
@@ -123,7 +147,7 @@ impl Layout {
     pub fn new(segments: Vec<Segment>) -> Result<Self> {
         let mut end = 0u64;
         for s in &segments {
-            let whole = s.len.is_multiple_of(s.payload.sector_size()) && s.is_in_its_area();
+            let whole = s.len.is_multiple_of(s.payload.sector_size()) && s.fits_its_payload();
             let ends = s.at.checked_add(s.len).filter(|_| s.stored_at.checked_add(s.len).is_some());
             match ends {
                 Some(e) if s.at == end && s.len > 0 && whole => end = e,
@@ -185,6 +209,7 @@ impl Layout {
             let mut stored_at = s.stored_at + skipped;
             match &mut payload {
                 Payload::Clear | Payload::Zero => {}
+                Payload::Fixed(bytes) => *bytes = bytes[skipped as usize..(to - s.at) as usize].into(),
                 Payload::Crypt { first, .. } => *first = first.wrapping_add(skipped / sector),
                 Payload::Authenticated { first, .. } => {
                     *first += skipped / sector;

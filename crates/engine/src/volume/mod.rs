@@ -132,7 +132,7 @@ impl Volume {
     fn areas(&self) -> impl Iterator<Item = (&integrity::TaggedSectors, u64)> {
         self.layout.segments().iter().filter_map(|segment| match &segment.payload {
             Payload::Authenticated { area, .. } => Some((&**area, segment.stored_at)),
-            Payload::Clear | Payload::Zero | Payload::Crypt { .. } => None,
+            Payload::Clear | Payload::Zero | Payload::Fixed(_) | Payload::Crypt { .. } => None,
         })
     }
 
@@ -211,6 +211,10 @@ impl Store for Volume {
                 part.fill(0);
                 Ok(())
             }
+            Payload::Fixed(bytes) => {
+                part.copy_from_slice(&bytes[into as usize..][..part.len()]);
+                Ok(())
+            }
             Payload::Crypt { cipher, first, .. } => {
                 self.read_crypt(&Crypt::new(segment, &**cipher, *first), into, part)
             }
@@ -226,14 +230,15 @@ impl Store for Volume {
         check_range(offset, data.len(), self.len())?;
         let end = offset + data.len() as u64;
         // Refused before the first byte, so that no request is half done.
-        if self.layout.touched(offset, end).any(|s| !s.writable || matches!(s.payload, Payload::Zero)) {
+        if self.layout.touched(offset, end).any(|s| !s.writable) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "this part of the volume is read-only"));
         }
+        self.each_segment(offset, data, |segment, into, part| segment.keeps(into, part))?;
         let _allowed = self.allowed(offset, end)?;
         let _counted = InFlight::new(&self.in_flight);
         self.each_segment(offset, data, |segment, into, part| match &segment.payload {
             Payload::Clear => self.store.write_at(segment.stored_at + into, part),
-            Payload::Zero => unreachable!("refused above"),
+            Payload::Zero | Payload::Fixed(_) => Ok(()),
             Payload::Crypt { cipher, first, .. } => {
                 self.write_crypt(&Crypt::new(segment, &**cipher, *first), into, part)
             }

@@ -1,0 +1,117 @@
+//! The first sector of a volume: what it looks like to programs that know nothing of BitLocker, and where the metadata are
+//! (libbde, "BitLocker Drive Encryption (BDE) format", section "Volume header"; cryptsetup 2.7, lib/bitlk/bitlk.c).
+
+use super::datum::{u16_at, u64_at};
+use super::guid::Guid;
+use crate::error::Result;
+use crate::store::Store;
+
+/// What the sector has at 3, but To Go, whose discovery volume is a FAT.
+pub(super) const SIGNATURE: &[u8; 8] = b"-FVE-FS-";
+const TO_GO_SIGNATURE: &[u8; 8] = b"MSWIN4.1";
+
+/// 4967d63b-2e29-4ad8-8399-f6a339e3d001: volumes since Windows 7. The offsets of the metadata are behind it.
+pub(super) const WINDOWS_7: Guid =
+    Guid([0x3b, 0xd6, 0x67, 0x49, 0x29, 0x2e, 0xd8, 0x4a, 0x83, 0x99, 0xf6, 0xa3, 0x39, 0xe3, 0xd0, 0x01]);
+/// 92a84d3b-dd80-4d0e-9e4e-b1e3284eaed8: volumes that are encrypted as they are written.
+pub(super) const ENCRYPT_ON_WRITE: Guid =
+    Guid([0x3b, 0x4d, 0xa8, 0x92, 0x80, 0xdd, 0x0e, 0x4d, 0x9e, 0x4e, 0xb1, 0xe3, 0x28, 0x4e, 0xae, 0xd8]);
+
+/// Size of the first sector that is looked at, in bytes, whatever the size of sectors.
+pub(super) const LEN: usize = 512;
+
+/// Places of fields.
+mod at {
+    pub const SIGNATURE: usize = 3;
+    pub const SECTOR_SIZE: usize = 11;
+    pub const CLUSTER_SECTORS: usize = 13;
+    /// In Vista's: the cluster of the first copy of the metadata.
+    pub const VISTA_METADATA: usize = 56;
+    /// From the GUID on.
+    pub const METADATA: usize = 16;
+    pub const EOW: usize = 40;
+}
+
+/// Who made the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Vista,
+    Windows7,
+    ToGo,
+    EncryptOnWrite,
+}
+
+impl Kind {
+    /// What a person calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vista => "Windows Vista",
+            Self::Windows7 => "Windows 7 or later",
+            Self::ToGo => "BitLocker To Go",
+            Self::EncryptOnWrite => "Windows 10 or later, encrypted as it is written",
+        }
+    }
+}
+
+/// What the sector says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Boot {
+    pub kind: Kind,
+    /// Size of a sector, in bytes.
+    pub sector_size: u32,
+    /// Size of a cluster, in bytes; that of a sector where the sector does not say.
+    pub cluster: u64,
+    /// Where copies of the metadata are, in bytes: all three, but in Vista's the first one, which knows the others.
+    pub metadata: Vec<u64>,
+    /// Where the two structures of [`Kind::EncryptOnWrite`] are, in bytes.
+    pub eow: Option<[u64; 2]>,
+}
+
+impl Boot {
+    /// Reads the sector. Nothing if it is not of a BitLocker volume.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn read(store: &dyn Store) -> Result<Option<Self>> {
+        let mut sector = [0; LEN];
+        if store.len() < LEN as u64 {
+            return Ok(None);
+        }
+        store.read_at(0, &mut sector)?;
+        Ok(Self::parse(&sector))
+    }
+
+    /// The same of a sector that was read.
+    pub fn parse(sector: &[u8; LEN]) -> Option<Self> {
+        let signature = &sector[at::SIGNATURE..][..SIGNATURE.len()];
+        let to_go = signature == TO_GO_SIGNATURE;
+        if signature != SIGNATURE && !to_go {
+            return None;
+        }
+        // exFAT has nothing in this place.
+        let sector_size = match u16_at(sector, at::SECTOR_SIZE) {
+            0 => 512,
+            size => size.into(),
+        };
+        let cluster = u64::from(sector[at::CLUSTER_SECTORS].max(1)) * u64::from(sector_size);
+        let offsets = |guid: usize, at: usize, count: usize| -> Option<Vec<u64>> {
+            (guid + at + 8 * count <= LEN).then(|| (0..count).map(|i| u64_at(sector, guid + at + 8 * i)).collect())
+        };
+        if let Some(guid) = find(sector, ENCRYPT_ON_WRITE) {
+            let eow = offsets(guid, at::EOW, 2)?;
+            let (kind, metadata) = (Kind::EncryptOnWrite, offsets(guid, at::METADATA, 3)?);
+            return Some(Self { kind, sector_size, cluster, metadata, eow: Some([eow[0], eow[1]]) });
+        }
+        if let Some(guid) = find(sector, WINDOWS_7) {
+            let kind = if to_go { Kind::ToGo } else { Kind::Windows7 };
+            return Some(Self { kind, sector_size, cluster, metadata: offsets(guid, at::METADATA, 3)?, eow: None });
+        }
+        let first = u64_at(sector, at::VISTA_METADATA).checked_mul(cluster)?;
+        (!to_go).then(|| Self { kind: Kind::Vista, sector_size, cluster, metadata: vec![first], eow: None })
+    }
+}
+
+/// Where a GUID is in the sector.
+fn find(sector: &[u8; LEN], guid: Guid) -> Option<usize> {
+    sector.windows(guid.0.len()).position(|bytes| bytes == guid.0)
+}

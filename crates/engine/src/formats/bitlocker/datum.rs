@@ -1,0 +1,236 @@
+//! Datums: what a metadata block consists of (libbde, "BitLocker Drive Encryption (BDE) format", section "FVE metadata entry"). A size,
+//! a role, a type and a version, then a value, which may hold further datums behind a few fields of its own.
+//!
+//! What is unknown is kept as it is, byte for byte.
+
+use claviger_crypto::Secret;
+
+use super::guid::Guid;
+use crate::error::{ErrorKind, Result};
+
+/// Bytes in front of a value: size, role, type, version.
+pub(super) const HEADER: usize = 8;
+
+/// What a datum is there for.
+pub(super) mod role {
+    pub const NONE: u16 = 0;
+    pub const PROTECTOR: u16 = 2;
+    pub const FVEK: u16 = 3;
+    pub const STARTUP_KEY: u16 = 6;
+    pub const LABEL: u16 = 7;
+    pub const HEADER: u16 = 0xf;
+    /// The recovery password itself, under the volume master key.
+    pub const RECOVERY_PASSWORD: u16 = 0x12;
+    /// The key that the recovery password stretches to, under the volume master key.
+    pub const STRETCHED_RECOVERY: u16 = 0x13;
+}
+
+/// What a value is.
+pub(super) mod kind {
+    pub const KEY: u16 = 1;
+    pub const TEXT: u16 = 2;
+    pub const STRETCH: u16 = 3;
+    pub const USE: u16 = 4;
+    pub const SEALED: u16 = 5;
+    pub const TPM: u16 = 6;
+    pub const PROTECTOR: u16 = 8;
+    pub const EXTERNAL: u16 = 9;
+    pub const HEADER_PLACE: u16 = 0xf;
+}
+
+/// What a key is for.
+pub(super) mod key {
+    /// Any of the unstretched keys of external protectors.
+    pub const EXTERNAL: u16 = 0x2002;
+    pub const RECOVERY: u16 = 0x1000;
+    pub const CLEAR: u16 = 0x2000;
+    pub const VMK: u16 = 0x2003;
+    pub const SEALED_HASH: u16 = 0x2005;
+    pub const STRETCHED_PASSWORD: u16 = 0x2007;
+    pub const STRETCHED_RECOVERY: u16 = 0x2008;
+}
+
+/// A datum with its value as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Datum {
+    pub role: u16,
+    pub kind: u16,
+    /// 1; inside a sealed box 0 or 1.
+    pub version: u16,
+    pub value: Vec<u8>,
+}
+
+impl Datum {
+    pub fn new(role: u16, kind: u16, value: Vec<u8>) -> Self {
+        Self { role, kind, version: 1, value }
+    }
+
+    /// The datums in `bytes`, which are at `offset` of what an error is about. Ends at the end, or at a size of 0.
+    ///
+    /// # Errors
+    /// `Malformed` for a datum that is shorter than its own header or reaches past the end.
+    pub fn all(bytes: &[u8], offset: u64) -> Result<Vec<Self>> {
+        let (mut all, mut at) = (Vec::new(), 0);
+        while let Some(header) = bytes[at..].first_chunk::<HEADER>() {
+            let size = usize::from(u16_at(header, 0));
+            if size == 0 {
+                break;
+            }
+            let value = bytes.get(at + HEADER..at + size).ok_or_else(|| ErrorKind::Malformed {
+                field: "size of a metadata entry",
+                offset: offset + at as u64,
+                what: format!("{size} bytes, of {} that are left", bytes.len() - at),
+            })?;
+            let (role, kind, version) = (u16_at(header, 2), u16_at(header, 4), u16_at(header, 6));
+            all.push(Self { role, kind, version, value: value.to_vec() });
+            at += size;
+        }
+        Ok(all)
+    }
+
+    /// Appends it as it is stored.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        let size = self.stored_len() as u16;
+        for field in [size, self.role, self.kind, self.version] {
+            out.extend(field.to_le_bytes());
+        }
+        out.extend(&self.value);
+    }
+
+    /// As it is stored.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.stored_len());
+        self.put(&mut bytes);
+        bytes
+    }
+
+    /// Bytes that it takes.
+    pub fn stored_len(&self) -> usize {
+        HEADER + self.value.len()
+    }
+
+    /// The datums in its value, behind `fields` bytes.
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub fn nested(&self, fields: usize) -> Result<Vec<Self>> {
+        Self::all(self.behind(fields)?, fields as u64)
+    }
+
+    /// Its text, without the NUL at the end.
+    pub fn text(&self) -> String {
+        let units: Vec<u16> = self.value.chunks_exact(2).map(|c| u16_at(c, 0)).take_while(|c| *c != 0).collect();
+        String::from_utf16_lossy(&units)
+    }
+
+    /// A text, with a NUL at the end.
+    pub fn of_text(role: u16, text: &str) -> Self {
+        let units = text.encode_utf16().chain([0]);
+        Self::new(role, kind::TEXT, units.flat_map(u16::to_le_bytes).collect())
+    }
+
+    /// The value behind `fields` bytes.
+    pub fn behind(&self, fields: usize) -> Result<&[u8]> {
+        self.value.get(fields..).ok_or_else(|| {
+            let what = format!(
+                "an entry of type {:#x} has {} bytes, at least {fields} are needed",
+                self.kind,
+                self.value.len()
+            );
+            ErrorKind::Malformed { field: "size of a metadata entry", offset: 0, what }.into()
+        })
+    }
+}
+
+/// The first of `datums` of that type.
+pub(super) fn first(datums: &[Datum], kind: u16) -> Option<&Datum> {
+    datums.iter().find(|datum| datum.kind == kind)
+}
+
+/// A key in clear, as it is found in metadata, in a sealed box or in a file.
+pub(super) struct Key {
+    pub kind: u16,
+    pub key: Secret,
+}
+
+impl Key {
+    /// Bytes in front of the key.
+    const FIELDS: usize = 4;
+
+    /// The key in a datum of [`kind::KEY`].
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub fn of(datum: &Datum) -> Result<Self> {
+        let key = Secret::copy_from(datum.behind(Self::FIELDS)?);
+        Ok(Self { kind: u16_at(&datum.value, 0), key })
+    }
+
+    /// The key in what a sealed box held: one datum.
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub fn unsealed(bytes: &Secret) -> Result<Self> {
+        let malformed = |what: &str| ErrorKind::Malformed { field: "sealed key", offset: 0, what: what.to_owned() };
+        let header = bytes.first_chunk::<{ HEADER + Self::FIELDS }>().ok_or_else(|| malformed("it is too short"))?;
+        let (size, of_kind) = (usize::from(u16_at(header, 0)), u16_at(header, 4));
+        if of_kind != kind::KEY {
+            return Err(malformed(&format!("an entry of type {of_kind:#x}, not of a key")).into());
+        }
+        let key = bytes.get(header.len()..size).ok_or_else(|| malformed(&format!("a size of {size} bytes")))?;
+        Ok(Self { kind: u16_at(header, HEADER), key: Secret::copy_from(key) })
+    }
+
+    /// The datum, as it is stored: of version 0 in a sealed box, else 1.
+    pub fn datum(&self, version: u16) -> Secret {
+        let mut bytes = Secret::zeroed(HEADER + Self::FIELDS + self.key.len());
+        let size = bytes.len() as u16;
+        for (at, field) in [(0, size), (4, kind::KEY), (6, version), (HEADER, self.kind)] {
+            bytes[at..at + 2].copy_from_slice(&field.to_le_bytes());
+        }
+        bytes[HEADER + Self::FIELDS..].copy_from_slice(&self.key);
+        bytes
+    }
+
+    /// The datum for metadata where the key lies open: whoever writes it gives the key away.
+    pub fn in_clear(&self) -> Datum {
+        Datum::new(role::NONE, kind::KEY, self.datum(1)[HEADER..].to_vec())
+    }
+}
+
+/// What a protector, [`kind::PROTECTOR`], says of itself, before its properties.
+pub(super) struct ProtectorFields {
+    pub guid: Guid,
+    /// When it was changed, as Windows counts time.
+    pub changed: u64,
+    /// What it is: a [`super::protectors::Kind`]'s code.
+    pub kind: u16,
+}
+
+impl ProtectorFields {
+    /// GUID 16, time 8, 0 or so 2, kind 2.
+    pub const LEN: usize = 28;
+
+    /// # Errors
+    /// `Malformed`.
+    pub fn of(datum: &Datum) -> Result<Self> {
+        datum.behind(Self::LEN)?;
+        let value = &datum.value;
+        Ok(Self { guid: Guid::at(value, 0), changed: u64_at(value, 16), kind: u16_at(value, 26) })
+    }
+}
+
+/// A number at a place that is known to be there.
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// A number at a place that is known to be there.
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
+}
+
+/// A number at a place that is known to be there.
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}

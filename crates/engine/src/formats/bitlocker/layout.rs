@@ -1,0 +1,192 @@
+//! From the state of a volume to its layout.
+//!
+//! What is encrypted is judged by the place on the disk, and tweaks count from there too, also for what is read somewhere else: the first
+//! sectors of the volume, whose own place the boot sector and noise take. Where metadata lie, the plaintext is zeros.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use claviger_crypto::SectorCipher;
+
+use super::boot::{Boot, Kind};
+use super::datum::{kind, role, u64_at};
+use super::metadata::{AREA, Metadata, State, VISTA_AREA};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+use crate::volume::{Layout, Payload, Segment};
+
+/// Where the parts of a volume are, in bytes of its store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Places {
+    /// Size of the volume: whole sectors.
+    pub size: u64,
+    /// Size of a sector.
+    pub sector: u64,
+    /// The first bytes of the volume, which are stored elsewhere. In Vista's they stand where they are, in clear.
+    pub header: u64,
+    /// Where these are stored.
+    pub header_place: u64,
+    /// What else is not part of the plaintext, in order, with what it is called: it reads as zeros.
+    pub reserved: Vec<(Range<u64>, &'static str)>,
+    /// How far the data are encrypted.
+    pub encrypted: u64,
+    /// Whether it is one of Vista's: the boot sector and the 15 sectors behind it are in clear.
+    pub vista: bool,
+}
+
+/// Sectors at the beginning of one of Vista's volumes that are in clear.
+const VISTA_CLEAR: u64 = 16;
+
+/// What an NTFS boot sector has where one of Vista's volumes has the metadata: its name, and the cluster of the MFT's mirror.
+const NTFS_NAME: (usize, &[u8; 8]) = (3, b"NTFS    ");
+const NTFS_MIRROR: usize = 56;
+
+impl Places {
+    /// What the boot sector and the metadata say.
+    ///
+    /// # Errors
+    /// `Malformed` where the places overlap, are outside the volume or no whole sectors; `Unsupported` for another state or size of
+    /// sectors.
+    pub fn of(boot: &Boot, metadata: &Metadata, store_len: u64) -> Result<Self> {
+        let sector = u64::from(boot.sector_size);
+        if !matches!(sector, 512 | 1024 | 2048 | 4096) {
+            return Err(malformed("sector size", 11, format!("{sector} bytes")));
+        }
+        let vista = boot.kind == Kind::Vista;
+        let whole = store_len / sector * sector;
+        let (size, encrypted) = match (metadata.state, metadata.next_state) {
+            // Behind the end of the volume there may be more of a partition.
+            (State::ENCRYPTED, State::ENCRYPTED) => (metadata.state_offset, metadata.state_offset),
+            (State::DECRYPTED, State::DECRYPTED) => (whole, 0),
+            (State::DIRTY | State::PAUSED | State::UNDER_WAY | State::ENCRYPTED | State::DECRYPTED, _) => {
+                (whole, metadata.state_offset)
+            }
+            (state, next) => return Err(Error::unsupported(format!("a volume that is {}", state.name(next)))),
+        };
+        if encrypted > size || size == 0 || !encrypted.is_multiple_of(sector) {
+            return Err(malformed("state offset", 16, format!("{encrypted}, of a volume of {size} bytes")));
+        }
+        let mut places = Self { size, sector, header: 0, header_place: 0, reserved: Vec::new(), encrypted, vista };
+        let area = if vista { VISTA_AREA.next_multiple_of(boot.cluster) } else { AREA };
+        for at in metadata.copies {
+            places.reserve(at, area, "the metadata")?;
+        }
+        if vista {
+            places.header = VISTA_CLEAR * sector;
+        } else {
+            let (place, len) = header(metadata, sector)?;
+            (places.header, places.header_place) = (len, place);
+            places.reserve(place, len, "the place of the volume's header")?;
+        }
+        places.check()?;
+        Ok(places)
+    }
+
+    /// Adds a part that is not of the plaintext.
+    ///
+    /// # Errors
+    /// `Malformed` if it is not in the volume.
+    pub fn reserve(&mut self, at: u64, len: u64, what: &'static str) -> Result<()> {
+        let end = at.checked_add(len).filter(|end| *end <= self.size && len > 0);
+        let whole = at.is_multiple_of(self.sector) && len.is_multiple_of(self.sector);
+        let end = end.filter(|_| whole);
+        let end = end.ok_or_else(|| {
+            malformed("places", 32, format!("{what}: {len} bytes at {at}, in a volume of {} bytes", self.size))
+        })?;
+        self.reserved.push((at..end, what));
+        self.reserved.sort_by_key(|(range, _)| range.start);
+        Ok(())
+    }
+
+    /// Checks that no part overlaps another.
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub fn check(&self) -> Result<()> {
+        let mut before = (0..self.header, "the beginning of the volume");
+        for part in &self.reserved {
+            if part.0.start < before.0.end {
+                let what = format!("{} at {} overlaps {}", part.1, part.0.start, before.1);
+                return Err(malformed("places", 32, what));
+            }
+            before = part.clone();
+        }
+        Ok(())
+    }
+}
+
+/// The place and the size of what is stored elsewhere.
+fn header(metadata: &Metadata, sector: u64) -> Result<(u64, u64)> {
+    let said = metadata.datum(role::HEADER, kind::HEADER_PLACE).filter(|datum| datum.value.len() >= 16);
+    let (place, len) = match said {
+        Some(datum) => (u64_at(&datum.value, 0), u64_at(&datum.value, 8)),
+        None => (metadata.header_place, u64::from(metadata.header_sectors) * sector),
+    };
+    match len == 0 || !len.is_multiple_of(sector) {
+        true => Err(malformed("size of the volume's header", 28, format!("{len} bytes"))),
+        false => Ok((place, len)),
+    }
+}
+
+impl Places {
+    /// The layout.
+    ///
+    /// # Errors
+    /// `Io`; `Malformed`.
+    pub fn layout(&self, cipher: &Arc<dyn SectorCipher>, metadata: &Metadata, store: &dyn Store) -> Result<Layout> {
+        let mut segments = Segments { places: self, cipher, all: Vec::new() };
+        if self.vista {
+            segments.vista_header(metadata, store)?;
+        } else {
+            segments.stored(self.header_place..self.header_place + self.header);
+        }
+        let mut at = self.header;
+        for (range, _) in &self.reserved {
+            segments.stored(at..range.start);
+            segments.push(range.end - range.start, 0, Payload::Zero);
+            at = range.end;
+        }
+        segments.stored(at..self.size);
+        Layout::new(segments.all)
+    }
+}
+
+/// A layout under construction: what is added follows what is there.
+struct Segments<'a> {
+    places: &'a Places,
+    cipher: &'a Arc<dyn SectorCipher>,
+    all: Vec<Segment>,
+}
+
+impl Segments<'_> {
+    fn push(&mut self, len: u64, stored_at: u64, payload: Payload) {
+        let at = self.all.last().map_or(0, |s| s.at + s.len);
+        if len > 0 {
+            self.all.push(Segment { at, len, stored_at, payload, writable: true });
+        }
+    }
+
+    /// What is stored in a range, encrypted as far as the watermark goes.
+    fn stored(&mut self, range: Range<u64>) {
+        let border = self.places.encrypted.clamp(range.start, range.end);
+        let payload = Payload::crypt(Arc::clone(self.cipher), range.start / self.places.sector);
+        self.push(border - range.start, range.start, payload);
+        self.push(range.end - border, border, Payload::Clear);
+    }
+
+    /// The beginning of one of Vista's volumes: the boot sector as NTFS has it, and 15 sectors in clear.
+    fn vista_header(&mut self, metadata: &Metadata, store: &dyn Store) -> Result<()> {
+        let mut sector = vec![0; self.places.sector as usize];
+        store.read_at(0, &mut sector)?;
+        let (name_at, name) = NTFS_NAME;
+        sector[name_at..][..name.len()].copy_from_slice(name);
+        sector[NTFS_MIRROR..][..8].copy_from_slice(&metadata.header_place.to_le_bytes());
+        self.push(sector.len() as u64, 0, Payload::Fixed(sector.into()));
+        self.push(self.places.header - self.places.sector, self.places.sector, Payload::Clear);
+        Ok(())
+    }
+}
+
+fn malformed(field: &'static str, offset: u64, what: String) -> Error {
+    ErrorKind::Malformed { field, offset, what }.into()
+}

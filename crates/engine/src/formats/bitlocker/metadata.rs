@@ -1,0 +1,265 @@
+//! A metadata block, of which a volume has three: what is encrypted how and how far, and the protectors of its key (libbde, "BitLocker
+//! Drive Encryption (BDE) format", sections "FVE metadata block header", "FVE metadata header" and "FVE metadata validation").
+//!
+//! ```text
+//! block     0 "-FVE-FS-" 8 │  8 size, in units of 16 (Vista: bytes) 2 │ 10 version 2 │ 12 state 2 │ 14 next state 2 │
+//!          16 state offset 8 │ 24 size of the conversion log 4 │ 28 sectors of the volume's header 4 │ 32 its three places 8 each │
+//!          56 place of the header (Vista: the NTFS boot sector's place of the MFT mirror) 8
+//! data set 64 size 4 │ 68 1 4 │ 72 its header's size, 48 4 │ 76 size 4 │ 80 GUID of the volume 16 │ 96 next nonce counter 4 │
+//!         100 method 2 │ 102 the same or 0 2 │ 104 time 8 │ 112 datums
+//! behind the block: 0 size 2 │ 2 version 2 │ 4 CRC-32 of the block 4 │ 8 its SHA-256, a sealed key
+//! ```
+
+use super::boot::SIGNATURE;
+use super::datum::{Datum, kind, role, u16_at, u32_at, u64_at};
+use super::guid::Guid;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+
+/// Size of the place of one copy since Windows 7, in bytes.
+pub(super) const AREA: u64 = 64 << 10;
+/// The same in Vista, before it is rounded to clusters.
+pub(super) const VISTA_AREA: u64 = 16 << 10;
+/// Copies of the block.
+pub(super) const COPIES: usize = 3;
+
+/// Where the data set begins, and its datums.
+const DATA_SET: usize = 64;
+const DATUMS: usize = DATA_SET + 48;
+/// Bytes in front of the sealed hash, behind the block.
+const VALIDATION: usize = 8;
+/// What the block is padded to.
+const UNIT: usize = 16;
+
+/// Versions of the block.
+pub(super) const VISTA: u16 = 1;
+pub(super) const WINDOWS_7: u16 = 2;
+
+/// What state the data are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct State(pub u16);
+
+impl State {
+    pub const DECRYPTED: Self = Self(1);
+    /// Half-way, and a log tells which sectors are what.
+    pub const DIRTY: Self = Self(2);
+    pub const PAUSED: Self = Self(3);
+    pub const ENCRYPTED: Self = Self(4);
+    pub const UNDER_WAY: Self = Self(5);
+
+    /// What a person calls it, going to `next`.
+    pub fn name(self, next: Self) -> String {
+        let towards = match next {
+            Self::ENCRYPTED => "encryption",
+            Self::DECRYPTED => "decryption",
+            _ => "conversion",
+        };
+        match self {
+            Self::DECRYPTED if next == self => "decrypted".to_owned(),
+            Self::ENCRYPTED if next == self => "encrypted".to_owned(),
+            Self::DIRTY => format!("{towards} interrupted"),
+            Self::PAUSED => format!("{towards} paused"),
+            Self::DECRYPTED | Self::ENCRYPTED | Self::UNDER_WAY => format!("{towards} under way"),
+            Self(other) => format!("unknown ({other})"),
+        }
+    }
+}
+
+/// A block as it is stored, without what validates it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Metadata {
+    pub version: u16,
+    pub state: State,
+    pub next_state: State,
+    /// How far the data are encrypted, in bytes: their size once they all are.
+    pub state_offset: u64,
+    /// Size of the log of a conversion, in bytes.
+    pub log_size: u32,
+    /// Sectors at the beginning of the volume that are stored elsewhere.
+    pub header_sectors: u32,
+    /// Where the copies are, in bytes.
+    pub copies: [u64; COPIES],
+    /// Where the beginning of the volume is stored, in bytes. In Vista's: the cluster of the MFT's mirror, as an NTFS boot sector has it.
+    pub header_place: u64,
+    pub volume: Guid,
+    /// The counter in the nonce of the next box that is sealed.
+    pub next_nonce: u32,
+    pub method: u16,
+    /// The second place of the method: the same, or 0.
+    pub method_again: u16,
+    /// When the volume was made, as Windows counts time.
+    pub created: u64,
+    pub datums: Vec<Datum>,
+}
+
+impl Metadata {
+    /// Reads a block.
+    ///
+    /// # Errors
+    /// `NotThisFormat` without its signature; `Unsupported` for another version; `Malformed`.
+    pub fn parse(bytes: &[u8], offset: u64) -> Result<Self> {
+        let malformed = |field, at: usize, what: String| -> Error {
+            ErrorKind::Malformed { field, offset: offset + at as u64, what }.into()
+        };
+        if !bytes.starts_with(SIGNATURE) || bytes.len() < DATUMS {
+            let what = format!("no metadata at byte {offset}");
+            return Err(ErrorKind::NotThisFormat(what).into());
+        }
+        let version = u16_at(bytes, 10);
+        if !matches!(version, VISTA | WINDOWS_7) {
+            return Err(Error::unsupported(format!("version {version} of the metadata")));
+        }
+        let size = block_size(bytes);
+        let data_set = u32_at(bytes, DATA_SET) as usize;
+        let header_size = u32_at(bytes, DATA_SET + 8) as usize;
+        if header_size != DATUMS - DATA_SET {
+            return Err(malformed("size of the data set's header", DATA_SET + 8, format!("{header_size} bytes")));
+        }
+        let end = DATA_SET.checked_add(data_set).filter(|end| *end <= size && *end <= bytes.len() && *end >= DATUMS);
+        let end = end.ok_or_else(|| {
+            malformed("size of the data set", DATA_SET, format!("{data_set} bytes, in a block of {size}"))
+        })?;
+        Ok(Self {
+            version,
+            state: State(u16_at(bytes, 12)),
+            next_state: State(u16_at(bytes, 14)),
+            state_offset: u64_at(bytes, 16),
+            log_size: u32_at(bytes, 24),
+            header_sectors: u32_at(bytes, 28),
+            copies: [32, 40, 48].map(|at| u64_at(bytes, at)),
+            header_place: u64_at(bytes, 56),
+            volume: Guid::at(bytes, 80),
+            next_nonce: u32_at(bytes, 96),
+            method: u16_at(bytes, 100),
+            method_again: u16_at(bytes, 102),
+            created: u64_at(bytes, 104),
+            datums: Datum::all(&bytes[DATUMS..end], offset + DATUMS as u64)?,
+        })
+    }
+
+    /// The block as it is stored, padded to its unit.
+    ///
+    /// # Errors
+    /// `Misuse` if it does not fit its place, together with what validates it.
+    pub fn block(&self) -> Result<Vec<u8>> {
+        let mut datums = Vec::new();
+        self.datums.iter().for_each(|datum| datum.put(&mut datums));
+        let data_set = (DATUMS - DATA_SET + datums.len()) as u32;
+        let size = (DATUMS + datums.len()).next_multiple_of(UNIT);
+        let room = if self.version == VISTA { VISTA_AREA } else { AREA };
+        // The sealed hash is a datum of 80 bytes.
+        if (size + VALIDATION + 80) as u64 > room {
+            return Err(Error::misuse(format!("the metadata would take {size} bytes, more than there is room for"))
+                .hint("Remove protectors that are not needed."));
+        }
+        let mut block = Vec::with_capacity(size);
+        block.extend(SIGNATURE);
+        block.extend(if self.version == VISTA { size as u16 } else { (size / UNIT) as u16 }.to_le_bytes());
+        for field in [self.version, self.state.0, self.next_state.0] {
+            block.extend(field.to_le_bytes());
+        }
+        block.extend(self.state_offset.to_le_bytes());
+        block.extend(self.log_size.to_le_bytes());
+        block.extend(self.header_sectors.to_le_bytes());
+        for place in self.copies.into_iter().chain([self.header_place]) {
+            block.extend(place.to_le_bytes());
+        }
+        for field in [data_set, 1, (DATUMS - DATA_SET) as u32, data_set] {
+            block.extend(field.to_le_bytes());
+        }
+        block.extend(self.volume.0);
+        block.extend(self.next_nonce.to_le_bytes());
+        block.extend(self.method.to_le_bytes());
+        block.extend(self.method_again.to_le_bytes());
+        block.extend(self.created.to_le_bytes());
+        block.extend(datums);
+        block.resize(size, 0);
+        Ok(block)
+    }
+
+    /// The datums of protectors, with their places among all datums.
+    pub fn protectors(&self) -> impl Iterator<Item = (usize, &Datum)> {
+        self.datums.iter().enumerate().filter(|(_, d)| d.kind == kind::PROTECTOR && d.role == role::PROTECTOR)
+    }
+
+    /// The first datum of a role and type.
+    pub fn datum(&self, role: u16, kind: u16) -> Option<&Datum> {
+        self.datums.iter().find(|datum| (datum.role, datum.kind) == (role, kind))
+    }
+
+    /// The label: host, volume and date.
+    pub fn label(&self) -> Option<String> {
+        self.datum(role::LABEL, kind::TEXT).map(Datum::text)
+    }
+}
+
+/// Size of the block that `bytes` begin with, in bytes: what its CRC and its hash are of.
+fn block_size(bytes: &[u8]) -> usize {
+    let size = usize::from(u16_at(bytes, 8));
+    if u16_at(bytes, 10) == VISTA { size } else { size * UNIT }
+}
+
+/// What stands behind a block and tells whether it is whole, and who wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Validation {
+    pub version: u16,
+    /// The SHA-256 of the block: a sealed box under the volume master key, or a key in clear where nothing is encrypted.
+    pub hash: Option<Datum>,
+}
+
+impl Validation {
+    /// As it is stored behind `block`.
+    pub fn bytes(&self, block: &[u8]) -> Vec<u8> {
+        let room = if u16_at(block, 10) == VISTA { VISTA_AREA } else { AREA };
+        let mut bytes = ((room - block.len() as u64) as u16).to_le_bytes().to_vec();
+        bytes.extend(self.version.to_le_bytes());
+        bytes.extend(crc32fast::hash(block).to_le_bytes());
+        if let Some(hash) = &self.hash {
+            hash.put(&mut bytes);
+        }
+        bytes
+    }
+}
+
+/// One copy of the metadata.
+pub(super) struct Copy {
+    /// Where it is, in bytes.
+    pub at: u64,
+    /// The block, whose CRC is right.
+    pub block: Vec<u8>,
+    pub metadata: Metadata,
+    pub validation: Validation,
+}
+
+impl Copy {
+    /// Reads the copy at `at`.
+    ///
+    /// # Errors
+    /// Those of [`Metadata::parse`]; `Malformed` where it is cut short, its CRC is wrong, or it says that it is somewhere else.
+    pub fn read(store: &dyn Store, at: u64) -> Result<Self> {
+        let malformed = |field, offset, what: String| -> Error { ErrorKind::Malformed { field, offset, what }.into() };
+        let there = store.len().saturating_sub(at).min(AREA) as usize;
+        let mut bytes = vec![0; there];
+        store.read_at(at, &mut bytes)?;
+        // A block that is cut short is told from something else by its signature.
+        let metadata = Metadata::parse(&bytes, at)?;
+        let size = block_size(&bytes);
+        let (Some(block), Some(behind)) = (bytes.get(..size), bytes.get(size..).filter(|b| b.len() >= VALIDATION))
+        else {
+            return Err(malformed("size of the metadata", at + 8, format!("{size} bytes, of {there} that are there")));
+        };
+        let crc = u32_at(behind, 4);
+        if crc != crc32fast::hash(block) {
+            return Err(malformed("CRC of the metadata", at + size as u64 + 4, format!("{crc:#010x} is wrong")));
+        }
+        if !metadata.copies.contains(&at) {
+            return Err(malformed("places of the metadata", at + 32, "this copy is not among them".to_owned()));
+        }
+        // What makes no sense here is told when the hash is needed.
+        let hash = Datum::all(&behind[VALIDATION..], at + (size + VALIDATION) as u64)
+            .ok()
+            .and_then(|datums| datums.into_iter().next());
+        let validation = Validation { version: u16_at(behind, 2), hash };
+        Ok(Self { at, block: block.to_vec(), metadata, validation })
+    }
+}

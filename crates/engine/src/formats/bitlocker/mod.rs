@@ -1,0 +1,350 @@
+//! BitLocker (libbde, "BitLocker Drive Encryption (BDE) format"; cryptsetup 2.7, lib/bitlk; dislocker 0.7.3): three copies of metadata
+//! somewhere in the volume, which the first sector points to. Protectors open the volume master key (VMK), which opens the
+//! volume's own key (FVEK).
+
+mod boot;
+mod datum;
+mod guid;
+mod layout;
+mod metadata;
+mod method;
+mod protectors;
+mod recovery;
+mod sealed;
+mod startup;
+mod unlock;
+mod write;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::takes::{Parameter, Takes, check_opening};
+use super::{Facts, Format, Header, Unlocked, Verdict, wiped};
+use crate::advice::{Advice, Warning};
+use crate::credential::{Credential, Unlock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+use crate::volume::Layout;
+use boot::{Boot, Kind};
+use guid::filetime;
+use layout::Places;
+use metadata::{COPIES, Copy, State};
+use method::Method;
+use protectors::Protector;
+use unlock::Opened;
+
+/// The type of [`BITLOCKER`].
+pub struct BitLocker(());
+
+/// BitLocker.
+pub static BITLOCKER: BitLocker = BitLocker(());
+
+const NAME: &str = "BitLocker";
+
+/// Bytes of a volume master key.
+const VMK: usize = 32;
+
+impl Format for BitLocker {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn identify(&self, store: &dyn Store) -> Result<Verdict> {
+        Ok(match Boot::read(store)? {
+            Some(boot) => Verdict::Yes(format!("its first sector is one of BitLocker ({})", boot.kind.name())),
+            None => Verdict::No("its first sector is none of BitLocker".to_owned()),
+        })
+    }
+
+    fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
+        Ok(Box::new(wiped(NAME, BitLockerHeader::read(store))?))
+    }
+
+    fn takes(&self) -> Takes {
+        use Parameter::*;
+        Takes { creating: &[], opening: &[Hash, Cipher, Keyfile, VolumeKey, Keyslot] }
+    }
+}
+
+/// A header that was read.
+struct BitLockerHeader {
+    store: Arc<dyn Store>,
+    boot: Boot,
+    /// The copies of the metadata that are whole, in their order.
+    copies: Vec<Copy>,
+    /// What is wrong with the others: number and error.
+    damaged: Vec<(usize, Error)>,
+}
+
+impl BitLockerHeader {
+    fn read(store: &Arc<dyn Store>) -> Result<Self> {
+        let boot = Boot::read(&**store)?;
+        let boot = boot.ok_or_else(|| ErrorKind::NotThisFormat("its first sector is none of BitLocker".to_owned()))?;
+        let (copies, damaged) = read_copies(&**store, &boot)?;
+        Ok(Self { store: Arc::clone(store), boot, copies, damaged })
+    }
+
+    /// What is taken for true: the first copy that is whole, since it is written first.
+    fn first(&self) -> &Copy {
+        &self.copies[0]
+    }
+
+    fn unlocked(&self, with: &Unlock<'_>) -> Result<Unlocked> {
+        let begun = Instant::now();
+        check_opening(NAME, &BITLOCKER.takes(), with)?;
+        let (copy, opened) = self.opened(with)?;
+        let metadata = &copy.metadata;
+        let mut warnings = self.warnings();
+        let mut read_only = false;
+        if let Some(vmk) = &opened.vmk
+            && !unlock::proven(copy, vmk)
+        {
+            read_only = true;
+            warnings.push(
+                Warning::from(
+                    "The metadata have another hash than the one that was sealed with them: somebody without the key may have \
+                     changed them, or they are damaged. The volume can only be read, and may read wrong.",
+                )
+                .advise(Advice::RepairHeader),
+            );
+        }
+        if !std::ptr::eq(copy, self.first()) {
+            read_only = true;
+            warnings.push(
+                Warning::from(format!("Another copy of the metadata than the first whole one was used, that at byte {}. The volume can only be read.", copy.at))
+                    .advise(Advice::RepairHeader),
+            );
+        }
+        let places = Places::of(&self.boot, metadata, self.store.len())?;
+        if places.size > self.store.len() {
+            if !with.truncated {
+                return Err(cut_short(places.size, self.store.len()));
+            }
+            read_only = true;
+        }
+        let method = Method::numbered(metadata.method)?;
+        let cipher = method.cipher(&opened.fvek, self.boot.sector_size, with.acceleration)?;
+        let mut layout = places.layout(&cipher, metadata, &*self.store)?;
+        let state = about_state(copy, with);
+        read_only |= state.read_only;
+        warnings.extend(state.warnings);
+        if read_only {
+            layout = layout.read_only();
+        }
+        let facts = self.facts(copy, &opened, method, &layout);
+        let (trials, derivations) = (opened.trials, opened.trials);
+        let recognised = opened.vmk.is_some();
+        Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), recognised })
+    }
+
+    /// The copy that the credentials open, the first one that is proven by its hash if there is one, and what opened it.
+    fn opened(&self, with: &Unlock<'_>) -> Result<(&Copy, Opened)> {
+        let mut error = None;
+        let mut tried: Vec<&Copy> = Vec::new();
+        for copy in &self.copies {
+            if tried.iter().any(|other| other.block == copy.block && other.validation == copy.validation) {
+                continue;
+            }
+            tried.push(copy);
+            match unlock::open(&copy.metadata, with) {
+                Ok(opened) => return Ok(self.proven(copy, opened)),
+                Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),
+                Err(e) => error = error.or(Some(e)),
+            }
+        }
+        Err(error.unwrap_or_else(no_copy))
+    }
+
+    /// `copy`, unless its hash is wrong and another one's is right.
+    fn proven<'a>(&'a self, copy: &'a Copy, opened: Opened) -> (&'a Copy, Opened) {
+        let Some(vmk) = opened.vmk.as_ref().filter(|vmk| !unlock::proven(copy, vmk)) else { return (copy, opened) };
+        let right = self.copies.iter().find(|other| unlock::proven(other, vmk));
+        let fvek = right.and_then(|other| unlock::volume_key(&other.metadata, vmk).ok());
+        match (right, fvek) {
+            (Some(other), Some(fvek)) => (other, Opened { fvek, ..opened }),
+            _ => (copy, opened),
+        }
+    }
+
+    /// What is wrong with the copies of the metadata, but does not keep the volume from being opened.
+    fn warnings(&self) -> Vec<Warning> {
+        let damaged = self.damaged.iter().map(|(number, error)| {
+            Warning::from(format!("Copy {} of the metadata is damaged: {}.", number + 1, error.kind))
+                .advise(Advice::RepairHeader)
+        });
+        let first = self.first();
+        let differ = self.copies.iter().any(|copy| copy.block != first.block);
+        let differ = differ.then(|| {
+            Warning::from("The copies of the metadata differ: a change of them was cut short.")
+                .advise(Advice::RepairHeader)
+        });
+        damaged.chain(differ).collect()
+    }
+
+    fn facts(&self, copy: &Copy, opened: &Opened, method: &Method, layout: &Layout) -> Facts {
+        let metadata = &copy.metadata;
+        let number = metadata.copies.iter().position(|at| *at == copy.at).unwrap_or_default();
+        let (protector, opened_by) = match &opened.protector {
+            Some((number, name)) => (Some(*number), name.clone()),
+            None if opened.vmk.is_some() => (None, "volume master key".to_owned()),
+            None => (None, "volume key".to_owned()),
+        };
+        let hash = if opened.trials > 0 { "SHA-256" } else { "none" };
+        Facts {
+            key_bits: method.bits * if method.mode == "CBC" { 1 } else { 2 },
+            hash: hash.into(),
+            iterations: if opened.trials > 0 { claviger_crypto::stretch::ITERATIONS as u32 } else { 0 },
+            header_version: metadata.version,
+            header: ["primary", "second copy", "third copy"][number].into(),
+            opened_by: Some(opened_by),
+            keyslot: protector,
+            uuid: Some(metadata.volume.to_string()),
+            label: metadata.label(),
+            sector_size: self.boot.sector_size,
+            created: Some(filetime::seconds(metadata.created)),
+            ..Facts::new(NAME, "AES", method.mode, layout)
+        }
+    }
+}
+
+impl Header for BitLockerHeader {
+    /// A startup key takes the place of a password, and nothing is asked for where the key lies open.
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty() && !unlock::is_open(&self.first().metadata)
+    }
+
+    fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
+        wiped(NAME, self.unlocked(with))
+    }
+
+    fn takes(&self) -> Vec<(&'static str, Takes)> {
+        vec![(NAME, BITLOCKER.takes())]
+    }
+
+    fn data(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    fn describe(&self) -> Option<Value> {
+        Some(self.described())
+    }
+
+    fn effort(&self, with: &Unlock<'_>) -> u64 {
+        unlock::effort(&self.first().metadata, with)
+    }
+}
+
+impl BitLockerHeader {
+    fn described(&self) -> Value {
+        let copy = self.first();
+        let metadata = &copy.metadata;
+        let (protectors, wrong) = Protector::all(metadata);
+        let copies = (0..COPIES).map(|number| {
+            let at = metadata.copies[number];
+            match self.damaged.iter().find(|(damaged, _)| *damaged == number) {
+                Some((_, error)) => json!({ "offset": at, "damaged": error.kind.to_string() }),
+                None => json!({ "offset": at }),
+            }
+        });
+        let mut about = json!({
+            "version": metadata.version,
+            "made_by": self.boot.kind.name(),
+            "guid": metadata.volume.to_string(),
+            "label": metadata.label(),
+            "created": filetime::seconds(metadata.created),
+            "state": metadata.state.name(metadata.next_state),
+            "suspended": protectors.iter().any(|protector| protector.clear_key().is_some()),
+            "encrypted_bytes": metadata.state_offset,
+            "sector_size": self.boot.sector_size,
+            "method": Method::numbered(metadata.method).map_or_else(|_| format!("{:#06x}", metadata.method), |m| m.name.to_owned()),
+            "metadata": copies.collect::<Vec<_>>(),
+            "keyslots": protectors.iter().map(Protector::describe).collect::<Vec<_>>(),
+        });
+        if !wrong.is_empty() {
+            about["damaged_protectors"] = json!(wrong.iter().map(|error| error.kind.to_string()).collect::<Vec<_>>());
+        }
+        about
+    }
+}
+
+/// The copies that are whole, and what is wrong with the others.
+///
+/// # Errors
+/// What is wrong with the first where none is whole.
+fn read_copies(store: &dyn Store, boot: &Boot) -> Result<(Vec<Copy>, Vec<(usize, Error)>)> {
+    let mut places = boot.metadata.clone();
+    if boot.kind == Kind::Vista {
+        // Only the first one's place is known; it knows the others.
+        if let Ok(first) = Copy::read(store, places[0]) {
+            places = first.metadata.copies.to_vec();
+        }
+    }
+    let (mut copies, mut damaged): (Vec<Copy>, Vec<(usize, Error)>) = (Vec::new(), Vec::new());
+    for (number, at) in places.into_iter().enumerate() {
+        match Copy::read(store, at) {
+            Ok(copy) => copies.push(copy),
+            Err(error) if matches!(error.kind, ErrorKind::Io(_)) => return Err(error),
+            Err(error) => damaged.push((number, error)),
+        }
+    }
+    match copies.is_empty() {
+        false => Ok((copies, damaged)),
+        true => Err(damaged.into_iter().next().map_or_else(no_copy, |(_, error)| error)),
+    }
+}
+
+fn no_copy() -> Error {
+    ErrorKind::Malformed { field: "metadata", offset: 0, what: "no copy is whole".to_owned() }.into()
+}
+
+/// What the state of the data means to whoever opens the volume.
+struct AboutState {
+    read_only: bool,
+    warnings: Vec<Warning>,
+}
+
+fn about_state(copy: &Copy, with: &Unlock<'_>) -> AboutState {
+    let metadata = &copy.metadata;
+    let name = metadata.state.name(metadata.next_state);
+    let mut warnings: Vec<Warning> = Vec::new();
+    let mut read_only = false;
+    match (metadata.state, metadata.next_state) {
+        (State::ENCRYPTED, State::ENCRYPTED) => {}
+        (State::DECRYPTED, State::DECRYPTED) => {
+            read_only = !with.write_unencrypted;
+            let what = "The volume is decrypted: anybody can read and change what is in it.";
+            warnings.push(match read_only {
+                true => Warning::from(format!("{what} It can only be read.")).advise(Advice::AllowUnencrypted),
+                false => what.into(),
+            });
+        }
+        (State::DIRTY, _) => {
+            read_only = true;
+            let what = format!(
+                "A conversion was interrupted ({name}): what is near byte {} may read wrong. The volume can only be read.",
+                metadata.state_offset
+            );
+            warnings.push(what.into());
+        }
+        _ => warnings.push(
+            format!(
+                "Not all of the volume is encrypted ({name}): what is behind byte {} lies open.",
+                metadata.state_offset
+            )
+            .into(),
+        ),
+    }
+    if Protector::all(metadata).0.iter().any(|protector| protector.clear_key().is_some()) {
+        warnings.push("Protection is suspended: the key lies open in the volume, so that anybody can open it.".into());
+    }
+    AboutState { read_only, warnings }
+}
+
+fn cut_short(size: u64, there: u64) -> Error {
+    let what = format!("the volume has {size} bytes, the file or device only {there}");
+    Error::new(ErrorKind::Malformed { field: "state offset", offset: 16, what })
+        .hint("If it was cut short, find a complete copy.")
+        .advise(Advice::OpenTruncated)
+}

@@ -1,0 +1,223 @@
+//! Protectors: each opens the volume master key (VMK) in a way of its own (libbde, "BitLocker Drive Encryption (BDE) format", section
+//! "FVE Volume Master Key (VMK)").
+
+use claviger_crypto::{Secret, hash};
+use serde_json::{Value, json};
+
+use super::datum::{Datum, Key, ProtectorFields, first, key, kind};
+use super::guid::{Guid, filetime};
+use super::metadata::Metadata;
+use super::recovery::{self, Typed};
+use super::sealed;
+use crate::credential::Credential;
+use crate::error::{Error, Result};
+
+/// What a protector is, as bits that are combined: TPM and PIN are 0x500.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kind(pub u16);
+
+impl Kind {
+    /// The key lies open: the volume is suspended.
+    pub const CLEAR: Self = Self(0);
+    pub const STARTUP_KEY: Self = Self(0x0200);
+    pub const RECOVERY: Self = Self(0x0800);
+    pub const PASSWORD: Self = Self(0x2000);
+
+    /// What a person calls it.
+    pub fn name(self) -> String {
+        const BITS: [(u16, &str); 6] = [
+            (0x0100, "TPM"),
+            (0x0400, "PIN"),
+            (0x0200, "startup key"),
+            (0x0800, "recovery password"),
+            (0x1000, "smart card"),
+            (0x2000, "password"),
+        ];
+        if self == Self::CLEAR {
+            return "clear key".to_owned();
+        }
+        let names: Vec<_> = BITS.iter().filter(|(bit, _)| self.0 & bit != 0).map(|(_, name)| *name).collect();
+        match names.is_empty() {
+            true => format!("unknown ({:#06x})", self.0),
+            false => names.join(" and "),
+        }
+    }
+
+    /// What is missing for one that this program cannot use.
+    pub fn needs(self) -> Option<&'static str> {
+        match self {
+            Self::CLEAR | Self::STARTUP_KEY | Self::RECOVERY | Self::PASSWORD => None,
+            _ if self.0 & 0x0100 != 0 => Some("the TPM of the computer that it was made on"),
+            _ if self.0 & 0x1000 != 0 => Some("the smart card or certificate that it was made for"),
+            _ => Some("a newer version of this program"),
+        }
+    }
+}
+
+/// A protector as the metadata have it.
+pub(super) struct Protector {
+    /// Its number among the protectors, from 0 on.
+    pub number: u32,
+    /// Its place among the datums.
+    pub place: usize,
+    pub guid: Guid,
+    /// When it was changed, as Windows counts time.
+    pub changed: u64,
+    pub kind: Kind,
+    properties: Vec<Datum>,
+}
+
+/// Salt of a stretch.
+const SALT: usize = 16;
+/// In front of the datums nested in a stretch: kind 2, 0 2, salt.
+pub(super) const STRETCH_FIELDS: usize = 4 + SALT;
+
+impl Protector {
+    /// All of them. Those that make no sense are left out, and what is wrong with each is told.
+    pub fn all(metadata: &Metadata) -> (Vec<Self>, Vec<Error>) {
+        let (mut all, mut wrong) = (Vec::new(), Vec::new());
+        for (number, (place, datum)) in (0..).zip(metadata.protectors()) {
+            match Self::of(number, place, datum) {
+                Ok(protector) => all.push(protector),
+                Err(error) => wrong.push(error),
+            }
+        }
+        (all, wrong)
+    }
+
+    fn of(number: u32, place: usize, datum: &Datum) -> Result<Self> {
+        let ProtectorFields { guid, changed, kind } = ProtectorFields::of(datum)?;
+        let properties = datum.nested(ProtectorFields::LEN)?;
+        Ok(Self { number, place, guid, changed, kind: Kind(kind), properties })
+    }
+
+    /// What a person calls it.
+    pub fn name(&self) -> String {
+        format!("{} {{{}}}", self.kind.name(), self.guid)
+    }
+
+    /// The salt of its stretch, where what opens it is stretched.
+    pub fn salt(&self) -> Option<[u8; SALT]> {
+        first(&self.properties, kind::STRETCH)?.value.get(4..STRETCH_FIELDS)?.try_into().ok()
+    }
+
+    /// The volume master key, if `with` is the right key.
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub fn open(&self, with: &[u8]) -> Result<Option<Secret>> {
+        let Some(vmk) = first(&self.properties, kind::SEALED) else { return Ok(None) };
+        let opened = sealed::open_key(vmk, with)?.map(|key| key.key);
+        Ok(opened.filter(|vmk| vmk.len() == super::VMK))
+    }
+
+    /// The key that lies open in it.
+    pub fn clear_key(&self) -> Option<Secret> {
+        let datum = first(&self.properties, kind::KEY).filter(|_| self.kind == Kind::CLEAR)?;
+        Key::of(datum).ok().filter(|key| key.kind == key::CLEAR && key.key.len() == 32).map(|key| key.key)
+    }
+
+    /// What can be told of it without any key.
+    pub fn describe(&self) -> Value {
+        let mut about = json!({
+            "keyslot": self.number,
+            "guid": self.guid.to_string(),
+            "type": self.kind.name(),
+            "changed": filetime::seconds(self.changed),
+        });
+        if let Some(text) = self.properties.iter().find(|datum| datum.kind == kind::TEXT) {
+            about["name"] = json!(text.text());
+        }
+        if let Some(hint) = self.properties.iter().find(|datum| datum.kind == HINT) {
+            about["hint"] = json!(hint.text());
+        }
+        if let Some(needs) = self.kind.needs() {
+            about["needs"] = json!(needs);
+        }
+        about
+    }
+}
+
+/// The type of a hint.
+const HINT: u16 = 0x18;
+
+/// What was typed or read, ready for the protectors that it may open.
+pub(super) enum Candidate {
+    /// The hash of a password, to be stretched.
+    Password(Secret),
+    /// The hash of a recovery password's key, to be stretched.
+    Recovery(Secret),
+}
+
+impl Candidate {
+    /// What a passphrase may be: a password, and a recovery password if it looks like one. The text says what is mistyped in that.
+    pub fn of(typed: &Secret) -> (Vec<Self>, Option<String>) {
+        let mut all: Vec<_> = password_hash(typed).into_iter().map(Self::Password).collect();
+        match recovery::read(typed) {
+            Typed::Other => (all, None),
+            Typed::Mistyped(what) => (all, Some(what)),
+            Typed::Key(key) => {
+                all.push(Self::Recovery(hashed(&key)));
+                (all, None)
+            }
+        }
+    }
+
+    /// What it opens.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Password(_) => Kind::PASSWORD,
+            Self::Recovery(_) => Kind::RECOVERY,
+        }
+    }
+
+    /// The 32 bytes that are stretched.
+    pub fn hash(&self) -> &Secret {
+        let (Self::Password(hash) | Self::Recovery(hash)) = self;
+        hash
+    }
+}
+
+/// What of a password is stretched: the hash of the hash of its text in UTF-16. Nothing if it is no text.
+pub(super) fn password_hash(password: &Secret) -> Option<Secret> {
+    let text = std::str::from_utf8(password).ok()?;
+    let mut utf16 = Secret::zeroed(2 * text.encode_utf16().count());
+    for (bytes, unit) in utf16.chunks_exact_mut(2).zip(text.encode_utf16()) {
+        bytes.copy_from_slice(&unit.to_le_bytes());
+    }
+    Some(hashed(&hashed(&utf16)))
+}
+
+/// Its SHA-256.
+pub(super) fn hashed(bytes: &[u8]) -> Secret {
+    let mut hash = Secret::zeroed(hash::SHA256.size);
+    hash::SHA256.digest(&[bytes], &mut hash);
+    hash
+}
+
+/// The kinds of a volume's protectors, for errors: `password, TPM`.
+pub(super) fn kinds(protectors: &[Protector]) -> String {
+    let mut names: Vec<_> = protectors.iter().map(|protector| protector.kind.name()).collect();
+    names.sort();
+    names.dedup();
+    if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+}
+
+/// The startup keys among credentials; what is wrong with a file that is none, if no other is one.
+///
+/// # Errors
+/// Those of [`super::startup::StartupKey::read`].
+pub(super) fn startup_keys(credentials: &[Credential]) -> Result<Vec<super::startup::StartupKey>> {
+    let files = credentials.iter().filter_map(|credential| match credential {
+        Credential::Keyfile(contents) => Some(super::startup::StartupKey::read(contents)),
+        _ => None,
+    });
+    let (mut keys, mut error) = (Vec::new(), None);
+    for read in files {
+        match read {
+            Ok(key) => keys.push(key),
+            Err(e) => error = error.or(Some(e)),
+        }
+    }
+    error.filter(|_| keys.is_empty()).map_or(Ok(keys), Err)
+}

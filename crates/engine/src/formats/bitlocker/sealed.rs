@@ -1,0 +1,52 @@
+//! Sealed boxes: AES-256-CCM with a nonce of a time and a counter, and a tag of 16 bytes (libbde, "BitLocker Drive Encryption (BDE)
+//! format", section "FVE AES-CCM encrypted key").
+
+use claviger_crypto::Secret;
+use claviger_crypto::ccm::{self, NONCE, TAG};
+
+use super::datum::{Datum, Key, kind};
+use super::guid::filetime;
+use crate::error::Result;
+
+/// Opens a box. Nothing if the key is another one, or the box was changed: nothing tells them apart.
+///
+/// # Errors
+/// `Malformed` for a box that is too short.
+pub(super) fn open(sealed: &Datum, key: &[u8]) -> Result<Option<Secret>> {
+    let data = sealed.behind(NONCE + TAG)?;
+    let (nonce, tag) = sealed.value[..NONCE + TAG].split_at(NONCE);
+    let (nonce, tag) = (nonce.try_into().expect("its length"), tag.try_into().expect("its length"));
+    Ok(ccm::open(key, nonce, tag, data))
+}
+
+/// The key in a box.
+///
+/// # Errors
+/// `Malformed` for a box that is too short, or holds no key.
+pub(super) fn open_key(sealed: &Datum, key: &[u8]) -> Result<Option<Key>> {
+    open(sealed, key)?.as_ref().map(Key::unsealed).transpose()
+}
+
+/// Seals boxes of one volume. No two of them get the same nonce: the counter goes on in the metadata.
+pub(super) struct Sealer<'a> {
+    time: u64,
+    next: &'a mut u32,
+}
+
+impl<'a> Sealer<'a> {
+    /// `next` is the counter of the next box, as the metadata have it.
+    pub fn new(next: &'a mut u32) -> Self {
+        Self { time: filetime::now(), next }
+    }
+
+    /// A box with a key in it.
+    pub fn seal(&mut self, role: u16, with: &[u8], key: &Key) -> Datum {
+        let mut value = self.time.to_le_bytes().to_vec();
+        value.extend(self.next.to_le_bytes());
+        *self.next = self.next.wrapping_add(1);
+        let (tag, data) = ccm::seal(with, value[..].try_into().expect("a nonce"), &key.datum(0));
+        value.extend(tag);
+        value.extend(data);
+        Datum::new(role, kind::SEALED, value)
+    }
+}

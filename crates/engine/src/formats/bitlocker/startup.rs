@@ -1,0 +1,101 @@
+//! Startup keys: files `GUID.BEK` with the key of one external protector (libbde, "BitLocker Drive Encryption (BDE) format", section
+//! "BitLocker External Key (BEK) file").
+//!
+//! ```text
+//! 0 size 4 │ 4 1 4 │ 8 48 4 │ 12 size 4 │ 16 GUID of the protector 16 │ 32 1 4 │ 36 0 4 │ 40 time 8 │ 48 an entry of an external key
+//! ```
+
+use claviger_crypto::Secret;
+
+use super::datum::{Datum, HEADER as ENTRY, Key, first, key, kind, role, u32_at};
+use super::guid::Guid;
+use crate::error::{ErrorKind, Result};
+use crate::random;
+
+/// Bytes in front of the entry.
+const HEADER: usize = 48;
+/// GUID and time in front of the entry's properties.
+const FIELDS: usize = 24;
+/// The longest file that is looked at, in bytes.
+const LONGEST: usize = 4096;
+
+/// What a file holds.
+pub(super) struct StartupKey {
+    /// The protector that it is for.
+    pub protector: Guid,
+    pub key: Secret,
+}
+
+impl StartupKey {
+    /// A new one, for a protector of its own.
+    ///
+    /// # Errors
+    /// `Io` if the system has no random bytes.
+    pub fn random() -> Result<Self> {
+        let mut key = Secret::zeroed(32);
+        random::fill(&mut key)?;
+        Ok(Self { protector: Guid::random()?, key })
+    }
+
+    /// Reads the contents of a file.
+    ///
+    /// # Errors
+    /// `NotThisFormat`, `Malformed`.
+    pub fn read(file: &Secret) -> Result<Self> {
+        let none = || ErrorKind::NotThisFormat("this is no startup key of BitLocker (a .BEK file)".to_owned());
+        if !(HEADER..=LONGEST).contains(&file.len()) || u32_at(file, 4) != 1 || u32_at(file, 8) as usize != HEADER {
+            return Err(none().into());
+        }
+        let size = u32_at(file, 0) as usize;
+        let malformed = |what: &str| ErrorKind::Malformed { field: "startup key", offset: 0, what: what.to_owned() };
+        let entries = file.get(HEADER..size).ok_or_else(|| malformed(&format!("it says that it has {size} bytes")))?;
+        // A datum that holds a key is a plain buffer, so it is taken from here on as a secret.
+        let mut entries = Datum::all(entries, HEADER as u64)?;
+        let external = entries.iter_mut().find(|datum| datum.kind == kind::EXTERNAL);
+        let external = external.ok_or_else(|| malformed("there is no external key in it"))?;
+        let mut properties = external.nested(FIELDS)?;
+        let key = first(&properties, kind::KEY).map(Key::of).transpose()?;
+        for datum in properties.iter_mut().chain([external]) {
+            zeroize::Zeroize::zeroize(&mut datum.value);
+        }
+        let key =
+            key.filter(|key| key.key.len() == 32).ok_or_else(|| malformed("there is no key of 32 bytes in it"))?;
+        Ok(Self { protector: Guid::at(file, 16), key: key.key })
+    }
+
+    /// The name of its file.
+    pub fn name(&self) -> String {
+        format!("{}.BEK", self.protector.to_string().to_uppercase())
+    }
+
+    /// The contents of its file, as Windows 7 to 10 write it: others read no entry that Windows 11 adds.
+    pub fn contents(&self, time: u64) -> Secret {
+        let text = Datum::of_text(role::NONE, "ExternalKey").bytes();
+        let secret = Key { kind: key::EXTERNAL, key: Secret::copy_from(&self.key) }.datum(1);
+        let entry_size = ENTRY + FIELDS + text.len() + secret.len();
+        let mut file = Secret::zeroed(HEADER + entry_size);
+        let size = (file.len() as u32).to_le_bytes();
+        let entry_header = [entry_size as u16, role::STARTUP_KEY, kind::EXTERNAL, 1].map(u16::to_le_bytes);
+        let fields: [&[u8]; 13] = [
+            &size,
+            &1u32.to_le_bytes(),
+            &(HEADER as u32).to_le_bytes(),
+            &size,
+            &self.protector.0,
+            &1u32.to_le_bytes(),
+            &0u32.to_le_bytes(),
+            &time.to_le_bytes(),
+            entry_header.as_flattened(),
+            &self.protector.0,
+            &time.to_le_bytes(),
+            &text,
+            &secret,
+        ];
+        let mut at = 0;
+        for field in fields {
+            file[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
+        }
+        file
+    }
+}

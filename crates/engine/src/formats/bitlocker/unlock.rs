@@ -1,0 +1,256 @@
+//! From credentials to the volume key: what opens a protector gives the volume master key (VMK), and that the volume's own (FVEK).
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use claviger_crypto::Secret;
+use claviger_crypto::pool::Pool;
+use claviger_crypto::stretch::{ITERATIONS, Task, stretch_all};
+
+use super::datum::{Key, key, kind, role};
+use super::metadata::{Copy, Metadata, State};
+use super::method::Method;
+use super::protectors::{Candidate, Kind, Protector, hashed, kinds, startup_keys};
+use super::{VMK, sealed};
+use crate::credential::{Credential, Unlock};
+use crate::error::{Error, ErrorKind, Result};
+
+/// About how long one stretch takes on one thread, in microseconds.
+const STRETCH_MICROSECONDS: u64 = 400_000;
+
+/// What opened a volume.
+pub(super) struct Opened {
+    /// Nothing where the volume key itself was given.
+    pub vmk: Option<Secret>,
+    /// The volume key, as it is stored.
+    pub fvek: Secret,
+    /// The protector that was opened: its number, and what a person calls it.
+    pub protector: Option<(u32, String)>,
+    /// Stretched secrets that were tried.
+    pub trials: u64,
+}
+
+/// Finds the volume key: the credentials are a key itself, or any of them opens a protector. A key that lies open needs none.
+///
+/// # Errors
+/// `WrongCredential`, `Malformed`, `Unsupported`, `Cancelled`.
+pub(super) fn open(metadata: &Metadata, with: &Unlock<'_>) -> Result<Opened> {
+    let (all, mut wrong) = Protector::all(metadata);
+    let protectors: Vec<_> = all.into_iter().filter(|p| with.keyslot.is_none_or(|only| only == p.number)).collect();
+    if let (Some(number), true) = (with.keyslot, protectors.is_empty()) {
+        return Err(Error::misuse(format!("there is no protector {number}")));
+    }
+    if let Some(Credential::VolumeKey(key)) = with.credentials.iter().find(|c| matches!(c, Credential::VolumeKey(_))) {
+        return with_volume_key(metadata, key);
+    }
+    let mut trials = 0;
+    let mut mistyped = None;
+    let found = match open_for_all(&protectors)? {
+        Some(found) => Some(found),
+        None => match by_startup_key(&protectors, with.credentials)? {
+            Some(found) => Some(found),
+            None => {
+                let typed = by_typing(&protectors, with)?;
+                (trials, mistyped) = (typed.trials, typed.mistyped);
+                typed.found
+            }
+        },
+    };
+    let Some((protector, vmk)) = found else {
+        // Nothing opens; a protector that makes no sense may have been the one.
+        return Err(wrong.pop().unwrap_or_else(|| nothing_opens(&protectors, with, trials, mistyped)));
+    };
+    let fvek = volume_key(metadata, &vmk)?;
+    Ok(Opened { vmk: Some(vmk), fvek, protector: Some((protector.number, protector.name())), trials })
+}
+
+/// About how long it takes to try the credentials on one thread, in microseconds.
+pub(super) fn effort(metadata: &Metadata, with: &Unlock<'_>) -> u64 {
+    let (protectors, _) = Protector::all(metadata);
+    let protectors: Vec<_> =
+        protectors.into_iter().filter(|p| with.keyslot.is_none_or(|only| only == p.number)).collect();
+    let (candidates, _) = candidates(with.credentials);
+    (tasks(&protectors, &candidates).len() as u64).max(1) * STRETCH_MICROSECONDS
+}
+
+/// Whether somebody can open it without any secret.
+pub(super) fn is_open(metadata: &Metadata) -> bool {
+    let decrypted = (metadata.state, metadata.next_state) == (State::DECRYPTED, State::DECRYPTED);
+    decrypted || Protector::all(metadata).0.iter().any(|protector| protector.clear_key().is_some())
+}
+
+/// A protector, and the volume master key that it gave.
+type Found<'a> = (&'a Protector, Secret);
+
+/// By a key that lies open.
+fn open_for_all(protectors: &[Protector]) -> Result<Option<Found<'_>>> {
+    for protector in protectors {
+        if let Some(key) = protector.clear_key()
+            && let Some(vmk) = protector.open(&key)?
+        {
+            return Ok(Some((protector, vmk)));
+        }
+    }
+    Ok(None)
+}
+
+/// By a startup key: the protector has its GUID.
+fn by_startup_key<'a>(protectors: &'a [Protector], credentials: &[Credential]) -> Result<Option<Found<'a>>> {
+    for key in startup_keys(credentials)? {
+        for protector in protectors.iter().filter(|p| p.kind == Kind::STARTUP_KEY && p.guid == key.protector) {
+            if let Some(vmk) = protector.open(&key.key)? {
+                return Ok(Some((protector, vmk)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// What comes of passwords.
+struct Typing<'a> {
+    found: Option<Found<'a>>,
+    trials: u64,
+    /// What is wrong with a recovery password.
+    mistyped: Option<String>,
+}
+
+/// By a password or a recovery password, which is known by its looks. All of them are stretched side by side.
+fn by_typing<'a>(protectors: &'a [Protector], with: &Unlock<'_>) -> Result<Typing<'a>> {
+    let (candidates, mistyped) = candidates(with.credentials);
+    let tasks = tasks(protectors, &candidates);
+    if tasks.is_empty() {
+        return Ok(Typing { found: None, trials: 0, mistyped });
+    }
+    with.ask(tasks.len() as u64 * STRETCH_MICROSECONDS)?;
+    let stretches: Vec<_> =
+        tasks.iter().map(|(_, candidate, salt)| Task { secret: &candidate.hash()[..], salt }).collect();
+    let (found, failed) = (Mutex::new(None), Mutex::new(None));
+    let trials = AtomicUsize::new(0);
+    let total = tasks.len() as u64 * ITERATIONS;
+    let go_on = |done: u64| {
+        if let Some(progress) = with.progress {
+            let microseconds = |iterations| iterations * STRETCH_MICROSECONDS / ITERATIONS;
+            progress(microseconds(done.min(total)), microseconds(total));
+        }
+        !with.cancelled() && found.lock().is_ok_and(|found: std::sync::MutexGuard<'_, Option<_>>| found.is_none())
+    };
+    let done = |rank: usize, key: Secret| {
+        trials.fetch_add(1, Ordering::Relaxed);
+        let protector = tasks[rank].0;
+        match protector.open(&key) {
+            Ok(Some(vmk)) => drop(found.lock().map(|mut found| *found = Some((protector, vmk)))),
+            Ok(None) => {}
+            Err(error) => drop(failed.lock().map(|mut failed| *failed = Some(error))),
+        }
+    };
+    stretch_all(&stretches, &Pool::for_this_machine(Duration::ZERO), &go_on, &done);
+    if with.cancelled() {
+        return Err(ErrorKind::Cancelled.into());
+    }
+    let found = found.into_inner().unwrap_or_default();
+    if let (None, Some(error)) = (&found, failed.into_inner().unwrap_or_default()) {
+        return Err(error);
+    }
+    Ok(Typing { found, trials: trials.into_inner() as u64, mistyped })
+}
+
+/// What passphrases may be, and what is mistyped in one that looks like a recovery password.
+fn candidates(credentials: &[Credential]) -> (Vec<Candidate>, Option<String>) {
+    let (mut all, mut mistyped) = (Vec::new(), None);
+    for credential in credentials {
+        if let Credential::Passphrase(typed) = credential {
+            let (candidates, mistake) = Candidate::of(typed);
+            all.extend(candidates);
+            mistyped = mistyped.or(mistake);
+        }
+    }
+    (all, mistyped)
+}
+
+type Attempt<'a, 'b> = (&'a Protector, &'b Candidate, [u8; 16]);
+
+/// What is to be stretched for which protector.
+fn tasks<'a, 'b>(protectors: &'a [Protector], candidates: &'b [Candidate]) -> Vec<Attempt<'a, 'b>> {
+    let of = |candidate: &'b Candidate| {
+        protectors
+            .iter()
+            .filter(|protector| protector.kind == candidate.kind())
+            .filter_map(move |protector| Some((protector, candidate, protector.salt()?)))
+    };
+    candidates.iter().flat_map(of).collect()
+}
+
+/// By a volume master key, which opens the box of the volume key; or by the volume key itself, which nothing in the metadata tells.
+fn with_volume_key(metadata: &Metadata, key: &Secret) -> Result<Opened> {
+    if key.len() == VMK
+        && let Ok(fvek) = volume_key(metadata, key)
+    {
+        let vmk = Some(Secret::copy_from(key));
+        return Ok(Opened { vmk, fvek, protector: None, trials: 0 });
+    }
+    let method = Method::numbered(metadata.method)?;
+    if key.len() != method.stored_key {
+        let what = format!(
+            "the volume key (FVEK) of {} has {} bytes and a volume master key has {VMK}, but this has {}",
+            method.name,
+            method.stored_key,
+            key.len()
+        );
+        return Err(ErrorKind::WrongCredential(what).into());
+    }
+    Ok(Opened { vmk: None, fvek: Secret::copy_from(key), protector: None, trials: 0 })
+}
+
+/// The volume key under the volume master key.
+///
+/// # Errors
+/// `Malformed` where it is not there, or does not open.
+pub(super) fn volume_key(metadata: &Metadata, vmk: &Secret) -> Result<Secret> {
+    let malformed = |what: &str| ErrorKind::Malformed { field: "volume key (FVEK)", offset: 0, what: what.to_owned() };
+    let sealed = metadata.datum(role::FVEK, kind::SEALED).ok_or_else(|| malformed("there is none"))?;
+    let opened = sealed::open_key(sealed, vmk)?.ok_or_else(|| malformed("it does not open"))?;
+    Ok(opened.key)
+}
+
+/// Whether the hash behind a copy is that of its block: then it was written by somebody with the volume master key.
+pub(super) fn proven(copy: &Copy, vmk: &Secret) -> bool {
+    let Some(hash) = &copy.validation.hash else { return false };
+    let said = match hash.kind {
+        kind::SEALED => sealed::open_key(hash, vmk).ok().flatten(),
+        // Of a volume that is not encrypted at all.
+        kind::KEY if copy.metadata.state == State::DECRYPTED => Key::of(hash).ok(),
+        _ => None,
+    };
+    said.is_some_and(|said| said.kind == key::SEALED_HASH && said.key.same_as(&hashed(&copy.block)))
+}
+
+/// What to say where nothing opens.
+fn nothing_opens(protectors: &[Protector], with: &Unlock<'_>, trials: u64, mistyped: Option<String>) -> Error {
+    let wrong = |what: String| Error::new(ErrorKind::WrongCredential(what));
+    let there = kinds(protectors);
+    let needs: Vec<_> = protectors.iter().filter_map(|p| Some((p.name(), p.kind.needs()?))).collect();
+    let needs = needs.iter().map(|(name, needs)| format!("{name} needs {needs}.")).collect::<Vec<_>>().join(" ");
+    if let Some(mistyped) = mistyped {
+        let also = if trials > 0 { ", and it is not the password either" } else { "" };
+        return wrong(format!("this looks like a recovery password, but {mistyped}{also}"));
+    }
+    if with.credentials.is_empty() {
+        return Error::misuse(format!(
+            "a password, recovery password or startup key is needed: the volume opens by {there}"
+        ))
+        .hint(needs);
+    }
+    if trials > 0 {
+        let tried = if trials == 1 { "the protector".to_owned() } else { format!("the {trials} protectors") };
+        return wrong(format!("wrong password or recovery password: it does not open {tried} that took it"))
+            .hint("A damaged protector looks the same as a wrong password.");
+    }
+    let given = if with.credentials.iter().any(|c| matches!(c, Credential::Keyfile(_))) {
+        "this startup key is for another volume or another protector"
+    } else {
+        "no protector of this volume takes what was given"
+    };
+    let error = wrong(format!("{given}: it opens by {there}"));
+    if needs.is_empty() { error } else { error.hint(needs) }
+}

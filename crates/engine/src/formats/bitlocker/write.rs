@@ -1,0 +1,47 @@
+//! Writing metadata: what is to be written so that all three copies say something new.
+
+use claviger_crypto::Secret;
+
+use super::datum::{Key, key, role};
+use super::metadata::{AREA, Copy, Metadata, State, VISTA, VISTA_AREA, Validation};
+use super::protectors::hashed;
+use super::sealed::Sealer;
+use crate::edit::{Edit, Seen, Step};
+use crate::error::Result;
+
+/// What the steps are called, in the order in which the copies are written: the first that is whole is the newest.
+const STEPS: [&str; 3] =
+    ["the first copy of the metadata", "the second copy of the metadata", "the third copy of the metadata"];
+
+/// What is to be written so that every copy is `metadata`, sealed under the volume master key. It is based on `read`, the copies that
+/// were whole.
+///
+/// # Errors
+/// `Misuse` if there is no room.
+pub(super) fn rewritten(metadata: Metadata, vmk: &Secret, read: &[Copy]) -> Result<Edit> {
+    let area = written(metadata.clone(), vmk)?;
+    let steps = STEPS.iter().zip(metadata.copies);
+    let steps = steps.map(|(what, at)| Step { what: (*what).to_owned(), at, bytes: area.clone() }).collect();
+    let seen = read.iter().map(|copy| Seen { at: copy.at, bytes: copy.block.clone() }).collect();
+    Ok(Edit::new(steps).made_for(seen))
+}
+
+/// The whole place of a copy: block, what validates it, zeros.
+///
+/// # Errors
+/// `Misuse` if there is no room.
+pub(super) fn written(mut metadata: Metadata, vmk: &Secret) -> Result<Vec<u8>> {
+    // The box of the hash takes a counter, which is part of what is hashed.
+    let mut counter = metadata.next_nonce;
+    metadata.next_nonce = counter.wrapping_add(1);
+    let mut area = metadata.block()?;
+    let hash = Key { kind: key::SEALED_HASH, key: hashed(&area) };
+    let hash = match metadata.state == State::DECRYPTED && metadata.next_state == State::DECRYPTED {
+        true => hash.in_clear(),
+        false => Sealer::new(&mut counter).seal(role::NONE, vmk, &hash),
+    };
+    let validation = Validation { version: metadata.version, hash: Some(hash) }.bytes(&area);
+    area.extend(validation);
+    area.resize(if metadata.version == VISTA { VISTA_AREA } else { AREA } as usize, 0);
+    Ok(area)
+}
