@@ -200,17 +200,7 @@ impl Takes {
             ..Headerless::default()
         };
         let (cipher, hash, pim) = (spec.cipher, spec.hash, spec.pim);
-        self.narrowed(Unlock { cipher, hash, pim, headerless, ..Unlock::with(credentials) })
-    }
-
-    /// `with` without a hash and a cipher that the format's own header says. They only narrow what is tried, and what is known about
-    /// an open volume says them for all formats.
-    pub fn narrowed<'a>(&self, with: Unlock<'a>) -> Unlock<'a> {
-        Unlock {
-            hash: with.hash.filter(|_| self.opens_with(Parameter::Hash)),
-            cipher: with.cipher.filter(|_| self.opens_with(Parameter::Cipher)),
-            ..with
-        }
+        Unlock { cipher, hash, pim, headerless, ..Unlock::with(credentials) }
     }
 }
 
