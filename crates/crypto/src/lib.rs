@@ -14,7 +14,8 @@
 //! * [`modes`] builds one from block ciphers: XTS, also with cascades, CBC, LRW, Adiantum; [`modes::aead`] adds a tag to each sector.
 //! * [`ciphers`] are block ciphers in one table, [`CIPHERS`], each with several kernels. The fastest that this processor can run
 //!   and that no secret shows in the timing of comes first.
-//! * [`hash`] has the hash functions and PBKDF2, [`argon2`] Argon2i and Argon2id, [`afsplit`] the anti-forensic splitter of LUKS.
+//! * [`hash`] has the hash functions and PBKDF2, [`argon2`] Argon2i and Argon2id, [`afsplit`] the anti-forensic splitter of LUKS,
+//!   [`stretch`] the key stretch of BitLocker. [`ccm`] seals keys, as BitLocker does.
 //! * [`secret`] holds keys in memory that is locked, left out of core dumps and wiped. [`pool`] shares work out over threads.
 //!
 //! # A sector, encrypted and decrypted
@@ -56,6 +57,7 @@
 
 pub mod afsplit;
 pub mod argon2;
+pub mod ccm;
 mod chain;
 pub mod ciphers;
 pub mod dmcrypt;
@@ -65,6 +67,7 @@ pub mod modes;
 pub mod pool;
 mod registers;
 pub mod secret;
+pub mod stretch;
 mod tweak;
 
 pub use ciphers::{Acceleration, BlockCipher, CIPHERS, Cipher, Kernel};
