@@ -32,6 +32,7 @@ fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("opening") => return opening(),
         Some("loop-aes") => return loop_aes(),
+        Some("elephant") => return elephant(),
         Some("derivations") => {
             derivations();
             stretch();
@@ -45,6 +46,7 @@ fn main() {
     }
     cascades();
     loop_aes();
+    elephant();
     derivations();
     stretch();
     argon2();
@@ -55,16 +57,34 @@ fn loop_aes() {
     println!("\nDecryption of sectors of 512 bytes, AES-256; GB/s");
     let sectors = Sectors { size: 512, large_iv: false, iv_offset: 0 };
     let key: Vec<u8> = (0..65 * 32).map(|i| (i * 7 + i / 256) as u8).collect();
-    let contender = |name: &str, key: &[u8]| -> Contender {
-        let cipher = Specification::parse(name).expect("a specification").with_key(key, sectors, Acceleration::On);
-        let cipher = cipher.expect("a key");
-        (name.to_owned(), Box::new(move |run| cipher.decrypt(0, run)))
-    };
+    let contender = |name: &str, key: &[u8]| specified(name, key, sectors, false);
     let results = measure(&mut [contender("aes-cbc-plain64", &key[..32]), contender("aes:64-cbc-lmk", &key)]);
     print(&results);
     let ratios: Vec<f64> = results[1].1.iter().zip(&results[0].1).map(|(lmk, plain)| lmk / plain).collect();
     let (low, middle, high) = spread(&ratios);
     println!("{:44} {middle:7.3}  ({low:.3} … {high:.3})", "ratio");
+}
+
+/// BitLocker's modes: CBC with and without the diffuser, and XTS.
+fn elephant() {
+    let key: Vec<u8> = (0..64).collect();
+    for size in [512, 4096] {
+        println!("\nBitLocker's modes, AES-256, sectors of {size} bytes; GB/s");
+        let sectors = Sectors { size, large_iv: false, iv_offset: 0 };
+        let modes = [("aes-cbc-eboiv", 32), ("aes-cbc-elephant", 64), ("aes-xts-plain64", 64)];
+        let both = modes.iter().flat_map(|(name, len)| [(name, *len, true), (name, *len, false)]);
+        let mut contenders: Vec<Contender> =
+            both.map(|(name, len, encrypt)| specified(name, &key[..len], sectors, encrypt)).collect();
+        print(&measure(&mut contenders));
+    }
+}
+
+/// One direction of a specification of dm-crypt.
+fn specified<'a>(name: &str, key: &[u8], sectors: Sectors, encrypt: bool) -> Contender<'a> {
+    let cipher = Specification::parse(name).expect("a specification").with_key(key, sectors, Acceleration::On);
+    let cipher = cipher.expect("a key");
+    let run = move |run: &mut [u8]| if encrypt { cipher.encrypt(0, run) } else { cipher.decrypt(0, run) };
+    (format!("{name} {}", if encrypt { "encrypt" } else { "decrypt" }), Box::new(run))
 }
 
 /// TrueCrypt's cascades, in the order in which their ciphers encrypt.

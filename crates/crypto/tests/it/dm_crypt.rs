@@ -274,15 +274,13 @@ fn elephant_is_that_of_the_reference_at_every_number_of_sectors() {
                 slow.decrypt(offset(i), sector);
             }
             assert!(decrypted == plain, "the reference decrypts what it encrypts");
-            for with in [Acceleration::On, Acceleration::Off] {
-                let cipher = spec.with_key(&key, sectors, with).expect("it fits");
-                for count in 1..=40 {
-                    let mut run = plain[..count * size].to_vec();
-                    cipher.encrypt(first, &mut run);
-                    assert!(run == encrypted[..run.len()], "{count} from {first}, {sectors:?}, {with:?}: encrypts");
-                    cipher.decrypt(first, &mut run);
-                    assert!(run == plain[..run.len()], "{count} from {first}, {sectors:?}, {with:?}: decrypts");
-                }
+            let cipher = spec.with_key(&key, sectors, Acceleration::On).expect("it fits");
+            for count in 1..=40 {
+                let mut run = plain[..count * size].to_vec();
+                cipher.encrypt(first, &mut run);
+                assert!(run == encrypted[..run.len()], "{count} from {first}, {sectors:?}: encrypts");
+                cipher.decrypt(first, &mut run);
+                assert!(run == plain[..run.len()], "{count} from {first}, {sectors:?}: decrypts");
             }
         }
     }

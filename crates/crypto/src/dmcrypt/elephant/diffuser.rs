@@ -25,9 +25,6 @@ const B: Diffuser = Diffuser { rotations: [0, 10, 0, 25], cycles: 3 };
 const USUAL: usize = 512 / 4;
 const LARGEST: usize = 4096 / 4;
 
-/// Words of a cache line: transposed together.
-const LINE: usize = 16;
-
 /// An implementation.
 pub(super) struct Kernel {
     #[cfg_attr(not(test), expect(dead_code, reason = "tests say which one failed"))]
@@ -71,6 +68,11 @@ pub(super) fn diffuse(decrypt: bool, size: usize, run: &mut [u8]) {
 
 /// A vector with one word from each of `N` sectors. Each method may only be called if the processor has the instructions.
 pub(super) trait Vector<const N: usize>: Copy {
+    /// Little-endian words of one sector.
+    unsafe fn read(from: &[[u8; 4]; N]) -> Self;
+    unsafe fn write(self, to: &mut [[u8; 4]; N]);
+    /// From vectors with `N` words of one sector to vectors with one word of `N` sectors, or the other way.
+    unsafe fn transpose(rows: [Self; N]) -> [Self; N];
     unsafe fn load(from: &[u32; N]) -> Self;
     unsafe fn store(self, to: &mut [u32; N]);
     unsafe fn add(self, other: Self) -> Self;
@@ -106,9 +108,9 @@ unsafe fn in_room<V: Vector<N>, const N: usize, const WORDS: usize>(decrypt: boo
     let mut room = Room([[0; N]; WORDS]);
     let words = &mut room.0[..size / 4];
     for group in run.chunks_mut(N * size) {
-        gather(group, size, words);
         // SAFETY: the caller vouches for the instructions.
         unsafe {
+            gather::<V, N>(group, size, words);
             match decrypt {
                 true => {
                     (0..B.cycles).for_each(|_| look_ahead::<V, N, false>(words, &B));
@@ -119,8 +121,8 @@ unsafe fn in_room<V: Vector<N>, const N: usize, const WORDS: usize>(decrypt: boo
                     (0..B.cycles).for_each(|_| look_back::<V, N, true>(words, &B));
                 }
             }
+            scatter::<V, N>(words, group, size);
         }
-        scatter(words, group, size);
     }
     wipe(words, [0; N]);
 }
@@ -194,30 +196,59 @@ unsafe fn changed<V: Vector<N>, const N: usize, const UNDO: bool>(word: V, two: 
     }
 }
 
-/// The little-endian words of at most `N` sectors, each with that of all of them; lanes without a sector keep what they have.
+/// The words of at most `N` sectors, each with that of all of them. Lanes without a sector have the last one's.
+///
+/// # Safety
+/// The processor has the vector's instructions.
 #[inline(always)]
-fn gather<const N: usize>(group: &[u8], size: usize, words: &mut [[u32; N]]) {
-    for (line, words) in words.as_chunks_mut::<LINE>().0.iter_mut().enumerate() {
-        for (lane, sector) in group.chunks_exact(size).enumerate() {
-            let bytes = &sector.as_chunks::<{ 4 * LINE }>().0[line];
-            words.iter_mut().zip(bytes.as_chunks().0).for_each(|(word, bytes)| word[lane] = u32::from_le_bytes(*bytes));
+unsafe fn gather<V: Vector<N>, const N: usize>(group: &[u8], size: usize, words: &mut [[u32; N]]) {
+    let last = group.len() / size - 1;
+    let rows = group.as_chunks::<4>().0.as_chunks::<N>().0;
+    for (column, words) in words.as_chunks_mut::<N>().0.iter_mut().enumerate() {
+        // SAFETY: the caller vouches for the instructions.
+        unsafe {
+            let row = |lane: usize| V::read(&rows[lane.min(last) * (size / 4 / N) + column]);
+            let vectors = V::transpose(std::array::from_fn(row));
+            (0..N).for_each(|i| vectors[i].store(&mut words[i]));
         }
     }
 }
 
 /// The inverse of [`gather`].
+///
+/// # Safety
+/// The processor has the vector's instructions.
 #[inline(always)]
-fn scatter<const N: usize>(words: &[[u32; N]], group: &mut [u8], size: usize) {
-    for (line, words) in words.as_chunks::<LINE>().0.iter().enumerate() {
-        for (lane, sector) in group.chunks_exact_mut(size).enumerate() {
-            let bytes = &mut sector.as_chunks_mut::<{ 4 * LINE }>().0[line];
-            bytes.as_chunks_mut().0.iter_mut().zip(words).for_each(|(bytes, word)| *bytes = word[lane].to_le_bytes());
+unsafe fn scatter<V: Vector<N>, const N: usize>(words: &[[u32; N]], group: &mut [u8], size: usize) {
+    let sectors = group.len() / size;
+    let rows = group.as_chunks_mut::<4>().0.as_chunks_mut::<N>().0;
+    for (column, words) in words.as_chunks::<N>().0.iter().enumerate() {
+        // SAFETY: the caller vouches for the instructions.
+        unsafe {
+            let vectors = V::transpose(std::array::from_fn(|i| V::load(&words[i])));
+            for lane in 0..N {
+                if lane < sectors {
+                    vectors[lane].write(&mut rows[lane * (size / 4 / N) + column]);
+                }
+            }
         }
     }
 }
 
 /// What a compiler makes vectors of where it can.
 impl<const N: usize> Vector<N> for [u32; N] {
+    #[inline(always)]
+    unsafe fn read(from: &[[u8; 4]; N]) -> Self {
+        from.map(u32::from_le_bytes)
+    }
+    #[inline(always)]
+    unsafe fn write(self, to: &mut [[u8; 4]; N]) {
+        *to = self.map(u32::to_le_bytes);
+    }
+    #[inline(always)]
+    unsafe fn transpose(rows: [Self; N]) -> [Self; N] {
+        std::array::from_fn(|i| rows.map(|row| row[i]))
+    }
     #[inline(always)]
     unsafe fn load(from: &[u32; N]) -> Self {
         *from

@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::diffuser::{Kernel, Vector, sectors};
+use crate::transpose;
 
 /// Vectors of 16 sectors.
 pub(super) const AVX512: Kernel = Kernel {
@@ -48,39 +49,58 @@ unsafe fn avx2(decrypt: bool, size: usize, run: &mut [u8]) {
 }
 
 /// Implements [`Vector`] with these intrinsics. Loads and stores are unaligned and within the named arrays, and everything else works
-/// on registers.
+/// on registers. x86 is little-endian.
 macro_rules! vector {
-    ($vector:ty, $lanes:literal, $load:ident, $store:ident, $add:ident, $sub:ident, $xor:ident, |$x:ident, $by:ident| $rotate:expr) => {
+    (
+        $vector:ty, $lanes:literal, $load:ident, $store:ident, $transpose:ident, $add:ident, $sub:ident, $xor:ident,
+        |$x:ident, $by:ident| $rotate:expr
+    ) => {
+        // SAFETY of every block: the trait's promise about instructions.
         impl Vector<$lanes> for $vector {
             #[inline(always)]
+            unsafe fn read(from: &[[u8; 4]; $lanes]) -> Self {
+                // SAFETY: see above.
+                unsafe { $load(from.as_ptr().cast()) }
+            }
+            #[inline(always)]
+            unsafe fn write(self, to: &mut [[u8; 4]; $lanes]) {
+                // SAFETY: see above.
+                unsafe { $store(to.as_mut_ptr().cast(), self) }
+            }
+            #[inline(always)]
+            unsafe fn transpose(rows: [Self; $lanes]) -> [Self; $lanes] {
+                // SAFETY: see above.
+                unsafe { transpose::$transpose(rows) }
+            }
+            #[inline(always)]
             unsafe fn load(from: &[u32; $lanes]) -> Self {
-                // SAFETY: the caller vouches for the instructions, as in all of these.
+                // SAFETY: see above.
                 unsafe { $load(from.as_ptr().cast()) }
             }
             #[inline(always)]
             unsafe fn store(self, to: &mut [u32; $lanes]) {
-                // SAFETY: as above.
+                // SAFETY: see above.
                 unsafe { $store(to.as_mut_ptr().cast(), self) }
             }
             #[inline(always)]
             unsafe fn add(self, other: Self) -> Self {
-                // SAFETY: as above.
+                // SAFETY: see above.
                 unsafe { $add(self, other) }
             }
             #[inline(always)]
             unsafe fn sub(self, other: Self) -> Self {
-                // SAFETY: as above.
+                // SAFETY: see above.
                 unsafe { $sub(self, other) }
             }
             #[inline(always)]
             unsafe fn xor(self, other: Self) -> Self {
-                // SAFETY: as above.
+                // SAFETY: see above.
                 unsafe { $xor(self, other) }
             }
             #[inline(always)]
             unsafe fn rotate(self, by: u32) -> Self {
                 let ($x, $by) = (self, by as i32);
-                // SAFETY: as above.
+                // SAFETY: see above.
                 unsafe { $rotate }
             }
         }
@@ -92,6 +112,7 @@ vector!(
     16,
     _mm512_loadu_si512,
     _mm512_storeu_si512,
+    of_16,
     _mm512_add_epi32,
     _mm512_sub_epi32,
     _mm512_xor_si512,
@@ -102,6 +123,7 @@ vector!(
     8,
     _mm256_loadu_si256,
     _mm256_storeu_si256,
+    of_8,
     _mm256_add_epi32,
     _mm256_sub_epi32,
     _mm256_xor_si256,
@@ -110,6 +132,6 @@ vector!(
         _mm256_srl_epi32(x, _mm_cvtsi32_si128(32 - by))
     )
 );
-vector!(__m128i, 4, _mm_loadu_si128, _mm_storeu_si128, _mm_add_epi32, _mm_sub_epi32, _mm_xor_si128, |x, by| {
+vector!(__m128i, 4, _mm_loadu_si128, _mm_storeu_si128, of_4, _mm_add_epi32, _mm_sub_epi32, _mm_xor_si128, |x, by| {
     _mm_or_si128(_mm_sll_epi32(x, _mm_cvtsi32_si128(by)), _mm_srl_epi32(x, _mm_cvtsi32_si128(32 - by)))
 });
