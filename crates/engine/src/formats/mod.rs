@@ -2,6 +2,7 @@
 
 mod change;
 mod editor;
+pub mod filevault2;
 mod filling;
 mod headerless;
 pub mod loopaes;
@@ -49,6 +50,7 @@ pub static FORMATS: &[&dyn Format] = &[
     &truecrypt::VERACRYPT,
     &luks1::LUKS1,
     &luks2::LUKS2,
+    &filevault2::FILEVAULT2,
     &plain::PLAIN,
     &plain::CRYPTOLOOP,
     &loopaes::LOOP_AES,
