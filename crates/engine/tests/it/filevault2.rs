@@ -279,7 +279,7 @@ fn each_kind_of_refusal_is_told_apart() {
         edit(&mut image);
         refused(&image.sealed())
     };
-    let unsupported: [(&str, fn(&mut Image)); 6] = [
+    let unsupported: [Refused; 6] = [
         ("version 2", |image| number(&mut image.header, 8, 2, 2)),
         ("key of 32 bytes", |image| number(&mut image.header, 168, 4, 32)),
         ("no passphrase", |image| {
@@ -298,7 +298,7 @@ fn each_kind_of_refusal_is_told_apart() {
             "{what}: {error}"
         );
     }
-    let malformed: [(&str, fn(&mut Image)); 7] = [
+    let malformed: [Refused; 7] = [
         ("have no bytes", |image| number(&mut image.header, 96, 4, 0)),
         ("no size", |image| replace(image.block(0x001a), ">0x4000<", ">0x4001<")),
         ("it has no size", |image| replace(image.block(0x001a), "lv.size", "lv.sise")),
@@ -317,6 +317,9 @@ fn each_kind_of_refusal_is_told_apart() {
         );
     }
 }
+
+/// What is changed, and a word of what is said of it.
+type Refused = (&'static str, fn(&mut Image));
 
 /// Replaces text in a block. What follows moves.
 fn replace(block: &mut Vec<u8>, what: &str, with: &str) {

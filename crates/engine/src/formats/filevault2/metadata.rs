@@ -328,8 +328,13 @@ impl Blocks {
         let beginning = self.beginnings.get(&last.number(at::VOLUME_BEGINNING, 8));
         let beginning = beginning.or_else(|| self.beginnings.get(&self.last_beginning));
         let name = list.text("com.apple.corestorage.lv.name").map(str::to_owned);
-        let beginning = beginning.map_or(Ok(0), first_block)?;
-        Ok(LogicalVolume { family, uuid, name, size, parts: entries(parts)?, beginning })
+        let parts = entries(parts)?;
+        let beginning = match beginning.map_or(Ok(0), first_block) {
+            // The parts have places of their own.
+            Err(_) if parts[0].physical > 0 => 0,
+            other => other?,
+        };
+        Ok(LogicalVolume { family, uuid, name, size, parts, beginning })
     }
 
     /// Whether there is a logical volume of another UUID.
@@ -367,7 +372,8 @@ impl Blocks {
                 .chain(here, next, stored)
                 .ok_or_else(|| trouble(at::CONTEXT_NEXT, "the blocks where it goes on are not there"))?,
         };
-        let list = match stored == inflated {
+        // cryptsetup takes any as it is.
+        let list = match stored == inflated || whole.starts_with(b"<") {
             true => whole,
             false => miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(&whole, LARGEST_LIST.min(inflated))
                 .map_err(|_| trouble(at::CONTEXT_AT, "it is compressed, and cannot be inflated"))?,
