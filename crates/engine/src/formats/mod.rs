@@ -3,6 +3,7 @@
 pub mod bitlocker;
 mod change;
 mod editor;
+pub mod filevault2;
 mod filling;
 mod headerless;
 pub mod loopaes;
@@ -51,6 +52,7 @@ pub static FORMATS: &[&dyn Format] = &[
     &luks1::LUKS1,
     &luks2::LUKS2,
     &bitlocker::BITLOCKER,
+    &filevault2::FILEVAULT2,
     &plain::PLAIN,
     &plain::CRYPTOLOOP,
     &loopaes::LOOP_AES,

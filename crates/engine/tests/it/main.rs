@@ -5,6 +5,7 @@ mod examples;
 mod filesystems_detect;
 mod filesystems_fat;
 mod filesystems_read;
+mod filevault2;
 mod free_tail;
 mod fsx;
 mod header_changes;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::support::shared;
+use crate::support::{filevault2, shared};
 use claviger_engine::credential::{HeaderChoice, Headerless};
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
 use claviger_engine::spec::Cost;
@@ -163,15 +163,23 @@ fn opening(parameter: Parameter, base: Unlock<'_>) -> Option<Unlock<'_>> {
     })
 }
 
+/// A volume of the format, or what could be one.
+fn volume(format: &dyn Format, spec: &Spec<'_>) -> Arc<dyn Store> {
+    let text = std::str::from_utf8(PASSPHRASE).expect("ASCII");
+    let there = if format.name() == "FileVault2" { filevault2(text) } else { vec![0x5c; LEN] };
+    let store = shared(MemoryStore::new(there));
+    if format.creator().is_some() {
+        format.create(&*store, spec, &[passphrase()]).unwrap_or_else(|e| panic!("{}: {e}", format.name()));
+    }
+    store
+}
+
 #[test]
 fn volumes_open_with_what_their_formats_say() {
     for format in FORMATS {
         let name = format.name();
-        let store = shared(MemoryStore::new(vec![0x5c; LEN]));
         let spec = base(*format);
-        if format.creator().is_some() {
-            format.create(&*store, &spec, &[passphrase()]).unwrap_or_else(|e| panic!("{name}: {e}"));
-        }
+        let store = volume(*format, &spec);
         let credentials = [passphrase()];
         let header = format.open(&store).unwrap_or_else(|e| panic!("{name}: {e}"));
         for parameter in Parameter::ALL {
@@ -201,11 +209,8 @@ fn volumes_open_with_what_their_formats_say() {
 fn credentials_of_other_kinds_are_refused_as_such() {
     for format in FORMATS {
         let name = format.name();
-        let store = shared(MemoryStore::new(vec![0x5c; LEN]));
         let spec = base(*format);
-        if format.creator().is_some() {
-            format.create(&*store, &spec, &[passphrase()]).unwrap_or_else(|e| panic!("{name}: {e}"));
-        }
+        let store = volume(*format, &spec);
         let header = format.open(&store).unwrap_or_else(|e| panic!("{name}: {e}"));
         let contents = |len| Secret::copy_from(&vec![7; len]);
         for (credential, parameter) in [
