@@ -112,14 +112,14 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// A volume of 2 MiB with the password `PASSWORD`, in the cipher that this Windows takes by itself.
+    /// A volume of 1 MiB with the password `PASSWORD`, in the cipher that this Windows takes by itself.
     pub fn new(kind: Kind) -> Self {
         let old = matches!(kind, Kind::Vista | Kind::Windows7);
         Self {
             kind,
             method: if old { Method::CbcElephant128 } else { Method::Xts128 },
             sector_size: 512,
-            size: 2 << 20,
+            size: 1 << 20,
             protectors: vec![Protector::Password(PASSWORD.into())],
             state: State::Encrypted,
             encrypt_on_write: None,
@@ -489,7 +489,6 @@ impl<'a> Making<'a> {
             dirty: matches!(volume.state, State::HalfWay { current: 2, .. }),
             clear_beside_others: clear && others,
             clear_alone: clear && !others,
-            unknown_datums: !volume.more_datums.is_empty(),
             unknown_property: volume.unknown_property,
             volume_in_startup_key: volume.volume_in_startup_key,
             not_ntfs: !ntfs && volume.kind != Kind::ToGo,
@@ -767,6 +766,7 @@ fn range(of: &Range<u64>) -> Range<usize> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::oracles::Writer;
     use super::*;
 
     /// What readers agree on.
@@ -808,12 +808,12 @@ mod tests {
         let windows8 = Volume::new(Kind::Windows8);
         for (current, next) in [(5, 4), (5, 1), (3, 4), (3, 1), (2, 4)] {
             // Before the header's place, and behind it.
-            for watermark in [0x6_0000, 0x14_0000] {
+            for watermark in [0x3_0000, 0xA_0000] {
                 read(Volume { state: State::HalfWay { current, next, watermark }, ..windows8.clone() });
             }
         }
         read(Volume { state: State::Decrypted, protectors: Vec::new(), ..windows8.clone() });
-        let unused = vec![0x2_0000..0x2_8000, 0x1F_0000..0x20_0000];
+        let unused = vec![0x2_0000..0x2_8000, 0xF_0000..0x10_0000];
         read(Volume { unused, ..windows8 });
     }
 
@@ -823,11 +823,58 @@ mod tests {
             |plain: &[u64]| EncryptOnWrite { chunk: 0x1_0000, regions: 1, plain: plain.into(), under_way: None };
         let volume = |on_write| Volume { encrypt_on_write: Some(on_write), ..Volume::new(Kind::Windows8) };
         read(volume(on_write(&[])));
-        // Whole bytes of the bitmap, among them that of the header, which is at 0x90000.
-        read(volume(on_write(&(8..16).collect::<Vec<_>>())));
-        read(volume(on_write(&[3, 4, 9, 30])));
-        read(volume(EncryptOnWrite { regions: 3, ..on_write(&[3, 4, 11, 20, 21, 31]) }));
-        read(Volume { sector_size: 4096, ..volume(on_write(&[1, 9, 17])) });
+        // Whole bytes of the bitmap, and the header, which is at 0x50000, among what is plain.
+        read(volume(on_write(&(0..8).collect::<Vec<_>>())));
+        read(volume(on_write(&[3, 4, 9, 15])));
+        read(volume(EncryptOnWrite { regions: 3, ..on_write(&[3, 4, 5, 11, 12, 15]) }));
+        read(Volume { sector_size: 4096, ..volume(on_write(&[1, 9])) });
+    }
+
+    #[test]
+    fn the_log_tells_which_sectors_are_converted() {
+        for plain in [vec![], vec![9]] {
+            let on_write = EncryptOnWrite { chunk: 0x1_0000, regions: 1, plain, under_way: Some((9, 40)) };
+            let made = Volume { encrypt_on_write: Some(on_write), ..Volume::new(Kind::Windows8) }.make();
+            let slot = made.layout.encrypt_on_write.as_ref().expect("it is").logs[0] as usize + 512 + 512 + 2048 + 512;
+            assert_eq!(made.image[slot + 12..][..8], 0x9_0000u64.to_le_bytes());
+            let logged = made.image[slot + 512..][..2048].chunks(16);
+            let sectors = made.image[0x9_0000..0xA_0000].chunks(512);
+            let converted: Vec<_> = sectors.zip(logged).map(|(now, before)| now[..16] != *before).collect();
+            assert_eq!(converted, [[true; 40].as_slice(), &[false; 88]].concat());
+        }
+    }
+
+    #[test]
+    fn what_is_no_ntfs_is_read_by_those_who_need_none() {
+        for kind in [Kind::Windows8, Kind::ToGo] {
+            let mut contents = Random::new(5).bytes(0x3_0000);
+            contents[..512].fill(0x5A);
+            read(Volume { contents: Some(contents), ..Volume::new(kind) });
+        }
+    }
+
+    #[test]
+    fn what_others_write_others_read() {
+        for method in [Method::CbcElephant256, Method::Xts256] {
+            let recovery = *b"sixteen bytes it";
+            let text = recovery_text(&recovery);
+            let protectors = vec![Protector::Recovery(recovery)];
+            let mut made = Volume { method, protectors, ..Volume::new(Kind::Windows8) }.make();
+            for (i, writer) in Writer::installed().into_iter().enumerate() {
+                let written = made.write();
+                let key = Key::Recovery(&text);
+                // Within a sector, over many, and in the header, which lies elsewhere.
+                for (at, len) in [(0x1_0123, 5), (0x2_0010 + i * 7, 3000), (0x1E00, 0x400)] {
+                    let bytes = Random::new(at as u64).bytes(len);
+                    writer
+                        .write_at(&written.image, key, at as u64, &bytes)
+                        .unwrap_or_else(|e| panic!("{writer:?}: {e}"));
+                    made.plaintext[at..at + len].copy_from_slice(&bytes);
+                }
+                made.image = fs::read(&written.image).expect("it is there");
+                assert!(made.expect_readers() > 0);
+            }
+        }
     }
 
     #[test]

@@ -54,8 +54,6 @@ pub struct Features {
     pub clear_alone: bool,
     /// The recovery password in question is not that of the first protector of its kind.
     pub later_recovery: bool,
-    /// Datums of types that nobody knows.
-    pub unknown_datums: bool,
     /// Properties of protectors that nobody knows.
     pub unknown_property: bool,
     /// The startup key's file names the volume, as since Windows 11.
@@ -113,11 +111,11 @@ impl Reader {
         let f = features;
         let non_ascii = matches!(key, Key::Password(text) if !text.is_ascii());
         let by_recovery = matches!(key, Key::Recovery(_));
+        let clear = f.clear_alone || f.clear_beside_others;
         let by_startup_key = matches!(key, Key::StartupKey(_));
         let reasons: &[(bool, &str)] = match self {
             Self::Dislocker => &[
                 (non_ascii, "it takes the bytes of a password for characters"),
-                (f.unknown_datums || f.unknown_property, "it stops at unknown datums"),
                 (f.volume_in_startup_key && by_startup_key, "it stops at startup keys that name their volume"),
                 (f.later_recovery && by_recovery, "it tries the first recovery protector alone"),
                 (f.decrypted, "it wants a key for a decrypted volume"),
@@ -129,7 +127,7 @@ impl Reader {
                 (f.vista, "it takes the place of Vista's MFT mirror for that of the header"),
                 (f.xts_256, "it knows no XTS with 256 bits"),
                 (f.encrypt_on_write, "it knows no encrypt-on-write"),
-                (f.later_recovery && by_recovery, "it tries one recovery protector alone"),
+                (f.later_recovery && by_recovery && !clear, "it tries one recovery protector alone"),
                 (f.not_ntfs, "it knows NTFS and volumes To Go alone"),
                 (f.clear_alone, "it stops at datums of another version than 1"),
                 (f.dirty, "it takes the log at the watermark for data"),
@@ -138,7 +136,7 @@ impl Reader {
                 (f.decrypted, "it takes the header of a decrypted volume for encrypted"),
                 (f.log, "it knows no log"),
                 (f.dirty, "it takes the log at the watermark for data"),
-                (f.later_recovery && by_recovery, "it tries one recovery protector alone"),
+                (f.later_recovery && by_recovery && !clear, "it tries one recovery protector alone"),
                 (f.not_ntfs, "it knows NTFS and volumes To Go alone"),
             ],
             Self::Dissect => &[
@@ -149,7 +147,7 @@ impl Reader {
                 (f.vista, "it knows no volumes of Vista"),
                 (f.unknown_property, "it stops at unknown properties of protectors"),
                 (non_ascii, "it takes ASCII passwords alone"),
-                (f.clear_alone || f.clear_beside_others, "it takes a volume with a clear key for one under way"),
+                (clear, "it takes a volume with a clear key for one under way"),
                 (f.decrypted || f.half_way, "it opens encrypted volumes alone"),
                 (f.encrypt_on_write, "it knows no encrypt-on-write"),
             ],
