@@ -6,7 +6,7 @@
 use claviger_crypto::Secret;
 use claviger_crypto::stretch::ITERATIONS;
 
-use super::boot::Boot;
+use super::boot::{self, Boot};
 use super::datum::{Datum, kind, role};
 use super::guid::Guid;
 use super::layout::Places;
@@ -112,6 +112,12 @@ impl<'a> Change<'a> {
     fn of(store: &dyn Store, with: &'a Unlock<'a>) -> Result<Self> {
         check_opening(NAME, &BITLOCKER.takes(), with)?;
         let (boot, copies) = sound_copies(store)?;
+        if boot.kind == boot::Kind::Vista {
+            return Err(Error::unsupported(
+                "changing metadata of Windows Vista: how they are validated is not known well enough",
+            )
+            .hint("Windows can change them."));
+        }
         let mut metadata = copies[0].metadata.clone();
         let opened = unlock::open(&metadata, with)?;
         let vmk = opened.vmk.ok_or_else(|| {
@@ -497,7 +503,8 @@ fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
 fn state_of(copy: &Copy, opened: &Copy, vmk: Option<&Secret>) -> CopyState {
     let same = copy.block == opened.block;
     match vmk {
-        Some(vmk) if same && !unlock::proven(copy, vmk) => {
+        // Vista's have no hash.
+        Some(vmk) if same && copy.validation.hash.is_some() && !unlock::proven(copy, vmk) => {
             CopyState::Damaged("its hash (SHA-256) is not the one that was sealed with it".to_owned())
         }
         Some(vmk) if !same && unlock::volume_key(&copy.metadata, vmk).is_err() => {
