@@ -1,0 +1,757 @@
+//! Changing BitLocker's protectors: what opens afterwards, what others read, what a crash leaves, and that no nonce is used twice.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::support::{passphrase, shared, to_file};
+use claviger_engine::formats::{
+    self, Attributes, CopyState, KeyslotEditor, NewCredential, Prepared, Protection, Removal, RestoreFrom,
+};
+use claviger_engine::store::MemoryStore;
+use claviger_engine::{Advice, Credential, Error, ErrorKind, Result, Secret, Store, Unlock, Volume};
+use claviger_testkit::bitlocker::maker::{self, Kind, Made, PASSWORD, Protector};
+use claviger_testkit::bitlocker::metadata::{Datum, HEADERS, Nonces, Seal, set_datums, validation};
+use claviger_testkit::bitlocker::oracles::{Features, Key, expect_all};
+use claviger_testkit::random::Random;
+use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
+
+/// The 16 bytes of a recovery password.
+const RECOVERY: [u8; 16] = *b"sixteen bytes of";
+/// A recovery password that is in no volume at first.
+const OTHER_RECOVERY: &str = "235818-357951-253979-013365-241120-245575-342914-591910";
+
+const AREA: usize = 64 << 10;
+
+fn editor() -> &'static dyn KeyslotEditor {
+    formats::by_name("BitLocker").expect("it is in the table").editor().expect("it has an editor")
+}
+
+/// A volume of a MiB with these protectors.
+fn made(protectors: Vec<Protector>) -> Made {
+    maker::Volume { size: 1 << 20, protectors, ..maker::Volume::new(Kind::Windows8) }.make()
+}
+
+/// A volume with a startup key, a recovery password and a password, in this order.
+fn with_three() -> (Made, Credential) {
+    let made = made(vec![Protector::StartupKey, Protector::Recovery(RECOVERY), Protector::Password(PASSWORD.into())]);
+    let startup_key = startup_key_of(&made);
+    (made, startup_key)
+}
+
+fn startup_key_of(made: &Made) -> Credential {
+    let keys = made.unlocks.iter().filter_map(|unlock| match unlock {
+        maker::Unlock::StartupKey(_, bytes) => Some(keyfile(bytes)),
+        _ => None,
+    });
+    keys.into_iter().next().expect("it has a startup key")
+}
+
+fn keyfile(bytes: &[u8]) -> Credential {
+    Credential::Keyfile(Secret::copy_from(bytes))
+}
+
+/// The contents of a startup key's file, as Windows 7 writes it.
+fn startup_key(number: u8) -> Vec<u8> {
+    let (guid, time) = ([number; 16], 0x01db_9c00_8000_0000u64.to_le_bytes());
+    let key = Datum::key(0x2002, &[number ^ 0x55; 32]);
+    let before = [&guid[..], &time].concat();
+    let entry = Datum::with(6, 9, before, &[Datum::text(0, "ExternalKey"), key]).bytes();
+    let size = (48 + entry.len() as u32).to_le_bytes();
+    let fields: [&[u8]; 8] =
+        [&size, &1u32.to_le_bytes(), &48u32.to_le_bytes(), &size, &guid, &1u32.to_le_bytes(), &[0; 4], &time];
+    [fields.concat(), entry].concat()
+}
+
+/// The protector that opens, if one does; the data are then what they were.
+fn opens(bytes: &[u8], plaintext: &[u8], with: &[Credential]) -> Option<u32> {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(bytes.to_vec()));
+    let (_, header) = formats::open(&store, Some("BitLocker")).ok()?;
+    let unlocked = header.unlock(&Unlock::with(with)).ok()?;
+    let mut read = vec![0; plaintext.len()];
+    Volume::new(store, unlocked.layout).read_at(0, &mut read).expect("the data can be read");
+    assert!(read == plaintext, "what opens has the right key");
+    unlocked.facts.keyslot
+}
+
+fn new(credential: &Credential) -> NewCredential<'_> {
+    NewCredential { credentials: std::slice::from_ref(credential), ..NewCredential::default() }
+}
+
+fn add(store: &dyn Store, with: &Credential, credential: &Credential) -> Result<Prepared> {
+    editor().add(store, &Unlock::with(std::slice::from_ref(with)), &new(credential), None)
+}
+
+fn change(store: &dyn Store, with: &Credential, credential: &Credential) -> Result<Prepared> {
+    editor().change(store, &Unlock::with(std::slice::from_ref(with)), &new(credential))
+}
+
+fn remove(store: &dyn Store, number: u32, with: &Credential) -> Result<Prepared> {
+    let with = Unlock::with(std::slice::from_ref(with));
+    editor().remove(store, Removal::Number(number, Some(&with)), false)
+}
+
+fn protect(store: &dyn Store, with: &Credential, how: Protection) -> Result<Prepared> {
+    editor().protect(store, &Unlock::with(std::slice::from_ref(with)), how)
+}
+
+fn label(store: &dyn Store, with: &Credential, text: &str) -> Result<Prepared> {
+    let to = Attributes { label: Some(text), ..Attributes::default() };
+    editor().set_opened(store, &Unlock::with(std::slice::from_ref(with)), &to)
+}
+
+fn done(prepared: Result<Prepared>, store: &dyn Store) -> Prepared {
+    let prepared = prepared.expect("it can be done");
+    prepared.edit.carry_out(store).expect("it is written");
+    prepared
+}
+
+fn described(bytes: &[u8]) -> serde_json::Value {
+    let (_, header) = formats::open(&shared(MemoryStore::new(bytes.to_vec())), None).expect("a header");
+    header.describe().expect("it says something")
+}
+
+fn kinds(bytes: &[u8]) -> Vec<String> {
+    let described = described(bytes);
+    let keyslots = described["keyslots"].as_array().expect("a list");
+    keyslots.iter().map(|slot| slot["type"].as_str().expect("text").to_owned()).collect()
+}
+
+#[track_caller]
+fn misuse<T>(result: Result<T>) -> String {
+    let error = result.err().expect("refused");
+    match error.kind {
+        ErrorKind::Misuse(what) => what,
+        other => panic!("{other}"),
+    }
+}
+
+/// A block of metadata and what stands behind it, read anew and by other code than the engine's.
+fn copies(made: &Made, image: &[u8]) -> [Vec<u8>; 3] {
+    made.layout.metadata.map(|at| image[at as usize..][..AREA].to_vec())
+}
+
+fn block_of(area: &[u8]) -> &[u8] {
+    &area[..usize::from(u16::from_le_bytes([area[8], area[9]])) * 16]
+}
+
+fn datums(area: &[u8]) -> Vec<Datum> {
+    Datum::parse_all(&block_of(area)[HEADERS..])
+}
+
+/// All sealed boxes of a copy: nonce, and what is sealed with it.
+fn boxes(area: &[u8]) -> Vec<([u8; 12], Vec<u8>)> {
+    fn below(datum: &Datum, found: &mut Vec<([u8; 12], Vec<u8>)>) {
+        let fields = match datum.kind {
+            3 => 20,
+            4 => 4,
+            8 => 28,
+            9 => 24,
+            5 => return found.push((datum.data[..12].try_into().expect("a nonce"), datum.data[12..].to_vec())),
+            _ => return,
+        };
+        Datum::parse_all(&datum.data[fields..]).iter().for_each(|nested| below(nested, found));
+    }
+    let mut found = Vec::new();
+    let hash = Datum::parse_all(&area[block_of(area).len() + 8..]);
+    datums(area).iter().chain(&hash).for_each(|datum| below(datum, &mut found));
+    found
+}
+
+#[test]
+fn protectors_come_change_and_go() {
+    let (made, startup) = with_three();
+    let store = MemoryStore::new(made.image.clone());
+    let opens = |text: &str| opens(&store.to_vec(), &made.plaintext, &[passphrase(text)]);
+    let recovery = maker::recovery_text(&RECOVERY);
+
+    let added = done(add(&store, &startup, &passphrase("Größe 12345 €")), &store);
+    assert_eq!((added.keyslot, added.derivation.map(|d| d.iterations)), (Some(3), Some(1 << 20)));
+    assert!(added.warnings.iter().any(|warning| warning.what.contains("Windows makes one only")));
+    assert_eq!(done(add(&store, &startup, &passphrase(OTHER_RECOVERY)), &store).keyslot, Some(4));
+    assert_eq!(done(add(&store, &startup, &keyfile(&startup_key(7))), &store).keyslot, Some(5));
+    for (text, number) in [(PASSWORD, 2), (&recovery, 1), ("Größe 12345 €", 3), (OTHER_RECOVERY, 4)] {
+        assert_eq!(opens(text), Some(number), "{text}");
+    }
+    assert_eq!(
+        kinds(&store.to_vec()),
+        ["startup key", "recovery password", "password", "password", "recovery password", "startup key"]
+    );
+
+    assert_eq!(done(change(&store, &passphrase(PASSWORD), &passphrase("another one")), &store).keyslot, Some(2));
+    assert_eq!((opens(PASSWORD), opens("another one")), (None, Some(2)));
+    let two = passphrase("another one");
+    done(editor().remove(&store, Removal::Opened(&Unlock::with(&[two])), false), &store);
+    assert_eq!((opens("another one"), opens("Größe 12345 €"), opens(&recovery)), (None, Some(2), Some(1)));
+    done(remove(&store, 1, &startup), &store);
+    assert_eq!((opens(&recovery), opens(OTHER_RECOVERY)), (None, Some(2)));
+    assert_eq!(kinds(&store.to_vec()), ["startup key", "password", "recovery password", "startup key"]);
+}
+
+#[test]
+fn a_forgotten_password_is_replaced_by_whoever_opens_the_volume() {
+    let (made, startup) = with_three();
+    let recovery = passphrase(&maker::recovery_text(&RECOVERY));
+    for with in [&recovery, &startup] {
+        let store = MemoryStore::new(made.image.clone());
+        assert_eq!(done(change(&store, with, &passphrase("newly chosen")), &store).keyslot, Some(2));
+        let image = store.to_vec();
+        assert_eq!(opens(&image, &made.plaintext, &[passphrase("newly chosen")]), Some(2));
+        assert_eq!(opens(&image, &made.plaintext, &[passphrase(PASSWORD)]), None);
+    }
+    // Others of its kind change by themselves, too.
+    let store = MemoryStore::new(made.image.clone());
+    done(change(&store, &startup, &keyfile(&startup_key(9))), &store);
+    done(change(&store, &recovery, &passphrase(OTHER_RECOVERY)), &store);
+    let image = store.to_vec();
+    assert_eq!(opens(&image, &made.plaintext, &[keyfile(&startup_key(9))]), Some(0));
+    assert_eq!(opens(&image, &made.plaintext, &[passphrase(OTHER_RECOVERY)]), Some(1));
+    assert_eq!(opens(&image, &made.plaintext, &[startup_key_of(&made)]), None);
+    done(add(&store, &keyfile(&startup_key(9)), &passphrase("a second one")), &store);
+    let refused = misuse(change(&store, &keyfile(&startup_key(9)), &passphrase("which of two")));
+    assert!(refused.contains("several") && refused.contains("2, 3"), "{refused}");
+}
+
+/// Who noted the volume master key, or has an old copy of the metadata, does not open the new ones with it.
+#[test]
+fn a_removal_changes_the_volume_master_key() {
+    let (made, startup) = with_three();
+    let vmk = || [Credential::VolumeKey(Secret::copy_from(&made.vmk))];
+    let store = MemoryStore::new(made.image.clone());
+    let opens_by_vmk = |store: &MemoryStore| {
+        let (_, header) = formats::open(&shared(MemoryStore::new(store.to_vec())), None).expect("a header");
+        header.unlock(&Unlock::with(&vmk())).is_ok()
+    };
+    done(add(&store, &startup, &passphrase("something new")), &store);
+    assert!(opens_by_vmk(&store), "adding leaves it");
+    done(protect(&store, &startup, Protection::NewKey), &store);
+    assert!(!opens_by_vmk(&store));
+    let store = MemoryStore::new(made.image.clone());
+    done(remove(&store, 2, &startup), &store);
+    assert!(!opens_by_vmk(&store));
+    let image = store.to_vec();
+    assert_eq!(opens(&image, &made.plaintext, &[startup_key_of(&made)]), Some(0));
+    assert_eq!(opens(&image, &made.plaintext, &[passphrase(&maker::recovery_text(&RECOVERY))]), Some(1));
+    // No box of the old metadata is left where it was wrapped anew.
+    let (before, after) = (boxes(&copies(&made, &made.image)[0]), boxes(&copies(&made, &image)[0]));
+    assert!(after.iter().all(|sealed| !before.contains(sealed)));
+}
+
+#[test]
+fn suspending_opens_the_volume_to_all_until_it_is_resumed() {
+    let (made, startup) = with_three();
+    let store = MemoryStore::new(made.image.clone());
+    let suspended = done(protect(&store, &startup, Protection::Suspend), &store);
+    assert!(suspended.warnings.iter().any(|warning| warning.what.contains("anybody can open it")));
+    assert_eq!(opens(&store.to_vec(), &made.plaintext, &[]), Some(3));
+    assert_eq!(described(&store.to_vec())["suspended"], true);
+    assert!(done(protect(&store, &startup, Protection::Suspend), &store).edit.steps.is_empty(), "it is already");
+    let nothing = Unlock::with(&[]);
+    let refused = misuse(editor().remove(&store, Removal::Opened(&nothing), false));
+    assert!(refused.contains("suspended"), "{refused}");
+    // A forgotten password can be replaced now.
+    let replaced = passphrase("while it was open");
+    done(editor().change(&store, &nothing, &new(&replaced)), &store);
+    done(editor().protect(&store, &nothing, Protection::Resume), &store);
+    let image = store.to_vec();
+    assert_eq!(opens(&image, &made.plaintext, &[]), None);
+    assert_eq!(opens(&image, &made.plaintext, &[replaced]), Some(2));
+    assert!(protect(&store, &startup, Protection::Resume).expect("it is").edit.steps.is_empty(), "it is already");
+    // The clear key that lay open for a while opens nothing any more: it had sealed another volume master key.
+    assert_eq!(kinds(&image), ["startup key", "recovery password", "password"]);
+}
+
+#[test]
+fn a_clear_key_alone_is_marked_as_windows_marks_it() {
+    let made = made(vec![Protector::ClearKey]);
+    let version = |store: &MemoryStore| {
+        let all = datums(&copies(&made, &store.to_vec())[0]);
+        all.iter().filter(|datum| datum.kind == 8).map(|datum| datum.version).collect::<Vec<_>>()
+    };
+    let store = MemoryStore::new(made.image.clone());
+    let nothing = Unlock::with(&[]);
+    let refused = misuse(editor().protect(&store, &nothing, Protection::Resume));
+    assert!(refused.contains("only the clear key"), "{refused}");
+    let password = passphrase("eight or more");
+    done(editor().add(&store, &nothing, &new(&password), None), &store);
+    assert_eq!(version(&store), [1, 1]);
+    assert!(misuse(editor().remove(&store, Removal::Number(1, None), false)).contains("last one"));
+    let removed = done(editor().remove(&store, Removal::Number(1, None), true), &store);
+    assert!(removed.warnings.iter().any(|warning| warning.what.contains("anybody")));
+    assert_eq!(version(&store), [3]);
+    assert_eq!(opens(&store.to_vec(), &made.plaintext, &[]), Some(0));
+}
+
+#[test]
+fn the_label_changes() {
+    let (made, startup) = with_three();
+    let store = MemoryStore::new(made.image.clone());
+    for text in ["Größe", "", "KELLER D: 22.11.2026"] {
+        done(label(&store, &startup, text), &store);
+        assert_eq!(described(&store.to_vec())["label"], text);
+        assert_eq!(opens(&store.to_vec(), &made.plaintext, &[startup_key_of(&made)]), Some(0));
+    }
+    assert!(misuse(label(&store, &startup, &"x".repeat(40_000))).contains("room"));
+    let to = Attributes { label: Some("x"), ..Attributes::default() };
+    assert!(editor().set(&store, &to).is_err(), "the metadata are sealed");
+    let to = Attributes { uuid: Some("8f595209-f5b9-49a0-85d4-cb8f80258c27"), ..Attributes::default() };
+    let refused = editor().set_opened(&store, &Unlock::with(&[startup]), &to).expect_err("refused");
+    assert!(matches!(refused.kind, ErrorKind::Unsupported { .. }));
+}
+
+#[test]
+fn whoever_opens_the_volume_reads_the_recovery_passwords_again() {
+    let (made, startup) = with_three();
+    let store = MemoryStore::new(made.image.clone());
+    done(add(&store, &startup, &passphrase(OTHER_RECOVERY)), &store);
+    done(protect(&store, &startup, Protection::NewKey), &store);
+    for credentials in [vec![startup], vec![passphrase(PASSWORD)]] {
+        let all = editor().recovery_passwords(&store, &Unlock::with(&credentials)).expect("it opens");
+        let all: Vec<_> =
+            all.iter().map(|one| (one.keyslot, &one.guid, String::from_utf8_lossy(&one.password))).collect();
+        assert_eq!((all[0].0, &*all[0].2), (1, &*maker::recovery_text(&RECOVERY)));
+        assert_eq!((all[1].0, &*all[1].2, all.len()), (3, OTHER_RECOVERY, 2));
+        assert_eq!(*all[0].1, maker::guid_text(&made.protectors[1]));
+    }
+    let wrong = [passphrase("not this one")];
+    let error = editor().recovery_passwords(&store, &Unlock::with(&wrong)).expect_err("wrong");
+    assert!(matches!(error.kind, ErrorKind::WrongCredential(_)));
+}
+
+/// Windows 7 has no stretched key of a recovery password under the volume master key: it is stretched anew.
+#[test]
+fn recovery_passwords_of_windows_7_are_stretched_anew() {
+    let protectors = vec![Protector::Recovery(RECOVERY), Protector::Password(PASSWORD.into())];
+    let made = maker::Volume { size: 1 << 20, protectors, ..maker::Volume::new(Kind::Windows7) }.make();
+    let image = &copies(&made, &made.image)[0];
+    assert_eq!(
+        boxes(image).len(),
+        6,
+        "a recovery password, its key; a stretched one, its key; the volume key, the hash"
+    );
+    let store = MemoryStore::new(made.image.clone());
+    let recovery = passphrase(&maker::recovery_text(&RECOVERY));
+    done(remove(&store, 1, &recovery), &store);
+    assert_eq!(opens(&store.to_vec(), &made.plaintext, &[recovery]), Some(0));
+    assert_eq!(opens(&store.to_vec(), &made.plaintext, &[passphrase(PASSWORD)]), None);
+}
+
+#[test]
+fn what_cannot_be_wrapped_anew_is_told_before_anything_is_written() {
+    for hardware in [Protector::Tpm, Protector::TpmPin, Protector::SmartCard] {
+        let made = made(vec![Protector::StartupKey, hardware.clone(), Protector::Recovery(RECOVERY)]);
+        let startup = startup_key_of(&made);
+        let store = MemoryStore::new(made.image.clone());
+        for refused in [remove(&store, 2, &startup), protect(&store, &startup, Protection::NewKey)] {
+            let refused = refused.expect_err("it cannot follow");
+            assert!(refused.to_string().contains("cannot be given the new one: 1 "), "{refused}");
+            assert!(refused.hint.is_some());
+        }
+        // What needs no new key works, and so does removing it.
+        done(add(&store, &startup, &passphrase("added beside it")), &store);
+        assert_eq!(opens(&store.to_vec(), &made.plaintext, &[passphrase("added beside it")]), Some(3));
+        done(remove(&store, 1, &startup), &store);
+        assert_eq!(kinds(&store.to_vec()), ["startup key", "recovery password", "password"]);
+        assert_eq!(opens(&store.to_vec(), &made.plaintext, &[startup]), Some(0));
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let (made, startup) = with_three();
+    let store = MemoryStore::new(made.image.clone());
+    let refused = |credential: &Credential| misuse(add(&store, &startup, credential));
+    assert!(refused(&passphrase("short 1")).contains("at least 8 characters, this one has 7"));
+    assert!(refused(&passphrase("€€€€€€€")).contains("this one has 7"));
+    assert!(refused(&Credential::Passphrase(Secret::copy_from(b"\xff\xfe no text"))).contains("UTF-8"));
+    assert!(refused(&passphrase(&OTHER_RECOVERY.replace("253979", "253978"))).contains("third group"));
+    assert!(refused(&startup_key_of(&made)).contains("already"));
+    let both = [passphrase("long enough"), keyfile(&startup_key(3))];
+    let both = NewCredential { credentials: &both, ..NewCredential::default() };
+    let with = Unlock::with(std::slice::from_ref(&startup));
+    assert!(misuse(editor().add(&store, &with, &both, None)).contains("one thing"));
+    let one = passphrase("long enough");
+    assert!(misuse(editor().add(&store, &with, &new(&one), Some(7))).contains("the new one is 3"));
+    let hashed = NewCredential { hash: Some("SHA-512"), ..new(&one) };
+    assert!(misuse(editor().add(&store, &with, &hashed, None)).contains("takes no hash"));
+    let unbound = NewCredential { unbound_bits: Some(256), ..new(&one) };
+    assert!(misuse(editor().add(&store, &with, &unbound, None)).contains("no other"));
+    assert!(misuse(remove(&store, 9, &startup)).contains("no protector 9"));
+    assert!(misuse(remove(&store, 0, &startup)).contains("itself"));
+    assert!(misuse(editor().remove(&store, Removal::Number(0, None), false)).contains("is needed"));
+    let fvek = [Credential::VolumeKey(Secret::copy_from(&made.fvek))];
+    assert!(misuse(editor().add(&store, &Unlock::with(&fvek), &new(&one), None)).contains("FVEK"));
+    let wrong = change(&store, &passphrase("wrong password"), &one).expect_err("wrong");
+    assert!(matches!(wrong.kind, ErrorKind::WrongCredential(_)), "{wrong}");
+    let refused = editor().back_up(&store, &with, None).expect_err("there are three copies");
+    assert_eq!(refused.advice.as_deref(), Some(&Advice::RepairHeader));
+    let refused = editor().restore(&store, RestoreFrom::Embedded, &with, false).expect_err("there are three copies");
+    assert!(matches!(refused.kind, ErrorKind::Unsupported { .. }));
+    let other = MemoryStore::new(vec![0; 4096]);
+    let refused = editor().restore(&other, RestoreFrom::Embedded, &with, false).expect_err("none of BitLocker");
+    assert!(matches!(refused.kind, ErrorKind::NotThisFormat(_)));
+    assert!(store.to_vec() == made.image, "nothing was written");
+}
+
+#[test]
+fn the_last_protector_is_not_removed() {
+    let made = made(vec![Protector::StartupKey]);
+    let startup = startup_key_of(&made);
+    let store = MemoryStore::new(made.image.clone());
+    let with = Unlock::with(std::slice::from_ref(&startup));
+    assert!(misuse(editor().remove(&store, Removal::Opened(&with), false)).contains("last one"));
+    let removed = done(editor().remove(&store, Removal::Opened(&with), true), &store);
+    assert!(removed.warnings.iter().any(|warning| warning.what.contains("No protector opens")));
+    assert_eq!(opens(&store.to_vec(), &made.plaintext, &[startup_key_of(&made)]), None);
+}
+
+/// Puts other datums into all copies, with a hash that is right or not.
+fn rewritten(made: &Made, at: &[u64], seal: Option<[u8; 32]>, datums: impl Fn(&mut Vec<Datum>)) -> Vec<u8> {
+    let mut image = made.image.clone();
+    for at in at {
+        let area = &mut image[*at as usize..][..AREA];
+        let mut block = block_of(area).to_vec();
+        let mut all = Datum::parse_all(&block[HEADERS..]);
+        datums(&mut all);
+        set_datums(&mut block, &all);
+        let hashed = if seal.is_some() { block.clone() } else { vec![0] };
+        let seal = Seal::Under(seal.unwrap_or(made.vmk));
+        block.extend(validation(&block, &hashed, AREA, seal, &mut Nonces::default()));
+        block.resize(AREA, 0);
+        area.copy_from_slice(&block);
+    }
+    image
+}
+
+#[test]
+fn metadata_that_are_damaged_or_differ_are_repaired_first() {
+    let (made, startup) = with_three();
+    let all = made.layout.metadata;
+    let relabelled = |datums: &mut Vec<Datum>| datums[0] = Datum::text(7, "forged");
+    let mut images = vec![rewritten(&made, &all, None, relabelled)];
+    for at in all {
+        let mut damaged = made.image.clone();
+        damaged[at as usize + 300] ^= 1;
+        images.extend([damaged, rewritten(&made, &[at], Some(made.vmk), relabelled)]);
+    }
+    for (number, image) in images.into_iter().enumerate() {
+        let store = MemoryStore::new(image.clone());
+        let added = passphrase("never added");
+        let one = [startup_key_of(&made)];
+        let attempts = [
+            add(&store, &startup, &added),
+            change(&store, &startup, &added),
+            remove(&store, 2, &startup),
+            protect(&store, &startup, Protection::NewKey),
+            label(&store, &startup, "x"),
+        ];
+        for refused in attempts {
+            let refused: Error = refused.expect_err("it is damaged");
+            assert_eq!(refused.advice.as_deref(), Some(&Advice::RepairHeader), "{number}: {refused}");
+        }
+        assert!(store.to_vec() == image, "nothing was written");
+        let verified = editor().verify(&store, &Unlock::with(&one)).expect("it opens");
+        assert!(verified.damaged, "{number}");
+    }
+    let whole = MemoryStore::new(made.image.clone());
+    let verified = editor().verify(&whole, &Unlock::with(&[startup])).expect("it opens");
+    assert!(!verified.damaged && verified.copies.iter().all(|copy| copy.state == CopyState::Opens));
+    assert_eq!(verified.copies.iter().map(|copy| copy.at).collect::<Vec<_>>(), all);
+}
+
+/// What is unknown stays, byte for byte; what is not understood is not written over.
+#[test]
+fn unknown_entries_stay() {
+    let volume = maker::Volume {
+        size: 1 << 20,
+        protectors: vec![Protector::StartupKey, Protector::Recovery(RECOVERY)],
+        more_datums: vec![Datum::new(0x77, 0x99, b"nobody knows".to_vec()), Datum::new(0x0b, 0x42, vec![7; 30])],
+        unknown_property: true,
+        ..maker::Volume::new(Kind::Windows8)
+    };
+    let made = volume.make();
+    let startup = startup_key_of(&made);
+    let store = MemoryStore::new(made.image.clone());
+    done(add(&store, &startup, &passphrase("added to them")), &store);
+    done(remove(&store, 1, &startup), &store);
+    let unknown = |image: &[u8]| {
+        let all = datums(&copies(&made, image)[0]);
+        let property = Datum::parse_all(&all.iter().find(|datum| datum.kind == 8).expect("a protector").data[28..]);
+        let known = [1, 2, 3, 4, 5];
+        let inside: Vec<_> = property.into_iter().filter(|datum| !known.contains(&datum.kind)).collect();
+        let outside: Vec<_> = all.into_iter().filter(|datum| [0x99, 0x42].contains(&datum.kind)).collect();
+        (inside, outside)
+    };
+    let before = unknown(&made.image);
+    assert_eq!((before.0.len(), before.1.len()), (1, 2));
+    assert_eq!(unknown(&store.to_vec()), before);
+    assert_eq!(opens(&store.to_vec(), &made.plaintext, &[startup]), Some(0));
+}
+
+#[test]
+fn metadata_that_do_not_fit_are_refused() {
+    let made = made(vec![Protector::StartupKey]);
+    let startup = startup_key_of(&made);
+    let store = MemoryStore::new(made.image.clone());
+    done(label(&store, &startup, &"x".repeat(31_000)), &store);
+    let refused = (0..=255).find_map(|number| {
+        let before = store.to_vec();
+        let refused = match add(&store, &startup, &keyfile(&startup_key(number))) {
+            Ok(prepared) => return prepared.edit.carry_out(&store).map_or(None, |()| None),
+            Err(refused) => refused,
+        };
+        assert!(store.to_vec() == before, "nothing was written");
+        Some(refused)
+    });
+    let refused = refused.expect("the room comes to an end");
+    assert!(refused.to_string().contains("room"), "{refused}");
+    assert_eq!(opens(&store.to_vec(), &made.plaintext, &[startup]), Some(0));
+}
+
+#[test]
+fn vista_is_left_alone() {
+    let volume = maker::Volume { protectors: vec![Protector::StartupKey], ..maker::Volume::new(Kind::Vista) };
+    let made = volume.make();
+    let store = MemoryStore::new(made.image.clone());
+    let refused = add(&store, &startup_key_of(&made), &passphrase("never added")).expect_err("refused");
+    assert!(refused.to_string().contains("Vista"), "{refused}");
+}
+
+/// Every box ever sealed, through many changes: a nonce is never used for two of them, nor a counter, and the next is above all.
+#[test]
+fn no_nonce_is_used_twice() {
+    let (made, startup) = with_three();
+    let store = MemoryStore::new(made.image.clone());
+    let (mut by_nonce, mut by_counter) = (HashMap::new(), HashMap::new());
+    let mut look = |store: &MemoryStore| {
+        let image = store.to_vec();
+        let copies = copies(&made, &image);
+        assert!(copies.iter().all(|copy| *copy == copies[0]));
+        let next = u32::from_le_bytes(copies[0][96..100].try_into().expect("4 bytes"));
+        for (nonce, sealed) in boxes(&copies[0]) {
+            let counter = u32::from_le_bytes(nonce[8..].try_into().expect("4 bytes"));
+            assert!(counter < next, "{counter} of {next}");
+            let before = by_nonce.entry(nonce).or_insert_with(|| sealed.clone());
+            assert!(*before == sealed, "the nonce {nonce:?} sealed two boxes");
+            let before = by_counter.entry(counter).or_insert_with(|| sealed.clone());
+            assert!(*before == sealed, "the counter {counter} sealed two boxes");
+        }
+        by_counter.len()
+    };
+    look(&store);
+    let mut random = Random::new(13);
+    let mut password = 0;
+    for round in 0..60u8 {
+        let count = kinds(&store.to_vec()).len();
+        match random.below(8) {
+            0 | 1 => drop(done(add(&store, &startup, &keyfile(&startup_key(round + 1))), &store)),
+            2 if count > 3 => drop(done(remove(&store, 3 + random.below(count - 3) as u32, &startup), &store)),
+            3 => drop(done(protect(&store, &startup, Protection::Suspend), &store)),
+            4 => drop(done(protect(&store, &startup, Protection::Resume), &store)),
+            5 => drop(done(label(&store, &startup, &format!("round {round}")), &store)),
+            6 if password < 3 => {
+                password += 1;
+                drop(done(change(&store, &startup, &passphrase(&format!("password {round}"))), &store));
+            }
+            _ => drop(done(protect(&store, &startup, Protection::NewKey), &store)),
+        }
+        look(&store);
+    }
+    assert!(look(&store) > 300);
+    assert_eq!(opens(&store.to_vec(), &made.plaintext, &[startup_key_of(&made)]), Some(0));
+    let recovery = passphrase(&maker::recovery_text(&RECOVERY));
+    assert_eq!(opens(&store.to_vec(), &made.plaintext, &[recovery]), Some(1));
+}
+
+/// A counter that others were careless with is not believed.
+#[test]
+fn the_next_nonce_is_above_all_whatever_the_metadata_say() {
+    let (made, startup) = with_three();
+    let mut image = rewritten(&made, &[], None, |_| {});
+    let area = copies(&made, &image)[0].clone();
+    let highest = boxes(&area).iter().map(|(nonce, _)| u32::from_le_bytes(nonce[8..].try_into().expect("4"))).max();
+    for (next, expected) in [(2u32, Some(highest.expect("some") + 1)), (900, Some(900)), (u32::MAX - 9, None)] {
+        for at in made.layout.metadata {
+            let mut block = block_of(&area).to_vec();
+            block[96..100].copy_from_slice(&next.to_le_bytes());
+            let mut nonces = Nonces::default();
+            block.extend(validation(&block.clone(), &block.clone(), AREA, Seal::Under(made.vmk), &mut nonces));
+            block.resize(AREA, 0);
+            image[at as usize..][..AREA].copy_from_slice(&block);
+        }
+        let store = MemoryStore::new(image.clone());
+        let added = add(&store, &startup, &keyfile(&startup_key(1)));
+        let Some(expected) = expected else {
+            assert!(added.expect_err("it is used up").to_string().contains("counter"));
+            continue;
+        };
+        done(added, &store);
+        let new = boxes(&copies(&made, &store.to_vec())[0]);
+        let new = new.iter().map(|(nonce, _)| u32::from_le_bytes(nonce[8..].try_into().expect("4")));
+        let new: Vec<_> = new.filter(|counter| *counter >= expected).collect();
+        assert_eq!(new.len(), 3, "the key, the volume master key, the hash: {new:?}");
+    }
+}
+
+type Act = fn(&dyn Store, &Credential) -> Result<Prepared>;
+
+/// Changes that no password has to be stretched for, and what opens the volume after each.
+fn acts() -> [(&'static str, Act, Option<u8>); 7] {
+    [
+        ("add", |store, with| add(store, with, &keyfile(&startup_key(1))), Some(1)),
+        ("change", |store, with| change(store, with, &keyfile(&startup_key(2))), Some(2)),
+        ("remove", |store, with| remove(store, 1, with), None),
+        ("suspend", |store, with| protect(store, with, Protection::Suspend), None),
+        ("renew", |store, with| protect(store, with, Protection::NewKey), None),
+        ("label", |store, with| label(store, with, "another"), None),
+        ("long", |store, with| label(store, with, &"long ".repeat(5000)), None),
+    ]
+}
+
+/// Copies the first copy that is whole over the others, as a repair does.
+fn mended(made: &Made, image: &[u8]) -> Vec<u8> {
+    let whole = copies(made, image).into_iter().find(|area| {
+        let size = usize::from(u16::from_le_bytes([area[8], area[9]])) * 16;
+        let crc = area.get(size + 4..size + 8).map(|crc| u32::from_le_bytes(crc.try_into().expect("4 bytes")));
+        size > HEADERS && crc == Some(crc32fast::hash(&area[..size]))
+    });
+    let whole = whole.expect("one copy is whole at every moment");
+    let mut image = image.to_vec();
+    for at in made.layout.metadata {
+        image[at as usize..][..AREA].copy_from_slice(&whole);
+    }
+    image
+}
+
+#[test]
+fn at_any_crash_the_volume_opens_and_the_change_can_be_made_again() {
+    let made = made(vec![Protector::StartupKey, Protector::Recovery(RECOVERY)]);
+    let old = startup_key_of(&made);
+    for (name, act, new) in acts() {
+        let store = CrashStore::new(made.image.clone());
+        done(act(&store, &old), &store);
+        let mut images = 0;
+        store.each_sampled_image(6, |image| {
+            images += 1;
+            let new = new.map(|number| keyfile(&startup_key(number)));
+            let opens =
+                |image: &[u8], with: &Credential| opens(image, &made.plaintext, std::slice::from_ref(with)).is_some();
+            let by_new = |image: &[u8]| new.as_ref().is_some_and(|new| opens(image, new));
+            assert!(opens(image, &old) || by_new(image), "{name}");
+            let mended = mended(&made, image);
+            let again = MemoryStore::new(mended.clone());
+            match opens(&mended, &old) {
+                // As it was before, or with another key beside it.
+                true if name == "add" && by_new(&mended) => {
+                    assert!(misuse(act(&again, &old)).contains("already"));
+                }
+                true if name == "remove" && kinds(&mended).len() == 1 => {
+                    assert!(misuse(act(&again, &old)).contains("no protector"));
+                }
+                true => drop(done(act(&again, &old), &again)),
+                false => assert!(by_new(&mended), "{name}"),
+            }
+        });
+        assert!(images > 30, "{name}: {images}");
+    }
+}
+
+/// All sectors of one copy torn in every way that is tried.
+#[test]
+fn a_torn_copy_is_never_taken_for_a_whole_one() {
+    let made = made(vec![Protector::StartupKey]);
+    let old = startup_key_of(&made);
+    let store = CrashStore::new(made.image.clone());
+    done(label(&store, &old, &"another label ".repeat(400)), &store);
+    store.each_torn_image(20, |image| {
+        assert_eq!(opens(image, &made.plaintext, std::slice::from_ref(&old)), Some(0));
+    });
+}
+
+/// A write or flush that fails is undone, and says so; the volume opens, and a second attempt is made once it is mended.
+#[test]
+fn a_failing_disk_loses_nothing() {
+    let made = made(vec![Protector::StartupKey, Protector::Recovery(RECOVERY)]);
+    let old = startup_key_of(&made);
+    for (name, act, new) in acts() {
+        for (operation, nth) in
+            [Operation::Write, Operation::Flush].into_iter().flat_map(|o| (0..3).map(move |n| (o, n)))
+        {
+            for for_good in [false, true] {
+                let inner = Arc::new(MemoryStore::new(made.image.clone()));
+                let fault = Fault { operation, nth, for_good, transferred: 700 };
+                let failing = FaultStore::new(Arc::clone(&inner) as Arc<dyn Store>, Some(fault));
+                let error =
+                    act(&failing, &old).expect("it can be done").edit.carry_out(&failing).expect_err("it fails");
+                assert!(error.hint.is_some(), "{error}");
+                let image = inner.to_vec();
+                let new = new.map(|number| keyfile(&startup_key(number)));
+                let opened = [Some(&old), new.as_ref()].into_iter().flatten();
+                let opened = opened.filter(|one| opens(&image, &made.plaintext, std::slice::from_ref(one)).is_some());
+                assert!(opened.count() > 0, "{name} {operation:?} {nth}");
+                if nth == 0 && !for_good {
+                    assert!(image == made.image, "it is undone");
+                }
+            }
+        }
+    }
+}
+
+/// Another program changed the metadata meanwhile: nothing is written.
+#[test]
+fn metadata_that_were_changed_meanwhile_are_left_alone() {
+    let (made, startup) = with_three();
+    let store = MemoryStore::new(made.image.clone());
+    let prepared = label(&store, &startup, "mine").expect("it can be done");
+    done(label(&store, &startup, "theirs"), &store);
+    let now = store.to_vec();
+    let refused = prepared.edit.carry_out(&store).expect_err("it is the second");
+    assert!(matches!(refused.kind, ErrorKind::InUse { .. }), "{refused}");
+    assert!(store.to_vec() == now);
+}
+
+/// Whoever of the others can reads the changed volume with each protector.
+#[track_caller]
+fn others_read(image: &[u8], plaintext: &[u8], features: &Features, keys: &[Key]) {
+    let file = to_file(image);
+    expect_all(file.path(), features, keys, plaintext);
+}
+
+#[test]
+fn others_open_what_was_added_and_changed() {
+    for kind in [Kind::Windows7, Kind::Windows8, Kind::ToGo] {
+        let protectors = vec![Protector::StartupKey, Protector::Password(PASSWORD.into())];
+        let size = if kind == Kind::ToGo { 64 << 20 } else { 2 << 20 };
+        let made = maker::Volume { protectors, size, ..maker::Volume::new(kind) }.make();
+        let startup = startup_key_of(&made);
+        let store = MemoryStore::new(made.image.clone());
+        done(add(&store, &startup, &passphrase(OTHER_RECOVERY)), &store);
+        done(change(&store, &startup, &passphrase("another password")), &store);
+        done(label(&store, &startup, "another label"), &store);
+        let dir = tempfile::tempdir().expect("a folder");
+        let bek = dir.path().join("07070707-0707-0707-0707-070707070707.BEK");
+        std::fs::write(&bek, startup_key(7)).expect("it is written");
+        done(change(&store, &startup, &keyfile(&startup_key(7))), &store);
+        let keys = [Key::Password("another password"), Key::Recovery(OTHER_RECOVERY), Key::StartupKey(&bek)];
+        others_read(&store.to_vec(), &made.plaintext, &made.features, &keys);
+    }
+}
+
+#[test]
+fn others_open_what_a_new_volume_master_key_was_given_to() {
+    let (made, startup) = with_three();
+    let store = MemoryStore::new(made.image.clone());
+    done(add(&store, &startup, &keyfile(&startup_key(7))), &store);
+    done(remove(&store, 0, &keyfile(&startup_key(7))), &store);
+    let dir = tempfile::tempdir().expect("a folder");
+    let bek = dir.path().join("07070707-0707-0707-0707-070707070707.BEK");
+    std::fs::write(&bek, startup_key(7)).expect("it is written");
+    let recovery = maker::recovery_text(&RECOVERY);
+    let keys = [Key::Password(PASSWORD), Key::Recovery(&recovery), Key::StartupKey(&bek)];
+    others_read(&store.to_vec(), &made.plaintext, &made.features, &keys);
+    done(protect(&store, &keyfile(&startup_key(7)), Protection::Suspend), &store);
+    let features = Features { clear_beside_others: true, ..made.features };
+    others_read(&store.to_vec(), &made.plaintext, &features, &[Key::Clear, keys[0], keys[1], keys[2]]);
+    let nothing = Unlock::with(&[]);
+    done(editor().protect(&store, &nothing, Protection::Resume), &store);
+    others_read(&store.to_vec(), &made.plaintext, &made.features, &keys);
+}
