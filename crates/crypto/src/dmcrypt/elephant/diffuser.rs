@@ -59,10 +59,12 @@ pub(super) fn diffuse(decrypt: bool, size: usize, run: &mut [u8]) {
     let usable = || KERNELS.iter().filter(|kernel| (kernel.usable)());
     let widest = usable().next().expect("the last one runs everywhere");
     let (whole, rest) = run.split_at_mut(run.len() - run.len() % (widest.lanes * size));
-    (widest.run)(decrypt, size, whole);
-    if !rest.is_empty() {
-        let holds = usable().filter(|kernel| kernel.lanes * size >= rest.len());
-        (holds.min_by_key(|kernel| kernel.lanes).expect("the widest does").run)(decrypt, size, rest);
+    let holding = usable().filter(|kernel| kernel.lanes * size >= rest.len());
+    let narrow = holding.min_by_key(|kernel| kernel.lanes).expect("the widest does");
+    for (kernel, part) in [(widest, whole), (narrow, rest)] {
+        if !part.is_empty() {
+            (kernel.run)(decrypt, size, part);
+        }
     }
 }
 
