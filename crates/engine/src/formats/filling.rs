@@ -82,7 +82,7 @@ pub(super) fn random(store: &dyn Store, area: Range<u64>, spec: &Spec<'_>) -> Re
     Ok(())
 }
 
-fn cancelled(spec: &Spec<'_>) -> bool {
+pub(super) fn cancelled(spec: &Spec<'_>) -> bool {
     spec.cancel.is_some_and(|c| c.load(Ordering::Relaxed))
 }
 
