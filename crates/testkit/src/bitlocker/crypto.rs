@@ -1,13 +1,13 @@
-//! BitLocker's cryptography, slowly, from published descriptions: Ferguson, "AES-CBC + Elephant diffuser" (2006), RFC 3610
+//! BitLocker's cryptography, plainly, from published descriptions: Ferguson, "AES-CBC + Elephant diffuser" (2006), RFC 3610
 //! for CCM, IEEE 1619 for XTS.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
+use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use sha2::{Digest, Sha256};
 
-use crate::reference::aes::Aes;
-use crate::reference::{Block, Keyed, xts};
+use crate::reference::{Block, xts};
 
 /// How sectors are encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +117,35 @@ impl SectorCipher {
             self.data.decrypt(block);
             xor(block, &last);
             last = encrypted;
+        }
+    }
+}
+
+/// AES of another project: the slow reference would take minutes for volumes.
+enum Aes {
+    Short(aes::Aes128),
+    Long(aes::Aes256),
+}
+
+impl Aes {
+    fn new(key: &[u8]) -> Self {
+        match key.len() {
+            16 => Self::Short(aes::Aes128::new_from_slice(key).expect("16 bytes")),
+            _ => Self::Long(aes::Aes256::new_from_slice(key).expect("32 bytes")),
+        }
+    }
+
+    fn encrypt(&self, block: &mut Block) {
+        match self {
+            Self::Short(aes) => aes.encrypt_block(block.into()),
+            Self::Long(aes) => aes.encrypt_block(block.into()),
+        }
+    }
+
+    fn decrypt(&self, block: &mut Block) {
+        match self {
+            Self::Short(aes) => aes.decrypt_block(block.into()),
+            Self::Long(aes) => aes.decrypt_block(block.into()),
         }
     }
 }

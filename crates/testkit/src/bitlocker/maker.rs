@@ -855,25 +855,22 @@ mod tests {
 
     #[test]
     fn what_others_write_others_read() {
-        for method in [Method::CbcElephant256, Method::Xts256] {
+        for (writer, method) in Writer::installed().into_iter().zip([Method::CbcElephant256, Method::Xts256]) {
             let recovery = *b"sixteen bytes it";
             let text = recovery_text(&recovery);
             let protectors = vec![Protector::Recovery(recovery)];
             let mut made = Volume { method, protectors, ..Volume::new(Kind::Windows8) }.make();
-            for (i, writer) in Writer::installed().into_iter().enumerate() {
-                let written = made.write();
-                let key = Key::Recovery(&text);
-                // Within a sector, over many, and in the header, which lies elsewhere.
-                for (at, len) in [(0x1_0123, 5), (0x2_0010 + i * 7, 3000), (0x1E00, 0x400)] {
-                    let bytes = Random::new(at as u64).bytes(len);
-                    writer
-                        .write_at(&written.image, key, at as u64, &bytes)
-                        .unwrap_or_else(|e| panic!("{writer:?}: {e}"));
-                    made.plaintext[at..at + len].copy_from_slice(&bytes);
-                }
-                made.image = fs::read(&written.image).expect("it is there");
-                assert!(made.expect_readers() > 0);
+            let written = made.write();
+            // Within a sector, and from the header, which lies elsewhere, to what is behind it: there dislocker 0.7.3
+            // spoils a first sector that it does not write as a whole.
+            for (at, len) in [(0x1_0123, 5), (0x1E00, 0x1400)] {
+                let bytes = Random::new(at as u64).bytes(len);
+                let wrote = writer.write_at(&written.image, Key::Recovery(&text), at as u64, &bytes);
+                wrote.unwrap_or_else(|e| panic!("{writer:?} at {at:#x}: {e}"));
+                made.plaintext[at..at + len].copy_from_slice(&bytes);
             }
+            made.image = fs::read(&written.image).expect("it is there");
+            assert!(made.expect_readers() > 0);
         }
     }
 
