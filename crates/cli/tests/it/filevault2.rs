@@ -93,12 +93,12 @@ fn it_mounts_for_reading() {
     fs::create_dir(&dir).expect("a folder");
     let dir = dir.to_str().expect("UTF-8");
     let password = place.folder.str("password");
-    place.run(&["mount", "--read-only", "--filesystem", "none", "--password-file", &password, &path, dir]).succeeds();
+    place.run(["mount", "--read-only", "--filesystem", "none", "--password-file", &password, &path, dir]).succeeds();
     assert!(fs::read(format!("{dir}/volume")).expect("the plaintext") == plain);
-    place.run(&["unmount", dir]).succeeds();
-    place.run(&["mount", "--read-only", "--password-file", &password, &path, dir]).succeeds();
+    place.run(["unmount", dir]).succeeds();
+    place.run(["mount", "--read-only", "--password-file", &password, &path, dir]).succeeds();
     assert_eq!(fs::read_to_string(format!("{dir}/hello.txt")).expect("the file"), "hello from a Mac\n");
-    place.run(&["unmount", dir]).succeeds();
+    place.run(["unmount", dir]).succeeds();
 }
 
 #[test]
