@@ -120,7 +120,10 @@ fn what_is_known_of_it_is_told_and_nothing_secret() {
         );
         for (told, user) in context["users"].as_array().expect("users").iter().zip(USERS) {
             assert_eq!(told["name"].as_str().unwrap_or_default(), user.name.replace("&amp;", "&"));
-            assert_eq!((&told["kdf"]["iterations"], &told["type"]), (&user.iterations.into(), &0x1000_0001.into()));
+            assert_eq!(
+                (&told["kdf"]["iterations"], &told["user_type"]),
+                (&user.iterations.into(), &"0x10000001".into())
+            );
         }
         let digits: String = image.volume_key[..16].iter().map(|byte| format!("{byte:02x}")).collect();
         assert!(!about.to_string().contains(&digits), "{what}");

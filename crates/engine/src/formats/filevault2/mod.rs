@@ -277,7 +277,8 @@ pub(crate) fn fuzz_metadata(bytes: &[u8]) {
 }
 
 fn described_user(user: &User) -> Value {
-    let mut about = json!({ "uuid": user.uuid, "name": user.name, "hint": user.hint, "type": user.kind });
+    let kind = user.kind.map(|kind| format!("{kind:#x}"));
+    let mut about = json!({ "uuid": user.uuid, "name": user.name, "hint": user.hint, "user_type": kind });
     match &user.wrapped {
         Ok(wrapped) => {
             about["kdf"] = json!({ "type": "pbkdf2", "hash": "SHA-256", "iterations": wrapped.iterations });
