@@ -171,24 +171,31 @@ fn fsck_vfat(image: &Path) -> Option<String> {
 fn any_system_reads_the_discovery_volume_and_others_what_is_behind_it() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let keys = Keys::new(dir.path());
-    for (turn, (cipher, len)) in [("AES-CBC-128", 33 * MIB), ("XTS-AES-128", 100 * MIB + 512)].into_iter().enumerate() {
-        let spec = Spec { cipher: Some(cipher), discovery: true, quick: true, ..Spec::default() };
+    for (turn, (cipher, len)) in [("AES-CBC-128", 33 * MIB), ("XTS-AES-128", 34 * MIB + 512)].into_iter().enumerate() {
+        let spec =
+            Spec { cipher: Some(cipher), discovery: true, keeping: Keeping::Spread, quick: true, ..Spec::default() };
         let image = dir.path().join("image");
         let store: Arc<dyn Store> = Arc::new(FileStore::create(&image, len).expect("there is room"));
         BITLOCKER.create(&*store, &spec, &keys.credentials).unwrap_or_else(|e| panic!("{cipher}: {e}"));
-        let volume = opened(&store, &keys.credentials[..1]);
-        volume.write_at(0, &mut pattern(2 * MIB as usize, 1)).expect("it can be written");
-        volume.flush().expect("it can be flushed");
-        let plain = read_all(&volume);
-        drop((volume, store));
+        // Readers want a FAT in it.
+        let Some(mkfs) = tools::program("mkfs.fat") else { return };
+        let inner = tempfile::NamedTempFile::new().expect("a temporary file");
+        inner.as_file().set_len(len).expect("a sparse file");
+        tools::run(Command::new(mkfs).arg(inner.path()));
+        let mut plain = std::fs::read(inner.path()).expect("it was made");
+        plain[MIB as usize..][..100_000].copy_from_slice(&pattern(100_000, 1));
+        for part in kept(len, &spec) {
+            plain[part.offset as usize..][..part.size as usize].fill(0);
+        }
+        opened(&store, &keys.credentials[..1]).write_at(0, &mut plain.clone()).expect("it can be written");
+        drop(store);
 
         assert_eq!(fsck_vfat(&image).unwrap_or_default(), "");
         if let Some(mtype) = tools::program("mtype") {
             let text = tools::run(Command::new(mtype).arg("-i").arg(&image).arg("::README.TXT"));
             assert!(String::from_utf8_lossy(&text.stdout).contains("BitLocker To Go"));
         }
-        let features = Features { not_ntfs: true, ..Features::default() };
-        let readings = expect_readers(&image, &features, &keys.all(), &plain, turn + 1);
+        let readings = expect_readers(&image, &Features::default(), &keys.all(), &plain, turn + 1);
         eprintln!("To Go, {cipher}: {readings} readings");
         std::fs::remove_file(&image).expect("it is there");
     }
