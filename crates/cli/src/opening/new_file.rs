@@ -42,7 +42,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<File> {
 }
 
 /// Removes the file unless another has taken its place.
-fn remove(file: &File, path: &Path) {
+pub fn remove(file: &File, path: &Path) {
     let same = file.metadata().and_then(|a| Ok((a, std::fs::symlink_metadata(path)?)));
     if same.is_ok_and(|(a, b)| (a.dev(), a.ino()) == (b.dev(), b.ino())) {
         let _ = std::fs::remove_file(path);

@@ -1,6 +1,7 @@
 //! The integration tests, as one program: linking is most of what building them takes.
 
 mod benchmark;
+mod bitlocker_create;
 
 mod common;
 mod convert;

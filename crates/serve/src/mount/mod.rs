@@ -36,6 +36,7 @@ use drivers::{Call, Program, Way};
 use image::Served;
 use unmount::{Detached, InView, detach, flush, in_view};
 
+pub use drivers::find as find_program;
 pub use loop_device::LoopDevice;
 pub use unmount::{Ended, clean_all, end};
 

@@ -1,6 +1,8 @@
 //! `claviger create`: a new volume in a file or on a block device.
 
+mod filesystem;
 mod hidden;
+mod protectors;
 
 use std::borrow::Cow;
 use std::fs;
@@ -12,8 +14,10 @@ use std::time::{Duration, Instant};
 
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
 use claviger_engine::formats::{self, Choices, Creator, Facts};
+use claviger_engine::spec::{Keeping, Kept};
 use claviger_engine::store::{Access, FileStore, files};
-use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store};
+use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Volume};
+use filesystem::FileSystem;
 use serde::Serialize;
 
 use crate::opening::cost::CostArgs;
@@ -44,6 +48,8 @@ const DEFAULT_FORMAT: &str = "VeraCrypt";
   claviger create --size 1G --cipher AES-Twofish-Serpent --hash Whirlpool --pim 500 secrets.hc
   claviger create --size 1G --format TrueCrypt secrets.tc
   claviger create --size 1G --format LUKS2 --label photos secrets.luks
+  claviger create --size 10G --format BitLocker --filesystem ntfs stick.img
+  claviger create --size 10G --format BitLocker --to-go --recovery-password-file stick.txt stick.img
   claviger create --list
   claviger create --hidden --size 20M secrets.hc
 
@@ -120,6 +126,9 @@ pub struct Args {
     pub(crate) luks: LuksArgs,
 
     #[command(flatten)]
+    pub(crate) protectors: protectors::ProtectorArgs,
+
+    #[command(flatten)]
     pub(crate) hidden: hidden::HiddenVolumeArgs,
 }
 
@@ -127,7 +136,7 @@ pub struct Args {
 #[derive(clap::Args)]
 #[command(next_help_heading = "LUKS")]
 pub(crate) struct LuksArgs {
-    /// The label. LUKS2 only
+    /// The label. LUKS2 and BitLocker
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
 
@@ -219,6 +228,21 @@ struct Created {
     /// The key file that was made for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     keyfile: Option<String>,
+    /// The recovery password, which is printed once and never as JSON.
+    #[serde(skip)]
+    recovery_password: Option<Secret>,
+    /// The file that it was written into.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recovery_password_file: Option<String>,
+    /// The startup key that was made for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    startup_key: Option<String>,
+    /// The file system that was made in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filesystem: Option<&'static str>,
+    /// What no file system in it may use.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kept: Vec<Kept>,
 }
 
 /// Carries the verb out.
@@ -254,6 +278,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         key_bits: args.key_size,
         sector_size: args.sector_size,
         quick: args.quick,
+        discovery: args.protectors.to_go,
+        keeping: args.protectors.filesystem.map_or_else(Keeping::default, FileSystem::keeping),
         cancel: Some(cancel),
         ..Spec::default()
     };
@@ -261,7 +287,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut asked = spec.parameters();
     asked.extend(args.luks.header.is_some().then_some(Parameter::DetachedHeader));
     asked.extend(args.fresh_keyfile.is_some().then_some(Parameter::FreshKeyfile));
-    takes::check(format.name(), &format.takes(), Purpose::Creating, &asked)?;
+    asked.extend(args.protectors.parameters());
+    let takes = format.takes();
+    takes::check(format.name(), &takes, Purpose::Creating, &asked)?;
+    args.protectors.check(&takes, args.json)?;
+    if let Some(filesystem) = args.protectors.filesystem {
+        filesystem.check(args.sector_size.unwrap_or(512))?;
+    }
     let min_len = match (&args.luks.header, args.luks.offset) {
         (None, None) => choices.min_len,
         (_, offset) => offset.unwrap_or(0).saturating_add(512),
@@ -277,6 +309,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     cancel::check()?;
     let target = place.make()?;
     let store = &*target.store;
+    let folder = temporary_folder(path, store);
+    let filesystem = args.protectors.filesystem;
+    let made = filesystem.map(|kind| kind.make(creator, store.len(), &spec, &folder)).transpose();
+    let made = made.map_err(|e| e.at(path))?;
+    let spec = match (&made, filesystem) {
+        (Some(made), Some(kind)) => Spec { keeping: made.keeping(kind), ..spec },
+        _ => spec,
+    };
+    let kept = creator.kept(store.len(), &spec).map_err(|e| e.at(path))?;
+    let mut protectors = args.protectors.make(&takes, creator, credentials)?;
+    let credentials = &protectors.credentials[..];
 
     let mut new_header = args.luks.header.as_deref().map(|path| NewHeader::create(path, &args.luks)).transpose()?;
     let header_store =
@@ -292,7 +335,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let data = new_header.as_ref().map(|_| store as &dyn Store);
     let spec = Spec { data, progress: Some(&show), ..spec };
-    let done = format.create(&*header_store, &spec, &credentials).and_then(|()| Ok(store.flush()?));
+    let done = format.create(&*header_store, &spec, credentials).and_then(|()| Ok(store.flush()?));
     bar.clear();
     done.map_err(|e| match &e.kind {
         ErrorKind::Cancelled => e.at(path).hint(target.left()),
@@ -306,33 +349,54 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         filling_seconds: filling.get().map(|begin| (end - *begin).as_secs_f64()),
         quick: args.quick,
         keyfile: args.fresh_keyfile.as_ref().map(|path| path.display().to_string()),
-        ..check(format, &target.store, &header_store, &spec, &credentials).map_err(|e| e.at(path))?
+        recovery_password: protectors.to_print.take(),
+        recovery_password_file: protectors.recovery_password_file.clone(),
+        startup_key: protectors.startup_key.clone(),
+        filesystem: filesystem.map(FileSystem::name),
+        kept,
+        ..check(format, &target.store, &header_store, &spec, credentials, made.as_ref()).map_err(|e| e.at(path))?
     };
     if let Some(header) = &args.luks.header {
         // Before the volume is there for good: it is nothing without its header.
         files::sync_folder(header).map_err(|e| Error::from(e).at(header))?;
     }
     target.keep()?;
+    protectors.keep();
     if let Some(header) = &mut new_header {
         header.store = None;
     }
     output::print(&created, args.json)
 }
 
-/// Opens what was made, as whoever wants its contents will.
+/// Where a file system is made before it is written to the volume: where there is room for it.
+fn temporary_folder(path: &Path, store: &FileStore) -> PathBuf {
+    let beside = path.parent().filter(|_| !store.is_block_device());
+    match beside {
+        Some(folder) if folder.as_os_str().is_empty() => PathBuf::from("."),
+        Some(folder) => folder.to_owned(),
+        None => std::env::temp_dir(),
+    }
+}
+
+/// Opens what was made, as whoever wants its contents will, and puts the file system in it.
 fn check(
     format: &'static dyn Format,
     data: &Arc<FileStore>,
     header: &Arc<FileStore>,
     spec: &Spec<'_>,
     credentials: &[Credential],
+    made: Option<&filesystem::Made>,
 ) -> claviger_engine::Result<Created> {
     let data: Arc<dyn Store> = Arc::clone(data) as _;
     let header = match spec.data {
         Some(_) => format.open_detached(&(Arc::clone(header) as _), &data)?,
         None => format.open(&data)?,
     };
-    let facts = header.unlock(&format.takes().reopening(spec, credentials))?.facts;
+    let unlocked = header.unlock(&format.takes().reopening(spec, credentials))?;
+    let facts = unlocked.facts;
+    if let Some(made) = made {
+        made.write_to(&Volume::new(data, unlocked.layout))?;
+    }
     let opened_with = match format.creator().filter(|_| format.headerless()) {
         Some(creator) => options_for(creator, &facts, spec),
         None => Vec::new(),
@@ -349,6 +413,11 @@ fn check(
         filling_seconds: None,
         opened_with,
         keyfile: None,
+        recovery_password: None,
+        recovery_password_file: None,
+        startup_key: None,
+        filesystem: None,
+        kept: Vec::new(),
     })
 }
 
@@ -389,7 +458,8 @@ pub(crate) fn choose<'a>(
     all: &[&'static str],
     complete: bool,
 ) -> claviger_engine::Result<Option<&'a str>> {
-    if !complete {
+    // What the format has no choice of it refuses itself.
+    if !complete || all.is_empty() {
         return Ok(name);
     }
     let Some(name) = name else { return Ok(all.first().copied()) };
@@ -561,10 +631,41 @@ impl Report for Created {
                 "{keyfile}: its key file. Without it the volume cannot be opened: keep a copy somewhere else."
             )?;
         }
+        self.tell_protectors(out)?;
+        self.tell_kept(out)?;
         if !opened_with.is_empty() {
             writeln!(out, "The volume does not record how it was made. To open it, use: {}", opened_with.join(" "))?;
         }
         Ok(())
+    }
+}
+
+impl Created {
+    fn tell_protectors(&self, out: &mut dyn Write) -> io::Result<()> {
+        if let Some(password) = &self.recovery_password {
+            out.write_all(b"Recovery password, shown only now: ")?;
+            out.write_all(password)?;
+            writeln!(out, "\nKeep it somewhere else: it opens the volume if the password is forgotten.")?;
+        }
+        if let Some(file) = &self.recovery_password_file {
+            writeln!(out, "{file}: its recovery password. Keep it somewhere else.")?;
+        }
+        if let Some(file) = &self.startup_key {
+            writeln!(out, "{file}: its startup key, which opens the volume without the password.")?;
+        }
+        Ok(())
+    }
+
+    fn tell_kept(&self, out: &mut dyn Write) -> io::Result<()> {
+        match (self.filesystem, self.kept.iter().map(|part| part.offset).min()) {
+            (Some(name), _) => writeln!(out, "It holds an empty {name} file system."),
+            (None, Some(end)) => writeln!(
+                out,
+                "A file system in it may take the first {end} bytes ({}) and nothing behind them.",
+                size::short(end)
+            ),
+            (None, None) => Ok(()),
+        }
     }
 }
 
@@ -584,7 +685,9 @@ impl Report for Vec<Listed> {
         for Listed { format, choices } in self {
             writeln!(out, "{format}, from {} on", size::exact(choices.min_len))?;
             writeln!(out, "  ciphers: {}", choices.ciphers.join(", "))?;
-            writeln!(out, "  hashes:  {}", choices.hashes.join(", "))?;
+            if !choices.hashes.is_empty() {
+                writeln!(out, "  hashes:  {}", choices.hashes.join(", "))?;
+            }
         }
         writeln!(out, "The first of each is the default.")
     }
