@@ -4,6 +4,7 @@
 
 mod boot;
 mod datum;
+mod eow;
 mod guid;
 mod layout;
 mod metadata;
@@ -15,6 +16,7 @@ mod startup;
 mod unlock;
 mod write;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -25,12 +27,14 @@ use super::{Facts, Format, Header, Unlocked, Verdict, wiped};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::filesystems::detect;
 use crate::store::Store;
 use crate::volume::Layout;
 use boot::{Boot, Kind};
+use eow::Eow;
 use guid::filetime;
 use layout::Places;
-use metadata::{COPIES, Copy, State};
+use metadata::{COPIES, Copy, Metadata, State};
 use method::Method;
 use protectors::Protector;
 use unlock::Opened;
@@ -45,6 +49,9 @@ const NAME: &str = "BitLocker";
 
 /// Bytes of a volume master key.
 const VMK: usize = 32;
+
+/// Bytes of a volume's beginning that tell what file system it has.
+const HEADER_LOOK: u64 = 8192;
 
 impl Format for BitLocker {
     fn name(&self) -> &'static str {
@@ -117,7 +124,7 @@ impl BitLockerHeader {
                     .advise(Advice::RepairHeader),
             );
         }
-        let places = Places::of(&self.boot, metadata, self.store.len())?;
+        let mut places = Places::of(&self.boot, metadata, self.store.len())?;
         if places.size > self.store.len() {
             if !with.truncated {
                 return Err(cut_short(places.size, self.store.len()));
@@ -126,10 +133,11 @@ impl BitLockerHeader {
         }
         let method = Method::numbered(metadata.method)?;
         let cipher = method.cipher(&opened.fvek, self.boot.sector_size, with.acceleration)?;
+        for state in [about_state(copy, with), self.written_encrypted(metadata, &mut places)?] {
+            read_only |= state.read_only;
+            warnings.extend(state.warnings);
+        }
         let mut layout = places.layout(&cipher, metadata, &*self.store)?;
-        let state = about_state(copy, with);
-        read_only |= state.read_only;
-        warnings.extend(state.warnings);
         if read_only {
             layout = layout.read_only();
         }
@@ -137,6 +145,55 @@ impl BitLockerHeader {
         let (trials, derivations) = (opened.trials, opened.trials);
         let recognised = opened.vmk.is_some();
         Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), recognised })
+    }
+
+    /// What bitmaps say of a volume that is encrypted as it is written: its state says that it is encrypted. Puts that into `places`.
+    fn written_encrypted(&self, metadata: &Metadata, places: &mut Places) -> Result<AboutState> {
+        let decrypted = (metadata.state, metadata.next_state) == (State::DECRYPTED, State::DECRYPTED);
+        let Some(at) = self.boot.eow.filter(|_| !decrypted) else { return Ok(AboutState::default()) };
+        let (sector, size) = (places.sector, places.size.min(self.store.len()));
+        let decrypting = metadata.next_state == State::DECRYPTED;
+        let found = Eow::read(&*self.store, &eow::About { at, sector, size, decrypting })?;
+        places.encrypted = places.size;
+        let Some(eow) = found.filter(|eow| eow.lost != [0..size]) else {
+            if let Some(header) = self.header_in_clear(places)? {
+                places.plain.push(header);
+            }
+            return Ok(AboutState::read_only(
+                "bitmaps lost: only the header can be read. All else is shown as if it were encrypted, and is noise where it is not. \
+                 The volume can only be read.",
+            ));
+        };
+        for range in &eow.structures {
+            places.reserve(range.start, range.end - range.start, "what records the encryption")?;
+        }
+        places.check()?;
+        let mut state = AboutState { read_only: !eow.is_done(), warnings: eow.lost.iter().map(bitmap_lost).collect() };
+        if eow.log_lost {
+            let what = "A log of the encryption cannot be read: sectors that were under way may read wrong. The volume can only be read.";
+            state.warnings.push(what.into());
+        }
+        if eow.under_way || !eow.plain.is_empty() {
+            let open: u64 = eow.plain.iter().map(|range| range.end - range.start).sum();
+            let what = format!(
+                "Not all of the volume is encrypted: {open} of {size} bytes lie open. It can only be read, since what is written there \
+                 would have to be encrypted and recorded in its bitmaps."
+            );
+            state.warnings.push(what.into());
+        }
+        places.plain = eow.plain;
+        Ok(state)
+    }
+
+    /// Where the beginning of the volume is stored, if it is a file system's and not encrypted.
+    fn header_in_clear(&self, places: &Places) -> Result<Option<Range<u64>>> {
+        let range = places.header_place..places.header_place + places.header;
+        if range.end > self.store.len() {
+            return Ok(None);
+        }
+        let mut start = vec![0; places.header.min(HEADER_LOOK) as usize];
+        self.store.read_at(range.start, &mut start)?;
+        Ok(detect::kind(&start).is_some().then_some(range))
     }
 
     /// The copy that the credentials open, the first one that is proven by its hash if there is one, and what opened it.
@@ -300,9 +357,24 @@ fn no_copy() -> Error {
 }
 
 /// What the state of the data means to whoever opens the volume.
+#[derive(Default)]
 struct AboutState {
     read_only: bool,
     warnings: Vec<Warning>,
+}
+
+impl AboutState {
+    fn read_only(why: &str) -> Self {
+        Self { read_only: true, warnings: vec![why.into()] }
+    }
+}
+
+fn bitmap_lost(range: &Range<u64>) -> Warning {
+    format!(
+        "bitmaps lost: bytes {} to {} are shown as if they were encrypted, and are noise where they are not. The volume can only be read.",
+        range.start, range.end
+    )
+    .into()
 }
 
 fn about_state(copy: &Copy, with: &Unlock<'_>) -> AboutState {
