@@ -1,5 +1,6 @@
 //! What is asked of those who change headers, and what they answer.
 
+use claviger_crypto::Secret;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -32,6 +33,30 @@ pub enum TokenChange<'a> {
         /// Whether it is for it.
         assigned: bool,
     },
+}
+
+/// How a volume's key is protected from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Protection {
+    /// It lies open beside the keyslots: anybody can open the volume, until protection is resumed.
+    Suspend,
+    /// It lies open no longer, and the key over it is a new one, in case somebody noted it.
+    Resume,
+    /// The key over it, which the keyslots hold, is a new one. All keyslots open it as before.
+    NewKey,
+}
+
+/// A recovery password of a volume.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct RecoveryPassword {
+    /// The number of its keyslot.
+    pub keyslot: u32,
+    /// What one knows it by.
+    pub guid: String,
+    /// It, as text.
+    pub password: Secret,
 }
 
 /// Which keyslot is removed.

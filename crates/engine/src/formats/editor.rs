@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::change::{Attributes, HeaderBackup, NewCredential, Prepared, Removal, RestoreFrom, TokenChange, Verified};
+use super::change::{
+    Attributes, HeaderBackup, NewCredential, Prepared, Protection, RecoveryPassword, Removal, RestoreFrom, TokenChange,
+    Verified,
+};
 use super::resizing::Resizing;
 use crate::credential::Unlock;
 use crate::error::{Error, Result};
@@ -70,6 +73,37 @@ pub trait KeyslotEditor: Sync {
     /// `Misuse` for what the format does not have; `Unsupported`.
     fn set(&self, _store: &dyn Store, _to: &Attributes<'_>) -> Result<Prepared> {
         Err(Error::unsupported("labels, UUIDs and the like: this format has none that can be changed"))
+    }
+
+    /// As [`KeyslotEditor::set`], where a header is sealed and changed only by whoever opens the volume: [`KeyslotEditor::sealed`].
+    ///
+    /// # Errors
+    /// Those of [`KeyslotEditor::set`] and of `Header::unlock`.
+    fn set_opened(&self, store: &dyn Store, _with: &Unlock<'_>, to: &Attributes<'_>) -> Result<Prepared> {
+        self.set(store, to)
+    }
+
+    /// Whether the header is sealed as a whole, so that every change of it takes a credential.
+    fn sealed(&self) -> bool {
+        false
+    }
+
+    /// What is to be written so that the volume's key is protected in another way. Nothing if it is already.
+    ///
+    /// # Errors
+    /// Those of `Header::unlock`; `Misuse` where nobody could open the volume any more, or a keyslot cannot follow; `Unsupported`.
+    fn protect(&self, _store: &dyn Store, _with: &Unlock<'_>, _how: Protection) -> Result<Prepared> {
+        Err(Error::unsupported(
+            "suspending protection, or another key over the volume's: this format has no such thing",
+        ))
+    }
+
+    /// The recovery passwords of the volume, which whoever opens it can read again.
+    ///
+    /// # Errors
+    /// Those of `Header::unlock`; `Unsupported` where there are none.
+    fn recovery_passwords(&self, _store: &dyn Store, _with: &Unlock<'_>) -> Result<Vec<RecoveryPassword>> {
+        Err(Error::unsupported("recovery passwords: this format has none"))
     }
 
     /// What is to be written so that what is damaged in the header, and can be told without a passphrase, is right again.

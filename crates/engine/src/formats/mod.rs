@@ -37,8 +37,8 @@ use several::Several;
 use takes::{Parameter, Purpose, Takes};
 
 pub use change::{
-    AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, NewCredential, Prepared, Removal,
-    RestoreFrom, TokenChange, Verified,
+    AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, NewCredential, Prepared, Protection,
+    RecoveryPassword, Removal, RestoreFrom, TokenChange, Verified,
 };
 pub use editor::KeyslotEditor;
 pub use plan::{PlannedSlot, UnlockPlan};

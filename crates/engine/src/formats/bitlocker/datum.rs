@@ -11,6 +11,15 @@ use crate::error::{ErrorKind, Result};
 /// Bytes in front of a value: size, role, type, version.
 pub(super) const HEADER: usize = 8;
 
+/// Salt of a stretch.
+pub(super) const SALT: usize = 16;
+/// In front of the datums nested in a stretch: kind 2, 0 2, salt.
+pub(super) const STRETCH_FIELDS: usize = 4 + SALT;
+/// In front of those in a use: kind 2, 0 2.
+pub(super) const USE_FIELDS: usize = 4;
+/// In front of those in an external key: GUID 16, time 8.
+pub(super) const EXTERNAL_FIELDS: usize = 24;
+
 /// What a datum is there for.
 pub(super) mod role {
     pub const NONE: u16 = 0;
@@ -117,6 +126,31 @@ impl Datum {
         Self::all(self.behind(fields)?, fields as u64)
     }
 
+    /// With what `each` makes of every sealed box in it, however deep. Everything else stays as it is, byte for byte.
+    ///
+    /// # Errors
+    /// Those of `each`.
+    pub fn with_boxes(&self, each: &mut dyn FnMut(&Self) -> Result<Self>) -> Result<Self> {
+        self.with_boxes_below(each, DEEPEST)
+    }
+
+    fn with_boxes_below(&self, each: &mut dyn FnMut(&Self) -> Result<Self>, levels: usize) -> Result<Self> {
+        if self.kind == kind::SEALED {
+            return each(self);
+        }
+        let fields = fields_before_nested(self.kind).filter(|_| levels > 0);
+        let Some((fields, nested)) = fields.and_then(|fields| Some((fields, self.nested(fields).ok()?))) else {
+            return Ok(self.clone());
+        };
+        let mut value = self.value[..fields].to_vec();
+        for datum in &nested {
+            datum.with_boxes_below(each, levels - 1)?.put(&mut value);
+        }
+        let read = fields + nested.iter().map(Self::stored_len).sum::<usize>();
+        value.extend(&self.value[read..]);
+        Ok(Self { value, ..self.clone() })
+    }
+
     /// Its text, without the NUL at the end.
     pub fn text(&self) -> String {
         let units: Vec<u16> = self.value.chunks_exact(2).map(|c| u16_at(c, 0)).take_while(|c| *c != 0).collect();
@@ -139,6 +173,20 @@ impl Datum {
             );
             ErrorKind::Malformed { field: "size of a metadata entry", offset: 0, what }.into()
         })
+    }
+}
+
+/// As deep as boxes are looked for: a protector, its stretch, the box.
+const DEEPEST: usize = 4;
+
+/// Bytes of a value in front of the datums in it; nothing for a type that holds none.
+fn fields_before_nested(of_kind: u16) -> Option<usize> {
+    match of_kind {
+        kind::STRETCH => Some(STRETCH_FIELDS),
+        kind::USE => Some(USE_FIELDS),
+        kind::PROTECTOR => Some(ProtectorFields::LEN),
+        kind::EXTERNAL => Some(EXTERNAL_FIELDS),
+        _ => None,
     }
 }
 

@@ -4,13 +4,16 @@
 
 mod boot;
 mod datum;
+mod editor;
 mod eow;
 mod guid;
 mod layout;
 mod metadata;
 mod method;
+mod protect;
 mod protectors;
 mod recovery;
+mod renew;
 mod sealed;
 mod startup;
 mod unlock;
@@ -23,7 +26,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Facts, Format, Header, Unlocked, Verdict, wiped};
+use super::{Facts, Format, Header, KeyslotEditor, Unlocked, Verdict, wiped};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -46,6 +49,9 @@ pub struct BitLocker(());
 pub static BITLOCKER: BitLocker = BitLocker(());
 
 const NAME: &str = "BitLocker";
+
+/// What the copies of the metadata are called.
+const COPY_NAMES: [&str; COPIES] = ["primary", "second copy", "third copy"];
 
 /// Bytes of a volume master key.
 const VMK: usize = 32;
@@ -72,6 +78,10 @@ impl Format for BitLocker {
     fn takes(&self) -> Takes {
         use Parameter::*;
         Takes { creating: &[], opening: &[Hash, Cipher, Keyfile, VolumeKey, Keyslot] }
+    }
+
+    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+        Some(self)
     }
 }
 
@@ -254,7 +264,7 @@ impl BitLockerHeader {
             hash: hash.into(),
             iterations: if opened.trials > 0 { claviger_crypto::stretch::ITERATIONS as u32 } else { 0 },
             header_version: metadata.version,
-            header: ["primary", "second copy", "third copy"][number].into(),
+            header: COPY_NAMES[number].into(),
             opened_by: Some(opened_by),
             keyslot: protector,
             uuid: Some(metadata.volume.to_string()),

@@ -4,7 +4,7 @@
 use claviger_crypto::{Secret, hash};
 use serde_json::{Value, json};
 
-use super::datum::{Datum, Key, ProtectorFields, first, key, kind};
+use super::datum::{Datum, Key, ProtectorFields, SALT, STRETCH_FIELDS, first, key, kind};
 use super::guid::{Guid, filetime};
 use super::metadata::Metadata;
 use super::recovery::{self, Typed};
@@ -66,11 +66,6 @@ pub(super) struct Protector {
     pub kind: Kind,
     properties: Vec<Datum>,
 }
-
-/// Salt of a stretch.
-const SALT: usize = 16;
-/// In front of the datums nested in a stretch: kind 2, 0 2, salt.
-pub(super) const STRETCH_FIELDS: usize = 4 + SALT;
 
 impl Protector {
     /// All of them. Those that make no sense are left out, and what is wrong with each is told.

@@ -4,7 +4,7 @@
 use claviger_crypto::Secret;
 use claviger_crypto::ccm::{self, NONCE, TAG};
 
-use super::datum::{Datum, Key, kind};
+use super::datum::{Datum, Key, kind, u32_at};
 use super::guid::filetime;
 use crate::error::Result;
 
@@ -27,6 +27,11 @@ pub(super) fn open_key(sealed: &Datum, key: &[u8]) -> Result<Option<Key>> {
     open(sealed, key)?.as_ref().map(Key::unsealed).transpose()
 }
 
+/// The counter in a box's nonce.
+pub(super) fn counter(sealed: &Datum) -> Option<u32> {
+    sealed.value.get(..NONCE).map(|nonce| u32_at(nonce, 8))
+}
+
 /// Seals boxes of one volume. No two of them get the same nonce: the counter goes on in the metadata.
 pub(super) struct Sealer<'a> {
     time: u64,
@@ -41,10 +46,15 @@ impl<'a> Sealer<'a> {
 
     /// A box with a key in it.
     pub fn seal(&mut self, role: u16, with: &[u8], key: &Key) -> Datum {
+        self.seal_bytes(role, with, &key.datum(0))
+    }
+
+    /// A box with anything in it.
+    pub fn seal_bytes(&mut self, role: u16, with: &[u8], plain: &[u8]) -> Datum {
         let mut value = self.time.to_le_bytes().to_vec();
         value.extend(self.next.to_le_bytes());
         *self.next = self.next.wrapping_add(1);
-        let (tag, data) = ccm::seal(with, value[..].try_into().expect("a nonce"), &key.datum(0));
+        let (tag, data) = ccm::seal(with, value[..].try_into().expect("a nonce"), plain);
         value.extend(tag);
         value.extend(data);
         Datum::new(role, kind::SEALED, value)

@@ -7,15 +7,13 @@
 
 use claviger_crypto::Secret;
 
-use super::datum::{Datum, HEADER as ENTRY, Key, first, key, kind, role, u32_at};
+use super::datum::{Datum, EXTERNAL_FIELDS, HEADER as ENTRY, Key, first, key, kind, role, u32_at};
 use super::guid::Guid;
 use crate::error::{ErrorKind, Result};
 use crate::random;
 
 /// Bytes in front of the entry.
 const HEADER: usize = 48;
-/// GUID and time in front of the entry's properties.
-const FIELDS: usize = 24;
 /// The longest file that is looked at, in bytes.
 const LONGEST: usize = 4096;
 
@@ -53,7 +51,7 @@ impl StartupKey {
         let mut entries = Datum::all(entries, HEADER as u64)?;
         let external = entries.iter_mut().find(|datum| datum.kind == kind::EXTERNAL);
         let external = external.ok_or_else(|| malformed("there is no external key in it"))?;
-        let mut properties = external.nested(FIELDS)?;
+        let mut properties = external.nested(EXTERNAL_FIELDS)?;
         let key = first(&properties, kind::KEY).map(Key::of).transpose()?;
         for datum in properties.iter_mut().chain([external]) {
             zeroize::Zeroize::zeroize(&mut datum.value);
@@ -72,7 +70,7 @@ impl StartupKey {
     pub fn contents(&self, time: u64) -> Secret {
         let text = Datum::of_text(role::NONE, "ExternalKey").bytes();
         let secret = Key { kind: key::EXTERNAL, key: Secret::copy_from(&self.key) }.datum(1);
-        let entry_size = ENTRY + FIELDS + text.len() + secret.len();
+        let entry_size = ENTRY + EXTERNAL_FIELDS + text.len() + secret.len();
         let mut file = Secret::zeroed(HEADER + entry_size);
         let size = (file.len() as u32).to_le_bytes();
         let entry_header = [entry_size as u16, role::STARTUP_KEY, kind::EXTERNAL, 1].map(u16::to_le_bytes);

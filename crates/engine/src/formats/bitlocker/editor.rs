@@ -1,0 +1,509 @@
+//! Changes of the metadata: protectors, the volume master key (VMK), the label.
+//!
+//! All three copies are written anew, the first one first. So a crash leaves at least one that is whole: the old ones, or the new ones. What
+//! the copies say is sealed under the VMK, so that nothing is changed without a credential.
+
+use claviger_crypto::Secret;
+use claviger_crypto::stretch::ITERATIONS;
+
+use super::boot::Boot;
+use super::datum::{Datum, kind, role};
+use super::guid::Guid;
+use super::layout::Places;
+use super::metadata::{Copy, Metadata};
+use super::protect::Opener;
+use super::protectors::{Kind, Protector};
+use super::renew::{boxes, recovery_key, renew};
+use super::sealed::{self, Sealer};
+use super::unlock::{self, Opened};
+use super::{BITLOCKER, BitLocker, COPY_NAMES, NAME, no_copy, read_copies, recovery, write};
+use crate::advice::{Advice, Warning};
+use crate::credential::Unlock;
+use crate::edit::Edit;
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::takes::{check_new, check_opening};
+use crate::formats::{
+    Attributes, CopyReport, CopyState, Derivation, Format, HeaderBackup, KeyslotEditor, NewCredential, Prepared,
+    Protection, RecoveryPassword, Removal, RestoreFrom, Verified, wiped,
+};
+use crate::store::Store;
+
+impl KeyslotEditor for BitLocker {
+    fn change(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
+        wiped(NAME, change(store, with, new))
+    }
+
+    fn add(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option<u32>) -> Result<Prepared> {
+        wiped(NAME, add(store, with, new, at))
+    }
+
+    fn remove(&self, store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared> {
+        wiped(NAME, remove(store, which, last))
+    }
+
+    fn protect(&self, store: &dyn Store, with: &Unlock<'_>, how: Protection) -> Result<Prepared> {
+        wiped(NAME, protect(store, with, how))
+    }
+
+    fn recovery_passwords(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Vec<RecoveryPassword>> {
+        wiped(NAME, recovery_passwords(store, with))
+    }
+
+    fn set(&self, store: &dyn Store, to: &Attributes<'_>) -> Result<Prepared> {
+        self.set_opened(store, &Unlock::with(&[]), to)
+    }
+
+    fn set_opened(&self, store: &dyn Store, with: &Unlock<'_>, to: &Attributes<'_>) -> Result<Prepared> {
+        wiped(NAME, set(store, with, to))
+    }
+
+    fn sealed(&self) -> bool {
+        true
+    }
+
+    fn verify(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
+        wiped(NAME, verify(store, with))
+    }
+
+    fn back_up(&self, _store: &dyn Store, _with: &Unlock<'_>, _hidden: Option<&Unlock<'_>>) -> Result<HeaderBackup> {
+        wiped(NAME, Err(no_backups()))
+    }
+
+    fn restore(
+        &self,
+        store: &dyn Store,
+        _from: RestoreFrom<'_>,
+        _with: &Unlock<'_>,
+        _unproven: bool,
+    ) -> Result<Prepared> {
+        let none = || ErrorKind::NotThisFormat("BitLocker has no header backups".to_owned());
+        wiped(NAME, Err(Boot::read(store)?.map_or_else(|| none().into(), |_| no_backups())))
+    }
+
+    fn public(&self) -> bool {
+        true
+    }
+}
+
+fn no_backups() -> Error {
+    Error::unsupported("header backups of BitLocker")
+        .hint("There are three copies of the metadata in the volume itself; one that is whole mends the others.")
+        .advise(Advice::RepairHeader)
+}
+
+/// Metadata that are to be changed, and what they are now.
+struct Change<'a> {
+    with: &'a Unlock<'a>,
+    /// The three copies, which say the same.
+    copies: Vec<Copy>,
+    /// As they are to be.
+    metadata: Metadata,
+    vmk: Secret,
+    /// The number of the protector that was opened, and its kind; nothing where the VMK itself was given.
+    opened: Option<(u32, Kind)>,
+    warnings: Vec<Warning>,
+}
+
+impl<'a> Change<'a> {
+    /// Of metadata that are whole in all copies, proven to be what somebody with the VMK wrote, and understood to the last byte.
+    ///
+    /// # Errors
+    /// Those of `Header::unlock`; `Misuse` where copies are damaged or differ: they are to be repaired first.
+    fn of(store: &dyn Store, with: &'a Unlock<'a>) -> Result<Self> {
+        check_opening(NAME, &BITLOCKER.takes(), with)?;
+        let (boot, copies) = sound_copies(store)?;
+        let mut metadata = copies[0].metadata.clone();
+        let opened = unlock::open(&metadata, with)?;
+        let vmk = opened.vmk.ok_or_else(|| {
+            Error::misuse("the volume key (FVEK) opens the data, but does not prove or change the metadata")
+                .hint("Give a password, a recovery password, a startup key or the volume master key.")
+        })?;
+        if !unlock::proven(&copies[0], &vmk) {
+            return Err(unsound("their hash is not the one that was sealed with them"));
+        }
+        understood(&boot, &copies[0], store)?;
+        metadata.next_nonce = next_counter(&copies[0])?;
+        let kinds = Protector::all(&metadata).0;
+        let opened = opened.protector.and_then(|(number, _)| {
+            kinds.iter().find(|protector| protector.number == number).map(|protector| (number, protector.kind))
+        });
+        Ok(Self { with, copies, metadata, vmk, opened, warnings: Vec::new() })
+    }
+
+    fn protectors(&self) -> Vec<Protector> {
+        Protector::all(&self.metadata).0
+    }
+
+    /// How many there are, those included that make no sense.
+    fn count(&self) -> u32 {
+        self.metadata.protectors().count() as u32
+    }
+
+    /// A new protector's datum.
+    fn made(&mut self, opener: &Opener, guid: Guid) -> Result<Datum> {
+        let mut next = self.metadata.next_nonce;
+        let made = opener.protector(guid, &self.vmk, &mut Sealer::new(&mut next), self.with)?;
+        self.metadata.next_nonce = next;
+        Ok(made)
+    }
+
+    /// Adds one behind the others, and gives its number.
+    fn add(&mut self, opener: &Opener) -> Result<u32> {
+        let number = self.count();
+        let made = self.made(opener, Guid::random()?)?;
+        let is_key = |datum: &Datum| datum.role == role::FVEK || datum.kind == kind::PROTECTOR;
+        let place = self.metadata.datums.iter().rposition(is_key).map_or(0, |last| last + 1);
+        self.metadata.datums.insert(place, made);
+        Ok(number)
+    }
+
+    /// Takes those out for which `which` says so of number and datum.
+    fn remove(&mut self, which: impl Fn(u32, &Datum) -> bool) {
+        let places: Vec<_> = (0..)
+            .zip(self.metadata.protectors())
+            .filter(|(number, (_, datum))| which(*number, datum))
+            .map(|(_, (place, _))| place)
+            .collect();
+        for place in places.into_iter().rev() {
+            self.metadata.datums.remove(place);
+        }
+    }
+
+    fn renew(&mut self) -> Result<()> {
+        self.vmk = renew(&mut self.metadata, &self.vmk, self.with)?;
+        Ok(())
+    }
+
+    /// Whether a protector is left that somebody can open with this program, and not anybody.
+    fn is_kept(&self) -> bool {
+        self.protectors().iter().any(|protector| protector.kind != Kind::CLEAR && protector.kind.needs().is_none())
+    }
+
+    fn prepared(mut self, keyslot: Option<u32>, derivation: Option<Derivation>) -> Result<Prepared> {
+        mark_clear_keys(&mut self.metadata);
+        let edit = write::rewritten(self.metadata, &self.vmk, &self.copies)?;
+        Ok(Prepared { edit, format: NAME, hidden: false, keyslot, derivation, warnings: self.warnings })
+    }
+
+    /// Nothing is written: all is as it should be.
+    fn nothing(self) -> Prepared {
+        let (keyslot, derivation) = (None, None);
+        let edit = Edit::default();
+        Prepared { edit, format: NAME, hidden: false, keyslot, derivation, warnings: self.warnings }
+    }
+}
+
+fn unsound(what: &str) -> Error {
+    Error::misuse(format!("the metadata are damaged, and so are not changed: {what}")).advise(Advice::RepairHeader)
+}
+
+/// The copies, if all are whole and say the same.
+fn sound_copies(store: &dyn Store) -> Result<(Boot, Vec<Copy>)> {
+    let boot = Boot::read(store)?;
+    let boot = boot.ok_or_else(|| ErrorKind::NotThisFormat("its first sector is none of BitLocker".to_owned()))?;
+    let (copies, damaged) = read_copies(store, &boot)?;
+    if let Some((number, error)) = damaged.first() {
+        return Err(unsound(&format!("the {} ({})", COPY_NAMES[*number], error.kind)));
+    }
+    let first = &copies[0];
+    if copies.iter().any(|copy| copy.block != first.block || copy.validation != first.validation) {
+        return Err(unsound("the copies differ, as a change that was cut short leaves them"));
+    }
+    if !copies.iter().map(|copy| copy.at).eq(first.metadata.copies) {
+        return Err(unsound("the boot sector has other places of the copies than they have themselves"));
+    }
+    Ok((boot, copies))
+}
+
+/// Checks that the places make sense, and that what is written would be what was read if nothing changed.
+fn understood(boot: &Boot, copy: &Copy, store: &dyn Store) -> Result<()> {
+    Places::of(boot, &copy.metadata, store.len())?;
+    let same = copy.metadata.block().is_ok_and(|block| block == copy.block);
+    match same && copy.validation.version == copy.metadata.version {
+        true => Ok(()),
+        false => Err(Error::unsupported("changing these metadata: there is more in them than this program knows")
+            .hint("Nothing was changed. Windows can change them.")),
+    }
+}
+
+/// The counter of the next box: above all that there are, whatever the metadata say.
+fn next_counter(copy: &Copy) -> Result<u32> {
+    /// More than any change takes: metadata have room for fewer boxes.
+    const MARGIN: u32 = 1 << 16;
+    let sealed = copy.metadata.datums.iter().flat_map(boxes).chain(copy.validation.hash.clone());
+    let highest = sealed.filter(|datum| datum.kind == kind::SEALED).filter_map(|sealed| sealed::counter(&sealed)).max();
+    let next = highest.map_or(0, |highest| highest.saturating_add(1)).max(copy.metadata.next_nonce);
+    match next.checked_add(MARGIN) {
+        Some(_) => Ok(next),
+        None => Err(Error::unsupported("changing these metadata: the counter of their nonces is used up")),
+    }
+}
+
+/// Windows marks a clear key that is the only protector.
+fn mark_clear_keys(metadata: &mut Metadata) {
+    const BESIDE_OTHERS: u16 = 1;
+    const ALONE: u16 = 3;
+    let version = if metadata.protectors().count() == 1 { ALONE } else { BESIDE_OTHERS };
+    for protector in Protector::all(metadata).0 {
+        if protector.kind == Kind::CLEAR {
+            metadata.datums[protector.place].version = version;
+        }
+    }
+}
+
+/// How keys are derived for what is typed.
+fn derivation(opener: &Opener) -> Option<Derivation> {
+    let stretched = matches!(opener, Opener::Password(_) | Opener::Recovery(_));
+    stretched.then_some(Derivation { hash: "SHA-256", iterations: ITERATIONS as u32, memory: None })
+}
+
+fn opener(new: &NewCredential<'_>) -> Result<Opener> {
+    check_new(&BITLOCKER, new)?;
+    if new.unbound_bits.is_some() {
+        return Err(Error::misuse("a protector of BitLocker holds the volume's key, and no other"));
+    }
+    Opener::of(new.credentials)
+}
+
+fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
+    let opener = opener(new)?;
+    let mut change = Change::of(store, with)?;
+    let protectors = change.protectors();
+    let same_kind: Vec<_> = protectors.iter().filter(|protector| protector.kind == opener.kind()).collect();
+    let opened = change.opened.and_then(|(number, _)| same_kind.iter().find(|protector| protector.number == number));
+    // What opened it may be of another kind: then a forgotten password is replaced.
+    let old = match (opened, &same_kind[..]) {
+        (Some(opened), _) => opened,
+        (None, [only]) => only,
+        (None, []) => {
+            return Err(Error::misuse(format!("there is no {} that could be changed", opener.kind().name()))
+                .hint("One can be added."));
+        }
+        (None, several) => {
+            let numbers: Vec<_> = several.iter().map(|protector| protector.number.to_string()).collect();
+            return Err(Error::misuse(format!(
+                "there are several protectors of this kind, and what was given opens none of them: {}",
+                numbers.join(", ")
+            ))
+            .hint("Add a new one, then remove those that are not needed any more."));
+        }
+    };
+    let (number, place, guid) = (old.number, old.place, old.guid);
+    change.metadata.datums[place] = change.made(&opener, guid)?;
+    change.prepared(Some(number), derivation(&opener))
+}
+
+fn add(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option<u32>) -> Result<Prepared> {
+    let opener = opener(new)?;
+    let mut change = Change::of(store, with)?;
+    let next = change.count();
+    if at.is_some_and(|at| at != next) {
+        return Err(Error::misuse(format!(
+            "protectors of BitLocker are numbered in their order: the new one is {next}"
+        )));
+    }
+    let protectors = change.protectors();
+    if let Opener::StartupKey(key) = &opener
+        && let Some(there) = protectors.iter().find(|protector| protector.guid == key.protector)
+    {
+        return Err(Error::misuse(format!("this startup key is that of protector {} already", there.number)));
+    }
+    if opener.kind() == Kind::PASSWORD && protectors.iter().any(|protector| protector.kind == Kind::PASSWORD) {
+        let what =
+            "The volume had a password already. Both open it, but Windows makes one only, and may not show the other.";
+        change.warnings.push(what.into());
+    }
+    let number = change.add(&opener)?;
+    change.prepared(Some(number), derivation(&opener))
+}
+
+fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared> {
+    let nothing = Unlock::with(&[]);
+    let (mut change, number) = match which {
+        Removal::Opened(with) => {
+            let change = Change::of(store, with)?;
+            let number = removable(&change)?;
+            (change, number)
+        }
+        Removal::Number(number, with) => (opened_by_another(store, with.unwrap_or(&nothing), number)?, number),
+    };
+    if number >= change.count() {
+        return Err(no_protector(number));
+    }
+    change.remove(|this, _| this == number);
+    if !change.is_kept() {
+        if !last {
+            return Err(Error::misuse(format!(
+                "protector {number} is the last one that this program can open: without it the data are lost"
+            ))
+            .hint("Add another one first. If you want to lose the data, allow removing the last one."));
+        }
+        change.warnings.push(match change.protectors().iter().any(|protector| protector.kind == Kind::CLEAR) {
+            true => "Only the clear key is left: anybody can open the volume.".into(),
+            false => "No protector opens the volume any more. Only the volume key can.".into(),
+        });
+    }
+    change.renew()?;
+    change.prepared(Some(number), None)
+}
+
+/// The protector that was opened, if it was by something that somebody gave.
+fn removable(change: &Change<'_>) -> Result<u32> {
+    match change.opened {
+        Some((_, Kind::CLEAR)) => Err(Error::misuse("protection is suspended: the volume opens with anything")
+            .hint("Say by its number which protector is to be removed, or resume protection first.")),
+        Some((number, _)) => Ok(number),
+        None => Err(Error::misuse("the volume master key opens no protector that could be removed")),
+    }
+}
+
+/// Opened by another protector than `number`: who removes one shows that they are left with another.
+fn opened_by_another<'a>(store: &dyn Store, with: &'a Unlock<'a>, number: u32) -> Result<Change<'a>> {
+    let change = Change::of(store, with).map_err(|error| match error.kind {
+        ErrorKind::Misuse(_) if with.credentials.is_empty() && error.advice.is_none() => {
+            error.hint("The metadata are sealed: they are changed by whoever opens the volume, and nobody else.")
+        }
+        _ => error,
+    })?;
+    // Two protectors may have the same password.
+    let opens = |other: &Protector| {
+        let only = Unlock { keyslot: Some(other.number), progress: None, ..*with };
+        other.number != number && with.keyslot.is_none() && unlock::open(&change.metadata, &only).is_ok()
+    };
+    match change.opened {
+        Some((opened, kind)) if opened == number && kind != Kind::CLEAR && !change.protectors().iter().any(opens) => {
+            Err(Error::misuse(format!("protector {number} itself is to be removed"))
+                .hint("Give what opens a protector that stays."))
+        }
+        _ => Ok(change),
+    }
+}
+
+fn no_protector(number: u32) -> Error {
+    Error::misuse(format!("there is no protector {number}")).advise(Advice::ListKeyslots)
+}
+
+fn protect(store: &dyn Store, with: &Unlock<'_>, how: Protection) -> Result<Prepared> {
+    let mut change = Change::of(store, with)?;
+    let clear = change.protectors().into_iter().find(|protector| protector.kind == Kind::CLEAR);
+    match (how, clear) {
+        (Protection::Suspend, Some(_)) | (Protection::Resume, None) => Ok(change.nothing()),
+        (Protection::Suspend, None) => {
+            let number = change.add(&Opener::Clear)?;
+            let what = "Protection is suspended: the key lies open in the volume, so that anybody can open it.";
+            change.warnings.push(what.into());
+            change.prepared(Some(number), None)
+        }
+        (Protection::Resume, Some(clear)) => {
+            let places: Vec<_> =
+                change.protectors().iter().filter(|p| p.kind == Kind::CLEAR).map(|p| p.number).collect();
+            change.remove(|number, _| places.contains(&number));
+            if !change.is_kept() {
+                return Err(Error::misuse("only the clear key opens the volume: without it the data would be lost")
+                    .hint("Add a password or a recovery password first."));
+            }
+            change.renew()?;
+            change.prepared(Some(clear.number), None)
+        }
+        (Protection::NewKey, _) => {
+            change.renew()?;
+            change.prepared(None, None)
+        }
+    }
+}
+
+fn set(store: &dyn Store, with: &Unlock<'_>, to: &Attributes<'_>) -> Result<Prepared> {
+    let Attributes { uuid: None, label, subsystem: None, priority: None, flags: None } = to else {
+        return Err(Error::unsupported(
+            "UUIDs, subsystems, priorities and flags that could be changed: BitLocker has only a label",
+        ));
+    };
+    let mut change = Change::of(store, with)?;
+    let is_label = |datum: &Datum| (datum.role, datum.kind) == (role::LABEL, kind::TEXT);
+    let datums = &mut change.metadata.datums;
+    let place = datums.iter().position(is_label);
+    match (label.map(|text| Datum::of_text(role::LABEL, text)), place) {
+        (None, _) => return Ok(change.nothing()),
+        (Some(label), Some(place)) => datums[place] = label,
+        // In front of the keys, where Windows has it.
+        (Some(label), None) => {
+            let place = datums.iter().position(|datum| datum.kind != kind::HEADER_PLACE).unwrap_or(datums.len());
+            datums.insert(place, label);
+        }
+    }
+    change.prepared(None, None)
+}
+
+/// The first copy that opens, and what opened it.
+fn opened<'a>(copies: &'a [Copy], with: &Unlock<'_>) -> Result<(&'a Copy, Opened)> {
+    let mut error = None;
+    for copy in copies {
+        match unlock::open(&copy.metadata, with) {
+            Ok(opened) => return Ok((copy, opened)),
+            Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),
+            Err(e) => error = error.or(Some(e)),
+        }
+    }
+    Err(error.unwrap_or_else(no_copy))
+}
+
+fn recovery_passwords(store: &dyn Store, with: &Unlock<'_>) -> Result<Vec<RecoveryPassword>> {
+    check_opening(NAME, &BITLOCKER.takes(), with)?;
+    let boot = Boot::read(store)?;
+    let boot = boot.ok_or_else(|| ErrorKind::NotThisFormat("its first sector is none of BitLocker".to_owned()))?;
+    let (copies, _) = read_copies(store, &boot)?;
+    let (copy, opened) = opened(&copies, with)?;
+    let vmk = opened.vmk.ok_or_else(|| Error::misuse("the volume key (FVEK) opens no recovery passwords"))?;
+    let protectors = Protector::all(&copy.metadata).0;
+    let recovery = protectors.iter().filter(|protector| protector.kind == Kind::RECOVERY);
+    Ok(recovery
+        .filter_map(|protector| {
+            let key = recovery_key(&copy.metadata.datums[protector.place], &vmk)?;
+            let (keyslot, guid) = (protector.number, protector.guid.to_string());
+            Some(RecoveryPassword { keyslot, guid, password: recovery::text(&key) })
+        })
+        .collect())
+}
+
+fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
+    check_opening(NAME, &BITLOCKER.takes(), with)?;
+    let boot = Boot::read(store)?;
+    let boot = boot.ok_or_else(|| ErrorKind::NotThisFormat("its first sector is none of BitLocker".to_owned()))?;
+    let (copies, damaged) = read_copies(store, &boot)?;
+    let (first, opened) = opened(&copies, with)?;
+    let mut whole = copies.iter();
+    let reports = COPY_NAMES.into_iter().enumerate().map(|(number, name)| {
+        let at = first.metadata.copies[number];
+        let state = match damaged.iter().find(|(damaged, _)| *damaged == number) {
+            Some((_, error)) => CopyState::Damaged(error.kind.to_string()),
+            None => whole.next().map_or(CopyState::NoHeader, |copy| state_of(copy, first, opened.vmk.as_ref())),
+        };
+        CopyReport { name, at, state }
+    });
+    let copies: Vec<_> = reports.collect();
+    let damaged = copies.iter().any(|copy| copy.state != CopyState::Opens);
+    let mut warnings = Vec::new();
+    if damaged {
+        let what = "Not all copies of the metadata are as they should be.";
+        warnings.push(Warning::from(what).advise(Advice::RepairHeader));
+    }
+    if opened.vmk.is_none() {
+        warnings.push("The volume key (FVEK) does not show whether the hashes of the metadata are right.".into());
+    }
+    Ok(Verified { format: NAME, copies, areas: Vec::new(), damaged, warnings })
+}
+
+/// What a copy is like whose CRC is right, beside the one that opened.
+fn state_of(copy: &Copy, opened: &Copy, vmk: Option<&Secret>) -> CopyState {
+    let same = copy.block == opened.block;
+    match vmk {
+        Some(vmk) if same && !unlock::proven(copy, vmk) => {
+            CopyState::Damaged("its hash (SHA-256) is not the one that was sealed with it".to_owned())
+        }
+        Some(vmk) if !same && unlock::volume_key(&copy.metadata, vmk).is_err() => {
+            CopyState::Differs("it has another volume master key".to_owned())
+        }
+        _ if !same => CopyState::Differs("it says something else than the first one that opens".to_owned()),
+        _ => CopyState::Opens,
+    }
+}

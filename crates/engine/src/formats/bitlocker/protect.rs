@@ -1,0 +1,157 @@
+//! New protectors. Each holds the volume master key (VMK) under a key of its own, and that key under the VMK: so a new VMK can be given to
+//! all of them without anybody's password.
+
+use claviger_crypto::Secret;
+use claviger_crypto::stretch::{Task, stretch};
+
+use super::datum::{Datum, Key, SALT, key, kind, role};
+use super::guid::{Guid, filetime};
+use super::protectors::{Kind, password_hash};
+use super::recovery::{self, Typed};
+use super::sealed::Sealer;
+use super::startup::StartupKey;
+use super::{NAME, protectors};
+use crate::credential::{Credential, Unlock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::random;
+
+/// Characters of the shortest password that Windows takes.
+const SHORTEST_PASSWORD: usize = 8;
+
+/// What kind of secret is stretched, in front of the salt.
+mod stretched {
+    pub const RECOVERY: u16 = 0x1000;
+    pub const PASSWORD: u16 = 0x1001;
+}
+
+/// What a new protector opens with.
+pub(super) enum Opener {
+    /// The hash of a password.
+    Password(Secret),
+    /// The key of a recovery password.
+    Recovery(Secret),
+    StartupKey(StartupKey),
+    /// Nothing: a new key, which lies open.
+    Clear,
+}
+
+impl Opener {
+    /// What a credential is to a new protector. A recovery password is known by its looks.
+    ///
+    /// # Errors
+    /// `Misuse` for a password that is too short, a recovery password with a mistake, and for more or less than one credential;
+    /// `CredentialKind`; those of [`StartupKey::read`].
+    pub fn of(credentials: &[Credential]) -> Result<Self> {
+        let [credential] = credentials else {
+            let what = "a protector opens with one thing: a password, a recovery password or a startup key";
+            return Err(Error::misuse(format!("{what}; {} were given", credentials.len())));
+        };
+        match credential {
+            Credential::Passphrase(typed) => match recovery::read(typed) {
+                Typed::Key(key) => Ok(Self::Recovery(key)),
+                Typed::Mistyped(what) => Err(Error::misuse(format!("this looks like a recovery password, but {what}"))),
+                Typed::Other => password(typed),
+            },
+            Credential::Keyfile(contents) => StartupKey::read(contents).map(Self::StartupKey),
+            Credential::VolumeKey(_) => Err(ErrorKind::CredentialKind { format: NAME, kind: credential.kind() }.into()),
+        }
+    }
+
+    /// The kind of a protector that it opens.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Password(_) => Kind::PASSWORD,
+            Self::Recovery(_) => Kind::RECOVERY,
+            Self::StartupKey(_) => Kind::STARTUP_KEY,
+            Self::Clear => Kind::CLEAR,
+        }
+    }
+
+    /// A protector that it opens, which is known by `guid`; one with a startup key is known by that key's.
+    ///
+    /// # Errors
+    /// `Cancelled`; `Io` if the system has no random bytes.
+    pub fn protector(&self, guid: Guid, vmk: &Secret, sealer: &mut Sealer<'_>, with: &Unlock<'_>) -> Result<Datum> {
+        let mut seal = |role, under: &Secret, kind, key: &Secret| {
+            sealer.seal(role, under, &Key { kind, key: Secret::copy_from(key) })
+        };
+        let (guid, properties, key) = match self {
+            Self::Password(hash) => {
+                let salt = salt()?;
+                let key = stretch_for(hash, &salt, with)?;
+                let nested = [seal(role::NONE, vmk, key::STRETCHED_PASSWORD, &key)];
+                (guid, vec![of_stretch(stretched::PASSWORD, &salt, &nested)], key)
+            }
+            Self::Recovery(typed) => {
+                let salt = salt()?;
+                let key = stretch_for(&protectors::hashed(typed), &salt, with)?;
+                let nested = [
+                    seal(role::RECOVERY_PASSWORD, vmk, key::RECOVERY, typed),
+                    seal(role::STRETCHED_RECOVERY, vmk, key::STRETCHED_RECOVERY, &key),
+                ];
+                (guid, vec![of_stretch(stretched::RECOVERY, &salt, &nested)], key)
+            }
+            Self::StartupKey(startup) => {
+                let nested = [seal(role::NONE, vmk, key::EXTERNAL, &startup.key)];
+                let properties = vec![Datum::of_text(role::NONE, "ExternalKey"), of_use(key::EXTERNAL, &nested)];
+                (startup.protector, properties, Secret::copy_from(&startup.key))
+            }
+            Self::Clear => {
+                let mut key = Secret::zeroed(32);
+                random::fill(&mut key)?;
+                let open = Key { kind: key::CLEAR, key: Secret::copy_from(&key) }.in_clear();
+                (guid, vec![open], key)
+            }
+        };
+        let sealed = seal(role::NONE, &key, key::VMK, vmk);
+        Ok(of_protector(guid, self.kind(), properties.into_iter().chain([sealed])))
+    }
+}
+
+/// The key that the 32 bytes stretch to.
+///
+/// # Errors
+/// `Cancelled`.
+pub(super) fn stretch_for(secret: &Secret, salt: &[u8; SALT], with: &Unlock<'_>) -> Result<Secret> {
+    stretch(Task { secret, salt }, &|_| !with.cancelled()).ok_or_else(|| ErrorKind::Cancelled.into())
+}
+
+fn password(typed: &Secret) -> Result<Opener> {
+    let text = std::str::from_utf8(typed).map_err(|_| Error::misuse("a password of BitLocker is text (UTF-8)"))?;
+    let len = text.chars().count();
+    if len < SHORTEST_PASSWORD {
+        return Err(Error::misuse(format!(
+            "a password of BitLocker has at least {SHORTEST_PASSWORD} characters, this one has {len}"
+        ))
+        .hint("Windows takes no shorter one."));
+    }
+    let hash = password_hash(typed).ok_or_else(|| Error::misuse("a password of BitLocker is text (UTF-8)"))?;
+    Ok(Opener::Password(hash))
+}
+
+fn salt() -> Result<[u8; SALT]> {
+    let mut salt = [0; SALT];
+    random::fill(&mut salt)?;
+    Ok(salt)
+}
+
+fn of_protector(guid: Guid, of_kind: Kind, properties: impl Iterator<Item = Datum>) -> Datum {
+    let mut value = guid.0.to_vec();
+    value.extend(filetime::now().to_le_bytes());
+    value.extend([0, of_kind.0].map(u16::to_le_bytes).as_flattened());
+    properties.for_each(|property| property.put(&mut value));
+    Datum::new(role::PROTECTOR, kind::PROTECTOR, value)
+}
+
+fn of_stretch(of_kind: u16, salt: &[u8; SALT], nested: &[Datum]) -> Datum {
+    let mut value = [of_kind, 0].map(u16::to_le_bytes).as_flattened().to_vec();
+    value.extend(salt);
+    nested.iter().for_each(|datum| datum.put(&mut value));
+    Datum::new(role::NONE, kind::STRETCH, value)
+}
+
+fn of_use(of_kind: u16, nested: &[Datum]) -> Datum {
+    let mut value = [of_kind, 0].map(u16::to_le_bytes).as_flattened().to_vec();
+    nested.iter().for_each(|datum| datum.put(&mut value));
+    Datum::new(role::NONE, kind::USE, value)
+}

@@ -1,0 +1,125 @@
+//! A new volume master key (VMK), without anybody's password: the VMK opens the keys of the protectors, which are nested in them, and each
+//! of these then seals the new one. So what was taken out opens nothing any more, even for somebody who noted the old VMK.
+
+use claviger_crypto::Secret;
+
+use super::datum::{Datum, Key, key, kind};
+use super::metadata::Metadata;
+use super::protect::stretch_for;
+use super::protectors::{Protector, hashed};
+use super::sealed::{self, Sealer};
+use super::{VMK, unlock};
+use crate::credential::Unlock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::random;
+
+/// Puts a new VMK in the place of `old` everywhere in the metadata, and returns it.
+///
+/// # Errors
+/// `Misuse` where a protector cannot be given the new one, and which; `Malformed`, `Cancelled`, `Io`.
+pub(super) fn renew(metadata: &mut Metadata, old: &Secret, with: &Unlock<'_>) -> Result<Secret> {
+    let keys = keys(metadata, old, with)?;
+    let fvek = unlock::volume_key(metadata, old)?;
+    let mut new = Secret::zeroed(VMK);
+    random::fill(&mut new)?;
+    let mut next = metadata.next_nonce;
+    let mut sealer = Sealer::new(&mut next);
+    for (place, datum) in metadata.datums.iter_mut().enumerate() {
+        let own = keys.iter().find(|(protector, _)| *protector == place).map(|(_, key)| key);
+        *datum = datum.with_boxes(&mut |sealed| Ok(resealed(sealed, old, &new, own, &mut sealer)))?;
+    }
+    metadata.next_nonce = next;
+    match unlock::volume_key(metadata, &new)?.same_as(&fvek) {
+        true => Ok(new),
+        false => Err(ErrorKind::Malformed {
+            field: "volume key (FVEK)",
+            offset: 0,
+            what: "there is another one under the new volume master key".to_owned(),
+        }
+        .into()),
+    }
+}
+
+/// What was sealed under the old VMK, under the new one; and in place of the old VMK under a protector's `own` key, the new one.
+/// Everything else stays as it is: under the same key, with its own nonce.
+fn resealed(sealed: &Datum, old: &Secret, new: &Secret, own: Option<&Secret>, sealer: &mut Sealer<'_>) -> Datum {
+    let open = |key: &Secret| sealed::open(sealed, key).ok().flatten();
+    if let Some(plain) = open(old) {
+        return Datum { version: sealed.version, ..sealer.seal_bytes(sealed.role, new, &plain) };
+    }
+    let vmk = |plain: &Secret| Key::unsealed(plain).is_ok_and(|key| key.key.same_as(old));
+    match own.filter(|own| open(own).as_ref().is_some_and(vmk)) {
+        Some(own) => {
+            let new = Key { kind: key::VMK, key: Secret::copy_from(new) };
+            Datum { version: sealed.version, ..sealer.seal(sealed.role, own, &new) }
+        }
+        None => sealed.clone(),
+    }
+}
+
+/// The key of each protector that seals the VMK, with the protector's place.
+///
+/// # Errors
+/// `Misuse` for protectors whose keys the VMK does not give.
+fn keys(metadata: &Metadata, vmk: &Secret, with: &Unlock<'_>) -> Result<Vec<(usize, Secret)>> {
+    let (protectors, wrong) = Protector::all(metadata);
+    let mut keys = Vec::new();
+    let mut without = Vec::new();
+    for protector in &protectors {
+        match key_of(protector, &metadata.datums[protector.place], vmk, with)? {
+            Some(key) => keys.push((protector.place, key)),
+            None => without.push(format!("{} {}", protector.number, protector.name())),
+        }
+    }
+    without.extend(wrong.iter().map(|error| format!("a damaged one ({})", error.kind)));
+    match without.is_empty() {
+        true => Ok(keys),
+        false => Err(Error::misuse(format!(
+            "the volume master key has to change, and these protectors cannot be given the new one: {}",
+            without.join(", ")
+        ))
+        .hint("Nothing was changed. Only Windows makes them anew: remove them first, or make the change there.")),
+    }
+}
+
+/// The key under which a protector has the VMK.
+fn key_of(protector: &Protector, datum: &Datum, vmk: &Secret, with: &Unlock<'_>) -> Result<Option<Secret>> {
+    let opens = |key: &Secret| key.len() == 32 && matches!(protector.open(key), Ok(Some(found)) if found.same_as(vmk));
+    let nested = nested_keys(datum, vmk);
+    let stretched = nested.iter().filter(|key| key.kind != key::RECOVERY).map(|key| Secret::copy_from(&key.key));
+    if let Some(key) = protector.clear_key().into_iter().chain(stretched).find(opens) {
+        return Ok(Some(key));
+    }
+    // Windows 7 has nothing but the recovery password itself.
+    for typed in nested.iter().filter(|key| key.kind == key::RECOVERY) {
+        if let Some(salt) = protector.salt() {
+            let key = stretch_for(&hashed(&typed.key), &salt, with)?;
+            if opens(&key) {
+                return Ok(Some(key));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The recovery password of a protector that has one: its key of 16 bytes.
+pub(super) fn recovery_key(datum: &Datum, vmk: &Secret) -> Option<Secret> {
+    let mut keys = nested_keys(datum, vmk).into_iter();
+    keys.find(|key| key.kind == key::RECOVERY && key.key.len() == super::recovery::LEN).map(|key| key.key)
+}
+
+/// The keys under the VMK that are nested in a protector.
+fn nested_keys(datum: &Datum, vmk: &Secret) -> Vec<Key> {
+    boxes(datum).iter().filter_map(|sealed| sealed::open_key(sealed, vmk).ok().flatten()).collect()
+}
+
+/// All sealed boxes in a datum.
+pub(super) fn boxes(datum: &Datum) -> Vec<Datum> {
+    let mut boxes = Vec::new();
+    let kept = datum.with_boxes(&mut |sealed| {
+        boxes.push(sealed.clone());
+        Ok(sealed.clone())
+    });
+    debug_assert!(kept.is_ok_and(|kept| kept == *datum) && boxes.iter().all(|sealed| sealed.kind == kind::SEALED));
+    boxes
+}
