@@ -178,27 +178,35 @@ impl Eow {
 }
 
 /// A copy of the information that is whole.
-struct Information {
+pub(super) struct Information {
     len: usize,
     chunk: u32,
     log: u32,
+    /// Where both copies are.
+    pub copies: [u64; 2],
     bitmaps: Vec<u64>,
 }
 
 impl Information {
+    pub const SIGNATURE: &[u8; 8] = b"FVE-EOW\0";
     const HEADER: usize = 56;
     const CRC: usize = 36;
 
-    fn read(store: &dyn Store, at: u64, sector: u64) -> Result<Option<Self>> {
+    /// Reads a copy. Nothing if it is not whole, or not for sectors of this size.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn read(store: &dyn Store, at: u64, sector: u64) -> Result<Option<Self>> {
         let bytes = read_at_most(store, at, MOST_INFORMATION)?;
         Ok(Self::parse(&bytes, sector))
     }
 
     fn parse(bytes: &[u8], sector: u64) -> Option<Self> {
-        let head = bytes.get(..Self::HEADER).filter(|head| head.starts_with(b"FVE-EOW\0"))?;
+        let head = bytes.get(..Self::HEADER).filter(|head| head.starts_with(Self::SIGNATURE))?;
         let len = usize::from(u16_at(head, 10));
         let whole = bytes.get(..len).filter(|_| usize::from(u16_at(head, 8)) == Self::HEADER)?;
         let (chunk, log, count) = (u32_at(head, 20), u32_at(head, 24), u32_at(head, 32) as usize);
+        let copies = [40, 48].map(|place| u64_at(head, place));
         let places = whole.get(Self::HEADER..)?.as_chunks::<8>().0.get(..count)?;
         let sound = u64::from(u32_at(head, 12)) == sector
             && (1..=MOST_CHUNK).contains(&chunk)
@@ -206,7 +214,7 @@ impl Information {
             && log <= MOST_LOG
             && u64::from(log).is_multiple_of(sector);
         let bitmaps = places.iter().map(|place| u64::from_le_bytes(*place)).collect();
-        (sound && crc_is_right(whole, Self::CRC)).then_some(Self { len, chunk, log, bitmaps })
+        (sound && crc_is_right(whole, Self::CRC)).then_some(Self { len, chunk, log, copies, bitmaps })
     }
 }
 

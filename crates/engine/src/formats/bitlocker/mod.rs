@@ -6,6 +6,7 @@ mod boot;
 mod datum;
 mod editor;
 mod eow;
+mod find;
 mod guid;
 mod layout;
 mod metadata;
@@ -14,6 +15,7 @@ mod protect;
 mod protectors;
 mod recovery;
 mod renew;
+mod repair;
 mod sealed;
 mod startup;
 mod unlock;
@@ -33,7 +35,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::filesystems::detect;
 use crate::store::Store;
 use crate::volume::Layout;
-use boot::{Boot, Kind};
+use boot::Boot;
 use eow::Eow;
 use guid::filetime;
 use layout::Places;
@@ -93,14 +95,32 @@ struct BitLockerHeader {
     copies: Vec<Copy>,
     /// What is wrong with the others: number and error.
     damaged: Vec<(usize, Error)>,
+    /// What is wrong with the first sector.
+    first_sector: Option<&'static str>,
 }
 
 impl BitLockerHeader {
     fn read(store: &Arc<dyn Store>) -> Result<Self> {
-        let boot = Boot::read(&**store)?;
-        let boot = boot.ok_or_else(|| ErrorKind::NotThisFormat("its first sector is none of BitLocker".to_owned()))?;
-        let (copies, damaged) = read_copies(&**store, &boot)?;
-        Ok(Self { store: Arc::clone(store), boot, copies, damaged })
+        let (boot, copies, damaged, first_sector) = match Boot::read(&**store)? {
+            Some(boot) => match read_copies(&**store, &boot) {
+                Ok((copies, damaged)) => (boot, copies, damaged, None),
+                Err(error) => {
+                    let (boot, copies, damaged) = search(&**store)?.ok_or(error)?;
+                    (
+                        boot,
+                        copies,
+                        damaged,
+                        Some("The first sector does not lead to the metadata, which were found without it."),
+                    )
+                }
+            },
+            None => {
+                let lost = || ErrorKind::NotThisFormat("its first sector is none of BitLocker".to_owned());
+                let (boot, copies, damaged) = search(&**store)?.ok_or_else(lost)?;
+                (boot, copies, damaged, Some("The first sector was overwritten: the metadata were found without it."))
+            }
+        };
+        Ok(Self { store: Arc::clone(store), boot, copies, damaged, first_sector })
     }
 
     /// What is taken for true: the first copy that is whole, since it is written first.
@@ -111,10 +131,13 @@ impl BitLockerHeader {
     fn unlocked(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
         check_opening(NAME, &BITLOCKER.takes(), with)?;
-        let (copy, opened) = self.opened(with)?;
+        let (copy, opened) = match is_decrypted(&self.first().metadata) {
+            true => (self.first(), Opened::decrypted(&self.first().metadata)),
+            false => self.opened(with)?,
+        };
         let metadata = &copy.metadata;
         let mut warnings = self.warnings();
-        let mut read_only = false;
+        let mut read_only = self.first_sector.is_some();
         if let Some(vmk) = &opened.vmk
             && !unlock::proven(copy, vmk)
         {
@@ -141,7 +164,7 @@ impl BitLockerHeader {
             }
             read_only = true;
         }
-        let method = Method::numbered(metadata.method)?;
+        let method = Opened::method(metadata)?;
         let cipher = method.cipher(&opened.fvek, self.boot.sector_size, with.acceleration)?;
         for state in [about_state(copy, with), self.written_encrypted(metadata, &mut places)?] {
             read_only |= state.read_only;
@@ -153,14 +176,13 @@ impl BitLockerHeader {
         }
         let facts = self.facts(copy, &opened, method, &layout);
         let (trials, derivations) = (opened.trials, opened.trials);
-        let recognised = opened.vmk.is_some();
+        let recognised = opened.vmk.is_some() || is_decrypted(metadata);
         Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), recognised })
     }
 
     /// What bitmaps say of a volume that is encrypted as it is written: its state says that it is encrypted. Puts that into `places`.
     fn written_encrypted(&self, metadata: &Metadata, places: &mut Places) -> Result<AboutState> {
-        let decrypted = (metadata.state, metadata.next_state) == (State::DECRYPTED, State::DECRYPTED);
-        let Some(at) = self.boot.eow.filter(|_| !decrypted) else { return Ok(AboutState::default()) };
+        let Some(at) = self.boot.eow.filter(|_| !is_decrypted(metadata)) else { return Ok(AboutState::default()) };
         let (sector, size) = (places.sector, places.size.min(self.store.len()));
         let decrypting = metadata.next_state == State::DECRYPTED;
         let found = Eow::read(&*self.store, &eow::About { at, sector, size, decrypting })?;
@@ -237,6 +259,9 @@ impl BitLockerHeader {
 
     /// What is wrong with the copies of the metadata, but does not keep the volume from being opened.
     fn warnings(&self) -> Vec<Warning> {
+        let first_sector = self
+            .first_sector
+            .map(|what| Warning::from(format!("{what} The volume can only be read.")).advise(Advice::RepairHeader));
         let damaged = self.damaged.iter().map(|(number, error)| {
             Warning::from(format!("Copy {} of the metadata is damaged: {}.", number + 1, error.kind))
                 .advise(Advice::RepairHeader)
@@ -247,7 +272,7 @@ impl BitLockerHeader {
             Warning::from("The copies of the metadata differ: a change of them was cut short.")
                 .advise(Advice::RepairHeader)
         });
-        damaged.chain(differ).collect()
+        first_sector.into_iter().chain(damaged).chain(differ).collect()
     }
 
     fn facts(&self, copy: &Copy, opened: &Opened, method: &Method, layout: &Layout) -> Facts {
@@ -256,6 +281,7 @@ impl BitLockerHeader {
         let (protector, opened_by) = match &opened.protector {
             Some((number, name)) => (Some(*number), name.clone()),
             None if opened.vmk.is_some() => (None, "volume master key".to_owned()),
+            None if is_decrypted(metadata) => (None, "nothing: it is decrypted".to_owned()),
             None => (None, "volume key".to_owned()),
         };
         let hash = if opened.trials > 0 { "SHA-256" } else { "none" };
@@ -336,18 +362,23 @@ impl BitLockerHeader {
     }
 }
 
+/// What a boot sector would say, and the copies of the metadata near the beginning that are whole.
+fn search(store: &dyn Store) -> Result<Option<FoundCopies>> {
+    let Some(boot) = find::find(store, find::NEAR, &|_| true)? else { return Ok(None) };
+    let (copies, damaged) = read_copies(store, &boot)?;
+    Ok(Some((boot, copies, damaged)))
+}
+
+type FoundCopies = (Boot, Vec<Copy>, Vec<(usize, Error)>);
+
 /// The copies that are whole, and what is wrong with the others.
 ///
 /// # Errors
 /// What is wrong with the first where none is whole.
 fn read_copies(store: &dyn Store, boot: &Boot) -> Result<(Vec<Copy>, Vec<(usize, Error)>)> {
-    let mut places = boot.metadata.clone();
-    if boot.kind == Kind::Vista {
-        // Only the first one's place is known; it knows the others.
-        if let Ok(first) = Copy::read(store, places[0]) {
-            places = first.metadata.copies.to_vec();
-        }
-    }
+    // A copy knows the others, of which Vista's boot sector has no places, and a damaged one wrong ones.
+    let known = boot.metadata.iter().find_map(|at| Copy::read(store, *at).ok());
+    let places = known.map_or_else(|| boot.metadata.clone(), |copy| copy.metadata.copies.to_vec());
     let (mut copies, mut damaged): (Vec<Copy>, Vec<(usize, Error)>) = (Vec::new(), Vec::new());
     for (number, at) in places.into_iter().enumerate() {
         match Copy::read(store, at) {
@@ -360,6 +391,11 @@ fn read_copies(store: &dyn Store, boot: &Boot) -> Result<(Vec<Copy>, Vec<(usize,
         false => Ok((copies, damaged)),
         true => Err(damaged.into_iter().next().map_or_else(no_copy, |(_, error)| error)),
     }
+}
+
+/// Whether nothing is encrypted, so that no key is needed.
+fn is_decrypted(metadata: &Metadata) -> bool {
+    (metadata.state, metadata.next_state) == (State::DECRYPTED, State::DECRYPTED)
 }
 
 fn no_copy() -> Error {
