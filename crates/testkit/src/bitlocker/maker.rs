@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use super::crypto::{self, Method};
+use super::eow;
 use super::metadata::{Datum, HEADERS, Nonces, Seal, TIME, set_datums, validation};
 use super::oracles::{Features, Key, expect_all};
 use crate::random::Random;
@@ -46,7 +47,7 @@ pub enum Protector {
 pub enum State {
     /// All is encrypted.
     Encrypted,
-    /// All is plain; only the header is still elsewhere. No key is needed, and none is there.
+    /// All is plain; only the header is still elsewhere. No key is needed, whether or not there are protectors.
     Decrypted,
     /// Encrypted below the watermark, plain from it on, by places on disk.
     HalfWay {
@@ -61,6 +62,19 @@ pub enum State {
 
 /// Length of the log at the watermark in state 2.
 const DIRTY_LOG: u64 = 0x1_0000;
+
+/// How a volume is encrypted that is encrypted wherever it is written first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncryptOnWrite {
+    /// Bytes for which there is one bit: 8 MiB on Windows.
+    pub chunk: u64,
+    /// Number of bitmaps, each for as many chunks but for the last.
+    pub regions: u64,
+    /// Chunks that are plain, counted from the start of the volume.
+    pub plain: Vec<u64>,
+    /// A chunk that is being converted, and how many of its sectors already are: only the log tells.
+    pub under_way: Option<(u64, u64)>,
+}
 
 /// A volume to be made. `Volume::new` has a plain one, to be changed with struct update syntax.
 #[derive(Clone, Debug)]
@@ -77,6 +91,8 @@ pub struct Volume {
     pub protectors: Vec<Protector>,
     /// How far conversion is.
     pub state: State,
+    /// Encrypt-on-write, in the state "encrypted".
+    pub encrypt_on_write: Option<EncryptOnWrite>,
     /// Whether the header's datum has the 76 bytes more that it has since Windows 8.
     pub tail: bool,
     /// The label in the metadata.
@@ -106,6 +122,7 @@ impl Volume {
             size: 2 << 20,
             protectors: vec![Protector::Password(PASSWORD.into())],
             state: State::Encrypted,
+            encrypt_on_write: None,
             tail: !old,
             label: "HOST F: 11/22/2026".into(),
             volume_in_startup_key: false,
@@ -155,6 +172,8 @@ pub struct Layout {
     pub header: Range<u64>,
     /// An ordinary file that Windows keeps for itself.
     pub spare: Range<u64>,
+    /// What encrypt-on-write keeps.
+    pub encrypt_on_write: Option<eow::Layout>,
 }
 
 impl Layout {
@@ -170,13 +189,25 @@ impl Layout {
         };
         let header = metadata[0] + metadata_len;
         let spare = header + header_len;
-        Self { metadata, metadata_len, header: header..spare, spare: spare..spare + 0x1_0000 }
+        let mut layout = Self {
+            metadata,
+            metadata_len,
+            header: header..spare,
+            spare: spare..spare + 0x1_0000,
+            encrypt_on_write: None,
+        };
+        layout.encrypt_on_write = volume.encrypt_on_write.as_ref().map(|on_write| {
+            let places = [layout.spare.end, metadata[1] + metadata_len];
+            eow::Layout::new(on_write, volume.size, volume.sector_size, places)
+        });
+        layout
     }
 
     /// What the plaintext has zeros in.
     pub fn reserved(&self) -> Vec<Range<u64>> {
         let metadata = self.metadata.map(|at| at..at + self.metadata_len);
-        metadata.into_iter().chain([self.header.clone()]).collect()
+        let on_write = self.encrypt_on_write.iter().flat_map(eow::Layout::reserved);
+        metadata.into_iter().chain([self.header.clone()]).chain(on_write).collect()
     }
 }
 
@@ -329,6 +360,10 @@ impl<'a> Making<'a> {
             area[..block.len()].copy_from_slice(&block);
             area[block.len()..][..validation.len()].copy_from_slice(&validation);
         }
+        if let (Some(on_write), Some(layout)) = (&self.volume.encrypt_on_write, &self.layout.encrypt_on_write) {
+            let old = self.old_state(on_write, &image);
+            layout.write(on_write, &mut image, old.as_deref());
+        }
         self.boot(&mut image);
         Made {
             image,
@@ -399,12 +434,27 @@ impl<'a> Making<'a> {
     }
 
     fn is_encrypted(&self, at: u64) -> bool {
+        let sector_size = self.volume.sector_size;
         match self.volume.state {
-            _ if self.volume.kind == Kind::Vista && at < 16 * self.volume.sector_size => false,
-            State::Encrypted => true,
+            _ if self.volume.kind == Kind::Vista && at < 16 * sector_size => false,
+            State::Encrypted => self.volume.encrypt_on_write.as_ref().is_none_or(|o| o.is_encrypted(at, sector_size)),
             State::Decrypted => false,
             State::HalfWay { watermark, .. } => at < watermark,
         }
+    }
+
+    /// The chunk that is under way as it was before, as it lay on disk.
+    fn old_state(&self, on_write: &EncryptOnWrite, disk: &[u8]) -> Option<Vec<u8>> {
+        let (chunk, converted) = on_write.under_way?;
+        let sector_size = self.volume.sector_size as usize;
+        let cipher = self.volume.method.cipher(&self.fvek);
+        let start = chunk * on_write.chunk;
+        let mut old = disk[range(&(start..start + on_write.chunk))].to_vec();
+        for (i, sector) in old.chunks_exact_mut(sector_size).enumerate().take(converted as usize) {
+            let at = start + (i * sector_size) as u64;
+            if on_write.plain.contains(&chunk) { cipher.decrypt(at, sector) } else { cipher.encrypt(at, sector) }
+        }
+        Some(old)
     }
 
     /// What a reader sees: zeros that were never encrypted decrypt to noise.
@@ -431,6 +481,9 @@ impl<'a> Making<'a> {
         Features {
             vista: volume.kind == Kind::Vista,
             xts_256: volume.method == Method::Xts256,
+            encrypt_on_write: volume.encrypt_on_write.is_some(),
+            mixed_bitmap: volume.encrypt_on_write.as_ref().is_some_and(|o| o.is_mixed(volume.size)),
+            log: volume.encrypt_on_write.as_ref().is_some_and(|o| o.under_way.is_some()),
             decrypted: volume.state == State::Decrypted,
             half_way: matches!(volume.state, State::HalfWay { .. }),
             dirty: matches!(volume.state, State::HalfWay { current: 2, .. }),
@@ -492,9 +545,7 @@ impl<'a> Making<'a> {
             Kind::Windows8 | Kind::ToGo => vec![label],
         };
         datums.extend(protectors);
-        if volume.state == State::Decrypted {
-            assert!(volume.protectors.is_empty(), "a decrypted volume has no keys");
-        } else {
+        if volume.state != State::Decrypted || !volume.protectors.is_empty() {
             datums.push(Datum::sealed(3, &self.vmk, &mut self.nonces, volume.method.number(), &self.fvek));
         }
         if matches!(volume.kind, Kind::Windows8 | Kind::ToGo) {
@@ -514,6 +565,7 @@ impl<'a> Making<'a> {
             data.extend([0; 4]);
             let flags: u64 = match (volume.kind, volume.sector_size) {
                 (Kind::ToGo, _) => 0x848,
+                _ if volume.encrypt_on_write.is_some() => 0x4A,
                 (_, 4096) => 0xB,
                 _ => 0xA,
             };
@@ -660,8 +712,11 @@ impl<'a> Making<'a> {
         put(48, &[1, 0, 6, 0]);
         put(64, &[0x80, 0, 0x29]);
         put(71, b"NO NAME    FAT32   ");
-        put(160, &IDENTIFIER);
         put(176, &self.layout.metadata.map(u64::to_le_bytes).concat());
+        put(160, if self.layout.encrypt_on_write.is_some() { &eow::IDENTIFIER } else { &IDENTIFIER });
+        if let Some(on_write) = &self.layout.encrypt_on_write {
+            put(200, &on_write.information.map(u64::to_le_bytes).concat());
+        }
         put(0x198, &[b'x'; 80]);
         put(0x1E8, &[0xFF; 19]);
         put(0x1FB, &[0, 0x1F, 0x2C, 0x55, 0xAA]);
@@ -760,6 +815,19 @@ mod tests {
         read(Volume { state: State::Decrypted, protectors: Vec::new(), ..windows8.clone() });
         let unused = vec![0x2_0000..0x2_8000, 0x1F_0000..0x20_0000];
         read(Volume { unused, ..windows8 });
+    }
+
+    #[test]
+    fn volumes_encrypted_on_write_are_read() {
+        let on_write =
+            |plain: &[u64]| EncryptOnWrite { chunk: 0x1_0000, regions: 1, plain: plain.into(), under_way: None };
+        let volume = |on_write| Volume { encrypt_on_write: Some(on_write), ..Volume::new(Kind::Windows8) };
+        read(volume(on_write(&[])));
+        // Whole bytes of the bitmap, among them that of the header, which is at 0x90000.
+        read(volume(on_write(&(8..16).collect::<Vec<_>>())));
+        read(volume(on_write(&[3, 4, 9, 30])));
+        read(volume(EncryptOnWrite { regions: 3, ..on_write(&[3, 4, 11, 20, 21, 31]) }));
+        read(Volume { sector_size: 4096, ..volume(on_write(&[1, 9, 17])) });
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 pub mod crypto;
 mod discovery;
+pub mod eow;
 pub mod maker;
 pub mod metadata;
 pub mod oracles;

@@ -40,6 +40,8 @@ pub struct Features {
     pub encrypt_on_write: bool,
     /// Some chunks are encrypted and others plain, by the bitmaps of encrypt-on-write.
     pub mixed_bitmap: bool,
+    /// A chunk is under way, as the log of encrypt-on-write says.
+    pub log: bool,
     /// The state is "decrypted".
     pub decrypted: bool,
     /// Any other state than "encrypted" and "decrypted": under way, paused, dirty.
@@ -71,7 +73,7 @@ pub enum Reader {
     Bdemount,
     /// libbde's Python module from PyPI: a newer libbde.
     Pybde,
-    /// dissect.fve, in pure Python: megabytes of XTS take a minute.
+    /// dissect.fve, in pure Python: a hundred megabytes of XTS take a minute. The only one that checks the sealed hash.
     Dissect,
     /// `cryptsetup bitlkOpen` and dm-crypt, in user-mode Linux.
     Cryptsetup,
@@ -123,6 +125,7 @@ impl Reader {
                 (f.half_way, "its volume ends at the watermark"),
             ],
             Self::Bdemount => &[
+                (f.decrypted, "it takes the header of a decrypted volume for encrypted"),
                 (f.vista, "it takes the place of Vista's MFT mirror for that of the header"),
                 (f.xts_256, "it knows no XTS with 256 bits"),
                 (f.encrypt_on_write, "it knows no encrypt-on-write"),
@@ -132,11 +135,16 @@ impl Reader {
                 (f.dirty, "it takes the log at the watermark for data"),
             ],
             Self::Pybde => &[
+                (f.decrypted, "it takes the header of a decrypted volume for encrypted"),
+                (f.log, "it knows no log"),
                 (f.dirty, "it takes the log at the watermark for data"),
                 (f.later_recovery && by_recovery, "it tries one recovery protector alone"),
                 (f.not_ntfs, "it knows NTFS and volumes To Go alone"),
             ],
-            Self::Dissect => &[(f.mixed_bitmap, "it reads bytes of bitmaps with both kinds of bits for ever")],
+            Self::Dissect => &[
+                (f.mixed_bitmap, "it reads bytes of bitmaps with both kinds of bits for ever"),
+                (f.log, "it knows no log"),
+            ],
             Self::Cryptsetup => &[
                 (f.vista, "it knows no volumes of Vista"),
                 (f.unknown_property, "it stops at unknown properties of protectors"),
