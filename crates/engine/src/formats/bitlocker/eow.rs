@@ -44,7 +44,7 @@ pub(super) struct About {
     pub sector: u64,
     /// Size of the volume.
     pub size: u64,
-    /// Whether it is being decrypted.
+    /// Whether it is being decrypted, as far as its state says.
     pub decrypting: bool,
 }
 
@@ -136,8 +136,8 @@ impl Eow {
             let at = region.at.start + number * chunk;
             let range = at.max(start)..(at + chunk).min(region.at.end);
             let encrypted = bits[(number / 8) as usize] >> (number % 8) & 1 == 1;
-            match log.as_ref().filter(|log| log.at == at && encrypted == about.decrypting && range.start == at) {
-                Some(log) => self.take_under_way(log, range, about, store)?,
+            match log.as_ref().filter(|log| log.at == at && range.start == at) {
+                Some(log) => self.take_under_way(log, range, encrypted, about, store)?,
                 None if !encrypted => self.add_plain(range)?,
                 None => {}
             }
@@ -145,20 +145,29 @@ impl Eow {
         Ok(())
     }
 
-    /// What is in a chunk whose conversion had begun: sectors that begin as they did before are not converted.
-    fn take_under_way(&mut self, log: &Log, chunk: Range<u64>, about: &About, store: &dyn Store) -> Result<()> {
-        let sectors = (chunk.end - chunk.start) / about.sector;
-        for number in 0..sectors {
-            let at = chunk.start + number * about.sector;
-            let old = match log.old.get(number as usize * LOGGED..).and_then(|from| from.first_chunk::<LOGGED>()) {
-                Some(before) => {
-                    let mut now = [0; LOGGED];
-                    store.read_at(at, &mut now)?;
-                    now == *before
-                }
-                None => true,
-            };
-            if old != about.decrypting {
+    /// What is in a chunk whose conversion had begun. Sectors that begin as they did before are what the bitmap says, since a chunk is
+    /// marked when all of it is converted; if none does, it was marked already, or was about to be.
+    fn take_under_way(
+        &mut self,
+        log: &Log,
+        chunk: Range<u64>,
+        encrypted: bool,
+        about: &About,
+        store: &dyn Store,
+    ) -> Result<()> {
+        let sectors: Vec<_> =
+            (0..(chunk.end - chunk.start) / about.sector).map(|n| chunk.start + n * about.sector).collect();
+        let mut converted = Vec::with_capacity(sectors.len());
+        for (at, before) in sectors.iter().zip(log.old.as_chunks::<LOGGED>().0) {
+            let mut now = [0; LOGGED];
+            store.read_at(*at, &mut now)?;
+            converted.push(now != *before);
+        }
+        converted.resize(sectors.len(), false);
+        let all = converted.iter().all(|converted| *converted);
+        for (at, converted) in sectors.into_iter().zip(converted) {
+            let plain = if all { about.decrypting } else { converted == encrypted };
+            if plain {
                 self.add_plain(at..at + about.sector)?;
             }
         }
@@ -182,6 +191,8 @@ pub(super) struct Information {
     len: usize,
     chunk: u32,
     log: u32,
+    /// Size of a record of the log.
+    record: u32,
     /// Where both copies are.
     pub copies: [u64; 2],
     bitmaps: Vec<u64>,
@@ -214,7 +225,14 @@ impl Information {
             && log <= MOST_LOG
             && u64::from(log).is_multiple_of(sector);
         let bitmaps = places.iter().map(|place| u64::from_le_bytes(*place)).collect();
-        (sound && crc_is_right(whole, Self::CRC)).then_some(Self { len, chunk, log, copies, bitmaps })
+        (sound && crc_is_right(whole, Self::CRC)).then_some(Self {
+            len,
+            chunk,
+            log,
+            record: u32_at(head, 28),
+            copies,
+            bitmaps,
+        })
     }
 }
 
@@ -321,15 +339,18 @@ impl Log {
         if !bytes.starts_with(b"OLRDHEVF") || bytes.len() < information.log as usize {
             return Ok(Err(LogLost));
         }
-        let newest = Self::records(&bytes).max_by_key(|(sequence, ..)| *sequence);
+        let newest = Self::records(&bytes, information.record as usize).max_by_key(|(sequence, ..)| *sequence);
         Ok(Ok(newest
             .map(|(_, at, old)| Self { at, old: old.to_vec() })
             .filter(|log| (1..about.size).contains(&log.at))))
     }
 
     /// Sequence, chunk and contents of the records that are whole. One that was written only in part has converted nothing yet.
-    fn records(log: &[u8]) -> impl Iterator<Item = (u64, u64, &[u8])> {
-        let records = (Self::UNIT..log.len()).step_by(Self::UNIT).map(|at| &log[at..]).filter(|record| {
+    fn records(log: &[u8], size: usize) -> impl Iterator<Item = (u64, u64, &[u8])> {
+        // There are two, behind the log's own header. Whoever pads them pads them to whole units.
+        let places = [Self::UNIT, Self::UNIT.saturating_add(size)].into_iter();
+        let places = places.chain((Self::UNIT..log.len()).step_by(Self::UNIT));
+        let records = places.filter_map(|at| log.get(at..)).filter(|record| {
             let head = record.get(..Self::HEADER);
             head.is_some_and(|head| {
                 u16_at(head, 0) == 32 && u16_at(head, 2) == 1 && u32_at(head, 28) == crc32fast::hash(&head[..28])
