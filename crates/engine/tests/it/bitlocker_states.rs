@@ -69,7 +69,8 @@ fn every_state_reads_right_and_is_written_where_that_is_safe() {
             }
             for kind in [Kind::Windows8, Kind::Vista] {
                 let (volume, warnings) = reads(&clear(maker::Volume { state, ..maker::Volume::new(kind) }));
-                assert_eq!(volume.writable(), writable, "{state:?}, {warnings:?}");
+                // Vista seals nothing, so that nothing tells who says that a part is in clear.
+                assert_eq!(volume.writable(), writable && kind != Kind::Vista, "{state:?}, {warnings:?}");
                 let said = if writable { "Not all of the volume is encrypted" } else { "interrupted" };
                 assert!(warnings.iter().any(|warning| warning.contains(said)), "{warnings:?}");
             }
@@ -102,12 +103,10 @@ fn sectors_of_4096_bytes_and_all_methods() {
     for method in Method::ALL {
         for sector_size in [512, 4096] {
             let tail = method == Method::Xts128 || method == Method::Xts256;
-            let state = State::HalfWay { current: 3, next: 4, watermark: 0x12_0000 };
-            for state in [State::Encrypted, state] {
-                let made = clear(maker::Volume { method, sector_size, tail, state, ..windows8() });
-                let (volume, _) = reads(&made);
-                assert_eq!(volume.sector_size(), sector_size);
-            }
+            let state = State::HalfWay { current: 3, next: 4, watermark: 0xe_0000 };
+            let made = clear(maker::Volume { method, sector_size, tail, state, size: 1 << 20, ..windows8() });
+            let (volume, _) = reads(&made);
+            assert_eq!(volume.sector_size(), sector_size);
         }
     }
 }
@@ -150,17 +149,16 @@ fn bitmaps_say_what_is_encrypted() {
 #[test]
 fn the_log_says_which_sectors_of_a_chunk_are_converted() {
     for (sector_size, sectors) in [(512, 128), (4096, 16)] {
-        for chunk in [5, 9, 31] {
+        for chunk in [9, 31] {
             for (plain, converted) in
                 [(true, 0), (true, 1), (true, 7), (true, sectors), (false, 1), (false, sectors - 1)]
             {
-                let plain: &[u64] = if plain { &[5, 9, 12, 31] } else { &[12] };
-                for regions in [1, 3] {
-                    let on_write = EncryptOnWrite { under_way: Some((chunk, converted)), regions, ..on_write(plain) };
-                    let made = clear(maker::Volume { sector_size, ..with_bitmaps(on_write) });
-                    let (volume, _) = reads(&made);
-                    assert!(!volume.writable(), "a chunk is under way");
-                }
+                let plain: &[u64] = if plain { &[9, 12, 31] } else { &[12] };
+                let regions = chunk / 10;
+                let on_write =
+                    EncryptOnWrite { under_way: Some((chunk, converted)), regions: 1 + regions, ..on_write(plain) };
+                let (volume, _) = reads(&clear(maker::Volume { sector_size, ..with_bitmaps(on_write) }));
+                assert!(!volume.writable(), "a chunk is under way");
             }
         }
     }

@@ -104,6 +104,11 @@ impl Eow {
         self.plain.is_empty() && self.lost.is_empty() && !self.under_way && !self.log_lost
     }
 
+    /// Whether nothing is known of a volume of `size` bytes.
+    pub fn is_lost(&self, size: u64) -> bool {
+        self.lost.first().is_some_and(|lost| *lost == (0..size))
+    }
+
     fn lose(&mut self, range: Range<u64>) {
         if !range.is_empty() {
             self.lost.push(range);

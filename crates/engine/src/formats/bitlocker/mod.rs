@@ -25,6 +25,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+use claviger_crypto::Secret;
 use serde_json::{Value, json};
 
 use super::takes::{Parameter, Takes, check_opening};
@@ -33,9 +34,9 @@ use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystems::detect;
-use crate::store::Store;
+use crate::store::{MemoryStore, Store};
 use crate::volume::Layout;
-use boot::Boot;
+use boot::{Boot, Kind};
 use eow::Eow;
 use guid::filetime;
 use layout::Places;
@@ -77,6 +78,11 @@ impl Format for BitLocker {
         Ok(Box::new(wiped(NAME, BitLockerHeader::read(store))?))
     }
 
+    fn remains(&self, store: &dyn Store) -> Result<Option<String>> {
+        let found = find::find(store, find::NEAR, &|_| true)?;
+        Ok(found.map(|boot| format!("there are metadata of BitLocker at byte {}", boot.metadata[0])))
+    }
+
     fn takes(&self) -> Takes {
         use Parameter::*;
         Takes { creating: &[], opening: &[Hash, Cipher, Keyfile, VolumeKey, Keyslot] }
@@ -94,7 +100,7 @@ struct BitLockerHeader {
     /// The copies of the metadata that are whole, in their order.
     copies: Vec<Copy>,
     /// What is wrong with the others: number and error.
-    damaged: Vec<(usize, Error)>,
+    damaged: Vec<Damaged>,
     /// What is wrong with the first sector.
     first_sector: Option<&'static str>,
 }
@@ -140,15 +146,10 @@ impl BitLockerHeader {
         let mut read_only = self.first_sector.is_some();
         if let Some(vmk) = &opened.vmk
             && !unlock::proven(copy, vmk)
+            && let Some(warning) = self.unproven(copy)
         {
             read_only = true;
-            warnings.push(
-                Warning::from(
-                    "The metadata have another hash than the one that was sealed with them: somebody without the key may have \
-                     changed them, or they are damaged. The volume can only be read, and may read wrong.",
-                )
-                .advise(Advice::RepairHeader),
-            );
+            warnings.push(warning);
         }
         if !std::ptr::eq(copy, self.first()) {
             read_only = true;
@@ -180,6 +181,26 @@ impl BitLockerHeader {
         Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), recognised })
     }
 
+    /// What to say where nothing shows that somebody with the key wrote a copy. Vista seals no hash: such a volume is written where all of
+    /// it is encrypted, so that no metadata make anybody write in the clear.
+    fn unproven(&self, copy: &Copy) -> Option<Warning> {
+        let metadata = &copy.metadata;
+        let encrypted = (metadata.state, metadata.next_state) == (State::ENCRYPTED, State::ENCRYPTED);
+        match self.boot.kind == Kind::Vista && copy.seals_nothing() {
+            true if encrypted => None,
+            true => Some(
+                "Nothing shows who wrote the metadata, and not all of the volume is encrypted. It can only be read.".into(),
+            ),
+            false => Some(
+                Warning::from(
+                    "The metadata have another hash than the one that was sealed with them: somebody without the key may have \
+                     changed them, or they are damaged. The volume can only be read, and may read wrong.",
+                )
+                .advise(Advice::RepairHeader),
+            ),
+        }
+    }
+
     /// What bitmaps say of a volume that is encrypted as it is written: its state says that it is encrypted. Puts that into `places`.
     fn written_encrypted(&self, metadata: &Metadata, places: &mut Places) -> Result<AboutState> {
         let Some(at) = self.boot.eow.filter(|_| !is_decrypted(metadata)) else { return Ok(AboutState::default()) };
@@ -187,7 +208,7 @@ impl BitLockerHeader {
         let decrypting = metadata.next_state == State::DECRYPTED;
         let found = Eow::read(&*self.store, &eow::About { at, sector, size, decrypting })?;
         places.encrypted = places.size;
-        let Some(eow) = found.filter(|eow| eow.lost != [0..size]) else {
+        let Some(eow) = found.filter(|eow| !eow.is_lost(size)) else {
             if let Some(header) = self.header_in_clear(places)? {
                 places.plain.push(header);
             }
@@ -324,6 +345,10 @@ impl Header for BitLockerHeader {
         Some(self.described())
     }
 
+    fn damage(&self) -> Vec<Warning> {
+        self.warnings()
+    }
+
     fn effort(&self, with: &Unlock<'_>) -> u64 {
         unlock::effort(&self.first().metadata, with)
     }
@@ -369,21 +394,22 @@ fn search(store: &dyn Store) -> Result<Option<FoundCopies>> {
     Ok(Some((boot, copies, damaged)))
 }
 
-type FoundCopies = (Boot, Vec<Copy>, Vec<(usize, Error)>);
+type Damaged = (usize, Error);
+type FoundCopies = (Boot, Vec<Copy>, Vec<Damaged>);
 
 /// The copies that are whole, and what is wrong with the others.
 ///
 /// # Errors
 /// What is wrong with the first where none is whole.
-fn read_copies(store: &dyn Store, boot: &Boot) -> Result<(Vec<Copy>, Vec<(usize, Error)>)> {
+fn read_copies(store: &dyn Store, boot: &Boot) -> Result<(Vec<Copy>, Vec<Damaged>)> {
     // A copy knows the others, of which Vista's boot sector has no places, and a damaged one wrong ones.
     let known = boot.metadata.iter().find_map(|at| Copy::read(store, *at).ok());
     let places = known.map_or_else(|| boot.metadata.clone(), |copy| copy.metadata.copies.to_vec());
-    let (mut copies, mut damaged): (Vec<Copy>, Vec<(usize, Error)>) = (Vec::new(), Vec::new());
+    let (mut copies, mut damaged): (Vec<Copy>, Vec<Damaged>) = (Vec::new(), Vec::new());
     for (number, at) in places.into_iter().enumerate() {
         match Copy::read(store, at) {
             Ok(copy) => copies.push(copy),
-            Err(error) if matches!(error.kind, ErrorKind::Io(_)) => return Err(error),
+            // A place that the disk cannot read is damage like any other.
             Err(error) => damaged.push((number, error)),
         }
     }
@@ -465,4 +491,34 @@ fn cut_short(size: u64, there: u64) -> Error {
     Error::new(ErrorKind::Malformed { field: "state offset", offset: 16, what })
         .hint("If it was cut short, find a complete copy.")
         .advise(Advice::OpenTruncated)
+}
+
+/// See [`crate::fuzzing::bitlocker_metadata`].
+pub(crate) fn fuzz_metadata(bytes: &[u8]) {
+    let Ok(metadata) = Metadata::parse(bytes, 0) else { return };
+    let (protectors, _) = Protector::all(&metadata);
+    protectors.iter().for_each(|protector| drop(protector.describe()));
+    let _ = metadata.block().map(|block| Metadata::parse(&block, 0).map(|again| assert_eq!(again, metadata)));
+    let _ = unlock::open(&metadata, &Unlock::with(&[]));
+    for (kind, sector_size) in [(Kind::Windows7, 512), (Kind::Vista, 512), (Kind::ToGo, 4096)] {
+        let boot = Boot { kind, sector_size, cluster: 4096, metadata: metadata.copies.to_vec(), eow: None };
+        let _ = Places::of(&boot, &metadata, 1 << 30);
+    }
+}
+
+/// See [`crate::fuzzing::bitlocker_on_write`].
+pub(crate) fn fuzz_on_write(bytes: &[u8]) {
+    let store = MemoryStore::new(bytes.to_vec());
+    for decrypting in [false, true] {
+        let about = eow::About { at: [0, 512], sector: 512, size: 2 << 20, decrypting };
+        let Ok(Some(found)) = Eow::read(&store, &about) else { continue };
+        for ranges in [found.plain, found.structures, found.lost] {
+            assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "they are in order: {ranges:x?}");
+        }
+    }
+}
+
+/// See [`crate::fuzzing::bitlocker_startup_key`].
+pub(crate) fn fuzz_startup_key(bytes: &[u8]) {
+    let _ = startup::StartupKey::read(&Secret::copy_from(bytes));
 }

@@ -100,6 +100,9 @@ fn counting<'a>(copies: &'a [Copy], with: &Unlock<'_>) -> Result<&'a Copy> {
                 if let Some(proven) = copies.iter().find(|copy| unlock::proven(copy, &vmk)) {
                     return Ok(proven);
                 }
+                if copy.seals_nothing() {
+                    return Ok(copy);
+                }
             }
             Ok(None) => {}
             Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),
@@ -128,7 +131,7 @@ fn written(store: &dyn Store, copy: &Copy) -> Result<Vec<u8>> {
 /// What the first sector is to be.
 enum FirstSector {
     Right,
-    New([u8; boot::LEN], Option<Warning>),
+    New(Box<[u8; boot::LEN]>, Option<Warning>),
     /// It cannot be told.
     Unknown(Warning),
 }
@@ -139,7 +142,7 @@ fn first_sector(store: &dyn Store, sector: &[u8; boot::LEN], found: &Boot, metad
             return Ok(FirstSector::Right);
         }
         if let Some(led) = boot::leading_to(sector, metadata) {
-            return Ok(FirstSector::New(led, None));
+            return Ok(FirstSector::New(Box::new(led), None));
         }
     }
     let mut backup = [0; boot::LEN];
@@ -147,7 +150,7 @@ fn first_sector(store: &dyn Store, sector: &[u8; boot::LEN], found: &Boot, metad
     if at + boot::LEN as u64 <= store.len() {
         store.read_at(at, &mut backup)?;
         if Boot::parse(&backup).is_some_and(|backup| backup.kind == Kind::ToGo && backup.leads_to(metadata)) {
-            return Ok(FirstSector::New(backup, None));
+            return Ok(FirstSector::New(Box::new(backup), None));
         }
     }
     let unknown = |what: &str| Ok(FirstSector::Unknown(Warning::from(what)));
@@ -164,7 +167,7 @@ fn first_sector(store: &dyn Store, sector: &[u8; boot::LEN], found: &Boot, metad
                     "The first sector is made anew without the discovery volume that computers without BitLocker see.",
                 )
             });
-            Ok(FirstSector::New(boot::made_anew(found.sector_size, metadata.copies, eow), about))
+            Ok(FirstSector::New(Box::new(boot::made_anew(found.sector_size, metadata.copies, eow)), about))
         }
     }
 }
