@@ -1,6 +1,6 @@
 //! Ways into parsers that nothing else reaches, for the fuzz targets of this project. No promise is made about them.
 
-use crate::formats::{filevault2, loopaes, luks2, plain, truecrypt};
+use crate::formats::{bitlocker, filevault2, loopaes, luks2, plain, truecrypt};
 
 /// Reads a header of TrueCrypt or VeraCrypt that has been decrypted: up to 448 bytes.
 pub fn truecrypt_header(bytes: &[u8]) {
@@ -25,4 +25,19 @@ pub fn cryptmount_keyfile(bytes: &[u8]) {
 /// Reads the metadata of a LUKS2 volume that is being reencrypted, which are JSON, and works out its state.
 pub fn luks2_reencryption(json: &[u8]) {
     luks2::reencrypt::fuzz_metadata(json);
+}
+
+/// Reads a metadata block of BitLocker, its protectors and where they say things are.
+pub fn bitlocker_metadata(bytes: &[u8]) {
+    bitlocker::fuzz_metadata(bytes);
+}
+
+/// Reads what records encryption on write in BitLocker volumes: a volume that begins with it.
+pub fn bitlocker_on_write(bytes: &[u8]) {
+    bitlocker::fuzz_on_write(bytes);
+}
+
+/// Reads a startup key's file.
+pub fn bitlocker_startup_key(bytes: &[u8]) {
+    bitlocker::fuzz_startup_key(bytes);
 }

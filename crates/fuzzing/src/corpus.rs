@@ -5,6 +5,7 @@ use claviger_engine::formats::{loopaes, luks1, luks2};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Format, Secret, Spec, Store, Unlock};
+use claviger_testkit::bitlocker::maker::{self, EncryptOnWrite, Kind, Made, Protector, State};
 use claviger_testkit::filevault2::{BLOCK, DATA, Recipe, User};
 use sha2::{Digest, Sha256};
 
@@ -76,6 +77,76 @@ pub fn reencryption() -> Vec<Vec<u8>> {
     let header = MemoryStore::new(vec![0; FRONT as usize]);
     reencrypt::begin_decryption(&header, &volume(), &with, &request).expect("it begins");
     [rekeyed, plaintext, header].iter().map(|store| luks2::read(store).expect("a header").json).collect()
+}
+
+/// Volumes of BitLocker that open without a password, and one that opens by a startup key.
+fn bitlocker_volumes() -> Vec<Made> {
+    let volume = |kind, protectors| maker::Volume { size: 1 << 20, protectors, ..maker::Volume::new(kind) };
+    let clear = |kind| volume(kind, vec![Protector::ClearKey]);
+    let state = State::HalfWay { current: 2, next: 4, watermark: 0x6_0000 };
+    let on_write = EncryptOnWrite { chunk: 0x1_0000, regions: 1, plain: vec![3, 9], under_way: Some((5, 7)) };
+    let all = [
+        clear(Kind::Vista),
+        clear(Kind::Windows7),
+        clear(Kind::ToGo),
+        maker::Volume { state, ..clear(Kind::Windows8) },
+        maker::Volume { encrypt_on_write: Some(on_write), size: 2 << 20, ..clear(Kind::Windows8) },
+        volume(Kind::Windows8, vec![Protector::StartupKey, Protector::Tpm, Protector::SmartCard]),
+    ];
+    all.iter().map(maker::Volume::make).collect()
+}
+
+/// Volumes, of which the first sectors are changed above all.
+pub fn bitlocker() -> Vec<Vec<u8>> {
+    bitlocker_volumes().into_iter().map(|made| made.image).collect()
+}
+
+/// Metadata blocks, with what is behind them.
+pub fn bitlocker_metadata() -> Vec<Vec<u8>> {
+    let block = |made: Made| made.image[made.layout.metadata[0] as usize..][..4096].to_vec();
+    bitlocker_volumes().into_iter().map(block).collect()
+}
+
+/// Where a bitmap and a log are in what [`bitlocker_on_write`] gives.
+const BITMAP: usize = 1024;
+const LOG: usize = 4096;
+
+/// Information, a bitmap with its records, and a log, close together.
+pub fn bitlocker_on_write() -> Vec<Vec<u8>> {
+    let written = bitlocker_volumes().into_iter().filter_map(|made| {
+        let eow = made.layout.encrypt_on_write.as_ref()?;
+        let from = |at: u64, len: usize| &made.image[at as usize..][..len];
+        let mut all = vec![0; LOG + eow.log_len as usize];
+        all[..512].copy_from_slice(from(eow.information[0], 512));
+        all[40..56].fill(0);
+        all[56..64].copy_from_slice(&(BITMAP as u64).to_le_bytes());
+        all[BITMAP..][..1536].copy_from_slice(from(eow.bitmaps[0], 1536));
+        all[BITMAP + 36..][..8].copy_from_slice(&(LOG as u64).to_le_bytes());
+        all[LOG..].copy_from_slice(from(eow.logs[0], eow.log_len as usize));
+        Some(all)
+    });
+    written.collect()
+}
+
+/// Corrects the checksums of what records encryption on write, where it is at the places of the corpus.
+pub fn seal_on_write(all: &mut [u8]) {
+    let len = all.get(10..12).map_or(0, |len| usize::from(u16::from_le_bytes([len[0], len[1]])));
+    for (start, len, crc) in [(0, len, 36), (BITMAP, 512, 56), (BITMAP + 512, 512, 32), (BITMAP + 1024, 512, 32)] {
+        let Some(part) = all.get_mut(start..start + len).filter(|part| part.len() >= crc + 4) else { continue };
+        part[crc..crc + 4].fill(0);
+        let sum = crc32fast::hash(part);
+        part[crc..crc + 4].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// A startup key's file.
+pub fn bitlocker_startup_key() -> Vec<Vec<u8>> {
+    let unlocks = bitlocker_volumes().into_iter().flat_map(|made| made.unlocks);
+    let keys = unlocks.filter_map(|unlock| match unlock {
+        maker::Unlock::StartupKey(_, bytes) => Some(bytes),
+        _ => None,
+    });
+    keys.collect()
 }
 
 /// Corrects the checksums of both copies of a LUKS2 header (LUKS2 On-Disk Format Specification 1.1.1, section 2.1), if

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use claviger_crypto::Acceleration;
 use claviger_crypto::dmcrypt::{Sectors, Specification};
-use claviger_engine::formats::{self, filevault2, luks1, luks2};
+use claviger_engine::formats::{self, bitlocker, filevault2, luks1, luks2};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::trees::{NodeKind, Tree};
 use claviger_engine::volume::{Mapping, integrity};
@@ -25,6 +25,14 @@ pub static TARGETS: &[Target] = &[
     Target { name: "specification", run: specification, corpus: corpus::specifications },
     Target { name: "loopaes", run: fuzzing::loopaes_keyfile, corpus: corpus::loopaes },
     Target { name: "cryptmount", run: fuzzing::cryptmount_keyfile, corpus: corpus::cryptmount },
+    Target { name: "bitlocker", run: bitlocker, corpus: corpus::bitlocker },
+    Target { name: "bitlocker_metadata", run: fuzzing::bitlocker_metadata, corpus: corpus::bitlocker_metadata },
+    Target { name: "bitlocker_on_write", run: bitlocker_on_write, corpus: corpus::bitlocker_on_write },
+    Target {
+        name: "bitlocker_startup_key",
+        run: fuzzing::bitlocker_startup_key,
+        corpus: corpus::bitlocker_startup_key,
+    },
     Target { name: "integrity", run: integrity, corpus: corpus::integrity },
     Target { name: "partitions", run: partitions, corpus: corpus::partitions },
     Target { name: "filesystems", run: filesystems, corpus: corpus::filesystems },
@@ -66,6 +74,18 @@ fn luks2(bytes: &[u8]) {
 fn filevault2(bytes: &[u8]) {
     header(&filevault2::FILEVAULT2, &store(bytes));
     fuzzing::filevault2_metadata(bytes);
+}
+
+fn bitlocker(bytes: &[u8]) {
+    header(&bitlocker::BITLOCKER, &store(bytes));
+}
+
+/// The goal is what is behind the checksums.
+fn bitlocker_on_write(bytes: &[u8]) {
+    fuzzing::bitlocker_on_write(bytes);
+    let mut sealed = bytes.to_vec();
+    corpus::seal_on_write(&mut sealed);
+    fuzzing::bitlocker_on_write(&sealed);
 }
 
 fn specification(bytes: &[u8]) {

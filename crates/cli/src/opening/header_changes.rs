@@ -4,11 +4,14 @@ use std::path::PathBuf;
 
 use claviger_engine::formats::{Attributes, Prepared};
 use claviger_engine::store::Access;
-use claviger_engine::{Error, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, Unlock};
 
+use crate::opening::credentials::CredentialArgs;
 use crate::opening::editing::{HeaderArgs, Named};
 use crate::opening::new_file;
-use crate::terminal::{advice, prompt};
+use crate::process::guard;
+use crate::terminal::progress::Progress;
+use crate::terminal::{advice, cancel, prompt};
 
 /// Set the UUID, label, subsystem and flags of a LUKS volume
 #[derive(clap::Args)]
@@ -45,7 +48,10 @@ pub struct SetArgs {
     pub json: bool,
 }
 
-/// Put right what is damaged in a LUKS header, where it can be told without a passphrase
+/// Put right what is damaged in a header, where it can be told without a passphrase
+///
+/// BitLocker has three copies of its metadata, and a first sector that leads to them. What is damaged is written anew from a copy that
+/// is whole; if the first sector is gone, name the format. Only where whole copies differ does it take a password to tell which counts.
 ///
 /// LUKS2 has two copies of its header: one that is damaged or old is written anew, as the other one is. Of LUKS1 those fields are
 /// put right of which only one value can be meant. Keys are never touched: a keyslot that is overwritten is lost.
@@ -55,6 +61,9 @@ pub struct SetArgs {
 pub struct RepairArgs {
     #[command(flatten)]
     header: HeaderArgs,
+
+    #[command(flatten)]
+    credentials: CredentialArgs,
 
     /// Answer the question with yes
     #[arg(long)]
@@ -117,10 +126,30 @@ pub fn set(args: &SetArgs) -> anyhow::Result<()> {
     named.carry_out(prepared, args.json)
 }
 
+impl RepairArgs {
+    /// What is to be written. A sealed header may take a credential, which is asked for then.
+    fn prepared(&self, named: &Named) -> claviger_engine::Result<Prepared> {
+        let cancel = cancel::install()?;
+        let repaired = |credentials: &[Credential]| {
+            let bar = Progress::steps("Searching");
+            let show = |done, all| bar.at(done, all);
+            let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..Unlock::with(credentials) };
+            named.editor.repair_opened(&*named.store, &with)
+        };
+        match repaired(&[]) {
+            Err(e) if named.editor.sealed() && matches!(e.kind, ErrorKind::Misuse(_)) => {
+                guard::no_dumps();
+                repaired(&self.credentials.read_for(|keyfiles| named.header.asks_passphrase(keyfiles))?)
+            }
+            prepared => prepared,
+        }
+    }
+}
+
 /// Carries `header repair` out.
 pub fn repair(args: &RepairArgs) -> anyhow::Result<()> {
     let named = args.header.find(Access::ReadWrite)?;
-    let prepared = named.editor.repair(&*named.store).map_err(|e| e.at(&args.header.path))?;
+    let prepared = args.prepared(&named).map_err(|e| e.at(&args.header.path))?;
     let wanted = !prepared.edit.steps.is_empty() && !args.yes;
     if wanted {
         let question = format!("{} Repair it? (yes/no) ", announcement(&named, &prepared));

@@ -107,6 +107,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             None => explained.without_candidates(),
         };
     } else if args.without_password {
+        explained.is_damaged_in_part(&targets);
         explained.needs_password(&targets);
     } else if let Some(error) = all_take_too_long(args, &targets) {
         explained.nothing_opens(&targets, Some(error));
@@ -266,6 +267,21 @@ impl Explained {
             &["claviger", "header", "restore", "--from", "BACKUP", &path],
         );
         code
+    }
+
+    /// What is damaged although it can be tried, and what mends it.
+    fn is_damaged_in_part(&mut self, targets: &[Target]) {
+        let path = self.path.clone();
+        for target in targets {
+            let damage = target.header.damage();
+            if damage.iter().any(|warning| warning.advice == Some(claviger_engine::Advice::RepairHeader)) {
+                self.advise(
+                    "To write anew what is damaged:",
+                    &["claviger", "header", "repair", "--format", target.format, &path],
+                );
+            }
+            self.findings.extend(damage.into_iter().map(|warning| warning.what));
+        }
     }
 
     /// What else random bytes may be, and how that is tried.

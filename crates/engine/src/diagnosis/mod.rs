@@ -43,6 +43,18 @@ pub struct Diagnosis {
     pub partition_trouble: Option<String>,
     /// What each format says of it.
     pub formats: Vec<Opinion>,
+    /// What is left of a volume whose beginning is none any more.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remains: Vec<Remains>,
+}
+
+/// What is left of a volume.
+#[derive(Clone, Debug, Serialize)]
+pub struct Remains {
+    /// The format.
+    pub format: &'static str,
+    /// What there is: `there are metadata of BitLocker at byte 4096`.
+    pub what: String,
 }
 
 /// What a mark says.
@@ -86,7 +98,20 @@ pub fn look(store: &Arc<dyn Store>) -> Result<Diagnosis> {
         && !mark.as_ref().is_some_and(|m| m.looks_random);
     let (partitions, partition_trouble) = if is_disk { partitions(store)? } else { (Vec::new(), None) };
     let beyond_sectors = size % 512;
-    Ok(Diagnosis { size, beyond_sectors, content, mark, filesystem, partitions, partition_trouble, formats })
+    // A beginning that looks random is that of a volume, or of what was always something else.
+    let sure = formats.iter().any(|o| matches!(o.verdict, Verdict::Yes(_)));
+    let overwritten =
+        !sure && mark.as_ref().is_none_or(|m| !m.looks_random) && content.is_some_and(|c| c.begins != Look::Random);
+    let remains = if overwritten { remains(&**store)? } else { Vec::new() };
+    Ok(Diagnosis { size, beyond_sectors, content, mark, filesystem, partitions, partition_trouble, formats, remains })
+}
+
+fn remains(store: &dyn Store) -> Result<Vec<Remains>> {
+    let mut all = Vec::new();
+    for format in FORMATS {
+        all.extend(format.remains(store)?.map(|what| Remains { format: format.name(), what }));
+    }
+    Ok(all)
 }
 
 /// The partitions of a disk, or what is wrong with the table of them.
@@ -165,7 +190,8 @@ impl Diagnosis {
             Verdict::Possible(_) => !sure,
             Verdict::No(_) => false,
         };
-        let names: Vec<_> = self.formats.iter().filter(possible).map(|o| o.format).collect();
+        let mut names: Vec<_> = self.formats.iter().filter(possible).map(|o| o.format).collect();
+        names.extend(self.remains.iter().map(|remains| remains.format));
         if !names.is_empty() {
             return Ok(FORMATS.iter().copied().filter(|f| names.contains(&f.name())).collect());
         }

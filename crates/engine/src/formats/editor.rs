@@ -114,6 +114,15 @@ pub trait KeyslotEditor: Sync {
         Err(Error::unsupported("repairing headers of this format"))
     }
 
+    /// Like [`KeyslotEditor::repair`], also where only a credential tells what is right. What `with` has of progress and cancellation
+    /// counts for the search for what is left of a header.
+    ///
+    /// # Errors
+    /// Those of [`KeyslotEditor::repair`] and of `Header::unlock`; `Misuse` where a credential is needed and none is given; `Cancelled`.
+    fn repair_opened(&self, store: &dyn Store, _with: &Unlock<'_>) -> Result<Prepared> {
+        self.repair(store)
+    }
+
     /// Whether the header can be read, saved and restored without any credential, since only keys are encrypted in it.
     fn public(&self) -> bool {
         false

@@ -152,6 +152,14 @@ pub trait Format: Sync {
         creator.create_hidden_volume(store, outer, spec, first)
     }
 
+    /// What is left of a volume whose beginning is none any more: looks further than [`Format::identify`]. [`Format::open`] finds it, too.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn remains(&self, _store: &dyn Store) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     /// Where backups of headers are, in bytes before the end of the store; nothing if there are none.
     fn backups_before_end(&self) -> &'static [u64] {
         &[]
@@ -346,6 +354,11 @@ pub trait Header: Send {
     /// What can be told without any credential, as JSON: keyslots, ciphers, UUID, tokens. No secret is in it.
     fn describe(&self) -> Option<serde_json::Value> {
         None
+    }
+
+    /// What is damaged in it, as far as that shows without any credential.
+    fn damage(&self) -> Vec<Warning> {
+        Vec::new()
     }
 
     /// What trying the keyslots will cost, where the header tells it: to be said before it is tried.

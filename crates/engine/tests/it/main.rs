@@ -1,7 +1,10 @@
 //! The integration tests, as one program: linking is most of what building them takes.
 
+mod bitlocker;
 mod bitlocker_create;
+mod bitlocker_damaged;
 mod bitlocker_protectors;
+mod bitlocker_states;
 mod edit;
 mod examples;
 mod filesystems_detect;

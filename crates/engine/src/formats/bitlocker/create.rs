@@ -197,6 +197,7 @@ impl Plan {
             header_place: self.kept[HEADER_PLACE].offset,
             reserved: Vec::new(),
             encrypted: self.size,
+            plain: Vec::new(),
             vista: false,
         };
         let checked = self.kept.iter().try_for_each(|part| places.reserve(part.offset, part.size, part.what));

@@ -16,7 +16,7 @@ use super::protectors::{Kind, Protector};
 use super::renew::{boxes, recovery_key, renew};
 use super::sealed::{self, Sealer};
 use super::unlock::{self, Opened};
-use super::{BITLOCKER, BitLocker, COPY_NAMES, NAME, no_copy, read_copies, recovery, write};
+use super::{BITLOCKER, BitLocker, COPY_NAMES, NAME, no_copy, read_copies, recovery, repair, write};
 use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::edit::Edit;
@@ -55,6 +55,14 @@ impl KeyslotEditor for BitLocker {
 
     fn set_opened(&self, store: &dyn Store, with: &Unlock<'_>, to: &Attributes<'_>) -> Result<Prepared> {
         wiped(NAME, set(store, with, to))
+    }
+
+    fn repair(&self, store: &dyn Store) -> Result<Prepared> {
+        self.repair_opened(store, &Unlock::with(&[]))
+    }
+
+    fn repair_opened(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
+        wiped(NAME, repair::repair(store, with))
     }
 
     fn sealed(&self) -> bool {

@@ -30,6 +30,8 @@ pub(super) struct Places {
     pub reserved: Vec<(Range<u64>, &'static str)>,
     /// How far the data are encrypted.
     pub encrypted: u64,
+    /// What is in clear all the same, in order, by its place in the store.
+    pub plain: Vec<Range<u64>>,
     /// Whether it is one of Vista's: the boot sector and the 15 sectors behind it are in clear.
     pub vista: bool,
 }
@@ -66,7 +68,8 @@ impl Places {
         if encrypted > size || size == 0 || !encrypted.is_multiple_of(sector) {
             return Err(malformed("state offset", 16, format!("{encrypted}, of a volume of {size} bytes")));
         }
-        let mut places = Self { size, sector, header: 0, header_place: 0, reserved: Vec::new(), encrypted, vista };
+        let (reserved, plain) = (Vec::new(), Vec::new());
+        let mut places = Self { size, sector, header: 0, header_place: 0, reserved, encrypted, plain, vista };
         let area = if vista { VISTA_AREA.next_multiple_of(boot.cluster) } else { AREA };
         for at in metadata.copies {
             places.reserve(at, area, "the metadata")?;
@@ -77,6 +80,9 @@ impl Places {
             let (place, len) = header(metadata, sector)?;
             (places.header, places.header_place) = (len, place);
             places.reserve(place, len, "the place of the volume's header")?;
+        }
+        if metadata.state == State::DIRTY && metadata.log_size > 0 {
+            places.reserve(encrypted, metadata.log_size.into(), "the log of the conversion")?;
         }
         places.check()?;
         Ok(places)
@@ -166,8 +172,22 @@ impl Segments<'_> {
         }
     }
 
-    /// What is stored in a range, encrypted as far as the watermark goes.
+    /// What is stored in a range.
     fn stored(&mut self, range: Range<u64>) {
+        let plain = &self.places.plain;
+        let first = plain.partition_point(|part| part.end <= range.start);
+        let mut at = range.start;
+        for part in plain[first..].iter().take_while(|part| part.start < range.end) {
+            let (start, end) = (part.start.max(range.start), part.end.min(range.end));
+            self.by_watermark(at..start);
+            self.push(end - start, start, Payload::Clear);
+            at = end;
+        }
+        self.by_watermark(at..range.end);
+    }
+
+    /// What is stored in a range, encrypted as far as the watermark goes.
+    fn by_watermark(&mut self, range: Range<u64>) {
         let border = self.places.encrypted.clamp(range.start, range.end);
         let payload = Payload::crypt(Arc::clone(self.cipher), range.start / self.places.sector);
         self.push(border - range.start, range.start, payload);

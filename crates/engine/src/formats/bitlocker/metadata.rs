@@ -232,6 +232,11 @@ pub(super) struct Copy {
 }
 
 impl Copy {
+    /// Whether nothing can show who wrote it: Vista has no hash.
+    pub fn seals_nothing(&self) -> bool {
+        self.metadata.version == VISTA && self.validation.hash.is_none()
+    }
+
     /// Reads the copy at `at`.
     ///
     /// # Errors
@@ -239,6 +244,9 @@ impl Copy {
     pub fn read(store: &dyn Store, at: u64) -> Result<Self> {
         let malformed = |field, offset, what: String| -> Error { ErrorKind::Malformed { field, offset, what }.into() };
         let there = store.len().saturating_sub(at).min(AREA) as usize;
+        if there == 0 {
+            return Err(malformed("places of the metadata", 32, format!("byte {at} is behind the end")));
+        }
         let mut bytes = vec![0; there];
         store.read_at(at, &mut bytes)?;
         // A block that is cut short is told from something else by its signature.

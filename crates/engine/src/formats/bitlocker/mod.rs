@@ -7,6 +7,8 @@ mod create;
 mod datum;
 mod discovery;
 mod editor;
+mod eow;
+mod find;
 mod first_sector;
 mod guid;
 mod layout;
@@ -16,11 +18,13 @@ mod protect;
 mod protectors;
 mod recovery;
 mod renew;
+mod repair;
 mod sealed;
 mod startup;
 mod unlock;
 mod write;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -32,13 +36,15 @@ use super::{Choices, Creator, Facts, Format, Header, KeyslotEditor, Unlocked, Ve
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::filesystems::detect;
 use crate::spec::{Kept, Spec};
-use crate::store::Store;
+use crate::store::{MemoryStore, Store};
 use crate::volume::Layout;
 use boot::{Boot, Kind};
+use eow::Eow;
 use guid::filetime;
 use layout::Places;
-use metadata::{COPIES, Copy, State};
+use metadata::{COPIES, Copy, Metadata, State};
 use method::{METHODS, Method};
 use protectors::Protector;
 use startup::StartupKey;
@@ -58,6 +64,9 @@ const COPY_NAMES: [&str; COPIES] = ["primary", "second copy", "third copy"];
 /// Bytes of a volume master key.
 const VMK: usize = 32;
 
+/// Bytes of a volume's beginning that tell what file system it has.
+const HEADER_LOOK: u64 = 8192;
+
 impl Format for BitLocker {
     fn name(&self) -> &'static str {
         NAME
@@ -72,6 +81,11 @@ impl Format for BitLocker {
 
     fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
         Ok(Box::new(wiped(NAME, BitLockerHeader::read(store))?))
+    }
+
+    fn remains(&self, store: &dyn Store) -> Result<Option<String>> {
+        let found = find::find(store, find::NEAR, &|_| true)?;
+        Ok(found.map(|boot| format!("there are metadata of BitLocker at byte {}", boot.metadata[0])))
     }
 
     fn takes(&self) -> Takes {
@@ -131,15 +145,33 @@ struct BitLockerHeader {
     /// The copies of the metadata that are whole, in their order.
     copies: Vec<Copy>,
     /// What is wrong with the others: number and error.
-    damaged: Vec<(usize, Error)>,
+    damaged: Vec<Damaged>,
+    /// What is wrong with the first sector.
+    first_sector: Option<&'static str>,
 }
 
 impl BitLockerHeader {
     fn read(store: &Arc<dyn Store>) -> Result<Self> {
-        let boot = Boot::read(&**store)?;
-        let boot = boot.ok_or_else(|| ErrorKind::NotThisFormat("its first sector is none of BitLocker".to_owned()))?;
-        let (copies, damaged) = read_copies(&**store, &boot)?;
-        Ok(Self { store: Arc::clone(store), boot, copies, damaged })
+        let (boot, copies, damaged, first_sector) = match Boot::read(&**store)? {
+            Some(boot) => match read_copies(&**store, &boot) {
+                Ok((copies, damaged)) => (boot, copies, damaged, None),
+                Err(error) => {
+                    let (boot, copies, damaged) = search(&**store)?.ok_or(error)?;
+                    (
+                        boot,
+                        copies,
+                        damaged,
+                        Some("The first sector does not lead to the metadata, which were found without it."),
+                    )
+                }
+            },
+            None => {
+                let lost = || ErrorKind::NotThisFormat("its first sector is none of BitLocker".to_owned());
+                let (boot, copies, damaged) = search(&**store)?.ok_or_else(lost)?;
+                (boot, copies, damaged, Some("The first sector was overwritten: the metadata were found without it."))
+            }
+        };
+        Ok(Self { store: Arc::clone(store), boot, copies, damaged, first_sector })
     }
 
     /// What is taken for true: the first copy that is whole, since it is written first.
@@ -150,21 +182,19 @@ impl BitLockerHeader {
     fn unlocked(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
         check_opening(NAME, &BITLOCKER.takes(), with)?;
-        let (copy, opened) = self.opened(with)?;
+        let (copy, opened) = match is_decrypted(&self.first().metadata) {
+            true => (self.first(), Opened::decrypted(&self.first().metadata)),
+            false => self.opened(with)?,
+        };
         let metadata = &copy.metadata;
         let mut warnings = self.warnings();
-        let mut read_only = false;
+        let mut read_only = self.first_sector.is_some();
         if let Some(vmk) = &opened.vmk
             && !unlock::proven(copy, vmk)
+            && let Some(warning) = self.unproven(copy)
         {
             read_only = true;
-            warnings.push(
-                Warning::from(
-                    "The metadata have another hash than the one that was sealed with them: somebody without the key may have \
-                     changed them, or they are damaged. The volume can only be read, and may read wrong.",
-                )
-                .advise(Advice::RepairHeader),
-            );
+            warnings.push(warning);
         }
         if !std::ptr::eq(copy, self.first()) {
             read_only = true;
@@ -173,26 +203,95 @@ impl BitLockerHeader {
                     .advise(Advice::RepairHeader),
             );
         }
-        let places = Places::of(&self.boot, metadata, self.store.len())?;
+        let mut places = Places::of(&self.boot, metadata, self.store.len())?;
         if places.size > self.store.len() {
             if !with.truncated {
                 return Err(cut_short(places.size, self.store.len()));
             }
             read_only = true;
         }
-        let method = Method::numbered(metadata.method)?;
+        let method = Opened::method(metadata)?;
         let cipher = method.cipher(&opened.fvek, self.boot.sector_size, with.acceleration)?;
+        for state in [about_state(copy, with), self.written_encrypted(metadata, &mut places)?] {
+            read_only |= state.read_only;
+            warnings.extend(state.warnings);
+        }
         let mut layout = places.layout(&cipher, metadata, &*self.store)?;
-        let state = about_state(copy, with);
-        read_only |= state.read_only;
-        warnings.extend(state.warnings);
         if read_only {
             layout = layout.read_only();
         }
         let facts = self.facts(copy, &opened, method, &layout);
         let (trials, derivations) = (opened.trials, opened.trials);
-        let recognised = opened.vmk.is_some();
+        let recognised = opened.vmk.is_some() || is_decrypted(metadata);
         Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), recognised })
+    }
+
+    /// What to say where nothing shows that somebody with the key wrote a copy. Vista seals no hash: such a volume is written where all of
+    /// it is encrypted, so that no metadata make anybody write in the clear.
+    fn unproven(&self, copy: &Copy) -> Option<Warning> {
+        let metadata = &copy.metadata;
+        let encrypted = (metadata.state, metadata.next_state) == (State::ENCRYPTED, State::ENCRYPTED);
+        match self.boot.kind == Kind::Vista && copy.seals_nothing() {
+            true if encrypted => None,
+            true => Some(
+                "Nothing shows who wrote the metadata, and not all of the volume is encrypted. It can only be read.".into(),
+            ),
+            false => Some(
+                Warning::from(
+                    "The metadata have another hash than the one that was sealed with them: somebody without the key may have \
+                     changed them, or they are damaged. The volume can only be read, and may read wrong.",
+                )
+                .advise(Advice::RepairHeader),
+            ),
+        }
+    }
+
+    /// What bitmaps say of a volume that is encrypted as it is written: its state says that it is encrypted. Puts that into `places`.
+    fn written_encrypted(&self, metadata: &Metadata, places: &mut Places) -> Result<AboutState> {
+        let Some(at) = self.boot.eow.filter(|_| !is_decrypted(metadata)) else { return Ok(AboutState::default()) };
+        let (sector, size) = (places.sector, places.size.min(self.store.len()));
+        let decrypting = metadata.next_state == State::DECRYPTED;
+        let found = Eow::read(&*self.store, &eow::About { at, sector, size, decrypting })?;
+        places.encrypted = places.size;
+        let Some(eow) = found.filter(|eow| !eow.is_lost(size)) else {
+            if let Some(header) = self.header_in_clear(places)? {
+                places.plain.push(header);
+            }
+            return Ok(AboutState::read_only(
+                "bitmaps lost: only the header can be read. All else is shown as if it were encrypted, and is noise where it is not. \
+                 The volume can only be read.",
+            ));
+        };
+        for range in &eow.structures {
+            places.reserve(range.start, range.end - range.start, "what records the encryption")?;
+        }
+        places.check()?;
+        let mut state = AboutState { read_only: !eow.is_done(), warnings: eow.lost.iter().map(bitmap_lost).collect() };
+        if eow.log_lost {
+            let what = "A log of the encryption cannot be read: sectors that were under way may read wrong. The volume can only be read.";
+            state.warnings.push(what.into());
+        }
+        if eow.under_way || !eow.plain.is_empty() {
+            let open: u64 = eow.plain.iter().map(|range| range.end - range.start).sum();
+            let what = format!(
+                "Not all of the volume is encrypted: {open} of {size} bytes lie open. It can only be read, since what is written there \
+                 would have to be encrypted and recorded in its bitmaps."
+            );
+            state.warnings.push(what.into());
+        }
+        places.plain = eow.plain;
+        Ok(state)
+    }
+
+    /// Where the beginning of the volume is stored, if it is a file system's and not encrypted.
+    fn header_in_clear(&self, places: &Places) -> Result<Option<Range<u64>>> {
+        let range = places.header_place..places.header_place + places.header;
+        if range.end > self.store.len() {
+            return Ok(None);
+        }
+        let mut start = vec![0; places.header.min(HEADER_LOOK) as usize];
+        self.store.read_at(range.start, &mut start)?;
+        Ok(detect::kind(&start).is_some().then_some(range))
     }
 
     /// The copy that the credentials open, the first one that is proven by its hash if there is one, and what opened it.
@@ -226,6 +325,9 @@ impl BitLockerHeader {
 
     /// What is wrong with the copies of the metadata, but does not keep the volume from being opened.
     fn warnings(&self) -> Vec<Warning> {
+        let first_sector = self
+            .first_sector
+            .map(|what| Warning::from(format!("{what} The volume can only be read.")).advise(Advice::RepairHeader));
         let damaged = self.damaged.iter().map(|(number, error)| {
             Warning::from(format!("Copy {} of the metadata is damaged: {}.", number + 1, error.kind))
                 .advise(Advice::RepairHeader)
@@ -236,7 +338,7 @@ impl BitLockerHeader {
             Warning::from("The copies of the metadata differ: a change of them was cut short.")
                 .advise(Advice::RepairHeader)
         });
-        damaged.chain(differ).collect()
+        first_sector.into_iter().chain(damaged).chain(differ).collect()
     }
 
     fn facts(&self, copy: &Copy, opened: &Opened, method: &Method, layout: &Layout) -> Facts {
@@ -245,6 +347,7 @@ impl BitLockerHeader {
         let (protector, opened_by) = match &opened.protector {
             Some((number, name)) => (Some(*number), name.clone()),
             None if opened.vmk.is_some() => (None, "volume master key".to_owned()),
+            None if is_decrypted(metadata) => (None, "nothing: it is decrypted".to_owned()),
             None => (None, "volume key".to_owned()),
         };
         let hash = if opened.trials > 0 { "SHA-256" } else { "none" };
@@ -287,6 +390,10 @@ impl Header for BitLockerHeader {
         Some(self.described())
     }
 
+    fn damage(&self) -> Vec<Warning> {
+        self.warnings()
+    }
+
     fn effort(&self, with: &Unlock<'_>) -> u64 {
         unlock::effort(&self.first().metadata, with)
     }
@@ -325,23 +432,29 @@ impl BitLockerHeader {
     }
 }
 
+/// What a boot sector would say, and the copies of the metadata near the beginning that are whole.
+fn search(store: &dyn Store) -> Result<Option<FoundCopies>> {
+    let Some(boot) = find::find(store, find::NEAR, &|_| true)? else { return Ok(None) };
+    let (copies, damaged) = read_copies(store, &boot)?;
+    Ok(Some((boot, copies, damaged)))
+}
+
+type Damaged = (usize, Error);
+type FoundCopies = (Boot, Vec<Copy>, Vec<Damaged>);
+
 /// The copies that are whole, and what is wrong with the others.
 ///
 /// # Errors
 /// What is wrong with the first where none is whole.
-fn read_copies(store: &dyn Store, boot: &Boot) -> Result<(Vec<Copy>, Vec<(usize, Error)>)> {
-    let mut places = boot.metadata.clone();
-    if boot.kind == Kind::Vista {
-        // Only the first one's place is known; it knows the others.
-        if let Ok(first) = Copy::read(store, places[0]) {
-            places = first.metadata.copies.to_vec();
-        }
-    }
-    let (mut copies, mut damaged): (Vec<Copy>, Vec<(usize, Error)>) = (Vec::new(), Vec::new());
+fn read_copies(store: &dyn Store, boot: &Boot) -> Result<(Vec<Copy>, Vec<Damaged>)> {
+    // A copy knows the others, of which Vista's boot sector has no places, and a damaged one wrong ones.
+    let known = boot.metadata.iter().find_map(|at| Copy::read(store, *at).ok());
+    let places = known.map_or_else(|| boot.metadata.clone(), |copy| copy.metadata.copies.to_vec());
+    let (mut copies, mut damaged): (Vec<Copy>, Vec<Damaged>) = (Vec::new(), Vec::new());
     for (number, at) in places.into_iter().enumerate() {
         match Copy::read(store, at) {
             Ok(copy) => copies.push(copy),
-            Err(error) if matches!(error.kind, ErrorKind::Io(_)) => return Err(error),
+            // A place that the disk cannot read is damage like any other.
             Err(error) => damaged.push((number, error)),
         }
     }
@@ -351,14 +464,34 @@ fn read_copies(store: &dyn Store, boot: &Boot) -> Result<(Vec<Copy>, Vec<(usize,
     }
 }
 
+/// Whether nothing is encrypted, so that no key is needed.
+fn is_decrypted(metadata: &Metadata) -> bool {
+    (metadata.state, metadata.next_state) == (State::DECRYPTED, State::DECRYPTED)
+}
+
 fn no_copy() -> Error {
     ErrorKind::Malformed { field: "metadata", offset: 0, what: "no copy is whole".to_owned() }.into()
 }
 
 /// What the state of the data means to whoever opens the volume.
+#[derive(Default)]
 struct AboutState {
     read_only: bool,
     warnings: Vec<Warning>,
+}
+
+impl AboutState {
+    fn read_only(why: &str) -> Self {
+        Self { read_only: true, warnings: vec![why.into()] }
+    }
+}
+
+fn bitmap_lost(range: &Range<u64>) -> Warning {
+    format!(
+        "bitmaps lost: bytes {} to {} are shown as if they were encrypted, and are noise where they are not. The volume can only be read.",
+        range.start, range.end
+    )
+    .into()
 }
 
 fn about_state(copy: &Copy, with: &Unlock<'_>) -> AboutState {
@@ -403,4 +536,34 @@ fn cut_short(size: u64, there: u64) -> Error {
     Error::new(ErrorKind::Malformed { field: "state offset", offset: 16, what })
         .hint("If it was cut short, find a complete copy.")
         .advise(Advice::OpenTruncated)
+}
+
+/// See [`crate::fuzzing::bitlocker_metadata`].
+pub(crate) fn fuzz_metadata(bytes: &[u8]) {
+    let Ok(metadata) = Metadata::parse(bytes, 0) else { return };
+    let (protectors, _) = Protector::all(&metadata);
+    protectors.iter().for_each(|protector| drop(protector.describe()));
+    let _ = metadata.block().map(|block| Metadata::parse(&block, 0).map(|again| assert_eq!(again, metadata)));
+    let _ = unlock::open(&metadata, &Unlock::with(&[]));
+    for (kind, sector_size) in [(Kind::Windows7, 512), (Kind::Vista, 512), (Kind::ToGo, 4096)] {
+        let boot = Boot { kind, sector_size, cluster: 4096, metadata: metadata.copies.to_vec(), eow: None };
+        let _ = Places::of(&boot, &metadata, 1 << 30);
+    }
+}
+
+/// See [`crate::fuzzing::bitlocker_on_write`].
+pub(crate) fn fuzz_on_write(bytes: &[u8]) {
+    let store = MemoryStore::new(bytes.to_vec());
+    for decrypting in [false, true] {
+        let about = eow::About { at: [0, 512], sector: 512, size: 2 << 20, decrypting };
+        let Ok(Some(found)) = Eow::read(&store, &about) else { continue };
+        for ranges in [found.plain, found.structures, found.lost] {
+            assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "they are in order: {ranges:x?}");
+        }
+    }
+}
+
+/// See [`crate::fuzzing::bitlocker_startup_key`].
+pub(crate) fn fuzz_startup_key(bytes: &[u8]) {
+    let _ = StartupKey::read(&Secret::copy_from(bytes));
 }

@@ -10,9 +10,9 @@ use claviger_crypto::stretch::{ITERATIONS, Task, stretch_all};
 
 use super::datum::{Key, key, kind, role};
 use super::metadata::{Copy, Metadata, State};
-use super::method::Method;
+use super::method::{METHODS, Method};
 use super::protectors::{Candidate, Kind, Protector, hashed, kinds, startup_keys};
-use super::{VMK, sealed};
+use super::{VMK, is_decrypted, sealed};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -29,6 +29,29 @@ pub(super) struct Opened {
     pub protector: Option<(u32, String)>,
     /// Stretched secrets that were tried.
     pub trials: u64,
+}
+
+impl Opened {
+    /// Of a volume that needs no key, since nothing is encrypted.
+    pub fn decrypted(metadata: &Metadata) -> Self {
+        let fvek = Secret::zeroed(Self::former_method(metadata).stored_key);
+        Self { vmk: None, fvek, protector: None, trials: 0 }
+    }
+
+    /// How the data are encrypted; of a volume that is decrypted, how they may have been.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub fn method(metadata: &Metadata) -> Result<&'static Method> {
+        match is_decrypted(metadata) {
+            true => Ok(Self::former_method(metadata)),
+            false => Method::numbered(metadata.method),
+        }
+    }
+
+    fn former_method(metadata: &Metadata) -> &'static Method {
+        Method::numbered(metadata.method).unwrap_or(&METHODS[0])
+    }
 }
 
 /// Finds the volume key: the credentials are a key itself, or any of them opens a protector. A key that lies open needs none.
@@ -76,8 +99,7 @@ pub(super) fn effort(metadata: &Metadata, with: &Unlock<'_>) -> u64 {
 
 /// Whether somebody can open it without any secret.
 pub(super) fn is_open(metadata: &Metadata) -> bool {
-    let decrypted = (metadata.state, metadata.next_state) == (State::DECRYPTED, State::DECRYPTED);
-    decrypted || Protector::all(metadata).0.iter().any(|protector| protector.clear_key().is_some())
+    is_decrypted(metadata) || Protector::all(metadata).0.iter().any(|protector| protector.clear_key().is_some())
 }
 
 /// A protector, and the volume master key that it gave.

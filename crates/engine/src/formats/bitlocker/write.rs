@@ -10,7 +10,7 @@ use crate::edit::{Edit, Seen, Step};
 use crate::error::Result;
 
 /// What the steps are called, in the order in which the copies are written: the first that is whole is the newest.
-const STEPS: [&str; 3] =
+pub(super) const STEPS: [&str; 3] =
     ["the first copy of the metadata", "the second copy of the metadata", "the third copy of the metadata"];
 
 /// What is to be written so that every copy is `metadata`, sealed under the volume master key. It is based on `read`, the copies that

@@ -1,0 +1,91 @@
+//! Finding metadata that no boot sector points to any more, as the repair tool of Windows does: by their signature, a checksum that is
+//! right, and their own place among those that they name.
+
+use super::boot::{Boot, Kind, SIGNATURE};
+use super::datum::{kind, role, u32_at, u64_at};
+use super::eow::Information;
+use super::metadata::{Copy, Metadata, VISTA};
+use crate::error::{ErrorKind, Result};
+use crate::store::Store;
+
+/// How much is searched for a mere look.
+pub(super) const NEAR: u64 = 64 << 20;
+
+/// What is read at a time.
+const PIECE: usize = 1 << 20;
+/// Signatures without anything behind them that are looked behind: each costs time.
+const MOST_FALSE: usize = 4096;
+/// What metadata begin at a multiple of, in bytes.
+const ALIGNMENT: usize = 512;
+
+/// In the datum of the volume's header: what kind of volume it is, and the size of a sector.
+const FLAGS: usize = 24;
+const SECTOR_SIZE: usize = 44;
+const TO_GO: u64 = 0x800;
+/// Set in [`TO_GO`], too.
+const ENCRYPT_ON_WRITE: u64 = 0x40;
+
+/// What a boot sector would say, for the first whole metadata within `reach` bytes. `go_on` is told how far the search is and ends it.
+///
+/// # Errors
+/// `Io`; `Cancelled`.
+pub(super) fn find(store: &dyn Store, reach: u64, go_on: &dyn Fn(u64) -> bool) -> Result<Option<Boot>> {
+    let copy = search(store, reach, go_on, SIGNATURE, |at| Ok(Copy::read(store, at).ok()))?;
+    let Some(copy) = copy else { return Ok(None) };
+    let mut boot = boot_of(&copy.metadata);
+    if boot.kind == Kind::EncryptOnWrite {
+        let sector = u64::from(boot.sector_size);
+        boot.eow = search(store, reach, go_on, Information::SIGNATURE, |at| {
+            Ok(Information::read(store, at, sector)?
+                .map(|information| information.copies)
+                .filter(|all| all.contains(&at)))
+        })?;
+    }
+    Ok(Some(boot))
+}
+
+/// What a boot sector would say, as far as metadata tell.
+fn boot_of(metadata: &Metadata) -> Boot {
+    let header = metadata.datum(role::HEADER, kind::HEADER_PLACE).map_or(&[][..], |datum| &datum.value);
+    let flags = if header.len() >= FLAGS + 8 { u64_at(header, FLAGS) } else { 0 };
+    let kind = match metadata.version {
+        VISTA => Kind::Vista,
+        _ if flags & TO_GO != 0 => Kind::ToGo,
+        _ if flags & ENCRYPT_ON_WRITE != 0 => Kind::EncryptOnWrite,
+        _ => Kind::Windows7,
+    };
+    let said = (header.len() >= SECTOR_SIZE + 4).then(|| u32_at(header, SECTOR_SIZE));
+    // The same beginning in bytes and in sectors.
+    let divided = || u32::try_from(u64_at(header.get(8..16)?, 0).checked_div(metadata.header_sectors.into())?).ok();
+    let sector_size = said.or_else(divided).filter(|size| matches!(size, 512 | 4096)).unwrap_or(512);
+    Boot { kind, sector_size, cluster: sector_size.into(), metadata: metadata.copies.to_vec(), eow: None }
+}
+
+/// The first place with the signature where something is `found`.
+fn search<T>(
+    store: &dyn Store,
+    reach: u64,
+    go_on: &dyn Fn(u64) -> bool,
+    signature: &[u8],
+    found: impl Fn(u64) -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    let end = reach.min(store.len());
+    let mut piece = vec![0; PIECE];
+    let mut left = MOST_FALSE;
+    for start in (0..end).step_by(PIECE) {
+        if !go_on(start) {
+            return Err(ErrorKind::Cancelled.into());
+        }
+        let piece = &mut piece[..(end - start).min(PIECE as u64) as usize];
+        store.read_at(start, piece)?;
+        for (number, sector) in piece.chunks(ALIGNMENT).enumerate() {
+            if sector.starts_with(signature) && left > 0 {
+                left -= 1;
+                if let Some(found) = found(start + (number * ALIGNMENT) as u64)? {
+                    return Ok(Some(found));
+                }
+            }
+        }
+    }
+    Ok(None)
+}

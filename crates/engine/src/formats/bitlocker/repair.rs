@@ -1,0 +1,173 @@
+//! What one whole copy of the metadata mends: the other copies, and the first sector, which tells where they are.
+//!
+//! A checksum tells damage, but not who wrote a copy. So where copies differ and each looks whole, a credential has to prove which one
+//! counts, and nothing is written without.
+
+use claviger_crypto::Secret;
+
+use super::boot::{self, Boot, Kind};
+use super::layout::Places;
+use super::metadata::{Copy, Metadata};
+use super::{FoundCopies, NAME, VMK, cut_short, find, is_decrypted, read_copies, unlock, write};
+use crate::advice::Warning;
+use crate::credential::Unlock;
+use crate::edit::{Edit, Seen, Step};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::Prepared;
+use crate::store::Store;
+
+/// Where FAT keeps a copy of its boot sector, and To Go one of the discovery volume's.
+const BACKUP_SECTOR: u64 = 6;
+
+/// What is to be written so that all copies and the first sector say what the copy says that counts.
+///
+/// # Errors
+/// `Malformed` where no copy is whole, or none is proven; `Misuse` where it takes a credential to tell which one counts; those of
+/// [`unlock::open`], `Cancelled`, `Io`.
+pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
+    let mut sector = [0; boot::LEN];
+    if store.len() < sector.len() as u64 {
+        return Err(ErrorKind::NotThisFormat("there is no room for a volume".to_owned()).into());
+    }
+    store.read_at(0, &mut sector)?;
+    let (found, copies, _) = located(store, &sector, with)?;
+    let counts = counting(&copies, with)?;
+    let metadata = &counts.metadata;
+    let places = Places::of(&found, metadata, store.len())?;
+    if places.size > store.len() {
+        return Err(cut_short(places.size, store.len()));
+    }
+    let right = written(store, counts)?;
+    let mut steps = Vec::new();
+    for (what, at) in write::STEPS.iter().zip(metadata.copies) {
+        let mut there = vec![0; right.len()];
+        store.read_at(at, &mut there)?;
+        if there != right {
+            steps.push(Step { what: (*what).to_owned(), at, bytes: right.clone() });
+        }
+    }
+    let mut warnings = Vec::new();
+    match first_sector(store, &sector, &found, metadata)? {
+        FirstSector::Right => {}
+        FirstSector::New(bytes, about) => {
+            warnings.extend(about);
+            steps.push(Step { what: "the first sector".to_owned(), at: 0, bytes: bytes.to_vec() });
+        }
+        FirstSector::Unknown(what) => warnings.push(what),
+    }
+    let seen = vec![Seen { at: counts.at, bytes: right }, Seen { at: 0, bytes: sector.to_vec() }];
+    let edit = Edit::new(steps).made_for(seen);
+    Ok(Prepared { edit, format: NAME, hidden: false, keyslot: None, derivation: None, warnings })
+}
+
+/// The copies that the first sector leads to, or else the whole store.
+fn located(store: &dyn Store, sector: &[u8; boot::LEN], with: &Unlock<'_>) -> Result<FoundCopies> {
+    let pointed =
+        Boot::parse(sector).map(|boot| read_copies(store, &boot).map(|(copies, wrong)| (boot, copies, wrong)));
+    let error = match pointed {
+        Some(Ok(found)) => return Ok(found),
+        Some(Err(error)) if matches!(error.kind, ErrorKind::Io(_)) => return Err(error),
+        Some(Err(error)) => error,
+        None => ErrorKind::NotThisFormat("no whole metadata of BitLocker are in it".to_owned()).into(),
+    };
+    let go_on = |at| {
+        if let Some(progress) = with.progress {
+            progress(at, store.len());
+        }
+        !with.cancelled()
+    };
+    let boot = find::find(store, store.len(), &go_on)?.ok_or(error)?;
+    let (copies, wrong) = read_copies(store, &boot)?;
+    Ok((boot, copies, wrong))
+}
+
+/// The copy that counts: the first one, if all say the same; else the first one that is proven.
+fn counting<'a>(copies: &'a [Copy], with: &Unlock<'_>) -> Result<&'a Copy> {
+    let first = &copies[0];
+    if copies.iter().all(|copy| copy.block == first.block && copy.validation == first.validation) {
+        return Ok(first);
+    }
+    let mut error = None;
+    for copy in copies {
+        let vmk = match is_decrypted(&copy.metadata) {
+            // Its hash lies open, and needs no key.
+            true => Ok(Some(Secret::zeroed(VMK))),
+            false if with.credentials.is_empty() && !unlock::is_open(&copy.metadata) => continue,
+            false => unlock::open(&copy.metadata, with).map(|opened| opened.vmk),
+        };
+        match vmk {
+            Ok(Some(vmk)) => {
+                if let Some(proven) = copies.iter().find(|copy| unlock::proven(copy, &vmk)) {
+                    return Ok(proven);
+                }
+                if copy.seals_nothing() {
+                    return Ok(copy);
+                }
+            }
+            Ok(None) => {}
+            Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),
+            Err(e) => error = error.or(Some(e)),
+        }
+    }
+    if with.credentials.is_empty() {
+        return Err(Error::misuse("the copies of the metadata differ, and only a credential tells which one counts")
+            .hint("Give a password, a recovery password, a startup key or the volume master key."));
+    }
+    let none = || ErrorKind::Malformed {
+        field: "hash of the metadata",
+        offset: first.at,
+        what: "no copy is what was sealed with the key".to_owned(),
+    };
+    Err(error.unwrap_or_else(|| none().into()))
+}
+
+/// Block and validation as they are stored.
+fn written(store: &dyn Store, copy: &Copy) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; copy.block.len() + copy.validation.bytes(&copy.block).len()];
+    store.read_at(copy.at, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// What the first sector is to be.
+enum FirstSector {
+    Right,
+    New(Box<[u8; boot::LEN]>, Option<Warning>),
+    /// It cannot be told.
+    Unknown(Warning),
+}
+
+fn first_sector(store: &dyn Store, sector: &[u8; boot::LEN], found: &Boot, metadata: &Metadata) -> Result<FirstSector> {
+    if let Some(there) = Boot::parse(sector) {
+        if there.leads_to(metadata) {
+            return Ok(FirstSector::Right);
+        }
+        if let Some(led) = boot::leading_to(sector, metadata) {
+            return Ok(FirstSector::New(Box::new(led), None));
+        }
+    }
+    let mut backup = [0; boot::LEN];
+    let at = BACKUP_SECTOR * u64::from(found.sector_size);
+    if at + boot::LEN as u64 <= store.len() {
+        store.read_at(at, &mut backup)?;
+        if Boot::parse(&backup).is_some_and(|backup| backup.kind == Kind::ToGo && backup.leads_to(metadata)) {
+            return Ok(FirstSector::New(Box::new(backup), None));
+        }
+    }
+    let unknown = |what: &str| Ok(FirstSector::Unknown(Warning::from(what)));
+    match (found.kind, found.eow) {
+        (Kind::Vista, _) => unknown(
+            "The first sector cannot be made anew: it is that of the file system, which Windows Vista keeps in this place alone.",
+        ),
+        (Kind::EncryptOnWrite, None) => unknown(
+            "The first sector cannot be made anew: it would have to lead to what records the encryption, which was not found.",
+        ),
+        (kind, eow) => {
+            let about = (kind == Kind::ToGo).then(|| {
+                Warning::from(
+                    "The first sector is made anew without the discovery volume that computers without BitLocker see.",
+                )
+            });
+            Ok(FirstSector::New(Box::new(boot::made_anew(found.sector_size, metadata.copies, eow)), about))
+        }
+    }
+}
