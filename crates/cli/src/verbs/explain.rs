@@ -362,7 +362,10 @@ impl Explained {
         self.trials = search.tried;
         match search.found {
             Some(found) => self.opened(args, &targets[found.target], found),
-            None => self.nothing_opens(targets, search.error),
+            None => {
+                self.is_damaged_in_part(targets);
+                self.nothing_opens(targets, search.error);
+            }
         }
     }
 
@@ -515,7 +518,7 @@ fn names(targets: &[Target]) -> String {
 
 /// What the bytes tell.
 fn looks(diagnosis: &Diagnosis) -> Vec<String> {
-    let Diagnosis { size, beyond_sectors, content, mark, filesystem, partitions, partition_trouble, formats } =
+    let Diagnosis { size, beyond_sectors, content, mark, filesystem, partitions, partition_trouble, formats, remains } =
         diagnosis;
     let mut findings = Vec::new();
     let Some(content) = content else { return vec!["It is empty (0 bytes).".to_owned()] };
@@ -544,6 +547,8 @@ fn looks(diagnosis: &Diagnosis) -> Vec<String> {
         findings.push(format!("Its partition table cannot be used: {trouble}."));
     }
     findings.extend(partitions.iter().map(partition_sentence));
+    let overwritten = remains.iter().map(|r| format!("Its beginning was overwritten, but {}.", r.what));
+    findings.extend(overwritten);
     // One sentence for all formats that say the same.
     let named_only = |o: &Opinion| FORMATS.iter().any(|f| f.name() == o.format && f.headerless());
     let no = |o: &Opinion| match &o.verdict {

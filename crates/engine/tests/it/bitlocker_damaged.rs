@@ -128,7 +128,7 @@ fn without_a_whole_copy_nothing_is_mended() {
     made.layout.metadata.iter().for_each(|at| image[*at as usize + 200] ^= 1);
     let error = opened(&store(&image), &vmk(&made)).err().expect("it is damaged");
     assert!(matches!(error.kind, ErrorKind::Malformed { .. }), "{error}");
-    let error = repaired(&image, &vmk(&made)).err().expect("it cannot be repaired");
+    let error = repaired(&image, &vmk(&made)).expect_err("it cannot be repaired");
     assert!(matches!(error.kind, ErrorKind::Malformed { .. }), "{error}");
 }
 
@@ -144,10 +144,10 @@ fn copies_that_were_changed_without_the_key_are_told_by_it() {
         let (writable, warnings) = reads(&image, &made);
         assert!(warnings.iter().any(|warning| warning.contains("copies of the metadata differ")), "{warnings:?}");
         assert_eq!(writable, !copies.contains(&0), "{copies:?}");
-        let error = repaired(&image, &[]).err().expect("only the key tells which one is right");
+        let error = repaired(&image, &[]).expect_err("only the key tells which one is right");
         assert!(matches!(error.kind, ErrorKind::Misuse(_)), "{error}");
         let wrong = [Credential::VolumeKey(Secret::copy_from(&[9; 32]))];
-        repaired(&image, &wrong).err().expect("another key");
+        repaired(&image, &wrong).expect_err("another key");
         let (_, after) = repaired(&image, &vmk(&made)).unwrap_or_else(|e| panic!("{copies:?}: {e}"));
         assert!(after == made.image, "{copies:?}");
     }
@@ -156,7 +156,7 @@ fn copies_that_were_changed_without_the_key_are_told_by_it() {
     (0..3).for_each(|copy| put(&mut image, &made, copy, &relabelled(&made, b'A' + copy as u8), None));
     let (writable, warnings) = reads(&image, &made);
     assert!(!writable && warnings.iter().any(|warning| warning.contains("another hash")), "{warnings:?}");
-    let error = repaired(&image, &vmk(&made)).err().expect("no copy is proven");
+    let error = repaired(&image, &vmk(&made)).expect_err("no copy is proven");
     assert!(matches!(error.kind, ErrorKind::Malformed { .. }), "{error}");
 }
 
@@ -235,7 +235,7 @@ fn volumes_that_are_cut_short_are_not_repaired() {
     let made = locked(Kind::Windows8);
     for len in [made.layout.metadata[2] + 100, made.image.len() as u64 - 512] {
         let image = &made.image[..len as usize];
-        let error = repaired(image, &[]).err().expect("it is cut short");
+        let error = repaired(image, &[]).expect_err("it is cut short");
         assert!(matches!(error.kind, ErrorKind::Malformed { field: "state offset", .. }), "{error}");
     }
 }
