@@ -2,6 +2,7 @@
 
 mod benchmark;
 
+mod bitlocker_protectors;
 mod common;
 mod convert;
 mod credentials;
