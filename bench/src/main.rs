@@ -15,6 +15,7 @@ use claviger_crypto::dmcrypt::{Sectors, Specification};
 use claviger_crypto::hash::{self, HASHES};
 use claviger_crypto::modes::xts::{Layer, Xts};
 use claviger_crypto::pool::Pool;
+use claviger_crypto::stretch::{ITERATIONS, Task, stretch_all};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Secret, Spec, Store, Unlock, formats};
 use openssl::cipher::Cipher as OpenSslCipher;
@@ -31,10 +32,13 @@ fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("opening") => return opening(),
         Some("loop-aes") => return loop_aes(),
+        Some("elephant") => return elephant(),
         Some("derivations") => {
             derivations();
+            stretch();
             return argon2();
         }
+        Some("stretch") => return stretch(),
         _ => {}
     }
     for sector in [512, 4096] {
@@ -42,7 +46,9 @@ fn main() {
     }
     cascades();
     loop_aes();
+    elephant();
     derivations();
+    stretch();
     argon2();
 }
 
@@ -51,16 +57,34 @@ fn loop_aes() {
     println!("\nDecryption of sectors of 512 bytes, AES-256; GB/s");
     let sectors = Sectors { size: 512, large_iv: false, iv_offset: 0 };
     let key: Vec<u8> = (0..65 * 32).map(|i| (i * 7 + i / 256) as u8).collect();
-    let contender = |name: &str, key: &[u8]| -> Contender {
-        let cipher = Specification::parse(name).expect("a specification").with_key(key, sectors, Acceleration::On);
-        let cipher = cipher.expect("a key");
-        (name.to_owned(), Box::new(move |run| cipher.decrypt(0, run)))
-    };
+    let contender = |name: &str, key: &[u8]| specified(name, key, sectors, false);
     let results = measure(&mut [contender("aes-cbc-plain64", &key[..32]), contender("aes:64-cbc-lmk", &key)]);
     print(&results);
     let ratios: Vec<f64> = results[1].1.iter().zip(&results[0].1).map(|(lmk, plain)| lmk / plain).collect();
     let (low, middle, high) = spread(&ratios);
     println!("{:44} {middle:7.3}  ({low:.3} … {high:.3})", "ratio");
+}
+
+/// BitLocker's modes: CBC with and without the diffuser, and XTS.
+fn elephant() {
+    let key: Vec<u8> = (0..64).collect();
+    for size in [512, 4096] {
+        println!("\nBitLocker's modes, AES-256, sectors of {size} bytes; GB/s");
+        let sectors = Sectors { size, large_iv: false, iv_offset: 0 };
+        let modes = [("aes-cbc-eboiv", 32), ("aes-cbc-elephant", 64), ("aes-xts-plain64", 64)];
+        let both = modes.iter().flat_map(|(name, len)| [(name, *len, true), (name, *len, false)]);
+        let mut contenders: Vec<Contender> =
+            both.map(|(name, len, encrypt)| specified(name, &key[..len], sectors, encrypt)).collect();
+        print(&measure(&mut contenders));
+    }
+}
+
+/// One direction of a specification of dm-crypt.
+fn specified<'a>(name: &str, key: &[u8], sectors: Sectors, encrypt: bool) -> Contender<'a> {
+    let cipher = Specification::parse(name).expect("a specification").with_key(key, sectors, Acceleration::On);
+    let cipher = cipher.expect("a key");
+    let run = move |run: &mut [u8]| if encrypt { cipher.encrypt(0, run) } else { cipher.decrypt(0, run) };
+    (format!("{name} {}", if encrypt { "encrypt" } else { "decrypt" }), Box::new(run))
 }
 
 /// TrueCrypt's cascades, in the order in which their ciphers encrypt.
@@ -267,6 +291,43 @@ fn derivations() {
     }
 }
 
+/// BitLocker's key stretch beside the same with OpenSSL's functions that cost least for short messages, and four of ours on all
+/// processors, in wall-clock time.
+fn stretch() {
+    println!("\nBitLocker's key stretch; milliseconds: ours, OpenSSL's, their ratio, four side by side");
+    let (secret, salt) = ([7; 32], [9; 16]);
+    let task = Task { secret: &secret, salt: &salt };
+    let (mut ours, mut theirs, mut ratios, mut four) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let begin = cpu_time();
+        let key = claviger_crypto::stretch::stretch(task, &|_| true).expect("nobody stops it");
+        ours.push((cpu_time() - begin).as_secs_f64() * 1e3);
+        let begin = cpu_time();
+        let expected = open_ssl_stretch(&secret, &salt);
+        theirs.push((cpu_time() - begin).as_secs_f64() * 1e3);
+        assert!(key.same_as(&expected), "both stretch to the same key");
+        ratios.push(ours[ours.len() - 1] / theirs[theirs.len() - 1]);
+        let begin = Instant::now();
+        stretch_all(&[task; 4], &Pool::for_this_machine(Duration::ZERO), &|_| true, &|_, _| {});
+        four.push(begin.elapsed().as_secs_f64() * 1e3);
+    }
+    let [ours, theirs, ratio, four] = [ours, theirs, ratios, four].map(|values| spread(&values).1);
+    println!("{:12} {ours:8.2} {theirs:8.2} {ratio:6.2} {four:8.2}", "2^20 SHA-256");
+}
+
+fn open_ssl_stretch(secret: &[u8; 32], salt: &[u8; 16]) -> [u8; 32] {
+    let mut message = [0; 88];
+    message[32..64].copy_from_slice(secret);
+    message[64..80].copy_from_slice(salt);
+    for i in 0..ITERATIONS {
+        message[80..].copy_from_slice(&i.to_le_bytes());
+        let mut hash = openssl::sha::Sha256::new();
+        hash.update(&message);
+        message[..32].copy_from_slice(&hash.finish());
+    }
+    message[..32].try_into().expect("32 bytes")
+}
+
 /// Ours beside the reference implementation's program, which tells the processor time of all its threads; ours has one. The
 /// program's time is without its start.
 fn argon2() {
@@ -279,7 +340,9 @@ fn argon2() {
                 let mut key = [0; 32];
                 let begin = cpu_time();
                 let pool = Pool::new(1, Duration::ZERO);
-                params.derive(b"password", b"saltsaltsalt", u64::MAX, &pool, &|| true, &mut key).expect("enough memory");
+                params
+                    .derive(b"password", b"saltsaltsalt", u64::MAX, &pool, &|| true, &mut key)
+                    .expect("enough memory");
                 ours.push((cpu_time() - begin).as_secs_f64() * 1e3);
                 match libargon2(flag, &params) {
                     Some(milliseconds) => theirs.push(milliseconds),

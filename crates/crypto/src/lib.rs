@@ -68,6 +68,8 @@ pub mod pool;
 mod registers;
 pub mod secret;
 pub mod stretch;
+#[cfg(target_arch = "x86_64")]
+mod transpose;
 mod tweak;
 
 pub use ciphers::{Acceleration, BlockCipher, CIPHERS, Cipher, Kernel};

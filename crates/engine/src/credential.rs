@@ -78,7 +78,7 @@ impl Credential {
         let read = || -> Result<Self> {
             let mut file = File::open(path)?;
             skip(&mut file, offset)?;
-            let contents = read_up_to(&mut file, len.map_or(KEYFILE_MAX + 1, |len| len as usize))?;
+            let contents = read_up_to(len.map_or(KEYFILE_MAX + 1, |len| len as usize), |room| file.read(room))?;
             if len.is_some_and(|len| len != contents.len() as u64) || contents.is_empty() {
                 return Err(Error::misuse("the file ends before the keyfile in it does"));
             }
@@ -103,7 +103,10 @@ impl Credential {
 
     /// Reads one keyfile.
     fn keyfile(path: &Path) -> Result<Self> {
-        let read = || read_up_to(&mut File::open(path)?, KEYFILE_MAX + 1);
+        let read = || {
+            let mut file = File::open(path)?;
+            read_up_to(KEYFILE_MAX + 1, |room| file.read(room))
+        };
         Ok(Self::Keyfile(read().map_err(|e| Error::from(e).at(path))?))
     }
 }
@@ -127,7 +130,8 @@ fn skip(file: &mut File, offset: u64) -> io::Result<()> {
     }
     let mut left = offset;
     while left > 0 {
-        let part = read_up_to(file, usize::try_from(left).map_or(KEYFILE_MAX, |left| left.min(KEYFILE_MAX)))?;
+        let most = usize::try_from(left).map_or(KEYFILE_MAX, |left| left.min(KEYFILE_MAX));
+        let part = read_up_to(most, |room| file.read(room))?;
         if part.is_empty() {
             break;
         }
@@ -136,8 +140,11 @@ fn skip(file: &mut File, offset: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads to the end of the file or to `max` bytes: where they are to stay, not through buffers that nobody wipes.
-fn read_up_to(file: &mut File, max: usize) -> io::Result<Secret> {
+/// Reads by `read` to the end or to `max` bytes: where they are to stay, not through buffers that nobody wipes.
+///
+/// # Errors
+/// That of `read`, unless it was only interrupted.
+pub fn read_up_to(max: usize, mut read: impl FnMut(&mut [u8]) -> io::Result<usize>) -> io::Result<Secret> {
     let mut room = Secret::zeroed(max.min(64 << 10));
     let mut len = 0;
     loop {
@@ -149,7 +156,7 @@ fn read_up_to(file: &mut File, max: usize) -> io::Result<Secret> {
             larger[..len].copy_from_slice(&room);
             room = larger;
         }
-        match file.read(&mut room[len..]) {
+        match read(&mut room[len..]) {
             Ok(0) => return Ok(Secret::copy_from(&room[..len])),
             Ok(more) => len += more,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

@@ -1,10 +1,15 @@
 //! Ways into parsers that nothing else reaches, for the fuzz targets of this project. No promise is made about them.
 
-use crate::formats::{loopaes, luks2, plain, truecrypt};
+use crate::formats::{filevault2, loopaes, luks2, plain, truecrypt};
 
 /// Reads a header of TrueCrypt or VeraCrypt that has been decrypted: up to 448 bytes.
 pub fn truecrypt_header(bytes: &[u8]) {
     truecrypt::fuzz_header(bytes);
+}
+
+/// Reads blocks of FileVault 2's metadata that have been decrypted, 8192 bytes each.
+pub fn filevault2_metadata(bytes: &[u8]) {
+    filevault2::fuzz_metadata(bytes);
 }
 
 /// Reads a key file of loop-AES that is plain text.

@@ -407,6 +407,14 @@ pub struct HeaderFound {
 }
 
 impl HeaderFound {
+    /// What [`Locked::check`] does.
+    ///
+    /// # Errors
+    /// `Misuse`, `CredentialKind`.
+    pub fn check(&self, with: &Unlock<'_>) -> Result<()> {
+        takes::check_any(&self.header.takes(), with)
+    }
+
     /// Reads it once more, after it was changed.
     ///
     /// # Errors

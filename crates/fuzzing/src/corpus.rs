@@ -5,6 +5,7 @@ use claviger_engine::formats::{loopaes, luks1, luks2};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Format, Secret, Spec, Store, Unlock};
+use claviger_testkit::filevault2::{BLOCK, DATA, Recipe, User};
 use sha2::{Digest, Sha256};
 
 fn bytes(store: &MemoryStore) -> Vec<u8> {
@@ -91,6 +92,16 @@ pub fn seal_luks2(volume: &mut [u8]) {
         let sum = Sha256::digest(&*copy);
         copy[CHECKSUM..CHECKSUM + 32].copy_from_slice(&sum);
     }
+}
+
+/// A whole volume, and the metadata of others: in several parts, and with a compressed encryption context.
+pub fn filevault2() -> Vec<Vec<u8>> {
+    let users = [User { passphrase: "passphrase", name: "Ann", iterations: 10 }];
+    let plaintext = vec![7; 4 * BLOCK];
+    let ordinary = Recipe::new(&users, &plaintext);
+    let parts = Recipe { parts: vec![(1, 9), (3, 4)], beginning: DATA, ..ordinary.clone() };
+    let compressed = Recipe { compressed: true, ..ordinary.clone() };
+    vec![ordinary.make().sealed(), parts.make().blocks.concat(), compressed.make().blocks.concat()]
 }
 
 /// Every form of a cipher specification.
@@ -222,7 +233,7 @@ pub fn filesystems() -> Vec<Vec<u8>> {
 
 /// Beginnings of everything.
 pub fn everything() -> Vec<Vec<u8>> {
-    let all = [luks1(), luks2(), partitions(), filesystems(), integrity()];
+    let all = [luks1(), luks2(), filevault2(), partitions(), filesystems(), integrity()];
     all.into_iter()
         .flatten()
         .map(|mut bytes| {

@@ -110,7 +110,7 @@ mod tests {
     /// Checks that the targets reach the parsers at all.
     #[test]
     fn the_corpus_is_what_it_is_taken_for() {
-        for (name, word) in [("luks1", "luks1"), ("luks2", "luks2")] {
+        for (name, word) in [("luks1", "luks1"), ("luks2", "luks2"), ("filevault2", "filevault2")] {
             let input = &(target(name).corpus)()[0];
             assert!(targets::opens_as(input).iter().any(|f| f.eq_ignore_ascii_case(word)), "{name}");
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use claviger_crypto::Acceleration;
 use claviger_crypto::dmcrypt::{Sectors, Specification};
-use claviger_engine::formats::{self, luks1, luks2};
+use claviger_engine::formats::{self, filevault2, luks1, luks2};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::trees::{NodeKind, Tree};
 use claviger_engine::volume::{Mapping, integrity};
@@ -21,6 +21,7 @@ pub static TARGETS: &[Target] = &[
     Target { name: "luks1", run: luks1, corpus: corpus::luks1 },
     Target { name: "luks2", run: luks2, corpus: corpus::luks2 },
     Target { name: "reencryption", run: fuzzing::luks2_reencryption, corpus: corpus::reencryption },
+    Target { name: "filevault2", run: filevault2, corpus: corpus::filevault2 },
     Target { name: "specification", run: specification, corpus: corpus::specifications },
     Target { name: "loopaes", run: fuzzing::loopaes_keyfile, corpus: corpus::loopaes },
     Target { name: "cryptmount", run: fuzzing::cryptmount_keyfile, corpus: corpus::cryptmount },
@@ -59,6 +60,12 @@ fn luks2(bytes: &[u8]) {
     let mut sealed = bytes.to_vec();
     corpus::seal_luks2(&mut sealed);
     header(&luks2::LUKS2, &store(&sealed));
+}
+
+/// The goal is what is behind checksums and encryption, so that blocks of metadata are taken as they are, too.
+fn filevault2(bytes: &[u8]) {
+    header(&filevault2::FILEVAULT2, &store(bytes));
+    fuzzing::filevault2_metadata(bytes);
 }
 
 fn specification(bytes: &[u8]) {

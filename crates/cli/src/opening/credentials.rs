@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use claviger_engine::{Credential, Error, Result, Secret};
+use claviger_engine::{Credential, Error, Result, Secret, credential};
 use claviger_serve::inherited;
 use rustix::fs::{FileType, fstat, stat};
 
@@ -45,8 +45,8 @@ pub struct CredentialArgs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "keyfiles")]
     keyfile_size: Option<u64>,
 
-    /// Read the volume key itself from FILE: it opens a LUKS volume without a password; `create` uses it for the new
-    /// volume
+    /// Read the volume key itself from FILE: it opens a LUKS or FileVault 2 volume without a password; `create` uses it
+    /// for the new volume
     #[arg(long, value_name = "FILE")]
     volume_key_file: Option<PathBuf>,
 }
@@ -456,27 +456,13 @@ fn read_secret(file: BorrowedFd<'_>, max: usize) -> Result<Secret> {
     Ok(secret)
 }
 
-/// Reads to the end of the file or to `max` bytes, into locked memory and nowhere else.
+/// Reads to the end of the file or to `max` bytes, and waits for a terminal so that a signal can end it.
 pub fn read_up_to(file: BorrowedFd<'_>, max: usize) -> Result<Secret> {
-    let mut room = Secret::zeroed(4096.min(max));
-    let mut len = 0;
-    loop {
-        if len == room.len() {
-            if len == max {
-                return Ok(room);
-            }
-            let mut larger = Secret::zeroed((len * 4).min(max));
-            larger[..len].copy_from_slice(&room);
-            room = larger;
-        }
+    let read = |room: &mut [u8]| {
         prompt::wait(file)?;
-        match rustix::io::read(file, &mut room[len..]) {
-            Ok(0) => return Ok(Secret::copy_from(&room[..len])),
-            Ok(n) => len += n,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(io::Error::from(e).into()),
-        }
-    }
+        Ok(rustix::io::read(file, room)?)
+    };
+    Ok(credential::read_up_to(max, read)?)
 }
 
 #[cfg(test)]

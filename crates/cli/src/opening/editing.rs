@@ -40,6 +40,7 @@ impl OpenArgs {
         let cancel = cancel::install()?;
         let at = |e: Error| e.at(self.how.header_file().unwrap_or(&self.path));
         let mut found = self.how.opening(&self.path)?.access(access).by_backup(true).find_header()?;
+        found.check(&self.how.unlock(&[])).map_err(at)?;
         self.announce(&*found.header).map_err(at)?;
         let credentials = self.credentials.read_for(|keyfiles| found.header.asks_passphrase(keyfiles))?;
         let bar = Progress::trials("Opening");
@@ -89,12 +90,7 @@ impl Editing<'_> {
     /// What opens it, tried only in the way that did.
     pub fn narrow(&self) -> Unlock<'_> {
         let Facts { hash, cipher, keyslot, .. } = &self.facts;
-        self.found.format.takes().narrowed(Unlock {
-            hash: Some(hash),
-            cipher: Some(cipher),
-            keyslot: *keyslot,
-            ..self.wide()
-        })
+        Unlock { hash: Some(hash), cipher: Some(cipher), keyslot: *keyslot, ..self.wide() }
     }
 
     /// Whether `credentials` open the volume, by this keyslot where there are any, through the copy of the header that is tried first.
@@ -107,8 +103,7 @@ impl Editing<'_> {
     ) -> claviger_engine::Result<Facts> {
         let hidden = self.facts.hidden;
         let header = HeaderChoice::One { hidden, backup: false };
-        let with =
-            self.found.format.takes().narrowed(Unlock { credentials, hash, pim, header, keyslot, ..self.narrow() });
+        let with = Unlock { credentials, hash, pim, header, keyslot, ..self.narrow() };
         Ok(self.found.again()?.unlock(&with)?.facts)
     }
 }

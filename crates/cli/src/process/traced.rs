@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use claviger_engine::store::HeaderLock;
-use claviger_engine::{Result, Store};
+use claviger_engine::{Error, Result, Store};
 
 use crate::opening::new_file;
 use crate::terminal::output;
@@ -25,6 +25,17 @@ pub struct TraceArgs {
 }
 
 impl TraceArgs {
+    /// Refuses to log what is no store.
+    ///
+    /// # Errors
+    /// `Misuse`.
+    pub fn refuse(&self) -> Result<()> {
+        match self.trace {
+            Some(_) => Err(Error::misuse("--trace is for volumes: what is done with a folder has no offsets")),
+            None => Ok(()),
+        }
+    }
+
     /// The store, with a record of what is done with it where one is wanted.
     ///
     /// # Errors

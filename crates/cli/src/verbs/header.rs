@@ -328,7 +328,6 @@ fn opens(
     use claviger_engine::credential::HeaderChoice;
     let header = HeaderChoice::One { hidden: prepared.hidden, backup: false };
     let with = Unlock { credentials, hash: prepared.derivation.map(|d| d.hash), header, progress: None, ..*with };
-    let with = format.takes().narrowed(with);
     format.open(store)?.unlock(&with).map(|_| ())
 }
 

@@ -181,6 +181,7 @@ fn serve_folder(
     parent: Option<Process>,
     runtime: &Runtime,
 ) -> anyhow::Result<()> {
+    args.trace.refuse()?;
     let OpenFolder { tree, format, .. } = folder;
     let size = tree.space()?.total;
     let record = Record { dir: Some(dir.clone()), ..record(&args.open.path, None, size)? };

@@ -9,6 +9,7 @@ mod credentials;
 mod documents;
 mod explain;
 mod files;
+mod filevault2;
 mod headers;
 mod hidden;
 mod kernel;

@@ -1,20 +1,17 @@
 //! BitLocker's diffuser "Elephant" around a mode (N. Ferguson, "AES-CBC + Elephant diffuser", 2006;
 //! `crypt_iv_elephant`): the plaintext is first xored with a key for its sector and then mixed by two diffusers, A and
 //! B.
+#![allow(unsafe_code, reason = "vector intrinsics")]
 
-use zeroize::Zeroize;
+mod diffuser;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use super::iv::Numbers;
-use super::sectors::Keyed;
+use super::sectors::{BATCH, Keyed};
+use crate::chain::xor;
 use crate::ciphers::{Acceleration, BlockCipher, aes};
-use crate::modes::SectorCipher;
-
-/// Rotations and cycles of the two diffusers.
-const A: ([u32; 4], usize) = ([9, 0, 13, 0], 5);
-const B: ([u32; 4], usize) = ([0, 10, 0, 25], 3);
-
-/// Words of the largest sector.
-const MOST_WORDS: usize = 4096 / 4;
+use crate::modes::{SectorCipher, assert_whole, wipe};
 
 /// A mode with the diffuser in front.
 pub(super) struct Elephant {
@@ -30,18 +27,30 @@ impl Elephant {
         Self { mode, sector_keys: aes::AES.with_key(key, with), numbers }
     }
 
-    /// Xors each 32 bytes of a sector with the sector's key.
-    fn xor_key(&self, sector: u64, bytes: &mut [u8]) {
-        let mut key = [0; 32];
-        let offset = self.numbers.iv(sector).wrapping_mul(self.numbers.sectors.size as u64);
-        key[..8].copy_from_slice(&offset.to_le_bytes());
-        key[16..24].copy_from_slice(&offset.to_le_bytes());
-        key[31] = 0x80;
-        self.sector_keys.encrypt_blocks(&mut key);
-        for (byte, key) in bytes.iter_mut().zip(key.iter().cycle()) {
-            *byte ^= key;
+    /// Calls `each` with parts of the run that stay in the cache, and their first sectors.
+    fn batches(&self, first: u64, run: &mut [u8], each: impl Fn(u64, &mut [u8])) {
+        let size = self.sector_size();
+        assert_whole(run, size);
+        for (i, batch) in (0..).step_by(BATCH).zip(run.chunks_mut(BATCH * size)) {
+            each(first.wrapping_add(i), batch);
         }
-        key.zeroize();
+    }
+
+    /// Xors each 32 bytes of a sector with the sector's key.
+    fn xor_keys(&self, first: u64, batch: &mut [u8]) {
+        let size = self.sector_size();
+        let mut keys = [[[0; 16]; 2]; BATCH];
+        for (i, [low, high]) in (0..).zip(&mut keys[..batch.len() / size]) {
+            let offset = self.numbers.iv(first.wrapping_add(i)).wrapping_mul(size as u64);
+            low[..8].copy_from_slice(&offset.to_le_bytes());
+            *high = *low;
+            high[15] = 0x80;
+        }
+        self.sector_keys.encrypt_blocks(keys[..batch.len() / size].as_flattened_mut().as_flattened_mut());
+        for (sector, key) in batch.chunks_exact_mut(size).zip(&keys) {
+            sector.as_chunks_mut::<32>().0.iter_mut().for_each(|part| xor(part, key.as_flattened()));
+        }
+        wipe(&mut keys, [[0; 16]; 2]);
     }
 }
 
@@ -51,56 +60,18 @@ impl SectorCipher for Elephant {
     }
 
     fn encrypt(&self, first: u64, run: &mut [u8]) {
-        for (i, sector) in (0..).zip(run.chunks_exact_mut(self.sector_size())) {
-            self.xor_key(first.wrapping_add(i), sector);
-            with_words(sector, |words| {
-                undo(words, A, |i, by, n| (i + n - by) % n);
-                undo(words, B, |i, by, n| (i + by) % n);
-            });
-        }
-        self.mode.encrypt(first, run);
+        self.batches(first, run, |first, batch| {
+            self.xor_keys(first, batch);
+            diffuser::diffuse(false, self.sector_size(), batch);
+            self.mode.encrypt(first, batch);
+        });
     }
 
     fn decrypt(&self, first: u64, run: &mut [u8]) {
-        self.mode.decrypt(first, run);
-        for (i, sector) in (0..).zip(run.chunks_exact_mut(self.sector_size())) {
-            with_words(sector, |words| {
-                apply(words, B, |i, by, n| (i + by) % n);
-                apply(words, A, |i, by, n| (i + n - by) % n);
-            });
-            self.xor_key(first.wrapping_add(i), sector);
-        }
+        self.batches(first, run, |first, batch| {
+            self.mode.decrypt(first, batch);
+            diffuser::diffuse(true, self.sector_size(), batch);
+            self.xor_keys(first, batch);
+        });
     }
-}
-
-/// A diffuser, in decryption direction. `other` gives the words that change word `i`: two and five away.
-fn apply(words: &mut [u32], (rotations, cycles): ([u32; 4], usize), other: impl Fn(usize, usize, usize) -> usize) {
-    let n = words.len();
-    for _ in 0..cycles {
-        for i in 0..n {
-            let change = words[other(i, 2, n)] ^ words[other(i, 5, n)].rotate_left(rotations[i % 4]);
-            words[i] = words[i].wrapping_add(change);
-        }
-    }
-}
-
-/// The inverse of [`apply`], from the last word to the first.
-fn undo(words: &mut [u32], (rotations, cycles): ([u32; 4], usize), other: impl Fn(usize, usize, usize) -> usize) {
-    let n = words.len();
-    for _ in 0..cycles {
-        for i in (0..n).rev() {
-            let change = words[other(i, 2, n)] ^ words[other(i, 5, n)].rotate_left(rotations[i % 4]);
-            words[i] = words[i].wrapping_sub(change);
-        }
-    }
-}
-
-/// Applies `change` to the little-endian words of a sector.
-fn with_words(sector: &mut [u8], change: impl FnOnce(&mut [u32])) {
-    let mut words = [0; MOST_WORDS];
-    let words = &mut words[..sector.len() / 4];
-    let bytes = sector.as_chunks_mut().0;
-    words.iter_mut().zip(&*bytes).for_each(|(word, bytes)| *word = u32::from_le_bytes(*bytes));
-    change(words);
-    bytes.iter_mut().zip(&*words).for_each(|(bytes, word)| *bytes = word.to_le_bytes());
 }

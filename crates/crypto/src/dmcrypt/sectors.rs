@@ -5,7 +5,7 @@ use crate::ciphers::BlockCipher;
 use crate::modes::{self, IvMode, SectorCipher, TrueCryptCbc};
 
 /// Sectors per batch: as many as CBC encrypts in parallel.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 
 /// A mode under one key.
 pub(super) struct Key {

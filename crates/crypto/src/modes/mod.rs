@@ -67,7 +67,7 @@ pub(crate) fn assert_whole(run: &[u8], sector: usize) {
 }
 
 /// Wipes a buffer on the stack that held something derived from a key.
-fn wipe<T: Copy>(buffer: &mut [T], with: T) {
+pub(crate) fn wipe<T: Copy>(buffer: &mut [T], with: T) {
     buffer.fill(with);
     // The black box keeps the compiler from optimising the writes away.
     std::hint::black_box(buffer);

@@ -1,12 +1,15 @@
 //! Hashes and key derivations beside programs that others wrote, and what happens at their limits.
 
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use claviger_crypto::argon2::{Error, Params, Variant};
+use claviger_crypto::ccm;
 use claviger_crypto::hash::{BLAKE2S_256, HASHES, STREEBOG_512};
 use claviger_crypto::pool::Pool;
+use claviger_crypto::stretch::{ITERATIONS, Task, stretch, stretch_all};
 use claviger_testkit::random::Random;
 use claviger_testkit::tools;
 use claviger_testkit::vectors::hex;
@@ -190,4 +193,77 @@ fn the_new_derivations_can_be_cancelled() {
             hash.pbkdf2(b"password", b"salt", u32::MAX, &mut key, &|| asked.fetch_add(1, Ordering::Relaxed) < 3);
         assert!(!finished && key == vec![7; hash.size], "{}", hash.name);
     }
+}
+
+/// Each key comes under its own index, whichever thread had it, and the last that is heard of progress is near the end.
+#[test]
+fn several_secrets_are_stretched_side_by_side() {
+    let mut random = Random::new(3);
+    let secrets: Vec<Vec<u8>> = (0..4).map(|_| random.bytes(32)).collect();
+    let salts: Vec<[u8; 16]> = (0..4).map(|_| random.bytes(16).try_into().expect("16 bytes")).collect();
+    let tasks: Vec<Task<'_>> = secrets.iter().zip(&salts).map(|(secret, salt)| Task { secret, salt }).collect();
+    let told = Mutex::new(Vec::new());
+    let keys = Mutex::new(vec![None; tasks.len()]);
+    let go_on = |done| {
+        told.lock().expect("no panic").push(done);
+        true
+    };
+    let finished = stretch_all(&tasks, &Pool::new(3, Duration::ZERO), &go_on, &|i, key| {
+        let before = keys.lock().expect("no panic")[i].replace(key.to_vec());
+        assert!(before.is_none(), "key {i} came twice");
+    });
+    assert!(finished);
+    for (i, (key, task)) in keys.into_inner().expect("no panic").into_iter().zip(&tasks).enumerate() {
+        let alone = stretch(*task, &|_| true).expect("nobody stops it");
+        assert!(alone.same_as(&key.expect("it came")), "key {i}");
+    }
+    let all = tasks.len() as u64 * ITERATIONS;
+    let last = told.into_inner().expect("no panic").into_iter().max();
+    assert!(last.is_some_and(|last| last < all && last > all - all / 100), "{last:?} of {all}");
+}
+
+#[test]
+fn a_stretch_can_be_stopped_on_every_thread() {
+    let task = Task { secret: &[1; 32], salt: &[2; 16] };
+    let told = Mutex::new(Vec::new());
+    let stopped = stretch(task, &|done| {
+        let mut told = told.lock().expect("no panic");
+        told.push(done);
+        told.len() < 5
+    });
+    assert!(stopped.is_none());
+    let told = told.into_inner().expect("no panic");
+    assert_eq!(told.len(), 5, "it goes on after the word");
+    assert!(told[0] == 0 && told.is_sorted() && told[4] < ITERATIONS / 10, "{told:?}");
+    for threads in [1, 2, 3] {
+        let asked = AtomicU32::new(0);
+        let go_on = |_| asked.fetch_add(1, Ordering::Relaxed) < 20;
+        let finished = stretch_all(&[task; 4], &Pool::new(threads, Duration::ZERO), &go_on, &|i, _| {
+            panic!("key {i} came before it could");
+        });
+        assert!(!finished);
+        assert!(asked.into_inner() < 20 + 4, "it goes on after the word");
+    }
+}
+
+#[test]
+fn ccm_opens_nothing_that_was_changed() {
+    let mut random = Random::new(4);
+    let (key, nonce, plain) = (random.bytes(32), [7; ccm::NONCE], random.bytes(44));
+    let (tag, sealed) = ccm::seal(&key, &nonce, &plain);
+    assert!(ccm::open(&key, &nonce, &tag, &sealed).is_some_and(|opened| opened.same_as(&plain)));
+    for bit in 0..8 * sealed.len() {
+        let mut other = sealed.clone();
+        other[bit / 8] ^= 1 << (bit % 8);
+        assert!(ccm::open(&key, &nonce, &tag, &other).is_none(), "bit {bit} of the message");
+    }
+    for bit in 0..8 * ccm::TAG {
+        let mut other = tag;
+        other[bit / 8] ^= 1 << (bit % 8);
+        assert!(ccm::open(&key, &nonce, &other, &sealed).is_none(), "bit {bit} of the tag");
+    }
+    assert!(ccm::open(&key, &[8; ccm::NONCE], &tag, &sealed).is_none(), "another nonce");
+    assert!(ccm::open(&random.bytes(32), &nonce, &tag, &sealed).is_none(), "another key");
+    assert!(ccm::open(&key, &nonce, &tag, &sealed[..43]).is_none(), "a byte is missing");
+    assert!(ccm::open(&key, &nonce, &tag, &vec![0; ccm::LONGEST + 1]).is_none(), "longer than any message");
 }

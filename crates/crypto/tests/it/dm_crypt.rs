@@ -9,6 +9,7 @@ use std::path::Path;
 use claviger_crypto::Acceleration;
 use claviger_crypto::dmcrypt::{Error, Sectors, Specification};
 use claviger_testkit::random::Random;
+use claviger_testkit::reference::elephant::Elephant;
 use claviger_testkit::reference::legacy::crc32;
 use claviger_testkit::vectors::{self, hex};
 use claviger_testkit::{tools, uml};
@@ -240,6 +241,48 @@ fn what_the_kernel_writes_stays() {
         let case = cases.iter().find(is).unwrap_or_else(|| panic!("{v}: no such case"));
         assert_eq!(u64::from(crc32(&case.run(true, 0, &text))), v.number("crc32"), "{v}");
         v.finish();
+    }
+}
+
+/// Each number of sectors that kernels cut up in another way, at the beginning of a volume and where numbers and offsets wrap.
+#[test]
+fn elephant_is_that_of_the_reference_at_every_number_of_sectors() {
+    let mut random = Random::new(3);
+    let spec = Specification::parse("aes-cbc-elephant").expect("a specification");
+    for (key, size, large_iv) in
+        [(32, 512, false), (64, 512, false), (64, 1024, false), (32, 2048, true), (64, 4096, false), (64, 4096, true)]
+    {
+        let key = random.bytes(key);
+        let (data, tweak) = key.split_at(key.len() / 2);
+        let slow = Elephant::new(data, tweak);
+        for (iv_offset, first) in
+            [(0, 0), (8, 77), (0x12_3456_7890, 0x7f_ffff_ffff_fff0), (u64::MAX - 7, 0), (0, u64::MAX - 19)]
+        {
+            let sectors = Sectors { size, large_iv, iv_offset };
+            let number = |sector: u64| match large_iv {
+                true => sector.wrapping_mul(size as u64 / 512).wrapping_add(iv_offset) / (size as u64 / 512),
+                false => sector.wrapping_mul(size as u64 / 512).wrapping_add(iv_offset),
+            };
+            let offset = |i: usize| number(first.wrapping_add(i as u64)).wrapping_mul(size as u64);
+            let plain = random.bytes(40 * size);
+            let mut encrypted = plain.clone();
+            for (i, sector) in encrypted.chunks_exact_mut(size).enumerate() {
+                slow.encrypt(offset(i), sector);
+            }
+            let mut decrypted = encrypted.clone();
+            for (i, sector) in decrypted.chunks_exact_mut(size).enumerate() {
+                slow.decrypt(offset(i), sector);
+            }
+            assert!(decrypted == plain, "the reference decrypts what it encrypts");
+            let cipher = spec.with_key(&key, sectors, Acceleration::On).expect("it fits");
+            for count in 1..=40 {
+                let mut run = plain[..count * size].to_vec();
+                cipher.encrypt(first, &mut run);
+                assert!(run == encrypted[..run.len()], "{count} from {first}, {sectors:?}: encrypts");
+                cipher.decrypt(first, &mut run);
+                assert!(run == plain[..run.len()], "{count} from {first}, {sectors:?}: decrypts");
+            }
+        }
     }
 }
 

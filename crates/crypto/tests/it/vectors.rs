@@ -9,7 +9,8 @@ use claviger_crypto::hash::HASHES;
 use claviger_crypto::modes::xts::Layer;
 use claviger_crypto::modes::{Lrw, SectorCipher, TrueCryptCbc, Xts};
 use claviger_crypto::pool::Pool;
-use claviger_crypto::{Acceleration, BlockCipher, CIPHERS, Cipher};
+use claviger_crypto::stretch::{Task, stretch};
+use claviger_crypto::{Acceleration, BlockCipher, CIPHERS, Cipher, ccm};
 use claviger_testkit::reference::{self, legacy::crc32};
 use claviger_testkit::vectors::{self, Vector, hex};
 
@@ -191,6 +192,32 @@ fn pbkdf2() {
             assert!(hash.pbkdf2_block(&password, &salt, iterations, index, block, &|| true));
         }
         assert!(key == expected, "{v}: derives {} block by block", hex(&key));
+    }
+}
+
+#[test]
+fn bitlocker_stretch() {
+    for v in vectors::load("stretch") {
+        let (secret, salt, expected) = (v.bytes("secret"), v.bytes("salt"), v.bytes("key"));
+        v.finish();
+        let task = Task { secret: &secret, salt: salt.as_slice().try_into().expect("16 bytes") };
+        let key = stretch(task, &|_| true).expect("nobody stops it");
+        assert!(key.same_as(&expected), "{v}: stretches to {}", hex(&key));
+    }
+}
+
+#[test]
+fn aes_ccm() {
+    for v in vectors::load("ccm") {
+        let (key, nonce, plain) = (v.bytes("key"), v.bytes("nonce"), v.bytes("plaintext"));
+        let (sealed, tag) = (v.bytes("ciphertext"), v.bytes("tag"));
+        v.finish();
+        let nonce = nonce.as_slice().try_into().expect("12 bytes");
+        let (our_tag, ours) = ccm::seal(&key, nonce, &plain);
+        assert!(ours == sealed, "{v}: encrypts to {}", hex(&ours));
+        assert!(our_tag[..] == tag, "{v}: the tag is {}", hex(&our_tag));
+        let opened = ccm::open(&key, nonce, &our_tag, &sealed).unwrap_or_else(|| panic!("{v}: it does not open"));
+        assert!(opened.same_as(&plain), "{v}: decrypts to {}", hex(&opened));
     }
 }
 

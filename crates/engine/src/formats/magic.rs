@@ -25,10 +25,10 @@ static RANDOM_LOOKING: &[Mark] = &[
     mark(0, b"LUKS\xba\xbe\0\x02", "a LUKS2 volume"),
     mark(0, b"LUKS\xba\xbe", "a LUKS volume"),
     mark(0, b"SKUL\xba\xbe", "the second header of a LUKS2 volume"),
-    opened("cryptsetup open --type bitlk", mark(3, b"-FVE-FS-", "a BitLocker volume")),
-    opened("cryptsetup open --type bitlk", mark(3, b"MSWIN4.1\0\x02", "a BitLocker To Go volume")),
+    mark(3, b"-FVE-FS-", "a BitLocker volume"),
+    mark(3, b"MSWIN4.1\0\x02", "a BitLocker To Go volume"),
     // libfvde, "FileVault Drive Encryption (FVDE)", section "Volume header": the signature and the kind of checksum.
-    opened("macOS (diskutil coreStorage unlockVolume)", mark(88, b"CS\x01\0\0\0", "a Core Storage (FileVault) volume")),
+    mark(88, b"CS\x01\0\0\0", "a Core Storage (FileVault) volume"),
     // Their own documentation or source names these marks.
     opened("openssl enc -d", mark(0, b"Salted__", "a file encrypted by `openssl enc`")),
     opened("age -d", mark(0, b"age-encryption.org/v1", "a file encrypted by age")),

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{FORMATS, Format, NewCredential};
 use crate::credential::{Credential, HeaderChoice, Headerless, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::spec::{Cost, Spec};
+use crate::spec::{Cost, Keeping, Spec};
 
 /// What only some formats take, of all that [`Spec`] and [`Unlock`] can say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -200,17 +200,7 @@ impl Takes {
             ..Headerless::default()
         };
         let (cipher, hash, pim) = (spec.cipher, spec.hash, spec.pim);
-        self.narrowed(Unlock { cipher, hash, pim, headerless, ..Unlock::with(credentials) })
-    }
-
-    /// `with` without a hash and a cipher that the format's own header says. They only narrow what is tried, and what is known about
-    /// an open volume says them for all formats.
-    pub fn narrowed<'a>(&self, with: Unlock<'a>) -> Unlock<'a> {
-        Unlock {
-            hash: with.hash.filter(|_| self.opens_with(Parameter::Hash)),
-            cipher: with.cipher.filter(|_| self.opens_with(Parameter::Cipher)),
-            ..with
-        }
+        Unlock { cipher, hash, pim, headerless, ..Unlock::with(credentials) }
     }
 }
 
@@ -284,6 +274,8 @@ impl Spec<'_> {
             metadata_size,
             keyslots_size,
             data,
+            discovery,
+            keeping,
             quick: _,
             cancel: _,
             progress: _,
@@ -304,6 +296,8 @@ impl Spec<'_> {
             (integrity.is_some(), Parameter::Integrity),
             (metadata_size.is_some(), Parameter::MetadataSize),
             (keyslots_size.is_some(), Parameter::KeyslotsSize),
+            (*discovery, Parameter::DiscoveryVolume),
+            (*keeping != Keeping::AtEnd, Parameter::FileSystem),
         ]);
         all.extend(cost.parameters());
         all

@@ -199,6 +199,7 @@ fn usual(kind: &str) -> Option<&'static str> {
         "CA7D7CCB-63ED-4C53-861C-1742536059CC" => "Linux LUKS",
         "7FFEC5C9-2D00-49B7-8941-3EA10A5586B7" => "Linux dm-crypt",
         "48465300-0000-11AA-AA11-00306543ECAC" => "Apple HFS+",
+        "53746F72-6167-11AA-AA11-00306543ECAC" => "Apple Core Storage",
         "7C3457EF-0000-11AA-AA11-00306543ECAC" => "Apple APFS",
         _ => return None,
     })

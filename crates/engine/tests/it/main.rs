@@ -1,11 +1,13 @@
 //! The integration tests, as one program: linking is most of what building them takes.
 
+mod bitlocker_create;
 mod bitlocker_protectors;
 mod edit;
 mod examples;
 mod filesystems_detect;
 mod filesystems_fat;
 mod filesystems_read;
+mod filevault2;
 mod free_tail;
 mod fsx;
 mod header_changes;

@@ -4,7 +4,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use crate::support::{noise, passphrase, shared};
+use crate::support::{filevault2, filevault2_start, noise, passphrase, shared};
 use claviger_engine::credential::{HeaderChoice, Headerless};
 use claviger_engine::formats::{self, loopaes};
 use claviger_engine::opening::{OpenVolume, Opening};
@@ -33,9 +33,15 @@ impl Case {
             "loop-AES" => vec![Credential::Keyfile(loopaes::new_keyfile().expect("random bytes"))],
             _ => vec![passphrase(PASSPHRASE)],
         };
-        let store = MemoryStore::new(noise(LEN, 1));
-        format.create(&store, &spec(format.name()), &credentials).expect("a volume");
-        let case = Self { format, bytes: store.to_vec(), credentials };
+        let bytes = match format.creator() {
+            None => filevault2(PASSPHRASE),
+            Some(_) => {
+                let store = MemoryStore::new(noise(LEN, 1));
+                format.create(&store, &spec(format.name()), &credentials).expect("a volume");
+                store.to_vec()
+            }
+        };
+        let case = Self { format, bytes, credentials };
         let volume = case.unlock(Opening::store(case.store())).expect("a new volume opens").volume;
         drop(volume);
         case
@@ -101,16 +107,22 @@ fn every_format_opens_by_path_by_store_and_in_a_partition() {
         fs::write(&path, &case.bytes).expect("a file");
         let open = case.unlock(Opening::path(&path).access(Access::ReadWrite)).expect("it opens");
         assert_eq!((open.stored, open.facts.format), (LEN as u64, name));
-        open.volume.write_at(0, &mut noise(8192, 2)).expect("it is written");
-        open.volume.flush().expect("it is durable");
+        let start = match case.format.creator() {
+            Some(_) => {
+                open.volume.write_at(0, &mut noise(8192, 2)).expect("it is written");
+                open.volume.flush().expect("it is durable");
+                noise(8192, 2)
+            }
+            None => filevault2_start(8192),
+        };
         drop(open);
         case.bytes = fs::read(&path).expect("it");
 
         let by_store = case.unlock(Opening::store(case.store())).expect("it opens");
-        assert!(start_of(&by_store) == noise(8192, 2), "{name}");
+        assert!(start_of(&by_store) == start, "{name}");
         let disk = shared(MemoryStore::new(in_partition(&case.bytes)));
         let in_it = case.unlock(Opening::store(disk).partition(1)).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert!(start_of(&in_it) == noise(8192, 2), "{name}");
+        assert!(start_of(&in_it) == start, "{name}");
         assert_eq!(in_it.facts.size, by_store.facts.size, "{name}");
 
         let reader = case.unlock(Opening::path(&path)).expect("it opens");

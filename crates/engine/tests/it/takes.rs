@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::support::shared;
+use crate::support::{filevault2, shared};
 use claviger_engine::credential::{HeaderChoice, Headerless};
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
-use claviger_engine::spec::Cost;
+use claviger_engine::spec::{Cost, Keeping};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Unlock};
 
-const LEN: usize = 24 << 20;
+const LEN: usize = 36 << 20;
 
 /// Long enough for VeraCrypt to take the cheapest PIM with it.
 const PASSPHRASE: &[u8] = b"long enough for a PIM";
@@ -46,7 +46,7 @@ fn asking<'a>(
     };
     Some(match parameter {
         Parameter::Pim => Spec { pim: Some(2), ..base },
-        Parameter::Hash => Spec { hash: choices.map(|c| c.hashes[1]).or(Some("sha256")), ..base },
+        Parameter::Hash => Spec { hash: choices.and_then(|c| c.hashes.get(1).copied()).or(Some("sha256")), ..base },
         Parameter::Cipher => Spec { cipher: choices.map(|c| c.ciphers[1]).or(Some("aes")), ..base },
         Parameter::KeySize => Spec { key_bits: Some(256), ..base },
         Parameter::SectorSize => Spec { sector_size: Some(512), ..base },
@@ -67,6 +67,8 @@ fn asking<'a>(
         Parameter::Iterations => Spec { cost: Cost { iterations: Some(1001), ..base.cost }, ..base },
         Parameter::Memory => Spec { cost: argon(Cost { memory_kib: Some(64), ..Cost::default() }), ..base },
         Parameter::Lanes => Spec { cost: argon(Cost { lanes: Some(1), ..Cost::default() }), ..base },
+        Parameter::DiscoveryVolume => Spec { discovery: true, ..base },
+        Parameter::FileSystem => Spec { keeping: Keeping::Spread, ..base },
         Parameter::FirstSector
         | Parameter::DataSize
         | Parameter::LargeVectors
@@ -74,6 +76,8 @@ fn asking<'a>(
         | Parameter::KeyRounds
         | Parameter::Keyfile
         | Parameter::FreshKeyfile
+        | Parameter::RecoveryPassword
+        | Parameter::StartupKey
         | Parameter::Keyslot
         | Parameter::BackupHeader => return None,
         other => panic!("say how one asks for {other:?}"),
@@ -163,15 +167,23 @@ fn opening(parameter: Parameter, base: Unlock<'_>) -> Option<Unlock<'_>> {
     })
 }
 
+/// A volume of the format, or what could be one.
+fn volume(format: &dyn Format, spec: &Spec<'_>) -> Arc<dyn Store> {
+    let text = std::str::from_utf8(PASSPHRASE).expect("ASCII");
+    let there = if format.name() == "FileVault2" { filevault2(text) } else { vec![0x5c; LEN] };
+    let store = shared(MemoryStore::new(there));
+    if format.creator().is_some() {
+        format.create(&*store, spec, &[passphrase()]).unwrap_or_else(|e| panic!("{}: {e}", format.name()));
+    }
+    store
+}
+
 #[test]
 fn volumes_open_with_what_their_formats_say() {
     for format in FORMATS {
         let name = format.name();
-        let store = shared(MemoryStore::new(vec![0x5c; LEN]));
         let spec = base(*format);
-        if format.creator().is_some() {
-            format.create(&*store, &spec, &[passphrase()]).unwrap_or_else(|e| panic!("{name}: {e}"));
-        }
+        let store = volume(*format, &spec);
         let credentials = [passphrase()];
         let header = format.open(&store).unwrap_or_else(|e| panic!("{name}: {e}"));
         for parameter in Parameter::ALL {
@@ -201,11 +213,8 @@ fn volumes_open_with_what_their_formats_say() {
 fn credentials_of_other_kinds_are_refused_as_such() {
     for format in FORMATS {
         let name = format.name();
-        let store = shared(MemoryStore::new(vec![0x5c; LEN]));
         let spec = base(*format);
-        if format.creator().is_some() {
-            format.create(&*store, &spec, &[passphrase()]).unwrap_or_else(|e| panic!("{name}: {e}"));
-        }
+        let store = volume(*format, &spec);
         let header = format.open(&store).unwrap_or_else(|e| panic!("{name}: {e}"));
         let contents = |len| Secret::copy_from(&vec![7; len]);
         for (credential, parameter) in [

@@ -237,6 +237,61 @@ fn requests_cross_segments_and_refused_writes_change_nothing() {
     assert!(done > 100 && refused > 100);
 }
 
+/// Where nothing is stored only what is read there can be written, and a request with anything else changes nothing.
+#[test]
+fn what_is_not_stored_takes_only_what_it_reads_as() {
+    let (fixed, zero, len) = (noise(700, 8), 1300, 3 * 512);
+    let cipher = xts(512, 1);
+    let none = |payload, at, len| Segment { at, len, stored_at: 0, payload, writable: true };
+    let layout = Layout::new(vec![
+        crypt(0, len as u64, 0, &cipher, 0, true),
+        none(Payload::Fixed(fixed.clone().into()), len as u64, fixed.len() as u64),
+        none(Payload::Zero, (len + fixed.len()) as u64, zero as u64),
+        crypt((len + fixed.len() + zero) as u64, len as u64, len as u64, &cipher, 3, true),
+    ])
+    .expect("a good layout");
+    let short = none(Payload::Fixed(fixed.clone().into()), 0, 699);
+    assert!(Layout::new(vec![short]).is_err(), "fewer bytes than are fixed");
+    let part = layout.part(1500, 1000).expect("no sector is cut");
+    let store = Arc::new(MemoryStore::new(noise(2 * len, 9)));
+    let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, layout);
+    let mut model = vec![0; volume.len() as usize];
+    volume.read_at(0, &mut model).expect("all of it");
+    assert!(model[len..][..fixed.len()] == fixed && model[len + fixed.len()..][..zero].iter().all(|b| *b == 0));
+    let nothing = len..len + fixed.len() + zero;
+    let mut dice = Dice(5);
+    let (mut done, mut refused) = (0, 0);
+    for round in 0..2000 {
+        let (offset, count) = dice.range(model.len());
+        let mut data = noise(count, round);
+        // All, all but one byte, or none of what is not stored is as it is read.
+        let keeps = dice.below(3);
+        let inside = nothing.start.clamp(offset, offset + count)..nothing.end.clamp(offset, offset + count);
+        if keeps > 0 {
+            data[inside.start - offset..inside.end - offset].copy_from_slice(&model[inside.clone()]);
+        }
+        if keeps == 1 && !inside.is_empty() {
+            data[inside.start - offset + dice.below(inside.len() as u64) as usize] ^= 1;
+        }
+        let same = data[inside.start - offset..inside.end - offset] == model[inside];
+        let before = store.to_vec();
+        let written = volume.write_at(offset as u64, &mut data.clone());
+        assert_eq!(written.is_ok(), same, "{count} bytes at {offset}");
+        match written {
+            Ok(()) => model[offset..][..count].copy_from_slice(&data),
+            Err(_) => assert!(store.to_vec() == before, "a refused write changed the store"),
+        }
+        (done, refused) = if same { (done + 1, refused) } else { (done, refused + 1) };
+        let mut read = vec![1; model.len()];
+        volume.read_at(0, &mut read).expect("all of it");
+        assert!(read == model);
+    }
+    assert!(done > 100 && refused > 100);
+    let mut read = vec![1; 1000];
+    Volume::new(store, part).read_at(0, &mut read).expect("all of the part");
+    assert!(read == model[1500..2500]);
+}
+
 #[test]
 fn requests_past_the_end_are_refused() {
     let (volume, _, store) = encrypted(512, LEN);

@@ -42,6 +42,8 @@ const MANNERS: &[Manner] = &[
     Manner { format: "VeraCrypt", create_cheap: &["--pim", "1"], cheap: &["--pim", "1"], ..MANNER },
     Manner { format: "LUKS1", create_cheap: &["--iterations", "1000"], ..MANNER },
     Manner { format: "LUKS2", create_cheap: &["--kdf", "pbkdf2", "--iterations", "1000"], ..MANNER },
+    // Nobody keeps it, and its key costs a second derivation.
+    Manner { format: "BitLocker", create: &["--password-file", "{password-file}", "--no-recovery-password"], ..MANNER },
     Manner {
         format: "loop-AES",
         create: &["--fresh-keyfile", "{dir}/keys", "--unencrypted-keyfile"],

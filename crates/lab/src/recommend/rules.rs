@@ -20,7 +20,8 @@ pub(super) fn out(f: &Features, view: &View<'_>) -> Option<String> {
     if f.since > view.year {
         return Some(format!("it did not exist before {}", f.since));
     }
-    if !f.makes.contains(&Platform::Linux) {
+    let ours = view.ours && f.is_ours();
+    if !f.makes.contains(&Platform::Linux) && !ours {
         return Some("nothing on Linux can create it".into());
     }
     for platform in &answers.share_with {
@@ -34,8 +35,7 @@ pub(super) fn out(f: &Features, view: &View<'_>) -> Option<String> {
     if f.ended.is_some_and(|ended| ended <= view.year) {
         return f.why_ended.clone();
     }
-    let without_root = view.ours && f.is_ours();
-    if !answers.root && f.root && !without_root {
+    if !answers.root && f.root && !ours {
         return Some("on Linux it requires root".into());
     }
     None
@@ -74,7 +74,7 @@ impl Wish {
         match self {
             Self::HidesVolumes => f.hidden_volume,
             Self::NoticesChanges => f.authenticated,
-            Self::NoticesChangesOrStart => f.authenticated || f.tpm,
+            Self::NoticesChangesOrStart => f.authenticated || f.tpm && starts_linux(f),
             Self::FileByFile => f.layer == Layer::Files,
             Self::HidesNames => f.names,
             Self::ClosesByItself | Self::OnePiece => f.container || f.layer == Layer::Files,

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use super::crypto::{self, Method};
+use super::eow;
 use super::metadata::{Datum, HEADERS, Nonces, Seal, TIME, set_datums, validation};
 use super::oracles::{Features, Key, expect_all};
 use crate::random::Random;
@@ -46,7 +47,7 @@ pub enum Protector {
 pub enum State {
     /// All is encrypted.
     Encrypted,
-    /// All is plain; only the header is still elsewhere. No key is needed, and none is there.
+    /// All is plain; only the header is still elsewhere. No key is needed, whether or not there are protectors.
     Decrypted,
     /// Encrypted below the watermark, plain from it on, by places on disk.
     HalfWay {
@@ -61,6 +62,19 @@ pub enum State {
 
 /// Length of the log at the watermark in state 2.
 const DIRTY_LOG: u64 = 0x1_0000;
+
+/// How a volume is encrypted that is encrypted wherever it is written first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncryptOnWrite {
+    /// Bytes for which there is one bit: 8 MiB on Windows.
+    pub chunk: u64,
+    /// Number of bitmaps, each for as many chunks but for the last.
+    pub regions: u64,
+    /// Chunks that are plain, counted from the start of the volume.
+    pub plain: Vec<u64>,
+    /// A chunk that is being converted, and how many of its sectors already are: only the log tells.
+    pub under_way: Option<(u64, u64)>,
+}
 
 /// A volume to be made. `Volume::new` has a plain one, to be changed with struct update syntax.
 #[derive(Clone, Debug)]
@@ -77,6 +91,8 @@ pub struct Volume {
     pub protectors: Vec<Protector>,
     /// How far conversion is.
     pub state: State,
+    /// Encrypt-on-write, in the state "encrypted".
+    pub encrypt_on_write: Option<EncryptOnWrite>,
     /// Whether the header's datum has the 76 bytes more that it has since Windows 8.
     pub tail: bool,
     /// The label in the metadata.
@@ -96,16 +112,17 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// A volume of 2 MiB with the password `PASSWORD`, in the cipher that this Windows takes by itself.
+    /// A volume of 1 MiB with the password `PASSWORD`, in the cipher that this Windows takes by itself.
     pub fn new(kind: Kind) -> Self {
         let old = matches!(kind, Kind::Vista | Kind::Windows7);
         Self {
             kind,
             method: if old { Method::CbcElephant128 } else { Method::Xts128 },
             sector_size: 512,
-            size: 2 << 20,
+            size: 1 << 20,
             protectors: vec![Protector::Password(PASSWORD.into())],
             state: State::Encrypted,
+            encrypt_on_write: None,
             tail: !old,
             label: "HOST F: 11/22/2026".into(),
             volume_in_startup_key: false,
@@ -155,6 +172,8 @@ pub struct Layout {
     pub header: Range<u64>,
     /// An ordinary file that Windows keeps for itself.
     pub spare: Range<u64>,
+    /// What encrypt-on-write keeps.
+    pub encrypt_on_write: Option<eow::Layout>,
 }
 
 impl Layout {
@@ -170,13 +189,25 @@ impl Layout {
         };
         let header = metadata[0] + metadata_len;
         let spare = header + header_len;
-        Self { metadata, metadata_len, header: header..spare, spare: spare..spare + 0x1_0000 }
+        let mut layout = Self {
+            metadata,
+            metadata_len,
+            header: header..spare,
+            spare: spare..spare + 0x1_0000,
+            encrypt_on_write: None,
+        };
+        layout.encrypt_on_write = volume.encrypt_on_write.as_ref().map(|on_write| {
+            let places = [layout.spare.end, metadata[1] + metadata_len];
+            eow::Layout::new(on_write, volume.size, volume.sector_size, places)
+        });
+        layout
     }
 
     /// What the plaintext has zeros in.
     pub fn reserved(&self) -> Vec<Range<u64>> {
         let metadata = self.metadata.map(|at| at..at + self.metadata_len);
-        metadata.into_iter().chain([self.header.clone()]).collect()
+        let on_write = self.encrypt_on_write.iter().flat_map(eow::Layout::reserved);
+        metadata.into_iter().chain([self.header.clone()]).chain(on_write).collect()
     }
 }
 
@@ -329,6 +360,10 @@ impl<'a> Making<'a> {
             area[..block.len()].copy_from_slice(&block);
             area[block.len()..][..validation.len()].copy_from_slice(&validation);
         }
+        if let (Some(on_write), Some(layout)) = (&self.volume.encrypt_on_write, &self.layout.encrypt_on_write) {
+            let old = self.old_state(on_write, &image);
+            layout.write(on_write, &mut image, old.as_deref());
+        }
         self.boot(&mut image);
         Made {
             image,
@@ -399,12 +434,27 @@ impl<'a> Making<'a> {
     }
 
     fn is_encrypted(&self, at: u64) -> bool {
+        let sector_size = self.volume.sector_size;
         match self.volume.state {
-            _ if self.volume.kind == Kind::Vista && at < 16 * self.volume.sector_size => false,
-            State::Encrypted => true,
+            _ if self.volume.kind == Kind::Vista && at < 16 * sector_size => false,
+            State::Encrypted => self.volume.encrypt_on_write.as_ref().is_none_or(|o| o.is_encrypted(at, sector_size)),
             State::Decrypted => false,
             State::HalfWay { watermark, .. } => at < watermark,
         }
+    }
+
+    /// The chunk that is under way as it was before, as it lay on disk.
+    fn old_state(&self, on_write: &EncryptOnWrite, disk: &[u8]) -> Option<Vec<u8>> {
+        let (chunk, converted) = on_write.under_way?;
+        let sector_size = self.volume.sector_size as usize;
+        let cipher = self.volume.method.cipher(&self.fvek);
+        let start = chunk * on_write.chunk;
+        let mut old = disk[range(&(start..start + on_write.chunk))].to_vec();
+        for (i, sector) in old.chunks_exact_mut(sector_size).enumerate().take(converted as usize) {
+            let at = start + (i * sector_size) as u64;
+            if on_write.plain.contains(&chunk) { cipher.decrypt(at, sector) } else { cipher.encrypt(at, sector) }
+        }
+        Some(old)
     }
 
     /// What a reader sees: zeros that were never encrypted decrypt to noise.
@@ -431,12 +481,14 @@ impl<'a> Making<'a> {
         Features {
             vista: volume.kind == Kind::Vista,
             xts_256: volume.method == Method::Xts256,
+            encrypt_on_write: volume.encrypt_on_write.is_some(),
+            mixed_bitmap: volume.encrypt_on_write.as_ref().is_some_and(|o| o.is_mixed(volume.size)),
+            log: volume.encrypt_on_write.as_ref().is_some_and(|o| o.under_way.is_some()),
             decrypted: volume.state == State::Decrypted,
             half_way: matches!(volume.state, State::HalfWay { .. }),
             dirty: matches!(volume.state, State::HalfWay { current: 2, .. }),
             clear_beside_others: clear && others,
             clear_alone: clear && !others,
-            unknown_datums: !volume.more_datums.is_empty(),
             unknown_property: volume.unknown_property,
             volume_in_startup_key: volume.volume_in_startup_key,
             not_ntfs: !ntfs && volume.kind != Kind::ToGo,
@@ -492,9 +544,7 @@ impl<'a> Making<'a> {
             Kind::Windows8 | Kind::ToGo => vec![label],
         };
         datums.extend(protectors);
-        if volume.state == State::Decrypted {
-            assert!(volume.protectors.is_empty(), "a decrypted volume has no keys");
-        } else {
+        if volume.state != State::Decrypted || !volume.protectors.is_empty() {
             datums.push(Datum::sealed(3, &self.vmk, &mut self.nonces, volume.method.number(), &self.fvek));
         }
         if matches!(volume.kind, Kind::Windows8 | Kind::ToGo) {
@@ -514,6 +564,7 @@ impl<'a> Making<'a> {
             data.extend([0; 4]);
             let flags: u64 = match (volume.kind, volume.sector_size) {
                 (Kind::ToGo, _) => 0x848,
+                _ if volume.encrypt_on_write.is_some() => 0x4A,
                 (_, 4096) => 0xB,
                 _ => 0xA,
             };
@@ -660,8 +711,11 @@ impl<'a> Making<'a> {
         put(48, &[1, 0, 6, 0]);
         put(64, &[0x80, 0, 0x29]);
         put(71, b"NO NAME    FAT32   ");
-        put(160, &IDENTIFIER);
         put(176, &self.layout.metadata.map(u64::to_le_bytes).concat());
+        put(160, if self.layout.encrypt_on_write.is_some() { &eow::IDENTIFIER } else { &IDENTIFIER });
+        if let Some(on_write) = &self.layout.encrypt_on_write {
+            put(200, &on_write.information.map(u64::to_le_bytes).concat());
+        }
         put(0x198, &[b'x'; 80]);
         put(0x1E8, &[0xFF; 19]);
         put(0x1FB, &[0, 0x1F, 0x2C, 0x55, 0xAA]);
@@ -712,6 +766,7 @@ fn range(of: &Range<u64>) -> Range<usize> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::oracles::Writer;
     use super::*;
 
     /// What readers agree on.
@@ -753,13 +808,73 @@ mod tests {
         let windows8 = Volume::new(Kind::Windows8);
         for (current, next) in [(5, 4), (5, 1), (3, 4), (3, 1), (2, 4)] {
             // Before the header's place, and behind it.
-            for watermark in [0x6_0000, 0x14_0000] {
+            for watermark in [0x3_0000, 0xA_0000] {
                 read(Volume { state: State::HalfWay { current, next, watermark }, ..windows8.clone() });
             }
         }
         read(Volume { state: State::Decrypted, protectors: Vec::new(), ..windows8.clone() });
-        let unused = vec![0x2_0000..0x2_8000, 0x1F_0000..0x20_0000];
+        let unused = vec![0x2_0000..0x2_8000, 0xF_0000..0x10_0000];
         read(Volume { unused, ..windows8 });
+    }
+
+    #[test]
+    fn volumes_encrypted_on_write_are_read() {
+        let on_write =
+            |plain: &[u64]| EncryptOnWrite { chunk: 0x1_0000, regions: 1, plain: plain.into(), under_way: None };
+        let volume = |on_write| Volume { encrypt_on_write: Some(on_write), ..Volume::new(Kind::Windows8) };
+        read(volume(on_write(&[])));
+        // Whole bytes of the bitmap, and the header, which is at 0x50000, among what is plain.
+        read(volume(on_write(&(0..8).collect::<Vec<_>>())));
+        read(volume(on_write(&[3, 4, 9, 15])));
+        read(volume(EncryptOnWrite { regions: 3, ..on_write(&[3, 4, 5, 11, 12, 15]) }));
+        read(Volume { sector_size: 4096, ..volume(on_write(&[1, 9])) });
+    }
+
+    #[test]
+    fn the_log_tells_which_sectors_are_converted() {
+        for plain in [vec![], vec![9]] {
+            let on_write = EncryptOnWrite { chunk: 0x1_0000, regions: 1, plain, under_way: Some((9, 40)) };
+            let made = Volume { encrypt_on_write: Some(on_write), ..Volume::new(Kind::Windows8) }.make();
+            let slot = made.layout.encrypt_on_write.as_ref().expect("it is").logs[0] as usize + 512 + 512 + 2048 + 512;
+            assert_eq!(made.image[slot + 12..][..8], 0x9_0000u64.to_le_bytes());
+            let logged = made.image[slot + 512..][..2048].chunks(16);
+            let sectors = made.image[0x9_0000..0xA_0000].chunks(512);
+            let converted: Vec<_> = sectors.zip(logged).map(|(now, before)| now[..16] != *before).collect();
+            assert_eq!(converted, [[true; 40].as_slice(), &[false; 88]].concat());
+        }
+    }
+
+    #[test]
+    fn what_is_no_ntfs_is_read_by_those_who_need_none() {
+        for kind in [Kind::Windows8, Kind::ToGo] {
+            let mut contents = Random::new(5).bytes(0x3_0000);
+            contents[..512].fill(0x5A);
+            read(Volume { contents: Some(contents), ..Volume::new(kind) });
+        }
+    }
+
+    #[test]
+    fn what_others_write_others_read() {
+        for method in [Method::CbcElephant256, Method::Xts256] {
+            let recovery = *b"sixteen bytes it";
+            let text = recovery_text(&recovery);
+            let protectors = vec![Protector::Recovery(recovery)];
+            let mut made = Volume { method, protectors, ..Volume::new(Kind::Windows8) }.make();
+            for (i, writer) in Writer::installed().into_iter().enumerate() {
+                let written = made.write();
+                let key = Key::Recovery(&text);
+                // Within a sector, over many, and in the header, which lies elsewhere.
+                for (at, len) in [(0x1_0123, 5), (0x2_0010 + i * 7, 3000), (0x1E00, 0x400)] {
+                    let bytes = Random::new(at as u64).bytes(len);
+                    writer
+                        .write_at(&written.image, key, at as u64, &bytes)
+                        .unwrap_or_else(|e| panic!("{writer:?}: {e}"));
+                    made.plaintext[at..at + len].copy_from_slice(&bytes);
+                }
+                made.image = fs::read(&written.image).expect("it is there");
+                assert!(made.expect_readers() > 0);
+            }
+        }
     }
 
     #[test]

@@ -17,6 +17,13 @@ impl Default for Nonces {
     }
 }
 
+impl From<u32> for Nonces {
+    /// Those from this counter on.
+    fn from(next: u32) -> Self {
+        Self { next }
+    }
+}
+
 impl Nonces {
     /// The counter that the next box will have.
     pub fn next(&self) -> u32 {

@@ -3,7 +3,9 @@
 //! Nothing here knows the engine's code for BitLocker, so that one checks the other.
 
 pub mod crypto;
+pub mod damage;
 mod discovery;
+pub mod eow;
 pub mod maker;
 pub mod metadata;
 pub mod oracles;

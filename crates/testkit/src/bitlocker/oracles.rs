@@ -40,6 +40,8 @@ pub struct Features {
     pub encrypt_on_write: bool,
     /// Some chunks are encrypted and others plain, by the bitmaps of encrypt-on-write.
     pub mixed_bitmap: bool,
+    /// A chunk is under way, as the log of encrypt-on-write says.
+    pub log: bool,
     /// The state is "decrypted".
     pub decrypted: bool,
     /// Any other state than "encrypted" and "decrypted": under way, paused, dirty.
@@ -52,8 +54,6 @@ pub struct Features {
     pub clear_alone: bool,
     /// The recovery password in question is not that of the first protector of its kind.
     pub later_recovery: bool,
-    /// Datums of types that nobody knows.
-    pub unknown_datums: bool,
     /// Properties of protectors that nobody knows.
     pub unknown_property: bool,
     /// The startup key's file names the volume, as since Windows 11.
@@ -71,7 +71,7 @@ pub enum Reader {
     Bdemount,
     /// libbde's Python module from PyPI: a newer libbde.
     Pybde,
-    /// dissect.fve, in pure Python: megabytes of XTS take a minute.
+    /// dissect.fve, in pure Python: a hundred megabytes of XTS take a minute. The only one that checks the sealed hash.
     Dissect,
     /// `cryptsetup bitlkOpen` and dm-crypt, in user-mode Linux.
     Cryptsetup,
@@ -111,11 +111,11 @@ impl Reader {
         let f = features;
         let non_ascii = matches!(key, Key::Password(text) if !text.is_ascii());
         let by_recovery = matches!(key, Key::Recovery(_));
+        let clear = f.clear_alone || f.clear_beside_others;
         let by_startup_key = matches!(key, Key::StartupKey(_));
         let reasons: &[(bool, &str)] = match self {
             Self::Dislocker => &[
                 (non_ascii, "it takes the bytes of a password for characters"),
-                (f.unknown_datums || f.unknown_property, "it stops at unknown datums"),
                 (f.volume_in_startup_key && by_startup_key, "it stops at startup keys that name their volume"),
                 (f.later_recovery && by_recovery, "it tries the first recovery protector alone"),
                 (f.decrypted, "it wants a key for a decrypted volume"),
@@ -123,25 +123,31 @@ impl Reader {
                 (f.half_way, "its volume ends at the watermark"),
             ],
             Self::Bdemount => &[
+                (f.decrypted, "it takes the header of a decrypted volume for encrypted"),
                 (f.vista, "it takes the place of Vista's MFT mirror for that of the header"),
                 (f.xts_256, "it knows no XTS with 256 bits"),
                 (f.encrypt_on_write, "it knows no encrypt-on-write"),
-                (f.later_recovery && by_recovery, "it tries one recovery protector alone"),
+                (f.later_recovery && by_recovery && !clear, "it tries one recovery protector alone"),
                 (f.not_ntfs, "it knows NTFS and volumes To Go alone"),
                 (f.clear_alone, "it stops at datums of another version than 1"),
                 (f.dirty, "it takes the log at the watermark for data"),
             ],
             Self::Pybde => &[
+                (f.decrypted, "it takes the header of a decrypted volume for encrypted"),
+                (f.log, "it knows no log"),
                 (f.dirty, "it takes the log at the watermark for data"),
-                (f.later_recovery && by_recovery, "it tries one recovery protector alone"),
+                (f.later_recovery && by_recovery && !clear, "it tries one recovery protector alone"),
                 (f.not_ntfs, "it knows NTFS and volumes To Go alone"),
             ],
-            Self::Dissect => &[(f.mixed_bitmap, "it reads bytes of bitmaps with both kinds of bits for ever")],
+            Self::Dissect => &[
+                (f.mixed_bitmap, "it reads bytes of bitmaps with both kinds of bits for ever"),
+                (f.log, "it knows no log"),
+            ],
             Self::Cryptsetup => &[
                 (f.vista, "it knows no volumes of Vista"),
                 (f.unknown_property, "it stops at unknown properties of protectors"),
                 (non_ascii, "it takes ASCII passwords alone"),
-                (f.clear_alone || f.clear_beside_others, "it takes a volume with a clear key for one under way"),
+                (clear, "it takes a volume with a clear key for one under way"),
                 (f.decrypted || f.half_way, "it opens encrypted volumes alone"),
                 (f.encrypt_on_write, "it knows no encrypt-on-write"),
             ],

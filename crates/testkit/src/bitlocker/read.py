@@ -17,9 +17,23 @@ if library == "pybde":
     if plain.is_locked():
         sys.exit("the key does not fit")
 else:
+    import hashlib
+
     from dissect.fve.bde import BDE
 
-    volume = BDE(open(image, "rb"))
+    class Checked(BDE):
+        """As it is, but for what its library computes and drops: whether the sealed hash is right."""
+
+        def unlock(self, vmk):
+            if not self.information.check_integrity(vmk):
+                sys.exit("the sealed hash is wrong")
+            return super().unlock(vmk)
+
+    volume = Checked(open(image, "rb"))
+    if volume.decrypted:
+        block = volume.information
+        if block.validation.integrity_check.data != hashlib.sha256(block._buf).digest():
+            sys.exit("the hash is wrong")
     if kind == "password":
         volume.unlock_with_passphrase(key)
     elif kind == "recovery":

@@ -4,6 +4,7 @@
 
 pub mod aes;
 pub mod camellia;
+pub mod elephant;
 pub mod kuznyechik;
 pub mod legacy;
 pub mod serpent;

@@ -5,6 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::{Kernel, Row, SHIFTS, SINES, WORDS, last_block};
+use crate::transpose;
 
 /// Vectors of 16 sectors.
 pub(super) const AVX512: Kernel = Kernel {
@@ -219,30 +220,7 @@ impl Vector<16> for __m512i {
     #[inline(always)]
     unsafe fn transpose(blocks: [&[u8; 64]; 16], out: &mut [Self; 16]) {
         // SAFETY: see above.
-        unsafe {
-            // Of each four blocks, words k, k + 4, k + 8 and k + 12 side by side.
-            let mut fours = [[Self::all(0); 4]; 4];
-            for (four, blocks) in fours.iter_mut().zip(blocks.as_chunks::<4>().0) {
-                let [p, q, r, s] = blocks.map(|block| _mm512_loadu_si512(block.as_ptr().cast()));
-                let (pq, rs) = (_mm512_unpacklo_epi32(p, q), _mm512_unpacklo_epi32(r, s));
-                let (pq2, rs2) = (_mm512_unpackhi_epi32(p, q), _mm512_unpackhi_epi32(r, s));
-                *four = [
-                    _mm512_unpacklo_epi64(pq, rs),
-                    _mm512_unpackhi_epi64(pq, rs),
-                    _mm512_unpacklo_epi64(pq2, rs2),
-                    _mm512_unpackhi_epi64(pq2, rs2),
-                ];
-            }
-            for k in 0..4 {
-                let [p, q, r, s] = [fours[0][k], fours[1][k], fours[2][k], fours[3][k]];
-                let (even, even2) = (_mm512_shuffle_i32x4::<0x88>(p, q), _mm512_shuffle_i32x4::<0x88>(r, s));
-                let (odd, odd2) = (_mm512_shuffle_i32x4::<0xdd>(p, q), _mm512_shuffle_i32x4::<0xdd>(r, s));
-                out[k] = _mm512_shuffle_i32x4::<0x88>(even, even2);
-                out[k + 8] = _mm512_shuffle_i32x4::<0xdd>(even, even2);
-                out[k + 4] = _mm512_shuffle_i32x4::<0x88>(odd, odd2);
-                out[k + 12] = _mm512_shuffle_i32x4::<0xdd>(odd, odd2);
-            }
-        }
+        unsafe { *out = transpose::of_16(blocks.map(|block| _mm512_loadu_si512(block.as_ptr().cast()))) };
     }
     #[inline(always)]
     unsafe fn words(self) -> [u32; 16] {
@@ -289,24 +267,8 @@ impl Vector<8> for __m256i {
         // SAFETY: see above.
         unsafe {
             for (half, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                // Of each four blocks, words k and k + 4 of the half side by side.
-                let mut fours = [[Self::all(0); 4]; 2];
-                for (four, blocks) in fours.iter_mut().zip(blocks.as_chunks::<4>().0) {
-                    let load = |block: &[u8; 64]| _mm256_loadu_si256(block[32 * half..][..32].as_ptr().cast());
-                    let [p, q, r, s] = [load(blocks[0]), load(blocks[1]), load(blocks[2]), load(blocks[3])];
-                    let (pq, rs) = (_mm256_unpacklo_epi32(p, q), _mm256_unpacklo_epi32(r, s));
-                    let (pq2, rs2) = (_mm256_unpackhi_epi32(p, q), _mm256_unpackhi_epi32(r, s));
-                    *four = [
-                        _mm256_unpacklo_epi64(pq, rs),
-                        _mm256_unpackhi_epi64(pq, rs),
-                        _mm256_unpacklo_epi64(pq2, rs2),
-                        _mm256_unpackhi_epi64(pq2, rs2),
-                    ];
-                }
-                for k in 0..4 {
-                    out[k] = _mm256_permute2x128_si256::<0x20>(fours[0][k], fours[1][k]);
-                    out[k + 4] = _mm256_permute2x128_si256::<0x31>(fours[0][k], fours[1][k]);
-                }
+                *out =
+                    transpose::of_8(blocks.map(|block| _mm256_loadu_si256(block[32 * half..][..32].as_ptr().cast())));
             }
         }
     }

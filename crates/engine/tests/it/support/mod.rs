@@ -14,6 +14,7 @@ use std::sync::Arc;
 use claviger_engine::formats;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Unlocked, Volume};
+use claviger_testkit::filevault2::{BLOCK, DATA, Recipe, User};
 use claviger_testkit::{tools, uml};
 
 pub fn passphrase(text: &str) -> Credential {
@@ -78,6 +79,18 @@ pub fn uuid(blkid: &Path, plaintext: &[u8]) -> String {
     let file = to_file(plaintext);
     let output = tools::run(Command::new(blkid).args(["-p", "-o", "value", "-s", "UUID"]).arg(file.path()));
     String::from_utf8(output.stdout).expect("a UUID is ASCII").trim().to_owned()
+}
+
+/// A FileVault 2 volume, which nothing here creates but the testkit, of 3 MiB.
+pub fn filevault2(passphrase: &str) -> Vec<u8> {
+    let users = [User { passphrase, name: "Ann", iterations: 1000 }];
+    let plaintext = filevault2_start((3 << 20) - (DATA as usize + 1) * BLOCK);
+    Recipe::new(&users, &plaintext).make().sealed()
+}
+
+/// The first bytes of what it holds.
+pub fn filevault2_start(len: usize) -> Vec<u8> {
+    noise(len, 3)
 }
 
 /// The images of cryptsetup's test suite, unpacked.

@@ -1,0 +1,174 @@
+//! The header of a physical volume, in its first and once more in its last sector (libfvde, "FileVault Drive Encryption (FVDE)",
+//! section "Volume header"; cryptsetup 2.6.1, lib/fvault2/fvault2.c, `struct volume_header`). All numbers are little-endian.
+//!
+//! ```text
+//!   0  4  checksum of what is behind byte 8     104  8  first metadata block, three more follow
+//!   4  4  its seed, FFFFFFFF                    168  4  bytes of key data, 16
+//!   8  2  version, 1                            172  4  cipher of the metadata, 2: AES-XTS
+//!  10  2  type of the block, 10                 176 16  key data
+//!  64  8  bytes of the physical volume          304 16  UUID of the physical volume
+//!  88  2  "CS"                                  320 16  UUID of the logical volume group
+//!  96  4  bytes of a block
+//! ```
+
+use super::crc32c::crc32c;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+
+/// Bytes of the header.
+pub(super) const SIZE: usize = 512;
+
+/// Bytes of the identifiers.
+const UUID: usize = 16;
+
+/// Where the signature is, and what it is: with the kind of checksum, since two bytes alone say little.
+const SIGNATURE: usize = 88;
+const MARK: &[u8] = b"CS\x01\0\0\0";
+
+/// How many places for metadata it names that are known to be used.
+const LABELS: usize = 4;
+
+/// Where fields are, in bytes.
+mod at {
+    pub const SEED: usize = 4;
+    pub const SUMMED: usize = 8;
+    pub const VERSION: usize = 8;
+    pub const VOLUME_SIZE: usize = 64;
+    pub const BLOCK_SIZE: usize = 96;
+    pub const LABELS: usize = 104;
+    pub const KEY_SIZE: usize = 168;
+    pub const KEY: usize = 176;
+    pub const UUID: usize = 304;
+    pub const GROUP: usize = 320;
+}
+
+/// A header that was read.
+#[derive(Clone, Debug)]
+pub(super) struct VolumeHeader {
+    /// Where it was read, in bytes of the store.
+    pub at: u64,
+    /// Bytes of the physical volume, as it says.
+    pub volume_size: u64,
+    /// Bytes of a block: what other places are counted in.
+    pub block_size: u64,
+    /// The blocks where the metadata's labels are.
+    pub labels: [u64; LABELS],
+    /// What the metadata are encrypted with: no secret, since it is here.
+    pub metadata_key: [u8; UUID],
+    /// UUID of the physical volume, and the second half of that key.
+    pub uuid: [u8; UUID],
+    /// UUID of the group that the volume belongs to.
+    pub group: [u8; UUID],
+}
+
+impl VolumeHeader {
+    /// Reads the one in front, or where that is damaged its copy at the end.
+    ///
+    /// # Errors
+    /// `NotThisFormat`, `Malformed`, `Unsupported`, `Io`.
+    pub fn read(store: &dyn Store) -> Result<Self> {
+        let in_front = Self::read_at(store, 0);
+        match in_front {
+            Err(Error { kind: ErrorKind::Malformed { .. } | ErrorKind::NotThisFormat(_), .. }) => {
+                copy_at_the_end(store)?.map_or(in_front, Ok)
+            }
+            other => other,
+        }
+    }
+
+    fn read_at(store: &dyn Store, place: u64) -> Result<Self> {
+        let mut bytes = [0; SIZE];
+        if store.len().saturating_sub(place) < SIZE as u64 {
+            return Err(ErrorKind::NotThisFormat(format!("{} bytes are too few", store.len())).into());
+        }
+        store.read_at(place, &mut bytes)?;
+        Self::parse(&bytes, place)
+    }
+
+    /// Takes a header apart that was read at byte `place`.
+    ///
+    /// # Errors
+    /// Those of [`VolumeHeader::read`].
+    fn parse(bytes: &[u8; SIZE], place: u64) -> Result<Self> {
+        if !bytes[SIGNATURE..].starts_with(&MARK[..2]) {
+            return Err(ErrorKind::NotThisFormat("it has not the signature of Core Storage".into()).into());
+        }
+        let malformed =
+            |field, at: usize, what: String| ErrorKind::Malformed { field, offset: place + at as u64, what };
+        if !checksum_matches(bytes) {
+            let what = "the checksum of the volume header is wrong".to_owned();
+            return Err(malformed("checksum", 0, what).into());
+        }
+        let version = number(bytes, at::VERSION, 2);
+        if version != 1 {
+            return Err(Error::unsupported(format!("version {version} of Core Storage")));
+        }
+        let key_size = number(bytes, at::KEY_SIZE, 4);
+        if key_size != UUID as u64 {
+            return Err(Error::unsupported(format!("metadata that are encrypted with a key of {key_size} bytes")));
+        }
+        let block_size = number(bytes, at::BLOCK_SIZE, 4);
+        if block_size == 0 {
+            return Err(malformed("block size", at::BLOCK_SIZE, "blocks have no bytes".into()).into());
+        }
+        Ok(Self {
+            at: place,
+            volume_size: number(bytes, at::VOLUME_SIZE, 8),
+            block_size,
+            labels: std::array::from_fn(|i| number(bytes, at::LABELS + 8 * i, 8)),
+            metadata_key: array(bytes, at::KEY),
+            uuid: array(bytes, at::UUID),
+            group: array(bytes, at::GROUP),
+        })
+    }
+
+    /// Where a block begins, in bytes of the store.
+    pub fn byte_of(&self, block: u64) -> Option<u64> {
+        block.checked_mul(self.block_size)
+    }
+}
+
+/// The copy in the last sector. It counts only if it says that it belongs there: the last sector of a disk may be that of a
+/// partition.
+fn copy_at_the_end(store: &dyn Store) -> Result<Option<VolumeHeader>> {
+    let Some(last) = store.len().checked_sub(SIZE as u64) else { return Ok(None) };
+    match VolumeHeader::read_at(store, last) {
+        Err(Error { kind: ErrorKind::Io(error), .. }) => Err(error.into()),
+        found => Ok(found.ok().filter(|header| header.volume_size == store.len())),
+    }
+}
+
+/// What tells that it is a physical volume of Core Storage, if anything does.
+///
+/// # Errors
+/// `Io`.
+pub(super) fn mark(store: &dyn Store) -> Result<Option<&'static str>> {
+    if store.len() < SIZE as u64 {
+        return Ok(None);
+    }
+    let mut bytes = [0; SIZE];
+    store.read_at(0, &mut bytes)?;
+    if bytes[SIGNATURE..].starts_with(&MARK[..2]) && checksum_matches(&bytes) {
+        return Ok(Some("it begins with a volume header of Core Storage"));
+    }
+    if bytes[SIGNATURE..].starts_with(MARK) {
+        return Ok(Some("it has the signature of Core Storage, but the checksum of its header is wrong"));
+    }
+    Ok(copy_at_the_end(store)?.map(|_| "it ends with a volume header of Core Storage, but does not begin with one"))
+}
+
+/// Whether a block has the checksum that is in its first bytes.
+pub(super) fn checksum_matches(block: &[u8]) -> bool {
+    let seed = number(block, at::SEED, 4) as u32;
+    seed == u32::MAX && u64::from(crc32c(seed, &block[at::SUMMED..])) == number(block, 0, 4)
+}
+
+/// The little-endian number of `len` bytes, 8 at most.
+pub(super) fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
+    bytes[at..at + len].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// `N` bytes.
+pub(super) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    std::array::from_fn(|i| bytes[at + i])
+}

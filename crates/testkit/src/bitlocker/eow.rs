@@ -1,0 +1,194 @@
+//! Encrypt-on-write: the bitmaps that tell which chunks are encrypted, and the log of the chunk that is under way.
+
+use std::ops::Range;
+
+use super::maker::EncryptOnWrite;
+
+/// 92a84d3b-dd80-4d0e-9e4e-b1e3284eaed8, as on disk.
+pub const IDENTIFIER: [u8; 16] =
+    [0x3b, 0x4d, 0xa8, 0x92, 0x80, 0xdd, 0x0e, 0x4d, 0x9e, 0x4e, 0xb1, 0xe3, 0x28, 0x4e, 0xae, 0xd8];
+
+/// What the log has of each sector.
+const LOGGED: usize = 16;
+
+impl EncryptOnWrite {
+    /// Whether what lies at byte `at` is encrypted.
+    pub fn is_encrypted(&self, at: u64, sector_size: u64) -> bool {
+        let chunk = at / self.chunk;
+        let converted =
+            self.under_way.is_some_and(|(c, sectors)| c == chunk && at % self.chunk / sector_size < sectors);
+        self.plain.contains(&chunk) == converted
+    }
+
+    /// The part of a volume of `size` bytes that each bitmap tells about.
+    fn regions(&self, size: u64) -> Vec<Range<u64>> {
+        let len = size.div_ceil(self.chunk).div_ceil(self.regions) * self.chunk;
+        (0..size).step_by(len as usize).map(|start| start..size.min(start + len)).collect()
+    }
+
+    /// The bitmap of a region, the lowest bit for its first chunk.
+    fn bitmap(&self, region: &Range<u64>) -> Vec<u8> {
+        let chunks = (region.end - region.start).div_ceil(self.chunk);
+        let first = region.start / self.chunk;
+        let mut bits = vec![0; chunks.div_ceil(8) as usize];
+        for chunk in (0..chunks).filter(|chunk| !self.plain.contains(&(first + chunk))) {
+            bits[(chunk / 8) as usize] |= 1 << (chunk % 8);
+        }
+        bits
+    }
+
+    /// Whether there is a byte in a bitmap with both kinds of bits.
+    pub fn is_mixed(&self, size: u64) -> bool {
+        self.regions(size).iter().any(|region| self.bitmap(region).iter().any(|byte| !matches!(byte, 0 | 0xFF)))
+    }
+}
+
+/// Where its structures lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The two descriptions of all the rest.
+    pub information: [u64; 2],
+    /// Bytes of each.
+    pub information_len: u64,
+    /// One bitmap for each region, in two records of which one counts.
+    pub bitmaps: Vec<u64>,
+    /// Bytes of each.
+    pub bitmap_len: u64,
+    /// One log for each region.
+    pub logs: Vec<u64>,
+    /// Bytes of each.
+    pub log_len: u64,
+    size: u64,
+    sector_size: u64,
+}
+
+/// What structures are aligned to.
+const ALIGNED: u64 = 4096;
+
+impl Layout {
+    /// Lays out the structures of a volume of `size` bytes: the second description at the second place, all else at the
+    /// first.
+    pub fn new(on_write: &EncryptOnWrite, size: u64, sector_size: u64, places: [u64; 2]) -> Self {
+        let regions = on_write.regions(size).len() as u64;
+        let information_len = (56 + 8 * regions).next_multiple_of(sector_size);
+        let bitmap_len = (3 * sector_size).next_multiple_of(ALIGNED);
+        let log_len = (512 + 2 * slot_len(on_write, sector_size)).next_multiple_of(ALIGNED);
+        let mut next = places[0];
+        let mut take = |len: u64| {
+            let at = next;
+            next = (next + len).next_multiple_of(ALIGNED);
+            at
+        };
+        let information = [take(information_len), places[1]];
+        let bitmaps = (0..regions).map(|_| take(bitmap_len)).collect();
+        let logs = (0..regions).map(|_| take(log_len)).collect();
+        Self { information, information_len, bitmaps, bitmap_len, logs, log_len, size, sector_size }
+    }
+
+    /// What the plaintext has zeros in. Of the last bytes of a description's 4096 readers disagree whether they are
+    /// reserved: they are encrypted zeros.
+    pub fn reserved(&self) -> Vec<Range<u64>> {
+        self.areas(ALIGNED)
+    }
+
+    fn areas(&self, information_len: u64) -> Vec<Range<u64>> {
+        let area = |len: u64| move |&at: &u64| at..at + len;
+        let information = self.information.iter().map(area(information_len));
+        let bitmaps = self.bitmaps.iter().map(area(self.bitmap_len));
+        information.chain(bitmaps).chain(self.logs.iter().map(area(self.log_len))).collect()
+    }
+
+    /// Writes all of them. `old` is the chunk that is under way as it was before.
+    pub fn write(&self, on_write: &EncryptOnWrite, image: &mut [u8], old: Option<&[u8]>) {
+        for area in self.areas(self.information_len) {
+            image[area.start as usize..area.end as usize].fill(0);
+        }
+        let mut put = |at: u64, bytes: &[u8]| image[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        let information = self.information(on_write);
+        self.information.iter().for_each(|&at| put(at, &information));
+        for (i, region) in on_write.regions(self.size).iter().enumerate() {
+            put(self.bitmaps[i], &self.bitmap(on_write, i, region));
+            let under_way = on_write.under_way.map(|(chunk, _)| chunk * on_write.chunk);
+            let logged = under_way.filter(|at| region.contains(at)).zip(old);
+            put(self.logs[i], &self.log(on_write, logged));
+        }
+    }
+
+    fn information(&self, on_write: &EncryptOnWrite) -> Vec<u8> {
+        let regions = self.bitmaps.len();
+        let mut bytes = b"FVE-EOW\0".to_vec();
+        bytes.extend([0x38, 56 + 8 * regions as u16].map(u16::to_le_bytes).concat());
+        let sector = self.sector_size as u32;
+        let slot = slot_len(on_write, self.sector_size) as u32;
+        let numbers = [sector, sector, on_write.chunk as u32, self.log_len as u32, slot, regions as u32, 0];
+        bytes.extend(numbers.map(u32::to_le_bytes).concat());
+        self.information.iter().chain(&self.bitmaps).for_each(|at| bytes.extend(at.to_le_bytes()));
+        with_crc(bytes, 36)
+    }
+
+    fn bitmap(&self, on_write: &EncryptOnWrite, index: usize, region: &Range<u64>) -> Vec<u8> {
+        let sector = self.sector_size as u32;
+        let mut header = b"FVE-EOWBM\0".to_vec();
+        header.extend(0x3Cu16.to_le_bytes());
+        header.extend([self.bitmap_len as u32, index as u32].map(u32::to_le_bytes).concat());
+        header.extend([region.start, region.end - region.start, self.logs[index]].map(u64::to_le_bytes).concat());
+        header.extend([sector, 2 * sector, sector, 0].map(u32::to_le_bytes).concat());
+        header.resize(sector as usize, 0);
+
+        let bits = on_write.bitmap(region);
+        let chunks = (region.end - region.start).div_ceil(on_write.chunk) as u32;
+        let record = |sequence: u64, bits: &[u8]| {
+            let mut record = b"FVE-EOWBR\0".to_vec();
+            record.extend(0x24u16.to_le_bytes());
+            record.extend([sector, chunks].map(u32::to_le_bytes).concat());
+            record.extend(sequence.to_le_bytes());
+            record.extend([0; 8]);
+            record.extend(bits);
+            record.resize(sector as usize, 0);
+            with_crc(record, 32)
+        };
+        // The older record tells the contrary; it is the first of some regions and the second of others.
+        let contrary: Vec<u8> = bits.iter().map(|byte| !byte).collect();
+        let mut records = [record(7, &bits), record(6, &contrary)];
+        records.rotate_left(index % 2);
+        [with_crc(header, 56), records.concat()].concat()
+    }
+
+    /// The log: its header, then two slots, the second of which is the newer. `logged` is a chunk's place, and its bytes
+    /// before it was converted.
+    fn log(&self, on_write: &EncryptOnWrite, logged: Option<(u64, &[u8])>) -> Vec<u8> {
+        let mut log = b"OLRDHEVF2\0".to_vec();
+        log.resize(512, 0);
+        log.extend(self.slot(on_write, 4, 0, &[]));
+        let (at, old) = logged.unwrap_or((0, &[]));
+        log.extend(self.slot(on_write, 5, at, old));
+        log
+    }
+
+    fn slot(&self, on_write: &EncryptOnWrite, sequence: u64, at: u64, old: &[u8]) -> Vec<u8> {
+        let data: Vec<u8> =
+            old.chunks(self.sector_size as usize).flat_map(|sector| &sector[..LOGGED]).copied().collect();
+        let mut header = [0x20u16, 1].map(u16::to_le_bytes).concat();
+        header.extend([sequence, at].map(u64::to_le_bytes).concat());
+        header.extend([data.len() as u32, crc32fast::hash(&data)].map(u32::to_le_bytes).concat());
+        header.extend(crc32fast::hash(&header).to_le_bytes());
+        header.resize(512, 0);
+        let mut slot = header.clone();
+        slot.extend(data);
+        slot.resize(slot_len(on_write, self.sector_size) as usize - 512, 0);
+        slot.extend(header);
+        slot
+    }
+}
+
+/// Header, data of all sectors of a chunk, and the header again.
+fn slot_len(on_write: &EncryptOnWrite, sector_size: u64) -> u64 {
+    512 + on_write.chunk / sector_size * LOGGED as u64 + 512
+}
+
+/// Puts the CRC of all bytes at `at`, where there are zeros.
+fn with_crc(mut bytes: Vec<u8>, at: usize) -> Vec<u8> {
+    let crc = crc32fast::hash(&bytes);
+    bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
