@@ -1,7 +1,6 @@
 //! The integration tests, as one program: linking is most of what building them takes.
 
 mod benchmark;
-
 mod bitlocker_protectors;
 mod common;
 mod convert;
