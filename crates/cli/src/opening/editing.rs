@@ -21,6 +21,8 @@ use crate::terminal::{advice, cancel};
 pub struct Editing<'a> {
     /// What the headers are in.
     pub store: Arc<dyn Store>,
+    /// Its format.
+    pub format: &'static dyn Format,
     /// What builds edits.
     pub editor: &'static dyn KeyslotEditor,
     /// What is known about the volume.
@@ -50,7 +52,8 @@ impl OpenArgs {
         // Of several formats without a mark it is this one.
         found.format = formats::by_name(facts.format)?;
         let editor = editor_of(found.format).map_err(at)?;
-        Ok(Editing { store: Arc::clone(&found.store), editor, facts, credentials, found, args: self })
+        let (store, format) = (Arc::clone(&found.store), found.format);
+        Ok(Editing { store, format, editor, facts, credentials, found, args: self })
     }
 }
 
@@ -70,6 +73,13 @@ impl Editing<'_> {
     /// Where it is.
     pub fn path(&self) -> &Path {
         self.args.how.header_file().unwrap_or(&self.args.path)
+    }
+
+    /// Carries the change out and tells of it.
+    pub fn carry_out(&self, prepared: Prepared, json: bool) -> anyhow::Result<()> {
+        cancel::check()?;
+        prepared.edit.carry_out(&*self.store).map_err(|e| e.at(self.path()))?;
+        output::print(&Written::of(self.path(), prepared), json)
     }
 
     /// What opens it, tried as the options say.

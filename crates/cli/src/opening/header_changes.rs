@@ -8,25 +8,28 @@ use claviger_engine::{Credential, Error, ErrorKind, Unlock};
 
 use crate::opening::credentials::CredentialArgs;
 use crate::opening::editing::{HeaderArgs, Named};
-use crate::opening::new_file;
+use crate::opening::{OpenArgs, new_file};
 use crate::process::guard;
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, prompt};
 
-/// Set the UUID, label, subsystem and flags of a LUKS volume
+/// Set the UUID, label, subsystem and flags of a LUKS volume, or the label of a BitLocker volume
+///
+/// A LUKS header is changed without a passphrase. BitLocker's metadata are sealed: what opens the volume is asked for.
 #[derive(clap::Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true), after_help = "Examples:
   claviger header set --label backup disk.luks
+  claviger header set --label 'HOST D: 22.11.2026' --password-file password.txt disk.bitlocker
   claviger header set --flag allow-discards --flag no-read-workqueue disk.luks")]
 pub struct SetArgs {
     #[command(flatten)]
-    header: HeaderArgs,
+    open: OpenArgs,
 
     /// The UUID from now on
     #[arg(long, value_name = "UUID", group = "what")]
     uuid: Option<String>,
 
-    /// The label from now on; empty for none. LUKS2 only
+    /// The label from now on; empty for none. LUKS2 and BitLocker only
     #[arg(long, value_name = "TEXT", group = "what")]
     label: Option<String>,
 
@@ -113,7 +116,6 @@ pub struct ConvertArgs {
 
 /// Carries `header set` out.
 pub fn set(args: &SetArgs) -> anyhow::Result<()> {
-    let named = args.header.find(Access::ReadWrite)?;
     let flags = (args.no_flags || !args.flags.is_empty()).then_some(args.flags.as_slice());
     let to = Attributes {
         uuid: args.uuid.as_deref(),
@@ -122,8 +124,17 @@ pub fn set(args: &SetArgs) -> anyhow::Result<()> {
         priority: None,
         flags,
     };
-    let prepared = named.editor.set(&*named.store, &to).map_err(|e| e.at(&args.header.path))?;
-    named.carry_out(prepared, args.json)
+    let header = args.open.header_args();
+    let named = header.find(Access::ReadWrite)?;
+    if !named.editor.sealed() {
+        let prepared = named.editor.set(&*named.store, &to).map_err(|e| e.at(&header.path))?;
+        return named.carry_out(prepared, args.json);
+    }
+    // Its lock would be in the way of the next one.
+    drop(named);
+    let editing = args.open.edit(Access::ReadWrite)?;
+    let prepared = editing.editor.set_opened(&*editing.store, &editing.narrow(), &to);
+    editing.carry_out(prepared.map_err(|e| e.at(editing.path()))?, args.json)
 }
 
 impl RepairArgs {

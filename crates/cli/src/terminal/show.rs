@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::terminal::output::{self, Report, printable};
 use crate::terminal::size;
+use crate::verbs::info;
 
 /// Show what a header says, without a password
 ///
@@ -144,6 +145,7 @@ fn shown(name: &str, value: &Value) -> Option<String> {
         Value::String(text) if text.is_empty() => None,
         Value::String(text) => Some(printable(text)),
         Value::Bool(yes) => Some(if *yes { "yes" } else { "no" }.to_owned()),
+        Value::Number(number) if ["created", "changed"].contains(&name) => number.as_i64().map(info::date),
         Value::Number(number) => Some(with_unit(name, number.as_u64(), number.to_string())),
         Value::Array(all) => {
             let all: Vec<_> = all.iter().filter_map(|value| shown("", value)).collect();

@@ -64,6 +64,9 @@ struct Changed {
     #[serde(skip_serializing_if = "Option::is_none")]
     pim: Option<u32>,
     warnings: Vec<String>,
+    /// Whether there are no header backups of the format.
+    #[serde(skip)]
+    sealed: bool,
 }
 
 /// Carries the verb out.
@@ -98,19 +101,26 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         iterations: facts.iterations,
         pim: facts.pim,
         warnings,
+        sealed: editing.editor.sealed(),
     };
     output::print(&changed, args.json)
 }
 
 impl Report for Changed {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, format: _, hidden, written, hash, iterations, pim: _, warnings: _ } = self;
+        let Self { path, format: _, hidden, written, hash, iterations, pim: _, warnings: _, sealed } = self;
         let whose = if *hidden { "hidden volume" } else { "volume" };
         writeln!(
             out,
             "{path}: the {whose} opens with the new password or keyfiles only, and has been opened with them."
         )?;
-        writeln!(out, "Written: {}; {hash}, {iterations} iterations.", written.join(", "))?;
+        match iterations {
+            0 => writeln!(out, "Written: {}.", written.join(", "))?,
+            _ => writeln!(out, "Written: {}; {hash}, {iterations} iterations.", written.join(", "))?,
+        }
+        if *sealed {
+            return writeln!(out, "Whoever has an older copy of the volume still opens that with the old ones.");
+        }
         writeln!(
             out,
             "A header backup made earlier still opens it with the old ones: destroy it, and make a new one with `claviger \

@@ -101,6 +101,11 @@ impl Report for Info {
 
 /// The key derivation with its parameters.
 fn derivation(facts: &Facts) -> String {
+    match (facts.derivation, facts.iterations) {
+        (Some(own), 0) => return own.to_owned(),
+        (Some(own), iterations) => return format!("{}, {iterations} iterations ({own})", facts.hash),
+        _ => {}
+    }
     match (&*facts.header, &*facts.hash, facts.iterations) {
         (_, "none", _) => return "none: the key is what was given".to_owned(),
         ("none", hash, 0 | 1) => return format!("{hash}, once"),

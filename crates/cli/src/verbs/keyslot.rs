@@ -2,25 +2,29 @@
 
 use std::borrow::Cow;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
-use claviger_engine::formats::{Attributes, NewCredential, Removal};
+use claviger_engine::formats::takes::{self, Parameter, Purpose};
+use claviger_engine::formats::{self, Attributes, NewCredential, Protection, RecoveryPassword, Removal};
 use claviger_engine::store::Access;
-use claviger_engine::{Error, Unlock};
+use claviger_engine::{Credential, Error, Secret, Unlock};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::opening::OpenArgs;
 use crate::opening::cost::CostArgs;
 use crate::opening::credentials::NewCredentialArgs;
-use crate::opening::editing::{HeaderArgs, Written};
+use crate::opening::editing::{Editing, HeaderArgs, Written};
+use crate::opening::new_file;
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{cancel, prompt};
-use crate::verbs::change;
+use crate::verbs::{change, info};
 
-/// List, add, change, remove and test the passphrases of a LUKS volume
+/// List, add, change, remove and test the passphrases of a LUKS or BitLocker volume
 ///
-/// A keyslot holds the volume's key, encrypted with a passphrase or a key file: LUKS1 has 8 of them, LUKS2 up to 32.
+/// A keyslot holds the volume's key, encrypted with a passphrase or a key file: LUKS1 has 8 of them, LUKS2 up to 32. BitLocker calls
+/// them protectors: passwords, recovery passwords, startup keys (.BEK files), and what a TPM or a smart card opens.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -36,6 +40,10 @@ enum What {
     Kill(KillArgs),
     Test(TestArgs),
     Priority(PriorityArgs),
+    Suspend(SuspendArgs),
+    Resume(ResumeArgs),
+    Renew(RenewArgs),
+    Recovery(RecoveryArgs),
 }
 
 /// Show the keyslots. No passphrase is needed
@@ -52,15 +60,18 @@ struct ListArgs {
     json: bool,
 }
 
-/// Add a passphrase or a key file, which opens the volume too
+/// Add a passphrase, a key file, a recovery password or a startup key, which opens the volume too
 ///
-/// The new key is written to a free area before the header refers to it, so the old passphrases work at every moment.
+/// The old passphrases work at every moment: of LUKS, the new key is written to a free area before the header refers to it; BitLocker's
+/// metadata have three copies, which are written one after the other.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger keyslot add disk.luks
   claviger keyslot add --no-new-password --new-keyfile key.bin disk.luks
   claviger keyslot add --at 5 --iter-time 5000 disk.luks
-  claviger keyslot add --kdf pbkdf2 disk.luks")]
+  claviger keyslot add --kdf pbkdf2 disk.luks
+  claviger keyslot add --recovery-password-file recovery.txt disk.bitlocker
+  claviger keyslot add --startup-key /media/stick disk.bitlocker")]
 struct AddArgs {
     #[command(flatten)]
     open: OpenArgs,
@@ -79,6 +90,9 @@ struct AddArgs {
     #[arg(long, value_name = "NAME")]
     new_hash: Option<String>,
 
+    #[command(flatten)]
+    fresh: FreshArgs,
+
     /// Store a new key of this many bits that is not the volume key (unbound). Only asks for the new passphrase
     #[arg(long, value_name = "BITS")]
     unbound: Option<u32>,
@@ -86,6 +100,27 @@ struct AddArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// What is made for a new protector of a BitLocker volume.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Made for the volume (BitLocker)")]
+struct FreshArgs {
+    /// Add a recovery password: eight groups of six digits, which are made now and shown once
+    #[arg(long, conflicts_with_all = ["new_password", "new_keyfile", "unbound"])]
+    recovery_password: bool,
+
+    /// The same, but write it to FILE, which must not exist, readable by you alone, and do not show it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["new_password", "new_keyfile", "unbound"])]
+    recovery_password_file: Option<PathBuf>,
+
+    /// Add a startup key: a file GUID.BEK with a new key, made in FOLDER, readable by you alone
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        conflicts_with_all = ["new_password", "new_keyfile", "unbound", "recovery_password", "recovery_password_file"]
+    )]
+    startup_key: Option<PathBuf>,
 }
 
 /// Remove the keyslot that a passphrase opens
@@ -178,6 +213,73 @@ struct PriorityArgs {
     json: bool,
 }
 
+/// Let the key of a BitLocker volume lie open, so that anybody can open it, until `keyslot resume`
+///
+/// As Windows does it for an update. The data stay encrypted, and all protectors stay.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger keyslot suspend disk.bitlocker")]
+struct SuspendArgs {
+    #[command(flatten)]
+    open: OpenArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Protect the key of a suspended BitLocker volume again
+///
+/// The volume gets a new volume master key, in case somebody noted the one that lay open. All protectors stay as they are for those who
+/// use them; nothing of them is asked for.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger keyslot resume disk.bitlocker")]
+struct ResumeArgs {
+    #[command(flatten)]
+    open: OpenArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Give a BitLocker volume a new volume master key
+///
+/// Whoever noted the old one opens nothing with it any more. All protectors stay as they are for those who use them. The key of the data
+/// stays, too: only a new volume has another one.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger keyslot renew disk.bitlocker")]
+struct RenewArgs {
+    #[command(flatten)]
+    open: OpenArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show the recovery passwords of a BitLocker volume again, or save them
+///
+/// Whoever opens the volume with anything can read them in it. Print them and keep them elsewhere.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger keyslot recovery disk.bitlocker
+  claviger keyslot recovery --output recovery.txt disk.bitlocker")]
+struct RecoveryArgs {
+    #[command(flatten)]
+    open: OpenArgs,
+
+    /// Write them to FILE, which must not exist, readable by you alone
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Print JSON, without the recovery passwords
+    #[arg(long, requires = "output")]
+    json: bool,
+}
+
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Priority {
     /// Tried only if it is named
@@ -193,6 +295,30 @@ struct Listed {
     path: String,
     format: &'static str,
     keyslots: Vec<Value>,
+}
+
+#[derive(Serialize)]
+struct Added {
+    #[serde(flatten)]
+    written: Written,
+    /// The file with the recovery password, or the startup key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Recovered {
+    path: String,
+    format: &'static str,
+    file: String,
+    recovery_passwords: Vec<Known>,
+}
+
+/// What a recovery password is known by.
+#[derive(Serialize)]
+struct Known {
+    keyslot: u32,
+    guid: String,
 }
 
 #[derive(Serialize)]
@@ -215,6 +341,10 @@ impl Args {
             What::Kill(args) => args.json,
             What::Test(args) => args.json,
             What::Priority(args) => args.json,
+            What::Suspend(args) => args.json,
+            What::Resume(args) => args.json,
+            What::Renew(args) => args.json,
+            What::Recovery(args) => args.json,
         }
     }
 }
@@ -229,6 +359,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         What::Kill(args) => kill(args),
         What::Test(args) => test(args),
         What::Priority(args) => priority(args),
+        What::Suspend(args) => protect(&args.open, Protection::Suspend, args.json),
+        What::Resume(args) => protect(&args.open, Protection::Resume, args.json),
+        What::Renew(args) => protect(&args.open, Protection::NewKey, args.json),
+        What::Recovery(args) => recovery(args),
     }
 }
 
@@ -261,16 +395,156 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
         let prepared = named.editor.add(&*named.store, &with, &new, args.at).map_err(|e| e.at(&args.open.path))?;
         return named.carry_out(prepared, args.json);
     }
+    args.fresh.check(args.json)?;
     let editing = args.open.edit(Access::ReadWrite)?;
     let at = |e: Error| e.at(editing.path());
-    // A new key file takes the place of the passphrase, it does not go with what opens the volume now.
-    let credentials = args.new.read(&[])?;
+    let fresh = args.fresh.make(&editing)?;
+    let credentials = match &fresh {
+        Some(fresh) => vec![fresh.credential()],
+        // A new key file takes the place of the passphrase, it does not go with what opens the volume now.
+        None => args.new.read(&[])?,
+    };
     let new = new_keyslot(args, &credentials, cost);
     let prepared = editing.editor.add(&*editing.store, &editing.narrow(), &new, args.at).map_err(at)?;
     cancel::check()?;
+    // What opens the volume is kept before anything opens with it.
+    let file = fresh.as_ref().map(Fresh::save).transpose()?.flatten();
     prepared.edit.carry_out(&*editing.store).map_err(at)?;
     editing.opens_with(&credentials, None, None, prepared.keyslot).map_err(at)?;
-    output::print(&Written::of(editing.path(), prepared), args.json)
+    let written = Written::of(editing.path(), prepared);
+    let file = file.map(|path| path.display().to_string());
+    output::print(&Added { written, file }, args.json)?;
+    fresh.as_ref().map_or(Ok(()), Fresh::show)
+}
+
+/// What is made for a new keyslot.
+enum Fresh {
+    /// A recovery password, and the file that it goes to: else it is shown.
+    Recovery(Secret, Option<PathBuf>),
+    /// A startup key and its file.
+    StartupKey(Secret, PathBuf),
+}
+
+impl FreshArgs {
+    /// Refuses what could not be kept, before anybody is asked for a password.
+    fn check(&self, json: bool) -> anyhow::Result<()> {
+        if let Some(file) = &self.recovery_password_file {
+            new_file::must_be_new(file)?;
+        } else if self.recovery_password && json {
+            return Err(Error::misuse("a recovery password is not printed as JSON")
+                .hint("Write it to a file with --recovery-password-file FILE.")
+                .into());
+        }
+        if let Some(folder) = self.startup_key.as_deref().filter(|folder| !folder.is_dir()) {
+            return Err(Error::misuse("there is no such folder").at(folder).into());
+        }
+        Ok(())
+    }
+
+    /// What is asked for, if anything is and the format has it.
+    fn make(&self, editing: &Editing<'_>) -> claviger_engine::Result<Option<Fresh>> {
+        let asked = match (self.recovery_password || self.recovery_password_file.is_some(), &self.startup_key) {
+            (true, _) => Parameter::RecoveryPassword,
+            (false, Some(_)) => Parameter::StartupKey,
+            (false, None) => return Ok(None),
+        };
+        let format = editing.format;
+        takes::check(format.name(), &format.takes(), Purpose::Creating, &[asked]).map_err(|e| e.at(editing.path()))?;
+        let creator = formats::creator_of(format)?;
+        let Some(folder) = &self.startup_key else {
+            let password = creator.fresh_recovery_password()?;
+            return Ok(Some(Fresh::Recovery(password, self.recovery_password_file.clone())));
+        };
+        let (name, contents) = creator.fresh_startup_key()?;
+        Ok(Some(Fresh::StartupKey(contents, folder.join(name))))
+    }
+}
+
+impl Fresh {
+    fn credential(&self) -> Credential {
+        match self {
+            Self::Recovery(password, _) => Credential::Passphrase(Secret::copy_from(password)),
+            Self::StartupKey(contents, _) => Credential::Keyfile(Secret::copy_from(contents)),
+        }
+    }
+
+    /// Writes it to its file, if it has one.
+    fn save(&self) -> claviger_engine::Result<Option<&Path>> {
+        let (path, contents) = match self {
+            Self::Recovery(_, None) => return Ok(None),
+            Self::Recovery(password, Some(path)) => (path, with_newline(password)),
+            Self::StartupKey(contents, path) => (path, Secret::copy_from(contents)),
+        };
+        new_file::write(path, &contents)?;
+        Ok(Some(path))
+    }
+
+    /// Shows it once, if it is in no file.
+    fn show(&self) -> anyhow::Result<()> {
+        let Self::Recovery(password, None) = self else { return Ok(()) };
+        let mut stdout = output::raw()?;
+        output::write(
+            &mut stdout,
+            b"Its recovery password, which opens the volume without anything else. Keep it elsewhere:\n",
+        )?;
+        output::write(&mut stdout, &with_newline(password))
+    }
+}
+
+fn with_newline(text: &Secret) -> Secret {
+    let mut line = Secret::zeroed(text.len() + 1);
+    let (before, newline) = line.split_at_mut(text.len());
+    before.copy_from_slice(text);
+    newline.fill(b'\n');
+    line
+}
+
+fn protect(open: &OpenArgs, how: Protection, json: bool) -> anyhow::Result<()> {
+    let editing = open.edit(Access::ReadWrite)?;
+    let prepared = editing.editor.protect(&*editing.store, &editing.narrow(), how);
+    editing.carry_out(prepared.map_err(|e| e.at(editing.path()))?, json)
+}
+
+fn recovery(args: &RecoveryArgs) -> anyhow::Result<()> {
+    args.output.as_deref().map_or(Ok(()), new_file::must_be_new)?;
+    let editing = args.open.edit(Access::ReadOnly)?;
+    let at = |e: Error| e.at(editing.path());
+    let all = editing.editor.recovery_passwords(&*editing.store, &editing.narrow()).map_err(at)?;
+    if all.is_empty() {
+        return Err(at(Error::misuse("no recovery password opens this volume")
+            .hint("`claviger keyslot add --recovery-password` adds one."))
+        .into());
+    }
+    let path = editing.path().display().to_string();
+    let text = recovery_text(&path, &all);
+    let Some(file) = &args.output else { return output::write(&mut output::raw()?, &text) };
+    new_file::write(file, &text)?;
+    let recovery_passwords =
+        all.into_iter().map(|RecoveryPassword { keyslot, guid, .. }| Known { keyslot, guid }).collect();
+    let (format, file) = (editing.facts.format, file.display().to_string());
+    output::print(&Recovered { path, format, file, recovery_passwords }, args.json)
+}
+
+/// What is printed and put away: for each recovery password the identifier that Windows shows when it asks for it.
+fn recovery_text(path: &str, all: &[RecoveryPassword]) -> Secret {
+    let mut parts: Vec<Cow<'_, [u8]>> = Vec::new();
+    let head = format!(
+        "BitLocker recovery\n\nVolume: {}\n\nWindows shows an identifier when it asks for a recovery password. If it begins as one of \
+         these does,\nthe recovery password below it opens the volume.\n",
+        output::printable(path)
+    );
+    parts.push(head.into_bytes().into());
+    for RecoveryPassword { guid, password, .. } in all {
+        let head = format!("\nIdentifier:\n\n    {}\n\nRecovery password:\n\n    ", guid.to_uppercase());
+        parts.extend([head.into_bytes().into(), Cow::Borrowed(&**password), Cow::Borrowed(&b"\n"[..])]);
+    }
+    let mut text = Secret::zeroed(parts.iter().map(|part| part.len()).sum());
+    let mut at = 0;
+    for part in parts {
+        text[at..at + part.len()].copy_from_slice(&part);
+        at += part.len();
+    }
+    text
 }
 
 fn new_keyslot<'a>(
@@ -366,11 +640,38 @@ fn row(slot: &Value) -> String {
     if let Some(memory) = slot.get("memory").and_then(Value::as_u64) {
         parts.push(crate::terminal::size::short(memory));
     }
+    // BitLocker's have a type and a GUID, LUKS2's only a type, which is always the same.
+    if let Some(guid) = slot.get("guid").and_then(Value::as_str) {
+        parts.push(format!("{} {{{guid}}}", slot["type"].as_str().unwrap_or_default()));
+        let named = |field: &str, name: &str| Some(format!("{name} {}", slot.get(field)?.as_str()?));
+        parts.extend(slot.get("changed").and_then(Value::as_i64).map(|at| format!("changed {}", info::date(at))));
+        parts.extend([named("name", "named"), named("hint", "hint:"), named("needs", "needs")].into_iter().flatten());
+    }
     for field in ["priority", "opens", "damaged"] {
         let shown = slot.get(field).and_then(Value::as_str).filter(|text| !["normal", "the volume"].contains(text));
         parts.extend(shown.map(str::to_owned));
     }
     format!("{number:>2}  {}", output::printable(&parts.join(", ")))
+}
+
+impl Report for Added {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.written.text(out)?;
+        match &self.file {
+            Some(file) => writeln!(out, "{file}: opens the volume, without anything else. Keep it elsewhere."),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Report for Recovered {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { path, file, recovery_passwords, .. } = self;
+        let count = recovery_passwords.len();
+        let what =
+            if count == 1 { "the recovery password".to_owned() } else { format!("the {count} recovery passwords") };
+        writeln!(out, "{file}: {what} of {path}. Keep it elsewhere.")
+    }
 }
 
 impl Report for Tested {

@@ -2,7 +2,7 @@
 
 mod benchmark;
 mod bitlocker_create;
-
+mod bitlocker_protectors;
 mod common;
 mod convert;
 mod credentials;

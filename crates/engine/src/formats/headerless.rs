@@ -149,6 +149,7 @@ impl HeaderlessVolume<'_> {
             key_bits: self.key_bits,
             hash: self.hash.into(),
             iterations: self.iterations,
+            derivation: None,
             memory: None,
             pim: None,
             header_version: 0,

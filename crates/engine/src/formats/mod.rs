@@ -421,6 +421,9 @@ pub struct Facts {
     pub hash: Cow<'static, str>,
     /// Iterations of the key derivation, or passes over its memory.
     pub iterations: u32,
+    /// How the key came about, as a person says it, where that is a way of the format's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub derivation: Option<&'static str>,
     /// Bytes of memory that the key derivation fills, where that matters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
@@ -475,6 +478,7 @@ impl Facts {
             key_bits: 0,
             hash: "none".into(),
             iterations: 0,
+            derivation: None,
             memory: None,
             pim: None,
             header_version: 0,

@@ -80,12 +80,16 @@ impl KeyslotEditor for BitLocker {
     fn restore(
         &self,
         store: &dyn Store,
-        _from: RestoreFrom<'_>,
+        from: RestoreFrom<'_>,
         _with: &Unlock<'_>,
         _unproven: bool,
     ) -> Result<Prepared> {
-        let none = || ErrorKind::NotThisFormat("BitLocker has no header backups".to_owned());
-        wiped(NAME, Err(Boot::read(store)?.map_or_else(|| none().into(), |_| no_backups())))
+        let from = match from {
+            RestoreFrom::Backup(file) => file,
+            RestoreFrom::Embedded => store,
+        };
+        let other = || ErrorKind::NotThisFormat("its first sector is none of BitLocker".to_owned()).into();
+        wiped(NAME, Err(Boot::read(from)?.map_or_else(other, |_| no_backups())))
     }
 
     fn public(&self) -> bool {

@@ -350,11 +350,20 @@ impl BitLockerHeader {
             None if is_decrypted(metadata) => (None, "nothing: it is decrypted".to_owned()),
             None => (None, "volume key".to_owned()),
         };
-        let hash = if opened.trials > 0 { "SHA-256" } else { "none" };
+        let stretched = opened.trials > 0;
+        let opened_clear = opened.protector.as_ref().is_some_and(|(number, _)| {
+            Protector::all(metadata).0.iter().any(|p| p.number == *number && p.kind == protectors::Kind::CLEAR)
+        });
+        let derivation = match (stretched, opened_clear) {
+            (true, _) => Some("BitLocker's stretch"),
+            (_, true) => Some("none: the key lies open in the volume"),
+            _ => None,
+        };
         Facts {
             key_bits: method.bits * if method.mode == "CBC" { 1 } else { 2 },
-            hash: hash.into(),
-            iterations: if opened.trials > 0 { claviger_crypto::stretch::ITERATIONS as u32 } else { 0 },
+            hash: if stretched { "SHA-256" } else { "none" }.into(),
+            iterations: if stretched { claviger_crypto::stretch::ITERATIONS as u32 } else { 0 },
+            derivation,
             header_version: metadata.version,
             header: COPY_NAMES[number].into(),
             opened_by: Some(opened_by),

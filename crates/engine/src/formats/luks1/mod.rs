@@ -193,6 +193,7 @@ fn facts(header: &Phdr, data: &Data, keyslot: Option<usize>) -> Result<Facts> {
         key_bits: header.key_len as u32 * 8,
         hash: header.hash()?.name.into(),
         iterations: keyslot.map_or(header.digest_iterations, |number| header.slots[number].iterations),
+        derivation: None,
         memory: None,
         pim: None,
         header_version: 1,

@@ -304,6 +304,7 @@ fn facts(header: &ReadHeader, opened: &OpenedKey, size: u64) -> Result<Facts> {
         key_bits: opened.key.len() as u32 * 8,
         hash: told.hash.into(),
         iterations: told.iterations,
+        derivation: None,
         memory: told.memory,
         pim: None,
         header_version: 2,

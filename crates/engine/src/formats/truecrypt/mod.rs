@@ -382,6 +382,7 @@ impl HeaderCopies {
             key_bits: suite.data_key_len() as u32 * 8,
             hash: derivation.kdf.name.into(),
             iterations: derivation.iterations,
+            derivation: None,
             memory: derivation.memory,
             pim: with.pim.filter(|pim| *pim > 0),
             header_version: fields.version,
