@@ -13,7 +13,7 @@ use super::datum::{Datum, Key, key, kind, role};
 use super::guid::{Guid, filetime};
 use super::protectors::{Kind, hashed, password_hash};
 use super::recovery::{self, Typed};
-use super::sealed::Sealer;
+use super::sealed::{self, Sealer};
 use super::startup::StartupKey;
 use crate::credential::Credential;
 use crate::error::{Error, ErrorKind, Result};
@@ -115,7 +115,6 @@ fn stretch(new: &[NewProtector], cancelled: &(dyn Fn() -> bool + Sync)) -> Resul
 }
 
 fn datum(new: &NewProtector, vmk: &Secret, sealer: &mut Sealer<'_>, stretched: Option<Stretched>) -> Result<Datum> {
-    let vmk_key = Key { kind: key::VMK, key: Secret::copy_from(vmk) };
     let mut nested = Vec::new();
     let (guid, of_kind) = match (new, stretched) {
         (NewProtector::StartupKey(file), _) => {
@@ -123,7 +122,7 @@ fn datum(new: &NewProtector, vmk: &Secret, sealer: &mut Sealer<'_>, stretched: O
             let copy = Key { kind: key::EXTERNAL, key: Secret::copy_from(&file.key) };
             let copy = sealer.seal(role::NONE, vmk, &copy);
             with_fields(kind::USE, &numbers(key::EXTERNAL), &[copy]).put(&mut nested);
-            sealer.seal(role::NONE, &file.key, &vmk_key).put(&mut nested);
+            sealed_vmk(vmk, &file.key, sealer)?.put(&mut nested);
             (file.protector, Kind::STARTUP_KEY)
         }
         (NewProtector::Password(_), Some((salt, stretched))) => {
@@ -131,7 +130,7 @@ fn datum(new: &NewProtector, vmk: &Secret, sealer: &mut Sealer<'_>, stretched: O
             let copy = sealer.seal(role::NONE, vmk, &copy);
             let fields = [&numbers(STRETCHED_PASSWORD)[..], &salt].concat();
             with_fields(kind::STRETCH, &fields, &[copy]).put(&mut nested);
-            sealer.seal(role::NONE, &stretched, &vmk_key).put(&mut nested);
+            sealed_vmk(vmk, &stretched, sealer)?.put(&mut nested);
             (Guid::random()?, Kind::PASSWORD)
         }
         (NewProtector::Recovery(password), Some((salt, stretched))) => {
@@ -141,7 +140,7 @@ fn datum(new: &NewProtector, vmk: &Secret, sealer: &mut Sealer<'_>, stretched: O
             let copy = sealer.seal(role::STRETCHED_RECOVERY, vmk, &copy);
             let fields = [&numbers(STRETCHED_RECOVERY)[..], &salt].concat();
             with_fields(kind::STRETCH, &fields, &[password, copy]).put(&mut nested);
-            sealer.seal(role::NONE, &stretched, &vmk_key).put(&mut nested);
+            sealed_vmk(vmk, &stretched, sealer)?.put(&mut nested);
             (Guid::random()?, Kind::RECOVERY)
         }
         (_, None) => return Err(ErrorKind::Cancelled.into()),
@@ -152,6 +151,15 @@ fn datum(new: &NewProtector, vmk: &Secret, sealer: &mut Sealer<'_>, stretched: O
     value.extend(of_kind.0.to_le_bytes());
     value.extend(nested);
     Ok(Datum::new(role::PROTECTOR, kind::PROTECTOR, value))
+}
+
+/// The box that a protector is for. A volume hangs on it: what memory or a processor got wrong must show before it is written.
+fn sealed_vmk(vmk: &Secret, with: &Secret, sealer: &mut Sealer<'_>) -> Result<Datum> {
+    let sealed = sealer.seal(role::NONE, with, &Key { kind: key::VMK, key: Secret::copy_from(vmk) });
+    match sealed::open_key(&sealed, with)?.is_some_and(|key| key.key.same_as(vmk)) {
+        true => Ok(sealed),
+        false => Err(std::io::Error::other("the new protector does not open to what was sealed in it").into()),
+    }
 }
 
 /// A kind, and the 0 behind it.
