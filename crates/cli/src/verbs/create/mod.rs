@@ -123,10 +123,10 @@ pub struct Args {
     pub(crate) cost: CostArgs,
 
     #[command(flatten)]
-    pub(crate) luks: LuksArgs,
+    pub(crate) protectors: protectors::ProtectorArgs,
 
     #[command(flatten)]
-    pub(crate) protectors: protectors::ProtectorArgs,
+    pub(crate) luks: LuksArgs,
 
     #[command(flatten)]
     pub(crate) hidden: hidden::HiddenVolumeArgs,
@@ -302,6 +302,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         new_file::must_be_new(header)?;
     }
     let place = NewVolume::find(args, path, min_len)?;
+    creator.kept(place.len(), &spec).map_err(|e| e.at(path))?;
     let credentials = match &args.fresh_keyfile {
         None => args.credentials.read_new(|keyfiles| creator.asks_passphrase(keyfiles))?,
         Some(path) => fresh_keyfile(args, creator, path)?,
@@ -525,6 +526,14 @@ impl<'a> NewVolume<'a> {
         }
         let len = fits(whole(args.size.unwrap_or(old.len())))?;
         Ok(Self::Instead { path: path.canonicalize().map_err(|e| Error::from(e).at(path))?, len, old })
+    }
+
+    /// Bytes of it.
+    fn len(&self) -> u64 {
+        match self {
+            Self::New { len, .. } | Self::Instead { len, .. } => *len,
+            Self::Device(store) => store.len(),
+        }
     }
 
     /// Creates the new file. What holds the lock on an old one goes along.
