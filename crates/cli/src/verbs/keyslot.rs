@@ -549,7 +549,7 @@ fn recovery_text(path: &str, all: &[RecoveryPassword]) -> Secret {
 
 fn new_keyslot<'a>(
     args: &'a AddArgs,
-    credentials: &'a [claviger_engine::Credential],
+    credentials: &'a [Credential],
     cost: claviger_engine::spec::Cost<'a>,
 ) -> NewCredential<'a> {
     NewCredential { credentials, hash: args.new_hash.as_deref(), cost, unbound_bits: args.unbound, pim: None }
