@@ -186,6 +186,17 @@ fn a_first_sector_that_is_gone_is_made_anew() {
 }
 
 #[test]
+fn others_read_what_was_mended() {
+    let protectors = vec![Protector::Password(maker::PASSWORD.into())];
+    let made = maker::Volume { protectors, ..volume(Kind::Windows8) }.make();
+    let mut image = made.image.clone();
+    image[..512].fill(0);
+    image[made.layout.metadata[0] as usize + 130] ^= 1;
+    let (_, image) = repaired(&image, &[]).expect("it can be repaired");
+    Made { image, ..made }.expect_readers();
+}
+
+#[test]
 fn a_first_sector_with_wrong_places_is_mended() {
     for kind in [Kind::Windows8, Kind::ToGo, Kind::Vista] {
         let made = volume(kind).make();

@@ -292,7 +292,7 @@ fn volumes_hold_what_was_written_around_what_is_reserved() {
         let made = clear(maker::Volume { state, sector_size, size: 1 << 20, ..windows8() });
         let memory: Arc<dyn Store> = Arc::new(MemoryStore::new(made.image.clone()));
         let mut from = 0;
-        for range in reserved(&made).into_iter().chain([made.volume.size..made.volume.size]) {
+        for range in reserved(&made).into_iter().chain(std::iter::once(made.volume.size..made.volume.size)) {
             let window = from..range.start;
             from = range.end;
             if window.is_empty() {

@@ -107,7 +107,8 @@ impl Boot {
             let kind = if to_go { Kind::ToGo } else { Kind::Windows7 };
             return Some(Self { kind, sector_size, cluster, metadata: offsets(guid, at::METADATA, 3)?, eow: None });
         }
-        let first = u64_at(sector, at::VISTA_METADATA).checked_mul(cluster)?;
+        // What is behind the end of everything is told as damage.
+        let first = u64_at(sector, at::VISTA_METADATA).saturating_mul(cluster);
         (!to_go).then(|| Self { kind: Kind::Vista, sector_size, cluster, metadata: vec![first], eow: None })
     }
 }
