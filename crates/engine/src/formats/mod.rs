@@ -2,6 +2,7 @@
 
 pub mod bitlocker;
 mod change;
+mod convert;
 mod editor;
 mod filling;
 mod headerless;
@@ -40,6 +41,7 @@ pub use change::{
     AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, NewCredential, Prepared, Removal,
     RestoreFrom, TokenChange, Verified,
 };
+pub use convert::{Conversion, Converter, Towards, convertible};
 pub use editor::KeyslotEditor;
 pub use plan::{PlannedSlot, UnlockPlan};
 pub use resizing::Resizing;
@@ -168,6 +170,11 @@ pub trait Format: Sync {
 
     /// What changes headers, where the format has them and this program can.
     fn editor(&self) -> Option<&dyn KeyslotEditor> {
+        None
+    }
+
+    /// What converts volumes where they lie, where this program can.
+    fn converter(&self) -> Option<&dyn Converter> {
         None
     }
 }

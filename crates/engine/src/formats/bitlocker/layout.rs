@@ -30,8 +30,26 @@ pub(super) struct Places {
     pub reserved: Vec<(Range<u64>, &'static str)>,
     /// How far the data are encrypted.
     pub encrypted: u64,
+    /// What is in a part whose conversion was cut short, in order, whatever the watermark says of it.
+    pub interrupted: Vec<Part>,
     /// Whether it is one of Vista's: the boot sector and the 15 sectors behind it are in clear.
     pub vista: bool,
+}
+
+/// Whole sectors on the disk, in bytes of the store, and what is in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub at: Range<u64>,
+    pub found: Found,
+}
+
+/// What is in sectors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Encrypted,
+    Plain,
+    /// Some of each in one sector: this is its plaintext.
+    Torn(Arc<[u8]>),
 }
 
 /// Sectors at the beginning of one of Vista's volumes that are in clear.
@@ -66,7 +84,7 @@ impl Places {
         if encrypted > size || size == 0 || !encrypted.is_multiple_of(sector) {
             return Err(malformed("state offset", 16, format!("{encrypted}, of a volume of {size} bytes")));
         }
-        let mut places = Self { size, sector, header: 0, header_place: 0, reserved: Vec::new(), encrypted, vista };
+        let mut places = Self { size, sector, header: 0, header_place: 0, reserved: Vec::new(), encrypted, interrupted: Vec::new(), vista };
         let area = if vista { VISTA_AREA.next_multiple_of(boot.cluster) } else { AREA };
         for at in metadata.copies {
             places.reserve(at, area, "the metadata")?;
@@ -151,6 +169,18 @@ impl Places {
     }
 }
 
+impl Places {
+    /// The layout of a range of the store that holds plaintext or ciphertext, all of it.
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub fn stored_layout(&self, cipher: &Arc<dyn SectorCipher>, range: Range<u64>) -> Result<Layout> {
+        let mut segments = Segments { places: self, cipher, all: Vec::new() };
+        segments.stored(range);
+        Layout::new(segments.all)
+    }
+}
+
 /// A layout under construction: what is added follows what is there.
 struct Segments<'a> {
     places: &'a Places,
@@ -166,8 +196,25 @@ impl Segments<'_> {
         }
     }
 
-    /// What is stored in a range, encrypted as far as the watermark goes.
+    /// What is stored in a range.
     fn stored(&mut self, range: Range<u64>) {
+        let places = self.places;
+        let mut at = range.start;
+        for part in places.interrupted.iter().filter(|part| range.start <= part.at.start && part.at.end <= range.end) {
+            self.by_watermark(at..part.at.start);
+            let payload = match &part.found {
+                Found::Encrypted => Payload::crypt(Arc::clone(self.cipher), part.at.start / places.sector),
+                Found::Plain => Payload::Clear,
+                Found::Torn(plain) => Payload::Fixed(Arc::clone(plain)),
+            };
+            self.push(part.at.end - part.at.start, part.at.start, payload);
+            at = part.at.end;
+        }
+        self.by_watermark(at..range.end);
+    }
+
+    /// What is stored in a range, encrypted as far as the watermark goes.
+    fn by_watermark(&mut self, range: Range<u64>) {
         let border = self.places.encrypted.clamp(range.start, range.end);
         let payload = Payload::crypt(Arc::clone(self.cipher), range.start / self.places.sector);
         self.push(border - range.start, range.start, payload);

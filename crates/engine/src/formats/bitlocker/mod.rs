@@ -3,6 +3,7 @@
 //! volume's own key (FVEK).
 
 mod boot;
+mod convert;
 mod datum;
 mod guid;
 mod layout;
@@ -21,7 +22,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Facts, Format, Header, Unlocked, Verdict, wiped};
+use super::{Converter, Facts, Format, Header, Unlocked, Verdict, wiped};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -65,6 +66,10 @@ impl Format for BitLocker {
     fn takes(&self) -> Takes {
         use Parameter::*;
         Takes { creating: &[], opening: &[Hash, Cipher, Keyfile, VolumeKey, Keyslot] }
+    }
+
+    fn converter(&self) -> Option<&dyn Converter> {
+        Some(self)
     }
 }
 
@@ -117,7 +122,7 @@ impl BitLockerHeader {
                     .advise(Advice::RepairHeader),
             );
         }
-        let places = Places::of(&self.boot, metadata, self.store.len())?;
+        let mut places = Places::of(&self.boot, metadata, self.store.len())?;
         if places.size > self.store.len() {
             if !with.truncated {
                 return Err(cut_short(places.size, self.store.len()));
@@ -126,8 +131,11 @@ impl BitLockerHeader {
         }
         let method = Method::numbered(metadata.method)?;
         let cipher = method.cipher(&opened.fvek, self.boot.sector_size, with.acceleration)?;
+        let interrupted = convert::interrupted(&*self.store, metadata, &places, &opened.fvek, &cipher)?;
+        let ours = interrupted.is_some();
+        places.interrupted = interrupted.unwrap_or_default();
         let mut layout = places.layout(&cipher, metadata, &*self.store)?;
-        let state = about_state(copy, with);
+        let state = about_state(copy, with, ours);
         read_only |= state.read_only;
         warnings.extend(state.warnings);
         if read_only {
@@ -305,7 +313,8 @@ struct AboutState {
     warnings: Vec<Warning>,
 }
 
-fn about_state(copy: &Copy, with: &Unlock<'_>) -> AboutState {
+/// `ours` says that a log of this program tells what is what in a dirty one.
+fn about_state(copy: &Copy, with: &Unlock<'_>, ours: bool) -> AboutState {
     let metadata = &copy.metadata;
     let name = metadata.state.name(metadata.next_state);
     let mut warnings: Vec<Warning> = Vec::new();
@@ -319,6 +328,11 @@ fn about_state(copy: &Copy, with: &Unlock<'_>) -> AboutState {
                 true => Warning::from(format!("{what} It can only be read.")).advise(Advice::AllowUnencrypted),
                 false => what.into(),
             });
+        }
+        (State::DIRTY, _) if ours => {
+            read_only = true;
+            let what = format!("The conversion was interrupted ({name}). All of it reads right, but it is read-only until it goes on.");
+            warnings.push(Warning::from(what).advise(Advice::ResumeReencryption));
         }
         (State::DIRTY, _) => {
             read_only = true;

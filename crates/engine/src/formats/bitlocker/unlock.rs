@@ -76,8 +76,12 @@ pub(super) fn effort(metadata: &Metadata, with: &Unlock<'_>) -> u64 {
 
 /// Whether somebody can open it without any secret.
 pub(super) fn is_open(metadata: &Metadata) -> bool {
-    let decrypted = (metadata.state, metadata.next_state) == (State::DECRYPTED, State::DECRYPTED);
-    decrypted || Protector::all(metadata).0.iter().any(|protector| protector.clear_key().is_some())
+    is_decrypted(metadata) || Protector::all(metadata).0.iter().any(|protector| protector.clear_key().is_some())
+}
+
+/// Whether all is in clear, though the volume is still one of BitLocker.
+pub(super) fn is_decrypted(metadata: &Metadata) -> bool {
+    (metadata.state, metadata.next_state) == (State::DECRYPTED, State::DECRYPTED)
 }
 
 /// A protector, and the volume master key that it gave.
