@@ -14,7 +14,7 @@ test="$try"'
  mkfs.ext4:e2fsprogs mke2fs:e2fsprogs e2fsck:e2fsprogs debugfs:e2fsprogs mkswap:util-linux tar:tar xz:xz-utils
  argon2:argon2 mcopy:mtools gpg:gnupg gpgconf:gnupg
  bonnie++:bonnie++ dbench:dbench hdparm:hdparm gocryptfs:gocryptfs encfs:encfs cryfs:cryfs securefs:securefs nbdkit:nbdkit qemu-nbd:qemu-utils
- mount.ecryptfs:ecryptfs-utils ecryptfs-add-passphrase:ecryptfs-utils dislocker-fuse:dislocker debootstrap:debootstrap chromium:chromium
+ mount.ecryptfs:ecryptfs-utils ecryptfs-add-passphrase:ecryptfs-utils dislocker-fuse:dislocker bdemount:libbde-utils debootstrap:debootstrap chromium:chromium
  python3:python3 gdb:gdb strace:strace man:man-db'
 
 case ${1-} in
@@ -22,13 +22,32 @@ case ${1-} in
     test) wanted=$test ;;
     *) echo "usage: $0 try|test" >&2; exit 1 ;;
 esac
+for_tests=$([ "$1" = try ] || echo yes)
+
+# Python's readers of BitLocker, apart from all other Python; crates/testkit/src/bitlocker/oracles.rs looks for them there.
+python_modules() {
+    [ -n "$for_tests" ] || return 0
+    place=$HOME/.cache/claviger-test-python
+    list=$(dirname "$0")/test-requirements.txt
+    cmp -s "$list" "$place/installed.txt" && "$place/bin/python3" -c 'import pybde, dissect.fve' 2>/dev/null && return 0
+    echo "Installing into $place: $(sed -n 's/==.*//p' "$list" | tr '\n' ' ')" >&2
+    # Beside it first, so that nobody finds half of it.
+    rm -rf "$place.$$"
+    python3 -m venv "$place.$$"
+    "$place.$$/bin/python3" -m pip -q --disable-pip-version-check install --only-binary :all: --require-hashes -r "$list" >&2
+    cp "$list" "$place.$$/installed.txt"
+    rm -rf "$place"
+    mv -T "$place.$$" "$place"
+}
 
 PATH=$PATH:/usr/sbin:/sbin
 missing=
 for pair in $wanted; do
     command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
 done
-[ -n "$missing" ] || exit 0
+# A package of its own on Debian, without a program.
+[ -z "$for_tests" ] || python3 -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"
+[ -n "$missing" ] || { python_modules; exit 0; }
 
 if ! command -v apt-get >/dev/null; then
     echo "Please install by hand:$missing" >&2
@@ -62,3 +81,4 @@ apt() {
 apt update
 # shellcheck disable=SC2086 # a list of words
 apt install -y --no-install-recommends $missing
+python_modules

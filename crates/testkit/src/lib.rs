@@ -1,6 +1,7 @@
 //! Vectors, slow scalar reference ciphers, faulty stores and third-party programs, for the tests of the other crates.
 #![deny(unsafe_code)] // allowed in posix::sys only, for system calls that have no safe form
 
+pub mod bitlocker;
 pub mod fsx;
 pub mod mounts;
 pub mod posix;

@@ -1,0 +1,771 @@
+//! Makes BitLocker volumes of every kind, from a description.
+
+use std::fs;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use super::crypto::{self, Method};
+use super::metadata::{Datum, HEADERS, Nonces, Seal, TIME, set_datums, validation};
+use super::oracles::{Features, Key, expect_all};
+use crate::random::Random;
+
+/// Whose volume it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Windows Vista: the first sectors are plain, and metadata has version 1.
+    Vista,
+    /// Windows 7: the header's datum comes first.
+    Windows7,
+    /// Windows 8 to 11.
+    Windows8,
+    /// Removable: a FAT file system in front says what it is.
+    ToGo,
+}
+
+/// What opens a volume, as it is described.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Protector {
+    /// A password.
+    Password(String),
+    /// A recovery password, as the 16 bytes that its groups stand for.
+    Recovery([u8; 16]),
+    /// A BEK file.
+    StartupKey,
+    /// A key that lies there in clear: the volume is suspended.
+    ClearKey,
+    /// A blob that a TPM would unseal.
+    Tpm,
+    /// A blob that a TPM would unseal, under a PIN.
+    TpmPin,
+    /// A blob that a smart card would decrypt.
+    SmartCard,
+}
+
+/// How far conversion is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// All is encrypted.
+    Encrypted,
+    /// All is plain; only the header is still elsewhere. No key is needed, and none is there.
+    Decrypted,
+    /// Encrypted below the watermark, plain from it on, by places on disk.
+    HalfWay {
+        /// 5 under way, 3 paused, 2 dirty: a log of 64 KiB lies at the watermark.
+        current: u16,
+        /// 4 when it is being encrypted, 1 when it is being decrypted.
+        next: u16,
+        /// A multiple of the sector size.
+        watermark: u64,
+    },
+}
+
+/// Length of the log at the watermark in state 2.
+const DIRTY_LOG: u64 = 0x1_0000;
+
+/// A volume to be made. `Volume::new` has a plain one, to be changed with struct update syntax.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    /// Whose volume it is.
+    pub kind: Kind,
+    /// How sectors are encrypted.
+    pub method: Method,
+    /// 512 or 4096.
+    pub sector_size: u64,
+    /// Length in bytes: a MiB at least, and a multiple of 64 KiB.
+    pub size: u64,
+    /// What opens it, in the order in which they are stored.
+    pub protectors: Vec<Protector>,
+    /// How far conversion is.
+    pub state: State,
+    /// Whether the header's datum has the 76 bytes more that it has since Windows 8.
+    pub tail: bool,
+    /// The label in the metadata.
+    pub label: String,
+    /// Whether BEK files name the volume, as since Windows 11.
+    pub volume_in_startup_key: bool,
+    /// Datums that stand behind all others, of kinds that nobody may know.
+    pub more_datums: Vec<Datum>,
+    /// Whether each protector has a property of a kind that nobody knows.
+    pub unknown_property: bool,
+    /// What is in it, zero wherever metadata lie; noise behind an NTFS boot sector if there is nothing here.
+    pub contents: Option<Vec<u8>>,
+    /// Places that were never encrypted since they were free ("used space only"): there the disk holds zeros.
+    pub unused: Vec<Range<u64>>,
+    /// What keys, salts, GUIDs and noise are drawn from.
+    pub seed: u64,
+}
+
+impl Volume {
+    /// A volume of 2 MiB with the password `PASSWORD`, in the cipher that this Windows takes by itself.
+    pub fn new(kind: Kind) -> Self {
+        let old = matches!(kind, Kind::Vista | Kind::Windows7);
+        Self {
+            kind,
+            method: if old { Method::CbcElephant128 } else { Method::Xts128 },
+            sector_size: 512,
+            size: 2 << 20,
+            protectors: vec![Protector::Password(PASSWORD.into())],
+            state: State::Encrypted,
+            tail: !old,
+            label: "HOST F: 11/22/2026".into(),
+            volume_in_startup_key: false,
+            more_datums: Vec::new(),
+            unknown_property: false,
+            contents: None,
+            unused: Vec::new(),
+            seed: 1,
+        }
+    }
+
+    /// Makes it.
+    ///
+    /// # Panics
+    /// If the description contradicts itself.
+    pub fn make(&self) -> Made {
+        Making::new(self).made()
+    }
+}
+
+/// The usual password.
+pub const PASSWORD: &str = "correct horse";
+
+/// The recovery password that stands for 16 bytes.
+pub fn recovery_text(bytes: &[u8; 16]) -> String {
+    let groups = bytes.as_chunks().0.iter().map(|group| format!("{:06}", u32::from(u16::from_le_bytes(*group)) * 11));
+    groups.collect::<Vec<_>>().join("-")
+}
+
+/// A GUID as text, of its bytes on disk.
+pub fn guid_text(guid: &[u8; 16]) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let turned: Vec<u8> =
+        [&guid[..4], &guid[4..6], &guid[6..8]].iter().flat_map(|part| part.iter().rev()).copied().collect();
+    let parts = [&turned[..4], &turned[4..6], &turned[6..8], &guid[8..10], &guid[10..]];
+    parts.map(hex).join("-")
+}
+
+/// Where things lie, in bytes from the start of the volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The copies of the metadata.
+    pub metadata: [u64; 3],
+    /// Bytes that each takes.
+    pub metadata_len: u64,
+    /// Where the first bytes of the volume really lie: nowhere else on Windows Vista.
+    pub header: Range<u64>,
+    /// An ordinary file that Windows keeps for itself.
+    pub spare: Range<u64>,
+}
+
+impl Layout {
+    fn new(volume: &Volume) -> Self {
+        let (quarter, vista) = (volume.size / 4, volume.kind == Kind::Vista);
+        assert!(quarter >= 0x4_0000 && volume.size.is_multiple_of(0x1_0000), "{} bytes", volume.size);
+        let metadata = [1, 2, 3].map(|i| (i * quarter).next_multiple_of(CLUSTER));
+        let metadata_len = if vista { 0x4000 } else { 0x1_0000 };
+        let header_len = match volume.kind {
+            Kind::Vista => 0,
+            Kind::Windows7 | Kind::Windows8 => 0x2000,
+            Kind::ToGo => super::discovery::len(volume.size),
+        };
+        let header = metadata[0] + metadata_len;
+        let spare = header + header_len;
+        Self { metadata, metadata_len, header: header..spare, spare: spare..spare + 0x1_0000 }
+    }
+
+    /// What the plaintext has zeros in.
+    pub fn reserved(&self) -> Vec<Range<u64>> {
+        let metadata = self.metadata.map(|at| at..at + self.metadata_len);
+        metadata.into_iter().chain([self.header.clone()]).collect()
+    }
+}
+
+/// Bytes of a cluster, for boot sectors.
+const CLUSTER: u64 = 4096;
+
+/// What opens a volume that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unlock {
+    /// A password.
+    Password(String),
+    /// A recovery password.
+    Recovery(String),
+    /// A BEK file: its name and its bytes.
+    StartupKey(String, Vec<u8>),
+    /// Nothing.
+    Clear,
+}
+
+/// A volume that was made.
+#[derive(Clone)]
+pub struct Made {
+    /// The volume.
+    pub image: Vec<u8>,
+    /// What is in it, zeros where metadata lie.
+    pub plaintext: Vec<u8>,
+    /// What some readers cannot cope with.
+    pub features: Features,
+    /// Its GUID, as on disk.
+    pub guid: [u8; 16],
+    /// The GUIDs of its protectors, as on disk.
+    pub protectors: Vec<[u8; 16]>,
+    /// The volume master key.
+    pub vmk: [u8; 32],
+    /// The full volume encryption key, as it is stored.
+    pub fvek: Vec<u8>,
+    /// What opens it, in the order of the protectors; those that need hardware are left out.
+    pub unlocks: Vec<Unlock>,
+    /// Where things lie.
+    pub layout: Layout,
+    /// The description it was made from.
+    pub volume: Volume,
+}
+
+/// A volume and its BEK files in a folder.
+pub struct Written {
+    /// The volume.
+    pub image: PathBuf,
+    startup_keys: Vec<PathBuf>,
+    dir: tempfile::TempDir,
+}
+
+impl Written {
+    /// The folder with the volume and the BEK files, which is gone when this is dropped.
+    pub fn folder(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+}
+
+impl Made {
+    /// Writes it into a new temporary folder.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn write(&self) -> Written {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let image = dir.path().join("volume.img");
+        fs::write(&image, &self.image).expect("it is written");
+        let startup_keys = self.unlocks.iter().filter_map(|unlock| {
+            let Unlock::StartupKey(name, bytes) = unlock else { return None };
+            fs::write(dir.path().join(name), bytes).expect("it is written");
+            Some(dir.path().join(name))
+        });
+        let startup_keys = startup_keys.collect();
+        Written { image, startup_keys, dir }
+    }
+
+    /// What opens it, for readers.
+    pub fn keys<'a>(&'a self, written: &'a Written) -> Vec<Key<'a>> {
+        let mut startup_keys = written.startup_keys.iter();
+        let key = |unlock: &'a Unlock| match unlock {
+            Unlock::Password(text) => Key::Password(text),
+            Unlock::Recovery(text) => Key::Recovery(text),
+            Unlock::StartupKey(..) => Key::StartupKey(startup_keys.next().expect("it was written")),
+            Unlock::Clear => Key::Clear,
+        };
+        self.unlocks.iter().map(key).collect()
+    }
+
+    /// The features that count with this key.
+    pub fn features_with(&self, key: Key) -> Features {
+        let first = self.unlocks.iter().find_map(|unlock| match unlock {
+            Unlock::Recovery(text) => Some(text.as_str()),
+            _ => None,
+        });
+        let later_recovery = matches!(key, Key::Recovery(text) if Some(text) != first);
+        Features { later_recovery, ..self.features }
+    }
+
+    /// Has every installed reader that can read it with every key, and compares. The number of readings.
+    ///
+    /// # Panics
+    /// If one that can does not, or reads something else.
+    #[track_caller]
+    pub fn expect_readers(&self) -> usize {
+        let written = self.write();
+        let keys = self.keys(&written);
+        let all = keys.iter().copied().chain((self.volume.state == State::Decrypted).then_some(Key::Clear));
+        all.map(|key| expect_all(&written.image, &self.features_with(key), &[key], &self.plaintext)).sum()
+    }
+}
+
+struct Making<'a> {
+    volume: &'a Volume,
+    random: Random,
+    nonces: Nonces,
+    layout: Layout,
+    guid: [u8; 16],
+    vmk: [u8; 32],
+    fvek: Vec<u8>,
+    protectors: Vec<[u8; 16]>,
+    unlocks: Vec<Unlock>,
+}
+
+impl<'a> Making<'a> {
+    fn new(volume: &'a Volume) -> Self {
+        let mut random = Random::new(volume.seed);
+        let mut fvek = random.bytes(volume.method.key_len());
+        if volume.method == Method::CbcElephant128 {
+            // 16 bytes of each half are used.
+            fvek[16..32].fill(0);
+            fvek[48..].fill(0);
+        }
+        let (guid, vmk) = (array(&mut random), array(&mut random));
+        let layout = Layout::new(volume);
+        let (nonces, protectors, unlocks) = (Nonces::default(), Vec::new(), Vec::new());
+        Self { volume, random, nonces, layout, guid, vmk, fvek, protectors, unlocks }
+    }
+
+    fn made(mut self) -> Made {
+        let plaintext = self.plaintext();
+        let mut image = self.on_disk(&plaintext);
+        let plaintext = self.seen(plaintext, &image);
+        let block = self.block();
+        let seal = self.seal();
+        let validation = validation(&block, &block, self.layout.metadata_len as usize, seal, &mut self.nonces);
+        for at in self.layout.metadata {
+            let area = &mut image[at as usize..][..self.layout.metadata_len as usize];
+            area.fill(0);
+            area[..block.len()].copy_from_slice(&block);
+            area[block.len()..][..validation.len()].copy_from_slice(&validation);
+        }
+        self.boot(&mut image);
+        Made {
+            image,
+            plaintext,
+            features: self.features(),
+            guid: self.guid,
+            protectors: self.protectors,
+            vmk: self.vmk,
+            fvek: self.fvek,
+            unlocks: self.unlocks,
+            layout: self.layout,
+            volume: self.volume.clone(),
+        }
+    }
+
+    fn seal(&self) -> Seal {
+        match (self.volume.kind, self.volume.state) {
+            (Kind::Vista, _) => Seal::None,
+            (_, State::Decrypted) => Seal::Clear,
+            _ => Seal::Under(self.vmk),
+        }
+    }
+
+    /// What is written into the volume, zeros where metadata lie.
+    fn plaintext(&mut self) -> Vec<u8> {
+        let size = self.volume.size as usize;
+        let mut plain = self.volume.contents.clone().unwrap_or_else(|| {
+            let mut noise = self.random.bytes(size);
+            noise[..512].copy_from_slice(&ntfs_boot_sector(self.volume));
+            for area in self.layout.reserved() {
+                noise[range(&area)].fill(0);
+            }
+            noise
+        });
+        plain.resize(size, 0);
+        for area in self.layout.reserved() {
+            assert!(plain[range(&area)].iter().all(|&byte| byte == 0), "the contents use {area:x?}");
+        }
+        if let State::HalfWay { current: 2, watermark, .. } = self.volume.state {
+            plain[range(&(watermark..watermark + DIRTY_LOG))].fill(0);
+        }
+        plain
+    }
+
+    /// The plaintext as it lies on disk, without metadata.
+    fn on_disk(&mut self, plain: &[u8]) -> Vec<u8> {
+        let sector_size = self.volume.sector_size as usize;
+        let header = range(&self.layout.header);
+        let mut disk = plain.to_vec();
+        disk.copy_within(..header.len(), header.start);
+        let cipher = self.volume.method.cipher(&self.fvek);
+        for (i, sector) in disk.chunks_exact_mut(sector_size).enumerate() {
+            let at = (i * sector_size) as u64;
+            if self.is_encrypted(at) {
+                cipher.encrypt(at, sector);
+            }
+        }
+        // Noise, as Windows leaves it behind the boot sector.
+        disk[..header.len()].copy_from_slice(&self.random.bytes(header.len()));
+        if let State::HalfWay { current: 2, watermark, .. } = self.volume.state {
+            let log = range(&(watermark..watermark + DIRTY_LOG));
+            disk[log.clone()].copy_from_slice(&self.random.bytes(log.len()));
+        }
+        for unused in &self.volume.unused {
+            disk[range(unused)].fill(0);
+        }
+        disk
+    }
+
+    fn is_encrypted(&self, at: u64) -> bool {
+        match self.volume.state {
+            _ if self.volume.kind == Kind::Vista && at < 16 * self.volume.sector_size => false,
+            State::Encrypted => true,
+            State::Decrypted => false,
+            State::HalfWay { watermark, .. } => at < watermark,
+        }
+    }
+
+    /// What a reader sees: zeros that were never encrypted decrypt to noise.
+    fn seen(&self, mut plain: Vec<u8>, disk: &[u8]) -> Vec<u8> {
+        let sector_size = self.volume.sector_size as usize;
+        let cipher = self.volume.method.cipher(&self.fvek);
+        for unused in self.volume.unused.iter().map(range) {
+            plain[unused.clone()].copy_from_slice(&disk[unused.clone()]);
+            for (i, sector) in plain[unused.clone()].chunks_exact_mut(sector_size).enumerate() {
+                let at = (unused.start + i * sector_size) as u64;
+                if self.is_encrypted(at) {
+                    cipher.decrypt(at, sector);
+                }
+            }
+        }
+        plain
+    }
+
+    fn features(&self) -> Features {
+        let volume = self.volume;
+        let clear = volume.protectors.contains(&Protector::ClearKey);
+        let others = volume.protectors.iter().any(|protector| *protector != Protector::ClearKey);
+        let ntfs = volume.contents.as_ref().is_none_or(|contents| contents[3..11] == *b"NTFS    ");
+        Features {
+            vista: volume.kind == Kind::Vista,
+            xts_256: volume.method == Method::Xts256,
+            decrypted: volume.state == State::Decrypted,
+            half_way: matches!(volume.state, State::HalfWay { .. }),
+            dirty: matches!(volume.state, State::HalfWay { current: 2, .. }),
+            clear_beside_others: clear && others,
+            clear_alone: clear && !others,
+            unknown_datums: !volume.more_datums.is_empty(),
+            unknown_property: volume.unknown_property,
+            volume_in_startup_key: volume.volume_in_startup_key,
+            not_ntfs: !ntfs && volume.kind != Kind::ToGo,
+            ..Features::default()
+        }
+    }
+
+    /// A metadata block, without validation.
+    fn block(&mut self) -> Vec<u8> {
+        let volume = self.volume;
+        let vista = volume.kind == Kind::Vista;
+        let (current, next, watermark) = match volume.state {
+            State::Encrypted => (4, 4, volume.size),
+            State::Decrypted => (1, 1, 0),
+            State::HalfWay { current, next, watermark } => (current, next, watermark),
+        };
+        let datums = self.datums();
+        let mut block = Vec::with_capacity(HEADERS);
+        block.extend(b"-FVE-FS-");
+        for word in [0, if vista { 1u16 } else { 2 }, current, next] {
+            block.extend(word.to_le_bytes());
+        }
+        block.extend(watermark.to_le_bytes());
+        block.extend((if current == 2 { DIRTY_LOG as u32 } else { 0 }).to_le_bytes());
+        let header = &self.layout.header;
+        block.extend((((header.end - header.start) / volume.sector_size) as u32).to_le_bytes());
+        self.layout.metadata.iter().for_each(|at| block.extend(at.to_le_bytes()));
+        block.extend((if vista { MFT_MIRROR } else { header.start }).to_le_bytes());
+
+        for number in [0u32, 1, 48, 0] {
+            block.extend(number.to_le_bytes());
+        }
+        block.extend(self.guid);
+        // The validation takes one more, and "next" is the one behind that.
+        let sealed = matches!(self.seal(), Seal::Under(_));
+        block.extend((self.nonces.next() + u32::from(sealed)).to_le_bytes());
+        let new = matches!(volume.kind, Kind::Windows8 | Kind::ToGo);
+        block.extend(volume.method.number().to_le_bytes());
+        block.extend((if new { volume.method.number() } else { 0 }).to_le_bytes());
+        block.extend(TIME.to_le_bytes());
+        set_datums(&mut block, &datums);
+        block
+    }
+
+    fn datums(&mut self) -> Vec<Datum> {
+        let volume = self.volume;
+        let label = Datum::text(7, &volume.label);
+        let protectors: Vec<_> = volume.protectors.iter().map(|protector| self.protector(protector)).collect();
+        let header = self.header();
+        let mut datums = match volume.kind {
+            Kind::Vista => vec![label],
+            Kind::Windows7 => vec![header.clone(), label],
+            Kind::Windows8 | Kind::ToGo => vec![label],
+        };
+        datums.extend(protectors);
+        if volume.state == State::Decrypted {
+            assert!(volume.protectors.is_empty(), "a decrypted volume has no keys");
+        } else {
+            datums.push(Datum::sealed(3, &self.vmk, &mut self.nonces, volume.method.number(), &self.fvek));
+        }
+        if matches!(volume.kind, Kind::Windows8 | Kind::ToGo) {
+            datums.push(header);
+        }
+        datums.extend(volume.more_datums.iter().cloned());
+        datums
+    }
+
+    /// The datum that says where the header is.
+    fn header(&self) -> Datum {
+        let Layout { header, spare, .. } = &self.layout;
+        let volume = self.volume;
+        let mut data = [header.start, header.end - header.start].map(u64::to_le_bytes).concat();
+        if volume.tail {
+            data.extend([5u16, 76].map(u16::to_le_bytes).concat());
+            data.extend([0; 4]);
+            let flags: u64 = match (volume.kind, volume.sector_size) {
+                (Kind::ToGo, _) => 0x848,
+                (_, 4096) => 0xB,
+                _ => 0xA,
+            };
+            data.extend(flags.to_le_bytes());
+            data.extend([0; 12]);
+            let sector = volume.sector_size as u32;
+            data.extend([sector, sector, 10, 0, 19045, 2, 0].map(u32::to_le_bytes).concat());
+            data.extend([0x10, 1, 1, 2]);
+            data.extend(spare.start.to_le_bytes());
+            data.extend(0x1_0000u32.to_le_bytes());
+            data.extend([0; 4]);
+        }
+        Datum::new(0xF, 0xF, data)
+    }
+
+    fn protector(&mut self, protector: &Protector) -> Datum {
+        let guid: [u8; 16] = array(&mut self.random);
+        let alone = self.volume.protectors.len() == 1;
+        let (number, mut inner) = match protector {
+            Protector::Password(text) => {
+                self.unlocks.push(Unlock::Password(text.clone()));
+                (0x2000u16, self.by_password(text))
+            }
+            Protector::Recovery(bytes) => {
+                self.unlocks.push(Unlock::Recovery(recovery_text(bytes)));
+                (0x0800, self.by_recovery(bytes))
+            }
+            Protector::StartupKey => (0x0200, self.by_startup_key(&guid)),
+            Protector::ClearKey => {
+                self.unlocks.push(Unlock::Clear);
+                let key: [u8; 32] = array(&mut self.random);
+                (0, vec![Datum::key(0x2000, &key), self.sealed_vmk(&key)])
+            }
+            Protector::Tpm => (0x0100, vec![self.tpm_blob()]),
+            Protector::TpmPin => {
+                let key: [u8; 32] = array(&mut self.random);
+                let salt: [u8; 16] = array(&mut self.random);
+                (0x0500, vec![stretch_datum(0x1000, salt, &[]), self.tpm_blob(), self.sealed_vmk(&key)])
+            }
+            Protector::SmartCard => {
+                let key: [u8; 32] = array(&mut self.random);
+                let blob = Datum::new(0, 0xC, self.random.bytes(256));
+                let using = Datum::with(0, 4, [0x06, 0x20, 0, 0], &[blob]);
+                let certificate = Datum::new(0, 0xE, self.random.bytes(20));
+                (0x1000, vec![using, certificate, self.sealed_vmk(&key)])
+            }
+        };
+        if self.volume.unknown_property {
+            inner.push(Datum::new(0, 0x7E, [1, 2, 3, 4]));
+        }
+        self.protectors.push(guid);
+        let before = [&guid[..], &TIME.to_le_bytes(), &[0, 0], &number.to_le_bytes()].concat();
+        let mut datum = Datum::with(2, 8, before, &inner);
+        if *protector == Protector::ClearKey && alone {
+            datum.version = 3;
+        }
+        datum
+    }
+
+    fn sealed_vmk(&mut self, key: &[u8; 32]) -> Datum {
+        Datum::sealed(0, key, &mut self.nonces, 0x2003, &self.vmk)
+    }
+
+    fn by_password(&mut self, text: &str) -> Vec<Datum> {
+        let salt = salt_of(text.as_bytes());
+        let key = crypto::stretch(crypto::password_secret(text), salt);
+        let copy = Datum::sealed(0, &self.vmk, &mut self.nonces, 0x2007, &key);
+        vec![stretch_datum(0x1001, salt, &[copy]), self.sealed_vmk(&key)]
+    }
+
+    fn by_recovery(&mut self, bytes: &[u8; 16]) -> Vec<Datum> {
+        let salt = salt_of(bytes);
+        let key = crypto::stretch(crypto::sha256(bytes), salt);
+        let old = matches!(self.volume.kind, Kind::Vista | Kind::Windows7);
+        let role = if old { 0 } else { 0x12 };
+        let mut copies = vec![Datum::sealed(role, &self.vmk, &mut self.nonces, 0x1000, bytes)];
+        if !old {
+            copies.push(Datum::sealed(0x13, &self.vmk, &mut self.nonces, 0x2008, &key));
+        }
+        let mut inner = vec![stretch_datum(0x1000, salt, &copies), self.sealed_vmk(&key)];
+        if !old {
+            let times = [TIME, TIME].map(u64::to_le_bytes).concat();
+            inner.push(Datum::new(0, 0x15, [&times[..], &[8, 0, 2, 0]].concat()));
+        }
+        inner
+    }
+
+    fn by_startup_key(&mut self, guid: &[u8; 16]) -> Vec<Datum> {
+        let key: [u8; 32] = array(&mut self.random);
+        let name = Datum::text(0, "ExternalKey");
+        let mut inner = vec![name.clone()];
+        if self.volume.volume_in_startup_key {
+            inner.push(Datum::new(0x19, 0x17, self.guid));
+        }
+        inner.push(Datum::key(0x2002, &key));
+        let external = Datum::with(6, 9, [&guid[..], &TIME.to_le_bytes()].concat(), &inner).bytes();
+        let size = 48 + external.len() as u32;
+        let mut file = [size, 1, 48, size].map(u32::to_le_bytes).concat();
+        file.extend(guid);
+        file.extend([1u32, 0].map(u32::to_le_bytes).concat());
+        file.extend(TIME.to_le_bytes());
+        file.extend(external);
+        self.unlocks.push(Unlock::StartupKey(format!("{}.BEK", guid_text(guid).to_uppercase()), file));
+
+        let copy = Datum::sealed(0, &self.vmk, &mut self.nonces, 0x2002, &key);
+        vec![name, Datum::with(0, 4, [0x02, 0x20, 0, 0], &[copy]), self.sealed_vmk(&key)]
+    }
+
+    fn tpm_blob(&mut self) -> Datum {
+        let pcrs = 0x0000_0815u32.to_le_bytes();
+        Datum::new(0, 6, [&pcrs[..], &self.random.bytes(256)].concat())
+    }
+
+    /// Writes the boot sector over the image's first.
+    fn boot(&self, image: &mut [u8]) {
+        let sector = match self.volume.kind {
+            Kind::Vista => {
+                let mut sector: Vec<u8> = image[..512].to_vec();
+                sector[3..11].copy_from_slice(b"-FVE-FS-");
+                sector[56..64].copy_from_slice(&(self.layout.metadata[0] / CLUSTER).to_le_bytes());
+                sector
+            }
+            Kind::Windows7 | Kind::Windows8 => self.boot_sector(),
+            Kind::ToGo => {
+                return super::discovery::write(
+                    image,
+                    self.layout.header.end - self.layout.header.start,
+                    &self.layout.metadata,
+                );
+            }
+        };
+        image[..512].copy_from_slice(&sector);
+    }
+
+    fn boot_sector(&self) -> Vec<u8> {
+        let mut sector = vec![0; 512];
+        let mut put = |at: usize, bytes: &[u8]| sector[at..][..bytes.len()].copy_from_slice(bytes);
+        put(0, b"\xeb\x58\x90-FVE-FS-");
+        put(11, &(self.volume.sector_size as u16).to_le_bytes());
+        put(13, &[(CLUSTER / self.volume.sector_size) as u8]);
+        put(21, &[0xF8, 0, 0, 63, 0, 255, 0]);
+        put(28, &2048u32.to_le_bytes());
+        put(36, &0x1FE0u32.to_le_bytes());
+        put(48, &[1, 0, 6, 0]);
+        put(64, &[0x80, 0, 0x29]);
+        put(71, b"NO NAME    FAT32   ");
+        put(160, &IDENTIFIER);
+        put(176, &self.layout.metadata.map(u64::to_le_bytes).concat());
+        put(0x198, &[b'x'; 80]);
+        put(0x1E8, &[0xFF; 19]);
+        put(0x1FB, &[0, 0x1F, 0x2C, 0x55, 0xAA]);
+        sector
+    }
+}
+
+/// 4967d63b-2e29-4ad8-8399-f6a339e3d001, as on disk.
+pub const IDENTIFIER: [u8; 16] =
+    [0x3b, 0xd6, 0x67, 0x49, 0x29, 0x2e, 0xd8, 0x4a, 0x83, 0x99, 0xf6, 0xa3, 0x39, 0xe3, 0xd0, 0x01];
+
+/// The cluster of the MFT's mirror, in boot sectors.
+const MFT_MIRROR: u64 = 2;
+
+/// A boot sector of NTFS over the whole volume but for the last sector, where its copy would be.
+fn ntfs_boot_sector(volume: &Volume) -> [u8; 512] {
+    let mut sector = [0; 512];
+    let mut put = |at: usize, bytes: &[u8]| sector[at..][..bytes.len()].copy_from_slice(bytes);
+    put(0, b"\xeb\x52\x90NTFS    ");
+    put(11, &(volume.sector_size as u16).to_le_bytes());
+    put(13, &[(CLUSTER / volume.sector_size) as u8]);
+    put(21, &[0xF8, 0, 0, 63, 0, 255, 0]);
+    put(36, &[0x80, 0, 0x80, 0]);
+    put(40, &(volume.size / volume.sector_size - 1).to_le_bytes());
+    put(48, &4u64.to_le_bytes());
+    put(56, &MFT_MIRROR.to_le_bytes());
+    put(64, &[0xF6, 0, 0, 0, 1, 0, 0, 0]);
+    put(510, &[0x55, 0xAA]);
+    sector
+}
+
+fn stretch_datum(kind: u16, salt: [u8; 16], inner: &[Datum]) -> Datum {
+    Datum::with(0, 3, [&kind.to_le_bytes()[..], &[0, 0], &salt].concat(), inner)
+}
+
+/// The same salt for the same secret, so that a process stretches each secret once.
+fn salt_of(secret: &[u8]) -> [u8; 16] {
+    *crypto::sha256(secret).first_chunk().expect("it is longer")
+}
+
+fn array<const N: usize>(random: &mut Random) -> [u8; N] {
+    random.bytes(N).try_into().expect("as many as asked for")
+}
+
+fn range(of: &Range<u64>) -> Range<usize> {
+    of.start as usize..of.end as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What readers agree on.
+    #[track_caller]
+    fn read(volume: Volume) {
+        let made = volume.make();
+        assert!(made.expect_readers() > 0, "nobody reads {volume:?}");
+    }
+
+    #[test]
+    fn volumes_of_each_method_are_read() {
+        Method::ALL.into_iter().for_each(|method| read(Volume { method, ..Volume::new(Kind::Windows8) }));
+    }
+
+    #[test]
+    fn volumes_of_each_kind_are_read() {
+        [Kind::Vista, Kind::Windows7, Kind::ToGo].into_iter().for_each(|kind| read(Volume::new(kind)));
+        let sector_size = 4096;
+        read(Volume { sector_size, ..Volume::new(Kind::Windows8) });
+        read(Volume { sector_size, method: Method::Cbc256, tail: false, ..Volume::new(Kind::Windows8) });
+    }
+
+    #[test]
+    fn every_protector_opens() {
+        let recoveries = [1, 2].map(|seed| Protector::Recovery(array(&mut Random::new(seed))));
+        let mut protectors = recoveries.to_vec();
+        protectors.push(Protector::StartupKey);
+        for kind in [Kind::Windows7, Kind::Windows8] {
+            read(Volume { protectors: protectors.clone(), ..Volume::new(kind) });
+        }
+        protectors.insert(0, Protector::Password("pässwörter €".into()));
+        protectors.extend([Protector::SmartCard, Protector::Tpm, Protector::TpmPin, Protector::ClearKey]);
+        read(Volume { protectors, volume_in_startup_key: true, ..Volume::new(Kind::Windows8) });
+        read(Volume { protectors: vec![Protector::ClearKey], ..Volume::new(Kind::Windows8) });
+    }
+
+    #[test]
+    fn volumes_in_each_state_are_read() {
+        let windows8 = Volume::new(Kind::Windows8);
+        for (current, next) in [(5, 4), (5, 1), (3, 4), (3, 1), (2, 4)] {
+            // Before the header's place, and behind it.
+            for watermark in [0x6_0000, 0x14_0000] {
+                read(Volume { state: State::HalfWay { current, next, watermark }, ..windows8.clone() });
+            }
+        }
+        read(Volume { state: State::Decrypted, protectors: Vec::new(), ..windows8.clone() });
+        let unused = vec![0x2_0000..0x2_8000, 0x1F_0000..0x20_0000];
+        read(Volume { unused, ..windows8 });
+    }
+
+    #[test]
+    fn what_nobody_knows_is_passed_over() {
+        let more_datums = vec![Datum::new(0x55, 0x66, [7; 20])];
+        read(Volume { more_datums, ..Volume::new(Kind::Windows8) });
+        read(Volume { unknown_property: true, ..Volume::new(Kind::Windows8) });
+    }
+}

@@ -1,0 +1,527 @@
+//! Programs of others that read and write BitLocker volumes, behind one small interface.
+
+use std::env;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sha2::{Digest, Sha256};
+
+use crate::mounts::{Mount, PATIENCE, Server, bounded};
+use crate::{tools, uml};
+
+/// Seconds after which a program that hangs is ended.
+const LIMIT: u32 = 300;
+
+/// What opens a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key<'a> {
+    /// A password.
+    Password(&'a str),
+    /// A recovery password, eight groups of six digits with hyphens.
+    Recovery(&'a str),
+    /// A startup key: a BEK file.
+    StartupKey(&'a Path),
+    /// Nothing: the volume is suspended, or decrypted.
+    Clear,
+}
+
+/// What a volume has that some readers cannot cope with. The default is a volume that all of them read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Made by Windows Vista.
+    pub vista: bool,
+    /// Sectors are encrypted with AES-256 in XTS mode.
+    pub xts_256: bool,
+    /// Encrypted on write: there are bitmaps.
+    pub encrypt_on_write: bool,
+    /// Some chunks are encrypted and others plain, by the bitmaps of encrypt-on-write.
+    pub mixed_bitmap: bool,
+    /// The state is "decrypted".
+    pub decrypted: bool,
+    /// Any other state than "encrypted" and "decrypted": under way, paused, dirty.
+    pub half_way: bool,
+    /// Dirty: there is a log at the watermark.
+    pub dirty: bool,
+    /// There is a clear key, and other protectors beside it.
+    pub clear_beside_others: bool,
+    /// There is a clear key and no other protector.
+    pub clear_alone: bool,
+    /// The recovery password in question is not that of the first protector of its kind.
+    pub later_recovery: bool,
+    /// Datums of types that nobody knows.
+    pub unknown_datums: bool,
+    /// Properties of protectors that nobody knows.
+    pub unknown_property: bool,
+    /// The startup key's file names the volume, as since Windows 11.
+    pub volume_in_startup_key: bool,
+    /// The file system is neither NTFS nor, on a volume To Go, FAT.
+    pub not_ntfs: bool,
+}
+
+/// A program or library that reads BitLocker volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// `dislocker-fuse`.
+    Dislocker,
+    /// `bdemount`, of the libbde that the distribution has.
+    Bdemount,
+    /// libbde's Python module from PyPI: a newer libbde.
+    Pybde,
+    /// dissect.fve, in pure Python: megabytes of XTS take a minute.
+    Dissect,
+    /// `cryptsetup bitlkOpen` and dm-crypt, in user-mode Linux.
+    Cryptsetup,
+}
+
+impl Reader {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Dislocker, Self::Bdemount, Self::Pybde, Self::Dissect, Self::Cryptsetup];
+
+    /// Its name, for messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dislocker => "dislocker",
+            Self::Bdemount => "bdemount",
+            Self::Pybde => "libbde-python",
+            Self::Dissect => "dissect.fve",
+            Self::Cryptsetup => "cryptsetup in user-mode Linux",
+        }
+    }
+
+    /// Whether it is installed; a reported skip if it is not.
+    ///
+    /// # Panics
+    /// In CI, where all are.
+    pub fn installed(self) -> bool {
+        let all = |names: &[&str]| names.iter().all(|name| tools::program(name).is_some());
+        match self {
+            Self::Dislocker => all(&["dislocker-fuse", "umount"]),
+            Self::Bdemount => all(&["bdemount", "umount"]),
+            Self::Pybde | Self::Dissect => python().is_some(),
+            Self::Cryptsetup => all(&["cryptsetup", claviger_uml::KERNEL, "modprobe"]),
+        }
+    }
+
+    /// Why it cannot read a volume with these features, by a fault or a limit of its own.
+    pub fn cannot(self, features: &Features, key: Key) -> Option<&'static str> {
+        let f = features;
+        let non_ascii = matches!(key, Key::Password(text) if !text.is_ascii());
+        let by_recovery = matches!(key, Key::Recovery(_));
+        let by_startup_key = matches!(key, Key::StartupKey(_));
+        let reasons: &[(bool, &str)] = match self {
+            Self::Dislocker => &[
+                (non_ascii, "it takes the bytes of a password for characters"),
+                (f.unknown_datums || f.unknown_property, "it stops at unknown datums"),
+                (f.volume_in_startup_key && by_startup_key, "it stops at startup keys that name their volume"),
+                (f.later_recovery && by_recovery, "it tries the first recovery protector alone"),
+                (f.decrypted, "it wants a key for a decrypted volume"),
+                (f.encrypt_on_write, "it knows no encrypt-on-write"),
+                (f.half_way, "its volume ends at the watermark"),
+            ],
+            Self::Bdemount => &[
+                (f.vista, "it takes the place of Vista's MFT mirror for that of the header"),
+                (f.xts_256, "it knows no XTS with 256 bits"),
+                (f.encrypt_on_write, "it knows no encrypt-on-write"),
+                (f.later_recovery && by_recovery, "it tries one recovery protector alone"),
+                (f.not_ntfs, "it knows NTFS and volumes To Go alone"),
+                (f.clear_alone, "it stops at datums of another version than 1"),
+                (f.dirty, "it takes the log at the watermark for data"),
+            ],
+            Self::Pybde => &[
+                (f.dirty, "it takes the log at the watermark for data"),
+                (f.later_recovery && by_recovery, "it tries one recovery protector alone"),
+                (f.not_ntfs, "it knows NTFS and volumes To Go alone"),
+            ],
+            Self::Dissect => &[(f.mixed_bitmap, "it reads bytes of bitmaps with both kinds of bits for ever")],
+            Self::Cryptsetup => &[
+                (f.vista, "it knows no volumes of Vista"),
+                (f.unknown_property, "it stops at unknown properties of protectors"),
+                (non_ascii, "it takes ASCII passwords alone"),
+                (f.clear_alone || f.clear_beside_others, "it takes a volume with a clear key for one under way"),
+                (f.decrypted || f.half_way, "it opens encrypted volumes alone"),
+                (f.encrypt_on_write, "it knows no encrypt-on-write"),
+            ],
+        };
+        reasons.iter().find_map(|&(so, why)| so.then_some(why))
+    }
+
+    /// Bytes of the plaintext that it gets wrong by a fault of its own, though it reads the rest.
+    pub fn gets_wrong(self, features: &Features) -> Range<usize> {
+        match self {
+            // The cluster of the MFT's mirror, which Vista keeps in the metadata.
+            Self::Dislocker | Self::Pybde if features.vista => 56..64,
+            _ => 0..0,
+        }
+    }
+
+    /// Whether it takes the length of the file system for that of the volume, which is a sector longer.
+    pub fn ends_with_ntfs(self, features: &Features) -> bool {
+        matches!(self, Self::Bdemount | Self::Pybde) && features.half_way
+    }
+
+    /// The plaintext of the whole volume.
+    ///
+    /// # Errors
+    /// What the program says if it does not open or read the volume.
+    ///
+    /// # Panics
+    /// If it is not installed.
+    pub fn read_all(self, image: &Path, key: Key) -> Result<Vec<u8>, String> {
+        match self {
+            Self::Dislocker => {
+                let mounted = dislocker(image, key, true)?;
+                fs::read(&mounted.file).map_err(|e| e.to_string())
+            }
+            Self::Bdemount => {
+                let mounted = bdemount(image, key)?;
+                fs::read(&mounted.file).map_err(|e| e.to_string())
+            }
+            Self::Pybde => read_in_python("pybde", image, key),
+            Self::Dissect => read_in_python("dissect", image, key),
+            Self::Cryptsetup => {
+                let dir = tempfile::tempdir().expect("a temporary folder");
+                let plain = dir.path().join("plain");
+                in_linux(image, key, "-r", &format!("dd if=/dev/mapper/x of={} bs=1M status=none", plain.display()))?;
+                Ok(fs::read(plain).expect("dd wrote it"))
+            }
+        }
+    }
+
+    /// SHA-256 of the plaintext of the whole volume, in hexadecimal.
+    ///
+    /// # Errors
+    /// As `read_all`.
+    pub fn sha256(self, image: &Path, key: Key) -> Result<String, String> {
+        self.read_all(image, key).map(|plain| sha256(&plain))
+    }
+}
+
+/// All readers that are installed; the others are reported skips.
+pub fn readers() -> Vec<Reader> {
+    Reader::ALL.into_iter().filter(|reader| reader.installed()).collect()
+}
+
+/// Reads the volume with each installed reader that can and each key, and compares with `plaintext`; says who was left
+/// out and why. The number of readings.
+///
+/// # Panics
+/// If a reader that can does not, or reads something else.
+#[track_caller]
+pub fn expect_all(image: &Path, features: &Features, keys: &[Key], plaintext: &[u8]) -> usize {
+    let mut readings = 0;
+    for reader in readers() {
+        for &key in keys {
+            if let Some(why) = reader.cannot(features, key) {
+                eprintln!("{} is left out with {key:?}: {why}", reader.name());
+                continue;
+            }
+            let read = reader.read_all(image, key);
+            let mut read = read.unwrap_or_else(|e| panic!("{} with {key:?}, {features:?}: {e}", reader.name()));
+            let wrong = reader.gets_wrong(features);
+            read[wrong.clone()].copy_from_slice(&plaintext[wrong]);
+            if reader.ends_with_ntfs(features) && plaintext.len() - read.len() <= 4096 {
+                read.extend(&plaintext[read.len()..]);
+            }
+            if let Some(difference) = difference(&read, plaintext) {
+                panic!("{} with {key:?}, {features:?}: {difference}", reader.name());
+            }
+            readings += 1;
+        }
+    }
+    readings
+}
+
+/// Where two plaintexts differ first, and how many bytes do.
+fn difference(read: &[u8], expected: &[u8]) -> Option<String> {
+    if read.len() != expected.len() {
+        return Some(format!("{} bytes instead of {}", read.len(), expected.len()));
+    }
+    let wrong = || read.iter().zip(expected).enumerate().filter(|(_, (a, b))| a != b).map(|(at, _)| at);
+    let first = wrong().next()?;
+    Some(format!("{} bytes differ, the first at {first:#x}", wrong().count()))
+}
+
+/// A program that writes into BitLocker volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writer {
+    /// `dislocker-fuse`.
+    Dislocker,
+    /// dm-crypt, set up by `cryptsetup bitlkOpen` in user-mode Linux.
+    Cryptsetup,
+}
+
+impl Writer {
+    /// Those that are installed; the others are reported skips.
+    pub fn installed() -> Vec<Self> {
+        [Self::Dislocker, Self::Cryptsetup].into_iter().filter(|writer| writer.reader().installed()).collect()
+    }
+
+    /// The same program as a reader: it has the same limits.
+    pub fn reader(self) -> Reader {
+        match self {
+            Self::Dislocker => Reader::Dislocker,
+            Self::Cryptsetup => Reader::Cryptsetup,
+        }
+    }
+
+    /// Writes `bytes` at byte `offset` of the plaintext.
+    ///
+    /// # Errors
+    /// What the program says if it does not open the volume or write there.
+    pub fn write_at(self, image: &Path, key: Key, offset: u64, bytes: &[u8]) -> Result<(), String> {
+        match self {
+            Self::Dislocker => {
+                let mounted = dislocker(image, key, false)?;
+                let file = File::options().write(true).open(&mounted.file).map_err(|e| e.to_string())?;
+                file.write_all_at(bytes, offset).map_err(|e| e.to_string())
+            }
+            Self::Cryptsetup => {
+                let data = tempfile::NamedTempFile::new().expect("a temporary file");
+                fs::write(data.path(), bytes).expect("it is written");
+                let dd = format!(
+                    "dd if={} of=/dev/mapper/x bs=1M oflag=seek_bytes seek={offset} conv=notrunc,fsync status=none",
+                    data.path().display()
+                );
+                in_linux(image, key, "", &dd)
+            }
+        }
+    }
+}
+
+/// What `cryptsetup bitlkDump` says about a volume: version, GUID, cipher, protectors, places.
+///
+/// # Errors
+/// What it says if it finds no BitLocker volume.
+///
+/// # Panics
+/// If it cannot be started.
+pub fn dump(image: &Path) -> Result<String, String> {
+    let mut command = bounded(LIMIT, "cryptsetup");
+    output(command.env("LC_ALL", "C").arg("bitlkDump").arg(image))
+        .map(|text| String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Python with libbde and dissect.fve, which `tools/install-deps.sh test` installs apart from everything else: where
+/// `CLAVIGER_TEST_PYTHON` says, or in the user's cache. A reported skip if it is not there.
+///
+/// # Panics
+/// In CI, where it is.
+pub fn python() -> Option<PathBuf> {
+    let home = env::var_os("HOME").unwrap_or_default();
+    let usual = || Path::new(&home).join(".cache/claviger-test-python/bin/python3");
+    let python = env::var_os("CLAVIGER_TEST_PYTHON").map_or_else(usual, PathBuf::from);
+    if python.is_file() { Some(python) } else { tools::skip(&format!("there is no {}", python.display())) }
+}
+
+fn read_in_python(library: &str, image: &Path, key: Key) -> Result<Vec<u8>, String> {
+    let (kind, text) = match key {
+        Key::Password(text) => ("password", text.as_ref()),
+        Key::Recovery(text) => ("recovery", text.as_ref()),
+        Key::StartupKey(path) => ("startup-key", path.as_os_str()),
+        Key::Clear => ("clear", "".as_ref()),
+    };
+    let mut command = bounded(LIMIT, python().expect("it is installed"));
+    output(command.args(["-c", include_str!("read.py"), library]).arg(image).arg(kind).arg(text))
+}
+
+/// Standard output of a program, or standard error if it fails.
+fn output(command: &mut Command) -> Result<Vec<u8>, String> {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let failed = || format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    if output.status.success() { Ok(output.stdout) } else { Err(failed()) }
+}
+
+/// A volume whose plaintext is a file of a FUSE file system. Unmounted, and what was written is on disk, when dropped.
+struct Mounted {
+    file: PathBuf,
+    mount: Mount,
+    server: Server,
+    _dir: tempfile::TempDir,
+}
+
+impl Mounted {
+    /// Starts `program` with the arguments that `arguments` adds, the mount point given, in the foreground.
+    fn start(program: &str, file: &str, arguments: impl FnOnce(&mut Command, &Path)) -> Result<Self, String> {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let mut command = Command::new(program);
+        arguments(&mut command, dir.path());
+        let mount = Mount::on(dir.path());
+        let mut server = Server::start(&mut command);
+        let came = crate::mounts::wait_until(PATIENCE, || mount.info().is_some() || !server.running());
+        if !came || mount.info().is_none() {
+            return Err(format!("{}{}", server.out(), server.err()));
+        }
+        Ok(Self { file: dir.path().join(file), mount, server, _dir: dir })
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let unmounted = bounded(60, "umount").arg(self.mount.dir()).status().is_ok_and(|status| status.success());
+        // Else the guards of mount and server end both by force.
+        if !unmounted || self.server.ended_within(PATIENCE).is_none() {
+            eprintln!("{} could not be unmounted in peace", self.mount.dir().display());
+        }
+    }
+}
+
+fn dislocker(image: &Path, key: Key, read_only: bool) -> Result<Mounted, String> {
+    Mounted::start("dislocker-fuse", "dislocker-file", |command, dir| {
+        command.args(if read_only { &["-r"][..] } else { &[] }).arg("-V").arg(image);
+        match key {
+            Key::Password(text) => command.arg(format!("-u{text}")),
+            Key::Recovery(text) => command.arg(format!("-p{text}")),
+            Key::StartupKey(path) => command.arg("-f").arg(path),
+            Key::Clear => command.arg("-c"),
+        };
+        command.args(["--", "-f"]).arg(dir);
+    })
+}
+
+fn bdemount(image: &Path, key: Key) -> Result<Mounted, String> {
+    Mounted::start("bdemount", "bde1", |command, dir| {
+        match key {
+            Key::Password(text) => command.args(["-p", text]),
+            Key::Recovery(text) => command.args(["-r", text]),
+            Key::StartupKey(path) => command.arg("-s").arg(path),
+            Key::Clear => command,
+        };
+        // It stays in the foreground only if it is to say all it does.
+        command.arg("-v").arg(image).arg(dir);
+    })
+}
+
+/// Runs a command in user-mode Linux, where the volume is `/dev/mapper/x`.
+fn in_linux(image: &Path, key: Key, options: &str, command: &str) -> Result<(), String> {
+    let secret = tempfile::NamedTempFile::new().expect("a temporary file");
+    let text = match key {
+        Key::Password(text) | Key::Recovery(text) => text,
+        Key::StartupKey(_) | Key::Clear => "",
+    };
+    fs::write(secret.path(), format!("{text}\n")).expect("it is written");
+    let startup_key = match key {
+        Key::StartupKey(path) => format!("--key-file '{}'", path.display()),
+        _ => String::new(),
+    };
+    let script = format!(
+        "modprobe -a dm-crypt aes xts cbc ecb\n\
+         cryptsetup bitlkOpen {options} {startup_key} /dev/ubda x <{} && {command} && cryptsetup close x",
+        secret.path().display()
+    );
+    let done = uml::run(&script, &[image], LIMIT).expect("user-mode Linux is installed");
+    if done.status == 0 { Ok(()) } else { Err(done.output) }
+}
+
+/// SHA-256 in hexadecimal.
+pub fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An image of cryptsetup's tests, as `images.conf` describes it.
+    struct Sample {
+        image: PathBuf,
+        password: String,
+        recovery: String,
+        sha256: String,
+        features: Features,
+    }
+
+    impl Sample {
+        fn read(dir: &Path, section: &str) -> Self {
+            let (name, lines) = section.split_once("]\n").expect("a heading");
+            let value = |name: &str| {
+                let line = lines.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+                line.unwrap_or_default().to_owned()
+            };
+            let clear_alone = name.contains("clearkey-only");
+            Self {
+                image: dir.join(format!("{name}.img")),
+                password: value("PW"),
+                recovery: value("RP"),
+                sha256: value("SHA256SUM"),
+                features: Features { clear_alone, ..Features::default() },
+            }
+        }
+
+        fn keys<'a>(&'a self, startup_key: &'a Path) -> Vec<Key<'a>> {
+            let password = Key::Password(&self.password);
+            let recovery = Key::Recovery(&self.recovery);
+            let by_file = self.image.to_string_lossy().contains("startup-key");
+            let all = [
+                (!self.password.is_empty(), password),
+                (!self.recovery.is_empty(), recovery),
+                (by_file, Key::StartupKey(startup_key)),
+                (self.features.clear_alone, Key::Clear),
+            ];
+            all.into_iter().filter_map(|(there, key)| there.then_some(key)).collect()
+        }
+    }
+
+    #[test]
+    fn dislocker_reads_what_windows_wrote() {
+        reads_what_windows_wrote(Reader::Dislocker);
+    }
+
+    #[test]
+    fn bdemount_reads_what_windows_wrote() {
+        reads_what_windows_wrote(Reader::Bdemount);
+    }
+
+    #[test]
+    fn libbde_in_python_reads_what_windows_wrote() {
+        reads_what_windows_wrote(Reader::Pybde);
+    }
+
+    #[test]
+    fn dissect_reads_what_windows_wrote() {
+        reads_what_windows_wrote(Reader::Dissect);
+    }
+
+    #[test]
+    fn cryptsetup_reads_what_windows_wrote() {
+        reads_what_windows_wrote(Reader::Cryptsetup);
+    }
+
+    fn reads_what_windows_wrote(reader: Reader) {
+        let Some(archive) = tools::sample("cryptsetup/images.tar.xz") else { return };
+        let (Some(tar), true) = (tools::program("tar"), reader.installed()) else { return };
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        tools::run(Command::new(tar).arg("-xJSf").arg(archive).arg("-C").arg(dir.path()).arg("bitlk"));
+        let dir = dir.path().join("bitlk");
+        let startup_key = dir.join("4381F759-C4F8-4DE0-BB61-FC33A831BDA5.BEK");
+        let conf = fs::read_to_string(dir.join("images.conf")).expect("a description");
+
+        let samples: Vec<_> = conf.split('[').skip(1).map(|section| Sample::read(&dir, section)).collect();
+        assert_eq!(samples.len(), 6);
+        for sample in &samples {
+            let keys = sample.keys(&startup_key);
+            assert!(!keys.is_empty());
+            for key in keys {
+                // A hundred megabytes take it a minute, but for those that are CBC and mostly zeros.
+                let slow = reader == Reader::Dissect && !sample.image.ends_with("bitlk-aes-cbc-128-4k.img");
+                let case = format!("{} {key:?}", sample.image.display());
+                if slow || reader.cannot(&sample.features, key).is_some() {
+                    eprintln!("left out: {case}");
+                    continue;
+                }
+                assert_eq!(reader.sha256(&sample.image, key).as_deref(), Ok(&*sample.sha256), "{case}");
+            }
+        }
+        assert!(reader.read_all(&samples[0].image, Key::Password("anacondb")).is_err());
+        if reader == Reader::Cryptsetup {
+            let dump = dump(&samples[0].image).expect("it knows BitLocker");
+            assert!(dump.contains("8f595209-f5b9-49a0-85d4-cb8f80258c27"), "{dump}");
+        }
+    }
+}
