@@ -22,7 +22,7 @@ pub enum Towards {
 /// What converts volumes of a format where they lie.
 pub trait Converter: Sync {
     /// A volume that is converted, or is to be, unlocked and checked. Writes nothing. `towards` begins a conversion or turns one round;
-    /// without it one goes on that has begun, whichever program began it.
+    /// without it one goes on that has begun, whichever program began it. `zone` is how many bytes are rewritten at a time, at most.
     ///
     /// # Errors
     /// Those of unlocking; `Misuse` if there is nothing to do, `Unsupported` for a volume that this program cannot convert, `Malformed`.
@@ -31,6 +31,7 @@ pub trait Converter: Sync {
         store: &Arc<dyn Store>,
         with: &Unlock<'_>,
         towards: Option<Towards>,
+        zone: Option<u64>,
     ) -> Result<Box<dyn Conversion>>;
 
     /// Makes a volume of the plaintext in the store, opened by `first`. All of its data are still plaintext afterwards; a

@@ -1,5 +1,6 @@
 //! The integration tests, as one program: linking is most of what building them takes.
 
+mod bitlocker_conversion;
 mod edit;
 mod examples;
 mod filesystems_detect;

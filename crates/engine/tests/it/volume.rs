@@ -192,7 +192,7 @@ fn mixed() -> (Volume, Vec<u8>, Arc<MemoryStore>) {
                 stored.copy_from_slice(part);
                 cipher.encrypt(*first, stored);
             }
-            Payload::Authenticated { .. } => unreachable!("none of them has tags"),
+            Payload::Authenticated { .. } | Payload::Fixed(_) => unreachable!("none of them has tags or is fixed"),
         }
     }
     let store = Arc::new(MemoryStore::new(bytes));

@@ -47,10 +47,11 @@ pub(super) fn written(mut metadata: Metadata, vmk: &Secret) -> Result<Vec<u8>> {
     let mut area = metadata.block()?;
     let hash = Key { kind: key::SEALED_HASH, key: hashed(&area) };
     let hash = match metadata.state == State::DECRYPTED && metadata.next_state == State::DECRYPTED {
-        true => hash.in_clear(),
-        false => Sealer::new(&mut counter).seal(role::NONE, vmk, &hash),
+        _ if metadata.version == VISTA => None,
+        true => Some(hash.in_clear()),
+        false => Some(Sealer::new(&mut counter).seal(role::NONE, vmk, &hash)),
     };
-    let validation = Validation { version: metadata.version, hash: Some(hash) }.bytes(&area);
+    let validation = Validation { version: metadata.version, hash }.bytes(&area);
     area.extend(validation);
     area.resize(if metadata.version == VISTA { VISTA_AREA } else { AREA } as usize, 0);
     Ok(area)

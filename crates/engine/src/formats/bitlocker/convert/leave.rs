@@ -84,7 +84,7 @@ fn clear_protector(vmk: &Secret, sealer: &mut Sealer<'_>) -> Result<Datum> {
     Ok(Datum::new(role::PROTECTOR, kind::PROTECTOR, value))
 }
 
-fn random_key(len: usize) -> Result<Secret> {
+pub(super) fn random_key(len: usize) -> Result<Secret> {
     let mut key = Secret::zeroed(len);
     random::fill(&mut key)?;
     Ok(key)

@@ -82,8 +82,21 @@ impl Log {
         }
     }
 
+    /// Size of a zone, in bytes: the largest, or the one that is asked for, in a volume with sectors of this size.
+    ///
+    /// # Errors
+    /// `Misuse` for one that is too large or no whole sectors.
+    pub fn zone_of(&self, asked: Option<u64>, sector: u64) -> Result<u64> {
+        let largest = self.largest_zone();
+        let zone = asked.unwrap_or(largest);
+        match zone > 0 && zone <= largest && zone.is_multiple_of(sector) {
+            true => Ok(zone),
+            false => Err(Error::misuse(format!("a zone has {sector} bytes or a multiple of them, up to {largest}, not {zone}"))),
+        }
+    }
+
     /// Size of the largest zone whose marks it has room for, in bytes: a power of two.
-    pub fn zone(&self) -> u64 {
+    fn largest_zone(&self) -> u64 {
         let sectors = (self.len - MARKS as u64) / MARK as u64;
         ZONE.min((sectors * SMALLEST_SECTOR + 1).next_power_of_two() / 2)
     }
@@ -151,7 +164,7 @@ impl Log {
         let mut bytes = vec![0; self.len as usize];
         store.read_at(self.at, &mut bytes)?;
         let (start, len) = (u64_at(&bytes, RECORD), u64_at(&bytes, RECORD + 8));
-        let end = start.checked_add(len).filter(|_| len > 0 && len <= self.zone() && len.is_multiple_of(SMALLEST_SECTOR));
+        let end = start.checked_add(len).filter(|_| len > 0 && len <= self.largest_zone() && len.is_multiple_of(SMALLEST_SECTOR));
         let Some(end) = end else { return Ok(None) };
         let marks = bytes[MARKS..][..(len / SMALLEST_SECTOR) as usize * MARK].to_vec();
         let seal = self.seal(&[&self.volume[..], &bytes[RECORD..][..16], &marks].concat());

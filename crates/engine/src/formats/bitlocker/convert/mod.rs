@@ -21,7 +21,8 @@ use super::boot::Kind;
 use super::layout::{Part, Places};
 use super::metadata::{COPIES, Copy, Metadata, State};
 use super::method::Method;
-use super::{BitLocker, BitLockerHeader, NAME, unlock, wiped, write};
+use super::unlock::Opened;
+use super::{BitLocker, BitLockerHeader, NAME, VMK, unlock, wiped, write};
 use crate::advice::Advice;
 use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
@@ -41,8 +42,9 @@ impl Converter for BitLocker {
         store: &Arc<dyn Store>,
         with: &Unlock<'_>,
         towards: Option<Towards>,
+        zone: Option<u64>,
     ) -> Result<Box<dyn Conversion>> {
-        Ok(Box::new(wiped(NAME, Converting::new(store, with, towards))?))
+        Ok(Box::new(wiped(NAME, Converting::new(store, with, towards, zone))?))
     }
 }
 
@@ -59,6 +61,8 @@ struct Converting {
     log: Log,
     /// What the metadata have as the size of a log when they are not dirty.
     log_size: u32,
+    /// Bytes of a zone, at most.
+    zone: u64,
     /// What is to be in the end.
     towards: Towards,
     pool: Pool,
@@ -86,9 +90,16 @@ pub(super) fn interrupted(
 /// The record of the zone that comes next, if it had been begun.
 fn open_zone(log: &Log, store: &dyn Store, metadata: &Metadata, places: &Places) -> Result<Option<Record>> {
     let towards = going(metadata);
-    let next = next_zone(places, metadata.state_offset, towards, log.zone());
-    let record = log.read(store)?;
-    Ok(record.filter(|record| Some(&record.zone) == next.as_ref()))
+    // All that is left of its range: how large a zone is may differ from run to run.
+    let Some(left) = next_zone(places, metadata.state_offset, towards, u64::MAX) else { return Ok(None) };
+    let Some(record) = log.read(store)? else { return Ok(None) };
+    let zone = &record.zone;
+    let begins_there = match towards {
+        Towards::Encrypted => zone.start == left.start && zone.end <= left.end,
+        Towards::Plain => zone.end == left.end && zone.start >= left.start,
+    };
+    let whole = (zone.end - zone.start).is_multiple_of(places.sector);
+    Ok((begins_there && whole).then_some(record))
 }
 
 /// Where a conversion that has begun goes.
@@ -121,7 +132,7 @@ fn next_zone(places: &Places, watermark: u64, towards: Towards, most: u64) -> Op
         Towards::Encrypted => {
             let range = ranges.into_iter().find(|range| range.end > watermark)?;
             let start = range.start.max(watermark);
-            Some(start..range.end.min((start / most + 1) * most))
+            Some(start..range.end.min((start / most + 1).saturating_mul(most)))
         }
         Towards::Plain => {
             let range = ranges.into_iter().rev().find(|range| range.start < watermark)?;
@@ -132,7 +143,12 @@ fn next_zone(places: &Places, watermark: u64, towards: Towards, most: u64) -> Op
 }
 
 impl Converting {
-    fn new(store: &Arc<dyn Store>, with: &Unlock<'_>, towards: Option<Towards>) -> Result<Self> {
+    fn new(
+        store: &Arc<dyn Store>,
+        with: &Unlock<'_>,
+        towards: Option<Towards>,
+        zone: Option<u64>,
+    ) -> Result<Self> {
         check_opening(NAME, &BitLocker(()).takes(), with)?;
         let header = BitLockerHeader::read(store)?;
         if header.boot.kind == Kind::EncryptOnWrite {
@@ -143,7 +159,11 @@ impl Converting {
         let open = unlock::is_decrypted(&header.first().metadata);
         let fresh = Unlock { credentials: &[], keyslot: None, ..*with };
         let with = if open { &fresh } else { with };
-        let (copy, opened) = header.opened(with)?;
+        let (copy, opened) = match header.opened(with) {
+            // No key is needed for what is in clear, nor is there always one.
+            Err(_) if open && towards == Some(Towards::Plain) => (header.first(), Opened::with_fresh_keys(header.first())?),
+            opened => opened?,
+        };
         let Some(vmk) = opened.vmk.filter(|vmk| unlock::proven(copy, vmk)) else {
             return Err(Error::misuse("the metadata cannot be written: their hash is wrong, or only the volume key was given")
                 .hint("Give a password, and repair the header first if it is damaged. Nothing was changed.")
@@ -162,6 +182,7 @@ impl Converting {
         }
         let cipher = method.cipher(&opened.fvek, header.boot.sector_size, with.acceleration)?;
         let log = Log::of(&metadata, &opened.fvek);
+        let zone = log.zone_of(zone, places.sector)?;
         let announced = log.announced(&**store)?;
         if metadata.state == State::DIRTY && announced.is_none() {
             return Err(Error::unsupported("going on with a conversion that Windows was interrupted in")
@@ -178,7 +199,7 @@ impl Converting {
         }
         let pool = Pool::for_this_machine(Duration::ZERO);
         let (store, read) = (Arc::clone(store), header.copies);
-        Ok(Self { store, read, metadata, places, method, vmk, cipher, log, log_size, towards, pool })
+        Ok(Self { store, read, metadata, places, method, vmk, cipher, log, log_size, zone, towards, pool })
     }
 
     fn watermark(&self) -> u64 {
@@ -242,7 +263,7 @@ impl Converting {
     }
 
     fn zones(&mut self, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
-        while let Some(zone) = next_zone(&self.places, self.watermark(), self.towards, self.log.zone()) {
+        while let Some(zone) = next_zone(&self.places, self.watermark(), self.towards, self.zone) {
             let (done, all) = self.progress();
             progress(done, all);
             if cancel.load(Ordering::Relaxed) {
@@ -337,6 +358,15 @@ impl Converting {
 fn has_begun(metadata: &Metadata) -> bool {
     let still = [State::ENCRYPTED, State::DECRYPTED];
     !still.contains(&metadata.state) || metadata.state != metadata.next_state
+}
+
+impl Opened {
+    /// Keys that nothing was ever encrypted with.
+    fn with_fresh_keys(copy: &Copy) -> Result<Self> {
+        let method = Method::numbered(copy.metadata.method)?;
+        let (vmk, fvek) = (Some(leave::random_key(VMK)?), leave::random_key(method.stored_key)?);
+        Ok(Self { vmk, fvek, protector: None, trials: 0 })
+    }
 }
 
 fn goal(towards: Towards) -> State {
