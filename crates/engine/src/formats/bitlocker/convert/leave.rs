@@ -27,7 +27,6 @@ const WIPED: usize = 1 << 20;
 impl Converting {
     pub(super) fn leave(&mut self) -> Result<()> {
         self.forget_keys()?;
-        self.log.clear(&*self.store)?;
         self.put_back()?;
         let reserved: Vec<_> = self.places.reserved.iter().map(|(range, _)| range.clone()).collect();
         for range in reserved {

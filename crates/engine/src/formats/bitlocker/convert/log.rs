@@ -172,14 +172,6 @@ impl Log {
         Ok(whole.then_some(Record { zone: start..end, marks }))
     }
 
-    /// Overwrites it with zeros.
-    ///
-    /// # Errors
-    /// `Io`.
-    pub fn clear(&self, store: &dyn Store) -> Result<()> {
-        self.put(store, 0, &mut vec![0; self.len as usize])
-    }
-
     fn put(&self, store: &dyn Store, at: usize, bytes: &mut [u8]) -> Result<()> {
         store.write_at(self.at + at as u64, bytes)?;
         Ok(store.flush()?)

@@ -164,7 +164,8 @@ impl Converting {
             Err(_) if open && towards == Some(Towards::Plain) => (header.first(), Opened::with_fresh_keys(header.first())?),
             opened => opened?,
         };
-        let Some(vmk) = opened.vmk.filter(|vmk| unlock::proven(copy, vmk)) else {
+        let proven = |vmk: &Secret| open || unlock::proven(copy, vmk);
+        let Some(vmk) = opened.vmk.filter(proven) else {
             return Err(Error::misuse("the metadata cannot be written: their hash is wrong, or only the volume key was given")
                 .hint("Give a password, and repair the header first if it is damaged. Nothing was changed.")
                 .advise(Advice::RepairHeader));
@@ -215,11 +216,14 @@ impl Converting {
         Ok(())
     }
 
-    /// Writes the metadata, but not behind what is theirs: the log is there.
+    /// Writes the metadata. While they are dirty there is a log behind what is theirs, which is gone with the last copy that says otherwise.
     fn say_all(&mut self, metadata: Metadata) -> Result<()> {
         log::has_room(&metadata)?;
+        let dirty = metadata.state == State::DIRTY;
         let mut area = write::written(metadata, &self.vmk)?;
-        area.truncate(log::block_room(&self.metadata) as usize);
+        if dirty {
+            area.truncate(log::block_room(&self.metadata) as usize);
+        }
         write::copies(&self.metadata, &area, &self.read).carry_out(&*self.store)?;
         self.read = (0..COPIES).map(|i| Copy::read(&*self.store, self.metadata.copies[i])).collect::<Result<_>>()?;
         self.metadata = self.read[0].metadata.clone();
@@ -247,7 +251,8 @@ impl Converting {
             self.crypt(&record.zone, &mut bytes, going);
         }
         self.log.rewrite(&*self.store, &record)?;
-        self.write(&record.zone, &mut bytes)?;
+        self.store.write_at(record.zone.start, &mut bytes)?;
+        self.store.flush()?;
         self.advance(&record.zone, going)
     }
 
@@ -287,7 +292,13 @@ impl Converting {
         self.crypt(zone, &mut converted, self.towards);
         let ciphertext = if self.towards == Towards::Encrypted { &converted } else { &stored };
         self.log.write(&*self.store, zone, ciphertext)?;
-        self.write(zone, &mut converted)
+        if let Err(error) = self.store.write_at(zone.start, &mut converted) {
+            // Perhaps what is not there yet can be undone at least; if not, the log tells what is what.
+            let mut stored = stored;
+            let _ = self.store.write_at(zone.start, &mut stored);
+            return Err(error.into());
+        }
+        Ok(self.store.flush()?)
     }
 
     fn crypt(&self, zone: &Range<u64>, bytes: &mut [u8], towards: Towards) {
@@ -300,11 +311,6 @@ impl Converting {
         });
     }
 
-    fn write(&self, zone: &Range<u64>, bytes: &mut [u8]) -> Result<()> {
-        self.store.write_at(zone.start, bytes)?;
-        Ok(self.store.flush()?)
-    }
-
     fn advance(&mut self, zone: &Range<u64>, towards: Towards) -> Result<()> {
         let watermark = if towards == Towards::Encrypted { zone.end } else { zone.start };
         self.say(State::DIRTY, goal(towards), watermark)
@@ -312,8 +318,7 @@ impl Converting {
 
     /// Leaves a volume that each program reads right, as far as the watermark goes.
     fn pause(&mut self) -> Result<()> {
-        self.say(State::PAUSED, goal(self.towards), self.watermark())?;
-        self.log.clear(&*self.store)
+        self.say(State::PAUSED, goal(self.towards), self.watermark())
     }
 }
 
@@ -345,10 +350,7 @@ impl Converting {
         let (_, all) = self.progress();
         progress(all, all);
         match self.towards {
-            Towards::Encrypted => {
-                self.say(State::ENCRYPTED, State::ENCRYPTED, self.places.size)?;
-                self.log.clear(&*self.store)
-            }
+            Towards::Encrypted => self.say(State::ENCRYPTED, State::ENCRYPTED, self.places.size),
             Towards::Plain => self.leave(),
         }
     }
