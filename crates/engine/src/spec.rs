@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use claviger_crypto::Secret;
+use serde::Serialize;
 
 use crate::store::Store;
 
@@ -41,12 +42,42 @@ pub struct Spec<'a> {
     pub keyslots_size: Option<u64>,
     /// The device for the data if the header is detached; the header then goes to the store.
     pub data: Option<&'a dyn Store>,
+    /// Whether to put a discovery volume in front, for formats that have one: files that any system reads, which say what the rest is.
+    pub discovery: bool,
+    /// Where the format has what it keeps to itself of the plaintext.
+    pub keeping: Keeping<'a>,
     /// Whether to leave the data area as it is instead of filling it with random-looking bytes.
     pub quick: bool,
     /// Set to stop. What exists then is not a volume.
     pub cancel: Option<&'a AtomicBool>,
     /// Called with the bytes filled so far and the total.
     pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
+}
+
+/// Where a new volume has the parts of its plaintext that its format keeps to itself, for formats that do: see [`Kept`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keeping<'a> {
+    /// At the end: all that one must know is how large a file system may be.
+    #[default]
+    AtEnd,
+    /// In the middle, copies of the same thing far from each other, for a file system that can go round them.
+    Spread,
+    /// At these offsets, in bytes: one for each part, in their order.
+    At(&'a [u64]),
+}
+
+/// A part of a volume's plaintext that its format keeps to itself: no file system may use it for anything else.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Kept {
+    /// What is there.
+    pub what: &'static str,
+    /// The name of the file that stands for it in an NTFS, folders separated by `/`.
+    pub file: &'static str,
+    /// Where it is, in bytes.
+    pub offset: u64,
+    /// Its size, in bytes.
+    pub size: u64,
 }
 
 /// The cost of deriving a key from a passphrase. `None` means the format's default.

@@ -31,7 +31,7 @@ use serde::Serialize;
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::spec::Spec;
+use crate::spec::{Kept, Spec};
 use crate::store::Store;
 use crate::volume::Layout;
 use several::Several;
@@ -242,6 +242,15 @@ pub trait Creator: Sync {
     /// `Io`; `Unsupported` for other formats.
     fn fresh_startup_key(&self) -> Result<(String, Secret)> {
         Err(Error::unsupported("startup keys: this format has none"))
+    }
+
+    /// The parts of the plaintext of a new volume, in a store of `len` bytes, that the format keeps to itself. In the order in which
+    /// [`crate::spec::Keeping::At`] takes their places.
+    ///
+    /// # Errors
+    /// Those of [`Format::create`] for a volume of that size.
+    fn kept(&self, _len: u64, _spec: &Spec<'_>) -> Result<Vec<Kept>> {
+        Ok(Vec::new())
     }
 
     /// What [`Format::hidden_room`] does, for formats that take [`Parameter::HiddenVolume`].

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{FORMATS, Format, NewCredential};
 use crate::credential::{Credential, HeaderChoice, Headerless, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::spec::{Cost, Spec};
+use crate::spec::{Cost, Keeping, Spec};
 
 /// What only some formats take, of all that [`Spec`] and [`Unlock`] can say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -284,6 +284,8 @@ impl Spec<'_> {
             metadata_size,
             keyslots_size,
             data,
+            discovery,
+            keeping,
             quick: _,
             cancel: _,
             progress: _,
@@ -304,6 +306,8 @@ impl Spec<'_> {
             (integrity.is_some(), Parameter::Integrity),
             (metadata_size.is_some(), Parameter::MetadataSize),
             (keyslots_size.is_some(), Parameter::KeyslotsSize),
+            (*discovery, Parameter::DiscoveryVolume),
+            (*keeping != Keeping::AtEnd, Parameter::FileSystem),
         ]);
         all.extend(cost.parameters());
         all

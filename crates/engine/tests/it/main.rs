@@ -1,6 +1,7 @@
 //! The integration tests, as one program: linking is most of what building them takes.
 
 mod bitlocker_conversion;
+mod bitlocker_create;
 mod edit;
 mod examples;
 mod filesystems_detect;

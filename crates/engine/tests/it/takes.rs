@@ -5,11 +5,11 @@ use std::sync::Arc;
 use crate::support::shared;
 use claviger_engine::credential::{HeaderChoice, Headerless};
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
-use claviger_engine::spec::Cost;
+use claviger_engine::spec::{Cost, Keeping};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Unlock};
 
-const LEN: usize = 24 << 20;
+const LEN: usize = 36 << 20;
 
 /// Long enough for VeraCrypt to take the cheapest PIM with it.
 const PASSPHRASE: &[u8] = b"long enough for a PIM";
@@ -46,7 +46,7 @@ fn asking<'a>(
     };
     Some(match parameter {
         Parameter::Pim => Spec { pim: Some(2), ..base },
-        Parameter::Hash => Spec { hash: choices.map(|c| c.hashes[1]).or(Some("sha256")), ..base },
+        Parameter::Hash => Spec { hash: choices.and_then(|c| c.hashes.get(1).copied()).or(Some("sha256")), ..base },
         Parameter::Cipher => Spec { cipher: choices.map(|c| c.ciphers[1]).or(Some("aes")), ..base },
         Parameter::KeySize => Spec { key_bits: Some(256), ..base },
         Parameter::SectorSize => Spec { sector_size: Some(512), ..base },
@@ -67,6 +67,8 @@ fn asking<'a>(
         Parameter::Iterations => Spec { cost: Cost { iterations: Some(1001), ..base.cost }, ..base },
         Parameter::Memory => Spec { cost: argon(Cost { memory_kib: Some(64), ..Cost::default() }), ..base },
         Parameter::Lanes => Spec { cost: argon(Cost { lanes: Some(1), ..Cost::default() }), ..base },
+        Parameter::DiscoveryVolume => Spec { discovery: true, ..base },
+        Parameter::FileSystem => Spec { keeping: Keeping::Spread, ..base },
         Parameter::FirstSector
         | Parameter::DataSize
         | Parameter::LargeVectors
@@ -74,6 +76,8 @@ fn asking<'a>(
         | Parameter::KeyRounds
         | Parameter::Keyfile
         | Parameter::FreshKeyfile
+        | Parameter::RecoveryPassword
+        | Parameter::StartupKey
         | Parameter::Keyslot
         | Parameter::BackupHeader => return None,
         other => panic!("say how one asks for {other:?}"),

@@ -28,6 +28,8 @@ use crate::trees::{self, Attributes, Entry, NewNode, Node, NodeKind, Renaming, S
 use boot::Boot;
 use node::State;
 
+pub(crate) use time::date_of;
+
 /// A store's FAT file system.
 pub struct Fat {
     store: Arc<dyn Store>,

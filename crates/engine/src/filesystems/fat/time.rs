@@ -61,7 +61,7 @@ fn days_until(year: i64, month: i64, day: i64) -> i64 {
 }
 
 /// The year, month and day that is `days` after 1970-01-01.
-fn date_of(days: i64) -> (i64, i64, i64) {
+pub(crate) fn date_of(days: i64) -> (i64, i64, i64) {
     // The year can be off by one; the day of the year shows it.
     let mut year = 1970 + days.div_euclid(366);
     while days_until(year + 1, 1, 1) <= days {

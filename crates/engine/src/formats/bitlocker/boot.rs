@@ -8,7 +8,7 @@ use crate::store::Store;
 
 /// What the sector has at 3, but To Go, whose discovery volume is a FAT.
 pub(super) const SIGNATURE: &[u8; 8] = b"-FVE-FS-";
-const TO_GO_SIGNATURE: &[u8; 8] = b"MSWIN4.1";
+pub(super) const TO_GO_SIGNATURE: &[u8; 8] = b"MSWIN4.1";
 
 /// 4967d63b-2e29-4ad8-8399-f6a339e3d001: volumes since Windows 7. The offsets of the metadata are behind it.
 pub(super) const WINDOWS_7: Guid =

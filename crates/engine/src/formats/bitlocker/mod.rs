@@ -4,11 +4,15 @@
 
 mod boot;
 mod convert;
+mod create;
 mod datum;
+mod discovery;
+mod first_sector;
 mod guid;
 mod layout;
 mod metadata;
 mod method;
+mod new_protector;
 mod protectors;
 mod recovery;
 mod sealed;
@@ -19,21 +23,24 @@ mod write;
 use std::sync::Arc;
 use std::time::Instant;
 
+use claviger_crypto::Secret;
 use serde_json::{Value, json};
 
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Converter, Facts, Format, Header, Unlocked, Verdict, wiped};
+use super::{Choices, Converter, Creator, Facts, Format, Header, Unlocked, Verdict, wiped};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::spec::{Kept, Spec};
 use crate::store::Store;
 use crate::volume::Layout;
 use boot::{Boot, Kind};
 use guid::filetime;
 use layout::Places;
 use metadata::{COPIES, Copy, State};
-use method::Method;
+use method::{METHODS, Method};
 use protectors::Protector;
+use startup::StartupKey;
 use unlock::Opened;
 
 /// The type of [`BITLOCKER`].
@@ -65,11 +72,51 @@ impl Format for BitLocker {
 
     fn takes(&self) -> Takes {
         use Parameter::*;
-        Takes { creating: &[], opening: &[Hash, Cipher, Keyfile, VolumeKey, Keyslot] }
+        Takes {
+            creating: &[Cipher, SectorSize, Label, RecoveryPassword, StartupKey, DiscoveryVolume, FileSystem],
+            opening: &[Hash, Cipher, Keyfile, VolumeKey, Keyslot],
+        }
+    }
+
+    fn creator(&self) -> Option<&dyn Creator> {
+        Some(self)
     }
 
     fn converter(&self) -> Option<&dyn Converter> {
         Some(self)
+    }
+}
+
+impl Creator for BitLocker {
+    fn choices(&self) -> Choices {
+        let ciphers = METHODS.iter().map(|method| method.name).collect();
+        Choices { ciphers, hashes: Vec::new(), complete: true, min_len: create::MIN_LEN }
+    }
+
+    fn create_volume(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+        wiped(NAME, create::create(store, spec, first))
+    }
+
+    fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
+        create::stored_len(plain, spec)
+    }
+
+    fn kept(&self, len: u64, spec: &Spec<'_>) -> Result<Vec<Kept>> {
+        create::kept(len, spec)
+    }
+
+    /// A startup key opens it alone.
+    fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
+        keyfiles.is_empty()
+    }
+
+    fn fresh_recovery_password(&self) -> Result<Secret> {
+        recovery::random()
+    }
+
+    fn fresh_startup_key(&self) -> Result<(String, Secret)> {
+        let key = StartupKey::random()?;
+        Ok((key.name(), key.contents(filetime::now())))
     }
 }
 

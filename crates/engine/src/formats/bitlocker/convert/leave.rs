@@ -12,12 +12,12 @@ use super::Converting;
 use crate::error::{Error, Result};
 use crate::formats::bitlocker::VMK;
 use crate::formats::bitlocker::boot::LEN;
+use crate::formats::bitlocker::create::random_secret;
 use crate::formats::bitlocker::datum::{Datum, Key, ProtectorFields, key, kind, role};
 use crate::formats::bitlocker::guid::{Guid, filetime};
 use crate::formats::bitlocker::metadata::{Metadata, State};
 use crate::formats::bitlocker::protectors::Kind;
 use crate::formats::bitlocker::sealed::Sealer;
-use crate::random;
 use crate::store::Store;
 use crate::volume::Volume;
 
@@ -40,7 +40,7 @@ impl Converting {
 
     /// Says that all is decrypted, and puts fresh keys in place of those that could decrypt older copies of the volume.
     fn forget_keys(&mut self) -> Result<()> {
-        let (vmk, fvek) = (random_key(VMK)?, random_key(self.method.stored_key)?);
+        let (vmk, fvek) = (random_secret(VMK)?, random_secret(self.method.stored_key)?);
         let mut metadata = self.metadata.clone();
         let mut sealer = Sealer::new(&mut metadata.next_nonce);
         let protector = clear_protector(&vmk, &mut sealer)?;
@@ -71,7 +71,7 @@ impl Converting {
 
 /// A protector that opens to everybody.
 fn clear_protector(vmk: &Secret, sealer: &mut Sealer<'_>) -> Result<Datum> {
-    let open = random_key(VMK)?;
+    let open = random_secret(VMK)?;
     let sealed = sealer.seal(role::NONE, &open, &Key { kind: key::VMK, key: Secret::copy_from(vmk) });
     let mut value = Guid::random()?.0.to_vec();
     value.extend(filetime::now().to_le_bytes());
@@ -81,10 +81,4 @@ fn clear_protector(vmk: &Secret, sealer: &mut Sealer<'_>) -> Result<Datum> {
     Key { kind: key::CLEAR, key: open }.in_clear().put(&mut value);
     sealed.put(&mut value);
     Ok(Datum::new(role::PROTECTOR, kind::PROTECTOR, value))
-}
-
-pub(super) fn random_key(len: usize) -> Result<Secret> {
-    let mut key = Secret::zeroed(len);
-    random::fill(&mut key)?;
-    Ok(key)
 }

@@ -6,6 +6,7 @@
 //! with sectors of both kinds. It is read as it is, and the next run rewrites all of it. When a person stops it, the
 //! state is "paused".
 
+mod begin;
 mod leave;
 mod log;
 
@@ -17,18 +18,21 @@ use std::time::Duration;
 use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::{Secret, SectorCipher};
 
-use super::boot::Kind;
+use super::boot::{Kind, LEN};
+use super::create::random_secret;
 use super::layout::{Part, Places};
 use super::metadata::{COPIES, Copy, Metadata, State};
 use super::method::Method;
 use super::unlock::Opened;
 use super::{BitLocker, BitLockerHeader, NAME, VMK, unlock, wiped, write};
 use crate::advice::Advice;
-use crate::credential::Unlock;
+use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Format;
 use crate::formats::convert::{Conversion, Converter, Towards};
-use crate::formats::takes::check_opening;
+use crate::formats::takes::{self, Purpose, check_opening};
+use crate::random;
+use crate::spec::Spec;
 use crate::store::{SMALLEST_SECTOR, Store};
 use crate::volume::Volume;
 use log::{Log, Record};
@@ -46,6 +50,12 @@ impl Converter for BitLocker {
     ) -> Result<Box<dyn Conversion>> {
         Ok(Box::new(wiped(NAME, Converting::new(store, with, towards, zone))?))
     }
+
+    fn begin_encryption(&self, store: &Arc<dyn Store>, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+        let asked = spec.parameters();
+        takes::check(NAME, &self.takes(), Purpose::Creating, &asked)?;
+        wiped(NAME, begin::encryption(store, spec, first))
+    }
 }
 
 /// A volume that is converted, unlocked.
@@ -54,6 +64,7 @@ struct Converting {
     /// The copies of the metadata that were whole, which are not to change meanwhile.
     read: Vec<Copy>,
     metadata: Metadata,
+    kind: Kind,
     places: Places,
     method: &'static Method,
     vmk: Secret,
@@ -199,8 +210,8 @@ impl Converting {
             return Err(Error::misuse("all of it is encrypted already"));
         }
         let pool = Pool::for_this_machine(Duration::ZERO);
-        let (store, read) = (Arc::clone(store), header.copies);
-        Ok(Self { store, read, metadata, places, method, vmk, cipher, log, log_size, zone, towards, pool })
+        let (store, read, kind) = (Arc::clone(store), header.copies, header.boot.kind);
+        Ok(Self { store, read, metadata, kind, places, method, vmk, cipher, log, log_size, zone, towards, pool })
     }
 
     fn watermark(&self) -> u64 {
@@ -350,9 +361,25 @@ impl Converting {
         let (_, all) = self.progress();
         progress(all, all);
         match self.towards {
-            Towards::Encrypted => self.say(State::ENCRYPTED, State::ENCRYPTED, self.places.size),
+            Towards::Encrypted => {
+                self.hide_header()?;
+                self.say(State::ENCRYPTED, State::ENCRYPTED, self.places.size)
+            }
             Towards::Plain => self.leave(),
         }
+    }
+}
+
+impl Converting {
+    /// Noise over what was at the beginning before it was stored elsewhere. Vista has its own there, and To Go the discovery volume.
+    fn hide_header(&self) -> Result<()> {
+        if self.kind != Kind::Windows7 {
+            return Ok(());
+        }
+        let mut noise = vec![0; self.places.header as usize - LEN];
+        random::fill(&mut noise)?;
+        self.store.write_at(LEN as u64, &mut noise)?;
+        Ok(self.store.flush()?)
     }
 }
 
@@ -366,7 +393,7 @@ impl Opened {
     /// Keys that nothing was ever encrypted with.
     fn with_fresh_keys(copy: &Copy) -> Result<Self> {
         let method = Method::numbered(copy.metadata.method)?;
-        let (vmk, fvek) = (Some(leave::random_key(VMK)?), leave::random_key(method.stored_key)?);
+        let (vmk, fvek) = (Some(random_secret(VMK)?), random_secret(method.stored_key)?);
         Ok(Self { vmk, fvek, protector: None, trials: 0 })
     }
 }
