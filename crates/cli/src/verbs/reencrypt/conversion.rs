@@ -67,8 +67,11 @@ impl Args {
             () if self.encrypt => Ok(Some(Towards::Encrypted)),
             () if self.decrypt => Ok(Some(Towards::Plain)),
             () if self.resume => Ok(None),
-            () => Err(Error::misuse(format!("a {} volume keeps its key: nothing else is put in its place", format.name()))
-                .hint("Say --decrypt to leave only plaintext, --encrypt to encrypt the rest, or --resume.")),
+            () => Err(Error::misuse(format!(
+                "a {} volume keeps its key: nothing else is put in its place",
+                format.name()
+            ))
+            .hint("Say --decrypt to leave only plaintext, --encrypt to encrypt the rest, or --resume.")),
         }
     }
 
@@ -83,7 +86,9 @@ impl Args {
             (self.backward, "--backward"),
         ];
         match refused.iter().find(|(given, _)| *given) {
-            Some((_, option)) => Err(Error::misuse(format!("the conversion of a {} volume takes no {option}", format.name()))),
+            Some((_, option)) => {
+                Err(Error::misuse(format!("the conversion of a {} volume takes no {option}", format.name())))
+            }
             None => Ok(()),
         }
     }

@@ -84,7 +84,16 @@ impl Places {
         if encrypted > size || size == 0 || !encrypted.is_multiple_of(sector) {
             return Err(malformed("state offset", 16, format!("{encrypted}, of a volume of {size} bytes")));
         }
-        let mut places = Self { size, sector, header: 0, header_place: 0, reserved: Vec::new(), encrypted, interrupted: Vec::new(), vista };
+        let mut places = Self {
+            size,
+            sector,
+            header: 0,
+            header_place: 0,
+            reserved: Vec::new(),
+            encrypted,
+            interrupted: Vec::new(),
+            vista,
+        };
         let area = if vista { VISTA_AREA.next_multiple_of(boot.cluster) } else { AREA };
         for at in metadata.copies {
             places.reserve(at, area, "the metadata")?;

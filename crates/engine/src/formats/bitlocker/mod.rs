@@ -378,7 +378,9 @@ fn about_state(copy: &Copy, with: &Unlock<'_>, ours: bool) -> AboutState {
         }
         (State::DIRTY, _) if ours => {
             read_only = true;
-            let what = format!("The conversion was interrupted ({name}). All of it reads right, but it is read-only until it goes on.");
+            let what = format!(
+                "The conversion was interrupted ({name}). All of it reads right, but it is read-only until it goes on."
+            );
             warnings.push(Warning::from(what).advise(Advice::ResumeReencryption));
         }
         (State::DIRTY, _) => {

@@ -47,9 +47,8 @@ pub(super) fn encryption(store: &Arc<dyn Store>, spec: &Spec<'_>, first: &[Crede
 fn has_room(store: &Arc<dyn Store>, begin: u64) -> Result<()> {
     let mut boot = [0; 512];
     store.read_at(0, &mut boot)?;
-    let end = end_of_filesystem(&boot).ok_or_else(|| {
-        Error::unsupported("encrypting what is no NTFS, exFAT or FAT").hint("Nothing was changed.")
-    })?;
+    let end = end_of_filesystem(&boot)
+        .ok_or_else(|| Error::unsupported("encrypting what is no NTFS, exFAT or FAT").hint("Nothing was changed."))?;
     let len = store.len();
     if end > begin {
         let (missing, needed) = (end - begin, len - begin);

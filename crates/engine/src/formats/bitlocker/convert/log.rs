@@ -91,7 +91,9 @@ impl Log {
         let zone = asked.unwrap_or(largest);
         match zone > 0 && zone <= largest && zone.is_multiple_of(sector) {
             true => Ok(zone),
-            false => Err(Error::misuse(format!("a zone has {sector} bytes or a multiple of them, up to {largest}, not {zone}"))),
+            false => Err(Error::misuse(format!(
+                "a zone has {sector} bytes or a multiple of them, up to {largest}, not {zone}"
+            ))),
         }
     }
 
@@ -164,7 +166,9 @@ impl Log {
         let mut bytes = vec![0; self.len as usize];
         store.read_at(self.at, &mut bytes)?;
         let (start, len) = (u64_at(&bytes, RECORD), u64_at(&bytes, RECORD + 8));
-        let end = start.checked_add(len).filter(|_| len > 0 && len <= self.largest_zone() && len.is_multiple_of(SMALLEST_SECTOR));
+        let end = start
+            .checked_add(len)
+            .filter(|_| len > 0 && len <= self.largest_zone() && len.is_multiple_of(SMALLEST_SECTOR));
         let Some(end) = end else { return Ok(None) };
         let marks = bytes[MARKS..][..(len / SMALLEST_SECTOR) as usize * MARK].to_vec();
         let seal = self.seal(&[&self.volume[..], &bytes[RECORD..][..16], &marks].concat());

@@ -154,12 +154,7 @@ fn next_zone(places: &Places, watermark: u64, towards: Towards, most: u64) -> Op
 }
 
 impl Converting {
-    fn new(
-        store: &Arc<dyn Store>,
-        with: &Unlock<'_>,
-        towards: Option<Towards>,
-        zone: Option<u64>,
-    ) -> Result<Self> {
+    fn new(store: &Arc<dyn Store>, with: &Unlock<'_>, towards: Option<Towards>, zone: Option<u64>) -> Result<Self> {
         check_opening(NAME, &BitLocker(()).takes(), with)?;
         let header = BitLockerHeader::read(store)?;
         if header.boot.kind == Kind::EncryptOnWrite {
@@ -172,14 +167,18 @@ impl Converting {
         let with = if open { &fresh } else { with };
         let (copy, opened) = match header.opened(with) {
             // No key is needed for what is in clear, nor is there always one.
-            Err(_) if open && towards == Some(Towards::Plain) => (header.first(), Opened::with_fresh_keys(header.first())?),
+            Err(_) if open && towards == Some(Towards::Plain) => {
+                (header.first(), Opened::with_fresh_keys(header.first())?)
+            }
             opened => opened?,
         };
         let proven = |vmk: &Secret| open || unlock::proven(copy, vmk);
         let Some(vmk) = opened.vmk.filter(proven) else {
-            return Err(Error::misuse("the metadata cannot be written: their hash is wrong, or only the volume key was given")
-                .hint("Give a password, and repair the header first if it is damaged. Nothing was changed.")
-                .advise(Advice::RepairHeader));
+            return Err(Error::misuse(
+                "the metadata cannot be written: their hash is wrong, or only the volume key was given",
+            )
+            .hint("Give a password, and repair the header first if it is damaged. Nothing was changed.")
+            .advise(Advice::RepairHeader));
         };
         let metadata = copy.metadata.clone();
         log::has_room(&metadata)?;
@@ -189,7 +188,8 @@ impl Converting {
         }
         let method = Method::numbered(metadata.method)?;
         if method.mode.ends_with("Elephant") && places.sector > SMALLEST_SECTOR {
-            let what = format!("converting sectors of {} bytes with the diffuser: a power cut could tear one", places.sector);
+            let what =
+                format!("converting sectors of {} bytes with the diffuser: a power cut could tear one", places.sector);
             return Err(Error::unsupported(what).hint("Copy what is in it. Nothing was changed."));
         }
         let cipher = method.cipher(&opened.fvek, header.boot.sector_size, with.acceleration)?;
@@ -206,7 +206,9 @@ impl Converting {
             (None, true) => going(&metadata),
             (None, false) => return Err(Error::misuse("it is not being converted")),
         };
-        if towards == Towards::Encrypted && (metadata.state, metadata.next_state) == (State::ENCRYPTED, State::ENCRYPTED) {
+        if towards == Towards::Encrypted
+            && (metadata.state, metadata.next_state) == (State::ENCRYPTED, State::ENCRYPTED)
+        {
             return Err(Error::misuse("all of it is encrypted already"));
         }
         let pool = Pool::for_this_machine(Duration::ZERO);
