@@ -106,6 +106,8 @@ fn a_file_system_becomes_a_volume_and_again_a_file_system() {
     run(["reencrypt", "--decrypt", "--yes", "--password-file", &folder.password, &path]).succeeds();
     assert!(fs::read(&path).expect("it is there").starts_with(&plain));
     if let Some(check) = tools::program("ntfsfix") {
+        // It looks for the copy of the boot sector at the end of the device.
+        fs::OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(4 << 20)).expect("as it was");
         tools::run(std::process::Command::new(check).args(["-n", &path]));
     }
 }
