@@ -1,4 +1,6 @@
-//! `claviger reencrypt`: another key, cipher or sector size for a LUKS2 volume, where it lies.
+//! `claviger reencrypt`: another key, cipher or sector size for a LUKS2 volume, where it lies; encryption and decryption in place.
+
+mod conversion;
 
 use std::fs;
 use std::io::{self, Write};
@@ -23,7 +25,7 @@ use crate::terminal::{cancel, prompt, size};
 /// Size of the file of a new detached header, in bytes: as cryptsetup makes it.
 const HEADER: u64 = 16 << 20;
 
-/// Change the key, cipher or sector size of a LUKS2 volume in place
+/// Change the key, cipher or sector size of a LUKS2 volume in place; encrypt and decrypt in place
 ///
 /// The volume is rewritten zone by zone. It can be interrupted at any moment, by Ctrl-C or a power cut: the volume
 /// still opens, and --resume continues. It also resumes what cryptsetup has begun, and vice versa. Nobody else may use
@@ -36,6 +38,10 @@ const HEADER: u64 = 16 << 20;
 /// file system smaller before. --decrypt leaves only plaintext; the header of a volume that has it in front goes to a
 /// new file, --header FILE, and the plaintext begins at the beginning.
 ///
+/// A BitLocker volume is decrypted with --decrypt: the file system is left, as if nothing had been there. What Windows or
+/// an interruption left half-way goes on with --resume, or turns round with --encrypt and --decrypt. Its log needs no
+/// options, and a crash loses nothing.
+///
 /// In the resilience modes checksum and journal a crash loses nothing; in none it costs the zone that was being
 /// rewritten. Make a backup all the same.
 #[derive(clap::Args)]
@@ -45,7 +51,8 @@ const HEADER: u64 = 16 << 20;
   claviger reencrypt --resume disk.luks
   claviger reencrypt --encrypt --reduce-device-size 32M /dev/sdx1
   claviger reencrypt --encrypt --header disk.header disk.img
-  claviger reencrypt --decrypt --header disk.header disk.luks")]
+  claviger reencrypt --decrypt --header disk.header disk.luks
+  claviger reencrypt --decrypt bitlocker.img")]
 pub struct Args {
     /// The file or block device that holds the volume
     #[arg(value_name = "VOLUME")]
@@ -69,6 +76,10 @@ pub struct Args {
     /// Resume an interrupted reencryption
     #[arg(long, group = "what")]
     resume: bool,
+
+    /// What plaintext becomes: LUKS2, BitLocker
+    #[arg(long, value_name = "FORMAT", requires = "encrypt")]
+    format: Option<String>,
 
     #[command(flatten)]
     patience: PatienceArgs,
@@ -140,6 +151,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let cancel = cancel::install()?;
     let at = |e: Error| e.at(&args.path);
     let data = Arc::new(FileStore::open(&args.path, Access::ReadWrite)?);
+    if let Some(found) = args.convertible(&data).map_err(at)? {
+        return args.convert(data, found);
+    }
     let header = args.header_store(&data).map_err(at)?;
     // Making its file was asked about.
     let new = header.as_ref().is_some_and(|(_, new)| *new);

@@ -26,6 +26,7 @@ mod mounting_user;
 mod partitions;
 mod patience;
 mod reencrypting;
+mod reencrypting_bitlocker;
 mod resizing;
 mod secrets;
 mod sectors;

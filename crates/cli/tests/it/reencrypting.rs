@@ -134,7 +134,7 @@ fn plaintext_is_encrypted_where_it_lies_and_decrypted_again() {
 
 /// Runs the program, killed at the `nth` of some system calls, before that has any effect. Whether it came that far; nothing
 /// without strace.
-fn killed_at(call: &str, nth: u32, args: &[&str]) -> Option<bool> {
+pub fn killed_at(call: &str, nth: u32, args: &[&str]) -> Option<bool> {
     let strace = tools::program("strace")?;
     let mut command = Command::new(strace);
     let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));

@@ -2,6 +2,7 @@
 
 pub mod bitlocker;
 mod change;
+mod convert;
 mod editor;
 pub mod filevault2;
 mod filling;
@@ -41,6 +42,7 @@ pub use change::{
     AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, NewCredential, Prepared, Protection,
     RecoveryPassword, Removal, RestoreFrom, TokenChange, Verified,
 };
+pub use convert::{Conversion, Converter, Towards, convertible};
 pub use editor::KeyslotEditor;
 pub use plan::{PlannedSlot, UnlockPlan};
 pub use resizing::Resizing;
@@ -178,6 +180,11 @@ pub trait Format: Sync {
 
     /// What changes headers, where the format has them and this program can.
     fn editor(&self) -> Option<&dyn KeyslotEditor> {
+        None
+    }
+
+    /// What converts volumes where they lie, where this program can.
+    fn converter(&self) -> Option<&dyn Converter> {
         None
     }
 }

@@ -1,6 +1,7 @@
 //! The integration tests, as one program: linking is most of what building them takes.
 
 mod bitlocker;
+mod bitlocker_conversion;
 mod bitlocker_create;
 mod bitlocker_damaged;
 mod bitlocker_protectors;

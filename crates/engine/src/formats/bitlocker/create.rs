@@ -97,15 +97,15 @@ pub(super) fn kept(len: u64, spec: &Spec<'_>) -> Result<Vec<Kept>> {
 }
 
 /// What is settled before anything is written. Sizes and offsets are in bytes.
-struct Plan {
+pub(super) struct Plan {
     method: &'static Method,
     sector: u64,
     size: u64,
     /// What is stored elsewhere, at the beginning of the volume.
-    header: u64,
+    pub(super) header: u64,
     discovery: Option<Discovery>,
     /// The first copy of the metadata, the header's place, the spare where there is one, the other two copies.
-    kept: Vec<Kept>,
+    pub(super) kept: Vec<Kept>,
 }
 
 /// Places in [`Plan::kept`].
@@ -113,7 +113,7 @@ const FIRST_COPY: usize = 0;
 const HEADER_PLACE: usize = 1;
 
 impl Plan {
-    fn of(len: u64, spec: &Spec<'_>) -> Result<Self> {
+    pub(super) fn of(len: u64, spec: &Spec<'_>) -> Result<Self> {
         let method = match spec.cipher {
             None => &METHODS[0],
             Some(name) => METHODS
@@ -197,7 +197,7 @@ impl Plan {
             header_place: self.kept[HEADER_PLACE].offset,
             reserved: Vec::new(),
             encrypted: self.size,
-            plain: Vec::new(),
+            apart: Vec::new(),
             vista: false,
         };
         let checked = self.kept.iter().try_for_each(|part| places.reserve(part.offset, part.size, part.what));
@@ -214,7 +214,7 @@ impl Plan {
         [FIRST_COPY, last - 1, last].map(|part| self.kept[part].offset)
     }
 
-    fn first_sector(&self) -> [u8; FIRST_SECTOR] {
+    pub(super) fn first_sector(&self) -> [u8; FIRST_SECTOR] {
         match &self.discovery {
             Some(discovery) => first_sector::to_go(discovery, self.copies()),
             None => first_sector::plain(self.sector as u32, self.copies()),
@@ -231,7 +231,7 @@ impl Plan {
     }
 
     /// The metadata, in the order in which Windows has them.
-    fn metadata(&self, protectors: &[Opener], vmk: &Secret, spec: &Spec<'_>) -> Result<Metadata> {
+    pub(super) fn metadata(&self, protectors: &[Opener], vmk: &Secret, spec: &Spec<'_>) -> Result<Metadata> {
         let label = spec.label.map_or_else(label, str::to_owned);
         let mut next_nonce = FIRST_NONCE;
         let mut sealer = Sealer::new(&mut next_nonce);
@@ -321,7 +321,7 @@ fn label() -> String {
     format!("{host} New Volume {month}/{day}/{year}")
 }
 
-fn random_secret(len: usize) -> Result<Secret> {
+pub(super) fn random_secret(len: usize) -> Result<Secret> {
     let mut secret = Secret::zeroed(len);
     random::fill(&mut secret)?;
     Ok(secret)

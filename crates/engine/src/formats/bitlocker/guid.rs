@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn times_are_counted_from_1601() {
         assert_eq!(filetime::seconds(116_444_736_000_000_000), 0);
-        assert_eq!(filetime::seconds(0x01d5_3236_5d42_8a70), 1_562_238_497);
+        assert_eq!(filetime::seconds(0x01d5_3236_5d42_8a70), 1_562_223_715);
         let now =
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs() as i64;
         assert!((filetime::seconds(filetime::now()) - now).abs() < 100);

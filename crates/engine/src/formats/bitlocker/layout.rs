@@ -30,10 +30,26 @@ pub(super) struct Places {
     pub reserved: Vec<(Range<u64>, &'static str)>,
     /// How far the data are encrypted.
     pub encrypted: u64,
-    /// What is in clear all the same, in order, by its place in the store.
-    pub plain: Vec<Range<u64>>,
+    /// Parts of which more is known than the watermark says, in order.
+    pub apart: Vec<Part>,
     /// Whether it is one of Vista's: the boot sector and the 15 sectors behind it are in clear.
     pub vista: bool,
+}
+
+/// Whole sectors on the disk, in bytes of the store, and what is in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub at: Range<u64>,
+    pub found: Found,
+}
+
+/// What is in sectors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Encrypted,
+    Plain,
+    /// Some of each in one sector: this is its plaintext.
+    Torn(Arc<[u8]>),
 }
 
 /// Sectors at the beginning of one of Vista's volumes that are in clear.
@@ -68,8 +84,8 @@ impl Places {
         if encrypted > size || size == 0 || !encrypted.is_multiple_of(sector) {
             return Err(malformed("state offset", 16, format!("{encrypted}, of a volume of {size} bytes")));
         }
-        let (reserved, plain) = (Vec::new(), Vec::new());
-        let mut places = Self { size, sector, header: 0, header_place: 0, reserved, encrypted, plain, vista };
+        let (reserved, apart) = (Vec::new(), Vec::new());
+        let mut places = Self { size, sector, header: 0, header_place: 0, reserved, encrypted, apart, vista };
         let area = if vista { VISTA_AREA.next_multiple_of(boot.cluster) } else { AREA };
         for at in metadata.copies {
             places.reserve(at, area, "the metadata")?;
@@ -157,6 +173,18 @@ impl Places {
     }
 }
 
+impl Places {
+    /// The layout of a range of the store that holds plaintext or ciphertext, all of it.
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub fn stored_layout(&self, cipher: &Arc<dyn SectorCipher>, range: Range<u64>) -> Result<Layout> {
+        let mut segments = Segments { places: self, cipher, all: Vec::new() };
+        segments.stored(range);
+        Layout::new(segments.all)
+    }
+}
+
 /// A layout under construction: what is added follows what is there.
 struct Segments<'a> {
     places: &'a Places,
@@ -174,13 +202,18 @@ impl Segments<'_> {
 
     /// What is stored in a range.
     fn stored(&mut self, range: Range<u64>) {
-        let plain = &self.places.plain;
-        let first = plain.partition_point(|part| part.end <= range.start);
+        let places = self.places;
+        let first = places.apart.partition_point(|part| part.at.end <= range.start);
         let mut at = range.start;
-        for part in plain[first..].iter().take_while(|part| part.start < range.end) {
-            let (start, end) = (part.start.max(range.start), part.end.min(range.end));
+        for part in places.apart[first..].iter().take_while(|part| part.at.start < range.end) {
+            let (start, end) = (part.at.start.max(range.start), part.at.end.min(range.end));
             self.by_watermark(at..start);
-            self.push(end - start, start, Payload::Clear);
+            let payload = match &part.found {
+                Found::Encrypted => Payload::crypt(Arc::clone(self.cipher), start / places.sector),
+                Found::Plain => Payload::Clear,
+                Found::Torn(plain) => Payload::Fixed(Arc::clone(plain)),
+            };
+            self.push(end - start, start, payload);
             at = end;
         }
         self.by_watermark(at..range.end);

@@ -3,6 +3,7 @@
 //! volume's own key (FVEK).
 
 mod boot;
+mod convert;
 mod create;
 mod datum;
 mod discovery;
@@ -32,7 +33,7 @@ use claviger_crypto::Secret;
 use serde_json::{Value, json};
 
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Choices, Creator, Facts, Format, Header, KeyslotEditor, Unlocked, Verdict, wiped};
+use super::{Choices, Converter, Creator, Facts, Format, Header, KeyslotEditor, Unlocked, Verdict, wiped};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -43,7 +44,7 @@ use crate::volume::Layout;
 use boot::{Boot, Kind};
 use eow::Eow;
 use guid::filetime;
-use layout::Places;
+use layout::{Found, Part, Places};
 use metadata::{COPIES, Copy, Metadata, State};
 use method::{METHODS, Method};
 use protectors::Protector;
@@ -101,6 +102,10 @@ impl Format for BitLocker {
     }
 
     fn editor(&self) -> Option<&dyn KeyslotEditor> {
+        Some(self)
+    }
+
+    fn converter(&self) -> Option<&dyn Converter> {
         Some(self)
     }
 }
@@ -212,11 +217,15 @@ impl BitLockerHeader {
         }
         let method = Opened::method(metadata)?;
         let cipher = method.cipher(&opened.fvek, self.boot.sector_size, with.acceleration)?;
-        for state in [about_state(copy, with), self.written_encrypted(metadata, &mut places)?] {
+        let on_write = self.written_encrypted(metadata, &mut places)?;
+        let interrupted = convert::interrupted(&*self.store, metadata, &places, &opened.fvek, &cipher)?;
+        let ours = interrupted.is_some();
+        places.apart.extend(interrupted.unwrap_or_default());
+        let mut layout = places.layout(&cipher, metadata, &*self.store)?;
+        for state in [about_state(copy, with, ours), on_write] {
             read_only |= state.read_only;
             warnings.extend(state.warnings);
         }
-        let mut layout = places.layout(&cipher, metadata, &*self.store)?;
         if read_only {
             layout = layout.read_only();
         }
@@ -255,7 +264,7 @@ impl BitLockerHeader {
         places.encrypted = places.size;
         let Some(eow) = found.filter(|eow| !eow.is_lost(size)) else {
             if let Some(header) = self.header_in_clear(places)? {
-                places.plain.push(header);
+                places.apart.push(in_clear(header));
             }
             return Ok(AboutState::read_only(
                 "bitmaps lost: only the header can be read. All else is shown as if it were encrypted, and is noise where it is not. \
@@ -279,7 +288,7 @@ impl BitLockerHeader {
             );
             state.warnings.push(what.into());
         }
-        places.plain = eow.plain;
+        places.apart = eow.plain.into_iter().map(in_clear).collect();
         Ok(state)
     }
 
@@ -495,6 +504,10 @@ impl AboutState {
     }
 }
 
+fn in_clear(at: Range<u64>) -> Part {
+    Part { at, found: Found::Plain }
+}
+
 fn bitmap_lost(range: &Range<u64>) -> Warning {
     format!(
         "bitmaps lost: bytes {} to {} are shown as if they were encrypted, and are noise where they are not. The volume can only be read.",
@@ -503,7 +516,8 @@ fn bitmap_lost(range: &Range<u64>) -> Warning {
     .into()
 }
 
-fn about_state(copy: &Copy, with: &Unlock<'_>) -> AboutState {
+/// `ours` says that a log of this program tells what is what in a dirty one.
+fn about_state(copy: &Copy, with: &Unlock<'_>, ours: bool) -> AboutState {
     let metadata = &copy.metadata;
     let name = metadata.state.name(metadata.next_state);
     let mut warnings: Vec<Warning> = Vec::new();
@@ -517,6 +531,13 @@ fn about_state(copy: &Copy, with: &Unlock<'_>) -> AboutState {
                 true => Warning::from(format!("{what} It can only be read.")).advise(Advice::AllowUnencrypted),
                 false => what.into(),
             });
+        }
+        (State::DIRTY, _) if ours => {
+            read_only = true;
+            let what = format!(
+                "The conversion was interrupted ({name}). All of it reads right, but it is read-only until it goes on."
+            );
+            warnings.push(Warning::from(what).advise(Advice::ResumeReencryption));
         }
         (State::DIRTY, _) => {
             read_only = true;

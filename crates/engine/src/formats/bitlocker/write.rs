@@ -6,8 +6,9 @@ use super::datum::{Key, key, role};
 use super::metadata::{AREA, Copy, Metadata, State, VISTA, VISTA_AREA, Validation};
 use super::protectors::hashed;
 use super::sealed::Sealer;
+use crate::advice::Advice;
 use crate::edit::{Edit, Seen, Step};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// What the steps are called, in the order in which the copies are written: the first that is whole is the newest.
 pub(super) const STEPS: [&str; 3] =
@@ -17,13 +18,22 @@ pub(super) const STEPS: [&str; 3] =
 /// were whole.
 ///
 /// # Errors
-/// `Misuse` if there is no room.
+/// `Misuse` if there is no room, or a conversion was interrupted: behind a block there may be its log.
 pub(super) fn rewritten(metadata: Metadata, vmk: &Secret, read: &[Copy]) -> Result<Edit> {
+    if metadata.state == State::DIRTY {
+        let what = "its conversion was interrupted, and has to go on before anything else changes";
+        return Err(Error::misuse(what).advise(Advice::ResumeReencryption));
+    }
     let area = written(metadata.clone(), vmk)?;
+    Ok(copies(&metadata, &area, read))
+}
+
+/// Writes `area` to where each copy of the metadata is, in their order.
+pub(super) fn copies(metadata: &Metadata, area: &[u8], read: &[Copy]) -> Edit {
     let steps = STEPS.iter().zip(metadata.copies);
-    let steps = steps.map(|(what, at)| Step { what: (*what).to_owned(), at, bytes: area.clone() }).collect();
+    let steps = steps.map(|(what, at)| Step { what: (*what).to_owned(), at, bytes: area.to_vec() }).collect();
     let seen = read.iter().map(|copy| Seen { at: copy.at, bytes: copy.block.clone() }).collect();
-    Ok(Edit::new(steps).made_for(seen))
+    Edit::new(steps).made_for(seen)
 }
 
 /// The whole place of a copy: block, what validates it, zeros.
@@ -37,10 +47,11 @@ pub(super) fn written(mut metadata: Metadata, vmk: &Secret) -> Result<Vec<u8>> {
     let mut area = metadata.block()?;
     let hash = Key { kind: key::SEALED_HASH, key: hashed(&area) };
     let hash = match metadata.state == State::DECRYPTED && metadata.next_state == State::DECRYPTED {
-        true => hash.in_clear(),
-        false => Sealer::new(&mut counter).seal(role::NONE, vmk, &hash),
+        _ if metadata.version == VISTA => None,
+        true => Some(hash.in_clear()),
+        false => Some(Sealer::new(&mut counter).seal(role::NONE, vmk, &hash)),
     };
-    let validation = Validation { version: metadata.version, hash: Some(hash) }.bytes(&area);
+    let validation = Validation { version: metadata.version, hash }.bytes(&area);
     area.extend(validation);
     area.resize(if metadata.version == VISTA { VISTA_AREA } else { AREA } as usize, 0);
     Ok(area)

@@ -1,0 +1,110 @@
+//! The same for formats with a [`Converter`]: encrypted and decrypted where they lie, with the key that they have.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use claviger_engine::formats::{self, Converter, Format, Towards};
+use claviger_engine::store::FileStore;
+use claviger_engine::{Error, ErrorKind, Result, Spec, Store};
+
+use super::{Args, Reencrypted};
+use crate::opening::patience;
+use crate::terminal::progress::Progress;
+use crate::terminal::{cancel, output};
+
+/// A format with what converts its volumes.
+pub type Convertible = (&'static dyn Format, &'static dyn Converter);
+
+impl Args {
+    /// The format with a converter that the volume is of, or is to be of.
+    pub fn convertible(&self, data: &FileStore) -> Result<Option<Convertible>> {
+        if let Some(found) = formats::convertible(data)? {
+            return Ok(Some(found));
+        }
+        let Some(format) = self.format.as_deref().map(formats::by_name).transpose()? else { return Ok(None) };
+        Ok(format.converter().map(|converter| (format, converter)))
+    }
+
+    /// Carries the verb out for such a volume.
+    pub fn convert(&self, data: Arc<FileStore>, (format, converter): Convertible) -> anyhow::Result<()> {
+        let at = |e: Error| e.at(&self.path);
+        self.only_what_converters_take(format).map_err(at)?;
+        let towards = self.towards(format).map_err(at)?;
+        let store = Arc::clone(&data) as Arc<dyn Store>;
+        let exists = formats::convertible(&*data).map_err(at)?.is_some();
+        let credentials = match exists {
+            true => {
+                let header = format.open(&store).map_err(at)?;
+                let with = self.unlock(&[]);
+                patience::announce(header.plan(&with), &with).map_err(at)?;
+                self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?
+            }
+            false if self.encrypt => self.begin_encryption(&store, (format, converter))?,
+            false => return Err(at(Error::misuse(format!("it is no {} volume", format.name()))).into()),
+        };
+        let with = self.unlock(&credentials);
+        let conversion = converter.conversion(&store, &with, towards, self.hotzone_size).map_err(at)?;
+        if exists && !self.resume {
+            self.consent_unless(false)?;
+        }
+        let (_, size) = conversion.progress();
+        let (begun, stop) = (Instant::now(), AtomicBool::new(true));
+        let bar = Progress::bytes("Converting");
+        let done = conversion.run(&|done, all| bar.at(done, all), if self.init_only { &stop } else { cancel::flag() });
+        bar.clear();
+        match done {
+            Err(e) if self.init_only && matches!(e.kind, ErrorKind::Cancelled) => {}
+            done => done.map_err(at)?,
+        }
+        let (path, seconds) = (self.path.display().to_string(), begun.elapsed().as_secs_f64());
+        let (finished, ended_keyslots) = (!self.init_only, Vec::new());
+        output::print(&Reencrypted { path, finished, size, seconds, ended_keyslots }, self.json)
+    }
+
+    fn towards(&self, format: &dyn Format) -> Result<Option<Towards>> {
+        match () {
+            () if self.encrypt => Ok(Some(Towards::Encrypted)),
+            () if self.decrypt => Ok(Some(Towards::Plain)),
+            () if self.resume => Ok(None),
+            () => Err(Error::misuse(format!(
+                "a {} volume keeps its key: nothing else is put in its place",
+                format.name()
+            ))
+            .hint("Say --decrypt to leave only plaintext, --encrypt to encrypt the rest, or --resume.")),
+        }
+    }
+
+    fn only_what_converters_take(&self, format: &dyn Format) -> Result<()> {
+        let refused = [
+            (self.header.is_some(), "--header"),
+            (self.reduce_device_size.is_some(), "--reduce-device-size"),
+            (self.new_key_size.is_some(), "--new-key-size"),
+            (self.new_sector_size.is_some(), "--new-sector-size"),
+            (self.resilience.is_some(), "--resilience"),
+            (self.resilience_hash.is_some(), "--resilience-hash"),
+            (self.backward, "--backward"),
+        ];
+        match refused.iter().find(|(given, _)| *given) {
+            Some((_, option)) => {
+                Err(Error::misuse(format!("the conversion of a {} volume takes no {option}", format.name())))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a volume of plaintext, which is all to be encrypted yet. What opens it.
+    fn begin_encryption(
+        &self,
+        store: &Arc<dyn Store>,
+        (format, converter): Convertible,
+    ) -> anyhow::Result<Vec<claviger_engine::Credential>> {
+        let at = |e: Error| e.at(&self.path);
+        let creator = formats::creator_of(format).map_err(at)?;
+        let credentials = self.credentials.read_new(|keyfiles| creator.asks_passphrase(keyfiles))?;
+        let spec = Spec { cipher: self.new_cipher.as_deref(), cancel: Some(cancel::flag()), ..Spec::default() };
+        self.consent_unless(false)?;
+        converter.begin_encryption(store, &spec, &credentials).map_err(at)?;
+        Ok(credentials)
+    }
+}

@@ -1,0 +1,113 @@
+//! `claviger reencrypt` of BitLocker volumes: decrypted and encrypted in place, interrupted and killed.
+
+use std::fs;
+
+use crate::common::*;
+use crate::reencrypting::killed_at;
+use claviger_testkit::bitlocker::maker::{Kind, Made, Protector, State, Volume, Written};
+use claviger_testkit::tools;
+
+/// A volume that a startup key opens, so that nothing is stretched.
+fn made(state: State) -> (Made, Written, String, String) {
+    let made = Volume { protectors: vec![Protector::StartupKey], state, ..Volume::new(Kind::Windows8) }.make();
+    let written = made.write();
+    let key = fs::read_dir(written.folder()).expect("its folder").map(|entry| entry.expect("a file").path());
+    let key = key.into_iter().find(|path| path.extension().is_some_and(|end| end == "BEK")).expect("a startup key");
+    let (image, key) = (written.image.display().to_string(), key.display().to_string());
+    (made, written, image, key)
+}
+
+fn half_way(next: u16) -> State {
+    State::HalfWay { current: 5, next, watermark: 0x11_0000 }
+}
+
+#[test]
+fn a_volume_is_decrypted_where_it_lies() {
+    let (made, _written, image, key) = made(State::Encrypted);
+    let args = ["reencrypt", "--keyfile", &key];
+    run([&args[..], &["--yes", &image]].concat()).fails(1, &["--decrypt", "--resume"]);
+    run([&args[..], &["--resume", &image]].concat()).fails(1, &["not being converted"]);
+    run([&args[..], &["--encrypt", "--yes", &image]].concat()).fails(1, &["already"]);
+    run([&args[..], &["--decrypt", "--yes", "--resilience", "journal", &image]].concat()).fails(1, &["--resilience"]);
+    run([&args[..], &["--decrypt", &image]].concat()).fails(1, &["no terminal", "--yes"]);
+    assert!(fs::read(&image).expect("it is there") == made.image, "nothing was agreed to");
+    run([&args[..], &["--decrypt", "--yes", "--init-only", &image]].concat()).succeeds();
+    let done = run([&args[..], &["--resume", "--json", &image]].concat()).succeeds().json();
+    assert_eq!(done["finished"], true);
+    assert!(fs::read(&image).expect("it is there") == made.plaintext);
+}
+
+#[test]
+fn what_was_begun_goes_on_or_turns_round() {
+    for (next, option, encrypted) in
+        [(1, "--resume", false), (4, "--resume", true), (1, "--encrypt", true), (4, "--decrypt", false)]
+    {
+        let (made, _written, image, key) = made(half_way(next));
+        run(["reencrypt", option, "--yes", "--keyfile", &key, &image]).succeeds();
+        let contents = match encrypted {
+            true => run(["cat", "--keyfile", &key, &image]).succeeds().out,
+            false => fs::read(&image).expect("it is there"),
+        };
+        assert!(contents == made.plaintext, "{next} {option}");
+    }
+}
+
+#[test]
+fn killed_at_any_write_or_sync_it_goes_on() {
+    for (state, option) in [(State::Encrypted, "--decrypt"), (half_way(4), "--encrypt")] {
+        for call in ["pwrite64", "fdatasync,fsync"] {
+            for nth in [1, 2, 3, 4, 5, 6, 8, 11, 17, 29, 48, 77, 110, 140, 170, 190] {
+                let (made, _written, image, key) = made(state);
+                let args = ["reencrypt", option, "--yes", "--hotzone-size", "64K", "--keyfile", &key, &image];
+                let Some(killed) = killed_at(call, nth, &args) else { return };
+                let is_plain = || fs::read(&image).expect("it is there")[3..11] == *b"NTFS    ";
+                let contents = || match is_plain() {
+                    true => fs::read(&image).expect("it is there"),
+                    false => run(["cat", "--keyfile", &key, &image]).succeeds().out,
+                };
+                let reserved = made.layout.reserved();
+                let same = |now: &[u8]| {
+                    let inside = |at: usize| reserved.iter().any(|range| range.contains(&(at as u64 * 512)));
+                    now.len() == made.plaintext.len()
+                        && now
+                            .chunks(512)
+                            .zip(made.plaintext.chunks(512))
+                            .enumerate()
+                            .all(|(at, (a, b))| a == b || inside(at))
+                };
+                assert!(same(&contents()), "{option}, {call} {nth}: as it was left");
+                if killed && !is_plain() {
+                    let again = ["reencrypt", option, "--yes", "--keyfile", &key, &image];
+                    let again = run(again);
+                    assert!(again.code == 0 || again.err.contains("already"), "{option}, {call} {nth}: {}", again.err);
+                    assert!(same(&contents()), "{option}, {call} {nth}: in the end");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_system_becomes_a_volume_and_again_a_file_system() {
+    let folder = Folder::new();
+    let Some(mkfs) = tools::program("mkfs.ntfs") else { return };
+    let path = folder.str("disk");
+    fs::File::create(&path).and_then(|file| file.set_len(4 << 20)).expect("a file");
+    tools::run(std::process::Command::new(mkfs).args(["-F", "-Q", "-q", &path]));
+    let plain = fs::read(&path).expect("it is there");
+    let encrypt =
+        ["reencrypt", "--encrypt", "--format", "BitLocker", "--yes", "--password-file", &folder.password, &path];
+    run(encrypt).fails(1, &["larger"]);
+    fs::OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(5 << 20)).expect("room");
+    run(encrypt).succeeds();
+    let info = run(["info", "--json", "--password-file", &folder.password, &path]).succeeds().json();
+    assert_eq!(info["format"], "BitLocker");
+    assert!(run(["cat", "--password-file", &folder.password, &path]).succeeds().out.starts_with(&plain));
+    run(["reencrypt", "--decrypt", "--yes", "--password-file", &folder.password, &path]).succeeds();
+    assert!(fs::read(&path).expect("it is there").starts_with(&plain));
+    if let Some(check) = tools::program("ntfsfix") {
+        // It looks for the copy of the boot sector at the end of the device.
+        fs::OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(4 << 20)).expect("as it was");
+        tools::run(std::process::Command::new(check).args(["-n", &path]));
+    }
+}

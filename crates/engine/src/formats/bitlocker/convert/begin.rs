@@ -1,0 +1,83 @@
+//! The beginning of an encryption: a file system becomes a volume whose data are all plaintext yet.
+//!
+//! What the format keeps to itself goes behind the file system, which has to end that much before its device does. The first sectors
+//! are copied there, then come the metadata, and last of all the boot sector. Until then nothing of the file system was touched.
+
+use std::sync::Arc;
+
+use crate::credential::Credential;
+use crate::edit::Step;
+use crate::error::{Error, Result};
+use crate::formats::bitlocker::create::{Plan, random_secret};
+use crate::formats::bitlocker::metadata::{Metadata, State};
+use crate::formats::bitlocker::protect::Opener;
+use crate::formats::bitlocker::{VMK, write};
+use crate::free_tail::free_tail;
+use crate::spec::{Keeping, Spec};
+use crate::store::{SliceStore, Store};
+
+/// Where the plan has the place of the first sectors.
+const HEADER_PLACE: usize = 1;
+
+pub(super) fn encryption(store: &Arc<dyn Store>, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
+    if spec.discovery || spec.keeping != Keeping::AtEnd {
+        return Err(Error::misuse("what is there already keeps its beginning, and what it has room for"));
+    }
+    let plan = Plan::of(store.len(), spec)?;
+    let protectors = first.iter().map(|one| Opener::of(std::slice::from_ref(one))).collect::<Result<Vec<_>>>()?;
+    if protectors.is_empty() {
+        return Err(Error::misuse("a new volume needs a password, a recovery password or a startup key"));
+    }
+    let begin = plan.kept.iter().map(|part| part.offset).min().unwrap_or_default();
+    has_room(store, begin)?;
+    let vmk = random_secret(VMK)?;
+    let (state, next_state) = (State::PAUSED, State::ENCRYPTED);
+    let metadata = Metadata { state, next_state, state_offset: 0, ..plan.metadata(&protectors, &vmk, spec)? };
+
+    let place = plan.kept[HEADER_PLACE].offset;
+    let mut header = vec![0; plan.header as usize];
+    store.read_at(0, &mut header)?;
+    let mut edit = write::rewritten(metadata, &vmk, &[])?;
+    edit.steps.insert(0, Step { what: "the beginning of the file system".to_owned(), at: place, bytes: header });
+    edit.steps.push(Step { what: "the first sector".to_owned(), at: 0, bytes: plan.first_sector().to_vec() });
+    edit.carry_out(&**store)
+}
+
+/// Checks that there is a file system that Windows encrypts, sound, and that it ends at `begin` at the latest.
+fn has_room(store: &Arc<dyn Store>, begin: u64) -> Result<()> {
+    let mut boot = [0; 512];
+    store.read_at(0, &mut boot)?;
+    let end = end_of_filesystem(&boot)
+        .ok_or_else(|| Error::unsupported("encrypting what is no NTFS, exFAT or FAT").hint("Nothing was changed."))?;
+    let len = store.len();
+    if end > begin {
+        let (missing, needed) = (end - begin, len - begin);
+        let what = format!("the file system ends at byte {end} of {len}, and {needed} bytes behind it are needed");
+        return Err(Error::misuse(what).hint(format!(
+            "Make the file system smaller (ntfsresize), or the file or partition larger, by {missing} bytes at least. Nothing was changed."
+        )));
+    }
+    // Whether it is sound, and was unmounted.
+    free_tail(&SliceStore::new(Arc::clone(store), 0, end)?).map(drop)
+}
+
+/// Where a file system ends, as its boot sector says. NTFS: 40 sectors, without the one at the end, which is a copy of this. exFAT: 72
+/// sectors, 108 log2 of their size. FAT: 19 or 32 sectors.
+fn end_of_filesystem(boot: &[u8; 512]) -> Option<u64> {
+    let u16_at = |at: usize| u64::from(u16::from_le_bytes([boot[at], boot[at + 1]]));
+    let u32_at = |at: usize| u16_at(at) | u16_at(at + 2) << 16;
+    let u64_at = |at: usize| u32_at(at) | u32_at(at + 4) << 32;
+    if boot[510..] != [0x55, 0xaa] {
+        return None;
+    }
+    match &boot[3..11] {
+        b"NTFS    " => u64_at(40).checked_add(1)?.checked_mul(u16_at(11)),
+        b"EXFAT   " => u64_at(72).checked_mul(1u64.checked_shl(boot[108].into())?),
+        _ if &boot[54..57] == b"FAT" || &boot[82..85] == b"FAT" => {
+            let sectors = if u16_at(19) > 0 { u16_at(19) } else { u32_at(32) };
+            sectors.checked_mul(u16_at(11))
+        }
+        _ => None,
+    }
+    .filter(|end| *end > 0)
+}

@@ -1,0 +1,84 @@
+//! The end of a decryption: only the file system is left.
+//!
+//! First the metadata say "decrypted", with keys that were never used, so that what is left of them after a crash is worth nothing. Then
+//! what is stored elsewhere returns to its place, the boot sector last: until then it is a BitLocker volume, from then on a file system.
+//! Then zeros go over all that was kept from the plaintext, which has read as zeros there.
+
+use std::sync::Arc;
+
+use claviger_crypto::Secret;
+
+use super::Converting;
+use crate::error::{Error, Result};
+use crate::formats::bitlocker::VMK;
+use crate::formats::bitlocker::boot::LEN;
+use crate::formats::bitlocker::create::random_secret;
+use crate::formats::bitlocker::datum::{Datum, Key, ProtectorFields, key, kind, role};
+use crate::formats::bitlocker::guid::{Guid, filetime};
+use crate::formats::bitlocker::metadata::{Metadata, State};
+use crate::formats::bitlocker::protectors::Kind;
+use crate::formats::bitlocker::sealed::Sealer;
+use crate::store::Store;
+use crate::volume::Volume;
+
+/// Bytes that are overwritten at a time.
+const WIPED: usize = 1 << 20;
+
+impl Converting {
+    pub(super) fn leave(&mut self) -> Result<()> {
+        self.forget_keys()?;
+        self.put_back()?;
+        let reserved: Vec<_> = self.places.reserved.iter().map(|(range, _)| range.clone()).collect();
+        for range in reserved {
+            for at in range.clone().step_by(WIPED) {
+                let len = (range.end - at).min(WIPED as u64) as usize;
+                self.store.write_at(at, &mut vec![0; len])?;
+            }
+        }
+        Ok(self.store.flush()?)
+    }
+
+    /// Says that all is decrypted, and puts fresh keys in place of those that could decrypt older copies of the volume.
+    fn forget_keys(&mut self) -> Result<()> {
+        let (vmk, fvek) = (random_secret(VMK)?, random_secret(self.method.stored_key)?);
+        let mut metadata = self.metadata.clone();
+        let mut sealer = Sealer::new(&mut metadata.next_nonce);
+        let protector = clear_protector(&vmk, &mut sealer)?;
+        let fvek = sealer.seal(role::FVEK, &vmk, &Key { kind: metadata.method, key: fvek });
+        metadata.datums.retain(|datum| matches!(datum.role, role::LABEL | role::HEADER));
+        metadata.datums.extend([protector, fvek]);
+        let (state, next_state) = (State::DECRYPTED, State::DECRYPTED);
+        self.say_all(Metadata { state, next_state, state_offset: 0, log_size: self.log_size, ..metadata })?;
+        self.places.encrypted = 0;
+        Ok(())
+    }
+
+    /// Returns the first sectors of the volume to their place.
+    fn put_back(&self) -> Result<()> {
+        let layout = self.places.layout(&self.cipher, &self.metadata, &*self.store)?;
+        let mut header = vec![0; self.places.header as usize];
+        Volume::new(Arc::clone(&self.store), layout).read_at(0, &mut header)?;
+        if header.len() < LEN {
+            return Err(Error::misuse("the volume's header is shorter than a boot sector"));
+        }
+        let (boot, behind) = header.split_at_mut(LEN);
+        self.store.write_at(LEN as u64, behind)?;
+        self.store.flush()?;
+        self.store.write_at(0, boot)?;
+        Ok(self.store.flush()?)
+    }
+}
+
+/// A protector that opens to everybody.
+fn clear_protector(vmk: &Secret, sealer: &mut Sealer<'_>) -> Result<Datum> {
+    let open = random_secret(VMK)?;
+    let sealed = sealer.seal(role::NONE, &open, &Key { kind: key::VMK, key: Secret::copy_from(vmk) });
+    let mut value = Guid::random()?.0.to_vec();
+    value.extend(filetime::now().to_le_bytes());
+    value.extend(0u16.to_le_bytes());
+    value.extend(Kind::CLEAR.0.to_le_bytes());
+    debug_assert_eq!(value.len(), ProtectorFields::LEN);
+    Key { kind: key::CLEAR, key: open }.in_clear().put(&mut value);
+    sealed.put(&mut value);
+    Ok(Datum::new(role::PROTECTOR, kind::PROTECTOR, value))
+}
