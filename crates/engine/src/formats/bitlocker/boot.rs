@@ -3,7 +3,7 @@
 
 use super::datum::{u16_at, u64_at};
 use super::guid::Guid;
-use super::metadata::{COPIES, Metadata};
+use super::metadata::Metadata;
 use crate::error::Result;
 use crate::store::Store;
 
@@ -135,31 +135,6 @@ pub(super) fn leading_to(sector: &[u8; LEN], metadata: &Metadata) -> Option<[u8;
         }
     }
     Boot::parse(&led).is_some_and(|boot| boot.leads_to(metadata)).then_some(led)
-}
-
-/// The sector of a volume as Windows 7 and later make it, without code to start from.
-pub(super) fn made_anew(sector_size: u32, metadata: [u64; COPIES], eow: Option<[u64; 2]>) -> [u8; LEN] {
-    const GUID: usize = 160;
-    let mut sector = [0; LEN];
-    let mut put = |at: usize, bytes: &[u8]| sector[at..at + bytes.len()].copy_from_slice(bytes);
-    put(0, &[0xeb, 0x58, 0x90]);
-    put(at::SIGNATURE, SIGNATURE);
-    put(at::SECTOR_SIZE, &(sector_size as u16).to_le_bytes());
-    put(at::CLUSTER_SECTORS, &[(4096 / sector_size).max(1) as u8]);
-    // Medium, sectors of a track, heads, and what else FAT32 has there.
-    put(21, &[0xf8, 0, 0, 63, 0, 255, 0]);
-    put(36, &0x1fe0u32.to_le_bytes());
-    put(48, &[1, 0, 6, 0]);
-    put(64, &[0x80, 0, 0x29]);
-    put(71, b"NO NAME    FAT32   ");
-    put(GUID, &if eow.is_some() { ENCRYPT_ON_WRITE } else { WINDOWS_7 }.0);
-    // Where Windows has texts. Without them this would also pass for the partition table of a disk.
-    put(0x198, &[b'x'; 80]);
-    put(0x1e8, &[0xff; 19]);
-    put(0x1fb, &[0x00, 0x1f, 0x2c, 0x55, 0xaa]);
-    put_places(&mut sector, GUID + at::METADATA, &metadata);
-    put_places(&mut sector, GUID + at::EOW, &eow.unwrap_or_default());
-    sector
 }
 
 fn put_places(sector: &mut [u8; LEN], at: usize, places: &[u64]) {

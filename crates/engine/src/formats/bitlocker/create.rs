@@ -217,7 +217,7 @@ impl Plan {
     pub(super) fn first_sector(&self) -> [u8; FIRST_SECTOR] {
         match &self.discovery {
             Some(discovery) => first_sector::to_go(discovery, self.copies()),
-            None => first_sector::plain(self.sector as u32, self.copies()),
+            None => first_sector::plain(self.sector as u32, self.copies(), None),
         }
     }
 

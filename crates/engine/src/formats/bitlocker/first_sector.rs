@@ -1,6 +1,6 @@
 //! The first sector of a new volume: what [`Boot`](super::boot::Boot) reads, and what other programs and a BIOS make of it.
 
-use super::boot::{LEN, SIGNATURE, TO_GO_SIGNATURE, WINDOWS_7};
+use super::boot::{ENCRYPT_ON_WRITE, LEN, SIGNATURE, TO_GO_SIGNATURE, WINDOWS_7};
 use super::discovery::Discovery;
 use super::guid::Guid;
 use super::metadata::COPIES;
@@ -33,14 +33,15 @@ const TEXT: &[u8] = b"BitLocker volume, nothing starts from it\r\n\0";
 /// Bytes of a cluster, as far as the sector says, where it has no file system.
 const CLUSTER: u32 = 4096;
 
-/// The sector of a volume whose sectors have `sector_size` bytes.
-pub(super) fn plain(sector_size: u32, metadata: [u64; COPIES]) -> [u8; LEN] {
+/// The sector of a volume whose sectors have `sector_size` bytes, and which is encrypted as it is written where it has `eow`.
+pub(super) fn plain(sector_size: u32, metadata: [u64; COPIES], eow: Option<[u64; 2]>) -> [u8; LEN] {
     let mut sector = common(sector_size, (CLUSTER / sector_size).max(1) as u8);
     put(&mut sector, 3, SIGNATURE);
     put(&mut sector, 36, &0x1fe0u32.to_le_bytes());
     put(&mut sector, 64, &[0x80]);
-    put(&mut sector, 160, &WINDOWS_7.0);
-    put_places(&mut sector, 176, metadata);
+    put(&mut sector, 160, &if eow.is_some() { ENCRYPT_ON_WRITE } else { WINDOWS_7 }.0);
+    put_places(&mut sector, 176, &metadata);
+    put_places(&mut sector, 200, &eow.unwrap_or_default());
     // Where Windows has texts. Without them this would also pass for the partition table of a disk.
     sector[0x198..0x1e8].fill(b'x');
     sector
@@ -59,7 +60,7 @@ pub(super) fn to_go(fat: &Discovery, metadata: [u64; COPIES]) -> [u8; LEN] {
     put(&mut sector, 67, &fat.serial);
     put(&mut sector, 0x198, &TO_GO.0);
     put(&mut sector, 424, &WINDOWS_7.0);
-    put_places(&mut sector, 440, metadata);
+    put_places(&mut sector, 440, &metadata);
     put(&mut sector, 464, b"rSvD\x02\0\0\0");
     sector[474..0x1e8].fill(b'x');
     sector
@@ -86,8 +87,8 @@ fn common(sector_size: u32, cluster_sectors: u8) -> [u8; LEN] {
     sector
 }
 
-fn put_places(sector: &mut [u8; LEN], at: usize, places: [u64; COPIES]) {
-    for (number, place) in places.into_iter().enumerate() {
+fn put_places(sector: &mut [u8; LEN], at: usize, places: &[u64]) {
+    for (number, place) in places.iter().enumerate() {
         put(sector, at + 8 * number, &place.to_le_bytes());
     }
 }
@@ -106,7 +107,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         for (sector_size, cluster_sectors) in [(512, 8), (4096, 1)] {
-            let sector = plain(sector_size, PLACES);
+            let sector = plain(sector_size, PLACES, None);
             let boot = Boot::parse(&sector).expect("it is one");
             assert_eq!((boot.kind, boot.sector_size, boot.cluster), (Kind::Windows7, sector_size, 4096));
             assert_eq!((boot.metadata, sector[13]), (PLACES.to_vec(), cluster_sectors));

@@ -8,7 +8,7 @@ use claviger_crypto::Secret;
 use super::boot::{self, Boot, Kind};
 use super::layout::Places;
 use super::metadata::{Copy, Metadata};
-use super::{FoundCopies, NAME, VMK, cut_short, find, is_decrypted, read_copies, unlock, write};
+use super::{FoundCopies, NAME, VMK, cut_short, find, first_sector, is_decrypted, read_copies, unlock, write};
 use crate::advice::Warning;
 use crate::credential::Unlock;
 use crate::edit::{Edit, Seen, Step};
@@ -167,7 +167,7 @@ fn first_sector(store: &dyn Store, sector: &[u8; boot::LEN], found: &Boot, metad
                     "The first sector is made anew without the discovery volume that computers without BitLocker see.",
                 )
             });
-            Ok(FirstSector::New(Box::new(boot::made_anew(found.sector_size, metadata.copies, eow)), about))
+            Ok(FirstSector::New(Box::new(first_sector::plain(found.sector_size, metadata.copies, eow)), about))
         }
     }
 }

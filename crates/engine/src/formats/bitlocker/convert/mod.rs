@@ -161,6 +161,9 @@ impl Converting {
             return Err(Error::unsupported("converting a volume that Windows encrypts as it writes")
                 .hint("Windows has to finish it. Nothing was changed."));
         }
+        if let Some(what) = header.first_sector {
+            return Err(Error::misuse(what).hint("Nothing was changed.").advise(Advice::RepairHeader));
+        }
         // What was about to be left has fresh keys that lie open; the old ones open nothing any more.
         let open = is_decrypted(&header.first().metadata);
         let fresh = Unlock { credentials: &[], keyslot: None, ..*with };
