@@ -547,7 +547,11 @@ fn looks(diagnosis: &Diagnosis) -> Vec<String> {
         findings.push(format!("Its partition table cannot be used: {trouble}."));
     }
     findings.extend(partitions.iter().map(partition_sentence));
-    let overwritten = remains.iter().map(|r| format!("Its beginning was overwritten, but {}.", r.what));
+    // What lies about in a file system that is whole is left from before.
+    let overwritten = remains
+        .iter()
+        .filter(|_| filesystem.is_none())
+        .map(|r| format!("Its beginning was overwritten, but {}.", r.what));
     findings.extend(overwritten);
     // One sentence for all formats that say the same.
     let named_only = |o: &Opinion| FORMATS.iter().any(|f| f.name() == o.format && f.headerless());

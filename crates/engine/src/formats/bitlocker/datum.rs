@@ -96,6 +96,12 @@ impl Datum {
         Ok(all)
     }
 
+    /// The first datum in `bytes`, whatever is behind it.
+    pub fn first(bytes: &[u8]) -> Option<Self> {
+        let size = u16_at(bytes.first_chunk::<2>()?, 0);
+        Self::all(bytes.get(..usize::from(size))?, 0).ok()?.pop()
+    }
+
     /// Appends it as it is stored.
     pub fn put(&self, out: &mut Vec<u8>) {
         let size = self.stored_len() as u16;

@@ -245,7 +245,7 @@ fn understood(boot: &Boot, copy: &Copy, store: &dyn Store) -> Result<()> {
 }
 
 /// The counter of the next box: above all that there are, whatever the metadata say.
-fn next_counter(copy: &Copy) -> Result<u32> {
+pub(super) fn next_counter(copy: &Copy) -> Result<u32> {
     /// More than any change takes: metadata have room for fewer boxes.
     const MARGIN: u32 = 1 << 16;
     let sealed = copy.metadata.datums.iter().flat_map(boxes).chain(copy.validation.hash.clone());

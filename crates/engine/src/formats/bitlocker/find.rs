@@ -2,8 +2,9 @@
 //! right, and their own place among those that they name.
 
 use super::boot::{Boot, Kind, SIGNATURE};
-use super::datum::{kind, role, u32_at, u64_at};
+use super::datum::{kind, role, u64_at};
 use super::eow::Information;
+use super::layout::said_sector_size;
 use super::metadata::{Copy, Metadata, VISTA};
 use crate::error::{ErrorKind, Result};
 use crate::store::Store;
@@ -18,9 +19,8 @@ const MOST_FALSE: usize = 4096;
 /// What metadata begin at a multiple of, in bytes.
 const ALIGNMENT: usize = 512;
 
-/// In the datum of the volume's header: what kind of volume it is, and the size of a sector.
+/// In the datum of the volume's header: what kind of volume it is.
 const FLAGS: usize = 24;
-const SECTOR_SIZE: usize = 44;
 const TO_GO: u64 = 0x800;
 /// Set in [`TO_GO`], too.
 const ENCRYPT_ON_WRITE: u64 = 0x40;
@@ -45,7 +45,7 @@ pub(super) fn find(store: &dyn Store, reach: u64, go_on: &dyn Fn(u64) -> bool) -
 }
 
 /// What a boot sector would say, as far as metadata tell.
-fn boot_of(metadata: &Metadata) -> Boot {
+pub(super) fn boot_of(metadata: &Metadata) -> Boot {
     let header = metadata.datum(role::HEADER, kind::HEADER_PLACE).map_or(&[][..], |datum| &datum.value);
     let flags = if header.len() >= FLAGS + 8 { u64_at(header, FLAGS) } else { 0 };
     let kind = match metadata.version {
@@ -54,10 +54,10 @@ fn boot_of(metadata: &Metadata) -> Boot {
         _ if flags & ENCRYPT_ON_WRITE != 0 => Kind::EncryptOnWrite,
         _ => Kind::Windows7,
     };
-    let said = (header.len() >= SECTOR_SIZE + 4).then(|| u32_at(header, SECTOR_SIZE));
     // The same beginning in bytes and in sectors.
     let divided = || u32::try_from(u64_at(header.get(8..16)?, 0).checked_div(metadata.header_sectors.into())?).ok();
-    let sector_size = said.or_else(divided).filter(|size| matches!(size, 512 | 4096)).unwrap_or(512);
+    let sector_size =
+        said_sector_size(metadata).or_else(divided).filter(|size| matches!(size, 512 | 4096)).unwrap_or(512);
     Boot { kind, sector_size, cluster: sector_size.into(), metadata: metadata.copies.to_vec(), eow: None }
 }
 

@@ -10,7 +10,7 @@ use claviger_crypto::SectorCipher;
 
 use super::boot::{Boot, Kind};
 use super::datum::{kind, role, u64_at};
-use super::metadata::{AREA, Metadata, State, VISTA_AREA};
+use super::metadata::{AREA, Metadata, State, VISTA, VISTA_AREA};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 use crate::volume::{Layout, Payload, Segment};
@@ -52,6 +52,9 @@ pub(super) enum Found {
     Torn(Arc<[u8]>),
 }
 
+/// The most bytes that are stored elsewhere. A discovery volume of Windows takes 5 MiB.
+const LONGEST_HEADER: u64 = 64 << 20;
+
 /// Sectors at the beginning of one of Vista's volumes that are in clear.
 const VISTA_CLEAR: u64 = 16;
 
@@ -71,6 +74,15 @@ impl Places {
             return Err(malformed("sector size", 11, format!("{sector} bytes")));
         }
         let vista = boot.kind == Kind::Vista;
+        // Nobody has sealed the boot sector.
+        if vista != (metadata.version == VISTA) {
+            let what = format!("{}, but the first sector is one of {}", metadata.version, boot.kind.name());
+            return Err(malformed("version of the metadata", 10, what));
+        }
+        if let Some(said) = said_sector_size(metadata).filter(|said| *said != boot.sector_size) {
+            let what = format!("{sector} bytes in the first sector, {said} in the metadata");
+            return Err(malformed("sector size", 11, what));
+        }
         let whole = store_len / sector * sector;
         let (size, encrypted) = match (metadata.state, metadata.next_state) {
             // Behind the end of the volume there may be more of a partition.
@@ -137,6 +149,14 @@ impl Places {
     }
 }
 
+/// The size of a sector, in bytes, where the metadata say it: since Windows 8.
+pub(super) fn said_sector_size(metadata: &Metadata) -> Option<u32> {
+    const SECTOR_SIZE: usize = 44;
+    let header = &metadata.datum(role::HEADER, kind::HEADER_PLACE)?.value;
+    let said = header.get(SECTOR_SIZE..)?.first_chunk()?;
+    Some(u32::from_le_bytes(*said)).filter(|size| matches!(size, 512 | 4096))
+}
+
 /// The place and the size of what is stored elsewhere.
 fn header(metadata: &Metadata, sector: u64) -> Result<(u64, u64)> {
     let said = metadata.datum(role::HEADER, kind::HEADER_PLACE).filter(|datum| datum.value.len() >= 16);
@@ -144,7 +164,7 @@ fn header(metadata: &Metadata, sector: u64) -> Result<(u64, u64)> {
         Some(datum) => (u64_at(&datum.value, 0), u64_at(&datum.value, 8)),
         None => (metadata.header_place, u64::from(metadata.header_sectors) * sector),
     };
-    match len == 0 || !len.is_multiple_of(sector) {
+    match len == 0 || len > LONGEST_HEADER || !len.is_multiple_of(sector) {
         true => Err(malformed("size of the volume's header", 28, format!("{len} bytes"))),
         false => Ok((place, len)),
     }

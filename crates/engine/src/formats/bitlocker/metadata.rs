@@ -264,9 +264,7 @@ impl Copy {
             return Err(malformed("places of the metadata", at + 32, "this copy is not among them".to_owned()));
         }
         // What makes no sense here is told when the hash is needed.
-        let hash = Datum::all(&behind[VALIDATION..], at + (size + VALIDATION) as u64)
-            .ok()
-            .and_then(|datums| datums.into_iter().next());
+        let hash = Datum::first(&behind[VALIDATION..]);
         let validation = Validation { version: u16_at(behind, 2), hash };
         Ok(Self { at, block: block.to_vec(), metadata, validation })
     }

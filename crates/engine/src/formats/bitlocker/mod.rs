@@ -201,6 +201,10 @@ impl BitLockerHeader {
             read_only = true;
             warnings.push(warning);
         }
+        if opened.vmk.is_none() && !is_decrypted(metadata) {
+            read_only = true;
+            warnings.push("The volume key does not show who wrote the metadata: the volume can only be read.".into());
+        }
         if !std::ptr::eq(copy, self.first()) {
             read_only = true;
             warnings.push(
@@ -257,10 +261,18 @@ impl BitLockerHeader {
 
     /// What bitmaps say of a volume that is encrypted as it is written: its state says that it is encrypted. Puts that into `places`.
     fn written_encrypted(&self, metadata: &Metadata, places: &mut Places) -> Result<AboutState> {
-        let Some(at) = self.boot.eow.filter(|_| !is_decrypted(metadata)) else { return Ok(AboutState::default()) };
+        let Some(at) = self.boot.eow.filter(|_| !is_decrypted(metadata)) else {
+            return Ok(match find::boot_of(metadata).kind == Kind::EncryptOnWrite && !is_decrypted(metadata) {
+                true => AboutState::read_only(
+                    "The volume is encrypted as it is written, but its first sector does not say where that is recorded: what is not                      encrypted reads wrong. The volume can only be read.",
+                ),
+                false => AboutState::default(),
+            });
+        };
         let (sector, size) = (places.sector, places.size.min(self.store.len()));
         let decrypting = metadata.next_state == State::DECRYPTED;
         let found = Eow::read(&*self.store, &eow::About { at, sector, size, decrypting })?;
+        let settled = (metadata.state, metadata.next_state) == (State::ENCRYPTED, State::ENCRYPTED);
         places.encrypted = places.size;
         let Some(eow) = found.filter(|eow| !eow.is_lost(size)) else {
             if let Some(header) = self.header_in_clear(places)? {
@@ -275,7 +287,8 @@ impl BitLockerHeader {
             places.reserve(range.start, range.end - range.start, "what records the encryption")?;
         }
         places.check()?;
-        let mut state = AboutState { read_only: !eow.is_done(), warnings: eow.lost.iter().map(bitmap_lost).collect() };
+        let mut state =
+            AboutState { read_only: !(eow.is_done() && settled), warnings: eow.lost.iter().map(bitmap_lost).collect() };
         if eow.log_lost {
             let what = "A log of the encryption cannot be read: sectors that were under way may read wrong. The volume can only be read.";
             state.warnings.push(what.into());

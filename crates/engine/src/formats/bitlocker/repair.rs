@@ -5,16 +5,20 @@
 
 use claviger_crypto::Secret;
 
-use super::boot::{self, Boot, Kind};
+use super::boot::{self, Boot};
 use super::layout::Places;
 use super::metadata::{Copy, Metadata};
-use super::{FoundCopies, NAME, VMK, cut_short, find, first_sector, is_decrypted, read_copies, unlock, write};
+use super::{FoundCopies, NAME, VMK, convert, cut_short, find, first_sector, is_decrypted, read_copies, unlock, write};
 use crate::advice::Warning;
 use crate::credential::Unlock;
 use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::Prepared;
+use crate::filesystems::detect::{self, Kind};
+use crate::formats::{Prepared, magic};
 use crate::store::Store;
+
+/// How much of the beginning is looked at for what else it may be.
+const LOOKED_AT: u64 = 128 << 10;
 
 /// Where FAT keeps a copy of its boot sector, and To Go one of the discovery volume's.
 const BACKUP_SECTOR: u64 = 6;
@@ -30,14 +34,20 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
         return Err(ErrorKind::NotThisFormat("there is no room for a volume".to_owned()).into());
     }
     store.read_at(0, &mut sector)?;
+    let there = Boot::parse(&sector);
+    if there.is_none() {
+        refuse_another(store)?;
+    }
     let (found, copies, _) = located(store, &sector, with)?;
-    let counts = counting(&copies, with)?;
+    // What no first sector leads to may be left from what was there before.
+    let led = there.is_some_and(|boot| boot.leads_to(&copies[0].metadata));
+    let counts = counting(&copies, led, with)?;
     let metadata = &counts.metadata;
     let places = Places::of(&found, metadata, store.len())?;
     if places.size > store.len() {
         return Err(cut_short(places.size, store.len()));
     }
-    let right = written(store, counts)?;
+    let right = whole(store, counts)?;
     let mut steps = Vec::new();
     for (what, at) in write::STEPS.iter().zip(metadata.copies) {
         let mut there = vec![0; right.len()];
@@ -55,7 +65,7 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
         }
         FirstSector::Unknown(what) => warnings.push(what),
     }
-    let seen = vec![Seen { at: counts.at, bytes: right }, Seen { at: 0, bytes: sector.to_vec() }];
+    let seen = vec![Seen { at: counts.at, bytes: counts.block.clone() }, Seen { at: 0, bytes: sector.to_vec() }];
     let edit = Edit::new(steps).made_for(seen);
     Ok(Prepared { edit, format: NAME, hidden: false, keyslot: None, derivation: None, warnings })
 }
@@ -81,14 +91,28 @@ fn located(store: &dyn Store, sector: &[u8; boot::LEN], with: &Unlock<'_>) -> Re
     Ok((boot, copies, wrong))
 }
 
-/// The copy that counts: the first one, if all say the same; else the first one that is proven.
-fn counting<'a>(copies: &'a [Copy], with: &Unlock<'_>) -> Result<&'a Copy> {
+/// Refuses to put a first sector over that of something else.
+fn refuse_another(store: &dyn Store) -> Result<()> {
+    let mut start = vec![0; store.len().min(LOOKED_AT) as usize];
+    store.read_at(0, &mut start)?;
+    let other = detect::kind(&start).map(Kind::described).or_else(|| magic::compressed_or_encrypted(&start));
+    other.map_or(Ok(()), |what| {
+        Err(Error::misuse(format!("it begins as {what} does, which a repair would destroy"))
+            .hint("Nothing was changed. If what was BitLocker is wanted and this is not, overwrite the first sectors with zeros."))
+    })
+}
+
+/// The copy that counts: the first one, if all say the same and the first sector leads there; else the first one that is proven.
+fn counting<'a>(copies: &'a [Copy], led: bool, with: &Unlock<'_>) -> Result<&'a Copy> {
     let first = &copies[0];
-    if copies.iter().all(|copy| copy.block == first.block && copy.validation == first.validation) {
+    if led && copies.iter().all(|copy| copy.block == first.block && copy.validation == first.validation) {
         return Ok(first);
     }
+    // Anybody can make a copy that needs no key, and an older one may be of that kind: it proves nothing beside one that is sealed.
+    let open = |copy: &Copy| unlock::is_open(&copy.metadata);
+    let sealed = copies.iter().any(|copy| !open(copy));
     let mut error = None;
-    for copy in copies {
+    for copy in copies.iter().filter(|copy| !sealed || !open(copy)) {
         let vmk = match is_decrypted(&copy.metadata) {
             // Its hash lies open, and needs no key.
             true => Ok(Some(Secret::zeroed(VMK))),
@@ -110,8 +134,13 @@ fn counting<'a>(copies: &'a [Copy], with: &Unlock<'_>) -> Result<&'a Copy> {
         }
     }
     if with.credentials.is_empty() {
-        return Err(Error::misuse("the copies of the metadata differ, and only a credential tells which one counts")
-            .hint("Give a password, a recovery password, a startup key or the volume master key."));
+        let what = match led {
+            true => "the copies of the metadata differ, and only a credential tells which one counts",
+            false => "the first sector does not lead to the metadata, and only a credential tells whether they count",
+        };
+        return Err(
+            Error::misuse(what).hint("Give a password, a recovery password, a startup key or the volume master key.")
+        );
     }
     let none = || ErrorKind::Malformed {
         field: "hash of the metadata",
@@ -121,10 +150,12 @@ fn counting<'a>(copies: &'a [Copy], with: &Unlock<'_>) -> Result<&'a Copy> {
     Err(error.unwrap_or_else(|| none().into()))
 }
 
-/// Block and validation as they are stored.
-fn written(store: &dyn Store, copy: &Copy) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; copy.block.len() + copy.validation.bytes(&copy.block).len()];
+/// The place of a copy as it is to be: block, what validates it, zeros up to where a conversion may have its log.
+fn whole(store: &dyn Store, copy: &Copy) -> Result<Vec<u8>> {
+    let written = copy.block.len() + copy.validation.bytes(&copy.block).len();
+    let mut bytes = vec![0; written];
     store.read_at(copy.at, &mut bytes)?;
+    bytes.resize(written.max(convert::block_room(&copy.metadata) as usize), 0);
     Ok(bytes)
 }
 
@@ -149,20 +180,20 @@ fn first_sector(store: &dyn Store, sector: &[u8; boot::LEN], found: &Boot, metad
     let at = BACKUP_SECTOR * u64::from(found.sector_size);
     if at + boot::LEN as u64 <= store.len() {
         store.read_at(at, &mut backup)?;
-        if Boot::parse(&backup).is_some_and(|backup| backup.kind == Kind::ToGo && backup.leads_to(metadata)) {
+        if Boot::parse(&backup).is_some_and(|backup| backup.kind == boot::Kind::ToGo && backup.leads_to(metadata)) {
             return Ok(FirstSector::New(Box::new(backup), None));
         }
     }
     let unknown = |what: &str| Ok(FirstSector::Unknown(Warning::from(what)));
     match (found.kind, found.eow) {
-        (Kind::Vista, _) => unknown(
+        (boot::Kind::Vista, _) => unknown(
             "The first sector cannot be made anew: it is that of the file system, which Windows Vista keeps in this place alone.",
         ),
-        (Kind::EncryptOnWrite, None) => unknown(
+        (boot::Kind::EncryptOnWrite, None) => unknown(
             "The first sector cannot be made anew: it would have to lead to what records the encryption, which was not found.",
         ),
         (kind, eow) => {
-            let about = (kind == Kind::ToGo).then(|| {
+            let about = (kind == boot::Kind::ToGo).then(|| {
                 Warning::from(
                     "The first sector is made anew without the discovery volume that computers without BitLocker see.",
                 )

@@ -49,13 +49,15 @@ impl StartupKey {
         let entries = file.get(HEADER..size).ok_or_else(|| malformed(&format!("it says that it has {size} bytes")))?;
         // A datum that holds a key is a plain buffer, so it is taken from here on as a secret.
         let mut entries = Datum::all(entries, HEADER as u64)?;
-        let external = entries.iter_mut().find(|datum| datum.kind == kind::EXTERNAL);
+        let external = entries.iter().find(|datum| datum.kind == kind::EXTERNAL);
         let external = external.ok_or_else(|| malformed("there is no external key in it"))?;
-        let mut properties = external.nested(EXTERNAL_FIELDS)?;
-        let key = first(&properties, kind::KEY).map(Key::of).transpose()?;
-        for datum in properties.iter_mut().chain([external]) {
+        let mut properties = external.nested(EXTERNAL_FIELDS);
+        let key = properties.as_ref().ok().and_then(|all| first(all, kind::KEY)).map(Key::of);
+        for datum in properties.iter_mut().flatten().chain(&mut entries) {
             zeroize::Zeroize::zeroize(&mut datum.value);
         }
+        properties?;
+        let key = key.transpose()?;
         let key =
             key.filter(|key| key.key.len() == 32).ok_or_else(|| malformed("there is no key of 32 bytes in it"))?;
         Ok(Self { protector: Guid::at(file, 16), key: key.key })

@@ -9,7 +9,7 @@ use claviger_crypto::pool::Pool;
 use claviger_crypto::stretch::{ITERATIONS, Task, stretch_all};
 
 use super::datum::{Key, key, kind, role};
-use super::metadata::{Copy, Metadata, State, VISTA};
+use super::metadata::{Copy, Metadata, State};
 use super::method::{METHODS, Method};
 use super::protectors::{Candidate, Kind, Protector, hashed, kinds, startup_keys};
 use super::{VMK, is_decrypted, sealed};
@@ -237,8 +237,7 @@ pub(super) fn volume_key(metadata: &Metadata, vmk: &Secret) -> Result<Secret> {
 
 /// Whether the hash behind a copy is that of its block: then it was written by somebody with the volume master key.
 pub(super) fn proven(copy: &Copy, vmk: &Secret) -> bool {
-    // Vista has none.
-    let Some(hash) = &copy.validation.hash else { return copy.metadata.version == VISTA };
+    let Some(hash) = &copy.validation.hash else { return false };
     let said = match hash.kind {
         kind::SEALED => sealed::open_key(hash, vmk).ok().flatten(),
         // Of a volume that is not encrypted at all.

@@ -43,7 +43,8 @@ pub(super) fn copies(metadata: &Metadata, area: &[u8], read: &[Copy]) -> Edit {
 pub(super) fn written(mut metadata: Metadata, vmk: &Secret) -> Result<Vec<u8>> {
     // The box of the hash takes a counter, which is part of what is hashed.
     let mut counter = metadata.next_nonce;
-    metadata.next_nonce = counter.wrapping_add(1);
+    let next = counter.checked_add(1);
+    metadata.next_nonce = next.ok_or_else(|| Error::unsupported("more changes: the counter of nonces is used up"))?;
     let mut area = metadata.block()?;
     let hash = Key { kind: key::SEALED_HASH, key: hashed(&area) };
     let hash = match metadata.state == State::DECRYPTED && metadata.next_state == State::DECRYPTED {

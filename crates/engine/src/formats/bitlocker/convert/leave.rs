@@ -28,6 +28,11 @@ impl Converting {
     pub(super) fn leave(&mut self) -> Result<()> {
         self.forget_keys()?;
         self.put_back()?;
+        // Nothing that is left is to be taken for a volume, whatever comes between.
+        for at in self.metadata.copies {
+            self.store.write_at(at, &mut vec![0; self.places.sector as usize])?;
+        }
+        self.store.flush()?;
         let reserved: Vec<_> = self.places.reserved.iter().map(|(range, _)| range.clone()).collect();
         for range in reserved {
             for at in range.clone().step_by(WIPED) {

@@ -39,7 +39,7 @@ const MARK: usize = 8;
 const ZONE: u64 = 2 << 20;
 
 /// Bytes of a copy's place that are the metadata's while a conversion goes on.
-pub(super) fn block_room(metadata: &Metadata) -> u64 {
+pub(in crate::formats::bitlocker) fn block_room(metadata: &Metadata) -> u64 {
     if metadata.version == VISTA { VISTA_BLOCK } else { BLOCK }
 }
 

@@ -18,8 +18,9 @@ use std::time::Duration;
 use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::{Secret, SectorCipher};
 
-use super::boot::{Kind, LEN};
+use super::boot::{Boot, Kind, LEN};
 use super::create::random_secret;
+use super::editor::next_counter;
 use super::layout::{Part, Places};
 use super::metadata::{COPIES, Copy, Metadata, State};
 use super::method::Method;
@@ -35,6 +36,7 @@ use crate::random;
 use crate::spec::Spec;
 use crate::store::{SMALLEST_SECTOR, Store};
 use crate::volume::Volume;
+pub(super) use log::block_room;
 use log::{Log, Record};
 
 /// Bytes that a thread converts at a time.
@@ -113,6 +115,12 @@ fn open_zone(log: &Log, store: &dyn Store, metadata: &Metadata, places: &Places)
     Ok((begins_there && whole).then_some(record))
 }
 
+/// Whether metadata say of anything that it is encrypted. While a decrypted volume is left they may only say that it was being decrypted.
+fn something_is_encrypted(boot: &Boot, copy: &Copy, len: u64) -> bool {
+    let left = |places: Places| next_zone(&places, places.encrypted, Towards::Plain, u64::MAX).is_some();
+    !is_decrypted(&copy.metadata) && Places::of(boot, &copy.metadata, len).map_or(true, left)
+}
+
 /// Where a conversion that has begun goes.
 fn going(metadata: &Metadata) -> Towards {
     if metadata.next_state == State::ENCRYPTED { Towards::Encrypted } else { Towards::Plain }
@@ -166,6 +174,10 @@ impl Converting {
         }
         // What was about to be left has fresh keys that lie open; the old ones open nothing any more.
         let open = is_decrypted(&header.first().metadata);
+        if open && header.copies.iter().any(|copy| something_is_encrypted(&header.boot, copy, store.len())) {
+            let what = "the copies of the metadata differ: one says that all is decrypted, another that something is encrypted";
+            return Err(Error::misuse(what).hint("Nothing was changed.").advise(Advice::RepairHeader));
+        }
         let fresh = Unlock { credentials: &[], keyslot: None, ..*with };
         let with = if open { &fresh } else { with };
         let (copy, opened) = match header.opened(with) {
@@ -175,7 +187,8 @@ impl Converting {
             }
             opened => opened?,
         };
-        let proven = |vmk: &Secret| open || unlock::proven(copy, vmk);
+        // Vista seals no hash.
+        let proven = |vmk: &Secret| copy.seals_nothing() || unlock::proven(copy, vmk);
         let Some(vmk) = opened.vmk.filter(proven) else {
             return Err(Error::misuse(
                 "the metadata cannot be written: their hash is wrong, or only the volume key was given",
@@ -183,7 +196,8 @@ impl Converting {
             .hint("Give a password, and repair the header first if it is damaged. Nothing was changed.")
             .advise(Advice::RepairHeader));
         };
-        let metadata = copy.metadata.clone();
+        let mut metadata = copy.metadata.clone();
+        metadata.next_nonce = next_counter(copy)?;
         log::has_room(&metadata)?;
         let places = Places::of(&header.boot, &metadata, store.len())?;
         if places.size > store.len() {
@@ -238,7 +252,7 @@ impl Converting {
         let dirty = metadata.state == State::DIRTY;
         let mut area = write::written(metadata, &self.vmk)?;
         if dirty {
-            area.truncate(log::block_room(&self.metadata) as usize);
+            area.truncate(block_room(&self.metadata) as usize);
         }
         write::copies(&self.metadata, &area, &self.read).carry_out(&*self.store)?;
         self.read = (0..COPIES).map(|i| Copy::read(&*self.store, self.metadata.copies[i])).collect::<Result<_>>()?;
