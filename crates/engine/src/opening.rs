@@ -199,7 +199,7 @@ impl Opening {
             found => found.map_err(|e| place.at(e))?,
         };
         // Of a detached header without its data: only the header counts here, and the size of the data does not matter.
-        let public = format.editor().is_some_and(KeyslotEditor::public);
+        let public = format.detachable() && format.editor().is_some_and(KeyslotEditor::public);
         let data = data.or_else(|| public.then(|| Arc::clone(&store)));
         let detached = data.is_some();
         let header = match data {

@@ -60,7 +60,7 @@ fn a_recovery_password_is_printed_once_or_written_for_its_owner_alone() {
     let short = dir.path().join("short").display().to_string();
     let args =
         ["create", "--format=BitLocker", "--size=1M", "--password-file=-", "--recovery-password-file", &new, &short];
-    run_with(b"seven c", args).fails(1, &["8 at least"]);
+    run_with(b"seven c", args).fails(1, &["at least 8"]);
     assert!(!Path::new(&new).exists() && !Path::new(&short).exists());
 }
 

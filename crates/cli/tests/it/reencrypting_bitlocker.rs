@@ -18,7 +18,7 @@ fn made(state: State) -> (Made, Written, String, String) {
 }
 
 fn half_way(next: u16) -> State {
-    State::HalfWay { current: 5, next, watermark: 0x11_0000 }
+    State::HalfWay { current: 5, next, watermark: 0x9_0000 }
 }
 
 #[test]
