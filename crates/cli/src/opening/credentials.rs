@@ -45,7 +45,7 @@ pub struct CredentialArgs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "keyfiles")]
     keyfile_size: Option<u64>,
 
-    /// Read the volume key itself from FILE: it opens a LUKS or FileVault 2 volume without a password; `create` uses it
+    /// Read the volume key itself from FILE: it opens a LUKS, BitLocker or FileVault 2 volume without a password; `create` uses it
     /// for the new volume
     #[arg(long, value_name = "FILE")]
     volume_key_file: Option<PathBuf>,

@@ -186,7 +186,9 @@ fn a_conversion_that_is_stopped_goes_on_and_can_be_turned_round() {
             }
             let paused = BITLOCKER.open(&store).expect("it opens").describe().expect("it says");
             assert!(paused["state"].as_str().is_some_and(|state| state.ends_with("paused")), "{}: {paused}", case.name);
-            assert!(case.unlocked(&store).expect("it opens").layout.segments().iter().all(|s| s.writable));
+            // Vista seals nothing, so that nobody is made to write in the clear by it.
+            let writable = case.unlocked(&store).expect("it opens").layout.segments().iter().all(|s| s.writable);
+            assert_eq!(writable, case.made.volume.kind != Kind::Vista, "{}", case.name);
             let turned = memory(&read_all(&*store));
             case.convert(&store, None, &|_| false).unwrap_or_else(|e| panic!("{}: {e}", case.name));
             case.is_finished(&store, "stopped", true);

@@ -192,7 +192,12 @@ fn others_read_what_was_mended() {
     let mut image = made.image.clone();
     image[..512].fill(0);
     image[made.layout.metadata[0] as usize + 130] ^= 1;
-    let (_, image) = repaired(&image, &[]).expect("it can be repaired");
+    let password = [Credential::Passphrase(Secret::copy_from(maker::PASSWORD.as_bytes()))];
+    assert!(
+        repaired(&image, &[]).is_err_and(|e| matches!(e.kind, ErrorKind::Misuse(_))),
+        "nothing tells that they count"
+    );
+    let (_, image) = repaired(&image, &password).expect("it can be repaired");
     Made { image, ..made }.expect_readers();
 }
 
@@ -230,7 +235,7 @@ fn a_repair_that_is_cut_short_leaves_what_opens() {
         image[made.layout.metadata[copy] as usize + 130] ^= 1;
     }
     let memory = MemoryStore::new(image);
-    let prepared = editor().repair(&memory).expect("one copy is whole");
+    let prepared = editor().repair_opened(&memory, &Unlock::with(&vmk(&made))).expect("one copy is whole");
     assert_eq!(prepared.edit.steps.len(), 3);
     for step in &prepared.edit.steps {
         for cut in [step.bytes.len() / 2, step.bytes.len()] {

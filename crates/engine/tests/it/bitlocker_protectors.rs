@@ -784,11 +784,19 @@ fn volumes_of_windows_are_changed() {
         let recovery: Vec<_> = Some(value("RP")).filter(|text| !text.is_empty()).map(passphrase).into_iter().collect();
         let (with, added) = (Unlock::with(&recovery), passphrase("added by us"));
         let new = NewCredential { credentials: std::slice::from_ref(&added), ..NewCredential::default() };
-        done(editor().add(&*store, &with, &new, None), &*store);
+        // All but the suspended one have a password; dislocker tries the first alone.
         let suspended = recovery.is_empty();
+        match suspended {
+            true => done(editor().add(&*store, &with, &new, None), &*store),
+            false => done(editor().change(&*store, &with, &new), &*store),
+        };
+        let another = keyfile(&startup_key(7));
+        let beside = NewCredential { credentials: std::slice::from_ref(&another), ..NewCredential::default() };
+        done(editor().add(&*store, &with, &beside, None), &*store);
         let how = if suspended { Protection::Resume } else { Protection::NewKey };
         done(editor().protect(&*store, &with, how), &*store);
         assert_eq!(hash(std::slice::from_ref(&added)), value("SHA256SUM"), "{name}");
+        assert_eq!(hash(std::slice::from_ref(&another)), value("SHA256SUM"), "{name}");
         if !suspended {
             assert_eq!(hash(&recovery), value("SHA256SUM"), "{name}");
         }

@@ -20,8 +20,12 @@ fn clear(volume: maker::Volume) -> Made {
     maker::Volume { protectors, ..volume }.make()
 }
 
+fn two_mib(kind: Kind) -> maker::Volume {
+    maker::Volume { size: 2 << 20, ..maker::Volume::new(kind) }
+}
+
 fn windows8() -> maker::Volume {
-    maker::Volume::new(Kind::Windows8)
+    two_mib(Kind::Windows8)
 }
 
 fn store(bytes: &[u8]) -> Arc<dyn Store> {
@@ -53,7 +57,7 @@ fn reads(made: &Made) -> (Volume, Vec<String>) {
 fn every_state_reads_right_and_is_written_where_that_is_safe() {
     let all = [Kind::Windows7, Kind::Windows8, Kind::ToGo, Kind::Vista];
     for kind in all {
-        let (volume, warnings) = reads(&clear(maker::Volume::new(kind)));
+        let (volume, warnings) = reads(&clear(two_mib(kind)));
         assert!(volume.writable(), "{kind:?}");
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].contains("suspended"), "{warnings:?}");
@@ -68,7 +72,7 @@ fn every_state_reads_right_and_is_written_where_that_is_safe() {
                 continue;
             }
             for kind in [Kind::Windows8, Kind::Vista] {
-                let (volume, warnings) = reads(&clear(maker::Volume { state, ..maker::Volume::new(kind) }));
+                let (volume, warnings) = reads(&clear(maker::Volume { state, ..two_mib(kind) }));
                 // Vista seals nothing, so that nothing tells who says that a part is in clear.
                 assert_eq!(volume.writable(), writable && kind != Kind::Vista, "{state:?}, {warnings:?}");
                 let said = if writable { "Not all of the volume is encrypted" } else { "interrupted" };
@@ -262,7 +266,7 @@ fn reserved(made: &Made) -> Vec<Range<u64>> {
 #[test]
 fn reserved_places_take_zeros_and_nothing_else() {
     for kind in [Kind::Windows8, Kind::ToGo, Kind::Vista] {
-        let made = clear(maker::Volume::new(kind));
+        let made = clear(two_mib(kind));
         let memory = Arc::new(MemoryStore::new(made.image.clone()));
         let (volume, _) = open(&(Arc::clone(&memory) as Arc<dyn Store>));
         let ranges: Vec<_> = reserved(&made).into_iter().filter(|range| !range.is_empty()).collect();

@@ -187,8 +187,8 @@ impl Converting {
             }
             opened => opened?,
         };
-        // Vista seals no hash.
-        let proven = |vmk: &Secret| copy.seals_nothing() || unlock::proven(copy, vmk);
+        // Vista seals no hash, and none is needed where no copy says of anything that it is encrypted: a crash may have torn one off.
+        let proven = |vmk: &Secret| open || copy.seals_nothing() || unlock::proven(copy, vmk);
         let Some(vmk) = opened.vmk.filter(proven) else {
             return Err(Error::misuse(
                 "the metadata cannot be written: their hash is wrong, or only the volume key was given",
