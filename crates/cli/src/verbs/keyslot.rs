@@ -1,13 +1,14 @@
 //! `claviger keyslot`: the passphrases of a volume that can have several.
 
 use std::borrow::Cow;
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
 use claviger_engine::formats::{self, Attributes, NewCredential, Protection, RecoveryPassword, Removal};
 use claviger_engine::store::Access;
-use claviger_engine::{Credential, Error, Secret, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, Secret, Unlock};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -409,10 +410,16 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
     cancel::check()?;
     // What opens the volume is kept before anything opens with it.
     let file = fresh.as_ref().map(Fresh::save).transpose()?.flatten();
-    prepared.edit.carry_out(&*editing.store).map_err(at)?;
+    prepared.edit.carry_out(&*editing.store).map_err(|e| {
+        // Refused before anything was written: it opens nothing. After `Io` it may.
+        if let (Some((file, path)), ErrorKind::InUse { .. } | ErrorKind::Misuse(_)) = (&file, &e.kind) {
+            new_file::remove(file, path);
+        }
+        at(e)
+    })?;
     editing.opens_with(&credentials, None, None, prepared.keyslot).map_err(at)?;
     let written = Written::of(editing.path(), prepared);
-    let file = file.map(|path| path.display().to_string());
+    let file = file.map(|(_, path)| path.display().to_string());
     output::print(&Added { written, file }, args.json)?;
     fresh.as_ref().map_or(Ok(()), Fresh::show)
 }
@@ -469,14 +476,13 @@ impl Fresh {
     }
 
     /// Writes it to its file, if it has one.
-    fn save(&self) -> claviger_engine::Result<Option<&Path>> {
+    fn save(&self) -> claviger_engine::Result<Option<(File, &Path)>> {
         let (path, contents) = match self {
             Self::Recovery(_, None) => return Ok(None),
             Self::Recovery(password, Some(path)) => (path, with_newline(password)),
             Self::StartupKey(contents, path) => (path, Secret::copy_from(contents)),
         };
-        new_file::write(path, &contents)?;
-        Ok(Some(path))
+        Ok(Some((new_file::write(path, &contents)?, path)))
     }
 
     /// Shows it once, if it is in no file.

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use claviger_engine::formats;
 use claviger_engine::formats::luks2::reencrypt::{self, Reencryption, Request, Stores};
+use claviger_engine::formats::takes::{self, Purpose};
 use claviger_engine::store::{Access, FileStore, files};
 use claviger_engine::{Credential, Error, ErrorKind, Opening, Result, Spec, Store, Unlock};
 use serde::Serialize;
@@ -21,6 +22,7 @@ use crate::process::guard;
 use crate::terminal::output::{self, Report, warn};
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, prompt, size};
+use crate::verbs::create::protectors::{ProtectorArgs, Told};
 
 /// Size of the file of a new detached header, in bytes: as cryptsetup makes it.
 const HEADER: u64 = 16 << 20;
@@ -40,7 +42,7 @@ const HEADER: u64 = 16 << 20;
 ///
 /// A BitLocker volume is decrypted with --decrypt: the file system is left, as if nothing had been there. What Windows or
 /// an interruption left half-way goes on with --resume, or turns round with --encrypt and --decrypt. Its log needs no
-/// options, and a crash loses nothing.
+/// options, and a crash loses nothing. --encrypt --format BitLocker also makes a recovery password, as `claviger create` does.
 ///
 /// In the resilience modes checksum and journal a crash loses nothing; in none it costs the zone that was being
 /// rewritten. Make a backup all the same.
@@ -123,6 +125,9 @@ pub struct Args {
     #[command(flatten)]
     cost: NewCostArgs,
 
+    #[command(flatten)]
+    protectors: ProtectorArgs,
+
     /// Answer the question with yes
     #[arg(long)]
     yes: bool,
@@ -143,6 +148,9 @@ struct Reencrypted {
     seconds: f64,
     /// Keyslots that have ended with the old key.
     ended_keyslots: Vec<u32>,
+    /// What was made that opens a new volume, which people were told when it was.
+    #[serde(flatten)]
+    protectors: Told,
 }
 
 /// Carries the verb out.
@@ -154,6 +162,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(found) = args.convertible(&data).map_err(at)? {
         return args.convert(data, found);
     }
+    let luks2 = formats::by_name("LUKS2")?;
+    takes::check(luks2.name(), &luks2.takes(), Purpose::Creating, &args.protectors.parameters()).map_err(at)?;
     let header = args.header_store(&data).map_err(at)?;
     // Making its file was asked about.
     let new = header.as_ref().is_some_and(|(_, new)| *new);
@@ -184,7 +194,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let seconds = begun.elapsed().as_secs_f64();
     let path = args.path.display().to_string();
-    output::print(&Reencrypted { path, finished: !args.init_only, size, seconds, ended_keyslots: ended }, args.json)
+    let (finished, protectors) = (!args.init_only, Told::default());
+    output::print(&Reencrypted { path, finished, size, seconds, ended_keyslots: ended, protectors }, args.json)
 }
 
 impl Args {
@@ -347,7 +358,7 @@ impl Args {
 
 impl Report for Reencrypted {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, finished, size, seconds, ended_keyslots } = self;
+        let Self { path, finished, size, seconds, ended_keyslots, protectors: _ } = self;
         if !finished {
             return writeln!(out, "{path}: begun. `claviger reencrypt --resume` goes on.");
         }

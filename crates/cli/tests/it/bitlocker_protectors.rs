@@ -3,9 +3,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use crate::common::{run, run_with};
 use claviger_testkit::bitlocker::maker::{self, Kind, Made, PASSWORD, Protector, Written};
+use claviger_testkit::tools;
 
 const RECOVERY: [u8; 16] = *b"sixteen bytes of";
 const NEW_PASSWORD: &str = "chosen anew, Größe 1";
@@ -180,4 +182,36 @@ fn what_is_made_for_the_volume_opens_it() {
     let read = run(["cat", "--no-password", "--keyfile", &stick, path]).succeeds();
     assert_eq!(read.out, of.made.plaintext);
     assert_eq!(fs::metadata(&bek).expect("a file").len(), 156);
+}
+
+/// Stopped after the file of the new key is there, until another program has changed the volume.
+#[test]
+fn a_refused_addition_leaves_no_key_file() {
+    let Some(strace) = tools::program("strace") else { return };
+    let of = Fixture::new();
+    let kept = of.file("kept");
+    let mut command = Command::new(strace);
+    // With -D the child is the program itself.
+    command.args(["-D", "-f", "-qq", "-e", "trace=fsync", "-e", "inject=fsync:signal=STOP:when=1", "--"]);
+    command.arg(env!("CARGO_BIN_EXE_claviger")).args(["keyslot", "add", "--password-file", &of.file("password")]);
+    command.args(["--recovery-password-file", &kept, of.path()]);
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    while !Path::new(&kept).exists() {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended before");
+        std::thread::yield_now();
+    }
+    let mut image = fs::read(of.path()).expect("an image");
+    image[of.made.layout.metadata[1] as usize + 200] ^= 4;
+    fs::write(of.path(), &image).expect("written");
+    let pid = child.id().to_string();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            break status;
+        }
+        let _ = Command::new("kill").args(["-CONT", &pid]).stderr(Stdio::null()).status();
+    };
+    assert!(!status.success() && status.code().is_some(), "{status}");
+    assert!(fs::read(of.path()).expect("an image") == image, "nothing was written");
+    assert!(!Path::new(&kept).exists(), "the key file stayed");
 }

@@ -111,3 +111,59 @@ fn a_file_system_becomes_a_volume_and_again_a_file_system() {
         tools::run(std::process::Command::new(check).args(["-n", &path]));
     }
 }
+
+/// A small FAT file system with room behind it.
+fn file_system(folder: &Folder, name: &str) -> Option<(String, Vec<u8>)> {
+    let mkfs = tools::program("mkfs.fat")?;
+    let path = folder.str(name);
+    fs::File::create(&path).and_then(|file| file.set_len(4 << 20)).expect("a file");
+    tools::run(std::process::Command::new(mkfs).arg(&path));
+    let plain = fs::read(&path).expect("it is there");
+    fs::OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(5 << 20)).expect("room");
+    Some((path, plain))
+}
+
+#[test]
+fn what_is_encrypted_where_it_lies_has_a_recovery_password() {
+    let folder = Folder::new();
+    let Some((path, plain)) = file_system(&folder, "disk") else { return };
+    let before = fs::read(&path).expect("it is there");
+    let encrypt =
+        ["reencrypt", "--encrypt", "--format", "BitLocker", "--yes", "--password-file", &folder.password, &path];
+    run([&encrypt[..], &["--json"]].concat()).fails(1, &["--recovery-password-file"]);
+    let kept = folder.str("kept");
+    fs::write(folder.str("short"), "short 1").expect("a file");
+    let short = encrypt.map(|arg| if arg == folder.password { folder.str("short") } else { arg.to_owned() });
+    let with_file = ["--recovery-password-file".to_owned(), kept.clone()];
+    run([&short[..], &with_file].concat()).fails(1, &["8"]);
+    assert!(fs::read(&path).expect("it is there") == before && fs::metadata(&kept).is_err(), "nothing is left");
+
+    let begun = run([&encrypt[..], &["--json", "--init-only", "--recovery-password-file", &kept]].concat()).succeeds();
+    assert_eq!(begun.json()["recovery_password_file"], kept.as_str());
+    let password = fs::read_to_string(&kept).expect("it stays though nothing is converted");
+    assert!(!begun.text().contains(password.trim()));
+    run([&encrypt[..], &["--no-recovery-password"]].concat()).fails(1, &["keyslot add"]);
+    run(["reencrypt", "--resume", "--password-file", &kept, &path]).succeeds();
+    for opens in [&kept, &folder.password] {
+        assert!(run(["cat", "--password-file", opens, &path]).succeeds().out.starts_with(&plain));
+    }
+
+    let Some((path, plain)) = file_system(&folder, "other") else { return };
+    let told = run([&encrypt[..7], &[&path]].concat()).succeeds().text();
+    let shown = told.lines().next().and_then(|line| line.strip_prefix("Recovery password, shown only now: "));
+    let read = run_with(shown.expect("it comes first").as_bytes(), ["cat", "--password-file", "-", &path]).succeeds();
+    assert!(read.out.starts_with(&plain));
+}
+
+#[test]
+fn a_recovery_password_can_be_left_out() {
+    let folder = Folder::new();
+    let Some((path, plain)) = file_system(&folder, "disk") else { return };
+    let options = ["--encrypt", "--yes", "--password-file", &folder.password, "--no-recovery-password", &path];
+    run([&["reencrypt", "--format", "LUKS2"], &options[..]].concat()).fails(1, &["LUKS2 takes no recovery password"]);
+    let done = run([&["reencrypt", "--json", "--format", "BitLocker"], &options[..]].concat()).succeeds().json();
+    assert!(done.get("recovery_password_file").is_none() && done["finished"] == true);
+    let listed = run(["keyslot", "list", "--json", &path]).succeeds().json();
+    assert_eq!(listed["keyslots"].as_array().map(Vec::len), Some(1));
+    assert!(run(["cat", "--password-file", &folder.password, &path]).succeeds().out.starts_with(&plain));
+}

@@ -2,7 +2,7 @@
 
 mod filesystem;
 mod hidden;
-mod protectors;
+pub(super) mod protectors;
 
 use std::borrow::Cow;
 use std::fs;
@@ -125,6 +125,15 @@ pub struct Args {
     #[command(flatten)]
     pub(crate) protectors: protectors::ProtectorArgs,
 
+    /// Put a discovery volume in front: any system shows a text there that says what the volume is
+    #[arg(long, help_heading = "BitLocker")]
+    pub(crate) to_go: bool,
+
+    /// Make this file system in the volume, with what BitLocker keeps to itself left out. It takes mkntfs and ntfs-3g, mkfs.exfat or
+    /// mkfs.fat
+    #[arg(long, value_name = "KIND", help_heading = "BitLocker")]
+    pub(crate) filesystem: Option<FileSystem>,
+
     #[command(flatten)]
     pub(crate) luks: LuksArgs,
 
@@ -228,15 +237,9 @@ struct Created {
     /// The key file that was made for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     keyfile: Option<String>,
-    /// The recovery password, which is printed once and never as JSON.
-    #[serde(skip)]
-    recovery_password: Option<Secret>,
-    /// The file that it was written into.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    recovery_password_file: Option<String>,
-    /// The startup key that was made for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    startup_key: Option<String>,
+    /// What else opens it.
+    #[serde(flatten)]
+    protectors: protectors::Told,
     /// The file system that was made in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     filesystem: Option<&'static str>,
@@ -278,8 +281,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         key_bits: args.key_size,
         sector_size: args.sector_size,
         quick: args.quick,
-        discovery: args.protectors.to_go,
-        keeping: args.protectors.filesystem.map_or_else(Keeping::default, FileSystem::keeping),
+        discovery: args.to_go,
+        keeping: args.filesystem.map_or_else(Keeping::default, FileSystem::keeping),
         cancel: Some(cancel),
         ..Spec::default()
     };
@@ -288,10 +291,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     asked.extend(args.luks.header.is_some().then_some(Parameter::DetachedHeader));
     asked.extend(args.fresh_keyfile.is_some().then_some(Parameter::FreshKeyfile));
     asked.extend(args.protectors.parameters());
+    asked.extend(args.to_go.then_some(Parameter::DiscoveryVolume));
+    asked.extend(args.filesystem.is_some().then_some(Parameter::FileSystem));
     let takes = format.takes();
     takes::check(format.name(), &takes, Purpose::Creating, &asked)?;
     args.protectors.check(&takes, args.json)?;
-    if let Some(filesystem) = args.protectors.filesystem {
+    if let Some(filesystem) = args.filesystem {
         filesystem.check(args.sector_size.unwrap_or(512))?;
     }
     let min_len = match (&args.luks.header, args.luks.offset) {
@@ -311,7 +316,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let target = place.make()?;
     let store = &*target.store;
     let folder = temporary_folder(path, store);
-    let filesystem = args.protectors.filesystem;
+    let filesystem = args.filesystem;
     let made = filesystem.map(|kind| kind.make(creator, store.len(), &spec, &folder)).transpose();
     let made = made.map_err(|e| e.at(path))?;
     let spec = match (&made, filesystem) {
@@ -343,16 +348,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         _ => e.at(path),
     })?;
     let end = Instant::now();
-    let created = Created {
+    let mut created = Created {
         path: path.display().to_string(),
         stored: store.len(),
         seconds: (end - begin).as_secs_f64(),
         filling_seconds: filling.get().map(|begin| (end - *begin).as_secs_f64()),
         quick: args.quick,
         keyfile: args.fresh_keyfile.as_ref().map(|path| path.display().to_string()),
-        recovery_password: protectors.to_print.take(),
-        recovery_password_file: protectors.recovery_password_file.clone(),
-        startup_key: protectors.startup_key.clone(),
         filesystem: filesystem.map(FileSystem::name),
         kept,
         ..check(format, &target.store, &header_store, &spec, credentials, made.as_ref()).map_err(|e| e.at(path))?
@@ -362,7 +364,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         files::sync_folder(header).map_err(|e| Error::from(e).at(header))?;
     }
     target.keep()?;
-    protectors.keep();
+    created.protectors = protectors.keep();
     if let Some(header) = &mut new_header {
         header.store = None;
     }
@@ -414,9 +416,7 @@ fn check(
         filling_seconds: None,
         opened_with,
         keyfile: None,
-        recovery_password: None,
-        recovery_password_file: None,
-        startup_key: None,
+        protectors: protectors::Told::default(),
         filesystem: None,
         kept: Vec::new(),
     })
@@ -640,7 +640,7 @@ impl Report for Created {
                 "{keyfile}: its key file. Without it the volume cannot be opened: keep a copy somewhere else."
             )?;
         }
-        self.tell_protectors(out)?;
+        self.protectors.text(out)?;
         self.tell_kept(out)?;
         if !opened_with.is_empty() {
             writeln!(out, "The volume does not record how it was made. To open it, use: {}", opened_with.join(" "))?;
@@ -650,21 +650,6 @@ impl Report for Created {
 }
 
 impl Created {
-    fn tell_protectors(&self, out: &mut dyn Write) -> io::Result<()> {
-        if let Some(password) = &self.recovery_password {
-            out.write_all(b"Recovery password, shown only now: ")?;
-            out.write_all(password)?;
-            writeln!(out, "\nKeep it somewhere else: it opens the volume if the password is forgotten.")?;
-        }
-        if let Some(file) = &self.recovery_password_file {
-            writeln!(out, "{file}: its recovery password. Keep it somewhere else.")?;
-        }
-        if let Some(file) = &self.startup_key {
-            writeln!(out, "{file}: its startup key, which opens the volume without the password.")?;
-        }
-        Ok(())
-    }
-
     fn tell_kept(&self, out: &mut dyn Write) -> io::Result<()> {
         match (self.filesystem, self.kept.iter().map(|part| part.offset).min()) {
             (Some(name), _) => writeln!(out, "It holds an empty {name} file system."),

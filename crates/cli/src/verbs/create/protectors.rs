@@ -1,14 +1,16 @@
-//! What `claviger create` makes beside the password for volumes that open in several ways: a recovery password, a startup key.
+//! What is made beside the password for new volumes that open in several ways: a recovery password, a startup key.
 
 use std::fs::File;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use claviger_engine::formats::Creator;
 use claviger_engine::formats::takes::{Parameter, Takes};
 use claviger_engine::{Credential, Error, Secret};
+use serde::Serialize;
 
-use super::filesystem::FileSystem;
 use crate::opening::new_file;
+use crate::terminal::output::Report;
 
 /// What only BitLocker volumes have.
 #[derive(clap::Args)]
@@ -25,38 +27,35 @@ pub(crate) struct ProtectorArgs {
     /// Make a startup key, too: a new file GUID.BEK in this folder, which opens the volume without the password
     #[arg(long, value_name = "FOLDER")]
     startup_key: Option<PathBuf>,
-
-    /// Put a discovery volume in front: any system shows a text there that says what the volume is
-    #[arg(long)]
-    pub to_go: bool,
-
-    /// Make this file system in the volume, with what BitLocker keeps to itself left out. It takes mkntfs and ntfs-3g, mkfs.exfat or
-    /// mkfs.fat
-    #[arg(long, value_name = "KIND")]
-    pub filesystem: Option<FileSystem>,
 }
 
 /// What was made beside the password. Its files are removed again unless the volume is made.
 pub(crate) struct Protectors {
     /// What opens the volume.
     pub credentials: Vec<Credential>,
-    /// The recovery password, where it is in no file.
-    pub to_print: Option<Secret>,
-    pub recovery_password_file: Option<String>,
-    pub startup_key: Option<String>,
+    told: Told,
     files: Vec<(File, PathBuf)>,
+}
+
+/// What is told of them.
+#[derive(Default, Serialize)]
+pub(crate) struct Told {
+    /// The recovery password where it is in no file, which is printed once and never as JSON.
+    #[serde(skip)]
+    recovery_password: Option<Secret>,
+    /// The file that it was written into.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recovery_password_file: Option<String>,
+    /// The startup key that was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    startup_key: Option<String>,
 }
 
 impl ProtectorArgs {
     /// What is asked for.
     pub fn parameters(&self) -> Vec<Parameter> {
         let recovery = self.recovery_password_file.is_some() || self.no_recovery_password;
-        let asked = [
-            (recovery, Parameter::RecoveryPassword),
-            (self.startup_key.is_some(), Parameter::StartupKey),
-            (self.to_go, Parameter::DiscoveryVolume),
-            (self.filesystem.is_some(), Parameter::FileSystem),
-        ];
+        let asked = [(recovery, Parameter::RecoveryPassword), (self.startup_key.is_some(), Parameter::StartupKey)];
         asked.into_iter().filter_map(|(asked, parameter)| asked.then_some(parameter)).collect()
     }
 
@@ -92,13 +91,7 @@ impl ProtectorArgs {
         creator: &dyn Creator,
         credentials: Vec<Credential>,
     ) -> claviger_engine::Result<Protectors> {
-        let mut made = Protectors {
-            credentials,
-            to_print: None,
-            recovery_password_file: None,
-            startup_key: None,
-            files: Vec::new(),
-        };
+        let mut made = Protectors { credentials, told: Told::default(), files: Vec::new() };
         if self.recovers(takes) {
             let password = creator.fresh_recovery_password()?;
             match &self.recovery_password_file {
@@ -107,9 +100,9 @@ impl ProtectorArgs {
                     line[..password.len()].copy_from_slice(&password);
                     line[password.len()] = b'\n';
                     made.write(path, &line)?;
-                    made.recovery_password_file = Some(path.display().to_string());
+                    made.told.recovery_password_file = Some(path.display().to_string());
                 }
-                None => made.to_print = Some(Secret::copy_from(&password)),
+                None => made.told.recovery_password = Some(Secret::copy_from(&password)),
             }
             made.credentials.push(Credential::Passphrase(password));
         }
@@ -117,7 +110,7 @@ impl ProtectorArgs {
             let (name, contents) = creator.fresh_startup_key()?;
             let path = folder.join(name);
             made.write(&path, &contents)?;
-            made.startup_key = Some(path.display().to_string());
+            made.told.startup_key = Some(path.display().to_string());
             made.credentials.push(Credential::Keyfile(contents));
         }
         Ok(made)
@@ -131,14 +124,32 @@ impl Protectors {
         Ok(())
     }
 
-    /// The volume is there: they stay.
-    pub fn keep(&mut self) {
+    /// The volume is there: they stay, and are told of.
+    pub fn keep(&mut self) -> Told {
         self.files.clear();
+        std::mem::take(&mut self.told)
     }
 }
 
 impl Drop for Protectors {
     fn drop(&mut self) {
         self.files.iter().for_each(|(file, path)| new_file::remove(file, path));
+    }
+}
+
+impl Report for Told {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        if let Some(password) = &self.recovery_password {
+            out.write_all(b"Recovery password, shown only now: ")?;
+            out.write_all(password)?;
+            writeln!(out, "\nKeep it somewhere else: it opens the volume if the password is forgotten.")?;
+        }
+        if let Some(file) = &self.recovery_password_file {
+            writeln!(out, "{file}: its recovery password. Keep it somewhere else.")?;
+        }
+        if let Some(file) = &self.startup_key {
+            writeln!(out, "{file}: its startup key, which opens the volume without the password.")?;
+        }
+        Ok(())
     }
 }

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use claviger_engine::formats::takes::{self, Purpose};
 use claviger_engine::formats::{self, Converter, Format, Towards};
 use claviger_engine::store::FileStore;
-use claviger_engine::{Error, ErrorKind, Result, Spec, Store};
+use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store};
 
 use super::{Args, Reencrypted};
 use crate::opening::patience;
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, output};
+use crate::verbs::create::protectors::Told;
 
 /// A format with what converts its volumes.
 pub type Convertible = (&'static dyn Format, &'static dyn Converter);
@@ -33,12 +35,18 @@ impl Args {
         let towards = self.towards(format).map_err(at)?;
         let store = Arc::clone(&data) as Arc<dyn Store>;
         let exists = formats::convertible(&*data).map_err(at)?.is_some();
-        let credentials = match exists {
+        let asked = self.protectors.parameters();
+        takes::check(format.name(), &format.takes(), Purpose::Creating, &asked).map_err(at)?;
+        let (credentials, protectors) = match exists {
+            true if !asked.is_empty() => {
+                let there = Error::misuse("it is a volume already, with what opens it");
+                return Err(at(there.hint("`claviger keyslot add` adds a recovery password or a startup key.")).into());
+            }
             true => {
                 let header = format.open(&store).map_err(at)?;
                 let with = self.unlock(&[]);
                 patience::announce(header.plan(&with), &with).map_err(at)?;
-                self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?
+                (self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?, Told::default())
             }
             false if self.encrypt => self.begin_encryption(&store, (format, converter))?,
             false => return Err(at(Error::misuse(format!("it is no {} volume", format.name()))).into()),
@@ -59,7 +67,7 @@ impl Args {
         }
         let (path, seconds) = (self.path.display().to_string(), begun.elapsed().as_secs_f64());
         let (finished, ended_keyslots) = (!self.init_only, Vec::new());
-        output::print(&Reencrypted { path, finished, size, seconds, ended_keyslots }, self.json)
+        output::print(&Reencrypted { path, finished, size, seconds, ended_keyslots, protectors }, self.json)
     }
 
     fn towards(&self, format: &dyn Format) -> Result<Option<Towards>> {
@@ -93,18 +101,30 @@ impl Args {
         }
     }
 
-    /// Makes a volume of plaintext, which is all to be encrypted yet. What opens it.
+    /// Makes a volume of plaintext, which is all to be encrypted yet. What opens it, and what is told of that.
     fn begin_encryption(
         &self,
         store: &Arc<dyn Store>,
         (format, converter): Convertible,
-    ) -> anyhow::Result<Vec<claviger_engine::Credential>> {
+    ) -> anyhow::Result<(Vec<Credential>, Told)> {
         let at = |e: Error| e.at(&self.path);
-        let creator = formats::creator_of(format).map_err(at)?;
+        let (creator, takes) = (formats::creator_of(format).map_err(at)?, format.takes());
+        self.protectors.check(&takes, self.json)?;
         let credentials = self.credentials.read_new(|keyfiles| creator.asks_passphrase(keyfiles))?;
         let spec = Spec { cipher: self.new_cipher.as_deref(), cancel: Some(cancel::flag()), ..Spec::default() };
         self.consent_unless(false)?;
-        converter.begin_encryption(store, &spec, &credentials).map_err(at)?;
-        Ok(credentials)
+        let mut protectors = self.protectors.make(&takes, creator, credentials)?;
+        let begun = converter.begin_encryption(store, &spec, &protectors.credentials);
+        // The volume is there from here on, before anything is converted; after `Io` it may be.
+        let told = match &begun {
+            Ok(()) => protectors.keep(),
+            Err(e) if matches!(e.kind, ErrorKind::Io(_)) => protectors.keep(),
+            Err(_) => Told::default(),
+        };
+        begun.map_err(at)?;
+        if !self.json {
+            output::print(&told, false)?;
+        }
+        Ok((std::mem::take(&mut protectors.credentials), told))
     }
 }
