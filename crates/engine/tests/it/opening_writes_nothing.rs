@@ -76,7 +76,7 @@ fn cases() -> Vec<Case> {
     let plain = Spec { quick: true, ..Spec::default() };
     let luks = Spec { cost, key_bits: Some(256), ..plain };
     let of = |format: &'static dyn Format| match format.name() {
-        "TrueCrypt" => Case::new(format, &plain, passphrase(LONG)),
+        "TrueCrypt" | "BitLocker" => Case::new(format, &plain, passphrase(LONG)),
         "VeraCrypt" => Case::new(format, &Spec { pim: Some(1), ..plain }, passphrase(LONG)),
         "LUKS2" => Case::new(format, &Spec { data_offset: Some(FRONT), ..luks }, passphrase(LONG)),
         "LUKS1" => Case::new(format, &luks, passphrase(LONG)),
