@@ -96,9 +96,7 @@ impl Credential {
         if !(1..=NEW_KEYFILE_MAX).contains(&len) {
             return Err(Error::misuse(format!("a keyfile has 1 to {NEW_KEYFILE_MAX} bytes, not {len}")));
         }
-        let mut contents = Secret::zeroed(len);
-        random::fill(&mut contents)?;
-        Ok(contents)
+        random::secret(len)
     }
 
     /// Reads one keyfile.

@@ -10,6 +10,13 @@ pub fn digits(bytes: &[u8]) -> String {
     })
 }
 
+/// A GUID as text: the first three parts are little-endian numbers (UEFI specification, appendix A).
+pub fn guid(bytes: &[u8; 16]) -> String {
+    let [a, b, c, d, e, f, g, h, rest @ ..] = bytes;
+    let parts = [&[*d, *c, *b, *a][..], &[*f, *e], &[*h, *g], &rest[..2], &rest[2..]];
+    parts.map(digits).join("-")
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

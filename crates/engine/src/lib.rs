@@ -119,6 +119,7 @@ pub mod free_tail;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hex;
+mod little_endian;
 pub mod memory;
 pub mod opening;
 pub mod partitions;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use claviger_crypto::Acceleration;
 use claviger_crypto::dmcrypt::{Sectors, Specification};
 use claviger_crypto::modes::SectorCipher;
 use claviger_crypto::pool::{Pool, for_each_piece};
-use claviger_crypto::{Acceleration, Secret};
 
 use crate::error::{ErrorKind, Result};
 use crate::random;
@@ -26,8 +26,7 @@ const FILL_PIECE: usize = 128 << 10;
 
 /// Fills the area with what looks like ciphertext: of AES, under a key that is thrown away.
 pub(super) fn fill(store: &dyn Store, area: Range<u64>, spec: &Spec<'_>) -> Result<()> {
-    let mut key = Secret::zeroed(64);
-    random::fill(&mut key)?;
+    let key = random::secret(64)?;
     let cipher = Specification::parse("aes-xts-plain64").expect("it is known");
     let cipher: Arc<dyn SectorCipher> =
         cipher.with_key(&key, Sectors::default(), Acceleration::On).expect("the key fits");

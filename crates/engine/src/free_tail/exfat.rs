@@ -2,10 +2,9 @@
 //!
 //! Source: Microsoft, "exFAT file system specification", 1.00; sections are named.
 
-use super::{
-    Found, count_bits, in_store, last_bit, le16, le32, le64, malformed, not_clean, not_understood, pieces, read,
-};
+use super::{Found, count_bits, in_store, last_bit, malformed, not_clean, not_understood, pieces, read};
 use crate::error::Result;
+use crate::little_endian::{u16_at, u32_at, u64_at};
 use crate::store::Store;
 
 const NAME: &str = "exFAT";
@@ -77,7 +76,7 @@ impl<'a> Fs<'a> {
             return Err(malformed("sizes of sectors and clusters", 108, format!("2^{sector}, 2^{per_cluster}")));
         }
         check_sum(store, 1 << sector)?;
-        let flags = le16(boot, 106);
+        let flags = u16_at(boot, 106);
         if flags & (DIRTY | FAILURE) != 0 {
             return Err(not_clean(NAME, "it was not unmounted, or the medium failed"));
         }
@@ -87,8 +86,8 @@ impl<'a> Fs<'a> {
         if boot[105] != 1 {
             return Err(not_understood(NAME, format_args!("revision {}.{:02}", boot[105], boot[104])));
         }
-        let sectors = |at: usize| u64::from(le32(boot, at)) << sector;
-        let total = le64(boot, 72).checked_mul(1 << sector);
+        let sectors = |at: usize| u64::from(u32_at(boot, at)) << sector;
+        let total = u64_at(boot, 72).checked_mul(1 << sector);
         let total = total.ok_or_else(|| malformed("number of sectors", 72, "too large for any volume"))?;
         in_store(store, "number of sectors", 0, total)?;
         let fs = Self {
@@ -96,8 +95,8 @@ impl<'a> Fs<'a> {
             fat: sectors(80),
             heap: sectors(88),
             cluster: 1 << (sector + per_cluster),
-            clusters: le32(boot, 92),
-            root: le32(boot, 96),
+            clusters: u32_at(boot, 92),
+            root: u32_at(boot, 96),
         };
         let end = fs.heap + u64::from(fs.clusters) * fs.cluster;
         if end > total || fs.clusters == 0 || fs.clusters > NO_CLUSTER - 2 {
@@ -127,7 +126,7 @@ impl<'a> Fs<'a> {
     /// The cluster after this one in its file, or `None`.
     fn next(&self, cluster: u32) -> Result<Option<u32>> {
         let at = self.fat + u64::from(cluster) * 4;
-        let next = le32(&read(self.store, "FAT", at, 4)?, 0);
+        let next = u32_at(&read(self.store, "FAT", at, 4)?, 0);
         if next == u32::MAX {
             return Ok(None);
         }
@@ -146,8 +145,8 @@ impl<'a> Fs<'a> {
                 for entry in entries.chunks(ENTRY) {
                     match entry[0] {
                         BITMAP if entry[1] & 1 == 0 => {
-                            let first = le32(entry, 20);
-                            return self.known(first).map(|()| (first, le64(entry, 24)));
+                            let first = u32_at(entry, 20);
+                            return self.known(first).map(|()| (first, u64_at(entry, 24)));
                         }
                         END => return Err(malformed("root directory", at, "it has no bitmap entry")),
                         _ => {}

@@ -5,8 +5,9 @@
 
 use std::ops::Range;
 
-use super::{Found, count_bits, in_store, last_bit, le16, le32, malformed, not_clean, not_understood, read};
+use super::{Found, count_bits, in_store, last_bit, malformed, not_clean, not_understood, read};
 use crate::error::Result;
+use crate::little_endian::{u16_at, u32_at};
 use crate::store::Store;
 
 /// Offset and length of the superblock, in bytes.
@@ -78,7 +79,7 @@ pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
         return Ok(None);
     }
     let superblock = read(store, "superblock", SUPERBLOCK, SUPERBLOCK_LEN)?;
-    if le16(&superblock, MARK_AT) != MARK {
+    if u16_at(&superblock, MARK_AT) != MARK {
         return Ok(None);
     }
     let fs = Fs::of(store, &superblock)?;
@@ -135,9 +136,9 @@ struct Descriptor {
 
 impl<'a> Fs<'a> {
     fn of(store: &'a dyn Store, s: &[u8]) -> Result<Self> {
-        let revision = le32(s, 76);
+        let revision = u32_at(s, 76);
         // Revision 0 has no features: the later feature fields mean nothing.
-        let feature = |at| if revision == 0 { 0 } else { le32(s, at) };
+        let feature = |at| if revision == 0 { 0 } else { u32_at(s, at) };
         let (compat, incompat, ro_compat) = (feature(92), feature(96), feature(100));
         let name = name(compat, incompat, ro_compat);
         check_clean(s, name, incompat, ro_compat)?;
@@ -147,7 +148,7 @@ impl<'a> Fs<'a> {
             return Err(not_understood(name, what));
         }
         let wrong = |field, at: usize, what: String| malformed(field, SUPERBLOCK + at as u64, what);
-        let (log_block, log_cluster) = (le32(s, 24), le32(s, 28));
+        let (log_block, log_cluster) = (u32_at(s, 24), u32_at(s, 28));
         if log_block > 6 {
             return Err(wrong("size of a block", 24, format!("2^{log_block} KiB")));
         }
@@ -158,28 +159,28 @@ impl<'a> Fs<'a> {
         }
         let cluster = 1u64 << (log_cluster - log_block);
         let wide = incompat & SIXTY_FOUR_BIT != 0;
-        let high = |at: usize| if wide { u64::from(le32(s, at)) << 32 } else { 0 };
-        let blocks = u64::from(le32(s, 4)) | high(336);
-        let (first_block, per_group) = (u64::from(le32(s, 20)), u64::from(le32(s, 32)));
+        let high = |at: usize| if wide { u64::from(u32_at(s, at)) << 32 } else { 0 };
+        let blocks = u64::from(u32_at(s, 4)) | high(336);
+        let (first_block, per_group) = (u64::from(u32_at(s, 20)), u64::from(u32_at(s, 32)));
         let bytes = blocks.checked_mul(block);
         in_store(store, "number of blocks", 0, bytes.ok_or_else(|| wrong("number of blocks", 4, "too large".into()))?)?;
         let per_bitmap = block * 8;
         if per_group < 256 || !per_group.is_multiple_of(8 * cluster) || per_group / cluster > per_bitmap {
             return Err(wrong("blocks per group", 32, format!("{per_group}")));
         }
-        if u64::from(le32(s, 36)) * cluster != per_group {
-            return Err(wrong("clusters per group", 36, format!("{}", le32(s, 36))));
+        if u64::from(u32_at(s, 36)) * cluster != per_group {
+            return Err(wrong("clusters per group", 36, format!("{}", u32_at(s, 36))));
         }
         // The superblock is in the first block.
         if first_block != u64::from(block == 1024 && !bigalloc) || blocks <= first_block {
             return Err(wrong("first block", 20, format!("{first_block} of {blocks}")));
         }
-        let inodes_per_group = u64::from(le32(s, 40));
-        let inode = if revision == 0 { 128 } else { u64::from(le16(s, 88)) };
+        let inodes_per_group = u64::from(u32_at(s, 40));
+        let inode = if revision == 0 { 128 } else { u64::from(u16_at(s, 88)) };
         if inodes_per_group == 0 || inodes_per_group > per_bitmap || !inode.is_power_of_two() || inode > block {
             return Err(wrong("inodes", 40, format!("{inodes_per_group} in a group, of {inode} bytes")));
         }
-        let descriptor_len = if wide { u64::from(le16(s, 254)) } else { 32 };
+        let descriptor_len = if wide { u64::from(u16_at(s, 254)) } else { 32 };
         if wide && (descriptor_len < 64 || !descriptor_len.is_power_of_two() || descriptor_len > 1024) {
             return Err(wrong("size of a group descriptor", 254, format!("{descriptor_len} bytes")));
         }
@@ -199,11 +200,11 @@ impl<'a> Fs<'a> {
             inode_table_blocks,
             descriptor_len,
             descriptors_per_block: block / descriptor_len,
-            first_meta_group: u64::from(le32(s, 260)),
-            reserved_descriptor_blocks: u64::from(le16(s, 206)),
-            backup_groups: [le32(s, 588), le32(s, 592)],
+            first_meta_group: u64::from(u32_at(s, 260)),
+            reserved_descriptor_blocks: u64::from(u16_at(s, 206)),
+            backup_groups: [u32_at(s, 588), u32_at(s, 592)],
             // In blocks, whatever the cluster size.
-            free_clusters: (u64::from(le32(s, 12)) | high(344)) / if bigalloc { cluster } else { 1 },
+            free_clusters: (u64::from(u32_at(s, 12)) | high(344)) / if bigalloc { cluster } else { 1 },
             compat,
             incompat,
             ro_compat,
@@ -248,15 +249,16 @@ impl<'a> Fs<'a> {
         let at = self.descriptor_block(group) * self.block + group % self.descriptors_per_block * self.descriptor_len;
         let d = read(self.store, "group descriptor", at, self.descriptor_len as usize)?;
         let wide = d.len() >= 64;
-        let number =
-            |low: usize, high: usize| u64::from(le32(&d, low)) | if wide { u64::from(le32(&d, high)) << 32 } else { 0 };
-        let free = u64::from(le16(&d, 12)) | if wide { u64::from(le16(&d, 44)) << 16 } else { 0 };
+        let number = |low: usize, high: usize| {
+            u64::from(u32_at(&d, low)) | if wide { u64::from(u32_at(&d, high)) << 32 } else { 0 }
+        };
+        let free = u64::from(u16_at(&d, 12)) | if wide { u64::from(u16_at(&d, 44)) << 16 } else { 0 };
         let found = Descriptor {
             block_bitmap: number(0, 32),
             inode_bitmap: number(4, 36),
             inode_table: number(8, 40),
             free,
-            flags: le16(&d, 18),
+            flags: u16_at(&d, 18),
         };
         let tables = [(found.block_bitmap, 1), (found.inode_bitmap, 1), (found.inode_table, self.inode_table_blocks)];
         for (start, len) in tables {
@@ -351,14 +353,14 @@ impl<'a> Fs<'a> {
 }
 
 fn check_clean(s: &[u8], name: &str, incompat: u32, ro_compat: u32) -> Result<()> {
-    let state = le16(s, 58);
+    let state = u16_at(s, 58);
     if incompat & RECOVER != 0 {
         return Err(not_clean(name, "its journal has not been replayed"));
     }
     if state & (STATE_VALID | STATE_ERRORS | STATE_ORPHANS) != STATE_VALID {
         return Err(not_clean(name, "it was not unmounted, or errors were found in it"));
     }
-    if ro_compat & ORPHANS != 0 || le32(s, 232) != 0 {
+    if ro_compat & ORPHANS != 0 || u32_at(s, 232) != 0 {
         return Err(not_clean(name, "it has deleted files that are not yet removed"));
     }
     Ok(())

@@ -3,8 +3,9 @@
 //! Source: Microsoft, "FAT: General Overview of On-Disk Format", 1.03; where it and practice differ, Linux,
 //! fs/fat/inode.c (`fat_fill_super`).
 
-use super::{Found, in_store, le16, le32, malformed, not_clean, not_understood, pieces, read};
+use super::{Found, in_store, malformed, not_clean, not_understood, pieces, read};
 use crate::error::Result;
+use crate::little_endian::{u16_at, u32_at};
 use crate::store::Store;
 
 // The boot sector.
@@ -33,7 +34,7 @@ pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
     geometry.check(store, &boot)?;
     let last = geometry.last_used(store)?;
     let name = geometry.name();
-    if geometry.bits == 32 && last.is_none_or(|last| last < u64::from(le32(&boot, 44))) {
+    if geometry.bits == 32 && last.is_none_or(|last| last < u64::from(u32_at(&boot, 44))) {
         return Err(malformed("cluster of the root directory", 44, "it is marked as free"));
     }
     let used = geometry.data + last.map_or(0, |last| last - 1) * geometry.cluster;
@@ -60,9 +61,9 @@ struct Geometry {
 impl Geometry {
     /// Parses the boot sector, if it is one of FAT.
     fn of(boot: &[u8]) -> Option<Self> {
-        let sector = u64::from(le16(boot, 11));
+        let sector = u64::from(u16_at(boot, 11));
         let per_cluster = u64::from(boot[13]);
-        let reserved = u64::from(le16(boot, 14));
+        let reserved = u64::from(u16_at(boot, 14));
         let fat_count = u64::from(boot[16]);
         let jump = boot[0] == 0xeb || boot[0] == 0xe9;
         let media = boot[21] == 0xf0 || boot[21] >= 0xf8;
@@ -70,12 +71,12 @@ impl Geometry {
         if !(jump && media && sizes && boot[510..] == [0x55, 0xaa] && (1..=2).contains(&fat_count) && reserved > 0) {
             return None;
         }
-        let (sectors16, fat16) = (u64::from(le16(boot, 19)), u64::from(le16(boot, 22)));
-        let sectors = if sectors16 != 0 { sectors16 } else { u64::from(le32(boot, 32)) };
+        let (sectors16, fat16) = (u64::from(u16_at(boot, 19)), u64::from(u16_at(boot, 22)));
+        let sectors = if sectors16 != 0 { sectors16 } else { u64::from(u32_at(boot, 32)) };
         // The number of clusters distinguishes FAT12 from FAT16. FAT32 is recognised by where it keeps the size of its
         // FAT: small ones have fewer clusters than the specification requires, and are treated as FAT32 everywhere.
-        let fat_sectors = if fat16 != 0 { fat16 } else { u64::from(le32(boot, 36)) };
-        let root_sectors = (u64::from(le16(boot, 17)) * 32).div_ceil(sector);
+        let fat_sectors = if fat16 != 0 { fat16 } else { u64::from(u32_at(boot, 36)) };
+        let root_sectors = (u64::from(u16_at(boot, 17)) * 32).div_ceil(sector);
         let before = reserved + fat_count * fat_sectors + root_sectors;
         let clusters = sectors.checked_sub(before)? / per_cluster;
         let bits = match clusters {
@@ -113,11 +114,11 @@ impl Geometry {
             return Err(malformed("number of sectors", 19, format!("{} clusters are not possible", self.clusters)));
         }
         if self.bits == 32 {
-            if le16(boot, 40) & 0x80 != 0 {
+            if u16_at(boot, 40) & 0x80 != 0 {
                 return Err(not_understood(self.name(), "only one FAT in use"));
             }
-            if le16(boot, 42) != 0 {
-                return Err(not_understood(self.name(), format_args!("version {:#06x}", le16(boot, 42))));
+            if u16_at(boot, 42) != 0 {
+                return Err(not_understood(self.name(), format_args!("version {:#06x}", u16_at(boot, 42))));
             }
         }
         if boot[if self.bits == 32 { 65 } else { 37 }] & STATE_DIRTY != 0 {
@@ -132,8 +133,8 @@ impl Geometry {
         let start = read(store, "FAT", self.fats, 8)?;
         let (media, fine) = match self.bits {
             12 => (start[0], true),
-            16 => (start[0], le16(&start, 2) & 0xc000 == 0xc000),
-            _ => (start[0], le32(&start, 4) & 0x0c00_0000 == 0x0c00_0000),
+            16 => (start[0], u16_at(&start, 2) & 0xc000 == 0xc000),
+            _ => (start[0], u32_at(&start, 4) & 0x0c00_0000 == 0x0c00_0000),
         };
         if media != 0xf0 && media < 0xf8 {
             return Err(malformed("FAT", self.fats, "it does not begin with a media byte"));
@@ -164,11 +165,11 @@ impl Geometry {
     /// Entry `i` of a piece.
     fn entry(&self, fat: &[u8], i: usize) -> u32 {
         match self.bits {
-            12 if i.is_multiple_of(2) => u32::from(le16(fat, i / 2 * 3)) & 0xfff,
-            12 => u32::from(le16(fat, i / 2 * 3 + 1)) >> 4,
-            16 => u32::from(le16(fat, i * 2)),
+            12 if i.is_multiple_of(2) => u32::from(u16_at(fat, i / 2 * 3)) & 0xfff,
+            12 => u32::from(u16_at(fat, i / 2 * 3 + 1)) >> 4,
+            16 => u32::from(u16_at(fat, i * 2)),
             // The four highest bits are reserved.
-            _ => le32(fat, i * 4) & 0x0fff_ffff,
+            _ => u32_at(fat, i * 4) & 0x0fff_ffff,
         }
     }
 }

@@ -142,18 +142,6 @@ fn mask(bits: u64) -> u8 {
     if bits >= 8 { 0xff } else { (1 << bits) - 1 }
 }
 
-fn le16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(bytes[at..][..2].try_into().expect("two bytes"))
-}
-
-fn le32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..][..4].try_into().expect("four bytes"))
-}
-
-fn le64(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..][..8].try_into().expect("eight bytes"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,8 +3,9 @@
 //! Source: Linux-NTFS project, "NTFS Documentation", and the structures of ntfs-3g (include/ntfs-3g/layout.h,
 //! logfile.h).
 
-use super::{Found, in_store, last_bit, le16, le32, le64, malformed, not_clean, not_understood, pieces, read};
+use super::{Found, in_store, last_bit, malformed, not_clean, not_understood, pieces, read};
 use crate::error::Result;
+use crate::little_endian::{u16_at, u32_at, u64_at};
 use crate::store::Store;
 
 const NAME: &str = "NTFS";
@@ -73,7 +74,7 @@ struct Run {
 
 impl<'a> Fs<'a> {
     fn of(store: &'a dyn Store, boot: &[u8]) -> Result<Self> {
-        let sector = u64::from(le16(boot, 11));
+        let sector = u64::from(u16_at(boot, 11));
         // For clusters over 64 KiB this is -log2 of their sectors (Windows 10).
         let per_cluster = match boot[13] {
             n @ 0..=0x80 => u64::from(n),
@@ -91,11 +92,11 @@ impl<'a> Fs<'a> {
         if !(512..=65536).contains(&record) || !record.is_power_of_two() {
             return Err(malformed("size of a record", 64, format!("{record} bytes")));
         }
-        let sectors = le64(boot, 40);
+        let sectors = u64_at(boot, 40);
         let total = sectors.checked_mul(sector);
         let total = total.ok_or_else(|| malformed("number of sectors", 40, "too large for any volume"))?;
         in_store(store, "number of sectors", 0, total)?;
-        let mft = le64(boot, 48).checked_mul(cluster).filter(|mft| *mft > 0);
+        let mft = u64_at(boot, 48).checked_mul(cluster).filter(|mft| *mft > 0);
         let mft = mft.ok_or_else(|| malformed("cluster of the MFT", 48, "outside the volume"))?;
         Ok(Self { store, cluster, clusters: sectors / per_cluster, mft, record })
     }
@@ -111,7 +112,7 @@ impl<'a> Fs<'a> {
         if !matches!(info[8], 1 | 3) {
             return Err(not_understood(NAME, format_args!("version {}.{}", info[8], info[9])));
         }
-        match le16(&info, 10) & NOT_CLEAN {
+        match u16_at(&info, 10) & NOT_CLEAN {
             0 => Ok(()),
             _ => Err(not_clean(NAME, "it was not unmounted, or Windows wants to check it")),
         }
@@ -210,7 +211,7 @@ impl<'a> Fs<'a> {
         }
         // A number at the end of each 512 bytes proves that all of them were written; an array holds the original
         // bytes.
-        let (array, count) = (le16(&record, 4) as usize, le16(&record, 6) as usize);
+        let (array, count) = (u16_at(&record, 4) as usize, u16_at(&record, 6) as usize);
         if count != record.len() / 512 + 1 || array + count * 2 > 510 {
             return Err(malformed("MFT", at + 4, "its update sequence does not fit"));
         }
@@ -221,7 +222,7 @@ impl<'a> Fs<'a> {
             }
             record.copy_within(array + i * 2..array + i * 2 + 2, end);
         }
-        if le16(&record, 22) & 1 == 0 {
+        if u16_at(&record, 22) & 1 == 0 {
             return Err(malformed("MFT", at + 22, format!("record {number} is not in use")));
         }
         Ok((at, record))
@@ -256,15 +257,15 @@ impl<'a> Fs<'a> {
     /// The unnamed attribute of a type, or the part of it that this record describes.
     fn first_extent(&self, at: u64, record: &[u8], kind: u32) -> Result<Option<Contents>> {
         let wrong = |offset: usize| malformed("MFT", at + offset as u64, "an attribute does not fit its record");
-        let mut offset = le16(record, 20) as usize;
+        let mut offset = u16_at(record, 20) as usize;
         loop {
             let head = record.get(offset..).filter(|rest| rest.len() >= 4).ok_or_else(|| wrong(offset))?;
-            if le32(head, 0) == NO_MORE {
+            if u32_at(head, 0) == NO_MORE {
                 return Ok(None);
             }
-            let len = head.get(4..8).map_or(0, |len| le32(len, 0) as usize);
+            let len = head.get(4..8).map_or(0, |len| u32_at(len, 0) as usize);
             let attribute = head.get(..len).filter(|a| a.len() >= 24).ok_or_else(|| wrong(offset))?;
-            if le32(attribute, 0) == kind && attribute[9] == 0 {
+            if u32_at(attribute, 0) == kind && attribute[9] == 0 {
                 return self.contents(attribute, at + offset as u64).map(Some);
             }
             offset += len;
@@ -274,18 +275,18 @@ impl<'a> Fs<'a> {
     fn contents(&self, attribute: &[u8], at: u64) -> Result<Contents> {
         let wrong = || malformed("MFT", at, "an attribute's contents do not fit");
         if attribute[8] == 0 {
-            let (len, start) = (le32(attribute, 16) as usize, le16(attribute, 20) as usize);
+            let (len, start) = (u32_at(attribute, 16) as usize, u16_at(attribute, 20) as usize);
             let value = attribute.get(start..).and_then(|rest| rest.get(..len)).ok_or_else(wrong)?;
             return Ok(Contents::Resident(value.to_vec()));
         }
-        if attribute.len() < 64 || le64(attribute, 16) != 0 {
+        if attribute.len() < 64 || u64_at(attribute, 16) != 0 {
             return Err(wrong());
         }
-        if le16(attribute, 12) != 0 {
+        if u16_at(attribute, 12) != 0 {
             return Err(not_understood(NAME, "a system file that is compressed, encrypted or sparse"));
         }
-        let runs = attribute.get(le16(attribute, 32) as usize..).ok_or_else(wrong)?;
-        Ok(Contents::Runs(le64(attribute, 48), self.runs(runs).ok_or_else(wrong)?))
+        let runs = attribute.get(u16_at(attribute, 32) as usize..).ok_or_else(wrong)?;
+        Ok(Contents::Runs(u64_at(attribute, 48), self.runs(runs).ok_or_else(wrong)?))
     }
 
     /// Decodes a run list: per run a byte with the sizes of two numbers, the length, and the signed distance from the
@@ -327,14 +328,14 @@ fn restart(page: &[u8]) -> Option<(u64, bool, u64)> {
     if &page[..4] != b"RSTR" {
         return None;
     }
-    let page_len = u64::from(le32(page, 16));
-    let area = page.get(le16(page, 24) as usize..).filter(|area| area.len() >= 16)?;
+    let page_len = u64::from(u32_at(page, 16));
+    let area = page.get(u16_at(page, 24) as usize..).filter(|area| area.len() >= 16)?;
     // The first 510 bytes are not touched by the update sequence.
-    if le16(page, 24) as usize + 16 > 510 || !(512..=65536).contains(&page_len) {
+    if u16_at(page, 24) as usize + 16 > 510 || !(512..=65536).contains(&page_len) {
         return None;
     }
-    let (in_use, flags) = (le16(area, 12), le16(area, 14));
-    Some((le64(area, 0), in_use == 0xffff || flags & 2 != 0, page_len))
+    let (in_use, flags) = (u16_at(area, 12), u16_at(area, 14));
+    Some((u64_at(area, 0), in_use == 0xffff || flags & 2 != 0, page_len))
 }
 
 #[cfg(test)]

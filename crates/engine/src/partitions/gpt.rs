@@ -2,6 +2,7 @@
 
 use super::{Partition, Table, TableKind, malformed};
 use crate::error::{ErrorKind, Result};
+use crate::hex;
 use crate::store::Store;
 
 // The header. Numbers are little-endian; source: UEFI specification 2.10, 5.3.2.
@@ -159,7 +160,7 @@ fn table(size: u64, copy: &Copy, warning: Option<String>) -> Result<Table> {
             );
             return Err(malformed("position of a partition", first.saturating_mul(size), what));
         }
-        let kind = guid(entry.first_chunk().expect("an entry is longer"));
+        let kind = hex::guid(entry.first_chunk().expect("an entry is longer")).to_uppercase();
         let name: Vec<u16> =
             entry[56..128].as_chunks::<2>().0.iter().map(|c| u16::from_le_bytes(*c)).take_while(|c| *c != 0).collect();
         partitions.push(Partition {
@@ -175,14 +176,6 @@ fn table(size: u64, copy: &Copy, warning: Option<String>) -> Result<Table> {
     }
     let warnings = warning.into_iter().collect();
     Ok(Table { kind: TableKind::Gpt, sector_size: size as u32, partitions, warnings })
-}
-
-/// A GUID as text: the first three parts are little-endian numbers (UEFI specification, appendix A).
-fn guid(bytes: &[u8; 16]) -> String {
-    let [a, b, c, d, e, f, g, h, rest @ ..] = bytes;
-    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02X}")).collect::<String>();
-    let parts = [&[*d, *c, *b, *a][..], &[*f, *e], &[*h, *g], &rest[..2], &rest[2..]];
-    parts.map(hex).join("-")
 }
 
 fn usual(kind: &str) -> Option<&'static str> {

@@ -1,10 +1,10 @@
 //! The first sector of a volume: what it looks like to programs that know nothing of BitLocker, and where the metadata are
 //! (libbde, "BitLocker Drive Encryption (BDE) format", section "Volume header"; cryptsetup 2.7, lib/bitlk/bitlk.c).
 
-use super::datum::{u16_at, u64_at};
 use super::guid::Guid;
 use super::metadata::Metadata;
 use crate::error::Result;
+use crate::little_endian::{u16_at, u64_at};
 use crate::store::Store;
 
 /// What the sector has at 3, but To Go, whose discovery volume is a FAT.

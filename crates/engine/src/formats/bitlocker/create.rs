@@ -57,7 +57,7 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
     if protectors.is_empty() {
         return Err(Error::misuse("a new volume needs a password, a recovery password or a startup key"));
     }
-    let vmk = random_secret(VMK)?;
+    let vmk = random::secret(VMK)?;
     let metadata = plan.metadata(&protectors, &vmk, spec)?;
     let boot = plan.first_sector();
 
@@ -143,7 +143,7 @@ impl Plan {
     /// What is kept, at its places.
     fn placed(&self, keeping: Keeping<'_>) -> Result<Vec<Kept>> {
         let copy =
-            |number: usize| Kept { what: COPY_NAMES[number], file: METADATA_FILES[number], offset: 0, size: AREA };
+            |number: usize| Kept { what: write::STEPS[number], file: METADATA_FILES[number], offset: 0, size: AREA };
         let mut kept = vec![copy(0)];
         kept.push(Kept { what: "the beginning of the volume", file: HEADER_FILE, offset: 0, size: self.header });
         if self.says_more() {
@@ -240,7 +240,7 @@ impl Plan {
         for opener in protectors {
             datums.push(opener.protector(Guid::random()?, vmk, &mut sealer, &with)?);
         }
-        let fvek = Key { kind: self.method.number, key: random_secret(self.method.stored_key)? };
+        let fvek = Key { kind: self.method.number, key: random::secret(self.method.stored_key)? };
         datums.push(sealer.seal(role::FVEK, vmk, &fvek));
         datums.push(self.header_datum());
         Ok(Metadata {
@@ -298,9 +298,6 @@ impl Plan {
     }
 }
 
-const COPY_NAMES: [&str; COPIES] =
-    ["the first copy of the metadata", "the second copy of the metadata", "the third copy of the metadata"];
-
 fn sector_size(spec: &Spec<'_>) -> Result<u64> {
     match spec.sector_size {
         None | Some(512) => Ok(512),
@@ -319,10 +316,4 @@ fn label() -> String {
     let days = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 86_400);
     let (year, month, day) = date_of(days as i64);
     format!("{host} New Volume {month}/{day}/{year}")
-}
-
-pub(super) fn random_secret(len: usize) -> Result<Secret> {
-    let mut secret = Secret::zeroed(len);
-    random::fill(&mut secret)?;
-    Ok(secret)
 }

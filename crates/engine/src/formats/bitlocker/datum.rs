@@ -7,6 +7,7 @@ use claviger_crypto::Secret;
 
 use super::guid::Guid;
 use crate::error::{ErrorKind, Result};
+use crate::little_endian::{u16_at, u64_at};
 
 /// Bytes in front of a value: size, role, type, version.
 pub(super) const HEADER: usize = 8;
@@ -271,19 +272,4 @@ impl ProtectorFields {
         let value = &datum.value;
         Ok(Self { guid: Guid::at(value, 0), changed: u64_at(value, 16), kind: u16_at(value, 26) })
     }
-}
-
-/// A number at a place that is known to be there.
-pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-/// A number at a place that is known to be there.
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
-}
-
-/// A number at a place that is known to be there.
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }

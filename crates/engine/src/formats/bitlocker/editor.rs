@@ -15,8 +15,8 @@ use super::protect::Opener;
 use super::protectors::{Kind, Protector};
 use super::renew::{boxes, recovery_key, renew};
 use super::sealed::{self, Sealer};
-use super::unlock::{self, Opened};
-use super::{BITLOCKER, BitLocker, COPY_NAMES, NAME, no_copy, read_copies, recovery, repair, write};
+use super::unlock;
+use super::{BITLOCKER, BitLocker, COPY_NAMES, NAME, first_opened, led_to, no_first_sector, recovery, repair, write};
 use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::edit::Edit;
@@ -88,8 +88,7 @@ impl KeyslotEditor for BitLocker {
             RestoreFrom::Backup(file) => file,
             RestoreFrom::Embedded => store,
         };
-        let other = || ErrorKind::NotThisFormat("its first sector is none of BitLocker".to_owned()).into();
-        wiped(NAME, Err(Boot::read(from)?.map_or_else(other, |_| no_backups())))
+        wiped(NAME, Err(Boot::read(from)?.map_or_else(no_first_sector, |_| no_backups())))
     }
 
     fn public(&self) -> bool {
@@ -217,9 +216,7 @@ fn unsound(what: &str) -> Error {
 
 /// The copies, if all are whole and say the same.
 fn sound_copies(store: &dyn Store) -> Result<(Boot, Vec<Copy>)> {
-    let boot = Boot::read(store)?;
-    let boot = boot.ok_or_else(|| ErrorKind::NotThisFormat("its first sector is none of BitLocker".to_owned()))?;
-    let (copies, damaged) = read_copies(store, &boot)?;
+    let (boot, copies, damaged) = led_to(store)?;
     if let Some((number, error)) = damaged.first() {
         return Err(unsound(&format!("the {} ({})", COPY_NAMES[*number], error.kind)));
     }
@@ -452,25 +449,10 @@ fn set(store: &dyn Store, with: &Unlock<'_>, to: &Attributes<'_>) -> Result<Prep
     change.prepared(None, None)
 }
 
-/// The first copy that opens, and what opened it.
-fn opened<'a>(copies: &'a [Copy], with: &Unlock<'_>) -> Result<(&'a Copy, Opened)> {
-    let mut error = None;
-    for copy in copies {
-        match unlock::open(&copy.metadata, with) {
-            Ok(opened) => return Ok((copy, opened)),
-            Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),
-            Err(e) => error = error.or(Some(e)),
-        }
-    }
-    Err(error.unwrap_or_else(no_copy))
-}
-
 fn recovery_passwords(store: &dyn Store, with: &Unlock<'_>) -> Result<Vec<RecoveryPassword>> {
     check_opening(NAME, &BITLOCKER.takes(), with)?;
-    let boot = Boot::read(store)?;
-    let boot = boot.ok_or_else(|| ErrorKind::NotThisFormat("its first sector is none of BitLocker".to_owned()))?;
-    let (copies, _) = read_copies(store, &boot)?;
-    let (copy, opened) = opened(&copies, with)?;
+    let (_, copies, _) = led_to(store)?;
+    let (copy, opened) = first_opened(&copies, with)?;
     let vmk = opened.vmk.ok_or_else(|| Error::misuse("the volume key (FVEK) opens no recovery passwords"))?;
     let protectors = Protector::all(&copy.metadata).0;
     let recovery = protectors.iter().filter(|protector| protector.kind == Kind::RECOVERY);
@@ -485,10 +467,8 @@ fn recovery_passwords(store: &dyn Store, with: &Unlock<'_>) -> Result<Vec<Recove
 
 fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     check_opening(NAME, &BITLOCKER.takes(), with)?;
-    let boot = Boot::read(store)?;
-    let boot = boot.ok_or_else(|| ErrorKind::NotThisFormat("its first sector is none of BitLocker".to_owned()))?;
-    let (copies, damaged) = read_copies(store, &boot)?;
-    let (first, opened) = opened(&copies, with)?;
+    let (_, copies, damaged) = led_to(store)?;
+    let (first, opened) = first_opened(&copies, with)?;
     let mut whole = copies.iter();
     let reports = COPY_NAMES.into_iter().enumerate().map(|(number, name)| {
         let at = first.metadata.copies[number];

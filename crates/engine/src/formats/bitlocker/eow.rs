@@ -17,8 +17,8 @@
 
 use std::ops::Range;
 
-use super::datum::{u16_at, u32_at, u64_at};
 use crate::error::{Error, Result};
+use crate::little_endian::{u16_at, u32_at, u64_at};
 use crate::store::Store;
 
 /// What the structures say.

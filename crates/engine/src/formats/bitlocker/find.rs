@@ -2,11 +2,12 @@
 //! right, and their own place among those that they name.
 
 use super::boot::{Boot, Kind, SIGNATURE};
-use super::datum::{kind, role, u64_at};
+use super::datum::{kind, role};
 use super::eow::Information;
 use super::layout::said_sector_size;
 use super::metadata::{Copy, Metadata, VISTA};
 use crate::error::{ErrorKind, Result};
+use crate::little_endian::u64_at;
 use crate::store::Store;
 
 /// How much is searched for a mere look.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::error::Result;
+use crate::hex;
 use crate::random;
 
 /// A GUID: the first three parts are little-endian numbers (UEFI specification, appendix A).
@@ -30,13 +31,7 @@ impl Guid {
 
 impl fmt::Display for Guid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for at in [3, 2, 1, 0, 16, 5, 4, 16, 7, 6, 16, 8, 9, 16, 10, 11, 12, 13, 14, 15] {
-            match self.0.get(at) {
-                Some(byte) => write!(f, "{byte:02x}")?,
-                None => f.write_str("-")?,
-            }
-        }
-        Ok(())
+        f.write_str(&hex::guid(&self.0))
     }
 }
 

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use claviger_crypto::SectorCipher;
 
 use super::boot::{Boot, Kind};
-use super::datum::{kind, role, u64_at};
-use super::metadata::{AREA, Metadata, State, VISTA, VISTA_AREA};
+use super::datum::{kind, role};
+use super::metadata::{Metadata, State, VISTA, area};
 use crate::error::{Error, ErrorKind, Result};
+use crate::little_endian::u64_at;
 use crate::store::Store;
 use crate::volume::{Layout, Payload, Segment};
 
@@ -98,7 +99,7 @@ impl Places {
         }
         let (reserved, apart) = (Vec::new(), Vec::new());
         let mut places = Self { size, sector, header: 0, header_place: 0, reserved, encrypted, apart, vista };
-        let area = if vista { VISTA_AREA.next_multiple_of(boot.cluster) } else { AREA };
+        let area = if vista { area(VISTA).next_multiple_of(boot.cluster) } else { area(metadata.version) };
         for at in metadata.copies {
             places.reserve(at, area, "the metadata")?;
         }

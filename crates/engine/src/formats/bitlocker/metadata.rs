@@ -11,15 +11,21 @@
 //! ```
 
 use super::boot::SIGNATURE;
-use super::datum::{Datum, kind, role, u16_at, u32_at, u64_at};
+use super::datum::{Datum, kind, role};
 use super::guid::Guid;
 use crate::error::{Error, ErrorKind, Result};
+use crate::little_endian::{u16_at, u32_at, u64_at};
 use crate::store::Store;
 
 /// Size of the place of one copy since Windows 7, in bytes.
 pub(super) const AREA: u64 = 64 << 10;
 /// The same in Vista, before it is rounded to clusters.
-pub(super) const VISTA_AREA: u64 = 16 << 10;
+const VISTA_AREA: u64 = 16 << 10;
+/// Size of the place of one copy of a version, in bytes, before it is rounded to clusters.
+pub(super) fn area(version: u16) -> u64 {
+    if version == VISTA { VISTA_AREA } else { AREA }
+}
+
 /// Copies of the block.
 pub(super) const COPIES: usize = 3;
 
@@ -146,7 +152,7 @@ impl Metadata {
         self.datums.iter().for_each(|datum| datum.put(&mut datums));
         let data_set = (DATUMS - DATA_SET + datums.len()) as u32;
         let size = (DATUMS + datums.len()).next_multiple_of(UNIT);
-        let room = if self.version == VISTA { VISTA_AREA } else { AREA };
+        let room = area(self.version);
         // The sealed hash is a datum of 80 bytes.
         if (size + VALIDATION + 80) as u64 > room {
             return Err(Error::misuse(format!("the metadata would take {size} bytes, more than there is room for"))
@@ -210,7 +216,7 @@ pub(super) struct Validation {
 impl Validation {
     /// As it is stored behind `block`.
     pub fn bytes(&self, block: &[u8]) -> Vec<u8> {
-        let room = if u16_at(block, 10) == VISTA { VISTA_AREA } else { AREA };
+        let room = area(u16_at(block, 10));
         let mut bytes = ((room - block.len() as u64) as u16).to_le_bytes().to_vec();
         bytes.extend(self.version.to_le_bytes());
         bytes.extend(crc32fast::hash(block).to_le_bytes());

@@ -76,7 +76,7 @@ impl Format for BitLocker {
     fn identify(&self, store: &dyn Store) -> Result<Verdict> {
         Ok(match Boot::read(store)? {
             Some(boot) => Verdict::Yes(format!("its first sector is one of BitLocker ({})", boot.kind.name())),
-            None => Verdict::No("its first sector is none of BitLocker".to_owned()),
+            None => Verdict::No(NO_FIRST_SECTOR.to_owned()),
         })
     }
 
@@ -171,8 +171,7 @@ impl BitLockerHeader {
                 }
             },
             None => {
-                let lost = || ErrorKind::NotThisFormat("its first sector is none of BitLocker".to_owned());
-                let (boot, copies, damaged) = search(&**store)?.ok_or_else(lost)?;
+                let (boot, copies, damaged) = search(&**store)?.ok_or_else(no_first_sector)?;
                 (boot, copies, damaged, Some("The first sector was overwritten: the metadata were found without it."))
             }
         };
@@ -243,7 +242,7 @@ impl BitLockerHeader {
     /// it is encrypted, so that no metadata make anybody write in the clear.
     fn unproven(&self, copy: &Copy) -> Option<Warning> {
         let metadata = &copy.metadata;
-        let encrypted = (metadata.state, metadata.next_state) == (State::ENCRYPTED, State::ENCRYPTED);
+        let encrypted = is_encrypted(metadata);
         match self.boot.kind == Kind::Vista && copy.seals_nothing() {
             true if encrypted => None,
             true => Some(
@@ -264,7 +263,8 @@ impl BitLockerHeader {
         let Some(at) = self.boot.eow.filter(|_| !is_decrypted(metadata)) else {
             return Ok(match find::boot_of(metadata).kind == Kind::EncryptOnWrite && !is_decrypted(metadata) {
                 true => AboutState::read_only(
-                    "The volume is encrypted as it is written, but its first sector does not say where that is recorded: what is not                      encrypted reads wrong. The volume can only be read.",
+                    "The volume is encrypted as it is written, but its first sector does not say where that is recorded: what is not \
+                     encrypted reads wrong. The volume can only be read.",
                 ),
                 false => AboutState::default(),
             });
@@ -272,7 +272,6 @@ impl BitLockerHeader {
         let (sector, size) = (places.sector, places.size.min(self.store.len()));
         let decrypting = metadata.next_state == State::DECRYPTED;
         let found = Eow::read(&*self.store, &eow::About { at, sector, size, decrypting })?;
-        let settled = (metadata.state, metadata.next_state) == (State::ENCRYPTED, State::ENCRYPTED);
         places.encrypted = places.size;
         let Some(eow) = found.filter(|eow| !eow.is_lost(size)) else {
             if let Some(header) = self.header_in_clear(places)? {
@@ -287,8 +286,10 @@ impl BitLockerHeader {
             places.reserve(range.start, range.end - range.start, "what records the encryption")?;
         }
         places.check()?;
-        let mut state =
-            AboutState { read_only: !(eow.is_done() && settled), warnings: eow.lost.iter().map(bitmap_lost).collect() };
+        let mut state = AboutState {
+            read_only: !(eow.is_done() && is_encrypted(metadata)),
+            warnings: eow.lost.iter().map(bitmap_lost).collect(),
+        };
         if eow.log_lost {
             let what = "A log of the encryption cannot be read: sectors that were under way may read wrong. The volume can only be read.";
             state.warnings.push(what.into());
@@ -318,20 +319,7 @@ impl BitLockerHeader {
 
     /// The copy that the credentials open, the first one that is proven by its hash if there is one, and what opened it.
     fn opened(&self, with: &Unlock<'_>) -> Result<(&Copy, Opened)> {
-        let mut error = None;
-        let mut tried: Vec<&Copy> = Vec::new();
-        for copy in &self.copies {
-            if tried.iter().any(|other| other.block == copy.block && other.validation == copy.validation) {
-                continue;
-            }
-            tried.push(copy);
-            match unlock::open(&copy.metadata, with) {
-                Ok(opened) => return Ok(self.proven(copy, opened)),
-                Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),
-                Err(e) => error = error.or(Some(e)),
-            }
-        }
-        Err(error.unwrap_or_else(no_copy))
+        first_opened(&self.copies, with).map(|(copy, opened)| self.proven(copy, opened))
     }
 
     /// `copy`, unless its hash is wrong and another one's is right.
@@ -449,7 +437,7 @@ impl BitLockerHeader {
             "label": metadata.label(),
             "created": filetime::seconds(metadata.created),
             "state": metadata.state.name(metadata.next_state),
-            "suspended": protectors.iter().any(|protector| protector.clear_key().is_some()),
+            "suspended": unlock::is_suspended(metadata),
             "encrypted_bytes": metadata.state_offset,
             "sector_size": self.boot.sector_size,
             "method": Method::numbered(metadata.method).map_or_else(|_| format!("{:#06x}", metadata.method), |m| m.name.to_owned()),
@@ -495,9 +483,47 @@ fn read_copies(store: &dyn Store, boot: &Boot) -> Result<(Vec<Copy>, Vec<Damaged
     }
 }
 
+/// What the first sector leads to.
+///
+/// # Errors
+/// `NotThisFormat` where it is none of BitLocker; those of [`read_copies`].
+fn led_to(store: &dyn Store) -> Result<FoundCopies> {
+    let boot = Boot::read(store)?.ok_or_else(no_first_sector)?;
+    let (copies, damaged) = read_copies(store, &boot)?;
+    Ok((boot, copies, damaged))
+}
+
+/// The first copy that the credentials open, and what opened it. Copies that say the same are tried once.
+fn first_opened<'a>(copies: &'a [Copy], with: &Unlock<'_>) -> Result<(&'a Copy, Opened)> {
+    let mut error = None;
+    for (number, copy) in copies.iter().enumerate() {
+        if copies[..number].iter().any(|other| other.block == copy.block && other.validation == copy.validation) {
+            continue;
+        }
+        match unlock::open(&copy.metadata, with) {
+            Ok(opened) => return Ok((copy, opened)),
+            Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),
+            Err(e) => error = error.or(Some(e)),
+        }
+    }
+    Err(error.unwrap_or_else(no_copy))
+}
+
 /// Whether nothing is encrypted, so that no key is needed.
 fn is_decrypted(metadata: &Metadata) -> bool {
     (metadata.state, metadata.next_state) == (State::DECRYPTED, State::DECRYPTED)
+}
+
+/// Whether all is encrypted.
+fn is_encrypted(metadata: &Metadata) -> bool {
+    (metadata.state, metadata.next_state) == (State::ENCRYPTED, State::ENCRYPTED)
+}
+
+/// Why it is not one of BitLocker.
+const NO_FIRST_SECTOR: &str = "its first sector is none of BitLocker";
+
+fn no_first_sector() -> Error {
+    ErrorKind::NotThisFormat(NO_FIRST_SECTOR.to_owned()).into()
 }
 
 fn no_copy() -> Error {
@@ -568,7 +594,7 @@ fn about_state(copy: &Copy, with: &Unlock<'_>, ours: bool) -> AboutState {
             .into(),
         ),
     }
-    if Protector::all(metadata).0.iter().any(|protector| protector.clear_key().is_some()) {
+    if unlock::is_suspended(metadata) {
         warnings.push("Protection is suspended: the key lies open in the volume, so that anybody can open it.".into());
     }
     AboutState { read_only, warnings }

@@ -97,8 +97,7 @@ impl Opener {
                 (startup.protector, properties, Secret::copy_from(&startup.key))
             }
             Self::Clear => {
-                let mut key = Secret::zeroed(32);
-                random::fill(&mut key)?;
+                let key = random::secret(32)?;
                 let open = Key { kind: key::CLEAR, key: Secret::copy_from(&key) }.in_clear();
                 (guid, vec![open], key)
             }

@@ -78,9 +78,7 @@ pub(super) fn text(key: &Secret) -> Secret {
 /// # Errors
 /// `Io` if the system has no random bytes.
 pub(super) fn random() -> Result<Secret> {
-    let mut key = Secret::zeroed(LEN);
-    random::fill(&mut key)?;
-    Ok(text(&key))
+    Ok(text(&random::secret(LEN)?))
 }
 
 #[cfg(test)]

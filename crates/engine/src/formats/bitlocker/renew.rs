@@ -20,8 +20,7 @@ use crate::random;
 pub(super) fn renew(metadata: &mut Metadata, old: &Secret, with: &Unlock<'_>) -> Result<Secret> {
     let keys = keys(metadata, old, with)?;
     let fvek = unlock::volume_key(metadata, old)?;
-    let mut new = Secret::zeroed(VMK);
-    random::fill(&mut new)?;
+    let new = random::secret(VMK)?;
     let mut next = metadata.next_nonce;
     let mut sealer = Sealer::new(&mut next);
     for (place, datum) in metadata.datums.iter_mut().enumerate() {

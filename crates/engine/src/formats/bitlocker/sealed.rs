@@ -4,9 +4,10 @@
 use claviger_crypto::Secret;
 use claviger_crypto::ccm::{self, NONCE, TAG};
 
-use super::datum::{Datum, Key, kind, u32_at};
+use super::datum::{Datum, Key, kind};
 use super::guid::filetime;
 use crate::error::Result;
+use crate::little_endian::u32_at;
 
 /// Opens a box. Nothing if the key is another one, or the box was changed: nothing tells them apart.
 ///

@@ -7,9 +7,10 @@
 
 use claviger_crypto::Secret;
 
-use super::datum::{Datum, EXTERNAL_FIELDS, HEADER as ENTRY, Key, first, key, kind, role, u32_at};
+use super::datum::{Datum, EXTERNAL_FIELDS, HEADER as ENTRY, Key, first, key, kind, role};
 use super::guid::Guid;
 use crate::error::{ErrorKind, Result};
+use crate::little_endian::u32_at;
 use crate::random;
 
 /// Bytes in front of the entry.
@@ -30,9 +31,7 @@ impl StartupKey {
     /// # Errors
     /// `Io` if the system has no random bytes.
     pub fn random() -> Result<Self> {
-        let mut key = Secret::zeroed(32);
-        random::fill(&mut key)?;
-        Ok(Self { protector: Guid::random()?, key })
+        Ok(Self { protector: Guid::random()?, key: random::secret(32)? })
     }
 
     /// Reads the contents of a file.

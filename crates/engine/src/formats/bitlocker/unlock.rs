@@ -59,8 +59,7 @@ impl Opened {
 /// # Errors
 /// `WrongCredential`, `Malformed`, `Unsupported`, `Cancelled`.
 pub(super) fn open(metadata: &Metadata, with: &Unlock<'_>) -> Result<Opened> {
-    let (all, mut wrong) = Protector::all(metadata);
-    let protectors: Vec<_> = all.into_iter().filter(|p| with.keyslot.is_none_or(|only| only == p.number)).collect();
+    let (protectors, mut wrong) = wanted(metadata, with);
     if let (Some(number), true) = (with.keyslot, protectors.is_empty()) {
         return Err(Error::misuse(format!("there is no protector {number}")));
     }
@@ -88,18 +87,28 @@ pub(super) fn open(metadata: &Metadata, with: &Unlock<'_>) -> Result<Opened> {
     Ok(Opened { vmk: Some(vmk), fvek, protector: Some((protector.number, protector.name())), trials })
 }
 
+/// The protectors that are to be tried, and what is wrong with those that make no sense.
+fn wanted(metadata: &Metadata, with: &Unlock<'_>) -> (Vec<Protector>, Vec<Error>) {
+    let (mut all, wrong) = Protector::all(metadata);
+    all.retain(|protector| with.keyslot.is_none_or(|only| only == protector.number));
+    (all, wrong)
+}
+
 /// About how long it takes to try the credentials on one thread, in microseconds.
 pub(super) fn effort(metadata: &Metadata, with: &Unlock<'_>) -> u64 {
-    let (protectors, _) = Protector::all(metadata);
-    let protectors: Vec<_> =
-        protectors.into_iter().filter(|p| with.keyslot.is_none_or(|only| only == p.number)).collect();
+    let (protectors, _) = wanted(metadata, with);
     let (candidates, _) = candidates(with.credentials);
     (tasks(&protectors, &candidates).len() as u64).max(1) * STRETCH_MICROSECONDS
 }
 
+/// Whether the key lies open.
+pub(super) fn is_suspended(metadata: &Metadata) -> bool {
+    Protector::all(metadata).0.iter().any(|protector| protector.clear_key().is_some())
+}
+
 /// Whether somebody can open it without any secret.
 pub(super) fn is_open(metadata: &Metadata) -> bool {
-    is_decrypted(metadata) || Protector::all(metadata).0.iter().any(|protector| protector.clear_key().is_some())
+    is_decrypted(metadata) || is_suspended(metadata)
 }
 
 /// A protector, and the volume master key that it gave.

@@ -3,7 +3,7 @@
 use claviger_crypto::Secret;
 
 use super::datum::{Key, key, role};
-use super::metadata::{AREA, Copy, Metadata, State, VISTA, VISTA_AREA, Validation};
+use super::metadata::{self, Copy, Metadata, State, VISTA, Validation};
 use super::protectors::hashed;
 use super::sealed::Sealer;
 use crate::advice::Advice;
@@ -54,6 +54,6 @@ pub(super) fn written(mut metadata: Metadata, vmk: &Secret) -> Result<Vec<u8>> {
     };
     let validation = Validation { version: metadata.version, hash }.bytes(&area);
     area.extend(validation);
-    area.resize(if metadata.version == VISTA { VISTA_AREA } else { AREA } as usize, 0);
+    area.resize(metadata::area(metadata.version) as usize, 0);
     Ok(area)
 }

@@ -168,11 +168,7 @@ impl NewLuks1 {
                 Err(Error::misuse(format!("the volume key has {} bytes, the cipher takes {}", key.len(), self.key_len)))
             }
             Some(key) => Ok(Secret::copy_from(key)),
-            None => {
-                let mut key = Secret::zeroed(self.key_len);
-                random::fill(&mut key)?;
-                Ok(key)
-            }
+            None => random::secret(self.key_len),
         }
     }
 

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use claviger_crypto::Acceleration;
 use claviger_crypto::pool::Pool;
-use claviger_crypto::{Acceleration, Secret};
 
 use super::kdfs::Derivation;
 use super::seal::Seal;
@@ -36,7 +36,7 @@ pub(super) fn create(family: &Family, store: &dyn Store, spec: &Spec<'_>, first:
     let size = data_size(family, store.len())?;
     let pool = Pool::for_this_machine(Duration::from_micros(50));
 
-    let keys = random_secret(suite.key_len(Mode::Xts))?;
+    let keys = random::secret(suite.key_len(Mode::Xts))?;
     let data = header::Extent { start: HEADER_GROUP, size, hidden: false };
     let plain = header::compose(family.rules, &[0; header::SALT], data, &keys);
     let cancelled = || cancelled(spec);
@@ -107,7 +107,7 @@ fn write_random_group(store: &dyn Store, at: u64) -> Result<()> {
 
 /// Fills a data area with what looks like ciphertext of the volume, under keys that are thrown away.
 pub(super) fn fill(store: &dyn Store, area: Range<u64>, suite: &Suite, spec: &Spec<'_>, pool: &Pool) -> Result<()> {
-    let throw_away = random_secret(suite.key_len(Mode::Xts))?;
+    let throw_away = random::secret(suite.key_len(Mode::Xts))?;
     let cipher = suite.data_cipher(Mode::Xts, &throw_away, Acceleration::On);
     filling::fill_with(store, area, &*cipher, spec, pool)
 }
@@ -117,10 +117,4 @@ fn write_headers(store: &dyn Store, size: u64, mut backup: Vec<u8>, mut primary:
     store.flush()?;
     store.write_at(0, &mut primary)?;
     Ok(store.flush()?)
-}
-
-pub(super) fn random_secret(len: usize) -> Result<Secret> {
-    let mut secret = Secret::zeroed(len);
-    random::fill(&mut secret)?;
-    Ok(secret)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use claviger_crypto::Secret;
 use claviger_crypto::pool::Pool;
 
-use super::create::{fill, not_too_cheap, random_secret};
+use super::create::{fill, not_too_cheap};
 use super::positions::Position;
 use super::seal::Seal;
 use super::suites::{Mode, UNIT};
@@ -66,7 +66,7 @@ pub(super) fn create(
     let area = outer.area(spec.hidden_size)?;
     outer.refuse_its_own(first, spec)?;
 
-    let keys = random_secret(suite.key_len(Mode::Xts))?;
+    let keys = random::secret(suite.key_len(Mode::Xts))?;
     let data = header::Extent { start: area.start, size: area.end - area.start, hidden: true };
     let plain = header::compose(family.rules, &[0; header::SALT], data, &keys);
     let cancelled = || cancelled(spec);

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use crate::credential::Credential;
 use crate::edit::Step;
 use crate::error::{Error, Result};
-use crate::formats::bitlocker::create::{Plan, random_secret};
+use crate::formats::bitlocker::create::Plan;
 use crate::formats::bitlocker::metadata::{Metadata, State};
 use crate::formats::bitlocker::protect::Opener;
 use crate::formats::bitlocker::{VMK, write};
 use crate::free_tail::free_tail;
+use crate::random;
 use crate::spec::{Keeping, Spec};
 use crate::store::{SliceStore, Store};
 
@@ -30,7 +31,7 @@ pub(super) fn encryption(store: &Arc<dyn Store>, spec: &Spec<'_>, first: &[Crede
     }
     let begin = plan.kept.iter().map(|part| part.offset).min().unwrap_or_default();
     has_room(store, begin)?;
-    let vmk = random_secret(VMK)?;
+    let vmk = random::secret(VMK)?;
     let (state, next_state) = (State::PAUSED, State::ENCRYPTED);
     let metadata = Metadata { state, next_state, state_offset: 0, ..plan.metadata(&protectors, &vmk, spec)? };
 

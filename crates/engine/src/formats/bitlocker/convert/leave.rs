@@ -12,12 +12,12 @@ use super::Converting;
 use crate::error::{Error, Result};
 use crate::formats::bitlocker::VMK;
 use crate::formats::bitlocker::boot::LEN;
-use crate::formats::bitlocker::create::random_secret;
 use crate::formats::bitlocker::datum::{Datum, Key, ProtectorFields, key, kind, role};
 use crate::formats::bitlocker::guid::{Guid, filetime};
 use crate::formats::bitlocker::metadata::{Metadata, State};
 use crate::formats::bitlocker::protectors::Kind;
 use crate::formats::bitlocker::sealed::Sealer;
+use crate::random;
 use crate::store::Store;
 use crate::volume::Volume;
 
@@ -45,7 +45,7 @@ impl Converting {
 
     /// Says that all is decrypted, and puts fresh keys in place of those that could decrypt older copies of the volume.
     fn forget_keys(&mut self) -> Result<()> {
-        let (vmk, fvek) = (random_secret(VMK)?, random_secret(self.method.stored_key)?);
+        let (vmk, fvek) = (random::secret(VMK)?, random::secret(self.method.stored_key)?);
         let mut metadata = self.metadata.clone();
         let mut sealer = Sealer::new(&mut metadata.next_nonce);
         let protector = clear_protector(&vmk, &mut sealer)?;
@@ -76,7 +76,7 @@ impl Converting {
 
 /// A protector that opens to everybody.
 fn clear_protector(vmk: &Secret, sealer: &mut Sealer<'_>) -> Result<Datum> {
-    let open = random_secret(VMK)?;
+    let open = random::secret(VMK)?;
     let sealed = sealer.seal(role::NONE, &open, &Key { kind: key::VMK, key: Secret::copy_from(vmk) });
     let mut value = Guid::random()?.0.to_vec();
     value.extend(filetime::now().to_le_bytes());

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use claviger_crypto::{Secret, SectorCipher, hash};
 
 use crate::error::{Error, Result};
-use crate::formats::bitlocker::datum::{u32_at, u64_at};
 use crate::formats::bitlocker::layout::{Found, Part};
-use crate::formats::bitlocker::metadata::{AREA, COPIES, Metadata, VISTA, VISTA_AREA};
+use crate::formats::bitlocker::metadata::{COPIES, Metadata, VISTA, area};
+use crate::little_endian::{u32_at, u64_at};
 use crate::store::{SMALLEST_SECTOR, Store};
 
 /// Bytes at the beginning of a copy's place that are left to the metadata while a conversion goes on.
@@ -73,7 +73,7 @@ pub(super) struct Record {
 impl Log {
     /// That of a volume with this key.
     pub fn of(metadata: &Metadata, fvek: &Secret) -> Self {
-        let (room, area) = (block_room(metadata), if metadata.version == VISTA { VISTA_AREA } else { AREA });
+        let (room, area) = (block_room(metadata), area(metadata.version));
         Self {
             at: metadata.copies[COPIES - 1].saturating_add(room),
             len: area - room,

@@ -19,7 +19,6 @@ use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::{Secret, SectorCipher};
 
 use super::boot::{Boot, Kind, LEN};
-use super::create::random_secret;
 use super::editor::next_counter;
 use super::layout::{Part, Places};
 use super::metadata::{COPIES, Copy, Metadata, State};
@@ -412,7 +411,7 @@ impl Opened {
     /// Keys that nothing was ever encrypted with.
     fn with_fresh_keys(copy: &Copy) -> Result<Self> {
         let method = Method::numbered(copy.metadata.method)?;
-        let (vmk, fvek) = (Some(random_secret(VMK)?), random_secret(method.stored_key)?);
+        let (vmk, fvek) = (Some(random::secret(VMK)?), random::secret(method.stored_key)?);
         Ok(Self { vmk, fvek, protector: None, trials: 0 })
     }
 }
