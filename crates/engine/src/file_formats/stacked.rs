@@ -410,18 +410,11 @@ impl Tree for Stacked {
     }
 
     fn append(&self, node: Node, data: &[u8]) -> io::Result<()> {
-        let size = self.with(node, |contents| match contents {
-            Contents::Clear => self.lower.append(node, data).map(|()| None),
-            Contents::Encrypted(file) => Ok(Some(file.size)),
-            Contents::Unfinished => Ok(Some(0)),
-        })?;
-        match size {
-            Some(size) => self.write_at(node, size, data),
-            None => {
-                self.counters.written(data.len());
-                Ok(())
-            }
-        }
+        self.counters.written(data.len());
+        self.alone(node, |contents| match contents {
+            Contents::Encrypted(file) => self.grow(node, file, file.size, data),
+            Contents::Clear | Contents::Unfinished => self.lower.append(node, data),
+        })
     }
 
     fn set_len(&self, node: Node, len: u64) -> io::Result<()> {
