@@ -9,6 +9,7 @@ mod stacked;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 pub use clear::CLEAR;
@@ -19,7 +20,7 @@ use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Verdict;
 use crate::formats::takes::{self, Takes};
-use crate::trees::{Node, Tree, damaged};
+use crate::trees::{Node, NodeKind, Subtree, Tree, damaged};
 use crate::volume::{Layout, Segment};
 
 /// Every format there is.
@@ -38,7 +39,8 @@ pub trait FileFormat: Sync {
         true
     }
 
-    /// What a look at the folder tells. Reads little and needs no credential.
+    /// What a look at the folder tells. Reads little and needs no credential. `Possible` is for what may hold such files here and
+    /// there: it is taken as this format only where somebody says so.
     ///
     /// # Errors
     /// `Io`.
@@ -199,6 +201,60 @@ pub fn find(lower: &dyn Tree, name: Option<&str>) -> Result<&'static dyn FileFor
     name.map_or_else(|| identified(lower), named)
 }
 
+/// A folder in a tree, and its format.
+pub struct Located {
+    /// The folder, as a tree.
+    pub folder: Subtree,
+    /// Where it is in the tree.
+    pub path: OsString,
+    /// Its format.
+    pub format: &'static dyn FileFormat,
+}
+
+/// The folder of encrypted files into which `path` leads: the outermost one on the way that shows to be of the format called
+/// `name`, or of any. Of a format that is named and shows nowhere, the last folder on the way.
+///
+/// # Errors
+/// `NotThisFormat` where nothing on the way shows a format, `Misuse` if there is no format of that name; those of the tree.
+pub fn locate(tree: &Arc<dyn Tree>, path: &OsStr, name: Option<&str>) -> Result<Located> {
+    let named = name.map(named).transpose()?;
+    let formats = named.as_ref().map_or(FILE_FORMATS, std::slice::from_ref);
+    let mut last = None;
+    for path in ways(path) {
+        let folder = match Subtree::find(tree, path) {
+            Ok(folder) if folder.attributes(folder.root())?.kind == NodeKind::Folder => folder,
+            Err(e) if !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Err(e.into());
+            }
+            // A file, or what is to be made.
+            Ok(_) | Err(_) => break,
+        };
+        for format in formats {
+            let shows = match format.identify(&folder)? {
+                Verdict::Yes(_) => true,
+                Verdict::Possible(_) => named.is_some(),
+                Verdict::No(_) => false,
+            };
+            if shows {
+                return Ok(Located { folder, path: path.to_owned(), format: *format });
+            }
+        }
+        last = Some((folder, path));
+    }
+    match (named, last) {
+        (Some(format), Some((folder, path))) => Ok(Located { folder, path: path.to_owned(), format }),
+        _ => Err(nothing_shows()),
+    }
+}
+
+/// The folders on the way to `path`, from the root on, and itself.
+fn ways(path: &OsStr) -> impl Iterator<Item = &OsStr> {
+    let mut all: Vec<_> = Path::new(path).ancestors().map(Path::as_os_str).collect();
+    all.reverse();
+    // A relative path begins at the root, too: with no step.
+    all.into_iter()
+}
+
 /// The plaintext of what is in the folder `lower`, which is of this format.
 ///
 /// # Errors
@@ -228,6 +284,10 @@ fn identified(lower: &dyn Tree) -> Result<&'static dyn FileFormat> {
             return Ok(*format);
         }
     }
+    Err(nothing_shows())
+}
+
+fn nothing_shows() -> Error {
     let what = "nothing in the folder shows a format that encrypts file by file".to_owned();
-    Err(Error::new(ErrorKind::NotThisFormat(what)).advise(Advice::NameFormat))
+    Error::new(ErrorKind::NotThisFormat(what)).advise(Advice::NameFormat)
 }
