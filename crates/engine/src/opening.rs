@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::advice::{Advice, Warning};
-use crate::credential::{Credential, Unlock};
+use crate::credential::{Credential, FolderOptions, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::file_formats::{self, FileFormat, Located, Stacked};
+use crate::file_formats::{self, Beside, FileFormat, Located, Stacked};
 use crate::filesystems;
 use crate::formats::takes;
 use crate::formats::{self, Facts, Format, Header, KeyslotEditor, UnlockPlan, Unlocked, partition};
 use crate::partitions;
 use crate::store::{Access, FileStore, Store};
-use crate::trees::Tree;
 use crate::trees::host::HostFolder;
+use crate::trees::{Subtree, Tree};
 use crate::volume::{Mapping, Volume};
 
 /// A volume to be opened: where it is, and what is known of it beforehand.
@@ -172,13 +172,18 @@ impl Opening {
         let lower = HostFolder::open(path, self.access)?;
         let format = file_formats::find(&lower, self.format.as_deref()).map_err(|e| e.at(path))?;
         lower.lock().map_err(|e| e.at(path))?;
-        Ok(LockedFolder { lower: Arc::new(lower), format, path: OsString::new() })
+        Ok(LockedFolder { lower: Arc::new(lower), format, path: OsString::new(), beside: beside_on_host(format, path) })
     }
 
     fn find_in(&self, tree: &Arc<dyn Tree>) -> Result<LockedFolder> {
         self.no_volume()?;
         let Located { folder, path, format } = file_formats::locate(tree, &self.at, self.format.as_deref())?;
-        Ok(LockedFolder { lower: Arc::new(folder), format, path })
+        let parent = Path::new(&path).parent().map(Path::to_owned);
+        let beside = parent.and_then(|parent| {
+            let beside = format.beside(&Subtree::find(tree, parent.as_os_str()).ok()?).ok()?;
+            Some(Beside { folder: beside.folder.map(|folder| parent.join(folder)), ..beside })
+        });
+        Ok(LockedFolder { lower: Arc::new(folder), format, path, beside: beside.unwrap_or_default() })
     }
 
     fn no_volume(&self) -> Result<()> {
@@ -295,6 +300,18 @@ impl Opening {
     }
 }
 
+/// What lies beside a folder of this machine. Of one that is reached by a symbolic link, what lies beside the folder itself. Nothing,
+/// where it cannot be read.
+fn beside_on_host(format: &dyn FileFormat, path: &Path) -> Beside {
+    let beside = || {
+        let path = path.canonicalize().ok()?;
+        let parent = path.parent()?;
+        let beside = format.beside(&HostFolder::open(parent, Access::ReadOnly).ok()?).ok()?;
+        Some(Beside { folder: beside.folder.map(|folder| parent.join(folder)), ..beside })
+    };
+    beside().unwrap_or_default()
+}
+
 /// What was found, still locked.
 pub struct Locked {
     opening: Opening,
@@ -311,6 +328,7 @@ struct LockedFolder {
     lower: Arc<dyn Tree>,
     format: &'static dyn FileFormat,
     path: OsString,
+    beside: Beside,
 }
 
 struct LockedVolume {
@@ -353,6 +371,14 @@ impl Locked {
     pub fn file_format(&self) -> Option<&'static dyn FileFormat> {
         match &self.found {
             Found::Folder(folder) => Some(folder.format),
+            Found::Volume(_) | Found::Clear(_) => None,
+        }
+    }
+
+    /// The files of such a folder as they are stored, and what lies beside it.
+    pub fn stored_files(&self) -> Option<(&Arc<dyn Tree>, &Beside)> {
+        match &self.found {
+            Found::Folder(folder) => Some((&folder.lower, &folder.beside)),
             Found::Volume(_) | Found::Clear(_) => None,
         }
     }
@@ -402,9 +428,37 @@ fn check_clear(with: &Unlock<'_>) -> Result<()> {
 
 impl LockedFolder {
     fn unlock(self, opening: &Opening, with: &Unlock<'_>) -> Result<OpenFolder> {
-        let Self { lower, format, path } = self;
-        let tree = file_formats::unlock(format, lower, with).map_err(|e| opening.place.at(e))?;
-        Ok(OpenFolder { tree, format, path })
+        let tree = self.tree(with).map_err(|e| opening.place.at(e))?;
+        let Self { lower, format, path, beside } = self;
+        Ok(OpenFolder { tree, lower, format, path, beside })
+    }
+
+    /// By the passphrase that lies wrapped beside it, if that can be unwrapped; or else by what is given itself.
+    fn tree(&self, with: &Unlock<'_>) -> Result<Stacked> {
+        let beside = self.beside.wrapped_passphrase.as_deref();
+        let wrapped = beside.filter(|_| with.folder.wrapped_passphrase.is_none() && !with.credentials.is_empty());
+        let Some(wrapped) = wrapped else { return self.opened_by(with) };
+        let folder = FolderOptions { wrapped_passphrase: Some(wrapped), ..with.folder };
+        match self.opened_by(&Unlock { folder, ..*with }) {
+            // A file that is damaged says nothing of the folder.
+            Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_) | ErrorKind::Malformed { .. }) => {
+                self.opened_by(with)
+            }
+            opened => opened,
+        }
+    }
+
+    fn opened_by(&self, with: &Unlock<'_>) -> Result<Stacked> {
+        let tree = file_formats::unlock(self.format, self.lower.clone(), with)?;
+        let (has, should) = (tree.signatures(), &self.beside.signatures);
+        // Of a folder without a file nothing else tells.
+        match (has.first(), should.first()) {
+            (Some(has), Some(should)) if !has.eq_ignore_ascii_case(should) => {
+                let what = format!("its key has the signature {has}, and that of the folder is {should}");
+                Err(Error::new(ErrorKind::WrongCredential(what)).in_format(self.format.name()))
+            }
+            _ => Ok(tree),
+        }
     }
 }
 
@@ -484,10 +538,14 @@ impl Opened {
 pub struct OpenFolder {
     /// Its files in plaintext.
     pub tree: Stacked,
+    /// Its files as they are stored.
+    pub lower: Arc<dyn Tree>,
     /// Its format.
     pub format: &'static dyn FileFormat,
     /// Where it is in the tree that it was found in: see [`Opening::at`].
     pub path: OsString,
+    /// What lies beside it.
+    pub beside: Beside,
 }
 
 /// A volume that is open.

@@ -81,7 +81,8 @@ impl InsideArgs {
         let outer = self.outer(open, opened)?;
         outer.tree.warnings().iter().for_each(|w| output::warn(w));
         let folder = open.open_inner_folder(&outer.tree, path, outer.in_clear, true)?;
-        let none = || Error::new(ErrorKind::NotThisFormat(format!("{} is in no folder of encrypted files", shown(path))));
+        let none =
+            || Error::new(ErrorKind::NotThisFormat(format!("{} is in no folder of encrypted files", shown(path))));
         Ok(folder.ok_or_else(|| none().at(&open.path))?)
     }
 

@@ -113,7 +113,12 @@ impl FolderArgs {
 
     /// Where the password comes from of a folder in a volume with a password of its own.
     pub fn source(&self) -> Source<'_> {
-        Source::password("folder-", "Password of the folder: ", self.folder_password_file.as_deref(), self.folder_password_fd)
+        Source::password(
+            "folder-",
+            "Password of the folder: ",
+            self.folder_password_file.as_deref(),
+            self.folder_password_fd,
+        )
     }
 
     fn name_source(&self) -> Source<'_> {

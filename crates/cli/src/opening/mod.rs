@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use claviger_crypto::pool::Pool;
 use claviger_engine::credential::{FolderOptions, HeaderChoice, Headerless};
-use claviger_engine::{file_formats, filesystems};
 use claviger_engine::formats::Facts;
 use claviger_engine::opening::{OpenFolder, OpenVolume};
 use claviger_engine::store::{Access, SMALLEST_SECTOR};
@@ -27,6 +26,7 @@ use claviger_engine::volume::Mapping;
 use claviger_engine::{
     Acceleration, Credential, Error, ErrorKind, Header, Opened, Opening, Protect, Store, Unlock, Volume,
 };
+use claviger_engine::{file_formats, filesystems};
 
 use crate::opening::credentials::{CredentialArgs, HiddenCredentialArgs};
 use crate::opening::folder::{FolderArgs, FolderGiven};
@@ -134,7 +134,9 @@ impl How {
     /// Whether one of the options was given.
     pub fn given(&self) -> bool {
         let Self { format, truecrypt, veracrypt, hash, pim, memory, cipher, backup_header, slot, .. } = self;
-        let Self { partition, no_aes, truncated, write_unencrypted, patience, for_kernel: _, headerless, folder, .. } = self;
+        let Self {
+            partition, no_aes, truncated, write_unencrypted, patience, for_kernel: _, headerless, folder, ..
+        } = self;
         let texts = [format, hash, cipher].into_iter().any(Option::is_some);
         let numbers = pim.is_some() || memory.is_some() || slot.is_some() || partition.is_some();
         let flags = [truecrypt, veracrypt, backup_header, no_aes, truncated, write_unencrypted, &patience.allow_slow];
@@ -415,7 +417,11 @@ impl OpenArgs {
         self.open_with(self.how.opening_for_files(&self.path)?, access, self.protected(access, protect)?)
     }
 
-    fn protected<'a>(&self, access: Access, protect: &'a ProtectArgs) -> claviger_engine::Result<Option<&'a HiddenArgs>> {
+    fn protected<'a>(
+        &self,
+        access: Access,
+        protect: &'a ProtectArgs,
+    ) -> claviger_engine::Result<Option<&'a HiddenArgs>> {
         if protect.protect && (access == Access::ReadOnly || self.how.truncated) {
             return Err(Error::misuse("a volume that is opened read-only needs no protection")
                 .hint("Leave out --protect-hidden."));
@@ -502,7 +508,9 @@ impl OpenArgs {
         };
         if let (false, Some(format)) = (wanted, locked.file_format()) {
             let name = format.name();
-            output::note(&format!("this is in a folder of {name} and shown as it is stored; --format {name} decrypts it"));
+            output::note(&format!(
+                "this is in a folder of {name} and shown as it is stored; --format {name} decrypts it"
+            ));
             return Ok(None);
         }
         guard::no_dumps();

@@ -6,15 +6,17 @@
 
 mod clear;
 mod stacked;
+mod survey;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use clear::CLEAR;
 use serde::Serialize;
 pub use stacked::Stacked;
+pub use survey::{Problem, Survey};
 
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
@@ -53,6 +55,14 @@ pub trait FileFormat: Sync {
     /// `WrongCredential`, `CredentialKind`, `Malformed`, `Unsupported`, `Cancelled`, `Io`.
     fn unlock(&self, lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>>;
 
+    /// What lies beside a folder of this format and belongs to it. `beside` is the folder that it is in.
+    ///
+    /// # Errors
+    /// Those of the tree.
+    fn beside(&self, _beside: &dyn Tree) -> io::Result<Beside> {
+        Ok(Beside::default())
+    }
+
     /// What is known of one file without any credential.
     ///
     /// # Errors
@@ -60,6 +70,25 @@ pub trait FileFormat: Sync {
     fn facts(&self, of: Stored<'_>) -> Result<FileFacts> {
         Ok(FileFacts::clear(of.tree.attributes(of.contents)?.size))
     }
+}
+
+/// What lies beside a folder and belongs to it: `.ecryptfs` beside eCryptfs's `.Private`. None of it is there where nobody made it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Beside {
+    /// The folder in which it is.
+    pub folder: Option<PathBuf>,
+    /// The contents of a file in which the folder's passphrase is wrapped.
+    #[serde(skip)]
+    pub wrapped_passphrase: Option<Vec<u8>>,
+    /// The keys of the folder, by their signatures in hex: that of contents first, then that of names.
+    pub signatures: Vec<String>,
+    /// Where the folder is to be mounted.
+    pub mount_point: Option<PathBuf>,
+    /// Whether it is mounted whenever its owner logs in.
+    pub auto_mount: bool,
+    /// Files that should be there and are not, or cannot be read.
+    pub missing: Vec<String>,
 }
 
 /// What the metadata of a file say, and what is wrong with it.
@@ -237,6 +266,11 @@ pub trait FileKeys: Send + Sync {
     /// Whether the extended attribute of that name is the format's own. Nobody sees or changes it.
     fn hides(&self, _attribute: &OsStr) -> bool {
         false
+    }
+
+    /// The keys, by their signatures in hex: that of contents first, then that of names. None where the format has no such thing.
+    fn signatures(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// What people must know. Whole sentences.
