@@ -4,28 +4,32 @@ pub mod cost;
 pub mod credentials;
 pub mod editing;
 pub mod files;
+pub mod folder;
 pub mod header_changes;
 pub mod headerless;
 pub mod new_file;
 pub mod patience;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use claviger_crypto::pool::Pool;
-use claviger_engine::credential::HeaderChoice;
-use claviger_engine::filesystems;
+use claviger_engine::credential::{FolderOptions, HeaderChoice, Headerless};
 use claviger_engine::formats::Facts;
-use claviger_engine::opening::OpenVolume;
+use claviger_engine::opening::{OpenFolder, OpenVolume};
 use claviger_engine::store::{Access, SMALLEST_SECTOR};
+use claviger_engine::trees::Tree;
 use claviger_engine::volume::Mapping;
 use claviger_engine::{
     Acceleration, Credential, Error, ErrorKind, Header, Opened, Opening, Protect, Store, Unlock, Volume,
 };
+use claviger_engine::{file_formats, filesystems};
 
 use crate::opening::credentials::{CredentialArgs, HiddenCredentialArgs};
+use crate::opening::folder::{FolderArgs, FolderGiven};
 use crate::opening::headerless::HeaderlessArgs;
 use crate::opening::patience::PatienceArgs;
 use crate::process::guard;
@@ -116,6 +120,9 @@ pub(crate) struct How {
 
     #[command(flatten)]
     headerless: HeaderlessArgs,
+
+    #[command(flatten)]
+    pub(crate) folder: FolderArgs,
 }
 
 impl How {
@@ -127,12 +134,14 @@ impl How {
     /// Whether one of the options was given.
     pub fn given(&self) -> bool {
         let Self { format, truecrypt, veracrypt, hash, pim, memory, cipher, backup_header, slot, .. } = self;
-        let Self { partition, no_aes, truncated, write_unencrypted, patience, for_kernel: _, headerless, .. } = self;
+        let Self {
+            partition, no_aes, truncated, write_unencrypted, patience, for_kernel: _, headerless, folder, ..
+        } = self;
         let texts = [format, hash, cipher].into_iter().any(Option::is_some);
         let numbers = pim.is_some() || memory.is_some() || slot.is_some() || partition.is_some();
         let flags = [truecrypt, veracrypt, backup_header, no_aes, truncated, write_unencrypted, &patience.allow_slow];
         let flags = flags.into_iter().any(|flag| *flag);
-        texts || numbers || flags || headerless.given()
+        texts || numbers || flags || headerless.given() || folder.given()
     }
 
     /// The credentials, tried as the options say.
@@ -153,6 +162,21 @@ impl How {
         };
         self.headerless.apply(&mut with);
         with
+    }
+
+    /// The same for a folder of this machine: cipher and key size are those of new files.
+    fn unlock_folder<'a>(&'a self, credentials: &'a [Credential], given: &'a FolderGiven) -> Unlock<'a> {
+        let with = self.unlock(credentials);
+        let Headerless { key_bits, .. } = with.headerless;
+        let key_bytes = key_bits.map(|bits| bits.div_ceil(8) as usize);
+        let folder = FolderOptions { cipher: with.cipher, key_bytes, ..self.folder.options(given) };
+        Unlock { folder, cipher: None, headerless: Headerless { key_bits: None, ..with.headerless }, ..with }
+    }
+
+    /// The same for a folder that is inside something which most of the options are for.
+    fn unlock_inner_folder<'a>(&'a self, credentials: &'a [Credential], given: &'a FolderGiven) -> Unlock<'a> {
+        let Unlock { acceleration, memory, may_take, .. } = self.unlock(credentials);
+        Unlock { acceleration, memory, may_take, folder: self.folder.options(given), ..Unlock::with(credentials) }
     }
 
     fn header(&self) -> HeaderChoice {
@@ -185,9 +209,29 @@ impl How {
     /// # Errors
     /// `Misuse` for options that the format does not have.
     pub fn opening(&self, path: &Path) -> claviger_engine::Result<Opening> {
-        self.headerless.check(self.format())?;
+        // What a folder does not take is refused with all else that it does not.
+        if !path.is_dir() {
+            self.headerless.check(self.format())?;
+        }
         let opening = Opening::path(path).partition(self.partition).format(self.format());
         Ok(opening.detached_header(self.header_file()).by_backup(self.by_backup()))
+    }
+
+    /// The same for verbs that want files: what is not encrypted will do, and the format may be that of a folder in it.
+    fn opening_for_files(&self, path: &Path) -> claviger_engine::Result<Opening> {
+        match self.folder_format() {
+            Some(_) if !path.is_dir() => {
+                self.headerless.check(None)?;
+                let opening = Opening::path(path).partition(self.partition).or_clear(true);
+                Ok(opening.detached_header(self.header_file()).by_backup(self.by_backup()))
+            }
+            _ => Ok(self.opening(path)?.or_clear(true)),
+        }
+    }
+
+    /// The format of folders that it is to be taken as, if it is one.
+    fn folder_format(&self) -> Option<&str> {
+        self.format().filter(|name| file_formats::named(name).is_ok())
     }
 
     /// The partition that the options name.
@@ -347,43 +391,63 @@ impl OpenArgs {
 
     /// Opens a volume, for verbs that need its bytes. The password is asked once it is known that there is something to open.
     pub fn open(&self, access: Access) -> anyhow::Result<OpenedVolume> {
-        self.bytes(self.open_any(access)?)
+        self.bytes(access, None)
     }
 
     /// Opens a volume, and protects the hidden one in it if that is asked for.
     pub fn open_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<OpenedVolume> {
-        self.bytes(self.open_any_protecting(access, protect)?)
+        self.bytes(access, self.protected(access, protect)?)
     }
 
-    fn bytes(&self, opened: Opened) -> anyhow::Result<OpenedVolume> {
+    fn bytes(&self, access: Access, hidden: Option<&HiddenArgs>) -> anyhow::Result<OpenedVolume> {
+        if !self.path.is_dir() {
+            self.how.folder.refuse()?;
+        }
+        let opened = self.open_with(self.how.opening(&self.path)?, access, hidden)?;
         Ok(opened.bytes().map_err(|e| e.at(&self.path))?.into())
     }
 
-    /// Opens a volume, or a folder whose files are encrypted one by one.
-    pub fn open_any(&self, access: Access) -> anyhow::Result<Opened> {
-        self.open_with(access, None)
+    /// Opens what has files in it: a volume, a folder whose files are encrypted one by one, or what is not encrypted.
+    pub fn open_for_files(&self, access: Access) -> anyhow::Result<Opened> {
+        self.open_with(self.how.opening_for_files(&self.path)?, access, None)
     }
 
     /// The same, and protects the hidden volume in it if that is asked for.
-    pub fn open_any_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<Opened> {
-        if protect.protect && (access == Access::ReadOnly || self.how.truncated) {
-            return Err(Error::misuse("a volume that is opened read-only needs no protection")
-                .hint("Leave out --protect-hidden.")
-                .into());
-        }
-        if protect.on_stdin() && self.password_on_stdin() {
-            return Err(Error::misuse("only one of the two passwords can come from standard input").into());
-        }
-        self.open_with(access, protect.protect.then_some(&protect.hidden))
+    pub fn open_for_files_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<Opened> {
+        self.open_with(self.how.opening_for_files(&self.path)?, access, self.protected(access, protect)?)
     }
 
-    fn open_with(&self, access: Access, hidden: Option<&HiddenArgs>) -> anyhow::Result<Opened> {
+    fn protected<'a>(
+        &self,
+        access: Access,
+        protect: &'a ProtectArgs,
+    ) -> claviger_engine::Result<Option<&'a HiddenArgs>> {
+        if protect.protect && (access == Access::ReadOnly || self.how.truncated) {
+            return Err(Error::misuse("a volume that is opened read-only needs no protection")
+                .hint("Leave out --protect-hidden."));
+        }
+        if protect.on_stdin() && self.password_on_stdin() {
+            return Err(Error::misuse("only one of the two passwords can come from standard input"));
+        }
+        Ok(protect.protect.then_some(&protect.hidden))
+    }
+
+    fn open_with(&self, opening: Opening, access: Access, hidden: Option<&HiddenArgs>) -> anyhow::Result<Opened> {
         let access = if self.how.truncated { Access::ReadOnly } else { access };
         guard::no_dumps();
         let cancel = cancel::install()?;
-        let locked = self.how.opening(&self.path)?.access(access).find();
+        let locked = opening.access(access).find();
         let locked = locked.map_err(|e| if self.path.is_dir() { e } else { with_explain(e) })?;
-        locked.check(&self.how.unlock(&[]))?;
+        let folder = locked.file_format().map(|_| self.how.folder.read()).transpose()?;
+        let unlock = |credentials| match &folder {
+            Some(given) => self.how.unlock_folder(credentials, given),
+            None => self.how.unlock(credentials),
+        };
+        locked.check(&unlock(&[]))?;
+        // A password is then that of a folder in it.
+        if locked.is_clear() {
+            return Ok(locked.unlock(&self.how.unlock(&[]))?);
+        }
         if let Some(header) = locked.header() {
             self.announce(header).map_err(|e| e.at(&self.path))?;
         }
@@ -409,13 +473,63 @@ impl OpenArgs {
             cancel: Some(cancel),
             progress: Some(&show),
             protect,
-            ..self.how.unlock(&credentials)
+            ..unlock(&credentials)
         };
         let opened = locked.unlock(&with);
         drop(hidden_credentials);
         drop(credentials);
         drop(bar);
         Ok(opened.map_err(with_explain)?)
+    }
+
+    /// Whether the options are for a folder of encrypted files inside.
+    pub fn wants_folder(&self) -> bool {
+        self.how.folder_format().is_some() || self.how.folder.given()
+    }
+
+    /// Opens the folder of encrypted files into which `path` leads in what is open, if that is `wanted` or the options say so: by its
+    /// format, by an option for such folders, or by a password, which is the folder's where nothing else is encrypted (`in_clear`).
+    pub fn open_inner_folder(
+        &self,
+        tree: &Arc<dyn Tree>,
+        path: &OsStr,
+        in_clear: bool,
+        wanted: bool,
+    ) -> anyhow::Result<Option<OpenFolder>> {
+        let (named, args) = (self.how.folder_format(), &self.how.folder);
+        let wanted = wanted || self.wants_folder() || in_clear && self.credentials.given();
+        if !wanted && !in_clear {
+            return Ok(None);
+        }
+        let locked = match Opening::tree(Arc::clone(tree)).at(path).format(named).find() {
+            Ok(locked) => locked,
+            Err(_) if !wanted => return Ok(None),
+            Err(e) => return Err(e.at(&self.path).into()),
+        };
+        if let (false, Some(format)) = (wanted, locked.file_format()) {
+            let name = format.name();
+            output::note(&format!(
+                "this is in a folder of {name} and shown as it is stored; --format {name} decrypts it"
+            ));
+            return Ok(None);
+        }
+        guard::no_dumps();
+        let cancel = cancel::install()?;
+        let given = args.read()?;
+        let unlock = |credentials| self.how.unlock_inner_folder(credentials, &given);
+        let at = |e: Error| e.at(&self.path);
+        locked.check(&unlock(&[])).map_err(at)?;
+        let credentials = match args.gives_password() || !in_clear {
+            true if !locked.asks_passphrase(&[]) => Vec::new(),
+            true => args.source().read()?,
+            false => self.credentials.read_for(|keyfiles| locked.asks_passphrase(keyfiles))?,
+        };
+        let bar = Progress::trials("Opening");
+        let show = |done, all| bar.at(done, all);
+        let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..unlock(&credentials) };
+        let opened = locked.unlock(&with).and_then(Opened::files);
+        drop(bar);
+        Ok(opened.map(Some).map_err(at)?)
     }
 }
 

@@ -137,6 +137,19 @@ impl Stacked {
         self.counters.failure()
     }
 
+    /// The keys, by their signatures: see [`FileKeys::signatures`].
+    pub fn signatures(&self) -> Vec<String> {
+        self.keys.signatures()
+    }
+
+    /// Whether the keys open this file: from its header, without its contents.
+    ///
+    /// # Errors
+    /// Those of [`FileKeys::layout`].
+    pub fn opens(&self, file: Node) -> io::Result<()> {
+        self.keys.layout(self.stored(file)).map(drop)
+    }
+
     fn stored(&self, file: Node) -> Stored<'_> {
         Stored { tree: &*self.lower, file, contents: file }
     }
@@ -149,7 +162,7 @@ impl Stacked {
     }
 
     /// What decrypts to something that is no name at all was made by somebody else.
-    fn plain_name(&self, stored: &OsStr) -> Option<OsString> {
+    pub(crate) fn plain_name(&self, stored: &OsStr) -> Option<OsString> {
         self.keys.plain_name(stored).filter(|name| is_name(name))
     }
 

@@ -2,12 +2,14 @@
 
 mod held;
 pub mod host;
+mod subtree;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::time::SystemTime;
 
 pub use held::{Held, NodeStore};
+pub use subtree::Subtree;
 
 use crate::error::{Error, ErrorKind};
 
