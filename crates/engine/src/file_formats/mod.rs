@@ -5,6 +5,7 @@
 //! out.
 
 mod clear;
+pub mod ecryptfs;
 mod stacked;
 mod survey;
 
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use clear::CLEAR;
+pub use ecryptfs::ECRYPTFS;
 use serde::Serialize;
 pub use stacked::Stacked;
 pub use survey::{Problem, Survey};
@@ -27,7 +29,7 @@ use crate::trees::{Node, NodeKind, Subtree, Tree, damaged};
 use crate::volume::{Layout, Segment};
 
 /// Every format there is.
-pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR];
+pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR, &ECRYPTFS];
 
 /// A format that encrypts file by file.
 pub trait FileFormat: Sync {
@@ -47,7 +49,7 @@ pub trait FileFormat: Sync {
     ///
     /// # Errors
     /// `Io`.
-    fn identify(&self, lower: &dyn Tree) -> Result<Verdict>;
+    fn identify(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict>;
 
     /// What turns the files and names below into plaintext.
     ///
@@ -273,6 +275,11 @@ pub trait FileKeys: Send + Sync {
         Vec::new()
     }
 
+    /// Whether nothing may be written with these keys.
+    fn read_only(&self) -> bool {
+        false
+    }
+
     /// What people must know. Whole sentences.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
@@ -291,7 +298,7 @@ pub fn open(lower: Arc<dyn Tree>, name: Option<&str>, with: &Unlock<'_>) -> Resu
 ///
 /// # Errors
 /// `NotThisFormat`, `Misuse` if there is no format of that name.
-pub fn find(lower: &dyn Tree, name: Option<&str>) -> Result<&'static dyn FileFormat> {
+pub fn find(lower: &(dyn Tree + 'static), name: Option<&str>) -> Result<&'static dyn FileFormat> {
     name.map_or_else(|| identified(lower), named)
 }
 
@@ -372,7 +379,7 @@ pub fn named(name: &str) -> Result<&'static dyn FileFormat> {
     })
 }
 
-fn identified(lower: &dyn Tree) -> Result<&'static dyn FileFormat> {
+fn identified(lower: &(dyn Tree + 'static)) -> Result<&'static dyn FileFormat> {
     for format in FILE_FORMATS {
         if let Verdict::Yes(_) = format.identify(lower)? {
             return Ok(*format);
