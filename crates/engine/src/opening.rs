@@ -1,7 +1,7 @@
 //! The one way from a path to what is in a volume: the file, the partition in it, the header, and what unlocks it; or the folder
 //! whose files are encrypted one by one, wherever it is.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -380,6 +380,25 @@ impl Locked {
         match &self.found {
             Found::Folder(folder) => Some((&folder.lower, &folder.beside)),
             Found::Volume(_) | Found::Clear(_) => None,
+        }
+    }
+
+    /// Where a folder is in the tree that it was found in: see [`Opening::at`].
+    pub fn place(&self) -> &OsStr {
+        match &self.found {
+            Found::Folder(folder) => &folder.path,
+            Found::Volume(_) | Found::Clear(_) => OsStr::new(""),
+        }
+    }
+
+    /// Tries the credentials on a folder, and leaves it locked for other ones.
+    ///
+    /// # Errors
+    /// Those of [`Locked::unlock`]; `Misuse` for what is no folder.
+    pub fn try_folder(&self, with: &Unlock<'_>) -> Result<Stacked> {
+        match &self.found {
+            Found::Folder(folder) => folder.tree(with),
+            Found::Volume(_) | Found::Clear(_) => Err(Error::misuse("it is no folder whose files are encrypted one by one")),
         }
     }
 
