@@ -398,7 +398,9 @@ impl Locked {
     pub fn try_folder(&self, with: &Unlock<'_>) -> Result<Stacked> {
         match &self.found {
             Found::Folder(folder) => folder.tree(with),
-            Found::Volume(_) | Found::Clear(_) => Err(Error::misuse("it is no folder whose files are encrypted one by one")),
+            Found::Volume(_) | Found::Clear(_) => {
+                Err(Error::misuse("it is no folder whose files are encrypted one by one"))
+            }
         }
     }
 
@@ -471,9 +473,9 @@ impl LockedFolder {
         let tree = file_formats::unlock(self.format, self.lower.clone(), with)?;
         let (has, should) = (tree.signatures(), &self.beside.signatures);
         // Of a folder without a file nothing else tells.
-        match (has.first(), should.first()) {
-            (Some(has), Some(should)) if !has.eq_ignore_ascii_case(should) => {
-                let what = format!("its key has the signature {has}, and that of the folder is {should}");
+        match should.first() {
+            Some(should) if !has.is_empty() && !has.contains(should) => {
+                let what = format!("its key has the signature {}, and that of the folder is {should}", has[0]);
                 Err(Error::new(ErrorKind::WrongCredential(what)).in_format(self.format.name()))
             }
             _ => Ok(tree),

@@ -109,12 +109,12 @@ impl OpenArgs {
 }
 
 impl FoundFolder<'_> {
-    /// Whether its password is read from standard input, and there is nobody to ask.
+    /// What opens it, asked where needed.
     pub fn credentials(&self) -> anyhow::Result<Vec<Credential>> {
         self.locked.check(&self.with(&[])).map_err(|e| e.at(Path::new(&self.path)))?;
         let args = self.args;
         let own = args.how.folder.gives_password() || self.place == Place::InVolume;
-        let asks = |keyfiles: &[Credential]| self.locked.asks_passphrase(keyfiles);
+        let asks = |keyfiles: &[Credential]| !args.how.folder.as_stored() && self.locked.asks_passphrase(keyfiles);
         Ok(match own {
             true if !asks(&[]) && !args.how.folder.gives_password() => Vec::new(),
             true => args.how.folder.source().read()?,

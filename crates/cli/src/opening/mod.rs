@@ -450,7 +450,7 @@ impl OpenArgs {
         if let Some(header) = locked.header() {
             self.announce(header).map_err(|e| e.at(&self.path))?;
         }
-        let asks = |keyfiles: &[Credential]| locked.asks_passphrase(keyfiles);
+        let asks = |keyfiles: &[Credential]| !self.how.folder.as_stored() && locked.asks_passphrase(keyfiles);
         let credentials = match locked.headerless() {
             true => self.credentials.read_for_headerless(asks)?,
             false => self.credentials.read_for(asks)?,

@@ -5,6 +5,7 @@
 //! out.
 
 mod clear;
+pub mod ecryptfs;
 mod stacked;
 mod survey;
 
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use clear::CLEAR;
+pub use ecryptfs::ECRYPTFS;
 use serde::Serialize;
 pub use stacked::Stacked;
 pub use survey::{Problem, Survey};
@@ -27,7 +29,7 @@ use crate::trees::{Node, NodeKind, Subtree, Tree, damaged};
 use crate::volume::{Layout, Segment};
 
 /// Every format there is.
-pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR];
+pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR, &ECRYPTFS];
 
 /// A format that encrypts file by file.
 pub trait FileFormat: Sync {
@@ -47,7 +49,15 @@ pub trait FileFormat: Sync {
     ///
     /// # Errors
     /// `Io`.
-    fn identify(&self, lower: &dyn Tree) -> Result<Verdict>;
+    fn identify(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict>;
+
+    /// The same without a look into the folders in it.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn glance(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict> {
+        self.identify(lower)
+    }
 
     /// What turns the files and names below into plaintext.
     ///
@@ -59,7 +69,7 @@ pub trait FileFormat: Sync {
     ///
     /// # Errors
     /// Those of the tree.
-    fn beside(&self, _beside: &dyn Tree) -> io::Result<Beside> {
+    fn beside(&self, _beside: &(dyn Tree + 'static)) -> io::Result<Beside> {
         Ok(Beside::default())
     }
 
@@ -268,7 +278,12 @@ pub trait FileKeys: Send + Sync {
         false
     }
 
-    /// The keys, by their signatures in hex: that of contents first, then that of names. None where the format has no such thing.
+    /// Whether nothing may be written with these keys.
+    fn read_only(&self) -> bool {
+        false
+    }
+
+    /// The keys, by their signatures in hex: those of contents first, then that of names. None where the format has no such thing.
     fn signatures(&self) -> Vec<String> {
         Vec::new()
     }
@@ -291,7 +306,7 @@ pub fn open(lower: Arc<dyn Tree>, name: Option<&str>, with: &Unlock<'_>) -> Resu
 ///
 /// # Errors
 /// `NotThisFormat`, `Misuse` if there is no format of that name.
-pub fn find(lower: &dyn Tree, name: Option<&str>) -> Result<&'static dyn FileFormat> {
+pub fn find(lower: &(dyn Tree + 'static), name: Option<&str>) -> Result<&'static dyn FileFormat> {
     name.map_or_else(|| identified(lower), named)
 }
 
@@ -323,22 +338,32 @@ pub fn locate(tree: &Arc<dyn Tree>, path: &OsStr, name: Option<&str>) -> Result<
             // A file, or what is to be made.
             Ok(_) | Err(_) => break,
         };
-        for format in formats {
-            let shows = match format.identify(&folder)? {
-                Verdict::Yes(_) => true,
-                Verdict::Possible(_) => named.is_some(),
-                Verdict::No(_) => false,
-            };
-            if shows {
-                return Ok(Located { folder, path: path.to_owned(), format: *format });
-            }
+        if let Some(format) = shown(formats, named.is_some(), |format| format.glance(&folder))? {
+            return Ok(Located { folder, path: path.to_owned(), format });
         }
         last = Some((folder, path));
     }
-    match (named, last) {
-        (Some(format), Some((folder, path))) => Ok(Located { folder, path: path.to_owned(), format }),
-        _ => Err(nothing_shows()),
+    let Some((folder, path)) = last else { return Err(nothing_shows()) };
+    // Only what is in its folders may show it.
+    let format = shown(formats, named.is_some(), |format| format.identify(&folder))?.or(named);
+    let format = format.ok_or_else(nothing_shows)?;
+    Ok(Located { folder, path: path.to_owned(), format })
+}
+
+/// The first format that says so; where it is named, `Possible` will do.
+fn shown(
+    formats: &[&'static dyn FileFormat],
+    named: bool,
+    look: impl Fn(&'static dyn FileFormat) -> Result<Verdict>,
+) -> Result<Option<&'static dyn FileFormat>> {
+    for format in formats {
+        match look(*format)? {
+            Verdict::Yes(_) => return Ok(Some(*format)),
+            Verdict::Possible(_) if named => return Ok(Some(*format)),
+            Verdict::Possible(_) | Verdict::No(_) => {}
+        }
     }
+    Ok(None)
 }
 
 /// The folders on the way to `path`, from the root on, and itself.
@@ -372,7 +397,7 @@ pub fn named(name: &str) -> Result<&'static dyn FileFormat> {
     })
 }
 
-fn identified(lower: &dyn Tree) -> Result<&'static dyn FileFormat> {
+fn identified(lower: &(dyn Tree + 'static)) -> Result<&'static dyn FileFormat> {
     for format in FILE_FORMATS {
         if let Verdict::Yes(_) = format.identify(lower)? {
             return Ok(*format);

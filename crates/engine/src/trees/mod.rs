@@ -2,6 +2,7 @@
 
 mod held;
 pub mod host;
+mod read_only;
 mod subtree;
 
 use std::ffi::{OsStr, OsString};
@@ -9,6 +10,7 @@ use std::io;
 use std::time::SystemTime;
 
 pub use held::{Held, NodeStore};
+pub use read_only::ReadOnly;
 pub use subtree::Subtree;
 
 use crate::error::{Error, ErrorKind};
