@@ -1,7 +1,7 @@
 //! The one way from a path to what is in a volume: the file, the partition in it, the header, and what unlocks it; or the folder
 //! whose files are encrypted one by one, wherever it is.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -383,6 +383,27 @@ impl Locked {
         }
     }
 
+    /// Where a folder is in the tree that it was found in: see [`Opening::at`].
+    pub fn place(&self) -> &OsStr {
+        match &self.found {
+            Found::Folder(folder) => &folder.path,
+            Found::Volume(_) | Found::Clear(_) => OsStr::new(""),
+        }
+    }
+
+    /// Tries the credentials on a folder, and leaves it locked for other ones.
+    ///
+    /// # Errors
+    /// Those of [`Locked::unlock`]; `Misuse` for what is no folder.
+    pub fn try_folder(&self, with: &Unlock<'_>) -> Result<Stacked> {
+        match &self.found {
+            Found::Folder(folder) => folder.tree(with),
+            Found::Volume(_) | Found::Clear(_) => {
+                Err(Error::misuse("it is no folder whose files are encrypted one by one"))
+            }
+        }
+    }
+
     /// Whether nothing encrypts it: see [`Opening::or_clear`].
     pub fn is_clear(&self) -> bool {
         matches!(self.found, Found::Clear(_))
@@ -452,9 +473,9 @@ impl LockedFolder {
         let tree = file_formats::unlock(self.format, self.lower.clone(), with)?;
         let (has, should) = (tree.signatures(), &self.beside.signatures);
         // Of a folder without a file nothing else tells.
-        match (has.first(), should.first()) {
-            (Some(has), Some(should)) if !has.eq_ignore_ascii_case(should) => {
-                let what = format!("its key has the signature {has}, and that of the folder is {should}");
+        match should.first() {
+            Some(should) if !has.is_empty() && !has.contains(should) => {
+                let what = format!("its key has the signature {}, and that of the folder is {should}", has[0]);
                 Err(Error::new(ErrorKind::WrongCredential(what)).in_format(self.format.name()))
             }
             _ => Ok(tree),

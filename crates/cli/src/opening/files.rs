@@ -12,7 +12,7 @@ use claviger_engine::filesystems::{self, Filesystem};
 use claviger_engine::opening::OpenFolder;
 use claviger_engine::store::Access;
 use claviger_engine::trees::{Attributes, Entry, Held, Node, NodeKind, Tree};
-use claviger_engine::{Error, ErrorKind, Opened, Store, partitions};
+use claviger_engine::{Error, ErrorKind, FileFormat, Opened, Store, partitions};
 
 use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
 use crate::terminal::output;
@@ -35,6 +35,8 @@ pub struct Inside {
     begins: PathBuf,
     /// Whether nothing encrypts them.
     pub in_clear: bool,
+    /// Of a folder of encrypted files, the same as it is stored, with the same nodes.
+    pub stored: Option<(Arc<dyn Tree>, &'static dyn FileFormat)>,
 }
 
 impl InsideArgs {
@@ -87,7 +89,7 @@ impl InsideArgs {
     }
 
     /// The file system in what has bytes.
-    fn outer(&self, open: &OpenArgs, opened: Opened) -> anyhow::Result<Inside> {
+    pub fn outer(&self, open: &OpenArgs, opened: Opened) -> anyhow::Result<Inside> {
         let (mut store, in_clear): (Arc<dyn Store>, _) = match opened {
             Opened::Clear(store) => (store, true),
             volume => {
@@ -101,7 +103,7 @@ impl InsideArgs {
         }
         let (filesystem, tree) =
             filesystems::open(store.clone()).map_err(|e| self.explained(e, &*store).at(&open.path))?;
-        Ok(Inside { tree: tree.into(), filesystem: Some(filesystem), begins: PathBuf::new(), in_clear })
+        Ok(Inside { tree: tree.into(), filesystem: Some(filesystem), begins: PathBuf::new(), in_clear, stored: None })
     }
 
     /// The error, with what to try where the volume holds partitions.
@@ -121,9 +123,10 @@ pub type Found<'a> = Held<&'a (dyn Tree + 'static)>;
 
 impl Inside {
     fn of(folder: OpenFolder, filesystem: Option<Filesystem>) -> Self {
-        let begins = folder.path.into();
-        let tree = folder.tree.with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO)));
-        Self { tree: Arc::new(tree), filesystem, begins, in_clear: false }
+        let OpenFolder { tree, lower, format, path, .. } = folder;
+        let tree = tree.with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO)));
+        let stored = Some((lower, format));
+        Self { tree: Arc::new(tree), filesystem, begins: path.into(), in_clear: false, stored }
     }
 
     /// The node at a path inside the volume.

@@ -1,12 +1,12 @@
 //! Options for folders whose files are encrypted one by one.
 
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use claviger_engine::credential::FolderOptions;
+use claviger_engine::file_formats::ecryptfs;
 use claviger_engine::{Credential, Error, Result, Secret};
 
-use crate::opening::credentials::{Source, read_up_to};
+use crate::opening::credentials::Source;
 
 /// How such a folder is opened and used.
 #[derive(clap::Args, Clone, Default)]
@@ -56,15 +56,17 @@ pub struct FolderGiven {
     wrapped_passphrase: Option<Vec<u8>>,
 }
 
-/// The longest file with a wrapped passphrase that is read, in bytes: version 2 has 90.
-const WRAPPED_MAX: usize = 4096;
-
 impl FolderArgs {
     /// Whether one of them was given.
     pub fn given(&self) -> bool {
         let Self { no_name_encryption, passthrough, encrypted_view, xattr_metadata, .. } = self;
         let flags = [no_name_encryption, passthrough, encrypted_view, xattr_metadata].into_iter().any(|flag| *flag);
         flags || self.gives_password() || self.gives_name_password() || self.wrapped_passphrase.is_some()
+    }
+
+    /// Whether files are shown as they are stored, which takes no password.
+    pub fn as_stored(&self) -> bool {
+        self.encrypted_view
     }
 
     /// Whether it is said where the folder's password comes from.
@@ -94,7 +96,7 @@ impl FolderArgs {
             true => passphrase(self.name_source().read()?),
             false => None,
         };
-        let wrapped_passphrase = self.wrapped_passphrase.as_deref().map(read_wrapped).transpose()?;
+        let wrapped_passphrase = self.wrapped_passphrase.as_deref().map(ecryptfs::read_wrapped).transpose()?;
         Ok(FolderGiven { name_passphrase, wrapped_passphrase })
     }
 
@@ -131,17 +133,4 @@ fn passphrase(credentials: Vec<Credential>) -> Option<Secret> {
         Credential::Passphrase(text) => Some(text),
         _ => None,
     })
-}
-
-/// It is of no use without the password that unwraps it.
-fn read_wrapped(path: &Path) -> Result<Vec<u8>> {
-    let read = || -> Result<Vec<u8>> {
-        let read = read_up_to(std::fs::File::open(path)?.as_fd(), WRAPPED_MAX + 1)?;
-        match read.len() {
-            0 => Err(Error::misuse("it is empty: no wrapped passphrase")),
-            1..=WRAPPED_MAX => Ok(read.to_vec()),
-            _ => Err(Error::misuse(format!("longer than {WRAPPED_MAX} bytes: no wrapped passphrase"))),
-        }
-    };
-    read().map_err(|e| e.at(path))
 }

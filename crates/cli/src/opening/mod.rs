@@ -5,12 +5,12 @@ pub mod credentials;
 pub mod editing;
 pub mod files;
 pub mod folder;
+pub mod found_folder;
 pub mod header_changes;
 pub mod headerless;
 pub mod new_file;
 pub mod patience;
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,9 +19,8 @@ use std::time::Duration;
 use claviger_crypto::pool::Pool;
 use claviger_engine::credential::{FolderOptions, HeaderChoice, Headerless};
 use claviger_engine::formats::Facts;
-use claviger_engine::opening::{OpenFolder, OpenVolume};
+use claviger_engine::opening::OpenVolume;
 use claviger_engine::store::{Access, SMALLEST_SECTOR};
-use claviger_engine::trees::Tree;
 use claviger_engine::volume::Mapping;
 use claviger_engine::{
     Acceleration, Credential, Error, ErrorKind, Header, Opened, Opening, Protect, Store, Unlock, Volume,
@@ -451,7 +450,7 @@ impl OpenArgs {
         if let Some(header) = locked.header() {
             self.announce(header).map_err(|e| e.at(&self.path))?;
         }
-        let asks = |keyfiles: &[Credential]| locked.asks_passphrase(keyfiles);
+        let asks = |keyfiles: &[Credential]| !self.how.folder.as_stored() && locked.asks_passphrase(keyfiles);
         let credentials = match locked.headerless() {
             true => self.credentials.read_for_headerless(asks)?,
             false => self.credentials.read_for(asks)?,
@@ -480,56 +479,6 @@ impl OpenArgs {
         drop(credentials);
         drop(bar);
         Ok(opened.map_err(with_explain)?)
-    }
-
-    /// Whether the options are for a folder of encrypted files inside.
-    pub fn wants_folder(&self) -> bool {
-        self.how.folder_format().is_some() || self.how.folder.given()
-    }
-
-    /// Opens the folder of encrypted files into which `path` leads in what is open, if that is `wanted` or the options say so: by its
-    /// format, by an option for such folders, or by a password, which is the folder's where nothing else is encrypted (`in_clear`).
-    pub fn open_inner_folder(
-        &self,
-        tree: &Arc<dyn Tree>,
-        path: &OsStr,
-        in_clear: bool,
-        wanted: bool,
-    ) -> anyhow::Result<Option<OpenFolder>> {
-        let (named, args) = (self.how.folder_format(), &self.how.folder);
-        let wanted = wanted || self.wants_folder() || in_clear && self.credentials.given();
-        if !wanted && !in_clear {
-            return Ok(None);
-        }
-        let locked = match Opening::tree(Arc::clone(tree)).at(path).format(named).find() {
-            Ok(locked) => locked,
-            Err(_) if !wanted => return Ok(None),
-            Err(e) => return Err(e.at(&self.path).into()),
-        };
-        if let (false, Some(format)) = (wanted, locked.file_format()) {
-            let name = format.name();
-            output::note(&format!(
-                "this is in a folder of {name} and shown as it is stored; --format {name} decrypts it"
-            ));
-            return Ok(None);
-        }
-        guard::no_dumps();
-        let cancel = cancel::install()?;
-        let given = args.read()?;
-        let unlock = |credentials| self.how.unlock_inner_folder(credentials, &given);
-        let at = |e: Error| e.at(&self.path);
-        locked.check(&unlock(&[])).map_err(at)?;
-        let credentials = match args.gives_password() || !in_clear {
-            true if !locked.asks_passphrase(&[]) => Vec::new(),
-            true => args.source().read()?,
-            false => self.credentials.read_for(|keyfiles| locked.asks_passphrase(keyfiles))?,
-        };
-        let bar = Progress::trials("Opening");
-        let show = |done, all| bar.at(done, all);
-        let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..unlock(&credentials) };
-        let opened = locked.unlock(&with).and_then(Opened::files);
-        drop(bar);
-        Ok(opened.map(Some).map_err(at)?)
     }
 }
 

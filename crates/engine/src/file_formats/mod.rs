@@ -51,6 +51,14 @@ pub trait FileFormat: Sync {
     /// `Io`.
     fn identify(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict>;
 
+    /// The same without a look into the folders in it.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn glance(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict> {
+        self.identify(lower)
+    }
+
     /// What turns the files and names below into plaintext.
     ///
     /// # Errors
@@ -61,7 +69,7 @@ pub trait FileFormat: Sync {
     ///
     /// # Errors
     /// Those of the tree.
-    fn beside(&self, _beside: &dyn Tree) -> io::Result<Beside> {
+    fn beside(&self, _beside: &(dyn Tree + 'static)) -> io::Result<Beside> {
         Ok(Beside::default())
     }
 
@@ -270,14 +278,14 @@ pub trait FileKeys: Send + Sync {
         false
     }
 
-    /// The keys, by their signatures in hex: that of contents first, then that of names. None where the format has no such thing.
-    fn signatures(&self) -> Vec<String> {
-        Vec::new()
-    }
-
     /// Whether nothing may be written with these keys.
     fn read_only(&self) -> bool {
         false
+    }
+
+    /// The keys, by their signatures in hex: those of contents first, then that of names. None where the format has no such thing.
+    fn signatures(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// What people must know. Whole sentences.
@@ -330,22 +338,32 @@ pub fn locate(tree: &Arc<dyn Tree>, path: &OsStr, name: Option<&str>) -> Result<
             // A file, or what is to be made.
             Ok(_) | Err(_) => break,
         };
-        for format in formats {
-            let shows = match format.identify(&folder)? {
-                Verdict::Yes(_) => true,
-                Verdict::Possible(_) => named.is_some(),
-                Verdict::No(_) => false,
-            };
-            if shows {
-                return Ok(Located { folder, path: path.to_owned(), format: *format });
-            }
+        if let Some(format) = shown(formats, named.is_some(), |format| format.glance(&folder))? {
+            return Ok(Located { folder, path: path.to_owned(), format });
         }
         last = Some((folder, path));
     }
-    match (named, last) {
-        (Some(format), Some((folder, path))) => Ok(Located { folder, path: path.to_owned(), format }),
-        _ => Err(nothing_shows()),
+    let Some((folder, path)) = last else { return Err(nothing_shows()) };
+    // Only what is in its folders may show it.
+    let format = shown(formats, named.is_some(), |format| format.identify(&folder))?.or(named);
+    let format = format.ok_or_else(nothing_shows)?;
+    Ok(Located { folder, path: path.to_owned(), format })
+}
+
+/// The first format that says so; where it is named, `Possible` will do.
+fn shown(
+    formats: &[&'static dyn FileFormat],
+    named: bool,
+    look: impl Fn(&'static dyn FileFormat) -> Result<Verdict>,
+) -> Result<Option<&'static dyn FileFormat>> {
+    for format in formats {
+        match look(*format)? {
+            Verdict::Yes(_) => return Ok(Some(*format)),
+            Verdict::Possible(_) if named => return Ok(Some(*format)),
+            Verdict::Possible(_) | Verdict::No(_) => {}
+        }
     }
+    Ok(None)
 }
 
 /// The folders on the way to `path`, from the root on, and itself.

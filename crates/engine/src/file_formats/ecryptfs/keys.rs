@@ -14,9 +14,9 @@ use super::suite::Suite;
 use super::token::{self, Token};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_formats::{FileKeys, FileLayout, Found, Stored};
-use crate::random;
 use crate::trees::{Setting, damaged};
 use crate::volume::{Layout, Payload, Segment};
+use crate::{hex, random};
 
 /// The keys of a folder.
 pub(super) struct Keys {
@@ -242,6 +242,12 @@ impl FileKeys for Keys {
 
     fn read_only(&self) -> bool {
         self.view == View::Encrypted
+    }
+
+    fn signatures(&self) -> Vec<String> {
+        let contents = self.tokens.iter().map(|token| token.signature);
+        let names = self.names.as_ref().map(Names::signature);
+        contents.chain(names).map(|signature| hex::digits(&signature)).collect()
     }
 
     fn warnings(&self) -> Vec<String> {

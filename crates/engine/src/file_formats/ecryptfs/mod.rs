@@ -2,6 +2,7 @@
 //!
 //! Facts are from Linux 6.1, fs/ecryptfs, and ecryptfs-utils 111; both read what is written here, and write what is read.
 
+mod beside;
 mod header;
 mod kept;
 mod keys;
@@ -12,6 +13,7 @@ mod token;
 mod wrapped;
 
 use std::ffi::OsString;
+use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -24,7 +26,7 @@ use self::names::{NameKey, Names};
 use self::suite::Suite;
 use self::survey::{Limits, Survey};
 use self::token::{NAME_SALTS, SALT, Salt, Signature, Token};
-use super::{FileFacts, FileFormat, FileKeys, Stored};
+use super::{Beside, FileFacts, FileFormat, FileKeys, Stored};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Verdict;
@@ -39,10 +41,10 @@ pub static ECRYPTFS: Ecryptfs = Ecryptfs;
 pub struct Ecryptfs;
 
 /// How much is looked at to know the format.
-const A_LOOK: Limits = Limits { names: 1000, files: 64 };
+const A_LOOK: Limits = Limits { names: 1000, files: 64, folders: 256 };
 
 /// How much is looked at for a file that a passphrase opens.
-const A_SEARCH: Limits = Limits { names: 100_000, files: 4096 };
+const A_SEARCH: Limits = Limits { names: 100_000, files: 4096, folders: 256 };
 
 /// For how many salts a passphrase is tried. Folders have one, or two where somebody changed it; a hostile one may have any number, and
 /// each takes a while.
@@ -77,16 +79,15 @@ impl FileFormat for Ecryptfs {
     }
 
     fn identify(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict> {
-        let survey = Survey::of(lower, A_LOOK, |_| Ok(ControlFlow::Break(())))?;
-        Ok(if !survey.names.is_empty() {
-            Verdict::Yes("its names are encrypted as those of eCryptfs are".into())
-        } else if survey.headers > 0 {
-            Verdict::Yes("its files have headers of eCryptfs".into())
-        } else if survey.damaged.is_some() {
-            Verdict::Possible("its files begin as those of eCryptfs do, but their headers cannot be read".into())
-        } else {
-            Verdict::No("neither names nor files in it are those of eCryptfs".into())
-        })
+        verdict(lower, A_LOOK)
+    }
+
+    fn glance(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict> {
+        verdict(lower, Limits { folders: 0, ..A_LOOK })
+    }
+
+    fn beside(&self, folder: &(dyn Tree + 'static)) -> io::Result<Beside> {
+        beside::look(folder)
     }
 
     fn unlock(&self, lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>> {
@@ -138,6 +139,19 @@ impl FileFormat for Ecryptfs {
     fn facts(&self, of: Stored<'_>) -> Result<FileFacts> {
         Ok(kept::facts(of)?)
     }
+}
+
+fn verdict(lower: &(dyn Tree + 'static), limits: Limits) -> Result<Verdict> {
+    let survey = Survey::of(lower, limits, |_| Ok(ControlFlow::Break(())))?;
+    Ok(if !survey.names.is_empty() {
+        Verdict::Yes("its names are encrypted as those of eCryptfs are".into())
+    } else if survey.headers > 0 {
+        Verdict::Yes("its files have headers of eCryptfs".into())
+    } else if survey.damaged.is_some() {
+        Verdict::Possible("its files begin as those of eCryptfs do, but their headers cannot be read".into())
+    } else {
+        Verdict::No("neither names nor files in it are those of eCryptfs".into())
+    })
 }
 
 /// Said of a folder without encrypted files.

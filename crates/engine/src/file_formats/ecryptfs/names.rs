@@ -74,6 +74,11 @@ impl Names {
         Self { key, cipher: token.cipher(suite, acceleration), filling }
     }
 
+    /// That of its key.
+    pub fn signature(&self) -> Signature {
+        self.key.signature
+    }
+
     /// The name in clear; nothing if it is not encrypted, or otherwise than here.
     pub fn plain(&self, stored: &OsStr) -> Option<OsString> {
         let Packet { key, sealed: mut bytes } = Packet::of(stored.as_bytes())?;

@@ -18,10 +18,9 @@ use crate::trees::{Held, NodeKind, Tree};
 pub(super) struct Limits {
     pub names: usize,
     pub files: usize,
+    /// Folders that wait to be looked at.
+    pub folders: usize,
 }
-
-/// The most folders that wait to be looked at.
-const FOLDERS: usize = 256;
 
 /// The most different keys that are remembered.
 const KEYS: usize = 64;
@@ -77,7 +76,7 @@ impl Survey {
                 }
                 let Ok(held) = Held::take(tree, folder.node(), &entry) else { continue };
                 if entry.kind == NodeKind::Folder {
-                    if folders.len() < FOLDERS {
+                    if folders.len() < limits.folders {
                         folders.push_back(held);
                     }
                     continue;
