@@ -48,6 +48,8 @@ pub enum Parameter {
     FileSystem,
     /// The volume key itself.
     VolumeKey,
+    /// A private key.
+    PrivateKey,
     /// A keyslot.
     Keyslot,
     /// A backup of the header inside the volume.
@@ -101,6 +103,7 @@ impl Parameter {
         Self::DiscoveryVolume,
         Self::FileSystem,
         Self::VolumeKey,
+        Self::PrivateKey,
         Self::Keyslot,
         Self::BackupHeader,
         Self::HiddenVolume,
@@ -139,6 +142,7 @@ impl Parameter {
             Self::DiscoveryVolume => "discovery volume",
             Self::FileSystem => "file system made with it",
             Self::VolumeKey => "volume key",
+            Self::PrivateKey => "private key",
             Self::Keyslot => "keyslot",
             Self::BackupHeader => "backup header",
             Self::HiddenVolume => "hidden volume",
@@ -228,6 +232,7 @@ pub(crate) fn check_opening(name: &'static str, takes: &Takes, with: &Unlock<'_>
         Credential::Passphrase(_) => false,
         Credential::Keyfile(_) => !takes.opens_with(Parameter::Keyfile),
         Credential::VolumeKey(_) => !takes.opens_with(Parameter::VolumeKey),
+        Credential::PrivateKey(_) => !takes.opens_with(Parameter::PrivateKey),
     });
     if let Some(credential) = missing {
         return Err(ErrorKind::CredentialKind { format: name, kind: credential.kind() }.into());
