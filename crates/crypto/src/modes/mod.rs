@@ -4,6 +4,7 @@ pub mod adiantum;
 pub mod aead;
 pub mod cascade;
 pub mod cbc;
+pub mod efs;
 pub mod lrw;
 pub(crate) mod md5;
 mod simple;
