@@ -120,10 +120,10 @@ impl Desx {
         for (half, pair) in des.as_chunks_mut::<4>().0.iter_mut().zip(of_des.as_chunks::<8>().0) {
             *half = std::array::from_fn(|i| pair[i] ^ pair[i + 4]);
         }
-        let (output, input) = of_whitening.split_at(8);
+        of_whitening.rotate_left(8);
         let desx = Self {
             des: Resident::build(|| des::Des::new(&Array(des))),
-            whitening: Secret::copy_from([input, output].concat().as_slice()),
+            whitening: Secret::copy_from(&of_whitening),
         };
         wipe(&mut of_des, 0);
         wipe(&mut of_whitening, 0);

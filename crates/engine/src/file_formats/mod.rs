@@ -5,6 +5,7 @@
 //! out.
 
 mod clear;
+pub mod efs;
 mod stacked;
 
 use std::ffi::{OsStr, OsString};
@@ -12,6 +13,7 @@ use std::io;
 use std::sync::Arc;
 
 pub use clear::CLEAR;
+pub use efs::EFS;
 use serde::Serialize;
 pub use stacked::Stacked;
 
@@ -24,7 +26,7 @@ use crate::trees::{Node, Tree, damaged};
 use crate::volume::{Layout, Segment};
 
 /// Every format there is.
-pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR];
+pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR, &EFS];
 
 /// A format that encrypts file by file.
 pub trait FileFormat: Sync {

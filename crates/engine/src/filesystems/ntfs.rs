@@ -21,7 +21,7 @@ use stream::Stream;
 use super::guard::{Reader, guarded};
 use crate::error::Result;
 use crate::store::Store;
-use crate::trees::{Attributes, Ciphertext, EFS_INFO, Entry, Node, NodeKind, Space, Tree, damaged};
+use crate::trees::{Attributes, Ciphertext, EFS_INFO, Entry, NTFS_ATTRIBUTES, Node, NodeKind, Space, Tree, damaged};
 
 /// Records below this one belong to the file system itself.
 const FIRST_USER_RECORD: u64 = 24;
@@ -269,7 +269,13 @@ impl Tree for Ntfs {
     }
 
     fn extended(&self, node: Node, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
-        if name != EFS_INFO {
+        if name == NTFS_ATTRIBUTES {
+            let flags = self.with_file(node, ALLOWANCE, |file, _| Ok(file.info().map_err(io_error)?.file_attributes()))?;
+            return Ok(Some(flags.bits().to_le_bytes().to_vec()));
+        }
+        // Of a file, each stream by itself is encrypted or not.
+        let clear = matches!(self.contents(node), Ok(Some(contents)) if !contents.encrypted());
+        if name != EFS_INFO || clear {
             return Ok(None);
         }
         let info = self.with_file(node, ALLOWANCE, |file, reader| {

@@ -45,6 +45,10 @@ pub enum Special {
 /// The extended attribute in which NTFS's EFS keeps for whom a file is encrypted, as ntfs-3g names it.
 pub const EFS_INFO: &str = "system.ntfs_efsinfo";
 
+/// The extended attribute with a file's attributes in Windows, a little-endian number of four bytes, as ntfs-3g names it. It tells an
+/// NTFS.
+pub const NTFS_ATTRIBUTES: &str = "system.ntfs_attrib";
+
 /// What is known about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {

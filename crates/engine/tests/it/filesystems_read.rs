@@ -5,12 +5,13 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use crate::support::fat::{contents, read_all};
+use crate::support::ntfs::{Mounted, empty, ntfs_image};
 use claviger_engine::filesystems::{self, Kind};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::trees::{NewNode, Node, NodeKind, Tree, find};
@@ -52,13 +53,6 @@ fn in_memory(image: &Path) -> Arc<MemoryStore> {
 fn open(store: &Arc<MemoryStore>) -> (Kind, Box<dyn Tree>) {
     let (found, tree) = filesystems::open(store.clone()).unwrap_or_else(|e| panic!("{e}"));
     (found.kind, tree)
-}
-
-/// An empty file of `size` MiB.
-fn empty(dir: &Path, size: u64) -> PathBuf {
-    let image = dir.join("image");
-    File::create(&image).and_then(|f| f.set_len(size << 20)).expect("an empty image");
-    image
 }
 
 #[test]
@@ -155,55 +149,6 @@ fn walk(
         }
     }
     Ok(())
-}
-
-/// The file system of an image, mounted by a program of others. It is unmounted when this is dropped.
-struct Mounted(PathBuf);
-
-impl Mounted {
-    fn ntfs(image: &Path, options: &str) -> Option<Self> {
-        tools::root()?;
-        let ntfs_3g = tools::program("ntfs-3g")?;
-        if !Path::new("/dev/fuse").exists() {
-            return tools::skip("there is no /dev/fuse");
-        }
-        let dir = image.with_extension("mounted");
-        let _ = fs::create_dir(&dir);
-        tools::run(Command::new("timeout").arg("60").arg(ntfs_3g).args(["-o", options]).arg(image).arg(&dir));
-        Some(Self(dir))
-    }
-
-    fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Unmounts, and waits until all is written.
-    fn end(self, image: &Path) {
-        tools::run(Command::new("timeout").args(["60", "umount"]).arg(&self.0));
-        // The server writes and ends after umount has returned; it holds a lock until then.
-        let until = Instant::now() + Duration::from_secs(60);
-        while claviger_engine::store::FileStore::open(image, claviger_engine::store::Access::ReadWrite).is_err() {
-            assert!(Instant::now() < until, "ntfs-3g does not end");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = Command::new("timeout")
-            .args(["10", "umount", "-l"])
-            .arg(&self.0)
-            .stderr(std::process::Stdio::null())
-            .status();
-    }
-}
-
-fn ntfs_image(dir: &Path, size: u64, more: &[&str]) -> Option<PathBuf> {
-    let mkntfs = tools::program("mkntfs")?;
-    let image = empty(dir, size);
-    tools::run(Command::new(mkntfs).args(["-F", "-Q", "-q", "-L", "label"]).args(more).arg(&image));
-    Some(image)
 }
 
 #[test]
