@@ -66,6 +66,7 @@ mod kdf;
 pub mod modes;
 pub mod pool;
 mod registers;
+pub mod rsa;
 pub mod secret;
 pub mod stretch;
 #[cfg(target_arch = "x86_64")]

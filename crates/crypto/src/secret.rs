@@ -168,6 +168,12 @@ pub fn wipe_stack() {
     registers::wipe();
 }
 
+/// Like [`wipe_stack`], and as deep as numbers of 16,384 bits with tables of their powers go.
+pub(crate) fn wipe_deep() {
+    overwrite::<{ 256 << 10 }>();
+    registers::wipe();
+}
+
 /// Like [`wipe_stack`], but only as deep as a sector cipher's calls: kernels spill round keys for which they have no
 /// registers left. Takes a few hundred nanoseconds at most, so that every piece of a request can end with it.
 pub fn wipe_after_sectors() {

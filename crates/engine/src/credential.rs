@@ -3,12 +3,14 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use claviger_crypto::{Acceleration, Secret};
 
 use crate::error::{Error, Result};
+use crate::private_keys::PrivateKey;
 use crate::random;
 
 /// As much of a keyfile as any format reads, in bytes (cryptsetup 2.6.1, configure.ac, `keyfile-size-maxkb`).
@@ -28,6 +30,8 @@ pub enum Credential {
     Keyfile(Secret),
     /// The volume key itself.
     VolumeKey(Secret),
+    /// A private key, which may be in a device that never hands it out.
+    PrivateKey(Arc<dyn PrivateKey>),
 }
 
 impl Credential {
@@ -37,13 +41,16 @@ impl Credential {
             Self::Passphrase(_) => "passphrase",
             Self::Keyfile(_) => "keyfile",
             Self::VolumeKey(_) => "volume key",
+            Self::PrivateKey(_) => "private key",
         }
     }
 
     /// Whether there is not a byte in it: it keeps nobody out.
     pub fn is_empty(&self) -> bool {
-        let (Self::Passphrase(bytes) | Self::Keyfile(bytes) | Self::VolumeKey(bytes)) = self;
-        bytes.is_empty()
+        match self {
+            Self::Passphrase(bytes) | Self::Keyfile(bytes) | Self::VolumeKey(bytes) => bytes.is_empty(),
+            Self::PrivateKey(_) => false,
+        }
     }
 
     /// Reads a keyfile, or every keyfile of a folder: its regular files, but neither hidden ones (whose names begin with a

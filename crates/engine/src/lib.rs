@@ -123,6 +123,7 @@ mod little_endian;
 pub mod memory;
 pub mod opening;
 pub mod partitions;
+pub mod private_keys;
 pub mod random;
 pub mod spec;
 pub mod store;

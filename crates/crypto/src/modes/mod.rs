@@ -5,6 +5,7 @@ pub mod aead;
 pub mod cascade;
 pub mod cbc;
 mod ecryptfs;
+pub mod efs;
 pub mod lrw;
 pub(crate) mod md5;
 mod simple;

@@ -1,6 +1,7 @@
 //! Which form of a credential opens a volume.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use claviger_crypto::Secret;
@@ -235,6 +236,7 @@ impl Way {
                 Some(Credential::Passphrase(Secret::copy_from(self.password.as_deref().unwrap_or(text))))
             }
             (Credential::VolumeKey(key), _) => Some(Credential::VolumeKey(Secret::copy_from(key))),
+            (Credential::PrivateKey(key), _) => Some(Credential::PrivateKey(Arc::clone(key))),
             (Credential::Keyfile(contents), how) => {
                 keyfile += 1;
                 let left_out = how == How::WithoutKeyfile(keyfile - 1);
@@ -263,6 +265,7 @@ mod tests {
             Credential::Passphrase(text) => format!("p:{}", String::from_utf8_lossy(text)),
             Credential::Keyfile(contents) => format!("k:{}", String::from_utf8_lossy(contents)),
             Credential::VolumeKey(_) => "v".to_owned(),
+            Credential::PrivateKey(_) => "k".to_owned(),
         };
         credentials.iter().map(one).collect::<Vec<_>>().join(" ")
     }

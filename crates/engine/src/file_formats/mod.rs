@@ -6,6 +6,7 @@
 
 mod clear;
 pub mod ecryptfs;
+pub mod efs;
 mod stacked;
 mod survey;
 
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 pub use clear::CLEAR;
 pub use ecryptfs::ECRYPTFS;
+pub use efs::EFS;
 use serde::Serialize;
 pub use stacked::Stacked;
 pub use survey::{Problem, Survey};
@@ -29,7 +31,7 @@ use crate::trees::{Node, NodeKind, Subtree, Tree, damaged};
 use crate::volume::{Layout, Segment};
 
 /// Every format there is.
-pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR, &ECRYPTFS];
+pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR, &ECRYPTFS, &EFS];
 
 /// A format that encrypts file by file.
 pub trait FileFormat: Sync {

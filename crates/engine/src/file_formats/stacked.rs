@@ -494,6 +494,14 @@ impl Tree for Stacked {
         self.lower.remove(folder, &self.stored_name(name)?)
     }
 
+    fn stream(&self, file: Node, name: &OsStr) -> io::Result<Node> {
+        self.lower.stream(file, name)
+    }
+
+    fn streams(&self, file: Node) -> io::Result<Vec<OsString>> {
+        self.lower.streams(file)
+    }
+
     fn extended(&self, node: Node, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
         if self.keys.hides(name) { Ok(None) } else { self.lower.extended(node, name) }
     }

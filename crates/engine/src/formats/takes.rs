@@ -49,6 +49,8 @@ pub enum Parameter {
     FileSystem,
     /// The volume key itself.
     VolumeKey,
+    /// A private key.
+    PrivateKey,
     /// A keyslot.
     Keyslot,
     /// A backup of the header inside the volume.
@@ -114,6 +116,7 @@ impl Parameter {
         Self::DiscoveryVolume,
         Self::FileSystem,
         Self::VolumeKey,
+        Self::PrivateKey,
         Self::Keyslot,
         Self::BackupHeader,
         Self::HiddenVolume,
@@ -158,6 +161,7 @@ impl Parameter {
             Self::DiscoveryVolume => "discovery volume",
             Self::FileSystem => "file system made with it",
             Self::VolumeKey => "volume key",
+            Self::PrivateKey => "private key",
             Self::Keyslot => "keyslot",
             Self::BackupHeader => "backup header",
             Self::HiddenVolume => "hidden volume",
@@ -259,6 +263,7 @@ pub(crate) fn check_opening(name: &'static str, takes: &Takes, with: &Unlock<'_>
         Credential::Passphrase(_) => false,
         Credential::Keyfile(_) => !takes.opens_with(Parameter::Keyfile),
         Credential::VolumeKey(_) => !takes.opens_with(Parameter::VolumeKey),
+        Credential::PrivateKey(_) => !takes.opens_with(Parameter::PrivateKey),
     });
     if let Some(credential) = missing {
         return Err(ErrorKind::CredentialKind { format: name, kind: credential.kind() }.into());

@@ -53,7 +53,9 @@ impl Opener {
                 Typed::Other => password(typed),
             },
             Credential::Keyfile(contents) => StartupKey::read(contents).map(Self::StartupKey),
-            Credential::VolumeKey(_) => Err(ErrorKind::CredentialKind { format: NAME, kind: credential.kind() }.into()),
+            Credential::VolumeKey(_) | Credential::PrivateKey(_) => {
+                Err(ErrorKind::CredentialKind { format: NAME, kind: credential.kind() }.into())
+            }
         }
     }
 
