@@ -2,9 +2,11 @@
 #![deny(unsafe_code)] // allowed in posix::sys only, for system calls that have no safe form
 
 pub mod bitlocker;
+pub mod ecryptfs;
 pub mod filevault2;
 pub mod fsx;
 pub mod mounts;
+pub mod operations;
 pub mod posix;
 pub mod processes;
 pub mod random;
