@@ -5,6 +5,7 @@
 //! out.
 
 mod clear;
+pub mod ecryptfs;
 mod stacked;
 
 use std::ffi::{OsStr, OsString};
@@ -12,6 +13,8 @@ use std::io;
 use std::sync::Arc;
 
 pub use clear::CLEAR;
+pub use ecryptfs::ECRYPTFS;
+use serde::Serialize;
 pub use stacked::Stacked;
 
 use crate::advice::Advice;
@@ -23,7 +26,7 @@ use crate::trees::{Node, Tree, damaged};
 use crate::volume::{Layout, Segment};
 
 /// Every format there is.
-pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR];
+pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR, &ECRYPTFS];
 
 /// A format that encrypts file by file.
 pub trait FileFormat: Sync {
@@ -42,13 +45,72 @@ pub trait FileFormat: Sync {
     ///
     /// # Errors
     /// `Io`.
-    fn identify(&self, lower: &dyn Tree) -> Result<Verdict>;
+    fn identify(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict>;
 
     /// What turns the files and names below into plaintext.
     ///
     /// # Errors
     /// `WrongCredential`, `CredentialKind`, `Malformed`, `Unsupported`, `Cancelled`, `Io`.
     fn unlock(&self, lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>>;
+
+    /// What is known of one file without any credential.
+    ///
+    /// # Errors
+    /// `Io`. What is wrong with the file is no error, but one of the facts.
+    fn facts(&self, of: Stored<'_>) -> Result<FileFacts> {
+        Ok(FileFacts::clear(of.tree.attributes(of.contents)?.size))
+    }
+}
+
+/// What the metadata of a file say, and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FileFacts {
+    /// What it is.
+    pub state: FileState,
+    /// Its cipher, as people call it: `AES`.
+    pub cipher: Option<String>,
+    /// Size of the key, in bits.
+    pub key_bits: Option<u32>,
+    /// For whom it is encrypted: signatures or thumbprints, in hex. Whoever has one of these keys can read it.
+    pub keys: Vec<String>,
+    /// Where the metadata are, as the end of "its metadata are in …".
+    pub metadata: Option<String>,
+    /// Version of the metadata's format.
+    pub version: Option<u32>,
+    /// Bytes of plaintext that it should have.
+    pub size: Option<u64>,
+    /// Bytes that are stored of it.
+    pub stored: u64,
+    /// Why it cannot be read, or not all of it, whatever the key. A whole sentence.
+    pub problem: Option<String>,
+}
+
+/// What a file of an encrypted folder is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum FileState {
+    /// Not encrypted.
+    Clear,
+    /// Encrypted, and whole as far as that can be told without its key.
+    Encrypted,
+    /// Empty, since its making was cut short.
+    Unfinished,
+    /// Encrypted, and less is stored than its metadata count.
+    CutShort,
+    /// Encrypted in a way that is not supported.
+    Unsupported,
+    /// Its metadata contradict themselves.
+    Damaged,
+}
+
+impl FileFacts {
+    /// Those of a file in clear of so many bytes.
+    pub fn clear(size: u64) -> Self {
+        let (cipher, key_bits, keys, metadata, version, problem) = (None, None, Vec::new(), None, None, None);
+        let state = FileState::Clear;
+        Self { state, cipher, key_bits, keys, metadata, version, size: Some(size), stored: size, problem }
+    }
 }
 
 /// Where a file is kept.
@@ -177,6 +239,11 @@ pub trait FileKeys: Send + Sync {
         false
     }
 
+    /// Whether nothing may be written with these keys.
+    fn read_only(&self) -> bool {
+        false
+    }
+
     /// What people must know. Whole sentences.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
@@ -195,7 +262,7 @@ pub fn open(lower: Arc<dyn Tree>, name: Option<&str>, with: &Unlock<'_>) -> Resu
 ///
 /// # Errors
 /// `NotThisFormat`, `Misuse` if there is no format of that name.
-pub fn find(lower: &dyn Tree, name: Option<&str>) -> Result<&'static dyn FileFormat> {
+pub fn find(lower: &(dyn Tree + 'static), name: Option<&str>) -> Result<&'static dyn FileFormat> {
     name.map_or_else(|| identified(lower), named)
 }
 
@@ -222,7 +289,7 @@ pub fn named(name: &str) -> Result<&'static dyn FileFormat> {
     })
 }
 
-fn identified(lower: &dyn Tree) -> Result<&'static dyn FileFormat> {
+fn identified(lower: &(dyn Tree + 'static)) -> Result<&'static dyn FileFormat> {
     for format in FILE_FORMATS {
         if let Verdict::Yes(_) = format.identify(lower)? {
             return Ok(*format);

@@ -11,8 +11,8 @@ use claviger_crypto::pool::Pool;
 use super::{FileKeys, FileLayout, Found, Stored};
 use crate::store::{Counters, Store, Traffic};
 use crate::trees::{
-    Attributes, Entry, NewNode, Node, NodeKind, NodeStore, Renaming, Setting, Space, Special, Tree, Use, damaged,
-    is_name,
+    Attributes, Entry, NewNode, Node, NodeKind, NodeStore, ReadOnly, Renaming, Setting, Space, Special, Tree, Use,
+    damaged, is_name,
 };
 use crate::volume::{Layout, Volume};
 
@@ -111,6 +111,7 @@ impl Drop for Using<'_> {
 impl Stacked {
     /// What `keys` make of the tree `lower`.
     pub fn new(lower: Arc<dyn Tree>, keys: Box<dyn FileKeys>) -> Self {
+        let lower = if keys.read_only() { Arc::new(ReadOnly(lower)) } else { lower };
         Self {
             lower,
             keys,

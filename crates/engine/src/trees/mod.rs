@@ -2,12 +2,14 @@
 
 mod held;
 pub mod host;
+mod read_only;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::time::SystemTime;
 
 pub use held::{Held, NodeStore};
+pub use read_only::ReadOnly;
 
 use crate::error::{Error, ErrorKind};
 
