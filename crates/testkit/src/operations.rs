@@ -90,7 +90,8 @@ impl Model {
             Operation::Resize(path, len) => self.bytes(path).resize(*len as usize, 0),
             Operation::Rename(from, to) => {
                 // A rename from one name of a file to another one does nothing (POSIX, rename()).
-                if from == to || matches!(self.nodes[from], Node::File(_)) && self.nodes.get(to) == self.nodes.get(from) {
+                if from == to || matches!(self.nodes[from], Node::File(_)) && self.nodes.get(to) == self.nodes.get(from)
+                {
                     return;
                 }
                 self.nodes.remove(to);

@@ -1,6 +1,6 @@
 //! eCryptfs, both ways with the kernel's own: what one writes the other reads, and both change the same folder in turns.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,14 +10,19 @@ use claviger_engine::trees::Tree;
 use claviger_testkit::ecryptfs::kernel::{self, Case, Lower, Mount};
 use claviger_testkit::ecryptfs::maker::{CIPHERS, Cipher, File};
 use claviger_testkit::mounts::{self, LoopDevice};
-use claviger_testkit::operations::{Listing, Model, Operation, Seen, apply, differences, file, listing};
+use claviger_testkit::operations::{Listing, Model, Operation, Seen, apply, differences, listing};
 use claviger_testkit::random::Random;
 use claviger_testkit::tools;
 
-use crate::support::ecryptfs::{PASSPHRASE, host, mount, open, open_at};
+use crate::support::ecryptfs::{PASSPHRASE, mount, open_at};
 
 const AES: Cipher = ("aes", 16);
 const OTHER: &str = "another passphrase, for names";
+
+/// In user-mode Linux a folder of the host has no files of several names: the second name leads nowhere.
+fn one_name(step: &Operation) -> bool {
+    !matches!(step, Operation::AddName(..))
+}
 
 /// Sizes around each border.
 const SIZES: &[usize] = &[0, 1, 7, 8, 15, 16, 17, 4095, 4096, 4097, 8191, 8192, 8193, 12_288, 50_001];
@@ -56,13 +61,12 @@ fn everything(seed: u64, longest_name: usize) -> Vec<Operation> {
         Operation::Resize("shorter".into(), 4097),
         Operation::Resize("shorter".into(), 10_000),
         Operation::Append("shorter".into(), random.bytes(5000)),
-        Operation::AddName("shorter".into(), "sub/deeper/the same".into()),
         Operation::Rename("sub/4095".into(), "sub/deeper/moved".into()),
         Operation::Remove("sub/8193".into()),
     ]);
     for len in 1..=longest_name {
         // Of each length: the bytes in front of a name depend on it.
-        let name = OsString::from("n".repeat(len - 1) + "\u{e4}".get(..0).unwrap_or_default() + "x");
+        let name = OsString::from("n".repeat(len - 1) + "x");
         all.push(if len % 16 == 0 { Operation::Folder(name) } else { Operation::File(name) });
     }
     for len in [1, 15, 16, 100, 170, 180, 200, 1000, 2900] {
@@ -71,22 +75,17 @@ fn everything(seed: u64, longest_name: usize) -> Vec<Operation> {
     all
 }
 
-/// Every cipher; of the first ones, names in every form, too.
+/// Every cipher, with names of the same passphrase, of another one, and in clear.
 fn every_cipher(lowers: &[PathBuf]) -> Vec<Mount<'_>> {
-    let with = |(number, (lower, cipher)): (usize, (&'_ PathBuf, &Cipher))| {
-        let of_names = [Some(PASSPHRASE), Some(OTHER), None][number % 3];
-        Mount { lower: Lower::Folder(folder_of(lowers, lower)), passphrase: PASSPHRASE, of_names, cipher: *cipher, options: "" }
-    };
-    lowers.iter().zip(CIPHERS).enumerate().map(with).collect()
-}
-
-fn folder_of<'a>(lowers: &'a [PathBuf], lower: &Path) -> &'a Path {
-    lowers.iter().find(|path| *path == lower).expect("one of them")
+    let of_names = [Some(PASSPHRASE), Some(OTHER), None].into_iter().cycle();
+    let each = lowers.iter().zip(CIPHERS).zip(of_names);
+    each.map(|((lower, cipher), of_names)| Mount { of_names, ..mount(lower, *cipher) }).collect()
 }
 
 /// Names of every length where ciphers differ in their blocks, and of fewer elsewhere.
 fn trees() -> Vec<Vec<Operation>> {
-    let names = |(number, _): (usize, &Cipher)| everything(number as u64, if matches!(number, 0 | 3) { 143 } else { 3 });
+    let names =
+        |(number, _): (usize, &Cipher)| everything(number as u64, if matches!(number, 0 | 3) { 143 } else { 3 });
     CIPHERS.iter().enumerate().map(names).collect()
 }
 
@@ -141,7 +140,10 @@ fn bytes_of(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
             match entry.file_type().expect("known") {
                 kind if kind.is_dir() => folders.push(entry.path()),
                 kind if kind.is_file() => all.push((entry.path(), fs::read(entry.path()).expect("read"))),
-                _ => all.push((entry.path(), fs::read_link(entry.path()).expect("a link").into_os_string().into_encoded_bytes())),
+                _ => all.push((
+                    entry.path(),
+                    fs::read_link(entry.path()).expect("a link").into_os_string().into_encoded_bytes(),
+                )),
             }
         }
     }
@@ -161,9 +163,10 @@ fn both_change_a_folder_in_turns() {
     for turn in 0..TURNS {
         let mut all = Vec::new();
         for model in &mut models {
-            all.push(steps(model, &mut random, 60));
+            all.push(steps(model, &mut random, 60, one_name));
         }
-        let cases: Vec<_> = mounts.iter().zip(&all).map(|(mount, operations)| Case { mount: *mount, operations }).collect();
+        let cases: Vec<_> =
+            mounts.iter().zip(&all).map(|(mount, operations)| Case { mount: *mount, operations }).collect();
         let Some(outcomes) = kernel::run(&cases, &[]) else { return };
         for (number, outcome) in outcomes.iter().enumerate() {
             let what = format!("turn {turn}, {:?}", mounts[number].cipher);
@@ -171,7 +174,7 @@ fn both_change_a_folder_in_turns() {
             same(&models[number].listing(), &outcome.listing, &format!("the kernel, {what}"));
             let tree = open_at(&lowers[number], &mounts[number]);
             same(&models[number].listing(), &seen(&tree), &what);
-            for operation in steps(&mut models[number], &mut random, 60) {
+            for operation in steps(&mut models[number], &mut random, 60, one_name) {
                 apply(&tree, &operation).unwrap_or_else(|e| panic!("{what}, {operation:?}: {e}"));
             }
             tree.finish().expect("durable");
@@ -185,14 +188,17 @@ fn both_change_a_folder_in_turns() {
     }
 }
 
-/// So many steps that the model has then done.
-fn steps(model: &mut Model, random: &mut Random, count: usize) -> Vec<Operation> {
-    let step = |_| {
+/// So many steps that may be done, and that the model has then done.
+fn steps(model: &mut Model, random: &mut Random, count: usize, may: fn(&Operation) -> bool) -> Vec<Operation> {
+    let mut all = Vec::new();
+    while all.len() < count {
         let step = model.step(random, 4096);
-        model.apply(&step);
-        step
-    };
-    (0..count).map(step).collect()
+        if may(&step) {
+            model.apply(&step);
+            all.push(step);
+        }
+    }
+    all
 }
 
 /// Names that are too long, links that are, and what is in clear: answers are the same.
@@ -207,7 +213,9 @@ fn the_kernel_s_limits_are_ours() {
     let operations: Vec<_> = [143, 144, 255]
         .map(|len| Operation::File("n".repeat(len).into()))
         .into_iter()
-        .chain([2990, 3020, 3030, 3040, 3100].map(|len| Operation::Link(format!("{len}").into(), "t".repeat(len).into())))
+        .chain(
+            [2990, 3020, 3030, 3040, 3100].map(|len| Operation::Link(format!("{len}").into(), "t".repeat(len).into())),
+        )
         .collect();
     let cases: Vec<_> = mounts.iter().map(|mount| Case { mount: *mount, operations: &operations }).collect();
     let Some(outcomes) = kernel::run(&cases, &[]) else { return };
@@ -231,7 +239,7 @@ impl Image {
         let dir = tempfile::tempdir().expect("a folder");
         let image = Self { dir };
         mounts::sparse_file(&image.path(), 32 << 20);
-        tools::run(Command::new(tools::program("mke2fs")?).args(["-q", "-t", "ext4"]).arg(image.path()));
+        tools::run(Command::new(tools::program("mke2fs")?).args(["-q", "-t", "ext4", "-b", "4096"]).arg(image.path()));
         Some(image)
     }
 
@@ -257,18 +265,31 @@ fn metadata_are_kept_in_attributes_by_both() {
     let Some(image) = Image::new() else { return };
     let ciphers = [AES, ("aes", 32), ("des3_ede", 24)];
     let names = ["0", "1", "2"];
-    let mounts: Vec<_> = names.iter().zip(ciphers).map(|(name, cipher)| {
-        let lower = Lower::Image(0, name);
-        Mount { lower, passphrase: PASSPHRASE, of_names: Some(PASSPHRASE), cipher, options: "ecryptfs_xattr_metadata" }
-    }).collect();
+    let mounts: Vec<_> = names
+        .iter()
+        .zip(ciphers)
+        .map(|(name, cipher)| {
+            let lower = Lower::Image(0, name);
+            Mount {
+                lower,
+                passphrase: PASSPHRASE,
+                of_names: Some(PASSPHRASE),
+                cipher,
+                options: "ecryptfs_xattr_metadata",
+            }
+        })
+        .collect();
     let mut random = Random::new(3);
     let mut models = vec![Model::default(); mounts.len()];
-    let trees: Vec<Vec<_>> = models.iter_mut().map(|model| {
-        let mut all = everything(5, 20);
-        *model = std::mem::take(model).after(&all);
-        all.extend(steps(model, &mut random, 40));
-        all
-    }).collect();
+    let trees: Vec<Vec<_>> = models
+        .iter_mut()
+        .map(|model| {
+            let mut all = everything(5, 20);
+            *model = std::mem::take(model).after(&all);
+            all.extend(steps(model, &mut random, 40, |_| true));
+            all
+        })
+        .collect();
     let cases: Vec<_> =
         mounts.iter().zip(&trees).map(|(mount, operations)| Case { mount: *mount, operations }).collect();
     let Some(outcomes) = kernel::run(&cases, &[&image.path()]) else { return };
@@ -278,7 +299,7 @@ fn metadata_are_kept_in_attributes_by_both() {
             same(&models[number].listing(), &outcomes[number].listing, "the kernel");
             let tree = open_at(&root.join(names[number]), mount);
             same(&models[number].listing(), &seen(&tree), "read");
-            for operation in steps(&mut models[number], &mut random, 60) {
+            for operation in steps(&mut models[number], &mut random, 60, |_| true) {
                 apply(&tree, &operation).unwrap_or_else(|e| panic!("{operation:?}: {e}"));
             }
             tree.finish().expect("durable");
@@ -320,12 +341,19 @@ fn foreign_files_are_refused_or_shown_as_the_kernel_does() {
     let Some(outcomes) = kernel::run(&cases, &[]) else { return };
     for (mount, outcome) in mounts.iter().zip(&outcomes) {
         let found = listing(&open_at(&lower, mount)).expect("it is listed");
-        for (name, bytes) in &others {
-            let (theirs, ours) = (&outcome.listing[&OsString::from(*name)], &found[&OsString::from(*name)]);
-            println!("{:?} {name}: the kernel {theirs:?}, here {ours:?}", mount.options);
-            let _ = bytes;
+        for (name, _) in &others {
+            let (theirs, ours) = (&outcome.listing[OsStr::new(name)], &found[OsStr::new(name)]);
+            // The kernel shows what it cannot decrypt, or what is not there, as if it were what is asked for.
+            let refused = match (*name, mount.options) {
+                (_, "ecryptfs_passthrough,ecryptfs_encrypted_view") => false,
+                ("only a header", _) | ("of another", "ecryptfs_passthrough") => true,
+                _ => matches!(theirs, Seen::Unreadable(_)),
+            };
+            match refused {
+                true => assert!(matches!(ours, Seen::Unreadable(_)), "{:?} {name}: {ours:?}", mount.options),
+                false => assert_eq!(ours, theirs, "{:?} {name}", mount.options),
+            }
         }
     }
     assert!(bytes_of(&lower) == before, "something was written");
-    let _ = (Seen::Folder, file, host, open);
 }

@@ -341,7 +341,9 @@ mod tests {
     #[test]
     fn ecryptfs_utils_unwrap_what_is_made_here() {
         for salt in [None, Some([9; 8])] {
-            for passphrase in ["short", "sixteen letters!", "a passphrase of exactly sixty-four letters is the longest one .."] {
+            for passphrase in
+                ["short", "sixteen letters!", "a passphrase of exactly sixty-four letters is the longest one .."]
+            {
                 let Some(unwrapped) = utils::unwrap(&wrapped(passphrase, "login", salt), "login") else { return };
                 assert_eq!(unwrapped.as_deref(), Ok(passphrase));
             }

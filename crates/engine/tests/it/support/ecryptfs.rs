@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use claviger_engine::credential::FolderOptions;
 use claviger_engine::file_formats::{self, Stacked};
 use claviger_engine::store::Access;
 use claviger_engine::trees::Tree;
 use claviger_engine::trees::host::HostFolder;
-use claviger_engine::{FolderOptions, Result, Secret, Unlock};
+use claviger_engine::{Result, Secret, Unlock};
 use claviger_testkit::ecryptfs::kernel::{Lower, Mount};
 use claviger_testkit::ecryptfs::maker::Cipher;
 
