@@ -8,6 +8,7 @@ mod bitlocker_protectors;
 mod bitlocker_states;
 mod ecryptfs_damaged;
 mod ecryptfs_kernel;
+mod ecryptfs_vectors;
 mod edit;
 mod examples;
 mod filesystems_detect;

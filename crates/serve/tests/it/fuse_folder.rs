@@ -52,7 +52,8 @@ impl Passed {
             chown(dir, Some(NOBODY), Some(NOBODY)).expect("root may");
         }
         // In the second group of the cases, too: who is in none can give nothing to it.
-        let words = [&[&*word(&place), transport], words].concat();
+        let folder = word(&place);
+        let words = [&[&*folder, transport], words].concat();
         let server = place.serve_as_nobody_in(&[second_group(NOBODY)], &words);
         assert_eq!(server.transport, transport);
         Some(Self { place, server })

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use claviger_crypto::modes::EcryptfsCbc;
+use claviger_crypto::secret::wipe_after_sectors;
 use claviger_crypto::{Acceleration, BlockCipher, Secret, SectorCipher};
 
 use super::header::{self, Header, New, Place};
@@ -98,6 +99,7 @@ impl Keys {
     /// The layout of a file with this key.
     fn layout_of(&self, key: &[u8], suite: Suite, stored_at: u64, size: u64) -> Result<FileLayout> {
         let cipher = EcryptfsCbc::new(suite.cipher().with_key(key, self.acceleration), key);
+        wipe_after_sectors();
         let cipher: Arc<dyn SectorCipher> = Arc::new(cipher);
         let (len, payload) = (header::largest(stored_at), Payload::crypt(cipher, 0));
         let layout = Layout::new(vec![Segment { at: 0, len, stored_at, payload, writable: true }])?;
