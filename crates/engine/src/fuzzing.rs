@@ -1,5 +1,6 @@
 //! Ways into parsers that nothing else reaches, for the fuzz targets of this project. No promise is made about them.
 
+use crate::file_formats::ecryptfs;
 use crate::formats::{bitlocker, filevault2, loopaes, luks2, plain, truecrypt};
 
 /// Reads a header of TrueCrypt or VeraCrypt that has been decrypted: up to 448 bytes.
@@ -40,4 +41,9 @@ pub fn bitlocker_on_write(bytes: &[u8]) {
 /// Reads a startup key's file.
 pub fn bitlocker_startup_key(bytes: &[u8]) {
     bitlocker::fuzz_startup_key(bytes);
+}
+
+/// Reads a file in which a passphrase of eCryptfs is wrapped.
+pub fn ecryptfs_wrapped(bytes: &[u8]) {
+    ecryptfs::fuzz_wrapped(bytes);
 }

@@ -6,6 +6,7 @@ use claviger_engine::spec::Cost;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Format, Secret, Spec, Store, Unlock};
 use claviger_testkit::bitlocker::maker::{self, EncryptOnWrite, Kind, Made, Protector, State};
+use claviger_testkit::ecryptfs::maker as ecryptfs;
 use claviger_testkit::filevault2::{BLOCK, DATA, Recipe, User};
 use sha2::{Digest, Sha256};
 
@@ -173,6 +174,33 @@ pub fn filevault2() -> Vec<Vec<u8>> {
     let parts = Recipe { parts: vec![(1, 9), (3, 4)], beginning: DATA, ..ordinary.clone() };
     let compressed = Recipe { compressed: true, ..ordinary.clone() };
     vec![ordinary.make().sealed(), parts.make().blocks.concat(), compressed.make().blocks.concat()]
+}
+
+/// The passphrase of [`ecryptfs_header`] and [`ecryptfs_name`].
+pub const PASSPHRASE: &str = "passphrase";
+
+/// Files with their header in front, and headers as they are in an attribute.
+pub fn ecryptfs_header() -> Vec<Vec<u8>> {
+    let ciphers = [("aes", 16), ("aes", 24), ("blowfish", 56), ("des3_ede", 24), ("cast6", 32)];
+    let files = ciphers.map(|cipher| ecryptfs::File::new(PASSPHRASE, cipher, &[7; 5000]));
+    let several = ecryptfs::File { passphrases: vec!["another".into(), PASSPHRASE.into()], ..files[0].clone() };
+    let public = [&files[0].metadata()[..26], &ecryptfs::public_key_packet([3; 8], &[8; 256])].concat();
+    let stored = files.iter().map(ecryptfs::File::stored);
+    stored.chain([several.metadata(), files[0].metadata(), public]).collect()
+}
+
+/// Names, and targets of links, which may be longer.
+pub fn ecryptfs_name() -> Vec<Vec<u8>> {
+    let aes = |name: &str| ecryptfs::name(PASSPHRASE, ("aes", 16), name.as_bytes());
+    let of_other_cipher = ecryptfs::name(PASSPHRASE, ("blowfish", 16), b"name");
+    let names =
+        [aes("name"), aes(&"n".repeat(143)), aes(&"target/".repeat(100)), aes(".."), aes("a/b"), of_other_cipher];
+    names.into_iter().chain(["in clear".to_owned()]).map(String::into_bytes).collect()
+}
+
+/// Wrapped passphrases of both versions.
+pub fn ecryptfs_wrapped() -> Vec<Vec<u8>> {
+    [None, Some([9; 8])].map(|salt| ecryptfs::wrapped(PASSPHRASE, "login", salt)).to_vec()
 }
 
 /// Every form of a cipher specification.

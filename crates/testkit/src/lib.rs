@@ -3,9 +3,11 @@
 
 pub mod bitlocker;
 pub mod efs;
+pub mod ecryptfs;
 pub mod filevault2;
 pub mod fsx;
 pub mod mounts;
+pub mod operations;
 pub mod posix;
 pub mod processes;
 pub mod random;

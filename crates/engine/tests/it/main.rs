@@ -6,6 +6,8 @@ mod bitlocker_create;
 mod bitlocker_damaged;
 mod bitlocker_protectors;
 mod bitlocker_states;
+mod ecryptfs_damaged;
+mod ecryptfs_kernel;
 mod ecryptfs_vectors;
 mod edit;
 mod efs;

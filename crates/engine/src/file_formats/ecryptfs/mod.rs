@@ -18,6 +18,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use claviger_crypto::Secret;
+pub(crate) use wrapped::fuzz_wrapped;
 pub use wrapped::{read_wrapped, rewrap_passphrase, unwrap_passphrase, wrap_passphrase};
 
 use self::header::Place;
