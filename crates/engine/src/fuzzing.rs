@@ -1,5 +1,7 @@
 //! Ways into parsers that nothing else reaches, for the fuzz targets of this project. No promise is made about them.
 
+use crate::file_formats::efs::EfsInfo;
+use crate::filesystems::ntfs;
 use crate::formats::{bitlocker, filevault2, loopaes, luks2, plain, truecrypt};
 
 /// Reads a header of TrueCrypt or VeraCrypt that has been decrypted: up to 448 bytes.
@@ -40,4 +42,19 @@ pub fn bitlocker_on_write(bytes: &[u8]) {
 /// Reads a startup key's file.
 pub fn bitlocker_startup_key(bytes: &[u8]) {
     bitlocker::fuzz_startup_key(bytes);
+}
+
+/// Reads what says for whom a file of NTFS is encrypted, and writes it.
+pub fn efs_info(bytes: &[u8]) {
+    let Ok(info) = EfsInfo::parse(bytes) else { return };
+    let _ = info.for_whom();
+    let again = EfsInfo::parse(&info.to_bytes()).expect("what is written is whole");
+    assert!(again == info, "what is written reads back");
+}
+
+/// Decompresses units of NTFS of both kinds of ends.
+pub fn lznt1(bytes: &[u8]) {
+    for size in [512, 64 << 10] {
+        let _ = ntfs::decompress(bytes, &mut vec![0; size]);
+    }
 }

@@ -1,5 +1,6 @@
 //! Initial inputs, made by this project's own code, or by hand where it cannot make them.
 
+use claviger_engine::file_formats::efs::{EfsInfo, KeyEntry, Owner};
 use claviger_engine::formats::luks2::reencrypt::{self, Request, Stores};
 use claviger_engine::formats::{loopaes, luks1, luks2};
 use claviger_engine::spec::Cost;
@@ -300,6 +301,30 @@ pub fn filesystems() -> Vec<Vec<u8>> {
     ntfs[64] = 0xf6;
     ntfs[510..512].copy_from_slice(&[0x55, 0xaa]);
     vec![fat, ext, ntfs]
+}
+
+/// `$EFS` for two users and a recovery agent, one of whom has no thumbprint.
+pub fn efs() -> Vec<Vec<u8>> {
+    let entry = |n: u8, thumbprint| {
+        let owner = Owner {
+            thumbprint,
+            sid: Some("S-1-5-21-1-2-3-1001".into()),
+            container: Some("a container".into()),
+            provider: Some("a provider".into()),
+            name: Some("somebody".into()),
+        };
+        KeyEntry::new(owner, &[n; 256])
+    };
+    let users = vec![entry(1, Some(vec![1; 20])), entry(2, None)];
+    let whole = EfsInfo { version: 2, id: [7; 16], users, agents: vec![entry(3, Some(vec![3; 20]))] };
+    vec![whole.to_bytes(), EfsInfo { users: Vec::new(), ..whole }.to_bytes()]
+}
+
+/// Chunks that are compressed, stored, and end early.
+pub fn lznt1() -> Vec<Vec<u8>> {
+    let text = [0x05, 0xb0, 0x08, b'a', b'b', b'c', 0xfd, 0x1f].to_vec();
+    let stored = [0x03, 0x30, 1, 2, 3, 4].to_vec();
+    vec![[text.clone(), stored.clone(), vec![0, 0]].concat(), [stored, text].concat()]
 }
 
 /// Beginnings of everything.
