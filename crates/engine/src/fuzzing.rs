@@ -1,6 +1,7 @@
 //! Ways into parsers that nothing else reaches, for the fuzz targets of this project. No promise is made about them.
 
 use crate::formats::{bitlocker, filevault2, loopaes, luks2, plain, truecrypt};
+use crate::private_keys::{self, dpapi};
 
 /// Reads a header of TrueCrypt or VeraCrypt that has been decrypted: up to 448 bytes.
 pub fn truecrypt_header(bytes: &[u8]) {
@@ -40,4 +41,14 @@ pub fn bitlocker_on_write(bytes: &[u8]) {
 /// Reads a startup key's file.
 pub fn bitlocker_startup_key(bytes: &[u8]) {
     bitlocker::fuzz_startup_key(bytes);
+}
+
+/// Reads keys and certificates: PFX, PEM, and DER of each kind.
+pub fn private_keys(bytes: &[u8]) {
+    private_keys::fuzz(bytes);
+}
+
+/// Reads files of Windows' key store, and what is encrypted in them.
+pub fn dpapi(bytes: &[u8]) {
+    dpapi::fuzz(bytes);
 }

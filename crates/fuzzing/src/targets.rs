@@ -37,6 +37,8 @@ pub static TARGETS: &[Target] = &[
     Target { name: "partitions", run: partitions, corpus: corpus::partitions },
     Target { name: "filesystems", run: filesystems, corpus: corpus::filesystems },
     Target { name: "identify", run: identify, corpus: corpus::everything },
+    Target { name: "private_keys", run: fuzzing::private_keys, corpus: corpus::private_keys },
+    Target { name: "dpapi", run: fuzzing::dpapi, corpus: corpus::dpapi },
     Target { name: "crypttab", run: crypttab, corpus: corpus::crypttab },
 ];
 

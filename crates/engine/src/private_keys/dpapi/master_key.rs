@@ -11,7 +11,7 @@ use claviger_crypto::secret::wipe_stack;
 
 use super::algorithms::{self, Cipher, HashAlgorithm};
 use super::{Fields, Login, wide_text};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::private_keys::pbe::utf16;
 
 /// Bytes of a master key.
@@ -21,7 +21,7 @@ const KEY: usize = 64;
 const ITERATIONS_MAX: u32 = 1_000_000;
 
 /// What may encrypt the master keys of a user.
-pub struct Candidates(Vec<Secret>);
+pub struct Candidates(pub(super) Vec<Secret>);
 
 impl Candidates {
     /// What comes of a login and the user's security identifier: of a password, SHA-1 (a local account); MD4, the NT hash (a
@@ -82,7 +82,7 @@ impl MasterKeyFile {
         let len = fields.u64("length of the master key")?;
         fields.take(24, "lengths")?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        let mut key = Fields { bytes: &bytes[..fields.at() + fields.take(len, "master key")?.len()], at: fields.at() - len };
+        let mut key = Fields::new(fields.take(len, "master key")?);
         key.u32("version of the master key")?;
         let salt = key.take(16, "salt")?.try_into().expect("16 bytes");
         let iterations = key.u32("iterations")?;
@@ -104,8 +104,8 @@ impl MasterKeyFile {
     }
 
     /// The key, if one of the candidates opens it.
-    pub fn open(&self, candidates: &Candidates) -> Result<Option<Secret>> {
-        Ok(candidates.0.iter().find_map(|candidate| self.open_with(candidate)))
+    pub fn open(&self, candidates: &Candidates) -> Option<Secret> {
+        candidates.0.iter().find_map(|candidate| self.open_with(candidate))
     }
 
     fn open_with(&self, candidate: &Secret) -> Option<Secret> {
