@@ -211,6 +211,8 @@ pub struct Unlock<'a> {
     pub headerless: Headerless,
     /// What loop-AES appends to a passphrase before it is hashed: its `pseed`.
     pub seed: Option<&'a [u8]>,
+    /// How a folder is used whose files are encrypted one by one.
+    pub folder: FolderOptions<'a>,
     /// Whether to hand out what the kernel needs to do the same, keys included: [`crate::volume::Mapping`].
     pub for_kernel: bool,
     /// Opens a volume that is longer than its store: what is missing cannot be read, and nothing can be written.
@@ -244,6 +246,29 @@ pub struct Headerless {
     pub large_iv: bool,
     /// How many thousand times loop-AES encrypts the key that it makes of a passphrase: its `itercountk`.
     pub iterations_k: Option<u32>,
+}
+
+/// How a folder is used whose files are encrypted one by one, as far as its files do not say. What is not given is found out,
+/// or is the format's default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FolderOptions<'a> {
+    /// The passphrase of names, where it is another one than that of contents.
+    pub name_passphrase: Option<&'a Secret>,
+    /// New names are in clear. Otherwise they are as the other names of the folder; encrypted, where there are none.
+    pub clear_names: bool,
+    /// The contents of a file in which the folder's passphrase is wrapped (`wrapped-passphrase`): the passphrase that is given
+    /// unwraps it, and the one that comes out opens the folder.
+    pub wrapped_passphrase: Option<&'a [u8]>,
+    /// Files that are not encrypted are shown as they are. Otherwise to read them is an error.
+    pub passthrough: bool,
+    /// Each file reads as it is stored, with its header in front; nothing can be written.
+    pub encrypted_view: bool,
+    /// Headers of new files are kept in an extended attribute.
+    pub metadata_in_attributes: bool,
+    /// The cipher of new files, by its name in the format: `aes`. Otherwise that of the folder's other files.
+    pub cipher: Option<&'a str>,
+    /// Bytes of the keys of new files. Otherwise as many as the folder's other files have.
+    pub key_bytes: Option<usize>,
 }
 
 /// What opens the hidden volume that is to be protected.
@@ -301,6 +326,7 @@ impl<'a> Unlock<'a> {
             keyslot: None,
             headerless: Headerless::default(),
             seed: None,
+            folder: FolderOptions::default(),
             for_kernel: false,
             truncated: false,
             write_unencrypted: false,

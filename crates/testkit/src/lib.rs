@@ -3,6 +3,7 @@
 
 pub mod bitlocker;
 pub mod dpapi;
+pub mod efs;
 pub mod filevault2;
 pub mod fsx;
 pub mod mounts;

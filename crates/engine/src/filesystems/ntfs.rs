@@ -1,22 +1,27 @@
 //! NTFS, for reading, through the crate `ntfs`.
 //!
-//! The crate ignores that a file's allocated but never written part reads as zeros; this is handled here. Compressed
-//! and encrypted files and reparse points are listed, but not read.
+//! The crate finds records and names; where the bytes of a stream are is found out here. Reparse points are listed, but not read, and
+//! encrypted files (EFS) only by who asks for their ciphertext.
 
+mod lznt1;
+mod stream;
+
+use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, ErrorKind, SeekFrom};
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ntfs::attribute_value::NtfsAttributeValue;
 use ntfs::indexes::NtfsFileNameIndex;
 use ntfs::structured_values::{NtfsFileAttributeFlags, NtfsFileName, NtfsFileNamespace, NtfsVolumeFlags};
-use ntfs::{KnownNtfsFileRecordNumber, NtfsAttributeFlags, NtfsError, NtfsFile, NtfsReadSeek, NtfsTime};
+use ntfs::{KnownNtfsFileRecordNumber, NtfsAttributeType, NtfsError, NtfsFile, NtfsTime};
+use stream::Stream;
 
 use super::guard::{Reader, guarded};
 use crate::error::Result;
 use crate::store::Store;
-use crate::trees::{Attributes, Entry, Node, NodeKind, Space, Tree, damaged};
+use crate::trees::{Attributes, Ciphertext, EFS_INFO, Entry, NTFS_ATTRIBUTES, Node, NodeKind, Space, Tree, damaged};
 
 /// Records below this one belong to the file system itself.
 const FIRST_USER_RECORD: u64 = 24;
@@ -24,10 +29,24 @@ const FIRST_USER_RECORD: u64 = 24;
 /// Bytes that may be read to find something, on top of the store's size.
 const ALLOWANCE: u64 = 64 << 20;
 
-/// A store's NTFS. Nodes are file record numbers.
+/// Bits of a node that are the number of the file's record. Those above are 0, or say which of its streams it is, counted from 1.
+const RECORD_BITS: u32 = 48;
+
+/// Streams that are remembered, and parts that those have altogether.
+const REMEMBERED: usize = 16;
+const REMEMBERED_PARTS: usize = 1 << 20;
+
+/// The most bytes of `$EFS` (MS-EFSR, 2.2.2.1, has the same limit).
+const LARGEST_EFS_INFO: u64 = 256 << 10;
+
+/// A store's NTFS. Nodes are numbers of file records and of streams in them.
 pub struct Ntfs {
     volume: Mutex<Opened>,
+    /// What was read last, the latest last. Nothing in it changes: nothing is written here.
+    remembered: Mutex<VecDeque<(Node, Arc<Stream>)>>,
     store: Arc<dyn Store>,
+    /// Whether the ciphertext of encrypted files may be read.
+    shows_ciphertext: AtomicBool,
     warnings: Vec<String>,
 }
 
@@ -52,7 +71,11 @@ impl Ntfs {
             let dirty = flags.contains(NtfsVolumeFlags::IS_DIRTY);
             Ok((ntfs, dirty.then(|| warning.to_owned()).into_iter().collect()))
         })?;
-        Ok(Self { volume: Mutex::new(Opened { ntfs, reader }), store, warnings })
+        let volume = Mutex::new(Opened { ntfs, reader });
+        let (remembered, shows_ciphertext) = (Mutex::default(), AtomicBool::new(false));
+        let mut opened = Self { volume, remembered, store, shows_ciphertext, warnings };
+        opened.warnings.extend(opened.interrupted_encryption());
+        Ok(opened)
     }
 
     fn volume(&self) -> MutexGuard<'_, Opened> {
@@ -70,10 +93,86 @@ impl Ntfs {
         let Opened { ntfs, reader } = &mut *volume;
         reader.allow(allowed);
         guarded(|| {
-            let file = ntfs.file(reader, node).map_err(io_error)?;
+            let file = ntfs.file(reader, record(node)).map_err(io_error)?;
             work(&file, reader)
         })
     }
+
+    /// The contents of a node: a stream that has a name, or the one that has none. A file may have none at all.
+    fn contents(&self, node: Node) -> io::Result<Option<Arc<Stream>>> {
+        if let Some(known) = self.remembered(node) {
+            return Ok(Some(known));
+        }
+        let found = self.with_file(node, self.store.len().saturating_add(ALLOWANCE), |file, reader| {
+            let info = file.info().map_err(io_error)?;
+            match kind(file.is_directory(), info.file_attributes()) {
+                _ if named_stream(node).is_some() => {}
+                NodeKind::Folder => return Err(ErrorKind::IsADirectory.into()),
+                NodeKind::Special => return Err(unsupported("it is a reparse point")),
+                NodeKind::File | NodeKind::Link => {}
+            }
+            let name = match named_stream(node) {
+                None => String::new(),
+                Some(number) => stream_names(file, reader)?.into_iter().nth(number).ok_or(ErrorKind::NotFound)?,
+            };
+            Stream::find(file, reader, NtfsAttributeType::Data, &name)
+        })?;
+        Ok(found.map(|stream| self.remember(node, Arc::new(stream))))
+    }
+
+    fn remembered(&self, node: Node) -> Option<Arc<Stream>> {
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = remembered.iter().position(|(of, _)| *of == node)?;
+        let found = remembered.remove(place)?;
+        let stream = found.1.clone();
+        remembered.push_back(found);
+        Some(stream)
+    }
+
+    fn remember(&self, node: Node, stream: Arc<Stream>) -> Arc<Stream> {
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        remembered.push_back((node, stream.clone()));
+        let parts = |all: &VecDeque<(Node, Arc<Stream>)>| all.iter().map(|(_, stream)| stream.parts()).sum::<usize>();
+        while remembered.len() > REMEMBERED || parts(&remembered) > REMEMBERED_PARTS {
+            remembered.pop_front();
+        }
+        stream
+    }
+
+    /// What Windows leaves of a file that it was encrypting or decrypting when it stopped, as a warning. Windows finishes that itself
+    /// when it uses the volume again (Windows Internals, 4th edition, "Encrypting File System Security").
+    fn interrupted_encryption(&self) -> Option<String> {
+        let folder = self.lookup(self.root(), OsStr::new("System Volume Information")).ok()?;
+        let left = self.list(folder).ok()?.into_iter().map(|entry| entry.name);
+        let left = left.filter(|name| name.to_str().is_some_and(is_log_of_efs)).collect::<Vec<_>>();
+        let one = left.first()?.display();
+        Some(format!(
+            "Windows was encrypting or decrypting a file when it stopped (System Volume Information has {one}): the file may be whole \
+             only in the EFS0.TMP beside it"
+        ))
+    }
+}
+
+/// Whether a file in `System Volume Information` is one that EFS keeps while it encrypts or decrypts another: `EFS0.LOG`.
+fn is_log_of_efs(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    let number = name.strip_prefix("EFS").and_then(|rest| rest.strip_suffix(".LOG").or(rest.strip_suffix(".TMP")));
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// The number of the file's record.
+fn record(node: Node) -> u64 {
+    node & ((1 << RECORD_BITS) - 1)
+}
+
+/// Which of the streams that have a name it is, counted from 0.
+fn named_stream(node: Node) -> Option<usize> {
+    (node >> RECORD_BITS).checked_sub(1).map(|number| number as usize)
+}
+
+fn stream_names(file: &NtfsFile<'_>, reader: &mut Reader) -> io::Result<Vec<String>> {
+    let names = stream::names(file, reader, NtfsAttributeType::Data)?;
+    Ok(names.into_iter().filter(|name| !name.is_empty()).collect())
 }
 
 impl Tree for Ntfs {
@@ -99,24 +198,27 @@ impl Tree for Ntfs {
     }
 
     fn attributes(&self, node: Node) -> io::Result<Attributes> {
-        self.with_file(node, ALLOWANCE, |file, reader| {
-            let info = file.info().map_err(io_error)?;
-            let kind = kind(file.is_directory(), info.file_attributes());
-            let size = match kind {
-                NodeKind::File => {
-                    let data = file.data(reader, "").transpose().map_err(io_error)?;
-                    let attribute = data.as_ref().map(|item| item.to_attribute()).transpose().map_err(io_error)?;
-                    attribute.map_or(0, |a| a.value_length())
-                }
-                _ => 0,
-            };
-            Ok(Attributes {
-                modified: time(info.modification_time()),
-                accessed: time(info.access_time()),
-                created: time(info.creation_time()),
-                read_only: info.file_attributes().contains(NtfsFileAttributeFlags::READ_ONLY),
-                ..Attributes::new(kind, size, node)
-            })
+        let (info, folder) = self.with_file(node, ALLOWANCE, |file, _| {
+            Ok((file.info().map_err(io_error)?, file.is_directory()))
+        })?;
+        let kind = match named_stream(node) {
+            Some(_) => NodeKind::File,
+            None => kind(folder, info.file_attributes()),
+        };
+        let contents = match kind {
+            NodeKind::File => self.contents(node)?,
+            NodeKind::Folder | NodeKind::Link | NodeKind::Special => None,
+        };
+        Ok(Attributes {
+            modified: time(info.modification_time()),
+            accessed: time(info.access_time()),
+            created: time(info.creation_time()),
+            read_only: info.file_attributes().contains(NtfsFileAttributeFlags::READ_ONLY),
+            encrypted: match &contents {
+                Some(contents) => contents.encrypted(),
+                None => info.file_attributes().contains(NtfsFileAttributeFlags::ENCRYPTED),
+            },
+            ..Attributes::new(kind, contents.map_or(0, |contents| contents.size), node)
         })
     }
 
@@ -140,77 +242,66 @@ impl Tree for Ntfs {
     }
 
     fn read_at(&self, file: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-        let allowed = ALLOWANCE + out.len() as u64;
-        self.with_file(file, allowed, |file, reader| {
-            if file.is_directory() {
-                return Err(ErrorKind::IsADirectory.into());
-            }
-            let flags = file.info().map_err(io_error)?.file_attributes();
-            if flags.contains(NtfsFileAttributeFlags::REPARSE_POINT) {
-                return Err(unsupported("it is a reparse point"));
-            }
-            let Some(item) = file.data(reader, "") else { return Ok(0) };
-            let item = item.map_err(io_error)?;
-            let attribute = item.to_attribute().map_err(io_error)?;
-            let how = attribute.flags();
-            if how.contains(NtfsAttributeFlags::ENCRYPTED) {
-                return Err(unsupported("it is encrypted (EFS)"));
-            }
-            if how.contains(NtfsAttributeFlags::COMPRESSED) {
-                return Err(unsupported("it is compressed"));
-            }
-            let mut value = attribute.value(reader).map_err(io_error)?;
-            let size = value.len();
-            if offset >= size {
-                return Ok(0);
-            }
-            let out = &mut out[..];
-            let wanted = (out.len() as u64).min(size - offset) as usize;
-            let written = match attribute.is_resident() {
-                true => size,
-                false => self.initialized(&attribute)?,
-            };
-            let there = written.saturating_sub(offset).min(wanted as u64) as usize;
-            read_value(&mut value, reader, offset, &mut out[..there])?;
-            out[there..wanted].fill(0);
-            Ok(wanted)
-        })
+        let Some(contents) = self.contents(file)? else { return Ok(0) };
+        if contents.encrypted() && !self.shows_ciphertext.load(Ordering::Relaxed) {
+            return Err(unsupported("it is encrypted (EFS)"));
+        }
+        contents.read_at(&*self.store, offset, out)
+    }
+
+    fn stream(&self, file: Node, name: &OsStr) -> io::Result<Node> {
+        let names = self.with_file(file, ALLOWANCE, stream_names)?;
+        let number = names.iter().position(|known| name == known.as_str()).ok_or(ErrorKind::NotFound)?;
+        Ok(record(file) | (number as u64 + 1) << RECORD_BITS)
+    }
+
+    fn streams(&self, file: Node) -> io::Result<Vec<OsString>> {
+        Ok(self.with_file(file, ALLOWANCE, stream_names)?.into_iter().map(OsString::from).collect())
+    }
+
+    fn show_ciphertext(&self) {
+        self.shows_ciphertext.store(true, Ordering::Relaxed);
+    }
+
+    fn ciphertext(&self, file: Node) -> io::Result<Option<Ciphertext>> {
+        let contents = self.contents(file)?.filter(|contents| contents.encrypted());
+        Ok(contents.map(|contents| Ciphertext { size: contents.size, stored: contents.sectors() }))
+    }
+
+    fn extended(&self, node: Node, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
+        if name == NTFS_ATTRIBUTES {
+            let flags = self.with_file(node, ALLOWANCE, |file, _| Ok(file.info().map_err(io_error)?.file_attributes()))?;
+            return Ok(Some(flags.bits().to_le_bytes().to_vec()));
+        }
+        // Of a file, each stream by itself is encrypted or not.
+        let clear = matches!(self.contents(node), Ok(Some(contents)) if !contents.encrypted());
+        if name != EFS_INFO || clear {
+            return Ok(None);
+        }
+        let info = self.with_file(node, ALLOWANCE, |file, reader| {
+            Stream::find(file, reader, NtfsAttributeType::LoggedUtilityStream, "$EFS")
+        })?;
+        let Some(info) = info else { return Ok(None) };
+        if info.size > LARGEST_EFS_INFO || info.encrypted() {
+            return Err(damaged("$EFS", 0, format!("it has {} bytes", info.size)));
+        }
+        let mut bytes = vec![0; info.size as usize];
+        let read = info.read_at(&*self.store, 0, &mut bytes)?;
+        bytes.truncate(read);
+        Ok(Some(bytes))
+    }
+
+    fn list_extended(&self, node: Node) -> io::Result<Vec<OsString>> {
+        let names = self.with_file(node, ALLOWANCE, |file, reader| {
+            stream::names(file, reader, NtfsAttributeType::LoggedUtilityStream)
+        })?;
+        Ok(names.into_iter().filter(|name| name == "$EFS").map(|_| EFS_INFO.into()).collect())
     }
 
     fn space(&self) -> io::Result<Space> {
         let volume = self.volume();
         Ok(Space::new(volume.ntfs.size(), 0, volume.ntfs.cluster_size()))
     }
-}
-
-impl Ntfs {
-    /// How much of a file was ever written: a field 56 bytes into its attribute's header.
-    fn initialized(&self, attribute: &ntfs::NtfsAttribute<'_, '_>) -> io::Result<u64> {
-        const FIELD: u64 = 56;
-        let header = attribute.position().value().ok_or_else(|| damaged("attribute", 0, "it has no position"))?;
-        let at = header.get() + FIELD;
-        let mut bytes = [0; 8];
-        self.store.read_at(at, &mut bytes)?;
-        // The last two bytes of each 512 are kept elsewhere (the update sequence). Here they are the highest of a size,
-        // which are zero.
-        if at % 512 == 504 {
-            bytes[6..].fill(0);
-        }
-        Ok(u64::from_le_bytes(bytes))
-    }
-}
-
-fn read_value(
-    value: &mut NtfsAttributeValue<'_, '_>,
-    reader: &mut Reader,
-    offset: u64,
-    out: &mut [u8],
-) -> io::Result<()> {
-    if out.is_empty() {
-        return Ok(());
-    }
-    value.seek(reader, SeekFrom::Start(offset)).map_err(io_error)?;
-    value.read_exact(reader, out).map_err(io_error)
 }
 
 fn kind(is_folder: bool, flags: NtfsFileAttributeFlags) -> NodeKind {

@@ -3,8 +3,9 @@
 use serde::Serialize;
 
 use super::{FORMATS, Format, NewCredential};
-use crate::credential::{Credential, HeaderChoice, Headerless, Unlock};
+use crate::credential::{Credential, FolderOptions, HeaderChoice, Headerless, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::file_formats::FILE_FORMATS;
 use crate::spec::{Cost, Keeping, Spec};
 
 /// What only some formats take, of all that [`Spec`] and [`Unlock`] can say.
@@ -80,6 +81,18 @@ pub enum Parameter {
     MetadataSize,
     /// Size of the area of all keyslots.
     KeyslotsSize,
+    /// A passphrase of names.
+    NamePassphrase,
+    /// Names in clear.
+    ClearNames,
+    /// A file in which the passphrase is wrapped.
+    WrappedPassphrase,
+    /// Files in clear that are shown as they are.
+    Passthrough,
+    /// Files that are shown as they are stored.
+    EncryptedView,
+    /// Headers in extended attributes.
+    MetadataInAttributes,
 }
 
 impl Parameter {
@@ -119,6 +132,12 @@ impl Parameter {
         Self::Lanes,
         Self::MetadataSize,
         Self::KeyslotsSize,
+        Self::NamePassphrase,
+        Self::ClearNames,
+        Self::WrappedPassphrase,
+        Self::Passthrough,
+        Self::EncryptedView,
+        Self::MetadataInAttributes,
     ];
 
     /// What a person calls it, as the end of "LUKS1 takes no …".
@@ -158,6 +177,12 @@ impl Parameter {
             Self::Lanes => "lanes of a key derivation",
             Self::MetadataSize => "metadata size",
             Self::KeyslotsSize => "size of the keyslots area",
+            Self::NamePassphrase => "passphrase of names",
+            Self::ClearNames => "choice of names in clear",
+            Self::WrappedPassphrase => "wrapped passphrase",
+            Self::Passthrough => "choice of showing files in clear",
+            Self::EncryptedView => "view of files as they are stored",
+            Self::MetadataInAttributes => "headers in extended attributes",
         }
     }
 }
@@ -215,7 +240,13 @@ impl Takes {
 pub fn check(name: &str, takes: &Takes, purpose: Purpose, asked: &[Parameter]) -> Result<()> {
     let Some(missing) = asked.iter().find(|parameter| !takes.to(purpose).contains(parameter)) else { return Ok(()) };
     let error = Error::misuse(format!("{name} takes no {}", missing.name()));
-    let others: Vec<_> = FORMATS.iter().filter(|f| f.takes().to(purpose).contains(missing)).map(|f| f.name()).collect();
+    let takers = |all: Vec<(&'static str, Takes)>| -> Vec<_> {
+        all.into_iter().filter(|(_, takes)| takes.to(purpose).contains(missing)).map(|(name, _)| name).collect()
+    };
+    let mut others = takers(FORMATS.iter().map(|f| (f.name(), f.takes())).collect());
+    if others.is_empty() {
+        others = takers(FILE_FORMATS.iter().map(|f| (f.name(), f.takes())).collect());
+    }
     Err(match others.split_last() {
         None => error,
         Some((one, [])) => error.hint(format!("{one} does.")),
@@ -337,6 +368,16 @@ impl Unlock<'_> {
     /// What it says, apart from the credentials.
     pub fn parameters(&self) -> Vec<Parameter> {
         let place = &self.headerless;
+        let FolderOptions {
+            name_passphrase,
+            clear_names,
+            wrapped_passphrase,
+            passthrough,
+            encrypted_view,
+            metadata_in_attributes,
+            cipher: new_cipher,
+            key_bytes: new_key_bytes,
+        } = &self.folder;
         let (hidden, backup) = match self.header {
             HeaderChoice::Any => (false, false),
             HeaderChoice::Backup => (false, true),
@@ -345,8 +386,8 @@ impl Unlock<'_> {
         asked(&[
             (self.pim.is_some_and(|pim| pim > 0), Parameter::Pim),
             (self.hash.is_some(), Parameter::Hash),
-            (self.cipher.is_some(), Parameter::Cipher),
-            (place.key_bits.is_some(), Parameter::KeySize),
+            (self.cipher.is_some() || new_cipher.is_some(), Parameter::Cipher),
+            (place.key_bits.is_some() || new_key_bytes.is_some(), Parameter::KeySize),
             (place.sector_size.is_some(), Parameter::SectorSize),
             (place.offset.is_some(), Parameter::Offset),
             (place.skip.is_some(), Parameter::FirstSector),
@@ -357,6 +398,12 @@ impl Unlock<'_> {
             (self.keyslot.is_some(), Parameter::Keyslot),
             (self.protect.is_some() || hidden, Parameter::HiddenVolume),
             (backup, Parameter::BackupHeader),
+            (name_passphrase.is_some(), Parameter::NamePassphrase),
+            (*clear_names, Parameter::ClearNames),
+            (wrapped_passphrase.is_some(), Parameter::WrappedPassphrase),
+            (*passthrough, Parameter::Passthrough),
+            (*encrypted_view, Parameter::EncryptedView),
+            (*metadata_in_attributes, Parameter::MetadataInAttributes),
         ])
     }
 }

@@ -2,12 +2,17 @@
 
 mod held;
 pub mod host;
+mod read_only;
+mod subtree;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::ops::Range;
 use std::time::SystemTime;
 
 pub use held::{Held, NodeStore};
+pub use read_only::ReadOnly;
+pub use subtree::Subtree;
 
 use crate::error::{Error, ErrorKind};
 
@@ -41,6 +46,13 @@ pub enum Special {
     CharacterDevice(u64),
 }
 
+/// The extended attribute in which NTFS's EFS keeps for whom a file is encrypted, as ntfs-3g names it.
+pub const EFS_INFO: &str = "system.ntfs_efsinfo";
+
+/// The extended attribute with a file's attributes in Windows, a little-endian number of four bytes, as ntfs-3g names it. It tells an
+/// NTFS.
+pub const NTFS_ATTRIBUTES: &str = "system.ntfs_attrib";
+
 /// What is known about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
@@ -70,12 +82,14 @@ pub struct Attributes {
     pub created: Option<SystemTime>,
     /// Whether the file system says that it must not be written.
     pub read_only: bool,
+    /// Whether an NTFS keeps it encrypted (EFS). Windows encrypts what it makes in such a folder.
+    pub encrypted: bool,
 }
 
 impl Attributes {
     /// Those of a node of which nothing else is known: one name, no times, no owner.
     pub fn new(kind: NodeKind, size: u64, number: u64) -> Self {
-        let (links, read_only) = (1, false);
+        let (links, read_only, encrypted) = (1, false, false);
         let (special, stored, mode, owner) = (None, None, None, None);
         let (modified, changed, accessed, created) = (None, None, None, None);
         Self {
@@ -92,8 +106,18 @@ impl Attributes {
             accessed,
             created,
             read_only,
+            encrypted,
         }
     }
+}
+
+/// How a file is kept that the file system itself keeps encrypted, without padding: it has whole sectors of ciphertext.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ciphertext {
+    /// Bytes of plaintext.
+    pub size: u64,
+    /// Where there is ciphertext, in ascending order. All else of the plaintext is zeros.
+    pub stored: Vec<Range<u64>>,
 }
 
 /// What a new node begins with, where the file system keeps such things.
@@ -236,8 +260,21 @@ pub trait Tree: Send + Sync {
     /// Reads from byte `offset` of a file on. The number of bytes read is less than asked for only at the file's end.
     ///
     /// # Errors
-    /// `IsADirectory`; `Unsupported` for contents that the file system keeps encrypted or compressed in an unknown way.
+    /// `IsADirectory`; `Unsupported` for contents that the file system keeps encrypted or compressed in an unknown way (see
+    /// [`Tree::show_ciphertext`]).
     fn read_at(&self, file: Node, offset: u64, out: &mut [u8]) -> io::Result<usize>;
+
+    /// From now on, files that the file system itself keeps encrypted read as their ciphertext, to the end of its last sector. Until
+    /// then it is an error to read them: nobody takes ciphertext for contents.
+    fn show_ciphertext(&self) {}
+
+    /// How a file is kept, if the file system itself keeps it encrypted.
+    ///
+    /// # Errors
+    /// Those of [`Tree::read_at`].
+    fn ciphertext(&self, _file: Node) -> io::Result<Option<Ciphertext>> {
+        Ok(None)
+    }
 
     /// The target of a symbolic link.
     ///

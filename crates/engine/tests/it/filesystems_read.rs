@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use crate::support::fat::{contents, read_all};
+use crate::support::ntfs::{Mounted, empty, ntfs_image};
 use claviger_engine::filesystems::{self, Kind};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::trees::{NewNode, Node, NodeKind, Tree, find};
@@ -52,13 +53,6 @@ fn in_memory(image: &Path) -> Arc<MemoryStore> {
 fn open(store: &Arc<MemoryStore>) -> (Kind, Box<dyn Tree>) {
     let (found, tree) = filesystems::open(store.clone()).unwrap_or_else(|e| panic!("{e}"));
     (found.kind, tree)
-}
-
-/// An empty file of `size` MiB.
-fn empty(dir: &Path, size: u64) -> PathBuf {
-    let image = dir.join("image");
-    File::create(&image).and_then(|f| f.set_len(size << 20)).expect("an empty image");
-    image
 }
 
 #[test]
@@ -157,55 +151,6 @@ fn walk(
     Ok(())
 }
 
-/// The file system of an image, mounted by a program of others. It is unmounted when this is dropped.
-struct Mounted(PathBuf);
-
-impl Mounted {
-    fn ntfs(image: &Path, options: &str) -> Option<Self> {
-        tools::root()?;
-        let ntfs_3g = tools::program("ntfs-3g")?;
-        if !Path::new("/dev/fuse").exists() {
-            return tools::skip("there is no /dev/fuse");
-        }
-        let dir = image.with_extension("mounted");
-        let _ = fs::create_dir(&dir);
-        tools::run(Command::new("timeout").arg("60").arg(ntfs_3g).args(["-o", options]).arg(image).arg(&dir));
-        Some(Self(dir))
-    }
-
-    fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Unmounts, and waits until all is written.
-    fn end(self, image: &Path) {
-        tools::run(Command::new("timeout").args(["60", "umount"]).arg(&self.0));
-        // The server writes and ends after umount has returned; it holds a lock until then.
-        let until = Instant::now() + Duration::from_secs(60);
-        while claviger_engine::store::FileStore::open(image, claviger_engine::store::Access::ReadWrite).is_err() {
-            assert!(Instant::now() < until, "ntfs-3g does not end");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = Command::new("timeout")
-            .args(["10", "umount", "-l"])
-            .arg(&self.0)
-            .stderr(std::process::Stdio::null())
-            .status();
-    }
-}
-
-fn ntfs_image(dir: &Path, size: u64, more: &[&str]) -> Option<PathBuf> {
-    let mkntfs = tools::program("mkntfs")?;
-    let image = empty(dir, size);
-    tools::run(Command::new(mkntfs).args(["-F", "-Q", "-q", "-L", "label"]).args(more).arg(&image));
-    Some(image)
-}
-
 #[test]
 fn ntfs_is_read_as_ntfs_3g_wrote_it() {
     for cluster in ["512", "1024", "4096"] {
@@ -244,26 +189,107 @@ fn a_large_folder_of_large_clusters_is_refused_and_a_small_one_read() {
     assert!(matches!(error.kind, Blame::Unsupported { .. }), "{error}");
 }
 
+/// Files whose compression meets each border: of a chunk, of a unit, of what can be compressed at all.
+fn fill_compressible(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut random = Random::new(12);
+    let mut files = BTreeMap::new();
+    let text = b"the same again and again, but for the number ".repeat(6000);
+    for len in [1, 100, 511, 2000, 4095, 4096, 4097, 8192, 65_535, 65_536, 65_537, 131_072, 200_001] {
+        files.insert(format!("/packed/text {len}"), text[..len].to_vec());
+        files.insert(format!("/packed/noise {len}"), random.bytes(len));
+        let words = (0..len).map(|i| if i % 7 < 3 { random.below(4) as u8 } else { (i / 300) as u8 });
+        files.insert(format!("/packed/words {len}"), words.collect());
+        // Units that are all there, half there and not there.
+        let mixed = (0..len).map(|i| if i / 65_536 % 2 == 0 { random.below(256) as u8 } else { 0 });
+        files.insert(format!("/packed/mixed {len}"), mixed.collect());
+    }
+    for (path, bytes) in &files {
+        let mut file = File::create(dir.join(&path[1..])).expect("a file");
+        // As programs write: the units come piece by piece.
+        bytes.chunks(10_000).for_each(|piece| file.write_all(piece).expect("room"));
+    }
+    let sparse = File::create(dir.join("packed/sparse")).expect("a file");
+    sparse.write_all_at(&text[..5000], 0).expect("written");
+    sparse.write_all_at(&text[..70_000], 900_000).expect("written");
+    files.insert("/packed/sparse".into(), fs::read(dir.join("packed/sparse")).expect("a file"));
+    files
+}
+
 #[test]
-fn compressed_files_of_ntfs_are_named_and_not_read_wrongly() {
+fn compressed_files_of_ntfs_are_read_as_ntfs_3g_wrote_them() {
+    for cluster in ["512", "1024", "4096"] {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let Some(image) = ntfs_image(dir.path(), 24, &["-c", cluster]) else { return };
+        let Some(setfattr) = tools::program("python3") else { return };
+        let Some(mounted) = Mounted::ntfs(&image, "compression") else { return };
+        let folder = mounted.path().join("packed");
+        fs::create_dir(&folder).expect("a folder");
+        // FILE_ATTRIBUTE_COMPRESSED for what will be made in it.
+        let script = "import os,sys; os.setxattr(sys.argv[1], 'system.ntfs_attrib_be', (0x800).to_bytes(4, 'big'))";
+        tools::run(Command::new(setfattr).args(["-c", script]).arg(&folder));
+        let files = fill_compressible(mounted.path());
+        let packed = fs::metadata(folder.join("text 200001")).expect("metadata").blocks() * 512;
+        assert!(packed < 100_000, "ntfs-3g compresses it: {packed}");
+        mounted.end(&image);
+        let (_, tree) = open(&in_memory(&image));
+        let read = read_all(&*tree);
+        for (path, bytes) in &files {
+            assert!(read.get(path) == Some(bytes), "clusters of {cluster}: {path} is read wrongly");
+        }
+        // From the middle, in pieces that fit no unit.
+        let path = "/packed/words 200001";
+        let file = find(&*tree, OsStr::new(path)).expect("it is there");
+        let mut random = Random::new(13);
+        for _ in 0..200 {
+            let at = random.below(200_001);
+            let mut piece = vec![0; random.below(90_000)];
+            let len = piece.len().min(200_001 - at);
+            assert_eq!(tree.read_at(file, at as u64, &mut piece).expect("read"), len);
+            assert!(piece[..len] == files[path][at..][..len], "{len} bytes at {at}");
+        }
+    }
+}
+
+#[test]
+fn streams_of_ntfs_are_files_beside_the_contents() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let Some(image) = ntfs_image(dir.path(), 16, &[]) else { return };
-    let Some(setfattr) = tools::program("python3") else { return };
-    let Some(mounted) = Mounted::ntfs(&image, "compression") else { return };
-    let folder = mounted.path().join("packed");
-    fs::create_dir(&folder).expect("a folder");
-    // FILE_ATTRIBUTE_COMPRESSED for what will be made in it.
-    let script = "import os,sys; os.setxattr(sys.argv[1], 'system.ntfs_attrib_be', (0x800).to_bytes(4, 'big'))";
-    tools::run(Command::new(setfattr).args(["-c", script]).arg(&folder));
-    fs::write(folder.join("text"), b"the same again and again ".repeat(10_000)).expect("a file");
+    let Some(mounted) = Mounted::ntfs(&image, "streams_interface=windows") else { return };
+    let mut random = Random::new(14);
+    let large = random.bytes(300_000);
+    fs::write(mounted.path().join("file"), b"contents").expect("a file");
+    fs::write(mounted.path().join("file:Zone.Identifier"), b"[ZoneTransfer]").expect("a stream");
+    fs::write(mounted.path().join("file:large \u{e4}"), &large).expect("a stream");
+    fs::create_dir(mounted.path().join("folder")).expect("a folder");
+    fs::write(mounted.path().join("folder:of a folder"), b"x").expect("a stream");
+    // In so many pieces that they do not fit into one record.
+    let pieces = File::create(mounted.path().join("pieces")).expect("a file");
+    let other = File::create(mounted.path().join("other")).expect("a file");
+    let bytes = random.bytes(4096 * 900);
+    for (i, piece) in bytes.chunks(4096).enumerate() {
+        pieces.write_all_at(piece, i as u64 * 4096).expect("room");
+        pieces.sync_all().expect("durable");
+        other.write_all_at(&[1; 4096], i as u64 * 4096).expect("room");
+        other.sync_all().expect("durable");
+    }
     mounted.end(&image);
-    let store = in_memory(&image);
-    let (_, tree) = open(&store);
-    let file = find(&*tree, OsStr::new("/packed/text")).expect("it is named");
-    assert_eq!(tree.attributes(file).expect("attributes").size, 250_000);
-    let error = tree.read_at(file, 0, &mut [0; 100]).expect_err("it is not read");
-    let error = Error::from(error);
-    assert!(matches!(error.kind, Blame::Unsupported { .. }) && error.to_string().contains("compressed"), "{error}");
+    let (_, tree) = open(&in_memory(&image));
+    let file = find(&*tree, OsStr::new("/file")).expect("there");
+    assert_eq!(tree.streams(file).expect("names"), ["large \u{e4}", "Zone.Identifier"]);
+    let stream = tree.stream(file, OsStr::new("large \u{e4}")).expect("it is there");
+    assert_eq!(tree.attributes(stream).expect("attributes").size, 300_000);
+    assert!(contents(&*tree, stream) == large && contents(&*tree, file) == b"contents");
+    let zone = tree.stream(file, OsStr::new("Zone.Identifier")).expect("it is there");
+    assert_eq!(contents(&*tree, zone), b"[ZoneTransfer]");
+    assert_eq!(tree.stream(file, OsStr::new("none")).expect_err("none").kind(), ErrorKind::NotFound);
+    let folder = find(&*tree, OsStr::new("/folder")).expect("there");
+    let of_folder = tree.stream(folder, OsStr::new("of a folder")).expect("it is there");
+    assert_eq!(contents(&*tree, of_folder), b"x");
+    assert_eq!(tree.attributes(of_folder).expect("attributes").kind, NodeKind::File);
+    assert_eq!(tree.extended(file, OsStr::new("system.ntfs_efsinfo")).expect("none"), None);
+    assert!(tree.list_extended(file).expect("none").is_empty());
+    let pieces = find(&*tree, OsStr::new("/pieces")).expect("there");
+    assert!(contents(&*tree, pieces) == bytes, "pieces in several records are joined");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod bitlocker_damaged;
 mod bitlocker_protectors;
 mod bitlocker_states;
 mod edit;
+mod efs;
 mod examples;
 mod filesystems_detect;
 mod filesystems_fat;

@@ -58,6 +58,7 @@ impl HostNode {
             accessed: time(of.stx_atime),
             created: (of.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time(of.stx_btime)).flatten(),
             read_only: of.stx_attributes.contains(StatxAttributes::IMMUTABLE),
+            encrypted: false,
         })
     }
 }

@@ -4,6 +4,7 @@
 pub mod fat;
 pub mod file_format;
 pub mod luks;
+pub mod ntfs;
 
 use std::fs::File;
 use std::io::Write;

@@ -1,0 +1,194 @@
+//! Sectors of NTFS's EFS: 512 bytes each, CBC, with initialisation vectors that follow from the offset in the file.
+//!
+//! After the sources of ntfs-3g (ntfsprogs/ntfsdecrypt.c): an IV is a constant plus the offset, in words of eight bytes, little-endian.
+//! Windows' DESX takes a key of 16 bytes. MD5 of it and of a text gives the DES key, both halves xored; MD5 of it and of another text
+//! gives the whitening. It runs DES *backwards* to encrypt.
+
+use cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
+
+use super::{Cbc, IvMode, SectorCipher, assert_whole, wipe};
+use crate::chain::xor;
+use crate::ciphers::{Acceleration, BlockCipher, aes, legacy};
+use crate::hash;
+use crate::secret::{Resident, Secret};
+
+/// Bytes of a sector.
+const SECTOR: usize = 512;
+
+/// Sectors whose IVs are made at a time: as many as CBC encrypts in parallel.
+const BATCH: usize = 32;
+
+/// What AES's IVs count from: both words.
+const AES_START: [u64; 2] = [0x5816_657b_e916_1312, 0x1989_adbe_4491_8961];
+
+/// What the IVs of ciphers of 64-bit blocks count from. The second word is not used.
+const DES_START: [u64; 2] = [0x1691_1962_9891_ad13, 0];
+
+/// What is hashed behind the key, the final zero included: for the DES key, and for the whitening.
+const DESX_TEXTS: [&[u8; 12]; 2] = [b"Dan Simon  \0", b"Scott Field\0"];
+
+/// The ciphers of EFS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EfsCipher {
+    /// AES with keys of 32 bytes.
+    Aes256,
+    /// Triple DES with keys of 24 bytes.
+    TripleDes,
+    /// Windows' DESX with keys of 16 bytes.
+    Desx,
+}
+
+impl EfsCipher {
+    /// Size of its keys, in bytes.
+    pub fn key_size(self) -> usize {
+        match self {
+            Self::Aes256 => 32,
+            Self::TripleDes => 24,
+            Self::Desx => 16,
+        }
+    }
+}
+
+/// The sectors of a file or stream. They are counted from its beginning.
+pub struct EfsSectors {
+    cbc: Cbc,
+    start: [u64; 2],
+}
+
+impl EfsSectors {
+    /// The sectors under `key`.
+    ///
+    /// # Panics
+    /// If the key does not have [`EfsCipher::key_size`] bytes.
+    pub fn new(cipher: EfsCipher, key: &[u8], with: Acceleration) -> Self {
+        assert_eq!(key.len(), cipher.key_size(), "{cipher:?} has keys of one size");
+        let (cipher, start) = match cipher {
+            EfsCipher::Aes256 => (aes::AES.with_key(key, with), AES_START),
+            EfsCipher::TripleDes => (legacy::TRIPLE_DES.with_key(key, with), DES_START),
+            EfsCipher::Desx => (Box::new(Desx::new(key)) as Box<dyn BlockCipher>, DES_START),
+        };
+        Self { cbc: Cbc(cipher), start }
+    }
+
+    /// Calls `each` with groups of sectors and their IVs.
+    fn batches(&self, first: u64, run: &mut [u8], each: impl Fn(&[[u8; 16]], &mut [u8])) {
+        assert_whole(run, SECTOR);
+        let mut ivs = [[0; 16]; BATCH];
+        let mut offset = first.wrapping_mul(SECTOR as u64);
+        for batch in run.chunks_mut(BATCH * SECTOR) {
+            let ivs = &mut ivs[..batch.len() / SECTOR];
+            for iv in &mut *ivs {
+                let [low, high] = self.start.map(|word| word.wrapping_add(offset).to_le_bytes());
+                iv[..8].copy_from_slice(&low);
+                iv[8..].copy_from_slice(&high);
+                offset = offset.wrapping_add(SECTOR as u64);
+            }
+            each(ivs, batch);
+        }
+    }
+}
+
+impl SectorCipher for EfsSectors {
+    fn sector_size(&self) -> usize {
+        SECTOR
+    }
+
+    fn encrypt(&self, first: u64, run: &mut [u8]) {
+        self.batches(first, run, |ivs, batch| self.cbc.encrypt_sectors(ivs, batch));
+    }
+
+    fn decrypt(&self, first: u64, run: &mut [u8]) {
+        self.batches(first, run, |ivs, batch| self.cbc.decrypt_sectors(ivs, batch));
+    }
+}
+
+/// Windows' DESX. Secret bytes index its tables.
+struct Desx {
+    des: Resident<des::Des>,
+    /// What is xored with the plaintext, then what is xored with the ciphertext.
+    whitening: Secret,
+}
+
+impl Desx {
+    fn new(key: &[u8]) -> Self {
+        let [mut of_des, mut of_whitening] = DESX_TEXTS.map(|text| {
+            let mut digest = [0; 16];
+            hash::MD5.digest(&[key, text], &mut digest);
+            digest
+        });
+        let mut des = [0; 8];
+        for (half, pair) in des.as_chunks_mut::<4>().0.iter_mut().zip(of_des.as_chunks::<8>().0) {
+            *half = std::array::from_fn(|i| pair[i] ^ pair[i + 4]);
+        }
+        of_whitening.rotate_left(8);
+        let desx = Self {
+            des: Resident::build(|| des::Des::new(&Array(des))),
+            whitening: Secret::copy_from(&of_whitening),
+        };
+        wipe(&mut of_des, 0);
+        wipe(&mut of_whitening, 0);
+        wipe(&mut des, 0);
+        desx
+    }
+
+    fn whiten(blocks: &mut [u8], with: &[u8]) {
+        blocks.as_chunks_mut::<8>().0.iter_mut().for_each(|block| xor(block, with));
+    }
+}
+
+impl BlockCipher for Desx {
+    fn block_size(&self) -> usize {
+        8
+    }
+
+    fn encrypt_blocks(&self, blocks: &mut [u8]) {
+        assert_whole(blocks, 8);
+        let (input, output) = self.whitening.split_at(8);
+        Self::whiten(blocks, input);
+        self.des.decrypt_blocks(Array::slice_as_chunks_mut(blocks).0);
+        Self::whiten(blocks, output);
+    }
+
+    fn decrypt_blocks(&self, blocks: &mut [u8]) {
+        assert_whole(blocks, 8);
+        let (input, output) = self.whitening.split_at(8);
+        Self::whiten(blocks, output);
+        self.des.encrypt_blocks(Array::slice_as_chunks_mut(blocks).0);
+        Self::whiten(blocks, input);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn desx_is_that_of_windows() {
+        // The vectors in ntfs-3g's ntfsprogs/ntfsdecrypt.c.
+        let key = [0xa1, 0xf9, 0xe0, 0xb2, 0x53, 0x23, 0x9e, 0x8f, 0x0f, 0x91, 0x45, 0xd9, 0x8e, 0x20, 0xec, 0x30];
+        let desx = Desx::new(&key);
+        let (output, input) = (0x8ddb_4960_474c_daed_u64, 0x1e28_cac0_1aa0_f675_u64);
+        assert!(desx.whitening.same_as(&[input.to_le_bytes(), output.to_le_bytes()].concat()));
+        let mut block = [0xdc, 0xf7, 0x68, 0x2a, 0xaf, 0x48, 0x53, 0x0f];
+        desx.des.encrypt_blocks(Array::slice_as_chunks_mut(&mut block).0);
+        assert_eq!(block, [0xd8, 0xd9, 0x15, 0x23, 0x5b, 0x88, 0x0e, 0x09]);
+    }
+
+    #[test]
+    fn sectors_do_not_depend_on_their_neighbours() {
+        for cipher in [EfsCipher::Aes256, EfsCipher::TripleDes, EfsCipher::Desx] {
+            let key: Vec<u8> = (1..=cipher.key_size() as u8).collect();
+            let sectors = EfsSectors::new(cipher, &key, Acceleration::On);
+            let plain: Vec<u8> = (0..100 * SECTOR).map(|i| (i / 7) as u8).collect();
+            let mut all = plain.clone();
+            sectors.encrypt(5, &mut all);
+            for (i, sector) in plain.chunks(SECTOR).enumerate() {
+                let mut one = sector.to_vec();
+                sectors.encrypt(5 + i as u64, &mut one);
+                assert!(one == all[i * SECTOR..][..SECTOR], "{cipher:?}, sector {i}");
+            }
+            sectors.decrypt(5, &mut all);
+            assert!(all == plain, "{cipher:?}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The key of a file (FEK): how it is encrypted for somebody, and the cipher that it says it is for.
+
+use std::sync::Arc;
+
+use claviger_crypto::modes::efs::{EfsCipher, EfsSectors};
+use claviger_crypto::rsa::PublicKey;
+use claviger_crypto::{Acceleration, Secret, SectorCipher};
+
+use super::info::{EfsInfo, KeyEntry};
+use crate::error::{Error, ErrorKind, Result};
+use crate::little_endian::u32_at;
+use crate::private_keys::{PrivateKey, not_for_this_key};
+use crate::random;
+
+/// The ciphers, by their numbers in Windows (MS-EFSR, 2.2.13), and bits of randomness in their keys.
+const CIPHERS: [(u32, EfsCipher, u32); 3] =
+    [(0x6610, EfsCipher::Aes256, 256), (0x6603, EfsCipher::TripleDes, 168), (0x6604, EfsCipher::Desx, 128)];
+
+/// Numbers of ciphers that are not supported, and their names.
+const OTHERS: [(u32, &str); 3] = [(0x6601, "DES"), (0x660e, "AES-128"), (0x660f, "AES-192")];
+
+/// What stands before the key: its length, bits of randomness, the cipher's number, and a zero.
+const HEADER: usize = 16;
+
+/// The key of a file.
+pub struct Fek {
+    /// As it is encrypted, header included.
+    bytes: Secret,
+    cipher: EfsCipher,
+}
+
+impl Fek {
+    /// A new one.
+    ///
+    /// # Errors
+    /// `Io` if the system has no random bytes.
+    pub fn generate(cipher: EfsCipher) -> Result<Self> {
+        let (number, _, entropy) = CIPHERS.iter().find(|(_, known, _)| *known == cipher).expect("all are there");
+        let size = cipher.key_size();
+        let mut bytes = Secret::zeroed(HEADER + size);
+        for (field, value) in bytes.as_chunks_mut::<4>().0.iter_mut().zip([size as u32, *entropy, *number]) {
+            *field = value.to_le_bytes();
+        }
+        random::fill(&mut bytes[HEADER..])?;
+        Ok(Self { bytes, cipher })
+    }
+
+    /// The one that is in what a private key has decrypted.
+    ///
+    /// # Errors
+    /// [`not_for_this_key`] for what is no key, `Unsupported` for a cipher that is not there.
+    fn parse(bytes: Secret) -> Result<Self> {
+        if bytes.len() < HEADER || u32_at(&bytes, 0) as usize != bytes.len() - HEADER {
+            return Err(not_for_this_key());
+        }
+        let number = u32_at(&bytes, 8);
+        match CIPHERS.iter().find(|(known, ..)| *known == number) {
+            Some((_, cipher, _)) if cipher.key_size() == bytes.len() - HEADER => Ok(Self { bytes, cipher: *cipher }),
+            Some(_) => Err(not_for_this_key()),
+            None => {
+                let name = OTHERS.iter().find(|(known, _)| *known == number).map_or("an unknown one", |(_, name)| name);
+                Err(Error::unsupported(format!("the cipher of this file, {name} (Windows' number 0x{number:04x})")))
+            }
+        }
+    }
+
+    /// The one of a file, with any of these keys.
+    ///
+    /// # Errors
+    /// `WrongCredential` if none of them opens it, saying for whom it is; those of [`PrivateKey::decrypt`].
+    pub fn open(info: &EfsInfo, keys: &[Arc<dyn PrivateKey>]) -> Result<Self> {
+        let mut unsupported = None;
+        for (entry, key) in info.entries().flat_map(|entry| keys.iter().map(move |key| (entry, key))) {
+            if !may_open(entry, &**key) {
+                continue;
+            }
+            if entry.flags != 0 {
+                let what = "a file whose key is encrypted with AES, under a key that a smart card makes by signing";
+                unsupported = Some(Error::unsupported(what));
+                continue;
+            }
+            // RSA keys of Windows have their bytes the other way round.
+            let reversed: Vec<u8> = entry.key().iter().rev().copied().collect();
+            match key.decrypt(&reversed).and_then(Self::parse) {
+                Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) => {}
+                opened => return opened,
+            }
+        }
+        Err(unsupported.unwrap_or_else(|| {
+            let given = match keys.len() {
+                0 => "it is encrypted, and no private key was given",
+                1 => "the private key does not open it",
+                _ => "none of the private keys opens it",
+            };
+            ErrorKind::WrongCredential(format!("{given}: it is for {}", info.for_whom())).into()
+        }))
+    }
+
+    /// Encrypted for the owner of a public key, as an entry holds it.
+    ///
+    /// # Errors
+    /// `Misuse` if the key is too short; `Io` if the system has no random bytes.
+    pub fn encrypted_for(&self, key: &PublicKey) -> Result<Vec<u8>> {
+        let encrypted = key.encrypt(&self.bytes, random::fill)?;
+        let mut encrypted = encrypted.ok_or_else(|| Error::misuse("the certificate's key is too short for EFS"))?;
+        encrypted.reverse();
+        Ok(encrypted)
+    }
+
+    /// What encrypts the file's sectors.
+    pub fn sectors(&self, acceleration: Acceleration) -> Arc<dyn SectorCipher> {
+        Arc::new(EfsSectors::new(self.cipher, &self.bytes[HEADER..], acceleration))
+    }
+}
+
+/// Whether it is worth a try. Where only one of the two has a thumbprint, the sizes must fit.
+fn may_open(entry: &KeyEntry, key: &dyn PrivateKey) -> bool {
+    match (&entry.owner.thumbprint, key.thumbprint()) {
+        (Some(of_entry), Some(of_key)) => of_entry[..] == of_key,
+        _ => entry.key().len() == key.about().modulus.len(),
+    }
+}

@@ -1,0 +1,224 @@
+//! NTFS's EFS: each file has a key of its own, which `$EFS` holds encrypted for everybody who may read it.
+//!
+//! Names are in clear. Two kinds of trees show such files: our own reader of NTFS, which tells where ciphertext is
+//! ([`Tree::ciphertext`]), and a folder that ntfs-3g has mounted with `efs_raw`, in which a file is its ciphertext and two bytes with
+//! the number of bytes by which that is too long. Both show `$EFS` as the extended attribute [`EFS_INFO`].
+
+mod fek;
+mod info;
+mod write;
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use claviger_crypto::{Acceleration, SectorCipher};
+use fek::Fek;
+pub use info::{EfsInfo, KeyEntry, Owner};
+pub use write::{Place, Recipient, change, decrypt, encrypt, share, unshare};
+
+use super::{FileFacts, FileFormat, FileKeys, FileLayout, FileState, Found, Stored};
+use crate::credential::{Credential, Unlock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::Verdict;
+use crate::formats::takes::{Parameter, Takes};
+use crate::private_keys::PrivateKey;
+use crate::trees::{EFS_INFO, NTFS_ATTRIBUTES, Node, Tree, damaged};
+use crate::volume::{Layout, Payload, Segment};
+
+/// Bytes that are encrypted together.
+const SECTOR: u64 = 512;
+
+/// What follows the ciphertext where ntfs-3g shows it: the number of bytes of padding.
+const TRAILER: u64 = 2;
+
+/// The bit of a file's attributes in Windows that says that it is encrypted (`FILE_ATTRIBUTE_ENCRYPTED`).
+const ENCRYPTED: u32 = 0x4000;
+
+/// The encrypted files of an NTFS.
+pub static EFS: Efs = Efs;
+
+/// See [`EFS`].
+pub struct Efs;
+
+impl FileFormat for Efs {
+    fn name(&self) -> &'static str {
+        "EFS"
+    }
+
+    fn takes(&self) -> Takes {
+        Takes { creating: &[], opening: &[Parameter::PrivateKey] }
+    }
+
+    fn asks_passphrase(&self, _keyfiles: &[Credential]) -> bool {
+        false
+    }
+
+    fn identify(&self, lower: &dyn Tree) -> Result<Verdict> {
+        let attributes = attribute(lower, lower.root(), NTFS_ATTRIBUTES)?.and_then(|bytes| bytes.try_into().ok());
+        Ok(match attributes.map(u32::from_le_bytes) {
+            None => Verdict::No("not a folder of an NTFS".into()),
+            Some(flags) if flags & ENCRYPTED != 0 => {
+                Verdict::Yes("a folder of an NTFS that says that what is in it is encrypted (EFS)".into())
+            }
+            Some(_) => Verdict::Possible("a folder of an NTFS, which may hold encrypted files (EFS)".into()),
+        })
+    }
+
+    fn unlock(&self, lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>> {
+        let keys = with.credentials.iter().map(|credential| match credential {
+            Credential::PrivateKey(key) => Ok(key.clone()),
+            other => Err(ErrorKind::CredentialKind { format: "EFS", kind: other.kind() }.into()),
+        });
+        let keys = keys.collect::<Result<Vec<_>>>()?;
+        lower.show_ciphertext();
+        Ok(Box::new(Keys { keys, acceleration: with.acceleration }))
+    }
+
+    fn facts(&self, of: Stored<'_>) -> Result<FileFacts> {
+        let stored = of.tree.attributes(of.contents)?.size;
+        let Some(bytes) = attribute(of.tree, of.file, EFS_INFO)? else { return Ok(FileFacts::clear(stored)) };
+        let facts = FileFacts {
+            state: FileState::Encrypted,
+            size: None,
+            metadata: Some("the stream $EFS".to_owned()),
+            ..FileFacts::clear(stored)
+        };
+        let info = match EfsInfo::parse(&bytes) {
+            Ok(info) => info,
+            Err(e) => {
+                let unsupported = matches!(e.kind, ErrorKind::Unsupported { .. });
+                let state = if unsupported { FileState::Unsupported } else { FileState::Damaged };
+                return Ok(FileFacts { state, problem: Some(format!("Its $EFS cannot be read: {e}.")), ..facts });
+            }
+        };
+        let facts = FileFacts { version: Some(info.version), keys: keys_of(&info), ..facts };
+        match shape(of) {
+            Ok(shape) => Ok(FileFacts { size: Some(shape.size), ..facts }),
+            Err(e) => Ok(FileFacts { state: FileState::Damaged, problem: Some(format!("{e}.")), ..facts }),
+        }
+    }
+}
+
+/// For whom a file is encrypted, a line for each.
+fn keys_of(info: &EfsInfo) -> Vec<String> {
+    let users = info.users.iter().map(|entry| entry.owner.to_string());
+    users.chain(info.agents.iter().map(|entry| format!("recovery agent {}", entry.owner))).collect()
+}
+
+/// For whom a file is encrypted. None if it is in clear.
+///
+/// # Errors
+/// Those of the tree, and those of [`EfsInfo::parse`].
+pub fn info(tree: &dyn Tree, file: Node) -> Result<Option<EfsInfo>> {
+    attribute(tree, file, EFS_INFO)?.map(|bytes| EfsInfo::parse(&bytes)).transpose()
+}
+
+/// An extended attribute; nothing where there are none.
+fn attribute(tree: &dyn Tree, node: Node, name: &str) -> io::Result<Option<Vec<u8>>> {
+    tree.extended(node, OsStr::new(name)).or_else(|e| match e.kind() {
+        io::ErrorKind::Unsupported | io::ErrorKind::ReadOnlyFilesystem => Ok(None),
+        _ => Err(e),
+    })
+}
+
+/// How an encrypted file is kept.
+struct Shape {
+    /// Bytes of plaintext.
+    size: u64,
+    /// Where there is ciphertext; all else of the plaintext is zeros.
+    stored: Vec<Range<u64>>,
+}
+
+fn shape(of: Stored<'_>) -> io::Result<Shape> {
+    if let Some(kept) = of.tree.ciphertext(of.contents)? {
+        return Ok(Shape { size: kept.size, stored: kept.stored });
+    }
+    let stored = of.tree.attributes(of.contents)?.size;
+    if stored == 0 {
+        return Ok(Shape { size: 0, stored: Vec::new() });
+    }
+    if stored % SECTOR != TRAILER {
+        return Err(damaged("size", 0, format!("{stored} bytes are no whole sectors and their padding")));
+    }
+    let (end, mut padding) = (stored - TRAILER, [0; TRAILER as usize]);
+    if of.tree.read_at(of.contents, end, &mut padding)? != padding.len() {
+        return Err(damaged("padding", end, "the file became shorter while it was read"));
+    }
+    match u64::from(u16::from_le_bytes(padding)) {
+        padding if padding < SECTOR && padding < end => Ok(Shape { size: end - padding, stored: vec![0..end] }),
+        padding => Err(damaged("padding", end, format!("{padding} bytes are no padding"))),
+    }
+}
+
+impl Shape {
+    fn layout(&self, cipher: &Arc<dyn SectorCipher>) -> io::Result<FileLayout> {
+        let end = self.size.checked_next_multiple_of(SECTOR).ok_or(io::ErrorKind::FileTooLarge)?;
+        let (mut segments, mut at) = (Vec::new(), 0);
+        for part in &self.stored {
+            let part = part.start.min(end)..part.end.min(end);
+            if part.start > at {
+                segments.push(segment(at..part.start, Payload::Zero));
+            }
+            if !part.is_empty() {
+                segments.push(segment(part.clone(), Payload::crypt(cipher.clone(), part.start / SECTOR)));
+            }
+            at = part.end;
+        }
+        if at < end {
+            segments.push(segment(at..end, Payload::Zero));
+        }
+        FileLayout::new(Layout::new(segments)?, self.size)
+    }
+}
+
+fn segment(range: Range<u64>, payload: Payload) -> Segment {
+    Segment { at: range.start, len: range.end - range.start, stored_at: range.start, payload, writable: false }
+}
+
+/// The private keys of somebody.
+struct Keys {
+    keys: Vec<Arc<dyn PrivateKey>>,
+    acceleration: Acceleration,
+}
+
+impl FileKeys for Keys {
+    fn layout(&self, of: Stored<'_>) -> io::Result<Found> {
+        let Some(info) = info(of.tree, of.file)? else { return Ok(Found::Clear) };
+        let fek = Fek::open(&info, &self.keys).map_err(|e| e.in_format("EFS"))?;
+        shape(of)?.layout(&fek.sectors(self.acceleration)).map(Found::Encrypted)
+    }
+
+    fn size(&self, of: Stored<'_>) -> io::Result<Option<u64>> {
+        match attribute(of.tree, of.file, EFS_INFO)? {
+            None => Ok(None),
+            Some(_) => shape(of).map(|shape| Some(shape.size)),
+        }
+    }
+
+    fn begin(&self, _of: Stored<'_>) -> io::Result<Found> {
+        Err(not_here())
+    }
+
+    fn set_size(&self, _of: Stored<'_>, _size: u64) -> io::Result<()> {
+        Err(not_here())
+    }
+
+    fn plain_name(&self, stored: &OsStr) -> Option<OsString> {
+        Some(stored.to_owned())
+    }
+
+    fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {
+        Ok(plain.to_owned())
+    }
+
+    fn hides(&self, attribute: &OsStr) -> bool {
+        attribute == EFS_INFO
+    }
+}
+
+/// What is encrypted is written as a whole, and only by who asks for it.
+fn not_here() -> io::Error {
+    Error::unsupported("making or changing the size of a file beside encrypted ones (EFS)").into()
+}

@@ -1,0 +1,329 @@
+//! Changes of encrypted files, where ntfs-3g shows them raw (`efs_raw`): nothing here writes into an NTFS itself.
+//!
+//! ntfs-3g takes `$EFS` only once for a file. So every change makes a new file beside the old one: contents, `$EFS`, made durable, read
+//! back and compared; then it gets the name. Whoever is stopped before that leaves the old file and a part of a new one.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use claviger_crypto::modes::efs::EfsCipher;
+use claviger_crypto::rsa::PublicKey;
+use claviger_crypto::{Acceleration, SectorCipher};
+
+use super::fek::Fek;
+use super::{EfsInfo, KeyEntry, Owner, SECTOR, attribute, info, shape};
+use crate::error::{Error, ErrorKind, Result};
+use crate::file_formats::Stored;
+use crate::private_keys::PrivateKey;
+use crate::random;
+use crate::store::Store;
+use crate::trees::{Attributes, EFS_INFO, Held, NTFS_ATTRIBUTES, NewNode, Node, NodeKind, Renaming, Setting, Tree, Use};
+
+/// Bytes that are copied at a time: whole sectors.
+const PIECE: u64 = 1 << 20;
+
+/// The version of EFS that takes all ciphers that are there, and RSA keys.
+const VERSION: u32 = 2;
+
+/// The extended attribute with the access control list of a file, which a new one gets from the old one.
+const ACCESS: &str = "system.ntfs_acl";
+
+/// How the names of extended attributes begin that are streams in truth.
+const STREAM: &str = "user.";
+
+/// Somebody for whom a file is encrypted.
+#[derive(Clone, Debug)]
+pub struct Recipient {
+    /// The public key of the certificate.
+    pub key: PublicKey,
+    /// What the file says of the owner. Windows and ntfsdecrypt find a key by its thumbprint.
+    pub owner: Owner,
+}
+
+/// A file in a folder that ntfs-3g has mounted with `efs_raw`.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// The tree that the folder is in.
+    pub tree: &'a (dyn Tree + 'static),
+    /// The folder.
+    pub folder: Node,
+    /// The name of the file in it.
+    pub name: &'a OsStr,
+}
+
+/// Encrypts a file in clear, so that the `users` can read it and the `agents` can recover it.
+///
+/// # Errors
+/// `Misuse` for a file that is encrypted, has several names or streams, or is no file, and where there is no user; `Unsupported` where
+/// ntfs-3g does not show files raw; `Io`. The file is as it was then.
+pub fn encrypt(place: Place<'_>, users: &[Recipient], agents: &[Recipient], cipher: EfsCipher) -> Result<()> {
+    let old = Old::open(place)?;
+    if old.info.is_some() {
+        return Err(Error::misuse("the file is encrypted already").hint("It can be shared with more people."));
+    }
+    if users.is_empty() {
+        return Err(Error::misuse("a file is encrypted for one user at least"));
+    }
+    let fek = Fek::generate(cipher)?;
+    let entries = |of: &[Recipient]| of.iter().map(|one| entry(&fek, one)).collect::<Result<Vec<_>>>();
+    let mut id = [0; 16];
+    random::fill(&mut id)?;
+    let info = EfsInfo { version: VERSION, id, users: entries(users)?, agents: entries(agents)? };
+    old.replace(&old.as_stored(&|at, out| old.read_raw(at, out)), Some((&info, Some(&fek))))
+}
+
+/// Replaces the contents of an encrypted file by those of a store. It stays encrypted for the same people.
+///
+/// # Errors
+/// `WrongCredential` if none of the keys opens it, and those of [`encrypt`]. The file is as it was then.
+pub fn change(place: Place<'_>, keys: &[Arc<dyn PrivateKey>], contents: &dyn Store) -> Result<()> {
+    let old = Old::open(place)?;
+    let info = old.encrypted()?;
+    let fek = Fek::open(info, keys)?;
+    let read = |at, out: &mut [u8]| contents.read_at(at, out);
+    old.replace(&Contents { size: contents.len(), read: &read, modified: None }, Some((info, Some(&fek))))
+}
+
+/// Lets somebody else read an encrypted file, or recover it.
+///
+/// # Errors
+/// `Misuse` for who has a key of it already; those of [`change`].
+pub fn share(place: Place<'_>, keys: &[Arc<dyn PrivateKey>], with: &Recipient, as_agent: bool) -> Result<()> {
+    let old = Old::open(place)?;
+    let mut info = old.encrypted()?.clone();
+    if with.owner.thumbprint.is_some() && info.entries().any(|e| e.owner.thumbprint == with.owner.thumbprint) {
+        return Err(Error::misuse("this certificate opens the file already"));
+    }
+    let new = entry(&Fek::open(&info, keys)?, with)?;
+    if as_agent { info.agents.push(new) } else { info.users.push(new) }
+    old.replace_info(&info)
+}
+
+/// Takes the keys of a file away from the certificate with that thumbprint. Whoever has read the file may have kept its key: contents
+/// that are to be secret from now on belong into a new file.
+///
+/// # Errors
+/// `Misuse` if it has none, or the only one of a user; those of [`encrypt`].
+pub fn unshare(place: Place<'_>, thumbprint: &[u8]) -> Result<()> {
+    let old = Old::open(place)?;
+    let mut info = old.encrypted()?.clone();
+    let before = info.entries().count();
+    let stays = |entry: &KeyEntry| entry.owner.thumbprint.as_deref() != Some(thumbprint);
+    info.users.retain(stays);
+    info.agents.retain(stays);
+    match info.entries().count() {
+        after if after == before => Err(Error::misuse("the file is not encrypted for this certificate")),
+        _ if info.users.is_empty() => {
+            Err(Error::misuse("nobody else could read the file").hint("Share it first, or decrypt it."))
+        }
+        _ => old.replace_info(&info),
+    }
+}
+
+/// Decrypts a file for good.
+///
+/// # Errors
+/// Those of [`change`].
+pub fn decrypt(place: Place<'_>, keys: &[Arc<dyn PrivateKey>]) -> Result<()> {
+    let old = Old::open(place)?;
+    let sectors = Fek::open(old.encrypted()?, keys)?.sectors(Acceleration::On);
+    let size = shape(old.stored())?.size;
+    let read = |at, out: &mut [u8]| read_plain(place.tree, old.node.node(), &*sectors, at, out);
+    old.replace(&Contents { size, ..old.as_stored(&read) }, None)
+}
+
+fn entry(fek: &Fek, of: &Recipient) -> Result<KeyEntry> {
+    Ok(KeyEntry::new(of.owner.clone(), &fek.encrypted_for(&of.key)?))
+}
+
+/// What a file is to hold, read in pieces from its beginning on.
+struct Contents<'a> {
+    size: u64,
+    read: &'a dyn Fn(u64, &mut [u8]) -> io::Result<()>,
+    /// When it was written; now, if there is no time.
+    modified: Option<SystemTime>,
+}
+
+impl Contents<'_> {
+    /// Calls `each` with the pieces, of which only the last one is shorter, and their places.
+    fn pieces(&self, mut each: impl FnMut(u64, &mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+        let mut piece = Vec::new();
+        for at in (0..self.size).step_by(PIECE as usize) {
+            piece.resize((self.size - at).min(PIECE) as usize, 0);
+            (self.read)(at, &mut piece)?;
+            each(at, &mut piece)?;
+        }
+        Ok(())
+    }
+}
+
+/// The file as it is.
+struct Old<'a> {
+    place: Place<'a>,
+    node: Held<&'a (dyn Tree + 'static)>,
+    attributes: Attributes,
+    info: Option<EfsInfo>,
+}
+
+impl<'a> Old<'a> {
+    fn open(place: Place<'a>) -> Result<Self> {
+        let tree = place.tree;
+        let node = Held::lookup(tree, place.folder, place.name)?;
+        let attributes = tree.attributes(node.node())?;
+        if attributes.kind != NodeKind::File {
+            return Err(Error::misuse("only files are encrypted"));
+        }
+        if attributes.links > 1 {
+            let names = attributes.links;
+            return Err(Error::misuse(format!("the file has {names} names, and only one of them would be changed")));
+        }
+        if attribute(tree, node.node(), NTFS_ATTRIBUTES)?.is_none() {
+            return Err(Error::unsupported("encrypting a file (EFS) that is not on an NTFS, mounted by ntfs-3g"));
+        }
+        let streams = tree.list_extended(node.node())?.into_iter();
+        if let Some(stream) = streams.filter_map(|name| name.into_string().ok()).find(|name| name.starts_with(STREAM)) {
+            let name = &stream[STREAM.len()..];
+            return Err(Error::unsupported(format!("changing a file that has streams beside its contents: {name}")));
+        }
+        let info = info(tree, node.node())?;
+        Ok(Self { place, node, attributes, info })
+    }
+
+    fn encrypted(&self) -> Result<&EfsInfo> {
+        self.info.as_ref().ok_or_else(|| Error::misuse("the file is not encrypted"))
+    }
+
+    fn stored(&self) -> Stored<'_> {
+        Stored { tree: self.place.tree, file: self.node.node(), contents: self.node.node() }
+    }
+
+    fn read_raw(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
+        read_exact(self.place.tree, self.node.node(), at, out)
+    }
+
+    /// The same contents with other keys.
+    fn replace_info(&self, info: &EfsInfo) -> Result<()> {
+        self.replace(&self.as_stored(&|at, out| self.read_raw(at, out)), Some((info, None)))
+    }
+
+    /// What `read` gives, as long and as old as what is there.
+    fn as_stored<'c>(&self, read: &'c dyn Fn(u64, &mut [u8]) -> io::Result<()>) -> Contents<'c> {
+        Contents { size: self.attributes.size, read, modified: self.attributes.modified }
+    }
+
+    /// Replaces the file. Contents are encrypted where there is a key for it, and taken as they are otherwise.
+    fn replace(&self, contents: &Contents<'_>, info: Option<(&EfsInfo, Option<&Fek>)>) -> Result<()> {
+        let Place { tree, folder, name } = self.place;
+        let temporary = beside()?;
+        let new = NewNode { mode: self.attributes.mode, owner: self.attributes.owner };
+        let node = tree.create_open(folder, &temporary, &new, Use { read: true, write: true })?;
+        let node = Held::new(tree, node);
+        let sectors = info.and_then(|(_, fek)| fek).map(|fek| fek.sectors(Acceleration::On));
+        let written = write(tree, node.node(), contents, sectors.as_deref());
+        let released = tree.release(node.node());
+        let done = written.and(released).map_err(Error::from).and_then(|()| {
+            if let Some((info, _)) = info {
+                tree.set_extended(node.node(), OsStr::new(EFS_INFO), &info.to_bytes(), Setting::Create)?;
+            }
+            self.inherit(node.node(), contents.modified)?;
+            tree.sync(node.node(), false)?;
+            check(tree, node.node(), contents, sectors.as_deref(), info)?;
+            self.unchanged()?;
+            Ok(tree.rename(folder, &temporary, folder, name, Renaming::Replace)?)
+        });
+        if let Err(e) = done {
+            // Best effort: what went wrong is told, not what follows from it.
+            let _ = tree.remove(folder, &temporary);
+            return Err(e);
+        }
+        Ok(tree.sync(folder, false)?)
+    }
+
+    /// Gives the new file what the old one has besides contents.
+    fn inherit(&self, node: Node, modified: Option<SystemTime>) -> Result<()> {
+        if let Some(access) = attribute(self.place.tree, self.node.node(), ACCESS)? {
+            self.place.tree.set_extended(node, OsStr::new(ACCESS), &access, Setting::Any)?;
+        }
+        Ok(self.place.tree.set_times(node, modified, self.attributes.accessed)?)
+    }
+
+    /// Refuses a file that somebody has changed meanwhile.
+    fn unchanged(&self) -> Result<()> {
+        let now = self.place.tree.attributes(self.node.node())?;
+        if (now.size, now.modified, now.links) != (self.attributes.size, self.attributes.modified, self.attributes.links) {
+            return Err(Error::new(ErrorKind::InUse { holder: None }).hint("The file changed meanwhile; it is as it was."));
+        }
+        Ok(())
+    }
+}
+
+fn write(tree: &dyn Tree, node: Node, contents: &Contents<'_>, sectors: Option<&dyn SectorCipher>) -> io::Result<()> {
+    contents.pieces(|at, piece| {
+        if let Some(sectors) = sectors {
+            piece.resize(piece.len().next_multiple_of(SECTOR as usize), 0);
+            sectors.encrypt(at / SECTOR, piece);
+        }
+        tree.write_at(node, at, piece)
+    })?;
+    if sectors.is_some() && contents.size > 0 {
+        let end = contents.size.next_multiple_of(SECTOR);
+        tree.write_at(node, end, &((end - contents.size) as u16).to_le_bytes())?;
+    }
+    tree.sync(node, true)
+}
+
+/// Reads back what was written.
+fn check(
+    tree: &dyn Tree,
+    node: Node,
+    contents: &Contents<'_>,
+    sectors: Option<&dyn SectorCipher>,
+    info: Option<(&EfsInfo, Option<&Fek>)>,
+) -> Result<()> {
+    let differs = || Error::from(io::Error::other("what was written reads back otherwise: the file is as it was"));
+    let stored = Stored { tree, file: node, contents: node };
+    let size = match sectors {
+        Some(_) => shape(stored)?.size,
+        None => tree.attributes(node)?.size,
+    };
+    let kept = super::info(tree, node)?;
+    if size != contents.size || kept.as_ref() != info.map(|(info, _)| info) {
+        return Err(differs());
+    }
+    let mut same = true;
+    contents.pieces(|at, piece| {
+        let mut back = vec![0; piece.len()];
+        match sectors {
+            Some(sectors) => read_plain(tree, node, sectors, at, &mut back)?,
+            None => read_exact(tree, node, at, &mut back)?,
+        }
+        same &= back == *piece;
+        Ok(())
+    })?;
+    if same { Ok(()) } else { Err(differs()) }
+}
+
+/// Reads from the beginning of a sector on.
+fn read_plain(tree: &dyn Tree, node: Node, sectors: &dyn SectorCipher, at: u64, out: &mut [u8]) -> io::Result<()> {
+    let mut run = vec![0; out.len().next_multiple_of(SECTOR as usize)];
+    read_exact(tree, node, at, &mut run)?;
+    sectors.decrypt(at / SECTOR, &mut run);
+    out.copy_from_slice(&run[..out.len()]);
+    Ok(())
+}
+
+fn read_exact(tree: &dyn Tree, node: Node, at: u64, out: &mut [u8]) -> io::Result<()> {
+    match tree.read_at(node, at, out)? {
+        read if read == out.len() => Ok(()),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// A name that nothing else has, for the new file.
+fn beside() -> Result<OsString> {
+    let mut number = [0; 8];
+    random::fill(&mut number)?;
+    Ok(format!(".claviger-{:016x}", u64::from_le_bytes(number)).into())
+}

@@ -1,0 +1,365 @@
+//! Where the bytes of a stream are: all that reading it takes, so that a read needs no record of the file any more.
+//!
+//! The crate hides what is needed here, and takes the first piece of a stream for all of it where the file has a list of attributes. So
+//! pieces are joined here, and some fields of their headers read (linux/fs/ntfs3/ntfs.h, `struct ATTR_NONRES`).
+
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use ntfs::attribute_value::NtfsAttributeValue;
+use ntfs::structured_values::NtfsAttributeList;
+use ntfs::{NtfsAttribute, NtfsAttributeFlags, NtfsAttributeType, NtfsFile};
+
+use super::lznt1;
+use crate::filesystems::guard::Reader;
+use crate::little_endian::u64_at;
+use crate::store::Store;
+use crate::trees::damaged;
+
+/// The most parts of a stream on the disk. A list of attributes has room for no more than about half as many.
+const MOST_RUNS: usize = 4 << 20;
+
+/// The largest unit of compression, in bytes: 16 clusters of 4096 bytes, as a rule.
+const LARGEST_UNIT: u64 = 1 << 20;
+
+/// What EFS encrypts at a time, in bytes.
+const SECTOR: u64 = 512;
+
+/// A stream of a file.
+pub struct Stream {
+    /// Bytes that it has.
+    pub size: u64,
+    /// How it is kept.
+    pub flags: NtfsAttributeFlags,
+    /// Bytes from its beginning on that were ever written; what is behind them reads as zeros.
+    written: u64,
+    kept: Kept,
+}
+
+enum Kept {
+    /// In the record of the file.
+    Resident(Vec<u8>),
+    /// In clusters: parts that follow each other.
+    Runs { runs: Vec<Run>, unit: Option<Unit> },
+}
+
+struct Run {
+    at: u64,
+    len: u64,
+    /// Where it is in the store; nowhere, where there is a hole.
+    stored: Option<u64>,
+}
+
+impl Run {
+    fn end(&self) -> u64 {
+        self.at + self.len
+    }
+}
+
+/// What is compressed at a time.
+struct Unit {
+    size: u64,
+    /// The unit that was read last, and where it begins.
+    last: Mutex<Option<(u64, Vec<u8>)>>,
+}
+
+impl Stream {
+    /// The stream of the type `of` and of that name. None if there is none.
+    ///
+    /// # Errors
+    /// Those of the store; [`damaged`].
+    pub fn find(
+        file: &NtfsFile<'_>,
+        reader: &mut Reader,
+        of: NtfsAttributeType,
+        name: &str,
+    ) -> io::Result<Option<Self>> {
+        let mut found: Option<Self> = None;
+        pieces(file, reader, of, &mut |piece_name, piece, reader| {
+            if piece_name != name {
+                return Ok(());
+            }
+            match &mut found {
+                Some(stream) => stream.continue_with(piece, file, reader),
+                None => Self::begin(piece, file, reader).map(|stream| found = Some(stream)),
+            }
+        })?;
+        Ok(found)
+    }
+
+    fn begin(piece: &NtfsAttribute<'_, '_>, file: &NtfsFile<'_>, reader: &mut Reader) -> io::Result<Self> {
+        let flags = piece.flags();
+        let (size, written, kept) = match piece.value(reader).map_err(super::io_error)? {
+            NtfsAttributeValue::Resident(_) if flags.contains(NtfsAttributeFlags::ENCRYPTED) => {
+                return Err(damaged("attribute", 0, "an encrypted stream is in the record itself"));
+            }
+            NtfsAttributeValue::Resident(value) => {
+                let data = value.data().to_vec();
+                (data.len() as u64, data.len() as u64, Kept::Resident(data))
+            }
+            _ => {
+                let header = Header::read(piece, reader)?;
+                let unit = match flags.contains(NtfsAttributeFlags::COMPRESSED) {
+                    true => Some(Unit { size: header.unit(file)?, last: Mutex::default() }),
+                    false => None,
+                };
+                (header.size, header.written.min(header.size), Kept::Runs { runs: Vec::new(), unit })
+            }
+        };
+        let mut stream = Self { size, flags, written, kept };
+        if !piece.is_resident() {
+            stream.continue_with(piece, file, reader)?;
+        }
+        Ok(stream)
+    }
+
+    /// Takes up the next piece.
+    fn continue_with(
+        &mut self,
+        piece: &NtfsAttribute<'_, '_>,
+        file: &NtfsFile<'_>,
+        reader: &mut Reader,
+    ) -> io::Result<()> {
+        let Kept::Runs { runs, .. } = &mut self.kept else {
+            return Err(damaged("attribute", 0, "a stream in the record itself has more than one piece"));
+        };
+        let mut end = runs.last().map_or(0, Run::end);
+        let first = Header::read(piece, reader)?.first;
+        if first.checked_mul(file.ntfs().cluster_size().into()) != Some(end) {
+            return Err(damaged("first cluster", 0, "the pieces of a stream do not follow each other"));
+        }
+        let NtfsAttributeValue::NonResident(value) = piece.value(reader).map_err(super::io_error)? else {
+            return Err(damaged("attribute", 0, "a piece of a stream is in the record itself"));
+        };
+        for run in value.data_runs() {
+            let run = run.map_err(super::io_error)?;
+            let (len, stored) = (run.allocated_size(), run.data_position().value().map(|at| at.get()));
+            if stored.is_some_and(|at| at.checked_add(len).is_none()) {
+                return Err(too_long());
+            }
+            let at = end;
+            end = at.checked_add(len).ok_or_else(too_long)?;
+            match runs.last_mut() {
+                Some(last) if last.stored.map(|at| at + last.len) == stored => last.len += len,
+                _ => runs.push(Run { at, len, stored }),
+            }
+            if runs.len() > MOST_RUNS {
+                return Err(damaged("runs", 0, "a stream is in too many parts"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the file system keeps it encrypted.
+    pub fn encrypted(&self) -> bool {
+        self.flags.contains(NtfsAttributeFlags::ENCRYPTED)
+    }
+
+    /// How many parts it has.
+    pub fn parts(&self) -> usize {
+        match &self.kept {
+            Kept::Resident(_) => 1,
+            Kept::Runs { runs, .. } => runs.len(),
+        }
+    }
+
+    /// Of an encrypted stream, which sectors were ever written, joined where they follow each other.
+    pub fn sectors(&self) -> Vec<Range<u64>> {
+        let Kept::Runs { runs, .. } = &self.kept else { return Vec::new() };
+        let end = self.written.next_multiple_of(SECTOR);
+        let mut sectors: Vec<Range<u64>> = Vec::new();
+        for run in runs.iter().filter(|run| run.stored.is_some() && run.at < end) {
+            match sectors.last_mut() {
+                Some(last) if last.end == run.at => last.end = run.end().min(end),
+                _ => sectors.push(run.at..run.end().min(end)),
+            }
+        }
+        sectors
+    }
+
+    /// Reads as [`crate::trees::Tree::read_at`] does; of an encrypted stream the ciphertext, to the end of its last sector.
+    ///
+    /// # Errors
+    /// Those of the store; [`damaged`].
+    pub fn read_at(&self, store: &dyn Store, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        let whole = |bytes: u64| if self.encrypted() { bytes.checked_next_multiple_of(SECTOR) } else { Some(bytes) };
+        let size = whole(self.size).ok_or_else(too_long)?;
+        let len = size.saturating_sub(offset).min(out.len() as u64) as usize;
+        let there = whole(self.written).ok_or_else(too_long)?.saturating_sub(offset).min(len as u64) as usize;
+        let (there, behind) = out[..len].split_at_mut(there);
+        behind.fill(0);
+        match &self.kept {
+            Kept::Resident(data) => there.copy_from_slice(data.get(offset as usize..).map_or(&[], |d| &d[..there.len()])),
+            Kept::Runs { runs, unit: None } => read_runs(store, runs, offset, there)?,
+            Kept::Runs { runs, unit: Some(unit) } => unit.read(store, runs, offset, there)?,
+        }
+        Ok(len)
+    }
+}
+
+impl Unit {
+    fn read(&self, store: &dyn Store, runs: &[Run], offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let (mut at, mut rest) = (offset, out);
+        while !rest.is_empty() {
+            let begin = at / self.size * self.size;
+            let into = (at - begin) as usize;
+            let len = (self.size as usize - into).min(rest.len());
+            let (part, after) = rest.split_at_mut(len);
+            if len as u64 == self.size {
+                self.expand(store, runs, begin, part)?;
+            } else {
+                let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+                if last.as_ref().is_none_or(|(at, _)| *at != begin) {
+                    let mut unit = vec![0; self.size as usize];
+                    self.expand(store, runs, begin, &mut unit)?;
+                    *last = Some((begin, unit));
+                }
+                part.copy_from_slice(last.as_ref().map_or(&[], |(_, unit)| &unit[into..][..len]));
+            }
+            (at, rest) = (at + len as u64, after);
+        }
+        Ok(())
+    }
+
+    /// Reads a unit: it is compressed where there is less of it than all.
+    fn expand(&self, store: &dyn Store, runs: &[Run], begin: u64, out: &mut [u8]) -> io::Result<()> {
+        let end = begin + self.size;
+        let parts = &runs[runs.partition_point(|run| run.end() <= begin)..];
+        let mut within = parts.iter().take_while(|run| run.at < end).peekable();
+        let mut stored = begin;
+        while let Some(run) = within.next_if(|run| run.stored.is_some()) {
+            stored = run.end().min(end);
+        }
+        if within.any(|run| run.stored.is_some()) {
+            return Err(damaged("runs", begin, "a compressed unit has a hole before its end"));
+        }
+        match stored - begin {
+            0 => out.fill(0),
+            all if all == self.size => return read_runs(store, runs, begin, out),
+            some => {
+                let mut data = vec![0; some as usize];
+                read_runs(store, runs, begin, &mut data)?;
+                lznt1::decompress(&data, out).map_err(|what| damaged("compressed unit", begin, what))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_runs(store: &dyn Store, runs: &[Run], offset: u64, out: &mut [u8]) -> io::Result<()> {
+    let (mut at, mut rest) = (offset, out);
+    let mut runs = runs[runs.partition_point(|run| run.end() <= offset)..].iter();
+    while !rest.is_empty() {
+        let run = runs.next().ok_or_else(|| damaged("runs", at, "a stream has fewer clusters than bytes"))?;
+        let len = (run.end() - at).min(rest.len() as u64) as usize;
+        let (part, after) = rest.split_at_mut(len);
+        match run.stored {
+            Some(stored) => read_stored(store, stored + (at - run.at), part)?,
+            None => part.fill(0),
+        }
+        (at, rest) = (at + len as u64, after);
+    }
+    Ok(())
+}
+
+fn read_stored(store: &dyn Store, at: u64, out: &mut [u8]) -> io::Result<()> {
+    match at.checked_add(out.len() as u64) {
+        Some(end) if end <= store.len() => store.read_at(at, out),
+        _ => Err(damaged("runs", at, "a stream has clusters behind the end of the volume")),
+    }
+}
+
+/// What the crate does not tell of the header of an attribute.
+struct Header {
+    /// The first cluster of this piece, counted in the stream.
+    first: u64,
+    /// The binary logarithm of the clusters in a unit.
+    unit: u8,
+    size: u64,
+    written: u64,
+}
+
+impl Header {
+    fn read(piece: &NtfsAttribute<'_, '_>, reader: &mut Reader) -> io::Result<Self> {
+        let at = piece.position().value().ok_or_else(|| damaged("attribute", 0, "it has no position"))?.get();
+        let mut bytes = [0; 64];
+        reader.seek(SeekFrom::Start(at))?;
+        reader.read_exact(&mut bytes)?;
+        // The last two bytes of each 512 are kept elsewhere (the update sequence). Here they are the highest of a size, which are
+        // zero: attributes are aligned to 8 bytes.
+        for (at, byte) in (at..).zip(&mut bytes).filter(|(at, _)| at % SECTOR >= SECTOR - 2) {
+            debug_assert!(at > 0);
+            *byte = 0;
+        }
+        Ok(Self { first: u64_at(&bytes, 16), unit: bytes[34], size: u64_at(&bytes, 48), written: u64_at(&bytes, 56) })
+    }
+
+    fn unit(&self, file: &NtfsFile<'_>) -> io::Result<u64> {
+        let unit = u64::from(file.ntfs().cluster_size()).checked_shl(self.unit.into());
+        match unit {
+            Some(unit) if self.unit > 0 && unit <= LARGEST_UNIT => Ok(unit),
+            _ => Err(damaged("compression unit", 0, format!("2^{} clusters are no compression unit", self.unit))),
+        }
+    }
+}
+
+/// The names of a file's streams of the type `of`, each once.
+///
+/// # Errors
+/// Those of the store; [`damaged`].
+pub fn names(file: &NtfsFile<'_>, reader: &mut Reader, of: NtfsAttributeType) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    pieces(file, reader, of, &mut |name, _, _| {
+        if !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
+        }
+        Ok(())
+    })?;
+    Ok(names)
+}
+
+/// What is called with each piece: its name, and the attribute.
+type Each<'a> = dyn FnMut(&str, &NtfsAttribute<'_, '_>, &mut Reader) -> io::Result<()> + 'a;
+
+/// Calls `each` with all attributes of the type `of`, wherever they are. Those of one stream come in order.
+fn pieces(file: &NtfsFile<'_>, reader: &mut Reader, of: NtfsAttributeType, each: &mut Each<'_>) -> io::Result<()> {
+    for attribute in file.attributes_raw() {
+        let attribute = attribute.map_err(super::io_error)?;
+        match attribute.ty() {
+            // It lists this record's attributes, too.
+            Ok(NtfsAttributeType::AttributeList) => return listed(file, &attribute, reader, of, each),
+            Ok(ty) if ty == of => {
+                let name = attribute.name().map_err(super::io_error)?.to_string_lossy();
+                each(&name, &attribute, reader)?;
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn listed(
+    file: &NtfsFile<'_>,
+    list: &NtfsAttribute<'_, '_>,
+    reader: &mut Reader,
+    of: NtfsAttributeType,
+    each: &mut Each<'_>,
+) -> io::Result<()> {
+    let list: NtfsAttributeList<'_, '_> = list.structured_value(reader).map_err(super::io_error)?;
+    let mut entries = list.entries();
+    while let Some(entry) = entries.next(reader) {
+        let entry = entry.map_err(super::io_error)?;
+        if !matches!(entry.ty(), Ok(ty) if ty == of) {
+            continue;
+        }
+        let record = entry.to_file(file.ntfs(), reader).map_err(super::io_error)?;
+        let piece = entry.to_attribute(&record).map_err(super::io_error)?;
+        each(&entry.name().to_string_lossy(), &piece, reader)?;
+    }
+    Ok(())
+}
+
+fn too_long() -> io::Error {
+    ErrorKind::FileTooLarge.into()
+}
