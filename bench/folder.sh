@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # A mounted folder, side by side in one run: the bare folder, the same kind of folder through our mount as it is, and through
-# gocryptfs, which encrypts. One large file written and read in sequence, and thousands of small ones made, opened and read, and
-# looked at, with what the kernel has in its caches (warm) and without (cold). Prints a line a folder and test, the median of the
-# rounds and the lowest and highest, and then the ratios, each the median of its value in each round.
+# gocryptfs, which encrypts. One large file written and read, in sequence and at random places, and thousands of small ones made, opened
+# and read, looked at, and listed, with what the kernel has in its caches (warm) and without (cold). Prints a line a folder and test, the
+# median of the rounds and the lowest and highest, and then the ratios, each the median of its value in each round.
 # Usage, as root, from the root of the checkout: bench/folder.sh COMMAND [ROUNDS [MIB [FILES]]], where COMMAND mounts LOWER on DIR:
 #   bench/folder.sh 'target/release/claviger mount --format clear LOWER DIR'
+#   bench/folder.sh 'target/release/claviger mount --format eCryptfs --password-file PASSWORD LOWER DIR'
 # The folders are made in $BENCH_DIR, or else in /var/tmp: on a disk, since that is where such folders are.
 set -euo pipefail
 command=${1:?the command that mounts LOWER on DIR}
@@ -25,10 +26,11 @@ trap cleanup EXIT
 
 mkdir "$dir"/{bare,ours,gocryptfs,lower.ours,lower.gocryptfs}
 command=${command//LOWER/$dir/lower.ours}
+command=${command//PASSWORD/$dir/password}
+echo bench >"$dir/password"
 # It may stay in front or go to the background by itself.
 bash -c "${command//DIR/$dir/ours}" </dev/null >"$dir/ours.out" 2>&1 &
 pids+=($!)
-echo bench >"$dir/password"
 gocryptfs -q -init -scryptn 10 -passfile "$dir/password" "$dir/lower.gocryptfs"
 gocryptfs -q -nosyslog -passfile "$dir/password" "$dir/lower.gocryptfs" "$dir/gocryptfs"
 for name in ours gocryptfs; do
@@ -37,7 +39,7 @@ for name in ours gocryptfs; do
 done
 
 cat >"$dir/measure.py" <<'PYTHON'
-import os, sys, time
+import os, random, sys, time
 test, folder, mib, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 # A hundred small files to a folder.
 small = [f"{folder}/small/{i // 100}/{i}" for i in range(count)]
@@ -53,6 +55,25 @@ def read():
     with open(large, "rb", buffering=0) as file:
         while file.readinto(room):
             pass
+
+def places():
+    order = list(range(mib * 256))
+    random.Random(7).shuffle(order)
+    return [number * 4096 for number in order[:20000]]
+
+def random_read():
+    fd, all = os.open(large, os.O_RDONLY), places()
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    for place in all:
+        os.pread(fd, 4096, place)
+    os.close(fd)
+
+def random_write():
+    fd = os.open(large, os.O_WRONLY)
+    for place in places():
+        os.pwrite(fd, block[:4096], place)
+    os.fsync(fd)
+    os.close(fd)
 
 def create():
     for path in small:
@@ -70,6 +91,12 @@ def stat():
     for path in small:
         os.stat(path)
 
+def list_all():
+    for number in range(count // 100):
+        with os.scandir(f"{folder}/small/{number}") as entries:
+            for entry in entries:
+                entry.stat(follow_symlinks=False)
+
 def remove():
     for path in small:
         os.unlink(path)
@@ -78,12 +105,17 @@ if test == "create":
     for i in range(0, count, 100):
         os.makedirs(f"{folder}/small/{i // 100}", exist_ok=True)
 name = test.removesuffix("-warm").removesuffix("-cold")
+if "random" in name:
+    count = min(20000, mib * 256)
 begin = time.perf_counter()
-{"write": write, "read": read, "create": create, "open": open_and_read, "stat": stat, "remove": remove}[name]()
+{
+    "write": write, "read": read, "random-read": random_read, "random-write": random_write,
+    "create": create, "list": list_all, "open": open_and_read, "stat": stat, "remove": remove,
+}[name]()
 seconds = time.perf_counter() - begin
 print((mib << 20 if name in ("write", "read") else count) / seconds)
 PYTHON
-tests="write read-cold read-warm create open-cold open-warm stat-cold stat-warm remove"
+tests="write read-cold read-warm random-read-cold random-write create list-cold open-cold open-warm stat-cold stat-warm remove"
 for ((round = 0; round <= rounds; round++)); do
     for test in $tests; do
         for name in $contenders; do

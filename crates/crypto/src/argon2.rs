@@ -388,7 +388,7 @@ fn long_hash(parts: &[&[u8]], out: &mut [u8]) {
     if out.len() <= WHOLE {
         return blake2b(&parts, out);
     }
-    // One place for both: a secret has pages of its own, and a header may ask for millions of these hashes.
+    // One place for both: each secret is wiped by itself, and a header may ask for millions of these hashes.
     let mut both = Secret::zeroed(2 * WHOLE);
     let (mut last, mut next) = both.split_at_mut(WHOLE);
     blake2b(&parts, last);

@@ -3,7 +3,8 @@
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::atomic::{Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, slice};
 
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
@@ -14,7 +15,7 @@ use crate::registers;
 
 /// Secret bytes: a password, a keyfile's pool, a derived or a volume key.
 ///
-/// Each lives in pages of its own that are locked into memory if the limit on locked memory allows, excluded from core
+/// Each lives in pages that hold nothing but secrets, and that are locked into memory if the limit on locked memory allows, excluded from core
 /// dumps, emptied in forked children and wiped on drop. There is no `Clone`, no `Display`, and `Debug` shows the length
 /// only.
 pub struct Secret(Pages);
@@ -107,7 +108,7 @@ impl<T: Plain> LockedBox<T> {
 impl<T: Plain> Deref for LockedBox<T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: the pages are mapped, page-aligned, at least `size_of::<T>()` long, live as long as `self`, and any
+        // SAFETY: the pages are mapped, at least `size_of::<T>()` long and aligned for it, live as long as `self`, and any
         // bytes are a value of a `Plain` type.
         unsafe { self.pages.at.cast().as_ref() }
     }
@@ -133,7 +134,7 @@ impl<T> Resident<T> {
         /// Runs in a frame of its own, below the caller's when that wipes the stack.
         #[inline(never)]
         fn place<T>(pages: &Pages, make: impl FnOnce() -> T) {
-            // SAFETY: the pages are fresh, page-aligned, at least `size_of::<T>()` long, and nothing else refers to
+            // SAFETY: the pages are fresh, at least `size_of::<T>()` long and aligned for it, and nothing else refers to
             // them.
             unsafe { pages.at.cast::<T>().write(make()) };
         }
@@ -189,16 +190,52 @@ fn overwrite<const DEPTH: usize>() {
 /// From this many bytes on, huge pages are requested: Argon2, which jumps about in them, is faster with them.
 const HUGE: usize = 4 << 20;
 
-/// Anonymous pages of their own.
+/// Sizes of slots in bytes, ascending: what is not larger shares pages with other secrets. A mount with many files open has a key
+/// for each of them.
+const SLOTS: [usize; 6] = [64, 128, 256, 512, 1024, 2048];
+
+/// Bytes that are mapped together for slots of one size, but no more slots than [`Slab::used`] has bits. Little, since the limit on
+/// locked memory may be 64 KiB.
+const TOGETHER: usize = 8 << 10;
+
+/// For each of [`SLOTS`] the slabs that have room. Whoever has a slot of one keeps it mapped, and one is kept for who comes next.
+static WITH_ROOM: [Mutex<Vec<Arc<Slab>>>; SLOTS.len()] = [const { Mutex::new(Vec::new()) }; _];
+
+/// Memory for one secret: a slot among others, or pages of its own. Zeros at first.
 struct Pages {
+    at: NonNull<u8>,
+    len: usize,
+    place: Place,
+}
+
+enum Place {
+    Own(Mapping),
+    Slot { slab: Arc<Slab>, number: usize },
+}
+
+/// Slots of one size.
+struct Slab {
+    mapping: Mapping,
+    /// Index of the size in [`SLOTS`].
+    size: usize,
+    /// A bit for each slot. Changed under the lock of [`WITH_ROOM`].
+    used: AtomicU64,
+}
+
+/// Anonymous pages that hold nothing but secrets. Unmapped on drop.
+struct Mapping {
     at: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the pages belong to this value alone; shared references only read them.
+// SAFETY: the bytes belong to this value alone; shared references only read them.
 unsafe impl Send for Pages {}
 // SAFETY: as above.
 unsafe impl Sync for Pages {}
+// SAFETY: it is only an address; who may use the bytes there, `Pages` knows.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
 
 impl Pages {
     fn new(len: usize) -> Self {
@@ -207,28 +244,22 @@ impl Pages {
 
     /// `None` if the kernel refuses the mapping.
     fn try_new(len: usize) -> Option<Self> {
-        let mapped = Self::mapped(len);
-        // SAFETY: a new private anonymous mapping, at an address of the kernel's choice, aliases nothing.
-        let at = unsafe {
-            mm::mmap_anonymous(std::ptr::null_mut(), mapped, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-        };
-        let at: NonNull<u8> = NonNull::new(at.ok()?.cast()).expect("mmap returns no null");
-        // Locking fails past RLIMIT_MEMLOCK, and the advice on old kernels. Then the secret is no worse off than in
-        // ordinary memory, and refusing to open a volume over it would help nobody. SAFETY: the range is the mapping
-        // just made.
-        unsafe {
-            if mapped >= HUGE {
-                let _ = mm::madvise(at.as_ptr().cast(), mapped, Advice::LinuxHugepage);
+        // A slot is aligned to its size, a power of two: no smaller alignment than that of what it is made for.
+        match SLOTS.iter().position(|slot| len <= *slot) {
+            Some(size) => {
+                let (slab, number) = Slab::take(size)?;
+                let at = slab.slot(number);
+                Some(Self { at, len, place: Place::Slot { slab, number } })
             }
-            let _ = mm::mlock(at.as_ptr().cast(), mapped);
-            let _ = mm::madvise(at.as_ptr().cast(), mapped, Advice::LinuxDontDump);
-            let _ = mm::madvise(at.as_ptr().cast(), mapped, Advice::LinuxWipeOnFork);
+            None => {
+                let mapping = Mapping::new(len)?;
+                Some(Self { at: mapping.at, len, place: Place::Own(mapping) })
+            }
         }
-        Some(Self { at, len })
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: `len` bytes are mapped at `at` and, being anonymous memory, initialised.
+        // SAFETY: `len` bytes are mapped at `at` and, being anonymous memory, initialised; nobody else has them.
         unsafe { slice::from_raw_parts(self.at.as_ptr(), self.len) }
     }
 
@@ -237,23 +268,117 @@ impl Pages {
         unsafe { slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
     }
 
-    /// Whole pages for `len` bytes. mmap does not accept a length of zero.
-    fn mapped(len: usize) -> usize {
-        len.max(1).next_multiple_of(rustix::param::page_size())
+    /// Bytes that are this value's alone: the slot, or all of its pages.
+    fn room(&self) -> usize {
+        match &self.place {
+            Place::Own(mapping) => mapping.len,
+            Place::Slot { slab, .. } => SLOTS[slab.size],
+        }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // Word by word: byte by byte, Argon2's hundreds of megabytes would take a while. SAFETY: the mapping is made of
-        // whole pages, is ours and initialised, and integers have no niches.
-        unsafe { slice::from_raw_parts_mut(self.at.as_ptr().cast::<u64>(), Self::mapped(self.len) / 8) }.zeroize();
+        // Word by word: byte by byte, Argon2's hundreds of megabytes would take a while. SAFETY: slots and pages are whole numbers
+        // of words, ours and initialised, and integers have no niches.
+        unsafe { slice::from_raw_parts_mut(self.at.as_ptr().cast::<u64>(), self.room() / 8) }.zeroize();
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: the mapping is ours, of this size, and nothing refers to it any more. Unmapping unlocks it.
-        let _ = unsafe { mm::munmap(self.at.as_ptr().cast(), Self::mapped(self.len)) };
+        if let Place::Slot { slab, number } = &self.place {
+            Slab::give_back(slab, *number);
+        }
         // Whoever copied or used it last may have left it in registers or on the stack.
         registers::wipe();
     }
+}
+
+impl Slab {
+    /// A slot of this size that nobody has, zeroed.
+    fn take(size: usize) -> Option<(Arc<Self>, usize)> {
+        let mut with_room = lock(&WITH_ROOM[size]);
+        let slab = match with_room.last() {
+            Some(slab) => Arc::clone(slab),
+            None => {
+                let mapping = Mapping::new(SLOTS[size] * slots(size))?;
+                let slab = Arc::new(Self { mapping, size, used: AtomicU64::new(0) });
+                with_room.push(Arc::clone(&slab));
+                slab
+            }
+        };
+        let used = slab.used.load(Ordering::Relaxed);
+        let number = used.trailing_ones();
+        let used = used | 1 << number;
+        slab.used.store(used, Ordering::Relaxed);
+        if used == full(size) {
+            with_room.pop();
+        }
+        Some((slab, number as usize))
+    }
+
+    /// The slot has been wiped.
+    fn give_back(slab: &Arc<Self>, number: usize) {
+        let mut with_room = lock(&WITH_ROOM[slab.size]);
+        let before = slab.used.load(Ordering::Relaxed);
+        let used = before & !(1 << number);
+        slab.used.store(used, Ordering::Relaxed);
+        if before == full(slab.size) {
+            with_room.push(Arc::clone(slab));
+        }
+        if used == 0 && with_room.len() > 1 {
+            with_room.retain(|other| !Arc::ptr_eq(other, slab));
+        }
+    }
+
+    fn slot(&self, number: usize) -> NonNull<u8> {
+        assert!(number < slots(self.size));
+        // SAFETY: the mapping has so many slots.
+        unsafe { self.mapping.at.add(number * SLOTS[self.size]) }
+    }
+}
+
+impl Mapping {
+    /// Whole pages for `len` bytes. `None` if the kernel refuses.
+    fn new(len: usize) -> Option<Self> {
+        let len = len.next_multiple_of(rustix::param::page_size());
+        // SAFETY: a new private anonymous mapping, at an address of the kernel's choice, aliases nothing.
+        let at = unsafe {
+            mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+        };
+        let at: NonNull<u8> = NonNull::new(at.ok()?.cast()).expect("mmap returns no null");
+        // Locking fails past RLIMIT_MEMLOCK, and the advice on old kernels. Then the secret is no worse off than in
+        // ordinary memory, and refusing to open a volume over it would help nobody. SAFETY: the range is the mapping
+        // just made.
+        unsafe {
+            if len >= HUGE {
+                let _ = mm::madvise(at.as_ptr().cast(), len, Advice::LinuxHugepage);
+            }
+            let _ = mm::mlock(at.as_ptr().cast(), len);
+            let _ = mm::madvise(at.as_ptr().cast(), len, Advice::LinuxDontDump);
+            let _ = mm::madvise(at.as_ptr().cast(), len, Advice::LinuxWipeOnFork);
+        }
+        Some(Self { at, len })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, of this size, and nothing refers to it any more. Unmapping unlocks it.
+        let _ = unsafe { mm::munmap(self.at.as_ptr().cast(), self.len) };
+    }
+}
+
+/// How many slots of a size are mapped together.
+const fn slots(size: usize) -> usize {
+    let slots = TOGETHER / SLOTS[size];
+    if slots < u64::BITS as usize { slots } else { u64::BITS as usize }
+}
+
+/// [`Slab::used`] when all are.
+const fn full(size: usize) -> u64 {
+    u64::MAX >> (u64::BITS as usize - slots(size))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -274,13 +399,57 @@ mod tests {
     }
 
     #[test]
+    fn small_ones_share_pages_and_nothing_else() {
+        let mut secrets: Vec<(usize, Secret)> = Vec::new();
+        let mut seed = 7_usize;
+        for round in 0..20_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            if secrets.len() < 500 && !round_ends(seed) {
+                let mut secret = Secret::zeroed((seed >> 20) % 2500);
+                assert!(secret.iter().all(|b| *b == 0), "zeros at first, whoever had the place before");
+                secret.fill(round as u8);
+                secrets.push((round, secret));
+            } else if !secrets.is_empty() {
+                let (round, secret) = secrets.swap_remove((seed >> 20) % secrets.len());
+                assert!(secret.iter().all(|b| *b == round as u8), "{round}");
+            }
+        }
+        for (round, secret) in secrets {
+            assert!(secret.iter().all(|b| *b == round as u8), "{round}");
+        }
+
+        fn round_ends(seed: usize) -> bool {
+            (seed >> 50) % 5 < 2
+        }
+    }
+
+    #[test]
+    fn what_is_in_a_slot_is_aligned() {
+        #[derive(Clone, Copy)]
+        #[repr(C, align(64))]
+        struct Vectors([u8; 192]);
+        // SAFETY: bytes, and no padding.
+        unsafe impl Plain for Vectors {}
+        let boxes: Vec<_> = (0..100).map(|_| LockedBox::<Vectors>::zeroed()).collect();
+        assert!(boxes.iter().all(|vectors| vectors.0.as_ptr().addr().is_multiple_of(64)));
+    }
+
+    #[test]
     fn pages_are_marked_for_no_dump_and_wipe_on_fork() {
-        let secret = Secret::zeroed(10_000);
-        let start = format!("{:x}-", secret.as_ptr() as usize);
-        let smaps = std::fs::read_to_string("/proc/self/smaps").expect("procfs");
-        let entry = smaps.split_inclusive("VmFlags:").collect::<Vec<_>>();
-        let at = entry.iter().position(|e| e.contains(&start)).expect("the mapping is listed");
-        let flags = entry[at + 1].lines().next().expect("a line of flags");
-        assert!(flags.contains(" dd") && flags.contains(" wf"), "{flags}");
+        for len in [16, 10_000] {
+            let secret = Secret::zeroed(len);
+            let at = secret.as_ptr().addr();
+            let smaps = std::fs::read_to_string("/proc/self/smaps").expect("procfs");
+            let mut holds_it = false;
+            let flags = smaps.lines().find_map(|line| {
+                if let Some((from, to)) = line.split_whitespace().next().and_then(|range| range.split_once('-')) {
+                    let [from, to] = [from, to].map(|number| usize::from_str_radix(number, 16));
+                    holds_it = from.is_ok_and(|from| from <= at) && to.is_ok_and(|to| at < to);
+                }
+                line.strip_prefix("VmFlags:").filter(|_| holds_it)
+            });
+            let flags = flags.expect("the mapping is listed, with its flags");
+            assert!(flags.contains(" dd") && flags.contains(" wf"), "{len}: {flags}");
+        }
     }
 }

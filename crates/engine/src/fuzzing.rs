@@ -3,6 +3,7 @@
 use crate::file_formats::efs::EfsInfo;
 use crate::filesystems::ntfs;
 use crate::formats::{bitlocker, filevault2, loopaes, luks2, plain, truecrypt};
+use crate::private_keys::{self, dpapi};
 
 /// Reads a header of TrueCrypt or VeraCrypt that has been decrypted: up to 448 bytes.
 pub fn truecrypt_header(bytes: &[u8]) {
@@ -57,4 +58,14 @@ pub fn lznt1(bytes: &[u8]) {
     for size in [512, 64 << 10] {
         let _ = ntfs::decompress(bytes, &mut vec![0; size]);
     }
+}
+
+/// Reads keys and certificates: PFX, PEM, and DER of each kind.
+pub fn private_keys(bytes: &[u8]) {
+    private_keys::fuzz(bytes);
+}
+
+/// Reads files of Windows' key store, and what is encrypted in them.
+pub fn dpapi(bytes: &[u8]) {
+    dpapi::fuzz(bytes);
 }

@@ -1,20 +1,22 @@
 //! The one way from a path to what is in a volume: the file, the partition in it, the header, and what unlocks it; or the folder
-//! whose files are encrypted one by one.
+//! whose files are encrypted one by one, wherever it is.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::advice::{Advice, Warning};
-use crate::credential::{Credential, Unlock};
+use crate::credential::{Credential, FolderOptions, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::file_formats::{self, FileFormat, Stacked};
+use crate::file_formats::{self, Beside, FileFormat, Located, Stacked};
+use crate::filesystems;
 use crate::formats::takes;
 use crate::formats::{self, Facts, Format, Header, KeyslotEditor, UnlockPlan, Unlocked, partition};
 use crate::partitions;
 use crate::store::{Access, FileStore, Store};
-use crate::trees::Tree;
 use crate::trees::host::HostFolder;
+use crate::trees::{Subtree, Tree};
 use crate::volume::{Mapping, Volume};
 
 /// A volume to be opened: where it is, and what is known of it beforehand.
@@ -32,28 +34,51 @@ use crate::volume::{Mapping, Volume};
 /// opened.volume.read_at(0, &mut start)?;
 /// # Ok::<(), claviger_engine::Error>(())
 /// ```
+///
+/// A folder whose files are encrypted one by one opens in the same two steps, whether it is on this machine ([`Opening::path`]) or
+/// in a file system that is in a volume, or in an image that is not encrypted at all ([`Opening::tree`]). Then it has a secret of
+/// its own.
+///
+/// ```no_run
+/// use claviger_engine::{Credential, Opened, Opening, Secret, Unlock, filesystems};
+///
+/// let image = match Opening::path("disk.img").or_clear(true).find()?.unlock(&Unlock::with(&[]))? {
+///     Opened::Clear(image) => image,
+///     _ => panic!("it is encrypted"),
+/// };
+/// let (_, tree) = filesystems::open(image)?;
+/// let locked = Opening::tree(tree.into()).at("/home/.ecryptfs/me/.Private").find()?;
+/// let passphrase = [Credential::Passphrase(Secret::copy_from(b"correct horse"))];
+/// let folder = locked.unlock(&Unlock::with(&passphrase))?.files()?;
+/// println!("{}", folder.format.name());
+/// # Ok::<(), claviger_engine::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Opening {
-    place: PathOrStore,
+    place: Place,
     access: Access,
     partition: Option<u32>,
     format: Option<String>,
-    header: Option<PathOrStore>,
+    header: Option<Place>,
     by_backup: bool,
+    or_clear: bool,
+    at: OsString,
 }
 
-/// Where bytes are.
+/// Where bytes are, or files.
 #[derive(Clone)]
-enum PathOrStore {
+enum Place {
     Path(PathBuf),
     Store(Arc<dyn Store>),
+    Tree(Arc<dyn Tree>),
 }
 
-impl PathOrStore {
+impl Place {
     fn open(&self, access: Access) -> Result<Arc<dyn Store>> {
         match self {
             Self::Path(path) => Ok(Arc::new(FileStore::open(path, access)?)),
             Self::Store(store) => Ok(Arc::clone(store)),
+            Self::Tree(_) => Err(Error::misuse("a tree has files and no bytes")),
         }
     }
 
@@ -61,7 +86,7 @@ impl PathOrStore {
     fn at(&self, error: Error) -> Error {
         match self {
             Self::Path(path) => error.at(path),
-            Self::Store(_) => error,
+            Self::Store(_) | Self::Tree(_) => error,
         }
     }
 }
@@ -69,16 +94,34 @@ impl PathOrStore {
 impl Opening {
     /// The volume in a file or block device, for reading.
     pub fn path(path: impl Into<PathBuf>) -> Self {
-        Self::of(PathOrStore::Path(path.into()))
+        Self::of(Place::Path(path.into()))
     }
 
     /// The volume in a store.
     pub fn store(store: Arc<dyn Store>) -> Self {
-        Self::of(PathOrStore::Store(store))
+        Self::of(Place::Store(store))
     }
 
-    fn of(place: PathOrStore) -> Self {
-        Self { place, access: Access::ReadOnly, partition: None, format: None, header: None, by_backup: false }
+    /// The folder of encrypted files that is in a tree: see [`Opening::at`]. The tree knows whether it can be written.
+    pub fn tree(tree: Arc<dyn Tree>) -> Self {
+        Self::of(Place::Tree(tree))
+    }
+
+    fn of(place: Place) -> Self {
+        let (access, at) = (Access::ReadOnly, OsString::new());
+        Self { place, access, partition: None, format: None, header: None, by_backup: false, or_clear: false, at }
+    }
+
+    /// Where to go in a tree: the folder is the outermost one on the way there that shows to be of a format. Of a format that is
+    /// named it is the last one on the way, if none shows it. Without this, the tree itself is the folder.
+    pub fn at(self, path: impl Into<OsString>) -> Self {
+        Self { at: path.into(), ..self }
+    }
+
+    /// Whether what is not encrypted, but holds a file system, is opened as well: as [`Opened::Clear`]. Folders in it may be
+    /// encrypted.
+    pub fn or_clear(self, or_clear: bool) -> Self {
+        Self { or_clear, ..self }
     }
 
     /// How a path is opened. A detached header is never written to.
@@ -98,12 +141,12 @@ impl Opening {
 
     /// The header is detached: it is in this file or block device.
     pub fn detached_header<'a>(self, path: impl Into<Option<&'a Path>>) -> Self {
-        Self { header: path.into().map(|path| PathOrStore::Path(path.to_owned())), ..self }
+        Self { header: path.into().map(|path| Place::Path(path.to_owned())), ..self }
     }
 
     /// The header is detached: it is in this store.
     pub fn detached_header_store(self, store: Arc<dyn Store>) -> Self {
-        Self { header: Some(PathOrStore::Store(store)), ..self }
+        Self { header: Some(Place::Store(store)), ..self }
     }
 
     /// Whether only backups of headers are to be tried, so that it does not matter what the volume begins with.
@@ -117,21 +160,51 @@ impl Opening {
     /// Those of [`FileStore::open`], [`partitions::find`] and [`formats::open`]; `Misuse` where the format has no detached headers.
     pub fn find(&self) -> Result<Locked> {
         let found = match &self.place {
-            PathOrStore::Path(path) if path.is_dir() => self.find_folder(path).map(Found::Folder),
-            _ => self.find_volume().map(Found::Volume),
+            Place::Tree(tree) => self.find_in(tree).map(Found::Folder),
+            Place::Path(path) if path.is_dir() => self.find_folder(path).map(Found::Folder),
+            _ => self.find_volume().map(Found::Volume).or_else(|e| self.clear(e).map(Found::Clear)),
         };
         Ok(Locked { opening: self.clone(), found: found? })
     }
 
     fn find_folder(&self, path: &Path) -> Result<LockedFolder> {
-        if self.partition.is_some() || self.header.is_some() || self.by_backup {
-            let what = "a folder has no partitions and no header that could be detached or have a backup";
-            return Err(Error::misuse(what).at(path));
-        }
+        self.no_volume().map_err(|e| e.at(path))?;
         let lower = HostFolder::open(path, self.access)?;
         let format = file_formats::find(&lower, self.format.as_deref()).map_err(|e| e.at(path))?;
         lower.lock().map_err(|e| e.at(path))?;
-        Ok(LockedFolder { lower: Arc::new(lower), format })
+        Ok(LockedFolder { lower: Arc::new(lower), format, path: OsString::new(), beside: beside_on_host(format, path) })
+    }
+
+    fn find_in(&self, tree: &Arc<dyn Tree>) -> Result<LockedFolder> {
+        self.no_volume()?;
+        let Located { folder, path, format } = file_formats::locate(tree, &self.at, self.format.as_deref())?;
+        let parent = Path::new(&path).parent().map(Path::to_owned);
+        let beside = parent.and_then(|parent| {
+            let beside = format.beside(&Subtree::find(tree, parent.as_os_str()).ok()?).ok()?;
+            Some(Beside { folder: beside.folder.map(|folder| parent.join(folder)), ..beside })
+        });
+        Ok(LockedFolder { lower: Arc::new(folder), format, path, beside: beside.unwrap_or_default() })
+    }
+
+    fn no_volume(&self) -> Result<()> {
+        if self.partition.is_some() || self.header.is_some() || self.by_backup {
+            let what = "a folder has no partitions and no header that could be detached or have a backup";
+            return Err(Error::misuse(what));
+        }
+        Ok(())
+    }
+
+    /// What is stored there, if it holds a file system and may be in clear; the error otherwise, which says that it is no volume.
+    fn clear(&self, error: Error) -> Result<Arc<dyn Store>> {
+        let said = self.format.is_some() || self.header.is_some() || self.by_backup;
+        if !self.or_clear || said || !matches!(error.kind, ErrorKind::NotThisFormat(_)) {
+            return Err(error);
+        }
+        let stored = self.stored()?;
+        match filesystems::detect(&*stored).map_err(|e| self.place.at(e.into()))? {
+            Some(found) if found.kind.holds_files() => Ok(stored),
+            _ => Err(error),
+        }
     }
 
     fn find_volume(&self) -> Result<LockedVolume> {
@@ -185,11 +258,12 @@ impl Opening {
             None => (&self.place, None),
         };
         let (file, store): (_, Arc<dyn Store>) = match place {
-            PathOrStore::Path(path) => {
+            Place::Path(path) => {
                 let file = Arc::new(FileStore::open(path, self.access)?);
                 (Some(Arc::clone(&file)), file)
             }
-            PathOrStore::Store(store) => (None, Arc::clone(store)),
+            Place::Store(store) => (None, Arc::clone(store)),
+            Place::Tree(_) => (None, place.open(self.access)?),
         };
         let store = if data.is_some() { store } else { self.part_of(&store)? };
         let (format, header) = match formats::open(&store, self.format.as_deref()) {
@@ -216,9 +290,26 @@ impl Opening {
             || !matches!(error.kind, ErrorKind::NotThisFormat(_) | ErrorKind::WrongCredential(_));
         let candidates = (!looked_at_all).then(|| partition::candidates(disk).ok().flatten()).flatten();
         let Some(candidates) = candidates else { return error };
-        let could_be = candidates.iter().filter(|c| !c.formats.is_empty()).map(|c| c.partition.number).collect();
+        let clear = |number| {
+            let part = partitions::slice(Arc::clone(disk), number).ok();
+            self.or_clear && part.is_some_and(|part| matches!(filesystems::detect(&part), Ok(Some(_))))
+        };
+        let could_be = candidates.iter().filter(|c| !c.formats.is_empty() || clear(c.partition.number));
+        let could_be = could_be.map(|c| c.partition.number).collect();
         Error { hint: None, ..error }.advise(Advice::ChoosePartition(could_be))
     }
+}
+
+/// What lies beside a folder of this machine. Of one that is reached by a symbolic link, what lies beside the folder itself. Nothing,
+/// where it cannot be read.
+fn beside_on_host(format: &dyn FileFormat, path: &Path) -> Beside {
+    let beside = || {
+        let path = path.canonicalize().ok()?;
+        let parent = path.parent()?;
+        let beside = format.beside(&HostFolder::open(parent, Access::ReadOnly).ok()?).ok()?;
+        Some(Beside { folder: beside.folder.map(|folder| parent.join(folder)), ..beside })
+    };
+    beside().unwrap_or_default()
 }
 
 /// What was found, still locked.
@@ -230,11 +321,14 @@ pub struct Locked {
 enum Found {
     Volume(LockedVolume),
     Folder(LockedFolder),
+    Clear(Arc<dyn Store>),
 }
 
 struct LockedFolder {
     lower: Arc<dyn Tree>,
     format: &'static dyn FileFormat,
+    path: OsString,
+    beside: Beside,
 }
 
 struct LockedVolume {
@@ -254,6 +348,7 @@ impl Locked {
         let checked = match &self.found {
             Found::Volume(volume) => takes::check_any(&volume.header.takes(), with),
             Found::Folder(folder) => takes::check_opening(folder.format.name(), &folder.format.takes(), with),
+            Found::Clear(_) => check_clear(with),
         };
         checked.map_err(|e| self.opening.place.at(e))
     }
@@ -268,7 +363,50 @@ impl Locked {
         match &self.found {
             Found::Volume(volume) => volume.header.asks_passphrase(keyfiles),
             Found::Folder(folder) => folder.format.asks_passphrase(keyfiles),
+            Found::Clear(_) => false,
         }
+    }
+
+    /// The format of a folder whose files are encrypted one by one.
+    pub fn file_format(&self) -> Option<&'static dyn FileFormat> {
+        match &self.found {
+            Found::Folder(folder) => Some(folder.format),
+            Found::Volume(_) | Found::Clear(_) => None,
+        }
+    }
+
+    /// The files of such a folder as they are stored, and what lies beside it.
+    pub fn stored_files(&self) -> Option<(&Arc<dyn Tree>, &Beside)> {
+        match &self.found {
+            Found::Folder(folder) => Some((&folder.lower, &folder.beside)),
+            Found::Volume(_) | Found::Clear(_) => None,
+        }
+    }
+
+    /// Where a folder is in the tree that it was found in: see [`Opening::at`].
+    pub fn place(&self) -> &OsStr {
+        match &self.found {
+            Found::Folder(folder) => &folder.path,
+            Found::Volume(_) | Found::Clear(_) => OsStr::new(""),
+        }
+    }
+
+    /// Tries the credentials on a folder, and leaves it locked for other ones.
+    ///
+    /// # Errors
+    /// Those of [`Locked::unlock`]; `Misuse` for what is no folder.
+    pub fn try_folder(&self, with: &Unlock<'_>) -> Result<Stacked> {
+        match &self.found {
+            Found::Folder(folder) => folder.tree(with),
+            Found::Volume(_) | Found::Clear(_) => {
+                Err(Error::misuse("it is no folder whose files are encrypted one by one"))
+            }
+        }
+    }
+
+    /// Whether nothing encrypts it: see [`Opening::or_clear`].
+    pub fn is_clear(&self) -> bool {
+        matches!(self.found, Found::Clear(_))
     }
 
     /// Whether the format has no header at all, so that any password opens it, to noise if it is wrong.
@@ -277,11 +415,11 @@ impl Locked {
         named.is_some_and(|name| formats::by_name(name).is_ok_and(Format::headerless))
     }
 
-    /// The header; a folder has none.
+    /// The header; only volumes have one.
     pub fn header(&self) -> Option<&dyn Header> {
         match &self.found {
             Found::Volume(volume) => Some(&*volume.header),
-            Found::Folder(_) => None,
+            Found::Folder(_) | Found::Clear(_) => None,
         }
     }
 
@@ -294,15 +432,54 @@ impl Locked {
         match found {
             Found::Volume(volume) => volume.unlock(&opening, with).map(Box::new).map(Opened::Bytes),
             Found::Folder(folder) => folder.unlock(&opening, with).map(Box::new).map(Opened::Files),
+            Found::Clear(store) => check_clear(with).map_err(|e| opening.place.at(e)).map(|()| Opened::Clear(store)),
         }
     }
 }
 
+/// Refuses whatever is given for what nothing encrypts: whoever gives it believes that something does.
+fn check_clear(with: &Unlock<'_>) -> Result<()> {
+    let given = with.credentials.first().map(Credential::kind);
+    let given = given.or_else(|| with.parameters().first().map(|parameter| parameter.name()));
+    given.map_or(Ok(()), |given| {
+        let what = format!("it holds a file system that is not encrypted, and takes no {given}");
+        Err(ErrorKind::NotThisFormat(what).into())
+    })
+}
+
 impl LockedFolder {
     fn unlock(self, opening: &Opening, with: &Unlock<'_>) -> Result<OpenFolder> {
-        let Self { lower, format } = self;
-        let tree = file_formats::unlock(format, lower, with).map_err(|e| opening.place.at(e))?;
-        Ok(OpenFolder { tree, format })
+        let tree = self.tree(with).map_err(|e| opening.place.at(e))?;
+        let Self { lower, format, path, beside } = self;
+        Ok(OpenFolder { tree, lower, format, path, beside })
+    }
+
+    /// By the passphrase that lies wrapped beside it, if that can be unwrapped; or else by what is given itself.
+    fn tree(&self, with: &Unlock<'_>) -> Result<Stacked> {
+        let beside = self.beside.wrapped_passphrase.as_deref();
+        let wrapped = beside.filter(|_| with.folder.wrapped_passphrase.is_none() && !with.credentials.is_empty());
+        let Some(wrapped) = wrapped else { return self.opened_by(with) };
+        let folder = FolderOptions { wrapped_passphrase: Some(wrapped), ..with.folder };
+        match self.opened_by(&Unlock { folder, ..*with }) {
+            // A file that is damaged says nothing of the folder.
+            Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_) | ErrorKind::Malformed { .. }) => {
+                self.opened_by(with)
+            }
+            opened => opened,
+        }
+    }
+
+    fn opened_by(&self, with: &Unlock<'_>) -> Result<Stacked> {
+        let tree = file_formats::unlock(self.format, self.lower.clone(), with)?;
+        let (has, should) = (tree.signatures(), &self.beside.signatures);
+        // Of a folder without a file nothing else tells.
+        match should.first() {
+            Some(should) if !has.is_empty() && !has.contains(should) => {
+                let what = format!("its key has the signature {}, and that of the folder is {should}", has[0]);
+                Err(Error::new(ErrorKind::WrongCredential(what)).in_format(self.format.name()))
+            }
+            _ => Ok(tree),
+        }
     }
 }
 
@@ -343,6 +520,8 @@ pub enum Opened {
     Bytes(Box<OpenVolume>),
     /// A folder whose files are encrypted one by one.
     Files(Box<OpenFolder>),
+    /// What nothing encrypts, as it is stored: see [`Opening::or_clear`].
+    Clear(Arc<dyn Store>),
 }
 
 impl Opened {
@@ -357,6 +536,20 @@ impl Opened {
                 let what = format!("reading a folder as one volume: {} keeps files one by one", folder.format.name());
                 Err(Error::unsupported(what).advise(Advice::UseFiles))
             }
+            Self::Clear(_) => Err(ErrorKind::NotThisFormat("it is not encrypted".into()).into()),
+        }
+    }
+
+    /// The folder whose files are encrypted one by one.
+    ///
+    /// # Errors
+    /// `Misuse` for what is no such folder.
+    pub fn files(self) -> Result<OpenFolder> {
+        match self {
+            Self::Files(folder) => Ok(*folder),
+            Self::Bytes(_) | Self::Clear(_) => {
+                Err(Error::misuse("it is no folder whose files are encrypted one by one"))
+            }
         }
     }
 }
@@ -366,8 +559,14 @@ impl Opened {
 pub struct OpenFolder {
     /// Its files in plaintext.
     pub tree: Stacked,
+    /// Its files as they are stored.
+    pub lower: Arc<dyn Tree>,
     /// Its format.
     pub format: &'static dyn FileFormat,
+    /// Where it is in the tree that it was found in: see [`Opening::at`].
+    pub path: OsString,
+    /// What lies beside it.
+    pub beside: Beside,
 }
 
 /// A volume that is open.

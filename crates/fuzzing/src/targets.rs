@@ -39,6 +39,8 @@ pub static TARGETS: &[Target] = &[
     Target { name: "efs", run: fuzzing::efs_info, corpus: corpus::efs },
     Target { name: "lznt1", run: fuzzing::lznt1, corpus: corpus::lznt1 },
     Target { name: "identify", run: identify, corpus: corpus::everything },
+    Target { name: "private_keys", run: fuzzing::private_keys, corpus: corpus::private_keys },
+    Target { name: "dpapi", run: fuzzing::dpapi, corpus: corpus::dpapi },
     Target { name: "crypttab", run: crypttab, corpus: corpus::crypttab },
 ];
 

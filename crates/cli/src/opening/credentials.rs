@@ -188,6 +188,11 @@ impl CredentialArgs {
         Ok((Source { none, ..self.source() }, keyfiles))
     }
 
+    /// Whether anything is given.
+    pub fn given(&self) -> bool {
+        self.gives_password() || !self.keyfiles.is_empty() || self.gives_volume_key()
+    }
+
     /// Whether it is said where the password comes from, or that there is none.
     fn gives_password(&self) -> bool {
         self.password_file.is_some() || self.password_fd.is_some() || self.no_password
@@ -349,6 +354,13 @@ pub struct Source<'a> {
     keyfiles: &'a [PathBuf],
     /// An input that is no file has to give at least a newline.
     must_come: bool,
+}
+
+impl<'a> Source<'a> {
+    /// A password and no keyfiles: `prefix` stands before `password-file` in the options' names.
+    pub fn password(prefix: &'static str, question: &'static str, file: Option<&'a Path>, fd: Option<i32>) -> Self {
+        Self { prefix, question, question_new: question, file, fd, none: false, keyfiles: &[], must_come: false }
+    }
 }
 
 impl Source<'_> {

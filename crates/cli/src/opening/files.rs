@@ -3,21 +3,22 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use claviger_crypto::pool::Pool;
 use claviger_engine::filesystems::{self, Filesystem};
+use claviger_engine::opening::OpenFolder;
 use claviger_engine::store::Access;
 use claviger_engine::trees::{Attributes, Entry, Held, Node, NodeKind, Tree};
-use claviger_engine::{Error, Opened, Store, partitions};
+use claviger_engine::{Error, ErrorKind, FileFormat, Opened, Store, partitions};
 
 use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
 use crate::terminal::output;
 
 /// Which of the file systems inside.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub struct InsideArgs {
     /// The partition inside the volume, where it holds a partition table
     #[arg(long, value_name = "N")]
@@ -27,47 +28,82 @@ pub struct InsideArgs {
 /// The files of an open volume.
 pub struct Inside {
     /// Its folders and files.
-    pub tree: Box<dyn Tree>,
+    pub tree: Arc<dyn Tree>,
     /// The file system that they are in; a folder of the host has none of its own.
     pub filesystem: Option<Filesystem>,
+    /// Where `tree` begins, if it is a folder of encrypted files in that file system.
+    begins: PathBuf,
+    /// Whether nothing encrypts them.
+    pub in_clear: bool,
+    /// Of a folder of encrypted files, the same as it is stored, with the same nodes.
+    pub stored: Option<(Arc<dyn Tree>, &'static dyn FileFormat)>,
 }
 
 impl InsideArgs {
-    /// Opens the volume and the file system inside. Warnings are told.
-    pub fn open(&self, open: &OpenArgs, access: Access) -> anyhow::Result<Inside> {
-        self.inside(open, open.open_any(access)?)
+    /// Opens the volume, the file system inside, and the folder of encrypted files in that into which `path` leads, if there is one
+    /// that is to be opened. Warnings are told.
+    pub fn open(&self, open: &OpenArgs, access: Access, path: &OsStr) -> anyhow::Result<Inside> {
+        self.inside(open, open.open_for_files(access)?, path)
     }
 
     /// The same, with the hidden volume in it protected if that is asked for.
-    pub fn open_protecting(&self, open: &OpenArgs, access: Access, protect: &ProtectArgs) -> anyhow::Result<Inside> {
-        self.inside(open, open.open_any_protecting(access, protect)?)
+    pub fn open_protecting(
+        &self,
+        open: &OpenArgs,
+        access: Access,
+        protect: &ProtectArgs,
+        path: &OsStr,
+    ) -> anyhow::Result<Inside> {
+        self.inside(open, open.open_for_files_protecting(access, protect)?, path)
     }
 
-    fn inside(&self, open: &OpenArgs, opened: Opened) -> anyhow::Result<Inside> {
+    fn inside(&self, open: &OpenArgs, opened: Opened, path: &OsStr) -> anyhow::Result<Inside> {
         let inside = match opened {
-            Opened::Bytes(volume) => self.inside_volume(open, (*volume).into())?,
             Opened::Files(_) if self.inner_partition.is_some() => {
                 return Err(Error::misuse("a folder has no partitions inside").at(&open.path).into());
             }
-            Opened::Files(folder) => {
-                let tree = folder.tree.with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO)));
-                Inside { tree: Box::new(tree), filesystem: None }
+            Opened::Files(folder) => Inside::of(*folder, None),
+            Opened::Bytes(_) | Opened::Clear(_) => {
+                let outer = self.outer(open, opened)?;
+                match open.open_inner_folder(&outer.tree, path, outer.in_clear, false)? {
+                    Some(folder) => Inside::of(folder, outer.filesystem),
+                    None => outer,
+                }
             }
         };
         inside.tree.warnings().iter().for_each(|w| output::warn(w));
         Ok(inside)
     }
 
-    fn inside_volume(&self, open: &OpenArgs, opened: OpenedVolume) -> anyhow::Result<Inside> {
-        let opened = opened.with_threads();
-        opened.warn();
-        let mut store: Arc<dyn Store> = Arc::new(opened.volume);
+    /// The folder of encrypted files into which `path` leads in what is open.
+    ///
+    /// # Errors
+    /// `NotThisFormat` if there is none.
+    pub fn folder(&self, open: &OpenArgs, opened: Opened, path: &OsStr) -> anyhow::Result<OpenFolder> {
+        let outer = self.outer(open, opened)?;
+        outer.tree.warnings().iter().for_each(|w| output::warn(w));
+        let folder = open.open_inner_folder(&outer.tree, path, outer.in_clear, true)?;
+        let none =
+            || Error::new(ErrorKind::NotThisFormat(format!("{} is in no folder of encrypted files", shown(path))));
+        Ok(folder.ok_or_else(|| none().at(&open.path))?)
+    }
+
+    /// The file system in what has bytes.
+    pub fn outer(&self, open: &OpenArgs, opened: Opened) -> anyhow::Result<Inside> {
+        let (mut store, in_clear): (Arc<dyn Store>, _) = match opened {
+            Opened::Clear(store) => (store, true),
+            volume => {
+                let opened = OpenedVolume::from(volume.bytes()?).with_threads();
+                opened.warn();
+                (Arc::new(opened.volume), false)
+            }
+        };
         if let Some(number) = self.inner_partition {
             store = Arc::new(partitions::slice(store, number).map_err(|e| e.at(&open.path))?);
         }
         let (filesystem, tree) =
             filesystems::open(store.clone()).map_err(|e| self.explained(e, &*store).at(&open.path))?;
-        Ok(Inside { tree, filesystem: Some(filesystem) })
+        Ok(Inside { tree: tree.into(), filesystem: Some(filesystem), begins: PathBuf::new(), in_clear, stored: None })
     }
 
     /// The error, with what to try where the volume holds partitions.
@@ -86,9 +122,25 @@ impl InsideArgs {
 pub type Found<'a> = Held<&'a (dyn Tree + 'static)>;
 
 impl Inside {
+    fn of(folder: OpenFolder, filesystem: Option<Filesystem>) -> Self {
+        let OpenFolder { tree, lower, format, path, .. } = folder;
+        let tree = tree.with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO)));
+        let stored = Some((lower, format));
+        Self { tree: Arc::new(tree), filesystem, begins: path.into(), in_clear: false, stored }
+    }
+
     /// The node at a path inside the volume.
     pub fn find(&self, path: &OsStr) -> Result<Found<'_>, Error> {
-        Held::find(&*self.tree, path).map_err(|e| tree_error(e, path))
+        Held::find(&*self.tree, self.below(path)?).map_err(|e| tree_error(e, path))
+    }
+
+    /// The path from where the tree begins.
+    fn below<'a>(&self, path: &'a OsStr) -> Result<&'a OsStr, Error> {
+        let below = Path::new(path).strip_prefix(&self.begins).map(Path::as_os_str);
+        below.map_err(|_| {
+            let (path, folder) = (shown(path), shown(self.begins.as_os_str()));
+            Error::misuse(format!("{path} is not in the folder of encrypted files that was opened, {folder}"))
+        })
     }
 
     /// The node that an entry of `folder` names.

@@ -4,6 +4,8 @@ pub mod cost;
 pub mod credentials;
 pub mod editing;
 pub mod files;
+pub mod folder;
+pub mod found_folder;
 pub mod header_changes;
 pub mod headerless;
 pub mod new_file;
@@ -15,8 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use claviger_crypto::pool::Pool;
-use claviger_engine::credential::HeaderChoice;
-use claviger_engine::filesystems;
+use claviger_engine::credential::{FolderOptions, HeaderChoice, Headerless};
 use claviger_engine::formats::Facts;
 use claviger_engine::opening::OpenVolume;
 use claviger_engine::store::{Access, SMALLEST_SECTOR};
@@ -24,8 +25,10 @@ use claviger_engine::volume::Mapping;
 use claviger_engine::{
     Acceleration, Credential, Error, ErrorKind, Header, Opened, Opening, Protect, Store, Unlock, Volume,
 };
+use claviger_engine::{file_formats, filesystems};
 
 use crate::opening::credentials::{CredentialArgs, HiddenCredentialArgs};
+use crate::opening::folder::{FolderArgs, FolderGiven};
 use crate::opening::headerless::HeaderlessArgs;
 use crate::opening::patience::PatienceArgs;
 use crate::process::guard;
@@ -116,6 +119,9 @@ pub(crate) struct How {
 
     #[command(flatten)]
     headerless: HeaderlessArgs,
+
+    #[command(flatten)]
+    pub(crate) folder: FolderArgs,
 }
 
 impl How {
@@ -127,12 +133,14 @@ impl How {
     /// Whether one of the options was given.
     pub fn given(&self) -> bool {
         let Self { format, truecrypt, veracrypt, hash, pim, memory, cipher, backup_header, slot, .. } = self;
-        let Self { partition, no_aes, truncated, write_unencrypted, patience, for_kernel: _, headerless, .. } = self;
+        let Self {
+            partition, no_aes, truncated, write_unencrypted, patience, for_kernel: _, headerless, folder, ..
+        } = self;
         let texts = [format, hash, cipher].into_iter().any(Option::is_some);
         let numbers = pim.is_some() || memory.is_some() || slot.is_some() || partition.is_some();
         let flags = [truecrypt, veracrypt, backup_header, no_aes, truncated, write_unencrypted, &patience.allow_slow];
         let flags = flags.into_iter().any(|flag| *flag);
-        texts || numbers || flags || headerless.given()
+        texts || numbers || flags || headerless.given() || folder.given()
     }
 
     /// The credentials, tried as the options say.
@@ -153,6 +161,21 @@ impl How {
         };
         self.headerless.apply(&mut with);
         with
+    }
+
+    /// The same for a folder of this machine: cipher and key size are those of new files.
+    fn unlock_folder<'a>(&'a self, credentials: &'a [Credential], given: &'a FolderGiven) -> Unlock<'a> {
+        let with = self.unlock(credentials);
+        let Headerless { key_bits, .. } = with.headerless;
+        let key_bytes = key_bits.map(|bits| bits.div_ceil(8) as usize);
+        let folder = FolderOptions { cipher: with.cipher, key_bytes, ..self.folder.options(given) };
+        Unlock { folder, cipher: None, headerless: Headerless { key_bits: None, ..with.headerless }, ..with }
+    }
+
+    /// The same for a folder that is inside something which most of the options are for.
+    fn unlock_inner_folder<'a>(&'a self, credentials: &'a [Credential], given: &'a FolderGiven) -> Unlock<'a> {
+        let Unlock { acceleration, memory, may_take, .. } = self.unlock(credentials);
+        Unlock { acceleration, memory, may_take, folder: self.folder.options(given), ..Unlock::with(credentials) }
     }
 
     fn header(&self) -> HeaderChoice {
@@ -185,9 +208,29 @@ impl How {
     /// # Errors
     /// `Misuse` for options that the format does not have.
     pub fn opening(&self, path: &Path) -> claviger_engine::Result<Opening> {
-        self.headerless.check(self.format())?;
+        // What a folder does not take is refused with all else that it does not.
+        if !path.is_dir() {
+            self.headerless.check(self.format())?;
+        }
         let opening = Opening::path(path).partition(self.partition).format(self.format());
         Ok(opening.detached_header(self.header_file()).by_backup(self.by_backup()))
+    }
+
+    /// The same for verbs that want files: what is not encrypted will do, and the format may be that of a folder in it.
+    fn opening_for_files(&self, path: &Path) -> claviger_engine::Result<Opening> {
+        match self.folder_format() {
+            Some(_) if !path.is_dir() => {
+                self.headerless.check(None)?;
+                let opening = Opening::path(path).partition(self.partition).or_clear(true);
+                Ok(opening.detached_header(self.header_file()).by_backup(self.by_backup()))
+            }
+            _ => Ok(self.opening(path)?.or_clear(true)),
+        }
+    }
+
+    /// The format of folders that it is to be taken as, if it is one.
+    fn folder_format(&self) -> Option<&str> {
+        self.format().filter(|name| file_formats::named(name).is_ok())
     }
 
     /// The partition that the options name.
@@ -347,47 +390,67 @@ impl OpenArgs {
 
     /// Opens a volume, for verbs that need its bytes. The password is asked once it is known that there is something to open.
     pub fn open(&self, access: Access) -> anyhow::Result<OpenedVolume> {
-        self.bytes(self.open_any(access)?)
+        self.bytes(access, None)
     }
 
     /// Opens a volume, and protects the hidden one in it if that is asked for.
     pub fn open_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<OpenedVolume> {
-        self.bytes(self.open_any_protecting(access, protect)?)
+        self.bytes(access, self.protected(access, protect)?)
     }
 
-    fn bytes(&self, opened: Opened) -> anyhow::Result<OpenedVolume> {
+    fn bytes(&self, access: Access, hidden: Option<&HiddenArgs>) -> anyhow::Result<OpenedVolume> {
+        if !self.path.is_dir() {
+            self.how.folder.refuse()?;
+        }
+        let opened = self.open_with(self.how.opening(&self.path)?, access, hidden)?;
         Ok(opened.bytes().map_err(|e| e.at(&self.path))?.into())
     }
 
-    /// Opens a volume, or a folder whose files are encrypted one by one.
-    pub fn open_any(&self, access: Access) -> anyhow::Result<Opened> {
-        self.open_with(access, None)
+    /// Opens what has files in it: a volume, a folder whose files are encrypted one by one, or what is not encrypted.
+    pub fn open_for_files(&self, access: Access) -> anyhow::Result<Opened> {
+        self.open_with(self.how.opening_for_files(&self.path)?, access, None)
     }
 
     /// The same, and protects the hidden volume in it if that is asked for.
-    pub fn open_any_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<Opened> {
-        if protect.protect && (access == Access::ReadOnly || self.how.truncated) {
-            return Err(Error::misuse("a volume that is opened read-only needs no protection")
-                .hint("Leave out --protect-hidden.")
-                .into());
-        }
-        if protect.on_stdin() && self.password_on_stdin() {
-            return Err(Error::misuse("only one of the two passwords can come from standard input").into());
-        }
-        self.open_with(access, protect.protect.then_some(&protect.hidden))
+    pub fn open_for_files_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<Opened> {
+        self.open_with(self.how.opening_for_files(&self.path)?, access, self.protected(access, protect)?)
     }
 
-    fn open_with(&self, access: Access, hidden: Option<&HiddenArgs>) -> anyhow::Result<Opened> {
+    fn protected<'a>(
+        &self,
+        access: Access,
+        protect: &'a ProtectArgs,
+    ) -> claviger_engine::Result<Option<&'a HiddenArgs>> {
+        if protect.protect && (access == Access::ReadOnly || self.how.truncated) {
+            return Err(Error::misuse("a volume that is opened read-only needs no protection")
+                .hint("Leave out --protect-hidden."));
+        }
+        if protect.on_stdin() && self.password_on_stdin() {
+            return Err(Error::misuse("only one of the two passwords can come from standard input"));
+        }
+        Ok(protect.protect.then_some(&protect.hidden))
+    }
+
+    fn open_with(&self, opening: Opening, access: Access, hidden: Option<&HiddenArgs>) -> anyhow::Result<Opened> {
         let access = if self.how.truncated { Access::ReadOnly } else { access };
         guard::no_dumps();
         let cancel = cancel::install()?;
-        let locked = self.how.opening(&self.path)?.access(access).find();
+        let locked = opening.access(access).find();
         let locked = locked.map_err(|e| if self.path.is_dir() { e } else { with_explain(e) })?;
-        locked.check(&self.how.unlock(&[]))?;
+        let folder = locked.file_format().map(|_| self.how.folder.read()).transpose()?;
+        let unlock = |credentials| match &folder {
+            Some(given) => self.how.unlock_folder(credentials, given),
+            None => self.how.unlock(credentials),
+        };
+        locked.check(&unlock(&[]))?;
+        // A password is then that of a folder in it.
+        if locked.is_clear() {
+            return Ok(locked.unlock(&self.how.unlock(&[]))?);
+        }
         if let Some(header) = locked.header() {
             self.announce(header).map_err(|e| e.at(&self.path))?;
         }
-        let asks = |keyfiles: &[Credential]| locked.asks_passphrase(keyfiles);
+        let asks = |keyfiles: &[Credential]| !self.how.folder.as_stored() && locked.asks_passphrase(keyfiles);
         let credentials = match locked.headerless() {
             true => self.credentials.read_for_headerless(asks)?,
             false => self.credentials.read_for(asks)?,
@@ -409,7 +472,7 @@ impl OpenArgs {
             cancel: Some(cancel),
             progress: Some(&show),
             protect,
-            ..self.how.unlock(&credentials)
+            ..unlock(&credentials)
         };
         let opened = locked.unlock(&with);
         drop(hidden_credentials);

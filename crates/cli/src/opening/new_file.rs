@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use claviger_engine::store::files::sync_folder;
-use claviger_engine::{Error, Result};
+use claviger_engine::{Error, Result, Secret};
 
 /// Fails if there is something of that name: better before a password is asked for than after.
 pub fn must_be_new(path: &Path) -> Result<()> {
@@ -39,6 +39,15 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<File> {
             Err(Error::from(e).at(path))
         }
     }
+}
+
+/// What a text file of one line holds.
+pub fn line(text: &Secret) -> Secret {
+    let mut line = Secret::zeroed(text.len() + 1);
+    let (before, newline) = line.split_at_mut(text.len());
+    before.copy_from_slice(text);
+    newline.fill(b'\n');
+    line
 }
 
 /// Removes the file unless another has taken its place.

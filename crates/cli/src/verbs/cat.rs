@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// One file of the file system inside.
 fn file(args: &Args, path: &OsStr) -> anyhow::Result<()> {
-    let opened = args.which.open(&args.open, Access::ReadOnly)?;
+    let opened = args.which.open(&args.open, Access::ReadOnly, path)?;
     let found = opened.find(path)?;
     let node = found.node();
     let attributes = opened.attributes(node, path)?;

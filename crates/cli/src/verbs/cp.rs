@@ -102,11 +102,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let is_inside = |path: &OsString| path.as_bytes().starts_with(b":");
     let copied = match (from.iter().all(is_inside), from.iter().any(is_inside), is_inside(to)) {
         (true, _, false) => {
-            let opened = args.which.open_protecting(&args.open, Access::ReadOnly, &args.protect)?;
+            let first = files::inside(&from[0]);
+            let opened = args.which.open_protecting(&args.open, Access::ReadOnly, &args.protect, first)?;
             out(args, &opened, from, Path::new(to))?
         }
         (_, false, true) => {
-            let opened = args.which.open_protecting(&args.open, Access::ReadWrite, &args.protect)?;
+            let opened = args.which.open_protecting(&args.open, Access::ReadWrite, &args.protect, files::inside(to))?;
+            if opened.in_clear {
+                let what = "it is not encrypted: everybody could read what is copied into it";
+                return Err(Error::misuse(what).at(&args.open.path).into());
+            }
             if !opened.tree.writable() {
                 let what = format!(
                     "{} can only be read without the kernel",

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -12,12 +13,13 @@ use claviger_engine::store::Access;
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Result, Unlock};
 use serde::Serialize;
 
-use crate::opening::OpenArgs;
+use crate::opening::{OpenArgs, files};
 use crate::process::guard;
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::output::{self, Report, printable};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, size};
+use crate::verbs::folders;
 
 /// Explain why a volume does not open
 ///
@@ -28,10 +30,14 @@ use crate::terminal::{advice, cancel, size};
 ///
 /// Formats like TrueCrypt and VeraCrypt have no signature: a wrong password and a file of random bytes look the same.
 /// LUKS has one.
+///
+/// Of a folder whose files are encrypted one by one: for which keys its files are, which are damaged, what is missing beside it,
+/// and whether the password opens it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger explain old.tc
   claviger explain --without-password /dev/sdb
+  claviger explain disk.img :/home/.ecryptfs/me/.Private
   claviger explain --format TrueCrypt --hash SHA-512 old.tc
 
 The exit status is 0 if it was found how the volume opens, otherwise that of the problem.")]
@@ -46,6 +52,10 @@ pub struct Args {
 
     #[command(flatten)]
     open: OpenArgs,
+
+    /// The folder inside whose files are encrypted one by one
+    #[arg(value_name = "PATH")]
+    inside: Option<OsString>,
 }
 
 #[derive(Serialize)]
@@ -94,6 +104,10 @@ struct Advice {
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
+    let inside = args.inside.as_deref().map(files::inside);
+    if inside.is_some() || args.open.path.is_dir() {
+        return folders::explain::run(&args.open, inside, args.without_password, args.json);
+    }
     cancel::install()?;
     let path = &args.open.path;
     let at = |e: Error| e.at(path);

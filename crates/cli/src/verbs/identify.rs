@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use claviger_engine::diagnosis::{self, Diagnosis, Look, Opinion};
 use claviger_engine::formats::partition::Candidate;
-use claviger_engine::{FORMATS, Opening, Verdict};
+use claviger_engine::store::Access;
+use claviger_engine::trees::host::HostFolder;
+use claviger_engine::{FILE_FORMATS, FORMATS, FileFormat, Opening, Verdict};
 use serde::Serialize;
 
 use crate::terminal::exit::{self, Silent};
@@ -21,7 +23,7 @@ use crate::terminal::size;
   claviger identify old.tc
   claviger identify --json /dev/sd*")]
 pub struct Args {
-    /// Files or block devices
+    /// Files, block devices, or folders whose files may be encrypted one by one
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
@@ -33,8 +35,9 @@ pub struct Args {
 #[derive(Serialize)]
 struct Identified {
     path: String,
-    /// Size in bytes.
-    size: u64,
+    /// Size in bytes. A folder has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
     /// The best of the verdicts.
     verdict: &'static str,
     /// The first format with that verdict.
@@ -57,6 +60,10 @@ impl Identified {
     /// Whether there could be a volume in it.
     fn promising(&self) -> bool {
         self.format.is_some() || self.partitions.iter().flatten().any(|p| !p.formats.is_empty())
+    }
+
+    fn is_folder(&self) -> bool {
+        self.size.is_none()
     }
 
     /// Whether it could be a volume of a format without a header.
@@ -88,25 +95,47 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn identify(path: &Path) -> claviger_engine::Result<Identified> {
+    if path.is_dir() {
+        return identify_folder(path);
+    }
     let store = Opening::path(path).stored()?;
     let Diagnosis { size, content, partitions, partition_trouble, formats, .. } =
         diagnosis::look(&store).map_err(|e| e.at(path))?;
-    let best = formats.iter().map(|o| rank(&o.verdict)).max().unwrap_or((0, "no"));
-    let candidates: Vec<_> = match best {
-        (0, _) => Vec::new(),
-        best => formats.iter().filter(|o| rank(&o.verdict) == best).map(|o| o.format).collect(),
+    let begins_random = content.is_some_and(|content| content.begins == Look::Random);
+    let identified = Identified { size: Some(size), begins_random, ..Identified::of(path, formats) };
+    let partitions = (!partitions.is_empty()).then_some(partitions);
+    Ok(Identified { partitions, partition_table: partition_trouble, ..identified })
+}
+
+/// A folder whose files may be encrypted one by one.
+fn identify_folder(path: &Path) -> claviger_engine::Result<Identified> {
+    let tree = HostFolder::open(path, Access::ReadOnly)?;
+    let opinion = |format: &&'static dyn FileFormat| {
+        Ok(Opinion { format: format.name(), verdict: format.identify(&tree).map_err(|e| e.at(path))? })
     };
-    Ok(Identified {
-        path: path.display().to_string(),
-        size,
-        verdict: best.1,
-        format: candidates.first().copied(),
-        candidates,
-        formats,
-        begins_random: content.is_some_and(|content| content.begins == Look::Random),
-        partitions: (!partitions.is_empty()).then_some(partitions),
-        partition_table: partition_trouble,
-    })
+    let formats = FILE_FORMATS.iter().map(opinion).collect::<claviger_engine::Result<_>>()?;
+    Ok(Identified::of(path, formats))
+}
+
+impl Identified {
+    fn of(path: &Path, formats: Vec<Opinion>) -> Self {
+        let best = formats.iter().map(|o| rank(&o.verdict)).max().unwrap_or((0, "no"));
+        let candidates: Vec<_> = match best {
+            (0, _) => Vec::new(),
+            best => formats.iter().filter(|o| rank(&o.verdict) == best).map(|o| o.format).collect(),
+        };
+        Self {
+            path: path.display().to_string(),
+            size: None,
+            verdict: best.1,
+            format: candidates.first().copied(),
+            candidates,
+            formats,
+            begins_random: false,
+            partitions: None,
+            partition_table: None,
+        }
+    }
 }
 
 fn rank(verdict: &Verdict) -> (u8, &'static str) {
@@ -122,6 +151,8 @@ impl Report for Vec<Identified> {
         for file in self {
             let names = file.candidates.join(" or ");
             match (file.verdict, file.format) {
+                ("yes", Some(_)) if file.is_folder() => writeln!(out, "{}: a folder of {names}", file.path)?,
+                (_, None) if file.is_folder() => writeln!(out, "{}: a folder of no known format", file.path)?,
                 ("yes", Some(_)) => writeln!(out, "{}: {names}", file.path)?,
                 (_, Some(_)) => writeln!(out, "{}: possibly {names}", file.path)?,
                 (_, None) if file.promising() => {

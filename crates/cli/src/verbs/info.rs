@@ -1,22 +1,25 @@
 //! `claviger info`: what an opened volume is made of.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 
 use claviger_engine::formats::Facts;
 use claviger_engine::store::Access;
 use serde::Serialize;
 
-use crate::opening::OpenArgs;
+use crate::opening::{OpenArgs, files};
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
+use crate::verbs::folders;
 
 /// Open a volume and show its properties
 ///
-/// Prints format, cipher, key derivation, sizes, which copy of the header opened, and how long that took. Nothing is
-/// written.
+/// Prints format, cipher, key derivation, sizes, which copy of the header opened, and how long that took. Of a folder whose
+/// files are encrypted one by one, and of a file in it, for which keys they are. Nothing is written.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger info old.tc
+  claviger info ~/.Private :/letter.txt
   claviger info --keyfile key1.bin --keyfile key2.bin old.tc
   claviger info --json --password-file - old.tc < password.txt")]
 pub struct Args {
@@ -26,6 +29,10 @@ pub struct Args {
 
     #[command(flatten)]
     open: OpenArgs,
+
+    /// A file inside, or a folder whose files are encrypted one by one
+    #[arg(value_name = "PATH")]
+    inside: Option<OsString>,
 }
 
 #[derive(Serialize)]
@@ -46,6 +53,9 @@ struct Info {
 
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.inside.is_some() || args.open.path.is_dir() {
+        return folders::info::run(&args.open, args.inside.as_deref().map(files::inside), args.json);
+    }
     let opened = args.open.open(Access::ReadOnly)?;
     opened.warn();
     let info = Info {

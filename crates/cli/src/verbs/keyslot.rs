@@ -41,9 +41,26 @@ enum What {
     Kill(KillArgs),
     Test(TestArgs),
     Priority(PriorityArgs),
-    Suspend(SuspendArgs),
-    Resume(ResumeArgs),
-    Renew(RenewArgs),
+    /// Let the key of a BitLocker volume lie open, so that anybody can open it, until `keyslot resume`
+    ///
+    /// As Windows does it for an update. The data stay encrypted, and all protectors stay.
+    #[command(after_help = "Examples:
+  claviger keyslot suspend disk.bitlocker")]
+    Suspend(ProtectionArgs),
+    /// Protect the key of a suspended BitLocker volume again
+    ///
+    /// The volume gets a new volume master key, in case somebody noted the one that lay open. All protectors stay as they are for those who
+    /// use them; nothing of them is asked for.
+    #[command(after_help = "Examples:
+  claviger keyslot resume disk.bitlocker")]
+    Resume(ProtectionArgs),
+    /// Give a BitLocker volume a new volume master key
+    ///
+    /// Whoever noted the old one opens nothing with it any more. All protectors stay as they are for those who use them. The key of the data
+    /// stays, too: only a new volume has another one.
+    #[command(after_help = "Examples:
+  claviger keyslot renew disk.bitlocker")]
+    Renew(ProtectionArgs),
     Recovery(RecoveryArgs),
 }
 
@@ -214,45 +231,9 @@ struct PriorityArgs {
     json: bool,
 }
 
-/// Let the key of a BitLocker volume lie open, so that anybody can open it, until `keyslot resume`
-///
-/// As Windows does it for an update. The data stay encrypted, and all protectors stay.
+/// A change of all protectors at once, which asks nobody for anything but what opens the volume.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:
-  claviger keyslot suspend disk.bitlocker")]
-struct SuspendArgs {
-    #[command(flatten)]
-    open: OpenArgs,
-
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Protect the key of a suspended BitLocker volume again
-///
-/// The volume gets a new volume master key, in case somebody noted the one that lay open. All protectors stay as they are for those who
-/// use them; nothing of them is asked for.
-#[derive(clap::Args)]
-#[command(after_help = "Examples:
-  claviger keyslot resume disk.bitlocker")]
-struct ResumeArgs {
-    #[command(flatten)]
-    open: OpenArgs,
-
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Give a BitLocker volume a new volume master key
-///
-/// Whoever noted the old one opens nothing with it any more. All protectors stay as they are for those who use them. The key of the data
-/// stays, too: only a new volume has another one.
-#[derive(clap::Args)]
-#[command(after_help = "Examples:
-  claviger keyslot renew disk.bitlocker")]
-struct RenewArgs {
+struct ProtectionArgs {
     #[command(flatten)]
     open: OpenArgs,
 
@@ -342,9 +323,7 @@ impl Args {
             What::Kill(args) => args.json,
             What::Test(args) => args.json,
             What::Priority(args) => args.json,
-            What::Suspend(args) => args.json,
-            What::Resume(args) => args.json,
-            What::Renew(args) => args.json,
+            What::Suspend(args) | What::Resume(args) | What::Renew(args) => args.json,
             What::Recovery(args) => args.json,
         }
     }
@@ -360,9 +339,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         What::Kill(args) => kill(args),
         What::Test(args) => test(args),
         What::Priority(args) => priority(args),
-        What::Suspend(args) => protect(&args.open, Protection::Suspend, args.json),
-        What::Resume(args) => protect(&args.open, Protection::Resume, args.json),
-        What::Renew(args) => protect(&args.open, Protection::NewKey, args.json),
+        What::Suspend(args) => protect(args, Protection::Suspend),
+        What::Resume(args) => protect(args, Protection::Resume),
+        What::Renew(args) => protect(args, Protection::NewKey),
         What::Recovery(args) => recovery(args),
     }
 }
@@ -479,7 +458,7 @@ impl Fresh {
     fn save(&self) -> claviger_engine::Result<Option<(File, &Path)>> {
         let (path, contents) = match self {
             Self::Recovery(_, None) => return Ok(None),
-            Self::Recovery(password, Some(path)) => (path, with_newline(password)),
+            Self::Recovery(password, Some(path)) => (path, new_file::line(password)),
             Self::StartupKey(contents, path) => (path, Secret::copy_from(contents)),
         };
         Ok(Some((new_file::write(path, &contents)?, path)))
@@ -493,22 +472,14 @@ impl Fresh {
             &mut stdout,
             b"Its recovery password, which opens the volume without anything else. Keep it elsewhere:\n",
         )?;
-        output::write(&mut stdout, &with_newline(password))
+        output::write(&mut stdout, &new_file::line(password))
     }
 }
 
-fn with_newline(text: &Secret) -> Secret {
-    let mut line = Secret::zeroed(text.len() + 1);
-    let (before, newline) = line.split_at_mut(text.len());
-    before.copy_from_slice(text);
-    newline.fill(b'\n');
-    line
-}
-
-fn protect(open: &OpenArgs, how: Protection, json: bool) -> anyhow::Result<()> {
-    let editing = open.edit(Access::ReadWrite)?;
+fn protect(args: &ProtectionArgs, how: Protection) -> anyhow::Result<()> {
+    let editing = args.open.edit(Access::ReadWrite)?;
     let prepared = editing.editor.protect(&*editing.store, &editing.narrow(), how);
-    editing.carry_out(prepared.map_err(|e| e.at(editing.path()))?, json)
+    editing.carry_out(prepared.map_err(|e| e.at(editing.path()))?, args.json)
 }
 
 fn recovery(args: &RecoveryArgs) -> anyhow::Result<()> {

@@ -72,8 +72,8 @@ struct Row {
 
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let opened = args.which.open(&args.open, Access::ReadOnly)?;
     let path = files::inside(&args.inside);
+    let opened = args.which.open(&args.open, Access::ReadOnly, path)?;
     let found = opened.find(path)?;
     let node = found.node();
     let entries = match opened.attributes(node, path)?.kind {

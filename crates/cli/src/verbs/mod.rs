@@ -10,6 +10,7 @@ pub mod cp;
 pub mod create;
 pub mod detach;
 pub mod explain;
+pub mod folders;
 pub mod header;
 pub mod identify;
 pub mod info;

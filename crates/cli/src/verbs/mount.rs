@@ -1,6 +1,6 @@
 //! `claviger mount`: the files of a volume in a folder.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -21,6 +21,7 @@ use claviger_serve::mount::{self, Choice, Mounted, Request, Until};
 use claviger_serve::sessions::{Process, Record, Runtime, Status, escape};
 use serde::Serialize;
 
+use crate::opening::files::{self, InsideArgs};
 use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
 use crate::process::background::{self, Told};
 use crate::process::guard;
@@ -55,6 +56,10 @@ pub struct Args {
     /// The file system inside: `auto` detects it, `none` shows the plaintext as one file called `volume`
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     filesystem: String,
+
+    /// Mount the folder at PATH inside, whose files are encrypted one by one
+    #[arg(long, value_name = "PATH")]
+    folder: Option<OsString>,
 
     /// Change nothing, neither the volume's bytes nor its timestamps
     #[arg(long)]
@@ -95,6 +100,11 @@ pub struct Args {
 }
 
 impl Args {
+    /// Whether it is a folder of encrypted files inside that is mounted.
+    fn wants_folder(&self) -> bool {
+        self.folder.is_some() || self.open.wants_folder()
+    }
+
     fn request(&self, dir: PathBuf) -> Request {
         let filesystem = match &*self.filesystem {
             "auto" => Choice::Auto,
@@ -145,13 +155,23 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let (facts, volume) = if args.raw {
         (None, args.open.raw(access)?)
     } else {
-        let opened = args.open.open_any_protecting(access, &args.protect);
+        let opened = args.open.open_for_files_protecting(access, &args.protect);
         match opened.map_err(|e| say_where(e, &args.open.path, &runtime))? {
+            Opened::Files(folder) => return serve_folder(args, *folder, dir, parent, &runtime),
+            opened if args.wants_folder() => {
+                let path = args.folder.as_deref().unwrap_or(OsStr::new("/"));
+                let folder = InsideArgs::default().folder(&args.open, opened, files::inside(path))?;
+                return serve_folder(args, folder, dir, parent, &runtime);
+            }
             Opened::Bytes(volume) => {
                 let opened = OpenedVolume::from(*volume);
                 (Some(opened.facts.clone()), opened.into_served())
             }
-            Opened::Files(folder) => return serve_folder(args, *folder, dir, parent, &runtime),
+            Opened::Clear(_) => {
+                let what = ErrorKind::NotThisFormat("it holds a file system that is not encrypted".into());
+                let hint = "--raw mounts it as it is; --folder names a folder in it whose files are encrypted.";
+                return Err(Error::new(what).hint(hint).at(&args.open.path).into());
+            }
         }
     };
     let record = record(&args.open.path, facts.as_ref(), volume.len())?;

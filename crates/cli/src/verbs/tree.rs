@@ -65,8 +65,8 @@ struct Branch {
 
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let opened = args.which.open(&args.open, Access::ReadOnly)?;
     let path = files::inside(&args.inside);
+    let opened = args.which.open(&args.open, Access::ReadOnly, path)?;
     let found = opened.find(path)?;
     let node = found.node();
     let mut whole = Whole {

@@ -1,5 +1,6 @@
 //! `claviger verify`: whether all copies of a header are sound, and whether the volume looks as random as it should.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 
 use claviger_engine::formats::{AreaReport, CopyReport, CopyState, Verified};
@@ -7,11 +8,12 @@ use claviger_engine::store::Access;
 use claviger_engine::{Advice, Unlock};
 use serde::Serialize;
 
-use crate::opening::OpenArgs;
+use crate::opening::{OpenArgs, files};
 use crate::terminal::advice;
 use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
+use crate::verbs::folders;
 
 /// Check every copy of a volume's header, and whether its parts look random
 ///
@@ -21,10 +23,13 @@ use crate::terminal::progress::Progress;
 ///
 /// Copies that do not open are tried in every way; --hash and --cipher speed that up.
 ///
-/// Ends with 4 if a copy of the header that opens is damaged or missing its twin.
+/// Of a folder whose files are encrypted one by one, every file's header is checked, and whether all of its contents are there.
+///
+/// Ends with 4 if a copy of the header that opens is damaged or missing its twin, or a file is damaged.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger verify old.tc
+  claviger verify ~/.Private
   claviger verify --json --password-file password.txt old.tc")]
 pub struct Args {
     /// Print JSON
@@ -33,6 +38,10 @@ pub struct Args {
 
     #[command(flatten)]
     open: OpenArgs,
+
+    /// The folder inside whose files are encrypted one by one
+    #[arg(value_name = "PATH")]
+    inside: Option<OsString>,
 }
 
 #[derive(Serialize)]
@@ -50,6 +59,9 @@ struct Checked {
 
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.inside.is_some() || args.open.path.is_dir() {
+        return folders::verify::run(&args.open, args.inside.as_deref().map(files::inside), args.json);
+    }
     let editing = args.open.edit(Access::ReadOnly)?;
     let bar = Progress::trials("Checking");
     let show = |done, all| bar.at(done, all);

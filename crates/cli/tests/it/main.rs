@@ -10,6 +10,7 @@ mod documents;
 mod explain;
 mod files;
 mod filevault2;
+mod folders;
 mod headers;
 mod hidden;
 mod kernel;

@@ -5,28 +5,33 @@
 //! out.
 
 mod clear;
+pub mod ecryptfs;
 pub mod efs;
 mod stacked;
+mod survey;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use clear::CLEAR;
+pub use ecryptfs::ECRYPTFS;
 pub use efs::EFS;
 use serde::Serialize;
 pub use stacked::Stacked;
+pub use survey::{Problem, Survey};
 
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Verdict;
 use crate::formats::takes::{self, Takes};
-use crate::trees::{Node, Tree, damaged};
+use crate::trees::{Node, NodeKind, Subtree, Tree, damaged};
 use crate::volume::{Layout, Segment};
 
 /// Every format there is.
-pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR, &EFS];
+pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR, &ECRYPTFS, &EFS];
 
 /// A format that encrypts file by file.
 pub trait FileFormat: Sync {
@@ -41,17 +46,34 @@ pub trait FileFormat: Sync {
         true
     }
 
-    /// What a look at the folder tells. Reads little and needs no credential.
+    /// What a look at the folder tells. Reads little and needs no credential. `Possible` is for what may hold such files here and
+    /// there: it is taken as this format only where somebody says so.
     ///
     /// # Errors
     /// `Io`.
-    fn identify(&self, lower: &dyn Tree) -> Result<Verdict>;
+    fn identify(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict>;
+
+    /// The same without a look into the folders in it.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn glance(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict> {
+        self.identify(lower)
+    }
 
     /// What turns the files and names below into plaintext.
     ///
     /// # Errors
     /// `WrongCredential`, `CredentialKind`, `Malformed`, `Unsupported`, `Cancelled`, `Io`.
     fn unlock(&self, lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>>;
+
+    /// What lies beside a folder of this format and belongs to it. `beside` is the folder that it is in.
+    ///
+    /// # Errors
+    /// Those of the tree.
+    fn beside(&self, _beside: &(dyn Tree + 'static)) -> io::Result<Beside> {
+        Ok(Beside::default())
+    }
 
     /// What is known of one file without any credential.
     ///
@@ -60,6 +82,25 @@ pub trait FileFormat: Sync {
     fn facts(&self, of: Stored<'_>) -> Result<FileFacts> {
         Ok(FileFacts::clear(of.tree.attributes(of.contents)?.size))
     }
+}
+
+/// What lies beside a folder and belongs to it: `.ecryptfs` beside eCryptfs's `.Private`. None of it is there where nobody made it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Beside {
+    /// The folder in which it is.
+    pub folder: Option<PathBuf>,
+    /// The contents of a file in which the folder's passphrase is wrapped.
+    #[serde(skip)]
+    pub wrapped_passphrase: Option<Vec<u8>>,
+    /// The keys of the folder, by their signatures in hex: that of contents first, then that of names.
+    pub signatures: Vec<String>,
+    /// Where the folder is to be mounted.
+    pub mount_point: Option<PathBuf>,
+    /// Whether it is mounted whenever its owner logs in.
+    pub auto_mount: bool,
+    /// Files that should be there and are not, or cannot be read.
+    pub missing: Vec<String>,
 }
 
 /// What the metadata of a file say, and what is wrong with it.
@@ -239,6 +280,16 @@ pub trait FileKeys: Send + Sync {
         false
     }
 
+    /// Whether nothing may be written with these keys.
+    fn read_only(&self) -> bool {
+        false
+    }
+
+    /// The keys, by their signatures in hex: those of contents first, then that of names. None where the format has no such thing.
+    fn signatures(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What people must know. Whole sentences.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
@@ -257,8 +308,72 @@ pub fn open(lower: Arc<dyn Tree>, name: Option<&str>, with: &Unlock<'_>) -> Resu
 ///
 /// # Errors
 /// `NotThisFormat`, `Misuse` if there is no format of that name.
-pub fn find(lower: &dyn Tree, name: Option<&str>) -> Result<&'static dyn FileFormat> {
+pub fn find(lower: &(dyn Tree + 'static), name: Option<&str>) -> Result<&'static dyn FileFormat> {
     name.map_or_else(|| identified(lower), named)
+}
+
+/// A folder in a tree, and its format.
+pub struct Located {
+    /// The folder, as a tree.
+    pub folder: Subtree,
+    /// Where it is in the tree.
+    pub path: OsString,
+    /// Its format.
+    pub format: &'static dyn FileFormat,
+}
+
+/// The folder of encrypted files into which `path` leads: the outermost one on the way that shows to be of the format called
+/// `name`, or of any. Of a format that is named and shows nowhere, the last folder on the way.
+///
+/// # Errors
+/// `NotThisFormat` where nothing on the way shows a format, `Misuse` if there is no format of that name; those of the tree.
+pub fn locate(tree: &Arc<dyn Tree>, path: &OsStr, name: Option<&str>) -> Result<Located> {
+    let named = name.map(named).transpose()?;
+    let formats = named.as_ref().map_or(FILE_FORMATS, std::slice::from_ref);
+    let mut last = None;
+    for path in ways(path) {
+        let folder = match Subtree::find(tree, path) {
+            Ok(folder) if folder.attributes(folder.root())?.kind == NodeKind::Folder => folder,
+            Err(e) if !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Err(e.into());
+            }
+            // A file, or what is to be made.
+            Ok(_) | Err(_) => break,
+        };
+        if let Some(format) = shown(formats, named.is_some(), |format| format.glance(&folder))? {
+            return Ok(Located { folder, path: path.to_owned(), format });
+        }
+        last = Some((folder, path));
+    }
+    let Some((folder, path)) = last else { return Err(nothing_shows()) };
+    // Only what is in its folders may show it.
+    let format = shown(formats, named.is_some(), |format| format.identify(&folder))?.or(named);
+    let format = format.ok_or_else(nothing_shows)?;
+    Ok(Located { folder, path: path.to_owned(), format })
+}
+
+/// The first format that says so; where it is named, `Possible` will do.
+fn shown(
+    formats: &[&'static dyn FileFormat],
+    named: bool,
+    look: impl Fn(&'static dyn FileFormat) -> Result<Verdict>,
+) -> Result<Option<&'static dyn FileFormat>> {
+    for format in formats {
+        match look(*format)? {
+            Verdict::Yes(_) => return Ok(Some(*format)),
+            Verdict::Possible(_) if named => return Ok(Some(*format)),
+            Verdict::Possible(_) | Verdict::No(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+/// The folders on the way to `path`, from the root on, and itself.
+fn ways(path: &OsStr) -> impl Iterator<Item = &OsStr> {
+    let mut all: Vec<_> = Path::new(path).ancestors().map(Path::as_os_str).collect();
+    all.reverse();
+    // A relative path begins at the root, too: with no step.
+    all.into_iter()
 }
 
 /// The plaintext of what is in the folder `lower`, which is of this format.
@@ -284,12 +399,16 @@ pub fn named(name: &str) -> Result<&'static dyn FileFormat> {
     })
 }
 
-fn identified(lower: &dyn Tree) -> Result<&'static dyn FileFormat> {
+fn identified(lower: &(dyn Tree + 'static)) -> Result<&'static dyn FileFormat> {
     for format in FILE_FORMATS {
         if let Verdict::Yes(_) = format.identify(lower)? {
             return Ok(*format);
         }
     }
+    Err(nothing_shows())
+}
+
+fn nothing_shows() -> Error {
     let what = "nothing in the folder shows a format that encrypts file by file".to_owned();
-    Err(Error::new(ErrorKind::NotThisFormat(what)).advise(Advice::NameFormat))
+    Error::new(ErrorKind::NotThisFormat(what)).advise(Advice::NameFormat)
 }

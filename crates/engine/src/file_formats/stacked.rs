@@ -11,8 +11,8 @@ use claviger_crypto::pool::Pool;
 use super::{FileKeys, FileLayout, Found, Stored};
 use crate::store::{Counters, Store, Traffic};
 use crate::trees::{
-    Attributes, Entry, NewNode, Node, NodeKind, NodeStore, Renaming, Setting, Space, Special, Tree, Use, damaged,
-    is_name,
+    Attributes, Entry, NewNode, Node, NodeKind, NodeStore, ReadOnly, Renaming, Setting, Space, Special, Tree, Use,
+    damaged, is_name,
 };
 use crate::volume::{Layout, Volume};
 
@@ -111,6 +111,7 @@ impl Drop for Using<'_> {
 impl Stacked {
     /// What `keys` make of the tree `lower`.
     pub fn new(lower: Arc<dyn Tree>, keys: Box<dyn FileKeys>) -> Self {
+        let lower = if keys.read_only() { Arc::new(ReadOnly(lower)) } else { lower };
         Self {
             lower,
             keys,
@@ -137,6 +138,19 @@ impl Stacked {
         self.counters.failure()
     }
 
+    /// The keys, by their signatures: see [`FileKeys::signatures`].
+    pub fn signatures(&self) -> Vec<String> {
+        self.keys.signatures()
+    }
+
+    /// Whether the keys open this file: from its header, without its contents.
+    ///
+    /// # Errors
+    /// Those of [`FileKeys::layout`].
+    pub fn opens(&self, file: Node) -> io::Result<()> {
+        self.keys.layout(self.stored(file)).map(drop)
+    }
+
     fn stored(&self, file: Node) -> Stored<'_> {
         Stored { tree: &*self.lower, file, contents: file }
     }
@@ -149,7 +163,7 @@ impl Stacked {
     }
 
     /// What decrypts to something that is no name at all was made by somebody else.
-    fn plain_name(&self, stored: &OsStr) -> Option<OsString> {
+    pub(crate) fn plain_name(&self, stored: &OsStr) -> Option<OsString> {
         self.keys.plain_name(stored).filter(|name| is_name(name))
     }
 
@@ -410,18 +424,11 @@ impl Tree for Stacked {
     }
 
     fn append(&self, node: Node, data: &[u8]) -> io::Result<()> {
-        let size = self.with(node, |contents| match contents {
-            Contents::Clear => self.lower.append(node, data).map(|()| None),
-            Contents::Encrypted(file) => Ok(Some(file.size)),
-            Contents::Unfinished => Ok(Some(0)),
-        })?;
-        match size {
-            Some(size) => self.write_at(node, size, data),
-            None => {
-                self.counters.written(data.len());
-                Ok(())
-            }
-        }
+        self.counters.written(data.len());
+        self.alone(node, |contents| match contents {
+            Contents::Encrypted(file) => self.grow(node, file, file.size, data),
+            Contents::Clear | Contents::Unfinished => self.lower.append(node, data),
+        })
     }
 
     fn set_len(&self, node: Node, len: u64) -> io::Result<()> {

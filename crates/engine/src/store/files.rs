@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -41,6 +41,25 @@ pub fn read_at_most(from: impl Read, most: u64) -> io::Result<Option<Vec<u8>>> {
 /// # Errors
 /// `Io`.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    replace_with(path, bytes, mode, |_| Ok(()))
+}
+
+/// The same, and the new file belongs to whom the old one does, with the same permissions.
+///
+/// # Errors
+/// `Io`; `NotFound` where there is no file.
+pub fn replace_as_owned(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let old = fs::metadata(path)?;
+    replace_with(path, bytes, 0o600, |file| {
+        let new = file.metadata()?;
+        if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+            fchown(file, Some(old.uid()), Some(old.gid()))?;
+        }
+        file.set_permissions(old.permissions())
+    })
+}
+
+fn replace_with(path: &Path, bytes: &[u8], mode: u32, finish: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
     let new = beside(path)?;
     // Left by a process that was killed. It is neither opened nor followed: anybody may have put a link there.
     match fs::remove_file(&new) {
@@ -48,7 +67,11 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&new, path));
+    let written = file
+        .write_all(bytes)
+        .and_then(|()| finish(&file))
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(&new, path));
     written.inspect_err(|_| drop(fs::remove_file(&new)))?;
     sync_folder(path)
 }

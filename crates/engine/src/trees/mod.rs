@@ -2,6 +2,8 @@
 
 mod held;
 pub mod host;
+mod read_only;
+mod subtree;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -9,6 +11,8 @@ use std::ops::Range;
 use std::time::SystemTime;
 
 pub use held::{Held, NodeStore};
+pub use read_only::ReadOnly;
+pub use subtree::Subtree;
 
 use crate::error::{Error, ErrorKind};
 

@@ -96,10 +96,7 @@ impl ProtectorArgs {
             let password = creator.fresh_recovery_password()?;
             match &self.recovery_password_file {
                 Some(path) => {
-                    let mut line = Secret::zeroed(password.len() + 1);
-                    line[..password.len()].copy_from_slice(&password);
-                    line[password.len()] = b'\n';
-                    made.write(path, &line)?;
+                    made.write(path, &new_file::line(&password))?;
                     made.told.recovery_password_file = Some(path.display().to_string());
                 }
                 None => made.told.recovery_password = Some(Secret::copy_from(&password)),

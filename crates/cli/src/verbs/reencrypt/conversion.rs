@@ -16,25 +16,30 @@ use crate::terminal::{cancel, output};
 use crate::verbs::create::protectors::Told;
 
 /// A format with what converts its volumes.
-pub type Convertible = (&'static dyn Format, &'static dyn Converter);
+pub struct Convertible {
+    format: &'static dyn Format,
+    converter: &'static dyn Converter,
+    /// Whether there is a volume of it already.
+    exists: bool,
+}
 
 impl Args {
     /// The format with a converter that the volume is of, or is to be of.
     pub fn convertible(&self, data: &FileStore) -> Result<Option<Convertible>> {
-        if let Some(found) = formats::convertible(data)? {
-            return Ok(Some(found));
+        if let Some((format, converter)) = formats::convertible(data)? {
+            return Ok(Some(Convertible { format, converter, exists: true }));
         }
         let Some(format) = self.format.as_deref().map(formats::by_name).transpose()? else { return Ok(None) };
-        Ok(format.converter().map(|converter| (format, converter)))
+        Ok(format.converter().map(|converter| Convertible { format, converter, exists: false }))
     }
 
     /// Carries the verb out for such a volume.
-    pub fn convert(&self, data: Arc<FileStore>, (format, converter): Convertible) -> anyhow::Result<()> {
+    pub fn convert(&self, data: Arc<FileStore>, of: Convertible) -> anyhow::Result<()> {
+        let Convertible { format, converter, exists } = of;
         let at = |e: Error| e.at(&self.path);
         self.only_what_converters_take(format).map_err(at)?;
         let towards = self.towards(format).map_err(at)?;
         let store = Arc::clone(&data) as Arc<dyn Store>;
-        let exists = formats::convertible(&*data).map_err(at)?.is_some();
         let asked = self.protectors.parameters();
         takes::check(format.name(), &format.takes(), Purpose::Creating, &asked).map_err(at)?;
         let (credentials, protectors) = match exists {
@@ -48,7 +53,7 @@ impl Args {
                 patience::announce(header.plan(&with), &with).map_err(at)?;
                 (self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?, Told::default())
             }
-            false if self.encrypt => self.begin_encryption(&store, (format, converter))?,
+            false if self.encrypt => self.begin_encryption(&store, of)?,
             false => return Err(at(Error::misuse(format!("it is no {} volume", format.name()))).into()),
         };
         let with = self.unlock(&credentials);
@@ -105,7 +110,7 @@ impl Args {
     fn begin_encryption(
         &self,
         store: &Arc<dyn Store>,
-        (format, converter): Convertible,
+        Convertible { format, converter, .. }: Convertible,
     ) -> anyhow::Result<(Vec<Credential>, Told)> {
         let at = |e: Error| e.at(&self.path);
         let (creator, takes) = (formats::creator_of(format).map_err(at)?, format.takes());

@@ -1,4 +1,5 @@
-//! The compression function of MD5 (RFC 1321) on several sectors in parallel, for the IVs of loop-AES.
+//! The compression function of MD5 (RFC 1321) on several sectors in parallel, for the IVs of loop-AES, and on several blocks, for
+//! those of eCryptfs.
 //!
 //! One MD5 chain is serial and takes longer than decrypting a sector with AES instructions. Sectors are independent, so
 //! each lane of a vector works on another one.
@@ -39,6 +40,8 @@ struct Kernel {
     /// Sectors that it processes together.
     lanes: usize,
     run: fn(&[u32; 4], &[Row<'_>], &mut [[u8; 16]]),
+    /// The same for single blocks.
+    blocks: fn(&[u32; 4], &[&[u8; 64]], &mut [[u8; 16]]),
 }
 
 /// A sector of 512 bytes, and the 16 bytes after it.
@@ -50,8 +53,27 @@ const KERNELS: &[Kernel] = &[
     x86::AVX512,
     #[cfg(target_arch = "x86_64")]
     x86::AVX2,
-    Kernel { name: "portable", usable: || true, lanes: 1, run: portable },
+    Kernel { name: "portable", usable: || true, lanes: 1, run: portable, blocks: portable_blocks },
 ];
+
+/// From this many blocks on, a vector of them is faster than one after the other.
+const FEW: usize = 4;
+
+/// For each block the MD5 state after it.
+pub(crate) fn blocks(start: &[u32; 4], blocks: &[[u8; 64]], out: &mut [[u8; 16]]) {
+    let fit = |kernel: &&Kernel| (kernel.usable)() && (kernel.lanes == 1 || blocks.len() >= FEW);
+    blocks_with(KERNELS.iter().find(fit).expect("the last one runs everywhere"), start, blocks, out);
+}
+
+fn blocks_with(kernel: &Kernel, start: &[u32; 4], blocks: &[[u8; 64]], out: &mut [[u8; 16]]) {
+    assert!(blocks.len() == out.len(), "a state for each block");
+    for (blocks, out) in blocks.chunks(kernel.lanes).zip(out.chunks_mut(kernel.lanes)) {
+        // An incomplete group is filled with its first block.
+        let mut rows = [&blocks[0]; LANES];
+        rows.iter_mut().zip(blocks).for_each(|(row, given)| *row = given);
+        (kernel.blocks)(start, &rows[..kernel.lanes], out);
+    }
+}
 
 /// For each sector of 512 bytes in `batch`, the MD5 state after its bytes from 16 on and its 16-byte tail.
 pub(crate) fn sectors(start: &[u32; 4], batch: &[u8], tails: &[[u8; 16]], out: &mut [[u8; 16]]) {
@@ -77,10 +99,22 @@ fn portable(start: &[u32; 4], rows: &[Row<'_>], out: &mut [[u8; 16]]) {
         let (blocks, rest) = sector[16..].as_chunks::<64>();
         blocks.iter().for_each(|block| compress(&mut state, block));
         compress(&mut state, &last_block(rest, tail));
-        for (bytes, word) in out.as_chunks_mut().0.iter_mut().zip(state) {
-            *bytes = word.to_le_bytes();
-        }
+        *out = bytes(&state);
     }
+}
+
+fn portable_blocks(start: &[u32; 4], blocks: &[&[u8; 64]], out: &mut [[u8; 16]]) {
+    for (block, out) in blocks.iter().zip(out) {
+        let mut state = *start;
+        compress(&mut state, block);
+        *out = bytes(&state);
+    }
+}
+
+fn bytes(state: &[u32; 4]) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes.as_chunks_mut().0.iter_mut().zip(state).for_each(|(bytes, word)| *bytes = word.to_le_bytes());
+    bytes
 }
 
 /// The end of a sector, and its tail.
@@ -131,6 +165,24 @@ mod tests {
         compress(&mut state, &padding);
         let bytes: Vec<u8> = state.iter().flat_map(|word| word.to_le_bytes()).collect();
         assert_eq!(bytes, md5::Md5::digest(&message).as_slice());
+    }
+
+    #[test]
+    fn every_kernel_gives_the_same_at_every_number_of_blocks() {
+        let mut random = Random::new(3);
+        for kernel in KERNELS.iter().filter(|kernel| (kernel.usable)()) {
+            for count in 1..=2 * LANES + 1 {
+                let given = random.bytes(count * 64).as_chunks().0.to_vec();
+                let mut expected = vec![[0; 16]; count];
+                portable_blocks(&START, &given.iter().collect::<Vec<_>>(), &mut expected);
+                let mut found = vec![[0; 16]; count];
+                blocks_with(kernel, &START, &given, &mut found);
+                assert_eq!(found, expected, "{} with {count} blocks", kernel.name);
+                let mut found = vec![[0; 16]; count];
+                blocks(&START, &given, &mut found);
+                assert_eq!(found, expected, "{count} blocks");
+            }
+        }
     }
 
     #[test]

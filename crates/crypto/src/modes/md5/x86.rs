@@ -16,6 +16,10 @@ pub(super) const AVX512: Kernel = Kernel {
         // SAFETY: `usable` was asked.
         unsafe { avx512(start, rows, out) }
     },
+    blocks: |start, blocks, out| {
+        // SAFETY: `usable` was asked.
+        unsafe { avx512_blocks(start, blocks, out) }
+    },
 };
 
 /// Vectors of 8 sectors.
@@ -26,6 +30,10 @@ pub(super) const AVX2: Kernel = Kernel {
     run: |start, rows, out| {
         // SAFETY: `usable` was asked.
         unsafe { avx2(start, rows, out) }
+    },
+    blocks: |start, blocks, out| {
+        // SAFETY: `usable` was asked.
+        unsafe { avx2_blocks(start, blocks, out) }
     },
 };
 
@@ -43,6 +51,22 @@ unsafe fn avx512(start: &[u32; 4], rows: &[Row<'_>], out: &mut [[u8; 16]]) {
 unsafe fn avx2(start: &[u32; 4], rows: &[Row<'_>], out: &mut [[u8; 16]]) {
     // SAFETY: the caller vouches for the processor's features.
     unsafe { sectors::<__m256i, 8>(start, rows, out) }
+}
+
+/// # Safety
+/// The processor must have the feature named here.
+#[target_feature(enable = "avx512f")]
+unsafe fn avx512_blocks(start: &[u32; 4], blocks: &[&[u8; 64]], out: &mut [[u8; 16]]) {
+    // SAFETY: the caller vouches for the processor's features.
+    unsafe { single_blocks::<__m512i, 16>(start, blocks, out) }
+}
+
+/// # Safety
+/// The processor must have the feature named here.
+#[target_feature(enable = "avx2")]
+unsafe fn avx2_blocks(start: &[u32; 4], blocks: &[&[u8; 64]], out: &mut [[u8; 16]]) {
+    // SAFETY: the caller vouches for the processor's features.
+    unsafe { single_blocks::<__m256i, 8>(start, blocks, out) }
 }
 
 /// A vector with one word from each of `N` sectors. Each method may only be called if the processor has the
@@ -67,10 +91,7 @@ const ABREAST: usize = 2;
 unsafe fn sectors<V: Vector<N>, const N: usize>(start: &[u32; 4], rows: &[Row<'_>], out: &mut [[u8; 16]]) {
     // SAFETY: the caller vouches for the instructions.
     unsafe {
-        let mut state = [[V::all(0); 4]; ABREAST];
-        for vectors in &mut state {
-            *vectors = [V::all(start[0]), V::all(start[1]), V::all(start[2]), V::all(start[3])];
-        }
+        let mut state = [[V::all(start[0]), V::all(start[1]), V::all(start[2]), V::all(start[3])]; ABREAST];
         let mut words = [[V::all(0); 16]; ABREAST];
         for block in 0..8 {
             for (words, rows) in words.iter_mut().zip(rows.as_chunks::<N>().0) {
@@ -83,15 +104,53 @@ unsafe fn sectors<V: Vector<N>, const N: usize>(start: &[u32; 4], rows: &[Row<'_
                     |i: usize| rows[i].0[16 + 64 * block..].first_chunk().expect("seven whole blocks follow byte 16");
                 V::transpose(std::array::from_fn(at), words);
             }
-            let before = state;
-            round::<V, N, 0>(&mut state, &words);
-            round::<V, N, 1>(&mut state, &words);
-            round::<V, N, 2>(&mut state, &words);
-            round::<V, N, 3>(&mut state, &words);
-            for (state, before) in state.as_flattened_mut().iter_mut().zip(before.as_flattened()) {
-                *state = state.add(*before);
-            }
+            compress::<V, N>(&mut state, &words);
         }
+        store::<V, N>(&state, out);
+    }
+}
+
+/// # Safety
+/// The processor has the vector's instructions.
+#[inline(always)]
+unsafe fn single_blocks<V: Vector<N>, const N: usize>(start: &[u32; 4], blocks: &[&[u8; 64]], out: &mut [[u8; 16]]) {
+    // SAFETY: the caller vouches for the instructions.
+    unsafe {
+        let mut state = [[V::all(start[0]), V::all(start[1]), V::all(start[2]), V::all(start[3])]; ABREAST];
+        let mut words = [[V::all(0); 16]; ABREAST];
+        for (words, blocks) in words.iter_mut().zip(blocks.as_chunks::<N>().0) {
+            V::transpose(*blocks, words);
+        }
+        compress::<V, N>(&mut state, &words);
+        store::<V, N>(&state, out);
+    }
+}
+
+/// Compresses one block in each lane.
+///
+/// # Safety
+/// The processor has the vector's instructions.
+#[inline(always)]
+unsafe fn compress<V: Vector<N>, const N: usize>(state: &mut [[V; 4]; ABREAST], words: &[[V; 16]; ABREAST]) {
+    // SAFETY: the caller vouches for the instructions.
+    unsafe {
+        let before = *state;
+        round::<V, N, 0>(state, words);
+        round::<V, N, 1>(state, words);
+        round::<V, N, 2>(state, words);
+        round::<V, N, 3>(state, words);
+        for (state, before) in state.as_flattened_mut().iter_mut().zip(before.as_flattened()) {
+            *state = state.add(*before);
+        }
+    }
+}
+
+/// # Safety
+/// The processor has the vector's instructions.
+#[inline(always)]
+unsafe fn store<V: Vector<N>, const N: usize>(state: &[[V; 4]; ABREAST], out: &mut [[u8; 16]]) {
+    // SAFETY: the caller vouches for the instructions.
+    unsafe {
         for (state, out) in state.iter().zip(out.chunks_mut(N)) {
             let words = [state[0].words(), state[1].words(), state[2].words(), state[3].words()];
             for (i, out) in out.iter_mut().enumerate() {

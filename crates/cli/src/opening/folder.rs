@@ -1,0 +1,136 @@
+//! Options for folders whose files are encrypted one by one.
+
+use std::path::PathBuf;
+
+use claviger_engine::credential::FolderOptions;
+use claviger_engine::file_formats::ecryptfs;
+use claviger_engine::{Credential, Error, Result, Secret};
+
+use crate::opening::credentials::Source;
+
+/// How such a folder is opened and used.
+#[derive(clap::Args, Clone, Default)]
+#[command(next_help_heading = "Folders whose files are encrypted one by one: eCryptfs")]
+pub struct FolderArgs {
+    /// Read the password of a folder inside an encrypted volume, which has a password of its own, from FILE; `-` is standard input
+    #[arg(long, value_name = "FILE", group = "folder_password")]
+    folder_password_file: Option<PathBuf>,
+
+    /// Read the password of a folder inside an encrypted volume from this open file descriptor
+    #[arg(long, value_name = "N", group = "folder_password")]
+    folder_password_fd: Option<i32>,
+
+    /// The file in which the folder's passphrase is wrapped, by the login password: ~/.ecryptfs/wrapped-passphrase
+    #[arg(long, value_name = "FILE")]
+    wrapped_passphrase: Option<PathBuf>,
+
+    /// File names have a password of their own: read it from FILE
+    #[arg(long, value_name = "FILE", group = "name_password")]
+    name_password_file: Option<PathBuf>,
+
+    /// File names have a password of their own: read it from this open file descriptor
+    #[arg(long, value_name = "N", group = "name_password")]
+    name_password_fd: Option<i32>,
+
+    /// Do not encrypt new names
+    #[arg(long, conflicts_with = "name_password")]
+    no_name_encryption: bool,
+
+    /// Show files that are not encrypted, too
+    #[arg(long)]
+    passthrough: bool,
+
+    /// Show each file as it is stored, with its header in front
+    #[arg(long)]
+    encrypted_view: bool,
+
+    /// Keep the headers of new files in extended attributes
+    #[arg(long)]
+    xattr_metadata: bool,
+}
+
+/// What the options come to: the files that they name are read.
+#[derive(Default)]
+pub struct FolderGiven {
+    name_passphrase: Option<Secret>,
+    wrapped_passphrase: Option<Vec<u8>>,
+}
+
+impl FolderArgs {
+    /// Whether one of them was given.
+    pub fn given(&self) -> bool {
+        let Self { no_name_encryption, passthrough, encrypted_view, xattr_metadata, .. } = self;
+        let flags = [no_name_encryption, passthrough, encrypted_view, xattr_metadata].into_iter().any(|flag| *flag);
+        flags || self.gives_password() || self.gives_name_password() || self.wrapped_passphrase.is_some()
+    }
+
+    /// Whether files are shown as they are stored, which takes no password.
+    pub fn as_stored(&self) -> bool {
+        self.encrypted_view
+    }
+
+    /// Whether it is said where the folder's password comes from.
+    pub fn gives_password(&self) -> bool {
+        self.folder_password_file.is_some() || self.folder_password_fd.is_some()
+    }
+
+    fn gives_name_password(&self) -> bool {
+        self.name_password_file.is_some() || self.name_password_fd.is_some()
+    }
+
+    /// Refuses them for what has bytes and no files.
+    ///
+    /// # Errors
+    /// `Misuse`.
+    pub fn refuse(&self) -> Result<()> {
+        match self.given() {
+            true => Err(Error::misuse("options for folders whose files are encrypted one by one mean nothing here")
+                .hint("`ls`, `tree`, `cp`, `cat --file`, `info` and `mount` take them.")),
+            false => Ok(()),
+        }
+    }
+
+    /// Reads what the options name.
+    pub fn read(&self) -> Result<FolderGiven> {
+        let name_passphrase = match self.gives_name_password() {
+            true => passphrase(self.name_source().read()?),
+            false => None,
+        };
+        let wrapped_passphrase = self.wrapped_passphrase.as_deref().map(ecryptfs::read_wrapped).transpose()?;
+        Ok(FolderGiven { name_passphrase, wrapped_passphrase })
+    }
+
+    /// What they come to, with what was read.
+    pub fn options<'a>(&self, given: &'a FolderGiven) -> FolderOptions<'a> {
+        FolderOptions {
+            name_passphrase: given.name_passphrase.as_ref(),
+            clear_names: self.no_name_encryption,
+            wrapped_passphrase: given.wrapped_passphrase.as_deref(),
+            passthrough: self.passthrough,
+            encrypted_view: self.encrypted_view,
+            metadata_in_attributes: self.xattr_metadata,
+            ..FolderOptions::default()
+        }
+    }
+
+    /// Where the password comes from of a folder in a volume with a password of its own.
+    pub fn source(&self) -> Source<'_> {
+        Source::password(
+            "folder-",
+            "Password of the folder: ",
+            self.folder_password_file.as_deref(),
+            self.folder_password_fd,
+        )
+    }
+
+    fn name_source(&self) -> Source<'_> {
+        Source::password("name-", "Password of the names: ", self.name_password_file.as_deref(), self.name_password_fd)
+    }
+}
+
+fn passphrase(credentials: Vec<Credential>) -> Option<Secret> {
+    credentials.into_iter().find_map(|credential| match credential {
+        Credential::Passphrase(text) => Some(text),
+        _ => None,
+    })
+}

@@ -1,0 +1,148 @@
+//! The way to a folder whose files are encrypted one by one, on this machine or inside something, in two steps: it can be looked at
+//! before anybody is asked for its password.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+
+use claviger_engine::opening::{Locked, OpenFolder};
+use claviger_engine::store::Access;
+use claviger_engine::trees::Tree;
+use claviger_engine::{Credential, Error, Opened, Opening, Unlock};
+
+use crate::opening::files::{self, InsideArgs};
+use crate::opening::folder::FolderGiven;
+use crate::opening::{OpenArgs, with_explain};
+use crate::process::guard;
+use crate::terminal::progress::Progress;
+use crate::terminal::{cancel, output};
+
+/// A folder that was found, still locked.
+pub struct FoundFolder<'a> {
+    /// It.
+    pub locked: Locked,
+    /// Where it is, for people.
+    pub path: String,
+    args: &'a OpenArgs,
+    place: Place,
+    given: FolderGiven,
+}
+
+/// Where a folder is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// On this machine.
+    Here,
+    /// In something that is not encrypted.
+    InClear,
+    /// In a volume, which has a password of its own.
+    InVolume,
+}
+
+impl OpenArgs {
+    /// Whether the options are for a folder of encrypted files inside.
+    pub fn wants_folder(&self) -> bool {
+        self.how.folder_format().is_some() || self.how.folder.given()
+    }
+
+    /// Finds the folder itself, or where `inside` leads in what it names.
+    ///
+    /// # Errors
+    /// Those of [`Opening::find`].
+    pub fn find_folder(&self, access: Access, inside: Option<&OsStr>) -> anyhow::Result<FoundFolder<'_>> {
+        guard::no_dumps();
+        if let (Some(path), false) = (inside, self.path.is_dir()) {
+            let outer = InsideArgs::default().outer(self, self.open_for_files(access)?)?;
+            let locked = self.inner(&outer.tree, path).map_err(|e| e.at(&self.path))?;
+            let place = if outer.in_clear { Place::InClear } else { Place::InVolume };
+            return self.found(locked, place);
+        }
+        let locked = self.how.opening(&self.path)?.access(access).find()?;
+        self.found(locked, Place::Here)
+    }
+
+    fn inner(&self, tree: &Arc<dyn Tree>, path: &OsStr) -> claviger_engine::Result<Locked> {
+        Opening::tree(Arc::clone(tree)).at(path).format(self.how.folder_format()).find()
+    }
+
+    fn found(&self, locked: Locked, place: Place) -> anyhow::Result<FoundFolder<'_>> {
+        let mut path = self.path.display().to_string();
+        if place != Place::Here {
+            path = format!("{path} :{}", files::shown(locked.place()));
+        }
+        Ok(FoundFolder { locked, path, args: self, place, given: self.how.folder.read()? })
+    }
+
+    /// Opens the folder of encrypted files into which `path` leads in what is open, if that is `wanted` or the options say so: by its
+    /// format, by an option for such folders, or by a password, which is the folder's where nothing else is encrypted (`in_clear`).
+    pub fn open_inner_folder(
+        &self,
+        tree: &Arc<dyn Tree>,
+        path: &OsStr,
+        in_clear: bool,
+        wanted: bool,
+    ) -> anyhow::Result<Option<OpenFolder>> {
+        let (asked, password) = (wanted || self.wants_folder(), in_clear && self.credentials.given());
+        if !asked && !in_clear {
+            return Ok(None);
+        }
+        let locked = match self.inner(tree, path) {
+            Ok(locked) => locked,
+            Err(_) if !asked && !password => return Ok(None),
+            Err(e) if !asked && matches!(e.kind, claviger_engine::ErrorKind::NotThisFormat(_)) => {
+                let what = "it holds a file system that is not encrypted, and takes no password there";
+                return Err(Error::new(claviger_engine::ErrorKind::NotThisFormat(what.into())).at(&self.path).into());
+            }
+            Err(e) => return Err(e.at(&self.path).into()),
+        };
+        if let (false, Some(format)) = (asked || password, locked.file_format()) {
+            let name = format.name();
+            output::note(&format!(
+                "this is in a folder of {name} and shown as it is stored; --format {name} decrypts it"
+            ));
+            return Ok(None);
+        }
+        let found = self.found(locked, if in_clear { Place::InClear } else { Place::InVolume })?;
+        let credentials = found.credentials()?;
+        found.unlock(&credentials).map(Some)
+    }
+}
+
+impl FoundFolder<'_> {
+    /// What opens it, asked where needed.
+    pub fn credentials(&self) -> anyhow::Result<Vec<Credential>> {
+        self.locked.check(&self.with(&[])).map_err(|e| e.at(Path::new(&self.path)))?;
+        let args = self.args;
+        let own = args.how.folder.gives_password() || self.place == Place::InVolume;
+        let asks = |keyfiles: &[Credential]| !args.how.folder.as_stored() && self.locked.asks_passphrase(keyfiles);
+        Ok(match own {
+            true if !asks(&[]) && !args.how.folder.gives_password() => Vec::new(),
+            true => args.how.folder.source().read()?,
+            false => args.credentials.read_for(asks)?,
+        })
+    }
+
+    /// How it is opened, with these credentials.
+    pub fn with<'b>(&'b self, credentials: &'b [Credential]) -> Unlock<'b> {
+        match self.place {
+            Place::Here => self.args.how.unlock_folder(credentials, &self.given),
+            Place::InClear | Place::InVolume => self.args.how.unlock_inner_folder(credentials, &self.given),
+        }
+    }
+
+    /// Opens it.
+    pub fn unlock(self, credentials: &[Credential]) -> anyhow::Result<OpenFolder> {
+        let cancel = cancel::install()?;
+        let Self { locked, path, args, place, given } = self;
+        let bar = Progress::trials("Opening");
+        let show = |done, all| bar.at(done, all);
+        let with = match place {
+            Place::Here => args.how.unlock_folder(credentials, &given),
+            Place::InClear | Place::InVolume => args.how.unlock_inner_folder(credentials, &given),
+        };
+        let opened = locked.unlock(&Unlock { cancel: Some(cancel), progress: Some(&show), ..with });
+        drop(bar);
+        let opened = opened.and_then(Opened::files).map_err(with_explain);
+        Ok(opened.map_err(|e| if place == Place::Here { e } else { e.at(Path::new(&path)) })?)
+    }
+}

@@ -1,0 +1,281 @@
+//! `claviger explain` of a folder: why its files cannot be read, and what to do.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::path::Path;
+
+use claviger_engine::diagnosis::{self, How, Search};
+use claviger_engine::file_formats::{Beside, FILE_FORMATS, Problem, Stacked, Survey};
+use claviger_engine::store::Access;
+use claviger_engine::trees::host::HostFolder;
+use claviger_engine::{Error, ErrorKind, Unlock, Verdict};
+use serde::Serialize;
+
+use crate::opening::OpenArgs;
+use crate::opening::files;
+use crate::opening::found_folder::FoundFolder;
+use crate::terminal::exit::{self, Silent};
+use crate::terminal::output::{self, Report};
+use crate::terminal::progress::Progress;
+use crate::terminal::{advice, cancel};
+use crate::verbs::folders::{self, count};
+
+/// Files whose trouble is told one by one.
+const TOLD: usize = 20;
+
+#[derive(Default, Serialize)]
+struct Explained {
+    path: String,
+    format: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    survey: Option<Survey>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beside: Option<Beside>,
+    /// How what opens it differs from what was given, in a word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    with: Option<&'static str>,
+    /// Whole sentences.
+    findings: Vec<String>,
+    /// What to do.
+    advice: Vec<Advice>,
+    exit_code: u8,
+}
+
+#[derive(Serialize)]
+struct Advice {
+    what: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<String>,
+}
+
+/// Explains the folder itself, or the one into which `inside` leads.
+pub fn run(open: &OpenArgs, inside: Option<&OsStr>, without_password: bool, json: bool) -> anyhow::Result<()> {
+    cancel::install()?;
+    let mut explained = Explained { path: open.path.display().to_string(), ..Explained::default() };
+    match open.find_folder(Access::ReadOnly, inside) {
+        Ok(found) => explained.folder(&found, without_password)?,
+        Err(e) if shows_nothing(&e) => explained.no_folder(&open.path, inside)?,
+        Err(e) => return Err(e),
+    }
+    output::print(&explained, json)?;
+    if explained.exit_code == 0 { Ok(()) } else { Err(Silent(explained.exit_code).into()) }
+}
+
+fn shows_nothing(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Error>().is_some_and(|e| matches!(e.kind, ErrorKind::NotThisFormat(_)))
+}
+
+impl Explained {
+    fn say(&mut self, finding: impl Into<String>) {
+        self.findings.push(finding.into());
+    }
+
+    fn advise(&mut self, what: impl Into<String>, command: &[&str]) {
+        let command = (!command.is_empty()).then(|| output::command(command));
+        self.advice.push(Advice { what: what.into(), command });
+    }
+
+    /// A folder that is of no format that shows.
+    fn no_folder(&mut self, path: &Path, inside: Option<&OsStr>) -> anyhow::Result<()> {
+        self.exit_code = exit::number_of(&ErrorKind::NotThisFormat(String::new()));
+        if inside.is_some() || !path.is_dir() {
+            self.say("Nothing on the way there is a folder whose files are encrypted one by one.");
+            return Ok(());
+        }
+        let tree = HostFolder::open(path, Access::ReadOnly)?;
+        for format in FILE_FORMATS {
+            if let Verdict::No(why) | Verdict::Possible(why) = format.identify(&tree)? {
+                self.say(format!("As a folder of {}: {why}.", format.name()));
+            }
+        }
+        // A home, or the folder that the plaintext is shown in.
+        let private = [path.join(".Private"), path.parent().unwrap_or(path).join(".Private")];
+        if let Some(private) = private.iter().find(|private| private.is_dir()) {
+            let private = private.display().to_string();
+            self.advise("The encrypted files are next to it, in .Private:", &["claviger", "explain", &private]);
+        } else {
+            let path = path.display().to_string();
+            self.advise(
+                "If it is such a folder all the same, name the format:",
+                &["claviger", "explain", "--format", "eCryptfs", &path],
+            );
+        }
+        Ok(())
+    }
+
+    fn folder(&mut self, found: &FoundFolder<'_>, without_password: bool) -> anyhow::Result<()> {
+        self.path.clone_from(&found.path);
+        let (Some(format), Some((lower, beside))) = (found.locked.file_format(), found.locked.stored_files()) else {
+            return Err(Error::misuse("it is no folder whose files are encrypted one by one").into());
+        };
+        self.format = Some(format.name());
+        let (Verdict::Yes(why) | Verdict::Possible(why) | Verdict::No(why)) = format.identify(&**lower)?;
+        self.say(format!("As a folder of {}: {why}.", format.name()));
+        let survey = folders::survey(format, &**lower, None)?;
+        self.counts(&survey);
+        self.lies_beside(beside);
+        let damaged = !survey.problems.is_empty();
+        self.damaged(&survey.problems);
+        self.survey = Some(survey);
+        self.beside = Some(beside.clone());
+        if damaged {
+            self.exit_code = exit::number_of(&damage());
+        }
+        if without_password {
+            self.advise("To see whether a password opens it:", &["claviger", "explain", &self.path.clone()]);
+        } else {
+            self.tries(found)?;
+        }
+        Ok(())
+    }
+
+    fn counts(&mut self, survey: &Survey) {
+        let (files, folders) = (count(survey.files, "file"), count(survey.folders, "folder"));
+        self.say(format!("It has {files} and {folders}."));
+        match survey.keys.len() {
+            0 => self.say("No file says whose key it needs, so that nothing in it tells whether a password is right."),
+            1 => self.say(format!("All its encrypted files are for one key: {}.", folders::shares(&survey.keys))),
+            _ => self.say(format!("Its files are for several keys: {}.", folders::shares(&survey.keys))),
+        }
+        if survey.clear > 0 {
+            self.say(format!("Not encrypted: {}; --passthrough shows them.", count(survey.clear, "file")));
+        }
+    }
+
+    fn lies_beside(&mut self, beside: &Beside) {
+        let Some(folder) = &beside.folder else { return };
+        let folder = files::shown(folder.as_os_str());
+        match beside.wrapped_passphrase {
+            Some(_) => self.say(format!(
+                "Its passphrase lies wrapped in {folder}/wrapped-passphrase: the login password of the time when it was last changed \
+                 opens it."
+            )),
+            None => {
+                self.say(format!("There is no wrapped passphrase in {folder}: the login password alone cannot open it."));
+                self.advise(
+                    "Look for a copy of wrapped-passphrase in a backup, or for the mount passphrase, which people were told to write \
+                     down (32 letters and digits). With the copy:",
+                    &["claviger", "cp", "-r", "--wrapped-passphrase", "FILE", &self.path.clone(), ":/", "OUT"],
+                );
+            }
+        }
+        if !beside.missing.is_empty() {
+            self.say(format!("Missing or unreadable in {folder}: {}.", beside.missing.join(", ")));
+        }
+    }
+
+    fn damaged(&mut self, problems: &[Problem]) {
+        for Problem { path, facts, .. } in problems.iter().take(TOLD) {
+            self.say(format!("{}: {}", files::shown(path.as_os_str()), facts.problem.as_deref().unwrap_or_default()));
+        }
+        if problems.len() > TOLD {
+            self.say(format!("And {} more.", count((problems.len() - TOLD) as u64, "file")));
+        }
+        if !problems.is_empty() {
+            self.advise(
+                "To copy all that is left, with a report of what is not:",
+                &["claviger", "cp", "-r", "--salvage", &self.path.clone(), ":/", "OUT"],
+            );
+        }
+    }
+
+    /// Tries the password, and what it becomes with common mistakes.
+    fn tries(&mut self, found: &FoundFolder<'_>) -> anyhow::Result<()> {
+        let credentials = found.credentials()?;
+        let bar = RefCell::new(None);
+        let cancel = cancel::flag();
+        let unlock = |_, credentials: &[claviger_engine::Credential], _| {
+            cancel::check()?;
+            found.locked.try_folder(&Unlock { cancel: Some(cancel), ..found.with(credentials) })
+        };
+        let tell = |step: diagnosis::Step| {
+            bar.borrow_mut().get_or_insert_with(|| Progress::steps("Trying")).at(step.done, step.all);
+            true
+        };
+        let search = diagnosis::search(&credentials, false, &[1], unlock, tell)?;
+        drop(credentials);
+        drop(bar);
+        match search {
+            Search { found: Some(diagnosis::Found { how, unlocked: Ok(tree), .. }), .. } => {
+                self.opens(found, how, &tree)?
+            }
+            Search { found: Some(diagnosis::Found { unlocked: Err(error), .. }), .. } => self.fails(error),
+            Search { error, .. } => {
+                self.fails(error.unwrap_or_else(|| ErrorKind::WrongCredential(String::new()).into()))
+            }
+        }
+        Ok(())
+    }
+
+    fn opens(&mut self, found: &FoundFolder<'_>, how: How, tree: &Stacked) -> anyhow::Result<()> {
+        self.say(format!("It opens with {how}."));
+        self.with = Some(how.kind());
+        let (Some(format), Some((lower, _))) = (found.locked.file_format(), found.locked.stored_files()) else {
+            return Ok(());
+        };
+        let survey = folders::survey(format, &**lower, Some(tree))?;
+        let others: Vec<_> = survey.problems.iter().filter(|problem| problem.other_key).cloned().collect();
+        if !others.is_empty() {
+            let mut keys: Vec<_> = others.iter().flat_map(|problem| problem.facts.keys.clone()).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            let of = count(others.len() as u64, "file");
+            self.say(format!("Another password is needed for {of}; the keys have the signatures {}.", keys.join(", ")));
+        }
+        if survey.foreign_names > 0 {
+            self.say(format!("{} of another key: they are left out.", count(survey.foreign_names, "name")));
+            self.advise("If names have a password of their own, give it with --name-password-file.", &[]);
+        }
+        let path = self.path.clone();
+        match how {
+            How::AsGiven => self.advise("To see its files:", &["claviger", "ls", &path]),
+            _ => self.advise(
+                "Type it in that form, or write that form into a file that only you can read:",
+                &["claviger", "ls", "--password-file", "FILE", &path],
+            ),
+        }
+        self.survey = Some(survey);
+        Ok(())
+    }
+
+    fn fails(&mut self, error: Error) {
+        self.exit_code = exit::number_of(&error.kind);
+        match &error.kind {
+            ErrorKind::WrongCredential(why) => {
+                self.say(format!("Neither the password that was given nor a variant of it opens it: {why}."));
+                self.advise(
+                    "It opens with the login password at the time when it was last changed, which unwraps its passphrase, or with the mount \
+                     passphrase itself.",
+                    &[],
+                );
+            }
+            _ => {
+                if let Some(hint) = error.to_try(advice::say) {
+                    self.advise(hint, &[]);
+                }
+                self.say(format!("What was given could not be tried: {}.", error.kind));
+            }
+        }
+    }
+}
+
+fn damage() -> ErrorKind {
+    ErrorKind::Malformed { field: "", offset: 0, what: String::new() }
+}
+
+impl Report for Explained {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{}", output::printable(&self.path))?;
+        for finding in &self.findings {
+            writeln!(out, "  {finding}")?;
+        }
+        for advice in &self.advice {
+            writeln!(out, "\n{}", advice.what)?;
+            if let Some(command) = &advice.command {
+                writeln!(out, "  {command}")?;
+            }
+        }
+        Ok(())
+    }
+}

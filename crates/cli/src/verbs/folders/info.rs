@@ -1,0 +1,154 @@
+//! `claviger info` of a folder whose files are encrypted one by one, and of a file in it.
+
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use claviger_engine::file_formats::{Beside, FILE_FORMATS, FileFacts, FileState, Stored, Survey};
+use claviger_engine::opening::OpenFolder;
+use claviger_engine::store::Access;
+use claviger_engine::trees::NodeKind;
+use claviger_engine::{Error, FileFormat};
+use serde::Serialize;
+
+use crate::opening::OpenArgs;
+use crate::opening::files::{self, Inside, InsideArgs};
+use crate::terminal::output::{self, Report};
+use crate::terminal::size;
+use crate::verbs::folders::{self, count};
+
+#[derive(Serialize)]
+struct FolderInfo {
+    path: String,
+    format: &'static str,
+    /// The keys that were given, by their signatures.
+    signatures: Vec<String>,
+    #[serde(flatten)]
+    survey: Survey,
+    beside: Beside,
+    warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct FileInfo {
+    path: String,
+    file: PathBuf,
+    format: Option<&'static str>,
+    #[serde(flatten)]
+    facts: FileFacts,
+}
+
+/// Shows the folder itself, or what `inside` leads to: a file, or a folder of encrypted files.
+pub fn run(open: &OpenArgs, inside: Option<&OsStr>, json: bool) -> anyhow::Result<()> {
+    if let Some(path) = inside {
+        let opened = InsideArgs::default().open(open, Access::ReadOnly, path)?;
+        let found = opened.find(path)?;
+        let kind = opened.attributes(found.node(), path)?.kind;
+        match kind {
+            NodeKind::File => return file(open, &opened, found.node(), path, json),
+            NodeKind::Folder => {}
+            NodeKind::Link | NodeKind::Special => {
+                let what = format!("{} in the volume is neither a file nor a folder", files::shown(path));
+                return Err(Error::misuse(what).into());
+            }
+        }
+    }
+    let found = open.find_folder(Access::ReadOnly, inside)?;
+    let path = found.path.clone();
+    let credentials = found.credentials()?;
+    let OpenFolder { tree, lower, format, beside, .. } = found.unlock(&credentials)?;
+    drop(credentials);
+    let survey = folders::survey(format, &*lower, Some(&tree))?;
+    let warnings = claviger_engine::trees::Tree::warnings(&tree);
+    warnings.iter().for_each(|w| output::warn(w));
+    let signatures = tree.signatures();
+    output::print(&FolderInfo { path, format: format.name(), signatures, survey, beside, warnings }, json)
+}
+
+/// A file that is in a folder that was opened, or what can be told of one without its key.
+fn file(open: &OpenArgs, opened: &Inside, node: u64, path: &OsStr, json: bool) -> anyhow::Result<()> {
+    let at = |e: Error| e.at(path.as_ref());
+    let (tree, formats): (_, &[&dyn FileFormat]) = match &opened.stored {
+        Some((lower, format)) => (lower, std::slice::from_ref(format)),
+        None => (&opened.tree, FILE_FORMATS),
+    };
+    let mut known = None;
+    for format in formats {
+        let facts = format.facts(Stored { tree: &**tree, file: node, contents: node }).map_err(at)?;
+        if facts.state != FileState::Clear || known.is_none() {
+            let name = (facts.state != FileState::Clear).then_some(format.name());
+            known = Some((name, facts));
+        }
+    }
+    let Some((format, facts)) = known else { return Err(Error::misuse("there are no formats").into()) };
+    let (path, file) = (open.path.display().to_string(), PathBuf::from(path));
+    output::print(&FileInfo { path, file, format, facts }, json)
+}
+
+impl Report for FolderInfo {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { path, format, signatures, survey, beside, warnings: _ } = self;
+        writeln!(out, "{path}")?;
+        let mut line = |name: &str, value: String| writeln!(out, "  {name:<15} {value}");
+        line("format", (*format).to_owned())?;
+        line("files", format!("{}, {}", count(survey.files, "file"), size::exact(survey.bytes)))?;
+        line("folders", survey.folders.to_string())?;
+        if !survey.ciphers.is_empty() {
+            line("cipher", folders::shares(&survey.ciphers))?;
+        }
+        if !survey.keys.is_empty() {
+            line("for the keys", folders::shares(&survey.keys))?;
+        }
+        match &signatures[..] {
+            [] => {}
+            [contents] => line("key given", contents.clone())?,
+            [contents, names, ..] => line("keys given", format!("{contents}, for names {names}"))?,
+        }
+        if survey.clear > 0 {
+            line("not encrypted", count(survey.clear, "file"))?;
+        }
+        if survey.foreign_names > 0 {
+            line("names", format!("{} of another key", survey.foreign_names))?;
+        }
+        if !survey.problems.is_empty() {
+            line("damaged", format!("{}: `claviger verify` lists them", count(survey.problems.len() as u64, "file")))?;
+        }
+        if let Some(folder) = &beside.folder {
+            let wrapped = if beside.wrapped_passphrase.is_some() { "" } else { ", without a wrapped passphrase" };
+            line("belongs to it", format!("{}{wrapped}", files::shown(folder.as_os_str())))?;
+        }
+        if let Some(mount_point) = &beside.mount_point {
+            let how = if beside.auto_mount { ", when its owner logs in" } else { "" };
+            line("mounted at", format!("{}{how}", files::shown(mount_point.as_os_str())))?;
+        }
+        Ok(())
+    }
+}
+
+impl Report for FileInfo {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { path: _, file, format, facts } = self;
+        writeln!(out, "{}", files::shown(file.as_os_str()))?;
+        let mut line = |name: &str, value: String| writeln!(out, "  {name:<15} {value}");
+        line("format", format.unwrap_or("not encrypted").to_owned())?;
+        if let Some(cipher) = &facts.cipher {
+            let bits = facts.key_bits.map(|bits| format!(", key of {bits} bits")).unwrap_or_default();
+            line("cipher", format!("{cipher}{bits}"))?;
+        }
+        if !facts.keys.is_empty() {
+            line("for the keys", facts.keys.join(", "))?;
+        }
+        if let Some(size) = facts.size {
+            line("size", size::exact(size))?;
+        }
+        line("stored", size::exact(facts.stored))?;
+        if let Some(metadata) = &facts.metadata {
+            let version = facts.version.map(|n| format!(", version {n}")).unwrap_or_default();
+            line("header", format!("in {metadata}{version}"))?;
+        }
+        if let Some(problem) = &facts.problem {
+            line("damaged", problem.clone())?;
+        }
+        Ok(())
+    }
+}

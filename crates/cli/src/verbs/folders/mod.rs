@@ -1,0 +1,58 @@
+//! What verbs say and do about folders whose files are encrypted one by one.
+
+pub mod explain;
+pub mod info;
+pub mod verify;
+
+use std::io::{self, Write};
+
+use claviger_engine::file_formats::{Problem, Stacked, Survey};
+use claviger_engine::{FileFormat, Result, trees::Tree};
+
+use crate::opening::files;
+use crate::terminal::cancel;
+use crate::terminal::progress::Progress;
+
+/// Problems that are told one by one as text. JSON has all.
+const TOLD: usize = 50;
+
+/// Looks at every file, with progress.
+fn survey(format: &dyn FileFormat, lower: &(dyn Tree + 'static), upper: Option<&Stacked>) -> Result<Survey> {
+    let bar = Progress::spinner();
+    let survey = Survey::of(format, lower, upper, &mut |so_far| {
+        cancel::check()?;
+        if so_far.files.is_multiple_of(256) {
+            bar.tell(format!("{} files", so_far.files));
+        }
+        Ok(())
+    });
+    drop(bar);
+    survey
+}
+
+/// Tells what is wrong, a line for each file.
+fn tell(problems: &[Problem], out: &mut dyn Write) -> io::Result<()> {
+    for problem in problems.iter().take(TOLD) {
+        writeln!(
+            out,
+            "  {}: {}",
+            files::shown(problem.path.as_os_str()),
+            problem.facts.problem.as_deref().unwrap_or_default()
+        )?;
+    }
+    match problems.len().checked_sub(TOLD) {
+        None | Some(0) => Ok(()),
+        Some(more) => writeln!(out, "  and {more} more; --json lists all"),
+    }
+}
+
+/// A count of things: `1 file`, `2 files`.
+fn count(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+/// How many files each of these has: `3 by 0123456789abcdef`.
+fn shares(of: &std::collections::BTreeMap<String, u64>) -> String {
+    let shares: Vec<_> = of.iter().map(|(what, files)| format!("{what} ({})", count(*files, "file"))).collect();
+    shares.join(", ")
+}

@@ -1,0 +1,69 @@
+//! `claviger verify` of a folder: every file's header, and whether its contents are all there.
+
+use std::io::{self, Write};
+
+use claviger_engine::file_formats::Survey;
+use claviger_engine::opening::OpenFolder;
+use claviger_engine::store::Access;
+use serde::Serialize;
+
+use crate::opening::OpenArgs;
+use crate::terminal::exit::Silent;
+use crate::terminal::output::{self, Report};
+use crate::terminal::size;
+use crate::verbs::folders::{self, count};
+
+#[derive(Serialize)]
+struct Checked {
+    path: String,
+    format: &'static str,
+    #[serde(flatten)]
+    survey: Survey,
+    damaged: bool,
+}
+
+/// Checks the folder itself, or where `inside` leads.
+pub fn run(open: &OpenArgs, inside: Option<&std::ffi::OsStr>, json: bool) -> anyhow::Result<()> {
+    let found = open.find_folder(Access::ReadOnly, inside)?;
+    let path = found.path.clone();
+    let credentials = found.credentials()?;
+    let OpenFolder { tree, lower, format, .. } = found.unlock(&credentials)?;
+    drop(credentials);
+    let survey = folders::survey(format, &*lower, Some(&tree))?;
+    let damaged = !survey.problems.is_empty();
+    output::print(&Checked { path, format: format.name(), survey, damaged }, json)?;
+    if damaged { Err(Silent::damaged().into()) } else { Ok(()) }
+}
+
+impl Report for Checked {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { path, format, survey, damaged: _ } = self;
+        let Survey { files, folders, bytes, clear, foreign_names, problems, .. } = survey;
+        let (files, folders) = (count(*files, "file"), count(*folders, "folder"));
+        writeln!(out, "{path}: {format}, {files} and {folders}, {}", size::exact(*bytes))?;
+        folders::tell(problems, out)?;
+        if *clear > 0 {
+            writeln!(out, "{} not encrypted.", are(*clear, "file"))?;
+        }
+        if *foreign_names > 0 {
+            writeln!(out, "{} not decrypt with this key.", do_not(*foreign_names))?;
+        }
+        match problems.len() as u64 {
+            0 => writeln!(
+                out,
+                "Every file has a sound header, and all of its contents are there. What they are was not checked."
+            ),
+            some => {
+                writeln!(out, "{} damaged. `claviger cp -r --salvage` copies what is left of them.", are(some, "file"))
+            }
+        }
+    }
+}
+
+fn are(n: u64, what: &str) -> String {
+    format!("{} {}", count(n, what), if n == 1 { "is" } else { "are" })
+}
+
+fn do_not(n: u64) -> String {
+    format!("{} {}", count(n, "name"), if n == 1 { "does" } else { "do" })
+}

@@ -1,0 +1,340 @@
+//! What is kept in front of each file, or in an extended attribute of it (Linux 6.1, fs/ecryptfs/crypto.c, `ecryptfs_read_headers_virt`,
+//! `ecryptfs_write_headers_virt`; keystore.c, `ecryptfs_parse_packet_set`).
+//!
+//! | bytes | what, all big-endian |
+//! | --- | --- |
+//! | 0 … 8 | bytes of plaintext |
+//! | 8 … 16 | the marker: a random word, and the same with 0x3c81b7f5 |
+//! | 16 … 20 | version in the first byte, flags in the others |
+//! | 20 … 26 | size of a header's extent and their number: contents begin behind them. Not in version 0 |
+//! | 26 … | packets: the file's key under a passphrase's (tag 3) with the signature of it behind (tag 11), or under a public key (tag 1) |
+
+use super::suite::Suite;
+use super::token::{Salt, Signature};
+use crate::error::{Error, ErrorKind};
+
+/// As much of a header as the kernel reads, in bytes.
+pub(super) const READ: usize = 4096;
+
+/// Bytes of a new header, and the fewest there can be in front of a file.
+pub(super) const HEADER: u64 = 8192;
+
+/// Bytes up to which a header can be told from other things.
+const MARKED: usize = 16;
+
+/// Size of an extent, in bytes.
+pub(super) const EXTENT: u32 = 4096;
+
+const MARKER: u32 = 0x3c81_b7f5;
+
+/// The version that is written, and the last one that can be read.
+const VERSION: u8 = 3;
+
+/// Where packets begin.
+const PACKETS: usize = 26;
+
+/// Where they begin in version 0.
+const PACKETS_0: usize = 20;
+
+const TAG_PUBLIC: u8 = 0x01;
+const TAG_PASSPHRASE: u8 = 0x8c;
+const TAG_SIGNATURE: u8 = 0xed;
+
+/// The most bytes that an encrypted key may have.
+const SEALED_MOST: usize = 512;
+
+/// What tag 11 begins with: binary data of a file with a name of eight bytes, and no date.
+const SIGNATURE_HEAD: [u8; 14] = *b"b\x08_CONSOLE\0\0\0\0";
+
+/// Says that the contents are encrypted.
+const ENCRYPTED: u32 = 2;
+/// Says that this is in an extended attribute.
+const IN_ATTRIBUTE: u32 = 4;
+/// Says that names are encrypted.
+const NAMES: u32 = 8;
+
+/// Where a header is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In front of the contents.
+    File,
+    /// In an extended attribute; contents begin at 0.
+    Attribute,
+}
+
+/// A header that was checked.
+pub(super) struct Header<'a> {
+    pub size: u64,
+    pub version: u8,
+    /// Where contents begin.
+    pub data_at: u64,
+    pub keys: Vec<SealedKey<'a>>,
+    /// Public keys for which the file's key is encrypted.
+    pub public: Vec<Signature>,
+}
+
+/// A file's key under that of a passphrase.
+pub(super) struct SealedKey<'a> {
+    pub suite: Suite,
+    pub salt: Salt,
+    pub signature: Signature,
+    pub bytes: &'a [u8],
+}
+
+/// Why there is no header.
+#[derive(Clone, Debug)]
+pub(super) enum NoHeader {
+    /// There is no marker.
+    Other,
+    /// It ends before it is whole.
+    CutShort {
+        size: u64,
+    },
+    Damaged {
+        field: &'static str,
+        offset: u64,
+        what: String,
+    },
+    Unsupported(String),
+}
+
+impl From<NoHeader> for Error {
+    fn from(why: NoHeader) -> Self {
+        match why {
+            NoHeader::Other => ErrorKind::NotThisFormat("it has no header of eCryptfs".into()).into(),
+            NoHeader::CutShort { .. } => malformed("header", 0, "the file ends within it"),
+            NoHeader::Damaged { field, offset, what } => malformed(field, offset, what),
+            NoHeader::Unsupported(what) => Self::unsupported(what),
+        }
+    }
+}
+
+fn malformed(field: &'static str, offset: u64, what: impl Into<String>) -> Error {
+    ErrorKind::Malformed { field, offset, what: what.into() }.into()
+}
+
+/// Whether these bytes begin as a header does.
+pub(super) fn is_marked(bytes: &[u8]) -> bool {
+    bytes.len() >= MARKED && be32(&bytes[8..]) ^ MARKER == be32(&bytes[12..])
+}
+
+/// The header at the beginning of `bytes`, which are all there are, or [`READ`] of them.
+pub(super) fn parse(bytes: &[u8], place: Place) -> Result<Header<'_>, NoHeader> {
+    if !is_marked(bytes) {
+        return Err(NoHeader::Other);
+    }
+    let size = be64(bytes);
+    let mut packets = Packets { bytes, at: PACKETS, size };
+    packets.need(PACKETS_0)?;
+    let version = bytes[16];
+    let mut data_at = HEADER;
+    match version {
+        0 => packets.at = PACKETS_0,
+        1..=VERSION => {
+            packets.need(PACKETS)?;
+            data_at = u64::from(be32(&bytes[20..])) * u64::from(u16::from_be_bytes([bytes[24], bytes[25]]));
+        }
+        _ => return Err(NoHeader::Unsupported(format!("version {version} of eCryptfs's headers"))),
+    }
+    match place {
+        Place::Attribute => data_at = 0,
+        Place::File if data_at < HEADER => {
+            return damaged("header size", 20, format!("contents begin at {data_at}, within the header"));
+        }
+        Place::File => {}
+    }
+    if i64::try_from(size).is_err() || size > largest(data_at) {
+        return damaged("size", 0, format!("{size} bytes, more than a file can have"));
+    }
+    let mut header = Header { size, version, data_at, keys: Vec::new(), public: Vec::new() };
+    while packets.next(&mut header)? {}
+    match header.keys.is_empty() && header.public.is_empty() {
+        true if bytes.len() <= packets.at => Err(NoHeader::CutShort { size }),
+        true => damaged("packets", packets.at as u64, "no key is there, neither for a passphrase nor for a public key"),
+        false => Ok(header),
+    }
+}
+
+/// The most bytes of plaintext that a file can have whose contents begin at `data_at`.
+pub(super) fn largest(data_at: u64) -> u64 {
+    let room = i64::MAX as u64 - data_at;
+    room - room % u64::from(EXTENT)
+}
+
+/// Packets one after the other.
+struct Packets<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// Of the file, for errors.
+    size: u64,
+}
+
+impl<'a> Packets<'a> {
+    /// Reads the packet that is next; false where none begins.
+    fn next(&mut self, header: &mut Header<'a>) -> Result<bool, NoHeader> {
+        match self.bytes.get(self.at) {
+            Some(&TAG_PASSPHRASE) => {
+                let (suite, salt, sealed) = self.passphrase()?;
+                header.keys.push(SealedKey { suite, salt, signature: self.signature()?, bytes: sealed });
+                Ok(true)
+            }
+            Some(&TAG_PUBLIC) => {
+                header.public.push(self.public()?);
+                Ok(true)
+            }
+            Some(&TAG_SIGNATURE) => damaged("packets", self.at as u64, "a signature stands where a key should be"),
+            _ => Ok(false),
+        }
+    }
+
+    /// Tag 3: version 4, cipher, iterated and salted, MD5, salt, iterations, key. What it says of a hash is not true, and nobody reads it.
+    fn passphrase(&mut self) -> Result<(Suite, Salt, &'a [u8]), NoHeader> {
+        let at = self.at as u64;
+        let body = self.body(TAG_PASSPHRASE)?;
+        let Some(([version, cipher, how, hash, salt @ .., _iterations], sealed)) = body.split_first_chunk::<13>()
+        else {
+            return damaged("key", at, format!("its packet has {} bytes", body.len()));
+        };
+        match (version, how, hash) {
+            (4, 3, 1) => {}
+            (4, _, _) => return Err(NoHeader::Unsupported(format!("a way {how} to make keys, with hash {hash}"))),
+            _ => return damaged("key", at, format!("its packet has version {version}")),
+        }
+        if sealed.len() > SEALED_MOST {
+            return damaged("key", at, format!("it has {} bytes", sealed.len()));
+        }
+        let suite = Suite::of_file(*cipher, sealed.len()).map_err(NoHeader::Unsupported)?;
+        Ok((suite, *salt, sealed))
+    }
+
+    /// Tag 11, which follows.
+    fn signature(&mut self) -> Result<Signature, NoHeader> {
+        let at = self.at as u64;
+        if self.bytes.get(self.at).is_some_and(|tag| *tag != TAG_SIGNATURE) {
+            return damaged("signature", at, "it does not follow the key");
+        }
+        let body = self.body(TAG_SIGNATURE)?;
+        // Name and date do not matter to the kernel.
+        match body.split_first_chunk::<14>() {
+            Some((head, signature)) if head[..2] == SIGNATURE_HEAD[..2] => match signature.try_into() {
+                Ok(signature) => Ok(signature),
+                Err(_) => damaged("signature", at, format!("it has {} bytes", signature.len())),
+            },
+            _ => damaged("signature", at, "its packet is none of eCryptfs"),
+        }
+    }
+
+    /// Tag 1: version 3, signature, algorithm, key.
+    fn public(&mut self) -> Result<Signature, NoHeader> {
+        let at = self.at as u64;
+        match self.body(TAG_PUBLIC)?.split_first_chunk::<10>() {
+            Some(([3, signature @ .., _algorithm], sealed)) if sealed.len() <= SEALED_MOST => Ok(*signature),
+            _ => damaged("key", at, "its packet for a public key is none of eCryptfs"),
+        }
+    }
+
+    /// The body of the packet that is next, and goes behind it.
+    fn body(&mut self, tag: u8) -> Result<&'a [u8], NoHeader> {
+        debug_assert_eq!(self.bytes[self.at], tag);
+        let rest = &self.bytes[self.at + 1..];
+        let Some((len, digits)) = packet_len(rest) else {
+            // One byte alone may be the first of two.
+            self.need(self.at + 2)?;
+            self.need(self.at + if rest[0] < 224 { 3 } else { 2 })?;
+            return damaged("packet length", self.at as u64 + 1, format!("it begins with {:#x}", rest[0]));
+        };
+        let from = self.at + 1 + digits;
+        if from + len > READ {
+            return damaged("packet length", self.at as u64 + 1, format!("{len} bytes reach past the header"));
+        }
+        self.need(from + len)?;
+        self.at = from + len;
+        Ok(&self.bytes[from..from + len])
+    }
+
+    fn need(&self, bytes: usize) -> Result<(), NoHeader> {
+        if bytes <= self.bytes.len() { Ok(()) } else { Err(NoHeader::CutShort { size: self.size }) }
+    }
+}
+
+/// What a new header says.
+pub(super) struct New<'a> {
+    pub place: Place,
+    pub encrypted_names: bool,
+    /// Random.
+    pub marker: [u8; 4],
+    pub suite: Suite,
+    /// The file's key under each token.
+    pub keys: &'a [(Salt, Signature, Vec<u8>)],
+}
+
+impl New<'_> {
+    /// The header of an empty file; as long as what it says, or [`HEADER`] bytes in front of a file.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; 8];
+        bytes.extend(self.marker);
+        bytes.extend((u32::from_be_bytes(self.marker) ^ MARKER).to_be_bytes());
+        let place = if self.place == Place::Attribute { IN_ATTRIBUTE } else { 0 };
+        let names = if self.encrypted_names { NAMES } else { 0 };
+        bytes.extend((u32::from(VERSION) << 24 | ENCRYPTED | place | names).to_be_bytes());
+        push_extents(&mut bytes);
+        for (salt, signature, sealed) in self.keys {
+            push_packet(&mut bytes, TAG_PASSPHRASE, &[&[4, self.suite.code(), 3, 1], salt, &[0x60], sealed]);
+            push_packet(&mut bytes, TAG_SIGNATURE, &[&SIGNATURE_HEAD, signature]);
+        }
+        if self.place == Place::File {
+            bytes.resize(HEADER as usize, 0);
+        }
+        bytes
+    }
+}
+
+/// The header in an extended attribute as it would be in front of the file (`ecryptfs_copy_up_encrypted_with_header`).
+pub(super) fn in_front(attribute: &[u8]) -> Vec<u8> {
+    let mut bytes = attribute[..attribute.len().min(READ)].to_vec();
+    bytes.resize(HEADER as usize, 0);
+    bytes[19] &= !(IN_ATTRIBUTE as u8);
+    if bytes[16] > 0 {
+        let mut extents = Vec::new();
+        push_extents(&mut extents);
+        bytes[20..PACKETS].copy_from_slice(&extents);
+    }
+    bytes
+}
+
+fn push_extents(bytes: &mut Vec<u8>) {
+    bytes.extend(EXTENT.to_be_bytes());
+    bytes.extend(((HEADER / u64::from(EXTENT)) as u16).to_be_bytes());
+}
+
+/// A packet's tag, length and body.
+pub(super) fn push_packet(bytes: &mut Vec<u8>, tag: u8, body: &[&[u8]]) {
+    let len: usize = body.iter().map(|part| part.len()).sum();
+    bytes.push(tag);
+    match len.checked_sub(192) {
+        None => bytes.push(len as u8),
+        Some(more) => bytes.extend([(192 + more / 256) as u8, (more % 256) as u8]),
+    }
+    body.iter().for_each(|part| bytes.extend(*part));
+}
+
+/// The length that a packet's first bytes say, and how many bytes say it.
+pub(super) fn packet_len(bytes: &[u8]) -> Option<(usize, usize)> {
+    match *bytes {
+        [short @ 0..192, ..] => Some((usize::from(short), 1)),
+        [long @ 192..224, low, ..] => Some((usize::from(long - 192) * 256 + usize::from(low) + 192, 2)),
+        _ => None,
+    }
+}
+
+fn damaged<T>(field: &'static str, offset: u64, what: impl Into<String>) -> Result<T, NoHeader> {
+    Err(NoHeader::Damaged { field, offset, what: what.into() })
+}
+
+fn be32(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(*bytes.first_chunk().expect("four bytes"))
+}
+
+fn be64(bytes: &[u8]) -> u64 {
+    u64::from_be_bytes(*bytes.first_chunk().expect("eight bytes"))
+}

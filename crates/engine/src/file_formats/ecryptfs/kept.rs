@@ -1,0 +1,119 @@
+//! What a file of a folder is, by what is kept of it.
+
+use std::io;
+
+use super::header::{self, HEADER, Header, NoHeader, Place, READ};
+use super::suite::Suite;
+use crate::file_formats::{FileFacts, FileState, Stored};
+use crate::hex;
+
+/// The extended attribute that holds a header.
+pub(super) const ATTRIBUTE: &str = "user.ecryptfs";
+
+/// What a file is.
+pub(super) enum File<'a> {
+    /// Encrypted. With all that was read of its header.
+    Encrypted(Place, Header<'a>, &'a [u8]),
+    /// Its making was cut short, and nothing is in it.
+    Unfinished,
+    /// Nothing but some zeros: what a power cut leaves of a new file, or a file of somebody else.
+    Blank,
+    /// Not of eCryptfs.
+    Foreign,
+    /// Of eCryptfs, but its header cannot be read.
+    Bad(NoHeader),
+}
+
+/// Calls `each` with what the file is. The kernel looks for a header in the same order: in front of the contents, then in the attribute.
+pub(super) fn look<T>(of: Stored<'_>, each: impl FnOnce(File<'_>) -> T) -> io::Result<T> {
+    let mut room = [0; READ];
+    let len = of.tree.read_at(of.contents, 0, &mut room)?;
+    let bytes = &room[..len];
+    let why = match header::parse(bytes, Place::File) {
+        Ok(header) => return Ok(each(File::Encrypted(Place::File, header, bytes))),
+        Err(why) => why,
+    };
+    let attribute = attribute(of)?.unwrap_or_default();
+    let attribute = &attribute[..attribute.len().min(READ)];
+    match header::parse(attribute, Place::Attribute) {
+        Ok(header) => return Ok(each(File::Encrypted(Place::Attribute, header, attribute))),
+        Err(NoHeader::Other) => {}
+        Err(bad) => return Ok(each(File::Bad(bad))),
+    }
+    Ok(each(match why {
+        NoHeader::CutShort { size: 0 } => File::Unfinished,
+        NoHeader::Other if len == 0 => File::Unfinished,
+        NoHeader::Other if is_blank(of, bytes)? => File::Blank,
+        NoHeader::Other => File::Foreign,
+        bad => File::Bad(bad),
+    }))
+}
+
+/// Nothing where a file has none, or its file system has no attributes.
+pub(super) fn attribute(of: Stored<'_>) -> io::Result<Option<Vec<u8>>> {
+    of.tree.extended(of.file, ATTRIBUTE.as_ref()).or_else(|e| match e.kind() {
+        io::ErrorKind::Unsupported | io::ErrorKind::ReadOnlyFilesystem => Ok(None),
+        _ => Err(e),
+    })
+}
+
+/// Whether the file, which begins with these bytes, is the beginning of a new header, or no longer than one and all zeros.
+fn is_blank(of: Stored<'_>, bytes: &[u8]) -> io::Result<bool> {
+    if bytes.len() < 16 {
+        return Ok(bytes.iter().take(8).all(|byte| *byte == 0));
+    }
+    if bytes.iter().any(|byte| *byte != 0) {
+        return Ok(false);
+    }
+    let mut rest = [0; HEADER as usize + 1];
+    let len = of.tree.read_at(of.contents, 0, &mut rest)?;
+    Ok(len as u64 <= HEADER && rest.iter().all(|byte| *byte == 0))
+}
+
+/// What can be said of a file without its key.
+pub(super) fn facts(of: Stored<'_>) -> io::Result<FileFacts> {
+    let stored = of.tree.attributes(of.contents)?.size;
+    let clear = FileFacts::clear(stored);
+    look(of, |file| match file {
+        File::Encrypted(place, header, _) => encrypted(place, &header, stored),
+        File::Unfinished | File::Blank => FileFacts { state: FileState::Unfinished, size: Some(0), ..clear },
+        File::Foreign => clear,
+        File::Bad(why) => {
+            let state = match &why {
+                NoHeader::Unsupported(_) => FileState::Unsupported,
+                NoHeader::Other | NoHeader::CutShort { .. } | NoHeader::Damaged { .. } => FileState::Damaged,
+            };
+            let problem = Some(format!("Its header cannot be read: {}.", crate::Error::from(why).kind));
+            FileFacts { state, size: None, problem, ..clear }
+        }
+    })
+}
+
+fn encrypted(place: Place, header: &Header<'_>, stored: u64) -> FileFacts {
+    let suite: Option<Suite> = header.keys.first().map(|key| key.suite);
+    let end = header.data_at + header.size.next_multiple_of(u64::from(header::EXTENT));
+    let (state, problem) = if suite.is_none() {
+        let what = "It is encrypted for a public key, a mode of eCryptfs that is not supported.";
+        (FileState::Unsupported, Some(what.to_owned()))
+    } else if header.size > 0 && stored < end {
+        let what = format!("It was cut short: {end} bytes should be stored, and there are {stored}.");
+        (FileState::CutShort, Some(what))
+    } else {
+        (FileState::Encrypted, None)
+    };
+    let signatures = header.keys.iter().map(|key| &key.signature).chain(&header.public);
+    FileFacts {
+        state,
+        cipher: suite.map(|suite| suite.cipher().name.to_owned()),
+        key_bits: suite.map(|suite| suite.key_bytes as u32 * 8),
+        keys: signatures.map(|signature| hex::digits(signature)).collect(),
+        metadata: Some(match place {
+            Place::File => format!("its first {} bytes", header.data_at),
+            Place::Attribute => format!("the extended attribute {ATTRIBUTE}"),
+        }),
+        version: Some(header.version.into()),
+        size: Some(header.size),
+        stored,
+        problem,
+    }
+}

@@ -1,0 +1,284 @@
+//! eCryptfs, the kernel's file system over a folder: each file has a key of its own, which is kept with it under that of a passphrase.
+//!
+//! Facts are from Linux 6.1, fs/ecryptfs, and ecryptfs-utils 111; both read what is written here, and write what is read.
+
+mod beside;
+mod header;
+mod kept;
+mod keys;
+mod names;
+mod suite;
+mod survey;
+mod token;
+mod wrapped;
+
+use std::ffi::OsString;
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use claviger_crypto::Secret;
+pub use wrapped::{read_wrapped, rewrap_passphrase, unwrap_passphrase, wrap_passphrase};
+
+use self::header::Place;
+use self::keys::{Keys, NewFiles, View};
+use self::names::{NameKey, Names};
+use self::suite::Suite;
+use self::survey::{Limits, Survey};
+use self::token::{NAME_SALTS, SALT, Salt, Signature, Token};
+use super::{Beside, FileFacts, FileFormat, FileKeys, Stored};
+use crate::credential::{Credential, Unlock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::Verdict;
+use crate::formats::takes::{Parameter, Takes};
+use crate::hex;
+use crate::trees::Tree;
+
+/// See the module.
+pub static ECRYPTFS: Ecryptfs = Ecryptfs;
+
+/// See [`ECRYPTFS`].
+pub struct Ecryptfs;
+
+/// How much is looked at to know the format.
+const A_LOOK: Limits = Limits { names: 1000, files: 64, folders: 256 };
+
+/// How much is looked at for a file that a passphrase opens.
+const A_SEARCH: Limits = Limits { names: 100_000, files: 4096, folders: 256 };
+
+/// For how many salts a passphrase is tried. Folders have one, or two where somebody changed it; a hostile one may have any number, and
+/// each takes a while.
+const SALTS: usize = 8;
+
+/// The signatures of a passphrase, in hex, as they stand in `Private.sig` and in options of mounts: that of contents, and that of names.
+///
+/// # Errors
+/// `WrongCredential` for a passphrase that is too long to be one.
+pub fn signatures(passphrase: &Secret) -> Result<[String; 2]> {
+    let of = |salt| Token::derive(passphrase, salt).map(|token| hex::digits(&token.signature));
+    Ok([of(SALT)?, of(NAME_SALTS[0])?])
+}
+
+impl FileFormat for Ecryptfs {
+    fn name(&self) -> &'static str {
+        "eCryptfs"
+    }
+
+    fn takes(&self) -> Takes {
+        let opening = &[
+            Parameter::Cipher,
+            Parameter::KeySize,
+            Parameter::NamePassphrase,
+            Parameter::ClearNames,
+            Parameter::WrappedPassphrase,
+            Parameter::Passthrough,
+            Parameter::EncryptedView,
+            Parameter::MetadataInAttributes,
+        ];
+        Takes { creating: &[], opening }
+    }
+
+    fn identify(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict> {
+        verdict(lower, A_LOOK)
+    }
+
+    fn glance(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict> {
+        verdict(lower, Limits { folders: 0, ..A_LOOK })
+    }
+
+    fn beside(&self, folder: &(dyn Tree + 'static)) -> io::Result<Beside> {
+        beside::look(folder)
+    }
+
+    fn unlock(&self, lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>> {
+        let (folder, acceleration) = (&with.folder, with.acceleration);
+        if folder.encrypted_view {
+            return Ok(Box::new(Keys::none(acceleration)));
+        }
+        let passphrases = passphrases(with)?;
+        let mut ring = Ring { passphrases: &passphrases, with, tokens: Vec::new(), salts: Vec::new() };
+        ring.try_salt(SALT)?;
+        let mut known = None;
+        let survey = Survey::of(&**lower, A_SEARCH, |key| {
+            ring.try_salt(key.salt)?;
+            if ring.token(&key.signature).is_none() {
+                return Ok(ControlFlow::Continue(()));
+            }
+            known = Some(*key);
+            Ok(ControlFlow::Break(()))
+        })?;
+        if known.is_none() {
+            judge(&survey)?;
+        }
+        let old_names = if folder.clear_names { None } else { ring.names(&survey)? };
+        let suite = new_suite(with, known.map(|key| key.suite).or(old_names.as_ref().map(|(_, suite)| *suite)))?;
+        let all_clear = folder.clear_names || survey.clear_names && survey.names.is_empty();
+        let names = match old_names {
+            None if all_clear => None,
+            None => Some((ring.name_token(NAME_SALTS[0])?, suite)),
+            some => some,
+        };
+        let unproven = known.is_none() && survey.names.is_empty();
+        let in_attribute = folder.metadata_in_attributes || known.is_some_and(|key| key.in_attribute);
+        // New files open with each passphrase that was given, as it is used in this folder.
+        let salt = known.map_or(SALT, |key| key.salt);
+        let (mut tokens, others): (Vec<_>, Vec<_>) = ring.tokens.into_iter().partition(|token| token.salt == salt);
+        let place = if in_attribute { Place::Attribute } else { Place::File };
+        let new_files = NewFiles { suite, place, tokens: tokens.len() };
+        tokens.extend(others);
+        Ok(Box::new(Keys {
+            tokens,
+            names: names.map(|(token, suite)| Names::new(&token, suite, acceleration)),
+            new_files,
+            view: if folder.passthrough { View::Passthrough } else { View::Plain },
+            warnings: Vec::from_iter(unproven.then(|| UNPROVEN.to_owned())),
+            ..Keys::none(acceleration)
+        }))
+    }
+
+    fn facts(&self, of: Stored<'_>) -> Result<FileFacts> {
+        Ok(kept::facts(of)?)
+    }
+}
+
+fn verdict(lower: &(dyn Tree + 'static), limits: Limits) -> Result<Verdict> {
+    let survey = Survey::of(lower, limits, |_| Ok(ControlFlow::Break(())))?;
+    Ok(if !survey.names.is_empty() {
+        Verdict::Yes("its names are encrypted as those of eCryptfs are".into())
+    } else if survey.headers > 0 {
+        Verdict::Yes("its files have headers of eCryptfs".into())
+    } else if survey.damaged.is_some() {
+        Verdict::Possible("its files begin as those of eCryptfs do, but their headers cannot be read".into())
+    } else {
+        Verdict::No("neither names nor files in it are those of eCryptfs".into())
+    })
+}
+
+/// Said of a folder without encrypted files.
+const UNPROVEN: &str =
+    "Nothing in the folder shows whether the passphrase is right: no encrypted file or name was found.";
+
+/// The folder's passphrases, unwrapped if they are wrapped.
+fn passphrases(with: &Unlock<'_>) -> Result<Vec<Secret>> {
+    let mut all = Vec::new();
+    for credential in with.credentials {
+        let Credential::Passphrase(given) = credential else {
+            return Err(ErrorKind::CredentialKind { format: ECRYPTFS.name(), kind: credential.kind() }.into());
+        };
+        all.push(match with.folder.wrapped_passphrase {
+            Some(file) => unwrap_passphrase(file, given)?,
+            None => Secret::copy_from(given),
+        });
+    }
+    if all.is_empty() {
+        return Err(ErrorKind::WrongCredential("eCryptfs opens with a passphrase, and none was given".into()).into());
+    }
+    Ok(all)
+}
+
+/// Why a folder cannot be opened of which no file has a key of ours.
+fn judge(survey: &Survey) -> Result<()> {
+    if !survey.keys.is_empty() {
+        let signatures = token::listed(survey.keys.iter().map(|key| &key.signature));
+        let what = format!("the passphrase opens no file of the folder; the signatures of their keys: {signatures}");
+        let hint = "A login's passphrase only unwraps that of the folder, which is in the file wrapped-passphrase.";
+        return Err(Error::new(ErrorKind::WrongCredential(what)).hint(hint));
+    }
+    if !survey.public.is_empty() {
+        let public = token::listed(&survey.public);
+        return Err(Error::unsupported(format!("eCryptfs with public keys; the files are encrypted for {public}")));
+    }
+    match &survey.damaged {
+        Some(why) => Err(why.clone().into()),
+        None => Ok(()),
+    }
+}
+
+/// How new files are encrypted: as asked, or as those are that there are.
+fn new_suite(with: &Unlock<'_>, known: Option<Suite>) -> Result<Suite> {
+    let cipher = with.cipher.or(with.folder.cipher);
+    let key_bytes = with.folder.key_bytes.or(with.headerless.key_bits.map(|bits| bits as usize / 8));
+    match known {
+        Some(known) if (cipher, key_bytes) == (None, None) => Ok(known),
+        _ => Suite::asked(cipher, key_bytes),
+    }
+}
+
+/// The keys that the passphrases come to.
+struct Ring<'a> {
+    passphrases: &'a [Secret],
+    with: &'a Unlock<'a>,
+    tokens: Vec<Token>,
+    salts: Vec<Salt>,
+}
+
+impl Ring<'_> {
+    /// Makes the keys with this salt, if it is a new one.
+    fn try_salt(&mut self, salt: Salt) -> Result<()> {
+        if self.salts.contains(&salt) || self.salts.len() == SALTS {
+            return Ok(());
+        }
+        self.salts.push(salt);
+        for passphrase in self.passphrases {
+            self.tokens.push(self.derive(passphrase, salt)?);
+        }
+        Ok(())
+    }
+
+    fn derive(&self, passphrase: &Secret, salt: Salt) -> Result<Token> {
+        if self.with.cancelled() {
+            return Err(ErrorKind::Cancelled.into());
+        }
+        Token::derive(passphrase, salt)
+    }
+
+    fn token(&self, signature: &Signature) -> Option<&Token> {
+        self.tokens.iter().find(|token| token.signature == *signature)
+    }
+
+    /// The key of names with this salt: of the passphrase of names, or of the first one.
+    fn name_token(&self, salt: Salt) -> Result<Token> {
+        self.derive(self.with.folder.name_passphrase.unwrap_or(&self.passphrases[0]), salt)
+    }
+
+    /// The key of the folder's encrypted names, and how they are encrypted; nothing if there are none.
+    fn names(&self, survey: &Survey) -> Result<Option<(Token, Suite)>> {
+        if survey.names.is_empty() {
+            return Ok(None);
+        }
+        let asked = new_suite(self.with, None).ok();
+        let salts =
+            [NAME_SALTS[0], SALT, NAME_SALTS[1]].into_iter().chain(self.salts.iter().copied().filter(|s| *s != SALT));
+        let passphrases = match self.with.folder.name_passphrase {
+            Some(passphrase) => std::slice::from_ref(passphrase),
+            None => self.passphrases,
+        };
+        let mut undeciphered = false;
+        for salt in salts {
+            for passphrase in passphrases {
+                let token = self.derive(passphrase, salt)?;
+                let of_it = survey.names.iter().filter(|(key, _)| key.signature == token.signature);
+                let fits: Vec<_> = of_it.filter_map(|(key, name)| self.name_suite(&token, *key, name)).collect();
+                undeciphered |= survey.names.iter().any(|(key, _)| key.signature == token.signature);
+                let chosen = fits.iter().find(|suite| Some(**suite) == asked).or(fits.first());
+                if let Some(suite) = chosen.copied() {
+                    return Ok(Some((token, suite)));
+                }
+            }
+        }
+        if undeciphered {
+            let what = "encrypted names have the signature of this key, but do not decrypt with it";
+            return Err(ErrorKind::Malformed { field: "name", offset: 0, what: what.into() }.into());
+        }
+        let signatures = token::listed(survey.names.iter().map(|(key, _)| &key.signature));
+        let what = format!("the passphrase opens no name of the folder; the signatures of their keys: {signatures}");
+        Err(Error::new(ErrorKind::WrongCredential(what))
+            .hint("Names may have another passphrase than contents. Without it, they can be taken as they are stored."))
+    }
+
+    /// How this name is encrypted with this key.
+    fn name_suite(&self, token: &Token, key: NameKey, name: &OsString) -> Option<Suite> {
+        let decrypts = |suite: &Suite| Names::new(token, *suite, self.with.acceleration).plain(name).is_some();
+        Suite::of_name(key.code).into_iter().find(decrypts)
+    }
+}
