@@ -12,7 +12,7 @@ test="$try"'
  qemu-img:qemu-utils qemu-io:qemu-utils nbdinfo:libnbd-bin nbdsh:python3-libnbd nbd-client:nbd-client fio:fio
  mkfs.vfat:dosfstools fsck.vfat:dosfstools mkfs.exfat:exfatprogs mount.exfat-fuse:exfat-fuse mkntfs:ntfs-3g ntfscp:ntfs-3g mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs setfacl:acl
  mkfs.ext4:e2fsprogs mke2fs:e2fsprogs e2fsck:e2fsprogs debugfs:e2fsprogs mkswap:util-linux tar:tar xz:xz-utils
- argon2:argon2 mcopy:mtools gpg:gnupg gpgconf:gnupg
+ argon2:argon2 mcopy:mtools gpg:gnupg gpgconf:gnupg openssl:openssl softhsm2-util:softhsm2 pkcs11-tool:opensc
  bonnie++:bonnie++ dbench:dbench hdparm:hdparm gocryptfs:gocryptfs encfs:encfs cryfs:cryfs securefs:securefs nbdkit:nbdkit qemu-nbd:qemu-utils
  mount.ecryptfs:ecryptfs-utils ecryptfs-add-passphrase:ecryptfs-utils dislocker-fuse:dislocker bdemount:libbde-utils fvdemount:libfvde-utils debootstrap:debootstrap chromium:chromium
  python3:python3 gdb:gdb strace:strace man:man-db'
@@ -24,17 +24,17 @@ case ${1-} in
 esac
 for_tests=$([ "$1" = try ] || echo yes)
 
-# Python's readers of BitLocker, apart from all other Python; crates/testkit/src/bitlocker/oracles.rs looks for them there.
+# Python's readers of BitLocker and DPAPI, apart from all other Python; crates/testkit/src/bitlocker/oracles.rs looks for them there.
 python_modules() {
     [ -n "$for_tests" ] || return 0
     place=$HOME/.cache/claviger-test-python
     list=$(dirname "$0")/test-requirements.txt
-    cmp -s "$list" "$place/installed.txt" && "$place/bin/python3" -c 'import pybde, dissect.fve' 2>/dev/null && return 0
+    cmp -s "$list" "$place/installed.txt" && "$place/bin/python3" -c 'import pybde, dissect.fve, impacket.dpapi' 2>/dev/null && return 0
     echo "Installing into $place: $(sed -n 's/==.*//p' "$list" | tr '\n' ' ')" >&2
     # Beside it first, so that nobody finds half of it.
     rm -rf "$place.$$"
     python3 -m venv "$place.$$"
-    "$place.$$/bin/python3" -m pip -q --disable-pip-version-check install --only-binary :all: --require-hashes -r "$list" >&2
+    "$place.$$/bin/python3" -m pip -q --disable-pip-version-check install --no-deps --only-binary :all: --require-hashes -r "$list" >&2
     cp "$list" "$place.$$/installed.txt"
     rm -rf "$place"
     mv -T "$place.$$" "$place"

@@ -25,6 +25,7 @@ pub struct Hash {
     pub size: usize,
     digest: fn(&[&[u8]], &mut [u8]),
     pbkdf2_block: Pbkdf2Block,
+    hmac: fn(&[u8], &[&[u8]], &mut [u8]),
 }
 
 /// Password, salt, iterations, index of the block (from 1), the block, whether to go on.
@@ -156,7 +157,8 @@ pub static STREEBOG_512: Hash = hash::<streebog::Streebog512, Hmac<streebog::Str
 
 /// A hash for the table, with the HMAC that goes with it.
 const fn hash<D: Digest, P: Prf>(name: &'static str) -> Hash {
-    Hash { name, size: <D::OutputSize as Unsigned>::USIZE, digest: digest::<D>, pbkdf2_block: pbkdf2_block::<P> }
+    let size = <D::OutputSize as Unsigned>::USIZE;
+    Hash { name, size, digest: digest::<D>, pbkdf2_block: pbkdf2_block::<P>, hmac: hmac::<P> }
 }
 
 /// The first `N` bytes of another hash.
@@ -171,6 +173,10 @@ fn digest<D: Digest>(parts: &[&[u8]], out: &mut [u8]) {
     let mut hash = D::new();
     parts.iter().for_each(|part| hash.update(part));
     out.copy_from_slice(&hash.finalize());
+}
+
+fn hmac<P: Prf>(key: &[u8], parts: &[&[u8]], out: &mut [u8]) {
+    out.copy_from_slice(P::new(key).of(parts).as_ref());
 }
 
 /// See [`truncated`].
@@ -280,6 +286,15 @@ impl Hash {
     /// If `out` is not `size` bytes long.
     pub fn checksum(&self, parts: &[&[u8]], out: &mut [u8]) {
         (self.digest)(parts, out);
+    }
+
+    /// HMAC (RFC 2104) of the concatenation of `parts`. Does not wipe the stack, so that loops can do that once, at the end:
+    /// [`wipe_stack`].
+    ///
+    /// # Panics
+    /// If `out` is not `size` bytes long.
+    pub fn hmac(&self, key: &[u8], parts: &[&[u8]], out: &mut [u8]) {
+        (self.hmac)(key, parts, out);
     }
 
     /// PBKDF2 with HMAC of this hash (RFC 8018, 5.2), filling `out`. `go_on` is asked every few iterations whether to

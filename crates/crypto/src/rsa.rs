@@ -151,6 +151,19 @@ impl PrivateKey {
         key.raise(&probe).is_some().then_some(key)
     }
 
+    /// From the primes alone. None if they are not those of the modulus.
+    pub fn of_primes(public: PublicKey, p: &[u8], q: &[u8]) -> Option<Self> {
+        let (p, q) = (trimmed(p), trimmed(q));
+        let len = p.len().max(q.len());
+        let numbers = match len * 2 > *BITS.end() / 8 {
+            true => None,
+            false => for_size!(len, completed(public.exponent, p, q)),
+        };
+        wipe_deep();
+        let numbers = numbers?;
+        Self::new(public, std::array::from_fn(|part| &numbers[part * len..][..len]))
+    }
+
     /// A new key of `bits` bits with the exponent 65537, from `random`, which must be good.
     ///
     /// # Panics
@@ -333,22 +346,31 @@ fn generate<const H: usize, const L: usize>(bits: usize, random: &mut dyn FnMut(
     if modulus.bits_vartime() as usize != bits || p == q {
         return None;
     }
+    let (mut bytes, mut public) = (Secret::zeroed(bits / 8), vec![0; bits / 8]);
+    let (p_bytes, q_bytes) = bytes.split_at_mut(bits / 16);
+    write(&p, p_bytes);
+    write(&q, q_bytes);
+    write(&modulus, &mut public);
     // An exponent that divides p - 1 has no inverse: another prime, then.
+    PrivateKey::of_primes(PublicKey::new(&public, &EXPONENT.to_be_bytes())?, p_bytes, q_bytes)
+}
+
+/// The numbers of a key, in the order of [`Part`], each as long as the longer prime.
+#[inline(never)]
+fn completed<const H: usize, const L: usize>(exponent: u64, p: &[u8], q: &[u8]) -> Option<Secret> {
+    let len = p.len().max(q.len());
+    let (p, q) = (uint::<H>(p), uint::<H>(q));
     let inverse = |prime: &Uint<H>| {
         let order = prime.wrapping_sub(&Uint::ONE).to_nz().into_option()?;
-        Uint::<H>::from_u64(EXPONENT).invert_mod(&order).into_option()
+        Uint::<H>::from_u64(exponent).invert_mod(&order).into_option()
     };
     let (dp, dq) = (inverse(&p)?, inverse(&q)?);
     let q_inverse = q.rem(&p.to_nz().into_option()?).invert_odd_mod(&Odd::new(p).into_option()?).into_option()?;
-    let mut bytes = Secret::zeroed(5 * bits / 16);
-    for (room, number) in bytes.chunks_exact_mut(bits / 16).zip([p, q, dp, dq, q_inverse]) {
+    let mut numbers = Secret::zeroed(5 * len);
+    for (room, number) in numbers.chunks_exact_mut(len).zip([p, q, dp, dq, q_inverse]) {
         write(&number, room);
     }
-    let mut public = vec![0; bits / 8];
-    write(&modulus, &mut public);
-    let public = PublicKey::new(&public, &EXPONENT.to_be_bytes())?;
-    let mut numbers = bytes.chunks_exact(bits / 16);
-    PrivateKey::new(public, std::array::from_fn(|_| numbers.next().unwrap_or_default()))
+    Some(numbers)
 }
 
 /// The caller's random bytes for the crate that looks for primes.
@@ -448,7 +470,9 @@ mod tests {
     fn numbers_that_do_not_belong_together_are_no_key() {
         let key = PrivateKey::generate(512, &mut random(3));
         let public = || key.public().clone();
-        assert!(PrivateKey::new(public(), key.numbers()).is_some());
+        let [p, q, ..] = key.numbers();
+        assert!(PrivateKey::new(public(), key.numbers()).is_some() && PrivateKey::of_primes(public(), q, p).is_some());
+        assert!(PrivateKey::of_primes(public(), p, p).is_none() && PrivateKey::of_primes(public(), p, &[]).is_none());
         for part in 0..5 {
             let mut changed = key.numbers().map(<[u8]>::to_vec);
             changed[part][7] ^= 4;

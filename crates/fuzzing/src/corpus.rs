@@ -1,14 +1,18 @@
 //! Initial inputs, made by this project's own code, or by hand where it cannot make them.
 
+use claviger_engine::file_formats::efs::{EfsInfo, KeyEntry, Owner};
 use claviger_engine::formats::luks2::reencrypt::{self, Request, Stores};
 use claviger_engine::formats::{loopaes, luks1, luks2};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Format, Secret, Spec, Store, Unlock};
+use claviger_engine::private_keys::{NewCertificate, SoftKey, write_pfx};
 use claviger_testkit::bitlocker::maker::{self, EncryptOnWrite, Kind, Made, Protector, State};
 use claviger_testkit::ecryptfs::maker as ecryptfs;
+use claviger_testkit::dpapi;
 use claviger_testkit::filevault2::{BLOCK, DATA, Recipe, User};
 use sha2::{Digest, Sha256};
+use std::time::UNIX_EPOCH;
 
 fn bytes(store: &MemoryStore) -> Vec<u8> {
     let mut all = vec![0; store.len() as usize];
@@ -330,6 +334,30 @@ pub fn filesystems() -> Vec<Vec<u8>> {
     vec![fat, ext, ntfs]
 }
 
+/// `$EFS` for two users and a recovery agent, one of whom has no thumbprint.
+pub fn efs() -> Vec<Vec<u8>> {
+    let entry = |n: u8, thumbprint| {
+        let owner = Owner {
+            thumbprint,
+            sid: Some("S-1-5-21-1-2-3-1001".into()),
+            container: Some("a container".into()),
+            provider: Some("a provider".into()),
+            name: Some("somebody".into()),
+        };
+        KeyEntry::new(owner, &[n; 256])
+    };
+    let users = vec![entry(1, Some(vec![1; 20])), entry(2, None)];
+    let whole = EfsInfo { version: 2, id: [7; 16], users, agents: vec![entry(3, Some(vec![3; 20]))] };
+    vec![whole.to_bytes(), EfsInfo { users: Vec::new(), ..whole }.to_bytes()]
+}
+
+/// Chunks that are compressed, stored, and end early.
+pub fn lznt1() -> Vec<Vec<u8>> {
+    let text = [0x05, 0xb0, 0x08, b'a', b'b', b'c', 0xfd, 0x1f].to_vec();
+    let stored = [0x03, 0x30, 1, 2, 3, 4].to_vec();
+    vec![[text.clone(), stored.clone(), vec![0, 0]].concat(), [stored, text].concat()]
+}
+
 /// Beginnings of everything.
 pub fn everything() -> Vec<Vec<u8>> {
     let all = [luks1(), luks2(), filevault2(), partitions(), filesystems(), integrity()];
@@ -352,4 +380,46 @@ pub fn crypttab() -> Vec<Vec<u8>> {
         "five /dev/sdb2 /k loop-AES,cipher=aes,size=128 more fields",
     ];
     lines.iter().map(|line| line.as_bytes().to_vec()).chain([lines.join("\n").into_bytes()]).collect()
+}
+
+/// An RSA key of 512 bits, as PKCS#1 has it: `openssl genrsa -traditional 512`.
+const RSA_512: &[u8] = b"\
+    \x30\x82\x01\x3b\x02\x01\x00\x02\x41\x00\xb2\x29\x07\x00\x86\x55\xc6\xcc\x0b\x97\xe4\xe2\xdd\x62\x2b\x26\x3c\x1b\x9b\x63\xdb\xd4\
+    \xbb\xcc\x4c\xd3\x20\x01\xb3\x64\x98\xb4\x60\xd0\x90\x5b\x9e\xd9\xfd\xc6\x65\x10\x26\xa4\x51\xf9\x16\x96\x19\xdd\x96\xf6\x87\x7c\
+    \x4d\xef\x6c\xd6\xa4\xcc\xea\x08\x77\x93\x02\x03\x01\x00\x01\x02\x40\x41\xbf\xb6\x5f\xd1\x33\xb2\xab\xf6\xd3\x55\x9b\x0b\xcc\x80\
+    \xd4\x19\x76\xae\xc0\x09\x8e\xd6\xc7\xac\xca\x75\x93\x6b\x1b\x02\xe7\x60\x8e\xee\x1c\x76\x5f\x38\x11\x64\x3e\x72\x4b\x3b\x34\x34\
+    \xe4\x8f\xc4\xa5\xe0\xbb\xe1\x21\x04\xd6\x2e\x11\x6a\xad\x68\xa1\xf1\x02\x21\x00\xe5\xb2\x7d\xae\x8a\x78\xe4\x57\x27\x8c\x25\xdf\
+    \xc4\x63\xa9\x3e\xd6\xb3\x51\x82\x1f\x7e\x15\x39\xd4\x4d\x79\x84\x10\x94\x69\xc5\x02\x21\x00\xc6\x8f\xbe\xae\xcf\x74\x9c\xde\x3a\
+    \x3c\x71\xf6\x9a\x3f\xb6\x32\x86\xd4\x9a\x5f\x07\x1f\xb9\x14\x86\xff\x82\x73\xa5\x1b\xe9\x77\x02\x21\x00\xde\x33\x4a\xcd\x9b\xfa\
+    \xd2\xb9\x54\xf2\x88\x78\xed\x1c\x93\xce\xcc\x17\x6f\xd3\xf6\xef\x1b\x4d\x74\x08\xf6\x72\x41\x2f\xb1\x19\x02\x20\x5b\xef\x62\x52\
+    \x7e\x2b\x78\x16\x4c\xd0\x7f\xd3\xb6\x47\x99\x8c\x7b\x71\x24\xa8\xab\x1b\xbd\x0e\x0c\x13\x71\xcb\x29\xbf\x6a\xb1\x02\x21\x00\xa5\
+    \x66\x48\xd0\x39\x66\x30\x97\xb7\x3b\x04\x34\x7b\xd1\xb3\x79\x81\x2b\x27\x2c\x1c\x02\xef\x1c\xcc\xd6\x54\xb0\xde\x4a\xb1\xda";
+
+/// A PFX of this project's own, which asks for more iterations than a fuzzer waits for, a certificate, and PEM. OpenSSL's files are in
+/// tests.
+pub fn private_keys() -> Vec<Vec<u8>> {
+    let key = SoftKey::generate(2048).expect("a key");
+    let new = NewCertificate { name: "x", recovery: false, from: UNIX_EPOCH };
+    let certificate = new.sign(&key).expect("a certificate");
+    let pfx = write_pfx(&key, &certificate, "x", &Secret::copy_from(b"password")).expect("a PFX");
+    let pem = |label: &str, text: &str| format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n").into_bytes();
+    let encrypted = "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00112233445566778899aabbccddeeff\n\nAAAAAAAAAAAAAAAAAAAAAA==";
+    vec![
+        pfx.to_vec(),
+        certificate.der,
+        RSA_512.to_vec(),
+        pem("CERTIFICATE", "MAMCAQA="),
+        pem("RSA PRIVATE KEY", encrypted),
+        // BER: a sequence and a string of no known length.
+        vec![0x30, 0x80, 2, 1, 3, 0x24, 0x80, 4, 1, b'a', 0, 0, 0, 0],
+    ]
+}
+
+/// The files of a Windows profile, and a blob.
+pub fn dpapi() -> Vec<Vec<u8>> {
+    let mut profile = dpapi::Profile::new("password", dpapi::Era::Seven, dpapi::Account::Local);
+    profile.iterations = 1;
+    let key = |kind| dpapi::Key { kind, container: "x".into(), pkcs1: RSA_512.to_vec(), certificate: Some(RSA_512.to_vec()) };
+    let files = profile.files(&[key(dpapi::Kind::Capi), key(dpapi::Kind::Cng)]);
+    files.into_iter().map(|(_, contents)| contents).collect()
 }

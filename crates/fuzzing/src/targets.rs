@@ -39,7 +39,11 @@ pub static TARGETS: &[Target] = &[
     Target { name: "integrity", run: integrity, corpus: corpus::integrity },
     Target { name: "partitions", run: partitions, corpus: corpus::partitions },
     Target { name: "filesystems", run: filesystems, corpus: corpus::filesystems },
+    Target { name: "efs", run: fuzzing::efs_info, corpus: corpus::efs },
+    Target { name: "lznt1", run: fuzzing::lznt1, corpus: corpus::lznt1 },
     Target { name: "identify", run: identify, corpus: corpus::everything },
+    Target { name: "private_keys", run: fuzzing::private_keys, corpus: corpus::private_keys },
+    Target { name: "dpapi", run: fuzzing::dpapi, corpus: corpus::dpapi },
     Target { name: "crypttab", run: crypttab, corpus: corpus::crypttab },
 ];
 

@@ -2,6 +2,7 @@
 #![deny(unsafe_code)] // allowed in posix::sys only, for system calls that have no safe form
 
 pub mod bitlocker;
+pub mod dpapi;
 pub mod efs;
 pub mod ecryptfs;
 pub mod filevault2;

@@ -1,8 +1,8 @@
 //! Ciphers of the nineties, from well-maintained crates: the 64-bit block ciphers of TrueCrypt 1–4, and CAST6, which
 //! Linux supports. Secret bytes index tables in all of them.
 
-use super::Cipher;
-use super::wrapped::{portable, wrap};
+use super::wrapped::{held, portable, wrap};
+use super::{BlockCipher, Cipher};
 
 /// Blowfish (Schneier 1993), TrueCrypt's variant: it reads and writes blocks as two *little-endian* words
 /// (Common/Crypto.c, `BlowfishEncryptLE`; cryptsetup calls it `blowfish_le`). Keys of 56 bytes, in the usual order.
@@ -32,6 +32,15 @@ pub static CAST6: Cipher = Cipher {
 /// Triple DES in EDE order with three keys (FIPS 46-3): K1 ‖ K2 ‖ K3.
 pub static TRIPLE_DES: Cipher =
     Cipher { name: "Triple DES", block_size: 8, key_sizes: &[24], kernels: &[portable(wrap::<des::TdesEde3>)] };
+
+/// RC2 (RFC 2268), of whose key `bits` bits count. It seals old files of certificates, and encrypts no sectors: it is in no table.
+///
+/// # Panics
+/// If the key has no byte or more than 128, or `bits` is not from 1 to 1024.
+pub fn rc2(key: &[u8], bits: usize) -> Box<dyn BlockCipher> {
+    assert!((1..=128).contains(&key.len()) && (1..=1024).contains(&bits), "RC2 takes no such key");
+    held(|| rc2::Rc2::new_with_eff_key_len(key, bits))
+}
 
 /// 32 to 448 bits.
 const BLOWFISH_KEYS: [usize; 53] = from(4);

@@ -15,7 +15,15 @@ pub(super) fn wrap<C>(key: &[u8]) -> Box<dyn BlockCipher>
 where
     C: KeyInit + BlockCipherEncrypt + BlockCipherDecrypt + Send + Sync + 'static,
 {
-    Box::new(Wrapped(Resident::build(|| C::new_from_slice(key).expect("the cipher's table lists its key sizes"))))
+    held(|| C::new_from_slice(key).expect("the cipher's table lists its key sizes"))
+}
+
+/// A cipher with the key that `make` gives it.
+pub(super) fn held<C>(make: impl FnOnce() -> C) -> Box<dyn BlockCipher>
+where
+    C: BlockCipherEncrypt + BlockCipherDecrypt + Send + Sync + 'static,
+{
+    Box::new(Wrapped(Resident::build(make)))
 }
 
 struct Wrapped<C>(Resident<C>);

@@ -1,0 +1,354 @@
+//! Windows' own key store, as it lies in a profile: private keys under DPAPI, and the certificates that belong to them.
+//!
+//! No documents of Microsoft's describe these files. The structures are those that mimikatz (modules/kull_m_key.h, kull_m_dpapi.h) and
+//! impacket (dpapi.py) know; in a profile (`C:\Users\NAME`), below `AppData\Roaming\Microsoft` or, before Vista, `Application
+//! Data\Microsoft`:
+//! - `Protect\SID\GUID`: master keys, encrypted by the user's password and SID ([`master_key`]);
+//! - `Crypto\RSA\SID\*` and `Crypto\Keys\*`: private keys, each in blobs under a master key ([`container`], [`blob`]);
+//! - `SystemCertificates\My\Certificates\*`: certificates ([`certificates`]).
+//!
+//! What the user's password does not open is named: a Microsoft account, whose password is not what encrypts; a password that somebody
+//! else has reset; keys of a TPM.
+
+mod algorithms;
+mod blob;
+mod certificates;
+mod container;
+mod master_key;
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use claviger_crypto::Secret;
+
+use super::key::SoftKey;
+use super::{Certificate, Contents, PrivateKey};
+use crate::error::{Error, ErrorKind, Result};
+use crate::hex;
+use crate::trees::{Held, Node, NodeKind, Tree};
+
+use master_key::{Candidates, MasterKeyFile};
+
+/// The longest file of the key store that is read, in bytes.
+const FILE_MAX: u64 = 1 << 20;
+
+/// As many files as are read of a folder.
+const FILES_MAX: usize = 4096;
+
+/// What the user signs in with.
+#[derive(Debug)]
+pub enum Login {
+    /// The password, in UTF-8.
+    Password(Secret),
+    /// The NT hash: 16 bytes, MD4 of the password. It opens what is a domain's.
+    NtHash(Secret),
+}
+
+impl Login {
+    /// An NT hash from its 32 hexadecimal digits, or from a line `LM:NT`; white space around it does not count.
+    ///
+    /// # Errors
+    /// `Misuse` if it is none.
+    pub fn nt_hash(text: &[u8]) -> Result<Self> {
+        let text = text.trim_ascii();
+        let digits = text.rsplit(|byte| *byte == b':').next().unwrap_or_default();
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        if digits.len() != 32 || !digits.iter().all(|byte| digit(*byte).is_some()) {
+            return Err(Error::misuse("an NT hash has 32 hexadecimal digits"));
+        }
+        let mut hash = Secret::zeroed(16);
+        for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = pair.iter().fold(0, |sum, byte| sum << 4 | digit(*byte).unwrap_or(0) as u8);
+        }
+        Ok(Self::NtHash(hash))
+    }
+}
+
+/// The key store of a profile, still locked.
+pub struct Profile {
+    /// Where it is: `/Users/NAME`.
+    path: String,
+    /// The security identifier of each user whose master keys are there, and the files.
+    users: Vec<(String, Vec<MasterKeyFile>)>,
+    /// Files of private keys, each with its name.
+    containers: Vec<(String, Secret)>,
+    certificates: Vec<certificates::Stored>,
+    refused: Vec<Error>,
+}
+
+impl Profile {
+    /// Reads the key store of the profile at `path` in `tree`: that of a disk, or of a folder that was copied from one.
+    ///
+    /// # Errors
+    /// `NotThisFormat` if there is none; `Io`, `Malformed`.
+    pub fn read(tree: &(dyn Tree + 'static), path: &OsStr) -> Result<Self> {
+        let shown = path.to_string_lossy().into_owned();
+        let profile = Held::find(tree, path).map_err(|e| Error::from(e).at(path.as_ref()))?;
+        let below = |steps: &[&str]| descend(tree, profile.node(), steps);
+        let roaming = [&["AppData", "Roaming", "Microsoft"][..], &["Application Data", "Microsoft"]];
+        let Some(microsoft) = roaming.iter().find_map(|steps| below(steps).transpose()).transpose()? else {
+            return Err(no_profile(&shown, "no folder AppData/Roaming/Microsoft"));
+        };
+        let at = |steps: &[&str]| descend(tree, microsoft.node(), steps);
+        let Some(protect) = at(&["Protect"])? else { return Err(no_profile(&shown, "no folder of master keys")) };
+        let mut store = Self {
+            path: shown,
+            users: Vec::new(),
+            containers: Vec::new(),
+            certificates: Vec::new(),
+            refused: Vec::new(),
+        };
+        for (sid, folder) in folders(tree, protect.node())? {
+            if sid.starts_with("S-1-") {
+                // `Preferred`, which says what is to encrypt next, and copies of a domain's key do not look like GUIDs.
+                let keys = files(tree, folder.node(), |name| name.len() == 36)?;
+                let keys: Vec<_> = keys.iter().filter_map(|(_, bytes)| store.or_refuse(MasterKeyFile::read(bytes))).collect();
+                store.users.push((sid, keys));
+            }
+        }
+        if store.users.iter().all(|(_, keys)| keys.is_empty()) {
+            return Err(no_profile(&store.path, "no master key"));
+        }
+        if let Some(rsa) = at(&["Crypto", "RSA"])? {
+            for (_, folder) in folders(tree, rsa.node())? {
+                store.containers.extend(files(tree, folder.node(), |_| true)?);
+            }
+        }
+        if let Some(keys) = at(&["Crypto", "Keys"])? {
+            store.containers.extend(files(tree, keys.node(), |_| true)?);
+        }
+        if let Some(certificates) = at(&["SystemCertificates", "My", "Certificates"])? {
+            for (_, bytes) in files(tree, certificates.node(), |_| true)? {
+                let stored = certificates::read(&bytes);
+                let stored = store.or_refuse(stored);
+                store.certificates.extend(stored);
+            }
+        }
+        Ok(store)
+    }
+
+    /// The certificates of the user, without a password.
+    pub fn certificates(&self) -> impl Iterator<Item = &Certificate> {
+        self.certificates.iter().map(|stored| &stored.certificate)
+    }
+
+    /// The private keys that open with what the user signs in with.
+    ///
+    /// # Errors
+    /// `WrongCredential` if it opens no master key; `Misuse` for a password that is not UTF-8, or if there is no private key;
+    /// `Malformed`, `Unsupported` if there are only keys that cannot be read.
+    pub fn unlock(mut self, login: &Login) -> Result<Vec<Arc<dyn PrivateKey>>> {
+        let keys = self.master_keys(login)?;
+        let mut contents = Contents::default();
+        let (containers, certificates) = (std::mem::take(&mut self.containers), std::mem::take(&mut self.certificates));
+        for (file, bytes) in &containers {
+            let found = container::read(bytes, &keys, &self.path).map_err(|e| e.at(file.as_ref()));
+            for key in self.or_refuse(found).unwrap_or_default() {
+                // The certificate names the container; the key's numbers tell in the end.
+                contents.keys.push(described(key, &certificates));
+            }
+        }
+        contents.certificates = certificates.into_iter().map(|stored| stored.certificate).collect();
+        contents.refused = self.refused;
+        if contents.keys.is_empty() && contents.refused.is_empty() {
+            return Err(Error::misuse("no private key lies in this profile")
+                .hint("EFS's may have been exported and removed, or be on a smart card."));
+        }
+        contents.into_keys()
+    }
+
+    /// The master keys that open, by GUID.
+    fn master_keys(&self, login: &Login) -> Result<MasterKeys> {
+        let mut keys = MasterKeys::default();
+        for (sid, files) in &self.users {
+            let candidates = Candidates::new(login, sid)?;
+            for file in files {
+                match file.open(&candidates) {
+                    Some(key) => drop(keys.open.insert(file.guid.clone(), key)),
+                    None => keys.closed += 1,
+                }
+            }
+        }
+        if keys.open.is_empty() {
+            let what = match login {
+                Login::Password(_) => "password",
+                Login::NtHash(_) => "NT hash",
+            };
+            let users: Vec<_> = self.users.iter().map(|(sid, _)| &sid[..]).collect();
+            let what = format!("the {what} opens none of the {} master keys of {}", keys.closed, users.join(", "));
+            return Err(Error::new(ErrorKind::WrongCredential(what)).hint(
+                "It has to be the Windows password itself, not a PIN. A Microsoft account's password does not open them, nor does one that \
+                 an administrator has set; an NT hash opens only those of a domain.",
+            ));
+        }
+        Ok(keys)
+    }
+
+    /// What could be read; what could not is kept for the case that nothing else is there.
+    fn or_refuse<T>(&mut self, result: Result<T>) -> Option<T> {
+        result.map_err(|e| self.refused.push(e)).ok()
+    }
+}
+
+/// Master keys.
+#[derive(Default)]
+struct MasterKeys {
+    /// Those that are open, by GUID.
+    open: HashMap<String, Secret>,
+    /// How many are not.
+    closed: usize,
+}
+
+impl MasterKeys {
+    /// What is in a blob.
+    ///
+    /// # Errors
+    /// `WrongCredential` if its master key is not open, `Malformed`, `Unsupported`.
+    fn open(&self, bytes: &[u8], entropy: &[u8]) -> Result<Secret> {
+        let blob = blob::Blob::read(bytes)?;
+        let Some(key) = self.open.get(&blob.master_key) else {
+            let what = format!("it is encrypted with the master key {}, which is not among those that open", blob.master_key);
+            return Err(Error::new(ErrorKind::WrongCredential(what))
+                .hint(format!("{} open, {} do not.", self.open.len(), self.closed)));
+        };
+        blob.open(key, entropy)
+    }
+}
+
+/// The key with the name that its certificate has in the store.
+fn described(key: SoftKey, certificates: &[certificates::Stored]) -> SoftKey {
+    let name = key.about().container.as_deref();
+    let stored = certificates.iter().find(|stored| stored.container.is_some() && stored.container.as_deref() == name);
+    let name = stored.and_then(|stored| stored.name.clone());
+    key.named(name)
+}
+
+fn no_profile(path: &str, what: &str) -> Error {
+    Error::new(ErrorKind::NotThisFormat(format!("no key store of Windows: {what}")))
+        .at(path.as_ref())
+        .hint("Name the folder of a user: /Users/NAME, or Documents and Settings/NAME before Windows Vista.")
+}
+
+/// The folder some steps further down, whatever the case of their letters: a copy may lie where that counts.
+fn descend<'a>(tree: &'a (dyn Tree + 'static), from: Node, steps: &[&str]) -> Result<Option<Held<&'a (dyn Tree + 'static)>>> {
+    let (mut node, mut held) = (from, None);
+    for step in steps {
+        let entries = tree.list(node)?;
+        let folder = |kind| kind == NodeKind::Folder;
+        let Some(entry) = entries.iter().find(|e| folder(e.kind) && e.name.eq_ignore_ascii_case(step)) else {
+            return Ok(None);
+        };
+        let next = Held::take(tree, node, entry)?;
+        node = next.node();
+        held = Some(next);
+    }
+    Ok(held)
+}
+
+/// The folders in a folder, with their names.
+fn folders<'a>(tree: &'a (dyn Tree + 'static), folder: Node) -> Result<Vec<(String, Held<&'a (dyn Tree + 'static)>)>> {
+    let entries = tree.list(folder)?.into_iter().filter(|entry| entry.kind == NodeKind::Folder);
+    entries
+        .map(|entry| Ok((entry.name.to_string_lossy().into_owned(), Held::take(tree, folder, &entry)?)))
+        .collect()
+}
+
+/// The files of a folder whose names `wanted` takes, but for empty and overlong ones.
+fn files(tree: &(dyn Tree + 'static), folder: Node, wanted: impl Fn(&str) -> bool) -> Result<Vec<(String, Secret)>> {
+    let mut all = Vec::new();
+    for entry in tree.list(folder)?.into_iter().filter(|entry| entry.kind == NodeKind::File).take(FILES_MAX) {
+        let name = entry.name.to_string_lossy().into_owned();
+        if !wanted(&name) {
+            continue;
+        }
+        let file = Held::take(tree, folder, &entry)?;
+        let size = tree.attributes(file.node())?.size;
+        if (1..=FILE_MAX).contains(&size) {
+            let mut bytes = Secret::zeroed(size as usize);
+            let read = tree.read_at(file.node(), 0, &mut bytes)?;
+            all.push((name, Secret::copy_from(&bytes[..read])));
+        }
+    }
+    Ok(all)
+}
+
+/// Little-endian fields, one behind the other.
+#[derive(Clone)]
+pub(super) struct Fields<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Fields<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    /// The next `len` bytes.
+    pub fn take(&mut self, len: usize, field: &'static str) -> Result<&'a [u8]> {
+        let bytes = self.bytes.get(self.at..).and_then(|rest| rest.get(..len));
+        let bytes = bytes.ok_or_else(|| self.damaged(field, format!("{len} bytes, but the file ends before")))?;
+        self.at += len;
+        Ok(bytes)
+    }
+
+    pub fn u32(&mut self, field: &'static str) -> Result<u32> {
+        Ok(crate::little_endian::u32_at(self.take(4, field)?, 0))
+    }
+
+    pub fn u64(&mut self, field: &'static str) -> Result<u64> {
+        Ok(crate::little_endian::u64_at(self.take(8, field)?, 0))
+    }
+
+    /// A length, and so many bytes behind it.
+    pub fn counted(&mut self, field: &'static str) -> Result<&'a [u8]> {
+        let len = self.u32(field)?;
+        self.take(len as usize, field)
+    }
+
+    /// A GUID as text.
+    pub fn guid(&mut self, field: &'static str) -> Result<String> {
+        Ok(hex::guid(self.take(16, field)?.try_into().expect("16 bytes")))
+    }
+
+    /// Where the next field begins.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// What is left.
+    pub fn rest(&self) -> &'a [u8] {
+        &self.bytes[self.at..]
+    }
+
+    pub fn damaged(&self, field: &'static str, what: impl Into<String>) -> Error {
+        ErrorKind::Malformed { field, offset: self.at as u64, what: what.into() }.into()
+    }
+}
+
+/// Text in UTF-16 up to its first zero. Control characters could fool whoever reads it on a terminal.
+fn wide_text(bytes: &[u8]) -> String {
+    let units = bytes.chunks_exact(2).map(|unit| u16::from_le_bytes([unit[0], unit[1]])).take_while(|unit| *unit != 0);
+    char::decode_utf16(units).fold(String::new(), |mut text, unit| {
+        let _ = text.write_char(unit.ok().filter(|c| !c.is_control()).unwrap_or(char::REPLACEMENT_CHARACTER));
+        text
+    })
+}
+
+/// Reads bytes as each of the files, and as what is encrypted in them.
+pub(crate) fn fuzz(bytes: &[u8]) {
+    if let Ok(file) = MasterKeyFile::read(bytes) {
+        if file.quick() {
+            let _ = file.open(&Candidates(vec![Secret::zeroed(20)]));
+        }
+    }
+    let _ = certificates::read(bytes);
+    let keys = MasterKeys::default();
+    let _ = container::read(bytes, &keys, "here");
+    if let Ok(blob) = blob::Blob::read(bytes) {
+        let _ = blob.open(&Secret::zeroed(64), &[]);
+    }
+    container::fuzz(bytes);
+}

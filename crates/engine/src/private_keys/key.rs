@@ -1,0 +1,168 @@
+//! RSA keys in memory, and how PKCS#1 and PKCS#8 write them (RFC 8017, A.1; RFC 5958).
+
+use claviger_crypto::Secret;
+use claviger_crypto::rsa;
+use zeroize::Zeroizing;
+
+use super::asn1::{self, Reader, tag};
+use super::{About, Certificate, PrivateKey, not_for_this_key, oids};
+use crate::error::{Error, ErrorKind, Result};
+
+/// A key whose numbers are in this process's memory: in a [`Secret`].
+#[derive(Debug)]
+pub struct SoftKey {
+    key: rsa::PrivateKey,
+    about: About,
+}
+
+impl SoftKey {
+    /// A key that was found in `origin`.
+    pub(super) fn new(key: rsa::PrivateKey, origin: &str) -> Self {
+        let (modulus, origin) = (key.public().modulus().to_vec(), origin.to_owned());
+        Self { key, about: About { modulus, origin, ..About::default() } }
+    }
+
+    /// A new one of `bits` bits.
+    ///
+    /// # Errors
+    /// `Misuse` for another size than 2048, 3072 and 4096: smaller ones are too weak, and programs that read EFS know no
+    /// larger ones. `Io` if the system has no random bytes.
+    pub fn generate(bits: usize) -> Result<Self> {
+        if !matches!(bits, 2048 | 3072 | 4096) {
+            return Err(Error::misuse(format!("an RSA key of {bits} bits"))
+                .hint("New keys have 2048, 3072 or 4096 bits."));
+        }
+        let mut failed = None;
+        let key = rsa::PrivateKey::generate(bits, &mut |bytes| {
+            // Without randomness no prime would ever be found: it ends with anything, and is thrown away.
+            if let Err(e) = crate::random::fill(bytes) {
+                failed.get_or_insert(e);
+                bytes.iter_mut().zip(0u8..).for_each(|(byte, i)| *byte = i.wrapping_mul(73) ^ 0x5a);
+            }
+        });
+        failed.map_or_else(|| Ok(Self::new(key, "new")), Err)
+    }
+
+    /// Reads PKCS#1.
+    ///
+    /// # Errors
+    /// `Malformed`; `Unsupported` for a key of more than two primes.
+    pub fn pkcs1(bytes: &[u8], origin: &str) -> Result<Self> {
+        let mut fields = Reader::new(bytes).sequence("private key")?;
+        if fields.small("version of the private key")? != 0 {
+            return Err(Error::unsupported("an RSA key of more than two primes"));
+        }
+        let (modulus, exponent) = (fields.integer("modulus")?, fields.integer("public exponent")?);
+        fields.integer("private exponent")?;
+        let mut numbers = [&[][..]; 5];
+        for number in &mut numbers {
+            *number = fields.integer("numbers of the private key")?;
+        }
+        Self::of_numbers(modulus, exponent, numbers, origin)
+    }
+
+    /// From big-endian numbers: modulus, public exponent, and what [`rsa::PrivateKey::new`] takes.
+    pub(super) fn of_numbers(modulus: &[u8], exponent: &[u8], numbers: [&[u8]; 5], origin: &str) -> Result<Self> {
+        let public = rsa::PublicKey::new(modulus, exponent);
+        let key = public.and_then(|public| rsa::PrivateKey::new(public, numbers));
+        Ok(Self::new(key.ok_or_else(|| damaged("the numbers of the RSA key do not belong together"))?, origin))
+    }
+
+    /// From a modulus, a public exponent and two primes, all big-endian.
+    pub(super) fn of_primes(modulus: &[u8], exponent: &[u8], p: &[u8], q: &[u8], origin: &str) -> Option<Self> {
+        let public = rsa::PublicKey::new(modulus, exponent)?;
+        rsa::PrivateKey::of_primes(public, p, q).map(|key| Self::new(key, origin))
+    }
+
+    /// Reads PKCS#8.
+    ///
+    /// # Errors
+    /// `Malformed`; `Unsupported` for a key that is not RSA's.
+    pub fn pkcs8(bytes: &[u8], origin: &str) -> Result<Self> {
+        let mut fields = Reader::new(bytes).sequence("private key")?;
+        fields.small("version of the private key")?;
+        let algorithm = fields.sequence("algorithm of the private key")?.oid("algorithm of the private key")?;
+        if algorithm != oids::RSA {
+            return Err(not_rsa("a private key", algorithm));
+        }
+        // Its pieces would be copied to memory that nobody wipes; nobody writes them so.
+        Self::pkcs1(fields.expect(tag::OCTETS, "private key")?.content, origin)
+    }
+
+    /// The key as PKCS#8 has it, and that it is for encryption, which Windows asks for (the attribute is what OpenSSL's `-keyex` adds).
+    pub(super) fn to_pkcs8(&self) -> Zeroizing<Vec<u8>> {
+        let algorithm = asn1::algorithm(oids::RSA, &asn1::value(tag::NULL, &[]));
+        let usage = asn1::value(tag::BITS, &[&[0, 0x10]]);
+        let usage = asn1::sequence(&[&asn1::value(tag::OID, &[oids::KEY_USAGE]), &asn1::value(tag::SET, &[&usage])]);
+        let key = asn1::value(tag::OCTETS, &[&self.to_pkcs1()]);
+        asn1::sequence(&[&asn1::integer(&[0]), &algorithm, &key, &asn1::value(tag::CONTEXT_0, &[&usage])])
+    }
+
+    fn to_pkcs1(&self) -> Zeroizing<Vec<u8>> {
+        let public = self.key.public();
+        let exponent = self.key.exponent();
+        let before = [&[0][..], public.modulus(), &public.exponent().to_be_bytes(), &exponent].map(asn1::integer);
+        let numbers = self.key.numbers().map(asn1::integer);
+        let all: Vec<&[u8]> = before.iter().chain(&numbers).map(|number| &number[..]).collect();
+        asn1::sequence(&all)
+    }
+
+    /// The public half.
+    pub fn public(&self) -> &rsa::PublicKey {
+        self.key.public()
+    }
+
+    /// Signs what hashes to `digest`, SHA-256, as certificates are signed (RFC 8017, 8.2.1).
+    pub(super) fn sign(&self, digest: &[u8; 32]) -> Result<Vec<u8>> {
+        let algorithm = asn1::algorithm(oids::SHA256, &asn1::value(tag::NULL, &[]));
+        let info = asn1::sequence(&[&algorithm, &asn1::value(tag::OCTETS, &[digest])]);
+        self.key.sign(&info).ok_or_else(|| Error::unsupported("a signature with so short a key"))
+    }
+
+    /// Notes the name that it was stored under.
+    pub(super) fn named(mut self, name: Option<String>) -> Self {
+        self.about.names.extend(name.filter(|name| !name.is_empty()));
+        self
+    }
+
+    /// Notes the name of its container.
+    pub(super) fn in_container(mut self, name: String) -> Self {
+        self.about.container = Some(name);
+        self
+    }
+
+    /// Notes the certificate, if it is that of this key.
+    pub(super) fn certified(&mut self, certificate: &Certificate) -> bool {
+        let its_own = certificate.public.as_ref() == Some(self.public());
+        if its_own && self.about.thumbprint.is_none() {
+            self.about.thumbprint = Some(certificate.thumbprint);
+            self.about.key_identifier.clone_from(&certificate.key_identifier);
+            self.about.names.insert(0, certificate.subject.clone());
+        }
+        its_own
+    }
+}
+
+impl PrivateKey for SoftKey {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn decrypt(&self, ciphertext: &[u8]) -> Result<Secret> {
+        self.key.decrypt(ciphertext).ok_or_else(not_for_this_key)
+    }
+}
+
+/// A key of another algorithm.
+pub(super) fn not_rsa(what: &str, algorithm: &[u8]) -> Error {
+    let name = match algorithm {
+        oids::EC => " (elliptic curves)".to_owned(),
+        other => format!(" (algorithm {})", asn1::dotted(other)),
+    };
+    Error::unsupported(format!("{what} that is not RSA's{name}"))
+}
+
+/// A key that is not whole.
+pub(super) fn damaged(what: &str) -> Error {
+    ErrorKind::Malformed { field: "private key", offset: 0, what: what.to_owned() }.into()
+}

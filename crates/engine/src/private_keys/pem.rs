@@ -1,0 +1,120 @@
+//! PEM: DER in base64 between two lines (RFC 7468), and what OpenSSL wrote before PKCS#8 (RFC 1421, 4.6).
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use claviger_crypto::ciphers::{aes, legacy};
+use claviger_crypto::hash;
+use claviger_crypto::{Acceleration, Secret};
+
+use super::key::{SoftKey, damaged};
+use super::pbe::{self, Password};
+use super::{Certificate, Contents, pfx};
+use crate::error::{Error, Result};
+
+/// What begins a block.
+const BEGIN: &[u8] = b"-----BEGIN ";
+
+/// Whether there is a block in these bytes.
+pub fn is_one(bytes: &[u8]) -> bool {
+    bytes.windows(BEGIN.len()).any(|window| window == BEGIN)
+}
+
+/// Reads all keys and certificates. `ask` is asked for the password of keys that are encrypted.
+///
+/// # Errors
+/// `WrongCredential`, `Malformed`, `Unsupported`, and what `ask` says.
+pub fn read(bytes: &[u8], origin: &str, ask: &mut dyn FnMut() -> Result<Secret>) -> Result<Contents> {
+    let mut contents = Contents::default();
+    let mut lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    while let Some(line) = lines.next() {
+        let Some(label) = line.strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(b"-----")) else { continue };
+        let (mut text, mut key_info) = (Secret::zeroed(bytes.len()), None);
+        let mut len = 0;
+        let ended = loop {
+            let Some(line) = lines.next() else { break false };
+            match line.iter().position(|byte| *byte == b':') {
+                _ if line.starts_with(b"-----END ") => break true,
+                // A header: `DEK-Info: AES-256-CBC,0123…`.
+                Some(colon) => {
+                    if line[..colon].eq_ignore_ascii_case(b"DEK-Info") {
+                        key_info = Some(line[colon + 1..].trim_ascii());
+                    }
+                }
+                None => {
+                    text[len..len + line.len()].copy_from_slice(line);
+                    len += line.len();
+                }
+            }
+        };
+        if !ended {
+            return Err(damaged("the PEM has a beginning without an end"));
+        }
+        let mut der = Secret::zeroed(len.div_ceil(4) * 3);
+        let len = STANDARD.decode_slice(&text[..len], &mut der).map_err(|_| damaged("the PEM is no base64"))?;
+        block(label, &der[..len], key_info, origin, ask, &mut contents)?;
+    }
+    Ok(contents)
+}
+
+fn block(
+    label: &[u8],
+    der: &[u8],
+    key_info: Option<&[u8]>,
+    origin: &str,
+    ask: &mut dyn FnMut() -> Result<Secret>,
+    into: &mut Contents,
+) -> Result<()> {
+    match (label, key_info) {
+        (b"RSA PRIVATE KEY", None) => into.add(SoftKey::pkcs1(der, origin), None),
+        (b"RSA PRIVATE KEY", Some(info)) => {
+            let der = decrypted(der, info, &ask()?)?;
+            into.add(SoftKey::pkcs1(&der, origin), None)
+        }
+        (b"PRIVATE KEY", _) => into.add(SoftKey::pkcs8(der, origin), None),
+        (b"ENCRYPTED PRIVATE KEY", _) => {
+            let der = pfx::encrypted_pkcs8(der, &Password::new(&ask()?)?)?;
+            into.add(SoftKey::pkcs8(&der, origin), None)
+        }
+        (b"CERTIFICATE" | b"X509 CERTIFICATE" | b"TRUSTED CERTIFICATE", _) => {
+            into.certificates.push(Certificate::read(der)?);
+            Ok(())
+        }
+        (other, _) if other.ends_with(b"PRIVATE KEY") => {
+            into.refuse(Error::unsupported(format!("a private key of the kind {}", String::from_utf8_lossy(other))));
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// OpenSSL's own encryption of a key: CBC under MD5 of password and salt, chained until the key is long enough (OpenSSL,
+/// `EVP_BytesToKey`); the salt is the first half of the initialisation vector.
+fn decrypted(ciphertext: &[u8], info: &[u8], password: &[u8]) -> Result<Secret> {
+    let mut parts = info.splitn(2, |byte| *byte == b',').map(<[u8]>::trim_ascii);
+    let (name, digits) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let key_len = match name {
+        b"AES-128-CBC" => 16,
+        b"AES-192-CBC" | b"DES-EDE3-CBC" => 24,
+        b"AES-256-CBC" => 32,
+        other => return Err(Error::unsupported(format!("the cipher {} of a PEM", String::from_utf8_lossy(other)))),
+    };
+    let triple_des = name == b"DES-EDE3-CBC";
+    let mut iv = [0; 16];
+    let len = if triple_des { 8 } else { 16 };
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    if digits.len() != 2 * len || !digits.iter().all(|byte| digit(*byte).is_some()) {
+        return Err(damaged("the initialisation vector of the PEM has a wrong length"));
+    }
+    for (byte, pair) in iv.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = pair.iter().fold(0, |sum, byte| sum << 4 | digit(*byte).unwrap_or(0) as u8);
+    }
+    let mut key = Secret::zeroed(32);
+    hash::MD5.digest(&[password, &iv[..8]], &mut key[..16]);
+    let (first, second) = key.split_at_mut(16);
+    hash::MD5.digest(&[first, password, &iv[..8]], second);
+    let cipher = match triple_des {
+        true => legacy::TRIPLE_DES.with_key(&key[..key_len], Acceleration::On),
+        false => aes::AES.with_key(&key[..key_len], Acceleration::On),
+    };
+    pbe::decrypted(&*cipher, &iv, ciphertext)
+}
