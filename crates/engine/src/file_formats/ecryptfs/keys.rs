@@ -87,6 +87,14 @@ impl Keys {
         self.sealers.get(at, suite, || self.tokens[at].cipher(suite, self.acceleration))
     }
 
+    /// A file with this header, which opens. If it ends before its contents would begin, its making was cut short.
+    fn found(&self, of: Stored<'_>, place: Place, header: &Header<'_>) -> Result<Found> {
+        let layout = self.open(header)?;
+        let empty = place == Place::File && header.size == 0;
+        let unfinished = empty && of.tree.attributes(of.contents)?.size < header.data_at;
+        Ok(if unfinished { Found::Unfinished } else { Found::Encrypted(layout) })
+    }
+
     /// The layout of a file with this header.
     fn open(&self, header: &Header<'_>) -> Result<FileLayout> {
         let known = |signature| self.tokens.iter().position(|token| token.signature == signature);
@@ -134,10 +142,15 @@ impl Keys {
     }
 }
 
+/// A file or folder of a mode that is not supported.
+pub(super) fn public_keys(what: &str, signatures: &str) -> Error {
+    Error::unsupported(format!("public keys, as of eCryptfs's module openssl: {what} encrypted for {signatures}"))
+}
+
 fn not_for_us(header: &Header<'_>) -> Error {
     if header.keys.is_empty() {
         let public = token::listed(&header.public);
-        return Error::unsupported(format!("eCryptfs with public keys; this file is encrypted for {public}"));
+        return public_keys("this file is", &public);
     }
     let signatures = token::listed(header.keys.iter().map(|key| &key.signature));
     ErrorKind::WrongCredential(format!("the file is encrypted with another key, whose signature is {signatures}"))
@@ -149,7 +162,7 @@ impl FileKeys for Keys {
         let found = kept::look(of, |file| match (file, self.view) {
             (File::Encrypted(Place::Attribute, _, bytes), View::Encrypted) => Self::with_header_in_front(of, bytes),
             (_, View::Encrypted) | (File::Blank, View::Passthrough) => Ok(Found::Clear),
-            (File::Encrypted(_, header, _), _) => self.open(&header).map(Found::Encrypted),
+            (File::Encrypted(place, header, _), _) => self.found(of, place, &header),
             (File::Unfinished | File::Blank, _) => Ok(Found::Unfinished),
             (File::Foreign, _) => self.foreign(),
             (File::Bad(why), _) => Err(why.into()),
