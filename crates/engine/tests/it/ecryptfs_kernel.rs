@@ -153,7 +153,7 @@ fn bytes_of(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 
 #[test]
 fn both_change_a_folder_in_turns() {
-    const TURNS: usize = 3;
+    const TURNS: usize = 2;
     let dir = tempfile::tempdir().expect("a folder");
     let ciphers = [AES, ("aes", 24), ("blowfish", 56), ("cast6", 32)];
     let lowers = folders(dir.path(), ciphers.len());

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use claviger_crypto::modes::EcryptfsCbc;
 use claviger_crypto::secret::wipe_after_sectors;
 use claviger_crypto::{Acceleration, BlockCipher, Secret, SectorCipher};
+use rustix::io::Errno;
 
 use super::header::{self, Header, New, Place};
 use super::kept::{self, ATTRIBUTE, File};
@@ -234,7 +235,7 @@ impl FileKeys for Keys {
         let Some(names) = &self.names else { return Ok(plain.to_owned()) };
         let stored = names.stored(plain);
         // Longer than any file system has them; what the one below has, it says itself.
-        if stored.len() > 255 { Err(io::ErrorKind::InvalidFilename.into()) } else { Ok(stored) }
+        if stored.len() > 255 { Err(Errno::NAMETOOLONG.into()) } else { Ok(stored) }
     }
 
     fn longest_name(&self, stored: u32) -> u32 {
@@ -248,7 +249,7 @@ impl FileKeys for Keys {
 
     fn stored_target(&self, plain: &OsStr) -> io::Result<OsString> {
         let Some(names) = &self.names else { return Ok(plain.to_owned()) };
-        names.stored_target(plain).ok_or_else(|| io::ErrorKind::InvalidFilename.into())
+        names.stored_target(plain).ok_or_else(|| Errno::NAMETOOLONG.into())
     }
 
     fn hides(&self, attribute: &OsStr) -> bool {
