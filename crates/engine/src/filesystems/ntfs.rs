@@ -198,9 +198,8 @@ impl Tree for Ntfs {
     }
 
     fn attributes(&self, node: Node) -> io::Result<Attributes> {
-        let (info, folder) = self.with_file(node, ALLOWANCE, |file, _| {
-            Ok((file.info().map_err(io_error)?, file.is_directory()))
-        })?;
+        let (info, folder) =
+            self.with_file(node, ALLOWANCE, |file, _| Ok((file.info().map_err(io_error)?, file.is_directory())))?;
         let kind = match named_stream(node) {
             Some(_) => NodeKind::File,
             None => kind(folder, info.file_attributes()),
@@ -270,7 +269,8 @@ impl Tree for Ntfs {
 
     fn extended(&self, node: Node, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
         if name == NTFS_ATTRIBUTES {
-            let flags = self.with_file(node, ALLOWANCE, |file, _| Ok(file.info().map_err(io_error)?.file_attributes()))?;
+            let flags =
+                self.with_file(node, ALLOWANCE, |file, _| Ok(file.info().map_err(io_error)?.file_attributes()))?;
             return Ok(Some(flags.bits().to_le_bytes().to_vec()));
         }
         // Of a file, each stream by itself is encrypted or not.
