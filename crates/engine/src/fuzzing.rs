@@ -1,5 +1,8 @@
 //! Ways into parsers that nothing else reaches, for the fuzz targets of this project. No promise is made about them.
 
+use crate::file_formats::ecryptfs;
+use crate::file_formats::efs::EfsInfo;
+use crate::filesystems::ntfs;
 use crate::formats::{bitlocker, filevault2, loopaes, luks2, plain, truecrypt};
 use crate::private_keys::{self, dpapi};
 
@@ -41,6 +44,26 @@ pub fn bitlocker_on_write(bytes: &[u8]) {
 /// Reads a startup key's file.
 pub fn bitlocker_startup_key(bytes: &[u8]) {
     bitlocker::fuzz_startup_key(bytes);
+}
+
+/// Reads a file in which a passphrase of eCryptfs is wrapped.
+pub fn ecryptfs_wrapped(bytes: &[u8]) {
+    ecryptfs::fuzz_wrapped(bytes);
+}
+
+/// Reads what says for whom a file of NTFS is encrypted, and writes it.
+pub fn efs_info(bytes: &[u8]) {
+    let Ok(info) = EfsInfo::parse(bytes) else { return };
+    let _ = info.for_whom();
+    let again = EfsInfo::parse(&info.to_bytes()).expect("what is written is whole");
+    assert!(again == info, "what is written reads back");
+}
+
+/// Decompresses units of NTFS of both kinds of ends.
+pub fn lznt1(bytes: &[u8]) {
+    for size in [512, 64 << 10] {
+        let _ = ntfs::decompress(bytes, &mut vec![0; size]);
+    }
 }
 
 /// Reads keys and certificates: PFX, PEM, and DER of each kind.

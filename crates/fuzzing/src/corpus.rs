@@ -1,5 +1,6 @@
 //! Initial inputs, made by this project's own code, or by hand where it cannot make them.
 
+use claviger_engine::file_formats::efs::{EfsInfo, KeyEntry, Owner};
 use claviger_engine::formats::luks2::reencrypt::{self, Request, Stores};
 use claviger_engine::formats::{loopaes, luks1, luks2};
 use claviger_engine::private_keys::{NewCertificate, SoftKey, write_pfx};
@@ -7,6 +8,7 @@ use claviger_engine::spec::Cost;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Format, Secret, Spec, Store, Unlock};
 use claviger_testkit::bitlocker::maker::{self, EncryptOnWrite, Kind, Made, Protector, State};
+use claviger_testkit::ecryptfs::maker as ecryptfs;
 use claviger_testkit::dpapi;
 use claviger_testkit::filevault2::{BLOCK, DATA, Recipe, User};
 use sha2::{Digest, Sha256};
@@ -178,6 +180,33 @@ pub fn filevault2() -> Vec<Vec<u8>> {
     vec![ordinary.make().sealed(), parts.make().blocks.concat(), compressed.make().blocks.concat()]
 }
 
+/// The passphrase of [`ecryptfs_header`] and [`ecryptfs_name`].
+pub const PASSPHRASE: &str = "passphrase";
+
+/// Files with their header in front, and headers as they are in an attribute.
+pub fn ecryptfs_header() -> Vec<Vec<u8>> {
+    let ciphers = [("aes", 16), ("aes", 24), ("blowfish", 56), ("des3_ede", 24), ("cast6", 32)];
+    let files = ciphers.map(|cipher| ecryptfs::File::new(PASSPHRASE, cipher, &[7; 5000]));
+    let several = ecryptfs::File { passphrases: vec!["another".into(), PASSPHRASE.into()], ..files[0].clone() };
+    let public = [&files[0].metadata()[..26], &ecryptfs::public_key_packet([3; 8], &[8; 256])].concat();
+    let stored = files.iter().map(ecryptfs::File::stored);
+    stored.chain([several.metadata(), files[0].metadata(), public]).collect()
+}
+
+/// Names, and targets of links, which may be longer.
+pub fn ecryptfs_name() -> Vec<Vec<u8>> {
+    let aes = |name: &str| ecryptfs::name(PASSPHRASE, ("aes", 16), name.as_bytes());
+    let of_other_cipher = ecryptfs::name(PASSPHRASE, ("blowfish", 16), b"name");
+    let names =
+        [aes("name"), aes(&"n".repeat(143)), aes(&"target/".repeat(100)), aes(".."), aes("a/b"), of_other_cipher];
+    names.into_iter().chain(["in clear".to_owned()]).map(String::into_bytes).collect()
+}
+
+/// Wrapped passphrases of both versions.
+pub fn ecryptfs_wrapped() -> Vec<Vec<u8>> {
+    [None, Some([9; 8])].map(|salt| ecryptfs::wrapped(PASSPHRASE, "login", salt)).to_vec()
+}
+
 /// Every form of a cipher specification.
 pub fn specifications() -> Vec<Vec<u8>> {
     let texts = [
@@ -303,6 +332,30 @@ pub fn filesystems() -> Vec<Vec<u8>> {
     ntfs[64] = 0xf6;
     ntfs[510..512].copy_from_slice(&[0x55, 0xaa]);
     vec![fat, ext, ntfs]
+}
+
+/// `$EFS` for two users and a recovery agent, one of whom has no thumbprint.
+pub fn efs() -> Vec<Vec<u8>> {
+    let entry = |n: u8, thumbprint| {
+        let owner = Owner {
+            thumbprint,
+            sid: Some("S-1-5-21-1-2-3-1001".into()),
+            container: Some("a container".into()),
+            provider: Some("a provider".into()),
+            name: Some("somebody".into()),
+        };
+        KeyEntry::new(owner, &[n; 256])
+    };
+    let users = vec![entry(1, Some(vec![1; 20])), entry(2, None)];
+    let whole = EfsInfo { version: 2, id: [7; 16], users, agents: vec![entry(3, Some(vec![3; 20]))] };
+    vec![whole.to_bytes(), EfsInfo { users: Vec::new(), ..whole }.to_bytes()]
+}
+
+/// Chunks that are compressed, stored, and end early.
+pub fn lznt1() -> Vec<Vec<u8>> {
+    let text = [0x05, 0xb0, 0x08, b'a', b'b', b'c', 0xfd, 0x1f].to_vec();
+    let stored = [0x03, 0x30, 1, 2, 3, 4].to_vec();
+    vec![[text.clone(), stored.clone(), vec![0, 0]].concat(), [stored, text].concat()]
 }
 
 /// Beginnings of everything.

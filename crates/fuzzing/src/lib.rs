@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod corpus;
+mod ecryptfs;
 mod targets;
 
 pub use targets::TARGETS;

@@ -13,7 +13,7 @@ use claviger_engine::{
     Credential, FORMATS, Format, Secret, Store, Unlock, diagnosis, filesystems, fuzzing, partitions,
 };
 
-use crate::{Target, corpus};
+use crate::{Target, corpus, ecryptfs};
 
 /// Every target.
 pub static TARGETS: &[Target] = &[
@@ -22,6 +22,9 @@ pub static TARGETS: &[Target] = &[
     Target { name: "luks2", run: luks2, corpus: corpus::luks2 },
     Target { name: "reencryption", run: fuzzing::luks2_reencryption, corpus: corpus::reencryption },
     Target { name: "filevault2", run: filevault2, corpus: corpus::filevault2 },
+    Target { name: "ecryptfs_header", run: ecryptfs::header, corpus: corpus::ecryptfs_header },
+    Target { name: "ecryptfs_name", run: ecryptfs::name, corpus: corpus::ecryptfs_name },
+    Target { name: "ecryptfs_wrapped", run: fuzzing::ecryptfs_wrapped, corpus: corpus::ecryptfs_wrapped },
     Target { name: "specification", run: specification, corpus: corpus::specifications },
     Target { name: "loopaes", run: fuzzing::loopaes_keyfile, corpus: corpus::loopaes },
     Target { name: "cryptmount", run: fuzzing::cryptmount_keyfile, corpus: corpus::cryptmount },
@@ -36,6 +39,8 @@ pub static TARGETS: &[Target] = &[
     Target { name: "integrity", run: integrity, corpus: corpus::integrity },
     Target { name: "partitions", run: partitions, corpus: corpus::partitions },
     Target { name: "filesystems", run: filesystems, corpus: corpus::filesystems },
+    Target { name: "efs", run: fuzzing::efs_info, corpus: corpus::efs },
+    Target { name: "lznt1", run: fuzzing::lznt1, corpus: corpus::lznt1 },
     Target { name: "identify", run: identify, corpus: corpus::everything },
     Target { name: "private_keys", run: fuzzing::private_keys, corpus: corpus::private_keys },
     Target { name: "dpapi", run: fuzzing::dpapi, corpus: corpus::dpapi },

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Further words: `tree` (the file system in it, not the file itself), `folder=DIR` (that folder as it is, and for all where root
-//! serves it), `read-only`, `device`, `uring`, `threads=N`,
+//! serves it), `ecryptfs` (its plaintext, under the passphrase `passphrase`), `read-only`, `device`, `uring`, `threads=N`,
 //! `spin=MICROSECONDS`, `uid=N`, `gid=N`, `source=NAME`, `grace=MILLISECONDS`, and what
 //! is to go wrong: `bad=OFFSET` (reads and writes that touch this byte fail), `refuse=OFFSET` (writes that touch it are not
 //! permitted), `panic=OFFSET` (reads that touch it panic), `lossy` (flushing fails, but only the first time), `short=N` (the
@@ -22,11 +22,11 @@ use std::time::Duration;
 use claviger_crypto::modes::xts::{Layer, Xts};
 use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, ciphers};
-use claviger_engine::filesystems;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::trees::Tree;
 use claviger_engine::trees::host::HostFolder;
-use claviger_engine::{Error, Layout, Payload, Result, Segment, Store, Volume};
+use claviger_engine::{Credential, Error, Layout, Payload, Result, Secret, Segment, Store, Unlock, Volume};
+use claviger_engine::{file_formats, filesystems};
 use claviger_serve::fuse::tree::Showing;
 use claviger_serve::fuse::{self, Handle, Image, Options, Transport};
 
@@ -49,7 +49,7 @@ pub fn serve(args: &[String]) -> Result<()> {
     let mut trouble = Trouble::default();
     let mut image = Image::new(Arc::new(MemoryStore::new(Vec::new())));
     let mut tree = false;
-    let mut passed_through = None;
+    let (mut passed_through, mut encrypted) = (None, false);
     for word in words {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         let number = || value.parse::<u64>().map_err(|_| Error::misuse(format!("{word}: no number")));
@@ -57,6 +57,7 @@ pub fn serve(args: &[String]) -> Result<()> {
             "xts" => store = xts_volume(store)?,
             "tree" => tree = true,
             "folder" => passed_through = Some(value),
+            "ecryptfs" => encrypted = true,
             "read-only" => image.read_only = true,
             "device" => options.transport = Transport::Device,
             "uring" => options.transport = Transport::Uring,
@@ -77,8 +78,9 @@ pub fn serve(args: &[String]) -> Result<()> {
     if let Some(lower) = passed_through {
         options.shared = rustix::process::geteuid().is_root();
         let showing = Showing { devices: true, ..Showing::folder(image.read_only) };
-        let tree = HostFolder::open(Path::new(lower), access)?;
-        return serve_tree(Arc::new(tree), showing, folder, options);
+        let lower: Arc<dyn Tree> = Arc::new(HostFolder::open(Path::new(lower), access)?);
+        let tree = if encrypted { ecryptfs(lower)? } else { lower };
+        return serve_tree(tree, showing, folder, options);
     }
     image.store = Arc::new(Troubled { store, trouble });
     if tree {
@@ -105,6 +107,11 @@ fn stop_with_input(handle: Handle) {
         let _ = io::stdin().read_to_end(&mut Vec::new());
         handle.stop();
     });
+}
+
+fn ecryptfs(lower: Arc<dyn Tree>) -> Result<Arc<dyn Tree>> {
+    let passphrase = [Credential::Passphrase(Secret::copy_from(b"passphrase"))];
+    Ok(Arc::new(file_formats::open(lower, Some("eCryptfs"), &Unlock::with(&passphrase))?))
 }
 
 fn xts_volume(store: Arc<dyn Store>) -> Result<Arc<dyn Store>> {

@@ -4,9 +4,11 @@
 pub mod bitlocker;
 pub mod dpapi;
 pub mod efs;
+pub mod ecryptfs;
 pub mod filevault2;
 pub mod fsx;
 pub mod mounts;
+pub mod operations;
 pub mod posix;
 pub mod processes;
 pub mod random;

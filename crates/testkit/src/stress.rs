@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use rustix::fs::{CWD, RenameFlags, XattrFlags, getxattr, removexattr, renameat_with, setxattr};
+use rustix::fs::{CWD, RenameFlags, XattrFlags, getxattr, removexattr, renameat_with, setxattr, statvfs};
 use rustix::io::Errno;
 
 use crate::fsx::{Log, difference, some_range};
@@ -99,6 +99,8 @@ struct Model {
     held: Vec<(u64, File)>,
     attributes: bool,
     last: u64,
+    /// Bytes of the longest name.
+    longest: usize,
     range: (u64, usize),
 }
 
@@ -122,7 +124,8 @@ impl Model {
         let _ = removexattr(root, "user.probe");
         let root = root.to_owned();
         let (entries, files) = (BTreeMap::new(), BTreeMap::new());
-        Self { root, entries, files, held: Vec::new(), attributes, last: 0, range: (0, 0) }
+        let longest = statvfs(&root).map_or(255, |of| of.f_namemax as usize);
+        Self { root, entries, files, held: Vec::new(), attributes, last: 0, longest, range: (0, 0) }
     }
 
     /// The path of an entry for which `kind` holds.
@@ -135,7 +138,7 @@ impl Model {
     fn new_path(&mut self, random: &mut Random) -> String {
         self.last += 1;
         let name = match random.below(3) {
-            0 => format!("{}-{}", self.last, "long ".repeat(45)),
+            0 => format!("{}-{:.2$}", self.last, "long ".repeat(45), self.longest - 10),
             1 => format!("{} ключ", self.last),
             _ => self.last.to_string(),
         };

@@ -102,6 +102,8 @@ fn a_plan_is_told_and_one_that_makes_no_sense_is_refused() {
     let sweep = bench.finish(bench.lab("--preset sweep --dry-run")).succeeds();
     assert!(sweep.err.contains("plain-nbd, nbd/TrueCrypt, nbd/TrueCrypt:Serpent"), "{}", sweep.err);
     assert!(sweep.err.contains("workloads: dd\n"), "{}", sweep.err);
+    let files = bench.finish(bench.lab("--preset files --dry-run")).succeeds();
+    assert!(files.err.contains("plain-files, files/eCryptfs") && files.err.contains("small-files"), "{}", files.err);
     for (args, words) in [
         ("--facility LUKS3", ["there is no facility called LUKS3", "Did you mean LUKS"]),
         ("--workload nothing", ["there is no workload called nothing", "The workloads are: dd"]),

@@ -43,7 +43,7 @@ fn baselines_hold_what_was_written() {
     if fuse().is_none() {
         return;
     }
-    work(&Folder::new(), "16M", &["plain", "plain-nbd", "folder", "loop", "ext4"], false);
+    work(&Folder::new(), "16M", &["plain", "plain-nbd", "plain-files", "folder", "loop", "ext4"], false);
 }
 
 #[test]
@@ -54,6 +54,7 @@ fn each_format_of_ours_is_encrypted() {
     let ours = ["TrueCrypt", "VeraCrypt", "luks1", "LUKS2", "plain-format", "loop-AES", "LUKS2:hmac-sha256"];
     work(&Folder::new(), "16M", &ours, true);
     work(&Folder::new(), "16M", &["nbd/LUKS2", "nbd/VeraCrypt:AES-Twofish-Serpent"], true);
+    work(&Folder::new(), "16M", &["files/eCryptfs", "files/eCryptfs:clear-names"], true);
 }
 
 #[test]
@@ -62,6 +63,7 @@ fn peers_that_are_installed_work() {
         ("gocryptfs", &["gocryptfs", "gocryptfs:xchacha"][..], true),
         ("encfs", &["EncFS"], true),
         ("securefs", &["securefs"], true),
+        ("ntfs-3g", &["ntfs-3g"], false),
         ("qemu-nbd", &["qemu-nbd", "qemu-nbd:LUKS"], true),
         ("nbdkit", &["nbdkit", "nbdkit:LUKS"], true),
     ] {

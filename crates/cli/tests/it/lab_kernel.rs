@@ -19,14 +19,14 @@ fn what_the_kernel_encrypts_is_checked_and_measured_in_user_mode_linux() {
     let (program, out) = (env!("CARGO_BIN_EXE_claviger"), folder.path().join("run"));
     let script = format!(
         "modprobe -a ecryptfs cbc ecb dm-crypt fuse
-         {program} lab check --json --dir /dev/shm --size 8M dm-crypt/LUKS2 dm-crypt/LUKS1 dm-crypt/plain eCryptfs || exit
+         {program} lab check --json --dir /dev/shm --size 8M dm-crypt/LUKS2 dm-crypt/LUKS1 dm-crypt/plain eCryptfs files/eCryptfs || exit
          {program} lab run --workload dd-tresorsgx --repeats 1 --size 64M --out {} \
-             --facility dm-crypt/LUKS2 --facility dm-crypt/plain --facility eCryptfs || exit
+             --facility dm-crypt/LUKS2 --facility dm-crypt/plain --facility eCryptfs --facility files/eCryptfs || exit
          ls /dev/mapper; losetup; grep claviger /proc/mounts; ls /dev/shm",
         out.display()
     );
     let Some(outcome) = uml::run(&script, &[], 200) else { return };
-    assert_eq!(outcome.output.matches("\"encrypted_at_rest\": true").count(), 4, "{}", outcome.output);
+    assert_eq!(outcome.output.matches("\"encrypted_at_rest\": true").count(), 5, "{}", outcome.output);
     let left = outcome.output.rsplit("figures and reports are in").next().expect("a part");
     let left: Vec<&str> = left.lines().skip(1).collect();
     assert_eq!(left, ["control"], "a mapping, loop device, mount or file is left:\n{}", outcome.output);
@@ -35,7 +35,8 @@ fn what_the_kernel_encrypts_is_checked_and_measured_in_user_mode_linux() {
     assert_eq!(run["failures"], Value::Array(Vec::new()), "{}", outcome.output);
     let passes = run["passes"].as_array().expect("a list");
     let measured: BTreeSet<&str> = passes.iter().filter_map(|pass| pass["facility"].as_str()).collect();
-    let facilities = ["dm-crypt/LUKS2", "dm-crypt/plain", "eCryptfs", "folder", "loop"];
+    let facilities =
+        ["dm-crypt/LUKS2", "dm-crypt/plain", "eCryptfs", "files/eCryptfs", "folder", "loop", "plain-files"];
     assert_eq!(measured, BTreeSet::from(facilities));
     // A warm-up and a pass.
     assert_eq!(passes.len(), facilities.len() * 2);

@@ -34,6 +34,8 @@ struct Kind {
     place: fn() -> Option<Place>,
     /// Programs without which it is skipped.
     programs: &'static [&'static str],
+    /// The format of a folder whose files are encrypted one by one, in the place of a container.
+    folder: Option<&'static str>,
     /// Size of the container.
     size: &'static str,
     /// Makes the file system; nothing for the plaintext as one file.
@@ -52,6 +54,7 @@ const IMAGE: Kind = Kind {
     name: "image file over /dev/fuse",
     place: Place::root,
     programs: &[],
+    folder: None,
     size: "24M",
     mkfs: &[],
     fsck: &[],
@@ -111,7 +114,31 @@ static KINDS: &[Kind] = &[
         room: 16 << 20,
         ..IMAGE
     },
+    Kind { name: "folder of eCryptfs", folder: Some("eCryptfs"), room: 16 << 20, ..IMAGE },
+    Kind {
+        name: "folder of eCryptfs of a user",
+        place: Place::user,
+        folder: Some("eCryptfs"),
+        room: 16 << 20,
+        ..IMAGE
+    },
 ];
+
+impl Kind {
+    /// Makes what is mounted then.
+    fn made(&self, place: &Place) -> String {
+        match self.folder {
+            Some(_) => place.dir("lower"),
+            None => place.volume("volume.tc", self.size, self.mkfs),
+        }
+    }
+
+    fn mount(&self, place: &Place, volume: &str, dir: &str, more: &[&str]) -> Done {
+        let Some(format) = self.folder else { return place.mount(volume, dir, more) };
+        let args = ["mount", "--json", "--format", format, "--password-file", &place.folder.password, volume, dir];
+        place.run(args.iter().chain(more))
+    }
+}
 
 #[test]
 #[ignore = "takes as long as SECONDS says: make soak"]
@@ -153,7 +180,7 @@ fn mounted(kind: &Kind, end: Instant, seed: u64) {
     }
     let Some(place) = (kind.place)().map(Place::without_a_deadline) else { return };
     FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(place.folder.path(""));
-    let volume = place.volume("volume.tc", kind.size, kind.mkfs);
+    let volume = kind.made(&place);
     let hidden = kind.hidden.then(|| Hidden::create(&place, &volume));
     let hidden = hidden.as_ref();
     let dir = place.dir("d");
@@ -162,7 +189,7 @@ fn mounted(kind: &Kind, end: Instant, seed: u64) {
     let inside: Vec<&str> = none.into_iter().filter(|_| kind.room == 0).collect();
     let protected: Vec<&str> = inside.iter().copied().chain(hidden.iter().flat_map(|h| h.protection())).collect();
     let work = Work { kind, dir: &dir, model: &model, window: hidden.map_or(u64::MAX, |h| h.begins) };
-    let first = place.mount(&volume, &dir, &protected);
+    let first = kind.mount(&place, &volume, &dir, &protected);
     if first.code == UNSUPPORTED {
         return tools::skip::<()>(&format!("{}: {}", kind.name, first.err)).unwrap_or_default();
     }
@@ -171,7 +198,7 @@ fn mounted(kind: &Kind, end: Instant, seed: u64) {
     let (mut rounds, mut operations) = (0, 0);
     while rounds == 0 || Instant::now() < end {
         let time = ROUND.min(end.saturating_duration_since(Instant::now())).max(Duration::from_secs(1));
-        with_transport(kind.uring, || place.mount(&volume, &dir, &protected).succeeds());
+        with_transport(kind.uring, || kind.mount(&place, &volume, &dir, &protected).succeeds());
         let round = work.done_by_a_child(&place, time, seed + rounds).succeeds();
         operations += number(&round.text(), "operations=");
         place.unmount(&dir).succeeds();
@@ -179,7 +206,7 @@ fn mounted(kind: &Kind, end: Instant, seed: u64) {
         rounds += 1;
     }
     // What the last round wrote is there when it is mounted again.
-    place.mount(&volume, &dir, &[&inside[..], &["--read-only"]].concat()).succeeds();
+    kind.mount(&place, &volume, &dir, &[&inside[..], &["--read-only"]].concat()).succeeds();
     work.done_by_a_child(&place, Duration::ZERO, seed).succeeds();
     place.unmount(&dir).succeeds();
     if let Some(hidden) = hidden {

@@ -303,8 +303,15 @@ impl Stacked {
         self.lower.set_len(node, file.stored_end(len))
     }
 
-    fn begin_new(&self, node: Node) -> io::Result<()> {
+    /// Writes the header of a new file. Unless root does that, it takes away what programs run as, which is given back.
+    fn begin_new(&self, node: Node, new: &NewNode) -> io::Result<()> {
+        const SET_IDS: u16 = 0o6000;
+        let asked = new.mode.is_some_and(|mode| mode & SET_IDS != 0);
+        let before = if asked { self.lower.attributes(node)?.mode } else { None };
         let begun = self.contents(node, self.keys.begin(self.stored(node))?)?;
+        if let Some(mode) = before.filter(|mode| mode & SET_IDS != 0) {
+            self.lower.set_mode(node, mode)?;
+        }
         let file = self.using(node);
         *file.write() = Some(begun);
         Ok(())
@@ -461,7 +468,7 @@ impl Tree for Stacked {
         let name = self.stored_name(name)?;
         let node = self.lower.create_open(folder, &name, new, BOTH)?;
         self.begin_use(node);
-        self.begin_new(node).inspect_err(|_| {
+        self.begin_new(node, new).inspect_err(|_| {
             // Best effort: what went wrong is told, not what follows from it.
             let _ = self.release(node);
             self.forget(node, 1);

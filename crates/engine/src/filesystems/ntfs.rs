@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+pub(crate) use lznt1::decompress;
 use ntfs::indexes::NtfsFileNameIndex;
 use ntfs::structured_values::{NtfsFileAttributeFlags, NtfsFileName, NtfsFileNamespace, NtfsVolumeFlags};
-use ntfs::{KnownNtfsFileRecordNumber, NtfsAttributeType, NtfsError, NtfsFile, NtfsTime};
+use ntfs::{KnownNtfsFileRecordNumber, NtfsAttributeFlags, NtfsAttributeType, NtfsError, NtfsFile, NtfsTime};
 use stream::Stream;
 
 use super::guard::{Reader, guarded};
@@ -105,16 +106,13 @@ impl Ntfs {
         }
         let found = self.with_file(node, self.store.len().saturating_add(ALLOWANCE), |file, reader| {
             let info = file.info().map_err(io_error)?;
+            let name = stream_name(node, file, reader)?;
             match kind(file.is_directory(), info.file_attributes()) {
-                _ if named_stream(node).is_some() => {}
+                _ if !name.is_empty() => {}
                 NodeKind::Folder => return Err(ErrorKind::IsADirectory.into()),
                 NodeKind::Special => return Err(unsupported("it is a reparse point")),
                 NodeKind::File | NodeKind::Link => {}
             }
-            let name = match named_stream(node) {
-                None => String::new(),
-                Some(number) => stream_names(file, reader)?.into_iter().nth(number).ok_or(ErrorKind::NotFound)?,
-            };
             Stream::find(file, reader, NtfsAttributeType::Data, &name)
         })?;
         Ok(found.map(|stream| self.remember(node, Arc::new(stream))))
@@ -165,9 +163,15 @@ fn record(node: Node) -> u64 {
     node & ((1 << RECORD_BITS) - 1)
 }
 
-/// Which of the streams that have a name it is, counted from 0.
-fn named_stream(node: Node) -> Option<usize> {
-    (node >> RECORD_BITS).checked_sub(1).map(|number| number as usize)
+/// The name of the stream that a node is. The contents have none.
+fn stream_name(node: Node, file: &NtfsFile<'_>, reader: &mut Reader) -> io::Result<String> {
+    match (node >> RECORD_BITS).checked_sub(1) {
+        None => Ok(String::new()),
+        Some(number) => {
+            let mut names = stream_names(file, reader)?.into_iter();
+            names.nth(number as usize).ok_or_else(|| ErrorKind::NotFound.into())
+        }
+    }
 }
 
 fn stream_names(file: &NtfsFile<'_>, reader: &mut Reader) -> io::Result<Vec<String>> {
@@ -198,26 +202,28 @@ impl Tree for Ntfs {
     }
 
     fn attributes(&self, node: Node) -> io::Result<Attributes> {
-        let (info, folder) =
-            self.with_file(node, ALLOWANCE, |file, _| Ok((file.info().map_err(io_error)?, file.is_directory())))?;
-        let kind = match named_stream(node) {
-            Some(_) => NodeKind::File,
-            None => kind(folder, info.file_attributes()),
-        };
-        let contents = match kind {
-            NodeKind::File => self.contents(node)?,
-            NodeKind::Folder | NodeKind::Link | NodeKind::Special => None,
-        };
-        Ok(Attributes {
-            modified: time(info.modification_time()),
-            accessed: time(info.access_time()),
-            created: time(info.creation_time()),
-            read_only: info.file_attributes().contains(NtfsFileAttributeFlags::READ_ONLY),
-            encrypted: match &contents {
-                Some(contents) => contents.encrypted(),
-                None => info.file_attributes().contains(NtfsFileAttributeFlags::ENCRYPTED),
-            },
-            ..Attributes::new(kind, contents.map_or(0, |contents| contents.size), node)
+        self.with_file(node, ALLOWANCE, |file, reader| {
+            let info = file.info().map_err(io_error)?;
+            let name = stream_name(node, file, reader)?;
+            let kind = match name.is_empty() {
+                true => kind(file.is_directory(), info.file_attributes()),
+                false => NodeKind::File,
+            };
+            let head = match kind {
+                NodeKind::File => Stream::head(file, reader, &name)?,
+                NodeKind::Folder | NodeKind::Link | NodeKind::Special => None,
+            };
+            Ok(Attributes {
+                modified: time(info.modification_time()),
+                accessed: time(info.access_time()),
+                created: time(info.creation_time()),
+                read_only: info.file_attributes().contains(NtfsFileAttributeFlags::READ_ONLY),
+                encrypted: match head {
+                    Some((_, flags)) => flags.contains(NtfsAttributeFlags::ENCRYPTED),
+                    None => info.file_attributes().contains(NtfsFileAttributeFlags::ENCRYPTED),
+                },
+                ..Attributes::new(kind, head.map_or(0, |(size, _)| size), node)
+            })
         })
     }
 
@@ -269,8 +275,7 @@ impl Tree for Ntfs {
 
     fn extended(&self, node: Node, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
         if name == NTFS_ATTRIBUTES {
-            let flags =
-                self.with_file(node, ALLOWANCE, |file, _| Ok(file.info().map_err(io_error)?.file_attributes()))?;
+            let flags = self.with_file(node, ALLOWANCE, |file, _| Ok(file.info().map_err(io_error)?.file_attributes()))?;
             return Ok(Some(flags.bits().to_le_bytes().to_vec()));
         }
         // Of a file, each stream by itself is encrypted or not.

@@ -272,6 +272,7 @@ fn streams_of_ntfs_are_files_beside_the_contents() {
         other.write_all_at(&[1; 4096], i as u64 * 4096).expect("room");
         other.sync_all().expect("durable");
     }
+    drop((pieces, other));
     mounted.end(&image);
     let (_, tree) = open(&in_memory(&image));
     let file = find(&*tree, OsStr::new("/file")).expect("there");

@@ -31,6 +31,7 @@ const PEERS: &[(&str, &str)] = &[
     ("cryfs-aes", include_str!("../../data/peers/cryfs-aes.toml")),
     ("securefs", include_str!("../../data/peers/securefs.toml")),
     ("ecryptfs", include_str!("../../data/peers/ecryptfs.toml")),
+    ("ntfs-3g", include_str!("../../data/peers/ntfs-3g.toml")),
     ("qemu-nbd", include_str!("../../data/peers/qemu-nbd.toml")),
     ("qemu-nbd-luks", include_str!("../../data/peers/qemu-nbd-luks.toml")),
     ("nbdkit", include_str!("../../data/peers/nbdkit.toml")),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use claviger_engine::file_formats::{CLEAR, FILE_FORMATS, FileFormat};
 use claviger_engine::formats::Creator;
 use claviger_engine::formats::takes::Parameter;
 use claviger_engine::{FORMATS, Format};
@@ -14,8 +15,14 @@ pub const PLAIN: &str = "plain";
 /// The unencrypted file over NBD.
 pub const PLAIN_NBD: &str = "plain-nbd";
 
+/// The unencrypted folder, mounted.
+pub const PLAIN_FILES: &str = "plain-files";
+
 /// In front of the names of those that are served over NBD.
 pub const NBD: &str = "nbd/";
+
+/// In front of the names of those that encrypt file by file: others have some of the same formats.
+const FILES: &str = "files/";
 
 /// What protects the data of LUKS2 from changes, one of each kind: a cipher with a code beside it, and ciphers that do
 /// both.
@@ -52,6 +59,16 @@ const MANNERS: &[Manner] = &[
     },
 ];
 
+/// How else a folder is encrypted than by default.
+struct Variant {
+    format: &'static str,
+    /// What stands behind the format's name, and for people.
+    name: &'static str,
+    open: &'static [&'static str],
+}
+
+const VARIANTS: &[Variant] = &[Variant { format: "eCryptfs", name: "clear-names", open: &["--no-name-encryption"] }];
+
 /// How an open volume is reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Transport {
@@ -60,20 +77,21 @@ enum Transport {
 }
 
 /// The servers without encryption, then every format that can be created with every cipher, its default first; each as
-/// a FUSE image, then all over NBD.
+/// a FUSE image, then all over NBD. Then the unencrypted folder, and every format that encrypts file by file.
 pub fn all() -> Vec<Facility> {
     let of = |transport: Transport| [plain(transport)].into_iter().chain(encrypted(transport));
-    of(Transport::Fuse).chain(of(Transport::Nbd)).collect()
+    of(Transport::Fuse).chain(of(Transport::Nbd)).chain([plain_files()]).chain(encrypted_files()).collect()
 }
 
 /// What is measured where nobody names anything: without encryption, and each format with its default cipher.
 pub fn defaults() -> Vec<String> {
-    [PLAIN.to_owned()].into_iter().chain(creatable().map(|(format, _)| name_of(format))).collect()
+    let volumes = [PLAIN.to_owned()].into_iter().chain(creatable().map(|(format, _)| name_of(format)));
+    volumes.chain([PLAIN_FILES.to_owned()]).chain(by_passphrase().map(|format| folder_name(format, None))).collect()
 }
 
 /// Whether it is one of the servers without encryption.
 pub fn is_baseline(name: &str) -> bool {
-    [PLAIN, PLAIN_NBD].contains(&name)
+    [PLAIN, PLAIN_NBD, PLAIN_FILES].contains(&name)
 }
 
 fn encrypted(transport: Transport) -> impl Iterator<Item = Facility> {
@@ -153,6 +171,60 @@ fn plain(transport: Transport) -> Facility {
     }
 }
 
+fn encrypted_files() -> impl Iterator<Item = Facility> {
+    by_passphrase().flat_map(|format| {
+        let variants = VARIANTS.iter().filter(move |variant| variant.format == format.name()).map(Some);
+        [None].into_iter().chain(variants).map(move |variant| folder(format, variant))
+    })
+}
+
+/// The formats of folders that a passphrase is enough for: an empty folder becomes one when it is mounted.
+fn by_passphrase() -> impl Iterator<Item = &'static dyn FileFormat> {
+    FILE_FORMATS.iter().copied().filter(|format| format.asks_passphrase(&[]))
+}
+
+fn folder_name(format: &dyn FileFormat, variant: Option<&Variant>) -> String {
+    let variant = variant.map(|variant| format!(":{}", variant.name)).unwrap_or_default();
+    format!("{FILES}{}{variant}", format.name())
+}
+
+fn folder(format: &dyn FileFormat, variant: Option<&Variant>) -> Facility {
+    let named = ["--format", format.name()];
+    let (said, more) =
+        variant.map_or((String::new(), &[][..]), |v| (format!(", {}", v.name.replace('-', " ")), v.open));
+    Facility {
+        name: folder_name(format, variant),
+        title: format!("this engine, {} format{said} (FUSE folder)", format.name()),
+        baseline: Some(PLAIN_FILES.to_owned()),
+        about: format!("Each file is encrypted by this program as {} does it. {FOLDER_LAYER}", format.name()),
+        open: vec![mount_folder(&[&named[..], PASSPHRASE, more].concat())],
+        ..plain_files()
+    }
+}
+
+/// The same server without encryption.
+fn plain_files() -> Facility {
+    Facility {
+        name: PLAIN_FILES.to_owned(),
+        title: "unencrypted folder, this program's server (FUSE folder)".to_owned(),
+        about: format!("The same server as for formats that encrypt file by file, without encryption. {FOLDER_LAYER}"),
+        store: Stores::Folder,
+        gives: Gives::Folder,
+        opened: "{open}".to_owned(),
+        trace: Vec::new(),
+        open: vec![mount_folder(&["--format", CLEAR.name()])],
+        ..plain(Transport::Fuse)
+    }
+}
+
+const FOLDER_LAYER: &str = "It is a folder served by FUSE, and keeps its files in a folder below. What programs write is sent on at once, \
+     what they have read may stay in the page cache.";
+
+fn mount_folder(how: &[&str]) -> Step {
+    let words = [&["{claviger}", "mount", "--foreground"], how, &["{store}", "{open}"]].concat();
+    Step { until_there: Some("{open}".into()), ..step(&words) }
+}
+
 /// In the foreground, so that it ends with the lab, whatever ends that.
 fn serve(how: &[&str], transport: Transport) -> Step {
     let (verb, until_there): (&[&str], _) = match transport {
@@ -212,6 +284,13 @@ mod tests {
         }
         for manner in MANNERS {
             assert!(FORMATS.iter().any(|f| f.name() == manner.format), "{}", manner.format);
+        }
+        for format in by_passphrase() {
+            let facility = all.iter().find(|f| f.name == folder_name(format, None)).expect("it is there");
+            assert_eq!((facility.gives, facility.baseline.as_deref()), (Gives::Folder, Some(PLAIN_FILES)));
+        }
+        for variant in VARIANTS {
+            assert!(by_passphrase().any(|f| f.name() == variant.format), "{}", variant.format);
         }
         for facility in &all {
             super::super::words::check(facility).expect("known names");

@@ -332,8 +332,11 @@ fn ours_of(run: &Run, summary: &Summary, workload: &str, case: &Case, layer: Lay
     let ours = of_case.filter_map(|cell| {
         let record = run.facilities.iter().find(|facility| facility.name == cell.facility)?;
         // A folder that is encrypted file by file is measured against a folder.
-        let its_layer =
-            if matches!(record.baseline.as_deref(), Some("folder" | "ext4")) { Layer::Files } else { Layer::Volume };
+        let its_layer = if matches!(record.baseline.as_deref(), Some("folder" | "ext4" | "plain-files")) {
+            Layer::Files
+        } else {
+            Layer::Volume
+        };
         let loss = cell.loss.clone().filter(|_| its_layer == layer)?;
         Some(Ours { facility: cell.facility.clone(), title: record.title.clone(), loss })
     });

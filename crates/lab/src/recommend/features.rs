@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use claviger_engine::FORMATS;
+use claviger_engine::file_formats::FILE_FORMATS;
 use serde::{Deserialize, Serialize};
 
 /// What a facility can and cannot do. The file `data/features.toml` explains each field.
@@ -148,7 +149,11 @@ pub fn all() -> &'static [Features] {
 impl Features {
     /// Whether this program opens and creates it.
     pub fn is_ours(&self) -> bool {
-        self.format.as_deref().is_some_and(|name| FORMATS.iter().any(|format| format.name() == name))
+        let known = |name: &str| {
+            FORMATS.iter().any(|format| format.name() == name)
+                || FILE_FORMATS.iter().any(|format| format.name() == name)
+        };
+        self.format.as_deref().is_some_and(known)
     }
 
     /// What is known against it in a year.
@@ -198,8 +203,10 @@ mod tests {
     /// Every format that this program opens stands in the table, but for the obsolete one.
     #[test]
     fn every_format_of_ours_is_there() {
-        for format in FORMATS.iter().filter(|format| format.creator().is_some()) {
-            assert!(all().iter().any(|f| f.format.as_deref() == Some(format.name())), "{}", format.name());
+        let volumes = FORMATS.iter().filter(|format| format.creator().is_some()).map(|format| format.name());
+        let folders = FILE_FORMATS.iter().filter(|format| format.asks_passphrase(&[])).map(|format| format.name());
+        for name in volumes.chain(folders) {
+            assert!(all().iter().any(|f| f.format.as_deref() == Some(name)), "{name}");
         }
     }
 }

@@ -43,6 +43,35 @@ pub const SWEEP: Preset = Preset {
     workloads: &["dd"],
 };
 
+/// What encrypts file by file, with the file workloads of the studies, and what such facilities are slow at: small files,
+/// long listings, small requests in a large file.
+pub const FILES: Preset = Preset {
+    quick: &["files/eCryptfs", "eCryptfs", "gocryptfs"],
+    more: &[
+        "files/eCryptfs:clear-names",
+        "gocryptfs:xchacha",
+        "EncFS",
+        "EncFS:paranoia",
+        "CryFS",
+        "CryFS:AES",
+        "securefs",
+        "fscrypt",
+        "ntfs-3g",
+    ],
+    workloads: &[
+        "fio",
+        "tree",
+        "large-file",
+        "small-files",
+        "unpack",
+        "compile",
+        "gzip",
+        "compilebench-like",
+        "bonnie++",
+        "dbench",
+    ],
+};
+
 /// Bytes of memory that are left to the rest of the machine.
 const RESERVE: u64 = 256 << 20;
 
@@ -430,6 +459,23 @@ mod tests {
         };
         let Estimate { least_s, most_s } = prepared.estimate();
         assert!(0.0 < least_s && least_s < most_s && most_s <= QUICK_S, "{least_s} s to {most_s} s");
+    }
+
+    #[test]
+    fn the_files_have_all_that_encrypts_file_by_file_and_all_that_is_done_with_files() {
+        let catalogue = Catalogue::load(None).expect("facilities");
+        let plan = wishes(Level::Standard, Some(FILES)).plan(&catalogue).expect("a plan");
+        let by_file = |f: &&Facility| f.gives == Gives::Folder && f.baseline.is_some();
+        for facility in catalogue.all().iter().filter(by_file) {
+            assert!(plan.facilities.contains(&facility.name), "{}", facility.name);
+            assert!(plan.facilities.contains(facility.baseline.as_ref().expect("it has one")), "{}", facility.name);
+        }
+        for workload in workloads::all().filter(|w| w.on() == On::Files) {
+            assert!(plan.workloads.iter().any(|name| name == workload.name()), "{}", workload.name());
+        }
+        let quick = wishes(Level::Quick, Some(FILES)).plan(&catalogue).expect("a plan");
+        assert!(quick.facilities.len() < plan.facilities.len() && quick.workloads == plan.workloads);
+        assert!(Prepared::of(quick, &catalogue, Path::new("claviger")).is_ok(), "its names are known");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The integration tests, as one program: linking is most of what building them takes.
 
 mod common;
+mod fuse_ecryptfs;
 mod fuse_endings;
 mod fuse_folder;
 mod fuse_image;

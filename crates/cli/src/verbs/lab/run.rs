@@ -11,7 +11,7 @@ use claviger_lab::machine::date_and_time;
 use claviger_lab::report::{Extra, RunReport, Text};
 use claviger_lab::run::journal::{Journal, State};
 use claviger_lab::run::measure::{self, Hands, Tick};
-use claviger_lab::run::plan::{MEMORY, Prepared, SWEEP, Wishes};
+use claviger_lab::run::plan::{FILES, MEMORY, Prepared, SWEEP, Wishes};
 use claviger_lab::run::{Backing, Caches, Level, Plan, stored};
 use claviger_lab::summary::Summary;
 
@@ -37,6 +37,7 @@ const PAGE: &str = "report.html";
   claviger lab run --standard --dir /srv/scratch
   claviger lab run --facility LUKS2 --facility gocryptfs --workload dd
   claviger lab run --preset sweep
+  claviger lab run --preset files --standard
   claviger lab run --resume claviger-lab-2026-11-22-030000
   claviger lab run --thorough --dry-run")]
 pub struct Args {
@@ -113,6 +114,8 @@ pub struct Args {
 enum Preset {
     /// Reads and writes by block size, as the BSI measured TrueCrypt: its ciphers over NBD, and as root the kernel's dm-crypt
     Sweep,
+    /// What encrypts file by file, ours and others, with the studies' workloads on files, small files and small requests
+    Files,
 }
 
 /// Carries the verb out.
@@ -169,7 +172,10 @@ impl Args {
         Ok(Wishes {
             level,
             backing,
-            preset: self.preset.map(|Preset::Sweep| SWEEP),
+            preset: self.preset.map(|preset| match preset {
+                Preset::Sweep => SWEEP,
+                Preset::Files => FILES,
+            }),
             facilities: self.facility.clone(),
             workloads: self.workload.clone(),
             scale: self.scale,

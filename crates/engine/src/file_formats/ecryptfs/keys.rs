@@ -5,7 +5,9 @@ use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use claviger_crypto::modes::EcryptfsCbc;
+use claviger_crypto::secret::wipe_after_sectors;
 use claviger_crypto::{Acceleration, BlockCipher, Secret, SectorCipher};
+use rustix::io::Errno;
 
 use super::header::{self, Header, New, Place};
 use super::kept::{self, ATTRIBUTE, File};
@@ -85,6 +87,14 @@ impl Keys {
         self.sealers.get(at, suite, || self.tokens[at].cipher(suite, self.acceleration))
     }
 
+    /// A file with this header, which opens. If it ends before its contents would begin, its making was cut short.
+    fn found(&self, of: Stored<'_>, place: Place, header: &Header<'_>) -> Result<Found> {
+        let layout = self.open(header)?;
+        let empty = place == Place::File && header.size == 0;
+        let unfinished = empty && of.tree.attributes(of.contents)?.size < header.data_at;
+        Ok(if unfinished { Found::Unfinished } else { Found::Encrypted(layout) })
+    }
+
     /// The layout of a file with this header.
     fn open(&self, header: &Header<'_>) -> Result<FileLayout> {
         let known = |signature| self.tokens.iter().position(|token| token.signature == signature);
@@ -98,6 +108,7 @@ impl Keys {
     /// The layout of a file with this key.
     fn layout_of(&self, key: &[u8], suite: Suite, stored_at: u64, size: u64) -> Result<FileLayout> {
         let cipher = EcryptfsCbc::new(suite.cipher().with_key(key, self.acceleration), key);
+        wipe_after_sectors();
         let cipher: Arc<dyn SectorCipher> = Arc::new(cipher);
         let (len, payload) = (header::largest(stored_at), Payload::crypt(cipher, 0));
         let layout = Layout::new(vec![Segment { at: 0, len, stored_at, payload, writable: true }])?;
@@ -131,10 +142,15 @@ impl Keys {
     }
 }
 
+/// A file or folder of a mode that is not supported.
+pub(super) fn public_keys(what: &str, signatures: &str) -> Error {
+    Error::unsupported(format!("public keys, as of eCryptfs's module openssl: {what} encrypted for {signatures}"))
+}
+
 fn not_for_us(header: &Header<'_>) -> Error {
     if header.keys.is_empty() {
         let public = token::listed(&header.public);
-        return Error::unsupported(format!("eCryptfs with public keys; this file is encrypted for {public}"));
+        return public_keys("this file is", &public);
     }
     let signatures = token::listed(header.keys.iter().map(|key| &key.signature));
     ErrorKind::WrongCredential(format!("the file is encrypted with another key, whose signature is {signatures}"))
@@ -146,7 +162,7 @@ impl FileKeys for Keys {
         let found = kept::look(of, |file| match (file, self.view) {
             (File::Encrypted(Place::Attribute, _, bytes), View::Encrypted) => Self::with_header_in_front(of, bytes),
             (_, View::Encrypted) | (File::Blank, View::Passthrough) => Ok(Found::Clear),
-            (File::Encrypted(_, header, _), _) => self.open(&header).map(Found::Encrypted),
+            (File::Encrypted(place, header, _), _) => self.found(of, place, &header),
             (File::Unfinished | File::Blank, _) => Ok(Found::Unfinished),
             (File::Foreign, _) => self.foreign(),
             (File::Bad(why), _) => Err(why.into()),
@@ -219,7 +235,7 @@ impl FileKeys for Keys {
         let Some(names) = &self.names else { return Ok(plain.to_owned()) };
         let stored = names.stored(plain);
         // Longer than any file system has them; what the one below has, it says itself.
-        if stored.len() > 255 { Err(io::ErrorKind::InvalidFilename.into()) } else { Ok(stored) }
+        if stored.len() > 255 { Err(Errno::NAMETOOLONG.into()) } else { Ok(stored) }
     }
 
     fn longest_name(&self, stored: u32) -> u32 {
@@ -233,7 +249,7 @@ impl FileKeys for Keys {
 
     fn stored_target(&self, plain: &OsStr) -> io::Result<OsString> {
         let Some(names) = &self.names else { return Ok(plain.to_owned()) };
-        names.stored_target(plain).ok_or_else(|| io::ErrorKind::InvalidFilename.into())
+        names.stored_target(plain).ok_or_else(|| Errno::NAMETOOLONG.into())
     }
 
     fn hides(&self, attribute: &OsStr) -> bool {

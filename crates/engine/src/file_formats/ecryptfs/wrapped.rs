@@ -101,6 +101,11 @@ pub fn read_wrapped(path: &Path) -> Result<Vec<u8>> {
     read().map_err(|e| e.at(path))
 }
 
+/// See [`crate::fuzzing`]: all but the derivation of a key.
+pub(crate) fn fuzz_wrapped(file: &[u8]) {
+    let _ = Parts::of(file);
+}
+
 impl<'a> Parts<'a> {
     fn of(file: &'a [u8]) -> Result<Self> {
         let (salt, rest, at) = match file.strip_prefix(&VERSION_2) {

@@ -33,6 +33,9 @@ const SECTOR: u64 = 512;
 /// What follows the ciphertext where ntfs-3g shows it: the number of bytes of padding.
 const TRAILER: u64 = 2;
 
+/// The name under which ntfs-3g lists [`EFS_INFO`].
+const EFS_INFO_ALIAS: &str = "user.ntfs.efsinfo";
+
 /// The bit of a file's attributes in Windows that says that it is encrypted (`FILE_ATTRIBUTE_ENCRYPTED`).
 const ENCRYPTED: u32 = 0x4000;
 
@@ -143,13 +146,19 @@ fn shape(of: Stored<'_>) -> io::Result<Shape> {
         return Err(damaged("size", 0, format!("{stored} bytes are no whole sectors and their padding")));
     }
     let (end, mut padding) = (stored - TRAILER, [0; TRAILER as usize]);
-    if of.tree.read_at(of.contents, end, &mut padding)? != padding.len() {
-        return Err(damaged("padding", end, "the file became shorter while it was read"));
+    if !matches!(of.tree.read_at(of.contents, end, &mut padding), Ok(read) if read == padding.len()) {
+        return Err(not_told());
     }
     match u64::from(u16::from_le_bytes(padding)) {
         padding if padding < SECTOR && padding < end => Ok(Shape { size: end - padding, stored: vec![0..end] }),
         padding => Err(damaged("padding", end, format!("{padding} bytes are no padding"))),
     }
+}
+
+/// ntfs-3g reads the number of bytes of padding from behind the file's last cluster, where the ciphertext fills that.
+fn not_told() -> io::Error {
+    let what = "telling how long this file is: ntfs-3g does not say it where the ciphertext ends with a cluster";
+    Error::unsupported(what).hint("The device or image itself can be read, with nobody else using it.").into()
 }
 
 impl Shape {
@@ -214,7 +223,7 @@ impl FileKeys for Keys {
     }
 
     fn hides(&self, attribute: &OsStr) -> bool {
-        attribute == EFS_INFO
+        attribute == EFS_INFO || attribute == EFS_INFO_ALIAS
     }
 }
 

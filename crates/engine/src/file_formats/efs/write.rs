@@ -13,10 +13,10 @@ use claviger_crypto::rsa::PublicKey;
 use claviger_crypto::{Acceleration, SectorCipher};
 
 use super::fek::Fek;
-use super::{EfsInfo, KeyEntry, Owner, SECTOR, attribute, info, shape};
+use super::{EfsInfo, KeyEntry, Owner, SECTOR, TRAILER, attribute, info, shape};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_formats::Stored;
-use crate::private_keys::PrivateKey;
+use crate::private_keys::{Certificate, PrivateKey};
 use crate::random;
 use crate::store::Store;
 use crate::trees::{
@@ -32,8 +32,9 @@ const VERSION: u32 = 2;
 /// The extended attribute with the access control list of a file, which a new one gets from the old one.
 const ACCESS: &str = "system.ntfs_acl";
 
-/// How the names of extended attributes begin that are streams in truth.
+/// How the names of extended attributes begin that are streams in truth, and of those that are other names of `system.ntfs_…`.
 const STREAM: &str = "user.";
+const ALIAS: &str = "user.ntfs.";
 
 /// Somebody for whom a file is encrypted.
 #[derive(Clone, Debug)]
@@ -42,6 +43,20 @@ pub struct Recipient {
     pub key: PublicKey,
     /// What the file says of the owner. Windows and ntfsdecrypt find a key by its thumbprint.
     pub owner: Owner,
+}
+
+impl Recipient {
+    /// Whoever has the private key of a certificate.
+    ///
+    /// # Errors
+    /// `Unsupported` if its key is not RSA's.
+    pub fn of(certificate: &Certificate) -> Result<Self> {
+        let key = certificate.public.clone().ok_or_else(|| {
+            Error::unsupported(format!("EFS for a certificate whose key is not RSA's ({})", certificate.subject))
+        })?;
+        let (thumbprint, name) = (Some(certificate.thumbprint.into()), Some(certificate.subject.clone()));
+        Ok(Self { key, owner: Owner { thumbprint, name, ..Owner::default() } })
+    }
 }
 
 /// A file in a folder that ntfs-3g has mounted with `efs_raw`.
@@ -53,6 +68,9 @@ pub struct Place<'a> {
     pub folder: Node,
     /// The name of the file in it.
     pub name: &'a OsStr,
+    /// Bytes of its contents, where somebody knows them from the NTFS itself. Where the ciphertext ends with a cluster, ntfs-3g does not
+    /// say how much of it is padding (it answers with EIO), and nothing but this does.
+    pub size: Option<u64>,
 }
 
 /// Encrypts a file in clear, so that the `users` can read it and the `agents` can recover it.
@@ -73,7 +91,8 @@ pub fn encrypt(place: Place<'_>, users: &[Recipient], agents: &[Recipient], ciph
     let mut id = [0; 16];
     random::fill(&mut id)?;
     let info = EfsInfo { version: VERSION, id, users: entries(users)?, agents: entries(agents)? };
-    old.replace(&old.as_stored(&|at, out| old.read_raw(at, out)), Some((&info, Some(&fek))))
+    let sectors = fek.sectors(Acceleration::On);
+    old.replace(&old.contents(old.attributes.size, How::Encrypt(&*sectors), &|at, out| old.read(at, out)), Some(&info))
 }
 
 /// Replaces the contents of an encrypted file by those of a store. It stays encrypted for the same people.
@@ -83,9 +102,10 @@ pub fn encrypt(place: Place<'_>, users: &[Recipient], agents: &[Recipient], ciph
 pub fn change(place: Place<'_>, keys: &[Arc<dyn PrivateKey>], contents: &dyn Store) -> Result<()> {
     let old = Old::open(place)?;
     let info = old.encrypted()?;
-    let fek = Fek::open(info, keys)?;
+    let sectors = Fek::open(info, keys)?.sectors(Acceleration::On);
     let read = |at, out: &mut [u8]| contents.read_at(at, out);
-    old.replace(&Contents { size: contents.len(), read: &read, modified: None }, Some((info, Some(&fek))))
+    let new = old.contents(contents.len(), How::Encrypt(&*sectors), &read);
+    old.replace(&Contents { modified: None, ..new }, Some(info))
 }
 
 /// Lets somebody else read an encrypted file, or recover it.
@@ -135,9 +155,8 @@ pub fn unshare(place: Place<'_>, thumbprint: &[u8]) -> Result<()> {
 pub fn decrypt(place: Place<'_>, keys: &[Arc<dyn PrivateKey>]) -> Result<()> {
     let old = Old::open(place)?;
     let sectors = Fek::open(old.encrypted()?, keys)?.sectors(Acceleration::On);
-    let size = shape(old.stored())?.size;
     let read = |at, out: &mut [u8]| read_plain(place.tree, old.node.node(), &*sectors, at, out);
-    old.replace(&Contents { size, ..old.as_stored(&read) }, None)
+    old.replace(&old.contents(old.size()?, How::Clear, &read), None)
 }
 
 fn entry(fek: &Fek, of: &Recipient) -> Result<KeyEntry> {
@@ -146,22 +165,76 @@ fn entry(fek: &Fek, of: &Recipient) -> Result<KeyEntry> {
 
 /// What a file is to hold, read in pieces from its beginning on.
 struct Contents<'a> {
+    /// Bytes of plaintext.
     size: u64,
+    how: How<'a>,
     read: &'a dyn Fn(u64, &mut [u8]) -> io::Result<()>,
     /// When it was written; now, if there is no time.
     modified: Option<SystemTime>,
 }
 
+/// What is read, and what becomes of it.
+#[derive(Clone, Copy)]
+enum How<'a> {
+    /// Plaintext, which is stored in clear.
+    Clear,
+    /// Plaintext, which is encrypted.
+    Encrypt(&'a dyn SectorCipher),
+    /// Sectors of ciphertext.
+    Ciphertext,
+}
+
 impl Contents<'_> {
-    /// Calls `each` with the pieces, of which only the last one is shorter, and their places.
+    /// Calls `each` with the pieces that are read, of which only the last one is shorter, and their places.
     fn pieces(&self, mut each: impl FnMut(u64, &mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+        let len = match self.how {
+            How::Clear | How::Encrypt(_) => self.size,
+            How::Ciphertext => self.size.next_multiple_of(SECTOR),
+        };
         let mut piece = Vec::new();
-        for at in (0..self.size).step_by(PIECE as usize) {
-            piece.resize((self.size - at).min(PIECE) as usize, 0);
+        for at in (0..len).step_by(PIECE as usize) {
+            piece.resize((len - at).min(PIECE) as usize, 0);
             (self.read)(at, &mut piece)?;
             each(at, &mut piece)?;
         }
         Ok(())
+    }
+
+    /// What follows the ciphertext, and where.
+    fn trailer(&self) -> Option<(u64, [u8; 2])> {
+        let end = self.size.next_multiple_of(SECTOR);
+        let wanted = self.size > 0 && !matches!(self.how, How::Clear);
+        wanted.then(|| (end, ((end - self.size) as u16).to_le_bytes()))
+    }
+
+    fn write(&self, tree: &dyn Tree, node: Node) -> io::Result<()> {
+        self.pieces(|at, piece| {
+            if let How::Encrypt(sectors) = self.how {
+                piece.resize(piece.len().next_multiple_of(SECTOR as usize), 0);
+                sectors.encrypt(at / SECTOR, piece);
+            }
+            tree.write_at(node, at, piece)
+        })?;
+        if let Some((end, padding)) = self.trailer() {
+            tree.write_at(node, end, &padding)?;
+        }
+        tree.sync(node, true)
+    }
+
+    /// Reads back what was written.
+    fn check(&self, tree: &dyn Tree, node: Node, info: Option<&EfsInfo>) -> Result<()> {
+        let stored = self.trailer().map_or(self.size, |(end, padding)| end + padding.len() as u64);
+        let mut same = tree.attributes(node)?.size == stored && super::info(tree, node)?.as_ref() == info;
+        self.pieces(|at, piece| {
+            let mut back = vec![0; piece.len()];
+            match self.how {
+                How::Encrypt(sectors) => read_plain(tree, node, sectors, at, &mut back)?,
+                How::Clear | How::Ciphertext => read_exact(tree, node, at, &mut back)?,
+            }
+            same &= back == *piece;
+            Ok(())
+        })?;
+        if same { Ok(()) } else { Err(io::Error::other("what was written reads back otherwise").into()) }
     }
 }
 
@@ -188,8 +261,9 @@ impl<'a> Old<'a> {
         if attribute(tree, node.node(), NTFS_ATTRIBUTES)?.is_none() {
             return Err(Error::unsupported("encrypting a file (EFS) that is not on an NTFS, mounted by ntfs-3g"));
         }
-        let streams = tree.list_extended(node.node())?.into_iter();
-        if let Some(stream) = streams.filter_map(|name| name.into_string().ok()).find(|name| name.starts_with(STREAM)) {
+        let names = tree.list_extended(node.node())?.into_iter().map(|name| name.to_string_lossy().into_owned());
+        let mut streams = names.filter(|name| name.starts_with(STREAM) && !name.starts_with(ALIAS));
+        if let Some(stream) = streams.next() {
             let name = &stream[STREAM.len()..];
             return Err(Error::unsupported(format!("changing a file that has streams beside its contents: {name}")));
         }
@@ -201,41 +275,52 @@ impl<'a> Old<'a> {
         self.info.as_ref().ok_or_else(|| Error::misuse("the file is not encrypted"))
     }
 
-    fn stored(&self) -> Stored<'_> {
-        Stored { tree: self.place.tree, file: self.node.node(), contents: self.node.node() }
+    /// Bytes of plaintext of an encrypted file.
+    fn size(&self) -> Result<u64> {
+        let stored = Stored { tree: self.place.tree, file: self.node.node(), contents: self.node.node() };
+        let end = self.attributes.size.saturating_sub(TRAILER);
+        match self.place.size {
+            Some(size) if size.checked_next_multiple_of(SECTOR) == Some(end) => Ok(size),
+            Some(_) => Err(Error::misuse("the file has another size than its ciphertext allows")),
+            None => Ok(shape(stored)?.size),
+        }
     }
 
-    fn read_raw(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
+    fn read(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
         read_exact(self.place.tree, self.node.node(), at, out)
     }
 
     /// The same contents with other keys.
     fn replace_info(&self, info: &EfsInfo) -> Result<()> {
-        self.replace(&self.as_stored(&|at, out| self.read_raw(at, out)), Some((info, None)))
+        self.replace(&self.contents(self.size()?, How::Ciphertext, &|at, out| self.read(at, out)), Some(info))
     }
 
-    /// What `read` gives, as long and as old as what is there.
-    fn as_stored<'c>(&self, read: &'c dyn Fn(u64, &mut [u8]) -> io::Result<()>) -> Contents<'c> {
-        Contents { size: self.attributes.size, read, modified: self.attributes.modified }
+    /// Contents that are as old as those that are there.
+    fn contents<'c>(
+        &self,
+        size: u64,
+        how: How<'c>,
+        read: &'c dyn Fn(u64, &mut [u8]) -> io::Result<()>,
+    ) -> Contents<'c> {
+        Contents { size, how, read, modified: self.attributes.modified }
     }
 
-    /// Replaces the file. Contents are encrypted where there is a key for it, and taken as they are otherwise.
-    fn replace(&self, contents: &Contents<'_>, info: Option<(&EfsInfo, Option<&Fek>)>) -> Result<()> {
-        let Place { tree, folder, name } = self.place;
+    /// Replaces the file.
+    fn replace(&self, contents: &Contents<'_>, info: Option<&EfsInfo>) -> Result<()> {
+        let Place { tree, folder, name, .. } = self.place;
         let temporary = beside()?;
         let new = NewNode { mode: self.attributes.mode, owner: self.attributes.owner };
         let node = tree.create_open(folder, &temporary, &new, Use { read: true, write: true })?;
         let node = Held::new(tree, node);
-        let sectors = info.and_then(|(_, fek)| fek).map(|fek| fek.sectors(Acceleration::On));
-        let written = write(tree, node.node(), contents, sectors.as_deref());
+        let written = contents.write(tree, node.node());
         let released = tree.release(node.node());
         let done = written.and(released).map_err(Error::from).and_then(|()| {
-            if let Some((info, _)) = info {
+            if let Some(info) = info {
                 tree.set_extended(node.node(), OsStr::new(EFS_INFO), &info.to_bytes(), Setting::Create)?;
             }
             self.inherit(node.node(), contents.modified)?;
             tree.sync(node.node(), false)?;
-            check(tree, node.node(), contents, sectors.as_deref(), info)?;
+            contents.check(tree, node.node(), info)?;
             self.unchanged()?;
             Ok(tree.rename(folder, &temporary, folder, name, Renaming::Replace)?)
         });
@@ -267,52 +352,6 @@ impl<'a> Old<'a> {
         }
         Ok(())
     }
-}
-
-fn write(tree: &dyn Tree, node: Node, contents: &Contents<'_>, sectors: Option<&dyn SectorCipher>) -> io::Result<()> {
-    contents.pieces(|at, piece| {
-        if let Some(sectors) = sectors {
-            piece.resize(piece.len().next_multiple_of(SECTOR as usize), 0);
-            sectors.encrypt(at / SECTOR, piece);
-        }
-        tree.write_at(node, at, piece)
-    })?;
-    if sectors.is_some() && contents.size > 0 {
-        let end = contents.size.next_multiple_of(SECTOR);
-        tree.write_at(node, end, &((end - contents.size) as u16).to_le_bytes())?;
-    }
-    tree.sync(node, true)
-}
-
-/// Reads back what was written.
-fn check(
-    tree: &dyn Tree,
-    node: Node,
-    contents: &Contents<'_>,
-    sectors: Option<&dyn SectorCipher>,
-    info: Option<(&EfsInfo, Option<&Fek>)>,
-) -> Result<()> {
-    let differs = || Error::from(io::Error::other("what was written reads back otherwise: the file is as it was"));
-    let stored = Stored { tree, file: node, contents: node };
-    let size = match sectors {
-        Some(_) => shape(stored)?.size,
-        None => tree.attributes(node)?.size,
-    };
-    let kept = super::info(tree, node)?;
-    if size != contents.size || kept.as_ref() != info.map(|(info, _)| info) {
-        return Err(differs());
-    }
-    let mut same = true;
-    contents.pieces(|at, piece| {
-        let mut back = vec![0; piece.len()];
-        match sectors {
-            Some(sectors) => read_plain(tree, node, sectors, at, &mut back)?,
-            None => read_exact(tree, node, at, &mut back)?,
-        }
-        same &= back == *piece;
-        Ok(())
-    })?;
-    if same { Ok(()) } else { Err(differs()) }
 }
 
 /// Reads from the beginning of a sector on.

@@ -77,13 +77,27 @@ impl Stream {
     ) -> io::Result<Option<Self>> {
         let mut found: Option<Self> = None;
         pieces(file, reader, of, &mut |piece_name, piece, reader| {
-            if piece_name != name {
-                return Ok(());
-            }
             match &mut found {
-                Some(stream) => stream.continue_with(piece, file, reader),
-                None => Self::begin(piece, file, reader).map(|stream| found = Some(stream)),
+                _ if piece_name != name => {}
+                Some(stream) => stream.continue_with(piece, file, reader)?,
+                None => found = Some(Self::begin(piece, file, reader)?),
             }
+            Ok(true)
+        })?;
+        Ok(found)
+    }
+
+    /// Size and flags of the stream of contents that has this name: all that its first piece tells. None if there is none.
+    ///
+    /// # Errors
+    /// Those of the store; [`damaged`].
+    pub fn head(file: &NtfsFile<'_>, reader: &mut Reader, name: &str) -> io::Result<Option<(u64, NtfsAttributeFlags)>> {
+        let mut found = None;
+        pieces(file, reader, NtfsAttributeType::Data, &mut |piece_name, piece, _| {
+            if piece_name == name {
+                found = Some((piece.value_length(), piece.flags()));
+            }
+            Ok(found.is_none())
         })?;
         Ok(found)
     }
@@ -316,13 +330,13 @@ pub fn names(file: &NtfsFile<'_>, reader: &mut Reader, of: NtfsAttributeType) ->
         if !names.iter().any(|known| known == name) {
             names.push(name.to_owned());
         }
-        Ok(())
+        Ok(true)
     })?;
     Ok(names)
 }
 
-/// What is called with each piece: its name, and the attribute.
-type Each<'a> = dyn FnMut(&str, &NtfsAttribute<'_, '_>, &mut Reader) -> io::Result<()> + 'a;
+/// What is called with each piece, its name and the attribute, and says whether to go on.
+type Each<'a> = dyn FnMut(&str, &NtfsAttribute<'_, '_>, &mut Reader) -> io::Result<bool> + 'a;
 
 /// Calls `each` with all attributes of the type `of`, wherever they are. Those of one stream come in order.
 fn pieces(file: &NtfsFile<'_>, reader: &mut Reader, of: NtfsAttributeType, each: &mut Each<'_>) -> io::Result<()> {
@@ -333,7 +347,9 @@ fn pieces(file: &NtfsFile<'_>, reader: &mut Reader, of: NtfsAttributeType, each:
             Ok(NtfsAttributeType::AttributeList) => return listed(file, &attribute, reader, of, each),
             Ok(ty) if ty == of => {
                 let name = attribute.name().map_err(super::io_error)?.to_string_lossy();
-                each(&name, &attribute, reader)?;
+                if !each(&name, &attribute, reader)? {
+                    break;
+                }
             }
             Ok(_) | Err(_) => {}
         }
@@ -357,7 +373,9 @@ fn listed(
         }
         let record = entry.to_file(file.ntfs(), reader).map_err(super::io_error)?;
         let piece = entry.to_attribute(&record).map_err(super::io_error)?;
-        each(&entry.name().to_string_lossy(), &piece, reader)?;
+        if !each(&entry.name().to_string_lossy(), &piece, reader)? {
+            break;
+        }
     }
     Ok(())
 }

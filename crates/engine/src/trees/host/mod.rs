@@ -121,11 +121,16 @@ impl HostFolder {
         self.nodes.add(open_below(folder, name, NODE, Mode::empty())?)
     }
 
-    /// What is open of a file in that direction, or else opened for now.
+    /// What is open of a file in that direction, or else opened for now. What nobody has open to read it is read for what else
+    /// is asked of it, as its size is where that is in a header: the time of access stays.
     fn file(&self, node: Node, direction: Direction) -> io::Result<Arc<File>> {
         let node = self.nodes.get(node)?;
         node.must_be_file()?;
-        node.opened(direction, || node.reopen(self.flags(direction)))
+        let flags = match direction {
+            Direction::Read => self.flags(direction) | OFlags::NOATIME,
+            Direction::Write => self.flags(direction),
+        };
+        node.opened(direction, || node.reopen(flags))
     }
 
     /// Who only reads leaves no trace in the time of access either, where that may be asked for (open(2)).

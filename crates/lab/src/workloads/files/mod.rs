@@ -11,6 +11,7 @@ mod content;
 mod dbench;
 mod gzip;
 mod large_file;
+mod small_files;
 mod tree;
 mod unpack;
 
@@ -27,6 +28,7 @@ use crate::run::Level;
 pub(super) static WORKLOADS: &[&dyn Workload] = &[
     &tree::DirectoryTree,
     &large_file::LargeFile,
+    &small_files::SmallFiles,
     &unpack::Unpack,
     &compile::Compile,
     &gzip::Gzip,

@@ -1,0 +1,7 @@
+//! eCryptfs as others know it: the kernel's own, the programs of ecryptfs-utils, and a maker of folders of every kind.
+//!
+//! Nothing here knows the engine's code for eCryptfs, so that one checks the other.
+
+pub mod kernel;
+pub mod maker;
+pub mod utils;
