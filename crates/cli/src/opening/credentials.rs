@@ -220,6 +220,7 @@ impl CredentialArgs {
             none: self.no_password,
             keyfiles: &self.keyfiles,
             must_come: false,
+            alone: false,
         }
     }
 }
@@ -270,6 +271,7 @@ impl NewCredentialArgs {
             none: self.no_new_password,
             keyfiles: &self.new_keyfiles,
             must_come: false,
+            alone: false,
         }
     }
 }
@@ -286,6 +288,7 @@ impl DestinationCredentialArgs {
             none: self.no_new_password,
             keyfiles: &self.new_keyfiles,
             must_come: false,
+            alone: false,
         }
     }
 }
@@ -302,6 +305,7 @@ impl HiddenCredentialArgs {
             none: self.no_hidden_password,
             keyfiles: &self.hidden_keyfiles,
             must_come: false,
+            alone: false,
         }
     }
 }
@@ -344,8 +348,8 @@ pub struct Source<'a> {
     /// What stands before `password-file` in the options' names.
     prefix: &'static str,
     /// What is asked on a terminal, for what exists and for what is new.
-    question: &'static str,
-    question_new: &'static str,
+    question: &'a str,
+    question_new: &'a str,
     file: Option<&'a Path>,
     fd: Option<i32>,
     /// There is no password.
@@ -354,16 +358,37 @@ pub struct Source<'a> {
     keyfiles: &'a [PathBuf],
     /// An input that is no file has to give at least a newline.
     must_come: bool,
+    /// Nothing can take the password's place.
+    alone: bool,
 }
 
 impl<'a> Source<'a> {
     /// A password and no keyfiles: `prefix` stands before `password-file` in the options' names.
-    pub fn password(prefix: &'static str, question: &'static str, file: Option<&'a Path>, fd: Option<i32>) -> Self {
-        Self { prefix, question, question_new: question, file, fd, none: false, keyfiles: &[], must_come: false }
+    pub fn password(prefix: &'static str, question: &'a str, file: Option<&'a Path>, fd: Option<i32>) -> Self {
+        let question_new = question;
+        Self { prefix, question, question_new, file, fd, none: false, keyfiles: &[], must_come: false, alone: true }
     }
 }
 
 impl Source<'_> {
+    /// Reads the password alone, asking where needed.
+    pub fn secret(&self) -> Result<Secret> {
+        Self::only(self.read()?)
+    }
+
+    /// The same for a new one, which is asked twice and not empty.
+    pub fn new_secret(&self) -> Result<Secret> {
+        Self::only(self.read_new()?)
+    }
+
+    fn only(credentials: Vec<Credential>) -> Result<Secret> {
+        let password = credentials.into_iter().find_map(|credential| match credential {
+            Credential::Passphrase(text) => Some(text),
+            _ => None,
+        });
+        password.ok_or_else(|| Error::misuse("no password was read"))
+    }
+
     /// Whether the password is read from standard input.
     pub fn on_stdin(&self) -> bool {
         self.file.is_some_and(|path| path.as_os_str() == "-")
@@ -392,6 +417,7 @@ impl Source<'_> {
         let Self { prefix, .. } = self;
         let hint = match empty {
             Credential::Keyfile(_) => "`claviger keyfile` makes one.".to_owned(),
+            _ if self.alone => "Whoever has the file would need nothing else.".to_owned(),
             _ => format!("For a volume without a password, use --no-{prefix}password with --{prefix}keyfile FILE."),
         };
         Err(Error::misuse(format!("the new {} is empty", empty.kind())).hint(hint))
@@ -415,10 +441,14 @@ impl Source<'_> {
                 Some(terminal) => Some(ask(&terminal)?),
                 None => {
                     let Self { prefix, .. } = self;
-                    return Err(Error::misuse("there is no terminal on which to ask for the password").hint(format!(
-                        "Give it with --{prefix}password-file FILE, --{prefix}password-fd N, or --no-{prefix}password \
-                         with --{prefix}keyfile FILE."
-                    )));
+                    let hint = match self.alone {
+                        true => format!("Give it with --{prefix}password-file FILE or --{prefix}password-fd N."),
+                        false => format!(
+                            "Give it with --{prefix}password-file FILE, --{prefix}password-fd N, or --no-{prefix}password \
+                             with --{prefix}keyfile FILE."
+                        ),
+                    };
+                    return Err(Error::misuse("there is no terminal on which to ask for the password").hint(hint));
                 }
             },
         };

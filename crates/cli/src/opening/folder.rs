@@ -6,6 +6,7 @@ use claviger_engine::credential::FolderOptions;
 use claviger_engine::file_formats::ecryptfs;
 use claviger_engine::{Credential, Error, Result, Secret};
 
+use crate::opening::certificates::{self, CertificateArgs};
 use crate::opening::credentials::Source;
 
 /// How such a folder is opened and used.
@@ -47,6 +48,9 @@ pub struct FolderArgs {
     /// Keep the headers of new files in extended attributes
     #[arg(long)]
     xattr_metadata: bool,
+
+    #[command(flatten)]
+    pub(crate) certificates: CertificateArgs,
 }
 
 /// What the options come to: the files that they name are read.
@@ -61,12 +65,21 @@ impl FolderArgs {
     pub fn given(&self) -> bool {
         let Self { no_name_encryption, passthrough, encrypted_view, xattr_metadata, .. } = self;
         let flags = [no_name_encryption, passthrough, encrypted_view, xattr_metadata].into_iter().any(|flag| *flag);
-        flags || self.gives_password() || self.gives_name_password() || self.wrapped_passphrase.is_some()
+        flags
+            || self.certificates.given()
+            || self.gives_password()
+            || self.gives_name_password()
+            || self.wrapped_passphrase.is_some()
     }
 
     /// Whether files are shown as they are stored, which takes no password.
     pub fn as_stored(&self) -> bool {
         self.encrypted_view
+    }
+
+    /// The format that private keys are for, if some are named.
+    pub fn certificate_format(&self) -> Option<&'static str> {
+        self.certificates.given().then_some(certificates::FORMAT)
     }
 
     /// Whether it is said where the folder's password comes from.

@@ -62,7 +62,8 @@ impl OpenArgs {
     }
 
     fn inner(&self, tree: &Arc<dyn Tree>, path: &OsStr) -> claviger_engine::Result<Locked> {
-        Opening::tree(Arc::clone(tree)).at(path).format(self.how.folder_format()).find()
+        let format = self.how.folder_format().or(self.how.folder.certificate_format());
+        Opening::tree(Arc::clone(tree)).at(path).format(format).find()
     }
 
     fn found(&self, locked: Locked, place: Place) -> anyhow::Result<FoundFolder<'_>> {
@@ -115,11 +116,15 @@ impl FoundFolder<'_> {
         let args = self.args;
         let own = args.how.folder.gives_password() || self.place == Place::InVolume;
         let asks = |keyfiles: &[Credential]| !args.how.folder.as_stored() && self.locked.asks_passphrase(keyfiles);
-        Ok(match own {
+        let mut credentials = match own {
             true if !asks(&[]) && !args.how.folder.gives_password() => Vec::new(),
             true => args.how.folder.source().read()?,
             false => args.credentials.read_for(asks)?,
-        })
+        };
+        if let Some((tree, _)) = self.locked.stored_files() {
+            credentials.extend(args.how.folder.certificates.read(&**tree)?);
+        }
+        Ok(credentials)
     }
 
     /// How it is opened, with these credentials.

@@ -1,5 +1,6 @@
 //! Opening a volume: the options that several verbs share, and the way from a path to an open volume.
 
+pub mod certificates;
 pub mod cost;
 pub mod credentials;
 pub mod editing;
@@ -212,7 +213,9 @@ impl How {
         if !path.is_dir() {
             self.headerless.check(self.format())?;
         }
-        let opening = Opening::path(path).partition(self.partition).format(self.format());
+        // Nothing in a folder shows that its files are encrypted for certificates.
+        let format = self.format().or_else(|| self.folder.certificate_format().filter(|_| path.is_dir()));
+        let opening = Opening::path(path).partition(self.partition).format(format);
         Ok(opening.detached_header(self.header_file()).by_backup(self.by_backup()))
     }
 
@@ -454,6 +457,12 @@ impl OpenArgs {
         let credentials = match locked.headerless() {
             true => self.credentials.read_for_headerless(asks)?,
             false => self.credentials.read_for(asks)?,
+        };
+        let credentials = match locked.stored_files() {
+            Some((tree, _)) => {
+                [credentials, self.how.folder.certificates.read(&**tree)?].into_iter().flatten().collect()
+            }
+            None => credentials,
         };
         let hidden_credentials = hidden.map(|h| h.credentials.source().read()).transpose()?;
         let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| Protect {

@@ -111,7 +111,10 @@ fn every_cipher_and_size_reads_as_ntfsdecrypt_reads_it() {
     assert!(matches!(EFS.identify(&*lower).expect("read"), Verdict::Possible(_)));
     // As long as nobody asks for it, ciphertext is not read as contents.
     let error = read_fails(&*lower, "/Aes256 513");
-    assert!(matches!(error.kind, Blame::Unsupported { .. }) && error.to_string().contains("encrypted (EFS)"), "{error}");
+    assert!(
+        matches!(error.kind, Blame::Unsupported { .. }) && error.to_string().contains("encrypted (EFS)"),
+        "{error}"
+    );
     assert_eq!(lower.attributes(node(&*lower, "/Aes256 513")).expect("attributes").size, 513);
     assert!(lower.attributes(node(&*lower, "/Aes256 513")).expect("attributes").encrypted);
     assert!(!lower.attributes(node(&*lower, "/clear")).expect("attributes").encrypted);
@@ -154,7 +157,10 @@ fn every_cipher_and_size_reads_as_ntfsdecrypt_reads_it() {
     }
     let file = node(&*lower, "/Desx 4096");
     let facts = EFS.facts(Stored { tree: &*lower, file, contents: file }).expect("read");
-    assert_eq!((facts.state, facts.size, facts.version, facts.keys.len()), (FileState::Encrypted, Some(4096), Some(2), 2));
+    assert_eq!(
+        (facts.state, facts.size, facts.version, facts.keys.len()),
+        (FileState::Encrypted, Some(4096), Some(2), 2)
+    );
     assert!(facts.keys[0].contains(&hex(&me)) && facts.keys[1].starts_with("recovery agent Agent"));
     let file = node(&*lower, "/clear");
     let facts = EFS.facts(Stored { tree: &*lower, file, contents: file }).expect("read");
@@ -311,8 +317,7 @@ fn a_folder_that_ntfs_3g_shows_raw_is_read_through_the_same_keys() {
         files.push((size.to_string(), plain));
     }
     fs::write(mounted.path().join("clear"), b"in clear").expect("a file");
-    let lower: Arc<dyn Tree> =
-        Arc::new(HostFolder::open(mounted.path(), Access::ReadWrite).expect("a folder"));
+    let lower: Arc<dyn Tree> = Arc::new(HostFolder::open(mounted.path(), Access::ReadWrite).expect("a folder"));
     let tree = stacked(lower.clone(), &[&me]);
     for (name, plain) in &files {
         let file = node(&tree, name);

@@ -1,0 +1,141 @@
+//! Options for private keys: of files that were encrypted for certificates.
+
+use std::cell::OnceCell;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use claviger_engine::private_keys::dpapi::{Login, Profile};
+use claviger_engine::private_keys::{self, Contents, PrivateKey, pkcs11};
+use claviger_engine::store::Access;
+use claviger_engine::trees::Tree;
+use claviger_engine::trees::host::HostFolder;
+use claviger_engine::{Credential, Error, Result, Secret};
+
+use crate::opening::credentials::{self, Source};
+
+/// What the options are for, where nothing else says it.
+pub const FORMAT: &str = "EFS";
+
+/// Private keys, and what opens them.
+#[derive(clap::Args, Clone, Default)]
+#[command(next_help_heading = "Certificates and private keys: EFS")]
+pub struct CertificateArgs {
+    /// A private key with its certificate (PFX, P12, PEM), or a folder of such files. May be repeated
+    #[arg(long = "certificate", value_name = "FILE", id = "certificates")]
+    files: Vec<PathBuf>,
+
+    /// The profile of a Windows user, whose own key store is used: a folder that was copied, or on the disk itself :/Users/NAME
+    #[arg(long, value_name = "FOLDER")]
+    windows_profile: Option<PathBuf>,
+
+    /// Read the NT hash of the Windows user from FILE, instead of the password: 32 hexadecimal digits
+    #[arg(long, value_name = "FILE", requires = "windows_profile", conflicts_with = "certificate_password")]
+    windows_hash_file: Option<PathBuf>,
+
+    /// A smart card's PKCS#11 module: /usr/lib/x86_64-linux-gnu/opensc-pkcs11.so
+    #[arg(long, value_name = "FILE")]
+    pkcs11_module: Option<PathBuf>,
+
+    /// The label of the smart card, where several are there
+    #[arg(long, value_name = "LABEL", requires = "pkcs11_module")]
+    pkcs11_token: Option<String>,
+
+    /// Read what opens the private keys from FILE instead of asking: the password of the certificate's file or of the Windows user,
+    /// or the smart card's PIN; `-` is standard input
+    #[arg(long, value_name = "FILE", group = "certificate_password")]
+    certificate_password_file: Option<PathBuf>,
+
+    /// Read what opens the private keys from this open file descriptor
+    #[arg(long, value_name = "N", group = "certificate_password")]
+    certificate_password_fd: Option<i32>,
+}
+
+impl CertificateArgs {
+    /// Whether one of them was given that means something by itself.
+    pub fn given(&self) -> bool {
+        self.names_one() || self.certificate_password_file.is_some() || self.certificate_password_fd.is_some()
+    }
+
+    fn names_one(&self) -> bool {
+        !self.files.is_empty() || self.windows_profile.is_some() || self.pkcs11_module.is_some()
+    }
+
+    /// The private keys, asking for what opens them. `disk` is where a profile lies whose path begins with a colon.
+    pub fn read(&self, disk: &(dyn Tree + 'static)) -> Result<Vec<Credential>> {
+        if self.given() && !self.names_one() {
+            return Err(Error::misuse("a password is given for a private key, and no private key")
+                .hint("Name one with --certificate, --windows-profile or --pkcs11-module."));
+        }
+        let said = Said { args: self, read: OnceCell::new() };
+        let mut keys = Vec::new();
+        if !self.files.is_empty() {
+            keys.extend(self.read_files(&said)?);
+        }
+        if let Some(profile) = &self.windows_profile {
+            keys.extend(self.read_profile(profile, disk, &said)?);
+        }
+        if let Some(module) = &self.pkcs11_module {
+            let mut ask = |label: &str| said.password(&format!("PIN of {label}: "));
+            keys.extend(pkcs11::open(module, self.pkcs11_token.as_deref(), &mut ask)?);
+        }
+        Ok(keys.into_iter().map(Credential::PrivateKey).collect())
+    }
+
+    fn read_files(&self, said: &Said<'_>) -> Result<Vec<Arc<dyn PrivateKey>>> {
+        let mut all = Contents::default();
+        for path in &self.files {
+            for file in private_keys::files(path)? {
+                let mut ask = || said.password(&format!("Password of {}: ", file.display()));
+                all.extend(private_keys::read_file(&file, &mut ask)?);
+            }
+            credentials::hide(path)?;
+        }
+        all.into_keys().map_err(|e| e.at(&self.files[0]))
+    }
+
+    fn read_profile(
+        &self,
+        path: &Path,
+        disk: &(dyn Tree + 'static),
+        said: &Said<'_>,
+    ) -> Result<Vec<Arc<dyn PrivateKey>>> {
+        let profile = match path.as_os_str().as_bytes().strip_prefix(b":") {
+            Some(inside) => Profile::read(disk, OsStr::from_bytes(inside))?,
+            None => {
+                Profile::read(&HostFolder::open(path, Access::ReadOnly)?, OsStr::new("/")).map_err(|e| e.at(path))?
+            }
+        };
+        let login = match &self.windows_hash_file {
+            Some(file) => Login::nt_hash(&Source::password("windows-hash", "", Some(file), None).secret()?)
+                .map_err(|e| e.at(file))?,
+            None => {
+                let user = path.file_name().unwrap_or_default().to_string_lossy();
+                Login::Password(said.password(&format!("Windows password of {user}: "))?)
+            }
+        };
+        profile.unlock(&login).map_err(|e| e.at(path))
+    }
+}
+
+/// What was said to open private keys: read once where the options name an input, asked each time otherwise.
+struct Said<'a> {
+    args: &'a CertificateArgs,
+    read: OnceCell<Secret>,
+}
+
+impl Said<'_> {
+    fn password(&self, question: &str) -> Result<Secret> {
+        let CertificateArgs { certificate_password_file: file, certificate_password_fd: fd, .. } = self.args;
+        let source = Source::password("certificate-", question, file.as_deref(), *fd);
+        if file.is_none() && fd.is_none() {
+            return source.secret();
+        }
+        if self.read.get().is_none() {
+            let _ = self.read.set(source.secret()?);
+        }
+        let read = self.read.get().ok_or_else(|| Error::misuse("no password was read"))?;
+        Ok(Secret::copy_from(read))
+    }
+}
