@@ -6,6 +6,7 @@
 
 mod clear;
 pub mod ecryptfs;
+mod salvage;
 mod stacked;
 mod survey;
 
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 pub use clear::CLEAR;
 pub use ecryptfs::ECRYPTFS;
+pub use salvage::Salvage;
 use serde::Serialize;
 pub use stacked::Stacked;
 pub use survey::{Problem, Survey};
