@@ -9,7 +9,7 @@ use claviger_engine::diagnosis::{self, How, Search};
 use claviger_engine::file_formats::{Beside, CLEAR, FILE_FORMATS, Problem, Stacked, Survey};
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
-use claviger_engine::{Error, ErrorKind, Unlock, Verdict};
+use claviger_engine::{Error, ErrorKind, FileFormat, Unlock, Verdict};
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
