@@ -14,7 +14,7 @@ use crate::registers;
 
 /// Secret bytes: a password, a keyfile's pool, a derived or a volume key.
 ///
-/// Each lives in pages of its own that are locked into memory if the limit on locked memory allows, excluded from core
+/// Each lives in pages that hold nothing but secrets, which are locked into memory if the limit on locked memory allows, excluded from core
 /// dumps, emptied in forked children and wiped on drop. There is no `Clone`, no `Display`, and `Debug` shows the length
 /// only.
 pub struct Secret(Pages);
@@ -183,7 +183,7 @@ fn overwrite<const DEPTH: usize>() {
 /// From this many bytes on, huge pages are requested: Argon2, which jumps about in them, is faster with them.
 const HUGE: usize = 4 << 20;
 
-/// Anonymous pages of their own.
+/// Room for a secret: a slot among others, or anonymous pages of its own if it is large.
 struct Pages {
     at: NonNull<u8>,
     len: usize,
@@ -201,7 +201,15 @@ impl Pages {
 
     /// `None` if the kernel refuses the mapping.
     fn try_new(len: usize) -> Option<Self> {
-        let mapped = Self::mapped(len);
+        let at = match slots::class(len) {
+            Some(class) => slots::take(class)?,
+            None => Self::map(Self::mapped(len))?,
+        };
+        Some(Self { at, len })
+    }
+
+    /// So many bytes, whole pages, all zero.
+    fn map(mapped: usize) -> Option<NonNull<u8>> {
         // SAFETY: a new private anonymous mapping, at an address of the kernel's choice, aliases nothing.
         let at = unsafe {
             mm::mmap_anonymous(std::ptr::null_mut(), mapped, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
@@ -218,7 +226,14 @@ impl Pages {
             let _ = mm::madvise(at.as_ptr().cast(), mapped, Advice::LinuxDontDump);
             let _ = mm::madvise(at.as_ptr().cast(), mapped, Advice::LinuxWipeOnFork);
         }
-        Some(Self { at, len })
+        Some(at)
+    }
+
+    /// # Safety
+    /// [`Pages::map`] returned this place for so many bytes, and nothing refers to it any more.
+    unsafe fn unmap(at: NonNull<u8>, mapped: usize) {
+        // SAFETY: the caller vouches for the mapping. Unmapping unlocks it.
+        let _ = unsafe { mm::munmap(at.as_ptr().cast(), mapped) };
     }
 
     fn bytes(&self) -> &[u8] {
@@ -239,14 +254,108 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // Word by word: byte by byte, Argon2's hundreds of megabytes would take a while. SAFETY: the mapping is made of
-        // whole pages, is ours and initialised, and integers have no niches.
-        unsafe { slice::from_raw_parts_mut(self.at.as_ptr().cast::<u64>(), Self::mapped(self.len) / 8) }.zeroize();
+        let class = slots::class(self.len);
+        let room = class.map_or_else(|| Self::mapped(self.len), slots::size);
+        // Word by word: byte by byte, Argon2's hundreds of megabytes would take a while. SAFETY: the room is whole words, is ours
+        // and initialised, and integers have no niches.
+        unsafe { slice::from_raw_parts_mut(self.at.as_ptr().cast::<u64>(), room / 8) }.zeroize();
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: the mapping is ours, of this size, and nothing refers to it any more. Unmapping unlocks it.
-        let _ = unsafe { mm::munmap(self.at.as_ptr().cast(), Self::mapped(self.len)) };
+        // SAFETY: the room is ours, of this size, and nothing refers to it any more.
+        unsafe {
+            match class {
+                Some(class) => slots::give_back(class, self.at),
+                None => Self::unmap(self.at, room),
+            }
+        }
         // Whoever copied or used it last may have left it in registers or on the stack.
         registers::wipe();
+    }
+}
+
+/// Slots for small secrets, which share pages: a folder has a key and its schedule for each open file, and there may be very many.
+/// What is free is zero.
+mod slots {
+    use super::*;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    /// The size of a slot, as a power of two: of the smallest and of the largest class.
+    const SMALLEST: u32 = 6;
+    const LARGEST: u32 = 10;
+    const CLASSES: usize = (LARGEST - SMALLEST + 1) as usize;
+
+    /// Slots that are mapped together, one for each bit.
+    const TOGETHER: usize = u64::BITS as usize;
+
+    /// Slots of one size.
+    struct Class {
+        /// Where slots lie, and which of them are free.
+        groups: BTreeMap<usize, u64>,
+        /// Groups of which some are free.
+        open: BTreeSet<usize>,
+    }
+
+    static SLOTS: [Mutex<Class>; CLASSES] =
+        [const { Mutex::new(Class { groups: BTreeMap::new(), open: BTreeSet::new() }) }; CLASSES];
+
+    /// The class for so many bytes; none if they are too many.
+    pub(super) fn class(len: usize) -> Option<usize> {
+        let power = len.max(1).next_power_of_two().trailing_zeros().max(SMALLEST);
+        (len <= 1 << LARGEST).then(|| (power - SMALLEST) as usize)
+    }
+
+    /// Bytes of a slot.
+    pub(super) fn size(class: usize) -> usize {
+        1 << (class + SMALLEST as usize)
+    }
+
+    fn of(class: usize) -> MutexGuard<'static, Class> {
+        SLOTS[class].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A slot that is free, aligned to its size; `None` if the kernel refuses a mapping.
+    pub(super) fn take(class: usize) -> Option<NonNull<u8>> {
+        let mut slots = of(class);
+        let group = match slots.open.first() {
+            Some(group) => *group,
+            None => {
+                let group = Pages::map(mapped(class))?.expose_provenance().get();
+                slots.groups.insert(group, u64::MAX);
+                slots.open.insert(group);
+                group
+            }
+        };
+        let free = slots.groups.get_mut(&group).expect("every open group is there");
+        let at = group + free.trailing_zeros() as usize * size(class);
+        *free &= *free - 1;
+        if *free == 0 {
+            slots.open.remove(&group);
+        }
+        NonNull::new(std::ptr::with_exposed_provenance_mut(at))
+    }
+
+    /// # Safety
+    /// [`take`] returned this slot for this class, all of it is zero, and nothing refers to it any more.
+    pub(super) unsafe fn give_back(class: usize, at: NonNull<u8>) {
+        let mut slots = of(class);
+        let at = at.addr().get();
+        let (&group, free) = slots.groups.range_mut(..=at).next_back().expect("the slot is in a group");
+        *free |= 1 << ((at - group) / size(class));
+        let unused = *free == u64::MAX;
+        slots.open.insert(group);
+        // One is kept: who opens and closes one file after the other would map and unmap each time.
+        if unused && slots.open.len() > 1 {
+            slots.groups.remove(&group);
+            slots.open.remove(&group);
+            let at = NonNull::new(std::ptr::with_exposed_provenance_mut(group)).expect("a mapping");
+            // SAFETY: `take` has mapped it, and no slot of it is in use.
+            unsafe { Pages::unmap(at, mapped(class)) };
+        }
+    }
+
+    /// Bytes of a group.
+    fn mapped(class: usize) -> usize {
+        Pages::mapped(TOGETHER * size(class))
     }
 }
 
@@ -265,6 +374,65 @@ mod tests {
         assert!(secret.same_as(b"abc"));
         assert!(!secret.same_as(b"abd") && !secret.same_as(b"ab") && !secret.same_as(b""));
         assert!(Secret::zeroed(0).same_as(b""));
+    }
+
+    #[test]
+    fn many_small_secrets_share_pages_and_none_their_bytes() {
+        for len in [0, 1, 63, 64, 65, 512, 1023, 1024, 1025] {
+            let fill = |i: usize| Secret::copy_from(&vec![i as u8 + 1; len]);
+            let mut secrets: Vec<_> = (0..200).map(fill).collect();
+            // Every other one goes, and others come in their place.
+            secrets.iter_mut().step_by(2).for_each(|secret| *secret = Secret::zeroed(len));
+            for (i, secret) in secrets.iter().enumerate() {
+                let byte = if i % 2 == 0 { 0 } else { i as u8 + 1 };
+                assert!(secret.iter().all(|b| *b == byte), "{len} bytes, the one with the number {i}");
+            }
+            let mut places: Vec<_> = secrets.iter().map(|secret| secret.as_ptr() as usize).collect();
+            places.sort_unstable();
+            assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= len.max(64)), "{len} bytes");
+            if len == 64 {
+                let mut pages: Vec<_> = places.iter().map(|at| at / 4096).collect();
+                pages.dedup();
+                assert!(pages.len() < 100, "they are in {} pages", pages.len());
+            }
+        }
+    }
+
+    #[test]
+    fn threads_take_and_give_back_at_once() {
+        std::thread::scope(|scope| {
+            for thread in 0..8u8 {
+                scope.spawn(move || {
+                    let mut held = Vec::new();
+                    for round in 0..2000usize {
+                        held.push(Secret::copy_from(&[thread; 100]));
+                        if round % 3 == 0 {
+                            assert!(held.swap_remove(round / 7 % held.len()).same_as(&[thread; 100]));
+                        }
+                    }
+                    assert!(held.iter().all(|secret| secret.same_as(&[thread; 100])));
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn small_secrets_are_in_pages_for_no_dump_and_wiped_on_fork() {
+        let secret = Secret::zeroed(100);
+        let at = secret.as_ptr() as usize;
+        let smaps = std::fs::read_to_string("/proc/self/smaps").expect("procfs");
+        let mut inside = false;
+        for line in smaps.lines() {
+            if let Some((from, to)) = line.split_once(' ').and_then(|(range, _)| range.split_once('-')) {
+                let hex = |text| usize::from_str_radix(text, 16).ok();
+                inside = hex(from).zip(hex(to)).is_some_and(|(from, to)| (from..to).contains(&at));
+            }
+            if inside && line.starts_with("VmFlags:") {
+                assert!(line.contains(" dd") && line.contains(" wf"), "{line}");
+                return;
+            }
+        }
+        panic!("the mapping is listed");
     }
 
     #[test]

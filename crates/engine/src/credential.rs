@@ -247,16 +247,17 @@ pub struct Headerless {
 pub struct FolderOptions<'a> {
     /// The passphrase of names, where it is another one than that of contents.
     pub name_passphrase: Option<&'a Secret>,
-    /// New names are in clear. Otherwise they are as the other names of the folder; encrypted, where there are none.
+    /// Names are taken as they are stored, and new ones are in clear. Otherwise they are as the folder's names are; encrypted, where
+    /// there are none.
     pub clear_names: bool,
     /// The contents of a file in which the folder's passphrase is wrapped (`wrapped-passphrase`): the passphrase that is given
     /// unwraps it, and the one that comes out opens the folder.
     pub wrapped_passphrase: Option<&'a [u8]>,
     /// Files that are not encrypted are shown as they are. Otherwise to read them is an error.
     pub passthrough: bool,
-    /// Each file reads as it is stored, with its header in front; nothing can be written.
+    /// Each file reads as it is stored, with its header in front, and so do names; nothing can be written, and no credential is needed.
     pub encrypted_view: bool,
-    /// Headers of new files are kept in an extended attribute.
+    /// Headers of new files are kept in an extended attribute. Otherwise where the folder's other files have them.
     pub metadata_in_attributes: bool,
     /// The cipher of new files, by its name in the format: `aes`. Otherwise that of the folder's other files.
     pub cipher: Option<&'a str>,

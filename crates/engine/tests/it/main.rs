@@ -6,6 +6,7 @@ mod bitlocker_create;
 mod bitlocker_damaged;
 mod bitlocker_protectors;
 mod bitlocker_states;
+mod ecryptfs_vectors;
 mod edit;
 mod examples;
 mod filesystems_detect;

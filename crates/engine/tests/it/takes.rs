@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::support::{filevault2, shared};
-use claviger_engine::credential::{HeaderChoice, Headerless};
+use claviger_engine::credential::{FolderOptions, HeaderChoice, Headerless};
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
 use claviger_engine::spec::{Cost, Keeping};
 use claviger_engine::store::MemoryStore;
@@ -79,7 +79,13 @@ fn asking<'a>(
         | Parameter::RecoveryPassword
         | Parameter::StartupKey
         | Parameter::Keyslot
-        | Parameter::BackupHeader => return None,
+        | Parameter::BackupHeader
+        | Parameter::NamePassphrase
+        | Parameter::ClearNames
+        | Parameter::WrappedPassphrase
+        | Parameter::Passthrough
+        | Parameter::EncryptedView
+        | Parameter::MetadataInAttributes => return None,
         other => panic!("say how one asks for {other:?}"),
     })
 }
@@ -143,7 +149,9 @@ fn only_formats_that_say_so_make_key_files() {
 }
 
 /// What opens the volume in `store` with a parameter more; nothing where it is one of a new volume alone.
-fn opening(parameter: Parameter, base: Unlock<'_>) -> Option<Unlock<'_>> {
+fn opening<'a>(parameter: Parameter, base: Unlock<'a>, other: &'a Secret) -> Option<Unlock<'a>> {
+    let plain = FolderOptions::default();
+    let of_folder = |folder| Unlock { folder, ..Unlock::with(base.credentials) };
     let place = base.headerless;
     let choose = |header| Unlock { header, ..Unlock::with(base.credentials) };
     Some(match parameter {
@@ -163,6 +171,12 @@ fn opening(parameter: Parameter, base: Unlock<'_>) -> Option<Unlock<'_>> {
         Parameter::HiddenVolume => {
             Unlock { pim: base.pim, ..choose(HeaderChoice::One { hidden: true, backup: false }) }
         }
+        Parameter::NamePassphrase => of_folder(FolderOptions { name_passphrase: Some(other), ..plain }),
+        Parameter::ClearNames => of_folder(FolderOptions { clear_names: true, ..plain }),
+        Parameter::WrappedPassphrase => of_folder(FolderOptions { wrapped_passphrase: Some(other), ..plain }),
+        Parameter::Passthrough => of_folder(FolderOptions { passthrough: true, ..plain }),
+        Parameter::EncryptedView => of_folder(FolderOptions { encrypted_view: true, ..plain }),
+        Parameter::MetadataInAttributes => of_folder(FolderOptions { metadata_in_attributes: true, ..plain }),
         _ => return None,
     })
 }
@@ -184,7 +198,7 @@ fn volumes_open_with_what_their_formats_say() {
         let name = format.name();
         let spec = base(*format);
         let store = volume(*format, &spec);
-        let credentials = [passphrase()];
+        let (credentials, other) = ([passphrase()], Secret::copy_from(b"another"));
         let header = format.open(&store).unwrap_or_else(|e| panic!("{name}: {e}"));
         for parameter in Parameter::ALL {
             let base = format.takes().reopening(&spec, &credentials);
@@ -193,7 +207,7 @@ fn volumes_open_with_what_their_formats_say() {
                     format.open_detached(&store, &store).and_then(|header| header.unlock(&base))
                 }
                 _ => {
-                    let Some(with) = opening(*parameter, base) else { continue };
+                    let Some(with) = opening(*parameter, base, &other) else { continue };
                     assert!(with.parameters().contains(parameter), "{parameter:?}");
                     header.unlock(&with)
                 }

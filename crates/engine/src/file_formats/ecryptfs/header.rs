@@ -235,6 +235,7 @@ impl<'a> Packets<'a> {
 
     /// The body of the packet that is next, and goes behind it.
     fn body(&mut self, tag: u8) -> Result<&'a [u8], NoHeader> {
+        self.need(self.at + 1)?;
         debug_assert_eq!(self.bytes[self.at], tag);
         let rest = &self.bytes[self.at + 1..];
         let Some((len, digits)) = packet_len(rest) else {

@@ -93,7 +93,7 @@ fn encrypted(place: Place, header: &Header<'_>, stored: u64) -> FileFacts {
     let suite: Option<Suite> = header.keys.first().map(|key| key.suite);
     let end = header.data_at + header.size.next_multiple_of(u64::from(header::EXTENT));
     let (state, problem) = if suite.is_none() {
-        let what = "It is encrypted for a public key, a mode of eCryptfs that is not supported.";
+        let what = "It is encrypted for a public key, as by eCryptfs's module openssl, which is not supported.";
         (FileState::Unsupported, Some(what.to_owned()))
     } else if header.size > 0 && stored < end {
         let what = format!("It was cut short: {end} bytes should be stored, and there are {stored}.");

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use claviger_crypto::modes::EcryptfsCbc;
+use claviger_crypto::secret::wipe_after_sectors;
 use claviger_crypto::{Acceleration, BlockCipher, Secret, SectorCipher};
 
 use super::header::{self, Header, New, Place};
@@ -54,11 +55,13 @@ pub(super) enum View {
 
 /// Ciphers under tokens, by the token's place in the list.
 #[derive(Default)]
-pub(super) struct Sealers(RwLock<Vec<(usize, Suite, Arc<dyn BlockCipher>)>>);
+pub(super) struct Sealers(RwLock<Vec<Sealer>>);
+
+type Sealer = (usize, Suite, Arc<dyn BlockCipher>);
 
 impl Sealers {
     fn get(&self, at: usize, suite: Suite, make: impl FnOnce() -> Box<dyn BlockCipher>) -> Arc<dyn BlockCipher> {
-        let known = |all: &[(usize, Suite, Arc<dyn BlockCipher>)]| {
+        let known = |all: &[Sealer]| {
             all.iter().find(|(of, with, _)| (*of, *with) == (at, suite)).map(|(_, _, cipher)| cipher.clone())
         };
         if let Some(cipher) = known(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
@@ -85,6 +88,14 @@ impl Keys {
         self.sealers.get(at, suite, || self.tokens[at].cipher(suite, self.acceleration))
     }
 
+    /// A file with this header, which opens. If it ends before its contents would begin, its making was cut short.
+    fn found(&self, of: Stored<'_>, place: Place, header: &Header<'_>) -> Result<Found> {
+        let layout = self.open(header)?;
+        let empty = place == Place::File && header.size == 0;
+        let unfinished = empty && of.tree.attributes(of.contents)?.size < header.data_at;
+        Ok(if unfinished { Found::Unfinished } else { Found::Encrypted(layout) })
+    }
+
     /// The layout of a file with this header.
     fn open(&self, header: &Header<'_>) -> Result<FileLayout> {
         let known = |signature| self.tokens.iter().position(|token| token.signature == signature);
@@ -98,6 +109,7 @@ impl Keys {
     /// The layout of a file with this key.
     fn layout_of(&self, key: &[u8], suite: Suite, stored_at: u64, size: u64) -> Result<FileLayout> {
         let cipher = EcryptfsCbc::new(suite.cipher().with_key(key, self.acceleration), key);
+        wipe_after_sectors();
         let cipher: Arc<dyn SectorCipher> = Arc::new(cipher);
         let (len, payload) = (header::largest(stored_at), Payload::crypt(cipher, 0));
         let layout = Layout::new(vec![Segment { at: 0, len, stored_at, payload, writable: true }])?;
@@ -131,10 +143,15 @@ impl Keys {
     }
 }
 
+/// A file or folder of a mode that is not supported.
+pub(super) fn public_keys(what: &str, signatures: &str) -> Error {
+    Error::unsupported(format!("public keys, as of eCryptfs's module openssl: {what} encrypted for {signatures}"))
+}
+
 fn not_for_us(header: &Header<'_>) -> Error {
     if header.keys.is_empty() {
         let public = token::listed(&header.public);
-        return Error::unsupported(format!("eCryptfs with public keys; this file is encrypted for {public}"));
+        return public_keys("this file is", &public);
     }
     let signatures = token::listed(header.keys.iter().map(|key| &key.signature));
     ErrorKind::WrongCredential(format!("the file is encrypted with another key, whose signature is {signatures}"))
@@ -146,7 +163,7 @@ impl FileKeys for Keys {
         let found = kept::look(of, |file| match (file, self.view) {
             (File::Encrypted(Place::Attribute, _, bytes), View::Encrypted) => Self::with_header_in_front(of, bytes),
             (_, View::Encrypted) | (File::Blank, View::Passthrough) => Ok(Found::Clear),
-            (File::Encrypted(_, header, _), _) => self.open(&header).map(Found::Encrypted),
+            (File::Encrypted(place, header, _), _) => self.found(of, place, &header),
             (File::Unfinished | File::Blank, _) => Ok(Found::Unfinished),
             (File::Foreign, _) => self.foreign(),
             (File::Bad(why), _) => Err(why.into()),
@@ -155,7 +172,7 @@ impl FileKeys for Keys {
     }
 
     fn size(&self, of: Stored<'_>) -> io::Result<Option<u64>> {
-        let size = kept::look(of, |file| match (file, self.view) {
+        kept::look(of, |file| match (file, self.view) {
             (File::Encrypted(Place::Attribute, ..), View::Encrypted) => {
                 of.tree.attributes(of.contents).map(|stored| Some(header::HEADER + stored.size))
             }
@@ -163,8 +180,7 @@ impl FileKeys for Keys {
             (File::Encrypted(_, header, _), _) => Ok(Some(header.size)),
             (File::Unfinished | File::Blank, _) => Ok(Some(0)),
             (File::Bad(why), _) => Err(Error::from(why).into()),
-        })?;
-        size
+        })?
     }
 
     fn begin(&self, of: Stored<'_>) -> io::Result<Found> {

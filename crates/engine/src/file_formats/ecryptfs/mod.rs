@@ -187,7 +187,7 @@ fn judge(survey: &Survey) -> Result<()> {
     }
     if !survey.public.is_empty() {
         let public = token::listed(&survey.public);
-        return Err(Error::unsupported(format!("eCryptfs with public keys; the files are encrypted for {public}")));
+        return Err(keys::public_keys("the files are", &public));
     }
     match &survey.damaged {
         Some(why) => Err(why.clone().into()),

@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use claviger_crypto::hash::MD5;
-use claviger_crypto::secret::LockedBox;
+use claviger_crypto::secret::{LockedBox, wipe_after_sectors};
 use claviger_crypto::{Acceleration, BlockCipher};
 
 use super::header::{packet_len, push_packet};
@@ -86,6 +86,7 @@ impl Names {
             return None;
         }
         self.cipher.decrypt_blocks(&mut bytes);
+        wipe_after_sectors();
         let filling = bytes.iter().position(|byte| *byte == 0)?;
         let name = &bytes[filling + 1..];
         let same = filling == self.filling_before(name.len()) && bytes[..filling] == self.filling[..filling];
@@ -98,6 +99,7 @@ impl Names {
         bytes.push(0);
         bytes.extend(plain.as_bytes());
         self.cipher.encrypt_blocks(&mut bytes);
+        wipe_after_sectors();
         let mut packet = Vec::with_capacity(bytes.len() + 13);
         push_packet(&mut packet, TAG, &[&self.key.signature, &[self.key.code], &bytes]);
         let mut text = PREFIX.to_vec();
