@@ -3,10 +3,10 @@
 use claviger_engine::file_formats::efs::{EfsInfo, KeyEntry, Owner};
 use claviger_engine::formats::luks2::reencrypt::{self, Request, Stores};
 use claviger_engine::formats::{loopaes, luks1, luks2};
+use claviger_engine::private_keys::{NewCertificate, SoftKey, write_pfx};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Format, Secret, Spec, Store, Unlock};
-use claviger_engine::private_keys::{NewCertificate, SoftKey, write_pfx};
 use claviger_testkit::bitlocker::maker::{self, EncryptOnWrite, Kind, Made, Protector, State};
 use claviger_testkit::dpapi;
 use claviger_testkit::filevault2::{BLOCK, DATA, Recipe, User};
@@ -374,8 +374,10 @@ pub fn private_keys() -> Vec<Vec<u8>> {
     let new = NewCertificate { name: "x", recovery: false, from: UNIX_EPOCH };
     let certificate = new.sign(&key).expect("a certificate");
     let pfx = write_pfx(&key, &certificate, "x", &Secret::copy_from(b"password")).expect("a PFX");
-    let pem = |label: &str, text: &str| format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n").into_bytes();
-    let encrypted = "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00112233445566778899aabbccddeeff\n\nAAAAAAAAAAAAAAAAAAAAAA==";
+    let pem =
+        |label: &str, text: &str| format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n").into_bytes();
+    let encrypted =
+        "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00112233445566778899aabbccddeeff\n\nAAAAAAAAAAAAAAAAAAAAAA==";
     vec![
         pfx.to_vec(),
         certificate.der,
@@ -391,7 +393,8 @@ pub fn private_keys() -> Vec<Vec<u8>> {
 pub fn dpapi() -> Vec<Vec<u8>> {
     let mut profile = dpapi::Profile::new("password", dpapi::Era::Seven, dpapi::Account::Local);
     profile.iterations = 1;
-    let key = |kind| dpapi::Key { kind, container: "x".into(), pkcs1: RSA_512.to_vec(), certificate: Some(RSA_512.to_vec()) };
+    let key =
+        |kind| dpapi::Key { kind, container: "x".into(), pkcs1: RSA_512.to_vec(), certificate: Some(RSA_512.to_vec()) };
     let files = profile.files(&[key(dpapi::Kind::Capi), key(dpapi::Kind::Cng)]);
     files.into_iter().map(|(_, contents)| contents).collect()
 }

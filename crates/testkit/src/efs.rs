@@ -152,11 +152,15 @@ impl Identity {
             command.args(["-subj", &format!("/CN={name}"), "-addext", &format!("extendedKeyUsage={purposes}")]);
             command.arg("-keyout").arg(at("key.pem")).arg("-out").arg(at("certificate.pem"))
         });
-        openssl(&["pkcs12", "-export", "-keypbe", "PBE-SHA1-3DES", "-certpbe", "PBE-SHA1-3DES", "-macalg", "sha1"], |c| {
-            c.arg("-inkey").arg(at("key.pem")).arg("-in").arg(at("certificate.pem")).arg("-out").arg(at("key.pfx"));
-            c.arg("-passout").arg(format!("pass:{PASSWORD}"))
-        });
-        let fingerprint = openssl(&["x509", "-noout", "-fingerprint", "-sha1", "-in"], |c| c.arg(at("certificate.pem")));
+        openssl(
+            &["pkcs12", "-export", "-keypbe", "PBE-SHA1-3DES", "-certpbe", "PBE-SHA1-3DES", "-macalg", "sha1"],
+            |c| {
+                c.arg("-inkey").arg(at("key.pem")).arg("-in").arg(at("certificate.pem")).arg("-out").arg(at("key.pfx"));
+                c.arg("-passout").arg(format!("pass:{PASSWORD}"))
+            },
+        );
+        let fingerprint =
+            openssl(&["x509", "-noout", "-fingerprint", "-sha1", "-in"], |c| c.arg(at("certificate.pem")));
         let modulus = openssl(&["rsa", "-noout", "-modulus", "-in"], |c| c.arg(at("key.pem")));
         let thumbprint = hex_behind_equals(&fingerprint).try_into().expect("20 bytes");
         let (modulus, exponent) = (hex_behind_equals(&modulus), vec![1, 0, 1]);

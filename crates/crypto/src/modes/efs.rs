@@ -121,10 +121,8 @@ impl Desx {
             *half = std::array::from_fn(|i| pair[i] ^ pair[i + 4]);
         }
         of_whitening.rotate_left(8);
-        let desx = Self {
-            des: Resident::build(|| des::Des::new(&Array(des))),
-            whitening: Secret::copy_from(&of_whitening),
-        };
+        let desx =
+            Self { des: Resident::build(|| des::Des::new(&Array(des))), whitening: Secret::copy_from(&of_whitening) };
         wipe(&mut of_des, 0);
         wipe(&mut of_whitening, 0);
         wipe(&mut des, 0);

@@ -154,7 +154,8 @@ impl KeyEntry {
         let sid = owner.sid.as_deref().and_then(sid_bytes).unwrap_or_default();
         let mut of_owner = vec![0; OWNER];
         let certificate_at = OWNER + sid.len();
-        let fields = [certificate_at + certificate.len(), if sid.is_empty() { 0 } else { OWNER }, BY_CERTIFICATE as usize];
+        let fields =
+            [certificate_at + certificate.len(), if sid.is_empty() { 0 } else { OWNER }, BY_CERTIFICATE as usize];
         let fields = fields.into_iter().chain([certificate.len(), certificate_at]);
         (0..).step_by(4).zip(fields).for_each(|(field, value)| put(&mut of_owner, field, value));
         of_owner.extend(sid);

@@ -19,7 +19,9 @@ use crate::file_formats::Stored;
 use crate::private_keys::{Certificate, PrivateKey};
 use crate::random;
 use crate::store::Store;
-use crate::trees::{Attributes, EFS_INFO, Held, NTFS_ATTRIBUTES, NewNode, Node, NodeKind, Renaming, Setting, Tree, Use};
+use crate::trees::{
+    Attributes, EFS_INFO, Held, NTFS_ATTRIBUTES, NewNode, Node, NodeKind, Renaming, Setting, Tree, Use,
+};
 
 /// Bytes that are copied at a time: whole sectors.
 const PIECE: u64 = 1 << 20;
@@ -117,7 +119,11 @@ pub fn share(place: Place<'_>, keys: &[Arc<dyn PrivateKey>], with: &Recipient, a
         return Err(Error::misuse("this certificate opens the file already"));
     }
     let new = entry(&Fek::open(&info, keys)?, with)?;
-    if as_agent { info.agents.push(new) } else { info.users.push(new) }
+    if as_agent {
+        info.agents.push(new)
+    } else {
+        info.users.push(new)
+    }
     old.replace_info(&info)
 }
 
@@ -337,8 +343,12 @@ impl<'a> Old<'a> {
     /// Refuses a file that somebody has changed meanwhile.
     fn unchanged(&self) -> Result<()> {
         let now = self.place.tree.attributes(self.node.node())?;
-        if (now.size, now.modified, now.links) != (self.attributes.size, self.attributes.modified, self.attributes.links) {
-            return Err(Error::new(ErrorKind::InUse { holder: None }).hint("The file changed meanwhile; it is as it was."));
+        if (now.size, now.modified, now.links)
+            != (self.attributes.size, self.attributes.modified, self.attributes.links)
+        {
+            return Err(
+                Error::new(ErrorKind::InUse { holder: None }).hint("The file changed meanwhile; it is as it was.")
+            );
         }
         Ok(())
     }

@@ -204,7 +204,9 @@ impl Stream {
         let (there, behind) = out[..len].split_at_mut(there);
         behind.fill(0);
         match &self.kept {
-            Kept::Resident(data) => there.copy_from_slice(data.get(offset as usize..).map_or(&[], |d| &d[..there.len()])),
+            Kept::Resident(data) => {
+                there.copy_from_slice(data.get(offset as usize..).map_or(&[], |d| &d[..there.len()]))
+            }
             Kept::Runs { runs, unit: None } => read_runs(store, runs, offset, there)?,
             Kept::Runs { runs, unit: Some(unit) } => unit.read(store, runs, offset, there)?,
         }
