@@ -117,12 +117,9 @@ impl Profile {
     fn hmac(&self, key: &[u8], message: &[u8]) -> Vec<u8> {
         match self.era {
             Era::Xp => hmac_sha1(key, message),
-            Era::Seven => Hmac::<Sha512>::new_from_slice(key)
-                .expect("any key")
-                .chain_update(message)
-                .finalize()
-                .into_bytes()
-                .to_vec(),
+            Era::Seven => {
+                Hmac::<Sha512>::new_from_slice(key).expect("any key").chain_update(message).finalize().into_bytes().to_vec()
+            }
         }
     }
 
@@ -144,9 +141,9 @@ impl Profile {
                 Era::Xp => TdesEde3::new_from_slice(&key[..key_len])
                     .expect("24 bytes")
                     .encrypt_block((&mut mixed[..]).try_into().expect("a block")),
-                Era::Seven => Aes256::new_from_slice(&key[..key_len])
-                    .expect("32 bytes")
-                    .encrypt_block((&mut mixed[..]).try_into().expect("a block")),
+                Era::Seven => {
+                    Aes256::new_from_slice(&key[..key_len]).expect("32 bytes").encrypt_block((&mut mixed[..]).try_into().expect("a block"))
+                }
             }
             out.extend_from_slice(&mixed);
             last = mixed;
@@ -202,8 +199,7 @@ impl Profile {
             session
         } else {
             let pad = |with: u8| {
-                let padded: Vec<u8> =
-                    session.iter().copied().chain(iter::repeat(0)).take(hash_block).map(|b| b ^ with).collect();
+                let padded: Vec<u8> = session.iter().copied().chain(iter::repeat(0)).take(hash_block).map(|b| b ^ with).collect();
                 Sha1::digest(padded).to_vec()
             };
             [pad(0x36), pad(0x5c)].concat()
@@ -355,7 +351,8 @@ fn stored_certificate(der: &[u8], key: &Key) -> Vec<u8> {
     place.extend(container);
     place.extend(provider);
     let mut file = Vec::new();
-    for (property, value) in [(3, Sha1::digest(der).to_vec()), (2, place), (11, utf16("my key\0")), (32, der.to_vec())]
+    for (property, value) in
+        [(3, Sha1::digest(der).to_vec()), (2, place), (11, utf16("my key\0")), (32, der.to_vec())]
     {
         file.extend(words(&[property, 1]));
         counted(&mut file, &value);
@@ -392,12 +389,7 @@ fn hmac_sha1(key: &[u8], message: &[u8]) -> Vec<u8> {
 
 fn pbkdf2_sha256(password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> {
     let hmac = |message: &[u8]| {
-        Hmac::<Sha256>::new_from_slice(password)
-            .expect("any key")
-            .chain_update(message)
-            .finalize()
-            .into_bytes()
-            .to_vec()
+        Hmac::<Sha256>::new_from_slice(password).expect("any key").chain_update(message).finalize().into_bytes().to_vec()
     };
     let mut next = hmac(&[salt, &[0, 0, 0, 1]].concat());
     let mut sum = next.clone();

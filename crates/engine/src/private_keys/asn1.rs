@@ -212,8 +212,7 @@ fn split(bytes: &[u8], at: usize, depth: usize) -> Option<Item<'_>> {
     let (len, rest) = match first {
         0..0x80 => (usize::from(first), rest),
         _ => {
-            let (digits, rest) =
-                rest.split_at_checked(usize::from(first & 0x7f)).filter(|(digits, _)| digits.len() <= 4)?;
+            let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f)).filter(|(digits, _)| digits.len() <= 4)?;
             (digits.iter().fold(0, |sum, digit| sum << 8 | usize::from(*digit)), rest)
         }
     };
@@ -323,9 +322,7 @@ mod tests {
 
     #[test]
     fn numbers_are_not_negative() {
-        for (bytes, written) in
-            [(&[0u8, 0][..], &[2u8, 1, 0][..]), (&[0x80], &[2, 2, 0, 0x80]), (&[0, 1, 2], &[2, 2, 1, 2])]
-        {
+        for (bytes, written) in [(&[0u8, 0][..], &[2u8, 1, 0][..]), (&[0x80], &[2, 2, 0, 0x80]), (&[0, 1, 2], &[2, 2, 1, 2])] {
             assert_eq!(&**integer(bytes), written);
         }
         assert!(Reader::new(&[2, 1, 0x80]).integer("it").is_err() && Reader::new(&[2, 0]).integer("it").is_err());

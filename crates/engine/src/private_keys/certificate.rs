@@ -201,8 +201,7 @@ impl NewCertificate<'_> {
     }
 
     fn extensions(&self, public: &rsa::PublicKey) -> Zeroizing<Vec<u8>> {
-        let extension =
-            |oid, value: &[u8]| asn1::sequence(&[&asn1::value(tag::OID, &[oid]), &asn1::value(tag::OCTETS, &[value])]);
+        let extension = |oid, value: &[u8]| asn1::sequence(&[&asn1::value(tag::OID, &[oid]), &asn1::value(tag::OCTETS, &[value])]);
         let mut identifier = [0; 20];
         hash::SHA1.checksum(&[&numbers(public)], &mut identifier);
         let purpose = if self.recovery { oids::EFS_RECOVERY } else { oids::EFS };

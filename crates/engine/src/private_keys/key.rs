@@ -29,9 +29,8 @@ impl SoftKey {
     /// larger ones. `Io` if the system has no random bytes.
     pub fn generate(bits: usize) -> Result<Self> {
         if !matches!(bits, 2048 | 3072 | 4096) {
-            return Err(
-                Error::misuse(format!("an RSA key of {bits} bits")).hint("New keys have 2048, 3072 or 4096 bits.")
-            );
+            return Err(Error::misuse(format!("an RSA key of {bits} bits"))
+                .hint("New keys have 2048, 3072 or 4096 bits."));
         }
         let mut failed = None;
         let key = rsa::PrivateKey::generate(bits, &mut |bytes| {

@@ -292,8 +292,9 @@ mod tests {
         for len in [0, 15, 16, 17] {
             let plain = vec![7; len];
             let (algorithm, ciphertext) = encrypt(&plain, &right).expect("random bytes");
-            let open =
-                |password| decrypt(Reader::new(&algorithm).sequence("it").expect("a sequence"), &ciphertext, password);
+            let open = |password| {
+                decrypt(Reader::new(&algorithm).sequence("it").expect("a sequence"), &ciphertext, password)
+            };
             assert!(open(&right).expect("the password is right").same_as(&plain));
             // One in 256 of wrong keys leaves something like padding behind.
             assert!(open(&wrong).map_or(true, |other| !other.same_as(&plain)));

@@ -119,8 +119,7 @@ fn keys(session: Session, label: &str) -> Result<Vec<Arc<dyn PrivateKey>>> {
         };
         let its_own = certificates.iter().find(|(_, certificate)| modulus(certificate));
         // Some cards do not tell the modulus of a private key.
-        let by_id =
-            || certificates.iter().find(|(other, _)| about.modulus.is_empty() && !id.is_empty() && *other == id);
+        let by_id = || certificates.iter().find(|(other, _)| about.modulus.is_empty() && !id.is_empty() && *other == id);
         if let Some((_, certificate)) = its_own.or_else(by_id) {
             about.thumbprint = Some(certificate.thumbprint);
             about.key_identifier.clone_from(&certificate.key_identifier);

@@ -19,7 +19,7 @@ use claviger_engine::formats::Verdict;
 use claviger_engine::private_keys::{About, PrivateKey, not_for_this_key};
 use claviger_engine::store::{Access, MemoryStore};
 use claviger_engine::trees::host::HostFolder;
-use claviger_engine::trees::{Attributes, Entry, NewNode, Node, Renaming, Setting, Space, Tree, Use, find};
+use claviger_engine::trees::{Attributes, Entry, NewNode, Node, Renaming, Setting, Space, Subtree, Tree, Use, find};
 use claviger_engine::{Credential, Error, ErrorKind as Blame, Result, Secret, Unlock};
 use claviger_testkit::efs::{Cipher, Identity, info, info_with, put};
 use claviger_testkit::random::Random;
@@ -134,6 +134,10 @@ fn every_cipher_and_size_reads_as_ntfsdecrypt_reads_it() {
     assert_eq!(of_me.streams(file).expect("names"), ["secret"]);
     assert!(contents(&of_me, of_me.stream(file, OsStr::new("secret")).expect("it is there")) == stream);
     assert_eq!(contents(&of_me, node(&of_me, "/clear")), b"in clear");
+    // The same through a folder of the tree.
+    let below = Subtree::find(&ntfs(&image), OsStr::new("/")).expect("the root");
+    let below = stacked(Arc::new(below), &[&me]);
+    assert!(contents(&below, node(&below, "/streams")).len() == 3000);
     // From the middle, in pieces that fit no sector.
     let (name, plain) = &files[SIZES.len() - 1];
     let file = node(&of_me, &format!("/{name}"));

@@ -26,20 +26,8 @@ impl Pki {
         for name in people {
             let subject = format!("/CN={name}/OU=EFS File Encryption Certificate");
             pki.openssl(&[
-                "req",
-                "-x509",
-                "-newkey",
-                "rsa:1024",
-                "-nodes",
-                "-days",
-                "3650",
-                "-subj",
-                &subject,
-                "-addext",
-                "extendedKeyUsage=1.3.6.1.4.1.311.10.3.4",
-                "-keyout",
-                &format!("{name}.key"),
-                "-out",
+                "req", "-x509", "-newkey", "rsa:1024", "-nodes", "-days", "3650", "-subj", &subject, "-addext",
+                "extendedKeyUsage=1.3.6.1.4.1.311.10.3.4", "-keyout", &format!("{name}.key"), "-out",
                 &format!("{name}.crt"),
             ]);
         }
@@ -185,14 +173,8 @@ fn pem_and_der_of_every_kind_are_read() {
         ("des3.pem", [&rsa[..], &["des3.pem", "-des3"], &password].concat()),
         ("pkcs8.pem", [&pkcs8[..], &["pkcs8.pem", "-nocrypt"]].concat()),
         ("pkcs8.der", [&pkcs8[..], &["pkcs8.der", "-nocrypt", "-outform", "DER"]].concat()),
-        (
-            "pbes2.pem",
-            [&pkcs8[..], &["pbes2.pem", "-v2", "aes-256-cbc", "-v2prf", "hmacWithSHA512"], &password].concat(),
-        ),
-        (
-            "pbes2-3des.pem",
-            [&pkcs8[..], &["pbes2-3des.pem", "-v2", "des3", "-v2prf", "hmacWithSHA1"], &password].concat(),
-        ),
+        ("pbes2.pem", [&pkcs8[..], &["pbes2.pem", "-v2", "aes-256-cbc", "-v2prf", "hmacWithSHA512"], &password].concat()),
+        ("pbes2-3des.pem", [&pkcs8[..], &["pbes2-3des.pem", "-v2", "des3", "-v2prf", "hmacWithSHA1"], &password].concat()),
         ("pbes2.der", [&pkcs8[..], &["pbes2.der", "-outform", "DER"], &password].concat()),
         ("pkcs12-pbe.pem", [&pkcs8[..], &["pkcs12-pbe.pem", "-v1", "PBE-SHA1-3DES"], &password].concat()),
     ] {
@@ -223,9 +205,7 @@ fn what_cannot_be_used_is_named() {
     fs::write(pki.path("both.pem"), [pki.bytes("eve.key"), pki.bytes("alice.key")].concat()).expect("a file");
     assert_eq!(pki.read_freely("both.pem").into_keys().expect("one of them").len(), 1);
     let eve = pki.read_freely("eve.crt").certificates.remove(0);
-    assert!(
-        eve.public.is_none() && matches!(eve.encrypt(b"x").map_err(|e| e.kind), Err(ErrorKind::Unsupported { .. }))
-    );
+    assert!(eve.public.is_none() && matches!(eve.encrypt(b"x").map_err(|e| e.kind), Err(ErrorKind::Unsupported { .. })));
     pki.openssl(&["pkcs8", "-topk8", "-in", "alice.key", "-out", "scrypt.key", "-scrypt", "-passout", "file:password"]);
     pki.openssl(&export(&names("alice", "rc4.pfx"), &["-legacy", "-keypbe", "PBE-SHA1-RC4-128"], "file:password"));
     for (file, word) in [("scrypt.key", "1.3.6.1.4.1.11591.4.11"), ("rc4.pfx", "RC4")] {
@@ -255,9 +235,7 @@ fn damage_is_an_error() {
         let mut changed = pfx.clone();
         changed[at] ^= 0x41;
         match private_keys::read(&changed, "here", ask) {
-            Ok(contents) => {
-                assert!(contents.keys.iter().all(|found| found.about().modulus == key.about().modulus), "{at}")
-            }
+            Ok(contents) => assert!(contents.keys.iter().all(|found| found.about().modulus == key.about().modulus), "{at}"),
             Err(e) => assert!(!matches!(e.kind, ErrorKind::Io(_) | ErrorKind::Misuse(_)), "{at}: {e}"),
         }
         assert!(private_keys::read(&pfx[..at], "here", ask).is_err(), "{at}");
@@ -276,13 +254,7 @@ fn damage_is_an_error() {
         match private_keys::read(&changed, "here", ask) {
             // The private exponent is not used.
             Ok(contents) => pki_same(&contents, &key),
-            Err(e) => assert!(
-                matches!(
-                    e.kind,
-                    ErrorKind::Malformed { .. } | ErrorKind::NotThisFormat(_) | ErrorKind::Unsupported { .. }
-                ),
-                "{at}: {e}"
-            ),
+            Err(e) => assert!(matches!(e.kind, ErrorKind::Malformed { .. } | ErrorKind::NotThisFormat(_) | ErrorKind::Unsupported { .. }), "{at}: {e}"),
         }
     }
 }
@@ -310,10 +282,7 @@ fn a_new_certificate_is_what_windows_and_openssl_read() {
     let from = UNIX_EPOCH + Duration::from_secs(951_827_696);
     for (recovery, purpose) in [(false, "1.3.6.1.4.1.311.10.3.4"), (true, "1.3.6.1.4.1.311.10.3.4.1")] {
         let certificate = NewCertificate { name: "Älice", recovery, from }.sign(&key).expect("a certificate");
-        assert!(
-            certificate.for_efs && certificate.subject.starts_with("CN=Älice, L=EFS, OU=EFS File"),
-            "{certificate:?}"
-        );
+        assert!(certificate.for_efs && certificate.subject.starts_with("CN=Älice, L=EFS, OU=EFS File"), "{certificate:?}");
         fs::write(pki.path("new.cer"), &certificate.der).expect("a file");
         pki.openssl(&["x509", "-inform", "DER", "-in", "new.cer", "-out", "new.crt"]);
         // It is signed by itself.

@@ -57,9 +57,7 @@ fn a_card_decrypts_with_its_pin() {
 #[test]
 #[ignore = "a part of the one above"]
 fn in_a_process_of_its_own() {
-    let (Some(module), Some(folder)) = (std::env::var_os("CARD_MODULE"), std::env::var_os("CARD_FOLDER")) else {
-        return;
-    };
+    let (Some(module), Some(folder)) = (std::env::var_os("CARD_MODULE"), std::env::var_os("CARD_FOLDER")) else { return };
     let (module, folder) = (Path::new(&module), Path::new(&folder));
     let open = |token, pin: &str| -> Result<Vec<Arc<dyn PrivateKey>>> {
         pkcs11::open(module, token, &mut |label| {

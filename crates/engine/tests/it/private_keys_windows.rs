@@ -52,8 +52,7 @@ fn profiles_of_every_kind_open() {
         for account in [Account::Local, Account::Domain, Account::Protected] {
             let profile = dpapi::Profile::new(PASSWORD, era, account);
             let folder = written(&profile, &keys);
-            let found =
-                unlock(folder.path(), &password(PASSWORD)).unwrap_or_else(|e| panic!("{era:?} {account:?}: {e}"));
+            let found = unlock(folder.path(), &password(PASSWORD)).unwrap_or_else(|e| panic!("{era:?} {account:?}: {e}"));
             assert_eq!(found.len(), 2, "{era:?} {account:?}");
             for (found, name) in found.iter().zip(["alice", "bob"]) {
                 assert!(found.names()[0].starts_with(&format!("CN={name}")), "{:?}", found.names());
@@ -77,8 +76,7 @@ fn an_nt_hash_opens_what_is_a_domains() {
     let Some(pki) = Pki::new(&["alice"]) else { return };
     let keys = [key(&pki, "alice", Kind::Capi)];
     // MD4 of "password" in UTF-16: a hash that everybody knows.
-    let hash =
-        || Login::nt_hash(b" aad3b435b51404eeaad3b435b51404ee:8846F7EAEE8FB117AD06BDD830B7586C\n").expect("a hash");
+    let hash = || Login::nt_hash(b" aad3b435b51404eeaad3b435b51404ee:8846F7EAEE8FB117AD06BDD830B7586C\n").expect("a hash");
     for (account, opens) in [(Account::Domain, true), (Account::Protected, true), (Account::Local, false)] {
         let folder = written(&dpapi::Profile::new("password", Era::Seven, account), &keys);
         let found = unlock(folder.path(), &hash());

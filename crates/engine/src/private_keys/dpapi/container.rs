@@ -117,8 +117,7 @@ fn cng_key(bytes: &[u8], origin: &str) -> Result<SoftKey> {
     let exponent = fields.take(exponent, "public exponent")?;
     let modulus = fields.take(modulus, "modulus")?;
     let (p, q) = (fields.take(p, "prime")?, fields.take(q, "prime")?);
-    SoftKey::of_primes(modulus, exponent, p, q, origin)
-        .ok_or_else(|| damaged("the primes do not belong to the modulus"))
+    SoftKey::of_primes(modulus, exponent, p, q, origin).ok_or_else(|| damaged("the primes do not belong to the modulus"))
 }
 
 /// Reads bytes as what decrypts.

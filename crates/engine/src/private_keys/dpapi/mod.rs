@@ -104,8 +104,7 @@ impl Profile {
             if sid.starts_with("S-1-") {
                 // `Preferred`, which says what is to encrypt next, and copies of a domain's key do not look like GUIDs.
                 let keys = files(tree, folder.node(), |name| name.len() == 36)?;
-                let keys: Vec<_> =
-                    keys.iter().filter_map(|(_, bytes)| store.or_refuse(MasterKeyFile::read(bytes))).collect();
+                let keys: Vec<_> = keys.iter().filter_map(|(_, bytes)| store.or_refuse(MasterKeyFile::read(bytes))).collect();
                 store.users.push((sid, keys));
             }
         }
@@ -210,13 +209,9 @@ impl MasterKeys {
     fn open(&self, bytes: &[u8], entropy: &[u8]) -> Result<Secret> {
         let blob = blob::Blob::read(bytes)?;
         let Some(key) = self.open.get(&blob.master_key) else {
-            let what =
-                format!("it is encrypted with the master key {}, which is not among those that open", blob.master_key);
-            return Err(Error::new(ErrorKind::WrongCredential(what)).hint(format!(
-                "{} open, {} do not.",
-                self.open.len(),
-                self.closed
-            )));
+            let what = format!("it is encrypted with the master key {}, which is not among those that open", blob.master_key);
+            return Err(Error::new(ErrorKind::WrongCredential(what))
+                .hint(format!("{} open, {} do not.", self.open.len(), self.closed)));
         };
         blob.open(key, entropy)
     }
@@ -237,11 +232,7 @@ fn no_profile(path: &str, what: &str) -> Error {
 }
 
 /// The folder some steps further down, whatever the case of their letters: a copy may lie where that counts.
-fn descend<'a>(
-    tree: &'a (dyn Tree + 'static),
-    from: Node,
-    steps: &[&str],
-) -> Result<Option<Held<&'a (dyn Tree + 'static)>>> {
+fn descend<'a>(tree: &'a (dyn Tree + 'static), from: Node, steps: &[&str]) -> Result<Option<Held<&'a (dyn Tree + 'static)>>> {
     let (mut node, mut held) = (from, None);
     for step in steps {
         let entries = tree.list(node)?;
@@ -259,7 +250,9 @@ fn descend<'a>(
 /// The folders in a folder, with their names.
 fn folders<'a>(tree: &'a (dyn Tree + 'static), folder: Node) -> Result<Vec<(String, Held<&'a (dyn Tree + 'static)>)>> {
     let entries = tree.list(folder)?.into_iter().filter(|entry| entry.kind == NodeKind::Folder);
-    entries.map(|entry| Ok((entry.name.to_string_lossy().into_owned(), Held::take(tree, folder, &entry)?))).collect()
+    entries
+        .map(|entry| Ok((entry.name.to_string_lossy().into_owned(), Held::take(tree, folder, &entry)?)))
+        .collect()
 }
 
 /// The files of a folder whose names `wanted` takes, but for empty and overlong ones.
