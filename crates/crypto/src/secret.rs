@@ -391,7 +391,9 @@ mod tests {
             places.sort_unstable();
             assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= len.max(64)), "{len} bytes");
             if len == 64 {
-                assert!(places[199] - places[0] < 199 * 4096, "each has a page of its own");
+                let mut pages: Vec<_> = places.iter().map(|at| at / 4096).collect();
+                pages.dedup();
+                assert!(pages.len() < 100, "they are in {} pages", pages.len());
             }
         }
     }
