@@ -248,17 +248,17 @@ fn files_are_encrypted_shared_changed_and_decrypted_as_ntfsdecrypt_has_it() {
     // ntfs-3g does not tell each size; our own reader does.
     let sizes: BTreeMap<_, _> =
         ciphers.iter().flat_map(|cipher| SIZES.map(|size| (format!("{cipher:?} {size}"), size as u64))).collect();
-    let place = |tree, name| place(tree, name, sizes.get(name).copied());
+    let size_of = |name: &str| sizes.get(name).copied();
     let encrypted = step(&mut |folder| {
         for (cipher, size) in ciphers.iter().flat_map(|cipher| SIZES.map(|size| (*cipher, size))) {
             let (name, plain) = (format!("{cipher:?} {size}"), random.bytes(size));
             let file = folder.create(folder.root(), OsStr::new(&name), &NewNode::default()).expect("room");
             folder.write_at(file, 0, &plain).expect("room");
             folder.forget(file, 1);
-            efs::encrypt(place(folder, &name), &[recipient(&me)], &[recipient(&agent)], cipher).expect("encrypted");
+            efs::encrypt(place(folder, &name, size_of(&name)), &[recipient(&me)], &[recipient(&agent)], cipher).expect("encrypted");
             files.push((name, plain));
         }
-        let again = efs::encrypt(place(folder, &files[0].0), &[recipient(&me)], &[], ciphers[0]);
+        let again = efs::encrypt(place(folder, &files[0].0, size_of(&files[0].0)), &[recipient(&me)], &[], ciphers[0]);
         assert!(again.expect_err("it is encrypted").to_string().contains("already"));
     });
     if encrypted.is_none() {
@@ -276,16 +276,16 @@ fn files_are_encrypted_shared_changed_and_decrypted_as_ntfsdecrypt_has_it() {
     let (shared, taken, changed, plain) = (&files[6].0, &files[19].0, &files[31].0, &files[9].0);
     let new = random.bytes(100_000);
     step(&mut |folder| {
-        efs::share(place(folder, shared), &keys_of(&me), &recipient(&friend), false).expect("shared");
-        let twice = efs::share(place(folder, shared), &keys_of(&me), &recipient(&friend), false);
+        efs::share(place(folder, shared, size_of(shared)), &keys_of(&me), &recipient(&friend), false).expect("shared");
+        let twice = efs::share(place(folder, shared, size_of(shared)), &keys_of(&me), &recipient(&friend), false);
         assert!(matches!(twice.expect_err("it is").kind, Blame::Misuse(_)));
-        let stranger = efs::share(place(folder, taken), &keys_of(&friend), &recipient(&friend), false);
+        let stranger = efs::share(place(folder, taken, size_of(taken)), &keys_of(&friend), &recipient(&friend), false);
         assert!(matches!(stranger.expect_err("not with this key").kind, Blame::WrongCredential(_)));
-        efs::unshare(place(folder, taken), &agent.thumbprint).expect("taken away");
-        assert!(efs::unshare(place(folder, taken), &me.thumbprint).is_err(), "nobody else could read it");
-        efs::change(place(folder, changed), &keys_of(&agent), &MemoryStore::new(new.clone())).expect("changed");
-        assert!(efs::decrypt(place(folder, plain), &keys_of(&friend)).is_err());
-        efs::decrypt(place(folder, plain), &keys_of(&me)).expect("decrypted");
+        efs::unshare(place(folder, taken, size_of(taken)), &agent.thumbprint).expect("taken away");
+        assert!(efs::unshare(place(folder, taken, size_of(taken)), &me.thumbprint).is_err(), "nobody else could read it");
+        efs::change(place(folder, changed, size_of(changed)), &keys_of(&agent), &MemoryStore::new(new.clone())).expect("changed");
+        assert!(efs::decrypt(place(folder, plain, size_of(plain)), &keys_of(&friend)).is_err());
+        efs::decrypt(place(folder, plain, size_of(plain)), &keys_of(&me)).expect("decrypted");
     });
     let known = |name: &str| files.iter().find(|(known, _)| known == name).map(|(_, plain)| plain);
     for of in [&me, &friend] {
@@ -296,7 +296,7 @@ fn files_are_encrypted_shared_changed_and_decrypted_as_ntfsdecrypt_has_it() {
     assert!(me.ntfsdecrypt(&image, &format!("/{changed}")).as_ref() == Some(&new));
     let lower = ntfs(&image);
     assert!(Some(&contents(&*lower, node(&*lower, plain))) == known(plain), "it is in clear");
-    step(&mut |folder| efs::unshare(place(folder, shared), &me.thumbprint).expect("given away"));
+    step(&mut |folder| efs::unshare(place(folder, shared, size_of(shared)), &me.thumbprint).expect("given away"));
     let tree = stacked(ntfs(&image), &[&me]);
     assert!(matches!(read_fails(&tree, shared).kind, Blame::WrongCredential(_)));
     assert!(friend.ntfsdecrypt(&image, &format!("/{shared}")).as_ref() == known(shared));

@@ -35,7 +35,7 @@ use master_key::{Candidates, MasterKeyFile};
 const FILE_MAX: u64 = 1 << 20;
 
 /// As many files as are read of a folder.
-const FILES_MAX: usize = 4096;
+const FILES_MAX: usize = 512;
 
 /// What the user signs in with.
 #[derive(Debug)]
