@@ -460,11 +460,17 @@ impl LockedFolder {
         let wrapped = beside.filter(|_| with.folder.wrapped_passphrase.is_none() && !with.credentials.is_empty());
         let Some(wrapped) = wrapped else { return self.opened_by(with) };
         let folder = FolderOptions { wrapped_passphrase: Some(wrapped), ..with.folder };
+        let wrong = |e: &Error| matches!(e.kind, ErrorKind::WrongCredential(_));
         match self.opened_by(&Unlock { folder, ..*with }) {
-            // A file that is damaged says nothing of the folder.
-            Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_) | ErrorKind::Malformed { .. }) => {
-                self.opened_by(with)
-            }
+            // One that is damaged says nothing of the folder.
+            Err(e) if wrong(&e) || matches!(e.kind, ErrorKind::Malformed { .. }) => match self.opened_by(with) {
+                Err(own) if wrong(&e) && wrong(&own) => {
+                    let what =
+                        "it neither unwraps the passphrase that lies wrapped beside the folder, nor is it that one";
+                    Err(ErrorKind::WrongCredential(format!("{what}: {}", own.kind)).into())
+                }
+                opened => opened,
+            },
             opened => opened,
         }
     }

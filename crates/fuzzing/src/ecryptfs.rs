@@ -138,3 +138,14 @@ pub fn name(bytes: &[u8]) {
     let _ = tree.link_target(LINK);
     let _ = tree.attributes(LINK);
 }
+
+/// What the folder shows of a file, and the name under which it shows one.
+#[cfg(test)]
+pub fn shown(file: &[u8], name: &[u8]) -> (Option<u64>, Option<OsString>) {
+    let folder = FOLDER.lock().unwrap_or_else(PoisonError::into_inner);
+    let (lower, tree) = &*folder;
+    *lower.held() = Held { file: file.to_vec(), attribute: None, name: OsString::from_vec(name.to_vec()) };
+    let read = tree.read_at(FILE, 0, &mut [0; 10]).is_ok();
+    let size = tree.attributes(FILE).ok().filter(|_| read).map(|of| of.size);
+    (size, tree.list(ROOT).expect("it is listed").pop().map(|entry| entry.name))
+}

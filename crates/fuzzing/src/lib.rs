@@ -115,6 +115,8 @@ mod tests {
             let input = &(target(name).corpus)()[0];
             assert!(targets::opens_as(input).iter().any(|f| f.eq_ignore_ascii_case(name)), "{name}");
         }
+        let shown = ecryptfs::shown(&corpus::ecryptfs_header()[0], &corpus::ecryptfs_name()[0]);
+        assert_eq!(shown, (Some(5000), Some("name".into())));
     }
 
     #[test]

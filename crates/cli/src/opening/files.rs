@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use claviger_crypto::pool::Pool;
+use claviger_engine::file_formats::Stacked;
 use claviger_engine::filesystems::{self, Filesystem};
 use claviger_engine::opening::OpenFolder;
 use claviger_engine::store::Access;
@@ -35,8 +36,17 @@ pub struct Inside {
     begins: PathBuf,
     /// Whether nothing encrypts them.
     pub in_clear: bool,
-    /// Of a folder of encrypted files, the same as it is stored, with the same nodes.
-    pub stored: Option<(Arc<dyn Tree>, &'static dyn FileFormat)>,
+    /// Of a folder of encrypted files, what there is of it besides.
+    pub folder: Option<Folder>,
+}
+
+/// A folder of encrypted files.
+pub struct Folder {
+    /// Its plaintext.
+    pub tree: Arc<Stacked>,
+    /// The same as it is stored, with the same nodes.
+    pub lower: Arc<dyn Tree>,
+    pub format: &'static dyn FileFormat,
 }
 
 impl InsideArgs {
@@ -103,7 +113,7 @@ impl InsideArgs {
         }
         let (filesystem, tree) =
             filesystems::open(store.clone()).map_err(|e| self.explained(e, &*store).at(&open.path))?;
-        Ok(Inside { tree: tree.into(), filesystem: Some(filesystem), begins: PathBuf::new(), in_clear, stored: None })
+        Ok(Inside { tree: tree.into(), filesystem: Some(filesystem), begins: PathBuf::new(), in_clear, folder: None })
     }
 
     /// The error, with what to try where the volume holds partitions.
@@ -125,8 +135,9 @@ impl Inside {
     fn of(folder: OpenFolder, filesystem: Option<Filesystem>) -> Self {
         let OpenFolder { tree, lower, format, path, .. } = folder;
         let tree = tree.with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO)));
-        let stored = Some((lower, format));
-        Self { tree: Arc::new(tree), filesystem, begins: path.into(), in_clear: false, stored }
+        let tree = Arc::new(tree);
+        let folder = Some(Folder { tree: tree.clone(), lower, format });
+        Self { tree, filesystem, begins: path.into(), in_clear: false, folder }
     }
 
     /// The node at a path inside the volume.

@@ -72,6 +72,11 @@ impl FolderArgs {
             || self.wrapped_passphrase.is_some()
     }
 
+    /// The file in which the folder's passphrase is wrapped, if it is named.
+    pub fn wrapped_file(&self) -> Option<PathBuf> {
+        self.wrapped_passphrase.clone()
+    }
+
     /// Whether files are shown as they are stored, which takes no password.
     pub fn as_stored(&self) -> bool {
         self.encrypted_view

@@ -114,6 +114,9 @@ impl FoundFolder<'_> {
     pub fn credentials(&self) -> anyhow::Result<Vec<Credential>> {
         self.locked.check(&self.with(&[])).map_err(|e| e.at(Path::new(&self.path)))?;
         let args = self.args;
+        if self.place == Place::InVolume && args.credentials.on_stdin() && args.how.folder.source().on_stdin() {
+            return Err(Error::misuse("standard input can give one password, not both").into());
+        }
         let own = args.how.folder.gives_password() || self.place == Place::InVolume;
         let asks = |keyfiles: &[Credential]| !args.how.folder.as_stored() && self.locked.asks_passphrase(keyfiles);
         let mut credentials = match own {

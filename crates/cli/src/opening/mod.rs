@@ -39,7 +39,7 @@ use crate::terminal::{advice, cancel, output, size};
 /// Which volume, what opens it, and what narrows the trials.
 #[derive(clap::Args)]
 pub struct OpenArgs {
-    /// The file or block device that holds the volume
+    /// The file or block device that holds the volume, or a folder whose files are encrypted one by one
     #[arg(value_name = "VOLUME")]
     pub path: PathBuf,
 
@@ -454,7 +454,9 @@ impl OpenArgs {
             self.announce(header).map_err(|e| e.at(&self.path))?;
         }
         let asks = |keyfiles: &[Credential]| !self.how.folder.as_stored() && locked.asks_passphrase(keyfiles);
+        let own = folder.is_some() && self.how.folder.gives_password();
         let credentials = match locked.headerless() {
+            _ if own => self.how.folder.source().read()?,
             true => self.credentials.read_for_headerless(asks)?,
             false => self.credentials.read_for(asks)?,
         };

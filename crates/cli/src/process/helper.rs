@@ -32,6 +32,15 @@ const OURS: &[(&str, &str)] = &[
     ("hidden-keyfile", "--hidden-keyfile"),
     ("hidden-hash", "--hidden-hash"),
     ("hidden-pim", "--hidden-pim"),
+    ("key-size", "--key-size"),
+    ("folder", "--folder"),
+    ("folder-password-file", "--folder-password-file"),
+    ("wrapped-passphrase", "--wrapped-passphrase"),
+    ("name-password-file", "--name-password-file"),
+    ("no-name-encryption", "--no-name-encryption"),
+    ("passthrough", "--passthrough"),
+    ("encrypted-view", "--encrypted-view"),
+    ("xattr-metadata", "--xattr-metadata"),
 ];
 
 /// Options that are for mount(8) itself, or say what is so anyway.

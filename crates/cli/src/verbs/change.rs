@@ -13,12 +13,15 @@ use crate::opening::cost::CostArgs;
 use crate::opening::credentials::NewCredentialArgs;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{advice, cancel};
+use crate::verbs::folders;
 
 /// Change the password, the keyfiles or the key derivation of a volume
 ///
 /// Every copy of its header is encrypted anew, one after the other: each is written, flushed and read back before the next, so
 /// that a crash at any moment leaves one that opens, with the old password or the new one. The data and their key stay as
 /// they are. With the password of a hidden volume, that one's headers are changed and no others.
+///
+/// Of a folder of eCryptfs in a home, its passphrase, which stays, is wrapped by a new login password.
 ///
 /// Whoever has an old copy of the header, such as a header backup, and knows the old password still opens the volume. Where
 /// that matters, make a new volume and copy the files. On an SSD, or a file system that keeps old blocks, the old header
@@ -73,6 +76,12 @@ struct Changed {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.open.password_on_stdin() && args.new.on_stdin() {
         return Err(Error::misuse("standard input can give one password, not both").into());
+    }
+    if args.open.path.is_dir() {
+        if args.new_hash.is_some() || args.new_pim.is_some() || !args.cost.cost()?.parameters().is_empty() {
+            return Err(Error::misuse("a wrapped passphrase has no hash, PIM or cost to choose").into());
+        }
+        return folders::change::run(&args.open, &args.new, args.json);
     }
     let cost = args.cost.cost()?;
     let editing = args.open.edit(Access::ReadWrite)?;

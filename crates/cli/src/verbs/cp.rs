@@ -16,9 +16,11 @@ use serde::Serialize;
 
 use crate::opening::files::{self, Found, Inside, InsideArgs, tree_error};
 use crate::opening::{OpenArgs, ProtectArgs};
+use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, size};
+use crate::verbs::folders::salvage::{self, Salvaged};
 use crate::verbs::tree::DEEPEST;
 
 /// Bytes that are copied at a time.
@@ -29,12 +31,16 @@ const PIECE: usize = 4 << 20;
 /// A path inside the volume begins with a colon; other paths are on this machine. Either the destination or all sources
 /// are inside the volume. Reads FAT, NTFS, ext2, ext3 and ext4, and writes FAT. Nothing is overwritten without --force.
 /// Links and special files are skipped and reported. A file appears under its name only when it is complete.
+///
+/// VOLUME may also be a folder whose files are encrypted one by one, or an image that is not encrypted; with an option for such
+/// folders, the one in it into which the paths lead is opened.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger cp old.tc :/letters/1998.doc .
   claviger cp -r old.tc :/ everything/
   claviger cp old.tc report.pdf notes.txt :/letters/
   claviger cp -r --force old.tc photos :/
+  claviger cp -r --format eCryptfs disk.img :/home/.ecryptfs/me/.Private home/
   claviger cp --protect-hidden outer.tc letter.txt :/")]
 pub struct Args {
     #[command(flatten)]
@@ -51,6 +57,10 @@ pub struct Args {
     /// Overwrite files
     #[arg(short, long)]
     force: bool,
+
+    /// Copy what is left of files that are damaged or cut short, out of the volume, and go on; ends with 4 if there are some
+    #[arg(long)]
+    salvage: bool,
 
     /// Print JSON
     #[arg(long)]
@@ -70,6 +80,9 @@ struct Copied {
     bytes: u64,
     /// What was left out, and why.
     left_out: Vec<String>,
+    /// What was not copied whole, where that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    salvaged: Vec<Salvaged>,
 }
 
 /// Something to copy. Folders come before what is in them.
@@ -112,6 +125,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 let what = "it is not encrypted: everybody could read what is copied into it";
                 return Err(Error::misuse(what).at(&args.open.path).into());
             }
+            if args.salvage {
+                return Err(Error::misuse("--salvage is for copying out of the volume").into());
+            }
             if !opened.tree.writable() {
                 let what = format!(
                     "{} can only be read without the kernel",
@@ -134,7 +150,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 .into());
         }
     };
-    output::print(&copied, args.json)
+    output::print(&copied, args.json)?;
+    if copied.salvaged.is_empty() { Ok(()) } else { Err(Silent::damaged().into()) }
 }
 
 impl Report for Copied {
@@ -143,7 +160,16 @@ impl Report for Copied {
         let (files, folders) = (self.files, self.folders);
         let (files_s, folders_s) = (plural(files), plural(folders));
         writeln!(out, "{files} file{files_s} and {folders} folder{folders_s} copied, {}", size::exact(self.bytes))?;
-        self.left_out.iter().try_for_each(|what| writeln!(out, "left out: {what}"))
+        self.left_out.iter().try_for_each(|what| writeln!(out, "left out: {what}"))?;
+        self.salvaged.iter().try_for_each(|file| match (file.copied, file.lost) {
+            (0, _) => writeln!(out, "nothing left of {}: {}", file.path, file.why),
+            (copied, 0) => writeln!(out, "{copied} of {} bytes left of {}: {}", file.size, file.path, file.why),
+            (copied, lost) => writeln!(
+                out,
+                "{copied} of {} bytes left of {}, {lost} of them are zeros: {}",
+                file.size, file.path, file.why
+            ),
+        })
     }
 }
 
@@ -178,9 +204,11 @@ fn out(args: &Args, opened: &Inside, from: &[OsString], to: &Path) -> anyhow::Re
         if item.is_folder {
             copied.folders += u64::from(make_folder(&item.to, item.to == to)?);
         } else {
-            file_out(args, opened, &item, |done| bar.at(copied.bytes.saturating_add(done), all))?;
-            copied.files += 1;
-            copied.bytes = copied.bytes.saturating_add(item.size);
+            let salvaged = file_out(args, opened, &item, |done| bar.at(copied.bytes.saturating_add(done), all))?;
+            let (size, made) = salvaged.as_ref().map_or((item.size, true), |file| (file.copied, file.copied > 0));
+            copied.files += u64::from(made);
+            copied.bytes = copied.bytes.saturating_add(size);
+            copied.salvaged.extend(salvaged);
         }
     }
     Ok(copied)
@@ -252,7 +280,13 @@ fn exists(path: &Path) -> Error {
     Error::misuse("it already exists").at(path).hint("--force overwrites files.")
 }
 
-fn file_out<'a>(args: &Args, opened: &'a Inside, item: &Item<Source<'a>>, show: impl Fn(u64)) -> anyhow::Result<()> {
+/// Copies a file; what is left of it, if it cannot be read whole and that was asked for.
+fn file_out<'a>(
+    args: &Args,
+    opened: &'a Inside,
+    item: &Item<Source<'a>>,
+    show: impl Fn(u64),
+) -> anyhow::Result<Option<Salvaged>> {
     let to = &item.to;
     let at = |e: io::Error| Error::from(e).at(to);
     match fs::symlink_metadata(to) {
@@ -269,10 +303,23 @@ fn file_out<'a>(args: &Args, opened: &'a Inside, item: &Item<Source<'a>>, show: 
     let partial = Partial::new(to, attributes.mode.map_or(0o666, |mode| u32::from(mode) & 0o777))?;
     let mut buffer = vec![0; PIECE.min(item.size.max(1) as usize)];
     let mut done = 0;
+    let mut salvaged = None;
     while done < item.size {
         cancel::check()?;
         let len = (item.size - done).min(PIECE as u64) as usize;
-        let read = opened.tree.read_at(node, done, &mut buffer[..len]).map_err(|e| tree_error(e, &item.from_path))?;
+        let read = match opened.tree.read_at(node, done, &mut buffer[..len]) {
+            Ok(read) => read,
+            Err(e) if args.salvage => {
+                let (path, why) = (files::shown(&item.from_path), Error::from(e));
+                let file = salvage::rest(opened, node, path, (done, item.size), &why, &partial.file)?;
+                if file.copied == 0 {
+                    return Ok(Some(file));
+                }
+                salvaged = Some(file);
+                break;
+            }
+            Err(e) => return Err(tree_error(e, &item.from_path).into()),
+        };
         if read == 0 {
             let what = format!("{} ends before its size", files::shown(&item.from_path));
             return Err(Error::new(ErrorKind::Io(io::Error::new(io::ErrorKind::UnexpectedEof, what))).into());
@@ -285,7 +332,8 @@ fn file_out<'a>(args: &Args, opened: &'a Inside, item: &Item<Source<'a>>, show: 
         // Some file systems cannot hold every time: no reason to lose the file.
         let _ = partial.file.set_times(FileTimes::new().set_modified(modified));
     }
-    partial.complete(to, args.force)
+    partial.complete(to, args.force)?;
+    Ok(salvaged)
 }
 
 /// Whether this is the file that holds the volume: putting another in its place would be the end of the volume.

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use claviger_engine::diagnosis::{self, Diagnosis, Look, Opinion};
+use claviger_engine::file_formats::CLEAR;
 use claviger_engine::formats::partition::Candidate;
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
@@ -113,7 +114,12 @@ fn identify_folder(path: &Path) -> claviger_engine::Result<Identified> {
     let opinion = |format: &&'static dyn FileFormat| {
         Ok(Opinion { format: format.name(), verdict: format.identify(&tree).map_err(|e| e.at(path))? })
     };
-    let formats = FILE_FORMATS.iter().map(opinion).collect::<claviger_engine::Result<_>>()?;
+    // A folder in clear shows nothing, so that there is nothing to say.
+    let formats = FILE_FORMATS
+        .iter()
+        .filter(|format| format.name() != CLEAR.name())
+        .map(opinion)
+        .collect::<claviger_engine::Result<_>>()?;
     Ok(Identified::of(path, formats))
 }
 

@@ -15,6 +15,9 @@ use crate::terminal::output::{self, Report};
 /// List a folder inside a volume, without mounting it
 ///
 /// Reads FAT, NTFS, ext2, ext3 and ext4. Nothing is written. Control characters in names are shown escaped.
+///
+/// VOLUME may also be a folder whose files are encrypted one by one, or an image that is not encrypted; with an option for such
+/// folders, the one in it into which PATH leads is opened.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger ls old.tc

@@ -39,6 +39,7 @@ use crate::terminal::{cancel, duration};
   claviger mount old.tc /mnt/old
   claviger mount --read-only old.tc /mnt/old
   claviger mount --filesystem none old.tc /mnt/old && xxd /mnt/old/volume | head
+  claviger mount ~/.Private ~/Private
   claviger mount --format clear folder /mnt/same
   claviger mount --idle 10m -o noatime old.tc /mnt/old
   claviger unmount /mnt/old
@@ -137,6 +138,7 @@ struct MountReport {
 
 /// Carries the verb out. `words` is the command line, as this verb sees it.
 pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
+    apart(&args.open.path, &args.dir)?;
     if !args.foreground && !args.told.background() {
         // What a killed server left is no reason to refuse its folder.
         mount::clean_all(&Runtime::of_this_user()?)?;
@@ -312,6 +314,18 @@ fn empty_folder(dir: &Path) -> anyhow::Result<PathBuf> {
             _ => e,
         }
     })?)
+}
+
+/// Refuses to mount a folder over itself, or inside itself: what is encrypted would be out of reach, or show up in its own plaintext.
+fn apart(lower: &Path, dir: &Path) -> anyhow::Result<()> {
+    let (Ok(lower), Ok(to)) = (lower.canonicalize(), dir.canonicalize()) else { return Ok(()) };
+    match lower.is_dir() && to.starts_with(&lower) {
+        true => Err(Error::misuse("a folder is not mounted over or inside itself")
+            .at(dir)
+            .hint("Choose an empty folder elsewhere.")
+            .into()),
+        false => Ok(()),
+    }
 }
 
 /// Where the volume is mounted, if that is why it cannot be opened.

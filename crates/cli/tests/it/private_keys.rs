@@ -136,9 +136,9 @@ fn what_does_not_open_says_why() {
     disk.cat(&["--certificate", &pfx]).fails(1, &["no terminal", "--certificate-password-file"]);
     disk.cat(&["--windows-profile", ":/Users/me", "--certificate-password-file", &wrong])
         .fails(2, &["master keys of S-1-5-21", "not a PIN"]);
-    disk.cat(&["--windows-profile", ":/Users/you", "--certificate-password-file", &wrong]).fails(1, &["/Users/you"]);
+    disk.cat(&["--windows-profile", ":/Users/you", "--certificate-password-file", &wrong]).fails(3, &["/Users/you", "no such folder"]);
     disk.cat(&["--certificate-password-file", &wrong]).fails(1, &["no private key", "--pkcs11-module"]);
-    disk.cat(&["--pkcs11-module", "/nonexistent.so"]).fails(4, &["no PKCS#11 module"]);
+    disk.cat(&["--pkcs11-module", "/nonexistent.so"]).fails(6, &["no PKCS#11 module"]);
     // Another key opens the disk, and says for whom the file is.
     let other = disk.str("other.pfx");
     run(["keyfile", "--efs", &other, "--name", "Other", "--password-file", &disk.str("windows")]).succeeds();

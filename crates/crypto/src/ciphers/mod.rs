@@ -54,6 +54,23 @@ pub trait BlockCipher: Send + Sync {
             chain::decrypt::<CHAIN_ROOM>(block, &[*iv], len, chain, |blocks| self.decrypt_blocks(blocks));
         }
     }
+
+    /// Encrypts one chain of CBC, block after block: the inverse of [`BlockCipher::cbc_decrypt`].
+    fn cbc_encrypt(&self, iv: &[u8; 16], chain: &mut [u8]) {
+        let size = self.block_size();
+        assert_blocks(size, chain);
+        let mut previous = *iv;
+        for block in chain.chunks_exact_mut(size) {
+            chain::xor(block, &previous[..size]);
+            self.encrypt_blocks(block);
+            previous[..size].copy_from_slice(block);
+        }
+    }
+
+    /// Up to how many chains [`BlockCipher::cbc_encrypt`] encrypts faster, one after the other, than they are side by side.
+    fn lone_chains(&self) -> usize {
+        1
+    }
 }
 
 /// Panics unless `run` is whole blocks of `block` bytes.

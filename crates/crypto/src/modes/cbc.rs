@@ -31,6 +31,9 @@ const PIECE: usize = 2 << 10;
 /// as many as a block has. `sector` is a multiple of the block size and `run.len()` is `ivs.len() * sector`.
 pub fn encrypt_sectors(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
     assert_chains(cipher.block_size(), ivs, sector, run);
+    if ivs.len() <= cipher.lone_chains() && sector > 0 {
+        return ivs.iter().zip(run.chunks_exact_mut(sector)).for_each(|(iv, sector)| cipher.cbc_encrypt(iv, sector));
+    }
     // Rows of one block from each sector. The last row encrypted is what the next one is xored with.
     let mut rows = [[0u8; LANES * 16]; LINE / 8];
     for (ivs, run) in ivs.chunks(LANES).zip(run.chunks_mut(LANES * sector)) {

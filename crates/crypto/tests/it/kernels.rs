@@ -145,7 +145,9 @@ fn cbc_is_ecb_and_what_came_before_at_every_length_and_alignment() {
             let mut memory = Guarded::new(LONGEST);
             for (len, alignment) in lengths_and_alignments(block, &mut random) {
                 let what = || format!("{} {}, CBC, {len} bytes at {alignment}", cipher.name, kernel.name);
-                memory.check(alignment, &input[..len], &expected[..len], |run| keyed.cbc_decrypt(&iv, run), &what);
+                let (stored, plain) = (&input[..len], &expected[..len]);
+                memory.check(alignment, stored, plain, |run| keyed.cbc_decrypt(&iv, run), &what);
+                memory.check(alignment, plain, stored, |run| keyed.cbc_encrypt(&iv, run), &what);
             }
         }
     }
@@ -237,6 +239,7 @@ fn nothing_is_a_run_too() {
             keyed.encrypt_blocks(&mut []);
             keyed.decrypt_blocks(&mut []);
             keyed.cbc_decrypt(&[0; 16], &mut []);
+            keyed.cbc_encrypt(&[0; 16], &mut []);
             if cipher.block_size == 16 {
                 keyed.xts_encrypt(&[], 512, &mut []);
                 keyed.xts_decrypt(&[], 512, &mut []);

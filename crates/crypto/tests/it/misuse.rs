@@ -33,6 +33,7 @@ fn kernels_take_whole_blocks_and_a_tweak_for_each_sector() {
                 call("encryption", len, &|c, run| c.encrypt_blocks(run));
                 call("decryption", len, &|c, run| c.decrypt_blocks(run));
                 call("a chain", len, &|c, run| c.cbc_decrypt(&[0; 16], run));
+                call("an encrypted chain", len, &|c, run| c.cbc_encrypt(&[0; 16], run));
             }
             // Tweaks, bytes of a sector, bytes of the run.
             for (tweaks, sector, len) in [

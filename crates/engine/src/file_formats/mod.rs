@@ -7,6 +7,7 @@
 mod clear;
 pub mod ecryptfs;
 pub mod efs;
+mod salvage;
 mod stacked;
 mod survey;
 
@@ -18,6 +19,7 @@ use std::sync::Arc;
 pub use clear::CLEAR;
 pub use ecryptfs::ECRYPTFS;
 pub use efs::EFS;
+pub use salvage::Salvage;
 use serde::Serialize;
 pub use stacked::Stacked;
 pub use survey::{Problem, Survey};

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use claviger_crypto::pool::Pool;
 
-use super::{FileKeys, FileLayout, Found, Stored};
+use super::{FileKeys, FileLayout, Found, Salvage, Stored};
 use crate::store::{Counters, Store, Traffic};
 use crate::trees::{
     Attributes, Entry, NewNode, Node, NodeKind, NodeStore, ReadOnly, Renaming, Setting, Space, Special, Tree, Use,
@@ -149,6 +149,17 @@ impl Stacked {
     /// Those of [`FileKeys::layout`].
     pub fn opens(&self, file: Node) -> io::Result<()> {
         self.keys.layout(self.stored(file)).map(drop)
+    }
+
+    /// What is stored of a file that was cut short. Nothing of one that is not encrypted.
+    ///
+    /// # Errors
+    /// Those of [`FileKeys::layout`].
+    pub fn salvage(&self, file: Node) -> io::Result<Option<Salvage>> {
+        match self.keys.layout(self.stored(file))? {
+            Found::Encrypted(layout) => Salvage::of(&self.lower, file, layout).map(Some),
+            Found::Clear | Found::Unfinished => Ok(None),
+        }
     }
 
     fn stored(&self, file: Node) -> Stored<'_> {

@@ -275,7 +275,8 @@ impl Tree for Ntfs {
 
     fn extended(&self, node: Node, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
         if name == NTFS_ATTRIBUTES {
-            let flags = self.with_file(node, ALLOWANCE, |file, _| Ok(file.info().map_err(io_error)?.file_attributes()))?;
+            let flags =
+                self.with_file(node, ALLOWANCE, |file, _| Ok(file.info().map_err(io_error)?.file_attributes()))?;
             return Ok(Some(flags.bits().to_le_bytes().to_vec()));
         }
         // Of a file, each stream by itself is encrypted or not.

@@ -1,5 +1,6 @@
 //! Names over bytes: what a file system holds, as folders and files.
 
+pub mod copy;
 mod held;
 pub mod host;
 mod read_only;

@@ -2,7 +2,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::sync::Arc;
 
-use super::{Attributes, Entry, Node, Space, Tree, Use, read_only};
+use super::{Attributes, Ciphertext, Entry, Node, Space, Tree, Use, read_only};
 
 /// Another tree, of which nothing can be changed.
 pub struct ReadOnly(pub Arc<dyn Tree>);
@@ -50,6 +50,14 @@ impl Tree for ReadOnly {
 
     fn link_target(&self, link: Node) -> io::Result<OsString> {
         self.0.link_target(link)
+    }
+
+    fn show_ciphertext(&self) {
+        self.0.show_ciphertext();
+    }
+
+    fn ciphertext(&self, file: Node) -> io::Result<Option<Ciphertext>> {
+        self.0.ciphertext(file)
     }
 
     fn stream(&self, file: Node, name: &OsStr) -> io::Result<Node> {

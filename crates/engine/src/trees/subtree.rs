@@ -3,7 +3,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::{Attributes, Entry, Held, NewNode, Node, Renaming, Setting, Space, Special, Tree, Use};
+use super::{Attributes, Ciphertext, Entry, Held, NewNode, Node, Renaming, Setting, Space, Special, Tree, Use};
 
 /// A folder of a tree as a tree of its own. Its nodes are those of the tree that it is in.
 pub struct Subtree {
@@ -126,6 +126,14 @@ impl Tree for Subtree {
 
     fn remove(&self, folder: Node, name: &OsStr) -> io::Result<()> {
         self.tree.remove(folder, name)
+    }
+
+    fn show_ciphertext(&self) {
+        self.tree.show_ciphertext();
+    }
+
+    fn ciphertext(&self, file: Node) -> io::Result<Option<Ciphertext>> {
+        self.tree.ciphertext(file)
     }
 
     fn stream(&self, file: Node, name: &OsStr) -> io::Result<Node> {

@@ -1,6 +1,5 @@
 //! Encrypted files of NTFS (EFS): what a maker and ntfs-3g have written is read by us as ntfsdecrypt reads it, and the other way round.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -20,7 +19,7 @@ use claviger_engine::formats::Verdict;
 use claviger_engine::private_keys::{About, PrivateKey, not_for_this_key};
 use claviger_engine::store::{Access, MemoryStore};
 use claviger_engine::trees::host::HostFolder;
-use claviger_engine::trees::{Attributes, Entry, NewNode, Node, Renaming, Setting, Space, Tree, Use, find};
+use claviger_engine::trees::{Attributes, Entry, NewNode, Node, Renaming, Setting, Space, Subtree, Tree, Use, find};
 use claviger_engine::{Credential, Error, ErrorKind as Blame, Result, Secret, Unlock};
 use claviger_testkit::efs::{Cipher, Identity, info, info_with, put};
 use claviger_testkit::random::Random;
@@ -54,7 +53,9 @@ fn identity(name: &str, agent: bool) -> Option<Arc<Identity>> {
     Identity::new(name, agent).map(Arc::new)
 }
 
-fn place<'a>(tree: &'a (dyn Tree + 'static), name: &'a str, size: Option<u64>) -> Place<'a> {
+/// A file whose size is a part of its name, for ntfs-3g does not tell each.
+fn place<'a>(tree: &'a (dyn Tree + 'static), name: &'a str) -> Place<'a> {
+    let size = name.rsplit(' ').next().and_then(|size| size.parse().ok());
     Place { tree, folder: tree.root(), name: OsStr::new(name), size }
 }
 
@@ -133,6 +134,10 @@ fn every_cipher_and_size_reads_as_ntfsdecrypt_reads_it() {
     assert_eq!(of_me.streams(file).expect("names"), ["secret"]);
     assert!(contents(&of_me, of_me.stream(file, OsStr::new("secret")).expect("it is there")) == stream);
     assert_eq!(contents(&of_me, node(&of_me, "/clear")), b"in clear");
+    // The same through a folder of the tree.
+    let below = Subtree::find(&ntfs(&image), OsStr::new("/")).expect("the root");
+    let below = stacked(Arc::new(below), &[&me]);
+    assert!(contents(&below, node(&below, "/streams")).len() == 3000);
     // From the middle, in pieces that fit no sector.
     let (name, plain) = &files[SIZES.len() - 1];
     let file = node(&of_me, &format!("/{name}"));
@@ -245,20 +250,16 @@ fn files_are_encrypted_shared_changed_and_decrypted_as_ntfsdecrypt_has_it() {
         mounted.end(&image);
         Some(())
     };
-    // ntfs-3g does not tell each size; our own reader does.
-    let sizes: BTreeMap<_, _> =
-        ciphers.iter().flat_map(|cipher| SIZES.map(|size| (format!("{cipher:?} {size}"), size as u64))).collect();
-    let size_of = |name: &str| sizes.get(name).copied();
     let encrypted = step(&mut |folder| {
         for (cipher, size) in ciphers.iter().flat_map(|cipher| SIZES.map(|size| (*cipher, size))) {
             let (name, plain) = (format!("{cipher:?} {size}"), random.bytes(size));
             let file = folder.create(folder.root(), OsStr::new(&name), &NewNode::default()).expect("room");
             folder.write_at(file, 0, &plain).expect("room");
             folder.forget(file, 1);
-            efs::encrypt(place(folder, &name, size_of(&name)), &[recipient(&me)], &[recipient(&agent)], cipher).expect("encrypted");
+            efs::encrypt(place(folder, &name), &[recipient(&me)], &[recipient(&agent)], cipher).expect("encrypted");
             files.push((name, plain));
         }
-        let again = efs::encrypt(place(folder, &files[0].0, size_of(&files[0].0)), &[recipient(&me)], &[], ciphers[0]);
+        let again = efs::encrypt(place(folder, &files[0].0), &[recipient(&me)], &[], ciphers[0]);
         assert!(again.expect_err("it is encrypted").to_string().contains("already"));
     });
     if encrypted.is_none() {
@@ -276,16 +277,16 @@ fn files_are_encrypted_shared_changed_and_decrypted_as_ntfsdecrypt_has_it() {
     let (shared, taken, changed, plain) = (&files[6].0, &files[19].0, &files[31].0, &files[9].0);
     let new = random.bytes(100_000);
     step(&mut |folder| {
-        efs::share(place(folder, shared, size_of(shared)), &keys_of(&me), &recipient(&friend), false).expect("shared");
-        let twice = efs::share(place(folder, shared, size_of(shared)), &keys_of(&me), &recipient(&friend), false);
+        efs::share(place(folder, shared), &keys_of(&me), &recipient(&friend), false).expect("shared");
+        let twice = efs::share(place(folder, shared), &keys_of(&me), &recipient(&friend), false);
         assert!(matches!(twice.expect_err("it is").kind, Blame::Misuse(_)));
-        let stranger = efs::share(place(folder, taken, size_of(taken)), &keys_of(&friend), &recipient(&friend), false);
+        let stranger = efs::share(place(folder, taken), &keys_of(&friend), &recipient(&friend), false);
         assert!(matches!(stranger.expect_err("not with this key").kind, Blame::WrongCredential(_)));
-        efs::unshare(place(folder, taken, size_of(taken)), &agent.thumbprint).expect("taken away");
-        assert!(efs::unshare(place(folder, taken, size_of(taken)), &me.thumbprint).is_err(), "nobody else could read it");
-        efs::change(place(folder, changed, size_of(changed)), &keys_of(&agent), &MemoryStore::new(new.clone())).expect("changed");
-        assert!(efs::decrypt(place(folder, plain, size_of(plain)), &keys_of(&friend)).is_err());
-        efs::decrypt(place(folder, plain, size_of(plain)), &keys_of(&me)).expect("decrypted");
+        efs::unshare(place(folder, taken), &agent.thumbprint).expect("taken away");
+        assert!(efs::unshare(place(folder, taken), &me.thumbprint).is_err(), "nobody else could read it");
+        efs::change(place(folder, changed), &keys_of(&agent), &MemoryStore::new(new.clone())).expect("changed");
+        assert!(efs::decrypt(place(folder, plain), &keys_of(&friend)).is_err());
+        efs::decrypt(place(folder, plain), &keys_of(&me)).expect("decrypted");
     });
     let known = |name: &str| files.iter().find(|(known, _)| known == name).map(|(_, plain)| plain);
     for of in [&me, &friend] {
@@ -296,7 +297,7 @@ fn files_are_encrypted_shared_changed_and_decrypted_as_ntfsdecrypt_has_it() {
     assert!(me.ntfsdecrypt(&image, &format!("/{changed}")).as_ref() == Some(&new));
     let lower = ntfs(&image);
     assert!(Some(&contents(&*lower, node(&*lower, plain))) == known(plain), "it is in clear");
-    step(&mut |folder| efs::unshare(place(folder, shared, size_of(shared)), &me.thumbprint).expect("given away"));
+    step(&mut |folder| efs::unshare(place(folder, shared), &me.thumbprint).expect("given away"));
     let tree = stacked(ntfs(&image), &[&me]);
     assert!(matches!(read_fails(&tree, shared).kind, Blame::WrongCredential(_)));
     assert!(friend.ntfsdecrypt(&image, &format!("/{shared}")).as_ref() == known(shared));
@@ -448,10 +449,10 @@ fn a_program_killed_at_any_step_leaves_the_old_file_or_the_new_one() {
         loop {
             let folder = || HostFolder::open(mounted.path(), Access::ReadWrite).expect("a folder");
             let fresh = folder();
-            before(place(&fresh, "file", None)).expect("made");
+            before(place(&fresh, "file")).expect("made");
             drop(fresh);
             let tree = Killed { folder: folder(), left: AtomicUsize::new(killed) };
-            let done = change(place(&tree, "file", None));
+            let done = change(place(&tree, "file"));
             let all = tree.left.load(Ordering::Relaxed) > 0;
             drop(tree);
             let plain = stacked(Arc::new(folder()), &[&me]);

@@ -16,6 +16,7 @@ mod filesystems_detect;
 mod filesystems_fat;
 mod filesystems_read;
 mod filevault2;
+mod folders_inside;
 mod free_tail;
 mod fsx;
 mod header_changes;

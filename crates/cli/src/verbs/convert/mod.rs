@@ -26,6 +26,7 @@ use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, size};
 use crate::verbs::create::{Overwrite, choose};
+use crate::verbs::folders;
 use place::{Destination, Target};
 use state::{State, What};
 
@@ -41,6 +42,9 @@ const DEFAULT_FORMAT: &str = "VeraCrypt";
 /// A new volume is always written whole: what was not written would not read as zeros. It is as large as it must be for the
 /// same plaintext, or for --new-size, and what is behind the copy reads as zeros.
 ///
+/// A folder whose files are encrypted one by one is copied file by file into a new folder, of eCryptfs or with --raw in clear; with
+/// --raw-source VOLUME is a folder in clear.
+///
 /// Until it is whole a new file is called DESTINATION.part. An interrupted conversion goes on with --resume, after what is
 /// there has been compared with the source. Where the destination is a block device, that takes --state.
 #[derive(clap::Args)]
@@ -50,26 +54,27 @@ const DEFAULT_FORMAT: &str = "VeraCrypt";
   claviger convert --new-format LUKS2 --new-label photos old.tc new.luks
   claviger convert --raw old.tc image.img
   claviger convert --raw-source --new-password-file pw.txt image.img new.hc
+  claviger convert --raw-source documents documents.ecryptfs
   claviger convert --resume old.tc new.hc")]
 pub struct Args {
     #[command(flatten)]
-    open: OpenArgs,
+    pub(crate) open: OpenArgs,
 
     /// The file to create, or a block device
     #[arg(value_name = "DESTINATION")]
-    destination: PathBuf,
+    pub(crate) destination: PathBuf,
 
     /// VOLUME is no volume but plaintext: a disk image, a disk
     #[arg(long)]
-    raw_source: bool,
+    pub(crate) raw_source: bool,
 
     /// DESTINATION is to be the plaintext itself
     #[arg(long, conflicts_with_all = ["raw_source", "new_format", "new_cipher", "new_hash", "new_pim", "new_password", "new_keyfiles"])]
-    raw: bool,
+    pub(crate) raw: bool,
 
     /// Format of the new volume [default: VeraCrypt]
     #[arg(long, value_name = "NAME", help_heading = "The new volume")]
-    new_format: Option<String>,
+    pub(crate) new_format: Option<String>,
 
     /// Size of the plaintext in the new volume, if it is to be larger than that of the old one
     #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "The new volume")]
@@ -77,7 +82,7 @@ pub struct Args {
 
     /// Cipher or cascade of the new volume; see `claviger create --list`
     #[arg(long, value_name = "NAME", help_heading = "The new volume")]
-    new_cipher: Option<String>,
+    pub(crate) new_cipher: Option<String>,
 
     /// Hash of its key derivation; see `claviger create --list`
     #[arg(long, value_name = "NAME", help_heading = "The new volume")]
@@ -97,17 +102,17 @@ pub struct Args {
 
     /// Size of the new volume key, in bits, where the format has several
     #[arg(long, value_name = "BITS", conflicts_with = "raw", help_heading = "The new volume")]
-    new_key_size: Option<u32>,
+    pub(crate) new_key_size: Option<u32>,
 
     #[command(flatten)]
     cost: NewCostArgs,
 
     #[command(flatten)]
-    new: DestinationCredentialArgs,
+    pub(crate) new: DestinationCredentialArgs,
 
     /// Go on with a conversion that was interrupted
     #[arg(long)]
-    resume: bool,
+    pub(crate) resume: bool,
 
     /// Where to keep how far it has come, instead of DESTINATION.part.json
     #[arg(long, value_name = "FILE")]
@@ -164,6 +169,9 @@ struct Kind<'a> {
 
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.open.path.is_dir() {
+        return folders::convert::run(args);
+    }
     guard::no_dumps();
     let cancel = cancel::install()?;
     if args.open.password_on_stdin() && args.new.source().on_stdin() {
@@ -251,6 +259,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
+    /// Refuses what a new folder does not take.
+    pub(crate) fn check_for_folder(&self) -> claviger_engine::Result<()> {
+        let given = [
+            (self.new_size.is_some(), "--new-size"),
+            (self.new_hash.is_some(), "--new-hash"),
+            (self.new_pim.is_some(), "--new-pim"),
+            (self.new_label.is_some(), "--new-label"),
+            (self.new_sector_size.is_some(), "--new-sector-size"),
+            (self.state.is_some(), "--state"),
+            (self.force, "--force"),
+        ];
+        let refused = given.into_iter().find(|(given, _)| *given);
+        refused.map_or(Ok(()), |(_, name)| Err(Error::misuse(format!("a new folder takes no {name}"))))
+    }
+
     /// What the new volume is to be.
     fn kind(&self) -> claviger_engine::Result<Option<Kind<'_>>> {
         if self.raw {

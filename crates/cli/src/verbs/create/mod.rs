@@ -16,7 +16,7 @@ use claviger_engine::formats::takes::{self, Parameter, Purpose};
 use claviger_engine::formats::{self, Choices, Creator, Facts};
 use claviger_engine::spec::{Keeping, Kept};
 use claviger_engine::store::{Access, FileStore, files};
-use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Volume};
+use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Volume, file_formats};
 use filesystem::FileSystem;
 use serde::Serialize;
 
@@ -27,6 +27,7 @@ use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, prompt, size};
+use crate::verbs::folders;
 
 /// The format of new volumes, where none is named.
 const DEFAULT_FORMAT: &str = "VeraCrypt";
@@ -41,10 +42,13 @@ const DEFAULT_FORMAT: &str = "VeraCrypt";
 /// or ext file system. Without its password nobody can tell that it is there. Options without `hidden` in their names,
 /// except --size and --quick, then say how to open the outer volume.
 ///
+/// Of a format that encrypts file by file it is a new folder, which is empty.
+///
 /// Sizes are bytes, or a number with K, M, G, T or KiB, MiB … (powers of 1024) or KB, MB … (powers of 1000).
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger create --size 100M secrets.hc
+  claviger create --format eCryptfs secrets
   claviger create --size 1G --cipher AES-Twofish-Serpent --hash Whirlpool --pim 500 secrets.hc
   claviger create --size 1G --format TrueCrypt secrets.tc
   claviger create --size 1G --format LUKS2 --label photos secrets.luks
@@ -111,6 +115,11 @@ pub struct Args {
     /// List the available ciphers and hashes, the defaults first
     #[arg(long, conflicts_with_all = ["path", "size", "cipher", "hash", "pim", "quick", "force", "hidden"])]
     list: bool,
+
+    /// Make a home's encrypted folder in VOLUME, as ecryptfs-setup-private does: .Private, .ecryptfs with a random passphrase that the
+    /// password unwraps, and Private to mount it at. eCryptfs
+    #[arg(long, conflicts_with_all = ["cipher", "key_size"])]
+    pub(crate) home: bool,
 
     /// Print JSON
     #[arg(long)]
@@ -261,6 +270,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     let cancel = cancel::install()?;
     let name = args.format.as_deref().unwrap_or(DEFAULT_FORMAT);
+    if let Ok(format) = file_formats::named(name) {
+        return folders::create::run(args, format, path);
+    }
+    if args.home {
+        return Err(Error::misuse("only a folder can be a home's").hint("Name its format: --format eCryptfs.").into());
+    }
     let format = formats::by_name(name)?;
     let creator = formats::creator_of(format)?;
     let choices = creator.choices();
@@ -369,6 +384,48 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         header.store = None;
     }
     output::print(&created, args.json)
+}
+
+impl Args {
+    /// Refuses what a new folder does not take.
+    pub(crate) fn check_for_folder(&self) -> claviger_engine::Result<()> {
+        let cost = self.cost.cost()?;
+        let spec = Spec {
+            hash: self.hash.as_deref(),
+            pim: self.pim,
+            cost,
+            integrity: self.luks.integrity.as_deref(),
+            uuid: self.luks.uuid.as_deref(),
+            label: self.luks.label.as_deref(),
+            subsystem: self.luks.subsystem.as_deref(),
+            data_offset: self.luks.offset,
+            metadata_size: self.luks.metadata_size,
+            keyslots_size: self.luks.keyslots_size,
+            sector_size: self.sector_size,
+            discovery: self.to_go,
+            ..Spec::default()
+        };
+        let refused = spec.parameters().first().map(|parameter| parameter.name());
+        let flags = [
+            (self.size.is_some(), "size"),
+            (self.quick, "--quick"),
+            (self.force, "--force"),
+            (self.filesystem.is_some(), "file system"),
+            (self.luks.header.is_some(), "detached header"),
+            (self.fresh_keyfile.is_some(), "key file"),
+            (!self.protectors.parameters().is_empty(), "recovery password or startup key"),
+            (self.credentials.gives_volume_key(), "volume key"),
+        ];
+        let refused = refused.or(flags.into_iter().find(|(given, _)| *given).map(|(_, name)| name));
+        refused.map_or(Ok(()), |name| Err(Error::misuse(format!("a new folder takes no {name}"))))
+    }
+
+    /// The options without which new files of a folder are encrypted in another way.
+    pub(crate) fn opened_with(&self) -> Vec<String> {
+        let cipher = self.cipher.as_ref().map(|cipher| format!("--cipher={cipher}"));
+        let key_size = self.key_size.map(|bits| format!("--key-size={bits}"));
+        cipher.into_iter().chain(key_size).collect()
+    }
 }
 
 /// Where a file system is made before it is written to the volume: where there is room for it.

@@ -68,8 +68,8 @@ pub fn run(open: &OpenArgs, inside: Option<&OsStr>, json: bool) -> anyhow::Resul
 /// A file that is in a folder that was opened, or what can be told of one without its key.
 fn file(open: &OpenArgs, opened: &Inside, node: u64, path: &OsStr, json: bool) -> anyhow::Result<()> {
     let at = |e: Error| e.at(path.as_ref());
-    let (tree, formats): (_, &[&dyn FileFormat]) = match &opened.stored {
-        Some((lower, format)) => (lower, std::slice::from_ref(format)),
+    let (tree, formats): (_, &[&dyn FileFormat]) = match &opened.folder {
+        Some(folder) => (&folder.lower, std::slice::from_ref(&folder.format)),
         None => (&opened.tree, FILE_FORMATS),
     };
     let mut known = None;

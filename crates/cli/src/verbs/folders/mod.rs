@@ -1,7 +1,11 @@
 //! What verbs say and do about folders whose files are encrypted one by one.
 
+pub mod change;
+pub mod convert;
+pub mod create;
 pub mod explain;
 pub mod info;
+pub mod salvage;
 pub mod verify;
 
 use std::io::{self, Write};

@@ -102,6 +102,14 @@ impl BlockCipher for Aes {
         // SAFETY: as above; the chain is whole blocks.
         unsafe { (self.cbc)(self.decrypt_keys(), iv, chain) }
     }
+    fn cbc_encrypt(&self, iv: &[u8; 16], chain: &mut [u8]) {
+        assert_blocks(16, chain);
+        // SAFETY: as above; every kernel here takes a processor that has these instructions.
+        unsafe { cbc_encrypt(self.encrypt_keys(), iv, chain) }
+    }
+    fn lone_chains(&self) -> usize {
+        4
+    }
 }
 
 /// A vector of one or more blocks. Each method may only be called if the processor has the instructions that the
@@ -244,6 +252,23 @@ unsafe fn cbc<V: Vector>(keys: &[[u8; 16]], iv: &[u8; 16], chain: &mut [u8]) {
             end -= 16;
             let before = if end == 0 { iv.as_ptr() } else { chain.as_ptr().add(end - 16) };
             cbc_group::<__m128i, 1>(keys, before, chain.as_mut_ptr().add(end));
+        }
+    }
+}
+
+/// One chain, in which each block waits for the one before it.
+///
+/// # Safety
+/// The processor must have the features named here.
+#[target_feature(enable = "aes,sse2")]
+unsafe fn cbc_encrypt(keys: &[[u8; 16]], iv: &[u8; 16], chain: &mut [u8]) {
+    // SAFETY: each block is 16 bytes; the caller vouches for the processor's features.
+    unsafe {
+        let mut state = [__m128i::load(iv.as_ptr())];
+        for block in chain.as_chunks_mut::<16>().0 {
+            state = [state[0].xor(__m128i::load(block.as_ptr()))];
+            rounds::<__m128i, 1, false>(keys, &mut state);
+            state[0].store(block.as_mut_ptr());
         }
     }
 }

@@ -41,8 +41,11 @@ struct Kernel {
     lanes: usize,
     run: fn(&[u32; 4], &[Row<'_>], &mut [[u8; 16]]),
     /// The same for single blocks.
-    blocks: fn(&[u32; 4], &[&[u8; 64]], &mut [[u8; 16]]),
+    blocks: Blocks,
 }
+
+/// An implementation of [`blocks`]: initial state, up to as many blocks as it supports, the states.
+type Blocks = fn(&[u32; 4], &[&[u8; 64]], &mut [[u8; 16]]);
 
 /// A sector of 512 bytes, and the 16 bytes after it.
 type Row<'a> = (&'a [u8; 512], &'a [u8; 16]);
@@ -129,22 +132,27 @@ fn last_block(rest: &[u8], tail: &[u8; 16]) -> [u8; 64] {
 pub(crate) fn compress(state: &mut [u32; 4], block: &[u8; 64]) {
     let mut words = [0; 16];
     words.iter_mut().zip(block.as_chunks().0).for_each(|(word, bytes)| *word = u32::from_le_bytes(*bytes));
-    let [mut a, mut b, mut c, mut d] = *state;
-    for i in 0..64 {
-        let f = match i / 16 {
-            0 => b & c | !b & d,
-            1 => d & b | !d & c,
-            2 => b ^ c ^ d,
-            _ => c ^ (b | !d),
-        };
-        let (first, step) = WORDS[i / 16];
-        let word = words[(first + step * (i % 16)) % 16];
-        let sum = a.wrapping_add(f).wrapping_add(SINES[i]).wrapping_add(word);
-        (a, d, c, b) = (d, c, b, b.wrapping_add(sum.rotate_left(SHIFTS[i / 16][i % 4])));
-    }
-    for (state, new) in state.iter_mut().zip([a, b, c, d]) {
+    let mut new = *state;
+    round::<0>(&mut new, &words, |b, c, d| d ^ (b & (c ^ d)));
+    round::<1>(&mut new, &words, |b, c, d| c ^ (d & (b ^ c)));
+    round::<2>(&mut new, &words, |b, c, d| b ^ c ^ d);
+    round::<3>(&mut new, &words, |b, c, d| c ^ (b | !d));
+    for (state, new) in state.iter_mut().zip(new) {
         *state = state.wrapping_add(new);
     }
+}
+
+/// 16 steps, whose shifts and places are constants once the loop is unrolled.
+#[inline(always)]
+fn round<const ROUND: usize>(state: &mut [u32; 4], words: &[u32; 16], mix: impl Fn(u32, u32, u32) -> u32) {
+    let (first, step) = WORDS[ROUND];
+    let [mut a, mut b, mut c, mut d] = *state;
+    for i in 0..16 {
+        let sum = words[(first + step * i) % 16].wrapping_add(SINES[16 * ROUND + i]).wrapping_add(a);
+        let sum = sum.wrapping_add(mix(b, c, d));
+        (a, d, c, b) = (d, c, b, b.wrapping_add(sum.rotate_left(SHIFTS[ROUND][i % 4])));
+    }
+    *state = [a, b, c, d];
 }
 
 #[cfg(test)]

@@ -13,16 +13,16 @@ use crate::trees::{Held, NodeKind, Tree};
 const FOLDER: &str = ".ecryptfs";
 
 /// The passphrase of contents and names, wrapped by the login's.
-pub(super) const WRAPPED: &str = "wrapped-passphrase";
+pub const WRAPPED: &str = "wrapped-passphrase";
 
 /// The signatures of the keys, one a line: that of contents, and that of names, which older systems have not.
-pub(super) const SIGNATURES: &str = "Private.sig";
+pub const SIGNATURES: &str = "Private.sig";
 
 /// Where the plaintext is shown.
-pub(super) const MOUNT_POINT: &str = "Private.mnt";
+pub const MOUNT_POINT: &str = "Private.mnt";
 
 /// Empty: says that it is shown whenever its owner logs in.
-pub(super) const AUTO_MOUNT: &str = "auto-mount";
+pub const AUTO_MOUNT: &str = "auto-mount";
 
 /// More than any of them has, in bytes.
 const MOST: usize = 4096;

@@ -56,11 +56,13 @@ pub(super) enum View {
 
 /// Ciphers under tokens, by the token's place in the list.
 #[derive(Default)]
-pub(super) struct Sealers(RwLock<Vec<(usize, Suite, Arc<dyn BlockCipher>)>>);
+pub(super) struct Sealers(RwLock<Vec<Sealer>>);
+
+type Sealer = (usize, Suite, Arc<dyn BlockCipher>);
 
 impl Sealers {
     fn get(&self, at: usize, suite: Suite, make: impl FnOnce() -> Box<dyn BlockCipher>) -> Arc<dyn BlockCipher> {
-        let known = |all: &[(usize, Suite, Arc<dyn BlockCipher>)]| {
+        let known = |all: &[Sealer]| {
             all.iter().find(|(of, with, _)| (*of, *with) == (at, suite)).map(|(_, _, cipher)| cipher.clone())
         };
         if let Some(cipher) = known(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
@@ -171,7 +173,7 @@ impl FileKeys for Keys {
     }
 
     fn size(&self, of: Stored<'_>) -> io::Result<Option<u64>> {
-        let size = kept::look(of, |file| match (file, self.view) {
+        kept::look(of, |file| match (file, self.view) {
             (File::Encrypted(Place::Attribute, ..), View::Encrypted) => {
                 of.tree.attributes(of.contents).map(|stored| Some(header::HEADER + stored.size))
             }
@@ -179,8 +181,7 @@ impl FileKeys for Keys {
             (File::Encrypted(_, header, _), _) => Ok(Some(header.size)),
             (File::Unfinished | File::Blank, _) => Ok(Some(0)),
             (File::Bad(why), _) => Err(Error::from(why).into()),
-        })?;
-        size
+        })?
     }
 
     fn begin(&self, of: Stored<'_>) -> io::Result<Found> {

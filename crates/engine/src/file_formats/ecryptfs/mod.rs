@@ -17,6 +17,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+pub use beside::{AUTO_MOUNT, MOUNT_POINT, SIGNATURES, WRAPPED};
 use claviger_crypto::Secret;
 pub(crate) use wrapped::fuzz_wrapped;
 pub use wrapped::{read_wrapped, rewrap_passphrase, unwrap_passphrase, wrap_passphrase};

@@ -1,0 +1,76 @@
+//! `claviger change` of a folder of eCryptfs: its passphrase, which stays, is wrapped by another login password.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use claviger_engine::file_formats::ecryptfs;
+use claviger_engine::store::{Access, files};
+use claviger_engine::{Credential, Error, ErrorKind, Result, Secret};
+use serde::Serialize;
+
+use crate::opening::OpenArgs;
+use crate::opening::credentials::NewCredentialArgs;
+use crate::process::guard;
+use crate::terminal::output::{self, Report};
+
+#[derive(Serialize)]
+struct Changed {
+    path: String,
+    format: &'static str,
+    /// The files that were written.
+    written: Vec<PathBuf>,
+}
+
+/// Wraps the passphrase anew in the file that lies beside the folder, or that the options name. What is given is the password that
+/// unwraps it now, or the passphrase itself.
+pub fn run(open: &OpenArgs, new: &NewCredentialArgs, json: bool) -> anyhow::Result<()> {
+    guard::no_dumps();
+    let found = open.find_folder(Access::ReadOnly, None)?;
+    let beside = found.locked.stored_files().map(|(_, beside)| beside.clone()).unwrap_or_default();
+    let named = open.how.folder.wrapped_file();
+    let file = named.or(beside.folder.as_ref().map(|folder| folder.join(ecryptfs::WRAPPED)));
+    let Some(file) = file else {
+        let what =
+            "there is no wrapped passphrase beside it: its passphrase is that of every file, and cannot be changed";
+        return Err(Error::unsupported(what)
+            .hint("`claviger convert` copies its files into a new folder with another one.")
+            .at(&open.path)
+            .into());
+    };
+    let current = open.read_credentials()?;
+    let fresh = new.read(&current)?;
+    let (old, new) = (passphrase(&current)?, passphrase(&fresh)?);
+    match ecryptfs::rewrap_passphrase(&file, old, new) {
+        // The passphrase itself will do: nothing tells it better than that it is the folder's.
+        Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) && is_of(&beside.signatures, old)? => {
+            let wrapped = ecryptfs::wrap_passphrase(old, new)?;
+            files::replace_as_owned(&file, &wrapped).map_err(|e| Error::from(e).at(&file))?;
+        }
+        done => done?,
+    }
+    // As whoever opens it next will.
+    ecryptfs::unwrap_passphrase(&ecryptfs::read_wrapped(&file)?, new).map_err(|e| e.at(&file))?;
+    let path = open.path.display().to_string();
+    output::print(&Changed { path, format: "eCryptfs", written: vec![file] }, json)
+}
+
+fn passphrase(credentials: &[Credential]) -> Result<&Secret> {
+    match credentials {
+        [Credential::Passphrase(text)] => Ok(text),
+        _ => Err(Error::misuse("a wrapped passphrase takes a password and nothing else")),
+    }
+}
+
+fn is_of(signatures: &[String], passphrase: &Secret) -> Result<bool> {
+    let [contents, _] = ecryptfs::signatures(passphrase)?;
+    Ok(signatures.first() == Some(&contents))
+}
+
+impl Report for Changed {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let written: Vec<_> = self.written.iter().map(|file| Path::display(file).to_string()).collect();
+        writeln!(out, "{}: the new password opens the folder, and the old one does not.", self.path)?;
+        writeln!(out, "Written: {}. The files and their keys are as they were.", written.join(", "))?;
+        writeln!(out, "Whoever has an older copy of that file still opens the folder with the old password.")
+    }
+}

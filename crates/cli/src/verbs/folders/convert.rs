@@ -1,0 +1,157 @@
+//! `claviger convert` of a folder: its files in a new folder, encrypted otherwise or not at all.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use claviger_engine::credential::FolderOptions;
+use claviger_engine::file_formats;
+use claviger_engine::store::{Access, files};
+use claviger_engine::trees::copy::{self, Progress};
+use claviger_engine::trees::{Tree, host::HostFolder};
+use claviger_engine::{Error, Opening, Result, Unlock};
+use serde::Serialize;
+
+use crate::opening::new_file;
+use crate::process::guard;
+use crate::terminal::output::{self, Report};
+use crate::terminal::{cancel, progress, size};
+use crate::verbs::convert::Args;
+use crate::verbs::folders::count;
+
+/// The format of new folders, where none is named.
+const DEFAULT_FORMAT: &str = "eCryptfs";
+
+#[derive(Serialize)]
+struct Converted {
+    source: String,
+    destination: String,
+    /// Formats; none for a folder in clear.
+    from: Option<&'static str>,
+    to: Option<&'static str>,
+    #[serde(flatten)]
+    copied: Progress,
+}
+
+/// Copies all of a folder into a new one, and compares both. The source is only read.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    guard::no_dumps();
+    cancel::install()?;
+    args.check_for_folder()?;
+    let destination = &args.destination;
+    new_file::must_be_new(destination)?;
+    let part = part(destination);
+    let begun = part.exists();
+    if begun != args.resume {
+        let (what, hint) = match begun {
+            true => ("a conversion into it was interrupted", "Go on with --resume, or remove the folder first."),
+            false => ("there is no interrupted conversion", "Leave out --resume."),
+        };
+        return Err(Error::misuse(what).at(&part).hint(hint).into());
+    }
+    apart(&args.open.path, destination)?;
+    let (from, source) = source(args)?;
+    if !begun {
+        DirBuilder::new().mode(0o700).create(&part).map_err(|e| Error::from(e).at(&part))?;
+    }
+    let copied = target(args, &part, begun).and_then(|(to, target)| Ok((to, convert(&*source, &*target)?)));
+    // Such as names that were left out.
+    source.warnings().iter().for_each(|warning| output::warn(warning));
+    let (to, copied) = copied.inspect_err(|_| {
+        // One with something in it stays, for --resume.
+        let _ = fs::remove_dir(&part);
+    })?;
+    files::rename_new(&part, destination)
+        .and_then(|()| files::sync_folder(destination))
+        .map_err(|e| Error::from(e).at(destination))?;
+    let shown = |path: &Path| path.display().to_string();
+    output::print(
+        &Converted { source: shown(&args.open.path), destination: shown(destination), from, to, copied },
+        args.json,
+    )
+}
+
+fn convert(source: &(dyn Tree + 'static), target: &(dyn Tree + 'static)) -> Result<Progress> {
+    let run = |what: &'static str,
+               step: fn(
+        &(dyn Tree + 'static),
+        &(dyn Tree + 'static),
+        &mut dyn FnMut(Progress) -> Result<()>,
+    ) -> Result<Progress>| {
+        let bar = progress::Progress::spinner();
+        step(source, target, &mut |done| {
+            bar.tell(format!("{what}: {} files, {}", done.files, size::short(done.bytes)));
+            cancel::check()
+        })
+    };
+    run("Copying", copy::copy)?;
+    run("Comparing", copy::compare)
+}
+
+type Opened = (Option<&'static str>, Arc<dyn Tree>);
+
+/// What is read.
+fn source(args: &Args) -> anyhow::Result<Opened> {
+    if args.raw_source {
+        let folder = HostFolder::open(&args.open.path, Access::ReadOnly)?;
+        folder.lock().map_err(|e| e.at(&args.open.path))?;
+        return Ok((None, Arc::new(folder)));
+    }
+    let found = args.open.find_folder(Access::ReadOnly, None)?;
+    let credentials = found.credentials()?;
+    let opened = found.unlock(&credentials)?;
+    Ok((Some(opened.format.name()), Arc::new(opened.tree)))
+}
+
+/// What is written, in the folder `part`.
+fn target(args: &Args, part: &Path, begun: bool) -> anyhow::Result<Opened> {
+    if args.raw {
+        let folder = HostFolder::open(part, Access::ReadWrite)?;
+        folder.lock().map_err(|e| e.at(part))?;
+        return Ok((None, Arc::new(folder)));
+    }
+    let format = file_formats::named(args.new_format.as_deref().unwrap_or(DEFAULT_FORMAT))?;
+    let locked = Opening::path(part).access(Access::ReadWrite).format(format.name()).find()?;
+    let source = args.new.source();
+    let credentials = if begun { source.read()? } else { source.read_new()? };
+    let key_bytes = args.new_key_size.map(|bits| bits.div_ceil(8) as usize);
+    let folder = FolderOptions { cipher: args.new_cipher.as_deref(), key_bytes, ..FolderOptions::default() };
+    let opened = locked.unlock(&Unlock { folder, ..Unlock::with(&credentials) })?.files()?;
+    Ok((Some(format.name()), Arc::new(opened.tree)))
+}
+
+/// The name of the new folder until it is whole.
+fn part(destination: &Path) -> PathBuf {
+    let mut name = OsString::from(destination);
+    name.push(".part");
+    name.into()
+}
+
+/// Refuses a destination inside the source: it would be copied into itself.
+fn apart(source: &Path, destination: &Path) -> Result<()> {
+    let parent = destination.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = parent.canonicalize().map_err(|e| Error::from(e).at(parent))?;
+    let source = source.canonicalize().map_err(|e| Error::from(e).at(source))?;
+    match parent.starts_with(&source) {
+        true => Err(Error::misuse("the new folder would be inside the one that is copied").at(destination)),
+        false => Ok(()),
+    }
+}
+
+impl Report for Converted {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { source, destination, from, to, copied } = self;
+        let (files, folders) = (count(copied.files, "file"), count(copied.folders, "folder"));
+        let named = |format: &Option<&'static str>| format.unwrap_or("not encrypted");
+        writeln!(
+            out,
+            "{source} ({}) was copied to {destination} ({}): {files} and {folders}, {}; both were read and are the same.",
+            named(from),
+            named(to),
+            size::exact(copied.bytes)
+        )
+    }
+}

@@ -1,0 +1,149 @@
+//! `claviger create --format eCryptfs`: a new folder, or a home with one.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use claviger_engine::credential::FolderOptions;
+use claviger_engine::file_formats::{FileFormat, ecryptfs};
+use claviger_engine::{Credential, Error, Opening, Result, Secret, Unlock, random};
+use serde::Serialize;
+
+use crate::opening::new_file;
+use crate::process::guard;
+use crate::terminal::output::{self, Report};
+use crate::verbs::create::Args;
+
+#[derive(Serialize)]
+struct Created {
+    path: String,
+    format: &'static str,
+    /// The signatures of the keys: of contents, then of names.
+    signatures: Vec<String>,
+    /// Where it is to be mounted, in a home.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mount_point: Option<String>,
+    /// Options without which new files are encrypted in another way.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    opened_with: Vec<String>,
+}
+
+/// Makes the folder; with `--home`, a home's `.Private` in it, with what ecryptfs-mount-private wants beside it.
+pub fn run(args: &Args, format: &'static dyn FileFormat, path: &Path) -> anyhow::Result<()> {
+    guard::no_dumps();
+    if format.name() != ecryptfs::ECRYPTFS.name() {
+        return Err(Error::unsupported(format!("making folders of {}", format.name())).into());
+    }
+    args.check_for_folder()?;
+    empty_or_none(path)?;
+    let (cipher, key_bytes) = (args.cipher.as_deref(), args.key_size.map(|bits| bits.div_ceil(8) as usize));
+    let options = FolderOptions { cipher, key_bytes, ..FolderOptions::default() };
+    let credentials = args.credentials.read_new(|_| true)?;
+    let [Credential::Passphrase(password)] = &credentials[..] else {
+        return Err(Error::misuse("a folder of eCryptfs takes a password and nothing else").into());
+    };
+    let created = match args.home {
+        true => home(path, password)?,
+        false => {
+            let new = !path.exists();
+            make(path)?;
+            let signatures = check(path, password, options).inspect_err(|_| {
+                if new {
+                    let _ = fs::remove_dir(path);
+                }
+            })?;
+            let path = path.display().to_string();
+            Created { path, format: format.name(), signatures, mount_point: None, opened_with: args.opened_with() }
+        }
+    };
+    output::print(&created, args.json)
+}
+
+/// Opens the folder as whoever uses it next will.
+fn check(path: &Path, password: &Secret, folder: FolderOptions<'_>) -> Result<Vec<String>> {
+    let credentials = [Credential::Passphrase(Secret::copy_from(password))];
+    let opening = Opening::path(path).format(ecryptfs::ECRYPTFS.name());
+    let opened = opening.find()?.unlock(&Unlock { folder, ..Unlock::with(&credentials) })?.files()?;
+    Ok(opened.tree.signatures())
+}
+
+/// A home as ecryptfs-setup-private makes it: `.Private`, `.ecryptfs`, and `Private` to mount it at.
+fn home(path: &Path, password: &Secret) -> Result<Created> {
+    let at = |e: io::Error| Error::from(e).at(path);
+    let passphrase = new_passphrase()?;
+    let wrapped = ecryptfs::wrap_passphrase(&passphrase, password)?;
+    let [contents, names] = ecryptfs::signatures(&passphrase)?;
+    make(path)?;
+    let path = path.canonicalize().map_err(at)?;
+    let (lower, beside, upper) = (path.join(".Private"), path.join(".ecryptfs"), path.join("Private"));
+    for folder in [&lower, &beside, &upper] {
+        make(folder)?;
+    }
+    let mount_point = format!("{}\n", upper.display());
+    new_file::write(&beside.join(ecryptfs::WRAPPED), &wrapped)?;
+    new_file::write(&beside.join(ecryptfs::SIGNATURES), format!("{contents}\n{names}\n").as_bytes())?;
+    new_file::write(&beside.join(ecryptfs::MOUNT_POINT), mount_point.as_bytes())?;
+    new_file::write(&beside.join(ecryptfs::AUTO_MOUNT), b"")?;
+    let signatures = check(&lower, password, FolderOptions::default())?;
+    let mount_point = Some(upper.display().to_string());
+    let format = ecryptfs::ECRYPTFS.name();
+    Ok(Created { path: lower.display().to_string(), format, signatures, mount_point, opened_with: Vec::new() })
+}
+
+/// A random passphrase of a folder: 32 hexadecimal digits, as ecryptfs-setup-private makes them.
+fn new_passphrase() -> Result<Secret> {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut random = Secret::zeroed(16);
+    random::fill(&mut random)?;
+    let mut text = Secret::zeroed(32);
+    for (byte, digits) in random.iter().zip(text.chunks_exact_mut(2)) {
+        digits.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+    Ok(text)
+}
+
+/// Nothing that exists is touched.
+fn empty_or_none(path: &Path) -> Result<()> {
+    match fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::misuse("this folder is not empty")
+            .at(path)
+            .hint("Choose a new name; `claviger convert` copies files into a new encrypted folder.")),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(Error::from(e).at(path)),
+    }
+}
+
+/// A folder for its owner only, unless it is there.
+fn make(path: &Path) -> Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(Error::from(e).at(path)),
+        _ => Ok(()),
+    }
+}
+
+impl Report for Created {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { path, format, signatures: _, mount_point, opened_with } = self;
+        writeln!(out, "{path}: a new folder of {format}, which is empty.")?;
+        let to = mount_point.as_deref().unwrap_or("DIR");
+        match mount_point {
+            Some(_) => writeln!(
+                out,
+                "Its passphrase is random, and lies wrapped by the password in .ecryptfs beside it: keep a copy of that."
+            )?,
+            None => writeln!(
+                out,
+                "As long as it is empty nothing in it tells a wrong password: take the same one when it is mounted first."
+            )?,
+        }
+        let mut words = vec!["claviger".to_owned(), "mount".to_owned()];
+        if mount_point.is_none() {
+            words.push(format!("--format={format}"));
+        }
+        words.extend(opened_with.iter().cloned());
+        words.extend([path.clone(), to.to_owned()]);
+        writeln!(out, "To mount it: {}", output::command(words.iter().map(String::as_str)))
+    }
+}

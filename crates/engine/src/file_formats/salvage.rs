@@ -1,0 +1,88 @@
+use std::io;
+use std::sync::Arc;
+
+use super::FileLayout;
+use crate::store::Store;
+use crate::trees::{Node, NodeStore, Tree};
+use crate::volume::Volume;
+
+/// Blocks of ciphers that each decrypt without those behind them have so many bytes at most.
+const BLOCK: u64 = 16;
+
+/// What is stored of a file whose metadata can be read, though they count more than there is.
+pub struct Salvage {
+    volume: Volume,
+    size: u64,
+    there: u64,
+}
+
+impl Salvage {
+    pub(super) fn of(tree: &Arc<dyn Tree>, file: Node, layout: FileLayout) -> io::Result<Self> {
+        let stored = tree.attributes(file)?.size;
+        let size = layout.size();
+        let layout = layout.into_layout();
+        let whole = |s: &crate::volume::Segment| match stored.saturating_sub(s.stored_at) {
+            all if all >= s.len => s.len,
+            some => some - some % BLOCK,
+        };
+        // The first segment that is not whole is the last one of which there is anything.
+        let mut there = 0;
+        for segment in layout.segments() {
+            there = segment.at + whole(segment);
+            if whole(segment) < segment.len {
+                break;
+            }
+        }
+        let volume = Volume::new(Arc::new(Padded(NodeStore::new(tree.clone(), file))), layout);
+        Ok(Self { volume, size, there: there.min(size) })
+    }
+
+    /// Bytes of plaintext that the file should have.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes of plaintext that there are, from the beginning on.
+    pub fn there(&self) -> u64 {
+        self.there
+    }
+
+    /// Reads what is there.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` beyond that; those of the tree.
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        match offset.checked_add(out.len() as u64) {
+            Some(end) if end <= self.there => self.volume.read_at(offset, out),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+/// A file with zeros behind its end, up to which the last of its sectors is decrypted.
+struct Padded(NodeStore);
+
+impl Store for Padded {
+    fn len(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let there = self.0.len().saturating_sub(offset).min(out.len() as u64) as usize;
+        let (front, behind) = out.split_at_mut(there);
+        behind.fill(0);
+        if front.is_empty() { Ok(()) } else { self.0.read_at(offset, front) }
+    }
+
+    fn write_at(&self, _offset: u64, _data: &mut [u8]) -> io::Result<()> {
+        Err(crate::trees::read_only())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn writable(&self) -> bool {
+        false
+    }
+}

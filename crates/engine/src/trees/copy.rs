@@ -1,0 +1,307 @@
+//! One tree in another, so that it can be broken off and begun again: what is there already and the same stays.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{Attributes, Entry, Held, NewNode, Node, NodeKind, Setting, Special, Tree, Use};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Bytes that are copied at a time.
+const PIECE: usize = 1 << 20;
+
+/// Folders in folders that are copied. A damaged file system may have no end.
+const DEEPEST: usize = 256;
+
+/// A tree, as it is named here: it outlives the copying.
+type Whole = dyn Tree + 'static;
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Files, links and special files.
+    pub files: u64,
+    /// Folders.
+    pub folders: u64,
+    /// Bytes of files.
+    pub bytes: u64,
+}
+
+/// Copies all of `from` into `to`: files, folders, symbolic and hard links and special files, with permissions, owners, times and
+/// extended attributes as far as `to` keeps them. A file of `to` that has the same contents already is left as it is; one that
+/// has not is written anew. `each` is told after each file, and its error ends it.
+///
+/// # Errors
+/// Those of the trees, and of `each`.
+pub fn copy(from: &Whole, to: &Whole, each: &mut dyn FnMut(Progress) -> Result<()>) -> Result<Progress> {
+    let mut copying = Copying { from, to, each, links: HashMap::new(), done: Progress::default() };
+    copying.folder(from.root(), to.root(), Path::new("/"), 0)?;
+    to.flush()?;
+    Ok(copying.done)
+}
+
+/// Reads both trees and compares names, kinds, contents and targets of links.
+///
+/// # Errors
+/// `Malformed` where they differ, with the place; those of the trees, and of `each`.
+pub fn compare(from: &Whole, to: &Whole, each: &mut dyn FnMut(Progress) -> Result<()>) -> Result<Progress> {
+    let mut comparing = Comparing { from, to, each, done: Progress::default() };
+    comparing.folder(from.root(), to.root(), Path::new("/"), 0)?;
+    Ok(comparing.done)
+}
+
+struct Copying<'a> {
+    from: &'a Whole,
+    to: &'a Whole,
+    each: &'a mut dyn FnMut(Progress) -> Result<()>,
+    /// Files with several names: where the first one is, by number.
+    links: HashMap<u64, PathBuf>,
+    done: Progress,
+}
+
+impl<'a> Copying<'a> {
+    fn folder(&mut self, from: Node, to: Node, path: &Path, depth: usize) -> Result<()> {
+        if depth >= DEEPEST {
+            return Err(Error::unsupported(format!("copying folders that are {DEEPEST} deep")).at(path));
+        }
+        for entry in sorted(self.from, from).map_err(|e| at(e, path))? {
+            let path = path.join(&entry.name);
+            let source = Held::take(self.from, from, &entry).map_err(|e| at(e, &path))?;
+            let of = self.from.attributes(source.node()).map_err(|e| at(e, &path))?;
+            if of.kind == NodeKind::Folder {
+                let made = self.made_folder(to, &entry.name, &of).map_err(|e| at(e, &path))?;
+                self.folder(source.node(), made.node(), &path, depth + 1)?;
+                self.finish(source.node(), made.node(), &of).map_err(|e| at(e, &path))?;
+                self.done.folders += 1;
+            } else {
+                self.leaf(source.node(), &of, to, &entry.name, &path).map_err(|e| at(e, &path))?;
+                self.done.files += 1;
+            }
+            (self.each)(self.done)?;
+        }
+        Ok(())
+    }
+
+    fn made_folder(&self, to: Node, name: &OsStr, of: &Attributes) -> io::Result<Held<&'a Whole>> {
+        match Held::lookup(self.to, to, name) {
+            Ok(there) if self.to.attributes(there.node())?.kind == NodeKind::Folder => Ok(there),
+            Ok(_) => Err(io::ErrorKind::NotADirectory.into()),
+            // Until all is in it, its owner may write into it.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let new = NewNode { mode: of.mode.map(|mode| mode | 0o700), owner: None };
+                Ok(Held::new(self.to, self.to.make_folder(to, name, &new)?))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// What is no folder.
+    fn leaf(&mut self, source: Node, of: &Attributes, to: Node, name: &OsStr, path: &Path) -> io::Result<()> {
+        if of.links > 1 {
+            if let Some(first) = self.links.get(&of.number) {
+                return self.one_more_name(first, to, name);
+            }
+            self.links.insert(of.number, path.to_owned());
+        }
+        let made = match (self.kept(source, of, to, name)?, of.kind) {
+            (Some(kept), _) => kept,
+            (None, NodeKind::File) => self.file(source, of, to, name)?,
+            (None, NodeKind::Link) => {
+                let target = self.from.link_target(source)?;
+                Held::new(self.to, self.to.make_link(to, name, &target, &NewNode::default())?)
+            }
+            (None, _) => {
+                let special = of.special.ok_or(io::ErrorKind::Unsupported)?;
+                Held::new(self.to, self.to.make_special(to, name, special, &NewNode { mode: of.mode, owner: None })?)
+            }
+        };
+        if of.kind == NodeKind::File {
+            self.done.bytes = self.done.bytes.saturating_add(of.size);
+        }
+        self.finish(source, made.node(), of)
+    }
+
+    fn one_more_name(&self, first: &Path, to: Node, name: &OsStr) -> io::Result<()> {
+        let known = Held::find(self.to, first.as_os_str())?;
+        if let Ok(there) = Held::lookup(self.to, to, name) {
+            if self.to.attributes(there.node())?.number == self.to.attributes(known.node())?.number {
+                return Ok(());
+            }
+            self.to.remove(to, name)?;
+        }
+        let again = self.to.add_name(known.node(), to, name)?;
+        self.to.forget(again, 1);
+        Ok(())
+    }
+
+    /// What is there from before, if it is the same; anything else goes.
+    fn kept(&self, source: Node, of: &Attributes, to: Node, name: &OsStr) -> io::Result<Option<Held<&'a Whole>>> {
+        let there = match Held::lookup(self.to, to, name) {
+            Ok(there) => there,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let has = self.to.attributes(there.node())?;
+        // What cannot be read was broken off in its making.
+        if same_leaf(self.from, source, of, self.to, there.node(), &has).unwrap_or(false) {
+            return Ok(Some(there));
+        }
+        drop(there);
+        self.to.remove(to, name).map(|()| None)
+    }
+
+    fn file(&self, source: Node, of: &Attributes, to: Node, name: &OsStr) -> io::Result<Held<&'a Whole>> {
+        let usage = Use { read: false, write: true };
+        let new = NewNode { mode: of.mode.map(|mode| mode & 0o777 | 0o600), owner: None };
+        let made = Held::new(self.to, self.to.create_open(to, name, &new, usage)?);
+        let written =
+            pieces(self.from, source, of.size, |at, piece| self.to.write_at(made.node(), at, piece).map(|()| true));
+        let released = self.to.release(made.node());
+        written?;
+        released.map(|()| made)
+    }
+
+    /// Attributes last: writing changes times, and permissions may forbid it.
+    fn finish(&self, source: Node, made: Node, of: &Attributes) -> io::Result<()> {
+        self.extended(source, made)?;
+        if let Some((user, group)) = of.owner {
+            let has = self.to.attributes(made)?.owner;
+            if has != Some((user, group)) {
+                // Who is not root cannot give files away.
+                let _ = self.to.set_owner(made, Some(user), Some(group));
+            }
+        }
+        if let (Some(mode), false) = (of.mode, of.kind == NodeKind::Link) {
+            optional(self.to.set_mode(made, mode))?;
+        }
+        optional(self.to.set_times(made, of.modified, of.accessed))
+    }
+
+    fn extended(&self, source: Node, made: Node) -> io::Result<()> {
+        let names = match self.from.list_extended(source) {
+            Ok(names) => names,
+            Err(_) => return Ok(()),
+        };
+        for name in names {
+            if let Some(value) = self.from.extended(source, &name)? {
+                // What only root may write is left out.
+                let _ = self.to.set_extended(made, &name, &value, Setting::Any);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a file system may not have.
+fn optional(done: io::Result<()>) -> io::Result<()> {
+    done.or_else(|e| if e.kind() == io::ErrorKind::Unsupported { Ok(()) } else { Err(e) })
+}
+
+struct Comparing<'a> {
+    from: &'a Whole,
+    to: &'a Whole,
+    each: &'a mut dyn FnMut(Progress) -> Result<()>,
+    done: Progress,
+}
+
+impl Comparing<'_> {
+    fn folder(&mut self, from: Node, to: Node, path: &Path, depth: usize) -> Result<()> {
+        if depth >= DEEPEST {
+            return Err(Error::unsupported(format!("comparing folders that are {DEEPEST} deep")).at(path));
+        }
+        let names = sorted(self.from, from).map_err(|e| at(e, path))?;
+        let copies = sorted(self.to, to).map_err(|e| at(e, path))?;
+        let has = |entries: &[Entry]| -> Vec<OsString> { entries.iter().map(|e| e.name.clone()).collect() };
+        if has(&names) != has(&copies) {
+            return Err(differ("the copy has other names in it", path));
+        }
+        for (entry, copy) in names.iter().zip(&copies) {
+            let path = path.join(&entry.name);
+            let source = Held::take(self.from, from, entry).map_err(|e| at(e, &path))?;
+            let copied = Held::take(self.to, to, copy).map_err(|e| at(e, &path))?;
+            let of = self.from.attributes(source.node()).map_err(|e| at(e, &path))?;
+            let has = self.to.attributes(copied.node()).map_err(|e| at(e, &path))?;
+            if of.kind == NodeKind::Folder && has.kind == NodeKind::Folder {
+                self.folder(source.node(), copied.node(), &path, depth + 1)?;
+                self.done.folders += 1;
+            } else if same_leaf(self.from, source.node(), &of, self.to, copied.node(), &has)
+                .map_err(|e| at(e, &path))?
+            {
+                self.done.files += 1;
+                self.done.bytes = self.done.bytes.saturating_add(if of.kind == NodeKind::File { of.size } else { 0 });
+            } else {
+                return Err(differ("the copy is not the same", &path));
+            }
+            (self.each)(self.done)?;
+        }
+        Ok(())
+    }
+}
+
+fn differ(what: &str, path: &Path) -> Error {
+    Error::new(ErrorKind::Malformed { field: "copy", offset: 0, what: what.into() }).at(path)
+}
+
+fn at(error: io::Error, path: &Path) -> Error {
+    Error::from(error).at(path)
+}
+
+fn sorted(tree: &Whole, folder: Node) -> io::Result<Vec<Entry>> {
+    let mut entries = tree.list(folder)?;
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(entries)
+}
+
+/// Whether what is no folder is the same in both trees.
+fn same_leaf(
+    from: &Whole,
+    source: Node,
+    of: &Attributes,
+    to: &Whole,
+    copy: Node,
+    has: &Attributes,
+) -> io::Result<bool> {
+    Ok(match (of.kind, has.kind) {
+        (NodeKind::File, NodeKind::File) => {
+            let mut buffer = vec![0; PIECE.min(of.size as usize)];
+            of.size == has.size
+                && pieces(from, source, of.size, |at, piece| {
+                    let same = &mut buffer[..piece.len()];
+                    Ok(to.read_at(copy, at, same)? == piece.len() && same == piece)
+                })?
+        }
+        (NodeKind::Link, NodeKind::Link) => from.link_target(source)? == to.link_target(copy)?,
+        (NodeKind::Special, NodeKind::Special) => {
+            // The number of a device is all that there is of it.
+            let of_device =
+                |s: Option<Special>| matches!(s, Some(Special::BlockDevice(_) | Special::CharacterDevice(_)));
+            of.special == has.special || !of_device(of.special) && !of_device(has.special)
+        }
+        _ => false,
+    })
+}
+
+/// Reads a file piece by piece, as long as `each` says so; whether it always did.
+fn pieces(
+    tree: &Whole,
+    file: Node,
+    size: u64,
+    mut each: impl FnMut(u64, &[u8]) -> io::Result<bool>,
+) -> io::Result<bool> {
+    let mut buffer = vec![0; PIECE.min(size as usize)];
+    let mut done = 0;
+    while done < size {
+        let len = (size - done).min(PIECE as u64) as usize;
+        let read = tree.read_at(file, done, &mut buffer[..len])?;
+        if read == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ends before its size"));
+        }
+        if !each(done, &buffer[..read])? {
+            return Ok(false);
+        }
+        done += read as u64;
+    }
+    Ok(true)
+}
