@@ -8,8 +8,8 @@ use claviger_engine::spec::Cost;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Format, Secret, Spec, Store, Unlock};
 use claviger_testkit::bitlocker::maker::{self, EncryptOnWrite, Kind, Made, Protector, State};
-use claviger_testkit::ecryptfs::maker as ecryptfs;
 use claviger_testkit::dpapi;
+use claviger_testkit::ecryptfs::maker as ecryptfs;
 use claviger_testkit::filevault2::{BLOCK, DATA, Recipe, User};
 use sha2::{Digest, Sha256};
 use std::time::UNIX_EPOCH;
@@ -395,8 +395,8 @@ const RSA_512: &[u8] = b"\
     \x7e\x2b\x78\x16\x4c\xd0\x7f\xd3\xb6\x47\x99\x8c\x7b\x71\x24\xa8\xab\x1b\xbd\x0e\x0c\x13\x71\xcb\x29\xbf\x6a\xb1\x02\x21\x00\xa5\
     \x66\x48\xd0\x39\x66\x30\x97\xb7\x3b\x04\x34\x7b\xd1\xb3\x79\x81\x2b\x27\x2c\x1c\x02\xef\x1c\xcc\xd6\x54\xb0\xde\x4a\xb1\xda";
 
-/// A PFX of this project's own, which asks for more iterations than a fuzzer waits for, a certificate, and PEM. OpenSSL's files are in
-/// tests.
+/// A PFX of OpenSSL's with one iteration (`openssl pkcs12 -export -iter 1`), one of this project's own, which asks for more than a fuzzer
+/// waits for, a certificate, and PEM.
 pub fn private_keys() -> Vec<Vec<u8>> {
     let key = SoftKey::generate(2048).expect("a key");
     let new = NewCertificate { name: "x", recovery: false, from: UNIX_EPOCH };
@@ -407,6 +407,7 @@ pub fn private_keys() -> Vec<Vec<u8>> {
     let encrypted =
         "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00112233445566778899aabbccddeeff\n\nAAAAAAAAAAAAAAAAAAAAAA==";
     vec![
+        include_bytes!("small.pfx").to_vec(),
         pfx.to_vec(),
         certificate.der,
         RSA_512.to_vec(),

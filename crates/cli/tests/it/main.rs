@@ -26,6 +26,7 @@ mod mounting;
 mod mounting_user;
 mod partitions;
 mod patience;
+mod private_keys;
 mod reencrypting;
 mod reencrypting_bitlocker;
 mod resizing;

@@ -18,7 +18,7 @@ use crate::private_keys::pbe::utf16;
 const KEY: usize = 64;
 
 /// As many iterations as are done. Windows asks for 4,000 to 24,000.
-const ITERATIONS_MAX: u32 = 1_000_000;
+const ITERATIONS_MAX: u32 = 200_000;
 
 /// What may encrypt the master keys of a user.
 pub struct Candidates(pub(super) Vec<Secret>);

@@ -19,6 +19,7 @@ mod master_key;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
+use std::io;
 use std::sync::Arc;
 
 use claviger_crypto::Secret;
@@ -35,7 +36,7 @@ use master_key::{Candidates, MasterKeyFile};
 const FILE_MAX: u64 = 1 << 20;
 
 /// As many files as are read of a folder.
-const FILES_MAX: usize = 4096;
+const FILES_MAX: usize = 512;
 
 /// What the user signs in with.
 #[derive(Debug)]
@@ -85,7 +86,10 @@ impl Profile {
     /// `NotThisFormat` if there is none; `Io`, `Malformed`.
     pub fn read(tree: &(dyn Tree + 'static), path: &OsStr) -> Result<Self> {
         let shown = path.to_string_lossy().into_owned();
-        let profile = Held::find(tree, path).map_err(|e| Error::from(e).at(path.as_ref()))?;
+        let profile = Held::find(tree, path).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => no_profile(&shown, "no such folder"),
+            _ => Error::from(e).at(path.as_ref()),
+        })?;
         let below = |steps: &[&str]| descend(tree, profile.node(), steps);
         let roaming = [&["AppData", "Roaming", "Microsoft"][..], &["Application Data", "Microsoft"]];
         let Some(microsoft) = roaming.iter().find_map(|steps| below(steps).transpose()).transpose()? else {
