@@ -52,7 +52,11 @@ impl Disk {
         let key = Random::new(4).bytes(32);
         let documents = at.join("Users/me/Documents");
         fs::create_dir_all(&documents).expect("a folder");
-        put(&documents.join("secret.docx"), &Cipher::Aes256.raw(&key, &plain), &info(Cipher::Aes256, &key, &[&me], &[]));
+        put(
+            &documents.join("secret.docx"),
+            &Cipher::Aes256.raw(&key, &plain),
+            &info(Cipher::Aes256, &key, &[&me], &[]),
+        );
         fs::write(documents.join("clear.txt"), "in clear").expect("a file");
         let (pkcs1, certificate) = (der(&me, true), Some(der(&me, false)));
         let key = Key { kind: Kind::Capi, container: "mine".into(), pkcs1, certificate };
@@ -136,7 +140,8 @@ fn what_does_not_open_says_why() {
     disk.cat(&["--certificate", &pfx]).fails(1, &["no terminal", "--certificate-password-file"]);
     disk.cat(&["--windows-profile", ":/Users/me", "--certificate-password-file", &wrong])
         .fails(2, &["master keys of S-1-5-21", "not a PIN"]);
-    disk.cat(&["--windows-profile", ":/Users/you", "--certificate-password-file", &wrong]).fails(3, &["/Users/you", "no such folder"]);
+    disk.cat(&["--windows-profile", ":/Users/you", "--certificate-password-file", &wrong])
+        .fails(3, &["/Users/you", "no such folder"]);
     disk.cat(&["--certificate-password-file", &wrong]).fails(1, &["no private key", "--pkcs11-module"]);
     disk.cat(&["--pkcs11-module", "/nonexistent.so"]).fails(6, &["no PKCS#11 module"]);
     // Another key opens the disk, and says for whom the file is.

@@ -219,10 +219,10 @@ fn pbes2(mut parameters: Reader<'_>, password: &Password) -> Result<(Box<dyn Blo
     let mut kdf = kdf.sequence("key derivation")?;
     let salt = kdf.octets("salt")?;
     let iterations = iterations(&mut kdf, password)?;
-    if let Some(len) = kdf.optional(tag::INTEGER, "length of the key")? {
-        if len.content != [key_len as u8] {
-            return Err(kdf.damaged("length of the key", "not that of the cipher's"));
-        }
+    if let Some(len) = kdf.optional(tag::INTEGER, "length of the key")?
+        && len.content != [key_len as u8]
+    {
+        return Err(kdf.damaged("length of the key", "not that of the cipher's"));
     }
     let hash = match kdf.is_empty() {
         true => &hash::SHA1,

@@ -350,10 +350,10 @@ fn wide_text(bytes: &[u8]) -> String {
 
 /// Reads bytes as each of the files, and as what is encrypted in them.
 pub(crate) fn fuzz(bytes: &[u8]) {
-    if let Ok(file) = MasterKeyFile::read(bytes) {
-        if file.quick() {
-            let _ = file.open(&Candidates(vec![Secret::zeroed(20)]));
-        }
+    if let Ok(file) = MasterKeyFile::read(bytes)
+        && file.quick()
+    {
+        let _ = file.open(&Candidates(vec![Secret::zeroed(20)]));
     }
     let _ = certificates::read(bytes);
     let keys = MasterKeys::default();
