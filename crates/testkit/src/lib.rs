@@ -3,8 +3,8 @@
 
 pub mod bitlocker;
 pub mod dpapi;
-pub mod efs;
 pub mod ecryptfs;
+pub mod efs;
 pub mod filevault2;
 pub mod fsx;
 pub mod mounts;

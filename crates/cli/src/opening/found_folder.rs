@@ -23,6 +23,8 @@ pub struct FoundFolder<'a> {
     pub locked: Locked,
     /// Where it is, for people.
     pub path: String,
+    /// The same as words of a command line: what is opened, and a path inside.
+    pub words: [String; 2],
     args: &'a OpenArgs,
     place: Place,
     given: FolderGiven,
@@ -67,11 +69,11 @@ impl OpenArgs {
     }
 
     fn found(&self, locked: Locked, place: Place) -> anyhow::Result<FoundFolder<'_>> {
-        let mut path = self.path.display().to_string();
-        if place != Place::Here {
-            path = format!("{path} :{}", files::shown(locked.place()));
-        }
-        Ok(FoundFolder { locked, path, args: self, place, given: self.how.folder.read()? })
+        let path = self.path.display().to_string();
+        let inside = format!(":{}", files::shown(locked.place()));
+        let shown = if place == Place::Here { path.clone() } else { format!("{path} {inside}") };
+        let words = [path, if place == Place::Here { ":/".to_owned() } else { inside }];
+        Ok(FoundFolder { locked, path: shown, words, args: self, place, given: self.how.folder.read()? })
     }
 
     /// Opens the folder of encrypted files into which `path` leads in what is open, if that is `wanted` or the options say so: by its
@@ -141,7 +143,7 @@ impl FoundFolder<'_> {
     /// Opens it.
     pub fn unlock(self, credentials: &[Credential]) -> anyhow::Result<OpenFolder> {
         let cancel = cancel::install()?;
-        let Self { locked, path, args, place, given } = self;
+        let Self { locked, path, words: _, args, place, given } = self;
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
         let with = match place {

@@ -428,18 +428,18 @@ fn wrapped_passphrases_that_are_none_are_told() {
         |bytes: &[u8], wrapping: &str| ecryptfs::unwrap_passphrase(bytes, &Secret::copy_from(wrapping.as_bytes()));
     let good = maker::wrapped("mount", "login", Some([1; 8]));
     assert!(unwrap(&good, "login").is_ok());
-    let wrong = unwrap(&good, "wrong").err().expect("it is refused");
+    let wrong = unwrap(&good, "wrong").expect_err("it is refused");
     assert!(matches!(wrong.kind, ErrorKind::WrongCredential(_)), "{wrong}");
     for len in 0..good.len() {
-        let error = unwrap(&good[..len], "login").err().expect("it is refused");
+        let error = unwrap(&good[..len], "login").expect_err("it is refused");
         assert!(matches!(error.kind, ErrorKind::Malformed { .. }), "{len}: {error}");
     }
     for at in 0..26 {
         let mut bytes = good.clone();
         bytes[at] ^= 0xff;
-        unwrap(&bytes, "login").err().expect("it is refused");
+        unwrap(&bytes, "login").expect_err("it is refused");
     }
-    let error = unwrap(&[&good[..], &[0; 64]].concat(), "login").err().expect("it is refused");
+    let error = unwrap(&[&good[..], &[0; 64]].concat(), "login").expect_err("it is refused");
     assert!(matches!(error.kind, ErrorKind::Malformed { .. }), "{error}");
     let file = tempfile::NamedTempFile::new().expect("a file");
     fs::write(file.path(), &good).expect("there is room");

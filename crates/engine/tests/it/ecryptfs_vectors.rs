@@ -296,6 +296,25 @@ fn names_and_targets_have_the_kernels_limits() {
     }
 }
 
+/// The longest targets that the kernel takes, of the numbers from 1 on; their stored forms have these SHA-256.
+#[test]
+fn targets_are_what_the_kernel_wrote() {
+    let digits: String = (1..2000).map(|n| n.to_string()).collect();
+    for (vector, len, expected) in [
+        (&VECTORS[0], 3007, "34c9b61ed6eab0e87f36d432857c4ea0fb2ccd3036d8d267b20cef79f2a03efb"),
+        (&VECTORS[3], 3015, "427386c6329c3be170a2cc0b8be4a6a05b9247dd373631c91f47084b00451398"),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join(vector.stored_name()), vector.header(0)).expect("a file");
+        let tree = open(folder.path());
+        let target = OsStr::new(&digits[..len]);
+        tree.forget(tree.make_link(tree.root(), OsStr::new("longlink"), target, &NEW).expect("made"), 1);
+        let all = names(&*host(folder.path()));
+        let link = all.iter().find_map(|name| fs::read_link(folder.path().join(name)).ok()).expect("a link");
+        assert_eq!(sum(link.as_os_str().as_encoded_bytes()), expected, "{}", vector.cipher);
+    }
+}
+
 #[test]
 fn a_wrong_passphrase_is_told_from_an_empty_folder_and_from_damage() {
     let folder = tempfile::tempdir().expect("a folder");

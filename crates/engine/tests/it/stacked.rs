@@ -351,6 +351,8 @@ struct Recorded {
     bytes: Vec<u8>,
     durable: Vec<u8>,
     since: Vec<Done>,
+    /// Changes until one fails for want of room.
+    fails_after: Option<u64>,
 }
 
 #[derive(Clone)]
@@ -372,10 +374,24 @@ fn apply(bytes: &mut Vec<u8>, done: &Done) {
     }
 }
 
+impl Recorded {
+    fn does(&mut self, done: Done) {
+        apply(&mut self.bytes, &done);
+        self.since.push(done);
+    }
+
+    /// Whether the change that is to be done now fails.
+    fn fails(&mut self) -> bool {
+        let left = self.fails_after;
+        self.fails_after = left.and_then(|left| left.checked_sub(1));
+        left == Some(0)
+    }
+}
+
 impl Recorder {
     /// Has a file of these bytes from now on.
     fn hold(&self, bytes: Vec<u8>) {
-        *self.0.lock().expect("it") = Recorded { exists: true, durable: bytes.clone(), bytes, since: Vec::new() };
+        *self.0.lock().expect("it") = Recorded { exists: true, durable: bytes.clone(), bytes, ..Recorded::default() };
     }
 
     /// What a crash now may leave: what was durable, and some of what was done since, in sectors of 512 bytes.
@@ -441,15 +457,18 @@ impl Tree for Recorder {
     }
     fn write_at(&self, _file: Node, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut recorded = self.0.lock().expect("it");
-        let done = Done::Write(offset, data.to_vec());
-        apply(&mut recorded.bytes, &done);
-        recorded.since.push(done);
-        Ok(())
+        let fails = recorded.fails();
+        // What a disk writes at once is written or not.
+        let written = if fails { &data[..data.len() / 1024 * 512] } else { data };
+        recorded.does(Done::Write(offset, written.to_vec()));
+        if fails { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
     fn set_len(&self, _file: Node, len: u64) -> io::Result<()> {
         let mut recorded = self.0.lock().expect("it");
-        apply(&mut recorded.bytes, &Done::SetLen(len));
-        recorded.since.push(Done::SetLen(len));
+        if recorded.fails() {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        recorded.does(Done::SetLen(len));
         Ok(())
     }
     fn create(&self, _folder: Node, _name: &OsStr, _new: &NewNode) -> io::Result<Node> {
@@ -547,4 +566,45 @@ fn a_crash_loses_nothing_that_was_durable() {
         }
         assert!(crashes > 1000, "{crashes}");
     }
+}
+
+#[test]
+fn a_change_that_fails_leaves_the_old_size_or_the_new_one() {
+    type Change = fn(&Stacked) -> io::Result<()>;
+    // What the file then has, and what it has if it fails.
+    let changes: [(Change, usize); 4] = [
+        (|tree| tree.append(FILE, &[9; 9000]), 19_000),
+        (|tree| tree.write_at(FILE, 15_000, &[9; 5000]), 20_000),
+        (|tree| tree.set_len(FILE, 30_000), 30_000),
+        (|tree| tree.set_len(FILE, 3000), 3000),
+    ];
+    let before: Vec<u8> = Random::new(1).bytes(10_000);
+    let mut failed = 0;
+    for (over, _, _) in FORMATS {
+        let lower = Arc::new(Recorder::default());
+        let left = Arc::new(Recorder::default());
+        let (tree, after) = (over(lower.clone()), over(left.clone()));
+        for (change, new_size) in changes {
+            for fails_after in 0.. {
+                lower.hold(Vec::new());
+                tree.write_at(FILE, 0, &before).expect("written");
+                lower.0.lock().expect("it").fails_after = Some(fails_after);
+                let changed = change(&tree);
+                let ended = lower.0.lock().expect("it").fails_after.take().is_some();
+                left.hold(lower.0.lock().expect("it").bytes.clone());
+                // It is the same for who has seen it happen and for who comes later.
+                let bytes = read_all(&after, FILE);
+                assert!(read_all(&tree, FILE) == bytes, "{new_size}, {fails_after}");
+                let kept = bytes.len().min(before.len());
+                assert!(bytes[..kept] == before[..kept], "{new_size}, {fails_after}");
+                assert!([before.len(), new_size].contains(&bytes.len()), "{new_size}, {fails_after}: {}", bytes.len());
+                assert!(changed.is_err() || bytes.len() == new_size, "{new_size}, {fails_after}");
+                failed += usize::from(changed.is_err());
+                if ended {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(failed > 20, "{failed}");
 }

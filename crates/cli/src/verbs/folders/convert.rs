@@ -75,20 +75,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn convert(source: &(dyn Tree + 'static), target: &(dyn Tree + 'static)) -> Result<Progress> {
-    let run = |what: &'static str,
-               step: fn(
-        &(dyn Tree + 'static),
-        &(dyn Tree + 'static),
-        &mut dyn FnMut(Progress) -> Result<()>,
-    ) -> Result<Progress>| {
-        let bar = progress::Progress::spinner();
-        step(source, target, &mut |done| {
-            bar.tell(format!("{what}: {} files, {}", done.files, size::short(done.bytes)));
-            cancel::check()
-        })
+    let bar = progress::Progress::spinner();
+    let show = |what: &str, done: Progress| {
+        bar.tell(format!("{what}: {} files, {}", done.files, size::short(done.bytes)));
+        cancel::check()
     };
-    run("Copying", copy::copy)?;
-    run("Comparing", copy::compare)
+    copy::copy(source, target, &mut |done| show("Copying", done))?;
+    copy::compare(source, target, &mut |done| show("Comparing", done))
 }
 
 type Opened = (Option<&'static str>, Arc<dyn Tree>);

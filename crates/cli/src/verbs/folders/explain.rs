@@ -27,6 +27,9 @@ const TOLD: usize = 20;
 #[derive(Default, Serialize)]
 struct Explained {
     path: String,
+    /// The folder as words of a command line.
+    #[serde(skip)]
+    words: [String; 2],
     format: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     survey: Option<Survey>,
@@ -106,6 +109,7 @@ impl Explained {
 
     fn folder(&mut self, found: &FoundFolder<'_>, without_password: bool) -> anyhow::Result<()> {
         self.path.clone_from(&found.path);
+        self.words.clone_from(&found.words);
         let (Some(format), Some((lower, beside))) = (found.locked.file_format(), found.locked.stored_files()) else {
             return Err(Error::misuse("it is no folder whose files are encrypted one by one").into());
         };
@@ -123,7 +127,8 @@ impl Explained {
             self.exit_code = exit::number_of(&damage());
         }
         if without_password {
-            self.advise("To see whether a password opens it:", &["claviger", "explain", &self.path.clone()]);
+            let [path, inside] = self.words.clone();
+            self.advise("To see whether a password opens it:", &["claviger", "explain", &path, &inside]);
         } else {
             self.tries(found)?;
         }
@@ -153,10 +158,11 @@ impl Explained {
             )),
             None => {
                 self.say(format!("There is no wrapped passphrase in {folder}: the login password alone cannot open it."));
+                let [path, inside] = self.words.clone();
                 self.advise(
                     "Look for a copy of wrapped-passphrase in a backup, or for the mount passphrase, which people were told to write \
                      down (32 letters and digits). With the copy:",
-                    &["claviger", "cp", "-r", "--wrapped-passphrase", "FILE", &self.path.clone(), ":/", "OUT"],
+                    &["claviger", "cp", "-r", "--wrapped-passphrase", "FILE", &path, &inside, "OUT"],
                 );
             }
         }
@@ -173,9 +179,10 @@ impl Explained {
             self.say(format!("And {} more.", count((problems.len() - TOLD) as u64, "file")));
         }
         if !problems.is_empty() {
+            let [path, inside] = self.words.clone();
             self.advise(
                 "To copy all that is left, with a report of what is not:",
-                &["claviger", "cp", "-r", "--salvage", &self.path.clone(), ":/", "OUT"],
+                &["claviger", "cp", "-r", "--salvage", &path, &inside, "OUT"],
             );
         }
     }
@@ -227,12 +234,12 @@ impl Explained {
             self.say(format!("{} of another key: they are left out.", count(survey.foreign_names, "name")));
             self.advise("If names have a password of their own, give it with --name-password-file.", &[]);
         }
-        let path = self.path.clone();
+        let [path, inside] = self.words.clone();
         match how {
-            How::AsGiven => self.advise("To see its files:", &["claviger", "ls", &path]),
+            How::AsGiven => self.advise("To see its files:", &["claviger", "ls", &path, &inside]),
             _ => self.advise(
                 "Type it in that form, or write that form into a file that only you can read:",
-                &["claviger", "ls", "--password-file", "FILE", &path],
+                &["claviger", "ls", "--password-file", "FILE", &path, &inside],
             ),
         }
         self.survey = Some(survey);

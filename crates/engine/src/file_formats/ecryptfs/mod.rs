@@ -81,11 +81,17 @@ impl FileFormat for Ecryptfs {
     }
 
     fn identify(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict> {
-        verdict(lower, A_LOOK)
+        Ok(match (self.glance(lower)?, &verdict(lower, A_LOOK)?) {
+            (Verdict::No(_), (Verdict::Yes(_), true)) => {
+                Verdict::No("encrypted names are only in folders in it: one of those is the folder of eCryptfs".into())
+            }
+            (Verdict::No(_), (deep, _)) => deep.clone(),
+            (top, _) => top,
+        })
     }
 
     fn glance(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict> {
-        verdict(lower, Limits { folders: 0, ..A_LOOK })
+        Ok(verdict(lower, Limits { folders: 0, ..A_LOOK })?.0)
     }
 
     fn beside(&self, folder: &(dyn Tree + 'static)) -> io::Result<Beside> {
@@ -143,9 +149,10 @@ impl FileFormat for Ecryptfs {
     }
 }
 
-fn verdict(lower: &(dyn Tree + 'static), limits: Limits) -> Result<Verdict> {
+/// What a look tells, and whether names are encrypted.
+fn verdict(lower: &(dyn Tree + 'static), limits: Limits) -> Result<(Verdict, bool)> {
     let survey = Survey::of(lower, limits, |_| Ok(ControlFlow::Break(())))?;
-    Ok(if !survey.names.is_empty() {
+    let verdict = if !survey.names.is_empty() {
         Verdict::Yes("its names are encrypted as those of eCryptfs are".into())
     } else if survey.headers > 0 {
         Verdict::Yes("its files have headers of eCryptfs".into())
@@ -153,7 +160,8 @@ fn verdict(lower: &(dyn Tree + 'static), limits: Limits) -> Result<Verdict> {
         Verdict::Possible("its files begin as those of eCryptfs do, but their headers cannot be read".into())
     } else {
         Verdict::No("neither names nor files in it are those of eCryptfs".into())
-    })
+    };
+    Ok((verdict, !survey.names.is_empty()))
 }
 
 /// Said of a folder without encrypted files.

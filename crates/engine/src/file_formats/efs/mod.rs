@@ -9,9 +9,9 @@ mod info;
 mod write;
 
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::{io, iter};
 
 use claviger_crypto::{Acceleration, SectorCipher};
 use fek::Fek;
@@ -150,7 +150,9 @@ fn shape(of: Stored<'_>) -> io::Result<Shape> {
         return Err(not_told());
     }
     match u64::from(u16::from_le_bytes(padding)) {
-        padding if padding < SECTOR && padding < end => Ok(Shape { size: end - padding, stored: vec![0..end] }),
+        padding if padding < SECTOR && padding < end => {
+            Ok(Shape { size: end - padding, stored: iter::once(0..end).collect() })
+        }
         padding => Err(damaged("padding", end, format!("{padding} bytes are no padding"))),
     }
 }

@@ -3,9 +3,9 @@
 //! No documents of Microsoft's describe these files. The structures are those that mimikatz (modules/kull_m_key.h, kull_m_dpapi.h) and
 //! impacket (dpapi.py) know; in a profile (`C:\Users\NAME`), below `AppData\Roaming\Microsoft` or, before Vista, `Application
 //! Data\Microsoft`:
-//! - `Protect\SID\GUID`: master keys, encrypted by the user's password and SID ([`master_key`]);
-//! - `Crypto\RSA\SID\*` and `Crypto\Keys\*`: private keys, each in blobs under a master key ([`container`], [`blob`]);
-//! - `SystemCertificates\My\Certificates\*`: certificates ([`certificates`]).
+//! - `Protect\SID\GUID`: master keys, encrypted by the user's password and SID;
+//! - `Crypto\RSA\SID\*` and `Crypto\Keys\*`: private keys, each in blobs under a master key;
+//! - `SystemCertificates\My\Certificates\*`: certificates.
 //!
 //! What the user's password does not open is named: a Microsoft account, whose password is not what encrypts; a password that somebody
 //! else has reset; keys of a TPM.
