@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::support::{filevault2, shared};
 use claviger_engine::credential::{FolderOptions, HeaderChoice, Headerless};
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
+use claviger_engine::private_keys::SoftKey;
 use claviger_engine::spec::{Cost, Keeping};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Unlock};
@@ -75,6 +76,7 @@ fn asking<'a>(
         | Parameter::Seed
         | Parameter::KeyRounds
         | Parameter::Keyfile
+        | Parameter::PrivateKey
         | Parameter::FreshKeyfile
         | Parameter::RecoveryPassword
         | Parameter::StartupKey
@@ -225,6 +227,7 @@ fn volumes_open_with_what_their_formats_say() {
 
 #[test]
 fn credentials_of_other_kinds_are_refused_as_such() {
+    let private_key = Arc::new(SoftKey::generate(2048).expect("a key"));
     for format in FORMATS {
         let name = format.name();
         let spec = base(*format);
@@ -234,6 +237,7 @@ fn credentials_of_other_kinds_are_refused_as_such() {
         for (credential, parameter) in [
             (Credential::Keyfile(contents(4096)), Parameter::Keyfile),
             (Credential::VolumeKey(contents(32)), Parameter::VolumeKey),
+            (Credential::PrivateKey(private_key.clone()), Parameter::PrivateKey),
         ] {
             let credentials = [credential];
             let unlocked = header.unlock(&format.takes().reopening(&spec, &credentials));
