@@ -129,6 +129,16 @@ fn a_folder_is_converted_into_ecryptfs_and_out_of_it() {
 }
 
 #[test]
+fn a_copy_without_all_names_is_no_success() {
+    let folder = Folder::new();
+    encrypted(&folder, "lower", &[]);
+    fs::write(folder.path("lower/a name in clear"), "of somebody else").expect("a file");
+    let (lower, copy) = (folder.str("lower"), folder.str("copy"));
+    run(["convert", "--raw", "--password-file", &folder.password, &lower, &copy]).fails(4, &["keep the source"]);
+    assert_eq!(fs::read(folder.path("copy/Documents/letter.txt")).expect("the rest is there"), b"dear reader");
+}
+
+#[test]
 fn a_conversion_that_was_broken_off_goes_on() {
     let folder = Folder::new();
     let big = encrypted(&folder, "lower", &[]);
@@ -285,6 +295,15 @@ fn a_home_opens_with_the_login_password_and_gets_another() {
     let wrapped = ["cat", "--wrapped-passphrase", &copy, "--password-file", password, &lower, "/note"];
     assert_eq!(run(wrapped).succeeds().out, b"hello");
     run(["create", "--format", "eCryptfs", "--home", "--password-file", password, &home]).fails(1, &["not empty"]);
+    // Another folder in the home has a passphrase of its own, wherever it goes.
+    fs::rename(folder.path("copy"), beside.join("wrapped-passphrase")).expect("renamed");
+    let (plain, other, moved) = (folder.str("plain"), format!("{home}/Secret"), folder.str("moved"));
+    files(&folder, "plain");
+    run(["convert", "--raw-source", "--new-password-file", password, &plain, &other]).succeeds();
+    run(["change", "--password-file", password, "--new-password-file", &new, &other]).fails(5, &["no wrapped"]);
+    fs::rename(&other, &moved).expect("renamed");
+    let read = run(["cat", "--password-file", password, &moved, "/Documents/letter.txt"]);
+    assert_eq!(read.succeeds().out, b"dear reader");
 }
 
 #[test]

@@ -69,11 +69,11 @@ pub trait FileFormat: Sync {
     /// `WrongCredential`, `CredentialKind`, `Malformed`, `Unsupported`, `Cancelled`, `Io`.
     fn unlock(&self, lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>>;
 
-    /// What lies beside a folder of this format and belongs to it. `beside` is the folder that it is in.
+    /// What lies beside a folder of this format, `name`, and belongs to it. `parent` is the folder that it is in.
     ///
     /// # Errors
     /// Those of the tree.
-    fn beside(&self, _beside: &(dyn Tree + 'static)) -> io::Result<Beside> {
+    fn beside(&self, _parent: &(dyn Tree + 'static), _name: &OsStr) -> io::Result<Beside> {
         Ok(Beside::default())
     }
 
@@ -290,6 +290,11 @@ pub trait FileKeys: Send + Sync {
     /// The keys, by their signatures in hex: those of contents first, then that of names. None where the format has no such thing.
     fn signatures(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// Whether something that was read has shown that they are right.
+    fn proven(&self) -> bool {
+        true
     }
 
     /// What people must know. Whole sentences.

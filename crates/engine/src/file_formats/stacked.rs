@@ -128,6 +128,16 @@ impl Stacked {
         self
     }
 
+    /// How many names were left out of what was listed, since they do not decrypt.
+    pub fn left_out(&self) -> usize {
+        self.left_out.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+    }
+
+    /// Whether something in the folder has shown that the keys are right.
+    pub fn proven(&self) -> bool {
+        self.keys.proven()
+    }
+
     /// Bytes of contents transferred so far, and flushes that failed. A write that fails, the program is told.
     pub fn traffic(&self) -> Traffic {
         self.counters.traffic()
@@ -283,6 +293,10 @@ impl Stacked {
         if !file.whole {
             return Err(cut_short(file));
         }
+        // Before anything is undone that was never done.
+        if file.layout().segments().iter().any(|segment| !segment.writable) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         let fill = || -> io::Result<()> {
             let (mut at, piece) = (file.size, PIECE.next_multiple_of(file.sector));
             while at < offset {
@@ -319,12 +333,15 @@ impl Stacked {
         const SET_IDS: u16 = 0o6000;
         let asked = new.mode.is_some_and(|mode| mode & SET_IDS != 0);
         let before = if asked { self.lower.attributes(node)?.mode } else { None };
-        let begun = self.contents(node, self.keys.begin(self.stored(node))?)?;
+        let file = self.using(node);
+        let mut contents = file.write();
+        // Somebody else may have written to it already.
+        if matches!(*contents, None | Some(Contents::Unfinished)) {
+            *contents = Some(self.contents(node, self.keys.begin(self.stored(node))?)?);
+        }
         if let Some(mode) = before.filter(|mode| mode & SET_IDS != 0) {
             self.lower.set_mode(node, mode)?;
         }
-        let file = self.using(node);
-        *file.write() = Some(begun);
         Ok(())
     }
 }
@@ -355,8 +372,7 @@ impl Tree for Stacked {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let left_out: usize = self.left_out.lock().unwrap_or_else(PoisonError::into_inner).values().sum();
-        let names = match left_out {
+        let names = match self.left_out() {
             0 => None,
             1 => Some("1 name does not decrypt with this key and is left out.".to_owned()),
             more => Some(format!("{more} names do not decrypt with this key and are left out.")),
@@ -425,7 +441,14 @@ impl Tree for Stacked {
     fn write_at(&self, node: Node, offset: u64, data: &[u8]) -> io::Result<()> {
         self.counters.written(data.len());
         let within = |size: u64| offset.checked_add(data.len() as u64).is_some_and(|end| end <= size);
-        let overwrite = |file: &Encrypted| file.volume.write_at(offset, &mut data.to_vec());
+        let overwrite = |file: &Encrypted| {
+            // What is missing stays missing: a hole in front of this would decrypt to something.
+            let end = file.stored_end(offset + data.len() as u64);
+            if !file.whole && end > self.lower.attributes(node)?.size {
+                return Err(cut_short(file));
+            }
+            file.volume.write_at(offset, &mut data.to_vec())
+        };
         let written = self.with(node, |contents| match contents {
             Contents::Clear => self.lower.write_at(node, offset, data).map(|()| true),
             Contents::Encrypted(file) if within(file.size) => overwrite(file).map(|()| true),

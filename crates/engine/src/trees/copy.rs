@@ -165,16 +165,18 @@ impl<'a> Copying<'a> {
 
     /// Attributes last: writing changes times, and permissions may forbid it.
     fn finish(&self, source: Node, made: Node, of: &Attributes) -> io::Result<()> {
-        self.extended(source, made)?;
-        if let Some((user, group)) = of.owner {
-            let has = self.to.attributes(made)?.owner;
-            if has != Some((user, group)) {
-                // Who is not root cannot give files away.
-                let _ = self.to.set_owner(made, Some(user), Some(group));
-            }
+        const SET_IDS: u16 = 0o6000;
+        let mut is_owners = true;
+        if let Some((user, group)) = of.owner
+            && self.to.attributes(made)?.owner != Some((user, group))
+        {
+            // Who is not root cannot give files away, and nobody's programs become those of who copies them.
+            is_owners = self.to.set_owner(made, Some(user), Some(group)).is_ok();
         }
+        // A new owner takes capabilities away.
+        self.extended(source, made)?;
         if let (Some(mode), false) = (of.mode, of.kind == NodeKind::Link) {
-            optional(self.to.set_mode(made, mode))?;
+            optional(self.to.set_mode(made, if is_owners { mode } else { mode & !SET_IDS }))?;
         }
         optional(self.to.set_times(made, of.modified, of.accessed))
     }

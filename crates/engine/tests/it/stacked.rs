@@ -287,6 +287,7 @@ fn hostile_headers_give_errors_and_nothing_is_written() {
         for refused in [
             tree.read_at(node, size - 10, &mut [0; 10]).map(drop),
             tree.write_at(node, size, &[0; 10]),
+            tree.write_at(node, (size / 2).next_multiple_of(512), &[0; 512]),
             tree.set_len(node, size + 1),
             tree.set_len(node, size - 1),
         ] {

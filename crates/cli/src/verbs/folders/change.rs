@@ -28,6 +28,7 @@ pub fn run(open: &OpenArgs, new: &NewCredentialArgs, json: bool) -> anyhow::Resu
     let found = open.find_folder(Access::ReadOnly, None)?;
     let beside = found.locked.stored_files().map(|(_, beside)| beside.clone()).unwrap_or_default();
     let named = open.how.folder.wrapped_file();
+    let own = named.is_none();
     let file = named.or(beside.folder.as_ref().map(|folder| folder.join(ecryptfs::WRAPPED)));
     let Some(file) = file else {
         let what =
@@ -42,7 +43,8 @@ pub fn run(open: &OpenArgs, new: &NewCredentialArgs, json: bool) -> anyhow::Resu
     let (old, new) = (passphrase(&current)?, passphrase(&fresh)?);
     match ecryptfs::rewrap_passphrase(&file, old, new) {
         // The passphrase itself will do: nothing tells it better than that it is the folder's.
-        Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) && is_of(&beside.signatures, old)? => {
+        // Another file may hold another folder's, of which there is no copy.
+        Err(e) if own && matches!(e.kind, ErrorKind::WrongCredential(_)) && is_of(&beside.signatures, old)? => {
             let wrapped = ecryptfs::wrap_passphrase(old, new)?;
             files::replace_as_owned(&file, &wrapped).map_err(|e| Error::from(e).at(&file))?;
         }

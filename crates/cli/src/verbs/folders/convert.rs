@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use claviger_engine::credential::FolderOptions;
-use claviger_engine::file_formats;
+use claviger_engine::file_formats::{self, Stacked};
 use claviger_engine::store::{Access, files};
 use claviger_engine::trees::copy::{self, Progress};
 use claviger_engine::trees::{Tree, host::HostFolder};
-use claviger_engine::{Error, Opening, Result, Unlock};
+use claviger_engine::{Error, ErrorKind, Opening, Result, Unlock};
 use serde::Serialize;
 
 use crate::opening::new_file;
@@ -29,6 +29,8 @@ const DEFAULT_FORMAT: &str = "eCryptfs";
 struct Converted {
     source: String,
     destination: String,
+    /// Names that do not decrypt, and are not in the copy.
+    left_out: usize,
     /// Formats; none for a folder in clear.
     from: Option<&'static str>,
     to: Option<&'static str>,
@@ -53,11 +55,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return Err(Error::misuse(what).at(&part).hint(hint).into());
     }
     apart(&args.open.path, destination)?;
-    let (from, source) = source(args)?;
+    let ((from, source), encrypted) = source(args)?;
     if !begun {
         DirBuilder::new().mode(0o700).create(&part).map_err(|e| Error::from(e).at(&part))?;
     }
-    let copied = target(args, &part, begun).and_then(|(to, target)| Ok((to, convert(&*source, &*target)?)));
+    let copied = target(args, &part).and_then(|(to, target)| {
+        if begun {
+            target.warnings().iter().for_each(|warning| output::warn(warning));
+        }
+        Ok((to, convert(&*source, &*target)?))
+    });
     // Such as names that were left out.
     source.warnings().iter().for_each(|warning| output::warn(warning));
     let (to, copied) = copied.inspect_err(|_| {
@@ -68,10 +75,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .and_then(|()| files::sync_folder(destination))
         .map_err(|e| Error::from(e).at(destination))?;
     let shown = |path: &Path| path.display().to_string();
-    output::print(
-        &Converted { source: shown(&args.open.path), destination: shown(destination), from, to, copied },
-        args.json,
-    )
+    let left_out = encrypted.map_or(0, |source| source.left_out());
+    let (source, destination) = (shown(&args.open.path), shown(destination));
+    output::print(&Converted { source, destination, left_out, from, to, copied }, args.json)?;
+    match left_out {
+        0 => Ok(()),
+        _ => {
+            let what = "names that do not decrypt with this key are not in the copy: keep the source".to_owned();
+            Err(Error::from(ErrorKind::Malformed { field: "names", offset: 0, what }).at(&args.open.path).into())
+        }
+    }
 }
 
 fn convert(source: &(dyn Tree + 'static), target: &(dyn Tree + 'static)) -> Result<Progress> {
@@ -86,21 +99,25 @@ fn convert(source: &(dyn Tree + 'static), target: &(dyn Tree + 'static)) -> Resu
 
 type Opened = (Option<&'static str>, Arc<dyn Tree>);
 
+/// The source once more, where it is encrypted: it knows what it left out.
+type Encrypted = Arc<Stacked>;
+
 /// What is read.
-fn source(args: &Args) -> anyhow::Result<Opened> {
+fn source(args: &Args) -> anyhow::Result<(Opened, Option<Encrypted>)> {
     if args.raw_source {
         let folder = HostFolder::open(&args.open.path, Access::ReadOnly)?;
         folder.lock().map_err(|e| e.at(&args.open.path))?;
-        return Ok((None, Arc::new(folder)));
+        return Ok(((None, Arc::new(folder)), None));
     }
     let found = args.open.find_folder(Access::ReadOnly, None)?;
     let credentials = found.credentials()?;
     let opened = found.unlock(&credentials)?;
-    Ok((Some(opened.format.name()), Arc::new(opened.tree)))
+    let tree = Arc::new(opened.tree);
+    Ok(((Some(opened.format.name()), tree.clone()), Some(tree)))
 }
 
 /// What is written, in the folder `part`.
-fn target(args: &Args, part: &Path, begun: bool) -> anyhow::Result<Opened> {
+fn target(args: &Args, part: &Path) -> anyhow::Result<Opened> {
     if args.raw {
         let folder = HostFolder::open(part, Access::ReadWrite)?;
         folder.lock().map_err(|e| e.at(part))?;
@@ -109,7 +126,9 @@ fn target(args: &Args, part: &Path, begun: bool) -> anyhow::Result<Opened> {
     let format = file_formats::named(args.new_format.as_deref().unwrap_or(DEFAULT_FORMAT))?;
     let locked = Opening::path(part).access(Access::ReadWrite).format(format.name()).find()?;
     let source = args.new.source();
-    let credentials = if begun { source.read()? } else { source.read_new()? };
+    // Only what is in it can show that a password is right.
+    let empty = fs::read_dir(part).map_err(|e| Error::from(e).at(part))?.next().is_none();
+    let credentials = if empty { source.read_new()? } else { source.read()? };
     let key_bytes = args.new_key_size.map(|bits| bits.div_ceil(8) as usize);
     let folder = FolderOptions { cipher: args.new_cipher.as_deref(), key_bytes, ..FolderOptions::default() };
     let opened = locked.unlock(&Unlock { folder, ..Unlock::with(&credentials) })?.files()?;
@@ -136,7 +155,7 @@ fn apart(source: &Path, destination: &Path) -> Result<()> {
 
 impl Report for Converted {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { source, destination, from, to, copied } = self;
+        let Self { source, destination, from, to, copied, left_out: _ } = self;
         let (files, folders) = (count(copied.files, "file"), count(copied.folders, "folder"));
         let named = |format: &Option<&'static str>| format.unwrap_or("not encrypted");
         writeln!(

@@ -9,6 +9,9 @@ use std::path::PathBuf;
 use crate::file_formats::Beside;
 use crate::trees::{Held, NodeKind, Tree};
 
+/// The encrypted folder that it belongs to. Another one in a home has nothing to do with it.
+pub const ENCRYPTED: &str = ".Private";
+
 /// The folder.
 const FOLDER: &str = ".ecryptfs";
 

@@ -9,6 +9,7 @@ use claviger_crypto::secret::wipe_after_sectors;
 use claviger_crypto::{Acceleration, BlockCipher, Secret, SectorCipher};
 use rustix::io::Errno;
 
+use super::UNPROVEN;
 use super::header::{self, Header, New, Place};
 use super::kept::{self, ATTRIBUTE, File};
 use super::names::Names;
@@ -31,7 +32,8 @@ pub(super) struct Keys {
     pub new_files: NewFiles,
     pub view: View,
     pub acceleration: Acceleration,
-    pub warnings: Vec<String>,
+    /// Whether there was no file or name that shows them to be right.
+    pub unproven: bool,
 }
 
 /// How new files are made.
@@ -81,8 +83,8 @@ impl Keys {
     /// None at all: they show a folder as it is stored.
     pub fn none(acceleration: Acceleration) -> Self {
         let new_files = NewFiles { suite: Suite::default(), place: Place::File, tokens: 0 };
-        let (tokens, sealers, names, warnings) = (Vec::new(), Sealers::default(), None, Vec::new());
-        Self { tokens, sealers, names, new_files, view: View::Encrypted, acceleration, warnings }
+        let (tokens, sealers, names, unproven) = (Vec::new(), Sealers::default(), None, false);
+        Self { tokens, sealers, names, new_files, view: View::Encrypted, acceleration, unproven }
     }
 
     fn sealer(&self, at: usize, suite: Suite) -> Arc<dyn BlockCipher> {
@@ -267,7 +269,11 @@ impl FileKeys for Keys {
         contents.chain(names).map(|signature| hex::digits(&signature)).collect()
     }
 
+    fn proven(&self) -> bool {
+        !self.unproven
+    }
+
     fn warnings(&self) -> Vec<String> {
-        self.warnings.clone()
+        Vec::from_iter(self.unproven.then(|| UNPROVEN.to_owned()))
     }
 }

@@ -12,7 +12,7 @@ mod survey;
 mod token;
 mod wrapped;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -94,8 +94,8 @@ impl FileFormat for Ecryptfs {
         Ok(verdict(lower, Limits { folders: 0, ..A_LOOK })?.0)
     }
 
-    fn beside(&self, folder: &(dyn Tree + 'static)) -> io::Result<Beside> {
-        beside::look(folder)
+    fn beside(&self, parent: &(dyn Tree + 'static), name: &OsStr) -> io::Result<Beside> {
+        if name == beside::ENCRYPTED { beside::look(parent) } else { Ok(Beside::default()) }
     }
 
     fn unlock(&self, lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>> {
@@ -120,13 +120,13 @@ impl FileFormat for Ecryptfs {
         }
         let old_names = if folder.clear_names { None } else { ring.names(&survey)? };
         let suite = new_suite(with, known.map(|key| key.suite).or(old_names.as_ref().map(|(_, suite)| *suite)))?;
-        let all_clear = folder.clear_names || survey.clear_names && survey.names.is_empty();
+        let clear_so_far = survey.clear_names && survey.names.is_empty();
+        let all_clear = folder.clear_names || clear_so_far && folder.name_passphrase.is_none();
         let names = match old_names {
             None if all_clear => None,
             None => Some((ring.name_token(NAME_SALTS[0])?, suite)),
             some => some,
         };
-        let unproven = known.is_none() && survey.names.is_empty();
         let in_attribute = folder.metadata_in_attributes || known.is_some_and(|key| key.in_attribute);
         // New files open with each passphrase that was given, as it is used in this folder.
         let salt = known.map_or(SALT, |key| key.salt);
@@ -139,7 +139,7 @@ impl FileFormat for Ecryptfs {
             names: names.map(|(token, suite)| Names::new(&token, suite, acceleration)),
             new_files,
             view: if folder.passthrough { View::Passthrough } else { View::Plain },
-            warnings: Vec::from_iter(unproven.then(|| UNPROVEN.to_owned())),
+            unproven: known.is_none() && survey.names.is_empty(),
             ..Keys::none(acceleration)
         }))
     }

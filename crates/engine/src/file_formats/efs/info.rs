@@ -308,7 +308,11 @@ impl<'a> Part<'a> {
         if units.len() > LONGEST_NAME {
             return Err(self.damaged(field, "it is too long"));
         }
-        Ok(Some(String::from_utf16_lossy(&units)))
+        // It is shown to people: nothing in it moves their cursor or turns the text around.
+        let moves = |c: char| {
+            c.is_control() || matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        };
+        Ok(Some(String::from_utf16_lossy(&units).replace(moves, "\u{fffd}")))
     }
 
     /// A security identifier (MS-DTYP, 2.4.2.2).
