@@ -66,8 +66,9 @@ api-check: doc
 
 # What crates.io would be given, packed and built in order. Uploads nothing.
 package:
-	# Anew each time: cargo takes a packed crate of the same version for the same crate.
-	rm -rf $(TARGET)/packed
+	# Anew each time: cargo takes a packed crate of the same version for the same crate, and keeps what it unpacked where no
+	# checkout ends, under a hash of the folder's path.
+	rm -rf $(TARGET)/packed $(or $(CARGO_HOME),$(HOME)/.cargo)/registry/src/-*/claviger-*
 	$(CARGO) publish --dry-run --locked --allow-dirty --workspace --target-dir $(TARGET)/packed
 
 # In a folder of its own, since it builds everything anew.
