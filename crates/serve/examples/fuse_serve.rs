@@ -158,7 +158,10 @@ impl Store for Troubled {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.check(offset, out.len())?;
         let panics = |at| (offset..offset + out.len() as u64).contains(&at);
-        assert!(!self.trouble.panic.is_some_and(panics), "planted");
+        if self.trouble.panic.is_some_and(panics) {
+            // A panic without its report, in which whoever looks for failed tests would find one.
+            std::panic::resume_unwind(Box::new("planted"));
+        }
         self.store.read_at(offset, out)
     }
     fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {

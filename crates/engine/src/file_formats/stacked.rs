@@ -74,13 +74,17 @@ impl Encrypted {
     }
 
     /// Writes `data` from `at` on, where nothing that counts is behind them: what else is in the last sector is zero. What is before
-    /// `at` in the first one stays.
-    fn append(&self, at: u64, data: &[u8]) -> io::Result<()> {
+    /// `at` in the first one stays. Whole sectors are encrypted where they are.
+    fn append(&self, at: u64, data: &mut [u8]) -> io::Result<()> {
+        let whole = if at.is_multiple_of(self.sector) { data.len() - data.len() % self.sector as usize } else { 0 };
+        let (whole, rest) = data.split_at_mut(whole);
+        self.volume.write_at(at, whole)?;
+        let at = at + whole.len() as u64;
         let lead = at % self.sector;
-        let len = (lead + data.len() as u64).next_multiple_of(self.sector);
+        let len = (lead + rest.len() as u64).next_multiple_of(self.sector);
         let mut buffer = vec![0; len as usize];
         self.volume.read_at(at - lead, &mut buffer[..lead as usize])?;
-        buffer[lead as usize..][..data.len()].copy_from_slice(data);
+        buffer[lead as usize..][..rest.len()].copy_from_slice(rest);
         self.volume.write_at(at - lead, &mut buffer)
     }
 }
@@ -287,7 +291,7 @@ impl Stacked {
     }
 
     /// Writes `data` from `offset` on, behind which the file ends then. What is between its old end and `offset` is zero.
-    fn grow(&self, node: Node, file: &mut Encrypted, offset: u64, data: &[u8]) -> io::Result<()> {
+    fn grow(&self, node: Node, file: &mut Encrypted, offset: u64, data: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= file.layout().len());
         let end = end.ok_or(io::ErrorKind::FileTooLarge)?;
         if !file.whole {
@@ -297,11 +301,11 @@ impl Stacked {
         if file.layout().segments().iter().any(|segment| !segment.writable) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let fill = || -> io::Result<()> {
+        let mut fill = || -> io::Result<()> {
             let (mut at, piece) = (file.size, PIECE.next_multiple_of(file.sector));
             while at < offset {
                 let to = offset.min((at / piece + 1) * piece);
-                file.append(at, &vec![0; (to - at) as usize])?;
+                file.append(at, &mut vec![0; (to - at) as usize])?;
                 at = to;
             }
             if data.is_empty() { Ok(()) } else { file.append(offset, data) }
@@ -323,7 +327,7 @@ impl Stacked {
         (file.size, file.whole) = (len, true);
         // Nothing of what went is left in the last sector, for whoever else makes the file longer.
         if !len.is_multiple_of(file.sector) {
-            file.append(len, &[])?;
+            file.append(len, &mut [])?;
         }
         self.lower.set_len(node, file.stored_end(len))
     }
@@ -439,26 +443,31 @@ impl Tree for Stacked {
     }
 
     fn write_at(&self, node: Node, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.write_in_place(node, offset, &mut data.to_vec())
+    }
+
+    fn write_in_place(&self, node: Node, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.counters.written(data.len());
-        let within = |size: u64| offset.checked_add(data.len() as u64).is_some_and(|end| end <= size);
-        let overwrite = |file: &Encrypted| {
+        let end = offset.checked_add(data.len() as u64);
+        let within = |size: u64| end.is_some_and(|end| end <= size);
+        let overwrite = |file: &Encrypted, data: &mut [u8]| {
             // What is missing stays missing: a hole in front of this would decrypt to something.
             let end = file.stored_end(offset + data.len() as u64);
             if !file.whole && end > self.lower.attributes(node)?.size {
                 return Err(cut_short(file));
             }
-            file.volume.write_at(offset, &mut data.to_vec())
+            file.volume.write_at(offset, data)
         };
         let written = self.with(node, |contents| match contents {
             Contents::Clear => self.lower.write_at(node, offset, data).map(|()| true),
-            Contents::Encrypted(file) if within(file.size) => overwrite(file).map(|()| true),
+            Contents::Encrypted(file) if within(file.size) => overwrite(file, data).map(|()| true),
             Contents::Encrypted(_) | Contents::Unfinished => Ok(data.is_empty()),
         })?;
         if written {
             return Ok(());
         }
         self.alone(node, |contents| match contents {
-            Contents::Encrypted(file) if within(file.size) => overwrite(file),
+            Contents::Encrypted(file) if within(file.size) => overwrite(file, data),
             Contents::Encrypted(file) => self.grow(node, file, offset, data),
             Contents::Clear | Contents::Unfinished => self.lower.write_at(node, offset, data),
         })
@@ -467,14 +476,14 @@ impl Tree for Stacked {
     fn append(&self, node: Node, data: &[u8]) -> io::Result<()> {
         self.counters.written(data.len());
         self.alone(node, |contents| match contents {
-            Contents::Encrypted(file) => self.grow(node, file, file.size, data),
+            Contents::Encrypted(file) => self.grow(node, file, file.size, &mut data.to_vec()),
             Contents::Clear | Contents::Unfinished => self.lower.append(node, data),
         })
     }
 
     fn set_len(&self, node: Node, len: u64) -> io::Result<()> {
         self.alone(node, |contents| match contents {
-            Contents::Encrypted(file) if len > file.size => self.grow(node, file, len, &[]),
+            Contents::Encrypted(file) if len > file.size => self.grow(node, file, len, &mut []),
             Contents::Encrypted(file) if len < file.size => self.shrink(node, file, len),
             Contents::Encrypted(_) => Ok(()),
             Contents::Clear | Contents::Unfinished => self.lower.set_len(node, len),

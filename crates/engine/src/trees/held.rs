@@ -86,7 +86,7 @@ impl Store for NodeStore {
     }
 
     fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.tree.write_at(self.node, offset, data)
+        self.tree.write_in_place(self.node, offset, data)
     }
 
     fn flush(&self) -> io::Result<()> {

@@ -293,6 +293,14 @@ pub trait Tree: Send + Sync {
         Err(read_only())
     }
 
+    /// The same out of a buffer that nobody needs any more: what is in it afterwards is anything.
+    ///
+    /// # Errors
+    /// Those of [`Tree::write_at`].
+    fn write_in_place(&self, file: Node, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.write_at(file, offset, data)
+    }
+
     /// Writes all of `data` behind the end that the file has at that moment, whoever else makes it longer.
     ///
     /// # Errors

@@ -76,6 +76,10 @@ impl Tree for Subtree {
         self.tree.write_at(file, offset, data)
     }
 
+    fn write_in_place(&self, file: Node, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.tree.write_in_place(file, offset, data)
+    }
+
     fn append(&self, file: Node, data: &[u8]) -> io::Result<()> {
         self.tree.append(file, data)
     }

@@ -6,10 +6,11 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use claviger_engine::{Error, ErrorKind, Result};
-use rustix::event::{PollFd, PollFlags, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::io::{Errno as SystemErrno, read, write};
 
 use super::answers::Answer;
+use super::listening::LONG;
 use super::protocol::*;
 use super::{Control, Shared};
 use crate::aligned::Aligned;
@@ -127,18 +128,30 @@ impl Channel {
         let sleep = Sleep::new(&self.fd, &shared.control)?;
         let _running = Running::new(&shared.awake);
         let mut spinner = Spinner::default();
+        let mut idle = false;
         loop {
             let mut received = self.receive()?;
             if received.is_none() && !shared.control.is_ending() {
                 received = spinner.spin(&shared.awake, shared.options.spin, || self.receive())?;
             }
             match received {
-                Some(Received::Message(n)) => self.handle(n, shared)?,
+                Some(Received::Message(n)) => {
+                    shared.listening.begin();
+                    self.handle(n, shared)?;
+                    shared.listening.end();
+                }
                 Some(Received::End) => return Ok(End::Unmounted),
                 None if shared.control.is_ending() => return Ok(End::Told),
+                // It has looked once more since.
+                None if idle => {
+                    let _sleeping = Sleeping::new(&shared.awake);
+                    shared.listening.rest();
+                    idle = false;
+                }
                 None => {
                     let _sleeping = Sleeping::new(&shared.awake);
-                    sleep.until_something_happens()?;
+                    let long = shared.listening.more_than_enough().then_some(LONG);
+                    idle = !sleep.until_something_happens(long)?;
                 }
             }
         }
@@ -196,10 +209,13 @@ impl Sleep {
         Ok(Self(sleep))
     }
 
-    fn until_something_happens(&self) -> io::Result<()> {
+    /// Whether something has, before so much time was over.
+    fn until_something_happens(&self, time: Option<Duration>) -> io::Result<bool> {
         let mut events = [MaybeUninit::uninit(); 2];
-        match epoll::wait(&self.0, &mut events, None) {
-            Ok(_) | Err(SystemErrno::INTR) => Ok(()),
+        let time = time.map(|time| Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) });
+        match epoll::wait(&self.0, &mut events, time.as_ref()) {
+            Ok((events, _)) => Ok(!events.is_empty()),
+            Err(SystemErrno::INTR) => Ok(true),
             Err(e) => Err(e.into()),
         }
     }

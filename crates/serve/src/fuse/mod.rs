@@ -22,6 +22,7 @@
 mod answers;
 mod device;
 mod image;
+mod listening;
 mod mount;
 mod protocol;
 mod sys;
@@ -45,6 +46,7 @@ use answers::Answers;
 use device::{Channel, End};
 pub use image::NAME;
 use image::Served;
+use listening::Listening;
 use mount::{Gone, MountedFolder, Wish};
 use uring::Processor;
 
@@ -85,8 +87,8 @@ pub enum Transport {
 pub struct Options {
     /// How requests come from the kernel.
     pub transport: Transport,
-    /// Threads that serve requests from /dev/fuse, and so requests that the store works on at a time. The kernel wakes the
-    /// later ones only while the first are busy.
+    /// Threads that serve requests from /dev/fuse, and so requests that the store works on at a time. All but two rest as long
+    /// as these are not busy.
     pub threads: usize,
     /// Time that a thread may look for its next request on /dev/fuse before it sleeps, while processors are free.
     pub spin: Duration,
@@ -166,7 +168,8 @@ fn serve(wish: &Wish<'_>, served: Box<dyn Answers>, options: Options) -> Result<
     }
     // Over io_uring, too: some messages always come this way, and all of them until all queues are served.
     workers.push(Worker::Device(channel));
-    let shared = Shared { served, options, control: Arc::new(control), awake: Awake::new() };
+    let listening = Listening::new(workers.iter().filter(|worker| matches!(worker, Worker::Device(_))).count());
+    let shared = Shared { served, options, control: Arc::new(control), awake: Awake::new(), listening };
     Ok(Mounted { place, workers: Mutex::new(workers), shared: Arc::new(shared), uring })
 }
 
@@ -202,7 +205,7 @@ impl Mounted {
             let mut threads = Vec::new();
             let mut result = Ok(());
             for (number, worker) in workers.into_iter().enumerate() {
-                let leaving = Leaving(&shared.control);
+                let leaving = Leaving(shared);
                 let work = move || leaving.with(worker.serve(shared));
                 match thread::Builder::new().name(format!("fuse-{number}")).spawn_scoped(scope, work) {
                     Ok(thread) => threads.push(thread),
@@ -262,6 +265,8 @@ struct Shared {
     control: Arc<Control>,
     /// Threads that do not sleep.
     awake: Awake,
+    /// Threads that wait for requests from /dev/fuse.
+    listening: Listening,
 }
 
 impl Shared {
@@ -356,12 +361,12 @@ impl Control {
 }
 
 /// Counts a worker out when it ends, however it ends.
-struct Leaving<'a>(&'a Control);
+struct Leaving<'a>(&'a Shared);
 
 impl Leaving<'_> {
     fn with<T>(&self, ended: io::Result<T>) -> io::Result<()> {
         if ended.is_err() {
-            self.0.give_up();
+            self.0.control.give_up();
         }
         ended.map(drop)
     }
@@ -369,10 +374,13 @@ impl Leaving<'_> {
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        self.0.state().working -= 1;
+        let control = &self.0.control;
+        control.state().working -= 1;
         if thread::panicking() {
-            self.0.give_up();
+            control.give_up();
         }
-        self.0.changed.notify_all();
+        control.changed.notify_all();
+        // The others see for themselves why it ends.
+        self.0.listening.over();
     }
 }

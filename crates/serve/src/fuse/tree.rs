@@ -34,7 +34,7 @@ const ALONE: Duration = Duration::from_secs(3600);
 const SHARED: Duration = Duration::from_secs(1);
 
 /// Threads besides those of [`Options::threads`]: so many programs may wait for a disk that takes its time, and all others
-/// are served nevertheless. The kernel wakes them only if the first are busy.
+/// are served nevertheless. They rest while the first are not busy.
 const WAITING: usize = 14;
 
 /// A change that comes as soon as this after another may leave the time of the change as it is.
@@ -581,7 +581,7 @@ impl Shown {
         let appends = request.u32(32) & O_APPEND != 0 && how & WRITE_CACHE == 0 && self.tree.changes_elsewhere();
         let written = match appends {
             true => self.tree.append(node, &payload[..size]),
-            false => self.tree.write_at(node, request.u64(8), &payload[..size]),
+            false => self.tree.write_in_place(node, request.u64(8), &mut payload[..size]),
         };
         written.map_err(errno)?;
         Ok(Writer::new(payload).u32(size as u32).u32(0).len())

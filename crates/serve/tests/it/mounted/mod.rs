@@ -221,5 +221,8 @@ fn serve_for_the_other_tests() {
         eprintln!("the test has not ended after {LIFETIME:?}: its server ends itself");
         std::process::abort();
     });
-    server::serve(&words).expect("it serves to the end");
+    if let Err(e) = server::serve(&words) {
+        eprintln!("the server has ended: {e}");
+        std::process::exit(1);
+    }
 }
