@@ -23,7 +23,7 @@ use rustix::fs::{
     XattrFlags,
 };
 use rustix::io::{Errno, ReadWriteFlags};
-use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::nodes::{Direction, HostNode, Nodes, ROOT};
 use super::{
@@ -179,12 +179,16 @@ fn open_below(folder: &HostNode, name: &OsStr, flags: OFlags, mode: Mode) -> io:
     }
 }
 
+/// As far as this process may: root beyond the limit it was given, to what the system has (proc_sys_fs(5)).
 fn raise_descriptor_limit() {
-    let mut limit = getrlimit(Resource::Nofile);
-    if limit.current != limit.maximum {
-        limit.current = limit.maximum;
+    let system = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|most| most.trim().parse::<u64>().ok());
+    let given = getrlimit(Resource::Nofile);
+    let wanted = [system.max(given.maximum), given.maximum];
+    for most in wanted.into_iter().filter(|most| given.current != *most) {
         // Where that is refused, the limit is what it was.
-        let _ = setrlimit(Resource::Nofile, limit);
+        if setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).is_ok() {
+            break;
+        }
     }
 }
 
