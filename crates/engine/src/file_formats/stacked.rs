@@ -259,13 +259,12 @@ impl Stacked {
     fn loaded(&self, file: &Shared) {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.push_back(Arc::downgrade(file));
-        if loaded.len() > MOST_LOADED
-            && let Some(first) = loaded.pop_front()
-            && let Some(file) = first.upgrade()
-        {
+        // Two for the one that came, so that those that are used right now, and stay for that, do not add up.
+        for _ in 0..loaded.len().saturating_sub(MOST_LOADED).min(2) {
+            let Some(first) = loaded.pop_front() else { break };
+            let Some(file) = first.upgrade() else { continue };
             match file.try_write() {
                 Ok(mut contents) => *contents = None,
-                // It is used right now.
                 Err(_) => loaded.push_back(first),
             }
         }
