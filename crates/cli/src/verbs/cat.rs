@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 
 use claviger_engine::store::Access;
-use claviger_engine::trees::NodeKind;
+use claviger_engine::trees::{NodeKind, OpenFile};
 use claviger_engine::{Error, Store};
 
 use crate::opening::OpenArgs;
@@ -110,6 +110,8 @@ fn file(args: &Args, path: &OsStr) -> anyhow::Result<()> {
     cancel::end_at_once();
     let mut buffer = vec![0; CHUNK.min(length) as usize];
     let (mut at, end) = (args.offset, args.offset + length);
+    // What cannot be opened is not read either, and that says why.
+    let _open = OpenFile::new(&*opened.tree, node);
     while at < end {
         let chunk = &mut buffer[..(end - at).min(CHUNK) as usize];
         let read = opened.tree.read_at(node, at, chunk).map_err(|e| files::tree_error(e, path))?;

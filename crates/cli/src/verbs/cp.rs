@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use claviger_engine::store::Access;
 use claviger_engine::store::files::rename_new;
-use claviger_engine::trees::{Entry, Held, NewNode, Node, NodeKind, Renaming, Use};
+use claviger_engine::trees::{Entry, Held, NewNode, Node, NodeKind, OpenFile, Renaming, Use};
 use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;
 
@@ -304,6 +304,8 @@ fn file_out<'a>(
     let mut buffer = vec![0; PIECE.min(item.size.max(1) as usize)];
     let mut done = 0;
     let mut salvaged = None;
+    // What cannot be opened is not read either, and that says why.
+    let _open = OpenFile::new(&*opened.tree, node);
     while done < item.size {
         cancel::check()?;
         let len = (item.size - done).min(PIECE as u64) as usize;

@@ -430,14 +430,23 @@ fn mount_and_fstab_call_it() {
     let table = place.folder.str("fstab");
     let password = &place.folder.password;
     let options = format!("password-file={password},hash=SHA-512,format=TrueCrypt");
-    fs::write(&table, format!("{volume} {dir} fuse.claviger {options},noatime 0 0\n")).expect("a table");
+    let encrypted = place.dir("encrypted");
+    place.run(["create", "--format", "eCryptfs", "--password-file", password, &encrypted]).succeeds();
+    let folder = place.dir("folder");
+    let lines = format!(
+        "{volume} {dir} fuse.claviger {options},noatime 0 0\n\
+         {encrypted} {folder} fuse.claviger password-file={password},format=eCryptfs 0 0\n"
+    );
+    fs::write(&table, lines).expect("a table");
     let script = format!(
         "sbin=$(readlink -f /sbin)
          mount -t overlay -o lowerdir={bin}:$sbin none $sbin
          mount -a -T {table}; grep ' {dir} ' /proc/mounts; echo there > {dir}/f; umount {dir}
+         echo in a folder > {folder}/f; umount {folder}; ! test -e {encrypted}/f
          while [ -n \"$(ls {runtime})\" ]; do sleep 0.02; done
          mount -t claviger {volume} {dir} -o {options},ro; cat {dir}/f; ! touch {dir}/g 2>/dev/null; claviger unmount {dir}
          mount -t fuse.claviger {volume} {dir} -o {options},filesystem=none; stat -c %s {dir}/volume; claviger unmount {dir}
+         mount -t fuse.claviger {encrypted} {folder} -o password-file={password},ro; cat {folder}/f; claviger unmount {folder}
          mount -t fuse 'claviger#{volume}' {dir} -o {options}; grep ' {dir} ' /proc/mounts; claviger unmount {dir}",
         runtime = place.runtime().display()
     );
@@ -449,7 +458,13 @@ fn mount_and_fstab_call_it() {
         said.lines().filter(|l| !l.contains("claviger unmount") && !l.ends_with("is closed.")).collect();
     let words: Vec<_> = lines.iter().filter(|l| l.contains("/dev/loop")).collect();
     assert!(words.len() == 2 && words.iter().all(|l| l.contains("ext4 rw,nosuid,nodev")), "{said}");
-    assert!(words[0].contains("noatime") && said.contains("\nthere\n") && said.contains("\n20709376\n"), "{said}");
+    assert!(
+        words[0].contains("noatime")
+            && said.contains("\nthere\n")
+            && said.contains("\nin a folder\n")
+            && said.contains("\n20709376\n"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -468,7 +483,15 @@ fn lines_of_crypttab_and_favourites_are_attached_by_name() {
     fs::write(&table, lines).expect("a table");
     let list = place.folder.str("favourites.toml");
     let options = format!("options = [\"--hash=SHA-512\", \"--password-file={}\"]", place.folder.password);
-    fs::write(&list, format!("[fav]\nvolume = \"~/w.tc\"\ndir = \"{dir}\"\n{options}\n")).expect("a list");
+    // A folder that is encrypted file by file may stand for a volume.
+    let (encrypted, files) = (place.dir("encrypted"), place.dir("files"));
+    place.run(["create", "--format", "eCryptfs", "--password-file", &place.folder.password, &encrypted]).succeeds();
+    let of_files = format!("options = [\"--format=eCryptfs\", \"--password-file={}\"]", place.folder.password);
+    let favourites = format!(
+        "[fav]\nvolume = \"~/w.tc\"\ndir = \"{dir}\"\n{options}\n\
+         [files]\nvolume = \"~/encrypted\"\ndir = \"~/files\"\n{of_files}\n"
+    );
+    fs::write(&list, favourites).expect("a list");
     let attach = |names: &[&str]| {
         let args = ["attach", "--crypttab", &table, "--favourites", &list];
         place.run(args.iter().chain(names))
@@ -480,12 +503,17 @@ fn lines_of_crypttab_and_favourites_are_attached_by_name() {
     assert_eq!((one["read_only"].as_bool(), one["volume"].as_str()), (Some(true), Some(&*volume)));
     place.unmount(&volume).succeeds();
 
+    attach(&["files"]).succeeds();
+    place.shell(&format!("echo text >{files}/file; ! test -e {encrypted}/file")).succeeds();
+    place.unmount(&files).succeeds();
+
     attach(&["box"]).fails(5, &["box", "bitlk", "not yet supported"]);
-    attach(&["nobody"]).fails(1, &["nobody", "fav, text"]);
+    attach(&["nobody"]).fails(1, &["nobody", "fav, files, text"]);
     attach(&["--all"]).fails(0, &["box"]);
     let volumes: Vec<_> = place.list().iter().map(|one| one["volume"].as_str().map(str::to_owned)).collect();
-    assert_eq!(volumes, [Some(volume), Some(other)], "all but noauto");
-    assert!(place.mounted(&dir));
+    assert_eq!(volumes.len(), 3, "all but noauto: {volumes:?}");
+    assert!([volume, other, encrypted].into_iter().all(|known| volumes.contains(&Some(known))), "{volumes:?}");
+    assert!(place.mounted(&dir) && fs::read(format!("{files}/file")).expect("a file") == b"text\n");
     place.run(["unmount", "--all"]).succeeds();
     assert!(place.list().is_empty() && !place.mounted(&dir));
 }

@@ -1,9 +1,9 @@
 //! The plaintext of a tree of encrypted files.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::SystemTime;
 
 use claviger_crypto::pool::Pool;
@@ -12,12 +12,15 @@ use super::{FileKeys, FileLayout, Found, Salvage, Stored};
 use crate::store::{Counters, Store, Traffic};
 use crate::trees::{
     Attributes, Entry, NewNode, Node, NodeKind, NodeStore, ReadOnly, Renaming, Setting, Space, Special, Tree, Use,
-    damaged, is_name,
+    damaged, is_name, shrink,
 };
 use crate::volume::{Layout, Volume};
 
 /// Bytes of zeros that are encrypted at a time, where a file grows without being written.
 const PIECE: u64 = 1 << 20;
+
+/// Files whose headers stay loaded at the most, however many are open: so many keys fit into the memory that a user may lock.
+const MOST_LOADED: usize = 1024;
 
 /// Both: what is written in part is read before, and so is the header.
 const BOTH: Use = Use { read: true, write: true };
@@ -34,8 +37,11 @@ pub struct Stacked {
     pool: Option<Arc<Pool>>,
     /// The files that somebody uses right now, or has open.
     used: Mutex<HashMap<Node, UsedFile>>,
-    /// Names that were left out when a folder was last listed.
-    left_out: Mutex<HashMap<Node, usize>>,
+    /// Those of them whose headers are loaded, the latest last.
+    loaded: Mutex<VecDeque<Weak<RwLock<Option<Contents>>>>>,
+    /// Names that were left out when a folder was last listed, by the number that it has below: its node is another one when it was
+    /// forgotten and is found again.
+    left_out: Mutex<HashMap<u64, usize>>,
     counters: Counters,
 }
 
@@ -121,6 +127,7 @@ impl Stacked {
             keys,
             pool: None,
             used: Mutex::default(),
+            loaded: Mutex::default(),
             left_out: Mutex::default(),
             counters: Counters::default(),
         }
@@ -218,6 +225,7 @@ impl Stacked {
             file.users -= 1;
             if file.users == 0 {
                 used.remove(&node);
+                shrink(&mut used);
             }
         }
     }
@@ -250,6 +258,22 @@ impl Stacked {
         self.contents(node, self.keys.layout(self.stored(node))?)
     }
 
+    /// Notes that a file's header was loaded. If there are too many, the one that was loaded first goes; it is loaded again when its
+    /// file is used.
+    fn loaded(&self, file: &Shared) {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.push_back(Arc::downgrade(file));
+        // Two for the one that came, so that those that are used right now, and stay for that, do not add up.
+        for _ in 0..loaded.len().saturating_sub(MOST_LOADED).min(2) {
+            let Some(first) = loaded.pop_front() else { break };
+            let Some(file) = first.upgrade() else { continue };
+            match file.try_write() {
+                Ok(mut contents) => *contents = None,
+                Err(_) => loaded.push_back(first),
+            }
+        }
+    }
+
     /// Calls `each` with what the file holds.
     fn with<T>(&self, node: Node, each: impl FnOnce(&Contents) -> io::Result<T>) -> io::Result<T> {
         let file = self.using(node);
@@ -260,6 +284,7 @@ impl Stacked {
             let mut contents = file.write();
             if contents.is_none() {
                 *contents = Some(self.load(node)?);
+                self.loaded(&file.contents);
             }
         }
     }
@@ -269,7 +294,7 @@ impl Stacked {
         let file = self.using(node);
         let mut contents = file.write();
         let loaded = match contents.take() {
-            None => self.load(node)?,
+            None => self.load(node).inspect(|_| self.loaded(&file.contents))?,
             Some(contents) => contents,
         };
         let begun = match loaded {
@@ -342,6 +367,7 @@ impl Stacked {
         // Somebody else may have written to it already.
         if matches!(*contents, None | Some(Contents::Unfinished)) {
             *contents = Some(self.contents(node, self.keys.begin(self.stored(node))?)?);
+            self.loaded(&file.contents);
         }
         if let Some(mode) = before.filter(|mode| mode & SET_IDS != 0) {
             self.lower.set_mode(node, mode)?;
@@ -413,11 +439,15 @@ impl Tree for Stacked {
         let all = stored.len();
         let plain = |e: Entry| self.plain_name(&e.name).map(|name| Entry { name, node: e.node, kind: e.kind });
         let entries: Vec<_> = stored.into_iter().filter_map(plain).collect();
+        let some = all - entries.len();
         let mut left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
-        match all - entries.len() {
-            0 => left_out.remove(&folder),
-            some => left_out.insert(folder, some),
-        };
+        if some > 0 || !left_out.is_empty() {
+            let number = self.lower.attributes(folder)?.number;
+            match some {
+                0 => left_out.remove(&number),
+                some => left_out.insert(number, some),
+            };
+        }
         Ok(entries)
     }
 

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Attributes, Entry, Held, NewNode, Node, NodeKind, Setting, Special, Tree, Use};
+use super::{Attributes, Entry, Held, NewNode, Node, NodeKind, OpenFile, Setting, Special, Tree, Use};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes that are copied at a time.
@@ -294,6 +294,8 @@ fn pieces(
 ) -> io::Result<bool> {
     let mut buffer = vec![0; PIECE.min(size as usize)];
     let mut done = 0;
+    // What cannot be opened is not read either, and that says why.
+    let _open = OpenFile::new(tree, file);
     while done < size {
         let len = (size - done).min(PIECE as u64) as usize;
         let read = tree.read_at(file, done, &mut buffer[..len])?;

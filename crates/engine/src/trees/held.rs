@@ -3,7 +3,7 @@ use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::{Entry, Node, Tree};
+use super::{Entry, Node, Tree, Use};
 use crate::store::Store;
 
 /// A node that is given back when this is dropped, and the tree that it is of: `&dyn Tree`, or an `Arc` or `Box` of one.
@@ -53,6 +53,29 @@ impl<'a> Held<&'a (dyn Tree + 'static)> {
 impl<T: Deref<Target = dyn Tree>> Drop for Held<T> {
     fn drop(&mut self) {
         super::forget_but_root(&*self.tree, self.node);
+    }
+}
+
+/// Keeps a file open for reading until this is dropped, so that what reading it takes is found out once: its key, above all.
+pub struct OpenFile<'a> {
+    tree: &'a (dyn Tree + 'static),
+    file: Node,
+}
+
+impl<'a> OpenFile<'a> {
+    /// Opens a file that somebody has as long as this lives.
+    ///
+    /// # Errors
+    /// Those of [`Tree::open`].
+    pub fn new(tree: &'a (dyn Tree + 'static), file: Node) -> io::Result<Self> {
+        tree.open(file, Use { read: true, write: false }).map(|()| Self { tree, file })
+    }
+}
+
+impl Drop for OpenFile<'_> {
+    fn drop(&mut self) {
+        // Nothing was written.
+        let _ = self.tree.release(self.file);
     }
 }
 

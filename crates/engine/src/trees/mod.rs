@@ -6,12 +6,14 @@ pub mod host;
 mod read_only;
 mod subtree;
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::hash::Hash;
 use std::io;
 use std::ops::Range;
 use std::time::SystemTime;
 
-pub use held::{Held, NodeStore};
+pub use held::{Held, NodeStore, OpenFile};
 pub use read_only::ReadOnly;
 pub use subtree::Subtree;
 
@@ -538,6 +540,14 @@ pub fn find(tree: &dyn Tree, path: &OsStr) -> io::Result<Node> {
 fn forget_but_root(tree: &dyn Tree, node: Node) {
     if node != tree.root() {
         tree.forget(node, 1);
+    }
+}
+
+/// Gives back the memory of a table that has become almost empty: it would stay as large as it ever was.
+pub(crate) fn shrink<K: Eq + Hash, V>(table: &mut HashMap<K, V>) {
+    const SMALL: usize = 1024;
+    if table.capacity() > SMALL && table.len() < table.capacity() / 8 {
+        table.shrink_to(2 * table.len());
     }
 }
 

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -14,7 +15,7 @@ use claviger_engine::file_formats::{self, FileKeys, Stacked};
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
 use claviger_engine::trees::{
-    Attributes, Entry, Held, NewNode, Node, NodeKind, NodeStore, Renaming, Setting, Space, Tree, Use, find,
+    Attributes, Entry, Held, NewNode, Node, NodeKind, NodeStore, Renaming, Setting, Space, Tree, Use, copy, find,
 };
 use claviger_engine::{Credential, ErrorKind as Kind, Secret, Store, Unlock};
 use claviger_testkit::random::Random;
@@ -212,6 +213,70 @@ fn names_of_others_are_left_out_and_counted() {
     let entries = tree.list(tree.root()).expect("listed");
     let taken = tree.take(tree.root(), &entries[0]).expect("taken");
     assert_eq!(tree.attributes(taken).expect("known").size, 0);
+    // In a folder that is given back and found again, they are the same.
+    tree.make_folder(tree.root(), name("folder"), &NewNode::default())
+        .map(|folder| tree.forget(folder, 1))
+        .expect("made");
+    let stored = TestKeys::new(512, 1).stored_name(name("folder")).expect("a name");
+    fs::write(folder.path().join(stored).join("in clear"), "").expect("written");
+    for _ in 0..3 {
+        let inner = Held::lookup(&tree, tree.root(), name("folder")).expect("found");
+        assert_eq!(tree.list(inner.node()).expect("listed").len(), 0);
+        assert_eq!(tree.left_out(), 7);
+    }
+}
+
+#[test]
+fn the_header_of_a_file_that_is_copied_is_read_once() {
+    let [from, to] = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let keys = TestKeys::new(4096, 1);
+    let layouts = keys.layouts.clone();
+    let tree = Stacked::new(host(from.path()), Box::new(keys));
+    let file = tree.create(tree.root(), name("file"), &NEW).expect("created");
+    tree.write_at(file, 0, &vec![7; 5 << 20]).expect("written");
+    layouts.store(0, Ordering::Relaxed);
+    copy::copy(&tree, &*host(to.path()), &mut |_| Ok(())).expect("copied");
+    assert!(fs::read(to.path().join("file")).expect("a copy") == vec![7; 5 << 20]);
+    assert_eq!(layouts.load(Ordering::Relaxed), 2, "for its size, and to read it");
+}
+
+#[test]
+fn the_headers_of_few_of_many_open_files_stay_loaded() {
+    const FILES: usize = 1100;
+    let folder = tempfile::tempdir().expect("a folder");
+    let keys = TestKeys::new(512, 1);
+    let layouts = keys.layouts.clone();
+    let tree = Stacked::new(host(folder.path()), Box::new(keys));
+    let contents = |number: usize| number.to_le_bytes().repeat(100);
+    let files: Vec<_> = (0..FILES)
+        .map(|number| {
+            let file = tree.create_open(tree.root(), name(&number.to_string()), &NEW, BOTH).expect("created");
+            tree.write_at(file, 0, &contents(number)).expect("written");
+            file
+        })
+        .collect();
+    let hold = |files: &[Node], from: usize| {
+        files
+            .iter()
+            .zip(from..)
+            .for_each(|(file, number)| assert!(read_all(&tree, *file) == contents(number), "{number}"));
+    };
+    hold(&files, 0);
+    for file in &files[..50] {
+        tree.write_at(*file, 3, b"more").expect("written");
+        tree.append(*file, b"at the end").expect("written");
+    }
+    layouts.store(0, Ordering::Relaxed);
+    for (number, file) in files[..50].iter().enumerate() {
+        let mut expected = contents(number);
+        expected[3..7].copy_from_slice(b"more");
+        expected.extend(b"at the end");
+        assert!(read_all(&tree, *file) == expected, "{number}");
+    }
+    assert_eq!(layouts.load(Ordering::Relaxed), 0);
+    hold(&files[50..], 50);
+    assert!(layouts.load(Ordering::Relaxed) >= FILES - 1024, "not all of them stay");
+    files.iter().for_each(|file| tree.release(*file).expect("released"));
 }
 
 #[test]

@@ -22,7 +22,9 @@ pub(super) fn out(f: &Features, view: &View<'_>) -> Option<String> {
     }
     let ours = view.ours && f.is_ours();
     if !f.makes.contains(&Platform::Linux) && !ours {
-        return Some("nothing on Linux can create it".into());
+        let only_read = view.ours && f.reads.contains(&Platform::Linux);
+        let why = if only_read { "a system of Linux can only read it" } else { "nothing on Linux can create it" };
+        return Some(why.into());
     }
     for platform in &answers.share_with {
         if f.reads.contains(platform) {

@@ -22,7 +22,7 @@ use rustix::process::{getegid, geteuid};
 use super::answers::{Answer, Answers};
 use super::mount::Wish;
 use super::protocol::{Errno, Request, WRITE_CACHE, WRITE_KILL_SUIDGID, Writer, init, opcode, opened, set, split_name};
-use super::{Mounted, Options, Transport};
+use super::{Mounted, Options, Transport, sys};
 
 /// What was written is lost by a crash for no longer than this.
 const EVERY: Duration = Duration::from_secs(5);
@@ -39,6 +39,9 @@ const WAITING: usize = 14;
 
 /// A change that comes as soon as this after another may leave the time of the change as it is.
 const TICK: Duration = Duration::from_millis(20);
+
+/// Each time that the kernel has forgotten so many nodes, what they took is given back.
+const MANY: u64 = 4096;
 
 /// The number that the kernel has for the root, and what is added to nodes for all others.
 const ROOT: u64 = 1;
@@ -115,6 +118,7 @@ pub fn mount(tree: Arc<dyn Tree>, showing: Showing, dir: &Path, options: Options
         listings: Mutex::default(),
         next: AtomicU64::new(1),
         seen: Mutex::default(),
+        forgotten: AtomicU64::new(0),
     };
     // Over io_uring all that programs of one processor ask for waits while one of them waits for its fsync.
     let transport = if options.transport == Transport::Auto { Transport::Device } else { options.transport };
@@ -154,6 +158,8 @@ struct Shown {
     next: AtomicU64,
     /// What files that others change looked like when they were opened last.
     seen: Mutex<HashMap<Node, Version>>,
+    /// Nodes that the kernel has forgotten.
+    forgotten: AtomicU64,
 }
 
 /// What a folder held when it was opened, or read from the beginning again.
@@ -263,6 +269,10 @@ impl Shown {
             let node = self.node(number);
             lock(&self.seen).remove(&node);
             self.tree.forget(node, times);
+            if self.forgotten.fetch_add(1, Ordering::Relaxed) % MANY == MANY - 1 {
+                lock(&self.seen).shrink_to_fit();
+                sys::give_memory_back();
+            }
         }
     }
 

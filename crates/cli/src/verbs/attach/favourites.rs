@@ -10,7 +10,7 @@ use serde::Deserialize;
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Favourite {
-    /// The file or device.
+    /// The file or device, or a folder that is encrypted file by file.
     volume: PathBuf,
     /// The folder to mount it on.
     dir: PathBuf,

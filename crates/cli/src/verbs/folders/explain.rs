@@ -228,7 +228,10 @@ impl Explained {
             keys.sort_unstable();
             keys.dedup();
             let of = count(others.len() as u64, "file");
-            self.say(format!("Another password is needed for {of}; the keys have the signatures {}.", keys.join(", ")));
+            self.say(format!(
+                "Another password is needed for {of}; the keys have the signatures {}.",
+                folders::few(&keys)
+            ));
         }
         if survey.foreign_names > 0 {
             self.say(format!("{} of another key: they are left out.", count(survey.foreign_names, "name")));

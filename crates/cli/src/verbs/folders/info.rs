@@ -136,7 +136,7 @@ impl Report for FileInfo {
             line("cipher", format!("{cipher}{bits}"))?;
         }
         if !facts.keys.is_empty() {
-            line("for the keys", facts.keys.join(", "))?;
+            line("for the keys", folders::few(&facts.keys))?;
         }
         if let Some(size) = facts.size {
             line("size", size::exact(size))?;

@@ -58,5 +58,14 @@ fn count(n: u64, what: &str) -> String {
 /// How many files each of these has: `3 by 0123456789abcdef`.
 fn shares(of: &std::collections::BTreeMap<String, u64>) -> String {
     let shares: Vec<_> = of.iter().map(|(what, files)| format!("{what} ({})", count(*files, "file"))).collect();
-    shares.join(", ")
+    few(&shares)
+}
+
+/// A list of keys, of which there may be thousands.
+fn few(all: &[String]) -> String {
+    let shown = &all[..all.len().min(TOLD)];
+    match all.len() - shown.len() {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
 }

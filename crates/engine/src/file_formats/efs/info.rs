@@ -21,6 +21,9 @@ pub const LONGEST: usize = 256 << 10;
 /// The longest name that is shown, in UTF-16 units.
 const LONGEST_NAME: usize = 1024;
 
+/// The most owners that a sentence names. `$EFS` has room for thousands.
+const MOST_NAMED: usize = 10;
+
 /// Bytes of the fixed parts of an entry, of whose key it is, and of a certificate.
 const ENTRY: usize = 20;
 const OWNER: usize = 28;
@@ -124,7 +127,13 @@ impl EfsInfo {
 
     /// For whom the file is encrypted, as the end of "it is encrypted for …".
     pub fn for_whom(&self) -> String {
-        let named = |list: &[KeyEntry]| list.iter().map(|e| e.owner.to_string()).collect::<Vec<_>>().join(", ");
+        let named = |list: &[KeyEntry]| {
+            let shown: Vec<_> = list.iter().take(MOST_NAMED).map(|e| e.owner.to_string()).collect();
+            match list.len() - shown.len() {
+                0 => shown.join(", "),
+                more => format!("{} and {more} more", shown.join(", ")),
+            }
+        };
         match (&self.users[..], &self.agents[..]) {
             ([], []) => "nobody".to_owned(),
             (users, []) => named(users),
@@ -368,6 +377,12 @@ mod tests {
         let thumbprint = "01".repeat(20);
         assert!(read.for_whom().starts_with(&format!("Größe 1 (thumbprint {thumbprint}), Größe 2 (")));
         assert!(read.for_whom().contains("; recovery agents: Größe 3 (") && read.agents[1].key() == [4; 128]);
+        let many = EfsInfo { users: (0..200).map(|n| KeyEntry::new(owner(n), &[n; 256])).collect(), ..info() };
+        let many = EfsInfo::parse(&many.to_bytes()).expect("whole").for_whom();
+        assert!(
+            many.contains("Größe 9 (") && !many.contains("Größe 10 (") && many.contains(" and 190 more; rec"),
+            "{many}"
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::attributes;
-use crate::trees::{Node, NodeKind};
+use crate::trees::{Node, NodeKind, shrink};
 
 /// The outermost folder.
 pub(super) const ROOT: Node = 1;
@@ -247,6 +247,8 @@ impl Table {
         if let Some(known) = self.nodes.get(&number).filter(unused) {
             self.numbers.remove(&known.node.key);
             self.nodes.remove(&number);
+            shrink(&mut self.numbers);
+            shrink(&mut self.nodes);
         }
     }
 }

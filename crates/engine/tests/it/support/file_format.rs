@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use claviger_crypto::ciphers::aes::AES;
 use claviger_crypto::modes::xts::{Layer, Xts};
@@ -20,12 +21,14 @@ const MOST: u64 = 1 << 50;
 
 pub struct TestKeys {
     pub sector: u64,
+    /// How often a header was read.
+    pub layouts: Arc<AtomicUsize>,
     key: [u8; 64],
 }
 
 impl TestKeys {
     pub fn new(sector: u64, seed: u8) -> Self {
-        Self { sector, key: std::array::from_fn(|i| (i as u8).wrapping_mul(7) ^ seed) }
+        Self { sector, layouts: Arc::default(), key: std::array::from_fn(|i| (i as u8).wrapping_mul(7) ^ seed) }
     }
 
     fn cipher(key: &[u8], sector: usize) -> Xts {
@@ -61,6 +64,7 @@ pub fn sum(header: &[u8]) -> u64 {
 
 impl FileKeys for TestKeys {
     fn layout(&self, of: Stored<'_>) -> io::Result<Found> {
+        self.layouts.fetch_add(1, Ordering::Relaxed);
         let mut header = [0; 104];
         match of.tree.read_at(of.contents, 0, &mut header)? {
             0 => Ok(Found::Unfinished),
