@@ -44,6 +44,9 @@ pub fn prepare() {
     let _ = set_no_new_privs(true);
 }
 
+/// Numbers of descriptors, from 0 on, that may still come.
+const DESCRIPTORS: u64 = 16;
+
 /// Closes the cage around this process, once it has read its secrets: of its descriptors it keeps the standard ones and `keep`. The
 /// caller has no other thread, or what is missing is more.
 ///
@@ -56,6 +59,8 @@ pub fn enter(keep: &[BorrowedFd<'_>]) -> io::Result<Vec<Missing>> {
     let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None })
         .or_else(|_| setrlimit(Resource::Memlock, Rlimit { current: most, maximum: most }));
     cage_sys::close_all_but(keep)?;
+    // Memory for secrets takes one for a moment.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), maximum: Some(DESCRIPTORS) });
     let walls = [(Missing::Namespaces, cage_sys::unshare()), (Missing::Landlock, cage_sys::landlock())];
     filter()?;
     Ok(walls.into_iter().filter_map(|(wall, built)| built.is_err().then_some(wall)).collect())
@@ -159,6 +164,9 @@ const DENIED: &[i64] = &[
 /// What has an older form whose arguments a filter can see.
 const ABSENT: &[i64] = &[libc::SYS_clone3];
 
+/// Linux, include/uapi/linux/prctl.h.
+const PR_GET_AUXV: u64 = 0x4155_5856;
+
 /// What is left of calls that could do more.
 fn narrowed() -> Result<Rules, seccompiler::BackendError> {
     use SeccompCmpArgLen::{Dword, Qword};
@@ -167,14 +175,15 @@ fn narrowed() -> Result<Rules, seccompiler::BackendError> {
     let one = |condition| SeccompRule::new(vec![condition]);
     let no_code = |argument| one(when(argument, Dword, MaskedEq(libc::PROT_EXEC as u64), 0)?);
     let ioctl = |request: u64| one(when(1, Dword, Eq, request)?);
+    let prctl = |option: u64| one(when(0, Dword, Eq, option)?);
     let threads = (libc::CLONE_THREAD | libc::CLONE_VM) as u64;
     Ok(Rules::from([
         (libc::SYS_mmap, vec![no_code(2)?]),
         (libc::SYS_mprotect, vec![no_code(2)?]),
         // No new processes.
         (libc::SYS_clone, vec![one(when(0, Qword, MaskedEq(threads), threads)?)?]),
-        // The name of a thread.
-        (libc::SYS_prctl, vec![one(when(0, Dword, Eq, libc::PR_SET_NAME as u64)?)?]),
+        // The name of a thread, and what the kernel has told this program: the size of a page.
+        (libc::SYS_prctl, vec![prctl(libc::PR_SET_NAME as u64)?, prctl(PR_GET_AUXV)?]),
         // Limits are read, and never of another process.
         (libc::SYS_prlimit64, vec![SeccompRule::new(vec![when(0, Dword, Eq, 0)?, when(2, Qword, Eq, 0)?])?]),
         // How wide the terminal is, for whoever shows progress. Not what types into it.

@@ -22,14 +22,10 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Namespaces of its own, and so no rights over what is outside of them: nobody else's files, no network, no other processes.
+/// Namespaces of its own, and so no rights over what is outside of them: nobody else's files, no network. Not of processes, since that
+/// is for children only, and threads could not be started any more (clone(2), `EINVAL`).
 pub fn unshare() -> io::Result<()> {
-    let flags = libc::CLONE_NEWUSER
-        | libc::CLONE_NEWPID
-        | libc::CLONE_NEWNET
-        | libc::CLONE_NEWIPC
-        | libc::CLONE_NEWUTS
-        | libc::CLONE_NEWNS;
+    let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWNS;
     // SAFETY: it takes no memory; what descriptors mean stays the same.
     check(unsafe { libc::syscall(libc::SYS_unshare, flags) })
 }

@@ -118,3 +118,105 @@ impl Kept {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use claviger_engine::{Acceleration, Layout, Payload, Sectors, Segment, Specification};
+
+    use super::*;
+
+    const LEN: usize = 64 << 10;
+
+    /// A segment in clear and one of sectors of 512 bytes, of `aes-xts-plain64`.
+    fn layout() -> Layout {
+        let specification = Specification::parse("aes-xts-plain64").expect("a specification");
+        let key: Vec<u8> = (0..64).collect();
+        let cipher = specification.with_key(&key, Sectors::default(), Acceleration::On).expect("a key that fits");
+        let segment = |at, payload| Segment { at, len: LEN as u64, stored_at: at, payload, writable: true };
+        let segments = vec![segment(0, Payload::Clear), segment(LEN as u64, Payload::crypt(cipher, 3))];
+        Layout::new(segments).expect("a good layout")
+    }
+
+    /// The other process's view of the memory, as it could look there.
+    fn keeper() -> (Arc<Kept>, Shared) {
+        let shared = Shared::create().expect("memory");
+        let other = Shared::open(shared.fd().try_clone_to_owned().expect("a descriptor")).expect("the same memory");
+        let keys = RwLock::new(Some(Keys::of(&layout(), true)));
+        let kept = Arc::new(Kept { shared, keys, awake: Awake::new() });
+        kept.start().expect("threads");
+        (kept, other)
+    }
+
+    fn ask(shared: &Shared, slot: usize, [order, segment, len]: [u32; 3], into: u64) -> u32 {
+        let request = shared.request(slot);
+        request.order.store(order, Ordering::Relaxed);
+        request.segment.store(segment, Ordering::Relaxed);
+        request.len.store(len, Ordering::Relaxed);
+        request.into.store(into, Ordering::Relaxed);
+        request.answer.store(77, Ordering::Relaxed);
+        request.state.store(ASKED, Ordering::SeqCst);
+        let _ = futex::wake(&request.state, Flags::empty(), 1);
+        while request.state.load(Ordering::SeqCst) != ANSWERED {
+            thread::yield_now();
+        }
+        request.answer.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn hostile_requests_are_refused_and_harm_nothing() {
+        let (kept, shared) = keeper();
+        let bytes: Vec<u8> = (0..ROOM).map(|i| (i / 3) as u8).collect();
+        (0..3).for_each(|slot| shared.copy_in(slot, 0, &bytes));
+        for (what, into) in [
+            ([0, 1, 512], 0),
+            ([3, 1, 512], 0),
+            ([u32::MAX, 1, 512], 0),
+            ([DECRYPT, 0, 512], 0),
+            ([DECRYPT, 2, 512], 0),
+            ([DECRYPT, u32::MAX, 512], 0),
+            ([DECRYPT, 1, 0], 0),
+            ([DECRYPT, 1, 511], 0),
+            ([DECRYPT, 1, 512], 1),
+            ([DECRYPT, 1, LEN as u32 + 512], 0),
+            ([DECRYPT, 1, 512], LEN as u64),
+            ([ENCRYPT, 1, 512], u64::MAX - 511),
+            ([ENCRYPT, 1, 1024], u64::MAX - 511),
+            ([ENCRYPT, 1, ROOM as u32 + 512], 0),
+            ([ENCRYPT, 1, u32::MAX & !511], 0),
+        ] {
+            assert_eq!(ask(&shared, 1, what, into), REFUSED, "{what:?} {into}");
+        }
+        let mut now = vec![0; ROOM];
+        for slot in 0..3 {
+            shared.copy_out(slot, 0, &mut now);
+            assert!(now == bytes, "slot {slot}");
+        }
+        // A state that is none wakes nobody, and nothing is lost by it.
+        shared.request(1).state.store(0xdead_beef, Ordering::SeqCst);
+        let _ = futex::wake(&shared.request(1).state, Flags::empty(), 1);
+        assert_eq!(ask(&shared, 1, [ENCRYPT, 1, LEN as u32 - 512], 512), DONE);
+        let mut expected = bytes.clone();
+        let layout = layout();
+        let Payload::Crypt { cipher, first, .. } = &layout.segments()[1].payload else { panic!("encrypted") };
+        cipher.encrypt(first + 1, &mut expected[..LEN - 512]);
+        shared.copy_out(1, 0, &mut now);
+        assert!(now == expected, "what is asked for is done, and nothing behind it");
+        kept.wipe();
+        assert_eq!(ask(&shared, 1, [DECRYPT, 1, 512], 0), WIPED);
+    }
+
+    #[test]
+    fn memory_of_another_size_or_that_may_shrink_is_refused() {
+        use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+        let shared = Shared::create().expect("memory");
+        assert!(ftruncate(shared.fd(), 0).is_err() && ftruncate(shared.fd(), 1 << 40).is_err(), "it is sealed");
+        for len in [0, 4096, 4096 + (SLOTS * ROOM) as u64] {
+            let fd = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memory");
+            ftruncate(&fd, len).expect("a size");
+            assert!(Shared::open(fd.as_fd().try_clone_to_owned().expect("a descriptor")).is_err(), "{len}");
+        }
+    }
+}

@@ -139,7 +139,7 @@ impl Lending {
 
 /// The keeper's side.
 pub struct Borrowing {
-    socket: Arc<Mutex<UnixStream>>,
+    socket: Arc<Turns>,
     memory: Shared,
     disk: Lent,
     header: Option<Lent>,
@@ -153,50 +153,59 @@ impl Borrowing {
     pub fn accept(socket: OwnedFd, memory: OwnedFd) -> io::Result<Option<Self>> {
         let (socket, memory) = (UnixStream::from(socket), Shared::open(memory)?);
         match receive(&socket) {
-            Ok(Hello { disk, header }) => Ok(Some(Self { socket: Arc::new(Mutex::new(socket)), memory, disk, header })),
+            Ok(Hello { disk, header }) => {
+                let socket = Arc::new(Turns { socket, turn: Mutex::new(()) });
+                Ok(Some(Self { socket, memory, disk, header }))
+            }
             Err(e) if ended(&e) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
     /// The descriptors that the keeper needs.
-    pub fn descriptors(&self) -> io::Result<[OwnedFd; 2]> {
-        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok([socket.as_fd().try_clone_to_owned()?, self.memory.fd().try_clone_to_owned()?])
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.socket.socket.as_fd(), self.memory.fd()]
     }
 
     /// The file or device, for reading.
     pub fn disk(&self) -> Arc<dyn Store> {
-        Arc::new(Borrowed { socket: Arc::clone(&self.socket), lent: self.disk.clone(), header: false })
+        Arc::new(Borrowed { channel: Arc::clone(&self.socket), lent: self.disk.clone(), header: false })
     }
 
     /// What the detached header is in, for reading.
     pub fn header(&self) -> Option<Arc<dyn Store>> {
         let lent = self.header.clone()?;
-        Some(Arc::new(Borrowed { socket: Arc::clone(&self.socket), lent, header: true }))
+        Some(Arc::new(Borrowed { channel: Arc::clone(&self.socket), lent, header: true }))
     }
 
     /// Says that the volume is open, and uses its keys for whoever asks until the other process has gone or lets go. Then they are
-    /// wiped.
+    /// wiped. Calls `silent` before: nobody hears of this process any more.
     ///
     /// # Errors
-    /// `Io` if it cannot be said, or no threads can be started.
-    pub fn keep(self, keys: Keys, opened: impl Serialize) -> io::Result<()> {
+    /// Those of `silent`; `Io` if it cannot be said, or no threads can be started.
+    pub fn keep(self, keys: Keys, opened: impl Serialize, silent: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let Self { socket, memory, .. } = self;
         let kept = Arc::new(Kept { shared: memory, keys: RwLock::new(Some(keys)), awake: Awake::new() });
         kept.start()?;
-        let socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
-        send(&socket, &Said::Opened(opened))?;
+        silent()?;
+        let mut socket = &socket.socket;
+        send(socket, &Said::Opened(opened))?;
         // Nobody says anything any more: what comes is the end.
-        let _ = (&*socket).read(&mut [0]);
+        let _ = socket.read(&mut [0]);
         kept.wipe();
         Ok(())
     }
 }
 
+/// The keeper's end of the socket. A question and its answer are one turn.
+struct Turns {
+    socket: UnixStream,
+    turn: Mutex<()>,
+}
+
 /// A store in the other process.
 struct Borrowed {
-    socket: Arc<Mutex<UnixStream>>,
+    channel: Arc<Turns>,
     lent: Lent,
     header: bool,
 }
@@ -209,11 +218,13 @@ impl Store for Borrowed {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(out.len() as u64).filter(|end| *end <= self.lent.len);
         end.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let Turns { socket, turn } = &*self.channel;
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut socket = socket;
         for (piece, at) in out.chunks_mut(PIECE).zip((offset..).step_by(PIECE)) {
-            send(&socket, &Said::<()>::Read { header: self.header, offset: at, len: piece.len() as u32 })?;
-            match receive(&socket)? {
-                Answer::Bytes => (&*socket).read_exact(piece)?,
+            send(socket, &Said::<()>::Read { header: self.header, offset: at, len: piece.len() as u32 })?;
+            match receive(socket)? {
+                Answer::Bytes => socket.read_exact(piece)?,
                 Answer::Failed { os: Some(number), .. } => return Err(io::Error::from_raw_os_error(number)),
                 Answer::Failed { os: None, what } => return Err(io::Error::other(what)),
             }
