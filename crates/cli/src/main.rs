@@ -102,7 +102,7 @@ fn main() -> ExitCode {
         Verb::Ls(args) => ls::run(args),
         Verb::Tree(args) => tree::run(args),
         Verb::Cp(args) => cp::run(args),
-        Verb::Serve(args) => serve::run(args),
+        Verb::Serve(args) => serve::run(args, &words),
         Verb::Mount(args) => mount::run(args, &words),
         Verb::Unmount(args) => unmount::run(args),
         Verb::List(args) => list::run(args),

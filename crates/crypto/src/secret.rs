@@ -1,9 +1,11 @@
 //! Memory for secrets: locked, left out of core dumps and forked children, wiped when dropped, never printed.
 #![allow(unsafe_code, reason = "locked pages of memory")]
 
+use std::io;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, slice};
 
@@ -187,6 +189,35 @@ fn overwrite<const DEPTH: usize>() {
     std::hint::black_box(&mut [0u8; DEPTH]);
 }
 
+/// Whether secrets are kept where the kernel itself has no address for them.
+static HIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// From here on, secrets of less than 4 MiB are in memory that the kernel takes out of its own map (memfd_secret(2)): no other process
+/// reads it, not even root's by `/proc/PID/mem`, and it is in no swap and no hibernation image. A process that does this must not fork:
+/// its children would share that memory. Returns whether the kernel has it; otherwise all stays as it is.
+pub fn hide_from_kernel() -> bool {
+    let has = hidden_mapping(1).is_ok();
+    HIDDEN.store(has, Ordering::Relaxed);
+    has
+}
+
+/// A new mapping of such memory, which is zeros.
+fn hidden_mapping(len: usize) -> io::Result<Mapping> {
+    let len = len.next_multiple_of(rustix::param::page_size());
+    // SAFETY: it takes no memory.
+    let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given it, and nobody else knows it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    rustix::fs::ftruncate(&fd, len as u64)?;
+    // SAFETY: a new mapping, at an address of the kernel's choice, of a file that nobody else has.
+    let at =
+        unsafe { mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0) }?;
+    Ok(Mapping { at: NonNull::new(at.cast()).expect("mmap returns no null"), len })
+}
+
 /// From this many bytes on, huge pages are requested: Argon2, which jumps about in them, is faster with them.
 const HUGE: usize = 4 << 20;
 
@@ -222,7 +253,7 @@ struct Slab {
     used: AtomicU64,
 }
 
-/// Anonymous pages that hold nothing but secrets. Unmapped on drop.
+/// Pages that hold nothing but secrets. Unmapped on drop.
 struct Mapping {
     at: NonNull<u8>,
     len: usize,
@@ -338,6 +369,12 @@ impl Slab {
 impl Mapping {
     /// Whole pages for `len` bytes. `None` if the kernel refuses.
     fn new(len: usize) -> Option<Self> {
+        if HIDDEN.load(Ordering::Relaxed) && len < HUGE {
+            // It counts towards the limit on locked memory. Past that, a secret is where it would be without.
+            if let Ok(mapping) = hidden_mapping(len) {
+                return Some(mapping);
+            }
+        }
         let len = len.next_multiple_of(rustix::param::page_size());
         // SAFETY: a new private anonymous mapping, at an address of the kernel's choice, aliases nothing.
         let at = unsafe {

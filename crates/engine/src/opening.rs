@@ -17,6 +17,7 @@ use crate::partitions;
 use crate::store::{Access, FileStore, Store};
 use crate::trees::host::HostFolder;
 use crate::trees::{Subtree, Tree};
+use crate::volume::kept::tagged;
 use crate::volume::{Mapping, Volume};
 
 /// A volume to be opened: where it is, and what is known of it beforehand.
@@ -70,6 +71,8 @@ pub struct Opening {
 enum Place {
     Path(PathBuf),
     Store(Arc<dyn Store>),
+    /// A path that somebody else has opened.
+    Lent(PathBuf, Arc<dyn Store>),
     Tree(Arc<dyn Tree>),
 }
 
@@ -77,7 +80,7 @@ impl Place {
     fn open(&self, access: Access) -> Result<Arc<dyn Store>> {
         match self {
             Self::Path(path) => Ok(Arc::new(FileStore::open(path, access)?)),
-            Self::Store(store) => Ok(Arc::clone(store)),
+            Self::Store(store) | Self::Lent(_, store) => Ok(Arc::clone(store)),
             Self::Tree(_) => Err(Error::misuse("a tree has files and no bytes")),
         }
     }
@@ -85,7 +88,7 @@ impl Place {
     /// Says of an error that it is about this place.
     fn at(&self, error: Error) -> Error {
         match self {
-            Self::Path(path) => error.at(path),
+            Self::Path(path) | Self::Lent(path, _) => error.at(path),
             Self::Store(_) | Self::Tree(_) => error,
         }
     }
@@ -233,6 +236,36 @@ impl Opening {
         Ok(LockedVolume { disk, header, detached })
     }
 
+    /// The same volume for a process that opens no files: `disk` is what is at the path, and `header` what the detached header is in.
+    pub fn lent(self, disk: Arc<dyn Store>, header: Option<Arc<dyn Store>>) -> Self {
+        let lend = |place, store| match place {
+            Place::Path(path) => Place::Lent(path, store),
+            other => other,
+        };
+        let header = match (self.header, header) {
+            (Some(place), Some(store)) => Some(lend(place, store)),
+            (place, _) => place,
+        };
+        Self { place: lend(self.place, disk), header, ..self }
+    }
+
+    /// Opens what it is about, reads nothing but a table of partitions, and unlocks nothing: for a process that lends it to the one
+    /// that does.
+    ///
+    /// # Errors
+    /// Those of [`FileStore::open`] and [`partitions::find`]; `Unsupported` for a folder.
+    pub fn stores(&self) -> Result<Stores> {
+        if matches!(&self.place, Place::Path(path) if path.is_dir()) {
+            let what = "keys in a process of their own for a folder whose files are encrypted one by one";
+            return Err(self.place.at(Error::unsupported(what)));
+        }
+        let disk = self.place.open(self.access)?;
+        let header = self.header.as_ref().map(|place| place.open(Access::ReadOnly)).transpose()?;
+        // Where the header is not detached, a layout is always one of the whole disk.
+        let data = if header.is_some() { self.part_of(&disk)? } else { Arc::clone(&disk) };
+        Ok(Stores { disk, header, data })
+    }
+
     /// The file, or the partition in it, as it is stored.
     ///
     /// # Errors
@@ -263,7 +296,7 @@ impl Opening {
                 let file = Arc::new(FileStore::open(path, self.access)?);
                 (Some(Arc::clone(&file)), file)
             }
-            Place::Store(store) => (None, Arc::clone(store)),
+            Place::Store(store) | Place::Lent(_, store) => (None, Arc::clone(store)),
             Place::Tree(_) => (None, place.open(self.access)?),
         };
         let store = if data.is_some() { store } else { self.part_of(&store)? };
@@ -311,6 +344,16 @@ fn beside_on_host(format: &dyn FileFormat, path: &Path) -> Beside {
         Some(Beside { folder: beside.folder.map(|folder| parent.join(folder)), ..beside })
     };
     beside().unwrap_or_default()
+}
+
+/// What an [`Opening`] is about: see [`Opening::stores`].
+pub struct Stores {
+    /// The whole file or device.
+    pub disk: Arc<dyn Store>,
+    /// What the header is in, where it is detached.
+    pub header: Option<Arc<dyn Store>>,
+    /// What the volume's layout is one of: the disk, or the partition in it whose header is detached.
+    pub data: Arc<dyn Store>,
 }
 
 /// What was found, still locked.
@@ -421,6 +464,17 @@ impl Locked {
         match &self.found {
             Found::Volume(volume) => Some(&*volume.header),
             Found::Folder(_) | Found::Clear(_) => None,
+        }
+    }
+
+    /// Refuses what nobody can use whose keys are in another process: see [`crate::volume::kept`].
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub fn check_isolated(&self) -> Result<()> {
+        match &self.found {
+            Found::Volume(volume) if volume.header.tagged() => Err(self.opening.place.at(tagged())),
+            _ => Ok(()),
         }
     }
 

@@ -62,6 +62,34 @@ pub fn hide(secret: &Stat) -> io::Result<()> {
     Ok(())
 }
 
+/// Passes none of them to any program any more: another process of this program reads the secrets, and this one does not know from
+/// which. With `stdin`, standard input is one of them.
+///
+/// # Errors
+/// Those of [`hide`].
+pub fn hide_all(stdin: bool) -> io::Result<()> {
+    for number in numbers() {
+        set(number, FdFlags::CLOEXEC);
+    }
+    for number in numbers().chain(stdin.then_some(0)) {
+        if let Ok(stat) = fstat(borrow(number)) {
+            hide(&stat)?;
+        }
+    }
+    Ok(())
+}
+
+/// The inherited descriptor of this number itself, for what this program has passed to itself.
+///
+/// # Errors
+/// `EBADF` if it was not inherited.
+pub fn take(number: RawFd) -> io::Result<OwnedFd> {
+    if !numbers().any(|inherited| inherited == number) {
+        return Err(Errno::BADF.into());
+    }
+    borrow(number).try_clone_to_owned()
+}
+
 /// Opens the inherited descriptor of this number anew, or duplicates it if that is impossible (sockets, and files of
 /// other users). Standard output and error are refused, because started programs get them.
 ///

@@ -31,6 +31,8 @@ pub struct Memory {
     pub locked: Vec<u8>,
     /// The rest: stacks, heap, variables.
     pub ordinary: Vec<u8>,
+    /// Bytes that nobody else can read, not even root: memfd_secret(2).
+    pub hidden: usize,
 }
 
 impl Memory {
@@ -48,18 +50,24 @@ impl Memory {
         let mut file = File::open(format!("/proc/{pid}/mem")).expect("root may");
         let mut all = Self::default();
         // Each mapping ends with its flags (proc_pid_smaps(5)).
-        let mut range = None;
+        let (mut range, mut hidden) = (None, false);
         for line in maps.lines() {
             let mut words = line.split_whitespace();
             let first = words.next().expect("a word");
             if let Some((from, to)) = first.split_once('-') {
                 let number = |hex| u64::from_str_radix(hex, 16).expect("a number");
+                hidden = line.contains("/secretmem");
                 range = words.next().is_some_and(|rights| rights.starts_with("rw")).then(|| number(from)..number(to));
             }
             let Some(range) = range.take_if(|_| first == "VmFlags:") else { continue };
             let flags: Vec<_> = words.collect();
             let mut bytes = vec![0; (range.end - range.start) as usize];
             file.seek(SeekFrom::Start(range.start)).expect("a place");
+            if hidden {
+                assert!(file.read(&mut bytes).is_err(), "the kernel shows memory that it says it hides");
+                all.hidden += bytes.len();
+                continue;
+            }
             file.read_exact(&mut bytes).ok()?;
             let locked = flags.contains(&"dd") && flags.contains(&"wf");
             if locked { &mut all.locked } else { &mut all.ordinary }.append(&mut bytes);

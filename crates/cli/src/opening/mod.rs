@@ -12,21 +12,25 @@ pub mod headerless;
 pub mod new_file;
 pub mod patience;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use anyhow::Context;
 use claviger_crypto::pool::Pool;
 use claviger_engine::credential::{FolderOptions, HeaderChoice, Headerless};
 use claviger_engine::formats::Facts;
-use claviger_engine::opening::OpenVolume;
+use claviger_engine::memory;
+use claviger_engine::opening::{OpenVolume, Stores};
 use claviger_engine::store::{Access, SMALLEST_SECTOR};
 use claviger_engine::volume::Mapping;
 use claviger_engine::{
     Acceleration, Credential, Error, ErrorKind, Header, Opened, Opening, Protect, Store, Unlock, Volume,
 };
 use claviger_engine::{file_formats, filesystems};
+use claviger_serve::keeper::Borrowing;
 
 use crate::opening::credentials::{CredentialArgs, HiddenCredentialArgs};
 use crate::opening::folder::{FolderArgs, FolderGiven};
@@ -331,7 +335,7 @@ pub struct OpenedVolume {
     /// What the kernel needs to do the same, if that was asked for and it can.
     pub mapping: Option<Mapping>,
     /// What the header is in, where it is detached: nobody changes it for as long as the volume is open.
-    _header: Option<Arc<dyn Store>>,
+    pub _header: Option<Arc<dyn Store>>,
 }
 
 impl From<OpenVolume> for OpenedVolume {
@@ -405,18 +409,18 @@ impl OpenArgs {
         if !self.path.is_dir() {
             self.how.folder.refuse()?;
         }
-        let opened = self.open_with(self.how.opening(&self.path)?, access, hidden)?;
+        let opened = self.open_with(self.how.opening(&self.path)?, access, hidden, None)?;
         Ok(opened.bytes().map_err(|e| e.at(&self.path))?.into())
     }
 
     /// Opens what has files in it: a volume, a folder whose files are encrypted one by one, or what is not encrypted.
     pub fn open_for_files(&self, access: Access) -> anyhow::Result<Opened> {
-        self.open_with(self.how.opening_for_files(&self.path)?, access, None)
+        self.open_with(self.how.opening_for_files(&self.path)?, access, None, None)
     }
 
     /// The same, and protects the hidden volume in it if that is asked for.
     pub fn open_for_files_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<Opened> {
-        self.open_with(self.how.opening_for_files(&self.path)?, access, self.protected(access, protect)?)
+        self.open_with(self.how.opening_for_files(&self.path)?, access, self.protected(access, protect)?, None)
     }
 
     fn protected<'a>(
@@ -434,7 +438,36 @@ impl OpenArgs {
         Ok(protect.protect.then_some(&protect.hidden))
     }
 
-    fn open_with(&self, opening: Opening, access: Access, hidden: Option<&HiddenArgs>) -> anyhow::Result<Opened> {
+    /// What it is about, opened for another process that unlocks it.
+    pub fn stores(&self, access: Access) -> anyhow::Result<Stores> {
+        if !self.path.is_dir() {
+            self.how.folder.refuse()?;
+        }
+        let access = if self.how.truncated { Access::ReadOnly } else { access };
+        Ok(self.how.opening(&self.path)?.access(access).stores()?)
+    }
+
+    /// Opens a volume whose bytes another process reads. Calls `alone` once all secrets are there: from then on no file can be opened
+    /// any more.
+    pub fn open_lent(
+        &self,
+        borrowing: &Borrowing,
+        access: Access,
+        protect: &ProtectArgs,
+        alone: &dyn Fn() -> io::Result<()>,
+    ) -> anyhow::Result<OpenVolume> {
+        let opening = self.how.opening(&self.path)?.lent(borrowing.disk(), borrowing.header());
+        let opened = self.open_with(opening, access, self.protected(access, protect)?, Some(alone))?;
+        Ok(opened.bytes().map_err(|e| e.at(&self.path))?)
+    }
+
+    fn open_with(
+        &self,
+        opening: Opening,
+        access: Access,
+        hidden: Option<&HiddenArgs>,
+        alone: Option<&dyn Fn() -> io::Result<()>>,
+    ) -> anyhow::Result<Opened> {
         let access = if self.how.truncated { Access::ReadOnly } else { access };
         guard::no_dumps();
         let cancel = cancel::install()?;
@@ -446,6 +479,9 @@ impl OpenArgs {
             None => self.how.unlock(credentials),
         };
         locked.check(&unlock(&[]))?;
+        if alone.is_some() {
+            locked.check_isolated()?;
+        }
         // A password is then that of a folder in it.
         if locked.is_clear() {
             return Ok(locked.unlock(&self.how.unlock(&[]))?);
@@ -472,18 +508,25 @@ impl OpenArgs {
             hash: args.hidden_hash.as_deref(),
             pim: args.hidden_pim,
         });
+        // Once it is alone, the process cannot look any more how much memory there is.
+        let memory_left = alone.map(|_| memory::available());
+        if let Some(alone) = alone {
+            alone().context("the process that is to hold the keys")?;
+        }
         let bar = Progress::trials("Opening");
-        let memory = AtomicU64::new(0);
+        let in_use = AtomicU64::new(0);
         let show = |done, all| {
-            bar.memory(memory.load(Ordering::Relaxed));
+            bar.memory(in_use.load(Ordering::Relaxed));
             bar.at(done, all);
         };
+        let with = unlock(&credentials);
         let with = Unlock {
-            memory_in_use: Some(&memory),
+            memory: [with.memory, memory_left].into_iter().flatten().min(),
+            memory_in_use: Some(&in_use),
             cancel: Some(cancel),
             progress: Some(&show),
             protect,
-            ..unlock(&credentials)
+            ..with
         };
         let opened = locked.unlock(&with);
         drop(hidden_credentials);

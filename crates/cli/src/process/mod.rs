@@ -3,4 +3,5 @@
 pub mod background;
 pub mod guard;
 pub mod helper;
+pub mod keeper;
 pub mod traced;

@@ -25,6 +25,7 @@ use crate::opening::files::{self, InsideArgs};
 use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
 use crate::process::background::{self, Told};
 use crate::process::guard;
+use crate::process::keeper::{self as isolation, IsolationArgs};
 use crate::process::traced::TraceArgs;
 use crate::terminal::output::{self, ReaderGone, Report};
 use crate::terminal::{cancel, duration};
@@ -94,6 +95,9 @@ pub struct Args {
     pub json: bool,
 
     #[command(flatten)]
+    isolation: IsolationArgs,
+
+    #[command(flatten)]
     told: Told,
 
     #[command(flatten)]
@@ -104,6 +108,10 @@ impl Args {
     /// Whether it is a folder of encrypted files inside that is mounted.
     fn wants_folder(&self) -> bool {
         self.folder.is_some() || self.open.wants_folder()
+    }
+
+    fn access(&self) -> Access {
+        if self.read_only { Access::ReadOnly } else { Access::ReadWrite }
     }
 
     fn request(&self, dir: PathBuf) -> Request {
@@ -139,6 +147,12 @@ struct MountReport {
 /// Carries the verb out. `words` is the command line, as this verb sees it.
 pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     apart(&args.open.path, &args.dir)?;
+    if args.isolation.keeper() {
+        return args.isolation.keep(&args.open, args.access(), &args.protect);
+    }
+    if args.isolation.asked() && args.wants_folder() {
+        return Err(isolation::no_folders().at(&args.open.path).into());
+    }
     if !args.foreground && !args.told.background() {
         // What a killed server left is no reason to refuse its folder.
         mount::clean_all(&Runtime::of_this_user()?)?;
@@ -153,9 +167,13 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     mount::clean_all(&runtime)?;
     let dir = empty_folder(&args.dir)?;
 
-    let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let access = args.access();
     let (facts, volume) = if args.raw {
         (None, args.open.raw(access)?)
+    } else if args.isolation.asked() {
+        let opened = args.isolation.open(&args.open, access, &args.protect, words);
+        let opened = opened.map_err(|e| say_where(e, &args.open.path, &runtime))?;
+        (Some(opened.facts.clone()), opened.into_served())
     } else {
         let opened = args.open.open_for_files_protecting(access, &args.protect);
         match opened.map_err(|e| say_where(e, &args.open.path, &runtime))? {
@@ -192,7 +210,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let mounted = mount::mount(store, &request, live).map_err(|e| e.at(&args.open.path))?;
     serve(args, mounted, sector_size, signals, parent)?;
     drop(control);
-    Ok(())
+    args.isolation.check()
 }
 
 /// Mounts a folder whose files are encrypted one by one, and serves it to the end.

@@ -23,6 +23,7 @@ use signal_hook::iterator::Signals;
 use crate::opening::{OpenArgs, ProtectArgs};
 use crate::process::background::Told;
 use crate::process::guard;
+use crate::process::keeper::IsolationArgs;
 use crate::process::traced::TraceArgs;
 use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, ReaderGone, Report};
@@ -78,6 +79,9 @@ pub struct Args {
     pub json: bool,
 
     #[command(flatten)]
+    isolation: IsolationArgs,
+
+    #[command(flatten)]
     told: Told,
 
     #[command(flatten)]
@@ -104,15 +108,21 @@ struct Serving {
 }
 
 /// Carries the verb out.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
     let at = |e: Error| e.at(&args.open.path);
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    if args.isolation.keeper() {
+        return args.isolation.keep(&args.open, access, &args.protect);
+    }
     let (facts, store): (_, Arc<dyn Store>) = if args.raw {
         (None, args.open.raw(access)?)
     } else {
-        let opened = args.open.open_protecting(access, &args.protect)?;
+        let opened = match args.isolation.asked() {
+            true => args.isolation.open(&args.open, access, &args.protect, words)?,
+            false => args.open.open_protecting(access, &args.protect)?,
+        };
         (Some(opened.facts.clone()), opened.into_served())
     };
     cancel::check()?;
@@ -177,6 +187,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     signals.close();
     // What was not written matters more than how the command ended.
     served.map_err(at)?;
+    args.isolation.check()?;
     match status.unwrap_or(0) {
         0 => Ok(()),
         status => Err(Silent(status).into()),

@@ -13,6 +13,7 @@ mod filevault2;
 mod folders;
 mod headers;
 mod hidden;
+mod keeper;
 mod kernel;
 mod keyslots;
 mod lab;

@@ -27,7 +27,7 @@ const SINGLE: &[&str] = &["AES", "Serpent", "Twofish"];
 
 /// The password, the header key and the master keys of a volume of one cipher, made with SHA-512 and [`PASSWORD`]: its
 /// header is decrypted here, in a process of its own. Keys are looked for in pieces of 16 bytes.
-fn secrets(volume: &str, cipher: &str) -> Vec<Needle> {
+pub fn secrets(volume: &str, cipher: &str) -> Vec<Needle> {
     let header = fs::read(volume).expect("a file")[..512].to_vec();
     let mut header_key = [0; 64];
     // TrueCrypt 7.1a, Pkcs5.c: 1000 iterations of HMAC-SHA-512.
@@ -43,7 +43,7 @@ fn secrets(volume: &str, cipher: &str) -> Vec<Needle> {
     [vec![password()], pieces("header key", &header_key), pieces("master key", master)].concat()
 }
 
-fn password() -> Needle {
+pub fn password() -> Needle {
     ("password".to_owned(), PASSWORD.as_bytes().to_vec())
 }
 

@@ -378,6 +378,11 @@ pub trait Header: Send {
         true
     }
 
+    /// Whether the header says that its sectors have tags.
+    fn tagged(&self) -> bool {
+        false
+    }
+
     /// About how long trying wrong credentials takes on one thread, in microseconds: what the progress of `unlock` counts.
     fn effort(&self, _with: &Unlock<'_>) -> u64 {
         1

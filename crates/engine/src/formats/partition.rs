@@ -163,6 +163,10 @@ impl Header for InPartition {
         self.inside.as_ref()?.header.plan(with)
     }
 
+    fn tagged(&self) -> bool {
+        self.inside.as_ref().is_some_and(|inside| inside.header.tagged())
+    }
+
     fn effort(&self, with: &Unlock<'_>) -> u64 {
         let systems = self.systems.iter().map(|header| header.effort(with)).sum::<u64>();
         systems + self.inside.as_ref().map_or(0, |inside| inside.header.effort(with))

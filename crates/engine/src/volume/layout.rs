@@ -7,6 +7,7 @@ use claviger_crypto::SectorCipher;
 use claviger_crypto::modes::AuthenticatedCipher;
 
 use super::integrity::TaggedSectors;
+use super::kept::Kept;
 use super::kernel::KernelCipher;
 use crate::error::{Error, Result};
 use crate::store::largest_sector;
@@ -66,6 +67,8 @@ pub enum Payload {
         /// The same for the kernel, keys included.
         kernel: Option<Arc<[KernelCipher]>>,
     },
+    /// Whole encrypted sectors whose key somebody else holds.
+    Kept(Kept),
 }
 
 impl Payload {
@@ -88,6 +91,7 @@ impl Payload {
             Self::Clear | Self::Zero | Self::Fixed(_) => 1,
             Self::Crypt { cipher, .. } => cipher.sector_size() as u64,
             Self::Authenticated { cipher, .. } => cipher.sector_size() as u64,
+            Self::Kept(kept) => kept.sector_size() as u64,
         }
     }
 }
@@ -101,6 +105,7 @@ impl fmt::Debug for Payload {
             Self::Crypt { cipher, first, kernel: _ } => {
                 write!(f, "Crypt {{ sector_size: {}, first: {first} }}", cipher.sector_size())
             }
+            Self::Kept(kept) => kept.fmt(f),
             Self::Authenticated { cipher, first, .. } => {
                 let (sector, tag) = (cipher.sector_size(), cipher.tag_size());
                 write!(f, "Authenticated {{ sector_size: {sector}, tag_size: {tag}, first: {first} }}")
@@ -115,7 +120,7 @@ impl Segment {
         let kept = match &self.payload {
             Payload::Zero => data.iter().all(|byte| *byte == 0),
             Payload::Fixed(bytes) => bytes[into as usize..].starts_with(data),
-            Payload::Clear | Payload::Crypt { .. } | Payload::Authenticated { .. } => true,
+            Payload::Clear | Payload::Crypt { .. } | Payload::Authenticated { .. } | Payload::Kept(_) => true,
         };
         let refused = || {
             io::Error::new(
@@ -131,7 +136,7 @@ impl Segment {
         let (area, first) = match &self.payload {
             Payload::Authenticated { area, first, .. } => (area, first),
             Payload::Fixed(bytes) => return bytes.len() as u64 == self.len,
-            Payload::Clear | Payload::Zero | Payload::Crypt { .. } => return true,
+            Payload::Clear | Payload::Zero | Payload::Crypt { .. } | Payload::Kept(_) => return true,
         };
         let from = first.checked_mul(self.payload.sector_size());
         from.and_then(|from| from.checked_add(self.len)).is_some_and(|end| end <= area.len())
@@ -211,6 +216,7 @@ impl Layout {
                 Payload::Clear | Payload::Zero => {}
                 Payload::Fixed(bytes) => *bytes = bytes[skipped as usize..(to - s.at) as usize].into(),
                 Payload::Crypt { first, .. } => *first = first.wrapping_add(skipped / sector),
+                Payload::Kept(kept) => *kept = kept.clone().cut(skipped),
                 Payload::Authenticated { first, .. } => {
                     *first += skipped / sector;
                     stored_at = s.stored_at;

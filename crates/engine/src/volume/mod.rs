@@ -3,6 +3,7 @@
 mod align;
 mod authenticated;
 pub mod integrity;
+pub mod kept;
 mod kernel;
 mod layout;
 
@@ -17,6 +18,7 @@ use claviger_crypto::secret::wipe_after_sectors;
 use crate::store::{Store, check_range};
 use align::Cut;
 use authenticated::Authenticated;
+use kept::Kept;
 pub use kernel::{KernelCipher, MappedPart, Mapping};
 pub use layout::{Layout, Payload, Segment};
 
@@ -132,7 +134,7 @@ impl Volume {
     fn areas(&self) -> impl Iterator<Item = (&integrity::TaggedSectors, u64)> {
         self.layout.segments().iter().filter_map(|segment| match &segment.payload {
             Payload::Authenticated { area, .. } => Some((&**area, segment.stored_at)),
-            Payload::Clear | Payload::Zero | Payload::Fixed(_) | Payload::Crypt { .. } => None,
+            Payload::Clear | Payload::Zero | Payload::Fixed(_) | Payload::Crypt { .. } | Payload::Kept(_) => None,
         })
     }
 
@@ -218,6 +220,7 @@ impl Store for Volume {
             Payload::Crypt { cipher, first, .. } => {
                 self.read_crypt(&Crypt::new(segment, &**cipher, *first), into, part)
             }
+            Payload::Kept(kept) => self.read_crypt(&Crypt::kept(segment, kept), into, part),
             Payload::Authenticated { area, cipher, first, .. } => {
                 let _shared = self.partial.read().unwrap_or_else(PoisonError::into_inner);
                 Authenticated { store: &*self.store, base: segment.stored_at, area, cipher: &**cipher, first: *first }
@@ -242,6 +245,7 @@ impl Store for Volume {
             Payload::Crypt { cipher, first, .. } => {
                 self.write_crypt(&Crypt::new(segment, &**cipher, *first), into, part)
             }
+            Payload::Kept(kept) => self.write_crypt(&Crypt::kept(segment, kept), into, part),
             Payload::Authenticated { area, cipher, first, .. } => {
                 let _alone = self.partial.write().unwrap_or_else(PoisonError::into_inner);
                 Authenticated { store: &*self.store, base: segment.stored_at, area, cipher: &**cipher, first: *first }
@@ -301,33 +305,54 @@ impl Drop for InFlight<'_> {
 
 /// An encrypted segment; offsets are relative to its beginning.
 struct Crypt<'a> {
-    cipher: &'a dyn SectorCipher,
+    key: Key<'a>,
     stored_at: u64,
-    first: u64,
     sector: usize,
+}
+
+/// Where its key is.
+enum Key<'a> {
+    Here { cipher: &'a dyn SectorCipher, first: u64 },
+    Kept(&'a Kept),
 }
 
 impl<'a> Crypt<'a> {
     fn new(segment: &Segment, cipher: &'a dyn SectorCipher, first: u64) -> Self {
-        Self { cipher, stored_at: segment.stored_at, first, sector: cipher.sector_size() }
+        Self { key: Key::Here { cipher, first }, stored_at: segment.stored_at, sector: cipher.sector_size() }
     }
 
-    fn number(&self, into: u64) -> u64 {
-        self.first.wrapping_add(into / self.sector as u64)
+    fn kept(segment: &Segment, kept: &'a Kept) -> Self {
+        Self { key: Key::Kept(kept), stored_at: segment.stored_at, sector: kept.sector_size() }
+    }
+
+    fn number(&self, first: u64, into: u64) -> u64 {
+        first.wrapping_add(into / self.sector as u64)
     }
 
     fn read_whole(&self, store: &dyn Store, into: u64, out: &mut [u8]) -> io::Result<()> {
-        store.read_at(self.stored_at + into, out)?;
-        self.cipher.decrypt(self.number(into), out);
-        // Before this thread sleeps in whatever comes next: a system call or the wait for a request.
-        wipe_after_sectors();
-        Ok(())
+        let at = self.stored_at + into;
+        match &self.key {
+            Key::Here { cipher, first } => {
+                store.read_at(at, out)?;
+                cipher.decrypt(self.number(*first, into), out);
+                // Before this thread sleeps in whatever comes next: a system call or the wait for a request.
+                wipe_after_sectors();
+                Ok(())
+            }
+            Key::Kept(kept) => kept.decrypt(into, out, &mut |stored| store.read_at(at, stored)),
+        }
     }
 
     fn write_whole(&self, store: &dyn Store, into: u64, data: &mut [u8]) -> io::Result<()> {
-        self.cipher.encrypt(self.number(into), data);
-        wipe_after_sectors();
-        store.write_at(self.stored_at + into, data)
+        let at = self.stored_at + into;
+        match &self.key {
+            Key::Here { cipher, first } => {
+                cipher.encrypt(self.number(*first, into), data);
+                wipe_after_sectors();
+                store.write_at(at, data)
+            }
+            Key::Kept(kept) => kept.encrypt(into, data, &mut |stored| store.write_at(at, stored)),
+        }
     }
 
     /// Reads part of one sector.

@@ -27,6 +27,7 @@ mod host_folder;
 mod hostile_images;
 mod integrity;
 mod integrity_linux;
+mod kept;
 mod luks1;
 mod luks1_changes;
 mod luks1_damaged;

@@ -39,16 +39,16 @@ fn encrypted(sector_size: usize, len: usize) -> (Volume, Vec<u8>, Arc<MemoryStor
 }
 
 /// Numbers that look random and are the same each time.
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
     }
 
     /// An offset and a length within `len` bytes: short and long ones, aligned and not.
-    fn range(&mut self, len: usize) -> (usize, usize) {
+    pub fn range(&mut self, len: usize) -> (usize, usize) {
         let offset = self.below(len as u64) as usize;
         let longest = [3, 700, 5000, len][self.below(4) as usize];
         let (offset, count) = (offset, self.below(longest as u64 + 1) as usize);
@@ -168,7 +168,7 @@ fn threads_that_share_sectors_do_not_undo_each_other() {
 }
 
 /// Clear, encrypted with two sector sizes, zeros and read-only parts, in another order in the store.
-fn mixed() -> (Volume, Vec<u8>, Arc<MemoryStore>) {
+pub fn mixed() -> (Volume, Vec<u8>, Arc<MemoryStore>) {
     let (small, large) = (xts(512, 10), xts(4096, 20));
     let plain = |payload, at, len, stored_at, writable| Segment { at, len, stored_at, payload, writable };
     let segments = vec![
@@ -192,7 +192,9 @@ fn mixed() -> (Volume, Vec<u8>, Arc<MemoryStore>) {
                 stored.copy_from_slice(part);
                 cipher.encrypt(*first, stored);
             }
-            Payload::Authenticated { .. } | Payload::Fixed(_) => unreachable!("none of them has tags or is fixed"),
+            Payload::Authenticated { .. } | Payload::Fixed(_) | Payload::Kept(_) => {
+                unreachable!("none of them is such")
+            }
         }
     }
     let store = Arc::new(MemoryStore::new(bytes));

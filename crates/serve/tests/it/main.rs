@@ -6,6 +6,7 @@ mod fuse_endings;
 mod fuse_folder;
 mod fuse_image;
 mod fuse_tree;
+mod keeper;
 mod mounted;
 mod nbd_clients;
 mod nbd_hostile;

@@ -210,6 +210,10 @@ impl Header for Luks2Header {
         self.stored.data()
     }
 
+    fn tagged(&self) -> bool {
+        self.header.metadata.segments.iter().any(|(_, segment)| segment.integrity.is_some())
+    }
+
     fn describe(&self) -> Option<serde_json::Value> {
         Some(describe::describe(&self.header))
     }

@@ -1,0 +1,37 @@
+//! Keys in a process of their own. One process, the keeper, asks for the secrets, unlocks the volume and holds its keys; the other
+//! one touches the file and serves the plaintext, and never has a key.
+//!
+//! * [`Lending`] is the other one's side: it reads for the keeper while that unlocks, and becomes the
+//!   [`Keeper`](claviger_engine::volume::kept::Keeper) of the layout that comes back.
+//! * [`Borrowing`] is the keeper's: stores to unlock by, and then [`Borrowing::keep`], which encrypts and decrypts until the other
+//!   process has gone.
+//! * [`cage`] is what the keeper gives up before it holds anything.
+//!
+//! Requests go through shared memory. They name a segment and a range; tweaks and initialisation vectors are the keeper's business.
+//! It copies what it works on into memory of its own: so the other process never sees what lies between two layers of a cascade, and
+//! cannot change it there.
+
+mod asking;
+pub mod cage;
+mod cage_sys;
+mod keeping;
+mod opening;
+mod shared_sys;
+
+pub use asking::Asking;
+pub use opening::{Borrowing, Lending};
+
+/// [`shared_sys::Request::state`]: it is the asker's turn. What new memory begins with.
+const ANSWERED: u32 = 0;
+/// It is the keeper's.
+const ASKED: u32 = 1;
+
+/// [`shared_sys::Request::order`].
+const DECRYPT: u32 = 1;
+const ENCRYPT: u32 = 2;
+
+/// [`shared_sys::Request::answer`].
+const DONE: u32 = 0;
+const REFUSED: u32 = 1;
+/// The keys have been wiped.
+const WIPED: u32 = 2;
