@@ -194,9 +194,12 @@ impl std::fmt::Display for Owner {
 impl Owner {
     /// The thumbprint in hex.
     pub fn hex(&self) -> Option<String> {
-        let bytes = self.thumbprint.as_ref()?;
-        Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+        self.thumbprint.as_deref().map(hex)
     }
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A part of `$EFS`, from its place `at` on.

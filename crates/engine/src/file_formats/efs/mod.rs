@@ -16,7 +16,7 @@ use std::{io, iter};
 use claviger_crypto::{Acceleration, SectorCipher};
 use fek::Fek;
 pub use info::{EfsInfo, KeyEntry, Owner};
-pub use write::{Place, Recipient, change, decrypt, encrypt, share, unshare};
+pub use write::{Place, Recipient, change, check, decrypt, encrypt, share, unshare};
 
 use super::{FileFacts, FileFormat, FileKeys, FileLayout, FileState, Found, Stored};
 use crate::credential::{Credential, Unlock};
