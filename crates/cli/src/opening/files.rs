@@ -151,6 +151,11 @@ impl Inside {
         Self { tree, filesystem, begins: path.into(), in_clear: false, folder }
     }
 
+    /// The files as they are stored, with the same nodes.
+    pub fn stored(&self) -> &dyn Tree {
+        self.folder.as_ref().map_or(&*self.tree, |folder| &*folder.lower)
+    }
+
     /// The node at a path inside the volume.
     pub fn find(&self, path: &OsStr) -> Result<Found<'_>, Error> {
         Held::find(&*self.tree, self.below(path)?).map_err(|e| tree_error(e, path))

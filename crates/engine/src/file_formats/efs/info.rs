@@ -122,6 +122,21 @@ impl EfsInfo {
         self.users.iter().chain(&self.agents)
     }
 
+    /// For whom the file is encrypted, a line for each.
+    pub fn keys(&self) -> Vec<String> {
+        let users = self.users.iter().map(|entry| entry.owner.to_string());
+        users.chain(self.agents.iter().map(|entry| format!("recovery agent {}", entry.owner))).collect()
+    }
+
+    /// The same in a few letters, for lists: the beginnings of thumbprints, where there are such.
+    pub fn short(&self) -> String {
+        let short = |entry: &KeyEntry| {
+            entry.owner.hex().map_or_else(|| entry.owner.to_string(), |hex| hex[..8.min(hex.len())].to_owned())
+        };
+        let users = self.users.iter().map(short);
+        users.chain(self.agents.iter().map(|entry| format!("agent {}", short(entry)))).collect::<Vec<_>>().join(", ")
+    }
+
     /// For whom the file is encrypted, as the end of "it is encrypted for …".
     pub fn for_whom(&self) -> String {
         let named = |list: &[KeyEntry]| list.iter().map(|e| e.owner.to_string()).collect::<Vec<_>>().join(", ");
