@@ -168,7 +168,7 @@ struct ChangeArgs {
 
     /// The file on the NTFS: `:/Users/me/letter.txt`
     #[arg(value_name = "PATH")]
-    path: OsString,
+    file: OsString,
 
     /// The file with the new contents; `-` is standard input
     #[arg(value_name = "FROM")]
@@ -274,7 +274,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 return Err(Error::misuse("standard input can give a password or the contents, not both").into());
             }
             let contents = if piped { input()? } else { Box::new(FileStore::open(&args.from, Access::ReadOnly)?) };
-            let paths = PathArgs { paths: vec![args.path.clone()], recursive: false };
+            let paths = PathArgs { paths: vec![args.file.clone()], recursive: false };
             args.disk.change(&paths, &Job::Change { contents }, true)
         }
         What::Decrypt(args) => args.disk.change(&args.paths, &Job::Decrypt, args.yes),
@@ -681,8 +681,8 @@ impl Report for Changed {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path: _, done, files, left_out, incomplete: _ } = self;
         for ChangedFile { path, size, keys } in files {
-            let keys = if keys.is_empty() { "nobody: it is in clear".to_owned() } else { keys.join(", ") };
-            writeln!(out, "{done}: {path}, {}, for {keys}", size::exact(*size))?;
+            let keys = if keys.is_empty() { String::new() } else { format!(", for {}", keys.join(", ")) };
+            writeln!(out, "{done}: {path}, {}{}", size::exact(*size), output::printable(&keys))?;
         }
         if files.is_empty() {
             writeln!(out, "nothing was to be done")?;

@@ -49,7 +49,7 @@ impl Disk {
         let dir = self.place.folder.str("mounted");
         // In the foreground, so that all is written when it has ended.
         let script = format!(
-            "mkdir -p {dir}; ntfs-3g -o no_detach {} {dir} & until mountpoint -q {dir}; do sleep 0.02; done
+            "mkdir -p {dir}; ntfs-3g -o no_detach,streams_interface=windows {} {dir} & until mountpoint -q {dir}; do sleep 0.02; done
              cd {dir}; {script}
              cd /; umount {dir}; wait",
             self.image
@@ -101,7 +101,7 @@ fn files_are_encrypted_shared_changed_and_decrypted() {
     let Some(disk) = Disk::new(false) else { return };
     let (mine, friends) = (certificate(&disk.me), certificate(&disk.friend));
     let (letter, docs) = (":/Users/me/letter.txt", ":/Users/me/Docs");
-    disk.inside("printf x > Users/me/Docs/downloaded; setfattr -n user.Zone.Identifier -v 3 Users/me/Docs/downloaded");
+    disk.inside("cd Users/me/Docs; printf x > downloaded; printf 3 > downloaded:Zone.Identifier");
 
     let done = disk.efs("encrypt", &[letter, "--for", &mine, "--agent", &friends, "--json"]).succeeds().json();
     assert_eq!(done["done"].as_str(), Some("encrypted"));
