@@ -14,8 +14,8 @@ use claviger_serve::inherited;
 use process::helper;
 use terminal::exit;
 use verbs::{
-    attach, benchmark, cat, change, completions, convert, cp, create, detach, explain, header, identify, info, keyfile,
-    keyslot, lab, list, ls, man, mount, reencrypt, resize, serve, token, tree, unmount, verify,
+    attach, benchmark, cat, change, completions, convert, cp, create, detach, efs, explain, header, identify, info,
+    keyfile, keyslot, lab, list, ls, man, mount, reencrypt, resize, serve, token, tree, unmount, verify,
 };
 
 /// How errors are told, for `--help` and the man pages.
@@ -61,6 +61,7 @@ enum Verb {
     Header(header::Args),
     Keyslot(keyslot::Args),
     Token(token::Args),
+    Efs(efs::Args),
     Resize(resize::Args),
     Reencrypt(Box<reencrypt::Args>),
     Keyfile(keyfile::Args),
@@ -114,6 +115,7 @@ fn main() -> ExitCode {
         Verb::Header(args) => header::run(args),
         Verb::Keyslot(args) => keyslot::run(args),
         Verb::Token(args) => token::run(args),
+        Verb::Efs(args) => efs::run(args),
         Verb::Resize(args) => resize::run(args),
         Verb::Reencrypt(args) => reencrypt::run(args),
         Verb::Keyfile(args) => keyfile::run(args),
@@ -148,6 +150,7 @@ impl Verb {
             Self::Header(args) => args.json(),
             Self::Keyslot(args) => args.json(),
             Self::Token(args) => args.json(),
+            Self::Efs(args) => args.json(),
             Self::Resize(args) => args.json,
             Self::Reencrypt(args) => args.json,
             Self::Keyfile(args) => args.json,

@@ -58,6 +58,11 @@ impl CertificateArgs {
         self.names_one() || self.certificate_password_file.is_some() || self.certificate_password_fd.is_some()
     }
 
+    /// Whether what opens them is read from standard input.
+    pub fn on_stdin(&self) -> bool {
+        self.certificate_password_file.as_deref() == Some(Path::new("-")) || self.certificate_password_fd == Some(0)
+    }
+
     fn names_one(&self) -> bool {
         !self.files.is_empty() || self.windows_profile.is_some() || self.pkcs11_module.is_some()
     }

@@ -100,6 +100,12 @@ impl InsideArgs {
 
     /// The file system in what has bytes.
     pub fn outer(&self, open: &OpenArgs, opened: Opened) -> anyhow::Result<Inside> {
+        let (store, in_clear) = self.bytes(open, opened)?;
+        self.over(open, store, in_clear)
+    }
+
+    /// The bytes that hold the file system, and whether nothing encrypts them. Warnings are told.
+    pub fn bytes(&self, open: &OpenArgs, opened: Opened) -> anyhow::Result<(Arc<dyn Store>, bool)> {
         let (mut store, in_clear): (Arc<dyn Store>, _) = match opened {
             Opened::Clear(store) => (store, true),
             volume => {
@@ -111,6 +117,11 @@ impl InsideArgs {
         if let Some(number) = self.inner_partition {
             store = Arc::new(partitions::slice(store, number).map_err(|e| e.at(&open.path))?);
         }
+        Ok((store, in_clear))
+    }
+
+    /// The file system in these bytes.
+    pub fn over(&self, open: &OpenArgs, store: Arc<dyn Store>, in_clear: bool) -> anyhow::Result<Inside> {
         let (filesystem, tree) =
             filesystems::open(store.clone()).map_err(|e| self.explained(e, &*store).at(&open.path))?;
         Ok(Inside { tree: tree.into(), filesystem: Some(filesystem), begins: PathBuf::new(), in_clear, folder: None })
@@ -138,6 +149,11 @@ impl Inside {
         let tree = Arc::new(tree);
         let folder = Some(Folder { tree: tree.clone(), lower, format });
         Self { tree, filesystem, begins: path.into(), in_clear: false, folder }
+    }
+
+    /// The files as they are stored, with the same nodes.
+    pub fn stored(&self) -> &dyn Tree {
+        self.folder.as_ref().map_or(&*self.tree, |folder| &*folder.lower)
     }
 
     /// The node at a path inside the volume.

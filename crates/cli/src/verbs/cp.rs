@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -30,7 +30,8 @@ const PIECE: usize = 4 << 20;
 ///
 /// A path inside the volume begins with a colon; other paths are on this machine. Either the destination or all sources
 /// are inside the volume. Reads FAT, NTFS, ext2, ext3 and ext4, and writes FAT. Nothing is overwritten without --force.
-/// Links and special files are skipped and reported. A file appears under its name only when it is complete.
+/// Symbolic links are copied as such, after all else, and never followed; what cannot be copied is reported. A file appears under its name
+/// only when it is complete.
 ///
 /// VOLUME may also be a folder whose files are encrypted one by one, or an image that is not encrypted; with an option for such
 /// folders, the one in it into which the paths lead is opened.
@@ -77,6 +78,8 @@ pub struct Args {
 struct Copied {
     files: u64,
     folders: u64,
+    /// Symbolic links.
+    links: u64,
     bytes: u64,
     /// What was left out, and why.
     left_out: Vec<String>,
@@ -92,6 +95,13 @@ struct Item<F> {
     to: PathBuf,
     is_folder: bool,
     size: u64,
+    /// Of a symbolic link, where it points to.
+    target: Option<OsString>,
+}
+
+/// Puts links behind all else: nothing is ever written through one that was in what is copied.
+fn links_last<F>(items: &mut [Item<F>]) {
+    items.sort_by_key(|item| item.target.is_some());
 }
 
 /// Something inside to copy. Only folders are held until then: of files there may be more than can be.
@@ -159,7 +169,15 @@ impl Report for Copied {
         let plural = |n: u64| if n == 1 { "" } else { "s" };
         let (files, folders) = (self.files, self.folders);
         let (files_s, folders_s) = (plural(files), plural(folders));
-        writeln!(out, "{files} file{files_s} and {folders} folder{folders_s} copied, {}", size::exact(self.bytes))?;
+        let links = match self.links {
+            0 => String::new(),
+            links => format!(", {links} symbolic link{}", plural(links)),
+        };
+        writeln!(
+            out,
+            "{files} file{files_s} and {folders} folder{folders_s} copied, {}{links}",
+            size::exact(self.bytes)
+        )?;
         self.left_out.iter().try_for_each(|what| writeln!(out, "left out: {what}"))?;
         self.salvaged.iter().try_for_each(|file| match (file.copied, file.lost) {
             (0, _) => writeln!(out, "nothing left of {}: {}", file.path, file.why),
@@ -196,6 +214,7 @@ fn out(args: &Args, opened: &Inside, from: &[OsString], to: &Path) -> anyhow::Re
         };
         plan_out(args, opened, (from, path), item_to, &mut Vec::new(), &mut items, &mut copied)?;
     }
+    links_last(&mut items);
     // What a damaged file system says of sizes may be anything.
     let all = items.iter().fold(0u64, |all, item| all.saturating_add(item.size));
     let bar = Progress::bytes("Copying");
@@ -203,6 +222,8 @@ fn out(args: &Args, opened: &Inside, from: &[OsString], to: &Path) -> anyhow::Re
         cancel::check()?;
         if item.is_folder {
             copied.folders += u64::from(make_folder(&item.to, item.to == to)?);
+        } else if let Some(target) = &item.target {
+            link_out(args, &item, target, &mut copied)?;
         } else {
             let salvaged = file_out(args, opened, &item, |done| bar.at(copied.bytes.saturating_add(done), all))?;
             let (size, made) = salvaged.as_ref().map_or((item.size, true), |file| (file.copied, file.copied > 0));
@@ -237,12 +258,23 @@ fn plan_out<'a>(
             return Err(Error::misuse(format!("{} is a folder", files::shown(path))).hint("-r copies folders.").into());
         }
         NodeKind::Folder | NodeKind::File => {}
+        NodeKind::Link => {
+            match opened.tree.link_target(node) {
+                Ok(target) => {
+                    let target = Some(target);
+                    items.push(Item { from, from_path: path.to_owned(), to, is_folder: false, size: 0, target });
+                }
+                Err(e) => copied.left_out.push(format!("{} (link: {})", files::shown(path), Error::from(e))),
+            }
+            return Ok(());
+        }
         kind => {
             copied.left_out.push(format!("{} ({})", files::shown(path), files::kind_name(kind)));
             return Ok(());
         }
     }
-    items.push(Item { from, from_path: path.to_owned(), to: to.clone(), is_folder, size: attributes.size });
+    let (size, target) = (attributes.size, None);
+    items.push(Item { from, from_path: path.to_owned(), to: to.clone(), is_folder, size, target });
     if !is_folder {
         return Ok(());
     }
@@ -280,6 +312,43 @@ fn exists(path: &Path) -> Error {
     Error::misuse("it already exists").at(path).hint("--force overwrites files.")
 }
 
+/// Whether a file or link may get this name: nothing that is there is lost without --force.
+fn may_take(args: &Args, to: &Path) -> anyhow::Result<()> {
+    match fs::symlink_metadata(to) {
+        Ok(there) if there.is_dir() => Err(Error::misuse("it is a folder").at(to).into()),
+        Ok(there) if is_volume(&there, args) => {
+            Err(Error::misuse("it is the volume being copied from").at(to).hint("Nothing was changed.").into())
+        }
+        Ok(_) if !args.force => Err(exists(to).into()),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a symbolic link, wherever it points to.
+fn link_out<F>(args: &Args, item: &Item<F>, target: &OsStr, copied: &mut Copied) -> anyhow::Result<()> {
+    let to = &item.to;
+    may_take(args, to)?;
+    let made = match fs::symlink_metadata(to) {
+        // What is replaced is replaced at once.
+        Ok(_) => {
+            let temporary = to.with_file_name(format!(".claviger-{}.link", std::process::id()));
+            symlink(target, &temporary)
+                .and_then(|()| fs::rename(&temporary, to).inspect_err(|_| drop(fs::remove_file(&temporary))))
+        }
+        Err(_) => symlink(target, to),
+    };
+    match made {
+        Ok(()) => copied.links += 1,
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Err(exists(to).into()),
+        // A file system without links, or a target that is no path, such as an empty one.
+        Err(e) if e.kind() != io::ErrorKind::StorageFull => {
+            copied.left_out.push(format!("{} (link: {e})", files::shown(&item.from_path)));
+        }
+        Err(e) => return Err(Error::from(e).at(to).into()),
+    }
+    Ok(())
+}
+
 /// Copies a file; what is left of it, if it cannot be read whole and that was asked for.
 fn file_out<'a>(
     args: &Args,
@@ -289,14 +358,7 @@ fn file_out<'a>(
 ) -> anyhow::Result<Option<Salvaged>> {
     let to = &item.to;
     let at = |e: io::Error| Error::from(e).at(to);
-    match fs::symlink_metadata(to) {
-        Ok(there) if there.is_dir() => return Err(Error::misuse("it is a folder").at(to).into()),
-        Ok(there) if is_volume(&there, args) => {
-            return Err(Error::misuse("it is the volume being copied from").at(to).hint("Nothing was changed.").into());
-        }
-        Ok(_) if !args.force => return Err(exists(to).into()),
-        _ => {}
-    }
+    may_take(args, to)?;
     let found = item.from.held(opened, &item.from_path)?;
     let node = found.node();
     let attributes = opened.attributes(node, &item.from_path)?;
@@ -413,6 +475,7 @@ fn into(args: &Args, opened: &Inside, from: &[OsString], to: &OsStr) -> anyhow::
         };
         plan_in(args, path, to.into(), 0, &mut items, &mut copied)?;
     }
+    links_last(&mut items);
     let all: u64 = items.iter().map(|item| item.size).sum();
     let free = opened.tree.space().map_err(Error::from)?.free;
     if all > free {
@@ -434,6 +497,8 @@ fn into(args: &Args, opened: &Inside, from: &[OsString], to: &OsStr) -> anyhow::
                 opened.tree.forget(made, 1);
                 copied.folders += 1;
             }
+        } else if let Some(target) = &item.target {
+            link_in(args, opened, (folder, name), &item, target, &mut copied)?;
         } else {
             let size = file_in(args, opened, &item, folder, name, |done| bar.at(copied.bytes + done, all))?;
             copied.files += 1;
@@ -455,6 +520,12 @@ fn plan_in(
     let at = |e: io::Error| Error::from(e).at(path);
     // What the person names may be a link; what is found in folders is not followed.
     let metadata = if depth == 0 { fs::metadata(path) } else { fs::symlink_metadata(path) }.map_err(at)?;
+    if metadata.is_symlink() {
+        let (from, from_path) = (path.to_owned(), path.as_os_str().to_owned());
+        let target = Some(fs::read_link(path).map_err(at)?.into());
+        items.push(Item { from, from_path, to, is_folder: false, size: 0, target });
+        return Ok(());
+    }
     let is_folder = metadata.is_dir();
     if is_folder && !args.recursive {
         return Err(Error::misuse("it is a folder").at(path).hint("-r copies folders.").into());
@@ -464,7 +535,8 @@ fn plan_in(
         return Ok(());
     }
     let size = if is_folder { 0 } else { metadata.len() };
-    items.push(Item { from: path.to_owned(), from_path: path.as_os_str().to_owned(), to: to.clone(), is_folder, size });
+    let (from, from_path) = (path.to_owned(), path.as_os_str().to_owned());
+    items.push(Item { from, from_path, to: to.clone(), is_folder, size, target: None });
     if is_folder {
         let mut inner: Vec<_> = fs::read_dir(path).map_err(at)?.collect::<io::Result<_>>().map_err(at)?;
         inner.sort_by_key(fs::DirEntry::file_name);
@@ -473,6 +545,60 @@ fn plan_in(
         }
     }
     Ok(())
+}
+
+/// Makes a symbolic link in the volume, where its file system has such.
+fn link_in(
+    args: &Args,
+    opened: &Inside,
+    (folder, name): (Node, &OsStr),
+    item: &Item<PathBuf>,
+    target: &OsStr,
+    copied: &mut Copied,
+) -> anyhow::Result<()> {
+    let tree = &*opened.tree;
+    let inside = |e: io::Error| tree_error(e, item.to.as_os_str());
+    may_take_inside(args, opened, folder, name, item)?;
+    let temporary = OsString::from(format!("claviger-{}.link", std::process::id()));
+    let made = match tree.make_link(folder, &temporary, target, &NewNode::default()) {
+        Err(e) if e.kind() == io::ErrorKind::Unsupported => {
+            copied.left_out.push(format!("{} (link: {e})", files::shown(&item.from_path)));
+            return Ok(());
+        }
+        made => Held::new(tree, made.map_err(inside)?),
+    };
+    let how = if args.force { Renaming::Replace } else { Renaming::Keep };
+    let renamed = tree.rename(folder, &temporary, folder, name, how).map_err(inside);
+    drop(made);
+    if renamed.is_err() {
+        // Best effort: what went wrong is told, not what follows from it.
+        let _ = tree.remove(folder, &temporary);
+    }
+    renamed?;
+    copied.links += 1;
+    Ok(())
+}
+
+/// Whether a file or link may get this name inside: nothing that is there is lost without --force.
+fn may_take_inside(
+    args: &Args,
+    opened: &Inside,
+    folder: Node,
+    name: &OsStr,
+    item: &Item<PathBuf>,
+) -> anyhow::Result<()> {
+    let tree = &*opened.tree;
+    let to = item.to.as_os_str();
+    match Held::lookup(tree, folder, name) {
+        Ok(there) if tree.attributes(there.node()).map_err(|e| tree_error(e, to))?.kind == NodeKind::Folder => {
+            Err(Error::misuse(format!("{} in the volume is a folder", files::shown(to))).into())
+        }
+        Ok(_) if !args.force => {
+            let what = format!("{} is in the volume already", files::shown(to));
+            Err(Error::misuse(what).hint("--force overwrites files.").into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Copies a file in under a name of its own, which becomes the right one at the end. How large it is.
@@ -486,18 +612,7 @@ fn file_in(
 ) -> anyhow::Result<u64> {
     let tree = &*opened.tree;
     let inside = |e: io::Error| tree_error(e, item.to.as_os_str());
-    match Held::lookup(tree, folder, name) {
-        Ok(there) if tree.attributes(there.node()).map_err(inside)?.kind == NodeKind::Folder => {
-            return Err(
-                Error::misuse(format!("{} in the volume is a folder", files::shown(item.to.as_os_str()))).into()
-            );
-        }
-        Ok(_) if !args.force => {
-            let what = format!("{} is in the volume already", files::shown(item.to.as_os_str()));
-            return Err(Error::misuse(what).hint("--force overwrites files.").into());
-        }
-        _ => {}
-    }
+    may_take_inside(args, opened, folder, name, item)?;
     let file = File::open(&item.from).map_err(|e| Error::from(e).at(&item.from))?;
     let temporary = OsString::from(format!("claviger-{}.part", std::process::id()));
     let usage = Use { read: false, write: true };
@@ -555,7 +670,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let (elsewhere, link) = (dir.path().join("elsewhere"), dir.path().join("link"));
         assert!(make_folder(&elsewhere, false).expect("made") && !make_folder(&elsewhere, false).expect("there"));
-        std::os::unix::fs::symlink(&elsewhere, &link).expect("a link");
+        symlink(&elsewhere, &link).expect("a link");
         assert!(!make_folder(&link, true).expect("a folder"));
         let error = make_folder(&link, false).expect_err("what is in it may be anywhere").to_string();
         assert!(error.contains("already exists"), "{error}");

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use claviger_engine::diagnosis::{self, Diagnosis, Look, Opinion};
 use claviger_engine::file_formats::CLEAR;
+use claviger_engine::file_formats::efs::EFS;
 use claviger_engine::formats::partition::Candidate;
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
@@ -168,7 +169,9 @@ impl Report for Vec<Identified> {
             }
             let headerless = |o: &&Opinion| FORMATS.iter().any(|f| f.name() == o.format && f.headerless());
             let (without_header, others): (Vec<_>, Vec<_>) = file.formats.iter().partition(headerless);
-            for opinion in others {
+            // That a folder of this machine is none of an NTFS is no news.
+            let news = |o: &&&Opinion| !(o.format == EFS.name() && matches!(o.verdict, Verdict::No(_)));
+            for opinion in others.iter().filter(news) {
                 let (Verdict::No(why) | Verdict::Possible(why) | Verdict::Yes(why)) = &opinion.verdict;
                 writeln!(out, "  {}: {why}", opinion.format)?;
             }

@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-use claviger_engine::filesystems::Filesystem;
+use claviger_engine::file_formats::efs::{self, EfsInfo};
+use claviger_engine::filesystems::{Filesystem, Kind};
 use claviger_engine::store::Access;
 use claviger_engine::trees::{Entry, NodeKind};
 use serde::Serialize;
@@ -14,7 +15,8 @@ use crate::terminal::output::{self, Report};
 
 /// List a folder inside a volume, without mounting it
 ///
-/// Reads FAT, NTFS, ext2, ext3 and ext4. Nothing is written. Control characters in names are shown escaped.
+/// Reads FAT, NTFS, ext2, ext3 and ext4. Nothing is written. Control characters in names are shown escaped. Files that an NTFS keeps
+/// encrypted (EFS) are marked; --long says for whom, by the beginnings of thumbprints.
 ///
 /// VOLUME may also be a folder whose files are encrypted one by one, or an image that is not encrypted; with an option for such
 /// folders, the one in it into which PATH leads is opened.
@@ -71,6 +73,15 @@ struct Row {
     /// Where a link points to.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
+    /// Of an NTFS, whether it keeps it encrypted (EFS).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    encrypted: Option<bool>,
+    /// For whom it is encrypted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keys: Option<Vec<String>>,
+    /// The same in short.
+    #[serde(skip)]
+    short: Option<String>,
 }
 
 /// Carries the verb out.
@@ -101,7 +112,17 @@ fn row(opened: &Inside, name: &std::ffi::OsStr, node: u64, path: &std::ffi::OsSt
         NodeKind::Link => opened.tree.link_target(node).ok(),
         _ => None,
     };
+    let on_ntfs = opened.filesystem.as_ref().is_some_and(|found| found.kind == Kind::Ntfs);
+    let encrypted = on_ntfs.then_some(attributes.encrypted);
+    // What is damaged is told by `info`.
+    let info = match (encrypted, attributes.kind) {
+        (Some(true), NodeKind::File) => efs::info(opened.stored(), node).ok().flatten(),
+        _ => None,
+    };
     Ok(Row {
+        encrypted,
+        keys: info.as_ref().map(EfsInfo::keys),
+        short: info.as_ref().map(EfsInfo::short),
         name: name.to_string_lossy().into_owned(),
         shown: files::shown(name),
         kind: attributes.kind,
@@ -125,7 +146,14 @@ impl Report for Listing {
             let slash = if entry.kind == NodeKind::Folder { "/" } else { "" };
             write!(out, "{}{slash}", entry.shown)?;
             match &entry.target {
-                Some(target) if self.long => writeln!(out, " -> {target}")?,
+                Some(target) if self.long => write!(out, " -> {target}")?,
+                _ => {}
+            }
+            match (entry.encrypted, &entry.short) {
+                (Some(true), Some(keys)) if self.long => {
+                    writeln!(out, "  [encrypted for {}]", output::printable(keys))?
+                }
+                (Some(true), _) => writeln!(out, "  [encrypted]")?,
                 _ => writeln!(out)?,
             }
         }

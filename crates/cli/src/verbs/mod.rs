@@ -9,6 +9,7 @@ pub mod convert;
 pub mod cp;
 pub mod create;
 pub mod detach;
+pub mod efs;
 pub mod explain;
 pub mod folders;
 pub mod header;

@@ -347,7 +347,7 @@ fn apart(lower: &Path, dir: &Path) -> anyhow::Result<()> {
 }
 
 /// Where the volume is mounted, if that is why it cannot be opened.
-fn say_where(error: anyhow::Error, path: &Path, runtime: &Runtime) -> anyhow::Error {
+pub fn say_where(error: anyhow::Error, path: &Path, runtime: &Runtime) -> anyhow::Error {
     let mut error = match error.downcast::<Error>() {
         Ok(error) if matches!(error.kind, ErrorKind::InUse { .. }) => error,
         Ok(error) => return error.into(),

@@ -127,6 +127,40 @@ fn files_go_into_a_fat_and_come_out_as_they_were() {
     claviger_on(&folder, &["cp"], &volume, &[&folder.str("a:b"), ":/"]).fails(6, &["FAT cannot hold"]);
 }
 
+/// A file system that somebody made with malice has a folder and a link of one name, or a folder where an earlier copy has a link.
+#[test]
+fn nothing_is_written_through_a_link_that_was_copied() {
+    let folder = Folder::new();
+    let Some(debugfs) = tools::program("debugfs") else { return };
+    let (source, outside) = (folder.path("source"), folder.path("outside"));
+    fs::create_dir_all(source.join("zzz")).expect("folders");
+    fs::create_dir(&outside).expect("a folder");
+    fs::write(source.join("zzz/file"), "from the image").expect("written");
+    symlink(&outside, source.join("link")).expect("a link");
+    let Some(image) = image(&folder, "mke2fs", &["-q", "-t", "ext4", "-d", &source.display().to_string()], 16) else {
+        return;
+    };
+    tools::run(Command::new(debugfs).args(["-w", "-R", "link /link /zzz"]).arg(&image));
+    let disk = image.display().to_string();
+    let list = run(["ls", "--json", &disk]).succeeds().json();
+    let named = |kind: &str| {
+        list["entries"].as_array().expect("a list").iter().any(|e| e["name"] == "zzz" && e["kind"] == kind)
+    };
+    assert!(named("folder") && named("link"), "{list}");
+    for force in [&[][..], &["--force"]] {
+        let out = folder.path("out");
+        let _ = fs::remove_dir_all(&out);
+        run([&["cp", "-r", &disk, ":/", &out.display().to_string()], force].concat()).fails(1, &["zzz"]);
+        assert_eq!(fs::read_dir(&outside).expect("a folder").count(), 0, "nothing comes there");
+        assert_eq!(fs::read(out.join("zzz/file")).expect("a file"), b"from the image");
+        // The link of an earlier copy, where a folder is to be.
+        fs::remove_dir_all(out.join("zzz")).expect("removed");
+        symlink(&outside, out.join("zzz")).expect("a link");
+        run([&["cp", "-r", &disk, ":/", &out.display().to_string(), "--force"][..], &[]].concat()).fails(1, &["zzz"]);
+        assert_eq!(fs::read_dir(&outside).expect("a folder").count(), 0, "nothing comes there");
+    }
+}
+
 #[test]
 fn ext4_and_ntfs_are_read_and_not_written() {
     let folder = Folder::new();
@@ -146,9 +180,19 @@ fn ext4_and_ntfs_are_read_and_not_written() {
     assert!(claviger_on(&folder, &["cat", "--file", "/file"], &volume, &[]).succeeds().out == bytes);
     let out = folder.str("out");
     let text = claviger_on(&folder, &["cp", "-r"], &volume, &[":/", &out]).succeeds().text();
-    assert!(text.contains("left out: /link (link)"), "{text}");
+    assert!(text.contains("1 symbolic link") && !text.contains("left out"), "{text}");
     assert!(fs::read(folder.path("out/file")).expect("there") == bytes);
-    assert!(fs::symlink_metadata(folder.path("out/link")).is_err());
+    assert_eq!(fs::read_link(folder.path("out/link")).expect("a link"), Path::new("../../../etc/passwd"));
+    // Again, nothing is lost without --force, and a link is replaced, not what it points to.
+    let (link, kept) = (folder.path("one"), folder.path("kept"));
+    fs::write(&kept, "kept").expect("written");
+    symlink(&kept, &link).expect("a link");
+    let to = folder.str("one");
+    claviger_on(&folder, &["cp"], &volume, &[":/link", &to]).fails(1, &["already exists"]);
+    claviger_on(&folder, &["cp", "--force"], &volume, &[":/file", &to]).succeeds();
+    assert!(fs::read(&link).expect("a file") == bytes && !link.is_symlink());
+    claviger_on(&folder, &["cp", "--force"], &volume, &[":/link", &to]).succeeds();
+    assert!(link.is_symlink() && fs::read(&kept).expect("there") == b"kept");
     claviger_on(&folder, &["cp"], &volume, &[&file, ":/"]).fails(5, &["ext4 can only be read"]);
     assert_eq!(sha256(&fs::read(&volume).expect("there")), before);
 

@@ -7,6 +7,7 @@ mod common;
 mod convert;
 mod credentials;
 mod documents;
+mod efs;
 mod explain;
 mod files;
 mod filevault2;

@@ -60,7 +60,7 @@ fn identity(name: &str, agent: bool) -> Option<Arc<Identity>> {
 /// A file whose size is a part of its name, for ntfs-3g does not tell each.
 fn place<'a>(tree: &'a (dyn Tree + 'static), name: &'a str) -> Place<'a> {
     let size = name.rsplit(' ').next().and_then(|size| size.parse().ok());
-    Place { tree, folder: tree.root(), name: OsStr::new(name), size }
+    Place { tree, folder: tree.root(), name: OsStr::new(name), size, watch: None }
 }
 
 fn recipient(of: &Identity) -> Recipient {
@@ -294,13 +294,13 @@ fn files_are_encrypted_shared_changed_and_decrypted_as_ntfsdecrypt_has_it() {
     let (shared, taken, changed, plain) = (&files[6].0, &files[19].0, &files[31].0, &files[9].0);
     let new = random.bytes(100_000);
     step(&mut |folder| {
-        efs::share(place(folder, shared), &keys_of(&me), &recipient(&friend), false).expect("shared");
-        let twice = efs::share(place(folder, shared), &keys_of(&me), &recipient(&friend), false);
+        efs::share(place(folder, shared), &keys_of(&me), &[recipient(&friend)], &[]).expect("shared");
+        let twice = efs::share(place(folder, shared), &keys_of(&me), &[recipient(&friend)], &[]);
         assert!(matches!(twice.expect_err("it is").kind, Blame::Misuse(_)));
-        let stranger = efs::share(place(folder, taken), &keys_of(&friend), &recipient(&friend), false);
+        let stranger = efs::share(place(folder, taken), &keys_of(&friend), &[recipient(&friend)], &[]);
         assert!(matches!(stranger.expect_err("not with this key").kind, Blame::WrongCredential(_)));
-        efs::unshare(place(folder, taken), &agent.thumbprint).expect("taken away");
-        assert!(efs::unshare(place(folder, taken), &me.thumbprint).is_err(), "nobody else could read it");
+        efs::unshare(place(folder, taken), &[agent.thumbprint.to_vec()]).expect("taken away");
+        assert!(efs::unshare(place(folder, taken), &[me.thumbprint.to_vec()]).is_err(), "nobody else could read it");
         efs::change(place(folder, changed), &keys_of(&agent), &MemoryStore::new(new.clone())).expect("changed");
         assert!(efs::decrypt(place(folder, plain), &keys_of(&friend)).is_err());
         efs::decrypt(place(folder, plain), &keys_of(&me)).expect("decrypted");
@@ -314,7 +314,7 @@ fn files_are_encrypted_shared_changed_and_decrypted_as_ntfsdecrypt_has_it() {
     assert!(me.ntfsdecrypt(&image, &format!("/{changed}")).as_ref() == Some(&new));
     let lower = ntfs(&image);
     assert!(Some(&contents(&*lower, node(&*lower, plain))) == known(plain), "it is in clear");
-    step(&mut |folder| efs::unshare(place(folder, shared), &me.thumbprint).expect("given away"));
+    step(&mut |folder| efs::unshare(place(folder, shared), &[me.thumbprint.to_vec()]).expect("given away"));
     let tree = stacked(ntfs(&image), &[&me]);
     assert!(matches!(read_fails(&tree, shared).kind, Blame::WrongCredential(_)));
     assert!(friend.ntfsdecrypt(&image, &format!("/{shared}")).as_ref() == known(shared));
@@ -452,7 +452,7 @@ fn a_program_killed_at_any_step_leaves_the_old_file_or_the_new_one() {
         efs::encrypt(place, std::slice::from_ref(&to_me), &[], EfsCipher::Aes256)
     };
     let encrypt = |place: Place<'_>| efs::encrypt(place, std::slice::from_ref(&to_me), &[], EfsCipher::Aes256);
-    let share = |place: Place<'_>| efs::share(place, &keys, &to_friend, false);
+    let share = |place: Place<'_>| efs::share(place, &keys, std::slice::from_ref(&to_friend), &[]);
     let decrypt = |place: Place<'_>| efs::decrypt(place, &keys);
     let change = |place: Place<'_>| efs::change(place, &keys, &MemoryStore::new(new.clone()));
     let changes: [(&str, Change<'_>, Change<'_>); 4] = [

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -186,6 +187,24 @@ pub fn way(kind: Kind, root: bool, read_only: bool) -> Result<Way> {
     Err(unsupported(kind, root).hint(format!("{obstacle}{WITHOUT}")))
 }
 
+/// How a FUSE program mounts `kind`, also where the kernel could.
+///
+/// # Errors
+/// `Unsupported`, with what to install.
+pub fn way_by_program(kind: Kind, root: bool) -> Result<Way> {
+    let program = DRIVERS.iter().find(|d| d.kinds.contains(&kind)).and_then(|driver| driver.program.as_ref());
+    let program = program.ok_or_else(|| unsupported(kind, root))?;
+    match program.obstacle(root) {
+        None => {
+            let path = find(program.name).unwrap_or_else(|| program.name.into());
+            Ok(Way::Program { path, program, kind })
+        }
+        Some(obstacle) => {
+            Err(Error::unsupported(format!("{} takes {} for this", kind.described(), program.name)).hint(obstacle))
+        }
+    }
+}
+
 /// How to mount the file system that the user calls `name`: a kind of ours by either of its names, otherwise whatever
 /// the kernel knows.
 ///
@@ -250,6 +269,8 @@ impl Program {
         };
         command.args((self.arguments)(call)).env("LC_ALL", "C").current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        // Ctrl-C is for this process, which unmounts: the program would end with files half written.
+        command.process_group(0);
         command
     }
 }

@@ -52,6 +52,9 @@ pub enum Choice {
     None,
     /// The one with this name.
     Named(String),
+    /// One of this kind, by a FUSE program also where the kernel could, and to be written: it is an error if the program shows it
+    /// read-only, as ntfs-3g does where Windows has hibernated.
+    Program(Kind),
 }
 
 /// What to mount, where and how.
@@ -143,6 +146,7 @@ pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut li
         Choice::None => None,
         Choice::Auto => Some(drivers::way(detect(&*store)?, root, read_only)?),
         Choice::Named(name) => Some(drivers::way_by_name(name, root, read_only)?),
+        Choice::Program(kind) => Some(drivers::way_by_program(*kind, root)?),
     };
     let dir = &request.dir;
     let mut mounting = Mounting { dir, read_only, options: &request.options, store: &store, live: &mut live };
@@ -157,7 +161,8 @@ pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut li
             (served, Top::Kernel, kind, warnings)
         }
         Some(Way::Program { path, program, kind }) => {
-            let (served, child) = mounting.program(&path, program)?;
+            let to_write = matches!(request.filesystem, Choice::Program(_));
+            let (served, child) = mounting.program(&path, program, to_write)?;
             (served, Top::Program(child), kind.mount_type().to_owned(), Vec::new())
         }
     };
@@ -181,6 +186,14 @@ pub fn mount_folder(tree: Arc<Stacked>, name: &str, request: &Request, live: Liv
     let (dir, warnings) = (request.dir.clone(), tree.warnings());
     let mounted = Mounted { live, source: Source::Files(tree), dir, served, top: Top::Nothing, warnings };
     mounted.named(name.to_owned())
+}
+
+/// Whether [`Choice::Program`] of this kind can be mounted here.
+///
+/// # Errors
+/// `Unsupported`, with what to install.
+pub fn has_program(kind: Kind) -> Result<()> {
+    drivers::way_by_program(kind, geteuid().is_root()).map(drop)
 }
 
 /// The kind of file system in the store.
@@ -257,7 +270,7 @@ impl Mounting<'_> {
         Err(said(&format!("mounting {kind}"), &output.stderr).at(self.dir))
     }
 
-    fn program(&mut self, path: &Path, program: &Program) -> Result<(Served, Child)> {
+    fn program(&mut self, path: &Path, program: &Program, to_write: bool) -> Result<(Served, Child)> {
         let (served, image) = self.private_image(program.setuid && !geteuid().is_root())?;
         // Held until the program has it open: it detaches itself once nobody has.
         let device = program
@@ -276,7 +289,8 @@ impl Mounting<'_> {
             self.live.update(|record| record.driver = Some(process))?;
             wait_until_mounted(&mut child, self.dir)
         });
-        match mounted {
+        let usable = mounted.and_then(|mounted| Ok(mounted && (!to_write || writable(self.dir)?)));
+        match usable {
             Ok(true) => Ok((served, child)),
             failed => {
                 let _ = child.kill();
@@ -304,6 +318,12 @@ fn wait_until_mounted(child: &mut Child, dir: &Path) -> Result<bool> {
         }
         thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Whether what is mounted at `dir` can be written.
+fn writable(dir: &Path) -> Result<bool> {
+    let flags = rustix::fs::statvfs(dir).map_err(io::Error::from)?.f_flag;
+    Ok(!flags.contains(rustix::fs::StatVfsMountFlags::RDONLY))
 }
 
 /// Reads a program's messages while it runs, and keeps the last of them.

@@ -188,6 +188,11 @@ impl Session {
         self.folder.join("image")
     }
 
+    /// A folder of its own on which the files can be mounted, for nobody but the server. It is made by whoever mounts there.
+    pub fn files_dir(&self) -> PathBuf {
+        self.folder.join("files")
+    }
+
     /// Whether its server is running.
     pub fn alive(&self) -> bool {
         self.record.server.alive()
@@ -254,15 +259,16 @@ impl Drop for Live {
     }
 }
 
-/// Removes a session's folder: the files that belong there and the empty folder of the image, never anything below a
+/// Removes a session's folder: the files that belong there and the empty folders for mounts, never anything below a
 /// mount.
 pub fn remove(folder: &Path) {
     let record = folder.join(RECORD);
     for path in [files::beside(&record).ok(), Some(record), Some(folder.join("control"))].into_iter().flatten() {
         let _ = fs::remove_file(path);
     }
-    let _ = fs::remove_dir(folder.join("image"));
-    let _ = fs::remove_dir(folder);
+    for path in [folder.join("files"), folder.join("image"), folder.to_owned()] {
+        let _ = fs::remove_dir(path);
+    }
 }
 
 /// Creates the folder, or checks that it is private to this user.

@@ -125,6 +125,21 @@ impl EfsInfo {
         self.users.iter().chain(&self.agents)
     }
 
+    /// For whom the file is encrypted, a line for each.
+    pub fn keys(&self) -> Vec<String> {
+        let users = self.users.iter().map(|entry| entry.owner.to_string());
+        users.chain(self.agents.iter().map(|entry| format!("recovery agent {}", entry.owner))).collect()
+    }
+
+    /// The same in a few letters, for lists: the beginnings of thumbprints, where there are such.
+    pub fn short(&self) -> String {
+        let short = |entry: &KeyEntry| {
+            entry.owner.hex().map_or_else(|| entry.owner.to_string(), |hex| hex[..8.min(hex.len())].to_owned())
+        };
+        let users = self.users.iter().map(short);
+        users.chain(self.agents.iter().map(|entry| format!("agent {}", short(entry)))).collect::<Vec<_>>().join(", ")
+    }
+
     /// For whom the file is encrypted, as the end of "it is encrypted for …".
     pub fn for_whom(&self) -> String {
         let named = |list: &[KeyEntry]| {
@@ -203,9 +218,12 @@ impl std::fmt::Display for Owner {
 impl Owner {
     /// The thumbprint in hex.
     pub fn hex(&self) -> Option<String> {
-        let bytes = self.thumbprint.as_ref()?;
-        Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+        self.thumbprint.as_deref().map(hex)
     }
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A part of `$EFS`, from its place `at` on.

@@ -16,7 +16,7 @@ use std::{io, iter};
 use claviger_crypto::{Acceleration, SectorCipher};
 use fek::Fek;
 pub use info::{EfsInfo, KeyEntry, Owner};
-pub use write::{Place, Recipient, change, decrypt, encrypt, share, unshare};
+pub use write::{Place, Recipient, change, check, decrypt, encrypt, share, unshare};
 
 use super::{FileFacts, FileFormat, FileKeys, FileLayout, FileState, Found, Stored};
 use crate::credential::{Credential, Unlock};
@@ -96,18 +96,12 @@ impl FileFormat for Efs {
                 return Ok(FileFacts { state, problem: Some(format!("Its $EFS cannot be read: {e}.")), ..facts });
             }
         };
-        let facts = FileFacts { version: Some(info.version), keys: keys_of(&info), ..facts };
+        let facts = FileFacts { version: Some(info.version), keys: info.keys(), ..facts };
         match shape(of) {
             Ok(shape) => Ok(FileFacts { size: Some(shape.size), ..facts }),
             Err(e) => Ok(FileFacts { state: FileState::Damaged, problem: Some(format!("{e}.")), ..facts }),
         }
     }
-}
-
-/// For whom a file is encrypted, a line for each.
-fn keys_of(info: &EfsInfo) -> Vec<String> {
-    let users = info.users.iter().map(|entry| entry.owner.to_string());
-    users.chain(info.agents.iter().map(|entry| format!("recovery agent {}", entry.owner))).collect()
 }
 
 /// For whom a file is encrypted. None if it is in clear.

@@ -13,6 +13,7 @@ use claviger_crypto::rsa::PublicKey;
 use claviger_crypto::{Acceleration, SectorCipher};
 
 use super::fek::Fek;
+use super::info::hex;
 use super::{EfsInfo, KeyEntry, Owner, SECTOR, TRAILER, attribute, info, shape};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_formats::Stored;
@@ -71,13 +72,23 @@ pub struct Place<'a> {
     /// Bytes of its contents, where somebody knows them from the NTFS itself. Where the ciphertext ends with a cluster, ntfs-3g does not
     /// say how much of it is padding (it answers with EIO), and nothing but this does.
     pub size: Option<u64>,
+    /// Is told of each piece that was read, which is once to write it and once to compare, with its number of bytes. Its error ends the
+    /// change, and the file is as it was then.
+    pub watch: Option<&'a dyn Fn(u64) -> Result<()>>,
+}
+
+/// Refuses a file that no change is made to, whatever it is: what [`encrypt`] and all others do first. Nothing is written.
+///
+/// # Errors
+/// `Misuse` for a file that has several names or streams, or is no file; `Unsupported` where ntfs-3g does not show files raw; `Io`.
+pub fn check(place: Place<'_>) -> Result<()> {
+    Old::open(place).map(drop)
 }
 
 /// Encrypts a file in clear, so that the `users` can read it and the `agents` can recover it.
 ///
 /// # Errors
-/// `Misuse` for a file that is encrypted, has several names or streams, or is no file, and where there is no user; `Unsupported` where
-/// ntfs-3g does not show files raw; `Io`. The file is as it was then.
+/// `Misuse` for a file that is encrypted, and where there is no user; those of [`check`]. The file is as it was then.
 pub fn encrypt(place: Place<'_>, users: &[Recipient], agents: &[Recipient], cipher: EfsCipher) -> Result<()> {
     let old = Old::open(place)?;
     if old.info.is_some() {
@@ -108,43 +119,77 @@ pub fn change(place: Place<'_>, keys: &[Arc<dyn PrivateKey>], contents: &dyn Sto
     old.replace(&Contents { modified: None, ..new }, Some(info))
 }
 
-/// Lets somebody else read an encrypted file, or recover it.
+/// Lets more users read an encrypted file, and more agents recover it.
 ///
 /// # Errors
-/// `Misuse` for who has a key of it already; those of [`change`].
-pub fn share(place: Place<'_>, keys: &[Arc<dyn PrivateKey>], with: &Recipient, as_agent: bool) -> Result<()> {
+/// Those of [`EfsInfo::shared`] and of [`encrypt`].
+pub fn share(place: Place<'_>, keys: &[Arc<dyn PrivateKey>], users: &[Recipient], agents: &[Recipient]) -> Result<()> {
     let old = Old::open(place)?;
-    let mut info = old.encrypted()?.clone();
-    if with.owner.thumbprint.is_some() && info.entries().any(|e| e.owner.thumbprint == with.owner.thumbprint) {
-        return Err(Error::misuse("this certificate opens the file already"));
-    }
-    let new = entry(&Fek::open(&info, keys)?, with)?;
-    if as_agent {
-        info.agents.push(new)
-    } else {
-        info.users.push(new)
-    }
-    old.replace_info(&info)
+    old.replace_info(&old.encrypted()?.shared(keys, users, agents)?)
 }
 
-/// Takes the keys of a file away from the certificate with that thumbprint. Whoever has read the file may have kept its key: contents
-/// that are to be secret from now on belong into a new file.
+/// Takes the keys of a file away from the certificates with these thumbprints. Whoever has read the file may have kept its key:
+/// contents that are to be secret from now on belong into a new file.
 ///
 /// # Errors
-/// `Misuse` if it has none, or the only one of a user; those of [`encrypt`].
-pub fn unshare(place: Place<'_>, thumbprint: &[u8]) -> Result<()> {
+/// Those of [`EfsInfo::without`] and of [`encrypt`].
+pub fn unshare(place: Place<'_>, thumbprints: &[Vec<u8>]) -> Result<()> {
     let old = Old::open(place)?;
-    let mut info = old.encrypted()?.clone();
-    let before = info.entries().count();
-    let stays = |entry: &KeyEntry| entry.owner.thumbprint.as_deref() != Some(thumbprint);
-    info.users.retain(stays);
-    info.agents.retain(stays);
-    match info.entries().count() {
-        after if after == before => Err(Error::misuse("the file is not encrypted for this certificate")),
-        _ if info.users.is_empty() => {
-            Err(Error::misuse("nobody else could read the file").hint("Share it first, or decrypt it."))
+    old.replace_info(&old.encrypted()?.without(thumbprints)?)
+}
+
+impl EfsInfo {
+    /// Fails if none of these keys opens the file.
+    ///
+    /// # Errors
+    /// `WrongCredential`, saying for whom it is; those of the keys.
+    pub fn opens(&self, keys: &[Arc<dyn PrivateKey>]) -> Result<()> {
+        Fek::open(self, keys).map(drop)
+    }
+
+    /// The same with more users and agents, which takes a key that opens it.
+    ///
+    /// # Errors
+    /// `Misuse` for who has a key of it already, or is named twice; those of [`EfsInfo::opens`].
+    pub fn shared(&self, keys: &[Arc<dyn PrivateKey>], users: &[Recipient], agents: &[Recipient]) -> Result<Self> {
+        let fek = Fek::open(self, keys)?;
+        let mut info = self.clone();
+        for (with, is_agent) in users.iter().map(|one| (one, false)).chain(agents.iter().map(|one| (one, true))) {
+            if info.is_for(with) {
+                return Err(Error::misuse(format!("the file is encrypted for {} already", with.owner)));
+            }
+            let list = if is_agent { &mut info.agents } else { &mut info.users };
+            list.push(entry(&fek, with)?);
         }
-        _ => old.replace_info(&info),
+        Ok(info)
+    }
+
+    /// Whether somebody has a key of it, as far as thumbprints tell.
+    pub fn is_for(&self, one: &Recipient) -> bool {
+        one.owner.thumbprint.is_some() && self.entries().any(|entry| entry.owner.thumbprint == one.owner.thumbprint)
+    }
+
+    /// The same without the keys of the certificates with these thumbprints.
+    ///
+    /// # Errors
+    /// `Misuse` if one of them has none, or if no user stays.
+    pub fn without(&self, thumbprints: &[Vec<u8>]) -> Result<Self> {
+        let mut info = self.clone();
+        for thumbprint in thumbprints {
+            let before = info.entries().count();
+            let stays = |entry: &KeyEntry| entry.owner.thumbprint.as_ref() != Some(thumbprint);
+            info.users.retain(stays);
+            info.agents.retain(stays);
+            if info.entries().count() == before {
+                let what =
+                    format!("the file is not encrypted for the certificate with the thumbprint {}", hex(thumbprint));
+                return Err(Error::misuse(what));
+            }
+        }
+        match info.users.is_empty() {
+            true => Err(Error::misuse("nobody else could read the file").hint("Share it first, or decrypt it.")),
+            false => Ok(info),
+        }
     }
 }
 
@@ -171,6 +216,7 @@ struct Contents<'a> {
     read: &'a dyn Fn(u64, &mut [u8]) -> io::Result<()>,
     /// When it was written; now, if there is no time.
     modified: Option<SystemTime>,
+    watch: Option<&'a dyn Fn(u64) -> Result<()>>,
 }
 
 /// What is read, and what becomes of it.
@@ -195,7 +241,11 @@ impl Contents<'_> {
         for at in (0..len).step_by(PIECE as usize) {
             piece.resize((len - at).min(PIECE) as usize, 0);
             (self.read)(at, &mut piece)?;
+            let len = piece.len() as u64;
             each(at, &mut piece)?;
+            if let Some(watch) = self.watch {
+                watch(len)?;
+            }
         }
         Ok(())
     }
@@ -296,13 +346,11 @@ impl<'a> Old<'a> {
     }
 
     /// Contents that are as old as those that are there.
-    fn contents<'c>(
-        &self,
-        size: u64,
-        how: How<'c>,
-        read: &'c dyn Fn(u64, &mut [u8]) -> io::Result<()>,
-    ) -> Contents<'c> {
-        Contents { size, how, read, modified: self.attributes.modified }
+    fn contents<'c>(&self, size: u64, how: How<'c>, read: &'c dyn Fn(u64, &mut [u8]) -> io::Result<()>) -> Contents<'c>
+    where
+        'a: 'c,
+    {
+        Contents { size, how, read, modified: self.attributes.modified, watch: self.place.watch }
     }
 
     /// Replaces the file.
