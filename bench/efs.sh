@@ -2,8 +2,7 @@
 # A large file that EFS encrypts, in an NTFS in an image, side by side in one run: read by ntfsdecrypt, by us, and the same in clear by
 # us. It is decrypted to nowhere, and copied to a file in /dev/shm. Prints a line for each and what was done, the median of the rounds
 # and the lowest and highest, and then the ratios, each the median of its value in each round.
-# Usage, as root, from the root of the checkout, after
-# `cargo build --release -p claviger -p claviger-engine --bin claviger --example efs_encrypt`:
+# Usage, as root, from the root of the checkout, after `cargo build --release -p claviger`:
 #   bench/efs.sh [ROUNDS [MIB [CIPHER…]]], where the ciphers are aes-256 (alone, if none is named), 3des and desx
 # The image is made in $BENCH_DIR, or else in /var/tmp; what it holds is in the kernel's cache when it is read (warm) or not (cold).
 set -euo pipefail
@@ -37,12 +36,14 @@ until mountpoint -q "$dir/mounted"; do sleep 0.1; done
 head -c "${mib}M" /dev/urandom >"$dir/mounted/clear"
 for cipher in $ciphers; do
     cp "$dir/mounted/clear" "$dir/mounted/$cipher"
-    "$programs/examples/efs_encrypt" "$dir/mounted" "$cipher" "$dir/certificate.pem" "$cipher"
 done
 sum=$(sha256sum <"$dir/mounted/clear")
 umount "$dir/mounted"
 # It writes what is left and ends when umount has returned.
 wait
+for cipher in $ciphers; do
+    "$programs/claviger" efs encrypt "$image" ":/$cipher" --for "$dir/certificate.pem" --file-cipher "$cipher" >/dev/null
+done
 
 # ntfsdecrypt reads its password from a terminal only.
 cat >"$dir/ntfsdecrypt.py" <<'PYTHON'

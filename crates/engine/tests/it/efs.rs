@@ -1,9 +1,5 @@
 //! Encrypted files of NTFS (EFS): what a maker and ntfs-3g have written is read by us as ntfsdecrypt reads it, and the other way round.
 
-#[path = "../../examples/efs_encrypt.rs"]
-#[allow(dead_code, reason = "it has a main function, too")]
-mod efs_encrypt;
-
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -174,19 +170,6 @@ fn every_cipher_and_size_reads_as_ntfsdecrypt_reads_it() {
     let file = node(&*lower, "/clear");
     let facts = EFS.facts(Stored { tree: &*lower, file, contents: file }).expect("read");
     assert_eq!((facts.state, facts.size), (FileState::Clear, Some(8)));
-}
-
-#[test]
-fn the_example_encrypts_for_a_certificate() {
-    let Some(me) = identity("Me", false) else { return };
-    let dir = tempfile::tempdir().expect("a temporary folder");
-    let Some(image) = ntfs_image(dir.path(), 8, &[]) else { return };
-    let Some(mounted) = Mounted::ntfs(&image, "efs_raw") else { return };
-    fs::write(mounted.path().join("file"), b"What nobody else shall read.").expect("a file");
-    let certificate = me.pfx().with_file_name("certificate.pem");
-    efs_encrypt::encrypt(mounted.path(), OsStr::new("file"), &certificate, EfsCipher::Aes256).expect("encrypted");
-    mounted.end(&image);
-    assert_eq!(me.ntfsdecrypt(&image, "/file").as_deref(), Some(&b"What nobody else shall read."[..]));
 }
 
 #[test]
