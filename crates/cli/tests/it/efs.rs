@@ -120,7 +120,7 @@ fn files_are_encrypted_shared_changed_and_decrypted() {
         assert!(disk.read(&disk.me, path).succeeds().out == plain(size), "{path}");
     }
     assert!(disk.read(&disk.friend, FILES[0].0).succeeds().out == plain(8192), "the agent recovers it");
-    disk.read(&disk.friend, FILES[1].0).fails(2, &["encrypted for"]);
+    disk.read(&disk.friend, FILES[1].0).fails(2, &["does not open it"]);
 
     // For whom, at a glance.
     let list = disk.place.run(["ls", "-l", &disk.image, "/Users/me"]).succeeds().text();
