@@ -30,7 +30,7 @@ impl Disk {
     fn new(user: bool) -> Option<Self> {
         let place = if user { Place::user()? } else { Place::root()? };
         ["mkntfs", "ntfs-3g", "unshare"].iter().try_for_each(|name| tools::program(name).map(drop))?;
-        let (me, friend) = (Identity::new("Me", false)?, Identity::new("Friend", true)?);
+        let (me, friend) = (Identity::new("Me", false)?, Identity::new("Friend", false)?);
         let image = place.folder.str("disk.img");
         File::create(&image).and_then(|file| file.set_len(40 << 20)).expect("an empty image");
         tools::run(Command::new("mkntfs").args(["-F", "-Q", "-q"]).arg(&image));
