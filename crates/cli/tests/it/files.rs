@@ -145,7 +145,7 @@ fn nothing_is_written_through_a_link_that_was_copied() {
         let Some(image) = image(&folder, "mke2fs", &args, 16) else { return };
         let image = image.display().to_string();
         let done = run([&["cp", "-r", &image, ":/", &out][..], if force { &["--force"] } else { &[] }].concat());
-        match source == &first {
+        match *source == first {
             true => assert!(done.succeeds().text().contains("2 symbolic links")),
             false => drop(done.fails(1, &["evil", "already exists"])),
         }
