@@ -30,7 +30,7 @@ impl Disk {
     fn new(user: bool) -> Option<Self> {
         let place = if user { Place::user()? } else { Place::root()? };
         ["mkntfs", "ntfs-3g", "unshare"].iter().try_for_each(|name| tools::program(name).map(drop))?;
-        let (me, friend) = (Identity::new("Me", false)?, Identity::new("Friend", true)?);
+        let (me, friend) = (Identity::new("Me", false)?, Identity::new("Friend", false)?);
         let image = place.folder.str("disk.img");
         File::create(&image).and_then(|file| file.set_len(40 << 20)).expect("an empty image");
         tools::run(Command::new("mkntfs").args(["-F", "-Q", "-q"]).arg(&image));
@@ -120,7 +120,7 @@ fn files_are_encrypted_shared_changed_and_decrypted() {
         assert!(disk.read(&disk.me, path).succeeds().out == plain(size), "{path}");
     }
     assert!(disk.read(&disk.friend, FILES[0].0).succeeds().out == plain(8192), "the agent recovers it");
-    disk.read(&disk.friend, FILES[1].0).fails(2, &["encrypted for"]);
+    disk.read(&disk.friend, FILES[1].0).fails(2, &["does not open it"]);
 
     // For whom, at a glance.
     let list = disk.place.run(["ls", "-l", &disk.image, "/Users/me"]).succeeds().text();

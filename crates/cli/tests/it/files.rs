@@ -127,38 +127,31 @@ fn files_go_into_a_fat_and_come_out_as_they_were() {
     claviger_on(&folder, &["cp"], &volume, &[&folder.str("a:b"), ":/"]).fails(6, &["FAT cannot hold"]);
 }
 
-/// A file system that somebody made with malice has a folder and a link of one name, or a folder where an earlier copy has a link.
+/// Somebody hands out a link first, and then a folder of the same name with files in it.
 #[test]
 fn nothing_is_written_through_a_link_that_was_copied() {
     let folder = Folder::new();
-    let Some(debugfs) = tools::program("debugfs") else { return };
-    let (source, outside) = (folder.path("source"), folder.path("outside"));
-    fs::create_dir_all(source.join("zzz")).expect("folders");
-    fs::create_dir(&outside).expect("a folder");
-    fs::write(source.join("zzz/file"), "from the image").expect("written");
-    symlink(&outside, source.join("link")).expect("a link");
-    let Some(image) = image(&folder, "mke2fs", &["-q", "-t", "ext4", "-d", &source.display().to_string()], 16) else {
-        return;
-    };
-    tools::run(Command::new(debugfs).args(["-w", "-R", "link /link /zzz"]).arg(&image));
-    let disk = image.display().to_string();
-    let list = run(["ls", "--json", &disk]).succeeds().json();
-    let named = |kind: &str| {
-        list["entries"].as_array().expect("a list").iter().any(|e| e["name"] == "zzz" && e["kind"] == kind)
-    };
-    assert!(named("folder") && named("link"), "{list}");
-    for force in [&[][..], &["--force"]] {
-        let out = folder.path("out");
-        let _ = fs::remove_dir_all(&out);
-        run([&["cp", "-r", &disk, ":/", &out.display().to_string()], force].concat()).fails(1, &["zzz"]);
-        assert_eq!(fs::read_dir(&outside).expect("a folder").count(), 0, "nothing comes there");
-        assert_eq!(fs::read(out.join("zzz/file")).expect("a file"), b"from the image");
-        // The link of an earlier copy, where a folder is to be.
-        fs::remove_dir_all(out.join("zzz")).expect("removed");
-        symlink(&outside, out.join("zzz")).expect("a link");
-        run([&["cp", "-r", &disk, ":/", &out.display().to_string(), "--force"][..], &[]].concat()).fails(1, &["zzz"]);
+    let (first, second, outside) = (folder.path("first"), folder.path("second"), folder.path("outside"));
+    fs::create_dir_all(second.join("evil")).expect("folders");
+    [&first, &outside].into_iter().try_for_each(fs::create_dir).expect("folders");
+    fs::write(second.join("evil/file"), "from the image").expect("written");
+    fs::write(first.join("file"), "from the image").expect("written");
+    symlink(&outside, first.join("evil")).expect("a link");
+    symlink(outside.join("file"), first.join("through")).expect("a link");
+    fs::write(second.join("through"), "from the image").expect("written");
+    let out = folder.str("out");
+    for (source, force) in [(&first, false), (&second, false), (&second, true)] {
+        let args = ["-q", "-t", "ext4", "-d", &source.display().to_string()];
+        let Some(image) = image(&folder, "mke2fs", &args, 16) else { return };
+        let image = image.display().to_string();
+        let done = run([&["cp", "-r", &image, ":/", &out][..], if force { &["--force"] } else { &[] }].concat());
+        match *source == first {
+            true => assert!(done.succeeds().text().contains("2 symbolic links")),
+            false => drop(done.fails(1, &["evil", "already exists"])),
+        }
         assert_eq!(fs::read_dir(&outside).expect("a folder").count(), 0, "nothing comes there");
     }
+    assert_eq!(fs::read_link(folder.path("out/evil")).expect("a link"), outside);
 }
 
 #[test]
