@@ -184,7 +184,7 @@ mod tests {
             ([ENCRYPT, 1, 512], u64::MAX - 511),
             ([ENCRYPT, 1, 1024], u64::MAX - 511),
             ([ENCRYPT, 1, ROOM as u32 + 512], 0),
-            ([ENCRYPT, 1, u32::MAX & !511], 0),
+            ([ENCRYPT, 1, !511], 0),
         ] {
             assert_eq!(ask(&shared, 1, what, into), REFUSED, "{what:?} {into}");
         }

@@ -209,8 +209,9 @@ mod unsafe_calls {
     }
 
     pub fn bpf() -> io::Result<()> {
-        // SAFETY: asks whether an action is known: four bytes are read.
+        // Whether an action is known.
         let action: u32 = libc::SECCOMP_RET_ALLOW;
+        // SAFETY: the kernel reads the four bytes of `action`.
         check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) })
     }
 }
