@@ -11,6 +11,7 @@ pub mod header_changes;
 pub mod headerless;
 pub mod new_file;
 pub mod patience;
+pub mod tokens;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use crate::opening::credentials::{CredentialArgs, HiddenCredentialArgs};
 use crate::opening::folder::{FolderArgs, FolderGiven};
 use crate::opening::headerless::HeaderlessArgs;
 use crate::opening::patience::PatienceArgs;
+use crate::opening::tokens::Released;
 use crate::process::guard;
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, output, size};
@@ -102,6 +104,10 @@ pub(crate) struct How {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub partition: Option<u32>,
 
+    /// Open a LUKS2 volume by a token in its header, without a password: the one of a smart card (--pkcs11-module)
+    #[arg(long)]
+    token_only: bool,
+
     /// Do without the processor's AES instructions
     #[arg(long)]
     no_aes: bool,
@@ -135,12 +141,21 @@ impl How {
     pub fn given(&self) -> bool {
         let Self { format, truecrypt, veracrypt, hash, pim, memory, cipher, backup_header, slot, .. } = self;
         let Self {
-            partition, no_aes, truncated, write_unencrypted, patience, for_kernel: _, headerless, folder, ..
+            partition,
+            token_only,
+            no_aes,
+            truncated,
+            write_unencrypted,
+            patience,
+            for_kernel: _,
+            headerless,
+            folder,
+            ..
         } = self;
         let texts = [format, hash, cipher].into_iter().any(Option::is_some);
         let numbers = pim.is_some() || memory.is_some() || slot.is_some() || partition.is_some();
-        let flags = [truecrypt, veracrypt, backup_header, no_aes, truncated, write_unencrypted, &patience.allow_slow];
-        let flags = flags.into_iter().any(|flag| *flag);
+        let flags = [truecrypt, veracrypt, backup_header, token_only, no_aes, truncated, write_unencrypted];
+        let flags = flags.into_iter().chain([&patience.allow_slow]).any(|flag| *flag);
         texts || numbers || flags || headerless.given() || folder.given()
     }
 
@@ -391,6 +406,18 @@ impl OpenArgs {
         patience::announce(header.plan(&with), &with)
     }
 
+    /// What a token's device has released, where tokens are to open the volume.
+    pub(super) fn released(&self, header: &dyn Header) -> claviger_engine::Result<Option<Released>> {
+        if !self.how.token_only {
+            return Ok(None);
+        }
+        if self.credentials.given() {
+            return Err(Error::misuse("--token-only takes no password, keyfile or volume key"));
+        }
+        let released = tokens::release(header, self.how.keyslot(), &self.how.folder.certificates);
+        released.map(Some).map_err(|e| if e.path.is_none() { e.at(&self.path) } else { e })
+    }
+
     /// Opens a volume, for verbs that need its bytes. The password is asked once it is known that there is something to open.
     pub fn open(&self, access: Access) -> anyhow::Result<OpenedVolume> {
         self.bytes(access, None)
@@ -402,7 +429,8 @@ impl OpenArgs {
     }
 
     fn bytes(&self, access: Access, hidden: Option<&HiddenArgs>) -> anyhow::Result<OpenedVolume> {
-        if !self.path.is_dir() {
+        // A smart card is a token's, too.
+        if !self.path.is_dir() && !(self.how.token_only && self.how.folder.only_smart_card()) {
             self.how.folder.refuse()?;
         }
         let opened = self.open_with(self.how.opening(&self.path)?, access, hidden)?;
@@ -455,10 +483,13 @@ impl OpenArgs {
         }
         let asks = |keyfiles: &[Credential]| !self.how.folder.as_stored() && locked.asks_passphrase(keyfiles);
         let own = folder.is_some() && self.how.folder.gives_password();
-        let credentials = match locked.headerless() {
+        let released = locked.header().map(|header| self.released(header)).transpose()?.flatten();
+        let keyslot = released.as_ref().and_then(|released| released.keyslot);
+        let credentials = match (released, locked.headerless()) {
+            (Some(released), _) => released.credentials,
             _ if own => self.how.folder.source().read()?,
-            true => self.credentials.read_for_headerless(asks)?,
-            false => self.credentials.read_for(asks)?,
+            (None, true) => self.credentials.read_for_headerless(asks)?,
+            (None, false) => self.credentials.read_for(asks)?,
         };
         let credentials = match locked.stored_files() {
             Some((tree, _)) => {
@@ -483,6 +514,7 @@ impl OpenArgs {
             cancel: Some(cancel),
             progress: Some(&show),
             protect,
+            keyslot: keyslot.or(self.how.keyslot()),
             ..unlock(&credentials)
         };
         let opened = locked.unlock(&with);

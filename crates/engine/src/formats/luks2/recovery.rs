@@ -2,9 +2,11 @@
 //! hyphens and blanks, and in any case; the keyslot holds one form only.
 
 use claviger_crypto::Secret;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::metadata::Metadata;
+use crate::error::Result;
+use crate::random;
 
 /// The type of the token that marks its keyslot.
 pub const TOKEN: &str = "systemd-recovery";
@@ -21,11 +23,28 @@ const GROUP: usize = 8;
 /// The passphrase of a keyslot that a token marks as that of a recovery key, if `typed` is one: in lower case, with hyphens.
 pub fn passphrase(metadata: &Metadata, keyslot: u32, typed: &[u8]) -> Option<Secret> {
     let number = Value::String(keyslot.to_string());
-    let marks = |token: &serde_json::Map<String, Value>| {
+    let marks = |token: &Map<String, Value>| {
         let keyslots = token.get("keyslots").and_then(Value::as_array);
         token.get("type").is_some_and(|kind| kind == TOKEN) && keyslots.is_some_and(|all| all.contains(&number))
     };
     if metadata.tokens.values().any(marks) { normal(typed) } else { None }
+}
+
+/// A new recovery key, in the form that is stored.
+pub fn fresh() -> Result<Secret> {
+    let bytes = random::secret(LEN / 2)?;
+    let mut letters = Secret::zeroed(LEN);
+    for (pair, byte) in letters.chunks_exact_mut(2).zip(&*bytes) {
+        pair.copy_from_slice(&[LETTERS[usize::from(byte >> 4)], LETTERS[usize::from(byte & 15)]]);
+    }
+    Ok(normal(&letters).expect("all of them are letters of a key"))
+}
+
+/// The token for a keyslot of this passphrase, if that is a recovery key in the form that is stored.
+pub fn token(passphrase: &[u8], keyslot: u32) -> Option<Map<String, Value>> {
+    normal(passphrase).filter(|stored| stored.same_as(passphrase))?;
+    let keyslots = Value::from(vec![keyslot.to_string()]);
+    Some(Map::from_iter([("type".to_owned(), TOKEN.into()), ("keyslots".to_owned(), keyslots)]))
 }
 
 /// The form that is stored.
@@ -56,7 +75,8 @@ mod tests {
         for typed in [STORED, &plain, &STORED.to_uppercase(), &STORED.replace('-', " "), &format!(" {STORED} ")] {
             assert!(normal(typed.as_bytes()).is_some_and(|key| key.same_as(STORED.as_bytes())), "{typed}");
         }
-        for wrong in ["", "a passphrase", &plain[1..], &format!("{plain}c"), &STORED.replace('l', "a"), &"-".repeat(71)] {
+        for wrong in ["", "a passphrase", &plain[1..], &format!("{plain}c"), &STORED.replace('l', "a"), &"-".repeat(71)]
+        {
             assert!(normal(wrong.as_bytes()).is_none(), "{wrong}");
         }
     }
