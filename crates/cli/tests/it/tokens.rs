@@ -61,6 +61,35 @@ fn a_recovery_key_opens_as_it_is_typed() {
     run(["keyslot", "test", "--token-only", &enrolled.volume]).fails(1, &["no token", "--token-only"]);
 }
 
+/// cryptsetup opens it, and `systemd-cryptenroll` knows what the keyslot is for.
+#[test]
+fn systemd_knows_a_recovery_key_of_ours() {
+    let Some(Enrolled { folder, volume, program }) = Enrolled::new() else { return };
+    let Some(cryptsetup) = tools::program("cryptsetup") else { return };
+    let file = folder.str("recovery");
+    let cheap = ["--kdf", "pbkdf2", "--iterations", "1000"];
+    let add = ["keyslot", "add", "--recovery-key-file", &file, "--password-file", &folder.password, &volume];
+    run(add.into_iter().chain(cheap)).succeeds();
+    let listed = tools::run(Command::new(program).arg(&volume)).stdout;
+    let listed = String::from_utf8_lossy(&listed).into_owned();
+    let row = listed.lines().find(|row| row.trim_start().starts_with('1'));
+    assert!(row.is_some_and(|row| row.ends_with("recovery")), "{listed}");
+    let key = fs::read_to_string(&file).expect("a key");
+    fs::write(folder.path("exact"), key.trim_end()).expect("a file");
+    let mut test = Command::new(cryptsetup);
+    test.args(["open", "--test-passphrase", "--key-slot", "1", "--key-file"]).arg(folder.path("exact")).arg(&volume);
+    tools::run(&mut test);
+    let typed = key.trim_end().replace('-', "").to_uppercase();
+    let tested = run_with(typed.as_bytes(), ["keyslot", "test", "--json", "--password-file", "-", &volume]);
+    assert_eq!(tested.succeeds().json()["keyslot"], 1);
+    // A file is never overwritten, and another format has no such keys.
+    run(add).fails(1, &["exists"]);
+    let other = folder.volume("disk.tc", "1M", &[]);
+    let elsewhere = ["keyslot", "add", "--recovery-key-file", &folder.str("new"), "--password-file", &folder.password];
+    run(elsewhere.into_iter().chain([&other[..]])).fails(1, &["recovery key"]);
+    assert!(!folder.path("new").exists());
+}
+
 /// A smart card called `my card`, in software, and the environment that shows it.
 fn card(folder: &Folder) -> Option<Vec<(&'static str, String)>> {
     for name in ["softhsm2-util", "pkcs11-tool", "openssl"] {
