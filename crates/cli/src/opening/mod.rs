@@ -430,7 +430,8 @@ impl OpenArgs {
 
     fn bytes(&self, access: Access, hidden: Option<&HiddenArgs>) -> anyhow::Result<OpenedVolume> {
         // A smart card is a token's, too.
-        if !self.path.is_dir() && !(self.how.token_only && self.how.folder.only_smart_card()) {
+        let card = self.how.token_only && self.how.folder.only_smart_card();
+        if !self.path.is_dir() && !card {
             self.how.folder.refuse()?;
         }
         let opened = self.open_with(self.how.opening(&self.path)?, access, hidden)?;
