@@ -12,7 +12,7 @@ test="$try"'
  qemu-img:qemu-utils qemu-io:qemu-utils nbdinfo:libnbd-bin nbdsh:python3-libnbd nbd-client:nbd-client fio:fio
  mkfs.vfat:dosfstools fsck.vfat:dosfstools mkfs.exfat:exfatprogs mount.exfat-fuse:exfat-fuse mkntfs:ntfs-3g ntfscp:ntfs-3g mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs setfacl:acl
  mkfs.ext4:e2fsprogs mke2fs:e2fsprogs e2fsck:e2fsprogs debugfs:e2fsprogs mkswap:util-linux tar:tar xz:xz-utils
- argon2:argon2 mcopy:mtools gpg:gnupg gpgconf:gnupg openssl:openssl softhsm2-util:softhsm2 pkcs11-tool:opensc
+ systemd-cryptenroll:systemd argon2:argon2 mcopy:mtools gpg:gnupg gpgconf:gnupg openssl:openssl softhsm2-util:softhsm2 pkcs11-tool:opensc
  bonnie++:bonnie++ dbench:dbench hdparm:hdparm gocryptfs:gocryptfs encfs:encfs cryfs:cryfs securefs:securefs nbdkit:nbdkit qemu-nbd:qemu-utils
  mount.ecryptfs:ecryptfs-utils ecryptfs-add-passphrase:ecryptfs-utils dislocker-fuse:dislocker bdemount:libbde-utils fvdemount:libfvde-utils debootstrap:debootstrap chromium:chromium
  python3:python3 gdb:gdb strace:strace man:man-db'

@@ -67,6 +67,25 @@ impl CertificateArgs {
         !self.files.is_empty() || self.windows_profile.is_some() || self.pkcs11_module.is_some()
     }
 
+    /// Whether nothing but a smart card was given.
+    pub fn only_smart_card(&self) -> bool {
+        self.files.is_empty() && self.windows_profile.is_none()
+    }
+
+    /// The keys of the smart card that the options name, asking for its PIN. `label` is its label if they do not say it.
+    ///
+    /// # Errors
+    /// `Misuse` if they name no module; those of [`pkcs11::open`].
+    pub fn smart_card(&self, label: Option<&str>) -> Result<Vec<Arc<dyn PrivateKey>>> {
+        let module = self.pkcs11_module.as_deref().ok_or_else(|| {
+            Error::misuse("a smart card is to open it, and no module for one is named")
+                .hint("Name it with --pkcs11-module FILE.")
+        })?;
+        let said = Said { args: self, read: OnceCell::new() };
+        let mut ask = |label: &str| said.password(&format!("PIN of {label}: "));
+        pkcs11::open(module, self.pkcs11_token.as_deref().or(label), &mut ask)
+    }
+
     /// The private keys, asking for what opens them. `disk` is where a profile lies whose path begins with a colon.
     pub fn read(&self, disk: &(dyn Tree + 'static)) -> Result<Vec<Credential>> {
         if self.given() && !self.names_one() {

@@ -42,10 +42,15 @@ impl OpenArgs {
         let mut found = self.how.opening(&self.path)?.access(access).by_backup(true).find_header()?;
         found.check(&self.how.unlock(&[])).map_err(at)?;
         self.announce(&*found.header).map_err(at)?;
-        let credentials = self.credentials.read_for(|keyfiles| found.header.asks_passphrase(keyfiles))?;
+        let (credentials, keyslot) = match self.released(&*found.header)? {
+            Some(released) => (released.credentials, released.keyslot),
+            None => (self.credentials.read_for(|keyfiles| found.header.asks_passphrase(keyfiles))?, None),
+        };
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
-        let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..self.how.unlock(&credentials) };
+        let with = self.how.unlock(&credentials);
+        let keyslot = keyslot.or(with.keyslot);
+        let with = Unlock { cancel: Some(cancel), progress: Some(&show), keyslot, ..with };
         let unlocked = found.header.unlock(&with);
         drop(bar);
         let facts = unlocked.map_err(at)?.facts;

@@ -96,6 +96,12 @@ impl FolderArgs {
         self.name_password_file.is_some() || self.name_password_fd.is_some()
     }
 
+    /// Whether no other of them was given than those for a smart card.
+    pub fn only_smart_card(&self) -> bool {
+        let rest = Self { certificates: CertificateArgs::default(), ..self.clone() };
+        self.certificates.only_smart_card() && !rest.given()
+    }
+
     /// Refuses them for what has bytes and no files.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ pub mod header_changes;
 pub mod headerless;
 pub mod new_file;
 pub mod patience;
+pub mod tokens;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -36,6 +37,7 @@ use crate::opening::credentials::{CredentialArgs, HiddenCredentialArgs};
 use crate::opening::folder::{FolderArgs, FolderGiven};
 use crate::opening::headerless::HeaderlessArgs;
 use crate::opening::patience::PatienceArgs;
+use crate::opening::tokens::Released;
 use crate::process::guard;
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, output, size};
@@ -106,6 +108,10 @@ pub(crate) struct How {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub partition: Option<u32>,
 
+    /// Open a LUKS2 volume by a token in its header, without a password: the one of a smart card (--pkcs11-module)
+    #[arg(long)]
+    token_only: bool,
+
     /// Do without the processor's AES instructions
     #[arg(long)]
     no_aes: bool,
@@ -139,12 +145,21 @@ impl How {
     pub fn given(&self) -> bool {
         let Self { format, truecrypt, veracrypt, hash, pim, memory, cipher, backup_header, slot, .. } = self;
         let Self {
-            partition, no_aes, truncated, write_unencrypted, patience, for_kernel: _, headerless, folder, ..
+            partition,
+            token_only,
+            no_aes,
+            truncated,
+            write_unencrypted,
+            patience,
+            for_kernel: _,
+            headerless,
+            folder,
+            ..
         } = self;
         let texts = [format, hash, cipher].into_iter().any(Option::is_some);
         let numbers = pim.is_some() || memory.is_some() || slot.is_some() || partition.is_some();
-        let flags = [truecrypt, veracrypt, backup_header, no_aes, truncated, write_unencrypted, &patience.allow_slow];
-        let flags = flags.into_iter().any(|flag| *flag);
+        let flags = [truecrypt, veracrypt, backup_header, token_only, no_aes, truncated, write_unencrypted];
+        let flags = flags.into_iter().chain([&patience.allow_slow]).any(|flag| *flag);
         texts || numbers || flags || headerless.given() || folder.given()
     }
 
@@ -395,6 +410,18 @@ impl OpenArgs {
         patience::announce(header.plan(&with), &with)
     }
 
+    /// What a token's device has released, where tokens are to open the volume.
+    pub(super) fn released(&self, header: &dyn Header) -> claviger_engine::Result<Option<Released>> {
+        if !self.how.token_only {
+            return Ok(None);
+        }
+        if self.credentials.given() {
+            return Err(Error::misuse("--token-only takes no password, keyfile or volume key"));
+        }
+        let released = tokens::release(header, self.how.keyslot(), &self.how.folder.certificates);
+        released.map(Some).map_err(|e| if e.path.is_none() { e.at(&self.path) } else { e })
+    }
+
     /// Opens a volume, for verbs that need its bytes. The password is asked once it is known that there is something to open.
     pub fn open(&self, access: Access) -> anyhow::Result<OpenedVolume> {
         self.bytes(access, None)
@@ -406,11 +433,15 @@ impl OpenArgs {
     }
 
     fn bytes(&self, access: Access, hidden: Option<&HiddenArgs>) -> anyhow::Result<OpenedVolume> {
-        if !self.path.is_dir() {
-            self.how.folder.refuse()?;
-        }
+        self.refuse_folder_options()?;
         let opened = self.open_with(self.how.opening(&self.path)?, access, hidden, None)?;
         Ok(opened.bytes().map_err(|e| e.at(&self.path))?.into())
+    }
+
+    /// Options of folders mean nothing to a volume, but that a smart card is a token's, too.
+    fn refuse_folder_options(&self) -> claviger_engine::Result<()> {
+        let card = self.how.token_only && self.how.folder.only_smart_card();
+        if self.path.is_dir() || card { Ok(()) } else { self.how.folder.refuse() }
     }
 
     /// Opens what has files in it: a volume, a folder whose files are encrypted one by one, or what is not encrypted.
@@ -440,9 +471,7 @@ impl OpenArgs {
 
     /// What it is about, opened for another process that unlocks it.
     pub fn stores(&self, access: Access) -> anyhow::Result<Stores> {
-        if !self.path.is_dir() {
-            self.how.folder.refuse()?;
-        }
+        self.refuse_folder_options()?;
         let access = if self.how.truncated { Access::ReadOnly } else { access };
         Ok(self.how.opening(&self.path)?.access(access).stores()?)
     }
@@ -491,10 +520,13 @@ impl OpenArgs {
         }
         let asks = |keyfiles: &[Credential]| !self.how.folder.as_stored() && locked.asks_passphrase(keyfiles);
         let own = folder.is_some() && self.how.folder.gives_password();
-        let credentials = match locked.headerless() {
+        let released = locked.header().map(|header| self.released(header)).transpose()?.flatten();
+        let keyslot = released.as_ref().and_then(|released| released.keyslot);
+        let credentials = match (released, locked.headerless()) {
+            (Some(released), _) => released.credentials,
             _ if own => self.how.folder.source().read()?,
-            true => self.credentials.read_for_headerless(asks)?,
-            false => self.credentials.read_for(asks)?,
+            (None, true) => self.credentials.read_for_headerless(asks)?,
+            (None, false) => self.credentials.read_for(asks)?,
         };
         let credentials = match locked.stored_files() {
             Some((tree, _)) => {
@@ -526,6 +558,7 @@ impl OpenArgs {
             cancel: Some(cancel),
             progress: Some(&show),
             protect,
+            keyslot: keyslot.or(with.keyslot),
             ..with
         };
         let opened = locked.unlock(&with);

@@ -120,9 +120,9 @@ struct AddArgs {
     json: bool,
 }
 
-/// What is made for a new protector of a BitLocker volume.
+/// What is made for a new protector of a BitLocker volume, or a new keyslot of a LUKS2 one.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Made for the volume (BitLocker)")]
+#[command(next_help_heading = "Made for the volume (BitLocker, LUKS2)")]
 struct FreshArgs {
     /// Add a recovery password: eight groups of six digits, which are made now and shown once
     #[arg(long, conflicts_with_all = ["new_password", "new_keyfile", "unbound"])]
@@ -132,11 +132,20 @@ struct FreshArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["new_password", "new_keyfile", "unbound"])]
     recovery_password_file: Option<PathBuf>,
 
+    /// Add a recovery key to a LUKS2 volume, as systemd-cryptenroll does: eight groups of eight letters, which are written to FILE, which
+    /// must not exist, readable by you alone
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["new_password", "new_keyfile", "unbound", "recovery_password", "recovery_password_file"]
+    )]
+    recovery_key_file: Option<PathBuf>,
+
     /// Add a startup key: a file GUID.BEK with a new key, made in FOLDER, readable by you alone
     #[arg(
         long,
         value_name = "FOLDER",
-        conflicts_with_all = ["new_password", "new_keyfile", "unbound", "recovery_password", "recovery_password_file"]
+        conflicts_with_all = ["new_password", "new_keyfile", "unbound", "recovery_password", "recovery_password_file", "recovery_key_file"]
     )]
     startup_key: Option<PathBuf>,
 }
@@ -405,7 +414,7 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
 
 /// What is made for a new keyslot.
 enum Fresh {
-    /// A recovery password, and the file that it goes to: else it is shown.
+    /// A recovery password or key, and the file that it goes to: else it is shown.
     Recovery(Secret, Option<PathBuf>),
     /// A startup key and its file.
     StartupKey(Secret, PathBuf),
@@ -414,7 +423,7 @@ enum Fresh {
 impl FreshArgs {
     /// Refuses what could not be kept, before anybody is asked for a password.
     fn check(&self, json: bool) -> anyhow::Result<()> {
-        if let Some(file) = &self.recovery_password_file {
+        if let Some(file) = self.recovery_password_file.as_ref().or(self.recovery_key_file.as_ref()) {
             new_file::must_be_new(file)?;
         } else if self.recovery_password && json {
             return Err(Error::misuse("a recovery password is not printed as JSON")
@@ -431,12 +440,16 @@ impl FreshArgs {
     fn make(&self, editing: &Editing<'_>) -> claviger_engine::Result<Option<Fresh>> {
         let asked = match (self.recovery_password || self.recovery_password_file.is_some(), &self.startup_key) {
             (true, _) => Parameter::RecoveryPassword,
+            _ if self.recovery_key_file.is_some() => Parameter::RecoveryKey,
             (false, Some(_)) => Parameter::StartupKey,
             (false, None) => return Ok(None),
         };
         let format = editing.format;
         takes::check(format.name(), &format.takes(), Purpose::Creating, &[asked]).map_err(|e| e.at(editing.path()))?;
         let creator = formats::creator_of(format)?;
+        if self.recovery_key_file.is_some() {
+            return Ok(Some(Fresh::Recovery(creator.fresh_recovery_key()?, self.recovery_key_file.clone())));
+        }
         let Some(folder) = &self.startup_key else {
             let password = creator.fresh_recovery_password()?;
             return Ok(Some(Fresh::Recovery(password, self.recovery_password_file.clone())));

@@ -37,4 +37,5 @@ mod sectors;
 mod serving;
 mod soak;
 mod terminal;
+mod tokens;
 mod volumes;

@@ -16,6 +16,7 @@ pub mod partition;
 pub mod plain;
 mod plan;
 mod resizing;
+mod sealed;
 mod several;
 pub mod takes;
 pub mod truecrypt;
@@ -46,6 +47,7 @@ pub use convert::{Conversion, Converter, Towards, convertible};
 pub use editor::KeyslotEditor;
 pub use plan::{PlannedSlot, UnlockPlan};
 pub use resizing::Resizing;
+pub use sealed::{Releaser, Sealed};
 
 /// Every format there is.
 pub static FORMATS: &[&dyn Format] = &[
@@ -245,6 +247,15 @@ pub trait Creator: Sync {
         Err(Error::unsupported("recovery passwords: this format has none"))
     }
 
+    /// A new recovery key, as text, for formats that take [`Parameter::RecoveryKey`]. A keyslot that is added with it as a
+    /// [`Credential::Passphrase`] is marked as that of a recovery key.
+    ///
+    /// # Errors
+    /// `Io`; `Unsupported` for other formats.
+    fn fresh_recovery_key(&self) -> Result<Secret> {
+        Err(Error::unsupported("recovery keys: this format has none"))
+    }
+
     /// The name and the contents of a new startup key's file, for formats that take [`Parameter::StartupKey`]. It opens a volume or a
     /// keyslot that is made with it as a [`Credential::Keyfile`].
     ///
@@ -361,6 +372,11 @@ pub trait Header: Send {
     /// What can be told without any credential, as JSON: keyslots, ciphers, UUID, tokens. No secret is in it.
     fn describe(&self) -> Option<serde_json::Value> {
         None
+    }
+
+    /// The passphrases that lie sealed in it, by the number of their token.
+    fn sealed(&self) -> Vec<Sealed> {
+        Vec::new()
     }
 
     /// What is damaged in it, as far as that shows without any credential.

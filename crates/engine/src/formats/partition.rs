@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::takes::Takes;
-use super::{FORMATS, Facts, Header, UnlockPlan, Unlocked, Verdict};
+use super::{FORMATS, Facts, Header, Sealed, UnlockPlan, Unlocked, Verdict};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::partitions::{self, Partition};
@@ -157,6 +157,10 @@ impl Header for InPartition {
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
         let inside = self.inside.as_ref().map(|inside| &inside.header);
         self.systems.iter().chain(inside).any(|header| header.asks_passphrase(keyfiles))
+    }
+
+    fn sealed(&self) -> Vec<Sealed> {
+        self.inside.as_ref().map_or_else(Vec::new, |inside| inside.header.sealed())
     }
 
     fn plan(&self, with: &Unlock<'_>) -> Option<UnlockPlan> {

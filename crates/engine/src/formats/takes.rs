@@ -41,6 +41,8 @@ pub enum Parameter {
     FreshKeyfile,
     /// A recovery password, which is made for the volume.
     RecoveryPassword,
+    /// A recovery key as systemd makes it, for a new keyslot.
+    RecoveryKey,
     /// A startup key, a file that is made for the volume.
     StartupKey,
     /// A discovery volume: files in front that any system reads, which say what the rest is.
@@ -112,6 +114,7 @@ impl Parameter {
         Self::Keyfile,
         Self::FreshKeyfile,
         Self::RecoveryPassword,
+        Self::RecoveryKey,
         Self::StartupKey,
         Self::DiscoveryVolume,
         Self::FileSystem,
@@ -157,6 +160,7 @@ impl Parameter {
             Self::Keyfile => "keyfile",
             Self::FreshKeyfile => "key file made with it",
             Self::RecoveryPassword => "recovery password",
+            Self::RecoveryKey => "recovery key",
             Self::StartupKey => "startup key",
             Self::DiscoveryVolume => "discovery volume",
             Self::FileSystem => "file system made with it",

@@ -79,6 +79,7 @@ fn asking<'a>(
         | Parameter::PrivateKey
         | Parameter::FreshKeyfile
         | Parameter::RecoveryPassword
+        | Parameter::RecoveryKey
         | Parameter::StartupKey
         | Parameter::Keyslot
         | Parameter::BackupHeader

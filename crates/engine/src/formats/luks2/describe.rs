@@ -1,11 +1,13 @@
 //! What a header says without any passphrase, for people and programs: what `cryptsetup luksDump` shows, and what its tokens mean.
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value, json};
 
 use super::binary::Which;
 use super::metadata::{Digest, Id, Keyslot, Segment, Size};
 use super::read::{CopyState, ReadHeader};
-use super::validate::{digests_of, requirements};
+use super::validate::{digests_of, printable, requirements};
 use super::{derivation, layout};
 use crate::hex;
 
@@ -119,7 +121,7 @@ fn token(token: &Map<String, Value>) -> Value {
 /// What a token is for, in words. The fields are those of systemd (src/shared/cryptsetup-tpm2.c, cryptsetup-fido2.c of
 /// cryptenroll and the manual page of systemd-cryptenroll), of cryptsetup (specification, section 3.6) and of clevis (its luks2
 /// token, `clevis-luks-bind`).
-fn meaning(kind: &str, token: &Map<String, Value>) -> String {
+pub(super) fn meaning(kind: &str, token: &Map<String, Value>) -> String {
     let text = |name: &str| token.get(name).and_then(Value::as_str).unwrap_or("?");
     let yes = |name: &str| token.get(name).and_then(Value::as_bool).unwrap_or(false);
     match kind {
@@ -136,19 +138,83 @@ fn meaning(kind: &str, token: &Map<String, Value>) -> String {
         "systemd-fido2" => {
             let pin = if yes("fido2-clientPin-required") { ", with its PIN" } else { "" };
             let touch = if yes("fido2-up-required") { ", when touched" } else { "" };
-            format!("a FIDO2 security key makes the passphrase{pin}{touch} (systemd-cryptenroll --fido2-device)")
+            let party = text("fido2-rp").escape_debug();
+            format!(
+                "a FIDO2 security key with a credential for {party} makes the passphrase{pin}{touch} (systemd-cryptenroll --fido2-device)"
+            )
         }
         "systemd-recovery" => {
             "the passphrase is a recovery key, to be typed (systemd-cryptenroll --recovery-key)".to_owned()
         }
         "systemd-pkcs11" => format!("the smart card {} decrypts the passphrase", text("pkcs11-uri")),
-        "clevis" => "clevis finds the passphrase, with a server or a TPM".to_owned(),
+        "clevis" => {
+            let protected = token.get("jwe").and_then(|jwe| jwe.get("protected")).and_then(Value::as_str);
+            let with = protected.and_then(|protected| pin(protected, 0));
+            format!("clevis finds the passphrase, with {}", with.as_deref().unwrap_or("a server or a TPM"))
+        }
         _ => "kept for another program".to_owned(),
+    }
+}
+
+/// What one of clevis' pins takes, by the protected header of its JWE (clevis, src/pins; RFC 7516, section 3): a pin that shares a
+/// secret out has others inside it.
+fn pin(protected: &str, depth: usize) -> Option<String> {
+    /// Nobody nests them deeper.
+    const DEEPEST: usize = 4;
+    let header: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(protected).ok()?).ok()?;
+    let clevis = header.get("clevis")?;
+    let kind = clevis.get("pin")?.as_str()?;
+    let text = |name: &str| Some(printable(clevis.get(kind)?.get(name)?.as_str()?));
+    match kind {
+        "tang" => Some(format!("the tang server {}", text("url")?)),
+        "tpm2" => {
+            let bound = text("pcr_ids").map(|pcrs| format!(", bound to PCRs {pcrs}"));
+            Some(format!("the TPM of one machine{}", bound.unwrap_or_default()))
+        }
+        "sss" if depth < DEEPEST => {
+            let threshold = clevis.get(kind)?.get("t")?.as_u64()?;
+            let parts = clevis.get(kind)?.get("jwe")?.as_array()?.iter();
+            let named = |jwe: &Value| pin(jwe.as_str()?.split('.').next()?, depth + 1);
+            let parts: Vec<_> = parts.map(|jwe| named(jwe).unwrap_or_else(|| "something else".to_owned())).collect();
+            Some(format!("{threshold} of {}: ({})", parts.len(), parts.join("; ")))
+        }
+        _ => None,
     }
 }
 
 fn put<T: Into<Value>>(told: &mut Value, name: &str, value: Option<T>) {
     if let Some(value) = value {
         told[name] = value.into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn protected(header: &Value) -> String {
+        URL_SAFE_NO_PAD.encode(header.to_string())
+    }
+
+    #[test]
+    fn clevis_pins_are_named_with_what_they_take() {
+        let tang = protected(&json!({ "clevis": { "pin": "tang", "tang": { "url": "http://tang\n:7500" } } }));
+        let tpm2 = protected(&json!({ "clevis": { "pin": "tpm2", "tpm2": { "pcr_ids": "1,7" } } }));
+        assert_eq!(pin(&tang, 0).as_deref(), Some("the tang server http://tang\\n:7500"));
+        assert_eq!(pin(&tpm2, 0).as_deref(), Some("the TPM of one machine, bound to PCRs 1,7"));
+        let parts = [format!("{tang}.a.b.c.d"), tpm2, "?".to_owned()];
+        let mut sss = protected(&json!({ "clevis": { "pin": "sss", "sss": { "t": 2, "jwe": parts } } }));
+        let told = pin(&sss, 0).expect("it has parts");
+        assert!(told.starts_with("2 of 3: (the tang server") && told.ends_with("; something else)"), "{told}");
+        for _ in 0..10 {
+            sss = protected(&json!({ "clevis": { "pin": "sss", "sss": { "t": 1, "jwe": [sss] } } }));
+        }
+        assert!(pin(&sss, 0).is_some_and(|told| told.contains("something else")));
+        for wrong in
+            [json!({}), json!({ "clevis": { "pin": "tang" } }), json!({ "clevis": { "pin": "null", "null": {} } })]
+        {
+            assert_eq!(pin(&protected(&wrong), 0), None);
+        }
+        assert_eq!(pin("%", 0), None);
     }
 }

@@ -11,7 +11,7 @@ use claviger_crypto::{Acceleration, Secret};
 use super::change::Change;
 use super::metadata::{self, Base64, Decimal, Digest, Id, Keyslot, Metadata};
 use super::unlock::{OpenedKey, keyslots_of, open_key, try_keyslots};
-use super::{slots, validate, write};
+use super::{recovery, slots, validate, write};
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::edit::Step;
@@ -68,6 +68,11 @@ pub(super) fn add(
     let (keyslot, step) = seal(&change, &key, passphrase, &how, new, with, number)?;
     change.metadata.keyslots.insert(number, keyslot.0);
     change.metadata.digests.get_mut(&digest).expect("it is there").keyslots.push(Id(number));
+    if let (Some(token), Some(free)) =
+        (recovery::token(passphrase, number), slots::free_number(&change.metadata.tokens))
+    {
+        change.metadata.tokens.insert(free, token);
+    }
     change.keyslot = Some(number);
     change.derivation = Some(keyslot.1.derivation());
     change.before.push(step);

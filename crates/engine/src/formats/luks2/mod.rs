@@ -18,6 +18,7 @@ mod layout;
 pub mod metadata;
 #[doc(hidden)]
 pub mod read;
+mod recovery;
 pub mod reencrypt;
 mod slots;
 mod tokens;
@@ -28,13 +29,17 @@ mod write;
 use std::sync::Arc;
 use std::time::Instant;
 
+use claviger_crypto::Secret;
+
 #[doc(hidden)]
 pub use read::{CopyState, ReadHeader, read, read_secondary};
 
 use super::luks::{Stored, opened_by};
 use super::plan::UnlockPlan;
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Choices, Creator, Derivation, Facts, Format, Header, KeyMark, KeyslotEditor, Unlocked, Verdict, magic};
+use super::{
+    Choices, Creator, Derivation, Facts, Format, Header, KeyMark, KeyslotEditor, Sealed, Unlocked, Verdict, magic,
+};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, Result};
 use crate::spec::Spec;
@@ -105,6 +110,7 @@ impl Format for Luks2 {
                 Lanes,
                 MetadataSize,
                 KeyslotsSize,
+                RecoveryKey,
             ],
             // A hash and a cipher would narrow the trials; the header says them, and tables of mounts have lines with both.
             opening: &[Hash, Cipher, Keyfile, VolumeKey, Keyslot, BackupHeader, DetachedHeader],
@@ -135,6 +141,10 @@ impl Creator for Luks2 {
 
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
         keyfiles.is_empty()
+    }
+
+    fn fresh_recovery_key(&self) -> Result<Secret> {
+        recovery::fresh()
     }
 }
 
@@ -216,6 +226,10 @@ impl Header for Luks2Header {
 
     fn describe(&self) -> Option<serde_json::Value> {
         Some(describe::describe(&self.header))
+    }
+
+    fn sealed(&self) -> Vec<Sealed> {
+        tokens::sealed(&self.header.metadata)
     }
 
     fn plan(&self, with: &Unlock<'_>) -> Option<UnlockPlan> {

@@ -1,13 +1,17 @@
-//! Tokens: what other programs keep in the header to find a passphrase. They are passed on as they are.
+//! Tokens: what other programs keep in the header to find a passphrase. They are passed on as they are; what systemd has sealed for
+//! a smart card is released here, too.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
 use super::change::Change;
+use super::describe::meaning;
 use super::metadata::Metadata;
 use super::validate::NUMBERS;
-use super::{keyslots, slots};
+use super::{keyslots, recovery, slots};
 use crate::error::{Error, Result};
-use crate::formats::{Prepared, TokenChange};
+use crate::formats::{Prepared, Releaser, Sealed, TokenChange};
 use crate::store::Store;
 
 pub(super) fn change(store: &dyn Store, wanted: TokenChange<'_>) -> Result<Prepared> {
@@ -77,4 +81,70 @@ fn assign(metadata: &mut Metadata, token: u32, keyslot: u32, assigned: bool) -> 
 
 fn at(metadata: &mut Metadata, number: u32) -> Result<&mut Map<String, Value>> {
     metadata.tokens.get_mut(&number).ok_or_else(|| Error::misuse(format!("there is no token {number}")))
+}
+
+/// The tokens behind which a passphrase lies sealed: all but those of recovery keys, which people type.
+pub(super) fn sealed(metadata: &Metadata) -> Vec<Sealed> {
+    let sealed = |(number, token): (&u32, &Map<String, Value>)| {
+        let kind = token.get("type").and_then(Value::as_str).filter(|kind| *kind != recovery::TOKEN)?;
+        let keyslots = token.get("keyslots").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        Some(Sealed {
+            token: *number,
+            keyslots: keyslots.iter().filter_map(|id| id.as_str()?.parse().ok()).collect(),
+            needs: meaning(kind, token),
+            by: smart_card(kind, token).unwrap_or(Releaser::Other),
+        })
+    };
+    metadata.tokens.iter().filter_map(sealed).collect()
+}
+
+/// The fields of systemd's token (systemd, src/cryptenroll/cryptenroll-pkcs11.c).
+fn smart_card(kind: &str, token: &Map<String, Value>) -> Option<Releaser> {
+    let text = |name: &str| token.get(name).and_then(Value::as_str);
+    if kind != "systemd-pkcs11" {
+        return None;
+    }
+    let ciphertext = STANDARD.decode(text("pkcs11-key")?).ok()?;
+    Some(Releaser::SmartCard { label: text("pkcs11-uri").and_then(label), ciphertext })
+}
+
+/// The label of the token in a URI of PKCS#11 (RFC 7512, section 2.3): `pkcs11:token=My%20card;object=key`.
+fn label(uri: &str) -> Option<String> {
+    let path = uri.strip_prefix("pkcs11:")?.split('?').next()?;
+    let label = path.split(';').find_map(|part| part.strip_prefix("token="))?;
+    let mut bytes = Vec::with_capacity(label.len());
+    let mut rest = label.as_bytes();
+    while let Some((first, behind)) = rest.split_first() {
+        rest = behind;
+        bytes.push(match (first, behind) {
+            (b'%', [high, low, ..]) => {
+                rest = &behind[2..];
+                let digit = |byte: &u8| char::from(*byte).to_digit(16);
+                (digit(high)? << 4 | digit(low)?) as u8
+            }
+            _ => *first,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_names_the_card_by_its_label() {
+        for (uri, expected) in [
+            ("pkcs11:token=one", Some("one")),
+            ("pkcs11:model=x;token=My%20card;object=key?pin-value=1", Some("My card")),
+            ("pkcs11:token=%C3%A4", Some("\u{e4}")),
+            ("pkcs11:token=100%", Some("100%")),
+            ("pkcs11:token=%zz", None),
+            ("pkcs11:token=%ff", None),
+            ("pkcs11:object=key", None),
+            ("token=one", None),
+        ] {
+            assert_eq!(label(uri).as_deref(), expected, "{uri}");
+        }
+    }
 }

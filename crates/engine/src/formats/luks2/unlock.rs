@@ -10,6 +10,7 @@ use super::binary;
 use super::derivation::{self, known_hash};
 use super::metadata::{Digest, Keyslot, Metadata};
 use super::read::ReadHeader;
+use super::recovery;
 use super::validate::{digests_of, printable, unknown};
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
@@ -109,6 +110,8 @@ pub fn try_keyslots(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, k
                 progress(before + part.min(effort), total);
             }
         };
+        let recovery_key = recovery::passphrase(&header.metadata, number, passphrase);
+        let passphrase = recovery_key.as_deref().unwrap_or(passphrase);
         let opened = open_keyslot(header, store, &Unlock { progress: Some(&show), ..*with }, number, passphrase);
         before += effort;
         match opened {
