@@ -17,7 +17,6 @@ use crate::partitions;
 use crate::store::{Access, FileStore, Store};
 use crate::trees::host::HostFolder;
 use crate::trees::{Subtree, Tree};
-use crate::volume::kept::tagged;
 use crate::volume::{Mapping, Volume};
 
 /// A volume to be opened: where it is, and what is known of it beforehand.
@@ -471,11 +470,9 @@ impl Locked {
     ///
     /// # Errors
     /// `Unsupported`.
-    pub fn check_isolated(&self) -> Result<()> {
-        match &self.found {
-            Found::Volume(volume) if volume.header.tagged() => Err(self.opening.place.at(tagged())),
-            _ => Ok(()),
-        }
+    pub fn check_isolated(&self, credentials: &[Credential]) -> Result<()> {
+        let checked = self.header().map_or(Ok(()), |header| header.check_isolated(credentials));
+        checked.map_err(|e| self.opening.place.at(e))
     }
 
     /// Tries the credentials.

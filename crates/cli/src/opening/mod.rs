@@ -509,7 +509,7 @@ impl OpenArgs {
         };
         locked.check(&unlock(&[]))?;
         if alone.is_some() {
-            locked.check_isolated()?;
+            locked.check_isolated(&[])?;
         }
         // A password is then that of a folder in it.
         if locked.is_clear() {
@@ -543,6 +543,7 @@ impl OpenArgs {
         // Once it is alone, the process cannot look any more how much memory there is.
         let memory_left = alone.map(|_| memory::available());
         if let Some(alone) = alone {
+            locked.check_isolated(&credentials)?;
             alone().context("the process that is to hold the keys")?;
         }
         let bar = Progress::trials("Opening");

@@ -153,6 +153,12 @@ fn what_cannot_be_isolated_is_refused_before_anything_is_asked() {
     run(create).succeeds();
     // Without a terminal, to be asked is an error of its own.
     run(["serve", ISOLATED, "--run", "true", &tagged]).fails(5, &["tags"]);
+    // A program would have to be started by whoever is to start none. Nothing is asked of it: this is no message of gpg's.
+    let (plain, key) = (folder.str("plain"), folder.str("key.gpg"));
+    fs::write(&plain, [0; 4096]).expect("a file");
+    fs::write(&key, "-----BEGIN PGP MESSAGE-----\n\n").expect("a file");
+    let by_gpg = ["--format=loop-AES", "--keyfile", &key, "--password-file", &folder.password];
+    run([&["serve", ISOLATED, "--run", "true"][..], &by_gpg, &[&plain]].concat()).fails(5, &["gpg"]);
     let files = folder.str("files");
     fs::create_dir(&files).expect("a folder");
     fs::create_dir(folder.path("at")).expect("a folder");

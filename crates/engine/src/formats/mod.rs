@@ -394,9 +394,13 @@ pub trait Header: Send {
         true
     }
 
-    /// Whether the header says that its sectors have tags.
-    fn tagged(&self) -> bool {
-        false
+    /// Refuses what cannot be unlocked, or used, where the keys are in a process that starts no programs: see
+    /// [`kept`](crate::volume::kept).
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    fn check_isolated(&self, _credentials: &[Credential]) -> Result<()> {
+        Ok(())
     }
 
     /// About how long trying wrong credentials takes on one thread, in microseconds: what the progress of `unlock` counts.

@@ -167,8 +167,8 @@ impl Header for InPartition {
         self.inside.as_ref()?.header.plan(with)
     }
 
-    fn tagged(&self) -> bool {
-        self.inside.as_ref().is_some_and(|inside| inside.header.tagged())
+    fn check_isolated(&self, credentials: &[Credential]) -> Result<()> {
+        self.inside.as_ref().map_or(Ok(()), |inside| inside.header.check_isolated(credentials))
     }
 
     fn effort(&self, with: &Unlock<'_>) -> u64 {

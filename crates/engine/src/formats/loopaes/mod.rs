@@ -146,6 +146,15 @@ impl Header for LoopAesHeader {
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
         asks_passphrase(keyfiles)
     }
+
+    fn check_isolated(&self, credentials: &[Credential]) -> Result<()> {
+        let by_gpg = |c: &Credential| matches!(c, Credential::Keyfile(file) if gpg::kind(file) != gpg::Kind::None);
+        match credentials.iter().any(by_gpg) {
+            true => Err(Error::unsupported("keys in a process of their own for a key file that gpg encrypted")
+                .hint("That process starts no programs. Leave out the isolation: one process opens it.")),
+            false => Ok(()),
+        }
+    }
 }
 
 /// A key file that is text needs no passphrase, and neither does one for a secret key that an agent has.

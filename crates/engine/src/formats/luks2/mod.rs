@@ -44,6 +44,7 @@ use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, Result};
 use crate::spec::Spec;
 use crate::store::Store;
+use crate::volume::kept::tagged;
 use binary::Which;
 use unlock::OpenedKey;
 
@@ -220,8 +221,9 @@ impl Header for Luks2Header {
         self.stored.data()
     }
 
-    fn tagged(&self) -> bool {
-        self.header.metadata.segments.iter().any(|(_, segment)| segment.integrity.is_some())
+    fn check_isolated(&self, _credentials: &[Credential]) -> Result<()> {
+        let tags = self.header.metadata.segments.iter().any(|(_, segment)| segment.integrity.is_some());
+        if tags { Err(tagged()) } else { Ok(()) }
     }
 
     fn describe(&self) -> Option<serde_json::Value> {
