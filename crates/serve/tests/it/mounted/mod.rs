@@ -222,7 +222,7 @@ fn serve_for_the_other_tests() {
         std::process::abort();
     });
     if let Err(e) = server::serve(&words) {
-        eprintln!("the server has ended: {e}");
+        eprintln!("the server has ended: {e:?}");
         std::process::exit(1);
     }
 }
