@@ -63,15 +63,15 @@ pub fn hide(secret: &Stat) -> io::Result<()> {
 }
 
 /// Passes none of them to any program any more: another process of this program reads the secrets, and this one does not know from
-/// which. With `stdin`, standard input is one of them.
+/// which. Standard input is one of them, unless it is a terminal.
 ///
 /// # Errors
 /// Those of [`hide`].
-pub fn hide_all(stdin: bool) -> io::Result<()> {
+pub fn hide_all() -> io::Result<()> {
     for number in numbers() {
         set(number, FdFlags::CLOEXEC);
     }
-    for number in numbers().chain(stdin.then_some(0)) {
+    for number in numbers().chain([0]) {
         if let Ok(stat) = fstat(borrow(number)) {
             hide(&stat)?;
         }

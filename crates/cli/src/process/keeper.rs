@@ -24,7 +24,7 @@ use claviger_engine::{Error, Result, Volume};
 use claviger_serve::inherited;
 use claviger_serve::keeper::{Borrowing, Lending, cage};
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::{Pid, Signal, getpid, kill_process, setsid};
+use rustix::process::{Pid, Signal, chdir, getpid, kill_process, setsid};
 use serde::{Deserialize, Serialize};
 
 use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
@@ -87,16 +87,10 @@ impl IsolationArgs {
     }
 
     /// Opens a volume whose keys another process holds. `words` is the command line, as the verb sees it.
-    pub fn open(
-        &self,
-        args: &OpenArgs,
-        access: Access,
-        protect: &ProtectArgs,
-        words: &[OsString],
-    ) -> anyhow::Result<OpenedVolume> {
+    pub fn open(&self, args: &OpenArgs, access: Access, words: &[OsString]) -> anyhow::Result<OpenedVolume> {
         let (lending, keepers) = Lending::new()?;
         let mut child = start(&lending, keepers, words)?;
-        inherited::hide_all(args.password_on_stdin() || protect.on_stdin())?;
+        inherited::hide_all()?;
         let stores = match args.stores(access) {
             Ok(stores) => stores,
             Err(e) => {
@@ -106,17 +100,17 @@ impl IsolationArgs {
                 return Err(e);
             }
         };
-        let kept = match lending.lend(&stores, &cancel::cancelled) {
-            Ok(Some(kept)) => kept,
+        let why = match lending.lend(&stores, &cancel::cancelled) {
+            Ok(Some(kept)) => return Ok(opened(lending, stores, kept)?),
             Ok(None) => return Err(ended(child)?),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {
-                let pid = Pid::from_raw(child.id().cast_signed()).context("a process has a number")?;
-                let _ = kill_process(pid, Signal::TERM);
-                return Err(ended(child)?);
-            }
-            Err(e) => return Err(e.into()),
+            Err(why) => why,
         };
-        Ok(opened(lending, stores, kept)?)
+        // It waits for nothing of this process any more, and this one for its end.
+        drop(lending);
+        let pid = Pid::from_raw(child.id().cast_signed()).context("a process has a number")?;
+        let _ = kill_process(pid, Signal::TERM);
+        let ended = ended(child)?;
+        Err(if why.kind() == io::ErrorKind::Interrupted { ended } else { why.into() })
     }
 
     /// Does the keeper's work.
@@ -134,6 +128,8 @@ impl IsolationArgs {
         }
         let null = OpenOptions::new().read(true).write(true).open("/dev/null").context("/dev/null")?;
         let alone = || {
+            // The folder that it was started from is nobody's to hold.
+            chdir("/")?;
             let [socket, memory] = borrowing.descriptors();
             let walls = cage::enter(&[socket, memory, null.as_fd()])?;
             missing.borrow_mut().extend(walls.iter().map(ToString::to_string));
@@ -141,7 +137,7 @@ impl IsolationArgs {
         };
         let opened = args.open_lent(&borrowing, access, protect, &alone)?;
         let OpenVolume { volume, facts, stored, warnings, trials, took, .. } = opened;
-        let keys = Keys::of(volume.layout(), access == Access::ReadWrite);
+        let keys = Keys::of(volume.layout(), access == Access::ReadWrite && borrowing.disk().writable());
         let kept = Kept {
             outline: Outline::of(volume.layout()).map_err(|e| e.at(args.store_path()))?,
             format: facts.format.to_owned(),

@@ -171,7 +171,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let (facts, volume) = if args.raw {
         (None, args.open.raw(access)?)
     } else if args.isolation.asked() {
-        let opened = args.isolation.open(&args.open, access, &args.protect, words);
+        let opened = args.isolation.open(&args.open, access, words);
         let opened = opened.map_err(|e| say_where(e, &args.open.path, &runtime))?;
         (Some(opened.facts.clone()), opened.into_served())
     } else {

@@ -120,7 +120,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         (None, args.open.raw(access)?)
     } else {
         let opened = match args.isolation.asked() {
-            true => args.isolation.open(&args.open, access, &args.protect, words)?,
+            true => args.isolation.open(&args.open, access, words)?,
             false => args.open.open_protecting(access, &args.protect)?,
         };
         (Some(opened.facts.clone()), opened.into_served())

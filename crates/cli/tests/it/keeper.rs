@@ -1,6 +1,7 @@
 //! `--isolate-keys`: the same volume, the same words, and no key in the process that serves.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::common::mounts::{Place, wait_until};
@@ -226,6 +227,10 @@ fn the_keeper_is_caged() {
         open.sort();
         let kinds: Vec<&str> = open.iter().map(|to| to.split([':', ' ']).next().expect("a word")).collect();
         assert_eq!(kinds, ["/dev/null", "/dev/null", "/dev/null", "/dev/null", "/memfd", "socket"], "{open:?}");
+        // Nothing that is mounted is held by it: not by its folder, nor by a copy of what is mounted where.
+        let of = |pid: u32, what: &str| fs::read_link(format!("/proc/{pid}/{what}")).expect("a link");
+        assert_eq!(of(keeper, "cwd"), Path::new("/"));
+        assert_eq!(of(keeper, "ns/mnt"), of(std::process::id(), "ns/mnt"));
     }
     served.stop().succeeds();
     wait_until("the keeper ends with it", || ended(keeper));

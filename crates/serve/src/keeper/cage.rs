@@ -45,7 +45,7 @@ pub fn prepare() {
 }
 
 /// Numbers of descriptors, from 0 on, that may still come.
-const DESCRIPTORS: u64 = 16;
+const DESCRIPTORS: u64 = 256;
 
 /// Closes the cage around this process, once it has read its secrets: of its descriptors it keeps the standard ones and `keep`. The
 /// caller has no other thread, or what is missing is more.

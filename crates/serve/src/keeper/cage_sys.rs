@@ -23,9 +23,10 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
 }
 
 /// Namespaces of its own, and so no rights over what is outside of them: nobody else's files, no network. Not of processes, since that
-/// is for children only, and threads could not be started any more (clone(2), `EINVAL`).
+/// is for children only, and threads could not be started any more (clone(2), `EINVAL`). Not of mounts: a copy would hold all that is
+/// mounted now, however often it is unmounted outside.
 pub fn unshare() -> io::Result<()> {
-    let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWNS;
+    let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     // SAFETY: it takes no memory; what descriptors mean stays the same.
     check(unsafe { libc::syscall(libc::SYS_unshare, flags) })
 }

@@ -28,15 +28,26 @@ pub(super) struct Kept {
     pub awake: Awake,
 }
 
+/// A thread that panics takes the keeper along: whoever waits for its answer would wait for ever.
+struct Together;
+
+impl Drop for Together {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 impl Kept {
-    /// Starts a thread for each slot.
+    /// Starts a thread for each slot. All memory that they need is there then.
     pub fn start(self: &Arc<Self>) -> io::Result<()> {
         for slot in 0..SLOTS {
-            let kept = Arc::clone(self);
+            let (kept, room) = (Arc::clone(self), Secret::zeroed(PIECE));
             thread::Builder::new()
                 .name(format!("slot-{slot}"))
                 .stack_size(128 << 10)
-                .spawn(move || kept.serve(slot))?;
+                .spawn(move || kept.serve(slot, room))?;
         }
         Ok(())
     }
@@ -46,15 +57,14 @@ impl Kept {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    fn serve(&self, slot: usize) {
+    fn serve(&self, slot: usize, mut room: Secret) {
+        let _all = Together;
         let _counted = Running::new(&self.awake);
         let request = self.shared.request(slot);
-        // Made by the first request: most slots never get one.
-        let mut room = None;
         let mut spinner = Spinner::default();
         loop {
             self.wait_for(request, &mut spinner);
-            let answer = self.answer(slot, request, room.get_or_insert_with(|| Secret::zeroed(PIECE)));
+            let answer = self.answer(slot, request, &mut room);
             request.answer.store(answer, Ordering::Relaxed);
             // Either this is seen by an asker that is about to sleep, or that it sleeps is seen here.
             request.state.store(ANSWERED, Ordering::SeqCst);
