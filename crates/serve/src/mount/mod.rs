@@ -4,7 +4,6 @@
 //! read and write the file, or this process serves them itself. In every case teardown begins at the top: first the
 //! file system, then the file below it; it is complete when everything has been written to the store.
 
-mod apart;
 mod drivers;
 mod holders;
 mod image;
@@ -37,7 +36,6 @@ use drivers::{Call, Program, Way};
 use image::Served;
 use unmount::{Detached, InView, detach, flush, in_view};
 
-pub use apart::apart;
 pub use drivers::find as find_program;
 pub use loop_device::LoopDevice;
 pub use unmount::{Ended, clean_all, end};
