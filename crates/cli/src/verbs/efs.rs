@@ -603,7 +603,7 @@ fn carry_out(
     };
     let mounted = mount::mount(Arc::new(CountedStore::new(Arc::clone(store))), &request, live);
     let mounted = mounted.map_err(|e| e.at(disk))?;
-    let done = change_all(&dir, job, keys, items, changed);
+    let done = mount::apart(|| change_all(&dir, job, keys, items, changed)).map_err(Error::from).flatten();
     // What was changed before an error stays so, and must be written.
     let ended = end(mounted).map_err(|e| e.at(disk));
     let done = done?;

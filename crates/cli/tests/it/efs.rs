@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use crate::common::mounts::*;
 use crate::common::*;
@@ -237,4 +239,50 @@ fn a_user_encrypts_in_a_volume_where_the_administrator_lets_users_share() {
         Command::new(env!("CARGO_BIN_EXE_claviger")).args(read).args(password).output().map(done).expect("it starts");
     assert!(std::mem::take(&mut read.out) == plain(8192), "{}", read.err);
     place.nothing_is_left();
+}
+
+#[test]
+fn a_killed_program_leaves_the_file_and_no_mount() {
+    // Somewhere in its reading, its writing and its renaming, or when it is done.
+    for pause in [0, 10, 30, 100, 300] {
+        if killed_after(Duration::from_millis(pause)).is_none() {
+            return;
+        }
+    }
+}
+
+fn killed_after(pause: Duration) -> Option<()> {
+    let disk = Disk::new(false)?;
+    let mine = certificate(&disk.me);
+    let mut command = disk.place.command(env!("CARGO_BIN_EXE_claviger"));
+    let mut child = command
+        .args(["efs", "encrypt", &disk.image, ":/Users/me/Docs/big", "--for", &mine])
+        .spawn()
+        .expect("it starts");
+    let mounted = |what: &str| {
+        fs::read_to_string("/proc/self/mounts").expect("mounts").lines().any(|line| {
+            line.split(' ')
+                .nth(1)
+                .is_some_and(|dir| Path::new(dir).starts_with(disk.place.runtime()) && dir.ends_with(what))
+        })
+    };
+    wait_until("it has mounted", || mounted("/files"));
+    thread::sleep(pause);
+    for owner in fs::read_dir(disk.place.runtime()).expect("a folder").flatten() {
+        if let Some((pid, _)) = owner.file_name().to_string_lossy().split_once('-') {
+            let _ = Command::new("kill").args(["-KILL", pid]).status();
+        }
+    }
+    // None of its threads waits for the file system whose image it served.
+    let _ = child.wait();
+    // The next one tidies up; until then the image may still be held.
+    wait_until("it can be used again", || {
+        let done = disk.efs("encrypt", &[":/Users/me/letter.txt", "--for", &mine]);
+        done.code == 0 || done.err.contains("encrypted already")
+    });
+    assert!(!mounted("/files") && !mounted("/image"));
+    assert!(disk.read(&disk.me, FILES[1].0).succeeds().out == plain(1_300_001), "old or new");
+    assert!(disk.read(&disk.me, FILES[0].0).succeeds().out == plain(8192));
+    disk.place.nothing_is_left();
+    Some(())
 }

@@ -4,6 +4,7 @@
 //! read and write the file, or this process serves them itself. In every case teardown begins at the top: first the
 //! file system, then the file below it; it is complete when everything has been written to the store.
 
+mod apart;
 mod drivers;
 mod holders;
 mod image;
@@ -30,12 +31,13 @@ use claviger_engine::{Error, ErrorKind, Result, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, geteuid};
 
-use crate::fuse::Options;
+use crate::fuse::{Options, Transport};
 use crate::sessions::{Live, Process, escape};
 use drivers::{Call, Program, Way};
 use image::Served;
 use unmount::{Detached, InView, detach, flush, in_view};
 
+pub use apart::apart;
 pub use drivers::find as find_program;
 pub use loop_device::LoopDevice;
 pub use unmount::{Ended, clean_all, end};
@@ -53,7 +55,7 @@ pub enum Choice {
     /// The one with this name.
     Named(String),
     /// One of this kind, by a FUSE program also where the kernel could, and to be written: it is an error if the program shows it
-    /// read-only, as ntfs-3g does where Windows has hibernated.
+    /// read-only, as ntfs-3g does where Windows has hibernated. This process may use it itself, [`apart`].
     Program(Kind),
 }
 
@@ -149,7 +151,11 @@ pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut li
         Choice::Program(kind) => Some(drivers::way_by_program(*kind, root)?),
     };
     let dir = &request.dir;
-    let mut mounting = Mounting { dir, read_only, options: &request.options, store: &store, live: &mut live };
+    let to_write = matches!(request.filesystem, Choice::Program(_));
+    // The memory of a ring is a process's as long as one of its threads lives, and holds the connection: see [`apart`].
+    let transport = if to_write { Transport::Device } else { Transport::Auto };
+    let mut mounting =
+        Mounting { dir, read_only, options: &request.options, transport, store: &store, live: &mut live };
     let (served, top, name, warnings) = match way {
         None => (mounting.image_at(dir, false)?, Top::Nothing, "none".to_owned(), Vec::new()),
         Some(Way::Own(kind)) => {
@@ -161,7 +167,6 @@ pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut li
             (served, Top::Kernel, kind, warnings)
         }
         Some(Way::Program { path, program, kind }) => {
-            let to_write = matches!(request.filesystem, Choice::Program(_));
             let (served, child) = mounting.program(&path, program, to_write)?;
             (served, Top::Program(child), kind.mount_type().to_owned(), Vec::new())
         }
@@ -214,6 +219,7 @@ struct Mounting<'a> {
     dir: &'a Path,
     read_only: bool,
     options: &'a [String],
+    transport: Transport,
     store: &'a Arc<CountedStore<Arc<dyn Store>>>,
     live: &'a mut Live,
 }
@@ -239,7 +245,8 @@ impl Mounting<'_> {
 
     /// The volume appears in the system's list of mounts.
     fn options(&self, shared: bool) -> Options {
-        Options { source: escape(&self.live.session().record.volume), shared, ..Options::default() }
+        let source = escape(&self.live.session().record.volume);
+        Options { transport: self.transport, source, shared, ..Options::default() }
     }
 
     fn kernel(&mut self, kind: &str, unreplayed: Option<&str>) -> Result<(Served, Vec<String>)> {
@@ -289,7 +296,7 @@ impl Mounting<'_> {
             self.live.update(|record| record.driver = Some(process))?;
             wait_until_mounted(&mut child, self.dir)
         });
-        let usable = mounted.and_then(|mounted| Ok(mounted && (!to_write || writable(self.dir)?)));
+        let usable = mounted.and_then(|mounted| Ok(mounted && (!to_write || apart(|| writable(self.dir))??)));
         match usable {
             Ok(true) => Ok((served, child)),
             failed => {

@@ -137,8 +137,9 @@ impl HostNode {
     }
 }
 
+/// Of this thread: one may have a table of descriptors of its own, where a number means something else than in the others.
 fn path(descriptor: &impl AsRawFd) -> String {
-    format!("/proc/self/fd/{}", descriptor.as_raw_fd())
+    format!("/proc/thread-self/fd/{}", descriptor.as_raw_fd())
 }
 
 /// All that were returned and not given back.
