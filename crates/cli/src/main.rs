@@ -15,7 +15,7 @@ use process::helper;
 use terminal::exit;
 use verbs::{
     attach, benchmark, cat, change, completions, convert, cp, create, detach, efs, explain, header, identify, info,
-    keyfile, keyslot, lab, list, ls, man, mount, reencrypt, resize, serve, token, tree, unmount, verify,
+    keyfile, keyslot, lab, list, lock, ls, man, mount, reencrypt, resize, serve, token, tree, unlock, unmount, verify,
 };
 
 /// How errors are told, for `--help` and the man pages.
@@ -52,6 +52,8 @@ enum Verb {
     Serve(serve::Args),
     Mount(Box<mount::Args>),
     Unmount(unmount::Args),
+    Lock(lock::Args),
+    Unlock(Box<unlock::Args>),
     List(list::Args),
     Attach(Box<attach::Args>),
     Detach(detach::Args),
@@ -106,6 +108,8 @@ fn main() -> ExitCode {
         Verb::Serve(args) => serve::run(args, &words),
         Verb::Mount(args) => mount::run(args, &words),
         Verb::Unmount(args) => unmount::run(args),
+        Verb::Lock(args) => lock::run(args),
+        Verb::Unlock(args) => unlock::run(args, &words),
         Verb::List(args) => list::run(args),
         Verb::Attach(args) => attach::run(args),
         Verb::Detach(args) => detach::run(args),
@@ -141,6 +145,8 @@ impl Verb {
             Self::Serve(args) => args.json,
             Self::Mount(args) => args.json,
             Self::Unmount(args) => args.json,
+            Self::Lock(args) => args.json,
+            Self::Unlock(args) => args.json,
             Self::Attach(args) => args.json,
             Self::Detach(args) => args.json,
             Self::List(args) => args.json,

@@ -346,6 +346,7 @@ fn beside_on_host(format: &dyn FileFormat, path: &Path) -> Beside {
 }
 
 /// What an [`Opening`] is about: see [`Opening::stores`].
+#[derive(Clone)]
 pub struct Stores {
     /// The whole file or device.
     pub disk: Arc<dyn Store>,

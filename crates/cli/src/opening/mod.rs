@@ -43,7 +43,7 @@ use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, output, size};
 
 /// Which volume, what opens it, and what narrows the trials.
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 pub struct OpenArgs {
     /// The file or block device that holds the volume, or a folder whose files are encrypted one by one
     #[arg(value_name = "VOLUME")]

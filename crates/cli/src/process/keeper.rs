@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -22,7 +22,9 @@ use claviger_engine::store::Access;
 use claviger_engine::volume::kept::{Keeper, Keys, Outline};
 use claviger_engine::{Error, Result, Volume};
 use claviger_serve::inherited;
+use claviger_serve::keeper::locking::{Listening, Lockable, Locks};
 use claviger_serve::keeper::{Borrowing, Lending, cage};
+use claviger_serve::sessions::Session;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, chdir, getpid, kill_process, setsid};
 use serde::{Deserialize, Serialize};
@@ -86,10 +88,16 @@ impl IsolationArgs {
         }
     }
 
-    /// Opens a volume whose keys another process holds. `words` is the command line, as the verb sees it.
-    pub fn open(&self, args: &OpenArgs, access: Access, words: &[OsString]) -> anyhow::Result<OpenedVolume> {
+    /// Those of a process that holds the keys, told of its channel.
+    pub fn of_keeper(channel: &[i32]) -> Self {
+        Self { isolate_keys: true, keeper: channel.to_vec() }
+    }
+
+    /// Opens a volume whose keys another process holds, and lets it be locked. `words` is the command line, as the verb sees it.
+    pub fn open(&self, args: &OpenArgs, access: Access, words: &[OsString]) -> anyhow::Result<(OpenedVolume, Locking)> {
         let (lending, keepers) = Lending::new()?;
-        let mut child = start(&lending, keepers, words)?;
+        let mut child = start([keepers.as_fd(), lending.memory()], words)?;
+        drop(keepers);
         inherited::hide_all()?;
         let stores = match args.stores(access) {
             Ok(stores) => stores,
@@ -113,14 +121,16 @@ impl IsolationArgs {
         Err(if why.kind() == io::ErrorKind::Interrupted { ended } else { why.into() })
     }
 
-    /// Does the keeper's work.
-    pub fn keep(&self, args: &OpenArgs, access: Access, protect: &ProtectArgs) -> anyhow::Result<()> {
+    /// Does the keeper's work. Without `access` the volume is written to if its file may be.
+    pub fn keep(&self, args: &OpenArgs, access: Option<Access>, protect: &ProtectArgs) -> anyhow::Result<()> {
         cage::prepare();
         let &[socket, memory] = &self.keeper[..] else {
             return Err(Error::misuse("the channel has two descriptors").into());
         };
         let borrowing = Borrowing::accept(inherited::take(socket)?, inherited::take(memory)?)?;
         let Some(borrowing) = borrowing else { return Err(Silent(0).into()) };
+        let writable = if borrowing.disk().writable() { Access::ReadWrite } else { Access::ReadOnly };
+        let access = access.unwrap_or(writable);
         // What this machine does not let it have is told once the volume is open.
         let missing = RefCell::new(Vec::new());
         if !hide_from_kernel() {
@@ -137,7 +147,7 @@ impl IsolationArgs {
         };
         let opened = args.open_lent(&borrowing, access, protect, &alone)?;
         let OpenVolume { volume, facts, stored, warnings, trials, took, .. } = opened;
-        let keys = Keys::of(volume.layout(), access == Access::ReadWrite && borrowing.disk().writable());
+        let keys = Keys::of(volume.layout(), access == Access::ReadWrite && writable == Access::ReadWrite);
         let kept = Kept {
             outline: Outline::of(volume.layout()).map_err(|e| e.at(args.store_path()))?,
             format: facts.format.to_owned(),
@@ -166,23 +176,22 @@ fn without(missing: &[String]) -> Vec<String> {
     if missing.is_empty() { Vec::new() } else { vec![said()] }
 }
 
-/// Starts the keeper: with the same command line, and its ends of the channel.
-fn start(lending: &Lending, socket: OwnedFd, words: &[OsString]) -> anyhow::Result<Child> {
+/// Starts the keeper: with the same command line, and its ends of the channel, the socket and the memory.
+pub fn start(ends: [BorrowedFd<'_>; 2], words: &[OsString]) -> anyhow::Result<Child> {
     let own = std::env::current_exe().ok().filter(|path| path.is_file());
     let mut command = Command::new(own.unwrap_or_else(|| "/proc/self/exe".into()));
     command.args(&words[1..2]);
-    command.arg(format!("--keeper={},{}", socket.as_raw_fd(), lending.memory().as_raw_fd()));
+    command.arg(format!("--keeper={},{}", ends[0].as_raw_fd(), ends[1].as_raw_fd()));
     command.args(&words[2..]).stdout(Stdio::null());
-    fcntl_setfd(&socket, FdFlags::empty())?;
-    fcntl_setfd(lending.memory(), FdFlags::empty())?;
     inherited::pass_on_all();
+    ends.iter().try_for_each(|end| fcntl_setfd(end, FdFlags::empty()))?;
     let child = command.spawn().context("starting the process that is to hold the keys");
-    fcntl_setfd(lending.memory(), FdFlags::CLOEXEC)?;
+    ends.iter().try_for_each(|end| fcntl_setfd(end, FdFlags::CLOEXEC))?;
     child
 }
 
 /// What this process ends with where the keeper has ended before the volume was open.
-fn ended(mut child: Child) -> anyhow::Result<anyhow::Error> {
+pub fn ended(mut child: Child) -> anyhow::Result<anyhow::Error> {
     let status = child.wait()?;
     Ok(match (status.code(), status.signal()) {
         // It has said why.
@@ -195,13 +204,32 @@ fn ended(mut child: Child) -> anyhow::Result<anyhow::Error> {
 }
 
 /// The volume, of which the keeper has the keys.
-fn opened(lending: Lending, stores: Stores, kept: Kept) -> Result<OpenedVolume> {
+fn opened(lending: Lending, stores: Stores, kept: Kept) -> Result<(OpenedVolume, Locking)> {
     let Kept { outline, format, cipher, mode, stored, warnings, trials, took } = kept;
-    let asking: Arc<dyn Keeper> = Arc::new(lending.opened(lost)?);
-    let layout = outline.kept_by(&asking)?;
+    // Once a signal has come, whoever waits for an unlocking would hold up the end.
+    let keeper = Arc::new(Lockable::new(lending.opened(lost)?, cancel::cancelled));
+    let layout = outline.clone().kept_by(&(Arc::clone(&keeper) as Arc<dyn Keeper>))?;
     let facts = Facts::new(by_name(&format)?.name(), cipher, mode, &layout);
-    let volume = Volume::new(stores.data, layout);
-    Ok(OpenedVolume { volume, facts, stored, warnings, trials, took, mapping: None, _header: stores.header })
+    let volume = Volume::new(Arc::clone(&stores.data), layout);
+    let _header = stores.header.clone();
+    let locking = Locking(Locks { keeper, stores, outline, outline_of: |kept: &Kept| &kept.outline, lost });
+    Ok((OpenedVolume { volume, facts, stored, warnings, trials, took, mapping: None, _header }, locking))
+}
+
+/// The way to lock what was opened.
+pub struct Locking(Locks<Kept>);
+
+impl Locking {
+    /// What says whether it is locked. It keeps nothing open.
+    pub fn locked(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let keeper = Arc::downgrade(&self.0.keeper);
+        move || keeper.upgrade().is_some_and(|keeper| keeper.locked())
+    }
+
+    /// Answers `claviger lock` and `claviger unlock` as long as what is returned lives.
+    pub fn listen(self, session: &Session) -> Result<Listening> {
+        self.0.listen(&session.folder).map_err(|e| Error::from(e).at(&session.folder))
+    }
 }
 
 /// Ends this process as a signal would: politely, with everything below written.

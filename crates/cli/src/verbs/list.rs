@@ -75,7 +75,7 @@ impl Report for List {
             let access = if record.read_only { ", read-only" } else { "" };
             line("size", format!("{}{access}", size::exact(record.size)))?;
             line("since", crate::verbs::info::date(record.since.cast_signed()))?;
-            if let Some(Status { traffic, damage_prevented }) = status {
+            if let Some(Status { traffic, damage_prevented, locked: _ }) = status {
                 line("read", size::exact(traffic.read))?;
                 line("written", size::exact(traffic.written))?;
                 if traffic.failed_writes > 0 {
@@ -84,6 +84,9 @@ impl Report for List {
                 if *damage_prevented {
                     line("protection", "a write that would have damaged the hidden volume was refused".to_owned())?;
                 }
+            }
+            if status.is_some_and(|status| status.locked) {
+                line("locked", "its keys are forgotten until `claviger unlock`".to_owned())?;
             }
             match *state {
                 "dead" => line("state", "its server was killed; `claviger unmount` cleans up what it left".to_owned())?,

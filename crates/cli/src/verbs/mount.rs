@@ -25,7 +25,7 @@ use crate::opening::files::{self, InsideArgs};
 use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
 use crate::process::background::{self, Told};
 use crate::process::guard;
-use crate::process::keeper::{self as isolation, IsolationArgs};
+use crate::process::keeper::{self as isolation, IsolationArgs, Locking};
 use crate::process::traced::TraceArgs;
 use crate::terminal::output::{self, ReaderGone, Report};
 use crate::terminal::{cancel, duration};
@@ -148,7 +148,7 @@ struct MountReport {
 pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     apart(&args.open.path, &args.dir)?;
     if args.isolation.keeper() {
-        return args.isolation.keep(&args.open, args.access(), &args.protect);
+        return args.isolation.keep(&args.open, Some(args.access()), &args.protect);
     }
     if args.isolation.asked() && args.wants_folder() {
         return Err(isolation::no_folders().at(&args.open.path).into());
@@ -168,11 +168,13 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let dir = empty_folder(&args.dir)?;
 
     let access = args.access();
+    let mut locking = None;
     let (facts, volume) = if args.raw {
         (None, args.open.raw(access)?)
     } else if args.isolation.asked() {
         let opened = args.isolation.open(&args.open, access, words);
-        let opened = opened.map_err(|e| say_where(e, &args.open.path, &runtime))?;
+        let (opened, keys) = opened.map_err(|e| say_where(e, &args.open.path, &runtime))?;
+        locking = Some(keys);
         (Some(opened.facts.clone()), opened.into_served())
     } else {
         let opened = args.open.open_for_files_protecting(access, &args.protect);
@@ -206,10 +208,13 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let live = runtime.begin(record)?;
     // Whoever asks does not keep the volume open, and locked, when it is not served any more.
     let counted = Arc::downgrade(&store);
-    let control = live.answer(move || counted.upgrade().map(|store| status(&store)).unwrap_or_default())?;
+    let locked = locking.as_ref().map(Locking::locked);
+    let control =
+        live.answer(move || counted.upgrade().map(|store| status(&store, locked.as_ref())).unwrap_or_default())?;
+    let locks = locking.map(|locking| locking.listen(live.session())).transpose()?;
     let mounted = mount::mount(store, &request, live).map_err(|e| e.at(&args.open.path))?;
     serve(args, mounted, sector_size, signals, parent)?;
-    drop(control);
+    drop((control, locks));
     args.isolation.check()
 }
 
@@ -231,7 +236,7 @@ fn serve_folder(
     cancel::check()?;
     let live = runtime.begin(record)?;
     let counted = Arc::downgrade(&tree);
-    let status = |tree: Arc<Stacked>| Status { traffic: tree.traffic(), damage_prevented: false };
+    let status = |tree: Arc<Stacked>| Status { traffic: tree.traffic(), ..Status::default() };
     let control = live.answer(move || counted.upgrade().map(status).unwrap_or_default())?;
     let mounted = mount::mount_folder(tree, FILES, &args.request(dir), live).map_err(|e| e.at(&args.open.path))?;
     serve(args, mounted, SMALLEST_SECTOR, signals, parent)?;
@@ -283,9 +288,10 @@ fn signals() -> io::Result<UnixStream> {
     Ok(read)
 }
 
-/// What the server says of itself.
-pub fn status(store: &CountedStore<Arc<dyn Store>>) -> Status {
-    Status { traffic: store.traffic(), damage_prevented: store.damage_prevented() }
+/// What the server says of itself. `locked` is there where its keys can be forgotten.
+pub fn status(store: &CountedStore<Arc<dyn Store>>, locked: Option<&impl Fn() -> bool>) -> Status {
+    let locked = locked.is_some_and(|locked| locked());
+    Status { traffic: store.traffic(), damage_prevented: store.damage_prevented(), locked }
 }
 
 /// The record of a volume, or of a file that is not decrypted, which this process serves from now on.

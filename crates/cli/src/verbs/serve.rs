@@ -14,6 +14,7 @@ use claviger_engine::formats::Facts;
 use claviger_engine::store::{Access, CountedStore, SMALLEST_SECTOR};
 use claviger_engine::{Error, Store};
 use claviger_serve::inherited;
+use claviger_serve::keeper::locking::Listening;
 use claviger_serve::nbd::{Address, Export, Handle, Options, Server};
 use claviger_serve::sessions::{Control, Live, Record, Runtime};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
@@ -23,7 +24,7 @@ use signal_hook::iterator::Signals;
 use crate::opening::{OpenArgs, ProtectArgs};
 use crate::process::background::Told;
 use crate::process::guard;
-use crate::process::keeper::IsolationArgs;
+use crate::process::keeper::{IsolationArgs, Locking};
 use crate::process::traced::TraceArgs;
 use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, ReaderGone, Report};
@@ -114,13 +115,18 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let at = |e: Error| e.at(&args.open.path);
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
     if args.isolation.keeper() {
-        return args.isolation.keep(&args.open, access, &args.protect);
+        return args.isolation.keep(&args.open, Some(access), &args.protect);
     }
+    let mut locking = None;
     let (facts, store): (_, Arc<dyn Store>) = if args.raw {
         (None, args.open.raw(access)?)
     } else {
         let opened = match args.isolation.asked() {
-            true => args.isolation.open(&args.open, access, words)?,
+            true => {
+                let (opened, keys) = args.isolation.open(&args.open, access, words)?;
+                locking = Some(keys);
+                opened
+            }
             false => args.open.open_protecting(access, &args.protect)?,
         };
         (Some(opened.facts.clone()), opened.into_served())
@@ -151,7 +157,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         pid: std::process::id(),
     };
     // A server that nobody can list serves all the same.
-    let _listed = facts.and_then(|facts| list(&args.open.path, &facts, &serving, Arc::clone(&store)).ok());
+    let _listed = facts.and_then(|facts| list(&args.open.path, &facts, &serving, Arc::clone(&store), locking).ok());
     let client = Arc::new(Running::default());
     let signals = watch_signals(server.handle(), Arc::clone(&client))?;
     // A signal may have come before anybody watched.
@@ -200,12 +206,15 @@ fn list(
     facts: &Facts,
     serving: &Serving,
     store: Arc<CountedStore<Arc<dyn Store>>>,
-) -> anyhow::Result<(Live, Control)> {
+    locking: Option<Locking>,
+) -> anyhow::Result<(Control, Option<Listening>, Live)> {
     let record = crate::verbs::mount::record(path, Some(facts), serving.size)?;
     let record = Record { uri: Some(serving.uri.clone()), read_only: serving.read_only, ..record };
     let live = Runtime::of_this_user()?.begin(record)?;
-    let control = live.answer(move || crate::verbs::mount::status(&store))?;
-    Ok((live, control))
+    let locked = locking.as_ref().map(Locking::locked);
+    let control = live.answer(move || crate::verbs::mount::status(&store, locked.as_ref()))?;
+    let locks = locking.map(|locking| locking.listen(live.session())).transpose()?;
+    Ok((control, locks, live))
 }
 
 /// The first signal ends the command, or else the server.

@@ -4,7 +4,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use claviger_engine::Error;
+use claviger_engine::{Error, Result};
+use claviger_serve::keeper::locking::{self, Meanwhile};
 use claviger_serve::mount::{self, Ended};
 use claviger_serve::sessions::{Runtime, Session, escape};
 use serde::Serialize;
@@ -67,9 +68,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let sessions = runtime.sessions()?;
     let mut chosen: Vec<&Session> = Vec::new();
     for target in &args.targets {
-        let session = find(&sessions, target).ok_or_else(|| {
-            Error::misuse("you have not mounted or served this").at(target).hint("`claviger list` shows what is.")
-        })?;
+        let session = find(&sessions, target)?;
         if !chosen.iter().any(|other| other.folder == session.folder) {
             chosen.push(session);
         }
@@ -81,7 +80,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut unmounted = Vec::new();
     let mut failed = None;
     for session in chosen {
-        match mount::end(session, args.force, args.timeout) {
+        match unlocked(session, args.force).and_then(|()| mount::end(session, args.force, args.timeout)) {
             Ok(how) => {
                 // The folder was made by `claviger attach`.
                 if let Some(dir) = session.record.dir.as_ref().filter(|dir| dir.starts_with(runtime.path())) {
@@ -103,8 +102,22 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     failed.map_or(Ok(()), |silent| Err(silent.into()))
 }
 
+/// Fails if the volume is locked: the last of it could not be written. With `force` nobody waits for that any more.
+fn unlocked(session: &Session, force: bool) -> Result<()> {
+    match session.status() {
+        Some(status) if status.locked && force => Ok(locking::lock(&session.folder, Meanwhile::Fail)?),
+        Some(status) if status.locked => Err(Error::misuse("it is locked")
+            .at(&session.record.volume)
+            .hint("`claviger unlock` first, or --force: then what was not written before it was locked is lost.")),
+        _ => Ok(()),
+    }
+}
+
 /// The session that is meant: by its folder before by its volume, the last one first.
-fn find<'a>(sessions: &'a [Session], target: &Path) -> Option<&'a Session> {
+///
+/// # Errors
+/// `Misuse` if there is none.
+pub fn find<'a>(sessions: &'a [Session], target: &Path) -> Result<&'a Session> {
     let means = |path: &Path| {
         let of = |s: &&Session| s.record.dir.as_deref() == Some(path) || s.record.uri.as_deref() == path.to_str();
         let at_dir = sessions.iter().rev().find(of);
@@ -112,7 +125,10 @@ fn find<'a>(sessions: &'a [Session], target: &Path) -> Option<&'a Session> {
     };
     // As it is written first: looking it up asks a server that may not answer.
     let written = std::path::absolute(target).ok();
-    means(target).or_else(|| means(&written?)).or_else(|| means(&target.canonicalize().ok()?))
+    let found = means(target).or_else(|| means(&written?)).or_else(|| means(&target.canonicalize().ok()?));
+    found.ok_or_else(|| {
+        Error::misuse("you have not mounted or served this").at(target).hint("`claviger list` shows what is.")
+    })
 }
 
 impl One {

@@ -9,17 +9,17 @@ use claviger_testkit::tools;
 const INNER: &str = "the hidden volume's own password";
 
 /// A folder with an outer volume of 4 MiB, a FAT file system with a file in it, and both passwords.
-struct Hiding {
-    folder: Folder,
-    inner: String,
-    volume: String,
+pub struct Hiding {
+    pub folder: Folder,
+    pub inner: String,
+    pub volume: String,
     filesystem: Vec<u8>,
 }
 
 const PLAIN: u64 = (4 << 20) - (256 << 10);
 
 impl Hiding {
-    fn new(format: &str) -> Option<Self> {
+    pub fn new(format: &str) -> Option<Self> {
         let (mkfs, mcopy, _) = (tools::program("mkfs.vfat")?, tools::program("mcopy")?, tools::program("nbdcopy")?);
         let folder = Folder::new();
         let inner = folder.str("inner");
@@ -42,7 +42,7 @@ impl Hiding {
         Some(Self { filesystem: fs::read(&image).expect("the image"), folder, inner, volume })
     }
 
-    fn create<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
+    pub fn create<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
         let all = ["create", "--hidden", "--hash", "SHA-512", "--hidden-hash", "SHA-512", "--quick", &self.volume];
         let passwords = ["--password-file", &*self.folder.password, "--hidden-password-file", &self.inner];
         all.into_iter().chain(passwords).chain(more.iter().copied()).collect()

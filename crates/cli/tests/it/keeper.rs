@@ -11,10 +11,10 @@ use claviger_testkit::processes::{Memory, found};
 use claviger_testkit::reference::aes::Aes;
 use claviger_testkit::tools;
 
-const ISOLATED: &str = "--isolate-keys";
+pub const ISOLATED: &str = "--isolate-keys";
 
 /// The process that holds the keys of the one that serves.
-fn keeper_of(pid: u32) -> u32 {
+pub fn keeper_of(pid: u32) -> u32 {
     let children = processes().into_iter().filter(|(_, parent)| *parent == pid).map(|(child, _)| child);
     let keepers: Vec<u32> = children.filter(|child| name_of(*child).starts_with("claviger")).collect();
     assert_eq!(keepers.len(), 1, "{keepers:?}");
@@ -37,7 +37,7 @@ fn name_of(pid: u32) -> String {
 }
 
 /// Whether it has ended; its parent may not have taken note yet.
-fn ended(pid: u32) -> bool {
+pub fn ended(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_none_or(|(_, fields)| fields.trim_start().starts_with(['Z', 'X']))
 }

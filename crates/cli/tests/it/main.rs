@@ -24,6 +24,7 @@ mod lab_insight;
 mod lab_kernel;
 mod lab_report;
 mod lab_safety;
+mod locking;
 mod mounting;
 mod mounting_user;
 mod partitions;

@@ -59,6 +59,18 @@ impl Asking {
     }
 }
 
+impl Asking {
+    /// Lets the keeper go, and waits until it has ended.
+    pub(super) fn end(mut self) {
+        self.shared.closed.store(true, Ordering::SeqCst);
+        // It reads this as the end, and the watcher its own.
+        let _ = shutdown(self.shared.socket.as_fd(), Shutdown::Write);
+        if let Some(watcher) = self.watcher.take() {
+            let _ = watcher.join();
+        }
+    }
+}
+
 impl Drop for Asking {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::SeqCst);

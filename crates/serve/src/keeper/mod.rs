@@ -5,6 +5,7 @@
 //!   [`Keeper`](claviger_engine::volume::kept::Keeper) of the layout that comes back.
 //! * [`Borrowing`] is the keeper's: stores to unlock by, and then [`Borrowing::keep`], which encrypts and decrypts until the other
 //!   process has gone.
+//! * [`locking`] lets the keeper go for a while, and the volume wait for another.
 //! * [`cage`] is what the keeper gives up before it holds anything.
 //!
 //! Requests go through shared memory. They name a segment and a range; tweaks and initialisation vectors are the keeper's business.
@@ -15,6 +16,7 @@ mod asking;
 pub mod cage;
 mod cage_sys;
 mod keeping;
+pub mod locking;
 mod opening;
 mod shared_sys;
 

@@ -255,13 +255,13 @@ fn ended(error: &io::Error) -> bool {
 }
 
 /// A message: its length in four bytes, and JSON.
-fn send(mut socket: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+pub(super) fn send(mut socket: &UnixStream, message: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     let len = u32::try_from(text.len()).map_err(|_| io::ErrorKind::InvalidData)?;
     socket.write_all(&[&len.to_le_bytes()[..], &text].concat())
 }
 
-fn receive<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<T> {
+pub(super) fn receive<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<T> {
     let mut len = [0; 4];
     socket.read_exact(&mut len)?;
     let len = u32::from_le_bytes(len) as usize;

@@ -6,6 +6,7 @@
 //!   PID-TICKS-REALM/        the server: its PID, its start time, and the kernel and namespace of both
 //!     record.json           mode 0600, replaced atomically
 //!     control               a socket: sends the status to whoever connects
+//!     keys                  a socket: forgets the keys, or takes new ones, where they are in a process of their own
 //!     image/                where the plaintext is mounted as a file, if a file system lies on top of it
 //! ```
 
@@ -24,6 +25,8 @@ use claviger_engine::{Error, Result};
 use rustix::fs::OFlags;
 use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
+
+use crate::keeper::locking;
 
 pub use control::Control;
 pub use owner::Owner;
@@ -88,6 +91,9 @@ pub struct Status {
     pub traffic: Traffic,
     /// Whether a write that would have damaged the hidden volume was refused.
     pub damage_prevented: bool,
+    /// Whether its keys are forgotten for now.
+    #[serde(default)]
+    pub locked: bool,
 }
 
 /// This user's runtime folder, which nobody else can enter.
@@ -263,7 +269,8 @@ impl Drop for Live {
 /// mount.
 pub fn remove(folder: &Path) {
     let record = folder.join(RECORD);
-    for path in [files::beside(&record).ok(), Some(record), Some(folder.join("control"))].into_iter().flatten() {
+    let sockets = ["control", locking::SOCKET].map(|name| Some(folder.join(name)));
+    for path in [files::beside(&record).ok(), Some(record)].into_iter().chain(sockets).flatten() {
         let _ = fs::remove_file(path);
     }
     for path in [folder.join("files"), folder.join("image"), folder.to_owned()] {
@@ -289,7 +296,7 @@ fn private_folder(folder: &Path) -> Result<()> {
 
 /// The folder, held open so that a socket in it has a short path whatever the folder's own path is (unix(7): 108
 /// bytes).
-fn short_name(folder: &Path, name: &str) -> io::Result<(File, PathBuf)> {
+pub(crate) fn short_name(folder: &Path, name: &str) -> io::Result<(File, PathBuf)> {
     use std::os::fd::AsRawFd;
     let held = File::open(folder)?;
     let path = PathBuf::from(format!("/proc/self/fd/{}/{name}", held.as_raw_fd()));
@@ -333,7 +340,11 @@ mod tests {
         let mut live = runtime.begin(record()).expect("begun");
         live.update(|r| r.loop_device = Some("/dev/loop9".into())).expect("written");
         let control = live
-            .answer(|| Status { traffic: Traffic { read: 5, written: 6, failed_writes: 0 }, damage_prevented: true })
+            .answer(|| Status {
+                traffic: Traffic { read: 5, written: 6, failed_writes: 0 },
+                damage_prevented: true,
+                locked: true,
+            })
             .expect("a socket");
         let sessions = runtime.sessions().expect("read");
         assert_eq!(sessions.len(), 1);

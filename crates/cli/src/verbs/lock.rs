@@ -1,0 +1,129 @@
+//! `claviger lock`: forgets the keys of a volume that stays mounted or served.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use claviger_engine::{Error, Result};
+use claviger_serve::fuse;
+use claviger_serve::keeper::locking::{self, Meanwhile};
+use claviger_serve::sessions::{Runtime, Session, escape};
+use serde::Serialize;
+
+use crate::terminal::cancel;
+use crate::terminal::exit::{self, Silent};
+use crate::terminal::output::{self, Report};
+use crate::verbs::unmount;
+
+/// Forget the keys of volumes that stay mounted, until `claviger unlock`
+///
+/// For a machine that is suspended or left alone. Everything is written first; then the process that held the keys ends. What is read
+/// or written from now on waits. Takes volumes that were mounted or served with --isolate-keys. What programs have read may still be
+/// in their memory and in the kernel's.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger lock /mnt/old
+  claviger lock --all
+  claviger unlock /mnt/old")]
+pub struct Args {
+    /// The folder where it is mounted, or the file or device that holds the volume
+    #[arg(value_name = "DIR|VOLUME", required_unless_present = "all")]
+    targets: Vec<PathBuf>,
+
+    /// All volumes that you have mounted or serve with --isolate-keys
+    #[arg(long, conflicts_with = "targets")]
+    all: bool,
+
+    /// What is read or written fails instead of waiting. A file system that cannot write may have to be mounted anew
+    #[arg(long)]
+    fail: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Serialize)]
+struct Locked {
+    locked: Vec<String>,
+    /// Those whose keys are in the process that serves them.
+    open: Vec<String>,
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    cancel::install()?;
+    // The work is other processes': a signal ends the wait.
+    cancel::end_at_once();
+    let sessions = Runtime::of_this_user()?.sessions()?;
+    let meanwhile = if args.fail { Meanwhile::Fail } else { Meanwhile::Wait };
+    let mut chosen = args.targets.iter().map(|target| unmount::find(&sessions, target)).collect::<Result<Vec<_>>>()?;
+    if args.all {
+        chosen.extend(sessions.iter().filter(|session| session.alive()));
+    }
+    let mut all = Locked { locked: Vec::new(), open: Vec::new() };
+    let mut failed = None;
+    for session in chosen {
+        match lock(session, meanwhile) {
+            Ok(()) => all.locked.push(escape(&session.record.volume)),
+            Err(e) if args.all && locking::is_missing(&e) => all.open.push(escape(&session.record.volume)),
+            Err(e) => {
+                let e = said(e, session).into();
+                exit::report(&e, args.json);
+                failed = failed.or(Some(Silent::after(&e)));
+            }
+        }
+    }
+    if failed.is_none() || !all.locked.is_empty() {
+        output::print(&all, args.json)?;
+    }
+    failed.map_or(Ok(()), |silent| Err(silent.into()))
+}
+
+fn lock(session: &Session, meanwhile: Meanwhile) -> io::Result<()> {
+    locking::look(&session.folder)?;
+    // What is to be written would wait, or be lost.
+    if !session.status().is_some_and(|status| status.locked) {
+        settle(session)?;
+    }
+    locking::lock(&session.folder, meanwhile)
+}
+
+/// Has everything written that is to be.
+fn settle(session: &Session) -> io::Result<()> {
+    let Some(dir) = &session.record.dir else { return Ok(()) };
+    rustix::fs::syncfs(File::open(dir)?)?;
+    match session.record.filesystem.as_deref() {
+        Some("none") => File::open(dir.join(fuse::NAME))?.sync_all(),
+        _ => Ok(()),
+    }
+}
+
+/// Why a volume cannot be locked or unlocked.
+pub fn said(error: io::Error, session: &Session) -> Error {
+    let volume = &session.record.volume;
+    match locking::is_missing(&error) {
+        true if session.alive() => Error::misuse("its keys are in the process that serves it")
+            .at(volume)
+            .hint("Only a volume that was mounted or served with --isolate-keys can be locked. Unmount it instead."),
+        true => Error::misuse("its server was killed").at(volume).hint("`claviger unmount` cleans up what it left."),
+        false if error.kind() == io::ErrorKind::InvalidInput => Error::misuse(error.to_string()).at(volume),
+        false => Error::from(error).at(volume),
+    }
+}
+
+impl Report for Locked {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { locked, open } = self;
+        for volume in locked {
+            writeln!(out, "{volume} is locked: its keys are forgotten until `claviger unlock`.")?;
+        }
+        for volume in open {
+            writeln!(out, "{volume} stays open: its keys are in the process that serves it.")?;
+        }
+        if locked.is_empty() && open.is_empty() {
+            writeln!(out, "There is nothing to lock.")?;
+        }
+        Ok(())
+    }
+}

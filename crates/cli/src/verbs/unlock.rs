@@ -1,0 +1,76 @@
+//! `claviger unlock`: gives a volume that was locked its keys again.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+
+use claviger_engine::Error;
+use claviger_serve::keeper::locking::Reopening;
+use claviger_serve::sessions::{Runtime, escape};
+use serde::Serialize;
+
+use crate::opening::{OpenArgs, ProtectArgs};
+use crate::process::keeper::{self, IsolationArgs};
+use crate::terminal::cancel;
+use crate::terminal::output::{self, Report};
+use crate::verbs::{lock, unmount};
+
+/// Open a volume again that `claviger lock` has locked
+///
+/// Asks for its password, or takes what it was opened with: give it the same options. A process of its own holds the keys again, and
+/// whoever waits for the volume goes on.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger unlock /mnt/old
+  claviger unlock --keyfile key old.tc")]
+pub struct Args {
+    #[command(flatten)]
+    open: OpenArgs,
+
+    #[command(flatten)]
+    protect: ProtectArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// The channel, for the process with the keys. Nothing for people.
+    #[arg(long, hide = true, value_name = "SOCKET,MEMORY", value_delimiter = ',')]
+    keeper: Vec<i32>,
+}
+
+#[derive(Serialize)]
+struct Unlocked {
+    volume: String,
+}
+
+/// Carries the verb out. `words` is the command line, as this verb sees it.
+pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
+    let sessions = Runtime::of_this_user()?.sessions()?;
+    let session = unmount::find(&sessions, &args.open.path)?;
+    // What is mounted may wait for this very process.
+    let open = OpenArgs { path: session.record.volume.clone(), ..args.open.clone() };
+    if !args.keeper.is_empty() {
+        return IsolationArgs::of_keeper(&args.keeper).keep(&open, None, &args.protect);
+    }
+    if session.status().is_some_and(|status| !status.locked) {
+        return Err(Error::misuse("it is not locked").at(&session.record.volume).into());
+    }
+    cancel::install()?;
+    cancel::end_at_once();
+    let begun = Reopening::begin(&session.folder).map_err(|e| lock::said(e, session))?;
+    let (reopening, [socket, memory]) = begun;
+    let child = keeper::start([socket.as_fd(), memory.as_fd()], words)?;
+    drop((socket, memory));
+    match reopening.finish() {
+        Ok(true) => output::print(&Unlocked { volume: escape(&session.record.volume) }, args.json),
+        Ok(false) => Err(keeper::ended(child)?),
+        Err(e) => Err(lock::said(e, session).hint("It stays locked.").into()),
+    }
+}
+
+impl Report for Unlocked {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{} is open again.", self.volume)
+    }
+}

@@ -1,0 +1,158 @@
+//! `claviger lock` and `unlock`: a volume stays where it is, and its keys go and come.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::mounts::{Place, wait_until};
+use crate::common::*;
+use crate::hidden::Hiding;
+use crate::keeper::{ISOLATED, ended, keeper_of};
+use claviger_testkit::tools;
+
+fn locked(volume: &str) -> bool {
+    let list = run(["list", "--json"]).succeeds().json();
+    let volumes = list["volumes"].as_array().expect("a list").iter();
+    let locked: Vec<bool> = volumes.filter(|v| v["volume"] == volume).filter_map(|v| v["locked"].as_bool()).collect();
+    assert_eq!(locked.len(), 1, "{list}");
+    locked[0]
+}
+
+fn unlock(volume: &str, password: &str) -> Done {
+    run(["unlock", "--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", password, volume])
+}
+
+#[test]
+fn what_is_locked_waits_for_its_password() {
+    let folder = Folder::new();
+    let volume = folder.volume("v.tc", "2M", &[]);
+    let bad = folder.str("bad");
+    fs::write(&bad, "another password").expect("a file");
+    let served = Served::start([ISOLATED, "--password-file", &folder.password, "--socket", &folder.str("s"), &volume]);
+    unlock(&volume, &folder.password).fails(1, &["not locked"]);
+    let Some((wrote, said)) = qemu_io(&served.uri, "write -P 0x5a 0 1M") else { return };
+    assert!(wrote, "{said}");
+    for _again in 0..2 {
+        let keeper = keeper_of(served.pid);
+        run(["lock", &volume]).succeeds();
+        assert!(ended(keeper), "it has gone when that is said");
+        run(["lock", &volume]).succeeds();
+        assert!(locked(&volume));
+        thread::scope(|scope| {
+            let read = scope.spawn(|| qemu_io(&served.uri, "read -P 0x5a 0 1M").expect("as before"));
+            let write = scope.spawn(|| qemu_io(&served.uri, "write -P 7 1M 4096").expect("as before"));
+            let wrong = unlock(&volume, &bad);
+            let waited = locked(&volume) && !read.is_finished() && !write.is_finished();
+            let right = unlock(&volume, &folder.password);
+            if right.code != 0 {
+                // Nobody is to wait for ever because this fails.
+                run(["lock", "--fail", &volume]);
+            }
+            right.succeeds();
+            wrong.fails(2, &["passphrase"]);
+            assert!(waited && !locked(&volume));
+            for (good, said) in [read.join(), write.join()].map(|joined| joined.expect("it ran")) {
+                assert!(good, "{said}");
+            }
+        });
+    }
+    // Its keeper is a process of another parent now.
+    run(["lock", "--fail", &volume]).succeeds();
+    let (read, said) = qemu_io(&served.uri, "read 0 512").expect("as before");
+    assert!(!read, "{said}");
+    unlock(&volume, &folder.password).succeeds();
+    let (read, said) = qemu_io(&served.uri, "read -P 7 1M 4096").expect("as before");
+    assert!(read, "{said}");
+    served.stop().succeeds();
+}
+
+#[test]
+fn whoever_ends_a_locked_volume_waits_for_nobody() {
+    let folder = Folder::new();
+    let volume = folder.volume("v.tc", "2M", &[]);
+    let served = Served::start([ISOLATED, "--password-file", &folder.password, "--socket", &folder.str("s"), &volume]);
+    run(["lock", &volume]).succeeds();
+    let Some(qemu_io) = tools::program("qemu-io") else { return };
+    let mut client = Command::new(qemu_io);
+    client.args(["-r", "-f", "raw", "-c", "read 0 512", &served.uri]);
+    let mut client = client.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    run(["unmount", &volume]).fails(1, &["locked", "--force"]);
+    run(["unmount", "--force", &volume]).succeeds();
+    client.wait().expect("its request failed");
+    // It had nothing to write.
+    assert_eq!(served.stop().code, 0);
+}
+
+#[test]
+fn only_the_volume_that_was_locked_unlocks_it() {
+    let Some(hiding) = Hiding::new("TrueCrypt") else { return };
+    run(hiding.create(&["--yes", "--force", "--size", "1M", "--format", "TrueCrypt"])).succeeds();
+    let Hiding { folder, volume, inner, .. } = &hiding;
+    let served = Served::start([ISOLATED, "--password-file", &folder.password, "--socket", &folder.str("s"), volume]);
+    run(["lock", volume]).succeeds();
+    unlock(volume, inner).fails(1, &["another volume", "stays locked"]);
+    assert!(locked(volume));
+
+    // Who is still asked for a password holds up the others no longer than that.
+    let mut asked = Command::new(env!("CARGO_BIN_EXE_claviger"));
+    asked.args(["unlock", "--password-fd", "0", volume]).stdin(Stdio::piped()).stderr(Stdio::null());
+    let mut asked = asked.spawn().expect("the program starts");
+    wait_until("it is asked", || unlock(volume, inner).err.contains("somebody else is unlocking it"));
+    asked.kill().expect("killed");
+    asked.wait().expect("it has ended");
+    wait_until("it can be unlocked", || unlock(volume, &folder.password).code == 0);
+    assert!(!locked(volume));
+    served.stop().succeeds();
+}
+
+#[test]
+fn what_is_mounted_is_written_before_it_is_locked() {
+    let Some(place) = Place::root() else { return };
+    let (volume, dir) = (place.ext4("v.tc"), place.dir("d"));
+    let open = place.ext4("open.tc");
+    let open_dir = place.dir("open");
+    place.mount(&volume, &dir, &[ISOLATED]).succeeds();
+    place.mount(&open, &open_dir, &[]).succeeds();
+    place.run(["lock", &open_dir]).fails(1, &["--isolate-keys"]);
+    place.run(["lock", &place.dir("nothing")]).fails(1, &["claviger list"]);
+    let bytes: Vec<u8> = (0..3_000_000_u32).map(|i| (i / 11) as u8).collect();
+    fs::write(format!("{dir}/file"), &bytes).expect("written");
+    let all = place.run(["lock", "--all", "--json"]).succeeds().json();
+    assert_eq!((&all["locked"], &all["open"]), (&serde_json::json!([volume]), &serde_json::json!([open])));
+    // What is on the disk now is all there, whatever becomes of the machine.
+    let copy = format!("{volume}.copy");
+    fs::copy(&volume, &copy).expect("a copy");
+    place.run(["unmount", &dir]).fails(1, &["locked"]);
+    place.run(["unlock", "--password-file", &place.folder.password, &dir]).succeeds();
+    assert!(fs::read(format!("{dir}/file")).expect("a file") == bytes);
+    place.unmount(&dir).succeeds();
+    place.unmount(&open_dir).succeeds();
+    place.mount(&copy, &dir, &[]).succeeds();
+    assert!(fs::read(format!("{dir}/file")).expect("a file") == bytes);
+    place.unmount(&dir).succeeds();
+    // A signal, as at the end of the day: nobody waits for a password that does not come.
+    let pid = place.mount(&volume, &dir, &[ISOLATED]).succeeds().json()["pid"].as_u64().expect("a pid") as u32;
+    place.run(["lock", &dir]).succeeds();
+    thread::sleep(Duration::from_millis(100));
+    tools::run(Command::new("kill").args(["-TERM", &pid.to_string()]));
+    wait_until("it has ended", || ended(pid) && !place.mounted(&dir));
+    place.mount(&volume, &dir, &[]).succeeds();
+    assert!(fs::read(format!("{dir}/file")).expect("a file") == bytes);
+    place.unmount(&dir).succeeds();
+    place.nothing_is_left();
+}
+
+#[test]
+fn systemd_understands_the_unit() {
+    let Some(analyze) = tools::program("systemd-analyze") else { return };
+    let unit = include_str!("../../../../dist/systemd/claviger-lock@.service");
+    let own = env!("CARGO_BIN_EXE_claviger");
+    let folder = Folder::new();
+    let path = folder.str("claviger-lock@root.service");
+    assert!(unit.contains("ExecStart=/usr/bin/claviger "));
+    fs::write(&path, unit.replace("/usr/bin/claviger", own)).expect("a file");
+    let output = Command::new(analyze).args(["verify", "--man=no", &path]).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !said.contains("claviger-lock"), "{said}");
+}

@@ -1,0 +1,323 @@
+//! A keeper that is let go for a while, and its keys with it, while the volume stays where it is: [`Lockable`], and the socket in the
+//! session's folder by which [`lock`] and [`Reopening`] ask for that.
+//!
+//! Whoever unlocks starts the new keeper, on a terminal of its own, and gets the ends of the channel that it needs. So the process
+//! that serves starts no program, and what the keeper is asked with is never this process's to say.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::thread;
+use std::time::Duration;
+
+use claviger_engine::opening::Stores;
+use claviger_engine::volume::kept::{Access, Keeper, Outline};
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    Shutdown, recvmsg, sendmsg, shutdown,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::asking::Asking;
+use super::opening::{Lending, receive, send};
+use crate::sessions::short_name;
+use crate::wait::wait;
+
+/// The socket's name in the session's folder.
+pub(crate) const SOCKET: &str = "keys";
+
+/// How long somebody waits before looking whether the wait is over.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What becomes of requests while there are no keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Meanwhile {
+    /// They wait.
+    Wait,
+    /// They fail.
+    Fail,
+}
+
+/// The keeper of a layout that can be locked.
+pub struct Lockable {
+    state: RwLock<State>,
+    /// What waits for a change of `state`.
+    waiting: Mutex<()>,
+    changed: Condvar,
+    /// Whether nobody will unlock any more.
+    ending: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+enum State {
+    Open(Asking),
+    Locked(Meanwhile),
+}
+
+impl Lockable {
+    /// Open. As long as `ending` says so, requests fail instead of waiting for an unlocking that nobody will see.
+    pub fn new(asking: Asking, ending: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        let (state, ending) = (RwLock::new(State::Open(asking)), Box::new(ending));
+        Self { state, waiting: Mutex::new(()), changed: Condvar::new(), ending }
+    }
+
+    /// Whether the keys are gone for now.
+    pub fn locked(&self) -> bool {
+        matches!(*self.state(), State::Locked(_))
+    }
+
+    /// Forgets the keys, once the requests that are being worked on are done: returns when the process that held them has ended. Where
+    /// they were forgotten before, this only says what becomes of requests.
+    pub fn lock(&self, meanwhile: Meanwhile) {
+        let before = self.change(State::Locked(meanwhile));
+        if let State::Open(asking) = before {
+            asking.end();
+        }
+    }
+
+    fn unlock(&self, asking: Asking) {
+        self.change(State::Open(asking));
+    }
+
+    fn change(&self, to: State) -> State {
+        let before = std::mem::replace(&mut *self.state.write().unwrap_or_else(PoisonError::into_inner), to);
+        let _waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        self.changed.notify_all();
+        before
+    }
+
+    fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with the keeper, when there is one.
+    fn with<T>(&self, mut work: impl FnMut(&Asking) -> io::Result<T>) -> io::Result<T> {
+        loop {
+            match &*self.state() {
+                State::Open(asking) => return work(asking),
+                State::Locked(Meanwhile::Wait) if !(self.ending)() => {}
+                State::Locked(_) => return Err(io::Error::other("the volume is locked: its keys are forgotten")),
+            }
+            let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            // A change that came just before is noticed after the time.
+            let _ = self.changed.wait_timeout(waiting, TICK);
+        }
+    }
+}
+
+impl Keeper for Lockable {
+    fn decrypt(&self, segment: u32, into: u64, out: &mut [u8], read: &mut Access<'_>) -> io::Result<()> {
+        self.with(|asking| asking.decrypt(segment, into, out, read))
+    }
+
+    fn encrypt(&self, segment: u32, into: u64, data: &[u8], write: &mut Access<'_>) -> io::Result<()> {
+        self.with(|asking| asking.encrypt(segment, into, data, write))
+    }
+}
+
+/// What is asked of the process that serves.
+#[derive(Serialize, Deserialize)]
+enum Wish {
+    Lock(Meanwhile),
+    /// The ends of a channel for a new keeper.
+    Unlock,
+}
+
+/// What it says. Behind `Channel` come the keeper's end of the socket and the memory.
+#[derive(Serialize, Deserialize)]
+enum Said {
+    Done,
+    Channel,
+    /// The keeper has ended before the volume was open.
+    Ended,
+    Refused(String),
+}
+
+/// A volume that can be locked and unlocked, as it was opened first.
+pub struct Locks<T> {
+    /// Its keeper.
+    pub keeper: Arc<Lockable>,
+    /// What it was opened from.
+    pub stores: Stores,
+    /// Its layout.
+    pub outline: Outline,
+    /// The part of what a new keeper says in which its layout is.
+    pub outline_of: fn(&T) -> &Outline,
+    /// Called once if a keeper goes before it is let go.
+    pub lost: fn(),
+}
+
+/// Answers [`lock`] and [`Reopening`] for its lifetime.
+pub struct Listening {
+    listener: Arc<UnixListener>,
+    ending: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl<T: DeserializeOwned + 'static> Locks<T> {
+    /// Listens in the session's folder.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn listen(self, folder: &Path) -> io::Result<Listening> {
+        let (_held, path) = short_name(folder, SOCKET)?;
+        let listener = Arc::new(UnixListener::bind(path)?);
+        let ending = Arc::new(AtomicBool::new(false));
+        let (accepting, stop) = (Arc::clone(&listener), Arc::clone(&ending));
+        let answer = move || {
+            let unlocking = Mutex::new(());
+            // Ends when the listener is shut down.
+            thread::scope(|scope| {
+                while let Ok((socket, _)) = accepting.accept() {
+                    let (locks, unlocking, stop) = (&self, &unlocking, &stop);
+                    let answer = move || locks.answer(&socket, unlocking, stop);
+                    let _ = thread::Builder::new().name("keys".into()).spawn_scoped(scope, answer);
+                }
+            });
+        };
+        let thread = thread::Builder::new().name("keys".into()).stack_size(64 << 10).spawn(answer)?;
+        Ok(Listening { listener, ending, thread: Some(thread) })
+    }
+
+    /// One who asks. If it cannot be told how it came out, it has gone.
+    fn answer(&self, socket: &UnixStream, unlocking: &Mutex<()>, stop: &AtomicBool) {
+        let said = match receive(socket) {
+            Ok(Wish::Lock(meanwhile)) => {
+                self.keeper.lock(meanwhile);
+                Said::Done
+            }
+            Ok(Wish::Unlock) => match unlocking.try_lock() {
+                Ok(_alone) => self.reopen(socket, stop).unwrap_or_else(|e| Said::Refused(e.to_string())),
+                Err(_) => Said::Refused("somebody else is unlocking it".to_owned()),
+            },
+            Err(_) => return,
+        };
+        let _ = send(socket, &said);
+    }
+
+    fn reopen(&self, socket: &UnixStream, stop: &AtomicBool) -> io::Result<Said> {
+        if !self.keeper.locked() {
+            return Ok(Said::Refused("it is not locked".to_owned()));
+        }
+        let (lending, keepers) = Lending::new()?;
+        give(socket, [keepers.as_fd(), lending.memory()])?;
+        drop(keepers);
+        let gone = || stop.load(Ordering::SeqCst) || has_gone(socket);
+        let Some(kept) = lending.lend::<T>(&self.stores, &gone)? else { return Ok(Said::Ended) };
+        if *(self.outline_of)(&kept) != self.outline {
+            return Ok(Said::Refused("this opens another volume than the one that was locked".to_owned()));
+        }
+        self.keeper.unlock(lending.opened(self.lost)?);
+        Ok(Said::Done)
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.ending.store(true, Ordering::SeqCst);
+        let _ = shutdown(&*self.listener, Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Fails as the others do where they cannot be asked.
+///
+/// # Errors
+/// Those of connecting: see [`is_missing`].
+pub fn look(folder: &Path) -> io::Result<()> {
+    connect(folder).map(drop)
+}
+
+/// Whether such an error says that nobody answers there: the keys are in the process that serves, or that was killed.
+pub fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+/// Has the keys of a session's volume forgotten. Returns when the process that held them has ended.
+///
+/// # Errors
+/// Those of [`is_missing`]; others if it does not answer.
+pub fn lock(folder: &Path, meanwhile: Meanwhile) -> io::Result<()> {
+    let socket = connect(folder)?;
+    send(&socket, &Wish::Lock(meanwhile))?;
+    match receive(&socket)? {
+        Said::Done => Ok(()),
+        Said::Refused(why) => Err(io::Error::new(io::ErrorKind::InvalidInput, why)),
+        Said::Channel | Said::Ended => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// The unlocking of a session's volume, as long as it takes.
+pub struct Reopening(UnixStream);
+
+impl Reopening {
+    /// Begins it. What comes with it are the socket and the memory for the keeper.
+    ///
+    /// # Errors
+    /// Those of [`is_missing`]; `InvalidInput` if it is not locked, or somebody else is unlocking it.
+    pub fn begin(folder: &Path) -> io::Result<(Self, [OwnedFd; 2])> {
+        let socket = connect(folder)?;
+        send(&socket, &Wish::Unlock)?;
+        match receive(&socket)? {
+            Said::Channel => {
+                let ends = take(&socket)?;
+                Ok((Self(socket), ends))
+            }
+            Said::Refused(why) => Err(io::Error::new(io::ErrorKind::InvalidInput, why)),
+            Said::Done | Said::Ended => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Waits until the volume is open again. False if the keeper has ended before: it has said why.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the keeper opened something else; others if the process that serves has gone.
+    pub fn finish(self) -> io::Result<bool> {
+        match receive(&self.0)? {
+            Said::Done => Ok(true),
+            Said::Ended => Ok(false),
+            Said::Refused(why) => Err(io::Error::new(io::ErrorKind::InvalidInput, why)),
+            Said::Channel => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+fn connect(folder: &Path) -> io::Result<UnixStream> {
+    let (_held, path) = short_name(folder, SOCKET)?;
+    UnixStream::connect(path)
+}
+
+/// Whether the other side of a socket, which says nothing more, has closed it.
+fn has_gone(socket: &UnixStream) -> bool {
+    wait(&mut [PollFd::new(socket, PollFlags::IN)], Some(Duration::ZERO)).unwrap_or(true)
+}
+
+/// Says that there is a channel, and sends the keeper's ends of it.
+fn give(socket: &UnixStream, ends: [BorrowedFd<'_>; 2]) -> io::Result<()> {
+    send(socket, &Said::Channel)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut with = SendAncillaryBuffer::new(&mut space);
+    with.push(SendAncillaryMessage::ScmRights(&ends));
+    sendmsg(socket, &[IoSlice::new(&[1])], &mut with, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// The ends that come behind `Channel`.
+fn take(socket: &UnixStream) -> io::Result<[OwnedFd; 2]> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut with = RecvAncillaryBuffer::new(&mut space);
+    recvmsg(socket, &mut [IoSliceMut::new(&mut [0])], &mut with, RecvFlags::CMSG_CLOEXEC)?;
+    let ends = with.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let ends: Vec<OwnedFd> = ends.flatten().collect();
+    ends.try_into().map_err(|_| io::ErrorKind::InvalidData.into())
+}
