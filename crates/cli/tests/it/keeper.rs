@@ -15,10 +15,15 @@ pub const ISOLATED: &str = "--isolate-keys";
 
 /// The process that holds the keys of the one that serves.
 pub fn keeper_of(pid: u32) -> u32 {
-    let children = processes().into_iter().filter(|(_, parent)| *parent == pid).map(|(child, _)| child);
-    let keepers: Vec<u32> = children.filter(|child| name_of(*child).starts_with("claviger")).collect();
+    let keepers = keepers_of(pid);
     assert_eq!(keepers.len(), 1, "{keepers:?}");
     keepers[0]
+}
+
+/// Those that a process has started.
+pub fn keepers_of(pid: u32) -> Vec<u32> {
+    let children = processes().into_iter().filter(|(_, parent)| *parent == pid).map(|(child, _)| child);
+    children.filter(|child| name_of(*child).starts_with("claviger")).collect()
 }
 
 /// Every process and its parent, by /proc/PID/stat (proc_pid_stat(5)).

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::common::mounts::{Place, wait_until};
 use crate::common::*;
 use crate::hidden::Hiding;
-use crate::keeper::{ISOLATED, ended, keeper_of};
+use crate::keeper::{ISOLATED, ended, keeper_of, keepers_of};
 use claviger_testkit::tools;
 
 fn locked(volume: &str) -> bool {
@@ -98,7 +98,8 @@ fn only_the_volume_that_was_locked_unlocks_it() {
     let mut asked = Command::new(env!("CARGO_BIN_EXE_claviger"));
     asked.args(["unlock", "--password-fd", "0", volume]).stdin(Stdio::piped()).stderr(Stdio::null());
     let mut asked = asked.spawn().expect("the program starts");
-    wait_until("it is asked", || unlock(volume, inner).err.contains("somebody else is unlocking it"));
+    wait_until("it is asked", || !keepers_of(asked.id()).is_empty());
+    unlock(volume, &folder.password).fails(1, &["somebody else is unlocking it"]);
     asked.kill().expect("killed");
     asked.wait().expect("it has ended");
     wait_until("it can be unlocked", || unlock(volume, &folder.password).code == 0);

@@ -1,5 +1,6 @@
 //! The integration tests, as one program: linking is most of what building them takes.
 
+mod attacks;
 mod benchmark;
 mod bitlocker_create;
 mod bitlocker_protectors;

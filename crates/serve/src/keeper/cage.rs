@@ -66,6 +66,12 @@ pub fn enter(keep: &[BorrowedFd<'_>]) -> io::Result<Vec<Missing>> {
     Ok(walls.into_iter().filter_map(|(wall, built)| built.is_err().then_some(wall)).collect())
 }
 
+/// Has no handler for these signals any more, of which the process with the keys needs none: from then on nothing interrupts a thread
+/// that works with keys and leaves them on its stack.
+pub fn ignore(signals: &[i32]) {
+    cage_sys::ignore(signals);
+}
+
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Whatever is on none of the lists ends the process.
