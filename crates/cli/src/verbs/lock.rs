@@ -59,7 +59,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let meanwhile = if args.fail { Meanwhile::Fail } else { Meanwhile::Wait };
     let mut chosen = args.targets.iter().map(|target| unmount::find(&sessions, target)).collect::<Result<Vec<_>>>()?;
     if args.all {
-        chosen.extend(sessions.iter().filter(|session| session.alive()));
+        // What was mounted last may lie inside what was mounted first, and still has to be written there.
+        chosen.extend(sessions.iter().rev().filter(|session| session.alive()));
     }
     let mut all = Locked { locked: Vec::new(), open: Vec::new() };
     let mut failed = None;

@@ -1,6 +1,7 @@
 //! `claviger lock` and `unlock`: a volume stays where it is, and its keys go and come.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -119,14 +120,25 @@ fn what_is_mounted_is_written_before_it_is_locked() {
     place.run(["lock", &place.dir("nothing")]).fails(1, &["claviger list"]);
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|i| (i / 11) as u8).collect();
     fs::write(format!("{dir}/file"), &bytes).expect("written");
+    // One inside the other, with something to be written.
+    let (inner, inner_dir) = (format!("{dir}/inner.tc"), place.dir("inner"));
+    fs::copy(place.volume("inner.tc", "1M", &[]), &inner).expect("a copy");
+    place.mount(&inner, &inner_dir, &[ISOLATED, "--filesystem", "none"]).succeeds();
+    let inner_file = format!("{inner_dir}/volume");
+    let file = fs::OpenOptions::new().write(true).open(&inner_file).expect("a file");
+    file.write_all_at(b"written", 4096).expect("written");
+    drop(file);
     let all = place.run(["lock", "--all", "--json"]).succeeds().json();
-    assert_eq!((&all["locked"], &all["open"]), (&serde_json::json!([volume]), &serde_json::json!([open])));
+    assert_eq!((&all["locked"], &all["open"]), (&serde_json::json!([inner, volume]), &serde_json::json!([open])));
     // What is on the disk now is all there, whatever becomes of the machine.
     let copy = format!("{volume}.copy");
     fs::copy(&volume, &copy).expect("a copy");
     place.run(["unmount", &dir]).fails(1, &["locked"]);
     place.run(["unlock", "--password-file", &place.folder.password, &dir]).succeeds();
+    place.run(["unlock", "--password-file", &place.folder.password, &inner_dir]).succeeds();
     assert!(fs::read(format!("{dir}/file")).expect("a file") == bytes);
+    assert!(fs::read(inner_file).expect("a file")[4096..].starts_with(b"written"));
+    place.unmount(&inner_dir).succeeds();
     place.unmount(&dir).succeeds();
     place.unmount(&open_dir).succeeds();
     place.mount(&copy, &dir, &[]).succeeds();
