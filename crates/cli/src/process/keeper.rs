@@ -139,7 +139,7 @@ impl IsolationArgs {
         let OpenVolume { volume, facts, stored, warnings, trials, took, .. } = opened;
         let keys = Keys::of(volume.layout(), access == Access::ReadWrite && borrowing.disk().writable());
         let kept = Kept {
-            outline: Outline::of(volume.layout()).map_err(|e| e.at(args.store_path()))?,
+            outline: Outline::of(volume.layout(), volume.store()).map_err(|e| e.at(args.store_path()))?,
             format: facts.format.to_owned(),
             cipher: facts.cipher,
             mode: facts.mode,
@@ -198,7 +198,7 @@ fn ended(mut child: Child) -> anyhow::Result<anyhow::Error> {
 fn opened(lending: Lending, stores: Stores, kept: Kept) -> Result<OpenedVolume> {
     let Kept { outline, format, cipher, mode, stored, warnings, trials, took } = kept;
     let asking: Arc<dyn Keeper> = Arc::new(lending.opened(lost)?);
-    let layout = outline.kept_by(&asking)?;
+    let layout = outline.kept_by(&asking, &stores.data)?;
     let facts = Facts::new(by_name(&format)?.name(), cipher, mode, &layout);
     let volume = Volume::new(stores.data, layout);
     Ok(OpenedVolume { volume, facts, stored, warnings, trials, took, mapping: None, _header: stores.header })

@@ -60,6 +60,9 @@ fn volumes(folder: &Folder) -> Vec<Made> {
         create("luks2", &["--format=LUKS2", "--size=18M", "--kdf=pbkdf2", "--iterations=1000", "--sector-size=4096"]),
         create("argon", &["--format=LUKS2", "--size=18M", "--kdf=argon2id", "--kdf-memory=8M", "--iterations=4"]),
     ];
+    let tags = ["--format=LUKS2", "--size=20M", "--kdf=pbkdf2", "--iterations=1000", "--integrity"];
+    all.push(create("tagged", &[&tags[..], &["hmac-sha256"]].concat()));
+    all.push(create("aead", &[&tags[..], &["aead", "--cipher=aes-gcm-random", "--sector-size=4096"]].concat()));
     let new = folder.str("bitlocker-password");
     fs::write(&new, PASSWORD).expect("a password file");
     let bitlocker = folder.str("bitlocker");
@@ -148,12 +151,6 @@ fn what_goes_wrong_is_told_with_the_same_words_and_codes() {
 #[test]
 fn what_cannot_be_isolated_is_refused_before_anything_is_asked() {
     let folder = Folder::new();
-    let tagged = folder.str("tagged");
-    let how = ["--format=LUKS2", "--size=20M", "--kdf=pbkdf2", "--iterations=1000", "--integrity=hmac-sha256"];
-    let create = [&["create", "--quick", "--password-file", &folder.password][..], &how, &[&tagged]].concat();
-    run(create).succeeds();
-    // Without a terminal, to be asked is an error of its own.
-    run(["serve", ISOLATED, "--run", "true", &tagged]).fails(5, &["tags"]);
     // A program would have to be started by whoever is to start none. Nothing is asked of it: this is no message of gpg's.
     let (plain, key) = (folder.str("plain"), folder.str("key.gpg"));
     fs::write(&plain, [0; 4096]).expect("a file");
@@ -300,4 +297,29 @@ fn a_mount_keeps_its_keys_elsewhere_too() {
     assert!(fs::read(format!("{dir}/file")).expect("a file") == bytes);
     place.unmount(&dir).succeeds();
     place.nothing_is_left();
+}
+
+#[test]
+fn what_is_attached_by_name_keeps_its_keys_elsewhere_too() {
+    let Some(place) = Place::root() else { return };
+    let (volume, other, dir) = (place.ext4("v.tc"), place.ext4("w.tc"), place.dir("d"));
+    let (table, list) = (place.folder.str("crypttab"), place.folder.str("favourites.toml"));
+    let password = &place.folder.password;
+    fs::write(&table, format!("line {volume} {password} tcrypt\n")).expect("a table");
+    let options = format!("\"--password-file={password}\"");
+    let favourite = |name: &str, more: &str| {
+        format!("[{name}]\nvolume = \"{other}\"\ndir = \"{dir}\"\noptions = [{options}{more}]\n")
+    };
+    let favourites = favourite("one", "") + &favourite("two", ", \"--isolate-keys\"");
+    fs::write(&list, favourites).expect("a list");
+    for (name, path) in [("line", &volume), ("one", &other), ("two", &other)] {
+        place.run(["attach", ISOLATED, "--crypttab", &table, "--favourites", &list, name]).succeeds();
+        let [one] = &place.list()[..] else { panic!("one is attached") };
+        let keeper = keeper_of(one["server"]["pid"].as_u64().or(one["pid"].as_u64()).expect("a pid") as u32);
+        assert!(!ended(keeper), "{name}");
+        place.unmount(path).succeeds();
+        wait_until("the keeper has gone", || ended(keeper));
+    }
+    let refused = place.run(["attach", ISOLATED, "--kernel", "--crypttab", &table, "line"]);
+    refused.fails(1, &["--isolate-keys", "the kernel does the work"]);
 }

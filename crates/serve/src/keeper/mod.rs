@@ -35,3 +35,5 @@ const DONE: u32 = 0;
 const REFUSED: u32 = 1;
 /// The keys have been wiped.
 const WIPED: u32 = 2;
+/// This and more: of the sectors that were asked for, the one of this number less `WRONG` is the first whose tag is wrong.
+const WRONG: u32 = 3;
