@@ -64,7 +64,7 @@ pub struct Args {
     export: String,
 
     /// Serve the file as it is, without decryption, to measure the cost of the path itself
-    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden"])]
+    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden", "isolate_keys"])]
     raw: bool,
 
     #[command(flatten)]
@@ -113,8 +113,8 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     cancel::install()?;
     let at = |e: Error| e.at(&args.open.path);
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
-    if args.isolation.keeper() {
-        return args.isolation.keep(&args.open, access, &args.protect);
+    if args.isolation.keeper().is_some() {
+        return args.isolation.keep(&args.open, access, Some(&args.protect));
     }
     let (facts, store): (_, Arc<dyn Store>) = if args.raw {
         (None, args.open.raw(access)?)

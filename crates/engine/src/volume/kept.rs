@@ -150,9 +150,10 @@ impl Part {
 
     fn segment(self, number: u32, keeper: &Arc<dyn Keeper>, store: &dyn Store) -> Result<Segment> {
         let kept = |sector| Kept { keeper: Arc::clone(keeper), segment: number, from: 0, sector };
-        if !matches!(self.holds, Holds::Zero | Holds::Fixed(_)) {
-            let end = self.stored_at.checked_add(self.len).filter(|end| *end <= store.len());
-            end.ok_or_else(|| Error::misuse("a segment reaches past the end of what it is stored in"))?;
+        // What is read-only may have been cut short.
+        let end = self.stored_at.checked_add(self.len).filter(|end| *end <= store.len());
+        if end.is_none() && self.writable && !matches!(self.holds, Holds::Zero | Holds::Fixed(_)) {
+            return Err(Error::misuse("a segment reaches past the end of what it is stored in"));
         }
         let payload = match self.holds {
             Holds::Clear => Payload::Clear,

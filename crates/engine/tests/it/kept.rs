@@ -184,7 +184,7 @@ fn an_outline_that_no_layout_has_is_refused() {
 
 #[test]
 fn sectors_with_tags_are_the_same_without_their_keys() {
-    const LEN: usize = 1 << 20;
+    const LEN: usize = 2 << 20;
     // One whose vectors are random, and one whose tags are all there is beside a sector.
     for (cipher, mode, key, sector) in
         [("aes-gcm-random", "aead", 32, 4096), ("aes-xts-plain64", "hmac(sha256)", 96, 512)]

@@ -19,7 +19,7 @@ mod opening;
 mod shared_sys;
 
 pub use asking::Asking;
-pub use opening::{Borrowing, Lending};
+pub use opening::{Borrowing, Lending, Terms};
 
 /// [`shared_sys::Request::state`]: it is the asker's turn. What new memory begins with.
 const ANSWERED: u32 = 0;

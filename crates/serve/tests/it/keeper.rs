@@ -16,7 +16,7 @@ use claviger_engine::store::MemoryStore;
 use claviger_engine::volume::integrity;
 use claviger_engine::volume::kept::{Keeper, Keys, Outline};
 use claviger_engine::{Acceleration, Layout, Payload, Secret, Sectors, Segment, Specification, Store, Volume};
-use claviger_serve::keeper::{Borrowing, Lending, cage};
+use claviger_serve::keeper::{Borrowing, Lending, Terms, cage};
 use claviger_testkit::random::Random;
 use claviger_testkit::tools::skip;
 
@@ -66,7 +66,7 @@ fn a_volume_whose_keys_are_elsewhere_reads_and_writes_as_before() {
             header: Some(Arc::new(MemoryStore::new(b"head".to_vec()))),
             data: Arc::clone(&there) as Arc<dyn Store>,
         };
-        let outline: Outline = lending.lend(&stores, &|| false).expect("lent").expect("opened");
+        let outline: Outline = lending.lend(&stores, &Terms::reading(&|| false)).expect("lent").expect("opened");
         let lost = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&lost);
         let asking: Arc<dyn Keeper> =
@@ -121,7 +121,7 @@ fn sectors_with_tags_are_read_written_and_verified_elsewhere() {
         });
         let data = Arc::clone(&store) as Arc<dyn Store>;
         let stores = Stores { disk: Arc::clone(&data), header: None, data };
-        let outline: Outline = lending.lend(&stores, &|| false).expect("lent").expect("opened");
+        let outline: Outline = lending.lend(&stores, &Terms::reading(&|| false)).expect("lent").expect("opened");
         let asking: Arc<dyn Keeper> = Arc::new(lending.opened(|| ()).expect("a thread"));
         let kept = Volume::new(stores.data, outline.kept_by(&asking, &store).expect("a layout"));
         let mut model = vec![0; kept.len() as usize];

@@ -68,7 +68,7 @@ pub struct Args {
     #[arg(long, requires = "kernel")]
     read_only: bool,
 
-    /// Keep the keys in a process of their own, which opens no files and runs no programs: the one that serves the volume never has
+    /// Keep the keys in a process of their own, which opens no files and runs no programs: the one that does the rest never has
     /// them
     #[arg(long)]
     isolate_keys: bool,
