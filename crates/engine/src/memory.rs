@@ -1,14 +1,30 @@
 //! How much memory a key derivation may take.
 
 use std::fs;
+use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What was seen last: a process that can open no files any more cannot look.
+static SEEN: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// Bytes of memory that this process can use without putting the system or its control group under pressure:
 /// `MemAvailable` of proc_meminfo(5), and what is left below the `memory.max` of each of its control groups (version 2;
-/// Documentation/admin-guide/cgroup-v2.rst). `u64::MAX` if neither is known.
+/// Documentation/admin-guide/cgroup-v2.rst). What was seen last
+/// where nothing can be read any more, and `u64::MAX` if neither was ever known.
 pub fn available() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo");
+    if meminfo.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
+        return SEEN.load(Ordering::Relaxed);
+    }
+    let available = look(&meminfo.unwrap_or_default());
+    SEEN.store(available, Ordering::Relaxed);
+    available
+}
+
+fn look(meminfo: &str) -> u64 {
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
-    let system = mem_available(&read(Path::new("/proc/meminfo"))).unwrap_or(u64::MAX);
+    let system = mem_available(meminfo).unwrap_or(u64::MAX);
     let group = read(Path::new("/proc/self/cgroup"));
     let group = group.lines().find_map(|l| l.strip_prefix("0::/")).unwrap_or_default();
     let root = Path::new("/sys/fs/cgroup");

@@ -4,11 +4,13 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use rustix::fs::{FileType, Stat, fstat};
-use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd};
+use rustix::fs::{FileType, Stat, fstat, stat};
+use rustix::io::{DupFlags, Errno, FdFlags, dup3, fcntl_getfd, fcntl_setfd};
 
 /// The inherited descriptors' numbers.
 static INHERITED: OnceLock<Vec<RawFd>> = OnceLock::new();
@@ -74,6 +76,25 @@ pub fn hide_all() -> io::Result<()> {
     for number in numbers().chain([0]) {
         if let Ok(stat) = fstat(borrow(number)) {
             hide(&stat)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes those that are files `/dev/null`, but for `used`: another process of this program has read the secrets that may be in them,
+/// and in this one nobody is to read them again.
+///
+/// # Errors
+/// If `/dev/null` cannot be opened.
+pub fn forget_files(used: &[&Path]) -> io::Result<()> {
+    let used: Vec<_> = used.iter().filter_map(|path| stat(*path).ok()).map(|stat| (stat.st_dev, stat.st_ino)).collect();
+    let null = File::open("/dev/null")?;
+    for number in numbers() {
+        let is_file = |stat: &Stat| FileType::from_raw_mode(stat.st_mode).is_file();
+        if fstat(borrow(number)).is_ok_and(|stat| is_file(&stat) && !used.contains(&(stat.st_dev, stat.st_ino))) {
+            // SAFETY: nothing in this process owns such a descriptor, and this does not close it either.
+            let mut fd = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number) });
+            dup3(&null, &mut fd, DupFlags::CLOEXEC)?;
         }
     }
     Ok(())

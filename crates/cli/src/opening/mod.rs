@@ -23,7 +23,6 @@ use anyhow::Context;
 use claviger_crypto::pool::Pool;
 use claviger_engine::credential::{FolderOptions, HeaderChoice, Headerless};
 use claviger_engine::formats::Facts;
-use claviger_engine::memory;
 use claviger_engine::opening::{OpenVolume, Stores};
 use claviger_engine::store::{Access, SMALLEST_SECTOR};
 use claviger_engine::volume::Mapping;
@@ -469,11 +468,20 @@ impl OpenArgs {
         Ok(protect.protect.then_some(&protect.hidden))
     }
 
+    /// How it is really opened where this is wanted.
+    pub fn access(&self, wanted: Access) -> Access {
+        if self.how.truncated { Access::ReadOnly } else { wanted }
+    }
+
+    /// The files that are opened.
+    pub fn files(&self) -> Vec<&Path> {
+        [Some(&*self.path), self.how.header_file()].into_iter().flatten().collect()
+    }
+
     /// What it is about, opened for another process that unlocks it.
     pub fn stores(&self, access: Access) -> anyhow::Result<Stores> {
         self.refuse_folder_options()?;
-        let access = if self.how.truncated { Access::ReadOnly } else { access };
-        Ok(self.how.opening(&self.path)?.access(access).stores()?)
+        Ok(self.how.opening(&self.path)?.access(self.access(access)).stores()?)
     }
 
     /// Opens a volume whose bytes another process reads. Calls `alone` once all secrets are there: from then on no file can be opened
@@ -482,11 +490,12 @@ impl OpenArgs {
         &self,
         borrowing: &Borrowing,
         access: Access,
-        protect: &ProtectArgs,
+        protect: Option<&ProtectArgs>,
         alone: &dyn Fn() -> io::Result<()>,
     ) -> anyhow::Result<OpenVolume> {
         let opening = self.how.opening(&self.path)?.lent(borrowing.disk(), borrowing.header());
-        let opened = self.open_with(opening, access, self.protected(access, protect)?, Some(alone))?;
+        let hidden = protect.map(|protect| self.protected(access, protect)).transpose()?.flatten();
+        let opened = self.open_with(opening, access, hidden, Some(alone))?;
         Ok(opened.bytes().map_err(|e| e.at(&self.path))?)
     }
 
@@ -497,7 +506,7 @@ impl OpenArgs {
         hidden: Option<&HiddenArgs>,
         alone: Option<&dyn Fn() -> io::Result<()>>,
     ) -> anyhow::Result<Opened> {
-        let access = if self.how.truncated { Access::ReadOnly } else { access };
+        let access = self.access(access);
         guard::no_dumps();
         let cancel = cancel::install()?;
         let locked = opening.access(access).find();
@@ -540,8 +549,6 @@ impl OpenArgs {
             hash: args.hidden_hash.as_deref(),
             pim: args.hidden_pim,
         });
-        // Once it is alone, the process cannot look any more how much memory there is.
-        let memory_left = alone.map(|_| memory::available());
         if let Some(alone) = alone {
             locked.check_isolated(&credentials)?;
             alone().context("the process that is to hold the keys")?;
@@ -554,7 +561,6 @@ impl OpenArgs {
         };
         let with = unlock(&credentials);
         let with = Unlock {
-            memory: [with.memory, memory_left].into_iter().flatten().min(),
             memory_in_use: Some(&in_use),
             cancel: Some(cancel),
             progress: Some(&show),

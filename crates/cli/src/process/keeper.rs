@@ -2,14 +2,16 @@
 //! and holds the keys; this one opens the file and serves, and has none.
 //!
 //! Nothing has to be said twice: what goes wrong there, it tells there, and this process ends with the same exit code.
+//!
+//! Where nobody is served, as by `reencrypt`, the keeper does the verb's work itself, and this process reads and writes for it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,30 +22,56 @@ use claviger_engine::formats::{Facts, by_name};
 use claviger_engine::opening::{OpenVolume, Stores};
 use claviger_engine::store::Access;
 use claviger_engine::volume::kept::{Keeper, Keys, Outline};
-use claviger_engine::{Error, Result, Volume};
+use claviger_engine::{Error, ErrorKind, Layout, Result, Store, Volume, memory};
 use claviger_serve::inherited;
 use claviger_serve::keeper::locking::{Listening, Lockable, Locks};
-use claviger_serve::keeper::{Borrowing, Lending, cage};
+use claviger_serve::keeper::{Borrowing, Lending, Terms, cage};
 use claviger_serve::sessions::Session;
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::{Pid, Signal, chdir, getpid, kill_process, setsid};
+use rustix::process::{Pid, Signal, chdir, getpid, getppid, kill_process, set_parent_process_death_signal, setsid};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
 use crate::terminal::exit::Silent;
-use crate::terminal::{advice, cancel, output};
+use crate::terminal::{advice, cancel, output, prompt};
 
 /// Where the keys are.
 #[derive(clap::Args, Clone)]
 pub struct IsolationArgs {
-    /// Keep the keys in a process of their own, which opens no files and runs no programs: the one that serves the volume never has
+    /// Keep the keys in a process of their own, which opens no files and runs no programs: the one that does the rest never has
     /// them
-    #[arg(long, conflicts_with = "raw")]
+    #[arg(long)]
     isolate_keys: bool,
 
-    /// The channel, for the process with the keys. Nothing for people.
-    #[arg(long, hide = true, value_name = "SOCKET,MEMORY", value_delimiter = ',', requires = "isolate_keys")]
+    /// The channel, for the process with the keys, and of which volume these are. Nothing for people.
+    #[arg(long, hide = true, value_name = "SOCKET,MEMORY,WHICH", value_delimiter = ',', requires = "isolate_keys")]
     keeper: Vec<i32>,
+}
+
+/// A keeper that was started, and waits for what is lent to it.
+pub struct Started {
+    lending: Lending,
+    child: Child,
+}
+
+/// What it is for, where a verb has two of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The volume that is opened.
+    Opened,
+    /// The one that is made.
+    Made,
+}
+
+/// The keeper's side, before it is alone.
+pub struct Keeping {
+    /// What is lent to it.
+    pub borrowing: Borrowing,
+    null: File,
+    /// What this machine does not let it have, which is told once the volume is open.
+    missing: RefCell<Vec<String>>,
 }
 
 /// Whether the keeper went before it was let go.
@@ -73,19 +101,15 @@ impl IsolationArgs {
         self.isolate_keys
     }
 
-    /// Whether this is that process.
-    pub fn keeper(&self) -> bool {
-        !self.keeper.is_empty()
+    /// Whether this is that process, and for which volume.
+    pub fn keeper(&self) -> Option<Which> {
+        let &[.., which] = &self.keeper[..] else { return None };
+        Some(if which == Which::Made as i32 { Which::Made } else { Which::Opened })
     }
 
     /// Fails if the keys were lost on the way.
     pub fn check(&self) -> anyhow::Result<()> {
-        match LOST.load(Ordering::SeqCst) {
-            true => Err(Error::from(io::Error::other("the process that held the keys has ended"))
-                .hint("What was not yet written is lost, as in a crash.")
-                .into()),
-            false => Ok(()),
-        }
+        lost_keys().map_or(Ok(()), |e| Err(e.hint("What was not yet written is lost, as in a crash.").into()))
     }
 
     /// Those of a process that holds the keys, told of its channel.
@@ -95,70 +119,80 @@ impl IsolationArgs {
 
     /// Opens a volume whose keys another process holds, and lets it be locked. `words` is the command line, as the verb sees it.
     pub fn open(&self, args: &OpenArgs, access: Access, words: &[OsString]) -> anyhow::Result<(OpenedVolume, Locking)> {
-        let (lending, keepers) = Lending::new()?;
-        let mut child = start([keepers.as_fd(), lending.memory()], words)?;
-        drop(keepers);
+        let started = Started::new(words, Which::Opened, Stdio::null())?;
         inherited::hide_all()?;
-        let stores = match args.stores(access) {
-            Ok(stores) => stores,
-            Err(e) => {
-                // It ends without a word: it was not told of anything yet.
-                drop(lending);
-                let _ = child.wait();
-                return Err(e);
-            }
-        };
-        let why = match lending.lend(&stores, &cancel::cancelled) {
-            Ok(Some(kept)) => return Ok(opened(lending, stores, kept)?),
-            Ok(None) => return Err(ended(child)?),
-            Err(why) => why,
-        };
-        // It waits for nothing of this process any more, and this one for its end.
-        drop(lending);
-        let pid = Pid::from_raw(child.id().cast_signed()).context("a process has a number")?;
-        let _ = kill_process(pid, Signal::TERM);
-        let ended = ended(child)?;
-        Err(if why.kind() == io::ErrorKind::Interrupted { ended } else { why.into() })
+        started.open(args, access)
     }
 
     /// Does the keeper's work. Without `access` the volume is written to if its file may be.
-    pub fn keep(&self, args: &OpenArgs, access: Option<Access>, protect: &ProtectArgs) -> anyhow::Result<()> {
-        cage::prepare();
-        let &[socket, memory] = &self.keeper[..] else {
-            return Err(Error::misuse("the channel has two descriptors").into());
-        };
-        let borrowing = Borrowing::accept(inherited::take(socket)?, inherited::take(memory)?)?;
-        let Some(borrowing) = borrowing else { return Err(Silent(0).into()) };
-        let writable = if borrowing.disk().writable() { Access::ReadWrite } else { Access::ReadOnly };
-        let access = access.unwrap_or(writable);
-        // What this machine does not let it have is told once the volume is open.
-        let missing = RefCell::new(Vec::new());
-        if !hide_from_kernel() {
-            missing.borrow_mut().push("memory that root cannot read (memfd_secret)".to_owned());
-        }
-        let null = OpenOptions::new().read(true).write(true).open("/dev/null").context("/dev/null")?;
-        let alone = || {
-            // The folder that it was started from is nobody's to hold.
-            chdir("/")?;
-            let [socket, memory] = borrowing.descriptors();
-            let walls = cage::enter(&[socket, memory, null.as_fd()])?;
-            missing.borrow_mut().extend(walls.iter().map(ToString::to_string));
-            Ok(())
-        };
-        let opened = args.open_lent(&borrowing, access, protect, &alone)?;
+    pub fn keep(&self, args: &OpenArgs, access: Option<Access>, protect: Option<&ProtectArgs>) -> anyhow::Result<()> {
+        let keeping = self.accept()?;
+        let writable = keeping.borrowing.disk().writable();
+        let access = args.access(access.unwrap_or(if writable { Access::ReadWrite } else { Access::ReadOnly }));
+        let opened = args.open_lent(&keeping.borrowing, access, protect, &|| keeping.alone())?;
         let OpenVolume { volume, facts, stored, warnings, trials, took, .. } = opened;
-        let keys = Keys::of(volume.layout(), access == Access::ReadWrite && writable == Access::ReadWrite);
+        let keys = Keys::of(volume.layout(), access == Access::ReadWrite && writable);
         let kept = Kept {
-            outline: Outline::of(volume.layout()).map_err(|e| e.at(args.store_path()))?,
+            outline: Outline::of(volume.layout(), volume.store()).map_err(|e| e.at(args.store_path()))?,
             format: facts.format.to_owned(),
             cipher: facts.cipher,
             mode: facts.mode,
             stored,
-            warnings: [advice::texts(&warnings), without(&missing.into_inner())].concat(),
+            warnings: advice::texts(&warnings),
             trials,
             took,
         };
         drop(volume);
+        keeping.keep(keys, |missing| Kept { warnings: [kept.warnings, missing].concat(), ..kept })
+    }
+
+    /// Takes what the other process lends. Ends this one if it has gone.
+    pub fn accept(&self) -> anyhow::Result<Keeping> {
+        cage::prepare();
+        cancel::install()?;
+        // Whoever asks for a password on a terminal looks at nothing else.
+        let parent = getppid();
+        let _ = set_parent_process_death_signal(Some(Signal::TERM));
+        let &[socket, memory, _] = &self.keeper[..] else {
+            return Err(Error::misuse("the channel has two descriptors").into());
+        };
+        let borrowing = Borrowing::accept(inherited::take(socket)?, inherited::take(memory)?)?;
+        let Some(borrowing) = borrowing.filter(|_| getppid() == parent) else { return Err(Silent(0).into()) };
+        let hidden = hide_from_kernel();
+        let missing = (!hidden).then(|| "memory that root cannot read (memfd_secret)".to_owned());
+        let missing = RefCell::new(missing.into_iter().collect());
+        let null = OpenOptions::new().read(true).write(true).open("/dev/null").context("/dev/null")?;
+        Ok(Keeping { borrowing, null, missing })
+    }
+}
+
+impl Keeping {
+    /// Closes the cage, once all secrets are there.
+    ///
+    /// # Errors
+    /// Those of [`cage::enter`].
+    pub fn alone(&self) -> io::Result<()> {
+        // What there is cannot be looked up any more.
+        memory::available();
+        // The folder that it was started from is nobody's to hold.
+        chdir("/")?;
+        let [socket, memory] = self.borrowing.descriptors();
+        let walls = cage::enter(&[socket, memory, self.null.as_fd()])?;
+        self.missing.borrow_mut().extend(walls.iter().map(ToString::to_string));
+        Ok(())
+    }
+
+    /// What is to be said of what this machine does not let it have.
+    pub fn without(&self) -> Vec<String> {
+        let missing = self.missing.borrow();
+        let said = || format!("This machine does not let the process with the keys have {}.", missing.join(", "));
+        if missing.is_empty() { Vec::new() } else { vec![said()] }
+    }
+
+    /// Says that the volume is open, with what is to be said of this machine, and uses its keys for the other process to its end.
+    pub fn keep<T: Serialize>(self, keys: Keys, opened: impl FnOnce(Vec<String>) -> T) -> anyhow::Result<()> {
+        let opened = opened(self.without());
+        let Self { borrowing, null, .. } = self;
         // Nobody is to wait for the terminal, and Ctrl-C there is for the other process: it writes everything before it ends.
         let silent = || {
             let _ = setsid();
@@ -167,23 +201,84 @@ impl IsolationArgs {
             rustix::stdio::dup2_stdout(&null)?;
             Ok(rustix::stdio::dup2_stderr(&null)?)
         };
-        Ok(borrowing.keep(keys, kept, silent)?)
+        Ok(borrowing.keep(keys, opened, silent)?)
     }
 }
 
-/// What is to be said of what the keeper does not have.
-fn without(missing: &[String]) -> Vec<String> {
-    let said = || format!("This machine does not let the process with the keys have {}.", missing.join(", "));
-    if missing.is_empty() { Vec::new() } else { vec![said()] }
+impl Started {
+    /// Starts a keeper: with the same command line, and its ends of the channel. Where nobody is served, what it prints goes to `out`.
+    pub fn new(words: &[OsString], which: Which, out: Stdio) -> anyhow::Result<Self> {
+        let (lending, socket) = Lending::new()?;
+        let child = start([socket.as_fd(), lending.memory()], words, which, out)?;
+        Ok(Self { lending, child })
+    }
+
+    /// Opens the volume with it. Programs must inherit nothing any more that secrets are read from: [`inherited::hide_all`].
+    pub fn open(self, args: &OpenArgs, access: Access) -> anyhow::Result<(OpenedVolume, Locking)> {
+        let stores = match args.stores(access) {
+            Ok(stores) => stores,
+            Err(e) => return Err(self.give_up(e)),
+        };
+        inherited::forget_files(&args.files())?;
+        let (kept, lending) = self.lend::<Kept>(&stores, &Terms::reading(&cancel::cancelled))?;
+        Ok(opened(lending, stores, kept)?)
+    }
+
+    /// Lends it the stores until it says that the volume is open.
+    pub fn lend<T: DeserializeOwned>(self, stores: &Stores, terms: &Terms<'_>) -> anyhow::Result<(T, Lending)> {
+        let Self { lending, child } = self;
+        let why = match lending.lend(stores, terms) {
+            Ok(Some(said)) => return Ok((said, lending)),
+            Ok(None) => return Err(ended(child)?),
+            Err(why) => why,
+        };
+        // It waits for nothing of this process any more, and this one for its end.
+        drop(lending);
+        signal(&child);
+        let ended = ended(child)?;
+        Err(if why.kind() == io::ErrorKind::Interrupted { ended } else { why.into() })
+    }
+
+    /// Lends it the stores, also for writing, until it has done all of the work and ended. A signal to this process is one to it.
+    pub fn work_for(self, stores: &Stores, told: Value) -> anyhow::Result<()> {
+        let Self { lending, child } = self;
+        let signalled = Cell::new(false);
+        let cancelled = || {
+            if cancel::cancelled() && !signalled.replace(true) {
+                signal(&child);
+            }
+            false
+        };
+        let consent = |question: &str| Ok(prompt::says_yes(question)?);
+        let terms = Terms { cancelled: &cancelled, writes: true, told, consent: &consent };
+        let lent = lending.lend::<()>(stores, &terms);
+        // Whatever is left of it fails: nothing is half written that a crash would not leave.
+        drop(lending);
+        let mut child = child;
+        let status = child.wait()?;
+        match (lent, status.code()) {
+            (Ok(None), Some(0)) => Ok(()),
+            (Ok(_), _) => Err(how_ended(status)),
+            (Err(e), _) => Err(e.into()),
+        }
+    }
+
+    /// Lets it go before anything was lent, because of this error: it ends without a word.
+    pub fn give_up(self, error: anyhow::Error) -> anyhow::Error {
+        let Self { lending, mut child } = self;
+        drop(lending);
+        let _ = child.wait();
+        error
+    }
 }
 
-/// Starts the keeper: with the same command line, and its ends of the channel, the socket and the memory.
-pub fn start(ends: [BorrowedFd<'_>; 2], words: &[OsString]) -> anyhow::Result<Child> {
+/// Starts a keeper with its ends of the channel, the socket and the memory.
+pub fn start(ends: [BorrowedFd<'_>; 2], words: &[OsString], which: Which, out: Stdio) -> anyhow::Result<Child> {
     let own = std::env::current_exe().ok().filter(|path| path.is_file());
     let mut command = Command::new(own.unwrap_or_else(|| "/proc/self/exe".into()));
     command.args(&words[1..2]);
-    command.arg(format!("--keeper={},{}", ends[0].as_raw_fd(), ends[1].as_raw_fd()));
-    command.args(&words[2..]).stdout(Stdio::null());
+    command.arg(format!("--keeper={},{},{}", ends[0].as_raw_fd(), ends[1].as_raw_fd(), which as i32));
+    command.args(&words[2..]).stdout(out);
     inherited::pass_on_all();
     ends.iter().try_for_each(|end| fcntl_setfd(end, FdFlags::empty()))?;
     let child = command.spawn().context("starting the process that is to hold the keys");
@@ -191,17 +286,39 @@ pub fn start(ends: [BorrowedFd<'_>; 2], words: &[OsString]) -> anyhow::Result<Ch
     child
 }
 
+fn signal(child: &Child) {
+    let _ = Pid::from_raw(child.id().cast_signed()).map(|pid| kill_process(pid, Signal::TERM));
+}
+
 /// What this process ends with where the keeper has ended before the volume was open.
 pub fn ended(mut child: Child) -> anyhow::Result<anyhow::Error> {
-    let status = child.wait()?;
-    Ok(match (status.code(), status.signal()) {
+    Ok(how_ended(child.wait()?))
+}
+
+fn how_ended(status: ExitStatus) -> anyhow::Error {
+    match (status.code(), status.signal()) {
         // It has said why.
         (Some(code), _) if code != 0 => Silent(u8::try_from(code).unwrap_or(255)).into(),
+        // Ctrl-C before it could take note, or before it had anything to say.
+        (_, Some(signal)) if cancel::SIGNALS.contains(&signal) => Error::from(ErrorKind::Cancelled).into(),
+        _ if cancel::cancelled() => Error::from(ErrorKind::Cancelled).into(),
         (_, signal) => {
             let how = signal.map(|signal| format!(" by signal {signal}")).unwrap_or_default();
             io::Error::other(format!("the process that was to hold the keys was ended{how}")).into()
         }
-    })
+    }
+}
+
+/// The error, if a keeper went before it was let go.
+pub fn lost_keys() -> Option<Error> {
+    let lost = || Error::from(io::Error::other("the process that held the keys has ended"));
+    LOST.load(Ordering::SeqCst).then(lost)
+}
+
+/// The layout, whose keys the keeper has.
+pub fn layout(lending: Lending, outline: Outline, store: &dyn Store) -> Result<Layout> {
+    let asking: Arc<dyn Keeper> = Arc::new(lending.opened(lost)?);
+    outline.kept_by(&asking, store)
 }
 
 /// The volume, of which the keeper has the keys.
@@ -209,7 +326,7 @@ fn opened(lending: Lending, stores: Stores, kept: Kept) -> Result<(OpenedVolume,
     let Kept { outline, format, cipher, mode, stored, warnings, trials, took } = kept;
     // Once a signal has come, whoever waits for an unlocking would hold up the end.
     let keeper = Arc::new(Lockable::new(lending.opened(lost)?, cancel::cancelled));
-    let layout = outline.clone().kept_by(&(Arc::clone(&keeper) as Arc<dyn Keeper>))?;
+    let layout = outline.clone().kept_by(&(Arc::clone(&keeper) as Arc<dyn Keeper>), &stores.data)?;
     let facts = Facts::new(by_name(&format)?.name(), cipher, mode, &layout);
     let volume = Volume::new(Arc::clone(&stores.data), layout);
     let _header = stores.header.clone();

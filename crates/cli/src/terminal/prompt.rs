@@ -4,6 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::sync::OnceLock;
 
 use claviger_engine::{Error, ErrorKind, Result, Secret};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -66,11 +67,37 @@ pub fn line(question: &str, in_script: &str) -> Result<String> {
 /// # Errors
 /// That of `refused`; `Cancelled`, `Io`.
 pub fn consent(question: &str, in_script: &str, refused: impl Fn(&str) -> Error) -> Result<()> {
+    let no_terminal =
+        || refused(", because there is no terminal to ask on").hint(format!("In a script, add {in_script}."));
+    let agreed = match ELSEWHERE.get() {
+        Some(Some(ask)) => ask(question).map_err(|e| cancel::check().err().unwrap_or(e.into()))?,
+        Some(None) => return Err(no_terminal()),
+        None => {
+            let terminal = terminal().filter(|t| t.is_terminal());
+            yes(&terminal.ok_or_else(no_terminal)?, question)?
+        }
+    };
+    if agreed { Ok(()) } else { Err(refused("")) }
+}
+
+/// Asks a question, and has another process wait for the answer.
+type Asker = Box<dyn Fn(&str) -> io::Result<bool> + Send + Sync>;
+
+/// Who asks for this process, which cannot reach the terminal any more; nobody, if there is none.
+static ELSEWHERE: OnceLock<Option<Asker>> = OnceLock::new();
+
+/// From here on questions go to another process, if there is a terminal.
+pub fn ask_elsewhere(ask: impl Fn(&str) -> io::Result<bool> + Send + Sync + 'static) {
     let terminal = terminal().filter(|t| t.is_terminal());
-    let terminal = terminal.ok_or_else(|| {
-        refused(", because there is no terminal to ask on").hint(format!("In a script, add {in_script}."))
-    })?;
-    if yes(&terminal, question)? { Ok(()) } else { Err(refused("")) }
+    let _ = ELSEWHERE.set(terminal.map(|_| Box::new(ask) as Asker));
+}
+
+/// Whether the person says yes, for another process.
+///
+/// # Errors
+/// `Cancelled`, `Io`.
+pub fn says_yes(question: &str) -> Result<bool> {
+    terminal().map_or(Ok(false), |terminal| yes(&terminal, question))
 }
 
 fn ask(mut terminal: &File, question: &str) -> Result<Secret> {

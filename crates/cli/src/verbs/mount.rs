@@ -84,7 +84,7 @@ pub struct Args {
     with_parent: bool,
 
     /// Take the file as it is, without decryption: what the same way costs without encryption
-    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden"])]
+    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden", "isolate_keys"])]
     raw: bool,
 
     #[command(flatten)]
@@ -147,8 +147,8 @@ struct MountReport {
 /// Carries the verb out. `words` is the command line, as this verb sees it.
 pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     apart(&args.open.path, &args.dir)?;
-    if args.isolation.keeper() {
-        return args.isolation.keep(&args.open, Some(args.access()), &args.protect);
+    if args.isolation.keeper().is_some() {
+        return args.isolation.keep(&args.open, Some(args.access()), Some(&args.protect));
     }
     if args.isolation.asked() && args.wants_folder() {
         return Err(isolation::no_folders().at(&args.open.path).into());

@@ -2,23 +2,29 @@
 
 mod conversion;
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Instant;
 
+use anyhow::Context;
 use claviger_engine::formats;
 use claviger_engine::formats::luks2::reencrypt::{self, Reencryption, Request, Stores};
 use claviger_engine::formats::takes::{self, Purpose};
 use claviger_engine::store::{Access, FileStore, files};
-use claviger_engine::{Credential, Error, ErrorKind, Opening, Result, Spec, Store, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, Opening, Result, Secret, Spec, Store, Unlock};
+use claviger_serve::inherited;
 use serde::Serialize;
 
 use crate::opening::cost::NewCostArgs;
 use crate::opening::credentials::CredentialArgs;
 use crate::opening::patience::{self, PatienceArgs};
 use crate::process::guard;
+use crate::process::keeper::{IsolationArgs, Keeping, Started, Which};
+use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, Report, warn};
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, prompt, size};
@@ -135,6 +141,18 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+
+    #[command(flatten)]
+    isolation: IsolationArgs,
+}
+
+/// What it is about, open for writing.
+struct Opened {
+    data: Arc<dyn Store>,
+    /// What the header is in, if that is not the volume itself.
+    header: Option<Arc<dyn Store>>,
+    /// Whether that was made just now, which was asked about.
+    new: bool,
 }
 
 #[derive(Serialize)]
@@ -153,21 +171,30 @@ struct Reencrypted {
     protectors: Told,
 }
 
-/// Carries the verb out.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+/// Carries the verb out. `words` is the command line, as this verb sees it.
+pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     guard::no_dumps();
-    let cancel = cancel::install()?;
-    let at = |e: Error| e.at(&args.path);
-    let data = Arc::new(FileStore::open(&args.path, Access::ReadWrite)?);
-    if let Some(found) = args.convertible(&data).map_err(at)? {
-        return args.convert(data, found);
+    cancel::install()?;
+    if args.isolation.keeper().is_some() {
+        return args.keep();
     }
-    let luks2 = formats::by_name("LUKS2")?;
-    takes::check(luks2.name(), &luks2.takes(), Purpose::Creating, &args.protectors.parameters()).map_err(at)?;
-    let header = args.header_store(&data).map_err(at)?;
-    // Making its file was asked about.
-    let new = header.as_ref().is_some_and(|(_, new)| *new);
-    let header = header.map(|(store, _)| store);
+    if args.isolation.asked() {
+        return args.work_for_keeper(words);
+    }
+    let data = Arc::new(FileStore::open(&args.path, Access::ReadWrite)?);
+    let (opened, header) = args.opened(data)?;
+    let new = opened.new;
+    carry_out(args, opened, None, &|| args.forget_header(header.as_deref(), new))
+}
+
+/// Carries it out where the stores are open, by whoever has the keys: in a process of its own if it is `isolated`. Calls `forget` if it
+/// could not begin.
+fn carry_out(args: &Args, opened: Opened, isolated: Option<&Keeping>, forget: &dyn Fn()) -> anyhow::Result<()> {
+    let at = |e: Error| e.at(&args.path);
+    let Opened { data, header, new } = opened;
+    if let Some(found) = args.convertible(&*data).map_err(at)? {
+        return args.convert(data, found, isolated);
+    }
     let stores = match &header {
         Some(header) => Stores::new(&**header, Some(&*data)),
         None => Stores::new(&*data, None),
@@ -178,9 +205,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         true => args.credentials.read_new(|keyfiles| keyfiles.is_empty())?,
         false => args.credentials.read_for(|keyfiles| keyfiles.is_empty())?,
     };
+    let volume_key = if args.encrypt { args.credentials.new_volume_key()? } else { None };
+    alone(isolated)?;
     let ended = match args.resume {
         true => Vec::new(),
-        false => args.begin(&stores, &credentials, new).inspect_err(|_| args.forget_header(header.as_deref(), new))?,
+        false => args.begin(&stores, &credentials, volume_key.as_ref(), new).inspect_err(|_| forget())?,
     };
     let with = args.unlock(&credentials);
     let reencryption = Reencryption::resume(stores, &with, args.hotzone_size).map_err(at)?;
@@ -188,7 +217,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let begun = Instant::now();
     if !args.init_only {
         let bar = Progress::bytes("Reencrypting");
-        let done = reencryption.run(&|done, all| bar.at(done, all), cancel);
+        let done = reencryption.run(&|done, all| bar.at(done, all), cancel::flag());
         bar.clear();
         done.map_err(at)?;
     }
@@ -198,11 +227,70 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     output::print(&Reencrypted { path, finished, size, seconds, ended_keyslots: ended, protectors }, args.json)
 }
 
+/// All secrets are there: a process that has them for another one can do nothing else from now on.
+fn alone(isolated: Option<&Keeping>) -> anyhow::Result<()> {
+    let Some(keeping) = isolated else { return Ok(()) };
+    keeping.alone().context("the process that is to hold the keys")?;
+    keeping.without().iter().for_each(|missing| warn(missing));
+    Ok(())
+}
+
 impl Args {
+    /// Opens what it is about, and makes the file of a new header. That file is returned, too.
+    fn opened(&self, data: Arc<FileStore>) -> Result<(Opened, Option<Arc<FileStore>>)> {
+        let at = |e: Error| e.at(&self.path);
+        // Those have no detached header, and say so themselves.
+        if self.convertible(&*data).map_err(at)?.is_some() {
+            return Ok((Opened { data, header: None, new: false }, None));
+        }
+        let luks2 = formats::by_name("LUKS2")?;
+        takes::check(luks2.name(), &luks2.takes(), Purpose::Creating, &self.protectors.parameters()).map_err(at)?;
+        let (header, new) = self.header_store(&data).map_err(at)?.map_or((None, false), |(h, new)| (Some(h), new));
+        let opened = Opened { data, header: header.clone().map(|header| header as Arc<dyn Store>), new };
+        Ok((opened, header))
+    }
+
+    /// Opens the files for the process that has the keys, reads and writes there for it, and has no key itself.
+    fn work_for_keeper(&self, words: &[OsString]) -> anyhow::Result<()> {
+        // A file could not be removed again by whoever makes it.
+        let files = self.protectors.files();
+        if files {
+            let what = "--isolate-keys with --recovery-password-file or --startup-key";
+            return Err(Error::unsupported(what).at(&self.path).into());
+        }
+        let started = Started::new(words, Which::Opened, Stdio::inherit())?;
+        inherited::hide_all()?;
+        let opened = FileStore::open(&self.path, Access::ReadWrite).map(Arc::new).and_then(|data| self.opened(data));
+        let (Opened { data, header, new }, file) = match opened {
+            Ok(opened) => opened,
+            Err(e) => return Err(started.give_up(e.into())),
+        };
+        inherited::forget_files(
+            &[Some(&*self.path), self.header.as_deref()].into_iter().flatten().collect::<Vec<_>>(),
+        )?;
+        let lent = claviger_engine::opening::Stores { disk: Arc::clone(&data), header, data };
+        let worked = started.work_for(&lent, new.into());
+        // Where it was killed, the next one finds what it has left.
+        worked.inspect_err(|e| {
+            if e.is::<Silent>() {
+                self.forget_header(file.as_deref(), new)
+            }
+        })
+    }
+
+    /// Does all of it in the process that has the keys, over what the other one lends.
+    fn keep(&self) -> anyhow::Result<()> {
+        let keeping = self.isolation.accept()?;
+        let borrowing = &keeping.borrowing;
+        let opened = Opened { data: borrowing.disk(), header: borrowing.header(), new: borrowing.told()? };
+        prompt::ask_elsewhere(borrowing.asker());
+        carry_out(self, opened, Some(&keeping), &|| ())
+    }
+
     /// Tells what trying the keyslots costs, and asks where it takes long, before anybody types a password. Where there is no header
     /// yet, or half of one, there is nothing to tell.
-    fn announce(&self, header: &Arc<FileStore>) -> Result<()> {
-        match Opening::store(Arc::clone(header) as Arc<dyn Store>).format("LUKS2").find_header() {
+    fn announce(&self, header: &Arc<dyn Store>) -> Result<()> {
+        match Opening::store(Arc::clone(header)).format("LUKS2").find_header() {
             Ok(found) if !self.encrypt && !self.credentials.gives_volume_key() => {
                 let with = self.unlock(&[]);
                 patience::announce(found.header.plan(&with), &with)
@@ -246,7 +334,13 @@ impl Args {
     }
 
     /// Begins it, after a question if it was not `asked` before. Which keyslots end with the old key.
-    fn begin(&self, stores: &Stores<'_>, credentials: &[Credential], asked: bool) -> anyhow::Result<Vec<u32>> {
+    fn begin(
+        &self,
+        stores: &Stores<'_>,
+        credentials: &[Credential],
+        volume_key: Option<&Secret>,
+        asked: bool,
+    ) -> anyhow::Result<Vec<u32>> {
         let at = |e: Error| e.at(&self.path);
         let request = self.request()?;
         let with = self.unlock(credentials);
@@ -262,7 +356,7 @@ impl Args {
                 return Err(at(begun).into());
             }
             _ if self.encrypt => {
-                self.encryption(stores, &request, credentials, asked)?;
+                self.encryption(stores, &request, credentials, volume_key, asked)?;
                 return Ok(Vec::new());
             }
             Some(false) => {}
@@ -283,12 +377,12 @@ impl Args {
         stores: &Stores<'_>,
         request: &Request<'_>,
         credentials: &[Credential],
+        volume_key: Option<&Secret>,
         asked: bool,
     ) -> anyhow::Result<()> {
         let at = |e: Error| e.at(&self.path);
-        let key = self.credentials.new_volume_key()?;
         let spec = Spec {
-            volume_key: key.as_ref(),
+            volume_key,
             cipher: self.new_cipher.as_deref(),
             key_bits: self.new_key_size,
             sector_size: self.new_sector_size,

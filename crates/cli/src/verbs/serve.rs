@@ -65,7 +65,7 @@ pub struct Args {
     export: String,
 
     /// Serve the file as it is, without decryption, to measure the cost of the path itself
-    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden"])]
+    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden", "isolate_keys"])]
     raw: bool,
 
     #[command(flatten)]
@@ -114,8 +114,8 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     cancel::install()?;
     let at = |e: Error| e.at(&args.open.path);
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
-    if args.isolation.keeper() {
-        return args.isolation.keep(&args.open, Some(access), &args.protect);
+    if args.isolation.keeper().is_some() {
+        return args.isolation.keep(&args.open, Some(access), Some(&args.protect));
     }
     let mut locking = None;
     let (facts, store): (_, Arc<dyn Store>) = if args.raw {

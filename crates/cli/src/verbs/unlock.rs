@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::process::Stdio;
 
 use claviger_engine::Error;
 use claviger_serve::keeper::locking::Reopening;
@@ -10,7 +11,7 @@ use claviger_serve::sessions::{Runtime, escape};
 use serde::Serialize;
 
 use crate::opening::{OpenArgs, ProtectArgs};
-use crate::process::keeper::{self, IsolationArgs};
+use crate::process::keeper::{self, IsolationArgs, Which};
 use crate::terminal::cancel;
 use crate::terminal::output::{self, Report};
 use crate::verbs::{lock, unmount};
@@ -35,7 +36,7 @@ pub struct Args {
     pub json: bool,
 
     /// The channel, for the process with the keys. Nothing for people.
-    #[arg(long, hide = true, value_name = "SOCKET,MEMORY", value_delimiter = ',')]
+    #[arg(long, hide = true, value_name = "SOCKET,MEMORY,WHICH", value_delimiter = ',')]
     keeper: Vec<i32>,
 }
 
@@ -51,7 +52,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     // What is mounted may wait for this very process.
     let open = OpenArgs { path: session.record.volume.clone(), ..args.open.clone() };
     if !args.keeper.is_empty() {
-        return IsolationArgs::of_keeper(&args.keeper).keep(&open, None, &args.protect);
+        return IsolationArgs::of_keeper(&args.keeper).keep(&open, None, Some(&args.protect));
     }
     if session.status().is_some_and(|status| !status.locked) {
         return Err(Error::misuse("it is not locked").at(&session.record.volume).into());
@@ -60,7 +61,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     cancel::end_at_once();
     let begun = Reopening::begin(&session.folder).map_err(|e| lock::said(e, session))?;
     let (reopening, [socket, memory]) = begun;
-    let child = keeper::start([socket.as_fd(), memory.as_fd()], words)?;
+    let child = keeper::start([socket.as_fd(), memory.as_fd()], words, Which::Opened, Stdio::null())?;
     drop((socket, memory));
     match reopening.finish() {
         Ok(true) => output::print(&Unlocked { volume: escape(&session.record.volume) }, args.json),

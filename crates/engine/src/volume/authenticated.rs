@@ -3,9 +3,11 @@
 use std::io;
 
 use claviger_crypto::modes::AuthenticatedCipher;
+use claviger_crypto::modes::aead::WrongTag;
 
 use super::CHUNK;
 use super::integrity::{TaggedSectors, random_tags};
+use super::kept::Kept;
 use crate::store::Store;
 
 /// A segment and its store. Offsets are relative to the segment's beginning, in bytes.
@@ -14,9 +16,15 @@ pub(super) struct Authenticated<'a> {
     /// Offset of the area in the store.
     pub base: u64,
     pub area: &'a TaggedSectors,
-    pub cipher: &'a dyn AuthenticatedCipher,
+    pub key: TagKey<'a>,
     /// Number of the segment's first sector in the area.
     pub first: u64,
+}
+
+/// Where its key is.
+pub(super) enum TagKey<'a> {
+    Here(&'a dyn AuthenticatedCipher),
+    Kept(&'a Kept),
 }
 
 impl Authenticated<'_> {
@@ -42,7 +50,7 @@ impl Authenticated<'_> {
     /// Writes. The sectors of the first and the last byte must verify, as they are read first. The caller makes sure
     /// that nobody else reads or writes meanwhile.
     pub fn write(&self, into: u64, data: &mut [u8]) -> io::Result<()> {
-        let sector = self.cipher.sector_size();
+        let sector = self.area.sector_size();
         self.each_chunk(into, data.len(), |sectors, within, at| {
             let part = &data[at..][..sectors.wanted];
             let mut buffer = vec![0; sectors.len];
@@ -56,20 +64,54 @@ impl Authenticated<'_> {
                 self.read_whole(sectors.first + (last / sector) as u64, &mut buffer[last..])?;
             }
             buffer[within..end].copy_from_slice(part);
-            let mut tags = random_tags(sectors.len / sector * self.cipher.tag_size())?;
-            self.cipher.encrypt(sectors.first, &mut buffer, &mut tags);
-            self.area.write(self.store, self.base, sectors.first, &buffer, &tags)
+            self.write_whole(sectors.first, &mut buffer)
         })
     }
 
+    fn write_whole(&self, first: u64, data: &mut [u8]) -> io::Result<()> {
+        let (len, tags) = (data.len(), self.tags_of(data.len()));
+        match self.key {
+            TagKey::Here(cipher) => {
+                let mut tags = random_tags(tags)?;
+                cipher.encrypt(first, data, &mut tags);
+                self.area.write(self.store, self.base, first, data, &tags)
+            }
+            TagKey::Kept(kept) => kept.encrypt_tagged(self.into(first), data, tags, &mut |stored| {
+                let (data, tags) = stored.split_at(len);
+                self.area.write(self.store, self.base, first, data, tags)
+            }),
+        }
+    }
+
     fn read_whole(&self, first: u64, out: &mut [u8]) -> io::Result<()> {
-        let sector = self.cipher.sector_size();
-        let mut tags = vec![0; out.len() / sector * self.cipher.tag_size()];
-        self.area.read(self.store, self.base, first, out, &mut tags)?;
-        self.cipher.decrypt(first, out, &tags).map_err(|wrong| {
-            let at = (wrong.0 - self.first) * sector as u64;
+        let (len, tags) = (out.len(), self.tags_of(out.len()));
+        let verified = match self.key {
+            TagKey::Here(cipher) => {
+                let mut tags = vec![0; tags];
+                self.area.read(self.store, self.base, first, out, &mut tags)?;
+                cipher.decrypt(first, out, &tags)
+            }
+            TagKey::Kept(kept) => kept
+                .decrypt_tagged(self.into(first), out, tags, &mut |stored| {
+                    let (data, tags) = stored.split_at_mut(len);
+                    self.area.read(self.store, self.base, first, data, tags)
+                })?
+                .map_or(Ok(()), |wrong| Err(WrongTag(first + u64::from(wrong)))),
+        };
+        verified.map_err(|wrong| {
+            let at = self.into(wrong.0);
             io::Error::new(io::ErrorKind::InvalidData, format!("{wrong} (byte {at} of the segment)"))
         })
+    }
+
+    /// Bytes of the tags of so many bytes of data.
+    fn tags_of(&self, len: usize) -> usize {
+        len / self.area.sector_size() * self.area.tag_size()
+    }
+
+    /// Where in the segment the sector of this number of the area is, in bytes.
+    fn into(&self, number: u64) -> u64 {
+        (number - self.first) * self.area.sector_size() as u64
     }
 
     /// Calls `each` with whole sectors of the request, the request's offset in them, and its part of the buffer.
@@ -79,7 +121,7 @@ impl Authenticated<'_> {
         len: usize,
         mut each: impl FnMut(&Sectors, usize, usize) -> io::Result<()>,
     ) -> io::Result<()> {
-        let sector = self.cipher.sector_size();
+        let sector = self.area.sector_size();
         let mut done = 0;
         while done < len {
             let from = into + done as u64;

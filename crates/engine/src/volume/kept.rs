@@ -6,11 +6,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use claviger_crypto::SectorCipher;
+use claviger_crypto::modes::AuthenticatedCipher;
 use claviger_crypto::secret::wipe_after_sectors;
 use serde::{Deserialize, Serialize};
 
+use super::integrity;
 use super::{Layout, Payload, Segment};
 use crate::error::{Error, Result};
+use crate::random;
+use crate::store::Store;
 
 /// Who encrypts and decrypts for a layout that holds no keys, such as another process.
 ///
@@ -29,6 +33,34 @@ pub trait Keeper: Send + Sync {
     /// # Errors
     /// Those of `write`; another if the keeper refuses, or has gone.
     fn encrypt(&self, segment: u32, into: u64, data: &[u8], write: &mut Access<'_>) -> io::Result<()>;
+
+    /// [`Keeper::decrypt`] for sectors with tags: `read` gets memory for what is stored and, behind it, for `tags` bytes of tags. Which
+    /// sector of these is the first whose tag is wrong; then `out` holds nothing that can be used.
+    ///
+    /// # Errors
+    /// As there.
+    fn decrypt_tagged(
+        &self,
+        segment: u32,
+        into: u64,
+        out: &mut [u8],
+        tags: usize,
+        read: &mut Access<'_>,
+    ) -> io::Result<Option<u32>>;
+
+    /// [`Keeper::encrypt`] for sectors with tags: `write` gets `tags` bytes of them behind the data. What is random in them is the
+    /// keeper's.
+    ///
+    /// # Errors
+    /// As there.
+    fn encrypt_tagged(
+        &self,
+        segment: u32,
+        into: u64,
+        data: &[u8],
+        tags: usize,
+        write: &mut Access<'_>,
+    ) -> io::Result<()>;
 }
 
 /// What reads or writes what is stored, given the memory to or from which.
@@ -37,6 +69,8 @@ pub type Access<'a> = dyn FnMut(&mut [u8]) -> io::Result<()> + 'a;
 /// A layout without its keys, as plain data for another process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outline {
+    /// Size of the store that it is one of, in bytes.
+    store: u64,
     segments: Vec<Part>,
     protected: Vec<Range<u64>>,
 }
@@ -58,24 +92,36 @@ enum Holds {
     Fixed(Vec<u8>),
     /// Sectors of this size, in bytes.
     Encrypted(u32),
+    /// Sectors of this size with a tag each, from the one with this number on in an area of so many bytes.
+    Tagged {
+        sector: u32,
+        tag: u32,
+        first: u64,
+        room: u64,
+    },
 }
 
 impl Outline {
-    /// What `layout` is without its keys.
+    /// What `layout`, which is one over `store`, is without its keys.
     ///
     /// # Errors
-    /// `Unsupported` for sectors with tags.
-    pub fn of(layout: &Layout) -> Result<Self> {
+    /// `Misuse` if there are no keys in it: another process has them already.
+    pub fn of(layout: &Layout, store: &dyn Store) -> Result<Self> {
         let segments = layout.segments().iter().map(Part::of).collect::<Result<_>>()?;
-        Ok(Self { segments, protected: layout.protected().to_vec() })
+        Ok(Self { store: store.len(), segments, protected: layout.protected().to_vec() })
     }
 
-    /// The layout again, whose keys `keeper` holds.
+    /// The layout again, over the same `store`, whose keys `keeper` holds. The superblocks and journals of sectors with tags are read
+    /// anew.
     ///
     /// # Errors
-    /// `Misuse` if it could not have come from a layout.
-    pub fn kept_by(self, keeper: &Arc<dyn Keeper>) -> Result<Layout> {
-        let segments = self.segments.into_iter().zip(0..).map(|(part, number)| part.segment(number, keeper));
+    /// `Misuse` if it could not have come from a layout, or not from one over this store; those of [`integrity::open`].
+    pub fn kept_by(self, keeper: &Arc<dyn Keeper>, store: &dyn Store) -> Result<Layout> {
+        if self.store != store.len() {
+            let what = format!("the layout is one of {} bytes, and these are {}", self.store, store.len());
+            return Err(Error::misuse(what));
+        }
+        let segments = self.segments.into_iter().zip(0..).map(|(part, number)| part.segment(number, keeper, store));
         let layout = Layout::new(segments.collect::<Result<_>>()?)?;
         Ok(self.protected.into_iter().fold(layout, Layout::with_protected))
     }
@@ -89,31 +135,40 @@ impl Part {
             Payload::Zero => Holds::Zero,
             Payload::Fixed(bytes) => Holds::Fixed(bytes.to_vec()),
             Payload::Crypt { cipher, .. } => Holds::Encrypted(cipher.sector_size() as u32),
-            Payload::Authenticated { .. } => return Err(tagged()),
-            Payload::Kept(_) => return Err(Error::misuse("another process has the keys already")),
+            Payload::Authenticated { area, first, .. } => Holds::Tagged {
+                sector: area.sector_size() as u32,
+                tag: area.tag_size() as u32,
+                first: *first,
+                room: area.room(),
+            },
+            Payload::Kept(_) | Payload::KeptTagged { .. } => {
+                return Err(Error::misuse("another process has the keys already"));
+            }
         };
         Ok(Self { at, len, stored_at, writable, holds })
     }
 
-    fn segment(self, number: u32, keeper: &Arc<dyn Keeper>) -> Result<Segment> {
+    fn segment(self, number: u32, keeper: &Arc<dyn Keeper>, store: &dyn Store) -> Result<Segment> {
+        let kept = |sector| Kept { keeper: Arc::clone(keeper), segment: number, from: 0, sector };
+        // What is read-only may have been cut short.
+        let end = self.stored_at.checked_add(self.len).filter(|end| *end <= store.len());
+        if end.is_none() && self.writable && !matches!(self.holds, Holds::Zero | Holds::Fixed(_)) {
+            return Err(Error::misuse("a segment reaches past the end of what it is stored in"));
+        }
         let payload = match self.holds {
             Holds::Clear => Payload::Clear,
             Holds::Zero => Payload::Zero,
             Holds::Fixed(bytes) => Payload::Fixed(bytes.into()),
-            Holds::Encrypted(sector) if sector > 0 => {
-                Payload::Kept(Kept { keeper: Arc::clone(keeper), segment: number, from: 0, sector: sector as usize })
+            Holds::Encrypted(sector) if sector > 0 => Payload::Kept(kept(sector as usize)),
+            Holds::Tagged { sector, tag, first, room } if sector > 0 => {
+                let area = integrity::open(store, self.stored_at, room, tag as usize, sector as usize)?;
+                Payload::KeptTagged { area: Arc::new(area), kept: kept(sector as usize), first }
             }
-            Holds::Encrypted(_) => return Err(Error::misuse("sectors of no bytes")),
+            Holds::Encrypted(_) | Holds::Tagged { .. } => return Err(Error::misuse("sectors of no bytes")),
         };
         let Self { at, len, stored_at, writable, .. } = self;
         Ok(Segment { at, len, stored_at, payload, writable })
     }
-}
-
-/// What is to be said of sectors with tags.
-pub(crate) fn tagged() -> Error {
-    Error::unsupported("keys in a process of their own for a volume whose sectors have tags")
-        .hint("Leave out the isolation: one process opens it.")
 }
 
 /// Encrypted sectors whose key another process holds.
@@ -145,6 +200,20 @@ impl Kept {
     pub(super) fn encrypt(&self, into: u64, data: &[u8], write: &mut Access<'_>) -> io::Result<()> {
         self.keeper.encrypt(self.segment, self.from + into, data, write)
     }
+
+    pub(super) fn decrypt_tagged(
+        &self,
+        into: u64,
+        out: &mut [u8],
+        tags: usize,
+        read: &mut Access<'_>,
+    ) -> io::Result<Option<u32>> {
+        self.keeper.decrypt_tagged(self.segment, self.from + into, out, tags, read)
+    }
+
+    pub(super) fn encrypt_tagged(&self, into: u64, data: &[u8], tags: usize, write: &mut Access<'_>) -> io::Result<()> {
+        self.keeper.encrypt_tagged(self.segment, self.from + into, data, tags, write)
+    }
 }
 
 impl fmt::Debug for Kept {
@@ -158,11 +227,25 @@ impl fmt::Debug for Kept {
 pub struct Keys(Vec<Option<Key>>);
 
 struct Key {
-    cipher: Arc<dyn SectorCipher>,
+    cipher: Cipher,
     first: u64,
     len: u64,
     /// Whether anything is to be encrypted with it.
     writable: bool,
+}
+
+enum Cipher {
+    Plain(Arc<dyn SectorCipher>),
+    Tagged(Arc<dyn AuthenticatedCipher>),
+}
+
+impl Cipher {
+    fn sector_size(&self) -> usize {
+        match self {
+            Self::Plain(cipher) => cipher.sector_size(),
+            Self::Tagged(cipher) => cipher.sector_size(),
+        }
+    }
 }
 
 /// A request that is none: it names no encrypted segment, or no whole sectors in it, or what must not be written.
@@ -174,10 +257,14 @@ impl Keys {
     pub fn of(layout: &Layout, write: bool) -> Self {
         let key = |segment: &Segment| match &segment.payload {
             Payload::Crypt { cipher, first, .. } => {
-                let (cipher, writable) = (Arc::clone(cipher), write && segment.writable);
+                let (cipher, writable) = (Cipher::Plain(Arc::clone(cipher)), write && segment.writable);
                 Some(Key { cipher, first: *first, len: segment.len, writable })
             }
-            _ => None,
+            Payload::Authenticated { cipher, first, .. } => {
+                let (cipher, writable) = (Cipher::Tagged(Arc::clone(cipher)), write && segment.writable);
+                Some(Key { cipher, first: *first, len: segment.len, writable })
+            }
+            Payload::Clear | Payload::Zero | Payload::Fixed(_) | Payload::Kept(_) | Payload::KeptTagged { .. } => None,
         };
         Self(layout.segments().iter().map(key).collect())
     }
@@ -215,14 +302,35 @@ impl KeyRange<'_> {
         self.key.cipher.sector_size()
     }
 
-    /// Does it with `run`, which belongs at `past` bytes of the range.
+    /// Size of a sector's tag, in bytes: 0 where they have none.
+    pub fn tag_size(&self) -> usize {
+        match &self.key.cipher {
+            Cipher::Plain(_) => 0,
+            Cipher::Tagged(cipher) => cipher.tag_size(),
+        }
+    }
+
+    /// Does it with `run`, which belongs at `past` bytes of the range, and its `tags`.
+    ///
+    /// # Errors
+    /// The first sector of the run whose tag is wrong: then nothing in `run` may be used.
     ///
     /// # Panics
-    /// Unless both are whole sectors.
-    pub fn carry_out(&self, past: u64, run: &mut [u8]) {
+    /// Unless both are whole sectors, and there are as many tags; or if the system has no random numbers.
+    pub fn carry_out(&self, past: u64, run: &mut [u8], tags: &mut [u8]) -> std::result::Result<(), u32> {
         let Key { cipher, first, .. } = self.key;
         let number = first.wrapping_add((self.into + past) / cipher.sector_size() as u64);
-        if self.encrypt { cipher.encrypt(number, run) } else { cipher.decrypt(number, run) }
+        match cipher {
+            Cipher::Plain(cipher) if self.encrypt => cipher.encrypt(number, run),
+            Cipher::Plain(cipher) => cipher.decrypt(number, run),
+            Cipher::Tagged(cipher) if self.encrypt => {
+                // Nobody else chooses what must never be used again.
+                random::fill(tags).expect("the system has random numbers");
+                cipher.encrypt(number, run, tags);
+            }
+            Cipher::Tagged(cipher) => cipher.decrypt(number, run, tags).map_err(|wrong| (wrong.0 - number) as u32)?,
+        }
+        Ok(())
     }
 }
 

@@ -60,7 +60,11 @@ impl MappedPart {
             Payload::Authenticated { first: 0, kernel, .. } => {
                 kernel.as_ref()?.iter().map(|layer| layer.from(0)).collect()
             }
-            Payload::Authenticated { .. } | Payload::Zero | Payload::Fixed(_) | Payload::Kept(_) => return None,
+            Payload::Authenticated { .. }
+            | Payload::Zero
+            | Payload::Fixed(_)
+            | Payload::Kept(_)
+            | Payload::KeptTagged { .. } => return None,
         };
         let Segment { len, stored_at, writable, .. } = *segment;
         let whole = len.is_multiple_of(UNIT) && stored_at.is_multiple_of(UNIT);

@@ -69,6 +69,15 @@ pub enum Payload {
     },
     /// Whole encrypted sectors whose key somebody else holds.
     Kept(Kept),
+    /// Encrypted sectors with a tag each, whose key somebody else holds.
+    KeptTagged {
+        /// The area, as in [`Payload::Authenticated`].
+        area: Arc<TaggedSectors>,
+        /// Who encrypts them and makes their tags.
+        kept: Kept,
+        /// Number of the segment's first sector in the area.
+        first: u64,
+    },
 }
 
 impl Payload {
@@ -91,7 +100,7 @@ impl Payload {
             Self::Clear | Self::Zero | Self::Fixed(_) => 1,
             Self::Crypt { cipher, .. } => cipher.sector_size() as u64,
             Self::Authenticated { cipher, .. } => cipher.sector_size() as u64,
-            Self::Kept(kept) => kept.sector_size() as u64,
+            Self::Kept(kept) | Self::KeptTagged { kept, .. } => kept.sector_size() as u64,
         }
     }
 }
@@ -106,6 +115,9 @@ impl fmt::Debug for Payload {
                 write!(f, "Crypt {{ sector_size: {}, first: {first} }}", cipher.sector_size())
             }
             Self::Kept(kept) => kept.fmt(f),
+            Self::KeptTagged { area, kept, first } => {
+                write!(f, "KeptTagged {{ tag_size: {}, first: {first}, kept: {kept:?} }}", area.tag_size())
+            }
             Self::Authenticated { cipher, first, .. } => {
                 let (sector, tag) = (cipher.sector_size(), cipher.tag_size());
                 write!(f, "Authenticated {{ sector_size: {sector}, tag_size: {tag}, first: {first} }}")
@@ -120,7 +132,11 @@ impl Segment {
         let kept = match &self.payload {
             Payload::Zero => data.iter().all(|byte| *byte == 0),
             Payload::Fixed(bytes) => bytes[into as usize..].starts_with(data),
-            Payload::Clear | Payload::Crypt { .. } | Payload::Authenticated { .. } | Payload::Kept(_) => true,
+            Payload::Clear
+            | Payload::Crypt { .. }
+            | Payload::Authenticated { .. }
+            | Payload::Kept(_)
+            | Payload::KeptTagged { .. } => true,
         };
         let refused = || {
             io::Error::new(
@@ -134,7 +150,7 @@ impl Segment {
     /// Whether the segment lies within its area of tagged sectors, or is as long as its bytes, where it has one or the other.
     fn fits_its_payload(&self) -> bool {
         let (area, first) = match &self.payload {
-            Payload::Authenticated { area, first, .. } => (area, first),
+            Payload::Authenticated { area, first, .. } | Payload::KeptTagged { area, first, .. } => (area, first),
             Payload::Fixed(bytes) => return bytes.len() as u64 == self.len,
             Payload::Clear | Payload::Zero | Payload::Crypt { .. } | Payload::Kept(_) => return true,
         };
@@ -218,6 +234,11 @@ impl Layout {
                 Payload::Crypt { first, .. } => *first = first.wrapping_add(skipped / sector),
                 Payload::Kept(kept) => *kept = kept.clone().cut(skipped),
                 Payload::Authenticated { first, .. } => {
+                    *first += skipped / sector;
+                    stored_at = s.stored_at;
+                }
+                Payload::KeptTagged { kept, first, .. } => {
+                    *kept = kept.clone().cut(skipped);
                     *first += skipped / sector;
                     stored_at = s.stored_at;
                 }

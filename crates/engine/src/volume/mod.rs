@@ -17,7 +17,7 @@ use claviger_crypto::secret::wipe_after_sectors;
 
 use crate::store::{Store, check_range};
 use align::Cut;
-use authenticated::Authenticated;
+use authenticated::{Authenticated, TagKey};
 use kept::Kept;
 pub use kernel::{KernelCipher, MappedPart, Mapping};
 pub use layout::{Layout, Payload, Segment};
@@ -83,6 +83,11 @@ impl Volume {
         self
     }
 
+    /// What is below.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
     /// How the volume lies in its store.
     pub fn layout(&self) -> &Layout {
         &self.layout
@@ -133,7 +138,9 @@ impl Volume {
     /// The areas of tagged sectors, and their offsets in the store.
     fn areas(&self) -> impl Iterator<Item = (&integrity::TaggedSectors, u64)> {
         self.layout.segments().iter().filter_map(|segment| match &segment.payload {
-            Payload::Authenticated { area, .. } => Some((&**area, segment.stored_at)),
+            Payload::Authenticated { area, .. } | Payload::KeptTagged { area, .. } => {
+                Some((&**area, segment.stored_at))
+            }
             Payload::Clear | Payload::Zero | Payload::Fixed(_) | Payload::Crypt { .. } | Payload::Kept(_) => None,
         })
     }
@@ -173,6 +180,26 @@ impl Volume {
             crypt.write_part(&*self.store, into + cut.middle as u64, tail)?;
         }
         Ok(())
+    }
+
+    fn tagged<'a>(
+        &'a self,
+        segment: &Segment,
+        area: &'a integrity::TaggedSectors,
+        key: TagKey<'a>,
+        first: u64,
+    ) -> Authenticated<'a> {
+        Authenticated { store: &*self.store, base: segment.stored_at, area, key, first }
+    }
+
+    fn read_tagged(&self, tagged: &Authenticated<'_>, into: u64, out: &mut [u8]) -> io::Result<()> {
+        let _shared = self.partial.read().unwrap_or_else(PoisonError::into_inner);
+        tagged.read(into, out)
+    }
+
+    fn write_tagged(&self, tagged: &Authenticated<'_>, into: u64, data: &mut [u8]) -> io::Result<()> {
+        let _alone = self.partial.write().unwrap_or_else(PoisonError::into_inner);
+        tagged.write(into, data)
     }
 
     /// Calls `each` with every chunk and its offset: on this thread, or split over the pool if the request is large and
@@ -222,9 +249,10 @@ impl Store for Volume {
             }
             Payload::Kept(kept) => self.read_crypt(&Crypt::kept(segment, kept), into, part),
             Payload::Authenticated { area, cipher, first, .. } => {
-                let _shared = self.partial.read().unwrap_or_else(PoisonError::into_inner);
-                Authenticated { store: &*self.store, base: segment.stored_at, area, cipher: &**cipher, first: *first }
-                    .read(into, part)
+                self.read_tagged(&self.tagged(segment, area, TagKey::Here(&**cipher), *first), into, part)
+            }
+            Payload::KeptTagged { area, kept, first } => {
+                self.read_tagged(&self.tagged(segment, area, TagKey::Kept(kept), *first), into, part)
             }
         })
     }
@@ -247,9 +275,10 @@ impl Store for Volume {
             }
             Payload::Kept(kept) => self.write_crypt(&Crypt::kept(segment, kept), into, part),
             Payload::Authenticated { area, cipher, first, .. } => {
-                let _alone = self.partial.write().unwrap_or_else(PoisonError::into_inner);
-                Authenticated { store: &*self.store, base: segment.stored_at, area, cipher: &**cipher, first: *first }
-                    .write(into, part)
+                self.write_tagged(&self.tagged(segment, area, TagKey::Here(&**cipher), *first), into, part)
+            }
+            Payload::KeptTagged { area, kept, first } => {
+                self.write_tagged(&self.tagged(segment, area, TagKey::Kept(kept), *first), into, part)
             }
         })
     }

@@ -3,9 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
+use claviger_crypto::modes::aead::Specification;
 use claviger_engine::store::MemoryStore;
+use claviger_engine::volume::integrity;
 use claviger_engine::volume::kept::{Access, Keeper, Keys, Outline, Refused};
-use claviger_engine::{Layout, Store, Volume};
+use claviger_engine::{Acceleration, Layout, Sectors, Store, Volume};
 
 use crate::volume::{Dice, mixed};
 
@@ -13,10 +15,17 @@ use crate::volume::{Dice, mixed};
 struct Here(Keys);
 
 impl Here {
-    fn carry_out(&self, encrypt: bool, segment: u32, into: u64, run: &mut [u8]) -> io::Result<()> {
+    /// Which sector has a wrong tag.
+    fn carry_out(
+        &self,
+        encrypt: bool,
+        segment: u32,
+        into: u64,
+        run: &mut [u8],
+        tags: &mut [u8],
+    ) -> io::Result<Option<u32>> {
         let range = self.0.range(encrypt, segment, into, run.len());
-        range.map_err(|Refused| io::Error::other("refused"))?.carry_out(0, run);
-        Ok(())
+        Ok(range.map_err(|Refused| io::Error::other("refused"))?.carry_out(0, run, tags).err())
     }
 }
 
@@ -24,32 +33,62 @@ impl Keeper for Here {
     fn decrypt(&self, segment: u32, into: u64, out: &mut [u8], read: &mut Access<'_>) -> io::Result<()> {
         let mut room = vec![0; out.len()];
         read(&mut room)?;
-        self.carry_out(false, segment, into, &mut room)?;
+        self.carry_out(false, segment, into, &mut room, &mut [])?;
         out.copy_from_slice(&room);
         Ok(())
     }
 
     fn encrypt(&self, segment: u32, into: u64, data: &[u8], write: &mut Access<'_>) -> io::Result<()> {
         let mut room = data.to_vec();
-        self.carry_out(true, segment, into, &mut room)?;
+        self.carry_out(true, segment, into, &mut room, &mut [])?;
+        write(&mut room)
+    }
+
+    fn decrypt_tagged(
+        &self,
+        segment: u32,
+        into: u64,
+        out: &mut [u8],
+        tags: usize,
+        read: &mut Access<'_>,
+    ) -> io::Result<Option<u32>> {
+        let mut room = vec![0; out.len() + tags];
+        read(&mut room)?;
+        let (run, tags) = room.split_at_mut(out.len());
+        let wrong = self.carry_out(false, segment, into, run, tags)?;
+        out.copy_from_slice(run);
+        Ok(wrong)
+    }
+
+    fn encrypt_tagged(
+        &self,
+        segment: u32,
+        into: u64,
+        data: &[u8],
+        tags: usize,
+        write: &mut Access<'_>,
+    ) -> io::Result<()> {
+        let mut room = [data, &vec![0; tags]].concat();
+        let (run, tags) = room.split_at_mut(data.len());
+        self.carry_out(true, segment, into, run, tags)?;
         write(&mut room)
     }
 }
 
 /// What another process has of the layout: it went there as text.
-fn without_keys(layout: &Layout) -> Layout {
-    let outline = Outline::of(layout).expect("it has no tags");
+fn without_keys(layout: &Layout, store: &dyn Store) -> Layout {
+    let outline = Outline::of(layout, store).expect("it has keys");
     let text = serde_json::to_string(&outline).expect("plain data");
     let keeper: Arc<dyn Keeper> = Arc::new(Here(Keys::of(layout, true)));
     let outline: Outline = serde_json::from_str(&text).expect("as it was");
-    outline.kept_by(&keeper).expect("a layout")
+    outline.kept_by(&keeper, store).expect("a layout")
 }
 
 #[test]
 fn a_volume_without_its_keys_is_the_same_volume() {
     let (here, _, stored_here) = mixed();
     let stored = Arc::new(MemoryStore::new(stored_here.to_vec()));
-    let kept = Volume::new(Arc::clone(&stored) as Arc<dyn Store>, without_keys(here.layout()));
+    let kept = Volume::new(Arc::clone(&stored) as Arc<dyn Store>, without_keys(here.layout(), &stored));
     assert_eq!((here.len(), here.sector_size()), (kept.len(), kept.sector_size()));
     let mut dice = Dice(7);
     for round in 0..3000 {
@@ -72,7 +111,7 @@ fn a_volume_without_its_keys_is_the_same_volume() {
 #[test]
 fn a_part_of_it_keeps_its_tweaks_and_its_protection() {
     let (here, ..) = mixed();
-    let layout = without_keys(here.layout()).with_protected(2000..2001);
+    let layout = without_keys(here.layout(), here.store()).with_protected(2000..2001);
     let part = layout.part(1000 + 1024, 4096 + 3000).expect("whole sectors");
     let expected = here.layout().part(1000 + 1024, 4096 + 3000).expect("whole sectors");
     let (_, _, stored) = mixed();
@@ -82,9 +121,10 @@ fn a_part_of_it_keeps_its_tweaks_and_its_protection() {
     part.read_at(0, &mut one).expect("read");
     expected.read_at(0, &mut other).expect("read");
     assert!(one == other);
-    let again = Outline::of(&Layout::clear(4096).expect("a layout").with_protected(7..9)).expect("no tags");
+    let clear = Layout::clear(4096).expect("a layout").with_protected(7..9);
+    let again = Outline::of(&clear, here.store()).expect("no keys elsewhere");
     let keeper: Arc<dyn Keeper> = Arc::new(Here(Keys::of(here.layout(), true)));
-    assert_eq!(again.kept_by(&keeper).expect("a layout").protected().first(), Some(&(7..9)));
+    assert_eq!(again.kept_by(&keeper, here.store()).expect("a layout").protected().first(), Some(&(7..9)));
 }
 
 /// `mixed` has sectors of 512 bytes in its segments 1 and 4, of which the latter is read-only, and of 4096 in segment 3.
@@ -124,15 +164,74 @@ fn keys_are_used_for_whole_sectors_of_their_segment_alone() {
 fn an_outline_that_no_layout_has_is_refused() {
     let (here, ..) = mixed();
     let keeper: Arc<dyn Keeper> = Arc::new(Here(Keys::of(here.layout(), true)));
-    let good = serde_json::to_value(Outline::of(here.layout()).expect("no tags")).expect("plain data");
-    for (at, value) in [("at", 1u64), ("len", u64::MAX), ("len", 0), ("stored_at", u64::MAX)] {
+    let outline = Outline::of(here.layout(), here.store()).expect("keys");
+    // Two processes that do not mean the same store.
+    let other = MemoryStore::new(vec![0; here.store().len() as usize + 512]);
+    assert!(outline.clone().kept_by(&keeper, &other).is_err());
+    let good = serde_json::to_value(outline).expect("plain data");
+    let outside = here.store().len() - 512;
+    for (at, value) in [("at", 1u64), ("len", u64::MAX), ("len", 0), ("stored_at", u64::MAX), ("stored_at", outside)] {
         let mut bad = good.clone();
         bad["segments"][1][at] = value.into();
         let outline: Outline = serde_json::from_value(bad).expect("of its shape");
-        assert!(outline.kept_by(&keeper).is_err(), "{at} {value}");
+        assert!(outline.kept_by(&keeper, here.store()).is_err(), "{at} {value}");
     }
     let mut bad = good;
     bad["segments"][1]["holds"]["Encrypted"] = 0.into();
     let outline: Outline = serde_json::from_value(bad).expect("of its shape");
-    assert!(outline.kept_by(&keeper).is_err());
+    assert!(outline.kept_by(&keeper, here.store()).is_err());
+}
+
+#[test]
+fn sectors_with_tags_are_the_same_without_their_keys() {
+    const LEN: usize = 2 << 20;
+    // One whose vectors are random, and one whose tags are all there is beside a sector.
+    for (cipher, mode, key, sector) in
+        [("aes-gcm-random", "aead", 32, 4096), ("aes-xts-plain64", "hmac(sha256)", 96, 512)]
+    {
+        let specification = Specification::parse(cipher, mode).expect("it is known");
+        let sectors = Sectors { size: sector, ..Sectors::default() };
+        let cipher = specification.with_key(&vec![7; key], sectors, Acceleration::On).expect("it fits");
+        let stored = Arc::new(MemoryStore::new(vec![0; LEN]));
+        integrity::format(&*stored, 0, LEN as u64, &*cipher, &mut |_, _| Ok(())).expect("there is room");
+        let opened = || {
+            let area = integrity::open(&stored, 0, LEN as u64, cipher.tag_size(), sector).expect("it is good");
+            let segment = integrity::segment(Arc::new(area), 0, Arc::clone(&cipher), true).expect("they fit");
+            let layout = Layout::new(vec![segment]).expect("a layout");
+            // A part begins with another sector than the area does.
+            layout.part(2 * sector as u64, layout.len() - 2 * sector as u64).expect("whole sectors")
+        };
+        let kept = Volume::new(Arc::clone(&stored) as Arc<dyn Store>, without_keys(&opened(), &stored));
+        let mut model = vec![0; kept.len() as usize];
+        let mut dice = Dice(3);
+        for round in 1..200u8 {
+            let (offset, len) = dice.range(model.len());
+            model[offset..][..len].fill(round);
+            kept.write_at(offset as u64, &mut vec![round; len]).expect("written");
+            let (offset, len) = dice.range(model.len());
+            let mut out = vec![0; len];
+            kept.read_at(offset as u64, &mut out).expect("read");
+            assert!(out == model[offset..][..len], "{round}: {len} bytes at {offset}");
+        }
+        drop(kept);
+        // Whoever has the keys reads the same, and a sector that was changed is wrong for both.
+        let read = |volume: &Volume| {
+            let mut out = vec![0; model.len()];
+            volume.read_at(0, &mut out).map(|()| out).map_err(|e| e.to_string())
+        };
+        let volumes = || {
+            let kept = Volume::new(Arc::clone(&stored) as Arc<dyn Store>, without_keys(&opened(), &stored));
+            (Volume::new(Arc::clone(&stored) as Arc<dyn Store>, opened()), kept)
+        };
+        let (here, kept) = volumes();
+        assert!(read(&here).expect("read") == model && read(&kept).expect("read") == model);
+        drop((here, kept));
+        let last = LEN as u64 - 4096;
+        let mut damaged = [0];
+        stored.read_at(last, &mut damaged).expect("read");
+        stored.write_at(last, &mut [damaged[0] ^ 1]).expect("written");
+        let (here, kept) = volumes();
+        let (here, kept) = (read(&here).expect_err("damaged"), read(&kept).expect_err("damaged"));
+        assert!(here == kept && here.contains("tag is wrong"), "{here} {kept}");
+    }
 }

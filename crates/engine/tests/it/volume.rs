@@ -192,7 +192,7 @@ pub fn mixed() -> (Volume, Vec<u8>, Arc<MemoryStore>) {
                 stored.copy_from_slice(part);
                 cipher.encrypt(*first, stored);
             }
-            Payload::Authenticated { .. } | Payload::Fixed(_) | Payload::Kept(_) => {
+            Payload::Authenticated { .. } | Payload::Fixed(_) | Payload::Kept(_) | Payload::KeptTagged { .. } => {
                 unreachable!("none of them is such")
             }
         }

@@ -15,7 +15,7 @@ use rustix::thread::futex::{self, Flags};
 use rustix::time::Timespec;
 
 use super::shared_sys::{ROOM, Request, SLOTS, Slot, Slots};
-use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, WIPED};
+use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, WIPED, WRONG};
 use crate::wait::wait;
 
 /// How long a thread looks for the answer before it sleeps: about as long as the keeper takes for a piece of a large request.
@@ -98,6 +98,35 @@ impl Keeper for Asking {
         self.shared.ask(&slot, ENCRYPT, segment, into, data.len())?;
         write(slot.memory(data.len()))
     }
+
+    fn decrypt_tagged(
+        &self,
+        segment: u32,
+        into: u64,
+        out: &mut [u8],
+        tags: usize,
+        read: &mut Access<'_>,
+    ) -> io::Result<Option<u32>> {
+        let mut slot = self.slot(out.len() + tags)?;
+        read(slot.memory(out.len() + tags))?;
+        let wrong = self.shared.ask_tagged(&slot, DECRYPT, segment, into, out.len())?;
+        out.copy_from_slice(slot.memory(out.len()));
+        Ok(wrong)
+    }
+
+    fn encrypt_tagged(
+        &self,
+        segment: u32,
+        into: u64,
+        data: &[u8],
+        tags: usize,
+        write: &mut Access<'_>,
+    ) -> io::Result<()> {
+        let mut slot = self.slot(data.len() + tags)?;
+        slot.memory(data.len()).copy_from_slice(data);
+        self.shared.ask(&slot, ENCRYPT, segment, into, data.len())?;
+        write(slot.memory(data.len() + tags))
+    }
 }
 
 impl Asking {
@@ -111,6 +140,11 @@ impl Asking {
 
 impl Connected {
     fn ask(&self, slot: &Slot<'_>, order: u32, segment: u32, into: u64, len: usize) -> io::Result<()> {
+        self.ask_tagged(slot, order, segment, into, len)?.map_or(Ok(()), |_| Err(refused()))
+    }
+
+    /// The same for sectors that may have tags, of which one may be wrong.
+    fn ask_tagged(&self, slot: &Slot<'_>, order: u32, segment: u32, into: u64, len: usize) -> io::Result<Option<u32>> {
         let request = slot.request();
         request.order.store(order, Ordering::Relaxed);
         request.segment.store(segment, Ordering::Relaxed);
@@ -123,9 +157,10 @@ impl Connected {
         }
         self.wait_for_answer(request)?;
         match request.answer.load(Ordering::Relaxed) {
-            DONE => Ok(()),
+            DONE => Ok(None),
             WIPED => Err(gone()),
-            _ => Err(io::Error::new(io::ErrorKind::PermissionDenied, "the process that holds the keys refuses this")),
+            wrong @ WRONG.. => Ok(Some(wrong - WRONG)),
+            _ => Err(refused()),
         }
     }
 
@@ -151,6 +186,10 @@ impl Connected {
 /// What a request comes to when there is nobody to carry it out.
 fn gone() -> io::Error {
     io::Error::other("the process that held the keys has ended")
+}
+
+fn refused() -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, "the process that holds the keys refuses this")
 }
 
 fn wake(request: &Request) {

@@ -11,7 +11,7 @@ use claviger_engine::volume::kept::{KeyRange, Keys, Refused, wipe_traces};
 use rustix::thread::futex::{self, Flags};
 
 use super::shared_sys::{ROOM, Request, SLOTS, Shared};
-use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, REFUSED, WIPED};
+use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, REFUSED, WIPED, WRONG};
 use crate::spin::{Awake, Running, Sleeping, Spinner};
 
 /// How long a thread looks for the next request before it sleeps.
@@ -109,24 +109,47 @@ impl Kept {
             return REFUSED;
         }
         match keys.range(encrypt, segment, into, len) {
-            Ok(range) if range.sector_size() <= room.len() => {
-                self.carry_out(&range, slot, len, room);
-                DONE
+            Ok(range) if fits(&range, len, room.len()) => {
+                self.carry_out(&range, encrypt, slot, len, room).map_or_else(|sector| WRONG + sector, |()| DONE)
             }
             Ok(_) | Err(Refused) => REFUSED,
         }
     }
 
-    /// In memory of this process, piece by piece.
-    fn carry_out(&self, range: &KeyRange<'_>, slot: usize, len: usize, room: &mut [u8]) {
-        let piece = room.len() / range.sector_size() * range.sector_size();
+    /// In memory of this process, piece by piece; the tags of all sectors lie behind the last one. The first sector whose tag is wrong
+    /// is the end: nothing of its piece gets out.
+    fn carry_out(
+        &self,
+        range: &KeyRange<'_>,
+        encrypt: bool,
+        slot: usize,
+        len: usize,
+        room: &mut [u8],
+    ) -> Result<(), u32> {
+        let (sector, tag) = (range.sector_size(), range.tag_size());
+        let piece = room.len() / (sector + tag) * sector;
         for past in (0..len).step_by(piece) {
-            let run = &mut room[..piece.min(len - past)];
+            let (run, rest) = room.split_at_mut(piece.min(len - past));
+            let first = past / sector;
+            let (tags, tags_at) = (&mut rest[..run.len() / sector * tag], len + first * tag);
             self.shared.copy_out(slot, past, run);
-            range.carry_out(past as u64, run);
+            if !encrypt {
+                self.shared.copy_out(slot, tags_at, tags);
+            }
+            range.carry_out(past as u64, run, tags).map_err(|wrong| first as u32 + wrong)?;
             self.shared.copy_in(slot, past, run);
+            if encrypt {
+                self.shared.copy_in(slot, tags_at, tags);
+            }
         }
+        Ok(())
     }
+}
+
+/// Whether `len` bytes of data, and the tags of their sectors, have room in a slot, and a sector in `room` bytes of this process.
+fn fits(range: &KeyRange<'_>, len: usize, room: usize) -> bool {
+    let (sector, tag) = (range.sector_size(), range.tag_size());
+    len + len / sector * tag <= ROOM && sector + tag <= room
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::asking::Asking;
-use super::opening::{Lending, receive, send};
+use super::opening::{Lending, Terms, receive, send};
 use crate::sessions::short_name;
 use crate::wait::wait;
 
@@ -118,6 +118,28 @@ impl Keeper for Lockable {
     fn encrypt(&self, segment: u32, into: u64, data: &[u8], write: &mut Access<'_>) -> io::Result<()> {
         self.with(|asking| asking.encrypt(segment, into, data, write))
     }
+
+    fn decrypt_tagged(
+        &self,
+        segment: u32,
+        into: u64,
+        out: &mut [u8],
+        tags: usize,
+        read: &mut Access<'_>,
+    ) -> io::Result<Option<u32>> {
+        self.with(|asking| asking.decrypt_tagged(segment, into, out, tags, read))
+    }
+
+    fn encrypt_tagged(
+        &self,
+        segment: u32,
+        into: u64,
+        data: &[u8],
+        tags: usize,
+        write: &mut Access<'_>,
+    ) -> io::Result<()> {
+        self.with(|asking| asking.encrypt_tagged(segment, into, data, tags, write))
+    }
 }
 
 /// What is asked of the process that serves.
@@ -208,7 +230,7 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
         give(socket, [keepers.as_fd(), lending.memory()])?;
         drop(keepers);
         let gone = || stop.load(Ordering::SeqCst) || has_gone(socket);
-        let Some(kept) = lending.lend::<T>(&self.stores, &gone)? else { return Ok(Said::Ended) };
+        let Some(kept) = lending.lend::<T>(&self.stores, &Terms::reading(&gone))? else { return Ok(Said::Ended) };
         if *(self.outline_of)(&kept) != self.outline {
             return Ok(Said::Refused("this opens another volume than the one that was locked".to_owned()));
         }

@@ -21,7 +21,7 @@ mod opening;
 mod shared_sys;
 
 pub use asking::Asking;
-pub use opening::{Borrowing, Lending};
+pub use opening::{Borrowing, Lending, Terms};
 
 /// [`shared_sys::Request::state`]: it is the asker's turn. What new memory begins with.
 const ANSWERED: u32 = 0;
@@ -37,3 +37,5 @@ const DONE: u32 = 0;
 const REFUSED: u32 = 1;
 /// The keys have been wiped.
 const WIPED: u32 = 2;
+/// This and more: of the sectors that were asked for, the one of this number less `WRONG` is the first whose tag is wrong.
+const WRONG: u32 = 3;

@@ -12,6 +12,7 @@ use claviger_engine::volume::kept::Keys;
 use rustix::event::{PollFd, PollFlags};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::asking::Asking;
 use super::keeping::Kept;
@@ -33,6 +34,10 @@ const TICK: Duration = Duration::from_millis(100);
 struct Hello {
     disk: Lent,
     header: Option<Lent>,
+    /// Whether it may write to what is lent for writing.
+    writes: bool,
+    /// What else there is to say.
+    told: Value,
 }
 
 /// A store that is lent.
@@ -48,15 +53,45 @@ struct Lent {
 enum Said<T> {
     /// It wants bytes: so many, from there, of the disk or of the detached header.
     Read { header: bool, offset: u64, len: u32 },
+    /// So many bytes follow, which are to be written there.
+    Write { header: bool, offset: u64, len: u32 },
+    /// What was written there is to be made durable.
+    Flush { header: bool },
+    /// It wants to know whether that still has its length.
+    StillWhole { header: bool },
+    /// A person is to say yes.
+    Ask(String),
     /// The volume is open.
     Opened(T),
+    /// It is not, and nobody can hear it any more but who reads this.
+    Failed(String),
 }
 
-/// What it gets for `Read`: so many bytes follow, or none.
+/// What it gets for that: it is done, and for `Read` so many bytes follow; or it is not.
 #[derive(Serialize, Deserialize)]
 enum Answer {
-    Bytes,
+    Done,
+    No,
     Failed { os: Option<i32>, what: String },
+}
+
+/// What is done for a keeper until the volume is open.
+pub struct Terms<'a> {
+    /// Asked ten times a second, at least, whether to stop.
+    pub cancelled: &'a dyn Fn() -> bool,
+    /// Whether the keeper may write to those of the stores that can be written. Their headers stay locked meanwhile.
+    pub writes: bool,
+    /// What it is told first: see [`Borrowing::told`].
+    pub told: Value,
+    /// Whether a person says yes to this question.
+    pub consent: &'a dyn Fn(&str) -> io::Result<bool>,
+}
+
+impl<'a> Terms<'a> {
+    /// Stores for reading alone, and nobody to ask.
+    pub fn reading(cancelled: &'a dyn Fn() -> bool) -> Self {
+        Self { cancelled, writes: false, told: Value::Null, consent: &|_| Ok(false) }
+    }
 }
 
 /// The side of the process that opens the files.
@@ -80,32 +115,53 @@ impl Lending {
         self.slots.shared().fd()
     }
 
-    /// Reads for the keeper until the volume is open, and returns what it says of it. Nothing if the keeper has ended: it has said
-    /// why. Asks ten times a second whether to stop.
+    /// Reads for the keeper, and writes if the terms allow it, until the volume is open, and returns what it says of it. Nothing if the
+    /// keeper has ended: it has said why.
     ///
     /// # Errors
     /// `Io`, and `InvalidData` for what no keeper says.
-    pub fn lend<T: DeserializeOwned>(&self, stores: &Stores, cancelled: &dyn Fn() -> bool) -> io::Result<Option<T>> {
+    pub fn lend<T: DeserializeOwned>(&self, stores: &Stores, terms: &Terms<'_>) -> io::Result<Option<T>> {
+        let both = || [Some(&stores.disk), stores.header.as_ref()].into_iter().flatten();
+        let lock = |store: &Arc<dyn Store>| store.lock_header().map_err(io::Error::from);
+        let _locks = both().filter(|_| terms.writes).map(lock).collect::<io::Result<Vec<_>>>()?;
         let lent = |store: &Arc<dyn Store>| Lent {
             len: store.len(),
             sector_size: store.sector_size(),
             writable: store.writable(),
         };
-        let hello = Hello { disk: lent(&stores.disk), header: stores.header.as_ref().map(lent) };
+        let hello = Hello {
+            disk: lent(&stores.disk),
+            header: stores.header.as_ref().map(lent),
+            writes: terms.writes,
+            told: terms.told.clone(),
+        };
+        let store = |header| if header { stores.header.as_ref() } else { Some(&stores.disk) };
+        let written = |header| store(header).filter(|_| terms.writes);
         let said = || -> io::Result<T> {
             send(&self.socket, &hello)?;
             loop {
-                while !wait(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(TICK))? {
-                    if cancelled() {
+                loop {
+                    // However much it has to say.
+                    if (terms.cancelled)() {
                         return Err(io::ErrorKind::Interrupted.into());
+                    }
+                    if wait(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(TICK))? {
+                        break;
                     }
                 }
                 match receive(&self.socket)? {
                     Said::Opened(said) => return Ok(said),
-                    Said::Read { header, offset, len } => {
-                        let store = if header { stores.header.as_ref() } else { Some(&stores.disk) };
-                        self.answer(store, offset, len as usize)?;
+                    Said::Failed(what) => return Err(io::Error::other(what)),
+                    Said::Read { header, offset, len } => self.read(store(header), offset, len as usize)?,
+                    Said::Write { header, offset, len } => self.write(written(header), offset, len as usize)?,
+                    Said::Flush { header } => self.answer(written(header).map_or(Err(denied()), |s| s.flush()))?,
+                    Said::StillWhole { header } => {
+                        self.answer(store(header).map_or(Err(denied()), |s| s.still_whole()))?;
                     }
+                    Said::Ask(question) => match (terms.consent)(&question) {
+                        Ok(false) => send(&self.socket, &Answer::No)?,
+                        other => self.answer(other.map(drop))?,
+                    },
                 }
             }
         };
@@ -116,16 +172,27 @@ impl Lending {
         }
     }
 
-    fn answer(&self, store: Option<&Arc<dyn Store>>, offset: u64, len: usize) -> io::Result<()> {
+    fn read(&self, store: Option<&Arc<dyn Store>>, offset: u64, len: usize) -> io::Result<()> {
         let store = store.filter(|_| len <= PIECE).ok_or(io::ErrorKind::InvalidData)?;
         let mut bytes = vec![0; len];
-        match store.read_at(offset, &mut bytes) {
-            Ok(()) => {
-                send(&self.socket, &Answer::Bytes)?;
-                (&self.socket).write_all(&bytes)
-            }
-            Err(e) => send(&self.socket, &Answer::Failed { os: e.raw_os_error(), what: e.to_string() }),
+        let read = store.read_at(offset, &mut bytes);
+        let good = read.is_ok();
+        self.answer(read)?;
+        if good { (&self.socket).write_all(&bytes) } else { Ok(()) }
+    }
+
+    fn write(&self, store: Option<&Arc<dyn Store>>, offset: u64, len: usize) -> io::Result<()> {
+        if len > PIECE {
+            return Err(io::ErrorKind::InvalidData.into());
         }
+        let mut bytes = vec![0; len];
+        (&self.socket).read_exact(&mut bytes)?;
+        self.answer(store.map_or(Err(denied()), |store| store.write_at(offset, &mut bytes)))
+    }
+
+    fn answer(&self, done: io::Result<()>) -> io::Result<()> {
+        let failed = |e: io::Error| Answer::Failed { os: e.raw_os_error(), what: e.to_string() };
+        send(&self.socket, &done.map_or_else(failed, |()| Answer::Done))
     }
 
     /// From here on the keeper encrypts and decrypts. Calls `lost` once if it ends before it is let go.
@@ -143,6 +210,8 @@ pub struct Borrowing {
     memory: Shared,
     disk: Lent,
     header: Option<Lent>,
+    writes: bool,
+    told: Value,
 }
 
 impl Borrowing {
@@ -153,9 +222,9 @@ impl Borrowing {
     pub fn accept(socket: OwnedFd, memory: OwnedFd) -> io::Result<Option<Self>> {
         let (socket, memory) = (UnixStream::from(socket), Shared::open(memory)?);
         match receive(&socket) {
-            Ok(Hello { disk, header }) => {
+            Ok(Hello { disk, header, writes, told }) => {
                 let socket = Arc::new(Turns { socket, turn: Mutex::new(()) });
-                Ok(Some(Self { socket, memory, disk, header }))
+                Ok(Some(Self { socket, memory, disk, header, writes, told }))
             }
             Err(e) if ended(&e) => Ok(None),
             Err(e) => Err(e),
@@ -167,15 +236,32 @@ impl Borrowing {
         [self.socket.socket.as_fd(), self.memory.fd()]
     }
 
-    /// The file or device, for reading.
+    /// The file or device: for reading, unless the other process takes writes.
     pub fn disk(&self) -> Arc<dyn Store> {
-        Arc::new(Borrowed { channel: Arc::clone(&self.socket), lent: self.disk.clone(), header: false })
+        self.borrowed(self.disk.clone(), false)
     }
 
-    /// What the detached header is in, for reading.
+    /// What the detached header is in, as above.
     pub fn header(&self) -> Option<Arc<dyn Store>> {
-        let lent = self.header.clone()?;
-        Some(Arc::new(Borrowed { channel: Arc::clone(&self.socket), lent, header: true }))
+        Some(self.borrowed(self.header.clone()?, true))
+    }
+
+    fn borrowed(&self, lent: Lent, header: bool) -> Arc<dyn Store> {
+        Arc::new(Borrowed { channel: Arc::clone(&self.socket), lent, header, writes: self.writes })
+    }
+
+    /// What the other process has told of: see [`Terms::told`].
+    ///
+    /// # Errors
+    /// `InvalidData` if that is something else.
+    pub fn told<T: DeserializeOwned>(&self) -> io::Result<T> {
+        Ok(T::deserialize(&self.told)?)
+    }
+
+    /// Has a person asked by the other process: this one cannot reach the terminal once its cage is closed.
+    pub fn asker(&self) -> impl Fn(&str) -> io::Result<bool> + Send + Sync + 'static {
+        let channel = Arc::clone(&self.socket);
+        move |question| channel.turn(&Said::Ask(question.to_owned()), |_| Ok(()), |_| Ok(()))
     }
 
     /// Says that the volume is open, and uses its keys for whoever asks until the other process has gone or lets go. Then they are
@@ -187,9 +273,13 @@ impl Borrowing {
         let Self { socket, memory, .. } = self;
         let kept = Arc::new(Kept { shared: memory, keys: RwLock::new(Some(keys)), awake: Awake::new() });
         kept.start()?;
-        silent()?;
         let mut socket = &socket.socket;
-        send(socket, &Said::Opened(opened))?;
+        let said = silent().and_then(|()| send(socket, &Said::Opened(opened)));
+        if let Err(e) = said {
+            // Whatever this process says itself may go nowhere already.
+            let _ = send(socket, &Said::<()>::Failed(e.to_string()));
+            return Err(e);
+        }
         // Nobody says anything any more: what comes is the end.
         let _ = socket.read(&mut [0]);
         kept.wipe();
@@ -203,11 +293,39 @@ struct Turns {
     turn: Mutex<()>,
 }
 
+impl Turns {
+    /// Says something, with what follows it, and hears the answer, with what follows that. Whether it is no no.
+    fn turn(
+        &self,
+        said: &Said<()>,
+        before: impl FnOnce(&UnixStream) -> io::Result<()>,
+        after: impl FnOnce(&UnixStream) -> io::Result<()>,
+    ) -> io::Result<bool> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        send(&self.socket, said)?;
+        before(&self.socket)?;
+        match receive(&self.socket)? {
+            Answer::Done => after(&self.socket).map(|()| true),
+            Answer::No => Ok(false),
+            Answer::Failed { os: Some(number), .. } => Err(io::Error::from_raw_os_error(number)),
+            Answer::Failed { os: None, what } => Err(io::Error::other(what)),
+        }
+    }
+}
+
 /// A store in the other process.
 struct Borrowed {
     channel: Arc<Turns>,
     lent: Lent,
     header: bool,
+    writes: bool,
+}
+
+impl Borrowed {
+    fn within(&self, offset: u64, len: usize) -> io::Result<()> {
+        let end = offset.checked_add(len as u64).filter(|end| *end <= self.lent.len);
+        end.map(drop).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
 }
 
 impl Store for Borrowed {
@@ -216,28 +334,33 @@ impl Store for Borrowed {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let end = offset.checked_add(out.len() as u64).filter(|end| *end <= self.lent.len);
-        end.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let Turns { socket, turn } = &*self.channel;
-        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut socket = socket;
+        self.within(offset, out.len())?;
         for (piece, at) in out.chunks_mut(PIECE).zip((offset..).step_by(PIECE)) {
-            send(socket, &Said::<()>::Read { header: self.header, offset: at, len: piece.len() as u32 })?;
-            match receive(socket)? {
-                Answer::Bytes => socket.read_exact(piece)?,
-                Answer::Failed { os: Some(number), .. } => return Err(io::Error::from_raw_os_error(number)),
-                Answer::Failed { os: None, what } => return Err(io::Error::other(what)),
-            }
+            let said = Said::Read { header: self.header, offset: at, len: piece.len() as u32 };
+            self.channel.turn(&said, |_| Ok(()), |mut socket| socket.read_exact(piece))?;
         }
         Ok(())
     }
 
-    fn write_at(&self, _offset: u64, _data: &mut [u8]) -> io::Result<()> {
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, "the process that holds the keys writes nothing"))
+    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        if !self.writes {
+            return Err(denied());
+        }
+        self.within(offset, data.len())?;
+        for (piece, at) in data.chunks(PIECE).zip((offset..).step_by(PIECE)) {
+            let said = Said::Write { header: self.header, offset: at, len: piece.len() as u32 };
+            self.channel.turn(&said, |mut socket| socket.write_all(piece), |_| Ok(()))?;
+        }
+        Ok(())
     }
 
     fn flush(&self) -> io::Result<()> {
-        Ok(())
+        let said = Said::Flush { header: self.header };
+        if self.writes { self.channel.turn(&said, |_| Ok(()), |_| Ok(())).map(drop) } else { Ok(()) }
+    }
+
+    fn still_whole(&self) -> io::Result<()> {
+        self.channel.turn(&Said::StillWhole { header: self.header }, |_| Ok(()), |_| Ok(())).map(drop)
     }
 
     fn sector_size(&self) -> u64 {
@@ -249,6 +372,10 @@ impl Store for Borrowed {
     }
 }
 
+fn denied() -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, "the process that holds the keys writes nothing")
+}
+
 /// Whether it is the other side's end.
 fn ended(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
@@ -257,7 +384,10 @@ fn ended(error: &io::Error) -> bool {
 /// A message: its length in four bytes, and JSON.
 pub(super) fn send(mut socket: &UnixStream, message: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
-    let len = u32::try_from(text.len()).map_err(|_| io::ErrorKind::InvalidData)?;
+    let len = u32::try_from(text.len()).ok().filter(|len| *len as usize <= LONGEST).ok_or_else(|| {
+        let what = "a message between the two processes would be too long: what is to be said of the volume is large";
+        io::Error::new(io::ErrorKind::InvalidData, what)
+    })?;
     socket.write_all(&[&len.to_le_bytes()[..], &text].concat())
 }
 
@@ -271,4 +401,54 @@ pub(super) fn receive<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Resul
     let mut text = vec![0; len];
     socket.read_exact(&mut text)?;
     Ok(serde_json::from_slice(&text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use claviger_engine::store::MemoryStore;
+
+    use super::*;
+
+    /// What a keeper says that was taken over, and whether it is done for it.
+    fn done(socket: &UnixStream, said: &Said<()>, bytes: &[u8]) -> bool {
+        send(socket, said).expect("sent");
+        let mut stream = socket;
+        stream.write_all(bytes).expect("sent");
+        matches!(receive(socket).expect("an answer"), Answer::Done)
+    }
+
+    #[test]
+    fn a_keeper_writes_only_where_it_may() {
+        for writes in [false, true] {
+            let disk = Arc::new(MemoryStore::new(vec![7; 4096]));
+            let data = Arc::clone(&disk) as Arc<dyn Store>;
+            let stores = Stores { disk: Arc::clone(&data), header: None, data };
+            let (lending, socket) = Lending::new().expect("a channel");
+            let keeper = thread::spawn(move || {
+                let socket = UnixStream::from(socket);
+                let hello: Hello = receive(&socket).expect("a greeting");
+                assert_eq!((hello.writes, hello.told), (writes, Value::from("how")));
+                let write = |header, offset| Said::Write { header, offset, len: 4 };
+                assert_eq!(done(&socket, &write(false, 512), b"mine"), writes);
+                assert_eq!(done(&socket, &Said::Flush { header: false }, b""), writes);
+                for (header, offset) in [(true, 0), (false, 4093), (false, u64::MAX - 1)] {
+                    assert!(!done(&socket, &write(header, offset), b"mine"), "{header} {offset}");
+                }
+                assert!(!done(&socket, &Said::Flush { header: true }, b""), "there is none");
+                assert!(!done(&socket, &Said::Ask("?".to_owned()), b""), "nobody says yes");
+                // More than is ever sent: nobody reads on.
+                send(&socket, &Said::<()>::Write { header: false, offset: 0, len: u32::MAX }).expect("sent");
+                assert!(receive::<Answer>(&socket).is_err());
+            });
+            let terms = Terms { writes, told: "how".into(), ..Terms::reading(&|| false) };
+            assert!(lending.lend::<()>(&stores, &terms).is_err());
+            drop(lending);
+            keeper.join().expect("as expected");
+            let written = disk.to_vec();
+            assert_eq!(&written[512..516], if writes { b"mine" } else { &[7; 4] });
+            assert_eq!(written.iter().filter(|byte| **byte != 7).count(), if writes { 4 } else { 0 });
+        }
+    }
 }

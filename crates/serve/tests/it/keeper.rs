@@ -10,11 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use claviger_crypto::modes::aead;
 use claviger_engine::opening::Stores;
 use claviger_engine::store::MemoryStore;
+use claviger_engine::volume::integrity;
 use claviger_engine::volume::kept::{Keeper, Keys, Outline};
 use claviger_engine::{Acceleration, Layout, Payload, Secret, Sectors, Segment, Specification, Store, Volume};
-use claviger_serve::keeper::{Borrowing, Lending, cage};
+use claviger_serve::keeper::{Borrowing, Lending, Terms, cage};
 use claviger_testkit::random::Random;
 use claviger_testkit::tools::skip;
 
@@ -56,7 +58,7 @@ fn a_volume_whose_keys_are_elsewhere_reads_and_writes_as_before() {
             let mut bytes = [0; 3];
             header.read_at(1, &mut bytes).expect("lent");
             assert_eq!((&bytes, header.len()), (b"ead", 4));
-            let outline = Outline::of(&layout_there).expect("no tags");
+            let outline = Outline::of(&layout_there, &disk).expect("keys");
             borrowing.keep(Keys::of(&layout_there, true), outline, || Ok(())).expect("kept");
         });
         let stores = Stores {
@@ -64,12 +66,12 @@ fn a_volume_whose_keys_are_elsewhere_reads_and_writes_as_before() {
             header: Some(Arc::new(MemoryStore::new(b"head".to_vec()))),
             data: Arc::clone(&there) as Arc<dyn Store>,
         };
-        let outline: Outline = lending.lend(&stores, &|| false).expect("lent").expect("opened");
+        let outline: Outline = lending.lend(&stores, &Terms::reading(&|| false)).expect("lent").expect("opened");
         let lost = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&lost);
         let asking: Arc<dyn Keeper> =
             Arc::new(lending.opened(move || told.store(true, Ordering::SeqCst)).expect("a thread"));
-        let kept = Volume::new(stores.data, outline.kept_by(&asking).expect("a layout"));
+        let kept = Volume::new(stores.data, outline.kept_by(&asking, &there).expect("a layout"));
         let own = Volume::new(Arc::clone(&here) as Arc<dyn Store>, layout(cipher, *key));
         same(&kept, &own, 300);
         // More threads than there are slots; each has a part of its own.
@@ -94,6 +96,54 @@ fn a_volume_whose_keys_are_elsewhere_reads_and_writes_as_before() {
         keeper.join().expect("it ends when it is let go");
         assert!(!lost.load(Ordering::SeqCst));
     }
+}
+
+#[test]
+fn sectors_with_tags_are_read_written_and_verified_elsewhere() {
+    let specification = aead::Specification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
+    let cipher = specification.with_key(&[7; 96], Sectors::default(), Acceleration::On).expect("it fits");
+    let store = Arc::new(MemoryStore::new(vec![0; LEN]));
+    integrity::format(&*store, 0, LEN as u64, &*cipher, &mut |_, _| Ok(())).expect("there is room");
+    let layout = |store: &dyn Store| {
+        let area = integrity::open(store, 0, LEN as u64, 32, 512).expect("it is good");
+        let segment = integrity::segment(Arc::new(area), 0, Arc::clone(&cipher), true).expect("they fit");
+        Layout::new(vec![segment]).expect("one segment")
+    };
+    let (lending, socket) = Lending::new().expect("a channel");
+    let memory = lending.memory().try_clone_to_owned().expect("a descriptor");
+    thread::scope(|scope| {
+        let keeper = scope.spawn(|| {
+            let borrowing = Borrowing::accept(socket, memory).expect("a channel").expect("somebody at its end");
+            let disk = borrowing.disk();
+            let layout = layout(&disk);
+            let outline = Outline::of(&layout, &disk).expect("keys");
+            borrowing.keep(Keys::of(&layout, true), outline, || Ok(())).expect("kept");
+        });
+        let data = Arc::clone(&store) as Arc<dyn Store>;
+        let stores = Stores { disk: Arc::clone(&data), header: None, data };
+        let outline: Outline = lending.lend(&stores, &Terms::reading(&|| false)).expect("lent").expect("opened");
+        let asking: Arc<dyn Keeper> = Arc::new(lending.opened(|| ()).expect("a thread"));
+        let kept = Volume::new(stores.data, outline.kept_by(&asking, &store).expect("a layout"));
+        let mut model = vec![0; kept.len() as usize];
+        let mut random = Random::new(4);
+        for _ in 0..60 {
+            let at = random.below(model.len());
+            let longest = [10, 700, 300_000][random.below(3)];
+            let len = random.below(longest).min(model.len() - at);
+            let bytes = random.bytes(len);
+            model[at..][..len].copy_from_slice(&bytes);
+            kept.write_at(at as u64, &mut bytes.clone()).expect("written");
+            let mut all = vec![0; model.len()];
+            kept.read_at(0, &mut all).expect("read");
+            assert!(all == model, "{len} bytes at {at}");
+        }
+        drop((kept, asking));
+        keeper.join().expect("it ends when it is let go");
+        let own = Volume::new(Arc::clone(&store) as Arc<dyn Store>, layout(&store));
+        let mut all = vec![0; model.len()];
+        own.read_at(0, &mut all).expect("each sector has its tag");
+        assert!(all == model);
+    });
 }
 
 fn same(kept: &Volume, own: &Volume, rounds: usize) {

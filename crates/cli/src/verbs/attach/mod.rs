@@ -30,7 +30,7 @@ use favourites::Favourite;
 ///
 /// With --kernel, as root, the kernel's device-mapper and dm-crypt do the work: the plaintext is the block device
 /// /dev/mapper/NAME, until `claviger detach NAME`. That takes a line of the table or, with the options of other verbs
-/// that open volumes, a VOLUME and a NAME for it. The key reaches the kernel through its keyring.
+/// that open volumes, a VOLUME and a NAME for it. The key reaches the kernel through its keyring, and so there is no --isolate-keys.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger attach diary
@@ -68,6 +68,11 @@ pub struct Args {
     #[arg(long, requires = "kernel")]
     read_only: bool,
 
+    /// Keep the keys in a process of their own, which opens no files and runs no programs: the one that does the rest never has
+    /// them
+    #[arg(long)]
+    isolate_keys: bool,
+
     /// Print JSON: an object for each that is attached
     #[arg(long)]
     pub json: bool,
@@ -89,6 +94,7 @@ enum Known<'a> {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
+    args.check_isolation()?;
     let favourites = favourites(args)?;
     let entries = entries(args)?;
     if let Some((volume, name)) = args.volume(&entries)? {
@@ -110,7 +116,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         cancel::check()?;
         let attached = match &what {
             Known::Favourite(_) if args.kernel => Err(Error::misuse("a favourite is mounted without --kernel").into()),
-            Known::Favourite(favourite) => mount(favourite, args.json),
+            Known::Favourite(favourite) => mount(favourite, args),
             Known::Entry(entry) => attach(entry, args),
         };
         let Err(e) = attached else { continue };
@@ -131,7 +137,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     failed.map_or(Ok(()), |code| Err(code.into()))
 }
 
+/// The option of `mount` and `serve` that this verb passes on.
+const ISOLATE: &str = "--isolate-keys";
+
 impl Args {
+    /// Refuses what cannot be, before anything is read.
+    fn check_isolation(&self) -> Result<()> {
+        match self.kernel && self.isolate_keys {
+            true => Err(Error::misuse(
+                "--isolate-keys does not go with --kernel: the kernel does the work, so it gets the key",
+            )
+            .hint("Leave out one of the two.")),
+            false => Ok(()),
+        }
+    }
+
     /// The volume for the kernel and the name that it is to have, where the names are not those of lines of the table.
     fn volume(&self, entries: &[Entry]) -> Result<Option<(&str, &str)>> {
         let options = self.credentials.is_some() || self.how.given();
@@ -188,9 +208,12 @@ fn home() -> PathBuf {
     std::env::home_dir().unwrap_or_else(|| "/".into())
 }
 
-fn mount(favourite: &Favourite, json: bool) -> anyhow::Result<()> {
+fn mount(favourite: &Favourite, args: &Args) -> anyhow::Result<()> {
     let mut words: Vec<OsString> = vec!["claviger".into(), "mount".into()];
-    words.extend(json.then(|| "--json".into()));
+    words.extend(args.json.then(|| "--json".into()));
+    // A favourite may ask for it itself.
+    let isolate = args.isolate_keys && favourite.options.iter().all(|option| option != ISOLATE);
+    words.extend(isolate.then(|| ISOLATE.into()));
     words.extend(favourite.options.iter().map(OsString::from));
     words.push("--".into());
     let home = home();
@@ -209,6 +232,9 @@ fn attach(entry: &Entry, args: &Args) -> anyhow::Result<()> {
     }
     if args.json {
         options.push("--json".into());
+    }
+    if args.isolate_keys {
+        options.push(ISOLATE.into());
     }
     let stdin = match &entry.key {
         None => Stdio::inherit(),

@@ -3,25 +3,33 @@
 mod place;
 mod state;
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use claviger_crypto::pool::Pool;
 use claviger_engine::convert::Conversion;
 use claviger_engine::formats::takes::{self, Purpose};
 use claviger_engine::formats::{self, Creator};
+use claviger_engine::opening::Stores;
 use claviger_engine::store::{Access, SliceStore};
+use claviger_engine::volume::kept::{Keys, Outline};
 use claviger_engine::{Credential, Error, ErrorKind, Format, Layout, Spec, Store, Volume};
-use serde::Serialize;
+use claviger_serve::inherited;
+use claviger_serve::keeper::Terms;
+use serde::{Deserialize, Serialize};
 
 use crate::opening::OpenArgs;
 use crate::opening::cost::NewCostArgs;
 use crate::opening::credentials::DestinationCredentialArgs;
 use crate::process::guard;
+use crate::process::keeper::{self as isolation, IsolationArgs, Started, Which};
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, size};
@@ -129,6 +137,9 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+
+    #[command(flatten)]
+    pub(crate) isolation: IsolationArgs,
 }
 
 #[derive(Serialize)]
@@ -154,6 +165,29 @@ struct Converted {
     comparing_seconds: f64,
 }
 
+/// What the keeper of a new volume is told.
+#[derive(Serialize, Deserialize)]
+enum Told {
+    /// It is to make it.
+    Make,
+    /// It is there already.
+    Open,
+}
+
+/// What it says.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    outline: Outline,
+    warnings: Vec<String>,
+}
+
+/// The keepers, one for each side that is encrypted.
+#[derive(Default)]
+struct Keepers {
+    source: Option<Started>,
+    destination: Option<Started>,
+}
+
 /// What is read.
 struct Source {
     store: Volume,
@@ -167,9 +201,17 @@ struct Kind<'a> {
     spec: Spec<'a>,
 }
 
-/// Carries the verb out.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+/// Carries the verb out. `words` is the command line, as this verb sees it.
+pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
+    match args.isolation.keeper() {
+        Some(Which::Opened) => return args.isolation.keep(&args.open, Some(Access::ReadOnly), None),
+        Some(Which::Made) => return args.keep_destination(),
+        None => {}
+    }
     if args.open.path.is_dir() {
+        if args.isolation.asked() {
+            return Err(isolation::no_folders().at(&args.open.path).into());
+        }
         return folders::convert::run(args);
     }
     guard::no_dumps();
@@ -181,7 +223,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let overwrite = Overwrite { force: args.force, yes: args.yes };
     let place = Destination::find(&args.destination, args.state.as_deref(), overwrite, args.resume)?;
     let earlier = place.earlier(args.resume)?;
-    let source = args.source()?;
+    let keepers = args.keepers(words)?;
+    let source = args.source(keepers.source)?;
     let at = |e: Error| e.at(&args.destination);
 
     let (stored, new_size) = args.sizes(&source, &place, kind.as_ref()).map_err(at)?;
@@ -199,6 +242,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let credentials = match (&kind, done) {
         (None, _) => Vec::new(),
+        _ if keepers.destination.is_some() => Vec::new(),
         (Some(_), None) => args.new.source().read_new()?,
         (Some(_), Some(_)) => args.new.source().read()?,
     };
@@ -213,19 +257,33 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             place.note(&state)?;
             let target = place.make(stored, sparse)?;
             let create = |kind: &Kind<'_>| kind.format.create(&*target.store, &kind.spec, &credentials);
-            if let Err(e) = kind.as_ref().map_or(Ok(()), create) {
+            // Whoever has its keys makes it.
+            let kind = kind.as_ref().filter(|_| keepers.destination.is_none());
+            if let Err(e) = kind.map_or(Ok(()), create) {
                 target.discard();
                 return Err(at(e).into());
             }
             target
         }
     };
-    let destination = plaintext(&target, kind.as_ref(), &credentials, new_size).map_err(at)?;
+    let destination = match keepers.destination {
+        Some(started) => match made(started, &target, done.is_none()) {
+            Ok(destination) => destination,
+            Err(e) => {
+                if done.is_none() {
+                    target.discard();
+                }
+                return Err(e);
+            }
+        },
+        None => plaintext(&target, kind.as_ref(), &credentials, new_size).map_err(at)?,
+    };
     drop(credentials);
 
     let copying = Copying { source: &source.store, destination: &destination, target: &target, sparse };
     let told = |e: Error| match &e.kind {
-        ErrorKind::Cancelled | ErrorKind::Io(_) => at(e).hint(target.left()),
+        // One that has lost its keys is told to end, too.
+        ErrorKind::Cancelled | ErrorKind::Io(_) => at(isolation::lost_keys().unwrap_or(e)).hint(target.left()),
         _ => at(e),
     };
     let begin = Instant::now();
@@ -299,14 +357,57 @@ impl Args {
         Ok(Some(Kind { format, creator, spec }))
     }
 
+    /// Starts who has the keys, before anything of a volume is read.
+    fn keepers(&self, words: &[OsString]) -> anyhow::Result<Keepers> {
+        if !self.isolation.asked() {
+            return Ok(Keepers::default());
+        }
+        let start = |wanted: bool, which| wanted.then(|| Started::new(words, which, Stdio::null())).transpose();
+        let source = start(!self.raw_source, Which::Opened)?;
+        let destination = start(!self.raw, Which::Made)?;
+        inherited::hide_all()?;
+        Ok(Keepers { source, destination })
+    }
+
+    /// Makes the new volume, or opens it, and holds its keys.
+    fn keep_destination(&self) -> anyhow::Result<()> {
+        let keeping = self.isolation.accept()?;
+        let kind = self.kind()?.ok_or_else(|| Error::misuse("plaintext has no keys"))?;
+        let make = matches!(keeping.borrowing.told()?, Told::Make);
+        let credentials = if make { self.new.source().read_new()? } else { self.new.source().read()? };
+        keeping.alone().context("the process that is to hold the keys")?;
+        let disk = keeping.borrowing.disk();
+        let opened = || {
+            if make {
+                kind.format.create(&*disk, &kind.spec, &credentials)?;
+            }
+            let with = kind.format.takes().reopening(&kind.spec, &credentials);
+            let unlocked = kind.format.open(&disk)?.unlock(&with)?;
+            let keys = Keys::of(&unlocked.layout, true);
+            Ok((
+                keys,
+                Kept { outline: Outline::of(&unlocked.layout, &*disk)?, warnings: advice::texts(&unlocked.warnings) },
+            ))
+        };
+        let (keys, kept) = opened().map_err(|e: Error| e.at(&self.destination))?;
+        drop(credentials);
+        // Once is enough to say what this machine lacks.
+        let missing = |missing| if self.raw_source { missing } else { Vec::new() };
+        keeping.keep(keys, |said| Kept { warnings: [kept.warnings, missing(said)].concat(), ..kept })
+    }
+
     /// Opens what is read.
-    fn source(&self) -> anyhow::Result<Source> {
+    fn source(&self, keeper: Option<Started>) -> anyhow::Result<Source> {
         if self.raw_source {
             let store = self.open.raw(Access::ReadOnly)?;
             let layout = Layout::clear(store.len()).map_err(|e| e.at(&self.open.path))?;
             return Ok(Source { store: Volume::new(store, layout), format: None });
         }
-        let opened = self.open.open(Access::ReadOnly)?.with_threads();
+        let opened = match keeper {
+            Some(started) => started.open(&self.open, Access::ReadOnly)?.0,
+            None => self.open.open(Access::ReadOnly)?,
+        };
+        let opened = opened.with_threads();
         opened.warn();
         Ok(Source { store: opened.volume, format: Some(opened.facts.format) })
     }
@@ -362,6 +463,19 @@ fn plaintext(
         }
     };
     Ok(volume.with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO))))
+}
+
+/// The same, made or opened by whoever has its keys. While it is made, all of the new file or device is his to write.
+fn made(started: Started, target: &Target, make: bool) -> anyhow::Result<Volume> {
+    let data = Arc::clone(&target.store) as Arc<dyn Store>;
+    let stores = Stores { disk: Arc::clone(&data), header: None, data };
+    let told = serde_json::to_value(if make { Told::Make } else { Told::Open })?;
+    let terms = Terms { writes: make, told, ..Terms::reading(&cancel::cancelled) };
+    inherited::forget_files(&[])?;
+    let (Kept { outline, warnings }, lending) = started.lend(&stores, &terms)?;
+    warnings.iter().for_each(|warning| output::warn(warning));
+    let layout = isolation::layout(lending, outline, &stores.data)?;
+    Ok(Volume::new(stores.data, layout).with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO))))
 }
 
 /// The state is one of another conversion.

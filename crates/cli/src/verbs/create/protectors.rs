@@ -59,6 +59,11 @@ impl ProtectorArgs {
         asked.into_iter().filter_map(|(asked, parameter)| asked.then_some(parameter)).collect()
     }
 
+    /// Whether it makes files.
+    pub fn files(&self) -> bool {
+        self.recovery_password_file.is_some() || self.startup_key.is_some()
+    }
+
     /// What would be in the way of [`ProtectorArgs::make`], to be said before a password is asked for.
     ///
     /// # Errors

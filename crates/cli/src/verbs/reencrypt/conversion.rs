@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use claviger_engine::formats::takes::{self, Purpose};
 use claviger_engine::formats::{self, Converter, Format, Towards};
-use claviger_engine::store::FileStore;
 use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store};
 
-use super::{Args, Reencrypted};
+use super::{Args, Reencrypted, alone};
 use crate::opening::patience;
+use crate::process::keeper::Keeping;
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, output};
 use crate::verbs::create::protectors::Told;
@@ -25,7 +25,7 @@ pub struct Convertible {
 
 impl Args {
     /// The format with a converter that the volume is of, or is to be of.
-    pub fn convertible(&self, data: &FileStore) -> Result<Option<Convertible>> {
+    pub fn convertible(&self, data: &dyn Store) -> Result<Option<Convertible>> {
         if let Some((format, converter)) = formats::convertible(data)? {
             return Ok(Some(Convertible { format, converter, exists: true }));
         }
@@ -34,12 +34,11 @@ impl Args {
     }
 
     /// Carries the verb out for such a volume.
-    pub fn convert(&self, data: Arc<FileStore>, of: Convertible) -> anyhow::Result<()> {
+    pub fn convert(&self, store: Arc<dyn Store>, of: Convertible, isolated: Option<&Keeping>) -> anyhow::Result<()> {
         let Convertible { format, converter, exists } = of;
         let at = |e: Error| e.at(&self.path);
         self.only_what_converters_take(format).map_err(at)?;
         let towards = self.towards(format).map_err(at)?;
-        let store = Arc::clone(&data) as Arc<dyn Store>;
         let asked = self.protectors.parameters();
         takes::check(format.name(), &format.takes(), Purpose::Creating, &asked).map_err(at)?;
         let (credentials, protectors) = match exists {
@@ -53,9 +52,12 @@ impl Args {
                 patience::announce(header.plan(&with), &with).map_err(at)?;
                 (self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?, Told::default())
             }
-            false if self.encrypt => self.begin_encryption(&store, of)?,
+            false if self.encrypt => self.begin_encryption(&store, of, isolated)?,
             false => return Err(at(Error::misuse(format!("it is no {} volume", format.name()))).into()),
         };
+        if exists {
+            alone(isolated)?;
+        }
         let with = self.unlock(&credentials);
         let conversion = converter.conversion(&store, &with, towards, self.hotzone_size).map_err(at)?;
         if exists && !self.resume {
@@ -111,6 +113,7 @@ impl Args {
         &self,
         store: &Arc<dyn Store>,
         Convertible { format, converter, .. }: Convertible,
+        isolated: Option<&Keeping>,
     ) -> anyhow::Result<(Vec<Credential>, Told)> {
         let at = |e: Error| e.at(&self.path);
         let (creator, takes) = (formats::creator_of(format).map_err(at)?, format.takes());
@@ -119,6 +122,7 @@ impl Args {
         let spec = Spec { cipher: self.new_cipher.as_deref(), cancel: Some(cancel::flag()), ..Spec::default() };
         self.consent_unless(false)?;
         let mut protectors = self.protectors.make(&takes, creator, credentials)?;
+        alone(isolated)?;
         let begun = converter.begin_encryption(store, &spec, &protectors.credentials);
         // The volume is there from here on, before anything is converted; after `Io` it may be.
         let told = match &begun {

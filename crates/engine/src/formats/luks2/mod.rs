@@ -44,7 +44,6 @@ use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, Result};
 use crate::spec::Spec;
 use crate::store::Store;
-use crate::volume::kept::tagged;
 use binary::Which;
 use unlock::OpenedKey;
 
@@ -219,11 +218,6 @@ impl Header for Luks2Header {
 
     fn data(&self) -> &Arc<dyn Store> {
         self.stored.data()
-    }
-
-    fn check_isolated(&self, _credentials: &[Credential]) -> Result<()> {
-        let tags = self.header.metadata.segments.iter().any(|(_, segment)| segment.integrity.is_some());
-        if tags { Err(tagged()) } else { Ok(()) }
     }
 
     fn describe(&self) -> Option<serde_json::Value> {

@@ -39,6 +39,8 @@ const PIECE: usize = 1 << 20;
 #[derive(Debug)]
 pub struct TaggedSectors {
     geometry: Geometry,
+    /// Bytes of the store that it was looked for in, from its superblock on.
+    room: u64,
     state: RwLock<State>,
     /// Why nothing is written any more: the first error.
     failure: OnceLock<String>,
@@ -80,7 +82,7 @@ pub fn open(store: &dyn Store, offset: u64, len: u64, tag: usize, sector: usize)
     let geometry = Geometry::parse(&bytes, offset, len, tag, sector)?;
     let Journal { blocks, next } = journal::read(&geometry, store, offset)?;
     let state = State { in_journal: blocks, writing: Writing::NotYet(next) };
-    Ok(TaggedSectors { geometry, state: RwLock::new(state), failure: OnceLock::new() })
+    Ok(TaggedSectors { geometry, room: len, state: RwLock::new(state), failure: OnceLock::new() })
 }
 
 /// How many bytes of data fit into `len` bytes at the end of a store of `device` bytes, beside tags and the journal: as
@@ -179,6 +181,11 @@ impl TaggedSectors {
     /// Bytes of data.
     pub fn len(&self) -> u64 {
         self.geometry.provided * superblock::SECTOR
+    }
+
+    /// Bytes of the store that it was looked for in, from its superblock on: what [`open`] was told.
+    pub fn room(&self) -> u64 {
+        self.room
     }
 
     /// Whether there is no data, which no valid superblock says.
