@@ -121,7 +121,7 @@ impl IsolationArgs {
     pub fn keep(&self, args: &OpenArgs, access: Access, protect: Option<&ProtectArgs>) -> anyhow::Result<()> {
         let keeping = self.accept()?;
         let access = args.access(access);
-        let opened = args.open_lent(&keeping.borrowing, access, protect, &|| keeping.alone())?;
+        let opened = args.open_lent(&keeping.borrowing, access, protect, &|| keeping.alone()).map_err(or_cancelled)?;
         let OpenVolume { volume, facts, stored, warnings, trials, took, .. } = opened;
         let keys = Keys::of(volume.layout(), access == Access::ReadWrite && keeping.borrowing.disk().writable());
         let kept = Kept {
@@ -233,9 +233,9 @@ impl Started {
             Ok(None) => return Err(ended(child)?),
             Err(why) => why,
         };
-        // It waits for nothing of this process any more, and this one for its end.
-        drop(lending);
+        // In this order: it knows why nobody reads for it any more. It waits for nothing of this process then, and this one for its end.
         signal(&child);
+        drop(lending);
         let ended = ended(child)?;
         Err(if why.kind() == io::ErrorKind::Interrupted { ended } else { why.into() })
     }
@@ -275,6 +275,11 @@ impl Started {
 
 fn signal(child: &Child) {
     let _ = Pid::from_raw(child.id().cast_signed()).map(|pid| kill_process(pid, Signal::TERM));
+}
+
+/// Whoever is told to end finds that nobody reads for him any more.
+pub fn or_cancelled(error: anyhow::Error) -> anyhow::Error {
+    cancel::check().err().map_or(error, Into::into)
 }
 
 /// What this process ends with where the keeper has ended before the volume was open.
