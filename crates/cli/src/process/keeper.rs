@@ -129,7 +129,7 @@ impl IsolationArgs {
         let keeping = self.accept()?;
         let writable = keeping.borrowing.disk().writable();
         let access = args.access(access.unwrap_or(if writable { Access::ReadWrite } else { Access::ReadOnly }));
-        let opened = args.open_lent(&keeping.borrowing, access, protect, &|| keeping.alone())?;
+        let opened = args.open_lent(&keeping.borrowing, access, protect, &|| keeping.alone()).map_err(or_cancelled)?;
         let OpenVolume { volume, facts, stored, warnings, trials, took, .. } = opened;
         let keys = Keys::of(volume.layout(), access == Access::ReadWrite && writable);
         let kept = Kept {
@@ -232,9 +232,9 @@ impl Started {
             Ok(None) => return Err(ended(child)?),
             Err(why) => why,
         };
-        // It waits for nothing of this process any more, and this one for its end.
-        drop(lending);
+        // In this order: it knows why nobody reads for it any more. It waits for nothing of this process then, and this one for its end.
         signal(&child);
+        drop(lending);
         let ended = ended(child)?;
         Err(if why.kind() == io::ErrorKind::Interrupted { ended } else { why.into() })
     }
@@ -288,6 +288,11 @@ pub fn start(ends: [BorrowedFd<'_>; 2], words: &[OsString], which: Which, out: S
 
 fn signal(child: &Child) {
     let _ = Pid::from_raw(child.id().cast_signed()).map(|pid| kill_process(pid, Signal::TERM));
+}
+
+/// Whoever is told to end finds that nobody reads for him any more.
+pub fn or_cancelled(error: anyhow::Error) -> anyhow::Error {
+    cancel::check().err().map_or(error, Into::into)
 }
 
 /// What this process ends with where the keeper has ended before the volume was open.

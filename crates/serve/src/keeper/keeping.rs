@@ -156,6 +156,9 @@ fn fits(range: &KeyRange<'_>, len: usize, room: usize) -> bool {
 mod tests {
     use std::os::fd::AsFd;
 
+    use claviger_crypto::modes::aead;
+    use claviger_engine::store::MemoryStore;
+    use claviger_engine::volume::integrity;
     use claviger_engine::{Acceleration, Layout, Payload, Sectors, Segment, Specification};
 
     use super::*;
@@ -174,9 +177,13 @@ mod tests {
 
     /// The other process's view of the memory, as it could look there.
     fn keeper() -> (Arc<Kept>, Shared) {
+        keeper_of(&layout())
+    }
+
+    fn keeper_of(layout: &Layout) -> (Arc<Kept>, Shared) {
         let shared = Shared::create().expect("memory");
         let other = Shared::open(shared.fd().try_clone_to_owned().expect("a descriptor")).expect("the same memory");
-        let keys = RwLock::new(Some(Keys::of(&layout(), true)));
+        let keys = RwLock::new(Some(Keys::of(layout, true)));
         let kept = Arc::new(Kept { shared, keys, awake: Awake::new() });
         kept.start().expect("threads");
         (kept, other)
@@ -238,6 +245,41 @@ mod tests {
         assert!(now == expected, "what is asked for is done, and nothing behind it");
         kept.wipe();
         assert_eq!(ask(&shared, 1, [DECRYPT, 1, 512], 0), WIPED);
+    }
+
+    #[test]
+    fn tags_without_room_are_refused_and_wrong_ones_are_named() {
+        let specification = aead::Specification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
+        let cipher = specification.with_key(&[7; 96], Sectors::default(), Acceleration::On).expect("it fits");
+        let store = MemoryStore::new(vec![0; 8 << 20]);
+        integrity::format(&store, 0, 8 << 20, &*cipher, &mut |_, _| Ok(())).expect("there is room");
+        let area = integrity::open(&store, 0, 8 << 20, 32, 512).expect("it is good");
+        let segment = integrity::segment(Arc::new(area), 0, cipher, true).expect("they fit");
+        let (_kept, shared) = keeper_of(&Layout::new(vec![segment]).expect("one segment"));
+        let bytes: Vec<u8> = (0..ROOM).map(|i| (i / 5) as u8).collect();
+        (0..3).for_each(|slot| shared.copy_in(slot, 0, &bytes));
+        let most = ROOM / (512 + 32) * 512;
+        for len in [ROOM, most + 512] {
+            assert_eq!(ask(&shared, 1, [ENCRYPT, 0, len as u32], 0), REFUSED, "{len}");
+        }
+        let order = |order| ask(&shared, 1, [order, 0, most as u32], 512);
+        assert_eq!((order(ENCRYPT), order(DECRYPT)), (DONE, DONE));
+        let mut now = vec![0; ROOM];
+        shared.copy_out(1, 0, &mut now);
+        assert!(now[..most] == bytes[..most]);
+        assert_eq!(order(ENCRYPT), DONE);
+        let mut one = [0];
+        shared.copy_out(1, 40 * 512 + 7, &mut one);
+        shared.copy_in(1, 40 * 512 + 7, &[one[0] ^ 1]);
+        shared.copy_out(1, 0, &mut now);
+        assert_eq!(order(DECRYPT), WRONG + 40);
+        let mut after = vec![0; ROOM];
+        shared.copy_out(1, 0, &mut after);
+        assert!(after[32 * 512..most] == now[32 * 512..most], "nothing of what was not verified gets out");
+        for slot in [0, 2] {
+            shared.copy_out(slot, 0, &mut now);
+            assert!(now == bytes, "slot {slot}");
+        }
     }
 
     #[test]

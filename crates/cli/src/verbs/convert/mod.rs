@@ -389,7 +389,8 @@ impl Args {
                 Kept { outline: Outline::of(&unlocked.layout, &*disk)?, warnings: advice::texts(&unlocked.warnings) },
             ))
         };
-        let (keys, kept) = opened().map_err(|e: Error| e.at(&self.destination))?;
+        let opened = opened().map_err(|e: Error| isolation::or_cancelled(e.at(&self.destination).into()));
+        let (keys, kept) = opened?;
         drop(credentials);
         // Once is enough to say what this machine lacks.
         let missing = |missing| if self.raw_source { missing } else { Vec::new() };
