@@ -568,6 +568,10 @@ impl Tpm {
 
     fn exchange(&mut self, tag: u16, code: u32, behind: &[u8]) -> Result<Answer> {
         let command = Bytes::new().u16(tag).u32(behind.len() as u32 + 10).u32(code).raw(behind);
+        // What a TPM that is none has said may be in it.
+        if command.len() > wire::LONGEST {
+            return Err(odd("it makes a command longer than TPMs take"));
+        }
         for _ in 0..ATTEMPTS {
             let answer = Answer(Zeroizing::new(self.transport.exchange(&command)?));
             let mut reader = Reader(&answer.0);

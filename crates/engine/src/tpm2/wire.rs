@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 /// The longest command and answer: more than any TPM takes or gives (`TPM2_PT_MAX_COMMAND_SIZE` is 4096 where it is largest).
 pub const LONGEST: usize = 4096;
 
-/// Bytes that are being put together. They never move, so that no copy of a secret among them stays behind, and are wiped.
+/// Bytes that are being put together. As long as they fit a command they do not move, so that no copy of a secret among them stays
+/// behind; they are wiped.
 pub struct Bytes(Zeroizing<Vec<u8>>);
 
 impl Bytes {
@@ -30,7 +31,6 @@ impl Bytes {
     }
 
     pub fn raw(mut self, bytes: &[u8]) -> Self {
-        assert!(self.0.len() + bytes.len() <= LONGEST, "a command longer than TPMs take");
         self.0.extend_from_slice(bytes);
         self
     }
