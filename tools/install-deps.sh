@@ -13,6 +13,7 @@ test="$try"'
  mkfs.vfat:dosfstools fsck.vfat:dosfstools mkfs.exfat:exfatprogs mount.exfat-fuse:exfat-fuse mkntfs:ntfs-3g ntfscp:ntfs-3g mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs setfacl:acl
  mkfs.ext4:e2fsprogs mke2fs:e2fsprogs e2fsck:e2fsprogs debugfs:e2fsprogs mkswap:util-linux tar:tar xz:xz-utils
  systemd-cryptenroll:systemd argon2:argon2 mcopy:mtools gpg:gnupg gpgconf:gnupg openssl:openssl softhsm2-util:softhsm2 pkcs11-tool:opensc
+ swtpm:swtpm tpm2_unseal:tpm2-tools clevis:clevis clevis-luks-bind:clevis-luks clevis-encrypt-tpm2:clevis-tpm2 jose:jose socat:socat
  bonnie++:bonnie++ dbench:dbench hdparm:hdparm gocryptfs:gocryptfs encfs:encfs cryfs:cryfs securefs:securefs nbdkit:nbdkit qemu-nbd:qemu-utils
  mount.ecryptfs:ecryptfs-utils ecryptfs-add-passphrase:ecryptfs-utils dislocker-fuse:dislocker bdemount:libbde-utils fvdemount:libfvde-utils debootstrap:debootstrap chromium:chromium
  python3:python3 gdb:gdb strace:strace man:man-db'
@@ -47,6 +48,9 @@ for pair in $wanted; do
 done
 # A package of its own on Debian, without a program.
 [ -z "$for_tests" ] || python3 -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"
+# Their programs are in no folder of PATH: a server, and the module that tpm2-tools and systemd reach swtpm with.
+[ -z "$for_tests" ] || [ -x /usr/libexec/tangd ] || missing="$missing tang"
+[ -z "$for_tests" ] || ls /usr/lib/*/libtss2-tcti-swtpm.so.0 >/dev/null 2>&1 || missing="$missing libtss2-tcti-swtpm0"
 [ -n "$missing" ] || { python_modules; exit 0; }
 
 if ! command -v apt-get >/dev/null; then

@@ -13,6 +13,7 @@ use claviger_serve::inherited;
 
 use process::helper;
 use terminal::exit;
+use terminal::prompt::{self, Ask};
 use verbs::{
     attach, benchmark, cat, change, completions, convert, cp, create, detach, efs, explain, header, identify, info,
     keyfile, keyslot, lab, list, lock, ls, man, mount, reencrypt, resize, serve, token, tree, unlock, unmount, verify,
@@ -37,6 +38,10 @@ pub const JSON_ERRORS: &str = "Errors go to standard error as text; with --json 
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
+
+    /// Who is asked for passwords and PINs that no option gives
+    #[arg(long, global = true, value_name = "WHO", value_enum, default_value_t)]
+    ask: Ask,
 }
 
 #[derive(Subcommand)]
@@ -96,6 +101,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(usage) => return exit::usage(&usage, words.iter().any(|word| word == "--json")),
     };
+    prompt::ask_by(cli.ask);
     let result = match &cli.verb {
         Verb::Identify(args) => identify::run(args),
         Verb::Info(args) => info::run(args),

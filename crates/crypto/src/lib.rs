@@ -15,7 +15,7 @@
 //! * [`ciphers`] are block ciphers in one table, [`CIPHERS`], each with several kernels. The fastest that this processor can run
 //!   and that no secret shows in the timing of comes first.
 //! * [`hash`] has the hash functions and PBKDF2, [`argon2`] Argon2i and Argon2id, [`afsplit`] the anti-forensic splitter of LUKS,
-//!   [`stretch`] the key stretch of BitLocker. [`ccm`] seals keys, as BitLocker does.
+//!   [`stretch`] the key stretch of BitLocker. [`ccm`] seals keys, as BitLocker does, [`gcm`] as JWEs do.
 //! * [`secret`] holds keys in memory that is locked, left out of core dumps and wiped. [`pool`] shares work out over threads.
 //!
 //! # A sector, encrypted and decrypted
@@ -61,6 +61,8 @@ pub mod ccm;
 mod chain;
 pub mod ciphers;
 pub mod dmcrypt;
+pub mod ec;
+pub mod gcm;
 pub mod hash;
 mod kdf;
 pub mod modes;
@@ -68,6 +70,7 @@ pub mod pool;
 mod registers;
 pub mod rsa;
 pub mod secret;
+pub mod shares;
 pub mod stretch;
 #[cfg(target_arch = "x86_64")]
 mod transpose;

@@ -13,6 +13,7 @@ use crypto_bigint::{Odd, Uint};
 use crypto_primes::{Flavor, random_prime};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq, ConstantTimeLess};
 
+use crate::hash::SHA256;
 use crate::secret::{Secret, wipe_deep};
 
 /// Sizes of a modulus, in bits: the largest is that of Windows.
@@ -92,6 +93,23 @@ impl PublicKey {
         Ok(Some(self.raise(&block)))
     }
 
+    /// Encrypts a message with the padding OAEP, of SHA-256, with `seed`, which is random (RFC 8017, 7.1.1): as TPMs take it. None if
+    /// the modulus is too short.
+    pub fn encrypt_oaep_sha256(&self, label: &[u8], message: &[u8], seed: &[u8; 32]) -> Option<Vec<u8>> {
+        const HASH: usize = 32;
+        let len = self.modulus.len();
+        let zeros = len.checked_sub(message.len() + 2 * HASH + 2)?;
+        let mut block = Secret::zeroed(len);
+        let (masked_seed, data) = block[1..].split_at_mut(HASH);
+        masked_seed.copy_from_slice(seed);
+        SHA256.digest(&[label], &mut data[..HASH]);
+        data[HASH + zeros] = 1;
+        data[HASH + zeros + 1..].copy_from_slice(message);
+        mask(seed, data);
+        mask(data, masked_seed);
+        Some(self.raise(&block))
+    }
+
     /// Whether `signature` is that of the DER `digest_info` (RFC 8017, 8.2.2).
     pub fn verifies(&self, digest_info: &[u8], signature: &[u8]) -> bool {
         let block = signature_block(digest_info, self.modulus.len());
@@ -103,6 +121,15 @@ impl PublicKey {
         let raised = for_size!(self.modulus.len().div_ceil(2), raise(self, number));
         wipe_deep();
         raised
+    }
+}
+
+/// Hides `what` behind a stream that `seed` makes: MGF1 with SHA-256 (RFC 8017, B.2.1).
+fn mask(seed: &[u8], what: &mut [u8]) {
+    let mut stream = Secret::zeroed(32);
+    for (number, part) in (0u32..).zip(what.chunks_mut(stream.len())) {
+        SHA256.digest(&[seed, &number.to_be_bytes()], &mut stream);
+        part.iter_mut().zip(&*stream).for_each(|(byte, stream)| *byte ^= stream);
     }
 }
 

@@ -5,6 +5,7 @@ use crate::file_formats::efs::EfsInfo;
 use crate::filesystems::ntfs;
 use crate::formats::{bitlocker, filevault2, loopaes, luks2, plain, truecrypt};
 use crate::private_keys::{self, dpapi};
+use crate::{clevis, tpm2};
 
 /// Reads a header of TrueCrypt or VeraCrypt that has been decrypted: up to 448 bytes.
 pub fn truecrypt_header(bytes: &[u8]) {
@@ -74,4 +75,21 @@ pub fn private_keys(bytes: &[u8]) {
 /// Reads files of Windows' key store, and what is encrypted in them.
 pub fn dpapi(bytes: &[u8]) {
     dpapi::fuzz(bytes);
+}
+
+/// Reads tokens of systemd and clevis, which are JSON, and a file of signatures for a TPM.
+pub fn tokens(json: &[u8]) {
+    let Ok(serde_json::Value::Object(token)) = serde_json::from_slice(json) else { return };
+    let _ = clevis::Jwe::parse(&token);
+    let _ = clevis::Advertisement::parse(json);
+    let Ok(mut envelope) = tpm2::Envelope::parse(&token) else { return };
+    let _ = envelope.take_signatures(json);
+    if let Ok(again) = tpm2::Envelope::parse(&envelope.token()) {
+        assert_eq!(again.blob, envelope.blob, "what is written reads back");
+    }
+}
+
+/// Seals and unseals with a TPM that answers with these bytes: before each answer its length, in two bytes.
+pub fn tpm2_answers(bytes: &[u8]) {
+    tpm2::fuzz_answers(bytes);
 }

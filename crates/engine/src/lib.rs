@@ -107,6 +107,7 @@
 #![forbid(unsafe_code)]
 
 pub mod advice;
+pub mod clevis;
 pub mod convert;
 pub mod credential;
 pub mod diagnosis;
@@ -127,6 +128,7 @@ pub mod private_keys;
 pub mod random;
 pub mod spec;
 pub mod store;
+pub mod tpm2;
 pub mod trees;
 pub mod volume;
 

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use claviger_crypto::Secret;
 
 use crate::error::Result;
@@ -12,6 +14,14 @@ use crate::error::Result;
 /// `Io` if the system has none.
 pub fn fill(bytes: &mut [u8]) -> Result<()> {
     getrandom::fill(bytes).map_err(|e| io::Error::other(e.to_string()).into())
+}
+
+/// A new passphrase that nobody types: random bytes as text.
+///
+/// # Errors
+/// `Io` if the system has none.
+pub(crate) fn passphrase() -> Result<Secret> {
+    Ok(Secret::from_vec(STANDARD.encode(&*secret(32)?).into_bytes()))
 }
 
 /// A secret of `len` random bytes.

@@ -427,3 +427,59 @@ pub fn dpapi() -> Vec<Vec<u8>> {
     let files = profile.files(&[key(dpapi::Kind::Capi), key(dpapi::Kind::Cng)]);
     files.into_iter().map(|(_, contents)| contents).collect()
 }
+
+/// A token of systemd's as it has made it, one of clevis' that names everything, and signatures of PCRs.
+pub fn tokens() -> Vec<Vec<u8>> {
+    let header = r#"{"alg":"dir","enc":"A256GCM","clevis":{"pin":"sss","sss":{"t":1,"p":"//////////////////////////////////////////8","jwe":["e30..AAAA.AAAA.AAAA"]}}}"#;
+    let tokens = [
+        r#"{"type":"systemd-tpm2","keyslots":["1"],"tpm2-blob":"AAQBAgMEABcACAALAAAAEgAIAQIDBAUGBwgAEAAA","tpm2-pcrs":[0,7],"tpm2-pcr-bank":"sha256",
+            "tpm2-primary-alg":"ecc","tpm2-policy-hash":"8b5682d8","tpm2-pin":true,"tpm2_salt":"AAAA","tpm2_srk":"gQAAAQAEAAEAAAAA",
+            "tpm2_pubkey":"LS0tLS1CRUdJTg==","tpm2_pubkey_pcrs":[11]}"#
+            .to_owned(),
+        format!(
+            r#"{{"type":"clevis","keyslots":["2"],"jwe":{{"protected":"{}","iv":"AAAAAAAAAAAAAAAA","ciphertext":"AAAA","tag":"AAAAAAAAAAAAAAAAAAAAAA","encrypted_key":""}}}}"#,
+            base64url(header.as_bytes())
+        ),
+        r#"{"sha256":[{"pcrs":[11],"pkfp":"00","pol":"00","sig":"AAAA"}]}"#.to_owned(),
+        format!(r#"{{"payload":"{}","protected":"e30","signature":"AAAA"}}"#, base64url(br#"{"keys":[{"alg":"ES512","kty":"EC","crv":"P-521","x":"AA","y":"AA"}]}"#)),
+    ];
+    tokens.into_iter().map(String::into_bytes).collect()
+}
+
+/// The alphabet for URLs (RFC 4648, section 5), without padding.
+fn base64url(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let bits = |i: usize| bytes.get(i / 8).map_or(0, |byte| byte >> (7 - i % 8) & 1);
+    let digit = |first: usize| (first..first + 6).fold(0, |sum, i| sum << 1 | bits(i));
+    (0..bytes.len() * 8).step_by(6).map(|first| char::from(ALPHABET[usize::from(digit(first))])).collect()
+}
+
+/// A TPM that makes a primary key and says yes to what follows.
+pub fn tpm2_answers() -> Vec<Vec<u8>> {
+    let answer = |tag: u16, code: u32, behind: &[u8]| {
+        let len = behind.len() as u16 + 10;
+        let parts =
+            [&len.to_be_bytes()[..], &tag.to_be_bytes(), &u32::from(len).to_be_bytes(), &code.to_be_bytes(), behind];
+        parts.concat()
+    };
+    // P-256's generator, as a storage key.
+    let generator = b"\x6b\x17\xd1\xf2\xe1\x2c\x42\x47\xf8\xbc\xe6\xe5\x63\xa4\x40\xf2\x77\x03\x7d\x81\x2d\xeb\x33\xa0\xf4\xa1\x39\x45\xd8\x98\xc2\x96\
+        \x4f\xe3\x42\xe2\xfe\x1a\x7f\x9b\x8e\xe7\xeb\x4a\x7c\x0f\x9e\x16\x2b\xce\x33\x57\x6b\x31\x5e\xce\xcb\xb6\x40\x68\x37\xbf\x51\xf5";
+    let (x, y) = generator.split_at(32);
+    let area = [
+        b"\x00\x23\x00\x0b\x00\x03\x00\x72\x00\x00\x00\x06\x00\x80\x00\x43\x00\x10\x00\x03\x00\x10\x00\x20",
+        x,
+        b"\x00\x20",
+        y,
+    ]
+    .concat();
+    let primary = [b"\x80\x00\x00\x00\x00\x00\x00\x00", &(area.len() as u16).to_be_bytes()[..], &area].concat();
+    let session = [b"\x03\x00\x00\x00\x00\x20", &[7; 32][..]].concat();
+    let (primary, session) = (answer(0x8002, 0, &primary), answer(0x8001, 0, &session));
+    let (nothing, digest) = (answer(0x8001, 0, &[]), answer(0x8001, 0, &[&[0, 32][..], &[9; 32]].concat()));
+    let loaded = answer(0x8002, 0, b"\x80\x00\x00\x01\x00\x00\x00\x00");
+    let sealing =
+        [&primary, &session, &nothing, &nothing, &digest, &nothing, &session, &nothing].map(Vec::as_slice).concat();
+    let unsealing = [&primary, &loaded, &session, &nothing, &nothing, &digest, &nothing].map(Vec::as_slice).concat();
+    vec![sealing, unsealing, answer(0x8001, 0x921, &[]), answer(0x8001, 0x98e, &[])]
+}

@@ -44,6 +44,8 @@ pub static TARGETS: &[Target] = &[
     Target { name: "identify", run: identify, corpus: corpus::everything },
     Target { name: "private_keys", run: fuzzing::private_keys, corpus: corpus::private_keys },
     Target { name: "dpapi", run: fuzzing::dpapi, corpus: corpus::dpapi },
+    Target { name: "tokens", run: fuzzing::tokens, corpus: corpus::tokens },
+    Target { name: "tpm2_answers", run: fuzzing::tpm2_answers, corpus: corpus::tpm2_answers },
     Target { name: "crypttab", run: crypttab, corpus: corpus::crypttab },
 ];
 

@@ -55,6 +55,10 @@ pub struct NewCostArgs {
     new_kdf_parallel: Option<u32>,
 }
 
+/// What a passphrase takes that nobody could guess: it is made of a key.
+pub const CHEAPEST: Cost<'_> =
+    Cost { kdf: Some("pbkdf2"), iterations: Some(1000), time_ms: None, memory_kib: None, lanes: None };
+
 impl CostArgs {
     /// The same for the engine.
     ///

@@ -9,7 +9,8 @@ use claviger_engine::{Credential, Error, Result, Secret, credential};
 use claviger_serve::inherited;
 use rustix::fs::{FileType, fstat, stat};
 
-use crate::terminal::{prompt, size};
+use crate::terminal::prompt::{self, Asker};
+use crate::terminal::size;
 
 /// The longest password that is taken from a file.
 const PASSWORD_MAX: usize = 64 << 10;
@@ -334,9 +335,9 @@ pub fn hide(path: &Path) -> Result<()> {
 }
 
 /// Asks for a password twice.
-fn twice(terminal: &File, question: &str) -> Result<Secret> {
-    let first = prompt::password(terminal, question)?;
-    let again = prompt::password(terminal, "Repeat it: ")?;
+fn twice(asker: &Asker, question: &str) -> Result<Secret> {
+    let first = asker.password(question)?;
+    let again = asker.password("Repeat it: ")?;
     if !first.same_as(&again) {
         return Err(Error::misuse("the two passwords are not the same"));
     }
@@ -406,13 +407,13 @@ impl Source<'_> {
 
     /// The `keyfiles`, which were read before, and the password that goes with them.
     fn read_beside(&self, keyfiles: Vec<Credential>) -> Result<Vec<Credential>> {
-        self.read_by(keyfiles, |terminal| prompt::password(terminal, self.question))
+        self.read_by(keyfiles, |asker| asker.password(self.question))
     }
 
     /// The same for what is to open a volume from now on. Nothing in it may be empty: a script whose password did not come would
     /// make a volume that anybody opens.
     fn read_new_beside(&self, keyfiles: Vec<Credential>) -> Result<Vec<Credential>> {
-        let credentials = self.read_by(keyfiles, |terminal| twice(terminal, self.question_new))?;
+        let credentials = self.read_by(keyfiles, |asker| twice(asker, self.question_new))?;
         let Some(empty) = credentials.iter().find(|credential| credential.is_empty()) else { return Ok(credentials) };
         let Self { prefix, .. } = self;
         let hint = match empty {
@@ -423,7 +424,7 @@ impl Source<'_> {
         Err(Error::misuse(format!("the new {} is empty", empty.kind())).hint(hint))
     }
 
-    fn read_by(&self, keyfiles: Vec<Credential>, ask: impl Fn(&File) -> Result<Secret>) -> Result<Vec<Credential>> {
+    fn read_by(&self, keyfiles: Vec<Credential>, ask: impl Fn(&Asker) -> Result<Secret>) -> Result<Vec<Credential>> {
         let mut credentials = keyfiles;
         let password = match (self.file, self.fd) {
             (Some(path), _) if self.on_stdin() => Some(read_password(io::stdin().as_fd(), path, self.must_come)?),
@@ -437,8 +438,8 @@ impl Source<'_> {
                 Some(read_password(file.as_fd(), &name, self.must_come)?)
             }
             (None, None) if self.none => None,
-            (None, None) => match prompt::terminal() {
-                Some(terminal) => Some(ask(&terminal)?),
+            (None, None) => match prompt::asker() {
+                Some(asker) => Some(ask(&asker)?),
                 None => {
                     let Self { prefix, .. } = self;
                     let hint = match self.alone {

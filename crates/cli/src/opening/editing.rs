@@ -15,7 +15,7 @@ use crate::opening::OpenArgs;
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
-use crate::terminal::{advice, cancel};
+use crate::terminal::{advice, cancel, prompt};
 
 /// A volume that opens, and what changes its headers.
 pub struct Editing<'a> {
@@ -37,6 +37,7 @@ impl OpenArgs {
     /// Opens the volume to see that it opens, and how. Headers are looked after where they are damaged, too.
     pub fn edit(&self, access: Access) -> anyhow::Result<Editing<'_>> {
         guard::no_dumps();
+        prompt::about(&self.path);
         let cancel = cancel::install()?;
         let at = |e: Error| e.at(self.how.header_file().unwrap_or(&self.path));
         let mut found = self.how.opening(&self.path)?.access(access).by_backup(true).find_header()?;

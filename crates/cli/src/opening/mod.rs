@@ -9,6 +9,7 @@ pub mod folder;
 pub mod found_folder;
 pub mod header_changes;
 pub mod headerless;
+pub mod http;
 pub mod new_file;
 pub mod patience;
 pub mod tokens;
@@ -36,10 +37,10 @@ use crate::opening::credentials::{CredentialArgs, HiddenCredentialArgs};
 use crate::opening::folder::{FolderArgs, FolderGiven};
 use crate::opening::headerless::HeaderlessArgs;
 use crate::opening::patience::PatienceArgs;
-use crate::opening::tokens::Released;
+use crate::opening::tokens::{Released, TokenArgs};
 use crate::process::guard;
 use crate::terminal::progress::Progress;
-use crate::terminal::{advice, cancel, output, size};
+use crate::terminal::{advice, cancel, output, prompt, size};
 
 /// Which volume, what opens it, and what narrows the trials.
 #[derive(clap::Args, Clone)]
@@ -107,10 +108,6 @@ pub(crate) struct How {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub partition: Option<u32>,
 
-    /// Open a LUKS2 volume by a token in its header, without a password: the one of a smart card (--pkcs11-module)
-    #[arg(long)]
-    token_only: bool,
-
     /// Do without the processor's AES instructions
     #[arg(long)]
     no_aes: bool,
@@ -131,6 +128,9 @@ pub(crate) struct How {
     headerless: HeaderlessArgs,
 
     #[command(flatten)]
+    tokens: TokenArgs,
+
+    #[command(flatten)]
     pub(crate) folder: FolderArgs,
 }
 
@@ -145,7 +145,7 @@ impl How {
         let Self { format, truecrypt, veracrypt, hash, pim, memory, cipher, backup_header, slot, .. } = self;
         let Self {
             partition,
-            token_only,
+            tokens,
             no_aes,
             truncated,
             write_unencrypted,
@@ -157,9 +157,9 @@ impl How {
         } = self;
         let texts = [format, hash, cipher].into_iter().any(Option::is_some);
         let numbers = pim.is_some() || memory.is_some() || slot.is_some() || partition.is_some();
-        let flags = [truecrypt, veracrypt, backup_header, token_only, no_aes, truncated, write_unencrypted];
+        let flags = [truecrypt, veracrypt, backup_header, no_aes, truncated, write_unencrypted];
         let flags = flags.into_iter().chain([&patience.allow_slow]).any(|flag| *flag);
-        texts || numbers || flags || headerless.given() || folder.given()
+        texts || numbers || flags || headerless.given() || tokens.given() || folder.given()
     }
 
     /// The credentials, tried as the options say.
@@ -368,6 +368,11 @@ impl OpenArgs {
         self.how.opening(&self.path)?.access(access).stored()
     }
 
+    /// What may be asked for a passphrase.
+    pub fn tokens(&self) -> &TokenArgs {
+        &self.how.tokens
+    }
+
     /// Where the data are.
     pub fn store_path(&self) -> &Path {
         &self.path
@@ -409,16 +414,16 @@ impl OpenArgs {
         patience::announce(header.plan(&with), &with)
     }
 
-    /// What a token's device has released, where tokens are to open the volume.
+    /// What a token's device has released, where tokens are to open the volume, or are tried first.
     pub(super) fn released(&self, header: &dyn Header) -> claviger_engine::Result<Option<Released>> {
-        if !self.how.token_only {
-            return Ok(None);
-        }
-        if self.credentials.given() {
-            return Err(Error::misuse("--token-only takes no password, keyfile or volume key"));
-        }
-        let released = tokens::release(header, self.how.keyslot(), &self.how.folder.certificates);
-        released.map(Some).map_err(|e| if e.path.is_none() { e.at(&self.path) } else { e })
+        let How { tokens, folder, .. } = &self.how;
+        let released = match (tokens.only(), self.credentials.given()) {
+            (true, true) => return Err(Error::misuse("--token-only takes no password, keyfile or volume key")),
+            (true, false) => tokens.release(header, self.how.keyslot(), &folder.certificates).map(Some),
+            (false, false) if tokens.first() => tokens.try_release(header, self.how.keyslot(), &folder.certificates),
+            (false, _) => return Ok(None),
+        };
+        released.map_err(|e| if e.path.is_none() { e.at(&self.path) } else { e })
     }
 
     /// Opens a volume, for verbs that need its bytes. The password is asked once it is known that there is something to open.
@@ -439,7 +444,7 @@ impl OpenArgs {
 
     /// Options of folders mean nothing to a volume, but that a smart card is a token's, too.
     fn refuse_folder_options(&self) -> claviger_engine::Result<()> {
-        let card = self.how.token_only && self.how.folder.only_smart_card();
+        let card = self.how.tokens.only() && self.how.folder.only_smart_card();
         if self.path.is_dir() || card { Ok(()) } else { self.how.folder.refuse() }
     }
 
@@ -508,6 +513,7 @@ impl OpenArgs {
     ) -> anyhow::Result<Opened> {
         let access = self.access(access);
         guard::no_dumps();
+        prompt::about(&self.path);
         let cancel = cancel::install()?;
         let locked = opening.access(access).find();
         let locked = locked.map_err(|e| if self.path.is_dir() { e } else { with_explain(e) })?;

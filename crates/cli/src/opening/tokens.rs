@@ -1,9 +1,52 @@
-//! `--token-only`: what a token in the header names releases the passphrase, and nobody types one.
+//! What a token in the header names releases the passphrase, and nobody types one.
 
+use std::path::{Path, PathBuf};
+
+use claviger_engine::clevis::Helpers;
 use claviger_engine::formats::{Releaser, Sealed};
-use claviger_engine::{Credential, Error, ErrorKind, Header, Result};
+use claviger_engine::tpm2::{Address, Envelope, Tpm};
+use claviger_engine::{Credential, Error, ErrorKind, Header, Result, Secret};
 
 use crate::opening::certificates::CertificateArgs;
+use crate::opening::credentials::Source;
+use crate::opening::http;
+use crate::terminal::{advice, output, prompt};
+
+/// Where systemd looks for signatures of PCRs (systemd-cryptsetup, `tpm2-signature=`).
+const SIGNATURES: [&str; 3] = [
+    "/etc/systemd/tpm2-pcr-signature.json",
+    "/run/systemd/tpm2-pcr-signature.json",
+    "/usr/lib/systemd/tpm2-pcr-signature.json",
+];
+
+/// The longest file of signatures.
+const SIGNATURES_MAX: u64 = 1 << 20;
+
+/// What may be asked for a passphrase.
+#[derive(clap::Args, Clone, Default)]
+#[command(next_help_heading = "Tokens of LUKS2: what releases the passphrase")]
+pub struct TokenArgs {
+    /// Ask only what a token in the header names, and nobody for a password: this machine's TPM, a smart card (--pkcs11-module)
+    #[arg(long)]
+    token_only: bool,
+
+    /// Ask this TPM before a password is asked for: auto, /dev/tpmrm0, swtpm:host=HOST,port=N or swtpm:path=FILE
+    #[arg(long, value_name = "DEVICE")]
+    tpm2_device: Option<Address>,
+
+    /// Read the PIN that the TPM takes from FILE instead of asking; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    tpm2_pin_file: Option<PathBuf>,
+
+    /// The file with signatures of PCRs, where the TPM is to see them signed [default: where systemd looks for it]
+    #[arg(long, value_name = "FILE")]
+    tpm2_signature: Option<PathBuf>,
+
+    /// Ask this tang server before a password is asked for, if clevis has bound the volume to it: http://HOST:PORT. May be
+    /// repeated
+    #[arg(long, value_name = "URL")]
+    tang: Vec<String>,
+}
 
 /// A passphrase that was released, and the keyslot that it is for, if that is only one.
 pub struct Released {
@@ -11,33 +54,148 @@ pub struct Released {
     pub keyslot: Option<u32>,
 }
 
-/// Asks what the tokens name, one after the other, for a passphrase: only for `keyslot`, if one is given. No device is asked that the
-/// options do not name, since a header may come from anybody.
-///
-/// # Errors
-/// `Misuse` if there is no such token, or the options do not name what it takes; `Unsupported` where none can be used here; what
-/// the last device says otherwise.
-pub fn release(header: &dyn Header, keyslot: Option<u32>, args: &CertificateArgs) -> Result<Released> {
-    let mut sealed = header.sealed();
-    sealed.retain(|sealed| keyslot.is_none_or(|wanted| sealed.keyslots.contains(&wanted)));
-    if sealed.is_empty() {
-        return Err(Error::misuse("no token in its header leads to a passphrase")
-            .hint("Leave out --token-only. Only LUKS2 has tokens; `claviger token list` shows them."));
+impl TokenArgs {
+    /// Whether one of them was given.
+    pub fn given(&self) -> bool {
+        let Self { token_only, tpm2_device, tpm2_pin_file, tpm2_signature, tang } = self;
+        *token_only || !tang.is_empty() || tpm2_device.is_some() || tpm2_pin_file.is_some() || tpm2_signature.is_some()
     }
-    let mut said = None;
-    for sealed in &sealed {
-        let Releaser::SmartCard { label, .. } = &sealed.by else { continue };
-        match args.smart_card(label.as_deref()).and_then(|keys| sealed.release(&keys)) {
-            Ok(credential) => {
-                let only = if let [number] = sealed.keyslots[..] { Some(number) } else { None };
-                return Ok(Released { credentials: vec![credential], keyslot: keyslot.or(only) });
+
+    /// Whether nothing but a token is to open the volume.
+    pub fn only(&self) -> bool {
+        self.token_only
+    }
+
+    /// Whether tokens are tried before a password is asked for.
+    pub fn first(&self) -> bool {
+        self.tpm2_device.is_some() || !self.tang.is_empty()
+    }
+
+    /// The TPM that is meant.
+    pub fn tpm(&self) -> Result<Tpm> {
+        Tpm::connect(&self.tpm2_device.clone().unwrap_or_default())
+    }
+
+    /// Asks what the tokens name, one after the other, for a passphrase: only for `keyslot`, if one is given. No device is asked that
+    /// the options do not name, but for this machine's TPM, since a header may come from anybody.
+    ///
+    /// # Errors
+    /// `Misuse` if there is no such token, or the options do not name what it takes; `Unsupported` where none can be used here; what
+    /// the last device says otherwise.
+    pub fn release(
+        &self,
+        header: &dyn Header,
+        keyslot: Option<u32>,
+        certificates: &CertificateArgs,
+    ) -> Result<Released> {
+        let mut sealed = header.sealed();
+        sealed.retain(|sealed| keyslot.is_none_or(|wanted| sealed.keyslots.contains(&wanted)));
+        if sealed.is_empty() {
+            return Err(Error::misuse("no token in its header leads to a passphrase")
+                .hint("Leave out --token-only. Only LUKS2 has tokens; `claviger token list` shows them. Of BitLocker's protectors only the TPM by itself is one."));
+        }
+        let (mut refused, mut failed) = (None, None);
+        for sealed in &sealed {
+            let asked = match &sealed.by {
+                Releaser::SmartCard { label, .. } => {
+                    certificates.smart_card(label.as_deref()).and_then(|keys| sealed.release(&keys))
+                }
+                Releaser::Tpm(envelope) => self.by_tpm(envelope),
+                Releaser::MasterKey(key) => Helpers::tpm(self).and_then(|mut tpm| key.open(&mut tpm)),
+                Releaser::Clevis(jwe) => jwe.open(self).map(Credential::Passphrase),
+                _ => continue,
+            };
+            match asked {
+                Ok(credential) => {
+                    let only = if let [number] = sealed.keyslots[..] { Some(number) } else { None };
+                    return Ok(Released { credentials: vec![credential], keyslot: keyslot.or(only) });
+                }
+                Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),
+                // Something else may be meant by another token.
+                Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) => refused = Some(e),
+                Err(e) => failed = failed.or(Some(e)),
             }
-            // Another card may be meant by another token.
-            Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) => said = Some(e),
-            Err(e) => return Err(e),
+        }
+        Err(refused.or(failed).unwrap_or_else(|| cannot_be_used(&sealed)))
+    }
+
+    /// The same where a password is asked for if none of them releases one: why not is told.
+    pub fn try_release(
+        &self,
+        header: &dyn Header,
+        keyslot: Option<u32>,
+        certificates: &CertificateArgs,
+    ) -> Result<Option<Released>> {
+        if header.sealed().is_empty() {
+            return Ok(None);
+        }
+        match self.release(header, keyslot, certificates) {
+            Ok(released) => Ok(Some(released)),
+            Err(e) if matches!(e.kind, ErrorKind::Cancelled) => Err(e),
+            Err(e) => {
+                output::warn(&format!("No token opens it: {}.", e.told(advice::say)));
+                Ok(None)
+            }
         }
     }
-    Err(said.unwrap_or_else(|| cannot_be_used(&sealed)))
+
+    fn by_tpm(&self, envelope: &Envelope) -> Result<Credential> {
+        let mut envelope = envelope.clone();
+        if envelope.policy.signed.is_some()
+            && let Some(file) = self.signatures()
+        {
+            envelope.take_signatures(&read(file)?).map_err(|e| e.at(file))?;
+        }
+        let mut tpm = Helpers::tpm(self)?;
+        let pin = if envelope.policy.pin { Some(pin(self.tpm2_pin_file.as_deref(), false)?) } else { None };
+        envelope.open(&mut tpm, pin.as_deref()).map(Credential::Passphrase)
+    }
+
+    fn signatures(&self) -> Option<&Path> {
+        let usual = || SIGNATURES.into_iter().map(Path::new).find(|path| path.exists());
+        self.tpm2_signature.as_deref().or_else(usual)
+    }
+}
+
+impl Helpers for TokenArgs {
+    fn tpm(&self) -> Result<Tpm> {
+        if !self.token_only && self.tpm2_device.is_none() {
+            return Err(Error::misuse("a token takes a TPM, and none was named").hint("Name it with --tpm2-device."));
+        }
+        Self::tpm(self)
+    }
+
+    fn tang(&self, url: &str, path: &str, body: &[u8]) -> Result<Vec<u8>> {
+        if !self.tang.iter().any(|named| http::same(named, url)) {
+            return Err(Error::misuse(format!(
+                "a token names the tang server {}, which was not allowed",
+                output::printable(url)
+            ))
+            .hint("If you trust whoever made the header, allow it with --tang URL."));
+        }
+        http::ask(url, path, Some(body))
+    }
+}
+
+/// A PIN for a TPM, asked for if no file has it: twice if it is `new`.
+pub fn pin(file: Option<&Path>, new: bool) -> Result<Secret> {
+    let option = if new { "--new-tpm2-pin-file" } else { "--tpm2-pin-file" };
+    if file.is_none() && prompt::asker().is_none() {
+        return Err(Error::misuse("there is no terminal on which to ask for the TPM's PIN")
+            .hint(format!("Give it with {option} FILE.")));
+    }
+    let source = Source::password("tpm2-", if new { "New PIN for the TPM: " } else { "PIN for the TPM: " }, file, None);
+    if new { source.new_secret() } else { source.secret() }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    let read = || {
+        if std::fs::metadata(file)?.len() > SIGNATURES_MAX {
+            return Err(Error::misuse("too long for a file of signatures"));
+        }
+        Ok(std::fs::read(file)?)
+    };
+    read().map_err(|e| e.at(file))
 }
 
 fn cannot_be_used(sealed: &[Sealed]) -> Error {

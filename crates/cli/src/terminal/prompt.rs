@@ -4,9 +4,12 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::sync::OnceLock;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use claviger_engine::{Error, ErrorKind, Result, Secret};
+use claviger_engine::{Error, ErrorKind, Result, Secret, credential};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{
     LocalModes, OptionalActions, QueueSelector, SpecialCodeIndex, Termios, tcflush, tcgetattr, tcsetattr,
@@ -17,6 +20,89 @@ use crate::terminal::cancel;
 /// The kernel gives at most 4096 bytes of a line, its newline included (termios(3), canonical mode).
 const LINE: usize = 4096;
 
+/// Who is asked for passwords.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Ask {
+    /// Whoever sits at this terminal
+    #[default]
+    Terminal,
+    /// An agent for passwords of systemd's: of the desktop, of the console, of another terminal
+    Systemd,
+}
+
+static BY_SYSTEMD: AtomicBool = AtomicBool::new(false);
+
+/// What the questions are about, for whoever does not see the command.
+static ABOUT: Mutex<String> = Mutex::new(String::new());
+
+/// Says who is asked from now on.
+pub fn ask_by(who: Ask) {
+    BY_SYSTEMD.store(who == Ask::Systemd, Ordering::Relaxed);
+}
+
+/// Says what questions are about from now on.
+pub fn about(path: &Path) {
+    *ABOUT.lock().unwrap_or_else(PoisonError::into_inner) = path.display().to_string();
+}
+
+/// Somebody who can be asked for a password.
+pub enum Asker {
+    /// At a terminal.
+    Terminal(File),
+    /// By one of systemd's agents.
+    Systemd,
+}
+
+/// Who is to be asked for a password, if anybody is there.
+pub fn asker() -> Option<Asker> {
+    match BY_SYSTEMD.load(Ordering::Relaxed) {
+        true => Some(Asker::Systemd),
+        false => terminal().map(Asker::Terminal),
+    }
+}
+
+impl Asker {
+    /// Asks for a password without showing it.
+    ///
+    /// # Errors
+    /// `Cancelled` after Ctrl-C; `Misuse` where nobody answers; `Io`.
+    pub fn password(&self, question: &str) -> Result<Secret> {
+        match self {
+            Self::Terminal(terminal) => password(terminal, question),
+            Self::Systemd => by_systemd(question),
+        }
+    }
+}
+
+/// The program of systemd's makes the question known to its agents, and gives the answer on a line.
+fn by_systemd(question: &str) -> Result<Secret> {
+    const PROGRAM: &str = "systemd-ask-password";
+    cancel::install()?;
+    let about = ABOUT.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let question = question.trim_end_matches([' ', ':']);
+    let question = if about.is_empty() { format!("{question}:") } else { format!("{question} ({about}):") };
+    let mut command = Command::new(PROGRAM);
+    command.args(["--no-tty", "--timeout=0", "--id=claviger", "--icon=drive-harddisk", "--", &question]);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut child = child.map_err(|e| Error::from(e).at(PROGRAM.as_ref()).hint("Ask with --ask terminal."))?;
+    let stdout = child.stdout.take().expect("it is piped");
+    let read = |room: &mut [u8]| {
+        wait(&stdout)?;
+        Ok(rustix::io::read(&stdout, room)?)
+    };
+    let answer = credential::read_up_to(LINE, read);
+    if answer.is_err() {
+        // Its question goes, too.
+        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM);
+    }
+    let ended = child.wait()?;
+    let answer = answer?;
+    match answer.split_last() {
+        Some((b'\n', password)) if ended.success() => Ok(Secret::copy_from(password)),
+        _ => Err(Error::misuse("no agent of systemd's has answered").hint("Ask with --ask terminal.")),
+    }
+}
+
 /// The terminal of this process, or none.
 pub fn terminal() -> Option<File> {
     OpenOptions::new().read(true).write(true).open("/dev/tty").ok()
@@ -26,7 +112,7 @@ pub fn terminal() -> Option<File> {
 ///
 /// # Errors
 /// `Cancelled` after Ctrl-C, with the terminal as it was before; `Io`.
-pub fn password(terminal: &File, question: &str) -> Result<Secret> {
+fn password(terminal: &File, question: &str) -> Result<Secret> {
     cancel::install()?;
     let hidden = Hidden::new(terminal)?;
     let line = ask(terminal, question);
@@ -81,15 +167,15 @@ pub fn consent(question: &str, in_script: &str, refused: impl Fn(&str) -> Error)
 }
 
 /// Asks a question, and has another process wait for the answer.
-type Asker = Box<dyn Fn(&str) -> io::Result<bool> + Send + Sync>;
+type Confirm = Box<dyn Fn(&str) -> io::Result<bool> + Send + Sync>;
 
 /// Who asks for this process, which cannot reach the terminal any more; nobody, if there is none.
-static ELSEWHERE: OnceLock<Option<Asker>> = OnceLock::new();
+static ELSEWHERE: OnceLock<Option<Confirm>> = OnceLock::new();
 
 /// From here on questions go to another process, if there is a terminal.
 pub fn ask_elsewhere(ask: impl Fn(&str) -> io::Result<bool> + Send + Sync + 'static) {
     let terminal = terminal().filter(|t| t.is_terminal());
-    let _ = ELSEWHERE.set(terminal.map(|_| Box::new(ask) as Asker));
+    let _ = ELSEWHERE.set(terminal.map(|_| Box::new(ask) as Confirm));
 }
 
 /// Whether the person says yes, for another process.

@@ -5,18 +5,20 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use claviger_engine::clevis::Advertisement;
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
 use claviger_engine::formats::{self, Attributes, NewCredential, Protection, RecoveryPassword, Removal};
 use claviger_engine::store::Access;
+use claviger_engine::tpm2::{Bank, Envelope, Pcrs, Policy};
 use claviger_engine::{Credential, Error, ErrorKind, Secret, Unlock};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::opening::OpenArgs;
 use crate::opening::cost::CostArgs;
 use crate::opening::credentials::NewCredentialArgs;
 use crate::opening::editing::{Editing, HeaderArgs, Written};
-use crate::opening::new_file;
+use crate::opening::{cost, http, new_file, tokens};
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{cancel, prompt};
@@ -78,7 +80,7 @@ struct ListArgs {
     json: bool,
 }
 
-/// Add a passphrase, a key file, a recovery password or a startup key, which opens the volume too
+/// Add a passphrase, a key file, a recovery password, a startup key or what a TPM has sealed, which opens the volume too
 ///
 /// The old passphrases work at every moment: of LUKS, the new key is written to a free area before the header refers to it; BitLocker's
 /// metadata have three copies, which are written one after the other.
@@ -89,7 +91,8 @@ struct ListArgs {
   claviger keyslot add --at 5 --iter-time 5000 disk.luks
   claviger keyslot add --kdf pbkdf2 disk.luks
   claviger keyslot add --recovery-password-file recovery.txt disk.bitlocker
-  claviger keyslot add --startup-key /media/stick disk.bitlocker")]
+  claviger keyslot add --startup-key /media/stick disk.bitlocker
+  claviger keyslot add --tpm2 --tpm2-pcrs 7 --tpm2-with-pin disk.luks")]
 struct AddArgs {
     #[command(flatten)]
     open: OpenArgs,
@@ -110,6 +113,9 @@ struct AddArgs {
 
     #[command(flatten)]
     fresh: FreshArgs,
+
+    #[command(flatten)]
+    sealed: SealedArgs,
 
     /// Store a new key of this many bits that is not the volume key (unbound). Only asks for the new passphrase
     #[arg(long, value_name = "BITS")]
@@ -148,6 +154,46 @@ struct FreshArgs {
         conflicts_with_all = ["new_password", "new_keyfile", "unbound", "recovery_password", "recovery_password_file", "recovery_key_file"]
     )]
     startup_key: Option<PathBuf>,
+}
+
+/// What makes a keyslot that is not sealed.
+const ELSEWHERE: [&str; 7] = [
+    "new_password",
+    "new_keyfile",
+    "unbound",
+    "recovery_password",
+    "recovery_password_file",
+    "recovery_key_file",
+    "startup_key",
+];
+
+/// A passphrase that is made for a LUKS2 volume and sealed.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Sealed to hardware (LUKS2)")]
+struct SealedArgs {
+    /// Add a passphrase that only this machine's TPM releases, or that of --tpm2-device, as systemd-cryptenroll does it
+    #[arg(long, conflicts_with_all = ELSEWHERE)]
+    tpm2: bool,
+
+    /// The PCRs that have to be as they are now: 7, or several as 0+7. An empty text is none
+    #[arg(long, value_name = "PCRS", requires = "tpm2", default_value = "7", value_parser = pcrs)]
+    tpm2_pcrs: Pcrs,
+
+    /// The TPM takes a PIN, too, which is asked for. After a few wrong ones it takes none for a while
+    #[arg(long, requires = "tpm2")]
+    tpm2_with_pin: bool,
+
+    /// Read the new PIN from FILE instead of asking
+    #[arg(long, value_name = "FILE", requires = "tpm2_with_pin")]
+    new_tpm2_pin_file: Option<PathBuf>,
+
+    /// Add a passphrase that can be found only where this tang server is reached, as clevis does it: http://HOST:PORT
+    #[arg(long, value_name = "URL", conflicts_with_all = ELSEWHERE, conflicts_with = "tpm2")]
+    bind_tang: Option<String>,
+
+    /// The tang server is the one with this key, as `tang-show-keys` shows it. Without this it is shown, and a question asked
+    #[arg(long, value_name = "THUMBPRINT", requires = "bind_tang")]
+    tang_thumbprint: Option<String>,
 }
 
 /// Remove the keyslot that a passphrase opens
@@ -379,7 +425,7 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
         cancel::install()?;
         let named = args.open.header_args().find(Access::ReadWrite)?;
         let credentials = args.new.read(&[])?;
-        let new = new_keyslot(args, &credentials, cost);
+        let new = new_keyslot(args, &credentials, cost, None);
         let with = Unlock { cancel: Some(cancel::flag()), ..Unlock::with(&[]) };
         let prepared = named.editor.add(&*named.store, &with, &new, args.at).map_err(|e| e.at(&args.open.path))?;
         return named.carry_out(prepared, args.json);
@@ -387,13 +433,16 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
     args.fresh.check(args.json)?;
     let editing = args.open.edit(Access::ReadWrite)?;
     let at = |e: Error| e.at(editing.path());
-    let fresh = args.fresh.make(&editing)?;
+    let fresh = args.fresh.make(&editing)?.map_or_else(|| args.sealed.make(args, &editing), |fresh| Ok(Some(fresh)))?;
+    let token = fresh.as_ref().and_then(Fresh::token);
+    // It is as random as a key: there is nothing to try out.
+    let cost = if token.is_some() && cost.parameters().is_empty() { cost::CHEAPEST } else { cost };
     let credentials = match &fresh {
         Some(fresh) => vec![fresh.credential()],
         // A new key file takes the place of the passphrase, it does not go with what opens the volume now.
         None => args.new.read(&[])?,
     };
-    let new = new_keyslot(args, &credentials, cost);
+    let new = new_keyslot(args, &credentials, cost, token);
     let prepared = editing.editor.add(&*editing.store, &editing.narrow(), &new, args.at).map_err(at)?;
     cancel::check()?;
     // What opens the volume is kept before anything opens with it.
@@ -418,6 +467,57 @@ enum Fresh {
     Recovery(Secret, Option<PathBuf>),
     /// A startup key and its file.
     StartupKey(Secret, PathBuf),
+    /// A passphrase that is sealed, and the token that says how.
+    Sealed(Secret, Map<String, Value>),
+}
+
+impl SealedArgs {
+    /// What is asked for, if anything is and the format has it.
+    fn make(&self, args: &AddArgs, editing: &Editing<'_>) -> claviger_engine::Result<Option<Fresh>> {
+        if !self.tpm2 && self.bind_tang.is_none() {
+            return Ok(None);
+        }
+        let format = editing.format;
+        takes::check(format.name(), &format.takes(), Purpose::Creating, &[Parameter::Token])
+            .map_err(|e| e.at(editing.path()))?;
+        if let Some(url) = &self.bind_tang {
+            let (token, passphrase) = self.trusted(url)?.bind(url)?;
+            return Ok(Some(Fresh::Sealed(passphrase, token)));
+        }
+        let mut tpm = args.open.tokens().tpm()?;
+        let pin = self.tpm2_with_pin.then(|| tokens::pin(self.new_tpm2_pin_file.as_deref(), true)).transpose()?;
+        let policy = Policy { pcrs: self.tpm2_pcrs, ..Policy::default() };
+        let (envelope, passphrase) = Envelope::seal(&mut tpm, policy, pin.as_deref())?;
+        Ok(Some(Fresh::Sealed(passphrase, envelope.token())))
+    }
+
+    /// What a tang server says its keys are, if it is the right one.
+    fn trusted(&self, url: &str) -> claviger_engine::Result<Advertisement> {
+        let at = |e: Error| e.at(url.as_ref());
+        let said = Advertisement::parse(&http::ask(url, "adv", None)?).map_err(at)?;
+        match &self.tang_thumbprint {
+            Some(known) if said.thumbprints.contains(known) => Ok(said),
+            Some(_) => Err(at(Error::new(ErrorKind::WrongCredential(
+                "this is another tang server: it has no such key".into(),
+            ))
+            .hint(format!("Its keys have the thumbprints {}.", said.thumbprints.join(", "))))),
+            None => {
+                let question =
+                    format!("The tang server has the keys {}. Is it yours? (yes/no) ", said.thumbprints.join(", "));
+                prompt::consent(&question, "--tang-thumbprint THUMBPRINT", |why| {
+                    Error::misuse(format!("the tang server is not trusted{why}"))
+                })?;
+                Ok(said)
+            }
+        }
+    }
+}
+
+/// PCRs as systemd has them: `0+7`, and `0,7` besides.
+fn pcrs(text: &str) -> Result<Pcrs, String> {
+    let numbers = text.split(['+', ',']).filter(|number| !number.is_empty()).map(str::parse::<u64>);
+    let numbers = numbers.collect::<Result<Vec<_>, _>>().ok().and_then(|all| Pcrs::new(Bank::Sha256, all));
+    numbers.ok_or_else(|| "use numbers from 0 to 23, such as 7 or 0+7".to_owned())
 }
 
 impl FreshArgs {
@@ -462,15 +562,21 @@ impl FreshArgs {
 impl Fresh {
     fn credential(&self) -> Credential {
         match self {
-            Self::Recovery(password, _) => Credential::Passphrase(Secret::copy_from(password)),
+            Self::Recovery(password, _) | Self::Sealed(password, _) => {
+                Credential::Passphrase(Secret::copy_from(password))
+            }
             Self::StartupKey(contents, _) => Credential::Keyfile(Secret::copy_from(contents)),
         }
+    }
+
+    fn token(&self) -> Option<&Map<String, Value>> {
+        if let Self::Sealed(_, token) = self { Some(token) } else { None }
     }
 
     /// Writes it to its file, if it has one.
     fn save(&self) -> claviger_engine::Result<Option<(File, &Path)>> {
         let (path, contents) = match self {
-            Self::Recovery(_, None) => return Ok(None),
+            Self::Recovery(_, None) | Self::Sealed(..) => return Ok(None),
             Self::Recovery(password, Some(path)) => (path, new_file::line(password)),
             Self::StartupKey(contents, path) => (path, Secret::copy_from(contents)),
         };
@@ -541,8 +647,9 @@ fn new_keyslot<'a>(
     args: &'a AddArgs,
     credentials: &'a [Credential],
     cost: claviger_engine::spec::Cost<'a>,
+    token: Option<&'a Map<String, Value>>,
 ) -> NewCredential<'a> {
-    NewCredential { credentials, hash: args.new_hash.as_deref(), cost, unbound_bits: args.unbound, pim: None }
+    NewCredential { credentials, hash: args.new_hash.as_deref(), cost, unbound_bits: args.unbound, token, pim: None }
 }
 
 fn remove(args: &RemoveArgs) -> anyhow::Result<()> {

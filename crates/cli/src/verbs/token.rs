@@ -147,6 +147,9 @@ struct AssignArgs {
 struct Listed {
     path: String,
     tokens: BTreeMap<u32, Value>,
+    /// What releases the passphrases behind them.
+    #[serde(skip)]
+    needs: BTreeMap<u32, String>,
 }
 
 impl Args {
@@ -167,8 +170,10 @@ impl Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.what {
         What::List(args) => {
-            let tokens = tokens(&args.header)?;
-            output::print(&Listed { path: args.header.path.display().to_string(), tokens }, args.json)
+            let named = args.header.find(Access::ReadOnly)?;
+            let tokens = named.editor.tokens(&*named.store).map_err(|e| e.at(&args.header.path))?;
+            let needs = named.header.sealed().into_iter().map(|sealed| (sealed.token, sealed.needs)).collect();
+            output::print(&Listed { path: named.path(), tokens, needs }, args.json)
         }
         What::Show(args) => {
             let token = token(&args.header, args.number)?;
@@ -223,14 +228,20 @@ fn change(header: &HeaderArgs, change: TokenChange<'_>, json: bool) -> anyhow::R
 
 impl Report for Listed {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, tokens } = self;
+        let Self { path, tokens, needs } = self;
         writeln!(out, "{path}: {} token{}", tokens.len(), if tokens.len() == 1 { "" } else { "s" })?;
         for (number, token) in tokens {
             let kind = token.get("type").and_then(Value::as_str).unwrap_or_default();
             let keyslots = token.get("keyslots").and_then(Value::as_array);
             let keyslots: Vec<_> = keyslots.into_iter().flatten().filter_map(Value::as_str).collect();
             let keyslots = if keyslots.is_empty() { "none".to_owned() } else { keyslots.join(", ") };
-            writeln!(out, "  {number:>2}  {}, keyslots: {}", output::printable(kind), output::printable(&keyslots))?;
+            let needs = needs.get(number).map(|needs| format!(": {}", output::printable(needs))).unwrap_or_default();
+            writeln!(
+                out,
+                "  {number:>2}  {}, keyslots: {}{needs}",
+                output::printable(kind),
+                output::printable(&keyslots)
+            )?;
         }
         Ok(())
     }

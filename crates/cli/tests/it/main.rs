@@ -40,4 +40,6 @@ mod serving;
 mod soak;
 mod terminal;
 mod tokens;
+mod tokens_clevis;
+mod tokens_tpm;
 mod volumes;

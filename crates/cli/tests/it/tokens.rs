@@ -1,20 +1,15 @@
 //! What `systemd-cryptenroll` has enrolled on a LUKS2 volume: recovery keys and smart cards.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::common::*;
 use claviger_testkit::tools;
 
 const MODULE: &str = "/usr/lib/softhsm/libsofthsm2.so";
-
-fn volume(folder: &Folder) -> String {
-    let path = folder.str("disk.luks");
-    let cheap = ["create", "--format", "LUKS2", "--quick", "--size", "20M", "--kdf", "pbkdf2", "--iterations", "1000"];
-    run(cheap.into_iter().chain(["--password-file", &folder.password, &path])).succeeds();
-    path
-}
 
 /// A volume that the password opens, and `systemd-cryptenroll`.
 struct Enrolled {
@@ -28,7 +23,7 @@ impl Enrolled {
     fn new() -> Option<Self> {
         let program = tools::program("systemd-cryptenroll")?;
         let folder = Folder::new();
-        let volume = volume(&folder);
+        let volume = folder.luks2("disk.luks");
         Some(Self { folder, volume, program })
     }
 
@@ -155,11 +150,52 @@ fn a_smart_card_of_systemds_opens() {
 #[test]
 fn a_token_that_cannot_be_used_is_named_with_what_it_takes() {
     let folder = Folder::new();
-    let volume = volume(&folder);
+    let volume = folder.luks2("disk.luks");
     let token = serde_json::json!({
         "type": "systemd-fido2", "keyslots": ["0"], "fido2-credential": "AAAA", "fido2-salt": "AAAA", "fido2-rp": "io.systemd.cryptsetup",
     });
     fs::write(folder.path("token.json"), token.to_string()).expect("a file");
     run(["token", "import", &volume, &folder.str("token.json")]).succeeds();
     run(["cat", "--token-only", &volume]).fails(5, &["token 0", "FIDO2 security key", "io.systemd.cryptsetup"]);
+}
+
+/// The question reaches systemd's agents; the program with which agents answer gives the password.
+#[test]
+fn an_agent_of_systemds_is_asked() {
+    const REPLY: &str = "/lib/systemd/systemd-reply-password";
+    const QUESTIONS: &str = "/run/systemd/ask-password";
+    let Some(()) = tools::root() else { return };
+    let Some(_) = tools::program("systemd-ask-password") else { return };
+    if !Path::new(REPLY).exists() {
+        tools::skip::<()>("systemd-reply-password is not there");
+        return;
+    }
+    let folder = Folder::new();
+    let volume = folder.luks2("disk.luks");
+    // Of questions that others ask at the same time, this one names the volume.
+    let socket = || {
+        let files = fs::read_dir(QUESTIONS).into_iter().flatten().map(|entry| entry.expect("an entry").path());
+        let ours = files.filter_map(|path| fs::read_to_string(path).ok()).find(|text| text.contains(&volume))?;
+        assert!(ours.contains("Message=Password ("), "{ours}");
+        ours.lines().find_map(|line| line.strip_prefix("Socket=")).map(str::to_owned)
+    };
+    let answered = |password: &str| {
+        let mut asking = claviger();
+        asking.args(["--ask", "systemd", "keyslot", "test", "--json", &volume]);
+        let asking = asking.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let until = Instant::now() + Duration::from_secs(120);
+        let socket = loop {
+            match socket() {
+                Some(socket) => break socket,
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+            assert!(Instant::now() < until, "nobody is asked");
+        };
+        let mut reply = Command::new(REPLY).args(["1", &socket]).stdin(Stdio::piped()).spawn().expect("it starts");
+        reply.stdin.take().expect("a pipe").write_all(password.as_bytes()).expect("written");
+        assert!(reply.wait().expect("it ends").success());
+        done(asking.wait_with_output().expect("it ends"))
+    };
+    assert_eq!(answered(PASSWORD).succeeds().json()["keyslot"], 0);
+    answered("another one").fails(2, &["passphrase"]);
 }

@@ -2,7 +2,7 @@
 
 use claviger_crypto::Secret;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::advice::Warning;
 use crate::credential::{Credential, Unlock};
@@ -96,6 +96,8 @@ pub struct NewCredential<'a> {
     pub cost: Cost<'a>,
     /// For a new keyslot: it holds a fresh key of so many bits, which is not that of the data.
     pub unbound_bits: Option<u32>,
+    /// For a new keyslot: the token beside it, whose keyslots are filled in.
+    pub token: Option<&'a Map<String, Value>>,
 }
 
 /// Where a header is restored from.

@@ -1,4 +1,5 @@
-//! Passphrases that lie encrypted in a header, until something that people have releases them: tokens of LUKS2.
+//! Passphrases that lie encrypted in a header, until something that people have releases them: tokens of LUKS2, and protectors of
+//! BitLocker.
 
 use std::sync::Arc;
 
@@ -6,9 +7,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use claviger_crypto::Secret;
 
+use super::bitlocker::SealedMasterKey;
 use crate::credential::Credential;
 use crate::error::Result;
 use crate::private_keys::{PrivateKey, not_for_this_key};
+use crate::{clevis, tpm2};
 
 /// A sealed passphrase.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +38,12 @@ pub enum Releaser {
         /// What the key decrypts.
         ciphertext: Vec<u8>,
     },
+    /// A TPM, and perhaps a PIN.
+    Tpm(Box<tpm2::Envelope>),
+    /// What clevis has bound it to.
+    Clevis(Box<clevis::Jwe>),
+    /// A TPM, which has sealed BitLocker's volume master key itself.
+    MasterKey(Box<SealedMasterKey>),
     /// Something that is not known here.
     Other,
 }

@@ -43,6 +43,8 @@ pub enum Parameter {
     RecoveryPassword,
     /// A recovery key as systemd makes it, for a new keyslot.
     RecoveryKey,
+    /// A token beside a new keyslot, which says what releases its passphrase.
+    Token,
     /// A startup key, a file that is made for the volume.
     StartupKey,
     /// A discovery volume: files in front that any system reads, which say what the rest is.
@@ -115,6 +117,7 @@ impl Parameter {
         Self::FreshKeyfile,
         Self::RecoveryPassword,
         Self::RecoveryKey,
+        Self::Token,
         Self::StartupKey,
         Self::DiscoveryVolume,
         Self::FileSystem,
@@ -161,6 +164,7 @@ impl Parameter {
             Self::FreshKeyfile => "key file made with it",
             Self::RecoveryPassword => "recovery password",
             Self::RecoveryKey => "recovery key",
+            Self::Token => "token",
             Self::StartupKey => "startup key",
             Self::DiscoveryVolume => "discovery volume",
             Self::FileSystem => "file system made with it",
@@ -364,6 +368,7 @@ impl NewCredential<'_> {
         let mut all =
             asked(&[(self.pim.is_some_and(|pim| pim > 0), Parameter::Pim), (self.hash.is_some(), Parameter::Hash)]);
         all.extend(self.cost.parameters());
+        all.extend(self.token.map(|_| Parameter::Token));
         all
     }
 }

@@ -106,6 +106,11 @@ fn for_efs(mut purposes: Reader<'_>) -> Result<bool> {
     Ok(found)
 }
 
+/// A key in a SubjectPublicKeyInfo by itself. None if it is not RSA's.
+pub(super) fn lone_public_key(der: &[u8]) -> Result<Option<rsa::PublicKey>> {
+    public_key(Reader::new(der).sequence("public key")?)
+}
+
 /// A key in a SubjectPublicKeyInfo. None if it is not RSA's.
 fn public_key(mut fields: Reader<'_>) -> Result<Option<rsa::PublicKey>> {
     if fields.sequence("algorithm of the public key")?.oid("algorithm of the public key")? != oids::RSA {
@@ -216,7 +221,7 @@ impl NewCertificate<'_> {
 }
 
 /// A public key as PKCS#1 has it.
-fn numbers(public: &rsa::PublicKey) -> Zeroizing<Vec<u8>> {
+pub(super) fn numbers(public: &rsa::PublicKey) -> Zeroizing<Vec<u8>> {
     asn1::sequence(&[&asn1::integer(public.modulus()), &asn1::integer(&public.exponent().to_be_bytes())])
 }
 

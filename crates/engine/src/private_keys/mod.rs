@@ -135,6 +135,18 @@ impl Contents {
     }
 }
 
+/// The RSA key in a PEM of a public key. None if it is another one.
+pub(crate) fn rsa_public_key(pem: &[u8]) -> Result<Option<claviger_crypto::rsa::PublicKey>> {
+    pem::first(pem, "PUBLIC KEY").map_or(Ok(None), |der| certificate::lone_public_key(&der))
+}
+
+/// By what systemd knows an RSA key: the hash of it as PKCS#1 has it (systemd, src/shared/openssl-util.c, `pubkey_fingerprint`).
+pub(crate) fn rsa_fingerprint(key: &claviger_crypto::rsa::PublicKey) -> [u8; 32] {
+    let mut hash = [0; 32];
+    claviger_crypto::hash::SHA256.checksum(&[&certificate::numbers(key)], &mut hash);
+    hash
+}
+
 /// Reads a file of keys and certificates: PFX, PEM, or DER of either. `ask` is asked for its password, if it needs one.
 ///
 /// # Errors

@@ -56,6 +56,14 @@ pub fn read(bytes: &[u8], origin: &str, ask: &mut dyn FnMut() -> Result<Secret>)
     Ok(contents)
 }
 
+/// The DER of the first block with this label.
+pub fn first(bytes: &[u8], label: &str) -> Option<Vec<u8>> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let (_, behind) = text.split_once(&format!("-----BEGIN {label}-----"))?;
+    let (inside, _) = behind.split_once("-----END ")?;
+    STANDARD.decode(inside.split_ascii_whitespace().collect::<String>()).ok()
+}
+
 fn block(
     label: &[u8],
     der: &[u8],

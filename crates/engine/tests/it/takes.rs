@@ -80,6 +80,7 @@ fn asking<'a>(
         | Parameter::FreshKeyfile
         | Parameter::RecoveryPassword
         | Parameter::RecoveryKey
+        | Parameter::Token
         | Parameter::StartupKey
         | Parameter::Keyslot
         | Parameter::BackupHeader

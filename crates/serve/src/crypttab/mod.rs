@@ -184,7 +184,9 @@ impl Entry {
             ("veracrypt-pim", Kind::TrueCrypt) => invocation.options.push(format!("--pim={}", value()?)),
             ("header", Kind::Luks) => invocation.options.push(format!("--header={}", value()?)),
             ("key-slot" | "keyslot", Kind::Luks) => invocation.options.push(format!("--slot={}", value()?)),
+            ("tpm2-device" | "tpm2-signature", Kind::Luks) => invocation.options.push(format!("--{name}={}", value()?)),
             // Its header says so.
+            ("tpm2-pin", Kind::Luks) => {}
             ("cipher" | "size" | "hash" | "offset" | "skip" | "sector-size", Kind::Luks) => {}
             ("keyfile-offset" | "keyfile-size", Kind::Luks | Kind::LoopAes) if invocation.key_is_file => {
                 invocation.options.push(format!("--{name}={}", value()?));
@@ -286,6 +288,11 @@ mod tests {
         let all = with_key("luks,header=/h,key-slot=3,keyfile-offset=512,keyfile-size=64,cipher=aes,size=256,tries=1");
         assert_eq!(all.options, ["--header=/h", "--slot=3", "--keyfile-offset=512", "--keyfile-size=64"]);
         assert!(all.key_is_file && all.ignored.len() == 1, "{:?}", all.ignored);
+        let sealed = invocation("luks,tpm2-device=auto,tpm2-pin=yes,tpm2-signature=/s").expect("how to open it");
+        assert_eq!(
+            (sealed.options, sealed.ignored.len()),
+            (["--tpm2-device=auto", "--tpm2-signature=/s"].map(String::from).to_vec(), 0)
+        );
     }
 
     #[test]

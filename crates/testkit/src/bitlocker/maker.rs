@@ -107,6 +107,8 @@ pub struct Volume {
     pub contents: Option<Vec<u8>>,
     /// Places that were never encrypted since they were free ("used space only"): there the disk holds zeros.
     pub unused: Vec<Range<u64>>,
+    /// What a TPM has sealed, where a protector has it; noise if there is nothing here.
+    pub tpm_blob: Option<Vec<u8>>,
     /// What keys, salts, GUIDs and noise are drawn from.
     pub seed: u64,
 }
@@ -130,6 +132,7 @@ impl Volume {
             unknown_property: false,
             contents: None,
             unused: Vec::new(),
+            tpm_blob: None,
             seed: 1,
         }
     }
@@ -675,7 +678,8 @@ impl<'a> Making<'a> {
 
     fn tpm_blob(&mut self) -> Datum {
         let pcrs = 0x0000_0815u32.to_le_bytes();
-        Datum::new(0, 6, [&pcrs[..], &self.random.bytes(256)].concat())
+        let blob = self.volume.tpm_blob.clone().unwrap_or_else(|| self.random.bytes(256));
+        Datum::new(0, 6, [&pcrs[..], &blob].concat())
     }
 
     /// Writes the boot sector over the image's first.

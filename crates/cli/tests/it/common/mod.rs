@@ -1,6 +1,8 @@
 //! What the tests of the program share.
 
 pub mod mounts;
+pub mod tang;
+pub mod tpm;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -102,6 +104,15 @@ impl Folder {
 
     pub fn str(&self, name: &str) -> String {
         self.path(name).display().to_string()
+    }
+
+    /// A quickly made volume of LUKS2, and its path.
+    pub fn luks2(&self, name: &str) -> String {
+        let path = self.str(name);
+        let cheap =
+            ["create", "--format", "LUKS2", "--quick", "--size", "20M", "--kdf", "pbkdf2", "--iterations", "1000"];
+        run(cheap.into_iter().chain(["--password-file", &self.password, &path])).succeeds();
+        path
     }
 
     /// A quickly made volume of `size`, and its path.

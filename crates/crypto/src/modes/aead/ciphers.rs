@@ -44,7 +44,7 @@ pub(super) enum Vector {
 }
 
 /// How one mode processes one sector.
-pub(super) trait Sealer: Send + Sync {
+pub(crate) trait Sealer: Send + Sync {
     /// Size of an IV in bytes, at most 16.
     fn iv_size(&self) -> usize;
     /// Size of an authentication tag in bytes, at most 64.
@@ -227,7 +227,7 @@ where
 }
 
 /// GCM (NIST SP 800-38D) with IVs of 12 bytes.
-pub(super) struct Gcm {
+pub(crate) struct Gcm {
     cipher: Box<dyn BlockCipher>,
     hash: Resident<GHash>,
 }

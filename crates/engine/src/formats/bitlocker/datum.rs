@@ -42,6 +42,7 @@ pub(super) mod kind {
     pub const STRETCH: u16 = 3;
     pub const USE: u16 = 4;
     pub const SEALED: u16 = 5;
+    pub const TPM: u16 = 6;
     pub const PROTECTOR: u16 = 8;
     pub const EXTERNAL: u16 = 9;
     pub const HEADER_PLACE: u16 = 0xf;

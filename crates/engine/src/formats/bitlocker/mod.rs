@@ -22,6 +22,7 @@ mod renew;
 mod repair;
 mod sealed;
 mod startup;
+mod tpm;
 mod unlock;
 mod write;
 
@@ -33,7 +34,7 @@ use claviger_crypto::Secret;
 use serde_json::{Value, json};
 
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Choices, Converter, Creator, Facts, Format, Header, KeyslotEditor, Unlocked, Verdict, wiped};
+use super::{Choices, Converter, Creator, Facts, Format, Header, KeyslotEditor, Sealed, Unlocked, Verdict, wiped};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -49,6 +50,7 @@ use metadata::{COPIES, Copy, Metadata, State};
 use method::{METHODS, Method};
 use protectors::Protector;
 use startup::StartupKey;
+pub use tpm::SealedMasterKey;
 use unlock::Opened;
 
 /// The type of [`BITLOCKER`].
@@ -415,6 +417,10 @@ impl Header for BitLockerHeader {
 
     fn effort(&self, with: &Unlock<'_>) -> u64 {
         unlock::effort(&self.first().metadata, with)
+    }
+
+    fn sealed(&self) -> Vec<Sealed> {
+        tpm::sealed(&self.first().metadata)
     }
 }
 

@@ -19,6 +19,7 @@ pub(super) struct Kind(pub u16);
 impl Kind {
     /// The key lies open: the volume is suspended.
     pub const CLEAR: Self = Self(0);
+    pub const TPM: Self = Self(0x0100);
     pub const STARTUP_KEY: Self = Self(0x0200);
     pub const RECOVERY: Self = Self(0x0800);
     pub const PASSWORD: Self = Self(0x2000);
@@ -104,6 +105,11 @@ impl Protector {
         let Some(vmk) = first(&self.properties, kind::SEALED) else { return Ok(None) };
         let opened = sealed::open_key(vmk, with)?.map(|key| key.key);
         Ok(opened.filter(|vmk| vmk.len() == super::VMK))
+    }
+
+    /// What a TPM has sealed: behind bits for its PCRs.
+    pub fn tpm_blob(&self) -> Option<&[u8]> {
+        first(&self.properties, kind::TPM)?.value.get(4..)
     }
 
     /// The key that lies open in it.

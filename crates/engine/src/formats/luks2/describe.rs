@@ -129,9 +129,13 @@ pub(super) fn meaning(kind: &str, token: &Map<String, Value>) -> String {
             format!("the passphrase is in the kernel's keyring, as the key \"{}\"", text("key_description"))
         }
         "systemd-tpm2" => {
-            let pcrs = token.get("tpm2-pcrs").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-            let pcrs: Vec<_> = pcrs.iter().map(Value::to_string).collect();
-            let bound = if pcrs.is_empty() { String::new() } else { format!(", bound to PCRs {}", pcrs.join(", ")) };
+            let pcrs = |name: &str, how: &str| {
+                let pcrs = token.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+                let pcrs: Vec<_> = pcrs.iter().map(Value::to_string).collect();
+                if pcrs.is_empty() { String::new() } else { format!(", {how} PCRs {}", pcrs.join(", ")) }
+            };
+            let lock = if yes("tpm2_pcrlock") { ", by what systemd-pcrlock keeps in it" } else { "" };
+            let bound = pcrs("tpm2-pcrs", "bound to") + &pcrs("tpm2_pubkey_pcrs", "with signatures of") + lock;
             let pin = if yes("tpm2-pin") { ", with a PIN" } else { "" };
             format!("the TPM of one machine releases the passphrase{bound}{pin} (systemd-cryptenroll --tpm2-device)")
         }

@@ -7,6 +7,7 @@
 use claviger_crypto::dmcrypt::Specification;
 use claviger_crypto::hash::{self, Hash};
 use claviger_crypto::{Acceleration, Secret};
+use serde_json::Value;
 
 use super::change::Change;
 use super::metadata::{self, Base64, Decimal, Digest, Id, Keyslot, Metadata};
@@ -68,10 +69,15 @@ pub(super) fn add(
     let (keyslot, step) = seal(&change, &key, passphrase, &how, new, with, number)?;
     change.metadata.keyslots.insert(number, keyslot.0);
     change.metadata.digests.get_mut(&digest).expect("it is there").keyslots.push(Id(number));
-    if let (Some(token), Some(free)) =
-        (recovery::token(passphrase, number), slots::free_number(&change.metadata.tokens))
-    {
-        change.metadata.tokens.insert(free, token);
+    let token = new.token.cloned().or_else(|| recovery::token(passphrase, number));
+    if let Some(mut token) = token {
+        let free = slots::free_number(&change.metadata.tokens);
+        // A recovery key opens without its token, too.
+        if free.is_none() && new.token.is_some() {
+            return Err(Error::misuse("there is no room for another token").hint("Remove one that is not needed."));
+        }
+        token.insert("keyslots".to_owned(), Value::from(vec![number.to_string()]));
+        change.metadata.tokens.extend(free.map(|free| (free, token)));
     }
     change.keyslot = Some(number);
     change.derivation = Some(keyslot.1.derivation());

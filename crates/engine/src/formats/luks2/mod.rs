@@ -111,6 +111,7 @@ impl Format for Luks2 {
                 MetadataSize,
                 KeyslotsSize,
                 RecoveryKey,
+                Token,
             ],
             // A hash and a cipher would narrow the trials; the header says them, and tables of mounts have lines with both.
             opening: &[Hash, Cipher, Keyfile, VolumeKey, Keyslot, BackupHeader, DetachedHeader],

@@ -13,6 +13,7 @@ use super::{keyslots, recovery, slots};
 use crate::error::{Error, Result};
 use crate::formats::{Prepared, Releaser, Sealed, TokenChange};
 use crate::store::Store;
+use crate::{clevis, tpm2};
 
 pub(super) fn change(store: &dyn Store, wanted: TokenChange<'_>) -> Result<Prepared> {
     let mut change = Change::of(store)?;
@@ -92,10 +93,20 @@ pub(super) fn sealed(metadata: &Metadata) -> Vec<Sealed> {
             token: *number,
             keyslots: keyslots.iter().filter_map(|id| id.as_str()?.parse().ok()).collect(),
             needs: meaning(kind, token),
-            by: smart_card(kind, token).unwrap_or(Releaser::Other),
+            by: releaser(kind, token),
         })
     };
     metadata.tokens.iter().filter_map(sealed).collect()
+}
+
+/// What is sealed in a way that is not known here is [`Releaser::Other`].
+fn releaser(kind: &str, token: &Map<String, Value>) -> Releaser {
+    let known = match kind {
+        tpm2::TOKEN => tpm2::Envelope::parse(token).ok().map(|envelope| Releaser::Tpm(Box::new(envelope))),
+        clevis::TOKEN => clevis::Jwe::parse(token).ok().map(|jwe| Releaser::Clevis(Box::new(jwe))),
+        _ => smart_card(kind, token),
+    };
+    known.unwrap_or(Releaser::Other)
 }
 
 /// The fields of systemd's token (systemd, src/cryptenroll/cryptenroll-pkcs11.c).

@@ -1,0 +1,120 @@
+//! What clevis binds a volume to: what it has bound opens, and it opens what was bound here.
+
+use std::fs;
+use std::process::Command;
+
+use claviger_testkit::tools;
+
+use crate::common::tang::Tang;
+use crate::common::tpm::Tpm;
+use crate::common::*;
+
+struct Setting {
+    folder: Folder,
+    volume: String,
+}
+
+impl Setting {
+    fn new() -> Option<Self> {
+        tools::program("clevis")?;
+        let folder = Folder::new();
+        let volume = folder.luks2("disk.luks");
+        fs::write(folder.path("exact"), PASSWORD).expect("a file");
+        Some(Self { folder, volume })
+    }
+
+    /// Binds the volume, as its next keyslot.
+    fn bind(&self, pin: &str, options: &str, tpm: Option<&Tpm>) {
+        let mut command = Command::new("clevis");
+        command.args(["luks", "bind", "-y", "-f", "-k", &self.folder.str("exact"), "-d", &self.volume, pin, options]);
+        if let Some(tpm) = tpm {
+            command.env("TPM2TOOLS_TCTI", tpm.device());
+        }
+        tools::run(&mut command);
+        if let Some(tpm) = tpm {
+            tpm.flush();
+        }
+    }
+
+    fn test(&self, slot: u32, more: &[&str]) -> Done {
+        let slot = slot.to_string();
+        run([&["keyslot", "test", "--json", "--token-only", "--slot", &slot], more, &[&self.volume]].concat())
+    }
+
+    #[track_caller]
+    fn opens(&self, slot: u32, more: &[&str]) {
+        assert_eq!(self.test(slot, more).succeeds().json()["keyslot"], slot);
+    }
+}
+
+#[test]
+fn what_is_bound_to_a_tang_server_opens() {
+    let (Some(setting), Some(tang)) = (Setting::new(), Tang::new()) else { return };
+    let url = tang.url();
+    setting.bind("tang", &format!(r#"{{"url":"{url}/"}}"#), None);
+    setting.opens(1, &["--tang", &url]);
+    let shown = run(["header", "show", &setting.volume]).succeeds().text();
+    assert!(shown.contains(&format!("the tang server {url}")), "{shown}");
+    // Nobody asks a server because a header names it.
+    setting.test(1, &[]).fails(1, &[&url, "--tang"]);
+    setting.test(1, &["--tang", "http://127.0.0.1:1"]).fails(1, &[&url]);
+    // Without --token-only it is asked first, and a password only if it does not help.
+    let first = run(["keyslot", "test", "--json", "--tang", &url, &setting.volume]).succeeds();
+    assert_eq!(first.json()["keyslot"], 1);
+    tang.forget();
+    setting.test(1, &["--tang", &url]).fails(6, &["does not know this key"]);
+    drop(tang);
+    setting.test(1, &["--tang", &url]).fails(6, &[&url]);
+    run(["keyslot", "test", "--tang", &url, &setting.volume]).fails(1, &["No token opens it", "no terminal"]);
+}
+
+#[test]
+fn what_is_bound_to_a_tpm_opens_and_so_do_shares() {
+    let (Some(setting), Some(tang), Some(tpm)) = (Setting::new(), Tang::new(), Tpm::new()) else { return };
+    let (url, device) = (tang.url(), tpm.device());
+    let by_tang = format!(r#"{{"url":"{url}"}}"#);
+    setting.bind("tpm2", r#"{"pcr_ids":"0,7","pcr_bank":"sha256"}"#, Some(&tpm));
+    setting.bind("tpm2", r#"{"key":"rsa"}"#, Some(&tpm));
+    setting.bind("sss", &format!(r#"{{"t":2,"pins":{{"tang":[{by_tang}],"tpm2":{{}}}}}}"#), Some(&tpm));
+    let inner = format!(r#"{{"t":1,"pins":{{"tang":[{by_tang},{by_tang}]}}}}"#);
+    let pcr = r#"{"pcr_ids":"7","pcr_bank":"sha256"}"#;
+    // A header has not room for all of them.
+    let Some(nested) = Setting::new() else { return };
+    nested.bind("sss", &format!(r#"{{"t":2,"pins":{{"sss":{inner},"tpm2":[{pcr},{{}}]}}}}"#), Some(&tpm));
+    let both = ["--tpm2-device", &device, "--tang", &url];
+    for (setting, slot) in [(&setting, 1), (&setting, 2), (&setting, 3), (&nested, 1)] {
+        setting.opens(slot, &both);
+        tpm.assert_empty();
+    }
+    tpm.tool("tpm2_pcrextend", &[&format!("7:sha256={}", "5a".repeat(32))]);
+    setting.test(1, &both).fails(2, &["PCRs"]);
+    setting.opens(2, &both);
+    setting.test(3, &["--tpm2-device", &device]).fails(1, &["--tang"]);
+    // One of three shares is lost, and two suffice.
+    nested.opens(1, &both);
+    nested.test(1, &["--tpm2-device", &device]).fails(2, &["PCRs"]);
+    tpm.assert_empty();
+}
+
+#[test]
+fn clevis_opens_what_was_bound_here() {
+    let (Some(setting), Some(tang)) = (Setting::new(), Tang::new()) else { return };
+    let (url, thumbprint) = (tang.url(), tang.thumbprint());
+    let add = ["keyslot", "add", "--password-file", &setting.folder.password, "--bind-tang", &url, &setting.volume];
+    run(add.into_iter().chain(["--tang-thumbprint", &thumbprint])).succeeds();
+    setting.opens(1, &["--tang", &url]);
+    let passphrase = tools::run(Command::new("clevis").args(["luks", "pass", "-d", &setting.volume, "-s", "1"])).stdout;
+    let by_it = run_with(&passphrase, ["keyslot", "test", "--json", "--password-file", "-", &setting.volume]);
+    assert_eq!(by_it.succeeds().json()["keyslot"], 1);
+    let listed = tools::run(Command::new("clevis").args(["luks", "list", "-d", &setting.volume])).stdout;
+    assert!(String::from_utf8_lossy(&listed).contains(&url));
+    // Another server than the one that was meant, one that nobody vouches for, and none at all.
+    run(add.into_iter().chain(["--tang-thumbprint", "AAAA"])).fails(2, &["another tang server", &thumbprint]);
+    run(add).fails(1, &["--tang-thumbprint", "no terminal"]);
+    drop(tang);
+    run(add).fails(6, &[&url]);
+    assert_eq!(
+        run(["token", "list", "--json", &setting.volume]).succeeds().json()["tokens"].as_object().map(|t| t.len()),
+        Some(1)
+    );
+}

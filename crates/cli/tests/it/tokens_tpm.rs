@@ -1,0 +1,308 @@
+//! What a TPM has sealed: systemd opens what was enrolled here, and what systemd has enrolled opens.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use claviger_testkit::bitlocker::maker::{Kind, Protector, Volume};
+use claviger_testkit::tools;
+use serde_json::{Value, json};
+
+use crate::common::tpm::Tpm;
+use crate::common::*;
+
+const PIN: &str = "4711";
+
+struct Setting {
+    folder: Folder,
+    tpm: Tpm,
+    volume: String,
+}
+
+impl Setting {
+    fn new() -> Option<Self> {
+        let tpm = Tpm::new()?;
+        let folder = Folder::new();
+        let volume = folder.luks2("disk.luks");
+        fs::write(folder.path("pin"), format!("{PIN}\n")).expect("a file");
+        fs::write(folder.path("wrong"), "1174\n").expect("a file");
+        Some(Self { folder, tpm, volume })
+    }
+
+    /// Enrolls with systemd's program; the newest keyslot.
+    fn systemd(&self, more: &[&str]) -> Option<()> {
+        let mut command = Command::new(tools::program("systemd-cryptenroll")?);
+        command.arg(format!("--tpm2-device={}", self.tpm.device())).args(more).arg(&self.volume);
+        tools::run(command.env("PASSWORD", PASSWORD).env("NEWPIN", PIN));
+        self.tpm.flush();
+        Some(())
+    }
+
+    fn add(&self, more: &[&str]) -> Done {
+        let device = self.tpm.device();
+        let known = ["keyslot", "add", "--tpm2", "--tpm2-device", &device, "--password-file", &self.folder.password];
+        run([&known[..], more, &[&self.volume]].concat())
+    }
+
+    fn test(&self, more: &[&str]) -> Done {
+        let device = self.tpm.device();
+        let by_token = ["keyslot", "test", "--json", "--tpm2-device", &device];
+        let tested = run([&by_token[..], more, &[&self.volume]].concat());
+        self.tpm.assert_empty();
+        tested
+    }
+
+    #[track_caller]
+    fn opens(&self, keyslot: u32, more: &[&str]) {
+        let slot = keyslot.to_string();
+        let tested = self.test(&[&["--token-only", "--slot", &slot], more].concat()).succeeds();
+        assert_eq!(tested.json()["keyslot"], keyslot);
+    }
+
+    fn tokens(&self) -> Value {
+        run(["token", "list", "--json", &self.volume]).succeeds().json()["tokens"].clone()
+    }
+
+    fn replace(&self, token: u32, with: &Value) {
+        fs::write(self.folder.path("token.json"), with.to_string()).expect("a file");
+        let at = token.to_string();
+        run(["token", "import", "--replace", "--at", &at, &self.volume, &self.folder.str("token.json")]).succeeds();
+    }
+}
+
+#[test]
+fn what_systemd_has_sealed_opens() {
+    let Some(setting) = Setting::new() else { return };
+    let Some(()) = setting.systemd(&["--tpm2-pcrs=7"]) else { return };
+    setting.systemd(&["--tpm2-pcrs=0+7", "--tpm2-with-pin=yes"]);
+    setting.systemd(&["--tpm2-pcrs="]);
+    let pin = setting.folder.str("pin");
+    setting.opens(1, &[]);
+    setting.opens(2, &["--tpm2-pin-file", &pin]);
+    setting.opens(3, &[]);
+    setting.test(&["--token-only", "--slot", "2"]).fails(1, &["no terminal", "--tpm2-pin-file"]);
+    setting
+        .test(&["--token-only", "--slot", "2", "--tpm2-pin-file", &setting.folder.str("wrong")])
+        .fails(2, &["wrong PIN"]);
+    let described = run(["header", "show", &setting.volume]).succeeds().text();
+    assert!(described.contains("PCRs 0, 7, with a PIN"), "{described}");
+
+    // Another state of the machine: the first does not open any more, and the last one never asked for it.
+    setting.tpm.tool("tpm2_pcrextend", &[&format!("7:sha256={}", "5a".repeat(32))]);
+    setting.test(&["--token-only", "--slot", "1"]).fails(2, &["started in another way", "PCRs"]);
+    setting.opens(3, &[]);
+    // Without --token-only a password is asked for after that; here there is no terminal.
+    setting.test(&["--slot", "1"]).fails(1, &["No token opens it", "PCRs", "no terminal"]);
+    let password = &setting.folder.password;
+    assert_eq!(setting.test(&["--password-file", password]).succeeds().json()["keyslot"], 0);
+}
+
+#[test]
+fn systemd_opens_what_was_sealed_here() {
+    let Some(setting) = Setting::new() else { return };
+    let Some(python) = tools::program("python3") else { return };
+    if !Path::new("/usr/lib/x86_64-linux-gnu/cryptsetup/libcryptsetup-token-systemd-tpm2.so").exists() {
+        tools::skip::<()>("systemd's plugin for cryptsetup is not there");
+        return;
+    }
+    let pin = setting.folder.str("pin");
+    assert_eq!(setting.add(&["--json"]).succeeds().json()["keyslot"], 1);
+    setting.add(&["--tpm2-pcrs", "0+4", "--tpm2-with-pin", "--new-tpm2-pin-file", &pin]).succeeds();
+    setting.tpm.assert_empty();
+    setting.opens(1, &[]);
+    setting.opens(2, &["--tpm2-pin-file", &pin]);
+    for (token, pin) in [("0", ""), ("1", PIN)] {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/tokens_tpm.py");
+        let opened =
+            tools::run(Command::new(&python).arg(script).args([&setting.volume, &setting.tpm.device(), token, pin]));
+        let keyslot = token.parse::<u32>().expect("a number") + 1;
+        assert_eq!(String::from_utf8_lossy(&opened.stdout).trim(), keyslot.to_string());
+        setting.tpm.flush();
+    }
+    let keyslots = run(["keyslot", "list", "--json", &setting.volume]).succeeds().json();
+    assert_eq!(keyslots["keyslots"][1]["iterations"], 1000, "{keyslots}");
+    // Another format has no tokens, and nothing is sealed for it.
+    let other = setting.folder.volume("disk.tc", "1M", &[]);
+    let device = setting.tpm.device();
+    run(["keyslot", "add", "--tpm2", "--tpm2-device", &device, "--password-file", &setting.folder.password, &other])
+        .fails(1, &["token"]);
+    setting.add(&["--tpm2-pcrs", "24"]).fails(1, &["0 to 23"]);
+}
+
+/// The TPM counts, and says it.
+#[test]
+fn too_many_wrong_pins_lock_the_tpm() {
+    let Some(setting) = Setting::new() else { return };
+    let (pin, wrong) = (setting.folder.str("pin"), setting.folder.str("wrong"));
+    setting.tpm.tool("tpm2_dictionarylockout", &["--setup-parameters", "--max-tries=3", "--recovery-time=1000"]);
+    setting.add(&["--tpm2-with-pin", "--new-tpm2-pin-file", &pin]).succeeds();
+    for _ in 0..3 {
+        setting.test(&["--token-only", "--tpm2-pin-file", &wrong]).fails(2, &["wrong PIN"]);
+    }
+    setting.test(&["--token-only", "--tpm2-pin-file", &pin]).fails(2, &["locked", "passphrase"]);
+}
+
+/// Another TPM, none at all, and tokens that nobody could have made.
+#[test]
+fn what_does_not_fit_is_named() {
+    let Some(setting) = Setting::new() else { return };
+    let Some(other) = Tpm::new() else { return };
+    setting.add(&[]).succeeds();
+    let token = setting.tokens()["0"].clone();
+    let by = |device: &str| run(["keyslot", "test", "--token-only", "--tpm2-device", device, &setting.volume]);
+    by(&other.device()).fails(2, &["another TPM"]);
+    other.assert_empty();
+    by("/dev/no-tpm").fails(1, &["no TPM at /dev/no-tpm"]);
+    run(["keyslot", "test", "--tpm2-device", "tpm", &setting.volume]).fails(1, &["no TPM is called tpm"]);
+    for (field, value) in [
+        ("tpm2-blob", json!("AAAA")),
+        ("tpm2-blob", json!(["AAAA", "AAAA"])),
+        ("tpm2-pcrs", json!([99])),
+        ("tpm2-pcr-bank", json!("crc32")),
+        ("tpm2-policy-hash", json!("xyz")),
+        ("tpm2_pcrlock", json!(true)),
+    ] {
+        let mut damaged = token.clone();
+        damaged[field] = value;
+        setting.replace(0, &damaged);
+        setting.test(&["--token-only"]).fails(5, &["token 0", "TPM"]);
+    }
+    setting.replace(0, &token);
+    setting.opens(1, &[]);
+}
+
+/// systemd since version 253 hashes a PIN with a salt; since 254 it seals under a key that stays in the TPM. Its older program and
+/// tpm2-tools make both, with what is known of them.
+#[test]
+fn newer_tokens_open() {
+    let Some(setting) = Setting::new() else { return };
+    let pin = setting.folder.str("pin");
+    let mut salted = [0; 32];
+    claviger_crypto::hash::SHA256.pbkdf2(PIN.as_bytes(), b"0123456789abcdef", 10_000, &mut salted, &|| true);
+    fs::write(setting.folder.path("salted"), STANDARD.encode(salted)).expect("a file");
+    setting.add(&["--tpm2-with-pin", "--new-tpm2-pin-file", &setting.folder.str("salted")]).succeeds();
+    let mut token = setting.tokens()["0"].clone();
+    token["tpm2_salt"] = STANDARD.encode(b"0123456789abcdef").into();
+    setting.replace(0, &token);
+    setting.opens(1, &["--tpm2-pin-file", &pin]);
+
+    let at = |name: &str| setting.folder.str(name);
+    let tool = |name: &str, args: &[&str]| {
+        setting.tpm.tool(name, args);
+        setting.tpm.flush();
+    };
+    for (slot, kind) in [(2u32, "ecc"), (3, "rsa")] {
+        let handle = format!("0x8100000{slot}");
+        let srk = "restricted|decrypt|fixedtpm|fixedparent|sensitivedataorigin|userwithauth|noda";
+        setting.tpm.tool("tpm2_createprimary", &["-C", "o", "-G", kind, "-a", srk, "-c", &at("srk")]);
+        tool("tpm2_evictcontrol", &["-C", "o", "-c", &at("srk"), &handle]);
+        tool("tpm2_readpublic", &["-c", &handle, "-n", &at("name")]);
+        tool("tpm2_createpolicy", &["--policy-pcr", "-l", "sha256:7", "-L", &at("policy")]);
+        fs::write(at("secret"), [slot as u8; 32]).expect("a file");
+        let attributes = ["-a", "fixedtpm|fixedparent", "-L", &at("policy"), "-i", &at("secret")];
+        let into = ["-u", &at("pub"), "-r", &at("priv")];
+        tool("tpm2_create", &[&["-C", &handle], &attributes[..], &into].concat());
+        let read = |name: &str| fs::read(at(name)).expect("a file");
+        let name = read("name");
+        let handle = u32::from_str_radix(&handle[2..], 16).expect("a number").to_be_bytes();
+        let key = [&handle[..], &(name.len() as u16).to_be_bytes(), &name, &[0, 0, 0, 1]].concat();
+        fs::write(at("passphrase"), STANDARD.encode([slot as u8; 32])).expect("a file");
+        let cheap = ["--kdf", "pbkdf2", "--iterations", "1000", "--new-password-file", &at("passphrase")];
+        let add = ["keyslot", "add", "--password-file", &setting.folder.password, &setting.volume];
+        run(add.into_iter().chain(cheap)).succeeds();
+        let token = json!({
+            "type": "systemd-tpm2", "keyslots": [slot.to_string()],
+            "tpm2-blob": STANDARD.encode([read("priv"), read("pub")].concat()),
+            "tpm2-pcrs": [7], "tpm2-pcr-bank": "sha256", "tpm2-primary-alg": kind, "tpm2-pin": false,
+            "tpm2-policy-hash": read("policy").iter().map(|byte| format!("{byte:02x}")).collect::<String>(),
+            "tpm2_srk": STANDARD.encode(&key),
+        });
+        fs::write(at("token.json"), token.to_string()).expect("a file");
+        run(["token", "import", &setting.volume, &at("token.json")]).succeeds();
+        setting.opens(slot, &[]);
+        // The key that the token names has to be the one that is there.
+        let mut other = key;
+        other[20] ^= 1;
+        let mut wrong = token;
+        wrong["tpm2_srk"] = STANDARD.encode(&other).into();
+        setting.replace(slot - 1, &wrong);
+        setting.test(&["--token-only", "--slot", &slot.to_string()]).fails(2, &["another TPM"]);
+    }
+}
+
+/// Windows seals the volume master key by itself. tpm2-tools make the same here, as it was seen when Windows starts.
+#[test]
+fn what_windows_has_sealed_opens() {
+    let Some(tpm) = Tpm::new() else { return };
+    let folder = Folder::new();
+    let at = |name: &str| folder.str(name);
+    let protectors = vec![Protector::Password(PASSWORD.into()), Protector::Tpm, Protector::TpmPin];
+    let described = Volume { protectors, ..Volume::new(Kind::Windows8) };
+    let vmk = described.make().vmk;
+    let datum = [&b"\x2c\0\x05\0\x01\0\0\0\x03\x20\0\0"[..], &vmk].concat();
+    fs::write(at("datum"), datum).expect("a file");
+    let srk = "restricted|decrypt|fixedtpm|fixedparent|sensitivedataorigin|userwithauth|noda";
+    tpm.tool("tpm2_createprimary", &["-C", "o", "-G", "rsa", "-a", srk, "-c", &at("srk")]);
+    tpm.tool("tpm2_evictcontrol", &["-C", "o", "-c", &at("srk"), "0x81000001"]);
+    tpm.flush();
+    tpm.tool("tpm2_startauthsession", &["-S", &at("session")]);
+    tpm.tool("tpm2_policyauthvalue", &["-S", &at("session")]);
+    tpm.tool("tpm2_policypcr", &["-S", &at("session"), "-l", "sha256:7,11", "-L", &at("policy")]);
+    tpm.flush();
+    let sealed = ["-L", &at("policy"), "-i", &at("datum"), "-u", &at("pub"), "-r", &at("priv")];
+    tpm.tool("tpm2_create", &[&["-C", "0x81000001", "-a", "fixedtpm|fixedparent|noda"][..], &sealed].concat());
+    tpm.flush();
+    let read = |name: &str| fs::read(at(name)).expect("a file");
+    let blob = [&read("priv")[..], &read("pub"), &[0, 32], &[7; 32], &[3, 0x80, 8, 0]].concat();
+    let made = Volume { tpm_blob: Some(blob), ..described }.make();
+    let volume = at("disk.bitlocker");
+    fs::write(&volume, &made.image).expect("a file");
+    let device = tpm.device();
+    let open = |args: &[&str]| run([args, &["--token-only", "--tpm2-device", &device, &volume]].concat());
+    assert!(open(&["cat"]).succeeds().out == made.plaintext);
+    open(&["cat", "--slot", "2"]).fails(1, &["no token"]);
+    tpm.assert_empty();
+    tpm.tool("tpm2_pcrextend", &[&format!("11:sha256={}", "5a".repeat(32))]);
+    open(&["cat"]).fails(2, &["started in another way"]);
+    tpm.assert_empty();
+}
+
+/// A policy that can be updated: whatever the PCRs are, somebody has to have signed it.
+#[test]
+fn signed_states_open() {
+    let Some(setting) = Setting::new() else { return };
+    let Some(_) = tools::program("openssl") else { return };
+    let at = |name: &str| setting.folder.str(name);
+    let openssl = |args: &[&str]| tools::run(Command::new("openssl").args(args)).stdout;
+    openssl(&["genrsa", "-out", &at("key.pem"), "2048"]);
+    openssl(&["rsa", "-in", &at("key.pem"), "-pubout", "-out", &at("public.pem")]);
+    let sign = |file: &str| {
+        setting.tpm.tool("tpm2_createpolicy", &["--policy-pcr", "-l", "sha256:11", "-L", &at("policy")]);
+        setting.tpm.flush();
+        openssl(&["dgst", "-sha256", "-sign", &at("key.pem"), "-out", &at("signature"), &at("policy")]);
+        let read = |name: &str| fs::read(at(name)).expect("a file");
+        let der = openssl(&["rsa", "-pubin", "-in", &at("public.pem"), "-RSAPublicKey_out", "-outform", "DER"]);
+        let mut hash = [0; 32];
+        claviger_crypto::hash::SHA256.checksum(&[&der], &mut hash);
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let entry = json!({
+            "pcrs": [11], "pkfp": hex(&hash), "pol": hex(&read("policy")), "sig": STANDARD.encode(read("signature")),
+        });
+        fs::write(at(file), json!({ "sha256": [entry] }).to_string()).expect("a file");
+    };
+    sign("first.json");
+    let signed = ["--tpm2-public-key-pcrs=11", &format!("--tpm2-public-key={}", at("public.pem"))];
+    let signature = format!("--tpm2-signature={}", at("first.json"));
+    let Some(()) = setting.systemd(&[&["--tpm2-pcrs=7", &signature], &signed[..]].concat()) else { return };
+    setting.opens(1, &["--tpm2-signature", &at("first.json")]);
+    setting.tpm.tool("tpm2_pcrextend", &[&format!("11:sha256={}", "5a".repeat(32))]);
+    setting.test(&["--token-only", "--tpm2-signature", &at("first.json")]).fails(2, &["signed", "--tpm2-signature"]);
+    sign("second.json");
+    setting.opens(1, &["--tpm2-signature", &at("second.json")]);
+    // Somebody else's signature is none: the TPM says so.
+    openssl(&["genrsa", "-out", &at("key.pem"), "2048"]);
+    sign("third.json");
+    setting.test(&["--token-only", "--tpm2-signature", &at("third.json")]).fails(2, &["signature"]);
+}

@@ -1,0 +1,185 @@
+//! What clevis binds a LUKS2 volume to: a passphrase in a JWE (RFC 7516), whose key a tang server helps to find, a TPM unseals, or
+//! several of them give together (latchset/clevis, src/pins).
+
+mod tang;
+mod tpm2;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use claviger_crypto::{Secret, gcm, shares};
+use serde_json::{Map, Value};
+
+pub use self::tang::{Advertisement, Tang};
+use self::tpm2::SealedKey;
+use crate::error::{Error, ErrorKind, Result};
+use crate::random;
+use crate::tpm2::Tpm;
+
+/// The token's type.
+pub const TOKEN: &str = "clevis";
+
+/// As deep as pins may be inside each other, and as many in one.
+const DEEPEST: usize = 4;
+const MOST: usize = 32;
+
+/// What helps to open a JWE. A header that names a server comes from anybody: whoever helps decides whom to ask.
+pub trait Helpers {
+    /// The TPM that may be asked.
+    ///
+    /// # Errors
+    /// `Misuse` if there is none.
+    fn tpm(&self) -> Result<Tpm>;
+
+    /// What a tang server answers to `body`, a JWK, at `path` below its `url`.
+    ///
+    /// # Errors
+    /// `Misuse` if it is none that may be asked; `Io`.
+    fn tang(&self, url: &str, path: &str, body: &[u8]) -> Result<Vec<u8>>;
+}
+
+/// Something encrypted, and what finds its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Jwe {
+    /// The header as it is authenticated.
+    protected: String,
+    nonce: [u8; gcm::NONCE],
+    ciphertext: Vec<u8>,
+    tag: [u8; gcm::TAG],
+    pin: Pin,
+}
+
+/// What finds a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Pin {
+    Tang(Box<Tang>),
+    Tpm(Box<SealedKey>),
+    /// As many of these as the number says.
+    Shares(usize, Box<[u8; shares::SIZE]>, Vec<Jwe>),
+}
+
+impl Jwe {
+    /// Reads a token.
+    ///
+    /// # Errors
+    /// `Malformed`, and `Unsupported` for pins and ciphers that are not known here.
+    pub fn parse(token: &Map<String, Value>) -> Result<Self> {
+        let jwe = token.get("jwe").and_then(Value::as_object).ok_or_else(|| malformed("jwe", "it is no object"))?;
+        let text = |name| jwe.get(name).and_then(Value::as_str).ok_or_else(|| malformed("jwe", "a part is missing"));
+        Self::of_parts([text("protected")?, text("iv")?, text("ciphertext")?, text("tag")?], 0)
+    }
+
+    /// In one line: five parts between dots, of which the second, an encrypted key, is empty.
+    fn compact(text: &str, depth: usize) -> Result<Self> {
+        let parts: Vec<_> = text.split('.').collect();
+        let [protected, "", iv, ciphertext, tag] = parts[..] else {
+            return Err(malformed("jwe", "it has not five parts"));
+        };
+        Self::of_parts([protected, iv, ciphertext, tag], depth)
+    }
+
+    fn of_parts([protected, iv, ciphertext, tag]: [&str; 4], depth: usize) -> Result<Self> {
+        let header = serde_json::from_slice(&base64url(protected)?);
+        let header: Map<String, Value> = header.map_err(|_| malformed("protected", "it is no JSON"))?;
+        let header_text = |name| header.get(name).and_then(Value::as_str).unwrap_or_default();
+        if header_text("enc") != "A256GCM" || header.contains_key("zip") {
+            return Err(Error::unsupported("a JWE that is not encrypted with A256GCM"));
+        }
+        let clevis = header.get("clevis").ok_or_else(|| malformed("protected", "it has no pin"))?;
+        let kind = clevis.get("pin").and_then(Value::as_str).unwrap_or_default();
+        let options = clevis.get(kind).and_then(Value::as_object);
+        let options = options.ok_or_else(|| malformed("protected", "its pin says nothing"))?;
+        let pin = match (kind, header_text("alg")) {
+            ("tang", "ECDH-ES") => Pin::Tang(Box::new(Tang::parse(&header, options)?)),
+            ("tpm2", "dir") => Pin::Tpm(Box::new(SealedKey::parse(options)?)),
+            ("sss", "dir") if depth < DEEPEST => Self::shares(options, depth)?,
+            _ => return Err(Error::unsupported("one of clevis' pins other than tang, tpm2 and sss")),
+        };
+        let array = |what| malformed("jwe", what);
+        Ok(Self {
+            protected: protected.to_owned(),
+            nonce: base64url(iv)?.try_into().map_err(|_| array("its vector has a wrong length"))?,
+            ciphertext: base64url(ciphertext)?,
+            tag: base64url(tag)?.try_into().map_err(|_| array("its tag has a wrong length"))?,
+            pin,
+        })
+    }
+
+    fn shares(options: &Map<String, Value>, depth: usize) -> Result<Pin> {
+        let prime = options.get("p").and_then(Value::as_str).ok_or_else(|| malformed("p", "it is missing"))?;
+        let prime: [u8; shares::SIZE] =
+            base64url(prime)?.try_into().map_err(|_| Error::unsupported("shares of another size than 256 bits"))?;
+        let parts = options.get("jwe").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let threshold = options.get("t").and_then(Value::as_u64).unwrap_or(0) as usize;
+        if threshold == 0 || threshold > parts.len() || parts.len() > MOST {
+            return Err(malformed("t", "it is not among the shares"));
+        }
+        let parts = parts
+            .iter()
+            .map(|part| Self::compact(part.as_str().ok_or_else(|| malformed("jwe", "a share is no text"))?, depth + 1));
+        Ok(Pin::Shares(threshold, Box::new(prime), parts.collect::<Result<_>>()?))
+    }
+
+    /// Encrypts a passphrase under a key that is found by the `header`, and gives the token, but for its keyslots.
+    fn seal(header: &Value, key: &[u8], passphrase: &[u8]) -> Result<Map<String, Value>> {
+        let protected = URL_SAFE_NO_PAD.encode(header.to_string());
+        let mut nonce = [0; gcm::NONCE];
+        random::fill(&mut nonce)?;
+        let (ciphertext, tag) = gcm::seal(key, &nonce, protected.as_bytes(), passphrase);
+        let token = serde_json::json!({
+            "type": TOKEN,
+            "keyslots": [],
+            "jwe": {
+                "ciphertext": URL_SAFE_NO_PAD.encode(ciphertext),
+                "encrypted_key": "",
+                "iv": URL_SAFE_NO_PAD.encode(nonce),
+                "protected": protected,
+                "tag": URL_SAFE_NO_PAD.encode(tag),
+            },
+        });
+        let Value::Object(token) = token else { unreachable!("it is an object") };
+        Ok(token)
+    }
+
+    /// What is in it.
+    ///
+    /// # Errors
+    /// What the helpers say: of several, where too few helped, the last one. `WrongCredential` where what they say is wrong.
+    pub fn open(&self, with: &dyn Helpers) -> Result<Secret> {
+        let key = match &self.pin {
+            Pin::Tang(tang) => tang.key(with)?,
+            Pin::Tpm(sealed) => sealed.key(&mut with.tpm()?)?,
+            Pin::Shares(threshold, prime, parts) => combined(*threshold, prime, parts, with)?,
+        };
+        let wrong = || Error::new(ErrorKind::WrongCredential("what clevis has bound it to gives another key".into()));
+        if key.len() != 32 {
+            return Err(wrong());
+        }
+        let opened = gcm::open(&key, &self.nonce, self.protected.as_bytes(), &self.ciphertext, &self.tag);
+        opened.ok_or_else(wrong)
+    }
+}
+
+/// The key of which `parts` hold shares.
+fn combined(threshold: usize, prime: &[u8; shares::SIZE], parts: &[Jwe], with: &dyn Helpers) -> Result<Secret> {
+    let (mut found, mut said) = (Vec::with_capacity(threshold), None);
+    for part in parts {
+        match part.open(with) {
+            Ok(share) => found.push(share),
+            Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),
+            Err(e) => said = Some(e),
+        }
+        if found.len() == threshold {
+            let key = shares::combine(prime, &found);
+            return key.ok_or_else(|| malformed("jwe", "its parts are no shares"));
+        }
+    }
+    Err(said.unwrap_or_else(|| malformed("t", "there are too few shares")))
+}
+
+fn malformed(field: &'static str, what: &str) -> Error {
+    Error::new(ErrorKind::Malformed { field, offset: 0, what: what.into() })
+}
+
+fn base64url(text: &str) -> Result<Vec<u8>> {
+    URL_SAFE_NO_PAD.decode(text).map_err(|_| malformed("jwe", "a part is no base64"))
+}

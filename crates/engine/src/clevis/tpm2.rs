@@ -1,0 +1,54 @@
+//! The pin `tpm2`: a JWK that a TPM has sealed, under the key that tpm2-tools make (clevis, src/pins/tpm2).
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use claviger_crypto::Secret;
+use serde_json::{Map, Value};
+
+use super::{base64url, malformed};
+use crate::error::{Error, Result};
+use crate::tpm2::{Bank, Blob, Parent, Pcrs, Pin, Policy, Tpm};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealedKey {
+    parent: Parent,
+    blob: Blob,
+    pcrs: Pcrs,
+}
+
+impl SealedKey {
+    pub fn parse(options: &Map<String, Value>) -> Result<Self> {
+        let text = |name: &str| options.get(name).and_then(Value::as_str);
+        let blob = |name| text(name).map(base64url).transpose()?.ok_or_else(|| malformed("tpm2", "a part is missing"));
+        let parent = match (text("key"), text("hash")) {
+            (Some("ecc"), Some("sha256")) => Parent::Ecc,
+            (Some("rsa"), Some("sha256")) => Parent::Rsa,
+            _ => return Err(Error::unsupported("a TPM's key that is neither ecc nor rsa with sha256")),
+        };
+        let no_pcrs = || malformed("pcr_ids", "there are no such PCRs");
+        let bank = Bank::named(text("pcr_bank").unwrap_or("sha1")).ok_or_else(no_pcrs)?;
+        let numbers = text("pcr_ids").unwrap_or_default().split(',').filter(|number| !number.is_empty());
+        let numbers = numbers.map(|number| number.trim().parse().map_err(|_| no_pcrs())).collect::<Result<Vec<_>>>()?;
+        Ok(Self {
+            parent,
+            blob: Blob::parse(&[blob("jwk_priv")?, blob("jwk_pub")?].concat())?,
+            pcrs: Pcrs::new(bank, numbers).ok_or_else(no_pcrs)?,
+        })
+    }
+
+    /// The key in the JWK.
+    pub fn key(&self, tpm: &mut Tpm) -> Result<Secret> {
+        let policy = Policy { pcrs: self.pcrs, ..Policy::default() };
+        let jwk = tpm.unseal(&self.parent, &self.blob, &policy, None, &Pin::none())?;
+        /// Only what is needed, so that no copy of the key is left where JSON is read.
+        #[derive(serde::Deserialize)]
+        struct Jwk<'a> {
+            k: &'a str,
+        }
+        let no_jwk = || malformed("tpm2", "what the TPM has sealed is no JWK");
+        let jwk: Jwk<'_> = serde_json::from_slice(&jwk).map_err(|_| no_jwk())?;
+        let mut key = Secret::zeroed(base64::decoded_len_estimate(jwk.k.len()));
+        let len = URL_SAFE_NO_PAD.decode_slice(jwk.k, &mut key).map_err(|_| no_jwk())?;
+        Ok(Secret::copy_from(&key[..len]))
+    }
+}

@@ -1,0 +1,57 @@
+//! What a TPM says when it does not do what it was told (TCG, TPM 2.0 Library, Part 2, section 6.6), for people.
+
+use std::io;
+
+use crate::error::{Error, ErrorKind};
+
+/// It has something else to do first: the command is to be sent again.
+pub const AGAIN: [u32; 3] = [0x908, 0x90a, 0x922];
+
+const OBJECT_MEMORY: u32 = 0x902;
+const SESSION_MEMORY: u32 = 0x903;
+const LOCKOUT: u32 = 0x921;
+// Of the format in which bit 7 is set, and other bits say which parameter, handle or session is meant.
+const FORMAT_1: u32 = 0x080;
+const AUTH_FAIL: u32 = 0x08e;
+const HANDLE: u32 = 0x08b;
+const SIGNATURE: u32 = 0x09b;
+const POLICY_FAIL: u32 = 0x09d;
+const INTEGRITY: u32 = 0x09f;
+const BAD_AUTH: u32 = 0x0a2;
+
+/// The code without what it is about.
+fn kind(code: u32) -> u32 {
+    if code & FORMAT_1 != 0 { code & 0xbf } else { code }
+}
+
+/// What it means.
+pub fn failure(code: u32) -> Error {
+    let refused = |what: &str, hint: &str| Error::new(ErrorKind::WrongCredential(what.into())).hint(hint);
+    match kind(code) {
+        LOCKOUT => refused(
+            "the TPM is locked after too many wrong PINs",
+            "It takes PINs again after a while, which may be hours. Until then, a passphrase or a recovery key opens the volume.",
+        ),
+        AUTH_FAIL | BAD_AUTH => {
+            refused("wrong PIN", "After a few wrong ones the TPM takes none for a while, not even the right one.")
+        }
+        POLICY_FAIL => other_state(),
+        INTEGRITY | HANDLE => refused(
+            "another TPM has sealed it, or this one was cleared since",
+            "A passphrase or a recovery key opens the volume; then it can be sealed anew.",
+        ),
+        SIGNATURE => refused("the signature of the TPM's policy is wrong", "Is it the file for this volume's key?"),
+        OBJECT_MEMORY | SESSION_MEMORY => Error::from(io::Error::other("the TPM has no room left"))
+            .hint("Another program has left something in it: `tpm2_flushcontext -t` and `-l` remove that."),
+        kind => io::Error::other(format!("the TPM has failed, with code {code:#05x} ({kind:#05x})")).into(),
+    }
+}
+
+/// The PCRs are not those that it was sealed for.
+pub fn other_state() -> Error {
+    let what = "the machine has started in another way than when this was sealed: PCRs of its TPM differ";
+    Error::new(ErrorKind::WrongCredential(what.into())).hint(
+        "After an update of the firmware, the boot loader or their settings that is normal. A passphrase or a recovery key opens the \
+         volume; then it can be sealed anew.",
+    )
+}

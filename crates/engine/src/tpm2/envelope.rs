@@ -1,0 +1,205 @@
+//! What systemd keeps about a passphrase that a TPM has sealed: the token `systemd-tpm2` of LUKS2 (systemd,
+//! src/shared/tpm2-util.c, `tpm2_make_luks2_json` and `tpm2_parse_luks2_json`).
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use claviger_crypto::Secret;
+use claviger_crypto::hash::SHA256;
+use serde_json::{Map, Value, json};
+
+use super::wire::{Reader, odd};
+use super::{Bank, Blob, Parent, Pcrs, Pin, Policy, Signed, Tpm};
+use crate::error::{Error, ErrorKind, Result};
+use crate::private_keys::{rsa_fingerprint, rsa_public_key};
+use crate::{hex, random};
+
+/// The token's type.
+pub const TOKEN: &str = "systemd-tpm2";
+
+/// Bytes of a passphrase before it is made text (`tpm2_seal` in systemd).
+const SECRET: usize = 32;
+
+/// Iterations over a PIN with a salt (systemd, src/shared/tpm2-util.h).
+const ITERATIONS: u32 = 10_000;
+
+/// A passphrase that a TPM has sealed, and what is needed to get it back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// The key of the TPM.
+    pub parent: Parent,
+    /// What was sealed.
+    pub blob: Blob,
+    /// What has to be so.
+    pub policy: Policy,
+    /// The digest of that.
+    pub digest: Option<Vec<u8>>,
+    /// What is hashed with the PIN.
+    pub salt: Option<Vec<u8>>,
+}
+
+impl Envelope {
+    /// A new passphrase, sealed. It is text.
+    ///
+    /// # Errors
+    /// Those of [`Tpm::seal`].
+    pub fn seal(tpm: &mut Tpm, policy: Policy, pin: Option<&[u8]>) -> Result<(Self, Secret)> {
+        let secret = random::secret(SECRET)?;
+        let (parent, policy) = (Parent::Ecc, Policy { pin: pin.is_some(), ..policy });
+        let (blob, digest) = tpm.seal(&parent, &secret, &policy, &pin.map_or_else(Pin::none, Pin::hashed))?;
+        Ok((Self { parent, blob, policy, digest: Some(digest), salt: None }, text(&secret)))
+    }
+
+    /// The passphrase. `pin` has to be given where the policy has one.
+    ///
+    /// # Errors
+    /// Those of [`Tpm::unseal`]; `Misuse` without a PIN that is needed.
+    pub fn open(&self, tpm: &mut Tpm, pin: Option<&[u8]>) -> Result<Secret> {
+        let pin = match (self.policy.pin, pin, &self.salt) {
+            (false, ..) => Pin::none(),
+            (true, None, _) => return Err(Error::misuse("the TPM takes a PIN for it")),
+            (true, Some(pin), None) => Pin::hashed(pin),
+            (true, Some(pin), Some(salt)) => {
+                let mut salted = Secret::zeroed(32);
+                SHA256.pbkdf2(pin, salt, ITERATIONS, &mut salted, &|| true);
+                Pin::hashed(&text(&salted))
+            }
+        };
+        let secret = tpm.unseal(&self.parent, &self.blob, &self.policy, self.digest.as_deref(), &pin)?;
+        Ok(text(&secret))
+    }
+
+    /// Reads a token. Fields that are not there have the meaning that they had before they were thought of.
+    ///
+    /// # Errors
+    /// `Malformed`, and `Unsupported` for what is sealed in a way that is not known here.
+    pub fn parse(token: &Map<String, Value>) -> Result<Self> {
+        if token.get("tpm2_pcrlock").and_then(Value::as_bool) == Some(true) {
+            return Err(Error::unsupported("a TPM's policy that systemd-pcrlock keeps in its memory"));
+        }
+        let text = |name: &'static str| field(token, name, Value::as_str);
+        let bytes = |name: &'static str| -> Result<Option<Vec<u8>>> {
+            text(name)?.map(|text| STANDARD.decode(text).map_err(|_| malformed(name, "it is no base64"))).transpose()
+        };
+        if token.get("tpm2-blob").is_some_and(Value::is_array) {
+            return Err(Error::unsupported("a passphrase that a TPM has sealed in several parts"));
+        }
+        let blob = bytes("tpm2-blob")?.ok_or_else(|| malformed("tpm2-blob", "it is missing"))?;
+        let bank = text("tpm2-pcr-bank")?.map_or(Some(Bank::Sha256), Bank::named);
+        let bank = bank.ok_or_else(|| malformed("tpm2-pcr-bank", "there is no such bank of PCRs"))?;
+        let parent = match (bytes("tpm2_srk")?, text("tpm2-primary-alg")?) {
+            (Some(srk), _) => storage_key(&srk)?,
+            (None, Some("ecc") | None) => Parent::Ecc,
+            (None, Some("rsa")) => Parent::Rsa,
+            (None, Some(_)) => return Err(malformed("tpm2-primary-alg", "it is neither ecc nor rsa")),
+        };
+        let digest = text("tpm2-policy-hash")?;
+        let digest =
+            digest.map(|digits| unhex(digits).ok_or_else(|| malformed("tpm2-policy-hash", "it is not hexadecimal")));
+        let signed = match (bytes("tpm2_pubkey")?, pcrs(token, "tpm2_pubkey_pcrs", bank)?) {
+            (Some(pem), pcrs) => Some(signed(&pem, pcrs)?),
+            (None, _) => None,
+        };
+        let pin = field(token, "tpm2-pin", Value::as_bool)?.unwrap_or(false);
+        Ok(Self {
+            parent,
+            blob: Blob::parse(&blob)?,
+            policy: Policy { pcrs: pcrs(token, "tpm2-pcrs", bank)?, signed, pin, pin_first: false },
+            digest: digest.transpose()?,
+            salt: bytes("tpm2_salt")?,
+        })
+    }
+
+    /// As a token, but for its keyslots: without signed policies, which [`Envelope::seal`] does not make here, and salts.
+    pub fn token(&self) -> Map<String, Value> {
+        let Policy { pcrs, pin, .. } = self.policy;
+        let token = json!({
+            "type": TOKEN,
+            "keyslots": [],
+            "tpm2-blob": STANDARD.encode(self.blob.to_bytes()),
+            "tpm2-pcrs": pcrs.numbers().collect::<Vec<_>>(),
+            "tpm2-pcr-bank": pcrs.bank.name(),
+            "tpm2-primary-alg": if self.parent == Parent::Rsa { "rsa" } else { "ecc" },
+            "tpm2-policy-hash": hex::digits(self.digest.as_deref().unwrap_or_default()),
+            "tpm2-pin": pin,
+        });
+        let Value::Object(token) = token else { unreachable!("it is an object") };
+        token
+    }
+
+    /// Takes the signatures of a file that systemd-measure has made, of PCRs in the bank and by the key that count here.
+    ///
+    /// # Errors
+    /// `Misuse` for what is no such file.
+    pub fn take_signatures(&mut self, file: &[u8]) -> Result<()> {
+        let Some(signed) = &mut self.policy.signed else { return Ok(()) };
+        let no_file = || Error::misuse("this is no file with signatures for a TPM");
+        let file: Value = serde_json::from_slice(file).map_err(|_| no_file())?;
+        let of_bank = file.as_object().ok_or_else(no_file)?.get(signed.pcrs.bank.name());
+        for entry in of_bank.and_then(Value::as_array).into_iter().flatten() {
+            let entry = entry.as_object().ok_or_else(no_file)?;
+            let text = |name| entry.get(name).and_then(Value::as_str).ok_or_else(no_file);
+            let key = unhex(text("pkfp")?).ok_or_else(no_file)?;
+            let policy = unhex(text("pol")?).ok_or_else(no_file)?;
+            let signature = STANDARD.decode(text("sig")?).map_err(|_| no_file())?;
+            let of_key = key == signed.fingerprint && signature.len() == signed.modulus.len();
+            if of_key && pcrs(entry, "pcrs", signed.pcrs.bank)? == signed.pcrs {
+                signed.signatures.push((policy, signature));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A secret as systemd makes a passphrase of it.
+fn text(secret: &[u8]) -> Secret {
+    Secret::from_vec(STANDARD.encode(secret).into_bytes())
+}
+
+fn malformed(field: &'static str, what: &str) -> Error {
+    Error::new(ErrorKind::Malformed { field, offset: 0, what: what.into() })
+}
+
+/// A field that may be missing, but not be something else.
+fn field<'a, T>(
+    token: &'a Map<String, Value>,
+    name: &'static str,
+    of: impl Fn(&'a Value) -> Option<T>,
+) -> Result<Option<T>> {
+    let wrong = || malformed(name, "it is of another type");
+    token.get(name).filter(|value| !value.is_null()).map(|value| of(value).ok_or_else(wrong)).transpose()
+}
+
+fn pcrs(token: &Map<String, Value>, name: &'static str, bank: Bank) -> Result<Pcrs> {
+    let wrong = || malformed(name, "there are no such PCRs");
+    let Some(numbers) = field(token, name, Value::as_array)? else { return Ok(Pcrs { bank, mask: 0 }) };
+    let numbers = numbers.iter().map(|number| number.as_u64().ok_or_else(wrong)).collect::<Result<Vec<_>>>()?;
+    Pcrs::new(bank, numbers).ok_or_else(wrong)
+}
+
+/// What tpm2-tss keeps of a key in a TPM: its handle and its name, then what says the same again (tpm2-tss, `Esys_TR_Serialize`).
+fn storage_key(bytes: &[u8]) -> Result<Parent> {
+    let mut reader = Reader(bytes);
+    let (handle, name) = (reader.u32()?, reader.sized()?);
+    if handle >> 24 != 0x81 {
+        return Err(odd("it is sealed under a key that does not stay in the TPM"));
+    }
+    Ok(Parent::Persistent { handle, name: Some(name.to_vec()) })
+}
+
+fn signed(pem: &[u8], pcrs: Pcrs) -> Result<Signed> {
+    let key = rsa_public_key(pem)?;
+    // What a TPM's command has room for.
+    let key = key.filter(|key| matches!(key.modulus().len(), 128..=512));
+    let key = key.ok_or_else(|| Error::unsupported("a TPM's policy that a key other than RSA signs"))?;
+    let exponent = u32::try_from(key.exponent()).map_err(|_| malformed("tpm2_pubkey", "its exponent is too large"))?;
+    let fingerprint = rsa_fingerprint(&key);
+    Ok(Signed { pcrs, modulus: key.modulus().to_vec(), exponent, fingerprint, signatures: Vec::new() })
+}
+
+fn unhex(digits: &str) -> Option<Vec<u8>> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    let pairs = digits.as_bytes().chunks(2);
+    pairs
+        .map(|pair| if let [high, low] = pair { Some((digit(high)? << 4 | digit(low)?) as u8) } else { None })
+        .collect()
+}

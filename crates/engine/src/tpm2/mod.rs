@@ -1,0 +1,621 @@
+//! Sealing to a TPM 2.0: a secret that it gives back only to the same machine, started in the same way, to whoever knows a PIN.
+//!
+//! Few commands are needed, so that they are put together here (TCG, Trusted Platform Module Library 2.0, Part 3), without a library for
+//! all of them. No object or session of ours stays in the TPM: one without a resource manager has room for three.
+
+mod answers;
+mod envelope;
+mod session;
+mod transport;
+mod wire;
+
+use claviger_crypto::Secret;
+use claviger_crypto::hash::SHA256;
+use zeroize::Zeroizing;
+
+pub use self::envelope::{Envelope, TOKEN};
+use self::session::{CONTINUE, DECRYPT, ENCRYPT, Exchange, SIZE, Session};
+pub use self::transport::{Address, Transport};
+use self::wire::{Bytes, Reader, odd};
+use crate::error::{Error, ErrorKind, Result};
+use crate::random;
+
+// Part 2, 6.3.
+const ALG_RSA: u16 = 0x0001;
+const ALG_AES: u16 = 0x0006;
+const ALG_KEYED_HASH: u16 = 0x0008;
+const ALG_SHA256: u16 = 0x000b;
+const ALG_NULL: u16 = 0x0010;
+const ALG_RSASSA: u16 = 0x0014;
+const ALG_ECC: u16 = 0x0023;
+const ALG_CFB: u16 = 0x0043;
+/// Part 2, 6.4.
+const P256: u16 = 0x0003;
+
+// Part 2, 7.4.
+const OWNER: u32 = 0x4000_0001;
+const NULL: u32 = 0x4000_0007;
+const PASSWORD: u32 = 0x4000_0009;
+
+// Part 2, 6.9.
+const SESSIONS: u16 = 0x8002;
+const NO_SESSIONS: u16 = 0x8001;
+
+// Part 2, 6.5.2.
+const CREATE_PRIMARY: u32 = 0x131;
+const CREATE: u32 = 0x153;
+const LOAD: u32 = 0x157;
+const UNSEAL: u32 = 0x15e;
+const FLUSH_CONTEXT: u32 = 0x165;
+const LOAD_EXTERNAL: u32 = 0x167;
+const POLICY_AUTHORIZE: u32 = 0x16a;
+const POLICY_AUTH_VALUE: u32 = 0x16b;
+const READ_PUBLIC: u32 = 0x173;
+const START_AUTH_SESSION: u32 = 0x176;
+const VERIFY_SIGNATURE: u32 = 0x177;
+const POLICY_PCR: u32 = 0x17f;
+const POLICY_GET_DIGEST: u32 = 0x189;
+
+// Part 2, 8.3.
+const FIXED_TPM: u32 = 1 << 1;
+const FIXED_PARENT: u32 = 1 << 4;
+const SENSITIVE_DATA_ORIGIN: u32 = 1 << 5;
+const USER_WITH_AUTH: u32 = 1 << 6;
+const RESTRICTED: u32 = 1 << 16;
+const DECRYPTS: u32 = 1 << 17;
+const SIGNS: u32 = 1 << 18;
+
+/// PCRs that every TPM has.
+pub const PCRS: u32 = 24;
+
+/// How often a command is sent again that the TPM has put off.
+const ATTEMPTS: u32 = 100;
+
+/// A hash, by which PCRs are kept in banks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bank {
+    /// SHA-1.
+    Sha1,
+    /// SHA-256.
+    #[default]
+    Sha256,
+    /// SHA-384.
+    Sha384,
+    /// SHA-512.
+    Sha512,
+}
+
+/// Every bank with its name and its algorithm (Part 2, 6.3).
+const BANKS: [(Bank, &str, u16); 4] = [
+    (Bank::Sha1, "sha1", 0x0004),
+    (Bank::Sha256, "sha256", ALG_SHA256),
+    (Bank::Sha384, "sha384", 0x000c),
+    (Bank::Sha512, "sha512", 0x000d),
+];
+
+impl Bank {
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        BANKS.iter().find(|(_, known, _)| *known == name).map(|(bank, ..)| *bank)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.row().1
+    }
+
+    fn algorithm(self) -> u16 {
+        self.row().2
+    }
+
+    fn row(self) -> (Self, &'static str, u16) {
+        *BANKS.iter().find(|(bank, ..)| *bank == self).expect("all of them are there")
+    }
+}
+
+/// PCRs of one bank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pcrs {
+    /// Their bank.
+    pub bank: Bank,
+    /// A bit for each.
+    pub mask: u32,
+}
+
+impl Pcrs {
+    /// Those of these numbers. None if one is not below [`PCRS`].
+    pub fn new(bank: Bank, numbers: impl IntoIterator<Item = u64>) -> Option<Self> {
+        let mut mask = 0;
+        for number in numbers {
+            mask |= 1 << u32::try_from(number).ok().filter(|number| *number < PCRS)?;
+        }
+        Some(Self { bank, mask })
+    }
+
+    /// Their numbers.
+    pub fn numbers(self) -> impl Iterator<Item = u32> {
+        (0..PCRS).filter(move |number| self.mask >> number & 1 == 1)
+    }
+
+    fn selection(self, bytes: Bytes) -> Bytes {
+        let [a, b, c, _] = self.mask.to_le_bytes();
+        bytes.u32(1).u16(self.bank.algorithm()).u8(3).raw(&[a, b, c])
+    }
+}
+
+/// What has to be so for the TPM to give a secret away.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// These PCRs have the values that they had when it was sealed.
+    pub pcrs: Pcrs,
+    /// Other PCRs have values that somebody has signed.
+    pub signed: Option<Signed>,
+    /// The PIN is given.
+    pub pin: bool,
+    /// The PIN is told before the PCRs, which makes another policy: as Windows does it.
+    pub pin_first: bool,
+}
+
+impl Policy {
+    /// Those that it may stand for: the usual exponent is written as it is by systemd before version 255, and as zero since, which
+    /// makes another name of the key (Part 2, 12.2.3.5).
+    fn forms(&self) -> Vec<Self> {
+        let zero = self.signed.as_ref().filter(|signed| signed.exponent == 65537);
+        let zero = zero.map(|signed| Self { signed: Some(Signed { exponent: 0, ..signed.clone() }), ..self.clone() });
+        [Some(self.clone()), zero].into_iter().flatten().collect()
+    }
+}
+
+/// A policy that can be updated: values of PCRs count if this key has signed them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signed {
+    /// The PCRs.
+    pub pcrs: Pcrs,
+    /// Modulus of the RSA key, big-endian.
+    pub modulus: Vec<u8>,
+    /// Its exponent.
+    pub exponent: u32,
+    /// By what signatures name it.
+    pub fingerprint: [u8; 32],
+    /// Signatures that are known, each with the digest of the policy that it is for.
+    pub signatures: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Which key of the TPM it is sealed under.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Parent {
+    /// One that the TPM makes anew each time, always the same: of P-256.
+    #[default]
+    Ecc,
+    /// The same of RSA with 2048 bits.
+    Rsa,
+    /// One that stays in the TPM.
+    Persistent {
+        /// Where.
+        handle: u32,
+        /// Its name, if it is known.
+        name: Option<Vec<u8>>,
+    },
+}
+
+/// What a TPM has sealed: only it can make something of that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blob {
+    /// The encrypted half (`TPM2B_PRIVATE`, without its length).
+    pub private: Vec<u8>,
+    /// The public half (`TPM2B_PUBLIC`, without its length).
+    pub public: Vec<u8>,
+}
+
+impl Blob {
+    /// Both halves, each with its length, the encrypted one first: as systemd stores them.
+    ///
+    /// # Errors
+    /// `Io` where it is cut off or goes on.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let (blob, rest) = Self::at_front(bytes)?;
+        Reader(rest).end()?;
+        Ok(blob)
+    }
+
+    /// The same of what other things follow, which are given back.
+    ///
+    /// # Errors
+    /// `Io` where it is cut off.
+    pub(crate) fn at_front(bytes: &[u8]) -> Result<(Self, &[u8])> {
+        let mut reader = Reader(bytes);
+        let blob = Self { private: reader.sized()?.to_vec(), public: reader.sized()?.to_vec() };
+        // What a command has room for beside it.
+        if blob.private.len() + blob.public.len() > wire::LONGEST / 2 {
+            return Err(odd("it is too long"));
+        }
+        Ok((blob, reader.0))
+    }
+
+    /// The inverse of [`Blob::parse`].
+    pub fn to_bytes(&self) -> Vec<u8> {
+        Bytes::new().sized(&self.private).sized(&self.public).to_vec()
+    }
+}
+
+/// A PIN as the TPM has it: without zeros at its end (Part 1, 19.6.5).
+#[derive(Debug)]
+pub struct Pin(Secret);
+
+impl Pin {
+    /// None at all.
+    pub fn none() -> Self {
+        Self(Secret::zeroed(0))
+    }
+
+    /// As systemd has it: the hash of what is typed (systemd, src/shared/tpm2-util.c).
+    pub fn hashed(typed: &[u8]) -> Self {
+        let mut hash = Secret::zeroed(SIZE);
+        SHA256.digest(&[typed], &mut hash);
+        let len = SIZE - hash.iter().rev().take_while(|byte| **byte == 0).count();
+        Self(Secret::copy_from(&hash[..len]))
+    }
+}
+
+/// A key or a sealed secret that is in the TPM.
+struct Object {
+    handle: u32,
+    public: Vec<u8>,
+    name: Vec<u8>,
+}
+
+impl Object {
+    fn new(handle: u32, public: &[u8]) -> Result<Self> {
+        Ok(Self { handle, public: public.to_vec(), name: name(public)? })
+    }
+
+    /// The digest of the policy that the TPM is to see satisfied: tpm2-tools make objects without one.
+    fn policy(&self) -> Result<&[u8]> {
+        let mut area = Reader(&self.public);
+        let (_kind, _name, _attributes) = (area.u16()?, area.u16()?, area.u32()?);
+        area.sized()
+    }
+}
+
+/// What a public area is known by (Part 1, 16).
+fn name(public: &[u8]) -> Result<Vec<u8>> {
+    let mut area = Reader(public);
+    if (area.u16()?, area.u16()?).1 != ALG_SHA256 {
+        return Err(odd("it has a name by another hash than SHA-256"));
+    }
+    Ok([&ALG_SHA256.to_be_bytes()[..], &sha256(&[public])].concat())
+}
+
+fn sha256(parts: &[&[u8]]) -> [u8; SIZE] {
+    let mut hash = [0; SIZE];
+    SHA256.checksum(parts, &mut hash);
+    hash
+}
+
+/// An answer that says that all went well.
+struct Answer(Zeroizing<Vec<u8>>);
+
+impl Answer {
+    /// What is behind tag, size and code.
+    fn reader(&self) -> Reader<'_> {
+        Reader(&self.0[10..])
+    }
+}
+
+/// A TPM.
+pub struct Tpm {
+    transport: Box<dyn Transport>,
+}
+
+impl Tpm {
+    /// The one behind this.
+    pub fn new(transport: Box<dyn Transport>) -> Self {
+        Self { transport }
+    }
+
+    /// Connects to one.
+    ///
+    /// # Errors
+    /// Those of [`Address::connect`].
+    pub fn connect(address: &Address) -> Result<Self> {
+        Ok(Self::new(address.connect()?))
+    }
+
+    /// Seals a secret of at most 128 bytes. Gives what has to be kept for [`Tpm::unseal`], and the digest of the policy.
+    ///
+    /// # Errors
+    /// `Io` where the TPM fails, or does not let a storage key be made.
+    pub fn seal(&mut self, parent: &Parent, secret: &[u8], policy: &Policy, pin: &Pin) -> Result<(Blob, Vec<u8>)> {
+        let parent = self.parent(parent)?;
+        self.with(parent.handle, |tpm| {
+            let trial = tpm.start(Kind::Trial, None)?;
+            let digest = tpm.with(trial.handle, |tpm| tpm.satisfy(trial.handle, policy))?;
+            let session = tpm.start(Kind::Hmac, Some(&parent))?;
+            let blob = tpm.with(session.handle, |tpm| tpm.create(&session, &parent, secret, &digest, pin))?;
+            Ok((blob, digest))
+        })
+    }
+
+    /// Gets a secret back. `digest` is that of the policy, where something else than the blob says it: what differs from it is
+    /// not even tried.
+    ///
+    /// # Errors
+    /// `WrongCredential` if PCRs have other values, the PIN is wrong, there were too many wrong ones, or another TPM has sealed it;
+    /// `Io`.
+    pub fn unseal(
+        &mut self,
+        parent: &Parent,
+        blob: &Blob,
+        policy: &Policy,
+        digest: Option<&[u8]>,
+        pin: &Pin,
+    ) -> Result<Secret> {
+        let parent = self.parent(parent)?;
+        self.with(parent.handle, |tpm| {
+            let object = tpm.load(&parent, blob)?;
+            tpm.with(object.handle, |tpm| {
+                for policy in policy.forms() {
+                    let session = if object.policy()?.is_empty() { Kind::Hmac } else { Kind::Policy };
+                    let session = tpm.start(session, Some(&parent))?;
+                    let unsealed =
+                        tpm.with(session.handle, |tpm| tpm.unseal_by(&session, &object, &policy, digest, pin))?;
+                    if let Some(secret) = unsealed {
+                        return Ok(secret);
+                    }
+                }
+                Err(answers::other_state())
+            })
+        })
+    }
+
+    /// The secret in a loaded object. None where this form of its policy does not lead to it.
+    fn unseal_by(
+        &mut self,
+        session: &Session,
+        object: &Object,
+        policy: &Policy,
+        digest: Option<&[u8]>,
+        pin: &Pin,
+    ) -> Result<Option<Secret>> {
+        let wanted = object.policy()?;
+        let free = wanted.is_empty();
+        if !free && self.satisfy(session.handle, policy)? != digest.unwrap_or(wanted) {
+            return Ok(None);
+        }
+        let exchange = Exchange::new(session, &pin.0, policy.pin || free)?;
+        let answer = self.in_session(&exchange, ENCRYPT | CONTINUE, UNSEAL, object, Bytes::new())?;
+        Reader(&answer).sized().map(|secret| Some(Secret::copy_from(secret)))
+    }
+
+    /// Does something with an object or a session and removes it from the TPM, if it does not stay there.
+    fn with<T>(&mut self, handle: u32, then: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        /// Handles of what stays (Part 2, 7.2).
+        const PERSISTENT: u32 = 0x81;
+        let done = then(self);
+        if handle >> 24 != PERSISTENT {
+            // It has done what it was for, or failed already.
+            let _ = self.plain(FLUSH_CONTEXT, Bytes::new().u32(handle));
+        }
+        done
+    }
+
+    /// The key that secrets are sealed under.
+    fn parent(&mut self, which: &Parent) -> Result<Object> {
+        match which {
+            Parent::Ecc | Parent::Rsa => self.primary(which),
+            Parent::Persistent { handle, name } => {
+                let answer = self.plain(READ_PUBLIC, Bytes::new().u32(*handle))?;
+                let object = Object::new(*handle, answer.reader().sized()?)?;
+                match name {
+                    Some(name) if *name != object.name => Err(answers::failure(0x09f)),
+                    _ => Ok(object),
+                }
+            }
+        }
+    }
+
+    /// The template is that of systemd before it used the shared storage key, and of tpm2-tools: the TPM makes the same key of it
+    /// each time.
+    fn primary(&mut self, which: &Parent) -> Result<Object> {
+        let attributes = FIXED_TPM | FIXED_PARENT | SENSITIVE_DATA_ORIGIN | USER_WITH_AUTH | RESTRICTED | DECRYPTS;
+        let area = |kind| Bytes::new().u16(kind).u16(ALG_SHA256).u32(attributes).sized(&[]);
+        let symmetric = |area: Bytes| area.u16(ALG_AES).u16(128).u16(ALG_CFB).u16(ALG_NULL);
+        let template = match which {
+            Parent::Rsa => symmetric(area(ALG_RSA)).u16(2048).u32(0).sized(&[]),
+            _ => symmetric(area(ALG_ECC)).u16(P256).u16(ALG_NULL).sized(&[]).sized(&[]),
+        };
+        let nothing_sensitive = |bytes: Bytes| bytes.sized(&[]).sized(&[]);
+        let parameters = Bytes::new().within(nothing_sensitive).sized(&template).sized(&[]).u32(0);
+        let answer = self.by_password(CREATE_PRIMARY, OWNER, parameters).map_err(|e| match e.kind {
+            ErrorKind::WrongCredential(_) => Error::unsupported("a TPM whose owner hierarchy has a password"),
+            _ => e,
+        })?;
+        let mut reader = answer.reader();
+        let (handle, _size) = (reader.u32()?, reader.u32()?);
+        Object::new(handle, reader.sized()?)
+    }
+
+    fn load(&mut self, parent: &Object, blob: &Blob) -> Result<Object> {
+        let parameters = Bytes::new().sized(&blob.private).sized(&blob.public);
+        let answer = self.by_password(LOAD, parent.handle, parameters)?;
+        Object::new(answer.reader().u32()?, &blob.public)
+    }
+
+    fn create(&mut self, session: &Session, parent: &Object, secret: &[u8], policy: &[u8], pin: &Pin) -> Result<Blob> {
+        let public = Bytes::new().u16(ALG_KEYED_HASH).u16(ALG_SHA256).u32(FIXED_TPM | FIXED_PARENT).sized(policy);
+        let public = public.u16(ALG_NULL).sized(&[]);
+        let parameters =
+            Bytes::new().within(|bytes| bytes.sized(&pin.0).sized(secret)).sized(&public).sized(&[]).u32(0);
+        let exchange = Exchange::new(session, &[], true)?;
+        let answer = self.in_session(&exchange, DECRYPT | CONTINUE, CREATE, parent, parameters)?;
+        let mut reader = Reader(&answer);
+        Ok(Blob { private: reader.sized()?.to_vec(), public: reader.sized()?.to_vec() })
+    }
+
+    /// Starts a session, salted for a key.
+    fn start(&mut self, kind: Kind, key: Option<&Object>) -> Result<Session> {
+        let mut nonce = [0; SIZE];
+        random::fill(&mut nonce)?;
+        let (salt, sealed) = key.map(|key| session::salt(&key.public)).transpose()?.unzip();
+        let handles = Bytes::new().u32(key.map_or(NULL, |key| key.handle)).u32(NULL);
+        let parameters = handles.sized(&nonce).sized(sealed.as_deref().unwrap_or_default()).u8(kind as u8);
+        let parameters = match key {
+            Some(_) => parameters.u16(ALG_AES).u16(128).u16(ALG_CFB),
+            None => parameters.u16(ALG_NULL),
+        };
+        let answer = self.plain(START_AUTH_SESSION, parameters.u16(ALG_SHA256))?;
+        let mut reader = answer.reader();
+        let (handle, nonce_tpm) = (reader.u32()?, reader.sized()?.to_vec());
+        let mut session_key = Secret::zeroed(salt.as_ref().map_or(0, |_| SIZE));
+        if let Some(salt) = salt {
+            session::kdf_a(&salt, b"ATH", &nonce_tpm, &nonce, &mut session_key);
+        }
+        Ok(Session { handle, key: session_key, nonce_tpm })
+    }
+
+    /// Shows the TPM that the policy is satisfied, in the order in which systemd does it, and gives the digest that comes of it.
+    fn satisfy(&mut self, session: u32, policy: &Policy) -> Result<Vec<u8>> {
+        if let Some(signed) = &policy.signed {
+            self.satisfy_signed(session, signed)?;
+        }
+        if policy.pin && policy.pin_first {
+            self.plain(POLICY_AUTH_VALUE, Bytes::new().u32(session))?;
+        }
+        if policy.pcrs.mask != 0 {
+            self.policy_pcr(session, policy.pcrs)?;
+        }
+        if policy.pin && !policy.pin_first {
+            self.plain(POLICY_AUTH_VALUE, Bytes::new().u32(session))?;
+        }
+        self.digest(session)
+    }
+
+    fn policy_pcr(&mut self, session: u32, pcrs: Pcrs) -> Result<()> {
+        self.plain(POLICY_PCR, pcrs.selection(Bytes::new().u32(session).sized(&[]))).map(drop)
+    }
+
+    fn digest(&mut self, session: u32) -> Result<Vec<u8>> {
+        let answer = self.plain(POLICY_GET_DIGEST, Bytes::new().u32(session))?;
+        Ok(answer.reader().sized()?.to_vec())
+    }
+
+    fn satisfy_signed(&mut self, session: u32, signed: &Signed) -> Result<()> {
+        self.policy_pcr(session, signed.pcrs)?;
+        let approved = self.digest(session)?;
+        let of_state = signed.signatures.iter().find(|(policy, _)| *policy == approved);
+        let (_, signature) = of_state.ok_or_else(|| {
+            Error::new(ErrorKind::WrongCredential(
+                "nobody has signed the way in which this machine has started, which its TPM is to see signed".into(),
+            ))
+            .hint("Name the file with the signatures with --tpm2-signature FILE.")
+        })?;
+        let public = Bytes::new().u16(ALG_RSA).u16(ALG_SHA256).u32(DECRYPTS | SIGNS | USER_WITH_AUTH).sized(&[]);
+        let public = public.u16(ALG_NULL).u16(ALG_NULL).u16(signed.modulus.len() as u16 * 8);
+        let public = public.u32(signed.exponent).sized(&signed.modulus);
+        let answer = self.plain(LOAD_EXTERNAL, Bytes::new().sized(&[]).sized(&public).u32(OWNER))?;
+        let key = Object::new(answer.reader().u32()?, &public)?;
+        self.with(key.handle, |tpm| {
+            let parameters = Bytes::new().u32(key.handle).sized(&sha256(&[&approved]));
+            let parameters = parameters.u16(ALG_RSASSA).u16(ALG_SHA256).sized(signature);
+            let ticket = tpm.plain(VERIFY_SIGNATURE, parameters)?;
+            let authorize = Bytes::new().u32(session).sized(&approved).sized(&[]).sized(&key.name);
+            tpm.plain(POLICY_AUTHORIZE, authorize.raw(ticket.reader().0)).map(drop)
+        })
+    }
+
+    /// A command that needs no authorisation.
+    fn plain(&mut self, code: u32, behind: Bytes) -> Result<Answer> {
+        self.exchange(NO_SESSIONS, code, &behind)
+    }
+
+    /// A command on a handle whose password is empty.
+    fn by_password(&mut self, code: u32, handle: u32, parameters: Bytes) -> Result<Answer> {
+        let authorisation = Bytes::new().u32(PASSWORD).sized(&[]).u8(0).sized(&[]);
+        let command = Bytes::new().u32(handle).u32(authorisation.len() as u32).raw(&authorisation).raw(&parameters);
+        self.exchange(SESSIONS, code, &command)
+    }
+
+    /// A command on an object, authorised and encrypted by a session. Gives the parameters of the answer, decrypted.
+    fn in_session(
+        &mut self,
+        exchange: &Exchange<'_>,
+        attributes: u8,
+        code: u32,
+        object: &Object,
+        mut parameters: Bytes,
+    ) -> Result<Zeroizing<Vec<u8>>> {
+        if attributes & DECRYPT != 0 {
+            let first = first_parameter(&parameters)?;
+            exchange.encrypt(&mut parameters.bytes_mut()[first]);
+        }
+        let digest = sha256(&[&code.to_be_bytes(), &object.name, &parameters]);
+        let authorisation = exchange.authorisation(&digest, attributes);
+        let command =
+            Bytes::new().u32(object.handle).u32(authorisation.len() as u32).raw(&authorisation).raw(&parameters);
+        let answer = self.exchange(SESSIONS, code, &command)?;
+        let mut reader = answer.reader();
+        let len = reader.u32()? as usize;
+        let mut parameters = Zeroizing::new(reader.take(len)?.to_vec());
+        // The code was that of success.
+        let digest = sha256(&[&[0; 4], &code.to_be_bytes(), &parameters]);
+        let nonce = exchange.check(&digest, reader)?;
+        if attributes & ENCRYPT != 0 {
+            let first = first_parameter(&parameters)?;
+            exchange.decrypt(&nonce, &mut parameters[first]);
+        }
+        Ok(parameters)
+    }
+
+    fn exchange(&mut self, tag: u16, code: u32, behind: &[u8]) -> Result<Answer> {
+        let command = Bytes::new().u16(tag).u32(behind.len() as u32 + 10).u32(code).raw(behind);
+        // What a TPM that is none has said may be in it.
+        if command.len() > wire::LONGEST {
+            return Err(odd("it makes a command longer than TPMs take"));
+        }
+        for _ in 0..ATTEMPTS {
+            let answer = Answer(Zeroizing::new(self.transport.exchange(&command)?));
+            let mut reader = Reader(&answer.0);
+            let (_tag, size, code) = (reader.u16()?, reader.u32()?, reader.u32()?);
+            if size as usize != answer.0.len() {
+                return Err(odd("its length is not what it says"));
+            }
+            match code {
+                0 => return Ok(answer),
+                code if answers::AGAIN.contains(&code) => std::thread::sleep(std::time::Duration::from_millis(20)),
+                code => return Err(answers::failure(code)),
+            }
+        }
+        Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into())
+    }
+}
+
+/// Kinds of sessions (Part 2, 6.11).
+#[derive(Clone, Copy)]
+enum Kind {
+    Hmac = 0,
+    Policy = 1,
+    Trial = 3,
+}
+
+/// Where the first parameter is, which has its length in front.
+fn first_parameter(parameters: &[u8]) -> Result<std::ops::Range<usize>> {
+    let len = Reader(parameters).sized()?.len();
+    Ok(2..2 + len)
+}
+
+/// Seals and unseals with a TPM that answers with parts of these bytes, each behind its length.
+pub fn fuzz_answers(bytes: &[u8]) {
+    struct Answers(Vec<u8>, usize);
+    impl Transport for Answers {
+        fn exchange(&mut self, _: &[u8]) -> std::io::Result<Vec<u8>> {
+            let answer = Reader(&self.0[self.1..]).sized().unwrap_or_default().to_vec();
+            self.1 = (self.1 + 2 + answer.len()).min(self.0.len());
+            if answer.is_empty() { Err(std::io::ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
+        }
+    }
+    let tpm = || Tpm::new(Box::new(Answers(bytes.to_vec(), 0)));
+    let policy = Policy { pcrs: Pcrs { bank: Bank::Sha256, mask: 1 << 7 }, pin: true, ..Policy::default() };
+    let _ = tpm().seal(&Parent::Ecc, &[7; 32], &policy, &Pin::hashed(b"pin"));
+    let blob = Blob { private: vec![1; 16], public: vec![0, 8, 0, 11, 0, 0, 0, 0, 0, 1, 5] };
+    let _ = tpm().unseal(&Parent::Rsa, &blob, &policy, None, &Pin::hashed(b"pin"));
+}

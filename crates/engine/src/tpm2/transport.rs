@@ -1,0 +1,162 @@
+//! The way to a TPM: the kernel's device with its resource manager, or the socket of one in software.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::wire::LONGEST;
+use crate::error::{Error, Result};
+
+/// The kernel's TPM, with its resource manager.
+const DEVICE: &str = "/dev/tpmrm0";
+
+/// Where swtpm listens if nothing else is said (tpm2-tss, `tcti-swtpm`).
+const SWTPM: (&str, u16) = ("localhost", 2321);
+
+/// How long a TPM may take for one command: making an RSA key takes slow ones minutes.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Bytes of an answer's header: tag, size, code.
+const HEADER: usize = 10;
+
+/// Something that takes one command and gives one answer.
+pub trait Transport {
+    /// Sends a whole command and receives a whole answer.
+    ///
+    /// # Errors
+    /// Where either fails.
+    fn exchange(&mut self, command: &[u8]) -> io::Result<Vec<u8>>;
+}
+
+/// Which TPM, as systemd and tpm2-tools name them: `auto`, a path, `device:/dev/tpmrm0`, `swtpm:host=127.0.0.1,port=2321` or
+/// `swtpm:path=/run/swtpm.sock`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A character device.
+    Device(PathBuf),
+    /// A TPM in software, by a port of some machine.
+    Tcp(String, u16),
+    /// A TPM in software, by a socket in a folder.
+    Unix(PathBuf),
+}
+
+impl Default for Address {
+    fn default() -> Self {
+        Self::Device(DEVICE.into())
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let wrong =
+            || format!("no TPM is called {text}: use auto, /dev/tpmrm0, swtpm:host=HOST,port=N or swtpm:path=FILE");
+        match text.split_once(':') {
+            _ if text == "auto" => Ok(Self::default()),
+            _ if text.starts_with('/') => Ok(Self::Device(text.into())),
+            Some(("device", path)) if path.starts_with('/') => Ok(Self::Device(path.into())),
+            Some(("swtpm", options)) => {
+                let (mut host, mut port) = (SWTPM.0.to_owned(), SWTPM.1);
+                for option in options.split(',').filter(|option| !option.is_empty()) {
+                    match option.split_once('=').ok_or_else(wrong)? {
+                        ("host", value) => host = value.to_owned(),
+                        ("port", value) => port = value.parse().map_err(|_| wrong())?,
+                        ("path", value) => return Ok(Self::Unix(value.into())),
+                        _ => return Err(wrong()),
+                    }
+                }
+                Ok(Self::Tcp(host, port))
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl Address {
+    /// Connects to it.
+    ///
+    /// # Errors
+    /// `Misuse` if there is no such TPM, `Io`.
+    pub fn connect(&self) -> Result<Box<dyn Transport>> {
+        match self {
+            Self::Device(path) => match OpenOptions::new().read(true).write(true).open(path) {
+                Ok(file) => Ok(Box::new(Device(file))),
+                Err(e) => Err(not_there(e, path)),
+            },
+            Self::Tcp(host, port) => {
+                let stream = TcpStream::connect((&host[..], *port)).map_err(|e| not_there(e, Path::new(host)))?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_nodelay(true)?;
+                Ok(Box::new(Stream(stream)))
+            }
+            Self::Unix(path) => {
+                let stream = UnixStream::connect(path).map_err(|e| not_there(e, path))?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                Ok(Box::new(Stream(stream)))
+            }
+        }
+    }
+}
+
+fn not_there(e: io::Error, path: &Path) -> Error {
+    if e.kind() == io::ErrorKind::NotFound {
+        return Error::misuse(format!("there is no TPM at {}", path.display()))
+            .hint("Name one with --tpm2-device. It may be switched off in the firmware's settings.");
+    }
+    Error::from(e).at(path)
+}
+
+/// The kernel takes a command with one write, and gives its answer with one read.
+struct Device(File);
+
+impl Transport for Device {
+    fn exchange(&mut self, command: &[u8]) -> io::Result<Vec<u8>> {
+        self.0.write_all(command)?;
+        let mut answer = vec![0; LONGEST];
+        let len = self.0.read(&mut answer)?;
+        answer.truncate(len);
+        Ok(answer)
+    }
+}
+
+/// Commands and answers follow each other, and say how long they are.
+struct Stream<S>(S);
+
+impl<S: Read + Write> Transport for Stream<S> {
+    fn exchange(&mut self, command: &[u8]) -> io::Result<Vec<u8>> {
+        self.0.write_all(command)?;
+        let mut header = [0; HEADER];
+        self.0.read_exact(&mut header)?;
+        let len = u32::from_be_bytes([header[2], header[3], header[4], header[5]]) as usize;
+        if !(HEADER..=LONGEST).contains(&len) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no TPM: its answer has no length"));
+        }
+        let mut answer = vec![0; len];
+        answer[..HEADER].copy_from_slice(&header);
+        self.0.read_exact(&mut answer[HEADER..])?;
+        Ok(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tpm_is_named_as_systemd_and_tpm2_tools_name_it() {
+        assert_eq!("auto".parse(), Ok(Address::Device("/dev/tpmrm0".into())));
+        assert_eq!("/dev/tpm1".parse(), Ok(Address::Device("/dev/tpm1".into())));
+        assert_eq!("device:/dev/tpm0".parse(), Ok(Address::Device("/dev/tpm0".into())));
+        assert_eq!("swtpm:".parse(), Ok(Address::Tcp("localhost".into(), 2321)));
+        assert_eq!("swtpm:host=127.0.0.1,port=7".parse(), Ok(Address::Tcp("127.0.0.1".into(), 7)));
+        assert_eq!("swtpm:path=/run/x".parse(), Ok(Address::Unix("/run/x".into())));
+        for wrong in ["", "tpm0", "swtpm", "swtpm:port=x", "swtpm:7", "mssim:host=x", "device:tpm0"] {
+            assert!(wrong.parse::<Address>().is_err(), "{wrong}");
+        }
+    }
+}
