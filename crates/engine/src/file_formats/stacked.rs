@@ -4,9 +4,10 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use claviger_crypto::pool::Pool;
+use rustix::io::Errno;
 
 use super::{FileKeys, FileLayout, Found, Salvage, Stored};
 use crate::store::{Counters, Store, Traffic};
@@ -21,6 +22,12 @@ const PIECE: u64 = 1 << 20;
 
 /// Files whose headers stay loaded at the most, however many are open: so many keys fit into the memory that a user may lock.
 const MOST_LOADED: usize = 1024;
+
+/// Files whose sizes are remembered at the most, twice over.
+const MOST_SIZES: usize = 1 << 15;
+
+/// The coarsest time of change that file systems keep is two seconds: what changed longer ago has another one when it changes again.
+const RESTED: Duration = Duration::from_secs(3);
 
 /// Both: what is written in part is read before, and so is the header.
 const BOTH: Use = Use { read: true, write: true };
@@ -42,7 +49,38 @@ pub struct Stacked {
     /// Names that were left out when a folder was last listed, by the number that it has below: its node is another one when it was
     /// forgotten and is found again.
     left_out: Mutex<HashMap<u64, usize>>,
+    sizes: Mutex<Sizes>,
     counters: Counters,
+}
+
+/// The sizes of files as their headers say, so that nobody opens ten thousand files anew each time that somebody lists them.
+#[derive(Default)]
+struct Sizes {
+    /// By the number that the file has below.
+    latest: HashMap<u64, KnownSize>,
+    /// Those that were learned before these.
+    earlier: HashMap<u64, KnownSize>,
+}
+
+#[derive(Clone, Copy)]
+struct KnownSize {
+    /// When anything of the file, and so its header, changed, and how much was stored then. It holds as long as these do.
+    version: (SystemTime, u64),
+    size: Option<u64>,
+}
+
+impl Sizes {
+    fn get(&self, number: u64, version: (SystemTime, u64)) -> Option<Option<u64>> {
+        let known = self.latest.get(&number).or_else(|| self.earlier.get(&number))?;
+        (known.version == version).then_some(known.size)
+    }
+
+    fn learn(&mut self, number: u64, known: KnownSize) {
+        if self.latest.len() == MOST_SIZES {
+            self.earlier = std::mem::take(&mut self.latest);
+        }
+        self.latest.insert(number, known);
+    }
 }
 
 #[derive(Default)]
@@ -129,6 +167,7 @@ impl Stacked {
             used: Mutex::default(),
             loaded: Mutex::default(),
             left_out: Mutex::default(),
+            sizes: Mutex::default(),
             counters: Counters::default(),
         }
     }
@@ -304,15 +343,31 @@ impl Stacked {
         each(contents.insert(begun))
     }
 
-    /// Bytes of plaintext, where they are not the bytes that are stored.
-    fn size(&self, node: Node) -> io::Result<Option<u64>> {
+    /// Bytes of plaintext, where they are not the bytes that are stored: of a file with these attributes below.
+    fn size(&self, node: Node, stored: &Attributes) -> io::Result<Option<u64>> {
         let known = self.used().get(&node).map(|file| file.contents.clone());
         match known.as_ref().map(|known| known.read().unwrap_or_else(PoisonError::into_inner)).as_deref() {
             Some(Some(Contents::Clear)) => Ok(None),
             Some(Some(Contents::Unfinished)) => Ok(Some(0)),
             Some(Some(Contents::Encrypted(file))) => Ok(Some(file.size)),
-            Some(None) | None => self.keys.size(self.stored(node)),
+            Some(None) | None => self.size_by_header(node, stored),
         }
+    }
+
+    fn size_by_header(&self, node: Node, stored: &Attributes) -> io::Result<Option<u64>> {
+        let rested = |time: &SystemTime| time.elapsed().is_ok_and(|elapsed| elapsed > RESTED);
+        // Only a folder of this machine says of all that changes when it did.
+        let Some(changed) = stored.changed.filter(rested).filter(|_| self.lower.changes_elsewhere()) else {
+            return self.keys.size(self.stored(node));
+        };
+        let sizes = || self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        let version = (changed, stored.size);
+        if let Some(size) = sizes().get(stored.number, version) {
+            return Ok(size);
+        }
+        let size = self.keys.size(self.stored(node))?;
+        sizes().learn(stored.number, KnownSize { version, size });
+        Ok(size)
     }
 
     /// Writes `data` from `offset` on, behind which the file ends then. What is between its old end and `offset` is zero.
@@ -376,6 +431,11 @@ impl Stacked {
     }
 }
 
+/// Whether this process, or the system, has no more descriptors or memory now.
+fn is_short_of_something(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
+}
+
 fn cut_short(file: &Encrypted) -> io::Error {
     damaged(
         "contents",
@@ -427,7 +487,12 @@ impl Tree for Stacked {
     fn attributes(&self, node: Node) -> io::Result<Attributes> {
         let mut of = self.lower.attributes(node)?;
         match of.kind {
-            NodeKind::File => of.size = self.size(node).ok().flatten().unwrap_or(of.size),
+            NodeKind::File => match self.size(node, &of) {
+                Ok(size) => of.size = size.unwrap_or(of.size),
+                // That says nothing of the file.
+                Err(e) if is_short_of_something(&e) => return Err(e),
+                Err(_) => {}
+            },
             NodeKind::Link => of.size = self.link_target(node).map_or(of.size, |target| target.len() as u64),
             NodeKind::Folder | NodeKind::Special => {}
         }
@@ -629,5 +694,29 @@ impl Tree for Stacked {
     fn space(&self) -> io::Result<Space> {
         let of = self.lower.space()?;
         Ok(Space { longest_name: self.keys.longest_name(of.longest_name), ..of })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_holds_until_the_file_changes_and_is_not_remembered_for_ever() {
+        let (then, later) = (SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + Duration::from_nanos(1));
+        let mut sizes = Sizes::default();
+        sizes.learn(7, KnownSize { version: (then, 12288), size: Some(5) });
+        assert_eq!(sizes.get(7, (then, 12288)), Some(Some(5)));
+        assert_eq!(
+            (sizes.get(7, (later, 12288)), sizes.get(7, (then, 16384)), sizes.get(8, (then, 12288))),
+            (None, None, None)
+        );
+        sizes.learn(7, KnownSize { version: (later, 12288), size: None });
+        assert_eq!((sizes.get(7, (then, 12288)), sizes.get(7, (later, 12288))), (None, Some(None)));
+        for number in 100..100 + 3 * MOST_SIZES as u64 {
+            sizes.learn(number, KnownSize { version: (then, 0), size: None });
+        }
+        assert_eq!(sizes.get(7, (later, 12288)), None);
+        assert!(sizes.latest.len() + sizes.earlier.len() <= 2 * MOST_SIZES);
     }
 }
