@@ -201,6 +201,15 @@ pub fn hide_from_kernel() -> bool {
     has
 }
 
+/// Secrets that were to be there, and are not.
+static VISIBLE: AtomicU64 = AtomicU64::new(0);
+
+/// How many secrets of less than 4 MiB are, since [`hide_from_kernel`], in ordinary memory after all, for example for want of memory that
+/// may be locked.
+pub fn not_hidden() -> u64 {
+    VISIBLE.load(Ordering::Relaxed)
+}
+
 /// A new mapping of such memory, which is zeros.
 fn hidden_mapping(len: usize) -> io::Result<Mapping> {
     let len = len.next_multiple_of(rustix::param::page_size());
@@ -374,6 +383,7 @@ impl Mapping {
             if let Ok(mapping) = hidden_mapping(len) {
                 return Some(mapping);
             }
+            VISIBLE.fetch_add(1, Ordering::Relaxed);
         }
         let len = len.next_multiple_of(rustix::param::page_size());
         // SAFETY: a new private anonymous mapping, at an address of the kernel's choice, aliases nothing.

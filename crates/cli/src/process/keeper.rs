@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use claviger_crypto::secret::hide_from_kernel;
+use claviger_crypto::secret::{hide_from_kernel, not_hidden};
 use claviger_engine::formats::{Facts, by_name};
 use claviger_engine::opening::{OpenVolume, Stores};
 use claviger_engine::store::Access;
@@ -184,7 +184,12 @@ impl Keeping {
 
     /// What is to be said of what this machine does not let it have.
     pub fn without(&self) -> Vec<String> {
-        let missing = self.missing.borrow();
+        let mut missing = self.missing.borrow().clone();
+        if not_hidden() > 0 {
+            let what =
+                "enough memory that may be locked: some secrets are or were where root can read them (ulimit -l)";
+            missing.push(what.to_owned());
+        }
         let said = || format!("This machine does not let the process with the keys have {}.", missing.join(", "));
         if missing.is_empty() { Vec::new() } else { vec![said()] }
     }

@@ -115,7 +115,6 @@ const LEFT: &[i64] = &[
     libc::SYS_dup3,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_dup2,
-    libc::SYS_fcntl,
     libc::SYS_fstat,
     libc::SYS_shutdown,
     // Memory; none of it can be executed.
@@ -182,6 +181,7 @@ fn narrowed() -> Result<Rules, seccompiler::BackendError> {
     let no_code = |argument| one(when(argument, Dword, MaskedEq(libc::PROT_EXEC as u64), 0)?);
     let ioctl = |request: u64| one(when(1, Dword, Eq, request)?);
     let prctl = |option: u64| one(when(0, Dword, Eq, option)?);
+    let fcntl = |command: libc::c_int| one(when(1, Dword, Eq, command as u64)?);
     let threads = (libc::CLONE_THREAD | libc::CLONE_VM) as u64;
     Ok(Rules::from([
         (libc::SYS_mmap, vec![no_code(2)?]),
@@ -192,6 +192,14 @@ fn narrowed() -> Result<Rules, seccompiler::BackendError> {
         (libc::SYS_prctl, vec![prctl(libc::PR_SET_NAME as u64)?, prctl(PR_GET_AUXV)?]),
         // Limits are read, and never of another process.
         (libc::SYS_prlimit64, vec![SeccompRule::new(vec![when(0, Dword, Eq, 0)?, when(2, Qword, Eq, 0)?])?]),
+        // Nothing that has the kernel send signals (F_SETOWN), or that others see of what is open (F_SETFL).
+        (
+            libc::SYS_fcntl,
+            [libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_GET_SEALS]
+                .into_iter()
+                .map(fcntl)
+                .collect::<Result<_, _>>()?,
+        ),
         // How wide the terminal is, for whoever shows progress. Not what types into it.
         (libc::SYS_ioctl, vec![ioctl(libc::TCGETS)?, ioctl(libc::TIOCGWINSZ)?]),
         // It may end itself.

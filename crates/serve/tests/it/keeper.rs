@@ -184,6 +184,7 @@ const FORBIDDEN: &[(&str, Attempt)] = &[
     ("trace another process", unsafe_calls::trace_parent),
     ("read another process", unsafe_calls::read_parent),
     ("signal another process", unsafe_calls::signal_parent),
+    ("have the kernel signal another process", unsafe_calls::own_for_parent),
     ("have memory that can be executed", unsafe_calls::executable),
     ("be dumpable again", unsafe_calls::dumpable),
     ("type into the terminal", unsafe_calls::type_in),
@@ -236,6 +237,11 @@ mod unsafe_calls {
     pub fn signal_parent() -> io::Result<()> {
         // SAFETY: signal 0 is none.
         check(unsafe { libc::kill(libc::getppid(), 0) }.into())
+    }
+
+    pub fn own_for_parent() -> io::Result<()> {
+        // SAFETY: it takes no memory, and nothing comes through standard input that would be signalled.
+        check(unsafe { libc::fcntl(0, libc::F_SETOWN, libc::getppid()) }.into())
     }
 
     pub fn executable() -> io::Result<()> {
