@@ -108,10 +108,14 @@ fn answer(stream: impl Read) -> std::io::Result<Vec<u8>> {
     let mut length = None;
     loop {
         line.clear();
-        if reader.read_line(&mut line)? == 0 {
+        reader.read_line(&mut line)?;
+        if !line.ends_with('\n') {
             return Err(odd("it ends in its header"));
         }
-        let Some((name, value)) = line.trim_end().split_once(':') else { break };
+        if line.trim_end().is_empty() {
+            break;
+        }
+        let (name, value) = line.split_once(':').ok_or_else(|| odd("a line of its header"))?;
         if name.eq_ignore_ascii_case("Content-Length") {
             length =
                 Some(value.trim().parse::<u64>().ok().filter(|len| *len <= LONGEST).ok_or_else(|| odd("its length"))?);
