@@ -24,7 +24,7 @@ use claviger_engine::store::Access;
 use claviger_engine::volume::kept::{Keeper, Keys, Outline};
 use claviger_engine::{Error, ErrorKind, Layout, Result, Store, Volume, memory};
 use claviger_serve::inherited;
-use claviger_serve::keeper::locking::{Listening, Lockable, Locks};
+use claviger_serve::keeper::locking::{Listening, Lockable, Locks, Proof};
 use claviger_serve::keeper::{Borrowing, Lending, Terms, cage};
 use claviger_serve::sessions::Session;
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -335,12 +335,15 @@ pub fn layout(lending: Lending, outline: Outline, store: &dyn Store) -> Result<L
 fn opened(lending: Lending, stores: Stores, kept: Kept) -> Result<(OpenedVolume, Locking)> {
     let Kept { outline, format, cipher, mode, stored, warnings, trials, took } = kept;
     // Once a signal has come, whoever waits for an unlocking would hold up the end.
-    let keeper = Arc::new(Lockable::new(lending.opened(lost)?, cancel::cancelled));
+    let asking = lending.opened(lost)?;
+    let proof = Proof::of(&outline, &asking)?;
+    let keeper = Arc::new(Lockable::new(asking, cancel::cancelled));
     let layout = outline.clone().kept_by(&(Arc::clone(&keeper) as Arc<dyn Keeper>), &stores.data)?;
     let facts = Facts::new(by_name(&format)?.name(), cipher, mode, &layout);
     let volume = Volume::new(Arc::clone(&stores.data), layout);
     let _header = stores.header.clone();
-    let locking = Locking(Locks { keeper, stores, outline, outline_of: |kept: &Kept| &kept.outline, lost });
+    let locking =
+        Locking(Locks { keeper, stores, outline, proof, of: |kept: &Kept| (&kept.outline, &kept.warnings), lost });
     Ok((OpenedVolume { volume, facts, stored, warnings, trials, took, mapping: None, _header }, locking))
 }
 

@@ -674,7 +674,7 @@ fn end(mounted: Mounted) -> Result<()> {
     // As a signal would ask it to.
     let (asked, ask) = UnixStream::pair()?;
     (&ask).write_all(b"1")?;
-    mounted.serve(&Until { signals: asked.as_fd(), parent: None, idle: None })
+    mounted.serve(&Until { signals: asked.as_fd(), parent: None, idle: None, waits: &|| false })
 }
 
 impl Report for Changed {

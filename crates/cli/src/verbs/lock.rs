@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use claviger_engine::{Error, Result};
+use claviger_engine::{Error, ErrorKind, Result};
 use claviger_serve::fuse;
 use claviger_serve::keeper::locking::{self, Meanwhile};
 use claviger_serve::sessions::{Runtime, Session, escape};
@@ -108,6 +108,9 @@ pub fn said(error: io::Error, session: &Session) -> Error {
             .at(volume)
             .hint("Only a volume that was mounted or served with --isolate-keys can be locked. Unmount it instead."),
         true => Error::misuse("its server was killed").at(volume).hint("`claviger unmount` cleans up what it left."),
+        false if error.kind() == io::ErrorKind::PermissionDenied => {
+            Error::new(ErrorKind::WrongCredential(error.to_string())).at(volume)
+        }
         false if error.kind() == io::ErrorKind::InvalidInput => Error::misuse(error.to_string()).at(volume),
         false => Error::from(error).at(volume),
     }

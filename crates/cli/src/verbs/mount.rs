@@ -209,11 +209,13 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     // Whoever asks does not keep the volume open, and locked, when it is not served any more.
     let counted = Arc::downgrade(&store);
     let locked = locking.as_ref().map(Locking::locked);
+    let of_status = locking.as_ref().map(Locking::locked);
     let control =
-        live.answer(move || counted.upgrade().map(|store| status(&store, locked.as_ref())).unwrap_or_default())?;
+        live.answer(move || counted.upgrade().map(|store| status(&store, of_status.as_ref())).unwrap_or_default())?;
     let locks = locking.map(|locking| locking.listen(live.session())).transpose()?;
     let mounted = mount::mount(store, &request, live).map_err(|e| e.at(&args.open.path))?;
-    serve(args, mounted, sector_size, signals, parent)?;
+    let waits = || locked.as_ref().is_some_and(|locked| locked());
+    serve(args, mounted, sector_size, signals, parent, &waits)?;
     drop((control, locks));
     args.isolation.check()
 }
@@ -239,7 +241,7 @@ fn serve_folder(
     let status = |tree: Arc<Stacked>| Status { traffic: tree.traffic(), ..Status::default() };
     let control = live.answer(move || counted.upgrade().map(status).unwrap_or_default())?;
     let mounted = mount::mount_folder(tree, FILES, &args.request(dir), live).map_err(|e| e.at(&args.open.path))?;
-    serve(args, mounted, SMALLEST_SECTOR, signals, parent)?;
+    serve(args, mounted, SMALLEST_SECTOR, signals, parent, &|| false)?;
     drop(control);
     Ok(())
 }
@@ -251,6 +253,7 @@ fn serve(
     sector_size: u64,
     signals: UnixStream,
     parent: Option<Process>,
+    waits: &dyn Fn() -> bool,
 ) -> anyhow::Result<()> {
     mounted.warnings().iter().for_each(|w| output::warn(w));
     let Record { volume, dir, filesystem, format, size, read_only, server, .. } =
@@ -271,7 +274,7 @@ fn serve(
         printed => printed?,
     }
     args.told.ready()?;
-    let until = Until { signals: signals.as_fd(), parent, idle: args.idle };
+    let until = Until { signals: signals.as_fd(), parent, idle: args.idle, waits };
     Ok(mounted.serve(&until).map_err(|e| e.at(&args.open.path))?)
 }
 

@@ -64,8 +64,11 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let child = keeper::start([socket.as_fd(), memory.as_fd()], words, Which::Opened, Stdio::null())?;
     drop((socket, memory));
     match reopening.finish() {
-        Ok(true) => output::print(&Unlocked { volume: escape(&session.record.volume) }, args.json),
-        Ok(false) => Err(keeper::ended(child)?),
+        Ok(Some(warnings)) => {
+            warnings.iter().for_each(|warning| output::warn(warning));
+            output::print(&Unlocked { volume: escape(&session.record.volume) }, args.json)
+        }
+        Ok(None) => Err(keeper::ended(child)?),
         Err(e) => Err(lock::said(e, session).hint("It stays locked.").into()),
     }
 }

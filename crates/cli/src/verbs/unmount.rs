@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use claviger_engine::{Error, Result};
-use claviger_serve::keeper::locking::{self, Meanwhile};
+use claviger_serve::keeper::locking;
 use claviger_serve::mount::{self, Ended};
 use claviger_serve::sessions::{Runtime, Session, escape};
 use serde::Serialize;
@@ -105,7 +105,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// Fails if the volume is locked: the last of it could not be written. With `force` nobody waits for that any more.
 fn unlocked(session: &Session, force: bool) -> Result<()> {
     match session.status() {
-        Some(status) if status.locked && force => Ok(locking::lock(&session.folder, Meanwhile::Fail)?),
+        Some(status) if status.locked && force => Ok(locking::give_up(&session.folder)?),
         Some(status) if status.locked => Err(Error::misuse("it is locked")
             .at(&session.record.volume)
             .hint("`claviger unlock` first, or --force: then what was not written before it was locked is lost.")),

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::process::{Command, Stdio};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -85,6 +86,21 @@ fn whoever_ends_a_locked_volume_waits_for_nobody() {
     assert_eq!(served.stop().code, 0);
 }
 
+/// Somebody who unlocks a volume and gives no password. Not before others have ended who did.
+fn asked(volume: &str) -> Child {
+    loop {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
+        command.args(["unlock", "--password-fd", "0", volume]).stdin(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("the program starts");
+        while child.try_wait().expect("a child").is_none() {
+            if !keepers_of(child.id()).is_empty() {
+                return child;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
 #[test]
 fn only_the_volume_that_was_locked_unlocks_it() {
     let Some(hiding) = Hiding::new("TrueCrypt") else { return };
@@ -96,15 +112,39 @@ fn only_the_volume_that_was_locked_unlocks_it() {
     assert!(locked(volume));
 
     // Who is still asked for a password holds up the others no longer than that.
-    let mut asked = Command::new(env!("CARGO_BIN_EXE_claviger"));
-    asked.args(["unlock", "--password-fd", "0", volume]).stdin(Stdio::piped()).stderr(Stdio::null());
-    let mut asked = asked.spawn().expect("the program starts");
-    wait_until("it is asked", || !keepers_of(asked.id()).is_empty());
+    let mut first = asked(volume);
     unlock(volume, &folder.password).fails(1, &["somebody else is unlocking it"]);
-    asked.kill().expect("killed");
-    asked.wait().expect("it has ended");
+    first.kill().expect("killed");
+    first.wait().expect("it has ended");
+
+    // Nor does it count what somebody types who was asked before it was locked again.
+    let mut second = asked(volume);
+    run(["lock", volume]).succeeds();
+    assert_eq!(second.wait().expect("it ends").code(), Some(1));
+    assert!(locked(volume));
     wait_until("it can be unlocked", || unlock(volume, &folder.password).code == 0);
     assert!(!locked(volume));
+    served.stop().succeeds();
+}
+
+#[test]
+fn a_wrong_password_unlocks_nothing_even_where_no_header_knows_it() {
+    let folder = Folder::new();
+    let (volume, bad) = (folder.str("plain"), folder.str("bad"));
+    fs::write(&volume, vec![0x5a; 1 << 20]).expect("a file");
+    fs::write(&bad, "another password").expect("a file");
+    let how = ["--format=plain", "--cipher=aes-xts-plain64", "--key-size=512", "--hash=sha512", "--password-file"];
+    let socket = folder.str("s");
+    let served = Served::start([&how[..], &[&folder.password, ISOLATED, "--socket", &socket, &volume]].concat());
+    let Some((wrote, said)) = qemu_io(&served.uri, "write -P 7 0 64k") else { return };
+    assert!(wrote, "{said}");
+    run(["lock", &volume]).succeeds();
+    let with = |password: &str| run([&["unlock"][..], &how, &[password, &volume]].concat());
+    with(&bad).fails(2, &["not those that it had"]);
+    assert!(locked(&volume));
+    with(&folder.password).succeeds();
+    let (read, said) = qemu_io(&served.uri, "read -P 7 0 64k").expect("as before");
+    assert!(read, "{said}");
     served.stop().succeeds();
 }
 
@@ -147,7 +187,9 @@ fn what_is_mounted_is_written_before_it_is_locked() {
     // A signal, as at the end of the day: nobody waits for a password that does not come.
     let pid = place.mount(&volume, &dir, &[ISOLATED]).succeeds().json()["pid"].as_u64().expect("a pid") as u32;
     place.run(["lock", &dir]).succeeds();
-    thread::sleep(Duration::from_millis(100));
+    // Nor for somebody who has nothing to say.
+    let session = fs::read_dir(place.runtime()).expect("a folder").flatten().next().expect("one");
+    let _silent = UnixStream::connect(session.path().join("keys")).expect("it listens");
     tools::run(Command::new("kill").args(["-TERM", &pid.to_string()]));
     wait_until("it has ended", || ended(pid) && !place.mounted(&dir));
     place.mount(&volume, &dir, &[]).succeeds();

@@ -111,6 +111,14 @@ impl Outline {
         Ok(Self { store: store.len(), segments, protected: layout.protected().to_vec() })
     }
 
+    /// The numbers of its segments of encrypted sectors without tags, and the size of these, in bytes.
+    pub fn encrypted(&self) -> impl Iterator<Item = (u32, usize)> {
+        self.segments.iter().zip(0..).filter_map(|(part, number)| match part.holds {
+            Holds::Encrypted(sector) if part.len >= u64::from(sector) => Some((number, sector as usize)),
+            _ => None,
+        })
+    }
+
     /// The layout again, over the same `store`, whose keys `keeper` holds. The superblocks and journals of sectors with tags are read
     /// anew.
     ///

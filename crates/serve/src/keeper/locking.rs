@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::thread;
 use std::time::Duration;
@@ -32,6 +32,9 @@ use crate::wait::wait;
 /// The socket's name in the session's folder.
 pub(crate) const SOCKET: &str = "keys";
 
+/// How long somebody who asks may take to say what, and to hear the answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// How long somebody waits before looking whether the wait is over.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -47,6 +50,8 @@ pub enum Meanwhile {
 /// The keeper of a layout that can be locked.
 pub struct Lockable {
     state: RwLock<State>,
+    /// How often it was asked for: who began to unlock before does not any more.
+    locked: AtomicU64,
     /// What waits for a change of `state`.
     waiting: Mutex<()>,
     changed: Condvar,
@@ -63,7 +68,7 @@ impl Lockable {
     /// Open. As long as `ending` says so, requests fail instead of waiting for an unlocking that nobody will see.
     pub fn new(asking: Asking, ending: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let (state, ending) = (RwLock::new(State::Open(asking)), Box::new(ending));
-        Self { state, waiting: Mutex::new(()), changed: Condvar::new(), ending }
+        Self { state, locked: AtomicU64::new(0), waiting: Mutex::new(()), changed: Condvar::new(), ending }
     }
 
     /// Whether the keys are gone for now.
@@ -74,21 +79,46 @@ impl Lockable {
     /// Forgets the keys, once the requests that are being worked on are done: returns when the process that held them has ended. Where
     /// they were forgotten before, this only says what becomes of requests.
     pub fn lock(&self, meanwhile: Meanwhile) {
-        let before = self.change(State::Locked(meanwhile));
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        self.locked.fetch_add(1, Ordering::SeqCst);
+        let before = std::mem::replace(&mut *state, State::Locked(meanwhile));
+        drop(state);
+        self.wake();
         if let State::Open(asking) = before {
             asking.end();
         }
     }
 
-    fn unlock(&self, asking: Asking) {
-        self.change(State::Open(asking));
+    /// Nobody waits any more, if it is locked.
+    fn give_up(&self) {
+        if let State::Locked(meanwhile) = &mut *self.state.write().unwrap_or_else(PoisonError::into_inner) {
+            *meanwhile = Meanwhile::Fail;
+        }
+        self.wake();
     }
 
-    fn change(&self, to: State) -> State {
-        let before = std::mem::replace(&mut *self.state.write().unwrap_or_else(PoisonError::into_inner), to);
+    /// How often it was locked.
+    fn times(&self) -> u64 {
+        self.locked.load(Ordering::SeqCst)
+    }
+
+    /// Goes on with this keeper, unless it was locked again since it had been `times` times.
+    fn unlock(&self, asking: Asking, times: u64) -> bool {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if self.times() != times {
+            drop(state);
+            asking.end();
+            return false;
+        }
+        *state = State::Open(asking);
+        drop(state);
+        self.wake();
+        true
+    }
+
+    fn wake(&self) {
         let _waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         self.changed.notify_all();
-        before
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {
@@ -142,10 +172,34 @@ impl Keeper for Lockable {
     }
 }
 
+/// What the keys make of the same bytes in each segment: no other keys do. Sectors with tags are left out, where a wrong key is told by
+/// the format.
+pub struct Proof(Vec<Vec<u8>>);
+
+impl Proof {
+    /// That of the keys which this keeper has.
+    ///
+    /// # Errors
+    /// Those of asking it.
+    pub fn of(outline: &Outline, asking: &Asking) -> io::Result<Self> {
+        let decrypted = |(segment, sector)| {
+            let mut out = vec![0; sector];
+            let mut zeros = |stored: &mut [u8]| -> io::Result<()> {
+                stored.fill(0);
+                Ok(())
+            };
+            asking.decrypt(segment, 0, &mut out, &mut zeros).map(|()| out)
+        };
+        outline.encrypted().map(decrypted).collect::<io::Result<_>>().map(Self)
+    }
+}
+
 /// What is asked of the process that serves.
 #[derive(Serialize, Deserialize)]
 enum Wish {
     Lock(Meanwhile),
+    /// Whoever waits for a locked volume is to fail.
+    GiveUp,
     /// The ends of a channel for a new keeper.
     Unlock,
 }
@@ -153,11 +207,26 @@ enum Wish {
 /// What it says. Behind `Channel` come the keeper's end of the socket and the memory.
 #[derive(Serialize, Deserialize)]
 enum Said {
-    Done,
+    /// With warnings.
+    Done(Vec<String>),
     Channel,
     /// The keeper has ended before the volume was open.
     Ended,
+    /// The keys are others.
+    Wrong,
     Refused(String),
+    Failed(String),
+}
+
+impl Said {
+    fn error(self) -> io::Error {
+        match self {
+            Self::Wrong => io::Error::new(io::ErrorKind::PermissionDenied, "these keys are not those that it had"),
+            Self::Refused(why) => io::Error::new(io::ErrorKind::InvalidInput, why),
+            Self::Failed(why) => io::Error::other(why),
+            Self::Done(_) | Self::Channel | Self::Ended => io::ErrorKind::InvalidData.into(),
+        }
+    }
 }
 
 /// A volume that can be locked and unlocked, as it was opened first.
@@ -168,8 +237,10 @@ pub struct Locks<T> {
     pub stores: Stores,
     /// Its layout.
     pub outline: Outline,
-    /// The part of what a new keeper says in which its layout is.
-    pub outline_of: fn(&T) -> &Outline,
+    /// Of its keys.
+    pub proof: Proof,
+    /// What a new keeper says of its layout, and its warnings.
+    pub of: fn(&T) -> (&Outline, &[String]),
     /// Called once if a keeper goes before it is let go.
     pub lost: fn(),
 }
@@ -208,35 +279,64 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
 
     /// One who asks. If it cannot be told how it came out, it has gone.
     fn answer(&self, socket: &UnixStream, unlocking: &Mutex<()>, stop: &AtomicBool) {
-        let said = match receive(socket) {
-            Ok(Wish::Lock(meanwhile)) => {
+        // Who says nothing holds up nobody's end.
+        let limits = socket.set_read_timeout(Some(PATIENCE)).and_then(|()| socket.set_write_timeout(Some(PATIENCE)));
+        let Ok(wish) = limits.and_then(|()| receive(socket)) else { return };
+        let failed = |e: io::Error| Said::Failed(e.to_string());
+        let said = match wish {
+            Wish::Lock(meanwhile) => {
                 self.keeper.lock(meanwhile);
-                Said::Done
+                // Whoever was unlocking notices, and lets the new keeper go.
+                drop(unlocking.lock());
+                self.stores.data.flush().map_or_else(failed, |()| Said::Done(Vec::new()))
             }
-            Ok(Wish::Unlock) => match unlocking.try_lock() {
-                Ok(_alone) => self.reopen(socket, stop).unwrap_or_else(|e| Said::Refused(e.to_string())),
+            Wish::GiveUp => {
+                self.keeper.give_up();
+                Said::Done(Vec::new())
+            }
+            Wish::Unlock => match unlocking.try_lock() {
+                Ok(_alone) => self.reopen(socket, stop).unwrap_or_else(failed),
                 Err(_) => Said::Refused("somebody else is unlocking it".to_owned()),
             },
-            Err(_) => return,
         };
         let _ = send(socket, &said);
     }
 
     fn reopen(&self, socket: &UnixStream, stop: &AtomicBool) -> io::Result<Said> {
+        let times = self.keeper.times();
         if !self.keeper.locked() {
             return Ok(Said::Refused("it is not locked".to_owned()));
         }
         let (lending, keepers) = Lending::new()?;
         give(socket, [keepers.as_fd(), lending.memory()])?;
         drop(keepers);
-        let gone = || stop.load(Ordering::SeqCst) || has_gone(socket);
-        let Some(kept) = lending.lend::<T>(&self.stores, &Terms::reading(&gone))? else { return Ok(Said::Ended) };
-        if *(self.outline_of)(&kept) != self.outline {
+        let again = || self.keeper.times() != times;
+        let gone = || stop.load(Ordering::SeqCst) || again() || has_gone(socket);
+        let kept = match lending.lend::<T>(&self.stores, &Terms::reading(&gone)) {
+            Ok(Some(kept)) => kept,
+            Ok(None) => return Ok(Said::Ended),
+            Err(e) => {
+                lending.end();
+                return if again() { Ok(locked_again()) } else { Err(e) };
+            }
+        };
+        let (outline, warnings) = (self.of)(&kept);
+        if *outline != self.outline {
+            lending.end();
             return Ok(Said::Refused("this opens another volume than the one that was locked".to_owned()));
         }
-        self.keeper.unlock(lending.opened(self.lost)?);
-        Ok(Said::Done)
+        let asking = lending.opened(self.lost)?;
+        // Not every format knows a wrong password. What waits to be written would be encrypted with its key.
+        if Proof::of(outline, &asking)?.0 != self.proof.0 {
+            asking.end();
+            return Ok(Said::Wrong);
+        }
+        Ok(if self.keeper.unlock(asking, times) { Said::Done(warnings.to_vec()) } else { locked_again() })
     }
+}
+
+fn locked_again() -> Said {
+    Said::Refused("it was locked again meanwhile".to_owned())
 }
 
 impl Drop for Listening {
@@ -265,14 +365,25 @@ pub fn is_missing(error: &io::Error) -> bool {
 /// Has the keys of a session's volume forgotten. Returns when the process that held them has ended.
 ///
 /// # Errors
-/// Those of [`is_missing`]; others if it does not answer.
+/// Those of [`is_missing`]; others if it does not answer, or if what was written cannot be made durable: it is locked then.
 pub fn lock(folder: &Path, meanwhile: Meanwhile) -> io::Result<()> {
+    ask(folder, &Wish::Lock(meanwhile))
+}
+
+/// Has whoever waits for a locked volume fail, now and later. Does nothing where it is open.
+///
+/// # Errors
+/// Those of [`is_missing`]; others if it does not answer.
+pub fn give_up(folder: &Path) -> io::Result<()> {
+    ask(folder, &Wish::GiveUp)
+}
+
+fn ask(folder: &Path, wish: &Wish) -> io::Result<()> {
     let socket = connect(folder)?;
-    send(&socket, &Wish::Lock(meanwhile))?;
+    send(&socket, wish)?;
     match receive(&socket)? {
-        Said::Done => Ok(()),
-        Said::Refused(why) => Err(io::Error::new(io::ErrorKind::InvalidInput, why)),
-        Said::Channel | Said::Ended => Err(io::ErrorKind::InvalidData.into()),
+        Said::Done(_) => Ok(()),
+        other => Err(other.error()),
     }
 }
 
@@ -292,21 +403,20 @@ impl Reopening {
                 let ends = take(&socket)?;
                 Ok((Self(socket), ends))
             }
-            Said::Refused(why) => Err(io::Error::new(io::ErrorKind::InvalidInput, why)),
-            Said::Done | Said::Ended => Err(io::ErrorKind::InvalidData.into()),
+            other => Err(other.error()),
         }
     }
 
-    /// Waits until the volume is open again. False if the keeper has ended before: it has said why.
+    /// Waits until the volume is open again, and returns warnings. Nothing if the keeper has ended before: it has said why.
     ///
     /// # Errors
-    /// `InvalidInput` if the keeper opened something else; others if the process that serves has gone.
-    pub fn finish(self) -> io::Result<bool> {
+    /// `InvalidInput` if the keeper opened something else, `PermissionDenied` if with other keys; others if the process that serves has
+    /// gone.
+    pub fn finish(self) -> io::Result<Option<Vec<String>>> {
         match receive(&self.0)? {
-            Said::Done => Ok(true),
-            Said::Ended => Ok(false),
-            Said::Refused(why) => Err(io::Error::new(io::ErrorKind::InvalidInput, why)),
-            Said::Channel => Err(io::ErrorKind::InvalidData.into()),
+            Said::Done(warnings) => Ok(Some(warnings)),
+            Said::Ended => Ok(None),
+            other => Err(other.error()),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Until the volume is open: the keeper reads through the other process, which opens the files; both over a socket.
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -25,6 +26,12 @@ const PIECE: usize = 1 << 20;
 
 /// No message is longer, in bytes. What is fixed of a layout may take some megabytes.
 const LONGEST: usize = 64 << 20;
+
+/// How long the rest of a message may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a keeper may take to end.
+const LAST: Duration = Duration::from_secs(2);
 
 /// How long to wait before looking whether somebody has cancelled.
 const TICK: Duration = Duration::from_millis(100);
@@ -107,6 +114,8 @@ impl Lending {
     /// `Io` if the system has no more descriptors or memory.
     pub fn new() -> io::Result<(Self, OwnedFd)> {
         let (socket, keepers) = UnixStream::pair()?;
+        // Of a message that has begun the rest comes soon.
+        socket.set_read_timeout(Some(PATIENCE))?;
         Ok((Self { socket, slots: Slots::new(Shared::create()?) }, keepers.into()))
     }
 
@@ -193,6 +202,13 @@ impl Lending {
     fn answer(&self, done: io::Result<()>) -> io::Result<()> {
         let failed = |e: io::Error| Answer::Failed { os: e.raw_os_error(), what: e.to_string() };
         send(&self.socket, &done.map_or_else(failed, |()| Answer::Done))
+    }
+
+    /// Lets it go, and waits for a moment until it has ended.
+    pub(super) fn end(mut self) {
+        let _ = self.socket.shutdown(Shutdown::Write);
+        let _ = self.socket.set_read_timeout(Some(LAST));
+        while matches!(self.socket.read(&mut [0; 4096]), Ok(1..)) {}
     }
 
     /// From here on the keeper encrypts and decrypts. Calls `lost` once if it ends before it is let go.

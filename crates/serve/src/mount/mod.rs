@@ -79,6 +79,8 @@ pub struct Until<'a> {
     pub parent: Option<Process>,
     /// Ends when nothing has been read or written for this long.
     pub idle: Option<Duration>,
+    /// Whether it must not end for that now: somebody may wait for keys.
+    pub waits: &'a dyn Fn() -> bool,
 }
 
 /// A mounted volume.
@@ -420,7 +422,7 @@ impl Mounted {
             }
             if let Some(idle) = &mut idle
                 && idle.over(self.source.traffic())
-                && self.detach(false)? == Detached::Busy
+                && ((until.waits)() || self.detach(false)? == Detached::Busy)
             {
                 // Somebody is using it, although nothing was read from the volume: it stays.
                 idle.again();
