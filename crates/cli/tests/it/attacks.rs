@@ -45,11 +45,15 @@ impl Served {
         let pid = value["pid"].as_u64().expect("a number") as u32;
         let processes = [pid].into_iter().chain(isolated.then(|| keeper_of(pid))).collect();
         let uri = value["uri"].as_str().expect("a URI").to_owned();
+        let served = Self { child, uri, processes };
         for command in ["write -P 1 0 300000", "read -P 1 0 300000"] {
-            let (good, said) = qemu_io(&uri, command)?;
+            let Some((good, said)) = qemu_io(&served.uri, command) else {
+                served.stop();
+                return None;
+            };
             assert!(good, "{said}");
         }
-        Some(Self { child, uri, processes })
+        Some(served)
     }
 
     fn stop(mut self) {
