@@ -27,6 +27,7 @@ pub mod recommend;
 pub mod report;
 pub mod run;
 pub mod statistics;
+pub mod study;
 pub mod suites;
 pub mod summary;
 pub mod transfer;

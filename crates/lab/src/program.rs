@@ -6,6 +6,8 @@ use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -94,7 +96,7 @@ pub fn missing(names: &[&str]) -> Option<String> {
 /// The first line of what a program prints when it is asked for its version; nothing if it prints nothing.
 pub fn version(command: &mut Command) -> Option<String> {
     let begun = Instant::now();
-    let (_, ran) = carry_out(command, &|| begun.elapsed() > VERSION).ok()?;
+    let Ended { ran, .. } = carry_out(command, &|| begun.elapsed() > VERSION, Duration::MAX).ok()?;
     let said = if ran.output.is_empty() { text(&ran.errors) } else { text(&ran.output) };
     let first = said.lines().map(str::trim).find(|line| !line.is_empty())?;
     Some(first.chars().filter(|c| !c.is_control()).take(VERSION_LETTERS).collect())
@@ -106,25 +108,47 @@ pub fn version(command: &mut Command) -> Option<String> {
 /// # Errors
 /// `Io` where it cannot be started or fails, with its last lines; `Cancelled`.
 pub fn run(command: &mut Command, cancelled: impl Fn() -> bool) -> Result<Ran> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let (status, ran) = carry_out(command, &cancelled)?;
-    if status.success() { Ok(ran) } else { Err(failed(&name, status, &ran)) }
+    run_while_heard(command, Duration::MAX, cancelled)
 }
 
-/// Runs it as [`run`] does, however it ends.
-fn carry_out(command: &mut Command, cancelled: &impl Fn() -> bool) -> Result<(ExitStatus, Ran)> {
+/// The same for a program that tells how it comes on: if it says nothing for so long it is killed.
+///
+/// # Errors
+/// As for [`run`].
+pub fn run_while_heard(command: &mut Command, silence: Duration, cancelled: impl Fn() -> bool) -> Result<Ran> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let Ended { status, silent, ran } = carry_out(command, &cancelled, silence)?;
+    match (silent, status.success()) {
+        (false, true) => Ok(ran),
+        (true, _) => Err(failed(&name, &format!("it said nothing for {} seconds", silence.as_secs()), &ran)),
+        (false, false) => Err(failed(&name, &status.to_string(), &ran)),
+    }
+}
+
+/// How a program ended.
+struct Ended {
+    status: ExitStatus,
+    /// It said nothing for too long.
+    silent: bool,
+    ran: Ran,
+}
+
+/// Runs it as [`run_while_heard`] does, however it ends.
+fn carry_out(command: &mut Command, cancelled: &impl Fn() -> bool, silence: Duration) -> Result<Ended> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     command.env("LC_ALL", "C").env(MARK, tag());
     let name = command.get_program().to_string_lossy().into_owned();
     let others_s = children_cpu_s();
     let started = Meter::start();
     let mut group = Group(command.spawn().map_err(|e| Error::from(e).at(name.as_ref()))?);
-    let output = listen(group.0.stdout.take(), started)?;
-    let errors = listen(group.0.stderr.take(), started)?;
-    let (status, took) = group.wait(started, cancelled)?;
+    let last = Arc::new(AtomicU64::new(0));
+    let output = listen(group.0.stdout.take(), started, &last)?;
+    let errors = listen(group.0.stderr.take(), started, &last)?;
+    let silent = || started.elapsed().seconds - last.load(Ordering::Relaxed) as f64 > silence.as_secs_f64();
+    let (status, took, silent) = group.wait(started, cancelled, &silent)?;
     let heard = |listener: JoinHandle<_>| listener.join().unwrap_or_default();
     let own_cpu_s = (children_cpu_s() - others_s).max(0.0);
-    Ok((status, Ran { took, own_cpu_s, output: heard(output), errors: heard(errors) }))
+    Ok(Ended { status, silent, ran: Ran { took, own_cpu_s, output: heard(output), errors: heard(errors) } })
 }
 
 /// Seconds of processor time of all processes that this one has started and waited for: fields 16 and 17 of
@@ -139,12 +163,19 @@ fn children_cpu_s() -> f64 {
 struct Group(Child);
 
 impl Group {
-    /// Waits for the child's end, then kills what it left behind: only then do the pipes end surely.
-    fn wait(&mut self, started: Meter, cancelled: &impl Fn() -> bool) -> Result<(ExitStatus, Elapsed)> {
+    /// Waits for the child's end, or until it is silent for too long, then kills what there is: only then do the pipes end surely.
+    fn wait(
+        &mut self,
+        started: Meter,
+        cancelled: &impl Fn() -> bool,
+        silent: &impl Fn() -> bool,
+    ) -> Result<(ExitStatus, Elapsed, bool)> {
         let child = pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty()).map_err(io::Error::from)?;
-        loop {
+        let mut gave_up = false;
+        while !gave_up {
             match poll(&mut [PollFd::new(&child, PollFlags::IN)], Some(&LOOK)) {
                 Ok(0) if cancelled() => return Err(ErrorKind::Cancelled.into()),
+                Ok(0) if silent() => gave_up = true,
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 Ok(_) => break,
                 Err(e) => return Err(io::Error::from(e).into()),
@@ -152,7 +183,7 @@ impl Group {
         }
         let took = started.elapsed();
         self.kill();
-        Ok((self.0.wait()?, took))
+        Ok((self.0.wait()?, took, gave_up))
     }
 
     /// Kills the whole group. Its number is not used anew before the child was waited for.
@@ -170,8 +201,13 @@ impl Drop for Group {
     }
 }
 
-/// Reads everything, with the time of each piece.
-fn listen(pipe: Option<impl Read + Send + 'static>, started: Meter) -> io::Result<JoinHandle<Vec<Said>>> {
+/// Reads everything, with the time of each piece; `last` is the second in which the last one came.
+fn listen(
+    pipe: Option<impl Read + Send + 'static>,
+    started: Meter,
+    last: &Arc<AtomicU64>,
+) -> io::Result<JoinHandle<Vec<Said>>> {
+    let last = Arc::clone(last);
     thread::Builder::new().name("lab-listener".into()).spawn(move || {
         let mut pieces = Vec::new();
         let mut heard = 0;
@@ -179,6 +215,7 @@ fn listen(pipe: Option<impl Read + Send + 'static>, started: Meter) -> io::Resul
         let Some(mut pipe) = pipe else { return pieces };
         while let Ok(len @ 1..) = pipe.read(&mut buffer) {
             heard += len;
+            last.fetch_max(started.elapsed().seconds as u64, Ordering::Relaxed);
             // The rest is heard too, so that the program does not wait for somebody who listens.
             if heard > KEPT {
                 continue;
@@ -190,12 +227,12 @@ fn listen(pipe: Option<impl Read + Send + 'static>, started: Meter) -> io::Resul
     })
 }
 
-fn failed(name: &str, status: ExitStatus, ran: &Ran) -> Error {
+fn failed(name: &str, how: &str, ran: &Ran) -> Error {
     let said = [text(&ran.output), text(&ran.errors)].concat();
     let lines: Vec<&str> = said.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     let last = printable(&lines[lines.len().saturating_sub(LAST_LINES)..].join("; "));
     let what = if last.is_empty() { "it printed nothing".into() } else { last };
-    ErrorKind::Io(io::Error::other(format!("{name} failed ({status}): {what}"))).into()
+    ErrorKind::Io(io::Error::other(format!("{name} failed ({how}): {what}"))).into()
 }
 
 #[cfg(test)]
@@ -206,6 +243,16 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         command
+    }
+
+    #[test]
+    fn who_says_nothing_any_more_is_not_waited_for() {
+        let second = Duration::from_secs(1);
+        let error =
+            run_while_heard(&mut shell("echo begun; exec sleep 1000"), second, || false).unwrap_err().to_string();
+        assert!(error.contains("said nothing for 1 seconds") && error.contains("begun"), "{error}");
+        // Slow, but heard.
+        run_while_heard(&mut shell("for i in 1 2 3 4 5 6; do echo $i; sleep 0.4; done"), 2 * second, || false).unwrap();
     }
 
     #[test]

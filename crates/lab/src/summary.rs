@@ -170,7 +170,7 @@ fn loss(unit: Unit, baseline: &[f64], own: &[f64], seed: u64) -> Option<Loss> {
     let loss = match unit {
         Unit::BytesPerS | Unit::PerS => statistics::loss(baseline, own, seed),
         Unit::Seconds => statistics::loss_of_times(baseline, own, seed),
-        Unit::CostSeconds | Unit::Bytes | Unit::Share => return None,
+        Unit::CostSeconds | Unit::Bytes | Unit::Share | Unit::Count => return None,
     };
     [loss.loss, loss.low, loss.high].iter().all(|x| x.is_finite()).then_some(loss)
 }

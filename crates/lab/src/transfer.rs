@@ -173,6 +173,8 @@ pub fn run(device: &mut dyn Device, data: &Data, transfer: &Transfer, pass: u64)
 /// sector begins with its number and the pass.
 pub struct Data {
     pool: Buffer,
+    /// Whether each sector has its number, so that no two are alike.
+    numbered: bool,
 }
 
 impl Data {
@@ -180,7 +182,12 @@ impl Data {
     pub fn new(seed: u64) -> Self {
         let mut pool = Buffer::new(POOL);
         Random::new(seed).fill(&mut pool);
-        Self { pool }
+        Self { pool, numbered: true }
+    }
+
+    /// Zeros, and nothing else: a read that returns them proves little.
+    pub fn zeros() -> Self {
+        Self { pool: Buffer::new(POOL), numbered: false }
     }
 
     /// Fills `out` with what belongs at `offset`. Both are whole sectors.
@@ -191,6 +198,9 @@ impl Data {
             let (part, after) = rest.split_at_mut(rest.len().min(POOL - from));
             part.copy_from_slice(&self.pool[from..][..part.len()]);
             (from, rest) = (0, after);
+        }
+        if !self.numbered {
+            return;
         }
         for (sector, number) in out.chunks_exact_mut(SECTOR).zip(offset / SECTOR as u64..) {
             sector[..8].copy_from_slice(&number.to_le_bytes());

@@ -261,3 +261,117 @@ fn ctrl_c_leaves_nothing_behind_and_the_run_goes_on() {
     assert_eq!(list(&report["run"], "sittings").len(), 2);
     assert!(list(&report["run"], "failures").is_empty());
 }
+
+/// Whole, with what is published beside; then what is left of an interrupted one, by its journal alone.
+#[test]
+fn a_study_is_repeated_and_resumed() {
+    if !Path::new("/dev/fuse").exists() {
+        return tools::skip("no /dev/fuse").unwrap_or_default();
+    }
+    let bench = Bench::new();
+    let told = bench.finish(bench.lab("--study tresorsgx --dry-run")).succeeds();
+    assert!(told.err.contains("the study: TresorSGX") && told.err.contains("volumes of 64"), "{}", told.err);
+    bench.finish(bench.lab("--study nothing --dry-run")).fails(1, &["no study called nothing", "tresorsgx"]);
+
+    let out = bench.path("out");
+    let args = "--study tresorsgx --repeats 1 --facility isolation/one-process --facility isolation/isolated";
+    let mut command = bench.lab(args);
+    command.arg("--out").arg(&out);
+    bench.finish(command).succeeds();
+    let report = fs::read_to_string(out.join("report.txt")).expect("a report");
+    let line = |what: &str, with: &str| {
+        let found = report.lines().find(|line| line.starts_with(what) && line.contains(with));
+        found.unwrap_or_else(|| panic!("no {what} with {with}: {report}")).to_owned()
+    };
+    let isolated = line("dd of 100 MB, write", "isolated keys");
+    assert!(isolated.contains(" 1.10 ") && isolated.contains(" 99.0 "), "what the study had, and lost: {isolated}");
+    assert!(line("dd of 100 MB, write", "without encryption").contains(" 107"), "the study's figure: {report}");
+    assert!(report.contains("In a size of its own: data of 2.0 %") && report.contains("Cannot be said:"), "{report}");
+    let cells = fs::read_to_string(out.join("study.csv")).expect("the tables");
+    let measured = cells.lines().filter(|line| line.contains(",isolation/isolated,bytes_per_s,")).count();
+    assert!(measured == 4, "dd and hdparm, each twice: {cells}");
+
+    // The file of a user, which is this one under another name.
+    let own = bench.path("mine.toml");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/data/studies");
+    fs::write(&own, fs::read_to_string(folder.join("tresorsgx.toml")).expect("there").replace("(2016)", "(mine)"))
+        .expect("written");
+    let told = bench.finish(bench.lab(&format!("--study {} --dry-run", own.display()))).succeeds();
+    assert!(told.err.contains("hdparm and dd (mine)"), "{}", told.err);
+
+    let journal = out.join("run.jsonl");
+    let lines = fs::read_to_string(&journal).expect("a journal");
+    let kept: Vec<&str> = lines.lines().take(lines.lines().count() - 3).collect();
+    fs::write(&journal, kept.join("\n") + "\n").expect("written");
+    fs::remove_file(out.join("study.csv")).expect("removed");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
+    command.args(["lab", "run", "--resume"]).arg(&out);
+    bench.prepare(&mut command);
+    bench.finish(command).succeeds();
+    let again = fs::read_to_string(out.join("study.csv")).expect("the tables");
+    assert_eq!(again.lines().count(), cells.lines().count());
+    let told = run([&"lab" as &dyn AsRef<std::ffi::OsStr>, &"report", &out, &"--csv", &"--study"].map(AsRef::as_ref))
+        .succeeds();
+    // JSON may read the last digit of a number differently.
+    let but_digits = |text: &str| text.replace(|c: char| c.is_ascii_digit() || c == '.', "");
+    assert_eq!(but_digits(&told.text()), but_digits(&again));
+}
+
+/// Each says how long each of its sizes takes; a small part of it fills its tables, and those of all make the page that
+/// `make studies` makes.
+#[test]
+fn every_study_is_repeated_in_small() {
+    if !Path::new("/dev/fuse").exists() {
+        return tools::skip("no /dev/fuse").unwrap_or_default();
+    }
+    let bench = Bench::new();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/studies.sh");
+    let runs = bench.path("runs");
+    fs::create_dir(&runs).expect("made");
+    let page = || Command::new(&script).arg(env!("CARGO_BIN_EXE_claviger")).arg(&runs).output().expect("it starts");
+    assert!(!page().status.success(), "there is no run");
+    for (name, part, facility, filled, published) in [
+        ("rantanen2013", "--scale 0.0001", ",plain,bytes_per_s,", 8 * 3, "46.4 MB/s"),
+        ("bsi2010", "--facility TrueCrypt --workload dd --scale 0.004", ",TrueCrypt,bytes_per_s,", 7 * 2, "Windows"),
+        (
+            "zhan2010",
+            "--facility files/eCryptfs --workload tree --scale 0.001",
+            ",files/eCryptfs,seconds,",
+            2,
+            "2880 s",
+        ),
+        (
+            "linux2013",
+            "--facility loop-AES:serpent --workload dd --scale 0.001",
+            ",loop-AES:serpent,bytes_per_s,",
+            2,
+            "83.93",
+        ),
+    ] {
+        for size in ["--quick", "--standard", "--thorough"] {
+            // The larger ones may not fit into the memory of this machine.
+            let command = bench.finish(bench.lab(&format!("--study {name} {size} --dry-run")));
+            if size == "--quick" {
+                assert!(command.succeeds().err.contains("this takes about"), "{name}");
+            }
+        }
+        let out = bench.path(name);
+        let mut command = bench.lab(&format!("--study {name} --repeats 1 --size 64M {part}"));
+        command.arg("--out").arg(&out);
+        bench.finish(command).succeeds();
+        let cells = fs::read_to_string(out.join("study.csv")).expect("the tables");
+        let measured =
+            |line: &&str| line.split_once(facility).is_some_and(|(_, rest)| rest.starts_with(char::is_numeric));
+        let medians = cells.lines().filter(measured).count();
+        assert!(medians >= filled, "{name}: {medians} cells: {cells}");
+        assert!(cells.contains(published), "{name}: {cells}");
+        let packed = Command::new("gzip").arg("-c").arg(out.join("run.json")).output().expect("gzip").stdout;
+        fs::write(runs.join(format!("{name}.json.gz")), packed).expect("written");
+    }
+    let made = page();
+    let text = String::from_utf8_lossy(&made.stdout);
+    assert!(made.status.success() && text.starts_with("# The studies, repeated\n"), "{text}");
+    for words in ["Kuvio 2", "Table 18", "Figure 4.1", "Figures 2 to 12", "What differs: ", "Cannot be said: "] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+}

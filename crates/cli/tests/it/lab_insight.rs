@@ -129,6 +129,7 @@ fn made_up(folder: &Folder, name: &str, shares: [f64; 2]) -> String {
             steady: 0.03,
             seed: 1,
             caches: Caches::Dropped,
+            study: None,
         },
         machine: Machine::this(),
         facilities: vec![

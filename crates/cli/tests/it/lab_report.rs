@@ -62,6 +62,7 @@ fn run() -> Run {
             steady: 0.03,
             seed: 1,
             caches: Caches::Warm,
+            study: None,
         },
         machine: Machine::this(),
         facilities: vec![facility("plain", None), facility("half", Some("plain"))],

@@ -375,6 +375,7 @@ mod tests {
             steady: 0.03,
             seed,
             caches: Caches::Dropped,
+            study: None,
         };
         Run {
             schema: SCHEMA,

@@ -123,7 +123,8 @@ pub struct Requirements {
     pub paths: Vec<PathBuf>,
     /// File systems that the kernel has to know: names of /proc/filesystems.
     pub filesystems: Vec<String>,
-    /// A command that succeeds where it can be used: the kernel may lack what a program is there for.
+    /// A command that succeeds where it can be used: the kernel may lack what a program is there for, and an old version of
+    /// this one, `{claviger}`, an option.
     pub probe: Vec<String>,
     /// The message if that fails, in a whole sentence; by default the command's own message.
     pub unless: Option<String>,
@@ -169,7 +170,11 @@ impl Facility {
         }
         match probe.split_first() {
             Some((program, rest)) => {
-                let program = program::find(program).unwrap_or_else(|| program.into());
+                let program = match program.as_str() {
+                    "{claviger}" => std::env::current_exe().ok(),
+                    name => program::find(name),
+                }
+                .unwrap_or_else(|| program.into());
                 let begun = Instant::now();
                 let failed = program::run(Command::new(program).args(rest), || begun.elapsed() > PROBE).err()?;
                 Some(unless.clone().unwrap_or_else(|| format!("It cannot be used here: {failed}.")))

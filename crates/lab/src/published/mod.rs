@@ -216,6 +216,28 @@ impl Figure {
         self.facility == "none" || self.facility.starts_with("none (")
     }
 
+    /// The text in the column of this name; nothing where there is no such column of texts.
+    pub fn column(&self, name: &str) -> Option<&str> {
+        Some(match name {
+            "study" => &self.study,
+            "table" => &self.table,
+            "platform" => &self.platform,
+            "os" => &self.os,
+            "cpu_mode" => &self.cpu_mode,
+            "power_mode" => &self.power_mode,
+            "aes_acceleration" => &self.aes_acceleration,
+            "facility" => &self.facility,
+            "cipher" => &self.cipher,
+            "filesystem" => &self.filesystem,
+            "workload" => &self.workload,
+            "parameter" => &self.parameter,
+            "direction" => &self.direction,
+            "metric" => &self.metric,
+            "run" => &self.run,
+            _ => return None,
+        })
+    }
+
     /// Its source: `BSI 2010, table 8`.
     pub fn source(&self) -> String {
         let study = study(&self.study).map_or(self.study.as_str(), |study| study.short);

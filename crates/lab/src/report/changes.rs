@@ -106,6 +106,7 @@ impl Changes {
             text: differs.chain(self.sentences()).chain([self.method()]).collect(),
             columns: headings.map(String::from).to_vec(),
             rows: rows.into_iter().map(Vec::from).collect(),
+            chart: None,
         }
     }
 
@@ -151,6 +152,7 @@ fn value_with_unit(value: f64, unit: Unit) -> String {
         Unit::Seconds | Unit::CostSeconds => format!("{value:.2} s"),
         Unit::Bytes => size(value as u64),
         Unit::Share => format!("{} %", percent(value)),
+        Unit::Count => format!("{value:.1}"),
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn page(report: &RunReport) -> Result<String> {
         facilities: facilities(run, &looks)?,
         sections: measured.map(|w| sections::section(report, w, &looks)).collect::<Result<_>>()?,
         ciphers: sections::ciphers(&run.ciphers)?,
-        extras: report.extras.iter().map(extra).collect(),
+        extras: report.extras.iter().map(extra).collect::<Result<_>>()?,
         facts: facts(run),
         method: method(run),
         version: env!("CARGO_PKG_VERSION"),
@@ -135,14 +135,17 @@ fn facilities<'a>(run: &'a Run, looks: &Looks) -> Result<Vec<Facility<'a>>> {
 struct ExtraSection<'a> {
     title: &'a str,
     text: &'a [String],
+    chart: Option<String>,
     table: Option<Table>,
 }
 
-fn extra(extra: &Extra) -> ExtraSection<'_> {
+fn extra(extra: &Extra) -> Result<ExtraSection<'_>> {
     let cell = |text: &String| TableCell::new(text, if is_numeric(text) { "n" } else { "" });
     let rows = extra.rows.iter().map(|row| row.iter().map(cell).collect()).collect();
     let table = Table::new(&extra.title, extra.columns.iter().map(String::as_str), rows);
-    ExtraSection { title: &extra.title, text: &extra.text, table: (!extra.columns.is_empty()).then_some(table) }
+    let chart = extra.chart.as_ref().map(sections::extra_chart).transpose()?;
+    let table = (!extra.columns.is_empty()).then_some(table);
+    Ok(ExtraSection { title: &extra.title, text: &extra.text, chart, table })
 }
 
 fn first(sentences: &[String]) -> (&[String], &[String]) {
@@ -196,6 +199,7 @@ mod tests {
             text: vec!["The HP EliteBook of 2010 lost 92 %; <this> machine loses less.".into()],
             columns: vec!["study".into(), "loss %".into()],
             rows: vec![vec!["BSI 2010".into(), "92.0".into()], vec!["Linux 2013".into(), "97.8".into()]],
+            chart: None,
         }]
     }
 

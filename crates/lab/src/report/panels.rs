@@ -122,6 +122,7 @@ fn title(kind: Kind, cell: &Cell) -> String {
         (Kind::Bars, Unit::CostSeconds) => "cost in time",
         (Kind::Bars, Unit::Bytes) => "memory",
         (Kind::Bars, Unit::Share) => "shares",
+        (Kind::Bars, Unit::Count) => "counts",
     };
     match cell.case.series.as_str() {
         "" => what.to_owned(),
@@ -206,6 +207,7 @@ impl Scale {
             Unit::Seconds | Unit::CostSeconds => &[(1.0, "s"), (1e-3, "ms"), (1e-6, "µs")],
             Unit::Bytes => &[(1_073_741_824.0, "GiB"), (1_048_576.0, "MiB"), (1024.0, "KiB")],
             Unit::Share => &[(0.01, "%")],
+            Unit::Count => &[(1.0, "")],
         };
         let fits = units.iter().find(|(one, _)| middle >= *one).or(units.last());
         let (one, name) = fits.copied().unwrap_or((1.0, ""));

@@ -229,6 +229,7 @@ pub(super) fn losses_section(beside: &[Beside]) -> Option<Extra> {
         text,
         columns: ["figure", "where", "what", "loss %", "source or verdict"].map(String::from).to_vec(),
         rows: rows.collect(),
+        chart: None,
     })
 }
 
@@ -287,6 +288,7 @@ pub(super) fn ciphers_section(beside: &[CipherBeside]) -> Option<Extra> {
         text: vec![CIPHERS.into()],
         columns: CIPHER_COLUMNS.map(|(name, _)| name.to_owned()).to_vec(),
         rows,
+        chart: None,
     })
 }
 

@@ -45,6 +45,16 @@ impl RunReport<'_> {
         csv(&rows)
     }
 
+    /// The study that was repeated in Markdown: its tables and conclusions; empty where none was.
+    pub fn study_markdown(&self) -> String {
+        super::study::markdown(self.run, self.summary)
+    }
+
+    /// One line for each cell of the tables of the study that was repeated; empty where none was.
+    pub fn study_csv(&self) -> String {
+        csv(&super::study::records(self.run, self.summary))
+    }
+
     /// All of it, for machines.
     ///
     /// # Errors
@@ -148,12 +158,12 @@ fn of_what(workload: &str, case: &Case, facility: &str) -> Vec<(&'static str, St
 }
 
 /// As JSON has it, which is the same word everywhere.
-fn word(value: &impl Serialize) -> String {
+pub(super) fn word(value: &impl Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 /// A figure in full: latencies of microseconds are seconds here. Empty for what is no number.
-fn exact(value: f64) -> String {
+pub(super) fn exact(value: f64) -> String {
     match value {
         v if !v.is_finite() => String::new(),
         v if v != 0.0 && v.abs() < 1e-3 => format!("{v:e}"),

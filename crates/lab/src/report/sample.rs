@@ -82,6 +82,7 @@ pub(super) fn run() -> Run {
             steady: 0.03,
             seed: 7,
             caches: Caches::Dropped,
+            study: None,
         },
         machine: Machine { cpu_model: "A Processor & Co. 3.0 GHz".into(), ..Machine::this() },
         facilities: facilities(),
@@ -149,7 +150,7 @@ fn pass(
         let value = match unit {
             Unit::BytesPerS | Unit::PerS => value * speed * noise() * outlier,
             Unit::Seconds => value / speed * noise(),
-            Unit::CostSeconds | Unit::Bytes | Unit::Share => *value * noise(),
+            Unit::CostSeconds | Unit::Bytes | Unit::Share | Unit::Count => *value * noise(),
         };
         let bytes = if *unit == Unit::BytesPerS { 64 << 20 } else { 0 };
         let cpu_s = Some(0.04 / speed * noise());

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::benchmark;
 use crate::machine::{Machine, Moment};
 use crate::meter::{Conditions, Elapsed};
+use crate::study::{Parameters, Study};
 
 /// The format version of a stored run. A run of another version is refused.
 pub const SCHEMA: u32 = 1;
@@ -76,6 +77,16 @@ pub struct Plan {
     pub seed: u64,
     /// What is done with the page cache before each pass.
     pub caches: Caches,
+    /// The study that is repeated, whole, so that a report needs nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub study: Option<Box<Study>>,
+}
+
+impl Plan {
+    /// What a study asks of this workload; nothing where no study does, and the level decides.
+    pub fn parameters(&self, workload: &str) -> Option<&Parameters> {
+        self.study.as_ref()?.parameters(workload)
+    }
 }
 
 /// How thoroughly to measure.
@@ -254,6 +265,8 @@ pub enum Unit {
     Bytes,
     /// A share: 0.25 is 25 %. Of processor time, it is of one processor and can be more than 1.
     Share,
+    /// How many, such as context switches for each request.
+    Count,
 }
 
 impl Unit {

@@ -13,6 +13,7 @@ use crate::machine;
 use crate::report::size;
 use crate::run::bench::Keep;
 use crate::run::{Backing, Caches, FacilityRecord, Level, Plan, WorkloadRecord};
+use crate::study::{Extent, Study};
 use crate::workloads::{self, On, Workload};
 
 /// Where a file system in memory is.
@@ -109,6 +110,12 @@ impl Defaults {
     }
 }
 
+/// A size of this level in bytes, at the scale of the plan: what is meant for each level changes only where somebody
+/// asks for another scale than the level's.
+pub(crate) fn at_scale(size: u64, plan: &Plan) -> u64 {
+    (size as f64 * (plan.scale / Defaults::of(plan.level).scale)) as u64
+}
+
 /// Facilities and workloads that together answer a question that people have asked before.
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
@@ -128,6 +135,8 @@ pub struct Wishes {
     pub backing: Backing,
     /// What is measured where no facility or no workload is named, in the place of the level's own choice.
     pub preset: Option<Preset>,
+    /// What is repeated: it says what is measured, and how often, where nobody else does.
+    pub study: Option<Study>,
     /// Names of facilities; their baselines come by themselves. [`ALL`] is all of them.
     pub facilities: Vec<String>,
     /// Names of workloads, or [`ALL`].
@@ -182,7 +191,15 @@ impl Wishes {
     /// # Errors
     /// `Misuse` for names that nothing has, and numbers that make no sense.
     pub fn plan(&self, catalogue: &Catalogue) -> Result<Plan> {
-        let defaults = Defaults::of(self.level);
+        let extent = self.study.as_ref().map(|study| study.extent(self.level));
+        let level = Defaults::of(self.level);
+        let defaults = extent.map_or(level, |Extent { scale, repeats, most, .. }| Defaults {
+            scale,
+            min_repeats: repeats,
+            max_repeats: most.unwrap_or(repeats),
+            pass_s: f64::INFINITY,
+        });
+        let asked = self.size.or(extent.map(|extent| extent.volume));
         let (min_repeats, max_repeats) = self.repeats.unwrap_or((defaults.min_repeats, defaults.max_repeats));
         let mut plan = Plan {
             level: self.level,
@@ -194,20 +211,25 @@ impl Wishes {
             workloads: Vec::new(),
             min_repeats,
             max_repeats: max_repeats.max(min_repeats),
-            steady: self.steady.unwrap_or(0.03),
+            steady: self.steady.or(extent.and_then(|extent| extent.steady)).unwrap_or(0.03),
             seed: self.seed,
             caches: if can_drop_caches() { Caches::Dropped } else { Caches::Warm },
+            study: self.study.clone().map(Box::new),
         };
-        check(&Plan { size: self.size.unwrap_or(LEAST), ..plan.clone() })?;
+        check(&Plan { size: asked.unwrap_or(LEAST), ..plan.clone() })?;
         plan.workloads = self.workloads(&plan, defaults.pass_s)?;
         let needed = workloads_of(&plan)?.into_iter().filter(|w| w.missing().is_none()).map(|w| room(w, &plan)).max();
-        plan.size = self.size.unwrap_or(needed.unwrap_or(0).max(LEAST).next_multiple_of(1 << 20));
+        plan.size = asked.unwrap_or(needed.unwrap_or(0).max(LEAST).next_multiple_of(1 << 20));
         Ok(plan)
     }
 
     /// Names as the catalogue has them, in its order, with baselines.
     fn facilities(&self, catalogue: &Catalogue) -> Result<Vec<String>> {
-        let mut names: Vec<String> = match (&self.facilities[..], self.preset, self.level) {
+        let named = match &self.study {
+            Some(study) if self.facilities.is_empty() => &study.facilities,
+            _ => &self.facilities,
+        };
+        let mut names: Vec<String> = match (&named[..], self.preset, self.level) {
             ([], Some(preset), level) => preset.facilities(level),
             ([], None, Level::Quick) => QUICK.iter().map(ToString::to_string).collect(),
             // One of each kind that is installed beside.
@@ -238,6 +260,9 @@ impl Wishes {
         let all = || workloads::all().map(|w| w.name().to_owned());
         if let (true, Some(preset)) = (self.workloads.is_empty(), self.preset) {
             return Ok(preset.workloads.iter().map(ToString::to_string).collect());
+        }
+        if let Some(study) = self.study.as_ref().filter(|_| self.workloads.is_empty()) {
+            return Ok(study.workloads.iter().map(|work| work.name.clone()).collect());
         }
         if self.workloads.is_empty() {
             let quick = |name| plan.level != Level::Quick || QUICK_WORKLOADS.contains(&name);
@@ -323,7 +348,7 @@ fn check(plan: &Plan) -> Result<()> {
         () if !(plan.steady > 0.0 && plan.steady <= 1.0) => "the steadiness limit must be above 0 % and at most 100 %",
         () if plan.size < LEAST => "volumes must have at least 64 MiB",
         () if plan.size > MOST => "volumes can have at most 1 PiB",
-        () => return Ok(()),
+        () => return plan.study.as_ref().map_or(Ok(()), |study| study.check()),
     };
     Err(Error::misuse(wrong))
 }
@@ -434,6 +459,7 @@ mod tests {
             level,
             backing: Backing::Tmpfs(MEMORY.into()),
             preset,
+            study: None,
             facilities: Vec::new(),
             workloads: Vec::new(),
             scale: None,

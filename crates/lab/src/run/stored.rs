@@ -85,6 +85,7 @@ pub(super) fn check(run: &Run) -> Result<()> {
     if let Some(number) = numbers.find(|number| number.is_nan() || number.abs() > MOST) {
         return malformed("number", format!("{number:e} cannot be a measured value"));
     }
+    run.plan.study.as_ref().map_or(Ok(()), |study| study.check())?;
     match cases().filter_map(|m| m.case.x).find(|x| !(0.0..=MOST).contains(x)) {
         Some(x) => malformed("x", format!("{x:e} is not a position on an axis")),
         None => Ok(()),

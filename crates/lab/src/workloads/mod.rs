@@ -34,6 +34,11 @@ pub trait Workload: Sync {
     /// What it is done with.
     fn on(&self) -> On;
 
+    /// Which parameters it takes from a study, by their names.
+    fn parameters(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Why it cannot be done here at all, such as a program that is not installed.
     fn missing(&self) -> Option<String> {
         None
@@ -148,6 +153,7 @@ pub(crate) mod tests {
             steady: 0.03,
             seed: 1,
             caches: Caches::Warm,
+            study: None,
         };
         let data = Data::new(plan.seed);
         let program = PathBuf::from("claviger");

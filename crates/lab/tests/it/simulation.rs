@@ -61,6 +61,7 @@ fn run(workloads: &[&str], seed: u64) -> Run {
         steady: 0.03,
         seed,
         caches: Caches::Dropped,
+        study: None,
     };
     let moment = || Moment { at: String::new(), load_1min: 0.0, steal_s: 0.0 };
     Run {

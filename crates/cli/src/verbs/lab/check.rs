@@ -124,6 +124,7 @@ impl Args {
             steady: 0.0,
             seed: 0,
             caches: Caches::Warm,
+            study: None,
         };
         Ok(Lab {
             data: Data::new(plan.seed),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use claviger_lab::facility::{Catalogue, Facility, NBD};
 use claviger_lab::report::hanging;
-use claviger_lab::workloads;
+use claviger_lab::{study, workloads};
 use serde::Serialize;
 
 use crate::terminal::output::{self, Report};
@@ -30,6 +30,7 @@ pub struct Args {
 struct List {
     facilities: Vec<One>,
     workloads: Vec<One>,
+    studies: Vec<One>,
 }
 
 #[derive(Serialize)]
@@ -71,7 +72,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let (name, title) = (workload.name().into(), workload.title().into());
         One { name, title, baseline: None, version, ours: false, missing }
     });
-    output::print(&List { facilities, workloads: workloads.collect() }, args.json)
+    let study = |name: &str| {
+        let study = study::find(name, &catalogue)?;
+        Ok(One { name: study.name, title: study.title, baseline: None, version: None, ours: false, missing: None })
+    };
+    let studies = study::names().map(study).collect::<claviger_engine::Result<_>>()?;
+    output::print(&List { facilities, workloads: workloads.collect(), studies }, args.json)
 }
 
 impl Report for List {
@@ -86,6 +92,10 @@ impl Report for List {
             ("This program's formats. With nbd/ in front of its name, one is served over NBD", formats),
             ("Other programs, and layers without encryption", others.iter().map(described).collect()),
             ("Workloads", workloads.iter().map(described).collect()),
+            (
+                "Studies, which --study repeats",
+                self.studies.iter().map(|one| (one.name.clone(), one.described())).collect(),
+            ),
             ("Not here", refused(&absent).into_iter().chain(refused(&undoable)).collect()),
         ];
         let width = sections.iter().flat_map(|(_, lines)| lines).map(|(name, _)| name.len()).max().unwrap_or(0);

@@ -48,6 +48,12 @@ pub struct Args {
     /// With --csv, print a line for each sample
     #[arg(long, requires = "csv")]
     raw: bool,
+    /// With --csv, print a line for each cell of the tables of the study that the run repeats
+    #[arg(long, requires = "csv", conflicts_with = "raw")]
+    study: bool,
+    /// Print the tables and conclusions of the study that the run repeats in Markdown
+    #[arg(long, conflicts_with_all = ["json", "csv", "html", "published"])]
+    markdown: bool,
 }
 
 /// Carries the verb out.
@@ -82,6 +88,11 @@ impl Args {
         self.tell(&match () {
             () if self.html.is_some() => report.html()?,
             () if self.json => report.json()?,
+            () if (self.study || self.markdown) && run.plan.study.is_none() => {
+                return Err(Error::misuse("this run repeats no study").into());
+            }
+            () if self.markdown => report.study_markdown(),
+            () if self.study => report.study_csv(),
             () if self.raw => report.samples_csv(),
             () if self.csv => report.cells_csv(),
             () => report.text(),
@@ -90,8 +101,9 @@ impl Args {
 
     /// What changed.
     fn two(&self, old: &Run, new: &Run) -> anyhow::Result<()> {
-        if self.raw {
-            return Err(Error::misuse("--raw is about one run").into());
+        let options = [("--raw", self.raw), ("--study", self.study), ("--markdown", self.markdown)];
+        if let Some((option, _)) = options.into_iter().find(|(_, given)| *given) {
+            return Err(Error::misuse(format!("{option} is about one run")).into());
         }
         let changes = Changes::between(old, new, self.least.unwrap_or(changes::LEAST));
         self.tell(&match () {
@@ -112,7 +124,8 @@ impl Args {
     }
 
     fn published_beside(&self, run: &Run, summary: &Summary) -> Vec<Extra> {
-        if self.published || self.html.is_some() { Extra::published(run, summary) } else { Vec::new() }
+        let published = if self.published || self.html.is_some() { Extra::published(run, summary) } else { Vec::new() };
+        Extra::of_study(run, summary).into_iter().chain(published).collect()
     }
 
     fn tell(&self, text: &str) -> anyhow::Result<()> {

@@ -13,6 +13,7 @@ use claviger_lab::run::journal::{Journal, State};
 use claviger_lab::run::measure::{self, Hands, Tick};
 use claviger_lab::run::plan::{FILES, MEMORY, Prepared, SWEEP, Wishes};
 use claviger_lab::run::{Backing, Caches, Level, Plan, stored};
+use claviger_lab::study;
 use claviger_lab::summary::Summary;
 
 use super::device::may_be_lost;
@@ -38,6 +39,7 @@ const PAGE: &str = "report.html";
   claviger lab run --facility LUKS2 --facility gocryptfs --workload dd
   claviger lab run --preset sweep
   claviger lab run --preset files --standard
+  claviger lab run --study tresorsgx --standard --dir /srv/scratch
   claviger lab run --resume claviger-lab-2026-11-22-030000
   claviger lab run --thorough --dry-run")]
 pub struct Args {
@@ -53,6 +55,9 @@ pub struct Args {
     /// Measure the facilities and workloads of this preset, where none is named
     #[arg(long, value_enum, value_name = "PRESET")]
     preset: Option<Preset>,
+    /// Repeat this published study, whole: a name that `claviger lab list` shows, or a file of your own
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "preset")]
+    study: Option<String>,
     /// Measure this facility, or `all` (may be given again); its baseline comes by itself [default: LUKS2 and VeraCrypt of
     /// --quick, otherwise our formats with their default ciphers and other programs that are installed]
     #[arg(long, value_name = "NAME")]
@@ -72,13 +77,13 @@ pub struct Args {
     /// Answer the question with yes
     #[arg(long, requires = "force")]
     yes: bool,
-    /// Share of the size of the studies' data sets [default: 0.01, 0.1 or 1, by level]
+    /// Share of the size of the studies' data sets [default: 0.01, 0.05 or 1, by level, or what a study says]
     #[arg(long, value_name = "SHARE")]
     scale: Option<f64>,
     /// Size of each volume [default: what the workloads need]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
-    /// Passes of everything at least, and at most [default: 5:7, 5:15 or 5:25, by level]
+    /// Passes of everything at least, and at most [default: 5:7, 5:10 or 5:25, by level, or what a study says]
     #[arg(long, value_name = "MIN[:MAX]", value_parser = repeats)]
     repeats: Option<(usize, Option<usize>)>,
     /// A figure is steady where its relative standard deviation is at most this [default: 3]
@@ -92,7 +97,7 @@ pub struct Args {
     out: Option<PathBuf>,
     /// Resume the run in this folder
     #[arg(long, value_name = "FOLDER", group = "loses", conflicts_with_all = [
-        "quick", "standard", "thorough", "preset", "facility", "workload", "dir", "device", "scale", "size", "repeats", "steady", "seed",
+        "quick", "standard", "thorough", "preset", "study", "facility", "workload", "dir", "device", "scale", "size", "repeats", "steady", "seed",
         "out", "dry_run",
     ])]
     resume: Option<PathBuf>,
@@ -132,7 +137,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             (prepared, folder.clone(), journal, state)
         }
         None => {
-            let plan = args.wishes()?.plan(&catalogue)?;
+            let plan = args.wishes(&catalogue)?.plan(&catalogue)?;
             let prepared = Prepared::of(plan, &catalogue, &program)?;
             tell_plan(&prepared, None);
             if args.dry_run {
@@ -149,7 +154,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     measure::tidy_up(&prepared.plan).iter().for_each(|left| warn(left));
     carry_out(&prepared, &mut journal, &mut state, &program, &folder)?;
     let summary = Summary::of(&state.run);
-    let report = RunReport { run: &state.run, summary: &summary, extras: &[] };
+    let extras = Extra::of_study(&state.run, &summary);
+    let report = RunReport { run: &state.run, summary: &summary, extras: &extras };
     write_reports(&report, &folder)?;
     print(args.json, args.csv, &report, || report.text(), || report.cells_csv())?;
     let page = folder.join(PAGE);
@@ -158,7 +164,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
-    fn wishes(&self) -> anyhow::Result<Wishes> {
+    fn wishes(&self, catalogue: &Catalogue) -> anyhow::Result<Wishes> {
         let level = match (self.standard, self.thorough) {
             (_, true) => Level::Thorough,
             (true, _) => Level::Standard,
@@ -176,6 +182,7 @@ impl Args {
                 Preset::Sweep => SWEEP,
                 Preset::Files => FILES,
             }),
+            study: self.study.as_ref().map(|name| study::find(name, catalogue)).transpose()?,
             facilities: self.facility.clone(),
             workloads: self.workload.clone(),
             scale: self.scale,
@@ -241,11 +248,13 @@ fn tell_plan(prepared: &Prepared, resumed: Option<&State>) {
     };
     let estimate = prepared.estimate();
     let time = |seconds: f64| size::duration(Duration::from_secs_f64(seconds));
-    let mut lines = vec![
+    let study = plan.study.as_ref().map(|study| format!("the study: {}", study.title));
+    let mut lines: Vec<String> = study.into_iter().collect();
+    lines.extend([
         format!("facilities: {facilities}"),
         format!("workloads: {workloads}"),
         format!("volumes of {} {backing}", size::short(plan.size)),
-    ];
+    ]);
     lines.extend(left_out);
     if plan.caches == Caches::Warm {
         lines.push("the page cache is not dropped, which requires root: reads may come from memory".into());
@@ -304,15 +313,17 @@ fn carry_out(
 
 /// Everything, in files beside the journal. In the page, published figures are laid beside.
 fn write_reports(report: &RunReport<'_>, folder: &Path) -> claviger_engine::Result<()> {
-    let published = Extra::published(report.run, report.summary);
+    let mut extras = report.extras.to_vec();
+    extras.extend(Extra::published(report.run, report.summary));
+    let study = report.run.plan.study.as_ref().map(|_| ("study.csv", report.study_csv()));
     let files = [
         ("run.json", report.json()?),
         ("report.txt", report.text()),
         ("report.csv", report.cells_csv()),
         ("samples.csv", report.samples_csv()),
-        (PAGE, RunReport { extras: &published, ..*report }.html()?),
+        (PAGE, RunReport { extras: &extras, ..*report }.html()?),
     ];
-    files.iter().try_for_each(|(name, text)| stored::write(&folder.join(name), text))
+    files.iter().chain(&study).try_for_each(|(name, text)| stored::write(&folder.join(name), text))
 }
 
 #[cfg(test)]

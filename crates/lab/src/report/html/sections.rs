@@ -9,7 +9,7 @@ use crate::benchmark::Row;
 use crate::report::facts::counted;
 use crate::report::panels::{Kind, Panel, Scale, axis_words, in_series, layer, once, panels, place, plain, tick};
 use crate::report::run::{RunReport, loss_interval, loss_text};
-use crate::report::{percent, rate, size};
+use crate::report::{BarChart, Chart, ChartBar, ChartPoint, LineChart, percent, rate, size};
 use crate::run::{Axis, Case, Trace, Unit, WorkloadRecord};
 use crate::statistics::{Verdict, median};
 use crate::summary::{Cell, case_words};
@@ -469,6 +469,53 @@ pub(super) fn ciphers(rows: &[Row]) -> Result<Option<Ciphers>> {
         first.acceleration.word()
     );
     Ok(Some(Ciphers { about, figures: vec![figure] }))
+}
+
+/// Bars of a table that is no workload's; those that were published look like a baseline.
+pub(super) fn extra_chart(chart: &Chart) -> Result<String> {
+    match chart {
+        Chart::Bars(bars) => extra_bars(bars),
+        Chart::Lines(charts) => charts.iter().map(extra_lines).collect(),
+    }
+}
+
+/// Lines of a table that is no workload's.
+fn extra_lines<'a>(chart: &'a LineChart) -> Result<String> {
+    let point = |(x, [value, low, high]): &ChartPoint| (*x, Figure { value: *value, low: *low, high: *high });
+    let line = |(n, (name, points)): (usize, &'a (String, Vec<ChartPoint>))| Line {
+        name,
+        look: Look::of_facility(n),
+        points: points.iter().map(point).collect(),
+    };
+    let lines: Vec<Line> = chart.lines.iter().enumerate().map(line).collect();
+    let mut xs: Vec<f64> = once(lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x));
+    xs.sort_by(f64::total_cmp);
+    let across = Across { ticks: xs.iter().map(|x| (*x, tick(Axis::Block, *x))).collect(), what: "" };
+    let about =
+        About { title: &chart.title, description: "A line for each column, with a band for the 95 % interval." };
+    charts::lines(&about, &chart.unit, Upward::Figures, &across, &lines)
+}
+
+fn extra_bars<'a>(chart: &'a BarChart) -> Result<String> {
+    let group = |(heading, bars): &'a (String, Vec<ChartBar>)| Group {
+        heading: heading.clone(),
+        bars: bars.iter().map(chart_bar).collect(),
+    };
+    let groups: Vec<Group> = chart.groups.iter().map(group).collect();
+    let about = About { title: &chart.title, description: "What was measured here, and what the study published." };
+    charts::bars(&about, "", Shape::BarsByGroup, &groups)
+}
+
+fn chart_bar(bar: &ChartBar) -> Bar<'_> {
+    let [value, low, high] = bar.figure;
+    Bar {
+        name: &bar.name,
+        layer: "",
+        look: if bar.published { Look::of_baseline(0) } else { Look::of_facility(0) },
+        figures: vec![Figure { value, low, high }],
+        text: bar.text.clone(),
+        sure: true,
+    }
 }
 
 /// The losses of each facility in each workload, in one table; nothing where there are none.

@@ -6,9 +6,12 @@ use claviger_engine::Result;
 
 use super::{LARGE, MIB, cache_note, demand, drop_caches, long_enough, mark, sequential, smallest};
 use crate::facility::Target;
+use crate::report::size;
+use crate::run::plan::at_scale;
 use crate::run::{Axis, Case, Level, Measure, Plan};
 use crate::statistics::median;
-use crate::transfer::{Device, Direction, Transfer, Written};
+use crate::study::{Content, Parameters};
+use crate::transfer::{Data, Device, Direction, Transfer, Written};
 use crate::workloads::{Lab, On, Outcome, Workload};
 
 /// The block sizes of the BSI's study, and that of a large copy.
@@ -16,6 +19,12 @@ const BLOCKS: &[usize] = &[512, 1024, 2048, 4096, 8192, 16384, 32768, LARGE];
 
 /// The ends of them, and the sector of today's disks.
 const QUICK_BLOCKS: &[usize] = &[512, 4096, 32768, LARGE];
+
+/// What a study can set in both.
+const PARAMETERS: &[&str] = &["size", "blocks", "seconds", "repetitions", "data"];
+
+/// What is written where nobody says otherwise.
+const RANDOM: [Content; 1] = [Content::Random];
 
 /// The sweep over block sizes.
 pub struct Dd;
@@ -25,13 +34,15 @@ pub struct TresorSgx;
 
 /// How much of it.
 struct Extent {
-    blocks: &'static [usize],
+    blocks: Vec<usize>,
     /// Bytes of a transfer.
     size: u64,
     /// When a transfer ends even if not all bytes have moved, in seconds.
     limit_s: f64,
     /// How often each is made.
     repetitions: usize,
+    /// What is written.
+    data: Vec<Content>,
 }
 
 impl Extent {
@@ -41,7 +52,14 @@ impl Extent {
             Level::Standard => (BLOCKS, 128 * MIB, 1.0),
             Level::Thorough => (BLOCKS, 500_000_000, 30.0),
         };
-        Self { blocks, size: cap(size, plan), limit_s, repetitions: 1 }
+        let level = Self {
+            blocks: blocks.to_vec(),
+            size: at_level(size, plan),
+            limit_s,
+            repetitions: 1,
+            data: RANDOM.to_vec(),
+        };
+        level.with(plan.parameters(Dd.name()), plan)
     }
 
     fn of_tresor_sgx(plan: &Plan) -> Self {
@@ -50,7 +68,24 @@ impl Extent {
             Level::Standard => (100_000_000, 2.0, 5),
             Level::Thorough => (100_000_000, 10.0, 24),
         };
-        Self { blocks: &[LARGE], size: cap(size, plan), limit_s, repetitions }
+        let level =
+            Self { blocks: vec![LARGE], size: at_level(size, plan), limit_s, repetitions, data: RANDOM.to_vec() };
+        level.with(plan.parameters(TresorSgx.name()), plan)
+    }
+
+    /// With what a study sets: what it does not is the level's.
+    fn with(self, study: Option<&Parameters>, plan: &Plan) -> Self {
+        let Some(study) = study else { return self };
+        let size = study.size.map_or(self.size, |size| cap(((size as f64 * plan.scale) as u64).max(MIB), plan));
+        let mut blocks = if study.blocks.is_empty() { self.blocks } else { study.blocks.clone() };
+        blocks.iter_mut().for_each(|block| *block = (*block).min(size as usize));
+        Self {
+            blocks,
+            size,
+            limit_s: study.seconds.unwrap_or(self.limit_s),
+            repetitions: study.repetitions.unwrap_or(self.repetitions),
+            data: if study.data.is_empty() { self.data } else { study.data.clone() },
+        }
     }
 
     fn estimate_s(&self) -> f64 {
@@ -59,8 +94,13 @@ impl Extent {
             let size = self.size as f64;
             (size / 200e6).max(size / *block as f64 / 25e3).clamp(super::LEAST_S, self.limit_s) * 2.0
         };
-        self.blocks.iter().map(transfer).sum::<f64>() * self.repetitions as f64
+        self.blocks.iter().map(transfer).sum::<f64>() * (self.repetitions * self.data.len()) as f64
     }
+}
+
+/// A size of the level, at the plan's scale.
+fn at_level(size: u64, plan: &Plan) -> u64 {
+    cap(at_scale(size, plan).max(MIB), plan)
 }
 
 /// A size in whole large blocks, with which the volume is not full.
@@ -102,6 +142,10 @@ impl Workload for Dd {
         On::Bytes
     }
 
+    fn parameters(&self) -> &'static [&'static str] {
+        PARAMETERS
+    }
+
     fn estimate_s(&self, plan: &Plan) -> f64 {
         Extent::of_sweep(plan).estimate_s()
     }
@@ -125,12 +169,14 @@ impl Workload for TresorSgx {
     }
 
     fn measures(&self, plan: &Plan) -> String {
-        let Extent { size, repetitions, .. } = Extent::of_tresor_sgx(plan);
+        let Extent { blocks, size: moved, repetitions, .. } = Extent::of_tresor_sgx(plan);
+        let blocks: Vec<String> = blocks.iter().map(|block| size(*block as u64)).collect();
         format!(
-            "Writes (with a timed fdatasync) and reads {} MB in blocks of 1 MiB, {repetitions} times in a \
+            "Writes (with a timed fdatasync) and reads {} MB in blocks of {}, {repetitions} times in a \
              pass; the figure of a pass is the median of them. After the measurements of TresorSGX (2016: 24 \
              repetitions of 100 MB).",
-            size / 1_000_000
+            moved / 1_000_000,
+            blocks.join(", ")
         )
     }
 
@@ -141,6 +187,10 @@ impl Workload for TresorSgx {
 
     fn on(&self) -> On {
         On::Bytes
+    }
+
+    fn parameters(&self) -> &'static [&'static str] {
+        PARAMETERS
     }
 
     fn estimate_s(&self, plan: &Plan) -> f64 {
@@ -159,10 +209,22 @@ impl Workload for TresorSgx {
 fn run(target: &mut Target, lab: &Lab, extent: &Extent) -> Result<Outcome> {
     let surface = target.bytes()?;
     let mut device = surface.device()?;
-    let extent = Extent { size: extent.size.min(surface.len / MIB * MIB), ..*extent };
+    let size = extent.size.min(surface.len / MIB * MIB);
+    let blocks = extent.blocks.iter().map(|block| (*block).min(size as usize)).collect();
+    let extent = Extent { size, blocks, data: extent.data.clone(), ..*extent };
     let direct = surface.direct;
-    let mut outcome =
-        Sweep { device: &mut *device, direct, lab, extent: &extent, written: Written::default() }.all()?;
+    let mut outcome = Outcome::default();
+    let zeros = Data::zeros();
+    for content in &extent.data {
+        let (data, series) = match content {
+            Content::Random => (&lab.data, ""),
+            Content::Zeros => (&zeros, "zeros"),
+        };
+        let written = Written::default();
+        let of_these = Sweep { device: &mut *device, direct, lab, extent: &extent, data, series, written }.all()?;
+        outcome.measures.extend(of_these.measures);
+        outcome.notes = of_these.notes;
+    }
     outcome.notes.extend(cache_note(target, direct));
     Ok(outcome)
 }
@@ -173,6 +235,9 @@ struct Sweep<'a> {
     direct: bool,
     lab: &'a Lab,
     extent: &'a Extent,
+    data: &'a Data,
+    /// What tells its figures from those of other data.
+    series: &'static str,
     /// What was written in this pass.
     written: Written,
 }
@@ -187,7 +252,7 @@ impl Sweep<'_> {
                 for (direction, samples) in Direction::BOTH.into_iter().zip(&mut samples) {
                     samples.push(self.transfer(direction, block)?);
                 }
-                demand(self.device, &self.lab.data, &self.written, self.extent.size)?;
+                demand(self.device, self.data, &self.written, self.extent.size)?;
             }
             outcome.measures.extend(samples.iter().filter_map(|samples| together(samples)));
         }
@@ -205,16 +270,16 @@ impl Sweep<'_> {
         let (bytes, took) = long_enough(self.lab, || match direction {
             Direction::Write => {
                 let mark = mark();
-                let moved = sequential(self.device, self.lab, &transfer, mark)?;
+                let moved = sequential(self.device, self.data, &transfer, mark)?;
                 self.written.add(moved.0, mark);
                 Ok(moved)
             }
             Direction::Read => {
                 drop_caches(self.lab, self.direct)?;
-                sequential(self.device, self.lab, &transfer, 0)
+                sequential(self.device, self.data, &transfer, 0)
             }
         })?;
-        Ok(Measure::rate(Case::new(direction.word()).at(Axis::Block, block as f64), bytes, took))
+        Ok(Measure::rate(Case::new(direction.word()).of(self.series).at(Axis::Block, block as f64), bytes, took))
     }
 }
 
@@ -239,14 +304,16 @@ mod tests {
     use crate::workloads::tests::lab;
 
     fn extent(repetitions: usize) -> Extent {
-        Extent { blocks: &[512, LARGE], size: 4 * MIB, limit_s: 0.05, repetitions }
+        Extent { blocks: vec![512, LARGE], size: 4 * MIB, limit_s: 0.05, repetitions, data: RANDOM.to_vec() }
     }
 
     #[test]
     fn a_sweep_gives_a_rate_for_each_block_size_and_direction() {
         let (mut device, lab, extent) = (Memory(vec![0; 4 << 20]), lab(), extent(2));
         let written = Written::default();
-        let mut sweep = Sweep { device: &mut device, direct: true, lab: &lab, extent: &extent, written };
+        let data = &lab.data;
+        let mut sweep =
+            Sweep { device: &mut device, direct: true, lab: &lab, extent: &extent, data, series: "", written };
         let measures = sweep.all().unwrap().measures;
         let cases: Vec<_> = measures.iter().map(|m| (m.case.operation.as_str(), m.case.x.unwrap())).collect();
         assert_eq!(cases, [("write", 512.0), ("read", 512.0), ("write", 1048576.0), ("read", 1048576.0)]);
@@ -269,10 +336,26 @@ mod tests {
     }
 
     #[test]
+    fn a_study_sets_what_is_moved_and_its_scale_counts() {
+        let of = |text: &str, scale: f64| {
+            let study = Some(toml::from_str::<Parameters>(text).unwrap());
+            let plan = Plan { scale, size: 1 << 30, ..lab().plan };
+            let Extent { blocks, size, limit_s, repetitions, .. } = extent(2).with(study.as_ref(), &plan);
+            (blocks, size, limit_s, repetitions)
+        };
+        let whole = "size = 104857600\nblocks = [104857600]\nseconds = 600\nrepetitions = 1";
+        assert_eq!(of(whole, 1.0), (vec![100 << 20], 100 << 20, 600.0, 1));
+        assert_eq!(of(whole, 0.1), (vec![10 << 20], 10 << 20, 600.0, 1), "one request, however large");
+        assert_eq!(of("blocks = [4096]", 0.1), (vec![4096], 4 * MIB, 0.05, 2), "the rest is the level's");
+    }
+
+    #[test]
     fn transfers_fit_into_the_volume() {
-        let small = Plan { size: 10 * MIB, level: Level::Thorough, ..lab().plan };
+        let small = Plan { size: 10 * MIB, level: Level::Thorough, scale: 1.0, ..lab().plan };
         assert!(Dd.room(&small) <= small.size && TresorSgx.room(&small) <= small.size && Dd.room(&small) > 0);
         assert_eq!(Dd.room(&Plan { size: 1 << 40, ..small.clone() }), 476 * MIB);
+        assert_eq!(Dd.room(&Plan { size: 1 << 40, scale: 0.1, ..small.clone() }), 47 * MIB, "the scale counts");
+        assert_eq!(Dd.room(&Plan { size: 1 << 40, scale: 0.01, level: Level::Quick, ..small.clone() }), 32 * MIB);
         assert!(Dd.estimate_s(&lab().plan) < 5.0);
     }
 }

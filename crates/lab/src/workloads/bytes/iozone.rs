@@ -96,11 +96,21 @@ impl Extent {
         let powers = |from: u64, to: u64, factor: u64| {
             std::iter::successors(Some(from), |size| Some(size * factor)).take_while(|&size| size <= to).collect()
         };
-        let (files, records, limit_s): (Vec<u64>, _, _) = match plan.level {
+        let (files, records, limit_s): (Vec<u64>, Vec<u64>, _) = match plan.level {
             Level::Quick => (vec![8 * MIB], vec![4 << 10, 64 << 10, MIB], 0.1),
             Level::Standard => (powers(MIB, 64 * MIB, 8), powers(4 << 10, 16 * MIB, 8), 0.2),
             Level::Thorough => (powers(64 << 10, 1 << 30, 2), powers(4 << 10, 16 * MIB, 2), 2.0),
         };
+        let study = plan.parameters(IozoneLike.name());
+        let files = study.filter(|study| !study.files.is_empty()).map_or(files, |study| {
+            let largest = study.files.iter().copied().max().unwrap_or_default() as f64 * plan.scale;
+            let kept = study.files.iter().enumerate().filter(|(i, file)| *i == 0 || **file as f64 <= largest);
+            kept.map(|(_, file)| *file).collect()
+        });
+        let records = study
+            .filter(|study| !study.blocks.is_empty())
+            .map_or(records, |study| study.blocks.iter().map(|block| *block as u64).collect());
+        let limit_s = study.and_then(|study| study.seconds).unwrap_or(limit_s);
         // The smallest is always there: without room for it nothing would be measured, and nobody told.
         let fits = |(i, file): &(usize, u64)| *i == 0 || *file <= plan.size / 4 * 3;
         Self { files: files.into_iter().enumerate().filter(fits).map(|(_, file)| file).collect(), records, limit_s }
@@ -157,6 +167,10 @@ impl Workload for IozoneLike {
 
     fn on(&self) -> On {
         On::Bytes
+    }
+
+    fn parameters(&self) -> &'static [&'static str] {
+        &["files", "blocks", "seconds"]
     }
 
     fn estimate_s(&self, plan: &Plan) -> f64 {

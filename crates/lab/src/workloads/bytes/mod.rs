@@ -8,6 +8,7 @@ mod dd;
 mod fio;
 mod hdparm;
 mod iozone;
+mod requests;
 mod scratch;
 mod seeks;
 
@@ -31,6 +32,7 @@ pub(super) static WORKLOADS: &[&dyn Workload] = &[
     &hdparm::Hdparm,
     &iozone::IozoneLike,
     &fio::Fio,
+    &requests::Requests,
     &seeks::Seeks,
     &scratch::Scratch,
 ];
@@ -102,9 +104,9 @@ fn long_enough(lab: &Lab, mut once: impl FnMut() -> Result<(u64, Elapsed)>) -> R
 }
 
 /// A sequential transfer, and what it took.
-fn sequential(device: &mut dyn Device, lab: &Lab, transfer: &Transfer, mark: u64) -> Result<(u64, Elapsed)> {
+fn sequential(device: &mut dyn Device, data: &Data, transfer: &Transfer, mark: u64) -> Result<(u64, Elapsed)> {
     let meter = Meter::start();
-    let moved = transfer::run(device, &lab.data, transfer, mark)?;
+    let moved = transfer::run(device, data, transfer, mark)?;
     Ok((moved.bytes, Elapsed { seconds: moved.took.as_secs_f64(), ..meter.elapsed() }))
 }
 
@@ -142,7 +144,7 @@ mod tests {
         let (mut device, lab) = (Memory(vec![0; 4 << 20]), lab());
         let whole = Transfer { direction: Direction::Write, block: LARGE, size: 4 << 20, limit: Duration::MAX };
         let (mark, mut written) = (mark(), Written::default());
-        written.add(sequential(&mut device, &lab, &whole, mark).unwrap().0, mark);
+        written.add(sequential(&mut device, &lab.data, &whole, mark).unwrap().0, mark);
         demand(&mut device, &lab.data, &written, 4 << 20).unwrap();
         device.0[1_000_000] ^= 1;
         let error = demand(&mut device, &lab.data, &written, 4 << 20).unwrap_err();

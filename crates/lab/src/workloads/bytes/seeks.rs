@@ -208,7 +208,7 @@ fn transfer(surface: &Surface, lab: &Lab, direction: Direction, len: u64, writte
     let mut device = surface.device()?;
     let transfer = Transfer { direction, block: SEQUENTIAL, size: len, limit: Duration::MAX };
     let mark = mark();
-    let (bytes, took) = sequential(&mut *device, lab, &transfer, mark)?;
+    let (bytes, took) = sequential(&mut *device, &lab.data, &transfer, mark)?;
     if direction == Direction::Write {
         written.add(bytes, mark);
     }

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use claviger_engine::{Error, ErrorKind, Result};
 use claviger_uml::{COMPILER, KERNEL};
@@ -22,6 +23,9 @@ pub struct Boot;
 
 /// Seconds after which a guest that has not finished is killed.
 const PATIENCE: &str = "600";
+
+/// A guest that tells nothing for so long hangs: no step takes a tenth of it.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// Bytes of a request while the image is copied.
 const BLOCK: usize = 1 << 20;
@@ -137,7 +141,7 @@ fn boot(disk: &Path, lab: &Lab, with_shim: bool) -> Result<Ran> {
     command.args(["mem=256M", "uml_dir=.", "umid=guest", "ubd0d=disk", "root=/dev/ubda", "rootfstype=ext4", "rw"]);
     command.arg(format!("init={}", debian::INIT));
     command.args(["con=null", "con0=null,fd:1", "quiet", "panic=-1", "noreboot"]);
-    program::run(&mut command, lab.cancelled)
+    program::run_while_heard(&mut command, SILENCE, lab.cancelled)
 }
 
 /// Words that bind a process and all of its children to the life of this one.

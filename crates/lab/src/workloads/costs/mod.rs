@@ -2,6 +2,7 @@
 //! on it.
 
 mod boot;
+mod ciphers;
 mod debian;
 mod memory;
 mod processes;
@@ -18,7 +19,7 @@ use crate::transfer::Data;
 
 /// All of them.
 pub(super) static WORKLOADS: &[&dyn Workload] =
-    &[&setup::Setup, &unlock::Unlock, &memory::Memory, &processor::Processor, &boot::Boot];
+    &[&setup::Setup, &unlock::Unlock, &memory::Memory, &processor::Processor, &boot::Boot, &ciphers::Ciphers];
 
 /// The size of the small volumes that are measured besides the one of the plan, in bytes.
 const SMALL: u64 = 64 << 20;

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use claviger_engine::{Error, Result};
 
-use super::{by_level, in_fresh_folder, scaled};
+use super::{by_level, in_fresh_folder, size_for};
 use crate::facility::Target;
 use crate::meter::Elapsed;
 use crate::program::{self, Said};
@@ -151,6 +151,10 @@ impl Workload for Bonnie {
         Some(format!("bonnie++ {}", version.trim()))
     }
 
+    fn parameters(&self) -> &'static [&'static str] {
+        &["size", "count", "characters"]
+    }
+
     fn estimate_s(&self, plan: &Plan) -> f64 {
         let extent = Extent::of(plan);
         let characters = if extent.characters { 8.0 } else { 0.0 };
@@ -169,10 +173,12 @@ impl Workload for Bonnie {
 
 impl Extent {
     fn of(plan: &Plan) -> Self {
+        let study = plan.parameters(Bonnie.name()).cloned().unwrap_or_default();
+        let scaled_count = |count: u64| ((count as f64 * plan.scale) as u64).max(1);
         Self {
-            mib: scaled(FULL, plan.scale, 32 << 20) >> 20,
-            files: by_level(plan.level, 8, 16, 64),
-            characters: plan.level != Level::Quick,
+            mib: size_for(&Bonnie, plan, FULL, 32 << 20) >> 20,
+            files: study.count.map_or(by_level(plan.level, 8, 16, 64), scaled_count),
+            characters: study.characters.unwrap_or(plan.level != Level::Quick),
         }
     }
 

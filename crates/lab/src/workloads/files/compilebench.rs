@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use claviger_engine::{Error, Result};
 
 use super::content::{self, BLOCK, Entry, Shape};
-use super::{by_level, in_fresh_folder, read, remove, scaled, written};
+use super::{by_level, in_fresh_folder, read, remove, size_for, written};
 use crate::facility::Target;
 use crate::meter::Elapsed;
 use crate::random::Random;
-use crate::run::{Case, Level, Measure, Plan};
+use crate::run::{Case, Measure, Plan};
 use crate::transfer::SECTOR;
 use crate::workloads::{Lab, On, Outcome, Workload};
 
@@ -40,7 +40,7 @@ impl Workload for CompilebenchLike {
     }
 
     fn measures(&self, plan: &Plan) -> String {
-        let (trees, size) = (trees(plan.level), size(plan));
+        let (trees, size) = (trees(plan), size(plan));
         format!(
             "{trees} source trees of {} files, {} MB each: created, compiled (object files are written into {COMPILED} % of the places), \
              read, patched ({PATCHED} % of the files are written anew), looked at, cleaned (the object files go), read again and \
@@ -60,27 +60,32 @@ impl Workload for CompilebenchLike {
         On::Files
     }
 
+    fn parameters(&self) -> &'static [&'static str] {
+        &["size", "count"]
+    }
+
     fn estimate_s(&self, plan: &Plan) -> f64 {
-        trees(plan.level) as f64 * size(plan) as f64 / 12e6 + 0.5
+        trees(plan) as f64 * size(plan) as f64 / 12e6 + 0.5
     }
 
     fn room(&self, plan: &Plan) -> u64 {
         // Sources, objects, and the file system's blocks.
-        trees(plan.level) as u64 * size(plan) * 4 + (4 << 20)
+        trees(plan) as u64 * size(plan) * 4 + (4 << 20)
     }
 
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        let (trees, size) = (trees(lab.plan.level), size(&lab.plan));
+        let (trees, size) = (trees(&lab.plan), size(&lab.plan));
         in_fresh_folder(&target.folder()?, |folder| Trees::new(folder, trees, size, lab).all_steps())
     }
 }
 
-fn trees(level: Level) -> usize {
-    by_level(level, 2, 5, 10)
+fn trees(plan: &Plan) -> usize {
+    let study = plan.parameters(CompilebenchLike.name()).and_then(|study| study.count);
+    study.map_or(by_level(plan.level, 2, 5, 10), |count| count as usize)
 }
 
 fn size(plan: &Plan) -> u64 {
-    scaled(FULL, plan.scale, 6_000_000)
+    size_for(&CompilebenchLike, plan, FULL, 6_000_000)
 }
 
 /// The trees, and what is in each.

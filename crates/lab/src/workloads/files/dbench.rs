@@ -9,7 +9,7 @@ use super::{by_level, in_fresh_folder};
 use crate::facility::Target;
 use crate::meter::Elapsed;
 use crate::program::{self, Said};
-use crate::run::{Axis, Case, Level, Measure, Plan, Unit};
+use crate::run::{Axis, Case, Measure, Plan, Unit};
 use crate::workloads::{Lab, On, Outcome, Workload};
 
 /// Dbench.
@@ -17,6 +17,9 @@ pub(super) struct Dbench;
 
 /// Bytes that a client's files take, about: found with du while eight ran.
 const CLIENT: u64 = 24 << 20;
+
+/// The shortest time of a run in seconds: its figure does without the last one.
+const LEAST_S: f64 = 3.0;
 
 impl Workload for Dbench {
     fn name(&self) -> &'static str {
@@ -28,12 +31,12 @@ impl Workload for Dbench {
     }
 
     fn measures(&self, plan: &Plan) -> String {
-        let clients: Vec<String> = clients(plan.level).iter().map(ToString::to_string).collect();
+        let clients: Vec<String> = clients(plan).iter().map(ToString::to_string).collect();
         format!(
             "Throughput of {} clients that do what a file server did for an office (NetBench), {} s each, and the longest time that one \
              request took. Ahlstedt and Granath Karlsson 2013 ran it with 1, 6, 12, 48, 128 and 256 clients.",
             clients.join(", "),
-            seconds(plan.level)
+            seconds(plan)
         )
     }
 
@@ -54,34 +57,45 @@ impl Workload for Dbench {
         program::version(Command::new("dbench").arg("--help"))
     }
 
+    fn parameters(&self) -> &'static [&'static str] {
+        &["clients", "seconds"]
+    }
+
     fn estimate_s(&self, plan: &Plan) -> f64 {
         // A fifth of the time is added to warm up; to start and to delete takes longer with more clients.
-        let each = |clients: &u32| f64::from(seconds(plan.level)) * 1.2 + 1.0 + f64::from(*clients) / 20.0;
-        clients(plan.level).iter().map(each).sum()
+        let each = |clients: &u32| f64::from(seconds(plan)) * 1.2 + 1.0 + f64::from(*clients) / 20.0;
+        clients(plan).iter().map(each).sum()
     }
 
     fn room(&self, plan: &Plan) -> u64 {
-        clients(plan.level).iter().map(|clients| u64::from(*clients) * CLIENT).max().unwrap_or(0) + (4 << 20)
+        clients(plan).iter().map(|clients| u64::from(*clients) * CLIENT).max().unwrap_or(0) + (4 << 20)
     }
 
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
         let folder = target.folder()?;
         let mut outcome = Outcome::default();
-        for clients in clients(lab.plan.level) {
-            let of_these = in_fresh_folder(&folder, |fresh| dbench(fresh, *clients, seconds(lab.plan.level), lab))?;
+        for clients in clients(&lab.plan) {
+            let of_these = in_fresh_folder(&folder, |fresh| dbench(fresh, clients, seconds(&lab.plan), lab))?;
             outcome.measures.extend(of_these);
         }
         Ok(outcome)
     }
 }
 
-fn clients(level: Level) -> &'static [u32] {
-    by_level(level, &[1, 6], &[1, 6, 12, 48], &[1, 6, 12, 48, 128, 256])
+fn clients(plan: &Plan) -> Vec<u32> {
+    let level = by_level(plan.level, &[1, 6][..], &[1, 6, 12, 48], &[1, 6, 12, 48, 128, 256]);
+    let Some(study) = plan.parameters(Dbench.name()).filter(|study| !study.clients.is_empty()) else {
+        return level.to_vec();
+    };
+    // Those whose files fit, and the first, so that somebody is told where there is no room at all.
+    let fits = |clients: u32| u64::from(clients) * CLIENT <= plan.size / 2;
+    study.clients.iter().enumerate().filter(|(i, clients)| *i == 0 || fits(**clients)).map(|(_, n)| *n).collect()
 }
 
 /// Seconds for each number of clients. Its figure does without the last one.
-fn seconds(level: Level) -> u32 {
-    by_level(level, 3, 6, 30)
+fn seconds(plan: &Plan) -> u32 {
+    let study = plan.parameters(Dbench.name()).and_then(|study| study.seconds);
+    study.map_or(by_level(plan.level, 3, 6, 30), |seconds| (seconds * plan.scale).max(LEAST_S) as u32)
 }
 
 fn dbench(folder: &Path, clients: u32, seconds: u32, lab: &Lab) -> Result<Vec<Measure>> {

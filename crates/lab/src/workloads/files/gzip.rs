@@ -1,18 +1,19 @@
 //! A large file, compressed and decompressed by gzip.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use claviger_engine::{Error, Result};
 
-use super::{content, flush, in_fresh_folder, made_once, scaled, written};
+use super::{content, flush, in_fresh_folder, made_once, size_for, written};
 use crate::facility::Target;
-use crate::meter::Elapsed;
+use crate::meter::{Elapsed, Meter};
 use crate::program;
 use crate::random::Random;
 use crate::run::{Case, Measure, Plan};
+use crate::study::Content;
 use crate::workloads::{Lab, On, Outcome, Workload};
 
 /// A large file and gzip.
@@ -54,6 +55,12 @@ impl Workload for Gzip {
     }
 
     fn measures(&self, plan: &Plan) -> String {
+        if zeros(plan) {
+            let mb = size(plan) / 1_000_000;
+            return format!(
+                "Seconds that gzip takes to compress a file of {mb} MB of zeros, whose output is thrown away."
+            );
+        }
         format!(
             "Seconds that gzip takes to compress a file of {} MB, half of it noise, and to decompress it, from the facility to the \
              facility, with the flush to the store; and how many processors were busy meanwhile. Ahlstedt and Granath Karlsson \
@@ -79,6 +86,10 @@ impl Workload for Gzip {
         program::version(Command::new("gzip").arg("--version"))
     }
 
+    fn parameters(&self) -> &'static [&'static str] {
+        &["size", "data"]
+    }
+
     fn estimate_s(&self, plan: &Plan) -> f64 {
         size(plan) as f64 / 20e6 + 0.2
     }
@@ -88,12 +99,22 @@ impl Workload for Gzip {
     }
 
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        in_fresh_folder(&target.folder()?, |folder| compress_decompress(folder, size(&lab.plan), lab))
+        let size = size(&lab.plan);
+        let zeros = zeros(&lab.plan);
+        in_fresh_folder(&target.folder()?, |folder| match zeros {
+            true => compress_zeros(folder, size, lab),
+            false => compress_decompress(folder, size, lab),
+        })
     }
 }
 
+/// Whether a study wants a file of zeros, compressed into nothing.
+fn zeros(plan: &Plan) -> bool {
+    plan.parameters(Gzip.name()).is_some_and(|study| study.data == [Content::Zeros])
+}
+
 fn size(plan: &Plan) -> u64 {
-    scaled(FULL, plan.scale, 4_000_000)
+    size_for(&Gzip, plan, FULL, 4_000_000)
 }
 
 fn compress_decompress(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
@@ -110,6 +131,23 @@ fn compress_decompress(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
         Measure::time(Case::new("decompress"), size + packed, decompress),
         Measure::cpu_share(Case::new("compress, processors busy"), compress),
         Measure::cpu_share(Case::new("decompress, processors busy"), decompress),
+    ];
+    Ok(Outcome { measures, ..Outcome::default() })
+}
+
+/// A file of zeros, compressed into nothing: what is left is how fast it is read.
+fn compress_zeros(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
+    let file = folder.join("file");
+    let make = || std::io::copy(&mut std::io::repeat(0).take(size), &mut File::create(&file)?);
+    make().map_err(|e| Error::from(e).at(&file))?;
+    flush(folder)?;
+    lab.drop_caches()?;
+    let meter = Meter::start();
+    program::run(Command::new("sh").args(["-c", "gzip -c file > /dev/null"]).current_dir(folder), lab.cancelled)?;
+    let took = meter.elapsed();
+    let measures = vec![
+        Measure::time(Case::new("compress").of("zeros"), size, took),
+        Measure::cpu_share(Case::new("compress, processors busy").of("zeros"), took),
     ];
     Ok(Outcome { measures, ..Outcome::default() })
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use claviger_engine::{Error, Result};
 
 use super::content::{self, Entry};
-use super::{in_fresh_folder, read, scaled, written};
+use super::{SIZE, in_fresh_folder, read, size_for, written};
 use crate::facility::Target;
 use crate::run::{Case, Measure, Plan};
 use crate::workloads::{Lab, On, Outcome, Workload};
@@ -47,6 +47,10 @@ impl Workload for LargeFile {
         On::Files
     }
 
+    fn parameters(&self) -> &'static [&'static str] {
+        SIZE
+    }
+
     fn estimate_s(&self, plan: &Plan) -> f64 {
         4.0 * size(plan) as f64 / 300e6 + 0.2
     }
@@ -61,7 +65,7 @@ impl Workload for LargeFile {
 }
 
 fn size(plan: &Plan) -> u64 {
-    scaled(FULL, plan.scale, 64_000_000)
+    size_for(&LargeFile, plan, FULL, 64_000_000)
 }
 
 fn write_read_copy(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {

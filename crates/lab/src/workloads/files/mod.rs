@@ -22,7 +22,7 @@ use claviger_engine::{Error, Result};
 
 use super::{Lab, Workload};
 use crate::meter::{Elapsed, Meter};
-use crate::run::Level;
+use crate::run::{Level, Plan};
 
 /// All of them.
 pub(super) static WORKLOADS: &[&dyn Workload] = &[
@@ -101,6 +101,15 @@ fn by_level<T>(level: Level, quick: T, standard: T, thorough: T) -> T {
         Level::Thorough => thorough,
     }
 }
+
+/// The bytes that a study sets for a workload, or `full`, scaled, at least `least`.
+fn size_for(workload: &dyn Workload, plan: &Plan, full: u64, least: u64) -> u64 {
+    let study = plan.parameters(workload.name()).and_then(|study| study.size);
+    scaled(study.unwrap_or(full), plan.scale, least)
+}
+
+/// What a study can set of a workload that moves so many bytes.
+const SIZE: &[&str] = &["size"];
 
 /// `full` bytes, scaled, at least `least`.
 fn scaled(full: u64, scale: f64, least: u64) -> u64 {

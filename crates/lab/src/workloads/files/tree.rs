@@ -5,7 +5,7 @@ use std::path::Path;
 use claviger_engine::Result;
 
 use super::content::{self, BLOCK, Shape};
-use super::{in_fresh_folder, read, remove, scaled, written};
+use super::{SIZE, in_fresh_folder, read, remove, size_for, written};
 use crate::facility::Target;
 use crate::run::{Case, Measure, Plan};
 use crate::workloads::{Lab, On, Outcome, Workload};
@@ -51,6 +51,10 @@ impl Workload for DirectoryTree {
         On::Files
     }
 
+    fn parameters(&self) -> &'static [&'static str] {
+        SIZE
+    }
+
     fn estimate_s(&self, plan: &Plan) -> f64 {
         size(plan) as f64 / 60e6 + 0.2
     }
@@ -65,7 +69,7 @@ impl Workload for DirectoryTree {
 }
 
 fn size(plan: &Plan) -> u64 {
-    scaled(FULL, plan.scale, 1_000_000)
+    size_for(&DirectoryTree, plan, FULL, 1_000_000)
 }
 
 fn write_read_delete(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {

@@ -6,7 +6,7 @@ use std::process::Command;
 use claviger_engine::Result;
 
 use super::content::{self, Entry, Shape};
-use super::{in_fresh_folder, made_once, remove, scaled, warm, written};
+use super::{SIZE, in_fresh_folder, made_once, remove, size_for, warm, written};
 use crate::facility::Target;
 use crate::program;
 use crate::run::{Case, Measure, Plan};
@@ -56,6 +56,10 @@ impl Workload for Unpack {
         program::version(Command::new("tar").arg("--version"))
     }
 
+    fn parameters(&self) -> &'static [&'static str] {
+        SIZE
+    }
+
     fn estimate_s(&self, plan: &Plan) -> f64 {
         size(plan) as f64 / 40e6 + 0.2
     }
@@ -70,7 +74,7 @@ impl Workload for Unpack {
 }
 
 fn size(plan: &Plan) -> u64 {
-    scaled(FULL, plan.scale, 12_000_000)
+    size_for(&Unpack, plan, FULL, 12_000_000)
 }
 
 fn unpack_delete(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {

@@ -1,0 +1,16 @@
+#!/bin/sh
+# The page on the repeated studies, from stored runs: tools/studies.sh PROGRAM FOLDER, where FOLDER has a NAME.json.gz for each.
+set -eu
+program=$1 folder=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+echo "# The studies, repeated"
+echo
+echo "Made by \`make studies\` from the runs in \`docs/studies\`. What each table is, and how a study is repeated, is in [the guide](guide/lab.md)."
+for run in "$folder"/*.json.gz; do
+    [ -e "$run" ] || { echo "$0: no run (*.json.gz) in $folder" >&2; exit 1; }
+    gzip -dc "$run" > "$work/run.json"
+    echo
+    "$program" lab report "$work/run.json" --markdown
+done
