@@ -1,5 +1,8 @@
 //! Chains of CBC (NIST SP 800-38A, 6.2), whatever cipher decrypts the blocks.
 
+/// Chains that are encrypted side by side: each is serial, so only others can fill a pipeline.
+pub(crate) const LANES: usize = 32;
+
 /// Panics unless `run` is a chain of `sector` bytes for each IV, in whole blocks of `block` bytes.
 #[track_caller]
 pub(crate) fn assert_chains(block: usize, ivs: &[[u8; 16]], sector: usize, run: &[u8]) {
@@ -33,6 +36,48 @@ pub(crate) fn decrypt<const ROOM: usize>(
         xor(piece, &chain[..len]);
         chain.copy_within(len..len + block, 0);
         at += len;
+    }
+}
+
+/// Encrypts a chain of `sector` bytes for each IV, of which the first bytes count, as many as a block has. `encrypt_blocks` is given
+/// one block of each of several chains and encrypts each block by itself.
+pub(crate) fn encrypt(
+    block: usize,
+    ivs: &[[u8; 16]],
+    sector: usize,
+    run: &mut [u8],
+    encrypt_blocks: impl Fn(&mut [u8]),
+) {
+    assert_chains(block, ivs, sector, run);
+    for (ivs, run) in ivs.chunks(LANES).zip(run.chunks_mut((LANES * sector).max(1))) {
+        match block {
+            8 => encrypt_lanes::<8>(ivs, sector, run, &encrypt_blocks),
+            _ => encrypt_lanes::<16>(ivs, sector, run, &encrypt_blocks),
+        }
+    }
+}
+
+/// Encrypts at most [`LANES`] chains: one block of each is gathered into a row, which is encrypted with one call and scattered back.
+fn encrypt_lanes<const BLOCK: usize>(
+    ivs: &[[u8; 16]],
+    sector: usize,
+    run: &mut [u8],
+    encrypt_blocks: &impl Fn(&mut [u8]),
+) {
+    // Two rows in turn: what was encrypted last is what the next one is xored with.
+    let mut rows = [[[0u8; BLOCK]; LANES]; 2];
+    let [mut row, mut last] = rows.each_mut().map(|row| &mut row[..ivs.len()]);
+    last.iter_mut().zip(ivs).for_each(|(block, iv)| block.copy_from_slice(&iv[..BLOCK]));
+    for at in (0..sector).step_by(BLOCK) {
+        for (lane, (to, last)) in row.iter_mut().zip(&*last).enumerate() {
+            to.copy_from_slice(&run[lane * sector + at..][..BLOCK]);
+            xor(to, last);
+        }
+        encrypt_blocks(row.as_flattened_mut());
+        for (lane, block) in row.iter().enumerate() {
+            run[lane * sector + at..][..BLOCK].copy_from_slice(block);
+        }
+        std::mem::swap(&mut row, &mut last);
     }
 }
 

@@ -9,6 +9,54 @@ use crate::secret::{Secret, wipe_deep};
 /// Bytes of the prime, and of each number.
 pub const SIZE: usize = 32;
 
+/// The largest prime of 256 bits, modulo which secrets are shared here: 2^256 - 189. Any other would do.
+pub const PRIME: [u8; SIZE] = {
+    let mut prime = [255; SIZE];
+    prime[SIZE - 1] = 67;
+    prime
+};
+
+/// A random secret, and `count` shares of it modulo [`PRIME`], of which any `threshold` give it.
+///
+/// # Errors
+/// Those of `random`.
+///
+/// # Panics
+/// If the threshold is zero, or larger than the count.
+pub fn share<E>(
+    threshold: usize,
+    count: usize,
+    mut random: impl FnMut(&mut [u8]) -> Result<(), E>,
+) -> Result<(Secret, Vec<Secret>), E> {
+    assert!((1..=count).contains(&threshold), "a threshold among the shares");
+    let mut coefficients = Vec::with_capacity(threshold);
+    while coefficients.len() < threshold {
+        let mut number = Secret::zeroed(SIZE);
+        random(&mut number)?;
+        if number[..] < PRIME[..] {
+            coefficients.push(number);
+        }
+    }
+    let shares = (1..=count).map(|place| value(&coefficients, place)).collect();
+    wipe_deep();
+    Ok((coefficients.swap_remove(0), shares))
+}
+
+/// The share at a place: the place, and the polynomial's value there.
+#[inline(never)]
+fn value(coefficients: &[Secret], place: usize) -> Secret {
+    let params = FixedMontyParams::new(Odd::new(U256::from_be_slice(&PRIME)).expect("it is odd"));
+    let number = |number: &U256| FixedMontyForm::new(number, &params);
+    let place = number(&U256::from_u64(place as u64));
+    let value = coefficients.iter().rev().fold(number(&U256::ZERO), |value, coefficient| {
+        value.mul(&place).add(&number(&U256::from_be_slice(coefficient)))
+    });
+    let mut share = Secret::zeroed(2 * SIZE);
+    share[..SIZE].copy_from_slice(&place.retrieve().to_be_bytes());
+    share[SIZE..].copy_from_slice(&value.retrieve().to_be_bytes());
+    share
+}
+
 /// The secret that these shares give, which have to be as many as it takes: for each the place and the value. None if the numbers
 /// cannot be shares modulo this prime.
 pub fn combine(prime: &[u8; SIZE], shares: &[Secret]) -> Option<Secret> {
@@ -54,7 +102,7 @@ mod tests {
     use super::*;
 
     /// 2^255 - 19.
-    const PRIME: [u8; SIZE] = {
+    const OTHER: [u8; SIZE] = {
         let mut prime = [255; SIZE];
         prime[0] = 127;
         prime[SIZE - 1] = 237;
@@ -62,7 +110,7 @@ mod tests {
     };
 
     /// The value of 7 + 5x + 3x².
-    fn share(x: u8) -> Secret {
+    fn at(x: u8) -> Secret {
         let mut share = Secret::zeroed(2 * SIZE);
         share[SIZE - 1] = x;
         let value = 7 + 5 * u16::from(x) + 3 * u16::from(x) * u16::from(x);
@@ -73,12 +121,43 @@ mod tests {
     #[test]
     fn any_three_shares_of_a_parabola_give_it() {
         for places in [[1, 2, 3], [9, 4, 1], [20, 30, 40]] {
-            let secret = combine(&PRIME, &places.map(share)).expect("a secret");
+            let secret = combine(&OTHER, &places.map(at)).expect("a secret");
             assert_eq!((secret[SIZE - 1], secret[..SIZE - 1].iter().max()), (7, Some(&0)));
         }
-        assert!(combine(&PRIME, &[1, 2].map(share)).is_some_and(|secret| secret[SIZE - 1] != 7));
-        assert!(combine(&PRIME, &[1, 2, 1].map(share)).is_none(), "a place twice");
-        assert!(combine(&[2; SIZE], &[1, 2].map(share)).is_none(), "an even number");
-        assert!(combine(&PRIME, &[Secret::zeroed(63)]).is_none());
+        assert!(combine(&OTHER, &[1, 2].map(at)).is_some_and(|secret| secret[SIZE - 1] != 7));
+        assert!(combine(&OTHER, &[1, 2, 1].map(at)).is_none(), "a place twice");
+        assert!(combine(&[2; SIZE], &[1, 2].map(at)).is_none(), "an even number");
+        assert!(combine(&OTHER, &[Secret::zeroed(63)]).is_none());
+    }
+    #[test]
+    fn what_is_shared_comes_back_from_as_many_as_it_takes() {
+        let mut next = 7u8;
+        let mut random = |bytes: &mut [u8]| {
+            bytes.iter_mut().for_each(|byte| {
+                next = next.wrapping_mul(5).wrapping_add(1);
+                *byte = next;
+            });
+            Ok::<_, std::convert::Infallible>(())
+        };
+        for (threshold, count) in [(1, 1), (1, 3), (2, 2), (3, 5)] {
+            let (secret, shares) = share(threshold, count, &mut random).expect("it is infallible");
+            assert_eq!(shares.len(), count);
+            for some in shares.windows(threshold) {
+                assert!(combine(&PRIME, some).is_some_and(|combined| combined.same_as(&secret)));
+            }
+            let fewer = combine(&PRIME, &shares[..threshold - 1]).expect("a number");
+            assert!(!fewer.same_as(&secret));
+        }
+    }
+
+    /// What is no number modulo the prime is drawn again.
+    #[test]
+    fn a_number_that_is_too_large_is_drawn_again() {
+        let mut draws = [255, 1].into_iter();
+        let random = |bytes: &mut [u8]| {
+            bytes.fill(draws.next().expect("two draws"));
+            Ok::<_, std::convert::Infallible>(())
+        };
+        assert_eq!(share(1, 1, random).expect("it is infallible").0[..], [1; SIZE]);
     }
 }

@@ -67,9 +67,14 @@ pub trait BlockCipher: Send + Sync {
         }
     }
 
-    /// Up to how many chains [`BlockCipher::cbc_encrypt`] encrypts faster, one after the other, than they are side by side.
-    fn lone_chains(&self) -> usize {
-        1
+    /// Encrypts many chains of CBC, one of `sector` bytes for each IV. `sector` is a multiple of the block size and `run.len()` is
+    /// `ivs.len() * sector`.
+    fn cbc_encrypt_abreast(&self, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
+        chain::assert_chains(self.block_size(), ivs, sector, run);
+        match ivs {
+            [iv] => self.cbc_encrypt(iv, run),
+            _ => chain::encrypt(self.block_size(), ivs, sector, run, |blocks| self.encrypt_blocks(blocks)),
+        }
     }
 }
 

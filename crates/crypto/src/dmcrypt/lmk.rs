@@ -9,8 +9,9 @@
 use zeroize::Zeroize;
 
 use super::iv::Numbers;
+use crate::chain::LANES;
 use crate::ciphers::BlockCipher;
-use crate::modes::{self, SectorCipher, cbc, md5};
+use crate::modes::{self, SectorCipher, md5};
 use crate::secret::LockedBox;
 
 /// Size of a sector, in bytes.
@@ -73,13 +74,35 @@ impl SectorCipher for Lmk {
         SECTOR
     }
 
+    /// Sectors that have one key are as many apart as there are keys: those are encrypted side by side.
     fn encrypt(&self, first: u64, run: &mut [u8]) {
-        self.batches(first, run, |first, batch, ivs| {
-            self.ivs(first, batch, ivs);
-            for ((i, sector), iv) in (0..).zip(batch.chunks_exact_mut(SECTOR)).zip(ivs.chunks(1)) {
-                cbc::encrypt_sectors(self.cipher(first.wrapping_add(i)), iv, SECTOR, sector);
+        modes::assert_whole(run, SECTOR);
+        let (keys, window) = (self.ciphers.len(), self.wide_run());
+        let mut all = vec![[0; 16]; run.len().min(window) / SECTOR];
+        for (n, window) in run.chunks_mut(window).enumerate() {
+            let first = first.wrapping_add((n * keys * LANES) as u64);
+            let all = &mut all[..window.len() / SECTOR];
+            let batches = window.chunks(BATCH * SECTOR).zip(all.chunks_mut(BATCH));
+            for (i, (batch, ivs)) in batches.enumerate() {
+                self.ivs(first.wrapping_add((i * BATCH) as u64), batch, ivs);
             }
-        });
+            let sectors = window.as_chunks_mut::<SECTOR>().0;
+            for key in 0..keys.min(sectors.len()) {
+                let (mut ivs, mut lanes) = ([[0; 16]; LANES], [[0; SECTOR]; LANES]);
+                let mut count = 0;
+                for at in (key..sectors.len()).step_by(keys) {
+                    (ivs[count], lanes[count]) = (all[at], sectors[at]);
+                    count += 1;
+                }
+                let cipher = self.cipher(first.wrapping_add(key as u64));
+                cipher.cbc_encrypt_abreast(&ivs[..count], SECTOR, lanes[..count].as_flattened_mut());
+                sectors[key..].iter_mut().step_by(keys).zip(&lanes).for_each(|(sector, lane)| *sector = *lane);
+            }
+        }
+    }
+
+    fn wide_run(&self) -> usize {
+        self.ciphers.len() * LANES * SECTOR
     }
 
     fn decrypt(&self, first: u64, run: &mut [u8]) {

@@ -14,15 +14,9 @@
 //! - The header is one long chain with the area itself for everything: IV a0 ‖ a1 (or a0), whitening a1.
 
 use super::{Cascade, IvMode, SectorCipher, wipe};
-use crate::chain::{self, assert_chains, xor};
+use crate::chain::{self, LANES, assert_chains};
 use crate::ciphers::BlockCipher;
 use crate::secret::LockedBox;
-
-/// Sectors that are encrypted side by side: a chain is serial, so only other sectors can fill a pipeline.
-const LANES: usize = 32;
-
-/// Bytes of each sector that a group of lanes takes at a time: a cache line.
-const LINE: usize = 64;
 
 /// Bytes that are decrypted at a time.
 const PIECE: usize = 2 << 10;
@@ -31,17 +25,7 @@ const PIECE: usize = 2 << 10;
 /// as many as a block has. `sector` is a multiple of the block size and `run.len()` is `ivs.len() * sector`.
 pub fn encrypt_sectors(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
     assert_chains(cipher.block_size(), ivs, sector, run);
-    if ivs.len() <= cipher.lone_chains() && sector > 0 {
-        return ivs.iter().zip(run.chunks_exact_mut(sector)).for_each(|(iv, sector)| cipher.cbc_encrypt(iv, sector));
-    }
-    // Rows of one block from each sector. The last row encrypted is what the next one is xored with.
-    let mut rows = [[0u8; LANES * 16]; LINE / 8];
-    for (ivs, run) in ivs.chunks(LANES).zip(run.chunks_mut(LANES * sector)) {
-        match cipher.block_size() {
-            8 => encrypt_lanes::<8>(cipher, ivs, sector, run, &mut rows),
-            _ => encrypt_lanes::<16>(cipher, ivs, sector, run, &mut rows),
-        }
-    }
+    cipher.cbc_encrypt_abreast(ivs, sector, run);
 }
 
 /// The inverse of [`encrypt_sectors`].
@@ -177,40 +161,6 @@ impl SectorCipher for TrueCryptCbc {
                 decrypt_sectors(&**pass, ivs, self.sector_size, group);
             }
         });
-    }
-}
-
-/// Encrypts at most [`LANES`] sectors side by side: a cache line of each is gathered into rows of blocks of `BLOCK`
-/// bytes, every row encrypted with one call, and the rows scattered back.
-fn encrypt_lanes<const BLOCK: usize>(
-    cipher: &dyn BlockCipher,
-    ivs: &[[u8; 16]],
-    sector: usize,
-    run: &mut [u8],
-    rows: &mut [[u8; LANES * 16]],
-) {
-    let width = ivs.len() * BLOCK;
-    let mut previous = [0u8; LANES * 16];
-    for (block, iv) in previous.as_chunks_mut::<BLOCK>().0.iter_mut().zip(ivs) {
-        block.copy_from_slice(&iv[..BLOCK]);
-    }
-    for at in (0..sector).step_by(LINE) {
-        let line = LINE.min(sector - at);
-        for (lane, sector) in run.chunks_exact(sector).enumerate() {
-            for (row, block) in rows.iter_mut().zip(sector[at..][..line].as_chunks::<BLOCK>().0) {
-                row.as_chunks_mut::<BLOCK>().0[lane] = *block;
-            }
-        }
-        for row in &mut rows[..line / BLOCK] {
-            xor(&mut row[..width], &previous[..width]);
-            cipher.encrypt_blocks(&mut row[..width]);
-            previous[..width].copy_from_slice(&row[..width]);
-        }
-        for (lane, sector) in run.chunks_exact_mut(sector).enumerate() {
-            for (row, block) in rows.iter().zip(sector[at..][..line].as_chunks_mut::<BLOCK>().0) {
-                *block = row.as_chunks::<BLOCK>().0[lane];
-            }
-        }
     }
 }
 

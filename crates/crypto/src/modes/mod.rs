@@ -33,6 +33,12 @@ pub trait SectorCipher: Send + Sync {
     fn encrypt(&self, first: u64, run: &mut [u8]);
     /// Decrypts a run of whole sectors.
     fn decrypt(&self, first: u64, run: &mut [u8]);
+
+    /// Bytes that a run to encrypt should have at least, if that is possible: sectors that can be encrypted side by side may
+    /// lie far apart.
+    fn wide_run(&self) -> usize {
+        0
+    }
 }
 
 /// Encrypts and decrypts whole sectors in place, with an IV for each.

@@ -312,6 +312,29 @@ fn a_run_may_be_cut_anywhere_and_aes_instructions_do_not_matter() {
     }
 }
 
+/// Sectors of one key lie far apart and are encrypted side by side, as far as a run goes.
+#[test]
+fn long_runs_with_many_keys_are_what_their_sectors_are() {
+    let mut random = Random::new(3);
+    for (spec, key, first) in [("aes:64-cbc-lmk", 65 * 16, 7), ("serpent:4-cbc-lmk", 4 * 16, u64::MAX - 200)] {
+        let sectors = Sectors { size: 512, large_iv: false, iv_offset: 0 };
+        let key: Vec<u8> = random.bytes(key);
+        let cipher = Specification::parse(spec).expect("it is known");
+        let cipher = cipher.with_key(&key, sectors, Acceleration::On).expect("it fits");
+        for count in [63, 64, 65, cipher.wide_run() / 512, cipher.wide_run() / 512 + 130] {
+            let text = random.bytes(count * 512);
+            let (mut whole, mut alone) = (text.clone(), text.clone());
+            cipher.encrypt(first, &mut whole);
+            for (i, sector) in (0..).zip(alone.chunks_exact_mut(512)) {
+                cipher.encrypt(first.wrapping_add(i), sector);
+            }
+            assert!(whole == alone, "{spec}: {count} sectors");
+            cipher.decrypt(first, &mut whole);
+            assert!(whole == text, "{spec}: {count} sectors");
+        }
+    }
+}
+
 #[test]
 fn sectors_and_keys_that_do_not_fit_are_refused() {
     let refused = |spec: &str, key: usize, size: usize| {

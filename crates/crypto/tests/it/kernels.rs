@@ -153,6 +153,32 @@ fn cbc_is_ecb_and_what_came_before_at_every_length_and_alignment() {
     }
 }
 
+/// Chains side by side are each what it is alone.
+#[test]
+fn chains_side_by_side_are_what_they_are_alone() {
+    for cipher in CIPHERS {
+        let block = cipher.block_size;
+        let mut random = Random::new(block as u64 + 1);
+        let key = random.bytes(cipher.key_sizes[0]);
+        for kernel in usable(cipher) {
+            let keyed = kernel.with_key(&key);
+            for sector in [block, 48, 64, 512, 528, 1040] {
+                for count in [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 23, 31, 32, 33, 40, 65] {
+                    let ivs: Vec<Block> = random.bytes(16 * count).as_chunks().0.to_vec();
+                    let input = random.bytes(count * sector);
+                    let mut expected = input.clone();
+                    for (iv, chain) in ivs.iter().zip(expected.chunks_mut(sector)) {
+                        keyed.cbc_encrypt(iv, chain);
+                    }
+                    let what = || format!("{} {}, {count} × {sector}", cipher.name, kernel.name);
+                    let crypt = |run: &mut [u8]| keyed.cbc_encrypt_abreast(&ivs, sector, run);
+                    Guarded::new(input.len()).check(1, &input, &expected, crypt, &what);
+                }
+            }
+        }
+    }
+}
+
 /// One sector, and up to nine, of each length. A shorter sector under the same tweak is the beginning of a longer one.
 #[test]
 fn xts_equals_the_references_at_every_sector_size() {
@@ -240,6 +266,8 @@ fn nothing_is_a_run_too() {
             keyed.decrypt_blocks(&mut []);
             keyed.cbc_decrypt(&[0; 16], &mut []);
             keyed.cbc_encrypt(&[0; 16], &mut []);
+            keyed.cbc_encrypt_abreast(&[], 0, &mut []);
+            keyed.cbc_encrypt_abreast(&[], 512, &mut []);
             if cipher.block_size == 16 {
                 keyed.xts_encrypt(&[], 512, &mut []);
                 keyed.xts_decrypt(&[], 512, &mut []);

@@ -3,6 +3,8 @@
 //! Every kernel runs in constant time: the fast ones use the processor's AES instructions, and the software one is
 //! bit-sliced and uses no tables. So does the key schedule.
 
+#[cfg(target_arch = "x86_64")]
+mod fresh;
 mod s_box;
 mod schedule;
 mod soft;
@@ -11,12 +13,23 @@ mod x86;
 
 use super::Cipher;
 
+/// From here on, the round keys of AES are derived anew for each call, in vector registers, and memory never has them; but for keys
+/// of 24 bytes. Returns whether this processor can: it takes VAES and AVX-512. Otherwise all stays as it is.
+pub fn keys_in_registers() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return fresh::keys_in_registers();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// AES.
 pub static AES: Cipher = Cipher {
     name: "AES",
     block_size: 16,
     key_sizes: &[16, 24, 32],
     kernels: &[
+        #[cfg(target_arch = "x86_64")]
+        fresh::FRESH,
         #[cfg(target_arch = "x86_64")]
         x86::VAES512,
         #[cfg(target_arch = "x86_64")]

@@ -10,6 +10,7 @@
 use std::arch::x86_64::*;
 
 use super::schedule::Schedule;
+use crate::chain::assert_chains;
 use crate::ciphers::{BlockCipher, Kernel, assert_blocks, assert_sectors};
 
 /// VAES on 512-bit vectors.
@@ -24,7 +25,9 @@ pub(super) const VAES512: Kernel = Kernel {
     },
     aes_instructions: true,
     constant_time: true,
-    expand: |key| Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_512, xts: xts_512, cbc: cbc_512 }),
+    expand: |key| {
+        Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_512, xts: xts_512, cbc: cbc_512, abreast: abreast_512 })
+    },
 };
 
 /// VAES on 256-bit vectors.
@@ -38,7 +41,9 @@ pub(super) const VAES256: Kernel = Kernel {
     },
     aes_instructions: true,
     constant_time: true,
-    expand: |key| Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_256, xts: xts_256, cbc: cbc_256 }),
+    expand: |key| {
+        Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_256, xts: xts_256, cbc: cbc_256, abreast: abreast_256 })
+    },
 };
 
 /// AES-NI.
@@ -47,7 +52,9 @@ pub(super) const AESNI: Kernel = Kernel {
     usable: || is_x86_feature_detected!("aes") && is_x86_feature_detected!("pclmulqdq"),
     aes_instructions: true,
     constant_time: true,
-    expand: |key| Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_128, xts: xts_128, cbc: cbc_128 }),
+    expand: |key| {
+        Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_128, xts: xts_128, cbc: cbc_128, abreast: abreast_128 })
+    },
 };
 
 /// Round keys in order of use, whether to decrypt, the blocks.
@@ -57,11 +64,15 @@ type XtsFn = unsafe fn(&[[u8; 16]], bool, &[[u8; 16]], usize, &mut [u8]);
 /// Round keys of decryption, the initialisation vector, the chain.
 type CbcFn = unsafe fn(&[[u8; 16]], &[u8; 16], &mut [u8]);
 
+/// Round keys, the initialisation vector of each chain, their size in bytes, the chains.
+type AbreastFn = unsafe fn(&[[u8; 16]], &[[u8; 16]], usize, &mut [u8]);
+
 struct Aes {
     schedule: Schedule,
     ecb: Ecb,
     xts: XtsFn,
     cbc: CbcFn,
+    abreast: AbreastFn,
 }
 
 impl Aes {
@@ -107,8 +118,10 @@ impl BlockCipher for Aes {
         // SAFETY: as above; every kernel here takes a processor that has these instructions.
         unsafe { cbc_encrypt(self.encrypt_keys(), iv, chain) }
     }
-    fn lone_chains(&self) -> usize {
-        4
+    fn cbc_encrypt_abreast(&self, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
+        assert_chains(16, ivs, sector, run);
+        // SAFETY: as above; the run has a chain for each IV.
+        unsafe { (self.abreast)(self.encrypt_keys(), ivs, sector, run) }
     }
 }
 
@@ -140,7 +153,7 @@ trait Vector: Copy {
 
 /// The instructions for each width, and the functions that enter the kernel with them.
 macro_rules! entries {
-    ($vector:ty, $features:literal, $ecb:ident, $xts:ident, $cbc:ident) => {
+    ($vector:ty, $features:literal, $ecb:ident, $xts:ident, $cbc:ident, $abreast:ident) => {
         /// # Safety
         /// The processor must have the features named here.
         #[target_feature(enable = $features)]
@@ -174,11 +187,19 @@ macro_rules! entries {
             // SAFETY: the caller vouches for the processor's features and the chain.
             unsafe { cbc::<$vector>(keys, iv, chain) }
         }
+
+        /// # Safety
+        /// The processor must have the features named here, and `run` a chain of `sector` bytes, whole blocks, for each IV.
+        #[target_feature(enable = $features)]
+        unsafe fn $abreast(keys: &[[u8; 16]], ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
+            // SAFETY: the caller vouches for the processor's features and the chains.
+            unsafe { cbc_encrypt_abreast::<$vector>(keys, ivs, sector, run) }
+        }
     };
 }
-entries!(__m128i, "aes,pclmulqdq,sse2", ecb_128, xts_128, cbc_128);
-entries!(__m256i, "aes,vaes,vpclmulqdq,avx2", ecb_256, xts_256, cbc_256);
-entries!(__m512i, "aes,vaes,vpclmulqdq,avx512f,avx512bw", ecb_512, xts_512, cbc_512);
+entries!(__m128i, "aes,pclmulqdq,sse2", ecb_128, xts_128, cbc_128, abreast_128);
+entries!(__m256i, "aes,vaes,vpclmulqdq,avx2", ecb_256, xts_256, cbc_256, abreast_256);
+entries!(__m512i, "aes,vaes,vpclmulqdq,avx512f,avx512bw", ecb_512, xts_512, cbc_512, abreast_512);
 
 /// Vectors in flight: a round takes 4 cycles, and most processors can start two per cycle.
 const IN_FLIGHT: usize = 8;
@@ -269,6 +290,97 @@ unsafe fn cbc_encrypt(keys: &[[u8; 16]], iv: &[u8; 16], chain: &mut [u8]) {
             state = [state[0].xor(__m128i::load(block.as_ptr()))];
             rounds::<__m128i, 1, false>(keys, &mut state);
             state[0].store(block.as_mut_ptr());
+        }
+    }
+}
+
+/// Many chains, of which a vector has a block each: as many as fill the pipeline, then fewer.
+///
+/// # Safety
+/// `run` has a chain of `sector` bytes, whole blocks, for each IV; the processor has the vector's instructions.
+#[inline(always)]
+unsafe fn cbc_encrypt_abreast<V: Vector>(keys: &[[u8; 16]], mut ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
+    let mut run = run.as_mut_ptr();
+    // SAFETY: the caller's promise; as many chains are taken as there are vectors for.
+    unsafe {
+        while let Some((some, rest)) = ivs.split_at_checked(V::BLOCKS * IN_FLIGHT)
+            && sector.is_multiple_of(16 * V::BLOCKS)
+        {
+            cbc_lanes::<V, IN_FLIGHT>(keys, some, sector, run);
+            (ivs, run) = (rest, run.wrapping_add(V::BLOCKS * IN_FLIGHT * sector));
+        }
+        while let Some((some, rest)) = ivs.split_at_checked(8) {
+            cbc_lanes::<__m128i, 8>(keys, some, sector, run);
+            (ivs, run) = (rest, run.wrapping_add(8 * sector));
+        }
+        match ivs.len() {
+            7 => cbc_lanes::<__m128i, 7>(keys, ivs, sector, run),
+            6 => cbc_lanes::<__m128i, 6>(keys, ivs, sector, run),
+            5 => cbc_lanes::<__m128i, 5>(keys, ivs, sector, run),
+            4 => cbc_lanes::<__m128i, 4>(keys, ivs, sector, run),
+            3 => cbc_lanes::<__m128i, 3>(keys, ivs, sector, run),
+            2 => cbc_lanes::<__m128i, 2>(keys, ivs, sector, run),
+            1 => cbc_lanes::<__m128i, 1>(keys, ivs, sector, run),
+            _ => {}
+        }
+    }
+}
+
+/// `N` vectors of chains. So many blocks of each as a vector has are read at a time, and transposed into rows of one block of
+/// each chain; each row waits for the one before it.
+///
+/// # Safety
+/// There are `N * V::BLOCKS` IVs, and at `run` as many chains of `sector` bytes, a multiple of the vector; `N` is 8 if that has more than one block. The processor has the vector's instructions.
+#[inline(always)]
+unsafe fn cbc_lanes<V: Vector, const N: usize>(keys: &[[u8; 16]], ivs: &[[u8; 16]], sector: usize, run: *mut u8) {
+    debug_assert!(ivs.len() == N * V::BLOCKS && (N == 8 || V::BLOCKS == 1));
+    // Vectors of chains that are transposed together.
+    let group = 8 / V::BLOCKS;
+    // SAFETY: the caller's promise. Vector `i` of group `g` is chain `8 g + i`.
+    unsafe {
+        let mut last = [V::zero(); N];
+        for (i, last) in last.iter_mut().enumerate() {
+            *last = V::load(ivs.as_ptr().add(V::BLOCKS * i).cast());
+        }
+        for at in (0..sector).step_by(16 * V::BLOCKS) {
+            let place = |chain: usize| run.add(chain * sector + at);
+            if V::BLOCKS == 1 {
+                for (i, last) in last.iter_mut().enumerate() {
+                    *last = last.xor(V::load(place(i)));
+                }
+                rounds::<V, N, false>(keys, &mut last);
+                for (i, last) in last.iter().enumerate() {
+                    last.store(place(i));
+                }
+                continue;
+            }
+            let mut rows = [[V::zero(); N]; 4];
+            for g in 0..V::BLOCKS {
+                let mut lines = [V::zero(); 8];
+                for (i, line) in lines.iter_mut().enumerate() {
+                    *line = V::load(place(8 * g + i));
+                }
+                let turned = V::by_sector(lines);
+                for (i, turned) in turned.into_iter().enumerate() {
+                    rows[i / group][g * group + i % group] = turned;
+                }
+            }
+            for row in &mut rows[..V::BLOCKS] {
+                for (block, last) in row.iter_mut().zip(last) {
+                    *block = block.xor(last);
+                }
+                rounds::<V, N, false>(keys, row);
+                last = *row;
+            }
+            for g in 0..V::BLOCKS {
+                let mut turned = [V::zero(); 8];
+                for (i, turned) in turned.iter_mut().enumerate() {
+                    *turned = rows[i % V::BLOCKS][g * group + i / V::BLOCKS];
+                }
+                for (i, line) in V::by_sector(turned).into_iter().enumerate() {
+                    line.store(place(8 * g + i % group * V::BLOCKS + i / group));
+                }
+            }
         }
     }
 }
