@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, FolderOptions, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::file_formats::isolated::{FolderKeeper, FolderOutline};
 use crate::file_formats::{self, Beside, FileFormat, Located, Stacked};
 use crate::filesystems;
 use crate::formats::takes;
@@ -73,6 +74,19 @@ enum Place {
     /// A path that somebody else has opened.
     Lent(PathBuf, Arc<dyn Store>),
     Tree(Arc<dyn Tree>),
+    /// A folder that somebody else has opened and found.
+    LentFolder(PathBuf, LentFolder),
+}
+
+/// A folder of encrypted files that was found in one process, for another one that unlocks it.
+#[derive(Clone)]
+pub struct LentFolder {
+    /// Its files as they are stored.
+    pub tree: Arc<dyn Tree>,
+    /// The name of its format.
+    pub format: String,
+    /// What lies beside it.
+    pub beside: Beside,
 }
 
 impl Place {
@@ -80,14 +94,14 @@ impl Place {
         match self {
             Self::Path(path) => Ok(Arc::new(FileStore::open(path, access)?)),
             Self::Store(store) | Self::Lent(_, store) => Ok(Arc::clone(store)),
-            Self::Tree(_) => Err(Error::misuse("a tree has files and no bytes")),
+            Self::Tree(_) | Self::LentFolder(..) => Err(Error::misuse("a tree has files and no bytes")),
         }
     }
 
     /// Says of an error that it is about this place.
     fn at(&self, error: Error) -> Error {
         match self {
-            Self::Path(path) | Self::Lent(path, _) => error.at(path),
+            Self::Path(path) | Self::Lent(path, _) | Self::LentFolder(path, _) => error.at(path),
             Self::Store(_) | Self::Tree(_) => error,
         }
     }
@@ -163,6 +177,7 @@ impl Opening {
     pub fn find(&self) -> Result<Locked> {
         let found = match &self.place {
             Place::Tree(tree) => self.find_in(tree).map(Found::Folder),
+            Place::LentFolder(_, lent) => self.find_lent(lent).map(Found::Folder),
             Place::Path(path) if path.is_dir() => self.find_folder(path).map(Found::Folder),
             _ => self.find_volume().map(Found::Volume).or_else(|e| self.clear(e).map(Found::Clear)),
         };
@@ -175,6 +190,14 @@ impl Opening {
         let format = file_formats::find(&lower, self.format.as_deref()).map_err(|e| e.at(path))?;
         lower.lock().map_err(|e| e.at(path))?;
         Ok(LockedFolder { lower: Arc::new(lower), format, path: OsString::new(), beside: beside_on_host(format, path) })
+    }
+
+    /// Nothing of it is read.
+    fn find_lent(&self, lent: &LentFolder) -> Result<LockedFolder> {
+        let LentFolder { tree, format, beside } = lent.clone();
+        let format = file_formats::named(&format)?;
+        self.no_volume().map_err(|e| self.place.at(e))?;
+        Ok(LockedFolder { lower: tree, format, path: OsString::new(), beside })
     }
 
     fn find_in(&self, tree: &Arc<dyn Tree>) -> Result<LockedFolder> {
@@ -248,6 +271,15 @@ impl Opening {
         Self { place: lend(self.place, disk), header, ..self }
     }
 
+    /// The same folder for a process that opens no files.
+    pub fn lent_folder(self, folder: LentFolder) -> Self {
+        let place = match self.place {
+            Place::Path(path) => Place::LentFolder(path, folder),
+            other => other,
+        };
+        Self { place, ..self }
+    }
+
     /// Opens what it is about, reads nothing but a table of partitions, and unlocks nothing: for a process that lends it to the one
     /// that does.
     ///
@@ -296,7 +328,7 @@ impl Opening {
                 (Some(Arc::clone(&file)), file)
             }
             Place::Store(store) | Place::Lent(_, store) => (None, Arc::clone(store)),
-            Place::Tree(_) => (None, place.open(self.access)?),
+            Place::Tree(_) | Place::LentFolder(..) => (None, place.open(self.access)?),
         };
         let store = if data.is_some() { store } else { self.part_of(&store)? };
         let (format, header) = match formats::open(&store, self.format.as_deref()) {
@@ -442,9 +474,7 @@ impl Locked {
     pub fn try_folder(&self, with: &Unlock<'_>) -> Result<Stacked> {
         match &self.found {
             Found::Folder(folder) => folder.tree(with),
-            Found::Volume(_) | Found::Clear(_) => {
-                Err(Error::misuse("it is no folder whose files are encrypted one by one"))
-            }
+            Found::Volume(_) | Found::Clear(_) => Err(no_folder()),
         }
     }
 
@@ -467,13 +497,31 @@ impl Locked {
         }
     }
 
-    /// Refuses what nobody can use whose keys are in another process: see [`crate::volume::kept`].
+    /// Refuses what nobody can use whose keys are in another process: see [`crate::volume::kept`] and [`file_formats::isolated`].
     ///
     /// # Errors
     /// `Unsupported`.
     pub fn check_isolated(&self, credentials: &[Credential]) -> Result<()> {
-        let checked = self.header().map_or(Ok(()), |header| header.check_isolated(credentials));
+        let checked = match &self.found {
+            Found::Volume(volume) => volume.header.check_isolated(credentials),
+            Found::Folder(folder) => folder.format.check_isolated().map_err(|e| e.in_format(folder.format.name())),
+            Found::Clear(_) => Ok(()),
+        };
         checked.map_err(|e| self.opening.place.at(e))
+    }
+
+    /// A folder that another process has unlocked and holds the keys of: `outline` is what is left without them.
+    ///
+    /// # Errors
+    /// Those of [`FileFormat::elsewhere`]; `Misuse` for what is no folder.
+    pub fn elsewhere(self, outline: FolderOutline, keeper: Arc<dyn FolderKeeper>) -> Result<OpenFolder> {
+        match self.found {
+            Found::Folder(LockedFolder { lower, format, path, beside }) => {
+                let keys = format.elsewhere(outline, keeper).map_err(|e| self.opening.place.at(e))?;
+                Ok(OpenFolder { tree: Stacked::new(lower.clone(), keys), lower, format, path, beside })
+            }
+            Found::Volume(_) | Found::Clear(_) => Err(no_folder()),
+        }
     }
 
     /// Tries the credentials.
@@ -488,6 +536,10 @@ impl Locked {
             Found::Clear(store) => check_clear(with).map_err(|e| opening.place.at(e)).map(|()| Opened::Clear(store)),
         }
     }
+}
+
+fn no_folder() -> Error {
+    Error::misuse("it is no folder whose files are encrypted one by one")
 }
 
 /// Refuses whatever is given for what nothing encrypts: whoever gives it believes that something does.
@@ -608,9 +660,7 @@ impl Opened {
     pub fn files(self) -> Result<OpenFolder> {
         match self {
             Self::Files(folder) => Ok(*folder),
-            Self::Bytes(_) | Self::Clear(_) => {
-                Err(Error::misuse("it is no folder whose files are encrypted one by one"))
-            }
+            Self::Bytes(_) | Self::Clear(_) => Err(no_folder()),
         }
     }
 }

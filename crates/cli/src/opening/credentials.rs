@@ -458,6 +458,24 @@ impl Source<'_> {
     }
 }
 
+/// The whole of a file of at most `max` bytes with a secret; `-` is standard input.
+///
+/// # Errors
+/// `Misuse` for one that is longer or empty, `Io`.
+pub fn read_file(path: &Path, max: usize) -> Result<Secret> {
+    let read = || -> Result<Secret> {
+        match path.as_os_str() == "-" {
+            true => read_secret(io::stdin().as_fd(), max + 1),
+            false => read_secret(File::open(path)?.as_fd(), max + 1),
+        }
+    };
+    match read().map_err(|e| e.at(path))? {
+        secret if secret.is_empty() => Err(Error::misuse("it is empty").at(path)),
+        secret if secret.len() > max => Err(Error::misuse(format!("longer than {max} bytes")).at(path)),
+        secret => Ok(secret),
+    }
+}
+
 /// A volume key: the whole file.
 fn read_volume_key(path: &Path) -> Result<Secret> {
     let file = File::open(path).map_err(|e| Error::from(e).at(path))?;

@@ -1,5 +1,6 @@
 //! Opening a volume: the options that several verbs share, and the way from a path to an open volume.
 
+pub mod binding;
 pub mod certificates;
 pub mod cost;
 pub mod credentials;
@@ -24,7 +25,7 @@ use anyhow::Context;
 use claviger_crypto::pool::Pool;
 use claviger_engine::credential::{FolderOptions, HeaderChoice, Headerless};
 use claviger_engine::formats::Facts;
-use claviger_engine::opening::{OpenVolume, Stores};
+use claviger_engine::opening::{Locked, OpenVolume, Stores};
 use claviger_engine::store::{Access, SMALLEST_SECTOR};
 use claviger_engine::volume::Mapping;
 use claviger_engine::{
@@ -489,7 +490,14 @@ impl OpenArgs {
         Ok(self.how.opening(&self.path)?.access(self.access(access)).stores()?)
     }
 
-    /// Opens a volume whose bytes another process reads. Calls `alone` once all secrets are there: from then on no file can be opened
+    /// Finds the folder of this machine whose files are encrypted one by one, for another process that unlocks it.
+    pub fn find_here(&self, access: Access) -> anyhow::Result<Locked> {
+        let locked = self.how.opening(&self.path)?.access(self.access(access)).find()?;
+        locked.check_isolated(&[])?;
+        Ok(locked)
+    }
+
+    /// Opens a volume whose bytes another process reads, or a folder that it looks through. Calls `alone` once all secrets are there: from then on no file can be opened
     /// any more.
     pub fn open_lent(
         &self,
@@ -497,11 +505,14 @@ impl OpenArgs {
         access: Access,
         protect: Option<&ProtectArgs>,
         alone: &dyn Fn() -> io::Result<()>,
-    ) -> anyhow::Result<OpenVolume> {
-        let opening = self.how.opening(&self.path)?.lent(borrowing.disk(), borrowing.header());
+    ) -> anyhow::Result<Opened> {
+        let opening = self.how.opening(&self.path)?;
+        let opening = match borrowing.folder() {
+            Some(folder) => opening.lent_folder(folder),
+            None => opening.lent(borrowing.disk(), borrowing.header()),
+        };
         let hidden = protect.map(|protect| self.protected(access, protect)).transpose()?.flatten();
-        let opened = self.open_with(opening, access, hidden, Some(alone))?;
-        Ok(opened.bytes().map_err(|e| e.at(&self.path))?)
+        self.open_with(opening, access, hidden, Some(alone))
     }
 
     fn open_with(

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use claviger_engine::store::files::sync_folder;
 use claviger_engine::{Error, Result, Secret};
+use claviger_serve::keeper::FileNumber;
 
 /// Fails if there is something of that name: better before a password is asked for than after.
 pub fn must_be_new(path: &Path) -> Result<()> {
@@ -52,8 +53,16 @@ pub fn line(text: &Secret) -> Secret {
 
 /// Removes the file unless another has taken its place.
 pub fn remove(file: &File, path: &Path) {
-    let same = file.metadata().and_then(|a| Ok((a, std::fs::symlink_metadata(path)?)));
-    if same.is_ok_and(|(a, b)| (a.dev(), a.ino()) == (b.dev(), b.ino())) {
-        let _ = std::fs::remove_file(path);
-    }
+    let _ = number(file).and_then(|number| remove_numbered(path, number));
+}
+
+/// Which file it is.
+pub fn number(file: &File) -> io::Result<FileNumber> {
+    file.metadata().map(|of| (of.dev(), of.ino()))
+}
+
+/// Removes this file unless another has taken its place.
+pub fn remove_numbered(path: &Path, number: FileNumber) -> io::Result<()> {
+    let of = std::fs::symlink_metadata(path)?;
+    if (of.dev(), of.ino()) == number { std::fs::remove_file(path) } else { Ok(()) }
 }

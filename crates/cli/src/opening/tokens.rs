@@ -19,7 +19,7 @@ const SIGNATURES: [&str; 3] = [
     "/usr/lib/systemd/tpm2-pcr-signature.json",
 ];
 
-/// The longest file of signatures.
+/// The longest file of signatures, or of a key.
 const SIGNATURES_MAX: u64 = 1 << 20;
 
 /// What may be asked for a passphrase.
@@ -55,6 +55,11 @@ pub struct Released {
 }
 
 impl TokenArgs {
+    /// For what is sealed outside of a header: this TPM, or the machine's, and these tang servers may be asked.
+    pub fn of(tpm2_device: Option<Address>, tang: &[String]) -> Self {
+        Self { tpm2_device: Some(tpm2_device.unwrap_or_default()), tang: tang.to_vec(), ..Self::default() }
+    }
+
     /// Whether one of them was given.
     pub fn given(&self) -> bool {
         let Self { token_only, tpm2_device, tpm2_pin_file, tpm2_signature, tang } = self;
@@ -188,10 +193,11 @@ pub fn pin(file: Option<&Path>, new: bool) -> Result<Secret> {
     if new { source.new_secret() } else { source.secret() }
 }
 
-fn read(file: &Path) -> Result<Vec<u8>> {
+/// Reads a file of signatures, or of the key that makes them.
+pub fn read(file: &Path) -> Result<Vec<u8>> {
     let read = || {
         if std::fs::metadata(file)?.len() > SIGNATURES_MAX {
-            return Err(Error::misuse("too long for a file of signatures"));
+            return Err(Error::misuse("too long for a file of signatures or a key"));
         }
         Ok(std::fs::read(file)?)
     };

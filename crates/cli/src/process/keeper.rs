@@ -11,21 +11,26 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use claviger_crypto::ciphers::aes::keys_in_registers;
 use claviger_crypto::secret::{hide_from_kernel, not_hidden};
+use claviger_engine::file_formats::Stacked;
+use claviger_engine::file_formats::isolated::FolderOutline;
 use claviger_engine::formats::{Facts, by_name};
-use claviger_engine::opening::{OpenVolume, Stores};
+use claviger_engine::opening::{OpenFolder, OpenVolume, Stores};
 use claviger_engine::store::Access;
+use claviger_engine::trees::Tree;
 use claviger_engine::volume::kept::{Keeper, Keys, Outline};
-use claviger_engine::{Error, ErrorKind, Layout, Result, Store, Volume, memory};
+use claviger_engine::{Error, ErrorKind, Layout, Opened, Result, Store, Volume, memory};
 use claviger_serve::inherited;
 use claviger_serve::keeper::locking::{Listening, Lockable, Locks, Proof};
-use claviger_serve::keeper::{Borrowing, Lending, Terms, cage};
+use claviger_serve::keeper::{Borrowing, FileNumber, Lending, Terms, cage};
 use claviger_serve::sessions::Session;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, chdir, getpid, getppid, kill_process, set_parent_process_death_signal, setsid};
@@ -48,6 +53,15 @@ pub struct IsolationArgs {
     /// The channel, for the process with the keys, and of which volume these are. Nothing for people.
     #[arg(long, hide = true, value_name = "SOCKET,MEMORY,WHICH", value_delimiter = ',', requires = "isolate_keys")]
     keeper: Vec<i32>,
+}
+
+/// Where the round keys are.
+#[derive(clap::Args, Clone, Default)]
+pub struct RegisterArgs {
+    /// With --isolate-keys: derive the round keys of AES anew for each piece of data, in vector registers alone, so that memory holds
+    /// the key once and nothing that is made of it. For XTS and CBC with keys of 128 and 256 bits
+    #[arg(long, conflicts_with = "no_aes")]
+    keys_in_registers: bool,
 }
 
 /// A keeper that was started, and waits for what is lent to it.
@@ -90,9 +104,58 @@ struct Kept {
     took: Duration,
 }
 
-/// What is to be said of folders.
+/// The same of a folder.
+#[derive(Serialize, Deserialize)]
+struct KeptFolder {
+    outline: FolderOutline,
+    warnings: Vec<String>,
+}
+
+/// What is to be said of folders where they cannot be isolated.
 pub fn no_folders() -> Error {
     Error::unsupported("keys in a process of their own for a folder whose files are encrypted one by one")
+}
+
+impl RegisterArgs {
+    /// Fails where no process of their own has the keys.
+    pub fn check(&self, isolation: &IsolationArgs) -> Result<()> {
+        match self.keys_in_registers && !isolation.asked() {
+            true => Err(Error::misuse("only a process that has nothing but the keys keeps them in registers")
+                .hint("Say --isolate-keys, too.")),
+            false => Ok(()),
+        }
+    }
+
+    /// From here on it is so, if it is asked for.
+    ///
+    /// # Errors
+    /// `Unsupported` for this processor.
+    fn begin(&self) -> Result<()> {
+        match self.keys_in_registers && !keys_in_registers() {
+            true => {
+                Err(Error::unsupported("round keys in registers alone on this processor (it takes VAES and AVX-512)")
+                    .hint("Leave out --keys-in-registers: then they are in memory that is locked or hidden."))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Fails for a volume whose round keys are in memory all the same.
+    fn check_volume(&self, facts: &Facts) -> Result<()> {
+        let mode = facts.mode.to_ascii_lowercase();
+        // Two keys in XTS, one that encrypts the tweak.
+        let bits = if mode.starts_with("xts") { facts.key_bits / 2 } else { facts.key_bits };
+        let modes = ["xts", "cbc"].iter().any(|known| mode.starts_with(known));
+        let known = facts.cipher.eq_ignore_ascii_case("AES") && modes && matches!(bits, 128 | 256);
+        match self.keys_in_registers && !known {
+            true => Err(Error::unsupported(format!(
+                "keys in registers alone for {}-{} with {} bits",
+                facts.cipher, facts.mode, facts.key_bits
+            ))
+            .hint("Only AES in XTS and CBC with keys of 128 and 256 bits is. Leave out --keys-in-registers.")),
+            false => Ok(()),
+        }
+    }
 }
 
 impl IsolationArgs {
@@ -124,13 +187,32 @@ impl IsolationArgs {
         started.open(args, access)
     }
 
+    /// Opens a folder whose files are encrypted one by one, and whose keys another process holds.
+    pub fn open_folder(&self, args: &OpenArgs, access: Access, words: &[OsString]) -> anyhow::Result<OpenFolder> {
+        let started = Started::new(words, Which::Opened, Stdio::null())?;
+        inherited::hide_all()?;
+        started.open_folder(args, access)
+    }
+
     /// Does the keeper's work. Without `access` the volume is written to if its file may be.
-    pub fn keep(&self, args: &OpenArgs, access: Option<Access>, protect: Option<&ProtectArgs>) -> anyhow::Result<()> {
+    pub fn keep(
+        &self,
+        args: &OpenArgs,
+        access: Option<Access>,
+        protect: Option<&ProtectArgs>,
+        registers: &RegisterArgs,
+    ) -> anyhow::Result<()> {
         let keeping = self.accept()?;
+        registers.begin()?;
         let writable = keeping.borrowing.disk().writable();
         let access = args.access(access.unwrap_or(if writable { Access::ReadWrite } else { Access::ReadOnly }));
         let opened = args.open_lent(&keeping.borrowing, access, protect, &|| keeping.alone()).map_err(or_cancelled)?;
+        if let Opened::Files(folder) = opened {
+            return keeping.keep_folder(folder.tree, access);
+        }
+        let opened = opened.bytes().map_err(|e| e.at(args.store_path()))?;
         let OpenVolume { volume, facts, stored, warnings, trials, took, .. } = opened;
+        registers.check_volume(&facts)?;
         let keys = Keys::of(volume.layout(), access == Access::ReadWrite && writable);
         let kept = Kept {
             outline: Outline::of(volume.layout(), volume.store()).map_err(|e| e.at(args.store_path()))?,
@@ -194,6 +276,13 @@ impl Keeping {
         if missing.is_empty() { Vec::new() } else { vec![said()] }
     }
 
+    /// The same for a folder. Nothing of it is read any more.
+    fn keep_folder(self, tree: Stacked, access: Access) -> anyhow::Result<()> {
+        let write = access == Access::ReadWrite && tree.writable();
+        let (outline, keys) = tree.isolate()?;
+        self.keep(Keys::of_folder(keys, write), |warnings| KeptFolder { outline, warnings })
+    }
+
     /// Says that the volume is open, with what is to be said of this machine, and uses its keys for the other process to its end.
     pub fn keep<T: Serialize>(self, keys: Keys, opened: impl FnOnce(Vec<String>) -> T) -> anyhow::Result<()> {
         let opened = opened(self.without());
@@ -229,10 +318,27 @@ impl Started {
         Ok(opened(lending, stores, kept)?)
     }
 
+    /// Opens the folder with it.
+    fn open_folder(self, args: &OpenArgs, access: Access) -> anyhow::Result<OpenFolder> {
+        let locked = match args.find_here(access) {
+            Ok(locked) => locked,
+            Err(e) => return Err(self.give_up(e)),
+        };
+        inherited::forget_files(&args.files())?;
+        let terms = Terms::reading(&cancel::cancelled);
+        let (kept, lending): (KeptFolder, _) = self.until_open(|lending| lending.lend_folder(&locked, &terms))?;
+        kept.warnings.iter().for_each(|w| output::warn(w));
+        Ok(locked.elsewhere(kept.outline, Arc::new(lending.opened(lost)?))?)
+    }
+
     /// Lends it the stores until it says that the volume is open.
     pub fn lend<T: DeserializeOwned>(self, stores: &Stores, terms: &Terms<'_>) -> anyhow::Result<(T, Lending)> {
+        self.until_open(|lending| lending.lend(stores, terms))
+    }
+
+    fn until_open<T>(self, lend: impl FnOnce(&Lending) -> io::Result<Option<T>>) -> anyhow::Result<(T, Lending)> {
         let Self { lending, child } = self;
-        let why = match lending.lend(stores, terms) {
+        let why = match lend(&lending) {
             Ok(Some(said)) => return Ok((said, lending)),
             Ok(None) => return Err(ended(child)?),
             Err(why) => why,
@@ -244,8 +350,14 @@ impl Started {
         Err(if why.kind() == io::ErrorKind::Interrupted { ended } else { why.into() })
     }
 
-    /// Lends it the stores, also for writing, until it has done all of the work and ended. A signal to this process is one to it.
-    pub fn work_for(self, stores: &Stores, told: Value) -> anyhow::Result<()> {
+    /// Lends it the stores, also for writing, until it has done all of the work and ended, and has files that it made removed by
+    /// `remove`. A signal to this process is one to it.
+    pub fn work_for(
+        self,
+        stores: &Stores,
+        told: Value,
+        remove: &dyn Fn(&Path, FileNumber) -> io::Result<()>,
+    ) -> anyhow::Result<()> {
         let Self { lending, child } = self;
         let signalled = Cell::new(false);
         let cancelled = || {
@@ -255,7 +367,7 @@ impl Started {
             false
         };
         let consent = |question: &str| Ok(prompt::says_yes(question)?);
-        let terms = Terms { cancelled: &cancelled, writes: true, told, consent: &consent };
+        let terms = Terms { cancelled: &cancelled, writes: true, told, consent: &consent, remove };
         let lent = lending.lend::<()>(stores, &terms);
         // Whatever is left of it fails: nothing is half written that a crash would not leave.
         drop(lending);

@@ -1,24 +1,34 @@
-//! `claviger keyfile`: a new keyfile, or a new certificate for EFS.
+//! `claviger keyfile`: a new keyfile, one that is sealed, or a new certificate for EFS.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use claviger_engine::clevis::Jwe;
 use claviger_engine::private_keys::{NewCertificate, SoftKey, write_pfx};
 use claviger_engine::store::files;
-use claviger_engine::{Credential, Error};
+use claviger_engine::tpm2::Address;
+use claviger_engine::{Credential, Error, Result};
 use serde::Serialize;
 
-use crate::opening::credentials::Source;
+use crate::opening::binding::{self, BindArgs};
+use crate::opening::credentials::{self, Source};
 use crate::opening::new_file;
+use crate::opening::tokens::TokenArgs;
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
 
-/// Create a keyfile of random bytes, or a certificate for EFS
+/// The longest keyfile that any format reads. Sealed it is text, and less than twice as long.
+const LONGEST: usize = 1 << 20;
+
+/// Create a keyfile of random bytes, seal one to a TPM, or create a certificate for EFS
 ///
 /// From the system's random generator, readable by you alone (mode 0600). A file that exists is never overwritten. Keep a
 /// copy somewhere else: without its keyfiles, no password opens a volume.
+///
+/// With --bind-tpm2 or --bind-tang it is sealed, as `clevis encrypt` does it: so a password or keyfile of any format can be.
+/// --open writes what is sealed in FILE to standard output, for --password-file - of another verb.
 ///
 /// With --efs it is a private key and its certificate, in a PFX file under a new password, as Windows imports it: Windows
 /// 10 1709, Server 2019 and later. The certificate alone, which others need to encrypt for you, lies beside it (.cer).
@@ -27,9 +37,12 @@ use crate::terminal::size;
   claviger keyfile key.bin
   claviger keyfile --size 1K /media/stick/key.bin
   claviger create --size 100M --keyfile key.bin secrets.tc
+  claviger keyfile --bind-tpm2 --seal password.txt password.jwe
+  claviger keyfile --open password.jwe | claviger mount --password-file - secrets.hc /mnt/data
   claviger keyfile --efs me.pfx")]
+#[command(group = binding::group().conflicts_with_all(["efs", "open"]))]
 pub struct Args {
-    /// The file to create
+    /// The file to create, or to --open
     #[arg(value_name = "FILE")]
     path: PathBuf,
 
@@ -38,11 +51,37 @@ pub struct Args {
     size: u64,
 
     #[command(flatten)]
+    sealed: SealedArgs,
+
+    #[command(flatten)]
     certificate: CertificateArgs,
 
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(clap::Args)]
+#[command(next_help_heading = "Sealed to hardware")]
+struct SealedArgs {
+    /// Seal the contents of SECRET instead of new random bytes; `-` is standard input
+    #[arg(long, value_name = "SECRET", requires = "bound", conflicts_with = "size")]
+    seal: Option<PathBuf>,
+
+    #[command(flatten)]
+    bind: BindArgs,
+
+    /// Write what is sealed in FILE to standard output
+    #[arg(long, conflicts_with_all = ["size", "efs", "json"])]
+    open: bool,
+
+    /// The TPM: auto, /dev/tpmrm0, swtpm:host=HOST,port=N or swtpm:path=FILE
+    #[arg(long, value_name = "DEVICE")]
+    tpm2_device: Option<Address>,
+
+    /// Ask this tang server, if FILE is bound to it: http://HOST:PORT. May be repeated
+    #[arg(long, value_name = "URL", requires = "open")]
+    tang: Vec<String>,
 }
 
 #[derive(clap::Args)]
@@ -80,8 +119,10 @@ struct CertificateArgs {
 #[derive(Serialize)]
 struct Made {
     path: String,
-    /// In bytes.
+    /// In bytes, before it is sealed.
     size: u64,
+    /// Whether it is.
+    sealed: bool,
 }
 
 #[derive(Serialize)]
@@ -103,9 +144,42 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.certificate.efs {
         return args.certificate.make(&args.path, args.json);
     }
-    let contents = Credential::new_keyfile(usize::try_from(args.size).unwrap_or(usize::MAX))?;
-    new_file::write(&args.path, &contents)?;
-    output::print(&Made { path: args.path.display().to_string(), size: args.size }, args.json)
+    if args.sealed.open {
+        return args.sealed.write_opened(&args.path);
+    }
+    new_file::must_be_new(&args.path)?;
+    let contents = match &args.sealed.seal {
+        Some(secret) => credentials::read_file(secret, LONGEST)?,
+        None => Credential::new_keyfile(usize::try_from(args.size).unwrap_or(usize::MAX))?,
+    };
+    let sealed = args.sealed.line(&contents)?;
+    new_file::write(&args.path, sealed.as_deref().unwrap_or(&contents))?;
+    let path = args.path.display().to_string();
+    output::print(&Made { path, size: contents.len() as u64, sealed: sealed.is_some() }, args.json)
+}
+
+impl SealedArgs {
+    /// The contents, sealed, if they are to be.
+    fn line(&self, contents: &[u8]) -> Result<Option<Vec<u8>>> {
+        if !self.bind.given() {
+            return Ok(None);
+        }
+        let binding = self.bind.binding(&TokenArgs::of(self.tpm2_device.clone(), &[]))?;
+        binding.line(contents).map(|line| Some(line.into_bytes()))
+    }
+
+    fn write_opened(&self, path: &Path) -> anyhow::Result<()> {
+        if io::stdout().is_terminal() {
+            return Err(Error::misuse("a secret is not shown on a terminal")
+                .hint("Lead it into the verb that takes it: | claviger mount --password-file - VOLUME")
+                .into());
+        }
+        let jwe = Jwe::parse_line(&credentials::read_file(path, 2 * LONGEST)?).map_err(|e| e.at(path))?;
+        let secret = jwe.open(&TokenArgs::of(self.tpm2_device.clone(), &self.tang)).map_err(|e| e.at(path))?;
+        let mut out = io::stdout();
+        out.write_all(&secret).and_then(|()| out.flush()).map_err(Error::from)?;
+        Ok(())
+    }
 }
 
 impl CertificateArgs {
@@ -149,7 +223,7 @@ impl CertificateArgs {
 }
 
 /// The name by which the person has signed in.
-fn user_name() -> claviger_engine::Result<String> {
+fn user_name() -> Result<String> {
     let names = ["SUDO_USER", "LOGNAME", "USER"].iter().filter_map(|name| std::env::var(name).ok());
     names.into_iter().find(|name| !name.is_empty()).ok_or_else(|| {
         Error::misuse("nothing says what your name is, which is to be in the certificate")
@@ -159,8 +233,12 @@ fn user_name() -> claviger_engine::Result<String> {
 
 impl Report for Made {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, size } = self;
-        writeln!(out, "{path}: keyfile of {}. Keep a copy of it somewhere else.", size::exact(*size))
+        let Self { path, size, sealed } = self;
+        let size = size::exact(*size);
+        match sealed {
+            true => writeln!(out, "{path}: {size}, sealed. Keep the secret itself somewhere else, too."),
+            false => writeln!(out, "{path}: keyfile of {size}. Keep a copy of it somewhere else."),
+        }
     }
 }
 

@@ -5,20 +5,20 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use claviger_engine::clevis::Advertisement;
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
 use claviger_engine::formats::{self, Attributes, NewCredential, Protection, RecoveryPassword, Removal};
 use claviger_engine::store::Access;
-use claviger_engine::tpm2::{Bank, Envelope, Pcrs, Policy};
+use claviger_engine::tpm2::{Envelope, Pcrs, Policy, Signed};
 use claviger_engine::{Credential, Error, ErrorKind, Secret, Unlock};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::opening::OpenArgs;
+use crate::opening::binding::{self, BindArgs, SECURE_BOOT};
 use crate::opening::cost::CostArgs;
 use crate::opening::credentials::NewCredentialArgs;
 use crate::opening::editing::{Editing, HeaderArgs, Written};
-use crate::opening::{cost, http, new_file, tokens};
+use crate::opening::{cost, new_file, tokens};
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{cancel, prompt};
@@ -170,14 +170,20 @@ const ELSEWHERE: [&str; 7] = [
 /// A passphrase that is made for a LUKS2 volume and sealed.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Sealed to hardware (LUKS2)")]
+#[command(group = binding::group().conflicts_with_all(ELSEWHERE).conflicts_with("tpm2"))]
 struct SealedArgs {
     /// Add a passphrase that only this machine's TPM releases, or that of --tpm2-device, as systemd-cryptenroll does it
-    #[arg(long, conflicts_with_all = ELSEWHERE)]
+    #[arg(long, group = "to_tpm", conflicts_with_all = ELSEWHERE)]
     tpm2: bool,
 
-    /// The PCRs that have to be as they are now: 7, or several as 0+7. An empty text is none
-    #[arg(long, value_name = "PCRS", requires = "tpm2", default_value = "7", value_parser = pcrs)]
-    tpm2_pcrs: Pcrs,
+    /// PCRs may also change, if the key in FILE (PEM, RSA) has signed their values, as systemd-measure does it: so an update takes
+    /// a new signature and no new keyslot. No PCR then has to be as it is now, but for --tpm2-pcrs
+    #[arg(long, value_name = "FILE", requires = "tpm2")]
+    tpm2_public_key: Option<PathBuf>,
+
+    /// The PCRs whose values are signed
+    #[arg(long, value_name = "PCRS", requires = "tpm2_public_key", default_value = "11", value_parser = binding::pcrs)]
+    tpm2_public_key_pcrs: Pcrs,
 
     /// The TPM takes a PIN, too, which is asked for. After a few wrong ones it takes none for a while
     #[arg(long, requires = "tpm2")]
@@ -187,13 +193,8 @@ struct SealedArgs {
     #[arg(long, value_name = "FILE", requires = "tpm2_with_pin")]
     new_tpm2_pin_file: Option<PathBuf>,
 
-    /// Add a passphrase that can be found only where this tang server is reached, as clevis does it: http://HOST:PORT
-    #[arg(long, value_name = "URL", conflicts_with_all = ELSEWHERE, conflicts_with = "tpm2")]
-    bind_tang: Option<String>,
-
-    /// The tang server is the one with this key, as `tang-show-keys` shows it. Without this it is shown, and a question asked
-    #[arg(long, value_name = "THUMBPRINT", requires = "bind_tang")]
-    tang_thumbprint: Option<String>,
+    #[command(flatten)]
+    bind: BindArgs,
 }
 
 /// Remove the keyslot that a passphrase opens
@@ -474,50 +475,34 @@ enum Fresh {
 impl SealedArgs {
     /// What is asked for, if anything is and the format has it.
     fn make(&self, args: &AddArgs, editing: &Editing<'_>) -> claviger_engine::Result<Option<Fresh>> {
-        if !self.tpm2 && self.bind_tang.is_none() {
+        if !self.tpm2 && !self.bind.given() {
             return Ok(None);
         }
         let format = editing.format;
         takes::check(format.name(), &format.takes(), Purpose::Creating, &[Parameter::Token])
             .map_err(|e| e.at(editing.path()))?;
-        if let Some(url) = &self.bind_tang {
-            let (token, passphrase) = self.trusted(url)?.bind(url)?;
+        if self.bind.given() {
+            let (token, passphrase) = self.bind.binding(args.open.tokens())?.bind()?;
             return Ok(Some(Fresh::Sealed(passphrase, token)));
         }
+        let policy = self.policy()?;
         let mut tpm = args.open.tokens().tpm()?;
         let pin = self.tpm2_with_pin.then(|| tokens::pin(self.new_tpm2_pin_file.as_deref(), true)).transpose()?;
-        let policy = Policy { pcrs: self.tpm2_pcrs, ..Policy::default() };
         let (envelope, passphrase) = Envelope::seal(&mut tpm, policy, pin.as_deref())?;
         Ok(Some(Fresh::Sealed(passphrase, envelope.token())))
     }
 
-    /// What a tang server says its keys are, if it is the right one.
-    fn trusted(&self, url: &str) -> claviger_engine::Result<Advertisement> {
-        let at = |e: Error| e.at(url.as_ref());
-        let said = Advertisement::parse(&http::ask(url, "adv", None)?).map_err(at)?;
-        match &self.tang_thumbprint {
-            Some(known) if said.thumbprints.contains(known) => Ok(said),
-            Some(_) => Err(at(Error::new(ErrorKind::WrongCredential(
-                "this is another tang server: it has no such key".into(),
-            ))
-            .hint(format!("Its keys have the thumbprints {}.", said.thumbprints.join(", "))))),
-            None => {
-                let question =
-                    format!("The tang server has the keys {}. Is it yours? (yes/no) ", said.thumbprints.join(", "));
-                prompt::consent(&question, "--tang-thumbprint THUMBPRINT", |why| {
-                    Error::misuse(format!("the tang server is not trusted{why}"))
-                })?;
-                Ok(said)
-            }
+    /// What the TPM is to see.
+    fn policy(&self) -> claviger_engine::Result<Policy> {
+        let Some(file) = &self.tpm2_public_key else {
+            return Ok(Policy { pcrs: self.bind.pcrs.unwrap_or(SECURE_BOOT), ..Policy::default() });
+        };
+        if self.tpm2_public_key_pcrs.mask == 0 {
+            return Err(Error::misuse("there has to be a PCR whose values are signed"));
         }
+        let signed = Signed::new(tokens::read(file)?, self.tpm2_public_key_pcrs).map_err(|e| e.at(file))?;
+        Ok(Policy { pcrs: self.bind.pcrs.unwrap_or_default(), signed: Some(signed), ..Policy::default() })
     }
-}
-
-/// PCRs as systemd has them: `0+7`, and `0,7` besides.
-fn pcrs(text: &str) -> Result<Pcrs, String> {
-    let numbers = text.split(['+', ',']).filter(|number| !number.is_empty()).map(str::parse::<u64>);
-    let numbers = numbers.collect::<Result<Vec<_>, _>>().ok().and_then(|all| Pcrs::new(Bank::Sha256, all));
-    numbers.ok_or_else(|| "use numbers from 0 to 23, such as 7 or 0+7".to_owned())
 }
 
 impl FreshArgs {

@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::terminal::cancel;
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::output::{self, Report};
+use crate::verbs::mount::FILES;
 use crate::verbs::unmount;
 
 /// Forget the keys of volumes that stay mounted, until `claviger unlock`
@@ -46,7 +47,7 @@ pub struct Args {
 #[derive(Serialize)]
 struct Locked {
     locked: Vec<String>,
-    /// Those whose keys are in the process that serves them.
+    /// Those whose keys stay: they are in the process that serves them, or those of a folder.
     open: Vec<String>,
 }
 
@@ -104,6 +105,10 @@ fn settle(session: &Session) -> io::Result<()> {
 pub fn said(error: io::Error, session: &Session) -> Error {
     let volume = &session.record.volume;
     match locking::is_missing(&error) {
+        true if session.alive() && session.record.filesystem.as_deref() == Some(FILES) => {
+            let what = "forgetting the keys of a folder whose files are encrypted one by one while it is mounted";
+            Error::unsupported(what).at(volume).hint("Unmount it instead.")
+        }
         true if session.alive() => Error::misuse("its keys are in the process that serves it")
             .at(volume)
             .hint("Only a volume that was mounted or served with --isolate-keys can be locked. Unmount it instead."),
@@ -123,7 +128,7 @@ impl Report for Locked {
             writeln!(out, "{volume} is locked: its keys are forgotten until `claviger unlock`.")?;
         }
         for volume in open {
-            writeln!(out, "{volume} stays open: its keys are in the process that serves it.")?;
+            writeln!(out, "{volume} stays open: its keys cannot be forgotten while it is in use.")?;
         }
         if locked.is_empty() && open.is_empty() {
             writeln!(out, "There is nothing to lock.")?;

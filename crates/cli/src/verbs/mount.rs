@@ -25,7 +25,7 @@ use crate::opening::files::{self, InsideArgs};
 use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
 use crate::process::background::{self, Told};
 use crate::process::guard;
-use crate::process::keeper::{self as isolation, IsolationArgs, Locking};
+use crate::process::keeper::{self as isolation, IsolationArgs, Locking, RegisterArgs};
 use crate::process::traced::TraceArgs;
 use crate::terminal::output::{self, ReaderGone, Report};
 use crate::terminal::{cancel, duration};
@@ -98,6 +98,9 @@ pub struct Args {
     isolation: IsolationArgs,
 
     #[command(flatten)]
+    registers: RegisterArgs,
+
+    #[command(flatten)]
     told: Told,
 
     #[command(flatten)]
@@ -125,7 +128,7 @@ impl Args {
 }
 
 /// What stands for a file system where files are encrypted one by one.
-const FILES: &str = "files";
+pub const FILES: &str = "files";
 
 #[derive(Serialize)]
 struct MountReport {
@@ -147,10 +150,12 @@ struct MountReport {
 /// Carries the verb out. `words` is the command line, as this verb sees it.
 pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     apart(&args.open.path, &args.dir)?;
+    args.registers.check(&args.isolation)?;
     if args.isolation.keeper().is_some() {
-        return args.isolation.keep(&args.open, Some(args.access()), Some(&args.protect));
+        return args.isolation.keep(&args.open, Some(args.access()), Some(&args.protect), &args.registers);
     }
-    if args.isolation.asked() && args.wants_folder() {
+    let is_folder = args.open.path.is_dir();
+    if args.isolation.asked() && args.wants_folder() && !is_folder {
         return Err(isolation::no_folders().at(&args.open.path).into());
     }
     if !args.foreground && !args.told.background() {
@@ -171,6 +176,11 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let mut locking = None;
     let (facts, volume) = if args.raw {
         (None, args.open.raw(access)?)
+    } else if args.isolation.asked() && is_folder {
+        let folder = args.isolation.open_folder(&args.open, access, words);
+        let folder = folder.map_err(|e| say_where(e, &args.open.path, &runtime))?;
+        serve_folder(args, folder, dir, parent, &runtime)?;
+        return args.isolation.check();
     } else if args.isolation.asked() {
         let opened = args.isolation.open(&args.open, access, words);
         let (opened, keys) = opened.map_err(|e| say_where(e, &args.open.path, &runtime))?;

@@ -252,12 +252,8 @@ impl Args {
 
     /// Opens the files for the process that has the keys, reads and writes there for it, and has no key itself.
     fn work_for_keeper(&self, words: &[OsString]) -> anyhow::Result<()> {
-        // A file could not be removed again by whoever makes it.
-        let files = self.protectors.files();
-        if files {
-            let what = "--isolate-keys with --recovery-password-file or --startup-key";
-            return Err(Error::unsupported(what).at(&self.path).into());
-        }
+        // Files are made by whoever has the secrets, and can be removed again only here.
+        let there = self.protectors.there();
         let started = Started::new(words, Which::Opened, Stdio::inherit())?;
         inherited::hide_all()?;
         let opened = FileStore::open(&self.path, Access::ReadWrite).map(Arc::new).and_then(|data| self.opened(data));
@@ -269,7 +265,7 @@ impl Args {
             &[Some(&*self.path), self.header.as_deref()].into_iter().flatten().collect::<Vec<_>>(),
         )?;
         let lent = claviger_engine::opening::Stores { disk: Arc::clone(&data), header, data };
-        let worked = started.work_for(&lent, new.into());
+        let worked = started.work_for(&lent, new.into(), &|path, file| self.protectors.remove(path, file, &there));
         // Where it was killed, the next one finds what it has left.
         worked.inspect_err(|e| {
             if e.is::<Silent>() {

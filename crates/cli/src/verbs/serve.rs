@@ -24,7 +24,7 @@ use signal_hook::iterator::Signals;
 use crate::opening::{OpenArgs, ProtectArgs};
 use crate::process::background::Told;
 use crate::process::guard;
-use crate::process::keeper::{IsolationArgs, Locking};
+use crate::process::keeper::{IsolationArgs, Locking, RegisterArgs};
 use crate::process::traced::TraceArgs;
 use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, ReaderGone, Report};
@@ -83,6 +83,9 @@ pub struct Args {
     isolation: IsolationArgs,
 
     #[command(flatten)]
+    registers: RegisterArgs,
+
+    #[command(flatten)]
     told: Told,
 
     #[command(flatten)]
@@ -114,8 +117,9 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     cancel::install()?;
     let at = |e: Error| e.at(&args.open.path);
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    args.registers.check(&args.isolation)?;
     if args.isolation.keeper().is_some() {
-        return args.isolation.keep(&args.open, Some(access), Some(&args.protect));
+        return args.isolation.keep(&args.open, Some(access), Some(&args.protect), &args.registers);
     }
     let mut locking = None;
     let (facts, store): (_, Arc<dyn Store>) = if args.raw {

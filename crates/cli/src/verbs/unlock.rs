@@ -11,7 +11,7 @@ use claviger_serve::sessions::{Runtime, escape};
 use serde::Serialize;
 
 use crate::opening::{OpenArgs, ProtectArgs};
-use crate::process::keeper::{self, IsolationArgs, Which};
+use crate::process::keeper::{self, IsolationArgs, RegisterArgs, Which};
 use crate::terminal::cancel;
 use crate::terminal::output::{self, Report};
 use crate::verbs::{lock, unmount};
@@ -30,6 +30,9 @@ pub struct Args {
 
     #[command(flatten)]
     protect: ProtectArgs,
+
+    #[command(flatten)]
+    registers: RegisterArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -52,7 +55,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     // What is mounted may wait for this very process.
     let open = OpenArgs { path: session.record.volume.clone(), ..args.open.clone() };
     if !args.keeper.is_empty() {
-        return IsolationArgs::of_keeper(&args.keeper).keep(&open, None, Some(&args.protect));
+        return IsolationArgs::of_keeper(&args.keeper).keep(&open, None, Some(&args.protect), &args.registers);
     }
     if session.status().is_some_and(|status| !status.locked) {
         return Err(Error::misuse("it is not locked").at(&session.record.volume).into());

@@ -1,6 +1,6 @@
 //! `--isolate-keys`: the same volume, the same words, and no key in the process that serves.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -172,7 +172,8 @@ fn what_cannot_be_isolated_is_refused_before_anything_is_asked() {
     let files = folder.str("files");
     fs::create_dir(&files).expect("a folder");
     fs::create_dir(folder.path("at")).expect("a folder");
-    run(["mount", ISOLATED, &files, &folder.str("at")]).fails(5, &["one by one"]);
+    // There are no keys that could be anywhere.
+    run(["mount", ISOLATED, "--format", "clear", &files, &folder.str("at")]).fails(5, &["of their own", "clear"]);
     let volume = folder.volume("v.tc", "1M", &[]);
     run(["mount", ISOLATED, "--folder", "/x", &volume, &folder.str("at")]).fails(5, &["one by one"]);
 }
@@ -220,12 +221,60 @@ fn the_process_that_serves_has_no_password_and_no_key() {
     assert!(found(&keeper.locked, &[password()]).is_empty(), "it forgets the password");
 }
 
+/// What is written with round keys in registers alone is read without, and the other way round; what cannot be had so is refused.
+#[test]
+fn round_keys_are_in_registers_alone() {
+    const REGISTERS: &str = "--keys-in-registers";
+    let folder = Folder::new();
+    let password = ["--password-file", &folder.password];
+    let serve = |how: &[&str], volume: &str| run([&["serve", "--run", "true"][..], how, &password, &[volume]].concat());
+    let aes = folder.volume("aes.tc", "1M", &["--cipher", "AES"]);
+    serve(&[REGISTERS], &aes).fails(1, &["--isolate-keys"]);
+    serve(&[ISOLATED, REGISTERS, "--no-aes"], &aes).fails(1, &["--no-aes"]);
+    let kernels = claviger_crypto::ciphers::aes::AES.kernels;
+    if !kernels.iter().any(|kernel| kernel.name == "vaes512" && (kernel.usable)()) {
+        serve(&[ISOLATED, REGISTERS], &aes).fails(5, &["this processor", "VAES"]);
+        return;
+    }
+    let serpent = folder.volume("serpent.tc", "1M", &["--cipher", "Serpent"]);
+    serve(&[ISOLATED, REGISTERS], &serpent).fails(5, &["Serpent", "Only AES"]);
+    let cbc = folder.str("plain");
+    fs::write(&cbc, vec![5; 1 << 20]).expect("a file");
+    let plain = ["--format", "plain", "--cipher", "aes-cbc-plain", "--key-size", "128"];
+    let middle = ["--format", "plain", "--cipher", "aes-cbc-plain", "--key-size", "192"];
+    serve(&[&[ISOLATED, REGISTERS][..], &middle].concat(), &cbc).fails(5, &["192 bits", "Only AES"]);
+    for (volume, how) in [(&aes, &[][..]), (&cbc, &plain)] {
+        let io = |isolated: &[&str], command: &str| {
+            let socket = folder.str("s");
+            let args = [how, isolated, &password, &["--socket", &socket, volume]].concat();
+            let served = Served::start(args);
+            let (done, said) = qemu_io(&served.uri, command)?;
+            assert!(done, "{said}");
+            served.stop().succeeds();
+            Some(())
+        };
+        let (with, without): (&[&str], &[&str]) = (&[ISOLATED, REGISTERS], &[]);
+        for (write, read) in [(with, without), (without, with)] {
+            let pattern = if write.is_empty() { 2 } else { 1 };
+            let Some(()) = io(write, &format!("write -P {pattern} 1000 700000")) else { return };
+            io(read, &format!("read -P {pattern} 1000 700000"));
+        }
+    }
+}
+
 #[test]
 fn the_keeper_is_caged() {
     let folder = Folder::new();
     let volume = folder.volume("v.tc", "1M", &[]);
     let served = Served::start([ISOLATED, "--password-file", &folder.password, "--socket", &folder.str("s"), &volume]);
     let keeper = keeper_of(served.pid);
+    is_caged(keeper);
+    served.stop().succeeds();
+    wait_until("the keeper ends with it", || ended(keeper));
+}
+
+/// Looks at the cage from outside.
+pub fn is_caged(keeper: u32) {
     let status = fs::read_to_string(format!("/proc/{keeper}/status")).expect("procfs");
     let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).expect("a line").trim().to_owned();
     assert_eq!((value("NoNewPrivs:"), value("Seccomp:")), ("1".to_owned(), "2".to_owned()));
@@ -241,8 +290,6 @@ fn the_keeper_is_caged() {
         assert_eq!(of(keeper, "cwd"), Path::new("/"));
         assert_eq!(of(keeper, "ns/mnt"), of(std::process::id(), "ns/mnt"));
     }
-    served.stop().succeeds();
-    wait_until("the keeper ends with it", || ended(keeper));
 }
 
 #[test]
@@ -525,9 +572,43 @@ fn a_reencryption_is_the_same_with_keys_elsewhere() {
         fs::write(&key, PASSWORD).expect("a key file");
         tools::run(Command::new(cryptsetup).args(["open", "--test-passphrase", "--key-file", &key, &disk]));
     }
-    // A file could not be removed again by whoever makes it, once it is alone.
-    let files = ["--encrypt", "--format=BitLocker", "--startup-key", &folder.str(""), &disk];
-    reencrypt(&files).fails(5, &["--startup-key"]);
+}
+
+#[test]
+fn what_opens_a_bitlocker_volume_that_is_made_elsewhere_is_there_or_is_removed_again() {
+    let folder = Folder::new();
+    let (disk, kept, stick, short) = (folder.str("disk"), folder.str("kept"), folder.str("stick"), folder.str("short"));
+    let Some(mkfs) = tools::program("mkfs.fat") else { return };
+    File::create(&disk).and_then(|file| file.set_len(4 << 20)).expect("a file");
+    tools::run(Command::new(mkfs).arg(&disk));
+    let plain = fs::read(&disk).expect("it is there");
+    File::options().write(true).open(&disk).and_then(|file| file.set_len(5 << 20)).expect("room");
+    fs::create_dir(&stick).expect("a folder");
+    fs::write(format!("{stick}/another.BEK"), "another key").expect("a file");
+    fs::write(&short, "short 1").expect("a password file");
+    let before = fs::read(&disk).expect("it is there");
+    let keys = || fs::read_dir(&stick).expect("listed").count();
+    let encrypt = |password: &str, more: &[&str]| {
+        let args = ["reencrypt", ISOLATED, "--encrypt", "--format=BitLocker", "--yes", "--password-file", password];
+        let files = ["--json", "--recovery-password-file", &kept, "--startup-key", &stick];
+        run([&args[..], &files, more, &[&disk]].concat())
+    };
+    // The password is too short, which is found out when the files are there.
+    encrypt(&short, &[]).fails(1, &["8"]);
+    assert!(fs::read(&disk).expect("it is there") == before && !Path::new(&kept).exists() && keys() == 1);
+    // What is there already is nobody's to remove.
+    fs::write(&kept, "kept").expect("a file");
+    encrypt(&folder.password, &[]).fails(1, &["already exists"]);
+    assert!(fs::read(&kept).expect("it is there") == b"kept" && keys() == 1);
+    fs::remove_file(&kept).expect("removed");
+    let begun = encrypt(&folder.password, &["--init-only"]).succeeds().json();
+    assert_eq!((begun["recovery_password_file"].as_str(), keys()), (Some(&*kept), 2), "{begun}");
+    let key = begun["startup_key"].as_str().expect("a path").to_owned();
+    assert!(Path::new(&key).starts_with(&stick));
+    run(["reencrypt", ISOLATED, "--resume", "--password-file", &kept, &disk]).succeeds();
+    for opens in [["--password-file", &*kept], ["--password-file", &folder.password], ["--keyfile", &key]] {
+        assert!(run([&["cat"][..], &opens, &[&disk]].concat()).succeeds().out.starts_with(&plain), "{opens:?}");
+    }
 }
 
 #[test]

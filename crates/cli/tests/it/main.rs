@@ -16,6 +16,7 @@ mod folders;
 mod headers;
 mod hidden;
 mod keeper;
+mod keeper_folders;
 mod kernel;
 mod keyslots;
 mod lab;

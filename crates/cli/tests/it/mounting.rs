@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use crate::common::mounts::*;
 use crate::common::*;
+use crate::hidden::Hiding;
 use claviger_serve::sessions::Process;
 use claviger_testkit::tools;
 use rustix::fs::OFlags;
@@ -516,6 +517,46 @@ fn lines_of_crypttab_and_favourites_are_attached_by_name() {
     assert!(place.mounted(&dir) && fs::read(format!("{files}/file")).expect("a file") == b"text\n");
     place.run(["unmount", "--all"]).succeeds();
     assert!(place.list().is_empty() && !place.mounted(&dir));
+}
+
+/// A line of crypttab or fstab may say that a hidden volume is not to be overwritten.
+#[test]
+fn a_hidden_volume_is_protected_by_a_line_of_a_table() {
+    let (Some(place), Some(hiding)) = (Place::root(), Hiding::new("TrueCrypt")) else { return };
+    run(hiding.create(&["--force", "--yes", "--size", "1M"])).succeeds();
+    let (volume, inner, table) = (&hiding.volume, &hiding.inner, place.folder.str("crypttab"));
+    let line = format!(
+        "one {volume} {} tcrypt,protect-hidden,hidden-password-file={inner},hidden-hash=SHA-512\n",
+        hiding.folder.password
+    );
+    fs::write(&table, line).expect("a table");
+    let attach = |more: &[&str]| place.run([&["attach", "--crypttab", &table], more, &["one"]].concat());
+    attach(&["--kernel"]).fails(1, &["hidden volume", "--kernel"]);
+    let before = fs::read(volume).expect("the volume");
+    // The last megabyte before the backup headers is the hidden volume's.
+    let overwrite = |file: &str, at: u32| {
+        let write = format!("dd if=/dev/zero of={file} bs=64k seek={at} count=1 conv=notrunc,fsync");
+        place.shell(&write).code
+    };
+    let refuses = |file: &str| {
+        assert_eq!(overwrite(file, 20), 0, "that is the outer volume's");
+        assert_ne!(overwrite(file, 48), 0, "that is the hidden volume's");
+    };
+    attach(&[]).succeeds();
+    let shown = place.runtime().join("attached/one/volume");
+    refuses(&shown.display().to_string());
+    place.unmount(volume);
+    let dir = place.dir("d");
+    let options = format!(
+        "protect-hidden,hidden-password-file={inner},hidden-hash=SHA-512,hash=SHA-512,password-file={},filesystem=none",
+        hiding.folder.password
+    );
+    place.run([volume, &*dir, "-o", &*options]).succeeds();
+    refuses(&format!("{dir}/volume"));
+    place.unmount(volume);
+    let after = fs::read(volume).expect("the volume");
+    let hidden = before.len() - (1 << 20) - (128 << 10)..;
+    assert!(before[hidden.clone()] == after[hidden], "the hidden volume and the backup headers");
 }
 
 #[test]

@@ -118,3 +118,114 @@ fn clevis_opens_what_was_bound_here() {
         Some(1)
     );
 }
+
+#[test]
+fn clevis_opens_what_was_bound_to_several_here() {
+    let (Some(setting), Some(tang), Some(tpm)) = (Setting::new(), Tang::new(), Tpm::new()) else { return };
+    let (url, thumbprint, device) = (tang.url(), tang.thumbprint(), tpm.device());
+    let password = &setting.folder.password;
+    let add = |more: &[&str]| {
+        let known = ["keyslot", "add", "--password-file", password, "--tpm2-device", &device];
+        run([&known[..], more, &[&setting.volume]].concat())
+    };
+    let by_tang = ["--bind-tang", &url, "--tang-thumbprint", &thumbprint];
+    add(&["--bind-tpm2", "--tpm2-pcrs", "0+7"]).succeeds();
+    add(&[&by_tang[..], &["--bind-tpm2"]].concat()).succeeds();
+    add(&[&by_tang[..], &["--bind-tang", &url, "--bind-tpm2", "--bind-threshold", "1"]].concat()).succeeds();
+    tpm.assert_empty();
+    let by_clevis = |slot: u32| {
+        let slot = slot.to_string();
+        let mut pass = Command::new("clevis");
+        pass.args(["luks", "pass", "-d", &setting.volume, "-s", &slot]).env("TPM2TOOLS_TCTI", &device);
+        let passphrase = tools::run(&mut pass).stdout;
+        tpm.flush();
+        run_with(&passphrase, ["keyslot", "test", "--json", "--password-file", "-", "--slot", &slot, &setting.volume])
+            .succeeds();
+    };
+    let both = ["--tpm2-device", &device, "--tang", &url];
+    for slot in 1..=3 {
+        by_clevis(slot);
+        setting.opens(slot, &both);
+        tpm.assert_empty();
+    }
+    setting.test(2, &both[..2]).fails(1, &["--tang"]);
+    setting.test(2, &both[2..]).fails(1, &["no TPM"]);
+    setting.opens(3, &both[..2]);
+    tpm.tool("tpm2_pcrextend", &[&format!("7:sha256={}", "5a".repeat(32))]);
+    setting.test(1, &both).fails(2, &["PCRs"]);
+    setting.test(2, &both).fails(2, &["PCRs"]);
+    setting.opens(3, &both);
+    by_clevis(3);
+    // What makes no sense is said before anything is written.
+    add(&["--bind-tpm2", "--tpm2-pcrs", ""]).fails(1, &["PCR"]);
+    add(&[&by_tang[..], &["--bind-threshold", "2"]].concat()).fails(1, &["2 of 1"]);
+    add(&[&by_tang[..], &["--bind-threshold", "0"]].concat()).fails(1, &["0 of 1"]);
+    add(&["--tpm2-pcrs", "7"]).fails(1, &["--tpm2"]);
+    let keyslots = run(["keyslot", "list", "--json", &setting.volume]).succeeds().json();
+    assert_eq!(keyslots["keyslots"].as_array().map(Vec::len), Some(4));
+}
+
+/// A password or keyfile of any format is sealed in a file: clevis opens it, and its files open.
+#[test]
+fn a_keyfile_is_sealed() {
+    let (Some(setting), Some(tang), Some(tpm)) = (Setting::new(), Tang::new(), Tpm::new()) else { return };
+    let (folder, url, device) = (&setting.folder, tang.url(), tpm.device());
+    let clevis = |args: &[&str], input: &[u8]| {
+        fs::write(folder.path("input"), input).expect("a file");
+        let mut command = Command::new("clevis");
+        command.args(args).env("TPM2TOOLS_TCTI", &device);
+        let out = tools::run(command.stdin(fs::File::open(folder.path("input")).expect("a file"))).stdout;
+        tpm.flush();
+        out
+    };
+    let open = |file: &str, more: &[&str]| {
+        let opened = run([&["keyfile", "--open", "--tpm2-device", &device], more, &[file]].concat());
+        tpm.assert_empty();
+        opened
+    };
+    let bound = |file: &str, more: &[&str]| {
+        let known = ["keyfile", "--json", "--bind-tpm2", "--tpm2-device", &device];
+        run([&known[..], more, &[file]].concat())
+    };
+    let (fresh, sealed, both) = (folder.str("fresh.jwe"), folder.str("sealed.jwe"), folder.str("both.jwe"));
+    // Random bytes that nobody has seen, and a password that is there already.
+    let made = bound(&fresh, &[]).succeeds().json();
+    assert_eq!((made["size"].as_u64(), &made["sealed"]), (Some(64), &true.into()));
+    let keyfile = open(&fresh, &[]).succeeds().out;
+    assert_eq!(keyfile.len(), 64);
+    assert!(clevis(&["decrypt"], &fs::read(&fresh).expect("a file")) == keyfile);
+    bound(&sealed, &["--seal", &folder.password]).succeeds();
+    let password = open(&sealed, &[]).succeeds().out;
+    assert!(password == fs::read(&folder.password).expect("a file"));
+    let by_it = run_with(&password, ["keyslot", "test", "--password-file", "-", &setting.volume]);
+    by_it.succeeds();
+    let long: Vec<u8> = (0..1 << 20).map(|i: u32| ((i * 7) >> 3) as u8).collect();
+    fs::write(folder.path("long"), &long).expect("a file");
+    let by_tang = ["--bind-tang", &url, "--tang-thumbprint", &tang.thumbprint(), "--seal", &folder.str("long")];
+    bound(&both, &by_tang).succeeds();
+    assert!(open(&both, &["--tang", &url]).succeeds().out == long);
+    open(&both, &[]).fails(1, &[&url, "--tang"]);
+    assert!(clevis(&["decrypt"], &fs::read(&both).expect("a file")) == long);
+    let theirs = folder.str("theirs.jwe");
+    fs::write(&theirs, clevis(&["encrypt", "tpm2", "{}"], b"theirs")).expect("a file");
+    assert_eq!(open(&theirs, &[]).succeeds().out, b"theirs");
+
+    tpm.tool("tpm2_pcrextend", &[&format!("7:sha256={}", "5a".repeat(32))]);
+    open(&fresh, &[]).fails(2, &["fresh.jwe", "PCRs"]);
+    bound(&fresh, &[]).fails(1, &["already exists"]);
+    fs::write(folder.path("long"), vec![7; (1 << 20) + 1]).expect("a file");
+    fs::remove_file(&both).expect("removed");
+    bound(&both, &by_tang[4..]).fails(1, &["long", "1048576"]);
+    open(&folder.password, &[]).fails(3, &["JWE"]);
+    let mut damaged = fs::read(&sealed).expect("a file");
+    let last = damaged.len() - 2;
+    damaged[last] ^= 1;
+    fs::write(&sealed, &damaged).expect("a file");
+    open(&sealed, &[]).fails(2, &["sealed.jwe"]);
+    for word in ["", "....", "a.b.c.d.e", "e30..AAAA.AAAA.AAAA"] {
+        fs::write(&sealed, word).expect("a file");
+        let code = open(&sealed, &[]).code;
+        assert!([1, 3, 4, 5].contains(&code), "{word}: {code}");
+    }
+    assert!(!folder.path("both.jwe").exists());
+}

@@ -16,12 +16,12 @@ class Params(ctypes.Structure):
     ]
 
 
-volume, device, token, pin = [argument.encode() for argument in sys.argv[1:]]
+volume, device, token, pin, signature = [argument.encode() for argument in sys.argv[1:]]
 library = ctypes.CDLL("libcryptsetup.so.12")
 context = ctypes.c_void_p()
 assert library.crypt_init(ctypes.byref(context), volume) == 0
 assert library.crypt_load(context, b"LUKS2", None) == 0
-params = Params(0xFFFFFFFF, device, None)
+params = Params(0xFFFFFFFF, device, signature or None)
 opened = library.crypt_activate_by_token_pin(
     context, None, b"systemd-tpm2", int(token), pin or None, ctypes.c_size_t(len(pin)), ctypes.byref(params), 0
 )

@@ -61,6 +61,20 @@ impl Setting {
         assert_eq!(tested.json()["keyslot"], keyslot);
     }
 
+    /// Opens it with systemd's plugin for cryptsetup, if that is there; `signature` may be empty, like the PIN.
+    fn opens_by_systemd(&self, token: u32, pin: &str, signature: &str) -> Option<()> {
+        let python = tools::program("python3")?;
+        if !Path::new("/usr/lib/x86_64-linux-gnu/cryptsetup/libcryptsetup-token-systemd-tpm2.so").exists() {
+            return tools::skip("systemd's plugin for cryptsetup is not there");
+        }
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/tokens_tpm.py");
+        let args = [&self.volume, &self.tpm.device(), &token.to_string(), pin, signature];
+        let opened = tools::run(Command::new(python).arg(script).args(args));
+        assert_eq!(String::from_utf8_lossy(&opened.stdout).trim(), (token + 1).to_string());
+        self.tpm.flush();
+        Some(())
+    }
+
     fn tokens(&self) -> Value {
         run(["token", "list", "--json", &self.volume]).succeeds().json()["tokens"].clone()
     }
@@ -102,24 +116,14 @@ fn what_systemd_has_sealed_opens() {
 #[test]
 fn systemd_opens_what_was_sealed_here() {
     let Some(setting) = Setting::new() else { return };
-    let Some(python) = tools::program("python3") else { return };
-    if !Path::new("/usr/lib/x86_64-linux-gnu/cryptsetup/libcryptsetup-token-systemd-tpm2.so").exists() {
-        tools::skip::<()>("systemd's plugin for cryptsetup is not there");
-        return;
-    }
     let pin = setting.folder.str("pin");
     assert_eq!(setting.add(&["--json"]).succeeds().json()["keyslot"], 1);
     setting.add(&["--tpm2-pcrs", "0+4", "--tpm2-with-pin", "--new-tpm2-pin-file", &pin]).succeeds();
     setting.tpm.assert_empty();
     setting.opens(1, &[]);
     setting.opens(2, &["--tpm2-pin-file", &pin]);
-    for (token, pin) in [("0", ""), ("1", PIN)] {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/tokens_tpm.py");
-        let opened =
-            tools::run(Command::new(&python).arg(script).args([&setting.volume, &setting.tpm.device(), token, pin]));
-        let keyslot = token.parse::<u32>().expect("a number") + 1;
-        assert_eq!(String::from_utf8_lossy(&opened.stdout).trim(), keyslot.to_string());
-        setting.tpm.flush();
+    for (token, pin) in [(0, ""), (1, PIN)] {
+        let Some(()) = setting.opens_by_systemd(token, pin, "") else { return };
     }
     let keyslots = run(["keyslot", "list", "--json", &setting.volume]).succeeds().json();
     assert_eq!(keyslots["keyslots"][1]["iterations"], 1000, "{keyslots}");
@@ -297,10 +301,27 @@ fn signed_states_open() {
     let signature = format!("--tpm2-signature={}", at("first.json"));
     let Some(()) = setting.systemd(&[&["--tpm2-pcrs=7", &signature], &signed[..]].concat()) else { return };
     setting.opens(1, &["--tpm2-signature", &at("first.json")]);
+    // The same made here: by default no PCR has to be as it is now.
+    let public_key = ["--tpm2-public-key", &at("public.pem")];
+    setting.add(&public_key).succeeds();
+    let pin = ["--tpm2-with-pin", "--new-tpm2-pin-file", &at("pin"), "--tpm2-pcrs", "7"];
+    setting.add(&[&public_key[..], &["--tpm2-public-key-pcrs", "11"], &pin].concat()).succeeds();
+    setting.tpm.assert_empty();
+    let both_open = |file: &str| {
+        setting.opens(2, &["--tpm2-signature", &at(file)]);
+        setting.opens(3, &["--tpm2-signature", &at(file), "--tpm2-pin-file", &at("pin")]);
+        setting.opens_by_systemd(1, "", &at(file));
+        setting.opens_by_systemd(2, PIN, &at(file));
+    };
+    both_open("first.json");
+    setting.add(&["--tpm2-public-key", &at("pin")]).fails(5, &["pin", "RSA"]);
+    setting.add(&[&public_key[..], &["--tpm2-public-key-pcrs", ""]].concat()).fails(1, &["PCR"]);
     setting.tpm.tool("tpm2_pcrextend", &[&format!("11:sha256={}", "5a".repeat(32))]);
     setting.test(&["--token-only", "--tpm2-signature", &at("first.json")]).fails(2, &["signed", "--tpm2-signature"]);
     sign("second.json");
     setting.opens(1, &["--tpm2-signature", &at("second.json")]);
+    setting.test(&["--token-only", "--slot", "2", "--tpm2-signature", &at("first.json")]).fails(2, &["signed"]);
+    both_open("second.json");
     // Somebody else's signature is none: the TPM says so.
     openssl(&["genrsa", "-out", &at("key.pem"), "2048"]);
     sign("third.json");

@@ -700,3 +700,32 @@ fn a_volume_that_nothing_encrypts_is_read_only() {
     assert!(fs::read(&path).expect("it is there")[1024..] == text[1024..]);
     assert!(run([&["cat"], &how[..]].concat()).succeeds().out == fs::read(&path).expect("it is there"));
 }
+
+/// A volume without a header opens as it is told when it is made, whatever form of a cipher's name was given.
+#[test]
+fn what_is_told_of_a_volume_without_a_header_opens_it() {
+    let folder = Folder::new();
+    let (path, keys, password) = (folder.str("volume"), folder.str("keys.gpg"), ["--password-file", &folder.password]);
+    // The first three mean the same (cryptsetup(8), "Notes on encryption modes").
+    for (cipher, same) in [
+        ("aes", "aes-cbc-plain"),
+        ("serpent", "serpent-cbc-plain"),
+        ("aes-plain", "aes-cbc-plain"),
+        ("aes-xts-plain64", "aes-xts-plain64"),
+    ] {
+        let create = ["create", "--format", "plain", "--cipher", cipher, "--size", "1M", "--json"];
+        let made = run([&create[..], &password, &[&path]].concat()).succeeds().json();
+        let told = made["opened_with"].as_array().expect("a list").iter().filter_map(|option| option.as_str());
+        let told: Vec<&str> = told.collect();
+        let plaintext = run([&["cat"][..], &told, &password, &[&path]].concat()).succeeds().out;
+        let other: Vec<_> = told.iter().filter(|option| !option.starts_with("--cipher")).copied().collect();
+        let by_other = run([&["cat", "--cipher", same][..], &other, &password, &[&path]].concat()).succeeds().out;
+        assert!(plaintext == by_other, "{told:?}");
+        fs::remove_file(&path).expect("removed");
+    }
+    let create = ["create", "--format", "loop-AES", "--cipher", "aes", "--size", "1M", "--json"];
+    let made = run([&create[..], &["--fresh-keyfile", &keys], &password, &[&path]].concat()).succeeds().json();
+    let told = made["opened_with"].as_array().expect("a list").iter().filter_map(|option| option.as_str());
+    let open = [&["cat"][..], &told.collect::<Vec<_>>(), &["--keyfile", &keys], &password, &[&path]].concat();
+    assert_eq!(run(open).succeeds().out.len() as u64, 1 << 20);
+}

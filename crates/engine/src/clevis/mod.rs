@@ -7,13 +7,13 @@ mod tpm2;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use claviger_crypto::{Secret, gcm, shares};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 pub use self::tang::{Advertisement, Tang};
 use self::tpm2::SealedKey;
 use crate::error::{Error, ErrorKind, Result};
 use crate::random;
-use crate::tpm2::Tpm;
+use crate::tpm2::{Pcrs, Tpm};
 
 /// The token's type.
 pub const TOKEN: &str = "clevis";
@@ -68,6 +68,16 @@ impl Jwe {
         Self::of_parts([text("protected")?, text("iv")?, text("ciphertext")?, text("tag")?], 0)
     }
 
+    /// Reads what `clevis encrypt` writes: one line.
+    ///
+    /// # Errors
+    /// `NotThisFormat` for what is no JWE, `Malformed`, and `Unsupported` for pins and ciphers that are not known here.
+    pub fn parse_line(line: &[u8]) -> Result<Self> {
+        let text = std::str::from_utf8(line).ok().map(str::trim_ascii).filter(|text| text.split('.').count() == 5);
+        let no_jwe = || Error::new(ErrorKind::NotThisFormat("this is no JWE, as clevis makes them".into()));
+        Self::compact(text.ok_or_else(no_jwe)?, 0)
+    }
+
     /// In one line: five parts between dots, of which the second, an encrypted key, is empty.
     fn compact(text: &str, depth: usize) -> Result<Self> {
         let parts: Vec<_> = text.split('.').collect();
@@ -119,27 +129,6 @@ impl Jwe {
         Ok(Pin::Shares(threshold, Box::new(prime), parts.collect::<Result<_>>()?))
     }
 
-    /// Encrypts a passphrase under a key that is found by the `header`, and gives the token, but for its keyslots.
-    fn seal(header: &Value, key: &[u8], passphrase: &[u8]) -> Result<Map<String, Value>> {
-        let protected = URL_SAFE_NO_PAD.encode(header.to_string());
-        let mut nonce = [0; gcm::NONCE];
-        random::fill(&mut nonce)?;
-        let (ciphertext, tag) = gcm::seal(key, &nonce, protected.as_bytes(), passphrase);
-        let token = serde_json::json!({
-            "type": TOKEN,
-            "keyslots": [],
-            "jwe": {
-                "ciphertext": URL_SAFE_NO_PAD.encode(ciphertext),
-                "encrypted_key": "",
-                "iv": URL_SAFE_NO_PAD.encode(nonce),
-                "protected": protected,
-                "tag": URL_SAFE_NO_PAD.encode(tag),
-            },
-        });
-        let Value::Object(token) = token else { unreachable!("it is an object") };
-        Ok(token)
-    }
-
     /// What is in it.
     ///
     /// # Errors
@@ -157,6 +146,84 @@ impl Jwe {
         let opened = gcm::open(&key, &self.nonce, self.protected.as_bytes(), &self.ciphertext, &self.tag);
         opened.ok_or_else(wrong)
     }
+}
+
+/// What a volume is to be bound to: a header of a JWE, and the key that it leads to.
+pub struct Binding {
+    header: Value,
+    key: Secret,
+}
+
+impl Binding {
+    /// To the tang server at `url`, which says that about itself.
+    ///
+    /// # Errors
+    /// `Io` where there are no random bytes.
+    pub fn tang(url: &str, said: &Advertisement) -> Result<Self> {
+        let (header, key) = said.bound(url)?;
+        Ok(Self { header, key })
+    }
+
+    /// To a TPM, while these PCRs are as they are now.
+    ///
+    /// # Errors
+    /// `Misuse` without any; those of [`Tpm::seal`].
+    pub fn tpm(tpm: &mut Tpm, pcrs: Pcrs) -> Result<Self> {
+        let key = random::secret(32)?;
+        Ok(Self { header: SealedKey::seal(tpm, pcrs, &key)?.header(), key })
+    }
+
+    /// To as many of these as `threshold` says.
+    ///
+    /// # Errors
+    /// `Misuse` where they are not as many, or more than 32; `Io`.
+    pub fn shares(parts: &[Self], threshold: usize) -> Result<Self> {
+        if !(1..=parts.len()).contains(&threshold) || parts.len() > MOST {
+            return Err(Error::misuse(format!("{threshold} of {} cannot be asked to help", parts.len())));
+        }
+        let (key, shares) = shares::share(threshold, parts.len(), random::fill)?;
+        let jwe = parts.iter().zip(&shares).map(|(part, share)| part.line(share)).collect::<Result<Vec<_>>>()?;
+        let options = json!({ "t": threshold, "p": URL_SAFE_NO_PAD.encode(shares::PRIME), "jwe": jwe });
+        Ok(Self { header: direct("sss", options), key })
+    }
+
+    /// A new passphrase, and the token that leads to it, but for its keyslots.
+    ///
+    /// # Errors
+    /// `Io` where there are no random bytes.
+    pub fn bind(&self) -> Result<(Map<String, Value>, Secret)> {
+        let passphrase = random::passphrase()?;
+        let [protected, iv, ciphertext, tag] = self.seal(&passphrase)?;
+        let jwe =
+            json!({ "protected": protected, "encrypted_key": "", "iv": iv, "ciphertext": ciphertext, "tag": tag });
+        let token = json!({ "type": TOKEN, "keyslots": [], "jwe": jwe });
+        let Value::Object(token) = token else { unreachable!("it is an object") };
+        Ok((token, passphrase))
+    }
+
+    /// A secret, sealed, in one line as `clevis encrypt` writes it.
+    ///
+    /// # Errors
+    /// `Io` where there are no random bytes.
+    pub fn line(&self, secret: &[u8]) -> Result<String> {
+        let [protected, iv, ciphertext, tag] = self.seal(secret)?;
+        Ok(format!("{protected}..{iv}.{ciphertext}.{tag}"))
+    }
+
+    /// The parts of a JWE but for the encrypted key, which is empty.
+    fn seal(&self, message: &[u8]) -> Result<[String; 4]> {
+        let protected = URL_SAFE_NO_PAD.encode(self.header.to_string());
+        let mut nonce = [0; gcm::NONCE];
+        random::fill(&mut nonce)?;
+        let (ciphertext, tag) = gcm::seal(&self.key, &nonce, protected.as_bytes(), message);
+        let [iv, ciphertext, tag] = [&nonce[..], &ciphertext, &tag].map(|part| URL_SAFE_NO_PAD.encode(part));
+        Ok([protected, iv, ciphertext, tag])
+    }
+}
+
+/// The header of a JWE whose key a pin gives as it is.
+fn direct(pin: &str, options: Value) -> Value {
+    json!({ "alg": "dir", "enc": "A256GCM", "clevis": { "pin": pin, pin: options } })
 }
 
 /// The key of which `parts` hold shares.

@@ -8,7 +8,7 @@ use claviger_crypto::ec::{Curve, Point, scalar};
 use claviger_crypto::hash::{SHA256, SHA512};
 use serde_json::{Map, Value, json};
 
-use super::{Helpers, Jwe, base64url, malformed};
+use super::{Helpers, base64url, malformed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::random;
 
@@ -102,12 +102,8 @@ impl Advertisement {
         Ok(Self { thumbprints: signers, keys, exchange })
     }
 
-    /// Binds a new passphrase to the server at `url`. Gives it, and the token, but for its keyslots.
-    ///
-    /// # Errors
-    /// `Io` where there are no random bytes.
-    pub fn bind(&self, url: &str) -> Result<(Map<String, Value>, Secret)> {
-        let passphrase = random::passphrase()?;
+    /// The header of a JWE that names the server at `url`, and the key that it leads to.
+    pub(super) fn bound(&self, url: &str) -> Result<(Value, Secret)> {
         let server = point(&self.exchange).expect("it was one");
         let [kid, _] = thumbprints(&self.exchange).expect("it was one");
         let own = scalar(CURVE, random::fill)?;
@@ -121,7 +117,7 @@ impl Advertisement {
             "epk": { "kty": "EC", "crv": NAME, "x": x, "y": y },
             "clevis": { "pin": "tang", "tang": { "url": url, "adv": self.keys } },
         });
-        Ok((Jwe::seal(&header, &derived(&shared), &passphrase)?, passphrase))
+        Ok((header, derived(&shared)))
     }
 }
 

@@ -3,9 +3,9 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use claviger_crypto::Secret;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::{base64url, malformed};
+use super::{base64url, direct, malformed};
 use crate::error::{Error, Result};
 use crate::tpm2::{Bank, Blob, Parent, Pcrs, Pin, Policy, Tpm};
 
@@ -34,6 +34,35 @@ impl SealedKey {
             blob: Blob::parse(&[blob("jwk_priv")?, blob("jwk_pub")?].concat())?,
             pcrs: Pcrs::new(bank, numbers).ok_or_else(no_pcrs)?,
         })
+    }
+
+    /// Seals a key.
+    pub fn seal(tpm: &mut Tpm, pcrs: Pcrs, key: &[u8]) -> Result<Self> {
+        if pcrs.mask == 0 {
+            return Err(Error::misuse("clevis takes at least one PCR here"));
+        }
+        let (before, behind) = (br#"{"alg":"A256GCM","k":""#, br#"","kty":"oct"}"#);
+        let encoded = Secret::from_vec(URL_SAFE_NO_PAD.encode(key).into_bytes());
+        let jwk = Secret::from_vec([&before[..], &encoded, behind].concat());
+        let policy = Policy { pcrs, ..Policy::default() };
+        let parent = Parent::Ecc;
+        let (blob, _) = tpm.seal(&parent, &jwk, &policy, &Pin::none())?;
+        Ok(Self { parent, blob, pcrs })
+    }
+
+    /// The header of the JWE whose key was sealed.
+    pub fn header(&self) -> Value {
+        let sized = |half: &[u8]| URL_SAFE_NO_PAD.encode([&(half.len() as u16).to_be_bytes(), half].concat());
+        let numbers = self.pcrs.numbers().map(|number| number.to_string()).collect::<Vec<_>>();
+        let options = json!({
+            "hash": "sha256",
+            "key": if self.parent == Parent::Rsa { "rsa" } else { "ecc" },
+            "jwk_pub": sized(&self.blob.public),
+            "jwk_priv": sized(&self.blob.private),
+            "pcr_bank": self.pcrs.bank.name(),
+            "pcr_ids": numbers.join(","),
+        });
+        direct("tpm2", options)
     }
 
     /// The key in the JWK.

@@ -58,8 +58,8 @@ impl FileKeys for Nothing {
         Err(Error::misuse("a file in clear has no header").into())
     }
 
-    fn plain_name(&self, stored: &OsStr) -> Option<OsString> {
-        Some(stored.to_owned())
+    fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
+        Ok(Some(stored.to_owned()))
     }
 
     fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {

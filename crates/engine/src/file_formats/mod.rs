@@ -7,6 +7,7 @@
 mod clear;
 pub mod ecryptfs;
 pub mod efs;
+pub mod isolated;
 mod salvage;
 mod stacked;
 mod survey;
@@ -24,6 +25,7 @@ use serde::Serialize;
 pub use stacked::Stacked;
 pub use survey::{Problem, Survey};
 
+use self::isolated::{FolderKeeper, FolderKeys, FolderOutline};
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -68,6 +70,23 @@ pub trait FileFormat: Sync {
     /// # Errors
     /// `WrongCredential`, `CredentialKind`, `Malformed`, `Unsupported`, `Cancelled`, `Io`.
     fn unlock(&self, lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>>;
+
+    /// Refuses a format whose keys no other process can hold.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    fn check_isolated(&self) -> Result<()> {
+        Err(not_isolated())
+    }
+
+    /// The same as [`FileFormat::unlock`] has given to another process, which has the keys and says what is left without them:
+    /// [`FileKeys::isolate`].
+    ///
+    /// # Errors
+    /// `Unsupported`; `Io` for an outline of something else.
+    fn elsewhere(&self, _outline: FolderOutline, _keeper: Arc<dyn FolderKeeper>) -> Result<Box<dyn FileKeys>> {
+        Err(not_isolated())
+    }
 
     /// What lies beside a folder of this format, `name`, and belongs to it. `parent` is the folder that it is in.
     ///
@@ -248,7 +267,10 @@ pub trait FileKeys: Send + Sync {
     fn set_size(&self, of: Stored<'_>, size: u64) -> io::Result<()>;
 
     /// The name that people see. None for what is not a name of this format, or of another key: it is left out.
-    fn plain_name(&self, stored: &OsStr) -> Option<OsString>;
+    ///
+    /// # Errors
+    /// If another process has the keys, and has gone.
+    fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>>;
 
     /// The name as it is stored.
     ///
@@ -301,6 +323,18 @@ pub trait FileKeys: Send + Sync {
     fn warnings(&self) -> Vec<String> {
         Vec::new()
     }
+
+    /// The keys, for the process that is to hold them, and what is left without them: see [`FileFormat::elsewhere`].
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    fn isolate(&self) -> Result<(FolderOutline, Arc<dyn FolderKeys>)> {
+        Err(not_isolated())
+    }
+}
+
+fn not_isolated() -> Error {
+    Error::unsupported("keys in a process of their own for files of this format")
 }
 
 /// The plaintext of what is in the folder `lower`: of the format `name`, or of the one that the folder shows to be of.

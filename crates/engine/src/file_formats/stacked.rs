@@ -9,7 +9,9 @@ use std::time::{Duration, SystemTime};
 use claviger_crypto::pool::Pool;
 use rustix::io::Errno;
 
+use super::isolated::{FolderKeys, FolderOutline};
 use super::{FileKeys, FileLayout, Found, Salvage, Stored};
+use crate::error::Result;
 use crate::store::{Counters, Store, Traffic};
 use crate::trees::{
     Attributes, Entry, NewNode, Node, NodeKind, NodeStore, ReadOnly, Renaming, Setting, Space, Special, Tree, Use,
@@ -203,6 +205,14 @@ impl Stacked {
         self.keys.signatures()
     }
 
+    /// The keys, for a process that is to hold them for another one: see [`FileKeys::isolate`].
+    ///
+    /// # Errors
+    /// `Unsupported` where the format cannot do without them.
+    pub fn isolate(self) -> Result<(FolderOutline, Arc<dyn FolderKeys>)> {
+        self.keys.isolate()
+    }
+
     /// Whether the keys open this file: from its header, without its contents.
     ///
     /// # Errors
@@ -234,8 +244,8 @@ impl Stacked {
     }
 
     /// What decrypts to something that is no name at all was made by somebody else.
-    pub(crate) fn plain_name(&self, stored: &OsStr) -> Option<OsString> {
-        self.keys.plain_name(stored).filter(|name| is_name(name))
+    pub(crate) fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
+        Ok(self.keys.plain_name(stored)?.filter(|name| is_name(name)))
     }
 
     fn visible(&self, attribute: &OsStr) -> io::Result<()> {
@@ -502,8 +512,11 @@ impl Tree for Stacked {
     fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
         let stored = self.lower.list(folder)?;
         let all = stored.len();
-        let plain = |e: Entry| self.plain_name(&e.name).map(|name| Entry { name, node: e.node, kind: e.kind });
-        let entries: Vec<_> = stored.into_iter().filter_map(plain).collect();
+        let plain = |e: Entry| {
+            let name = self.plain_name(&e.name).transpose()?;
+            Some(name.map(|name| Entry { name, node: e.node, kind: e.kind }))
+        };
+        let entries = stored.into_iter().filter_map(plain).collect::<io::Result<Vec<_>>>()?;
         let some = all - entries.len();
         let mut left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
         if some > 0 || !left_out.is_empty() {

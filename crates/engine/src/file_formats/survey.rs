@@ -85,7 +85,7 @@ impl Walk<'_> {
         let mut entries = self.lower.list(folder).map_err(at)?;
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         for entry in entries {
-            let path = path.join(self.shown(&entry));
+            let path = path.join(self.shown(&entry)?);
             let found = Held::take(self.lower, folder, &entry).map_err(|e| Error::from(e).at(&path))?;
             match entry.kind {
                 NodeKind::Folder => {
@@ -101,16 +101,16 @@ impl Walk<'_> {
     }
 
     /// The name that people see of an entry.
-    fn shown(&mut self, entry: &Entry) -> std::ffi::OsString {
+    fn shown(&mut self, entry: &Entry) -> std::io::Result<std::ffi::OsString> {
         let plain = |upper: &Stacked, name: &OsStr| upper.plain_name(name);
-        match self.upper.map(|upper| plain(upper, &entry.name)) {
+        Ok(match self.upper.map(|upper| plain(upper, &entry.name)).transpose()? {
             Some(Some(name)) => name,
             Some(None) => {
                 self.survey.foreign_names += 1;
                 entry.name.clone()
             }
             None => entry.name.clone(),
-        }
+        })
     }
 
     fn file(&mut self, file: Node, path: PathBuf) -> Result<()> {

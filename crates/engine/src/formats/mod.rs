@@ -219,7 +219,9 @@ pub trait Creator: Sync {
     /// are known: for formats without a header.
     fn opened_with(&self, facts: &Facts, spec: &Spec<'_>) -> (String, Option<String>) {
         let hash = (facts.hash != "none").then(|| spec.hash.unwrap_or(&facts.hash).to_owned());
-        (format!("{}-{}", facts.cipher, facts.mode), hash)
+        // dm-crypt has a mode for a cipher's name alone.
+        let mode = Some(&facts.mode).filter(|mode| !mode.is_empty()).map(|mode| format!("-{mode}"));
+        (format!("{}{}", facts.cipher, mode.unwrap_or_default()), hash)
     }
 
     /// The contents of a new file of keys, for formats that take [`Parameter::FreshKeyfile`].

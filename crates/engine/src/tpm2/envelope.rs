@@ -96,7 +96,7 @@ impl Envelope {
         let digest =
             digest.map(|digits| unhex(digits).ok_or_else(|| malformed("tpm2-policy-hash", "it is not hexadecimal")));
         let signed = match (bytes("tpm2_pubkey")?, pcrs(token, "tpm2_pubkey_pcrs", bank)?) {
-            (Some(pem), pcrs) => Some(signed(&pem, pcrs)?),
+            (Some(pem), pcrs) => Some(Signed::new(pem, pcrs)?),
             (None, _) => None,
         };
         let pin = field(token, "tpm2-pin", Value::as_bool)?.unwrap_or(false);
@@ -109,20 +109,25 @@ impl Envelope {
         })
     }
 
-    /// As a token, but for its keyslots: without signed policies, which [`Envelope::seal`] does not make here, and salts.
+    /// As a token, but for its keyslots: without a salt, which [`Envelope::seal`] does not make.
     pub fn token(&self) -> Map<String, Value> {
-        let Policy { pcrs, pin, .. } = self.policy;
+        let Policy { pcrs, pin, ref signed, .. } = self.policy;
+        let numbers = |pcrs: Pcrs| pcrs.numbers().collect::<Vec<_>>();
         let token = json!({
             "type": TOKEN,
             "keyslots": [],
             "tpm2-blob": STANDARD.encode(self.blob.to_bytes()),
-            "tpm2-pcrs": pcrs.numbers().collect::<Vec<_>>(),
+            "tpm2-pcrs": numbers(pcrs),
             "tpm2-pcr-bank": pcrs.bank.name(),
             "tpm2-primary-alg": if self.parent == Parent::Rsa { "rsa" } else { "ecc" },
             "tpm2-policy-hash": hex::digits(self.digest.as_deref().unwrap_or_default()),
             "tpm2-pin": pin,
         });
-        let Value::Object(token) = token else { unreachable!("it is an object") };
+        let Value::Object(mut token) = token else { unreachable!("it is an object") };
+        if let Some(signed) = signed {
+            token.insert("tpm2_pubkey_pcrs".into(), numbers(signed.pcrs).into());
+            token.insert("tpm2_pubkey".into(), STANDARD.encode(&signed.pem).into());
+        }
         token
     }
 
@@ -147,6 +152,23 @@ impl Envelope {
             }
         }
         Ok(())
+    }
+}
+
+impl Signed {
+    /// PCRs whose values this public key signs (PEM), and no signature yet.
+    ///
+    /// # Errors
+    /// `Unsupported` for a key other than RSA of 1024 to 4096 bits, `Malformed`.
+    pub fn new(pem: Vec<u8>, pcrs: Pcrs) -> Result<Self> {
+        let key = rsa_public_key(&pem)?;
+        // What a TPM's command has room for.
+        let key = key.filter(|key| matches!(key.modulus().len(), 128..=512));
+        let key = key.ok_or_else(|| Error::unsupported("a TPM's policy that a key other than RSA signs"))?;
+        let exponent =
+            u32::try_from(key.exponent()).map_err(|_| malformed("tpm2_pubkey", "its exponent is too large"))?;
+        let (modulus, fingerprint) = (key.modulus().to_vec(), rsa_fingerprint(&key));
+        Ok(Self { pcrs, modulus, exponent, fingerprint, pem, signatures: Vec::new() })
     }
 }
 
@@ -184,16 +206,6 @@ fn storage_key(bytes: &[u8]) -> Result<Parent> {
         return Err(odd("it is sealed under a key that does not stay in the TPM"));
     }
     Ok(Parent::Persistent { handle, name: Some(name.to_vec()) })
-}
-
-fn signed(pem: &[u8], pcrs: Pcrs) -> Result<Signed> {
-    let key = rsa_public_key(pem)?;
-    // What a TPM's command has room for.
-    let key = key.filter(|key| matches!(key.modulus().len(), 128..=512));
-    let key = key.ok_or_else(|| Error::unsupported("a TPM's policy that a key other than RSA signs"))?;
-    let exponent = u32::try_from(key.exponent()).map_err(|_| malformed("tpm2_pubkey", "its exponent is too large"))?;
-    let fingerprint = rsa_fingerprint(&key);
-    Ok(Signed { pcrs, modulus: key.modulus().to_vec(), exponent, fingerprint, signatures: Vec::new() })
 }
 
 fn unhex(digits: &str) -> Option<Vec<u8>> {

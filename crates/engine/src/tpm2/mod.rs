@@ -65,6 +65,9 @@ const RESTRICTED: u32 = 1 << 16;
 const DECRYPTS: u32 = 1 << 17;
 const SIGNS: u32 = 1 << 18;
 
+/// `TPMT_TK_VERIFIED` of nothing: the tag, the hierarchy of nobody, no digest (Part 2, 10.7.4).
+const NO_TICKET: [u8; 8] = [0x80, 0x22, 0x40, 0, 0, 7, 0, 0];
+
 /// PCRs that every TPM has.
 pub const PCRS: u32 = 24;
 
@@ -177,8 +180,19 @@ pub struct Signed {
     pub exponent: u32,
     /// By what signatures name it.
     pub fingerprint: [u8; 32],
+    /// The key as a file has it (PEM).
+    pub pem: Vec<u8>,
     /// Signatures that are known, each with the digest of the policy that it is for.
     pub signatures: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Signed {
+    /// The key's public area for a TPM.
+    fn public(&self) -> Bytes {
+        let public = Bytes::new().u16(ALG_RSA).u16(ALG_SHA256).u32(DECRYPTS | SIGNS | USER_WITH_AUTH).sized(&[]);
+        let public = public.u16(ALG_NULL).u16(ALG_NULL).u16(self.modulus.len() as u16 * 8);
+        public.u32(self.exponent).sized(&self.modulus)
+    }
 }
 
 /// Which key of the TPM it is sealed under.
@@ -329,7 +343,7 @@ impl Tpm {
         let parent = self.parent(parent)?;
         self.with(parent.handle, |tpm| {
             let trial = tpm.start(Kind::Trial, None)?;
-            let digest = tpm.with(trial.handle, |tpm| tpm.satisfy(trial.handle, policy))?;
+            let digest = tpm.with(trial.handle, |tpm| tpm.satisfy(&trial, policy))?;
             let session = tpm.start(Kind::Hmac, Some(&parent))?;
             let blob = tpm.with(session.handle, |tpm| tpm.create(&session, &parent, secret, &digest, pin))?;
             Ok((blob, digest))
@@ -379,7 +393,7 @@ impl Tpm {
     ) -> Result<Option<Secret>> {
         let wanted = object.policy()?;
         let free = wanted.is_empty();
-        if !free && self.satisfy(session.handle, policy)? != digest.unwrap_or(wanted) {
+        if !free && self.satisfy(session, policy)? != digest.unwrap_or(wanted) {
             return Ok(None);
         }
         let exchange = Exchange::new(session, &pin.0, policy.pin || free)?;
@@ -470,13 +484,18 @@ impl Tpm {
         if let Some(salt) = salt {
             session::kdf_a(&salt, b"ATH", &nonce_tpm, &nonce, &mut session_key);
         }
-        Ok(Session { handle, key: session_key, nonce_tpm })
+        Ok(Session { handle, kind, key: session_key, nonce_tpm })
     }
 
     /// Shows the TPM that the policy is satisfied, in the order in which systemd does it, and gives the digest that comes of it.
-    fn satisfy(&mut self, session: u32, policy: &Policy) -> Result<Vec<u8>> {
-        if let Some(signed) = &policy.signed {
-            self.satisfy_signed(session, signed)?;
+    fn satisfy(&mut self, session: &Session, policy: &Policy) -> Result<Vec<u8>> {
+        let trial = session.kind == Kind::Trial;
+        let session = session.handle;
+        match &policy.signed {
+            // A trial takes any state for one that was signed (Part 3, 23.16).
+            Some(signed) if trial => self.authorize(session, signed, &[], &NO_TICKET)?,
+            Some(signed) => self.satisfy_signed(session, signed)?,
+            None => {}
         }
         if policy.pin && policy.pin_first {
             self.plain(POLICY_AUTH_VALUE, Bytes::new().u32(session))?;
@@ -509,18 +528,20 @@ impl Tpm {
             ))
             .hint("Name the file with the signatures with --tpm2-signature FILE.")
         })?;
-        let public = Bytes::new().u16(ALG_RSA).u16(ALG_SHA256).u32(DECRYPTS | SIGNS | USER_WITH_AUTH).sized(&[]);
-        let public = public.u16(ALG_NULL).u16(ALG_NULL).u16(signed.modulus.len() as u16 * 8);
-        let public = public.u32(signed.exponent).sized(&signed.modulus);
-        let answer = self.plain(LOAD_EXTERNAL, Bytes::new().sized(&[]).sized(&public).u32(OWNER))?;
-        let key = Object::new(answer.reader().u32()?, &public)?;
-        self.with(key.handle, |tpm| {
-            let parameters = Bytes::new().u32(key.handle).sized(&sha256(&[&approved]));
+        let answer = self.plain(LOAD_EXTERNAL, Bytes::new().sized(&[]).sized(&signed.public()).u32(OWNER))?;
+        let key = answer.reader().u32()?;
+        self.with(key, |tpm| {
+            let parameters = Bytes::new().u32(key).sized(&sha256(&[&approved]));
             let parameters = parameters.u16(ALG_RSASSA).u16(ALG_SHA256).sized(signature);
             let ticket = tpm.plain(VERIFY_SIGNATURE, parameters)?;
-            let authorize = Bytes::new().u32(session).sized(&approved).sized(&[]).sized(&key.name);
-            tpm.plain(POLICY_AUTHORIZE, authorize.raw(ticket.reader().0)).map(drop)
+            tpm.authorize(session, signed, &approved, ticket.reader().0)
         })
+    }
+
+    /// Shows the TPM its own ticket, which says that the key has signed the state that it has approved.
+    fn authorize(&mut self, session: u32, signed: &Signed, approved: &[u8], ticket: &[u8]) -> Result<()> {
+        let parameters = Bytes::new().u32(session).sized(approved).sized(&[]).sized(&name(&signed.public())?);
+        self.plain(POLICY_AUTHORIZE, parameters.raw(ticket)).map(drop)
     }
 
     /// A command that needs no authorisation.
@@ -590,7 +611,7 @@ impl Tpm {
 }
 
 /// Kinds of sessions (Part 2, 6.11).
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Hmac = 0,
     Policy = 1,

@@ -7,7 +7,7 @@ use claviger_crypto::rsa;
 use claviger_crypto::{Acceleration, CIPHERS, Secret};
 
 use super::wire::{Bytes, Reader, odd};
-use super::{ALG_AES, ALG_CFB, ALG_ECC, ALG_NULL, ALG_RSA, ALG_SHA256, P256};
+use super::{ALG_AES, ALG_CFB, ALG_ECC, ALG_NULL, ALG_RSA, ALG_SHA256, Kind, P256};
 use crate::error::Result;
 use crate::random;
 
@@ -25,6 +25,8 @@ pub const ENCRYPT: u8 = 0x40;
 pub struct Session {
     /// Its handle.
     pub handle: u32,
+    /// What it is for.
+    pub(super) kind: Kind,
     /// What both sides have derived from the salt.
     pub key: Secret,
     /// What came last from the TPM.

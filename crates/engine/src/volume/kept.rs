@@ -1,8 +1,9 @@
 //! A layout whose keys another process holds: what that process needs to carry out, and what is left of the layout without them.
 
+use std::any::Any;
 use std::fmt;
 use std::io;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use claviger_crypto::SectorCipher;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::integrity;
 use super::{Layout, Payload, Segment};
 use crate::error::{Error, Result};
+use crate::file_formats::isolated::{FolderKeys, KeptFolder};
 use crate::random;
 use crate::store::Store;
 
@@ -157,7 +159,7 @@ impl Part {
     }
 
     fn segment(self, number: u32, keeper: &Arc<dyn Keeper>, store: &dyn Store) -> Result<Segment> {
-        let kept = |sector| Kept { keeper: Arc::clone(keeper), segment: number, from: 0, sector };
+        let kept = |sector| Kept::new(Arc::clone(keeper), number, sector, None);
         // What is read-only may have been cut short.
         let end = self.stored_at.checked_add(self.len).filter(|end| *end <= store.len());
         if end.is_none() && self.writable && !matches!(self.holds, Holds::Zero | Holds::Fixed(_)) {
@@ -188,9 +190,21 @@ pub struct Kept {
     /// Where the segment of this layout begins in that one, in bytes.
     from: u64,
     sector: usize,
+    /// What says on drop that nobody needs the segment any more.
+    _held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Kept {
+    /// Sectors of so many bytes, which are this segment there as long as `held` lives.
+    pub(crate) fn new(
+        keeper: Arc<dyn Keeper>,
+        segment: u32,
+        sector: usize,
+        held: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Self {
+        Self { keeper, segment, from: 0, sector, _held: held }
+    }
+
     /// Size of a sector, in bytes.
     pub fn sector_size(&self) -> usize {
         self.sector
@@ -226,15 +240,21 @@ impl Kept {
 
 impl fmt::Debug for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { keeper: _, segment, from, sector } = self;
+        let Self { keeper: _, segment, from, sector, _held } = self;
         write!(f, "Kept {{ sector_size: {sector}, segment: {segment}, from: {from} }}")
     }
 }
 
-/// The keys of a layout, by segment, for the process that holds them. It believes nothing that it is asked for.
-pub struct Keys(Vec<Option<Key>>);
+/// The keys of a layout, by segment, or those of a folder, for the process that holds them. It believes nothing that it is asked for.
+pub struct Keys(Of);
 
-struct Key {
+enum Of {
+    Layout(Vec<Option<Key>>),
+    Folder(KeptFolder),
+}
+
+/// The key of a segment, or of a file.
+pub(crate) struct Key {
     cipher: Cipher,
     first: u64,
     len: u64,
@@ -274,7 +294,21 @@ impl Keys {
             }
             Payload::Clear | Payload::Zero | Payload::Fixed(_) | Payload::Kept(_) | Payload::KeptTagged { .. } => None,
         };
-        Self(layout.segments().iter().map(key).collect())
+        Self(Of::Layout(layout.segments().iter().map(key).collect()))
+    }
+
+    /// Those of a folder whose files are encrypted one by one: segments are the numbers of files that are open. Without `write` nothing
+    /// is ever encrypted with them but names.
+    pub fn of_folder(keys: Arc<dyn FolderKeys>, write: bool) -> Self {
+        Self(Of::Folder(KeptFolder::new(keys, write)))
+    }
+
+    /// Where they are those of a folder, what can be asked of them besides.
+    pub fn folder(&self) -> Option<&KeptFolder> {
+        match &self.0 {
+            Of::Folder(folder) => Some(folder),
+            Of::Layout(_) => None,
+        }
     }
 
     /// What decrypts `len` bytes at `into` of a segment, or encrypts them.
@@ -288,7 +322,11 @@ impl Keys {
         into: u64,
         len: usize,
     ) -> std::result::Result<KeyRange<'_>, Refused> {
-        let key = self.0.get(segment as usize).and_then(Option::as_ref).ok_or(Refused)?;
+        let key = match &self.0 {
+            Of::Layout(keys) => keys.get(segment as usize).and_then(Option::as_ref).map(Held::Here),
+            Of::Folder(folder) => folder.key(segment).map(Held::Shared),
+        };
+        let key = key.ok_or(Refused)?;
         let sector = key.cipher.sector_size();
         let whole = len > 0 && len.is_multiple_of(sector) && into.is_multiple_of(sector as u64);
         let inside = into.checked_add(len as u64).is_some_and(|end| end <= key.len);
@@ -297,11 +335,36 @@ impl Keys {
     }
 }
 
+impl Key {
+    /// That of sectors without tags, so many bytes of them, of which the first has the number 0.
+    pub(crate) fn of_file(cipher: Arc<dyn SectorCipher>, len: u64, writable: bool) -> Self {
+        Self { cipher: Cipher::Plain(cipher), first: 0, len, writable }
+    }
+}
+
 /// Leave to encrypt or decrypt one range.
 pub struct KeyRange<'a> {
-    key: &'a Key,
+    key: Held<'a>,
     into: u64,
     encrypt: bool,
+}
+
+/// A key for as long as it is used.
+enum Held<'a> {
+    Here(&'a Key),
+    /// Its file may be closed meanwhile.
+    Shared(Arc<Key>),
+}
+
+impl Deref for Held<'_> {
+    type Target = Key;
+
+    fn deref(&self) -> &Key {
+        match self {
+            Self::Here(key) => key,
+            Self::Shared(key) => key,
+        }
+    }
 }
 
 impl KeyRange<'_> {
@@ -326,7 +389,7 @@ impl KeyRange<'_> {
     /// # Panics
     /// Unless both are whole sectors, and there are as many tags; or if the system has no random numbers.
     pub fn carry_out(&self, past: u64, run: &mut [u8], tags: &mut [u8]) -> std::result::Result<(), u32> {
-        let Key { cipher, first, .. } = self.key;
+        let Key { cipher, first, .. } = &*self.key;
         let number = first.wrapping_add((self.into + past) / cipher.sector_size() as u64);
         match cipher {
             Cipher::Plain(cipher) if self.encrypt => cipher.encrypt(number, run),

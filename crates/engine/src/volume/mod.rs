@@ -154,7 +154,7 @@ impl Volume {
             crypt.read_part(&*self.store, into, head)?;
         }
         let into = into + cut.head as u64;
-        self.each_chunk(middle, crypt.sector, |at, chunk| crypt.read_whole(&*self.store, into + at as u64, chunk))?;
+        self.each_chunk(middle, crypt.sector, 0, |at, chunk| crypt.read_whole(&*self.store, into + at as u64, chunk))?;
         if !tail.is_empty() {
             crypt.read_part(&*self.store, into + cut.middle as u64, tail)?;
         }
@@ -173,7 +173,7 @@ impl Volume {
         if !middle.is_empty() {
             let _shared = self.partial.read().unwrap_or_else(PoisonError::into_inner);
             let write = |at, chunk: &mut [u8]| crypt.write_whole(&*self.store, into + at as u64, chunk);
-            self.each_chunk(middle, crypt.sector, write)?;
+            self.each_chunk(middle, crypt.sector, crypt.wide_run(), write)?;
         }
         if !tail.is_empty() {
             let _alone = self.partial.write().unwrap_or_else(PoisonError::into_inner);
@@ -203,14 +203,15 @@ impl Volume {
     }
 
     /// Calls `each` with every chunk and its offset: on this thread, or split over the pool if the request is large and
-    /// alone.
+    /// alone. A chunk has at least `wide` bytes.
     fn each_chunk(
         &self,
         buffer: &mut [u8],
         sector: usize,
+        wide: usize,
         each: impl Fn(usize, &mut [u8]) -> io::Result<()> + Sync,
     ) -> io::Result<()> {
-        let chunk = CHUNK.next_multiple_of(sector);
+        let chunk = CHUNK.max(wide).next_multiple_of(sector);
         match &self.pool {
             Some(pool) if buffer.len() >= SPLIT && self.in_flight.load(Ordering::Relaxed) == 1 => {
                 let failed = Mutex::new(None);
@@ -352,6 +353,10 @@ impl<'a> Crypt<'a> {
 
     fn kept(segment: &Segment, kept: &'a Kept) -> Self {
         Self { key: Key::Kept(kept), stored_at: segment.stored_at, sector: kept.sector_size() }
+    }
+
+    fn wide_run(&self) -> usize {
+        if let Key::Here { cipher, .. } = self.key { cipher.wide_run() } else { 0 }
     }
 
     fn number(&self, first: u64, into: u64) -> u64 {

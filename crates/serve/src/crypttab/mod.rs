@@ -180,6 +180,11 @@ impl Entry {
                     invocation.options.push(format!("--partition={number}"));
                 }
             }
+            // This program's own, too.
+            ("protect-hidden", Kind::TrueCrypt) => invocation.options.push(format!("--{name}")),
+            ("hidden-password-file" | "hidden-keyfile" | "hidden-hash" | "hidden-pim", Kind::TrueCrypt) => {
+                invocation.options.push(format!("--{name}={}", value()?));
+            }
             ("tcrypt-keyfile", Kind::TrueCrypt) => invocation.options.push(format!("--keyfile={}", value()?)),
             ("veracrypt-pim", Kind::TrueCrypt) => invocation.options.push(format!("--pim={}", value()?)),
             ("header", Kind::Luks) => invocation.options.push(format!("--header={}", value()?)),
@@ -258,6 +263,13 @@ mod tests {
         .expect("how to open it");
         assert_eq!(all.options, ["--slot=hidden", "--keyfile=/a", "--keyfile=/b", "--pim=7"]);
         assert!(all.read_only && all.ignored.is_empty());
+        let protected =
+            invocation("tcrypt,protect-hidden,hidden-password-file=/b,hidden-pim=3").expect("how to open it");
+        assert_eq!(
+            protected.options,
+            ["--format=TrueCrypt", "--protect-hidden", "--hidden-password-file=/b", "--hidden-pim=3"]
+        );
+        assert!(invocation("tcrypt,hidden-keyfile").is_err(), "no value");
         let system = invocation("tcrypt,tcrypt-system").expect("how to open it");
         assert_eq!((system.options, system.disk), (vec!["--format=TrueCrypt".to_owned()], None), "no partition");
         let ignored = invocation("tcrypt,discard,tries=3").expect("how to open it").ignored;

@@ -14,6 +14,7 @@ use rustix::net::{Shutdown, shutdown};
 use rustix::thread::futex::{self, Flags};
 use rustix::time::Timespec;
 
+use super::files;
 use super::shared_sys::{ROOM, Request, SLOTS, Slot, Slots};
 use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, WIPED, WRONG};
 use crate::wait::wait;
@@ -130,6 +131,19 @@ impl Keeper for Asking {
 }
 
 impl Asking {
+    /// Has something done with the keys of a folder: see [`files`].
+    pub(super) fn ask_of_folder(&self, order: u32, file: u32, said: &[u8]) -> io::Result<Vec<u8>> {
+        if said.len() > files::MOST {
+            return Err(io::ErrorKind::InvalidFilename.into());
+        }
+        let mut slot = self.slot(4 + files::MOST)?;
+        slot.memory(said.len()).copy_from_slice(said);
+        self.shared.ask(&slot, order, file, 0, said.len())?;
+        let (len, answer) = slot.memory(4 + files::MOST).split_at(4);
+        let len = u32::from_le_bytes([len[0], len[1], len[2], len[3]]);
+        answer.get(..len as usize).map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
     fn slot(&self, len: usize) -> io::Result<Slot<'_>> {
         if len > ROOM {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "more than the keeper takes at a time"));

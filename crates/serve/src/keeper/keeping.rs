@@ -10,6 +10,7 @@ use claviger_engine::Secret;
 use claviger_engine::volume::kept::{KeyRange, Keys, Refused, wipe_traces};
 use rustix::thread::futex::{self, Flags};
 
+use super::files;
 use super::shared_sys::{ROOM, Request, SLOTS, Shared};
 use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, REFUSED, WIPED, WRONG};
 use crate::spin::{Awake, Running, Sleeping, Spinner};
@@ -17,8 +18,9 @@ use crate::spin::{Awake, Running, Sleeping, Spinner};
 /// How long a thread looks for the next request before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Bytes that are copied, worked on and copied back at a time: they stay in the L1 cache.
-const PIECE: usize = 16 << 10;
+/// Bytes that are copied, worked on and copied back at a time: they stay in the L1 cache, or nearly, and eight extents of eCryptfs,
+/// which are encrypted side by side, fit in.
+const PIECE: usize = 32 << 10;
 
 /// What the threads share.
 pub(super) struct Kept {
@@ -96,9 +98,11 @@ impl Kept {
 
     /// Carries out what is asked. Each field is read once: what it says later counts for nothing.
     fn answer(&self, slot: usize, request: &Request, room: &mut [u8]) -> u32 {
-        let encrypt = match request.order.load(Ordering::Acquire) {
+        let order = request.order.load(Ordering::Acquire);
+        let encrypt = match order {
             DECRYPT => false,
             ENCRYPT => true,
+            _ if files::is_order(order) => false,
             _ => return REFUSED,
         };
         let (segment, len) = (request.segment.load(Ordering::Relaxed), request.len.load(Ordering::Relaxed) as usize);
@@ -108,12 +112,32 @@ impl Kept {
         if len > ROOM {
             return REFUSED;
         }
+        if files::is_order(order) {
+            return self.of_folder(keys, [order, segment], slot, len, room).map_or(REFUSED, |()| DONE);
+        }
         match keys.range(encrypt, segment, into, len) {
             Ok(range) if fits(&range, len, room.len()) => {
                 self.carry_out(&range, encrypt, slot, len, room).map_or_else(|sector| WRONG + sector, |()| DONE)
             }
             Ok(_) | Err(Refused) => REFUSED,
         }
+    }
+
+    /// What is asked of a folder, with the `len` bytes that are said in the slot.
+    fn of_folder(
+        &self,
+        keys: &Keys,
+        [order, file]: [u32; 2],
+        slot: usize,
+        len: usize,
+        room: &mut [u8],
+    ) -> Result<(), Refused> {
+        let said = room.get_mut(..len).filter(|said| said.len() <= files::MOST).ok_or(Refused)?;
+        self.shared.copy_out(slot, 0, said);
+        let answer = files::carry_out(keys, order, file, said)?;
+        self.shared.copy_in(slot, 0, &(answer.len() as u32).to_le_bytes());
+        self.shared.copy_in(slot, 4, &answer);
+        Ok(())
     }
 
     /// In memory of this process, piece by piece; the tags of all sectors lie behind the last one. The first sector whose tag is wrong
@@ -154,9 +178,11 @@ fn fits(range: &KeyRange<'_>, len: usize, room: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::{OsStr, OsString};
     use std::os::fd::AsFd;
 
     use claviger_crypto::modes::aead;
+    use claviger_engine::file_formats::isolated::FolderKeys;
     use claviger_engine::store::MemoryStore;
     use claviger_engine::volume::integrity;
     use claviger_engine::{Acceleration, Layout, Payload, Sectors, Segment, Specification};
@@ -181,9 +207,13 @@ mod tests {
     }
 
     fn keeper_of(layout: &Layout) -> (Arc<Kept>, Shared) {
+        keeper_with(Keys::of(layout, true))
+    }
+
+    fn keeper_with(keys: Keys) -> (Arc<Kept>, Shared) {
         let shared = Shared::create().expect("memory");
         let other = Shared::open(shared.fd().try_clone_to_owned().expect("a descriptor")).expect("the same memory");
-        let keys = RwLock::new(Some(Keys::of(layout, true)));
+        let keys = RwLock::new(Some(keys));
         let kept = Arc::new(Kept { shared, keys, awake: Awake::new() });
         kept.start().expect("threads");
         (kept, other)
@@ -245,6 +275,121 @@ mod tests {
         assert!(now == expected, "what is asked for is done, and nothing behind it");
         kept.wipe();
         assert_eq!(ask(&shared, 1, [DECRYPT, 1, 512], 0), WIPED);
+    }
+
+    /// Files whose keys are the bytes that are said of them, and names with an `x` in front.
+    struct Toy;
+
+    impl FolderKeys for Toy {
+        fn open(&self, sealed: &[u8]) -> io::Result<Payload> {
+            let specification = Specification::parse("aes-xts-plain64").expect("a specification");
+            let cipher = specification.with_key(sealed, Sectors::default(), Acceleration::On);
+            Ok(Payload::crypt(cipher.map_err(io::Error::other)?, 0))
+        }
+
+        fn create(&self) -> io::Result<(Vec<u8>, Payload)> {
+            Ok((vec![5; 64], self.open(&[5; 64])?))
+        }
+
+        fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
+            Ok(stored.to_str().and_then(|name| name.strip_prefix('x')).map(OsString::from))
+        }
+
+        fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {
+            Ok([OsStr::new("x"), plain].into_iter().collect())
+        }
+    }
+
+    /// What is answered to `said`, if that is not refused.
+    fn said(shared: &Shared, [order, file]: [u32; 2], said: &[u8]) -> Option<Vec<u8>> {
+        shared.copy_in(1, 0, said);
+        if ask(shared, 1, [order, file, said.len() as u32], 0) != DONE {
+            return None;
+        }
+        let mut len = [0; 4];
+        shared.copy_out(1, 0, &mut len);
+        let mut answer = vec![0; u32::from_le_bytes(len) as usize];
+        shared.copy_out(1, 4, &mut answer);
+        Some(answer)
+    }
+
+    #[test]
+    fn hostile_requests_to_a_folder_are_refused_and_harm_nothing() {
+        let (kept, shared) = keeper_with(Keys::of_folder(Arc::new(Toy), true));
+        let (key, other): (Vec<u8>, Vec<u8>) = ((0..64).collect(), (64..128).collect());
+        // No file is open yet.
+        for into in [0, 512, u64::MAX - 511] {
+            assert_eq!(ask(&shared, 1, [DECRYPT, 0, 512], into), REFUSED);
+        }
+        for bad in [&key[..63], &[], &[0; 4096], &vec![0; files::MOST]] {
+            assert_eq!(said(&shared, [files::OPEN, 0], bad), None, "{} bytes are no key", bad.len());
+        }
+        assert_eq!(said(&shared, [files::OPEN, 0], &key), Some(vec![0; 4]));
+        assert_eq!(said(&shared, [files::OPEN, 0], &other), Some(vec![1, 0, 0, 0]));
+        // More than may be said, more than there is room for, and orders that are none.
+        for (what, into) in [
+            ([files::OPEN, 0, files::MOST as u32 + 1], 0),
+            ([files::STORED_NAME, 0, ROOM as u32], 0),
+            ([files::STORED_NAME, 0, u32::MAX], 0),
+            ([files::PLAIN_NAME, 0, ROOM as u32 + 1], u64::MAX),
+            ([files::OPEN - 1, 0, 64], 0),
+            ([files::STORED_NAME + 1, 0, 64], 0),
+            ([DECRYPT, 2, 512], 0),
+            ([ENCRYPT, u32::MAX, 512], 0),
+            ([DECRYPT, 0, 511], 0),
+            ([DECRYPT, 0, 0], 0),
+            ([DECRYPT, 0, 512], 7),
+            ([DECRYPT, 0, ROOM as u32 + 512], 0),
+            ([DECRYPT, 0, 512], 1 << 63),
+            ([ENCRYPT, 0, 1024], i64::MAX as u64 & !0xfff),
+            ([ENCRYPT, 0, 1024], u64::MAX - 511),
+        ] {
+            assert_eq!(ask(&shared, 1, what, into), REFUSED, "{what:?} {into}");
+        }
+        // The last sectors that a file can have, and the file that was asked for.
+        for (file, key) in [(0, &key), (1, &other)] {
+            let into = (i64::MAX as u64 & !0xfff) - 1024;
+            shared.copy_in(1, 0, &[9; 1024]);
+            assert_eq!(ask(&shared, 1, [ENCRYPT, file, 1024], into), DONE);
+            let mut expected = [9; 1024];
+            let Payload::Crypt { cipher, .. } = Toy.open(key).expect("a key") else { panic!("encrypted") };
+            cipher.encrypt(into / 512, &mut expected);
+            let mut now = [0; 1024];
+            shared.copy_out(1, 0, &mut now);
+            assert!(now == expected, "file {file}");
+        }
+        // What is closed is closed, however often, and its number is the next one's.
+        for file in [0, 0, 7, u32::MAX] {
+            assert_eq!(said(&shared, [files::CLOSE, file], &[]), Some(Vec::new()));
+        }
+        assert_eq!(ask(&shared, 1, [DECRYPT, 0, 512], 0), REFUSED);
+        assert_eq!(said(&shared, [files::CREATE, 0], &[]), Some([vec![0; 4], vec![5; 64]].concat()));
+        // So many and no more.
+        let mut last = 1;
+        while let Some(number) = said(&shared, [files::OPEN, 0], &key) {
+            last += 1;
+            assert_eq!(number, u32::to_le_bytes(last));
+        }
+        assert!((1024..10_000).contains(&last), "{last} files");
+        assert_eq!(said(&shared, [files::CREATE, 0], &[]), None);
+        assert_eq!(said(&shared, [files::CLOSE, 700], &[]), Some(Vec::new()));
+        assert_eq!(said(&shared, [files::OPEN, 0], &key), Some(700_u32.to_le_bytes().to_vec()));
+        // Names, also those that are none.
+        assert_eq!(said(&shared, [files::STORED_NAME, 0], b"name"), Some(b"xname".to_vec()));
+        assert_eq!(said(&shared, [files::PLAIN_NAME, 0], b"xname"), Some(b"\x01name".to_vec()));
+        assert_eq!(said(&shared, [files::PLAIN_NAME, 0], b"\xff\0/"), Some(Vec::new()));
+        assert_eq!(said(&shared, [files::STORED_NAME, 0], &vec![b'n'; files::MOST]), None, "too long an answer");
+        kept.wipe();
+        assert_eq!(ask(&shared, 1, [files::STORED_NAME, 0, 4], 0), WIPED);
+        // Who holds a volume has no files, and who may not write makes none.
+        let (_kept, shared) = keeper();
+        assert_eq!(said(&shared, [files::OPEN, 1], &key), None);
+        assert_eq!(said(&shared, [files::STORED_NAME, 1], b"name"), None);
+        let (_kept, shared) = keeper_with(Keys::of_folder(Arc::new(Toy), false));
+        assert_eq!(said(&shared, [files::CREATE, 0], &[]), None);
+        assert_eq!(said(&shared, [files::OPEN, 0], &key), Some(vec![0; 4]));
+        assert_eq!(ask(&shared, 1, [ENCRYPT, 0, 512], 0), REFUSED);
+        assert_eq!(ask(&shared, 1, [DECRYPT, 0, 512], 0), DONE);
     }
 
     #[test]

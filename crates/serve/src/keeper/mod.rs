@@ -5,6 +5,8 @@
 //!   [`Keeper`](claviger_engine::volume::kept::Keeper) of the layout that comes back.
 //! * [`Borrowing`] is the keeper's: stores to unlock by, and then [`Borrowing::keep`], which encrypts and decrypts until the other
 //!   process has gone.
+//! * Of a folder whose files are encrypted one by one the keeper looks at headers and names through [`Lending::lend_folder`], and the
+//!   other process asks by a [`FolderKeeper`](claviger_engine::file_formats::isolated::FolderKeeper), too.
 //! * [`locking`] lets the keeper go for a while, and the volume wait for another.
 //! * [`cage`] is what the keeper gives up before it holds anything.
 //!
@@ -15,13 +17,15 @@
 mod asking;
 pub mod cage;
 mod cage_sys;
+mod files;
+mod folders;
 mod keeping;
 pub mod locking;
 mod opening;
 mod shared_sys;
 
 pub use asking::Asking;
-pub use opening::{Borrowing, Lending, Terms};
+pub use opening::{Borrowing, FileNumber, Lending, Terms};
 
 /// [`shared_sys::Request::state`]: it is the asker's turn. What new memory begins with.
 const ANSWERED: u32 = 0;

@@ -4,11 +4,12 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use claviger_engine::Store;
-use claviger_engine::opening::Stores;
+use claviger_engine::opening::{LentFolder, Stores};
 use claviger_engine::volume::kept::Keys;
 use rustix::event::{PollFd, PollFlags};
 use serde::de::DeserializeOwned;
@@ -16,13 +17,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::asking::Asking;
+use super::folders::{self, Folder};
 use super::keeping::Kept;
 use super::shared_sys::{Shared, Slots};
 use crate::spin::Awake;
 use crate::wait::wait;
 
 /// Bytes that are read at a time.
-const PIECE: usize = 1 << 20;
+pub(super) const PIECE: usize = 1 << 20;
 
 /// No message is longer, in bytes. What is fixed of a layout may take some megabytes.
 const LONGEST: usize = 64 << 20;
@@ -38,13 +40,22 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// What the keeper is told first.
 #[derive(Serialize, Deserialize)]
-struct Hello {
+pub(super) struct Hello {
     disk: Lent,
     header: Option<Lent>,
+    /// Where it is a folder that is lent, and nothing else.
+    folder: Option<Folder>,
     /// Whether it may write to what is lent for writing.
     writes: bool,
     /// What else there is to say.
     told: Value,
+}
+
+impl Hello {
+    pub(super) fn of_folder(folder: Folder, terms: &Terms<'_>) -> Self {
+        let disk = Lent { len: 0, sector_size: 512, writable: false };
+        Self { disk, header: None, folder: Some(folder), writes: false, told: terms.told.clone() }
+    }
 }
 
 /// A store that is lent.
@@ -57,7 +68,7 @@ struct Lent {
 
 /// What the keeper says.
 #[derive(Serialize, Deserialize)]
-enum Said<T> {
+pub(super) enum Said<T> {
     /// It wants bytes: so many, from there, of the disk or of the detached header.
     Read { header: bool, offset: u64, len: u32 },
     /// So many bytes follow, which are to be written there.
@@ -66,8 +77,12 @@ enum Said<T> {
     Flush { header: bool },
     /// It wants to know whether that still has its length.
     StillWhole { header: bool },
+    /// It wants to look at a folder.
+    Look(folders::Wish),
     /// A person is to say yes.
     Ask(String),
+    /// A file that it has made, when it still could, is to be removed, if it is still this one.
+    Remove { path: PathBuf, file: FileNumber },
     /// The volume is open.
     Opened(T),
     /// It is not, and nobody can hear it any more but who reads this.
@@ -82,6 +97,9 @@ enum Answer {
     Failed { os: Option<i32>, what: String },
 }
 
+/// Device and inode: which file it is, whatever its name is.
+pub type FileNumber = (u64, u64);
+
 /// What is done for a keeper until the volume is open.
 pub struct Terms<'a> {
     /// Asked ten times a second, at least, whether to stop.
@@ -92,12 +110,14 @@ pub struct Terms<'a> {
     pub told: Value,
     /// Whether a person says yes to this question.
     pub consent: &'a dyn Fn(&str) -> io::Result<bool>,
+    /// Removes a file that the keeper has made. It may say anything.
+    pub remove: &'a dyn Fn(&Path, FileNumber) -> io::Result<()>,
 }
 
 impl<'a> Terms<'a> {
     /// Stores for reading alone, and nobody to ask.
     pub fn reading(cancelled: &'a dyn Fn() -> bool) -> Self {
-        Self { cancelled, writes: false, told: Value::Null, consent: &|_| Ok(false) }
+        Self { cancelled, writes: false, told: Value::Null, consent: &|_| Ok(false), remove: &|_, _| Err(denied()) }
     }
 }
 
@@ -141,13 +161,30 @@ impl Lending {
         let hello = Hello {
             disk: lent(&stores.disk),
             header: stores.header.as_ref().map(lent),
+            folder: None,
             writes: terms.writes,
             told: terms.told.clone(),
         };
         let store = |header| if header { stores.header.as_ref() } else { Some(&stores.disk) };
         let written = |header| store(header).filter(|_| terms.writes);
-        let said = || -> io::Result<T> {
-            send(&self.socket, &hello)?;
+        self.attend(&hello, terms, |said| match said {
+            Said::Read { header, offset, len } => self.read(store(header), offset, len as usize),
+            Said::Write { header, offset, len } => self.write(written(header), offset, len as usize),
+            Said::Flush { header } => self.answer(written(header).map_or(Err(denied()), |s| s.flush())),
+            Said::StillWhole { header } => self.answer(store(header).map_or(Err(denied()), |s| s.still_whole())),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        })
+    }
+
+    /// Tells the keeper what is lent, and does `each` thing that it wants of that until all is open.
+    pub(super) fn attend<T: DeserializeOwned>(
+        &self,
+        hello: &Hello,
+        terms: &Terms<'_>,
+        mut each: impl FnMut(Said<T>) -> io::Result<()>,
+    ) -> io::Result<Option<T>> {
+        let mut said = || -> io::Result<T> {
+            send(&self.socket, hello)?;
             loop {
                 loop {
                     // However much it has to say.
@@ -161,16 +198,12 @@ impl Lending {
                 match receive(&self.socket)? {
                     Said::Opened(said) => return Ok(said),
                     Said::Failed(what) => return Err(io::Error::other(what)),
-                    Said::Read { header, offset, len } => self.read(store(header), offset, len as usize)?,
-                    Said::Write { header, offset, len } => self.write(written(header), offset, len as usize)?,
-                    Said::Flush { header } => self.answer(written(header).map_or(Err(denied()), |s| s.flush()))?,
-                    Said::StillWhole { header } => {
-                        self.answer(store(header).map_or(Err(denied()), |s| s.still_whole()))?;
-                    }
                     Said::Ask(question) => match (terms.consent)(&question) {
                         Ok(false) => send(&self.socket, &Answer::No)?,
                         other => self.answer(other.map(drop))?,
                     },
+                    Said::Remove { path, file } => self.answer((terms.remove)(&path, file))?,
+                    said => each(said)?,
                 }
             }
         };
@@ -179,6 +212,10 @@ impl Lending {
             Err(e) if ended(&e) => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    pub(super) fn socket(&self) -> &UnixStream {
+        &self.socket
     }
 
     fn read(&self, store: Option<&Arc<dyn Store>>, offset: u64, len: usize) -> io::Result<()> {
@@ -199,7 +236,7 @@ impl Lending {
         self.answer(store.map_or(Err(denied()), |store| store.write_at(offset, &mut bytes)))
     }
 
-    fn answer(&self, done: io::Result<()>) -> io::Result<()> {
+    pub(super) fn answer(&self, done: io::Result<()>) -> io::Result<()> {
         let failed = |e: io::Error| Answer::Failed { os: e.raw_os_error(), what: e.to_string() };
         send(&self.socket, &done.map_or_else(failed, |()| Answer::Done))
     }
@@ -226,6 +263,7 @@ pub struct Borrowing {
     memory: Shared,
     disk: Lent,
     header: Option<Lent>,
+    folder: Option<Folder>,
     writes: bool,
     told: Value,
 }
@@ -238,9 +276,9 @@ impl Borrowing {
     pub fn accept(socket: OwnedFd, memory: OwnedFd) -> io::Result<Option<Self>> {
         let (socket, memory) = (UnixStream::from(socket), Shared::open(memory)?);
         match receive(&socket) {
-            Ok(Hello { disk, header, writes, told }) => {
+            Ok(Hello { disk, header, folder, writes, told }) => {
                 let socket = Arc::new(Turns { socket, turn: Mutex::new(()) });
-                Ok(Some(Self { socket, memory, disk, header, writes, told }))
+                Ok(Some(Self { socket, memory, disk, header, folder, writes, told }))
             }
             Err(e) if ended(&e) => Ok(None),
             Err(e) => Err(e),
@@ -262,6 +300,11 @@ impl Borrowing {
         Some(self.borrowed(self.header.clone()?, true))
     }
 
+    /// The folder, where that is what is lent: for reading alone.
+    pub fn folder(&self) -> Option<LentFolder> {
+        self.folder.as_ref().map(|folder| folder.lent(&self.socket))
+    }
+
     fn borrowed(&self, lent: Lent, header: bool) -> Arc<dyn Store> {
         Arc::new(Borrowed { channel: Arc::clone(&self.socket), lent, header, writes: self.writes })
     }
@@ -278,6 +321,12 @@ impl Borrowing {
     pub fn asker(&self) -> impl Fn(&str) -> io::Result<bool> + Send + Sync + 'static {
         let channel = Arc::clone(&self.socket);
         move |question| channel.turn(&Said::Ask(question.to_owned()), |_| Ok(()), |_| Ok(()))
+    }
+
+    /// Has a file removed that was made before the cage was closed: see [`Terms::remove`].
+    pub fn remover(&self) -> impl Fn(&Path, FileNumber) -> io::Result<()> + 'static {
+        let channel = Arc::clone(&self.socket);
+        move |path, file| channel.turn(&Said::Remove { path: path.to_owned(), file }, |_| Ok(()), |_| Ok(())).map(drop)
     }
 
     /// Says that the volume is open, and uses its keys for whoever asks until the other process has gone or lets go. Then they are
@@ -304,14 +353,14 @@ impl Borrowing {
 }
 
 /// The keeper's end of the socket. A question and its answer are one turn.
-struct Turns {
+pub(super) struct Turns {
     socket: UnixStream,
     turn: Mutex<()>,
 }
 
 impl Turns {
     /// Says something, with what follows it, and hears the answer, with what follows that. Whether it is no no.
-    fn turn(
+    pub(super) fn turn(
         &self,
         said: &Said<()>,
         before: impl FnOnce(&UnixStream) -> io::Result<()>,
@@ -454,6 +503,8 @@ mod tests {
                 }
                 assert!(!done(&socket, &Said::Flush { header: true }, b""), "there is none");
                 assert!(!done(&socket, &Said::Ask("?".to_owned()), b""), "nobody says yes");
+                let file = Said::Remove { path: "/tmp/anything".into(), file: (0, 0) };
+                assert!(!done(&socket, &file, b""), "nobody removes anything");
                 // More than is ever sent: nobody reads on.
                 send(&socket, &Said::<()>::Write { header: false, offset: 0, len: u32::MAX }).expect("sent");
                 assert!(receive::<Answer>(&socket).is_err());

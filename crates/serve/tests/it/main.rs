@@ -7,6 +7,7 @@ mod fuse_folder;
 mod fuse_image;
 mod fuse_tree;
 mod keeper;
+mod keeper_folders;
 mod mounted;
 mod nbd_clients;
 mod nbd_hostile;

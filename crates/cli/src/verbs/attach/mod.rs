@@ -73,6 +73,10 @@ pub struct Args {
     #[arg(long)]
     isolate_keys: bool,
 
+    /// With --isolate-keys: round keys of AES are in vector registers alone
+    #[arg(long, requires = "isolate_keys")]
+    keys_in_registers: bool,
+
     /// Print JSON: an object for each that is attached
     #[arg(long)]
     pub json: bool,
@@ -139,6 +143,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// The option of `mount` and `serve` that this verb passes on.
 const ISOLATE: &str = "--isolate-keys";
+/// The one for a hidden volume that is not to be overwritten.
+const PROTECT: &str = "--protect-hidden";
+/// The one for round keys that no memory has.
+const REGISTERS: &str = "--keys-in-registers";
 
 impl Args {
     /// Refuses what cannot be, before anything is read.
@@ -214,6 +222,8 @@ fn mount(favourite: &Favourite, args: &Args) -> anyhow::Result<()> {
     // A favourite may ask for it itself.
     let isolate = args.isolate_keys && favourite.options.iter().all(|option| option != ISOLATE);
     words.extend(isolate.then(|| ISOLATE.into()));
+    let registers = args.keys_in_registers && favourite.options.iter().all(|option| option != REGISTERS);
+    words.extend(registers.then(|| REGISTERS.into()));
     words.extend(favourite.options.iter().map(OsString::from));
     words.push("--".into());
     let home = home();
@@ -236,6 +246,9 @@ fn attach(entry: &Entry, args: &Args) -> anyhow::Result<()> {
     if args.isolate_keys {
         options.push(ISOLATE.into());
     }
+    if args.keys_in_registers {
+        options.push(REGISTERS.into());
+    }
     let stdin = match &entry.key {
         None => Stdio::inherit(),
         Some(path) if invocation.key_is_file => {
@@ -253,6 +266,12 @@ fn attach(entry: &Entry, args: &Args) -> anyhow::Result<()> {
             first_line(path)?
         }
     };
+    if args.kernel && options.iter().any(|option| option == PROTECT) {
+        return Err(Error::misuse("the kernel protects no hidden volume")
+            .at(device)
+            .hint("Leave out --kernel.")
+            .into());
+    }
     if args.kernel {
         return kernel::start(options, device, &entry.name, stdin);
     }

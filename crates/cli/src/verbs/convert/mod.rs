@@ -29,7 +29,7 @@ use crate::opening::OpenArgs;
 use crate::opening::cost::NewCostArgs;
 use crate::opening::credentials::DestinationCredentialArgs;
 use crate::process::guard;
-use crate::process::keeper::{self as isolation, IsolationArgs, Started, Which};
+use crate::process::keeper::{self as isolation, IsolationArgs, RegisterArgs, Started, Which};
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, size};
@@ -204,7 +204,9 @@ struct Kind<'a> {
 /// Carries the verb out. `words` is the command line, as this verb sees it.
 pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     match args.isolation.keeper() {
-        Some(Which::Opened) => return args.isolation.keep(&args.open, Some(Access::ReadOnly), None),
+        Some(Which::Opened) => {
+            return args.isolation.keep(&args.open, Some(Access::ReadOnly), None, &RegisterArgs::default());
+        }
         Some(Which::Made) => return args.keep_destination(),
         None => {}
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use claviger_engine::formats::Creator;
 use claviger_engine::formats::takes::{Parameter, Takes};
 use claviger_engine::{Credential, Error, Secret};
+use claviger_serve::keeper::FileNumber;
 use serde::Serialize;
 
 use crate::opening::new_file;
@@ -35,7 +36,11 @@ pub(crate) struct Protectors {
     pub credentials: Vec<Credential>,
     told: Told,
     files: Vec<(File, PathBuf)>,
+    handed_over: Option<HandedOver>,
 }
+
+/// Files that another process removes, and how it is told to.
+type HandedOver = (Vec<(PathBuf, FileNumber)>, Box<dyn Fn(&Path, FileNumber) -> io::Result<()>>);
 
 /// What is told of them.
 #[derive(Default, Serialize)]
@@ -59,9 +64,27 @@ impl ProtectorArgs {
         asked.into_iter().filter_map(|(asked, parameter)| asked.then_some(parameter)).collect()
     }
 
-    /// Whether it makes files.
-    pub fn files(&self) -> bool {
-        self.recovery_password_file.is_some() || self.startup_key.is_some()
+    /// What there is already where files would be made.
+    pub fn there(&self) -> Vec<PathBuf> {
+        let keys =
+            self.startup_key.as_deref().and_then(|folder| folder.read_dir().ok()).into_iter().flatten().flatten();
+        let file = self.recovery_password_file.clone().filter(|file| file.symlink_metadata().is_ok());
+        keys.map(|entry| entry.path()).chain(file).collect()
+    }
+
+    /// Removes a file that another process has made as these options say, and says that it is this one. What was `there` before is
+    /// none of them.
+    ///
+    /// # Errors
+    /// `PermissionDenied` for any other file; those of removing it.
+    pub fn remove(&self, path: &Path, number: FileNumber, there: &[PathBuf]) -> io::Result<()> {
+        let key = path.parent() == self.startup_key.as_deref() && path.extension().is_some_and(|end| end == "BEK");
+        let named = self.recovery_password_file.as_deref() == Some(path);
+        if (key || named) && !there.iter().any(|known| known == path) {
+            new_file::remove_numbered(path, number)
+        } else {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
     }
 
     /// What would be in the way of [`ProtectorArgs::make`], to be said before a password is asked for.
@@ -96,7 +119,7 @@ impl ProtectorArgs {
         creator: &dyn Creator,
         credentials: Vec<Credential>,
     ) -> claviger_engine::Result<Protectors> {
-        let mut made = Protectors { credentials, told: Told::default(), files: Vec::new() };
+        let mut made = Protectors { credentials, told: Told::default(), files: Vec::new(), handed_over: None };
         if self.recovers(takes) {
             let password = creator.fresh_recovery_password()?;
             match &self.recovery_password_file {
@@ -126,9 +149,22 @@ impl Protectors {
         Ok(())
     }
 
+    /// Closes the files, for a process that can open and remove none from then on: `remove` has it done.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn hand_over(&mut self, remove: impl Fn(&Path, FileNumber) -> io::Result<()> + 'static) -> io::Result<()> {
+        let numbered = |(file, path): &(File, PathBuf)| Ok((path.clone(), new_file::number(file)?));
+        let files = self.files.iter().map(numbered).collect::<io::Result<_>>()?;
+        self.handed_over = Some((files, Box::new(remove)));
+        self.files.clear();
+        Ok(())
+    }
+
     /// The volume is there: they stay, and are told of.
     pub fn keep(&mut self) -> Told {
         self.files.clear();
+        self.handed_over = None;
         std::mem::take(&mut self.told)
     }
 }
@@ -136,6 +172,9 @@ impl Protectors {
 impl Drop for Protectors {
     fn drop(&mut self) {
         self.files.iter().for_each(|(file, path)| new_file::remove(file, path));
+        if let Some((files, remove)) = &self.handed_over {
+            files.iter().for_each(|(path, number)| drop(remove(path, *number)));
+        }
     }
 }
 
@@ -153,5 +192,42 @@ impl Report for Told {
             writeln!(out, "{file}: its startup key, which opens the volume without the password.")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn only_what_was_made_for_the_options_is_removed() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| dir.path().join(name);
+        let args = ProtectorArgs {
+            recovery_password_file: Some(at("password")),
+            no_recovery_password: false,
+            startup_key: Some(dir.path().to_owned()),
+        };
+        fs::write(at("old.BEK"), "a key").expect("a file");
+        let there = args.there();
+        let make = |name: &str| {
+            let file = File::create(at(name)).expect("a file");
+            new_file::number(&file).expect("a number")
+        };
+        let remove = |name: &str, number| args.remove(&at(name), number, &there);
+        let old = File::open(at("old.BEK")).and_then(|file| new_file::number(&file)).expect("a number");
+        remove("old.BEK", old).expect_err("it was there");
+        remove("other", make("other")).expect_err("another file");
+        fs::create_dir(at("below")).expect("a folder");
+        remove("below/new.BEK", make("below/new.BEK")).expect_err("in another folder");
+        let password = make("password");
+        // Another file has its name meanwhile.
+        fs::rename(at("other"), at("password")).expect("renamed");
+        remove("password", password).expect("nothing to do");
+        assert!(at("password").exists());
+        remove("new.BEK", make("new.BEK")).expect("removed");
+        assert!(!at("new.BEK").exists() && at("old.BEK").exists() && at("below/new.BEK").exists());
     }
 }

@@ -122,6 +122,9 @@ impl Args {
         let spec = Spec { cipher: self.new_cipher.as_deref(), cancel: Some(cancel::flag()), ..Spec::default() };
         self.consent_unless(false)?;
         let mut protectors = self.protectors.make(&takes, creator, credentials)?;
+        if let Some(keeping) = isolated {
+            protectors.hand_over(keeping.borrowing.remover())?;
+        }
         alone(isolated)?;
         let begun = converter.begin_encryption(store, &spec, &protectors.credentials);
         // The volume is there from here on, before anything is converted; after `Io` it may be.

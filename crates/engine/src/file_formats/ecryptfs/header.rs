@@ -9,6 +9,8 @@
 //! | 20 … 26 | size of a header's extent and their number: contents begin behind them. Not in version 0 |
 //! | 26 … | packets: the file's key under a passphrase's (tag 3) with the signature of it behind (tag 11), or under a public key (tag 1) |
 
+use serde::{Deserialize, Serialize};
+
 use super::suite::Suite;
 use super::token::{Salt, Signature};
 use crate::error::{Error, ErrorKind};
@@ -54,7 +56,7 @@ const IN_ATTRIBUTE: u32 = 4;
 const NAMES: u32 = 8;
 
 /// Where a header is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Place {
     /// In front of the contents.
     File,
@@ -79,6 +81,13 @@ pub(super) struct SealedKey<'a> {
     pub salt: Salt,
     pub signature: Signature,
     pub bytes: &'a [u8],
+}
+
+impl SealedKey<'_> {
+    /// All that opening it takes: whose it is, the cipher's code, and the key.
+    pub fn sealed(&self) -> Vec<u8> {
+        [&self.signature, &[self.suite.code()][..], self.bytes].concat()
+    }
 }
 
 /// Why there is no header.

@@ -8,21 +8,50 @@ use claviger_crypto::modes::EcryptfsCbc;
 use claviger_crypto::secret::wipe_after_sectors;
 use claviger_crypto::{Acceleration, BlockCipher, Secret, SectorCipher};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::UNPROVEN;
 use super::header::{self, Header, New, Place};
 use super::kept::{self, ATTRIBUTE, File};
-use super::names::Names;
+use super::names::{self, Names};
 use super::suite::Suite;
-use super::token::{self, Token};
+use super::token::{self, Signature, Token};
 use crate::error::{Error, ErrorKind, Result};
+use crate::file_formats::isolated::{Elsewhere, FolderKeeper, FolderKeys, FolderOutline};
 use crate::file_formats::{FileKeys, FileLayout, Found, Stored};
 use crate::trees::{Setting, damaged};
 use crate::volume::{Layout, Payload, Segment};
 use crate::{hex, random};
 
-/// The keys of a folder.
+/// A folder that was unlocked: what is known of its keys, and what uses them.
 pub(super) struct Keys {
+    keys: Arc<dyn FolderKeys>,
+    public: Public,
+}
+
+/// What anybody may know of them.
+#[derive(Clone, Serialize, Deserialize)]
+struct Public {
+    /// Those of contents. None only where files are shown as they are stored.
+    signatures: Vec<Signature>,
+    /// None where names are in clear.
+    names: Option<PublicNames>,
+    /// Where headers of new files are.
+    place: Place,
+    view: View,
+    /// Whether there was no file or name that shows them to be right.
+    unproven: bool,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct PublicNames {
+    signature: Signature,
+    /// Size of their cipher's blocks, in bytes.
+    block: usize,
+}
+
+/// The keys themselves.
+pub(super) struct Secrets {
     /// None only where files are shown as they are stored.
     pub tokens: Vec<Token>,
     /// What keys of files are under, made when it is needed: expanding a key takes longer than using it once.
@@ -30,10 +59,7 @@ pub(super) struct Keys {
     /// None where names are in clear.
     pub names: Option<Names>,
     pub new_files: NewFiles,
-    pub view: View,
     pub acceleration: Acceleration,
-    /// Whether there was no file or name that shows them to be right.
-    pub unproven: bool,
 }
 
 /// How new files are made.
@@ -46,7 +72,7 @@ pub(super) struct NewFiles {
 }
 
 /// How files are shown.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum View {
     /// In clear; what is none of the format's is refused.
     Plain,
@@ -79,16 +105,83 @@ impl Sealers {
     }
 }
 
-impl Keys {
+impl Secrets {
     /// None at all: they show a folder as it is stored.
     pub fn none(acceleration: Acceleration) -> Self {
         let new_files = NewFiles { suite: Suite::default(), place: Place::File, tokens: 0 };
-        let (tokens, sealers, names, unproven) = (Vec::new(), Sealers::default(), None, false);
-        Self { tokens, sealers, names, new_files, view: View::Encrypted, acceleration, unproven }
+        Self { tokens: Vec::new(), sealers: Sealers::default(), names: None, new_files, acceleration }
     }
 
     fn sealer(&self, at: usize, suite: Suite) -> Arc<dyn BlockCipher> {
         self.sealers.get(at, suite, || self.tokens[at].cipher(suite, self.acceleration))
+    }
+
+    /// What encrypts a file with this key.
+    fn payload(&self, key: &[u8], suite: Suite) -> Payload {
+        let cipher = EcryptfsCbc::new(suite.cipher().with_key(key, self.acceleration), key);
+        wipe_after_sectors();
+        let cipher: Arc<dyn SectorCipher> = Arc::new(cipher);
+        Payload::crypt(cipher, 0)
+    }
+
+    fn names(&self) -> io::Result<&Names> {
+        self.names.as_ref().ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    }
+}
+
+impl FolderKeys for Secrets {
+    fn open(&self, sealed: &[u8]) -> io::Result<Payload> {
+        let none = || io::Error::from(io::ErrorKind::InvalidInput);
+        let ([signature @ .., code], sealed) = sealed.split_first_chunk::<9>().ok_or_else(none)?;
+        let suite = Suite::of_file(*code, sealed.len()).map_err(|_| none())?;
+        let at = self.tokens.iter().position(|token| token.signature == *signature).ok_or_else(none)?;
+        let mut opened = Secret::copy_from(sealed);
+        self.sealer(at, suite).decrypt_blocks(&mut opened);
+        Ok(self.payload(&opened[..suite.key_bytes], suite))
+    }
+
+    fn create(&self) -> io::Result<(Vec<u8>, Payload)> {
+        let NewFiles { suite, place, tokens } = self.new_files;
+        // What is stored beyond the key's own bytes, of AES-192, is zero.
+        let mut key = Secret::zeroed(suite.sealed_bytes());
+        random::fill(&mut key[..suite.key_bytes])?;
+        let seal = |(at, token): (usize, &Token)| {
+            // Encrypted where nothing is written of it in clear.
+            let mut sealed = Secret::copy_from(&key);
+            self.sealer(at, suite).encrypt_blocks(&mut sealed);
+            (token.salt, token.signature, sealed.to_vec())
+        };
+        let keys: Vec<_> = self.tokens[..tokens].iter().enumerate().map(seal).collect();
+        let mut marker = [0; 4];
+        random::fill(&mut marker)?;
+        let header = New { place, encrypted_names: self.names.is_some(), marker, suite, keys: &keys }.bytes();
+        Ok((header, self.payload(&key[..suite.key_bytes], suite)))
+    }
+
+    fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
+        self.names().map(|names| names.plain(stored))
+    }
+
+    fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {
+        self.names().map(|names| names.stored(plain))
+    }
+}
+
+impl Keys {
+    /// With the keys in this process.
+    pub fn new(secrets: Secrets, view: View, unproven: bool) -> Self {
+        let signatures = secrets.tokens.iter().map(|token| token.signature).collect();
+        let names = secrets.names.as_ref();
+        let names = names.map(|names| PublicNames { signature: names.signature(), block: names.block() });
+        let public = Public { signatures, names, place: secrets.new_files.place, view, unproven };
+        Self { keys: Arc::new(secrets), public }
+    }
+
+    /// With the keys in another one.
+    pub fn elsewhere(outline: FolderOutline, keeper: Arc<dyn FolderKeeper>) -> Result<Self> {
+        let keys = Arc::new(Elsewhere::new(keeper, &outline));
+        let public = Public::deserialize(outline.of_format).map_err(io::Error::from)?;
+        Ok(Self { keys, public })
     }
 
     /// A file with this header, which opens. If it ends before its contents would begin, its making was cut short.
@@ -101,22 +194,9 @@ impl Keys {
 
     /// The layout of a file with this header.
     fn open(&self, header: &Header<'_>) -> Result<FileLayout> {
-        let known = |signature| self.tokens.iter().position(|token| token.signature == signature);
-        let mut sealed = header.keys.iter().filter_map(|key| known(key.signature).map(|at| (at, key)));
-        let Some((at, key)) = sealed.next() else { return Err(not_for_us(header)) };
-        let mut opened = Secret::copy_from(key.bytes);
-        self.sealer(at, key.suite).decrypt_blocks(&mut opened);
-        self.layout_of(&opened[..key.suite.key_bytes], key.suite, header.data_at, header.size)
-    }
-
-    /// The layout of a file with this key.
-    fn layout_of(&self, key: &[u8], suite: Suite, stored_at: u64, size: u64) -> Result<FileLayout> {
-        let cipher = EcryptfsCbc::new(suite.cipher().with_key(key, self.acceleration), key);
-        wipe_after_sectors();
-        let cipher: Arc<dyn SectorCipher> = Arc::new(cipher);
-        let (len, payload) = (header::largest(stored_at), Payload::crypt(cipher, 0));
-        let layout = Layout::new(vec![Segment { at: 0, len, stored_at, payload, writable: true }])?;
-        Ok(FileLayout::new(layout, size)?)
+        let key = header.keys.iter().find(|key| self.public.signatures.contains(&key.signature));
+        let key = key.ok_or_else(|| not_for_us(header))?;
+        layout_of(self.keys.open(&key.sealed())?, header.data_at, header.size)
     }
 
     /// A file as it is stored, whose header is in an attribute: in front of it.
@@ -133,8 +213,17 @@ impl Keys {
         Ok(Found::Encrypted(FileLayout::new(Layout::new(segments)?, front + stored)?))
     }
 
+    /// A name as it is stored, of at most so many bytes.
+    fn stored(&self, plain: &OsStr, most: usize) -> io::Result<OsString> {
+        if self.public.names.is_none() {
+            return Ok(plain.to_owned());
+        }
+        let stored = self.keys.stored_name(plain)?;
+        if stored.len() > most { Err(Errno::NAMETOOLONG.into()) } else { Ok(stored) }
+    }
+
     fn foreign(&self) -> Result<Found> {
-        match self.view {
+        match self.public.view {
             View::Passthrough | View::Encrypted => Ok(Found::Clear),
             View::Plain => {
                 let what =
@@ -144,6 +233,13 @@ impl Keys {
             }
         }
     }
+}
+
+/// The layout of a file whose contents, encrypted so, begin at `stored_at`.
+fn layout_of(payload: Payload, stored_at: u64, size: u64) -> Result<FileLayout> {
+    let len = header::largest(stored_at);
+    let layout = Layout::new(vec![Segment { at: 0, len, stored_at, payload, writable: true }])?;
+    Ok(FileLayout::new(layout, size)?)
 }
 
 /// A file or folder of a mode that is not supported.
@@ -163,7 +259,7 @@ fn not_for_us(header: &Header<'_>) -> Error {
 
 impl FileKeys for Keys {
     fn layout(&self, of: Stored<'_>) -> io::Result<Found> {
-        let found = kept::look(of, |file| match (file, self.view) {
+        let found = kept::look(of, |file| match (file, self.public.view) {
             (File::Encrypted(Place::Attribute, _, bytes), View::Encrypted) => Self::with_header_in_front(of, bytes),
             (_, View::Encrypted) | (File::Blank, View::Passthrough) => Ok(Found::Clear),
             (File::Encrypted(place, header, _), _) => self.found(of, place, &header),
@@ -175,7 +271,7 @@ impl FileKeys for Keys {
     }
 
     fn size(&self, of: Stored<'_>) -> io::Result<Option<u64>> {
-        kept::look(of, |file| match (file, self.view) {
+        kept::look(of, |file| match (file, self.public.view) {
             (File::Encrypted(Place::Attribute, ..), View::Encrypted) => {
                 of.tree.attributes(of.contents).map(|stored| Some(header::HEADER + stored.size))
             }
@@ -187,21 +283,8 @@ impl FileKeys for Keys {
     }
 
     fn begin(&self, of: Stored<'_>) -> io::Result<Found> {
-        let NewFiles { suite, place, tokens } = self.new_files;
-        // What is stored beyond the key's own bytes, of AES-192, is zero.
-        let mut key = Secret::zeroed(suite.sealed_bytes());
-        random::fill(&mut key[..suite.key_bytes])?;
-        let seal = |(at, token): (usize, &Token)| {
-            // Encrypted where nothing is written of it in clear.
-            let mut sealed = Secret::copy_from(&key);
-            self.sealer(at, suite).encrypt_blocks(&mut sealed);
-            (token.salt, token.signature, sealed.to_vec())
-        };
-        let keys: Vec<_> = self.tokens[..tokens].iter().enumerate().map(seal).collect();
-        let mut marker = [0; 4];
-        random::fill(&mut marker)?;
-        let bytes = New { place, encrypted_names: self.names.is_some(), marker, suite, keys: &keys }.bytes();
-        let data_at = match place {
+        let (bytes, payload) = self.keys.create()?;
+        let data_at = match self.public.place {
             Place::File => {
                 of.tree.write_at(of.contents, 0, &bytes)?;
                 header::HEADER
@@ -211,7 +294,7 @@ impl FileKeys for Keys {
                 0
             }
         };
-        Ok(Found::Encrypted(self.layout_of(&key[..suite.key_bytes], suite, data_at, 0)?))
+        Ok(Found::Encrypted(layout_of(payload, data_at, 0)?))
     }
 
     fn set_size(&self, of: Stored<'_>, size: u64) -> io::Result<()> {
@@ -230,29 +313,29 @@ impl FileKeys for Keys {
         }
     }
 
-    fn plain_name(&self, stored: &OsStr) -> Option<OsString> {
-        self.names.as_ref().map_or_else(|| Some(stored.to_owned()), |names| names.plain(stored))
+    fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
+        if self.public.names.is_none() { Ok(Some(stored.to_owned())) } else { self.keys.plain_name(stored) }
     }
 
     fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {
-        let Some(names) = &self.names else { return Ok(plain.to_owned()) };
-        let stored = names.stored(plain);
-        // Longer than any file system has them; what the one below has, it says itself.
-        if stored.len() > 255 { Err(Errno::NAMETOOLONG.into()) } else { Ok(stored) }
+        self.stored(plain, names::LONGEST)
     }
 
     fn longest_name(&self, stored: u32) -> u32 {
-        self.names.as_ref().map_or(stored, |names| names.longest(stored as usize) as u32)
+        let longest = |names: &PublicNames| names::longest(names.block, stored as usize) as u32;
+        self.public.names.as_ref().map_or(stored, longest)
     }
 
     fn plain_target(&self, stored: OsString) -> io::Result<OsString> {
-        let Some(names) = &self.names else { return Ok(stored) };
-        names.plain(&stored).ok_or_else(|| damaged("target", 0, "it does not decrypt with the key of names"))
+        if self.public.names.is_none() {
+            return Ok(stored);
+        }
+        let plain = self.keys.plain_name(&stored)?;
+        plain.ok_or_else(|| damaged("target", 0, "it does not decrypt with the key of names"))
     }
 
     fn stored_target(&self, plain: &OsStr) -> io::Result<OsString> {
-        let Some(names) = &self.names else { return Ok(plain.to_owned()) };
-        names.stored_target(plain).ok_or_else(|| Errno::NAMETOOLONG.into())
+        self.stored(plain, names::TARGET_MOST)
     }
 
     fn hides(&self, attribute: &OsStr) -> bool {
@@ -260,20 +343,25 @@ impl FileKeys for Keys {
     }
 
     fn read_only(&self) -> bool {
-        self.view == View::Encrypted
+        self.public.view == View::Encrypted
     }
 
     fn signatures(&self) -> Vec<String> {
-        let contents = self.tokens.iter().map(|token| token.signature);
-        let names = self.names.as_ref().map(Names::signature);
-        contents.chain(names).map(|signature| hex::digits(&signature)).collect()
+        let Public { signatures, names, .. } = &self.public;
+        let names = names.as_ref().map(|names| &names.signature);
+        signatures.iter().chain(names).map(|signature| hex::digits(signature)).collect()
     }
 
     fn proven(&self) -> bool {
-        !self.unproven
+        !self.public.unproven
     }
 
     fn warnings(&self) -> Vec<String> {
-        Vec::from_iter(self.unproven.then(|| UNPROVEN.to_owned()))
+        Vec::from_iter(self.public.unproven.then(|| UNPROVEN.to_owned()))
+    }
+
+    fn isolate(&self) -> Result<(FolderOutline, Arc<dyn FolderKeys>)> {
+        let of_format = serde_json::to_value(&self.public).map_err(io::Error::from)?;
+        Ok((FolderOutline { of_format, sector: header::EXTENT as usize }, Arc::clone(&self.keys)))
     }
 }

@@ -23,11 +23,12 @@ pub(crate) use wrapped::fuzz_wrapped;
 pub use wrapped::{read_wrapped, rewrap_passphrase, unwrap_passphrase, wrap_passphrase};
 
 use self::header::Place;
-use self::keys::{Keys, NewFiles, View};
+use self::keys::{Keys, NewFiles, Secrets, View};
 use self::names::{NameKey, Names};
 use self::suite::Suite;
 use self::survey::{Limits, Survey};
 use self::token::{NAME_SALTS, SALT, Salt, Signature, Token};
+use super::isolated::{FolderKeeper, FolderOutline};
 use super::{Beside, FileFacts, FileFormat, FileKeys, Stored};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -101,7 +102,7 @@ impl FileFormat for Ecryptfs {
     fn unlock(&self, lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>> {
         let (folder, acceleration) = (&with.folder, with.acceleration);
         if folder.encrypted_view {
-            return Ok(Box::new(Keys::none(acceleration)));
+            return Ok(Box::new(Keys::new(Secrets::none(acceleration), View::Encrypted, false)));
         }
         let passphrases = passphrases(with)?;
         let mut ring = Ring { passphrases: &passphrases, with, tokens: Vec::new(), salts: Vec::new() };
@@ -134,14 +135,19 @@ impl FileFormat for Ecryptfs {
         let place = if in_attribute { Place::Attribute } else { Place::File };
         let new_files = NewFiles { suite, place, tokens: tokens.len() };
         tokens.extend(others);
-        Ok(Box::new(Keys {
-            tokens,
-            names: names.map(|(token, suite)| Names::new(&token, suite, acceleration)),
-            new_files,
-            view: if folder.passthrough { View::Passthrough } else { View::Plain },
-            unproven: known.is_none() && survey.names.is_empty(),
-            ..Keys::none(acceleration)
-        }))
+        let unproven = known.is_none() && survey.names.is_empty();
+        let names = names.map(|(token, suite)| Names::new(&token, suite, acceleration));
+        let secrets = Secrets { tokens, names, new_files, ..Secrets::none(acceleration) };
+        let view = if folder.passthrough { View::Passthrough } else { View::Plain };
+        Ok(Box::new(Keys::new(secrets, view, unproven)))
+    }
+
+    fn check_isolated(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn elsewhere(&self, outline: FolderOutline, keeper: Arc<dyn FolderKeeper>) -> Result<Box<dyn FileKeys>> {
+        Ok(Box::new(Keys::elsewhere(outline, keeper)?))
     }
 
     fn facts(&self, of: Stored<'_>) -> Result<FileFacts> {

@@ -33,8 +33,11 @@ const FILLING_MOST: usize = 32;
 /// What stands for a zero in the filling.
 const NOT_ZERO: u8 = 0x42;
 
+/// The longest name as it is stored, in bytes: longer than any file system has them. What the one below has, it says itself.
+pub(super) const LONGEST: usize = 255;
+
 /// The longest target of a symbolic link as it is stored (path_resolution(7)), in bytes.
-const TARGET_MOST: usize = 4095;
+pub(super) const TARGET_MOST: usize = 4095;
 
 /// What a name says of its key.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,6 +82,11 @@ impl Names {
         self.key.signature
     }
 
+    /// Size of its cipher's blocks, in bytes.
+    pub fn block(&self) -> usize {
+        self.cipher.block_size()
+    }
+
     /// The name in clear; nothing if it is not encrypted, or otherwise than here.
     pub fn plain(&self, stored: &OsStr) -> Option<OsString> {
         let Packet { key, sealed: mut bytes } = Packet::of(stored.as_bytes())?;
@@ -110,26 +118,20 @@ impl Names {
         OsString::from_vec(text)
     }
 
-    /// The target of a symbolic link as it is stored; nothing if it is too long for one.
-    pub fn stored_target(&self, plain: &OsStr) -> Option<OsString> {
-        Some(self.stored(plain)).filter(|stored| stored.len() <= TARGET_MOST)
-    }
-
-    /// The longest name whose stored form has `stored` bytes at most.
-    pub fn longest(&self, stored: usize) -> usize {
-        let block = self.cipher.block_size();
-        let packet = stored.saturating_sub(PREFIX.len()) / 4 * 3;
-        // With as many bytes for the length as that length needs.
-        let body = packet.saturating_sub(2);
-        let body = if body < 192 { body } else { body - 1 };
-        (body.saturating_sub(9) / block * block).saturating_sub(FILLING + 1)
-    }
-
     /// Bytes of filling before a name of so many bytes.
     fn filling_before(&self, name: usize) -> usize {
         let least = FILLING + 1 + name;
         FILLING + least.next_multiple_of(self.cipher.block_size()) - least
     }
+}
+
+/// The longest name whose stored form has `stored` bytes at most, where the cipher has blocks of so many bytes.
+pub(super) fn longest(block: usize, stored: usize) -> usize {
+    let packet = stored.saturating_sub(PREFIX.len()) / 4 * 3;
+    // With as many bytes for the length as that length needs.
+    let body = packet.saturating_sub(2);
+    let body = if body < 192 { body } else { body - 1 };
+    (body.saturating_sub(9) / block * block).saturating_sub(FILLING + 1)
 }
 
 impl Packet {

@@ -210,8 +210,8 @@ impl FileKeys for Keys {
         Err(not_here())
     }
 
-    fn plain_name(&self, stored: &OsStr) -> Option<OsString> {
-        Some(stored.to_owned())
+    fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
+        Ok(Some(stored.to_owned()))
     }
 
     fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {

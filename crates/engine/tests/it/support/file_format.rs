@@ -54,6 +54,19 @@ impl TestKeys {
         let layout = Layout::new(vec![Segment { at: 0, len: MOST, stored_at, payload, writable: true }])?;
         FileLayout::new(layout, size)
     }
+
+    fn decrypted(&self, stored: &OsStr) -> Option<OsString> {
+        let hex = stored.to_str()?.strip_prefix(PREFIX)?;
+        let byte = |i: usize| u8::from_str_radix(hex.get(i..i + 2)?, 16).ok();
+        let mut bytes = (0..hex.len()).step_by(2).map(byte).collect::<Option<Vec<_>>>()?;
+        if bytes.is_empty() || bytes.len() % 16 != 0 {
+            return None;
+        }
+        Self::cipher(&self.key, bytes.len()).decrypt(1, &mut bytes);
+        let len = usize::from(*bytes.first()?);
+        let name = bytes.get(1..=len)?.to_vec();
+        bytes[len + 1..].iter().all(|b| *b == 0).then(|| OsString::from_vec(name))
+    }
 }
 
 /// Puts right what covers a header's other fields.
@@ -92,17 +105,8 @@ impl FileKeys for TestKeys {
         of.tree.write_at(of.contents, 16, &size.to_le_bytes())
     }
 
-    fn plain_name(&self, stored: &OsStr) -> Option<OsString> {
-        let hex = stored.to_str()?.strip_prefix(PREFIX)?;
-        let byte = |i: usize| u8::from_str_radix(hex.get(i..i + 2)?, 16).ok();
-        let mut bytes = (0..hex.len()).step_by(2).map(byte).collect::<Option<Vec<_>>>()?;
-        if bytes.is_empty() || bytes.len() % 16 != 0 {
-            return None;
-        }
-        Self::cipher(&self.key, bytes.len()).decrypt(1, &mut bytes);
-        let len = usize::from(*bytes.first()?);
-        let name = bytes.get(1..=len)?.to_vec();
-        bytes[len + 1..].iter().all(|b| *b == 0).then(|| OsString::from_vec(name))
+    fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
+        Ok(self.decrypted(stored))
     }
 
     fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {
@@ -120,7 +124,7 @@ impl FileKeys for TestKeys {
     }
 
     fn plain_target(&self, stored: OsString) -> io::Result<OsString> {
-        self.plain_name(&stored).ok_or_else(|| damaged("target", 0, "it does not decrypt"))
+        self.plain_name(&stored)?.ok_or_else(|| damaged("target", 0, "it does not decrypt"))
     }
 
     fn stored_target(&self, plain: &OsStr) -> io::Result<OsString> {

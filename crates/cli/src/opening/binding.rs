@@ -1,0 +1,96 @@
+//! What a secret is bound to as clevis does it: tang servers, this machine's TPM, or as many of several as a threshold says.
+
+use claviger_engine::clevis::{Advertisement, Binding};
+use claviger_engine::tpm2::{Bank, Pcrs};
+use claviger_engine::{Error, ErrorKind, Result};
+
+use crate::opening::http;
+use crate::opening::tokens::TokenArgs;
+use crate::terminal::prompt;
+
+/// The PCR of what may start, and whose signature counts for it: systemd's choice, too.
+pub const SECURE_BOOT: Pcrs = Pcrs { bank: Bank::Sha256, mask: 1 << 7 };
+
+/// What to bind to.
+#[derive(clap::Args)]
+pub struct BindArgs {
+    /// What is added can be found only where this tang server is reached, as clevis does it: http://HOST:PORT. May be repeated:
+    /// see --bind-threshold
+    #[arg(long, value_name = "URL", group = "bound")]
+    bind_tang: Vec<String>,
+
+    /// The tang server is the one with this key, as `tang-show-keys` shows it. Without this it is shown, and a question asked.
+    /// May be repeated
+    #[arg(long, value_name = "THUMBPRINT", requires = "bind_tang")]
+    tang_thumbprint: Vec<String>,
+
+    /// The same with this machine's TPM, or that of --tpm2-device, as clevis does it
+    #[arg(long, groups = ["bound", "to_tpm"])]
+    bind_tpm2: bool,
+
+    /// Of several, as many as N have to help [default: all of them]
+    #[arg(long, value_name = "N", requires = "bound")]
+    bind_threshold: Option<usize>,
+
+    /// The PCRs that have to be as they are now for a TPM: 7, or several as 0+7. An empty text is none [default: 7]
+    #[arg(long = "tpm2-pcrs", value_name = "PCRS", requires = "to_tpm", value_parser = pcrs)]
+    pub pcrs: Option<Pcrs>,
+}
+
+/// Of these options several may be given. A verb has this group.
+pub fn group() -> clap::ArgGroup {
+    clap::ArgGroup::new("bound").multiple(true)
+}
+
+impl BindArgs {
+    /// Whether it is to be bound to anything.
+    pub fn given(&self) -> bool {
+        self.bind_tpm2 || !self.bind_tang.is_empty()
+    }
+
+    /// What it is bound to: `tokens` say which TPM is meant.
+    ///
+    /// # Errors
+    /// `Misuse`, `WrongCredential` for another server than the one that is meant, `Cancelled`, `Io`.
+    pub fn binding(&self, tokens: &TokenArgs) -> Result<Binding> {
+        let mut all = Vec::new();
+        for url in &self.bind_tang {
+            all.push(Binding::tang(url, &self.trusted(url)?)?);
+        }
+        if self.bind_tpm2 {
+            all.push(Binding::tpm(&mut tokens.tpm()?, self.pcrs.unwrap_or(SECURE_BOOT))?);
+        }
+        match self.bind_threshold {
+            None if all.len() == 1 => Ok(all.remove(0)),
+            threshold => Binding::shares(&all, threshold.unwrap_or(all.len())),
+        }
+    }
+
+    /// What a tang server says its keys are, if it is the right one.
+    fn trusted(&self, url: &str) -> Result<Advertisement> {
+        let at = |e: Error| e.at(url.as_ref());
+        let said = Advertisement::parse(&http::ask(url, "adv", None)?).map_err(at)?;
+        match &self.tang_thumbprint[..] {
+            known if known.iter().any(|known| said.thumbprints.contains(known)) => Ok(said),
+            [_, ..] => Err(at(Error::new(ErrorKind::WrongCredential(
+                "this is another tang server: it has no such key".into(),
+            ))
+            .hint(format!("Its keys have the thumbprints {}.", said.thumbprints.join(", "))))),
+            [] => {
+                let question =
+                    format!("The tang server has the keys {}. Is it yours? (yes/no) ", said.thumbprints.join(", "));
+                prompt::consent(&question, "--tang-thumbprint THUMBPRINT", |why| {
+                    Error::misuse(format!("the tang server is not trusted{why}"))
+                })?;
+                Ok(said)
+            }
+        }
+    }
+}
+
+/// PCRs as systemd has them: `0+7`, and `0,7` besides.
+pub fn pcrs(text: &str) -> std::result::Result<Pcrs, String> {
+    let numbers = text.split(['+', ',']).filter(|number| !number.is_empty()).map(str::parse::<u64>);
+    let numbers = numbers.collect::<std::result::Result<Vec<_>, _>>().ok().and_then(|all| Pcrs::new(Bank::Sha256, all));
+    numbers.ok_or_else(|| "use numbers from 0 to 23, such as 7 or 0+7".to_owned())
+}
