@@ -4,6 +4,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # Where mount(8) looks for its helpers, and nowhere else. They are not installed without root.
 HELPERS ?= /sbin
+# Where a debugger looks for the line tables of what is in PREFIX.
+TABLES = $(PREFIX)/lib/debug$(PREFIX)/bin
 CARGO ?= cargo
 # Cargo's output folder.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -17,7 +19,7 @@ MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 # Crates whose public API is listed in docs/api.
 LIBRARIES := claviger-crypto claviger-engine claviger-serve
 
-.PHONY: all build try test build-tests soak lint api api-check doc package msrv book man install uninstall clean
+.PHONY: all build try test build-tests soak lint api api-check doc package msrv studies book man install uninstall clean
 
 all: build
 
@@ -77,6 +79,11 @@ msrv:
 	    rustup run $(MSRV) cargo check --locked --workspace --lib --bins --target-dir $(TARGET)/msrv; \
 	else echo "SKIPPED msrv: there is no Rust $(MSRV), and rustup cannot install it." >&2; fi
 
+# docs/studies.md, from the runs in docs/studies: each is a run.json, compressed.
+studies:
+	tools/studies.sh $(PROGRAM) docs/studies > $(TARGET)/studies.md
+	mv $(TARGET)/studies.md docs/studies.md
+
 # The guide as a website.
 book:
 	if command -v mdbook >/dev/null; then mdbook build docs --dest-dir $(abspath $(TARGET))/book; \
@@ -85,8 +92,12 @@ book:
 man: build
 	$(PROGRAM) man --out $(TARGET)/man
 
+# The program without its line tables, which are three quarters of it: they go where debuggers look for them.
 install: man
-	install -D -m 755 $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/claviger
+	objcopy --only-keep-debug $(PROGRAM) $(TARGET)/claviger.debug
+	objcopy --strip-debug --add-gnu-debuglink=$(TARGET)/claviger.debug $(PROGRAM) $(TARGET)/claviger.stripped
+	install -D -m 755 $(TARGET)/claviger.stripped $(DESTDIR)$(PREFIX)/bin/claviger
+	install -D -m 644 $(TARGET)/claviger.debug $(DESTDIR)$(TABLES)/claviger.debug
 	if mkdir -p $(DESTDIR)$(HELPERS) 2>/dev/null && [ -w $(DESTDIR)$(HELPERS) ]; then \
 	    ln -sf $(PREFIX)/bin/claviger $(DESTDIR)$(HELPERS)/mount.fuse.claviger; \
 	    ln -sf $(PREFIX)/bin/claviger $(DESTDIR)$(HELPERS)/mount.claviger; \
@@ -100,6 +111,7 @@ install: man
 	$(PROGRAM) completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/claviger.fish
 
 uninstall:
+	rm -f $(DESTDIR)$(TABLES)/claviger.debug
 	rm -f $(DESTDIR)$(HELPERS)/mount.fuse.claviger $(DESTDIR)$(HELPERS)/mount.claviger
 	rm -f $(DESTDIR)$(PREFIX)/bin/claviger $(DESTDIR)$(PREFIX)/share/man/man1/claviger.1 \
 	    $(DESTDIR)$(PREFIX)/share/man/man1/claviger-*.1 \
