@@ -1,14 +1,58 @@
-//! Memory that the kernel copies to and from quickly.
+//! Memory that the kernel copies to and from quickly, and that a keeper of keys works on where it is.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use crate::keeper::{Lender, Room};
+
+/// Who lends memory for new buffers, if anybody does: all servers of a process have the same, as they have one allocator.
+static LENDER: RwLock<Option<Lender>> = RwLock::new(None);
+
+/// How often that has changed.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
+/// Has buffers lie in memory of this lender until the value is dropped, or another one is lending.
+pub struct Lending(u64);
+
+impl Lending {
+    pub fn new(lender: Lender) -> Self {
+        let mut current = LENDER.write().unwrap_or_else(PoisonError::into_inner);
+        *current = Some(lender);
+        Self(CHANGES.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+}
+
+impl Drop for Lending {
+    fn drop(&mut self) {
+        let mut current = LENDER.write().unwrap_or_else(PoisonError::into_inner);
+        if CHANGES.load(Ordering::SeqCst) == self.0 {
+            CHANGES.fetch_add(1, Ordering::SeqCst);
+            *current = None;
+        }
+    }
+}
 
 /// Bytes aligned to 4096, and so to a page and a cache line: copying to an address that is not a multiple of 16 is
 /// several times slower.
 #[derive(Default)]
 pub struct Aligned {
-    memory: Vec<u8>,
-    skip: usize,
+    memory: Memory,
     len: usize,
+    /// Which changes of the lender it knows of.
+    changes: u64,
+}
+
+enum Memory {
+    /// Ours, from so many bytes on.
+    Own(Vec<u8>, usize),
+    Lent(Room),
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::Own(Vec::new(), 0)
+    }
 }
 
 impl Aligned {
@@ -25,28 +69,43 @@ impl Aligned {
         new
     }
 
-    /// Makes it at least `len` bytes long. Growing discards the contents.
+    /// Makes it at least `len` bytes long, and in memory of whoever lends now. Growing and moving discard the contents.
     pub fn reserve(&mut self, len: usize) {
-        if self.len >= len {
+        let changes = CHANGES.load(Ordering::SeqCst);
+        if self.len >= len && self.changes == changes {
             return;
         }
+        let len = len.max(self.len);
         *self = Self::default(); // freed first
-        self.memory = vec![0; len + Self::PAGE];
-        self.skip = (self.memory.as_ptr() as usize).wrapping_neg() % Self::PAGE;
-        self.len = len;
+        let lender = LENDER.read().unwrap_or_else(PoisonError::into_inner).clone();
+        self.memory = match lender.and_then(|lender| lender.lend(len)) {
+            Some(room) => Memory::Lent(room),
+            None => {
+                let own = vec![0; len + Self::PAGE];
+                let skip = (own.as_ptr() as usize).wrapping_neg() % Self::PAGE;
+                Memory::Own(own, skip)
+            }
+        };
+        (self.len, self.changes) = (len, changes);
     }
 }
 
 impl Deref for Aligned {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.memory[self.skip..self.skip + self.len]
+        match &self.memory {
+            Memory::Own(own, skip) => &own[*skip..*skip + self.len],
+            Memory::Lent(room) => &room[..self.len],
+        }
     }
 }
 
 impl DerefMut for Aligned {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.memory[self.skip..self.skip + self.len]
+        match &mut self.memory {
+            Memory::Own(own, skip) => &mut own[*skip..*skip + self.len],
+            Memory::Lent(room) => &mut room[..self.len],
+        }
     }
 }
 

@@ -46,7 +46,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The example `own_store` serves a store of one's own. To serve a volume, give [`Export::new`](nbd::Export::new) an
+//! The example `served_store` serves a store of one's own. To serve a volume, give [`Export::new`](nbd::Export::new) an
 //! `Arc<claviger_engine::Volume>`.
 //!
 //! # Who can reach it

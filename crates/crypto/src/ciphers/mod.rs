@@ -46,6 +46,11 @@ pub trait BlockCipher: Send + Sync {
         tweak::through_buffer(tweaks, sector, run, |blocks| self.decrypt_blocks(blocks));
     }
 
+    /// Whether it does XTS in registers: see [`SectorCipher::in_registers`](crate::SectorCipher::in_registers).
+    fn xts_in_registers(&self) -> bool {
+        false
+    }
+
     /// Decrypts one chain of CBC (NIST SP 800-38A, 6.2). Only as many bytes of `iv` are used as a block has;
     /// `chain.len()` is a multiple of the block size.
     fn cbc_decrypt(&self, iv: &[u8; 16], chain: &mut [u8]) {

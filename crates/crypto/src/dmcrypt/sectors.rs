@@ -78,6 +78,10 @@ impl SectorCipher for Keyed {
     fn decrypt(&self, first: u64, run: &mut [u8]) {
         self.batches(first, run, |key, ivs, batch| key.mode.decrypt_sectors(ivs, batch));
     }
+
+    fn in_registers(&self) -> bool {
+        self.keys.iter().all(|key| key.mode.in_registers())
+    }
 }
 
 /// TrueCrypt's CBC, whose sectors may begin with any number. They have 512 bytes, so that numbers count up by one.

@@ -39,6 +39,13 @@ pub trait SectorCipher: Send + Sync {
     fn wide_run(&self) -> usize {
         0
     }
+
+    /// Whether a run is worked on in registers: each block is read, and written when it is done, and nothing is ever in the run but
+    /// blocks that are not begun and blocks that are done. Nor does what to do next depend on bytes of the run. So whoever looks at
+    /// the run meanwhile, or changes it, learns no more than by having it done.
+    fn in_registers(&self) -> bool {
+        false
+    }
 }
 
 /// Encrypts and decrypts whole sectors in place, with an IV for each.
@@ -53,6 +60,11 @@ pub trait IvMode: Send + Sync {
     fn encrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]);
     /// Decrypts a run of whole sectors.
     fn decrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]);
+
+    /// See [`SectorCipher::in_registers`].
+    fn in_registers(&self) -> bool {
+        false
+    }
 }
 
 /// The sectors of a run, one per IV.

@@ -87,6 +87,11 @@ impl SectorCipher for Xts {
     fn decrypt(&self, first: u64, run: &mut [u8]) {
         self.pieces(first, run, |ivs, piece| self.decrypt_piece(ivs, piece));
     }
+
+    /// A second layer begins with what the first has left in the run.
+    fn in_registers(&self) -> bool {
+        matches!(&self.layers[..], [layer] if layer.data.xts_in_registers())
+    }
 }
 
 /// An IV is a sector's tweak before encryption.
@@ -103,6 +108,10 @@ impl IvMode for Xts {
         for (ivs, piece) in ivs.chunks(count).zip(run.chunks_mut(count * sector)) {
             self.decrypt_piece(ivs, piece);
         }
+    }
+
+    fn in_registers(&self) -> bool {
+        SectorCipher::in_registers(self)
     }
 }
 

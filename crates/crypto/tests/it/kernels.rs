@@ -2,6 +2,8 @@
 //! alignment; and what the table of ciphers promises.
 
 use crate::common::{Guarded, SECTOR_SIZES, ciphers_of_16, ecb, rust_crypto, slow, usable};
+use claviger_crypto::dmcrypt::{Sectors, Specification};
+use claviger_crypto::modes::{self, Xts};
 use claviger_crypto::{Acceleration, BlockCipher, CIPHERS, Cipher};
 use claviger_testkit::random::Random;
 use claviger_testkit::reference::{self, Block, Keyed, xts};
@@ -396,4 +398,33 @@ fn lengths_that_do_not_fit_are_refused() {
             assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err(), "{}", kernel.name);
         }
     }
+}
+
+/// What another process may look at meanwhile is said of AES-XTS alone, and never where a second pass begins with what a first one has
+/// left.
+#[test]
+fn only_what_works_in_registers_says_so() {
+    let aes = || CIPHERS[0].with_key(&[7; 32], Acceleration::On);
+    let in_registers = |layers: usize| {
+        let layer = |_| modes::xts::Layer { data: aes(), tweak: aes() };
+        modes::SectorCipher::in_registers(&Xts::new((0..layers).map(layer).collect(), 512))
+    };
+    assert_eq!((in_registers(1), in_registers(2)), (has_aes_instructions(), false), "one and a cascade");
+    for (text, in_registers) in [
+        ("aes-xts-plain64", has_aes_instructions()),
+        ("aes-cbc-plain64", false),
+        ("aes-lrw-benbi", false),
+        ("serpent-xts-plain64", false),
+        ("aes:64-cbc-lmk", false),
+        ("xchacha12,aes-adiantum-plain64", false),
+    ] {
+        let specification = Specification::parse(text).expect("it is known");
+        let key: Vec<u8> = (0..specification.key_sizes()[0]).map(|i| (i * 7 / 3) as u8).collect();
+        let cipher = specification.with_key(&key, Sectors::default(), Acceleration::On).expect("it fits");
+        assert_eq!(cipher.in_registers(), in_registers, "{text}");
+    }
+}
+
+fn has_aes_instructions() -> bool {
+    usable(&CIPHERS[0]).any(|kernel| kernel.aes_instructions)
 }

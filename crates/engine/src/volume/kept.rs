@@ -23,18 +23,19 @@ use crate::store::Store;
 /// Segments are counted as in the layout that the keys were taken from, and offsets are in bytes of such a segment. Requests are whole
 /// sectors of it.
 pub trait Keeper: Send + Sync {
-    /// Fills `out`, which is stored at `into` of the segment: `read` puts what is stored into the memory that it is given, as much as
-    /// `out` has.
+    /// Fills `out`, which is stored at `into` of the segment. `read` gets memory for what is stored there, for one part after another:
+    /// how many bytes past `into` it begins, a multiple of 64 KiB.
     ///
     /// # Errors
     /// Those of `read`; another if the keeper refuses, or has gone.
-    fn decrypt(&self, segment: u32, into: u64, out: &mut [u8], read: &mut Access<'_>) -> io::Result<()>;
+    fn decrypt(&self, segment: u32, into: u64, out: &mut [u8], read: &mut PartAccess<'_>) -> io::Result<()>;
 
-    /// Gives `write` the encrypted form of `data`, which belongs at `into` of the segment.
+    /// Gives `write` the encrypted form of `data`, which belongs at `into` of the segment, one part after another, as above. What is in
+    /// `data` afterwards is undefined.
     ///
     /// # Errors
     /// Those of `write`; another if the keeper refuses, or has gone.
-    fn encrypt(&self, segment: u32, into: u64, data: &[u8], write: &mut Access<'_>) -> io::Result<()>;
+    fn encrypt(&self, segment: u32, into: u64, data: &mut [u8], write: &mut PartAccess<'_>) -> io::Result<()>;
 
     /// [`Keeper::decrypt`] for sectors with tags: `read` gets memory for what is stored and, behind it, for `tags` bytes of tags. Which
     /// sector of these is the first whose tag is wrong; then `out` holds nothing that can be used.
@@ -67,6 +68,9 @@ pub trait Keeper: Send + Sync {
 
 /// What reads or writes what is stored, given the memory to or from which.
 pub type Access<'a> = dyn FnMut(&mut [u8]) -> io::Result<()> + 'a;
+
+/// The same for a part, which begins so many bytes past the beginning.
+pub type PartAccess<'a> = dyn FnMut(usize, &mut [u8]) -> io::Result<()> + 'a;
 
 /// A layout without its keys, as plain data for another process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,11 +219,11 @@ impl Kept {
         Self { from: self.from + skipped, ..self }
     }
 
-    pub(super) fn decrypt(&self, into: u64, out: &mut [u8], read: &mut Access<'_>) -> io::Result<()> {
+    pub(super) fn decrypt(&self, into: u64, out: &mut [u8], read: &mut PartAccess<'_>) -> io::Result<()> {
         self.keeper.decrypt(self.segment, self.from + into, out, read)
     }
 
-    pub(super) fn encrypt(&self, into: u64, data: &[u8], write: &mut Access<'_>) -> io::Result<()> {
+    pub(super) fn encrypt(&self, into: u64, data: &mut [u8], write: &mut PartAccess<'_>) -> io::Result<()> {
         self.keeper.encrypt(self.segment, self.from + into, data, write)
     }
 
@@ -371,6 +375,11 @@ impl KeyRange<'_> {
     /// Size of a sector, in bytes.
     pub fn sector_size(&self) -> usize {
         self.key.cipher.sector_size()
+    }
+
+    /// See [`SectorCipher::in_registers`]: then the memory of the run may be another process's, too.
+    pub fn in_registers(&self) -> bool {
+        matches!(&self.key.cipher, Cipher::Plain(cipher) if cipher.in_registers())
     }
 
     /// Size of a sector's tag, in bytes: 0 where they have none.

@@ -154,7 +154,13 @@ impl Volume {
             crypt.read_part(&*self.store, into, head)?;
         }
         let into = into + cut.head as u64;
-        self.each_chunk(middle, crypt.sector, 0, |at, chunk| crypt.read_whole(&*self.store, into + at as u64, chunk))?;
+        let read = |at, chunk: &mut [u8]| crypt.read_whole(&*self.store, into + at as u64, chunk);
+        match crypt.key {
+            Key::Here { .. } => self.each_chunk(middle, crypt.sector, 0, read)?,
+            // It has its own way of working on parts side by side.
+            Key::Kept(_) if !middle.is_empty() => read(0, middle)?,
+            Key::Kept(_) => {}
+        }
         if !tail.is_empty() {
             crypt.read_part(&*self.store, into + cut.middle as u64, tail)?;
         }
@@ -173,7 +179,10 @@ impl Volume {
         if !middle.is_empty() {
             let _shared = self.partial.read().unwrap_or_else(PoisonError::into_inner);
             let write = |at, chunk: &mut [u8]| crypt.write_whole(&*self.store, into + at as u64, chunk);
-            self.each_chunk(middle, crypt.sector, crypt.wide_run(), write)?;
+            match crypt.key {
+                Key::Here { .. } => self.each_chunk(middle, crypt.sector, crypt.wide_run(), write)?,
+                Key::Kept(_) => write(0, middle)?,
+            }
         }
         if !tail.is_empty() {
             let _alone = self.partial.write().unwrap_or_else(PoisonError::into_inner);
@@ -373,7 +382,7 @@ impl<'a> Crypt<'a> {
                 wipe_after_sectors();
                 Ok(())
             }
-            Key::Kept(kept) => kept.decrypt(into, out, &mut |stored| store.read_at(at, stored)),
+            Key::Kept(kept) => kept.decrypt(into, out, &mut |past, stored| store.read_at(at + past as u64, stored)),
         }
     }
 
@@ -385,7 +394,7 @@ impl<'a> Crypt<'a> {
                 wipe_after_sectors();
                 store.write_at(at, data)
             }
-            Key::Kept(kept) => kept.encrypt(into, data, &mut |stored| store.write_at(at, stored)),
+            Key::Kept(kept) => kept.encrypt(into, data, &mut |past, stored| store.write_at(at + past as u64, stored)),
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use claviger_crypto::modes::aead::Specification;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::volume::integrity;
-use claviger_engine::volume::kept::{Access, Keeper, Keys, Outline, Refused};
+use claviger_engine::volume::kept::{Access, Keeper, Keys, Outline, PartAccess, Refused};
 use claviger_engine::{Acceleration, Layout, Sectors, Store, Volume};
 
 use crate::volume::{Dice, mixed};
@@ -30,18 +30,18 @@ impl Here {
 }
 
 impl Keeper for Here {
-    fn decrypt(&self, segment: u32, into: u64, out: &mut [u8], read: &mut Access<'_>) -> io::Result<()> {
+    fn decrypt(&self, segment: u32, into: u64, out: &mut [u8], read: &mut PartAccess<'_>) -> io::Result<()> {
         let mut room = vec![0; out.len()];
-        read(&mut room)?;
+        read(0, &mut room)?;
         self.carry_out(false, segment, into, &mut room, &mut [])?;
         out.copy_from_slice(&room);
         Ok(())
     }
 
-    fn encrypt(&self, segment: u32, into: u64, data: &[u8], write: &mut Access<'_>) -> io::Result<()> {
+    fn encrypt(&self, segment: u32, into: u64, data: &mut [u8], write: &mut PartAccess<'_>) -> io::Result<()> {
         let mut room = data.to_vec();
         self.carry_out(true, segment, into, &mut room, &mut [])?;
-        write(&mut room)
+        write(0, &mut room)
     }
 
     fn decrypt_tagged(

@@ -25,6 +25,9 @@ const MESSAGE: usize = DATA - IN_HEADER - WRITE_IN;
 /// Where it ends at the latest.
 const END: usize = DATA + MAX_DATA;
 
+/// Bytes of a worker's buffer. What precedes the data of a message may be shorter than in a WRITE, and they are moved by the difference.
+const ROOM: usize = END + DATA - MESSAGE;
+
 /// A way into a connection, and memory for one request.
 pub struct Channel {
     fd: OwnedFd,
@@ -57,8 +60,7 @@ enum Received {
 impl Channel {
     /// Takes over a descriptor that does not block.
     pub fn new(fd: OwnedFd) -> Self {
-        // What precedes the data of a message may be shorter than in a WRITE, and they are moved by the difference.
-        Self { fd, buffer: Aligned::new(END + DATA - MESSAGE) }
+        Self { fd, buffer: Aligned::new(ROOM) }
     }
 
     pub fn fd(&self) -> &OwnedFd {
@@ -130,6 +132,7 @@ impl Channel {
         let mut spinner = Spinner::default();
         let mut idle = false;
         loop {
+            self.buffer.reserve(ROOM);
             let mut received = self.receive()?;
             if received.is_none() && !shared.control.is_ending() {
                 received = spinner.spin(&shared.awake, shared.options.spin, || self.receive())?;

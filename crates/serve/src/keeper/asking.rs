@@ -1,6 +1,8 @@
 //! The side of the process that has no keys.
 
+use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -8,15 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use claviger_engine::volume::kept::{Access, Keeper};
+use claviger_engine::volume::kept::{Access, Keeper, PartAccess};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{Shutdown, shutdown};
 use rustix::thread::futex::{self, Flags};
 use rustix::time::Timespec;
 
 use super::files;
-use super::shared_sys::{ROOM, Request, SLOTS, Slot, Slots};
+use super::shared_sys::{ROOM, Request, SLOTS, Slot, Slots, TURNS};
 use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, WIPED, WRONG};
+use crate::aligned;
 use crate::wait::wait;
 
 /// How long a thread looks for the answer before it sleeps: about as long as the keeper takes for a piece of a large request.
@@ -25,15 +28,24 @@ const SPIN: Duration = Duration::from_micros(100);
 /// How long it sleeps before it looks whether the keeper still lives.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
+/// Bytes that the keeper gets at a time: what it works on is still in a cache when this process goes on with it.
+const PART: usize = 128 << 10;
+
+const _: () = assert!(TURNS * PART <= ROOM);
+
 /// Asks the keeper. On drop the keeper wipes its keys and ends.
 pub struct Asking {
     shared: Arc<Connected>,
     watcher: Option<thread::JoinHandle<()>>,
+    /// What servers read into, and write from, is where the keeper can work on it.
+    _buffers: aligned::Lending,
 }
 
 struct Connected {
     slots: Slots,
     socket: OwnedFd,
+    /// How many of them one request takes at most.
+    processors: usize,
     /// Nobody answers any more.
     gone: AtomicBool,
     /// That is because this side wanted it.
@@ -43,20 +55,23 @@ struct Connected {
 impl Asking {
     /// Over these slots. Calls `lost` once if the keeper goes before this value does.
     pub(super) fn new(slots: Slots, socket: UnixStream, lost: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
         let (gone, closed) = (AtomicBool::new(false), AtomicBool::new(false));
-        let shared = Arc::new(Connected { slots, socket: socket.into(), gone, closed });
+        let shared = Arc::new(Connected { slots, socket: socket.into(), processors, gone, closed });
         let watched = Arc::clone(&shared);
         let watch = move || {
             // The keeper says nothing any more: what comes is its end.
             while !wait(&mut [PollFd::new(&watched.socket, PollFlags::IN)], None).unwrap_or(true) {}
             watched.gone.store(true, Ordering::SeqCst);
-            (0..SLOTS).for_each(|slot| wake(watched.slots.shared().request(slot)));
+            let turns = (0..SLOTS).flat_map(|slot| (0..TURNS).map(move |turn| (slot, turn)));
+            turns.for_each(|(slot, turn)| wake(watched.slots.shared().request(slot, turn)));
             if !watched.closed.load(Ordering::SeqCst) {
                 lost();
             }
         };
         let watcher = thread::Builder::new().name("keeper".into()).stack_size(64 << 10).spawn(watch)?;
-        Ok(Self { shared, watcher: Some(watcher) })
+        let _buffers = aligned::Lending::new(shared.slots.lender());
+        Ok(Self { shared, watcher: Some(watcher), _buffers })
     }
 }
 
@@ -85,19 +100,14 @@ impl Drop for Asking {
 }
 
 impl Keeper for Asking {
-    fn decrypt(&self, segment: u32, into: u64, out: &mut [u8], read: &mut Access<'_>) -> io::Result<()> {
-        let mut slot = self.slot(out.len())?;
-        read(slot.memory(out.len()))?;
-        self.shared.ask(&slot, DECRYPT, segment, into, out.len())?;
-        out.copy_from_slice(slot.memory(out.len()));
-        Ok(())
+    fn decrypt(&self, segment: u32, into: u64, out: &mut [u8], read: &mut PartAccess<'_>) -> io::Result<()> {
+        let (here, len) = (self.shared.slots.shared().position(out), out.len());
+        self.each_part([DECRYPT, segment], into, len, here, &mut Decrypting { out, read })
     }
 
-    fn encrypt(&self, segment: u32, into: u64, data: &[u8], write: &mut Access<'_>) -> io::Result<()> {
-        let mut slot = self.slot(data.len())?;
-        slot.memory(data.len()).copy_from_slice(data);
-        self.shared.ask(&slot, ENCRYPT, segment, into, data.len())?;
-        write(slot.memory(data.len()))
+    fn encrypt(&self, segment: u32, into: u64, data: &mut [u8], write: &mut PartAccess<'_>) -> io::Result<()> {
+        let (here, len) = (self.shared.slots.shared().position(data), data.len());
+        self.each_part([ENCRYPT, segment], into, len, here, &mut Encrypting { data, write })
     }
 
     fn decrypt_tagged(
@@ -109,9 +119,9 @@ impl Keeper for Asking {
         read: &mut Access<'_>,
     ) -> io::Result<Option<u32>> {
         let mut slot = self.slot(out.len() + tags)?;
-        read(slot.memory(out.len() + tags))?;
-        let wrong = self.shared.ask_tagged(&slot, DECRYPT, segment, into, out.len())?;
-        out.copy_from_slice(slot.memory(out.len()));
+        read(slot.memory(0, out.len() + tags))?;
+        let wrong = self.shared.ask_tagged(&mut slot, [DECRYPT, segment], into, out.len())?;
+        out.copy_from_slice(slot.memory(0, out.len()));
         Ok(wrong)
     }
 
@@ -124,9 +134,9 @@ impl Keeper for Asking {
         write: &mut Access<'_>,
     ) -> io::Result<()> {
         let mut slot = self.slot(data.len() + tags)?;
-        slot.memory(data.len()).copy_from_slice(data);
-        self.shared.ask(&slot, ENCRYPT, segment, into, data.len())?;
-        write(slot.memory(data.len() + tags))
+        slot.memory(0, data.len()).copy_from_slice(data);
+        self.shared.ask(&mut slot, [ENCRYPT, segment], into, data.len())?;
+        write(slot.memory(0, data.len() + tags))
     }
 }
 
@@ -137,11 +147,41 @@ impl Asking {
             return Err(io::ErrorKind::InvalidFilename.into());
         }
         let mut slot = self.slot(4 + files::MOST)?;
-        slot.memory(said.len()).copy_from_slice(said);
-        self.shared.ask(&slot, order, file, 0, said.len())?;
-        let (len, answer) = slot.memory(4 + files::MOST).split_at(4);
+        slot.memory(0, said.len()).copy_from_slice(said);
+        self.shared.ask(&mut slot, [order, file], 0, said.len())?;
+        let (len, answer) = slot.memory(0, 4 + files::MOST).split_at(4);
         let len = u32::from_le_bytes([len[0], len[1], len[2], len[3]]);
         answer.get(..len as usize).map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Has all `len` bytes of a request worked on, part by part, so that this process and the keeper work at the same time. They are at
+    /// `here` in the data, or anywhere.
+    fn each_part(
+        &self,
+        order: [u32; 2],
+        into: u64,
+        len: usize,
+        here: Option<usize>,
+        work: &mut dyn Part,
+    ) -> io::Result<()> {
+        let shared = &*self.shared;
+        let (slots, parts) = (vec![shared.slots.take()], VecDeque::new());
+        let mut in_flight = InFlight { connected: shared, slots, parts, copied: here.is_none() };
+        for past in (0..len).step_by(PART) {
+            let part = past..len.min(past + PART);
+            let slot = in_flight.free_slot(work)?;
+            let slot_of = &mut in_flight.slots[slot];
+            let (turn, len) = (slot_of.turn(), part.len());
+            work.before(part.clone(), here.is_none().then(|| slot_of.memory(turn * PART, len)))?;
+            let in_slot = || slot_of.range(turn * PART, len);
+            let at = here.map_or_else(in_slot, |here| here + part.start..here + part.end);
+            shared.post(slot_of.next(), order, into + past as u64, at);
+            in_flight.parts.push_back(Asked { slot, turn, part });
+        }
+        while !in_flight.parts.is_empty() {
+            in_flight.finish_one(work)?;
+        }
+        Ok(())
     }
 
     fn slot(&self, len: usize) -> io::Result<Slot<'_>> {
@@ -153,32 +193,34 @@ impl Asking {
 }
 
 impl Connected {
-    fn ask(&self, slot: &Slot<'_>, order: u32, segment: u32, into: u64, len: usize) -> io::Result<()> {
-        self.ask_tagged(slot, order, segment, into, len)?.map_or(Ok(()), |_| Err(refused()))
+    /// Has something done with the first `len` bytes of a slot.
+    fn ask(&self, slot: &mut Slot<'_>, order: [u32; 2], into: u64, len: usize) -> io::Result<()> {
+        self.ask_tagged(slot, order, into, len)?.map_or(Ok(()), |_| Err(refused()))
     }
 
     /// The same for sectors that may have tags, of which one may be wrong.
-    fn ask_tagged(&self, slot: &Slot<'_>, order: u32, segment: u32, into: u64, len: usize) -> io::Result<Option<u32>> {
-        let request = slot.request();
+    fn ask_tagged(&self, slot: &mut Slot<'_>, order: [u32; 2], into: u64, len: usize) -> io::Result<Option<u32>> {
+        let request = slot.next();
+        self.post(request, order, into, slot.range(0, len));
+        self.answer(request)
+    }
+
+    /// Says what is to be done with a range of the data.
+    fn post(&self, request: &Request, [order, segment]: [u32; 2], into: u64, data: Range<usize>) {
         request.order.store(order, Ordering::Relaxed);
         request.segment.store(segment, Ordering::Relaxed);
         request.into.store(into, Ordering::Relaxed);
-        request.len.store(len as u32, Ordering::Relaxed);
+        request.at.store(data.start as u32, Ordering::Relaxed);
+        request.len.store(data.len() as u32, Ordering::Relaxed);
         // Either this is seen by a keeper that is about to sleep, or that it sleeps is seen here.
         request.state.store(ASKED, Ordering::SeqCst);
         if request.keeper_sleeps.load(Ordering::SeqCst) != 0 {
             wake(request);
         }
-        self.wait_for_answer(request)?;
-        match request.answer.load(Ordering::Relaxed) {
-            DONE => Ok(None),
-            WIPED => Err(gone()),
-            wrong @ WRONG.. => Ok(Some(wrong - WRONG)),
-            _ => Err(refused()),
-        }
     }
 
-    fn wait_for_answer(&self, request: &Request) -> io::Result<()> {
+    /// Waits until it is done.
+    fn answer(&self, request: &Request) -> io::Result<Option<u32>> {
         let begun = Instant::now();
         while request.state.load(Ordering::Acquire) != ANSWERED {
             if begun.elapsed() < SPIN {
@@ -193,7 +235,115 @@ impl Connected {
             let _ = futex::wait(&request.state, Flags::empty(), ASKED, Some(&TICK));
             request.asker_sleeps.store(0, Ordering::SeqCst);
         }
+        match request.answer.load(Ordering::Relaxed) {
+            DONE => Ok(None),
+            WIPED => Err(gone()),
+            wrong @ WRONG.. => Ok(Some(wrong - WRONG)),
+            _ => Err(refused()),
+        }
+    }
+}
+
+/// What is done with each part of a request before and after the keeper does its own: with the part itself, or with `room` where that
+/// is not in memory of the channel.
+trait Part {
+    fn before(&mut self, part: Range<usize>, room: Option<&mut [u8]>) -> io::Result<()>;
+    fn after(&mut self, part: Range<usize>, room: Option<&mut [u8]>) -> io::Result<()>;
+}
+
+struct Decrypting<'a> {
+    out: &'a mut [u8],
+    read: &'a mut PartAccess<'a>,
+}
+
+impl Part for Decrypting<'_> {
+    fn before(&mut self, part: Range<usize>, room: Option<&mut [u8]>) -> io::Result<()> {
+        (self.read)(part.start, room.unwrap_or(&mut self.out[part]))
+    }
+
+    fn after(&mut self, part: Range<usize>, room: Option<&mut [u8]>) -> io::Result<()> {
+        if let Some(room) = room {
+            self.out[part].copy_from_slice(room);
+        }
         Ok(())
+    }
+}
+
+struct Encrypting<'a> {
+    data: &'a mut [u8],
+    write: &'a mut PartAccess<'a>,
+}
+
+impl Part for Encrypting<'_> {
+    fn before(&mut self, part: Range<usize>, room: Option<&mut [u8]>) -> io::Result<()> {
+        if let Some(room) = room {
+            room.copy_from_slice(&self.data[part]);
+        }
+        Ok(())
+    }
+
+    fn after(&mut self, part: Range<usize>, room: Option<&mut [u8]>) -> io::Result<()> {
+        (self.write)(part.start, room.unwrap_or(&mut self.data[part]))
+    }
+}
+
+/// The parts of a request that the keeper works on.
+struct InFlight<'a> {
+    connected: &'a Connected,
+    slots: Vec<Slot<'a>>,
+    /// The oldest first.
+    parts: VecDeque<Asked>,
+    /// Whether they are copied to slots.
+    copied: bool,
+}
+
+struct Asked {
+    slot: usize,
+    turn: usize,
+    part: Range<usize>,
+}
+
+impl InFlight<'_> {
+    /// Waits for the oldest part, and for what comes after.
+    fn finish_one(&mut self, work: &mut dyn Part) -> io::Result<()> {
+        let Some(Asked { slot, turn, part }) = self.parts.pop_front() else { return Ok(()) };
+        let slot = &mut self.slots[slot];
+        if self.connected.answer(slot.request(turn))?.is_some() {
+            return Err(refused());
+        }
+        let len = part.len();
+        work.after(part, self.copied.then(|| slot.memory(turn * PART, len)))
+    }
+
+    /// A slot that has a turn left: another one where the keeper is behind.
+    fn free_slot(&mut self, work: &mut dyn Part) -> io::Result<usize> {
+        loop {
+            while self.parts.front().is_some_and(|oldest| self.is_done(oldest)) {
+                self.finish_one(work)?;
+            }
+            let waiting = |slot| self.parts.iter().filter(|asked| asked.slot == slot).count();
+            if let Some(slot) = (0..self.slots.len()).find(|slot| waiting(*slot) < TURNS) {
+                return Ok(slot);
+            }
+            let more = self.slots.len() < self.connected.processors;
+            match more.then(|| self.connected.slots.try_take()).flatten() {
+                Some(slot) => self.slots.push(slot),
+                None => self.finish_one(work)?,
+            }
+        }
+    }
+
+    fn is_done(&self, asked: &Asked) -> bool {
+        self.slots[asked.slot].request(asked.turn).state.load(Ordering::Acquire) == ANSWERED
+    }
+}
+
+impl Drop for InFlight<'_> {
+    /// Nobody uses the memory, or the slots, before the keeper is through with them.
+    fn drop(&mut self) {
+        for Asked { slot, turn, .. } in self.parts.drain(..) {
+            let _ = self.connected.answer(self.slots[slot].request(turn));
+        }
     }
 }
 
@@ -208,4 +358,130 @@ fn refused() -> io::Error {
 
 fn wake(request: &Request) {
     let _ = futex::wake(&request.state, Flags::empty(), 1);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::RwLock;
+
+    use claviger_engine::volume::kept::Keys;
+    use claviger_engine::{Acceleration, Layout, Payload, Sectors, Segment, Specification};
+
+    use super::super::keeping::Kept;
+    use super::super::shared_sys::{Lender, Shared};
+    use super::*;
+    use crate::spin::Awake;
+
+    const LEN: usize = 3 * SLOTS * PART + 512;
+
+    /// Of each of these the keeper works on what is lent in place, in memory of its own, or in pieces of another size than a part has.
+    const CIPHERS: [(&str, usize); 4] =
+        [("aes-xts-plain64", 64), ("serpent-xts-plain64", 64), ("aes-cbc-essiv:sha256", 32), ("aes:64-cbc-lmk", 2048)];
+
+    fn layout((cipher, key): (&str, usize)) -> Layout {
+        let key: Vec<u8> = (0..key).map(|i| (i * 7 / 3) as u8).collect();
+        let specification = Specification::parse(cipher).expect("a specification");
+        let cipher = specification.with_key(&key, Sectors::default(), Acceleration::On).expect("a key that fits");
+        let len = 2 * LEN as u64;
+        Layout::new(vec![Segment { at: 0, len, stored_at: 0, payload: Payload::crypt(cipher, 5), writable: true }])
+            .expect("a layout")
+    }
+
+    /// A keeper in threads of this process, who asks it, and who lends its memory.
+    fn keeper(layout: &Layout) -> (Arc<Kept>, Asking, Lender, UnixStream) {
+        let shared = Shared::create().expect("memory");
+        let other = Shared::open(shared.fd().try_clone_to_owned().expect("a descriptor")).expect("the same memory");
+        let keys = RwLock::new(Some(Keys::of(layout, true)));
+        let kept = Arc::new(Kept { shared, keys, awake: Awake::new() });
+        kept.start().expect("threads");
+        let slots = Slots::new(other);
+        let lender = slots.lender();
+        let (socket, keepers) = UnixStream::pair().expect("a socket");
+        (kept, Asking::new(slots, socket, || ()).expect("a thread"), lender, keepers)
+    }
+
+    #[test]
+    fn requests_of_any_length_are_worked_on_wherever_they_are() {
+        for cipher in CIPHERS {
+            let layout = layout(cipher);
+            let (_kept, asking, lender, _socket) = keeper(&layout);
+            let Payload::Crypt { cipher: own, first, .. } = &layout.segments()[0].payload else { panic!("encrypted") };
+            let plain: Vec<u8> = (0..LEN).map(|i| (i / 5) as u8).collect();
+            for len in [512, PART - 512, PART, PART + 512, 5 * PART, LEN] {
+                let mut expected = plain[..len].to_vec();
+                own.encrypt(first + 9, &mut expected);
+                let mut lent = lender.lend(len).expect("there is room");
+                let mut mine = vec![0; len];
+                for data in [&mut mine[..], &mut lent[..len]] {
+                    data.copy_from_slice(&plain[..len]);
+                    let mut written = vec![0; len];
+                    let mut write = |past: usize, stored: &mut [u8]| -> io::Result<()> {
+                        written[past..][..stored.len()].copy_from_slice(stored);
+                        Ok(())
+                    };
+                    asking.encrypt(0, 9 * 512, data, &mut write).expect("encrypted");
+                    assert!(written == expected, "{cipher:?} {len}");
+                    let mut read = |past: usize, stored: &mut [u8]| -> io::Result<()> {
+                        let len = stored.len();
+                        stored.copy_from_slice(&expected[past..][..len]);
+                        Ok(())
+                    };
+                    asking.decrypt(0, 9 * 512, data, &mut read).expect("decrypted");
+                    assert!(data == &plain[..len], "{cipher:?} {len}");
+                }
+            }
+        }
+    }
+
+    /// Whatever fails in whichever part, what comes after is as if it had not been.
+    #[test]
+    fn a_part_that_fails_leaves_the_channel_as_it_was() {
+        let layout = layout(CIPHERS[0]);
+        let (_kept, asking, lender, _socket) = keeper(&layout);
+        let mut lent = lender.lend(LEN).expect("there is room");
+        let mut mine = vec![0; LEN];
+        for bad in (0..LEN).step_by(PART).chain((0..LEN).step_by(3 * PART)) {
+            let mut fail = |past: usize, _: &mut [u8]| -> io::Result<()> {
+                if past == bad { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+            };
+            for data in [&mut mine[..], &mut lent[..LEN]] {
+                for error in [asking.decrypt(0, 0, data, &mut fail), asking.encrypt(0, 0, data, &mut fail)] {
+                    assert_eq!(error.expect_err("it fails").kind(), io::ErrorKind::StorageFull);
+                }
+                // The first parts are inside of the segment, the last ones are not.
+                let into = 2 * LEN as u64 - bad as u64;
+                if bad > 0 {
+                    let error = asking.decrypt(0, into, data, &mut |_, _| Ok(())).expect_err("it is refused");
+                    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+                }
+                let (mut once, mut twice) = (vec![3; 1024], vec![3; 1024]);
+                let mut written = Vec::new();
+                asking
+                    .encrypt(0, 512, &mut once, &mut |_, stored| -> io::Result<()> {
+                        written = stored.to_vec();
+                        Ok(())
+                    })
+                    .expect("encrypted");
+                let mut read = |_, stored: &mut [u8]| -> io::Result<()> {
+                    stored.copy_from_slice(&written);
+                    Ok(())
+                };
+                asking.decrypt(0, 512, &mut twice, &mut read).expect("decrypted");
+                assert_eq!(twice, [3; 1024]);
+            }
+        }
+    }
+
+    #[test]
+    fn who_asks_hears_that_the_keeper_has_gone_or_that_its_keys_have() {
+        let layout = layout(CIPHERS[0]);
+        let (kept, asking, lender, socket) = keeper(&layout);
+        kept.wipe();
+        let mut lent = lender.lend(LEN).expect("there is room");
+        assert!(asking.decrypt(0, 0, &mut lent[..LEN], &mut |_, _| Ok(())).is_err());
+        // From now on nobody answers: it looks for that only when it has nothing to do.
+        drop(socket);
+        assert!(asking.encrypt(0, 0, &mut lent[..LEN], &mut |_, _| Ok(())).is_err());
+        assert!(asking.decrypt(0, 0, &mut [0; 512], &mut |_, _| Ok(())).is_err());
+    }
 }

@@ -1,6 +1,7 @@
 //! The keeper's side: threads that encrypt and decrypt what is asked in shared memory, which may say anything.
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
@@ -11,14 +12,14 @@ use claviger_engine::volume::kept::{KeyRange, Keys, Refused, wipe_traces};
 use rustix::thread::futex::{self, Flags};
 
 use super::files;
-use super::shared_sys::{ROOM, Request, SLOTS, Shared};
+use super::shared_sys::{DATA, ROOM, Request, SLOTS, Shared, TURNS};
 use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, REFUSED, WIPED, WRONG};
 use crate::spin::{Awake, Running, Sleeping, Spinner};
 
 /// How long a thread looks for the next request before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Bytes that are copied, worked on and copied back at a time: they stay in the L1 cache, or nearly, and eight extents of eCryptfs,
+/// Bytes that are copied, worked on and copied back at a time, where they cannot be worked on in place: they stay in the L1 cache, or nearly, and eight extents of eCryptfs,
 /// which are encrypted side by side, fit in.
 const PIECE: usize = 32 << 10;
 
@@ -62,11 +63,11 @@ impl Kept {
     fn serve(&self, slot: usize, mut room: Secret) {
         let _all = Together;
         let _counted = Running::new(&self.awake);
-        let request = self.shared.request(slot);
         let mut spinner = Spinner::default();
-        loop {
+        for turn in (0..TURNS).cycle() {
+            let request = self.shared.request(slot, turn);
             self.wait_for(request, &mut spinner);
-            let answer = self.answer(slot, request, &mut room);
+            let answer = self.answer(request, &mut room);
             request.answer.store(answer, Ordering::Relaxed);
             // Either this is seen by an asker that is about to sleep, or that it sleeps is seen here.
             request.state.store(ANSWERED, Ordering::SeqCst);
@@ -97,7 +98,7 @@ impl Kept {
     }
 
     /// Carries out what is asked. Each field is read once: what it says later counts for nothing.
-    fn answer(&self, slot: usize, request: &Request, room: &mut [u8]) -> u32 {
+    fn answer(&self, request: &Request, room: &mut [u8]) -> u32 {
         let order = request.order.load(Ordering::Acquire);
         let encrypt = match order {
             DECRYPT => false,
@@ -106,79 +107,81 @@ impl Kept {
             _ => return REFUSED,
         };
         let (segment, len) = (request.segment.load(Ordering::Relaxed), request.len.load(Ordering::Relaxed) as usize);
-        let into = request.into.load(Ordering::Relaxed);
+        let (at, into) = (request.at.load(Ordering::Relaxed) as usize, request.into.load(Ordering::Relaxed));
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         let Some(keys) = &*keys else { return WIPED };
-        if len > ROOM {
+        let left = DATA.saturating_sub(at);
+        if len > ROOM.min(left) {
             return REFUSED;
         }
         if files::is_order(order) {
-            return self.of_folder(keys, [order, segment], slot, len, room).map_or(REFUSED, |()| DONE);
+            return self.of_folder(keys, [order, segment], at..at + len, room).map_or(REFUSED, |()| DONE);
         }
         match keys.range(encrypt, segment, into, len) {
-            Ok(range) if fits(&range, len, room.len()) => {
-                self.carry_out(&range, encrypt, slot, len, room).map_or_else(|sector| WRONG + sector, |()| DONE)
+            Ok(range) if fits(&range, len, ROOM.min(left), room.len()) => {
+                self.carry_out(&range, encrypt, at..at + len, room).map_or_else(|sector| WRONG + sector, |()| DONE)
             }
             Ok(_) | Err(Refused) => REFUSED,
         }
     }
 
-    /// What is asked of a folder, with the `len` bytes that are said in the slot.
+    /// What is asked of a folder, with what is said there. The answer comes to the same place.
     fn of_folder(
         &self,
         keys: &Keys,
         [order, file]: [u32; 2],
-        slot: usize,
-        len: usize,
+        data: Range<usize>,
         room: &mut [u8],
     ) -> Result<(), Refused> {
-        let said = room.get_mut(..len).filter(|said| said.len() <= files::MOST).ok_or(Refused)?;
-        self.shared.copy_out(slot, 0, said);
+        let said = room.get_mut(..data.len()).filter(|said| said.len() <= files::MOST).ok_or(Refused)?;
+        if DATA - data.start < 4 + files::MOST {
+            return Err(Refused);
+        }
+        self.shared.copy_out(data.start, said);
         let answer = files::carry_out(keys, order, file, said)?;
-        self.shared.copy_in(slot, 0, &(answer.len() as u32).to_le_bytes());
-        self.shared.copy_in(slot, 4, &answer);
+        self.shared.copy_in(data.start, &(answer.len() as u32).to_le_bytes());
+        self.shared.copy_in(data.start + 4, &answer);
         Ok(())
     }
 
-    /// In memory of this process, piece by piece; the tags of all sectors lie behind the last one. The first sector whose tag is wrong
+    /// Where the data are, or in memory of this process, piece by piece; the tags of all sectors lie behind the last one. The first sector whose tag is wrong
     /// is the end: nothing of its piece gets out.
-    fn carry_out(
-        &self,
-        range: &KeyRange<'_>,
-        encrypt: bool,
-        slot: usize,
-        len: usize,
-        room: &mut [u8],
-    ) -> Result<(), u32> {
+    fn carry_out(&self, range: &KeyRange<'_>, encrypt: bool, data: Range<usize>, room: &mut [u8]) -> Result<(), u32> {
+        if self.shared.carry_out(range, data.start, data.len()) {
+            return Ok(());
+        }
         let (sector, tag) = (range.sector_size(), range.tag_size());
         let piece = room.len() / (sector + tag) * sector;
-        for past in (0..len).step_by(piece) {
-            let (run, rest) = room.split_at_mut(piece.min(len - past));
+        for past in (0..data.len()).step_by(piece) {
+            let (run, rest) = room.split_at_mut(piece.min(data.len() - past));
             let first = past / sector;
-            let (tags, tags_at) = (&mut rest[..run.len() / sector * tag], len + first * tag);
-            self.shared.copy_out(slot, past, run);
+            let (at, tags_at) = (data.start + past, data.end + first * tag);
+            let tags = &mut rest[..run.len() / sector * tag];
+            self.shared.copy_out(at, run);
             if !encrypt {
-                self.shared.copy_out(slot, tags_at, tags);
+                self.shared.copy_out(tags_at, tags);
             }
             range.carry_out(past as u64, run, tags).map_err(|wrong| first as u32 + wrong)?;
-            self.shared.copy_in(slot, past, run);
+            self.shared.copy_in(at, run);
             if encrypt {
-                self.shared.copy_in(slot, tags_at, tags);
+                self.shared.copy_in(tags_at, tags);
             }
         }
         Ok(())
     }
 }
 
-/// Whether `len` bytes of data, and the tags of their sectors, have room in a slot, and a sector in `room` bytes of this process.
-fn fits(range: &KeyRange<'_>, len: usize, room: usize) -> bool {
+/// Whether `len` bytes, and the tags of their sectors, are no more than `most`, and one sector has room in `room` bytes of this process.
+fn fits(range: &KeyRange<'_>, len: usize, most: usize, room: usize) -> bool {
     let (sector, tag) = (range.sector_size(), range.tag_size());
-    len + len / sector * tag <= ROOM && sector + tag <= room
+    len + len / sector * tag <= most && sector + tag <= room
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::ffi::{OsStr, OsString};
+    use std::ops::Deref;
     use std::os::fd::AsFd;
 
     use claviger_crypto::modes::aead;
@@ -201,28 +204,45 @@ mod tests {
         Layout::new(segments).expect("a good layout")
     }
 
-    /// The other process's view of the memory, as it could look there.
-    fn keeper() -> (Arc<Kept>, Shared) {
+    /// The other process's view of the memory, as it could look there, and whose turn it is in slot 1.
+    struct Other(Shared, Cell<usize>);
+
+    impl Deref for Other {
+        type Target = Shared;
+
+        fn deref(&self) -> &Shared {
+            &self.0
+        }
+    }
+
+    fn keeper() -> (Arc<Kept>, Other) {
         keeper_of(&layout())
     }
 
-    fn keeper_of(layout: &Layout) -> (Arc<Kept>, Shared) {
+    fn keeper_of(layout: &Layout) -> (Arc<Kept>, Other) {
         keeper_with(Keys::of(layout, true))
     }
 
-    fn keeper_with(keys: Keys) -> (Arc<Kept>, Shared) {
+    fn keeper_with(keys: Keys) -> (Arc<Kept>, Other) {
         let shared = Shared::create().expect("memory");
         let other = Shared::open(shared.fd().try_clone_to_owned().expect("a descriptor")).expect("the same memory");
         let keys = RwLock::new(Some(keys));
         let kept = Arc::new(Kept { shared, keys, awake: Awake::new() });
         kept.start().expect("threads");
-        (kept, other)
+        (kept, Other(other, Cell::new(0)))
     }
 
-    fn ask(shared: &Shared, slot: usize, [order, segment, len]: [u32; 3], into: u64) -> u32 {
-        let request = shared.request(slot);
+    /// Has something done with the memory of slot 1.
+    fn ask(other: &Other, what: [u32; 3], into: u64) -> u32 {
+        ask_at(other, ROOM, what, into)
+    }
+
+    /// Has something done with what is there in the data.
+    fn ask_at(other: &Other, at: usize, [order, segment, len]: [u32; 3], into: u64) -> u32 {
+        let request = other.request(1, other.1.replace((other.1.get() + 1) % TURNS));
         request.order.store(order, Ordering::Relaxed);
         request.segment.store(segment, Ordering::Relaxed);
+        request.at.store(at as u32, Ordering::Relaxed);
         request.len.store(len, Ordering::Relaxed);
         request.into.store(into, Ordering::Relaxed);
         request.answer.store(77, Ordering::Relaxed);
@@ -238,7 +258,7 @@ mod tests {
     fn hostile_requests_are_refused_and_harm_nothing() {
         let (kept, shared) = keeper();
         let bytes: Vec<u8> = (0..ROOM).map(|i| (i / 3) as u8).collect();
-        (0..3).for_each(|slot| shared.copy_in(slot, 0, &bytes));
+        (0..3).for_each(|slot| shared.copy_in(slot * ROOM, &bytes));
         for (what, into) in [
             ([0, 1, 512], 0),
             ([3, 1, 512], 0),
@@ -256,25 +276,30 @@ mod tests {
             ([ENCRYPT, 1, ROOM as u32 + 512], 0),
             ([ENCRYPT, 1, !511], 0),
         ] {
-            assert_eq!(ask(&shared, 1, what, into), REFUSED, "{what:?} {into}");
+            assert_eq!(ask(&shared, what, into), REFUSED, "{what:?} {into}");
+        }
+        // Data that are not there, or not all.
+        for at in [DATA - 511, DATA, DATA + 1, u32::MAX as usize, u32::MAX as usize - 511] {
+            assert_eq!(ask_at(&shared, at, [DECRYPT, 1, 512], 0), REFUSED, "{at}");
         }
         let mut now = vec![0; ROOM];
         for slot in 0..3 {
-            shared.copy_out(slot, 0, &mut now);
+            shared.copy_out(slot * ROOM, &mut now);
             assert!(now == bytes, "slot {slot}");
         }
         // A state that is none wakes nobody, and nothing is lost by it.
-        shared.request(1).state.store(0xdead_beef, Ordering::SeqCst);
-        let _ = futex::wake(&shared.request(1).state, Flags::empty(), 1);
-        assert_eq!(ask(&shared, 1, [ENCRYPT, 1, LEN as u32 - 512], 512), DONE);
+        let request = shared.request(1, shared.1.get());
+        request.state.store(0xdead_beef, Ordering::SeqCst);
+        let _ = futex::wake(&request.state, Flags::empty(), 1);
+        assert_eq!(ask(&shared, [ENCRYPT, 1, LEN as u32 - 512], 512), DONE);
         let mut expected = bytes.clone();
         let layout = layout();
         let Payload::Crypt { cipher, first, .. } = &layout.segments()[1].payload else { panic!("encrypted") };
         cipher.encrypt(first + 1, &mut expected[..LEN - 512]);
-        shared.copy_out(1, 0, &mut now);
+        shared.copy_out(ROOM, &mut now);
         assert!(now == expected, "what is asked for is done, and nothing behind it");
         kept.wipe();
-        assert_eq!(ask(&shared, 1, [DECRYPT, 1, 512], 0), WIPED);
+        assert_eq!(ask(&shared, [DECRYPT, 1, 512], 0), WIPED);
     }
 
     /// Files whose keys are the bytes that are said of them, and names with an `x` in front.
@@ -301,15 +326,15 @@ mod tests {
     }
 
     /// What is answered to `said`, if that is not refused.
-    fn said(shared: &Shared, [order, file]: [u32; 2], said: &[u8]) -> Option<Vec<u8>> {
-        shared.copy_in(1, 0, said);
-        if ask(shared, 1, [order, file, said.len() as u32], 0) != DONE {
+    fn said(shared: &Other, [order, file]: [u32; 2], said: &[u8]) -> Option<Vec<u8>> {
+        shared.copy_in(ROOM, said);
+        if ask(shared, [order, file, said.len() as u32], 0) != DONE {
             return None;
         }
         let mut len = [0; 4];
-        shared.copy_out(1, 0, &mut len);
+        shared.copy_out(ROOM, &mut len);
         let mut answer = vec![0; u32::from_le_bytes(len) as usize];
-        shared.copy_out(1, 4, &mut answer);
+        shared.copy_out(ROOM + 4, &mut answer);
         Some(answer)
     }
 
@@ -319,7 +344,7 @@ mod tests {
         let (key, other): (Vec<u8>, Vec<u8>) = ((0..64).collect(), (64..128).collect());
         // No file is open yet.
         for into in [0, 512, u64::MAX - 511] {
-            assert_eq!(ask(&shared, 1, [DECRYPT, 0, 512], into), REFUSED);
+            assert_eq!(ask(&shared, [DECRYPT, 0, 512], into), REFUSED);
         }
         for bad in [&key[..63], &[], &[0; 4096], &vec![0; files::MOST]] {
             assert_eq!(said(&shared, [files::OPEN, 0], bad), None, "{} bytes are no key", bad.len());
@@ -344,25 +369,25 @@ mod tests {
             ([ENCRYPT, 0, 1024], i64::MAX as u64 & !0xfff),
             ([ENCRYPT, 0, 1024], u64::MAX - 511),
         ] {
-            assert_eq!(ask(&shared, 1, what, into), REFUSED, "{what:?} {into}");
+            assert_eq!(ask(&shared, what, into), REFUSED, "{what:?} {into}");
         }
         // The last sectors that a file can have, and the file that was asked for.
         for (file, key) in [(0, &key), (1, &other)] {
             let into = (i64::MAX as u64 & !0xfff) - 1024;
-            shared.copy_in(1, 0, &[9; 1024]);
-            assert_eq!(ask(&shared, 1, [ENCRYPT, file, 1024], into), DONE);
+            shared.copy_in(ROOM, &[9; 1024]);
+            assert_eq!(ask(&shared, [ENCRYPT, file, 1024], into), DONE);
             let mut expected = [9; 1024];
             let Payload::Crypt { cipher, .. } = Toy.open(key).expect("a key") else { panic!("encrypted") };
             cipher.encrypt(into / 512, &mut expected);
             let mut now = [0; 1024];
-            shared.copy_out(1, 0, &mut now);
+            shared.copy_out(ROOM, &mut now);
             assert!(now == expected, "file {file}");
         }
         // What is closed is closed, however often, and its number is the next one's.
         for file in [0, 0, 7, u32::MAX] {
             assert_eq!(said(&shared, [files::CLOSE, file], &[]), Some(Vec::new()));
         }
-        assert_eq!(ask(&shared, 1, [DECRYPT, 0, 512], 0), REFUSED);
+        assert_eq!(ask(&shared, [DECRYPT, 0, 512], 0), REFUSED);
         assert_eq!(said(&shared, [files::CREATE, 0], &[]), Some([vec![0; 4], vec![5; 64]].concat()));
         // So many and no more.
         let mut last = 1;
@@ -380,7 +405,7 @@ mod tests {
         assert_eq!(said(&shared, [files::PLAIN_NAME, 0], b"\xff\0/"), Some(Vec::new()));
         assert_eq!(said(&shared, [files::STORED_NAME, 0], &vec![b'n'; files::MOST]), None, "too long an answer");
         kept.wipe();
-        assert_eq!(ask(&shared, 1, [files::STORED_NAME, 0, 4], 0), WIPED);
+        assert_eq!(ask(&shared, [files::STORED_NAME, 0, 4], 0), WIPED);
         // Who holds a volume has no files, and who may not write makes none.
         let (_kept, shared) = keeper();
         assert_eq!(said(&shared, [files::OPEN, 1], &key), None);
@@ -388,8 +413,8 @@ mod tests {
         let (_kept, shared) = keeper_with(Keys::of_folder(Arc::new(Toy), false));
         assert_eq!(said(&shared, [files::CREATE, 0], &[]), None);
         assert_eq!(said(&shared, [files::OPEN, 0], &key), Some(vec![0; 4]));
-        assert_eq!(ask(&shared, 1, [ENCRYPT, 0, 512], 0), REFUSED);
-        assert_eq!(ask(&shared, 1, [DECRYPT, 0, 512], 0), DONE);
+        assert_eq!(ask(&shared, [ENCRYPT, 0, 512], 0), REFUSED);
+        assert_eq!(ask(&shared, [DECRYPT, 0, 512], 0), DONE);
     }
 
     #[test]
@@ -402,27 +427,27 @@ mod tests {
         let segment = integrity::segment(Arc::new(area), 0, cipher, true).expect("they fit");
         let (_kept, shared) = keeper_of(&Layout::new(vec![segment]).expect("one segment"));
         let bytes: Vec<u8> = (0..ROOM).map(|i| (i / 5) as u8).collect();
-        (0..3).for_each(|slot| shared.copy_in(slot, 0, &bytes));
+        (0..3).for_each(|slot| shared.copy_in(slot * ROOM, &bytes));
         let most = ROOM / (512 + 32) * 512;
         for len in [ROOM, most + 512] {
-            assert_eq!(ask(&shared, 1, [ENCRYPT, 0, len as u32], 0), REFUSED, "{len}");
+            assert_eq!(ask(&shared, [ENCRYPT, 0, len as u32], 0), REFUSED, "{len}");
         }
-        let order = |order| ask(&shared, 1, [order, 0, most as u32], 512);
+        let order = |order| ask(&shared, [order, 0, most as u32], 512);
         assert_eq!((order(ENCRYPT), order(DECRYPT)), (DONE, DONE));
         let mut now = vec![0; ROOM];
-        shared.copy_out(1, 0, &mut now);
+        shared.copy_out(ROOM, &mut now);
         assert!(now[..most] == bytes[..most]);
         assert_eq!(order(ENCRYPT), DONE);
         let mut one = [0];
-        shared.copy_out(1, 40 * 512 + 7, &mut one);
-        shared.copy_in(1, 40 * 512 + 7, &[one[0] ^ 1]);
-        shared.copy_out(1, 0, &mut now);
+        shared.copy_out(ROOM + 40 * 512 + 7, &mut one);
+        shared.copy_in(ROOM + 40 * 512 + 7, &[one[0] ^ 1]);
+        shared.copy_out(ROOM, &mut now);
         assert_eq!(order(DECRYPT), WRONG + 40);
         let mut after = vec![0; ROOM];
-        shared.copy_out(1, 0, &mut after);
+        shared.copy_out(ROOM, &mut after);
         assert!(after[32 * 512..most] == now[32 * 512..most], "nothing of what was not verified gets out");
         for slot in [0, 2] {
-            shared.copy_out(slot, 0, &mut now);
+            shared.copy_out(slot * ROOM, &mut now);
             assert!(now == bytes, "slot {slot}");
         }
     }
@@ -433,7 +458,7 @@ mod tests {
 
         let shared = Shared::create().expect("memory");
         assert!(ftruncate(shared.fd(), 0).is_err() && ftruncate(shared.fd(), 1 << 40).is_err(), "it is sealed");
-        for len in [0, 4096, 4096 + (SLOTS * ROOM) as u64] {
+        for len in [0, 4096, 8192 + (SLOTS * ROOM) as u64] {
             let fd = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memory");
             ftruncate(&fd, len).expect("a size");
             assert!(Shared::open(fd.as_fd().try_clone_to_owned().expect("a descriptor")).is_err(), "{len}");

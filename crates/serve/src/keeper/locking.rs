@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use claviger_engine::opening::Stores;
-use claviger_engine::volume::kept::{Access, Keeper, Outline};
+use claviger_engine::volume::kept::{Access, Keeper, Outline, PartAccess};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -141,11 +141,11 @@ impl Lockable {
 }
 
 impl Keeper for Lockable {
-    fn decrypt(&self, segment: u32, into: u64, out: &mut [u8], read: &mut Access<'_>) -> io::Result<()> {
+    fn decrypt(&self, segment: u32, into: u64, out: &mut [u8], read: &mut PartAccess<'_>) -> io::Result<()> {
         self.with(|asking| asking.decrypt(segment, into, out, read))
     }
 
-    fn encrypt(&self, segment: u32, into: u64, data: &[u8], write: &mut Access<'_>) -> io::Result<()> {
+    fn encrypt(&self, segment: u32, into: u64, data: &mut [u8], write: &mut PartAccess<'_>) -> io::Result<()> {
         self.with(|asking| asking.encrypt(segment, into, data, write))
     }
 
@@ -184,7 +184,7 @@ impl Proof {
     pub fn of(outline: &Outline, asking: &Asking) -> io::Result<Self> {
         let decrypted = |(segment, sector)| {
             let mut out = vec![0; sector];
-            let mut zeros = |stored: &mut [u8]| -> io::Result<()> {
+            let mut zeros = |_, stored: &mut [u8]| -> io::Result<()> {
                 stored.fill(0);
                 Ok(())
             };

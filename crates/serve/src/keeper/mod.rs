@@ -10,9 +10,9 @@
 //! * [`locking`] lets the keeper go for a while, and the volume wait for another.
 //! * [`cage`] is what the keeper gives up before it holds anything.
 //!
-//! Requests go through shared memory. They name a segment and a range; tweaks and initialisation vectors are the keeper's business.
-//! It copies what it works on into memory of its own: so the other process never sees what lies between two layers of a cascade, and
-//! cannot change it there.
+//! Requests go through shared memory, in which the buffers of the servers are, too. They name a segment and a range; tweaks and
+//! initialisation vectors are the keeper's business. It copies what it works on into memory of its own, unless that is done in registers:
+//! so the other process never sees what lies between two layers of a cascade, and cannot change it there.
 
 mod asking;
 pub mod cage;
@@ -26,6 +26,7 @@ mod shared_sys;
 
 pub use asking::Asking;
 pub use opening::{Borrowing, FileNumber, Lending, Terms};
+pub(crate) use shared_sys::{Lender, Room};
 
 /// [`shared_sys::Request::state`]: it is the asker's turn. What new memory begins with.
 const ANSWERED: u32 = 0;

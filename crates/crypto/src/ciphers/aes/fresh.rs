@@ -66,6 +66,9 @@ impl BlockCipher for Fresh {
         assert_sectors(16, tweaks, sector, run);
         self.run(true, tweaks, sector, run);
     }
+    fn xts_in_registers(&self) -> bool {
+        true
+    }
 }
 
 impl Fresh {

@@ -108,6 +108,9 @@ impl BlockCipher for Aes {
         // SAFETY: as above; the run is what the tweaks are for.
         unsafe { (self.xts)(self.decrypt_keys(), true, tweaks, sector, run) }
     }
+    fn xts_in_registers(&self) -> bool {
+        true
+    }
     fn cbc_decrypt(&self, iv: &[u8; 16], chain: &mut [u8]) {
         assert_blocks(16, chain);
         // SAFETY: as above; the chain is whole blocks.

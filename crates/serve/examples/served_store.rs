@@ -1,4 +1,4 @@
-//! Serves a store of one's own over NBD, and reads from it as a client: `cargo run -p claviger-serve --example own_store`.
+//! Serves a store of one's own over NBD, and reads from it as a client: `cargo run -p claviger-serve --example served_store`.
 
 use std::sync::Arc;
 use std::{io, thread};
