@@ -309,6 +309,13 @@ pub struct HiddenArgs {
     pub hidden_pim: Option<u32>,
 }
 
+impl HiddenArgs {
+    /// The hidden volume that these open.
+    fn protect<'a>(&'a self, credentials: &'a [Credential]) -> Protect<'a> {
+        Protect { credentials, hash: self.hidden_hash.as_deref(), pim: self.hidden_pim }
+    }
+}
+
 /// Protection of a hidden volume in the one that is opened, for verbs that write.
 #[derive(clap::Args)]
 pub struct ProtectArgs {
@@ -325,6 +332,16 @@ impl ProtectArgs {
     /// Whether protection is asked for.
     pub fn asked(&self) -> bool {
         self.protect
+    }
+
+    /// What opens the hidden volume, asked where needed, if protection is asked for.
+    pub fn read(&self) -> claviger_engine::Result<Option<Vec<Credential>>> {
+        self.protect.then(|| self.hidden.credentials.source().read()).transpose()
+    }
+
+    /// The protection with what was read for it.
+    pub fn protect<'a>(&'a self, credentials: Option<&'a [Credential]>) -> Option<Protect<'a>> {
+        credentials.map(|credentials| self.hidden.protect(credentials))
     }
 
     /// Whether the hidden volume's password is read from standard input.
@@ -561,11 +578,7 @@ impl OpenArgs {
             None => credentials,
         };
         let hidden_credentials = hidden.map(|h| h.credentials.source().read()).transpose()?;
-        let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| Protect {
-            credentials,
-            hash: args.hidden_hash.as_deref(),
-            pim: args.hidden_pim,
-        });
+        let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| args.protect(credentials));
         if let Some(alone) = alone {
             locked.check_isolated(&credentials)?;
             alone().context("the process that is to hold the keys")?;
