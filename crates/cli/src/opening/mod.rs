@@ -255,6 +255,25 @@ impl How {
         self.format().filter(|name| file_formats::named(name).is_ok())
     }
 
+    /// The same for a key that nobody keeps, and how many bits that has: plain dm-crypt, AES in XTS mode unless another cipher is
+    /// named.
+    ///
+    /// # Errors
+    /// `Misuse` for another format, and for what such a key does not have.
+    pub fn with_random_key(mut self) -> claviger_engine::Result<(Self, u32)> {
+        if let Some(other) = self.format().filter(|name| !name.eq_ignore_ascii_case("plain")) {
+            return Err(Error::misuse(format!("--random-key: a volume of the format {other} has a key of its own")));
+        }
+        if self.header_file.is_some() || self.hash.is_some() {
+            return Err(Error::misuse("--random-key: there is neither a header nor a hash"));
+        }
+        self.format = Some("plain".to_owned());
+        let cipher = self.cipher.get_or_insert_with(|| "aes-xts-plain64".to_owned());
+        // XTS has two keys.
+        let bits = self.headerless.key_bits_or(if cipher.contains("-xts-") { 512 } else { 256 });
+        Ok((self, bits))
+    }
+
     /// The partition that the options name.
     pub fn partition(&self) -> Option<u32> {
         self.partition
