@@ -159,6 +159,9 @@ fn identify(bytes: &[u8]) {
     }
     let _ = formats::occupied(&*store);
     let _ = diagnosis::look(&store);
+    for start in [0, store.len() / 2] {
+        let _ = diagnosis::worth_keeping(&store, start..store.len());
+    }
 }
 
 fn crypttab(bytes: &[u8]) {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use claviger_engine::{Credential, Error, Result, Secret, credential};
+use claviger_engine::{Credential, Error, Result, Secret, credential, random};
 use claviger_serve::inherited;
 use rustix::fs::{FileType, fstat, stat};
 
@@ -50,6 +50,10 @@ pub struct CredentialArgs {
     /// for the new volume
     #[arg(long, value_name = "FILE")]
     volume_key_file: Option<PathBuf>,
+
+    /// Bits of a volume key from the kernel's random numbers, which nobody keeps.
+    #[arg(skip)]
+    random_key: Option<u32>,
 }
 
 /// What is to open the volume from now on.
@@ -129,6 +133,11 @@ pub struct HiddenCredentialArgs {
 }
 
 impl CredentialArgs {
+    /// A volume key of so many bits from the kernel's random numbers.
+    pub fn random_key(bits: u32) -> Self {
+        Self { random_key: Some(bits), ..Self::default() }
+    }
+
     /// Whether the password is read from standard input.
     pub fn on_stdin(&self) -> bool {
         self.source().on_stdin()
@@ -151,6 +160,14 @@ impl CredentialArgs {
     }
 
     fn read_checked(&self, asks: impl FnOnce(&[Credential]) -> bool, must_come: bool) -> Result<Vec<Credential>> {
+        if let Some(bits) = self.random_key {
+            if bits as usize / 8 > VOLUME_KEY_MAX {
+                return Err(Error::misuse(format!("a key of {bits} bits: none has more than {}", VOLUME_KEY_MAX * 8)));
+            }
+            let mut key = Secret::zeroed((bits / 8) as usize);
+            random::fill(&mut key)?;
+            return Ok(vec![Credential::VolumeKey(key)]);
+        }
         let Some(path) = &self.volume_key_file else {
             let (source, keyfiles) = self.source_for(asks)?;
             return Source { must_come, ..source }.read_beside(keyfiles);

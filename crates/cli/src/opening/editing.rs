@@ -81,6 +81,11 @@ impl Editing<'_> {
         self.args.how.header_file().unwrap_or(&self.args.path)
     }
 
+    /// The file or device itself, with its lock.
+    pub fn file(&self) -> &FileStore {
+        self.found.file.as_ref().expect("it was opened by its path")
+    }
+
     /// Carries the change out and tells of it.
     pub fn carry_out(&self, prepared: Prepared, json: bool) -> anyhow::Result<()> {
         cancel::check()?;

@@ -96,6 +96,11 @@ impl HeaderlessArgs {
         numbers || data_offset.is_some() || skip.is_some() || data_size.is_some() || *iv_large_sectors || seed.is_some()
     }
 
+    /// The size of the key, which is this one if none is given.
+    pub fn key_bits_or(&mut self, bits: u32) -> u32 {
+        *self.key_size.get_or_insert(bits)
+    }
+
     /// Refuses the options where the format, which has to be named for that, does not take them.
     ///
     /// # Errors

@@ -255,6 +255,25 @@ impl How {
         self.format().filter(|name| file_formats::named(name).is_ok())
     }
 
+    /// The same for a key that nobody keeps, and how many bits that has: plain dm-crypt, AES in XTS mode unless another cipher is
+    /// named.
+    ///
+    /// # Errors
+    /// `Misuse` for another format, and for what such a key does not have.
+    pub fn with_random_key(mut self) -> claviger_engine::Result<(Self, u32)> {
+        if let Some(other) = self.format().filter(|name| !name.eq_ignore_ascii_case("plain")) {
+            return Err(Error::misuse(format!("--random-key: a volume of the format {other} has a key of its own")));
+        }
+        if self.header_file.is_some() || self.hash.is_some() {
+            return Err(Error::misuse("--random-key: there is neither a header nor a hash"));
+        }
+        self.format = Some("plain".to_owned());
+        let cipher = self.cipher.get_or_insert_with(|| "aes-xts-plain64".to_owned());
+        // XTS has two keys.
+        let bits = self.headerless.key_bits_or(if cipher.contains("-xts-") { 512 } else { 256 });
+        Ok((self, bits))
+    }
+
     /// The partition that the options name.
     pub fn partition(&self) -> Option<u32> {
         self.partition
@@ -309,6 +328,13 @@ pub struct HiddenArgs {
     pub hidden_pim: Option<u32>,
 }
 
+impl HiddenArgs {
+    /// The hidden volume that these open.
+    fn protect<'a>(&'a self, credentials: &'a [Credential]) -> Protect<'a> {
+        Protect { credentials, hash: self.hidden_hash.as_deref(), pim: self.hidden_pim }
+    }
+}
+
 /// Protection of a hidden volume in the one that is opened, for verbs that write.
 #[derive(clap::Args)]
 pub struct ProtectArgs {
@@ -325,6 +351,16 @@ impl ProtectArgs {
     /// Whether protection is asked for.
     pub fn asked(&self) -> bool {
         self.protect
+    }
+
+    /// What opens the hidden volume, asked where needed, if protection is asked for.
+    pub fn read(&self) -> claviger_engine::Result<Option<Vec<Credential>>> {
+        self.protect.then(|| self.hidden.credentials.source().read()).transpose()
+    }
+
+    /// The protection with what was read for it.
+    pub fn protect<'a>(&'a self, credentials: Option<&'a [Credential]>) -> Option<Protect<'a>> {
+        credentials.map(|credentials| self.hidden.protect(credentials))
     }
 
     /// Whether the hidden volume's password is read from standard input.
@@ -561,11 +597,7 @@ impl OpenArgs {
             None => credentials,
         };
         let hidden_credentials = hidden.map(|h| h.credentials.source().read()).transpose()?;
-        let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| Protect {
-            credentials,
-            hash: args.hidden_hash.as_deref(),
-            pim: args.hidden_pim,
-        });
+        let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| args.protect(credentials));
         if let Some(alone) = alone {
             locked.check_isolated(&credentials)?;
             alone().context("the process that is to hold the keys")?;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use crate::common::*;
 use claviger_testkit::random::Random;
@@ -178,6 +179,77 @@ fn detached_headers_and_lines_of_the_table_are_attached_in_the_kernel() {
     );
     let Some(output) = in_uml(&script, &[]) else { return };
     assert!(output.contains("integrity protection hmac(sha256)") && output.ends_with("done\n"), "{output}");
+}
+
+/// Swap under a key that nobody keeps: the kernel swaps to it, others know it, and the device shows nothing of it.
+#[test]
+fn swap_gets_another_key_each_time() {
+    if ["dmsetup", "swapon", "blkid", "file"].into_iter().any(|name| tools::program(name).is_none()) {
+        return;
+    }
+    let folder = Folder::new();
+    let device = folder.path("device");
+    fs::write(&device, vec![0; 8 << 20]).expect("a device");
+    let mut script = script(&folder);
+    script += "cd /mnt\nclaviger attach --kernel --json --random-key --swap /dev/ubda swap >said\n\
+         grep '\"key\": \"keyring\"' said\ngrep '\"swap\": true' said\n\
+         dmsetup table --showkeys swap | grep '^0 16384 crypt aes-xts-plain64 :64:logon:claviger:.* 0 .* 0$'\n\
+         blkid -p /dev/mapper/swap | grep 'TYPE=\"swap\"'\nfile -sL /dev/mapper/swap | grep -i 'swap file.* version 1, size 2047 pages, 0 bad pages'\n\
+         swapon /dev/mapper/swap\ngrep 'partition.*8188' /proc/swaps || { cat /proc/swaps; exit 7; }\n\
+         fails 9 claviger detach swap\nswapoff /dev/mapper/swap\nclaviger detach swap\n\
+         if grep -q SWAPSPACE2 /dev/ubda; then exit 8; fi\nhead -c 4096 /dev/ubda >first\n";
+    // Again, by a line of a table: what the first key has left is taken without a question.
+    script += "echo 'other /dev/ubda /dev/urandom swap,cipher=aes-cbc-essiv:sha256,size=256,offset=8,nofail' >table\n\
+         fails 5 claviger attach --crypttab table other\n\
+         claviger attach --kernel --crypttab table other\n\
+         dmsetup table other | grep '^0 16376 crypt aes-cbc-essiv:sha256 .* 8$'\n\
+         swapon /dev/mapper/other\nswapoff /dev/mapper/other\nclaviger detach other\n\
+         cmp -n 4096 /dev/ubda first\n\
+         claviger attach --kernel --random-key --swap /dev/ubda swap\nclaviger detach swap\n\
+         if cmp -s -n 4096 /dev/ubda first; then exit 10; fi\n\
+         fails 1 claviger attach --kernel --random-key --password-file $PW /dev/ubda swap\n\
+         fails 1 claviger attach --kernel --random-key --format LUKS2 /dev/ubda swap\n\
+         fails 1 claviger attach --kernel --random-key --hash sha256 /dev/ubda swap\n\
+         fails 1 claviger attach --kernel --random-key --key-size 4294967288 /dev/ubda swap\n\
+         fails 1 claviger attach --kernel --random-key --cipher cipher_null-ecb /dev/ubda swap\n\
+         fails 1 claviger attach --kernel --random-key --swap --data-size 8s /dev/ubda swap\n\
+         test \"$(dmsetup ls)\" = 'No devices found'\necho done\n";
+    let Some(output) = in_uml(&script, &[&device]) else { return };
+    assert!(output.ends_with("done\n"), "{output}");
+}
+
+/// What somebody may want to keep is not written over, but where that is said twice; then nothing of it is recognised any more.
+#[test]
+fn a_random_key_takes_no_device_on_which_something_is_recognised() {
+    if ["dmsetup", "mke2fs"].into_iter().any(|name| tools::program(name).is_none()) {
+        return;
+    }
+    let folder = Folder::new();
+    let luks = folder.str("luks");
+    let args =
+        ["create", "--format", "LUKS1", "--size", "8M", "--iterations", "1000", "--password-file", &folder.password];
+    run([&args[..], &[&luks]].concat()).succeeds();
+    let ext = folder.path("ext");
+    fs::write(&ext, vec![0; 8 << 20]).expect("a device");
+    tools::run(Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(&ext));
+    let mut script = script(&folder);
+    for (device, name) in [("/dev/ubda", "LUKS1"), ("/dev/ubdb", "ext4")] {
+        script += &format!(
+            "sha256sum {device} >before\n\
+             for more in '' --swap --force '--data-offset 1M'; do\n\
+             fails 1 claviger attach --kernel --random-key $more {device} swap 2>said\ngrep '{name}' said\ndone\n\
+             sha256sum -c before\n\
+             claviger attach --kernel --random-key --swap --force --yes {device} swap\nclaviger detach swap\n\
+             claviger attach --kernel --random-key --swap {device} swap\nclaviger detach swap\n"
+        );
+    }
+    // A small file system in front, for its label, is in nobody's way.
+    script += "cd /mnt\ntruncate -s 8M labelled\nmke2fs -q -F -L cryptswap labelled 1M\ndd if=/dev/zero of=labelled bs=1M seek=1 count=7 conv=notrunc 2>/dev/null\n\
+         head -c 1M labelled >front\n\
+         claviger attach --kernel --random-key --swap --data-offset 1M labelled swap\nclaviger detach swap\n\
+         cmp -n 1048576 labelled front\nfails 1 claviger attach --kernel --random-key labelled swap\necho done\n";
+    let Some(output) = in_uml(&script, &[Path::new(&luks), &ext]) else { return };
+    assert!(output.ends_with("done\n"), "{output}");
 }
 
 /// The sweep of `claviger lab run` has the kernel's dm-crypt in it, beside its own baseline, and leaves nothing behind.

@@ -146,9 +146,14 @@ fn a_full_file_system_is_told_before_anything_changes() {
 
 /// Runs `claviger resize` under strace, which injects `what`; whether it came to its end.
 fn resize_with(strace: &Path, what: &str, path: &str) -> Done {
+    resize_to(strace, what, &["--size", "13M", path])
+}
+
+/// The same with these options.
+fn resize_to(strace: &Path, what: &str, args: &[&str]) -> Done {
     let mut command = Command::new("timeout");
     command.args(["-k", "5", "300"]).arg(strace).args(["-f", "-o", "/dev/null", "-e", &format!("inject={what}")]);
-    command.arg(env!("CARGO_BIN_EXE_claviger")).args(["resize", "--size", "13M", "--yes", path]);
+    command.arg(env!("CARGO_BIN_EXE_claviger")).args(["resize", "--yes"]).args(args);
     let output = command.stdin(std::process::Stdio::null()).output().expect("strace starts");
     // strace ends as what it runs does, by a signal of its own.
     let code = output.status.code().unwrap_or(-1);
@@ -247,5 +252,89 @@ fn cryptsetup_opens_what_was_resized() {
     let shell = fs::read("/bin/sh").expect("a shell");
     for path in all {
         assert!(plaintext(&folder, path)[3000 * 4096..][..4096] == shell[..4096], "{path}");
+    }
+}
+
+/// What opens the TrueCrypt volumes of these tests without trying everything.
+const TRUECRYPT: [&str; 3] = ["--truecrypt", "--hash=SHA-512", "--cipher=AES"];
+
+/// A volume of TrueCrypt with data of 2 MiB; how it is opened.
+fn truecrypt(folder: &Folder, path: &str) -> [String; 5] {
+    let stored = (2 * MIB + (256 << 10)).to_string();
+    let args = ["create", "--format=TrueCrypt", "--hash=SHA-512", "--cipher=AES", "--size", &stored];
+    run([&args[..], &["--password-file", &folder.password, path]].concat()).succeeds();
+    let [format, hash, cipher] = TRUECRYPT.map(str::to_owned);
+    [format, hash, cipher, "--password-file".into(), folder.password.clone()]
+}
+
+#[test]
+fn a_truecrypt_volume_is_resized_by_whoever_opens_it() {
+    let folder = Folder::new();
+    let path = folder.str("v.tc");
+    let how = truecrypt(&folder, &path);
+    let how: Vec<&str> = how.iter().map(String::as_str).collect();
+    let cat = || run([&["cat"], &how[..], &[&path]].concat()).succeeds().out;
+    let resize = |more: &[&str]| run([&["resize"], &how[..], more, &[&path]].concat());
+    let before = cat();
+    let done = resize(&["--json", "--size", "3M"]).succeeds().json();
+    assert_eq!(
+        (&done["format"], &done["before"], &done["size"]),
+        (&"TrueCrypt".into(), &(2 * MIB).into(), &(3 * MIB).into())
+    );
+    let now = cat();
+    assert!(now.len() as u64 == 3 * MIB && now[..before.len()] == before[..] && noise(&now[before.len()..]));
+    resize(&["--size", "1M"]).fails(1, &["no terminal"]);
+    resize(&["--size", "1M", "--yes"]).succeeds();
+    assert!(cat() == before[..MIB as usize]);
+    assert!(run([&["cat", "--backup-header"], &how[..], &[&path]].concat()).succeeds().out == before[..MIB as usize]);
+    // A hidden volume that is not there is no reason to refuse, but its password is wrong.
+    let hidden =
+        ["--size", "2M", "--protect-hidden", "--hidden-password-file", &folder.password, "--hidden-hash=SHA-512"];
+    resize(&hidden).fails(2, &[]);
+    resize(&["--size", "100", "--yes"]).fails(1, &["whole sectors"]);
+    let wrong = folder.str("wrong");
+    fs::write(&wrong, "wrong").expect("a file");
+    run([&["resize"], &TRUECRYPT[..], &["--size=2M", "--password-file", &wrong, &path]].concat()).fails(2, &[]);
+    assert!(cat() == before[..MIB as usize]);
+    let luks = folder.str("luks");
+    volume(&folder, &luks, "LUKS2");
+    run(["resize", "--size=5M", "--protect-hidden", &luks]).fails(1, &["no hidden volumes"]);
+    run(["resize", "--size=5M", "--header", &luks, &luks]).fails(1, &["detached header"]);
+}
+
+#[test]
+fn a_truecrypt_volume_survives_being_killed_anywhere() {
+    let Some(strace) = tools::program("strace") else { return };
+    let folder = Folder::new();
+    let (original, path) = (folder.str("original"), folder.str("v"));
+    let how = truecrypt(&folder, &original);
+    let how: Vec<&str> = how.iter().map(String::as_str).collect();
+    let cat = |path: &str| run([&["cat"], &how[..], &[path]].concat()).succeeds().out;
+    let data = cat(&original);
+    for size in [3 * MIB, MIB] {
+        let size_text = size.to_string();
+        let args = [&["--size", &*size_text], &how[..], &[&*path]].concat();
+        let kept = data.len().min(size as usize);
+        let mut kills = 0;
+        for call in ["fallocate", "pwrite64", "ftruncate", "fsync", "fdatasync"] {
+            for nth in 1.. {
+                fs::copy(&original, &path).expect("copied");
+                if resize_to(&strace, &format!("{call}:signal=KILL:when={nth}"), &args).code == 0 {
+                    break;
+                }
+                kills += 1;
+                let what = format!("{size} bytes, {call} {nth}");
+                let now = cat(&path);
+                assert!([2 * MIB, size].contains(&(now.len() as u64)), "{what}: {}", now.len());
+                assert!(now[..kept] == data[..kept], "{what}: the data");
+                run([&["resize", "--yes"], &args[..]].concat()).succeeds();
+                let backup = run([&["cat", "--backup-header"], &how[..], &[&*path]].concat()).succeeds().out;
+                for now in [cat(&path), backup] {
+                    assert!(now.len() as u64 == size && now[..kept] == data[..kept] && noise(&now[kept..]), "{what}");
+                }
+                assert_eq!(fs::metadata(&path).expect("it is there").len(), size + (256 << 10), "{what}");
+            }
+        }
+        assert!(kills >= 7, "{size} bytes: {kills}");
     }
 }

@@ -8,7 +8,7 @@ use crate::store::Store;
 
 /// Places that are looked at, and bytes there.
 const PLACES: u64 = 512;
-const AT_A_PLACE: u64 = 4096;
+pub(super) const AT_A_PLACE: u64 = 4096;
 
 /// The smallest part that is told from another, in bytes.
 const GRAIN: u64 = 512;
@@ -79,7 +79,7 @@ fn border(store: &dyn Store, begins: Look, alike: u64, other: u64) -> Result<u64
 }
 
 /// What `len` bytes look like: at most [`AT_A_PLACE`].
-fn look_at(store: &dyn Store, at: u64, len: u64) -> Result<Look> {
+pub(super) fn look_at(store: &dyn Store, at: u64, len: u64) -> Result<Look> {
     let mut bytes = [0; AT_A_PLACE as usize];
     let bytes = &mut bytes[..len as usize];
     store.read_at(at, bytes)?;

@@ -3,6 +3,7 @@
 
 mod content;
 mod forms;
+mod keeping;
 mod layouts;
 mod search;
 
@@ -17,6 +18,7 @@ use crate::formats::{self, FORMATS, Format, Header, Verdict, magic};
 use crate::store::Store;
 pub use content::{Content, Look};
 pub use forms::{Change, Form, forms};
+pub use keeping::worth_keeping;
 pub use search::{Found, How, Search, Step, search};
 
 /// Bytes at the beginning of a store that have all marks in them.

@@ -5,6 +5,7 @@ pub mod ext;
 pub mod fat;
 mod guard;
 pub mod ntfs;
+pub mod swap;
 
 use std::sync::Arc;
 

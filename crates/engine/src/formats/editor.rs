@@ -161,4 +161,18 @@ pub trait KeyslotEditor: Sync {
     fn resize(&self, _store: &dyn Store, _data: Option<&dyn Store>, _size: u64) -> Result<Resizing> {
         Err(Error::unsupported("changing the size: volumes of this format have the size that they were made with"))
     }
+
+    /// As [`KeyslotEditor::resize`], where the size is part of what is encrypted: [`KeyslotEditor::size_sealed`]. With
+    /// [`Unlock::protect`] a hidden volume that is there is a reason to refuse.
+    ///
+    /// # Errors
+    /// Those of [`KeyslotEditor::resize`] and of `Header::unlock`; `Misuse` for a hidden volume, or one that would be lost.
+    fn resize_opened(&self, store: &dyn Store, _with: &Unlock<'_>, size: u64) -> Result<Resizing> {
+        self.resize(store, None, size)
+    }
+
+    /// Whether the size can be changed only by whoever opens the volume.
+    fn size_sealed(&self) -> bool {
+        false
+    }
 }

@@ -6,8 +6,9 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::support::*;
+use claviger_engine::credential::HeaderChoice;
 use claviger_engine::free_tail::free_tail;
-use claviger_engine::store::MemoryStore;
+use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{
     Credential, ErrorKind, Format, HiddenRoom, Layout, Protect, Result, Spec, Store, Unlock, Unlocked, Volume, formats,
 };
@@ -587,4 +588,40 @@ fn an_error_says_which_of_the_two_passwords_is_wrong() {
     assert!(matches!(error(OUTER, OUTER).kind, ErrorKind::WrongHiddenCredential(_)));
     let swapped = error(INNER, OUTER);
     assert!(swapped.to_string().contains("given for the outer volume"), "{swapped}");
+}
+
+// ---- Another size
+
+#[test]
+fn the_size_stays_where_the_hidden_volume_is_known() {
+    let Some(filesystem) = fat(3 * MIB - 2 * GROUP, 100 << 10) else { return };
+    for kind in [TRUECRYPT, VERACRYPT] {
+        let store = kind.outer(3 * MIB, &filesystem);
+        kind.hide(&store, &kind.spec()).expect("a hidden volume");
+        let editor = kind.format().editor().expect("it has one");
+        let (outer, inner, other) = ([passphrase(OUTER)], [passphrase(INNER)], [passphrase("another")]);
+        let protected = |credentials| {
+            let protect = Some(Protect { credentials, hash: Some(kind.hash), pim: kind.pim });
+            editor
+                .resize_opened(&*store, &Unlock { protect, ..kind.with(&outer) }, 4 * MIB)
+                .map(|_| ())
+                .expect_err("refused")
+        };
+        let known = protected(&inner);
+        assert!(matches!(&known.kind, ErrorKind::Misuse(what) if what.contains("hidden volume")), "{known}");
+        assert!(matches!(protected(&other).kind, ErrorKind::WrongHiddenCredential(_)));
+        let own = editor.resize_opened(&*store, &kind.with(&inner), MIB).map(|_| ()).expect_err("refused");
+        assert!(matches!(own.kind, ErrorKind::Unsupported { .. }), "{own}");
+
+        // Nobody knows of it: it opens by its header in front, and has no backup any more.
+        let before = all_of(&kind.open(&store, INNER));
+        let file = to_file(&all_of(&*store));
+        let longer = FileStore::open(file.path(), Access::ReadWrite).expect("a file");
+        let resizing = editor.resize_opened(&longer, &kind.with(&outer), 4 * MIB).expect("prepared");
+        resizing.carry_out(&longer, &Spec::default()).expect("carried out");
+        let longer: Arc<dyn Store> = Arc::new(longer);
+        assert!(all_of(&kind.open(&longer, INNER)) == before);
+        let header = HeaderChoice::One { hidden: true, backup: true };
+        assert!(kind.unlock(&longer, &Unlock { header, ..kind.with(&inner) }).is_err());
+    }
 }

@@ -51,6 +51,7 @@ mod takes;
 mod truecrypt_create;
 mod truecrypt_damaged;
 mod truecrypt_oracles;
+mod truecrypt_resize;
 mod truecrypt_samples;
 mod veracrypt_create;
 mod veracrypt_damaged;

@@ -34,6 +34,10 @@ pub struct Invocation {
     pub key_is_file: bool,
     /// Whether nothing may be written.
     pub read_only: bool,
+    /// Whether it gets a random key each time, so that only the kernel can have it: `claviger attach --kernel`.
+    pub random_key: bool,
+    /// Whether it is then made a swap area.
+    pub swap: bool,
     /// What is not done, in sentences.
     pub ignored: Vec<String>,
 }
@@ -45,15 +49,17 @@ enum Kind {
     Luks,
     Plain,
     LoopAes,
+    /// Plain, and a swap area is made of it each time (crypttab(5), `swap`).
+    Swap,
     /// Not one that this program opens.
     Other,
 }
 
-/// Kinds that options name. Those that this program does not open come first: a line may say `plain` and `swap`.
+/// Kinds that options name, of which the first in this order counts: a line may say `plain` and `swap`.
 const KINDS: &[(&str, Kind)] = &[
     ("bitlk", Kind::Other),
-    ("swap", Kind::Other),
     ("tmp", Kind::Other),
+    ("swap", Kind::Swap),
     ("tcrypt", Kind::TrueCrypt),
     ("luks", Kind::Luks),
     ("plain", Kind::Plain),
@@ -128,22 +134,37 @@ impl Entry {
             Kind::TrueCrypt if self.has("tcrypt-veracrypt") || self.has("veracrypt") => {}
             Kind::TrueCrypt => invocation.options.push("--format=TrueCrypt".into()),
             Kind::Luks => {}
-            Kind::Plain => invocation.options.push("--format=plain".into()),
+            Kind::Plain | Kind::Swap => invocation.options.push("--format=plain".into()),
             Kind::LoopAes => invocation.options.push("--format=loop-AES".into()),
             Kind::Other => {
                 return Err(Error::unsupported(format!("volumes of the kind {name} are not yet supported"))
                     .hint("Lines for LUKS, plain, loop-AES, TrueCrypt and VeraCrypt volumes are."));
             }
         }
-        let random = [Path::new("/dev/urandom"), Path::new("/dev/random"), Path::new("/dev/hwrng")];
-        if self.key.as_deref().is_some_and(|key| random.contains(&key)) {
-            return Err(Error::unsupported("volumes with another random key each time, such as for swap"));
+        invocation.random_key = self.has_random_key();
+        invocation.swap = kind == Kind::Swap;
+        match (kind, invocation.random_key) {
+            (Kind::Swap, false) => {
+                return Err(Error::unsupported("a swap area whose key is not a random one")
+                    .hint("Write /dev/urandom in the place of the key, or leave out the option swap."));
+            }
+            (Kind::TrueCrypt | Kind::Luks | Kind::LoopAes, true) => {
+                return Err(Error::misuse(format!("a random key opens no volume of the kind {name}"))
+                    .hint("The options plain and swap are for it."));
+            }
+            _ => {}
         }
-        invocation.key_is_file = kind != Kind::TrueCrypt && self.key.is_some();
+        invocation.key_is_file = kind != Kind::TrueCrypt && self.key.is_some() && !invocation.random_key;
         for option in &self.options {
             self.apply(option, kind, &mut invocation)?;
         }
         Ok(invocation)
+    }
+
+    /// Whether its key comes from a device that gives others each time. This program takes one from the kernel itself.
+    fn has_random_key(&self) -> bool {
+        const RANDOM: [&str; 3] = ["/dev/urandom", "/dev/random", "/dev/hwrng"];
+        self.key.as_deref().is_some_and(|key| RANDOM.iter().any(|random| key == Path::new(random)))
     }
 
     /// The kind that an option names. Without one it is LUKS, unless what a plain volume needs is said and the device does
@@ -200,7 +221,9 @@ impl Entry {
                 invocation.options.push(format!("--{name}={}", value()?));
             }
             // As much of it is read as the key is long (crypttab(5), `keyfile-size`).
-            ("keyfile-size", Kind::Plain) => {}
+            ("keyfile-size", Kind::Plain | Kind::Swap) => {}
+            // A random key is what it is.
+            ("hash" | "keyfile-offset", Kind::Plain | Kind::Swap) if invocation.random_key => {}
             ("hash", Kind::Plain) if invocation.key_is_file => {
                 if value()? != "plain" {
                     invocation.ignored.push(format!(
@@ -209,13 +232,19 @@ impl Entry {
                     ));
                 }
             }
-            ("cipher" | "hash", Kind::Plain | Kind::LoopAes) => {
+            ("cipher" | "hash", Kind::Plain | Kind::Swap | Kind::LoopAes) => {
                 invocation.options.push(format!("--{name}={}", value()?))
             }
-            ("size", Kind::Plain | Kind::LoopAes) => invocation.options.push(format!("--key-size={}", value()?)),
-            ("offset", Kind::Plain | Kind::LoopAes) => invocation.options.push(format!("--data-offset={}s", value()?)),
-            ("skip", Kind::Plain | Kind::LoopAes) => invocation.options.push(format!("--skip={}", value()?)),
-            ("sector-size", Kind::Plain) => invocation.options.push(format!("--sector-size={}", value()?)),
+            ("size", Kind::Plain | Kind::Swap | Kind::LoopAes) => {
+                invocation.options.push(format!("--key-size={}", value()?))
+            }
+            ("offset", Kind::Plain | Kind::Swap | Kind::LoopAes) => {
+                invocation.options.push(format!("--data-offset={}s", value()?))
+            }
+            ("skip", Kind::Plain | Kind::Swap | Kind::LoopAes) => {
+                invocation.options.push(format!("--skip={}", value()?))
+            }
+            ("sector-size", Kind::Plain | Kind::Swap) => invocation.options.push(format!("--sector-size={}", value()?)),
             ("itercountk", Kind::LoopAes) => invocation.options.push(format!("--itercountk={}", value()?)),
             _ => invocation.ignored.push(ignored()),
         }
@@ -279,12 +308,35 @@ mod tests {
 
     #[test]
     fn other_kinds_say_that_they_are_not_supported() {
-        for options in ["bitlk", "swap", "tmp", "tmp=ext4,plain"] {
+        for options in ["bitlk", "tmp", "tmp=ext4,plain", "tmp,swap"] {
             let error = invocation(options).expect_err("another kind").to_string();
             assert!(error.contains("not yet supported"), "{options}: {error}");
         }
-        let swap = parse("v /no/device /dev/urandom plain,cipher=aes-xts-plain64").expect("an entry");
-        assert!(swap[0].invocation().expect_err("a random key").to_string().contains("random key"));
+    }
+
+    fn with_random_key(options: &str) -> Result<Invocation> {
+        parse(&format!("v /no/device /dev/urandom {options}")).expect("an entry")[0].invocation()
+    }
+
+    #[test]
+    fn a_random_key_is_for_swap_and_plain_volumes() {
+        let swap =
+            with_random_key("swap,cipher=aes-xts-plain64,size=512,hash=sha512,offset=2048,nofail,keyfile-size=64");
+        let swap = swap.expect("how to open it");
+        let ours = ["--format=plain", "--cipher=aes-xts-plain64", "--key-size=512", "--data-offset=2048s"];
+        assert_eq!((&swap.options[..], swap.ignored.len()), (&ours.map(str::to_owned)[..], 0));
+        assert!(swap.random_key && swap.swap && !swap.key_is_file);
+        let plain = with_random_key("plain,sector-size=4096").expect("how to open it");
+        assert_eq!(plain.options, ["--format=plain", "--sector-size=4096"]);
+        assert!(plain.random_key && !plain.swap);
+        assert!(with_random_key("cipher=aes-xts-plain64").expect("plain is meant").random_key);
+        for options in ["", "luks", "tcrypt", "loop-AES"] {
+            let error = with_random_key(options).expect_err("no such thing").to_string();
+            assert!(error.contains("random key"), "{options}: {error}");
+        }
+        for swap in [invocation("swap"), parse("v /no/device /key swap").expect("an entry")[0].invocation()] {
+            assert!(swap.expect_err("no random key").to_string().contains("not a random one"));
+        }
     }
 
     fn with_key(options: &str) -> Invocation {

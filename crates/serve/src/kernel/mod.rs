@@ -201,7 +201,7 @@ impl Mapper {
                 Err(e) if busy(&e) && begin.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(50)),
                 Err(e) if busy(&e) => {
                     return Err(Error::new(ErrorKind::InUse { holder: None })
-                        .hint("Unmount it first.")
+                        .hint("Unmount it first; if it is swap, `swapoff` ends that.")
                         .at(&Path::new(FOLDER).join(name)));
                 }
                 Err(e) => return Err(Error::from(e).at(&Path::new(FOLDER).join(name))),

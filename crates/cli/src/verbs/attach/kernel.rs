@@ -13,16 +13,17 @@ use claviger_serve::inherited;
 use claviger_serve::kernel::{self, Request};
 use serde::Serialize;
 
-use crate::opening::OpenArgs;
+use crate::opening::{OpenArgs, OpenedVolume};
 use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, Report};
 
+/// What was set up.
 #[derive(Serialize)]
-struct Attached {
+pub struct Attached {
     name: String,
     volume: String,
     /// The block device with the plaintext.
-    device: String,
+    pub device: String,
     format: &'static str,
     cipher: String,
     /// Size of the plaintext, in bytes.
@@ -30,6 +31,9 @@ struct Attached {
     read_only: bool,
     /// Where the kernel got the key from: `keyring`, or `table`, which root can read.
     key: &'static str,
+    /// Whether it was made a swap area.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub swap: bool,
 }
 
 /// Sets the volume up in the kernel.
@@ -41,6 +45,11 @@ pub fn attach(mut open: OpenArgs, name: &str, read_only: bool, json: bool) -> an
     let mut opened = open.open(access)?;
     opened.smaller_inside();
     opened.warn();
+    output::print(&set_up(&open, opened, name, read_only)?, json)
+}
+
+/// Hands an open volume to the kernel.
+pub fn set_up(open: &OpenArgs, opened: OpenedVolume, name: &str, read_only: bool) -> anyhow::Result<Attached> {
     let Facts { format, cipher, uuid, .. } = &opened.facts;
     let cannot = || {
         Error::unsupported(format!("{cipher} as this volume has it, in the kernel: its dm-crypt has no such thing"))
@@ -62,7 +71,7 @@ pub fn attach(mut open: OpenArgs, name: &str, read_only: bool, json: bool) -> an
     if !attached.keyring {
         output::warn("The kernel's keyring did not accept the key: it is in the mapping's table, which root can read.");
     }
-    let attached = Attached {
+    Ok(Attached {
         name: name.to_owned(),
         volume: open.path.display().to_string(),
         device: attached.device.display().to_string(),
@@ -71,8 +80,8 @@ pub fn attach(mut open: OpenArgs, name: &str, read_only: bool, json: bool) -> an
         size,
         read_only: attached.read_only,
         key: if attached.keyring { "keyring" } else { "table" },
-    };
-    output::print(&attached, json)
+        swap: false,
+    })
 }
 
 /// The same by a process of its own, whose options are those of a line of the table.
@@ -91,9 +100,12 @@ pub fn start(options: Vec<OsString>, device: &Path, name: &str, stdin: Stdio) ->
 
 impl Report for Attached {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { name, volume, device, format, cipher, size: _, read_only, key: _ } = self;
+        let Self { name, volume, device, format, cipher, size: _, read_only, key: _, swap } = self;
         let how = if *read_only { ", read-only" } else { "" };
         writeln!(out, "{volume}: {format}, {cipher}, is {device} in the kernel{how}.")?;
+        if *swap {
+            writeln!(out, "To swap to it: swapon {}", output::command([device]))?;
+        }
         writeln!(out, "To take it down: claviger detach {}", output::command([name]))
     }
 }

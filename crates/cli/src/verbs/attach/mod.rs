@@ -2,6 +2,7 @@
 
 mod favourites;
 mod kernel;
+mod random_key;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -31,12 +32,20 @@ use favourites::Favourite;
 /// With --kernel, as root, the kernel's device-mapper and dm-crypt do the work: the plaintext is the block device
 /// /dev/mapper/NAME, until `claviger detach NAME`. That takes a line of the table or, with the options of other verbs
 /// that open volumes, a VOLUME and a NAME for it. The key reaches the kernel through its keyring, and so there is no --isolate-keys.
+///
+/// With --random-key it is a device whose contents nobody is to read again, such as swap: the key comes from the kernel's
+/// random numbers each time, and nobody keeps it. What is on the device is lost. It is refused where something is recognised
+/// there: another volume, a file system, a partition table, a system put to sleep, data that do not look random. A swap area,
+/// zeros and what looks random are taken without a question, and what looks random may be a volume without any mark: TrueCrypt,
+/// VeraCrypt, plain dm-crypt. Be sure of the device's name. The line of the table for it:
+/// `swap /dev/disk/by-partuuid/… /dev/urandom swap,cipher=aes-xts-plain64,size=512`
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger attach diary
   claviger attach --all
   claviger attach --crypttab ./table backup
   claviger attach --kernel old.tc backup
+  claviger attach --kernel --random-key --swap /dev/sdx2 swap
 
 A favourite in ~/.config/claviger/favourites.toml:
   [diary]
@@ -67,6 +76,22 @@ pub struct Args {
     /// With --kernel: nothing can be written
     #[arg(long, requires = "kernel")]
     read_only: bool,
+
+    /// With --kernel: a new random key, which nobody keeps, for a plain volume. What is on the device is lost
+    #[arg(long, requires = "kernel", conflicts_with_all = ["read_only", "crypttab"])]
+    random_key: bool,
+
+    /// With --random-key: make a swap area of it, for swapon
+    #[arg(long, requires = "random_key")]
+    swap: bool,
+
+    /// With --random-key: also where something is recognised on the device, after a confirmation
+    #[arg(long, requires = "random_key")]
+    force: bool,
+
+    /// Do not ask for confirmation
+    #[arg(long, requires = "force")]
+    yes: bool,
 
     /// Keep the keys in a process of their own, which opens no files and runs no programs: the one that does the rest never has
     /// them
@@ -103,7 +128,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let entries = entries(args)?;
     if let Some((volume, name)) = args.volume(&entries)? {
         let (credentials, how) = (args.credentials.clone().unwrap_or_default(), args.how.clone());
-        return kernel::attach(OpenArgs { path: volume.into(), credentials, how }, name, args.read_only, args.json);
+        let open = OpenArgs { path: volume.into(), credentials, how };
+        return match args.random_key {
+            true => random_key::attach(open, name, args),
+            false => kernel::attach(open, name, args.read_only, args.json),
+        };
     }
     let mut chosen = Vec::new();
     for name in &args.names {
@@ -162,7 +191,7 @@ impl Args {
 
     /// The volume for the kernel and the name that it is to have, where the names are not those of lines of the table.
     fn volume(&self, entries: &[Entry]) -> Result<Option<(&str, &str)>> {
-        let options = self.credentials.is_some() || self.how.given();
+        let options = self.credentials.is_some() || self.how.given() || self.random_key;
         if options && !self.kernel {
             return Err(Error::misuse("options that open a volume only go with --kernel, a VOLUME and a NAME")
                 .hint("What a line of the table or a favourite needs is written there."));
@@ -249,7 +278,18 @@ fn attach(entry: &Entry, args: &Args) -> anyhow::Result<()> {
     if args.keys_in_registers {
         options.push(REGISTERS.into());
     }
+    if invocation.random_key && !args.kernel {
+        return Err(Error::unsupported("a volume with a random key without --kernel")
+            .at(device)
+            .hint("What is in it is gone when its server ends: let the kernel do the work.")
+            .into());
+    }
     let stdin = match &entry.key {
+        _ if invocation.random_key => {
+            options.push("--random-key".into());
+            options.extend(invocation.swap.then(|| "--swap".into()));
+            Stdio::null()
+        }
         None => Stdio::inherit(),
         Some(path) if invocation.key_is_file => {
             let mut option = OsString::from("--keyfile=");

@@ -22,7 +22,7 @@ use crate::store::Store;
 pub(super) const MIN_LEN: u64 = 2 * HEADER_GROUP + 9 * 4096;
 
 /// The largest, in bytes: 1 PiB, where 7.1a draws the line for XTS with blocks of 128 bits (`TC_MAX_VOLUME_SIZE`).
-const MAX_LEN: u64 = 1 << 50;
+pub(super) const MAX_LEN: u64 = 1 << 50;
 
 /// Makes a volume that fills `store`.
 ///
@@ -75,7 +75,7 @@ pub(super) fn not_too_cheap(derivation: &Derivation, pim: Option<u32>, credentia
 }
 
 /// Bytes of the data area in a store of `len` bytes.
-fn data_size(family: &Family, len: u64) -> Result<u64> {
+pub(super) fn data_size(family: &Family, len: u64) -> Result<u64> {
     if !(MIN_LEN..=MAX_LEN).contains(&len) {
         return Err(Error::misuse(format!(
             "{len} bytes: a {} volume has {MIN_LEN} to {MAX_LEN}, headers included",

@@ -14,7 +14,9 @@ use crate::credential::{HeaderChoice, Unlock};
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
 use crate::formats::takes::check_new;
-use crate::formats::{self, HeaderBackup, KeyslotEditor, NewCredential, Prepared, RestoreFrom, Verified, wiped};
+use crate::formats::{
+    self, HeaderBackup, KeyslotEditor, NewCredential, Prepared, Resizing, RestoreFrom, Verified, wiped,
+};
 use crate::store::Store;
 
 impl KeyslotEditor for Family {
@@ -32,6 +34,14 @@ impl KeyslotEditor for Family {
 
     fn verify(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
         wiped(self.name, super::verify::verify(self, store, with))
+    }
+
+    fn resize_opened(&self, store: &dyn Store, with: &Unlock<'_>, size: u64) -> Result<Resizing> {
+        wiped(self.name, super::resize::resize(self, store, with, size))
+    }
+
+    fn size_sealed(&self) -> bool {
+        true
     }
 }
 
@@ -88,8 +98,12 @@ impl Opened {
 
     /// Whether both headers hold the same keys and describe the same data.
     pub fn same_volume_as(&self, other: &Self) -> bool {
+        self.same_keys_as(other) && (self.data.start, self.data.len) == (other.data.start, other.data.len)
+    }
+
+    /// Whether both headers hold the same keys.
+    pub fn same_keys_as(&self, other: &Self) -> bool {
         claviger_crypto::Secret::copy_from(header::keys(&self.found.plain)).same_as(header::keys(&other.found.plain))
-            && (self.data.start, self.data.len) == (other.data.start, other.data.len)
     }
 
     /// The steps that write this header, encrypted anew each time, to all places where the volume has it: the copy in front

@@ -259,6 +259,13 @@ pub(super) fn compose(rules: &Rules, salt: &[u8], data: Extent, keys: &[u8]) -> 
     plain
 }
 
+/// Makes a decrypted header, of version 4 or newer, that of a volume with `size` bytes of data.
+pub(super) fn set_size(plain: &mut [u8], size: u64) {
+    put(plain, VOLUME_SIZE, &size.to_be_bytes());
+    put(plain, ENCRYPTED_SIZE, &size.to_be_bytes());
+    seal_checksums(plain);
+}
+
 /// Makes both checksums of a decrypted header right.
 pub(super) fn seal_checksums(plain: &mut [u8]) {
     let key_crc = crc32fast::hash(&plain[KEYS..SIZE]);

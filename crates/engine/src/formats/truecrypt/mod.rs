@@ -13,6 +13,7 @@ mod hidden;
 mod kdfs;
 mod keyfiles;
 mod positions;
+mod resize;
 mod seal;
 mod suites;
 mod system;
@@ -729,6 +730,32 @@ mod tests {
             ways += 1;
         }
         assert_eq!(ways, 8 + 11 + 6 + 5 + 2);
+    }
+
+    #[test]
+    fn a_volume_from_before_backups_is_as_long_as_its_file() {
+        let with = [Credential::Passphrase(Secret::copy_from(PASSWORD))];
+        let suite = &suites::TRUECRYPT[0];
+        let with = Unlock { hash: Some("SHA-512"), cipher: Some(suite.name), ..Unlock::with(&with) };
+        for mode in [Mode::Xts, Mode::Lrw, Mode::Cbc] {
+            let mut bytes = noise(64 << 10, 3);
+            Old::new(suite, mode).put_into(&mut bytes);
+            let dir = tempfile::tempdir().expect("a folder");
+            let path = dir.path().join("v");
+            std::fs::write(&path, &bytes).expect("written");
+            for size in [100 << 10, 40 << 10] {
+                let file = crate::store::FileStore::open(&path, crate::store::Access::ReadWrite).expect("a file");
+                let resizing = resize::resize(&TRUECRYPT, &file, &with, size).expect("prepared");
+                assert!(resizing.prepared.edit.steps.is_empty());
+                resizing.carry_out(&file, &Spec::default()).expect("carried out");
+                drop(file);
+                let now = std::fs::read(&path).expect("the file");
+                let kept = now.len().min(bytes.len()).min(40 << 10);
+                assert!(now.len() as u64 == size + 512 && now[..kept] == bytes[..kept], "{mode:?}");
+                assert_eq!(unlock(now, suite).expect("it opens").0.facts.size, size);
+            }
+            assert!(resize::resize(&TRUECRYPT, &MemoryStore::new(bytes), &with, 512).is_err(), "too small to open");
+        }
     }
 
     #[test]

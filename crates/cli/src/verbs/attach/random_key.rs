@@ -1,0 +1,95 @@
+//! `claviger attach --kernel --random-key`: a device under a key that nobody keeps, such as swap.
+
+use std::ops::Range;
+use std::path::Path;
+
+use claviger_engine::diagnosis::worth_keeping;
+use claviger_engine::filesystems::swap;
+use claviger_engine::store::{Access, FileStore};
+use claviger_engine::{Error, Result, Store};
+use claviger_serve::kernel;
+
+use super::{Args, kernel as attaching};
+use crate::opening::OpenArgs;
+use crate::opening::credentials::CredentialArgs;
+use crate::terminal::{output, prompt, size};
+
+/// Bytes at both ends in which formats have their marks.
+const MARKS: u64 = 1 << 20;
+
+/// Sets the device up in the kernel and makes of it what the options say.
+pub fn attach(open: OpenArgs, name: &str, args: &Args) -> anyhow::Result<()> {
+    kernel::available()?;
+    let mut open = with_random_key(open)?;
+    let lost = may_be_lost(&open, args)?;
+    open.how.for_kernel = true;
+    // That its contents make no sense need not be said.
+    let opened = open.open(Access::ReadWrite)?;
+    if opened.facts.cipher.starts_with("cipher_null") {
+        return Err(Error::misuse("--random-key: cipher_null has no key").into());
+    }
+    let mut attached = attaching::set_up(&open, opened, name, false)?;
+    attached.swap = args.swap;
+    let made = make(Path::new(&attached.device), lost, args.swap);
+    if let Err(e) = made {
+        // Nobody is to use what is not finished.
+        let _ = kernel::detach(name);
+        return Err(e.at(&open.path).into());
+    }
+    output::print(&attached, args.json)
+}
+
+/// The same volume under a new random key.
+fn with_random_key(open: OpenArgs) -> Result<OpenArgs> {
+    if open.credentials.given() {
+        return Err(Error::misuse("--random-key takes no password, keyfile or volume key"));
+    }
+    let (how, bits) = open.how.with_random_key()?;
+    Ok(OpenArgs { credentials: CredentialArgs::random_key(bits), how, ..open })
+}
+
+/// Refuses, or asks, where somebody may want to keep what is there. Whether there is such a thing, and it may be lost.
+fn may_be_lost(open: &OpenArgs, args: &Args) -> Result<bool> {
+    let at = |e: Error| e.at(&open.path);
+    let store = open.raw(Access::ReadWrite)?;
+    let area = area(open, store.len()).map_err(at)?;
+    let Some(what) = worth_keeping(&store, area).map_err(at)? else { return Ok(false) };
+    let named = format!("it has {} and holds {what}", size::exact(store.len()));
+    if !args.force {
+        return Err(at(Error::misuse(format!("{named}, which would be lost: nothing was changed"))
+            .hint("Is it the right device? To use it all the same, add --force.")));
+    }
+    if !args.yes {
+        let question = format!("{}: {named}.\nAll of it will be lost. Use it? (yes/no) ", open.path.display());
+        let refused = |why: &str| at(Error::misuse(format!("nothing was changed{why}; {named}")));
+        prompt::consent(&question, "--force --yes", refused)?;
+    }
+    Ok(true)
+}
+
+/// The part of a device of `len` bytes that the options name.
+fn area(open: &OpenArgs, len: u64) -> Result<Range<u64>> {
+    let asked = open.unlock_with(&[]).headerless;
+    let start = asked.offset.unwrap_or(0);
+    let end = asked.size.map_or(Some(len), |size| start.checked_add(size));
+    match end.filter(|end| *end <= len && start < *end) {
+        Some(end) => Ok(start..end),
+        None => Err(Error::misuse(format!("the data would reach past the end, at byte {len}"))),
+    }
+}
+
+/// Writes through the mapping: over the marks of what was `lost`, so that nothing of it is recognised the next time, then the swap area.
+fn make(device: &Path, lost: bool, swap: bool) -> Result<()> {
+    if !lost && !swap {
+        return Ok(());
+    }
+    let plain = FileStore::open(device, Access::ReadWrite)?;
+    if lost {
+        let len = plain.len();
+        for part in [0..len.min(MARKS), len.saturating_sub(MARKS)..len] {
+            plain.write_at(part.start, &mut vec![0; (part.end - part.start) as usize])?;
+        }
+        plain.flush()?;
+    }
+    if swap { swap::make(&plain, rustix::param::page_size()) } else { Ok(()) }
+}
