@@ -216,7 +216,12 @@ impl Scale {
 
     /// A figure in this unit, without the unit's name.
     pub(super) fn text(self, figure: f64) -> String {
-        if self.name == "MB/s" { rate(figure) } else { plain(figure / self.one) }
+        match figure / self.one {
+            _ if self.name == "MB/s" => rate(figure),
+            // Nothing beside what else is in this unit.
+            none if none.abs() < 5e-4 => "0".into(),
+            value => plain(value),
+        }
     }
 
     /// An interval in this unit.
