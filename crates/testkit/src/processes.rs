@@ -116,7 +116,7 @@ impl Registers {
 /// Stops each thread, reads NT_PRSTATUS and its vector registers, and lets it go on (ptrace(2); Linux,
 /// include/uapi/linux/ptrace.h and elf.h). Prints nothing before that: this program may be its own parent's debugger.
 const REGISTERS: &str = r#"
-import ctypes, os, platform, sys
+import ctypes, errno, os, platform, sys
 
 class Span(ctypes.Structure):
     _fields_ = [("base", ctypes.c_void_p), ("len", ctypes.c_size_t)]
@@ -129,7 +129,19 @@ GENERAL, VECTORS = 1, 0x202 if platform.machine() == "x86_64" else 2
 
 def ptrace(request, tid, address, data):
     if libc.ptrace(request, tid, address, data) < 0:
-        sys.exit(f"ptrace {request:x} of {tid}: {os.strerror(ctypes.get_errno())}")
+        error = ctypes.get_errno()
+        if error == errno.ESRCH:
+            raise ProcessLookupError
+        sys.exit(f"ptrace {request:x} of {tid}: {os.strerror(error)}")
+
+def stop(tid):
+    # A thread may end meanwhile: then it has no registers.
+    try:
+        ptrace(SEIZE, tid, None, None)
+        ptrace(INTERRUPT, tid, None, None)
+    except ProcessLookupError:
+        return False
+    return os.WIFSTOPPED(os.waitpid(tid, WALL)[1])
 
 def get(tid, kind):
     room = ctypes.create_string_buffer(1 << 16)
@@ -144,11 +156,7 @@ def set(tid, kind, registers):
 pid = int(sys.argv[1])
 stopped = []
 while new := {int(name) for name in os.listdir(f"/proc/{pid}/task")} - {*stopped}:
-    for tid in new:
-        ptrace(SEIZE, tid, None, None)
-        ptrace(INTERRUPT, tid, None, None)
-        os.waitpid(tid, WALL)
-        stopped.append(tid)
+    stopped += [tid for tid in sorted(new) if stop(tid)]
 found = [get(tid, kind) for tid in stopped for kind in (GENERAL, VECTORS)]
 # Bytes 160 + 16 * 15 of the area are XMM15 (Intel's manual, the layout of FXSAVE); bit 1 of byte 512 says that it is in use.
 if VECTORS == 0x202:
