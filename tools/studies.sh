@@ -8,6 +8,9 @@ trap 'rm -rf "$work"' EXIT
 echo "# The studies, repeated"
 echo
 echo "Made by \`make studies\` from the runs in \`docs/studies\`. What each table is, and how a study is repeated, is in [the guide](guide/lab.md)."
+echo
+echo "Each figure is the median of what was measured here, with what it is less than without encryption; below it is the study's own."
+echo "Intervals and single measurements: \`gzip -dc docs/studies/NAME.json.gz > run.json; claviger lab report run.json\`."
 for run in "$folder"/*.json.gz; do
     [ -e "$run" ] || { echo "$0: no run (*.json.gz) in $folder" >&2; exit 1; }
     gzip -dc "$run" > "$work/run.json"

@@ -52,30 +52,67 @@ fn about(study: &Study, run: &Run) -> Extra {
     Extra { title: format!("{ABOUT}{}", study.title), text: vec![study.about.clone(), size], ..Extra::default() }
 }
 
-/// The sections in Markdown, for the documentation.
+/// What was found, and the tables with a column for each facility, in Markdown for the documentation.
 pub(super) fn markdown(run: &Run, summary: &Summary) -> String {
+    let Some(study) = &run.plan.study else { return String::new() };
     let machine = &run.machine;
-    let on = format!("{}, {}, {}", machine.cpu_model, machine.kernel, backing(run));
-    let mut text = String::new();
-    for (number, Extra { title, text: paragraphs, columns, rows, .. }) in sections(run, summary).iter().enumerate() {
-        let (level, title) =
-            if number == 0 { ("##", title.trim_start_matches(ABOUT)) } else { ("###", title.as_str()) };
-        text += &format!("{level} {}\n\n", escaped(title));
-        for paragraph in paragraphs.iter().chain((number == 0).then_some(&on)) {
-            text += &format!("{}\n\n", escaped(paragraph));
-        }
-        if !rows.is_empty() {
-            let line = |cells: &[String]| {
-                let cells: Vec<String> = cells.iter().map(|cell| escaped(cell)).collect();
-                format!("| {} |\n", cells.join(" | "))
-            };
-            text += &line(columns);
-            text += &format!("|{}\n", "---|".repeat(columns.len()));
-            rows.iter().for_each(|row| text += &line(row));
-            text.push('\n');
-        }
+    let on = format!("{}, {}, {}.", machine.cpu_model, machine.kernel, backing(run));
+    let judged = conclusions(study, run, summary);
+    let head = about(study, run);
+    let claims = claims(&judged);
+    let title = head.title.trim_start_matches(ABOUT).to_owned();
+    let mut text = section("##", &title, head.text.into_iter().chain([on]));
+    if !judged.is_empty() {
+        let (method, said) = claims.text.split_first().expect("the method comes first");
+        text += &section("###", &claims.title, [method.clone()].into_iter());
+        said.iter().for_each(|said| text += &format!("- {}\n", escaped(said)));
+        text.push('\n');
     }
+    filled(study, run, summary).iter().for_each(|filled| text += &markdown_table(filled));
     text
+}
+
+fn section(level: &str, title: &str, paragraphs: impl Iterator<Item = String>) -> String {
+    let paragraphs: String = paragraphs.map(|paragraph| format!("{}\n\n", escaped(&paragraph))).collect();
+    format!("{level} {}\n\n{paragraphs}", escaped(title))
+}
+
+/// The rows that have a figure of ours, each with its unit: what is here, what that is less than without encryption, and the same of the
+/// study. What only the study has is counted.
+fn markdown_table(filled: &Filled<'_>) -> String {
+    let Extra { title, text, .. } = table(filled);
+    let ours = |cell: &&Cell<'_>| matches!(cell.here, Here::Figure { .. });
+    let rows = once(filled.cells.iter().filter(ours).map(|cell| cell.row));
+    let shown = |cell: &&Cell<'_>| rows.contains(&cell.row) && (ours(cell) || cell.theirs.is_some());
+    let columns = once(filled.cells.iter().filter(shown).map(|cell| cell.column));
+    let others = filled.cells.iter().filter(|cell| cell.theirs.is_some() && !rows.contains(&cell.row)).count();
+    let more = format!("The study has {others} more figures here; `claviger lab report` prints them beside these.");
+    let mut text = section("###", &title, text.into_iter());
+    let found = |row: &str, column: &str| filled.cells.iter().find(|c| (c.row, c.column) == (row, column));
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    for (number, of) in rows.iter().enumerate() {
+        if number == 0 {
+            text += &line(["what"].into_iter().chain(columns.iter().copied()).map(escaped).collect());
+            text += &format!("|{}\n", "---|".repeat(columns.len() + 1));
+        }
+        let unit = columns.iter().find_map(|column| scale(filled, found(of, column).filter(|cell| ours(cell))?));
+        let what = unit.map_or_else(|| (*of).to_owned(), |unit| format!("{of}, {}", unit.name));
+        let cells = columns.iter().map(|column| found(of, column).map(|cell| both(filled, cell)).unwrap_or_default());
+        text += &line([escaped(&what)].into_iter().chain(cells).collect());
+    }
+    if !rows.is_empty() {
+        text.push('\n');
+    }
+    if others > 0 { text + &more + "\n\n" } else { text }
+}
+
+/// A figure of ours, and below it that of the study.
+fn both(filled: &Filled<'_>, cell: &Cell<'_>) -> String {
+    let [_, _, _, here, _, lost_here, theirs, lost_there, _] = row(cell, scale(filled, cell));
+    let with = |figure: String, lost: String| if lost.is_empty() { figure } else { format!("{figure} (−{lost} %)") };
+    let with = |figure, lost| escaped(&with(figure, lost)).replace("−-", "+");
+    let theirs = if theirs.is_empty() { theirs } else { format!("<br>study: {}", with(theirs, lost_there)) };
+    with(here, lost_here) + &theirs
 }
 
 /// What Markdown would take for its own, taken as it is.
@@ -432,7 +469,8 @@ check = [{ workload = "dd", operation = "write", x = 1048576, facility = "zfs", 
         let (text, page, json) = (report.text(), report.html().expect("a page"), report.json().expect("JSON"));
         let markdown = report.study_markdown();
         assert!(markdown.starts_with("## a study\n\nIt repeats something.\n"), "{markdown}");
-        assert!(markdown.contains("| what | with |") && markdown.contains("\n|---|---|"), "{markdown}");
+        assert!(markdown.contains("\n| what | nothing | AES |\n") && markdown.contains("\n|---|---|"), "{markdown}");
+        assert!(markdown.contains("<br>study: 148 (−92.0 %) |"), "{markdown}");
         for of in [&text, &page, &json, &markdown] {
             assert!(of.contains("Table 8: dd") && of.contains("Much.") && of.contains("No longer: It is slow."));
         }
