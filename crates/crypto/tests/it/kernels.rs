@@ -426,5 +426,5 @@ fn only_what_works_in_registers_says_so() {
 }
 
 fn has_aes_instructions() -> bool {
-    usable(&CIPHERS[0]).any(|kernel| kernel.aes_instructions)
+    usable(CIPHERS[0]).any(|kernel| kernel.aes_instructions)
 }

@@ -162,7 +162,7 @@ pub struct Slots {
 
 impl Slots {
     pub fn new(shared: Shared) -> Self {
-        let lent = Arc::new(Mutex::new(Lent(vec![SLOTS * ROOM..DATA])));
+        let lent = Arc::new(Mutex::new(Lent(std::iter::once(SLOTS * ROOM..DATA).collect())));
         Self {
             shared: Arc::new(shared),
             free: Mutex::new((0..SLOTS).rev().map(|slot| (slot, 0)).collect()),
