@@ -96,7 +96,10 @@ fn markdown_table(filled: &Filled<'_>) -> String {
             text += &format!("|{}\n", "---|".repeat(columns.len() + 1));
         }
         let unit = columns.iter().find_map(|column| scale(filled, found(of, column).filter(|cell| ours(cell))?));
-        let what = unit.map_or_else(|| (*of).to_owned(), |unit| format!("{of}, {}", unit.name));
+        let what = match unit {
+            Some(unit) if !unit.name.is_empty() => format!("{of}, {}", unit.name),
+            _ => (*of).to_owned(),
+        };
         let cells = columns.iter().map(|column| found(of, column).map(|cell| both(filled, cell)).unwrap_or_default());
         text += &line([escaped(&what)].into_iter().chain(cells).collect());
     }
