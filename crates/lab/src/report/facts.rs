@@ -93,7 +93,8 @@ fn or_none(text: String) -> String {
     if text.is_empty() { "none".into() } else { text }
 }
 
-fn sittings(run: &Run) -> String {
+/// When it was measured, and how busy the machine was.
+pub(super) fn sittings(run: &Run) -> String {
     let one = |s: &crate::run::Sitting| match &s.after {
         Some(after) => {
             format!("{} to {}, load {} before and {} after", s.before.at, after.at, s.before.load_1min, after.load_1min)

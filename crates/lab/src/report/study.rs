@@ -56,7 +56,7 @@ fn about(study: &Study, run: &Run) -> Extra {
 pub(super) fn markdown(run: &Run, summary: &Summary) -> String {
     let Some(study) = &run.plan.study else { return String::new() };
     let machine = &run.machine;
-    let on = format!("{}, {}, {}.", machine.cpu_model, machine.kernel, backing(run));
+    let on = format!("{}, {}, {}. {}.", machine.cpu_model, machine.kernel, backing(run), super::facts::sittings(run));
     let judged = conclusions(study, run, summary);
     let head = about(study, run);
     let claims = claims(&judged);
