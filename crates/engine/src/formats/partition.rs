@@ -194,14 +194,14 @@ impl InPartition {
         let plain = Volume::new(Arc::clone(&self.disk), whole.part(0, whole.len())?);
         let partition = partitions::find(&plain, self.number)?;
         let layout = whole.part(partition.start, partition.len)?;
-        let encrypted: u64 = layout.segments().iter().filter(|s| encrypted(s)).map(|s| s.len).sum();
+        let of_system: u64 = layout.segments().iter().filter(|s| of_system(s)).map(|s| s.len).sum();
         let mut warnings = unlocked.warnings;
-        match encrypted {
+        match of_system {
             0 => return Ok(None),
             all if all == partition.len => {}
             part => warnings.push(
                 format!(
-                    "Only {part} of the partition's {} bytes are encrypted; the others cannot be written.",
+                    "Only {part} of the partition's {} bytes belong to the system; the others cannot be written.",
                     partition.len
                 )
                 .into(),
@@ -212,6 +212,7 @@ impl InPartition {
     }
 }
 
-fn encrypted(segment: &Segment) -> bool {
-    matches!(segment.payload, Payload::Crypt { .. })
+/// Whether it is encrypted, or would be if the system were as a whole.
+fn of_system(segment: &Segment) -> bool {
+    segment.writable || matches!(segment.payload, Payload::Crypt { .. })
 }

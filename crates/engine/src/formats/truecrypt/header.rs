@@ -217,9 +217,14 @@ pub(super) fn parse(plain: &[u8], at: u64, rules: &Rules) -> Result<Fields> {
         let what = format!("no data of a volume begin at byte {}", fields.data_start);
         return Err(wrong("beginning of the data", DATA_START, what));
     }
-    // A system's header may say more (cryptsetup's image `sys_vc_1_mbr_part` does): then all of the volume is encrypted.
+    // A system's header may say less, and then the rest is in the clear, or more (cryptsetup's image `sys_vc_1_mbr_part` does),
+    // and then all of the volume is encrypted.
     let encrypted = encrypted_size(plain);
-    if encrypted < fields.volume_size || encrypted > fields.volume_size && !system {
+    if system && (!encrypted.is_multiple_of(UNIT) || encrypted > i64::MAX as u64 - fields.data_start) {
+        let what = format!("{encrypted} bytes of a system cannot be encrypted");
+        return Err(wrong("size of the encrypted part", ENCRYPTED_SIZE, what));
+    }
+    if encrypted != fields.volume_size && !system {
         return Err(Error::unsupported(format!(
             "a volume of which only {encrypted} of {} bytes have been encrypted so far",
             fields.volume_size
@@ -375,6 +380,22 @@ mod tests {
         ];
         for (at, bytes, field) in cases {
             assert_eq!(field_of(parse(&with(at, bytes), 65_536, &TRUECRYPT)), (field, 65_536 + at as u64));
+        }
+    }
+
+    #[test]
+    fn a_system_may_be_encrypted_in_part_and_its_border_is_that_of_a_sector() {
+        let at = super::super::system::HEADER_AT;
+        let parsed = |encrypted: u64| {
+            let mut plain = composed();
+            make_system(&mut plain, FLAG_SYSTEM, encrypted);
+            parse(&plain, at, &TRUECRYPT)
+        };
+        for encrypted in [0, 512, 1 << 20, 60 << 30, (i64::MAX as u64 - START) / 512 * 512] {
+            parsed(encrypted).unwrap_or_else(|e| panic!("{encrypted}: {e}"));
+        }
+        for encrypted in [1, 511, (1 << 20) + 1, i64::MAX as u64 + 1 - START, u64::MAX - 511, u64::MAX] {
+            assert_eq!(field_of(parsed(encrypted)), ("size of the encrypted part", at + ENCRYPTED_SIZE as u64));
         }
     }
 

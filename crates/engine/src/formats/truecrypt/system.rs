@@ -26,17 +26,26 @@ use crate::volume::{Layout, Payload, Segment};
 //          │ clear, up to where the header says that data begin    │
 //        x ├───────────────────────────────────────────────────────┤
 //          │ encrypted, as many bytes as the header says           │
+//        b ├───────────────────────────────────────────────────────┤
+//          │ clear, of what is to be encrypted or was: the border  │
+//          │ b moves up or down while the system is in use         │
 //        y ├───────────────────────────────────────────────────────┤
 //          │ clear                                                 │
 //          └───────────────────────────────────────────────────────┘
 //
-// Sectors are numbered from the beginning of the disk, for XTS too.
+// Sectors are numbered from the beginning of the disk, for XTS too. Encrypting begins at x, decrypting at y, each goes on to
+// the other end, and between them every sector in front of b is encrypted and no other (7.1a, Driver/DriveFilter.c,
+// `SetupThreadProc`; VeraCrypt, the same). The header is made with b = x (Common/BootEncryption.cpp, `CreateVolumeHeader`).
 
 /// Where the header is, in bytes (`TC_BOOT_VOLUME_HEADER_SECTOR`).
 pub(super) const HEADER_AT: u64 = 62 * 512;
 
 /// The area that belongs to the boot loader, in bytes (`TC_BOOT_LOADER_AREA_SIZE`).
 pub(super) const BOOT_LOADER: u64 = 63 * 512;
+
+/// How many bytes the border may have moved before the header says so (Driver/DriveFilter.h,
+/// `TC_ENCRYPTION_SETUP_HEADER_UPDATE_THRESHOLD`).
+const BORDER_LAG: u64 = 64 << 20;
 
 /// What the boot sectors have in them (Boot/Windows/BootSector.asm).
 const LOADERS: [(&str, &[u8]); 2] = [("TrueCrypt", b"TrueCrypt Boot"), ("VeraCrypt", b"VeraCrypt Boot")];
@@ -80,7 +89,7 @@ fn loader(start: &[u8; 512]) -> Option<&'static str> {
     LOADERS.iter().find(|(_, mark)| has(mark)).map(|(name, _)| *name)
 }
 
-/// The whole disk: what is encrypted can be read and written, all else only read.
+/// The whole disk. What the system encrypts can be read and written, encrypted so far or not; all else only read.
 pub(super) fn layout(
     found: &Found,
     store: &dyn Store,
@@ -96,21 +105,38 @@ pub(super) fn layout(
             .hint("If this is a partition or a part of the disk, open the whole disk."));
     }
     let encrypted = header::encrypted_size(&found.plain);
-    if encrypted > len {
-        warnings.push(format!(
-            "The header says that {encrypted} bytes are encrypted, but that there are only {len} to encrypt: what follows them \
-             is taken to be in the clear."
-        ).into());
-    }
+    warnings.extend(unusual_border(encrypted, len).map(Warning::from));
+    let border = start + encrypted.min(len);
     let cipher = found.suite.data_cipher(found.mode, header::keys(&found.plain), with.acceleration);
-    let clear = |at, to| Segment { at, len: to - at, stored_at: at, payload: Payload::Clear, writable: false };
     let payload = Payload::crypt(cipher, start / UNIT).with_kernel(super::kernel_layers(found, with));
-    let mut segments = vec![clear(0, start), Segment { at: start, len, stored_at: start, payload, writable: true }];
-    if end < disk {
-        segments.push(clear(end, disk));
-    }
+    let segment = |at, to, payload, writable| Segment { at, len: to - at, stored_at: at, payload, writable };
+    let mut segments = vec![
+        segment(0, start, Payload::Clear, false),
+        segment(start, border, payload, true),
+        segment(border, end, Payload::Clear, true),
+        segment(end, disk, Payload::Clear, false),
+    ];
+    segments.retain(|segment| segment.len > 0);
     let layout = Layout::new(segments)?.for_kernel(with.for_kernel.then_some(super::KIND));
     Ok((layout, DataArea { start, len }))
+}
+
+/// What to tell of a system that is not encrypted as a whole: `encrypted` of `len` bytes are.
+fn unusual_border(encrypted: u64, len: u64) -> Option<String> {
+    if encrypted > len {
+        return Some(format!(
+            "The header says that {encrypted} bytes are encrypted, but that there are only {len} to encrypt: what follows them \
+             is taken to be in the clear."
+        ));
+    }
+    (encrypted < len).then(|| {
+        format!(
+            "Only {encrypted} of the system's {len} bytes are encrypted: the others are read and written in the clear, as the \
+             program that encrypts or decrypts it does. If the computer went off while that was going on, the header may \
+             be behind by up to {} MiB, and what is read there is noise.",
+            BORDER_LAG >> 20
+        )
+    })
 }
 
 #[cfg(test)]
@@ -168,7 +194,8 @@ mod tests {
             suite.encrypt_header(Mode::Xts, &shared, &mut plain[header::SALT..]);
             disk[HEADER_AT as usize..][..header::SIZE].copy_from_slice(&plain);
             let cipher = suite.data_cipher(Mode::Xts, &keys, Acceleration::On);
-            cipher.encrypt(self.start as u64 / UNIT, &mut disk[self.start..][..self.len]);
+            let encrypted = self.encrypted.min(self.len) / UNIT as usize * UNIT as usize;
+            cipher.encrypt(self.start as u64 / UNIT, &mut disk[self.start..][..encrypted]);
         }
 
         fn hints<'a>(&self, credentials: &'a [Credential]) -> Unlock<'a> {
@@ -330,9 +357,82 @@ mod tests {
         assert_eq!(malformed(System { flags: 0, ..good() }), "flags");
         assert_eq!(malformed(System { len: 8 * MIB, encrypted: 8 * MIB, ..good() }), "size of the volume");
         assert_eq!(malformed(System { start: 20_480, len: 512, encrypted: 512, ..good() }), "beginning of the data");
+        for encrypted in [1, 513, MIB - 1, MIB + 1, i64::MAX as usize + 1 - MIB, usize::MAX - 511] {
+            assert_eq!(malformed(System { encrypted, ..good() }), "size of the encrypted part", "{encrypted}");
+        }
         for encrypted in [0, 512, MIB - 512] {
-            let error = error(System { encrypted, ..good() });
-            assert!(matches!(error.kind, ErrorKind::Unsupported { .. }), "{error}");
+            let system = System { len: 8 * MIB, encrypted, ..good() };
+            assert_eq!(malformed(system), "size of the volume", "{encrypted}: the rest is past the end of the disk");
+        }
+    }
+
+    #[test]
+    fn a_system_that_is_encrypted_in_part_is_read_and_written_on_both_sides_of_the_border() {
+        let Some(clear) = disk() else { return };
+        let noise = noise(3 * MIB, 17);
+        for (number, encrypted) in [0, 512, MIB / 2 + 512, MIB - 512].into_iter().enumerate() {
+            let system = System { encrypted, ..System::new(&TRUECRYPT, "RIPEMD-160", "AES", MIB, MIB) };
+            let (border, end) = (MIB + encrypted, 2 * MIB);
+            let mut disk = clear.clone();
+            system.encrypt(&mut disk);
+            assert!(disk[border..] == clear[border..]);
+            let mut expected = clear.clone();
+            expected[HEADER_AT as usize..][..512].copy_from_slice(&disk[HEADER_AT as usize..][..512]);
+
+            let (unlocked, store) = system.unlock(&disk).expect("it opens");
+            let what = format!("Only {encrypted} of the system's {MIB} bytes are encrypted");
+            assert!(
+                unlocked.warnings.len() == 1 && unlocked.warnings[0].what.contains(&what),
+                "{:?}",
+                unlocked.warnings
+            );
+            let segments: Vec<_> = unlocked.layout.segments().iter().map(|s| (s.len as usize, s.writable)).collect();
+            let all = [(MIB, false), (encrypted, true), (end - border, true), (disk.len() - end, false)];
+            assert_eq!(segments, all.into_iter().filter(|(len, _)| *len > 0).collect::<Vec<_>>());
+            let volume = Volume::new(Arc::clone(&store), unlocked.layout);
+            let mut all = vec![0; disk.len()];
+            volume.read_at(0, &mut all).expect("it can be read");
+            assert!(all == expected);
+            for offset in [HEADER_AT as usize, MIB - 1, end - 1] {
+                volume.write_at(offset as u64, &mut [9; 2]).expect_err("the boot loader or another partition");
+            }
+            // Over the border, and on both sides of it, whole sectors and parts of them.
+            let writes = [
+                (border.saturating_sub(700).max(MIB), border + 300),
+                (MIB, MIB + 3),
+                (end - 5, end),
+                (border, border + 512),
+            ];
+            for (at, to) in writes {
+                let to = to.min(end);
+                volume.write_at(at as u64, &mut noise[at..to].to_vec()).expect("it can be written");
+                expected[at..to].copy_from_slice(&noise[at..to]);
+            }
+            let mut now = vec![0; disk.len()];
+            store.read_at(0, &mut now).expect("it can be read");
+            assert!(now[..MIB] == disk[..MIB] && now[border..] == expected[border..], "{encrypted}");
+            let (unlocked, store) = system.unlock(&now).expect("it opens");
+            assert!(plaintext(unlocked, store) == expected, "{encrypted}");
+            // A partition in front of the border, behind it and around it is one of the system.
+            let (unlocked, store) = system.unlock_partition(&now, 1).expect("it opens");
+            assert_eq!(unlocked.warnings.len(), 1, "{number}: {:?}", unlocked.warnings);
+            assert!(unlocked.layout.segments().iter().all(|s| s.writable));
+            assert!(plaintext(unlocked, store) == expected[MIB..end], "{encrypted}");
+        }
+    }
+
+    #[test]
+    fn partitions_behind_the_border_of_a_whole_disk_open_too() {
+        let Some(clear) = disk() else { return };
+        let start = BOOT_LOADER as usize;
+        let encrypted = 4 * MIB + 512 - start;
+        let system = System { encrypted, ..System::new(&TRUECRYPT, "RIPEMD-160", "AES", start, clear.len() - start) };
+        let mut disk = clear.clone();
+        system.encrypt(&mut disk);
+        for (number, start) in [(1, 1), (2, 2), (5, 4), (6, 6)] {
+            let (unlocked, store) = system.unlock_partition(&disk, number).unwrap_or_else(|e| panic!("{number}: {e}"));
+            assert!(unlocked.layout.segments().iter().all(|s| s.writable));
+            assert!(plaintext(unlocked, store) == clear[start * MIB..][..MIB], "partition {number}");
         }
     }
 
@@ -346,6 +446,7 @@ mod tests {
             System::new(&TRUECRYPT, "RIPEMD-160", "Serpent", whole, clear.len() - whole),
             System::new(&VERACRYPT, "SHA-256", "AES", MIB, MIB),
             System::new(&VERACRYPT, "SHA-256", "Twofish", whole, clear.len() - whole),
+            System { encrypted: MIB / 2, ..System::new(&VERACRYPT, "SHA-256", "AES", MIB, MIB) },
         ];
         let dir = tempfile::tempdir().expect("a temporary folder");
         let mut script = String::from("set -ex\n");
@@ -364,9 +465,13 @@ mod tests {
             let hash = system.hash.replace('-', "").to_lowercase();
             let veracrypt = if system.family.name == "VeraCrypt" { "--veracrypt" } else { "--disable-veracrypt" };
             let options = format!("--tcrypt-system {veracrypt} --cipher {cipher} --hash {hash}");
+            let same = system.encrypted.min(MIB);
+            // What follows the border, which cryptsetup does not know, it turns into noise.
+            let noise = format!("if cmp -s -i {same} -n 512 /dev/mapper/x {}; then exit 9; fi\n", expected.display());
+            let rest = if same < MIB { &*noise } else { "" };
             script += &format!(
                 "ls /dev/ubd{letter}*\nprintf %s pw | cryptsetup tcryptOpen {options} /dev/ubd{letter}1 x\n\
-                 cmp -n {MIB} /dev/mapper/x {}\ncryptsetup close x\n",
+                 cmp -n {same} /dev/mapper/x {}\n{rest}cryptsetup close x\n",
                 expected.display()
             );
         }
