@@ -554,26 +554,107 @@ fn old_volumes_of_one_header_are_changed_in_one_write() {
     assert!(changed > 0);
 }
 
-#[test]
-fn headers_of_encrypted_systems_are_left_alone() {
-    let Some(images) = crate::support::Images::unpacked() else { return };
-    let bytes = std::fs::read(images.path("tcrypt/sys_vc_1_mbr_part-sha256-xts-aes")).expect("an image");
-    let store = FaultStore::new(Arc::new(MemoryStore::new(bytes.clone())), None);
-    let credentials = crate::support::credentials_of(&images, "sys_vc_1_mbr_part-sha256-xts-aes");
-    let with = Unlock { hash: Some("SHA-256"), cipher: Some("AES"), ..Unlock::with(&credentials) };
-    let editor = KINDS[1].editor();
-    let new = [passphrase("new")];
-    let new = NewCredential { credentials: &new, hash: None, pim: None, ..NewCredential::default() };
-    let refused = [
-        editor.change(&store, &with, &new).map(|_| ()),
-        editor.back_up(&store, &with, None).map(|_| ()),
-        editor.verify(&store, &with).map(|_| ()),
-    ];
-    for error in refused.map(|r| r.expect_err("refused")) {
-        let text = error.to_string();
-        assert!(matches!(error.kind, ErrorKind::Unsupported { .. }) && text.contains("encrypted system"), "{text}");
+/// An encrypted system of VeraCrypt, and what opens it.
+const SYSTEM: &str = "sys_vc_1_mbr_part-sha256-xts-aes";
+
+struct System {
+    disk: Vec<u8>,
+    old: Vec<Credential>,
+    new: [Credential; 1],
+}
+
+impl System {
+    fn read() -> Option<Self> {
+        let images = crate::support::Images::unpacked()?;
+        let disk = std::fs::read(images.path("tcrypt").join(SYSTEM)).expect("an image");
+        Some(Self { disk, old: crate::support::credentials_of(&images, SYSTEM), new: [passphrase("new")] })
     }
-    // A backup of a volume is not restored over a boot loader unawares.
+
+    fn with(credentials: &[Credential]) -> Unlock<'_> {
+        Unlock { hash: Some("SHA-256"), cipher: Some("AES"), ..Unlock::with(credentials) }
+    }
+
+    fn change(&self, store: &dyn Store) -> Edit {
+        let new = NewCredential { credentials: &self.new, hash: None, pim: None, ..NewCredential::default() };
+        KINDS[1].editor().change(store, &Self::with(&self.old), &new).expect("a change").edit
+    }
+
+    /// The beginning of the encrypted partition.
+    fn opens(disk: &[u8], credentials: &[Credential]) -> Option<Vec<u8>> {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(disk.to_vec()));
+        let (_, header) = formats::open(&store, Some("VeraCrypt")).ok()?;
+        let unlocked = header.unlock(&Self::with(credentials)).ok()?;
+        let start = unlocked.facts.data_offset;
+        let mut plain = vec![0; 4096];
+        Volume::new(store, unlocked.layout).read_at(start, &mut plain).expect("it can be read");
+        Some(plain)
+    }
+}
+
+#[test]
+fn at_any_crash_a_system_opens_with_the_old_or_the_new_password() {
+    let Some(system) = System::read() else { return };
+    let plain = System::opens(&system.disk, &system.old).expect("it opens");
+    let store = CrashStore::new(system.disk.clone());
+    system.change(&store).carry_out(&store).expect("it is written");
+    let mut images = store.torn_images(0);
+    images.extend(store.crash_images());
+    let mut seen = Vec::new();
+    for image in &images {
+        assert!(changed_sectors(&system.disk, image).iter().all(|sector| *sector == 62));
+        let by = [&system.old[..], &system.new].map(|with| System::opens(image, with));
+        assert!(by.iter().flatten().all(|start| *start == plain));
+        seen.push(by.map(|opened| opened.is_some()));
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen, [[false, true], [true, false]]);
+}
+
+#[test]
+fn a_disk_that_fails_keeps_a_header_of_its_system_that_opens() {
+    let Some(system) = System::read() else { return };
+    for (operation, for_good, transferred) in [
+        (Operation::Write, false, 0),
+        (Operation::Write, false, 300),
+        (Operation::Write, true, 0),
+        (Operation::Flush, false, 0),
+        (Operation::Flush, true, 0),
+    ] {
+        let inner = Arc::new(MemoryStore::new(system.disk.clone()));
+        let fault = Fault { operation, nth: 0, for_good, transferred };
+        let store = FaultStore::new(Arc::clone(&inner) as Arc<dyn Store>, Some(fault));
+        let error = system.change(&store).carry_out(&store).expect_err("planted");
+        assert!(matches!(error.kind, ErrorKind::Io(_)), "{error}");
+        let now = inner.to_vec();
+        let opens = |with: &[Credential]| System::opens(&now, with).is_some();
+        assert!(opens(&system.old) || opens(&system.new), "{operation:?} {for_good} {transferred}");
+    }
+}
+
+#[test]
+fn at_any_crash_while_the_header_of_a_system_is_restored_one_opens() {
+    let Some(system) = System::read() else { return };
+    let editor = KINDS[1].editor();
+    let saved = editor.back_up(&MemoryStore::new(system.disk.clone()), &System::with(&system.old), None);
+    let file = MemoryStore::new(saved.expect("a backup").bytes);
+    let changed = MemoryStore::new(system.disk.clone());
+    system.change(&changed).carry_out(&changed).expect("it is written");
+    let store = CrashStore::new(changed.to_vec());
+    let from = RestoreFrom::Backup(&file);
+    let prepared = editor.restore(&store, from, &System::with(&system.old), true).expect("forced");
+    prepared.edit.carry_out(&store).expect("it is written");
+    for image in store.torn_images(0) {
+        assert!(System::opens(&image, &system.old).is_some() != System::opens(&image, &system.new).is_some());
+    }
+    assert!(System::opens(&store.crash_images().pop().expect("an image"), &system.old).is_some());
+}
+
+#[test]
+fn a_backup_of_a_volume_is_not_restored_over_a_boot_loader_unawares() {
+    let Some(system) = System::read() else { return };
+    let store = FaultStore::new(Arc::new(MemoryStore::new(system.disk)), None);
+    let editor = KINDS[1].editor();
     let file = MemoryStore::new(KINDS[1].back_up(&KINDS[1].volume(MIN, "pw"), "pw"));
     let pw = [passphrase("pw")];
     let restored = editor.restore(&store, RestoreFrom::Backup(&file), &KINDS[1].with(&pw), false);

@@ -3,10 +3,16 @@
 //! The file has the format of TrueCrypt and VeraCrypt, which is that of the beginning of a volume: the header area of the
 //! normal volume, then that of the hidden one, each encrypted with a new salt, or random bytes where there is none (7.1a,
 //! CommandLine and UserInterface.cpp, `UserInterface::BackupVolumeHeaders`).
+//!
+//! That of a system is its header alone, 512 bytes, as VeraCrypt's rescue disk for EFI has it in `EFI/VeraCrypt/svh_bak`
+//! (VeraCrypt 1.26, BootEncryption.cpp, `CreateRescueIsoImage`).
 
 use super::editor::{Opened, copy_at, step};
 use super::seal::Seal;
-use super::{Family, HEADER_AREA, HEADER_GROUP, HeaderCopies, HeaderCopy, OLD_HEADER, UNIT, header, keyfiles, magic};
+use super::{
+    Family, HEADER_AREA, HEADER_GROUP, HeaderCopies, HeaderCopy, OLD_HEADER, UNIT, header, keyfiles, magic, positions,
+    system,
+};
 use crate::advice::Warning;
 use crate::credential::{HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -18,8 +24,8 @@ use crate::volume::Payload;
 /// Bytes of a backup of a volume made before TrueCrypt 6.0: two headers (7.1a, `TC_VOLUME_HEADER_SIZE_LEGACY * 2`).
 const OLD_GROUP: u64 = 2 * OLD_HEADER;
 
-/// Sectors of the data that are decrypted to see whether keys belong to them.
-const LOOKED_AT: u64 = 128;
+/// Sectors of the data that are looked at to see whether keys belong to them.
+pub(super) const LOOKED_AT: u64 = 128;
 
 pub(super) fn back_up(
     family: &Family,
@@ -27,10 +33,10 @@ pub(super) fn back_up(
     with: &Unlock<'_>,
     hidden: Option<&Unlock<'_>>,
 ) -> Result<HeaderBackup> {
-    let first = Opened::of(family, store, with)?;
+    let first = Opened::of_volume_or_system(family, store, with)?;
     let second = hidden.map(|with| hidden_beside(family, store, &first, with).map(|h| (h, with))).transpose()?;
     let area = if first.found.fields.has_backups { HEADER_AREA } else { OLD_HEADER } as usize;
-    let mut bytes = vec![0; 2 * area];
+    let mut bytes = vec![0; if first.position.system { header::SIZE } else { 2 * area }];
     random::fill(&mut bytes)?;
     let mut headers = Vec::new();
     let mut warnings = Vec::new();
@@ -42,7 +48,11 @@ pub(super) fn back_up(
             Seal { suite, mode, derivation, password: &password, memory: with.memory, cancelled: &|| with.cancelled() };
         let at = if opened.position.hidden { area } else { 0 };
         bytes[at..][..header::SIZE].copy_from_slice(&seal.close(&plain)?);
-        headers.push(if opened.position.hidden { "hidden" } else { "primary" });
+        headers.push(match opened.position {
+            position if position.system => position.name,
+            position if position.hidden => "hidden",
+            _ => "primary",
+        });
         warnings.extend(opened.warnings);
     }
     Ok(HeaderBackup { bytes, format: family.name, headers, warnings })
@@ -50,7 +60,7 @@ pub(super) fn back_up(
 
 /// The hidden volume in the one that `first` is the header of.
 fn hidden_beside(family: &Family, store: &dyn Store, first: &Opened, with: &Unlock<'_>) -> Result<Opened> {
-    let second = Opened::of(family, store, with)?;
+    let second = Opened::of_volume_or_system(family, store, with)?;
     if !second.position.hidden || first.position.hidden {
         return Err(Error::misuse("give the password of the outer volume first, then that of the hidden one"));
     }
@@ -93,6 +103,17 @@ pub(super) fn restore(
             )
             .hint("Restoring it would make the present volume unreadable. If that is meant, force it."));
         }
+        Proof::OtherBorder(present) if !unproven => return Err(other_border(&opened, present)),
+        Proof::Data if !unproven && opened.position.system && system::ends_in_the_clear(store, &opened)? => {
+            return Err(Error::misuse(
+                "the header in the backup says that more is encrypted than is: the end of that is in the clear. Nothing was \
+                 changed",
+            )
+            .hint(
+                "A rescue disk that was made before the system was encrypted says so, and so may an old backup. If it is \
+                 right, force it.",
+            ));
+        }
         Proof::None if !unproven && !in_place => {
             return Err(Error::misuse(
                 "nothing shows that this header belongs to this volume: under its keys the beginning of the data \
@@ -121,12 +142,22 @@ pub(super) fn restore(
     Ok(opened.prepared(family, &derivation, steps))
 }
 
+/// A backup whose header says that another part of the system is encrypted than that which is there.
+fn other_border(opened: &Opened, present: u64) -> Error {
+    Error::misuse(format!(
+        "the header that is there says that {present} bytes are encrypted, that in the backup {}: with that, what lies between would \
+         be unreadable. Nothing was changed",
+        header::encrypted_size(&opened.found.plain)
+    ))
+    .hint("The header that is there is sound. If the backup is right all the same, force it.")
+}
+
 /// What a header in front takes the place of, if that is something with a mark: a partition table that an installer wrote
 /// over a volume, or a disk that is no volume at all.
 fn overwritten(store: &dyn Store, opened: &Opened) -> Result<Option<String>> {
     let mut start = vec![0; store.len().min(1 << 17) as usize];
     store.read_at(0, &mut start)?;
-    let known = magic::known(&start).filter(|_| !opened.position.hidden);
+    let known = magic::known(&start).filter(|_| !opened.position.hidden && !opened.position.system);
     Ok(known.map(|what| format!("At the beginning, where the header belongs, there is {what}.")))
 }
 
@@ -140,6 +171,9 @@ fn embedded(wanted: HeaderChoice) -> HeaderChoice {
 
 /// Opens a header of a backup file, as one of the volume in `store`.
 fn in_backup(family: &Family, store: &dyn Store, file: &dyn Store, with: &Unlock<'_>) -> Result<Opened> {
+    if let Some(at) = system::in_backup(family, file)? {
+        return system_in_backup(family, store, file, at, with);
+    }
     let area = match file.len() {
         HEADER_GROUP => HEADER_AREA,
         OLD_GROUP if family.rules.before_backups => OLD_HEADER,
@@ -148,6 +182,7 @@ fn in_backup(family: &Family, store: &dyn Store, file: &dyn Store, with: &Unlock
             if family.rules.before_backups {
                 sizes += &format!(", or {OLD_GROUP} of an old volume");
             }
+            sizes += &format!(", or {} of a system, and is no image of a rescue disk", header::SIZE);
             return Err(ErrorKind::NotThisFormat(format!("no header backup: it has {other} bytes, not {sizes}")).into());
         }
     };
@@ -172,11 +207,32 @@ fn in_backup(family: &Family, store: &dyn Store, file: &dyn Store, with: &Unlock
     Ok(opened)
 }
 
+/// Opens the header of a system that lies at the byte `at` of a file, as that of the disk `store`.
+fn system_in_backup(
+    family: &Family,
+    store: &dyn Store,
+    file: &dyn Store,
+    at: u64,
+    with: &Unlock<'_>,
+) -> Result<Opened> {
+    let position = &positions::SYSTEM;
+    let short = || ErrorKind::NotThisFormat("a backup for a system, whose disk is longer than this".into());
+    let place = position.in_store(store.len()).ok_or_else(short)?;
+    system::check_disk(family, store)?;
+    let mut bytes = [0; header::SIZE];
+    file.read_at(at, &mut bytes)?;
+    let copies = vec![copy_at(position, place, &bytes)];
+    let with = Unlock { header: HeaderChoice::Any, ..*with };
+    Opened::among(HeaderCopies { family: *family, copies }, store.len(), &with)
+}
+
 /// What shows that a header belongs to the volume.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Proof {
     /// The header in front opens with the same password and holds the same keys.
     SameVolume,
+    /// It does, and says that so many bytes of the system are encrypted, which the other does not.
+    OtherBorder(u64),
     /// It opens and holds other keys.
     OtherVolume,
     /// Under its keys the data are not noise.
@@ -186,8 +242,11 @@ enum Proof {
 }
 
 fn proof(family: &Family, store: &dyn Store, opened: &Opened, with: &Unlock<'_>) -> Result<Proof> {
-    let front = HeaderChoice::One { hidden: opened.position.hidden, backup: false };
-    match Opened::of(family, store, &Unlock { header: front, hash: None, cipher: None, progress: None, ..*with }) {
+    let encrypted = |of: &Opened| header::encrypted_size(&of.found.plain);
+    match present(family, store, opened, with) {
+        Ok(present) if present.same_volume_as(opened) && encrypted(&present) != encrypted(opened) => {
+            return Ok(Proof::OtherBorder(encrypted(&present)));
+        }
         Ok(present) if present.same_volume_as(opened) => return Ok(Proof::SameVolume),
         Ok(_) => return Ok(Proof::OtherVolume),
         Err(e) if matches!(e.kind, ErrorKind::Io(_) | ErrorKind::Cancelled) => return Err(e),
@@ -196,13 +255,27 @@ fn proof(family: &Family, store: &dyn Store, opened: &Opened, with: &Unlock<'_>)
     Ok(if makes_sense(store, opened, with)? { Proof::Data } else { Proof::None })
 }
 
+/// The header that is where that in the backup belongs, if it opens with the same password.
+fn present(family: &Family, store: &dyn Store, opened: &Opened, with: &Unlock<'_>) -> Result<Opened> {
+    let header = HeaderChoice::One { hidden: opened.position.hidden, backup: false };
+    let with = Unlock { header, hash: None, cipher: None, progress: None, ..*with };
+    if !opened.position.system {
+        return Opened::of(family, store, &with);
+    }
+    let none = || ErrorKind::NotThisFormat("there is no header of a system on this disk".into());
+    let copies = vec![system::header(family, store)?.ok_or_else(none)?];
+    Opened::among(HeaderCopies { family: *family, copies }, store.len(), &with)
+}
+
 /// Whether something at the beginning of the data, decrypted, does not look random: a boot sector, a superblock, zeros.
 fn makes_sense(store: &dyn Store, opened: &Opened, with: &Unlock<'_>) -> Result<bool> {
     let copy = copy_at(opened.position, 0, &opened.found.plain);
     let Ok(layout) = opened.data.layout(&opened.found, &copy, store, with, &mut Vec::new()) else { return Ok(false) };
     let segment = &layout.segments()[0];
     let Payload::Crypt { cipher, first, .. } = &segment.payload else { return Ok(false) };
-    let mut bytes = vec![0; (LOOKED_AT * UNIT).min(segment.len) as usize];
+    // Behind the border of a system nothing is decrypted.
+    let encrypted = if opened.position.system { header::encrypted_size(&opened.found.plain) } else { segment.len };
+    let mut bytes = vec![0; (LOOKED_AT * UNIT).min(segment.len).min(encrypted) as usize];
     store.read_at(segment.stored_at, &mut bytes)?;
     cipher.decrypt(*first, &mut bytes);
     let makes_sense = bytes.chunks(UNIT as usize).any(|sector| !magic::looks_random(sector));

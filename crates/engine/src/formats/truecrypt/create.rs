@@ -32,7 +32,7 @@ pub(super) const MAX_LEN: u64 = 1 << 50;
 pub(super) fn create(family: &Family, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
     let (suite, derivation) = family.chosen(spec)?;
     let password = keyfiles::password(family, first)?;
-    not_too_cheap(&derivation, spec.pim, first)?;
+    not_too_cheap(&derivation, spec.pim, first, false)?;
     let size = data_size(family, store.len())?;
     let pool = Pool::for_this_machine(Duration::from_micros(50));
 
@@ -60,9 +60,14 @@ pub(super) fn create(family: &Family, store: &dyn Store, spec: &Spec<'_>, first:
 }
 
 /// Refuses a short passphrase with a PIM that makes it cheap to guess, as VeraCrypt does. Keyfiles do not count.
-pub(super) fn not_too_cheap(derivation: &Derivation, pim: Option<u32>, credentials: &[Credential]) -> Result<()> {
+pub(super) fn not_too_cheap(
+    derivation: &Derivation,
+    pim: Option<u32>,
+    credentials: &[Credential],
+    system: bool,
+) -> Result<()> {
     let len = credentials.iter().map(|c| if let Credential::Passphrase(text) = c { text.len() } else { 0 }).sum();
-    let least = derivation.kdf.least_pim(len);
+    let least = derivation.kdf.least_pim(len, system);
     match pim.filter(|pim| (1..least).contains(pim)) {
         None => Ok(()),
         Some(pim) => Err(Error::misuse(format!(

@@ -8,7 +8,10 @@ use super::kdfs::Derivation;
 use super::positions::Position;
 use super::seal::Seal;
 use super::trials::Found;
-use super::{DataArea, Family, HEADER_GROUP, HeaderCopies, HeaderCopy, by_name, check_pim, create, header, keyfiles};
+use super::{
+    DataArea, Family, HEADER_GROUP, HeaderCopies, HeaderCopy, by_name, check_pim, create, header, keyfiles, positions,
+    system,
+};
 use crate::advice::Warning;
 use crate::credential::{HeaderChoice, Unlock};
 use crate::edit::{Edit, Step};
@@ -58,8 +61,20 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Opens a header of the store.
+    /// Opens a header of a volume in the store.
+    ///
+    /// # Errors
+    /// `Unsupported` if it is that of a system, beside those of the trials.
     pub fn of(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> Result<Self> {
+        let opened = Self::of_volume_or_system(family, store, with)?;
+        match opened.position.system {
+            true => Err(Error::unsupported("this for an encrypted system")),
+            false => Ok(opened),
+        }
+    }
+
+    /// Opens a header of the store, which may be that of a system.
+    pub fn of_volume_or_system(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> Result<Self> {
         Self::among(family.locked(store)?, store.len(), with)
     }
 
@@ -67,10 +82,6 @@ impl Opened {
     pub fn among(locked: HeaderCopies, len: u64, with: &Unlock<'_>) -> Result<Self> {
         let tried = locked.tried(with)?;
         let copy = &locked.copies[tried.found.copy];
-        if copy.position.system {
-            return Err(Error::unsupported("changing the headers of an encrypted system")
-                .hint("Its boot loader has to go along with it: use the program that encrypted the system."));
-        }
         let data = DataArea::of(&tried.found.fields, copy, len)?;
         Ok(Self { position: copy.position, found: tried.found, data, warnings: tried.warnings })
     }
@@ -123,6 +134,9 @@ impl Opened {
 
     /// The position of this volume's header in front, or of its backup, and where that is.
     pub fn place(&self, family: &Family, len: u64, backup: bool) -> Option<(&'static Position, u64)> {
+        if self.position.system {
+            return positions::SYSTEM.in_store(len).filter(|_| !backup).map(|at| (&positions::SYSTEM, at));
+        }
         let of_old = !self.found.fields.has_backups;
         let mut fitting = family.positions.iter().filter(|p| {
             // The position of a normal volume serves old and new ones, that of an old hidden volume old ones only.
@@ -140,6 +154,10 @@ impl Opened {
         store: &dyn Store,
         with: &Unlock<'_>,
     ) -> Result<Option<(&'static Position, u64)>> {
+        if self.position.system {
+            self.warnings.push(system::ONE_HEADER.to_owned().into());
+            return Ok(None);
+        }
         if !self.found.fields.has_backups {
             self.warnings.push(
                 "Volumes made before TrueCrypt 6.0 have one header and no backup of it: it is written at once, as one \
@@ -209,7 +227,7 @@ fn change(family: &Family, store: &dyn Store, with: &Unlock<'_>, new: &NewCreden
     if let Some(kdf) = kdf.filter(|k| !k.creatable) {
         return Err(Error::misuse(format!("{} is no longer used for new headers", kdf.name)));
     }
-    let mut opened = Opened::of(family, store, &Unlock { truncated: false, ..*with })?;
+    let mut opened = Opened::of_volume_or_system(family, store, &Unlock { truncated: false, ..*with })?;
     if opened.data_end() > store.len() {
         return Err(Error::misuse("the file was cut short: its headers are not changed")
             .hint("Find a complete copy of the file."));
@@ -218,11 +236,16 @@ fn change(family: &Family, store: &dyn Store, with: &Unlock<'_>, new: &NewCreden
         return Err(restore_first(opened.position));
     }
     let Found { suite, mode, derivation, .. } = opened.found;
+    let (of_system, new_pim) = (opened.position.system, new.pim.or(with.pim));
+    if of_system {
+        let changed = kdf.filter(|kdf| !std::ptr::eq(*kdf, derivation.kdf));
+        system::check_bootable(store, new.credentials, changed, new_pim)?;
+    }
     let derivation = match (kdf, new.pim) {
         (None, None) => derivation,
-        (kdf, pim) => kdf.unwrap_or(derivation.kdf).derivation(pim.or(with.pim), false),
+        (kdf, _) => kdf.unwrap_or(derivation.kdf).derivation(new_pim, of_system),
     };
-    create::not_too_cheap(&derivation, new.pim.or(with.pim), new.credentials)?;
+    create::not_too_cheap(&derivation, new_pim, new.credentials, of_system)?;
     let seal =
         Seal { suite, mode, derivation, password: &password, memory: with.memory, cancelled: &|| with.cancelled() };
     let steps = opened.steps(family, store, with, &seal)?;

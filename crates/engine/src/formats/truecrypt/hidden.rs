@@ -60,7 +60,7 @@ pub(super) fn create(
 ) -> Result<()> {
     let (suite, derivation) = family.chosen(spec)?;
     let password = keyfiles::password(family, first)?;
-    not_too_cheap(&derivation, spec.pim, first)?;
+    not_too_cheap(&derivation, spec.pim, first, false)?;
     let memory = outer.memory;
     let outer = Outer::open(family, store, outer)?;
     let area = outer.area(spec.hidden_size)?;

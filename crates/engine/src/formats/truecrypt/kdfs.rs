@@ -190,11 +190,12 @@ impl Kdf {
         }
     }
 
-    /// The smallest PIM that a new volume may have under a passphrase of `len` bytes (VeraCrypt 1.26, Password.c,
-    /// `CheckPasswordLength`): for short ones that which stands for the usual cost.
-    pub fn least_pim(&self, len: usize) -> u32 {
+    /// The smallest PIM that a new header of a volume, or of a system, may have under a passphrase of `len` bytes (VeraCrypt
+    /// 1.26, Password.c, `CheckPasswordLength`): for short ones that which stands for the usual cost.
+    pub fn least_pim(&self, len: usize, system: bool) -> u32 {
         match &self.algorithm {
             _ if len >= SHORT_PASSWORD => 1,
+            Algorithm::Pbkdf2 { system: rounds, .. } if system && rounds.base == 0 => 98,
             Algorithm::Pbkdf2 { .. } => 485,
             Algorithm::Argon2id => by_pim::DEFAULT,
         }

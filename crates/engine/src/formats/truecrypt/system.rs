@@ -4,10 +4,14 @@
 //! Facts: 7.1a, Boot/Windows/BootDefs.h, Common/Volumes.c and Driver/DriveFilter.c, `MountDrive`; VeraCrypt 1.26, the same.
 //! The image `sys_vc_1_mbr_part` of cryptsetup proves them for VeraCrypt.
 
+use super::backup::LOOKED_AT;
+use super::editor::Opened;
+use super::kdfs::Kdf;
+use super::keyfiles::PASSWORD_MAX;
 use super::trials::Found;
 use super::{DataArea, Family, HeaderCopy, UNIT, header, positions};
 use crate::advice::Warning;
-use crate::credential::Unlock;
+use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{Verdict, magic};
 use crate::partitions;
@@ -50,6 +54,28 @@ const BORDER_LAG: u64 = 64 << 20;
 /// What the boot sectors have in them (Boot/Windows/BootSector.asm).
 const LOADERS: [(&str, &[u8]); 2] = [("TrueCrypt", b"TrueCrypt Boot"), ("VeraCrypt", b"VeraCrypt Boot")];
 
+/// What to know where the header of a system is written.
+pub(super) const ONE_HEADER: &str = "An encrypted system has one header and no backup of it on the disk: it is written at once, as one \
+                                     sector. The copy on a rescue disk stays as it was: make a new one, or a header backup.";
+
+/// Where a rescue disk for computers with a BIOS has what belongs at the beginning of the disk, its header included, in bytes of
+/// its image (Boot/Windows/BootCommon.h, `TC_CD_BOOTSECTOR_OFFSET`; Common/BootEncryption.cpp, `CreateRescueIsoImage`).
+const ON_RESCUE_DISK: u64 = 0xd000;
+
+/// Where the boot record of an ISO 9660 image says that the disk starts a computer, in bytes (El Torito 1.0, figure 7).
+const BOOT_RECORD: (u64, &[u8; 30]) = (0x8800, b"\0CD001\x01EL TORITO SPECIFICATION");
+
+/// Fields of a boot sector: the PIM, little-endian, and flags that the user chose (VeraCrypt, Boot/Windows/BootDefs.h,
+/// `TC__BOOT_SECTOR_PIM_VALUE_OFFSET` and `TC__BOOT_SECTOR_USER_CONFIG_OFFSET`).
+const STORED_PIM: usize = 400;
+const USER_FLAGS: usize = 438;
+
+/// The flag that the boot loader asks for no PIM and takes that in the boot sector (`TC__BOOT_USER_CFG_FLAG_DISABLE_PIM`).
+const FLAG_STORED_PIM: u8 = 8;
+
+/// The largest PIM of a system (VeraCrypt, Common/Password.h, `MAX_BOOT_PIM_VALUE`).
+const PIM_MAX: u32 = 65_535;
+
 /// What a look at a disk tells whose first sector is no volume's.
 pub(super) fn identify(family: &Family, store: &dyn Store, start: &[u8; 512]) -> Result<Verdict> {
     if header(family, store)?.is_none() {
@@ -70,17 +96,125 @@ pub(super) fn identify(family: &Family, store: &dyn Store, start: &[u8; 512]) ->
 pub(super) fn header(family: &Family, store: &dyn Store) -> Result<Option<HeaderCopy>> {
     let position = &positions::SYSTEM;
     let Some(at) = position.in_store(store.len()) else { return Ok(None) };
-    let mut start = [0; 512];
-    store.read_at(0, &mut start)?;
-    // A damaged table is a table: where the encrypted data are, the header says.
-    let disk =
-        start[510..] == [0x55, 0xaa] && !magic::looks_random(&start) && !matches!(partitions::read(store), Ok(None));
-    if !disk || loader(&start).is_some_and(|name| name != family.name) {
+    if !could_start(family, store)? {
         return Ok(None);
     }
     let mut bytes = [0; header::SIZE];
     store.read_at(at, &mut bytes)?;
     Ok(magic::looks_random(&bytes).then_some(HeaderCopy { position, at, bytes }))
+}
+
+/// Whether the store could be a disk that a system of the family starts from, whatever its sector 62 holds.
+fn could_start(family: &Family, store: &dyn Store) -> Result<bool> {
+    let start = boot_sector(store)?;
+    // A damaged table is a table: where the encrypted data are, the header says.
+    let disk =
+        start[510..] == [0x55, 0xaa] && !magic::looks_random(&start) && !matches!(partitions::read(store), Ok(None));
+    Ok(disk && loader(&start).is_none_or(|name| name == family.name))
+}
+
+fn boot_sector(store: &dyn Store) -> Result<[u8; 512]> {
+    let mut start = [0; 512];
+    store.read_at(0, &mut start)?;
+    Ok(start)
+}
+
+/// Refuses to write the header of a system to what no system of the family starts from: it would not be found there.
+pub(super) fn check_disk(family: &Family, store: &dyn Store) -> Result<()> {
+    if could_start(family, store)? {
+        return Ok(());
+    }
+    let what = format!(
+        "a backup for an encrypted system of {name}. What it would be written to is no disk with partitions, or has the boot loader \
+         of another program than {name}",
+        name = family.name
+    );
+    Err(Error::new(ErrorKind::NotThisFormat(what))
+        .hint("Give the whole disk. If its partition table is gone, bring that back first."))
+}
+
+/// Where the header of a system is in a file, in bytes, if the file can only be the backup of one or the image of a rescue disk.
+pub(super) fn in_backup(family: &Family, file: &dyn Store) -> Result<Option<u64>> {
+    if file.len() == header::SIZE as u64 {
+        return Ok(Some(0));
+    }
+    let at = ON_RESCUE_DISK + HEADER_AT;
+    if file.len() < at + header::SIZE as u64 {
+        return Ok(None);
+    }
+    let (record_at, expected) = BOOT_RECORD;
+    let mut record = [0; 30];
+    file.read_at(record_at, &mut record)?;
+    let mut start = [0; 512];
+    file.read_at(ON_RESCUE_DISK, &mut start)?;
+    Ok((record == *expected && loader(&start) == Some(family.name)).then_some(at))
+}
+
+/// Whether the end of what the header calls encrypted is in the clear. What a solid-state disk shows of sectors that were
+/// given up is neither.
+pub(super) fn ends_in_the_clear(store: &dyn Store, opened: &Opened) -> Result<bool> {
+    let encrypted = header::encrypted_size(&opened.found.plain).min(opened.data.len);
+    let len = encrypted.min(LOOKED_AT * UNIT);
+    let mut bytes = vec![0; len as usize];
+    store.read_at(opened.data.start + encrypted - len, &mut bytes)?;
+    let clear = |sector: &&[u8]| !magic::looks_random(sector) && sector.iter().any(|byte| *byte != sector[0]);
+    Ok(bytes.chunks(UNIT as usize).filter(clear).count() as u64 > len / UNIT / 8)
+}
+
+/// Refuses what the boot loader of the disk `store` could not open the system with.
+///
+/// # Errors
+/// `Misuse` for keyfiles, for a passphrase that cannot be typed there, and for a PIM that it has no room for or does not ask
+/// for; `Unsupported` for another key derivation, `changed`.
+pub(super) fn check_bootable(
+    store: &dyn Store,
+    credentials: &[Credential],
+    changed: Option<&Kdf>,
+    pim: Option<u32>,
+) -> Result<()> {
+    if let Some(kdf) = changed {
+        // As in VeraCrypt 1.26 (Common/BootEncryption.cpp, `ChangePassword`).
+        return Err(Error::unsupported(format!("{} instead of the hash that the system's header has", kdf.name))
+            .hint("A boot loader knows one, and has to be replaced with it: decrypt and encrypt the system anew."));
+    }
+    let start = boot_sector(store)?;
+    for credential in credentials {
+        match credential {
+            Credential::Keyfile(_) => return Err(Error::misuse("boot loaders know no keyfiles")),
+            Credential::Passphrase(text) => check_typed(text, loader(&start).is_some())?,
+            _ => {}
+        }
+    }
+    let pim = pim.unwrap_or(0);
+    if pim > PIM_MAX {
+        return Err(Error::misuse(format!("the PIM {pim} is too large: {PIM_MAX} is the largest of a system")));
+    }
+    let stored = u32::from(u16::from_le_bytes([start[STORED_PIM], start[STORED_PIM + 1]]));
+    let takes_stored = loader(&start) == Some("VeraCrypt") && start[USER_FLAGS] & FLAG_STORED_PIM != 0;
+    if takes_stored && stored != pim {
+        return Err(Error::misuse(format!(
+            "the boot loader does not ask for the PIM: it takes {stored}, which is in the boot sector, and with {pim} the system \
+             would not start"
+        ))
+        .hint("Change the PIM in VeraCrypt, or let its boot loader ask for it first."));
+    }
+    Ok(())
+}
+
+/// Refuses a passphrase that the boot loader would not take: it knows the printable characters of ASCII alone (VeraCrypt,
+/// Common/Password.c, `CheckPasswordCharEncoding`; Boot/Windows/BootMain.cpp, `AskPassword`).
+fn check_typed(passphrase: &[u8], by_bios: bool) -> Result<()> {
+    if !passphrase.iter().all(|byte| (0x20..0x7f).contains(byte)) {
+        return Err(Error::misuse("the passphrase of a system can have printable characters of ASCII only")
+            .hint("It is typed on an American keyboard when the computer starts."));
+    }
+    if by_bios && passphrase.len() > PASSWORD_MAX {
+        return Err(Error::misuse(format!(
+            "the passphrase has {} characters; the boot loader takes at most {PASSWORD_MAX}",
+            passphrase.len()
+        )));
+    }
+    Ok(())
 }
 
 /// Whose boot loader a boot sector belongs to.
@@ -151,8 +285,7 @@ mod tests {
     use super::super::suites::{Mode, SharedKeys};
     use super::super::{TRUECRYPT, VERACRYPT};
     use super::*;
-    use crate::credential::Credential;
-    use crate::formats::{self, Format, Unlocked, partition};
+    use crate::formats::{self, Format, KeyslotEditor, NewCredential, Prepared, RestoreFrom, Unlocked, partition};
     use crate::store::MemoryStore;
     use crate::volume::Volume;
 
@@ -434,6 +567,277 @@ mod tests {
             assert!(unlocked.layout.segments().iter().all(|s| s.writable));
             assert!(plaintext(unlocked, store) == clear[start * MIB..][..MIB], "partition {number}");
         }
+    }
+
+    fn editor(family: &'static Family) -> &'static dyn KeyslotEditor {
+        family.editor().expect("there is one")
+    }
+
+    fn passphrase(text: &str) -> [Credential; 1] {
+        [Credential::Passphrase(Secret::copy_from(text.as_bytes()))]
+    }
+
+    fn changed(system: &System, store: &dyn Store, to: &NewCredential<'_>) -> Result<Prepared> {
+        let old = pw();
+        editor(system.family).change(store, &system.hints(&old), to)
+    }
+
+    fn to(credentials: &[Credential]) -> NewCredential<'_> {
+        NewCredential { credentials, hash: None, pim: None, ..NewCredential::default() }
+    }
+
+    /// What `credentials` open of the disk.
+    fn opened_with(system: &System, disk: &[u8], credentials: &[Credential]) -> Result<Vec<u8>> {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(disk.to_vec()));
+        let (_, header) = formats::open(&store, Some(system.family.name))?;
+        Ok(plaintext(header.unlock(&system.hints(credentials))?, store))
+    }
+
+    /// The plaintext of a disk, but for sector 62.
+    fn without_header(mut plain: Vec<u8>) -> Vec<u8> {
+        plain[HEADER_AT as usize..][..512].fill(0);
+        plain
+    }
+
+    fn sectors_changed(a: &[u8], b: &[u8]) -> Vec<usize> {
+        a.chunks(512).zip(b.chunks(512)).enumerate().filter(|(_, (a, b))| a != b).map(|(i, _)| i).collect()
+    }
+
+    fn misuse<T>(result: Result<T>) -> String {
+        match result.err().expect("it is refused") {
+            Error { kind: ErrorKind::Misuse(what), .. } => what,
+            other => panic!("{other}"),
+        }
+    }
+
+    /// A disk whose first partition, which is encrypted, begins with something that is no noise.
+    fn sensible_disk() -> Option<Vec<u8>> {
+        let mut clear = disk()?;
+        clear[MIB..][..4096].fill(0x42);
+        Some(clear)
+    }
+
+    #[test]
+    fn what_the_boot_loader_could_not_open_the_system_with_is_refused() {
+        let Some(clear) = disk() else { return };
+        let system = System::new(&VERACRYPT, "SHA-256", "AES", MIB, MIB);
+        let mut disk = clear;
+        system.encrypt(&mut disk);
+        let refused = |disk: &[u8], new: &NewCredential<'_>| {
+            let store = MemoryStore::new(disk.to_vec());
+            let result = changed(&system, &store, new).map(|_| ());
+            assert!(store.to_vec() == disk);
+            result
+        };
+        let keyfile =
+            [Credential::Passphrase(Secret::copy_from(b"pw")), Credential::Keyfile(Secret::copy_from(b"keyfile"))];
+        assert!(misuse(refused(&disk, &to(&keyfile))).contains("keyfiles"));
+        for text in ["pässword", "tab\there", "\u{7f}"] {
+            assert!(misuse(refused(&disk, &to(&passphrase(text)))).contains("ASCII"), "{text}");
+        }
+        let long = passphrase(&"a".repeat(65));
+        refused(&disk, &to(&long)).expect("no boot loader for a BIOS is on it");
+        let new = passphrase("twenty characters, or more");
+        let other_hash = refused(&disk, &NewCredential { hash: Some("SHA-512"), ..to(&new) }).expect_err("refused");
+        assert!(matches!(other_hash.kind, ErrorKind::Unsupported { .. }), "{other_hash}");
+        refused(&disk, &NewCredential { hash: Some("SHA-256"), ..to(&new) }).expect("the one that it has");
+        assert!(misuse(refused(&disk, &NewCredential { pim: Some(65_536), ..to(&new) })).contains("65535"));
+        // A short passphrase takes as many iterations as usual: those of a system come to a PIM of 98.
+        let short = passphrase("short");
+        assert!(misuse(refused(&disk, &NewCredential { pim: Some(97), ..to(&short) })).contains("too cheap"));
+        refused(&disk, &NewCredential { pim: Some(98), ..to(&short) }).expect("as usual");
+
+        disk[6..][..22].copy_from_slice(b" VeraCrypt Boot Loader");
+        assert!(misuse(refused(&disk, &to(&long))).contains("at most 64"));
+        refused(&disk, &NewCredential { pim: Some(3), ..to(&new) }).expect("it asks for the PIM");
+        disk[USER_FLAGS] = FLAG_STORED_PIM;
+        refused(&disk, &to(&new)).expect("no PIM as before");
+        let stored = misuse(refused(&disk, &NewCredential { pim: Some(3), ..to(&new) }));
+        assert!(stored.contains("does not ask for the PIM"), "{stored}");
+        disk[STORED_PIM..][..2].copy_from_slice(&3u16.to_le_bytes());
+        refused(&disk, &NewCredential { pim: Some(3), ..to(&new) }).expect("the PIM that it takes");
+    }
+
+    #[test]
+    fn a_change_leaves_the_border_and_the_flags_as_they_are() {
+        let Some(clear) = disk() else { return };
+        let system = System { encrypted: MIB / 2, ..System::new(&TRUECRYPT, "RIPEMD-160", "AES", MIB, MIB) };
+        let mut disk = clear;
+        system.encrypt(&mut disk);
+        let (store, new) = (MemoryStore::new(disk.clone()), passphrase("new"));
+        changed(&system, &store, &to(&new)).expect("a change").edit.carry_out(&store).expect("it is written");
+        assert_eq!(sectors_changed(&disk, &store.to_vec()), [62]);
+        let plain = opened_with(&system, &disk, &pw()).expect("it opens");
+        let now = opened_with(&system, &store.to_vec(), &new).expect("it opens");
+        assert!(without_header(now) == without_header(plain));
+        assert!(opened_with(&system, &store.to_vec(), &pw()).is_err());
+    }
+
+    #[test]
+    fn a_system_gets_a_pim_and_keeps_its_fewer_iterations() {
+        let Some(clear) = disk() else { return };
+        let system = System::new(&VERACRYPT, "SHA-256", "AES", MIB, MIB);
+        let mut disk = clear;
+        system.encrypt(&mut disk);
+        let store = MemoryStore::new(disk.clone());
+        let new = passphrase("twenty characters, or more");
+        let prepared = changed(&system, &store, &NewCredential { pim: Some(3), ..to(&new) }).expect("a change");
+        prepared.edit.carry_out(&store).expect("it is written");
+        let store: Arc<dyn Store> = Arc::new(store);
+        let (_, header) = formats::open(&store, Some("VeraCrypt")).expect("a system");
+        let unlocked = header.unlock(&Unlock { pim: Some(3), ..system.hints(&new) }).expect("it opens");
+        assert_eq!((unlocked.facts.iterations, unlocked.facts.pim), (3 * 2048, Some(3)));
+    }
+
+    #[test]
+    fn a_header_is_saved_and_brought_back_from_a_file_and_from_a_rescue_disk() {
+        let Some(clear) = sensible_disk() else { return };
+        let system = System::new(&TRUECRYPT, "RIPEMD-160", "AES", MIB, MIB);
+        let mut disk = clear;
+        disk[6..][..22].copy_from_slice(b" TrueCrypt Boot Loader");
+        system.encrypt(&mut disk);
+        let (credentials, editor) = (pw(), editor(system.family));
+        let with = system.hints(&credentials);
+        let saved = editor.back_up(&MemoryStore::new(disk.clone()), &with, None).expect("a backup");
+        assert_eq!((saved.bytes.len(), &saved.headers[..]), (512, &["system"][..]));
+        let header = &disk[HEADER_AT as usize..][..512];
+        assert_ne!(saved.bytes[..64], header[..64], "it has a salt of its own");
+        // As BootEncryption.cpp, `CreateRescueIsoImage`, makes it, with the header as it is.
+        let mut rescue = vec![0; 1_835_008];
+        rescue[0x8000..][..7].copy_from_slice(b"\x01CD001\x01");
+        rescue[0x8801..][..29].copy_from_slice(b"CD001\x01EL TORITO SPECIFICATION");
+        rescue[0xd000..][..512].copy_from_slice(&disk[..512]);
+        rescue[0xd000 + 62 * 512..][..512].copy_from_slice(header);
+
+        let plain = without_header(opened_with(&system, &disk, &credentials).expect("it opens"));
+        for file in [&saved.bytes, &rescue] {
+            let mut wiped = disk.clone();
+            wiped[HEADER_AT as usize..][..512].fill(0);
+            let store = MemoryStore::new(wiped.clone());
+            let from = MemoryStore::new(file.clone());
+            let prepared = editor.restore(&store, RestoreFrom::Backup(&from), &with, false).expect("it belongs there");
+            assert!(!prepared.warnings.iter().any(|w| w.what.contains("there is")), "{:?}", prepared.warnings);
+            assert!(store.to_vec() == wiped, "preparing writes nothing");
+            prepared.edit.carry_out(&store).expect("it is written");
+            assert_eq!(sectors_changed(&wiped, &store.to_vec()), [62]);
+            let now = opened_with(&system, &store.to_vec(), &credentials).expect("it opens");
+            assert!(without_header(now) == plain);
+        }
+        // Of another program, or with another password.
+        let store = MemoryStore::new(disk.clone());
+        let from = MemoryStore::new(rescue.clone());
+        let other = VERACRYPT.editor().expect("there is one");
+        let error = other.restore(&store, RestoreFrom::Backup(&from), &Unlock::with(&credentials), false);
+        assert!(matches!(error.expect_err("it is TrueCrypt's").kind, ErrorKind::NotThisFormat(_)));
+        let wrong = passphrase("wrong");
+        let error = editor.restore(&store, RestoreFrom::Backup(&from), &system.hints(&wrong), true);
+        assert!(matches!(error.expect_err("nothing opens").kind, ErrorKind::WrongCredential(_)));
+        // What is no disk gets no header of a system.
+        for no_disk in [vec![0; 5], vec![0; 512], vec![0; 8 * MIB], noise(8 * MIB, 1)] {
+            let store = MemoryStore::new(no_disk);
+            let error = editor.restore(&store, RestoreFrom::Backup(&from), &with, true).expect_err("it is refused");
+            assert!(matches!(error.kind, ErrorKind::NotThisFormat(_)), "{error}");
+        }
+        rescue.truncate(0xd000 + 63 * 512 - 1);
+        let error = editor.restore(&store, RestoreFrom::Backup(&MemoryStore::new(rescue)), &with, true);
+        assert!(matches!(error.expect_err("cut short").kind, ErrorKind::NotThisFormat(_)));
+    }
+
+    /// The first rescue disk says that all is encrypted, before anything is.
+    #[test]
+    fn a_backup_that_moves_the_border_is_refused() {
+        let Some(mut clear) = sensible_disk() else { return };
+        clear[2 * MIB - 65_536..2 * MIB].fill(b'x');
+        clear[2 * MIB - 65_536..2 * MIB].iter_mut().step_by(3).for_each(|byte| *byte = b'y');
+        let part = System { encrypted: MIB / 2, ..System::new(&TRUECRYPT, "RIPEMD-160", "AES", MIB, MIB) };
+        let (mut disk, mut first) = (clear.clone(), clear.clone());
+        part.encrypt(&mut disk);
+        System { encrypted: MIB, ..part }.encrypt(&mut first);
+        let file = MemoryStore::new(first[HEADER_AT as usize..][..512].to_vec());
+        let (credentials, editor) = (pw(), editor(&TRUECRYPT));
+        let restored = |disk: &[u8], file: &MemoryStore, unproven| {
+            let store = MemoryStore::new(disk.to_vec());
+            let from = RestoreFrom::Backup(file);
+            editor.restore(&store, from, &part.hints(&credentials), unproven)
+        };
+        let what = misuse(restored(&disk, &file, false));
+        assert!(what.contains("524288 bytes are encrypted, that in the backup 1048576"), "{what}");
+        restored(&disk, &file, true).expect("forced");
+        let mut wiped = disk.clone();
+        wiped[HEADER_AT as usize..][..512].fill(0);
+        let what = misuse(restored(&wiped, &file, false));
+        assert!(what.contains("the end of that is in the clear"), "{what}");
+        restored(&wiped, &file, true).expect("forced");
+        let right = MemoryStore::new(disk[HEADER_AT as usize..][..512].to_vec());
+        restored(&wiped, &right, false).expect("it is right");
+        // The same header, and that of another disk.
+        restored(&disk, &right, false).expect("it is right");
+        let mut other = clear;
+        other[MIB..2 * MIB].copy_from_slice(&noise(MIB, 99));
+        assert!(misuse(restored(&other, &right, false)).contains("nothing shows"));
+    }
+
+    #[test]
+    fn a_system_is_verified() {
+        let Some(clear) = disk() else { return };
+        let system = System { encrypted: MIB / 2, ..System::new(&TRUECRYPT, "RIPEMD-160", "AES", MIB, MIB) };
+        let mut disk = clear;
+        system.encrypt(&mut disk);
+        let credentials = pw();
+        let verified = |disk: &[u8]| {
+            let store = MemoryStore::new(disk.to_vec());
+            editor(&TRUECRYPT).verify(&store, &system.hints(&credentials)).expect("it opens")
+        };
+        let sound = verified(&disk);
+        assert!(!sound.damaged && sound.warnings.is_empty(), "{:?}", sound.warnings);
+        let copies: Vec<_> = sound.copies.iter().map(|copy| (copy.name, copy.at)).collect();
+        assert_eq!(copies, [("system", HEADER_AT)]);
+        assert_eq!((sound.areas.len(), sound.areas[0].sectors, sound.areas[0].not_random), (1, 1024, 0));
+        disk[MIB + 5 * 512..][..512].fill(0);
+        let trimmed = verified(&disk);
+        assert!(trimmed.warnings.iter().any(|w| w.what.contains("TRIM")), "{:?}", trimmed.warnings);
+    }
+
+    /// A header that was changed opens in cryptsetup with the new password, and with the old one no more.
+    #[test]
+    fn cryptsetup_opens_a_system_whose_password_was_changed() {
+        let (Some(clear), Some(_)) = (disk(), tools::program("cryptsetup")) else { return };
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let expected = dir.path().join("plain");
+        std::fs::write(&expected, &clear[MIB..2 * MIB]).expect("the plaintext");
+        let mut script = String::from("set -ex\n");
+        let mut images = Vec::new();
+        for ((family, hash, pim), letter) in
+            [(&TRUECRYPT, "RIPEMD-160", None), (&VERACRYPT, "SHA-256", Some(2))].into_iter().zip('a'..)
+        {
+            let system = System::new(family, hash, "AES", MIB, MIB);
+            let mut disk = clear.clone();
+            system.encrypt(&mut disk);
+            let store = MemoryStore::new(disk);
+            let text = "twenty characters, or more";
+            let new = passphrase(text);
+            let prepared = changed(&system, &store, &NewCredential { pim, ..to(&new) }).expect("a change");
+            prepared.edit.carry_out(&store).expect("it is written");
+            let image = dir.path().join(letter.to_string());
+            std::fs::write(&image, store.to_vec()).expect("an image");
+            images.push(image);
+            let options = match pim {
+                Some(pim) => format!("--veracrypt-pim={pim}"),
+                None => "--disable-veracrypt".to_owned(),
+            };
+            let hash = hash.replace('-', "").to_lowercase();
+            let open = format!(
+                "cryptsetup tcryptOpen --tcrypt-system {options} --cipher aes --hash {hash} /dev/ubd{letter}1 x"
+            );
+            script += &format!(
+                "printf %s '{text}' | {open}\ncmp -n {MIB} /dev/mapper/x {}\ncryptsetup close x\n\
+                 if printf %s pw | {open}; then exit 9; fi\n",
+                expected.display()
+            );
+        }
+        let images: Vec<&Path> = images.iter().map(|i| &**i).collect();
+        let Some(done) = uml::run(&script, &images, 300) else { return };
+        assert_eq!(done.status, 0, "{}", done.output);
     }
 
     /// The kernel of user-mode Linux sees the partitions of a disk, as cryptsetup wants to.

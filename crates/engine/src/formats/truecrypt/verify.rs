@@ -2,7 +2,7 @@
 
 use super::editor::Opened;
 use super::suites::UNIT;
-use super::{Family, HEADER_GROUP, HeaderCopies, HeaderCopy, OLD_HEADER, header, magic};
+use super::{Family, HEADER_GROUP, HeaderCopies, HeaderCopy, OLD_HEADER, header, magic, positions};
 use crate::advice::Warning;
 use crate::credential::{HeaderChoice, Unlock};
 use crate::error::{ErrorKind, Result};
@@ -15,15 +15,18 @@ const SECTORS: u64 = 8192;
 /// The area that holds the data.
 const DATA: &str = "data area";
 
+/// What is encrypted of a system.
+const ENCRYPTED: &str = "encrypted part";
+
 pub(super) fn verify(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
-    let opened = Opened::of(family, store, &Unlock { header: HeaderChoice::Any, ..*with })?;
+    let opened = Opened::of_volume_or_system(family, store, &Unlock { header: HeaderChoice::Any, ..*with })?;
     let mut warnings = opened.warnings.clone();
     let copies = copies(family, store, &opened, with)?;
     let areas = areas(store, &opened)?;
     let damaged = is_damaged(&copies, opened.position.hidden);
     if opened.data_end() > store.len() {
         warnings.push(format!("The file is cut short: the data end at byte {}.", opened.data_end()).into());
-    } else if opened.found.fields.has_backups && opened.data_end() + HEADER_GROUP > store.len() {
+    } else if has_backup_areas(&opened) && opened.data_end() + HEADER_GROUP > store.len() {
         warnings.push("The file is cut short behind the data: it has no complete backup headers.".into());
     }
     warnings.extend(areas.iter().filter_map(what_shows).map(Warning::from));
@@ -37,17 +40,24 @@ pub(super) fn verify(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> R
     })
 }
 
+/// Whether there are header areas at the end of the store.
+fn has_backup_areas(opened: &Opened) -> bool {
+    opened.found.fields.has_backups && !opened.position.system
+}
+
 /// Every copy that volumes of this generation have, and whether it is a hidden volume's.
 fn copies(family: &Family, store: &dyn Store, opened: &Opened, with: &Unlock<'_>) -> Result<Vec<(bool, CopyReport)>> {
     let mut reports = Vec::new();
     let mut before: Vec<Opened> = Vec::new();
-    for position in family.positions {
+    let of_volumes = family.positions.iter().filter(|position| match opened.found.fields.has_backups {
+        true => !position.old || !position.hidden,
+        false => position.old,
+    });
+    let of_system = [&positions::SYSTEM];
+    let positions: Vec<_> = if opened.position.system { of_system.into() } else { of_volumes.collect() };
+    for position in positions {
         let Some(at) = position.in_store(store.len()) else { continue };
-        let of_this_generation = match opened.found.fields.has_backups {
-            true => !position.old || !position.hidden,
-            false => position.old,
-        };
-        if !of_this_generation || position.system || position.backup && at < opened.data_end() {
+        if position.backup && at < opened.data_end() {
             continue;
         }
         let mut bytes = [0; header::SIZE];
@@ -112,6 +122,11 @@ fn is_damaged(copies: &[(bool, CopyReport)], hidden: bool) -> bool {
 /// The areas that TrueCrypt fills with random bytes or ciphertext, and how random they look.
 fn areas(store: &dyn Store, opened: &Opened) -> Result<Vec<AreaReport>> {
     let len = store.len() / UNIT * UNIT;
+    if opened.position.system {
+        let encrypted = header::encrypted_size(&opened.found.plain).min(opened.data.len);
+        let start = opened.data.start.min(len);
+        return Ok(vec![looked_at(store, ENCRYPTED, start, (start + encrypted).min(len))?]);
+    }
     if !opened.found.fields.has_backups {
         return Ok(vec![looked_at(store, DATA, OLD_HEADER, len)?]);
     }
@@ -152,7 +167,9 @@ fn what_shows(area: &AreaReport) -> Option<String> {
         n if n == not_random => "all of them zeros".to_owned(),
         n => format!("{n} of them zeros"),
     };
-    let shows = if *name != DATA {
+    let shows = if *name == ENCRYPTED {
+        "A solid-state disk shows what its system gave up (TRIM) like this; all else was written past the encryption."
+    } else if *name != DATA {
         "Something was written over them: the header of a hidden volume, if there was one there, is gone."
     } else {
         "The volume was formatted quickly, or something was written over it: whoever sees the file can tell which parts have \
