@@ -21,6 +21,9 @@ use crate::verbs::folders;
 /// that a crash at any moment leaves one that opens, with the old password or the new one. The data and their key stay as
 /// they are. With the password of a hidden volume, that one's headers are changed and no others.
 ///
+/// Of an encrypted system it is the header in sector 62 of the disk, and nothing else is written. The passphrase, typed on an
+/// American keyboard when the computer starts, and the PIM have to be such as the boot loader takes. The hash stays.
+///
 /// Of a folder of eCryptfs in a home, its passphrase, which stays, is wrapped by a new login password.
 ///
 /// Whoever has an old copy of the header, such as a header backup, and knows the old password still opens the volume. Where

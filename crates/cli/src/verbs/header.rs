@@ -43,6 +43,8 @@ enum What {
 /// VeraCrypt, looks random, and will always open with the volume's present password: keep it as safe as the volume.
 /// Never overwrites a file.
 ///
+/// Of an encrypted system its header in sector 62 of the disk is saved, 512 bytes, as VeraCrypt has it on its rescue disks.
+///
 /// With --with-hidden the header of a hidden volume is saved too. Without, random bytes take its place.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -78,15 +80,19 @@ struct BackupArgs {
 /// The password is that which the header in the backup has. Whether the normal or the hidden volume's header is restored
 /// depends on which of them it opens. Nothing is written unless the header opens, fits the volume, and something shows that it
 /// belongs to it: the volume's own header, or data that decrypt to more than noise.
+///
+/// The header of an encrypted system is taken from such a backup, from `EFI/VeraCrypt/svh_bak` of a rescue disk for EFI, or from the
+/// image of a rescue disk for a BIOS. Its boot loader and partition table stay as they are.
 #[derive(clap::Args)]
 #[command(group = clap::ArgGroup::new("source").required(true), after_help = "Examples:
   claviger header restore --embedded old.tc
-  claviger header restore --from old.tc.header old.tc")]
+  claviger header restore --from old.tc.header old.tc
+  claviger header restore --from 'VeraCrypt Rescue Disk.iso' /dev/sda")]
 struct RestoreArgs {
     #[command(flatten)]
     open: OpenArgs,
 
-    /// A header backup
+    /// A header backup, or of an encrypted system the image of its rescue disk
     #[arg(long, value_name = "FILE", group = "source")]
     from: Option<PathBuf>,
 
@@ -236,7 +242,7 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     let warnings = advice::warn(&prepared.warnings);
     if !prepared.edit.steps.is_empty() {
         // What belongs in a partition would take the disk's table away.
-        let table = !matches!(partitions::read(&*store), Ok(None));
+        let table = reaches_table(&prepared) && !matches!(partitions::read(&*store), Ok(None));
         consent(args, path, &prepared, public, table)?;
         prepared.edit.carry_out(&*store).map_err(at)?;
         match public {
@@ -254,6 +260,11 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
         tried: !public,
     };
     output::print(&restored, args.json)
+}
+
+/// Whether something is written to where partition tables are: the boot sector, and of a GPT as many sectors as it has at least.
+fn reaches_table(prepared: &Prepared) -> bool {
+    prepared.hidden || prepared.edit.steps.iter().any(|step| step.at < 34 * 512)
 }
 
 /// As the format that is named, or as each that it could be of.

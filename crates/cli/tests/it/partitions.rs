@@ -133,3 +133,43 @@ fn a_damaged_partition_table_is_told() {
     assert!(text.contains("partition table: damaged: a header of revision"), "{text}");
     run(["info", "--password-file", &folder.password, "--partition", "2", &disk]).fails(4, &["damaged", "gdisk"]);
 }
+
+/// The disk of an encrypted system, which VeraCrypt made.
+fn system(folder: &Folder) -> Option<String> {
+    const NAME: &str = "tcrypt/sys_vc_1_mbr_part-sha256-xts-aes";
+    let (archive, tar) = (tools::sample("cryptsetup/images.tar.xz")?, tools::program("tar")?);
+    tools::run(Command::new(tar).arg("-xJf").arg(archive).arg("-C").arg(folder.path("")).arg(NAME));
+    Some(folder.str(NAME))
+}
+
+#[test]
+fn the_header_of_an_encrypted_system_is_changed_saved_and_restored() {
+    let folder = Folder::new();
+    let Some(disk) = system(&folder) else { return };
+    let (old, new) = (folder.str("old password"), folder.str("new password"));
+    fs::write(&old, "aaaaaaaaaaaa").expect("a password file");
+    fs::write(&new, "typed on an American keyboard").expect("a password file");
+    let (saved, before) = (folder.str("saved"), fs::read(&disk).expect("the disk"));
+    let changed = || -> Vec<usize> {
+        let after = fs::read(&disk).expect("the disk");
+        before.chunks(512).zip(after.chunks(512)).enumerate().filter(|(_, (a, b))| a != b).map(|(i, _)| i).collect()
+    };
+    let cheap = ["--hash", "SHA-256", "--cipher", "AES"];
+    let with = |verb: &[&str], password: &str, rest: &[&str]| {
+        run([verb, &cheap, &["--password-file", password], rest].concat())
+    };
+    with(&["header", "backup"], &old, &[&disk, &saved]).succeeds();
+    assert_eq!(fs::read(&saved).expect("a backup").len(), 512);
+    with(&["change", "--new-hash", "SHA-512", "--new-password-file", &new], &old, &[&disk]).fails(5, &["boot loader"]);
+    assert!(changed().is_empty());
+    let text = with(&["change", "--new-password-file", &new], &old, &[&disk]).succeeds();
+    assert!(text.err.contains("rescue disk"), "{}", text.err);
+    assert_eq!(changed(), [62]);
+    with(&["info", "--partition", "1"], &new, &[&disk]).succeeds();
+    with(&["info"], &old, &[&disk]).fails(2, &[]);
+    with(&["verify"], &new, &[&disk]).succeeds();
+    // With neither format nor table named: TrueCrypt's turn comes first.
+    with(&["header", "restore", "--yes", "--force", "--from", &saved], &old, &[&disk]).succeeds();
+    assert_eq!(changed(), [62]);
+    with(&["info", "--partition", "1"], &old, &[&disk]).succeeds();
+}

@@ -237,9 +237,10 @@ fn change(family: &Family, store: &dyn Store, with: &Unlock<'_>, new: &NewCreden
     }
     let Found { suite, mode, derivation, .. } = opened.found;
     let (of_system, new_pim) = (opened.position.system, new.pim.or(with.pim));
-    if of_system {
+    if opened.found.fields.boots {
         let changed = kdf.filter(|kdf| !std::ptr::eq(*kdf, derivation.kdf));
-        system::check_bootable(store, new.credentials, changed, new_pim)?;
+        let loader = if of_system { system::Loader::on(store)? } else { system::Loader::of_hidden() };
+        loader.check(new.credentials, changed, new_pim)?;
     }
     let derivation = match (kdf, new.pim) {
         (None, None) => derivation,

@@ -2,6 +2,7 @@
 
 use claviger_crypto::Secret;
 
+use super::positions::Position;
 use super::suites::UNIT;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -116,6 +117,8 @@ pub(super) struct Fields {
     pub data_start: u64,
     /// Bytes.
     pub sector_size: u32,
+    /// Whether a boot loader opens it: it is that of a system, hidden or not.
+    pub boots: bool,
 }
 
 /// Whether the trial was right: 1 in 2^32 wrong ones passes too, and then fails the checksums.
@@ -133,11 +136,11 @@ pub(super) fn encrypted_size(plain: &[u8]) -> u64 {
     be64(plain, ENCRYPTED_SIZE)
 }
 
-/// Reads a decrypted header that lies at the byte `at` of the store.
+/// Reads a decrypted header that lies at the byte `at` of the store, which is its `position`.
 ///
 /// # Errors
 /// `Malformed` if a checksum or a field is wrong, `Unsupported` if the header is newer than the program's or belongs to a system.
-pub(super) fn parse(plain: &[u8], at: u64, rules: &Rules) -> Result<Fields> {
+pub(super) fn parse(plain: &[u8], at: u64, position: &Position, rules: &Rules) -> Result<Fields> {
     let wrong = |field, offset: usize, what: String| {
         Error::new(ErrorKind::Malformed { field, offset: at + offset as u64, what })
     };
@@ -170,6 +173,10 @@ pub(super) fn parse(plain: &[u8], at: u64, rules: &Rules) -> Result<Fields> {
         let what = format!("{sector_size} bytes is no sector size");
         return Err(wrong("sector size", SECTOR_SIZE, what));
     }
+    // Where it lies tells what a header is of; the flag, which has a checksum since version 4, has to agree. A hidden system is
+    // a hidden volume with the flag (Boot/Windows/BootMain.cpp, `OpenVolume`).
+    let system = position.system;
+    let flag = version >= 4 && be32(plain, FLAGS) & FLAG_SYSTEM != 0;
     let fields = Fields {
         version,
         has_backups,
@@ -179,20 +186,19 @@ pub(super) fn parse(plain: &[u8], at: u64, rules: &Rules) -> Result<Fields> {
         volume_size: be64(plain, VOLUME_SIZE),
         data_start: be64(plain, DATA_START),
         sector_size,
+        boots: flag,
     };
     if !fields.hidden_size.is_multiple_of(UNIT) {
         let what = format!("{} bytes are not whole sectors", fields.hidden_size);
         return Err(wrong("size of the hidden volume", HIDDEN_SIZE, what));
     }
-    // Where it lies tells what a header is of; the flag, which has a checksum since version 4, has to agree.
-    let system = at == super::system::HEADER_AT;
     if system && (version < 4 || !has_backups) {
         return Err(Error::unsupported("a system that TrueCrypt 5 encrypted"));
     }
     if !has_backups {
         return Ok(fields);
     }
-    if (be32(plain, FLAGS) & FLAG_SYSTEM != 0) != system {
+    if flag != system && !(flag && position.hidden) {
         return Err(match system {
             true => {
                 wrong("flags", FLAGS, "the header is where that of a system is, but says that it is of none".into())
@@ -325,7 +331,14 @@ pub(super) fn make_system(plain: &mut [u8], flags: u32, encrypted: u64) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::positions;
     use super::*;
+
+    /// A header at `at`, which is of a system if it is where those are.
+    fn parse(plain: &[u8], at: u64, rules: &Rules) -> Result<Fields> {
+        let system = at == super::super::system::HEADER_AT;
+        super::parse(plain, at, if system { &positions::SYSTEM } else { &positions::VERACRYPT[0] }, rules)
+    }
 
     const START: u64 = 131_072;
     const DATA: Extent = Extent { start: START, size: 1 << 20, hidden: false };
@@ -354,8 +367,10 @@ mod tests {
     fn what_is_composed_is_read() {
         let plain = composed();
         assert!(has_magic(&plain[SALT..], &TRUECRYPT));
-        let Fields { version, has_backups, created, header_written, hidden_size, volume_size, data_start, sector_size } =
-            parse(&plain, 0, &TRUECRYPT).expect("a good header");
+        let fields = parse(&plain, 0, &TRUECRYPT).expect("a good header");
+        let Fields { version, has_backups, created, header_written, hidden_size, .. } = fields;
+        let Fields { volume_size, data_start, sector_size, boots, .. } = fields;
+        assert!(!boots);
         assert_eq!((version, has_backups, sector_size), (5, true, 512));
         assert_eq!((created, header_written, hidden_size), (None, None, 0));
         assert_eq!((volume_size, data_start), (1 << 20, START));

@@ -612,7 +612,9 @@ pub(crate) fn fuzz_header(bytes: &[u8]) {
     header::seal_checksums(&mut plain);
     for rules in [&header::TRUECRYPT, &header::VERACRYPT] {
         let _ = header::has_magic(&plain[header::SALT..], rules);
-        let _ = header::parse(&plain, 0, rules);
+        for position in positions::TRUECRYPT.iter().chain([&positions::SYSTEM]) {
+            let _ = header::parse(&plain, 0, position, rules);
+        }
         let _ = header::encrypted_size(&plain);
     }
 }

@@ -3,6 +3,12 @@
 //!
 //! Facts: 7.1a, Boot/Windows/BootDefs.h, Common/Volumes.c and Driver/DriveFilter.c, `MountDrive`; VeraCrypt 1.26, the same.
 //! The image `sys_vc_1_mbr_part` of cryptsetup proves them for VeraCrypt.
+//!
+//! A hidden system is a hidden volume in the partition behind that of the system that starts beside it, the decoy: its header is
+//! where that of any hidden volume is, derived as a volume's, with the flag of systems; its sectors are numbered from the
+//! beginning of its own partition, as a hidden volume's are (Boot/Windows/BootMain.cpp, `OpenVolume` and `MountVolume`;
+//! Driver/DriveFilter.c, `MountDrive`, where `RemappedAreaDataUnitOffset` comes to the same). So it opens as the volume of that
+//! partition, is protected when the outer volume there is written to, and needs nothing here but [`Loader::of_hidden`].
 
 use super::backup::LOOKED_AT;
 use super::editor::Opened;
@@ -161,60 +167,79 @@ pub(super) fn ends_in_the_clear(store: &dyn Store, opened: &Opened) -> Result<bo
     Ok(bytes.chunks(UNIT as usize).filter(clear).count() as u64 > len / UNIT / 8)
 }
 
-/// Refuses what the boot loader of the disk `store` could not open the system with.
-///
-/// # Errors
-/// `Misuse` for keyfiles, for a passphrase that cannot be typed there, and for a PIM that it has no room for or does not ask
-/// for; `Unsupported` for another key derivation, `changed`.
-pub(super) fn check_bootable(
-    store: &dyn Store,
-    credentials: &[Credential],
-    changed: Option<&Kdf>,
+/// What a system's boot loader takes.
+pub(super) struct Loader {
+    /// Whether it is one for a BIOS, which has room for short passphrases alone.
+    bios: bool,
+    /// The PIM that it takes without asking for one.
     pim: Option<u32>,
-) -> Result<()> {
-    if let Some(kdf) = changed {
-        // As in VeraCrypt 1.26 (Common/BootEncryption.cpp, `ChangePassword`).
-        return Err(Error::unsupported(format!("{} instead of the hash that the system's header has", kdf.name))
-            .hint("A boot loader knows one, and has to be replaced with it: decrypt and encrypt the system anew."));
-    }
-    let start = boot_sector(store)?;
-    for credential in credentials {
-        match credential {
-            Credential::Keyfile(_) => return Err(Error::misuse("boot loaders know no keyfiles")),
-            Credential::Passphrase(text) => check_typed(text, loader(&start).is_some())?,
-            _ => {}
-        }
-    }
-    let pim = pim.unwrap_or(0);
-    if pim > PIM_MAX {
-        return Err(Error::misuse(format!("the PIM {pim} is too large: {PIM_MAX} is the largest of a system")));
-    }
-    let stored = u32::from(u16::from_le_bytes([start[STORED_PIM], start[STORED_PIM + 1]]));
-    let takes_stored = loader(&start) == Some("VeraCrypt") && start[USER_FLAGS] & FLAG_STORED_PIM != 0;
-    if takes_stored && stored != pim {
-        return Err(Error::misuse(format!(
-            "the boot loader does not ask for the PIM: it takes {stored}, which is in the boot sector, and with {pim} the system \
-             would not start"
-        ))
-        .hint("Change the PIM in VeraCrypt, or let its boot loader ask for it first."));
-    }
-    Ok(())
 }
 
-/// Refuses a passphrase that the boot loader would not take: it knows the printable characters of ASCII alone (VeraCrypt,
-/// Common/Password.c, `CheckPasswordCharEncoding`; Boot/Windows/BootMain.cpp, `AskPassword`).
-fn check_typed(passphrase: &[u8], by_bios: bool) -> Result<()> {
-    if !passphrase.iter().all(|byte| (0x20..0x7f).contains(byte)) {
-        return Err(Error::misuse("the passphrase of a system can have printable characters of ASCII only")
-            .hint("It is typed on an American keyboard when the computer starts."));
+impl Loader {
+    /// That of the disk `store`.
+    pub fn on(store: &dyn Store) -> Result<Self> {
+        let start = boot_sector(store)?;
+        let loader = loader(&start);
+        let takes_stored = loader == Some("VeraCrypt") && start[USER_FLAGS] & FLAG_STORED_PIM != 0;
+        let stored = u16::from_le_bytes([start[STORED_PIM], start[STORED_PIM + 1]]);
+        Ok(Self { bios: loader.is_some(), pim: takes_stored.then_some(stored.into()) })
     }
-    if by_bios && passphrase.len() > PASSWORD_MAX {
-        return Err(Error::misuse(format!(
-            "the passphrase has {} characters; the boot loader takes at most {PASSWORD_MAX}",
-            passphrase.len()
-        )));
+
+    /// That of a hidden system, which only a BIOS starts. It is on the disk around the partition, and what it does about the
+    /// PIM is not known.
+    pub fn of_hidden() -> Self {
+        Self { bios: true, pim: None }
     }
-    Ok(())
+
+    /// Refuses what it could not open its system with; `changed` is another key derivation than now.
+    ///
+    /// # Errors
+    /// `Misuse` for keyfiles, for a passphrase that cannot be typed there, and for a PIM that it has no room for or does not
+    /// ask for; `Unsupported` for another key derivation.
+    pub fn check(&self, credentials: &[Credential], changed: Option<&Kdf>, pim: Option<u32>) -> Result<()> {
+        if let Some(kdf) = changed {
+            // As in VeraCrypt 1.26 (Common/BootEncryption.cpp, `ChangePassword`).
+            return Err(Error::unsupported(format!("{} instead of the hash that the system's header has", kdf.name))
+                .hint(
+                    "A boot loader knows one, and has to be replaced with it: decrypt and encrypt the system anew.",
+                ));
+        }
+        for credential in credentials {
+            match credential {
+                Credential::Keyfile(_) => return Err(Error::misuse("boot loaders know no keyfiles")),
+                Credential::Passphrase(text) => self.check_typed(text)?,
+                _ => {}
+            }
+        }
+        let pim = pim.unwrap_or(0);
+        if pim > PIM_MAX {
+            return Err(Error::misuse(format!("the PIM {pim} is too large: {PIM_MAX} is the largest of a system")));
+        }
+        match self.pim.filter(|stored| *stored != pim) {
+            None => Ok(()),
+            Some(stored) => Err(Error::misuse(format!(
+                "the boot loader does not ask for the PIM: it takes {stored}, which is in the boot sector, and with {pim} the \
+                 system would not start"
+            ))
+            .hint("Change the PIM in VeraCrypt, or let its boot loader ask for it first.")),
+        }
+    }
+
+    /// Refuses a passphrase that it would not take: it knows the printable characters of ASCII alone (VeraCrypt,
+    /// Common/Password.c, `CheckPasswordCharEncoding`; Boot/Windows/BootMain.cpp, `AskPassword`).
+    fn check_typed(&self, passphrase: &[u8]) -> Result<()> {
+        if !passphrase.iter().all(|byte| (0x20..0x7f).contains(byte)) {
+            return Err(Error::misuse("the passphrase of a system can have printable characters of ASCII only")
+                .hint("It is typed on an American keyboard when the computer starts."));
+        }
+        if self.bios && passphrase.len() > PASSWORD_MAX {
+            return Err(Error::misuse(format!(
+                "the passphrase has {} characters; the boot loader takes at most {PASSWORD_MAX}",
+                passphrase.len()
+            )));
+        }
+        Ok(())
+    }
 }
 
 /// Whose boot loader a boot sector belongs to.
@@ -282,10 +307,13 @@ mod tests {
     use claviger_crypto::{Acceleration, Secret};
     use claviger_testkit::{tools, uml};
 
+    use super::super::seal::Seal;
     use super::super::suites::{Mode, SharedKeys};
     use super::super::{TRUECRYPT, VERACRYPT};
     use super::*;
+    use crate::credential::Protect;
     use crate::formats::{self, Format, KeyslotEditor, NewCredential, Prepared, RestoreFrom, Unlocked, partition};
+    use crate::spec::Spec;
     use crate::store::MemoryStore;
     use crate::volume::Volume;
 
@@ -796,6 +824,136 @@ mod tests {
         disk[MIB + 5 * 512..][..512].fill(0);
         let trimmed = verified(&disk);
         assert!(trimmed.warnings.iter().any(|w| w.what.contains("TRIM")), "{:?}", trimmed.warnings);
+    }
+
+    /// A hidden system in partition 2 of a disk whose partition 1 is the decoy, and the plaintext of both.
+    fn hidden_system(clear: &[u8], family: &'static Family, hash: &'static str) -> (Vec<u8>, Vec<u8>) {
+        let decoy = System::new(family, if family.name == "VeraCrypt" { "SHA-256" } else { hash }, "AES", MIB, MIB);
+        let mut disk = clear.to_vec();
+        decoy.encrypt(&mut disk);
+        let plain = [vec![0x42; 4096], noise(MIB / 2 - 4096, 21)].concat();
+        // Everything else of the outer volume is noise.
+        let partition = &mut disk[2 * MIB..3 * MIB];
+        let start = MIB - 2 * 65_536 - plain.len();
+        let suite = family.suites.iter().find(|s| s.name == "AES").expect("a suite");
+        let keys = noise(suite.key_len(Mode::Xts), 23);
+        let data = header::Extent { start: start as u64, size: plain.len() as u64, hidden: true };
+        let mut header = header::compose(family.rules, &[0; header::SALT], data, &keys);
+        header::make_system(&mut header, 1, plain.len() as u64);
+        let kdf = family.kdfs.iter().find(|k| k.name == hash).expect("a hash");
+        let derivation = kdf.derivation(None, false);
+        let seal = Seal { suite, mode: Mode::Xts, derivation, password: b"hidden", memory: None, cancelled: &|| false };
+        for at in [65_536, MIB - 65_536] {
+            partition[at..][..512].copy_from_slice(&seal.close(&header).expect("it is sealed"));
+        }
+        let mut data = plain.clone();
+        suite.data_cipher(Mode::Xts, &keys, Acceleration::On).encrypt(start as u64 / UNIT, &mut data);
+        partition[start..][..data.len()].copy_from_slice(&data);
+        (disk, plain)
+    }
+
+    #[test]
+    fn a_hidden_system_opens_as_the_hidden_volume_of_its_partition() {
+        let Some(clear) = disk() else { return };
+        let (before, plain) = hidden_system(&clear, &TRUECRYPT, "RIPEMD-160");
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(before.clone()));
+        let open = |text: &str, number| {
+            let credentials = passphrase(text);
+            let with = Unlock { hash: Some("RIPEMD-160"), cipher: Some("AES"), ..Unlock::with(&credentials) };
+            partition::open(&store, number, Some("TrueCrypt"), false).expect("a disk").unlock(&with)
+        };
+        let unlocked = open("hidden", 2).expect("it opens");
+        assert_eq!((&*unlocked.facts.header, unlocked.facts.hidden, unlocked.facts.iterations), ("hidden", true, 2000));
+        assert!(plaintext(unlocked, Arc::clone(&store)) == plain);
+        assert!(open("pw", 1).is_ok() && open("hidden", 1).is_err());
+        let error = open("pw", 2).err().expect("the decoy is another partition");
+        assert!(matches!(error.kind, ErrorKind::WrongCredential(_)), "{error}");
+        // Its writes stay in its partition, and in its place there.
+        let volume = Volume::new(Arc::clone(&store), open("hidden", 2).expect("it opens").layout);
+        volume.write_at(0, &mut [7; 4096]).expect("it can be written");
+        let mut after = vec![0; before.len()];
+        store.read_at(0, &mut after).expect("it can be read");
+        let first = (3 * MIB - 2 * 65_536 - plain.len()) / 512;
+        assert_eq!(sectors_changed(&before, &after), (first..first + 8).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_password_of_a_hidden_system_is_changed_in_both_headers_and_can_be_typed() {
+        let Some(clear) = disk() else { return };
+        let (disk, _) = hidden_system(&clear, &TRUECRYPT, "RIPEMD-160");
+        let partition = &disk[2 * MIB..3 * MIB];
+        let (old, new) = (passphrase("hidden"), passphrase("new"));
+        let with = Unlock { hash: Some("RIPEMD-160"), cipher: Some("AES"), ..Unlock::with(&old) };
+        let store = MemoryStore::new(partition.to_vec());
+        let change = |to: &NewCredential<'_>| editor(&TRUECRYPT).change(&store, &with, to);
+        assert!(misuse(change(&to(&passphrase("pässword")))).contains("ASCII"));
+        assert!(misuse(change(&to(&passphrase(&"a".repeat(65))))).contains("64"));
+        let hash = change(&NewCredential { hash: Some("SHA-512"), ..to(&new) }).expect_err("refused");
+        assert!(matches!(hash.kind, ErrorKind::Unsupported { .. }), "{hash}");
+        change(&to(&new)).expect("a change").edit.carry_out(&store).expect("it is written");
+        assert_eq!(sectors_changed(partition, &store.to_vec()), [128, 2048 - 128]);
+        // The flag of systems stays.
+        let store: Arc<dyn Store> = Arc::new(store);
+        let opened = Opened::of(&TRUECRYPT, &*store, &Unlock { credentials: &new, ..with }).expect("it opens");
+        assert!(opened.found.fields.boots && opened.position.hidden);
+    }
+
+    #[test]
+    fn a_hidden_system_is_protected_while_its_outer_volume_is_written_to() {
+        let Some(clear) = disk() else { return };
+        let (disk, plain) = hidden_system(&clear, &TRUECRYPT, "SHA-512");
+        let hidden = &disk[2 * MIB..3 * MIB];
+        // An outer volume around it: its headers, and what it has at the place of the hidden ones.
+        let outer = Arc::new(MemoryStore::new(hidden.to_vec()));
+        let spec = Spec { hash: Some("SHA-512"), quick: true, ..Spec::default() };
+        let credentials = passphrase("outer");
+        TRUECRYPT.create(&*outer, &spec, &credentials).expect("a volume");
+        let mut bytes = outer.to_vec();
+        for at in [65_536, MIB - 65_536] {
+            bytes[at..][..512].copy_from_slice(&hidden[at..][..512]);
+        }
+        let start = MIB - 2 * 65_536 - plain.len();
+        bytes[start..][..plain.len()].copy_from_slice(&hidden[start..][..plain.len()]);
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(bytes));
+        let inner = passphrase("hidden");
+        let protect = Some(Protect { credentials: &inner, hash: Some("SHA-512"), pim: None });
+        let with = Unlock { hash: Some("SHA-512"), cipher: Some("AES"), protect, ..Unlock::with(&credentials) };
+        let (_, header) = formats::open(&store, Some("TrueCrypt")).expect("a volume");
+        let volume = Volume::new(Arc::clone(&store), header.unlock(&with).expect("both open").layout);
+        volume.write_at(0, &mut [1; 512]).expect("in front of the hidden system");
+        volume.write_at((start - 131_072) as u64, &mut [1; 512]).expect_err("it would be damaged");
+        let with = Unlock { protect: None, credentials: &inner, ..with };
+        let (_, header) = formats::open(&store, Some("TrueCrypt")).expect("a volume");
+        assert!(plaintext(header.unlock(&with).expect("it opens"), store) == plain);
+    }
+
+    /// cryptsetup numbers the sectors of a hidden volume in a partition the same way.
+    #[test]
+    fn hidden_systems_that_are_made_here_open_in_cryptsetup() {
+        let (Some(clear), Some(_)) = (disk(), tools::program("cryptsetup")) else { return };
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let mut script = String::from("set -ex\n");
+        let mut images = Vec::new();
+        for ((family, hash, option), letter) in
+            [(&TRUECRYPT, "RIPEMD-160", "--disable-veracrypt"), (&VERACRYPT, "SHA-256", "--veracrypt")]
+                .into_iter()
+                .zip('a'..)
+        {
+            let (disk, plain) = hidden_system(&clear, family, hash);
+            let (image, expected) = (dir.path().join(letter.to_string()), dir.path().join(format!("{letter}.plain")));
+            std::fs::write(&image, disk).expect("an image");
+            std::fs::write(&expected, plain).expect("its plaintext");
+            images.push(image);
+            let hash = hash.replace('-', "").to_lowercase();
+            script += &format!(
+                "printf %s hidden | cryptsetup tcryptOpen --tcrypt-hidden {option} --cipher aes --hash {hash} /dev/ubd{letter}2 x\n\
+                 cmp /dev/mapper/x {}\ncryptsetup close x\n",
+                expected.display()
+            );
+        }
+        let images: Vec<&Path> = images.iter().map(|i| &**i).collect();
+        let Some(done) = uml::run(&script, &images, 300) else { return };
+        assert_eq!(done.status, 0, "{}", done.output);
     }
 
     /// A header that was changed opens in cryptsetup with the new password, and with the old one no more.

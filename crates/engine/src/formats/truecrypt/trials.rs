@@ -309,7 +309,7 @@ impl Search<'_> {
         }
         let mut plain = Secret::copy_from(&copy.bytes);
         suite.decrypt_header(mode, keys, &mut plain[header::SALT..]);
-        match header::parse(&plain, copy.at, self.plan.rules) {
+        match header::parse(&plain, copy.at, copy.position, self.plan.rules) {
             Ok(fields) => self.report(rank, Found { copy: rank, derivation, suite, mode, plain, fields }),
             Err(error) => {
                 let mut spoilt = lock(&self.spoilt);
