@@ -59,6 +59,57 @@ const MANNERS: &[Manner] = &[
     },
 ];
 
+/// How else a volume is made than with the ciphers that its format offers for new ones: as a study did it.
+struct Another {
+    format: &'static str,
+    /// What stands behind the format's name.
+    name: &'static str,
+    /// For people.
+    what: &'static str,
+    wish: &'static [&'static str],
+    /// In the place of the format's own.
+    manner: Option<&'static Manner>,
+}
+
+/// loop-AES with the one key that it derives from a passphrase, of the size that its `AES256` has.
+const ONE_KEY: Another = Another {
+    format: "loop-AES",
+    name: "one-key",
+    what: "aes, one key of 256 bits",
+    wish: &["--cipher", "aes", "--key-size", "256"],
+    manner: Some(&MANNER),
+};
+
+const OTHERS: &[Another] = &[
+    Another {
+        format: PLAIN,
+        name: "serpent-cbc-essiv",
+        what: "serpent-cbc-essiv:sha256",
+        wish: &["--cipher", "serpent-cbc-essiv:sha256"],
+        manner: None,
+    },
+    Another {
+        format: PLAIN,
+        name: "twofish-cbc-essiv",
+        what: "twofish-cbc-essiv:sha256",
+        wish: &["--cipher", "twofish-cbc-essiv:sha256"],
+        manner: None,
+    },
+    ONE_KEY,
+    Another {
+        name: "one-key-serpent",
+        what: "serpent, one key of 256 bits",
+        wish: &["--cipher", "serpent", "--key-size", "256"],
+        ..ONE_KEY
+    },
+    Another {
+        name: "one-key-twofish",
+        what: "twofish, one key of 256 bits",
+        wish: &["--cipher", "twofish", "--key-size", "256"],
+        ..ONE_KEY
+    },
+];
+
 /// How else a folder is encrypted than by default.
 struct Variant {
     format: &'static str,
@@ -99,12 +150,17 @@ fn encrypted(transport: Transport) -> impl Iterator<Item = Facility> {
         let ciphers = creator.choices().ciphers;
         let suites = ciphers.into_iter().enumerate().map(move |(i, cipher)| {
             let name = if i == 0 { name_of(format) } else { format!("{}:{cipher}", name_of(format)) };
-            suite(format, name, cipher, &["--cipher", cipher], transport)
+            suite(format, name, cipher, &["--cipher", cipher], None, transport)
         });
         let integrity = if format.takes().creating.contains(&Parameter::Integrity) { INTEGRITY } else { &[] };
+        let others = OTHERS.iter().filter(move |another| another.format == format.name()).map(move |another| {
+            let name = format!("{}:{}", name_of(format), another.name);
+            suite(format, name, another.what, another.wish, another.manner, transport)
+        });
+        let suites = suites.chain(others);
         suites.chain(integrity.iter().map(move |code| {
             let name = format!("{}:{code}", name_of(format));
-            suite(format, name, &format!("integrity by {code}"), &["--integrity", code], transport)
+            suite(format, name, &format!("integrity by {code}"), &["--integrity", code], None, transport)
         }))
     })
 }
@@ -120,8 +176,16 @@ fn creatable() -> impl Iterator<Item = (&'static dyn Format, &'static dyn Creato
     FORMATS.iter().filter_map(|format| Some((*format, format.creator()?)))
 }
 
-fn suite(format: &dyn Format, name: String, what: &str, wish: &[&str], transport: Transport) -> Facility {
-    let manner = MANNERS.iter().find(|manner| manner.format == format.name()).unwrap_or(&MANNER);
+fn suite(
+    format: &dyn Format,
+    name: String,
+    what: &str,
+    wish: &[&str],
+    manner: Option<&Manner>,
+    transport: Transport,
+) -> Facility {
+    let usual = || MANNERS.iter().find(|manner| manner.format == format.name()).unwrap_or(&MANNER);
+    let manner = manner.unwrap_or_else(usual);
     let named = ["--format", format.name()];
     // The store is there already: a file of the right size, or a device.
     let create = |more: &[&str]| {
@@ -288,6 +352,9 @@ mod tests {
         for format in by_passphrase() {
             let facility = all.iter().find(|f| f.name == folder_name(format, None)).expect("it is there");
             assert_eq!((facility.gives, facility.baseline.as_deref()), (Gives::Folder, Some(PLAIN_FILES)));
+        }
+        for another in OTHERS {
+            assert!(creatable().any(|(format, _)| format.name() == another.format), "{}", another.name);
         }
         for variant in VARIANTS {
             assert!(by_passphrase().any(|f| f.name() == variant.format), "{}", variant.format);

@@ -433,8 +433,16 @@ impl Study {
         let checked = self.conclusions.iter().flat_map(|c| &c.checks);
         let checked_facilities =
             checked.clone().flat_map(|check| [Some(&check.facility), check.against.as_ref()]).flatten();
+        let measured = |name: &String| {
+            let of_it = |own: &String| own == name || catalogue.find(own).is_ok_and(|f| f.baseline.as_ref() == Some(name));
+            self.facilities.iter().any(of_it)
+        };
         for name in self.facilities.iter().chain(named).chain(checked_facilities) {
             catalogue.find(name)?;
+            if !measured(name) {
+                let what = format!("a table or conclusion names {name}, which the study does not measure");
+                return Err(Error::misuse(what));
+            }
         }
         for Work { name, parameters } in &self.workloads {
             let found = workloads::all().find(|workload| workload.name() == name);
