@@ -70,14 +70,13 @@ fn inside(part: &Arc<dyn Store>) -> Result<Option<String>> {
 
 /// What has a name.
 fn named(seen: &super::Diagnosis) -> Option<String> {
-    let sure = || seen.formats.iter().find(|o| matches!(o.verdict, formats::Verdict::Yes(_)));
     if let Some(mark) = &seen.mark {
         return Some(mark.what.clone());
     }
     if let Some(found) = &seen.filesystem {
         return Some(found.kind.described().to_owned());
     }
-    if let Some(opinion) = sure() {
+    if let Some(opinion) = seen.formats.iter().find(|o| matches!(o.verdict, formats::Verdict::Yes(_))) {
         return Some(format!("a {} volume", opinion.format));
     }
     if !seen.partitions.is_empty() || seen.partition_trouble.is_some() {

@@ -77,10 +77,10 @@ fn section(level: &str, title: &str, paragraphs: impl Iterator<Item = String>) -
     format!("{level} {}\n\n{paragraphs}", escaped(title))
 }
 
-/// The rows that have a figure of ours, each with its unit: what is here, what that is less than without encryption, and the same of the
-/// study. What only the study has is counted.
+/// The rows that have a figure of ours, each with its unit: what is here, what that is less than without encryption, and the
+/// same of the study. What only the study has is counted.
 fn markdown_table(filled: &Filled<'_>) -> String {
-    let Extra { title, text, .. } = table(filled);
+    let (title, text) = words(filled);
     let ours = |cell: &&Cell<'_>| matches!(cell.here, Here::Figure { .. });
     let rows = once(filled.cells.iter().filter(ours).map(|cell| cell.row));
     let shown = |cell: &&Cell<'_>| rows.contains(&cell.row) && (ours(cell) || cell.theirs.is_some());
@@ -142,6 +142,15 @@ const COLUMNS: [&str; 9] =
     ["what", "with", "unit", "here", "95 %", "lost here %", "the study", "lost there %", "times"];
 
 fn table(filled: &Filled<'_>) -> Extra {
+    let (title, text) = words(filled);
+    let rows = filled.cells.iter().map(|cell| row(cell, scale(filled, cell)).to_vec()).collect();
+    let chart =
+        filled.table.chart.then(|| lines(&title, filled).unwrap_or_else(|| Chart::Bars(bar_chart(&title, filled))));
+    Extra { title, text, columns: COLUMNS.map(str::to_owned).to_vec(), rows, chart }
+}
+
+/// The title of a table, and what there is to say of it.
+fn words(filled: &Filled<'_>) -> (String, Vec<String>) {
     let number = &filled.table.number;
     let title =
         if number.is_empty() { filled.table.title.clone() } else { format!("{number}: {}", filled.table.title) };
@@ -149,11 +158,7 @@ fn table(filled: &Filled<'_>) -> Extra {
         Here::Missing(why) => Some(format!("Not measured here: {}: {why}", not_measured(filled, cell))),
         _ => None,
     });
-    let text = [format!("What differs: {}", filled.table.differs)].into_iter().chain(once(missing)).collect();
-    let rows = filled.cells.iter().map(|cell| row(cell, scale(filled, cell)).to_vec()).collect();
-    let chart =
-        filled.table.chart.then(|| lines(&title, filled).unwrap_or_else(|| Chart::Bars(bar_chart(&title, filled))));
-    Extra { title, text, columns: COLUMNS.map(str::to_owned).to_vec(), rows, chart }
+    (title, [format!("What differs: {}", filled.table.differs)].into_iter().chain(once(missing)).collect())
 }
 
 /// The facility of a cell without a figure, and the row where the facility has figures of others.

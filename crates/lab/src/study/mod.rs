@@ -434,7 +434,8 @@ impl Study {
         let checked_facilities =
             checked.clone().flat_map(|check| [Some(&check.facility), check.against.as_ref()]).flatten();
         let measured = |name: &String| {
-            let of_it = |own: &String| own == name || catalogue.find(own).is_ok_and(|f| f.baseline.as_ref() == Some(name));
+            let of_it =
+                |own: &String| own == name || catalogue.find(own).is_ok_and(|f| f.baseline.as_ref() == Some(name));
             self.facilities.iter().any(of_it)
         };
         for name in self.facilities.iter().chain(named).chain(checked_facilities) {

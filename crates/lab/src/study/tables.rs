@@ -16,6 +16,9 @@ const USER_MODE_LINUX: &str = "UML";
 const NO_MACHINE: &str =
     "This run was made in user-mode Linux, which shows whether something works, and not how fast it is.";
 
+/// Why a figure is missing where nothing else says so.
+const NONE: &str = "This run has no figure of it.";
+
 /// A table with what was measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Filled<'a> {
@@ -99,11 +102,10 @@ fn cell<'a>(
     let facility = column.facility.as_deref();
     let (here, measured) = match Meant::of(row, column) {
         None => (Here::Nothing, None),
-        Some(meant) => {
-            let found = found(run, summary, meant);
-            let shown = found.ok().and_then(|cell| shown(cell, row.show)).unzip();
-            (shown.0.unwrap_or_else(|| Here::Missing(why(run, meant))), shown.1)
-        }
+        Some(meant) => match found(run, summary, meant).and_then(|cell| shown(cell, row.show)) {
+            Ok((here, unit)) => (here, Some(unit)),
+            Err(why) => (Here::Missing(why), None),
+        },
     };
     let (theirs, printed) = published((study, run), table, row, column, measured).unzip();
     let nothing = here == Here::Nothing && theirs.is_none();
@@ -165,19 +167,21 @@ fn found<'a>(run: &Run, summary: &'a Summary, meant: Meant<'_>) -> Result<&'a su
     all.next().filter(|_| all.next().is_none()).ok_or_else(|| why(run, meant))
 }
 
-fn shown(cell: &summary::Cell, show: Show) -> Option<(Here, Unit)> {
+/// What of it the row shows.
+///
+/// # Errors
+/// Why there is none.
+fn shown(cell: &summary::Cell, show: Show) -> Result<(Here, Unit), String> {
     let (samples, of_loss) = (cell.samples.len(), cell.loss.as_ref().map(|l| l.loss));
     match show {
         Show::Figure => {
             let here = Here::Figure { median: cell.median, low: cell.low, high: cell.high, samples, loss: of_loss };
-            Some((here, cell.unit))
+            Ok((here, cell.unit))
         }
         Show::Processor => {
-            let seconds = cell.cpu_s_per_gb?;
-            Some((
-                Here::Figure { median: seconds, low: seconds, high: seconds, samples, loss: None },
-                Unit::CostSeconds,
-            ))
+            let seconds = cell.cpu_s_per_gb.ok_or(NONE)?;
+            let here = Here::Figure { median: seconds, low: seconds, high: seconds, samples, loss: None };
+            Ok((here, Unit::CostSeconds))
         }
     }
 }
@@ -185,9 +189,6 @@ fn shown(cell: &summary::Cell, show: Show) -> Option<(Here, Unit)> {
 /// Why there is no figure.
 fn why(run: &Run, meant: Meant<'_>) -> String {
     let Meant { workload, facility, .. } = meant;
-    if run.machine.cpu_model == USER_MODE_LINUX {
-        return NO_MACHINE.into();
-    }
     let of_facility = run.facilities.iter().find(|f| f.name == facility).and_then(|f| f.left_out.clone());
     let of_workload = run.workloads.iter().find(|w| w.name == workload).and_then(|w| w.left_out.clone());
     let pair = format!("{facility} is not measured with {workload}: ");
@@ -196,7 +197,7 @@ fn why(run: &Run, meant: Meant<'_>) -> String {
         |f: &&crate::run::Failure| f.facility == facility && f.workload.as_deref().is_none_or(|of| of == workload);
     let failure = run.failures.iter().find(failed).map(|f| format!("It failed: {}", f.error.replace('\n', " ")));
     let reason = of_facility.or(of_workload).or(of_pair).or(failure);
-    reason.unwrap_or_else(|| "This run has no figure of it.".into())
+    reason.unwrap_or_else(|| NONE.into())
 }
 
 /// What a conclusion comes to here.

@@ -49,17 +49,18 @@ enum Kind {
     Luks,
     Plain,
     LoopAes,
-    /// Plain, and a swap area is made of it each time (crypttab(5), `swap`).
-    Swap,
     /// Not one that this program opens.
     Other,
 }
+
+/// The option that a swap area is made of a plain volume each time (crypttab(5)).
+const SWAP: &str = "swap";
 
 /// Kinds that options name, of which the first in this order counts: a line may say `plain` and `swap`.
 const KINDS: &[(&str, Kind)] = &[
     ("bitlk", Kind::Other),
     ("tmp", Kind::Other),
-    ("swap", Kind::Swap),
+    (SWAP, Kind::Plain),
     ("tcrypt", Kind::TrueCrypt),
     ("luks", Kind::Luks),
     ("plain", Kind::Plain),
@@ -134,7 +135,7 @@ impl Entry {
             Kind::TrueCrypt if self.has("tcrypt-veracrypt") || self.has("veracrypt") => {}
             Kind::TrueCrypt => invocation.options.push("--format=TrueCrypt".into()),
             Kind::Luks => {}
-            Kind::Plain | Kind::Swap => invocation.options.push("--format=plain".into()),
+            Kind::Plain => invocation.options.push("--format=plain".into()),
             Kind::LoopAes => invocation.options.push("--format=loop-AES".into()),
             Kind::Other => {
                 return Err(Error::unsupported(format!("volumes of the kind {name} are not yet supported"))
@@ -142,9 +143,9 @@ impl Entry {
             }
         }
         invocation.random_key = self.has_random_key();
-        invocation.swap = kind == Kind::Swap;
+        invocation.swap = name == SWAP;
         match (kind, invocation.random_key) {
-            (Kind::Swap, false) => {
+            (_, false) if invocation.swap => {
                 return Err(Error::unsupported("a swap area whose key is not a random one")
                     .hint("Write /dev/urandom in the place of the key, or leave out the option swap."));
             }
@@ -221,9 +222,9 @@ impl Entry {
                 invocation.options.push(format!("--{name}={}", value()?));
             }
             // As much of it is read as the key is long (crypttab(5), `keyfile-size`).
-            ("keyfile-size", Kind::Plain | Kind::Swap) => {}
+            ("keyfile-size", Kind::Plain) => {}
             // A random key is what it is.
-            ("hash" | "keyfile-offset", Kind::Plain | Kind::Swap) if invocation.random_key => {}
+            ("hash" | "keyfile-offset", Kind::Plain) if invocation.random_key => {}
             ("hash", Kind::Plain) if invocation.key_is_file => {
                 if value()? != "plain" {
                     invocation.ignored.push(format!(
@@ -232,19 +233,13 @@ impl Entry {
                     ));
                 }
             }
-            ("cipher" | "hash", Kind::Plain | Kind::Swap | Kind::LoopAes) => {
+            ("cipher" | "hash", Kind::Plain | Kind::LoopAes) => {
                 invocation.options.push(format!("--{name}={}", value()?))
             }
-            ("size", Kind::Plain | Kind::Swap | Kind::LoopAes) => {
-                invocation.options.push(format!("--key-size={}", value()?))
-            }
-            ("offset", Kind::Plain | Kind::Swap | Kind::LoopAes) => {
-                invocation.options.push(format!("--data-offset={}s", value()?))
-            }
-            ("skip", Kind::Plain | Kind::Swap | Kind::LoopAes) => {
-                invocation.options.push(format!("--skip={}", value()?))
-            }
-            ("sector-size", Kind::Plain | Kind::Swap) => invocation.options.push(format!("--sector-size={}", value()?)),
+            ("size", Kind::Plain | Kind::LoopAes) => invocation.options.push(format!("--key-size={}", value()?)),
+            ("offset", Kind::Plain | Kind::LoopAes) => invocation.options.push(format!("--data-offset={}s", value()?)),
+            ("skip", Kind::Plain | Kind::LoopAes) => invocation.options.push(format!("--skip={}", value()?)),
+            ("sector-size", Kind::Plain) => invocation.options.push(format!("--sector-size={}", value()?)),
             ("itercountk", Kind::LoopAes) => invocation.options.push(format!("--itercountk={}", value()?)),
             _ => invocation.ignored.push(ignored()),
         }

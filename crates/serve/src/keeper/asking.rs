@@ -362,15 +362,14 @@ fn wake(request: &Request) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::RwLock;
 
     use claviger_engine::volume::kept::Keys;
     use claviger_engine::{Acceleration, Layout, Payload, Sectors, Segment, Specification};
 
     use super::super::keeping::Kept;
-    use super::super::shared_sys::{Lender, Shared};
+    use super::super::keeping::started;
+    use super::super::shared_sys::Lender;
     use super::*;
-    use crate::spin::Awake;
 
     const LEN: usize = 3 * SLOTS * PART + 512;
 
@@ -389,11 +388,7 @@ mod tests {
 
     /// A keeper in threads of this process, who asks it, and who lends its memory.
     fn keeper(layout: &Layout) -> (Arc<Kept>, Asking, Lender, UnixStream) {
-        let shared = Shared::create().expect("memory");
-        let other = Shared::open(shared.fd().try_clone_to_owned().expect("a descriptor")).expect("the same memory");
-        let keys = RwLock::new(Some(Keys::of(layout, true)));
-        let kept = Arc::new(Kept { shared, keys, awake: Awake::new() });
-        kept.start().expect("threads");
+        let (kept, other) = started(Keys::of(layout, true));
         let slots = Slots::new(other);
         let lender = slots.lender();
         let (socket, keepers) = UnixStream::pair().expect("a socket");

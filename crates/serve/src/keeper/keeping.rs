@@ -19,8 +19,8 @@ use crate::spin::{Awake, Running, Sleeping, Spinner};
 /// How long a thread looks for the next request before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Bytes that are copied, worked on and copied back at a time, where they cannot be worked on in place: they stay in the L1 cache, or nearly, and eight extents of eCryptfs,
-/// which are encrypted side by side, fit in.
+/// Bytes that are copied, worked on and copied back at a time, where they cannot be worked on in place: they stay in the L1
+/// cache, or nearly, and eight extents of eCryptfs, which are encrypted side by side, fit in.
 const PIECE: usize = 32 << 10;
 
 /// What the threads share.
@@ -100,25 +100,24 @@ impl Kept {
     /// Carries out what is asked. Each field is read once: what it says later counts for nothing.
     fn answer(&self, request: &Request, room: &mut [u8]) -> u32 {
         let order = request.order.load(Ordering::Acquire);
-        let encrypt = match order {
-            DECRYPT => false,
-            ENCRYPT => true,
-            _ if files::is_order(order) => false,
-            _ => return REFUSED,
-        };
+        let of_folder = files::is_order(order);
+        if !of_folder && order != DECRYPT && order != ENCRYPT {
+            return REFUSED;
+        }
         let (segment, len) = (request.segment.load(Ordering::Relaxed), request.len.load(Ordering::Relaxed) as usize);
         let (at, into) = (request.at.load(Ordering::Relaxed) as usize, request.into.load(Ordering::Relaxed));
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         let Some(keys) = &*keys else { return WIPED };
-        let left = DATA.saturating_sub(at);
-        if len > ROOM.min(left) {
+        let most = ROOM.min(DATA.saturating_sub(at));
+        if len > most {
             return REFUSED;
         }
-        if files::is_order(order) {
+        if of_folder {
             return self.of_folder(keys, [order, segment], at..at + len, room).map_or(REFUSED, |()| DONE);
         }
+        let encrypt = order == ENCRYPT;
         match keys.range(encrypt, segment, into, len) {
-            Ok(range) if fits(&range, len, ROOM.min(left), room.len()) => {
+            Ok(range) if fits(&range, len, most, room.len()) => {
                 self.carry_out(&range, encrypt, at..at + len, room).map_or_else(|sector| WRONG + sector, |()| DONE)
             }
             Ok(_) | Err(Refused) => REFUSED,
@@ -144,8 +143,8 @@ impl Kept {
         Ok(())
     }
 
-    /// Where the data are, or in memory of this process, piece by piece; the tags of all sectors lie behind the last one. The first sector whose tag is wrong
-    /// is the end: nothing of its piece gets out.
+    /// Where the data are, or in memory of this process, piece by piece; the tags of all sectors lie behind the last one. The
+    /// first sector whose tag is wrong is the end: nothing of its piece gets out.
     fn carry_out(&self, range: &KeyRange<'_>, encrypt: bool, data: Range<usize>, room: &mut [u8]) -> Result<(), u32> {
         if self.shared.carry_out(range, data.start, data.len()) {
             return Ok(());
@@ -171,10 +170,21 @@ impl Kept {
     }
 }
 
-/// Whether `len` bytes, and the tags of their sectors, are no more than `most`, and one sector has room in `room` bytes of this process.
+/// Whether `len` bytes, and the tags of their sectors, are no more than `most`, and one sector has room in `room` bytes of
+/// this process.
 fn fits(range: &KeyRange<'_>, len: usize, most: usize, room: usize) -> bool {
     let (sector, tag) = (range.sector_size(), range.tag_size());
     len + len / sector * tag <= most && sector + tag <= room
+}
+
+/// A keeper with its threads, and the other process's view of the memory.
+#[cfg(test)]
+pub(super) fn started(keys: Keys) -> (Arc<Kept>, Shared) {
+    let shared = Shared::create().expect("memory");
+    let other = Shared::open(shared.fd().try_clone_to_owned().expect("a descriptor")).expect("the same memory");
+    let kept = Arc::new(Kept { shared, keys: RwLock::new(Some(keys)), awake: Awake::new() });
+    kept.start().expect("threads");
+    (kept, other)
 }
 
 #[cfg(test)]
@@ -224,11 +234,7 @@ mod tests {
     }
 
     fn keeper_with(keys: Keys) -> (Arc<Kept>, Other) {
-        let shared = Shared::create().expect("memory");
-        let other = Shared::open(shared.fd().try_clone_to_owned().expect("a descriptor")).expect("the same memory");
-        let keys = RwLock::new(Some(keys));
-        let kept = Arc::new(Kept { shared, keys, awake: Awake::new() });
-        kept.start().expect("threads");
+        let (kept, other) = started(keys);
         (kept, Other(other, Cell::new(0)))
     }
 

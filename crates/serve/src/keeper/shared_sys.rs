@@ -16,6 +16,8 @@ use rustix::fs::{
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::aligned::Aligned;
+
 /// Slots: a thread of the keeper works for each.
 pub const SLOTS: usize = 16;
 
@@ -256,12 +258,11 @@ pub struct Lender {
 struct Lent(Vec<Range<usize>>);
 
 /// A page, in bytes: what is lent begins at one, and is given back by whole ones.
-const PAGE: usize = 4096;
 
 impl Lender {
     /// Zeroed memory of at least `len` bytes, from a page on. Nothing where there is not as much left.
     pub fn lend(&self, len: usize) -> Option<Room> {
-        let len = len.checked_next_multiple_of(PAGE)?;
+        let len = len.checked_next_multiple_of(Aligned::PAGE)?;
         let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
         let part = lent.0.iter_mut().find(|part| part.len() >= len)?;
         let at = part.start;
@@ -331,7 +332,7 @@ mod tests {
         let lender = slots.lender();
         let mut rooms: Vec<Room> = [1, 4096, 4097, 1 << 20].map(|len| lender.lend(len).expect("there is room")).into();
         for (n, room) in rooms.iter_mut().enumerate() {
-            assert!(room.as_ptr().addr().is_multiple_of(PAGE) && room.iter().all(|byte| *byte == 0));
+            assert!(room.as_ptr().addr().is_multiple_of(Aligned::PAGE) && room.iter().all(|byte| *byte == 0));
             assert!(slots.shared().position(room).is_some_and(|at| at >= SLOTS * ROOM));
             room.fill(n as u8 + 1);
         }
