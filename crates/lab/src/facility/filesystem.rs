@@ -1,4 +1,4 @@
-//! An ext4 file system on a file or device: what people put into an encrypted volume.
+//! A file system on a file or device: what people put into an encrypted volume.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,9 +8,47 @@ use claviger_serve::mount::LoopDevice;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
 
 use super::Step;
-use super::process::{Background, Runner, retry};
+use super::process::{self, Background, Runner, retry};
+use crate::program;
+
+/// The file systems that can be made. All but ext4 take root and the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The usual one.
+    Ext4,
+    /// XFS.
+    Xfs,
+    /// FAT32 with long names.
+    Vfat,
+}
+
+impl Kind {
+    /// As the kernel calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+            Self::Vfat => "vfat",
+        }
+    }
+
+    /// Why it cannot be made and mounted here, as a whole sentence. Of ext4 its user is told by what fails.
+    pub fn missing(self) -> Option<String> {
+        if self == Self::Ext4 {
+            return None;
+        }
+        if !geteuid().is_root() {
+            return Some("It requires root.".into());
+        }
+        let unknown = || format!("The kernel does not support the file system {}.", self.name());
+        let mkfs = format!("mkfs.{}", self.name());
+        program::missing(&[&mkfs]).or_else(|| (!process::kernel_mounts(self.name())).then(unknown))
+    }
+}
 
 /// A mounted file system. Dropped, it is taken down.
 pub struct Filesystem {
@@ -27,17 +65,17 @@ impl Filesystem {
     ///
     /// # Errors
     /// `Io` with what a program printed; `Cancelled`.
-    pub fn make(on: &Path, len: Option<u64>, dir: &Path, runner: &Runner) -> Result<Self> {
-        runner.run(&mkfs(on, len)?, dir)?;
-        Self::mount(on, dir, runner)
+    pub fn make(kind: Kind, on: &Path, len: Option<u64>, dir: &Path, runner: &Runner) -> Result<Self> {
+        runner.run(&mkfs(kind, on, len)?, dir)?;
+        Self::mount(kind, on, dir, runner)
     }
 
     /// Mounts the one in a file or block device on `dir`: as root by the kernel, through a loop device with direct I/O
-    /// if it is a file; else by fuse2fs.
+    /// if it is a file; else by fuse2fs, which only knows ext4.
     ///
     /// # Errors
     /// As [`Filesystem::make`].
-    pub fn mount(on: &Path, dir: &Path, runner: &Runner) -> Result<Self> {
+    pub fn mount(kind: Kind, on: &Path, dir: &Path, runner: &Runner) -> Result<Self> {
         fs::create_dir_all(dir).map_err(|e| Error::from(e).at(dir))?;
         let is_file = fs::metadata(on).map_err(|e| Error::from(e).at(on))?.is_file();
         let root = geteuid().is_root();
@@ -45,7 +83,7 @@ impl Filesystem {
         let mut made = Self { dir: dir.to_owned(), loop_device, program: None, mounted: false };
         if root {
             let device = made.loop_device.as_ref().map_or(on, LoopDevice::path);
-            let mounted = mount(device, dir, "ext4", MountFlags::NOSUID | MountFlags::NODEV, None);
+            let mounted = mount(device, dir, kind.name(), MountFlags::NOSUID | MountFlags::NODEV, None);
             mounted.map_err(|e| Error::from(std::io::Error::from(e)).at(device))?;
         } else {
             made.program = runner.run(&fuse2fs(on, dir)?, dir)?;
@@ -106,16 +144,24 @@ pub fn take_down(dir: &Path) -> Result<()> {
     }
 }
 
+const EXT4_AT_ONCE: &str = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+
 /// Everything is made at once: what the kernel would go on making in the background would be measured. Nothing is
 /// discarded: holes would be measured, too.
-fn mkfs(device: &Path, len: Option<u64>) -> Result<Step> {
-    let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
-    let blocks = len.map(|len| (len / 4096).to_string());
-    step(
-        ["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096", "-E", options, text(device)?]
-            .into_iter()
-            .chain(blocks.as_deref()),
-    )
+fn mkfs(kind: Kind, device: &Path, len: Option<u64>) -> Result<Step> {
+    const EXT4: &[&str] = &["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096", "-E", EXT4_AT_ONCE];
+    const XFS: &[&str] = &["mkfs.xfs", "-q", "-f", "-K"];
+    const VFAT: &[&str] = &["mkfs.vfat", "-F", "32", "-I"];
+    let device = text(device)?;
+    let in_units = |unit: u64| len.map(|len| (len / unit).to_string());
+    match kind {
+        Kind::Ext4 => step(EXT4.iter().copied().chain([device]).chain(in_units(4096).as_deref())),
+        Kind::Xfs => {
+            let size = len.map(|len| format!("size={}", len - len % 4096));
+            step(XFS.iter().copied().chain(size.iter().flat_map(|size| ["-d", size])).chain([device]))
+        }
+        Kind::Vfat => step(VFAT.iter().copied().chain([device]).chain(in_units(1024).as_deref())),
+    }
 }
 
 fn fuse2fs(image: &Path, dir: &Path) -> Result<Step> {

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::program;
 
 pub use catalogue::Catalogue;
+pub use filesystem::Kind;
 pub use ours::NBD;
 pub use scratch::{Scratch, tag, tidy};
 pub use surface::{Surface, Way};

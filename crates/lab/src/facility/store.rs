@@ -12,7 +12,7 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::Errno;
 
 use super::Stores;
-use super::filesystem::Filesystem;
+use super::filesystem::{Filesystem, Kind};
 use super::process::Runner;
 use crate::run::Backing;
 
@@ -85,7 +85,7 @@ impl Store {
         match (&self.device, self.kind) {
             (Some(device), Stores::Folder) => {
                 self.filesystem = None;
-                let made = Filesystem::make(device, None, &runner.dir.join("backing"), runner)?;
+                let made = Filesystem::make(Kind::Ext4, device, None, &runner.dir.join("backing"), runner)?;
                 fs::create_dir(made.dir().join("store"))?;
                 self.filesystem = Some(made);
             }
@@ -109,7 +109,7 @@ impl Store {
         let Some(device) = self.device.clone() else { return Ok(true) };
         let still_there = self.claim(&device)?;
         if still_there && self.kind == Stores::Folder && self.filesystem.is_none() {
-            self.filesystem = Some(Filesystem::mount(&device, &runner.dir.join("backing"), runner)?);
+            self.filesystem = Some(Filesystem::mount(Kind::Ext4, &device, &runner.dir.join("backing"), runner)?);
         }
         Ok(still_there)
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use claviger_engine::{Error, ErrorKind, Result, random};
 use claviger_serve::mount::mountinfo;
 
-use super::filesystem::{self, Filesystem};
+use super::filesystem::{self, Filesystem, Kind};
 use super::process::{Background, Left, READY, Runner, private_file, retry};
 use super::scratch::tag;
 use super::store::Store;
@@ -68,8 +68,8 @@ struct State {
     opened: bool,
     /// All of its bytes have been written.
     filled: bool,
-    /// A file system was made in its bytes, and nothing written over it since.
-    formatted: bool,
+    /// The file system that was made in its bytes, if nothing was written over it since.
+    formatted: Option<Kind>,
 }
 
 /// Which passphrase a facility is opened with.
@@ -248,7 +248,7 @@ impl Target {
         if let Some(filesystem) = self.filesystem.take() {
             filesystem.close().map_err(|e| self.named(e))?;
         }
-        self.state.formatted = false;
+        self.state.formatted = None;
         self.open()?;
         let opened = self.opened()?;
         let found = match self.facility.gives {
@@ -268,19 +268,32 @@ impl Target {
         Ok(surface)
     }
 
-    /// It as a folder: opened if need be. In a facility that gives bytes, an ext4 file system is made and mounted
-    /// unless that was done before; in a folder, the large file is removed that stood for bytes. The folder may hold
-    /// what the last workload left.
+    /// It as a folder with the usual file system: see [`Target::folder_of`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn folder(&mut self) -> Result<PathBuf> {
+        self.folder_of(Kind::Ext4)
+    }
+
+    /// It as a folder: opened if need be. In a facility that gives bytes, such a file system is made and mounted unless
+    /// that was done before; in a folder, which is as it is, the large file is removed that stood for bytes. The folder may
+    /// hold what the last workload left.
     ///
     /// # Errors
     /// As [`Target::create`]; `Unsupported` where bytes have no folder, such as over NBD.
-    pub fn folder(&mut self) -> Result<PathBuf> {
+    pub fn folder_of(&mut self, kind: Kind) -> Result<PathBuf> {
         if self.facility.gives == Gives::Nbd {
             let what = format!("files in {}: it is a socket for block devices", self.facility.name);
             return Err(Error::unsupported(what));
         }
         self.open()?;
         let opened = self.opened()?;
+        if self.state.formatted.is_some_and(|of| of != kind)
+            && let Some(other) = self.filesystem.take()
+        {
+            other.close().map_err(|e| self.named(e))?;
+        }
         let top = match (&self.filesystem, self.facility.gives) {
             (Some(filesystem), _) => filesystem.dir().to_owned(),
             (None, Gives::Folder) => {
@@ -291,12 +304,12 @@ impl Target {
             }
             (None, Gives::Bytes | Gives::Nbd) => {
                 let dir = self.dir.join("files");
-                let mounted = match self.state.formatted {
-                    true => Filesystem::mount(&opened, &dir, &self.runner),
-                    false => self.format(&opened, &dir),
+                let mounted = match self.state.formatted == Some(kind) {
+                    true => Filesystem::mount(kind, &opened, &dir, &self.runner),
+                    false => self.format(kind, &opened, &dir),
                 };
                 let mounted = mounted.map_err(|e| self.named(e))?;
-                self.state.formatted = true;
+                self.state.formatted = Some(kind);
                 self.filesystem.insert(mounted).dir().to_owned()
             }
         };
@@ -458,13 +471,14 @@ impl Target {
 
     /// Makes a file system in all bytes that there are, and mounts it on `dir`. They have been written before: some
     /// facilities are made by filling them, and others and the baseline would meet holes that those do not.
-    fn format(&mut self, opened: &Path, dir: &Path) -> Result<Filesystem> {
+    fn format(&mut self, kind: Kind, opened: &Path, dir: &Path) -> Result<Filesystem> {
+        self.state.formatted = None;
         let surface = Surface::of_file(opened, self.size)?;
         if !self.state.filled {
             self.fill(&surface)?;
             self.state.filled = true;
         }
-        Filesystem::make(opened, Some(surface.len), dir, &self.runner)
+        Filesystem::make(kind, opened, Some(surface.len), dir, &self.runner)
     }
 
     /// Writes all bytes once: reads are to meet what was written, and writes no holes.

@@ -15,12 +15,12 @@ use serde::{Deserialize, Serialize};
 
 pub use tables::{Cell, Conclusion as Judged, Filled, Here, conclusions, filled};
 
-use crate::facility::Catalogue;
+use crate::facility::{Catalogue, Kind};
 use crate::published::{self, Figure};
 use crate::run::Level;
 use crate::statistics::median;
 use crate::transfer::SECTOR;
-use crate::workloads;
+use crate::workloads::{self, filesystems::FILESYSTEMS};
 
 /// The studies that come with this program: their names and texts.
 const STUDIES: &[(&str, &str)] = &[
@@ -118,7 +118,7 @@ pub struct Parameters {
     /// Bytes of the files that it is done with, at full scale.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<u64>,
-    /// How many files, or trees of files, there are.
+    /// How many files, or trees of files, there are. Without files, Bonnie++ leaves out what it does with them; others have one at least.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// Whether characters are written and read one by one, too.
@@ -130,6 +130,15 @@ pub struct Parameters {
     /// Threads, each of these in turn; 0 is one for each processor.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<u32>,
+    /// File systems that it is done on, each of these in turn. Without any, the usual one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub filesystems: Vec<Kind>,
+    /// Whether each write is flushed before the next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub synchronous: Option<bool>,
+    /// Whether what is unpacked is compressed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compressed: Option<bool>,
 }
 
 /// What is written.
@@ -405,12 +414,15 @@ impl Study {
                 characters: _,
                 clients,
                 threads,
+                filesystems: _,
+                synchronous: _,
+                compressed: _,
             } = parameters;
             let sizes = blocks.iter().all(|block| *block > 0 && block.is_multiple_of(SECTOR) && *block <= 1 << 30);
             let seconds = seconds.is_none_or(|s| s > 0.0 && s <= 86400.0);
             let times = repetitions.is_none_or(|n| (1..=MOST_REPETITIONS).contains(&n));
             let files = files.iter().chain(size).all(|size| (1..=1 << 50).contains(size))
-                && count.is_none_or(|count| (1..=1 << 20).contains(&count))
+                && count.is_none_or(|count| count <= 1 << 20)
                 && clients.iter().all(|clients| (1..=10_000).contains(clients))
                 && threads.iter().all(|threads| *threads <= 4096);
             if !(sizes && seconds && times && files) {
@@ -505,7 +517,8 @@ impl Study {
 impl Parameters {
     /// The names of those that are set.
     fn given(&self) -> impl Iterator<Item = &'static str> {
-        let Self { size, blocks, seconds, repetitions, data, files, count, characters, clients, threads } = self;
+        let Self { size, blocks, seconds, repetitions, data, files, count, characters, clients, threads, .. } = self;
+        let Self { filesystems, synchronous, compressed, .. } = self;
         let all = [
             ("size", size.is_some()),
             ("blocks", !blocks.is_empty()),
@@ -517,6 +530,9 @@ impl Parameters {
             ("characters", characters.is_some()),
             ("clients", !clients.is_empty()),
             ("threads", !threads.is_empty()),
+            (FILESYSTEMS, !filesystems.is_empty()),
+            ("synchronous", synchronous.is_some()),
+            ("compressed", compressed.is_some()),
         ];
         all.into_iter().filter(|(_, given)| *given).map(|(name, _)| name)
     }

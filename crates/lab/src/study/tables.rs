@@ -8,6 +8,7 @@ use crate::report::percent;
 use crate::run::{Run, Unit};
 use crate::statistics::{self, Verdict};
 use crate::summary::{self, Summary};
+use crate::workloads::filesystems::not_done;
 
 /// The model of the processor, as user-mode Linux tells it.
 const USER_MODE_LINUX: &str = "UML";
@@ -188,11 +189,14 @@ fn shown(cell: &summary::Cell, show: Show) -> Result<(Here, Unit), String> {
 
 /// Why there is no figure.
 fn why(run: &Run, meant: Meant<'_>) -> String {
-    let Meant { workload, facility, .. } = meant;
+    let Meant { workload, series, facility, .. } = meant;
     let of_facility = run.facilities.iter().find(|f| f.name == facility).and_then(|f| f.left_out.clone());
     let of_workload = run.workloads.iter().find(|w| w.name == workload).and_then(|w| w.left_out.clone());
     let pair = format!("{facility} is not measured with {workload}: ");
-    let of_pair = run.notes.iter().find_map(|note| note.strip_prefix(&pair)).map(str::to_owned);
+    let filesystem = series.rsplit(", ").next().unwrap_or_default();
+    let starts = [pair, not_done(workload, filesystem, "")];
+    let of_pair = run.notes.iter().find_map(|note| starts.iter().find_map(|start| note.strip_prefix(start)));
+    let of_pair = of_pair.map(str::to_owned);
     let failed =
         |f: &&crate::run::Failure| f.facility == facility && f.workload.as_deref().is_none_or(|of| of == workload);
     let failure = run.failures.iter().find(failed).map(|f| format!("It failed: {}", f.error.replace('\n', " ")));

@@ -3,6 +3,7 @@
 pub mod bytes;
 pub mod costs;
 pub mod files;
+pub mod filesystems;
 
 use std::path::PathBuf;
 

@@ -14,6 +14,7 @@ use crate::meter::{Elapsed, Meter};
 use crate::random::Random;
 use crate::run::{Axis, Case, Level, Measure, Plan};
 use crate::transfer::Device;
+use crate::workloads::filesystems::{self, FILESYSTEMS};
 use crate::workloads::{Lab, On, Outcome, Workload};
 
 /// The clock is looked at after this many bytes.
@@ -83,6 +84,9 @@ fn strided(count: u64, _: &mut Random) -> Vec<u64> {
     (0..STRIDE).flat_map(|first| (first..count).step_by(STRIDE as usize)).collect()
 }
 
+/// Name of the file that it is done in, where there are files.
+const FILE: &str = "claviger-iozone-like";
+
 /// Which sizes.
 struct Extent {
     files: Vec<u64>,
@@ -148,7 +152,8 @@ impl Workload for IozoneLike {
              record once), backwards read, record rewrite (the first record again and again) and stride read (every \
              {STRIDE}th record; files of {} records or more), one request at a time, with a timed fsync for \
              each write, bypassing the page cache where the facility allows. A facility that gives a folder gets \
-             a file, which is new for the writer; of one that gives bytes, the beginning is used, and the writer \
+             a file, which is new for the writer, and so does any on the file systems that a study names; else, of one that gives \
+             bytes, the beginning is used, and the writer \
              differs from the rewriter in nothing but its turn. Operations other than the first two end after \
              {limit_s} s, and what was moved counts; one of less than {} s is repeated. A sample of the records is \
              compared with what was written. After the BSI's study (2010), Zhan (2010) and the Swedish study of \
@@ -170,7 +175,7 @@ impl Workload for IozoneLike {
     }
 
     fn parameters(&self) -> &'static [&'static str] {
-        &["files", "blocks", "seconds"]
+        &["files", "blocks", "seconds", FILESYSTEMS]
     }
 
     fn estimate_s(&self, plan: &Plan) -> f64 {
@@ -180,7 +185,7 @@ impl Workload for IozoneLike {
             let limited = whole.clamp(super::LEAST_S, extent.limit_s.max(super::LEAST_S));
             3.0 * whole + 7.0 * limited
         };
-        extent.cells().map(cell).sum()
+        extent.cells().map(cell).sum::<f64>() * filesystems::times(self, plan) as f64
     }
 
     fn room(&self, plan: &Plan) -> u64 {
@@ -188,23 +193,31 @@ impl Workload for IozoneLike {
     }
 
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        let place = IozoneTarget::of(target)?;
-        let extent = Extent::of(&lab.plan);
-        let mut outcome = Outcome::default();
-        for (file, record) in extent.cells() {
-            let mut cell = Cell::new(&place, file, record, lab)?;
-            if smallest(&mut *cell.open.device)? as u64 > record {
-                outcome
-                    .notes
-                    .push("iozone-like: records that are smaller than a facility's sectors are left out.".into());
-                continue;
-            }
-            outcome.measures.extend(cell.measure(extent.limit_s)?);
-            outcome.notes.extend(cache_note(target, cell.open.direct));
+        if lab.plan.parameters(self.name()).is_none_or(|study| study.filesystems.is_empty()) {
+            return on_place(&IozoneTarget::of(target)?, target, lab);
         }
-        outcome.notes.dedup();
-        Ok(outcome)
+        filesystems::on_each(self, target, lab, |target, kind| {
+            let file = IozoneTarget::File(target.folder_of(kind)?.join(FILE));
+            on_place(&file, target, lab)
+        })
     }
+}
+
+/// All sizes there.
+fn on_place(place: &IozoneTarget, target: &Target, lab: &Lab) -> Result<Outcome> {
+    let extent = Extent::of(&lab.plan);
+    let mut outcome = Outcome::default();
+    for (file, record) in extent.cells() {
+        let mut cell = Cell::new(place, file, record, lab)?;
+        if smallest(&mut *cell.open.device)? as u64 > record {
+            outcome.notes.push("iozone-like: records that are smaller than a facility's sectors are left out.".into());
+            continue;
+        }
+        outcome.measures.extend(cell.measure(extent.limit_s)?);
+        outcome.notes.extend(cache_note(target, cell.open.direct));
+    }
+    outcome.notes.dedup();
+    Ok(outcome)
 }
 
 /// `64 KiB`, `8 MiB`.
@@ -229,7 +242,7 @@ enum IozoneTarget {
 impl IozoneTarget {
     fn of(target: &mut Target) -> Result<Self> {
         match target.facility().gives {
-            Gives::Folder => Ok(Self::File(target.folder()?.join("claviger-iozone-like"))),
+            Gives::Folder => Ok(Self::File(target.folder()?.join(FILE))),
             Gives::Bytes | Gives::Nbd => Ok(Self::Bytes(target.bytes()?)),
         }
     }

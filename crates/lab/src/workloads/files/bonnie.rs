@@ -10,6 +10,7 @@ use crate::facility::Target;
 use crate::meter::Elapsed;
 use crate::program::{self, Said};
 use crate::run::{Case, Level, Measure, Plan, Unit};
+use crate::workloads::filesystems::{self, FILESYSTEMS};
 use crate::workloads::{Lab, On, Outcome, Workload};
 
 /// Bonnie++.
@@ -101,10 +102,12 @@ enum Counts {
 struct Extent {
     /// Size of the file in MiB.
     mib: u64,
-    /// Files, in units of 1024.
+    /// Files, in units of 1024; without any, nothing is done with files.
     files: u64,
     /// Whether characters are written and read one by one.
     characters: bool,
+    /// Whether it flushes after each write (`-b`).
+    synchronous: bool,
 }
 
 impl Workload for Bonnie {
@@ -117,20 +120,21 @@ impl Workload for Bonnie {
     }
 
     fn measures(&self, plan: &Plan) -> String {
-        let Extent { mib, files, characters } = Extent::of(plan);
+        let Extent { mib, files, characters, synchronous } = Extent::of(plan);
         format!(
             "A file of {mib} MiB written, rewritten and read in blocks of 8 KiB{}, {SEEKS} random seeks in it by five processes, and {} \
-             empty files created, looked at and deleted in order and at random, as Zhan 2010 did it. The processors that were \
+             empty files created, looked at and deleted in order and at random{}, as Zhan 2010 did it. The processors that were \
              busy are those of the whole machine, between the lines by which the program tells how far it is: its own figure leaves \
              out servers and threads of the kernel.",
             if characters { " and byte by byte" } else { "" },
-            files * 1024
+            files * 1024,
+            if synchronous { ", each write followed by a flush (-b)" } else { "" },
         )
     }
 
     fn not(&self) -> &'static str {
         "It wants a file of twice the memory and is told not to insist (-r 0): what it reads and rewrites here may come from the page cache, \
-         which encrypts nothing. Files are created and deleted without a flush. A step of less than half a second it calls too short \
+         which encrypts nothing. Files are created and deleted without a flush, unless a study asks for one. A step of less than half a second it calls too short \
          and prints +++++ for it: then the figure is the same count over the time between its lines, which agrees to a few percent \
          where there are both."
     }
@@ -152,13 +156,14 @@ impl Workload for Bonnie {
     }
 
     fn parameters(&self) -> &'static [&'static str] {
-        &["size", "count", "characters"]
+        &["size", "count", "characters", "synchronous", FILESYSTEMS]
     }
 
     fn estimate_s(&self, plan: &Plan) -> f64 {
         let extent = Extent::of(plan);
         let characters = if extent.characters { 8.0 } else { 0.0 };
-        4.0 + characters + extent.mib as f64 / 80.0 + extent.files as f64 * 0.3
+        let files = extent.files as f64 * if extent.synchronous { 5.0 } else { 0.3 };
+        (4.0 + characters + extent.mib as f64 / 80.0 + files) * filesystems::times(self, plan) as f64
     }
 
     fn room(&self, plan: &Plan) -> u64 {
@@ -167,18 +172,21 @@ impl Workload for Bonnie {
     }
 
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        in_fresh_folder(&target.folder()?, |folder| bonnie(folder, Extent::of(&lab.plan), lab))
+        filesystems::on_each(self, target, lab, |target, kind| {
+            in_fresh_folder(&target.folder_of(kind)?, |folder| bonnie(folder, Extent::of(&lab.plan), lab))
+        })
     }
 }
 
 impl Extent {
     fn of(plan: &Plan) -> Self {
         let study = plan.parameters(Bonnie.name()).cloned().unwrap_or_default();
-        let scaled_count = |count: u64| ((count as f64 * plan.scale) as u64).max(1);
+        let scaled_count = |count: u64| ((count as f64 * plan.scale) as u64).max(count.min(1));
         Self {
             mib: size_for(&Bonnie, plan, FULL, 32 << 20) >> 20,
             files: study.count.map_or(by_level(plan.level, 8, 16, 64), scaled_count),
             characters: study.characters.unwrap_or(plan.level != Level::Quick),
+            synchronous: study.synchronous.unwrap_or_default(),
         }
     }
 
@@ -193,7 +201,11 @@ impl Extent {
     }
 
     fn steps(self) -> impl Iterator<Item = &'static Step> {
-        STEPS.iter().filter(move |step| self.characters || step.counts != Counts::Characters)
+        STEPS.iter().filter(move |step| match step.counts {
+            Counts::Characters => self.characters,
+            Counts::Files => self.files > 0,
+            Counts::Bytes | Counts::Seeks => true,
+        })
     }
 }
 
@@ -204,6 +216,9 @@ fn bonnie(folder: &Path, extent: Extent, lab: &Lab) -> Result<Outcome> {
     command.args(["-z", &(lab.plan.seed % (1 << 31)).to_string()]);
     if !extent.characters {
         command.arg("-f");
+    }
+    if extent.synchronous {
+        command.arg("-b");
     }
     if rustix::process::geteuid().is_root() {
         command.args(["-u", "root"]);
@@ -305,7 +320,7 @@ mod tests {
     const FAST: &str = include_str!("../../../tests/data/bonnie-fast.csv");
     const TOLD: &str = include_str!("../../../tests/data/bonnie-fast.stderr");
 
-    const QUICK: Extent = Extent { mib: 64, files: 2, characters: false };
+    const QUICK: Extent = Extent { mib: 64, files: 2, characters: false, synchronous: false };
 
     /// What it told, a line each second, in which one processor was busy for half the time.
     fn said_so_far() -> Vec<Said> {
@@ -373,7 +388,7 @@ mod tests {
         let Some(_) = program::find("bonnie++").or_else(|| tools::program("bonnie++")) else { return };
         assert!(Bonnie.version().unwrap().starts_with("bonnie++ "));
         let folder = tempfile::tempdir().unwrap();
-        let extent = Extent { mib: 16, files: 4, characters: false };
+        let extent = Extent { mib: 16, files: 1, characters: false, synchronous: true };
         let outcome = in_fresh_folder(folder.path(), |fresh| bonnie(fresh, extent, &lab())).unwrap();
         assert_eq!(outcome.measures.len(), 20);
         assert!(outcome.measures.iter().all(|m| m.value > 0.0 || m.unit == Unit::Share), "{:?}", outcome.measures);

@@ -6,10 +6,11 @@ use std::process::Command;
 use claviger_engine::Result;
 
 use super::content::{self, Entry, Shape};
-use super::{SIZE, in_fresh_folder, made_once, remove, size_for, warm, written};
+use super::{in_fresh_folder, made_once, remove, size_for, warm, written};
 use crate::facility::Target;
 use crate::program;
 use crate::run::{Case, Measure, Plan};
+use crate::workloads::filesystems::{self, FILESYSTEMS};
 use crate::workloads::{Lab, On, Outcome, Workload};
 
 /// An archive of many small files.
@@ -40,8 +41,8 @@ impl Workload for Unpack {
     }
 
     fn not(&self) -> &'static str {
-        "The archive is not compressed and lies in memory, outside the facility: the study's times have the work of bzip2 in them, \
-         these have not. The files are made by this program, with the mean size of a source tree."
+        "The archive lies in memory, outside the facility. It is not compressed unless a study says so: the study's times have \
+         the work of bzip2 in them. The files are made by this program, with the mean size of a source tree."
     }
 
     fn on(&self) -> On {
@@ -57,11 +58,12 @@ impl Workload for Unpack {
     }
 
     fn parameters(&self) -> &'static [&'static str] {
-        SIZE
+        &["size", "compressed", FILESYSTEMS]
     }
 
     fn estimate_s(&self, plan: &Plan) -> f64 {
-        size(plan) as f64 / 40e6 + 0.2
+        let rate = if compressed(plan) { 8e6 } else { 40e6 };
+        (size(plan) as f64 / rate + 0.2) * filesystems::times(self, plan) as f64
     }
 
     fn room(&self, plan: &Plan) -> u64 {
@@ -69,8 +71,15 @@ impl Workload for Unpack {
     }
 
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        in_fresh_folder(&target.folder()?, |folder| unpack_delete(folder, size(&lab.plan), lab))
+        filesystems::on_each(self, target, lab, |target, kind| {
+            in_fresh_folder(&target.folder_of(kind)?, |folder| unpack_delete(folder, size(&lab.plan), lab))
+        })
     }
+}
+
+/// Whether the archive is compressed, by bzip2, as that of Linux 2.6.34 was.
+fn compressed(plan: &Plan) -> bool {
+    plan.parameters(Unpack.name()).and_then(|study| study.compressed).unwrap_or_default()
 }
 
 fn size(plan: &Plan) -> u64 {
@@ -84,7 +93,8 @@ fn unpack_delete(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
     warm(&archive)?;
     let unpack = written(folder, || {
         let mut tar = Command::new("tar");
-        tar.arg("-xf").arg(&archive).arg("-C").arg(folder);
+        // VFAT knows no owners.
+        tar.args(["--no-same-owner", "-xf"]).arg(&archive).arg("-C").arg(folder);
         program::run(&mut tar, lab.cancelled).map(drop)
     })?;
     content::compare(&folder.join("tree"), &tree, lab)?;
@@ -101,10 +111,11 @@ fn unpack_delete(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
 
 /// The archive in the lab's own folder, made unless it is there.
 fn archive(size: u64, tree: &[Entry], lab: &Lab) -> Result<PathBuf> {
-    made_once(lab, &format!("unpack-{size}-{}.tar", lab.plan.seed), |folder| {
+    let (suffix, how) = if compressed(&lab.plan) { ("tar.bz2", "-cjf") } else { ("tar", "-cf") };
+    made_once(lab, &format!("unpack-{size}-{}.{suffix}", lab.plan.seed), |folder| {
         content::write(&folder.join("tree"), tree, lab)?;
-        let new = folder.join("archive.tar");
-        program::run(Command::new("tar").arg("-cf").arg(&new).arg("-C").arg(folder).arg("tree"), lab.cancelled)?;
+        let new = folder.join("archive");
+        program::run(Command::new("tar").arg(how).arg(&new).arg("-C").arg(folder).arg("tree"), lab.cancelled)?;
         Ok(new)
     })
 }
