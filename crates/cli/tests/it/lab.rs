@@ -342,8 +342,8 @@ fn every_study_is_repeated_in_small() {
         ),
         (
             "linux2013",
-            "--facility loop-AES:serpent --workload dd --scale 0.001",
-            ",loop-AES:serpent,bytes_per_s,",
+            "--facility loop-AES:one-key-serpent --workload dd --scale 0.001",
+            ",loop-AES:one-key-serpent,bytes_per_s,",
             2,
             "83.93",
         ),

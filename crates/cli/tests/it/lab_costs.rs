@@ -55,6 +55,20 @@ const UNLOCK: &str = "unlock";
 const REFUSE: &str = "refuse a wrong passphrase";
 
 #[test]
+fn what_is_there_is_encrypted_in_place() {
+    if tools::program("mkfs.vfat").is_none() {
+        return;
+    }
+    let Some(stored) = measured(&["LUKS2", "BitLocker", "TrueCrypt"], &["in-place"], "64M") else { return };
+    for facility in ["LUKS2", "BitLocker"] {
+        let measured = pass(&stored, "in-place", facility);
+        assert_eq!(operations(&measured), ["encrypt in place"], "{facility}");
+        all_positive(&measured);
+    }
+    assert!(pass(&stored, "in-place", "TrueCrypt").is_empty());
+}
+
+#[test]
 fn making_and_unlocking_have_a_cost() {
     let Some(stored) = measured(&["TrueCrypt", "nbd/TrueCrypt", "folder"], &["setup", "unlock"], "64M") else { return };
     let making = |facility| pass(&stored, "setup", facility);

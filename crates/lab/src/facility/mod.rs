@@ -35,7 +35,7 @@ pub use trial::{Trial, try_out};
 
 /// A facility and its commands. In their words, `{name}` stands for what [`Target`] knows: `{store}` the file, folder
 /// or device that holds the encrypted data, `{open}` the place where it is opened (a folder, or a socket), `{size}`
-/// bytes of the volume, `{password-file}` a file with the passphrase and nothing else, `{password}` the passphrase,
+/// bytes of the volume, `{kib}` the same in KiB, `{password-file}` a file with the passphrase and nothing else, `{password}` the passphrase,
 /// `{claviger}` this program, `{id}` a name that nothing else on this machine has, `{dir}` a folder for other files,
 /// `{config}` the user's folder for settings of this program. The store is there before a step runs: a file of zeros
 /// with room for headers, an empty folder, a device whose beginning and end are zeros. `{open}` is an empty folder, or
@@ -72,6 +72,13 @@ pub struct Facility {
     /// default. Empty if `create` does that.
     #[serde(default)]
     pub create_default: Vec<Step>,
+    /// Encrypts in place a store whose plaintext fills it but for what headers need at the end: with a cheap key derivation.
+    /// Empty where it cannot.
+    #[serde(default)]
+    pub encrypt: Vec<Step>,
+    /// Makes that plaintext one that can be encrypted: puts the file system there that it has to be.
+    #[serde(default)]
+    pub plaintext: Vec<Step>,
     /// Words for `{cheap}`: they let a passphrase open it at once where `create` has made it so. None stand there once
     /// [`Target::create_default`] has made it.
     #[serde(default)]
@@ -203,7 +210,8 @@ impl Facility {
     }
 
     fn steps(&self) -> impl Iterator<Item = &Step> {
-        [&self.create, &self.create_default, &self.open, &self.close].into_iter().flatten()
+        let Self { create, create_default, encrypt, plaintext, open, close, .. } = self;
+        [create, create_default, plaintext, encrypt, open, close].into_iter().flatten()
     }
 }
 

@@ -37,20 +37,42 @@ struct Manner {
     cheap: &'static [&'static str],
     create: &'static [&'static str],
     open: &'static [&'static str],
+    /// To encrypt a volume's data in place, where it can, and what has to be in it then.
+    encrypt: &'static [&'static str],
+    plaintext: &'static [&'static str],
 }
 
 /// What opens a volume by a passphrase.
 const PASSPHRASE: &[&str] = &["--password-file", "{password-file}"];
 
 /// What any format takes that is not below.
-const MANNER: Manner = Manner { format: "", create_cheap: &[], cheap: &[], create: PASSPHRASE, open: PASSPHRASE };
+const MANNER: Manner = Manner {
+    format: "",
+    create_cheap: &[],
+    cheap: &[],
+    create: PASSPHRASE,
+    open: PASSPHRASE,
+    encrypt: &[],
+    plaintext: &[],
+};
 
 const MANNERS: &[Manner] = &[
     Manner { format: "VeraCrypt", create_cheap: &["--pim", "1"], cheap: &["--pim", "1"], ..MANNER },
     Manner { format: "LUKS1", create_cheap: &["--iterations", "1000"], ..MANNER },
-    Manner { format: "LUKS2", create_cheap: &["--kdf", "pbkdf2", "--iterations", "1000"], ..MANNER },
-    // Nobody keeps it, and its key costs a second derivation.
-    Manner { format: "BitLocker", create: &["--password-file", "{password-file}", "--no-recovery-password"], ..MANNER },
+    Manner {
+        format: "LUKS2",
+        create_cheap: &["--kdf", "pbkdf2", "--iterations", "1000"],
+        encrypt: &["--new-kdf", "pbkdf2", "--new-iterations", "1000", "--reduce-device-size", "32M"],
+        ..MANNER
+    },
+    // Nobody keeps the recovery password, and its key costs a second derivation.
+    Manner {
+        format: "BitLocker",
+        create: &["--password-file", "{password-file}", "--no-recovery-password"],
+        encrypt: &["--no-recovery-password"],
+        plaintext: &["mkfs.vfat", "-F", "32", "-I", "{store}", "{kib}"],
+        ..MANNER
+    },
     Manner {
         format: "loop-AES",
         create: &["--fresh-keyfile", "{dir}/keys", "--unencrypted-keyfile"],
@@ -199,6 +221,11 @@ fn suite(
     // Without a header nothing says which cipher it is.
     let cipher = if format.headerless() { wish } else { &[] };
     let open = [&named[..], cipher, manner.open, &["{cheap}"]].concat();
+    // Once for each format: the cipher is that of new volumes.
+    let in_place = if name == name_of(format) { manner.encrypt } else { &[] };
+    let encrypt = |more| {
+        [&["{claviger}", "reencrypt", "--encrypt", "--yes"], &named[..], PASSPHRASE, more, &["{store}"]].concat()
+    };
     let forget_keys = manner.create.contains(&"{dir}/keys").then(|| step(&["rm", "-f", "{dir}/keys"]));
     Facility {
         name: prefixed(name, transport),
@@ -206,6 +233,8 @@ fn suite(
         about: format!("The file is encrypted by this program as {} does it. {}", format.name(), layer(transport)),
         create: forget_keys.clone().into_iter().chain([create(&[manner.create_cheap, quick].concat())]).collect(),
         create_default: forget_keys.into_iter().chain([create(&[])]).collect(),
+        encrypt: (!in_place.is_empty()).then(|| step(&encrypt(in_place))).into_iter().collect(),
+        plaintext: manner.plaintext.first().map(|_| step(manner.plaintext)).into_iter().collect(),
         cheap: manner.cheap.iter().map(ToString::to_string).collect(),
         open: vec![serve(&open, transport)],
         baseline: Some(if transport == Transport::Fuse { PLAIN } else { PLAIN_NBD }.to_owned()),
@@ -228,6 +257,8 @@ fn plain(transport: Transport) -> Facility {
         version: ["{claviger}", "--version"].map(ToOwned::to_owned).to_vec(),
         create: Vec::new(),
         create_default: Vec::new(),
+        encrypt: Vec::new(),
+        plaintext: Vec::new(),
         cheap: Vec::new(),
         trace: ["--trace", "{trace-file}"].map(ToOwned::to_owned).to_vec(),
         open: vec![serve(&["--raw"], transport)],

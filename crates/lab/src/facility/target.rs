@@ -33,6 +33,9 @@ const FILLING: u64 = u64::MAX;
 /// Name of the large file in a folder that stands for bytes.
 const BYTES: &str = "claviger-lab-bytes";
 
+/// Bytes that are compared after encrypting in place.
+const COMPARED: usize = 64 << 10;
+
 /// Bytes that are written at once when a volume is filled.
 const LARGE: usize = 1 << 20;
 
@@ -116,6 +119,7 @@ impl Target {
         words.set_path("trace-file", &dir.join("trace"))?;
         words.set("id", id);
         words.set("size", size.to_string());
+        words.set("kib", (size / 1024).to_string());
         words.set_list("cheap", &facility.cheap);
         words.set_list("trace", &[]);
         let mut target = Self {
@@ -148,7 +152,35 @@ impl Target {
     /// `Io` with what the command printed; `Cancelled`.
     pub fn create(&mut self) -> Result<Elapsed> {
         self.words.set_list("cheap", &self.facility.cheap);
-        self.create_by(&self.facility.create.clone())
+        self.create_by(None, &self.facility.create.clone())
+    }
+
+    /// Makes it of a store full of plaintext, as people do who encrypt a disk with data on it: how many bytes that are, and how
+    /// long it took. What was in it is gone. Closes it before.
+    ///
+    /// # Errors
+    /// As [`Target::create`]; `Unsupported` where it cannot; `Io` where something else is in it than before.
+    pub fn encrypt_in_place(&mut self) -> Result<(u64, Elapsed)> {
+        let Facility { name, encrypt, plaintext, .. } = self.facility.clone();
+        if encrypt.is_empty() {
+            return Err(Error::unsupported(format!("encrypting in place by {name}")));
+        }
+        self.words.set_list("cheap", &self.facility.cheap);
+        let elapsed = self.create_by(Some(&plaintext), &encrypt)?;
+        self.state.filled = true;
+        let surface = self.bytes()?;
+        // In the middle there is no file system's own data.
+        let at = (surface.len / 2).next_multiple_of(1 << 20);
+        let (mut is, mut was) = (Buffer::new(COMPARED), Buffer::new(COMPARED));
+        surface.device()?.read(at, &mut is)?;
+        self.data.fill(FILLING, at, &mut was);
+        match *is == *was {
+            true => Ok((surface.len, elapsed)),
+            false => {
+                let what = format!("{name}: after encrypting in place, the data are not what they were");
+                Err(ErrorKind::Io(std::io::Error::other(what)).into())
+            }
+        }
     }
 
     /// Makes it anew by [`Facility::create_default`], or as [`Target::create`] does where there is none: opening it
@@ -159,7 +191,7 @@ impl Target {
     pub fn create_default(&mut self) -> Result<Elapsed> {
         let Facility { create, create_default, .. } = &self.facility;
         self.words.set_list("cheap", &[]);
-        self.create_by(&if create_default.is_empty() { create } else { create_default }.clone())
+        self.create_by(None, &if create_default.is_empty() { create } else { create_default }.clone())
     }
 
     /// Tries to open it with a wrong passphrase: how long it takes to be refused. It is closed before and after.
@@ -338,7 +370,8 @@ impl Target {
         found
     }
 
-    fn create_by(&mut self, steps: &[Step]) -> Result<Elapsed> {
+    /// Takes the steps in an empty store, or in one full of plaintext after the steps that make it one.
+    fn create_by(&mut self, plaintext: Option<&[Step]>, steps: &[Step]) -> Result<Elapsed> {
         self.close()?;
         self.store.take_for_new()?;
         self.state = State::default();
@@ -346,6 +379,11 @@ impl Target {
         self.words.set_path("store", &self.store.path())?;
         make_mount_point(&self.open, self.facility.gives)?;
         self.must_be_ours()?;
+        if let Some(plaintext) = plaintext {
+            self.fill(&Surface::of_file(&self.store.path(), self.size)?)?;
+            plaintext.iter().try_for_each(|step| self.run(step))?;
+            self.store.sync()?;
+        }
         let meter = Meter::start();
         // What a step has begun that fails, closing undoes.
         self.state.opened = true;

@@ -8,7 +8,7 @@ use super::{Facility, Step};
 
 /// Names that stand for one word, or part of one.
 pub const NAMES: &[&str] =
-    &["store", "open", "size", "password", "password-file", "claviger", "id", "dir", "config", "trace-file"];
+    &["store", "open", "size", "kib", "password", "password-file", "claviger", "id", "dir", "config", "trace-file"];
 
 /// Names that stand for any number of words, each a word of its own.
 pub const LISTS: &[&str] = &["cheap", "trace"];

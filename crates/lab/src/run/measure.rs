@@ -221,7 +221,7 @@ struct Told<'a> {
 impl Told<'_> {
     /// Seconds that are left from this step on.
     fn left_s(&self, step: &Step) -> f64 {
-        let Prepared { plan, facilities, workloads, .. } = self.prepared;
+        let Prepared { plan, workloads, .. } = self.prepared;
         let here = workloads.iter().position(|w| w.name() == step.workload).unwrap_or(0);
         let left = |(place, workload): (usize, &&'static dyn Workload)| {
             let (times, seconds) = self.took.get(workload.name()).copied().unwrap_or_default();
@@ -229,7 +229,8 @@ impl Told<'_> {
                 (true, Some(round)) => plan.min_repeats.saturating_sub(round),
                 _ => plan.min_repeats + 1,
             };
-            let passes = (rounds * facilities.len()).saturating_sub(if place == here { step.position } else { 0 });
+            let facilities = self.prepared.facilities_of(workload.name()).count();
+            let passes = (rounds * facilities).saturating_sub(if place == here { step.position } else { 0 });
             let pass_s = if times == 0 { workload.estimate_s(plan) } else { seconds / times as f64 };
             passes as f64 * pass_s
         };

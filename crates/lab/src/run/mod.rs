@@ -87,6 +87,11 @@ impl Plan {
     pub fn parameters(&self, workload: &str) -> Option<&Parameters> {
         self.study.as_ref()?.parameters(workload)
     }
+
+    /// Whether the workload is done with this facility, if that can be.
+    pub fn does(&self, workload: &str, facility: &str) -> bool {
+        self.study.as_ref().is_none_or(|study| study.does(workload, facility))
+    }
 }
 
 /// How thoroughly to measure.

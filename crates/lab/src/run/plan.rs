@@ -226,7 +226,7 @@ impl Wishes {
     /// Names as the catalogue has them, in its order, with baselines.
     fn facilities(&self, catalogue: &Catalogue) -> Result<Vec<String>> {
         let named = match &self.study {
-            Some(study) if self.facilities.is_empty() => &study.facilities,
+            Some(study) if self.facilities.is_empty() => &study.all_facilities().cloned().collect(),
             _ => &self.facilities,
         };
         let mut names: Vec<String> = match (&named[..], self.preset, self.level) {
@@ -323,12 +323,18 @@ impl Prepared {
         Ok(Self { plan, facilities, facility_records, workloads, workload_records, keep })
     }
 
+    /// The facilities that a workload is done with.
+    pub fn facilities_of(&self, workload: &str) -> impl Iterator<Item = &Facility> {
+        self.facilities.iter().filter(move |facility| self.plan.does(workload, &facility.name))
+    }
+
     /// How long it will take.
     pub fn estimate(&self) -> Estimate {
         let passes = |repeats: usize| -> f64 {
-            let pass = |w: &&&'static dyn Workload| w.estimate_s(&self.plan) + AROUND;
-            let all: f64 = self.workloads.iter().map(|w| pass(&w)).sum();
-            all * self.facilities.len() as f64 * (repeats + 1) as f64
+            let of = |w: &&'static dyn Workload| {
+                (w.estimate_s(&self.plan) + AROUND) * self.facilities_of(w.name()).count() as f64
+            };
+            self.workloads.iter().map(of).sum::<f64>() * (repeats + 1) as f64
         };
         let once: f64 = self.workloads.iter().map(|w| w.once_s()).sum();
         let making = AROUND * self.facilities.len() as f64 + once;

@@ -217,7 +217,11 @@ impl<'a> History<'a> {
     fn eligible(&self, facility: &str, round: Option<usize>) -> bool {
         let streak = self.tried.range(..round).rev().filter_map(|(_, tried)| tried.get(facility));
         let failures = streak.take_while(|succeeded| !**succeeded).count();
-        failures < PATIENCE && !self.state.is_out(facility) && !self.state.is_left_out(facility, self.workload)
+        let wanted = self.state.run.plan.does(self.workload, facility);
+        wanted
+            && failures < PATIENCE
+            && !self.state.is_out(facility)
+            && !self.state.is_left_out(facility, self.workload)
     }
 
     /// Whether a facility or its baseline still needs measuring before this round.

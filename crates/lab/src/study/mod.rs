@@ -52,7 +52,7 @@ pub struct Study {
     pub about: String,
     /// Name of its published figures; nothing where it has none.
     pub published: Option<String>,
-    /// Names of facilities.
+    /// Names of facilities. A workload may have others of its own.
     pub facilities: Vec<String>,
     /// In the size of the study: hours.
     pub thorough: Extent,
@@ -98,6 +98,9 @@ pub struct Work {
     /// How the study did it.
     #[serde(default)]
     pub parameters: Parameters,
+    /// Names of the only facilities that it is done with. Without any, it is done with those of the study.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub facilities: Vec<String>,
 }
 
 /// What a study sets in a workload. Each workload says which of these it takes.
@@ -402,7 +405,7 @@ impl Study {
                 return wrong(format!("a scale of {scale}, or {repeats} repeats, or when they end"));
             }
         }
-        for Work { name, parameters } in &self.workloads {
+        for Work { name, parameters, .. } in &self.workloads {
             let Parameters {
                 size,
                 blocks,
@@ -448,16 +451,16 @@ impl Study {
         let measured = |name: &String| {
             let of_it =
                 |own: &String| own == name || catalogue.find(own).is_ok_and(|f| f.baseline.as_ref() == Some(name));
-            self.facilities.iter().any(of_it)
+            self.all_facilities().any(of_it)
         };
-        for name in self.facilities.iter().chain(named).chain(checked_facilities) {
+        for name in self.all_facilities().chain(named).chain(checked_facilities) {
             catalogue.find(name)?;
             if !measured(name) {
                 let what = format!("a table or conclusion names {name}, which the study does not measure");
                 return Err(Error::misuse(what));
             }
         }
-        for Work { name, parameters } in &self.workloads {
+        for Work { name, parameters, .. } in &self.workloads {
             let found = workloads::all().find(|workload| workload.name() == name);
             let workload = found.ok_or_else(|| Error::misuse(format!("there is no workload called {name}")))?;
             if let Some(other) = parameters.given().find(|given| !workload.parameters().contains(given)) {
@@ -472,6 +475,20 @@ impl Study {
             }
         }
         self.tables.iter().try_for_each(|table| self.check_published(table))
+    }
+
+    /// Names of all facilities, some of them perhaps more than once.
+    pub fn all_facilities(&self) -> impl Iterator<Item = &String> {
+        self.facilities.iter().chain(self.workloads.iter().flat_map(|work| &work.facilities))
+    }
+
+    /// Whether the workload is done with this facility. One that the study does not know is somebody's wish.
+    pub fn does(&self, workload: &str, facility: &str) -> bool {
+        let among = |names: &[String]| names.iter().any(|name| name.eq_ignore_ascii_case(facility));
+        match self.workloads.iter().find(|work| work.name == workload) {
+            Some(work) if !work.facilities.is_empty() => among(&work.facilities),
+            _ => among(&self.facilities) || !self.workloads.iter().any(|work| among(&work.facilities)),
+        }
     }
 
     /// Checks that each published figure that a table names is there, and that losses are against a column of it.

@@ -88,7 +88,7 @@ mod tests {
         let mut lab = lab();
         let parameters =
             Parameters { filesystems: vec![Kind::Ext4, Kind::Xfs, Kind::Vfat, Kind::Ext4], ..Parameters::default() };
-        let work = Work { name: "unpack".into(), parameters };
+        let work = Work { name: "unpack".into(), parameters, facilities: Vec::new() };
         let catalogue = Catalogue::load(None).expect("facilities");
         let study = Study { workloads: vec![work], ..find("bsi2010", &catalogue).expect("there") };
         lab.plan.study = Some(Box::new(study));

@@ -4,6 +4,7 @@
 mod boot;
 mod ciphers;
 mod debian;
+mod in_place;
 mod memory;
 mod processes;
 mod processor;
@@ -18,8 +19,15 @@ use crate::run::{Backing, Level, Plan};
 use crate::transfer::Data;
 
 /// All of them.
-pub(super) static WORKLOADS: &[&dyn Workload] =
-    &[&setup::Setup, &unlock::Unlock, &memory::Memory, &processor::Processor, &boot::Boot, &ciphers::Ciphers];
+pub(super) static WORKLOADS: &[&dyn Workload] = &[
+    &setup::Setup,
+    &in_place::InPlace,
+    &unlock::Unlock,
+    &memory::Memory,
+    &processor::Processor,
+    &boot::Boot,
+    &ciphers::Ciphers,
+];
 
 /// The size of the small volumes that are measured besides the one of the plan, in bytes.
 const SMALL: u64 = 64 << 20;
