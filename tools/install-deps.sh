@@ -11,7 +11,7 @@ test="$try"'
  blkid:util-linux setpriv:util-linux setsid:util-linux unshare:util-linux sfdisk:fdisk timeout:coreutils
  qemu-img:qemu-utils qemu-io:qemu-utils nbdinfo:libnbd-bin nbdsh:python3-libnbd nbd-client:nbd-client fio:fio
  mkfs.vfat:dosfstools fsck.vfat:dosfstools mkfs.exfat:exfatprogs mount.exfat-fuse:exfat-fuse mkntfs:ntfs-3g ntfscp:ntfs-3g mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs setfacl:acl
- mkfs.ext4:e2fsprogs mke2fs:e2fsprogs e2fsck:e2fsprogs debugfs:e2fsprogs mkswap:util-linux tar:tar xz:xz-utils
+ mkfs.ext4:e2fsprogs mke2fs:e2fsprogs e2fsck:e2fsprogs debugfs:e2fsprogs mkswap:util-linux lvm:lvm2 tar:tar xz:xz-utils
  systemd-cryptenroll:systemd argon2:argon2 mcopy:mtools gpg:gnupg gpgconf:gnupg openssl:openssl softhsm2-util:softhsm2 pkcs11-tool:opensc
  swtpm:swtpm tpm2_unseal:tpm2-tools clevis:clevis clevis-luks-bind:clevis-luks clevis-encrypt-tpm2:clevis-tpm2 jose:jose socat:socat
  bonnie++:bonnie++ dbench:dbench hdparm:hdparm gocryptfs:gocryptfs encfs:encfs cryfs:cryfs securefs:securefs nbdkit:nbdkit qemu-nbd:qemu-utils

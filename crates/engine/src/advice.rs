@@ -13,6 +13,8 @@ pub enum Advice {
     AllowUnencrypted,
     /// Save the header that is there now.
     BackUpHeader,
+    /// Choose one of these logical volumes of LVM2: [`crate::logical_volumes::open`].
+    ChooseLogicalVolume(Vec<String>),
     /// Choose one of these partitions: [`crate::Opening::partition`].
     ChoosePartition(Vec<u32>),
     /// Turn the LUKS1 header into one of LUKS2.
@@ -46,6 +48,10 @@ impl fmt::Display for Advice {
         f.write_str(match self {
             Self::AllowUnencrypted => "Writing has to be allowed.",
             Self::BackUpHeader => "Save the header first if it may still be wanted.",
+            Self::ChooseLogicalVolume(names) if names.is_empty() => "None of the logical volumes can be opened here.",
+            Self::ChooseLogicalVolume(names) => {
+                return write!(f, "It holds logical volumes; these can be opened: {}.", names.join(", "));
+            }
             Self::ChoosePartition(numbers) => {
                 return match &numbers[..] {
                     [] => f.write_str("This is a disk with partitions, none of which looks like a volume."),

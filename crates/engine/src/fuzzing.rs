@@ -5,7 +5,7 @@ use crate::file_formats::efs::EfsInfo;
 use crate::filesystems::ntfs;
 use crate::formats::{bitlocker, filevault2, loopaes, luks2, plain, truecrypt};
 use crate::private_keys::{self, dpapi};
-use crate::{clevis, tpm2};
+use crate::{clevis, logical_volumes, tpm2};
 
 /// Reads a header of TrueCrypt or VeraCrypt that has been decrypted: up to 448 bytes.
 pub fn truecrypt_header(bytes: &[u8]) {
@@ -92,4 +92,9 @@ pub fn tokens(json: &[u8]) {
 /// Seals and unseals with a TPM that answers with these bytes: before each answer its length, in two bytes.
 pub fn tpm2_answers(bytes: &[u8]) {
     tpm2::fuzz_answers(bytes);
+}
+
+/// Reads the metadata of LVM2 that are text, and checks where they let logical volumes be.
+pub fn lvm2_metadata(text: &[u8]) {
+    logical_volumes::fuzz_metadata(text);
 }

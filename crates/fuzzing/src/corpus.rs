@@ -11,6 +11,7 @@ use claviger_testkit::bitlocker::maker::{self, EncryptOnWrite, Kind, Made, Prote
 use claviger_testkit::dpapi;
 use claviger_testkit::ecryptfs::maker as ecryptfs;
 use claviger_testkit::filevault2::{BLOCK, DATA, Recipe, User};
+use claviger_testkit::lvm2::{self, linear, striped, volume};
 use sha2::{Digest, Sha256};
 use std::time::UNIX_EPOCH;
 
@@ -178,6 +179,27 @@ pub fn filevault2() -> Vec<Vec<u8>> {
     let parts = Recipe { parts: vec![(1, 9), (3, 4)], beginning: DATA, ..ordinary.clone() };
     let compressed = Recipe { compressed: true, ..ordinary.clone() };
     vec![ordinary.make().sealed(), parts.make().blocks.concat(), compressed.make().blocks.concat()]
+}
+
+/// Texts of volume groups: with segments of both kinds, and with volumes that are parts of others.
+pub fn lvm2_metadata() -> Vec<Vec<u8>> {
+    let mapped =
+        volume("root", &[(3, &linear(4)), (4, &striped(4096, &[20, 9]))]) + &volume("home", &[(2, &linear(0))]);
+    let snapshot = volume("s0", &[(2, "type = \"snapshot\"\norigin = \"home\"\ncow_store = \"c\"")]);
+    let mirror = volume("m", &[(2, "type = \"mirror\"\nmirrors = [\"pv0\", 0, \"pv0\", 4]")]);
+    let others = snapshot + &mirror + &volume("c", &[(1, &linear(9))]);
+    [mapped, others]
+        .map(|volumes| lvm2::group(32, &volumes).replace("pe_start = 128", "pe_start = 2048").into_bytes())
+        .into()
+}
+
+/// Physical volumes with one and with two copies of the metadata, one of which goes round in its area.
+pub fn lvm2() -> Vec<Vec<u8>> {
+    let mapped =
+        volume("root", &[(3, &linear(4)), (4, &striped(4096, &[10, 8]))]) + &volume("home", &[(2, &linear(0))]);
+    let one = lvm2::Recipe::new(12, &mapped);
+    let two = lvm2::Recipe { text_at: lvm2::AREA_SIZE - 700, second: Some(one.text.clone()), ..one.clone() };
+    [one, two].iter().map(lvm2::Recipe::make).collect()
 }
 
 /// The passphrase of [`ecryptfs_header`] and [`ecryptfs_name`].

@@ -10,8 +10,10 @@ use claviger_engine::store::MemoryStore;
 use claviger_engine::trees::{NodeKind, Tree};
 use claviger_engine::volume::{Mapping, integrity};
 use claviger_engine::{
-    Credential, FORMATS, Format, Secret, Store, Unlock, diagnosis, filesystems, fuzzing, partitions,
+    Credential, FORMATS, Format, Secret, Store, Unlock, diagnosis, filesystems, fuzzing, logical_volumes, partitions,
 };
+
+use claviger_testkit::lvm2 as testkit_lvm2;
 
 use crate::{Target, corpus, ecryptfs};
 
@@ -38,6 +40,8 @@ pub static TARGETS: &[Target] = &[
     },
     Target { name: "integrity", run: integrity, corpus: corpus::integrity },
     Target { name: "partitions", run: partitions, corpus: corpus::partitions },
+    Target { name: "lvm2", run: lvm2, corpus: corpus::lvm2 },
+    Target { name: "lvm2_metadata", run: fuzzing::lvm2_metadata, corpus: corpus::lvm2_metadata },
     Target { name: "filesystems", run: filesystems, corpus: corpus::filesystems },
     Target { name: "efs", run: fuzzing::efs_info, corpus: corpus::efs },
     Target { name: "lznt1", run: fuzzing::lznt1, corpus: corpus::lznt1 },
@@ -128,6 +132,20 @@ fn partitions(bytes: &[u8]) {
         let _ = partitions::find(&store, partition.number);
     }
     let _ = formats::partition::candidates(&store);
+}
+
+/// The goal is what is behind the checksums, too.
+fn lvm2(bytes: &[u8]) {
+    let mut sealed = bytes.to_vec();
+    testkit_lvm2::seal(&mut sealed);
+    for store in [store(bytes), store(&sealed)] {
+        let Ok(Some(group)) = logical_volumes::read(&*store) else { continue };
+        for volume in &group.volumes {
+            let Ok((_, volume)) = logical_volumes::open(store.clone(), &volume.name) else { continue };
+            let mut piece = vec![0; volume.len().min(20_000) as usize];
+            volume.read_at(volume.len() - piece.len() as u64, &mut piece).expect("it is all there");
+        }
+    }
 }
 
 fn filesystems(bytes: &[u8]) {

@@ -7,6 +7,7 @@ pub mod ecryptfs;
 pub mod efs;
 pub mod filevault2;
 pub mod fsx;
+pub mod lvm2;
 pub mod mounts;
 pub mod operations;
 pub mod posix;

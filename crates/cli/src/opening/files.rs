@@ -15,6 +15,7 @@ use claviger_engine::store::Access;
 use claviger_engine::trees::{Attributes, Entry, Held, Node, NodeKind, Tree};
 use claviger_engine::{Error, ErrorKind, FileFormat, Opened, Store, partitions};
 
+use crate::opening::logical_volume::LogicalVolumeArgs;
 use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
 use crate::terminal::output;
 
@@ -24,6 +25,9 @@ pub struct InsideArgs {
     /// The partition inside the volume, where it holds a partition table
     #[arg(long, value_name = "N")]
     inner_partition: Option<u32>,
+
+    #[command(flatten)]
+    logical_volume: LogicalVolumeArgs,
 }
 
 /// The files of an open volume.
@@ -50,6 +54,19 @@ pub struct Folder {
 }
 
 impl InsideArgs {
+    /// That of a logical volume.
+    pub fn of(logical_volume: LogicalVolumeArgs) -> Self {
+        Self { logical_volume, ..Self::default() }
+    }
+
+    /// The part of these bytes that is named. Warnings are told.
+    pub fn part(&self, open: &OpenArgs, mut store: Arc<dyn Store>) -> claviger_engine::Result<Arc<dyn Store>> {
+        if let Some(number) = self.inner_partition {
+            store = Arc::new(partitions::slice(store, number).map_err(|e| e.at(&open.path))?);
+        }
+        self.logical_volume.within(store, false).map_err(|e| e.at(&open.path))
+    }
+
     /// Opens the volume, the file system inside, and the folder of encrypted files in that into which `path` leads, if there is one
     /// that is to be opened. Warnings are told.
     pub fn open(&self, open: &OpenArgs, access: Access, path: &OsStr) -> anyhow::Result<Inside> {
@@ -69,8 +86,10 @@ impl InsideArgs {
 
     fn inside(&self, open: &OpenArgs, opened: Opened, path: &OsStr) -> anyhow::Result<Inside> {
         let inside = match opened {
-            Opened::Files(_) if self.inner_partition.is_some() => {
-                return Err(Error::misuse("a folder has no partitions inside").at(&open.path).into());
+            Opened::Files(_) if self.inner_partition.is_some() || self.logical_volume.given() => {
+                return Err(Error::misuse("a folder has no partitions or logical volumes inside")
+                    .at(&open.path)
+                    .into());
             }
             Opened::Files(folder) => Inside::of(*folder, None),
             Opened::Bytes(_) | Opened::Clear(_) => {
@@ -106,7 +125,7 @@ impl InsideArgs {
 
     /// The bytes that hold the file system, and whether nothing encrypts them. Warnings are told.
     pub fn bytes(&self, open: &OpenArgs, opened: Opened) -> anyhow::Result<(Arc<dyn Store>, bool)> {
-        let (mut store, in_clear): (Arc<dyn Store>, _) = match opened {
+        let (store, in_clear): (Arc<dyn Store>, _) = match opened {
             Opened::Clear(store) => (store, true),
             volume => {
                 let opened = OpenedVolume::from(volume.bytes()?).with_threads();
@@ -114,10 +133,7 @@ impl InsideArgs {
                 (Arc::new(opened.volume), false)
             }
         };
-        if let Some(number) = self.inner_partition {
-            store = Arc::new(partitions::slice(store, number).map_err(|e| e.at(&open.path))?);
-        }
-        Ok((store, in_clear))
+        Ok((self.part(open, store)?, in_clear))
     }
 
     /// The file system in these bytes.

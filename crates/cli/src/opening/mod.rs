@@ -11,6 +11,7 @@ pub mod found_folder;
 pub mod header_changes;
 pub mod headerless;
 pub mod http;
+pub mod logical_volume;
 pub mod new_file;
 pub mod patience;
 pub mod tokens;
@@ -37,6 +38,7 @@ use claviger_serve::keeper::Borrowing;
 use crate::opening::credentials::{CredentialArgs, HiddenCredentialArgs};
 use crate::opening::folder::{FolderArgs, FolderGiven};
 use crate::opening::headerless::HeaderlessArgs;
+use crate::opening::logical_volume::LogicalVolumeArgs;
 use crate::opening::patience::PatienceArgs;
 use crate::opening::tokens::{Released, TokenArgs};
 use crate::process::guard;
@@ -637,20 +639,38 @@ fn with_explain(mut error: Error) -> Error {
     error.hint(format!("{before}{more}"))
 }
 
+/// The warning where what is inside was made for sectors of `inside` bytes, and those of the volume have `own`.
+fn smaller_sectors(inside: u64, own: u64) -> String {
+    format!(
+        "What is inside was made for sectors of {inside} bytes, and those of the volume have {own}. Here that does no harm; with \
+         dm-crypt, and so with cryptsetup, it does not mount. To change that, copy the files, make a file system for sectors of \
+         {own} bytes, and copy them back."
+    )
+}
+
 impl OpenedVolume {
     /// Tells the warnings.
     pub fn warn(&self) {
         self.warnings.iter().for_each(|w| output::warn(w));
     }
 
-    /// Its plaintext for other programs, and its warnings told. Sectors are shown as large as the volume has them, unless something
-    /// is inside that was made for smaller ones, which no disk of larger ones could hold.
-    pub fn into_served(mut self) -> Arc<dyn Store> {
+    /// Its plaintext for other programs, or that of the logical volume in it, and its warnings told. Sectors are shown as large
+    /// as the volume has them, unless something is inside that was made for smaller ones, which no disk of larger ones could
+    /// hold.
+    pub fn into_served(
+        mut self,
+        within: &LogicalVolumeArgs,
+        to_write: bool,
+    ) -> claviger_engine::Result<Arc<dyn Store>> {
+        if within.given() {
+            self.warn();
+            return within.within(Arc::new(self.with_threads().volume), to_write);
+        }
         if let Some(inside) = self.smaller_inside() {
             self.volume = self.volume.with_sector_size(inside);
         }
         self.warn();
-        Arc::new(self.with_threads().volume)
+        Ok(Arc::new(self.with_threads().volume))
     }
 
     /// The size of sectors that what is inside was made for, if the volume has larger ones. Warns of it.
@@ -661,13 +681,7 @@ impl OpenedVolume {
         }
         // What cannot be read is no reason not to serve the rest: sectors with tags may never have been written.
         let inside = filesystems::sector_size(&self.volume).ok().flatten().filter(|inside| *inside < own);
-        self.warnings.extend(inside.map(|inside| {
-            format!(
-                "What is inside was made for sectors of {inside} bytes, and those of the volume have {own}. Here that does no harm; \
-                 with dm-crypt, and so with cryptsetup, it does not mount. To change that, copy the files, make a file system for \
-                 sectors of {own} bytes, and copy them back."
-            )
-        }));
+        self.warnings.extend(inside.map(|inside| smaller_sectors(inside, own)));
         inside
     }
 

@@ -19,6 +19,7 @@ const OURS: &[(&str, &str)] = &[
     ("truecrypt", "--truecrypt"),
     ("slot", "--slot"),
     ("partition", "--partition"),
+    ("logical-volume", "--logical-volume"),
     ("backup-header", "--backup-header"),
     ("truncated", "--truncated"),
     ("allow-slow", "--allow-slow"),

@@ -9,6 +9,9 @@ pub fn say(advice: &Advice) -> String {
     match advice {
         Advice::AllowUnencrypted => "--write-unencrypted allows writing.",
         Advice::BackUpHeader => "Save them with `claviger header backup` if they may still be wanted.",
+        Advice::ChooseLogicalVolume(names) if !names.is_empty() => {
+            return format!("It holds logical volumes: --logical-volume takes one of {}.", names.join(", "));
+        }
         Advice::ChoosePartition(numbers) if !numbers.is_empty() => {
             let numbers: Vec<_> = numbers.iter().map(u32::to_string).collect();
             return format!(
@@ -60,6 +63,7 @@ mod tests {
     const ALL: &[Advice] = &[
         Advice::AllowUnencrypted,
         Advice::BackUpHeader,
+        Advice::ChooseLogicalVolume(Vec::new()),
         Advice::ChoosePartition(Vec::new()),
         Advice::ConvertToLuks2,
         Advice::ListKeyslots,
@@ -85,8 +89,9 @@ mod tests {
     fn every_command_and_option_that_is_advised_exists() {
         let program = crate::Cli::command();
         let partitions = Advice::ChoosePartition(vec![2, 5]);
+        let logical_volumes = Advice::ChooseLogicalVolume(vec!["vg/root".into(), "vg/home".into()]);
         let mut commands = 0;
-        for text in ALL.iter().chain([&partitions]).map(say) {
+        for text in ALL.iter().chain([&partitions, &logical_volumes]).map(say) {
             assert!(text.ends_with('.'), "{text}: whole sentences");
             for command in text.split('`').skip(1).step_by(2).filter_map(|quoted| quoted.strip_prefix("claviger ")) {
                 let verbs = command.split(' ').filter(|word| word.chars().all(|c| c.is_ascii_lowercase()));

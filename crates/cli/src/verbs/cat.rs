@@ -1,10 +1,11 @@
 //! `claviger cat`: the plaintext on standard output.
 
 use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
 
+use claviger_engine::Error;
 use claviger_engine::store::Access;
 use claviger_engine::trees::{NodeKind, OpenFile};
-use claviger_engine::{Error, Store};
 
 use crate::opening::OpenArgs;
 use crate::opening::files::{self, InsideArgs};
@@ -56,7 +57,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let opened = args.open.open(Access::ReadOnly)?.with_threads();
     opened.warn();
-    let size = opened.volume.len();
+    let store = args.which.part(&args.open, Arc::new(opened.volume))?;
+    let size = store.len();
     let past = |what: String| Error::misuse(format!("{what} of {size} bytes")).at(&args.open.path);
     if args.offset > size {
         return Err(past(format!("byte {} is past the end of the volume", args.offset)).into());
@@ -75,13 +77,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let end = args.offset + length;
     while at < end {
         let chunk = &mut buffer[..(end - at).min(CHUNK) as usize];
-        if opened.volume.read_at(at, chunk).is_ok() {
+        if store.read_at(at, chunk).is_ok() {
             output::write(&mut stdout, chunk)?;
         } else {
             // What lies before the bytes that cannot be read is not given up with them.
             for (i, sector) in chunk.chunks_mut(SECTOR).enumerate() {
                 let from = at + (i * SECTOR) as u64;
-                opened.volume.read_at(from, sector).map_err(|e| Error::from(e).at(&args.open.path))?;
+                store.read_at(from, sector).map_err(|e| Error::from(e).at(&args.open.path))?;
                 output::write(&mut stdout, sector)?;
             }
         }

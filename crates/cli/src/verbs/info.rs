@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 
 use claviger_engine::formats::Facts;
+use claviger_engine::logical_volumes::{self, Group};
 use claviger_engine::store::Access;
 use serde::Serialize;
 
@@ -49,6 +50,9 @@ struct Info {
     /// How long they took.
     seconds: f64,
     warnings: Vec<String>,
+    /// Of a volume that holds LVM2, the volume group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logical_volumes: Option<Group>,
 }
 
 /// Carries the verb out.
@@ -56,7 +60,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.inside.is_some() || args.open.path.is_dir() {
         return folders::info::run(&args.open, args.inside.as_deref().map(files::inside), args.json);
     }
-    let opened = args.open.open(Access::ReadOnly)?;
+    let mut opened = args.open.open(Access::ReadOnly)?;
+    let logical_volumes = logical_volumes::read(&opened.volume).unwrap_or_else(|e| {
+        // It is one more thing that is known of the volume, and no reason to say nothing of the rest.
+        opened.warnings.push(format!("The logical volumes in it cannot be told: {}.", e.kind));
+        None
+    });
+    opened.warnings.extend(logical_volumes.iter().flat_map(|group| group.warnings.clone()));
     opened.warn();
     let info = Info {
         path: args.open.path.display().to_string(),
@@ -66,6 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         seconds: opened.took.as_secs_f64(),
         facts: opened.facts,
         warnings: opened.warnings,
+        logical_volumes,
     };
     output::print(&info, args.json)
 }
@@ -104,6 +115,12 @@ impl Report for Info {
         }
         if let Some(written) = facts.header_written {
             line("header written", date(written))?;
+        }
+        for volume in self.logical_volumes.iter().flat_map(|group| &group.volumes) {
+            let state = volume.refused.as_ref().map(|why| format!("; cannot be opened here: {why}"));
+            let state = state.or_else(|| Some(format!("; read-only: {}", volume.read_only.as_ref()?)));
+            let (name, len) = (volume.full_name(), size::short(volume.len));
+            line("logical volume", format!("{name}, {len}{}", state.unwrap_or_default()))?;
         }
         line("opened", format!("on trial {} after {:.2} s", self.trials, self.seconds))
     }

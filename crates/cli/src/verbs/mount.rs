@@ -22,6 +22,7 @@ use claviger_serve::sessions::{Process, Record, Runtime, Status, escape};
 use serde::Serialize;
 
 use crate::opening::files::{self, InsideArgs};
+use crate::opening::logical_volume::LogicalVolumeArgs;
 use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
 use crate::process::background::{self, Told};
 use crate::process::guard;
@@ -43,6 +44,7 @@ use crate::terminal::{cancel, duration};
   claviger mount ~/.Private ~/Private
   claviger mount --format clear folder /mnt/same
   claviger mount --idle 10m -o noatime old.tc /mnt/old
+  claviger mount --logical-volume vg/root laptop.luks /mnt/root
   claviger unmount /mnt/old
 
 In /etc/fstab, and with `mount -t fuse.claviger VOLUME DIR -o OPTIONS`:
@@ -86,6 +88,9 @@ pub struct Args {
     /// Take the file as it is, without decryption: what the same way costs without encryption
     #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden", "isolate_keys"])]
     raw: bool,
+
+    #[command(flatten)]
+    logical_volume: LogicalVolumeArgs,
 
     #[command(flatten)]
     trace: TraceArgs,
@@ -155,6 +160,9 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         return args.isolation.keep(&args.open, Some(args.access()), Some(&args.protect), &args.registers);
     }
     let is_folder = args.open.path.is_dir();
+    if is_folder && args.logical_volume.given() {
+        return Err(Error::misuse("a folder has no logical volumes inside").at(&args.open.path).into());
+    }
     if args.isolation.asked() && args.wants_folder() && !is_folder {
         return Err(isolation::no_folders().at(&args.open.path).into());
     }
@@ -173,9 +181,10 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let dir = empty_folder(&args.dir)?;
 
     let access = args.access();
+    let at = |e: Error| e.at(&args.open.path);
     let mut locking = None;
     let (facts, volume) = if args.raw {
-        (None, args.open.raw(access)?)
+        (None, args.logical_volume.within(args.open.raw(access)?, !args.read_only).map_err(at)?)
     } else if args.isolation.asked() && is_folder {
         let folder = args.isolation.open_folder(&args.open, access, words);
         let folder = folder.map_err(|e| say_where(e, &args.open.path, &runtime))?;
@@ -185,19 +194,20 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         let opened = args.isolation.open(&args.open, access, words);
         let (opened, keys) = opened.map_err(|e| say_where(e, &args.open.path, &runtime))?;
         locking = Some(keys);
-        (Some(opened.facts.clone()), opened.into_served())
+        (Some(opened.facts.clone()), opened.into_served(&args.logical_volume, !args.read_only).map_err(at)?)
     } else {
         let opened = args.open.open_for_files_protecting(access, &args.protect);
         match opened.map_err(|e| say_where(e, &args.open.path, &runtime))? {
             Opened::Files(folder) => return serve_folder(args, *folder, dir, parent, &runtime),
             opened if args.wants_folder() => {
                 let path = args.folder.as_deref().unwrap_or(OsStr::new("/"));
-                let folder = InsideArgs::default().folder(&args.open, opened, files::inside(path))?;
+                let folder =
+                    InsideArgs::of(args.logical_volume.clone()).folder(&args.open, opened, files::inside(path))?;
                 return serve_folder(args, folder, dir, parent, &runtime);
             }
             Opened::Bytes(volume) => {
                 let opened = OpenedVolume::from(*volume);
-                (Some(opened.facts.clone()), opened.into_served())
+                (Some(opened.facts.clone()), opened.into_served(&args.logical_volume, !args.read_only).map_err(at)?)
             }
             Opened::Clear(_) => {
                 let what = ErrorKind::NotThisFormat("it holds a file system that is not encrypted".into());

@@ -21,6 +21,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::Serialize;
 use signal_hook::iterator::Signals;
 
+use crate::opening::logical_volume::LogicalVolumeArgs;
 use crate::opening::{OpenArgs, ProtectArgs};
 use crate::process::background::Told;
 use crate::process::guard;
@@ -67,6 +68,9 @@ pub struct Args {
     /// Serve the file as it is, without decryption, to measure the cost of the path itself
     #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden", "isolate_keys"])]
     raw: bool,
+
+    #[command(flatten)]
+    logical_volume: LogicalVolumeArgs,
 
     #[command(flatten)]
     trace: TraceArgs,
@@ -123,7 +127,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     }
     let mut locking = None;
     let (facts, store): (_, Arc<dyn Store>) = if args.raw {
-        (None, args.open.raw(access)?)
+        (None, args.logical_volume.within(args.open.raw(access)?, !args.read_only).map_err(at)?)
     } else {
         let opened = match args.isolation.asked() {
             true => {
@@ -133,7 +137,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
             }
             false => args.open.open_protecting(access, &args.protect)?,
         };
-        (Some(opened.facts.clone()), opened.into_served())
+        (Some(opened.facts.clone()), opened.into_served(&args.logical_volume, !args.read_only).map_err(at)?)
     };
     cancel::check()?;
     let store = Arc::new(CountedStore::new(args.trace.over(store)?));

@@ -27,6 +27,7 @@ mod lab_kernel;
 mod lab_report;
 mod lab_safety;
 mod locking;
+mod logical_volumes;
 mod mounting;
 mod mounting_user;
 mod partitions;

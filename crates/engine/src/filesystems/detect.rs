@@ -168,7 +168,9 @@ pub(super) fn sector_size(store: &dyn Store) -> io::Result<Option<u64>> {
         Kind::F2fs | Kind::Swap => Some(4096),
         Kind::Erofs => start.bytes::<1>(0x40c).and_then(|log2| power(log2[0].into())),
         Kind::ExtJournal | Kind::ReFs | Kind::HfsPlus | Kind::Hfs | Kind::Apfs => None,
-        Kind::Iso9660 | Kind::Udf | Kind::Squashfs | Kind::Lvm => None,
+        Kind::Iso9660 | Kind::Udf | Kind::Squashfs => None,
+        // It was made for none: only what is in its logical volumes was.
+        Kind::Lvm => return Ok(None),
     };
     Ok(Some(found.filter(|size| size.is_power_of_two()).map_or(SMALLEST_SECTOR, u64::from).max(SMALLEST_SECTOR)))
 }

@@ -11,8 +11,10 @@ use std::sync::Arc;
 
 pub use detect::{Filesystem, Kind, detect};
 
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::magic;
+use crate::logical_volumes::{self, Group};
 use crate::partitions::{self, Partition, Table, TableKind};
 use crate::store::{SMALLEST_SECTOR, Store};
 use crate::trees::Tree;
@@ -35,17 +37,31 @@ static TREES: &[(Kind, Open)] = &[
 ///
 /// # Errors
 /// `NotThisFormat` if there is no file system, saying what there is instead; `Unsupported` for one that cannot be read
-/// here; `Malformed`, `Io`.
+/// here; `Malformed`, `Io`. For what has logical volumes, `NotThisFormat`, with [`Advice::ChooseLogicalVolume`].
 pub fn open(store: Arc<dyn Store>) -> Result<(Filesystem, Box<dyn Tree>)> {
     let Some(found) = detect(&*store)? else { return Err(nothing(&*store)) };
     let open = TREES.iter().find(|(kind, _)| *kind == found.kind).map(|(_, open)| open);
     let Some(open) = open else {
+        if found.kind == Kind::Lvm {
+            return Err(instead_of_files(&*store));
+        }
         let what = format!("reading {}", found.kind.described());
         let known = "FAT, NTFS, ext2, ext3 and ext4 can be read without the kernel.";
         return Err(Error::unsupported(what).hint(known));
     };
     let tree = open(store).map_err(|e| e.in_format(found.kind.name()))?;
     Ok((found, tree))
+}
+
+/// The error for a physical volume of LVM2 where a file system is wanted: which logical volumes can be opened, or what is wrong
+/// with it.
+pub fn instead_of_files(store: &dyn Store) -> Error {
+    let names = match logical_volumes::read(store) {
+        Ok(group) => group.as_ref().map(Group::openable).unwrap_or_default(),
+        Err(e) => return e,
+    };
+    let what = format!("it holds {}, and no file system of its own", Kind::Lvm.described());
+    Error::new(ErrorKind::NotThisFormat(what)).advise(Advice::ChooseLogicalVolume(names))
 }
 
 /// The sector size, in bytes, that the file system or partition table in `store` was made for. A disk whose sectors are

@@ -4,6 +4,7 @@ mod counted;
 mod file;
 pub mod files;
 mod header_lock;
+mod mapped;
 mod memory;
 mod slice;
 
@@ -14,6 +15,7 @@ pub(crate) use counted::Counters;
 pub use counted::{CountedStore, Traffic};
 pub use file::{Access, FileStore};
 pub use header_lock::HeaderLock;
+pub use mapped::{Extent, MappedStore};
 pub use memory::MemoryStore;
 pub use slice::SliceStore;
 

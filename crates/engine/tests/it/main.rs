@@ -28,6 +28,7 @@ mod hostile_images;
 mod integrity;
 mod integrity_linux;
 mod kept;
+mod logical_volumes;
 mod luks1;
 mod luks1_changes;
 mod luks1_damaged;

@@ -210,6 +210,9 @@ fn detect(store: &dyn Store) -> Result<Kind> {
                 on the disk that `claviger serve` serves.";
     match found {
         Some(found) if found.kind.holds_files() => Ok(found.kind),
+        Some(found) if found.kind == Kind::Lvm => {
+            Err(filesystems::instead_of_files(store).hint("--filesystem none shows the plaintext as one file."))
+        }
         Some(found) => Err(Error::unsupported(format!("it holds {}, which cannot be mounted", found.kind.described()))
             .hint("--filesystem none shows the plaintext as one file.")),
         None => Err(Error::new(ErrorKind::NotThisFormat("no file system was found inside".into())).hint(none)),

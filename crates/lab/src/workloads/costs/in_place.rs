@@ -74,7 +74,9 @@ mod tests {
     fn what_cannot_encrypt_in_place_is_left_out() {
         let lab = lab();
         let catalogue = Catalogue::load(None).expect("facilities");
-        for (name, can) in [("LUKS2", true), ("BitLocker", true), ("LUKS2:serpent-xts-plain64", false), ("plain", false)] {
+        for (name, can) in
+            [("LUKS2", true), ("BitLocker", true), ("LUKS2:serpent-xts-plain64", false), ("plain", false)]
+        {
             assert_eq!(!catalogue.find(name).expect("there").encrypt.is_empty(), can, "{name}");
         }
         let mut target = Target::new(catalogue.find("plain").expect("there"), &lab).expect("a target");

@@ -1,0 +1,46 @@
+//! The logical volume inside a volume that holds LVM2.
+
+use std::sync::Arc;
+
+use claviger_engine::logical_volumes;
+use claviger_engine::{Store, filesystems};
+
+use crate::opening::smaller_sectors;
+use crate::terminal::output;
+
+/// Which one.
+#[derive(clap::Args, Clone, Default)]
+pub struct LogicalVolumeArgs {
+    /// The logical volume inside, where the volume holds LVM2: GROUP/VOLUME, or VOLUME alone
+    #[arg(long, value_name = "NAME")]
+    logical_volume: Option<String>,
+}
+
+impl LogicalVolumeArgs {
+    /// Whether one was named.
+    pub fn given(&self) -> bool {
+        self.logical_volume.is_some()
+    }
+
+    /// The logical volume in `store`, or `store` itself if none was named. Warnings are told. `to_write` says whether somebody
+    /// wants to write to it.
+    pub fn within(&self, store: Arc<dyn Store>, to_write: bool) -> claviger_engine::Result<Arc<dyn Store>> {
+        let Some(name) = &self.logical_volume else { return Ok(store) };
+        let (group, volume) = logical_volumes::find(&*store, name)?;
+        group.warnings.iter().for_each(|warning| output::warn(warning));
+        let mapped = volume.open(store)?;
+        if let Some(why) = volume.read_only.as_ref().filter(|_| to_write) {
+            output::warn(&format!("Nothing can be written to {}: {why}.", volume.full_name()));
+        }
+        // What cannot be read is no reason not to use the rest.
+        let own = mapped.sector_size();
+        let inside = filesystems::sector_size(&mapped).ok().flatten().filter(|inside| *inside < own);
+        Ok(match inside {
+            Some(inside) => {
+                output::warn(&smaller_sectors(inside, own));
+                Arc::new(mapped.with_sector_size(inside))
+            }
+            None => Arc::new(mapped),
+        })
+    }
+}
