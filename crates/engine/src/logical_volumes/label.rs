@@ -142,7 +142,7 @@ fn areas(bytes: &[u8], at: u64) -> Result<[Vec<Range<u64>>; 2]> {
 impl Label {
     /// Bytes that no logical volume has: the sectors of the label, and the metadata areas.
     pub fn reserved(&self) -> impl Iterator<Item = Range<u64>> {
-        [0..SECTORS_LOOKED_AT * SECTOR].into_iter().chain(self.areas.iter().cloned())
+        std::iter::once(0..SECTORS_LOOKED_AT * SECTOR).chain(self.areas.iter().cloned())
     }
 
     /// The text of each metadata area, in their order; an area that is not in use has none.

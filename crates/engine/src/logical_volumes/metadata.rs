@@ -41,6 +41,9 @@ struct Physical {
     here: bool,
 }
 
+/// Extents of the physical volume at hand; nothing if they are on another one.
+type Here = Option<Range<u64>>;
+
 /// What is needed to understand a segment.
 struct Context<'a> {
     text: Place,
@@ -284,7 +287,7 @@ impl Context<'_> {
     fn striped(&self, name: &str, segment: &Section, len: u64, made: &mut Segment<'_>) -> Result<()> {
         let malformed = |field, what: String| self.text.malformed(field, format!("{name}: {what}"));
         let stripes = self.text.number(segment, "stripe_count")?;
-        if stripes == 0 || made.count % stripes != 0 {
+        if stripes == 0 || !made.count.is_multiple_of(stripes) {
             return Err(malformed("stripe_count", format!("{stripes} stripes for {} extents", made.count)));
         }
         let each = made.count / stripes;
@@ -296,7 +299,8 @@ impl Context<'_> {
             1 => len,
             _ => {
                 let sectors = self.text.number(segment, "stripe_size")?;
-                let chunk = sectors.checked_mul(SECTOR).filter(|chunk| *chunk > 0 && (len / stripes) % chunk == 0);
+                let chunk =
+                    sectors.checked_mul(SECTOR).filter(|chunk| *chunk > 0 && (len / stripes).is_multiple_of(*chunk));
                 chunk.ok_or_else(|| malformed("stripe_size", format!("{sectors} sectors")))?
             }
         };
@@ -316,12 +320,7 @@ impl Context<'_> {
 
     /// What a list of names and first extents means, each for `count` extents: the name, and the extents if they are on the physical
     /// volume at hand.
-    fn places<'b>(
-        &self,
-        name: &str,
-        list: Option<&'b Value>,
-        count: u64,
-    ) -> Result<Vec<(&'b str, Option<Range<u64>>)>> {
+    fn places<'b>(&self, name: &str, list: Option<&'b Value>, count: u64) -> Result<Vec<(&'b str, Here)>> {
         let malformed = |what: String| self.text.malformed("stripes", format!("{name}: {what}"));
         let Some(Value::List(list)) = list else { return Err(malformed("they are missing".into())) };
         let mut places = Vec::new();

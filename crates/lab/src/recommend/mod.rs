@@ -10,7 +10,7 @@ mod features;
 mod measured;
 mod rules;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use features::{Features, Layer, Platform, Weakness, all as features};
 pub use measured::Measured;
@@ -20,7 +20,8 @@ use crate::statistics::median;
 use rules::{View, Wish, out, points, wishes};
 
 /// What is asked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Answers {
     /// What is to be encrypted.
     pub purpose: Purpose,
@@ -33,7 +34,7 @@ pub struct Answers {
 }
 
 /// The four scenarios of the thesis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {
     /// A computer that is carried around.
@@ -47,7 +48,7 @@ pub enum Purpose {
 }
 
 /// What it must withstand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Threat {
     /// It is lost or stolen while it is off.

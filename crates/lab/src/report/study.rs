@@ -1,7 +1,8 @@
 //! The tables and conclusions of a repeated study as sections of a report.
 
+use crate::recommend::{Measured, Recommendation, recommend};
 use crate::run::{Backing, Run, Unit};
-use crate::study::{Cell, Filled, Here, Judged, Study, conclusions, filled};
+use crate::study::{Cell, Filled, Here, Judged, Scenario, Study, conclusions, filled};
 use crate::summary::Summary;
 
 use super::panels::{Scale, once};
@@ -12,7 +13,7 @@ pub(super) fn sections(run: &Run, summary: &Summary) -> Vec<Extra> {
     let Some(study) = &run.plan.study else { return Vec::new() };
     let tables = filled(study, run, summary);
     let judged = conclusions(study, run, summary);
-    let tables = tables.iter().map(table);
+    let tables = tables.iter().map(|filled| table(run, filled));
     [about(study, run)].into_iter().chain(tables).chain((!judged.is_empty()).then(|| claims(&judged))).collect()
 }
 
@@ -68,7 +69,7 @@ pub(super) fn markdown(run: &Run, summary: &Summary) -> String {
         said.iter().for_each(|said| text += &format!("- {}\n", escaped(said)));
         text.push('\n');
     }
-    filled(study, run, summary).iter().for_each(|filled| text += &markdown_table(filled));
+    filled(study, run, summary).iter().for_each(|filled| text += &markdown_table(run, filled));
     text
 }
 
@@ -79,7 +80,7 @@ fn section(level: &str, title: &str, paragraphs: impl Iterator<Item = String>) -
 
 /// The rows that have a figure of ours, each with its unit: what is here, what that is less than without encryption, and the
 /// same of the study. What only the study has is counted.
-fn markdown_table(filled: &Filled<'_>) -> String {
+fn markdown_table(run: &Run, filled: &Filled<'_>) -> String {
     let (title, text) = words(filled);
     let ours = |cell: &&Cell<'_>| matches!(cell.here, Here::Figure { .. });
     let rows = once(filled.cells.iter().filter(ours).map(|cell| cell.row));
@@ -90,6 +91,12 @@ fn markdown_table(filled: &Filled<'_>) -> String {
     let mut text = section("###", &title, text.into_iter());
     let found = |row: &str, column: &str| filled.cells.iter().find(|c| (c.row, c.column) == (row, column));
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    if !filled.table.scenarios.is_empty() {
+        let lines = [ADVISED.map(str::to_owned)].into_iter().chain(advised(run, filled));
+        let mut lines = lines.map(|cells| line(cells.iter().map(|cell| escaped(cell)).collect()));
+        let head = lines.next().unwrap_or_default();
+        return format!("{text}{head}|{}\n{}\n", "---|".repeat(ADVISED.len()), lines.collect::<String>());
+    }
     for (number, of) in rows.iter().enumerate() {
         if number == 0 {
             text += &line(["what"].into_iter().chain(columns.iter().copied()).map(escaped).collect());
@@ -141,12 +148,32 @@ const FEWEST: usize = 3;
 const COLUMNS: [&str; 9] =
     ["what", "with", "unit", "here", "95 %", "lost here %", "the study", "lost there %", "times"];
 
-fn table(filled: &Filled<'_>) -> Extra {
+fn table(run: &Run, filled: &Filled<'_>) -> Extra {
     let (title, text) = words(filled);
+    if !filled.table.scenarios.is_empty() {
+        let rows = advised(run, filled).map(|cells| cells.to_vec()).collect();
+        return Extra { title, text, columns: ADVISED.map(str::to_owned).to_vec(), rows, chart: None };
+    }
     let rows = filled.cells.iter().map(|cell| row(cell, scale(filled, cell)).to_vec()).collect();
     let chart =
         filled.table.chart.then(|| lines(&title, filled).unwrap_or_else(|| Chart::Bars(bar_chart(&title, filled))));
     Extra { title, text, columns: COLUMNS.map(str::to_owned).to_vec(), rows, chart }
+}
+
+/// What is advised in each scenario.
+const ADVISED: [&str; 4] = ["who", "today", "as it was in 2010, by the same rules", "what counts"];
+
+/// For each scenario, what the rules of `claviger lab recommend` say, with the figures of this run.
+fn advised(run: &Run, filled: &Filled<'_>) -> impl Iterator<Item = [String; 4]> {
+    let measured = Measured::of_run(run);
+    filled.table.scenarios.iter().map(move |Scenario { title, answers }| {
+        let Recommendation { first, then, .. } = recommend(answers, &measured);
+        let none = || "none fits".to_owned();
+        let why = first.iter().flat_map(|choice| &choice.reasons).filter(|reason| reason.points > 1);
+        let why: Vec<&str> = why.map(|reason| &*reason.text).collect();
+        let (name, why) = (first.as_ref().map_or_else(none, |choice| choice.name.clone()), why.join(" "));
+        [title.clone(), name, then.facility.unwrap_or_else(none), why]
+    })
 }
 
 /// The title of a table, and what there is to say of it.

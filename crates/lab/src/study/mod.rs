@@ -17,6 +17,7 @@ pub use tables::{Cell, Conclusion as Judged, Filled, Here, conclusions, filled};
 
 use crate::facility::{Catalogue, Kind};
 use crate::published::{self, Figure};
+use crate::recommend::Answers;
 use crate::run::Level;
 use crate::statistics::median;
 use crate::transfer::SECTOR;
@@ -177,6 +178,19 @@ pub struct Table {
     /// With what.
     #[serde(default, rename = "column")]
     pub columns: Vec<Column>,
+    /// Or, in the place of figures, who asks which facility to take.
+    #[serde(default, rename = "scenario", skip_serializing_if = "Vec::is_empty")]
+    pub scenarios: Vec<Scenario>,
+}
+
+/// Somebody for whom a study names a facility.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Who.
+    pub title: String,
+    /// What they say when they are asked.
+    pub answers: Answers,
 }
 
 /// What is measured.

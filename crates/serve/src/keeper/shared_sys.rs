@@ -257,8 +257,6 @@ pub struct Lender {
 /// Which parts of the data nobody has, in order.
 struct Lent(Vec<Range<usize>>);
 
-/// A page, in bytes: what is lent begins at one, and is given back by whole ones.
-
 impl Lender {
     /// Zeroed memory of at least `len` bytes, from a page on. Nothing where there is not as much left.
     pub fn lend(&self, len: usize) -> Option<Room> {
