@@ -13,7 +13,7 @@ pub(super) fn sections(run: &Run, summary: &Summary) -> Vec<Extra> {
     let Some(study) = &run.plan.study else { return Vec::new() };
     let tables = filled(study, run, summary);
     let judged = conclusions(study, run, summary);
-    let tables = tables.iter().map(|filled| table(run, filled));
+    let tables = tables.iter().map(table);
     [about(study, run)].into_iter().chain(tables).chain((!judged.is_empty()).then(|| claims(&judged))).collect()
 }
 
@@ -69,7 +69,7 @@ pub(super) fn markdown(run: &Run, summary: &Summary) -> String {
         said.iter().for_each(|said| text += &format!("- {}\n", escaped(said)));
         text.push('\n');
     }
-    filled(study, run, summary).iter().for_each(|filled| text += &markdown_table(run, filled));
+    filled(study, run, summary).iter().for_each(|filled| text += &markdown_table(filled));
     text
 }
 
@@ -80,7 +80,7 @@ fn section(level: &str, title: &str, paragraphs: impl Iterator<Item = String>) -
 
 /// The rows that have a figure of ours, each with its unit: what is here, what that is less than without encryption, and the
 /// same of the study. What only the study has is counted.
-fn markdown_table(run: &Run, filled: &Filled<'_>) -> String {
+fn markdown_table(filled: &Filled<'_>) -> String {
     let (title, text) = words(filled);
     let ours = |cell: &&Cell<'_>| matches!(cell.here, Here::Figure { .. });
     let rows = once(filled.cells.iter().filter(ours).map(|cell| cell.row));
@@ -92,7 +92,7 @@ fn markdown_table(run: &Run, filled: &Filled<'_>) -> String {
     let found = |row: &str, column: &str| filled.cells.iter().find(|c| (c.row, c.column) == (row, column));
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     if !filled.table.scenarios.is_empty() {
-        let lines = [ADVISED.map(str::to_owned)].into_iter().chain(advised(run, filled));
+        let lines = [ADVISED.map(str::to_owned)].into_iter().chain(advised(filled));
         let mut lines = lines.map(|cells| line(cells.iter().map(|cell| escaped(cell)).collect()));
         let head = lines.next().unwrap_or_default();
         return format!("{text}{head}|{}\n{}\n", "---|".repeat(ADVISED.len()), lines.collect::<String>());
@@ -148,10 +148,10 @@ const FEWEST: usize = 3;
 const COLUMNS: [&str; 9] =
     ["what", "with", "unit", "here", "95 %", "lost here %", "the study", "lost there %", "times"];
 
-fn table(run: &Run, filled: &Filled<'_>) -> Extra {
+fn table(filled: &Filled<'_>) -> Extra {
     let (title, text) = words(filled);
     if !filled.table.scenarios.is_empty() {
-        let rows = advised(run, filled).map(|cells| cells.to_vec()).collect();
+        let rows = advised(filled).map(|cells| cells.to_vec()).collect();
         return Extra { title, text, columns: ADVISED.map(str::to_owned).to_vec(), rows, chart: None };
     }
     let rows = filled.cells.iter().map(|cell| row(cell, scale(filled, cell)).to_vec()).collect();
@@ -163,14 +163,18 @@ fn table(run: &Run, filled: &Filled<'_>) -> Extra {
 /// What is advised in each scenario.
 const ADVISED: [&str; 4] = ["who", "today", "as it was in 2010, by the same rules", "what counts"];
 
-/// For each scenario, what the rules of `claviger lab recommend` say, with the figures of this run.
-fn advised(run: &Run, filled: &Filled<'_>) -> impl Iterator<Item = [String; 4]> {
-    let measured = Measured::of_run(run);
-    filled.table.scenarios.iter().map(move |Scenario { title, answers }| {
-        let Recommendation { first, then, .. } = recommend(answers, &measured);
+/// Reasons that are told of each.
+const TOLD: usize = 2;
+
+/// For each scenario, what the rules of `claviger lab recommend` say. Figures of the run do not count: it knows only the
+/// facilities that the study had, and others would lose for not having been there.
+fn advised(filled: &Filled<'_>) -> impl Iterator<Item = [String; 4]> {
+    filled.table.scenarios.iter().map(|Scenario { title, answers }| {
+        let Recommendation { first, then, .. } = recommend(answers, &Measured::default());
         let none = || "none fits".to_owned();
-        let why = first.iter().flat_map(|choice| &choice.reasons).filter(|reason| reason.points > 1);
-        let why: Vec<&str> = why.map(|reason| &*reason.text).collect();
+        let mut why: Vec<_> = first.iter().flat_map(|choice| &choice.reasons).collect();
+        why.sort_by_key(|reason| -reason.points);
+        let why: Vec<&str> = why.iter().take(TOLD).map(|reason| &*reason.text).collect();
         let (name, why) = (first.as_ref().map_or_else(none, |choice| choice.name.clone()), why.join(" "));
         [title.clone(), name, then.facility.unwrap_or_else(none), why]
     })
