@@ -121,6 +121,7 @@ fn made_up(folder: &Folder, name: &str, shares: [f64; 2]) -> String {
             level: Level::Quick,
             scale: 1.0,
             backing: Backing::Tmpfs("/dev/shm".into()),
+            more: Vec::new(),
             size: 1 << 26,
             facilities: names.map(String::from).to_vec(),
             workloads: vec!["dd".into()],

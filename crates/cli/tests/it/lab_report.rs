@@ -54,6 +54,7 @@ fn run() -> Run {
             level: Level::Quick,
             scale: 1.0,
             backing: Backing::Tmpfs("/dev/shm".into()),
+            more: Vec::new(),
             size: 1 << 20,
             facilities: vec!["plain".into(), "half".into()],
             workloads: vec!["dd".into()],

@@ -1,5 +1,6 @@
 //! `claviger lab` writes to nothing that it did not make, and what is left of one that was killed goes.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,6 +11,7 @@ use crate::common::{Folder, claviger, done, run};
 use claviger_lab::facility::Scratch;
 use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::tools;
+use serde_json::Value;
 
 /// A loop device on a file, for as long as this is there.
 struct Disk {
@@ -32,6 +34,88 @@ impl Disk {
         fs::read(&self.file).expect("a file").iter().all(|b| *b == 0)
     }
 }
+
+#[test]
+fn everything_is_done_on_each_of_several_media_or_on_none() {
+    let folder = Folder::new();
+    let Some(disk) = Disk::new(&folder, "disk", 200 << 20) else { return };
+    let Some(other) = Disk::new(&folder, "other", 200 << 20) else { return };
+    let (out, dir, study) = (folder.str("run"), folder.str("place"), folder.str("study.toml"));
+    fs::create_dir(&dir).expect("a folder");
+    fs::write(&study, MEDIA).expect("written");
+    let lab = |more: &[&str]| {
+        let words = ["lab", "run", "--study", &study, "--size", "64M", "--out", &out, "--dir", &dir];
+        run(words.iter().chain(&["--device", disk.device(), "--device", other.device()]).chain(more))
+    };
+    // What is used refuses all of them, before the first is written to.
+    let Some(over) = LoopDevice::new(other.device.path(), &[]) else { return };
+    let refused = lab(&["--force", "--yes"]);
+    drop(over);
+    refused.fails(9, &["attached to"]);
+    assert!(disk.is_all_zeros() && other.is_all_zeros() && !folder.path("run").exists());
+    run(["lab", "run", "--dir", &dir, "--dir", &dir, "--out", &out])
+        .fails(1, &["two of the media are called", "place"]);
+
+    lab(&["--force", "--yes"]).succeeds();
+    assert!(!disk.is_all_zeros() && !other.is_all_zeros());
+    let stored: Value = serde_json::from_slice(&fs::read(folder.path("run/run.json")).expect("a run")).expect("JSON");
+    assert_eq!(stored["run"]["failures"], Value::Array(Vec::new()));
+    let label = |device: &str| device.rsplit('/').next().expect("a name").to_owned();
+    let (first, second) = (label(disk.device()), label(other.device()));
+    let passes = stored["run"]["passes"].as_array().expect("a list");
+    let measured: BTreeSet<String> =
+        passes.iter().filter_map(|pass| Some(pass["facility"].as_str()?.to_owned())).collect();
+    let expected = ["", &format!("@{first}"), &format!("@{second}")]
+        .map(|medium| ["plain", "LUKS2"].map(|name| format!("{name}{medium}")))
+        .concat();
+    assert_eq!(measured, expected.iter().cloned().collect());
+    // Each loses against the baseline on its own medium.
+    let cells = stored["summary"]["cells"].as_array().expect("a list");
+    let baseline = |name: &str| cells.iter().find(|c| c["facility"] == *name).map(|c| c["baseline"].clone());
+    assert_eq!(baseline(&expected[3]), Some(Value::from(expected[2].clone())));
+
+    // A table is of the medium that it names; where the run has none, the reason stands there.
+    let csv = fs::read_to_string(folder.path("run/study.csv")).expect("a table");
+    let row = |title: &str| csv.lines().find(|line| line.contains(title)).unwrap_or_else(|| panic!("{title}: {csv}"));
+    for (title, name) in [("first", "LUKS2"), ("second", &*expected[3]), ("third", &*expected[5])] {
+        let fields: Vec<&str> = row(title).split(',').collect();
+        assert!(fields.contains(&name), "{fields:?}");
+        assert!(!row(title).contains("It needs"), "{}", row(title));
+    }
+    assert!(row("fourth").contains("It needs a medium number 4"), "{}", row("fourth"));
+}
+
+/// A study of one workload, with a table for each of four media.
+const MEDIA: &str = r#"
+name = "media"
+title = "Media"
+about = "One workload."
+facilities = ["plain", "LUKS2"]
+thorough = { scale = 0.001, repeats = 1, volume = 67108864 }
+standard = { scale = 0.001, repeats = 1, volume = 67108864 }
+quick = { scale = 0.001, repeats = 1, volume = 67108864 }
+
+[[workload]]
+name = "dd"
+parameters = { size = 1048576, blocks = [1048576] }
+
+[[table]]
+title = "the media"
+differs = "Nothing."
+row = [{ title = "write", workload = "dd", operation = "write" }]
+column = [
+    { title = "first", facility = "LUKS2" },
+    { title = "second", facility = "LUKS2", medium = 2 },
+    { title = "third", facility = "LUKS2", medium = 3 },
+]
+
+[[table]]
+title = "one that is not there"
+medium = 4
+differs = "Nothing."
+row = [{ title = "write", workload = "dd", operation = "write" }]
+column = [{ title = "fourth", facility = "LUKS2" }]
+"#;
 
 #[test]
 fn a_device_is_lost_only_to_who_says_so_and_never_while_it_is_used() {

@@ -249,7 +249,7 @@ fn same_work(a: &Plan, b: &Plan) -> bool {
         && a.scale == b.scale
         && a.size == b.size
         && a.caches == b.caches
-        && kind(&a.backing) == kind(&b.backing)
+        && a.media().map(kind).eq(b.media().map(kind))
 }
 
 /// Everything about machine, plan and versions that is not the same.
@@ -293,7 +293,7 @@ fn plans(old: &Plan, new: &Plan) -> Vec<Difference> {
         of("level", words(&old.level), words(&new.level)),
         of("scale", old.scale, new.scale),
         of("size of a volume, bytes", old.size, new.size),
-        of("backing", words(&old.backing), words(&new.backing)),
+        of("backing", media(old), media(new)),
         of("page cache", words(&old.caches), words(&new.caches)),
         of(
             "repeats",
@@ -301,6 +301,11 @@ fn plans(old: &Plan, new: &Plan) -> Vec<Difference> {
             format!("{} to {}", new.min_repeats, new.max_repeats),
         ),
     ]
+}
+
+/// All of its media, as JSON has them.
+fn media(plan: &Plan) -> String {
+    plan.media().map(words).collect::<Vec<_>>().join(", ")
 }
 
 /// As JSON has it: `"quick"`, `{"kind":"folder","path":"/x"}`.
@@ -367,6 +372,7 @@ mod tests {
             level: Level::Quick,
             scale: 1.0,
             backing: Backing::Tmpfs("/dev/shm".into()),
+            more: Vec::new(),
             size: 1 << 26,
             facilities: FACILITIES.map(String::from).to_vec(),
             workloads: vec!["dd".into()],

@@ -1,5 +1,6 @@
 //! Where a facility keeps its encrypted data: a file, a folder or a block device of its own.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -22,8 +23,8 @@ const HEADERS: u64 = 32 << 20;
 /// Space for data stored beside each sector, such as tags: a share of the volume.
 const BESIDE: u64 = 8;
 
-/// Which facility's data the user's device holds, and whether it is in use: it has room for one only.
-static DEVICE: Mutex<Option<(String, bool)>> = Mutex::new(None);
+/// Which facility's data each of the user's devices holds, and whether it is in use: it has room for one only.
+static DEVICES: Mutex<BTreeMap<PathBuf, (String, bool)>> = Mutex::new(BTreeMap::new());
 
 /// Where encrypted data are kept. Dropping it removes what was created for it.
 pub struct Store {
@@ -69,6 +70,11 @@ impl Store {
             (_, Some(device), _) => device.path().to_owned(),
             _ => self.dir.join("store"),
         }
+    }
+
+    /// The block device that it is on, if it is: the user's, or one that was made for it.
+    pub fn device(&self) -> Option<&Path> {
+        self.device.as_deref().or(self.loop_device.as_ref().map(LoopDevice::path))
     }
 
     /// Where the bytes of it can be read: not through a loop device, whose page cache knows nothing of what a mapping
@@ -124,8 +130,8 @@ impl Store {
 
     /// Makes it this facility's. True if it was before.
     fn claim(&self, device: &Path) -> Result<bool> {
-        let mut holder = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
-        let (last, used) = holder.clone().unwrap_or_default();
+        let mut holders = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, used) = holders.get(device).cloned().unwrap_or_default();
         if used && last != self.id {
             let holder = Some(format!("the facility {last}; close it first"));
             return Err(Error::new(ErrorKind::InUse { holder }).at(device));
@@ -138,16 +144,16 @@ impl Store {
                 _ => Error::from(e).at(device),
             })?;
         }
-        *holder = Some((self.id.clone(), true));
+        holders.insert(device.to_owned(), (self.id.clone(), true));
         Ok(last == self.id)
     }
 
     /// Lets others have the user's device.
     pub fn give(&mut self) {
-        if self.device.is_some() {
+        if let Some(device) = &self.device {
             self.filesystem = None;
-            let mut holder = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some((id, used)) = &mut *holder
+            let mut holders = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((id, used)) = holders.get_mut(device)
                 && *id == self.id
             {
                 *used = false;

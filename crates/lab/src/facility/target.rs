@@ -257,6 +257,11 @@ impl Target {
         opened
     }
 
+    /// The block device that holds its encrypted data, where one does.
+    pub fn device(&self) -> Option<&Path> {
+        self.store.device()
+    }
+
     /// Closes it, with the file system that was made in it: everything is in the store then.
     ///
     /// # Errors

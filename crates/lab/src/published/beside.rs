@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::{Figure, PublishedLoss, all, losses, study};
 use crate::benchmark;
+use crate::run::media::base_name;
 use crate::run::{Axis, Backing, Case, Run};
 use crate::statistics::{Loss, median};
 use crate::summary::Summary;
@@ -321,11 +322,9 @@ pub fn laid_beside(run: &Run, summary: &Summary) -> Vec<Beside> {
             continue;
         }
         seen.push((&cell.workload, &cell.case));
-        for rule in
-            RULES.iter().filter(|rule| rule.ours.contains(&cell.workload.as_str()) && rule.is_on(&run.plan.backing))
-        {
+        for rule in RULES.iter().filter(|rule| rule.ours.contains(&cell.workload.as_str())) {
             for layer in [Layer::Volume, Layer::Files] {
-                let ours = ours_of(run, summary, &cell.workload, &cell.case, layer);
+                let ours = ours_of(run, summary, &cell.workload, &cell.case, (layer, rule));
                 let theirs = rule.theirs_of(&cell.case, layer);
                 if !ours.is_empty() && !theirs.is_empty() {
                     let (workload, case) = (cell.workload.clone(), cell.case.clone());
@@ -337,13 +336,15 @@ pub fn laid_beside(run: &Run, summary: &Summary) -> Vec<Beside> {
     result
 }
 
-/// The losses of this case, for facilities of this layer.
-fn ours_of(run: &Run, summary: &Summary, workload: &str, case: &Case, layer: Layer) -> Vec<Ours> {
+/// The losses of this case, for facilities of this layer and on media that are like the study's.
+fn ours_of(run: &Run, summary: &Summary, workload: &str, case: &Case, (layer, rule): (Layer, &Rule)) -> Vec<Ours> {
     let of_case = summary.cells.iter().filter(|cell| cell.workload == workload && cell.case == *case);
+    let of_case = of_case.filter(|cell| rule.is_on(run.plan.backing_of(&cell.facility)));
     let ours = of_case.filter_map(|cell| {
         let record = run.facilities.iter().find(|facility| facility.name == cell.facility)?;
         // A folder that is encrypted file by file is measured against a folder.
-        let its_layer = if matches!(record.baseline.as_deref(), Some("folder" | "ext4" | "plain-files")) {
+        let its_layer = if matches!(record.baseline.as_deref().map(base_name), Some("folder" | "ext4" | "plain-files"))
+        {
             Layer::Files
         } else {
             Layer::Volume

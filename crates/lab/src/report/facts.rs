@@ -1,6 +1,6 @@
 //! The machine and the method of a run in words: the lines before the figures.
 
-use crate::run::{Backing, Caches, Level, Run};
+use crate::run::{Backing, Caches, Level, Plan, Run};
 
 use super::panels::plain;
 use super::{percent, rate, size};
@@ -19,7 +19,7 @@ pub(super) fn facts(run: &Run) -> Vec<(&'static str, String)> {
         ("Program", format!("claviger {}", machine.program_version)),
         ("Command", machine.command_line.join(" ")),
         ("Time", sittings(run)),
-        ("Volumes", format!("{} each, {}", size(plan.size), backing(&plan.backing))),
+        ("Volumes", format!("{} each, {}", size(plan.size), media(plan))),
         ("Plan", plan_words(run)),
         ("Order", format!("facilities take turns in random order; seed {}", plan.seed)),
         ("Page cache", caches(run)),
@@ -102,6 +102,15 @@ pub(super) fn sittings(run: &Run) -> String {
         None => format!("{}, load {}, interrupted", s.before.at, s.before.load_1min),
     };
     or_none(run.sittings.iter().map(one).collect::<Vec<_>>().join("; "))
+}
+
+/// Where the data are, with the name of each medium but the first, as it stands behind those of facilities.
+fn media(plan: &Plan) -> String {
+    let others = plan.more.iter().enumerate().map(|(at, medium)| {
+        let name = plan.on_medium("", at + 1).unwrap_or_default();
+        format!("{} ({name})", backing(medium))
+    });
+    [backing(&plan.backing)].into_iter().chain(others).collect::<Vec<_>>().join("; ")
 }
 
 fn backing(backing: &Backing) -> String {

@@ -74,6 +74,7 @@ pub(super) fn run() -> Run {
             level: Level::Quick,
             scale: 0.01,
             backing: Backing::Tmpfs("/dev/shm".into()),
+            more: Vec::new(),
             size: 256 << 20,
             facilities: FACILITIES.iter().map(|f| f.0.to_owned()).collect(),
             workloads: names(&["dd", "iozone-like", "fio", "bonnie", "dbench", "setup"]),

@@ -1,5 +1,7 @@
 //! The tables and conclusions of a repeated study as sections of a report.
 
+use std::collections::BTreeSet;
+
 use crate::recommend::{Measured, Recommendation, recommend};
 use crate::run::{Backing, Run, Unit};
 use crate::study::{Cell, Filled, Here, Judged, Scenario, Study, conclusions, filled};
@@ -57,7 +59,7 @@ fn about(study: &Study, run: &Run) -> Extra {
 pub(super) fn markdown(run: &Run, summary: &Summary) -> String {
     let Some(study) = &run.plan.study else { return String::new() };
     let machine = &run.machine;
-    let on = format!("{}, {}, {}. {}.", machine.cpu_model, machine.kernel, backing(run), super::facts::sittings(run));
+    let on = format!("{}, {}, {}. {}.", machine.cpu_model, machine.kernel, media(run), super::facts::sittings(run));
     let judged = conclusions(study, run, summary);
     let head = about(study, run);
     let claims = claims(&judged);
@@ -131,12 +133,13 @@ fn escaped(text: &str) -> String {
     super::printable(text).chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
-fn backing(run: &Run) -> &'static str {
-    match run.plan.backing {
+fn media(run: &Run) -> String {
+    let kind = |medium: &Backing| match medium {
         Backing::Tmpfs(_) => "data in memory",
         Backing::Folder(_) => "data in files on a disk",
         Backing::Device(_) => "data on a device",
-    }
+    };
+    run.plan.media().map(kind).collect::<Vec<_>>().join(", then ")
 }
 
 /// What the title of the first section begins with.
@@ -185,16 +188,22 @@ fn words(filled: &Filled<'_>) -> (String, Vec<String>) {
     let number = &filled.table.number;
     let title =
         if number.is_empty() { filled.table.title.clone() } else { format!("{number}: {}", filled.table.title) };
-    let missing = filled.cells.iter().filter_map(|cell| match &cell.here {
-        Here::Missing(why) => Some(format!("Not measured here: {}: {why}", not_measured(filled, cell))),
+    let reason = |cell: &'_ Cell<'_>| match &cell.here {
+        Here::Missing(why) => Some(why.clone()),
         _ => None,
+    };
+    let reasons: BTreeSet<String> = filled.cells.iter().filter_map(reason).collect();
+    let one_for_all = reasons.len() == 1 && !filled.cells.iter().any(|cell| matches!(cell.here, Here::Figure { .. }));
+    let missing = filled.cells.iter().filter_map(|cell| match one_for_all {
+        true => Some(format!("Not measured here: {}", reason(cell)?)),
+        false => Some(format!("Not measured here: {}: {}", not_measured(filled, cell), reason(cell)?)),
     });
     (title, [format!("What differs: {}", filled.table.differs)].into_iter().chain(once(missing)).collect())
 }
 
 /// The facility of a cell without a figure, and the row where the facility has figures of others.
 fn not_measured(filled: &Filled<'_>, cell: &Cell<'_>) -> String {
-    let facility = cell.facility.unwrap_or(cell.column);
+    let facility = cell.facility.as_deref().unwrap_or(cell.column);
     let mut of_facility = filled.cells.iter().filter(|other| other.facility == cell.facility);
     match of_facility.any(|other| matches!(other.here, Here::Figure { .. })) {
         true => format!("{facility}, {}", cell.row),
@@ -347,7 +356,7 @@ impl StudyRecord {
             ("title", title),
             ("row", cell.row.to_owned()),
             ("column", cell.column.to_owned()),
-            ("facility", cell.facility.unwrap_or_default().to_owned()),
+            ("facility", cell.facility.clone().unwrap_or_default()),
             ("unit", unit(cell.unit)),
             ("median", number_of(median)),
             ("low", number_of(low)),

@@ -22,7 +22,7 @@ pub enum Keep {
 
 /// Facilities in use. Dropping it closes them and removes their stores.
 pub struct Real<'a> {
-    lab: &'a Lab,
+    labs: &'a [Lab],
     facilities: &'a [Facility],
     workloads: &'a [&'static dyn Workload],
     keep: Keep,
@@ -30,19 +30,24 @@ pub struct Real<'a> {
 }
 
 impl<'a> Real<'a> {
-    /// Nothing is made yet.
-    pub fn new(lab: &'a Lab, facilities: &'a [Facility], workloads: &'a [&'static dyn Workload], keep: Keep) -> Self {
-        Self { lab, facilities, workloads, keep, targets: BTreeMap::new() }
+    /// Nothing is made yet. `labs` has one for each medium of the plan.
+    pub fn new(
+        labs: &'a [Lab],
+        facilities: &'a [Facility],
+        workloads: &'a [&'static dyn Workload],
+        keep: Keep,
+    ) -> Self {
+        Self { labs, facilities, workloads, keep, targets: BTreeMap::new() }
     }
 
     /// The facility, made and open, unless the workload is to do that.
-    fn target(&mut self, step: &Step, on: On) -> Result<Target> {
+    fn target(&mut self, step: &Step, on: On, lab: &Lab) -> Result<Target> {
         let mut target = match self.targets.remove(&step.facility) {
             Some(target) => target,
             None => {
                 let facility = self.facilities.iter().find(|f| f.name == step.facility);
                 let unknown = || Error::misuse(format!("there is no facility called {}", step.facility));
-                Target::new(facility.ok_or_else(unknown)?, self.lab)?
+                Target::new(facility.ok_or_else(unknown)?, lab)?
             }
         };
         if on != On::Itself {
@@ -57,13 +62,15 @@ impl Bench for Real<'_> {
         let workload = self.workloads.iter().find(|w| w.name() == step.workload).ok_or_else(|| {
             Trouble::Workload(Error::misuse(format!("there is no workload called {}", step.workload)))
         })?;
+        let medium = self.labs[0].plan.medium_of(&step.facility);
+        let lab = &self.labs[medium];
         // If anything below fails, the target is dropped and made again for the next pass.
-        let mut target = self.target(step, workload.on()).map_err(Trouble::Facility)?;
-        self.lab.drop_caches().map_err(Trouble::Workload)?;
+        let mut target = self.target(step, workload.on(), lab).map_err(Trouble::Facility)?;
+        lab.drop_caches().map_err(Trouble::Workload)?;
         let at = machine::utc_now();
         let watch = Watch::start();
-        let outcome = workload.run(&mut target, self.lab).map_err(Trouble::Workload)?;
-        let conditions = watch.conditions(self.lab.plan.caches == Caches::Dropped);
+        let outcome = workload.run(&mut target, lab).map_err(Trouble::Workload)?;
+        let conditions = watch.conditions(lab.plan.caches == Caches::Dropped);
         match self.keep {
             Keep::All => drop(self.targets.insert(step.facility.clone(), target)),
             // Closed first, so that a failure to reach the store is not counted as a success.

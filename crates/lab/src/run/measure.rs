@@ -95,16 +95,17 @@ pub fn measure(prepared: &Prepared, journal: &mut Journal, state: &mut State, ha
     note(journal, state, Entry::Sitting(sitting))?;
     {
         let places = RunFolders::new(&prepared.plan)?;
-        let lab = Lab {
-            plan: prepared.plan.clone(),
+        let lab = |(medium, stores): (usize, &Scratch)| Lab {
+            plan: prepared.plan.at_medium(medium),
             program: hands.program.to_owned(),
-            stores: places.stores.path().to_owned(),
+            stores: stores.path().to_owned(),
             scratch: places.scratch.path().to_owned(),
             data: Data::new(prepared.plan.seed),
             cancelled: hands.cancelled,
         };
+        let labs: Vec<Lab> = places.stores.iter().enumerate().map(lab).collect();
         let mut bench = Told {
-            real: Real::new(&lab, &prepared.facilities, &prepared.workloads, prepared.keep),
+            real: Real::new(&labs, &prepared.facilities, &prepared.workloads, prepared.keep),
             prepared,
             tell: hands.tell,
             done: 0,
@@ -171,26 +172,27 @@ fn ciphers(level: Level) -> Result<Vec<benchmark::Row>> {
 
 /// Folders that go with the run.
 struct RunFolders {
-    stores: Scratch,
+    /// One for each medium.
+    stores: Vec<Scratch>,
     scratch: Scratch,
 }
 
 impl RunFolders {
     fn new(plan: &Plan) -> Result<Self> {
-        let backing = backing(plan);
-        Ok(Self { stores: Scratch::below(&backing)?, scratch: Scratch::below(&scratch(plan))? })
+        let stores = plan.media().map(|medium| Scratch::below(&place(medium))).collect::<Result<_>>()?;
+        Ok(Self { stores, scratch: Scratch::below(&scratch(plan))? })
     }
 }
 
 /// Removes what killed labs have left where this run will work. Returns a sentence for each.
 pub fn tidy_up(plan: &Plan) -> Vec<String> {
-    let places: BTreeSet<PathBuf> = [backing(plan), scratch(plan)].into();
+    let places: BTreeSet<PathBuf> = plan.media().map(place).chain([scratch(plan)]).collect();
     places.iter().flat_map(|place| tidy(place)).collect()
 }
 
 /// The folder for stores. With a device, the folder only holds mount points.
-fn backing(plan: &Plan) -> PathBuf {
-    match &plan.backing {
+fn place(medium: &Backing) -> PathBuf {
+    match medium {
         Backing::Tmpfs(folder) | Backing::Folder(folder) => folder.clone(),
         Backing::Device(_) => std::env::temp_dir(),
     }

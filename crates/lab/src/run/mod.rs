@@ -7,6 +7,7 @@
 pub mod bench;
 pub mod journal;
 pub mod measure;
+pub mod media;
 pub mod plan;
 pub mod schedule;
 pub mod stored;
@@ -61,6 +62,9 @@ pub struct Plan {
     pub scale: f64,
     /// Where the containers are.
     pub backing: Backing,
+    /// Other media, on which everything is done, too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more: Vec<Backing>,
     /// Size of each volume in bytes.
     pub size: u64,
     /// Names of facilities without duplicates, including their baselines.
@@ -90,7 +94,7 @@ impl Plan {
 
     /// Whether the workload is done with this facility, if that can be.
     pub fn does(&self, workload: &str, facility: &str) -> bool {
-        self.study.as_ref().is_none_or(|study| study.does(workload, facility))
+        self.study.as_ref().is_none_or(|study| study.does(workload, media::base_name(facility)))
     }
 }
 

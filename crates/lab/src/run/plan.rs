@@ -131,8 +131,8 @@ pub struct Preset {
 pub struct Wishes {
     /// How thoroughly.
     pub level: Level,
-    /// Where containers lie.
-    pub backing: Backing,
+    /// Where containers lie: everything is done on each of these media, of which there is at least one.
+    pub media: Vec<Backing>,
     /// What is measured where no facility or no workload is named, in the place of the level's own choice.
     pub preset: Option<Preset>,
     /// What is repeated: it says what is measured, and how often, where nobody else does.
@@ -204,7 +204,8 @@ impl Wishes {
         let mut plan = Plan {
             level: self.level,
             scale: self.scale.unwrap_or(defaults.scale),
-            backing: self.backing.clone(),
+            backing: self.media.first().cloned().unwrap_or(Backing::Tmpfs(MEMORY.into())),
+            more: self.media.iter().skip(1).cloned().collect(),
             // Workloads say how much they want where there is room.
             size: u64::MAX / 2,
             facilities: self.facilities(catalogue)?,
@@ -297,15 +298,17 @@ impl Prepared {
     /// measured; `Io`.
     pub fn of(plan: Plan, catalogue: &Catalogue, program: &Path) -> Result<Self> {
         check(&plan)?;
-        let all: Vec<&Facility> = plan.facilities.iter().map(|name| catalogue.find(name)).collect::<Result<_>>()?;
-        let facility_records: Vec<FacilityRecord> = all.iter().map(|f| facility_record(f, program)).collect();
+        let named = plan.facilities.iter().map(|name| Ok(catalogue.find(name)?.clone()));
+        let named: Vec<Facility> = named.collect::<Result<_>>()?;
+        let records: Vec<FacilityRecord> = named.iter().map(|f| facility_record(f, program)).collect();
+        let (all, facility_records) = (plan.on_each_medium(&named), plan.recorded_on_each_medium(&records));
         let workload_records: Vec<WorkloadRecord> =
             workloads_of(&plan)?.into_iter().map(|w| workload_record(w, &plan)).collect();
         let facilities: Vec<Facility> = all
             .into_iter()
             .zip(&facility_records)
             .filter(|(_, record)| record.left_out.is_none())
-            .map(|(facility, _)| facility.clone())
+            .map(|(facility, _)| facility)
             .collect();
         let workloads: Vec<_> = workloads_of(&plan)?
             .into_iter()
@@ -319,7 +322,11 @@ impl Prepared {
             let hint = reasons.collect::<Vec<_>>().join(" ");
             return Err(Error::unsupported("none of this can be measured here").hint(hint));
         }
-        let keep = keep(&plan, facilities.len(), &workloads)?;
+        // As many on each medium.
+        let (on_each, media) = (facilities.len() / (plan.more.len() + 1), plan.media());
+        let all_fit = media.map(|medium| Ok(keep(medium, &plan, on_each, &workloads)? == Keep::All));
+        let all_fit = all_fit.collect::<Result<Vec<_>>>()?.into_iter().all(|fit| fit);
+        let keep = if all_fit { Keep::All } else { Keep::One };
         Ok(Self { plan, facilities, facility_records, workloads, workload_records, keep })
     }
 
@@ -354,7 +361,7 @@ fn check(plan: &Plan) -> Result<()> {
         () if !(plan.steady > 0.0 && plan.steady <= 1.0) => "the steadiness limit must be above 0 % and at most 100 %",
         () if plan.size < LEAST => "volumes must have at least 64 MiB",
         () if plan.size > MOST => "volumes can have at most 1 PiB",
-        () => return plan.study.as_ref().map_or(Ok(()), |study| study.check()),
+        () => return plan.check_media().and_then(|()| plan.study.as_ref().map_or(Ok(()), |study| study.check())),
     };
     Err(Error::misuse(wrong))
 }
@@ -410,13 +417,13 @@ fn room(workload: &dyn Workload, plan: &Plan) -> u64 {
     }
 }
 
-/// Checks whether all stores fit at once, or one at a time.
+/// Checks whether all stores fit on a medium at once, or one at a time.
 ///
 /// # Errors
 /// `Misuse` where not even that is so.
-fn keep(plan: &Plan, facilities: usize, workloads: &[&'static dyn Workload]) -> Result<Keep> {
+fn keep(medium: &Backing, plan: &Plan, facilities: usize, workloads: &[&'static dyn Workload]) -> Result<Keep> {
     let one = plan.size + plan.size / 8 + MARGIN;
-    let (place, available) = match &plan.backing {
+    let (place, available) = match medium {
         Backing::Device(device) => {
             let mut file = OpenOptions::new().read(true).open(device).map_err(|e| Error::from(e).at(device))?;
             let len = file.seek(SeekFrom::End(0)).map_err(|e| Error::from(e).at(device))?;
@@ -463,7 +470,7 @@ mod tests {
     fn wishes(level: Level, preset: Option<Preset>) -> Wishes {
         Wishes {
             level,
-            backing: Backing::Tmpfs(MEMORY.into()),
+            media: vec![Backing::Tmpfs(MEMORY.into())],
             preset,
             study: None,
             facilities: Vec::new(),

@@ -38,6 +38,9 @@ const FILE_MAX: u64 = 1 << 20;
 /// The longest text in one, in bytes.
 const TEXT_MAX: usize = 4000;
 
+/// Media of a run, at most.
+pub(crate) const MOST_MEDIA: usize = 16;
+
 /// Repetitions within a pass, at most.
 const MOST_REPETITIONS: usize = 1000;
 
@@ -169,6 +172,9 @@ pub struct Table {
     /// Whether it is drawn too.
     #[serde(default)]
     pub chart: bool,
+    /// Which of the run's media it is of, counted from 1; the first, where it says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub medium: Option<usize>,
     /// Where all of its published figures stand.
     #[serde(default)]
     pub published: Selector,
@@ -252,6 +258,9 @@ pub struct Column {
     pub title: String,
     /// The facility; nothing where only the study has figures.
     pub facility: Option<String>,
+    /// Which of the run's media, where it is not that of the table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub medium: Option<usize>,
     /// The workload, where rows name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
@@ -324,11 +333,13 @@ struct Meant<'a> {
     series: &'a str,
     x: Option<f64>,
     facility: &'a str,
+    /// Counted from 0.
+    medium: usize,
 }
 
 impl<'a> Meant<'a> {
     /// Nothing where only the study has a figure.
-    fn of(row: &'a Row, column: &'a Column) -> Option<Self> {
+    fn of(table: &'a Table, row: &'a Row, column: &'a Column) -> Option<Self> {
         let either = |row: &'a String, column: &'a String| if row.is_empty() { column } else { row };
         Some(Self {
             workload: row.workload.as_ref().or(column.workload.as_ref())?,
@@ -336,7 +347,15 @@ impl<'a> Meant<'a> {
             series: either(&row.series, &column.series),
             x: row.x,
             facility: column.facility.as_ref()?,
+            medium: column.medium_in(table),
         })
+    }
+}
+
+impl Column {
+    /// Its medium, counted from 0.
+    fn medium_in(&self, table: &Table) -> usize {
+        self.medium.or(table.medium).unwrap_or(1).saturating_sub(1)
     }
 }
 
@@ -445,6 +464,10 @@ impl Study {
             if !(sizes && seconds && times && files) {
                 return wrong(format!("{name} has a parameter that makes no sense"));
             }
+        }
+        let media = self.tables.iter().flat_map(|t| t.columns.iter().map(|c| c.medium).chain([t.medium])).flatten();
+        if let Some(medium) = media.into_iter().find(|medium| !(1..=MOST_MEDIA).contains(medium)) {
+            return wrong(format!("a medium number {medium}: they count from 1 to {MOST_MEDIA}"));
         }
         let numbers = self.tables.iter().flat_map(|t| &t.rows).filter_map(|row| row.x);
         let bounds =
@@ -640,6 +663,7 @@ mod tests {
             ("published = \"tresorsgx2016\"", "published = \"nothing\"", "no published figures of nothing"),
             ("against = \"without encryption\"", "against = \"nothing\"", "is against is not published"),
             ("blocks = [104857600]", "blocks = [100]", "makes no sense"),
+            ("[[table]]", "[[table]]\nmedium = 0", "count from 1"),
             ("repeats = 24", "repeats = 0", "0 repeats"),
             ("title = \"", "title = \"\\u001b", "not one line"),
         ] {

@@ -37,8 +37,8 @@ pub struct Cell<'a> {
     pub row: &'a str,
     /// Title of the column.
     pub column: &'a str,
-    /// Name of the facility.
-    pub facility: Option<&'a str>,
+    /// Name of the facility, with its medium where it is not the first.
+    pub facility: Option<String>,
     /// What the figures count, here and there; nothing where the study's could not be converted.
     pub unit: Option<Unit>,
     /// What was measured here.
@@ -100,8 +100,8 @@ fn cell<'a>(
     column: &'a Column,
     (run, summary): (&Run, &Summary),
 ) -> Option<Cell<'a>> {
-    let facility = column.facility.as_deref();
-    let (here, measured) = match Meant::of(row, column) {
+    let facility = column.facility.as_ref().and_then(|name| run.plan.on_medium(name, column.medium_in(table)));
+    let (here, measured) = match Meant::of(table, row, column) {
         None => (Here::Nothing, None),
         Some(meant) => match found(run, summary, meant).and_then(|cell| shown(cell, row.show)) {
             Ok((here, unit)) => (here, Some(unit)),
@@ -153,7 +153,8 @@ fn printed_loss(figure: &Figure) -> Option<f64> {
 /// # Errors
 /// Why there is none.
 fn found<'a>(run: &Run, summary: &'a Summary, meant: Meant<'_>) -> Result<&'a summary::Cell, String> {
-    let Meant { workload, operation, series, x, facility } = meant;
+    let Meant { workload, operation, series, x, facility, medium } = meant;
+    let Some(facility) = run.plan.on_medium(facility, medium) else { return Err(no_medium(medium)) };
     if run.machine.cpu_model == USER_MODE_LINUX {
         return Err(NO_MACHINE.into());
     }
@@ -165,7 +166,13 @@ fn found<'a>(run: &Run, summary: &'a Summary, meant: Meant<'_>) -> Result<&'a su
             && (x.is_none() || cell.case.x == x)
     };
     let mut all = summary.cells.iter().filter(is);
-    all.next().filter(|_| all.next().is_none()).ok_or_else(|| why(run, meant))
+    all.next().filter(|_| all.next().is_none()).ok_or_else(|| why(run, meant, &facility))
+}
+
+/// Why there is no figure of a medium, counted from 0, that was not measured.
+fn no_medium(medium: usize) -> String {
+    let number = medium + 1;
+    format!("It needs a medium number {number}: name each with a --dir or a --device of its own, folders come first.")
 }
 
 /// What of it the row shows.
@@ -188,8 +195,7 @@ fn shown(cell: &summary::Cell, show: Show) -> Result<(Here, Unit), String> {
 }
 
 /// Why there is no figure.
-fn why(run: &Run, meant: Meant<'_>) -> String {
-    let Meant { workload, series, facility, .. } = meant;
+fn why(run: &Run, Meant { workload, series, .. }: Meant<'_>, facility: &str) -> String {
     let of_facility = run.facilities.iter().find(|f| f.name == facility).and_then(|f| f.left_out.clone());
     let of_workload = run.workloads.iter().find(|w| w.name == workload).and_then(|w| w.left_out.clone());
     let pair = format!("{facility} is not measured with {workload}: ");
@@ -236,7 +242,7 @@ fn judge<'a>(claim: &'a Claim, run: &Run, summary: &Summary) -> Conclusion<'a> {
 /// Whether it holds with the whole of its interval, or fails with the whole of it; and the figure in words.
 fn holds(check: &Check, run: &Run, summary: &Summary) -> (Option<bool>, String) {
     let Check { workload, operation, series, x, facility, at_least, at_most, .. } = check;
-    let own = Meant { workload, operation, series, x: *x, facility };
+    let own = Meant { workload, operation, series, x: *x, facility, medium: 0 };
     let base = Meant {
         operation: check.against_operation.as_ref().unwrap_or(operation),
         series: check.against_series.as_ref().unwrap_or(series),

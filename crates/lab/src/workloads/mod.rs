@@ -146,6 +146,7 @@ pub(crate) mod tests {
             level: Level::Quick,
             scale: 0.001,
             backing: Backing::Tmpfs(folder.clone()),
+            more: Vec::new(),
             size: 64 << 20,
             facilities: Vec::new(),
             workloads: Vec::new(),

@@ -53,6 +53,7 @@ fn run(workloads: &[&str], seed: u64) -> Run {
         level: Level::Quick,
         scale: 1.0,
         backing: Backing::Tmpfs(PathBuf::from("/dev/shm")),
+        more: Vec::new(),
         size: 1 << 20,
         facilities: FACILITIES.iter().map(|(name, _)| (*name).into()).collect(),
         workloads: workloads.iter().map(|name| (*name).into()).collect(),

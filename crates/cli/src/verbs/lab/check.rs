@@ -116,6 +116,7 @@ impl Args {
             level: Level::Quick,
             scale: 0.0,
             backing,
+            more: Vec::new(),
             size: self.size,
             facilities: Vec::new(),
             workloads: Vec::new(),

@@ -40,6 +40,7 @@ const PAGE: &str = "report.html";
   claviger lab run --preset sweep
   claviger lab run --preset files --standard
   claviger lab run --study tresorsgx --standard --dir /srv/scratch
+  claviger lab run --study zhan2010 --dir /srv/scratch --device /dev/sdb --device /dev/sdc --force
   claviger lab run --resume claviger-lab-2026-11-22-030000
   claviger lab run --thorough --dry-run")]
 pub struct Args {
@@ -65,12 +66,12 @@ pub struct Args {
     /// Do this workload, or `all` (may be given again) [default: those that are short enough for the level]
     #[arg(long, value_name = "NAME")]
     workload: Vec<String>,
-    /// Keep the encrypted data in this folder on a disk [default: in memory]
+    /// Keep the encrypted data in this folder on a disk (again for another: everything is done on each) [default: in memory]
     #[arg(long, value_name = "FOLDER")]
-    dir: Option<PathBuf>,
-    /// Keep the encrypted data on this block device, whose contents are lost
-    #[arg(long, value_name = "DEVICE", conflicts_with = "dir", group = "loses")]
-    device: Option<PathBuf>,
+    dir: Vec<PathBuf>,
+    /// Keep the encrypted data on this block device, whose contents are lost (again for another, also beside --dir)
+    #[arg(long, value_name = "DEVICE", group = "loses")]
+    device: Vec<PathBuf>,
     /// Use the device although its contents will be lost, after a confirmation
     #[arg(long, requires = "loses")]
     force: bool,
@@ -133,7 +134,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let (prepared, journal, state) = measure::resume(folder, &catalogue, &program)?;
             tell_plan(&prepared, Some(&state));
             // Names of devices move from one to another, and a stored run may be anybody's.
-            args.check_device(&prepared.plan)?;
+            args.check_devices(&prepared.plan)?;
             (prepared, folder.clone(), journal, state)
         }
         None => {
@@ -146,7 +147,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             // The last moment: nothing has been written.
             let folder = args.out.clone().unwrap_or_else(folder_of_now);
             must_be_new(&folder)?;
-            args.check_device(&prepared.plan)?;
+            args.check_devices(&prepared.plan)?;
             let (journal, state) = measure::begin(&prepared, &folder)?;
             (prepared, folder, journal, state)
         }
@@ -170,14 +171,12 @@ impl Args {
             (true, _) => Level::Standard,
             _ => Level::Quick,
         };
-        let backing = match (&self.dir, &self.device) {
-            (Some(folder), _) => Backing::Folder(existing(folder)?),
-            (_, Some(device)) => Backing::Device(existing(device)?),
-            (None, None) => Backing::Tmpfs(MEMORY.into()),
-        };
+        let folders = self.dir.iter().map(|folder| Ok(Backing::Folder(existing(folder)?)));
+        let devices = self.device.iter().map(|device| Ok(Backing::Device(existing(device)?)));
+        let media: Vec<Backing> = folders.chain(devices).collect::<claviger_engine::Result<_>>()?;
         Ok(Wishes {
             level,
-            backing,
+            media: if media.is_empty() { vec![Backing::Tmpfs(MEMORY.into())] } else { media },
             preset: self.preset.map(|preset| match preset {
                 Preset::Sweep => SWEEP,
                 Preset::Files => FILES,
@@ -193,12 +192,12 @@ impl Args {
         })
     }
 
-    /// Fails unless the device that the plan names, if it does, may be overwritten.
-    fn check_device(&self, plan: &Plan) -> claviger_engine::Result<()> {
-        match &plan.backing {
+    /// Fails unless every device that the plan names may be overwritten.
+    fn check_devices(&self, plan: &Plan) -> claviger_engine::Result<()> {
+        plan.media().try_for_each(|medium| match medium {
             Backing::Device(device) => may_be_lost(device, Overwrite { force: self.force, yes: self.yes }),
             Backing::Tmpfs(_) | Backing::Folder(_) => Ok(()),
-        }
+        })
     }
 }
 
@@ -241,11 +240,12 @@ fn tell_plan(prepared: &Prepared, resumed: Option<&State>) {
     let left_out = left_out.chain(prepared.workload_records.iter().map(|w| (&w.name, &w.left_out)));
     let left_out: Vec<String> =
         left_out.filter_map(|(name, why)| Some(format!("not measured: {name}: {}", why.as_ref()?))).collect();
-    let backing = match &plan.backing {
+    let place = |medium: &Backing| match medium {
         Backing::Tmpfs(_) => "in memory".to_owned(),
         Backing::Folder(folder) => format!("in {}", folder.display()),
         Backing::Device(device) => format!("on {}", device.display()),
     };
+    let places: Vec<String> = plan.media().map(place).collect();
     let estimate = prepared.estimate();
     let time = |seconds: f64| size::duration(Duration::from_secs_f64(seconds));
     let study = plan.study.as_ref().map(|study| format!("the study: {}", study.title));
@@ -253,7 +253,7 @@ fn tell_plan(prepared: &Prepared, resumed: Option<&State>) {
     lines.extend([
         format!("facilities: {facilities}"),
         format!("workloads: {workloads}"),
-        format!("volumes of {} {backing}", size::short(plan.size)),
+        format!("volumes of {} {}", size::short(plan.size), places.join(" and ")),
     ]);
     lines.extend(left_out);
     if plan.caches == Caches::Warm {

@@ -5,6 +5,7 @@
 //! faster.
 
 mod dd;
+mod events;
 mod fio;
 mod hdparm;
 mod iozone;

@@ -1,12 +1,14 @@
-//! What a server is asked for while something simple is done, request by request.
+//! What a server, or the device below what the kernel encrypts, is asked for while something simple is done, request by
+//! request.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
 use claviger_engine::{Error, ErrorKind, Result};
 
+use super::events::Events;
 use super::{MIB, demand, drop_caches, mark, sequential};
 use crate::facility::{Surface, Target};
 use crate::memory::Buffer;
@@ -68,8 +70,9 @@ impl Workload for Seeks {
         format!(
             "Opens the facility anew for each of: {0} MiB written in order in requests of {1} KiB with an fdatasync, \
              the same read in order, {random} random reads of {RANDOM} bytes among them, and {files} files of {FILE} \
-             bytes created in ext4 on it, with a sync. Our server writes down each request that it has answered: \
-             when, where, how much; that is a trace, of which the first {KEPT} requests are kept. A seek is a \
+             bytes created in ext4 on it, with a sync, and read again. Our server writes down each request that it has \
+             answered: when, where, how much. Of what the kernel encrypts, its trace events say the same of the device \
+             below. That is a trace, of which the first {KEPT} requests are kept. A seek is a \
              request that does not begin where the previous one ended, and the first one. Reported are the rate of each \
              (as the client saw it), the seeks per request, and, for files, how many bytes were written for \
              each byte of a file. The drawings are those of Seekwatcher, which Zhan (2010) used.",
@@ -79,10 +82,10 @@ impl Workload for Seeks {
     }
 
     fn not(&self) -> &'static str {
-        "What a disk below is asked for, and where its heads are: offsets are those of the plaintext, as the server \
-         is asked. Writing the trace costs time, so that rates are not those of other workloads. The trace of files \
-         holds the requests of mounting and unmounting the file system. Facilities without a server of ours have no \
-         trace."
+        "Where a disk's heads are. With a server of ours, offsets are those of the plaintext, as it is asked; those of \
+         the kernel are the device's. Writing the trace costs time, so that rates are not those of other workloads. \
+         The traces of files hold the requests of mounting and unmounting the file system. The kernel's takes root and \
+         tracefs, and others' servers on files have none."
     }
 
     fn on(&self) -> On {
@@ -99,7 +102,7 @@ impl Workload for Seeks {
     }
 
     fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        if target.facility().trace.is_empty() {
+        if target.facility().trace.is_empty() && target.device().is_none() {
             return Err(Error::unsupported(format!("a trace of requests by {}", target.facility().name)));
         }
         let dir = tempfile::Builder::new().prefix("claviger-lab-trace-").tempdir_in(&lab.scratch)?;
@@ -169,6 +172,10 @@ impl Parts<'_> {
         let share = written as f64 / done.bytes as f64;
         let share = share_of("creating files, bytes written for each byte of a file", share, done.took);
         self.keep(operation, Measure::per_s(Case::new(operation), count, done.took), vec![share], requests);
+
+        let operation = "reading files";
+        let (done, requests) = self.traced(operation, |target| read_files(&target.folder()?.join(FOLDER), count))?;
+        self.keep(operation, Measure::per_s(Case::new(operation), count, done.took), Vec::new(), requests);
         self.target.bytes()?;
         Ok(())
     }
@@ -179,6 +186,9 @@ impl Parts<'_> {
         operation: &str,
         what: impl FnOnce(&mut Target) -> Result<Done>,
     ) -> Result<(Done, Vec<TracedRequest>)> {
+        if self.target.facility().trace.is_empty() {
+            return self.traced_by_the_kernel(what);
+        }
         let path = self.dir.join(operation);
         self.target.open_traced(&path)?;
         drop_caches(self.lab, self.direct)?;
@@ -187,6 +197,20 @@ impl Parts<'_> {
         self.target.close()?;
         let file = File::open(&path).map_err(|e| Error::from(e).at(&path))?;
         Ok((done, read(file).map_err(|e| e.at(&path))?))
+    }
+
+    fn traced_by_the_kernel(
+        &mut self,
+        what: impl FnOnce(&mut Target) -> Result<Done>,
+    ) -> Result<(Done, Vec<TracedRequest>)> {
+        self.target.close()?;
+        self.target.open()?;
+        drop_caches(self.lab, self.direct)?;
+        let device = self.target.device().ok_or_else(|| Error::unsupported("a trace without a device"))?;
+        let events = Events::start(device)?;
+        let done = what(self.target)?;
+        self.target.close()?;
+        Ok((done, events.stop()?))
     }
 
     fn keep(&mut self, operation: &str, rate: Measure, others: Vec<Measure>, requests: Vec<TracedRequest>) {
@@ -240,6 +264,21 @@ fn create_files(folder: &Path, count: u64) -> Result<Done> {
     Ok(Done { bytes: count * FILE as u64, took: meter.elapsed() })
 }
 
+/// Reads the files that [`create_files`] made.
+fn read_files(folder: &Path, count: u64) -> Result<Done> {
+    let mut data = Vec::with_capacity(FILE);
+    let meter = Meter::start();
+    for number in 0..count {
+        data.clear();
+        File::open(folder.join(number.to_string()))?.read_to_end(&mut data)?;
+        if data.len() != FILE || data[..8] != number.to_le_bytes() {
+            let what = format!("file {number} is not what was written");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what).into());
+        }
+    }
+    Ok(Done { bytes: count * FILE as u64, took: meter.elapsed() })
+}
+
 /// A line of a trace: seconds since the server began, when it had answered; bytes of the plaintext; `read` or `write`.
 #[derive(serde::Deserialize)]
 struct Line {
@@ -251,7 +290,7 @@ struct Line {
 
 /// The requests of a trace, from the time of the first on. They are in the order of time even where several threads
 /// answered.
-fn read(file: impl io::Read) -> Result<Vec<TracedRequest>> {
+fn read(file: impl Read) -> Result<Vec<TracedRequest>> {
     let not_understood = |e: String| Error::from(io::Error::new(io::ErrorKind::InvalidData, e));
     let lines: std::result::Result<Vec<Line>, _> = csv::Reader::from_reader(file).into_deserialize().collect();
     let mut requests = Vec::new();
@@ -331,6 +370,9 @@ mod tests {
         let done = create_files(&dir.path().join("new"), 20).unwrap();
         assert_eq!((done.bytes, fs::read_dir(dir.path().join("new")).unwrap().count()), (200_000, 20));
         assert!(create_files(&dir.path().join("new"), 20).is_err(), "they are there already");
+        assert_eq!(read_files(&dir.path().join("new"), 20).unwrap().bytes, 200_000);
+        fs::write(dir.path().join("new/7"), vec![0; FILE]).unwrap();
+        assert!(read_files(&dir.path().join("new"), 20).is_err(), "one is another");
 
         let path = dir.path().join("volume");
         fs::write(&path, vec![0; 4 << 20]).unwrap();

@@ -41,9 +41,9 @@ fn by_level<T>(level: Level, [quick, standard, thorough]: [T; 3]) -> T {
     }
 }
 
-/// Whether there can be several volumes at once: a device holds one.
+/// Whether there can be several volumes at once: a device holds one, and what is done has to be alike on all media.
 fn several(plan: &Plan) -> bool {
-    !matches!(plan.backing, Backing::Device(_))
+    !plan.media().any(|medium| matches!(medium, Backing::Device(_)))
 }
 
 /// The same facility in a store of its own, for a volume of `size` bytes, not made yet.
