@@ -89,7 +89,7 @@ fn cells(run: &Run) -> Vec<Cell> {
     for workload in &run.plan.workloads {
         let groups = groups(run, workload);
         for (case, unit, of_facilities) in &groups {
-            for facility in &run.plan.facilities {
+            for facility in &run.plan.on_all_media() {
                 let Some(samples) = of_facilities.get(facility.as_str()) else { continue };
                 let baseline = baseline_of(run, facility);
                 let base = baseline.and_then(|b| of_facilities.get(b));
@@ -178,7 +178,7 @@ fn loss(unit: Unit, baseline: &[f64], own: &[f64], seed: u64) -> Option<Loss> {
 /// First each facility's median loss, then the figures with the most certain differences.
 fn findings(run: &Run, cells: &[Cell]) -> Vec<String> {
     let mut overviews: Vec<(f64, String)> =
-        run.plan.facilities.iter().filter_map(|name| overview(run, name, cells)).collect();
+        run.plan.on_all_media().iter().filter_map(|name| overview(run, name, cells)).collect();
     overviews.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let mut telling: Vec<&Cell> = cells.iter().filter(|cell| certain(cell) > 0.0).collect();
     telling.sort_by(|a, b| certain(b).total_cmp(&certain(a)));
@@ -422,7 +422,7 @@ fn missing_baselines(run: &Run, cells: &[Cell]) -> Vec<String> {
     let sentence = |name: &String| {
         format!("{name} has no loss: its baseline {} was not measured.", baseline_of(run, name).unwrap_or_default())
     };
-    run.plan.facilities.iter().filter(lacks).map(sentence).collect()
+    run.plan.on_all_media().iter().filter(lacks).map(sentence).collect()
 }
 
 fn unfinished(run: &Run) -> Option<String> {

@@ -45,6 +45,12 @@ impl Plan {
         Some(if medium == 0 { facility.to_owned() } else { format!("{facility}{AT}{}", backing.label()) })
     }
 
+    /// Names of facilities on all media, without duplicates.
+    pub fn on_all_media(&self) -> Vec<String> {
+        let of = |medium| self.facilities.iter().filter_map(move |name| self.on_medium(name, medium));
+        (0..=self.more.len()).flat_map(of).collect()
+    }
+
     /// The medium, counted from 0, on which a facility of this name is.
     pub fn medium_of(&self, facility: &str) -> usize {
         let label = facility.split_once(AT).map(|(_, label)| label);

@@ -12,7 +12,7 @@ use claviger_engine::{Error, ErrorKind, Result};
 use crate::meter::Conditions;
 use crate::random::Random;
 use crate::run::journal::{Entry, LeftOut, State};
-use crate::run::{Failure, Pass, Trace};
+use crate::run::{Failure, Pass, Run, Trace};
 use crate::statistics::relative_deviation;
 use crate::workloads::Outcome;
 
@@ -200,9 +200,9 @@ impl<'a> History<'a> {
     /// Who takes part in this round, in the order of turns. It depends on earlier rounds only, so that the order stays
     /// the same in the middle of a round.
     fn participants(&self, round: Option<usize>) -> Vec<&'a str> {
-        let plan = &self.state.run.plan;
+        let Run { plan, facilities, .. } = &self.state.run;
         let eligible: Vec<&str> =
-            plan.facilities.iter().map(String::as_str).filter(|f| self.eligible(f, round)).collect();
+            facilities.iter().map(|f| f.name.as_str()).filter(|f| self.eligible(f, round)).collect();
         let wanting: Vec<&str> = eligible.iter().copied().filter(|f| self.wants(f, round, &eligible)).collect();
         let baselines: Vec<&str> = wanting.iter().filter_map(|f| self.state.baseline(f)).collect();
         let mut order: Vec<&str> =
