@@ -4,6 +4,11 @@
 //! crypto/rmd*.c of 5.11, the last version with Tiger and the other RIPEMDs), except checksums, which nobody uses for
 //! keys, and keyed functions.
 
+#[cfg(target_arch = "x86_64")]
+mod network;
+#[cfg(target_arch = "x86_64")]
+mod wide;
+
 use std::marker::PhantomData;
 
 use blake2::{Blake2b, Blake2s};
@@ -125,7 +130,8 @@ pub static WHIRLPOOL_256: Hash = truncated::<whirlpool::Whirlpool, U32>("Whirlpo
 /// The first 384 bits of Whirlpool: Linux's `wp384`.
 pub static WHIRLPOOL_384: Hash = truncated::<whirlpool::Whirlpool, U48>("Whirlpool-384");
 /// Whirlpool (ISO/IEC 10118-3, the final version of 2003).
-pub static WHIRLPOOL: Hash = hash::<whirlpool::Whirlpool, Hmac<whirlpool::Whirlpool>>("Whirlpool");
+pub static WHIRLPOOL: Hash =
+    Hash { pbkdf2_block: whirlpool_block, ..hash::<whirlpool::Whirlpool, Hmac<whirlpool::Whirlpool>>("Whirlpool") };
 /// The first 128 bits of Linux's Tiger: `tgr128`.
 pub static TIGER_128: Hash = truncated::<LinuxTiger, U16>("Tiger-128");
 /// The first 160 bits of Linux's Tiger: `tgr160`.
@@ -153,7 +159,24 @@ pub static SM3: Hash = hash::<sm3::Sm3, Hmac<sm3::Sm3>>("SM3");
 /// Streebog with digests of 256 bits (GOST R 34.11-2012, RFC 6986).
 pub static STREEBOG_256: Hash = hash::<streebog::Streebog256, Hmac<streebog::Streebog256>>("Streebog-256");
 /// Streebog with digests of 512 bits (GOST R 34.11-2012, RFC 6986).
-pub static STREEBOG_512: Hash = hash::<streebog::Streebog512, Hmac<streebog::Streebog512>>("Streebog");
+pub static STREEBOG_512: Hash =
+    Hash { pbkdf2_block: streebog_block, ..hash::<streebog::Streebog512, Hmac<streebog::Streebog512>>("Streebog") };
+
+fn whirlpool_block(p: &[u8], salt: &[u8], n: u32, index: u32, out: &mut [u8], go_on: &dyn Fn() -> bool) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if network::usable() {
+        return pbkdf2_block::<wide::WideHmac<wide::Whirlpool>>(p, salt, n, index, out, go_on);
+    }
+    pbkdf2_block::<Hmac<whirlpool::Whirlpool>>(p, salt, n, index, out, go_on)
+}
+
+fn streebog_block(p: &[u8], salt: &[u8], n: u32, index: u32, out: &mut [u8], go_on: &dyn Fn() -> bool) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if network::usable() {
+        return pbkdf2_block::<wide::WideHmac<wide::Streebog>>(p, salt, n, index, out, go_on);
+    }
+    pbkdf2_block::<Hmac<streebog::Streebog512>>(p, salt, n, index, out, go_on)
+}
 
 /// A hash for the table, with the HMAC that goes with it.
 const fn hash<D: Digest, P: Prf>(name: &'static str) -> Hash {

@@ -63,6 +63,7 @@ pub mod ciphers;
 pub mod dmcrypt;
 pub mod ec;
 pub mod gcm;
+mod gf256;
 pub mod hash;
 mod kdf;
 pub mod modes;

@@ -2,6 +2,7 @@
 
 use zeroize::Zeroize;
 
+use crate::gf256::multiply;
 use crate::secret::{LockedBox, Plain};
 
 /// The subkeys and the key-dependent S-boxes, before the MDS matrix.
@@ -82,18 +83,6 @@ pub(super) fn expand(key: &[u8]) -> LockedBox<Key> {
             list.zeroize();
         }
     })
-}
-
-/// The product of two elements of GF(2)\[x\] modulo `modulus`, a polynomial of degree 8. Only for constants and key
-/// setup.
-pub(super) const fn multiply(a: u8, b: u8, modulus: u16) -> u8 {
-    let (mut a, mut b, mut product) = (a as u16, b, 0);
-    while b != 0 {
-        product ^= a * (b & 1) as u16;
-        a = (a << 1) ^ ((a >> 7) * modulus);
-        b >>= 1;
-    }
-    product as u8
 }
 
 /// The polynomial of the MDS matrix: x^8 + x^6 + x^5 + x^3 + 1.

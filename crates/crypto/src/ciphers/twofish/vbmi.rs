@@ -7,9 +7,10 @@
 
 use std::arch::x86_64::*;
 
-use super::key::{self, Key, MDS_MODULUS, multiply};
+use super::key::{self, Key, MDS_MODULUS};
 use crate::ciphers::BlockCipher;
 use crate::ciphers::wide::{block_cipher, groups, padded};
+use crate::gf256::matrix;
 use crate::secret::LockedBox;
 use crate::tweak::Masks;
 
@@ -176,28 +177,13 @@ fn substitute(sbox: &[u8; 256], x: __m512i) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
 fn times_5b(x: __m512i) -> __m512i {
-    _mm512_gf2p8affine_epi64_epi8::<0>(x, _mm512_set1_epi64(const { matrix(0x5B) }))
+    _mm512_gf2p8affine_epi64_epi8::<0>(x, _mm512_set1_epi64(const { matrix(0x5B, MDS_MODULUS) as i64 }))
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
 fn times_ef(x: __m512i) -> __m512i {
-    _mm512_gf2p8affine_epi64_epi8::<0>(x, _mm512_set1_epi64(const { matrix(0xEF) }))
-}
-
-/// The multiplication by `factor` in the field of the MDS matrix as a matrix of bits: the byte 7 - i selects the bits
-/// of the input whose sum is bit i of the output (Intel's manual, GF2P8AFFINEQB).
-const fn matrix(factor: u8) -> i64 {
-    let mut matrix = 0u64;
-    let mut bit = 0;
-    while bit < 64 {
-        let (out, input) = (bit / 8, bit % 8);
-        if multiply(1 << input, factor, MDS_MODULUS) >> out & 1 == 1 {
-            matrix |= 1 << (8 * (7 - out) + input);
-        }
-        bit += 1;
-    }
-    matrix as i64
+    _mm512_gf2p8affine_epi64_epi8::<0>(x, _mm512_set1_epi64(const { matrix(0xEF, MDS_MODULUS) as i64 }))
 }
 
 /// Within each quarter of 128 bits: byte `low` of the four words of the first vector, of the second one, then byte
