@@ -13,10 +13,14 @@ use claviger_crypto::{BlockCipher, CIPHERS};
 /// Bytes of a run: less than any second-level cache.
 const RUN: usize = 64 << 10;
 
-/// How long a measurement takes, and how many passes over the run it has at least. Each pass is timed by itself: it is
-/// shorter than a time slice, so that other processes on the same core hit few of them and the median none.
+/// Sectors that the mode hands to a kernel at a time.
+const BATCH: usize = 64;
+
+/// How long a measurement takes, and how many times it has at least. Each time is that of a few passes, which the clock can tell
+/// apart; they are shorter than a time slice, so that other processes on the same core hit few of them and the median none.
 const MEASURE: Duration = Duration::from_millis(150);
 const FEWEST: usize = 25;
+const PASSES: u32 = 8;
 
 fn main() {
     let filter = std::env::args().nth(1).unwrap_or_default();
@@ -70,15 +74,15 @@ fn line(name: &str, key_size: usize, cipher: &dyn BlockCipher) {
     show(|| cipher.decrypt_blocks(black_box(&mut *run)));
     if cipher.block_size() == 16 {
         for sector in [512, 4096] {
-            // As the mode calls it: sixteen sectors at a time.
-            let tweaks = black_box(&tweaks[..16]);
+            // As the mode calls it: that many sectors at a time.
+            let tweaks = black_box(&tweaks[..BATCH]);
             show(|| {
-                for piece in black_box(&mut *run).chunks_mut(16 * sector) {
+                for piece in black_box(&mut *run).chunks_mut(BATCH * sector) {
                     cipher.xts_encrypt(&tweaks[..piece.len() / sector], sector, piece);
                 }
             });
             show(|| {
-                for piece in black_box(&mut *run).chunks_mut(16 * sector) {
+                for piece in black_box(&mut *run).chunks_mut(BATCH * sector) {
                     cipher.xts_decrypt(&tweaks[..piece.len() / sector], sector, piece);
                 }
             });
@@ -93,8 +97,8 @@ fn show(mut work: impl FnMut()) {
     let mut passes = Vec::new();
     while passes.len() < FEWEST || start.elapsed() < MEASURE {
         let pass = Instant::now();
-        work();
-        passes.push(pass.elapsed());
+        (0..PASSES).for_each(|_| work());
+        passes.push(pass.elapsed() / PASSES);
     }
     passes.sort();
     let rate = |pass: Duration| RUN as f64 / pass.as_secs_f64() / 1e9;

@@ -5,6 +5,8 @@
 //! keys, and keyed functions.
 
 #[cfg(target_arch = "x86_64")]
+mod lanes;
+#[cfg(target_arch = "x86_64")]
 mod network;
 #[cfg(target_arch = "x86_64")]
 mod wide;
@@ -22,6 +24,20 @@ use hmac::{Hmac, SimpleHmac};
 use crate::kdf::{Blake2sHmac, Prf, pbkdf2_block};
 use crate::secret::wipe_stack;
 
+/// A hash for the table, several of which can be computed in the lanes of a vector.
+macro_rules! side_by_side {
+    ($name:literal, $digest:ty, $prf:ty, $lanes:ident) => {
+        Hash {
+            #[cfg(target_arch = "x86_64")]
+            side_by_side: Some(SideBySide {
+                blocks: lanes::at_once::<lanes::$lanes>(),
+                derive: lanes::derive::<lanes::$lanes, $prf>,
+            }),
+            ..hash::<$digest, $prf>($name)
+        }
+    };
+}
+
 /// A hash function as key derivation uses it.
 pub struct Hash {
     /// The name as TrueCrypt prints it: `SHA-512`, `RIPEMD-160` …
@@ -31,6 +47,16 @@ pub struct Hash {
     digest: fn(&[&[u8]], &mut [u8]),
     pbkdf2_block: Pbkdf2Block,
     hmac: fn(&[u8], &[&[u8]], &mut [u8]),
+    #[cfg(target_arch = "x86_64")]
+    side_by_side: Option<SideBySide>,
+}
+
+/// How PBKDF2 makes several blocks at once.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+struct SideBySide {
+    blocks: usize,
+    derive: fn(lanes::Task<'_>) -> bool,
 }
 
 /// Password, salt, iterations, index of the block (from 1), the block, whether to go on.
@@ -104,7 +130,7 @@ pub static SHA256: Hash = hash::<sha2::Sha256, Hmac<sha2::Sha256>>("SHA-256");
 /// SHA-384 (FIPS 180-4).
 pub static SHA384: Hash = hash::<sha2::Sha384, Hmac<sha2::Sha384>>("SHA-384");
 /// SHA-512 (FIPS 180-4).
-pub static SHA512: Hash = hash::<sha2::Sha512, Hmac<sha2::Sha512>>("SHA-512");
+pub static SHA512: Hash = side_by_side!("SHA-512", sha2::Sha512, Hmac<sha2::Sha512>, Sha512);
 /// SHA-512/224 (FIPS 180-4), supported by cryptsetup's libraries.
 pub static SHA512_224: Hash = hash::<sha2::Sha512_224, Hmac<sha2::Sha512_224>>("SHA-512/224");
 /// SHA-512/256 (FIPS 180-4), supported by cryptsetup's libraries.
@@ -120,7 +146,7 @@ pub static SHA3_512: Hash = hash::<sha3::Sha3_512, SimpleHmac<sha3::Sha3_512>>("
 /// RIPEMD-128 (ISO/IEC 10118-3).
 pub static RIPEMD128: Hash = hash::<ripemd::Ripemd128, Hmac<ripemd::Ripemd128>>("RIPEMD-128");
 /// RIPEMD-160 (ISO/IEC 10118-3).
-pub static RIPEMD160: Hash = hash::<ripemd::Ripemd160, Hmac<ripemd::Ripemd160>>("RIPEMD-160");
+pub static RIPEMD160: Hash = side_by_side!("RIPEMD-160", ripemd::Ripemd160, Hmac<ripemd::Ripemd160>, Ripemd160);
 /// RIPEMD-256, no more secure than RIPEMD-128.
 pub static RIPEMD256: Hash = hash::<ripemd::Ripemd256, Hmac<ripemd::Ripemd256>>("RIPEMD-256");
 /// RIPEMD-320, no more secure than RIPEMD-160.
@@ -153,7 +179,7 @@ pub static BLAKE2S_160: Hash = hash::<Blake2s<U20>, SimpleHmac<Blake2s<U20>>>("B
 /// BLAKE2s with digests of 224 bits (RFC 7693).
 pub static BLAKE2S_224: Hash = hash::<Blake2s<U28>, SimpleHmac<Blake2s<U28>>>("BLAKE2s-224");
 /// BLAKE2s with digests of 256 bits (RFC 7693).
-pub static BLAKE2S_256: Hash = hash::<blake2::Blake2s256, Blake2sHmac>("BLAKE2s-256");
+pub static BLAKE2S_256: Hash = side_by_side!("BLAKE2s-256", blake2::Blake2s256, Blake2sHmac, Blake2s);
 /// SM3 (GB/T 32905-2016).
 pub static SM3: Hash = hash::<sm3::Sm3, Hmac<sm3::Sm3>>("SM3");
 /// Streebog with digests of 256 bits (GOST R 34.11-2012, RFC 6986).
@@ -181,7 +207,15 @@ fn streebog_block(p: &[u8], salt: &[u8], n: u32, index: u32, out: &mut [u8], go_
 /// A hash for the table, with the HMAC that goes with it.
 const fn hash<D: Digest, P: Prf>(name: &'static str) -> Hash {
     let size = <D::OutputSize as Unsigned>::USIZE;
-    Hash { name, size, digest: digest::<D>, pbkdf2_block: pbkdf2_block::<P>, hmac: hmac::<P> }
+    Hash {
+        name,
+        size,
+        digest: digest::<D>,
+        pbkdf2_block: pbkdf2_block::<P>,
+        hmac: hmac::<P>,
+        #[cfg(target_arch = "x86_64")]
+        side_by_side: None,
+    }
 }
 
 /// The first `N` bytes of another hash.
@@ -330,13 +364,29 @@ impl Hash {
         out: &mut [u8],
         go_on: &dyn Fn() -> bool,
     ) -> bool {
-        let mut blocks = (1..).zip(out.chunks_mut(self.size));
-        blocks.all(|(index, block)| self.pbkdf2_block(password, salt, iterations, index, block, go_on))
+        let at_once = self.blocks_at_once();
+        let mut pieces = (1..).step_by(at_once).zip(out.chunks_mut(at_once * self.size));
+        pieces.all(|(index, piece)| self.pbkdf2_blocks(password, salt, iterations, index, piece, go_on))
     }
 
-    /// One block of PBKDF2's output, at most `size` bytes, so that blocks can be derived on several threads. `index`
-    /// counts from 1. Returns false when `go_on` said no.
-    pub fn pbkdf2_block(
+    /// How many blocks of PBKDF2's output take about as long as one on one thread of this processor.
+    pub fn blocks_at_once(&self) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(SideBySide { blocks, .. }) = self.side_by_side
+            && lanes::usable()
+        {
+            return blocks;
+        }
+        1
+    }
+
+    /// Some blocks of PBKDF2's output, so that they can be derived on several threads: as many as `out` has room for, at
+    /// most [`Hash::blocks_at_once`]; the last may be cut short. `index` is the number of the first, counted from 1. Returns
+    /// false when `go_on` said no.
+    ///
+    /// # Panics
+    /// If `out` is longer.
+    pub fn pbkdf2_blocks(
         &self,
         password: &[u8],
         salt: &[u8],
@@ -345,10 +395,26 @@ impl Hash {
         out: &mut [u8],
         go_on: &dyn Fn() -> bool,
     ) -> bool {
-        let finished = (self.pbkdf2_block)(password, salt, iterations, index, out, go_on);
+        assert!(out.len() <= self.blocks_at_once() * self.size, "so many blocks are not derived at once");
+        let finished = match self.side_by_side(out.len()) {
+            #[cfg(target_arch = "x86_64")]
+            Some(derive) => derive(lanes::Task { password, salt, iterations, index, out, go_on, digest: self.digest }),
+            _ => (self.pbkdf2_block)(password, salt, iterations, index, out, go_on),
+        };
         // The crates could wipe every state they drop, but there are one or two in each iteration, and it costs 10 %.
         wipe_stack();
         finished
+    }
+
+    /// A lone block is made sooner by the code for one.
+    #[cfg(target_arch = "x86_64")]
+    fn side_by_side(&self, len: usize) -> Option<fn(lanes::Task<'_>) -> bool> {
+        self.side_by_side.filter(|_| len > self.size).map(|how| how.derive)
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn side_by_side(&self, _: usize) -> Option<()> {
+        None
     }
 }
 

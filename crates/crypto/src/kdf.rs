@@ -7,7 +7,7 @@ use hmac::{EagerHash, Hmac};
 use zeroize::Zeroize;
 
 /// Iterations between two checks for cancellation: well under a millisecond for every hash.
-const CHECK_EVERY: u32 = 64;
+pub(crate) const CHECK_EVERY: u32 = 64;
 
 /// A keyed pseudo-random function, with its key.
 pub(crate) trait Prf {

@@ -7,7 +7,7 @@ use super::{IvMode, SectorCipher};
 use crate::ciphers::BlockCipher;
 
 /// Sectors whose tweaks are encrypted together: enough to fill the widest kernel's pipeline.
-const TWEAK_BATCH: usize = 16;
+const TWEAK_BATCH: usize = 64;
 
 /// A cascade works through pieces of about this size, so that each piece stays in a 32-KiB L1 cache from its first
 /// cipher to its last.

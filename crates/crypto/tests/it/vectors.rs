@@ -189,7 +189,7 @@ fn pbkdf2() {
         let mut key = vec![0; expected.len()];
         let blocks: Vec<_> = (1..).zip(key.chunks_mut(hash.size)).collect();
         for (index, block) in blocks.into_iter().rev() {
-            assert!(hash.pbkdf2_block(&password, &salt, iterations, index, block, &|| true));
+            assert!(hash.pbkdf2_blocks(&password, &salt, iterations, index, block, &|| true));
         }
         assert!(key == expected, "{v}: derives {} block by block", hex(&key));
     }

@@ -95,9 +95,9 @@ impl Kdf {
         match *self {
             Self::Pbkdf2 { hash, iterations } => {
                 let stopped = AtomicBool::new(false);
-                for_each_piece(pool, &mut key, hash.size, |at, block| {
+                for_each_piece(pool, &mut key, hash.blocks_at_once() * hash.size, |at, blocks| {
                     let index = (at / hash.size) as u32 + 1;
-                    if !go_on() || !hash.pbkdf2_block(passphrase, salt, iterations, index, block, &|| go_on()) {
+                    if !go_on() || !hash.pbkdf2_blocks(passphrase, salt, iterations, index, blocks, &|| go_on()) {
                         stopped.store(true, Ordering::Relaxed);
                     }
                     wipe_stack();
@@ -366,8 +366,9 @@ fn pbkdf2_iterations(
     }
 }
 
+/// How many times as long `len` bytes take as one block does.
 fn blocks(hash: &Hash, len: usize) -> u64 {
-    len.div_ceil(hash.size) as u64
+    len.div_ceil(hash.size).div_ceil(hash.blocks_at_once()) as u64
 }
 
 /// What was measured of the derivation `name`, in nanoseconds for each unit of work.
@@ -389,7 +390,7 @@ fn pbkdf2_pace(hash: &'static Hash) -> Duration {
     const ITERATIONS: u32 = 2000;
     let mut block = Secret::zeroed(hash.size);
     let start = Instant::now();
-    hash.pbkdf2_block(b"measured", &[0; 32], ITERATIONS, 1, &mut block, &|| true);
+    hash.pbkdf2_blocks(b"measured", &[0; 32], ITERATIONS, 1, &mut block, &|| true);
     start.elapsed() / ITERATIONS
 }
 
