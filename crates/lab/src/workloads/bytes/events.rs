@@ -160,6 +160,7 @@ fn request(line: &str, start: u64) -> Option<TracedRequest> {
 mod tests {
     use std::fs::File;
     use std::os::unix::fs::FileExt;
+    use std::process::Command;
 
     use claviger_serve::mount::LoopDevice;
 
@@ -178,6 +179,25 @@ mod tests {
         assert_eq!(requests, expected.map(|(at, offset, len, write)| TracedRequest { at, offset, len, write }));
     }
 
+    /// The kernel's trace events, mounted where nobody had done that, as systemd does.
+    struct Mounted(bool);
+
+    impl Mounted {
+        fn if_missing() -> Self {
+            let missing = !Path::new(TRACING).join("instances").is_dir();
+            let mount = || Command::new("mount").args(["-t", "tracefs", "tracefs", TRACING]).status();
+            Self(missing && mount().is_ok_and(|status| status.success()))
+        }
+    }
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            if self.0 {
+                let _ = Command::new("umount").arg(TRACING).status();
+            }
+        }
+    }
+
     #[test]
     fn what_a_device_is_asked_for_is_traced() {
         let file = tempfile::NamedTempFile::new().expect("a file");
@@ -185,6 +205,7 @@ mod tests {
         let Ok(device) = LoopDevice::attach(file.path(), false, None) else {
             return eprintln!("SKIPPED a trace of the kernel: there is no loop device");
         };
+        let _mounted = Mounted::if_missing();
         let events = match Events::start(device.path()) {
             Ok(events) => events,
             Err(e) => return eprintln!("SKIPPED a trace of the kernel: {e}"),
