@@ -7,7 +7,7 @@
 #[cfg(target_arch = "x86_64")]
 mod lanes;
 #[cfg(target_arch = "x86_64")]
-mod network;
+pub(crate) mod network;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
@@ -190,7 +190,7 @@ pub static STREEBOG_512: Hash =
 
 fn whirlpool_block(p: &[u8], salt: &[u8], n: u32, index: u32, out: &mut [u8], go_on: &dyn Fn() -> bool) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if network::usable() {
+    if crate::vbmi::usable() {
         return pbkdf2_block::<wide::WideHmac<wide::Whirlpool>>(p, salt, n, index, out, go_on);
     }
     pbkdf2_block::<Hmac<whirlpool::Whirlpool>>(p, salt, n, index, out, go_on)
@@ -198,7 +198,7 @@ fn whirlpool_block(p: &[u8], salt: &[u8], n: u32, index: u32, out: &mut [u8], go
 
 fn streebog_block(p: &[u8], salt: &[u8], n: u32, index: u32, out: &mut [u8], go_on: &dyn Fn() -> bool) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if network::usable() {
+    if crate::vbmi::usable() {
         return pbkdf2_block::<wide::WideHmac<wide::Streebog>>(p, salt, n, index, out, go_on);
     }
     pbkdf2_block::<Hmac<streebog::Streebog512>>(p, salt, n, index, out, go_on)

@@ -76,6 +76,8 @@ pub mod stretch;
 #[cfg(target_arch = "x86_64")]
 mod transpose;
 mod tweak;
+#[cfg(target_arch = "x86_64")]
+mod vbmi;
 
 pub use ciphers::{Acceleration, BlockCipher, CIPHERS, Cipher, Kernel};
 pub use modes::SectorCipher;

@@ -1,6 +1,10 @@
 //! Block ciphers, each with several kernels, and one table of them all.
 
 pub mod aes;
+#[cfg(target_arch = "x86_64")]
+mod camellia;
+#[cfg(target_arch = "x86_64")]
+mod kuznyechik;
 pub mod legacy;
 pub mod national;
 pub mod serpent;

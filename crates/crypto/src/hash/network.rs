@@ -13,6 +13,7 @@
 use std::arch::x86_64::*;
 
 use crate::gf256::matrix;
+use crate::vbmi::{load, store, substitute, xor3};
 
 /// The modulus of both fields, x^8 + x^4 + x^3 + x^2 + 1.
 const MODULUS: u16 = 0x11d;
@@ -26,18 +27,10 @@ struct Round {
     factors: [[u64; 8]; 8],
 }
 
-/// Whether this processor has what it takes.
-pub(super) fn usable() -> bool {
-    is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vbmi")
-        && is_x86_feature_detected!("gfni")
-}
-
 /// Streebog's compression g (RFC 6986, section 8): `h` becomes the next state.
 ///
 /// # Safety
-/// The processor is [`usable`].
+/// The processor is [`crate::vbmi::usable`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
 pub(super) unsafe fn streebog(h: &mut [u8; 64], n: &[u8; 64], m: &[u8; 64]) {
     let turned = load(&TRANSPOSED);
@@ -56,7 +49,7 @@ pub(super) unsafe fn streebog(h: &mut [u8; 64], n: &[u8; 64], m: &[u8; 64]) {
 /// Whirlpool's compression (ISO/IEC 10118-3, dedicated hash-function 7): `h` becomes the next state.
 ///
 /// # Safety
-/// The processor is [`usable`].
+/// The processor is [`crate::vbmi::usable`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
 pub(super) unsafe fn whirlpool(h: &mut [u8; 64], m: &[u8; 64]) {
     let (state, m) = (load(h), load(m));
@@ -82,42 +75,11 @@ fn round(round: &Round, x: __m512i) -> __m512i {
     _mm512_xor_si512(xor3(xor3(a, b, c), d, e), xor3(f, g, h))
 }
 
-/// Looks up 64 bytes in an S-box.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
-fn substitute(s_box: &[u8; 256], x: __m512i) -> __m512i {
-    let (quarters, _) = s_box.as_chunks();
-    let low = _mm512_permutex2var_epi8(load(&quarters[0]), x, load(&quarters[1]));
-    let high = _mm512_permutex2var_epi8(load(&quarters[2]), x, load(&quarters[3]));
-    // The permutation ignores the top bit, which selects the half here.
-    _mm512_mask_blend_epi8(_mm512_movepi8_mask(x), low, high)
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
-fn xor3(a: __m512i, b: __m512i, c: __m512i) -> __m512i {
-    _mm512_ternarylogic_epi64::<0x96>(a, b, c)
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
-fn load(bytes: &[u8; 64]) -> __m512i {
-    // SAFETY: the array is as long as the vector, and the load takes any alignment.
-    unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
-}
-
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
 fn load_words(words: &[u64; 8]) -> __m512i {
-    // SAFETY: as above.
+    // SAFETY: the array is as long as the vector, and the load takes any alignment.
     unsafe { _mm512_loadu_si512(words.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
-fn store(vector: __m512i, bytes: &mut [u8; 64]) {
-    // SAFETY: the array is as long as the vector, and the store takes any alignment.
-    unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), vector) }
 }
 
 /// Rows for columns. What Streebog has in a row lies in a column here, so that its own transposition is a part of where

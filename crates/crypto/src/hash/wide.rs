@@ -175,7 +175,7 @@ mod tests {
 
     /// Against the crates, over every length around one block and two, with keys of each kind.
     fn same<H: Wide, D: EagerHash + Digest>() {
-        if !network::usable() {
+        if !crate::vbmi::usable() {
             return eprintln!("SKIPPED: this processor has no VBMI or no GFNI");
         }
         let text: Vec<u8> = (0..200).map(|i| (i * 7 + i / 9) as u8).collect();

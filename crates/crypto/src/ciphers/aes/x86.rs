@@ -4,7 +4,9 @@
 //! processes as many sectors in parallel as a vector has blocks; a sector that is left over or of an odd size is
 //! processed alone, with the tweaks of 8 consecutive blocks in 8, 4 or 2 vectors, each multiplied by x^8 (a shift by a
 //! byte and a carry-less product) to get to the 8 blocks after: several short chains instead of one long one. The
-//! second way costs some 10 % more, because the product takes time on the units that also do AES.
+//! second way costs some 10 % more, because the product takes time on the units that also do AES. In the first, tweaks are made
+//! between the rounds of the vectors before: 8 vectors of 14 rounds are more than a processor looks ahead, and without that it waits for tweaks
+//! when they are through.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;
@@ -414,10 +416,10 @@ unsafe fn cbc_group<V: Vector, const N: usize>(keys: &[[u8; 16]], before: *const
 unsafe fn xts<V: Vector, const DECRYPT: bool>(keys: &[[u8; 16]], tweaks: &[[u8; 16]], sector: usize, run: &mut [u8]) {
     let abreast = if sector.is_multiple_of(16 * STEP) { tweaks.len() / V::BLOCKS * V::BLOCKS } else { 0 };
     let (together, alone) = run.split_at_mut(abreast * sector);
-    // SAFETY: as many sectors as a vector has blocks, each with its tweak; the caller vouches for the instructions.
+    // SAFETY: as many sectors as vectors have blocks, each with its tweak; the caller vouches for the instructions.
     unsafe {
-        for (t, s) in tweaks.chunks_exact(V::BLOCKS).zip(together.chunks_exact_mut(V::BLOCKS * sector)) {
-            xts_abreast::<V, DECRYPT>(keys, t, sector, s);
+        if abreast > 0 {
+            xts_abreast::<V, DECRYPT>(keys, &tweaks[..abreast], sector, together);
         }
         for (t, s) in tweaks[abreast..].iter().zip(alone.chunks_exact_mut(sector)) {
             xts_alone::<V, DECRYPT>(keys, t, s);
@@ -425,12 +427,13 @@ unsafe fn xts<V: Vector, const DECRYPT: bool>(keys: &[[u8; 16]], tweaks: &[[u8; 
     }
 }
 
-/// Processes as many sectors as a vector has blocks, 8 blocks of each at a time. A vector of tweaks has one block of
-/// every sector, so doubling it only takes shifts and additions, which do not use the AES units.
+/// Processes as many sectors at a time as a vector has blocks, 8 blocks of each. A vector of tweaks has one block of
+/// every sector, so doubling it only takes shifts and additions, which do not use the AES units. The tweaks of the next 8
+/// vectors are made between the rounds of these: no processor looks so far ahead by itself.
 ///
 /// # Safety
-/// `tweaks` has `V::BLOCKS` entries, `run` as many sectors, and `sector` is a multiple of 128; the processor has the
-/// vector's instructions.
+/// `tweaks` has as many entries as `run` has sectors, a multiple of `V::BLOCKS` and not 0, and `sector` is a multiple of 128;
+/// the processor has the vector's instructions.
 #[inline(always)]
 unsafe fn xts_abreast<V: Vector, const DECRYPT: bool>(
     keys: &[[u8; 16]],
@@ -439,26 +442,38 @@ unsafe fn xts_abreast<V: Vector, const DECRYPT: bool>(
     run: &mut [u8],
 ) {
     let per_sector = STEP / V::BLOCKS;
-    let run = run.as_mut_ptr();
-    // SAFETY: the caller's promise. Vector `i` is within sector `i / per_sector`, at most 128 bytes past `at`.
+    let (mut run, end) = (run.as_mut_ptr(), tweaks.as_ptr_range().end);
+    let mut of_sectors = tweaks.as_ptr();
+    // SAFETY: the caller's promise. Vector `i` is within sector `i / per_sector`, at most 128 bytes past `at`. Tweaks are read
+    // for sectors that are there.
     unsafe {
-        let mut first = V::load(tweaks.as_ptr().cast());
-        for at in (0..sector).step_by(16 * STEP) {
-            let mut by_block = [first; STEP];
-            for i in 1..STEP {
-                by_block[i] = by_block[i - 1].times_x();
+        let mut powers = [V::load(of_sectors.cast()); STEP];
+        for i in 1..STEP {
+            powers[i] = powers[i - 1].times_x();
+        }
+        let mut tweaks = V::by_sector(powers);
+        while of_sectors < end {
+            of_sectors = of_sectors.add(V::BLOCKS);
+            for at in (0..sector).step_by(16 * STEP) {
+                let place = |i: usize| run.add(i / per_sector * sector + at + i % per_sector * 16 * V::BLOCKS);
+                let next = match at + 16 * STEP < sector || of_sectors == end {
+                    true => powers[STEP - 1].times_x(),
+                    false => V::load(of_sectors.cast()),
+                };
+                let mut state = tweaks;
+                for i in 0..IN_FLIGHT {
+                    state[i] = V::load(place(i)).xor(tweaks[i]);
+                }
+                powers[0] = next;
+                rounds_beside::<V, IN_FLIGHT, DECRYPT>(keys, &mut state, |i| {
+                    powers[i + 1] = powers[i].times_x();
+                });
+                for i in 0..IN_FLIGHT {
+                    state[i].xor(tweaks[i]).store(place(i));
+                }
+                tweaks = V::by_sector(powers);
             }
-            first = by_block[STEP - 1].times_x();
-            let tweaks = V::by_sector(by_block);
-            let place = |i: usize| run.add(i / per_sector * sector + at + i % per_sector * 16 * V::BLOCKS);
-            let mut state = tweaks;
-            for i in 0..IN_FLIGHT {
-                state[i] = V::load(place(i)).xor(tweaks[i]);
-            }
-            rounds::<V, IN_FLIGHT, DECRYPT>(keys, &mut state);
-            for i in 0..IN_FLIGHT {
-                state[i].xor(tweaks[i]).store(place(i));
-            }
+            run = run.add(V::BLOCKS * sector);
         }
     }
 }
@@ -518,6 +533,33 @@ unsafe fn xts_group<V: Vector, const DECRYPT: bool>(
             next[i] = tweaks[IN_FLIGHT - chains + i].times_x8();
         }
         next
+    }
+}
+
+/// All rounds, with something else done after each of the first 7.
+#[inline(always)]
+unsafe fn rounds_beside<V: Vector, const N: usize, const DECRYPT: bool>(
+    keys: &[[u8; 16]],
+    state: &mut [V; N],
+    mut beside: impl FnMut(usize),
+) {
+    let [whitening, middle @ .., last] = keys else { unreachable!("at least 11 round keys") };
+    let (first, middle) = middle.split_first_chunk::<{ STEP - 1 }>().expect("at least 9 rounds");
+    // SAFETY: the caller vouches for the instructions.
+    unsafe {
+        let key = V::key(whitening);
+        state.iter_mut().for_each(|s| *s = s.xor(key));
+        for (i, key) in first.iter().enumerate() {
+            let key = V::key(key);
+            state.iter_mut().for_each(|s| *s = s.round::<DECRYPT>(key));
+            beside(i);
+        }
+        for key in middle {
+            let key = V::key(key);
+            state.iter_mut().for_each(|s| *s = s.round::<DECRYPT>(key));
+        }
+        let key = V::key(last);
+        state.iter_mut().for_each(|s| *s = s.last::<DECRYPT>(key));
     }
 }
 

@@ -19,7 +19,7 @@ pub static TWOFISH: Cipher = Cipher {
     key_sizes: &[16, 24, 32],
     kernels: &[
         #[cfg(target_arch = "x86_64")]
-        kernel("vbmi-gfni", vbmi::usable, true, vbmi::with_key),
+        kernel("vbmi-gfni", crate::vbmi::usable, true, vbmi::with_key),
         kernel("portable", || true, false, interleaved::<{ tables::BEST }>),
     ],
 };

@@ -1,7 +1,6 @@
 //! Twofish with AVX-512 VBMI and GFNI, 32 blocks at a time, in constant time.
 //!
-//! The bytes for one S-box are gathered in one vector. There the S-box, whose 256 bytes are four vectors, takes two
-//! permutations of 128 bytes each, and the MDS matrix a few multiplications by constants, which are linear maps of bits
+//! The bytes for one S-box are gathered in one vector. There the S-box takes two permutations, and the MDS matrix a few multiplications by constants, which are linear maps of bits
 //! and thus one GFNI instruction each. Additions and rotations work on 32-bit words again.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
@@ -13,13 +12,7 @@ use crate::ciphers::wide::{block_cipher, groups, padded};
 use crate::gf256::matrix;
 use crate::secret::LockedBox;
 use crate::tweak::Masks;
-
-pub(super) fn usable() -> bool {
-    is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vbmi")
-        && is_x86_feature_detected!("gfni")
-}
+use crate::vbmi::{load, store, substitute, xor3};
 
 pub(super) fn with_key(key: &[u8]) -> Box<dyn BlockCipher> {
     Box::new(Vbmi(key::expand(key)))
@@ -163,17 +156,6 @@ fn g(key: &Key, a: Words, b: Words) -> (Words, Words) {
     (t, u)
 }
 
-/// Looks up 64 bytes in an S-box.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
-fn substitute(sbox: &[u8; 256], x: __m512i) -> __m512i {
-    let (quarters, _) = sbox.as_chunks();
-    let low = _mm512_permutex2var_epi8(load(&quarters[0]), x, load(&quarters[1]));
-    let high = _mm512_permutex2var_epi8(load(&quarters[2]), x, load(&quarters[3]));
-    // The permutation ignores the top bit, which selects the half here.
-    _mm512_mask_blend_epi8(_mm512_movepi8_mask(x), low, high)
-}
-
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
 fn times_5b(x: __m512i) -> __m512i {
@@ -216,26 +198,6 @@ fn transpose([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
-fn xor3(a: __m512i, b: __m512i, c: __m512i) -> __m512i {
-    _mm512_ternarylogic_epi64::<0x96>(a, b, c)
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
 fn splat(word: u32) -> __m512i {
     _mm512_set1_epi32(word as i32)
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
-fn load(bytes: &[u8; 64]) -> __m512i {
-    // SAFETY: the array is as long as the vector, and the load takes any alignment.
-    unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
-fn store(vector: __m512i, bytes: &mut [u8; 64]) {
-    // SAFETY: the array is as long as the vector, and the store takes any alignment.
-    unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), vector) }
 }
