@@ -112,7 +112,7 @@ unsafe fn work<H: SideBySide, P: Prf>(task: Task<'_>) -> bool {
     let size = prf.of(&[]).as_ref().len();
     // Lanes that nobody asked for have the first block again.
     let blocks = out.chunks(size).len() as u32;
-    let first: Vec<P::Output> =
+    let mut first: Vec<P::Output> =
         (0..blocks).map(|block| prf.of(&[salt, &index.wrapping_add(block).to_be_bytes()])).collect();
     // SAFETY: the caller vouches for the instructions.
     unsafe {
@@ -124,6 +124,8 @@ unsafe fn work<H: SideBySide, P: Prf>(task: Task<'_>) -> bool {
                 word_of::<H>(&block[word * H::Vector::WORD..][..H::Vector::WORD])
             });
         }
+        // They are not on the stack, which the caller wipes.
+        first.iter_mut().for_each(|block| block.as_mut().zeroize());
         let mut sum = u;
         let mut done = 1;
         while done < iterations && go_on() {
