@@ -9,6 +9,8 @@ mod lanes;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod network;
 #[cfg(target_arch = "x86_64")]
+mod sha256;
+#[cfg(target_arch = "x86_64")]
 mod wide;
 
 use std::marker::PhantomData;
@@ -49,6 +51,9 @@ pub struct Hash {
     hmac: fn(&[u8], &[&[u8]], &mut [u8]),
     #[cfg(target_arch = "x86_64")]
     side_by_side: Option<SideBySide>,
+    /// Checksums of blocks of that size, several at a time.
+    #[cfg(target_arch = "x86_64")]
+    checksums: Option<fn(usize, &[u8], &mut [u8])>,
 }
 
 /// How PBKDF2 makes several blocks at once.
@@ -126,7 +131,11 @@ pub static SHA1: Hash = hash::<sha1::Sha1, Hmac<sha1::Sha1>>("SHA-1");
 /// SHA-224 (FIPS 180-4).
 pub static SHA224: Hash = hash::<sha2::Sha224, Hmac<sha2::Sha224>>("SHA-224");
 /// SHA-256 (FIPS 180-4).
-pub static SHA256: Hash = hash::<sha2::Sha256, Hmac<sha2::Sha256>>("SHA-256");
+pub static SHA256: Hash = Hash {
+    #[cfg(target_arch = "x86_64")]
+    checksums: Some(sha256_checksums),
+    ..hash::<sha2::Sha256, Hmac<sha2::Sha256>>("SHA-256")
+};
 /// SHA-384 (FIPS 180-4).
 pub static SHA384: Hash = hash::<sha2::Sha384, Hmac<sha2::Sha384>>("SHA-384");
 /// SHA-512 (FIPS 180-4).
@@ -204,6 +213,11 @@ fn streebog_block(p: &[u8], salt: &[u8], n: u32, index: u32, out: &mut [u8], go_
     pbkdf2_block::<Hmac<streebog::Streebog512>>(p, salt, n, index, out, go_on)
 }
 
+#[cfg(target_arch = "x86_64")]
+fn sha256_checksums(block: usize, data: &[u8], out: &mut [u8]) {
+    sha256::digests(block, data, out.as_chunks_mut().0);
+}
+
 /// A hash for the table, with the HMAC that goes with it.
 const fn hash<D: Digest, P: Prf>(name: &'static str) -> Hash {
     let size = <D::OutputSize as Unsigned>::USIZE;
@@ -215,6 +229,8 @@ const fn hash<D: Digest, P: Prf>(name: &'static str) -> Hash {
         hmac: hmac::<P>,
         #[cfg(target_arch = "x86_64")]
         side_by_side: None,
+        #[cfg(target_arch = "x86_64")]
+        checksums: None,
     }
 }
 
@@ -343,6 +359,20 @@ impl Hash {
     /// If `out` is not `size` bytes long.
     pub fn checksum(&self, parts: &[&[u8]], out: &mut [u8]) {
         (self.digest)(parts, out);
+    }
+
+    /// [`Hash::checksum`] of each block of `block` bytes of `data`, one after the other. SHA-256 takes several at a time.
+    ///
+    /// # Panics
+    /// Unless `data` is whole blocks, and `out` has `size` bytes for each.
+    pub fn checksums(&self, block: usize, data: &[u8], out: &mut [u8]) {
+        let whole = block > 0 && data.len().is_multiple_of(block) && data.len() / block * self.size == out.len();
+        assert!(whole, "checksums of blocks of {block} bytes: {} bytes do not fit {}", data.len(), out.len());
+        #[cfg(target_arch = "x86_64")]
+        if let Some(checksums) = self.checksums {
+            return checksums(block, data, out);
+        }
+        data.chunks(block).zip(out.chunks_mut(self.size)).for_each(|(bytes, sum)| self.checksum(&[bytes], sum));
     }
 
     /// HMAC (RFC 2104) of the concatenation of `parts`. Does not wipe the stack, so that loops can do that once, at the end:

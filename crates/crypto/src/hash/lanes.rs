@@ -263,6 +263,7 @@ macro_rules! for_each {
         })*
     };
 }
+pub(super) use for_each;
 
 /// SHA-512 (FIPS 180-4).
 pub(super) struct Sha512;
@@ -474,7 +475,7 @@ unsafe fn blake2s(state: [Eight; 8], block: [Eight; 16], bytes: u32, last: bool)
 }
 
 /// FIPS 180-4, section 5.3.5.
-const SHA512_BEGIN: [u64; 8] = [
+pub(super) const SHA512_BEGIN: [u64; 8] = [
     0x6a09_e667_f3bc_c908,
     0xbb67_ae85_84ca_a73b,
     0x3c6e_f372_fe94_f82b,
@@ -486,7 +487,7 @@ const SHA512_BEGIN: [u64; 8] = [
 ];
 
 /// FIPS 180-4, section 4.2.3.
-const SHA512_ROUNDS: [u64; 80] = [
+pub(super) const SHA512_ROUNDS: [u64; 80] = [
     0x428a_2f98_d728_ae22,
     0x7137_4491_23ef_65cd,
     0xb5c0_fbcf_ec4d_3b2f,

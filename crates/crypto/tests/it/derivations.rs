@@ -50,6 +50,21 @@ fn hashes_and_pbkdf2_are_those_of_openssl() {
     }
 }
 
+#[test]
+fn checksums_of_many_blocks_are_those_of_each() {
+    let mut random = Random::new(3);
+    for hash in HASHES {
+        for (block, count) in [(512, 1), (512, 37), (520, 18), (4096, 5), (8, 0)] {
+            let data = random.bytes(block * count);
+            let (mut found, mut expected) = (vec![0; count * hash.size], vec![0; count * hash.size]);
+            hash.checksums(block, &data, &mut found);
+            let each = data.chunks(block).zip(expected.chunks_mut(hash.size));
+            each.for_each(|(bytes, sum)| hash.digest(&[bytes], sum));
+            assert_eq!(found, expected, "{}: {count} blocks of {block} bytes", hash.name);
+        }
+    }
+}
+
 /// RFC 2104, for hashes with blocks of 64 bytes, some of which no other program at hand derives keys with. One iteration of PBKDF2 is an
 /// HMAC.
 #[test]

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::common::usable;
 use claviger_crypto::dmcrypt::{Sectors, Specification};
+use claviger_crypto::hash;
 use claviger_crypto::modes::{Adiantum, Cbc, Ctr, Ecb, IvMode, Lrw, TrueCryptCbc, Xts, adiantum, aead, cbc, xts};
 use claviger_crypto::{Acceleration, BlockCipher, CIPHERS, SectorCipher};
 
@@ -15,6 +16,15 @@ fn refused(what: &str, call: impl FnOnce()) {
     let why = panic.downcast_ref::<String>().map_or("", String::as_str);
     assert!(why.contains("whole") || why.contains("not") || why.contains("no "), "{what}: {why:?}");
     assert!(!why.contains("range") && !why.contains("overflow") && !why.contains("divi"), "{what}: {why:?}");
+}
+
+#[test]
+fn checksums_are_of_whole_blocks() {
+    for (block, data, sums) in [(512, 513, 32), (512, 1024, 32), (512, 1024, 65), (0, 0, 0)] {
+        refused(&format!("{sums} bytes of sums for {data}"), || {
+            hash::SHA256.checksums(block, &vec![0; data], &mut vec![0; sums]);
+        });
+    }
 }
 
 #[test]

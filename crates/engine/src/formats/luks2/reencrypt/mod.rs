@@ -180,20 +180,32 @@ impl<'a> Reencryption<'a> {
         self.say_done()
     }
 
-    /// Rewrites a zone, and prepares the next one while this one is flushed.
+    /// Rewrites a zone, and prepares the next one meanwhile.
     fn step(&mut self, mut zone: Zone) -> Result<Option<Zone>> {
         let at = zone.at.clone();
         self.protect(&mut zone)?;
-        let spare = std::mem::replace(&mut self.spare, zone.write(&self.state, &self.stores, &self.pool)?);
         let after = State { hot: None, done: self.state.done_with(&at), ..self.state.copy() };
-        let data = self.stores.data;
-        let (flushed, ahead) = std::thread::scope(|scope| {
-            let flushing = scope.spawn(move || data.flush());
-            let ahead = next_zone(&after, self.zone).map(|at| self.prepare(&after, at, spare)).transpose();
-            let flushed = flushing.join().unwrap_or_else(|_| Err(std::io::Error::other("flushing failed")));
-            (flushed, ahead)
+        let next = next_zone(&after, self.zone);
+        // Where the data move, the next zone may lie where this one goes.
+        let goes = self.state.written_at(&at);
+        let from = next.as_ref().map(|next| after.read_at(next));
+        let waits = from.is_some_and(|from| from.start < goes.end && goes.start < from.end);
+        let spare = std::mem::take(&mut self.spare);
+        let (state, stores) = (&self.state, &self.stores);
+        let write = move || zone.write(state, stores);
+        let flush = |room| stores.data.flush().map(|()| room).map_err(Error::from);
+        let (written, ahead) = std::thread::scope(|scope| {
+            let writing = if waits {
+                let room = write();
+                scope.spawn(move || room.and_then(flush))
+            } else {
+                scope.spawn(move || write().and_then(flush))
+            };
+            let ahead = next.map(|at| self.prepare(&after, at, spare)).transpose();
+            let written = writing.join().unwrap_or_else(|_| Err(std::io::Error::other("writing failed").into()));
+            (written, ahead)
         });
-        flushed?;
+        self.spare = written?;
         self.rewritten(&at);
         let ahead = match ahead {
             Ok(ahead) => ahead,

@@ -249,6 +249,18 @@ impl State {
         if at < self.moved_end() { What::Moved } else { What::Previous }
     }
 
+    /// Where a zone of the plaintext is read, in bytes of the store.
+    pub fn read_at(&self, zone: &Range<u64>) -> Range<u64> {
+        let offset = self.side(self.was(zone.start)).offset();
+        offset.saturating_add(zone.start)..offset.saturating_add(zone.end)
+    }
+
+    /// Where it is written when its turn comes.
+    pub fn written_at(&self, zone: &Range<u64>) -> Range<u64> {
+        let offset = self.last.offset();
+        offset.saturating_add(zone.start)..offset.saturating_add(zone.end)
+    }
+
     /// What saves a hot zone that begins at this byte of the plaintext.
     pub fn resilience_at(&self, at: u64) -> Resilience {
         if self.mode == Mode::Decrypt && at < self.moved_end() { self.resilience_of_moved } else { self.resilience }

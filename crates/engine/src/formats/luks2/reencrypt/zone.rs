@@ -51,7 +51,7 @@ impl Zone {
         protection.resize(protected_by(&resilience, bytes.len()), 0);
         let by_a_piece = protected_by(&resilience, PIECE).max(1);
         let parts: Vec<Mutex<&mut [u8]>> = protection.chunks_mut(by_a_piece).map(Mutex::new).collect();
-        let from = state.side(state.was(at.start)).offset() + at.start;
+        let from = state.read_at(&at).start;
         pieces(pool, bytes, |offset, piece| {
             stores.data.read_at(from + offset as u64, piece)?;
             if let Some(part) = parts.get(offset / PIECE) {
@@ -81,13 +81,16 @@ impl Zone {
         Ok(stores.header.flush()?)
     }
 
-    /// Writes the zone, leaves flushing to others, and gives its memory back.
+    /// Writes the zone, leaves flushing to others, and gives its memory back. One thread writes, since a file system lets no
+    /// second one into a file.
     ///
     /// # Errors
     /// `Io`.
-    pub fn write(mut self, state: &State, stores: &Stores<'_>, pool: &Pool) -> Result<Room> {
-        let to = state.last.offset() + self.at.start;
-        pieces(pool, &mut self.room.bytes, |offset, piece| stores.data.write_at(to + offset as u64, piece))?;
+    pub fn write(mut self, state: &State, stores: &Stores<'_>) -> Result<Room> {
+        let to = state.written_at(&self.at).start;
+        for (piece, at) in self.room.bytes.chunks_mut(PIECE).zip((to..).step_by(PIECE)) {
+            stores.data.write_at(at, piece)?;
+        }
         Ok(self.room)
     }
 }
@@ -151,10 +154,7 @@ fn protected_by(resilience: &Resilience, len: usize) -> usize {
 /// What protects a piece of a zone, of the size that [`protected_by`] says.
 fn protect(resilience: &Resilience, piece: &[u8], out: &mut [u8]) {
     match resilience {
-        Resilience::Checksum(Checksums { hash, block }) => {
-            let blocks = piece.chunks(*block as usize).zip(out.chunks_mut(hash.size));
-            blocks.for_each(|(bytes, sum)| hash.checksum(&[bytes], sum));
-        }
+        Resilience::Checksum(Checksums { hash, block }) => hash.checksums(*block as usize, piece, out),
         Resilience::Journal => out.copy_from_slice(piece),
         Resilience::None | Resilience::Shift => {}
     }
