@@ -53,8 +53,12 @@ pub struct Hash {
     side_by_side: Option<SideBySide>,
     /// Checksums of blocks of that size, several at a time.
     #[cfg(target_arch = "x86_64")]
-    checksums: Option<fn(usize, &[u8], &mut [u8])>,
+    checksums: Option<Checksums>,
 }
+
+/// Bytes of a block, the blocks, a digest for each.
+#[cfg(target_arch = "x86_64")]
+type Checksums = fn(usize, &[u8], &mut [u8]);
 
 /// How PBKDF2 makes several blocks at once.
 #[cfg(target_arch = "x86_64")]

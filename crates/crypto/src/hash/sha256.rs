@@ -361,7 +361,7 @@ unsafe fn sha_instructions(states: &mut [State; LANES], blocks: &[&[u8]; LANES])
             for_each!(I in [0 1] {
                 let words = &mut w[I];
                 let [first, second, third, last] = from_fn(|i| words[(FOUR + i) % 4]);
-                if FOUR >= 4 {
+                if matches!(FOUR, 4..) {
                     let sum = _mm_add_epi32(_mm_sha256msg1_epu32(first, second), _mm_alignr_epi8::<4>(last, third));
                     words[FOUR % 4] = _mm_sha256msg2_epu32(sum, last);
                 }
