@@ -250,13 +250,13 @@ impl State {
     }
 
     /// Where a zone of the plaintext is read, in bytes of the store.
-    pub fn read_at(&self, zone: &Range<u64>) -> Range<u64> {
+    pub(super) fn read_at(&self, zone: &Range<u64>) -> Range<u64> {
         let offset = self.side(self.was(zone.start)).offset();
         offset.saturating_add(zone.start)..offset.saturating_add(zone.end)
     }
 
     /// Where it is written when its turn comes.
-    pub fn written_at(&self, zone: &Range<u64>) -> Range<u64> {
+    pub(super) fn written_at(&self, zone: &Range<u64>) -> Range<u64> {
         let offset = self.last.offset();
         offset.saturating_add(zone.start)..offset.saturating_add(zone.end)
     }
