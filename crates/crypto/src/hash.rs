@@ -9,7 +9,7 @@ mod lanes;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod network;
 #[cfg(target_arch = "x86_64")]
-mod sha256;
+pub(crate) mod sha256;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
@@ -219,7 +219,8 @@ fn streebog_block(p: &[u8], salt: &[u8], n: u32, index: u32, out: &mut [u8], go_
 
 #[cfg(target_arch = "x86_64")]
 fn sha256_checksums(block: usize, data: &[u8], out: &mut [u8]) {
-    sha256::digests(block, data, out.as_chunks_mut().0);
+    let whole = sha256::Messages { state: sha256::BEGIN, before: 0, head: 0, heads: &[], body: block, bodies: data };
+    sha256::digests(whole, out.as_chunks_mut().0);
 }
 
 /// A hash for the table, with the HMAC that goes with it.

@@ -5,11 +5,14 @@
 use std::arch::x86_64::*;
 use std::array::from_fn;
 
+use digest::Digest;
+use zeroize::Zeroize;
+
 use super::lanes::{SHA512_BEGIN, SHA512_ROUNDS, for_each};
 use crate::transpose;
 
 /// Eight words.
-type State = [u32; 8];
+pub(crate) type State = [u32; 8];
 
 /// Bytes of a block.
 const BLOCK: usize = 64;
@@ -18,7 +21,7 @@ const BLOCK: usize = 64;
 const LANES: usize = 16;
 
 /// The initial state: the roots of which SHA-512 takes 64 bits.
-const BEGIN: State = high_words(&SHA512_BEGIN);
+pub(crate) const BEGIN: State = high_words(&SHA512_BEGIN);
 
 const ROUNDS: [u32; 64] = high_words(&SHA512_ROUNDS);
 
@@ -32,19 +35,35 @@ const fn high_words<const N: usize, const M: usize>(from: &[u64; M]) -> [u32; N]
     words
 }
 
-/// The digests of messages of `len` bytes, which are one after the other in `data`.
+/// Messages of one length, in two parts each.
+#[derive(Clone, Copy)]
+pub(crate) struct Messages<'a> {
+    /// The state that they go on from, and how many bytes came before.
+    pub state: State,
+    pub before: usize,
+    /// So many bytes of each, less than a block, one after the other: how they begin.
+    pub head: usize,
+    pub heads: &'a [u8],
+    /// The same for how they go on.
+    pub body: usize,
+    pub bodies: &'a [u8],
+}
+
+/// The digests of messages.
 ///
 /// # Panics
 /// Unless there is a digest for each.
-pub(crate) fn digests(len: usize, data: &[u8], digests: &mut [[u8; 32]]) {
-    assert!(data.len() == digests.len() * len, "a digest for each message");
-    let (mut data, mut digests) = (data, digests);
-    while !digests.is_empty() {
-        let kernel = kernel_for(digests.len());
-        let (now, later) = digests.split_at_mut(kernel.lanes.min(digests.len()));
-        let (these, rest) = data.split_at(now.len() * len);
-        together(kernel, len, these, now);
-        (data, digests) = (rest, later);
+pub(crate) fn digests(messages: Messages<'_>, digests: &mut [[u8; 32]]) {
+    let Messages { head, heads, body, bodies, .. } = messages;
+    let count = digests.len();
+    assert!(head < BLOCK && heads.len() == count * head && bodies.len() == count * body, "a digest for each message");
+    let mut first = 0;
+    while first < count {
+        let kernel = kernel_for(count - first);
+        let end = count.min(first + kernel.lanes);
+        let (heads, bodies) = (&heads[first * head..end * head], &bodies[first * body..end * body]);
+        together(kernel, Messages { heads, bodies, ..messages }, &mut digests[first..end]);
+        first = end;
     }
 }
 
@@ -94,26 +113,56 @@ fn kernel_for(messages: usize) -> &'static Kernel {
 }
 
 /// Digests of no more messages than a kernel has lanes.
-fn together(kernel: &Kernel, len: usize, messages: &[u8], digests: &mut [[u8; 32]]) {
+fn together(kernel: &Kernel, messages: Messages<'_>, digests: &mut [[u8; 32]]) {
+    let Messages { state, before, head, heads, body, bodies } = messages;
     // Lanes that nobody asked for have the first message again.
-    let start = |lane: usize| if lane < digests.len() { lane * len } else { 0 };
-    let lanes: [&[u8]; LANES] = from_fn(|lane| &messages[start(lane)..][..len]);
-    let mut states = [BEGIN; LANES];
-    let whole = len / BLOCK * BLOCK;
-    (kernel.absorb)(&mut states, &lanes.map(|message| &message[..whole]));
-    // The rest, a bit, zeros, and the length of all in bits.
-    let rest = len - whole;
-    let end = if rest + 9 <= BLOCK { BLOCK } else { 2 * BLOCK };
+    let this = |lane: usize| if lane < digests.len() { lane } else { 0 };
+    let heads: [&[u8]; LANES] = from_fn(|lane| &heads[this(lane) * head..][..head]);
+    let bodies: [&[u8]; LANES] = from_fn(|lane| &bodies[this(lane) * body..][..body]);
+    let mut states = [state; LANES];
     let mut buffers = [[0; 2 * BLOCK]; LANES];
-    for (buffer, message) in buffers.iter_mut().zip(lanes) {
-        buffer[..rest].copy_from_slice(&message[whole..]);
-        buffer[rest] = 0x80;
-        buffer[end - 8..end].copy_from_slice(&(8 * len as u64).to_be_bytes());
+    // Bytes of a body that complete the block that its head begins.
+    let begun = if head == 0 { 0 } else { body.min(BLOCK - head) };
+    for ((buffer, head), body) in buffers.iter_mut().zip(heads).zip(bodies) {
+        buffer[..head.len()].copy_from_slice(head);
+        buffer[head.len()..head.len() + begun].copy_from_slice(&body[..begun]);
+    }
+    let mut buffered = head + begun;
+    if buffered == BLOCK {
+        (kernel.absorb)(&mut states, &buffers.each_ref().map(|buffer| &buffer[..BLOCK]));
+        buffered = 0;
+    }
+    let whole = begun + (body - begun) / BLOCK * BLOCK;
+    (kernel.absorb)(&mut states, &bodies.map(|body| &body[begun..whole]));
+    // The rest, a bit, zeros, and the length of all in bits.
+    let rest = body - whole;
+    let last = buffered + rest;
+    let end = if last + 9 <= BLOCK { BLOCK } else { 2 * BLOCK };
+    let bits = 8 * (before + head + body) as u64;
+    for (buffer, body) in buffers.iter_mut().zip(bodies) {
+        buffer[buffered..last].copy_from_slice(&body[whole..]);
+        buffer[last..].fill(0);
+        buffer[last] = 0x80;
+        buffer[end - 8..end].copy_from_slice(&bits.to_be_bytes());
     }
     (kernel.absorb)(&mut states, &buffers.each_ref().map(|buffer| &buffer[..end]));
     for (digest, state) in digests.iter_mut().zip(&states) {
         digest.as_chunks_mut().0.iter_mut().zip(state).for_each(|(bytes, word)| *bytes = word.to_be_bytes());
     }
+}
+
+/// The state after the blocks of HMAC's two keys (RFC 2104).
+pub(crate) fn keyed(key: &[u8], states: &mut [State; 2]) {
+    let mut block = [0; BLOCK];
+    match key.len() {
+        0..=BLOCK => block[..key.len()].copy_from_slice(key),
+        _ => block[..32].copy_from_slice(&sha2::Sha256::digest(key)),
+    }
+    for (state, pad) in states.iter_mut().zip([0x36, 0x5c]) {
+        *state = BEGIN;
+        sha2::block_api::compress256(state, &[block.map(|byte| byte ^ pad)]);
+    }
+    block.zeroize();
 }
 
 fn portable(states: &mut [State; LANES], blocks: &[&[u8]; LANES]) {
@@ -390,35 +439,48 @@ unsafe fn sha_instructions(states: &mut [State; LANES], blocks: &[&[u8]; LANES])
 mod tests {
     use super::*;
     use claviger_testkit::random::Random;
-    use digest::Digest;
 
     #[test]
     fn every_kernel_gives_the_digests_of_the_crate() {
         let mut random = Random::new(1);
         for kernel in KERNELS.iter().filter(|kernel| (kernel.usable)()) {
-            for len in [1, 8, 54, 55, 56, 63, 64, 65, 119, 120, 512, 520, 4096] {
-                for count in 1..=kernel.lanes {
-                    let messages = random.bytes(count * len);
-                    let mut found = vec![[0; 32]; count];
-                    together(kernel, len, &messages, &mut found);
-                    assert_eq!(found, by_the_crate(len, &messages), "{}: {count} of {len} bytes", kernel.name);
+            for head in [0, 1, 24, 55, 63] {
+                for body in [0, 1, 8, 31, 32, 39, 40, 54, 55, 56, 63, 64, 65, 119, 120, 512, 4096] {
+                    for count in [1, kernel.lanes.div_ceil(2), kernel.lanes] {
+                        let (heads, bodies) = (random.bytes(count * head), random.bytes(count * body));
+                        let messages = Messages { state: BEGIN, before: 0, head, heads: &heads, body, bodies: &bodies };
+                        let mut found = vec![[0; 32]; count];
+                        together(kernel, messages, &mut found);
+                        assert_eq!(
+                            found,
+                            by_the_crate(&[], messages, count),
+                            "{}: {count}, {head} {body}",
+                            kernel.name
+                        );
+                    }
                 }
             }
         }
     }
 
     #[test]
-    fn any_number_of_messages_is_shared_out() {
+    fn any_number_of_messages_goes_on_from_a_state() {
         let mut random = Random::new(2);
+        let before = random.bytes(BLOCK);
+        let mut state = BEGIN;
+        sha2::block_api::compress256(&mut state, before.as_chunks().0);
         for count in 0..=2 * LANES + 2 {
-            let messages = random.bytes(count * 70);
+            let (heads, bodies) = (random.bytes(count * 24), random.bytes(count * 70));
+            let messages = Messages { state, before: BLOCK, head: 24, heads: &heads, body: 70, bodies: &bodies };
             let mut found = vec![[0; 32]; count];
-            digests(70, &messages, &mut found);
-            assert_eq!(found, by_the_crate(70, &messages), "{count}");
+            digests(messages, &mut found);
+            assert_eq!(found, by_the_crate(&before, messages, count), "{count}");
         }
     }
 
-    fn by_the_crate(len: usize, messages: &[u8]) -> Vec<[u8; 32]> {
-        messages.chunks(len).map(|message| sha2::Sha256::digest(message).into()).collect()
+    fn by_the_crate(before: &[u8], messages: Messages<'_>, count: usize) -> Vec<[u8; 32]> {
+        let Messages { head, heads, body, bodies, .. } = messages;
+        let parts = |i: usize| [before, &heads[i * head..][..head], &bodies[i * body..][..body]].concat();
+        (0..count).map(|i| sha2::Sha256::digest(parts(i)).into()).collect()
     }
 }

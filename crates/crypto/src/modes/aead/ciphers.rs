@@ -12,6 +12,8 @@ use zeroize::Zeroize;
 
 use super::{AuthenticatedCipher, WrongTag, aegis};
 use crate::ciphers::BlockCipher;
+#[cfg(target_arch = "x86_64")]
+use crate::hash::sha256;
 use crate::modes::xts::Layer;
 use crate::secret::{LockedBox, Resident, wipe_stack};
 
@@ -21,6 +23,9 @@ const MAX_TAG: usize = 64;
 const MAX_IV: usize = 16;
 /// Bytes of the sector number before the IV.
 const NUMBER: usize = 8;
+
+/// Sectors that are processed together: two of the widest vectors for a MAC, and enough for a cipher.
+const BATCH: usize = 32;
 
 /// How sectors are numbered and where their IVs come from.
 pub(super) struct Numbering {
@@ -43,16 +48,60 @@ pub(super) enum Vector {
     Random,
 }
 
-/// How one mode processes one sector.
-pub(crate) trait Sealer: Send + Sync {
+/// A sector's number followed by its IV, as much of it as there is: what is authenticated besides the sector.
+pub(super) type Beside = [u8; NUMBER + MAX_IV];
+
+/// A tag, as much of it as there is.
+pub(super) type Tag = [u8; MAX_TAG];
+
+/// How one mode processes sectors of `size` bytes, of which there is one for each element of `beside` and `macs`.
+pub(super) trait Sealer: Send + Sync {
     /// Size of an IV in bytes, at most 16.
     fn iv_size(&self) -> usize;
     /// Size of an authentication tag in bytes, at most 64.
+    fn mac_size(&self) -> usize;
+    /// Encrypts the sectors and writes their tags.
+    fn seal_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &mut [Tag]);
+    /// Decrypts the sectors if their tags are `macs`; else gives the index of the first that has another one, and the contents of
+    /// all are meaningless.
+    fn open_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &[Tag]) -> Result<(), usize>;
+}
+
+/// How one mode processes one sector.
+pub(crate) trait OneByOne: Send + Sync {
+    /// As [`Sealer::iv_size`].
+    fn iv_size(&self) -> usize;
+    /// As [`Sealer::mac_size`].
     fn mac_size(&self) -> usize;
     /// Encrypts `sector` and writes its tag to `mac`. `aad` is the number followed by the IV.
     fn seal(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &mut [u8]);
     /// Decrypts `sector` if its tag is `mac`. Otherwise the contents of `sector` are meaningless.
     fn open(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &[u8]) -> bool;
+}
+
+impl<S: OneByOne> Sealer for S {
+    fn iv_size(&self) -> usize {
+        OneByOne::iv_size(self)
+    }
+
+    fn mac_size(&self) -> usize {
+        OneByOne::mac_size(self)
+    }
+
+    fn seal_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &mut [Tag]) {
+        let (iv, mac_size) = (NUMBER + OneByOne::iv_size(self), OneByOne::mac_size(self));
+        for ((sector, aad), mac) in run.chunks_mut(size).zip(beside).zip(macs) {
+            self.seal(&aad[NUMBER..iv], &aad[..iv], sector, &mut mac[..mac_size]);
+        }
+    }
+
+    fn open_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &[Tag]) -> Result<(), usize> {
+        let (iv, mac_size) = (NUMBER + OneByOne::iv_size(self), OneByOne::mac_size(self));
+        let mut sectors = run.chunks_mut(size).zip(beside).zip(macs).enumerate();
+        sectors.try_for_each(|(i, ((sector, aad), mac))| {
+            self.open(&aad[NUMBER..iv], &aad[..iv], sector, &mac[..mac_size]).then_some(()).ok_or(i)
+        })
+    }
 }
 
 /// A mode over a run of sectors.
@@ -71,8 +120,20 @@ impl<S: Sealer> Sealed<S> {
         assert!(fits, "{} bytes of sectors and {} of tags do not fit each other", run.len(), tags.len());
     }
 
-    /// The sector's number followed by its IV: what is authenticated besides the sector.
-    fn aad(&self, sector: u64, stored_iv: &[u8]) -> [u8; NUMBER + MAX_IV] {
+    /// What is authenticated besides the sectors of a batch, their tags, and how many they are.
+    fn batch(&self, first: u64, tags: &[u8]) -> ([Beside; BATCH], [Tag; BATCH], usize) {
+        let (mut beside, mut macs) = ([[0; NUMBER + MAX_IV]; BATCH], [[0; MAX_TAG]; BATCH]);
+        let tags = tags.chunks(self.tag_size());
+        let count = tags.len();
+        for (i, ((beside, mac), tag)) in beside.iter_mut().zip(&mut macs).zip(tags).enumerate() {
+            let (stored, iv) = tag.split_at(self.sealer.mac_size());
+            mac[..stored.len()].copy_from_slice(stored);
+            *beside = self.beside(first.wrapping_add(i as u64), iv);
+        }
+        (beside, macs, count)
+    }
+
+    fn beside(&self, sector: u64, stored_iv: &[u8]) -> Beside {
         let Numbering { units, large, offset, vector } = &self.numbering;
         let number = sector.wrapping_mul(*units);
         let mut aad = [0; NUMBER + MAX_IV];
@@ -104,12 +165,13 @@ impl<S: Sealer> AuthenticatedCipher for Sealed<S> {
 
     fn encrypt(&self, first: u64, run: &mut [u8], tags: &mut [u8]) {
         self.assert_tags(run, tags);
-        let sectors = run.chunks_mut(self.sector_size).zip(tags.chunks_mut(self.tag_size()));
-        for (i, (sector, tag)) in sectors.enumerate() {
-            let (mac, stored_iv) = tag.split_at_mut(self.sealer.mac_size());
-            let aad = self.aad(first.wrapping_add(i as u64), stored_iv);
-            let aad = &aad[..NUMBER + self.sealer.iv_size()];
-            self.sealer.seal(&aad[NUMBER..], aad, sector, mac);
+        let (size, mac_size) = (self.sector_size, self.sealer.mac_size());
+        let batches = run.chunks_mut(BATCH * size).zip(tags.chunks_mut(BATCH * self.tag_size()));
+        for (batch, (run, tags)) in batches.enumerate() {
+            let (beside, mut macs, count) = self.batch(first.wrapping_add((batch * BATCH) as u64), tags);
+            self.sealer.seal_all(&beside[..count], size, run, &mut macs[..count]);
+            let of_sectors = tags.chunks_mut(self.tag_size()).zip(&macs);
+            of_sectors.for_each(|(tag, mac)| tag[..mac_size].copy_from_slice(&mac[..mac_size]));
         }
         // States of MACs and streams are as good as keys.
         wipe_stack();
@@ -117,16 +179,13 @@ impl<S: Sealer> AuthenticatedCipher for Sealed<S> {
 
     fn decrypt(&self, first: u64, run: &mut [u8], tags: &[u8]) -> Result<(), WrongTag> {
         self.assert_tags(run, tags);
-        let mut sectors = run.chunks_mut(self.sector_size).zip(tags.chunks(self.tag_size())).enumerate();
-        let opened = sectors.try_for_each(|(i, (sector, tag))| {
-            let number = first.wrapping_add(i as u64);
-            let (mac, stored_iv) = tag.split_at(self.sealer.mac_size());
-            let aad = self.aad(number, stored_iv);
-            let aad = &aad[..NUMBER + self.sealer.iv_size()];
-            match self.sealer.open(&aad[NUMBER..], aad, sector, mac) {
-                true => Ok(()),
-                false => Err(WrongTag(number)),
-            }
+        let size = self.sector_size;
+        let mut batches = run.chunks_mut(BATCH * size).zip(tags.chunks(BATCH * self.tag_size())).enumerate();
+        let opened = batches.try_for_each(|(batch, (run, tags))| {
+            let first = first.wrapping_add((batch * BATCH) as u64);
+            let (beside, macs, count) = self.batch(first, tags);
+            let opened = self.sealer.open_all(&beside[..count], size, run, &macs[..count]);
+            opened.map_err(|wrong| WrongTag(first.wrapping_add(wrong as u64)))
         });
         wipe_stack();
         opened
@@ -134,9 +193,9 @@ impl<S: Sealer> AuthenticatedCipher for Sealed<S> {
 }
 
 /// Encrypt-then-MAC with HMAC (Linux, crypto/authenc.c).
-pub(super) struct EncryptThenMac<D: EagerHash> {
+pub(super) struct EncryptThenMac<M> {
     pub encryption: Encryption,
-    pub mac: Resident<Hmac<D>>,
+    pub mac: M,
 }
 
 /// A cipher with a 16-byte IV for each sector.
@@ -146,83 +205,134 @@ pub(super) enum Encryption {
 }
 
 impl Encryption {
-    fn encrypt(&self, iv: &[u8], sector: &mut [u8]) {
+    fn encrypt(&self, ivs: &mut [[u8; MAX_IV]], size: usize, run: &mut [u8]) {
         match self {
-            Self::Xts(layer) => layer.data.xts_encrypt(&tweak(layer, iv), sector.len(), sector),
-            Self::Cbc(cipher) => {
-                let mut chain = block(iv);
-                for bytes in sector.chunks_exact_mut(16) {
-                    bytes.iter_mut().zip(chain).for_each(|(b, c)| *b ^= c);
-                    cipher.encrypt_blocks(bytes);
-                    chain = block(bytes);
-                }
+            Self::Xts(layer) => {
+                layer.tweak.encrypt_blocks(ivs.as_flattened_mut());
+                layer.data.xts_encrypt(ivs, size, run);
             }
+            Self::Cbc(cipher) => cipher.cbc_encrypt_abreast(ivs, size, run),
         }
     }
 
-    fn decrypt(&self, iv: &[u8], sector: &mut [u8]) {
+    fn decrypt(&self, ivs: &mut [[u8; MAX_IV]], size: usize, run: &mut [u8]) {
         match self {
-            Self::Xts(layer) => layer.data.xts_decrypt(&tweak(layer, iv), sector.len(), sector),
-            Self::Cbc(cipher) => {
-                let mut chain = block(iv);
-                for group in sector.chunks_mut(512) {
-                    let mut masks = [0; 512];
-                    masks[..16].copy_from_slice(&chain);
-                    masks[16..group.len()].copy_from_slice(&group[..group.len() - 16]);
-                    chain = block(&group[group.len() - 16..]);
-                    cipher.decrypt_blocks(group);
-                    group.iter_mut().zip(masks).for_each(|(b, m)| *b ^= m);
-                }
+            Self::Xts(layer) => {
+                layer.tweak.encrypt_blocks(ivs.as_flattened_mut());
+                layer.data.xts_decrypt(ivs, size, run);
             }
+            Self::Cbc(cipher) => run.chunks_mut(size).zip(ivs).for_each(|(sector, iv)| cipher.cbc_decrypt(iv, sector)),
         }
     }
 }
 
-fn tweak(layer: &Layer, iv: &[u8]) -> [[u8; 16]; 1] {
-    let mut tweak = [block(iv)];
-    layer.tweak.encrypt_blocks(&mut tweak[0]);
-    tweak
+fn ivs(beside: &[Beside]) -> [[u8; MAX_IV]; BATCH] {
+    let mut ivs = [[0; MAX_IV]; BATCH];
+    ivs.iter_mut().zip(beside).for_each(|(iv, beside)| iv.copy_from_slice(&beside[NUMBER..]));
+    ivs
 }
 
 fn block(bytes: &[u8]) -> [u8; 16] {
     bytes.try_into().expect("a block of 16 bytes")
 }
 
-impl<D: EagerHash> EncryptThenMac<D> {
-    fn mac(&self, aad: &[u8], sector: &[u8], out: &mut [u8]) {
-        let mut mac = (*self.mac).clone();
-        mac.update(aad);
-        mac.update(sector);
-        out.copy_from_slice(&mac.finalize_fixed()[..out.len()]);
-    }
-}
-
-impl<D: EagerHash + Send + Sync> Sealer for EncryptThenMac<D>
-where
-    Hmac<D>: Send + Sync,
-{
+impl<M: Macs> Sealer for EncryptThenMac<M> {
     fn iv_size(&self) -> usize {
-        16
+        MAX_IV
     }
 
     fn mac_size(&self) -> usize {
+        self.mac.size()
+    }
+
+    fn seal_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &mut [Tag]) {
+        self.encryption.encrypt(&mut ivs(beside)[..beside.len()], size, run);
+        self.mac.macs(beside, size, run, macs);
+    }
+
+    fn open_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &[Tag]) -> Result<(), usize> {
+        let mut right = [[0; MAX_TAG]; BATCH];
+        let right = &mut right[..beside.len()];
+        self.mac.macs(beside, size, run, right);
+        let len = self.mac.size();
+        if let Some(wrong) =
+            right.iter().zip(macs).position(|(right, mac)| !bool::from(right[..len].ct_eq(&mac[..len])))
+        {
+            return Err(wrong);
+        }
+        self.encryption.decrypt(&mut ivs(beside)[..beside.len()], size, run);
+        Ok(())
+    }
+}
+
+/// A MAC over sectors of `size` bytes and what is beside each.
+pub(super) trait Macs: Send + Sync {
+    /// Size of a MAC in bytes.
+    fn size(&self) -> usize;
+    /// The MACs of all.
+    fn macs(&self, beside: &[Beside], size: usize, run: &[u8], macs: &mut [Tag]);
+}
+
+/// HMAC, one after the other.
+pub(super) struct OneHmac<D: EagerHash>(Resident<Hmac<D>>);
+
+impl<D: EagerHash> OneHmac<D> {
+    pub fn new(key: &[u8]) -> Self {
+        Self(Resident::build(|| Hmac::<D>::new_from_slice(key).expect("HMAC takes keys of any length")))
+    }
+}
+
+impl<D: EagerHash> Macs for OneHmac<D>
+where
+    Hmac<D>: Send + Sync,
+{
+    fn size(&self) -> usize {
         <Hmac<D> as OutputSizeUser>::output_size()
     }
 
-    fn seal(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &mut [u8]) {
-        self.encryption.encrypt(iv, sector);
-        self.mac(aad, sector, mac);
+    fn macs(&self, beside: &[Beside], size: usize, run: &[u8], macs: &mut [Tag]) {
+        for ((sector, beside), out) in run.chunks(size).zip(beside).zip(macs) {
+            let mut mac = (*self.0).clone();
+            mac.update(beside);
+            mac.update(sector);
+            out[..self.size()].copy_from_slice(&mac.finalize_fixed());
+        }
+    }
+}
+
+/// HMAC-SHA-256 of many sectors at once: the states after its two keys.
+#[cfg(target_arch = "x86_64")]
+pub(super) struct HmacSha256(LockedBox<[sha256::State; 2]>);
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) type HmacSha256 = OneHmac<sha2::Sha256>;
+
+#[cfg(target_arch = "x86_64")]
+impl HmacSha256 {
+    pub fn new(key: &[u8]) -> Self {
+        Self(LockedBox::build(|states| sha256::keyed(key, states)))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Macs for HmacSha256 {
+    fn size(&self) -> usize {
+        32
     }
 
-    fn open(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &[u8]) -> bool {
-        let mut right = [0; MAX_TAG];
-        let right = &mut right[..mac.len()];
-        self.mac(aad, sector, right);
-        let same = bool::from(right.ct_eq(mac));
-        if same {
-            self.encryption.decrypt(iv, sector);
-        }
-        same
+    fn macs(&self, beside: &[Beside], size: usize, run: &[u8], macs: &mut [Tag]) {
+        let [inner, outer] = *self.0;
+        let mut digests = [[0; 32]; BATCH];
+        let digests = &mut digests[..beside.len()];
+        let heads = beside.as_flattened();
+        let sectors =
+            sha256::Messages { state: inner, before: 64, head: NUMBER + MAX_IV, heads, body: size, bodies: run };
+        sha256::digests(sectors, digests);
+        let mut out = [[0; 32]; BATCH];
+        let out = &mut out[..beside.len()];
+        let bodies = digests.as_flattened();
+        sha256::digests(sha256::Messages { state: outer, before: 64, head: 0, heads: &[], body: 32, bodies }, out);
+        macs.iter_mut().zip(out).for_each(|(mac, out)| mac[..32].copy_from_slice(out));
     }
 }
 
@@ -278,7 +388,7 @@ impl Gcm {
     }
 }
 
-impl Sealer for Gcm {
+impl OneByOne for Gcm {
     fn iv_size(&self) -> usize {
         12
     }
@@ -329,7 +439,7 @@ impl ChaChaPoly {
     }
 }
 
-impl Sealer for ChaChaPoly {
+impl OneByOne for ChaChaPoly {
     fn iv_size(&self) -> usize {
         12
     }
@@ -359,7 +469,7 @@ pub(super) struct Aegis {
     pub key: LockedBox<[u8; aegis::SIZE]>,
 }
 
-impl Sealer for Aegis {
+impl OneByOne for Aegis {
     fn iv_size(&self) -> usize {
         aegis::SIZE
     }

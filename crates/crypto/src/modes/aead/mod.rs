@@ -9,7 +9,7 @@ mod specification;
 
 use std::fmt;
 
-pub(crate) use ciphers::{Gcm, Sealer};
+pub(crate) use ciphers::{Gcm, OneByOne};
 pub use specification::Specification;
 
 /// Encrypts whole sectors in place and computes their tags; verifies tags and decrypts.

@@ -3,17 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use digest::KeyInit;
-use hmac::{EagerHash, Hmac};
-
 use super::AuthenticatedCipher;
 use super::aegis;
-use super::ciphers::{Aegis, ChaChaPoly, EncryptThenMac, Encryption, Gcm, Numbering, Sealed, Sealer, Vector};
+use super::ciphers::{
+    Aegis, ChaChaPoly, EncryptThenMac, Encryption, Gcm, HmacSha256, Numbering, OneHmac, Sealed, Sealer, Vector,
+};
 use crate::ciphers::{self, Acceleration, Cipher};
 use crate::dmcrypt::{Error, Sectors};
 use crate::hash::{self, Hash};
 use crate::modes::xts::Layer;
-use crate::secret::{LockedBox, Resident, Secret, wipe_stack};
+use crate::secret::{LockedBox, Secret, wipe_stack};
 
 /// A cipher and what authenticates its sectors.
 #[derive(Clone)]
@@ -178,8 +177,14 @@ impl Specification {
                 let vector = vector.with_key(cipher, key, with);
                 let encryption = chain.with_key(cipher, encryption, with);
                 match mac {
-                    Mac::Sha256 => sealed(then_mac::<sha2::Sha256>(encryption, mac_key), vector, sectors),
-                    Mac::Sha512 => sealed(then_mac::<sha2::Sha512>(encryption, mac_key), vector, sectors),
+                    Mac::Sha256 => {
+                        sealed(EncryptThenMac { encryption, mac: HmacSha256::new(mac_key) }, vector, sectors)
+                    }
+                    Mac::Sha512 => sealed(
+                        EncryptThenMac { encryption, mac: OneHmac::<sha2::Sha512>::new(mac_key) },
+                        vector,
+                        sectors,
+                    ),
                 }
             }
             Mode::Gcm { cipher, vector } => {
@@ -282,11 +287,6 @@ fn block_cipher(name: &str) -> Option<&'static Cipher> {
     ciphers::CIPHERS.iter().find(|c| c.name.eq_ignore_ascii_case(name) && c.block_size == 16).copied()
 }
 
-fn then_mac<D: EagerHash>(encryption: Encryption, key: &[u8]) -> EncryptThenMac<D> {
-    let mac = || Hmac::<D>::new_from_slice(key).expect("HMAC takes keys of any length");
-    EncryptThenMac { encryption, mac: Resident::build(mac) }
-}
-
 fn sealed<S: Sealer + 'static>(sealer: S, vector: Vector, sectors: Sectors) -> Arc<dyn AuthenticatedCipher> {
     let units = sectors.size as u64 / 512;
     let numbering = Numbering { units, large: sectors.large_iv, offset: sectors.iv_offset, vector };
@@ -357,6 +357,62 @@ mod tests {
                 Err(super::super::WrongTag(41)),
                 "a sector of another place"
             );
+        }
+    }
+
+    /// Runs of every length around a batch are what their sectors are alone, and a HMAC is that of the crate.
+    #[test]
+    fn sectors_are_the_same_together_and_alone() {
+        use super::super::WrongTag;
+        let mut random = claviger_testkit::random::Random::new(1);
+        for (encryption, integrity) in [
+            ("aes-xts-plain64", "hmac(sha256)"),
+            ("aes-xts-random", "hmac(sha256)"),
+            ("aes-cbc-essiv:sha256", "hmac(sha256)"),
+            ("serpent-cbc-plain64", "hmac(sha512)"),
+            ("aes-gcm-random", "aead"),
+            ("chacha20-random", "poly1305"),
+            ("aegis128-random", "aead"),
+        ] {
+            let specification = Specification::parse(encryption, integrity).expect("it is known");
+            let key = random.bytes(*specification.key_sizes().last().expect("a size"));
+            for size in [512, 4096] {
+                let sectors = Sectors { size, ..Sectors::default() };
+                let cipher = specification.with_key(&key, sectors, Acceleration::On).expect("the key fits");
+                let tag = cipher.tag_size();
+                for count in [1, 2, 15, 16, 17, 31, 32, 33, 64, 71] {
+                    let what = format!("{specification}, {count} sectors of {size} bytes");
+                    let (plain, fresh) = (random.bytes(count * size), random.bytes(count * tag));
+                    let (mut together, mut tags) = (plain.clone(), fresh.clone());
+                    cipher.encrypt(1000, &mut together, &mut tags);
+                    let (mut alone, mut alone_tags) = (plain.clone(), fresh);
+                    for (i, (sector, tag)) in alone.chunks_mut(size).zip(alone_tags.chunks_mut(tag)).enumerate() {
+                        cipher.encrypt(1000 + i as u64, sector, tag);
+                    }
+                    assert!(together == alone && tags == alone_tags, "{what}");
+                    let wrong = count / 2 + count / 3;
+                    tags[wrong * tag] ^= 1;
+                    let found = cipher.decrypt(1000, &mut together.clone(), &tags);
+                    assert_eq!(found, Err(WrongTag(1000 + wrong as u64)), "{what}");
+                    assert_eq!(cipher.decrypt(1000, &mut together, &alone_tags), Ok(()), "{what}");
+                    assert_eq!(together, plain, "{what}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn hmacs_are_those_of_the_crate() {
+        let (sectors, mut random) = (Sectors::default(), claviger_testkit::random::Random::new(2));
+        let specification = Specification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
+        let key = random.bytes(96);
+        let cipher = specification.with_key(&key, sectors, Acceleration::On).expect("the key fits");
+        let (mut run, mut tags) = (random.bytes(40 * 512), vec![0; 40 * 32]);
+        cipher.encrypt(7, &mut run, &mut tags);
+        for (number, (sector, tag)) in (7u64..).zip(run.chunks(512).zip(tags.chunks(32))) {
+            let (mut mac, number) = ([0; 32], number.to_le_bytes());
+            hash::SHA256.hmac(&key[64..], &[&number, &number, &[0; 8], sector], &mut mac);
+            assert_eq!(mac, tag, "sector {number:?}");
         }
     }
 }
