@@ -14,6 +14,7 @@ use claviger_crypto::ciphers::{Acceleration, CIPHERS, Cipher, Kernel, aes::AES};
 use claviger_crypto::dmcrypt::{Sectors, Specification};
 use claviger_crypto::hash::{self, HASHES};
 use claviger_crypto::modes::xts::{Layer, Xts};
+use claviger_crypto::modes::{aead, cbc};
 use claviger_crypto::pool::Pool;
 use claviger_crypto::stretch::{ITERATIONS, Task, stretch_all};
 use claviger_engine::store::MemoryStore;
@@ -29,8 +30,12 @@ const TURN: Duration = Duration::from_millis(5);
 type Contender<'a> = (String, Box<dyn FnMut(&mut [u8]) + 'a>);
 
 fn main() {
+    println!("{}, {} rounds", openssl::version::version(), ROUNDS);
     match std::env::args().nth(1).as_deref() {
         Some("opening") => return opening(),
+        Some("xts") => return [512, 4096, RUN].into_iter().for_each(ciphers),
+        Some("cbc") => return [512, 4096].into_iter().for_each(chains),
+        Some("sealed") => return [512, 4096].into_iter().for_each(sealed),
         Some("loop-aes") => return loop_aes(),
         Some("elephant") => return elephant(),
         Some("derivations") => {
@@ -41,8 +46,12 @@ fn main() {
         Some("stretch") => return stretch(),
         _ => {}
     }
-    for sector in [512, 4096] {
+    for sector in [512, 4096, RUN] {
         ciphers(sector);
+    }
+    for sector in [512, 4096] {
+        chains(sector);
+        sealed(sector);
     }
     cascades();
     loop_aes();
@@ -155,6 +164,94 @@ fn ciphers(sector: usize) {
                 contenders.push((name, Box::new(run)));
             }
         }
+    }
+    print(&measure(&mut contenders));
+}
+
+/// AES-256-CBC, which encrypts a sector block after block, so that only other sectors can be beside it.
+fn chains(sector: usize) {
+    println!("\nCBC, AES-256, sectors of {sector} bytes; GB/s");
+    let mut contenders: Vec<Contender> = Vec::new();
+    for (direction, encrypt) in [("encrypt", true), ("decrypt", false)] {
+        let mut context = CipherCtx::new().expect("a context");
+        let cbc = OpenSslCipher::aes_256_cbc();
+        match encrypt {
+            true => context.encrypt_init(Some(cbc), Some(&[7; 32]), None).expect("a key"),
+            false => context.decrypt_init(Some(cbc), Some(&[7; 32]), None).expect("a key"),
+        }
+        context.set_padding(false);
+        // The crate wants room for a block more.
+        let mut out = vec![0; sector + 16];
+        let openssl = move |run: &mut [u8]| {
+            for (i, sector) in run.chunks_exact_mut(sector).enumerate() {
+                let iv = (i as u128).to_le_bytes();
+                match encrypt {
+                    true => context.encrypt_init(None, None, Some(&iv)).expect("an IV"),
+                    false => context.decrypt_init(None, None, Some(&iv)).expect("an IV"),
+                }
+                context.cipher_update(sector, Some(&mut out)).expect("a sector");
+            }
+        };
+        contenders.push((format!("OpenSSL, {direction}"), Box::new(openssl)));
+        for kernel in usable(&AES) {
+            let ecb = kernel.with_key(&[7; 32]);
+            let name = format!("{} ECB {direction}", kernel.name);
+            let run = move |run: &mut [u8]| if encrypt { ecb.encrypt_blocks(run) } else { ecb.decrypt_blocks(run) };
+            contenders.push((name, Box::new(run)));
+            let cipher = kernel.with_key(&[7; 32]);
+            let ivs: Vec<[u8; 16]> = (0..(RUN / sector) as u128).map(u128::to_le_bytes).collect();
+            let run = move |run: &mut [u8]| match encrypt {
+                true => cbc::encrypt_sectors(&*cipher, &ivs, sector, run),
+                false => cbc::decrypt_sectors(&*cipher, &ivs, sector, run),
+            };
+            contenders.push((format!("{} CBC {direction}", kernel.name), Box::new(run)));
+        }
+        for name in ["aes-cbc-plain64", "aes-cbc-essiv:sha256", "aes-lrw-benbi"] {
+            let size = if name.contains("lrw") { 48 } else { 32 };
+            let sectors = Sectors { size: sector, large_iv: false, iv_offset: 0 };
+            let (_, run) = specified(name, &vec![7; size], sectors, encrypt);
+            contenders.push((format!("{name} {direction}"), run));
+        }
+    }
+    print(&measure(&mut contenders));
+}
+
+/// Modes with a tag for each sector, and with its number and IV authenticated besides.
+fn sealed(sector: usize) {
+    println!("\nModes with tags, sectors of {sector} bytes; GB/s");
+    let mut contenders: Vec<Contender> = Vec::new();
+    for (name, cipher) in
+        [("AES-256-GCM", OpenSslCipher::aes_256_gcm()), ("ChaCha20-Poly1305", OpenSslCipher::chacha20_poly1305())]
+    {
+        let mut context = CipherCtx::new().expect("a context");
+        context.encrypt_init(Some(cipher), Some(&[7; 32]), None).expect("a key");
+        let openssl = move |run: &mut [u8]| {
+            for (i, sector) in run.chunks_exact_mut(sector).enumerate() {
+                let mut beside = [0; 20];
+                beside[..8].copy_from_slice(&(i as u64).to_le_bytes());
+                context.encrypt_init(None, None, Some(&beside[8..])).expect("an IV");
+                context.cipher_update(&beside, None).expect("what is beside");
+                let len = sector.len();
+                context.cipher_update_inplace(sector, len).expect("a sector");
+                context.cipher_final(&mut []).expect("an end");
+                context.tag(&mut [0; 16]).expect("a tag");
+            }
+        };
+        contenders.push((format!("OpenSSL {name}"), Box::new(openssl)));
+    }
+    for (encryption, integrity) in [
+        ("aes-gcm-random", "aead"),
+        ("chacha20-random", "poly1305"),
+        ("aegis128-random", "aead"),
+        ("aes-xts-random", "hmac(sha256)"),
+        ("aes-xts-random", "hmac(sha512)"),
+    ] {
+        let specification = aead::Specification::parse(encryption, integrity).expect("it is known");
+        let key = vec![7; *specification.key_sizes().last().expect("a size")];
+        let sectors = Sectors { size: sector, ..Sectors::default() };
+        let cipher = specification.with_key(&key, sectors, Acceleration::On).expect("the key fits");
+        let mut tags = vec![1; RUN / sector * cipher.tag_size()];
+        contenders.push((format!("{encryption} {integrity}"), Box::new(move |run| cipher.encrypt(0, run, &mut tags))));
     }
     print(&measure(&mut contenders));
 }

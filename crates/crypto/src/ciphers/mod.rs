@@ -18,6 +18,9 @@ use crate::{chain, tweak};
 /// key for each sector decrypt no more at a time, and would clear the rest for nothing.
 const CHAIN_ROOM: usize = 16 + 512;
 
+/// The same for [`BlockCipher::cbc_decrypt_abreast`].
+const CHAINS_ROOM: usize = 16 + (2 << 10);
+
 /// A block cipher with its key in place. Every method works on whole blocks in place.
 ///
 /// A kernel implements the two ECB methods; if it can keep tweaks in registers it also implements the two XTS methods,
@@ -76,8 +79,13 @@ pub trait BlockCipher: Send + Sync {
         }
     }
 
-    /// Encrypts many chains of CBC, one of `sector` bytes for each IV. `sector` is a multiple of the block size and `run.len()` is
+    /// Decrypts many chains of CBC, one of `sector` bytes for each IV. `sector` is a multiple of the block size and `run.len()` is
     /// `ivs.len() * sector`.
+    fn cbc_decrypt_abreast(&self, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
+        chain::decrypt::<CHAINS_ROOM>(self.block_size(), ivs, sector, run, |blocks| self.decrypt_blocks(blocks));
+    }
+
+    /// The inverse of [`BlockCipher::cbc_decrypt_abreast`].
     fn cbc_encrypt_abreast(&self, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
         chain::assert_chains(self.block_size(), ivs, sector, run);
         match ivs {

@@ -14,12 +14,9 @@
 //! - The header is one long chain with the area itself for everything: IV a0 ‖ a1 (or a0), whitening a1.
 
 use super::{Cascade, IvMode, SectorCipher, wipe};
-use crate::chain::{self, LANES, assert_chains};
+use crate::chain::{LANES, assert_chains};
 use crate::ciphers::BlockCipher;
 use crate::secret::LockedBox;
-
-/// Bytes that are decrypted at a time.
-const PIECE: usize = 2 << 10;
 
 /// Encrypts `ivs.len()` sectors of `sector` bytes each, every one a chain of its own. Of each IV the first bytes count,
 /// as many as a block has. `sector` is a multiple of the block size and `run.len()` is `ivs.len() * sector`.
@@ -30,7 +27,8 @@ pub fn encrypt_sectors(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize
 
 /// The inverse of [`encrypt_sectors`].
 pub fn decrypt_sectors(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
-    chain::decrypt::<{ 16 + PIECE }>(cipher.block_size(), ivs, sector, run, |piece| cipher.decrypt_blocks(piece));
+    assert_chains(cipher.block_size(), ivs, sector, run);
+    cipher.cbc_decrypt_abreast(ivs, sector, run);
 }
 
 /// CBC (NIST SP 800-38A), each sector a chain of its own.

@@ -2,11 +2,11 @@
 //!
 //! One kernel serves all three widths. It keeps 8 vectors in flight, which hides the latency of an AES round. XTS
 //! processes as many sectors in parallel as a vector has blocks; a sector that is left over or of an odd size is
-//! processed alone, with the tweaks of 8 consecutive blocks in 8, 4 or 2 vectors, each multiplied by x^8 (a shift by a
-//! byte and a carry-less product) to get to the 8 blocks after: several short chains instead of one long one. The
-//! second way costs some 10 % more, because the product takes time on the units that also do AES. In the first, tweaks are made
-//! between the rounds of the vectors before: 8 vectors of 14 rounds are more than a processor looks ahead, and without that it waits for tweaks
-//! when they are through.
+//! processed alone, 8 vectors of consecutive blocks at a time, and the tweaks of each are multiplied by a power of x (a shift by
+//! bytes and a carry-less product) to get to those 8 vectors after. The second way costs some 5 % more, because the product takes
+//! time on the units that also do AES, and all tweaks of a sector wait for its first. In both, tweaks are made between the rounds of
+//! the vectors before: 8 vectors of 14 rounds are more than a processor looks ahead, and without that it waits for tweaks when
+//! they are through.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;
@@ -123,6 +123,12 @@ impl BlockCipher for Aes {
         // SAFETY: as above; every kernel here takes a processor that has these instructions.
         unsafe { cbc_encrypt(self.encrypt_keys(), iv, chain) }
     }
+    fn cbc_decrypt_abreast(&self, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
+        assert_chains(16, ivs, sector, run);
+        let chains = ivs.iter().zip(run.chunks_mut(sector.max(1)));
+        // SAFETY: as above; each chain is whole blocks.
+        chains.for_each(|(iv, chain)| unsafe { (self.cbc)(self.decrypt_keys(), iv, chain) });
+    }
     fn cbc_encrypt_abreast(&self, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
         assert_chains(16, ivs, sector, run);
         // SAFETY: as above; the run has a chain for each IV.
@@ -145,10 +151,11 @@ trait Vector: Copy {
     unsafe fn xor(self, other: Self) -> Self;
     unsafe fn round<const DECRYPT: bool>(self, key: Self) -> Self;
     unsafe fn last<const DECRYPT: bool>(self, key: Self) -> Self;
-    /// Tweaks of the first 8 blocks of a sector, in as many vectors as that takes.
-    unsafe fn first_tweaks(tweak: &[u8; 16], out: &mut [Self; 8]);
-    /// Every block times x^8 in GF(2^128).
-    unsafe fn times_x8(self) -> Self;
+    /// Tweaks of a sector's first 8 vectors.
+    unsafe fn first_tweaks(tweak: &[u8; 16]) -> [Self; IN_FLIGHT];
+    /// Tweaks of the vector 8 vectors after: every block times x^8, x^16 or x^32 in GF(2^128), which is a shift by bytes and a
+    /// carry-less product.
+    unsafe fn in_next_group(self) -> Self;
     /// Every block times x in GF(2^128).
     unsafe fn times_x(self) -> Self;
     /// Transposes 8 vectors, each with one block of every sector in block order, into the blocks of the first sector,
@@ -268,10 +275,10 @@ unsafe fn cbc<V: Vector>(keys: &[[u8; 16]], iv: &[u8; 16], chain: &mut [u8]) {
             cbc_group::<V, IN_FLIGHT>(keys, chain.as_ptr().add(end - 16), chain.as_mut_ptr().add(end));
         }
         if end == group {
-            // The first group, with the vector before its ciphertext.
-            let mut before = [0u8; 16 * 4 * IN_FLIGHT];
+            // The first group, with the IV before its ciphertext.
+            let mut before = [0u8; 16 * 4];
             before[..16].copy_from_slice(iv);
-            before[16..group].copy_from_slice(&chain[..group - 16]);
+            before[16..].copy_from_slice(&chain[..48]);
             return cbc_group::<V, IN_FLIGHT>(keys, before.as_ptr(), chain.as_mut_ptr());
         }
         while end > 0 {
@@ -308,90 +315,142 @@ unsafe fn cbc_encrypt_abreast<V: Vector>(keys: &[[u8; 16]], mut ivs: &[[u8; 16]]
     let mut run = run.as_mut_ptr();
     // SAFETY: the caller's promise; as many chains are taken as there are vectors for.
     unsafe {
-        while let Some((some, rest)) = ivs.split_at_checked(V::BLOCKS * IN_FLIGHT)
-            && sector.is_multiple_of(16 * V::BLOCKS)
-        {
-            cbc_lanes::<V, IN_FLIGHT>(keys, some, sector, run);
-            (ivs, run) = (rest, run.wrapping_add(V::BLOCKS * IN_FLIGHT * sector));
+        if V::BLOCKS > 1 && sector.is_multiple_of(16 * V::BLOCKS) {
+            while let Some((some, rest)) = ivs.split_at_checked(V::BLOCKS * IN_FLIGHT) {
+                cbc_lanes::<V, IN_FLIGHT>(keys, some, sector, run);
+                (ivs, run) = (rest, run.wrapping_add(V::BLOCKS * IN_FLIGHT * sector));
+            }
+            while let Some((some, rest)) = ivs.split_at_checked(V::BLOCKS * IN_FLIGHT / 2) {
+                cbc_lanes::<V, { IN_FLIGHT / 2 }>(keys, some, sector, run);
+                (ivs, run) = (rest, run.wrapping_add(V::BLOCKS * IN_FLIGHT / 2 * sector));
+            }
         }
         while let Some((some, rest)) = ivs.split_at_checked(8) {
-            cbc_lanes::<__m128i, 8>(keys, some, sector, run);
+            cbc_few::<8>(keys, some, sector, run);
             (ivs, run) = (rest, run.wrapping_add(8 * sector));
         }
         match ivs.len() {
-            7 => cbc_lanes::<__m128i, 7>(keys, ivs, sector, run),
-            6 => cbc_lanes::<__m128i, 6>(keys, ivs, sector, run),
-            5 => cbc_lanes::<__m128i, 5>(keys, ivs, sector, run),
-            4 => cbc_lanes::<__m128i, 4>(keys, ivs, sector, run),
-            3 => cbc_lanes::<__m128i, 3>(keys, ivs, sector, run),
-            2 => cbc_lanes::<__m128i, 2>(keys, ivs, sector, run),
-            1 => cbc_lanes::<__m128i, 1>(keys, ivs, sector, run),
+            7 => cbc_few::<7>(keys, ivs, sector, run),
+            6 => cbc_few::<6>(keys, ivs, sector, run),
+            5 => cbc_few::<5>(keys, ivs, sector, run),
+            4 => cbc_few::<4>(keys, ivs, sector, run),
+            3 => cbc_few::<3>(keys, ivs, sector, run),
+            2 => cbc_few::<2>(keys, ivs, sector, run),
+            1 => cbc_few::<1>(keys, ivs, sector, run),
             _ => {}
         }
     }
 }
 
-/// `N` vectors of chains. So many blocks of each as a vector has are read at a time, and transposed into rows of one block of
-/// each chain; each row waits for the one before it.
+/// `N` chains, a block of each at a time.
 ///
 /// # Safety
-/// There are `N * V::BLOCKS` IVs, and at `run` as many chains of `sector` bytes, a multiple of the vector; `N` is 8 if that has more than one block. The processor has the vector's instructions.
+/// There are `N` IVs, and at `run` as many chains of `sector` bytes, whole blocks. The processor has AES instructions.
 #[inline(always)]
-unsafe fn cbc_lanes<V: Vector, const N: usize>(keys: &[[u8; 16]], ivs: &[[u8; 16]], sector: usize, run: *mut u8) {
-    debug_assert!(ivs.len() == N * V::BLOCKS && (N == 8 || V::BLOCKS == 1));
-    // Vectors of chains that are transposed together.
-    let group = 8 / V::BLOCKS;
-    // SAFETY: the caller's promise. Vector `i` of group `g` is chain `8 g + i`.
+unsafe fn cbc_few<const N: usize>(keys: &[[u8; 16]], ivs: &[[u8; 16]], sector: usize, run: *mut u8) {
+    debug_assert!(ivs.len() == N);
+    // SAFETY: the caller's promise.
     unsafe {
-        let mut last = [V::zero(); N];
-        for (i, last) in last.iter_mut().enumerate() {
-            *last = V::load(ivs.as_ptr().add(V::BLOCKS * i).cast());
-        }
-        for at in (0..sector).step_by(16 * V::BLOCKS) {
+        let mut last: [__m128i; N] = std::array::from_fn(|i| __m128i::load(ivs[i].as_ptr()));
+        for at in (0..sector).step_by(16) {
             let place = |chain: usize| run.add(chain * sector + at);
-            if V::BLOCKS == 1 {
-                for (i, last) in last.iter_mut().enumerate() {
-                    *last = last.xor(V::load(place(i)));
-                }
-                rounds::<V, N, false>(keys, &mut last);
-                for (i, last) in last.iter().enumerate() {
-                    last.store(place(i));
-                }
-                continue;
+            for (i, last) in last.iter_mut().enumerate() {
+                *last = last.xor(__m128i::load(place(i)));
             }
-            let mut rows = [[V::zero(); N]; 4];
-            for g in 0..V::BLOCKS {
-                let mut lines = [V::zero(); 8];
-                for (i, line) in lines.iter_mut().enumerate() {
-                    *line = V::load(place(8 * g + i));
-                }
-                let turned = V::by_sector(lines);
-                for (i, turned) in turned.into_iter().enumerate() {
-                    rows[i / group][g * group + i % group] = turned;
-                }
-            }
-            for row in &mut rows[..V::BLOCKS] {
-                for (block, last) in row.iter_mut().zip(last) {
-                    *block = block.xor(last);
-                }
-                rounds::<V, N, false>(keys, row);
-                last = *row;
-            }
-            for g in 0..V::BLOCKS {
-                let mut turned = [V::zero(); 8];
-                for (i, turned) in turned.iter_mut().enumerate() {
-                    *turned = rows[i % V::BLOCKS][g * group + i / V::BLOCKS];
-                }
-                for (i, line) in V::by_sector(turned).into_iter().enumerate() {
-                    line.store(place(8 * g + i % group * V::BLOCKS + i / group));
-                }
+            rounds::<__m128i, N, false>(keys, &mut last);
+            for (i, last) in last.iter().enumerate() {
+                last.store(place(i));
             }
         }
     }
 }
 
+/// `N` vectors of chains. So many blocks of each as a vector has are a step: they are read, and transposed into rows of one block
+/// of each chain, of which each waits for the one before it. Reading and transposing the next step, and the same for writing the
+/// one before, are done between the rounds of this one.
+///
 /// # Safety
-/// `N` vectors can be read from `before` and written to `group`; the processor has the vector's instructions.
+/// There are `N * V::BLOCKS` IVs, and at `run` as many chains of `sector` bytes, a multiple of the vector, of more than one
+/// block; `N` is 8 or 4. The processor has the vector's instructions.
+#[inline(always)]
+unsafe fn cbc_lanes<V: Vector, const N: usize>(keys: &[[u8; 16]], ivs: &[[u8; 16]], sector: usize, run: *mut u8) {
+    debug_assert!(ivs.len() == N * V::BLOCKS && matches!(N, 4 | 8) && V::BLOCKS > 1);
+    let (groups, steps) = (N * V::BLOCKS / 8, sector / (16 * V::BLOCKS));
+    // SAFETY: the caller's promise: each chain has all steps.
+    unsafe {
+        let step_of = |step: usize| run.wrapping_add(step * 16 * V::BLOCKS);
+        let mut last = [V::zero(); N];
+        for (i, last) in last.iter_mut().enumerate() {
+            *last = V::load(ivs.as_ptr().add(V::BLOCKS * i).cast());
+        }
+        // What comes next, what is being encrypted, what was.
+        let mut places = [[[V::zero(); N]; 4]; 3];
+        let [mut next, mut now, mut done] = places.each_mut();
+        if steps > 0 {
+            (0..groups).for_each(|group| read_rows(step_of(0), sector, group, next));
+        }
+        for step in 0..steps {
+            std::mem::swap(&mut now, &mut next);
+            for row in 0..V::BLOCKS {
+                for (last, block) in last.iter_mut().zip(now[row]) {
+                    *last = last.xor(block);
+                }
+                rounds_beside::<V, N, false>(keys, &mut last, |i| match i {
+                    1 if row < groups && step + 1 < steps => read_rows(step_of(step + 1), sector, row, next),
+                    4 if row < groups && step > 0 => write_rows(step_of(step - 1), sector, row, done),
+                    _ => {}
+                });
+                now[row] = last;
+            }
+            std::mem::swap(&mut now, &mut done);
+        }
+        if steps > 0 {
+            (0..groups).for_each(|group| write_rows(step_of(steps - 1), sector, group, done));
+        }
+    }
+}
+
+/// Reads a vector of each of 8 chains, which are the `group`th of a step, into rows of one block of each chain.
+///
+/// # Safety
+/// Chains are `sector` bytes apart, and a vector can be read from each; the processor has the vector's instructions.
+#[inline(always)]
+unsafe fn read_rows<V: Vector, const N: usize>(step: *const u8, sector: usize, group: usize, rows: &mut [[V; N]; 4]) {
+    let vectors = 8 / V::BLOCKS;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut lines = [V::zero(); 8];
+        for (i, line) in lines.iter_mut().enumerate() {
+            *line = V::load(step.add((8 * group + i) * sector));
+        }
+        for (i, turned) in V::by_sector(lines).into_iter().enumerate() {
+            rows[i / vectors][group * vectors + i % vectors] = turned;
+        }
+    }
+}
+
+/// The inverse of [`read_rows`].
+///
+/// # Safety
+/// Chains are `sector` bytes apart, and a vector can be written to each; the processor has the vector's instructions.
+#[inline(always)]
+unsafe fn write_rows<V: Vector, const N: usize>(step: *mut u8, sector: usize, group: usize, rows: &[[V; N]; 4]) {
+    let vectors = 8 / V::BLOCKS;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut turned = [V::zero(); 8];
+        for (i, turned) in turned.iter_mut().enumerate() {
+            *turned = rows[i % V::BLOCKS][group * vectors + i / V::BLOCKS];
+        }
+        for (i, line) in V::by_sector(turned).into_iter().enumerate() {
+            line.store(step.add((8 * group + i % vectors * V::BLOCKS + i / vectors) * sector));
+        }
+    }
+}
+
+/// # Safety
+/// A vector can be read from `before`, which is what its first block is chained to, and `N` vectors at `group` read and written; the
+/// processor has the vector's instructions.
 #[inline(always)]
 unsafe fn cbc_group<V: Vector, const N: usize>(keys: &[[u8; 16]], before: *const u8, group: *mut u8) {
     // SAFETY: the caller's promise. All is read before anything is written.
@@ -400,9 +459,11 @@ unsafe fn cbc_group<V: Vector, const N: usize>(keys: &[[u8; 16]], before: *const
         for (i, s) in state.iter_mut().enumerate() {
             *s = V::load(group.add(16 * V::BLOCKS * i));
         }
+        let first = V::load(before);
         rounds::<V, N, true>(keys, &mut state);
-        for (i, s) in state.iter_mut().enumerate() {
-            *s = s.xor(V::load(before.add(16 * V::BLOCKS * i)));
+        state[0] = state[0].xor(first);
+        for (i, s) in state.iter_mut().enumerate().skip(1) {
+            *s = s.xor(V::load(group.add(16 * V::BLOCKS * i - 16)));
         }
         for (i, s) in state.iter().enumerate() {
             s.store(group.add(16 * V::BLOCKS * i));
@@ -478,7 +539,7 @@ unsafe fn xts_abreast<V: Vector, const DECRYPT: bool>(
     }
 }
 
-/// Works on one sector of any size.
+/// Works on one sector of any size, 8 vectors at a time. The tweaks of the next 8 are made between the rounds of these, too.
 ///
 /// # Safety
 /// The processor has the vector's instructions.
@@ -487,50 +548,42 @@ unsafe fn xts_alone<V: Vector, const DECRYPT: bool>(keys: &[[u8; 16]], tweak: &[
     // SAFETY: groups are as long as the 8 vectors they are read into, at most 512 bytes; the caller vouches for the
     // instructions.
     unsafe {
-        let mut first = [V::zero(); IN_FLIGHT];
-        V::first_tweaks(tweak, &mut first);
+        let mut tweaks = V::first_tweaks(tweak);
         let mut groups = sector.chunks_exact_mut(16 * V::BLOCKS * IN_FLIGHT);
         for group in &mut groups {
-            first = xts_group::<V, DECRYPT>(keys, first, group.as_mut_ptr());
+            tweaks = xts_group::<V, DECRYPT>(keys, tweaks, group.as_mut_ptr());
         }
         let rest = groups.into_remainder();
         if !rest.is_empty() {
             let mut padded = [0u8; 512];
             padded[..rest.len()].copy_from_slice(rest);
-            xts_group::<V, DECRYPT>(keys, first, padded.as_mut_ptr());
+            xts_group::<V, DECRYPT>(keys, tweaks, padded.as_mut_ptr());
             rest.copy_from_slice(&padded[..rest.len()]);
         }
     }
 }
 
-/// Works on 8 vectors, of which `first` has the tweaks of the first 8 blocks, and returns the same of the group after.
+/// Works on 8 vectors, and returns the tweaks of the 8 after.
 ///
 /// # Safety
 /// 8 vectors can be read and written at `group`; the processor has the vector's instructions.
 #[inline(always)]
 unsafe fn xts_group<V: Vector, const DECRYPT: bool>(
     keys: &[[u8; 16]],
-    first: [V; IN_FLIGHT],
+    tweaks: [V; IN_FLIGHT],
     group: *mut u8,
 ) -> [V; IN_FLIGHT] {
-    let chains = STEP / V::BLOCKS;
     // SAFETY: the caller's promise.
     unsafe {
-        let mut tweaks = first;
-        for i in chains..IN_FLIGHT {
-            tweaks[i] = tweaks[i - chains].times_x8();
-        }
-        let mut state = [V::zero(); IN_FLIGHT];
+        let mut state = tweaks;
         for i in 0..IN_FLIGHT {
             state[i] = V::load(group.add(16 * V::BLOCKS * i)).xor(tweaks[i]);
         }
-        rounds::<V, IN_FLIGHT, DECRYPT>(keys, &mut state);
+        let mut next = tweaks;
+        rounds_beside::<V, IN_FLIGHT, DECRYPT>(keys, &mut state, |i| next[i] = tweaks[i].in_next_group());
+        next[IN_FLIGHT - 1] = tweaks[IN_FLIGHT - 1].in_next_group();
         for i in 0..IN_FLIGHT {
             state[i].xor(tweaks[i]).store(group.add(16 * V::BLOCKS * i));
-        }
-        let mut next = first;
-        for i in 0..chains {
-            next[i] = tweaks[IN_FLIGHT - chains + i].times_x8();
         }
         next
     }
@@ -620,17 +673,18 @@ impl Vector for __m128i {
         unsafe { if DECRYPT { _mm_aesdeclast_si128(self, key) } else { _mm_aesenclast_si128(self, key) } }
     }
     #[inline(always)]
-    unsafe fn first_tweaks(tweak: &[u8; 16], out: &mut [Self; 8]) {
+    unsafe fn first_tweaks(tweak: &[u8; 16]) -> [Self; IN_FLIGHT] {
         // SAFETY: see above.
         unsafe {
-            out[0] = Self::load(tweak.as_ptr());
-            for i in 1..8 {
-                out[i] = out[i - 1].times_x();
+            let mut tweaks = [Self::load(tweak.as_ptr()); IN_FLIGHT];
+            for i in 1..IN_FLIGHT {
+                tweaks[i] = tweaks[i - 1].times_x();
             }
+            tweaks
         }
     }
     #[inline(always)]
-    unsafe fn times_x8(self) -> Self {
+    unsafe fn in_next_group(self) -> Self {
         // SAFETY: see above.
         unsafe {
             let carry = _mm_srli_si128::<15>(self);
@@ -691,28 +745,29 @@ impl Vector for __m256i {
         unsafe { if DECRYPT { _mm256_aesdeclast_epi128(self, key) } else { _mm256_aesenclast_epi128(self, key) } }
     }
     #[inline(always)]
-    unsafe fn first_tweaks(tweak: &[u8; 16], out: &mut [Self; 8]) {
+    unsafe fn first_tweaks(tweak: &[u8; 16]) -> [Self; IN_FLIGHT] {
         // SAFETY: see above.
         unsafe {
-            let t = Self::key(tweak);
-            let reduction = _mm256_set1_epi64x(0x87);
-            for i in 0..4i64 {
-                // x^(2 i) in the lower block, x^(2 i + 1) in the upper. A shift by 64 gives zero.
-                let (low, high) = (2 * i, 2 * i + 1);
-                let shifted = _mm256_sllv_epi64(t, _mm256_set_epi64x(high, high, low, low));
-                let carry = _mm256_srlv_epi64(t, _mm256_set_epi64x(64 - high, 64 - high, 64 - low, 64 - low));
+            let (t, reduction) = (Self::key(tweak), _mm256_set1_epi64x(0x87));
+            let mut power = _mm256_set_epi64x(1, 1, 0, 0);
+            let mut tweaks = [t; IN_FLIGHT];
+            for tweak in &mut tweaks {
+                // A shift by 64 gives zero.
+                let carry = _mm256_srlv_epi64(t, _mm256_sub_epi64(_mm256_set1_epi64x(64), power));
                 let carried = _mm256_clmulepi64_epi128::<0x01>(carry, reduction);
-                out[i as usize] = shifted.xor(_mm256_slli_si256::<8>(carry)).xor(carried);
+                *tweak = _mm256_sllv_epi64(t, power).xor(_mm256_slli_si256::<8>(carry)).xor(carried);
+                power = _mm256_add_epi64(power, _mm256_set1_epi64x(2));
             }
+            tweaks
         }
     }
     #[inline(always)]
-    unsafe fn times_x8(self) -> Self {
+    unsafe fn in_next_group(self) -> Self {
         // SAFETY: see above.
         unsafe {
-            let carry = _mm256_srli_si256::<15>(self);
+            let carry = _mm256_srli_si256::<14>(self);
             let carried = _mm256_clmulepi64_epi128::<0>(carry, _mm256_set1_epi64x(0x87));
-            _mm256_slli_si256::<1>(self).xor(carried)
+            _mm256_slli_si256::<2>(self).xor(carried)
         }
     }
     #[inline(always)]
@@ -776,27 +831,29 @@ impl Vector for __m512i {
         unsafe { if DECRYPT { _mm512_aesdeclast_epi128(self, key) } else { _mm512_aesenclast_epi128(self, key) } }
     }
     #[inline(always)]
-    unsafe fn first_tweaks(tweak: &[u8; 16], out: &mut [Self; 8]) {
+    unsafe fn first_tweaks(tweak: &[u8; 16]) -> [Self; IN_FLIGHT] {
         // SAFETY: see above.
         unsafe {
-            let t = Self::key(tweak);
-            let reduction = _mm512_set1_epi64(0x87);
-            let powers = [_mm512_set_epi64(3, 3, 2, 2, 1, 1, 0, 0), _mm512_set_epi64(7, 7, 6, 6, 5, 5, 4, 4)];
-            for (out, power) in out.iter_mut().zip(powers) {
+            let (t, reduction) = (Self::key(tweak), _mm512_set1_epi64(0x87));
+            let mut power = _mm512_set_epi64(3, 3, 2, 2, 1, 1, 0, 0);
+            let mut tweaks = [t; IN_FLIGHT];
+            for tweak in &mut tweaks {
                 // A shift by 64 gives zero.
                 let carry = _mm512_srlv_epi64(t, _mm512_sub_epi64(_mm512_set1_epi64(64), power));
                 let carried = _mm512_clmulepi64_epi128::<0x01>(carry, reduction);
-                *out = _mm512_sllv_epi64(t, power).xor(_mm512_bslli_epi128::<8>(carry)).xor(carried);
+                *tweak = _mm512_sllv_epi64(t, power).xor(_mm512_bslli_epi128::<8>(carry)).xor(carried);
+                power = _mm512_add_epi64(power, _mm512_set1_epi64(4));
             }
+            tweaks
         }
     }
     #[inline(always)]
-    unsafe fn times_x8(self) -> Self {
+    unsafe fn in_next_group(self) -> Self {
         // SAFETY: see above.
         unsafe {
-            let carry = _mm512_bsrli_epi128::<15>(self);
+            let carry = _mm512_bsrli_epi128::<12>(self);
             let carried = _mm512_clmulepi64_epi128::<0>(carry, _mm512_set1_epi64(0x87));
-            _mm512_bslli_epi128::<1>(self).xor(carried)
+            _mm512_bslli_epi128::<4>(self).xor(carried)
         }
     }
     #[inline(always)]

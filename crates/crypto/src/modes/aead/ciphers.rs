@@ -22,7 +22,9 @@ const MAX_TAG: usize = 64;
 /// The longest IV.
 const MAX_IV: usize = 16;
 /// Bytes of the sector number before the IV.
-const NUMBER: usize = 8;
+pub(super) const NUMBER: usize = 8;
+/// Bytes of both.
+pub(super) const BESIDE: usize = NUMBER + MAX_IV;
 
 /// Sectors that are processed together: two of the widest vectors for a MAC, and enough for a cipher.
 const BATCH: usize = 32;
@@ -49,7 +51,7 @@ pub(super) enum Vector {
 }
 
 /// A sector's number followed by its IV, as much of it as there is: what is authenticated besides the sector.
-pub(super) type Beside = [u8; NUMBER + MAX_IV];
+pub(super) type Beside = [u8; BESIDE];
 
 /// A tag, as much of it as there is.
 pub(super) type Tag = [u8; MAX_TAG];
@@ -122,7 +124,7 @@ impl<S: Sealer> Sealed<S> {
 
     /// What is authenticated besides the sectors of a batch, their tags, and how many they are.
     fn batch(&self, first: u64, tags: &[u8]) -> ([Beside; BATCH], [Tag; BATCH], usize) {
-        let (mut beside, mut macs) = ([[0; NUMBER + MAX_IV]; BATCH], [[0; MAX_TAG]; BATCH]);
+        let (mut beside, mut macs) = ([[0; BESIDE]; BATCH], [[0; MAX_TAG]; BATCH]);
         let tags = tags.chunks(self.tag_size());
         let count = tags.len();
         for (i, ((beside, mac), tag)) in beside.iter_mut().zip(&mut macs).zip(tags).enumerate() {
@@ -136,7 +138,7 @@ impl<S: Sealer> Sealed<S> {
     fn beside(&self, sector: u64, stored_iv: &[u8]) -> Beside {
         let Numbering { units, large, offset, vector } = &self.numbering;
         let number = sector.wrapping_mul(*units);
-        let mut aad = [0; NUMBER + MAX_IV];
+        let mut aad = [0; BESIDE];
         aad[..NUMBER].copy_from_slice(&number.to_le_bytes());
         let iv = &mut aad[NUMBER..];
         let counted = number.wrapping_add(*offset) / if *large { *units } else { 1 };
@@ -221,7 +223,7 @@ impl Encryption {
                 layer.tweak.encrypt_blocks(ivs.as_flattened_mut());
                 layer.data.xts_decrypt(ivs, size, run);
             }
-            Self::Cbc(cipher) => run.chunks_mut(size).zip(ivs).for_each(|(sector, iv)| cipher.cbc_decrypt(iv, sector)),
+            Self::Cbc(cipher) => cipher.cbc_decrypt_abreast(ivs, size, run),
         }
     }
 }
@@ -230,10 +232,6 @@ fn ivs(beside: &[Beside]) -> [[u8; MAX_IV]; BATCH] {
     let mut ivs = [[0; MAX_IV]; BATCH];
     ivs.iter_mut().zip(beside).for_each(|(iv, beside)| iv.copy_from_slice(&beside[NUMBER..]));
     ivs
-}
-
-fn block(bytes: &[u8]) -> [u8; 16] {
-    bytes.try_into().expect("a block of 16 bytes")
 }
 
 impl<M: Macs> Sealer for EncryptThenMac<M> {
@@ -254,12 +252,7 @@ impl<M: Macs> Sealer for EncryptThenMac<M> {
         let mut right = [[0; MAX_TAG]; BATCH];
         let right = &mut right[..beside.len()];
         self.mac.macs(beside, size, run, right);
-        let len = self.mac.size();
-        if let Some(wrong) =
-            right.iter().zip(macs).position(|(right, mac)| !bool::from(right[..len].ct_eq(&mac[..len])))
-        {
-            return Err(wrong);
-        }
+        all_right(macs, right, self.mac.size())?;
         self.encryption.decrypt(&mut ivs(beside)[..beside.len()], size, run);
         Ok(())
     }
@@ -325,8 +318,7 @@ impl Macs for HmacSha256 {
         let mut digests = [[0; 32]; BATCH];
         let digests = &mut digests[..beside.len()];
         let heads = beside.as_flattened();
-        let sectors =
-            sha256::Messages { state: inner, before: 64, head: NUMBER + MAX_IV, heads, body: size, bodies: run };
+        let sectors = sha256::Messages { state: inner, before: 64, head: BESIDE, heads, body: size, bodies: run };
         sha256::digests(sectors, digests);
         let mut out = [[0; 32]; BATCH];
         let out = &mut out[..beside.len()];
@@ -469,7 +461,21 @@ pub(super) struct Aegis {
     pub key: LockedBox<[u8; aegis::SIZE]>,
 }
 
-impl OneByOne for Aegis {
+impl Aegis {
+    fn process<const DECRYPT: bool>(
+        &self,
+        beside: &[Beside],
+        size: usize,
+        run: &mut [u8],
+    ) -> [[u8; aegis::SIZE]; BATCH] {
+        let mut tags = [[0; aegis::SIZE]; BATCH];
+        let sectors = aegis::Sectors { key: &self.key, beside, size, run };
+        aegis::process::<DECRYPT>(sectors, &mut tags[..beside.len()]);
+        tags
+    }
+}
+
+impl Sealer for Aegis {
     fn iv_size(&self) -> usize {
         aegis::SIZE
     }
@@ -478,16 +484,24 @@ impl OneByOne for Aegis {
         aegis::SIZE
     }
 
-    fn seal(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &mut [u8]) {
-        mac.copy_from_slice(&aegis::encrypt(&self.key, &block(iv), aad, sector));
+    fn seal_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &mut [Tag]) {
+        let tags = self.process::<false>(beside, size, run);
+        macs.iter_mut().zip(tags).for_each(|(mac, tag)| mac[..aegis::SIZE].copy_from_slice(&tag));
     }
 
-    fn open(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &[u8]) -> bool {
-        let same = bool::from(aegis::decrypt(&self.key, &block(iv), aad, sector).ct_eq(mac));
-        if !same {
+    fn open_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &[Tag]) -> Result<(), usize> {
+        let tags = self.process::<true>(beside, size, run);
+        let opened = all_right(macs, &tags, aegis::SIZE);
+        if opened.is_err() {
             // Data that an attacker has changed is never shown decrypted.
-            sector.fill(0);
+            run.fill(0);
         }
-        same
+        opened
     }
+}
+
+/// The index of the first stored MAC whose first `size` bytes are not the right ones.
+fn all_right<const N: usize>(stored: &[Tag], right: &[[u8; N]], size: usize) -> Result<(), usize> {
+    let wrong = stored.iter().zip(right).position(|(stored, right)| !bool::from(stored[..size].ct_eq(&right[..size])));
+    wrong.map_or(Ok(()), Err)
 }
