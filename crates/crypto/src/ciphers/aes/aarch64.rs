@@ -189,11 +189,8 @@ fn cbc_groups<'a, const N: usize>(keys: &[Block], before: &mut uint8x16_t, block
     let (groups, rest) = blocks.as_chunks_mut::<N>();
     for group in groups {
         let stored = load(group);
-        let mut chained = stored;
-        for i in 1..N {
-            chained[i] = stored[i - 1];
-        }
-        (chained[0], *before) = (*before, stored[N - 1]);
+        let chained = std::array::from_fn(|i| if i == 0 { *before } else { stored[i - 1] });
+        *before = stored[N - 1];
         store(group, xor(crypt::<N, true>(keys, stored), &chained));
     }
     rest
