@@ -16,10 +16,11 @@ SECONDS ?= 3600
 PROFILE ?= release
 # The oldest compiler that builds what is published.
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+AARCH64 := aarch64-unknown-linux-gnu
 # Crates whose public API is listed in docs/api.
 LIBRARIES := claviger-crypto claviger-engine claviger-serve
 
-.PHONY: all build try test build-tests soak lint api api-check doc package msrv studies book man install uninstall clean
+.PHONY: all build try test build-tests test-aarch64 soak lint api api-check doc package msrv studies book man install uninstall clean
 
 all: build
 
@@ -39,6 +40,16 @@ test:
 
 build-tests:
 	$(CARGO) test --locked --workspace --no-run
+
+# The ciphers' kernels for AArch64, in an emulator: all lengths, alignments and modes. What looks at its own memory in procfs, or at
+# another process, cannot run there.
+test-aarch64:
+	tools/install-deps.sh test
+	if [ -d "$$(rustc --print target-libdir --target $(AARCH64))" ] || rustup target add $(AARCH64); then \
+	    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+	    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='qemu-aarch64 -L /usr/aarch64-linux-gnu' \
+	    $(CARGO) test --locked -p claviger-crypto --target $(AARCH64) --test it -- kernels:: vectors:: xts:: legacy_modes::; \
+	else echo "SKIPPED test-aarch64: there is no Rust library for $(AARCH64), and rustup cannot install it." >&2; fi
 
 # Every way to reach a volume under random operations against a model, side by side, for SECONDS: make soak SECONDS=600.
 # FSX_SEED=N has the same operations again.

@@ -16,7 +16,7 @@ test="$try"'
  swtpm:swtpm tpm2_unseal:tpm2-tools clevis:clevis clevis-luks-bind:clevis-luks clevis-encrypt-tpm2:clevis-tpm2 jose:jose socat:socat
  bonnie++:bonnie++ dbench:dbench hdparm:hdparm gocryptfs:gocryptfs encfs:encfs cryfs:cryfs securefs:securefs nbdkit:nbdkit qemu-nbd:qemu-utils
  mount.ecryptfs:ecryptfs-utils ecryptfs-add-passphrase:ecryptfs-utils dislocker-fuse:dislocker bdemount:libbde-utils fvdemount:libfvde-utils debootstrap:debootstrap chromium:chromium
- python3:python3 gdb:gdb strace:strace man:man-db'
+ python3:python3 gdb:gdb strace:strace man:man-db aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64:qemu-user'
 
 case ${1-} in
     try) wanted=$try ;;
@@ -51,6 +51,8 @@ done
 # Their programs are in no folder of PATH: a server, and the module that tpm2-tools and systemd reach swtpm with.
 [ -z "$for_tests" ] || [ -x /usr/libexec/tangd ] || missing="$missing tang"
 [ -z "$for_tests" ] || ls /usr/lib/*/libtss2-tcti-swtpm.so.0 >/dev/null 2>&1 || missing="$missing libtss2-tcti-swtpm0"
+# What programs for AArch64 are linked with, which its compiler only recommends.
+[ -z "$for_tests" ] || [ -e /usr/aarch64-linux-gnu/lib/libc.so ] || missing="$missing libc6-dev-arm64-cross"
 [ -n "$missing" ] || { python_modules; exit 0; }
 
 if ! command -v apt-get >/dev/null; then

@@ -58,6 +58,7 @@ pub(super) fn groups<'a, const BYTES: usize, const MASKED: bool>(
 }
 
 /// Calls `group` once for all of `rest`, zero-padded; it is less than a group, and may be empty.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn padded<const BYTES: usize, const MASKED: bool>(
     masks: &mut Masks<'_>,

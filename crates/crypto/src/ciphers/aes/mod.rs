@@ -3,6 +3,8 @@
 //! Every kernel runs in constant time: the fast ones use the processor's AES instructions, and the software one is
 //! bit-sliced and uses no tables. So does the key schedule.
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
 #[cfg(target_arch = "x86_64")]
 mod fresh;
 mod s_box;
@@ -38,6 +40,8 @@ pub static AES: Cipher = Cipher {
         x86::AESNI,
         #[cfg(target_arch = "x86_64")]
         soft::SOFT_AVX2,
+        #[cfg(target_arch = "aarch64")]
+        aarch64::ARMV8,
         soft::SOFT,
     ],
 };
