@@ -68,6 +68,7 @@ fn same_bytes() {
                 both(&|c, run| c.xts_encrypt(&ivs, sector, run), &format!("{what}: encrypted in XTS"));
                 both(&|c, run| c.xts_decrypt(&ivs, sector, run), &format!("{what}: decrypted in XTS"));
                 both(&|c, run| c.cbc_encrypt_abreast(&ivs, sector, run), &format!("{what}: chains"));
+                both(&|c, run| c.cbc_decrypt_abreast(&ivs, sector, run), &format!("{what}: chains back"));
                 both(&|c, run| c.cbc_encrypt(&ivs[0], run), &format!("{what}: a chain"));
                 both(&|c, run| c.cbc_decrypt(&ivs[0], run), &format!("{what}: a chain back"));
             }

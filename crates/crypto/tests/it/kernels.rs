@@ -174,7 +174,9 @@ fn chains_side_by_side_are_what_they_are_alone() {
                     }
                     let what = || format!("{} {}, {count} × {sector}", cipher.name, kernel.name);
                     let crypt = |run: &mut [u8]| keyed.cbc_encrypt_abreast(&ivs, sector, run);
-                    Guarded::new(input.len()).check(1, &input, &expected, crypt, &what);
+                    let mut memory = Guarded::new(input.len());
+                    memory.check(1, &input, &expected, crypt, &what);
+                    memory.check(1, &expected, &input, |run| keyed.cbc_decrypt_abreast(&ivs, sector, run), &what);
                 }
             }
         }
@@ -270,6 +272,8 @@ fn nothing_is_a_run_too() {
             keyed.cbc_encrypt(&[0; 16], &mut []);
             keyed.cbc_encrypt_abreast(&[], 0, &mut []);
             keyed.cbc_encrypt_abreast(&[], 512, &mut []);
+            keyed.cbc_decrypt_abreast(&[], 0, &mut []);
+            keyed.cbc_decrypt_abreast(&[], 512, &mut []);
             if cipher.block_size == 16 {
                 keyed.xts_encrypt(&[], 512, &mut []);
                 keyed.xts_decrypt(&[], 512, &mut []);

@@ -48,7 +48,8 @@ fn kernels_take_whole_blocks_and_a_tweak_for_each_sector() {
             // Vectors, bytes of a chain, bytes of the run.
             for (ivs, sector, len) in [(1, 512, 0), (2, 512, 1023), (3, 512, 2048), (1, 9, 9), (16, 1 << 60, 0)] {
                 let ivs = vec![[0; 16]; ivs];
-                call("chains", len, &|c, run| c.cbc_encrypt_abreast(&ivs, sector, run));
+                call("chains", len, &|c, run| c.cbc_decrypt_abreast(&ivs, sector, run));
+                call("encrypted chains", len, &|c, run| c.cbc_encrypt_abreast(&ivs, sector, run));
             }
             // Tweaks, bytes of a sector, bytes of the run.
             for (tweaks, sector, len) in [

@@ -83,6 +83,12 @@ impl BlockCipher for Aes {
         // SAFETY: as above.
         unsafe { cbc_lanes(self.encrypt_keys(), &[*iv], chain) }
     }
+    fn cbc_decrypt_abreast(&self, ivs: &[Block], sector: usize, run: &mut [u8]) {
+        assert_chains(16, ivs, sector, run);
+        let chains = ivs.iter().zip(run.chunks_mut(sector.max(1)));
+        // SAFETY: as above.
+        chains.for_each(|(iv, chain)| unsafe { cbc_decrypt(self.decrypt_keys(), iv, chain) });
+    }
     fn cbc_encrypt_abreast(&self, ivs: &[Block], sector: usize, run: &mut [u8]) {
         assert_chains(16, ivs, sector, run);
         // SAFETY: as above.
