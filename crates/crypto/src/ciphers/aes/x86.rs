@@ -391,8 +391,8 @@ unsafe fn cbc_lanes<V: Vector, const N: usize>(keys: &[[u8; 16]], ivs: &[[u8; 16
         }
         for step in 0..steps {
             std::mem::swap(&mut now, &mut next);
-            for row in 0..V::BLOCKS {
-                for (last, block) in last.iter_mut().zip(now[row]) {
+            for (row, blocks) in now[..V::BLOCKS].iter_mut().enumerate() {
+                for (last, block) in last.iter_mut().zip(*blocks) {
                     *last = last.xor(block);
                 }
                 rounds_beside::<V, N, false>(keys, &mut last, |i| match i {
@@ -400,7 +400,7 @@ unsafe fn cbc_lanes<V: Vector, const N: usize>(keys: &[[u8; 16]], ivs: &[[u8; 16
                     4 if row < groups && step > 0 => write_rows(step_of(step - 1), sector, row, done),
                     _ => {}
                 });
-                now[row] = last;
+                *blocks = last;
             }
             std::mem::swap(&mut now, &mut done);
         }
