@@ -21,7 +21,8 @@ pub struct BindArgs {
 
     /// The tang server is the one with this key, as `tang-show-keys` shows it. Without this it is shown, and a question asked.
     /// May be repeated
-    #[arg(long, value_name = "THUMBPRINT", requires = "bind_tang")]
+    // One of 64 thumbprints begins with a hyphen.
+    #[arg(long, value_name = "THUMBPRINT", requires = "bind_tang", allow_hyphen_values = true)]
     tang_thumbprint: Vec<String>,
 
     /// The same with this machine's TPM, or that of --tpm2-device, as clevis does it

@@ -109,7 +109,9 @@ fn clevis_opens_what_was_bound_here() {
     let listed = tools::run(Command::new("clevis").args(["luks", "list", "-d", &setting.volume])).stdout;
     assert!(String::from_utf8_lossy(&listed).contains(&url));
     // Another server than the one that was meant, one that nobody vouches for, and none at all.
-    run(add.into_iter().chain(["--tang-thumbprint", "AAAA"])).fails(2, &["another tang server", &thumbprint]);
+    for other in ["AAAA", "-AAA"] {
+        run(add.into_iter().chain(["--tang-thumbprint", other])).fails(2, &["another tang server", &thumbprint]);
+    }
     run(add).fails(1, &["--tang-thumbprint", "no terminal"]);
     drop(tang);
     run(add).fails(6, &[&url]);
