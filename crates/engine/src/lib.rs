@@ -128,6 +128,7 @@ pub mod opening;
 pub mod partitions;
 pub mod private_keys;
 pub mod random;
+mod shards;
 pub mod spec;
 pub mod store;
 pub mod tpm2;

@@ -9,12 +9,13 @@ mod layout;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLockReadGuard};
 
 use claviger_crypto::SectorCipher;
 use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::secret::wipe_after_sectors;
 
+use crate::shards::{Shards, SharedLock};
 use crate::store::{Store, check_range};
 use align::Cut;
 use authenticated::{Authenticated, TagKey};
@@ -38,11 +39,11 @@ pub struct Volume {
     layout: Layout,
     pool: Option<Arc<Pool>>,
     /// Requests in flight: only a lone one is split over threads.
-    in_flight: AtomicUsize,
-    /// Held for writing during the read-modify-write of a sector, and for reading by everything else: a whole-sector
+    in_flight: Shards<AtomicUsize>,
+    /// Held alone during the read-modify-write of a sector, and shared by everything else: a whole-sector
     /// write in between would be undone, and a read could see half of the change, which in CBC garbles the neighbouring
     /// bytes.
-    partial: RwLock<()>,
+    partial: SharedLock,
     protection: Protection,
     sector_size: u64,
 }
@@ -52,9 +53,9 @@ pub struct Volume {
 struct Protection {
     /// Whether a write was refused because of them.
     prevented: AtomicBool,
-    /// Held for reading by every write, and for writing while the flag is set: when the refused write returns, no other
-    /// is still in flight.
-    writing: RwLock<()>,
+    /// Shared by every write, and held alone while the flag is set: when the refused write returns, no other is still in
+    /// flight.
+    writing: SharedLock,
 }
 
 impl Volume {
@@ -65,8 +66,8 @@ impl Volume {
             sector_size: layout.sector_size(),
             layout: layout.without_kernel(),
             pool: None,
-            in_flight: AtomicUsize::new(0),
-            partial: RwLock::new(()),
+            in_flight: Shards::default(),
+            partial: SharedLock::default(),
             protection: Protection::default(),
         }
     }
@@ -102,13 +103,13 @@ impl Volume {
             return Ok(None);
         }
         let Protection { prevented, writing } = &self.protection;
-        let shared = writing.read().unwrap_or_else(PoisonError::into_inner);
+        let shared = writing.share();
         if !prevented.load(Ordering::Acquire) {
             if !self.layout.hits_protected(offset, end) {
                 return Ok(Some(shared));
             }
             drop(shared);
-            let _alone = writing.write().unwrap_or_else(PoisonError::into_inner);
+            let _alone = writing.alone();
             prevented.store(true, Ordering::Release);
             return Err(io::Error::other("write refused to protect the hidden volume; the volume is now read-only"));
         }
@@ -146,7 +147,7 @@ impl Volume {
     }
 
     fn read_crypt(&self, crypt: &Crypt<'_>, into: u64, out: &mut [u8]) -> io::Result<()> {
-        let _shared = self.partial.read().unwrap_or_else(PoisonError::into_inner);
+        let _shared = self.partial.share();
         let cut = Cut::new(into, out.len(), crypt.sector);
         let (head, rest) = out.split_at_mut(cut.head);
         let (middle, tail) = rest.split_at_mut(cut.middle);
@@ -172,12 +173,12 @@ impl Volume {
         let (head, rest) = data.split_at_mut(cut.head);
         let (middle, tail) = rest.split_at_mut(cut.middle);
         if !head.is_empty() {
-            let _alone = self.partial.write().unwrap_or_else(PoisonError::into_inner);
+            let _alone = self.partial.alone();
             crypt.write_part(&*self.store, into, head)?;
         }
         let into = into + cut.head as u64;
         if !middle.is_empty() {
-            let _shared = self.partial.read().unwrap_or_else(PoisonError::into_inner);
+            let _shared = self.partial.share();
             let write = |at, chunk: &mut [u8]| crypt.write_whole(&*self.store, into + at as u64, chunk);
             match crypt.key {
                 Key::Here { .. } => self.each_chunk(middle, crypt.sector, crypt.wide_run(), write)?,
@@ -185,7 +186,7 @@ impl Volume {
             }
         }
         if !tail.is_empty() {
-            let _alone = self.partial.write().unwrap_or_else(PoisonError::into_inner);
+            let _alone = self.partial.alone();
             crypt.write_part(&*self.store, into + cut.middle as u64, tail)?;
         }
         Ok(())
@@ -202,13 +203,18 @@ impl Volume {
     }
 
     fn read_tagged(&self, tagged: &Authenticated<'_>, into: u64, out: &mut [u8]) -> io::Result<()> {
-        let _shared = self.partial.read().unwrap_or_else(PoisonError::into_inner);
+        let _shared = self.partial.share();
         tagged.read(into, out)
     }
 
     fn write_tagged(&self, tagged: &Authenticated<'_>, into: u64, data: &mut [u8]) -> io::Result<()> {
-        let _alone = self.partial.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.partial.alone();
         tagged.write(into, data)
+    }
+
+    /// Whether one request is in flight.
+    fn is_alone(&self) -> bool {
+        self.in_flight.iter().map(|shard| shard.load(Ordering::Relaxed)).sum::<usize>() == 1
     }
 
     /// Calls `each` with every chunk and its offset: on this thread, or split over the pool if the request is large and
@@ -222,7 +228,7 @@ impl Volume {
     ) -> io::Result<()> {
         let chunk = CHUNK.max(wide).next_multiple_of(sector);
         match &self.pool {
-            Some(pool) if buffer.len() >= SPLIT && self.in_flight.load(Ordering::Relaxed) == 1 => {
+            Some(pool) if buffer.len() >= SPLIT && self.is_alone() => {
                 let failed = Mutex::new(None);
                 for_each_piece(pool, buffer, chunk, |at, piece| {
                     if let Err(e) = each(at, piece) {
@@ -243,7 +249,7 @@ impl Store for Volume {
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         check_range(offset, out.len(), self.len())?;
-        let _counted = InFlight::new(&self.in_flight);
+        let _counted = InFlight::new(self.in_flight.mine());
         self.each_segment(offset, out, |segment, into, part| match &segment.payload {
             Payload::Clear => self.store.read_at(segment.stored_at + into, part),
             Payload::Zero => {
@@ -276,7 +282,7 @@ impl Store for Volume {
         }
         self.each_segment(offset, data, |segment, into, part| segment.keeps(into, part))?;
         let _allowed = self.allowed(offset, end)?;
-        let _counted = InFlight::new(&self.in_flight);
+        let _counted = InFlight::new(self.in_flight.mine());
         self.each_segment(offset, data, |segment, into, part| match &segment.payload {
             Payload::Clear => self.store.write_at(segment.stored_at + into, part),
             Payload::Zero | Payload::Fixed(_) => Ok(()),

@@ -1,0 +1,103 @@
+//! State that every request changes, without a cache line that all processors write to.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread;
+
+/// As many as there are processors, rounded up to a power of two. The standard library reads files to tell how many there are.
+static COUNT: LazyLock<usize> =
+    LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from).next_power_of_two().min(64));
+
+/// Several of what is one thing to others. Each thread changes its own, as far as there are enough; who wants to know how it is looks at
+/// all.
+pub(crate) struct Shards<T>(Box<[Apart<T>]>);
+
+/// Processors fetch cache lines in pairs.
+#[repr(align(128))]
+#[derive(Default)]
+struct Apart<T>(T);
+
+impl<T: Default> Default for Shards<T> {
+    fn default() -> Self {
+        Self((0..*COUNT).map(|_| Apart::default()).collect())
+    }
+}
+
+impl<T> Shards<T> {
+    /// That of this thread.
+    pub(crate) fn mine(&self) -> &T {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+        }
+        &self.0[NUMBER.with(|number| number % self.0.len())].0
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().map(|shard| &shard.0)
+    }
+}
+
+/// A lock that is nearly always shared: then a thread touches only its part of it.
+#[derive(Default)]
+pub(crate) struct SharedLock(Shards<RwLock<()>>);
+
+impl SharedLock {
+    /// Shares it. A thread that has it must not ask for it again.
+    pub(crate) fn share(&self) -> RwLockReadGuard<'_, ()> {
+        self.0.mine().read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has it alone, which takes as long as there are parts.
+    pub(crate) fn alone(&self) -> Vec<RwLockWriteGuard<'_, ()>> {
+        // All take them in the same order.
+        self.0.iter().map(|part| part.write().unwrap_or_else(PoisonError::into_inner)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_alone_is_alone() {
+        let (lock, value) = (SharedLock::default(), [AtomicUsize::new(0), AtomicUsize::new(0)]);
+        thread::scope(|scope| {
+            for number in 0..6 {
+                let (lock, value) = (&lock, &value);
+                scope.spawn(move || {
+                    for _ in 0..2000 {
+                        if number < 2 {
+                            let _alone = lock.alone();
+                            value[0].fetch_add(1, Ordering::Relaxed);
+                            thread::yield_now();
+                            value[1].fetch_add(1, Ordering::Relaxed);
+                        } else {
+                            let _shared = lock.share();
+                            let [first, second] = value.each_ref().map(|v| v.load(Ordering::Relaxed));
+                            assert_eq!(first, second);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(value.map(AtomicUsize::into_inner), [4000, 4000]);
+    }
+
+    #[test]
+    fn threads_have_shards_of_their_own() {
+        let shards = Shards::<AtomicUsize>::default();
+        thread::scope(|scope| {
+            for _ in 0..10 {
+                scope.spawn(|| {
+                    for _ in 0..100 {
+                        shards.mine().fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        let counts: Vec<usize> = shards.iter().map(|shard| shard.load(Ordering::Relaxed)).collect();
+        assert_eq!((counts.iter().sum::<usize>(), counts.len()), (1000, *COUNT));
+        assert_eq!(size_of::<Apart<AtomicUsize>>(), 128);
+    }
+}
