@@ -253,7 +253,7 @@ impl Connection<'_> {
             let early = self.inbox.take_some(len);
             let (first, rest) = data.split_at_mut(early.len());
             first.copy_from_slice(early);
-            self.socket.receive(rest)?;
+            receive(self.socket, rest, &mut self.spinner, self.shared)?;
             store.write_at(offset, data)
         };
         let mut done = written.map_err(|e| Errno::of(&e));
@@ -329,6 +329,23 @@ impl Connection<'_> {
             self.outbox.push(self.socket, &SimpleReply { error: error.0, cookie }.to_bytes())
         }
     }
+}
+
+/// Fills `to` with what the client is about to send. Clients send a header and its payload one after the other, which wakes who
+/// sleeps at the first: to sleep again in between would take longer than the rest takes to come.
+fn receive(socket: &Socket, mut to: &mut [u8], spinner: &mut Spinner, shared: &Shared) -> io::Result<()> {
+    while !to.is_empty() {
+        let received = match socket.receive_now(to)? {
+            Some(received) => Some(received),
+            None => spinner.spin(&shared.awake, shared.options.spin, || socket.receive_now(to))?,
+        };
+        match received {
+            Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Some(n) => to = &mut to[n..],
+            None => return socket.receive(to),
+        }
+    }
+    Ok(())
 }
 
 /// Requests that were received and not yet handled.
