@@ -54,6 +54,7 @@ mod truecrypt_damaged;
 mod truecrypt_oracles;
 mod truecrypt_resize;
 mod truecrypt_samples;
+mod vast;
 mod veracrypt_create;
 mod veracrypt_damaged;
 mod veracrypt_oracles;
