@@ -2,7 +2,7 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{HeaderLock, Store};
+use super::{Bypass, HeaderLock, Store};
 use crate::error::Result;
 use crate::shards::Shards;
 
@@ -136,6 +136,14 @@ impl<S: Store> Store for CountedStore<S> {
 
     fn damage_prevented(&self) -> bool {
         self.inner.damage_prevented()
+    }
+
+    fn bypass_cache(&self, what: Bypass) -> bool {
+        self.inner.bypass_cache(what)
+    }
+
+    fn bypasses_cache(&self) -> bool {
+        self.inner.bypasses_cache()
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

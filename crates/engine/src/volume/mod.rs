@@ -16,7 +16,7 @@ use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::secret::wipe_after_sectors;
 
 use crate::shards::{Shards, SharedLock};
-use crate::store::{Store, check_range};
+use crate::store::{Bypass, Store, check_range};
 use align::Cut;
 use authenticated::{Authenticated, TagKey};
 use kept::Kept;
@@ -157,6 +157,14 @@ impl Volume {
         let into = into + cut.head as u64;
         let read = |at, chunk: &mut [u8]| crypt.read_whole(&*self.store, into + at as u64, chunk);
         match crypt.key {
+            // In one request: the disk is waited for once, and what it gives is in no cache whose size would matter.
+            Key::Here { cipher, first } if !middle.is_empty() && self.store.bypasses_cache() => {
+                self.store.read_at(crypt.stored_at + into, middle)?;
+                self.each_chunk(middle, crypt.sector, 0, |at, chunk| {
+                    crypt.decrypt(cipher, first, into + at as u64, chunk);
+                    Ok(())
+                })?;
+            }
             Key::Here { .. } => self.each_chunk(middle, crypt.sector, 0, read)?,
             // It has its own way of working on parts side by side.
             Key::Kept(_) if !middle.is_empty() => read(0, middle)?,
@@ -181,6 +189,13 @@ impl Volume {
             let _shared = self.partial.share();
             let write = |at, chunk: &mut [u8]| crypt.write_whole(&*self.store, into + at as u64, chunk);
             match crypt.key {
+                Key::Here { cipher, first } if self.store.bypasses_cache() => {
+                    self.each_chunk(middle, crypt.sector, crypt.wide_run(), |at, chunk| {
+                        crypt.encrypt(cipher, first, into + at as u64, chunk);
+                        Ok(())
+                    })?;
+                    self.store.write_at(crypt.stored_at + into, middle)?;
+                }
                 Key::Here { .. } => self.each_chunk(middle, crypt.sector, crypt.wide_run(), write)?,
                 Key::Kept(_) => write(0, middle)?,
             }
@@ -312,6 +327,14 @@ impl Store for Volume {
         self.sector_size
     }
 
+    fn bypass_cache(&self, what: Bypass) -> bool {
+        self.store.bypass_cache(what)
+    }
+
+    fn bypasses_cache(&self) -> bool {
+        self.store.bypasses_cache()
+    }
+
     fn writable(&self) -> bool {
         self.store.writable() && !self.damage_prevented() && self.layout.segments().iter().any(|s| s.writable)
     }
@@ -383,9 +406,7 @@ impl<'a> Crypt<'a> {
         match &self.key {
             Key::Here { cipher, first } => {
                 store.read_at(at, out)?;
-                cipher.decrypt(self.number(*first, into), out);
-                // Before this thread sleeps in whatever comes next: a system call or the wait for a request.
-                wipe_after_sectors();
+                self.decrypt(*cipher, *first, into, out);
                 Ok(())
             }
             Key::Kept(kept) => kept.decrypt(into, out, &mut |past, stored| store.read_at(at + past as u64, stored)),
@@ -396,12 +417,22 @@ impl<'a> Crypt<'a> {
         let at = self.stored_at + into;
         match &self.key {
             Key::Here { cipher, first } => {
-                cipher.encrypt(self.number(*first, into), data);
-                wipe_after_sectors();
+                self.encrypt(*cipher, *first, into, data);
                 store.write_at(at, data)
             }
             Key::Kept(kept) => kept.encrypt(into, data, &mut |past, stored| store.write_at(at + past as u64, stored)),
         }
+    }
+
+    fn decrypt(&self, cipher: &dyn SectorCipher, first: u64, into: u64, stored: &mut [u8]) {
+        cipher.decrypt(self.number(first, into), stored);
+        // Before this thread sleeps in whatever comes next: a system call or the wait for a request.
+        wipe_after_sectors();
+    }
+
+    fn encrypt(&self, cipher: &dyn SectorCipher, first: u64, into: u64, data: &mut [u8]) {
+        cipher.encrypt(self.number(first, into), data);
+        wipe_after_sectors();
     }
 
     /// Reads part of one sector.

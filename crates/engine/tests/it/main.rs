@@ -6,6 +6,7 @@ mod bitlocker_create;
 mod bitlocker_damaged;
 mod bitlocker_protectors;
 mod bitlocker_states;
+mod direct;
 mod ecryptfs_damaged;
 mod ecryptfs_kernel;
 mod ecryptfs_vectors;
