@@ -1,13 +1,14 @@
-//! CRC-32C as Core Storage has it: the polynomial of Castagnoli, with a seed that is stored beside the sum and no inversion at
-//! the end (libfvde, "FileVault Drive Encryption (FVDE)", section "Checksum algorithms").
+//! CRC-32C, the polynomial of Castagnoli, without the inversions that most who use it have at both ends: Core Storage continues a seed that
+//! is stored beside the sum (libfvde, "FileVault Drive Encryption (FVDE)", section "Checksum algorithms").
 
 /// The polynomial, its lowest power in the highest bit (RFC 3720, section 12.1).
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-static TABLE: [u32; 256] = table();
+/// Of each byte, followed by as many zeros as the table's number says.
+static TABLES: [[u32; 256]; 8] = tables();
 
-const fn table() -> [u32; 256] {
-    let mut table = [0; 256];
+const fn tables() -> [[u32; 256]; 8] {
+    let mut tables = [[0; 256]; 8];
     let mut byte = 0;
     while byte < 256 {
         let mut rest = byte as u32;
@@ -16,15 +17,30 @@ const fn table() -> [u32; 256] {
             rest = if rest & 1 == 1 { rest >> 1 ^ POLYNOMIAL } else { rest >> 1 };
             bit += 1;
         }
-        table[byte] = rest;
+        tables[0][byte] = rest;
         byte += 1;
     }
-    table
+    let mut zeros = 1;
+    while zeros < 8 {
+        let mut byte = 0;
+        while byte < 256 {
+            let before: u32 = tables[zeros - 1][byte];
+            tables[zeros][byte] = before >> 8 ^ tables[0][before as u8 as usize];
+            byte += 1;
+        }
+        zeros += 1;
+    }
+    tables
 }
 
-/// The sum of `bytes`, continued from `seed`.
-pub(super) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
-    bytes.iter().fold(seed, |sum, byte| sum >> 8 ^ TABLE[usize::from(sum as u8 ^ byte)])
+/// The sum of `bytes`, continued from `seed`. Eight bytes at a time, so that one step waits for the one before it only once.
+pub(crate) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let sum = words.iter().fold(seed, |sum, word| {
+        let word = (u64::from_le_bytes(*word) ^ u64::from(sum)).to_le_bytes();
+        (0..8).fold(0, |sum, i| sum ^ TABLES[7 - i][usize::from(word[i])])
+    });
+    rest.iter().fold(sum, |sum, byte| sum >> 8 ^ TABLES[0][usize::from(sum as u8 ^ byte)])
 }
 
 #[cfg(test)]
@@ -37,6 +53,8 @@ mod tests {
         let ascending: Vec<u8> = (0..32).collect();
         for (bytes, sum) in [(&[0; 32][..], 0x8a91_36aa), (&[0xff; 32], 0x62a8_ab43), (&ascending, 0x46dd_794e)] {
             assert_eq!(!crc32c(u32::MAX, bytes), sum);
+            let (one, other) = bytes.split_at(13);
+            assert_eq!(!crc32c(crc32c(u32::MAX, one), other), sum);
         }
     }
 }
