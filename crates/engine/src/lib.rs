@@ -110,6 +110,7 @@
 pub mod advice;
 pub mod clevis;
 pub mod convert;
+mod crc32c;
 pub mod credential;
 pub mod diagnosis;
 pub mod edit;

@@ -2,14 +2,16 @@
 
 mod align;
 mod authenticated;
+mod flushing;
 pub mod integrity;
 pub mod kept;
 mod kernel;
+mod late;
 mod layout;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLockReadGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLockReadGuard};
 
 use claviger_crypto::SectorCipher;
 use claviger_crypto::pool::{Pool, for_each_piece};
@@ -19,8 +21,10 @@ use crate::shards::{Shards, SharedLock};
 use crate::store::{Bypass, Store, check_range};
 use align::Cut;
 use authenticated::{Authenticated, TagKey};
+use flushing::Flushing;
 use kept::Kept;
 pub use kernel::{KernelCipher, MappedPart, Mapping};
+use late::Late;
 pub use layout::{Layout, Payload, Segment};
 
 /// Bytes that are read and then decrypted at a time, small enough to stay in the L2 cache.
@@ -44,6 +48,10 @@ pub struct Volume {
     /// write in between would be undone, and a read could see half of the change, which in CBC garbles the neighbouring
     /// bytes.
     partial: SharedLock,
+    /// What writes what areas of tagged sectors collect; from the first write to one on, and nothing if there can be no thread.
+    late: OnceLock<Option<Late>>,
+    /// The flushes of volumes with such areas: each writes a whole section of the journal.
+    flushing: Flushing,
     protection: Protection,
     sector_size: u64,
 }
@@ -68,6 +76,8 @@ impl Volume {
             pool: None,
             in_flight: Shards::default(),
             partial: SharedLock::default(),
+            late: OnceLock::new(),
+            flushing: Flushing::default(),
             protection: Protection::default(),
         }
     }
@@ -137,11 +147,9 @@ impl Volume {
     }
 
     /// The areas of tagged sectors, and their offsets in the store.
-    fn areas(&self) -> impl Iterator<Item = (&integrity::TaggedSectors, u64)> {
+    fn areas(&self) -> impl Iterator<Item = (&Arc<integrity::TaggedSectors>, u64)> {
         self.layout.segments().iter().filter_map(|segment| match &segment.payload {
-            Payload::Authenticated { area, .. } | Payload::KeptTagged { area, .. } => {
-                Some((&**area, segment.stored_at))
-            }
+            Payload::Authenticated { area, .. } | Payload::KeptTagged { area, .. } => Some((area, segment.stored_at)),
             Payload::Clear | Payload::Zero | Payload::Fixed(_) | Payload::Crypt { .. } | Payload::Kept(_) => None,
         })
     }
@@ -217,14 +225,19 @@ impl Volume {
         Authenticated { store: &*self.store, base: segment.stored_at, area, key, first }
     }
 
-    fn read_tagged(&self, tagged: &Authenticated<'_>, into: u64, out: &mut [u8]) -> io::Result<()> {
-        let _shared = self.partial.share();
-        tagged.read(into, out)
-    }
-
     fn write_tagged(&self, tagged: &Authenticated<'_>, into: u64, data: &mut [u8]) -> io::Result<()> {
-        let _alone = self.partial.alone();
-        tagged.write(into, data)
+        tagged.write(into, data)?;
+        let start = || {
+            let areas = self.areas().map(|(area, base)| (Arc::clone(area), base)).collect();
+            Late::start(Arc::clone(&self.store), areas).ok()
+        };
+        match self.late.get_or_init(start) {
+            Some(late) => {
+                late.collected();
+                Ok(())
+            }
+            None => tagged.area.commit(tagged.store, tagged.base),
+        }
     }
 
     /// Whether one request is in flight.
@@ -280,10 +293,10 @@ impl Store for Volume {
             }
             Payload::Kept(kept) => self.read_crypt(&Crypt::kept(segment, kept), into, part),
             Payload::Authenticated { area, cipher, first, .. } => {
-                self.read_tagged(&self.tagged(segment, area, TagKey::Here(&**cipher), *first), into, part)
+                self.tagged(segment, area, TagKey::Here(&**cipher), *first).read(into, part)
             }
             Payload::KeptTagged { area, kept, first } => {
-                self.read_tagged(&self.tagged(segment, area, TagKey::Kept(kept), *first), into, part)
+                self.tagged(segment, area, TagKey::Kept(kept), *first).read(into, part)
             }
         })
     }
@@ -315,8 +328,13 @@ impl Store for Volume {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.areas().try_for_each(|(area, _)| area.flush())?;
-        self.store.flush().inspect_err(|e| self.areas().for_each(|(area, _)| area.flushing_failed(e)))
+        if self.areas().next().is_none() {
+            return self.store.flush();
+        }
+        self.flushing.flush(|| {
+            self.areas().try_for_each(|(area, base)| area.commit(&*self.store, base))?;
+            self.store.flush().inspect_err(|e| self.areas().for_each(|(area, _)| area.flushing_failed(e)))
+        })
     }
 
     fn still_whole(&self) -> io::Result<()> {
@@ -349,6 +367,7 @@ impl Drop for Volume {
     /// Moves what is only in a journal to its place. If that fails, nothing is lost: the journal is as durable as the
     /// last flush said (whoever serves a volume flushes at the end and reports the result), and the next open reads it.
     fn drop(&mut self) {
+        drop(self.late.take());
         for (area, base) in self.areas() {
             let _ = area.settle(&*self.store, base);
         }

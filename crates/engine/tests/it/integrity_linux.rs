@@ -209,7 +209,8 @@ fn each_carries_out_the_journal_of_the_other() {
         let faulty: Arc<dyn Store> = Arc::new(FaultStore::new(Arc::clone(&memory) as Arc<dyn Store>, Some(fault)));
         let (volume, _) = open(faulty, true);
         let mut written = 0;
-        while volume.write_at(100_000 + written * 512, &mut noise(512, 7 + written)).is_ok() {
+        let write = |nth: u64| volume.write_at(100_000 + nth * 512, &mut noise(512, 7 + nth));
+        while write(written).and_then(|()| volume.flush()).is_ok() {
             written += 1;
         }
         assert!(written >= 2, "{written} were written before the fault");

@@ -28,6 +28,7 @@ mod host_folder;
 mod hostile_images;
 mod integrity;
 mod integrity_linux;
+mod integritysetup;
 mod kept;
 mod logical_volumes;
 mod luks1;
