@@ -3,6 +3,7 @@
 pub mod aes;
 #[cfg(target_arch = "x86_64")]
 mod camellia;
+mod des;
 #[cfg(target_arch = "x86_64")]
 mod kuznyechik;
 pub mod legacy;
@@ -90,7 +91,9 @@ pub trait BlockCipher: Send + Sync {
         chain::assert_chains(self.block_size(), ivs, sector, run);
         match ivs {
             [iv] => self.cbc_encrypt(iv, run),
-            _ => chain::encrypt(self.block_size(), ivs, sector, run, |blocks| self.encrypt_blocks(blocks)),
+            _ => chain::encrypt::<{ chain::LANES }>(self.block_size(), ivs, sector, run, |blocks| {
+                self.encrypt_blocks(blocks);
+            }),
         }
     }
 }
