@@ -1,5 +1,5 @@
 //! Ciphers of the nineties: the 64-bit block ciphers of TrueCrypt 1–4, CAST6, which Linux supports, and the DESX of old Windows. But for
-//! DES they are from well-maintained crates, and secret bytes index tables in all of them.
+//! DES and CAST6 they are from well-maintained crates, and secret bytes index tables in all of them.
 
 pub use super::des::{TRIPLE_DES, WINDOWS_DESX};
 use super::wrapped::{held, portable, wrap};
@@ -27,7 +27,7 @@ pub static CAST6: Cipher = Cipher {
     name: "CAST6",
     block_size: 16,
     key_sizes: &[16, 20, 24, 28, 32],
-    kernels: &[portable(wrap::<cast6::Cast6>)],
+    kernels: &[portable(super::cast6::with_key)],
 };
 
 /// RC2 (RFC 2268), of whose key `bits` bits count. It seals old files of certificates, and encrypts no sectors: it is in no table.

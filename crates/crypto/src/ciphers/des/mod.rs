@@ -62,11 +62,14 @@ struct Width {
     worth: usize,
     /// Whether to decrypt; blocks, one by one.
     few: unsafe fn(&Keys, bool, &mut [u8]),
+    /// Round keys for that, in the order in which they are used.
+    expand: unsafe fn(&Keys, bool) -> Sliced,
     /// Blocks, bit-sliced. What is missing in the last group is made up for.
     sliced: unsafe fn(&Sliced, &mut [u8]),
 }
 
-static PORTABLE: Width = Width { blocks: 64, worth: 8, few: few::crypt, sliced: sliced::crypt::<u64> };
+static PORTABLE: Width =
+    Width { blocks: 64, worth: 8, few: few::crypt, expand: Sliced::new, sliced: sliced::crypt::<u64> };
 
 /// Round keys in the order in which they encrypt. The `s`th byte of one has the six bits that go into S-box `s`, the first one highest.
 #[derive(Clone, Copy)]
@@ -121,7 +124,8 @@ impl Des {
         if at_once < self.width.worth {
             return then(&few);
         }
-        let sliced = Sliced::new(&self.keys(), decrypt);
+        // SAFETY: as above.
+        let sliced = unsafe { (self.width.expand)(&self.keys(), decrypt) };
         then(&|blocks: &mut [u8]| {
             let rest = blocks.len() / 8 % self.width.blocks;
             let alone = if rest < self.width.worth { 8 * rest } else { 0 };

@@ -40,12 +40,17 @@ pub(super) struct Sliced {
 }
 
 impl Sliced {
+    #[inline(always)]
     pub(super) fn new(keys: &Keys, decrypt: bool) -> Self {
         let rounds = keys.rounds.len();
         let mut sliced = Self { masks: [[0; 48]; MOST], rounds, whitening: keys.whitening };
         for (masks, key) in sliced.masks.iter_mut().zip(keys.rounds) {
-            for (i, mask) in masks.iter_mut().enumerate() {
-                *mask = -((key >> (8 * (i / 6) + 5 - i % 6) & 1) as i32);
+            // A loop that the compiler turns into vectors.
+            let (low, high) = (*key as u32, (key >> 32) as u32);
+            for i in 0..24 {
+                let shift = (8 * (i / 6) + 5 - i % 6) as u32;
+                masks[i] = -((low >> shift & 1) as i32);
+                masks[24 + i] = -((high >> shift & 1) as i32);
             }
         }
         if decrypt {

@@ -7,9 +7,12 @@ use std::ops::{BitAnd, BitOr, BitXor, Not};
 use super::sliced::{Lanes, Sliced};
 use super::{Keys, Width, circuits, few, sliced};
 
-pub(super) static SSE2: Width = Width { blocks: 128, worth: 8, few: few::crypt, sliced: sliced::crypt::<X> };
-pub(super) static AVX2: Width = Width { blocks: 256, worth: 8, few: few_avx2, sliced: sliced_avx2 };
-pub(super) static AVX512: Width = Width { blocks: 512, worth: 8, few: few_avx2, sliced: sliced_avx512 };
+pub(super) static SSE2: Width =
+    Width { blocks: 128, worth: 8, few: few::crypt, expand: Sliced::new, sliced: sliced::crypt::<X> };
+pub(super) static AVX2: Width =
+    Width { blocks: 256, worth: 8, few: few_avx2, expand: expand_avx2, sliced: sliced_avx2 };
+pub(super) static AVX512: Width =
+    Width { blocks: 512, worth: 8, few: few_avx2, expand: expand_avx2, sliced: sliced_avx512 };
 
 pub(super) fn avx2_usable() -> bool {
     is_x86_feature_detected!("avx2")
@@ -22,6 +25,11 @@ pub(super) fn avx512_usable() -> bool {
 #[target_feature(enable = "avx2")]
 fn few_avx2(keys: &Keys, decrypt: bool, blocks: &mut [u8]) {
     few::crypt(keys, decrypt, blocks);
+}
+
+#[target_feature(enable = "avx2")]
+fn expand_avx2(keys: &Keys, decrypt: bool) -> Sliced {
+    Sliced::new(keys, decrypt)
 }
 
 #[target_feature(enable = "avx2")]

@@ -1,4 +1,4 @@
-//! DES's S-boxes as circuits: here in gates of two inputs, 494 for the eight, 54 to 68 each.
+//! DES's S-boxes as circuits: here in gates of two inputs, 492 for the eight, 54 to 68 each.
 //!
 //! Found by our own search: an output bit is one that is there already, or a gate or two of such; if not, it is chosen by one of the
 //! inputs, at random, from two functions that need to be right only where that input is 0, or 1. An AND takes its first input
@@ -58,17 +58,17 @@ circuit! { s2, [a, b, c, d, e, f] => [t31, t17, t46, t58],
     t50 = !e & t49; t51 = t47 ^ t50; t52 = !t17; t53 = !t8 & t43; t54 = t26 ^ t53; t55 = t54 & e; t56 = t52 ^ t55;
     t57 = t56 | b; t58 = t51 ^ t57;
 }
-circuit! { s3, [a, b, c, d, e, f] => [t38, t51, t25, t64],
-    t1 = b ^ e; t2 = f ^ t1; t3 = a & a; t4 = t2 ^ t3; t5 = !a & e; t6 = !f & t5; t7 = t6 | c; t8 = t4 ^ t7;
-    t9 = c | f; t10 = !f; t11 = t10 | a; t12 = t9 ^ t11; t13 = t6 & e; t14 = t12 ^ t13; t15 = t14 | b;
-    t16 = t8 ^ t15; t17 = !a & t12; t18 = !t17 & b; t19 = t8 & t11; t20 = t10 | b; t21 = t19 ^ t20; t22 = t21 | e;
-    t23 = t18 ^ t22; t24 = t23 & d; t25 = t16 ^ t24; t26 = b ^ c; t27 = t4 ^ t26; t28 = c & t21; t29 = t25 | t28;
-    t30 = !b & t29; t31 = t27 ^ t30; t32 = e ^ t29; t33 = !t11 & t32; t34 = !t33 & e; t35 = !b & t34;
-    t36 = t33 ^ t35; t37 = t36 | d; t38 = t31 ^ t37; t39 = c | e; t40 = t2 ^ t39; t41 = !t25 & f; t42 = e ^ t41;
-    t43 = t42 & d; t44 = t40 ^ t43; t45 = !b & d; t46 = t33 & t45; t47 = !t38 & t19; t48 = !c & t47;
-    t49 = t46 ^ t48; t50 = t49 | a; t51 = t44 ^ t50; t52 = t26 | t41; t53 = t11 ^ t52; t54 = t31 | t41;
-    t55 = t4 ^ t54; t56 = t55 | e; t57 = t53 ^ t56; t58 = t10 | t32; t59 = t38 ^ t52; t60 = !t33 & t59;
-    t61 = !a & t60; t62 = t58 ^ t61; t63 = t62 & d; t64 = t57 ^ t63;
+circuit! { s3, [a, b, c, d, e, f] => [t37, t50, t24, t63],
+    t1 = b ^ e; t2 = f ^ t1; t3 = t2 ^ a; t4 = !a & e; t5 = !f & t4; t6 = t5 | c; t7 = t3 ^ t6; t8 = c | f; t9 = !f;
+    t10 = t9 | a; t11 = t8 ^ t10; t12 = t5 & e; t13 = t11 ^ t12; t14 = t13 | b; t15 = t7 ^ t14; t16 = !a & t11;
+    t17 = !t16 & b; t18 = t7 & t10; t19 = t9 | b; t20 = t18 ^ t19; t21 = t20 | e; t22 = t17 ^ t21; t23 = t22 & d;
+    t24 = t15 ^ t23; t25 = b ^ c; t26 = t3 ^ t25; t27 = c & t20; t28 = t24 | t27; t29 = !b & t28; t30 = t26 ^ t29;
+    t31 = e ^ t28; t32 = !t10 & t31; t33 = !t32 & e; t34 = !b & t33; t35 = t32 ^ t34; t36 = t35 | d;
+    t37 = t30 ^ t36; t38 = c | e; t39 = t2 ^ t38; t40 = !t24 & f; t41 = e ^ t40; t42 = t41 & d; t43 = t39 ^ t42;
+    t44 = !b & d; t45 = t32 & t44; t46 = !t37 & t18; t47 = !c & t46; t48 = t45 ^ t47; t49 = t48 | a;
+    t50 = t43 ^ t49; t51 = t25 | t40; t52 = t10 ^ t51; t53 = t30 | t40; t54 = t3 ^ t53; t55 = t54 | e;
+    t56 = t52 ^ t55; t57 = t9 | t31; t58 = t37 ^ t51; t59 = !t32 & t58; t60 = !a & t59; t61 = t57 ^ t60;
+    t62 = t61 & d; t63 = t56 ^ t62;
 }
 circuit! { s4, [a, b, c, d, e, f] => [t43, t50, t26, t54],
     t1 = a ^ c; t2 = e | t1; t3 = t2 & a; t4 = c ^ t3; t5 = !e; t6 = t5 & d; t7 = t4 ^ t6; t8 = !c & d; t9 = c ^ e;
@@ -104,16 +104,16 @@ circuit! { s6, [a, b, c, d, e, f] => [t20, t35, t64, t49],
     t57 = c & t37; t58 = t8 ^ t57; t59 = c | t49; t60 = t58 ^ t59; t61 = !f & t60; t62 = t58 ^ t61; t63 = !b & t62;
     t64 = t56 ^ t63;
 }
-circuit! { s7, [a, b, c, d, e, f] => [t34, t51, t61, t18],
+circuit! { s7, [a, b, c, d, e, f] => [t34, t50, t60, t18],
     t1 = b | c; t2 = f ^ t1; t3 = !d & e; t4 = t2 ^ t3; t5 = b & f; t6 = c ^ t5; t7 = t6 & d; t8 = a ^ t7;
     t9 = !e & t8; t10 = t4 ^ t9; t11 = t6 ^ t10; t12 = b & e; t13 = t12 | d; t14 = t11 ^ t13; t15 = t14 & f;
     t16 = e ^ t15; t17 = t16 & a; t18 = t10 ^ t17; t19 = d ^ e; t20 = c ^ t3; t21 = !f & t20; t22 = t19 ^ t21;
     t23 = f | t10; t24 = t6 ^ t23; t25 = !a & t24; t26 = t22 ^ t25; t27 = t8 & t16; t28 = !t21 & t27; t29 = !t9 & d;
     t30 = t28 ^ t29; t31 = !c & t30; t32 = t28 ^ t31; t33 = t32 | b; t34 = t26 ^ t33; t35 = e ^ t27; t36 = c ^ t9;
     t37 = t36 | a; t38 = t35 ^ t37; t39 = a & t19; t40 = t8 ^ t39; t41 = t40 | f; t42 = t38 ^ t41; t43 = !t2;
-    t44 = d & d; t45 = t43 ^ t44; t46 = f & t3; t47 = t8 ^ t46; t48 = t47 & a; t49 = t45 ^ t48; t50 = !b & t49;
-    t51 = t42 ^ t50; t52 = e ^ t8; t53 = !t27 & t52; t54 = !t18 & t4; t55 = t22 ^ t54; t56 = t55 | d;
-    t57 = t53 ^ t56; t58 = t30 & t38; t59 = a ^ t58; t60 = t59 | b; t61 = t57 ^ t60;
+    t44 = t43 ^ d; t45 = f & t3; t46 = t8 ^ t45; t47 = t46 & a; t48 = t44 ^ t47; t49 = !b & t48; t50 = t42 ^ t49;
+    t51 = e ^ t8; t52 = !t27 & t51; t53 = !t18 & t4; t54 = t22 ^ t53; t55 = t54 | d; t56 = t52 ^ t55;
+    t57 = t30 & t38; t58 = a ^ t57; t59 = t58 | b; t60 = t56 ^ t59;
 }
 circuit! { s8, [a, b, c, d, e, f] => [t22, t60, t50, t36],
     t1 = !c; t2 = b | t1; t3 = !e & t2; t4 = t1 ^ t3; t5 = b ^ e; t6 = t5 | d; t7 = t4 ^ t6; t8 = b | c;
