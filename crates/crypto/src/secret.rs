@@ -91,6 +91,8 @@ unsafe impl<const N: usize> Plain for [u32; N] {}
 // SAFETY: as above.
 unsafe impl<const N: usize> Plain for [u64; N] {}
 // SAFETY: as above.
+unsafe impl<const N: usize> Plain for [u128; N] {}
+// SAFETY: as above.
 unsafe impl<const N: usize, const M: usize> Plain for [[u32; N]; M] {}
 
 impl<T: Plain> LockedBox<T> {

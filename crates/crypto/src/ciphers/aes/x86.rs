@@ -20,7 +20,7 @@ use std::hint::black_box;
 
 use super::schedule::Schedule;
 use crate::chain::assert_chains;
-use crate::ciphers::{BlockCipher, Kernel, assert_blocks, assert_sectors};
+use crate::ciphers::{BlockCipher, Kernel, Sums, assert_blocks, assert_masks, assert_sectors};
 use crate::hash::lanes::for_each;
 
 /// VAES on 512-bit vectors.
@@ -36,7 +36,14 @@ pub(super) const VAES512: Kernel = Kernel {
     aes_instructions: true,
     constant_time: true,
     expand: |key| {
-        Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_512, xts: xts_512, cbc: cbc_512, abreast: abreast_512 })
+        Box::new(Aes {
+            schedule: Schedule::new(key),
+            ecb: ecb_512,
+            xts: xts_512,
+            cbc: cbc_512,
+            abreast: abreast_512,
+            masked: masked_512,
+        })
     },
 };
 
@@ -52,7 +59,14 @@ pub(super) const VAES256: Kernel = Kernel {
     aes_instructions: true,
     constant_time: true,
     expand: |key| {
-        Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_256, xts: xts_256, cbc: cbc_256, abreast: abreast_256 })
+        Box::new(Aes {
+            schedule: Schedule::new(key),
+            ecb: ecb_256,
+            xts: xts_256,
+            cbc: cbc_256,
+            abreast: abreast_256,
+            masked: masked_256,
+        })
     },
 };
 
@@ -63,7 +77,14 @@ pub(super) const AESNI: Kernel = Kernel {
     aes_instructions: true,
     constant_time: true,
     expand: |key| {
-        Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_128, xts: xts_128, cbc: cbc_128, abreast: abreast_128 })
+        Box::new(Aes {
+            schedule: Schedule::new(key),
+            ecb: ecb_128,
+            xts: xts_128,
+            cbc: cbc_128,
+            abreast: abreast_128,
+            masked: masked_128,
+        })
     },
 };
 
@@ -77,12 +98,16 @@ type CbcFn = unsafe fn(&[[u8; 16]], &[u8; 16], &mut [u8]);
 /// Round keys, the initialisation vector of each chain, their size in bytes, the chains.
 type AbreastFn = unsafe fn(&[[u8; 16]], &[[u8; 16]], usize, &mut [u8]);
 
+/// Round keys, whether to decrypt, the masks of the blocks, the blocks.
+type MaskedFn = unsafe fn(&[[u8; 16]], bool, &Sums<'_>, &mut [u8]);
+
 struct Aes {
     schedule: Schedule,
     ecb: Ecb,
     xts: XtsFn,
     cbc: CbcFn,
     abreast: AbreastFn,
+    masked: MaskedFn,
 }
 
 impl Aes {
@@ -120,6 +145,16 @@ impl BlockCipher for Aes {
     }
     fn xts_in_registers(&self) -> bool {
         true
+    }
+    fn masked_encrypt(&self, masks: &Sums<'_>, run: &mut [u8]) {
+        assert_masks(16, masks, run);
+        // SAFETY: as above; each block has a mask.
+        unsafe { (self.masked)(self.encrypt_keys(), false, masks, run) }
+    }
+    fn masked_decrypt(&self, masks: &Sums<'_>, run: &mut [u8]) {
+        assert_masks(16, masks, run);
+        // SAFETY: as above; each block has a mask.
+        unsafe { (self.masked)(self.decrypt_keys(), true, masks, run) }
     }
     fn cbc_decrypt(&self, iv: &[u8; 16], chain: &mut [u8]) {
         assert_blocks(16, chain);
@@ -172,7 +207,7 @@ trait Vector: Copy {
 
 /// The instructions for each width, and the functions that enter the kernel with them.
 macro_rules! entries {
-    ($vector:ty, $features:literal, $ecb:ident, $xts:ident, $cbc:ident, $abreast:ident) => {
+    ($vector:ty, $features:literal, $ecb:ident, $xts:ident, $cbc:ident, $abreast:ident, $masked:ident) => {
         /// # Safety
         /// The processor must have the features named here.
         #[target_feature(enable = $features)]
@@ -214,11 +249,24 @@ macro_rules! entries {
             // SAFETY: the caller vouches for the processor's features and the chains.
             unsafe { cbc_encrypt_abreast::<$vector>(keys, ivs, sector, run) }
         }
+
+        /// # Safety
+        /// The processor must have the features named here, and `run` be whole blocks, each with a mask.
+        #[target_feature(enable = $features)]
+        unsafe fn $masked(keys: &[[u8; 16]], decrypt: bool, masks: &Sums<'_>, run: &mut [u8]) {
+            // SAFETY: the caller vouches for the processor's features and the masks.
+            unsafe {
+                match decrypt {
+                    false => masked::<$vector, false>(keys, masks, run),
+                    true => masked::<$vector, true>(keys, masks, run),
+                }
+            }
+        }
     };
 }
-entries!(__m128i, "aes,pclmulqdq,sse2", ecb_128, xts_128, cbc_128, abreast_128);
-entries!(__m256i, "aes,vaes,vpclmulqdq,avx2", ecb_256, xts_256, cbc_256, abreast_256);
-entries!(__m512i, "aes,vaes,vpclmulqdq,avx512f,avx512bw", ecb_512, xts_512, cbc_512, abreast_512);
+entries!(__m128i, "aes,pclmulqdq,sse2", ecb_128, xts_128, cbc_128, abreast_128, masked_128);
+entries!(__m256i, "aes,vaes,vpclmulqdq,avx2", ecb_256, xts_256, cbc_256, abreast_256, masked_256);
+entries!(__m512i, "aes,vaes,vpclmulqdq,avx512f,avx512bw", ecb_512, xts_512, cbc_512, abreast_512, masked_512);
 
 /// Vectors in flight: a round takes 4 cycles, and most processors can start two per cycle.
 const IN_FLIGHT: usize = 8;
@@ -261,6 +309,83 @@ unsafe fn ecb_group<V: Vector, const N: usize, const DECRYPT: bool>(keys: &[[u8;
         rounds::<V, N, DECRYPT>(keys, &mut state);
         for (i, s) in state.iter().enumerate() {
             s.store(group.as_mut_ptr().add(16 * V::BLOCKS * i));
+        }
+    }
+}
+
+/// ECB between two additions of masks, of which a vector is made when it is needed, so that they cost no store.
+///
+/// # Safety
+/// `run` is whole blocks, each with a mask; the processor has the vector's instructions.
+#[inline(always)]
+unsafe fn masked<V: Vector, const DECRYPT: bool>(keys: &[[u8; 16]], masks: &Sums<'_>, mut run: &mut [u8]) {
+    let mut at = masks.first;
+    for group in masks.groups {
+        let now = run.split_off_mut(..run.len().min((Sums::GROUP - at) * 16)).expect("it is not longer");
+        // SAFETY: there are as many places from `at` on as blocks; the caller vouches for the instructions.
+        unsafe { masked_blocks::<V, DECRYPT>(keys, &group.to_ne_bytes(), &masks.places[at..], now) };
+        at = 0;
+    }
+}
+
+/// Blocks of one group.
+///
+/// # Safety
+/// There is a place for each block; the processor has the vector's instructions.
+#[inline(always)]
+unsafe fn masked_blocks<V: Vector, const DECRYPT: bool>(
+    keys: &[[u8; 16]],
+    group: &[u8; 16],
+    places: &[u128],
+    blocks: &mut [u8],
+) {
+    let size = 16 * V::BLOCKS;
+    // SAFETY: chunks are as long as the vectors they are read into, as are their masks; the caller vouches for the instructions.
+    unsafe {
+        let sum = V::key(group);
+        let mut places = places.as_ptr();
+        let mut many = blocks.chunks_exact_mut(size * IN_FLIGHT);
+        for blocks in &mut many {
+            masked_vectors::<V, IN_FLIGHT, DECRYPT>(keys, sum, places.cast(), blocks.as_mut_ptr());
+            places = places.add(V::BLOCKS * IN_FLIGHT);
+        }
+        let mut half = many.into_remainder().chunks_exact_mut(size * IN_FLIGHT / 2);
+        for blocks in &mut half {
+            masked_vectors::<V, { IN_FLIGHT / 2 }, DECRYPT>(keys, sum, places.cast(), blocks.as_mut_ptr());
+            places = places.add(V::BLOCKS * IN_FLIGHT / 2);
+        }
+        for vector in half.into_remainder().chunks_mut(size) {
+            let mut padded = [[0u8; 64]; 2];
+            let [mask, block] = padded.each_mut().map(|padded| &mut padded[..vector.len()]);
+            std::ptr::copy_nonoverlapping(places.cast(), mask.as_mut_ptr(), vector.len());
+            block.copy_from_slice(vector);
+            let [mask, block] = &mut padded;
+            masked_vectors::<V, 1, DECRYPT>(keys, sum, mask.as_ptr(), block.as_mut_ptr());
+            vector.copy_from_slice(&block[..vector.len()]);
+            places = places.add(vector.len() / 16);
+        }
+    }
+}
+
+/// # Safety
+/// `N` vectors can be read at `places`, and read and written at `blocks`; the processor has the vector's instructions.
+#[inline(always)]
+unsafe fn masked_vectors<V: Vector, const N: usize, const DECRYPT: bool>(
+    keys: &[[u8; 16]],
+    sum: V,
+    places: *const u8,
+    blocks: *mut u8,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mask = |i: usize| V::load(places.add(16 * V::BLOCKS * i)).xor(sum);
+        let mut state = [V::zero(); N];
+        for (i, s) in state.iter_mut().enumerate() {
+            *s = V::load(blocks.add(16 * V::BLOCKS * i)).xor(mask(i));
+        }
+        rounds::<V, N, DECRYPT>(keys, &mut state);
+        for (i, s) in state.iter().enumerate() {
+            s.xor(mask(i)).store(blocks.add(16 * V::BLOCKS * i));
         }
     }
 }
