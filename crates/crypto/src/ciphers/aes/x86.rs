@@ -181,7 +181,7 @@ impl BlockCipher for Aes {
 
 /// A vector of one or more blocks. Each method may only be called if the processor has the instructions that the
 /// implementation names, which the entry functions below ensure.
-trait Vector: Copy {
+pub(super) trait Vector: Copy {
     /// Blocks in a vector.
     const BLOCKS: usize;
     unsafe fn zero() -> Self;

@@ -4,11 +4,19 @@
 //! sector, its number (64 bits, little-endian) and its IV are authenticated.
 
 mod aegis;
+#[cfg(target_arch = "x86_64")]
+mod chacha;
 mod ciphers;
+#[cfg(target_arch = "x86_64")]
+mod poly1305;
 mod specification;
 
 use std::fmt;
 
+#[cfg(test)]
+pub(crate) use ciphers::BESIDE;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use ciphers::{Beside, NUMBER, Sectors};
 pub(crate) use ciphers::{Gcm, OneByOne};
 pub use specification::Specification;
 

@@ -6,8 +6,11 @@ use std::sync::Arc;
 use super::AuthenticatedCipher;
 use super::aegis;
 use super::ciphers::{
-    Aegis, ChaChaPoly, EncryptThenMac, Encryption, Gcm, HmacSha256, Numbering, OneHmac, Sealed, Sealer, Vector,
+    Aegis, ChaChaPoly, EncryptThenMac, Encryption, Gcm, HmacSha256, Numbering, OneHmac, Sealed, Sealer, Together,
+    Vector,
 };
+#[cfg(target_arch = "x86_64")]
+use crate::ciphers::aes::gcm::AesGcm;
 use crate::ciphers::{self, Acceleration, Cipher};
 use crate::dmcrypt::{Error, Sectors};
 use crate::hash::{self, Hash};
@@ -188,15 +191,22 @@ impl Specification {
                 }
             }
             Mode::Gcm { cipher, vector } => {
-                sealed(Gcm::new(cipher.with_key(key, with)), vector.with_key(cipher, key, with), sectors)
+                let vector = vector.with_key(cipher, key, with);
+                #[cfg(target_arch = "x86_64")]
+                if std::ptr::eq(*cipher, &ciphers::aes::AES)
+                    && let Some(gcm) = AesGcm::new(key, with)
+                {
+                    return sealed(Together(gcm), vector, sectors);
+                }
+                sealed(Gcm::new(cipher.with_key(key, with)), vector, sectors)
             }
             Mode::ChaChaPoly { vector } => {
                 let key = LockedBox::build(|to: &mut [u8; 32]| to.copy_from_slice(key));
-                sealed(ChaChaPoly { key }, vector.with_key(&ciphers::aes::AES, &[], with), sectors)
+                sealed(Together(ChaChaPoly { key }), vector.with_key(&ciphers::aes::AES, &[], with), sectors)
             }
             Mode::Aegis { vector } => {
                 let key = LockedBox::build(|to: &mut [u8; aegis::SIZE]| to.copy_from_slice(key));
-                sealed(Aegis { key }, vector.with_key(&ciphers::aes::AES, &[], with), sectors)
+                sealed(Together(Aegis { key }), vector.with_key(&ciphers::aes::AES, &[], with), sectors)
             }
         }
     }
