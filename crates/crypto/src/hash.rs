@@ -9,9 +9,9 @@ mod keccak;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod lanes;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod network;
+pub(crate) mod messages;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod sha256;
+pub(crate) mod network;
 #[cfg(target_arch = "x86_64")]
 mod sha512;
 #[cfg(target_arch = "x86_64")]
@@ -144,7 +144,7 @@ pub static SHA224: Hash = hash::<sha2::Sha224, Hmac<sha2::Sha224>>("SHA-224");
 /// SHA-256 (FIPS 180-4).
 pub static SHA256: Hash = Hash {
     #[cfg(target_arch = "x86_64")]
-    checksums: Some(sha256_checksums),
+    checksums: Some(checksums::<messages::Sha256>),
     ..hash::<sha2::Sha256, Hmac<sha2::Sha256>>("SHA-256")
 };
 /// SHA-384 (FIPS 180-4).
@@ -152,6 +152,8 @@ pub static SHA384: Hash = hash::<sha2::Sha384, Hmac<sha2::Sha384>>("SHA-384");
 /// SHA-512 (FIPS 180-4).
 pub static SHA512: Hash = Hash {
     pbkdf2_block: sha512_block,
+    #[cfg(target_arch = "x86_64")]
+    checksums: Some(checksums::<messages::Sha512>),
     ..side_by_side!("SHA-512", sha2::Sha512, Hmac<sha2::Sha512>, lanes::Sha512, even_alone: || false)
 };
 /// SHA-512/224 (FIPS 180-4), supported by cryptsetup's libraries.
@@ -256,9 +258,9 @@ fn streebog_block(p: &[u8], salt: &[u8], n: u32, index: u32, out: &mut [u8], go_
 }
 
 #[cfg(target_arch = "x86_64")]
-fn sha256_checksums(block: usize, data: &[u8], out: &mut [u8]) {
-    let whole = sha256::Messages { state: sha256::BEGIN, before: 0, head: 0, heads: &[], body: block, bodies: data };
-    sha256::digests(whole, out.as_chunks_mut().0);
+fn checksums<S: messages::Sha2>(block: usize, data: &[u8], out: &mut [u8]) {
+    let whole = messages::Messages::<S> { state: S::BEGIN, before: 0, head: 0, heads: &[], body: block, bodies: data };
+    messages::digests(whole, data.len() / block, out);
 }
 
 /// A hash for the table, with the HMAC that goes with it.
@@ -389,7 +391,8 @@ impl Hash {
         (self.digest)(parts, out);
     }
 
-    /// [`Hash::checksum`] of each block of `block` bytes of `data`, one after the other. SHA-256 takes several at a time.
+    /// [`Hash::checksum`] of each block of `block` bytes of `data`, one after the other. SHA-256 and SHA-512 take several at
+    /// a time.
     ///
     /// # Panics
     /// Unless `data` is whole blocks, and `out` has `size` bytes for each.

@@ -372,7 +372,7 @@ impl<'a, V: Product> Hash<'a, V> {
         self.group += 1;
         // SAFETY: the caller's promise.
         unsafe {
-            if self.group % Self::SUMMED > 0 {
+            if !self.group.is_multiple_of(Self::SUMMED) {
                 self.before = _mm_setzero_si128();
                 return;
             }

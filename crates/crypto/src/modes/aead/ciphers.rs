@@ -3,9 +3,12 @@
 use ::poly1305::{Block, Key, Poly1305};
 use chacha20::ChaCha20;
 use cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
-use digest::{FixedOutput, KeyInit, OutputSizeUser, Update};
+use digest::KeyInit;
+#[cfg(not(target_arch = "x86_64"))]
+use digest::{FixedOutput, OutputSizeUser, Update};
 use ghash::GHash;
 use ghash::universal_hash::UniversalHash;
+#[cfg(not(target_arch = "x86_64"))]
 use hmac::{EagerHash, Hmac};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
@@ -17,7 +20,7 @@ use crate::ciphers::BlockCipher;
 #[cfg(target_arch = "x86_64")]
 use crate::ciphers::aes::gcm::{self, AesGcm};
 #[cfg(target_arch = "x86_64")]
-use crate::hash::sha256;
+use crate::hash::messages::{self, Messages, Sha2};
 use crate::modes::xts::Layer;
 use crate::secret::{LockedBox, Resident, wipe_stack};
 
@@ -319,14 +322,17 @@ pub(super) trait Macs: Send + Sync {
 }
 
 /// HMAC, one after the other.
+#[cfg(not(target_arch = "x86_64"))]
 pub(super) struct OneHmac<D: EagerHash>(Resident<Hmac<D>>);
 
+#[cfg(not(target_arch = "x86_64"))]
 impl<D: EagerHash> OneHmac<D> {
     pub fn new(key: &[u8]) -> Self {
         Self(Resident::build(|| Hmac::<D>::new_from_slice(key).expect("HMAC takes keys of any length")))
     }
 }
 
+#[cfg(not(target_arch = "x86_64"))]
 impl<D: EagerHash> Macs for OneHmac<D>
 where
     Hmac<D>: Send + Sync,
@@ -345,38 +351,47 @@ where
     }
 }
 
-/// HMAC-SHA-256 of many sectors at once: the states after its two keys.
+/// HMAC-SHA-256 and HMAC-SHA-512 of many sectors at once: the states after their two keys.
 #[cfg(target_arch = "x86_64")]
-pub(super) struct HmacSha256(LockedBox<[sha256::State; 2]>);
+pub(super) struct ManyHmacs<S: Sha2>(LockedBox<[S::State; 2]>);
+
+#[cfg(target_arch = "x86_64")]
+pub(super) type HmacSha256 = ManyHmacs<messages::Sha256>;
+#[cfg(target_arch = "x86_64")]
+pub(super) type HmacSha512 = ManyHmacs<messages::Sha512>;
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) type HmacSha256 = OneHmac<sha2::Sha256>;
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) type HmacSha512 = OneHmac<sha2::Sha512>;
 
 #[cfg(target_arch = "x86_64")]
-impl HmacSha256 {
+impl<S: Sha2> ManyHmacs<S> {
     pub fn new(key: &[u8]) -> Self {
-        Self(LockedBox::build(|states| sha256::keyed(key, states)))
+        Self(LockedBox::build(|states| messages::keyed::<S>(key, states)))
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Macs for HmacSha256 {
+impl<S: Sha2> Macs for ManyHmacs<S>
+where
+    LockedBox<[S::State; 2]>: Send + Sync,
+{
     fn size(&self) -> usize {
-        32
+        S::BLOCK / 2
     }
 
     fn macs(&self, beside: &[Beside], size: usize, run: &[u8], macs: &mut [Tag]) {
         let [inner, outer] = *self.0;
-        let mut digests = [[0; 32]; BATCH];
-        let digests = &mut digests[..beside.len()];
+        let (mut digests, mut out) = ([0; BATCH * MAX_TAG], [0; BATCH * MAX_TAG]);
+        let [bodies, out] = [&mut digests, &mut out].map(|room| &mut room[..beside.len() * self.size()]);
         let heads = beside.as_flattened();
-        let sectors = sha256::Messages { state: inner, before: 64, head: BESIDE, heads, body: size, bodies: run };
-        sha256::digests(sectors, digests);
-        let mut out = [[0; 32]; BATCH];
-        let out = &mut out[..beside.len()];
-        let bodies = digests.as_flattened();
-        sha256::digests(sha256::Messages { state: outer, before: 64, head: 0, heads: &[], body: 32, bodies }, out);
-        macs.iter_mut().zip(out).for_each(|(mac, out)| mac[..32].copy_from_slice(out));
+        let sectors = Messages::<S> { state: inner, before: S::BLOCK, head: BESIDE, heads, body: size, bodies: run };
+        messages::digests(sectors, beside.len(), bodies);
+        let (body, heads) = (self.size(), &[][..]);
+        let digests = Messages::<S> { state: outer, before: S::BLOCK, head: 0, heads, body, bodies };
+        messages::digests(digests, beside.len(), out);
+        macs.iter_mut().zip(out.chunks(body)).for_each(|(mac, out)| mac[..body].copy_from_slice(out));
     }
 }
 

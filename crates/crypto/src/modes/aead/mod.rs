@@ -13,7 +13,7 @@ mod specification;
 
 use std::fmt;
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) use ciphers::BESIDE;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use ciphers::{Beside, NUMBER, Sectors};

@@ -6,6 +6,7 @@ use std::arch::x86_64::*;
 use std::array::from_fn;
 
 use super::ciphers::{Beside, NUMBER, TAG};
+use crate::transpose;
 
 /// Bytes of a key, of which the first half is the point r at which polynomials are evaluated, and the second is added.
 pub(super) const KEY: usize = 32;
@@ -231,9 +232,7 @@ unsafe fn evaluate<F: Field, const N: usize>(lanes: &[Lanes]) -> [[Value; LANES]
         });
         for at in (0..part).step_by(F::ROW * BLOCK) {
             let rows: [_; N] = from_fn(|i| F::read(&lanes[i].parts, at));
-            for block in 0..F::ROW {
-                sums = from_fn(|i| sums[i].absorb(&keys[i], rows[i][block]));
-            }
+            (0..F::ROW).for_each(|block| sums = from_fn(|i| sums[i].absorb(&keys[i], rows[i][block])));
         }
         if part == size {
             let lengths = [lengths(size) as u64, (lengths(size) >> 64) as u64].map(|word| F::splat(word));
@@ -306,21 +305,9 @@ impl Field for Eight {
     unsafe fn read(from: &[*const u8; LANES], at: usize) -> [[__m512i; 2]; ROW] {
         // SAFETY: see above.
         unsafe {
-            let line = |lane: usize| _mm512_loadu_si512(from[lane].add(at).cast());
-            // Of each two lanes, the low or the high words of all blocks.
-            let low: [__m512i; 4] = from_fn(|i| _mm512_unpacklo_epi64(line(2 * i), line(2 * i + 1)));
-            let high: [__m512i; 4] = from_fn(|i| _mm512_unpackhi_epi64(line(2 * i), line(2 * i + 1)));
-            let [low, high] = [low, high].map(|[a, b, c, d]| {
-                let even = (_mm512_shuffle_i64x2::<0x88>(a, b), _mm512_shuffle_i64x2::<0x88>(c, d));
-                let odd = (_mm512_shuffle_i64x2::<0xdd>(a, b), _mm512_shuffle_i64x2::<0xdd>(c, d));
-                [
-                    _mm512_shuffle_i64x2::<0x88>(even.0, even.1),
-                    _mm512_shuffle_i64x2::<0x88>(odd.0, odd.1),
-                    _mm512_shuffle_i64x2::<0xdd>(even.0, even.1),
-                    _mm512_shuffle_i64x2::<0xdd>(odd.0, odd.1),
-                ]
-            });
-            from_fn(|block| [low[block], high[block]])
+            let lines = from.map(|from| _mm512_loadu_si512(from.add(at).cast()));
+            let [a, b, c, d, e, f, g, h] = transpose::of_8_long(lines);
+            [[a, b], [c, d], [e, f], [g, h]]
         }
     }
     #[inline(always)]
@@ -421,13 +408,9 @@ impl Field for Four {
     unsafe fn read(from: &[*const u8; LANES], at: usize) -> [[__m256i; 2]; ROW] {
         // SAFETY: see above.
         unsafe {
-            let line = |lane: usize| _mm256_loadu_si256(from[lane].add(at).cast());
-            let (a, b, c, d) = (line(0), line(1), line(2), line(3));
-            let low = (_mm256_unpacklo_epi64(a, b), _mm256_unpacklo_epi64(c, d));
-            let high = (_mm256_unpackhi_epi64(a, b), _mm256_unpackhi_epi64(c, d));
-            let first = [low, high].map(|(a, b)| _mm256_permute2x128_si256::<0x20>(a, b));
-            let second = [low, high].map(|(a, b)| _mm256_permute2x128_si256::<0x31>(a, b));
-            [first, second, first, second]
+            let lines = from_fn(|lane| _mm256_loadu_si256(from[lane].add(at).cast()));
+            let [a, b, c, d] = transpose::of_4_long(lines);
+            [[a, b], [c, d], [a, b], [c, d]]
         }
     }
     #[inline(always)]

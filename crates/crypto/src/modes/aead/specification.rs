@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::AuthenticatedCipher;
 use super::aegis;
 use super::ciphers::{
-    Aegis, ChaChaPoly, EncryptThenMac, Encryption, Gcm, HmacSha256, Numbering, OneHmac, Sealed, Sealer, Together,
+    Aegis, ChaChaPoly, EncryptThenMac, Encryption, Gcm, HmacSha256, HmacSha512, Numbering, Sealed, Sealer, Together,
     Vector,
 };
 #[cfg(target_arch = "x86_64")]
@@ -183,11 +183,9 @@ impl Specification {
                     Mac::Sha256 => {
                         sealed(EncryptThenMac { encryption, mac: HmacSha256::new(mac_key) }, vector, sectors)
                     }
-                    Mac::Sha512 => sealed(
-                        EncryptThenMac { encryption, mac: OneHmac::<sha2::Sha512>::new(mac_key) },
-                        vector,
-                        sectors,
-                    ),
+                    Mac::Sha512 => {
+                        sealed(EncryptThenMac { encryption, mac: HmacSha512::new(mac_key) }, vector, sectors)
+                    }
                 }
             }
             Mode::Gcm { cipher, vector } => {
@@ -414,15 +412,17 @@ mod tests {
     #[test]
     fn hmacs_are_those_of_the_crate() {
         let (sectors, mut random) = (Sectors::default(), claviger_testkit::random::Random::new(2));
-        let specification = Specification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
-        let key = random.bytes(96);
-        let cipher = specification.with_key(&key, sectors, Acceleration::On).expect("the key fits");
-        let (mut run, mut tags) = (random.bytes(40 * 512), vec![0; 40 * 32]);
-        cipher.encrypt(7, &mut run, &mut tags);
-        for (number, (sector, tag)) in (7u64..).zip(run.chunks(512).zip(tags.chunks(32))) {
-            let (mut mac, number) = ([0; 32], number.to_le_bytes());
-            hash::SHA256.hmac(&key[64..], &[&number, &number, &[0; 8], sector], &mut mac);
-            assert_eq!(mac, tag, "sector {number:?}");
+        for (integrity, hash) in [("hmac(sha256)", &hash::SHA256), ("hmac(sha512)", &hash::SHA512)] {
+            let specification = Specification::parse("aes-xts-plain64", integrity).expect("it is known");
+            let key = random.bytes(64 + hash.size);
+            let cipher = specification.with_key(&key, sectors, Acceleration::On).expect("the key fits");
+            let (mut run, mut tags) = (random.bytes(40 * 512), vec![0; 40 * hash.size]);
+            cipher.encrypt(7, &mut run, &mut tags);
+            for (number, (sector, tag)) in (7u64..).zip(run.chunks(512).zip(tags.chunks(hash.size))) {
+                let (mut mac, number) = (vec![0; hash.size], number.to_le_bytes());
+                hash.hmac(&key[64..], &[&number, &number, &[0; 8], sector], &mut mac);
+                assert_eq!(mac, tag, "sector {number:?}");
+            }
         }
     }
 }
