@@ -14,7 +14,7 @@ pub static CAMELLIA: Cipher = Cipher {
     key_sizes: &[16, 24, 32],
     kernels: &[
         #[cfg(target_arch = "x86_64")]
-        super::camellia::GFNI512,
+        super::camellia::VBMI,
         #[cfg(target_arch = "x86_64")]
         super::camellia::GFNI256,
         #[cfg(target_arch = "x86_64")]

@@ -121,12 +121,15 @@ fn ecb_of_old_ciphers_equals_the_crates() {
 /// Longer than what a kernel takes at a time: 512 blocks of 8 bytes.
 const LONG: usize = 9 << 10;
 
+/// Blocks, and whether to encrypt them.
+type InPlace = Box<dyn Fn(&mut [u8], bool)>;
+
 /// Ciphers without a slow reference, under two keys of each of their sizes, and the crates' in place.
-fn old_ciphers() -> impl Iterator<Item = (&'static Cipher, Vec<u8>, Box<dyn Fn(&mut [u8], bool)>)> {
+fn old_ciphers() -> impl Iterator<Item = (&'static Cipher, Vec<u8>, InPlace)> {
     [&legacy::TRIPLE_DES, &legacy::WINDOWS_DESX, &legacy::CAST6].into_iter().flat_map(|cipher| {
         cipher.key_sizes.repeat(2).into_iter().enumerate().map(move |(seed, size)| {
             let key = Random::new(seed as u64).bytes(size);
-            let theirs: Box<dyn Fn(&mut [u8], bool)> = match cipher.name {
+            let theirs: InPlace = match cipher.name {
                 "Triple DES" => of_crate::<des::TdesEde3>(&key),
                 "DESX (Windows)" => windows_desx(&key),
                 "CAST6" => of_crate::<cast6::Cast6>(&key),
@@ -137,7 +140,7 @@ fn old_ciphers() -> impl Iterator<Item = (&'static Cipher, Vec<u8>, Box<dyn Fn(&
     })
 }
 
-fn of_crate<C>(key: &[u8]) -> Box<dyn Fn(&mut [u8], bool)>
+fn of_crate<C>(key: &[u8]) -> InPlace
 where
     C: KeyInit + BlockCipherEncrypt + BlockCipherDecrypt + 'static,
 {
@@ -149,7 +152,7 @@ where
 }
 
 /// DES runs backwards, between the two whitenings.
-fn windows_desx(key: &[u8]) -> Box<dyn Fn(&mut [u8], bool)> {
+fn windows_desx(key: &[u8]) -> InPlace {
     let (des, whitening) = (of_crate::<des::Des>(&key[..8]), key[8..].to_vec());
     Box::new(move |blocks, encrypt| {
         let add = |blocks: &mut [u8], with: &[u8]| {

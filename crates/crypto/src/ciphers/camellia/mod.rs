@@ -14,7 +14,7 @@ use super::wide::block_cipher;
 use crate::secret::LockedBox;
 use crate::tweak::Masks;
 
-pub(super) use self::x86::{AESNI, GFNI256, GFNI512, VAES256};
+pub(super) use self::x86::{AESNI, GFNI256, VAES256, VBMI};
 
 /// A vector with a byte of each of as many blocks.
 trait Bytes: Copy {
@@ -45,6 +45,19 @@ trait Bytes: Copy {
     fn substitute<const BACK: bool>(x: Half<Self>) -> Half<Self>;
     /// See there.
     fn moved<const BACK: bool>(self) -> Self;
+
+    /// The function P, whose result is added to `to`. Each half's bytes are added to the other's, three times, each time in another
+    /// order: those are the fewest additions.
+    #[inline(always)]
+    fn mix([mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h]: Half<Self>, to: &mut Half<Self>) {
+        (a, b, c, d) = (a.xor(f), b.xor(g), c.xor(h), d.xor(e));
+        (e, f, g, h) = (e.xor(c), f.xor(d), g.xor(a), h.xor(b));
+        (a, b, c, d) = (a.xor(h), b.xor(e), c.xor(f), d.xor(g));
+        (e, f, g, h) = (e.xor(d), f.xor(a), g.xor(b), h.xor(c));
+        for (to, sum) in to.iter_mut().zip([e, f, g, h, a, b, c, d]) {
+            *to = to.xor(sum);
+        }
+    }
 }
 
 /// One byte of each half of a block in a vector.
@@ -146,15 +159,7 @@ fn transpose<V: Bytes>(mut x: [V; 16]) -> [V; 16] {
 fn round<V: Bytes, const BACK: bool>(x: &Half<V>, key: &Subkey, to: &mut Half<V>) {
     let mut t = *x;
     add(&mut t, key);
-    let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = V::substitute::<BACK>(t);
-    // P: each half's bytes are added to the other's, three times, each time in another order.
-    (a, b, c, d) = (a.xor(f), b.xor(g), c.xor(h), d.xor(e));
-    (e, f, g, h) = (e.xor(c), f.xor(d), g.xor(a), h.xor(b));
-    (a, b, c, d) = (a.xor(h), b.xor(e), c.xor(f), d.xor(g));
-    (e, f, g, h) = (e.xor(d), f.xor(a), g.xor(b), h.xor(c));
-    for (to, sum) in to.iter_mut().zip([e, f, g, h, a, b, c, d]) {
-        *to = to.xor(sum);
-    }
+    V::mix(V::substitute::<BACK>(t), to);
 }
 
 /// FL (section 2.4.2): of a half's words, each four bytes from the highest on, first the lower is changed, then the higher.

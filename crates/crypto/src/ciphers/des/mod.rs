@@ -124,17 +124,19 @@ impl Des {
         if at_once < self.width.worth {
             return then(&few);
         }
-        // SAFETY: as above.
-        let sliced = unsafe { (self.width.expand)(&self.keys(), decrypt) };
-        then(&|blocks: &mut [u8]| {
-            let rest = blocks.len() / 8 % self.width.blocks;
-            let alone = if rest < self.width.worth { 8 * rest } else { 0 };
-            let (together, alone) = blocks.split_at_mut(blocks.len() - alone);
+        {
+            // It is wiped where it is.
             // SAFETY: as above.
-            unsafe { (self.width.sliced)(&sliced, together) };
-            few(alone);
-        });
-        drop(sliced);
+            let sliced = unsafe { (self.width.expand)(&self.keys(), decrypt) };
+            then(&|blocks: &mut [u8]| {
+                let rest = blocks.len() / 8 % self.width.blocks;
+                let alone = if rest < self.width.worth { 8 * rest } else { 0 };
+                let (together, alone) = blocks.split_at_mut(blocks.len() - alone);
+                // SAFETY: as above.
+                unsafe { (self.width.sliced)(&sliced, together) };
+                few(alone);
+            });
+        }
         // The vectors of a group take more of the stack than what is wiped after a sector.
         wipe_after_sectors();
     }
