@@ -108,7 +108,7 @@ const CONSTANTS: [u64; 24] = {
     while i < 24 * 7 {
         constants[i / 7] |= ((register & 1) as u64) << ((1 << (i % 7)) - 1);
         let carry = register >> 7;
-        register = register << 1 ^ carry * 0x71;
+        register = (register << 1) ^ (carry * 0x71);
         i += 1;
     }
     constants

@@ -779,8 +779,8 @@ unsafe fn xts_group<V: Vector, const DECRYPT: bool>(
     unsafe {
         let mut state = [V::zero(); IN_FLIGHT];
         let key = V::key(whitening);
-        for i in 0..IN_FLIGHT {
-            state[i] = V::load(place(i)).xor(key).xor(tweaks.now.add(i).read());
+        for (i, s) in state.iter_mut().enumerate() {
+            *s = V::load(place(i)).xor(key).xor(tweaks.now.add(i).read());
         }
         for_each!(I in [0 1 2 3 4 5 6 7] {
             let key = V::key(&first[I]);
@@ -794,8 +794,8 @@ unsafe fn xts_group<V: Vector, const DECRYPT: bool>(
             state.iter_mut().for_each(|s| *s = s.round::<DECRYPT>(key));
         }
         let key = V::key(last);
-        for i in 0..IN_FLIGHT {
-            state[i].last::<DECRYPT>(key).xor(tweaks.now.add(i).read()).store(place(i));
+        for (i, s) in state.iter().enumerate() {
+            s.last::<DECRYPT>(key).xor(tweaks.now.add(i).read()).store(place(i));
         }
         std::mem::swap(&mut tweaks.now, &mut tweaks.next);
     }
