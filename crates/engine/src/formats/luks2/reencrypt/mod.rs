@@ -41,6 +41,7 @@ use crate::credential::{Credential, Unlock};
 use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::data_elsewhere;
+use crate::memory;
 use crate::store::Store;
 use crate::volume::Layout;
 use keys::Ciphers;
@@ -55,8 +56,11 @@ pub use state::{Direction, Mode, Resilience, State};
 /// The largest zone, in bytes (cryptsetup's luks2.h, `LUKS2_REENCRYPT_MAX_HOTZONE_LENGTH`).
 pub const MAX_ZONE: u64 = 1 << 30;
 
-/// As large as a zone is if nobody says: what a crash can cost in the resilience mode `none`, and what is held in memory twice.
+/// As large as a zone is if nobody says, in bytes: what a crash can cost in the resilience mode `none`.
 const ZONE: u64 = 32 << 20;
+
+/// The same where something protects it, and the machine has memory for two of them many times over: each zone takes four flushes.
+const LARGE_ZONE: u64 = 128 << 20;
 
 /// Bytes that are overwritten with random ones at a time.
 const WIPED: u64 = 1 << 20;
@@ -124,7 +128,7 @@ impl<'a> Reencryption<'a> {
             let what = format!("the volume's {} bytes are no whole number of blocks of {alignment} bytes", state.size);
             return Err(Error::misuse(what).hint("Cut or enlarge the file to whole blocks. Nothing was changed."));
         }
-        let zone = zone.unwrap_or(ZONE);
+        let zone = zone.unwrap_or_else(|| usual_zone(&state));
         if zone < alignment || zone > MAX_ZONE || !zone.is_multiple_of(alignment) {
             let what = format!("a zone has {alignment} bytes or a multiple of them, up to {MAX_ZONE}, not {zone}");
             return Err(Error::misuse(what));
@@ -468,6 +472,12 @@ pub(crate) fn fuzz_metadata(json: &[u8]) {
         assert!(zone.start < zone.end && zone.end <= state.size, "{zone:?} of {}", state.size);
         state.put(&mut metadata.clone(), &state.done_with(&zone), None);
     }
+}
+
+/// How large a zone is if nobody says.
+fn usual_zone(state: &State) -> u64 {
+    let protected = !matches!(state.resilience, Resilience::None);
+    if protected && memory::available() / 32 >= LARGE_ZONE { LARGE_ZONE } else { ZONE }
 }
 
 fn next_zone(state: &State, most: u64) -> Option<Range<u64>> {
