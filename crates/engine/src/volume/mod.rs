@@ -44,16 +44,23 @@ pub struct Volume {
     pool: Option<Arc<Pool>>,
     /// Requests in flight: only a lone one is split over threads.
     in_flight: Shards<AtomicUsize>,
-    /// Held alone during the read-modify-write of a sector, and shared by everything else: a whole-sector
+    /// Held alone during the read-modify-write of a sector without a tag, and shared by everything else: a whole-sector
     /// write in between would be undone, and a read could see half of the change, which in CBC garbles the neighbouring
     /// bytes.
     partial: SharedLock,
-    /// What writes what areas of tagged sectors collect; from the first write to one on, and nothing if there can be no thread.
-    late: OnceLock<Option<Late>>,
-    /// The flushes of volumes with such areas: each writes a whole section of the journal.
-    flushing: Flushing,
+    /// Where there are areas of tagged sectors.
+    collecting: Option<Box<Collecting>>,
     protection: Protection,
     sector_size: u64,
+}
+
+/// What it takes that areas of tagged sectors collect what is written.
+#[derive(Default)]
+struct Collecting {
+    /// Writes what they have collected; from the first write to one on, and nothing if there can be no thread.
+    late: OnceLock<Option<Late>>,
+    /// Each flush writes a whole section of the journal.
+    flushing: Flushing,
 }
 
 /// Guards the layout's protected ranges.
@@ -69,17 +76,19 @@ struct Protection {
 impl Volume {
     /// The volume that `layout` describes on `store`.
     pub fn new(store: Arc<dyn Store>, layout: Layout) -> Self {
-        Self {
+        let mut volume = Self {
             store,
             sector_size: layout.sector_size(),
             layout: layout.without_kernel(),
             pool: None,
             in_flight: Shards::default(),
             partial: SharedLock::default(),
-            late: OnceLock::new(),
-            flushing: Flushing::default(),
+            collecting: None,
             protection: Protection::default(),
-        }
+        };
+        let tagged = volume.areas().next().is_some();
+        volume.collecting = tagged.then(Box::default);
+        volume
     }
 
     /// Splits large requests over the threads of `pool`.
@@ -226,17 +235,18 @@ impl Volume {
     }
 
     fn write_tagged(&self, tagged: &Authenticated<'_>, into: u64, data: &mut [u8]) -> io::Result<()> {
-        tagged.write(into, data)?;
+        // What fails may have been collected in part.
+        let written = tagged.write(into, data);
         let start = || {
             let areas = self.areas().map(|(area, base)| (Arc::clone(area), base)).collect();
             Late::start(Arc::clone(&self.store), areas).ok()
         };
-        match self.late.get_or_init(start) {
+        match self.collecting.as_ref().and_then(|collecting| collecting.late.get_or_init(start).as_ref()) {
             Some(late) => {
                 late.collected();
-                Ok(())
+                written
             }
-            None => tagged.area.commit(tagged.store, tagged.base),
+            None => written.and(tagged.area.commit(tagged.store, tagged.base)),
         }
     }
 
@@ -328,10 +338,8 @@ impl Store for Volume {
     }
 
     fn flush(&self) -> io::Result<()> {
-        if self.areas().next().is_none() {
-            return self.store.flush();
-        }
-        self.flushing.flush(|| {
+        let Some(collecting) = &self.collecting else { return self.store.flush() };
+        collecting.flushing.flush(|| {
             self.areas().try_for_each(|(area, base)| area.commit(&*self.store, base))?;
             self.store.flush().inspect_err(|e| self.areas().for_each(|(area, _)| area.flushing_failed(e)))
         })
@@ -367,7 +375,7 @@ impl Drop for Volume {
     /// Moves what is only in a journal to its place. If that fails, nothing is lost: the journal is as durable as the
     /// last flush said (whoever serves a volume flushes at the end and reports the result), and the next open reads it.
     fn drop(&mut self) {
-        drop(self.late.take());
+        drop(self.collecting.take());
         for (area, base) in self.areas() {
             let _ = area.settle(&*self.store, base);
         }
