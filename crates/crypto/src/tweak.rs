@@ -44,7 +44,7 @@ impl<'a> Masks<'a> {
     }
 }
 
-/// Masks that are each a sum of one for its group of [`Sums::GROUP`] blocks and one for its place there, as LRW's are. They are in memory
+/// Masks that are each a sum of one for its group of `Sums::GROUP` blocks and one for its place there, as LRW's are. They are in memory
 /// order; of a cipher with blocks of 8 bytes the first 8 bytes of each count.
 #[derive(Clone, Copy)]
 pub struct Sums<'a> {

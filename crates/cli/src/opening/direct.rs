@@ -15,7 +15,7 @@ use crate::terminal::output;
 pub struct DirectArgs {
     /// Whether data go past the system's page cache, so that they are not in memory twice [default: yes for block devices and
     /// for reencryption]
-    #[arg(long, value_name = "yes|no", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new())]
+    #[arg(long, value_name = "yes|no", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     direct: Option<bool>,
 }
 

@@ -293,21 +293,9 @@ impl<'s> Connection<'s, '_> {
             return self.answer(request, Err(error));
         }
         let desk = self.desk();
-        let mut written = if self.helpers.worthwhile() && len <= CHUNK {
-            self.outbox.send(self.socket)?;
-            let mut job = Job { request: *request, payload: Aligned::new(len) };
-            let early = self.inbox.take_some(len);
-            let (first, rest) = job.payload.split_at_mut(early.len());
-            first.copy_from_slice(early);
-            self.socket.receive(rest)?;
-            if self.others_could_help()? {
-                match self.hand_over(job) {
-                    Ok(()) => return Ok(()),
-                    Err(back) => job = back,
-                }
-            }
-            desk.write(offset, &mut job.payload)
-        } else if let Some(data) = self.inbox.take(len) {
+        // What may be handed over is taken out of the inbox, where others could then be received.
+        let slow = self.helpers.worthwhile() && len <= CHUNK;
+        let mut written = if !slow && let Some(data) = self.inbox.take(len) {
             desk.write(offset, data)
         } else {
             self.outbox.send(self.socket)?;
@@ -316,7 +304,14 @@ impl<'s> Connection<'s, '_> {
             let (first, rest) = data.split_at_mut(early.len());
             first.copy_from_slice(early);
             receive(self.socket, rest, &mut self.spinner, self.shared)?;
-            desk.write(offset, data)
+            if slow && self.others_could_help()? {
+                let mut payload = Aligned::new(len);
+                payload.copy_from_slice(&self.payload.0[..len]);
+                if self.hand_over(Job { request: *request, payload }).is_ok() {
+                    return Ok(());
+                }
+            }
+            desk.write(offset, &mut self.payload.0[..len])
         };
         if flags & flag::FUA != 0 && written.is_ok() {
             self.outbox.send(self.socket)?;
