@@ -34,7 +34,7 @@ pub(crate) const NUMBER: usize = 8;
 pub(crate) const BESIDE: usize = NUMBER + MAX_IV;
 
 /// Sectors that are processed together: two of the widest vectors for a MAC, and enough for a cipher.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 
 /// How sectors are numbered and where their IVs come from.
 pub(super) struct Numbering {

@@ -4,6 +4,7 @@
 //! sector, its number (64 bits, little-endian) and its IV are authenticated.
 
 mod aegis;
+mod ccm;
 #[cfg(target_arch = "x86_64")]
 mod chacha;
 mod ciphers;
