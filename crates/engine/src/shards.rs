@@ -10,16 +10,20 @@ static COUNT: LazyLock<usize> =
 
 /// Several of what is one thing to others. Each thread changes its own, as far as there are enough; who wants to know how it is looks at
 /// all.
-pub(crate) struct Shards<T>(Box<[Apart<T>]>);
+pub(crate) enum Shards<T> {
+    /// What so little is done with that it is not worth the memory.
+    One(T),
+    Each(Box<[Apart<T>]>),
+}
 
 /// Processors fetch cache lines in pairs.
 #[repr(align(128))]
 #[derive(Default)]
-struct Apart<T>(T);
+pub(crate) struct Apart<T>(T);
 
 impl<T: Default> Default for Shards<T> {
     fn default() -> Self {
-        Self((0..*COUNT).map(|_| Apart::default()).collect())
+        Self::Each((0..*COUNT).map(|_| Apart::default()).collect())
     }
 }
 
@@ -30,11 +34,18 @@ impl<T> Shards<T> {
         thread_local! {
             static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
         }
-        &self.0[NUMBER.with(|number| number % self.0.len())].0
+        match self {
+            Self::One(one) => one,
+            Self::Each(all) => &all[NUMBER.with(|number| number % all.len())].0,
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.0.iter().map(|shard| &shard.0)
+        let (one, all) = match self {
+            Self::One(one) => (Some(one), &[][..]),
+            Self::Each(all) => (None, &**all),
+        };
+        one.into_iter().chain(all.iter().map(|shard| &shard.0))
     }
 }
 
@@ -43,6 +54,11 @@ impl<T> Shards<T> {
 pub(crate) struct SharedLock(Shards<RwLock<()>>);
 
 impl SharedLock {
+    /// For what few threads use.
+    pub(crate) fn small() -> Self {
+        Self(Shards::One(RwLock::default()))
+    }
+
     /// Shares it. A thread that has it must not ask for it again.
     pub(crate) fn share(&self) -> RwLockReadGuard<'_, ()> {
         self.0.mine().read().unwrap_or_else(PoisonError::into_inner)
@@ -61,10 +77,14 @@ mod tests {
 
     #[test]
     fn whoever_is_alone_is_alone() {
-        let (lock, value) = (SharedLock::default(), [AtomicUsize::new(0), AtomicUsize::new(0)]);
+        [SharedLock::default(), SharedLock::small()].iter().for_each(alone);
+    }
+
+    fn alone(lock: &SharedLock) {
+        let value = [AtomicUsize::new(0), AtomicUsize::new(0)];
         thread::scope(|scope| {
             for number in 0..6 {
-                let (lock, value) = (&lock, &value);
+                let value = &value;
                 scope.spawn(move || {
                     for _ in 0..2000 {
                         if number < 2 {

@@ -64,7 +64,6 @@ struct Collecting {
 }
 
 /// Guards the layout's protected ranges.
-#[derive(Default)]
 struct Protection {
     /// Whether a write was refused because of them.
     prevented: AtomicBool,
@@ -76,15 +75,30 @@ struct Protection {
 impl Volume {
     /// The volume that `layout` describes on `store`.
     pub fn new(store: Arc<dyn Store>, layout: Layout) -> Self {
+        Self::with_locks(store, layout, Shards::default(), [SharedLock::default(), SharedLock::default()])
+    }
+
+    /// The same in less memory, of which there may be as many as open files.
+    pub(crate) fn of_file(store: Arc<dyn Store>, layout: Layout) -> Self {
+        let in_flight = Shards::One(AtomicUsize::new(0));
+        Self::with_locks(store, layout, in_flight, [SharedLock::small(), SharedLock::small()])
+    }
+
+    fn with_locks(
+        store: Arc<dyn Store>,
+        layout: Layout,
+        in_flight: Shards<AtomicUsize>,
+        [partial, writing]: [SharedLock; 2],
+    ) -> Self {
         let mut volume = Self {
             store,
             sector_size: layout.sector_size(),
             layout: layout.without_kernel(),
             pool: None,
-            in_flight: Shards::default(),
-            partial: SharedLock::default(),
+            in_flight,
+            partial,
             collecting: None,
-            protection: Protection::default(),
+            protection: Protection { prevented: AtomicBool::new(false), writing },
         };
         let tagged = volume.areas().next().is_some();
         volume.collecting = tagged.then(Box::default);

@@ -76,6 +76,17 @@ fn who_has_nothing_to_do_sleeps() {
     nbd.stop();
 }
 
+/// What is resident once all is answered: threads that helped while the machine was busy have ended by then, and buffers are given back.
+fn at_rest(clients: &mut [Client], server: &Apart, buffer: &mut [u8]) -> u64 {
+    for client in clients {
+        while client.in_flight() > 0 {
+            client.complete(buffer).expect("an answer").result.expect("done");
+        }
+    }
+    thread::sleep(Duration::from_secs(3));
+    resident(server.child.id())
+}
+
 /// Ten million are asked for by hand: `REQUESTS=10000000 cargo test -p claviger-serve --test it memory_does_not_grow`.
 #[test]
 fn memory_does_not_grow_with_requests() {
@@ -93,7 +104,7 @@ fn memory_does_not_grow_with_requests() {
     let mut after_first = 0;
     for number in 0..all {
         if number == FIRST {
-            after_first = resident(server.child.id());
+            after_first = at_rest(&mut clients, &server, &mut buffer);
         }
         let client = &mut clients[number as usize % 2];
         // Most are small and whole sectors; some are neither.
@@ -114,9 +125,11 @@ fn memory_does_not_grow_with_requests() {
             client.flush().expect("durable");
         }
     }
-    let at_end = resident(server.child.id());
+    let at_end = at_rest(&mut clients, &server, &mut buffer);
     eprintln!("{after_first} bytes after {FIRST} requests, {at_end} after {all}");
-    assert!(at_end <= after_first + (64 << 10), "{after_first} bytes after {FIRST} requests, {at_end} after {all}");
+    // The allocator keeps a part of what threads had that came and went. Two bytes kept of each request would be more than this.
+    const SLACK: u64 = 512 << 10;
+    assert!(at_end <= after_first + SLACK, "{after_first} bytes after {FIRST} requests, {at_end} after {all}");
     drop(clients);
     server.stop();
 }
