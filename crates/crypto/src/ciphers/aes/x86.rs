@@ -17,6 +17,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::hint::black_box;
+use std::mem::MaybeUninit;
 
 use super::schedule::Schedule;
 use crate::chain::assert_chains;
@@ -192,6 +193,7 @@ pub(super) trait Vector: Copy {
     /// The round key in every block.
     unsafe fn key(key: &[u8; 16]) -> Self;
     unsafe fn xor(self, other: Self) -> Self;
+    unsafe fn xor3(self, second: Self, third: Self) -> Self;
     unsafe fn round<const DECRYPT: bool>(self, key: Self) -> Self;
     unsafe fn last<const DECRYPT: bool>(self, key: Self) -> Self;
     /// Tweaks of a sector's vector `number` (0..8), from that of its first block.
@@ -200,9 +202,8 @@ pub(super) trait Vector: Copy {
     unsafe fn eight_blocks_on(self) -> Self;
     /// Tweaks of 8 vectors after: every block times x^8, x^16 or x^32.
     unsafe fn eight_vectors_on(self) -> Self;
-    /// Transposes 8 vectors, each with one block of every sector in block order, into the blocks of the first sector,
-    /// then those of the second …
-    unsafe fn by_sector(by_block: [Self; 8]) -> [Self; 8];
+    /// Transposes a square of blocks: reads as many vectors as each has blocks, which are so many bytes apart, and writes them.
+    unsafe fn turn(from: *const u8, apart: usize, to: *mut u8, to_apart: usize);
 }
 
 /// The instructions for each width, and the functions that enter the kernel with them.
@@ -447,12 +448,13 @@ unsafe fn cbc_encrypt_abreast<V: Vector>(keys: &[[u8; 16]], mut ivs: &[[u8; 16]]
     let mut run = run.as_mut_ptr();
     // SAFETY: the caller's promise; as many chains are taken as there are vectors for.
     unsafe {
-        if V::BLOCKS > 1 && sector.is_multiple_of(16 * V::BLOCKS) {
-            while let Some((some, rest)) = ivs.split_at_checked(V::BLOCKS * IN_FLIGHT) {
-                cbc_lanes::<V, IN_FLIGHT>(keys, some, sector, run);
-                (ivs, run) = (rest, run.wrapping_add(V::BLOCKS * IN_FLIGHT * sector));
+        if V::BLOCKS > 1 && sector > 0 && sector.is_multiple_of(16 * ROWS) {
+            let (many, few) = ivs.split_at(ivs.len() / (V::BLOCKS * IN_FLIGHT) * (V::BLOCKS * IN_FLIGHT));
+            if !many.is_empty() {
+                cbc_lanes::<V, IN_FLIGHT>(keys, many, sector, run);
             }
-            while let Some((some, rest)) = ivs.split_at_checked(V::BLOCKS * IN_FLIGHT / 2) {
+            (ivs, run) = (few, run.wrapping_add(many.len() * sector));
+            if let Some((some, rest)) = ivs.split_at_checked(V::BLOCKS * IN_FLIGHT / 2) {
                 cbc_lanes::<V, { IN_FLIGHT / 2 }>(keys, some, sector, run);
                 (ivs, run) = (rest, run.wrapping_add(V::BLOCKS * IN_FLIGHT / 2 * sector));
             }
@@ -497,66 +499,98 @@ unsafe fn cbc_few<const N: usize>(keys: &[[u8; 16]], ivs: &[[u8; 16]], sector: u
     }
 }
 
-/// `N` vectors of chains. So many blocks of each as a vector has are a step: they are read, and transposed into rows of one block
-/// of each chain, of which each waits for the one before it. Reading and transposing the next step, and the same for writing the
-/// one before, are done between the rounds of this one.
+/// Blocks of a chain in a step of CBC.
+const ROWS: usize = 8;
+
+/// Many chains, `N` vectors of them at a time. A step is 8 blocks of each: they are read, and turned into rows of one block of each chain,
+/// of which each waits for the one before it. Writing the step before and reading the next, which may be that of other chains, are
+/// done between the rounds of this one. What is added before the first round of a block is added by the last round of the one before,
+/// so that a chain waits for nothing but AES. A step takes two lines of the cache from each chain at once: sectors of 4096 bytes have all
+/// of theirs in one set of the first-level cache, which holds fewer, so that none stays there for a second time.
 ///
 /// # Safety
-/// There are `N * V::BLOCKS` IVs, and at `run` as many chains of `sector` bytes, a multiple of the vector, of more than one
-/// block; `N` is 8 or 4. The processor has the vector's instructions.
+/// `ivs` are a multiple of `N * V::BLOCKS` and not none, and at `run` are as many chains of `sector` bytes, a multiple of a step and not 0;
+/// `N` is 4 or 8. The processor has the vector's instructions.
 #[inline(always)]
 unsafe fn cbc_lanes<V: Vector, const N: usize>(keys: &[[u8; 16]], ivs: &[[u8; 16]], sector: usize, run: *mut u8) {
-    debug_assert!(ivs.len() == N * V::BLOCKS && matches!(N, 4 | 8) && V::BLOCKS > 1);
-    let (groups, steps) = (N * V::BLOCKS / 8, sector / (16 * V::BLOCKS));
+    let (size, chains) = (16 * ROWS, N * V::BLOCKS);
+    let [whitening, middle @ .., last] = keys else { unreachable!("at least 11 round keys") };
+    let (first, middle) = middle.split_first_chunk::<8>().expect("at least 9 rounds");
     // SAFETY: the caller's promise: each chain has all steps.
     unsafe {
-        let step_of = |step: usize| run.wrapping_add(step * 16 * V::BLOCKS);
-        let mut last = [V::zero(); N];
-        for (i, last) in last.iter_mut().enumerate() {
-            *last = V::load(ivs.as_ptr().add(V::BLOCKS * i).cast());
+        // What is being encrypted; what was, and then what comes next.
+        let mut room = MaybeUninit::<[[[V; N]; ROWS]; 2]>::uninit();
+        let mut now = black_box(room.as_mut_ptr()).cast::<[V; N]>();
+        let mut other = now.add(ROWS);
+        for i in 0..N {
+            read_rows(run, sector, i, now);
         }
-        // What comes next, what is being encrypted, what was.
-        let mut places = [[[V::zero(); N]; 4]; 3];
-        let [mut next, mut now, mut done] = places.each_mut();
-        if steps > 0 {
-            (0..groups).for_each(|group| read_rows(step_of(0), sector, group, next));
+        let mut state = [V::zero(); N];
+        for (i, s) in state.iter_mut().enumerate() {
+            *s = V::load(ivs.as_ptr().add(V::BLOCKS * i).cast()).xor3(V::key(whitening), (*now)[i]);
         }
-        for step in 0..steps {
-            std::mem::swap(&mut now, &mut next);
-            for (row, blocks) in now[..V::BLOCKS].iter_mut().enumerate() {
-                for (last, block) in last.iter_mut().zip(*blocks) {
-                    *last = last.xor(block);
+        let (mut before, mut at) = (std::ptr::null_mut::<u8>(), run);
+        let mut rest = ivs;
+        while !rest.is_empty() {
+            rest = &rest[chains..];
+            for left in (0..sector / size).rev() {
+                let next = at.wrapping_add(if left > 0 { size } else { size + (chains - 1) * sector });
+                for row in 0..ROWS {
+                    let (i, due) = (row * N / ROWS, (row * N).is_multiple_of(ROWS));
+                    for_each!(I in [0 1 2 3 4 5 6 7] {
+                        let key = V::key(&first[I]);
+                        state.iter_mut().for_each(|s| *s = s.round::<false>(key));
+                        if I == 1 && due && !before.is_null() {
+                            write_rows(before, sector, i, other);
+                        }
+                        if I == 4 && due && (left > 0 || !rest.is_empty()) {
+                            read_rows(next, sector, i, other);
+                        }
+                    });
+                    for key in middle {
+                        let key = V::key(key);
+                        state.iter_mut().for_each(|s| *s = s.round::<false>(key));
+                    }
+                    let (key, last) = (V::key(whitening), V::key(last));
+                    let blocks = &mut *now.add(row);
+                    if row + 1 < ROWS || left > 0 {
+                        let plain = if row + 1 < ROWS { now.add(row + 1) } else { other };
+                        let both = key.xor(last);
+                        for (i, s) in state.iter_mut().enumerate() {
+                            *s = s.last::<false>(both.xor((*plain)[i]));
+                            blocks[i] = s.xor3((*plain)[i], key);
+                        }
+                    } else {
+                        for (i, s) in state.iter_mut().enumerate() {
+                            blocks[i] = s.last::<false>(last);
+                            if !rest.is_empty() {
+                                *s = V::load(rest.as_ptr().add(V::BLOCKS * i).cast()).xor3(key, (*other)[i]);
+                            }
+                        }
+                    }
                 }
-                rounds_beside::<V, N, false>(keys, &mut last, |i| match i {
-                    1 if row < groups && step + 1 < steps => read_rows(step_of(step + 1), sector, row, next),
-                    4 if row < groups && step > 0 => write_rows(step_of(step - 1), sector, row, done),
-                    _ => {}
-                });
-                *blocks = last;
+                (now, other) = (other, now);
+                (before, at) = (at, next);
             }
-            std::mem::swap(&mut now, &mut done);
         }
-        if steps > 0 {
-            (0..groups).for_each(|group| write_rows(step_of(steps - 1), sector, group, done));
+        for i in 0..N {
+            write_rows(before, sector, i, other);
         }
     }
 }
 
-/// Reads a vector of each of 8 chains, which are the `group`th of a step, into rows of one block of each chain.
+/// Reads a vector of each of the chains that vector `i` is for, into rows of one block of each.
 ///
 /// # Safety
 /// Chains are `sector` bytes apart, and a vector can be read from each; the processor has the vector's instructions.
 #[inline(always)]
-unsafe fn read_rows<V: Vector, const N: usize>(step: *const u8, sector: usize, group: usize, rows: &mut [[V; N]; 4]) {
-    let vectors = 8 / V::BLOCKS;
+unsafe fn read_rows<V: Vector, const N: usize>(step: *const u8, sector: usize, i: usize, rows: *mut [V; N]) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut lines = [V::zero(); 8];
-        for (i, line) in lines.iter_mut().enumerate() {
-            *line = V::load(step.add((8 * group + i) * sector));
-        }
-        for (i, turned) in V::by_sector(lines).into_iter().enumerate() {
-            rows[i / vectors][group * vectors + i % vectors] = turned;
+        let from = step.wrapping_add(i * V::BLOCKS * sector);
+        for row in (0..ROWS).step_by(V::BLOCKS) {
+            let to = rows.add(row).cast::<V>().add(i);
+            V::turn(from.wrapping_add(16 * row), sector, to.cast(), size_of::<[V; N]>());
         }
     }
 }
@@ -566,16 +600,13 @@ unsafe fn read_rows<V: Vector, const N: usize>(step: *const u8, sector: usize, g
 /// # Safety
 /// Chains are `sector` bytes apart, and a vector can be written to each; the processor has the vector's instructions.
 #[inline(always)]
-unsafe fn write_rows<V: Vector, const N: usize>(step: *mut u8, sector: usize, group: usize, rows: &[[V; N]; 4]) {
-    let vectors = 8 / V::BLOCKS;
+unsafe fn write_rows<V: Vector, const N: usize>(step: *mut u8, sector: usize, i: usize, rows: *const [V; N]) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut turned = [V::zero(); 8];
-        for (i, turned) in turned.iter_mut().enumerate() {
-            *turned = rows[i % V::BLOCKS][group * vectors + i / V::BLOCKS];
-        }
-        for (i, line) in V::by_sector(turned).into_iter().enumerate() {
-            line.store(step.add((8 * group + i % vectors * V::BLOCKS + i / vectors) * sector));
+        let to = step.wrapping_add(i * V::BLOCKS * sector);
+        for row in (0..ROWS).step_by(V::BLOCKS) {
+            let from = rows.add(row).cast::<V>().add(i);
+            V::turn(from.cast(), size_of::<[V; N]>(), to.wrapping_add(16 * row), sector);
         }
     }
 }
@@ -801,33 +832,6 @@ unsafe fn xts_group<V: Vector, const DECRYPT: bool>(
     }
 }
 
-/// All rounds, with something else done after each of the first 7.
-#[inline(always)]
-unsafe fn rounds_beside<V: Vector, const N: usize, const DECRYPT: bool>(
-    keys: &[[u8; 16]],
-    state: &mut [V; N],
-    mut beside: impl FnMut(usize),
-) {
-    let [whitening, middle @ .., last] = keys else { unreachable!("at least 11 round keys") };
-    let (first, middle) = middle.split_first_chunk::<{ STEP - 1 }>().expect("at least 9 rounds");
-    // SAFETY: the caller vouches for the instructions.
-    unsafe {
-        let key = V::key(whitening);
-        state.iter_mut().for_each(|s| *s = s.xor(key));
-        for (i, key) in first.iter().enumerate() {
-            let key = V::key(key);
-            state.iter_mut().for_each(|s| *s = s.round::<DECRYPT>(key));
-            beside(i);
-        }
-        for key in middle {
-            let key = V::key(key);
-            state.iter_mut().for_each(|s| *s = s.round::<DECRYPT>(key));
-        }
-        let key = V::key(last);
-        state.iter_mut().for_each(|s| *s = s.last::<DECRYPT>(key));
-    }
-}
-
 #[inline(always)]
 unsafe fn rounds<V: Vector, const N: usize, const DECRYPT: bool>(keys: &[[u8; 16]], state: &mut [V; N]) {
     let [whitening, middle @ .., last] = keys else { unreachable!("at least 11 round keys") };
@@ -875,6 +879,11 @@ impl Vector for __m128i {
         unsafe { _mm_xor_si128(self, other) }
     }
     #[inline(always)]
+    unsafe fn xor3(self, second: Self, third: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { self.xor(second).xor(third) }
+    }
+    #[inline(always)]
     unsafe fn round<const DECRYPT: bool>(self, key: Self) -> Self {
         // SAFETY: see above.
         unsafe { if DECRYPT { _mm_aesdec_si128(self, key) } else { _mm_aesenc_si128(self, key) } }
@@ -913,8 +922,9 @@ impl Vector for __m128i {
         unsafe { self.eight_blocks_on() }
     }
     #[inline(always)]
-    unsafe fn by_sector(by_block: [Self; 8]) -> [Self; 8] {
-        by_block
+    unsafe fn turn(from: *const u8, _: usize, to: *mut u8, _: usize) {
+        // SAFETY: see above.
+        unsafe { Self::load(from).store(to) }
     }
 }
 
@@ -944,6 +954,11 @@ impl Vector for __m256i {
     unsafe fn xor(self, other: Self) -> Self {
         // SAFETY: see above.
         unsafe { _mm256_xor_si256(self, other) }
+    }
+    #[inline(always)]
+    unsafe fn xor3(self, second: Self, third: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { self.xor(second).xor(third) }
     }
     #[inline(always)]
     unsafe fn round<const DECRYPT: bool>(self, key: Self) -> Self {
@@ -987,15 +1002,12 @@ impl Vector for __m256i {
         }
     }
     #[inline(always)]
-    unsafe fn by_sector(b: [Self; 8]) -> [Self; 8] {
+    unsafe fn turn(from: *const u8, apart: usize, to: *mut u8, to_apart: usize) {
         // SAFETY: see above.
         unsafe {
-            let mut out = b;
-            for i in 0..4 {
-                out[i] = _mm256_permute2x128_si256::<0x20>(b[2 * i], b[2 * i + 1]);
-                out[i + 4] = _mm256_permute2x128_si256::<0x31>(b[2 * i], b[2 * i + 1]);
-            }
-            out
+            let (a, b) = (Self::load(from), Self::load(from.wrapping_add(apart)));
+            _mm256_permute2x128_si256::<0x20>(a, b).store(to);
+            _mm256_permute2x128_si256::<0x31>(a, b).store(to.wrapping_add(to_apart));
         }
     }
 }
@@ -1026,6 +1038,11 @@ impl Vector for __m512i {
     unsafe fn xor(self, other: Self) -> Self {
         // SAFETY: see above.
         unsafe { _mm512_xor_si512(self, other) }
+    }
+    #[inline(always)]
+    unsafe fn xor3(self, second: Self, third: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { _mm512_ternarylogic_epi64::<0x96>(self, second, third) }
     }
     #[inline(always)]
     unsafe fn round<const DECRYPT: bool>(self, key: Self) -> Self {
@@ -1069,20 +1086,17 @@ impl Vector for __m512i {
         }
     }
     #[inline(always)]
-    unsafe fn by_sector(b: [Self; 8]) -> [Self; 8] {
+    unsafe fn turn(from: *const u8, apart: usize, to: *mut u8, to_apart: usize) {
         // SAFETY: see above.
         unsafe {
-            let mut out = b;
-            for i in 0..2 {
-                let [a, b, c, d] = [b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3]];
-                let (ab02, cd02) = (_mm512_shuffle_i64x2::<0x88>(a, b), _mm512_shuffle_i64x2::<0x88>(c, d));
-                let (ab13, cd13) = (_mm512_shuffle_i64x2::<0xdd>(a, b), _mm512_shuffle_i64x2::<0xdd>(c, d));
-                out[i] = _mm512_shuffle_i64x2::<0x88>(ab02, cd02);
-                out[i + 4] = _mm512_shuffle_i64x2::<0xdd>(ab02, cd02);
-                out[i + 2] = _mm512_shuffle_i64x2::<0x88>(ab13, cd13);
-                out[i + 6] = _mm512_shuffle_i64x2::<0xdd>(ab13, cd13);
-            }
-            out
+            let (a, b) = (Self::load(from), Self::load(from.wrapping_add(apart)));
+            let (c, d) = (Self::load(from.wrapping_add(2 * apart)), Self::load(from.wrapping_add(3 * apart)));
+            let (ab02, cd02) = (_mm512_shuffle_i64x2::<0x88>(a, b), _mm512_shuffle_i64x2::<0x88>(c, d));
+            let (ab13, cd13) = (_mm512_shuffle_i64x2::<0xdd>(a, b), _mm512_shuffle_i64x2::<0xdd>(c, d));
+            _mm512_shuffle_i64x2::<0x88>(ab02, cd02).store(to);
+            _mm512_shuffle_i64x2::<0x88>(ab13, cd13).store(to.wrapping_add(to_apart));
+            _mm512_shuffle_i64x2::<0xdd>(ab02, cd02).store(to.wrapping_add(2 * to_apart));
+            _mm512_shuffle_i64x2::<0xdd>(ab13, cd13).store(to.wrapping_add(3 * to_apart));
         }
     }
 }
