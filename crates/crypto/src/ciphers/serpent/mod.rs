@@ -4,6 +4,8 @@
 //!
 //! All kernels are bit-sliced: their timing depends on neither key nor data. Expanding a key is bit-sliced too.
 
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+mod aarch64;
 mod binary;
 mod portable;
 mod rounds;
@@ -31,6 +33,8 @@ pub static SERPENT: Cipher = Cipher {
         kernel("avx2", x86::avx2_usable, |key| Box::new(x86::Avx2(schedule(key)))),
         #[cfg(target_arch = "x86_64")]
         kernel("sse2", || true, |key| Box::new(x86::Sse2(schedule(key)))),
+        #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+        kernel("neon", || true, |key| Box::new(aarch64::Neon(schedule(key)))),
         kernel("portable", || true, |key| Box::new(Portable(schedule(key)))),
     ],
 };
