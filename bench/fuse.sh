@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The mounted image file, side by side in one run: our server with a plain file and with its AES-256-XTS plaintext, over
 # /dev/fuse and over io_uring; a plain file served by the crate fuser with one thread and with two; and ext4 on a loop
-# device on these and on the plain file itself. All files are in RAM. Prints one line per server and test (the median of
-# the rounds, the lowest and the highest), then the ratios, each the median of the rounds.
+# device on these (but fuser with one thread) and on the plain file itself. All files are in RAM. Prints one line per server and
+# test (the median of the rounds, the lowest and the highest), then the ratios, each the median of the rounds.
 # Usage, as root, from the root of the checkout: bench/fuse.sh [ROUNDS [SECONDS]]: SECONDS is the length of each test.
 set -euo pipefail
 rounds=${1:-5}
@@ -18,7 +18,7 @@ before=$(cat /sys/module/fuse/parameters/enable_uring)
 echo Y >/sys/module/fuse/parameters/enable_uring
 
 servers="plain-device xts-device plain-uring xts-uring fuser-1 fuser-2"
-stacks="file plain-device xts-device plain-uring xts-uring"
+stacks="file plain-device xts-device plain-uring xts-uring fuser-2"
 loops=()
 pids=()
 cleanup() {
@@ -83,12 +83,13 @@ for stack in $stacks; do
 done
 sync
 size=$fio_size
-loop_tests="read:1m:1:--direct=1 write:1m:1:--direct=1 write:1m:1:--end_fsync=1 randread:4k:4:--direct=1 randwrite:4k:4:--direct=1"
+loop_tests="read:1m:1:--direct=1 write:1m:1:--direct=1 write:1m:1:--end_fsync=1 randread:4k:4:--direct=1 randwrite:4k:4:--direct=1 randwrite:4k:1:--direct=1,--ioengine=libaio,--iodepth=16"
 for ((round = 0; round <= rounds; round++)); do
     for what in $loop_tests; do
         IFS=: read -r mode block jobs more <<<"$what"
         for stack in $stacks; do
-            result=$(measure "$dir/inside.$stack/file" "$mode" "$block" "$jobs" "$more")
+            # shellcheck disable=SC2086
+            result=$(measure "$dir/inside.$stack/file" "$mode" "$block" "$jobs" ${more//,/ })
             [ $round = 0 ] || echo "ext4:$what $stack $round $result" >>"$dir/results"
         done
     done
@@ -117,6 +118,7 @@ for test in tests:
         for way in ("device", "uring"):
             ratio(test, f"xts-{way}", f"plain-{way}", 0.70)
             ratio(test, f"xts-{way}", "file", "none")
+            ratio(test, f"xts-{way}", "fuser-2", "none")
         continue
     for way in ("device", "uring"):
         ratio(test, f"xts-{way}", f"plain-{way}", 0.85)

@@ -6,9 +6,9 @@ Prints for each test the median rates, the processor time of the server (user an
 that of the client, and the median of the ratios to the plain file in each round with the lowest and the highest.
 
 Usage, as root for FUSE, from the root of the checkout: bench/paths.py [--ways nbd device uring] [--volumes plain luks2 veracrypt]
-[--tests read:1m:1:1 …] [--rounds 5] [--seconds 1], where a test is MODE:BLOCK:DEPTH:JOBS. The volumes bare and xts are served not by the
-program but by the examples `nbd_serve` and `fuse_serve`, which are sooner built. It needs fio for FUSE; over NBD the client is `nbd_load` (an
-example of claviger-serve), which is faster."""
+[--tests read:1m:1:1 …] [--rounds 5] [--seconds 1], where a test is MODE:BLOCK:DEPTH:JOBS. The volumes bare, xts and (over NBD)
+xor, whose cipher costs next to nothing, are served not by the program but by the examples `nbd_serve` and `fuse_serve`, which are
+sooner built. It needs fio for FUSE; over NBD the client is `nbd_load` (an example of claviger-serve), which is faster."""
 
 import argparse
 import atexit
@@ -45,7 +45,7 @@ class Server:
         self.way, self.place = way, folder / f"{way}.{volume}"
         image = folder / f"{way}.{volume}.image"
         password = folder / "password"
-        if volume in ("plain", "bare", "xts"):
+        if volume in ("plain", "bare", "xor", "xts"):
             image.write_bytes(os.urandom(SIZE))
         else:
             subprocess.run([CLAVIGER, "create", image, "--size", str(SIZE + (16 << 20)), *CREATE[volume].split(), "--quick",
@@ -54,8 +54,8 @@ class Server:
             self.place.mkdir()
             if URING.exists():
                 URING.write_text("Y" if way == "uring" else "N")
-        if volume in ("bare", "xts"):
-            self.pid = self.by_example(image, ["xts"] if volume == "xts" else [])
+        if volume in ("bare", "xor", "xts"):
+            self.pid = self.by_example(image, [] if volume == "bare" else [volume])
         else:
             how = {"plain": ["--raw"], "veracrypt": ["--pim", "1", "--password-file", password]}.get(volume, ["--password-file", password])
             self.pid = self.by_program(image, how)
