@@ -487,9 +487,9 @@ impl Stage {
         ] {
             fs::write(at.join(name), bytes).expect("a file");
         }
-        let ended = || faults::run(&mut Command::new("true"), at, None);
+        let calls = faults::run(&mut Command::new("true"), at, None);
         let (old, new) = (Vec::new(), Vec::new());
-        let mut stage = Self { scenario, calls: ended(), folder, runtime, old, new, names: BTreeSet::new() };
+        let mut stage = Self { scenario, folder, runtime, old, new, names: BTreeSet::new(), calls };
         for line in scenario.before {
             stage.gives(stage.folder.path(), line)?;
         }
