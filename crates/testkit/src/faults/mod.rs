@@ -216,6 +216,8 @@ struct Tracer {
 }
 
 impl Tracer {
+    // It is waited for where all that is traced is.
+    #[allow(clippy::zombie_processes)]
     fn run(mut self, command: &mut Command) -> Ended {
         let [out, err] = [(); 2].map(|()| tempfile::tempfile().expect("a temporary file"));
         let share = |file: &File| Stdio::from(file.try_clone().expect("a descriptor"));
