@@ -1,12 +1,15 @@
 //! Vectors, slow scalar reference ciphers, faulty stores and third-party programs, for the tests of the other crates.
-#![deny(unsafe_code)] // allowed in posix::sys only, for system calls that have no safe form
+#![deny(unsafe_code)] // allowed in posix::sys and faults::sys, for system calls that have no safe form
 
 pub mod bitlocker;
 pub mod dpapi;
 pub mod ecryptfs;
 pub mod efs;
+#[cfg(target_arch = "x86_64")]
+pub mod faults;
 pub mod filevault2;
 pub mod fsx;
+pub mod log_writes;
 pub mod lvm2;
 pub mod mounts;
 pub mod operations;

@@ -1,11 +1,11 @@
 //! New files that must not be lost, or take the place of others: keyfiles and header backups.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use claviger_engine::store::files::sync_folder;
+use claviger_engine::store::files::{rename_new, sync_folder};
 use claviger_engine::{Error, Result, Secret};
 use claviger_serve::keeper::FileNumber;
 
@@ -21,25 +21,25 @@ fn exists(path: &Path) -> Error {
     Error::misuse("already exists and is not overwritten").at(path).hint("Choose another name.")
 }
 
-/// Writes a file that does not exist yet, for its owner only (0600), and makes it and its name durable. More can be written behind;
-/// a file that could not be written whole is removed again.
+/// Writes a file that does not exist yet, for its owner only (0600), and makes it and its name durable. It is whole before it has that
+/// name: half a keyfile would pass for one. More can be written behind; a file that could not be written is removed again.
 ///
 /// # Errors
 /// `Misuse` if there is something of that name; `Io`.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<File> {
-    let open = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut file = open.map_err(|e| match e.kind() {
+    let at = |e: io::Error| match e.kind() {
         io::ErrorKind::AlreadyExists => exists(path),
         _ => Error::from(e).at(path),
-    })?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| sync_folder(path));
-    match written {
-        Ok(()) => Ok(file),
-        Err(e) => {
-            remove(&file, path);
-            Err(Error::from(e).at(path))
-        }
-    }
+    };
+    must_be_new(path)?;
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let new = tempfile::Builder::new().prefix(".claviger-").tempfile_in(folder).map_err(at)?;
+    let (mut file, new) = new.into_parts();
+    file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| rename_new(&new, path)).map_err(at)?;
+    // That name is gone.
+    let _ = new.keep();
+    sync_folder(path).inspect_err(|_| remove(&file, path)).map_err(at)?;
+    Ok(file)
 }
 
 /// What a text file of one line holds.

@@ -10,6 +10,8 @@ mod credentials;
 mod documents;
 mod efs;
 mod explain;
+#[cfg(target_arch = "x86_64")]
+mod faults;
 mod files;
 mod filevault2;
 mod folders;
@@ -32,6 +34,7 @@ mod mounting;
 mod mounting_user;
 mod partitions;
 mod patience;
+mod power;
 mod private_keys;
 mod reencrypting;
 mod reencrypting_bitlocker;

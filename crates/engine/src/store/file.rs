@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::direct::Direct;
 use super::header_lock::{self, HeaderLock};
@@ -226,9 +226,10 @@ impl FileStore {
         Ok(())
     }
 
-    /// False if the file system does not support it: some only know what has been written.
+    /// False if the file system does not support it: some only know what has been written. A signal that comes meanwhile ends the call,
+    /// which takes long for a large file, but not what was asked for.
     fn fallocate(&self, flags: FallocateFlags, offset: u64, len: u64) -> io::Result<bool> {
-        match fallocate(&self.file, flags, offset, len) {
+        match retry_on_intr(|| fallocate(&self.file, flags, offset, len)) {
             Ok(()) => Ok(true),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
             Err(e) => Err(e.into()),

@@ -1,0 +1,493 @@
+//! Faults from outside: a program runs, and the n-th of its system calls that change something in a folder is its last, fails, or
+//! does only a part of what was asked. All its threads and children are followed; seccomp(2) lets all other calls run at full speed.
+
+mod sys;
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use libc::{c_long, user_regs_struct};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+
+use Names::{At, ByPath, Fd};
+
+/// The longest that a program may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What happens at a system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// SIGKILL before it has any effect.
+    KilledBefore,
+    /// SIGKILL once it is done.
+    KilledAfter,
+    /// It does nothing and fails so.
+    Fails(Errno),
+    /// A write does about half of what is asked.
+    Short,
+}
+
+impl Fault {
+    /// All that are tried, with the errors of a full disk, of a broken one, and of a signal that came in between.
+    pub const ALL: [Self; 6] = [
+        Self::KilledBefore,
+        Self::KilledAfter,
+        Self::Fails(Errno::NOSPC),
+        Self::Fails(Errno::IO),
+        Self::Fails(Errno::INTR),
+        Self::Short,
+    ];
+
+    /// Whether the program ends here.
+    pub fn kills(self) -> bool {
+        matches!(self, Self::KilledBefore | Self::KilledAfter)
+    }
+
+    /// Whether nothing of it may be seen: the rest is to be written, and what was interrupted done again.
+    pub fn harmless(self) -> bool {
+        self.kind() != ANY
+    }
+
+    /// Which calls it can strike.
+    fn kind(self) -> usize {
+        match self {
+            Self::Fails(Errno::INTR) => INTERRUPTIBLE,
+            Self::Short => WRITES,
+            _ => ANY,
+        }
+    }
+}
+
+/// Kinds of calls: all, those whose manual page lists EINTR, and writes of more than one byte.
+const ANY: usize = 0;
+const INTERRUPTIBLE: usize = 1;
+const WRITES: usize = 2;
+
+/// Which arguments say what file a call is about.
+#[derive(Clone, Copy)]
+enum Names {
+    /// An open file.
+    Fd(usize),
+    /// A path, seen from the working folder.
+    ByPath(usize),
+    /// A folder and a path, seen from there.
+    At(usize, usize),
+}
+
+/// How much a call is to write.
+#[derive(Clone, Copy)]
+enum Length {
+    /// Bytes.
+    Bytes(usize),
+    /// Pieces; the argument before says where their places and lengths are.
+    Pieces(usize),
+}
+
+/// A system call that changes files.
+struct Call {
+    number: c_long,
+    name: &'static str,
+    about: &'static [Names],
+    length: Option<Length>,
+    /// Whether its manual page lists EINTR.
+    interruptible: bool,
+}
+
+const fn call(number: c_long, name: &'static str, about: &'static [Names]) -> Call {
+    Call { number, name, about, length: None, interruptible: false }
+}
+
+impl Call {
+    const fn writes(mut self, length: Length) -> Self {
+        self.length = Some(length);
+        self.or_interrupted()
+    }
+
+    const fn or_interrupted(mut self) -> Self {
+        self.interruptible = true;
+        self
+    }
+}
+
+static CALLS: &[Call] = &[
+    call(libc::SYS_write, "write", &[Fd(0)]).writes(Length::Bytes(2)),
+    call(libc::SYS_pwrite64, "pwrite64", &[Fd(0)]).writes(Length::Bytes(2)),
+    call(libc::SYS_writev, "writev", &[Fd(0)]).writes(Length::Pieces(2)),
+    call(libc::SYS_pwritev, "pwritev", &[Fd(0)]).writes(Length::Pieces(2)),
+    call(libc::SYS_pwritev2, "pwritev2", &[Fd(0)]).writes(Length::Pieces(2)),
+    call(libc::SYS_copy_file_range, "copy_file_range", &[Fd(2)]).writes(Length::Bytes(4)),
+    call(libc::SYS_sendfile, "sendfile", &[Fd(0)]).writes(Length::Bytes(3)),
+    call(libc::SYS_splice, "splice", &[Fd(2)]).writes(Length::Bytes(4)),
+    call(libc::SYS_fsync, "fsync", &[Fd(0)]).or_interrupted(),
+    call(libc::SYS_fdatasync, "fdatasync", &[Fd(0)]).or_interrupted(),
+    call(libc::SYS_syncfs, "syncfs", &[Fd(0)]),
+    call(libc::SYS_sync_file_range, "sync_file_range", &[Fd(0)]),
+    call(libc::SYS_ftruncate, "ftruncate", &[Fd(0)]).or_interrupted(),
+    call(libc::SYS_truncate, "truncate", &[ByPath(0)]).or_interrupted(),
+    call(libc::SYS_fallocate, "fallocate", &[Fd(0)]).or_interrupted(),
+    call(OPEN[0], "open", &[ByPath(0)]).or_interrupted(),
+    call(OPEN[1], "creat", &[ByPath(0)]).or_interrupted(),
+    call(OPEN[2], "openat", &[At(0, 1)]).or_interrupted(),
+    call(OPEN[3], "openat2", &[At(0, 1)]).or_interrupted(),
+    call(libc::SYS_rename, "rename", &[ByPath(0), ByPath(1)]),
+    call(libc::SYS_renameat, "renameat", &[At(0, 1), At(2, 3)]),
+    call(libc::SYS_renameat2, "renameat2", &[At(0, 1), At(2, 3)]),
+    call(libc::SYS_link, "link", &[ByPath(0), ByPath(1)]),
+    call(libc::SYS_linkat, "linkat", &[At(0, 1), At(2, 3)]),
+    call(libc::SYS_symlink, "symlink", &[ByPath(1)]),
+    call(libc::SYS_symlinkat, "symlinkat", &[At(1, 2)]),
+    call(libc::SYS_unlink, "unlink", &[ByPath(0)]),
+    call(libc::SYS_unlinkat, "unlinkat", &[At(0, 1)]),
+    call(libc::SYS_mkdir, "mkdir", &[ByPath(0)]),
+    call(libc::SYS_mkdirat, "mkdirat", &[At(0, 1)]),
+    call(libc::SYS_rmdir, "rmdir", &[ByPath(0)]),
+    call(libc::SYS_mknod, "mknod", &[ByPath(0)]),
+    call(libc::SYS_mknodat, "mknodat", &[At(0, 1)]),
+    call(libc::SYS_chmod, "chmod", &[ByPath(0)]),
+    call(libc::SYS_fchmod, "fchmod", &[Fd(0)]),
+    call(libc::SYS_fchmodat, "fchmodat", &[At(0, 1)]),
+    call(libc::SYS_chown, "chown", &[ByPath(0)]),
+    call(libc::SYS_fchown, "fchown", &[Fd(0)]),
+    call(libc::SYS_lchown, "lchown", &[ByPath(0)]),
+    call(libc::SYS_fchownat, "fchownat", &[At(0, 1)]),
+    call(libc::SYS_setxattr, "setxattr", &[ByPath(0)]),
+    call(libc::SYS_lsetxattr, "lsetxattr", &[ByPath(0)]),
+    call(libc::SYS_fsetxattr, "fsetxattr", &[Fd(0)]),
+    call(libc::SYS_utimensat, "utimensat", &[At(0, 1)]),
+];
+
+/// Calls that change files only where their flags say so.
+const OPEN: [c_long; 4] = [libc::SYS_open, libc::SYS_creat, libc::SYS_openat, libc::SYS_openat2];
+
+/// What became of the program.
+#[derive(Debug)]
+pub struct Ended {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Standard output.
+    pub out: Vec<u8>,
+    /// Standard error.
+    pub err: String,
+    /// The call that the fault struck, where there were so many.
+    pub struck: Option<String>,
+    /// The calls that came after it.
+    pub after: Vec<String>,
+    calls: [u64; 3],
+}
+
+impl Ended {
+    /// How many calls there were that the fault could strike, up to the one that it struck.
+    pub fn calls(&self, fault: Fault) -> u64 {
+        self.calls[fault.kind()]
+    }
+}
+
+/// Runs a program to its end. Of its calls that change files in `folder` and that a fault can strike, it strikes the one of that
+/// number, counted from 0. What the program has started ends with it. Standard input is empty.
+///
+/// # Panics
+/// If the program does not start, or does not end within two minutes.
+pub fn run(command: &mut Command, folder: &Path, strike: Option<(Fault, u64)>) -> Ended {
+    let folder = folder.canonicalize().expect("the folder is there");
+    // ptrace(2) and the waiting for it belong to a thread: on one of its own, nobody else's children come in between.
+    let traced = || {
+        Tracer { folder, strike, calls: [0; 3], struck: None, after: Vec::new(), known: HashSet::new() }.run(command)
+    };
+    thread::scope(|scope| scope.spawn(traced).join().expect("it was traced"))
+}
+
+struct Tracer {
+    folder: PathBuf,
+    strike: Option<(Fault, u64)>,
+    calls: [u64; 3],
+    struck: Option<String>,
+    after: Vec<String>,
+    known: HashSet<Pid>,
+}
+
+impl Tracer {
+    // It is waited for where all that is traced is.
+    #[allow(clippy::zombie_processes)]
+    fn run(mut self, command: &mut Command) -> Ended {
+        let [out, err] = [(); 2].map(|()| tempfile::tempfile().expect("a temporary file"));
+        let share = |file: &File| Stdio::from(file.try_clone().expect("a descriptor"));
+        command.stdin(Stdio::null()).stdout(share(&out)).stderr(share(&err));
+        sys::traced(command, filter());
+        // It stops when it has become the program.
+        let child = command.spawn().expect("the program starts");
+        let pid = Pid::from_child(&child);
+        let (ended, watched) = channel::<()>();
+        let status = thread::scope(|scope| {
+            scope.spawn(move || {
+                if watched.recv_timeout(PATIENCE).is_err_and(|e| e == std::sync::mpsc::RecvTimeoutError::Timeout) {
+                    eprintln!("the program has not ended after {PATIENCE:?} and is killed");
+                    let _ = kill_process(pid, Signal::KILL);
+                }
+            });
+            let status = self.follow(pid);
+            drop(ended);
+            status
+        });
+        let err = String::from_utf8_lossy(&all_of(err)).into_owned();
+        Ended { status, out: all_of(out), err, struck: self.struck, after: self.after, calls: self.calls }
+    }
+
+    fn follow(&mut self, program: Pid) -> ExitStatus {
+        let mut status = None;
+        // Whoever this thread has begun to trace, and nobody else's children; until there is nobody left.
+        let whom = WaitOptions::from_bits_retain((libc::__WALL | libc::__WNOTHREAD).cast_unsigned());
+        while let Ok(Some((pid, now))) = wait(whom) {
+            if now.stopped() {
+                // Who has been killed meanwhile is no longer there to be let go on.
+                let _ = self.stopped(pid, now, program);
+                continue;
+            }
+            self.known.remove(&pid);
+            if pid == program {
+                status = Some(ExitStatus::from_raw(now.as_raw()));
+                for pid in &self.known {
+                    let _ = kill_process(*pid, Signal::KILL);
+                }
+            }
+        }
+        status.expect("the program has ended")
+    }
+
+    fn stopped(&mut self, pid: Pid, status: WaitStatus, program: Pid) -> io::Result<()> {
+        let (event, signal) = (status.as_raw() >> 16, status.stopping_signal().unwrap_or(0));
+        if self.known.insert(pid) {
+            if pid == program {
+                sys::follow(pid)?;
+            }
+            return sys::go_on(pid, 0);
+        }
+        match (event, signal) {
+            (libc::PTRACE_EVENT_SECCOMP, _) => self.at_call(pid),
+            (0, signal) if signal == libc::SIGTRAP | 0x80 => Ok(kill_process(pid, Signal::KILL)?),
+            (0, signal) => sys::go_on(pid, signal),
+            _ => sys::go_on(pid, 0),
+        }
+    }
+
+    fn at_call(&mut self, pid: Pid) -> io::Result<()> {
+        let mut registers = sys::registers(pid)?;
+        let Some((fault, call)) = self.strikes(pid, &registers) else { return sys::go_on(pid, 0) };
+        match fault {
+            Fault::KilledBefore => return Ok(kill_process(pid, Signal::KILL)?),
+            Fault::KilledAfter => return sys::end_call(pid),
+            Fault::Fails(error) => {
+                // No call at all, which ends so (seccomp(2), SECCOMP_RET_TRACE).
+                registers.orig_rax = u64::MAX;
+                registers.rax = i64::from(-error.raw_os_error()).cast_unsigned();
+            }
+            Fault::Short => shorten(pid, &mut registers, call.length)?,
+        }
+        sys::set_registers(pid, &registers)?;
+        sys::go_on(pid, 0)
+    }
+
+    /// The fault and the call, if it is the one.
+    fn strikes(&mut self, pid: Pid, registers: &user_regs_struct) -> Option<(Fault, &'static Call)> {
+        let call = CALLS.iter().find(|call| call.number.cast_unsigned() == registers.orig_rax)?;
+        let args = arguments(registers);
+        if OPEN.contains(&call.number) && !creates(pid, call.number, &args) {
+            return None;
+        }
+        let file = call
+            .about
+            .iter()
+            .filter_map(|names| named(pid, *names, &args))
+            .find(|file| file.starts_with(&self.folder))?;
+        let told = format!("{} of {}", call.name, file.strip_prefix(&self.folder).unwrap_or(&file).display());
+        if self.struck.is_some() {
+            self.after.push(told);
+            return None;
+        }
+        let of_kind = [true, call.interruptible, call.length.is_some_and(|length| half(pid, length, &args) > 0)];
+        let before = self.calls;
+        self.calls.iter_mut().zip(of_kind).for_each(|(calls, counts)| *calls += u64::from(counts));
+        let (fault, nth) = self.strike?;
+        if !of_kind[fault.kind()] || before[fault.kind()] != nth {
+            return None;
+        }
+        self.struck = Some(told);
+        Some((fault, call))
+    }
+}
+
+fn filter() -> BpfProgram {
+    let rules: BTreeMap<_, _> = CALLS.iter().map(|call| (call.number, Vec::new())).collect();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Trace(0), TargetArch::x86_64);
+    filter.and_then(BpfProgram::try_from).expect("a filter")
+}
+
+/// The arguments of a system call (x86-64's ABI, section A.2.1).
+fn arguments(registers: &user_regs_struct) -> [u64; 6] {
+    [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9]
+}
+
+fn creates(pid: Pid, number: c_long, args: &[u64; 6]) -> bool {
+    let flags = match number {
+        libc::SYS_open => args[1],
+        libc::SYS_openat => args[2],
+        // They come first in `struct open_how`.
+        libc::SYS_openat2 => number_at(pid, args[2]).unwrap_or(0),
+        _ => return true,
+    };
+    flags & (libc::O_CREAT | libc::O_TRUNC) as u64 != 0 || flags & libc::O_TMPFILE as u64 == libc::O_TMPFILE as u64
+}
+
+/// The path of a file that arguments name.
+fn named(pid: Pid, names: Names, args: &[u64; 6]) -> Option<PathBuf> {
+    let process = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
+    let open = |fd: u64| match fd as i32 {
+        libc::AT_FDCWD => fs::read_link(process.join("cwd")).ok(),
+        fd => fs::read_link(process.join(format!("fd/{fd}"))).ok(),
+    };
+    let path = |at: u64| {
+        let mut bytes = vec![0; libc::PATH_MAX as usize];
+        let read = File::open(process.join("mem")).and_then(|memory| memory.read_at(&mut bytes, at)).ok()?;
+        let bytes = bytes[..read].split(|byte| *byte == 0).next()?;
+        Some(PathBuf::from(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes)))
+    };
+    let whole = match names {
+        Fd(fd) => open(args[fd])?,
+        ByPath(at) => open(libc::AT_FDCWD as u64)?.join(path(args[at])?),
+        // Without a path the call is about the open file itself.
+        At(fd, at) if args[at] == 0 => open(args[fd])?,
+        At(fd, at) => open(args[fd])?.join(path(args[at])?),
+    };
+    // /proc/self/fd/N, as a file is named that has been opened already.
+    match whole.strip_prefix("/proc/self").or_else(|_| whole.strip_prefix(&process)) {
+        Ok(rest) => fs::read_link(process.join(rest)).ok().or(Some(whole)),
+        Err(_) => Some(whole),
+    }
+}
+
+/// About half of the bytes, in blocks where there are some, as a write past the page cache needs them; 0 where there is nothing to cut.
+fn half(pid: Pid, length: Length, args: &[u64; 6]) -> u64 {
+    let bytes = match length {
+        Length::Bytes(at) => args[at],
+        Length::Pieces(at) if args[at] == 0 => 0,
+        // A length comes second in `struct iovec`.
+        Length::Pieces(at) => number_at(pid, args[at - 1] + 8).unwrap_or(0),
+    };
+    let block = [4096, 512, 1].into_iter().find(|block| bytes >= 2 * block);
+    block.map_or(0, |block| bytes / 2 / block * block)
+}
+
+/// A number in the memory of the program.
+fn number_at(pid: Pid, at: u64) -> io::Result<u64> {
+    let mut number = [0; 8];
+    memory(pid)?.read_exact_at(&mut number, at)?;
+    Ok(u64::from_ne_bytes(number))
+}
+
+fn memory(pid: Pid) -> io::Result<File> {
+    File::options().read(true).write(true).open(format!("/proc/{}/mem", pid.as_raw_nonzero()))
+}
+
+fn shorten(pid: Pid, registers: &mut user_regs_struct, length: Option<Length>) -> io::Result<()> {
+    let args = arguments(registers);
+    let Some(length) = length else { return Ok(()) };
+    let half = half(pid, length, &args);
+    let (at, value) = match length {
+        Length::Bytes(at) => (at, half),
+        Length::Pieces(at) => {
+            memory(pid)?.write_all_at(&half.to_ne_bytes(), args[at - 1] + 8)?;
+            (at, 1)
+        }
+    };
+    *[&mut registers.rdi, &mut registers.rsi, &mut registers.rdx, &mut registers.r10, &mut registers.r8][at] = value;
+    Ok(())
+}
+
+fn all_of(mut file: File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    file.rewind().and_then(|()| file.read_to_end(&mut bytes)).expect("a temporary file");
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `dd` and a shell, in a folder of their own: what they leave there, and how they ended.
+    fn shell(script: &str, strike: Option<(Fault, u64)>) -> (Ended, Vec<(String, Vec<u8>)>) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut command = Command::new("sh");
+        let ended = run(command.args(["-c", script]).current_dir(folder.path()), folder.path(), strike);
+        let files = fs::read_dir(folder.path()).expect("a folder").map(|entry| {
+            let entry = entry.expect("an entry");
+            (entry.file_name().display().to_string(), fs::read(entry.path()).expect("a file"))
+        });
+        let mut files: Vec<_> = files.collect();
+        files.sort();
+        (ended, files)
+    }
+
+    const SCRIPT: &str = "printf 12345678 > one; mv one two; echo out; exit 3";
+
+    fn name(name: &str, bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
+        vec![(name.into(), bytes.into())]
+    }
+
+    #[test]
+    fn each_call_is_struck_in_turn_and_those_elsewhere_are_not() {
+        let (ended, files) = shell(SCRIPT, None);
+        assert_eq!((ended.status.code(), ended.calls, ended.struck), (Some(3), [3, 2, 1], None));
+        assert_eq!((ended.out.as_slice(), files), (&b"out\n"[..], name("two", b"12345678")));
+        for (nth, before, after) in [
+            (0, vec![], name("one", b"")),
+            (1, name("one", b""), name("one", b"12345678")),
+            // mv is killed, and the shell goes on.
+            (2, name("one", b"12345678"), name("two", b"12345678")),
+        ] {
+            for (fault, left) in [(Fault::KilledBefore, before), (Fault::KilledAfter, after)] {
+                let (ended, files) = shell(SCRIPT, Some((fault, nth)));
+                assert_eq!(files, left, "{nth}: {fault:?} at {:?}", ended.struck);
+                assert_eq!(ended.status.signal(), if nth < 2 { Some(9) } else { None });
+            }
+        }
+    }
+
+    #[test]
+    fn calls_fail_and_writes_are_cut_in_half() {
+        let (ended, files) = shell(SCRIPT, Some((Fault::Fails(Errno::NOSPC), 2)));
+        assert!(ended.err.contains("No space left"), "{}", ended.err);
+        assert_eq!(files, name("one", b"12345678"));
+        let (ended, files) = shell(SCRIPT, Some((Fault::Short, 0)));
+        assert_eq!((ended.struck.as_deref(), ended.calls(Fault::Short)), (Some("write of one"), 1), "{}", ended.err);
+        assert_eq!(files, name("two", b"12345678"), "the rest was written by another call");
+        let python =
+            "python3 -c 'import os; print(os.pwritev(os.open(\"v\", os.O_RDWR | os.O_CREAT), [b\"1234\", b\"5\"], 1))'";
+        if crate::tools::program("python3").is_some() {
+            let (ended, files) = shell(python, Some((Fault::Short, 0)));
+            assert_eq!((ended.out.as_slice(), files), (&b"2\n"[..], name("v", b"\x0012")), "{}", ended.err);
+        }
+    }
+
+    #[test]
+    fn what_threads_do_is_seen_and_what_was_started_ends_too() {
+        if crate::tools::program("python3").is_none() {
+            return;
+        }
+        let script = "exec python3 -c 'import threading, os
+t = threading.Thread(target=lambda: os.mkdir(\"made\")); t.start(); t.join()'";
+        let (ended, files) = shell(script, Some((Fault::KilledBefore, 0)));
+        assert_eq!((ended.status.signal(), ended.struck.as_deref(), files.len()), (Some(9), Some("mkdir of made"), 0));
+        let begun = std::time::Instant::now();
+        let (ended, _) = shell("sleep 60 & exit 0", Some((Fault::KilledBefore, 0)));
+        assert!(ended.status.success() && begun.elapsed() < Duration::from_secs(30));
+    }
+}
