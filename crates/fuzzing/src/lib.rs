@@ -1,17 +1,19 @@
 //! Fuzz targets: each parser of untrusted bytes, as a function that must return soon and without a panic, and its
-//! initial inputs. The folder `fuzz` runs them under libFuzzer; the tests here run each over its corpus and over random
+//! initial inputs. The program in the folder `fuzz` runs them under libFuzzer; the tests here run each over its corpus and over random
 //! mutations of it, the same in every run.
 #![forbid(unsafe_code)]
 
 mod corpus;
 mod ecryptfs;
+mod messages;
 mod targets;
+mod volumes;
 
 pub use targets::TARGETS;
 
 /// A parser, and its initial inputs.
 pub struct Target {
-    /// Its name, and that of its file in `fuzz/fuzz_targets`.
+    /// Its name.
     pub name: &'static str,
     /// Parses the bytes in every possible way.
     pub run: fn(&[u8]),
@@ -119,14 +121,28 @@ mod tests {
         assert_eq!(shown, (Some(5000), Some("name".into())));
     }
 
+    /// Inputs that once made a target crash or hang: their names begin with the target's.
     #[test]
-    fn each_target_has_a_file_for_libfuzzer() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
-        let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("the manifest");
-        for target in TARGETS {
-            let path = format!("fuzz_targets/{}.rs", target.name);
-            let text = std::fs::read_to_string(folder.join(&path)).unwrap_or_else(|e| panic!("{path}: {e}"));
-            assert!(text.contains(&format!("{:?}", target.name)) && manifest.contains(&path), "{path}");
+    fn what_was_found_stays_mended() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("found");
+        for file in std::fs::read_dir(folder).expect("the folder") {
+            let path = file.expect("an entry").path();
+            let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+            let begin = Instant::now();
+            (target(name.split_once('-').expect("TARGET-WHAT").0).run)(&std::fs::read(&path).expect("it can be read"));
+            assert!(begin.elapsed() < LONGEST, "{name}: {:?}", begin.elapsed());
+        }
+    }
+
+    /// `fuzz/` runs what the table has; the ways into parsers are in two lists of their own.
+    #[test]
+    fn each_way_into_a_parser_has_a_target() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let read = |path: &str| std::fs::read_to_string(here.join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let used = ["targets", "ecryptfs", "messages"].map(|name| read(&format!("src/{name}.rs"))).concat();
+        let ways = ["engine", "serve"].map(|name| read(&format!("../{name}/src/fuzzing.rs"))).concat();
+        for way in ways.split("\npub fn ").skip(1).filter_map(|rest| rest.split('(').next()) {
+            assert!(used.contains(&format!("fuzzing::{way}")), "{way} is fuzzed by nothing");
         }
     }
 }
