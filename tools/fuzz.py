@@ -5,7 +5,7 @@
 
 N seconds are shared out evenly; a target ends before its share is used up once it has run N times. What was found is kept in
 target/fuzz/corpus, as few and as small inputs as cover the same, so that the next run goes on from there. A table at the end says how
-much was done. An input that crashes, takes too long (5 s) or too much memory (256 MiB at once, or 1 GiB in all) is kept in
+much was done. An input that crashes, takes too long (5 s of a processor, or 300 s in all) or too much memory (256 MiB at once, or 1 GiB in all) is kept in
 target/fuzz/crashes, and makes the exit code 1. To try one again:
 
     CLAVIGER_FUZZ_TARGET=NAME target/fuzz/PLATFORM/debug/claviger-fuzz INPUT
@@ -31,7 +31,7 @@ COVERAGE = ["-Cllvm-args=-sanitizer-coverage-" + option
             for option in ("level=4", "inline-8bit-counters", "pc-table", "trace-compares")]
 FLAGS = ["--cfg", "fuzzing", "-Cpasses=sancov-module", *COVERAGE, "-Zsanitizer=address", "-Ccodegen-units=1"]
 
-LIMITS = ["-timeout=5", "-malloc_limit_mb=256", "-rss_limit_mb=1024", "-max_len=65536"]
+LIMITS = ["-timeout=300", "-report_slow_units=300", "-malloc_limit_mb=256", "-rss_limit_mb=1024", "-max_len=65536"]
 
 
 def build():

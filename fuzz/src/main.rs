@@ -5,12 +5,26 @@
 
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use claviger_fuzzing::{TARGETS, Target, target};
 
 static CHOSEN: OnceLock<&Target> = OnceLock::new();
 
-libfuzzer_sys::fuzz_target!(init: begin(), |bytes: &[u8]| (CHOSEN.get().expect("it has begun").run)(bytes));
+/// No input may take longer, by the processor's time: a busy machine is no hang.
+const LONGEST: Duration = Duration::from_secs(5);
+
+libfuzzer_sys::fuzz_target!(init: begin(), |bytes: &[u8]| {
+    let begin = processor_time();
+    (CHOSEN.get().expect("it has begun").run)(bytes);
+    let took = processor_time() - begin;
+    assert!(took < LONGEST, "it took {took:?}");
+});
+
+fn processor_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
 
 fn begin() {
     if let Some(folder) = std::env::var_os("CLAVIGER_FUZZ_SEEDS") {

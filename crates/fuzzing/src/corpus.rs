@@ -573,7 +573,8 @@ pub fn nbd() -> Vec<Vec<u8>> {
         [&b"IHAVEOPT"[..], &number.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
     };
     let request = |flags: u16, command: u16, offset: u64, len: u32, data: &[u8]| {
-        let fields = [&0x2560_9513u32.to_be_bytes()[..], &flags.to_be_bytes(), &command.to_be_bytes(), &[9; 8]].concat();
+        let fields =
+            [&0x2560_9513u32.to_be_bytes()[..], &flags.to_be_bytes(), &command.to_be_bytes(), &[9; 8]].concat();
         [&fields[..], &offset.to_be_bytes(), &len.to_be_bytes(), data].concat()
     };
     let named = |name: &[u8]| [&[0, 0, 0, 1][..], name, &[0, 3, 0, 1, 0, 2, 0, 3]].concat();
@@ -591,7 +592,8 @@ pub fn nbd() -> Vec<Vec<u8>> {
     ]
     .concat();
     let old = [&[0, 0, 0, 1][..], &option(1, b"a"), &[0; 0], &all].concat();
-    let new = [&[0, 0, 0, 3][..], &option(3, &[]), &option(8, &[]), &option(6, &named(b"b")), &option(7, &named(b"a")), &all];
+    let new =
+        [&[0, 0, 0, 3][..], &option(3, &[]), &option(8, &[]), &option(6, &named(b"b")), &option(7, &named(b"a")), &all];
     let refused = [&[0, 0, 0, 3][..], &option(5, &[]), &option(7, &named(b"c")), &option(7, &named(b"b")), &all];
     vec![old, new.concat(), refused.concat(), [&[0, 0, 0, 3][..], &option(2, &[])].concat()]
 }

@@ -117,6 +117,13 @@ mod tests {
             let input = &(target(name).corpus)()[0];
             assert!(targets::opens_as(input).iter().any(|f| f.eq_ignore_ascii_case(name)), "{name}");
         }
+        // Half-way, a key alone is not enough.
+        let opened = |run: fn(&[u8]) -> usize, inputs: Vec<Vec<u8>>| inputs.iter().map(|i| run(i)).collect::<Vec<_>>();
+        assert_eq!(opened(volumes::luks2_json, corpus::luks2_json()), [1, 1, 0, 0, 0]);
+        // One of both keys has the right size; and all but the last need none.
+        assert_eq!(opened(volumes::bitlocker_block, corpus::bitlocker_blocks()), [2, 2, 2, 2, 2, 1]);
+        assert!(corpus::nbd().iter().map(|bytes| messages::nbd(bytes)).max() > Some(2 << 20));
+        assert_eq!(opened(messages::fuse_tree, corpus::fuse()), [17, 27]);
         let shown = ecryptfs::shown(&corpus::ecryptfs_header()[0], &corpus::ecryptfs_name()[0]);
         assert_eq!(shown, (Some(5000), Some("name".into())));
     }

@@ -19,7 +19,7 @@ pub static TARGETS: &[Target] = &[
     Target { name: "truecrypt", run: fuzzing::truecrypt_header, corpus: corpus::truecrypt },
     Target { name: "luks1", run: luks1, corpus: corpus::luks1 },
     Target { name: "luks2", run: luks2, corpus: corpus::luks2_headers },
-    Target { name: "luks2_json", run: volumes::luks2_json, corpus: corpus::luks2_json },
+    Target { name: "luks2_json", run: |json| _ = volumes::luks2_json(json), corpus: corpus::luks2_json },
     Target { name: "reencryption", run: fuzzing::luks2_reencryption, corpus: corpus::reencryption },
     Target { name: "filevault2", run: filevault2, corpus: corpus::filevault2 },
     Target { name: "ecryptfs_header", run: ecryptfs::header, corpus: corpus::ecryptfs_header },
@@ -30,7 +30,11 @@ pub static TARGETS: &[Target] = &[
     Target { name: "cryptmount", run: fuzzing::cryptmount_keyfile, corpus: corpus::cryptmount },
     Target { name: "bitlocker", run: bitlocker, corpus: corpus::bitlocker },
     Target { name: "bitlocker_metadata", run: fuzzing::bitlocker_metadata, corpus: corpus::bitlocker_metadata },
-    Target { name: "bitlocker_block", run: volumes::bitlocker_block, corpus: corpus::bitlocker_blocks },
+    Target {
+        name: "bitlocker_block",
+        run: |block| _ = volumes::bitlocker_block(block),
+        corpus: corpus::bitlocker_blocks,
+    },
     Target { name: "bitlocker_on_write", run: bitlocker_on_write, corpus: corpus::bitlocker_on_write },
     Target {
         name: "bitlocker_startup_key",
@@ -51,9 +55,9 @@ pub static TARGETS: &[Target] = &[
     Target { name: "tpm2_answers", run: fuzzing::tpm2_answers, corpus: corpus::tpm2_answers },
     Target { name: "crypttab", run: crypttab, corpus: corpus::crypttab },
     Target { name: "outline", run: volumes::outline, corpus: corpus::outline },
-    Target { name: "nbd", run: messages::nbd, corpus: corpus::nbd },
+    Target { name: "nbd", run: |bytes| _ = messages::nbd(bytes), corpus: corpus::nbd },
     Target { name: "fuse_image", run: messages::fuse_image, corpus: corpus::fuse },
-    Target { name: "fuse_tree", run: messages::fuse_tree, corpus: corpus::fuse },
+    Target { name: "fuse_tree", run: |bytes| _ = messages::fuse_tree(bytes), corpus: corpus::fuse },
 ];
 
 /// What `bytes` are the beginning of: it has at least `len` bytes, which are zeros. Short inputs get far.

@@ -1,8 +1,8 @@
 //! Volumes whose outside is valid around what is tried: checksums fit, keys are known, and what opens is read and written.
 
 use std::io;
-use std::sync::LazyLock;
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use claviger_engine::formats::{bitlocker, luks2};
@@ -68,10 +68,11 @@ impl Store for Sparse {
     }
 }
 
-/// Reads a header, describes it, and tries to open it: by a passphrase, for which no key is derived, and by keys. What opens is used.
-pub fn open(format: &dyn Format, store: &Arc<dyn Store>) {
+/// Reads a header, describes it, and tries to open it: by a passphrase, for which no key is derived, by keys, and by nothing. What opens is
+/// used. In how many ways it has opened.
+pub fn open(format: &dyn Format, store: &Arc<dyn Store>) -> usize {
     let _ = format.identify(&**store);
-    let Ok(header) = format.open(store) else { return };
+    let Ok(header) = format.open(store) else { return 0 };
     let _ = header.describe();
     let cancel = AtomicBool::new(true);
     let passphrase = [Credential::Passphrase(Secret::copy_from(b"x"))];
@@ -79,13 +80,16 @@ pub fn open(format: &dyn Format, store: &Arc<dyn Store>) {
     let _ = header.effort(&typed);
     let _ = header.unlock(&typed);
     let may_take = |time| if time > PATIENCE { Err(Error::from(ErrorKind::Cancelled)) } else { Ok(()) };
-    for len in [32, KEY.len()] {
-        let key = [Credential::VolumeKey(Secret::copy_from(&KEY[..len]))];
-        let with = Unlock { may_take: Some(&may_take), for_kernel: true, ..Unlock::with(&key) };
+    let keys = [32, KEY.len()].map(|len| vec![Credential::VolumeKey(Secret::copy_from(&KEY[..len]))]);
+    let mut opened = 0;
+    for credentials in keys.into_iter().chain([Vec::new()]) {
+        let with = Unlock { may_take: Some(&may_take), for_kernel: true, ..Unlock::with(&credentials) };
         let Ok(unlocked) = header.unlock(&with) else { continue };
         let _ = Mapping::of(&unlocked.layout);
         exercise(&Volume::new(store.clone(), unlocked.layout));
+        opened += 1;
     }
+    opened
 }
 
 /// Reads and writes at both ends and in the middle, with odd borders.
@@ -99,12 +103,12 @@ fn exercise(volume: &Volume) {
     }
 }
 
-/// A volume with this JSON in both copies of its header.
-pub fn luks2_json(json: &[u8]) {
+/// A volume with this JSON in both copies of its header; what is behind them is from one with tags.
+pub fn luks2_json(json: &[u8]) -> usize {
     /// Of a copy, and of what is in front of the JSON in it.
     const COPY: usize = 16 << 10;
     const BINARY: usize = 4 << 10;
-    static VOLUME: LazyLock<Vec<u8>> = LazyLock::new(|| corpus::luks2().swap_remove(0));
+    static VOLUME: LazyLock<Vec<u8>> = LazyLock::new(|| corpus::luks2().swap_remove(1));
     let mut headers = VOLUME[..2 * COPY].to_vec();
     for copy in headers.as_chunks_mut::<COPY>().0 {
         let area = &mut copy[BINARY..];
@@ -115,15 +119,15 @@ pub fn luks2_json(json: &[u8]) {
     }
     corpus::seal_luks2(&mut headers);
     let store: Arc<dyn Store> = Arc::new(Sparse { base: &VOLUME, over: vec![(0, headers)], len: 2 << 20 });
-    open(&luks2::LUKS2, &store);
+    open(&luks2::LUKS2, &store)
 }
 
 /// A volume that needs no password, one of several by the first byte, with the rest as its metadata: the block's size and CRC fit, and
 /// its hash is sealed under the right key.
-pub fn bitlocker_block(bytes: &[u8]) {
+pub fn bitlocker_block(bytes: &[u8]) -> usize {
     const MOST: usize = 8 << 10;
     static VOLUMES: LazyLock<Vec<Made>> = LazyLock::new(corpus::bitlocker_volumes);
-    let Some((which, block)) = bytes.split_first() else { return };
+    let Some((which, block)) = bytes.split_first() else { return 0 };
     let made = &VOLUMES[usize::from(*which) % VOLUMES.len()];
     let mut block = block[..block.len().min(MOST)].to_vec();
     block.resize(block.len().max(HEADERS).next_multiple_of(16), 0);
@@ -141,11 +145,7 @@ pub fn bitlocker_block(bytes: &[u8]) {
     block.extend(behind);
     let over = made.layout.metadata.map(|at| (at, block.clone())).to_vec();
     let store: Arc<dyn Store> = Arc::new(Sparse { base: &made.image, over, len: made.volume.size });
-    open(&bitlocker::BITLOCKER, &store);
-    let Ok(unlocked) = bitlocker::BITLOCKER.open(&store).and_then(|header| header.unlock(&Unlock::with(&[]))) else {
-        return;
-    };
-    exercise(&Volume::new(store, unlocked.layout));
+    open(&bitlocker::BITLOCKER, &store)
 }
 
 /// Does as it is told, and changes nothing.

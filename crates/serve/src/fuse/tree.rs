@@ -116,8 +116,8 @@ pub fn mount(tree: Arc<dyn Tree>, showing: Showing, dir: &Path, options: Options
 }
 
 /// Answers messages of the kernel for a tree: [`crate::fuzzing`].
-pub(crate) fn fuzz(tree: Arc<dyn Tree>, showing: Showing, messages: &[u8]) {
-    super::device::fuzz(&Shown::new(tree, showing), messages);
+pub(crate) fn fuzz(tree: Arc<dyn Tree>, showing: Showing, messages: &[u8]) -> usize {
+    super::device::fuzz(&Shown::new(tree, showing), messages)
 }
 
 /// How long the kernel may rely on what it was told.

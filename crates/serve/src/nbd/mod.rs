@@ -445,19 +445,20 @@ impl Exported {
 }
 
 /// Serves a client that has sent `bytes`, and ends there: [`crate::fuzzing`].
-pub(crate) fn fuzz(exports: Vec<Export>, bytes: &[u8]) -> Result<()> {
+pub(crate) fn fuzz(exports: Vec<Export>, bytes: &[u8]) -> Result<u64> {
     let (ours, mut clients) = UnixStream::pair()?;
     let socket = Socket::new(ours.into());
     // All of it fits into the socket: nobody has to wait, and nobody writes to who has gone.
     clients.write_all(&bytes[..bytes.len().min(64 << 10)])?;
     clients.shutdown(Shutdown::Write)?;
     let shared = Shared::new(Exports::new(exports)?, Options { spin: Duration::ZERO, ..Options::default() })?;
-    thread::scope(|scope| {
-        scope.spawn(|| io::copy(&mut clients, &mut io::sink()));
+    let sent = thread::scope(|scope| {
+        let client = scope.spawn(|| io::copy(&mut clients, &mut io::sink()));
         shared.serve(&socket);
         socket.cut();
+        client.join().expect("no panic")
     });
-    Ok(())
+    Ok(sent?)
 }
 
 /// Percent-encodes everything but unreserved characters and `/` (RFC 3986, sections 2.1 and 2.3).
