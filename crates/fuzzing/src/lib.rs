@@ -128,19 +128,6 @@ mod tests {
         assert_eq!(shown, (Some(5000), Some("name".into())));
     }
 
-    /// Inputs that once made a target crash or hang: their names begin with the target's.
-    #[test]
-    fn what_was_found_stays_mended() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("found");
-        for file in std::fs::read_dir(folder).expect("the folder") {
-            let path = file.expect("an entry").path();
-            let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
-            let begin = Instant::now();
-            (target(name.split_once('-').expect("TARGET-WHAT").0).run)(&std::fs::read(&path).expect("it can be read"));
-            assert!(begin.elapsed() < LONGEST, "{name}: {:?}", begin.elapsed());
-        }
-    }
-
     /// `fuzz/` runs what the table has; the ways into parsers are in two lists of their own.
     #[test]
     fn each_way_into_a_parser_has_a_target() {

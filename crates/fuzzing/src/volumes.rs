@@ -18,7 +18,7 @@ use crate::corpus;
 pub const KEY: [u8; 64] = [7; 64];
 
 /// Derivations that a header asks for may take so long; all others are cancelled.
-const PATIENCE: Duration = Duration::from_millis(3);
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// A store of any size of which little is kept: these bytes, and above them those at their places. The rest is zeros, and writes
 /// are forgotten.

@@ -447,15 +447,16 @@ impl Exported {
 /// Serves a client that has sent `bytes`, and ends there: [`crate::fuzzing`].
 pub(crate) fn fuzz(exports: Vec<Export>, bytes: &[u8]) -> Result<u64> {
     let (ours, mut clients) = UnixStream::pair()?;
-    let socket = Socket::new(ours.into());
     // All of it fits into the socket: nobody has to wait, and nobody writes to who has gone.
     clients.write_all(&bytes[..bytes.len().min(64 << 10)])?;
     clients.shutdown(Shutdown::Write)?;
     let shared = Shared::new(Exports::new(exports)?, Options { spin: Duration::ZERO, ..Options::default() })?;
     let sent = thread::scope(|scope| {
         let client = scope.spawn(|| io::copy(&mut clients, &mut io::sink()));
+        // Closed before the client is waited for, even if this panics.
+        let socket = Socket::new(ours.into());
         shared.serve(&socket);
-        socket.cut();
+        drop(socket);
         client.join().expect("no panic")
     });
     Ok(sent?)
